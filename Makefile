@@ -1,0 +1,38 @@
+# make demo    a small campaign on this machine, from spec to loss plot, under demo/
+# make test    all tests; installs the servers that they need (Debian, root). SKIP="cluster postgres" leaves groups out
+# make lint    format, lint, types, import rules
+# make bench   benchmarks
+# make clean   removes what these targets made
+PYTHON ?= python3
+SKIP ?=
+PYTEST_ARGS ?=
+
+BIN := .venv/bin
+STAMP := .venv/installed
+
+.PHONY: demo test lint bench clean
+.DELETE_ON_ERROR:
+
+demo: $(STAMP)
+	PATH="$(CURDIR)/$(BIN):$$PATH" scripts/demo.sh
+
+test: $(STAMP)
+	SKIP="$(SKIP)" scripts/test_dependencies.sh
+	$(BIN)/pytest $(addprefix --without=,$(SKIP)) $(PYTEST_ARGS)
+
+lint: $(STAMP)
+	BIN="$(BIN)" scripts/lint.sh
+
+bench: $(STAMP)
+	for benchmark in benchmarks/*.py; do echo "== $$benchmark" && $(BIN)/python "$$benchmark" || exit 1; done
+
+clean:
+	rm -rf .venv .lint .mypy_cache .ruff_cache .pytest_cache .hypothesis .import_linter_cache demo build dist *.egg-info
+
+# Installs again only when what to install changed.
+$(STAMP): pyproject.toml constraints.txt
+	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11))' || \
+	  { echo "dscampaign needs Python 3.11 or newer: make PYTHON=/path/to/python3.11" >&2; exit 1; }
+	$(PYTHON) -m venv .venv
+	$(BIN)/python -m pip install -q --disable-pip-version-check -c constraints.txt -e '.[train,postgres,report,dev]'
+	@touch $@

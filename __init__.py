@@ -1,0 +1,24 @@
+"""Campaigns of DeepSpeed training runs on a Slurm cluster.
+
+A training script needs two functions of this package: ``report`` and ``should_stop``.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from .jobs.report import report as report
+    from .jobs.report import should_stop as should_stop
+
+__version__ = "0.1.0"
+__all__ = ["report", "should_stop"]
+
+
+def __getattr__(name: str) -> object:
+    """Loads what a training script calls on first use, so that importing the package costs nothing."""
+    if name not in __all__:
+        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+    from .jobs import report as module
+
+    return getattr(module, name)

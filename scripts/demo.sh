@@ -1,0 +1,19 @@
+#!/usr/bin/env bash
+# A small campaign on this machine, from spec to loss plot. Everything lies under demo/ and can be run again: what is
+# finished is kept.
+set -euo pipefail
+cd "$(dirname "$0")/.."
+
+echo "== submit: plan, start, watch until everything is settled, then the status table"
+code=0
+campaign submit examples/quickstart.yaml --dir demo --yes --watch || code=$?
+
+echo "== loss of every run"
+campaign export quickstart --dir demo -o demo/metrics.csv
+python scripts/plot_loss.py demo/metrics.csv demo/loss.png
+
+echo
+echo "Metrics  demo/metrics.csv"
+echo "Plot     demo/loss.png"
+echo "Logs     demo/quickstart/runs/RUN/g0001/logs/"
+exit "$code"

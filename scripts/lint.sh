@@ -1,0 +1,14 @@
+#!/usr/bin/env bash
+# Format, lint, types and import rules. BIN is the folder of the tools.
+set -euo pipefail
+cd "$(dirname "$0")/.."
+bin=$(realpath "${BIN:-.venv/bin}")
+
+"$bin/ruff" format --check .
+"$bin/ruff" check .
+
+# The root is the package dscampaign, whatever this folder is called: type checkers need to see it under that name.
+mkdir -p .lint
+ln -sfn .. .lint/dscampaign
+(cd .lint && MYPYPATH=. "$bin/mypy" --config-file ../pyproject.toml --cache-dir ../.mypy_cache -p dscampaign)
+"$bin/lint-imports" --cache-dir .import_linter_cache

@@ -1,0 +1,47 @@
+#!/usr/bin/env bash
+# Sees to it that the servers of the tests are installed: Slurm, munge and MariaDB (tests/cluster), PostgreSQL (tests/postgres.py).
+#
+# As root on Debian or Ubuntu it installs what is missing. Elsewhere it says what to install and fails, unless every
+# missing group is named: SKIP="cluster postgres". Tests are never left out silently.
+set -euo pipefail
+
+declare -A packages=(
+  [cluster]="slurm-wlm slurmdbd munge mariadb-server"
+  [postgres]="postgresql"
+)
+
+has() { command -v "$1" >/dev/null || [ -x "/usr/sbin/$1" ]; }
+
+installed() {
+  case $1 in
+    cluster) has slurmctld && has slurmd && has slurmdbd && has munged && has mariadbd && [ "$(id -u)" = 0 ] ;;
+    postgres) compgen -G "/usr/lib/postgresql/*/bin/initdb" >/dev/null || has initdb ;;
+  esac
+}
+
+install() {
+  # The servers that the packages would start are of no use here: tests start their own.
+  export DEBIAN_FRONTEND=noninteractive RUNLEVEL=1
+  apt-get update -q
+  apt-get install -q -y --no-install-recommends "$@"
+}
+
+missing=()
+for group in cluster postgres; do
+  [[ " ${SKIP:-} " == *" $group "* ]] || installed "$group" || missing+=("$group")
+done
+[ "${#missing[@]}" -gt 0 ] || exit 0
+
+wanted=()
+for group in "${missing[@]}"; do read -ra names <<<"${packages[$group]}" && wanted+=("${names[@]}"); done
+if [ "$(id -u)" = 0 ] && command -v apt-get >/dev/null; then
+  echo "Installing what the tests need: ${wanted[*]}"
+  install "${wanted[@]}"
+  exit 0
+fi
+
+echo "These tests cannot run here: ${missing[*]}" >&2
+echo "They need (Debian package names): ${wanted[*]}" >&2
+[[ " ${missing[*]} " != *" cluster "* ]] || echo "The private Slurm cluster also needs root." >&2
+echo "Install them, or leave those tests out by name: make test SKIP=\"${missing[*]}\"" >&2
+exit 1
