@@ -1,0 +1,1 @@
+"""The store: schema, engine, ingest, queries, migrations."""

@@ -1,0 +1,138 @@
+"""How this program talks to its two databases: addresses, locks, journal, time-outs."""
+
+from __future__ import annotations
+
+import json
+import math
+import sqlite3
+from contextlib import AbstractContextManager
+from pathlib import Path
+from typing import Any, Final
+
+from sqlalchemy import URL, Connection, Engine, create_engine, event, make_url
+from sqlalchemy.exc import ArgumentError
+
+from .errors import StoreError
+from .writer_lock import writer_lock
+
+BUSY_TIMEOUT_S: Final = 30
+"""How long a transaction waits for another one's lock, on both databases."""
+
+_CONNECT_TIMEOUT_S: Final = 10
+
+_LOCAL_FILE_SYSTEMS: Final = frozenset(
+    {"bcachefs", "btrfs", "ext2", "ext3", "ext4", "f2fs", "overlay", "ramfs", "tmpfs", "xfs", "zfs"}
+)
+"""Where shared memory between processes works, as SQLite's write-ahead log needs. Unknown counts as a network."""
+
+BEGIN: Final = "campaign_begin"
+"""The execution option that carries a SQLite transaction's first statement."""
+
+
+def parse_url(text: str) -> URL:
+    """Reads a store's address, `sqlite:///FILE` or `postgresql://USER@HOST/DATABASE`.
+
+    Raises:
+        StoreError: It is neither.
+    """
+    try:
+        url = make_url(text)
+    except (ArgumentError, ValueError):
+        # `from None`: the original could quote a password.
+        raise StoreError("the store's address is not a URL", hint="sqlite:///FILE or postgresql://HOST/NAME") from None
+    backend = url.get_backend_name()
+    if backend in ("postgresql", "postgres"):
+        return url.set(drivername="postgresql+psycopg")
+    if backend != "sqlite":
+        raise StoreError(f"{backend} is not a store", hint="use sqlite:///FILE or postgresql://HOST/NAME")
+    if not url.database or url.database == ":memory:":
+        raise StoreError("a store in memory would be gone with the process", hint="name a file: sqlite:///FILE")
+    return url.set(drivername="sqlite", database=str(Path(url.database).absolute()))
+
+
+def without_password(url: URL) -> str:
+    """The address without its password, fit for logs, job scripts and payloads."""
+    return url._replace(password=None).difference_update_query(["password"]).render_as_string(hide_password=False)
+
+
+def make_engine(url: URL) -> Engine:
+    """Makes the engine of a parsed address; connects to nothing yet."""
+    common: dict[str, Any] = {"hide_parameters": True, "json_serializer": to_json, "pool_size": 1, "max_overflow": 4}
+    if url.get_backend_name() == "sqlite":
+        engine = create_engine(url, connect_args={"timeout": BUSY_TIMEOUT_S}, **common)
+        _listen_sqlite(engine, "WAL" if on_local_disk(Path(str(url.database))) else "DELETE")
+        return engine
+    settings = _postgres_settings()
+    return create_engine(url, connect_args=settings, pool_pre_ping=True, use_native_hstore=False, **common)
+
+
+def one_writer(url: URL) -> AbstractContextManager[None]:
+    """The lock that every writer of a SQLite file holds."""
+    return writer_lock(Path(f"{url.database}-writer"), BUSY_TIMEOUT_S)
+
+
+def on_local_disk(path: Path, mountinfo: str | None = None) -> bool:
+    """Whether a file lies on a file system known to be local.
+
+    Args:
+        path: The file; it need not exist.
+        mountinfo: The text of /proc/self/mountinfo, read when not given.
+    """
+    if mountinfo is None:
+        try:
+            mountinfo = Path("/proc/self/mountinfo").read_text(encoding="utf-8", errors="replace")
+        except OSError:
+            return False
+    real = path.resolve()
+    best, local = -1, False
+    for line in mountinfo.splitlines():
+        left, _, right = line.partition(" - ")
+        mount = Path(left.split()[4].replace("\\040", " "))
+        if real.is_relative_to(mount) and len(mount.parts) >= best:  # the later of two equal mounts hides the first
+            best, local = len(mount.parts), right.split()[0] in _LOCAL_FILE_SYSTEMS
+    return local
+
+
+def to_json(value: object) -> str:
+    """JSON that every database takes: numbers that are not finite become text."""
+    try:
+        return json.dumps(value, allow_nan=False)
+    except ValueError:
+        return json.dumps(_finite(value), allow_nan=False)
+
+
+def _finite(value: object) -> object:
+    if isinstance(value, float) and not math.isfinite(value):
+        return str(value)
+    if isinstance(value, dict):
+        return {key: _finite(item) for key, item in value.items()}
+    if isinstance(value, (list, tuple)):
+        return [_finite(item) for item in value]
+    return value
+
+
+def _postgres_settings() -> dict[str, Any]:
+    lock_ms = BUSY_TIMEOUT_S * 1000
+    return {
+        "connect_timeout": _CONNECT_TIMEOUT_S,
+        "application_name": "dscampaign",
+        # A server that vanished is noticed, and a client that was stopped in mid-transaction loses its locks.
+        "keepalives_idle": 30,
+        "tcp_user_timeout": lock_ms,
+        "options": f"-c lock_timeout={lock_ms} -c idle_in_transaction_session_timeout={2 * lock_ms}",
+    }
+
+
+def _listen_sqlite(engine: Engine, journal: str) -> None:
+    @event.listens_for(engine, "connect")
+    def connect(connection: sqlite3.Connection, _record: object) -> None:
+        connection.isolation_level = None  # the driver starts no transaction of its own
+        connection.execute("PRAGMA foreign_keys = ON")
+        found = connection.execute("PRAGMA journal_mode").fetchone()[0]
+        if found.upper() != journal:
+            with one_writer(engine.url):
+                connection.execute(f"PRAGMA journal_mode = {journal}")
+
+    @event.listens_for(engine, "begin")
+    def begin(connection: Connection) -> None:
+        connection.exec_driver_sql(connection.get_execution_options().get(BEGIN, "BEGIN"))

@@ -1,0 +1,58 @@
+"""What can go wrong with the store, in words a user can act on. Importing this costs nothing."""
+
+from __future__ import annotations
+
+
+class StoreError(Exception):
+    """The store cannot do what was asked.
+
+    Args:
+        message: What happened, without any password.
+        hint: What to do about it; empty when there is nothing useful to say.
+    """
+
+    retryable = False
+
+    def __init__(self, message: str, hint: str = "") -> None:
+        super().__init__(message)
+        self.message = message
+        self.hint = hint
+
+
+class StoreUnreachable(StoreError):
+    """The database did not answer, or broke off: nothing was written, trying again is safe."""
+
+    retryable = True
+
+
+class StoreBusy(StoreUnreachable):
+    """Another process held a lock for longer than the store waits."""
+
+
+class StoreMissing(StoreError):
+    """There is no database at this address yet."""
+
+
+class SchemaMismatch(StoreError):
+    """The database was made by another version of this program.
+
+    Args:
+        found: The revision the database has, None when it has no schema.
+        wanted: The revision this program needs.
+    """
+
+    def __init__(self, found: str | None, wanted: str) -> None:
+        super().__init__(
+            f"the store's schema is {found or 'absent'}, this program needs {wanted}",
+            hint="campaign db upgrade",
+        )
+        self.found = found
+        self.wanted = wanted
+
+
+class StaleWrite(StoreError):
+    """Somebody else changed what this write relied on: drop it and look again."""
+
+
+class StaleLease(StaleWrite):
+    """The lease was taken over by another holder."""

@@ -1,0 +1,189 @@
+"""From a spool into the store: any number of callers, every line once.
+
+The bytes of a spool that the store holds are counted in `attempt.spool_offset`. One transaction moves that offset, if
+it still is what was read, and inserts what the bytes between say: whoever comes second finds the offset moved and
+inserts nothing, and a crash leaves either all of it or none.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Final
+
+from sqlalchemy import Connection, case, func, select, update
+
+from . import schema
+from .lines import BadLine, Batch, parse
+from .queries import add_event
+from .store import Store
+from .upsert import insert_extras, insert_steps, upsert_latest
+
+MAX_BYTES: Final = 8 << 20
+
+_NAMED_BAD_LINES: Final = 20  # a batch; a spool full of rubbish must not become a table full of it
+
+
+@dataclass(frozen=True)
+class IngestResult:
+    """What one call did.
+
+    Attributes:
+        lines: Complete lines taken from the spool, the bad ones among them.
+        new_offset: Bytes of the spool that the store now holds.
+        rejected: Lines set aside with an event.
+        events: Lines that became events.
+        caught_up: No complete line was left when the spool was read.
+        stale: Another caller took these lines first; nothing was written.
+    """
+
+    lines: int
+    new_offset: int
+    rejected: int
+    events: int
+    caught_up: bool
+    stale: bool = False
+
+
+@dataclass(frozen=True)
+class _Source:
+    """Whose spool it is, and how much of it the store holds."""
+
+    campaign_id: int
+    run_id: int
+    generation: int
+    attempt_id: int
+    offset: int
+
+
+def ingest(store: Store, attempt_id: int, spool: Path, *, max_bytes: int = MAX_BYTES) -> IngestResult:
+    """Takes the next stretch of a spool into the store. Call it again until `caught_up`.
+
+    Args:
+        store: The store.
+        attempt_id: The attempt that writes the spool.
+        spool: The file; one that does not exist yet counts as empty.
+        max_bytes: How much to take at most, in one transaction.
+
+    Raises:
+        StoreUnreachable: The store did not answer; nothing was taken, and nothing is lost.
+        LookupError: There is no such attempt.
+        OSError: The spool cannot be read.
+    """
+    source = _source(store, attempt_id)
+    chunk, size = _read(spool, source.offset, max_bytes)
+    if size is not None and size < source.offset:
+        return _truncated(store, source, size)
+    batch = _parse(chunk, source.offset, max_bytes)
+    offset = source.offset + batch.length
+    # Torn means that the file ends in mid-line: nothing more to take before the rest is there.
+    caught_up = len(chunk) < max_bytes
+    if not batch.length:
+        return IngestResult(0, offset, 0, 0, caught_up)
+    with store.write() as conn:
+        if not _advance(conn, source, batch):
+            return IngestResult(0, source.offset, 0, 0, caught_up=False, stale=True)
+        _insert(conn, source, batch)
+    return IngestResult(batch.lines, offset, len(batch.bad), len(batch.events), caught_up)
+
+
+def _source(store: Store, attempt_id: int) -> _Source:
+    attempt, run = schema.attempt.c, schema.run.c
+    query = select(run.campaign_id, run.id, attempt.generation, attempt.id, attempt.spool_offset)
+    with store.read() as conn:
+        row = conn.execute(query.join(schema.run, run.id == attempt.run_id).where(attempt.id == attempt_id)).first()
+    if row is None:
+        raise LookupError(f"no attempt {attempt_id}")
+    return _Source(*row)
+
+
+def _read(spool: Path, offset: int, max_bytes: int) -> tuple[bytes, int | None]:
+    """The bytes from an offset on, and the size of the whole file, None when there is no file."""
+    try:
+        with spool.open("rb", buffering=0) as file:
+            size = file.seek(0, 2)
+            file.seek(offset)
+            return file.read(max_bytes) or b"", size
+    except FileNotFoundError:
+        return b"", None
+
+
+def _parse(chunk: bytes, offset: int, max_bytes: int) -> Batch:
+    batch = parse(chunk, offset)
+    if batch.length or len(chunk) < max_bytes:
+        return batch
+    # No end of line in all of it: wait, and the spool would never move again.
+    bad = BadLine(offset, len(chunk), "a line without end", chunk[:100].decode(errors="replace"))
+    return Batch(bad=[bad], lines=1, length=len(chunk))
+
+
+def _advance(conn: Connection, source: _Source, batch: Batch) -> bool:
+    """Moves the offset on and takes the attempt's row lock; False when somebody else moved it."""
+    row = schema.attempt.c
+    values: dict[str, Any] = {"spool_offset": source.offset + batch.length}
+    if batch.steps:
+        first, last = min(batch.steps), max(batch.steps)
+        values["start_step"] = func.coalesce(row.start_step, max(first - 1, 0))
+        values["last_step"] = case((row.last_step > last, row.last_step), else_=last)
+    unmoved = update(schema.attempt).where(row.id == source.attempt_id, row.spool_offset == source.offset)
+    return conn.execute(unmoved.values(values)).rowcount == 1
+
+
+def _insert(conn: Connection, source: _Source, batch: Batch) -> None:
+    if batch.steps:
+        insert_steps(conn, source.attempt_id, batch.steps)
+        insert_extras(conn, source.attempt_id, batch.steps)
+        upsert_latest(conn, (source.run_id, source.attempt_id, source.generation), batch.steps)
+    for event in batch.events:
+        _event(conn, source, f"script.{event.name}", "", event.data, event.ts_s)
+        if event.name == "target":
+            _know_target(conn, source, event.data.get("steps"))
+    _set_aside(conn, source, batch.bad)
+
+
+def _know_target(conn: Connection, source: _Source, steps: object) -> None:
+    """A run of so many epochs learns from its script how many steps that is."""
+    if isinstance(steps, int | float) and steps >= 1:
+        run = schema.run.c
+        unknown = update(schema.run).where(run.id == source.run_id, run.target_step.is_(None))
+        conn.execute(unknown.values(target_step=int(steps)))
+
+
+def _set_aside(conn: Connection, source: _Source, bad: Sequence[BadLine]) -> None:
+    """One event for each bad line, and one for all that are too many to name."""
+    for line in bad[:_NAMED_BAD_LINES]:
+        data = {"offset": line.offset, "bytes": line.length, "text": line.prefix}
+        _event(conn, source, "spool.corrupt", f"{line.why} at byte {line.offset} of the spool", data)
+    if rest := bad[_NAMED_BAD_LINES:]:
+        data = {"offset": rest[0].offset, "last_offset": rest[-1].offset, "lines": len(rest)}
+        _event(conn, source, "spool.corrupt", f"{len(rest)} more bad lines", data)
+
+
+def _truncated(store: Store, source: _Source, size: int) -> IngestResult:
+    """Tells once of a spool that shrank; what was taken stays.
+
+    It is never read again from its beginning: a shared file system may show a stale size for a while.
+    """
+    kind, row = "spool.truncated", schema.events.c
+    with store.write() as conn:
+        told = select(row.id).where(row.run_id == source.run_id, row.attempt_id == source.attempt_id, row.kind == kind)
+        if conn.execute(told.limit(1)).first() is None:
+            message = f"the spool has {size} bytes, {source.offset} were read before"
+            _event(conn, source, kind, message, {"size": size, "offset": source.offset})
+    return IngestResult(0, source.offset, 0, 0, caught_up=True)
+
+
+def _event(
+    conn: Connection, source: _Source, kind: str, message: str, data: dict[str, object], ts_s: float | None = None
+) -> None:
+    add_event(
+        conn,
+        source.campaign_id,
+        kind,
+        message,
+        run_id=source.run_id,
+        attempt_id=source.attempt_id,
+        data=data,
+        ts_s=ts_s,
+    )

@@ -1,0 +1,66 @@
+"""The lease: one reconciler at a time, by the database's clock.
+
+The epoch grows whenever the holder changes. Work done under a lease carries its epoch, and every write checks it in
+its own transaction: a leader that was stopped past its lease finds the epoch moved on and writes nothing.
+"""
+
+from __future__ import annotations
+
+from sqlalchemy import Connection, case, or_, select, update
+
+from .errors import StaleLease
+from .records import Lease
+from .schema import lease
+from .store import insert_into, now_s
+
+
+def acquire_lease(conn: Connection, name: str, holder: str, ttl_s: float) -> int | None:
+    """Takes a lease, or renews one's own.
+
+    Args:
+        conn: A write transaction.
+        name: Which lease.
+        holder: Who asks; unique to the process, so that no other can renew it by accident.
+        ttl_s: How long it lasts from now, in seconds.
+
+    Returns:
+        The epoch, the same at each renewal; None while somebody else holds it.
+    """
+    now = now_s(conn)
+    new = insert_into(conn, lease).values(name=name, holder=holder, epoch=1, expires_s=now + ttl_s)
+    mine = lease.c.holder == new.excluded.holder
+    taken = new.on_conflict_do_update(
+        index_elements=[lease.c.name],
+        set_={
+            "holder": new.excluded.holder,
+            "epoch": case((mine, lease.c.epoch), else_=lease.c.epoch + 1),
+            "expires_s": new.excluded.expires_s,
+        },
+        where=or_(mine, lease.c.expires_s <= now),
+    )
+    return conn.execute(taken.returning(lease.c.epoch)).scalar_one_or_none()
+
+
+def check_lease(conn: Connection, name: str, epoch: int) -> None:
+    """Makes this transaction depend on a lease: nobody can take it over before the transaction ends.
+
+    A lease that has run out but that nobody took is still good: there is no other leader to collide with.
+
+    Raises:
+        StaleLease: Somebody else took the lease.
+    """
+    found = conn.execute(select(lease.c.epoch).where(lease.c.name == name).with_for_update(read=True)).scalar()
+    if found != epoch:
+        raise StaleLease(f"the lease {name} has moved on from epoch {epoch} to {found}")
+
+
+def read_lease(conn: Connection, name: str) -> Lease | None:
+    """The lease as it stands, expired or not."""
+    row = conn.execute(select(lease).where(lease.c.name == name)).first()
+    return None if row is None else Lease(*row)
+
+
+def release_lease(conn: Connection, name: str, epoch: int) -> bool:
+    """Lets a lease run out at once; False when it was somebody else's by now."""
+    mine = update(lease).where(lease.c.name == name, lease.c.epoch == epoch)
+    return conn.execute(mine.values(expires_s=now_s(conn))).rowcount == 1

@@ -1,0 +1,317 @@
+"""What this program asks the store: small functions on a connection. Metrics and leases have their own files.
+
+Updates are conditional: they say which states they expect and return False when the row has moved on, which means
+that somebody else was faster and the caller should look again.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Mapping, Sequence
+from dataclasses import asdict, fields
+from typing import Any, TypeVar
+
+from sqlalchemy import ColumnElement, Connection, Select, Table, and_, delete, func, insert, select, update
+
+from . import schema
+from .leases import acquire_lease, check_lease, read_lease, release_lease
+from .metrics import extra_names, iter_metrics, latest, metrics
+from .records import (
+    AttemptRow,
+    AttemptState,
+    CampaignRow,
+    Checkpoint,
+    EventRow,
+    GpuSample,
+    MemoryObservation,
+    NewAttempt,
+    NewRun,
+    RunRow,
+    RunState,
+    RunStatus,
+)
+from .store import insert_into, now_s
+
+__all__ = [
+    "acquire_lease",
+    "add_event",
+    "add_gpu_samples",
+    "attempts",
+    "beat",
+    "campaign_by_name",
+    "check_lease",
+    "checkpoints",
+    "count_states",
+    "events",
+    "extra_names",
+    "gpu_samples",
+    "insert_attempt",
+    "insert_campaign",
+    "insert_runs",
+    "iter_metrics",
+    "latest",
+    "list_campaigns",
+    "memory_observations",
+    "metrics",
+    "observe_memory",
+    "read_lease",
+    "record_checkpoint",
+    "release_lease",
+    "run_by_name",
+    "runs",
+    "status",
+    "update_attempt",
+    "update_campaign",
+    "update_run",
+    "withdraw_attempts",
+]
+
+_Row = TypeVar("_Row")
+
+_BATCH = 1000  # rows an INSERT; both databases limit the number of parameters
+
+
+def insert_campaign(
+    conn: Connection,
+    *,
+    name: str,
+    spec: str,
+    spec_hash: str,
+    dir: str,
+    executor: str,
+    provenance: Mapping[str, Any] | None = None,
+) -> int:
+    """Records a campaign, to be run, and returns its id. A name that is taken makes the transaction a StaleWrite."""
+    row = {"name": name, "spec": spec, "spec_hash": spec_hash, "dir": dir, "executor": executor, "desired": "active"}
+    values = {**row, "provenance": dict(provenance or {}), "created_s": now_s(conn)}
+    return _insert(conn, schema.campaign, values)
+
+
+def campaign_by_name(conn: Connection, name: str) -> CampaignRow | None:
+    """The campaign of that name."""
+    return next(iter(_fetch(conn, CampaignRow, schema.campaign, schema.campaign.c.name == name)), None)
+
+
+def list_campaigns(conn: Connection) -> list[CampaignRow]:
+    """All campaigns, oldest first."""
+    return _fetch(conn, CampaignRow, schema.campaign, order=[schema.campaign.c.id])
+
+
+def update_campaign(conn: Connection, campaign_id: int, **values: Any) -> bool:
+    """Sets columns of a campaign; False when there is no such campaign."""
+    return _update(conn, schema.campaign, campaign_id, None, values)
+
+
+def insert_runs(conn: Connection, campaign_id: int, new_runs: Sequence[NewRun]) -> None:
+    """Records runs. A name that the campaign already has makes the transaction a StaleWrite."""
+    fixed = {"campaign_id": campaign_id, "desired": "run", "generation": 0, "retry_epoch": 0}
+    fixed["updated_s"] = conn.execute(select(now_s(conn))).scalar_one()
+    rows = [{**asdict(new), **fixed} for new in new_runs]
+    for start in range(0, len(rows), _BATCH):
+        conn.execute(insert(schema.run), rows[start : start + _BATCH])
+
+
+def runs(conn: Connection, campaign_id: int) -> list[RunRow]:
+    """A campaign's runs in the order of its matrix."""
+    table = schema.run
+    return _fetch(conn, RunRow, table, table.c.campaign_id == campaign_id, order=[table.c.ordinal, table.c.id])
+
+
+def run_by_name(conn: Connection, campaign_id: int, name: str) -> RunRow | None:
+    """The run of that name."""
+    table = schema.run
+    where = and_(table.c.campaign_id == campaign_id, table.c.name == name)
+    return next(iter(_fetch(conn, RunRow, table, where)), None)
+
+
+def update_run(
+    conn: Connection, run_id: int, *, expect_states: Collection[RunState] | None = None, **values: Any
+) -> bool:
+    """Sets columns of a run, and the time of the change.
+
+    Args:
+        conn: A write transaction.
+        run_id: The run.
+        expect_states: Change it only in one of these states.
+        **values: Columns of the run.
+
+    Returns:
+        False when nothing was changed because the run has left those states.
+    """
+    return _update(conn, schema.run, run_id, expect_states, {"updated_s": now_s(conn), **values})
+
+
+def insert_attempt(conn: Connection, new: NewAttempt) -> int:
+    """Records an attempt before it is submitted, makes it its run's newest, and returns its id.
+
+    A generation that the run already has makes the transaction a StaleWrite: another process decided first.
+    """
+    zero = {"evidence": {}, "gpu_seconds": 0.0, "spool_offset": 0, "created_s": now_s(conn)}
+    attempt_id = _insert(conn, schema.attempt, {**asdict(new), **zero})
+    newest = and_(schema.run.c.id == new.run_id, schema.run.c.generation < new.generation)
+    conn.execute(update(schema.run).where(newest).values(generation=new.generation))
+    return attempt_id
+
+
+def withdraw_attempts(conn: Connection, attempt_ids: Collection[int]) -> None:
+    """Removes attempts of which surely nothing was submitted, as if they had never been decided.
+
+    Their events stay with the run.
+    """
+    table, told = schema.attempt, schema.events
+    conn.execute(update(told).where(told.c.attempt_id.in_(list(attempt_ids))).values(attempt_id=None))
+    rows = conn.execute(select(table.c.run_id, table.c.generation).where(table.c.id.in_(list(attempt_ids)))).all()
+    conn.execute(delete(table).where(table.c.id.in_(list(attempt_ids))))
+    for run_id, generation in rows:
+        newest = and_(schema.run.c.id == run_id, schema.run.c.generation == generation)
+        before = {"generation": generation - 1, "state": RunState.PENDING}
+        conn.execute(update(schema.run).where(newest).values(before))
+
+
+def attempts(conn: Connection, campaign_id: int, run_id: int | None = None) -> list[AttemptRow]:
+    """The attempts of a campaign, or of one run of it, oldest first within a run."""
+    table = schema.attempt
+    of_campaign = select(schema.run.c.id).where(schema.run.c.campaign_id == campaign_id)
+    where = table.c.run_id.in_(of_campaign) if run_id is None else table.c.run_id == run_id
+    return _fetch(conn, AttemptRow, table, where, order=[table.c.run_id, table.c.generation])
+
+
+def update_attempt(
+    conn: Connection, attempt_id: int, *, expect_states: Collection[AttemptState] | None = None, **values: Any
+) -> bool:
+    """Sets columns of an attempt; arguments and result as in `update_run`."""
+    return _update(conn, schema.attempt, attempt_id, expect_states, values)
+
+
+def beat(conn: Connection, attempt_id: int) -> bool:
+    """Says that an attempt's agent is alive, by the database's clock."""
+    return _update(conn, schema.attempt, attempt_id, None, {"heartbeat_s": now_s(conn)})
+
+
+def status(conn: Connection, campaign_id: int) -> list[RunStatus]:
+    """One light row a run, for status pages: reads no metrics, and no JSON."""
+    run, last, attempt = schema.run.c, schema.run_latest.c, schema.attempt.c
+    homes: Mapping[str, ColumnElement[Any]] = {**schema.run_latest.c, **schema.attempt.c, **schema.run.c}
+    homes = {**homes, "run_id": run.id, "step": last.step, "ts_s": last.ts_s}
+    joined = schema.run.outerjoin(schema.run_latest, last.run_id == run.id).outerjoin(
+        schema.attempt, and_(attempt.run_id == run.id, attempt.generation == run.generation)
+    )
+    query = select(*(homes[name] for name in RunStatus._fields)).select_from(joined)
+    rows = conn.execute(query.where(run.campaign_id == campaign_id).order_by(run.ordinal, run.id))
+    return [RunStatus._make(row) for row in rows.all()]
+
+
+def count_states(conn: Connection, campaign_id: int) -> dict[RunState, int]:
+    """How many runs are in each state; states without a run are left out."""
+    state = schema.run.c.state
+    query = select(state, func.count()).where(schema.run.c.campaign_id == campaign_id).group_by(state)
+    return {row[0]: row[1] for row in conn.execute(query)}
+
+
+def add_event(
+    conn: Connection,
+    campaign_id: int,
+    kind: str,
+    message: str,
+    *,
+    run_id: int | None = None,
+    attempt_id: int | None = None,
+    data: Mapping[str, Any] | None = None,
+    ts_s: float | None = None,
+) -> None:
+    """Records that something happened, now by the database's clock unless `ts_s` says when."""
+    values = {
+        "campaign_id": campaign_id,
+        "run_id": run_id,
+        "attempt_id": attempt_id,
+        "ts_s": now_s(conn) if ts_s is None else ts_s,
+        "kind": kind,
+        "message": storable(message),
+        "data": dict(data or {}),
+    }
+    conn.execute(insert(schema.events).values(values))
+
+
+def events(conn: Connection, campaign_id: int, run_id: int | None = None, limit: int | None = None) -> list[EventRow]:
+    """What happened in a campaign, or to one run of it, oldest first; with a limit, the newest so many."""
+    table = schema.events
+    where = table.c.campaign_id == campaign_id
+    if run_id is not None:
+        where = and_(where, table.c.run_id == run_id)
+    return _fetch(conn, EventRow, table, where, order=[table.c.id.desc()], limit=limit)[::-1]
+
+
+def record_checkpoint(conn: Connection, new: Checkpoint) -> None:
+    """Records a complete checkpoint; the same step of the same attempt is recorded once."""
+    _insert_once(conn, schema.checkpoint, [{**asdict(new), "created_s": new.created_s or now_s(conn)}])
+
+
+def checkpoints(conn: Connection, run_id: int) -> list[Checkpoint]:
+    """A run's recorded checkpoints, newest first."""
+    table = schema.checkpoint
+    return _fetch(
+        conn, Checkpoint, table, table.c.run_id == run_id, order=[table.c.generation.desc(), table.c.step.desc()]
+    )
+
+
+def observe_memory(conn: Connection, new: MemoryObservation) -> None:
+    """Adds to the batch ledger; an attempt adds at most one that fitted and one that did not."""
+    _insert_once(conn, schema.memory_observation, [{**asdict(new), "created_s": new.created_s or now_s(conn)}])
+
+
+def memory_observations(conn: Connection, key: str | None = None) -> list[MemoryObservation]:
+    """The batch ledger, oldest first, of one key or of all."""
+    table = schema.memory_observation
+    where = None if key is None else table.c.key == key
+    return _fetch(conn, MemoryObservation, table, where, order=[table.c.created_s, table.c.attempt_id])
+
+
+def add_gpu_samples(conn: Connection, samples: Sequence[GpuSample]) -> None:
+    """Adds GPU samples; one that is there already is left as it is."""
+    rows = [asdict(sample) for sample in samples]
+    for start in range(0, len(rows), _BATCH):
+        _insert_once(conn, schema.gpu_sample, rows[start : start + _BATCH])
+
+
+def gpu_samples(conn: Connection, attempt_id: int) -> list[GpuSample]:
+    """An attempt's GPU samples in the order of time."""
+    table = schema.gpu_sample
+    return _fetch(conn, GpuSample, table, table.c.attempt_id == attempt_id, order=[table.c.ts_s, table.c.node])
+
+
+def storable(text: str) -> str:
+    """Text that every database takes: no NUL, no half of a surrogate pair."""
+    return text.replace("\0", "\N{REPLACEMENT CHARACTER}").encode(errors="replace").decode()
+
+
+def _fetch(
+    conn: Connection,
+    kind: type[_Row],
+    table: Table,
+    where: ColumnElement[bool] | None = None,
+    *,
+    order: Sequence[ColumnElement[Any]] = (),
+    limit: int | None = None,
+) -> list[_Row]:
+    """Rows as records: a record's fields are columns of the same names."""
+    query: Select[Any] = select(*(table.c[field.name] for field in fields(kind)))  # type: ignore[arg-type]
+    query = query if where is None else query.where(where)
+    return [kind(*row) for row in conn.execute(query.order_by(*order).limit(limit)).all()]
+
+
+def _insert(conn: Connection, table: Table, values: Mapping[str, Any]) -> int:
+    return int(conn.execute(insert(table).values(values).returning(table.c.id)).scalar_one())
+
+
+def _update(
+    conn: Connection, table: Table, row_id: int, expect_states: Collection[Any] | None, values: Mapping[str, Any]
+) -> bool:
+    statement = update(table).where(table.c.id == row_id).values(values)
+    if expect_states is not None:
+        statement = statement.where(table.c.state.in_(list(expect_states)))
+    return conn.execute(statement).rowcount == 1
+
+
+def _insert_once(conn: Connection, table: Table, rows: Sequence[Mapping[str, Any]]) -> None:
+    if not rows:
+        return
+    conn.execute(insert_into(conn, table).values(rows).on_conflict_do_nothing())

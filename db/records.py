@@ -1,0 +1,292 @@
+"""The store's rows as plain values. Standard library only, so that reading them costs no import."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from enum import StrEnum
+from typing import Any, NamedTuple
+
+
+class RunState(StrEnum):
+    """Where a run stands."""
+
+    PENDING = "pending"
+    QUEUED = "queued"
+    RUNNING = "running"
+    COMPLETED = "completed"
+    FAILED = "failed"
+    HELD = "held"
+    CANCELLED = "cancelled"
+
+
+class AttemptState(StrEnum):
+    """Where one attempt stands; an `intent` may or may not have reached Slurm."""
+
+    INTENT = "intent"
+    QUEUED = "queued"
+    RUNNING = "running"
+    COMPLETED = "completed"
+    FAILED = "failed"
+    CANCELLED = "cancelled"
+
+
+TERMINAL_ATTEMPT = frozenset({AttemptState.COMPLETED, AttemptState.FAILED, AttemptState.CANCELLED})
+"""The states that an attempt never leaves."""
+
+METRIC_COLUMNS = {
+    "loss": "loss",
+    "eval_loss": "eval_loss",
+    "lr": "lr",
+    "grad_norm": "grad_norm",
+    "step_time": "step_time_s",
+    "tokens_per_s": "tokens_per_s",
+    "mem_allocated": "mem_allocated_gb",
+    "mem_reserved": "mem_reserved_gb",
+    "gpu_util": "gpu_util_pct",
+    "power": "power_w",
+}
+"""The names a metric line may use that have a column of their own, and that column. The order is the
+bit order of the `nonfinite` mask: append, never reorder."""
+
+
+@dataclass(frozen=True)
+class CampaignRow:
+    """One spec, as it was submitted."""
+
+    id: int
+    name: str
+    spec: str
+    spec_hash: str
+    dir: str
+    executor: str
+    desired: str
+    provenance: dict[str, Any]
+    created_s: float
+
+
+@dataclass(frozen=True)
+class NewRun:
+    """A run to insert: one point of the matrix, with one repeat."""
+
+    name: str
+    params: dict[str, Any]
+    config: dict[str, Any]
+    config_hash: str
+    ordinal: int
+    repeat: int = 0
+    target_step: int | None = None
+    state: RunState = RunState.PENDING
+    reason: str = ""
+
+
+@dataclass(frozen=True)
+class RunRow:
+    """A run.
+
+    `generation` is the newest attempt's, 0 before the first; budgets count the attempts whose `retry_epoch` is the
+    run's own.
+    """
+
+    id: int
+    campaign_id: int
+    name: str
+    params: dict[str, Any]
+    config: dict[str, Any]
+    config_hash: str
+    repeat: int
+    state: RunState
+    reason: str
+    desired: str
+    generation: int
+    retry_epoch: int
+    target_step: int | None
+    ordinal: int
+    not_before_s: float | None
+    updated_s: float
+
+
+@dataclass(frozen=True)
+class NewAttempt:
+    """An attempt to insert, before anything is submitted."""
+
+    run_id: int
+    generation: int
+    token: str
+    config_hash: str
+    micro_batch: int | None
+    accumulation: int | None
+    world_size: int
+    nodes: int
+    executor: str
+    spool_path: str
+    retry_epoch: int = 0
+    array_index: int | None = None
+    start_step: int | None = None
+    state: AttemptState = AttemptState.INTENT
+
+
+@dataclass(frozen=True)
+class AttemptRow:
+    """One try at a run.
+
+    `start_step` is the number of steps done when it began, `last_step` the highest step it reported; `spool_offset` is
+    the number of bytes of its spool that the store already holds.
+    """
+
+    id: int
+    run_id: int
+    generation: int
+    token: str
+    array_index: int | None
+    job_id: str | None
+    submit_time_s: float | None
+    created_s: float
+    state: AttemptState
+    config_hash: str
+    retry_epoch: int
+    micro_batch: int | None
+    accumulation: int | None
+    world_size: int
+    nodes: int
+    start_step: int | None
+    last_step: int | None
+    failure_class: str | None
+    evidence: dict[str, Any]
+    heartbeat_s: float | None
+    gpu_seconds: float
+    spool_path: str
+    spool_offset: int
+    started_s: float | None
+    ended_s: float | None
+    executor: str
+
+
+@dataclass(frozen=True)
+class RunLatest:
+    """The newest known value of each figure of a run, from its highest attempt that reported."""
+
+    run_id: int
+    attempt_id: int
+    generation: int
+    step: int
+    ts_s: float | None
+    loss: float | None
+    eval_loss: float | None
+    step_time_s: float | None
+    tokens_per_s: float | None
+    mem_allocated_gb: float | None
+    mem_reserved_gb: float | None
+
+
+class RunStatus(NamedTuple):
+    """What a status page shows of one run: light, because there may be ten thousand."""
+
+    run_id: int
+    name: str
+    state: RunState
+    reason: str
+    generation: int
+    target_step: int | None
+    step: int | None
+    loss: float | None
+    eval_loss: float | None
+    step_time_s: float | None
+    tokens_per_s: float | None
+    mem_reserved_gb: float | None
+    ts_s: float | None
+    micro_batch: int | None
+    accumulation: int | None
+    world_size: int | None
+    job_id: str | None
+    failure_class: str | None
+
+
+@dataclass(frozen=True)
+class MetricRow:
+    """One step of a run as its highest attempt reported it; None means not reported, NaN means NaN."""
+
+    attempt_id: int
+    generation: int
+    step: int
+    ts_s: float | None
+    loss: float | None
+    eval_loss: float | None
+    lr: float | None
+    grad_norm: float | None
+    step_time_s: float | None
+    tokens_per_s: float | None
+    mem_allocated_gb: float | None
+    mem_reserved_gb: float | None
+    gpu_util_pct: float | None
+    power_w: float | None
+    extra: dict[str, float] = field(default_factory=dict)
+
+
+@dataclass(frozen=True)
+class EventRow:
+    """Something that happened, and why."""
+
+    id: int
+    campaign_id: int
+    run_id: int | None
+    attempt_id: int | None
+    ts_s: float
+    kind: str
+    message: str
+    data: dict[str, Any]
+
+
+@dataclass(frozen=True)
+class Checkpoint:
+    """A checkpoint that was complete when it was recorded."""
+
+    run_id: int
+    attempt_id: int
+    generation: int
+    step: int
+    path: str
+    size_bytes: int
+    created_s: float | None = None
+
+
+@dataclass(frozen=True)
+class MemoryObservation:
+    """What one attempt's memory looked like: a line of the batch ledger.
+
+    `key` names everything that decides memory except the micro-batch; figures are the worst rank's, in GB; `oom` marks
+    a micro-batch that did not fit.
+    """
+
+    key: str
+    attempt_id: int
+    micro_batch: int
+    oom: bool
+    after_init_gb: float | None = None
+    peak_reserved_gb: float | None = None
+    usable_gb: float | None = None
+    created_s: float | None = None
+
+
+@dataclass(frozen=True)
+class GpuSample:
+    """One node's GPUs at one moment: mean utilisation, highest memory and temperature, summed power and energy."""
+
+    attempt_id: int
+    node: str
+    ts_s: float
+    gpus: int
+    util_pct: float | None = None
+    mem_used_gb: float | None = None
+    temperature_c: float | None = None
+    power_w: float | None = None
+    energy_j: float | None = None
+
+
+@dataclass(frozen=True)
+class Lease:
+    """Who may reconcile, until when (database time, epoch seconds)."""
+
+    name: str
+    holder: str
+    epoch: int
+    expires_s: float

@@ -1,0 +1,274 @@
+"""The tables. Their shape is a promise: a change here needs a migration (`tests/db/test_upgrade.py` compares)."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from enum import StrEnum
+from typing import Any, Final
+
+from sqlalchemy import (
+    DDL,
+    JSON,
+    BigInteger,
+    Boolean,
+    Column,
+    Dialect,
+    Float,
+    ForeignKey,
+    Index,
+    Integer,
+    MetaData,
+    String,
+    Table,
+    Text,
+    TypeDecorator,
+    UniqueConstraint,
+    event,
+)
+
+from .records import METRIC_COLUMNS, AttemptState, RunState
+
+HEAD: Final = "0001"
+"""The newest migration, named here so that opening a store does not import Alembic."""
+
+Real = Float(53)
+"""Eight bytes on every database."""
+
+BigId = BigInteger().with_variant(Integer, "sqlite")
+"""A key that counts itself up: SQLite does that for INTEGER only."""
+
+metadata = MetaData(
+    naming_convention={
+        "ix": "ix_%(table_name)s_%(column_0_N_name)s",
+        "uq": "uq_%(table_name)s_%(column_0_N_name)s",
+        "fk": "fk_%(table_name)s_%(column_0_name)s",
+        "pk": "pk_%(table_name)s",
+    }
+)
+
+
+class StateType(TypeDecorator[StrEnum]):
+    """A StrEnum kept as text, so that a new state needs no migration."""
+
+    impl = String(16)
+    cache_ok = True
+
+    def __init__(self, states: type[StrEnum]) -> None:
+        super().__init__()
+        self.states = states
+
+    def process_bind_param(self, value: StrEnum | str | None, dialect: Dialect) -> str | None:  # noqa: ARG002
+        """Checks the value, then stores its text.
+
+        Raises:
+            ValueError: The value is not one of the states.
+        """
+        return None if value is None else str(self.states(value))
+
+    def result_processor(self, dialect: Dialect, coltype: object) -> Callable[[Any], Any]:  # noqa: ARG002
+        """Reads the text back as a state; a dictionary's own method, since status pages read ten thousand."""
+        return {str(state): state for state in self.states}.get
+
+
+def _id() -> Column[int]:
+    return Column("id", BigId, primary_key=True)
+
+
+def _ref(name: str, to: Table, *, nullable: bool = False) -> Column[int]:
+    return Column(name, BigInteger, ForeignKey(to.c.id), nullable=nullable)
+
+
+campaign = Table(
+    "campaign",
+    metadata,
+    _id(),
+    Column("name", String(255), nullable=False, unique=True),
+    Column("spec", Text, nullable=False),
+    Column("spec_hash", String(64), nullable=False),
+    Column("dir", Text, nullable=False),
+    Column("executor", String(32), nullable=False),
+    Column("desired", String(16), nullable=False),
+    Column("provenance", JSON, nullable=False),
+    Column("created_s", Real, nullable=False),
+)
+
+run = Table(
+    "run",
+    metadata,
+    _id(),
+    _ref("campaign_id", campaign),
+    Column("name", String(255), nullable=False),
+    Column("params", JSON, nullable=False),
+    Column("config", JSON, nullable=False),
+    Column("config_hash", String(64), nullable=False),
+    Column("repeat", Integer, nullable=False),
+    Column("state", StateType(RunState), nullable=False),
+    Column("reason", Text, nullable=False),
+    Column("desired", String(16), nullable=False),
+    Column("generation", Integer, nullable=False),
+    Column("retry_epoch", Integer, nullable=False),
+    Column("target_step", BigInteger),
+    Column("ordinal", Integer, nullable=False),
+    Column("not_before_s", Real),
+    Column("updated_s", Real, nullable=False),
+    UniqueConstraint("campaign_id", "name"),
+    Index(None, "campaign_id", "ordinal"),
+)
+
+attempt = Table(
+    "attempt",
+    metadata,
+    _id(),
+    _ref("run_id", run),
+    Column("generation", Integer, nullable=False),
+    Column("token", String(64), nullable=False, index=True),
+    Column("array_index", Integer),
+    Column("job_id", String(64)),
+    Column("submit_time_s", Real),
+    Column("created_s", Real, nullable=False),
+    Column("state", StateType(AttemptState), nullable=False),
+    Column("config_hash", String(64), nullable=False),
+    Column("retry_epoch", Integer, nullable=False),
+    Column("micro_batch", Integer, nullable=True),
+    Column("accumulation", Integer, nullable=True),
+    Column("world_size", Integer, nullable=False),
+    Column("nodes", Integer, nullable=False),
+    Column("start_step", BigInteger),
+    Column("last_step", BigInteger),
+    Column("failure_class", String(64)),
+    Column("evidence", JSON, nullable=False),
+    Column("heartbeat_s", Real),
+    Column("gpu_seconds", Real, nullable=False),
+    Column("spool_path", Text, nullable=False),
+    Column("spool_offset", BigInteger, nullable=False),
+    Column("started_s", Real),
+    Column("ended_s", Real),
+    Column("executor", String(32), nullable=False),
+    UniqueConstraint("run_id", "generation"),
+)
+
+# The tables that grow with every step have no foreign keys: ingest holds the attempt's row while it writes,
+# attempts are never deleted, and a check for each of 10^8 rows is not free.
+step_metric = Table(
+    "step_metric",
+    metadata,
+    Column("attempt_id", BigInteger, primary_key=True, autoincrement=False),
+    Column("step", BigInteger, primary_key=True, autoincrement=False),
+    Column("ts_s", Real),
+    *(Column(name, Real) for name in METRIC_COLUMNS.values()),
+    # Bit i set: column i of METRIC_COLUMNS is not finite. SQLite has no NaN: it is NULL with its bit set.
+    Column("nonfinite", Integer, nullable=False),
+    sqlite_with_rowid=False,
+)
+
+metric_extra = Table(
+    "metric_extra",
+    metadata,
+    Column("attempt_id", BigInteger, primary_key=True, autoincrement=False),
+    Column("step", BigInteger, primary_key=True, autoincrement=False),
+    Column("name", String(200), primary_key=True),
+    Column("value", Real),  # NULL is NaN
+    sqlite_with_rowid=False,
+)
+
+gpu_sample = Table(
+    "gpu_sample",
+    metadata,
+    Column("attempt_id", BigInteger, primary_key=True, autoincrement=False),
+    Column("node", String(255), primary_key=True),
+    Column("ts_s", Real, primary_key=True),
+    Column("gpus", Integer, nullable=False),
+    *(Column(name, Real) for name in ("util_pct", "mem_used_gb", "temperature_c", "power_w", "energy_j")),
+    sqlite_with_rowid=False,
+)
+
+run_latest = Table(
+    "run_latest",
+    metadata,
+    Column("run_id", BigId, primary_key=True, autoincrement=False),
+    Column("attempt_id", BigInteger, nullable=False),
+    Column("generation", Integer, nullable=False),
+    Column("step", BigInteger, nullable=False),
+    Column("ts_s", Real),
+    *(Column(name, Real) for name in METRIC_COLUMNS.values()),
+    Column("nonfinite", Integer, nullable=False),
+)
+
+events = Table(
+    "event",
+    metadata,
+    _id(),
+    _ref("campaign_id", campaign),
+    _ref("run_id", run, nullable=True),
+    _ref("attempt_id", attempt, nullable=True),
+    Column("ts_s", Real, nullable=False),
+    Column("kind", String(64), nullable=False),
+    Column("message", Text, nullable=False),
+    Column("data", JSON, nullable=False),
+    Index(None, "campaign_id", "id"),
+    Index(None, "run_id", "id"),
+)
+
+checkpoint = Table(
+    "checkpoint",
+    metadata,
+    _ref("run_id", run),
+    _ref("attempt_id", attempt),
+    Column("generation", Integer, nullable=False),
+    Column("step", BigInteger, nullable=False),
+    Column("path", Text, nullable=False),
+    Column("size_bytes", BigInteger, nullable=False),
+    Column("created_s", Real, nullable=False),
+    UniqueConstraint("attempt_id", "step"),
+    Index(None, "run_id"),
+)
+
+memory_observation = Table(
+    "memory_observation",
+    metadata,
+    Column("key", String(255), nullable=False),
+    _ref("attempt_id", attempt),
+    Column("micro_batch", Integer, nullable=False),
+    Column("oom", Boolean, nullable=False),
+    Column("after_init_gb", Real),
+    Column("peak_reserved_gb", Real),
+    Column("usable_gb", Real),
+    Column("created_s", Real, nullable=False),
+    UniqueConstraint("attempt_id", "oom"),
+    Index(None, "key"),
+)
+
+lease = Table(
+    "lease",
+    metadata,
+    Column("name", String(64), primary_key=True),
+    Column("holder", String(255), nullable=False),
+    Column("epoch", BigInteger, nullable=False),
+    Column("expires_s", Real, nullable=False),
+)
+
+RUN_METRIC_VIEW = """
+CREATE VIEW run_metric AS
+SELECT a.run_id, a.generation, m.*
+FROM run r
+JOIN attempt a ON a.run_id = r.id AND a.config_hash = r.config_hash
+JOIN step_metric m ON m.attempt_id = a.id
+WHERE NOT EXISTS (
+    SELECT 1
+    FROM attempt later
+    JOIN step_metric again ON again.attempt_id = later.id AND again.step = m.step
+    WHERE later.run_id = a.run_id AND later.generation > a.generation AND later.config_hash = r.config_hash
+)
+"""
+"""Each step of each run from the highest attempt that has the run's present configuration. `m.*` is fixed when the
+view is made: a migration that adds a metric column makes it anew."""
+
+run_metric = Table(
+    "run_metric",
+    MetaData(),  # a view: never created as a table
+    Column("run_id", BigInteger),
+    Column("generation", Integer),
+    *(Column(column.name, column.type) for column in step_metric.columns),
+)
+
+event.listen(metadata, "after_create", DDL(RUN_METRIC_VIEW))

@@ -1,0 +1,180 @@
+"""The store: one database, short transactions, errors with a name."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterator
+from contextlib import ExitStack, contextmanager
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Final
+
+from sqlalchemy import Connection, Engine, Float, Table, column, insert, inspect, literal_column, select, table
+from sqlalchemy.exc import DBAPIError, IntegrityError, InterfaceError, OperationalError
+from sqlalchemy.sql.elements import ColumnElement
+
+from .engine import BEGIN, make_engine, one_writer, parse_url, without_password
+from .errors import SchemaMismatch, StaleWrite, StoreBusy, StoreError, StoreMissing, StoreUnreachable
+from .schema import HEAD, metadata
+
+if TYPE_CHECKING:
+    from sqlalchemy.dialects import postgresql, sqlite
+
+_VERSION = table("alembic_version", column("version_num"))
+_BUSY_SQLSTATES: Final = frozenset({"55P03", "40001", "40P01"})  # lock time-out, serialization, deadlock
+
+
+class Store:
+    """A database that this program may read and write. Make one with `Store.open`."""
+
+    def __init__(self, engine: Engine) -> None:
+        self._engine = engine
+        self.is_sqlite: Final = engine.dialect.name == "sqlite"
+        self.url_without_password: Final = without_password(engine.url)
+
+    @classmethod
+    def open(cls, url: str, *, create: bool = False, check_schema: bool = True) -> Store:
+        """Opens the database at an address.
+
+        Args:
+            url: `sqlite:///FILE` or `postgresql://USER@HOST/DATABASE`.
+            create: Make the SQLite file (mode 0600) with its tables when there is none. Tables of a Postgres
+                database are made by `upgrade` alone.
+            check_schema: False for `upgrade`, which must open what others may not.
+
+        Raises:
+            StoreMissing: There is no such SQLite file.
+            StoreUnreachable: The database does not answer; trying again is safe.
+            SchemaMismatch: The database was made by another version.
+            StoreError: The address is wrong or the file is no database.
+        """
+        parsed = parse_url(url)
+        store = cls(make_engine(parsed))
+        if store.is_sqlite:
+            store._prepare_file(Path(str(parsed.database)), create)
+        if check_schema:
+            store.check_schema()
+        return store
+
+    @contextmanager
+    def read(self) -> Iterator[Connection]:
+        """A transaction that sees one moment of the database and writes nothing."""
+        if self.is_sqlite:
+            options: dict[str, Any] = {BEGIN: "BEGIN"}
+        else:
+            options = {"isolation_level": "REPEATABLE READ", "postgresql_readonly": True}
+        with self._named_errors(), self._engine.connect() as conn:
+            conn.execution_options(**options)
+            with conn.begin():
+                yield conn
+
+    @contextmanager
+    def write(self) -> Iterator[Connection]:
+        """A transaction that commits when the block ends and leaves nothing behind when it raises.
+
+        Raises:
+            StaleWrite: A row that must be unique was there already.
+            StoreUnreachable: The database broke off; nothing was written, or (lost while it committed) everything.
+        """
+        with ExitStack() as stack:
+            stack.enter_context(self._named_errors())
+            conn = stack.enter_context(self._engine.connect())
+            if self.is_sqlite:  # after connecting, which may need the lock itself to set the journal
+                stack.enter_context(one_writer(self._engine.url))
+            # Deferred BEGIN fails at once when two readers both turn into writers; IMMEDIATE waits in line.
+            conn.execution_options(**{BEGIN: "BEGIN IMMEDIATE"})
+            stack.enter_context(conn.begin())
+            yield conn
+
+    def now(self, conn: Connection) -> float:
+        """The database's clock in epoch seconds: the one clock that all hosts share."""
+        return float(conn.execute(select(now_s(conn))).scalar_one())
+
+    def version(self) -> str | None:
+        """The schema revision that the database has, None when it has no schema."""
+        with self.read() as conn:
+            return read_version(conn)
+
+    def check_schema(self) -> None:
+        """Raises SchemaMismatch unless the database has the schema that this program needs."""
+        if (found := self.version()) != HEAD:
+            raise SchemaMismatch(found, HEAD)
+
+    def close(self) -> None:
+        """Closes every connection. The store may be used again and then connects anew."""
+        self._engine.dispose()
+
+    def _prepare_file(self, path: Path, create: bool) -> None:
+        if not create:
+            if not path.exists():
+                raise StoreMissing(f"there is no store at {path}", hint="campaign submit SPEC makes one")
+            return
+        path.parent.mkdir(parents=True, exist_ok=True)
+        os.close(os.open(path, os.O_RDWR | os.O_CREAT, 0o600))
+        with self.read() as conn:
+            new = _is_empty(conn)  # never used, or its maker died before the one transaction below
+        if new:
+            with self.write() as conn:
+                _create_tables(conn)
+
+    @contextmanager
+    def _named_errors(self) -> Iterator[None]:
+        driver = self._engine.dialect.loaded_dbapi
+        try:
+            yield
+        except IntegrityError as error:
+            raise StaleWrite(_first_line(error.orig)) from error
+        except (OperationalError, InterfaceError) as error:
+            raise self._unreachable(error.orig) from error
+        except DBAPIError as error:
+            if error.connection_invalidated:
+                raise self._unreachable(error.orig) from error
+            raise StoreError(f"{self.url_without_password}: {_first_line(error.orig)}") from error
+        except (driver.OperationalError, driver.InterfaceError) as error:  # COPY talks to the driver itself
+            raise self._unreachable(error) from error
+
+    def _unreachable(self, error: BaseException | None) -> StoreUnreachable:
+        message = _first_line(error)
+        busy = "locked" in message if self.is_sqlite else getattr(error, "sqlstate", None) in _BUSY_SQLSTATES
+        kind = StoreBusy if busy else StoreUnreachable
+        return kind(f"{self.url_without_password}: {message}", hint="nothing is lost: try again")
+
+
+def now_s(conn: Connection) -> ColumnElement[float]:
+    """The database's clock as an expression, epoch seconds."""
+    if conn.dialect.name == "sqlite":
+        return literal_column("(julianday('now') - 2440587.5) * 86400.0", Float)
+    # Not now(): that is when the transaction began, which may be long before it got its lock.
+    return literal_column("CAST(extract(epoch FROM clock_timestamp()) AS double precision)", Float)
+
+
+def insert_into(conn: Connection, target: Table) -> sqlite.Insert | postgresql.Insert:
+    """An INSERT that can say what happens on a conflict, in the words of the connection's database."""
+    if conn.dialect.name == "sqlite":
+        from sqlalchemy.dialects import sqlite
+
+        return sqlite.insert(target)
+    from sqlalchemy.dialects import postgresql  # imported here: it costs a tenth of the start of `campaign status`
+
+    return postgresql.insert(target)
+
+
+def read_version(conn: Connection) -> str | None:
+    """The schema revision that a database has, None when it has no schema."""
+    if not inspect(conn).has_table(_VERSION.name):
+        return None
+    return conn.execute(select(_VERSION.c.version_num)).scalar_one_or_none()
+
+
+def _is_empty(conn: Connection) -> bool:
+    return not inspect(conn).get_table_names()
+
+
+def _create_tables(conn: Connection) -> None:
+    if _is_empty(conn):  # still: another process may have been faster
+        metadata.create_all(conn)
+        conn.exec_driver_sql("CREATE TABLE alembic_version (version_num VARCHAR(32) NOT NULL PRIMARY KEY)")
+        conn.execute(insert(_VERSION).values(version_num=HEAD))
+
+
+def _first_line(error: BaseException | None) -> str:
+    return (str(error).strip().splitlines() or ["unknown error"])[0]

@@ -1,0 +1,155 @@
+"""Writing steps in bulk, the one place that hands rows to the driver itself: every step of every run passes here.
+
+A step that comes again (a line of evaluation after the line of training) fills in what is missing: the first value of
+a column counts. The newest figures of a run do the opposite: the last value counts.
+"""
+
+from __future__ import annotations
+
+import math
+import operator
+from collections.abc import Iterable, Mapping, Sequence
+from functools import lru_cache, reduce
+from itertools import chain
+from typing import Any, Final
+
+from sqlalchemy import (
+    BigInteger,
+    ColumnElement,
+    Connection,
+    Float,
+    Integer,
+    String,
+    Table,
+    case,
+    func,
+    literal_column,
+    or_,
+    select,
+    text,
+    true,
+    tuple_,
+)
+from sqlalchemy.dialects import postgresql, sqlite
+
+from .records import METRIC_COLUMNS
+from .schema import metric_extra, run_latest, step_metric
+
+Steps = Mapping[int, Mapping[str, float]]
+
+_NAMES: Final = tuple(METRIC_COLUMNS)
+_COLUMNS: Final = tuple(METRIC_COLUMNS.values())
+_LINE_NAMES: Final = ("ts", *_NAMES)
+_OWN_PLACE: Final = frozenset(("step", *_LINE_NAMES))
+_ZERO: Final[ColumnElement[int]] = literal_column("0")
+_ROWS: Final = 100  # an INSERT: half the time of one by one
+_COPY_ROWS: Final = 200  # below, a private table costs more than it saves, and a thousand agents would make a thousand
+_POSTGRES_TYPES: Final = {BigInteger: "int8", Float: "float8", Integer: "int4", String: "text"}
+
+
+def insert_steps(conn: Connection, attempt_id: int, steps: Steps) -> None:
+    """Inserts steps, or completes those that are there."""
+    _upsert(conn, step_metric, [(attempt_id, step, *_values(row)) for step, row in steps.items()])
+
+
+def insert_extras(conn: Connection, attempt_id: int, steps: Steps) -> None:
+    """Inserts the values whose names have no column of their own; those that are there stay."""
+    names = set().union(*steps.values()) - _OWN_PLACE
+    rows = [
+        (attempt_id, step, name, None if math.isnan(row[name]) else row[name])
+        for name in names
+        for step, row in steps.items()
+        if name in row
+    ]
+    _upsert(conn, metric_extra, rows)
+
+
+def upsert_latest(conn: Connection, key: tuple[int, int, int], steps: Steps) -> None:
+    """Moves a run's newest figures on, unless a higher attempt or step is there already.
+
+    Args:
+        conn: A write transaction.
+        key: Run id, attempt id and generation.
+        steps: What the attempt reported.
+    """
+    newest: dict[str, float] = {}
+    for step in sorted(steps):
+        newest.update(steps[step])
+    dialect = sqlite if conn.dialect.name == "sqlite" else postgresql
+    row = dict(zip(run_latest.c.keys(), (*key, max(steps), *_values(newest)), strict=True))
+    new = dialect.insert(run_latest).values(row)
+    old, come = run_latest.c, new.excluded
+    same = old.generation == come.generation
+    older = tuple_(old.generation, old.step) <= tuple_(come.generation, come.step)
+    merged = _merge(first=come, second=old, also=same)
+    moved = {name: come[name] for name in ("attempt_id", "generation", "step", "ts_s")}
+    conn.execute(new.on_conflict_do_update(index_elements=[old.run_id], set_={**moved, **merged}, where=older))
+
+
+def _upsert(conn: Connection, table: Table, rows: Sequence[tuple[Any, ...]]) -> None:
+    """Inserts rows, all columns in the table's order; no key may come twice."""
+    if conn.dialect.name != "sqlite" and len(rows) >= _COPY_ROWS:
+        _copy(conn, table, rows)
+        return
+    for start in range(0, len(rows), _ROWS):
+        some = rows[start : start + _ROWS]
+        conn.exec_driver_sql(_insert_sql(table, conn.dialect.name, len(some)), tuple(chain.from_iterable(some)))
+
+
+def _copy(conn: Connection, table: Table, rows: Iterable[tuple[Any, ...]]) -> None:
+    """Postgres' fastest way: a binary COPY into a private table, from there one INSERT."""
+    stage = f"stage_{table.name}"
+    conn.exec_driver_sql(f"CREATE TEMP TABLE IF NOT EXISTS {stage} (LIKE {table.name}) ON COMMIT DELETE ROWS")
+    cursor: Any = conn.connection.cursor()
+    with cursor, cursor.copy(f"COPY {stage} FROM STDIN (FORMAT binary)") as copy:
+        copy.set_types([_POSTGRES_TYPES[type(column.type)] for column in table.columns])
+        for row in rows:
+            copy.write_row(row)
+    names = list(table.columns.keys())
+    staged: Any = select(literal_column("*")).select_from(text(stage))
+    conn.execute(_on_conflict(postgresql.insert(table).from_select(names, staged), table))
+
+
+@lru_cache(maxsize=4 * _ROWS)
+def _insert_sql(table: Table, database: str, rows: int) -> str:
+    """The INSERT in the driver's own words: rows reach it as they are, many at once."""
+    kind, place = (sqlite, "?") if database == "sqlite" else (postgresql, "%s")
+    one = kind.insert(table).values(dict.fromkeys(table.columns.keys(), literal_column("?")))
+    marks = ["?"] * len(table.columns)
+    head, tail = str(_on_conflict(one, table).compile(dialect=kind.dialect())).split(f"({', '.join(marks)})")
+    return head + ", ".join([f"({', '.join([place] * len(marks))})"] * rows) + tail
+
+
+def _on_conflict(statement: Any, table: Table) -> Any:
+    key = list(table.primary_key.columns)
+    if table is not step_metric:
+        return statement.on_conflict_do_nothing(index_elements=key)
+    merged = _merge(first=table.c, second=statement.excluded, also=true())
+    ts_s = func.coalesce(table.c.ts_s, statement.excluded.ts_s)
+    return statement.on_conflict_do_update(index_elements=key, set_={"ts_s": ts_s, **merged})
+
+
+def _values(row: Mapping[str, float]) -> tuple[float | None, ...]:
+    """Time, the columns of METRIC_COLUMNS and their mask: SQLite has no NaN, so it becomes NULL with its bit set."""
+    values = tuple(map(row.get, _LINE_NAMES))
+    if math.isfinite(sum(row.values())):
+        return (*values, 0)
+    mask = sum(1 << bit for bit, value in enumerate(values[1:]) if value is not None and not math.isfinite(value))
+    return (*(None if value is None or math.isnan(value) else value for value in values), mask)
+
+
+def _merge(first: Any, second: Any, also: ColumnElement[bool]) -> dict[str, ColumnElement[Any]]:
+    """For each column the first's value, or the second's (where `also` holds) if the first has none."""
+    chosen: dict[str, ColumnElement[Any]] = {}
+    masks: list[ColumnElement[int]] = []
+    for bit, name in enumerate(_COLUMNS):
+        first_flag, second_flag = (_flag(row, 1 << bit) for row in (first, second))
+        known = or_(first[name].is_not(None), first_flag != _ZERO)
+        chosen[name] = case((known, first[name]), (also, second[name]))
+        masks.append(case((known, first_flag), (also, second_flag), else_=_ZERO))
+    return {**chosen, "nonfinite": reduce(operator.add, masks)}
+
+
+def _flag(row: Any, flag: int) -> ColumnElement[int]:
+    found: ColumnElement[int] = row.nonfinite.bitwise_and(literal_column(str(flag)))
+    return found
