@@ -1,0 +1,1 @@
+"""Compute node: one attempt of one run."""

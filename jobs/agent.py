@@ -1,0 +1,271 @@
+"""One node of one attempt: claim, launch, watch, push, write down how it ended.
+
+Started on every node of a job by srun (or by the local executor):  python -m dscampaign.jobs.agent BATCH_DIR [INDEX]
+It decides nothing about what comes next; it leaves evidence, and the reconciler decides.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import os
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+from types import FrameType
+
+from . import checkpoint, evidence, launch
+from .evidence import NodeOutcome
+from .files import create_exclusively, read_json, write_atomically
+from .layout import AttemptPaths, RunPaths, payload_file
+from .node import Node, RendezvousTimeout, Start, announce, free_port, join
+from .payload import Payload
+from .push import Pusher
+
+EXIT_FAILED = 1
+EXIT_NOT_MINE = 75
+POLL_S = 0.5
+HEARTBEAT_S = 10.0
+STOP_REPEAT_S = 3.0
+JOIN_TIMEOUT_S = 600.0
+TERM_GRACE_S = 3.0
+"""Below the usual KillWait, so that the outcome is written before Slurm kills us too."""
+PEER_GRACE_S = 10.0
+TEARDOWN_GRACE_S = 15.0
+"""The launcher ends ranks one after another, 30 s each; ranks that wait for a dead one wait for nothing."""
+
+DEAF_TO_USR2 = ("/bin/sh", "-c", 'trap "" USR2; exec "$@"', "launcher")
+"""Slurm may send USR2 to every process of the job, and the launcher would die of it. A signal that is ignored stays
+ignored in the ranks until they ask for it."""
+
+
+def main(argv: list[str]) -> int:
+    """Runs this node's part of element ``argv[1]``, by default ``SLURM_ARRAY_TASK_ID``, of the batch in ``argv[0]``."""
+    os.umask(0o077)
+    index = int(argv[1] if len(argv) > 1 else os.environ["SLURM_ARRAY_TASK_ID"])
+    payload = Payload.read(payload_file(Path(argv[0]), index))
+    return Agent(payload, Node.from_environment(os.environ)).run()
+
+
+class Agent:
+    """The state of one node's watch over its ranks."""
+
+    def __init__(self, payload: Payload, node: Node) -> None:
+        self.payload, self.node = payload, node
+        self.paths, self.run_paths = AttemptPaths(Path(payload.attempt_dir)), RunPaths(Path(payload.run_dir))
+        first = node.rank * payload.ranks_per_node
+        self.ranks = range(first, first + payload.ranks_per_node)
+        self._stop_asked = self._term_asked = False
+        self._last_beat_s = self._last_stop_s = 0.0
+        self._since: dict[str, float] = {}
+
+    def run(self) -> int:
+        """Runs the attempt's part on this node; returns the exit code for Slurm."""
+        signal.signal(signal.SIGUSR2, self._on_usr2)
+        signal.signal(signal.SIGTERM, self._on_term)
+        started_s, oom_kills = time.time(), evidence.oom_kill_count()
+        try:
+            start = self._start()
+        except RendezvousTimeout as exc:
+            print(exc, file=sys.stderr)
+            self._write_outcome(None, "rendezvous", started_s, Start("", "", "", 0, "", 0, started_s), 0)
+            return EXIT_FAILED
+        if start is None:
+            return EXIT_NOT_MINE
+        pusher = Pusher(self.payload, self.paths.metrics, self._store_url() if self.node.rank == 0 else None)
+        pusher.start()
+        exit_code, ended_by = self._train(start)
+        outcome = self._write_outcome(exit_code, ended_by, started_s, start, evidence.oom_kill_count() - oom_kills)
+        pusher.finish()  # last: it may take longer than Slurm lets a cancelled job live
+        return 0 if outcome.launcher_exit == 0 else EXIT_FAILED
+
+    # -- start ---------------------------------------------------------------------------------------------------
+
+    def _start(self) -> Start | None:
+        """Agrees with the other nodes on how to start; None if another job runs this attempt."""
+        if self.node.rank > 0:
+            start = join(self.paths, self.node, JOIN_TIMEOUT_S, self._claimed_by_another)
+        elif not self._claim():
+            return None
+        else:
+            start = self._announce()
+        return start
+
+    def _claim(self) -> bool:
+        claim = {"job_id": self.node.job_id, "host": self.node.name, "ts": time.time()}
+        if not self._superseded() and create_exclusively(self.paths.claim, json.dumps(claim)):
+            return True
+        holder = (read_json(self.paths.claim) or {}).get("job_id", "a newer attempt")
+        print(f"not mine: {self.paths.dir.name} of {self.payload.run} belongs to {holder}", file=sys.stderr)
+        return False
+
+    def _claimed_by_another(self) -> bool:
+        claim = read_json(self.paths.claim)
+        return self._superseded() or (claim is not None and claim["job_id"] != self.node.job_id)
+
+    def _announce(self) -> Start:
+        payload = self.payload
+        write_atomically(self.paths.ds_config, json.dumps(payload.ds_config, indent=1))
+        if payload.train:
+            write_atomically(self.paths.train_config, json.dumps(payload.train, indent=1))
+        found = checkpoint.newest_verified(
+            self.run_paths.checkpoints, payload.config_hash, payload.world_size, on_skip=_say_skipped
+        )
+        start = Start(
+            job_id=self.node.job_id,
+            host=self.node.name,
+            address=self.node.address(payload.nodes),
+            port=free_port(),
+            resume=str(found.path) if found else "",
+            start_step=found.step if found else 0 if payload.steps_decide else None,
+            started_s=time.time(),
+        )
+        announce(self.paths, start)
+        return start
+
+    # -- watch ---------------------------------------------------------------------------------------------------
+
+    def _train(self, start: Start) -> tuple[int, str]:
+        for folder in (self.paths.logs, self.paths.ranks, self.run_paths.checkpoints):
+            folder.mkdir(exist_ok=True)
+        hostfile = self.paths.dir / f"hostfile-{self.node.rank}"
+        write_atomically(hostfile, launch.hostfile_text(self.payload.nodes, self.payload.ranks_per_node))
+        cores = len(os.sched_getaffinity(0))
+        env = launch.environment(self.payload, self.paths, self.node, start.resume, os.environ, cores)
+        line = launch.command(self.payload, self.paths, hostfile, self.node.rank, start.address, start.port)
+        with self.paths.launcher_log(self.node.rank).open("ab") as log:
+            launcher = subprocess.Popen([*DEAF_TO_USR2, *line], env=env, stdout=log, stderr=log, start_new_session=True)
+        ended_by = self._watch(launcher)
+        _kill_group(launcher.pid, signal.SIGKILL)  # ranks and loader workers that outlived their launcher
+        return launcher.wait(), ended_by
+
+    def _watch(self, launcher: subprocess.Popen[bytes]) -> str:
+        while launcher.poll() is None:
+            time.sleep(POLL_S)
+            self._beat()
+            if self._stop_asked:
+                self._pass_on_stop(launcher)
+            if reason := self._reason_to_end():
+                _terminate_group(launcher)
+                return reason
+        return "signal" if self._term_asked else "stop" if self._stop_asked else ""
+
+    def _reason_to_end(self) -> str:
+        if self._term_asked:
+            return "signal"
+        if self._superseded():
+            return "superseded"
+        if self._lasting("peer", self._peer_failed(), PEER_GRACE_S):
+            return "peer"
+        if self._lasting("teardown", self._rank_died(), TEARDOWN_GRACE_S):
+            return "teardown"
+        return ""
+
+    def _lasting(self, what: str, condition: bool, grace_s: float) -> bool:
+        """True once ``condition`` has held for ``grace_s``."""
+        if not condition:
+            self._since.pop(what, None)
+            return False
+        return time.monotonic() - self._since.setdefault(what, time.monotonic()) >= grace_s
+
+    def _superseded(self) -> bool:
+        current = read_json(self.run_paths.current)
+        return current is not None and current["generation"] > self.payload.generation
+
+    def _peer_failed(self) -> bool:
+        others = (n for n in range(self.payload.nodes) if n != self.node.rank)
+        outcomes = (read_json(self.paths.outcome(n)) for n in others)
+        return any(o is not None and o["launcher_exit"] != 0 for o in outcomes)
+
+    def _rank_died(self) -> bool:
+        records = (read_json(self.paths.rank_record(rank)) for rank in self.ranks)
+        return any(r is not None and (r.get("exit", 0) != 0 or _vanished(r)) for r in records)
+
+    def _pass_on_stop(self, launcher: subprocess.Popen[bytes]) -> None:
+        """Again and again: a rank that is still importing has no handler yet and would miss the only signal."""
+        if time.monotonic() - self._last_stop_s >= STOP_REPEAT_S:
+            self._last_stop_s = time.monotonic()
+            if not self.paths.stop.exists():
+                write_atomically(self.paths.stop, json.dumps({"ts": time.time()}))
+            _kill_group(launcher.pid, signal.SIGUSR2)
+
+    def _beat(self) -> None:
+        if time.monotonic() - self._last_beat_s >= HEARTBEAT_S:
+            self._last_beat_s = time.monotonic()
+            with contextlib.suppress(OSError):  # a full disk ends in the ranks' own error, which says more
+                write_atomically(self.paths.heartbeat(self.node.rank), json.dumps({"ts": time.time()}))
+
+    # -- end -----------------------------------------------------------------------------------------------------
+
+    def _write_outcome(
+        self, exit_code: int | None, ended_by: str, started_s: float, start: Start, oom_kills: int
+    ) -> NodeOutcome:
+        outcome = NodeOutcome(
+            generation=self.payload.generation,
+            job_id=self.node.job_id,
+            node_rank=self.node.rank,
+            host=self.node.name,
+            launcher_exit=exit_code,
+            ended_by=ended_by,
+            started_s=started_s,
+            ended_s=time.time(),
+            start_step=self._first_step(start) - 1,
+            last_step=evidence.last_step(self.paths.metrics),
+            ranks=evidence.rank_ends(self.paths, self.ranks),
+            lines=evidence.gather_lines(self.paths, self.ranks, self.node.rank),
+            oom_kills=oom_kills,
+            target_step=evidence.target_step(self.paths.metrics),
+        )
+        outcome.write(self.paths.outcome(self.node.rank))
+        return outcome
+
+    def _first_step(self, start: Start) -> int:
+        """The first step of this attempt; only a script with checkpoints of its own has to be asked."""
+        if start.start_step is not None:
+            return start.start_step + 1
+        return evidence.first_step(self.paths.metrics, default=1)
+
+    def _store_url(self) -> str | None:
+        """The store to push to. A password travels only in the environment, never in a file of ours."""
+        return os.environ.get("CAMPAIGN_STORE", self.payload.store) if self.payload.store else None
+
+    def _on_usr2(self, _signum: int, _frame: FrameType | None) -> None:
+        self._stop_asked = True
+
+    def _on_term(self, _signum: int, _frame: FrameType | None) -> None:
+        self._term_asked = True
+
+
+def _say_skipped(path: Path, reason: str) -> None:
+    print(f"checkpoint {path.name} is not used: {reason}", file=sys.stderr, flush=True)
+
+
+def _vanished(record: dict[str, object]) -> bool:
+    return record.get("state") == "running" and not _alive(int(str(record["pid"])))
+
+
+def _alive(pid: int) -> bool:
+    """Whether the process runs; one that nobody has collected yet does not."""
+    try:
+        return Path(f"/proc/{pid}/stat").read_text().rsplit(")", 1)[1].split()[0] not in "ZX"
+    except OSError:
+        return False
+
+
+def _kill_group(group: int, signum: int) -> None:
+    with contextlib.suppress(ProcessLookupError, PermissionError):
+        os.killpg(group, signum)
+
+
+def _terminate_group(launcher: subprocess.Popen[bytes]) -> None:
+    _kill_group(launcher.pid, signal.SIGTERM)
+    try:
+        launcher.wait(TERM_GRACE_S)
+    except subprocess.TimeoutExpired:
+        _kill_group(launcher.pid, signal.SIGKILL)
+
+
+if __name__ == "__main__":
+    sys.exit(main(sys.argv[1:]))

@@ -1,0 +1,105 @@
+"""The DeepSpeed configuration of an attempt, complete: nothing is left to DeepSpeed's own guesses about batches."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from copy import deepcopy
+from typing import Any, Final
+
+_NEVER_PRINT: Final = 10**9
+
+KNOWN_KEYS: Final = frozenset(
+    """activation_checkpointing aio amp autotuning bf16 bfloat16 checkpoint comet comms_logger communication_data_type
+    compile compression_training csv_monitor curriculum_learning data_efficiency data_types dataloader_drop_last
+    datastates disable_allgather disable_python_gc dump_state eigenvalue elasticity expert_parallel flops_profiler fp16
+    gradient_accumulation_steps gradient_allreduce_op gradient_clipping gradient_predivide_factor hybrid_engine
+    log_level managed_gradient_accumulation memory_breakdown monitor_config nebula optimizer pipeline
+    prescale_gradients progressive_layer_drop quantize_training scheduler seq_parallel_communication_data_type
+    sequence_parallel_size
+    sparse_attention sparse_gradients steps_per_print tensor_parallel tensorboard timers
+    torch_autocast
+    train_batch_size train_micro_batch_size_per_gpu use_data_before_expert_parallelism vocabulary_size
+    wall_clock_breakdown wandb weight_quantization zenflow zero_allow_untested_optimizer zero_force_ds_cpu_optimizer
+    zero_optimization""".split()  # noqa: SIM905
+)
+"""Keys at the top of DeepSpeed's configuration in its various versions: it ignores all others without a word."""
+
+
+def render(
+    train: Mapping[str, Any],
+    *,
+    micro_batch: int | None,
+    accumulation: int | None,
+    world_size: int,
+    overrides: Mapping[str, Any],
+) -> dict[str, Any]:
+    """Makes the DeepSpeed JSON of an attempt.
+
+    Args:
+        train: Fields of the spec's `train`, as in train.json.
+        micro_batch: Samples of one forward pass on one rank; None for a command that did not say.
+        accumulation: Passes of one optimizer step; None for a command that did not say.
+        world_size: Ranks.
+        overrides: The spec's `deepspeed`, laid over the rest.
+
+    Returns:
+        A mapping for json.dump. The learning rate in it is the highest one; a schedule is the training script's own.
+    """
+    config = {
+        **_batch(micro_batch, accumulation, world_size),
+        **_precision(train["precision"]),
+        "zero_optimization": {"stage": train["zero_stage"]},
+        "gradient_clipping": train["grad_clip"],
+        "steps_per_print": _NEVER_PRINT,
+        "wall_clock_breakdown": False,
+        # The timer synchronises the device twice a step; the trainer measures without that.
+        "timers": {"throughput": {"enabled": False}},
+    }
+    return merged(config | {"optimizer": _optimizer(train, overrides)}, _without_optimizer(overrides))
+
+
+def merged(base: Mapping[str, Any], over: Mapping[str, Any]) -> dict[str, Any]:
+    """`over` laid over `base`, mapping by mapping; neither is changed."""
+    result = dict(base)
+    for key, value in over.items():
+        old = result.get(key)
+        both = isinstance(old, Mapping) and isinstance(value, Mapping)
+        result[key] = merged(old, value) if both else deepcopy(value)  # type: ignore[arg-type]
+    return result
+
+
+def _batch(micro_batch: int | None, accumulation: int | None, world_size: int) -> dict[str, int]:
+    """The batch triple: all three numbers, so that DeepSpeed derives none of them."""
+    micro_batch, accumulation = micro_batch or 1, accumulation or 1
+    return {
+        "train_batch_size": micro_batch * accumulation * world_size,
+        "train_micro_batch_size_per_gpu": micro_batch,
+        "gradient_accumulation_steps": accumulation,
+    }
+
+
+def _precision(precision: str) -> dict[str, Any]:
+    """The sections of a number format; both are always there, so that an override cannot enable a second one unseen."""
+    return {
+        # bf16 has the range of fp32: nothing overflows that loss scaling could save, and the check costs a sync a step.
+        "bf16": {"enabled": precision == "bf16", "check_grad_overflow": False},
+        # Scale 0 is dynamic loss scaling.
+        "fp16": {"enabled": precision == "fp16", "loss_scale": 0, "initial_scale_power": 16},
+    }
+
+
+def _optimizer(train: Mapping[str, Any], overrides: Mapping[str, Any]) -> dict[str, Any]:
+    """AdamW of torch, fused: unlike DeepSpeed's own it needs no compiler on the node. Another type replaces it."""
+    given = overrides.get("optimizer", {})
+    shared = {"lr": train["lr"], "weight_decay": train["weight_decay"]}
+    if given.get("type", "AdamW").lower() not in ("adam", "adamw"):
+        return merged({"params": shared}, given)
+    adam = {**shared, "betas": [train["beta1"], train["beta2"]], "eps": train["eps"], "torch_adam": True}
+    optimizer = merged({"type": "AdamW", "params": adam}, given)
+    if optimizer["params"]["torch_adam"]:
+        optimizer["params"].setdefault("fused", True)
+    return optimizer
+
+
+def _without_optimizer(overrides: Mapping[str, Any]) -> dict[str, Any]:
+    return {key: value for key, value in overrides.items() if key != "optimizer"}

@@ -1,0 +1,128 @@
+"""Where everything of a campaign lies on the shared folder. Pure paths, no I/O.
+
+{dir}/campaign.db                              the default store
+{dir}/data/                                    prepared tokens, shared by all runs
+{dir}/{campaign}/batches/{token}/{index}.json  what one array task is to run
+{dir}/{campaign}/runs/{run}/checkpoints/       what the run can resume from
+{dir}/{campaign}/runs/{run}/g0001/             one attempt
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from pathlib import Path
+
+
+@dataclass(frozen=True)
+class AttemptPaths:
+    """The files of one attempt. Written by its agents and ranks, read by the reconciler."""
+
+    dir: Path
+
+    @property
+    def claim(self) -> Path:
+        """Created exclusively by the one job that may run the attempt; holds its job id."""
+        return self.dir / "claim"
+
+    @property
+    def started(self) -> Path:
+        """Node 0's word to all: where the ranks meet, the checkpoint to resume from, host and time."""
+        return self.dir / "started.json"
+
+    @property
+    def metrics(self) -> Path:
+        """The spool: one JSON line per reported step."""
+        return self.dir / "metrics.jsonl"
+
+    @property
+    def ds_config(self) -> Path:
+        """The rendered DeepSpeed configuration of this attempt."""
+        return self.dir / "ds_config.json"
+
+    @property
+    def train_config(self) -> Path:
+        """The built-in trainer's configuration of this attempt."""
+        return self.dir / "train.json"
+
+    @property
+    def stop(self) -> Path:
+        """Exists when the ranks are asked to checkpoint and leave."""
+        return self.dir / "stop"
+
+    @property
+    def logs(self) -> Path:
+        """Logs of the launcher and of each rank."""
+        return self.dir / "logs"
+
+    @property
+    def ranks(self) -> Path:
+        """One record per rank of how it ended."""
+        return self.dir / "ranks"
+
+    def rank_record(self, rank: int) -> Path:
+        """How rank ``rank`` ended."""
+        return self.ranks / f"rank-{rank}.json"
+
+    def heartbeat(self, node_rank: int) -> Path:
+        """Touched by the node's agent while it watches."""
+        return self.dir / f"heartbeat-{node_rank}.json"
+
+    def outcome(self, node_rank: int) -> Path:
+        """The node's evidence, complete or absent."""
+        return self.dir / f"outcome-{node_rank}.json"
+
+    def launcher_log(self, node_rank: int) -> Path:
+        """Output of the ``deepspeed`` launcher on that node."""
+        return self.logs / f"launcher-{node_rank}.log"
+
+
+@dataclass(frozen=True)
+class RunPaths:
+    """The folder of one run, which outlives its attempts."""
+
+    dir: Path
+
+    @property
+    def checkpoints(self) -> Path:
+        """Complete checkpoints of all attempts of the run."""
+        return self.dir / "checkpoints"
+
+    @property
+    def current(self) -> Path:
+        """The generation that may write; an agent of an older one ends itself."""
+        return self.dir / "current"
+
+    def attempt(self, generation: int) -> AttemptPaths:
+        """The folder of one attempt."""
+        return AttemptPaths(self.dir / f"g{generation:04d}")
+
+
+@dataclass(frozen=True)
+class CampaignPaths:
+    """The folder of one campaign below the shared ``root``."""
+
+    root: Path
+    campaign: str
+
+    @property
+    def dir(self) -> Path:
+        """The campaign's folder."""
+        return self.root / self.campaign
+
+    @property
+    def data(self) -> Path:
+        """Prepared data, shared by all campaigns under the same root."""
+        return self.root / "data"
+
+    def run(self, name: str) -> RunPaths:
+        """The folder of one run."""
+        return RunPaths(self.dir / "runs" / name)
+
+    def batch(self, token: str) -> Path:
+        """The folder of one job array: payloads, submission file, Slurm's logs."""
+        return self.dir / "batches" / token
+
+
+def payload_file(batch_dir: Path, index: int) -> Path:
+    """What array task ``index`` of the batch is to run."""
+    return batch_dir / f"{index}.json"

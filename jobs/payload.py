@@ -1,0 +1,78 @@
+"""What the reconciler hands to the agents of one attempt: a JSON file, never a pickle.
+
+A pickle is code, is renamed by submitit only after sbatch has answered (a job adopted after a crash would wait for
+it in vain), and ties the node's interpreter to the login node's. See docs/adr/0001-json-payload.md.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping
+from dataclasses import asdict, dataclass, field, fields
+from pathlib import Path
+from typing import Any
+
+from .files import write_atomically
+
+
+@dataclass(frozen=True)
+class Payload:
+    """One attempt, complete: an agent needs nothing else to run it.
+
+    Attributes:
+        command: script and arguments for each rank; ``["-m", module, ...]`` runs a module.
+        store: URL without a password, or None where agents must leave the store alone (SQLite).
+        target_step: optimizer step at which the run is complete; None if only the script knows.
+        steps_decide: True if exit 0 before ``target_step`` is not success (the built-in trainer).
+        mem_per_process_bytes: limit on each rank's address space, or None.
+        train: the built-in trainer's configuration, or None for a script of the user's own.
+    """
+
+    campaign: str
+    run: str
+    generation: int
+    token: str
+    attempt_id: int
+    run_dir: str
+    attempt_dir: str
+    data_dir: str
+    config_hash: str
+    nodes: int
+    ranks_per_node: int
+    gpus_per_node: int
+    python: str
+    command: tuple[str, ...]
+    global_batch: int | None
+    micro_batch: int | None
+    accumulation: int | None
+    seed: int
+    target_step: int | None
+    steps_decide: bool
+    ds_config: Mapping[str, Any]
+    train: Mapping[str, Any] | None = None
+    env: Mapping[str, str] = field(default_factory=dict)
+    store: str | None = None
+    mem_per_process_bytes: int | None = None
+
+    @property
+    def world_size(self) -> int:
+        """Data-parallel ranks over all nodes."""
+        return self.nodes * self.ranks_per_node
+
+    def write(self, path: Path) -> None:
+        """Writes the payload, complete or not at all, readable by its owner only."""
+        write_atomically(path, json.dumps(asdict(self), indent=1))
+
+    @classmethod
+    def read(cls, path: Path) -> Payload:
+        """Reads what ``write`` wrote.
+
+        Raises:
+            OSError: the file is missing or unreadable.
+            ValueError: it is not a payload of this version.
+        """
+        raw = json.loads(path.read_text())
+        known = {f.name for f in fields(cls)}
+        if unknown := set(raw) - known:
+            raise ValueError(f"{path}: written by another version of dscampaign: {sorted(unknown)}")
+        return cls(**{**raw, "command": tuple(raw["command"])})

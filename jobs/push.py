@@ -1,0 +1,69 @@
+"""Sends the spool's lines to a store that this node can reach, in the background.
+
+Never in the way of training: whatever cannot be pushed now waits in the spool, and the reconciler drains the rest.
+"""
+
+from __future__ import annotations
+
+import random
+import sys
+import threading
+from pathlib import Path
+
+from .payload import Payload
+
+INTERVAL_S = 5.0
+FINAL_TIMEOUT_S = 20.0
+
+
+class Pusher:
+    """A thread that ingests one spool. Does nothing where the store is not for agents (SQLite)."""
+
+    def __init__(self, payload: Payload, spool: Path, store_url: str | None) -> None:
+        self._attempt_id, self._spool, self._url = payload.attempt_id, spool, store_url
+        self._stop = threading.Event()
+        self._thread = threading.Thread(target=self._loop, daemon=True)
+        self._said = ""
+
+    def start(self) -> None:
+        """Starts pushing, if there is a store to push to."""
+        if self._url:
+            self._thread.start()
+
+    def finish(self) -> None:
+        """Pushes once more and stops; gives up after a deadline, since the spool keeps everything."""
+        if self._url:
+            self._stop.set()
+            self._thread.join(FINAL_TIMEOUT_S)
+
+    def _loop(self) -> None:
+        while not self._stop.wait(INTERVAL_S * random.uniform(0.8, 1.2)):  # a thousand agents must not come at once
+            self._push()
+        self._push()
+
+    def _push(self) -> None:
+        # Imported here: SQLAlchemy costs a third of a second, and an agent without a database never needs it.
+        from ..db import queries
+        from ..db.errors import StoreError
+        from ..db.ingest import ingest
+        from ..db.store import Store
+
+        assert self._url is not None
+        try:
+            store = Store.open(self._url)
+            try:
+                while not ingest(store, self._attempt_id, self._spool).caught_up:
+                    pass
+                with store.write() as conn:
+                    queries.beat(conn, self._attempt_id)
+            finally:
+                store.close()
+        except (StoreError, OSError, ImportError) as exc:
+            self._say(f"store not reachable, metrics wait in {self._spool.name}: {exc}")
+        else:
+            self._say("")
+
+    def _say(self, text: str) -> None:
+        if text and text != self._said:
+            print(text, file=sys.stderr, flush=True)
+        self._said = text

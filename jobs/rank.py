@@ -1,0 +1,130 @@
+"""Runs the training script of one rank and writes down how it ended.
+
+The launcher reports whichever dead child it polls first, and a rank that dies by a signal says nothing at all. So every
+rank leaves a record of its own: who it was, and, unless a signal killed it, its exit code or its exception with a time.
+The earliest error over all ranks is the root cause.
+
+Runs by file path in the training script's own interpreter, hence: standard library only, Python 3.8 syntax.
+Usage: rank.py SCRIPT [ARGUMENT...] | rank.py -m MODULE [ARGUMENT...]
+"""
+
+import json
+import os
+import runpy
+import signal
+import sys
+import threading
+import time
+import traceback
+from typing import Any, Dict, List
+
+MESSAGE_LIMIT = 4000
+TRACE_LIMIT = 30
+AGENT_POLL_S = 2.0
+
+
+def main(argv: List[str]) -> None:
+    """Runs ``argv`` as ``python argv...`` would, with a record in ``CAMPAIGN_ATTEMPT_DIR/ranks``."""
+    record = {"rank": _int("RANK"), "pid": os.getpid(), "host": os.uname().nodename, "started": time.time()}
+    _write({**record, "state": "running"})
+    _restore_visible_devices()
+    _limit_memory()
+    _die_with_agent()
+    ending = {"exit": 1}  # type: Dict[str, Any]
+    try:
+        _run(argv)
+        ending = {"exit": 0}
+    except SystemExit as exc:
+        ending = _exit_record(exc)
+        raise
+    except BaseException as exc:
+        ending = {"exit": 1, "error": _error(exc)}
+        raise
+    finally:
+        _write({**record, **ending, "state": "ended", "ended": time.time()})
+
+
+def _run(argv: List[str]) -> None:
+    arguments = [a.replace("{local_rank}", os.environ.get("LOCAL_RANK", "0")) for a in argv]
+    if arguments[0] == "-m":
+        sys.argv = arguments[1:]
+        sys.path[0] = os.getcwd()  # not this file's folder: its names must never shadow the user's
+        runpy.run_module(arguments[1], run_name="__main__", alter_sys=True)
+    else:
+        sys.argv = arguments
+        sys.path[0] = os.path.dirname(os.path.realpath(arguments[0]))  # as Python: a link's neighbours are its target's
+        runpy.run_path(arguments[0], run_name="__main__")
+
+
+def _exit_record(exc: SystemExit) -> Dict[str, Any]:
+    if exc.code is None or isinstance(exc.code, int):
+        return {"exit": exc.code or 0}
+    return {"exit": 1, "error": _error(exc)}  # sys.exit("message")
+
+
+def _error(exc: BaseException) -> Dict[str, Any]:
+    trace = traceback.format_exception(type(exc), exc, exc.__traceback__)
+    return {
+        "type": type(exc).__module__ + "." + type(exc).__qualname__,
+        "message": str(exc)[:MESSAGE_LIMIT],
+        "trace": "".join(trace).splitlines()[-TRACE_LIMIT:],
+        "ts": time.time(),
+    }
+
+
+def _restore_visible_devices() -> None:
+    """The launcher numbers devices from 0; on a shared node Slurm gave us others."""
+    devices = os.environ.get("CAMPAIGN_VISIBLE_DEVICES")
+    if devices:
+        os.environ["CUDA_VISIBLE_DEVICES"] = devices
+
+
+def _limit_memory() -> None:
+    limit = _int("CAMPAIGN_MEM_PER_PROCESS")
+    if limit:
+        import resource
+
+        resource.setrlimit(resource.RLIMIT_AS, (limit, limit))
+
+
+def _die_with_agent() -> None:
+    """Nobody restarts what an orphan still writes: without its agent a rank ends itself."""
+    agent = _int("CAMPAIGN_AGENT_PID")
+    if agent:
+        threading.Thread(target=_watch, args=(agent, _start_time(agent)), daemon=True).start()
+
+
+def _watch(agent: int, start_time: str) -> None:
+    while _start_time(agent) == start_time:
+        time.sleep(AGENT_POLL_S)
+    os.kill(os.getpid(), signal.SIGKILL)
+
+
+def _start_time(pid: int) -> str:
+    """When the process began, "" if it is over: a zombie may keep its entry for as long as nobody collects it."""
+    try:
+        with open("/proc/%d/stat" % pid) as file:
+            fields = file.read().rsplit(")", 1)[1].split()
+    except OSError:
+        return ""
+    return "" if fields[0] in "ZX" else fields[19]
+
+
+def _write(record: Dict[str, Any]) -> None:
+    folder = os.path.join(os.environ["CAMPAIGN_ATTEMPT_DIR"], "ranks")
+    path = os.path.join(folder, "rank-%d.json" % record["rank"])
+    temporary = "%s.%d" % (path, os.getpid())
+    try:
+        with open(temporary, "w") as file:
+            json.dump(record, file)
+        os.replace(temporary, path)
+    except OSError as exc:  # a full disk must not replace the script's own error
+        print("rank.py: cannot write %s: %s" % (path, exc), file=sys.stderr)
+
+
+def _int(name: str) -> int:
+    return int(os.environ.get(name) or 0)
+
+
+if __name__ == "__main__":
+    main(sys.argv[1:])

@@ -1,0 +1,109 @@
+"""What a training script calls: report numbers, record events, ask whether to stop.
+
+Every line is one ``write`` to the attempt's spool, so a killed process loses nothing that it has reported. Outside a
+campaign, and on every rank but the first, reporting does nothing.
+
+Also works when copied or loaded by file path in another environment: standard library only, Python 3.8 syntax.
+"""
+
+import json
+import os
+import signal
+import threading
+import time
+from typing import Any, Dict, Optional, SupportsFloat
+
+STOP_FILE_POLL_S = 1.0
+
+
+def report(step: int, **values: SupportsFloat) -> None:
+    """Reports numbers of one optimizer step; several calls for the same step add up to one row.
+
+    Args:
+        step: completed optimizer steps, the first is 1.
+        values: anything ``float`` takes, one-element tensors too. Reading a tensor on a GPU waits for that GPU.
+
+    Raises:
+        OSError: the shared folder does not take the line (full, over quota, gone).
+    """
+    if _spool is not None:
+        line = {"step": int(step), "ts": time.time()}  # type: Dict[str, Any]
+        for name, value in values.items():
+            line[name] = value if type(value) in _PLAIN else float(value)
+        _spool.write(line)
+
+
+def event(name: str, **data: Any) -> None:
+    """Records something that happened, as event ``script.<name>`` of the attempt.
+
+    Args:
+        name: what happened, in one word.
+        data: details that JSON can hold; other numbers are converted by ``float``.
+    """
+    if _spool is not None:
+        _spool.write(dict({"event": name, "ts": time.time()}, **data))
+
+
+def should_stop() -> bool:
+    """Whether the campaign asks this process to checkpoint and leave with exit code 0.
+
+    True on the ranks that got SIGUSR2 or see the stop file, which need not be all of them at the same step: let the
+    ranks agree (all-reduce this) before one acts on it. Cheap enough for every step.
+    """
+    return _stop.asked()
+
+
+def sync() -> None:
+    """Makes all lines so far survive a crash of the machine. Call it before committing a checkpoint of your own."""
+    if _spool is not None:
+        os.fsync(_spool.descriptor)
+
+
+class _Spool:
+    """The append-only file of the attempt."""
+
+    def __init__(self, path: str) -> None:
+        self.descriptor = os.open(path, os.O_WRONLY | os.O_APPEND | os.O_CREAT, 0o600)
+        self._encode = json.JSONEncoder(default=float).encode
+
+    def write(self, line: Dict[str, Any]) -> None:
+        data = (self._encode(line) + "\n").encode()
+        written = os.write(self.descriptor, data)
+        while written < len(data):  # a full disk or a signal; the next write says which
+            written += os.write(self.descriptor, data[written:])
+
+
+class _Stop:
+    """The wish to stop, from a signal or a file."""
+
+    def __init__(self, path: Optional[str]) -> None:
+        self._path = path
+        self._next_look_s = 0.0
+        self._asked = False
+
+    def signalled(self, _signum: int, _frame: Any) -> None:
+        self._asked = True
+
+    def asked(self) -> bool:
+        now_s = time.monotonic()
+        if not self._asked and self._path and now_s >= self._next_look_s:
+            self._next_look_s = now_s + STOP_FILE_POLL_S
+            self._asked = os.path.exists(self._path)
+        return self._asked
+
+
+def _open_spool() -> Optional[_Spool]:
+    path = os.environ.get("CAMPAIGN_METRICS_FILE")
+    return _Spool(path) if path and os.environ.get("RANK", "0") == "0" else None
+
+
+def _watch_for_stop() -> _Stop:
+    stop = _Stop(os.environ.get("CAMPAIGN_STOP_FILE"))
+    if os.environ.get("CAMPAIGN_METRICS_FILE") and threading.current_thread() is threading.main_thread():
+        signal.signal(signal.SIGUSR2, stop.signalled)
+    return stop
+
+
+_PLAIN = (int, float)
+_spool = _open_spool()
+_stop = _watch_for_stop()

@@ -1,0 +1,1 @@
+"""The built-in trainer for causal language models."""

@@ -1,0 +1,149 @@
+"""What the trainer is told: the run's ``train.json`` and the environment of its rank."""
+
+from __future__ import annotations
+
+import json
+import os
+from collections.abc import Mapping
+from dataclasses import dataclass, field, fields
+from pathlib import Path
+from typing import Any, Literal, Self
+
+
+@dataclass(frozen=True)
+class DatasetConfig:
+    """Where the text comes from.
+
+    Attributes:
+        path: a local file or folder (text, JSON lines, parquet), or the name of a data set on the Hugging Face hub.
+        name: configuration of a hub data set.
+        split: split of a hub data set, or the files of a local folder whose name begins with it.
+        text_field: field of a record that holds the text.
+        eval_path: separate held-out text, as ``path``.
+        eval_split: separate held-out split of ``path``.
+        eval_fraction: without either of them, the share at the end of the text that is held out.
+    """
+
+    path: str
+    name: str | None = None
+    split: str | None = None
+    text_field: str = "text"
+    eval_path: str | None = None
+    eval_split: str | None = None
+    eval_fraction: float = 0.05
+
+
+@dataclass(frozen=True)
+class TrainConfig:
+    """One attempt's training, with the fields of ``train.json``.
+
+    Attributes:
+        model: hub name or local path, or the fields of a Transformers configuration (``model_type`` and others).
+        pretrained: start from the model's weights, not from random ones.
+        tokenizer: hub name, local folder, ``bytes``, or None for the model's own.
+        seq_len: tokens of a sample.
+        global_batch, micro_batch, accumulation, world_size: ``global = micro * accumulation * world``, in samples.
+        steps: optimizer steps; None when ``epochs`` decides.
+        warmup_steps: steps of linear warm-up at the start of the schedule.
+        min_lr_ratio: final learning rate as a share of ``lr``.
+        grad_clip: clip gradients to this norm; None or 0 does not.
+        checkpoint_every, eval_every: in optimizer steps; None only on request, and at the end, respectively.
+        keep_checkpoints: newest checkpoints that stay.
+        eval_batches: evaluate on at most so many global batches; None is all held-out text.
+        log_every: report every so many steps.
+    """
+
+    model: str | Mapping[str, Any]
+    dataset: DatasetConfig
+    global_batch: int
+    micro_batch: int
+    accumulation: int
+    world_size: int
+    pretrained: bool = False
+    tokenizer: str | None = None
+    seq_len: int = 1024
+    steps: int | None = None
+    epochs: float | None = None
+    precision: Literal["fp32", "bf16", "fp16"] = "bf16"
+    zero_stage: int = 0
+    lr: float = 3e-4
+    schedule: Literal["constant", "linear", "cosine"] = "cosine"
+    warmup_steps: int = 0
+    min_lr_ratio: float = 0.0
+    weight_decay: float = 0.0
+    beta1: float = 0.9
+    beta2: float = 0.95
+    eps: float = 1e-8
+    grad_clip: float | None = None
+    seed: int = 0
+    dropout: float = 0.0
+    checkpoint_every: int | None = None
+    keep_checkpoints: int = 2
+    eval_every: int | None = None
+    eval_batches: int | None = None
+    activation_checkpointing: bool = False
+    compile: bool = False
+    log_every: int = 1
+
+    @classmethod
+    def from_json(cls, text: str) -> Self:
+        """Reads ``train.json``.
+
+        Raises:
+            ValueError: not JSON, unknown or missing fields, or a batch arithmetic that does not hold.
+        """
+        raw = json.loads(text)
+        _require_fields(cls, raw)
+        _require_fields(DatasetConfig, raw["dataset"])
+        config = cls(**{**raw, "dataset": DatasetConfig(**raw["dataset"])})
+        if config.global_batch != config.micro_batch * config.accumulation * config.world_size:
+            raise ValueError("train.json: global_batch is not micro_batch * accumulation * world_size")
+        return config
+
+
+@dataclass(frozen=True)
+class Job:
+    """This rank's place in the attempt, from the environment.
+
+    Attributes:
+        resume: verified checkpoint to continue from, or None for a fresh start.
+        local_world: ranks on this node.
+    """
+
+    rank: int
+    local_rank: int
+    world_size: int
+    local_world: int
+    generation: int
+    config_hash: str
+    train_config: Path
+    ds_config: Path
+    data_dir: Path
+    checkpoint_dir: Path
+    resume: Path | None = field(default=None)
+
+    @classmethod
+    def from_environment(cls, env: Mapping[str, str] = os.environ) -> Self:
+        """Reads the launcher's and the campaign's variables.
+
+        Raises:
+            KeyError: a variable is missing: the trainer was not started by a campaign.
+        """
+        return cls(
+            rank=int(env["RANK"]),
+            local_rank=int(env["LOCAL_RANK"]),
+            world_size=int(env["WORLD_SIZE"]),
+            local_world=int(env.get("LOCAL_SIZE", "1")),
+            generation=int(env["CAMPAIGN_GENERATION"]),
+            config_hash=env["CAMPAIGN_CONFIG_HASH"],
+            train_config=Path(env["CAMPAIGN_TRAIN_CONFIG"]),
+            ds_config=Path(env["CAMPAIGN_DS_CONFIG"]),
+            data_dir=Path(env["CAMPAIGN_DATA_DIR"]),
+            checkpoint_dir=Path(env["CAMPAIGN_CHECKPOINT_DIR"]),
+            resume=Path(env["CAMPAIGN_RESUME"]) if env.get("CAMPAIGN_RESUME") else None,
+        )
+
+
+def _require_fields(cls: type[TrainConfig | DatasetConfig], raw: Mapping[str, Any]) -> None:
+    if unknown := set(raw) - {f.name for f in fields(cls)}:
+        raise ValueError(f"train.json: unknown fields {sorted(unknown)}; written by another version of dscampaign?")

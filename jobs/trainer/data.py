@@ -1,0 +1,201 @@
+"""Prepared tokens: each text is tokenised once, into a memory-mapped file that all runs share.
+
+Documents are joined, each ended by the end-of-text token, and cut into samples of ``seq_len`` inputs and as many
+targets (the input one token later). So nothing is padded, and every token is a target exactly once an epoch.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import os
+import shutil
+import time
+import uuid
+from collections.abc import Iterator
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import IO, Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from ..files import sync_dir
+from .config import DatasetConfig, TrainConfig
+from .corpus import Corpus
+from .order import Indices
+from .tokens import Tokenizer, load_tokenizer, tokenizer_identity
+
+FORMAT = 1
+CHARS_PER_CALL = 1 << 22
+POLL_S = 0.2
+
+
+@dataclass(frozen=True)
+class Samples:
+    """A stretch of tokens as samples of ``seq_len`` inputs with their targets.
+
+    Attributes:
+        tokens: ids, shape (token_count,); usually memory-mapped.
+    """
+
+    tokens: NDArray[np.integer[Any]]
+    seq_len: int
+
+    def __len__(self) -> int:
+        """Number of whole samples; the tokens after the last one are not used."""
+        return max(0, len(self.tokens) - 1) // self.seq_len
+
+    def read(self, indices: Indices) -> NDArray[np.int64]:
+        """Tokens of some samples, shape (len(indices), seq_len + 1): inputs are ``[:, :-1]``, targets ``[:, 1:]``."""
+        positions = indices[:, None] * self.seq_len + np.arange(self.seq_len + 1)
+        tokens: NDArray[np.int64] = self.tokens[positions].astype(np.int64)
+        return tokens
+
+
+@dataclass(frozen=True)
+class Data:
+    """What a run trains on and is judged by, and the vocabulary that both are written in."""
+
+    train: Samples
+    held_out: Samples
+    vocab_size: int
+    eos: int
+
+
+@dataclass(frozen=True)
+class _Meta:
+    dtype: str
+    token_count: int
+    vocab_size: int
+    eos: int
+
+
+def load(config: TrainConfig, data_dir: Path, *, prepare: bool) -> Data:
+    """Opens the run's prepared data.
+
+    Args:
+        config: names the text and the tokenizer.
+        data_dir: where prepared tokens of all runs lie.
+        prepare: tokenise what is missing (one rank); else wait until that rank has done it.
+
+    Raises:
+        ValueError: the text is too short for one batch, or the model names no tokenizer.
+    """
+    tokenizer = _tokenizer_name(config)
+    streams = [_open(corpus, tokenizer, data_dir, prepare) for corpus in _corpora(config.dataset)]
+    meta, tokens = streams[0]
+    if len(streams) == 2:
+        train, held_out = tokens, streams[1][1]
+    else:
+        cut = len(tokens) - round(len(tokens) * config.dataset.eval_fraction)
+        train, held_out = tokens[:cut], tokens[cut:]
+    data = Data(Samples(train, config.seq_len), Samples(held_out, config.seq_len), meta.vocab_size, meta.eos)
+    if not len(data.train):
+        raise ValueError(f"{config.dataset.path}: {len(train)} training tokens, one sample has {config.seq_len + 1}")
+    return data
+
+
+def prepare_tokens(corpus: Corpus, tokenizer: str, data_dir: Path) -> Path:
+    """Returns the folder of the corpus's tokens, complete; makes it if it is not there.
+
+    Processes that want the same folder wait for one of them. Where the file system has no locks they work side by
+    side, and still nobody sees half a folder: it gets its name when it is complete.
+    """
+    from filelock import FileLock
+
+    folder = _folder(corpus, tokenizer, data_dir)
+    if not folder.exists():
+        data_dir.mkdir(parents=True, exist_ok=True)
+        with FileLock(f"{folder}.lock"):
+            if not folder.exists():
+                _make(folder, corpus, load_tokenizer(tokenizer))
+    return folder
+
+
+def _tokenizer_name(config: TrainConfig) -> str:
+    if config.tokenizer is None and not isinstance(config.model, str):
+        raise ValueError("train.tokenizer: the model has none of its own; name one, or 'bytes'")
+    return config.tokenizer or str(config.model)
+
+
+def _corpora(dataset: DatasetConfig) -> list[Corpus]:
+    main = Corpus(dataset.path, dataset.name, dataset.split, dataset.text_field)
+    if dataset.eval_path is None and dataset.eval_split is None:
+        return [main]
+    return [main, Corpus(dataset.eval_path or dataset.path, dataset.name, dataset.eval_split, dataset.text_field)]
+
+
+def _open(corpus: Corpus, tokenizer: str, data_dir: Path, prepare: bool) -> tuple[_Meta, NDArray[np.integer[Any]]]:
+    folder = prepare_tokens(corpus, tokenizer, data_dir) if prepare else _folder(corpus, tokenizer, data_dir)
+    while not folder.exists():  # the launcher ends this rank if the one that prepares fails
+        time.sleep(POLL_S)
+    meta = _Meta(**json.loads((folder / "meta.json").read_text()))
+    if not meta.token_count:
+        raise ValueError(f"{corpus.path}: no text")
+    return meta, np.memmap(folder / "tokens.bin", dtype=meta.dtype, mode="r", shape=(meta.token_count,))
+
+
+def _folder(corpus: Corpus, tokenizer: str, data_dir: Path) -> Path:
+    identity = json.dumps([FORMAT, corpus.identity(), tokenizer_identity(tokenizer)])
+    return data_dir / hashlib.sha256(identity.encode()).hexdigest()[:24]
+
+
+def _make(folder: Path, corpus: Corpus, tokenizer: Tokenizer) -> None:
+    draft = folder.with_name(f".{folder.name}.{uuid.uuid4().hex[:8]}")
+    draft.mkdir()
+    try:
+        dtype = "uint16" if tokenizer.vocab_size <= 1 << 16 else "uint32"
+        with (draft / "tokens.bin").open("wb") as file:
+            count = sum(_append(file, ids, dtype) for ids in _token_ids(corpus, tokenizer))
+            file.flush()
+            os.fsync(file.fileno())
+        meta = _Meta(dtype, count, tokenizer.vocab_size, tokenizer.eos)
+        (draft / "meta.json").write_text(json.dumps(asdict(meta)))
+        _publish(draft, folder)
+    finally:
+        shutil.rmtree(draft, ignore_errors=True)
+
+
+def _publish(draft: Path, folder: Path) -> None:
+    try:
+        draft.rename(folder)
+    except OSError:
+        if not folder.exists():  # else another was first; its tokens are the same
+            raise
+    sync_dir(folder.parent)
+
+
+def _append(file: IO[bytes], ids: list[int], dtype: str) -> int:
+    file.write(np.asarray(ids, dtype=dtype).tobytes())
+    return len(ids)
+
+
+def _token_ids(corpus: Corpus, tokenizer: Tokenizer) -> Iterator[list[int]]:
+    """Ids of piece after piece, with the end-of-text id after each document."""
+    os.environ["TOKENIZERS_PARALLELISM"] = "true"
+    for group in _groups(corpus):
+        for ids, (_, last) in zip(tokenizer.encode([text for text, _ in group]), group, strict=True):
+            yield [*ids, tokenizer.eos] if last else ids
+
+
+def _groups(corpus: Corpus) -> Iterator[list[tuple[str, bool]]]:
+    """Pieces in groups that are worth a parallel call and fit into memory."""
+    group, chars = [], 0
+    for piece in _pieces(corpus):
+        group.append(piece)
+        chars += len(piece[0])
+        if chars >= CHARS_PER_CALL:
+            yield group
+            group, chars = [], 0
+    yield group
+
+
+def _pieces(corpus: Corpus) -> Iterator[tuple[str, bool]]:
+    """Pieces of text, each with whether it is the last of its document."""
+    for document in corpus.documents():
+        pending = next(document, "")
+        for piece in document:
+            yield pending, False
+            pending = piece
+        yield pending, True

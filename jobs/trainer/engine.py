@@ -1,0 +1,152 @@
+"""DeepSpeed: process group, engine, checkpoints."""
+
+from __future__ import annotations
+
+import os
+import re
+from pathlib import Path
+
+import deepspeed
+import torch
+import torch.distributed as dist
+from deepspeed import DeepSpeedEngine
+from deepspeed.accelerator import get_accelerator
+from deepspeed.runtime.fp16.unfused_optimizer import FP16_UnfusedOptimizer
+
+from .. import checkpoint, report
+from .config import Job, TrainConfig
+from .model import NextTokenLoss, parameter_groups
+
+TAG = "deepspeed"
+
+
+def start_process_group(job: Job) -> torch.device:
+    """Joins the ranks and returns this rank's device."""
+    # DeepSpeed would compile a shared-memory reduction for CPU ranks: 45 s on a first start, and a rank killed
+    # meanwhile leaves a lock on which every later start hangs. The usual back ends do without.
+    deepspeed.ops.__compatible_ops__ = {}
+    accelerator = get_accelerator()
+    if accelerator.device_name() == "cpu":
+        _share_cores(job)
+    accelerator.set_device(job.local_rank)
+    deepspeed.init_distributed(verbose=False)
+    return torch.device(accelerator.current_device_name())
+
+
+def create_engine(model: NextTokenLoss, config: TrainConfig, job: Job) -> DeepSpeedEngine:
+    """Hands the model to DeepSpeed, as the attempt's rendered configuration says."""
+    engine, *_ = deepspeed.initialize(
+        model=model, model_parameters=parameter_groups(model), config=str(job.ds_config), dist_init_required=False
+    )
+    if isinstance(engine.optimizer, FP16_UnfusedOptimizer):
+        _forget_trial_step(engine.optimizer)
+    if config.compile:
+        engine.compile()
+    return engine
+
+
+def set_learning_rate(engine: DeepSpeedEngine, rate: float) -> None:
+    """Sets the rate of the coming optimizer step."""
+    for group in engine.optimizer.param_groups:
+        group["lr"] = rate
+
+
+def advance(engine: DeepSpeedEngine, loss: torch.Tensor) -> torch.Tensor | float | None:
+    """Goes back through one micro-batch and, after the last one of a step, updates the weights.
+
+    Returns:
+        2-norm of the step's gradients over all parameters before clipping; None before the last micro-batch or where
+        DeepSpeed does not compute it.
+    """
+    scale = _loss_scale_left_out(engine)
+    engine.backward(loss * scale)
+    norm = _plain_norm(engine)
+    engine.step()
+    if norm is None:
+        norm = engine.get_global_grad_norm()
+    return None if norm is None else norm / scale
+
+
+def save(engine: DeepSpeedEngine, config: TrainConfig, job: Job, step: int) -> None:
+    """Writes the checkpoint of ``step``, complete or not at all. All ranks call it."""
+    draft = job.checkpoint_dir / f"g{job.generation:04d}-step{step:08d}{checkpoint.DRAFT_SUFFIX}"
+    if job.rank == 0:
+        checkpoint.begin(job.checkpoint_dir, job.generation, step)
+    dist.barrier()
+    engine.save_checkpoint(str(draft), tag=TAG, save_latest=False)
+    dist.barrier()
+    mine = checkpoint.seal(draft, (file for file in (draft / TAG).iterdir() if _writer(file.name) == job.rank))
+    parts: list[dict[str, checkpoint.FileEntry]] = [{} for _ in range(job.world_size)]
+    dist.all_gather_object(parts, mine)
+    if job.rank == 0:
+        _commit(draft, {name: entry for part in parts for name, entry in part.items()}, config, job, step)
+    dist.barrier()
+
+
+def restore(engine: DeepSpeedEngine, path: Path) -> int:
+    """Loads a checkpoint and returns its step.
+
+    Raises:
+        checkpoint.CheckpointError: it is incomplete or DeepSpeed does not take it.
+    """
+    found = checkpoint.verify(path, check_digests=False)
+    loaded, _ = engine.load_checkpoint(str(path), tag=TAG)
+    if loaded is None:
+        raise checkpoint.CheckpointError(f"{path}: DeepSpeed found nothing to load")
+    return found.step
+
+
+def _share_cores(job: Job) -> None:
+    if "OMP_NUM_THREADS" not in os.environ:
+        torch.set_num_threads(max(1, len(os.sched_getaffinity(0)) // job.local_world))
+
+
+def _forget_trial_step(optimizer: FP16_UnfusedOptimizer) -> None:
+    """Takes back a step that DeepSpeed makes at start where half precision runs without ZeRO.
+
+    With zero gradients, only to allocate Adam's state. But it counts for Adam's bias correction, which makes the first
+    real updates a quarter too small, and it decays the fp32 weights. The other ZeRO stages make no such step, and a
+    comparison of stages would show a difference that is none.
+    """
+    optimizer.optimizer.state.clear()
+    for half_group, full_group in zip(optimizer.fp16_groups, optimizer.fp32_groups, strict=True):
+        for half, full in zip(half_group, full_group, strict=True):
+            full.data.copy_(half.data)
+
+
+def _loss_scale_left_out(engine: DeepSpeedEngine) -> float:
+    """The scale that DeepSpeed takes out of fp16 gradients without ZeRO, but (as of 0.19.8) never puts into the loss.
+
+    Left so, small gradients underflow and all are 65,536 times too small beside Adam's epsilon.
+    """
+    return float(engine.optimizer.loss_scale) if isinstance(engine.optimizer, FP16_UnfusedOptimizer) else 1.0
+
+
+def _plain_norm(engine: DeepSpeedEngine) -> torch.Tensor | None:
+    """The norm in plain fp32 without ZeRO, where DeepSpeed clips without telling it."""
+    if engine.zero_optimization() or engine.fp16_enabled() or engine.bfloat16_enabled():
+        return None
+    if not engine.is_gradient_accumulation_boundary():
+        return None
+    return torch.nn.utils.get_total_norm(p.grad for p in engine.module.parameters() if p.grad is not None)
+
+
+def _writer(name: str) -> int:
+    """The rank that wrote a file: DeepSpeed names shards after it; what has no such name is the first rank's."""
+    match = re.search(r"zero_pp_rank_(\d+)_", name)
+    return int(match[1]) if match else 0
+
+
+def _commit(draft: Path, files: dict[str, checkpoint.FileEntry], config: TrainConfig, job: Job, step: int) -> None:
+    report.sync()  # the metrics first: a run that resumes here never reports these steps again
+    manifest = checkpoint.Manifest(
+        step=step,
+        config_hash=job.config_hash,
+        world_size=job.world_size,
+        zero_stage=config.zero_stage,
+        generation=job.generation,
+        samples_seen=step * config.global_batch,
+        files=files,
+    )
+    checkpoint.commit(draft, manifest)
+    checkpoint.prune(job.checkpoint_dir, config.keep_checkpoints)

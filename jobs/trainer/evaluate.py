@@ -1,0 +1,33 @@
+"""Loss on held-out text."""
+
+from __future__ import annotations
+
+import math
+
+import torch
+import torch.distributed as dist
+from deepspeed import DeepSpeedEngine
+
+from .. import report
+from .batches import evaluation_batches
+from .config import Job, TrainConfig
+from .data import Samples
+from .model import IGNORED_TARGET
+
+
+def evaluate(engine: DeepSpeedEngine, held_out: Samples, config: TrainConfig, job: Job, step: int) -> None:
+    """Reports ``eval_loss`` (nats per token, over all ranks) and ``eval_ppl`` for ``step``; nothing without text."""
+    if not len(held_out):
+        return
+    sums = torch.zeros(2, dtype=torch.float64, device=engine.device)
+    engine.eval()
+    with torch.no_grad():
+        for inputs, targets in evaluation_batches(held_out, config, job, engine.device):
+            count = (targets != IGNORED_TARGET).sum()
+            loss = engine(inputs, targets).double()
+            sums += torch.stack([torch.where(count > 0, loss * count, 0.0), count])
+    engine.train()
+    dist.all_reduce(sums)
+    loss_sum, token_count = sums.tolist()
+    loss = loss_sum / token_count
+    report.report(step, eval_loss=loss, eval_ppl=math.exp(min(loss, 700.0)))

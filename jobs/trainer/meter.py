@@ -1,0 +1,177 @@
+"""Numbers of each optimizer step, read one step late so that reading never makes the device wait."""
+
+from __future__ import annotations
+
+import math
+import time
+from dataclasses import dataclass
+
+import torch
+import torch.distributed as dist
+from torch import Tensor
+
+from .. import report
+from . import memory
+from .config import TrainConfig
+
+MEMORY_STEP = 3
+"""Steps of an attempt after which its memory has seen every kind of peak."""
+
+
+@dataclass(frozen=True)
+class _Pending:
+    """A step whose numbers are on their way from the device: one row per rank, columns as in ``Meter.close``."""
+
+    step: int
+    lr: float
+    rows: Tensor
+    has_norm: bool
+    extra: dict[str, float]
+    begin: _Mark
+    end: _Mark
+
+
+class Meter:
+    """Gathers each step's numbers from all ranks, reports them, and knows whether all agreed to stop."""
+
+    def __init__(self, config: TrainConfig, device: torch.device, steps: int) -> None:
+        """Starts the clock. Args: steps: the run's target step."""
+        self.stop_agreed = False
+        self._config = config
+        self._device = device
+        self._steps = steps
+        self._after_init_gb = _worst(memory.current_gb(device), device)
+        self._loss = torch.zeros((), device=device)
+        self._pending: _Pending | None = None
+        self._begin = _Mark(device)
+        self._read_steps = 0
+        self._rank, self._said_s = dist.get_rank(), -math.inf
+
+    def add(self, loss: Tensor) -> None:
+        """Adds a micro-batch's mean loss (all micro-batches have the same number of tokens)."""
+        self._loss += loss.detach() / self._config.accumulation
+
+    def close(self, step: int, lr: float, norm: Tensor | float | None, extra: dict[str, float]) -> None:
+        """Ends a step: starts to gather its numbers and reports those of the step before.
+
+        Raises:
+            FloatingPointError: the loss of the step before is not finite; on all ranks.
+        """
+        allocated_gb, reserved_gb = memory.peak_gb(self._device)
+        host = torch.tensor([0.0, 0.0, float(report.should_stop()), allocated_gb, reserved_gb])
+        row = _to_device(host, self._device)
+        row[0] = self._loss
+        if norm is not None:
+            row[1] = norm
+        self._loss = torch.zeros_like(self._loss)
+        rows = _to_host(_gather(row))
+        end = _Mark(self._device)
+        before, self._pending = self._pending, _Pending(step, lr, rows, norm is not None, extra, self._begin, end)
+        self._begin = end
+        self._read(before)
+
+    def flush(self) -> None:
+        """Reports the last closed step now. Before a checkpoint, an evaluation, and at the end."""
+        before, self._pending = self._pending, None
+        self._read(before)
+
+    def restart_clock(self) -> None:
+        """Leaves what happened since the last step (evaluation, checkpoint) out of the next step's time."""
+        self._begin = _Mark(self._device)
+
+    def _read(self, pending: _Pending | None) -> None:
+        if pending is None:
+            return
+        time_s = pending.end.seconds_since(pending.begin)
+        self._read_steps += 1
+        loss, norm, stop, _, _ = pending.rows.mean(0).tolist()
+        worst = pending.rows.amax(0).tolist()
+        self.stop_agreed |= stop > 0
+        if pending.step % self._config.log_every == 0 or pending.step == self._steps:
+            optional = {"grad_norm": norm} if pending.has_norm else {}
+            self._report(pending, time_s, loss, worst[3], worst[4], {**optional, **pending.extra})
+        if self._read_steps == MEMORY_STEP or (pending.step == self._steps and self._read_steps < MEMORY_STEP):
+            self._report_memory(worst[4])
+        if not math.isfinite(loss):
+            raise FloatingPointError(f"non-finite loss {loss} at step {pending.step}")
+
+    def _report(
+        self,
+        pending: _Pending,
+        time_s: float,
+        loss: float,
+        allocated_gb: float,
+        reserved_gb: float,
+        more: dict[str, float],
+    ) -> None:
+        tokens = self._config.global_batch * self._config.seq_len
+        self._say(pending, loss, tokens / time_s)
+        report.report(
+            pending.step,
+            loss=loss,
+            lr=pending.lr,
+            step_time=time_s,
+            tokens_per_s=tokens / time_s,
+            mem_allocated=allocated_gb,
+            mem_reserved=reserved_gb,
+            samples_seen=pending.step * self._config.global_batch,
+            **more,
+        )
+
+    def _say(self, pending: _Pending, loss: float, tokens_per_s: float) -> None:
+        """A line for `campaign logs`, at most one a second, and one for the last step."""
+        now_s = time.monotonic()
+        if self._rank == 0 and (now_s - self._said_s >= 1.0 or pending.step == self._steps):
+            self._said_s = now_s
+            place = f"step {pending.step}/{self._steps}"
+            print(f"{place}  loss {loss:.4f}  lr {pending.lr:.2e}  {tokens_per_s:,.0f} tokens/s", flush=True)
+
+    def _report_memory(self, peak_reserved_gb: float) -> None:
+        report.event(
+            "memory",
+            after_init_gb=self._after_init_gb,
+            peak_reserved_gb=peak_reserved_gb,
+            total_gb=memory.total_gb(self._device),
+            micro_batch=self._config.micro_batch,
+        )
+
+
+class _Mark:
+    """A point in the device's time."""
+
+    def __init__(self, device: torch.device) -> None:
+        self._event = torch.cuda.Event(enable_timing=True) if device.type == "cuda" else None
+        self._host_s = time.perf_counter()
+        if self._event:
+            self._event.record()
+
+    def seconds_since(self, earlier: _Mark) -> float:
+        """Waits until the device is past this mark; everything queued before it is then on the host."""
+        if self._event and earlier._event:
+            self._event.synchronize()
+            time_ms: float = earlier._event.elapsed_time(self._event)
+            return time_ms / 1e3
+        return self._host_s - earlier._host_s
+
+
+def _gather(row: Tensor) -> Tensor:
+    rows = [torch.empty_like(row) for _ in range(dist.get_world_size())]
+    dist.all_gather(rows, row)
+    return torch.stack(rows)
+
+
+def _worst(value: float, device: torch.device) -> float:
+    worst = torch.tensor(value, device=device)
+    dist.all_reduce(worst, dist.ReduceOp.MAX)
+    return float(worst.item())
+
+
+def _to_device(host: Tensor, device: torch.device) -> Tensor:
+    return host.pin_memory().to(device, non_blocking=True) if device.type == "cuda" else host
+
+
+def _to_host(rows: Tensor) -> Tensor:
+    """Queues the copy; it has arrived when a later mark has passed."""
+    if rows.device.type != "cuda":
+        return rows
+    return torch.empty(rows.shape, pin_memory=True).copy_(rows, non_blocking=True)

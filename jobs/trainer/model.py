@@ -1,0 +1,179 @@
+"""The causal language model, its loss, and attention that stays on the fast path."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping
+from dataclasses import dataclass
+from difflib import get_close_matches
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+from torch.nn import functional as F
+from transformers import AttentionInterface, AutoConfig, AutoModelForCausalLM, PreTrainedConfig, PreTrainedModel
+from transformers.integrations import HfDeepSpeedConfig
+from transformers.utils import logging
+
+from .config import TrainConfig
+from .data import Data
+
+VOCAB_MULTIPLE = 64
+NEAR = 0.85
+IGNORED_TARGET = -100
+CAUSAL_SDPA = "causal_sdpa"
+# Their attention is plain causal attention; others may use windows, soft caps or sinks.
+PLAIN_CAUSAL_MODELS = frozenset({"gpt2", "gpt_neox", "llama", "olmo2", "qwen2", "qwen3", "smollm3"})
+DROPOUT_FIELDS = (
+    *("resid_pdrop", "embd_pdrop", "attn_pdrop"),
+    *("dropout", "attention_dropout", "activation_dropout", "hidden_dropout"),
+)
+
+
+@dataclass(frozen=True)
+class ModelFacts:
+    """What speed is judged by: parameters without padding, and ``6 N + 12 layers width seq_len`` FLOPs a token."""
+
+    parameters: int
+    layers: int
+    width: int
+    vocab_size: int
+    flops_per_token: float
+
+
+class NextTokenLoss(nn.Module):
+    """A causal language model that returns its loss, so that one compiled graph holds both."""
+
+    def __init__(self, model: PreTrainedModel, vocab_size: int) -> None:
+        """Args: vocab_size: logits beyond it are padding and take no part."""
+        super().__init__()
+        self.model = model
+        self.vocab_size = vocab_size
+
+    def forward(self, inputs_BS: Tensor, targets_BS: Tensor) -> Tensor:
+        """Mean cross-entropy (nats) over all targets that are not ``IGNORED_TARGET``."""
+        logits_BSV = self.model(input_ids=inputs_BS, use_cache=False).logits[..., : self.vocab_size]
+        return F.cross_entropy(logits_BSV.flatten(0, 1).float(), targets_BS.flatten(), ignore_index=IGNORED_TARGET)
+
+
+def build_model(config: TrainConfig, data: Data, ds_config: Path) -> tuple[NextTokenLoss, ModelFacts]:
+    """Builds the model with the same weights whatever the ZeRO stage, ranks or micro-batch.
+
+    Random weights are drawn whole on every rank's CPU from the seed, in fp32; DeepSpeed partitions them afterwards.
+    Pretrained weights under ZeRO-3 are partitioned while they are read.
+
+    Raises:
+        ValueError: model and data do not fit: vocabulary or positions too few.
+    """
+    logging.set_verbosity_error()
+    model_config = _model_config(config, data)
+    _require_fit(model_config, config, data)
+    torch.manual_seed(config.seed)
+    model = _create(config, model_config, ds_config)
+    if config.activation_checkpointing:
+        # The other way saves full parameters that ZeRO-3 has partitioned again by the time they are needed.
+        model.gradient_checkpointing_enable({"use_reentrant": config.zero_stage == 3})
+    vocab_size = data.vocab_size if _vocab_follows_data(config) else model_config.vocab_size
+    return NextTokenLoss(model, vocab_size), _facts(model, vocab_size, config.seq_len)
+
+
+def parameter_groups(model: nn.Module) -> list[dict[str, Any]]:
+    """Matrices with the configured weight decay; biases and norms without."""
+    parameters = list(model.parameters())
+    matrices = [p for p in parameters if len(_shape(p)) >= 2]
+    vectors = [p for p in parameters if len(_shape(p)) < 2]
+    return [{"params": matrices}, {"params": vectors, "weight_decay": 0.0}]
+
+
+def causal_sdpa(
+    _module: nn.Module,
+    query_BHSD: Tensor,
+    key_BHSD: Tensor,
+    value_BHSD: Tensor,
+    _attention_mask: Tensor | None,
+    dropout: float = 0.0,
+    scaling: float | None = None,
+    **_kwargs: object,
+) -> tuple[Tensor, None]:
+    """Attention without a mask tensor: a mask, though only causal, takes SDPA off its flash kernel."""
+    grouped = query_BHSD.shape[1] != key_BHSD.shape[1]
+    output_BHSD = F.scaled_dot_product_attention(
+        query_BHSD, key_BHSD, value_BHSD, dropout_p=dropout, scale=scaling, is_causal=True, enable_gqa=grouped
+    )
+    return output_BHSD.transpose(1, 2).contiguous(), None
+
+
+def _vocab_follows_data(config: TrainConfig) -> bool:
+    return isinstance(config.model, Mapping) and config.model.get("vocab_size", "auto") == "auto"
+
+
+def _model_config(config: TrainConfig, data: Data) -> PreTrainedConfig:
+    if isinstance(config.model, str):
+        found = AutoConfig.from_pretrained(config.model)
+    else:
+        _refuse_misspelt(config.model)
+        found = AutoConfig.for_model(**_inline_fields(config.model, data))
+    for name in DROPOUT_FIELDS:
+        if hasattr(found, name):
+            setattr(found, name, config.dropout)
+    return found
+
+
+def _refuse_misspelt(model: Mapping[str, Any]) -> None:
+    """A configuration takes any name, so ``n_layers`` for ``n_layer`` would silently train the default model.
+
+    Raises:
+        ValueError: a name that the model type does not know is close to one that it knows.
+    """
+    default = AutoConfig.for_model(model["model_type"])
+    known = {*default.to_dict(), *default.attribute_map}
+    for name in model.keys() - known:
+        if near := get_close_matches(name, known, 1, NEAR):
+            raise ValueError(f"train.model.{name}: {model['model_type']} has no such field; did you mean {near[0]}?")
+
+
+def _inline_fields(model: Mapping[str, Any], data: Data) -> dict[str, Any]:
+    fields = {"bos_token_id": data.eos, "eos_token_id": data.eos, **model}
+    if fields.get("vocab_size", "auto") == "auto":
+        fields["vocab_size"] = -(-data.vocab_size // VOCAB_MULTIPLE) * VOCAB_MULTIPLE
+    return fields
+
+
+def _require_fit(model_config: PreTrainedConfig, config: TrainConfig, data: Data) -> None:
+    """Here, because on a GPU an index out of range is an assertion that names nothing."""
+    if model_config.vocab_size < data.vocab_size:
+        raise ValueError(f"the model has {model_config.vocab_size} token ids, the tokenizer {data.vocab_size}")
+    positions = getattr(model_config, "max_position_embeddings", None)
+    if positions is not None and positions < config.seq_len:
+        raise ValueError(f"train.seq_len: {config.seq_len}, but the model has {positions} positions")
+
+
+def _create(config: TrainConfig, model_config: PreTrainedConfig, ds_config: Path) -> PreTrainedModel:
+    AttentionInterface.register(CAUSAL_SDPA, causal_sdpa)
+    options = {"attn_implementation": _attention(model_config), "dtype": torch.float32}
+    if not config.pretrained:
+        random: PreTrainedModel = AutoModelForCausalLM.from_config(model_config, **options)
+        return random
+    partition = HfDeepSpeedConfig(json.loads(ds_config.read_text())) if config.zero_stage == 3 else None
+    model: PreTrainedModel = AutoModelForCausalLM.from_pretrained(config.model, config=model_config, **options)
+    del partition  # it is in force as long as it lives
+    return model
+
+
+def _attention(model_config: PreTrainedConfig) -> str:
+    plain = model_config.model_type in PLAIN_CAUSAL_MODELS and getattr(model_config, "sliding_window", None) is None
+    return CAUSAL_SDPA if plain else "sdpa"
+
+
+def _facts(model: PreTrainedModel, vocab_size: int, seq_len: int) -> ModelFacts:
+    layers, width = model.config.num_hidden_layers, model.config.hidden_size
+    tables = 1 if model.config.tie_word_embeddings else 2
+    padding = tables * (model.config.vocab_size - vocab_size) * width
+    parameters = sum(_shape(p).numel() for p in model.parameters()) - padding
+    return ModelFacts(parameters, layers, width, vocab_size, 6.0 * parameters + 12.0 * layers * width * seq_len)
+
+
+def _shape(parameter: nn.Parameter) -> torch.Size:
+    """The whole parameter's shape, also where ZeRO-3 has left this rank a part."""
+    return getattr(parameter, "ds_shape", parameter.shape)

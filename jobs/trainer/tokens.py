@@ -1,0 +1,86 @@
+"""Tokenizers, reduced to what packing needs: text to ids, the id between documents, the size of the vocabulary."""
+
+from __future__ import annotations
+
+import hashlib
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Protocol
+
+if TYPE_CHECKING:
+    from transformers import PreTrainedTokenizerBase
+
+BYTES = "bytes"
+
+
+class Tokenizer(Protocol):
+    """Text to token ids."""
+
+    @property
+    def vocab_size(self) -> int:
+        """Number of ids, ``eos`` included."""
+
+    @property
+    def eos(self) -> int:
+        """The id that ends a document."""
+
+    def encode(self, texts: list[str]) -> list[list[int]]:
+        """Ids of each text, without special tokens."""
+
+
+def load_tokenizer(name: str) -> Tokenizer:
+    """Loads ``bytes``, a local folder or a hub name.
+
+    Raises:
+        OSError: there is no such tokenizer.
+        ValueError: it has no token that ends a text.
+    """
+    return ByteTokenizer() if name == BYTES else HubTokenizer(_from_transformers(name))
+
+
+def tokenizer_identity(name: str) -> str:
+    """What decides the ids: the content of a local tokenizer's files, else its name."""
+    digest = hashlib.sha256()
+    for file in sorted(Path(name).glob("*")) if Path(name).is_dir() else ():
+        if file.suffix in (".json", ".txt", ".model"):
+            digest.update(file.name.encode() + file.read_bytes())
+    return f"{name if name == BYTES or not Path(name).is_dir() else 'local'}:{digest.hexdigest()}"
+
+
+@dataclass(frozen=True)
+class ByteTokenizer:
+    """UTF-8 bytes as ids, and one id for the end of a document. Needs no files."""
+
+    vocab_size: int = 257
+    eos: int = 256
+
+    def encode(self, texts: list[str]) -> list[list[int]]:
+        """Ids of each text."""
+        return [list(text.encode()) for text in texts]
+
+
+class HubTokenizer:
+    """A tokenizer of the Transformers library."""
+
+    def __init__(self, inner: PreTrainedTokenizerBase) -> None:
+        eos: int | None = inner.eos_token_id if inner.eos_token_id is not None else inner.sep_token_id
+        if eos is None:
+            raise ValueError(f"tokenizer {inner.name_or_path}: no end-of-text token to put between documents")
+        inner.model_max_length = 1 << 62  # documents are packed, so none is too long and no warning is due
+        self._inner = inner
+        self.eos = eos
+        self.vocab_size = len(inner)
+
+    def encode(self, texts: list[str]) -> list[list[int]]:
+        """Ids of each text."""
+        return list(self._inner(texts, add_special_tokens=False, return_attention_mask=False)["input_ids"])
+
+
+def _from_transformers(name: str) -> PreTrainedTokenizerBase:
+    from transformers import AutoTokenizer, GPT2TokenizerFast  # slow, and not needed once tokens are prepared
+
+    folder = Path(name)
+    bare_gpt2 = (folder / "vocab.json").is_file() and not any(folder.glob("*config.json"))
+    loader = GPT2TokenizerFast if bare_gpt2 else AutoTokenizer
+    tokenizer: PreTrainedTokenizerBase = loader.from_pretrained(name)
+    return tokenizer

@@ -1,0 +1,104 @@
+"""The training loop: one attempt of one run, on this rank."""
+
+from __future__ import annotations
+
+import gc
+import time
+from dataclasses import asdict
+from importlib.metadata import version
+
+import torch
+from deepspeed import DeepSpeedEngine
+
+from .. import checkpoint, report
+from .batches import training_batches
+from .config import Job, TrainConfig
+from .data import Data, load
+from .engine import advance, create_engine, restore, save, set_learning_rate, start_process_group
+from .evaluate import evaluate
+from .meter import Meter
+from .model import build_model
+from .schedule import learning_rate
+
+
+def main() -> None:
+    """Trains as the environment says, until the target step or until the campaign asks to stop.
+
+    Raises:
+        FloatingPointError: the loss is not finite.
+        ValueError: configuration, model and data do not fit each other.
+    """
+    begin_s = time.perf_counter()
+    job = Job.from_environment()
+    config = TrainConfig.from_json(job.train_config.read_text())
+    data = load(config, job.data_dir, prepare=job.rank == 0)
+    steps = target_step(config, data)
+    if config.steps is None:
+        report.event("target", steps=steps)
+    device = start_process_group(job)
+    model, facts = build_model(config, data, job.ds_config)
+    engine = create_engine(model, config, job)
+    first = restore(engine, job.resume) if job.resume else 0
+    if job.rank == 0:
+        checkpoint.remove_drafts(job.checkpoint_dir, job.generation)
+    report.event("start", step=first, setup_s=time.perf_counter() - begin_s, **asdict(facts), **_software(device))
+    train(engine, config, job, data, range(first + 1, steps + 1))
+
+
+def train(engine: DeepSpeedEngine, config: TrainConfig, job: Job, data: Data, steps: range) -> None:
+    """Does the optimizer steps ``steps`` and the final evaluation; leaves earlier, with a checkpoint, if asked to."""
+    step, target = steps.start - 1, steps.stop - 1
+    meter = Meter(config, engine.device, target)
+    batches = training_batches(data.train, config, job, steps, engine.device)
+    gc.collect()
+    gc.freeze()  # a full collection over all of a framework's objects would stall one rank, and so all
+    for step in steps:
+        rate = learning_rate(config, step, target)
+        set_learning_rate(engine, rate)
+        _seed_dropout(config, job, step)
+        for _ in range(config.accumulation):
+            loss = engine(*next(batches))
+            norm = advance(engine, loss)
+            meter.add(loss)
+        meter.close(step, rate, norm, _loss_scaling(engine, config))
+        stopping = meter.stop_agreed and step < target
+        if stopping or _due(step, config.checkpoint_every, target):
+            meter.flush()
+            save(engine, config, job, step)
+            meter.restart_clock()
+        if stopping:
+            return
+        if step < target and _due(step, config.eval_every, target):
+            meter.flush()
+            evaluate(engine, data.held_out, config, job, step)
+            meter.restart_clock()
+    meter.flush()
+    evaluate(engine, data.held_out, config, job, step)
+
+
+def target_step(config: TrainConfig, data: Data) -> int:
+    """The run's number of optimizer steps: ``steps``, or the whole batches in ``epochs``, at least 1."""
+    if config.steps is not None:
+        return config.steps
+    return max(1, int((config.epochs or 1.0) * len(data.train)) // config.global_batch)
+
+
+def _due(step: int, every: int | None, target: int) -> bool:
+    return every is not None and (step % every == 0 or step == target)
+
+
+def _seed_dropout(config: TrainConfig, job: Job, step: int) -> None:
+    """Random numbers of a step follow from the step, so a resumed run drops what the uninterrupted one would have."""
+    if config.dropout:
+        torch.manual_seed(hash((config.seed, step, job.rank)) % 2**63)
+
+
+def _loss_scaling(engine: DeepSpeedEngine, config: TrainConfig) -> dict[str, float]:
+    if config.precision != "fp16":
+        return {}
+    return {"loss_scale": float(engine.optimizer.loss_scale), "skipped_steps": float(engine.skipped_steps)}
+
+
+def _software(device: torch.device) -> dict[str, str]:
+    name = torch.cuda.get_device_name(device) if device.type == "cuda" else device.type
+    return {"device": name, "torch": torch.__version__, **{m: version(m) for m in ("deepspeed", "transformers")}}
