@@ -1,0 +1,75 @@
+"""The arithmetic of one optimizer step: `global_batch = micro_batch x accumulation x world_size`."""
+
+from __future__ import annotations
+
+from math import isqrt
+
+COMFORTABLE_MICRO_BATCH = 8
+
+
+def divisors(number: int) -> tuple[int, ...]:
+    """All divisors of a positive number, ascending."""
+    small = [d for d in range(1, isqrt(number) + 1) if number % d == 0]
+    large = [number // d for d in reversed(small) if d * d != number]
+    return (*small, *large)
+
+
+def per_rank_batch(global_batch: int, world_size: int) -> int:
+    """Samples that one rank handles in an optimizer step.
+
+    Raises:
+        ValueError: The ranks cannot share the batch evenly; the text says what would fit.
+    """
+    if global_batch % world_size:
+        below = global_batch - global_batch % world_size
+        nearest = " or ".join(str(size) for size in (below, below + world_size) if size)
+        raise ValueError(f"global_batch {global_batch} is not a multiple of {world_size} ranks; use {nearest}")
+    return global_batch // world_size
+
+
+def accumulation(global_batch: int, micro_batch: int, world_size: int) -> int:
+    """Forward and backward passes of one rank in an optimizer step.
+
+    Raises:
+        ValueError: The three numbers do not multiply; the text says which would.
+    """
+    share = per_rank_batch(global_batch, world_size)
+    if share % micro_batch:
+        allowed = ", ".join(str(d) for d in divisors(share))
+        raise ValueError(
+            f"micro_batch {micro_batch} does not divide {share} = global_batch {global_batch} / {world_size} ranks; "
+            f"use one of {allowed}"
+        )
+    return share // micro_batch
+
+
+def default_micro_batch(global_batch: int, world_size: int) -> int:
+    """The largest micro-batch up to 8 that divides a rank's share of the batch.
+
+    Raises:
+        ValueError: The ranks cannot share the batch evenly.
+    """
+    share = per_rank_batch(global_batch, world_size)
+    return max(d for d in divisors(share) if d <= COMFORTABLE_MICRO_BATCH)
+
+
+def smaller_micro_batch(global_batch: int, world_size: int, micro_batch: int) -> int | None:
+    """The micro-batch to try after `micro_batch` ran out of memory.
+
+    The global batch stays what it is, so the experiment does not change: only the accumulation grows.
+
+    Returns:
+        The largest divisor of a rank's share of the batch that is at most half of `micro_batch`; None at 1.
+    """
+    share = per_rank_batch(global_batch, world_size)
+    return max((d for d in divisors(share) if d <= micro_batch // 2), default=None)
+
+
+def explain(global_batch: int, micro_batch: int, world_size: int) -> str:
+    """The arithmetic in words: `16 = 4 micro-batch x 2 accumulation x 2 ranks`.
+
+    Raises:
+        ValueError: The three numbers do not multiply.
+    """
+    steps = accumulation(global_batch, micro_batch, world_size)
+    return f"{global_batch} = {micro_batch} micro-batch x {steps} accumulation x {world_size} ranks"

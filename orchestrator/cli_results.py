@@ -1,0 +1,61 @@
+"""Verbs about what came out: export."""
+
+from __future__ import annotations
+
+import os
+import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import IO, Final
+
+import click
+
+from .cli_common import place, store_options, tell, verb
+from .errors import EXIT_OK
+
+FORMATS: Final = ("csv", "json")
+TABLES: Final = ("steps", "runs", "attempts", "events")
+
+
+@verb
+@click.argument("name", metavar="[NAME]", required=False)
+@click.option("--format", "form", type=click.Choice(FORMATS), default="csv", show_default=True, help="What to write.")
+@click.option("--what", type=click.Choice(TABLES), default="steps", show_default=True, help="Which rows.")
+@click.option("-o", "--output", type=click.Path(path_type=Path), help="File to write.  [default: standard output]")
+@store_options
+def export(name: str | None, form: str, what: str, output: Path | None, dir: str | None, store: str | None) -> int:
+    """Write a campaign's results as CSV or JSON.
+
+    Each step stands there once, from the highest attempt that made it. A file is written whole or not at all.
+
+    Examples:
+      campaign export sweep -o steps.csv
+      campaign export sweep --what runs --format json | jq '.rows[].loss'
+    """
+    from .export import columns_and_rows, write_csv, write_json
+    from .find import find
+
+    where = place(dir, store, [name])
+    opened = where.open()
+    campaign = find(opened, where.name)
+    with _output(output) as stream, columns_and_rows(opened, campaign, what) as (columns, rows):
+        number = (write_csv if form == "csv" else write_json)(stream, campaign.name, what, columns, rows)
+    tell(f"{number:,} rows" + (f" in {output}" if output else ""))
+    return EXIT_OK
+
+
+@contextmanager
+def _output(path: Path | None) -> Iterator[IO[str]]:
+    if path is None:
+        yield sys.stdout
+        return
+    partial = path.with_name(f".{path.name}.partial")
+    with partial.open("w", encoding="utf-8", newline="") as stream:
+        yield stream
+        stream.flush()
+        os.fsync(stream.fileno())
+    partial.replace(path)
+
+
+VERBS: Final = (export,)

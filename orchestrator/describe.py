@@ -1,0 +1,60 @@
+"""Everything that the store knows about a campaign or a run, as values."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from pathlib import Path
+
+from ..db import queries
+from ..db.records import AttemptRow, CampaignRow, Checkpoint, EventRow, RunLatest, RunRow
+from ..db.store import Store
+from ..jobs.layout import CampaignPaths, RunPaths
+from .status import CampaignStatus, read_status
+
+RECENT_EVENTS = 20
+
+
+@dataclass(frozen=True)
+class CampaignFacts:
+    """A campaign with its newest events."""
+
+    status: CampaignStatus
+    store: str
+    events: tuple[EventRow, ...]
+    run_names: dict[int, str]
+
+
+@dataclass(frozen=True)
+class RunFacts:
+    """A run with its attempts and events, oldest first, and its checkpoints, newest first."""
+
+    campaign: CampaignRow
+    run: RunRow
+    latest: RunLatest | None
+    attempts: tuple[AttemptRow, ...]
+    checkpoints: tuple[Checkpoint, ...]
+    events: tuple[EventRow, ...]
+    paths: RunPaths
+
+
+def campaign_facts(store: Store, campaign: CampaignRow) -> CampaignFacts:
+    """Reads what there is to say about a campaign."""
+    status = read_status(store, campaign)
+    with store.read() as conn:
+        events = queries.events(conn, campaign.id, limit=RECENT_EVENTS)
+    names = {run.run_id: run.name for run in status.runs}
+    return CampaignFacts(status, store.url_without_password, tuple(events), names)
+
+
+def run_facts(store: Store, campaign: CampaignRow, run: RunRow) -> RunFacts:
+    """Reads what there is to say about a run."""
+    with store.read() as conn:
+        return RunFacts(
+            campaign=campaign,
+            run=run,
+            latest=queries.latest(conn, campaign.id).get(run.id),
+            attempts=tuple(queries.attempts(conn, campaign.id, run.id)),
+            checkpoints=tuple(queries.checkpoints(conn, run.id)),
+            events=tuple(queries.events(conn, campaign.id, run.id)),
+            paths=CampaignPaths(Path(campaign.dir), campaign.name).run(run.name),
+        )

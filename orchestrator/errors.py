@@ -1,0 +1,126 @@
+"""The one error type that a user sees, and the exit codes of the command."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Final
+
+EXIT_OK: Final = 0
+EXIT_FAILED: Final = 1
+EXIT_USAGE: Final = 2
+EXIT_UNREACHABLE: Final = 3
+EXIT_UNSETTLED: Final = 8
+EXIT_INTERRUPTED: Final = 130
+
+
+class UserError(Exception):
+    """Something that the user can put right: what is wrong, what to do about it, how the command ends.
+
+    Args:
+        message: What is wrong, without a trailing period.
+        hint: What to change or to type next.
+        exit_code: The exit code of the command.
+    """
+
+    def __init__(self, message: str, hint: str | None = None, exit_code: int = EXIT_USAGE) -> None:
+        super().__init__(message)
+        self.message = message
+        self.hint = hint
+        self.exit_code = exit_code
+
+
+class Unreachable(UserError):
+    """Slurm or the store did not answer; nothing changed, and it is safe to try again."""
+
+    def __init__(self, message: str, hint: str | None = None) -> None:
+        super().__init__(message, hint, EXIT_UNREACHABLE)
+
+
+Place = tuple[str | int, ...]
+"""Where something stands in a spec: the keys and list indices that lead to it."""
+
+
+@dataclass(frozen=True)
+class Finding:
+    """One thing that is wrong with a spec's values, before it is known on which line they stand.
+
+    Attributes:
+        places: Fields that could be to blame, the likeliest first.
+        message: What is wrong.
+        hint: What to write instead.
+        at_key: The field's name is wrong, not its value.
+    """
+
+    places: tuple[Place, ...]
+    message: str
+    hint: str | None = None
+    at_key: bool = False
+
+
+class InvalidSpec(UserError):
+    """A spec whose values do not make sense together.
+
+    Args:
+        findings: What is wrong; at least one.
+    """
+
+    def __init__(self, findings: Sequence[Finding]) -> None:
+        self.findings = tuple(findings)
+        super().__init__("\n".join(f"{dotted(f.places[0])}: {f.message}" for f in findings))
+
+
+@dataclass(frozen=True)
+class Problem:
+    """One thing that is wrong in a spec, and where.
+
+    Attributes:
+        path: The spec's file name as the user gave it.
+        line: Line of the value, 1-based; 0 where no line is to blame.
+        column: Column of the value, 1-based.
+        field: Dotted path of the field, empty for the whole file.
+        message: What is wrong.
+        hint: What to write instead.
+        source_line: The text of that line, for the caret.
+    """
+
+    path: str
+    line: int
+    column: int
+    field: str
+    message: str
+    hint: str | None = None
+    source_line: str | None = None
+
+    def __str__(self) -> str:
+        where = f"{self.path}:{self.line}:{self.column}" if self.line else self.path
+        subject = f"{self.field}: " if self.field else ""
+        lines = [f"{where}: error: {subject}{self.message}"]
+        if self.source_line is not None:
+            lines += [f"    {self.source_line}", f"    {_caret(self.source_line, self.column)}"]
+        if self.hint:
+            lines.append(f"  hint: {self.hint}")
+        return "\n".join(lines)
+
+
+class SpecError(UserError):
+    """Everything that is wrong in a spec, in the order of its lines.
+
+    Args:
+        problems: What is wrong; at least one.
+    """
+
+    def __init__(self, problems: Sequence[Problem]) -> None:
+        self.problems = sorted(problems, key=lambda p: (p.line, p.column, p.field))
+        super().__init__("\n".join(str(problem) for problem in self.problems))
+
+
+def dotted(place: Place) -> str:
+    """A place as people write it: `matrix.zero_stage[1]`."""
+    return "".join(f"[{part}]" if isinstance(part, int) else f".{part}" for part in place).removeprefix(".")
+
+
+def _caret(source_line: str, column: int) -> str:
+    """A caret under `column`; tabs are kept, so that it lines up in any terminal."""
+    before = source_line[: max(column - 1, 0)]
+    return "".join(char if char == "\t" else " " for char in before) + "^"

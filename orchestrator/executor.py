@@ -1,0 +1,141 @@
+"""What the reconciler needs of a place where attempts run. Two places have it: `slurm` and `local`."""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Mapping, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any, Protocol
+
+from .errors import Unreachable
+
+TERMINAL_STATES = frozenset(
+    [
+        "BOOT_FAIL",
+        "CANCELLED",
+        "COMPLETED",
+        "DEADLINE",
+        "FAILED",
+        "LAUNCH_FAILED",
+        "NODE_FAIL",
+        "OUT_OF_MEMORY",
+        "PREEMPTED",
+        "REVOKED",
+        "TIMEOUT",
+        "GONE",
+    ]
+)
+"""Slurm's states that a job never leaves, and the local executor's only one."""
+
+LIVE_PENDING = frozenset({"PENDING", "CONFIGURING", "REQUEUED", "REQUEUE_HOLD", "RESV_DEL_HOLD", "SPECIAL_EXIT"})
+
+
+@dataclass(frozen=True)
+class JobView:
+    """One job as the executor sees it now.
+
+    Attributes:
+        token, index: which attempt it is, whatever its id.
+        state: Slurm's word; ``GONE`` for a local process that is no more.
+        reason: why it is pending, Slurm's word.
+        step_out_of_memory: a step of it ran out of memory, which the job's own state may hide.
+    """
+
+    token: str
+    index: int
+    job_id: str
+    state: str
+    reason: str = ""
+    submit_time_s: float | None = None
+    started_s: float | None = None
+    ended_s: float | None = None
+    exit_code: str = ""
+    nodes: str = ""
+    step_out_of_memory: bool = False
+
+    @property
+    def terminal(self) -> bool:
+        """Whether the job is over. COMPLETING is not: its processes may still write."""
+        return self.state in TERMINAL_STATES
+
+    @property
+    def pending(self) -> bool:
+        """Whether it waits in the queue."""
+        return self.state in LIVE_PENDING
+
+
+@dataclass(frozen=True)
+class Batch:
+    """Attempts of one resource shape, submitted together as one job array; their payloads lie in ``folder``."""
+
+    token: str
+    name: str
+    folder: Path
+    size: int
+    resources: Mapping[str, Any] = field(default_factory=dict)
+
+
+class SubmissionRefused(Exception):
+    """The executor said that it will never take the batch. Nothing was submitted."""
+
+
+class SubmissionUnclear(Exception):
+    """The batch may or may not have been submitted: look before doing anything else."""
+
+
+@dataclass(frozen=True)
+class Look:
+    """What the executor knew at one moment.
+
+    Attributes:
+        jobs: by (token, index). Absence means unknown, never failed.
+        complete: whether an absent job was looked for everywhere it could be: in the queue and in the accounting.
+    """
+
+    jobs: Mapping[tuple[str, int], JobView]
+    complete: bool
+
+
+class Executor(Protocol):
+    """Where attempts run."""
+
+    intent_grace_s: float
+    """How long a submission without an answer may take to show up in ``look``."""
+    lost_grace_s: float
+    """How long a job may be absent from a complete ``look`` before it counts as lost."""
+    settle_grace_s: float
+    """How long after a job's end its files may take to be seen here."""
+
+    def submit(self, batch: Batch) -> list[str]:
+        """Submits the batch as one job array; returns the job id of each of its elements, in order.
+
+        Raises:
+            SubmissionRefused: it will never be accepted.
+            SubmissionUnclear: nobody knows.
+            Unreachable: surely nothing was submitted.
+        """
+
+    def look(self, expected: Mapping[str, Collection[int]], since_s: float) -> Look:
+        """The jobs of these batches (token → indexes), submitted after ``since_s``.
+
+        Raises:
+            Unreachable: it could not look.
+        """
+
+    def cancel(self, job_ids: Sequence[str]) -> None:
+        """Ends these jobs, if they still exist.
+
+        Raises:
+            Unreachable: it could not say so to the executor.
+        """
+
+
+__all__ = [
+    "Batch",
+    "Executor",
+    "JobView",
+    "Look",
+    "SubmissionRefused",
+    "SubmissionUnclear",
+    "Unreachable",
+]

@@ -1,0 +1,118 @@
+"""Attempts as processes of this machine, behind the same interface as Slurm.
+
+The process table is the queue: an attempt's agent carries its token in its command line, so one scan of /proc shows all
+that run, whoever started them and whatever this program forgot. What is not there is over.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import signal
+import socket
+import subprocess
+import sys
+from collections.abc import Collection, Mapping, Sequence
+from pathlib import Path
+
+from .errors import Unreachable
+from .executor import Batch, JobView, Look, SubmissionUnclear
+
+AGENT = "dscampaign.jobs.agent"
+HOST_FILE = "host"
+
+
+class LocalExecutor:
+    """Runs agents in the background; they go on when this process ends.
+
+    Args:
+        batches: the campaign's folder of batches.
+    """
+
+    intent_grace_s = 0.0
+    lost_grace_s = 0.0
+    settle_grace_s = 0.0
+
+    def __init__(self, batches: Path) -> None:
+        self._batches = batches
+        self._children: list[subprocess.Popen[bytes]] = []
+
+    def submit(self, batch: Batch) -> list[str]:
+        """Starts one agent for each element of the batch."""
+        (batch.folder / HOST_FILE).write_text(socket.gethostname())
+        setup = [str(line) for line in batch.resources.get("setup") or ()]
+        started = len(self._children)
+        try:
+            return [self._start(batch, index, setup) for index in range(batch.size)]
+        except OSError as exc:
+            if some := len(self._children) - started:
+                raise SubmissionUnclear(f"only {some} of {batch.size} processes started: {exc}") from exc
+            raise Unreachable(f"cannot start a process: {exc}") from exc
+
+    def look(self, expected: Mapping[str, Collection[int]], since_s: float) -> Look:  # noqa: ARG002
+        """Scans the process table once."""
+        running = _agents()
+        for child in self._children:
+            child.poll()  # a zombie is no agent
+        jobs, complete = {}, True
+        for token, indexes in expected.items():
+            here = self._is_here(token)
+            complete = complete and here
+            for index in indexes:
+                if pid := running.get((token, index)):
+                    jobs[token, index] = JobView(token, index, _job_id(pid), "RUNNING", nodes=socket.gethostname())
+                elif here:
+                    jobs[token, index] = JobView(token, index, "", "GONE")
+        return Look(jobs, complete)
+
+    def cancel(self, job_ids: Sequence[str]) -> None:
+        """Asks the agents to end their ranks and themselves."""
+        ours = {_job_id(pid): pid for pid in _agents().values()}
+        for job_id in job_ids:
+            if job_id in ours:
+                with contextlib.suppress(ProcessLookupError):
+                    os.kill(ours[job_id], signal.SIGTERM)
+
+    def _start(self, batch: Batch, index: int, setup: list[str]) -> str:
+        agent = [sys.executable, "-u", "-m", AGENT, str(batch.folder), str(index)]
+        script = "\n".join([*setup, 'exec "$@"'])
+        with (batch.folder / f"{index}.log").open("ab") as log:
+            child = subprocess.Popen(
+                ["bash", "-c", script, "campaign", *agent],
+                stdin=subprocess.DEVNULL,
+                stdout=log,
+                stderr=log,
+                start_new_session=True,  # a Ctrl-C in the terminal is for the reconciler, not for training
+            )
+        self._children.append(child)
+        return _job_id(child.pid)
+
+    def _is_here(self, token: str) -> bool:
+        """Whether the batch was started on this machine, or on none: only then does absence say that it is over."""
+        try:
+            return (self._batches / token / HOST_FILE).read_text() == socket.gethostname()
+        except FileNotFoundError:
+            return True
+
+
+def _job_id(pid: int) -> str:
+    return f"local-{socket.gethostname()}-{pid}"
+
+
+def _agents() -> dict[tuple[str, int], int]:
+    """Process id of each running agent, by (token, index)."""
+    found = {}
+    for entry in os.scandir("/proc"):
+        if entry.name.isdigit() and (key := _agent_key(entry.name)):
+            found[key] = int(entry.name)
+    return found
+
+
+def _agent_key(pid: str) -> tuple[str, int] | None:
+    try:
+        words = Path(f"/proc/{pid}/cmdline").read_bytes().decode(errors="replace").rstrip("\0").split("\0")
+    except OSError:
+        return None  # ended between the listing and the look
+    if AGENT not in words or not words[-1].isdigit():
+        return None
+    return Path(words[-2]).name, int(words[-1])

@@ -1,0 +1,163 @@
+"""Where a command finds its campaign, and who said so: flag, environment, spec, campaign.toml, XDG file, default."""
+
+from __future__ import annotations
+
+import os
+import re
+import tomllib
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, replace
+from difflib import get_close_matches
+from pathlib import Path
+from typing import Final
+
+from .errors import UserError
+
+FILE_NAME: Final = "campaign.toml"
+
+_DEFAULTS: Final = {"dir": "./campaign", "store": "", "ask_above_runs": "20", "ask_above_gpu_hours": "100"}
+_IN_SPEC: Final = frozenset({"dir", "store"})
+_PASSWORD: Final = re.compile(r"://([^:@/]*):[^@/]*@")
+_VARIABLE: Final = re.compile(r"\$\{([A-Za-z_][A-Za-z0-9_]*)\}")
+
+
+@dataclass(frozen=True)
+class Setting:
+    """A value and where it comes from."""
+
+    name: str
+    value: str
+    source: str
+
+
+@dataclass(frozen=True)
+class Settings:
+    """What a command runs with.
+
+    Attributes:
+        dir: the shared folder, absolute.
+        store: the database's URL; it may hold a password, so it is never printed as it is.
+        ask_above_runs, ask_above_gpu_hours: a submission of more than this is asked about.
+        origins: every value with its source, in the order of the documentation.
+    """
+
+    dir: Path
+    store: str
+    ask_above_runs: int
+    ask_above_gpu_hours: float
+    origins: tuple[Setting, ...]
+
+    @property
+    def shown(self) -> list[Setting]:
+        """The origins, fit to be printed: without a password."""
+        return [replace(origin, value=_PASSWORD.sub("://\\1:***@", origin.value)) for origin in self.origins]
+
+    @property
+    def store_without_password(self) -> str:
+        """The database's URL as it may be written into a file; its password comes from ~/.pgpass."""
+        return _PASSWORD.sub("://\\1@", self.store)
+
+
+@dataclass(frozen=True)
+class _Layer:
+    """One place that may give values; a relative `dir` counts from its folder."""
+
+    source: str
+    values: Mapping[str, str]
+    folder: Path
+
+
+def resolve(
+    flags: Mapping[str, str | None],
+    spec: Mapping[str, str | None] | None = None,
+    *,
+    environ: Mapping[str, str] | None = None,
+    cwd: Path | None = None,
+) -> Settings:
+    """Takes each value from the first place that gives it.
+
+    Args:
+        flags: `dir` and `store` of the command line.
+        spec: `dir` and `store` as a spec gives them.
+        environ: By default the process's.
+        cwd: By default the process's.
+
+    Raises:
+        UserError: A configuration file cannot be read, or a value makes no sense.
+    """
+    environ, cwd = os.environ if environ is None else environ, cwd or Path.cwd()
+    layers = list(_layers(flags, spec or {}, environ, cwd))
+    found = {name: _first(name, layers) for name in _DEFAULTS}
+    if not found["store"].value:
+        found["store"] = Setting("store", f"sqlite:///{found['dir'].value}/campaign.db", "default: a file in dir")
+    return Settings(
+        dir=Path(found["dir"].value),
+        store=found["store"].value,
+        ask_above_runs=int(_number(found["ask_above_runs"])),
+        ask_above_gpu_hours=_number(found["ask_above_gpu_hours"]),
+        origins=tuple(found.values()),
+    )
+
+
+def filled(text: str, environ: Mapping[str, str]) -> str:
+    """The text with each `${NAME}` replaced; one that is not set stays as it is."""
+    return _VARIABLE.sub(lambda match: environ.get(match[1], match[0]), text)
+
+
+def _layers(
+    flags: Mapping[str, str | None], spec: Mapping[str, str | None], environ: Mapping[str, str], cwd: Path
+) -> Iterator[_Layer]:
+    yield _Layer("command line", _given(flags), cwd)
+    for name in _DEFAULTS:
+        variable = f"CAMPAIGN_{name.upper()}"
+        yield _Layer(f"environment variable {variable}", _given({name: environ.get(variable)}), cwd)
+    yield _Layer("spec", {k: filled(v, environ) for k, v in _given(spec).items() if k in _IN_SPEC}, cwd)
+    for path in _files(environ, cwd):
+        yield _Layer(str(path), _read(path), path.parent)
+    yield _Layer("default", _DEFAULTS, cwd)
+
+
+def _given(values: Mapping[str, str | None]) -> dict[str, str]:
+    return {name: value for name, value in values.items() if value}
+
+
+def _first(name: str, layers: list[_Layer]) -> Setting:
+    layer = next(layer for layer in layers if name in layer.values)
+    value = layer.values[name]
+    if name == "dir":
+        value = os.path.abspath(layer.folder / Path(value).expanduser())  # noqa: PTH100 - resolve() follows links
+    return Setting(name, value, layer.source)
+
+
+def _files(environ: Mapping[str, str], cwd: Path) -> Iterator[Path]:
+    """The nearest campaign.toml upward, then the user's own."""
+    nearest = next((path for folder in (cwd, *cwd.parents) if (path := folder / FILE_NAME).is_file()), None)
+    if nearest:
+        yield nearest
+    home = environ.get("XDG_CONFIG_HOME") or Path("~/.config").expanduser()
+    own = Path(home) / "dscampaign" / FILE_NAME
+    if own.is_file():
+        yield own
+
+
+def _read(path: Path) -> dict[str, str]:
+    try:
+        values = tomllib.loads(path.read_text(encoding="utf-8"))
+    except (OSError, ValueError) as error:
+        raise UserError(f"{path}: {error}", "it is a TOML file with `dir` and `store`") from error
+    for name, value in values.items():
+        if name not in _DEFAULTS:
+            near = get_close_matches(name, _DEFAULTS, 1)
+            raise UserError(f"{path}: {name}: unknown setting", f'did you mean "{(near or list(_DEFAULTS))[0]}"?')
+        if isinstance(value, bool) or not isinstance(value, str | int | float):
+            raise UserError(f"{path}: {name}: expected one value")
+    return {name: str(value) for name, value in values.items()}
+
+
+def _number(setting: Setting) -> float:
+    try:
+        return float(setting.value)
+    except ValueError as error:
+        raise UserError(
+            f"{setting.name}: {setting.value!r} is not a number", f"it comes from: {setting.source}"
+        ) from error

@@ -1,0 +1,143 @@
+"""What a run's newest attempt is now: adopted, waiting, running, over. The first half of the policy, pure."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator, Sequence
+
+from ..db.records import AttemptState, RunState
+from .failures import Ended, FailureClass, Verdict, classify
+from .world import (
+    Action,
+    Adopt,
+    AttemptView,
+    CancelJob,
+    Finish,
+    MarkAttempt,
+    Revoke,
+    RunView,
+    SetRun,
+    Snapshot,
+)
+
+NEVER_STARTS = (
+    "PartitionNodeLimit",
+    "PartitionTimeLimit",
+    "BadConstraints",
+    "DependencyNeverSatisfied",
+    "AccountNotAllowed",
+    "InvalidAccount",
+    "InvalidQOS",
+    "JobHeldAdmin",
+)
+"""Slurm's reasons for a pending job that waiting will not cure."""
+
+PER_JOB_LIMIT = re.compile(r"(QOS|Assoc)Max\w+PerJob")
+"""Likewise. A limit per user is not one of them: other jobs of the user will end."""
+
+
+def settle(view: RunView, attempt: AttemptView, snapshot: Snapshot) -> Iterator[Action]:
+    """What to record of an attempt that the store takes for active: adopted, getting on, or how it ended."""
+    job, row = attempt.job, attempt.row
+    if not snapshot.looked:
+        return
+    if job is not None and job.job_id and row.job_id is None:
+        yield Adopt(row, job.job_id, job.submit_time_s)
+    if job is None:
+        yield from _settle_absent(view, attempt, snapshot)
+    elif job.terminal:
+        if attempt.complete or not _may_still_arrive(attempt, snapshot):
+            yield _finish(view, attempt, snapshot)
+    else:
+        state = AttemptState.QUEUED if job.pending else AttemptState.RUNNING
+        if mark := _mark(attempt, state):
+            yield mark
+        if not snapshot.wants(view) and job.job_id:
+            yield CancelJob(row, job.job_id)
+
+
+def show_active(view: RunView, attempt: AttemptView, settled: Sequence[Action]) -> Iterator[Action]:
+    """The run's state follows its attempt's."""
+    marked = next((action.state for action in settled if isinstance(action, MarkAttempt)), attempt.row.state)
+    job = attempt.job
+    if marked is AttemptState.RUNNING:
+        yield from set_run(view, RunState.RUNNING, "")
+    else:
+        yield from set_run(view, RunState.QUEUED, _waiting(job.reason) if job else "")
+
+
+def set_run(view: RunView, state: RunState, reason: str, not_before_s: float | None = None) -> Iterator[Action]:
+    """Where the run stands now, if that is news."""
+    if (view.run.state, view.run.reason, view.run.not_before_s) != (state, reason, not_before_s):
+        yield SetRun(view.run, state, reason, not_before_s)
+
+
+def _settle_absent(view: RunView, attempt: AttemptView, snapshot: Snapshot) -> Iterator[Action]:
+    """The executor does not show the job. That alone proves nothing."""
+    row = attempt.row
+    if attempt.complete:
+        yield _finish(view, attempt, snapshot)  # Slurm has forgotten it, but every node wrote down its end
+    elif not snapshot.complete:
+        return
+    elif not attempt.claimed:
+        waited = snapshot.now_s - (row.submit_time_s or row.created_s)
+        if waited > (snapshot.intent_grace_s if row.job_id is None else snapshot.lost_grace_s):
+            yield Revoke(row)
+    elif snapshot.now_s - _sign_of_life_s(attempt) > snapshot.lost_grace_s:
+        yield _finish(view, attempt, snapshot)
+
+
+def _sign_of_life_s(attempt: AttemptView) -> float:
+    row = attempt.row
+    return max(row.heartbeat_s or 0.0, attempt.heartbeat_s or 0.0, row.started_s or row.created_s)
+
+
+def _may_still_arrive(attempt: AttemptView, snapshot: Snapshot) -> bool:
+    """Whether an outcome may have been written but not be seen here yet: shared folders lag.
+
+    Slurm's clock is not the store's: an end may lie a little in the future; far in the future it says nothing.
+    """
+    ended_s = attempt.job.ended_s if attempt.job else None
+    return ended_s is not None and abs(snapshot.now_s - ended_s) < snapshot.settle_grace_s
+
+
+def _finish(view: RunView, attempt: AttemptView, snapshot: Snapshot) -> Finish:
+    ended = view.ended(attempt)
+    verdict = classify(ended)
+    if not snapshot.wants(view) and verdict.kind is not FailureClass.COMPLETED and _was_ended(ended):
+        verdict = Verdict(FailureClass.CANCELLED, "ended because the run is no longer wanted")
+    elif verdict.kind is FailureClass.CRASH and not ended.outcomes:
+        verdict = _without_a_trace(attempt) or verdict
+    states = {FailureClass.COMPLETED: AttemptState.COMPLETED, FailureClass.CANCELLED: AttemptState.CANCELLED}
+    return Finish(attempt.row, states.get(verdict.kind, AttemptState.FAILED), verdict, ended, snapshot.now_s)
+
+
+def _was_ended(ended: Ended) -> bool:
+    """Whether it ended from outside: Slurm says so, or its agents, or these were killed before they could."""
+    killed = ended.job is not None and ended.job.state == "CANCELLED"
+    return killed or not ended.outcomes or any(o.ended_by == "signal" for o in ended.outcomes)
+
+
+def _without_a_trace(attempt: AttemptView) -> Verdict | None:
+    if attempt.job is None:
+        return Verdict(FailureClass.LOST, "the job is gone, and nobody knows how it ended")
+    if attempt.job.state == "GONE" and not attempt.claimed:
+        return Verdict(FailureClass.LOST, "never started")
+    return None
+
+
+def _mark(attempt: AttemptView, state: AttemptState) -> MarkAttempt | None:
+    start = attempt.start
+    started_s = start.started_s if start else attempt.job.started_s if attempt.job else None
+    start_step = start.start_step if start else None
+    row = attempt.row
+    news = state is not row.state or (start_step is not None and row.start_step != start_step)
+    return MarkAttempt(row, state, started_s, start_step) if news else None
+
+
+def _waiting(reason: str) -> str:
+    if reason in ("", "None"):
+        return ""
+    if reason.startswith(NEVER_STARTS) or PER_JOB_LIMIT.match(reason):
+        return f"will not start: {reason}; change the spec's slurm section"
+    return f"waiting: {reason}"

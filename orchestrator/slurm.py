@@ -1,0 +1,219 @@
+"""The only place that runs Slurm's commands, or submitit.
+
+submitit writes the submission file and calls sbatch; nothing else of it is used. Its payload would be a pickle, and its
+view of a job's state is not ours (it takes PREEMPTED for running). Facts of Slurm that matter here:
+  - a failed sbatch may have submitted: "Socket timed out on send/recv operation";
+  - squeue shows a finished job for MinJobAge seconds, sacct for ever, but only where slurmdbd runs, and it lags;
+  - the comment reaches sacct only where AccountingStoreFlags has job_comment, so the token is in the job's name too;
+  - `sacct` without -S starts at midnight, and -X hides the step that ran out of memory.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import re
+import shlex
+import subprocess
+import sys
+import time
+from collections.abc import Collection, Iterator, Mapping, Sequence
+from typing import Any
+
+from .errors import Unreachable
+from .executor import Batch, JobView, Look, SubmissionRefused, SubmissionUnclear
+from .failures import refused
+
+COMMAND_TIMEOUT_S = 60.0
+SINCE_SLACK_S = 86_400.0
+"""How far before the first submission sacct is asked: clocks differ, and a day costs nothing."""
+
+SQUEUE_FORMAT = "%i|%T|%r|%V|%S|%e|%N|%j"
+SACCT_FORMAT = "JobID,State,ExitCode,Submit,Start,End,NodeList,JobName"
+NOTHING_SENT = re.compile(
+    r"[Uu]nable to contact slurm controller|Connection refused|Munge|establish a configuration source"
+)
+TRY_LATER = re.compile(r"QOSMaxSubmitJob|AssocMaxSubmitJob|job submit limit|temporarily unable", re.IGNORECASE)
+NO_ACCOUNTING = re.compile(r"accounting storage is disabled", re.IGNORECASE)
+
+
+class SlurmExecutor:
+    """Slurm through its commands, with one squeue and at most one sacct a look, whatever the number of jobs."""
+
+    intent_grace_s = 60.0
+    lost_grace_s = 600.0
+    settle_grace_s = 10.0
+
+    def submit(self, batch: Batch) -> list[str]:
+        """Submits the batch as one array."""
+        # imported here: `campaign status` must not pay for it
+        from submitit.core.utils import FailedJobError, FailedSubmissionError
+
+        with _outside_of_a_job():
+            try:
+                array_id = _array_executor(batch).send(batch.size)
+            except FailedJobError as exc:
+                raise _submission_error(str(exc)) from exc
+            except FailedSubmissionError as exc:
+                raise SubmissionUnclear(str(exc)) from exc
+            except (RuntimeError, FileNotFoundError) as exc:  # submitit's word for "there is no srun"
+                raise Unreachable(f"cannot submit: {exc}", "is this a login node of a Slurm cluster?") from exc
+        return [f"{array_id}_{index}" for index in range(batch.size)]
+
+    def look(self, expected: Mapping[str, Collection[int]], since_s: float) -> Look:
+        """Asks squeue, and sacct where squeue does not show every expected job alive."""
+        if not expected:
+            return Look({}, True)
+        wanted = {(token, index) for token, indexes in expected.items() for index in indexes}
+        names = ",".join(job_name(token) for token in sorted(expected))
+        jobs = {k: v for k, v in _squeue(names).items() if k in wanted}
+        if all(key in jobs and not jobs[key].terminal for key in wanted):
+            return Look(jobs, True)
+        history = _sacct(names, since_s)
+        if history is None:
+            return Look(jobs, False)
+        # what squeue does not show is over: that sacct takes it for alive means that it lags, or will never know
+        ended = {k: v for k, v in history.items() if k in wanted and v.terminal and (k not in jobs or jobs[k].terminal)}
+        return Look({**jobs, **ended}, True)
+
+    def cancel(self, job_ids: Sequence[str]) -> None:
+        """One scancel for all."""
+        if job_ids:
+            done = _run(["scancel", *job_ids])
+            if done.returncode and "Invalid job id" not in done.stderr:
+                raise Unreachable(f"scancel: {done.stderr.strip()}")
+
+
+def job_name(token: str) -> str:
+    """The name of a batch's jobs: how squeue and sacct are asked for them, and how they are told apart."""
+    return f"dscampaign-{token}"
+
+
+def _array_executor(batch: Batch) -> Any:
+    import submitit
+
+    class ArrayExecutor(submitit.SlurmExecutor):
+        """submitit's executor with our agent as the command and always an array, also for one job."""
+
+        @property
+        def _submitit_command_str(self) -> str:
+            line = [sys.executable, "-u", "-m", "dscampaign.jobs.agent", str(batch.folder)]
+            return " ".join(shlex.quote(word) for word in line)
+
+        def send(self, size: int) -> str:
+            """Submits ``size`` array tasks; returns the array's job id."""
+            self.parameters["map_count"] = size
+            return str(self._submit_command(self._submitit_command_str).job_id)
+
+    executor = ArrayExecutor(folder=batch.folder)
+    executor.update_parameters(**_parameters(batch))
+    return executor
+
+
+def _parameters(batch: Batch) -> dict[str, Any]:
+    """Submitit's parameters: the spec's, and those that are ours alone."""
+    resources = dict(batch.resources)
+    additional = {"no-requeue": True, **resources.pop("additional_parameters", {})}
+    return {
+        "wckey": None,
+        **resources,
+        "job_name": batch.name,
+        "comment": f"dscampaign:{batch.token}",
+        "ntasks_per_node": 1,
+        "additional_parameters": additional,
+        # an agent whose peer failed still has evidence to write
+        "srun_args": ["--kill-on-bad-exit=0", "--export=ALL"],
+    }
+
+
+def _submission_error(text: str) -> Exception:
+    if refused(text):
+        return SubmissionRefused(text)
+    if TRY_LATER.search(text) or NOTHING_SENT.search(text):
+        return Unreachable(_first_line(text), "nothing was submitted; the next pass tries again")
+    return SubmissionUnclear(text)
+
+
+def _first_line(text: str) -> str:
+    return "sbatch: " + (text.strip().splitlines() or ["failed"])[0].removeprefix("sbatch: ")
+
+
+def _squeue(names: str) -> dict[tuple[str, int], JobView]:
+    # --all: also jobs in partitions that are hidden from the user
+    done = _run(["squeue", "--all", "--noheader", "--array", "--states=all", f"--name={names}", "-o", SQUEUE_FORMAT])
+    if done.returncode:
+        raise Unreachable(f"squeue: {done.stderr.strip()}")
+    found = {}
+    for job_id, state, reason, submit, start, end, nodes, name in _fields(done.stdout):
+        if key := _key(job_id, name):
+            times = _time(submit), _time(start), _time(end)  # of a job that runs, its end is a forecast
+            found[key] = JobView(*key, job_id, state, reason, *times, "", nodes)
+    return found
+
+
+def _sacct(names: str, since_s: float) -> dict[tuple[str, int], JobView] | None:
+    """What the accounting knows; None if it could not be asked, {} where there is none to ask."""
+    since = time.strftime("%Y-%m-%dT%H:%M:%S", time.localtime(max(0.0, since_s - SINCE_SLACK_S)))
+    done = _run(["sacct", "-nP", f"--name={names}", "-S", since, "-o", SACCT_FORMAT])
+    if done.returncode or NO_ACCOUNTING.search(done.stderr):
+        return {} if NO_ACCOUNTING.search(done.stderr) else None
+    return _parse_sacct(done.stdout)
+
+
+def _parse_sacct(text: str) -> dict[tuple[str, int], JobView]:
+    jobs: dict[tuple[str, int], JobView] = {}
+    out_of_memory = set()
+    by_id = {}
+    for job_id, word, exit_code, submit, start, end, nodes, name in _fields(text):
+        state = word.split()[0] if word else ""  # "CANCELLED by 1000"
+        if "." in job_id:
+            if state == "OUT_OF_MEMORY" or exit_code == "0:125":
+                out_of_memory.add(job_id.split(".")[0])
+        elif key := _key(job_id, name):
+            times = _time(submit), _time(start), _time(end)
+            by_id[job_id] = JobView(*key, job_id, state, "", *times, exit_code, nodes)
+    for job_id, job in by_id.items():
+        hidden = job_id in out_of_memory
+        jobs[job.token, job.index] = JobView(**{**vars(job), "step_out_of_memory": True}) if hidden else job
+    return jobs
+
+
+def _fields(text: str) -> Iterator[list[str]]:
+    """The lines of eight fields; a notice of the site's wrapper, or a cluster's headline, is none."""
+    return (fields for line in text.splitlines() if len(fields := line.split("|", 7)) == 8)
+
+
+def _key(job_id: str, name: str) -> tuple[str, int] | None:
+    """(token, index) of one of our array tasks; None for a line about something else, as ``12_[3-9]``."""
+    task = re.fullmatch(r"\d+_(\d+)", job_id)
+    named = re.fullmatch(r"dscampaign-(\w+)", name)
+    return (named[1], int(task[1])) if task and named else None
+
+
+def _time(text: str) -> float | None:
+    return float(text) if text.isdigit() else None
+
+
+def _run(command: list[str]) -> subprocess.CompletedProcess[str]:
+    # the user's own defaults for squeue, such as one partition alone, would hide jobs from us
+    own = {k: v for k, v in os.environ.items() if not k.startswith(("SQUEUE_", "SACCT_"))}
+    env = {**own, "SLURM_TIME_FORMAT": "%s", "LC_ALL": "C"}
+    try:
+        return subprocess.run(command, capture_output=True, text=True, env=env, timeout=COMMAND_TIMEOUT_S, check=False)
+    except FileNotFoundError as exc:
+        hint = "is this a login node of a Slurm cluster? `executor: local` needs none"
+        raise Unreachable(f"{command[0]} is not on PATH", hint) from exc
+    except subprocess.TimeoutExpired as exc:
+        raise Unreachable(f"{command[0]} gave no answer within {COMMAND_TIMEOUT_S:.0f} s") from exc
+
+
+@contextlib.contextmanager
+def _outside_of_a_job() -> Iterator[None]:
+    """Hides the variables of the job that we may run in (a reconciler job): sbatch would take them for options."""
+    hidden = {k: v for k, v in os.environ.items() if k.startswith("SLURM_") and k != "SLURM_CONF"}
+    for name in hidden:
+        del os.environ[name]
+    try:
+        yield
+    finally:
+        os.environ.update(hidden)

@@ -1,0 +1,298 @@
+"""What pydantic cannot see: fields of one run that contradict each other."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from copy import deepcopy
+from dataclasses import replace
+from difflib import get_close_matches
+from typing import Any, Final
+
+from pydantic import BaseModel, ValidationError
+
+from ..jobs.ds_config import KNOWN_KEYS, render
+from . import batching
+from .errors import Finding, Place
+from .spec_model import RunConfig, Spec
+from .spec_slurm import option_problem
+
+_BATCH_TRIPLE: Final = ("train_batch_size", "train_micro_batch_size_per_gpu", "gradient_accumulation_steps")
+_OFFLOADS: Final = {"offload_optimizer": 1, "offload_param": 3}
+_WORLD: Final = (("slurm", "nodes"), ("slurm", "gpus_per_node"), ("slurm", "gres"), ("ranks_per_node",))
+_PRECISIONS: Final = ("bf16", "fp16")
+_REQUIRED: Final = {
+    "model": "name a model, or give your own script as `command`",
+    "dataset": "name the text to train on, or give your own script as `command`",
+    "global_batch": "write how many samples one optimizer step takes over all ranks",
+}
+_MAPPINGS: Final = (("zero_optimization",), ("optimizer",), ("optimizer", "params"), ("bf16",), ("fp16",))
+
+
+def canonical(data: Mapping[str, Any]) -> tuple[dict[str, Any], dict[Place, Place], list[Finding]]:
+    """Moves what both `train` and `deepspeed` can say into `train`: stage, precision and gradient clipping.
+
+    Args:
+        data: Values of one run as given, before defaults are filled in.
+
+    Returns:
+        A changed copy, where each moved value was, and a finding for each value that is given twice and differs.
+    """
+    result: dict[str, Any] = deepcopy(dict(data))
+    deepspeed, train = result.get("deepspeed"), result.setdefault("train", {})
+    if not isinstance(deepspeed, dict) or not isinstance(train, dict):
+        return result, {}, []
+    moved: dict[Place, Place] = {}
+    findings = []
+    for path, field in list(_lifted(deepspeed)):
+        value = _pop_precision(deepspeed) if field == "precision" else _pop(deepspeed, path)
+        place: Place = ("deepspeed", *path)
+        if field not in train:
+            moved["train", field] = place
+        elif train[field] != value:
+            message = f"says {field} {value}, but train.{field} is {train[field]}"
+            findings.append(Finding((place, ("train", field)), message, f"say it once, in train.{field}"))
+        train.setdefault(field, value)
+    return result, moved, findings
+
+
+def check(config: RunConfig, world_size: int) -> list[Finding]:
+    """Everything that is wrong in the configuration of one run.
+
+    Args:
+        config: The configuration, valid field by field.
+        world_size: Ranks.
+    """
+    return [*_train(config), *_batch(config, world_size), *_slurm(config), *_deepspeed(config)]
+
+
+def validation_findings(error: ValidationError, data: Mapping[str, Any]) -> list[Finding]:
+    """What pydantic says, in the words of a spec.
+
+    Args:
+        error: What pydantic says about `data`.
+        data: The content of the spec, or the values of one run.
+    """
+    merged: dict[Place, Finding] = {}
+    for finding in (_finding(detail, data) for detail in error.errors(include_url=False)):
+        place = finding.places[0]
+        # A field that takes text or a mapping has one error for each.
+        alternative = finding.message.removeprefix("expected ")
+        old = merged.get(place)
+        merged[place] = replace(old, message=f"{old.message} or {alternative}") if old else finding
+    return list(merged.values())
+
+
+def _lifted(deepspeed: Mapping[str, Any]) -> Iterator[tuple[tuple[str, ...], str]]:
+    """Values of `deepspeed` that have a field in `train`."""
+    if _section(deepspeed, ("zero_optimization",)).get("stage", "auto") != "auto":
+        yield ("zero_optimization", "stage"), "zero_stage"
+    if deepspeed.get("gradient_clipping", "auto") != "auto":
+        yield ("gradient_clipping",), "grad_clip"
+    enabled = [name for name in _PRECISIONS if _enabled(deepspeed, name) is not None]
+    if len([name for name in enabled if _enabled(deepspeed, name)]) < 2 and enabled:
+        chosen = next((name for name in enabled if _enabled(deepspeed, name)), enabled[0])
+        yield (chosen, "enabled"), "precision"
+
+
+def _enabled(deepspeed: Mapping[str, Any], name: str) -> bool | None:
+    value = _section(deepspeed, (name,)).get("enabled")
+    return value if isinstance(value, bool) else None
+
+
+def _pop_precision(deepspeed: dict[str, Any]) -> str:
+    """Takes both switches out; nothing enabled means fp32."""
+    switched = [name for name in _PRECISIONS if _enabled(deepspeed, name) is not None]
+    enabled = [name for name in switched if _pop(deepspeed, (name, "enabled"))]
+    return enabled[0] if enabled else "fp32"
+
+
+def _pop(deepspeed: dict[str, Any], path: tuple[str, ...]) -> Any:
+    """Takes a value out, and the mapping around it if that is empty then: it would be another way to say nothing."""
+    *outer, last = path
+    section = deepspeed[outer[0]] if outer else deepspeed
+    value = section.pop(last)
+    if outer and not section:
+        del deepspeed[outer[0]]
+    return value
+
+
+def _train(config: RunConfig) -> Iterator[Finding]:
+    train = config.train
+    if config.command is None:
+        for field in _REQUIRED:
+            if getattr(train, field) is None:
+                yield Finding((("train", field), ("train",)), f"{field} is required", _REQUIRED[field])
+        if train.steps is None and train.epochs is None:
+            yield Finding((("train", "steps"), ("train",)), "steps is required", "or epochs")
+    if train.steps is not None and train.epochs is not None:
+        both: tuple[Place, ...] = (("train", "epochs"), ("train", "steps"))
+        yield Finding(both, "epochs is given together with steps", "remove one of them")
+    if train.steps and train.warmup_steps > train.steps:
+        places: tuple[Place, ...] = (("train", "warmup_steps"), ("train", "steps"))
+        yield Finding(places, f"warmup_steps {train.warmup_steps} is more than the {train.steps} steps of the run")
+
+
+def _batch(config: RunConfig, world_size: int) -> Iterator[Finding]:
+    train = config.train
+    if train.global_batch is None:
+        return
+    try:
+        micro_batch = train.micro_batch or batching.default_micro_batch(train.global_batch, world_size)
+        batching.accumulation(train.global_batch, micro_batch, world_size)
+    except ValueError as error:
+        message, _, hint = str(error).partition("; ")
+        places: tuple[Place, ...] = (("train", "micro_batch"), ("train", "global_batch"), *_WORLD)
+        yield Finding(places if message.startswith("micro_batch") else places[1:], message, hint)
+
+
+def _slurm(config: RunConfig) -> Iterator[Finding]:
+    slurm = config.slurm
+    for name, value in (slurm.model_extra or {}).items():
+        if problem := option_problem(name, value):
+            yield Finding((("slurm", name),), *problem, at_key=True)
+    if slurm.signal_delay_s >= slurm.time_min * 60:
+        hint = "leave the run time to train, and to save a checkpoint"
+        message = f"signal_delay_s {slurm.signal_delay_s} is no less than the time limit of {slurm.time_min} minutes"
+        yield Finding((("slurm", "signal_delay_s"), ("slurm", "time")), message, hint)
+    given = slurm.model_fields_set
+    if {"gpus_per_node", "gres"} <= given and slurm.gres is not None:
+        yield Finding((("slurm", "gres"),), "is given together with gpus_per_node", "remove one of them")
+    memory = [name for name in ("mem", "mem_per_cpu", "mem_per_gpu") if name in {*given, *(slurm.model_extra or {})}]
+    if len(memory) > 1:
+        yield Finding((("slurm", memory[1]),), f"is given together with {memory[0]}", "remove one of them")
+
+
+def _deepspeed(config: RunConfig) -> Iterator[Finding]:
+    given = config.deepspeed
+    for key in _BATCH_TRIPLE:
+        if key in given:
+            yield Finding((("deepspeed", key),), "is made from train.global_batch and train.micro_batch", "remove it")
+    yield from _misspelt(given)
+    autos = list(_autos(given, ("deepspeed",)))
+    yield from autos
+    if config.command is None:
+        if "scheduler" in given:
+            yield Finding((("deepspeed", "scheduler"),), "the built-in training has its own", "use train.schedule")
+        if "lr" in _section(given, ("optimizer", "params")):
+            yield Finding((("deepspeed", "optimizer", "params", "lr"),), "is set by the schedule", "use train.lr")
+    if not isinstance(_section(given, ("optimizer",)).get("type", ""), str):
+        yield Finding((("deepspeed", "optimizer", "type"),), "expected text", "such as AdamW")
+        return
+    shapeless = [path for path in _MAPPINGS if not isinstance(_at(given, path), Mapping)]
+    yield from (Finding((("deepspeed", *path),), "expected a mapping") for path in shapeless)
+    if shapeless or autos:
+        return
+    merged = render(config.train.model_dump(), micro_batch=1, accumulation=1, world_size=1, overrides=given)
+    if all(_enabled(merged, name) for name in _PRECISIONS):
+        yield Finding((("deepspeed", "fp16"),), "bf16 and fp16 are both enabled", "use train.precision")
+    yield from _zero(merged["zero_optimization"])
+
+
+def _misspelt(given: Mapping[str, Any]) -> Iterator[Finding]:
+    """Keys that DeepSpeed would ignore. One that is like none of its own may be what a newer version knows."""
+    for key in given:
+        if key not in KNOWN_KEYS and (
+            near := get_close_matches(key.lower().replace("-", "_"), KNOWN_KEYS, 1, cutoff=0.8)
+        ):
+            hint = f'did you mean "{near[0]}"?'
+            yield Finding((("deepspeed", key),), "is no key of DeepSpeed, which would ignore it", hint, at_key=True)
+
+
+def _at(value: Any, path: tuple[str, ...]) -> Any:
+    """What is at a path; an empty mapping where nothing is."""
+    for key in path:
+        value = value.get(key, {}) if isinstance(value, Mapping) else {}
+    return value
+
+
+def _section(value: Any, path: tuple[str, ...]) -> Mapping[str, Any]:
+    """The mapping at a path; an empty one where something else is."""
+    found = _at(value, path)
+    return found if isinstance(found, Mapping) else {}
+
+
+def _zero(zero: Mapping[str, Any]) -> Iterator[Finding]:
+    def at(*path: str) -> Place:
+        return ("deepspeed", "zero_optimization", *path)
+
+    if "aio" in zero:
+        yield Finding((at("aio"),), "does not belong into zero_optimization", "move it to deepspeed.aio", at_key=True)
+    for name, least in _OFFLOADS.items():
+        offload = zero.get(name)
+        if offload is None:
+            continue
+        device = offload.get("device", "none") if isinstance(offload, dict) else None
+        if device not in ("none", "cpu", "nvme"):
+            yield Finding((at(name, "device"),), "expected none, cpu or nvme", "write {device: cpu}")
+        elif device != "none" and zero["stage"] < least:
+            stages = " or ".join(str(stage) for stage in range(least, 4))
+            places: tuple[Place, ...] = (at(name), ("train", "zero_stage"))
+            yield Finding(places, f"{name} does not work with ZeRO stage {zero['stage']}", f"use stage {stages}")
+        if device == "nvme" and not offload.get("nvme_path"):
+            yield Finding((at(name),), "device nvme needs nvme_path", "name a folder on a disk of the node")
+
+
+def _autos(value: Any, place: Place) -> Iterator[Finding]:
+    """`auto` is for the Hugging Face trainer to fill in: DeepSpeed itself fails on it."""
+    if value == "auto":
+        yield Finding((place,), '"auto" is not a value of DeepSpeed', "write the value, or leave it out")
+    elif isinstance(value, dict):
+        for key, item in value.items():
+            yield from _autos(item, (*place, key))
+
+
+def _finding(detail: Mapping[str, Any], data: Mapping[str, Any]) -> Finding:
+    kind, context = detail["type"], detail.get("ctx", {})
+    place: Place = tuple(detail["loc"])
+    if kind == "missing":
+        return Finding((place,), f"{place[-1]} is required")
+    place = _existing(place, data)
+    if kind == "extra_forbidden":
+        near = get_close_matches(str(place[-1]).replace("-", "_"), _fields(place[:-1]), 1)
+        return Finding((place,), "unknown field", f'did you mean "{near[0]}"?' if near else None, at_key=True)
+    if kind == "value_error":
+        return Finding((place,), str(context["error"]), getattr(context["error"], "hint", None))
+    return Finding((place,), _WORDS.get(kind, detail["msg"][:1].lower() + detail["msg"][1:]).format(**context))
+
+
+_WORDS: Final = {
+    "int_type": "expected a whole number",
+    "float_type": "expected a number",
+    "string_type": "expected text",
+    "bool_parsing": "expected true or false",
+    "bool_type": "expected true or false",
+    "dict_type": "expected a mapping of fields",
+    "model_type": "expected a mapping of fields",
+    "tuple_type": "expected a list",
+    "literal_error": "expected {expected}",
+    "greater_than": "expected more than {gt}",
+    "greater_than_equal": "expected at least {ge}",
+    "less_than": "expected less than {lt}",
+    "less_than_equal": "expected at most {le}",
+    "string_pattern_mismatch": "expected letters, digits, . _ - (starting with a letter or digit, at most 64)",
+}
+
+
+def _existing(place: Place, data: Any) -> Place:
+    """The part of pydantic's place that is in the data: it ends in the name of a type where a field takes several."""
+    for length, part in enumerate(place):
+        if not (isinstance(data, Mapping) and part in data) and not (isinstance(data, list) and isinstance(part, int)):
+            return place[:length]
+        data = data[part]  # type: ignore[index]
+    return place
+
+
+def _fields(place: Place) -> list[str]:
+    """Names of the fields of the section at a place."""
+    sections = Spec.model_fields
+    for part in place:
+        field = sections.get(str(part))
+        section = next((t for t in _types(field.annotation) if issubclass(t, BaseModel)), None) if field else None
+        sections = section.model_fields if section else {}
+    return list(sections)
+
+
+def _types(annotation: Any) -> list[type]:
+    """The classes in an annotation such as `DatasetConfig | None`."""
+    parts = [annotation, *getattr(annotation, "__args__", ())]
+    return [part for part in parts if isinstance(part, type)]

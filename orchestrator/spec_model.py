@@ -1,0 +1,252 @@
+"""The fields of a spec. Every field's docstring is its documentation, see docs/spec.md."""
+
+from __future__ import annotations
+
+import re
+import shlex
+from typing import Annotated, Any, Final, Literal
+
+from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, Strict, field_validator
+
+from .spec_slurm import Hint, MemorySize, SlurmConfig, Text, one_line, parse_mem_mb
+
+Real = Annotated[float, Strict(), Field(allow_inf_nan=False)]
+"""A finite number, never text."""
+
+Positive = Annotated[int, Strict(), Field(ge=1)]
+"""A whole number from 1."""
+
+Count = Annotated[int, Strict(), Field(ge=0)]
+"""A whole number from 0."""
+
+Precision = Literal["fp32", "bf16", "fp16"]
+Executor = Literal["slurm", "local"]
+
+DESCRIBES_ONLY: Final = frozenset({"checkpoint_every", "keep_checkpoints", "eval_every", "eval_batches", "log_every"})
+"""Fields of `train` that watch or save a run and do not change what it learns."""
+
+
+class _Section(BaseModel):
+    model_config = ConfigDict(frozen=True, extra="forbid", use_attribute_docstrings=True)
+
+
+class DatasetConfig(_Section):
+    """Text to train on. `dataset: wikitext` is short for `dataset: {path: wikitext}`."""
+
+    path: str
+    """Name on the Hugging Face hub, or a local text, jsonl or parquet file, or a folder of them."""
+    name: str | None = None
+    """Configuration of a hub data set, such as `wikitext-103-raw-v1`."""
+    split: str | None = None
+    """Split to train on. Default: `train`."""
+    text_field: str = "text"
+    """Field that holds the text."""
+    eval_path: str | None = None
+    """Held-out text in a file or folder of its own."""
+    eval_split: str | None = None
+    """Split that is held out."""
+    eval_fraction: Real = Field(default=0.05, ge=0, lt=1)
+    """Part of the end of the text that is held out where neither eval_path nor eval_split is given."""
+
+
+class TrainConfig(_Section):
+    """The experiment. Built-in training takes all fields; with `command` they reach the script by environment."""
+
+    model: str | dict[str, Any] | None = None
+    """Causal language model: a hub name, a folder, or a configuration such as `{model_type: gpt2, n_layer: 2}`."""
+    pretrained: bool = False
+    """Start from the model's published weights instead of random ones."""
+    tokenizer: str | None = None
+    """Hub name or folder of a tokenizer, or `bytes` for one token a byte. Default: the model's own."""
+    dataset: Annotated[
+        DatasetConfig | None, BeforeValidator(lambda value: {"path": value} if isinstance(value, str) else value)
+    ] = None
+    """Text to train on: a hub name or path, or the fields below."""
+    seq_len: Positive = 1024
+    """Tokens of one sample."""
+    global_batch: Positive | None = None
+    """Samples of one optimizer step over all ranks: global_batch = micro_batch x accumulation x ranks."""
+    micro_batch: Positive | None = None
+    """Samples of one forward pass on one rank. Default: the largest divisor of a rank's share that is at most 8.
+    It is made smaller, with more accumulation, when memory runs out."""
+    steps: Positive | None = None
+    """Optimizer steps; either this or epochs."""
+    epochs: Annotated[float, Strict(), Field(gt=0, allow_inf_nan=False)] | None = None
+    """Passes over the text; either this or steps."""
+    precision: Precision = "bf16"
+    """Number format of the training: fp32, bf16 or fp16 (with dynamic loss scaling)."""
+    zero_stage: Annotated[int, Strict(), Field(ge=0, le=3)] = 0
+    """ZeRO stage: 0 keeps everything on every rank; 1 shards optimizer states, 2 also gradients, 3 also parameters."""
+    lr: Real = Field(default=3e-4, gt=0)
+    """Highest learning rate."""
+    schedule: Literal["constant", "linear", "cosine"] = "cosine"
+    """How the learning rate falls after the warm-up."""
+    warmup_steps: Count = 0
+    """Steps over which the learning rate rises from 0."""
+    min_lr_ratio: Real = Field(default=0.1, ge=0, le=1)
+    """The last learning rate as a part of the highest one."""
+    weight_decay: Real = Field(default=0.1, ge=0)
+    """AdamW's weight decay."""
+    beta1: Real = Field(default=0.9, ge=0, lt=1)
+    """AdamW's decay of the gradient's mean."""
+    beta2: Real = Field(default=0.95, ge=0, lt=1)
+    """AdamW's decay of the squared gradient's mean."""
+    eps: Real = Field(default=1e-8, gt=0)
+    """AdamW's epsilon."""
+    grad_clip: Real = Field(default=1.0, ge=0)
+    """Gradients are scaled down to this norm; 0 leaves them as they are."""
+    seed: Count = 42
+    """Seed of the initial weights and of the order of the samples. Repeat number r uses seed + r."""
+    dropout: Real = Field(default=0.0, ge=0, lt=1)
+    """Dropout of the model."""
+    checkpoint_every: Positive | None = None
+    """Steps between checkpoints. Default: none, so an interrupted run starts again from step 0."""
+    keep_checkpoints: Positive = 2
+    """Checkpoints that are kept, newest first."""
+    eval_every: Positive | None = None
+    """Steps between evaluations on held-out text. Default: only at the end."""
+    eval_batches: Positive | None = None
+    """Batches of one evaluation, at most. Default: all held-out text."""
+    activation_checkpointing: bool = False
+    """Compute activations again in the backward pass: less memory, about a third slower."""
+    compile: bool = False
+    """Use torch.compile."""
+    log_every: Positive = 1
+    """Steps between metric lines."""
+
+
+class LocalConfig(_Section):
+    """How runs share this machine when `executor: local`."""
+
+    parallel: Positive = 1
+    """Runs at the same time."""
+    mem_per_process: MemorySize | None = None
+    """Address space that one rank may use, such as `8G`: a run on CPUs that asks for more fails like an
+    out-of-memory on a GPU. It has no effect where ranks use GPUs."""
+    setup: tuple[Text, ...] = ()
+    """Shell lines that run before the training, on this machine."""
+
+    @property
+    def mem_per_process_mb(self) -> int | None:
+        """Address space of one rank in MB; None for no limit."""
+        return None if self.mem_per_process is None else parse_mem_mb(self.mem_per_process)
+
+
+class RetryConfig(_Section):
+    """How often a run is tried again, by what went wrong. A preemption or a time limit counts against nothing."""
+
+    crash: Count = 3
+    """Failures of the training itself, and failures that nothing explains."""
+    infra: Count = 8
+    """Failures of nodes, GPUs, network or storage."""
+    oom: Count = 4
+    """Times that the micro-batch may be made smaller."""
+    host_oom: Count = 2
+    """Times that the node's own memory may be raised."""
+    backoff_s: Count = 30
+    """Seconds before the second try; doubled for every further one."""
+    max_backoff_s: Count = 1800
+    """Seconds before a try, at most."""
+
+
+class RunConfig(_Section):
+    """Everything that one run needs; a spec is this and a matrix."""
+
+    executor: Executor = "slurm"
+    """`slurm`, or `local` for processes on this machine."""
+    slurm: SlurmConfig = SlurmConfig()
+    """What an attempt asks Slurm for."""
+    local: LocalConfig = LocalConfig()
+    """How runs share this machine when `executor: local`."""
+    train: TrainConfig = TrainConfig()
+    """The experiment."""
+    command: tuple[str, ...] | None = None
+    """Your own training script and its arguments instead of the built-in training: `train.py --depth {depth}`, or
+    `-m package.module`. `{name}` stands for a matrix parameter or a field of train; `--local_rank={local_rank}` is
+    for scripts that want the argument which the launcher would add, others read LOCAL_RANK."""
+    python: str | None = None
+    """Python that runs the training, such as `/envs/train/bin/python`. Default: the one that runs this program."""
+    env: dict[str, str] = {}
+    """Environment variables of the training. They are kept in the store: no place for secrets."""
+    ranks_per_node: Positive | None = None
+    """Processes on one node. Default: its GPUs, or 1."""
+    deepspeed: dict[str, Any] = {}
+    """DeepSpeed configuration that is merged over the one that is made from `train`."""
+    retry: RetryConfig = RetryConfig()
+    """How often a run is tried again."""
+
+    @field_validator("command", mode="before")
+    @classmethod
+    def _words(cls, value: Any) -> Any:
+        """A command in one line of text is split as a shell does."""
+        try:
+            words = shlex.split(value) if isinstance(value, str) else value
+        except ValueError as error:
+            raise Hint(f"does not split into words: {error}", "write a list of words") from error
+        if not isinstance(words, list | tuple) or not words:
+            raise Hint("names no script", "write the script and its arguments")
+        if re.fullmatch(r"(.*/)?(python[\d.]*|deepspeed|torchrun)", str(words[0])):
+            raise Hint(f"starts with {words[0]}", "start with the script, which deepspeed launches; see also `python`")
+        return [str(word) for word in words]
+
+    @field_validator("env", mode="before")
+    @classmethod
+    def _env_text(cls, value: Any) -> Any:
+        """Numbers and true/false may stand in `env` without quotes."""
+        if not isinstance(value, dict):
+            return value
+        for name, text in value.items():
+            if not re.fullmatch(r"[A-Za-z_][A-Za-z0-9_]*", str(name)):
+                raise Hint(f"{name!r} is no name of an environment variable", "use letters, digits and underscores")
+            if str(name).startswith("CAMPAIGN_"):
+                raise Hint(f"{name} is set by this program", "choose a name that does not start with CAMPAIGN_")
+            one_line(text)
+        return {name: _env_value(text) for name, text in value.items()}
+
+    @property
+    def nodes(self) -> int:
+        """Nodes of one run."""
+        return 1 if self.executor == "local" else self.slurm.nodes
+
+    def ranks(self, local_gpus: int = 0) -> int:
+        """Processes on one node.
+
+        Args:
+            local_gpus: GPUs of this machine, for `executor: local`.
+        """
+        gpus = local_gpus if self.executor == "local" else self.slurm.gpus
+        return self.ranks_per_node or gpus or 1
+
+    def train_json(self, *, micro_batch: int | None, accumulation: int | None, world_size: int) -> dict[str, Any]:
+        """The content of an attempt's train.json.
+
+        Args:
+            micro_batch: Samples of one forward pass on one rank, as this attempt uses it.
+            accumulation: Passes of one optimizer step.
+            world_size: Ranks.
+        """
+        sizes = {"micro_batch": micro_batch, "accumulation": accumulation, "world_size": world_size}
+        return self.train.model_dump(mode="json") | sizes
+
+
+class Spec(RunConfig):
+    """A campaign: one configuration, and the matrix of what varies."""
+
+    name: Annotated[str, Field(pattern=r"^[A-Za-z0-9][A-Za-z0-9._-]{0,63}$")]
+    """Name of the campaign: letters, digits, `.`, `_` and `-`, at most 64."""
+    dir: str = "./campaign"
+    """Folder that every node sees, for checkpoints, logs and data; relative to where `campaign` runs."""
+    store: str | None = None
+    """Database of runs and metrics, `postgresql://user@host/name` or `sqlite:///path`. Default: a file in `dir`."""
+    matrix: dict[str, Any] = {}
+    """What varies: axes with their values, `include` and `exclude`, see below."""
+    repeats: Positive = 1
+    """Runs of every point of the matrix, each with its own seed."""
+    max_runs: Positive = 1000
+    """A matrix that expands to more runs is refused."""
+
+
+def _env_value(value: Any) -> Any:
+    if isinstance(value, bool):
+        return str(value).lower()
+    return str(value) if isinstance(value, int | float) else value

@@ -1,0 +1,255 @@
+"""The `slurm:` section: Slurm's own names and forms, checked before sbatch sees them."""
+
+from __future__ import annotations
+
+import re
+from difflib import get_close_matches
+from math import ceil
+from typing import Annotated, Any, Final
+
+from pydantic import (
+    AfterValidator,
+    BaseModel,
+    BeforeValidator,
+    ConfigDict,
+    Field,
+    Strict,
+    field_validator,
+    model_validator,
+)
+
+Whole = Annotated[int, Strict()]
+"""A whole number: neither text nor true/false, which pydantic would convert."""
+
+Scalar = str | int | float | bool
+"""What one YAML value without structure can be."""
+
+OWNED_OPTIONS: Final = {
+    "array": "all attempts of one shape are submitted as one array",
+    "batch": "the batch script runs wherever the first task runs",
+    "chdir": "the campaign's folder is `dir`",
+    "clusters": "one campaign talks to one cluster",
+    "comment": "it carries the token that identifies an attempt",
+    "dependency": "a resubmitted attempt would wait for it again; chain with `campaign submit --watch` in a script",
+    "error": "logs go to the attempt's folder",
+    "export": "the environment of an attempt is `env`",
+    "export_file": "the environment of an attempt is `env`",
+    "gid": "jobs run as you",
+    "gpus": "use gpus_per_node, which says how many ranks a node runs",
+    "gpus_per_socket": "use gpus_per_node, which says how many ranks a node runs",
+    "gpus_per_task": "use gpus_per_node, which says how many ranks a node runs",
+    "input": "an attempt reads nothing from standard input",
+    "job_name": "it carries the token that identifies an attempt",
+    "no_requeue": "it is always set: only this program restarts an attempt",
+    "ntasks": "one task a node starts the ranks",
+    "ntasks_per_core": "one task a node starts the ranks",
+    "ntasks_per_gpu": "one task a node starts the ranks",
+    "ntasks_per_node": "one task a node starts the ranks; use ranks_per_node",
+    "ntasks_per_socket": "one task a node starts the ranks",
+    "open_mode": "logs go to the attempt's folder",
+    "output": "logs go to the attempt's folder",
+    "parsable": "sbatch's answer is read by this program",
+    "quiet": "sbatch's answer is read by this program",
+    "requeue": "only this program restarts an attempt, so that none runs twice",
+    "signal": "use signal_delay_s",
+    "test_only": "use `campaign plan`",
+    "uid": "jobs run as you",
+    "verbose": "sbatch's answer is read by this program",
+    "wait": "use `campaign submit --watch`",
+    "wrap": "the attempt's own script is submitted",
+}
+"""Options of sbatch that this program sets itself, and why they cannot be given."""
+
+PASSED_OPTIONS: Final = frozenset(
+    """acctg_freq bb bbf begin cluster_constraint container contiguous core_spec cores_per_socket cpu_freq cpus_per_gpu
+    deadline delay_boot exclusive extra extra_node_info get_user_env gpu_bind gpu_freq gres_flags hint hold
+    kill_on_invalid_dep licenses mail_type mail_user mcs_label mem_bind mem_per_cpu mem_per_gpu mincpus network nice
+    no_kill nodefile oom_kill_step overcommit oversubscribe power prefer priority profile propagate reboot resv_ports
+    segment sockets_per_node spread_job switches thread_spec threads_per_core time_min tmp tres_bind tres_per_task
+    use_min_nodes wait_all_nodes wckey""".split()  # noqa: SIM905
+)
+"""Options of sbatch that are passed through unchanged."""
+
+_TIME_FORMS = (
+    re.compile(r"(?P<minutes>\d+)(:(?P<seconds>\d+))?"),
+    re.compile(r"(?P<hours>\d+):(?P<minutes>\d+):(?P<seconds>\d+)"),
+    re.compile(r"(?P<days>\d+)-(?P<hours>\d+)(:(?P<minutes>\d+)(:(?P<seconds>\d+))?)?"),
+)
+_UNIT_MB = {"K": 1 / 1024, "M": 1.0, "G": 1024.0, "T": 1024.0**2}
+
+
+class Hint(ValueError):
+    """A wrong value, and what to write instead.
+
+    Args:
+        message: What is wrong.
+        hint: What to write instead.
+    """
+
+    def __init__(self, message: str, hint: str) -> None:
+        super().__init__(message)
+        self.hint = hint
+
+
+def parse_time_min(text: str) -> int:
+    """Minutes of a Slurm time: `30`, `30:00`, `4:00:00`, `2-12`, `2-12:30` or `2-12:30:00`, rounded up.
+
+    Raises:
+        Hint: It is none of these forms, or zero.
+    """
+    match = next((found for form in _TIME_FORMS if (found := form.fullmatch(text))), None)
+    parts = {unit: int(value or 0) for unit, value in match.groupdict().items()} if match else {}
+    minutes = parts.get("days", 0) * 1440 + parts.get("hours", 0) * 60 + parts.get("minutes", 0)
+    total = minutes + ceil(parts.get("seconds", 0) / 60)
+    if not total:
+        raise Hint(f"{text!r} is not a time limit", 'use minutes ("90"), "4:00:00" or days-hours ("2-12")')
+    return total
+
+
+def parse_mem_mb(text: str) -> int:
+    """Megabytes of a Slurm memory size: `64G`, `512M`, or a number of megabytes, rounded up.
+
+    Raises:
+        Hint: It is no memory size.
+    """
+    match = re.fullmatch(r"(\d+)([KMGT])?B?", text, re.IGNORECASE)
+    if not match:
+        raise Hint(f"{text!r} is not a memory size", "use a number with a unit, such as 64G or 512M")
+    return ceil(int(match[1]) * _UNIT_MB[(match[2] or "M").upper()])
+
+
+def one_line(value: Any) -> Any:
+    """Lets a value through that cannot end a line of a job script.
+
+    Raises:
+        Hint: The text holds a control character.
+    """
+    if isinstance(value, str) and any(ord(char) < 32 or ord(char) == 127 for char in value):
+        raise Hint("holds a line break or another control character", "write it on one line")
+    return value
+
+
+def _as_text(value: Any) -> Any:
+    """Numbers that stand where Slurm takes text, such as an account 1234 or a time of 90 minutes."""
+    return str(value) if isinstance(value, int) and not isinstance(value, bool) else value
+
+
+def _checked_time(text: str) -> str:
+    parse_time_min(text)
+    return text
+
+
+def _checked_mem(text: str) -> str:
+    parse_mem_mb(text)
+    return text
+
+
+Text = Annotated[str, BeforeValidator(_as_text), AfterValidator(one_line)]
+"""One line of text; a bare number counts as text."""
+
+MemorySize = Annotated[Text, AfterValidator(_checked_mem)]
+"""A Slurm memory size such as `64G`."""
+
+SlurmTime = Annotated[Text, AfterValidator(_checked_time)]
+"""A Slurm time such as `90`, `4:00:00` or `2-12`."""
+
+
+class SlurmConfig(BaseModel):
+    """What an attempt asks Slurm for. Any other long option of sbatch can be given too and is passed through."""
+
+    model_config = ConfigDict(frozen=True, extra="allow", use_attribute_docstrings=True)
+
+    partition: Text | None = None
+    """Partition, or several separated by commas. Default: the cluster's."""
+    account: Text | None = None
+    """Account that is charged."""
+    qos: Text | None = None
+    """Quality of service."""
+    nodes: Whole = Field(default=1, ge=1)
+    """Nodes of one run."""
+    gpus_per_node: Text = "8"
+    """GPUs of one node: a number, or Slurm's `type:number` such as `h100:8`; `0` for a run on CPUs."""
+    gres: Text | None = None
+    """Generic resources, where a cluster wants its GPUs asked for this way (`gpu:h100:8`); replaces gpus_per_node."""
+    time: SlurmTime = "1:00:00"
+    """Time limit of one attempt: minutes, `4:00:00`, or days-hours such as `2-12`. A run that needs longer resumes."""
+    mem: MemorySize | None = None
+    """Memory of one node, such as `512G`; `0` means all of it."""
+    cpus_per_task: Whole | None = Field(default=None, ge=1)
+    """CPU cores of one node: one task a node starts all its ranks."""
+    constraint: Text | None = None
+    """Node features, such as `nvlink&ib`."""
+    exclude: Text | None = None
+    """Nodes to stay off."""
+    nodelist: Text | None = None
+    """Nodes to run on."""
+    reservation: Text | None = None
+    """Reservation to run in."""
+    array_parallelism: Whole = Field(default=64, ge=1)
+    """Attempts of one job array that run at the same time, at most."""
+    setup: tuple[Text, ...] = ()
+    """Shell lines that run before the training, such as `module load cuda`: in the batch script, so once, on the first
+    node; what they export reaches the processes on all nodes."""
+    signal_delay_s: Whole = Field(default=120, ge=1)
+    """Seconds before the time limit at which a run is told to save a checkpoint and end."""
+
+    @model_validator(mode="before")
+    @classmethod
+    def _underscores(cls, data: Any) -> Any:
+        """The spelling of the command line, `cpus-per-task`, is as good as `cpus_per_task`."""
+        return {str(key).replace("-", "_"): value for key, value in data.items()} if isinstance(data, dict) else data
+
+    @field_validator("gpus_per_node")
+    @classmethod
+    def _gpu_count(cls, value: str) -> str:
+        if not re.fullmatch(r"([A-Za-z][\w.-]*:)?\d+", value):
+            raise Hint(f"{value!r} is not a number of GPUs", "use a number, or type:number such as h100:8")
+        return value
+
+    @property
+    def gpus(self) -> int:
+        """GPUs of one node, from `gres` or else from `gpus_per_node`."""
+        if self.gres is None:
+            return int(self.gpus_per_node.rpartition(":")[2])
+        asked = re.findall(r"(?:^|,)(?:gres/)?gpu(?::[A-Za-z][^:,()]*)?(?:[:=](\d+))?(?=[,(]|$)", self.gres)
+        return sum(int(count or 1) for count in asked)
+
+    @property
+    def time_min(self) -> int:
+        """Time limit in minutes, rounded up."""
+        return parse_time_min(self.time)
+
+    @property
+    def mem_mb(self) -> int | None:
+        """Memory of one node in MB; None where the cluster decides, 0 for the whole node."""
+        return None if self.mem is None else parse_mem_mb(self.mem)
+
+    @property
+    def passed_options(self) -> dict[str, Scalar]:
+        """Options of sbatch without a field of their own, by their names with underscores; a false one is left out."""
+        return {name: value for name, value in (self.model_extra or {}).items() if value is not False}
+
+
+def option_problem(name: str, value: Any) -> tuple[str, str | None] | None:
+    """What is wrong with an option of sbatch that has no field of its own, and a hint.
+
+    Args:
+        name: The option's name, with dashes or underscores.
+        value: Its value in the spec.
+
+    Returns:
+        None where nothing is wrong.
+    """
+    name = name.replace("-", "_")
+    if name in OWNED_OPTIONS:
+        return "is set by this program", OWNED_OPTIONS[name]
+    if name not in PASSED_OPTIONS:
+        near = get_close_matches(name, [*SlurmConfig.model_fields, *PASSED_OPTIONS], 1)
+        return "unknown field", f'did you mean "{near[0]}"?' if near else "it is no long option of sbatch"
+    if not isinstance(value, Scalar):
+        return "expected one value", None
+    try:
+        one_line(value)
+    except Hint as error:
+        return str(error), error.hint
+    return None

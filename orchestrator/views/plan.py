@@ -1,0 +1,108 @@
+"""The plan: one row a run with its batch arithmetic, then one line that sums it up."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping
+from typing import Any, Final
+
+from ...jobs import ds_config
+from ..expand import Run
+from ..plan import Plan, PlannedRun, Sign
+from ..status import SCHEMA_VERSION
+from .text import Cell, Page, Style, clean, count, table
+
+_STYLES: Final = {Sign.CREATE: Style.GREEN, Sign.RESUBMIT: Style.YELLOW, Sign.KEEP: Style.DIM, Sign.CANCEL: Style.RED}
+_LEGEND: Final = "+ create  ~ resubmit  = keep  - cancel"
+_HEADER: Final = ("", "run", "batch", "machine", "time", "steps", "")
+
+
+def plan_page(plan: Plan, page: Page) -> str:
+    """The plan with its summary."""
+    lines = [page.paint(_LEGEND, Style.DIM), ""]
+    lines += table(page, _HEADER, (_row(item) for item in plan.runs), "-----r-")
+    return "\n".join([*lines, "", summary(plan, page)])
+
+
+def summary(plan: Plan, page: Page) -> str:
+    """`Plan: 24 to submit, 3 kept, 0 to cancel · 6 sbatch arrays · up to 1,536 GPU-hours`."""
+    start = plan.count(Sign.CREATE, Sign.RESUBMIT)
+    parts = [f"{start:,} to submit, {plan.count(Sign.KEEP):,} kept, {plan.count(Sign.CANCEL):,} to cancel"]
+    if plan.executor == "local":
+        most = max((run.config.local.parallel for run in plan.starting), default=1)
+        parts += [f"on this machine, {most} at a time"] if start else []
+    elif start:
+        parts += [count(plan.arrays, "sbatch array"), f"up to {plan.gpu_hours or 0:,.0f} GPU-hours"]
+    return f"{page.paint('Plan:', Style.BOLD)} {' · '.join(parts)}"
+
+
+def plan_document(plan: Plan) -> dict[str, Any]:
+    """The plan as one document for `--json`."""
+    return {
+        "schema_version": SCHEMA_VERSION,
+        "campaign": plan.campaign,
+        "executor": plan.executor,
+        "to_submit": plan.count(Sign.CREATE, Sign.RESUBMIT),
+        "kept": plan.count(Sign.KEEP),
+        "to_cancel": plan.count(Sign.CANCEL),
+        "arrays": plan.arrays,
+        "gpu_hours": plan.gpu_hours,
+        "runs": [_document(item) for item in plan.runs],
+    }
+
+
+def ds_config_of(item: PlannedRun) -> dict[str, Any]:
+    """The DeepSpeed configuration that the planned attempt would get."""
+    assert item.run is not None
+    run, sizes = item.run, {"micro_batch": item.micro_batch, "accumulation": item.accumulation}
+    train = run.config.train_json(**sizes, world_size=run.world_size)
+    return ds_config.render(train, **sizes, world_size=run.world_size, overrides=run.config.deepspeed)
+
+
+def config_page(item: PlannedRun, page: Page) -> str:
+    """One run with its DeepSpeed configuration."""
+    config = json.dumps(ds_config_of(item), indent=2)
+    return f"{page.paint(item.name, Style.BOLD)} · ds_config.json\n{config}"
+
+
+def _row(item: PlannedRun) -> list[Cell | str]:
+    sign = Cell(item.sign, _STYLES[item.sign])
+    why = Cell(clean(item.why), Style.DIM)
+    if item.run is None:
+        return [sign, item.name, "", "", "", "", why]
+    run = item.run
+    steps = f"{run.target_step:,}" if run.target_step else ""
+    limit = run.config.slurm.time if run.config.executor == "slurm" else ""
+    return [sign, item.name, _batch(item), _machine(run), limit, steps, why]
+
+
+def _batch(item: PlannedRun) -> str:
+    """`64 = 8 × 2 × 4 ranks`: global batch, micro-batch, accumulation, ranks."""
+    run = item.run
+    if run is None or run.global_batch is None:
+        return ""
+    return f"{run.global_batch} = {item.micro_batch} × {item.accumulation} × {count(run.world_size, 'rank')}"
+
+
+def _machine(run: Run) -> str:
+    gpus = run.config.slurm.gpus if run.config.executor == "slurm" else 0
+    what = count(gpus, "GPU") if gpus else count(run.ranks_per_node, "rank")
+    return f"{count(run.nodes, 'node')} × {what}"
+
+
+def _document(item: PlannedRun) -> Mapping[str, Any]:
+    document: dict[str, Any] = {"name": item.name, "action": item.sign.name.lower(), "reason": item.why}
+    if (run := item.run) is None:
+        return document
+    return document | {
+        "params": run.params,
+        "config_hash": run.config_hash,
+        "target_step": run.target_step,
+        "nodes": run.nodes,
+        "ranks_per_node": run.ranks_per_node,
+        "world_size": run.world_size,
+        "global_batch": run.global_batch,
+        "micro_batch": item.micro_batch,
+        "accumulation": item.accumulation,
+        "ds_config": ds_config_of(item),
+    }

@@ -1,0 +1,196 @@
+"""What a pass of the reconciler sees, and what it may do. Values only."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from ..db.records import TERMINAL_ATTEMPT, AttemptRow, AttemptState, CampaignRow, RunRow, RunState
+from ..jobs.evidence import LogLine, NodeOutcome
+from ..jobs.node import Start
+from .executor import JobView
+from .failures import Ended, Verdict
+from .spec_model import RetryConfig
+
+
+@dataclass(frozen=True)
+class AttemptView:
+    """An attempt as the store, its folder and the executor show it.
+
+    Attributes:
+        job: the executor's view; None where it showed nothing.
+        claimed: whether a job has begun to run it.
+        heartbeat_s: newest sign of life of its agents, looked for only where the executor showed nothing.
+        lines: the end of the agents' own log, read only where no agent left an outcome.
+    """
+
+    row: AttemptRow
+    job: JobView | None = None
+    start: Start | None = None
+    outcomes: tuple[NodeOutcome, ...] = ()
+    claimed: bool = False
+    lines: tuple[LogLine, ...] = ()
+    heartbeat_s: float | None = None
+
+    @property
+    def start_step(self) -> int | None:
+        """The step it began from, where its agents or its metrics have said so."""
+        known = self.start.start_step if self.start else None
+        return self.row.start_step if known is None else known
+
+    @property
+    def active(self) -> bool:
+        """Whether the store still takes it for one that may run."""
+        return self.row.state not in TERMINAL_ATTEMPT
+
+    @property
+    def complete(self) -> bool:
+        """Whether every node has written down how it ended."""
+        return len(self.outcomes) >= self.row.nodes
+
+
+@dataclass(frozen=True)
+class RunView:
+    """A run with its attempts, oldest first, and what it could resume from.
+
+    Attributes:
+        mem_mb: memory that the spec asks of a node, None or 0 where it names no size.
+        checkpoint_step: step of the newest complete checkpoint of this configuration, 0 for none.
+        steps_decide: whether exit 0 before the target step is not success.
+        on_cpu: whether the ranks' device memory is the host's.
+        global_batch, micro_batch: as the spec asks; None for a script that manages its own batches.
+    """
+
+    run: RunRow
+    attempts: tuple[AttemptView, ...]
+    retry: RetryConfig
+    world_size: int
+    global_batch: int | None
+    micro_batch: int | None
+    steps_decide: bool
+    on_cpu: bool
+    checkpoint_every: int | None
+    mem_mb: int | None
+    checkpoint_step: int = 0
+
+    @property
+    def latest(self) -> AttemptView | None:
+        """The newest attempt."""
+        return self.attempts[-1] if self.attempts else None
+
+    def ended(self, attempt: AttemptView) -> Ended:
+        """What is known of an attempt that has ended."""
+        return Ended(
+            job=attempt.job,
+            outcomes=attempt.outcomes,
+            nodes=attempt.row.nodes,
+            target_step=self.run.target_step or next((o.target_step for o in attempt.outcomes if o.target_step), None),
+            steps_decide=self.steps_decide,
+            on_cpu=self.on_cpu,
+            agent_lines=attempt.lines,
+            known_start_step=attempt.start_step,
+            known_last_step=attempt.row.last_step,
+        )
+
+
+@dataclass(frozen=True)
+class Snapshot:
+    """The observed world at one moment.
+
+    Attributes:
+        now_s: the store's clock.
+        looked: whether the executor answered; if not, nothing may be concluded from its silence.
+        complete: whether an absent job was looked for everywhere.
+        capacity: attempts that may be active at once; None for no limit of ours.
+        intent_grace_s, lost_grace_s, settle_grace_s: the executor's delays, see there.
+    """
+
+    now_s: float
+    campaign: CampaignRow
+    runs: tuple[RunView, ...]
+    looked: bool
+    complete: bool
+    capacity: int | None
+    intent_grace_s: float
+    lost_grace_s: float
+    settle_grace_s: float
+
+    def wants(self, view: RunView) -> bool:
+        """Whether the run is still desired."""
+        return view.run.desired == "run" and self.campaign.desired != "cancelled"
+
+
+@dataclass(frozen=True)
+class Adopt:
+    """Records the job that a submission without an answer has led to."""
+
+    attempt: AttemptRow
+    job_id: str
+    submit_time_s: float | None
+
+
+@dataclass(frozen=True)
+class MarkAttempt:
+    """Records what an active attempt is doing now."""
+
+    attempt: AttemptRow
+    state: AttemptState
+    started_s: float | None = None
+    start_step: int | None = None
+
+
+@dataclass(frozen=True)
+class Finish:
+    """Records how an attempt ended.
+
+    Attributes:
+        seen_s: when this was seen, by the store's clock: what waits for a while afterwards counts from there.
+    """
+
+    attempt: AttemptRow
+    state: AttemptState
+    verdict: Verdict
+    ended: Ended
+    seen_s: float
+
+
+@dataclass(frozen=True)
+class Revoke:
+    """Takes the claim of an attempt that never showed up, so that no late job can run it."""
+
+    attempt: AttemptRow
+
+
+@dataclass(frozen=True)
+class SetRun:
+    """Records where a run stands, and why."""
+
+    run: RunRow
+    state: RunState
+    reason: str
+    not_before_s: float | None = None
+
+
+@dataclass(frozen=True)
+class Submit:
+    """Starts the next attempt of a run.
+
+    Attributes:
+        mem_scale: factor on the memory of a node that the spec asks for.
+    """
+
+    run: RunRow
+    generation: int
+    micro_batch: int | None
+    why: str
+    mem_scale: float = 1.0
+
+
+@dataclass(frozen=True)
+class CancelJob:
+    """Asks the executor to end an attempt's job."""
+
+    attempt: AttemptRow
+    job_id: str
+
+
+Action = Adopt | MarkAttempt | Finish | Revoke | SetRun | Submit | CancelJob

@@ -1,0 +1,1 @@
+"""Campaign specs to start from."""
