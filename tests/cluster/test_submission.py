@@ -1,0 +1,151 @@
+"""A submitter that dies at the worst moment, and answers that never come: nothing is lost and nothing runs twice."""
+
+from __future__ import annotations
+
+import os
+import shutil
+import signal
+import subprocess
+import sys
+import textwrap
+from pathlib import Path
+
+import pytest
+
+from dscampaign.db.records import AttemptRow, AttemptState, CampaignRow, RunState
+from dscampaign.db.store import Store
+from dscampaign.orchestrator.reconcile import Reconciler
+
+from ..campaigns import observe, open_store, run_to_end, submit
+from ..daemon import wait_until
+from .slurm_cluster import SlurmCluster
+
+pytestmark = pytest.mark.training
+
+SLOW = Path(__file__).parent / "scripts" / "slow.py"
+
+
+def write_spec(folder: Path, *, steps: int = 3, step_s: float = 0.1, runs: int = 2, slurm: str = "") -> Path:
+    """A campaign of a script that needs no GPU and learns nothing."""
+    spec = folder / "spec.yaml"
+    spec.write_text(
+        textwrap.dedent(f"""\
+        name: submission
+        ranks_per_node: 1
+        slurm: {{partition: h100, gpus_per_node: 0, time: 5, mem: 2G{slurm}}}
+        retry: {{backoff_s: 0}}
+        command: ["{SLOW}", "{steps}", "{step_s}", "1"]
+        train: {{steps: {steps}}}
+        matrix:
+          env.DEPTH: {list(range(runs))}
+        """)
+    )
+    return spec
+
+
+def wrap_sbatch(folder: Path, body: str) -> dict[str, str]:
+    """An environment whose sbatch is the real one with something around it."""
+    real = shutil.which("sbatch")
+    wrapper = folder / "bin" / "sbatch"
+    wrapper.parent.mkdir()
+    wrapper.write_text(f"#!/bin/bash\nREAL={real}\n{body}\n")
+    wrapper.chmod(0o755)
+    return {**os.environ, "PATH": f"{wrapper.parent}:{os.environ['PATH']}"}
+
+
+def submit_in_a_process(spec: Path, folder: Path, env: dict[str, str]) -> subprocess.CompletedProcess[str]:
+    """`campaign submit`, as a user types it."""
+    command = [sys.executable, "-m", "dscampaign.orchestrator.cli", "submit", str(spec), "--dir", str(folder), "--yes"]
+    return subprocess.run(command, capture_output=True, text=True, env=env, timeout=120, check=False)
+
+
+def test_a_submitter_killed_before_it_knew_the_job_id_is_not_repeated(slurm: SlurmCluster, tmp_path: Path) -> None:
+    spec = write_spec(tmp_path)
+    env = wrap_sbatch(tmp_path, '"$REAL" "$@" >/dev/null; kill -9 $PPID')
+    killed = submit_in_a_process(spec, tmp_path, env)
+    assert killed.returncode == -signal.SIGKILL
+    store = Store.open(f"sqlite:///{tmp_path}/campaign.db")
+    campaign = submit(spec, tmp_path, store)
+    before = observe(store, campaign)
+    assert {a.state for rows in before.attempts.values() for a in rows} == {AttemptState.INTENT}
+    expire_lease(store)
+
+    done = run_to_end(store, campaign, timeout_s=150)
+
+    assert set(done.states().values()) == {RunState.COMPLETED}
+    assert all(len(rows) == 1 for rows in done.attempts.values())
+    assert len([e for e in done.events() if e.kind == "adopted"]) == 2
+    assert jobs_of(slurm, done.attempts) == 2
+
+
+def test_an_answer_that_never_came_is_looked_for_not_repeated(slurm: SlurmCluster, tmp_path: Path) -> None:
+    spec = write_spec(tmp_path, runs=1)
+    lost = "sbatch: error: Batch job submission failed: Socket timed out on send/recv operation"
+    env = wrap_sbatch(tmp_path, f'"$REAL" "$@" >/dev/null; echo "{lost}" >&2; exit 1')
+    assert submit_in_a_process(spec, tmp_path, env).returncode == 3
+    store = Store.open(f"sqlite:///{tmp_path}/campaign.db")
+    done = run_to_end(store, submit(spec, tmp_path, store), timeout_s=150)
+    assert set(done.states().values()) == {RunState.COMPLETED}
+    assert jobs_of(slurm, done.attempts) == 1
+
+
+def test_a_submission_that_led_to_nothing_is_revoked_and_tried_again(
+    slurm: SlurmCluster, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    spec = write_spec(tmp_path, runs=1)
+    env = wrap_sbatch(tmp_path, 'echo "sbatch: error: something nobody has seen before" >&2; exit 1')
+    assert submit_in_a_process(spec, tmp_path, env).returncode == 3
+    store = Store.open(f"sqlite:///{tmp_path}/campaign.db")
+    campaign = submit(spec, tmp_path, store)
+    monkeypatch.setattr("dscampaign.orchestrator.slurm.SlurmExecutor.intent_grace_s", 0.0)
+    done = run_to_end(store, campaign, timeout_s=150)
+    assert set(done.states().values()) == {RunState.COMPLETED}
+    assert [a.failure_class for a in done.attempts["DEPTH-0"]] == ["lost", "completed"]
+
+
+def test_what_sbatch_will_never_take_fails_at_once_with_its_words(slurm: SlurmCluster, tmp_path: Path) -> None:
+    spec = write_spec(tmp_path, runs=1, slurm=", account: nobody, constraint: no-such-feature")
+    store = open_store(f"sqlite:///{tmp_path}/campaign.db")
+    done = run_to_end(store, submit(spec, tmp_path, store), timeout_s=30)
+    [run] = done.runs.values()
+    assert run.state is RunState.FAILED
+    assert "nvalid feature" in run.reason
+    assert len(done.attempts[run.name]) == 1
+
+
+def test_a_controller_that_does_not_answer_changes_nothing(slurm: SlurmCluster, tmp_path: Path) -> None:
+    spec = write_spec(tmp_path, steps=20, step_s=0.5, runs=1)
+    store = open_store(f"sqlite:///{tmp_path}/campaign.db")
+    campaign = submit(spec, tmp_path, store)
+    reconciler = Reconciler(store, campaign)
+    # a controller that is paused while a job starts makes Slurm wait two minutes before it tries again
+    wait_until(lambda: bool(reconciler.run_pass()) and running(store, campaign), what="the job")
+    before = observe(store, campaign)
+    slurm.pause("slurmctld")
+    blind = reconciler.run_pass()
+    slurm.resume("slurmctld")
+    assert blind.troubles
+    assert not blind.actions
+    assert observe(store, campaign).attempts == before.attempts
+    reconciler.close()
+    done = run_to_end(store, campaign, timeout_s=120)
+    assert set(done.states().values()) == {RunState.COMPLETED}
+
+
+def running(store: Store, campaign: CampaignRow) -> bool:
+    """Whether all runs are under way."""
+    return set(observe(store, campaign).states().values()) == {RunState.RUNNING}
+
+
+def expire_lease(store: Store) -> None:
+    """As if the dead holder's two minutes were over."""
+    from dscampaign.db.schema import lease
+
+    with store.write() as conn:
+        conn.execute(lease.update().values(expires_s=0.0))
+
+
+def jobs_of(slurm: SlurmCluster, attempts: dict[str, list[AttemptRow]]) -> int:
+    """How many jobs Slurm has ever seen of these attempts."""
+    names = ",".join(sorted({f"dscampaign-{a.token}" for rows in attempts.values() for a in rows}))
+    return len(slurm.run("sacct", "-X", "-n", "-P", f"--name={names}", "--format=JobID").splitlines())

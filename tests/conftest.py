@@ -1,0 +1,63 @@
+"""Fixtures of all tests, and the one way to leave tests out: by name, and said aloud."""
+
+import signal
+from collections.abc import Iterator
+
+import pytest
+from hypothesis import HealthCheck, settings
+
+from .postgres import PostgresServer
+
+GROUPS = ("cluster", "postgres", "training")
+_GROUP_OF_FIXTURE = {"slurm": "cluster", "own_slurm": "cluster", "postgres": "postgres"}
+
+
+# How long a property takes to be tried depends on what else the machine does: no reason to fail.
+settings.register_profile("any-machine", deadline=None, suppress_health_check=[HealthCheck.too_slow])
+settings.load_profile("any-machine")
+
+
+def pytest_configure() -> None:
+    """A shell starts what it puts into the background deaf to Ctrl-C, and some tests send one."""
+    signal.signal(signal.SIGINT, signal.default_int_handler)
+
+
+def pytest_addoption(parser: pytest.Parser) -> None:
+    """Adds --without, the only switch that leaves tests out."""
+    parser.addoption(
+        "--without",
+        action="append",
+        default=[],
+        choices=GROUPS,
+        help="leave out the tests that need this; otherwise what is missing makes them fail, never skip",
+    )
+
+
+def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
+    """Marks each test by what it asks for, then deselects the groups that were named."""
+    for item in items:
+        for fixture, group in _GROUP_OF_FIXTURE.items():
+            if fixture in getattr(item, "fixturenames", ()):
+                item.add_marker(group)
+    without = set(config.getoption("--without"))
+    left_out = [item for item in items if any(item.get_closest_marker(group) for group in without)]
+    if left_out:
+        items[:] = [item for item in items if item not in set(left_out)]
+        config.hook.pytest_deselected(items=left_out)
+
+
+def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter, config: pytest.Config) -> None:
+    """Says at the end which groups were left out, so that a green run cannot hide it."""
+    if without := config.getoption("--without"):
+        terminalreporter.write_line(f"LEFT OUT by --without: {', '.join(sorted(without))}", yellow=True)
+
+
+@pytest.fixture(scope="session")
+def postgres() -> Iterator[PostgresServer]:
+    """A running PostgreSQL server; ask it for `new_database()`."""
+    server = PostgresServer()
+    try:
+        server.up()
+        yield server
+    finally:
+        server.down()

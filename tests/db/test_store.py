@@ -1,0 +1,194 @@
+"""Opening a store, its transactions, and what its errors say."""
+
+import os
+import sqlite3
+import subprocess
+import sys
+import time
+from concurrent.futures import ThreadPoolExecutor
+from importlib.resources import files
+from pathlib import Path
+
+import pytest
+from sqlalchemy import Connection
+
+from dscampaign.db import queries
+from dscampaign.db.engine import on_local_disk, parse_url, without_password
+from dscampaign.db.errors import StoreBusy, StoreError, StoreMissing, StoreUnreachable
+from dscampaign.db.ingest import ingest
+from dscampaign.db.records import RunState
+from dscampaign.db.store import Store
+from dscampaign.db.upgrade import upgrade
+from dscampaign.db.writer_lock import writer_lock
+
+from ..postgres import PostgresServer
+from .worlds import World, make_world, new_campaign
+
+
+def test_a_new_file_is_the_owners_alone(tmp_path: Path) -> None:
+    store = Store.open(f"sqlite:///{tmp_path}/deep/campaign.db", create=True)
+    with store.write() as conn:
+        new_campaign(conn)
+    files = list((tmp_path / "deep").iterdir())
+    assert len(files) >= 2
+    assert {path.stat().st_mode & 0o777 for path in files} == {0o600}
+
+
+def test_creating_is_done_once(tmp_path: Path) -> None:
+    url = f"sqlite:///{tmp_path}/campaign.db"
+    with ThreadPoolExecutor(4) as pool:
+        stores = list(pool.map(lambda _: Store.open(url, create=True), range(4)))
+    with stores[0].write() as conn:
+        new_campaign(conn)
+    with Store.open(url, create=True).read() as conn:
+        assert len(queries.list_campaigns(conn)) == 1
+
+
+def test_a_missing_file_is_not_made_unasked(tmp_path: Path) -> None:
+    with pytest.raises(StoreMissing, match=r"campaign\.db"):
+        Store.open(f"sqlite:///{tmp_path}/campaign.db")
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_a_file_that_is_no_database_is_said_so(tmp_path: Path) -> None:
+    (tmp_path / "campaign.db").write_text("hello " * 1000)
+    with pytest.raises(StoreError, match="not a database"):
+        Store.open(f"sqlite:///{tmp_path}/campaign.db", create=True)
+
+
+@pytest.mark.parametrize("url", ["mysql://h/d", "sqlite://", "sqlite:///:memory:", "nonsense", "postgresql://h:port/d"])
+def test_a_wrong_address_is_said_so(url: str) -> None:
+    with pytest.raises(StoreError):
+        Store.open(url)
+
+
+def test_the_password_stays_out_of_sight() -> None:
+    url = parse_url("postgresql://me:secret@127.0.0.1:1/db?password=secret&sslmode=disable")
+    assert without_password(url) == "postgresql+psycopg://me@127.0.0.1:1/db?sslmode=disable"
+    with pytest.raises(StoreUnreachable) as caught:
+        Store.open("postgresql://me:secret@127.0.0.1:1/db")
+    assert "secret" not in f"{caught.value} {caught.value.hint} {caught.value.__cause__}"
+    assert caught.value.retryable
+
+
+def test_a_transaction_that_raises_leaves_nothing(store: Store) -> None:
+    with pytest.raises(KeyError), store.write() as conn:
+        raise KeyError(new_campaign(conn))
+    with store.read() as conn:
+        assert queries.list_campaigns(conn) == []
+
+
+def test_a_reader_sees_one_moment(store: Store) -> None:
+    with store.read() as reader:
+        assert queries.list_campaigns(reader) == []
+        with store.write() as writer:
+            new_campaign(writer)
+        assert queries.list_campaigns(reader) == []
+
+
+def test_a_reader_cannot_write_to_postgres(postgres: PostgresServer, tmp_path: Path) -> None:
+    store = Store.open(postgres.new_database(), check_schema=False)
+    with pytest.raises(StoreError, match="read-only"), store.read() as conn:
+        conn.exec_driver_sql("CREATE TABLE t (x int)")
+
+
+def test_writers_wait_in_line(world: World) -> None:
+    """Each reads, then writes what follows from it: with a deferred BEGIN most of these would fail."""
+
+    def count_up(_: int) -> None:
+        store = Store.open(world.store._engine.url.render_as_string(hide_password=False))
+        for _step in range(25):
+            with store.write() as conn:
+                assert queries.update_attempt(conn, 1, gpu_seconds=_lock_and_read(store, conn) + 1)
+        store.close()
+
+    with ThreadPoolExecutor(4) as pool:
+        list(pool.map(count_up, range(4)))
+    with world.store.read() as conn:
+        assert queries.attempts(conn, 1)[0].gpu_seconds == 100
+
+
+def _lock_and_read(store: Store, conn: Connection) -> float:
+    lock = "" if store.is_sqlite else " FOR UPDATE"
+    return float(conn.exec_driver_sql(f"SELECT gpu_seconds FROM attempt WHERE id = 1{lock}").scalar_one())
+
+
+def test_a_lock_held_too_long_is_busy(tmp_path: Path) -> None:
+    with (
+        writer_lock(tmp_path / "lock", 0),
+        pytest.raises(StoreBusy, match="lock"),
+        writer_lock(tmp_path / "lock", 0),
+    ):
+        pass
+    with writer_lock(tmp_path / "lock", 0):
+        pass
+
+
+@pytest.mark.postgres
+def test_a_postgres_that_went_away_comes_back(crashing_postgres: PostgresServer) -> None:
+    store = Store.open(crashing_postgres.new_database(), check_schema=False)
+    crashing_postgres.stop("immediate")
+    with pytest.raises(StoreUnreachable, match="refused"), store.read() as conn:
+        store.now(conn)
+    crashing_postgres.start()
+    with store.read() as conn:
+        assert abs(store.now(conn) - time.time()) < 60
+
+
+def test_a_connection_that_breaks_in_mid_transaction_is_unreachable(postgres: PostgresServer) -> None:
+    store = Store.open(postgres.new_database(), check_schema=False)
+    with pytest.raises(StoreUnreachable):
+        _die_in_transaction(store)
+    with store.read() as conn:
+        store.now(conn)
+
+
+def _die_in_transaction(store: Store) -> None:
+    with store.write() as conn:
+        conn.exec_driver_sql("SELECT pg_terminate_backend(pg_backend_pid())")
+
+
+def test_the_log_is_written_ahead_only_on_a_local_disk(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    path = tmp_path / "campaign.db"
+    for local, journal in ((True, "wal"), (False, "delete"), (True, "wal")):
+        monkeypatch.setattr("dscampaign.db.engine.on_local_disk", lambda _path, local=local: local)
+        Store.open(f"sqlite:///{path}", create=True).close()
+        with sqlite3.connect(path) as connection:
+            assert connection.execute("PRAGMA journal_mode").fetchone() == (journal,)
+        connection.close()
+
+
+@pytest.mark.parametrize(
+    ("path", "local"),
+    [("/etc/x", True), ("/home/me/x", False), ("/home/me/fast disk/x", True), ("/homes/x", True), ("/odd/x", False)],
+)
+def test_only_known_file_systems_are_local(path: str, local: bool) -> None:
+    mounts = [("/", "ext4"), ("/home", "nfs4"), ("/home/me/fast\\040disk", "xfs"), ("/odd", "ext4"), ("/odd", "lustre")]
+    text = "\n".join(
+        f"{number} 1 0:1 / {mount} rw,relatime shared:1 - {kind} dev rw" for number, (mount, kind) in enumerate(mounts)
+    )
+    assert on_local_disk(Path(path), text) is local
+
+
+def test_rows_cost_no_database_import() -> None:
+    code = "import sys, dscampaign.db.records; sys.exit('sqlalchemy' in sys.modules)"
+    assert subprocess.run([sys.executable, "-c", code], cwd=os.sep, check=False).returncode == 0
+    code = "import sys, dscampaign.db.ingest; sys.exit('alembic' in sys.modules)"
+    assert subprocess.run([sys.executable, "-c", code], cwd=os.sep, check=False).returncode == 0
+
+
+def test_the_ingest_role_ingests_and_decides_nothing(postgres: PostgresServer, tmp_path: Path) -> None:
+    owner = Store.open(postgres.new_database(), check_schema=False)
+    upgrade(owner)
+    world = make_world(owner, tmp_path)
+    with owner.write() as conn:
+        conn.exec_driver_sql((files("dscampaign.db") / "roles.sql").read_text().replace("%", "%%"))
+        conn.exec_driver_sql("CREATE ROLE a_job LOGIN IN ROLE campaign_ingest")
+    job = Store.open(owner.url_without_password.replace("postgres@", "a_job@"))
+    world.write(*({"step": step, "loss": 1.0, "mine": 2.0} for step in range(1, 301)), {"event": "hello"}, "bad")
+    assert ingest(job, 1, world.spool()).lines == 302
+    with job.write() as conn:
+        assert queries.beat(conn, 1)
+    with pytest.raises(StoreError, match="permission denied"), job.write() as conn:
+        queries.update_run(conn, world.run_id, state=RunState.COMPLETED)
+    assert len(world.metrics()) == 300

@@ -1,0 +1,170 @@
+"""Kill everything, again and again: no line lost, none doubled."""
+
+import itertools
+import json
+import multiprocessing
+import os
+import random
+import signal
+import time
+from collections.abc import Callable
+from functools import partial
+from multiprocessing.process import BaseProcess
+from pathlib import Path
+
+import pytest
+from sqlalchemy import select
+
+from dscampaign.db import queries, schema
+from dscampaign.db.errors import StoreUnreachable
+from dscampaign.db.ingest import ingest
+from dscampaign.db.store import Store
+from dscampaign.db.upgrade import upgrade
+
+from ..postgres import PostgresServer
+from .worlds import World, make_world
+
+LINES = int(os.environ.get("TORTURE_LINES", "50000"))
+"""How many lines are written; the long version sets 800000."""
+
+_GENERATIONS = 10
+_KILLS = 4  # of drainers, for each kill of the writer
+_BITE = 1 << 15  # bytes a transaction: many transactions to be killed in
+_EVENT_EVERY = 100
+_DEADLINE_S = 240.0
+_FORK = multiprocessing.get_context("fork")
+
+
+@pytest.mark.timeout(300)
+def test_sqlite(tmp_path: Path) -> None:
+    url = f"sqlite:///{tmp_path}/campaign.db"
+    Store.open(url, create=True).close()
+    _torture(url, tmp_path, crash=None)
+
+
+@pytest.mark.timeout(300)
+@pytest.mark.postgres
+def test_postgres(tmp_path: Path, crashing_postgres: PostgresServer) -> None:
+    url = crashing_postgres.new_database()
+    upgrade(Store.open(url, check_schema=False))
+
+    def crash() -> None:
+        crashing_postgres.stop("immediate")
+        crashing_postgres.start()
+
+    _torture(url, tmp_path, crash)
+
+
+def _torture(url: str, path: Path, crash: Callable[[], None] | None) -> None:
+    rng = random.Random(7)
+    world = make_world(Store.open(url), path)
+    spools = {1: world.spool(1)}
+    drainers = [_start(_drain, url, path) for _ in range(2)]
+    try:
+        for generation in range(1, _GENERATIONS + 1):
+            if generation > 1:
+                spools[world.attempt(generation)] = world.spool(generation)
+            writer = _start(_write, world.spool(generation), LINES // _GENERATIONS)
+            for _ in range(_KILLS):
+                _wait_for_progress(world, spools, writer)
+                victim = rng.randrange(2)
+                _kill(drainers[victim])
+                drainers[victim] = _start(_drain, url, path)
+            _wait(partial(_has_lines, world.spool(generation), LINES // _GENERATIONS))
+            _kill(writer)
+            if crash and generation % 4 == 0:
+                crash()
+    finally:
+        for drainer in drainers:
+            _kill(drainer)
+    for attempt_id, spool in spools.items():
+        while not ingest(world.store, attempt_id, spool).caught_up:
+            pass
+    _compare(world, spools)
+
+
+def _compare(world: World, spools: dict[int, Path]) -> None:
+    """The spools are the truth: what they say in complete lines is what the store must hold."""
+    written = 0
+    for attempt_id, spool in spools.items():
+        lines = [json.loads(line) for line in spool.read_bytes().split(b"\n")[:-1]]
+        written += len(lines)
+        metric = schema.step_metric.c
+        query = select(metric.step, metric.loss).where(metric.attempt_id == attempt_id).order_by(metric.step)
+        with world.store.read() as conn:
+            stored = [tuple(row) for row in conn.execute(query)]
+            events = [
+                event.data["n"]
+                for event in queries.events(conn, world.campaign_id)
+                if event.attempt_id == attempt_id and event.kind == "script.tick"
+            ]
+        assert stored == [(line["step"], line["loss"]) for line in lines if "step" in line]
+        assert events == [line["n"] for line in lines if "event" in line]
+    assert written >= LINES
+    assert world.events("spool.corrupt") == []
+
+
+def _write(spool: Path, count: int) -> None:
+    """The training script: writes as fast as it can, and goes on until it is killed."""
+    fd = os.open(spool, os.O_WRONLY | os.O_CREAT | os.O_APPEND)
+    for step in itertools.count(1):
+        if step % _EVENT_EVERY == 0:
+            os.write(fd, json.dumps({"event": "tick", "n": step}).encode() + b"\n")
+        os.write(fd, json.dumps({"step": step, "ts": time.time(), "loss": 1 / step, "mine": 1.0}).encode() + b"\n")
+        if step >= 2 * count:
+            signal.pause()
+
+
+def _drain(url: str, path: Path) -> None:
+    """A reconciler or an agent: takes what is there, for ever, and survives a store that is away."""
+    store = Store.open(url, check_schema=False)  # connects to nothing yet: the server may be away
+    while True:
+        try:
+            with store.read() as conn:
+                attempts = [(row.id, row.generation) for row in queries.attempts(conn, 1)]
+            for attempt_id, generation in attempts:
+                spool = path / f"g{generation:04d}.jsonl"
+                while not ingest(store, attempt_id, spool, max_bytes=_BITE).caught_up:
+                    pass
+        except StoreUnreachable:
+            time.sleep(0.01)
+
+
+def _start(target: Callable[..., None], *args: object) -> BaseProcess:
+    process = _FORK.Process(target=target, args=args, daemon=True)
+    process.start()
+    return process
+
+
+def _kill(process: BaseProcess) -> None:
+    assert process.is_alive(), "it must not have died of itself"
+    process.kill()
+    process.join()
+
+
+def _wait_for_progress(world: World, spools: dict[int, Path], writer: BaseProcess) -> None:
+    """Until a drainer has taken something since now, so that each kill comes in the midst of work."""
+    before = _drained(world)
+
+    def moved() -> bool:
+        behind = sum(spool.stat().st_size for spool in spools.values() if spool.exists()) - before
+        assert writer.is_alive()
+        return _drained(world) > before or (before > 0 and behind <= 0)
+
+    _wait(moved)
+
+
+def _drained(world: World) -> int:
+    with world.store.read() as conn:
+        return sum(row.spool_offset for row in queries.attempts(conn, world.campaign_id))
+
+
+def _has_lines(spool: Path, count: int) -> bool:
+    return spool.exists() and spool.read_bytes().count(b"\n") >= count
+
+
+def _wait(condition: Callable[[], bool]) -> None:
+    deadline_s = time.monotonic() + _DEADLINE_S
+    while not condition():
+        assert time.monotonic() < deadline_s, "nothing moved"
+        time.sleep(0.002)

@@ -1,0 +1,352 @@
+"""One node's watch over its ranks: who may run, how it ends, and what it leaves behind."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import stat
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from dscampaign.jobs import agent
+from dscampaign.jobs.agent import EXIT_NOT_MINE
+from dscampaign.jobs.files import create_exclusively, read_json, write_atomically
+from dscampaign.jobs.node import Node, Start
+
+from .attempt import Attempt, make_payload, wait_until
+
+FOREVER = "time.sleep(100)\n"
+
+
+@pytest.fixture
+def attempt(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Attempt]:
+    """An attempt whose agent, when it runs in this process, is quick and puts the signals back."""
+    monkeypatch.setattr(agent, "POLL_S", 0.02)
+    monkeypatch.setattr(agent, "STOP_REPEAT_S", 0.05)
+    monkeypatch.setattr(agent, "TEARDOWN_GRACE_S", 0.3)
+    monkeypatch.setattr(agent, "PEER_GRACE_S", 0.1)
+    before = {number: signal.getsignal(number) for number in (signal.SIGUSR2, signal.SIGTERM)}
+    made = Attempt(tmp_path, make_payload(tmp_path))
+    made.prepare()
+    yield made
+    for number, handler in before.items():
+        signal.signal(number, handler)
+    for process in made.processes:
+        process.kill()
+        process.communicate()
+
+
+# -- the good end -----------------------------------------------------------------------------------------------
+
+
+def test_an_attempt_that_succeeds_leaves_its_proof(attempt: Attempt) -> None:
+    attempt.script("for step in (1, 2, 3): report(step)")
+    assert attempt.run() == 0
+    found = attempt.outcome()
+    assert (found.launcher_exit, found.ended_by, found.start_step, found.last_step) == (0, "", 0, 3)
+    assert (found.generation, found.job_id, found.host) == (1, "7_0", "n0")
+    assert attempt.exits() == {0: 0, 1: 0}
+    assert read_json(attempt.paths.claim) == {
+        "job_id": "7_0",
+        "host": "n0",
+        "ts": pytest.approx(found.started_s, abs=9),
+    }
+
+
+def test_ranks_get_the_promised_environment(attempt: Attempt) -> None:
+    attempt.change(env={"DEPTH": "5"}, steps_decide=True)
+    attempt.script("""
+        names = [k for k in os.environ if k.startswith("CAMPAIGN_")]
+        keep = {k: os.environ[k] for k in [*names, "DEPTH", "WORLD_SIZE", "OMP_NUM_THREADS", "DS_ACCELERATOR"]}
+        if rank == 0: print("SEEN", json.dumps([keep, sys.argv]), flush=True)
+    """)
+    assert attempt.run() == 0
+    log = next(attempt.paths.logs.glob("*_rank0.log")).read_text()
+    env, argv = json.loads(log.split("SEEN", 1)[1])
+    run = attempt.run_paths
+    assert argv == [f"{attempt.folder}/train.py", "--depth", "2"]
+    assert env["CAMPAIGN_METRICS_FILE"] == str(attempt.paths.metrics)
+    assert env["CAMPAIGN_CHECKPOINT_DIR"] == str(run.checkpoints)
+    assert run.checkpoints.is_dir()
+    assert json.loads(Path(env["CAMPAIGN_DS_CONFIG"]).read_text()) == {"train_batch_size": 8}
+    assert (env["CAMPAIGN_RESUME"], env["CAMPAIGN_STEPS"], env["CAMPAIGN_GENERATION"]) == ("", "3", "1")
+    assert (env["DEPTH"], env["WORLD_SIZE"], env["DS_ACCELERATOR"]) == ("5", "2", "cpu")
+
+
+def test_what_the_environment_already_says_is_not_overridden(attempt: Attempt, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("OMP_NUM_THREADS", "7")
+    attempt.script("sys.exit(os.environ['OMP_NUM_THREADS'] != '7')")
+    assert attempt.run() == 0
+
+
+@pytest.mark.parametrize(("gpus", "expected"), [(2, "5,3"), (0, "0")])
+def test_a_shared_node_s_devices_are_given_back_to_the_ranks(attempt: Attempt, gpus: int, expected: str) -> None:
+    attempt.change(gpus_per_node=gpus, ranks_per_node=1)
+    attempt.script("print('DEVICES', os.environ['CUDA_VISIBLE_DEVICES'])")
+    assert attempt.run(devices="5,3") == 0
+    assert f"DEVICES {expected}\n" in next(attempt.paths.logs.glob("*_rank0.log")).read_text()
+
+
+def test_a_script_with_checkpoints_of_its_own_says_where_it_began(attempt: Attempt) -> None:
+    attempt.script("report(41); report(42)")
+    attempt.run()
+    assert (attempt.outcome().start_step, attempt.outcome().last_step) == (40, 42)
+
+
+def test_the_trainer_s_start_is_known_though_it_logs_seldom(attempt: Attempt) -> None:
+    attempt.change(steps_decide=True)
+    attempt.script("report(10)")
+    attempt.run()
+    assert attempt.outcome().start_step == 0
+
+
+def test_a_target_that_the_script_counted_is_part_of_the_proof(attempt: Attempt) -> None:
+    attempt.script("""
+        if rank == 0:
+            line = json.dumps({"event": "target", "ts": 1.0, "steps": 37})
+            open(os.environ["CAMPAIGN_METRICS_FILE"], "a").write(line + "\\n")
+    """)
+    attempt.run()
+    assert attempt.outcome().target_step == 37
+
+
+# -- who may run ------------------------------------------------------------------------------------------------
+
+
+def test_whoever_loses_the_claim_starts_nothing(attempt: Attempt, capsys: pytest.CaptureFixture[str]) -> None:
+    attempt.script("report(1)")
+    assert create_exclusively(attempt.paths.claim, json.dumps({"job_id": "6_0"}))
+    assert attempt.run() == EXIT_NOT_MINE
+    assert "belongs to 6_0" in capsys.readouterr().err
+    assert not attempt.paths.metrics.exists()
+    assert not attempt.paths.outcome(0).exists()
+
+
+def test_an_attempt_that_a_newer_one_replaced_does_not_begin(attempt: Attempt) -> None:
+    write_atomically(attempt.run_paths.current, json.dumps({"generation": 2}))
+    assert attempt.run() == EXIT_NOT_MINE
+    assert not attempt.paths.claim.exists()
+
+
+def test_an_attempt_that_is_replaced_while_it_runs_ends_itself(attempt: Attempt) -> None:
+    attempt.script(f"""
+        if rank == 0: open({str(attempt.run_paths.current)!r}, "w").write('{{"generation": 2}}')
+        {FOREVER}
+    """)
+    assert attempt.run() == 1
+    assert attempt.outcome().ended_by == "superseded"
+
+
+# -- stop -------------------------------------------------------------------------------------------------------
+
+
+def test_a_stop_is_repeated_until_a_rank_that_still_loads_hears_it(attempt: Attempt) -> None:
+    attempt.script("""
+        stop = os.environ["CAMPAIGN_STOP_FILE"]
+        if rank == 0: os.kill(agent, signal.SIGUSR2)
+        while not os.path.exists(stop): time.sleep(0.01)
+        time.sleep(0.2)  # several signals go by while this rank still imports
+        heard = []
+        signal.signal(signal.SIGUSR2, lambda *_: heard.append(1))
+        while not heard: time.sleep(0.01)
+        report(2)
+    """)
+    assert attempt.run() == 0
+    found = attempt.outcome()
+    assert (found.ended_by, found.launcher_exit, found.last_step) == ("stop", 0, 2)
+    assert attempt.exits() == {0: 0, 1: 0}
+
+
+def test_nobody_dies_of_a_stop_that_nobody_heeds(attempt: Attempt) -> None:
+    attempt.script("""
+        if rank == 0: os.kill(agent, signal.SIGUSR2)
+        while not os.path.exists(os.environ["CAMPAIGN_STOP_FILE"]): time.sleep(0.01)
+        time.sleep(0.2)
+        report(3)
+    """)
+    assert attempt.run() == 0
+    assert attempt.outcome().last_step == 3
+
+
+# -- the bad ends -----------------------------------------------------------------------------------------------
+
+
+def test_sigterm_ends_everything_and_the_outcome_says_so(attempt: Attempt) -> None:
+    attempt.script(f"report(1)\nif rank == 0: os.kill(agent, signal.SIGTERM)\n{FOREVER}")
+    assert attempt.run() == 1
+    found = attempt.outcome()
+    assert (found.ended_by, found.last_step) == ("signal", 1)
+    assert attempt.exits() == {0: None, 1: None}
+
+
+def test_ranks_that_ignore_sigterm_are_killed_in_time(attempt: Attempt, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(agent, "TERM_GRACE_S", 0.2)
+    attempt.script(f"""
+        signal.signal(signal.SIGTERM, signal.SIG_IGN)
+        open({str(attempt.folder)!r} + f"/pid{{rank}}", "w").write(str(os.getpid()))
+        others = [{str(attempt.folder)!r} + f"/pid{{i}}" for i in (0, 1)]
+        while not all(os.path.exists(p) and open(p).read() for p in others): time.sleep(0.01)
+        if rank == 0: os.kill(agent, signal.SIGTERM)
+        {FOREVER}
+    """)
+    assert attempt.run() == 1
+    assert attempt.outcome().ended_by == "signal"
+    pids = [(attempt.folder / f"pid{rank}").read_text() for rank in (0, 1)]
+    wait_until(lambda: not any(alive(pid) for pid in pids), "the end of the ranks")
+
+
+def alive(pid: str) -> bool:
+    """Whether the process exists and is not just waiting to be collected."""
+    try:
+        return Path(f"/proc/{pid}/stat").read_text().rsplit(")", 1)[1].split()[0] != "Z"
+    except OSError:
+        return False
+
+
+def test_the_rank_that_raised_first_leaves_the_reason(attempt: Attempt) -> None:
+    attempt.script(f"""
+        if rank == 1: raise ValueError("no such depth")
+        {FOREVER}
+    """)
+    assert attempt.run() == 1
+    found = attempt.outcome()
+    assert found.launcher_exit == 1
+    assert found.ranks[0].exit is None
+    assert found.ranks[1].error is not None
+    assert (found.ranks[1].error["type"], found.ranks[1].error["message"]) == ("builtins.ValueError", "no such depth")
+    assert found.ranks[1].error["trace"][-1] == "ValueError: no such depth"
+    assert any(line.text == "ValueError: no such depth" for line in found.lines)
+
+
+def test_a_rank_killed_by_a_signal_has_begun_and_never_ended(attempt: Attempt) -> None:
+    attempt.script(f"if rank == 0: os.kill(os.getpid(), signal.SIGKILL)\n{FOREVER}")
+    assert attempt.run() == 1
+    assert attempt.outcome().launcher_exit in (247, -9)
+    assert attempt.exits() == {0: None, 1: None}
+    assert attempt.record(0)["state"] == "running"
+
+
+@pytest.mark.parametrize("death", ["os.kill(os.getpid(), signal.SIGKILL)", "sys.exit(3)"])
+def test_a_launcher_that_lingers_over_a_dead_rank_is_ended(
+    attempt: Attempt, death: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("LINGER", "1")
+    attempt.script(f"if rank == 0: {death}\n{FOREVER}")
+    assert attempt.run() == 1
+    assert attempt.outcome().ended_by == "teardown"
+
+
+def test_memory_that_a_process_may_not_have_is_an_error_with_a_record(attempt: Attempt) -> None:
+    attempt.change(mem_per_process_bytes=2**30, ranks_per_node=1)
+    attempt.script("block = bytearray(2 * 2**30)")
+    assert attempt.run() == 1
+    error = attempt.outcome().ranks[0].error
+    assert error is not None
+    assert error["type"] == "builtins.MemoryError"
+
+
+def test_an_interpreter_that_does_not_exist_leaves_its_line(attempt: Attempt) -> None:
+    attempt.change(python="/nope/python")
+    assert attempt.run() == 1
+    found = attempt.outcome()
+    assert found.launcher_exit == 127
+    assert any("/nope/python: not found" in line.text for line in found.lines)
+
+
+def test_loader_workers_do_not_outlive_their_launcher(attempt: Attempt) -> None:
+    attempt.script(f"""
+        import subprocess
+        if rank == 0:
+            child = subprocess.Popen(["sleep", "100"])
+            open({str(attempt.folder)!r} + "/worker", "w").write(str(child.pid))
+    """)
+    assert attempt.run() == 0
+    pid = (attempt.folder / "worker").read_text()
+    wait_until(lambda: not alive(pid), "the end of the worker")
+
+
+# -- several nodes ----------------------------------------------------------------------------------------------
+
+
+def test_two_nodes_meet_and_each_leaves_its_outcome(attempt: Attempt) -> None:
+    attempt.change(nodes=2, ranks_per_node=1)
+    attempt.script("print('MEET', rank, os.environ['MASTER_PORT'], os.environ['WORLD_SIZE'])\nreport(rank + 1)")
+    second, first = attempt.start(1), attempt.start(0)
+    assert (first.wait(30), second.wait(30)) == (0, 0)
+    assert [attempt.outcome(node).ranks[0].rank for node in (0, 1)] == [0, 1]
+    meets = [next(attempt.paths.logs.glob(f"*_rank{rank}.log")).read_text().split()[2:] for rank in (0, 1)]
+    assert meets[0] == meets[1]
+    assert meets[0][1] == "2"
+
+
+def test_a_node_whose_peer_failed_does_not_wait_for_it(attempt: Attempt) -> None:
+    attempt.change(nodes=2, ranks_per_node=1)
+    attempt.script(FOREVER)
+    write_atomically(attempt.paths.outcome(1), json.dumps({"launcher_exit": 1}))
+    assert attempt.run() == 1
+    assert attempt.outcome().ended_by == "peer"
+
+
+def test_a_node_that_waits_in_vain_for_the_first_says_so(attempt: Attempt, monkeypatch: pytest.MonkeyPatch) -> None:
+    attempt.change(nodes=2)
+    monkeypatch.setattr(agent, "JOIN_TIMEOUT_S", 0.1)
+    stale = Start("6_0", "n0", "10.0.0.1", 1, "", 0, 0.0)  # of another job
+    write_atomically(attempt.paths.started, json.dumps(vars(stale)))
+    assert attempt.run(node_rank=1) == 1
+    assert (attempt.outcome(1).ended_by, attempt.outcome(1).launcher_exit) == ("rendezvous", None)
+
+
+def test_a_node_does_not_wait_for_a_first_one_that_has_lost_the_claim(attempt: Attempt) -> None:
+    attempt.change(nodes=2)
+    create_exclusively(attempt.paths.claim, json.dumps({"job_id": "revoked-abc"}))
+    assert attempt.run(node_rank=1) == EXIT_NOT_MINE
+    assert not attempt.paths.outcome(1).exists()
+
+
+# -- as a process -----------------------------------------------------------------------------------------------
+
+
+def test_everything_is_for_its_owner_alone(attempt: Attempt) -> None:
+    attempt.script("report(1)")
+    assert attempt.start().wait(30) == 0
+    for path in attempt.paths.dir.rglob("*"):
+        mode = stat.S_IMODE(path.stat().st_mode)
+        assert mode & 0o077 == 0, f"{path.name} is {mode:o}"
+
+
+def test_ranks_die_with_their_agent(attempt: Attempt) -> None:
+    attempt.script(f"open({str(attempt.folder)!r} + f'/pid{{rank}}', 'w').write(str(os.getpid()))\n{FOREVER}")
+    process = attempt.start()
+    pids = [attempt.folder / f"pid{rank}" for rank in (0, 1)]
+    wait_until(lambda: all(pid.exists() and pid.read_text() for pid in pids), "the start of the ranks")
+    process.kill()
+    wait_until(lambda: not any(alive(pid.read_text()) for pid in pids), "the end of the ranks")
+
+
+def test_a_payload_of_another_version_is_refused_with_words(attempt: Attempt) -> None:
+    path = attempt.batch / "0.json"
+    path.write_text(json.dumps({**json.loads(path.read_text()), "frobnicate": 1}))
+    process = attempt.start()
+    assert process.wait(30) == 1
+    assert process.stdout is not None
+    assert "written by another version of dscampaign: ['frobnicate']" in process.stdout.read()
+
+
+def test_the_agent_needs_no_training_stack_and_no_database() -> None:
+    import subprocess
+
+    heavy = "{'torch', 'deepspeed', 'transformers', 'numpy', 'sqlalchemy', 'pydantic', 'rich', 'submitit'}"
+    code = f"import sys, dscampaign.jobs.agent; print(sorted({heavy} & set(sys.modules)))"
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    assert done.stdout == "[]\n"
+
+
+def test_a_node_knows_its_place_from_slurm() -> None:
+    env = {"SLURM_JOB_ID": "9", "SLURM_ARRAY_JOB_ID": "7", "SLURM_ARRAY_TASK_ID": "3", "SLURM_NODEID": "2"}
+    node = Node.from_environment({**env, "SLURMD_NODENAME": "gpu3", "CUDA_VISIBLE_DEVICES": "4,5"})
+    assert node == Node("7_3", 2, "gpu3", "4,5")
+    assert Node.from_environment({}).job_id.endswith(f"-{os.getpid()}")

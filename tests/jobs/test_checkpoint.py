@@ -1,0 +1,166 @@
+"""Checkpoints are complete or absent."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import subprocess
+import sys
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+from dscampaign.jobs import checkpoint
+from dscampaign.jobs.checkpoint import CheckpointError, Manifest
+
+HASH = "abc"
+
+
+def make(folder: Path, step: int, *, generation: int = 1, config_hash: str = HASH, world_size: int = 2) -> Path:
+    draft = checkpoint.begin(folder, generation, step)
+    (draft / "shards").mkdir()
+    for rank in range(world_size):
+        (draft / "shards" / f"{rank}.pt").write_bytes(bytes([step % 256]) * 1000)
+    files = checkpoint.seal(draft, (draft / "shards").iterdir())
+    manifest = Manifest(step, config_hash, world_size, 1, generation, step * 8, files)
+    return checkpoint.commit(draft, manifest).path
+
+
+def newest(folder: Path) -> tuple[str | None, dict[str, str]]:
+    """Name of the newest usable checkpoint, and why newer ones are not."""
+    reasons: dict[str, str] = {}
+    found = checkpoint.newest_verified(folder, HASH, 2, on_skip=lambda path, why: reasons.update({path.name: why}))
+    return found.path.name if found else None, reasons
+
+
+def test_the_furthest_is_the_newest(tmp_path: Path) -> None:
+    make(tmp_path, 200)
+    make(tmp_path, 1000)
+    make(tmp_path, 300, generation=2)
+    assert newest(tmp_path) == ("g0001-step00001000", {})
+    make(tmp_path, 1000, generation=2)
+    assert newest(tmp_path) == ("g0002-step00001000", {})
+
+
+def test_nothing_to_resume_from(tmp_path: Path) -> None:
+    assert newest(tmp_path / "missing") == (None, {})
+    (tmp_path / "gothic-stepladder").mkdir()
+    assert newest(tmp_path) == (None, {"gothic-stepladder": "no manifest"})
+
+
+def truncate(path: Path) -> None:
+    os.truncate(path / "shards/1.pt", 10)
+
+
+def flip(path: Path) -> None:
+    (path / "shards/1.pt").write_bytes(b"x" * 1000)
+
+
+def lose(path: Path) -> None:
+    (path / "shards/0.pt").unlink()
+
+
+def tear(path: Path) -> None:
+    os.truncate(path / "manifest.json", 30)
+
+
+def modernise(path: Path) -> None:
+    manifest = json.loads((path / "manifest.json").read_text())
+    (path / "manifest.json").write_text(json.dumps({**manifest, "format": 2}))
+
+
+def strip(path: Path) -> None:
+    (path / "manifest.json").unlink()
+
+
+@pytest.mark.parametrize(
+    ("damage", "reason"),
+    [
+        (truncate, "1.pt: 10 bytes, 1000 in the manifest"),
+        (flip, "1.pt: content differs from the manifest"),
+        (lose, "0.pt: No such file or directory"),
+        (tear, "unreadable manifest"),
+        (modernise, "manifest format 2, this version reads 1"),
+        (strip, "no manifest"),
+    ],
+)
+def test_a_damaged_one_is_passed_over(tmp_path: Path, damage: Callable[[Path], None], reason: str) -> None:
+    make(tmp_path, 100)
+    damage(make(tmp_path, 200))
+    name, reasons = newest(tmp_path)
+    assert name == "g0001-step00000100"
+    assert reason in reasons["g0001-step00000200"]
+
+
+def test_one_of_another_experiment_or_size_is_passed_over(tmp_path: Path) -> None:
+    make(tmp_path, 100)
+    make(tmp_path, 200, world_size=4)
+    make(tmp_path, 300, config_hash="other")
+    name, reasons = newest(tmp_path)
+    assert name == "g0001-step00000100"
+    assert reasons == {
+        "g0001-step00000300": "of another experiment (other, not abc)",
+        "g0001-step00000200": "written by 4 ranks, not 2",
+    }
+
+
+def test_sizes_alone_can_be_checked(tmp_path: Path) -> None:
+    flip(path := make(tmp_path, 100))
+    assert checkpoint.verify(path, check_digests=False).step == 100
+    with pytest.raises(CheckpointError, match="content differs"):
+        checkpoint.verify(path)
+
+
+def test_prune_keeps_the_newest(tmp_path: Path) -> None:
+    paths = [make(tmp_path, step) for step in (100, 200, 300)]
+    assert checkpoint.prune(tmp_path, 2) == paths[:1]
+    checkpoint.prune(tmp_path, 0)
+    assert list(tmp_path.iterdir()) == paths[2:]
+
+
+def test_drafts_of_earlier_attempts_are_removed(tmp_path: Path) -> None:
+    old, own = checkpoint.begin(tmp_path, 1, 100), checkpoint.begin(tmp_path, 2, 100)
+    checkpoint.remove_drafts(tmp_path, before_generation=2)
+    assert (old.exists(), own.exists()) == (False, True)
+
+
+def test_begin_starts_from_nothing(tmp_path: Path) -> None:
+    (checkpoint.begin(tmp_path, 1, 100) / "left over").touch()
+    assert list(checkpoint.begin(tmp_path, 1, 100).iterdir()) == []
+
+
+KILLED = """
+import os, signal, sys
+from pathlib import Path
+from dscampaign.jobs import checkpoint
+from tests.jobs.test_checkpoint import make
+
+calls = 0
+def trace(event, arguments):
+    global calls
+    if event in ("open", "os.rename", "os.mkdir", "os.truncate") and sys.argv[1] in str(arguments[0]):
+        calls += 1
+        if calls == int(sys.argv[2]):
+            os.kill(os.getpid(), signal.SIGKILL)
+
+sys.addaudithook(trace)
+make(Path(sys.argv[1]), 200)
+"""
+
+
+def test_killed_at_any_moment_leaves_a_complete_one_or_none(tmp_path: Path) -> None:
+    """Kills the writer at its first, second, ... file operation until it gets through."""
+    script = [sys.executable, "-c", KILLED]
+    for moment in range(1, 50):
+        folder = tmp_path / str(moment)
+        make(folder, 100)
+        process = subprocess.run([*script, str(folder), str(moment)], cwd=Path(__file__).parents[2], check=False)
+        name, reasons = newest(folder)
+        assert reasons == {}
+        if process.returncode == 0:
+            break
+        assert process.returncode == -signal.SIGKILL
+    assert name == "g0001-step00000200"
+    assert moment > 8

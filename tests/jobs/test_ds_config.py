@@ -1,0 +1,88 @@
+"""The rendered DeepSpeed configuration: complete, and one that DeepSpeed itself accepts."""
+
+import json
+from typing import Any
+
+import pytest
+
+from dscampaign.jobs.ds_config import merged, render
+
+TRAIN: dict[str, Any] = {
+    "precision": "bf16",
+    "zero_stage": 2,
+    "grad_clip": 1.0,
+    "lr": 3e-4,
+    "weight_decay": 0.1,
+    "beta1": 0.9,
+    "beta2": 0.95,
+    "eps": 1e-8,
+}
+
+
+def rendered(overrides: dict[str, Any] | None = None, **train: Any) -> dict[str, Any]:
+    return render(TRAIN | train, micro_batch=4, accumulation=3, world_size=2, overrides=overrides or {})
+
+
+def test_the_batch_triple_multiplies() -> None:
+    config = rendered()
+    assert config["train_batch_size"] == 24
+    assert config["train_micro_batch_size_per_gpu"] == 4
+    assert config["gradient_accumulation_steps"] == 3
+
+
+def test_a_command_without_a_batch_gets_the_smallest() -> None:
+    config = render(TRAIN, micro_batch=None, accumulation=None, world_size=8, overrides={})
+    assert (config["train_batch_size"], config["train_micro_batch_size_per_gpu"]) == (8, 1)
+
+
+@pytest.mark.parametrize("precision", ["fp32", "bf16", "fp16"])
+def test_at_most_one_precision_is_enabled(precision: str) -> None:
+    config = rendered(precision=precision)
+    assert [name for name in ("bf16", "fp16") if config[name]["enabled"]] == [p for p in [precision] if p != "fp32"]
+
+
+def test_overrides_are_laid_over_section_by_section() -> None:
+    config = rendered({"zero_optimization": {"overlap_comm": False}, "optimizer": {"params": {"eps": 1e-6}}, "dump": 1})
+    assert config["zero_optimization"] == {"stage": 2, "overlap_comm": False}
+    assert config["optimizer"]["params"]["eps"] == 1e-6
+    assert config["optimizer"]["params"]["betas"] == [0.9, 0.95]
+    assert config["dump"] == 1
+
+
+def test_adamw_is_fused_unless_deepspeeds_own_is_asked_for() -> None:
+    assert rendered()["optimizer"]["params"]["fused"] is True
+    assert "fused" not in rendered({"optimizer": {"params": {"torch_adam": False}}})["optimizer"]["params"]
+    assert rendered({"optimizer": {"params": {"fused": False}}})["optimizer"]["params"]["fused"] is False
+
+
+def test_another_optimizer_replaces_adamw() -> None:
+    lion = {"type": "Lion", "params": {"betas": [0.9, 0.99]}}
+    assert rendered({"optimizer": lion})["optimizer"] == {
+        "type": "Lion",
+        "params": {"lr": 3e-4, "weight_decay": 0.1, "betas": [0.9, 0.99]},
+    }
+
+
+def test_nothing_given_is_changed() -> None:
+    overrides = {"zero_optimization": {"offload_optimizer": {"device": "cpu"}}}
+    before = json.dumps([TRAIN, overrides])
+    rendered(overrides)["zero_optimization"]["offload_optimizer"]["device"] = "none"
+    assert json.dumps([TRAIN, overrides]) == before
+
+
+def test_merged_replaces_what_is_no_mapping_on_both_sides() -> None:
+    assert merged({"a": {"b": 1}, "c": [1]}, {"a": 2, "c": {"d": 3}}) == {"a": 2, "c": {"d": 3}}
+
+
+@pytest.mark.training
+@pytest.mark.parametrize("precision", ["fp32", "bf16", "fp16"])
+@pytest.mark.parametrize("zero_stage", [0, 1, 2, 3])
+def test_deepspeed_accepts_it(monkeypatch: pytest.MonkeyPatch, precision: str, zero_stage: int) -> None:
+    monkeypatch.setenv("DS_ACCELERATOR", "cpu")
+    from deepspeed.runtime.config import DeepSpeedConfig
+
+    train = TRAIN | {"precision": precision, "zero_stage": zero_stage}
+    config = DeepSpeedConfig(render(train, micro_batch=4, accumulation=3, world_size=1, overrides={}))
+    assert (config.train_batch_size, config.zero_optimization_stage) == (12, zero_stage)
+    assert config.timers_config.enabled is False
+    assert (config.float16_config.enabled, config.bfloat16_config.enabled) == (precision == "fp16", precision == "bf16")

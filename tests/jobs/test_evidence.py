@@ -1,0 +1,138 @@
+"""What is found out about how processes ended."""
+
+from __future__ import annotations
+
+import json
+from dataclasses import asdict
+from pathlib import Path
+
+import pytest
+
+from dscampaign.jobs import evidence
+from dscampaign.jobs.evidence import LogLine, NodeOutcome, RankEnd
+from dscampaign.jobs.files import write_atomically
+from dscampaign.jobs.layout import AttemptPaths
+
+OUTCOME = NodeOutcome(
+    generation=2,
+    job_id="7_0",
+    node_rank=1,
+    host="n1",
+    launcher_exit=None,
+    ended_by="rendezvous",
+    started_s=1.0,
+    ended_s=2.0,
+    start_step=40,
+    last_step=None,
+    ranks=(RankEnd(0, 1, {"type": "X", "message": "m", "trace": [], "ts": 1.0}), RankEnd(1, None, None)),
+    lines=(LogLine("launcher-0.log", 3, "x"),),
+    oom_kills=1,
+    target_step=9,
+)
+
+
+@pytest.fixture
+def paths(tmp_path: Path) -> AttemptPaths:
+    made = AttemptPaths(tmp_path)
+    made.logs.mkdir()
+    made.ranks.mkdir()
+    return made
+
+
+def spool(paths: AttemptPaths, *lines: object) -> Path:
+    texts = (line if isinstance(line, str) else json.dumps(line) + "\n" for line in lines)
+    paths.metrics.write_text("".join(texts))
+    return paths.metrics
+
+
+def test_an_outcome_is_read_as_it_was_written(paths: AttemptPaths) -> None:
+    assert NodeOutcome.read(paths.outcome(1)) is None
+    OUTCOME.write(paths.outcome(1))
+    assert NodeOutcome.read(paths.outcome(1)) == OUTCOME
+
+
+@pytest.mark.parametrize("text", ["", "{", "[]", "{}", '{"ranks": []}'])
+def test_half_an_outcome_is_none(paths: AttemptPaths, text: str) -> None:
+    paths.outcome(0).write_text(text)
+    assert NodeOutcome.read(paths.outcome(0)) is None
+
+
+def test_an_outcome_of_another_version_is_none(paths: AttemptPaths) -> None:
+    write_atomically(paths.outcome(0), json.dumps({**asdict(OUTCOME), "frobnicate": 1}))
+    assert NodeOutcome.read(paths.outcome(0)) is None
+
+
+def test_a_rank_without_a_record_is_a_rank_without_an_exit(paths: AttemptPaths) -> None:
+    write_atomically(paths.rank_record(0), json.dumps({"rank": 0, "state": "ended", "exit": 0}))
+    write_atomically(paths.rank_record(1), json.dumps({"rank": 1, "state": "running"}))
+    ends = evidence.rank_ends(paths, range(3))
+    assert ends == (RankEnd(0, 0, None), RankEnd(1, None, None), RankEnd(2, None, None))
+
+
+def test_the_steps_of_a_spool(paths: AttemptPaths) -> None:
+    lines = [{"event": "start", "ts": 1.0}, {"step": 41, "loss": 1.0}, "rubbish\n", {"step": 42}, '{"step": 4']
+    path = spool(paths, *lines)
+    assert (evidence.first_step(path, 7), evidence.last_step(path)) == (41, 42)
+
+
+@pytest.mark.parametrize("lines", [(), ("\n", "null\n", "[1]\n"), ({"step": "4"}, {"step": 0}, {"step": True and 1.5})])
+def test_a_spool_without_a_step(paths: AttemptPaths, lines: tuple[object, ...]) -> None:
+    path = spool(paths, *lines)
+    assert (evidence.first_step(path, 7), evidence.last_step(path)) == (7, None)
+
+
+def test_no_spool_has_no_step(paths: AttemptPaths) -> None:
+    assert (evidence.first_step(paths.metrics, 7), evidence.last_step(paths.metrics)) == (7, None)
+    assert evidence.target_step(paths.metrics) is None
+
+
+def test_only_the_end_of_a_long_spool_is_read(paths: AttemptPaths) -> None:
+    path = spool(paths, *({"step": step, "pad": "x" * 100} for step in range(1, 3000)))
+    assert evidence.last_step(path) == 2999
+
+
+def test_a_target_is_found_among_the_first_lines(paths: AttemptPaths) -> None:
+    target = {"event": "target", "steps": 37}
+    assert evidence.target_step(spool(paths, {"event": "x"}, "rubbish\n", "[]\n", target, {"step": 1})) == 37
+    assert evidence.target_step(spool(paths, {"event": "target"}, {"event": "target", "steps": "7"})) is None
+
+
+def test_lines_of_all_logs_of_this_node_s_ranks(paths: AttemptPaths) -> None:
+    (paths.logs / "2025_rank2.log").write_text("two\n")
+    (paths.logs / "2025_rank3.log").write_text("three\n")
+    (paths.logs / "2025_rank12.log").write_text("another node's\n")
+    paths.launcher_log(1).write_text("launcher\n")
+    paths.launcher_log(0).write_text("another node's\n")
+    found = evidence.gather_lines(paths, range(2, 4), 1)
+    assert [(line.file, line.number, line.text) for line in found] == [
+        ("2025_rank2.log", 1, "two"),
+        ("2025_rank3.log", 1, "three"),
+        ("launcher-1.log", 1, "launcher"),
+    ]
+
+
+def test_of_a_long_log_the_suspects_and_the_end_are_kept(paths: AttemptPaths) -> None:
+    texts = [f"step {i} loss 1.0" for i in range(5000)]
+    texts[100] = "torch.OutOfMemoryError: CUDA out of memory"
+    texts[200] = "NVRM: Xid (PCI:0000:3b:00): 79"
+    texts[300] = "x" * 10_000 + " error beyond the limit"
+    paths.launcher_log(0).write_text("\n".join(texts))
+    found = evidence.gather_lines(paths, [], 0)
+    assert [line.number for line in found[:2]] == [101, 201]
+    assert [line.text for line in found[-2:]] == ["step 4998 loss 1.0", "step 4999 loss 1.0"]
+    assert len(found) == 2 + evidence.TAIL_LINES
+    assert max(len(line.text) for line in found) <= evidence.LINE_LIMIT
+
+
+def test_a_log_full_of_errors_stays_small(paths: AttemptPaths) -> None:
+    paths.launcher_log(0).write_text("an error\n" * 5000)
+    assert len(evidence.gather_lines(paths, [], 0)) == evidence.SUSPECT_LIMIT + evidence.TAIL_LINES
+
+
+def test_bytes_that_are_no_text_are_no_obstacle(paths: AttemptPaths) -> None:
+    paths.launcher_log(0).write_bytes(b"\xff\xfe error\n")
+    assert evidence.gather_lines(paths, [], 0)[0].text.endswith(" error")
+
+
+def test_kills_are_counted_in_this_control_group() -> None:
+    assert evidence.oom_kill_count() >= 0

@@ -1,0 +1,72 @@
+"""Where the nodes of an attempt meet."""
+
+from __future__ import annotations
+
+import json
+import socket
+from pathlib import Path
+
+import pytest
+
+from dscampaign.jobs.files import write_atomically
+from dscampaign.jobs.layout import AttemptPaths
+from dscampaign.jobs.node import Node, RendezvousTimeout, Start, announce, free_port, join
+
+START = Start("7_0", "n0", "10.0.0.1", 4000, "/ck", 40, 123.0)
+NODE = Node("7_0", 1, "n1", "")
+
+
+def test_what_the_first_node_announces_the_others_join(tmp_path: Path) -> None:
+    paths = AttemptPaths(tmp_path)
+    assert Start.read(paths) is None
+    announce(paths, START)
+    assert join(paths, NODE, 1.0) == START
+
+
+def test_another_job_s_announcement_is_not_joined(tmp_path: Path) -> None:
+    announce(AttemptPaths(tmp_path), START)
+    with pytest.raises(RendezvousTimeout, match="node 0 of job 8_0"):
+        join(AttemptPaths(tmp_path), Node("8_0", 1, "n1", ""), 0.05)
+
+
+def test_a_node_whose_job_lost_the_attempt_waits_no_longer(tmp_path: Path) -> None:
+    assert join(AttemptPaths(tmp_path), NODE, 60.0, lost=lambda: True) is None
+
+
+def test_an_announcement_of_another_version_is_none(tmp_path: Path) -> None:
+    paths = AttemptPaths(tmp_path)
+    write_atomically(paths.started, json.dumps({**vars(START), "frobnicate": 1}))
+    assert Start.read(paths) is None
+
+
+def test_an_address_is_a_number_and_a_lone_node_stays_at_home(monkeypatch: pytest.MonkeyPatch) -> None:
+    known = {"gpu1": "10.0.0.7", socket.gethostname(): "10.0.0.8"}
+
+    def lookup(name: str) -> str:
+        if name not in known:
+            raise socket.gaierror(name)
+        return known[name]
+
+    monkeypatch.setattr(socket, "gethostbyname", lookup)
+    assert Node("7", 0, "gpu1", "").address(2) == "10.0.0.7"
+    assert Node("7", 0, "slurm-only-name", "").address(2) == "10.0.0.8"
+    assert Node("7", 0, "gpu1", "").address(1) == "127.0.0.1"
+
+
+def test_a_free_port_can_be_bound() -> None:
+    port = free_port()
+    with socket.socket() as listener:
+        listener.bind(("127.0.0.1", port))
+
+
+@pytest.mark.parametrize(
+    ("env", "job_id", "rank"),
+    [
+        ({"SLURM_JOB_ID": "9"}, "9", 0),
+        ({"SLURM_JOB_ID": "9", "SLURM_NODEID": "1"}, "9", 1),
+        ({"SLURM_JOB_ID": "9", "SLURM_ARRAY_JOB_ID": "7", "SLURM_ARRAY_TASK_ID": "0"}, "7_0", 0),
+    ],
+)
+def test_a_job_is_known_by_the_id_that_sbatch_gave_it(env: dict[str, str], job_id: str, rank: int) -> None:
+    node = Node.from_environment({**env, "SLURMD_NODENAME": "gpu1"})
+    assert (node.job_id, node.rank, node.name) == (job_id, rank, "gpu1")

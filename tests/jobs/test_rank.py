@@ -1,0 +1,187 @@
+"""A rank's script runs as Python would run it, and leaves a record of its end."""
+
+from __future__ import annotations
+
+import ast
+import json
+import os
+import signal
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from dscampaign.jobs import rank
+
+SCRIPT = Path(rank.__file__)
+
+
+class Place:
+    """A folder with scripts, and the record of rank 3."""
+
+    def __init__(self, folder: Path) -> None:
+        self.folder = folder
+        (folder / "ranks").mkdir()
+
+    def write(self, name: str, text: str) -> str:
+        path = self.folder / name
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.write_text(text)
+        return str(path)
+
+    def run(self, *argv: str, **env: str) -> subprocess.CompletedProcess[str]:
+        """Starts `rank.py ARGV`."""
+        return self._start([str(SCRIPT), *argv], env)
+
+    def python(self, *argv: str) -> subprocess.CompletedProcess[str]:
+        """Starts `python ARGV`, the way the script should feel it."""
+        return self._start(list(argv), {})
+
+    @property
+    def record(self) -> dict[str, Any]:
+        found: dict[str, Any] = json.loads((self.folder / "ranks" / "rank-3.json").read_text())
+        return found
+
+    def _start(self, argv: list[str], env: dict[str, str]) -> subprocess.CompletedProcess[str]:
+        given = {**os.environ, "RANK": "3", "LOCAL_RANK": "1", "CAMPAIGN_ATTEMPT_DIR": str(self.folder), **env}
+        command = [sys.executable, *argv]
+        return subprocess.run(command, capture_output=True, text=True, env=given, cwd=self.folder, check=False)
+
+
+@pytest.fixture
+def place(tmp_path: Path) -> Place:
+    return Place(tmp_path)
+
+
+LOOK = "import json, os, sys; print(json.dumps([sys.argv, sys.path[0], __name__, os.path.abspath(__file__)]))\n"
+
+
+def test_a_script_sees_what_python_would_show_it(place: Place) -> None:
+    place.write("deep/neighbour.py", "")
+    path = place.write("deep/train.py", f"import neighbour\n{LOOK}")
+    for argv in ([path, "--a", "1"], ["deep/train.py"]):
+        assert place.run(*argv).stdout == place.python(*argv).stdout != ""
+
+
+def test_a_linked_script_finds_the_neighbours_of_its_target(place: Place) -> None:
+    place.write("deep/neighbour.py", "")
+    (place.folder / "link.py").symlink_to(place.write("deep/train.py", f"import neighbour\n{LOOK}"))
+    assert place.run("link.py").stdout == place.python("link.py").stdout != ""
+
+
+def test_a_module_sees_what_python_would_show_it(place: Place) -> None:
+    place.write("pack/__init__.py", "")
+    place.write("pack/__main__.py", LOOK)
+    place.write("pack/train.py", LOOK)
+    for argv in (["-m", "pack.train", "--a", "1"], ["-m", "pack"]):
+        assert place.run(*argv).stdout == place.python(*argv).stdout != ""
+
+
+def test_a_module_of_the_user_s_may_be_called_like_one_of_ours(place: Place) -> None:
+    place.write("report.py", "mine = True\n")
+    place.write("rank.py", "mine = True\n")
+    path = place.write("train.py", "import report, rank; assert report.mine and rank.mine\n")
+    assert place.run(path).returncode == 0, place.run(path).stderr
+    place.write("pack.py", "import report; assert report.mine\n")
+    assert place.run("-m", "pack").returncode == 0
+
+
+def test_the_local_rank_may_be_an_argument(place: Place) -> None:
+    path = place.write("train.py", "import sys; print(sys.argv[1:])\n")
+    assert place.run(path, "--local_rank={local_rank}").stdout == "['--local_rank=1']\n"
+
+
+def test_classes_of_the_script_can_be_pickled(place: Place) -> None:
+    text = "import pickle\nclass Thing: pass\npickle.loads(pickle.dumps(Thing()))\n"
+    assert place.run(place.write("train.py", text)).returncode == 0
+
+
+@pytest.mark.parametrize(
+    ("text", "code", "exit_code"),
+    [
+        ("pass", 0, 0),
+        ("import sys; sys.exit()", 0, 0),
+        ("import sys; sys.exit(85)", 85, 85),
+        ("import argparse; argparse.ArgumentParser().parse_args(['--x'])", 2, 2),
+    ],
+)
+def test_an_exit_is_recorded_without_an_error(place: Place, text: str, code: int, exit_code: int) -> None:
+    assert place.run(place.write("train.py", text)).returncode == code
+    record = place.record
+    assert (record["exit"], record["state"], record["rank"]) == (exit_code, "ended", 3)
+    assert "error" not in record
+    assert record["started"] <= record["ended"]
+
+
+@pytest.mark.parametrize(
+    ("text", "kind", "message"),
+    [
+        ("raise ValueError('no')", "builtins.ValueError", "no"),
+        ("import sys; sys.exit('give a file')", "builtins.SystemExit", "give a file"),
+        ("import json; json.loads('{')", "json.decoder.JSONDecodeError", "Expecting property name"),
+        ("class Mine(Exception): pass\nraise Mine('x' * 9000)", "__main__.Mine", "x" * 4000),
+        ("def f(:", "builtins.SyntaxError", "invalid syntax"),
+        ("import nothing_like_this", "builtins.ModuleNotFoundError", "No module named"),
+        ("raise KeyboardInterrupt", "builtins.KeyboardInterrupt", ""),
+        ("bytearray(10**18)", "builtins.MemoryError", ""),
+    ],
+)
+def test_an_exception_is_recorded_with_its_trace(place: Place, text: str, kind: str, message: str) -> None:
+    done = place.run(place.write("train.py", text))
+    assert done.returncode != 0
+    error = place.record["error"]
+    assert error["type"] == kind
+    assert error["message"].startswith(message)
+    assert len(error["message"]) <= 4000
+    assert len(error["trace"]) <= 30
+    assert abs(error["ts"] - place.record["ended"]) < 5
+
+
+def test_a_script_that_is_not_there_is_an_error_of_the_rank(place: Place) -> None:
+    assert place.run("nowhere.py").returncode == 1
+    assert place.record["error"]["type"] == "builtins.FileNotFoundError"
+
+
+def test_a_signal_leaves_the_record_of_the_beginning(place: Place) -> None:
+    done = place.run(place.write("train.py", "import os, signal; os.kill(os.getpid(), signal.SIGKILL)"))
+    assert done.returncode == -signal.SIGKILL
+    assert (place.record["state"], "exit" in place.record) == ("running", False)
+
+
+def test_a_record_that_cannot_be_written_does_not_hide_the_error(place: Place) -> None:
+    (place.folder / "ranks").rmdir()
+    done = place.run(place.write("train.py", "raise ValueError('the real one')"))
+    assert "ValueError: the real one" in done.stderr
+    assert "cannot write" in done.stderr
+
+
+def test_the_memory_of_a_process_can_be_limited(place: Place) -> None:
+    path = place.write("train.py", "bytearray(2 * 2**30)")
+    assert place.run(path, CAMPAIGN_MEM_PER_PROCESS=str(2**30)).returncode == 1
+    assert place.record["error"]["type"] == "builtins.MemoryError"
+
+
+def test_devices_are_those_that_the_scheduler_chose(place: Place) -> None:
+    path = place.write("train.py", "import os; print(os.environ['CUDA_VISIBLE_DEVICES'])")
+    assert place.run(path, CUDA_VISIBLE_DEVICES="0,1", CAMPAIGN_VISIBLE_DEVICES="4,6").stdout == "4,6\n"
+    assert place.run(path, CUDA_VISIBLE_DEVICES="0,1", CAMPAIGN_VISIBLE_DEVICES="").stdout == "0,1\n"
+
+
+def test_a_rank_whose_agent_is_gone_ends_itself(place: Place) -> None:
+    agent = subprocess.Popen([sys.executable, "-c", "import time; time.sleep(100)"])
+    path = place.write(
+        "train.py",
+        "import os, signal, time\nos.kill(AGENT, signal.SIGKILL)\ntime.sleep(100)\n".replace("AGENT", str(agent.pid)),
+    )  # and nobody collects it: a zombie is no agent
+    assert place.run(path, CAMPAIGN_AGENT_PID=str(agent.pid)).returncode == -signal.SIGKILL
+    agent.wait()
+
+
+def test_it_is_python_3_8_and_the_standard_library() -> None:
+    tree = ast.parse(SCRIPT.read_text(), feature_version=(3, 8))
+    imports = [node for node in ast.walk(tree) if isinstance(node, ast.Import | ast.ImportFrom)]
+    names = {alias.name for node in imports if isinstance(node, ast.Import) for alias in node.names}
+    names |= {node.module or "." for node in imports if isinstance(node, ast.ImportFrom)}
+    assert names <= sys.stdlib_module_names

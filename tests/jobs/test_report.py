@@ -1,0 +1,111 @@
+"""What a training script calls."""
+
+from __future__ import annotations
+
+import json
+import math
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+from dscampaign.jobs import report as module
+
+SCRIPT = Path(module.__file__)
+LOADED_BY_PATH = f"import importlib.util as u; s = u.spec_from_file_location('r', {str(SCRIPT)!r}); "
+PREAMBLE = LOADED_BY_PATH + "r = u.module_from_spec(s); s.loader.exec_module(r)\n"
+
+
+def run(tmp_path: Path, script: str, **env: str) -> tuple[str, list[dict[str, object]]]:
+    """Runs a script that finds the module as ``r``; returns its output and what it reported."""
+    spool = tmp_path / "metrics.jsonl"
+    variables = {"CAMPAIGN_METRICS_FILE": str(spool), "CAMPAIGN_STOP_FILE": str(tmp_path / "stop"), **env}
+    done = subprocess.run(
+        [sys.executable, "-S", "-c", PREAMBLE + script],
+        env={**os.environ, **variables},
+        capture_output=True,
+        text=True,
+        check=True,
+    )
+    text = spool.read_text() if spool.exists() else ""
+    assert text == "" or text.endswith("\n")
+    return done.stdout, [json.loads(line) for line in text.splitlines()]
+
+
+def test_reports_lines(tmp_path: Path) -> None:
+    script = "r.report(1, loss=2, lr=1e-4); r.report(1, eval_loss=3.5); r.event('memory', gb=4, gpu='x')"
+    _, lines = run(tmp_path, script)
+    times = [line.pop("ts") for line in lines]
+    assert lines == [
+        {"step": 1, "loss": 2, "lr": 1e-4},
+        {"step": 1, "eval_loss": 3.5},
+        {"event": "memory", "gb": 4, "gpu": "x"},
+    ]
+    assert times == sorted(times)  # type: ignore[type-var]
+
+
+def test_takes_whatever_is_a_number(tmp_path: Path) -> None:
+    script = "from fractions import Fraction as F\nr.report(1, a=F(1, 2), b=True, c=float('nan'), d=float('-inf'))"
+    _, [line] = run(tmp_path, script)
+    assert (line["a"], line["b"], line["d"]) == (0.5, 1.0, -math.inf)
+    assert math.isnan(line["c"])  # type: ignore[arg-type]
+
+
+def test_appends_to_what_is_there(tmp_path: Path) -> None:
+    run(tmp_path, "r.report(1, loss=1)")
+    _, lines = run(tmp_path, "r.report(2, loss=1)")
+    assert [line["step"] for line in lines] == [1, 2]
+
+
+def test_only_the_first_rank_reports(tmp_path: Path) -> None:
+    assert run(tmp_path, "r.report(1, loss=1); r.event('x'); r.sync()", RANK="1") == ("", [])
+
+
+def test_does_nothing_outside_a_campaign(tmp_path: Path) -> None:
+    script = (
+        "import signal; r.report(1, loss=1); r.sync(); print(r.should_stop(), signal.getsignal(signal.SIGUSR2) == 0)"
+    )
+    assert run(tmp_path, script, CAMPAIGN_METRICS_FILE="", CAMPAIGN_STOP_FILE="") == ("False True\n", [])
+
+
+def test_nothing_is_lost_by_a_kill(tmp_path: Path) -> None:
+    script = "import os\nfor step in range(1, 1001): r.report(step, loss=step)\nos.fork() or os.kill(os.getpid(), 9)"
+    _, lines = run(tmp_path, script)
+    assert [line["step"] for line in lines] == list(range(1, 1001))
+
+
+def test_stops_on_a_signal_and_goes_on_until_asked(tmp_path: Path) -> None:
+    script = "import os, signal\nprint(r.should_stop()); os.kill(os.getpid(), signal.SIGUSR2); print(r.should_stop())"
+    assert run(tmp_path, script)[0] == "False\nTrue\n"
+
+
+def test_stops_on_the_stop_file(tmp_path: Path) -> None:
+    (tmp_path / "stop").touch()
+    assert run(tmp_path, "print(r.should_stop())", RANK="1")[0] == "True\n"
+
+
+def test_looks_for_the_stop_file_now_and_then(tmp_path: Path) -> None:
+    script = """
+import os, time
+clock = [100.0]
+time.monotonic = lambda: clock[0]
+print(r.should_stop())
+open(os.environ["CAMPAIGN_STOP_FILE"], "w").close()
+clock[0] += 0.9
+print(r.should_stop())
+clock[0] += 0.2
+print(r.should_stop())
+"""
+    assert run(tmp_path, script)[0] == "False\nFalse\nTrue\n"
+
+
+def test_a_line_is_written_whole_when_the_kernel_takes_it_in_parts(tmp_path: Path) -> None:
+    script = "import os; whole = os.write; os.write = lambda fd, data: whole(fd, data[:7]); r.report(1, loss=0.25)"
+    _, [line] = run(tmp_path, script)
+    assert line["loss"] == 0.25
+
+
+def test_the_package_offers_it_lazily() -> None:
+    script = "import sys, dscampaign; print('dscampaign.jobs' in sys.modules, dscampaign.report.__module__)"
+    done = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, check=True)
+    assert done.stdout == "False dscampaign.jobs.report\n"

@@ -1,0 +1,22 @@
+"""Trains several attempts one after another in the same ranks, so that start-up is paid once.
+
+Usage, as a rank: many.py ENVIRONMENTS.json
+"""
+
+import importlib
+import json
+import os
+import sys
+from pathlib import Path
+
+from deepspeed.accelerator.cpu_accelerator import CPU_Accelerator
+
+from dscampaign.jobs import report
+from dscampaign.jobs.trainer.train import main
+
+if __name__ == "__main__":
+    CPU_Accelerator.is_fp16_supported = lambda _: True  # DeepSpeed says no where it is only slow
+    for environment in json.loads(Path(sys.argv[1]).read_text()):
+        os.environ.update(environment)
+        importlib.reload(report)  # it reads the environment once, as a training script would have it
+        main()

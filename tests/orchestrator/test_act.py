@@ -1,0 +1,155 @@
+"""What is written down of an end, and what an attempt is told."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterator
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from dscampaign.db import queries
+from dscampaign.db.errors import StaleLease
+from dscampaign.db.records import AttemptRow, AttemptState, RunState
+from dscampaign.orchestrator import act as effects
+from dscampaign.orchestrator.act import Authority, act
+from dscampaign.orchestrator.attempts import resources, run_config
+from dscampaign.orchestrator.errors import Unreachable
+from dscampaign.orchestrator.failures import Ended, FailureClass, Verdict
+from dscampaign.orchestrator.world import Action, CancelJob, Finish, MarkAttempt, SetRun, Submit
+
+from .policy_world import job, log_lines
+from .world_on_disk import World, make_world
+
+
+@pytest.fixture
+def world(tmp_path: Path) -> Iterator[World]:
+    """One run with one attempt that waits in the queue."""
+    made = make_world(tmp_path)
+    made.record(matrix={"depth": [1]})
+    made.run_pass()
+    yield made
+    made.store.close()
+
+
+def authority(world: World) -> Authority:
+    with world.store.write() as conn:
+        epoch = queries.acquire_lease(conn, "test", "me", 60.0)
+    assert epoch is not None
+    return Authority(world.store, "test", epoch, world.campaign.id)
+
+
+def take(world: World, *actions: Action) -> list[Unreachable]:
+    return act(actions, authority(world), world.cluster, world.paths)
+
+
+def latest(world: World) -> AttemptRow:
+    return world.attempts("depth-1")[-1]
+
+
+def finish(world: World, kind: FailureClass = FailureClass.CRASH, **values: Any) -> Finish:
+    """The end of the attempt without a word of its agents."""
+    known = {"job": None, "outcomes": (), "nodes": 1, "target_step": 3, "steps_decide": False, "on_cpu": True}
+    ended = Ended(**{**known, **values})
+    line = log_lines("boom")[0]
+    return Finish(latest(world), AttemptState.FAILED, Verdict(kind, "boom", "mend it", line, "r"), ended, 500.0)
+
+
+def test_the_proof_of_an_end_is_kept(world: World) -> None:
+    take(world, finish(world, job=job("FAILED", exit_code="1:0", started_s=100.0, ended_s=160.0)))
+    row = latest(world)
+    assert (row.state, row.failure_class, row.started_s, row.ended_s) == ("failed", "crash", 100.0, 160.0)
+    assert (row.gpu_seconds, row.evidence["seen_s"], row.evidence["reason"]) == (60.0, 500.0, "boom")
+    assert row.evidence["line"] == {"file": "launcher-0.log", "number": 1, "text": "boom"}
+    assert row.evidence["job"]["exit_code"] == "1:0"
+    assert [event.message for event in world.events("ended")] == ["attempt 1: crash: boom"]
+
+
+def test_time_that_nobody_accounted_for_counts_until_it_was_seen(world: World) -> None:
+    row = latest(world)
+    take(world, MarkAttempt(row, AttemptState.RUNNING, 100.0, 7), finish(world))
+    take(world, finish(world))
+    assert (latest(world).started_s, latest(world).ended_s, latest(world).gpu_seconds) == (None, 500.0, 0.0)
+
+
+def test_a_running_attempt_that_vanished_has_cost_what_it_ran(world: World) -> None:
+    take(world, MarkAttempt(latest(world), AttemptState.RUNNING, 100.0, 7))
+    assert (latest(world).state, latest(world).start_step) == ("running", 7)
+    take(world, finish(world))
+    assert (latest(world).ended_s, latest(world).gpu_seconds) == (500.0, 400.0)
+
+
+def test_an_end_is_recorded_once(world: World) -> None:
+    first = finish(world)
+    take(world, first)
+    take(world, replace(first, state=AttemptState.COMPLETED), MarkAttempt(first.attempt, AttemptState.RUNNING))
+    assert latest(world).state is AttemptState.FAILED
+    assert len(world.events("ended")) == 1
+
+
+def test_nothing_is_done_without_the_lease(world: World) -> None:
+    stale = replace(authority(world), epoch=99)
+    run = world.runs()["depth-1"]
+    for action in (SetRun(run, RunState.FAILED, "x"), finish(world), Submit(run, 2, None, "why")):
+        with pytest.raises(StaleLease):
+            act([action], stale, world.cluster, world.paths)
+    assert world.runs()["depth-1"] == run
+    assert len(world.cluster.submitted) == 1
+
+
+def test_nobody_is_asked_to_cancel_nothing(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
+    asked: list[Any] = []
+    monkeypatch.setattr(world.cluster, "cancel", asked.append)
+    take(world)
+    assert asked == []
+    take(world, CancelJob(latest(world), "1_0"), CancelJob(latest(world), "1_1"))
+    assert asked == [["1_0", "1_1"]]
+
+
+def test_a_cancellation_that_was_not_heard_stops_nothing_else(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
+    def away(_: Any) -> None:
+        raise Unreachable("scancel is away")
+
+    monkeypatch.setattr(world.cluster, "cancel", away)
+    run = world.runs()["depth-1"]
+    troubles = take(
+        world, CancelJob(latest(world), "1_0"), SetRun(run, RunState.FAILED, "x"), Submit(run, 2, None, "y")
+    )
+    assert [str(trouble) for trouble in troubles] == ["scancel is away"]
+    assert len(world.cluster.submitted) == 2
+
+
+def test_one_shape_that_cannot_be_submitted_does_not_hold_up_another(world: World) -> None:
+    world.record(matrix={"depth": [1, 2, 3], "exclude": [{"depth": 3}], "include": [{"depth": 3, "slurm.mem": "2G"}]})
+    world.cluster.on_submit = lambda batch: fail_if(batch.resources["mem"] == "1G")
+    done = world.run_pass()
+    assert [str(trouble) for trouble in done.troubles] == ["no room"]
+    assert world.states() == {"depth-1": "queued", "depth-2": "pending", "depth-3_mem-2G": "queued"}
+    assert [event.message for event in world.events("withdrawn")] == ["attempt 1 was not submitted: no room"]
+
+
+def fail_if(condition: bool) -> None:
+    if condition:
+        raise Unreachable("no room")
+
+
+def test_more_memory_after_the_host_ran_out_and_nothing_else(world: World) -> None:
+    config = run_config(world.runs()["depth-1"])
+    before, after = resources(config), resources(config, mem_scale=1.5)
+    assert (before["mem"], after["mem"]) == ("1G", "1536M")
+    assert {**after, "mem": "1G"} == before
+    assert "gpus_per_node" not in before  # of a run on CPUs
+
+
+@pytest.mark.parametrize("umask", [0o000, 0o022, 0o077])
+def test_private_folders_whatever_the_umask(tmp_path: Path, umask: int) -> None:
+    previous = os.umask(umask)
+    try:
+        effects.make_private(tmp_path / "x" / "y")
+        assert os.umask(umask) == umask
+    finally:
+        os.umask(previous)
+    assert (tmp_path / "x").stat().st_mode & 0o777 == 0o700
+    assert (tmp_path / "x" / "y").stat().st_mode & 0o777 == 0o700

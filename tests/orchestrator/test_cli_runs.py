@@ -1,0 +1,219 @@
+"""submit, reconcile, cancel, retry: one pass of the same loop each, here with processes of this machine.
+
+`python:` names a stand-in for the interpreter, so that no run needs a training stack: one that fails, one that waits.
+"""
+
+import contextlib
+import json
+import os
+import pty
+import re
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from dscampaign.db import queries
+from dscampaign.db.store import Store
+from dscampaign.orchestrator.cli import main
+
+Output = pytest.CaptureFixture[str]
+
+SPEC = """\
+name: demo
+executor: local
+ranks_per_node: 1
+local: {{parallel: 2}}
+python: {python}
+command: train.py {{depth}}
+train: {{steps: 5}}
+matrix: {{depth: {depths}}}
+retry: {{crash: 0, backoff_s: 0}}
+"""
+
+
+class Place:
+    """A folder with a spec."""
+
+    def __init__(self, folder: Path) -> None:
+        self.folder, self.spec = folder, folder / "demo.yaml"
+        (folder / "train.py").touch()
+        self.python = folder / "python"
+
+    def write(self, shell: str, depths: str = "[1]") -> str:
+        """Writes a spec whose interpreter is this line of shell; returns the spec's path."""
+        self.python.write_text(f"#!/bin/sh\n{shell}\n")
+        self.python.chmod(0o755)
+        self.spec.write_text(SPEC.format(python=self.python, depths=depths))
+        return str(self.spec)
+
+    @property
+    def store(self) -> Store:
+        return Store.open(f"sqlite:///{self.folder}/campaign/campaign.db")
+
+    def status(self, capsys: Output) -> Any:
+        capsys.readouterr()
+        assert main(["status", "--json"]) == 0
+        return json.loads(capsys.readouterr().out)
+
+    def states(self, capsys: Output) -> dict[str, str]:
+        return {run["name"]: run["state"] for run in self.status(capsys)["runs"]}
+
+
+@pytest.fixture
+def place(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Place]:
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setenv("XDG_CONFIG_HOME", str(tmp_path / "config"))
+    yield Place(tmp_path)
+    if (tmp_path / "campaign").exists():
+        main(["cancel", "demo", "--all"])
+        main(["reconcile", "demo", "--watch"])
+
+
+def test_a_campaign_from_submission_to_verdict(place: Place, capsys: Output) -> None:
+    spec = place.write('echo "ModuleNotFoundError: No module named torch" >&2; exit 1', "[1, 2]")
+    assert main(["submit", spec]) == 0
+    out, err = capsys.readouterr()
+    assert "Plan: 2 to submit, 0 kept, 0 to cancel · on this machine, 2 at a time" in err
+    assert re.search(r"depth-1: submitted as local-\S+, attempt 1\n", err)
+    assert "next: campaign reconcile demo --watch" in err
+    assert out == "demo · 2 runs: 2 queued\n"
+
+    assert main(["reconcile", "--watch"]) == 1
+    out, err = capsys.readouterr()
+    assert "depth-1: attempt 1 ended, deterministic: ModuleNotFoundError" in err
+    assert "depth-1 and 1 other failed: ModuleNotFoundError: No module named torch" in out
+    assert main(["reconcile"]) == 1
+
+    assert main(["submit", spec]) == 1  # nothing to do, and that two runs have failed is no success
+    assert "Plan: 0 to submit, 2 kept" in capsys.readouterr().err
+    assert [len(run["attempts"]) for run in place.status(capsys)["runs"]] == [1, 1]
+
+    assert main(["retry", "demo", "depth-2"]) == 0
+    assert main(["reconcile", "--watch"]) == 1
+    assert [len(run["attempts"]) for run in place.status(capsys)["runs"]] == [1, 2]
+    assert main(["logs", "depth-1", "--launcher"]) == 0
+
+
+def test_a_grown_spec_submits_only_what_is_new_and_a_shrunk_one_asks(place: Place, capsys: Output) -> None:
+    spec = place.write("exec sleep 60", "[1]")
+    main(["submit", spec])
+    place.write("exec sleep 60", "[1, 2]")
+    capsys.readouterr()
+    assert main(["plan", spec]) == 0
+    assert "Plan: 1 to submit, 1 kept, 0 to cancel" in capsys.readouterr().out
+    main(["submit", spec])
+    assert place.states(capsys) == {"depth-1": "running", "depth-2": "queued"}
+    place.write("exec sleep 60", "[2]")
+    assert main(["plan", spec]) == 0
+    assert "-  depth-1" in capsys.readouterr().out
+    assert main(["submit", spec]) == 2
+    assert "it ends 1 run, and there is no terminal to ask at" in capsys.readouterr().err
+
+
+def test_cancel_ends_what_runs(place: Place, capsys: Output) -> None:
+    main(["submit", place.write("exec sleep 60", "[1, 2]")])
+    assert main(["reconcile"]) == 8
+    assert main(["cancel", "demo"]) == 2
+    assert "hint: name them, or `campaign cancel demo --all`" in capsys.readouterr().err
+    assert main(["cancel", "demo", "--all"]) == 0
+    assert main(["reconcile", "--watch"]) == 0
+    assert place.states(capsys) == {"depth-1": "cancelled", "depth-2": "cancelled"}
+    assert main(["cancel", "demo", "depth-9"]) == 2
+
+
+def test_submit_leaves_the_rest_to_a_reconciler_that_is_at_work(place: Place, capsys: Output) -> None:
+    spec = place.write("exec sleep 60", "[1]")
+    main(["submit", spec])
+    store = place.store
+    with store.write() as conn:
+        campaign = queries.list_campaigns(conn)[0]
+        epoch = queries.acquire_lease(conn, f"reconciler:{campaign.id}", "login7:4242:x", 60.0)
+    place.write("exec sleep 60", "[1, 2]")
+    capsys.readouterr()
+    assert main(["submit", spec]) == 0
+    assert "being reconciled by process 4242 on login7" in capsys.readouterr().err
+    assert main(["reconcile"]) == 8
+    assert place.states(capsys)["depth-2"] == "pending"
+    with store.write() as conn:
+        assert epoch is not None
+        queries.release_lease(conn, f"reconciler:{campaign.id}", epoch)
+
+
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
+def test_an_interrupted_watch_says_that_jobs_go_on_and_frees_the_lease(place: Place, number: int) -> None:
+    spec = place.write("exec sleep 60")
+    command = [sys.executable, "-m", "dscampaign.orchestrator.cli", "submit", spec, "--watch"]
+    with subprocess.Popen(command, stderr=subprocess.PIPE, stdout=subprocess.PIPE, text=True) as watch:
+        assert watch.stderr is not None
+        for line in watch.stderr:
+            if "attempt 1 running" in line:
+                break
+        watch.send_signal(number)
+        rest = watch.stderr.read()
+    assert watch.returncode == 130
+    assert "stopped looking; the jobs go on. `campaign reconcile demo --watch` resumes" in rest
+    with place.store.read() as conn:
+        lease = queries.read_lease(conn, f"reconciler:{queries.list_campaigns(conn)[0].id}")
+    assert lease is not None
+    assert lease.expires_s <= time.time() + 1
+
+
+def test_an_interval_has_a_least_length(place: Place, capsys: Output) -> None:
+    main(["submit", place.write("exec sleep 60")])
+    assert main(["reconcile", "--watch", "--interval", "0.001"]) == 2
+    assert main(["reconcile", "--interval", "20"]) == 2
+    assert "--interval is for --watch" in capsys.readouterr().err
+
+
+@pytest.mark.training
+def test_a_script_of_ones_own_runs_to_its_end(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: Output) -> None:
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "train.py").write_text(
+        "from dscampaign import report\nfor step in range(1, 4):\n    report(step=step, loss=1 / step)\n"
+    )
+    spec = tmp_path / "own.yaml"
+    spec.write_text("name: own\nexecutor: local\nranks_per_node: 1\ncommand: train.py\ntrain: {steps: 3}\n")
+    assert main(["submit", str(spec), "--watch", "--json"]) == 0
+    [run] = json.loads(capsys.readouterr().out)["runs"]
+    assert (run["state"], run["step"], run["loss"]) == ("completed", 3, pytest.approx(1 / 3))
+
+
+def on_terminal(words: list[str], typed: bytes) -> tuple[int, str]:
+    """Runs the command on a terminal of its own; returns its exit code and what the terminal got."""
+    ours, theirs = pty.openpty()
+    env = {**os.environ, "TERM": "xterm-256color", "COLUMNS": "100", "LINES": "30"}
+    command = [sys.executable, "-m", "dscampaign.orchestrator.cli", *words]
+    with subprocess.Popen(command, stdin=theirs, stdout=theirs, stderr=theirs, env=env) as child:
+        os.close(theirs)
+        os.write(ours, typed)
+        shown = b""
+        with contextlib.suppress(OSError):  # the last writer has gone
+            while block := os.read(ours, 65536):
+                shown += block
+    os.close(ours)
+    return child.returncode, shown.decode()
+
+
+def test_a_terminal_gets_a_table_that_redraws_itself(place: Place) -> None:
+    spec = place.write('echo "No module named [bold]x[/bold]" >&2; exit 1')
+    code, shown = on_terminal(["submit", spec, "--watch"], b"")
+    assert code == 1
+    assert "\x1b[2K" in shown  # lines were erased to be drawn again
+    assert shown.rindex("\x1b[?25h") > shown.rindex("\x1b[?25l")  # the cursor is back
+    assert "No module named [bold]x[/bold]" in shown.rpartition("\x1b[?25h")[2]
+
+
+def test_a_terminal_is_asked_before_a_large_submission(place: Place, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("CAMPAIGN_ASK_ABOVE_RUNS", "1")
+    spec = place.write("exit 1", "[1, 2]")
+    code, shown = on_terminal(["submit", spec], b"n\n")
+    assert code == 1
+    assert "2 runs are more than ask_above_runs = 1. Submit? [y/N]" in shown
+    assert "nothing was submitted" in shown
+    assert not (place.folder / "campaign").exists()

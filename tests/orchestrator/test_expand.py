@@ -1,0 +1,270 @@
+"""What a matrix means: points, names, digests."""
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from dscampaign.orchestrator.errors import InvalidSpec
+from dscampaign.orchestrator.expand import Run, RunConfig, expand
+from dscampaign.orchestrator.names import run_name
+from dscampaign.orchestrator.spec import Spec
+
+TRAIN = {"model": "gpt2", "dataset": "wikitext", "global_batch": 16, "steps": 100}
+
+
+def spec(matrix: dict[str, Any] | None = None, **fields: Any) -> Spec:
+    train = TRAIN | fields.pop("train", {})
+    return Spec.model_validate({"name": "x", "train": train, "matrix": matrix or {}, **fields})
+
+
+def runs(matrix: dict[str, Any] | None = None, **fields: Any) -> dict[str, Run]:
+    return {run.name: run for run in expand(spec(matrix, **fields))}
+
+
+def hashes(matrix: dict[str, Any] | None = None, **fields: Any) -> set[str]:
+    return {run.config_hash for run in runs(matrix, **fields).values()}
+
+
+def test_without_a_matrix_there_is_one_run() -> None:
+    (run,) = expand(spec())
+    assert (run.name, run.params, run.nodes, run.ranks_per_node, run.world_size) == ("run", {}, 1, 8, 8)
+    assert (run.global_batch, run.micro_batch, run.accumulation, run.target_step) == (16, 2, 1, 100)
+
+
+def test_axes_multiply_in_order() -> None:
+    found = runs({"zero_stage": [0, 3], "train.precision": ["bf16", "fp32"]})
+    assert list(found) == [
+        "zero_stage-0_precision-bf16",
+        "zero_stage-0_precision-fp32",
+        "zero_stage-3_precision-bf16",
+        "zero_stage-3_precision-fp32",
+    ]
+    last = found["zero_stage-3_precision-fp32"]
+    assert last.params == {"zero_stage": 3, "precision": "fp32"}
+    assert (last.config.train.zero_stage, last.config.train.precision) == (3, "fp32")
+
+
+def test_an_axis_may_reach_into_deepspeed() -> None:
+    found = runs({"deepspeed.zero_optimization.stage": [1, 2]}, deepspeed={"zero_optimization": {"overlap_comm": True}})
+    assert [run.config.train.zero_stage for run in found.values()] == [1, 2]
+    assert all(run.config.deepspeed == {"zero_optimization": {"overlap_comm": True}} for run in found.values())
+
+
+def test_one_experiment_has_one_digest_however_it_is_written() -> None:
+    plain = hashes(train={"zero_stage": 2, "precision": "fp16", "grad_clip": 0.5})
+    raw = {"zero_optimization": {"stage": 2}, "fp16": {"enabled": True}, "gradient_clipping": 0.5}
+    assert hashes(deepspeed=raw) == plain
+    assert hashes({"zero_stage": [2]}, train={"precision": "fp16", "grad_clip": 0.5}) == plain
+
+
+def test_a_whole_section_can_vary() -> None:
+    configs = [
+        {"label": "plain"},
+        {"label": "offload", "zero_optimization": {"stage": 3, "offload_param": {"device": "cpu"}}},
+    ]
+    found = runs({"deepspeed": configs}, deepspeed={"prescale_gradients": True})
+    assert list(found) == ["deepspeed-plain", "deepspeed-offload"]
+    offload = found["deepspeed-offload"].config
+    assert offload.deepspeed == {"prescale_gradients": True, "zero_optimization": {"offload_param": {"device": "cpu"}}}
+    assert offload.train.zero_stage == 3
+
+
+def test_linked_axes_set_fields_together() -> None:
+    sizes = [{"label": "small", "model": "gpt2", "lr": 1e-3}, {"model": "gpt2-xl", "train.lr": 1e-4}]
+    found = runs({"size": sizes})
+    assert list(found) == ["size-small", "model-gpt2-xl_lr-0.0001"]
+    assert found["size-small"].params == {"size": "small", "model": "gpt2", "lr": 1e-3}
+    assert [run.config.train.lr for run in found.values()] == [1e-3, 1e-4]
+
+
+def test_an_inline_model_is_one_value() -> None:
+    tiny = {"model_type": "gpt2", "n_layer": 2}
+    found = runs({"model": [{"label": "tiny", **tiny}, tiny | {"n_layer": 4}]})
+    assert found["model-tiny"].config.train.model == tiny
+    (other,) = set(found) - {"model-tiny"}
+    assert len(other) == len("model-") + 6
+
+
+def test_exclude_removes_what_matches_in_part() -> None:
+    found = runs({"zero_stage": [0, 1], "lr": [1e-3, 1e-4], "exclude": [{"train.zero_stage": 1, "lr": 1e-3}]})
+    assert list(found) == ["zero_stage-0_lr-0.001", "zero_stage-0_lr-0.0001", "zero_stage-1_lr-0.0001"]
+
+
+def test_include_adds_to_points_that_it_does_not_contradict() -> None:
+    matrix = {"zero_stage": [0, 3], "include": [{"zero_stage": 3, "micro_batch": 1}, {"slurm.time": "8:00:00"}]}
+    found = runs(matrix)
+    assert [run.config.train.micro_batch for run in found.values()] == [None, 1]
+    assert {run.config.slurm.time for run in found.values()} == {"8:00:00"}
+    assert list(found) == list(runs({"zero_stage": [0, 3]}))
+
+
+def test_include_that_fits_nowhere_is_a_point_of_its_own() -> None:
+    found = runs(
+        {"zero_stage": [0], "include": [{"zero_stage": 2, "micro_batch": 1}, {"label": "big", "micro_batch": 1}]}
+    )
+    assert list(found) == ["zero_stage-0", "zero_stage-2_micro_batch-1", "big"]
+    assert found["big"].params == {"label": "big", "micro_batch": 1}
+
+
+def test_include_alone_lists_points() -> None:
+    assert list(runs({"include": [{"lr": 1e-3}, {"lr": 1e-4}]})) == ["lr-0.001", "lr-0.0001"]
+
+
+def test_repeats_have_their_own_seeds_and_the_first_keeps_its_name() -> None:
+    once, thrice = runs({"lr": [1e-3]}), runs({"lr": [1e-3]}, repeats=3)
+    assert list(thrice) == ["lr-0.001", "lr-0.001-r1", "lr-0.001-r2"]
+    assert [run.config.train.seed for run in thrice.values()] == [42, 43, 44]
+    assert thrice["lr-0.001"] == once["lr-0.001"]
+
+
+@pytest.mark.parametrize(
+    "fields",
+    [
+        {"slurm": {"time": "9:00:00", "partition": "other", "mem": "1T"}},
+        {"retry": {"oom": 0}, "max_runs": 7, "local": {"parallel": 2}},
+        {"train": {"checkpoint_every": 5, "keep_checkpoints": 9, "eval_every": 5, "eval_batches": 1, "log_every": 2}},
+        {"env": {"NCCL_DEBUG": "INFO"}},
+        {"repeats": 1, "store": "sqlite:///x", "dir": "elsewhere"},
+        {"train": {"lr": 3e-4, "schedule": "cosine", "zero_stage": 0}, "ranks_per_node": 8},
+    ],
+)
+def test_a_digest_is_of_the_experiment_alone(fields: dict[str, Any]) -> None:
+    assert hashes(**fields) == hashes()
+
+
+@pytest.mark.parametrize(
+    "fields",
+    [
+        {"train": {"lr": 1e-4}},
+        {"train": {"steps": 101}},
+        {"slurm": {"nodes": 2}},
+        {"ranks_per_node": 4},
+        {"python": "/other/python"},
+        {"deepspeed": {"zero_optimization": {"overlap_comm": True}}},
+        {"deepspeed": {"zero_optimization": {"stage": 1}}},
+        {"train": {"dataset": {"path": "wikitext", "name": "other"}}},
+    ],
+)
+def test_a_digest_changes_with_the_experiment(fields: dict[str, Any]) -> None:
+    assert hashes(**fields) != hashes()
+
+
+def test_digests_stay_when_the_matrix_grows() -> None:
+    assert hashes({"zero_stage": [0, 1]}) < hashes({"zero_stage": [0, 1, 2]}, repeats=2)
+
+
+def test_a_digest_is_the_same_in_every_version() -> None:
+    # A changed digest orphans every checkpoint that users have: change this only with a migration.
+    assert hashes() == {"00d547ba85297c78"}
+
+
+def test_machines_and_environment_can_be_compared() -> None:
+    assert len(hashes({"partition": ["a100", "h100"]})) == 2
+    assert len(hashes({"env.NCCL_ALGO": ["Ring", "Tree"]})) == 2
+
+
+def test_the_same_experiment_twice_is_an_error() -> None:
+    with pytest.raises(InvalidSpec, match=r"same experiment as run lr-0\.0003"):
+        expand(spec({"lr": [3e-4], "include": [{"label": "again", "lr": 3e-4}]}))
+    with pytest.raises(InvalidSpec, match="same experiment"):
+        expand(spec({"slurm.time": ["1:00:00", "2:00:00"]}))
+
+
+def test_a_commands_own_parameters() -> None:
+    found = runs(
+        {"depth": [2, 4], "include": [{"depth": 4, "width": 9}, {"depth": 2, "width": 8}]},
+        command="-m my.train --depth {depth} --width={width} --seed {seed} --name {run} '{\"json\": 1}'",
+        env={"DEPTH": "d{depth}"},
+    )
+    assert list(found) == ["depth-2", "depth-4"]
+    four = found["depth-4"]
+    assert four.config.command is not None
+    assert four.config.command[2:] == ("--depth", "4", "--width=9", "--seed", "42", "--name", "depth-4", '{"json": 1}')
+    assert four.config.env == {"DEPTH": "d4"}
+    assert len({run.config_hash for run in found.values()}) == 2
+
+
+@pytest.mark.parametrize(
+    ("command", "words"),
+    [
+        ("-m t {depht}", "stands for nothing"),
+        ("-m t {micro_batch}", "not known before"),
+        ("-m t ${HOME}", "stands for nothing"),
+    ],
+)
+def test_placeholders_that_cannot_be_filled(command: str, words: str) -> None:
+    with pytest.raises(InvalidSpec, match=words):
+        expand(spec(command=command))
+
+
+def test_a_parameter_that_the_command_does_not_use() -> None:
+    with pytest.raises(InvalidSpec, match=r"no field, and no \{placeholder\}"):
+        expand(spec({"depth": [1, 2]}, command="-m t"))
+
+
+def test_every_wrong_point_is_reported_at_its_value() -> None:
+    with pytest.raises(InvalidSpec) as caught:
+        expand(spec({"zero_stage": [0, 4], "micro_batch": [3, 2, 5], "nodes": [1]}))
+    assert {f.places[0] for f in caught.value.findings} == {
+        ("matrix", "zero_stage", 1),
+        ("matrix", "micro_batch", 0),
+        ("matrix", "micro_batch", 2),
+    }
+
+
+def test_a_matrix_without_end_is_refused_at_once() -> None:
+    values = [i / 1000 for i in range(1, 100)]
+    with pytest.raises(InvalidSpec, match="970299 combinations"):
+        expand(spec({"lr": values, "beta1": values, "beta2": values}))
+
+
+def test_local_runs_use_the_gpus_of_the_machine() -> None:
+    local = spec(executor="local", slurm={"nodes": 4})
+    assert [expand(local, gpus)[0].world_size for gpus in (0, 4)] == [1, 4]
+    (run,) = expand(spec(executor="local", ranks_per_node=2), 8)
+    assert (run.nodes, run.world_size) == (1, 2)
+
+
+def test_a_config_survives_json_and_makes_train_json() -> None:
+    (run,) = expand(spec({"lr": [1e-3]}, slurm={"nice": 5}, command="-m my.train"))
+    stored = RunConfig.model_validate_json(run.config.model_dump_json())
+    assert stored == run.config
+    train = stored.train_json(micro_batch=1, accumulation=2, world_size=8)
+    assert (train["micro_batch"], train["accumulation"], train["world_size"], train["lr"]) == (1, 2, 8, 1e-3)
+
+
+@pytest.mark.parametrize(
+    ("labels", "name"),
+    [
+        ([("model", "org/name")], "model-org-name"),
+        ([("data", "/a/b/text")], "data-text"),
+        ([("lr", 1e-05), ("on", True), ("x", None)], "lr-1e-05_on-true_x-none"),
+    ],
+)
+def test_names(labels: list[tuple[str, Any]], name: str) -> None:
+    assert run_name(labels, 0, "0" * 16) == name
+
+
+def test_a_taken_name_gets_a_digest() -> None:
+    assert run_name([("a", 1)], 0, "0123456789abcdef", {"a-1"}) == "a-1-01234567"
+
+
+scalars = st.one_of(st.text(max_size=150), st.integers(), st.booleans(), st.floats(allow_nan=False), st.none())
+
+
+@given(labels=st.lists(st.tuples(st.text(max_size=20), scalars), max_size=8), repeat=st.integers(0, 999))
+def test_every_name_is_safe_as_a_folder(labels: list[tuple[str, Any]], repeat: int) -> None:
+    name = run_name(labels, repeat, "0123456789abcdef")
+    assert 0 < len(name) <= 100
+    assert Path(name).name == name
+    assert set(name) <= set("ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz0123456789._=-")
+    assert name[0] not in ".-"
+
+
+def test_the_local_rank_is_left_to_each_rank() -> None:
+    spec = Spec.model_validate({"name": "x", "command": ["t.py", "--local_rank={local_rank}"]})
+    [run] = expand(spec)
+    assert run.config.command == ("t.py", "--local_rank={local_rank}")

@@ -1,0 +1,62 @@
+"""Where a setting comes from, and that the first place wins."""
+
+from pathlib import Path
+
+import pytest
+
+from dscampaign.orchestrator.errors import UserError
+from dscampaign.orchestrator.settings import Settings, resolve
+
+
+@pytest.fixture
+def home(tmp_path: Path) -> dict[str, str]:
+    return {"XDG_CONFIG_HOME": str(tmp_path / "config")}
+
+
+def source(name: str, settings: Settings) -> str:
+    return next(origin.source for origin in settings.origins if origin.name == name)
+
+
+def test_the_defaults_lie_beside_the_working_directory(tmp_path: Path, home: dict[str, str]) -> None:
+    settings = resolve({}, environ=home, cwd=tmp_path)
+    assert settings.dir == tmp_path / "campaign"
+    assert settings.store == f"sqlite:///{tmp_path}/campaign/campaign.db"
+
+
+def test_each_place_gives_way_to_the_one_before_it(tmp_path: Path, home: dict[str, str]) -> None:
+    own = tmp_path / "config" / "dscampaign" / "campaign.toml"
+    own.parent.mkdir(parents=True)
+    own.write_text('dir = "/xdg"\nask_above_runs = 7\n')
+    assert resolve({}, environ=home, cwd=tmp_path).dir == Path("/xdg")
+    (tmp_path / "campaign.toml").write_text('dir = "shared"\n')
+    below = tmp_path / "a" / "b"
+    below.mkdir(parents=True)
+    settings = resolve({}, environ=home, cwd=below)
+    assert settings.dir == tmp_path / "shared"
+    assert settings.ask_above_runs == 7
+    assert source("dir", settings) == str(tmp_path / "campaign.toml")
+    spec: dict[str, str | None] = {"dir": "/spec/${WHO}"}
+    assert resolve({}, spec, environ=home | {"WHO": "me"}, cwd=below).dir == Path("/spec/me")
+    environ = home | {"CAMPAIGN_DIR": "/environ"}
+    assert resolve({}, spec, environ=environ, cwd=below).dir == Path("/environ")
+    assert resolve({"dir": "flag"}, spec, environ=environ, cwd=below).dir == below / "flag"
+
+
+def test_an_unknown_setting_is_no_silent_one(tmp_path: Path, home: dict[str, str]) -> None:
+    (tmp_path / "campaign.toml").write_text('stroe = "x"\n')
+    with pytest.raises(UserError, match="stroe") as caught:
+        resolve({}, environ=home, cwd=tmp_path)
+    assert caught.value.hint == 'did you mean "store"?'
+
+
+def test_a_limit_that_is_no_number_is_said_with_its_source(tmp_path: Path, home: dict[str, str]) -> None:
+    with pytest.raises(UserError, match="many") as caught:
+        resolve({}, environ=home | {"CAMPAIGN_ASK_ABOVE_RUNS": "many"}, cwd=tmp_path)
+    assert "CAMPAIGN_ASK_ABOVE_RUNS" in str(caught.value.hint)
+
+
+def test_a_password_is_not_shown(tmp_path: Path, home: dict[str, str]) -> None:
+    settings = resolve({"store": "postgresql://me:secret@host/db"}, environ=home, cwd=tmp_path)
+    assert settings.store == "postgresql://me:secret@host/db"
+    assert "postgresql://me:***@host/db" in [origin.value for origin in settings.shown]
+    assert not any("secret" in origin.value for origin in settings.shown)

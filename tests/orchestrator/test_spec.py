@@ -1,0 +1,331 @@
+"""A spec that is right loads; one that is wrong says everything that is wrong, each with its line."""
+
+from pathlib import Path
+from textwrap import dedent
+
+import pytest
+
+from dscampaign.orchestrator.errors import EXIT_USAGE, SpecError, UserError
+from dscampaign.orchestrator.expand import expand
+from dscampaign.orchestrator.spec import Spec, load_spec
+from dscampaign.orchestrator.spec_slurm import parse_mem_mb, parse_time_min
+
+MINIMAL = """\
+name: tiny
+train:
+  model: gpt2
+  dataset: wikitext
+  global_batch: 16
+  steps: 100
+"""
+
+
+@pytest.fixture
+def write(tmp_path: Path) -> "Write":
+    return Write(tmp_path / "spec.yaml")
+
+
+class Write:
+    """Writes a spec; what it loads or complains about is up to the test."""
+
+    def __init__(self, path: Path) -> None:
+        self.path = path
+
+    def load(self, text: str, *overrides: str) -> Spec:
+        self.path.write_text(dedent(text))
+        return load_spec(self.path, overrides)
+
+    def problems(self, text: str, *overrides: str) -> list[tuple[int, str, str]]:
+        """Line, field, and message with hint, of each problem."""
+        with pytest.raises(SpecError) as caught:
+            self.load(text, *overrides)
+        assert caught.value.exit_code == EXIT_USAGE
+        return [(p.line, p.field, f"{p.message} ({p.hint})") for p in caught.value.problems]
+
+    def problem(self, text: str, *overrides: str) -> tuple[int, str, str]:
+        """The only problem of the minimal spec with this text after it."""
+        (only,) = self.problems(MINIMAL + dedent(text), *overrides)
+        return only
+
+
+def test_the_minimal_spec_loads(write: Write) -> None:
+    spec = write.load(MINIMAL)
+    assert (spec.name, spec.executor, spec.dir, spec.repeats) == ("tiny", "slurm", "./campaign", 1)
+    assert spec.train.dataset is not None
+    assert spec.train.dataset.path == "wikitext"
+    assert (spec.slurm.gpus, spec.slurm.time_min) == (8, 60)
+
+
+def test_a_missing_file_is_the_users_error(tmp_path: Path) -> None:
+    with pytest.raises(UserError, match="No such file"):
+        load_spec(tmp_path / "absent.yaml")
+
+
+def test_all_errors_come_at_once_in_the_order_of_their_lines(write: Write) -> None:
+    found = write.problems("""\
+        name: two words
+        slurm:
+          partitoin: h100
+          time: 4h
+        train:
+          model: gpt2
+          dataset: wikitext
+          global_batch: 100
+          steps: 100
+          warmup_steps: 200
+        matrix:
+          zero_stage: [1, 4]
+          lrr: [1]
+        retries: 3
+        """)
+    assert [(line, field) for line, field, _ in found] == [
+        (1, "name"),
+        (3, "slurm.partitoin"),
+        (4, "slurm.time"),
+        (8, "train.global_batch"),
+        (10, "train.warmup_steps"),
+        (12, "matrix.zero_stage[1]"),
+        (13, "matrix.lrr"),
+        (14, "retries"),
+    ]
+
+
+def test_a_password_in_the_spec_is_refused_but_not_one_from_the_environment(
+    write: Write, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("PASSWORD", "secret")
+    [(_, field, words)] = write.problems(MINIMAL + "store: postgresql://me:secret@db/campaigns\n")
+    assert field == "store"
+    assert "password" in words
+    assert write.load(MINIMAL + "store: postgresql://me:${PASSWORD}@db/campaigns\n").store
+
+
+def test_an_error_reads_as_promised(write: Write) -> None:
+    with pytest.raises(SpecError) as caught:
+        write.load(MINIMAL + "slurm:\n    partitoin: h100\n")
+    assert str(caught.value) == (
+        f"{write.path}:8:5: error: slurm.partitoin: unknown field\n"
+        "        partitoin: h100\n"
+        "        ^\n"
+        '  hint: did you mean "partition"?'
+    )
+
+
+@pytest.mark.parametrize(
+    ("text", "line", "field", "words"),
+    [
+        ("slurm: {nodes: true}", 7, "slurm.nodes", "a whole number"),
+        ("slurm: {nodes: '2'}", 7, "slurm.nodes", "a whole number"),
+        ("slurm: {job-name: x}", 7, "slurm.job_name", "token"),
+        ("slurm: {requeue: true}", 7, "slurm.requeue", "none runs twice"),
+        ("slurm: {time: 4h}", 7, "slurm.time", "4:00:00"),
+        ("slurm: {mem: lots}", 7, "slurm.mem", "64G"),
+        ('slurm: {partition: "a\\n#SBATCH --uid=0"}', 7, "slurm.partition", "line break"),
+        ('slurm: {mail-user: "a\\nb"}', 7, "slurm.mail_user", "line break"),
+        ('slurm: {setup: ["a\\nb"]}', 7, "slurm.setup[0]", "line break"),
+        ("slurm: {gpus_per_node: many}", 7, "slurm.gpus_per_node", "h100:8"),
+        ("slurm: {gpus_per_node: 4, gres: 'gpu:4'}", 7, "slurm.gres", "together with gpus_per_node"),
+        ("slurm: {mem: 4G, mem_per_gpu: 4G}", 7, "slurm.mem_per_gpu", "together with mem"),
+        ("slurm: {time: 2}", 7, "slurm.time", "signal_delay_s 120"),
+        ("slurm: {time: 10, signal_delay_s: 600}", 7, "slurm.signal_delay_s", "10 minutes"),
+        ("retry: {oom: -1}", 7, "retry.oom", "at least 0"),
+        ("env: {CAMPAIGN_RUN: x}", 7, "env", "set by this program"),
+        ("env: {a b: x}", 7, "env", "no name of an environment variable"),
+        ("command: python train.py", 7, "command", "deepspeed launches"),
+        ("command: ./train.py", 7, "command", "no such script"),
+        ("command: 'a \"b'", 7, "command", "does not split"),
+        ("deepspeed: {train_batch_size: 8}", 7, "deepspeed.train_batch_size", "train.global_batch"),
+        ("deepspeed: {gradiant_clipping: 1.0}", 7, "deepspeed.gradiant_clipping", 'did you mean "gradient_clipping"'),
+        ("deepspeed: {zero-optimization: {}}", 7, "deepspeed.zero-optimization", 'did you mean "zero_optimization"'),
+        ("matrix: {deepspeed.flop_profiler: [{}]}", 7, "matrix.deepspeed.flop_profiler[0]", '"flops_profiler"'),
+        ("deepspeed: {scheduler: {type: WarmupLR}}", 7, "deepspeed.scheduler", "train.schedule"),
+        ("deepspeed: {optimizer: {params: {lr: 1}}}", 7, "deepspeed.optimizer.params.lr", "train.lr"),
+        ("deepspeed: {optimizer: AdamW}", 7, "deepspeed.optimizer", "a mapping"),
+        ("deepspeed: {gradient_clipping: auto}", 7, "deepspeed.gradient_clipping", "auto"),
+        ("deepspeed: {fp16: {enabled: true}, bf16: {enabled: true}}", 7, "deepspeed.fp16", "both enabled"),
+        ("deepspeed: {zero_optimization: {stage: 7}}", 7, "deepspeed.zero_optimization.stage", "at most 3"),
+        ("deepspeed: {zero_optimization: {aio: {}}}", 7, "deepspeed.zero_optimization.aio", "move it"),
+        ("matrix: {train: [1]}", 7, "matrix.train[0]", "expected a mapping of fields"),
+        ("slurm: {nodes: 1}\nmatrix: {slurm: [1]}", 8, "matrix.slurm[0]", "expected a mapping of fields"),
+        ("deepspeed: {bf16: {}}\nmatrix: {deepspeed: [1]}", 8, "matrix.deepspeed[0]", "expected a mapping of fields"),
+        ("deepspeed: {optimizer: {type: 1}}", 7, "deepspeed.optimizer.type", "expected text"),
+        ("matrix: {lrr: [1]}", 7, "matrix.lrr", 'did you mean "lr"'),
+        ("matrix: {lr: []}", 7, "matrix.lr", "no values"),
+        ("matrix: {lr: 1e-4}", 7, "matrix.lr", "write [0.0001]"),
+        ("matrix: {lr: [1e-4, 2e-4, 1e-4]}", 7, "matrix.lr[2]", "there twice"),
+        ("matrix: {setup: [[a]]}", 7, "matrix.setup", "slurm.setup or local.setup"),
+        ("matrix: {name: [a]}", 7, "matrix.name", "cannot vary"),
+        ("matrix: {exclude: [{lr: 1}]}", 7, "matrix.exclude", "nothing to exclude from"),
+        ("matrix: {lr: [1e-4], exclude: [{lr: 2e-4}]}", 7, "matrix.exclude[0]", "excludes nothing"),
+        ("matrix: {lr: [1e-4], exclude: [{lr: 1e-4}]}", 7, "matrix.exclude", "leaves no run"),
+        ("matrix: {train.model.n_layer: [1]}", 7, "matrix.train.model.n_layer[0]", "train.model is no mapping"),
+        ("matrix: {micro_batch: [1, 3]}", 7, "matrix.micro_batch[1]", "use one of 1, 2"),
+        ("matrix: {nodes: [1, 3]}", 7, "matrix.nodes[1]", "use 24"),
+        ("matrix: {lr: [1e-4], include: [{label: a, seed: 42}]}", 7, "", ""),
+        ("max_runs: 3\nmatrix: {seed: [1, 2]}\nrepeats: 2", 8, "matrix", "expands to 4 runs"),
+    ],
+)
+def test_each_mistake_is_explained(write: Write, text: str, line: int, field: str, words: str) -> None:
+    if not field:
+        write.load(MINIMAL + text)
+        return
+    found = write.problem(text)
+    assert (found[0], found[1]) == (line, field)
+    assert words in found[2]
+
+
+def test_a_key_that_only_a_newer_deepspeed_knows_passes(write: Write) -> None:
+    assert write.load(MINIMAL + "deepspeed: {quantum_sharding: {enabled: true}}").deepspeed
+
+
+def test_a_stage_given_twice(write: Write) -> None:
+    text = MINIMAL.replace("steps: 100", "steps: 100\n  zero_stage: 2")
+    same = write.load(text + "deepspeed: {zero_optimization: {stage: 2}}")
+    assert expand(same)[0].config.train.zero_stage == 2
+    (found,) = write.problems(text + "deepspeed: {zero_optimization: {stage: 3}}")
+    assert found[1] == "deepspeed.zero_optimization.stage"
+    assert "zero_stage 3, but train.zero_stage is 2" in found[2]
+
+
+@pytest.mark.parametrize(
+    ("offload", "stage", "words"),
+    [
+        ("offload_param: {device: cpu}", 2, "use stage 3"),
+        ("offload_optimizer: {device: cpu}", 0, "use stage 1 or 2 or 3"),
+        ("offload_optimizer: {device: nvme}", 1, "needs nvme_path"),
+        ("offload_optimizer: {device: disk}", 1, "none, cpu or nvme"),
+        ("offload_optimizer: cpu", 1, "write {device: cpu}"),
+    ],
+)
+def test_offload_that_cannot_work(write: Write, offload: str, stage: int, words: str) -> None:
+    found = write.problem(f"deepspeed: {{zero_optimization: {{stage: {stage}, {offload}}}}}")
+    assert words in found[2]
+
+
+def test_steps_or_epochs(write: Write) -> None:
+    both = write.problems(MINIMAL + "  epochs: 2\n")
+    neither = write.problems(MINIMAL.replace("  steps: 100\n", ""))
+    assert "remove one" in both[0][2]
+    assert "steps is required" in neither[0][2]
+    assert expand(write.load(MINIMAL.replace("steps: 100", "epochs: 2")))[0].target_step is None
+
+
+def test_the_built_in_training_needs_a_model_and_text_and_a_batch(write: Write) -> None:
+    found = write.problems("name: x\ntrain: {steps: 1}\n")
+    assert [message.split()[0] for _, _, message in found] == ["model", "dataset", "global_batch"]
+
+
+def test_a_matrix_may_give_what_the_rest_leaves_out(write: Write) -> None:
+    text = MINIMAL.replace("  model: gpt2\n", "")
+    assert len(expand(write.load(text + "matrix: {model: [gpt2, gpt2-medium]}"))) == 2
+
+
+def test_a_command_needs_no_model(write: Write) -> None:
+    (write.path.parent / "my.py").write_text("")
+    spec = write.load("name: x\ncommand: my.py --lr 3 'a b'\ntrain: {steps: 5}\n")
+    assert spec.command == (str(write.path.parent / "my.py"), "--lr", "3", "a b")
+    (run,) = expand(spec)
+    assert (run.global_batch, run.accumulation, run.target_step) == (None, None, 5)
+
+
+def test_a_module_is_a_command(write: Write) -> None:
+    assert write.load("name: x\ncommand: [-m, my.module, 3]\n").command == ("-m", "my.module", "3")
+
+
+def test_variables_are_filled_in_where_asked_for(write: Write, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("LAB", "vision")
+    spec = write.load(
+        MINIMAL + "store: postgresql://${LAB}@db/x\nenv: {TEAM: 'team-${LAB}'}\n"
+        "slurm: {account: '${LAB}', setup: ['echo ${LAB}']}\nmatrix: {partition: ['${LAB}', other]}\n"
+    )
+    assert spec.store == "postgresql://vision@db/x"
+    assert spec.env == {"TEAM": "team-vision"}
+    assert spec.slurm.account == "vision"
+    assert spec.slurm.setup == ("echo ${LAB}",)
+    assert [run.config.slurm.partition for run in expand(spec)] == ["vision", "other"]
+
+
+def test_a_variable_that_is_not_set(write: Write, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.delenv("NOWHERE", raising=False)
+    assert write.problem("slurm: {account: '${NOWHERE}'}") == (
+        7,
+        "slurm.account",
+        "${NOWHERE} is not set (export NOWHERE, or write the value)",
+    )
+
+
+def test_paths_start_at_the_specs_folder(write: Write, monkeypatch: pytest.MonkeyPatch) -> None:
+    folder = write.path.parent
+    (folder / "text").mkdir()
+    (folder / "other").mkdir()
+    monkeypatch.chdir("/")
+    matrix = "matrix: {dataset: [text, other, hub]}"
+    spec = write.load(MINIMAL.replace("wikitext", "text") + "  tokenizer: ./other\n" + matrix)
+    assert spec.train.tokenizer == str(folder / "other")
+    assert [c.path for run in expand(spec) if (c := run.config.train.dataset)] == [
+        str(folder / "text"),
+        str(folder / "other"),
+        "hub",
+    ]
+    assert [run.name for run in expand(spec)] == ["dataset-text", "dataset-other", "dataset-hub"]
+    assert "no such file" in write.problems(MINIMAL.replace("wikitext", "./gone"))[0][2]
+
+
+def test_yaml_traps_do_what_people_mean(write: Write) -> None:
+    spec = write.load(MINIMAL + "  lr: 1e-4\n  pretrained: yes\n  compile: off\nslurm: {time: 4:00:00, account: 08}\n")
+    assert (spec.train.lr, spec.train.pretrained, spec.train.compile) == (1e-4, True, False)
+    assert (spec.slurm.time_min, spec.slurm.account) == (240, "08")
+    assert "'fp32', 'bf16' or 'fp16'" in write.problems(MINIMAL + "  precision: no\n")[0][2]
+
+
+def test_what_is_left_empty_has_its_default(write: Write) -> None:
+    spec = write.load(MINIMAL + "  lr:\nslurm:\n  setup:\n  time:\nenv:\nlocal:\nmatrix:\n  exclude:\n  seed: [1]\n")
+    assert (spec.train.lr, spec.slurm.setup, spec.slurm.time, spec.env) == (3e-4, (), "1:00:00", {})
+    assert write.load(MINIMAL + "matrix:\n") == write.load(MINIMAL)
+
+
+def test_overrides(write: Write) -> None:
+    spec = write.load(MINIMAL, "train.steps=7", "nodes=2", "slurm.partition=h100", "name=other", "matrix.lr=[1e-3]")
+    assert (spec.train.steps, spec.slurm.nodes, spec.slurm.partition, spec.name) == (7, 2, "h100", "other")
+    assert expand(spec)[0].config.train.lr == 1e-3
+
+
+def test_a_wrong_override_is_blamed_itself(write: Write) -> None:
+    with pytest.raises(SpecError, match=r"^--set nodes=two: error: slurm.nodes: expected a whole number$"):
+        write.load(MINIMAL, "nodes=two")
+    with pytest.raises(SpecError, match="--set nowhere=1: error: nowhere: unknown field"):
+        write.load(MINIMAL, "nowhere=1")
+
+
+@pytest.mark.parametrize(
+    ("text", "minutes"),
+    [("90", 90), ("90:30", 91), ("4:00:00", 240), ("2-12", 3600), ("1-0:30", 1470), ("1-01:00:01", 1501)],
+)
+def test_slurm_times(text: str, minutes: int) -> None:
+    assert parse_time_min(text) == minutes
+
+
+@pytest.mark.parametrize(("text", "mem_mb"), [("512", 512), ("64G", 65536), ("1T", 1 << 20), ("100K", 1), ("0", 0)])
+def test_slurm_memory(text: str, mem_mb: int) -> None:
+    assert parse_mem_mb(text) == mem_mb
+
+
+@pytest.mark.parametrize(
+    ("slurm", "gpus"),
+    [
+        ("gpus_per_node: 4", 4),
+        ("gpus_per_node: h100:2", 2),
+        ("gpus_per_node: 0", 0),
+        ("gres: 'gpu:a100:8,nvme:1'", 8),
+        ("gres: gpu", 1),
+        ("gres: 'nvme:2,gres/gpu:4'", 4),
+        ("gres: 'nvme:2'", 0),
+    ],
+)
+def test_gpus_of_a_node(write: Write, slurm: str, gpus: int) -> None:
+    assert write.load(MINIMAL + f"slurm: {{{slurm}}}").slurm.gpus == gpus
+
+
+def test_other_options_of_sbatch_pass_through(write: Write) -> None:
+    spec = write.load(MINIMAL + "slurm: {exclusive: true, mail-type: END, overcommit: false, nice: 5}")
+    assert spec.slurm.passed_options == {"exclusive": True, "mail_type": "END", "nice": 5}

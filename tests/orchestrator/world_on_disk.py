@@ -1,0 +1,194 @@
+"""A campaign of scripts in a SQLite store, and a cluster in memory that the test plays."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable, Collection, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+from typing import Any
+
+from dscampaign.db import queries
+from dscampaign.db.records import AttemptRow, CampaignRow, EventRow, RunRow
+from dscampaign.db.schema import lease
+from dscampaign.db.store import Store
+from dscampaign.jobs.evidence import NodeOutcome, RankEnd
+from dscampaign.jobs.files import create_exclusively
+from dscampaign.jobs.layout import AttemptPaths, CampaignPaths, payload_file
+from dscampaign.jobs.payload import Payload
+from dscampaign.orchestrator import campaign as campaigns
+from dscampaign.orchestrator.executor import Batch, JobView, Look
+from dscampaign.orchestrator.expand import expand
+from dscampaign.orchestrator.reconcile import Pass, Reconciler
+from dscampaign.orchestrator.spec import load_spec
+
+SPEC: dict[str, Any] = {
+    "name": "c",
+    "slurm": {"gpus_per_node": 0, "mem": "1G", "time": "5"},
+    "ranks_per_node": 1,
+    "retry": {"backoff_s": 0},
+    "command": ["train.py", "{depth}"],
+    "train": {"steps": 3},
+    "matrix": {"depth": [1, 2]},
+}
+
+
+class Cluster:
+    """An executor that takes everything and shows what it took; ``submit`` and ``look`` can be made to fail.
+
+    Attributes:
+        jobs: by (token, index).
+        submitted: every batch that was really taken.
+        on_submit: called with the batch before it is taken; what it raises, the caller sees.
+        after_submit: the same, once it is taken.
+        on_look: called before each look.
+        complete: whether a look finds out everything.
+    """
+
+    intent_grace_s = 0.0
+    lost_grace_s = 0.0
+    settle_grace_s = 0.0
+
+    def __init__(self) -> None:
+        self.jobs: dict[tuple[str, int], JobView] = {}
+        self.submitted: list[Batch] = []
+        self.cancelled: list[str] = []
+        self.on_submit: Callable[[Batch], None] = lambda _: None
+        self.after_submit: Callable[[Batch], None] = lambda _: None
+        self.on_look: Callable[[], None] = lambda: None
+        self.complete = True
+
+    def submit(self, batch: Batch) -> list[str]:
+        self.on_submit(batch)
+        number = len(self.submitted) + 1
+        self.submitted.append(batch)
+        for index in range(batch.size):
+            assert payload_file(batch.folder, index).exists(), "submitted before its payload was there"
+            self.jobs[batch.token, index] = JobView(batch.token, index, f"{number}_{index}", "PENDING")
+        self.after_submit(batch)
+        return [f"{number}_{index}" for index in range(batch.size)]
+
+    def look(self, expected: Mapping[str, Collection[int]], since_s: float) -> Look:  # noqa: ARG002
+        self.on_look()
+        wanted = {(token, index) for token, indexes in expected.items() for index in indexes}
+        return Look({key: view for key, view in self.jobs.items() if key in wanted}, self.complete)
+
+    def cancel(self, job_ids: Sequence[str]) -> None:
+        self.cancelled += job_ids
+        for key, view in self.jobs.items():
+            if view.job_id in job_ids:
+                self.jobs[key] = replace(view, state="CANCELLED")
+
+    def payloads(self) -> list[Payload]:
+        """What the jobs that wait are to run, in the order of their submission."""
+        batches = {batch.token: batch for batch in self.submitted}
+        waiting = [key for key, view in self.jobs.items() if view.state == "PENDING"]
+        return [Payload.read(payload_file(batches[token].folder, index)) for token, index in waiting]
+
+
+@dataclass
+class World:
+    """A store, a shared folder and a cluster."""
+
+    folder: Path
+    store: Store
+    cluster: Cluster = field(default_factory=Cluster)
+    ran: list[tuple[str, int]] = field(default_factory=list)
+
+    @property
+    def paths(self) -> CampaignPaths:
+        return CampaignPaths(self.folder, "c")
+
+    def submission(self, **changes: Any) -> campaigns.Submission:
+        """The spec, with these fields replaced."""
+        path = self.folder / "spec.yaml"
+        path.write_text(json.dumps({**SPEC, **changes}))
+        (self.folder / "train.py").touch()
+        spec = load_spec(path)
+        return campaigns.Submission(spec, path.read_text(), expand(spec), self.folder, path)
+
+    def record(self, **changes: Any) -> CampaignRow:
+        return campaigns.record(self.store, self.submission(**changes))
+
+    @property
+    def campaign(self) -> CampaignRow:
+        with self.store.read() as conn:
+            [row] = queries.list_campaigns(conn)
+        return row
+
+    def reconciler(self) -> Reconciler:
+        return Reconciler(self.store, self.campaign, self.cluster)
+
+    def run_pass(self) -> Pass:
+        """One pass of a reconciler that then goes away properly."""
+        reconciler = self.reconciler()
+        try:
+            return reconciler.run_pass()
+        finally:
+            reconciler.close()
+
+    def runs(self) -> dict[str, RunRow]:
+        with self.store.read() as conn:
+            return {run.name: run for run in queries.runs(conn, self.campaign.id)}
+
+    def states(self) -> dict[str, str]:
+        return {name: str(run.state) for name, run in self.runs().items()}
+
+    def attempts(self, name: str) -> list[AttemptRow]:
+        with self.store.read() as conn:
+            return queries.attempts(conn, self.campaign.id, self.runs()[name].id)
+
+    def events(self, kind: str) -> list[EventRow]:
+        with self.store.read() as conn:
+            return [event for event in queries.events(conn, self.campaign.id) if event.kind == kind]
+
+    def steps(self, name: str) -> list[int]:
+        with self.store.read() as conn:
+            return [row.step for row in queries.metrics(conn, self.runs()[name].id)]
+
+    def expire_lease(self) -> None:
+        """As if a dead holder's time were over."""
+        with self.store.write() as conn:
+            conn.execute(lease.update().values(expires_s=0.0))
+
+    def run_jobs(self, state: str = "COMPLETED", *, exit_code: int | None = 0, error: str = "") -> None:
+        """Plays the agents of all jobs that wait: claims, reports three steps, ends.
+
+        An attempt whose claim is taken is not run, as by the real agent.
+
+        Args:
+            exit_code: the rank's; None for one that a signal ended.
+        """
+        for key, view in list(self.cluster.jobs.items()):
+            if view.state == "PENDING":
+                self.cluster.jobs[key] = replace(view, state=state)
+                self._run_job(view, exit_code, error)
+
+    def _run_job(self, view: JobView, exit_code: int | None, error: str) -> None:
+        payload = Payload.read(payload_file(self.paths.batch(view.token), view.index))
+        files = AttemptPaths(Path(payload.attempt_dir))
+        if not create_exclusively(files.claim, json.dumps({"job_id": view.job_id})):
+            return
+        self.ran.append((payload.run, payload.generation))
+        with files.metrics.open("a") as spool:
+            spool.writelines(json.dumps({"step": step, "ts": 1.0, "loss": 1.0}) + "\n" for step in (1, 2, 3))
+        raised = {"type": "builtins.RuntimeError", "message": error, "trace": [], "ts": 1.0} if error else None
+        outcome = NodeOutcome(
+            generation=payload.generation,
+            job_id=view.job_id,
+            node_rank=0,
+            host="n0",
+            launcher_exit=1 if exit_code is None else exit_code,
+            ended_by="",
+            started_s=100.0,
+            ended_s=160.0,
+            start_step=0,
+            last_step=3,
+            ranks=(RankEnd(0, exit_code, raised),),
+        )
+        outcome.write(files.outcome(0))
+
+
+def make_world(folder: Path) -> World:
+    """An empty store and an idle cluster."""
+    return World(folder, Store.open(f"sqlite:///{folder}/campaign.db", create=True))

@@ -1,0 +1,101 @@
+"""The same campaign without Slurm and without a server: processes of this machine and SQLite."""
+
+from __future__ import annotations
+
+import textwrap
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from dscampaign.db.records import RunState
+
+from .campaigns import TEXT, Observed, batch_of, open_store, run_to_end, submit
+
+pytestmark = pytest.mark.training
+
+SLOW = Path(__file__).parent / "cluster" / "scripts" / "slow.py"
+
+SPEC = f"""\
+name: local
+executor: local
+ranks_per_node: 2
+local: {{parallel: 2}}
+retry: {{backoff_s: 0}}
+train:
+  model: {{model_type: gpt2, n_layer: 1, n_embd: 16, n_head: 1, vocab_size: 50304}}
+  tokenizer: bytes
+  dataset: {TEXT}
+  seq_len: 64
+  global_batch: 64
+  micro_batch: 16
+  steps: 4
+  precision: fp32
+  checkpoint_every: 2
+  eval_batches: 1
+matrix:
+  case:
+    - {{label: fits}}
+    - {{label: oom, micro_batch: 32, local.mem_per_process: 2250M}}
+    - {{label: config-error, deepspeed: {{zero_optimization: {{no_such_key: true}}}}}}
+    - {{label: own-script, command: ["{SLOW}", "5", "0.1", "5"], steps: 5}}
+"""
+
+
+@pytest.fixture(scope="module")
+def done(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Observed]:
+    """The campaign after it has settled."""
+    folder = tmp_path_factory.mktemp("local")
+    spec = folder / "spec.yaml"
+    spec.write_text(SPEC)
+    store = open_store(f"sqlite:///{folder}/campaign.db")
+    yield run_to_end(store, submit(spec, folder, store), timeout_s=240)
+    store.close()
+
+
+def test_every_run_ends_in_the_state_that_it_deserves(done: Observed) -> None:
+    assert done.states() == {
+        "case-fits": RunState.COMPLETED,
+        "case-oom": RunState.COMPLETED,
+        "case-config-error": RunState.FAILED,
+        "case-own-script": RunState.COMPLETED,
+    }
+    assert len(done.attempts["case-config-error"]) == 1
+
+
+def test_every_step_is_in_the_store_exactly_once(done: Observed) -> None:
+    assert done.steps("case-fits") == done.steps("case-oom") == [1, 2, 3, 4]
+    assert done.steps("case-own-script") == [1, 2, 3, 4, 5]
+
+
+def test_what_did_not_fit_learns_the_same_in_smaller_pieces(done: Observed) -> None:
+    first, *_, last = done.attempts["case-oom"]
+    assert first.failure_class == "oom"
+    assert batch_of(last) < batch_of(first)
+    assert batch_of(last)[1] == batch_of(first)[1] == 64
+    losses = [[row.loss for row in done.metrics(name)] for name in ("case-oom", "case-fits")]
+    assert losses[0] == pytest.approx(losses[1], rel=1e-5)
+
+
+def test_a_grown_matrix_keeps_what_ran_and_adds_what_is_new(tmp_path: Path) -> None:
+    store = open_store(f"sqlite:///{tmp_path}/campaign.db")
+    first = run_to_end(store, submit(_grown(tmp_path, "[a]"), tmp_path, store), timeout_s=90)
+    done = run_to_end(store, submit(_grown(tmp_path, "[b, a]"), tmp_path, store), timeout_s=90)
+    assert done.states() == {"DEPTH-b": RunState.COMPLETED, "DEPTH-a": RunState.COMPLETED}
+    assert done.attempts["DEPTH-a"] == first.attempts["DEPTH-a"]
+    store.close()
+
+
+def _grown(folder: Path, values: str) -> Path:
+    spec = folder / "spec.yaml"
+    spec.write_text(
+        textwrap.dedent(f"""\
+        name: grown
+        executor: local
+        command: ["{SLOW}", "2", "0.1", "5"]
+        train: {{steps: 2}}
+        matrix:
+          env.DEPTH: {values}
+        """)
+    )
+    return spec

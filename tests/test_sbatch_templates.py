@@ -1,0 +1,93 @@
+"""The templates in sbatch/: the shell reads them, and values get into them whole."""
+
+import shlex
+import subprocess
+from importlib import resources
+from pathlib import Path
+
+import pytest
+
+from dscampaign import sbatch
+
+SCRIPTS = ("prologue.sh", "run.sbatch", "reconciler.sbatch")
+RECONCILER: dict[str, sbatch.Value] = {
+    "name": "reconcile-demo",
+    "time": "7-0",
+    "log": Path("/shared/my logs/reconciler.log"),
+    "script": Path("/shared/it's here.sbatch"),
+    "options": ["--account=physics", "--partition=cpu"],
+    "setup": ["module load python", "export A={{name}}"],
+    "reconcile": ["campaign reconcile demo --watch"],
+}
+RUN: dict[str, sbatch.Value] = {
+    "name": "demo-zero-2",
+    "nodes": 2,
+    "log": Path("/shared/%j.log"),
+    "options": ["--time=60"],
+    "prologue": sbatch.prologue(),
+    "setup": [],
+    "environment": ["CAMPAIGN_SEED=1", "B='two words'"],
+    "attempt_dir": Path("/shared/a b"),
+    "ranks_per_node": 8,
+    "python": Path("/opt/python"),
+    "training": [shlex.join(["train.py", "--name", "two words"])],
+}
+
+
+def assert_shell_reads(script: str) -> None:
+    done = subprocess.run(["bash", "-n"], input=script, text=True, capture_output=True, check=False)
+    assert (done.returncode, done.stderr) == (0, "")
+
+
+@pytest.mark.parametrize("name", SCRIPTS)
+def test_the_shell_reads_each_template_as_it_is(name: str) -> None:
+    assert_shell_reads(resources.files(sbatch).joinpath(name).read_text())
+
+
+def test_the_shell_reads_what_is_rendered() -> None:
+    assert_shell_reads(sbatch.render("reconciler.sbatch", RECONCILER))
+    assert_shell_reads(sbatch.render("run.sbatch", RUN))
+
+
+def test_text_is_one_word_of_the_shell() -> None:
+    script = sbatch.render("reconciler.sbatch", RECONCILER)
+    assert f"until sbatch {shlex.quote(str(RECONCILER['script']))}; do" in script
+    assert "#SBATCH --output='/shared/my logs/reconciler.log'\n" in script
+
+
+def test_a_list_is_a_line_each_and_its_elements_stay_as_they_are() -> None:
+    script = sbatch.render("reconciler.sbatch", RECONCILER)
+    assert "#SBATCH --account=physics\n#SBATCH --partition=cpu\n" in script
+    assert "module load python\nexport A={{name}}\n" in script
+
+
+def test_none_leaves_the_line_out() -> None:
+    assert "--time" not in sbatch.render("reconciler.sbatch", RECONCILER | {"time": None})
+
+
+def test_a_value_cannot_add_a_line() -> None:
+    with pytest.raises(ValueError, match="line break"):
+        sbatch.render("reconciler.sbatch", RECONCILER | {"name": "x\n#SBATCH --uid=root"})
+
+
+def test_a_missing_or_an_unknown_value_is_an_error() -> None:
+    with pytest.raises(KeyError, match="script"):
+        sbatch.render("reconciler.sbatch", {key: value for key, value in RECONCILER.items() if key != "script"})
+    with pytest.raises(ValueError, match="no placeholder nmae"):
+        sbatch.render("reconciler.sbatch", RECONCILER | {"nmae": "x"})
+
+
+def test_the_scrontab_line_runs_one_pass() -> None:
+    values: dict[str, sbatch.Value] = {"name": "r", "log": "/r.log", "options": [], "reconcile": ["campaign reconcile"]}
+    lines = sbatch.render("scrontab", values).splitlines()
+    assert lines[-1] == "*/5 * * * * campaign reconcile"
+    assert all(line.startswith("#") for line in lines[:-1])
+
+
+def test_the_prologue_keeps_what_the_user_set() -> None:
+    script = "\n".join([*sbatch.prologue(), 'echo "$NCCL_DEBUG" "$TRITON_CACHE_DIR" "$SRUN_CPUS_PER_TASK"'])
+    env = {"PATH": "/usr/bin:/bin", "NCCL_DEBUG": "INFO", "TMPDIR": "/scratch", "SLURM_CPUS_PER_TASK": "6"}
+    done = subprocess.run(["bash", "-eu", "-c", script], env=env, text=True, capture_output=True, check=True)
+    level, cache, cpus = done.stdout.split()
+    assert (level, cpus) == ("INFO", "6")
+    assert cache.startswith("/scratch/dscampaign-")
