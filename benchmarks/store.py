@@ -1,0 +1,142 @@
+"""What the store costs: rows a second into it, milliseconds for a status page. Medians, on SQLite and PostgreSQL.
+
+    python benchmarks/store.py [--postgres postgresql://USER@HOST/EMPTY_DATABASE]
+
+Without an address a private PostgreSQL server is started, where this machine has one.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import statistics
+import sys
+import tempfile
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+from dscampaign.db import queries
+from dscampaign.db.ingest import ingest
+from dscampaign.db.lines import parse
+from dscampaign.db.records import NewAttempt, NewRun
+from dscampaign.db.store import Store
+from dscampaign.db.upgrade import upgrade
+
+LINES = 100_000
+REPEATS = 5
+RUNS = 10_000
+
+
+def main() -> None:
+    """Prints one line a figure."""
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--postgres", metavar="URL", help="an empty database to measure in")
+    url = parser.parse_args().postgres
+    with tempfile.TemporaryDirectory() as folder:
+        spool = _write_spool(Path(folder))
+        chunk = spool.read_bytes()
+        _print("json.loads of the lines", "lines/s", LINES / _median(lambda: _loads(chunk)))
+        _print("reading the spool", "lines/s", LINES / _median(lambda: parse(chunk, 0)))
+        _measure("SQLite", Store.open(f"sqlite:///{folder}/campaign.db", create=True), spool)
+        with _postgres(url) as address:
+            if address:
+                store = Store.open(address, check_schema=False)
+                upgrade(store)
+                _measure("PostgreSQL", store, spool)
+                store.close()
+
+
+def _measure(name: str, store: Store, spool: Path) -> None:
+    with store.write() as conn:
+        campaign_id = queries.insert_campaign(
+            conn, name="bench", spec="", spec_hash="", dir=str(spool.parent), executor="local"
+        )
+        config = {"train": {"steps": 100, "lr": 1e-4}}
+        queries.insert_runs(conn, campaign_id, [NewRun(f"r{n}", {"n": n}, config, "h", n) for n in range(RUNS)])
+        runs = queries.runs(conn, campaign_id)
+        attempts = [queries.insert_attempt(conn, _attempt(run.id)) for run in runs[:1000]]
+    pending = iter(attempts)
+    _print(f"{name}: drain, whole spool", "rows/s", LINES / _median(lambda: _drain(store, next(pending), spool)))
+    small = spool.with_name("small.jsonl")
+    small.write_bytes(b"".join(spool.read_bytes().splitlines(keepends=True)[:50]))
+    _print(f"{name}: drain, 50 lines", "ms", 1000 * _median(lambda: _drain(store, next(pending), small), 50))
+    with store.read() as conn:
+        _print(f"{name}: status of {RUNS} runs", "ms", 1000 * _median(lambda: queries.status(conn, campaign_id)))
+        _print(f"{name}: metrics of a run, {LINES} steps", "ms", 1000 * _median(lambda: queries.metrics(conn, 1)))
+
+
+def _attempt(run_id: int) -> NewAttempt:
+    return NewAttempt(
+        run_id=run_id,
+        generation=1,
+        token="t",  # noqa: S106
+        config_hash="h",
+        micro_batch=1,
+        accumulation=1,
+        world_size=1,
+        nodes=1,
+        executor="local",
+        spool_path="metrics.jsonl",
+    )
+
+
+def _write_spool(folder: Path) -> Path:
+    """A spool as the trainer writes it: eight figures a step."""
+    spool = folder / "metrics.jsonl"
+    figures = {"lr": 1.23e-4, "grad_norm": 0.51234, "step_time": 0.1234567, "tokens_per_s": 123456.7}
+    figures |= {"mem_allocated": 12.345, "mem_reserved": 15.678}
+    with spool.open("w", encoding="utf-8") as file:
+        for step in range(1, LINES + 1):
+            line = {"step": step, "ts": 1732500000.123456 + step, "loss": 3 + 1 / step, **figures}
+            file.write(json.dumps(line) + "\n")
+    return spool
+
+
+def _drain(store: Store, attempt_id: int, spool: Path) -> None:
+    while not ingest(store, attempt_id, spool).caught_up:
+        pass
+
+
+def _loads(chunk: bytes) -> None:
+    for line in chunk.splitlines():
+        json.loads(line)
+
+
+def _median(work: Callable[[], object], repeats: int = REPEATS) -> float:
+    times_s = []
+    for _ in range(repeats):
+        start_s = time.perf_counter()
+        work()
+        times_s.append(time.perf_counter() - start_s)
+    return statistics.median(times_s)
+
+
+@contextmanager
+def _postgres(url: str | None) -> Iterator[str | None]:
+    if url:
+        yield url
+        return
+    sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
+    from tests.postgres import PostgresServer  # type: ignore[import-not-found]
+
+    try:
+        server = PostgresServer()
+    except RuntimeError as error:
+        print(error, file=sys.stderr)
+        yield None
+        return
+    try:
+        server.up()
+        yield server.new_database()
+    finally:
+        server.down()
+
+
+def _print(what: str, unit: str, value: float) -> None:
+    print(f"{what:45} {value:12,.1f} {unit}", flush=True)
+
+
+if __name__ == "__main__":
+    main()
