@@ -36,6 +36,15 @@ def create_exclusively(path: Path, text: str) -> bool:
     return True
 
 
+def make_private(folder: Path) -> None:
+    """Creates a folder, and those above it that are missing, for the user alone whatever the umask."""
+    previous = os.umask(0o077)
+    try:
+        folder.mkdir(parents=True, exist_ok=True)
+    finally:
+        os.umask(previous)
+
+
 def read_json(path: Path) -> dict[str, Any] | None:
     """The JSON object in ``path``; None if the file is absent, unreadable or not (yet) an object."""
     with contextlib.suppress(OSError, ValueError):

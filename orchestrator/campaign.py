@@ -15,7 +15,7 @@ from .. import __version__
 from ..db import queries
 from ..db.records import CampaignRow, NewRun, RunRow, RunState
 from ..db.store import Store
-from .act import make_private
+from ..jobs.files import make_private
 from .errors import UserError
 from .expand import Run
 from .merge import ABSENT, Merge, merge, wanted_again

@@ -30,6 +30,10 @@ TERMINAL_STATES = frozenset(
 LIVE_PENDING = frozenset({"PENDING", "CONFIGURING", "REQUEUED", "REQUEUE_HOLD", "RESV_DEL_HOLD", "SPECIAL_EXIT"})
 
 
+ARRAY_LIMIT = 1000
+"""Elements of one job array: Slurm's own limit (MaxArraySize) is 1001 unless a site says otherwise."""
+
+
 @dataclass(frozen=True)
 class JobView:
     """One job as the executor sees it now.
@@ -112,7 +116,7 @@ class Executor(Protocol):
         Raises:
             SubmissionRefused: it will never be accepted.
             SubmissionUnclear: nobody knows.
-            Unreachable: surely nothing was submitted.
+            Unreachable, OSError: surely nothing was submitted.
         """
 
     def look(self, expected: Mapping[str, Collection[int]], since_s: float) -> Look:

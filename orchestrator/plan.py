@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, replace
 from enum import StrEnum
+from math import ceil
 from pathlib import Path
 
 from ..db.records import CampaignRow, RunRow
@@ -14,6 +16,7 @@ from . import attempts
 from .campaign import Submission, compare
 from .decide import decide
 from .errors import Unreachable
+from .executor import ARRAY_LIMIT
 from .expand import Run
 from .merge import Merge, wanted_again
 from .observe import observe, read_store
@@ -74,10 +77,11 @@ class Plan:
 
     @property
     def arrays(self) -> int:
-        """Job arrays that would be submitted: one for each resource shape."""
+        """Job arrays that would be submitted: one for each resource shape, or several where it has very many runs."""
         starting = (item for item in self.runs if item.run and item.sign in (Sign.CREATE, Sign.RESUBMIT))
         asked = (attempts.resources(i.run.config, mem_scale=i.mem_scale) for i in starting if i.run)
-        return len({attempts.shape(resources) for resources in asked})
+        sizes = Counter(attempts.shape(resources) for resources in asked)
+        return sum(ceil(size / ARRAY_LIMIT) for size in sizes.values())
 
     @property
     def gpu_hours(self) -> float | None:

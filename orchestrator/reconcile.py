@@ -16,7 +16,8 @@ from ..db.ingest import ingest
 from ..db.records import AttemptRow, CampaignRow
 from ..db.store import Store
 from ..jobs.layout import CampaignPaths
-from .act import Authority, act
+from .act import act
+from .authority import Authority
 from .decide import decide, settled
 from .errors import Unreachable, UserError
 from .executor import Executor

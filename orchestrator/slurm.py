@@ -10,7 +10,6 @@ view of a job's state is not ours (it takes PREEMPTED for running). Facts of Slu
 
 from __future__ import annotations
 
-import contextlib
 import os
 import re
 import shlex
@@ -27,6 +26,10 @@ from .failures import refused
 COMMAND_TIMEOUT_S = 60.0
 SINCE_SLACK_S = 86_400.0
 """How far before the first submission sacct is asked: clocks differ, and a day costs nothing."""
+
+SCRIPT = "submission.sh"
+SITE_DEFAULTS = ("ACCOUNT", "PARTITION", "QOS", "RESERVATION", "CONSTRAINT")
+"""What a user's or a site's SBATCH_* variables may decide where the spec does not. They would overrule a script."""
 
 SQUEUE_FORMAT = "%i|%T|%r|%V|%S|%e|%N|%j"
 SACCT_FORMAT = "JobID,State,ExitCode,Submit,Start,End,NodeList,JobName"
@@ -46,18 +49,11 @@ class SlurmExecutor:
 
     def submit(self, batch: Batch) -> list[str]:
         """Submits the batch as one array."""
-        # imported here: `campaign status` must not pay for it
-        from submitit.core.utils import FailedJobError, FailedSubmissionError
-
-        with _outside_of_a_job():
-            try:
-                array_id = _array_executor(batch).send(batch.size)
-            except FailedJobError as exc:
-                raise _submission_error(str(exc)) from exc
-            except FailedSubmissionError as exc:
-                raise SubmissionUnclear(str(exc)) from exc
-            except (RuntimeError, FileNotFoundError) as exc:  # submitit's word for "there is no srun"
-                raise Unreachable(f"cannot submit: {exc}", "is this a login node of a Slurm cluster?") from exc
+        array = _job_array(batch)
+        done = _sbatch(array.command(), set(array.parameters))
+        if done.returncode:
+            raise _submission_error(done.stderr.strip())
+        array_id = array.job_id(done.stdout)
         return [f"{array_id}_{index}" for index in range(batch.size)]
 
     def look(self, expected: Mapping[str, Collection[int]], since_s: float) -> Look:
@@ -79,7 +75,7 @@ class SlurmExecutor:
     def cancel(self, job_ids: Sequence[str]) -> None:
         """One scancel for all."""
         if job_ids:
-            done = _run(["scancel", *job_ids])
+            done = _ask(["scancel", *job_ids])
             if done.returncode and "Invalid job id" not in done.stderr:
                 raise Unreachable(f"scancel: {done.stderr.strip()}")
 
@@ -89,10 +85,16 @@ def job_name(token: str) -> str:
     return f"dscampaign-{token}"
 
 
-def _array_executor(batch: Batch) -> Any:
-    import submitit
+def _job_array(batch: Batch) -> Any:
+    """What submitit makes of a batch.
 
-    class ArrayExecutor(submitit.SlurmExecutor):
+    Raises:
+        Unreachable: there is no Slurm here.
+    """
+    import submitit  # imported here, as below: `campaign status` must not pay for it
+    from submitit.core.utils import FailedSubmissionError
+
+    class JobArray(submitit.SlurmExecutor):
         """submitit's executor with our agent as the command and always an array, also for one job."""
 
         @property
@@ -100,14 +102,30 @@ def _array_executor(batch: Batch) -> Any:
             line = [sys.executable, "-u", "-m", "dscampaign.jobs.agent", str(batch.folder)]
             return " ".join(shlex.quote(word) for word in line)
 
-        def send(self, size: int) -> str:
-            """Submits ``size`` array tasks; returns the array's job id."""
-            self.parameters["map_count"] = size
-            return str(self._submit_command(self._submitit_command_str).job_id)
+        def command(self) -> list[str]:
+            """Writes the batch script; returns the command that submits it."""
+            self.parameters["map_count"] = batch.size
+            script = batch.folder / SCRIPT
+            script.write_text(self._make_submission_file_text(self._submitit_command_str, batch.token))
+            return [str(word) for word in self._make_submission_command(script)]
 
-    executor = ArrayExecutor(folder=batch.folder)
-    executor.update_parameters(**_parameters(batch))
-    return executor
+        def job_id(self, answer: str) -> str:
+            """The array's job id.
+
+            Raises:
+                SubmissionUnclear: the answer names none.
+            """
+            try:
+                return str(self._get_job_id_from_submission_command(answer))
+            except FailedSubmissionError as exc:
+                raise SubmissionUnclear(str(exc)) from exc
+
+    try:
+        array = JobArray(folder=batch.folder)
+    except RuntimeError as exc:  # submitit's word for "there is no srun"
+        raise Unreachable(f"cannot submit: {exc}", "is this a login node of a Slurm cluster?") from exc
+    array.update_parameters(**_parameters(batch))
+    return array
 
 
 def _parameters(batch: Batch) -> dict[str, Any]:
@@ -140,7 +158,7 @@ def _first_line(text: str) -> str:
 
 def _squeue(names: str) -> dict[tuple[str, int], JobView]:
     # --all: also jobs in partitions that are hidden from the user
-    done = _run(["squeue", "--all", "--noheader", "--array", "--states=all", f"--name={names}", "-o", SQUEUE_FORMAT])
+    done = _ask(["squeue", "--all", "--noheader", "--array", "--states=all", f"--name={names}", "-o", SQUEUE_FORMAT])
     if done.returncode:
         raise Unreachable(f"squeue: {done.stderr.strip()}")
     found = {}
@@ -154,7 +172,7 @@ def _squeue(names: str) -> dict[tuple[str, int], JobView]:
 def _sacct(names: str, since_s: float) -> dict[tuple[str, int], JobView] | None:
     """What the accounting knows; None if it could not be asked, {} where there is none to ask."""
     since = time.strftime("%Y-%m-%dT%H:%M:%S", time.localtime(max(0.0, since_s - SINCE_SLACK_S)))
-    done = _run(["sacct", "-nP", f"--name={names}", "-S", since, "-o", SACCT_FORMAT])
+    done = _ask(["sacct", "-nP", f"--name={names}", "-S", since, "-o", SACCT_FORMAT])
     if done.returncode or NO_ACCOUNTING.search(done.stderr):
         return {} if NO_ACCOUNTING.search(done.stderr) else None
     return _parse_sacct(done.stdout)
@@ -194,26 +212,44 @@ def _time(text: str) -> float | None:
     return float(text) if text.isdigit() else None
 
 
-def _run(command: list[str]) -> subprocess.CompletedProcess[str]:
+def _sbatch(command: list[str], given: Collection[str]) -> subprocess.CompletedProcess[str]:
+    """Runs sbatch.
+
+    Args:
+        command: The command.
+        given: Names of the parameters that the spec decides.
+
+    Raises:
+        SubmissionUnclear: it did not answer in time.
+        Unreachable: it is not there.
+    """
+    kept = {f"SBATCH_{name}" for name in SITE_DEFAULTS if name.lower() not in given}
+    # In a reconciler job, sbatch would take that job's variables for options.
+    hidden = ("SLURM_", "SBATCH_")
+    env = {k: v for k, v in os.environ.items() if k in kept or k == "SLURM_CONF" or not k.startswith(hidden)}
+    try:
+        return _run(command, env)
+    except subprocess.TimeoutExpired as exc:
+        raise SubmissionUnclear(f"sbatch gave no answer within {COMMAND_TIMEOUT_S:.0f} s") from exc
+
+
+def _ask(command: list[str]) -> subprocess.CompletedProcess[str]:
+    """Runs a command that may be repeated.
+
+    Raises:
+        Unreachable: it did not answer in time, or is not there.
+    """
     # the user's own defaults for squeue, such as one partition alone, would hide jobs from us
     own = {k: v for k, v in os.environ.items() if not k.startswith(("SQUEUE_", "SACCT_"))}
-    env = {**own, "SLURM_TIME_FORMAT": "%s", "LC_ALL": "C"}
+    try:
+        return _run(command, {**own, "SLURM_TIME_FORMAT": "%s", "LC_ALL": "C"})
+    except subprocess.TimeoutExpired as exc:
+        raise Unreachable(f"{command[0]} gave no answer within {COMMAND_TIMEOUT_S:.0f} s") from exc
+
+
+def _run(command: list[str], env: Mapping[str, str]) -> subprocess.CompletedProcess[str]:
     try:
         return subprocess.run(command, capture_output=True, text=True, env=env, timeout=COMMAND_TIMEOUT_S, check=False)
     except FileNotFoundError as exc:
         hint = "is this a login node of a Slurm cluster? `executor: local` needs none"
         raise Unreachable(f"{command[0]} is not on PATH", hint) from exc
-    except subprocess.TimeoutExpired as exc:
-        raise Unreachable(f"{command[0]} gave no answer within {COMMAND_TIMEOUT_S:.0f} s") from exc
-
-
-@contextlib.contextmanager
-def _outside_of_a_job() -> Iterator[None]:
-    """Hides the variables of the job that we may run in (a reconciler job): sbatch would take them for options."""
-    hidden = {k: v for k, v in os.environ.items() if k.startswith("SLURM_") and k != "SLURM_CONF"}
-    for name in hidden:
-        del os.environ[name]
-    try:
-        yield
-    finally:
-        os.environ.update(hidden)

@@ -13,9 +13,10 @@ import pytest
 from dscampaign.db import queries
 from dscampaign.db.errors import StaleLease
 from dscampaign.db.records import AttemptRow, AttemptState, RunState
-from dscampaign.orchestrator import act as effects
-from dscampaign.orchestrator.act import Authority, act
+from dscampaign.jobs.files import make_private
+from dscampaign.orchestrator.act import act
 from dscampaign.orchestrator.attempts import resources, run_config
+from dscampaign.orchestrator.authority import Authority
 from dscampaign.orchestrator.errors import Unreachable
 from dscampaign.orchestrator.failures import Ended, FailureClass, Verdict
 from dscampaign.orchestrator.world import Action, CancelJob, Finish, MarkAttempt, SetRun, Submit
@@ -147,7 +148,7 @@ def test_more_memory_after_the_host_ran_out_and_nothing_else(world: World) -> No
 def test_private_folders_whatever_the_umask(tmp_path: Path, umask: int) -> None:
     previous = os.umask(umask)
     try:
-        effects.make_private(tmp_path / "x" / "y")
+        make_private(tmp_path / "x" / "y")
         assert os.umask(umask) == umask
     finally:
         os.umask(previous)

@@ -17,8 +17,8 @@ from dscampaign.db import queries
 from dscampaign.db.errors import StaleLease, StoreUnreachable
 from dscampaign.db.records import RunState
 from dscampaign.db.store import Store
-from dscampaign.jobs.files import create_exclusively
-from dscampaign.orchestrator import act as effects
+from dscampaign.jobs.files import create_exclusively, make_private
+from dscampaign.orchestrator import act, submission
 from dscampaign.orchestrator import campaign as campaigns
 from dscampaign.orchestrator.errors import Unreachable
 from dscampaign.orchestrator.executor import Batch, SubmissionRefused, SubmissionUnclear
@@ -106,6 +106,15 @@ def test_attempts_of_different_shapes_are_different_arrays(world: World) -> None
     assert sorted(batch.size for batch in world.cluster.submitted) == [1, 2]
 
 
+def test_more_runs_than_an_array_may_have_are_several_arrays(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(submission, "ARRAY_LIMIT", 2)
+    world.record(matrix={"depth": [1, 2, 3, 4, 5]})
+    world.run_pass()
+    assert [batch.size for batch in world.cluster.submitted] == [2, 2, 1]
+    settle_all(world)
+    assert sorted(world.ran) == [(f"depth-{depth}", 1) for depth in (1, 2, 3, 4, 5)]
+
+
 def test_what_is_written_is_for_the_user_alone(world: World) -> None:
     world.record()
     world.run_pass()
@@ -177,7 +186,7 @@ def test_an_unclear_answer_is_looked_for_before_anything_else(world: World, take
 
 def test_a_full_disk_stops_the_submission_not_the_pass(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
     world.record()
-    monkeypatch.setattr(effects, "write_atomically", raising(OSError(28, "No space left on device")))
+    monkeypatch.setattr(submission, "write_atomically", raising(OSError(28, "No space left on device")))
     done = world.run_pass()
     assert "No space left on device" in str(done.troubles[0])
     assert world.attempts("depth-1") == []
@@ -228,13 +237,13 @@ def test_a_job_that_was_faster_than_the_revocation_keeps_its_claim(
     world.run_pass()
     hidden = dict(world.cluster.jobs)
     world.cluster.jobs.clear()
-    real = effects.make_private
+    real = make_private
 
     def job_starts_now(folder: Path) -> None:
         real(folder)
         create_exclusively(folder / "claim", json.dumps({"job_id": "1_0"}))
 
-    monkeypatch.setattr(effects, "make_private", job_starts_now)
+    monkeypatch.setattr(act, "make_private", job_starts_now)
     assert [type(action) for action in world.run_pass().actions] == [Revoke]
     world.cluster.jobs.update(hidden)
     assert world.run_pass().actions == ()
@@ -408,15 +417,16 @@ class Saboteur:
         monkeypatch.setattr(Store, "write", write)
 
     def _wrap_files(self, monkeypatch: pytest.MonkeyPatch) -> None:
-        for name in ("write_atomically", "create_exclusively", "make_private"):
-            real = getattr(effects, name)
+        effects = (submission, "write_atomically"), (submission, "make_private"), (act, "create_exclusively")
+        for module, name in (*effects, (act, "make_private")):
+            real = getattr(module, name)
 
             def wrapped(*args: Any, _real: Callable[..., Any] = real) -> Any:
                 result = _real(*args)
                 self.step()
                 return result
 
-            monkeypatch.setattr(effects, name, wrapped)
+            monkeypatch.setattr(module, name, wrapped)
 
     def _wrap_cluster(self, cluster: Cluster, monkeypatch: pytest.MonkeyPatch) -> None:
         for name in ("submit", "cancel"):

@@ -82,6 +82,25 @@ def test_the_job_that_a_reconciler_runs_in_leaves_no_mark(
     assert os.environ["SLURM_JOB_ID"] == "7"
 
 
+def test_what_the_spec_says_beats_the_environment_of_the_user(
+    slurm: FakeSlurm, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Variables of sbatch overrule a script: another name, and no look would ever find the job."""
+    for name in ("JOB_NAME", "ARRAY_INX", "REQUEUE", "PARTITION", "ACCOUNT"):
+        monkeypatch.setenv(f"SBATCH_{name}", "mine")
+    SlurmExecutor().submit(batch(tmp_path, partition="h100"))
+    assert {k for k in slurm.calls[0].env if k.startswith("SBATCH_")} == {"SBATCH_ACCOUNT"}
+
+
+def test_an_sbatch_that_hangs_may_have_submitted(
+    slurm: FakeSlurm, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("dscampaign.orchestrator.slurm.COMMAND_TIMEOUT_S", 0.2)
+    (slurm.folder / "sbatch").write_text("#!/bin/sh\nexec sleep 5\n")
+    with pytest.raises(SubmissionUnclear, match="no answer within"):
+        SlurmExecutor().submit(batch(tmp_path))
+
+
 @pytest.mark.parametrize(
     ("err", "kind"),
     [

@@ -1,0 +1,204 @@
+"""From the decision to start attempts to jobs that run them. Every crash in between is harmless.
+
+In this order:
+  1. the store: attempts with intent, a token and a place in the array;
+  2. the shared folder: payloads, the pointer to the current generation;
+  3. sbatch, with the token in name and comment;
+  4. the store: the job ids.
+A process that dies after 1 or 2 leaves an intent that no job answers for: revoked and tried again. One that dies after
+3 leaves a job that the next look finds by its token: adopted.
+"""
+
+from __future__ import annotations
+
+import json
+import uuid
+from collections import defaultdict
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from ..db import queries
+from ..db.records import AttemptRow, AttemptState, NewAttempt, RunRow, RunState
+from ..jobs.files import make_private, write_atomically
+from ..jobs.layout import CampaignPaths, payload_file
+from ..jobs.payload import Payload
+from ..sbatch import prologue
+from . import attempts
+from .authority import Authority, never_ran, no_folder
+from .errors import Unreachable
+from .executor import ARRAY_LIMIT, Batch, Executor, SubmissionRefused, SubmissionUnclear
+from .failures import FailureClass
+from .slurm import job_name
+from .world import Submit
+
+
+@dataclass(frozen=True)
+class Planned:
+    """One element of a batch that is being submitted."""
+
+    action: Submit
+    payload: Payload
+
+
+_Row = tuple[AttemptRow, Planned]
+
+
+def submit(
+    actions: Sequence[Submit], authority: Authority, executor: Executor, paths: CampaignPaths
+) -> list[Unreachable]:
+    """One job array for all attempts of one resource shape, or several where they are too many for one.
+
+    Returns:
+        What could not be submitted for now; the next pass decides anew.
+
+    Raises:
+        StaleLease: somebody else acts for this campaign now.
+    """
+    troubles = []
+    for resources, group in _batches(actions):
+        try:
+            _submit_batch(group, resources, authority, executor, paths)
+        except Unreachable as exc:
+            troubles.append(exc)
+    return troubles
+
+
+def _batches(actions: Sequence[Submit]) -> Iterator[tuple[dict[str, Any], Sequence[Submit]]]:
+    """What is submitted together, with what it asks for."""
+    shapes: dict[str, list[Submit]] = defaultdict(list)
+    asked: dict[str, dict[str, Any]] = {}
+    for action in actions:
+        config = attempts.run_config(action.run)
+        resources = attempts.resources(config, mem_scale=action.mem_scale, prologue=prologue())
+        shapes[key := attempts.shape(resources)].append(action)
+        asked[key] = resources
+    for key, group in shapes.items():
+        for start in range(0, len(group), ARRAY_LIMIT):
+            yield asked[key], group[start : start + ARRAY_LIMIT]
+
+
+def _submit_batch(
+    group: Sequence[Submit],
+    resources: dict[str, Any],
+    authority: Authority,
+    executor: Executor,
+    paths: CampaignPaths,
+) -> None:
+    token = uuid.uuid4().hex[:12]
+    rows = _write_intent(group, token, authority, paths)
+    if not rows:
+        return
+    batch = Batch(token, job_name(token), paths.batch(token), len(rows), resources)
+    try:
+        _write_files(rows, batch, paths)
+        job_ids = executor.submit(batch)
+    except SubmissionRefused as exc:
+        _refuse(rows, authority, f"sbatch refused it: {exc}")
+    except SubmissionUnclear as exc:
+        _leave_open(rows, authority, exc)
+        raise Unreachable(f"sbatch gave no clear answer: {exc}", "the next pass looks for the job") from exc
+    except (Unreachable, OSError) as exc:
+        _withdraw(rows, authority, exc)
+        raise exc if isinstance(exc, Unreachable) else no_folder(exc) from exc
+    else:
+        _record_job_ids(rows, job_ids, authority)
+
+
+def _refuse(rows: Sequence[_Row], authority: Authority, reason: str) -> None:
+    with authority.write() as conn:
+        for row, _ in rows:
+            never_ran(conn, row, authority, FailureClass.REFUSED, reason)
+            queries.update_run(conn, row.run_id, state=RunState.FAILED, reason=reason)
+
+
+def _leave_open(rows: Sequence[_Row], authority: Authority, unclear: SubmissionUnclear) -> None:
+    """The intent stays: only a look can tell whether there is a job."""
+    with authority.write() as conn:
+        for row, _ in rows:
+            authority.event(conn, "submission.unclear", str(unclear), row)
+
+
+def _withdraw(rows: Sequence[_Row], authority: Authority, exc: Exception) -> None:
+    """Nothing was submitted, so there was no attempt."""
+    with authority.write() as conn:
+        queries.withdraw_attempts(conn, [row.id for row, _ in rows])
+        for row, _ in rows:
+            message = f"attempt {row.generation} was not submitted: {exc}"
+            queries.add_event(conn, authority.campaign_id, "withdrawn", message, run_id=row.run_id)
+
+
+def _write_intent(group: Sequence[Submit], token: str, authority: Authority, paths: CampaignPaths) -> list[_Row]:
+    """Says in the store what is about to be submitted; from here on the next pass knows what to look for.
+
+    A run that the user has changed since the decision is left out: the next pass decides anew.
+    """
+    with authority.write() as conn:
+        now = {_decided_on(run) for run in queries.runs(conn, authority.campaign_id)}
+        group = [action for action in group if _decided_on(action.run) in now]
+        ids = [queries.insert_attempt(conn, _new_attempt(a, i, token, paths)) for i, a in enumerate(group)]
+        for action in group:
+            queries.update_run(conn, action.run.id, state=RunState.QUEUED, not_before_s=None)
+        stored = {row.id: row for row in queries.attempts(conn, authority.campaign_id) if row.token == token}
+        rows = [stored[attempt_id] for attempt_id in ids]
+        for row, action in zip(rows, group, strict=True):
+            micro = f" micro-batch {action.micro_batch}" if action.micro_batch else ""
+            authority.event(conn, "submitting", f"attempt {row.generation}{micro}: {action.why}", row)
+    store = None if authority.store.is_sqlite else authority.store.url_without_password
+    return [
+        (row, Planned(action, _payload(row, action, paths, store))) for row, action in zip(rows, group, strict=True)
+    ]
+
+
+def _decided_on(run: RunRow) -> tuple[int, str, str, int, int]:
+    return run.id, run.config_hash, run.desired, run.generation, run.retry_epoch
+
+
+def _new_attempt(action: Submit, index: int, token: str, paths: CampaignPaths) -> NewAttempt:
+    config = attempts.run_config(action.run)
+    world_size = config.nodes * config.ranks()
+    return NewAttempt(
+        run_id=action.run.id,
+        generation=action.generation,
+        token=token,
+        config_hash=action.run.config_hash,
+        micro_batch=action.micro_batch,
+        accumulation=attempts.accumulation_of(config, action.micro_batch, world_size),
+        world_size=world_size,
+        nodes=config.nodes,
+        executor=config.executor,
+        spool_path=str(paths.run(action.run.name).attempt(action.generation).metrics),
+        retry_epoch=action.run.retry_epoch,
+        array_index=index,
+    )
+
+
+def _payload(row: AttemptRow, action: Submit, paths: CampaignPaths, store: str | None) -> Payload:
+    return attempts.payload(
+        action.run,
+        attempts.run_config(action.run),
+        paths,
+        generation=row.generation,
+        micro_batch=action.micro_batch,
+        token=row.token,
+        attempt_id=row.id,
+        store=store,
+    )
+
+
+def _write_files(rows: Sequence[_Row], batch: Batch, paths: CampaignPaths) -> None:
+    make_private(batch.folder)
+    for row, planned in rows:
+        run = paths.run(planned.action.run.name)
+        make_private(run.attempt(row.generation).dir)
+        write_atomically(run.current, json.dumps({"generation": row.generation}))
+        planned.payload.write(payload_file(batch.folder, row.array_index or 0))
+
+
+def _record_job_ids(rows: Sequence[_Row], job_ids: Sequence[str], authority: Authority) -> None:
+    with authority.write() as conn:
+        submit_time_s = authority.store.now(conn)
+        for (row, _), job_id in zip(rows, job_ids, strict=True):
+            values = {"job_id": job_id, "submit_time_s": submit_time_s, "state": AttemptState.QUEUED}
+            if queries.update_attempt(conn, row.id, expect_states=[AttemptState.INTENT], **values):
+                authority.event(conn, "submitted", f"attempt {row.generation} is job {job_id}", row)
