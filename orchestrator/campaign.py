@@ -164,7 +164,11 @@ def _apply(conn: Connection, campaign_id: int, change: Merge, order: Sequence[Ru
     new = [_new_run(run, ordinals[run.config_hash]) for run in change.create]
     queries.insert_runs(conn, campaign_id, new)
     for row, run in change.keep:
-        values: dict[str, Any] = {"params": run.params, "config": _config(run), "ordinal": ordinals[run.config_hash]}
+        values: dict[str, Any] = {
+            "params": run.params,
+            "config": run.stored_config,
+            "ordinal": ordinals[run.config_hash],
+        }
         again = wanted_again(row)
         values |= {name: getattr(again, name) for name in ("desired", "state", "reason", "retry_epoch")}
         queries.update_run(conn, row.id, **values)
@@ -180,16 +184,9 @@ def _new_run(run: Run, ordinal: int) -> NewRun:
     return NewRun(
         name=run.name,
         params=run.params,
-        config=_config(run),
+        config=run.stored_config,
         config_hash=run.config_hash,
         ordinal=ordinal,
         repeat=run.repeat,
         target_step=run.target_step,
     )
-
-
-def _config(run: Run) -> dict[str, Any]:
-    """The run's configuration with everything settled that the spec left to defaults or to this machine."""
-    train = run.config.train.model_copy(update={"micro_batch": run.micro_batch})
-    settled = run.config.model_copy(update={"train": train, "ranks_per_node": run.ranks_per_node})
-    return settled.model_dump(mode="json", exclude_none=True)

@@ -81,7 +81,8 @@ def _explained(error: Exception) -> int | None:
             complain(error.message, error.hint)
             code = EXIT_UNREACHABLE if error.retryable else EXIT_USAGE
         case OSError():
-            complain(str(error), None)
+            where = f"{error.filename}: " if error.filename else ""
+            complain(f"{where}{error.strerror or error}", None)
             code = EXIT_FAILED
     return code
 

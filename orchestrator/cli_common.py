@@ -6,6 +6,7 @@ import inspect
 import json
 import os
 import re
+import shlex
 import shutil
 import sys
 from collections.abc import Callable, Sequence
@@ -190,6 +191,16 @@ def page_for(stream: IO[str]) -> Page:
     else:
         colour = terminal and os.environ.get("TERM") != "dumb"
     return Page(colour, shutil.get_terminal_size((120, 40)).columns if terminal else None)
+
+
+def check_folder_of(path: Path) -> None:
+    """Checks that a file can be made there.
+
+    Raises:
+        UserError: There is no such folder.
+    """
+    if not path.parent.is_dir():
+        raise UserError(f"there is no folder {path.parent}", f"`mkdir -p {shlex.quote(str(path.parent))}` makes it")
 
 
 def show(text: str) -> None:

@@ -11,7 +11,7 @@ from typing import IO, Final
 
 import click
 
-from .cli_common import place, store_options, tell, verb
+from .cli_common import check_folder_of, place, store_options, tell, verb
 from .errors import EXIT_OK
 
 FORMATS: Final = ("csv", "json")
@@ -50,6 +50,7 @@ def _output(path: Path | None) -> Iterator[IO[str]]:
     if path is None:
         yield sys.stdout
         return
+    check_folder_of(path)
     partial = path.with_name(f".{path.name}.partial")
     with partial.open("w", encoding="utf-8", newline="") as stream:
         yield stream

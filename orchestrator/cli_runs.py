@@ -153,6 +153,8 @@ def retry(words: Sequence[str], dir: str | None, store: str | None) -> int:
     campaign, names = find_with_runs(opened, where.words)
     changed = desired.retry(opened, campaign, names or None)
     tell(f"{count(len(changed), 'run')} to try again")
+    if not changed:
+        advise(f"campaign retry {campaign.name} RUN, for a run that was cancelled or has left the spec")
     return _one_pass(opened, campaign, as_json=False)
 
 

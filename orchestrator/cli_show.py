@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import sys
+import time
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Final
 
@@ -110,7 +111,12 @@ def explain(words: Sequence[str], dir: str | None, store: str | None, as_json: b
 @click.option("--launcher", is_flag=True, help="The launcher's output, on node --rank, instead of a rank's.")
 @click.option("--attempt", type=click.IntRange(min=1), help="Which attempt.  [default: the newest]")
 @click.option("-n", "--lines", type=click.IntRange(min=0), metavar="LINES", help="Only so many, from the end.")
-@click.option("-f", "--follow", is_flag=True, help="Go on as more is written, until the attempt ends.")
+@click.option(
+    "-f",
+    "--follow",
+    is_flag=True,
+    help="Go on as more is written, until the attempt ends; wait for one that is to come.",
+)
 @store_options
 def logs(
     words: Sequence[str],
@@ -131,10 +137,12 @@ def logs(
       campaign logs sweep zero_stage-2 --rank 3 --attempt 1 -n 50
     """
     from .find import find_run
-    from .logs import Wanted, follow_log, newest_log, print_log
+    from .logs import Wanted, await_attempt, follow_log, newest_log, print_log
 
     where = place(dir, store, words)
     campaign, run = find_run(opened := where.open(), where.words)
+    if follow and attempt is None:
+        await_attempt(opened, campaign, run, tell, time.sleep)
     wanted = Wanted.of(opened, campaign, run, rank=rank, launcher=launcher, generation=attempt)
     if follow:
         follow_log(wanted, lines, sys.stdout.buffer)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Sequence
+from dataclasses import asdict
 from difflib import get_close_matches
 from importlib.resources import files
 from pathlib import Path
@@ -11,8 +12,18 @@ from typing import TYPE_CHECKING, Final
 
 import click
 
-from .cli_common import json_option, page_for, read_submission, show, show_json, store_options, tell, verb
-from .errors import EXIT_OK, UserError
+from .cli_common import (
+    check_folder_of,
+    json_option,
+    page_for,
+    read_submission,
+    show,
+    show_json,
+    store_options,
+    tell,
+    verb,
+)
+from .errors import EXIT_OK, SpecError, UserError
 from .views.text import count
 
 if TYPE_CHECKING:
@@ -38,6 +49,7 @@ def init(path: Path, template: str) -> int:
       campaign init sweep.yaml
     """
     text = _template(template)
+    check_folder_of(path)
     try:
         with path.open("x", encoding="utf-8") as new:
             new.write(text)
@@ -54,13 +66,19 @@ def init(path: Path, template: str) -> int:
 def validate(spec: Path, sets: Sequence[str], as_json: bool) -> int:
     """Check a spec, down to every run that it expands to.
 
-    All errors are shown at once, each with its line.
+    All errors are shown at once, each with its line; with --json as a list, for an editor or a script.
 
     Examples:
       campaign validate campaign.yaml
       campaign validate campaign.yaml --set train.steps=10
     """
-    submission, _ = read_submission(spec, sets, None, None)
+    try:
+        submission, _ = read_submission(spec, sets, None, None)
+    except SpecError as error:
+        if not as_json:
+            raise
+        show_json({"schema_version": 1, "valid": False, "errors": [asdict(problem) for problem in error.problems]})
+        return error.exit_code
     name, runs = submission.spec.name, submission.runs
     if as_json:
         show_json({"schema_version": 1, "campaign": name, "valid": True, "runs": [run.name for run in runs]})
@@ -150,6 +168,7 @@ def render(
 
 
 def _write(path: Path, script: str) -> None:
+    check_folder_of(path)
     path.write_text(script, encoding="utf-8")
     tell(f"wrote {path}; `sbatch {path}` runs it")
 
@@ -168,7 +187,8 @@ def _chosen(planned: Plan, run: str | None) -> list[PlannedRun]:
 
 def _no_such_run(run: str | None, names: Sequence[str]) -> UserError:
     some = get_close_matches(run or "", names, 3, cutoff=0.4) or names[:5]
-    return UserError(f"no run named {run}" if run else "which run?", f"there are: {', '.join(some)}, …")
+    more = ", …" if len(names) > len(some) else ""
+    return UserError(f"no run named {run}" if run else "which run?", f"there are: {', '.join(some)}{more}")
 
 
 def _template(name: str) -> str:

@@ -24,7 +24,8 @@ def find(store: Store, name: str | None) -> CampaignRow:
         return next(iter(known.values()))
     if not known:
         raise UserError("no campaign yet", "`campaign submit SPEC` starts one")
-    raise UserError("which campaign?" if name is None else f"no campaign named {name}", f"one of: {', '.join(known)}")
+    what = "campaign or spec file" if name and name.endswith((".yaml", ".yml")) else "campaign"
+    raise UserError("which campaign?" if name is None else f"no {what} named {name}", f"one of: {', '.join(known)}")
 
 
 def find_with_runs(store: Store, words: Sequence[str]) -> tuple[CampaignRow, list[str]]:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import signal
 import sys
 import time
@@ -18,9 +19,11 @@ from .errors import UserError
 from .reconcile import SLURM_POLL_S, LeaseHeld, Pass, Reconciler
 from .status import CampaignStatus, read_status, status_document
 from .views.actions import action_lines, trouble_lines
-from .views.status import headline, status_page
+from .views.status import headline, status_page, steps_line
 
 STATUS_POLL_S = 2.0
+STEPS_EVERY_S = 60.0
+"""How often a log without a terminal is told how far training is while nothing else happens."""
 
 
 class Display(Protocol):
@@ -103,13 +106,13 @@ def print_end(store: Store, campaign: CampaignRow, as_json: bool, *, brief: bool
 def display(stream: IO[str]) -> Iterator[Display]:
     """A live table where the stream is a terminal, else lines."""
     page = page_for(stream)
-    if page.width is None or not page.colour:
+    if page.width is None or os.environ.get("TERM") == "dumb":
         yield _Lines(stream)
         return
     from rich.console import Console  # imported here: only a terminal pays for it
     from rich.live import Live
 
-    console = Console(file=stream, force_terminal=True, highlight=False, soft_wrap=False)
+    console = Console(file=stream, force_terminal=True, no_color=not page.colour, highlight=False, soft_wrap=False)
     with Live(console=console, auto_refresh=False, transient=True, vertical_overflow="crop") as live:
         try:
             yield _LiveTable(live, stream)
@@ -119,10 +122,11 @@ def display(stream: IO[str]) -> Iterator[Display]:
 
 
 class _Lines:
-    """For a file, a pipe or a dumb terminal: every line with its time, the counts when they change."""
+    """For a file, a pipe or a dumb terminal: every line with its time, the counts when they change, steps at times."""
 
-    def __init__(self, stream: IO[str]) -> None:
-        self._stream, self._page, self._last = stream, page_for(stream), ""
+    def __init__(self, stream: IO[str], clock: Callable[[], float] = time.monotonic) -> None:
+        self._stream, self._page, self._clock = stream, page_for(stream), clock
+        self._counts, self._steps, self._said_s = "", "", clock()
 
     def say(self, lines: Sequence[str]) -> None:
         for line in lines:
@@ -130,9 +134,11 @@ class _Lines:
         self._stream.flush()
 
     def update(self, status: CampaignStatus) -> None:
-        if (line := headline(status, self._page)) != self._last:
-            self._last = line
-            self.say([line])
+        counts, steps = headline(status, self._page), steps_line(status)
+        late = steps != self._steps and self._clock() - self._said_s >= STEPS_EVERY_S
+        if counts != self._counts or late:
+            self._counts, self._steps, self._said_s = counts, steps, self._clock()
+            self.say([f"{counts} · {steps}" if steps else counts])
 
 
 class _LiveTable:

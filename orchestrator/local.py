@@ -12,6 +12,7 @@ import signal
 import socket
 import subprocess
 import sys
+import time
 from collections.abc import Collection, Mapping, Sequence
 from pathlib import Path
 
@@ -20,6 +21,9 @@ from .executor import Batch, JobView, Look, SubmissionUnclear
 
 AGENT = "dscampaign.jobs.agent"
 HOST_FILE = "host"
+EXEC_TRIES = 200
+"""Milliseconds for which a process may be between two programs, without a command line, before it counts as none."""
+KERNEL_THREAD = 0x00200000
 
 
 class LocalExecutor:
@@ -110,9 +114,25 @@ def _agents() -> dict[tuple[str, int], int]:
 
 def _agent_key(pid: str) -> tuple[str, int] | None:
     try:
-        words = Path(f"/proc/{pid}/cmdline").read_bytes().decode(errors="replace").rstrip("\0").split("\0")
+        words = _command_line(Path("/proc", pid))
     except OSError:
         return None  # ended between the listing and the look
     if AGENT not in words or not words[-1].isdigit():
         return None
     return Path(words[-2]).name, int(words[-1])
+
+
+def _command_line(process: Path) -> list[str]:
+    """A process's command line. While it changes from one program to the next it has none, and that is waited for."""
+    for _ in range(EXEC_TRIES):
+        raw = (process / "cmdline").read_bytes()
+        if raw or not _has_program(process):
+            return raw.decode(errors="replace").rstrip("\0").split("\0")
+        time.sleep(0.001)
+    return []
+
+
+def _has_program(process: Path) -> bool:
+    """Whether it is neither a zombie nor a thread of the kernel, which have no command line for good."""
+    state, *fields = (process / "stat").read_text(errors="replace").rpartition(")")[2].split()
+    return state not in "ZXx" and not int(fields[5]) & KERNEL_THREAD

@@ -14,6 +14,7 @@ from ..db.records import CampaignRow, RunRow
 from ..db.store import Store
 from ..jobs.layout import AttemptPaths, CampaignPaths
 from .errors import UserError
+from .status import LIVE
 
 POLL_S = 0.5
 _BLOCK = 1 << 16
@@ -43,14 +44,18 @@ class Wanted:
         """Finds the attempt, by default the newest.
 
         Raises:
-            UserError: the run has no such attempt.
+            UserError: the run has no such attempt or rank.
         """
         with store.read() as conn:
             rows = queries.attempts(conn, campaign.id, run.id)
         row = next((row for row in reversed(rows) if generation in (None, row.generation)), None)
         if row is None:
-            hint = f"it has attempts 1 to {len(rows)}" if rows else "it has not been submitted yet"
+            has = "attempt 1" if len(rows) == 1 else f"attempts 1 to {len(rows)}"
+            hint = f"it has {has}" if rows else "it has not been submitted yet"
             raise UserError(f"{run.name} has no attempt {generation}" if generation else f"{run.name} has no log", hint)
+        what, number = ("node", row.nodes) if launcher else ("rank", row.world_size)
+        if rank >= number:
+            raise UserError(f"{run.name} has no {what} {rank}", f"it has {what}s 0 to {number - 1}")
         paths = CampaignPaths(Path(campaign.dir), campaign.name)
         return cls(
             attempt=paths.run(run.name).attempt(row.generation),
@@ -79,6 +84,31 @@ def newest_log(wanted: Wanted) -> Path:
         what = "launcher" if wanted.launcher else "rank"
         raise UserError(f"no log of {what} {wanted.rank} in {wanted.attempt.dir.name}", hint)
     return found
+
+
+def await_attempt(
+    store: Store, campaign: CampaignRow, run: RunRow, say: Callable[[str], None], sleep: Callable[[float], None]
+) -> None:
+    """Waits while the run has no attempt that goes on, but is to get one: it is queued, or is to be tried again.
+
+    Args:
+        store: where its attempts are.
+        campaign: the run's campaign.
+        run: the run.
+        say: is told once what is waited for.
+        sleep: waits for so many seconds.
+    """
+    said = False
+    while True:
+        with store.read() as conn:
+            now = queries.run_by_name(conn, campaign.id, run.name)
+            rows = queries.attempts(conn, campaign.id, run.id)
+        if now is None or now.state not in LIVE or (rows and rows[-1].ended_s is None):
+            return
+        if not said:
+            say(f"{run.name} is {now.state}; waiting for attempt {now.generation + 1}")
+            said = True
+        sleep(POLL_S)
 
 
 def print_log(path: Path, lines: int | None, out: BinaryIO) -> int:

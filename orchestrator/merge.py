@@ -5,15 +5,21 @@ A run is recognised by the hash of its experiment, so it keeps its name and its 
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
+from typing import Any
 
 from ..db.records import RunRow, RunState
 from .errors import UserError
 from .expand import Run
+from .spec_model import DESCRIBES_ONLY
 
 ABSENT = "absent"
 """What a run's `desired` is when the spec no longer names it."""
+
+_EXPERIMENT = ("train.", "deepspeed.", "command", "python", "ranks_per_node", "slurm.nodes", "env.")
+_SHOWN = 3
+"""Changed fields that an error names."""
 
 _STARTED = frozenset({RunState.QUEUED, RunState.RUNNING, RunState.COMPLETED})
 _JUDGED = frozenset({RunState.COMPLETED, RunState.FAILED, RunState.HELD})
@@ -80,12 +86,36 @@ def _renamed(run: Run, taken: set[str]) -> Run:
 
 
 def _refuse_started(changed: Sequence[tuple[RunRow, Run]]) -> None:
-    started = [row for row, _ in changed if row.state in _STARTED]
+    started = [(row, run) for row, run in changed if row.state in _STARTED]
     if not started:
         return
-    first, more = started[0], f" (and {len(started) - 1} more)" if len(started) > 1 else ""
+    (first, run), more = started[0], f" (and {len(started) - 1} more)" if len(started) > 1 else ""
+    changes = _changes(first.config, run.stored_config)
+    shown = f": {', '.join(changes[:_SHOWN])}" + (", …" if len(changes) > _SHOWN else "") if changes else ""
     advice = "cancel it first, or " if first.state is not RunState.COMPLETED else ""
     raise UserError(
-        f"run {first.name}{more} is {first.state}, and its experiment has changed in the spec",
+        f"run {first.name}{more} is {first.state}, and its experiment has changed in the spec{shown}",
         f"results under one name must come from one experiment: {advice}give the campaign another name",
     )
+
+
+def _changes(before: Mapping[str, Any], after: Mapping[str, Any]) -> list[str]:
+    """The fields of the experiment that differ, as `train.lr 0.001 → 0.01`."""
+    old, new = _fields(before), _fields(after)
+    return [f"{name} {_word(old, name)} → {_word(new, name)}" for name in old | new if old.get(name) != new.get(name)]
+
+
+def _word(fields: Mapping[str, Any], name: str) -> str:
+    return str(fields[name]) if name in fields else "not set"
+
+
+def _fields(config: Mapping[str, Any], prefix: str = "") -> dict[str, Any]:
+    """The values of a configuration by their dotted names, as far as they define the experiment."""
+    flat: dict[str, Any] = {}
+    for key, value in config.items():
+        name = f"{prefix}{key}"
+        if isinstance(value, Mapping):
+            flat |= _fields(value, f"{name}.")
+        elif name.startswith(_EXPERIMENT) and key not in DESCRIBES_ONLY:
+            flat[name] = value
+    return flat

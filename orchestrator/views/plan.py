@@ -6,6 +6,7 @@ import json
 from collections.abc import Mapping
 from typing import Any, Final
 
+from ...db.records import RunState
 from ...jobs import ds_config
 from ..expand import Run
 from ..plan import Plan, PlannedRun, Sign
@@ -14,6 +15,7 @@ from .text import Cell, Page, Style, clean, count, table
 
 _STYLES: Final = {Sign.CREATE: Style.GREEN, Sign.RESUBMIT: Style.YELLOW, Sign.KEEP: Style.DIM, Sign.CANCEL: Style.RED}
 _LEGEND: Final = "+ create  ~ resubmit  = keep  - cancel"
+_ENDED_BADLY: Final = (RunState.FAILED, RunState.HELD)
 _HEADER: Final = ("", "run", "batch", "machine", "time", "steps", "")
 
 
@@ -21,7 +23,7 @@ def plan_page(plan: Plan, page: Page) -> str:
     """The plan with its summary."""
     lines = [page.paint(_LEGEND, Style.DIM), ""]
     lines += table(page, _HEADER, (_row(item) for item in plan.runs), "-----r-")
-    return "\n".join([*lines, "", summary(plan, page)])
+    return "\n".join([*lines, "", *_ended_badly(plan), summary(plan, page)])
 
 
 def summary(plan: Plan, page: Page) -> str:
@@ -34,6 +36,13 @@ def summary(plan: Plan, page: Page) -> str:
     elif start:
         parts += [count(plan.arrays, "sbatch array"), f"up to {plan.gpu_hours or 0:,.0f} GPU-hours"]
     return f"{page.paint('Plan:', Style.BOLD)} {' · '.join(parts)}"
+
+
+def _ended_badly(plan: Plan) -> list[str]:
+    """Submitting is no second try: what is."""
+    names = [item.name for item in plan.runs if item.sign is Sign.KEEP and item.why in _ENDED_BADLY]
+    what = f"{names[0]} stays as it is" if len(names) == 1 else f"{len(names):,} runs stay as they are"
+    return [f"{what}: `campaign retry {plan.campaign}` tries again what failed or is held", ""] if names else []
 
 
 def plan_document(plan: Plan) -> dict[str, Any]:

@@ -45,6 +45,14 @@ def headline(status: CampaignStatus, page: Page) -> str:
     return f"{name} · {count(len(status.runs), 'run')}: {counts_line(page, status.counts)}"
 
 
+def steps_line(status: CampaignStatus) -> str:
+    """How far all runs together are; "" where one of them does not know its last step."""
+    if not all(run.target_step for run in status.runs):
+        return ""
+    done = sum(min(run.step or 0, run.target_step or 0) for run in status.runs)
+    return f"{done:,} of {sum(run.target_step or 0 for run in status.runs):,} steps"
+
+
 def _row(run: RunStatus, status: CampaignStatus) -> list[Cell | str]:
     memory = f"{run.mem_reserved_gb:.1f} GB" if run.mem_reserved_gb is not None else ""
     return [

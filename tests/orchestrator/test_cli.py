@@ -65,6 +65,7 @@ def process(*words: str, **options: object) -> "subprocess.CompletedProcess[str]
         (["status", "--store", "postgresql://nobody@127.0.0.1:1/x"], 3, "postgresql", "nothing is lost: try again"),
         (["status", "--store", "mysql://x"], 2, "mysql is not a store", "use sqlite:///FILE"),
         (["init", "--from", "nothing"], 2, "no template named nothing", "one of: "),
+        (["init", "no/x.yaml"], 2, "there is no folder no", "`mkdir -p no` makes it"),
     ],
 )
 def test_an_error_says_what_is_wrong_and_what_to_do(
@@ -87,6 +88,19 @@ def test_all_errors_of_a_spec_are_shown_with_their_lines(spec: Path, capsys: Out
     assert f"{spec}:6:" in err
 
 
+def test_errors_of_a_spec_as_a_document(spec: Path, capsys: Output) -> None:
+    spec.write_text(SPEC.replace("partition", "partitoin").replace("steps: 300", "steps: many"))
+    assert main(["validate", str(spec), "--json"]) == 2
+    out, err = capsys.readouterr()
+    found = json.loads(out)
+    assert (found["valid"], err) == (False, "")
+    assert [(e["path"], e["line"], e["field"]) for e in found["errors"]] == [
+        (str(spec), 4, "slurm.partitoin"),
+        (str(spec), 6, "train.steps"),
+    ]
+    assert 'did you mean "partition"?' in found["errors"][0]["hint"]
+
+
 def test_unknown_names_get_a_guess(capsys: Output, tmp_path: Path) -> None:
     make_world(tmp_path)
     assert main(["explain", "smal"]) == 2
@@ -95,6 +109,10 @@ def test_unknown_names_get_a_guess(capsys: Output, tmp_path: Path) -> None:
     assert "which run of sweep?" in capsys.readouterr().err
     assert main(["status", "swep"]) == 2
     assert "no campaign named swep\nhint: one of: sweep" in capsys.readouterr().err
+    assert main(["status", "no.yaml"]) == 2
+    assert "no campaign or spec file named no.yaml\nhint: one of: sweep" in capsys.readouterr().err
+    assert main(["export", "-o", "no/x.csv"]) == 2
+    assert "there is no folder no" in capsys.readouterr().err
 
 
 def test_a_bug_keeps_its_traceback_and_debug_shows_all(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -91,7 +91,9 @@ def test_a_campaign_from_submission_to_verdict(place: Place, capsys: Output) -> 
     assert main(["reconcile"]) == 1
 
     assert main(["submit", spec]) == 1  # nothing to do, and that two runs have failed is no success
-    assert "Plan: 0 to submit, 2 kept" in capsys.readouterr().err
+    err = capsys.readouterr().err
+    assert "Plan: 0 to submit, 2 kept" in err
+    assert "2 runs stay as they are: `campaign retry demo` tries again what failed or is held" in err
     assert [len(run["attempts"]) for run in place.status(capsys)["runs"]] == [1, 1]
 
     assert main(["retry", "demo", "depth-2"]) == 0
@@ -125,6 +127,9 @@ def test_cancel_ends_what_runs(place: Place, capsys: Output) -> None:
     assert main(["reconcile", "--watch"]) == 0
     assert place.states(capsys) == {"depth-1": "cancelled", "depth-2": "cancelled"}
     assert main(["cancel", "demo", "depth-9"]) == 2
+    capsys.readouterr()
+    main(["retry"])
+    assert "next: campaign retry demo RUN, for a run that was cancelled" in capsys.readouterr().err
 
 
 def test_submit_leaves_the_rest_to_a_reconciler_that_is_at_work(place: Place, capsys: Output) -> None:
@@ -200,13 +205,18 @@ def on_terminal(words: list[str], typed: bytes) -> tuple[int, str]:
     return child.returncode, shown.decode()
 
 
-def test_a_terminal_gets_a_table_that_redraws_itself(place: Place) -> None:
+@pytest.mark.parametrize("no_colour", ["", "1"])
+def test_a_terminal_gets_a_table_that_redraws_itself(
+    place: Place, no_colour: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("NO_COLOR", no_colour)
     spec = place.write('echo "No module named [bold]x[/bold]" >&2; exit 1')
     code, shown = on_terminal(["submit", spec, "--watch"], b"")
     assert code == 1
     assert "\x1b[2K" in shown  # lines were erased to be drawn again
     assert shown.rindex("\x1b[?25h") > shown.rindex("\x1b[?25l")  # the cursor is back
     assert "No module named [bold]x[/bold]" in shown.rpartition("\x1b[?25h")[2]
+    assert ("\x1b[31m" in shown) is not bool(no_colour)
 
 
 def test_a_terminal_is_asked_before_a_large_submission(place: Place, monkeypatch: pytest.MonkeyPatch) -> None:

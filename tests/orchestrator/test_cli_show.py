@@ -10,8 +10,9 @@ from typing import Any
 import pytest
 
 from dscampaign.db import queries
+from dscampaign.db.records import RunState
 from dscampaign.orchestrator.cli import main
-from dscampaign.orchestrator.logs import Wanted, follow_log
+from dscampaign.orchestrator.logs import Wanted, await_attempt, follow_log
 
 from .cli_world import World, make_world
 
@@ -136,6 +137,10 @@ def test_logs_of_what_is_not_there(world: World, capsys: Output) -> None:
     assert "new has no log\nhint: it has not been submitted yet" in capsys.readouterr().err
     assert main(["logs", "small", "--attempt", "9"]) == 2
     assert "small has no attempt 9\nhint: it has attempts 1 to 2" in capsys.readouterr().err
+    assert main(["logs", "small", "--rank", "8"]) == 2
+    assert "small has no rank 8\nhint: it has ranks 0 to 7" in capsys.readouterr().err
+    assert main(["logs", "small", "--launcher", "--rank", "2"]) == 2
+    assert "small has no node 2\nhint: it has nodes 0 to 1" in capsys.readouterr().err
 
 
 def test_a_followed_log_ends_with_its_attempt_and_misses_nothing(world: World) -> None:
@@ -153,6 +158,29 @@ def test_a_followed_log_ends_with_its_attempt_and_misses_nothing(world: World) -
 
     follow_log(wanted, None, out, sleep=meanwhile)
     assert out.getvalue() == b"starting\nstep 1\nstep 2\nstep 3\n"
+
+
+def test_following_waits_for_the_attempt_that_a_retry_brings(world: World) -> None:
+    """Not the log of the attempt that ended, which has been read already."""
+    world.set_run("bad", state=RunState.PENDING)
+    with world.store.read() as conn:
+        [campaign] = queries.list_campaigns(conn)
+        run = queries.run_by_name(conn, campaign.id, "bad")
+    assert run is not None
+    said: list[str] = []
+    naps: list[float] = []
+
+    def sleep(seconds: float) -> None:
+        naps.append(seconds)
+        if len(naps) == 2:
+            world.attempt("bad", 2, lines=[])
+
+    await_attempt(world.store, campaign, run, said.append, sleep)
+    assert (said, len(naps)) == (["bad is pending; waiting for attempt 2"], 2)
+    await_attempt(world.store, campaign, run, said.append, sleep)  # it goes on
+    world.set_run("bad", state=RunState.FAILED)
+    await_attempt(world.store, campaign, run, said.append, sleep)  # nothing is to come
+    assert len(naps) == 2
 
 
 def test_export_of_steps_has_a_column_for_each_figure(world: World, capsys: Output) -> None:

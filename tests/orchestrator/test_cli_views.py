@@ -1,10 +1,13 @@
 """Values → text."""
 
+import io
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
 
 from dscampaign.db import queries
+from dscampaign.orchestrator.follow import _Lines
 from dscampaign.orchestrator.status import read_status
 from dscampaign.orchestrator.views.status import status_page
 from dscampaign.orchestrator.views.text import Cell, Page, Style, clean, count, duration, figure, short_number, table
@@ -79,3 +82,17 @@ def test_a_page_that_is_too_long_keeps_what_is_at_work(tmp_path: Path) -> None:
     assert "small" in page
     assert "… and 1 more run" in page
     assert "done" not in page
+
+
+def test_a_log_is_told_how_far_training_is_even_if_nothing_else_happens(tmp_path: Path) -> None:
+    world, out, clock = make_world(tmp_path), io.StringIO(), [0.0]
+    with world.store.read() as conn:
+        campaign = queries.list_campaigns(conn)[0]
+    lines = _Lines(out, lambda: clock[0])
+    before = read_status(world.store, campaign)
+    after = replace(before, runs=tuple(run._replace(step=2) if run.name == "small" else run for run in before.runs))
+    for at_s, status in ((0.0, before), (100.0, before), (110.0, after), (130.0, before), (175.0, before)):
+        clock[0] = at_s
+        lines.update(status)
+    told = [line.rpartition(" · ")[2] for line in out.getvalue().splitlines()]
+    assert told == ["5 of 12 steps", "6 of 12 steps", "5 of 12 steps"]

@@ -69,6 +69,14 @@ def test_attempts_run_on_whoever_asks(place: Place) -> None:
     assert place.states(2, other) == ["RUNNING", "RUNNING"]
 
 
+def test_an_attempt_that_has_just_been_started_is_seen(place: Place) -> None:
+    """A process that changes from one program to the next has no command line for a moment."""
+    place.executor.submit(place.batch(4))
+    other = LocalExecutor(place.folder / "batches")
+    seen = {tuple(place.states(4, other)) for _ in range(100)}
+    assert seen == {("RUNNING",) * 4}
+
+
 def test_a_cancelled_attempt_ends_with_all_its_processes(place: Place) -> None:
     [job_id] = place.executor.submit(place.batch())
     claim = place.folder / "0" / "c" / "runs" / "r" / "g0001"

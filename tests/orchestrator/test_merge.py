@@ -70,6 +70,18 @@ def test_results_under_one_name_come_from_one_experiment(state: RunState, hint: 
     assert hint in (caught.value.hint or "")
 
 
+def test_a_changed_experiment_is_refused_by_the_fields_that_changed() -> None:
+    before = new("a").stored_config
+    before["train"] |= {"lr": 0.5, "eval_every": 7}
+    before["slurm"] |= {"time": "9:00"}  # no part of the experiment
+    before["deepspeed"] = {"zero_optimization": {"overlap_comm": False}}
+    with pytest.raises(UserError) as caught:
+        merge([new("a", "other")], [stored("a", RunState.RUNNING, config=before)])
+    lr = RunConfig().train.lr
+    changes = f"in the spec: train.lr 0.5 → {lr}, deepspeed.zero_optimization.overlap_comm False → not set"
+    assert caught.value.message.endswith(changes)
+
+
 def test_what_the_spec_no_longer_names_is_dropped() -> None:
     rows = [stored("a"), stored("b", RunState.COMPLETED)]
     assert merge([new("c")], rows).drop == tuple(rows)
