@@ -22,6 +22,7 @@ def report(step: int, **values: SupportsFloat) -> None:
     Args:
         step: completed optimizer steps, the first is 1.
         values: anything ``float`` takes, one-element tensors too. Reading a tensor on a GPU waits for that GPU.
+            ``ts``, seconds since 1970, says when the step ended; without it, that is now.
 
     Raises:
         OSError: the shared folder does not take the line (full, over quota, gone).

@@ -46,6 +46,8 @@ _INPUTS: Final = frozenset(
     }
 )
 """Fields that name something on the disk, or on the hub."""
+_TEXT_FILES: Final = (".txt", ".jsonl", ".json", ".parquet")
+"""How a relative path ends that is no name on the hub."""
 
 
 def load_spec(path: Path | str, overrides: Iterable[str] = (), *, local_gpus: int = 0) -> Spec:
@@ -160,11 +162,13 @@ class _Prepared:
 
     folder: Path
     environ: Mapping[str, str]
+    local: bool = False
     findings: list[Finding] = field(default_factory=list)
 
     def spec(self, data: Mapping[str, Any]) -> dict[str, Any]:
         """The whole content of a spec, its matrix too."""
         data = _given(data)
+        self.local = data.get("executor") == "local"
         prepared = {key: self._value(value, (key,), (key,)) for key, value in data.items() if key != "matrix"}
         matrix = data.get("matrix", {})
         return prepared | {"matrix": self._axes(matrix) if isinstance(matrix, dict) else matrix}
@@ -206,9 +210,11 @@ class _Prepared:
     def _input(self, text: str, place: Place) -> str:
         """An absolute path for what lies beside the spec; a name on the hub stays."""
         path = self.folder / Path(text).expanduser()
-        if path.exists() or text.startswith("~"):
+        # A node of a cluster may have what an absolute path names, though this machine has not.
+        elsewhere = text.startswith(("/", "~")) and not self.local
+        if path.exists() or elsewhere:
             return _absolute(path)
-        if text.startswith(("./", "../")):
+        if text.startswith(("/", "~", "./", "../")) or text.endswith(_TEXT_FILES):
             message = f"no such file or folder: {path}"
             self.findings.append(Finding((place,), message, "paths start at the spec's folder"))
         return text

@@ -108,6 +108,7 @@ class Meter:
         self._say(pending, loss, tokens / time_s)
         report.report(
             pending.step,
+            ts=pending.end.wall_s,
             loss=loss,
             lr=pending.lr,
             step_time=time_s,
@@ -141,7 +142,7 @@ class _Mark:
 
     def __init__(self, device: torch.device) -> None:
         self._event = torch.cuda.Event(enable_timing=True) if device.type == "cuda" else None
-        self._host_s = time.perf_counter()
+        self._host_s, self.wall_s = time.perf_counter(), time.time()
         if self._event:
             self._event.record()
 

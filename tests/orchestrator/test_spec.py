@@ -269,6 +269,10 @@ def test_paths_start_at_the_specs_folder(write: Write, monkeypatch: pytest.Monke
     ]
     assert [run.name for run in expand(spec)] == ["dataset-text", "dataset-other", "dataset-hub"]
     assert "no such file" in write.problems(MINIMAL.replace("wikitext", "./gone"))[0][2]
+    assert "no such file" in write.problems(MINIMAL.replace("wikitext", "gone/text.jsonl"))[0][2]
+    write.load(MINIMAL.replace("wikitext", "/only/on/the/nodes.txt"))
+    local = MINIMAL.replace("wikitext", "/gone/text.txt") + "executor: local\n"
+    assert "no such file" in write.problems(local)[0][2]
 
 
 def test_yaml_traps_do_what_people_mean(write: Write) -> None:
