@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from copy import deepcopy
 from dataclasses import replace
 from difflib import get_close_matches
@@ -248,11 +248,17 @@ def _finding(detail: Mapping[str, Any], data: Mapping[str, Any]) -> Finding:
         return Finding((place,), f"{place[-1]} is required")
     place = _existing(place, data)
     if kind == "extra_forbidden":
-        near = get_close_matches(str(place[-1]).replace("-", "_"), _fields(place[:-1]), 1)
-        return Finding((place,), "unknown field", f'did you mean "{near[0]}"?' if near else None, at_key=True)
+        name = str(place[-1]).replace("-", "_")
+        return Finding((place,), "unknown field", _guess(name, _fields(place[:-1])), at_key=True)
     if kind == "value_error":
         return Finding((place,), str(context["error"]), getattr(context["error"], "hint", None))
-    return Finding((place,), _WORDS.get(kind, detail["msg"][:1].lower() + detail["msg"][1:]).format(**context))
+    hint = _guess(str(detail["input"]), context["expected"].split("'")[1::2]) if kind == "literal_error" else None
+    return Finding((place,), _WORDS.get(kind, detail["msg"][:1].lower() + detail["msg"][1:]).format(**context), hint)
+
+
+def _guess(word: str, known: Sequence[str]) -> str | None:
+    near = get_close_matches(word, known, 1)
+    return f'did you mean "{near[0]}"?' if near else None
 
 
 _WORDS: Final = {

@@ -280,6 +280,7 @@ def test_yaml_traps_do_what_people_mean(write: Write) -> None:
     assert (spec.train.lr, spec.train.pretrained, spec.train.compile) == (1e-4, True, False)
     assert (spec.slurm.time_min, spec.slurm.account) == (240, "08")
     assert "'fp32', 'bf16' or 'fp16'" in write.problems(MINIMAL + "  precision: no\n")[0][2]
+    assert 'did you mean "bf16"?' in write.problems(MINIMAL + "  precision: bf61\n")[0][2]
 
 
 def test_what_is_left_empty_has_its_default(write: Write) -> None:
