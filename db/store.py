@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Iterator
-from contextlib import ExitStack, contextmanager
+from contextlib import ExitStack, contextmanager, suppress
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
@@ -30,6 +30,7 @@ class Store:
         self._engine = engine
         self.is_sqlite: Final = engine.dialect.name == "sqlite"
         self.url_without_password: Final = without_password(engine.url)
+        self._file: tuple[Path, tuple[int, int]] | None = None  # the SQLite file, and which one it is
 
     @classmethod
     def open(cls, url: str, *, create: bool = False, check_schema: bool = True) -> Store:
@@ -62,6 +63,7 @@ class Store:
             options: dict[str, Any] = {BEGIN: "BEGIN"}
         else:
             options = {"isolation_level": "REPEATABLE READ", "postgresql_readonly": True}
+        self._check_file()
         with self._named_errors(), self._engine.connect() as conn:
             conn.execution_options(**options)
             with conn.begin():
@@ -75,6 +77,7 @@ class Store:
             StaleWrite: A row that must be unique was there already.
             StoreUnreachable: The database broke off; nothing was written, or (lost while it committed) everything.
         """
+        self._check_file()
         with ExitStack() as stack:
             stack.enter_context(self._named_errors())
             conn = stack.enter_context(self._engine.connect())
@@ -107,14 +110,32 @@ class Store:
         if not create:
             if not path.exists():
                 raise StoreMissing(f"there is no store at {path}", hint="campaign submit SPEC makes one")
+            self._file = path, _identity(path)
             return
         path.parent.mkdir(parents=True, exist_ok=True)
-        os.close(os.open(path, os.O_RDWR | os.O_CREAT, 0o600))
+        _create_file(path)
+        self._file = path, _identity(path)
         with self.read() as conn:
             new = _is_empty(conn)  # never used, or its maker died before the one transaction below
         if new:
             with self.write() as conn:
                 _create_tables(conn)
+
+    def _check_file(self) -> None:
+        """SQLite goes on happily in a file that was deleted, and all that it writes is lost.
+
+        Raises:
+            StoreMissing: The file is not the one that was opened.
+        """
+        if self._file is None:
+            return
+        path, opened = self._file
+        try:
+            same = _identity(path) == opened
+        except FileNotFoundError:
+            same = False
+        if not same:
+            raise StoreMissing(f"{path} was deleted or replaced while it was in use", hint="put the file back")
 
     @contextmanager
     def _named_errors(self) -> Iterator[None]:
@@ -163,6 +184,21 @@ def read_version(conn: Connection) -> str | None:
     if not inspect(conn).has_table(_VERSION.name):
         return None
     return conn.execute(select(_VERSION.c.version_num)).scalar_one_or_none()
+
+
+def _create_file(path: Path) -> None:
+    """Makes an empty file for the user alone, unless there is one.
+
+    One that is there is never opened: closing it would drop all locks that this process holds on it through SQLite, by
+    a rule of POSIX, and another process would take the log that we write for left over, and delete it.
+    """
+    with suppress(FileExistsError):
+        os.close(os.open(path, os.O_RDWR | os.O_CREAT | os.O_EXCL, 0o600))
+
+
+def _identity(path: Path) -> tuple[int, int]:
+    found = path.stat()
+    return found.st_dev, found.st_ino
 
 
 def _is_empty(conn: Connection) -> bool:

@@ -44,6 +44,34 @@ def test_creating_is_done_once(tmp_path: Path) -> None:
         assert len(queries.list_campaigns(conn)) == 1
 
 
+def test_opening_a_store_twice_keeps_its_locks(tmp_path: Path) -> None:
+    """Else the next process to come takes the log that is being written for left over, and deletes it."""
+    url = f"sqlite:///{tmp_path}/campaign.db"
+    first = Store.open(url, create=True)
+    second = Store.open(url, create=True)
+    with second.write() as conn:
+        new_campaign(conn)
+    logs = [tmp_path / "campaign.db-wal", tmp_path / "campaign.db-shm"]
+    before = [path.stat().st_ino for path in logs]
+    visit = "import sqlite3, sys; db = sqlite3.connect(sys.argv[1]); print(*db.execute('select name from campaign'))"
+    command = [sys.executable, "-c", visit, str(tmp_path / "campaign.db")]
+    assert "sweep" in subprocess.run(command, capture_output=True, text=True, check=True).stdout
+    assert [path.stat().st_ino for path in logs] == before
+    first.close()
+
+
+@pytest.mark.parametrize("again", [False, True])
+def test_a_file_that_is_deleted_while_in_use_is_missed_at_once(tmp_path: Path, again: bool) -> None:
+    url = f"sqlite:///{tmp_path}/campaign.db"
+    store = Store.open(url, create=True)
+    for path in tmp_path.iterdir():
+        path.unlink()
+    if again:
+        Store.open(url, create=True)
+    with pytest.raises(StoreMissing, match="deleted or replaced while it was in use"), store.write() as conn:
+        new_campaign(conn)
+
+
 def test_a_missing_file_is_not_made_unasked(tmp_path: Path) -> None:
     with pytest.raises(StoreMissing, match=r"campaign\.db"):
         Store.open(f"sqlite:///{tmp_path}/campaign.db")
