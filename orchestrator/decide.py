@@ -91,7 +91,8 @@ def _next(view: RunView, past: Sequence[Past], snapshot: Snapshot) -> Iterator[A
             yield from set_run(view, RunState.COMPLETED if done else RunState.CANCELLED, "")
         return
     if not past:
-        why = "retried by the user" if view.run.retry_epoch else "first attempt"
+        changed = "its experiment has changed" if view.run.generation else "first attempt"
+        why = "retried by the user" if view.run.retry_epoch else changed
         yield from _submit(view, past, why, snapshot.now_s, 0.0)
         return
     yield from _after(view, past, snapshot.now_s)
@@ -177,7 +178,7 @@ def _submit(
     yield from set_run(view, RunState.PENDING, why if past else "")
     micro = micro or (past[-1].row.micro_batch if past else _earlier_micro_batch(view)) or view.micro_batch
     mem_scale = MEM_GROWTH ** _count(past, FailureClass.HOST_OOM)
-    yield Submit(view.run, view.run.generation + 1, micro, why, mem_scale)
+    yield Submit(view.run, max(view.run.generation, view.begun) + 1, micro, why, mem_scale)
 
 
 # -- the past ------------------------------------------------------------------------------------------------

@@ -50,12 +50,9 @@ class Wanted:
             rows = queries.attempts(conn, campaign.id, run.id)
         row = next((row for row in reversed(rows) if generation in (None, row.generation)), None)
         if row is None:
-            has = "attempt 1" if len(rows) == 1 else f"attempts 1 to {len(rows)}"
-            hint = f"it has {has}" if rows else "it has not been submitted yet"
-            raise UserError(f"{run.name} has no attempt {generation}" if generation else f"{run.name} has no log", hint)
-        what, number = ("node", row.nodes) if launcher else ("rank", row.world_size)
-        if rank >= number:
-            raise UserError(f"{run.name} has no {what} {rank}", f"it has {what}s 0 to {number - 1}")
+            have = f"it has {', '.join(str(row.generation) for row in rows)}" if rows else "it has not been submitted yet"
+            raise UserError(f"{run.name} has no attempt {generation}" if generation else f"{run.name} has no log", have)
+        _check_number(run, rank, "node" if launcher else "rank", row.nodes if launcher else row.world_size)
         paths = CampaignPaths(Path(campaign.dir), campaign.name)
         return cls(
             attempt=paths.run(run.name).attempt(row.generation),
@@ -70,6 +67,12 @@ class Wanted:
     def ended(self) -> bool:
         """Whether nothing more will be written."""
         return self.over or self.attempt.outcome(0).exists()
+
+
+def _check_number(run: RunRow, number: int, what: str, count: int) -> None:
+    if number >= count:
+        has = f"{what}s 0 to {count - 1}" if count > 1 else f"{what} 0 alone"
+        raise UserError(f"{run.name} has no {what} {number}", f"it has {has}")
 
 
 def newest_log(wanted: Wanted) -> Path:

@@ -13,7 +13,7 @@ from ..db.store import Store
 from ..jobs import checkpoint
 from ..jobs.evidence import LogLine, NodeOutcome
 from ..jobs.files import read_json
-from ..jobs.layout import AttemptPaths, CampaignPaths
+from ..jobs.layout import AttemptPaths, CampaignPaths, RunPaths
 from ..jobs.node import Start
 from .attempts import revoked, run_config, trains_on_cpu
 from .decide import SETTLED
@@ -102,7 +102,13 @@ def _run_view(run: RunRow, rows: Sequence[AttemptRow], look: Look, paths: Campai
         checkpoint_every=config.train.checkpoint_every,
         mem_mb=config.slurm.mem_mb,
         checkpoint_step=found.step if found else 0,
+        begun=0 if run.generation else _begun(paths.run(run.name)),
     )
+
+
+def _begun(run: RunPaths) -> int:
+    """The highest generation with a claim."""
+    return max((int(claim.parent.name[1:]) for claim in run.dir.glob("g[0-9]*/claim")), default=0)
 
 
 def _attempt_view(row: AttemptRow, run: RunRow, look: Look, paths: CampaignPaths) -> AttemptView:

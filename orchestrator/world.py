@@ -55,6 +55,8 @@ class RunView:
     Attributes:
         mem_mb: memory that the spec asks of a node, None or 0 where it names no size.
         checkpoint_step: step of the newest complete checkpoint of this configuration, 0 for none.
+        begun: the highest generation that a job has begun, as the folder of a run without attempts shows it: another
+            store, since deleted, may have left some. 0 for none.
         steps_decide: whether exit 0 before the target step is not success.
         on_cpu: whether the ranks' device memory is the host's.
         global_batch, micro_batch: as the spec asks; None for a script that manages its own batches.
@@ -71,6 +73,7 @@ class RunView:
     checkpoint_every: int | None
     mem_mb: int | None
     checkpoint_step: int = 0
+    begun: int = 0
 
     @property
     def latest(self) -> AttemptView | None:

@@ -250,6 +250,20 @@ def test_a_job_that_was_faster_than_the_revocation_keeps_its_claim(
     assert [str(a.state) for a in world.attempts("depth-1")] == ["queued"]
 
 
+def test_a_new_store_takes_nothing_for_its_own_that_a_deleted_one_left(world: World, folder: Path) -> None:
+    world.record(matrix={"depth": [1]})
+    settle_all(world)
+    world.store.close()
+    for path in folder.glob("campaign.db*"):
+        path.unlink()
+    again = make_world(folder)
+    again.record(matrix={"depth": [1]}, train={"steps": 3, "seed": 7})
+    settle_all(again)
+    assert again.states() == {"depth-1": "completed"}
+    assert again.ran == [("depth-1", 2)]
+    again.store.close()
+
+
 def test_a_blind_pass_changes_nothing(world: World) -> None:
     world.record()
     world.run_pass()
