@@ -50,7 +50,9 @@ class Wanted:
             rows = queries.attempts(conn, campaign.id, run.id)
         row = next((row for row in reversed(rows) if generation in (None, row.generation)), None)
         if row is None:
-            have = f"it has {', '.join(str(row.generation) for row in rows)}" if rows else "it has not been submitted yet"
+            have = (
+                f"it has {', '.join(str(row.generation) for row in rows)}" if rows else "it has not been submitted yet"
+            )
             raise UserError(f"{run.name} has no attempt {generation}" if generation else f"{run.name} has no log", have)
         _check_number(run, rank, "node" if launcher else "rank", row.nodes if launcher else row.world_size)
         paths = CampaignPaths(Path(campaign.dir), campaign.name)

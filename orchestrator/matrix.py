@@ -94,6 +94,7 @@ def points(
     kept = [point for point in grid if not any(_matches(point, entry) for entry in excludes)]
     result = _include(kept, includes)
     findings += [*_key_findings([*grid, *result], placeholders), *_exclude_findings(grid, excludes)]
+    findings += _rivals(dict(zip(matrix, choices, strict=True)))
     if not result:
         findings.append(Finding((("matrix", "exclude"), ("matrix",)), "leaves no run", "exclude less"))
     return result, findings
@@ -232,6 +233,16 @@ def _key_findings(found: Sequence[Point], placeholders: AbstractSet[str]) -> Ite
             yield Finding((where,), "means more than one field", f"write {both}", at_key=True)
         elif field_path(key) is None and short_name(key) not in placeholders:
             yield Finding((where,), "is no field, and no {placeholder} of command or env", _near(key), at_key=True)
+
+
+def _rivals(axes: Mapping[str, Sequence[Point]]) -> Iterator[Finding]:
+    """Axes that set a field which one before them sets: only one could have its way, and both would be in the name."""
+    owners: dict[Path | str, str] = {}
+    for name, choices in axes.items():
+        for field in dict.fromkeys(s.path or s.key for point in choices for s in point.settings):
+            if (owner := owners.setdefault(field, name)) != name:
+                message = f"sets {field if isinstance(field, str) else '.'.join(field)}, as the axis {owner} does"
+                yield Finding((("matrix", name),), message, "one axis for one field", at_key=True)
 
 
 def _near(key: str) -> str:

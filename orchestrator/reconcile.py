@@ -3,9 +3,7 @@
 from __future__ import annotations
 
 import os
-import socket
 import time
-import uuid
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -21,6 +19,7 @@ from .authority import Authority
 from .decide import decide, settled
 from .errors import Unreachable, UserError
 from .executor import Executor
+from .holder import Holder
 from .observe import Stored, observe, read_store
 from .world import Action, Finish, Snapshot
 
@@ -63,7 +62,7 @@ class Reconciler:
         self._store, self._campaign = store, campaign
         self.paths = CampaignPaths(Path(campaign.dir), campaign.name)
         self._executor = executor or make_executor(campaign, self.paths)
-        self._holder = f"{socket.gethostname()}:{os.getpid()}:{uuid.uuid4().hex[:8]}"
+        self._holder = str(Holder.me())
         self._lease = f"reconciler:{campaign.id}"
 
     @property
@@ -114,13 +113,21 @@ class Reconciler:
                 queries.release_lease(conn, self._lease, lease.epoch)
 
     def _take_lease(self) -> Authority:
+        """Takes the lease, if need be from a process that has died without giving it back.
+
+        Raises:
+            LeaseHeld: another process has it.
+        """
         with self._store.write() as conn:
             epoch = queries.acquire_lease(conn, self._lease, self._holder, LEASE_TTL_S)
-            held = queries.read_lease(conn, self._lease)
+            held = None if epoch else queries.read_lease(conn, self._lease)
+            if held and Holder.parse(held.holder).dead:
+                queries.release_lease(conn, self._lease, held.epoch)
+                epoch = queries.acquire_lease(conn, self._lease, self._holder, LEASE_TTL_S)
         if epoch is None:
-            host, pid, _ = (held.holder if held else "another host:?:").split(":")
+            other = Holder.parse(held.holder) if held else Holder("another host", "?", "")
             raise LeaseHeld(
-                f"campaign {self._campaign.name} is being reconciled by process {pid} on {host}",
+                f"campaign {self._campaign.name} is being reconciled by process {other.pid} on {other.host}",
                 "that process will pick up the change; if it is dead, its lease runs out within two minutes",
             )
         return Authority(self._store, self._lease, epoch, self._campaign.id)

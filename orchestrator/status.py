@@ -12,6 +12,7 @@ from sqlalchemy import Connection
 from ..db import queries
 from ..db.records import AttemptRow, CampaignRow, Lease, RunRow, RunState, RunStatus
 from ..db.store import Store
+from .holder import Holder
 
 SCHEMA_VERSION: Final = 1
 """Of every JSON document that the command prints. Fields are only ever added."""
@@ -53,8 +54,9 @@ class CampaignStatus:
 
     @property
     def reconciled_now(self) -> bool:
-        """Whether a reconciler is at work."""
-        return self.reconciler is not None and self.reconciler.expires_s > self.now_s
+        """Whether a reconciler is at work: it has the lease, and is not known to have died."""
+        lease = self.reconciler
+        return lease is not None and lease.expires_s > self.now_s and not Holder.parse(lease.holder).dead
 
 
 def read_status(store: Store, campaign: CampaignRow) -> CampaignStatus:

@@ -6,6 +6,7 @@ import time
 from collections.abc import Iterable, Sequence
 
 from ...db.records import RunState, RunStatus
+from ..holder import Holder
 from ..status import LIVE, CampaignStatus
 from .states import counts_line, state_cell
 from .text import Cell, Page, Style, clean, count, duration, figure, short_number, shorten, table
@@ -124,8 +125,10 @@ def _footer(status: CampaignStatus) -> str:
     advice = f"`campaign reconcile {name} --watch` does"
     if lease is None:
         return f"nobody looks after it yet: {advice}"
+    holder = Holder.parse(lease.holder)
     if status.reconciled_now:
-        host, pid = lease.holder.split(":")[:2]
-        return f"process {pid} on {host} looks after it"
+        return f"process {holder.pid} on {holder.host} looks after it"
+    if lease.expires_s > status.now_s:
+        return f"process {holder.pid} has died, and nobody looks after it: {advice}"
     at = time.strftime("%H:%M", time.localtime(lease.expires_s))
     return f"nobody has looked after it since {at} ({duration(status.now_s - lease.expires_s)} ago): {advice}"

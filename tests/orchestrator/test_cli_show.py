@@ -4,6 +4,7 @@ import csv
 import io
 import json
 import os
+import socket
 from pathlib import Path
 from typing import Any
 
@@ -11,6 +12,7 @@ import pytest
 
 from dscampaign.db import queries
 from dscampaign.db.records import RunState
+from dscampaign.db.schema import lease
 from dscampaign.orchestrator.cli import main
 from dscampaign.orchestrator.logs import Wanted, await_attempt, follow_log
 
@@ -54,6 +56,10 @@ def test_status_says_who_looks_after_the_campaign(world: World, capsys: Output) 
         queries.acquire_lease(conn, f"reconciler:{world.campaign_id}", "login7:4242:abc", 60.0)
     main(["status"])
     assert "process 4242 on login7 looks after it" in capsys.readouterr().out
+    with world.store.write() as conn:
+        conn.execute(lease.update().values(holder=f"{socket.gethostname()}:0:abc"))  # no process has this number
+    main(["status"])
+    assert "process 0 has died, and nobody looks after it" in capsys.readouterr().out
 
 
 def test_status_as_a_document(world: World, capsys: Output) -> None:

@@ -3,9 +3,12 @@
 from __future__ import annotations
 
 import json
+import socket
 import stat
+import subprocess
+import sys
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, nullcontext
 from dataclasses import replace
 from pathlib import Path
 from tempfile import TemporaryDirectory
@@ -23,6 +26,7 @@ from dscampaign.orchestrator import campaign as campaigns
 from dscampaign.orchestrator.errors import Unreachable
 from dscampaign.orchestrator.executor import Batch, SubmissionRefused, SubmissionUnclear
 from dscampaign.orchestrator.reconcile import LeaseHeld, Pass
+from dscampaign.orchestrator.status import read_status
 from dscampaign.orchestrator.world import Revoke, Submit
 
 from .world_on_disk import Cluster, World, make_world
@@ -356,6 +360,20 @@ def test_only_one_reconciler_works_at_a_time(world: World) -> None:
         second.run_pass()
     first.close()
     second.run_pass()
+
+
+def test_a_holder_that_has_died_on_this_host_is_not_waited_for(world: World) -> None:
+    world.record()
+    dead = subprocess.run(
+        [sys.executable, "-c", "import os; print(os.getpid())"], capture_output=True, text=True
+    ).stdout
+    for host, waits in (("another-host", True), (socket.gethostname(), False)):
+        world.expire_lease()
+        with world.store.write() as conn:
+            queries.acquire_lease(conn, f"reconciler:{world.campaign.id}", f"{host}:{dead}:x", 60.0)
+        assert read_status(world.store, world.campaign).reconciled_now is waits
+        with pytest.raises(LeaseHeld) if waits else nullcontext():
+            world.run_pass()
 
 
 def test_a_reconciler_that_slept_past_its_lease_writes_nothing_more(world: World) -> None:

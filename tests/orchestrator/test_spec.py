@@ -159,6 +159,8 @@ def test_an_error_reads_as_promised(write: Write) -> None:
         ("matrix: {lr: [1e-4], exclude: [{lr: 2e-4}]}", 7, "matrix.exclude[0]", "excludes nothing"),
         ("matrix: {lr: [1e-4], exclude: [{lr: 1e-4}]}", 7, "matrix.exclude", "leaves no run"),
         ("matrix: {train.model.n_layer: [1]}", 7, "matrix.train.model.n_layer[0]", "train.model is no mapping"),
+        ("matrix: {train.lr: [1e-3], lr: [1e-4, 1e-5]}", 7, "matrix.lr", "sets train.lr, as the axis train.lr does"),
+        ("matrix: {size: [{lr: 1e-3, label: a}], lr: [1e-4]}", 7, "matrix.lr", "as the axis size does"),
         ("matrix: {micro_batch: [1, 3]}", 7, "matrix.micro_batch[1]", "use one of 1, 2"),
         ("matrix: {nodes: [1, 3]}", 7, "matrix.nodes[1]", "use 24"),
         ("matrix: {lr: [1e-4], include: [{label: a, seed: 42}]}", 7, "", ""),
