@@ -197,8 +197,10 @@ def check_folder_of(path: Path) -> None:
     """Checks that a file can be made there.
 
     Raises:
-        UserError: There is no such folder.
+        UserError: There is no such folder, or it is one itself.
     """
+    if path.is_dir():
+        raise UserError(f"{path} is a folder", "name a file")
     if not path.parent.is_dir():
         raise UserError(f"there is no folder {path.parent}", f"`mkdir -p {shlex.quote(str(path.parent))}` makes it")
 

@@ -12,7 +12,7 @@ from typing import IO, Final
 import click
 
 from .cli_common import check_folder_of, place, store_options, tell, verb
-from .errors import EXIT_OK
+from .errors import EXIT_OK, UserError
 
 FORMATS: Final = ("csv", "json")
 TABLES: Final = ("steps", "runs", "attempts", "events")
@@ -52,11 +52,14 @@ def _output(path: Path | None) -> Iterator[IO[str]]:
         return
     check_folder_of(path)
     partial = path.with_name(f".{path.name}.partial")
-    with partial.open("w", encoding="utf-8", newline="") as stream:
-        yield stream
-        stream.flush()
-        os.fsync(stream.fileno())
-    partial.replace(path)
+    try:
+        with partial.open("w", encoding="utf-8", newline="") as stream:
+            yield stream
+            stream.flush()
+            os.fsync(stream.fileno())
+        partial.replace(path)
+    except OSError as error:
+        raise UserError(f"cannot write {path}: {error.strerror}") from error
 
 
 VERBS: Final = (export,)

@@ -86,8 +86,8 @@ def reconcile(
     """Bring a campaign towards what is desired.
 
     Sees how its jobs ended, resubmits, resumes, finishes: one pass, or with --watch passes until everything is settled.
-    It may be stopped and started again anywhere: the next pass finishes the job. Exit code 0: all runs completed.
-    1: settled, but some failed or are held. 8: not settled yet.
+    It may be stopped and started again anywhere: the next pass finishes the job. Exit code 0: all runs completed, or
+    were cancelled. 1: settled, but some failed or are held. 8: not settled yet.
 
     Examples:
       campaign reconcile

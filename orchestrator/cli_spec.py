@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shlex
 import sys
 from collections.abc import Sequence
 from dataclasses import asdict
@@ -55,7 +56,7 @@ def init(path: Path, template: str) -> int:
             new.write(text)
     except FileExistsError as error:
         raise UserError(f"{path} is there already", "name another file: `campaign init other.yaml`") from error
-    tell(f"wrote {path}; edit it, then `campaign plan {path}`")
+    tell(f"wrote {path}; edit it, then `campaign plan {shlex.quote(str(path))}`")
     return EXIT_OK
 
 
@@ -170,7 +171,7 @@ def render(
 def _write(path: Path, script: str) -> None:
     check_folder_of(path)
     path.write_text(script, encoding="utf-8")
-    tell(f"wrote {path}; `sbatch {path}` runs it")
+    tell(f"wrote {path}; `sbatch {shlex.quote(str(path))}` runs it")
 
 
 def _chosen(planned: Plan, run: str | None) -> list[PlannedRun]:

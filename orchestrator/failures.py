@@ -252,4 +252,5 @@ def _headline(text: str) -> str:
     joined = " ".join(lines[:3]).removeprefix("builtins.").removeprefix("pydantic_core._pydantic_core.")
     joined = joined.split(" [type=")[0]
     joined = re.sub(r"RuntimeError: \[enforce fail [^\]]*\] [^.]*\. ", "", joined)  # c10's own line number
+    joined = joined.rstrip(": ")  # of an error without words
     return joined if len(joined) <= HEADLINE_LIMIT else joined[:HEADLINE_LIMIT] + "…"

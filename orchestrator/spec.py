@@ -34,6 +34,7 @@ __all__ = [
 ]
 
 _VARIABLE: Final = re.compile(r"\$\{([A-Za-z_][A-Za-z0-9_]*)\}")
+_STORE: Final = re.compile(r"\$\{|sqlite:///.|postgres(ql)?(\+psycopg)?://")
 _PASSWORD: Final = re.compile(r"://[^/@:]*:(?!\$\{)[^/@]+@")
 _INPUTS: Final = frozenset(
     {
@@ -200,6 +201,8 @@ class _Prepared:
             hint = "put it into ~/.pgpass, or write ${NAME} for it: the spec's text is kept in the store"
             self.findings.append(Finding((place,), "holds a password", hint))
         filled = _VARIABLE.sub(lambda match: self._variable(match, place), value) if _asks(path) else value
+        if path == ("store",) and not _STORE.match(filled):
+            self.findings.append(Finding((place,), "is no store", "use sqlite:///FILE or postgresql://HOST/NAME"))
         return self._input(filled, place) if path in _INPUTS else filled
 
     def _variable(self, match: re.Match[str], place: Place) -> str:

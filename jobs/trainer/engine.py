@@ -17,6 +17,7 @@ from .. import checkpoint, report
 from .config import Job, TrainConfig
 from .model import NextTokenLoss, parameter_groups
 
+REPORTED = "reported"
 TAG = "deepspeed"
 
 
@@ -67,13 +68,21 @@ def advance(engine: DeepSpeedEngine, loss: torch.Tensor) -> torch.Tensor | float
     return None if norm is None else norm / scale
 
 
-def save(engine: DeepSpeedEngine, config: TrainConfig, job: Job, step: int) -> None:
-    """Writes the checkpoint of ``step``, complete or not at all. All ranks call it."""
+def save(engine: DeepSpeedEngine, config: TrainConfig, job: Job, step: int, reported: dict[str, float]) -> None:
+    """Writes the checkpoint of ``step``, complete or not at all. All ranks call it.
+
+    Args:
+        engine: what is saved.
+        config: goes into the manifest.
+        job: says where.
+        step: optimizer steps so far.
+        reported: what was reported of it, for ``restore``.
+    """
     draft = job.checkpoint_dir / f"g{job.generation:04d}-step{step:08d}{checkpoint.DRAFT_SUFFIX}"
     if job.rank == 0:
         checkpoint.begin(job.checkpoint_dir, job.generation, step)
     dist.barrier()
-    engine.save_checkpoint(str(draft), tag=TAG, save_latest=False)
+    engine.save_checkpoint(str(draft), tag=TAG, client_state={REPORTED: reported}, save_latest=False)
     dist.barrier()
     mine = checkpoint.seal(draft, (file for file in (draft / TAG).iterdir() if _writer(file.name) == job.rank))
     parts: list[dict[str, checkpoint.FileEntry]] = [{} for _ in range(job.world_size)]
@@ -83,17 +92,17 @@ def save(engine: DeepSpeedEngine, config: TrainConfig, job: Job, step: int) -> N
     dist.barrier()
 
 
-def restore(engine: DeepSpeedEngine, path: Path) -> int:
-    """Loads a checkpoint and returns its step.
+def restore(engine: DeepSpeedEngine, path: Path) -> tuple[int, dict[str, float]]:
+    """Loads a checkpoint and returns its step, and what was reported of it.
 
     Raises:
         checkpoint.CheckpointError: it is incomplete or DeepSpeed does not take it.
     """
     found = checkpoint.verify(path, check_digests=False)
-    loaded, _ = engine.load_checkpoint(str(path), tag=TAG)
+    loaded, client_state = engine.load_checkpoint(str(path), tag=TAG)
     if loaded is None:
         raise checkpoint.CheckpointError(f"{path}: DeepSpeed found nothing to load")
-    return found.step
+    return found.step, client_state.get(REPORTED, {})
 
 
 def _share_cores(job: Job) -> None:

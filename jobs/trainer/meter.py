@@ -32,11 +32,17 @@ class _Pending:
 
 
 class Meter:
-    """Gathers each step's numbers from all ranks, reports them, and knows whether all agreed to stop."""
+    """Gathers each step's numbers from all ranks, reports them, and knows whether all agreed to stop.
+
+    Attributes:
+        stop_agreed: whether any rank was asked to stop.
+        reported: what was reported last.
+    """
 
     def __init__(self, config: TrainConfig, device: torch.device, steps: int) -> None:
         """Starts the clock. Args: steps: the run's target step."""
         self.stop_agreed = False
+        self.reported: dict[str, float] = {}
         self._config = config
         self._device = device
         self._steps = steps
@@ -106,18 +112,18 @@ class Meter:
     ) -> None:
         tokens = self._config.global_batch * self._config.seq_len
         self._say(pending, loss, tokens / time_s)
-        report.report(
-            pending.step,
-            ts=pending.end.wall_s,
-            loss=loss,
-            lr=pending.lr,
-            step_time=time_s,
-            tokens_per_s=tokens / time_s,
-            mem_allocated=allocated_gb,
-            mem_reserved=reserved_gb,
-            samples_seen=pending.step * self._config.global_batch,
+        self.reported = {
+            "ts": pending.end.wall_s,
+            "loss": loss,
+            "lr": pending.lr,
+            "step_time": time_s,
+            "tokens_per_s": tokens / time_s,
+            "mem_allocated": allocated_gb,
+            "mem_reserved": reserved_gb,
+            "samples_seen": pending.step * self._config.global_batch,
             **more,
-        )
+        }
+        report.report(pending.step, **self.reported)
 
     def _say(self, pending: _Pending, loss: float, tokens_per_s: float) -> None:
         """A line for `campaign logs`, at most one a second, and one for the last step."""

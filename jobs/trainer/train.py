@@ -38,10 +38,12 @@ def main() -> None:
     device = start_process_group(job)
     model, facts = build_model(config, data, job.ds_config)
     engine = create_engine(model, config, job)
-    first = restore(engine, job.resume) if job.resume else 0
+    first, reported = restore(engine, job.resume) if job.resume else (0, {})
     if job.rank == 0:
         checkpoint.remove_drafts(job.checkpoint_dir, job.generation)
     report.event("start", step=first, setup_s=time.perf_counter() - begin_s, **asdict(facts), **_software(device))
+    if first == steps and reported:
+        report.report(first, **reported)  # no step is left, and of each step the newest attempt's line counts
     train(engine, config, job, data, range(first + 1, steps + 1))
 
 
@@ -64,7 +66,7 @@ def train(engine: DeepSpeedEngine, config: TrainConfig, job: Job, data: Data, st
         stopping = meter.stop_agreed and step < target
         if stopping or _due(step, config.checkpoint_every, target):
             meter.flush()
-            save(engine, config, job, step)
+            save(engine, config, job, step, meter.reported)
             meter.restart_clock()
         if stopping:
             return

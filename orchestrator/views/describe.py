@@ -115,7 +115,8 @@ def _run_pairs(facts: RunFacts, page: Page) -> dict[str, str]:
         "experiment": run.config_hash,
     }
     if latest:
-        pairs["loss"] = figure(latest.loss) + (f", held out {figure(latest.eval_loss)}" if latest.eval_loss else "")
+        held_out = f"held out {figure(latest.eval_loss)}" if latest.eval_loss is not None else ""
+        pairs["loss"] = ", ".join(part for part in (figure(latest.loss), held_out) if part)
         pairs["speed"] = f"{short_number(latest.tokens_per_s)} tokens/s at the last step" if latest.tokens_per_s else ""
         pairs["memory"] = f"{latest.mem_reserved_gb:.1f} GB reserved" if latest.mem_reserved_gb else ""
     if facts.checkpoints:
@@ -170,7 +171,7 @@ def _exit(code: int | None) -> str:
 
 
 def _steps(row: AttemptRow) -> str:
-    if row.last_step is None:
+    if row.last_step is None or row.last_step <= (row.start_step or 0):
         return "no step"
     return f"steps {(row.start_step or 0) + 1:,} to {row.last_step:,}"
 

@@ -113,6 +113,8 @@ def test_unknown_names_get_a_guess(capsys: Output, tmp_path: Path) -> None:
     assert "no campaign or spec file named no.yaml\nhint: one of: sweep" in capsys.readouterr().err
     assert main(["export", "-o", "no/x.csv"]) == 2
     assert "there is no folder no" in capsys.readouterr().err
+    assert main(["export", "-o", "."]) == 2
+    assert ". is a folder" in capsys.readouterr().err
 
 
 def test_a_bug_keeps_its_traceback_and_debug_shows_all(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -364,15 +364,14 @@ def test_only_one_reconciler_works_at_a_time(world: World) -> None:
 
 def test_a_holder_that_has_died_on_this_host_is_not_waited_for(world: World) -> None:
     world.record()
-    dead = subprocess.run(
-        [sys.executable, "-c", "import os; print(os.getpid())"], capture_output=True, text=True
-    ).stdout
+    pid = "import os; print(os.getpid(), end='')"
+    dead = subprocess.run([sys.executable, "-c", pid], capture_output=True, text=True, check=True).stdout
     for host, waits in (("another-host", True), (socket.gethostname(), False)):
         world.expire_lease()
         with world.store.write() as conn:
             queries.acquire_lease(conn, f"reconciler:{world.campaign.id}", f"{host}:{dead}:x", 60.0)
         assert read_status(world.store, world.campaign).reconciled_now is waits
-        with pytest.raises(LeaseHeld) if waits else nullcontext():
+        with pytest.raises(LeaseHeld, match="being reconciled") if waits else nullcontext():
             world.run_pass()
 
 

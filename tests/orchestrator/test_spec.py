@@ -145,6 +145,7 @@ def test_an_error_reads_as_promised(write: Write) -> None:
         ("deepspeed: {fp16: {enabled: true}, bf16: {enabled: true}}", 7, "deepspeed.fp16", "both enabled"),
         ("deepspeed: {zero_optimization: {stage: 7}}", 7, "deepspeed.zero_optimization.stage", "at most 3"),
         ("deepspeed: {zero_optimization: {aio: {}}}", 7, "deepspeed.zero_optimization.aio", "move it"),
+        ("store: mysql://host/name", 7, "store", "use sqlite:///FILE or postgresql://HOST/NAME"),
         ("matrix: {train: [1]}", 7, "matrix.train[0]", "expected a mapping of fields"),
         ("slurm: {nodes: 1}\nmatrix: {slurm: [1]}", 8, "matrix.slurm[0]", "expected a mapping of fields"),
         ("deepspeed: {bf16: {}}\nmatrix: {deepspeed: [1]}", 8, "matrix.deepspeed[0]", "expected a mapping of fields"),
