@@ -105,13 +105,17 @@ class Agent:
         claim = read_json(self.paths.claim)
         return self._superseded() or (claim is not None and claim["job_id"] != self.node.job_id)
 
+    @property
+    def _checkpoints(self) -> Path:
+        return self.run_paths.checkpoints(self.payload.config_hash)
+
     def _announce(self) -> Start:
         payload = self.payload
         write_atomically(self.paths.ds_config, json.dumps(payload.ds_config, indent=1))
         if payload.train:
             write_atomically(self.paths.train_config, json.dumps(payload.train, indent=1))
         found = checkpoint.newest_verified(
-            self.run_paths.checkpoints, payload.config_hash, payload.world_size, on_skip=_say_skipped
+            self._checkpoints, payload.config_hash, payload.world_size, on_skip=_say_skipped
         )
         start = Start(
             job_id=self.node.job_id,
@@ -128,8 +132,8 @@ class Agent:
     # -- watch ---------------------------------------------------------------------------------------------------
 
     def _train(self, start: Start) -> tuple[int, str]:
-        for folder in (self.paths.logs, self.paths.ranks, self.run_paths.checkpoints):
-            folder.mkdir(exist_ok=True)
+        for folder in (self.paths.logs, self.paths.ranks, self._checkpoints):
+            folder.mkdir(parents=True, exist_ok=True)
         hostfile = self.paths.dir / f"hostfile-{self.node.rank}"
         write_atomically(hostfile, launch.hostfile_text(self.payload.nodes, self.payload.ranks_per_node))
         cores = len(os.sched_getaffinity(0))

@@ -72,7 +72,7 @@ def _contract(payload: Payload, paths: AttemptPaths, resume: str) -> dict[str, s
         "METRICS_FILE": paths.metrics,
         "ATTEMPT_DIR": paths.dir,
         "RUN_DIR": run.dir,
-        "CHECKPOINT_DIR": run.checkpoints,
+        "CHECKPOINT_DIR": run.checkpoints(payload.config_hash),
         "RESUME": resume,
         "DS_CONFIG": paths.ds_config,
         "TRAIN_CONFIG": paths.train_config if payload.train else "",

@@ -3,7 +3,7 @@
 {dir}/campaign.db                              the default store
 {dir}/data/                                    prepared tokens, shared by all runs
 {dir}/{campaign}/batches/{token}/{index}.json  what one array task is to run
-{dir}/{campaign}/runs/{run}/checkpoints/       what the run can resume from
+{dir}/{campaign}/runs/{run}/checkpoints/{hash} what the run can resume from
 {dir}/{campaign}/runs/{run}/g0001/             one attempt
 """
 
@@ -82,10 +82,12 @@ class RunPaths:
 
     dir: Path
 
-    @property
-    def checkpoints(self) -> Path:
-        """Complete checkpoints of all attempts of the run."""
-        return self.dir / "checkpoints"
+    def checkpoints(self, config_hash: str) -> Path:
+        """What all attempts of one experiment of the run have saved.
+
+        A run whose experiment was changed in the spec keeps its name: what a script finds here must be of its own.
+        """
+        return self.dir / "checkpoints" / config_hash
 
     @property
     def current(self) -> Path:

@@ -41,6 +41,8 @@ def main(argv: List[str]) -> None:
         ending = {"exit": 1, "error": _error(exc)}
         raise
     finally:
+        # Python gives a signal that had a handler its deadly default back while it shuts down, which may take seconds.
+        signal.signal(signal.SIGUSR2, signal.SIG_IGN)
         _write({**record, **ending, "state": "ended", "ended": time.time()})
 
 

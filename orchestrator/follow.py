@@ -167,7 +167,7 @@ def _lines(seen: Pass | Exception, status: CampaignStatus) -> list[str]:
         after = {run.run_id: run for run in status.runs}
         return [*action_lines(seen, after, page_for(sys.stderr)), *trouble_lines(seen)]
     if isinstance(seen, LeaseHeld):
-        return [f"waiting: {seen.message}; {seen.hint}"]
+        return [f"{seen.message}; {seen.hint}"]
     return [str(seen)]
 
 

@@ -85,7 +85,7 @@ def _look(active: Sequence[AttemptRow], executor: Executor) -> tuple[Look, Unrea
 def _run_view(run: RunRow, rows: Sequence[AttemptRow], look: Look, paths: CampaignPaths) -> RunView:
     config = run_config(run)
     world_size = config.nodes * config.ranks()
-    checkpoints = paths.run(run.name).checkpoints
+    checkpoints = paths.run(run.name).checkpoints(run.config_hash)
     undecided = bool(rows) and run.state not in SETTLED  # a settled run needs no look at its files
     found = (
         checkpoint.newest_verified(checkpoints, run.config_hash, world_size, check_digests=False) if undecided else None

@@ -70,8 +70,8 @@ def test_ranks_get_the_promised_environment(attempt: Attempt) -> None:
     run = attempt.run_paths
     assert argv == [f"{attempt.folder}/train.py", "--depth", "2"]
     assert env["CAMPAIGN_METRICS_FILE"] == str(attempt.paths.metrics)
-    assert env["CAMPAIGN_CHECKPOINT_DIR"] == str(run.checkpoints)
-    assert run.checkpoints.is_dir()
+    assert env["CAMPAIGN_CHECKPOINT_DIR"] == str(run.checkpoints(env["CAMPAIGN_CONFIG_HASH"]))
+    assert Path(env["CAMPAIGN_CHECKPOINT_DIR"]).is_dir()
     assert json.loads(Path(env["CAMPAIGN_DS_CONFIG"]).read_text()) == {"train_batch_size": 8}
     assert (env["CAMPAIGN_RESUME"], env["CAMPAIGN_STEPS"], env["CAMPAIGN_GENERATION"]) == ("", "3", "1")
     assert (env["DEPTH"], env["WORLD_SIZE"], env["DS_ACCELERATOR"]) == ("5", "2", "cpu")
@@ -142,6 +142,22 @@ def test_an_attempt_that_is_replaced_while_it_runs_ends_itself(attempt: Attempt)
 
 
 # -- stop -------------------------------------------------------------------------------------------------------
+
+
+def test_a_rank_that_heeds_a_stop_is_not_killed_by_its_repetition(attempt: Attempt) -> None:
+    """As a process shuts down, its handlers are gone already; with a framework loaded that takes a while."""
+    attempt.script("""
+        class Slow:
+            def __del__(self, sleep=time.sleep): sleep(1.5)
+        sys.slow = Slow()
+        heard = []
+        signal.signal(signal.SIGUSR2, lambda *_: heard.append(1))
+        if rank == 0: os.kill(agent, signal.SIGUSR2)
+        while not heard: time.sleep(0.01)
+        report(2)
+    """)
+    assert attempt.run() == 0
+    assert (attempt.outcome().ended_by, attempt.outcome().launcher_exit) == ("stop", 0)
 
 
 def test_a_stop_is_repeated_until_a_rank_that_still_loads_hears_it(attempt: Attempt) -> None:

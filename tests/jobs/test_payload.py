@@ -39,6 +39,6 @@ def test_where_everything_lies() -> None:
     paths = CampaignPaths(Path("/shared"), "c")
     attempt = paths.run("r").attempt(12)
     assert str(attempt.metrics) == "/shared/c/runs/r/g0012/metrics.jsonl"
-    assert str(paths.run("r").checkpoints) == "/shared/c/runs/r/checkpoints"
+    assert str(paths.run("r").checkpoints("ab12")) == "/shared/c/runs/r/checkpoints/ab12"
     assert str(payload_file(paths.batch("abc"), 3)) == "/shared/c/batches/abc/3.json"
     assert str(paths.data) == "/shared/data"
