@@ -84,7 +84,7 @@ class TrainConfig(_Section):
     warmup_steps: Count = 0
     """Steps over which the learning rate rises from 0."""
     min_lr_ratio: Real = Field(default=0.1, ge=0, le=1)
-    """The last learning rate as a part of the highest one."""
+    """Where the learning rate falls to, as a part of the highest one: the step after the last would have it."""
     weight_decay: Real = Field(default=0.1, ge=0)
     """AdamW's weight decay."""
     beta1: Real = Field(default=0.9, ge=0, lt=1)

@@ -25,17 +25,17 @@ class DatasetConfig:
     """
 
     path: str
-    name: str | None = None
-    split: str | None = None
-    text_field: str = "text"
-    eval_path: str | None = None
-    eval_split: str | None = None
-    eval_fraction: float = 0.05
+    name: str | None
+    split: str | None
+    text_field: str
+    eval_path: str | None
+    eval_split: str | None
+    eval_fraction: float
 
 
 @dataclass(frozen=True)
 class TrainConfig:
-    """One attempt's training, with the fields of ``train.json``.
+    """One attempt's training, with the fields of ``train.json``. It holds all of them: defaults are the spec's affair.
 
     Attributes:
         model: hub name or local path, or the fields of a Transformers configuration (``model_type`` and others).
@@ -46,7 +46,7 @@ class TrainConfig:
         steps: optimizer steps; None when ``epochs`` decides.
         warmup_steps: steps of linear warm-up at the start of the schedule.
         min_lr_ratio: final learning rate as a share of ``lr``.
-        grad_clip: clip gradients to this norm; None or 0 does not.
+        grad_clip: clip gradients to this norm; 0 does not.
         checkpoint_every, eval_every: in optimizer steps; None only on request, and at the end, respectively.
         keep_checkpoints: newest checkpoints that stay.
         eval_batches: evaluate on at most so many global batches; None is all held-out text.
@@ -59,31 +59,31 @@ class TrainConfig:
     micro_batch: int
     accumulation: int
     world_size: int
-    pretrained: bool = False
-    tokenizer: str | None = None
-    seq_len: int = 1024
-    steps: int | None = None
-    epochs: float | None = None
-    precision: Literal["fp32", "bf16", "fp16"] = "bf16"
-    zero_stage: int = 0
-    lr: float = 3e-4
-    schedule: Literal["constant", "linear", "cosine"] = "cosine"
-    warmup_steps: int = 0
-    min_lr_ratio: float = 0.0
-    weight_decay: float = 0.0
-    beta1: float = 0.9
-    beta2: float = 0.95
-    eps: float = 1e-8
-    grad_clip: float | None = None
-    seed: int = 0
-    dropout: float = 0.0
-    checkpoint_every: int | None = None
-    keep_checkpoints: int = 2
-    eval_every: int | None = None
-    eval_batches: int | None = None
-    activation_checkpointing: bool = False
-    compile: bool = False
-    log_every: int = 1
+    pretrained: bool
+    tokenizer: str | None
+    seq_len: int
+    steps: int | None
+    epochs: float | None
+    precision: Literal["fp32", "bf16", "fp16"]
+    zero_stage: int
+    lr: float
+    schedule: Literal["constant", "linear", "cosine"]
+    warmup_steps: int
+    min_lr_ratio: float
+    weight_decay: float
+    beta1: float
+    beta2: float
+    eps: float
+    grad_clip: float
+    seed: int
+    dropout: float
+    checkpoint_every: int | None
+    keep_checkpoints: int
+    eval_every: int | None
+    eval_batches: int | None
+    activation_checkpointing: bool
+    compile: bool
+    log_every: int
 
     @classmethod
     def from_json(cls, text: str) -> Self:
@@ -145,5 +145,7 @@ class Job:
 
 
 def _require_fields(cls: type[TrainConfig | DatasetConfig], raw: Mapping[str, Any]) -> None:
-    if unknown := set(raw) - {f.name for f in fields(cls)}:
-        raise ValueError(f"train.json: unknown fields {sorted(unknown)}; written by another version of dscampaign?")
+    known = {f.name for f in fields(cls)}
+    for what, names in (("unknown", set(raw) - known), ("missing", known - set(raw))):
+        if names:
+            raise ValueError(f"train.json: {what} fields {sorted(names)}; written by another version of dscampaign?")

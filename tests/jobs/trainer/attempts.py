@@ -8,12 +8,15 @@ from pathlib import Path
 from typing import Any
 
 from dscampaign.jobs.ds_config import render
+from dscampaign.jobs.trainer.config import TrainConfig
+from dscampaign.orchestrator.spec_model import RunConfig
+from dscampaign.orchestrator.spec_model import TrainConfig as SpecTrain
 
 REPOSITORY = Path(__file__).parents[3]
 TEXT = REPOSITORY / "examples/data/wikitext.txt"
 WORLD_SIZE = 2
 CONFIG_HASH = "0123456789abcdef"
-TINY = {
+TINY: dict[str, Any] = {
     "model": {"model_type": "gpt2", "n_layer": 2, "n_embd": 32, "n_head": 2},
     "tokenizer": "bytes",
     "dataset": {"path": str(TEXT), "eval_fraction": 0.01},
@@ -31,6 +34,20 @@ TINY = {
     "eval_batches": 4,
     "seed": 7,
 }
+
+
+def train_json(**changes: Any) -> dict[str, Any]:
+    """What a campaign writes for the trainer: ``TINY`` with these changes, and the spec's defaults."""
+    given = {**TINY, **changes}
+    micro_batch, world_size = given["micro_batch"], given.pop("world_size")
+    accumulation = given["global_batch"] // (micro_batch * world_size)
+    spec = RunConfig(train=SpecTrain(**{name: value for name, value in given.items() if value is not None}))
+    return spec.train_json(micro_batch=micro_batch, accumulation=accumulation, world_size=world_size)
+
+
+def train_config(**changes: Any) -> TrainConfig:
+    """The same, as the trainer reads it."""
+    return TrainConfig.from_json(json.dumps(train_json(**changes)))
 
 
 @dataclass(frozen=True)
@@ -69,16 +86,14 @@ class Attempt:
             deepspeed: what is laid over the rendered configuration.
             changes: fields of ``train.json`` that differ from ``TINY``.
         """
-        train = {**TINY, **changes}
-        train["accumulation"] = train["global_batch"] // (train["micro_batch"] * WORLD_SIZE)
+        train = train_json(**changes)
         batch = {name: train[name] for name in ("micro_batch", "accumulation", "world_size")}
         self.dir.mkdir(parents=True)
         self.checkpoints.mkdir(exist_ok=True)
         if stop:
             self.stop_file.touch()
         (self.dir / "train.json").write_text(json.dumps(train))
-        complete = {"beta1": 0.9, "beta2": 0.95, "eps": 1e-8, **train}
-        (self.dir / "ds_config.json").write_text(json.dumps(render(complete, **batch, overrides=deepspeed or {})))
+        (self.dir / "ds_config.json").write_text(json.dumps(render(train, **batch, overrides=deepspeed or {})))
         return {
             "CAMPAIGN_METRICS_FILE": str(self.dir / "metrics.jsonl"),
             "CAMPAIGN_ATTEMPT_DIR": str(self.dir),

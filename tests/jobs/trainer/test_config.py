@@ -9,11 +9,11 @@ import pytest
 
 from dscampaign.jobs.trainer.config import Job, TrainConfig
 
-from .attempts import TINY, Attempt
+from .attempts import Attempt, train_config, train_json
 
 
 def test_reads_what_was_written() -> None:
-    config = TrainConfig.from_json(json.dumps({**TINY, "accumulation": 2}))
+    config = train_config()
     assert (config.dataset.eval_fraction, config.model["n_embd"], config.lr) == (0.01, 32, 1e-3)  # type: ignore[index]
 
 
@@ -22,12 +22,13 @@ def test_reads_what_was_written() -> None:
     [
         ({"learning_rate": 1.0}, "unknown fields .'learning_rate'."),
         ({"dataset": {"file": "x"}}, "unknown fields .'file'."),
+        ({"dataset": {"path": "x"}}, "missing fields .'eval_fraction', "),
         ({"accumulation": 3}, "global_batch is not"),
     ],
 )
 def test_refuses_what_it_does_not_understand(changes: dict[str, object], message: str) -> None:
     with pytest.raises(ValueError, match=message):
-        TrainConfig.from_json(json.dumps({**TINY, "accumulation": 2, **changes}))
+        TrainConfig.from_json(json.dumps({**train_json(), **changes}))
 
 
 def test_an_empty_resume_is_a_fresh_start(tmp_path: Path) -> None:

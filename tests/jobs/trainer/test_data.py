@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import multiprocessing
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -13,18 +14,20 @@ import pyarrow.parquet as pq
 import pytest
 
 from dscampaign.jobs.trainer import data
-from dscampaign.jobs.trainer.config import DatasetConfig, TrainConfig
+from dscampaign.jobs.trainer.config import TrainConfig
 from dscampaign.jobs.trainer.corpus import Corpus
 from dscampaign.jobs.trainer.tokens import ByteTokenizer, load_tokenizer, tokenizer_identity
 
-from .attempts import REPOSITORY, TEXT
+from .attempts import REPOSITORY, TEXT, train_config
 
 EOS = ByteTokenizer().eos
 TOKENIZER = str(REPOSITORY / "examples/data/tokenizer")
 
 
-def config(dataset: DatasetConfig, **changes: Any) -> TrainConfig:
-    return TrainConfig("some/model", dataset, 1, 1, 1, 1, **{"tokenizer": "bytes", "seq_len": 4, **changes})
+def config(path: Path, seq_len: int = 4, **dataset: Any) -> TrainConfig:
+    """One sample a step."""
+    batch = {"global_batch": 1, "micro_batch": 1, "world_size": 1}
+    return train_config(dataset={"path": str(path), **dataset}, seq_len=seq_len, **batch)
 
 
 def corpus(path: Path, **changes: Any) -> Corpus:
@@ -61,7 +64,7 @@ def test_samples_overlap_by_the_target_of_the_last_input() -> None:
 
 def test_the_end_is_held_out(tmp_path: Path) -> None:
     (tmp_path / "a.txt").write_text("0123456789" * 10)
-    found = data.load(config(DatasetConfig(str(tmp_path), eval_fraction=0.2)), tmp_path / "data", prepare=True)
+    found = data.load(config(tmp_path, eval_fraction=0.2), tmp_path / "data", prepare=True)
     assert (len(found.train.tokens), len(found.held_out.tokens)) == (81, 20)
     assert (found.vocab_size, found.eos) == (257, 256)
 
@@ -69,10 +72,10 @@ def test_the_end_is_held_out(tmp_path: Path) -> None:
 def test_held_out_text_of_its_own(tmp_path: Path) -> None:
     (tmp_path / "train.txt").write_text("training text")
     (tmp_path / "valid.txt").write_text("held out")
-    separate = DatasetConfig(str(tmp_path / "train.txt"), eval_path=str(tmp_path / "valid.txt"))
-    split = DatasetConfig(str(tmp_path), split="train", eval_split="valid")
-    for dataset in (separate, split):
-        found = data.load(config(dataset), tmp_path / "data", prepare=True)
+    separate = config(tmp_path / "train.txt", eval_path=str(tmp_path / "valid.txt"))
+    split = config(tmp_path, split="train", eval_split="valid")
+    for said in (separate, split):
+        found = data.load(said, tmp_path / "data", prepare=True)
         assert found.train.tokens.tolist() == [*b"training text", EOS]
         assert found.held_out.tokens.tolist() == [*b"held out", EOS]
 
@@ -114,7 +117,7 @@ def test_says_what_is_wrong(
     (tmp_path / "empty").mkdir()
     (tmp_path / "short.txt").write_text("abc")
     (tmp_path / "wrong.jsonl").write_text(json.dumps({"body": "abc"}))
-    bad = TrainConfig(**{**vars(config(DatasetConfig(str(tmp_path / dataset)))), **changes})
+    bad = replace(config(tmp_path / dataset), **changes)
     with pytest.raises(error, match=message):
         data.load(bad, tmp_path / "data", prepare=True)
     left = [path.name for path in (tmp_path / "data").glob("*") if path.suffix != ".lock"]

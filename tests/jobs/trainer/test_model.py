@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from pathlib import Path
 from typing import Any
 
@@ -11,7 +10,6 @@ import pytest
 import torch
 from torch.nn import functional
 
-from dscampaign.jobs.trainer.config import TrainConfig
 from dscampaign.jobs.trainer.data import Data, Samples
 from dscampaign.jobs.trainer.model import (
     IGNORED_TARGET,
@@ -21,7 +19,7 @@ from dscampaign.jobs.trainer.model import (
     parameter_groups,
 )
 
-from .attempts import TINY
+from .attempts import TINY, train_config
 
 NOTHING = Samples(np.zeros(0, dtype=np.uint16), 32)
 LLAMA = {
@@ -35,7 +33,7 @@ LLAMA = {
 
 
 def build(vocab_size: int = 257, **changes: Any) -> NextTokenLoss:
-    config = TrainConfig.from_json(json.dumps({**TINY, "accumulation": 2, **changes}))
+    config = train_config(**changes)
     return build_model(config, Data(NOTHING, NOTHING, vocab_size, vocab_size - 1), Path("unused"))[0]
 
 
@@ -76,7 +74,7 @@ def test_fast_attention_is_the_same_attention(
 
 
 def test_weights_follow_the_seed_alone() -> None:
-    first, again, other = build(), build(zero_stage=3, micro_batch=1, accumulation=4), build(seed=8)
+    first, again, other = build(), build(zero_stage=3, micro_batch=1), build(seed=8)
     assert all(torch.equal(a, b) for a, b in zip(first.parameters(), again.parameters(), strict=True))
     assert not torch.equal(first.model.lm_head.weight, other.model.lm_head.weight)
 
@@ -91,8 +89,8 @@ def test_only_matrices_decay() -> None:
 @pytest.mark.parametrize(
     ("changes", "message"),
     [
-        ({"model": {**TINY["model"], "vocab_size": 256}}, "256 token ids, the tokenizer 257"),  # type: ignore[dict-item]
-        ({"model": {**TINY["model"], "n_positions": 16}}, "seq_len: 32, but the model has 16"),  # type: ignore[dict-item]
+        ({"model": {**TINY["model"], "vocab_size": 256}}, "256 token ids, the tokenizer 257"),
+        ({"model": {**TINY["model"], "n_positions": 16}}, "seq_len: 32, but the model has 16"),
     ],
 )
 def test_model_and_data_must_fit(changes: dict[str, Any], message: str) -> None:

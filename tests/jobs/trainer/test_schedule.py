@@ -6,12 +6,13 @@ from typing import Any
 
 import pytest
 
-from dscampaign.jobs.trainer.config import DatasetConfig, TrainConfig
 from dscampaign.jobs.trainer.schedule import learning_rate
+
+from .attempts import train_config
 
 
 def rates(steps: int, **changes: Any) -> list[float]:
-    config = TrainConfig("gpt2", DatasetConfig("text"), 1, 1, 1, 1, **{"lr": 1.0, **changes})
+    config = train_config(**{"lr": 1.0, "warmup_steps": 0, "min_lr_ratio": 0.0, **changes})
     return [learning_rate(config, step, steps) for step in range(1, steps + 1)]
 
 
