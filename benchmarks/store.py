@@ -127,11 +127,8 @@ def _postgres(url: str | None) -> Iterator[str | None]:
         print(error, file=sys.stderr)
         yield None
         return
-    try:
-        server.up()
+    with server:
         yield server.new_database()
-    finally:
-        server.down()
 
 
 def _print(what: str, unit: str, value: float) -> None:

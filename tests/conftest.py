@@ -55,9 +55,5 @@ def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter, config: p
 @pytest.fixture(scope="session")
 def postgres() -> Iterator[PostgresServer]:
     """A running PostgreSQL server; ask it for `new_database()`."""
-    server = PostgresServer()
-    try:
-        server.up()
+    with PostgresServer() as server:
         yield server
-    finally:
-        server.down()

@@ -7,7 +7,7 @@ import signal
 import subprocess
 import tempfile
 from pathlib import Path
-from typing import Literal
+from typing import Literal, Self
 
 import psycopg
 from psycopg import sql
@@ -44,6 +44,18 @@ class PostgresServer:
         """Stops the server and removes all that it wrote."""
         self.stop("immediate")
         shutil.rmtree(self.dir, ignore_errors=True)
+
+    def __enter__(self) -> Self:
+        """A server for the length of a block."""
+        try:
+            self.up()
+        except BaseException:
+            self.down()
+            raise
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.down()
 
     def start(self) -> None:
         """Starts the server and waits until it answers; after an immediate stop it recovers first."""

@@ -24,12 +24,8 @@ def empty_url(request: pytest.FixtureRequest, tmp_path: Path) -> str:
 @pytest.fixture(scope="session")
 def crashing_postgres() -> Iterator[PostgresServer]:
     """A server of its own for the tests that crash it: recovery goes through the files of all its databases."""
-    server = PostgresServer()
-    try:
-        server.up()
+    with PostgresServer() as server:
         yield server
-    finally:
-        server.down()
 
 
 @pytest.fixture

@@ -22,17 +22,13 @@ from dscampaign.orchestrator.failures import Ended, FailureClass, Verdict
 from dscampaign.orchestrator.world import Action, CancelJob, Finish, MarkAttempt, SetRun, Submit
 
 from .policy_world import job, log_lines
-from .world_on_disk import World, make_world
+from .world_on_disk import World, queued_world
 
 
 @pytest.fixture
 def world(tmp_path: Path) -> Iterator[World]:
-    """One run with one attempt that waits in the queue."""
-    made = make_world(tmp_path)
-    made.record(matrix={"depth": [1]})
-    made.run_pass()
-    yield made
-    made.store.close()
+    with queued_world(tmp_path) as made:
+        yield made
 
 
 def authority(world: World) -> Authority:

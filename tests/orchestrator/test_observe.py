@@ -19,17 +19,13 @@ from dscampaign.orchestrator.errors import Unreachable
 from dscampaign.orchestrator.observe import observe, read_store
 from dscampaign.orchestrator.world import AttemptView, RunView, Snapshot
 
-from .world_on_disk import World, make_world
+from .world_on_disk import World, make_world, queued_world
 
 
 @pytest.fixture
 def world(tmp_path: Path) -> Iterator[World]:
-    """One run with one attempt that waits in the queue."""
-    made = make_world(tmp_path)
-    made.record(matrix={"depth": [1]})
-    made.run_pass()
-    yield made
-    made.store.close()
+    with queued_world(tmp_path) as made:
+        yield made
 
 
 def look(world: World) -> Snapshot:

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Collection, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
@@ -192,3 +193,13 @@ class World:
 def make_world(folder: Path) -> World:
     """An empty store and an idle cluster."""
     return World(folder, Store.open(f"sqlite:///{folder}/campaign.db", create=True))
+
+
+@contextmanager
+def queued_world(folder: Path) -> Iterator[World]:
+    """One run with one attempt that waits in the queue."""
+    made = make_world(folder)
+    made.record(matrix={"depth": [1]})
+    made.run_pass()
+    yield made
+    made.store.close()
