@@ -7,7 +7,7 @@ inserts nothing, and a crash leaves either all of it or none.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Final
@@ -16,7 +16,8 @@ from sqlalchemy import Connection, case, func, select, update
 
 from . import schema
 from .lines import BadLine, Batch, parse
-from .queries import add_event
+from .queries import add_event, record_checkpoint, storable
+from .records import Checkpoint
 from .store import Store
 from .upsert import insert_extras, insert_steps, upsert_latest
 
@@ -139,6 +140,8 @@ def _insert(conn: Connection, source: _Source, batch: Batch) -> None:
         _event(conn, source, f"script.{event.name}", "", event.data, event.ts_s)
         if event.name == "target":
             _know_target(conn, source, event.data.get("steps"))
+        if event.name == "checkpoint":
+            _know_checkpoint(conn, source, event.data)
     _set_aside(conn, source, batch.bad)
 
 
@@ -148,6 +151,14 @@ def _know_target(conn: Connection, source: _Source, steps: object) -> None:
         run = schema.run.c
         unknown = update(schema.run).where(run.id == source.run_id, run.target_step.is_(None))
         conn.execute(unknown.values(target_step=int(steps)))
+
+
+def _know_checkpoint(conn: Connection, source: _Source, data: Mapping[str, Any]) -> None:
+    """A checkpoint of the built-in trainer; a script of one's own may use the word for something else."""
+    step, path, size_bytes = data.get("step"), data.get("path"), data.get("size_bytes")
+    if isinstance(step, int) and isinstance(path, str) and isinstance(size_bytes, int):
+        saved = Checkpoint(source.run_id, source.attempt_id, source.generation, step, storable(path), size_bytes)
+        record_checkpoint(conn, saved)
 
 
 def _set_aside(conn: Connection, source: _Source, bad: Sequence[BadLine]) -> None:

@@ -182,6 +182,12 @@ def update_attempt(
     return _update(conn, schema.attempt, attempt_id, expect_states, values)
 
 
+def knows_attempt(conn: Connection, attempt_id: int, token: str) -> bool:
+    """Whether the store has this very attempt, and not one of another store with the same number."""
+    row = schema.attempt.c
+    return conn.execute(select(row.id).where(row.id == attempt_id, row.token == token)).first() is not None
+
+
 def beat(conn: Connection, attempt_id: int) -> bool:
     """Says that an attempt's agent is alive, by the database's clock."""
     return _update(conn, schema.attempt, attempt_id, None, {"heartbeat_s": now_s(conn)})

@@ -152,9 +152,14 @@ def newest_verified(
     return None
 
 
-def prune(folder: Path, keep: int) -> list[Path]:
-    """Removes all but the newest ``keep`` checkpoints (at least one stays) and returns what went."""
-    old = _newest_first(folder)[max(keep, 1) :]
+def prune(folder: Path, keep: int, step: int) -> list[Path]:
+    """Removes all but the newest ``keep`` checkpoints up to ``step`` (at least one stays) and returns what went.
+
+    Those that are further ahead were no good to this attempt, or it would have begun there: they must not outlive one
+    that is.
+    """
+    reached = [path for path in _newest_first(folder) if _position(path.name)[0] <= step]
+    old = reached[max(keep, 1) :]
     for path in old:
         _remove(path)
     return old

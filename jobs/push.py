@@ -20,7 +20,8 @@ class Pusher:
     """A thread that ingests one spool. Does nothing where the store is not for agents (SQLite)."""
 
     def __init__(self, payload: Payload, spool: Path, store_url: str | None) -> None:
-        self._attempt_id, self._spool, self._url = payload.attempt_id, spool, store_url
+        self._attempt_id, self._token = payload.attempt_id, payload.token
+        self._spool, self._url = spool, store_url
         self._stop = threading.Event()
         self._thread = threading.Thread(target=self._loop, daemon=True)
         self._said = ""
@@ -52,6 +53,9 @@ class Pusher:
         try:
             store = Store.open(self._url)
             try:
+                with store.read() as conn:
+                    if not queries.knows_attempt(conn, self._attempt_id, self._token):
+                        raise StoreError("it knows nothing of this attempt: does CAMPAIGN_STORE name another store?")
                 while not ingest(store, self._attempt_id, self._spool).caught_up:
                     pass
                 with store.write() as conn:
@@ -59,7 +63,7 @@ class Pusher:
             finally:
                 store.close()
         except (StoreError, OSError, ImportError) as exc:
-            self._say(f"store not reachable, metrics wait in {self._spool.name}: {exc}")
+            self._say(f"metrics wait in {self._spool.name}, the store does not take them: {exc}")
         else:
             self._say("")
 

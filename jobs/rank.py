@@ -97,7 +97,8 @@ def _die_with_agent() -> None:
 
 
 def _watch(agent: int, start_time: str) -> None:
-    while _start_time(agent) == start_time:
+    # "": it died before this rank began
+    while start_time and _start_time(agent) == start_time:
         time.sleep(AGENT_POLL_S)
     os.kill(os.getpid(), signal.SIGKILL)
 

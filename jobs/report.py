@@ -66,12 +66,15 @@ class _Spool:
     def __init__(self, path: str) -> None:
         self.descriptor = os.open(path, os.O_WRONLY | os.O_APPEND | os.O_CREAT, 0o600)
         self._encode = json.JSONEncoder(default=float).encode
+        self._torn = False  # the last line broke off
 
     def write(self, line: Dict[str, Any]) -> None:
-        data = (self._encode(line) + "\n").encode()
+        data = (("\n" if self._torn else "") + self._encode(line) + "\n").encode()
+        self._torn = True
         written = os.write(self.descriptor, data)
         while written < len(data):  # a full disk or a signal; the next write says which
             written += os.write(self.descriptor, data[written:])
+        self._torn = False
 
 
 class _Stop:

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import gc
 import sys
+import traceback
 from collections.abc import Sequence
 
 import click
@@ -15,7 +16,7 @@ from .. import __version__
 from ..db.errors import StaleWrite, StoreError
 from . import cli_db, cli_results, cli_runs, cli_show, cli_spec
 from .cli_common import Verbs, complain, default_options, show, tell
-from .errors import EXIT_FAILED, EXIT_INTERRUPTED, EXIT_OK, EXIT_UNREACHABLE, EXIT_USAGE, SpecError, UserError
+from .errors import EXIT_BUG, EXIT_FAILED, EXIT_INTERRUPTED, EXIT_OK, EXIT_UNREACHABLE, EXIT_USAGE, SpecError, UserError
 
 
 @click.group(cls=Verbs, invoke_without_command=True, context_settings={"help_option_names": ["-h", "--help"]})
@@ -54,8 +55,11 @@ def main(argv: Sequence[str] | None = None) -> int:
     try:
         return int(campaign.main(words, prog_name="campaign", standalone_mode=False) or EXIT_OK)
     except Exception as error:
-        if debug or (code := _explained(error)) is None:
+        if debug:
             raise
+        if (code := _explained(error)) is None:
+            traceback.print_exc()  # a bug deserves it, and a code that no script takes for an answer
+            return EXIT_BUG
         return code
 
 

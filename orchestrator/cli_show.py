@@ -45,12 +45,12 @@ def status(name: str | None, watch: bool, dir: str | None, store: str | None, as
         from .follow import watch_status
 
         watch_status(opened, campaign)
+    seen = read_status(opened, campaign)
     if as_json:
         show_json(status_document(opened, campaign))
     else:
-        show(status_page(seen := read_status(opened, campaign), page_for(sys.stdout)))
-        return EXIT_FAILED if watch and not seen.all_completed else EXIT_OK
-    return EXIT_OK
+        show(status_page(seen, page_for(sys.stdout)))
+    return EXIT_FAILED if watch and not seen.all_completed else EXIT_OK
 
 
 @verb

@@ -5,7 +5,7 @@ from __future__ import annotations
 import shlex
 import sys
 from collections.abc import Sequence
-from dataclasses import asdict
+from dataclasses import asdict, replace
 from difflib import get_close_matches
 from importlib.resources import files
 from pathlib import Path
@@ -115,11 +115,12 @@ def plan(
     planned, page = make_plan(where.open_if_any(), submission), page_for(sys.stdout)
     if planned.trouble:
         tell(f"{planned.trouble.message}: resubmissions may be missing")
+    chosen = _chosen(planned, run)
     if as_json:
-        show_json(plan_document(planned))
+        show_json(plan_document(replace(planned, runs=tuple(chosen)) if run else planned))
         return EXIT_OK
     pages = [] if run else [plan_page(planned, page)]
-    pages += [config_page(item, page) for item in _chosen(planned, run)] if run or verbose else []
+    pages += [config_page(item, page) for item in chosen] if run or verbose else []
     show("\n\n".join(pages))
     return EXIT_OK
 

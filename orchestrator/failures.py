@@ -85,6 +85,11 @@ class Ended:
         return self.last_step is not None and self.last_step > self.start_step
 
     @property
+    def trained(self) -> bool:
+        """Whether this experiment has ever made a step: then its configuration is no mistake."""
+        return self.step > 0
+
+    @property
     def reached(self) -> bool:
         """Whether the target step was reached."""
         return self.target_step is not None and self.step >= self.target_step
@@ -156,7 +161,7 @@ def _ended_by_error(ended: Ended) -> Verdict | None:
 def _by_rule(lines: Iterable[LogLine], ended: Ended) -> Verdict | None:
     for line in lines:
         for rule in RULES:
-            if not (rule.early and ended.progressed) and rule.pattern.search(line.text):
+            if not (rule.early and ended.trained) and rule.pattern.search(line.text):
                 return _proved(rule, line, ended)
     return None
 

@@ -68,10 +68,10 @@ def watch_passes(store: Store, campaign: CampaignRow, interval_s: float | None =
     with display(sys.stderr) as shown, _terminated_as_interrupted():
         try:
             for seen in reconciler.watch(poll_s=interval_s):
-                if isinstance(seen, StoreUnreachable):
-                    shown.say([str(seen)])
+                status = None if isinstance(seen, StoreUnreachable) else _status_if_any(store, campaign)
+                if status is None:
+                    shown.say([str(seen)] if isinstance(seen, Exception) else [])
                     continue
-                status = read_status(store, campaign)
                 shown.say(_lines(seen, status) if str(seen) != said else [])
                 said = "" if isinstance(seen, Pass) else str(seen)
                 shown.update(status)
@@ -82,6 +82,14 @@ def watch_passes(store: Store, campaign: CampaignRow, interval_s: float | None =
             raise
         finally:
             reconciler.close()
+
+
+def _status_if_any(store: Store, campaign: CampaignRow) -> CampaignStatus | None:
+    """None while the store is away: the next pass says so."""
+    try:
+        return read_status(store, campaign)
+    except StoreUnreachable:
+        return None
 
 
 def watch_status(store: Store, campaign: CampaignRow, *, sleep: Callable[[float], None] = time.sleep) -> None:

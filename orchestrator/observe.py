@@ -54,9 +54,15 @@ def observe(stored: Stored, executor: Executor, paths: CampaignPaths) -> tuple[S
 
     Returns:
         The snapshot, and why the executor could not be asked if it could not: the snapshot then says so.
+
+    Raises:
+        Unreachable: the shared folder cannot be read.
     """
     look, trouble = _look(stored.active, executor)
-    views = tuple(_run_view(run, stored.attempts.get(run.id, []), look, paths) for run in stored.runs)
+    try:
+        views = tuple(_run_view(run, stored.attempts.get(run.id, []), look, paths) for run in stored.runs)
+    except OSError as exc:
+        raise Unreachable(f"the shared folder cannot be read: {exc}", "the next pass tries again") from exc
     snapshot = Snapshot(
         now_s=stored.now_s,
         campaign=stored.campaign,

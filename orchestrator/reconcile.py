@@ -75,6 +75,7 @@ class Reconciler:
 
         Raises:
             LeaseHeld: another reconciler is at work.
+            Unreachable: the shared folder cannot be read.
             StoreUnreachable: the store did not answer; nothing is lost, the next pass goes on.
             StaleLease: another reconciler took over in the middle.
         """
@@ -93,7 +94,8 @@ class Reconciler:
     ) -> Iterator[Pass | Exception]:
         """Passes until everything is settled.
 
-        A store that is away, or a campaign that another reconciler holds, is waited for: the exception is yielded.
+        A store or a folder that is away, or a campaign that another reconciler holds, is waited for: the exception is
+        yielded.
         """
         while True:
             try:
@@ -101,7 +103,7 @@ class Reconciler:
                 yield done
                 if done.settled:
                     return
-            except (StoreUnreachable, LeaseHeld, StaleLease) as exc:
+            except (StoreUnreachable, LeaseHeld, StaleLease, Unreachable) as exc:
                 yield exc
             sleep(poll_s or self.poll_s)
 

@@ -12,7 +12,7 @@ from typing import Any, Final
 
 from ..db.records import RunRow, RunState
 from ..jobs import launch
-from ..jobs.layout import AttemptPaths, CampaignPaths
+from ..jobs.layout import AttemptPaths, CampaignPaths, RunPaths
 from ..jobs.node import Node
 from ..jobs.payload import Payload
 from ..sbatch import Value, prologue, render
@@ -130,7 +130,9 @@ def _environment(payload: Payload, paths: AttemptPaths) -> Iterator[str]:
 
 def _files(payload: Payload, paths: AttemptPaths) -> Iterator[str]:
     """Lines of shell that write the configuration files, so that the script needs nothing beside it."""
-    folders = (paths.dir, paths.logs, paths.ranks, Path(payload.run_dir) / "checkpoints")
+    again = f"{paths.dir} holds what this script has trained before: move it away to train anew"
+    yield f"[ ! -e {shlex.quote(str(paths.metrics))} ] || {{ echo {shlex.quote(again)} >&2; exit 1; }}"
+    folders = (paths.dir, paths.logs, paths.ranks, RunPaths(Path(payload.run_dir)).checkpoints(payload.config_hash))
     yield f"mkdir -p {shlex.join(str(folder) for folder in folders)}"
     yield from _here_document(paths.ds_config, payload.ds_config)
     if payload.train:

@@ -106,7 +106,7 @@ def _overridden(source: Source, overrides: Iterable[str]) -> Source:
         path = top if top[0] in Spec.model_fields else field_path(key)
         if not equals or path is None:
             problems.append(Problem(f"--set {text}", 0, 0, key, "unknown field", "write field=value: train.steps=10"))
-        elif not _put(data, path, parse_value(value)):
+        elif not _put(data, path, parse_value(value, key)):
             problems.append(Problem(f"--set {text}", 0, 0, key, "stands under a field that is no mapping"))
         else:
             given[path] = text

@@ -55,14 +55,16 @@ def canonical(data: Mapping[str, Any]) -> tuple[dict[str, Any], dict[Place, Plac
     return result, moved, findings
 
 
-def check(config: RunConfig, world_size: int) -> list[Finding]:
+def check(config: RunConfig, world_size: int, local_gpus: int = 0) -> list[Finding]:
     """Everything that is wrong in the configuration of one run.
 
     Args:
         config: The configuration, valid field by field.
         world_size: Ranks.
+        local_gpus: GPUs of this machine, which count for `executor: local`.
     """
-    return [*_train(config), *_batch(config, world_size), *_slurm(config), *_deepspeed(config)]
+    local = _local(config, world_size, local_gpus)
+    return [*_train(config), *_batch(config, world_size), *_slurm(config), *local, *_deepspeed(config)]
 
 
 def validation_findings(error: ValidationError, data: Mapping[str, Any]) -> list[Finding]:
@@ -143,6 +145,18 @@ def _batch(config: RunConfig, world_size: int) -> Iterator[Finding]:
         message, _, hint = str(error).partition("; ")
         places: tuple[Place, ...] = (("train", "micro_batch"), ("train", "global_batch"), *_WORLD)
         yield Finding(places if message.startswith("micro_batch") else places[1:], message, hint)
+
+
+def _local(config: RunConfig, ranks: int, gpus: int) -> Iterator[Finding]:
+    """Each rank needs a GPU of its own where this machine has any."""
+    wanted = config.local.parallel * ranks
+    if config.executor != "local" or not gpus or wanted <= gpus or config.env.get("DS_ACCELERATOR") == "cpu":
+        return
+    runs = f" of {config.local.parallel} runs at the same time" if config.local.parallel > 1 else ""
+    places: tuple[Place, ...] = (("local", "parallel"), ("ranks_per_node",))
+    hint = "ask for less, or train on the CPU: `env: {DS_ACCELERATOR: cpu}`"
+    message = f"{wanted} ranks{runs} need as many GPUs, this machine has {gpus}"
+    yield Finding(places if runs else places[::-1], message, hint)
 
 
 def _slurm(config: RunConfig) -> Iterator[Finding]:

@@ -103,13 +103,13 @@ def load(text: str, filename: str) -> Source:
     return Source(data, filename, lines, builder.values, builder.keys)
 
 
-def parse_value(text: str) -> Any:
-    """One value as it would be read from a spec, for the command line.
+def parse_value(text: str, field: str) -> Any:
+    """The value of a field as it would be read from a spec, for the command line.
 
     Raises:
         SpecError: It is not YAML.
     """
-    return load(f"value: {text}", "--set").data["value"]
+    return load(f"{field}: {text}", "--set").data[field]
 
 
 class _Loader(yaml.SafeLoader):
@@ -129,6 +129,18 @@ _resolve("int", _INT, "-+0123456789")
 _resolve("float", rf"(?!0[0-9_]+$){_FLOAT}", "-+.0123456789")
 _resolve("merge", "<<", "<")
 _Loader.add_implicit_resolver("tag:yaml.org,2002:null", re.compile("^(~|null|Null|NULL|)$"), ["~", "n", "N", ""])
+
+
+_BOOLEANS = {"yes": True, "on": True, "no": False, "off": False}
+
+
+def _is_free(place: Place) -> bool:
+    """Whether no field of ours gives the value a type: DeepSpeed's own section, and a model's configuration.
+
+    There, `no` as the text that YAML 1.2 makes of it would count as true.
+    """
+    names = [part for part in place if isinstance(part, str)]
+    return any(name.partition(".")[0] == "deepspeed" for name in names) or "model" in names[:-1]
 
 
 class _Builder:
@@ -185,6 +197,8 @@ class _Builder:
                     self._complain(source, place, "<< needs a mapping from elsewhere")
 
     def _scalar(self, node: ScalarNode, place: Place) -> Any:
+        if node.style is None and _is_free(place) and (said := _BOOLEANS.get(node.value.lower())) is not None:
+            return said
         try:
             return _plain(node.value, node.tag.rpartition(":")[2])
         except ValueError:

@@ -4,6 +4,10 @@
 set -euo pipefail
 cd "$(dirname "$0")/.."
 
+# Two ranks need two GPUs; with fewer the demo trains on the CPU.
+gpus=$(nvidia-smi --list-gpus 2>/dev/null | wc -l || true)
+[ "$gpus" -ge 2 ] || export CUDA_VISIBLE_DEVICES=""
+
 echo "== submit: plan, start, watch until everything is settled, then the status table"
 code=0
 campaign submit examples/quickstart.yaml --dir demo --yes --watch || code=$?

@@ -157,5 +157,7 @@ def _commit(draft: Path, files: dict[str, checkpoint.FileEntry], config: TrainCo
         samples_seen=step * config.global_batch,
         files=files,
     )
-    checkpoint.commit(draft, manifest)
-    checkpoint.prune(job.checkpoint_dir, config.keep_checkpoints)
+    saved = checkpoint.commit(draft, manifest)
+    checkpoint.prune(job.checkpoint_dir, config.keep_checkpoints, step)
+    size_bytes = sum(entry.size for entry in files.values())
+    report.event("checkpoint", step=step, path=str(saved.path), size_bytes=size_bytes)

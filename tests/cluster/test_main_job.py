@@ -16,7 +16,7 @@ from ..campaigns import TEXT, Observed, batch_of, open_store, run_to_end, submit
 from ..postgres import PostgresServer
 from .slurm_cluster import SlurmCluster
 
-pytestmark = pytest.mark.training
+pytestmark = [pytest.mark.training, pytest.mark.timeout(600)]  # whichever test comes first waits for the campaign
 
 SLOW = Path(__file__).parent / "scripts" / "slow.py"
 SPEC = Path(__file__).parent / "main_job.yaml"
@@ -62,7 +62,6 @@ def done(slurm: SlurmCluster, postgres: PostgresServer, tmp_path_factory: pytest
     store.close()
 
 
-@pytest.mark.timeout(600)
 def test_every_run_ends_in_the_state_that_it_deserves(done: Observed) -> None:
     failed = {name for name, state in done.states().items() if state is RunState.FAILED}
     completed = {name for name, state in done.states().items() if state is RunState.COMPLETED}

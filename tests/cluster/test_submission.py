@@ -68,7 +68,6 @@ def test_a_submitter_killed_before_it_knew_the_job_id_is_not_repeated(slurm: Slu
     campaign = submit(spec, tmp_path, store)
     before = observe(store, campaign)
     assert {a.state for rows in before.attempts.values() for a in rows} == {AttemptState.INTENT}
-    expire_lease(store)
 
     done = run_to_end(store, campaign, timeout_s=150)
 
@@ -135,14 +134,6 @@ def test_a_controller_that_does_not_answer_changes_nothing(slurm: SlurmCluster, 
 def running(store: Store, campaign: CampaignRow) -> bool:
     """Whether all runs are under way."""
     return set(observe(store, campaign).states().values()) == {RunState.RUNNING}
-
-
-def expire_lease(store: Store) -> None:
-    """As if the dead holder's two minutes were over."""
-    from dscampaign.db.schema import lease
-
-    with store.write() as conn:
-        conn.execute(lease.update().values(expires_s=0.0))
 
 
 def jobs_of(slurm: SlurmCluster, attempts: dict[str, list[AttemptRow]]) -> int:

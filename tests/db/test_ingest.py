@@ -55,6 +55,15 @@ def test_a_spool_is_taken_once(world: World, count: int) -> None:
     ]
 
 
+def test_a_checkpoint_is_known_and_the_word_is_free_for_scripts(world: World) -> None:
+    world.write({"event": "checkpoint", "step": 20, "path": "/c/g0001-step00000020", "size_bytes": 8})
+    world.write({"event": "checkpoint", "note": "of my own"})
+    assert world.ingest().events == 2
+    with world.store.read() as conn:
+        [found] = queries.checkpoints(conn, world.run_id)
+    assert (found.step, found.path, found.size_bytes) == (20, "/c/g0001-step00000020", 8)
+
+
 def test_a_spool_that_does_not_exist_yet_is_empty(world: World) -> None:
     assert world.ingest().caught_up
 

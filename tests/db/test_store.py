@@ -214,9 +214,24 @@ def test_the_ingest_role_ingests_and_decides_nothing(postgres: PostgresServer, t
         conn.exec_driver_sql("CREATE ROLE a_job LOGIN IN ROLE campaign_ingest")
     job = Store.open(owner.url_without_password.replace("postgres@", "a_job@"))
     world.write(*({"step": step, "loss": 1.0, "mine": 2.0} for step in range(1, 301)), {"event": "hello"}, "bad")
-    assert ingest(job, 1, world.spool()).lines == 302
+    saved = {"event": "checkpoint", "step": 9, "path": "/c", "size_bytes": 8}
+    world.write({"event": "target", "steps": 300}, saved)
+    assert ingest(job, 1, world.spool()).lines == 304
     with job.write() as conn:
         assert queries.beat(conn, 1)
     with pytest.raises(StoreError, match="permission denied"), job.write() as conn:
         queries.update_run(conn, world.run_id, state=RunState.COMPLETED)
     assert len(world.metrics()) == 300
+
+
+def test_the_owner_s_role_takes_back_what_was_not_submitted(postgres: PostgresServer, tmp_path: Path) -> None:
+    admin = Store.open(postgres.new_database(), check_schema=False)
+    upgrade(admin)
+    world = make_world(admin, tmp_path)
+    with admin.write() as conn:
+        conn.exec_driver_sql((files("dscampaign.db") / "roles.sql").read_text().replace("%", "%%"))
+        conn.exec_driver_sql("CREATE ROLE a_login LOGIN IN ROLE campaign_owner")
+    login = Store.open(admin.url_without_password.replace("postgres@", "a_login@"))
+    with login.write() as conn:
+        queries.withdraw_attempts(conn, [1])
+        assert queries.attempts(conn, world.campaign_id) == []

@@ -115,9 +115,18 @@ def test_sizes_alone_can_be_checked(tmp_path: Path) -> None:
 
 def test_prune_keeps_the_newest(tmp_path: Path) -> None:
     paths = [make(tmp_path, step) for step in (100, 200, 300)]
-    assert checkpoint.prune(tmp_path, 2) == paths[:1]
-    checkpoint.prune(tmp_path, 0)
+    assert checkpoint.prune(tmp_path, 2, 300) == paths[:1]
+    checkpoint.prune(tmp_path, 0, 300)
     assert list(tmp_path.iterdir()) == paths[2:]
+
+
+def test_what_lies_further_ahead_takes_no_place(tmp_path: Path) -> None:
+    """A damaged one, or the attempt would have begun there."""
+    (ahead := make(tmp_path, 100)).joinpath("manifest.json").unlink()
+    for step in (10, 20):
+        mine = make(tmp_path, step)
+        checkpoint.prune(tmp_path, 1, step)
+        assert sorted(tmp_path.iterdir()) == sorted([ahead, mine])
 
 
 def test_drafts_of_earlier_attempts_are_removed(tmp_path: Path) -> None:

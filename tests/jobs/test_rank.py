@@ -177,6 +177,7 @@ def test_a_rank_whose_agent_is_gone_ends_itself(place: Place) -> None:
     )  # and nobody collects it: a zombie is no agent
     assert place.run(path, CAMPAIGN_AGENT_PID=str(agent.pid)).returncode == -signal.SIGKILL
     agent.wait()
+    assert place.run(path, CAMPAIGN_AGENT_PID=str(agent.pid)).returncode == -signal.SIGKILL  # dead before it began
 
 
 def test_it_is_python_3_8_and_the_standard_library() -> None:

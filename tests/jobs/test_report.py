@@ -9,6 +9,7 @@ import subprocess
 import sys
 from pathlib import Path
 
+from dscampaign.db.lines import parse
 from dscampaign.jobs import report as module
 
 SCRIPT = Path(module.__file__)
@@ -103,6 +104,27 @@ def test_a_line_is_written_whole_when_the_kernel_takes_it_in_parts(tmp_path: Pat
     script = "import os; whole = os.write; os.write = lambda fd, data: whole(fd, data[:7]); r.report(1, loss=0.25)"
     _, [line] = run(tmp_path, script)
     assert line["loss"] == 0.25
+
+
+def test_a_line_that_broke_off_spoils_no_other(tmp_path: Path) -> None:
+    script = """
+import os
+real, count = os.write, [0]
+def full(descriptor, data):
+    count[0] += 1
+    if count[0] == 3: raise OSError(28, 'No space left on device')
+    return real(descriptor, data[:10] if count[0] == 2 else data)
+os.write = full
+for step in (1, 2, 3):
+    try: r.report(step, loss=1)
+    except OSError: print(step)
+"""
+    spool = tmp_path / "metrics.jsonl"
+    command = [sys.executable, "-S", "-c", PREAMBLE + script]
+    env = {**os.environ, "CAMPAIGN_METRICS_FILE": str(spool)}
+    assert subprocess.run(command, env=env, capture_output=True, text=True, check=True).stdout == "2\n"
+    found = parse(spool.read_bytes(), 0)
+    assert (sorted(found.steps), len(found.bad)) == ([1, 3], 1)
 
 
 def test_the_package_offers_it_lazily() -> None:

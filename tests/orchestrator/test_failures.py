@@ -243,6 +243,13 @@ def test_an_echo_alone_names_the_rank_that_left_no_word() -> None:
     assert "rank 1 ended without a word" in verdict.reason
 
 
+def test_what_looks_like_a_mistake_is_none_once_the_experiment_has_trained() -> None:
+    """A file that is missing where a run resumes is that node's trouble."""
+    error = "builtins.FileNotFoundError", "No such file or directory: '/data/text'"
+    assert judge(raised(*error)).kind == "deterministic"
+    assert judge(raised(*error, start_step=5000)).kind == "crash"
+
+
 def test_killed_ranks_are_named() -> None:
     verdict = judge(outcome(RankEnd(0, 0, None), RankEnd(1, None, None), launcher_exit=247))
     assert (verdict.kind, verdict.reason) == ("crash", "rank 1 was killed by a signal (launcher exit 247)")

@@ -9,6 +9,7 @@ from dscampaign.orchestrator.errors import EXIT_USAGE, SpecError, UserError
 from dscampaign.orchestrator.expand import expand
 from dscampaign.orchestrator.spec import Spec, load_spec
 from dscampaign.orchestrator.spec_slurm import parse_mem_mb, parse_time_min
+from dscampaign.orchestrator.yaml_source import load
 
 MINIMAL = """\
 name: tiny
@@ -284,6 +285,34 @@ def test_yaml_traps_do_what_people_mean(write: Write) -> None:
     assert (spec.slurm.time_min, spec.slurm.account) == (240, "08")
     assert "'fp32', 'bf16' or 'fp16'" in write.problems(MINIMAL + "  precision: no\n")[0][2]
     assert 'did you mean "bf16"?' in write.problems(MINIMAL + "  precision: bf61\n")[0][2]
+
+
+def test_yes_and_no_are_meant_as_such_where_no_field_of_ours_says_so(write: Write) -> None:
+    text = MINIMAL.replace("model: gpt2", "model: {model_type: gpt2, scale_attn_weights: off}")
+    text += "deepspeed: {prescale_gradients: no, comms_logger: {enabled: Yes}}\n"
+    text += "matrix: {deepspeed.wall_clock_breakdown: [on, off]}\n"
+    spec = write.load(text, "deepspeed.dump_state=no")
+    assert spec.deepspeed == {"prescale_gradients": False, "comms_logger": {"enabled": True}, "dump_state": False}
+    assert spec.train.model == {"model_type": "gpt2", "scale_attn_weights": False}
+    assert [run.config.deepspeed["wall_clock_breakdown"] for run in expand(spec)] == [True, False]
+    assert load("deepspeed: {tag: 'no'}", "x").data == {"deepspeed": {"tag": "no"}}
+
+
+def test_ranks_need_a_gpu_each_where_this_machine_has_any(write: Write) -> None:
+    text = MINIMAL + "executor: local\nranks_per_node: 2\nlocal: {parallel: 2}\n"
+    write.load(text)
+    assert "4 ranks of 2 runs at the same time need as many GPUs, this machine has 2" in problem_with(write, text, 2)
+    assert "2 ranks need as many GPUs, this machine has 1" in problem_with(write, text.replace("l: 2}", "l: 1}"), 1)
+    load_spec(write.path, local_gpus=2)
+    write.load(text + "env: {DS_ACCELERATOR: cpu}\n")
+    load_spec(write.path, local_gpus=1)
+
+
+def problem_with(write: Write, text: str, gpus: int) -> str:
+    write.path.write_text(text)
+    with pytest.raises(SpecError) as caught:
+        load_spec(write.path, local_gpus=gpus)
+    return caught.value.message
 
 
 def test_what_is_left_empty_has_its_default(write: Write) -> None:

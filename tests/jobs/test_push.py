@@ -1,0 +1,39 @@
+"""What an agent sends to a store, and to which."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+
+from dscampaign.db.store import Store
+from dscampaign.jobs.push import Pusher
+
+from ..db.worlds import World, make_world
+from .attempt import make_payload
+
+
+@pytest.fixture
+def world(tmp_path: Path) -> World:
+    return make_world(Store.open(f"sqlite:///{tmp_path}/campaign.db", create=True), tmp_path)
+
+
+def push(world: World, folder: Path, token: str) -> None:
+    payload = replace(make_payload(folder), attempt_id=1, token=token)
+    Pusher(payload, world.spool(), world.store.url_without_password)._push()
+
+
+def test_lines_reach_the_store(world: World, tmp_path: Path) -> None:
+    world.write({"step": 1, "loss": 2.0})
+    push(world, tmp_path, "token")
+    assert [row.step for row in world.metrics()] == [1]
+
+
+def test_nothing_reaches_the_attempt_of_another_store_with_the_same_number(
+    world: World, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    world.write({"step": 1, "loss": 2.0})
+    push(world, tmp_path, "another")
+    assert world.metrics() == []
+    assert "does CAMPAIGN_STORE name another store?" in capsys.readouterr().err
