@@ -50,7 +50,9 @@ def environment(
     env["CAMPAIGN_AGENT_PID"] = str(os.getpid())
     env["CAMPAIGN_VISIBLE_DEVICES"] = node.visible_devices if payload.gpus_per_node else ""
     if payload.mem_per_process_bytes:
-        env["CAMPAIGN_MEM_PER_PROCESS"] = str(payload.mem_per_process_bytes)
+        on_cpu = env.get("DS_ACCELERATOR") == "cpu"
+        limited = "CAMPAIGN_MEM_PER_PROCESS" if on_cpu else "CAMPAIGN_GPU_MEM_PER_PROCESS"
+        env[limited] = str(payload.mem_per_process_bytes)
     return env
 
 

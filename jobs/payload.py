@@ -24,7 +24,7 @@ class Payload:
         store: URL without a password, or None where agents must leave the store alone (SQLite).
         target_step: optimizer step at which the run is complete; None if only the script knows.
         steps_decide: True if exit 0 before ``target_step`` is not success (the built-in trainer).
-        mem_per_process_bytes: limit on each rank's address space, or None.
+        mem_per_process_bytes: limit on each rank's memory of its GPU, else on its address space; None for none.
         train: the built-in trainer's configuration, or None for a script of the user's own.
     """
 

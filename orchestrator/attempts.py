@@ -48,7 +48,7 @@ def payload(
         train, micro_batch=micro_batch, accumulation=accumulation, world_size=world_size, overrides=config.deepspeed
     )
     run_paths = paths.run(run.name)
-    limit_mb = config.local.mem_per_process_mb if config.executor == "local" else None
+    limit_mb = config.local.limit_mb(gpus=not trains_on_cpu(config)) if config.executor == "local" else None
     return Payload(
         campaign=paths.campaign,
         run=run.name,
@@ -74,7 +74,7 @@ def payload(
         train=train if config.command is None else None,
         env=config.env,
         store=store,
-        mem_per_process_bytes=limit_mb * 2**20 if limit_mb and not gpus_per_node(config) else None,
+        mem_per_process_bytes=limit_mb * 2**20 if limit_mb else None,
     )
 
 

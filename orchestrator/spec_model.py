@@ -123,13 +123,15 @@ class LocalConfig(_Section):
     mem_per_process: MemorySize | None = None
     """Address space that one rank may use, such as `8G`: a run on CPUs that asks for more fails like an
     out-of-memory on a GPU. It has no effect where ranks use GPUs."""
+    gpu_mem_per_process: MemorySize | None = None
+    """Memory of its GPU that one rank of the built-in training may use, such as `40G`, as if the GPU were smaller."""
     setup: tuple[Text, ...] = ()
     """Shell lines that run before the training, on this machine."""
 
-    @property
-    def mem_per_process_mb(self) -> int | None:
-        """Address space of one rank in MB; None for no limit."""
-        return None if self.mem_per_process is None else parse_mem_mb(self.mem_per_process)
+    def limit_mb(self, *, gpus: bool) -> int | None:
+        """What one rank may use, in MB: of its GPU, or else of address space; None for no limit."""
+        limit = self.gpu_mem_per_process if gpus else self.mem_per_process
+        return None if limit is None else parse_mem_mb(limit)
 
 
 class RetryConfig(_Section):

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import os
+import signal
 import textwrap
 from collections.abc import Iterator
 from pathlib import Path
@@ -14,6 +16,7 @@ from .campaigns import TEXT, Observed, batch_of, open_store, run_to_end, submit
 
 pytestmark = pytest.mark.training
 
+CHECKPOINT_EVERY = 2
 SLOW = Path(__file__).parent / "cluster" / "scripts" / "slow.py"
 
 SPEC = f"""\
@@ -31,15 +34,31 @@ train:
   micro_batch: 16
   steps: 4
   precision: fp32
-  checkpoint_every: 2
+  checkpoint_every: {CHECKPOINT_EVERY}
   eval_batches: 1
 matrix:
   case:
     - {{label: fits}}
+    - {{label: zero-1, zero_stage: 1}}
+    - {{label: zero-2, zero_stage: 2}}
+    - {{label: zero-3-killed, zero_stage: 3, steps: 40, micro_batch: 8, eval_batches: 1}}
     - {{label: oom, micro_batch: 32, local.mem_per_process: 2250M}}
     - {{label: config-error, deepspeed: {{zero_optimization: {{no_such_key: true}}}}}}
     - {{label: own-script, command: ["{SLOW}", "5", "0.1", "5"], steps: 5}}
 """
+
+
+class Killer:
+    """Kills the agent of one run, once, when it has something to lose: its ranks must end, and a successor resume."""
+
+    def __init__(self) -> None:
+        self._done = False
+
+    def __call__(self, seen: Observed) -> None:
+        attempts = seen.attempts["case-zero-3-killed"]
+        if not self._done and attempts and (attempts[-1].last_step or 0) >= CHECKPOINT_EVERY + 1:
+            os.kill(int((attempts[-1].job_id or "").rpartition("-")[2]), signal.SIGKILL)
+            self._done = True
 
 
 @pytest.fixture(scope="module")
@@ -49,13 +68,16 @@ def done(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Observed]:
     spec = folder / "spec.yaml"
     spec.write_text(SPEC)
     store = open_store(f"sqlite:///{folder}/campaign.db")
-    yield run_to_end(store, submit(spec, folder, store), timeout_s=240)
+    yield run_to_end(store, submit(spec, folder, store), timeout_s=280, each_pass=Killer())
     store.close()
 
 
 def test_every_run_ends_in_the_state_that_it_deserves(done: Observed) -> None:
     assert done.states() == {
         "case-fits": RunState.COMPLETED,
+        "case-zero-1": RunState.COMPLETED,
+        "case-zero-2": RunState.COMPLETED,
+        "case-zero-3-killed": RunState.COMPLETED,
         "case-oom": RunState.COMPLETED,
         "case-config-error": RunState.FAILED,
         "case-own-script": RunState.COMPLETED,
@@ -64,8 +86,24 @@ def test_every_run_ends_in_the_state_that_it_deserves(done: Observed) -> None:
 
 
 def test_every_step_is_in_the_store_exactly_once(done: Observed) -> None:
-    assert done.steps("case-fits") == done.steps("case-oom") == [1, 2, 3, 4]
+    for name in ("case-fits", "case-zero-1", "case-zero-2", "case-oom"):
+        assert done.steps(name) == [1, 2, 3, 4]
+    assert done.steps("case-zero-3-killed") == list(range(1, 41))
     assert done.steps("case-own-script") == [1, 2, 3, 4, 5]
+
+
+def test_a_run_whose_agent_was_killed_resumes_from_its_checkpoint(done: Observed) -> None:
+    first, last = done.attempts["case-zero-3-killed"]
+    reached, resumed = first.last_step or 0, last.start_step or 0
+    assert first.state == "failed"
+    assert CHECKPOINT_EVERY <= resumed <= reached < 40
+    assert reached - resumed <= CHECKPOINT_EVERY
+
+
+def test_the_zero_stages_learn_the_same(done: Observed) -> None:
+    losses = [[row.loss for row in done.metrics(f"case-{name}")] for name in ("fits", "zero-1", "zero-2")]
+    assert losses[1] == pytest.approx(losses[0], rel=1e-5)
+    assert losses[2] == pytest.approx(losses[0], rel=1e-5)
 
 
 def test_what_did_not_fit_learns_the_same_in_smaller_pieces(done: Observed) -> None:

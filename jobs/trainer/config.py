@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import os
 from collections.abc import Mapping
-from dataclasses import dataclass, field, fields
+from dataclasses import dataclass, fields
 from pathlib import Path
 from typing import Any, Literal, Self
 
@@ -108,6 +108,7 @@ class Job:
     Attributes:
         resume: verified checkpoint to continue from, or None for a fresh start.
         local_world: ranks on this node.
+        gpu_mem_bytes: what this rank may use of its GPU, or None for all.
     """
 
     rank: int
@@ -120,7 +121,8 @@ class Job:
     ds_config: Path
     data_dir: Path
     checkpoint_dir: Path
-    resume: Path | None = field(default=None)
+    resume: Path | None = None
+    gpu_mem_bytes: int | None = None
 
     @classmethod
     def from_environment(cls, env: Mapping[str, str] = os.environ) -> Self:
@@ -141,6 +143,7 @@ class Job:
             data_dir=Path(env["CAMPAIGN_DATA_DIR"]),
             checkpoint_dir=Path(env["CAMPAIGN_CHECKPOINT_DIR"]),
             resume=Path(env["CAMPAIGN_RESUME"]) if env.get("CAMPAIGN_RESUME") else None,
+            gpu_mem_bytes=int(env["CAMPAIGN_GPU_MEM_PER_PROCESS"]) if "CAMPAIGN_GPU_MEM_PER_PROCESS" in env else None,
         )
 
 

@@ -30,6 +30,9 @@ def start_process_group(job: Job) -> torch.device:
     if accelerator.device_name() == "cpu":
         _share_cores(job)
     accelerator.set_device(job.local_rank)
+    if job.gpu_mem_bytes and torch.cuda.is_available():
+        total = torch.cuda.get_device_properties(job.local_rank).total_memory
+        torch.cuda.set_per_process_memory_fraction(min(1.0, job.gpu_mem_bytes / total), job.local_rank)
     deepspeed.init_distributed(verbose=False)
     return torch.device(accelerator.current_device_name())
 

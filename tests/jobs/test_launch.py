@@ -66,4 +66,5 @@ def test_what_a_script_of_one_s_own_does_not_know_is_empty(tmp_path: Path) -> No
 def test_only_ranks_with_gpus_get_devices(tmp_path: Path, gpus: int, devices: str, accelerator: str | None) -> None:
     env = environment(make_payload(tmp_path, gpus_per_node=gpus, mem_per_process_bytes=5))
     assert (env["CAMPAIGN_VISIBLE_DEVICES"], env.get("DS_ACCELERATOR")) == (devices, accelerator)
-    assert env["CAMPAIGN_MEM_PER_PROCESS"] == "5"
+    limited, other = ("CAMPAIGN_GPU_MEM_PER_PROCESS", "CAMPAIGN_MEM_PER_PROCESS")[:: 1 if gpus else -1]
+    assert (env[limited], env.get(other)) == ("5", None)

@@ -122,6 +122,17 @@ def test_a_bug_keeps_its_traceback_and_debug_shows_all(tmp_path: Path, monkeypat
         main(["status", "--debug"])
 
 
+def test_a_bug_has_an_exit_code_that_no_script_takes_for_an_answer(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: Output
+) -> None:
+    def bug(*_: object) -> None:
+        raise RuntimeError("never thought of")
+
+    monkeypatch.setattr("dscampaign.orchestrator.cli_common.Place.open", bug)
+    assert main(["status"]) == 70
+    assert "RuntimeError: never thought of" in capsys.readouterr().err
+
+
 def test_a_closed_pipe_is_no_error(tmp_path: Path) -> None:
     make_world(tmp_path)
     words = shlex.join([sys.executable, "-m", "dscampaign.orchestrator.cli", "describe", "--json"])

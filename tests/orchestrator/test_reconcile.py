@@ -412,6 +412,18 @@ def test_watching_waits_for_a_store_and_a_lease_that_are_away(world: World, monk
     assert seen[-1].settled
 
 
+def test_a_folder_that_cannot_be_read_is_waited_for(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
+    world.record(matrix={"depth": [1]})
+    with monkeypatch.context() as patch:
+        patch.setattr("dscampaign.orchestrator.observe._begun", raising(OSError(116, "Stale file handle")))
+        watched = world.reconciler().watch(sleep=lambda _: None)
+        seen = next(watched)
+        assert isinstance(seen, Unreachable)
+        assert "Stale file handle" in str(seen)
+    assert isinstance(next(watched), Pass)
+    assert world.states() == {"depth-1": "queued"}
+
+
 # -- death at every effect -----------------------------------------------------------------------------------------
 
 
