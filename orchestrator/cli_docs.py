@@ -9,6 +9,7 @@ import click
 
 from .cli import campaign
 from .errors import (
+    EXIT_BUG,
     EXIT_FAILED,
     EXIT_INTERRUPTED,
     EXIT_OK,
@@ -23,6 +24,7 @@ _EXIT_CODES = {
     EXIT_USAGE: "Wrong usage or a wrong spec: something has to be changed first.",
     EXIT_UNREACHABLE: "Slurm or the store did not answer. Nothing is lost; trying again is safe.",
     EXIT_UNSETTLED: "`reconcile` did its pass, and something is left to do.",
+    EXIT_BUG: "A bug of this program, with its traceback.",
     EXIT_INTERRUPTED: "Interrupted. Jobs go on.",
 }
 
