@@ -186,7 +186,7 @@ def test_diverged_training_fails_and_has_reported_it(launch: Launch, data_dir: P
     attempt = Attempt(tmp_path / "run")
     process = launch(*TRAINER, env=attempt.prepare(data_dir, lr=1e30, grad_clip=0.0, steps=50))
     output, _ = process.communicate()
-    assert process.returncode == 1
+    assert process.returncode != 0  # 1, or 250 if gloo aborts a rank whose peer was faster to leave
     *finite, last = attempt.values("loss").values()
     assert all(math.isfinite(loss) for loss in finite)
     assert not math.isfinite(last)
