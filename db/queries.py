@@ -79,11 +79,12 @@ def insert_campaign(
     dir: str,
     executor: str,
     provenance: Mapping[str, Any] | None = None,
+    limits: Mapping[str, Any] | None = None,
 ) -> int:
     """Records a campaign, to be run, and returns its id. A name that is taken makes the transaction a StaleWrite."""
     row = {"name": name, "spec": spec, "spec_hash": spec_hash, "dir": dir, "executor": executor, "desired": "active"}
-    values = {**row, "provenance": dict(provenance or {}), "created_s": now_s(conn)}
-    return _insert(conn, schema.campaign, values)
+    given = {"provenance": dict(provenance or {}), "limits": dict(limits or {})}
+    return _insert(conn, schema.campaign, {**row, **given, "created_s": now_s(conn)})
 
 
 def campaign_by_name(conn: Connection, name: str) -> CampaignRow | None:

@@ -51,7 +51,7 @@ bit order of the `nonfinite` mask: append, never reorder."""
 
 @dataclass(frozen=True)
 class CampaignRow:
-    """One spec, as it was submitted."""
+    """One spec, as it was submitted. `limits` holds what the spec's section of that name sets."""
 
     id: int
     name: str
@@ -62,6 +62,7 @@ class CampaignRow:
     desired: str
     provenance: dict[str, Any]
     created_s: float
+    limits: dict[str, Any] = field(default_factory=dict)
 
 
 @dataclass(frozen=True)
@@ -123,14 +124,19 @@ class NewAttempt:
     array_index: int | None = None
     start_step: int | None = None
     state: AttemptState = AttemptState.INTENT
+    changes: str = ""
+    memory_key: str | None = None
+    predicted_gb: float | None = None
 
 
 @dataclass(frozen=True)
 class AttemptRow:
     """One try at a run.
 
-    `start_step` is the number of steps done when it began, `last_step` the highest step it reported; `spool_offset` is
-    the number of bytes of its spool that the store already holds.
+    `start_step` is the number of steps done when it began, `last_step` the highest step it reported; `spool_offset`
+    is the number of bytes of its spool that the store already holds. `changes` names, separated by blanks, what was
+    changed of the configuration so that it fits into memory; `memory_key` and `predicted_gb` say where the batch ledger
+    finds its like, and the peak that was predicted from them.
     """
 
     id: int
@@ -159,6 +165,9 @@ class AttemptRow:
     started_s: float | None
     ended_s: float | None
     executor: str
+    changes: str
+    memory_key: str | None
+    predicted_gb: float | None
 
 
 @dataclass(frozen=True)
@@ -199,6 +208,7 @@ class RunStatus(NamedTuple):
     world_size: int | None
     job_id: str | None
     failure_class: str | None
+    changes: str | None
 
 
 @dataclass(frozen=True)
@@ -254,7 +264,8 @@ class MemoryObservation:
     """What one attempt's memory looked like: a line of the batch ledger.
 
     `key` names everything that decides memory except the micro-batch; figures are the worst rank's, in GB; `oom` marks
-    a micro-batch that did not fit.
+    a micro-batch that did not fit. `per_sample_gb` is what one more sample of the micro-batch costs, where that was
+    measured.
     """
 
     key: str
@@ -265,6 +276,7 @@ class MemoryObservation:
     peak_reserved_gb: float | None = None
     usable_gb: float | None = None
     created_s: float | None = None
+    per_sample_gb: float | None = None
 
 
 @dataclass(frozen=True)

@@ -28,7 +28,7 @@ from sqlalchemy import (
 
 from .records import METRIC_COLUMNS, AttemptState, RunState
 
-HEAD: Final = "0001"
+HEAD: Final = "0002"
 """The newest migration, named here so that opening a store does not import Alembic."""
 
 Real = Float(53)
@@ -90,6 +90,7 @@ campaign = Table(
     Column("desired", String(16), nullable=False),
     Column("provenance", JSON, nullable=False),
     Column("created_s", Real, nullable=False),
+    Column("limits", JSON, nullable=False, server_default="{}"),
 )
 
 run = Table(
@@ -144,6 +145,9 @@ attempt = Table(
     Column("started_s", Real),
     Column("ended_s", Real),
     Column("executor", String(32), nullable=False),
+    Column("changes", Text, nullable=False, server_default=""),
+    Column("memory_key", String(255)),
+    Column("predicted_gb", Real),
     UniqueConstraint("run_id", "generation"),
 )
 
@@ -234,6 +238,7 @@ memory_observation = Table(
     Column("peak_reserved_gb", Real),
     Column("usable_gb", Real),
     Column("created_s", Real, nullable=False),
+    Column("per_sample_gb", Real),
     UniqueConstraint("attempt_id", "oom"),
     Index(None, "key"),
 )

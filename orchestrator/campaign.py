@@ -141,6 +141,7 @@ def _campaign_values(submission: Submission) -> dict[str, Any]:
         "spec_hash": hashlib.sha256(submission.text.encode()).hexdigest(),
         "dir": str(submission.dir),
         "executor": submission.spec.executor,
+        "limits": submission.spec.limits.model_dump(exclude_none=True),
         "provenance": {
             "version": __version__,
             "spec": str(submission.spec_path),

@@ -9,7 +9,7 @@ from pydantic import BaseModel
 from pydantic.fields import FieldInfo
 from pydantic_core import PydanticUndefined
 
-from .spec_model import DatasetConfig, LocalConfig, RetryConfig, RunConfig, Spec, TrainConfig
+from .spec_model import DatasetConfig, LimitsConfig, LocalConfig, RetryConfig, RetryRule, RunConfig, Spec, TrainConfig
 from .spec_slurm import OWNED_OPTIONS, PASSED_OPTIONS, SlurmConfig
 
 _SECTIONS: Final[dict[str, type[BaseModel]]] = {
@@ -18,6 +18,8 @@ _SECTIONS: Final[dict[str, type[BaseModel]]] = {
     "slurm": SlurmConfig,
     "local": LocalConfig,
     "retry": RetryConfig,
+    "retry.rules": RetryRule,
+    "limits": LimitsConfig,
 }
 _TOP_ORDER: Final = tuple(name for name in Spec.model_fields if name not in RunConfig.model_fields)
 

@@ -21,6 +21,7 @@ Count = Annotated[int, Strict(), Field(ge=0)]
 
 Precision = Literal["fp32", "bf16", "fp16"]
 Executor = Literal["slurm", "local"]
+Rung = Literal["activation_checkpointing", "offload_optimizer", "zero_stage"]
 
 DESCRIBES_ONLY: Final = frozenset({"checkpoint_every", "keep_checkpoints", "eval_every", "eval_batches", "log_every"})
 """Fields of `train` that watch or save a run and do not change what it learns."""
@@ -134,6 +135,29 @@ class LocalConfig(_Section):
         return None if limit is None else parse_mem_mb(limit)
 
 
+class RetryRule(_Section):
+    """What you know of your own training's errors; it comes before what this program knows."""
+
+    match: Text
+    """Regular expression, looked for in every rank's error and in each line of the logs."""
+    action: Literal["stop", "retry", "exclude_node", "smaller"]
+    """`stop`: failed, no further try. `retry`: again, counts as a crash. `exclude_node`: again, on other nodes, counts
+    as infra. `smaller`: an out-of-memory, tried at a smaller micro-batch."""
+    hint: str = ""
+    """What to do about it, shown with the failure."""
+
+    @field_validator("match")
+    @classmethod
+    def _compiles(cls, value: str) -> str:
+        try:
+            empty = re.compile(value).search("")
+        except re.error as error:
+            raise Hint(f"is no regular expression: {error}", "quote it in YAML with single quotes") from error
+        if empty:
+            raise Hint("matches every line", "name the words that your error always has")
+        return value
+
+
 class RetryConfig(_Section):
     """How often a run is tried again, by what went wrong. A preemption or a time limit counts against nothing."""
 
@@ -149,6 +173,27 @@ class RetryConfig(_Section):
     """Seconds before the second try; doubled for every further one."""
     max_backoff_s: Count = 1800
     """Seconds before a try, at most."""
+    allow: tuple[Rung, ...] = ()
+    """What may be changed when memory runs out at micro-batch 1, one after another: activation_checkpointing,
+    offload_optimizer, zero_stage (one higher each time). It changes what you measure, and every table marks it."""
+    exclude_h: Real = Field(default=24.0, ge=0)
+    """Hours that a node which proved bad is not used; 0 never excludes one."""
+    hang_factor: Real = Field(default=20.0, ge=0)
+    """A run that makes no step for this many times the 99th percentile of its own step time is ended and resumed; the
+    time of compiling, saving and evaluating does not count. 0 waits for ever."""
+    hang_min_s: Count = 600
+    """Seconds without a step, at least, before a run is taken to hang."""
+    rules: tuple[RetryRule, ...] = ()
+    """Errors of your own training and what they mean, the first that matches counts."""
+
+
+class LimitsConfig(_Section):
+    """What the campaign may use, all its runs and their retries together."""
+
+    gpu_hours: Annotated[float, Strict(), Field(gt=0, allow_inf_nan=False)] | None = None
+    """GPU-hours after which no further attempt is started; what runs goes on, what waits is held. Default: no limit."""
+    running: Positive | None = None
+    """Attempts that may be queued or running at the same time. Default: all of them, Slurm has a queue."""
 
 
 class RunConfig(_Section):
@@ -244,6 +289,8 @@ class Spec(RunConfig):
     """What varies: axes with their values, `include` and `exclude`, see below."""
     repeats: Positive = 1
     """Runs of every point of the matrix, each with its own seed."""
+    limits: LimitsConfig = LimitsConfig()
+    """What the campaign may use."""
     max_runs: Positive = 1000
     """A matrix that expands to more runs is refused."""
 

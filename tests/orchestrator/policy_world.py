@@ -85,6 +85,9 @@ def attempt_row(generation: int = 1, state: AttemptState = AttemptState.RUNNING,
         "started_s": NOW_S - 4000,
         "ended_s": None,
         "executor": "slurm",
+        "changes": "",
+        "memory_key": None,
+        "predicted_gb": None,
     }
     return AttemptRow(**{**defaults, **values})
 
