@@ -265,7 +265,7 @@ class MemoryObservation:
 
     `key` names everything that decides memory except the micro-batch; figures are the worst rank's, in GB; `oom` marks
     a micro-batch that did not fit. `per_sample_gb` is what one more sample of the micro-batch costs, where that was
-    measured.
+    measured. `peak_allocated_gb` is what tensors took at the peak, `peak_reserved_gb` what the allocator then held.
     """
 
     key: str
@@ -277,6 +277,7 @@ class MemoryObservation:
     usable_gb: float | None = None
     created_s: float | None = None
     per_sample_gb: float | None = None
+    peak_allocated_gb: float | None = None
 
 
 @dataclass(frozen=True)

@@ -239,6 +239,7 @@ memory_observation = Table(
     Column("usable_gb", Real),
     Column("created_s", Real, nullable=False),
     Column("per_sample_gb", Real),
+    Column("peak_allocated_gb", Real),
     UniqueConstraint("attempt_id", "oom"),
     Index(None, "key"),
 )

@@ -16,3 +16,4 @@ def upgrade() -> None:
     op.add_column("attempt", sa.Column("memory_key", sa.String(255), nullable=True))
     op.add_column("attempt", sa.Column("predicted_gb", sa.Float(53), nullable=True))
     op.add_column("memory_observation", sa.Column("per_sample_gb", sa.Float(53), nullable=True))
+    op.add_column("memory_observation", sa.Column("peak_allocated_gb", sa.Float(53), nullable=True))

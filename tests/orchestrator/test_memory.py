@@ -1,0 +1,315 @@
+"""The batch ledger: whatever was observed, what follows divides, never grows, and never repeats a failure."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+from hypothesis import assume, given
+from hypothesis import strategies as st
+
+from dscampaign.db.records import MemoryObservation
+from dscampaign.orchestrator.batching import divisors
+from dscampaign.orchestrator.memory import HEADROOM, Ledger, after_oom, memory_key, observation_key, start_micro_batch
+from dscampaign.orchestrator.rungs import changed
+from dscampaign.orchestrator.spec_model import RunConfig
+
+H100 = "key|NVIDIA H100|2.11"
+USABLE_GB = 84.0
+
+
+def seen(micro: int, peak_gb: float | None = None, *, oom: bool = False, **values: Any) -> MemoryObservation:
+    """An observation on a GPU of 84 GB."""
+    given = {"key": H100, "usable_gb": USABLE_GB, **values}
+    return MemoryObservation(attempt_id=1, micro_batch=micro, oom=oom, peak_allocated_gb=peak_gb, **given)
+
+
+def probed(micro: int, base_gb: float, sample_gb: float, **values: Any) -> MemoryObservation:
+    """What an attempt says before its first step."""
+    return seen(micro, after_init_gb=base_gb, per_sample_gb=sample_gb, **values)
+
+
+# -- the line --------------------------------------------------------------------------------------------------
+
+
+def test_nothing_seen_is_nothing_known() -> None:
+    ledger = Ledger()
+    assert (ledger.fit(), ledger.predict_gb(8), ledger.fits(8), ledger.too_big) == (None, None, None, None)
+    assert ledger.largest([1, 2, 4]) is None
+
+
+@given(
+    a=st.floats(0, 50), b=st.floats(0.01, 5), sizes=st.lists(st.integers(1, 512), min_size=2, max_size=6, unique=True)
+)
+def test_two_sizes_give_the_line(a: float, b: float, sizes: list[int]) -> None:
+    ledger = Ledger.of(seen(micro, a + b * micro) for micro in sizes)
+    assert ledger.predict_gb(100) == pytest.approx(a + 100 * b, rel=1e-6, abs=1e-6)
+
+
+@given(a=st.floats(1, 50), b=st.floats(0.01, 5), micro=st.integers(1, 512))
+def test_one_size_gives_the_line_with_what_a_sample_takes(a: float, b: float, micro: int) -> None:
+    ledger = Ledger.of([seen(micro, a + b * micro, per_sample_gb=b, after_init_gb=0.3)])
+    assert ledger.predict_gb(100) == pytest.approx(a + 100 * b)
+
+
+def test_an_attempt_that_never_trained_gives_it_too() -> None:
+    ledger = Ledger.of([probed(256, 3.0, 1.1), seen(256, oom=True)])
+    assert ledger.fit() == (3.0, 1.1)
+    assert ledger.predict_gb(60) == pytest.approx(69.0)
+
+
+def test_peaks_of_the_optimizers_step_are_no_line() -> None:
+    """At micro-batches 1 to 4 a small model's peak is the optimizer's: flat, until the samples outgrow it."""
+    ledger = Ledger.of([seen(1, 9.0, per_sample_gb=0.5), seen(2, 9.0), seen(4, 9.01)])
+    assert ledger.predict_gb(100) == pytest.approx(9.01 - 2.0 + 50.0)
+
+
+def test_peaks_that_fall_are_no_line() -> None:
+    assert Ledger.of([seen(4, 9.0), seen(8, 8.0)]).fit() is None
+
+
+def test_a_script_that_only_says_what_is_held_is_believed() -> None:
+    held = [seen(micro, peak_reserved_gb=1.0 + micro) for micro in (2, 4)]
+    assert Ledger.of(held).predict_gb(8) == pytest.approx(9.0)
+
+
+# -- what fits -------------------------------------------------------------------------------------------------
+
+
+def test_what_was_seen_to_train_fits_above_the_headroom() -> None:
+    ledger = Ledger.of([seen(32, 42.0), seen(64, 83.0)])
+    assert ledger.fits(64)
+    assert ledger.fits(33)
+    assert ledger.fits(65) is False
+
+
+def test_what_ran_out_of_memory_once_does_not_fit() -> None:
+    ledger = Ledger.of([seen(32, 42.0), seen(64, 83.0), seen(64, oom=True)])
+    assert (ledger.fits(64), ledger.fits(128), ledger.fits(32)) == (False, False, True)
+
+
+def test_the_smallest_device_counts() -> None:
+    small = {"key": "key|NVIDIA A100|2.11", "usable_gb": 39.0}
+    ledger = Ledger.of([probed(64, 2.0, 1.0), probed(64, 2.0, 1.0, **small)])
+    assert ledger.usable_gb == 39.0
+    assert (ledger.fits(35), ledger.fits(36)) == (True, False)
+
+
+def test_memory_that_others_held_once_does_not_count() -> None:
+    ledger = Ledger.of([probed(8, 2.0, 1.0), probed(8, 2.0, 1.0, usable_gb=20.0), probed(8, 2.0, 1.0)])
+    assert ledger.usable_gb == USABLE_GB
+
+
+observations = st.builds(
+    lambda micro, oom, peak, sample, base, usable: seen(
+        micro, None if oom else peak, oom=oom, per_sample_gb=sample, after_init_gb=base, usable_gb=usable
+    ),
+    st.integers(1, 300),
+    st.booleans(),
+    st.none() | st.floats(0.1, 100),
+    st.none() | st.floats(0.001, 5),
+    st.none() | st.floats(0.1, 50),
+    st.none() | st.floats(1, 100),
+)
+ledgers = st.lists(observations, max_size=8).map(Ledger.of)
+
+
+@given(ledgers, st.integers(1, 300), st.integers(1, 300))
+def test_what_is_smaller_than_what_fits_fits(ledger: Ledger, one: int, other: int) -> None:
+    small, large = sorted((one, other))
+    if ledger.fits(large):
+        assert ledger.fits(small)
+
+
+@given(ledgers, st.integers(1, 300))
+def test_fitting_is_what_was_seen_or_predicted(ledger: Ledger, micro: int) -> None:
+    if ledger.fits(micro):
+        assert ledger.too_big is None or micro < ledger.too_big
+        predicted_gb, trained = ledger.predict_gb(micro), ledger.fitting is not None and micro <= ledger.fitting
+        if not trained:
+            assert predicted_gb is not None
+            assert ledger.usable_gb is not None
+            assert predicted_gb <= HEADROOM * ledger.usable_gb
+
+
+# -- what is tried ---------------------------------------------------------------------------------------------
+
+
+@given(ledgers, st.integers(1, 256), st.integers(1, 8), st.data())
+def test_a_start_divides_and_never_exceeds_what_was_asked(
+    ledger: Ledger, share: int, world_size: int, data: st.DataObject
+) -> None:
+    asked = data.draw(st.sampled_from(divisors(share)))
+    choice = start_micro_batch(share * world_size, world_size, asked, ledger)
+    assert choice.micro_batch in divisors(share)
+    assert choice.micro_batch <= asked
+    assert choice.predicted_gb == ledger.predict_gb(choice.micro_batch)
+    assert bool(choice.why) == (ledger.fits(asked) is False)
+    if ledger.too_big is not None and choice.micro_batch >= ledger.too_big:
+        assert choice.micro_batch == 1  # what is left to change then is not the micro-batch
+
+
+@given(ledgers, st.integers(1, 256), st.integers(1, 8), st.data())
+def test_after_an_oom_it_divides_and_is_smaller(
+    ledger: Ledger, share: int, world_size: int, data: st.DataObject
+) -> None:
+    failed = data.draw(st.sampled_from(divisors(share)))
+    choice = after_oom(share * world_size, world_size, failed, ledger)
+    if failed == 1:
+        assert choice is None
+        return
+    assert choice is not None
+    assert choice.micro_batch in divisors(share)
+    assert choice.micro_batch < failed
+    fits = [size for size in divisors(share) if size < failed and ledger.fits(size)]
+    if fits:
+        assert choice.micro_batch == max(fits)
+
+
+@given(
+    a=st.floats(0.5, 20),
+    b=st.floats(0.05, 3),
+    share=st.integers(2, 512),
+    error=st.floats(-0.03, 0.03),
+)
+def test_siblings_of_one_run_out_of_memory_do_not_run_out_too(a: float, b: float, share: int, error: float) -> None:
+    """Five runs one after another, with a probe that errs by up to 3 %: at most one of them fails."""
+    largest = max((size for size in divisors(share) if a + b * size <= USABLE_GB), default=0)
+    assume(largest)
+    observed: list[MemoryObservation] = []
+    failures, settled = 0, []
+    for _ in range(5):
+        micro = start_micro_batch(share, 1, share, Ledger.of(observed)).micro_batch
+        while a + b * micro > USABLE_GB:
+            failures += 1
+            observed += [probed(micro, a, b * (1 + error)), seen(micro, oom=True)]
+            choice = after_oom(share, 1, micro, Ledger.of(observed))
+            assert choice is not None
+            micro = choice.micro_batch
+        observed.append(seen(micro, a + b * micro, after_init_gb=a, per_sample_gb=b * (1 + error)))
+        settled.append(micro)
+    assert failures <= 1
+    for micro in settled:
+        larger = min((size for size in divisors(share) if size > micro), default=None)
+        assert larger is None or a + b * (1 + max(error, 0.0)) * larger > HEADROOM * USABLE_GB
+
+
+def test_a_cold_ledger_asks_for_what_the_spec_asks() -> None:
+    assert start_micro_batch(256, 1, 256, Ledger()).micro_batch == 256
+    assert after_oom(240, 1, 240, Ledger()) is not None
+    assert after_oom(240, 1, 240, Ledger()).micro_batch == 120  # type: ignore[union-attr]
+
+
+def test_after_an_oom_the_probe_says_where_to_go() -> None:
+    ledger = Ledger.of([probed(240, 3.0, 1.1)])  # the failure itself is not in it yet
+    choice = after_oom(240, 1, 240, ledger)
+    assert choice is not None
+    assert choice.micro_batch == 60
+    assert choice.predicted_gb == pytest.approx(69.0)
+    assert choice.why == "240 is predicted to take 267.0 of 84.0 GB, 60 is predicted to take 69.0 of 84.0 GB"
+
+
+def test_a_sibling_starts_where_the_first_one_ended() -> None:
+    ledger = Ledger.of([probed(240, 3.0, 1.1), seen(240, oom=True), seen(60, 70.0)])
+    choice = start_micro_batch(240, 1, 240, ledger)
+    assert choice.micro_batch == 60
+    assert choice.why == "micro-batch 240 ran out of memory, 60 is known to fit"
+
+
+def test_where_nothing_is_measured_failures_still_count() -> None:
+    ledger = Ledger.of([seen(64, oom=True, usable_gb=None), seen(32, oom=True, usable_gb=None)])
+    assert start_micro_batch(64, 1, 64, ledger).micro_batch == 16
+    after = after_oom(64, 1, 64, ledger)
+    assert after is not None
+    assert after.micro_batch == 16
+
+
+def test_where_even_one_sample_is_predicted_not_to_fit_it_is_tried() -> None:
+    ledger = Ledger.of([probed(8, 90.0, 3.0), seen(8, oom=True)])
+    assert start_micro_batch(8, 1, 8, ledger).micro_batch == 1
+
+
+# -- the key ---------------------------------------------------------------------------------------------------
+
+
+def config(command: str | None = None, **values: Any) -> RunConfig:
+    train = {"model": "openai/gpt2", "global_batch": 64, "micro_batch": 8, "steps": 10, **values.pop("train", {})}
+    return RunConfig.model_validate({"train": train, **({"command": command} if command else {}), **values})
+
+
+@pytest.mark.parametrize(
+    "same",
+    [
+        {"train": {"micro_batch": 2}},
+        {"train": {"global_batch": 128}},
+        {"train": {"lr": 1e-2, "seed": 3, "steps": 99, "warmup_steps": 5, "weight_decay": 0.0}},
+        {"train": {"dataset": "other", "checkpoint_every": 5, "eval_every": 5}},
+        {"deepspeed": {"gradient_clipping": 2.0}},
+        {"slurm": {"time": "1:00:00"}},
+        {"retry": {"oom": 9}},
+    ],
+)
+def test_what_takes_no_memory_is_not_in_the_key(same: dict[str, Any]) -> None:
+    assert memory_key(config(**same)) == memory_key(config())
+
+
+@pytest.mark.parametrize(
+    "other",
+    [
+        {"train": {"model": "gpt2-medium"}},
+        {"train": {"model": {"model_type": "gpt2", "n_layer": 3}}},
+        {"train": {"seq_len": 512}},
+        {"train": {"zero_stage": 2}},
+        {"train": {"precision": "fp32"}},
+        {"train": {"dropout": 0.1}},
+        {"train": {"activation_checkpointing": True}},
+        {"train": {"compile": True}},
+        {"deepspeed": {"zero_optimization": {"offload_optimizer": {"device": "cpu"}}}},
+        {"deepspeed": {"optimizer": {"type": "Lion"}}},
+        {"slurm": {"nodes": 2}},
+        {"slurm": {"gpus_per_node": 4}},
+        {"slurm": {"constraint": "a100"}},
+        {"env": {"PYTORCH_ALLOC_CONF": "expandable_segments:True"}},
+        {"ranks_per_node": 3},
+    ],
+)
+def test_what_takes_memory_is_in_the_key(other: dict[str, Any]) -> None:
+    assert memory_key(config(**other)) != memory_key(config())
+
+
+def test_a_local_limit_is_another_device() -> None:
+    keys = {memory_key(config(executor="local", local={"gpu_mem_per_process": size})) for size in ("40G", "80G")}
+    assert len(keys) == 2
+
+
+def test_every_word_of_a_command_counts() -> None:
+    keys = [
+        memory_key(config(command)) for command in ("train.py --depth 6", "train.py --depth 12", "train.py --depth 6")
+    ]
+    assert keys[0] == keys[2] != keys[1]
+
+
+def test_a_script_that_manages_its_own_batches_has_no_key() -> None:
+    assert memory_key(RunConfig.model_validate({"command": "train.py"})) is None
+
+
+def test_a_taken_rung_is_another_key() -> None:
+    rungs = ("expandable_segments", "activation_checkpointing", "offload_optimizer", "zero_stage=3")
+    base = config(train={"zero_stage": 1})
+    keys = {memory_key(changed(base, rungs[:count])) for count in range(len(rungs) + 1)}
+    assert len(keys) == 5
+
+
+@given(st.text(max_size=300), st.text(max_size=100), st.text(max_size=100))
+def test_keys_fit_into_their_column(model: str, device: str, torch: str) -> None:
+    key = memory_key(config(train={"model": model}))
+    assert key is not None
+    assert "|" not in key
+    assert len(observation_key(key, device, torch)) <= 255
+    assert observation_key(key, device, torch).startswith(f"{key}|")
+
+
+def test_the_key_says_what_it_is_about() -> None:
+    key = memory_key(config(train={"zero_stage": 2, "activation_checkpointing": True}))
+    assert key is not None
+    assert key.startswith("gpt2 seq1024 bf16 zero2 recompute 1x")
