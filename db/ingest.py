@@ -7,6 +7,7 @@ inserts nothing, and a crash leaves either all of it or none.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -16,12 +17,14 @@ from sqlalchemy import Connection, case, func, select, update
 
 from . import schema
 from .lines import BadLine, Batch, parse
-from .queries import add_event, record_checkpoint, storable
-from .records import Checkpoint
+from .queries import add_event, observe_memory, record_checkpoint, storable
+from .records import Checkpoint, MemoryObservation, memory_observation_key
 from .store import Store
 from .upsert import insert_extras, insert_steps, upsert_latest
 
 MAX_BYTES: Final = 8 << 20
+
+_MEMORY_FIGURES: Final = ("after_init_gb", "per_sample_gb", "peak_allocated_gb", "peak_reserved_gb", "usable_gb")
 
 _NAMED_BAD_LINES: Final = 20  # a batch; a spool full of rubbish must not become a table full of it
 
@@ -142,6 +145,8 @@ def _insert(conn: Connection, source: _Source, batch: Batch) -> None:
             _know_target(conn, source, event.data.get("steps"))
         if event.name == "checkpoint":
             _know_checkpoint(conn, source, event.data)
+        if event.name == "memory":
+            _know_memory(conn, source, event.data)
     _set_aside(conn, source, batch.bad)
 
 
@@ -159,6 +164,25 @@ def _know_checkpoint(conn: Connection, source: _Source, data: Mapping[str, Any])
     if isinstance(step, int) and isinstance(path, str) and isinstance(size_bytes, int):
         saved = Checkpoint(source.run_id, source.attempt_id, source.generation, step, storable(path), size_bytes)
         record_checkpoint(conn, saved)
+
+
+def _know_memory(conn: Connection, source: _Source, data: Mapping[str, Any]) -> None:
+    """What the attempt's ranks say of their memory, for the batch ledger: see docs/architecture.md for the names."""
+    row = schema.attempt.c
+    query = select(row.memory_key, row.micro_batch).where(row.id == source.attempt_id)
+    memory_key, micro_batch = conn.execute(query).one()
+    micro_batch = data.get("micro_batch", micro_batch)
+    if memory_key is None or not isinstance(micro_batch, int) or micro_batch < 1:
+        return
+    given = {name: value for name in _MEMORY_FIGURES if _is_size(value := data.get(name))}
+    if given:
+        where = (storable(str(data.get(name, ""))) for name in ("device", "torch"))
+        key = memory_observation_key(memory_key, *where)
+        observe_memory(conn, MemoryObservation(key, source.attempt_id, micro_batch, oom=False, **given))
+
+
+def _is_size(value: object) -> bool:
+    return isinstance(value, int | float) and not isinstance(value, bool) and 0 < value < math.inf
 
 
 def _set_aside(conn: Connection, source: _Source, bad: Sequence[BadLine]) -> None:

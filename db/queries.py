@@ -6,6 +6,7 @@ that somebody else was faster and the caller should look again.
 
 from __future__ import annotations
 
+from collections import defaultdict
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import asdict, fields
 from typing import Any, TypeVar
@@ -51,6 +52,7 @@ __all__ = [
     "latest",
     "list_campaigns",
     "memory_observations",
+    "memory_of",
     "metrics",
     "observe_memory",
     "read_lease",
@@ -261,8 +263,18 @@ def checkpoints(conn: Connection, run_id: int) -> list[Checkpoint]:
 
 
 def observe_memory(conn: Connection, new: MemoryObservation) -> None:
-    """Adds to the batch ledger; an attempt adds at most one that fitted and one that did not."""
-    _insert_once(conn, schema.memory_observation, [{**asdict(new), "created_s": new.created_s or now_s(conn)}])
+    """Adds to the batch ledger; an attempt adds at most one that fitted and one that did not.
+
+    What comes later of the same attempt fills in and replaces the figures that it gives.
+    """
+    given = {name: value for name, value in asdict(new).items() if value is not None}
+    table, figures = schema.memory_observation, {n: v for n, v in given.items() if n.endswith("_gb")}
+    row = insert_into(conn, table).values({**given, "created_s": new.created_s or now_s(conn)})
+    once = [table.c.attempt_id, table.c.oom]
+    if figures:
+        conn.execute(row.on_conflict_do_update(index_elements=once, set_=figures))
+    else:
+        conn.execute(row.on_conflict_do_nothing(index_elements=once))
 
 
 def memory_observations(conn: Connection, key: str | None = None) -> list[MemoryObservation]:
@@ -270,6 +282,19 @@ def memory_observations(conn: Connection, key: str | None = None) -> list[Memory
     table = schema.memory_observation
     where = None if key is None else table.c.key == key
     return _fetch(conn, MemoryObservation, table, where, order=[table.c.created_s, table.c.attempt_id])
+
+
+def memory_of(conn: Connection, memory_keys: Collection[str]) -> dict[str, list[MemoryObservation]]:
+    """The batch ledger by memory key, of all campaigns and devices; keys of which nothing is known are left out."""
+    table, attempt = schema.memory_observation, schema.attempt
+    query = select(attempt.c.memory_key, *(table.c[field.name] for field in fields(MemoryObservation)))
+    joined = query.join(attempt, attempt.c.id == table.c.attempt_id).order_by(table.c.created_s, table.c.attempt_id)
+    found: dict[str, list[MemoryObservation]] = defaultdict(list)
+    keys = sorted(memory_keys)
+    for start in range(0, len(keys), _BATCH):
+        for key, *row in conn.execute(joined.where(attempt.c.memory_key.in_(keys[start : start + _BATCH]))):
+            found[key].append(MemoryObservation(*row))
+    return dict(found)
 
 
 def add_gpu_samples(conn: Connection, samples: Sequence[GpuSample]) -> None:

@@ -30,6 +30,8 @@ class AttemptState(StrEnum):
     CANCELLED = "cancelled"
 
 
+_MAX_KEY_PART = 48  # characters
+
 TERMINAL_ATTEMPT = frozenset({AttemptState.COMPLETED, AttemptState.FAILED, AttemptState.CANCELLED})
 """The states that an attempt never leaves."""
 
@@ -278,6 +280,11 @@ class MemoryObservation:
     created_s: float | None = None
     per_sample_gb: float | None = None
     peak_allocated_gb: float | None = None
+
+
+def memory_observation_key(memory_key: str, device: str = "", torch: str = "") -> str:
+    """The key of an observation: an attempt's memory key, its device and its version of PyTorch; `?` is not known."""
+    return "|".join([memory_key, *(part.replace("|", "/")[:_MAX_KEY_PART] or "?" for part in (device, torch))])
 
 
 @dataclass(frozen=True)

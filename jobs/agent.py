@@ -87,6 +87,8 @@ class Agent:
         """Agrees with the other nodes on how to start; None if another job runs this attempt."""
         if self.node.rank > 0:
             start = join(self.paths, self.node, JOIN_TIMEOUT_S, self._claimed_by_another)
+            if start:
+                self._resize(start.micro_batch, start.accumulation)
         elif not self._claim():
             return None
         else:
@@ -109,7 +111,18 @@ class Agent:
     def _checkpoints(self) -> Path:
         return self.run_paths.checkpoints(self.payload.config_hash)
 
+    def _resize(self, micro_batch: int | None, accumulation: int | None) -> None:
+        """Begins with a smaller micro-batch: a sibling ran out of memory while this attempt waited in the queue."""
+        if micro_batch is None or accumulation is None or micro_batch == self.payload.micro_batch:
+            return
+        try:
+            self.payload = self.payload.resized(micro_batch, accumulation)
+        except ValueError as exc:
+            print(f"{self.paths.resize.name} is not used: {exc}", file=sys.stderr, flush=True)
+
     def _announce(self) -> Start:
+        asked = read_json(self.paths.resize) or {}
+        self._resize(asked.get("micro_batch"), asked.get("accumulation"))
         payload = self.payload
         write_atomically(self.paths.ds_config, json.dumps(payload.ds_config, indent=1))
         if payload.train:
@@ -125,6 +138,8 @@ class Agent:
             resume=str(found.path) if found else "",
             start_step=found.step if found else 0 if payload.steps_decide else None,
             started_s=time.time(),
+            micro_batch=payload.micro_batch,
+            accumulation=payload.accumulation,
         )
         announce(self.paths, start)
         return start

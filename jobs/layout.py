@@ -50,6 +50,11 @@ class AttemptPaths:
         return self.dir / "stop"
 
     @property
+    def resize(self) -> Path:
+        """The reconciler's word, left while the attempt waited in the queue, to begin with a smaller micro-batch."""
+        return self.dir / "resize.json"
+
+    @property
     def logs(self) -> Path:
         """Logs of the launcher and of each rank."""
         return self.dir / "logs"

@@ -72,6 +72,7 @@ class Start:
     Attributes:
         resume: folder of the verified checkpoint to start from, or "".
         start_step: that checkpoint's step, 0 for none; None for a script that keeps checkpoints of its own.
+        micro_batch, accumulation: what it really runs with, see ``resize.json``.
     """
 
     job_id: str
@@ -81,6 +82,8 @@ class Start:
     resume: str
     start_step: int | None
     started_s: float
+    micro_batch: int | None = None
+    accumulation: int | None = None
 
     @classmethod
     def read(cls, paths: AttemptPaths) -> Start | None:

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Mapping
-from dataclasses import asdict, dataclass, field, fields
+from dataclasses import asdict, dataclass, field, fields, replace
 from pathlib import Path
 from typing import Any
 
@@ -58,6 +58,24 @@ class Payload:
     def world_size(self) -> int:
         """Data-parallel ranks over all nodes."""
         return self.nodes * self.ranks_per_node
+
+    def resized(self, micro_batch: int, accumulation: int) -> Payload:
+        """The same optimizer steps in smaller pieces: other sizes in DeepSpeed's and the trainer's configuration.
+
+        Raises:
+            ValueError: it would be another global batch, or a larger micro-batch.
+        """
+        if self.micro_batch is None or self.accumulation is None:
+            raise ValueError("the script manages its own batches")
+        if (
+            micro_batch * accumulation != self.micro_batch * self.accumulation
+            or not 0 < micro_batch <= self.micro_batch
+        ):
+            raise ValueError(f"{micro_batch} x {accumulation} instead of {self.micro_batch} x {self.accumulation}")
+        sizes = {"micro_batch": micro_batch, "accumulation": accumulation}
+        names = {"train_micro_batch_size_per_gpu": micro_batch, "gradient_accumulation_steps": accumulation}
+        train = None if self.train is None else {**self.train, **sizes}
+        return replace(self, **sizes, train=train, ds_config={**self.ds_config, **names})
 
     def write(self, path: Path) -> None:
         """Writes the payload, complete or not at all, readable by its owner only."""

@@ -19,6 +19,7 @@ from .authority import ACTIVE, Authority, never_ran, no_folder
 from .errors import Unreachable
 from .executor import Executor
 from .failures import FailureClass
+from .ledgers import remember_oom
 from .submission import submit
 from .world import Action, Adopt, CancelJob, Finish, MarkAttempt, Revoke, SetRun, Submit
 
@@ -90,6 +91,8 @@ def _finish(conn: Connection, action: Finish, authority: Authority) -> None:
     if queries.update_attempt(conn, row.id, expect_states=ACTIVE, **values):
         message = f"attempt {row.generation}: {verdict.kind}" + (f": {verdict.reason}" if verdict.reason else "")
         authority.event(conn, "ended", message, row, _evidence(action))
+        if verdict.kind is FailureClass.OOM:
+            remember_oom(conn, row)
 
 
 def _evidence(action: Finish) -> dict[str, Any]:

@@ -23,8 +23,6 @@ from .spec_model import RunConfig
 HEADROOM: Final = 0.96
 """The part of the usable memory that a prediction may fill: the rest is what the allocator cannot piece together."""
 
-UNKNOWN_DEVICE: Final = "?"
-
 _READABLE: Final = 120  # characters; with the digest, a device's name and a version it stays below 255
 _FLATTER: Final = 0.9
 _NO_MEMORY: Final = frozenset({"lr", "weight_decay", "betas", "eps"})
@@ -63,11 +61,6 @@ def memory_key(config: RunConfig) -> str | None:
     digest = hashlib.sha256(json.dumps(facts, sort_keys=True, default=str).encode()).hexdigest()[:16]
     readable = " ".join(_readable(config)).replace("|", "/")
     return f"{readable[:_READABLE]} #{digest}"
-
-
-def observation_key(memory_key: str, device: str, torch: str) -> str:
-    """The key of an observation: the configuration's, the device and the version of PyTorch."""
-    return "|".join([memory_key, *(part.replace("|", "/")[:48] or UNKNOWN_DEVICE for part in (device, torch))])
 
 
 def _facts(config: RunConfig) -> dict[str, Any]:

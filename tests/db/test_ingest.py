@@ -3,12 +3,13 @@
 import json
 import math
 from concurrent.futures import ThreadPoolExecutor
+from dataclasses import replace
 
 import pytest
 
 from dscampaign.db import queries
 from dscampaign.db.ingest import ingest
-from dscampaign.db.records import MetricRow, RunLatest
+from dscampaign.db.records import MemoryObservation, MetricRow, RunLatest
 
 from .worlds import World
 
@@ -157,6 +158,52 @@ def test_events_of_the_script_come_once(world: World) -> None:
     [event] = world.events("script.memory")
     assert event.ts_s == 77.5
     assert event.data == {"after_init_gb": 1.5, "worst": "nan", "who": "a\0\ud800"}
+
+
+def _ledger(world: World) -> list[MemoryObservation]:
+    with world.store.read() as conn:
+        return [replace(seen, created_s=None) for seen in queries.memory_observations(conn)]
+
+
+def test_what_ranks_say_of_their_memory_reaches_the_ledger(world: World) -> None:
+    with world.store.write() as conn:
+        queries.update_attempt(conn, 1, memory_key="gpt2 #1")
+    device = {"device": "NVIDIA|H100", "torch": "2.11.0"}
+    world.write({"event": "memory", "after_init_gb": 2, "per_sample_gb": 1.25, "usable_gb": 84.0, **device})
+    world.ingest()
+    expected = MemoryObservation("gpt2 #1|NVIDIA/H100|2.11.0", 1, 4, oom=False, after_init_gb=2, per_sample_gb=1.25)
+    assert _ledger(world) == [replace(expected, usable_gb=84.0)]
+    world.write({"event": "memory", "peak_reserved_gb": 9.5, "peak_allocated_gb": 9.0, "micro_batch": 4, **device})
+    world.ingest()
+    world.ingest()
+    assert _ledger(world) == [replace(expected, usable_gb=84.0, peak_reserved_gb=9.5, peak_allocated_gb=9.0)]
+
+
+@pytest.mark.parametrize(
+    "said",
+    [
+        {},
+        {"usable_gb": math.inf},
+        {"usable_gb": -1.0},
+        {"usable_gb": "84"},
+        {"usable_gb": True},
+        {"usable_gb": 84.0, "micro_batch": 0},
+        {"usable_gb": 84.0, "micro_batch": "4"},
+        {"size": 84.0},
+    ],
+)
+def test_the_word_memory_is_free_for_scripts(world: World, said: dict[str, object]) -> None:
+    with world.store.write() as conn:
+        queries.update_attempt(conn, 1, memory_key="k")
+    world.write({"event": "memory", **said})
+    assert world.ingest().events == 1
+    assert _ledger(world) == []
+
+
+def test_an_attempt_without_a_memory_key_has_no_ledger(world: World) -> None:
+    world.write({"event": "memory", "usable_gb": 84.0})
+    assert world.ingest().events == 1
+    assert _ledger(world) == []
 
 
 def test_a_spool_that_shrank_is_told_once(world: World) -> None:

@@ -2,6 +2,7 @@
 
 import statistics
 import time
+from dataclasses import replace
 
 import pytest
 from sqlalchemy.exc import SQLAlchemyError
@@ -124,6 +125,36 @@ def test_checkpoints_memory_and_gpu_samples_are_recorded_once(world: World) -> N
         assert queries.memory_observations(conn, "other") == []
         assert len(queries.memory_observations(conn)) == 2
         assert queries.gpu_samples(conn, 1) == samples
+
+
+def test_what_is_said_later_of_memory_fills_in(world: World) -> None:
+    first = MemoryObservation("k|GPU|2", 1, 4, oom=False, after_init_gb=1.0, per_sample_gb=0.5, usable_gb=80.0)
+    later = MemoryObservation("k|?|?", 1, 4, oom=False, peak_reserved_gb=9.0, usable_gb=79.0)
+    with world.store.write() as conn:
+        for observation in (first, later, MemoryObservation("k|?|?", 1, 8, oom=True), replace(later, usable_gb=None)):
+            queries.observe_memory(conn, observation)
+    with world.store.read() as conn:
+        fitted, failed = sorted(queries.memory_observations(conn), key=lambda row: row.oom)
+    assert (failed.micro_batch, failed.usable_gb) == (8, None)
+    assert fitted.created_s
+    assert replace(fitted, created_s=None) == replace(first, peak_reserved_gb=9.0, usable_gb=79.0)
+
+
+def test_the_ledger_of_a_key_spans_campaigns(world: World) -> None:
+    with world.store.write() as conn:
+        other = new_campaign(conn, "other")
+        queries.insert_runs(conn, other, [NewRun("run", {}, {}, "h", 0)])
+        [run] = queries.runs(conn, other)
+        ids = [1, queries.insert_attempt(conn, replace(new_attempt(run.id), memory_key="a_b"))]
+        queries.update_attempt(conn, 1, memory_key="a_b")
+        ids.append(queries.insert_attempt(conn, replace(new_attempt(run.id, 2), memory_key="axb")))
+        for attempt_id, key in zip(ids, ("a_b|GPU|2", "a_b|CPU|2", "axb|GPU|2"), strict=True):
+            queries.observe_memory(conn, MemoryObservation(key, attempt_id, 4, oom=False, usable_gb=1.0))
+    with world.store.read() as conn:
+        found = queries.memory_of(conn, ["a_b", "nothing"])
+        assert queries.memory_of(conn, []) == {}
+    assert [seen.key for seen in found.pop("a_b")] == ["a_b|GPU|2", "a_b|CPU|2"]
+    assert not found
 
 
 def test_status_shows_runs_with_and_without_figures(world: World) -> None:

@@ -114,6 +114,51 @@ def test_a_target_that_the_script_counted_is_part_of_the_proof(attempt: Attempt)
     assert attempt.outcome().target_step == 37
 
 
+SIZES = """
+    sizes = [os.environ["CAMPAIGN_" + name] for name in ("MICRO_BATCH", "ACCUMULATION", "GLOBAL_BATCH")]
+    config = json.load(open(os.environ["CAMPAIGN_DS_CONFIG"]))
+    open(os.environ["CAMPAIGN_ATTEMPT_DIR"] + f"/seen-{rank}", "w").write(json.dumps([sizes, config]))
+    report(3)
+"""
+
+
+def test_an_attempt_begins_with_the_sizes_that_it_was_told_in_the_queue(attempt: Attempt) -> None:
+    attempt.change(train={"micro_batch": 2, "accumulation": 2, "lr": 1})
+    write_atomically(attempt.paths.resize, json.dumps({"micro_batch": 1, "accumulation": 4, "why": "too big"}))
+    attempt.script(SIZES)
+    assert attempt.run() == 0
+    sizes, config = json.loads((attempt.paths.dir / "seen-1").read_text())
+    assert sizes == ["1", "4", "8"]
+    assert (config["train_micro_batch_size_per_gpu"], config["gradient_accumulation_steps"]) == (1, 4)
+    assert read_json(attempt.paths.train_config) == {"micro_batch": 1, "accumulation": 4, "lr": 1}
+    start = Start.read(attempt.paths)
+    assert start is not None
+    assert (start.micro_batch, start.accumulation) == (1, 4)
+
+
+@pytest.mark.parametrize("told", [{}, {"micro_batch": 1}, {"micro_batch": 3, "accumulation": 1}, {"micro_batch": 2}])
+def test_sizes_that_would_change_the_step_are_not_used(attempt: Attempt, told: dict[str, int]) -> None:
+    write_atomically(attempt.paths.resize, json.dumps(told))
+    attempt.script(SIZES)
+    assert attempt.run() == 0
+    assert json.loads((attempt.paths.dir / "seen-0").read_text())[0] == ["2", "2", "8"]
+    start = Start.read(attempt.paths)
+    assert start is not None
+    assert (start.micro_batch, start.accumulation) == (2, 2)
+
+
+def test_other_nodes_begin_with_the_sizes_of_the_first(attempt: Attempt) -> None:
+    """They do not read the file: it may come between one node's look and another's."""
+    attempt.change(nodes=2, ranks_per_node=1, micro_batch=4, accumulation=1)
+    start = Start("7_0", "n0", "127.0.0.1", 4000, "", 0, 1.0, 2, 2)
+    write_atomically(attempt.paths.started, json.dumps(vars(start)))
+    write_atomically(attempt.paths.ds_config, "{}")
+    write_atomically(attempt.paths.resize, json.dumps({"micro_batch": 1, "accumulation": 4}))
+    attempt.script(SIZES)
+    assert attempt.run(node_rank=1) == 0
+    assert json.loads((attempt.paths.dir / "seen-1").read_text())[0] == ["2", "2", "8"]
+
+
 # -- who may run ------------------------------------------------------------------------------------------------
 
 

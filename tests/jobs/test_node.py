@@ -39,6 +39,13 @@ def test_an_announcement_of_another_version_is_none(tmp_path: Path) -> None:
     assert Start.read(paths) is None
 
 
+def test_an_announcement_without_sizes_is_understood(tmp_path: Path) -> None:
+    paths = AttemptPaths(tmp_path)
+    older = {name: value for name, value in vars(START).items() if name not in ("micro_batch", "accumulation")}
+    write_atomically(paths.started, json.dumps(older))
+    assert Start.read(paths) == START
+
+
 def test_an_address_is_a_number_and_a_lone_node_stays_at_home(monkeypatch: pytest.MonkeyPatch) -> None:
     known = {"gpu1": "10.0.0.7", socket.gethostname(): "10.0.0.8"}
 

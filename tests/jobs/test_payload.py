@@ -42,3 +42,27 @@ def test_where_everything_lies() -> None:
     assert str(paths.run("r").checkpoints("ab12")) == "/shared/c/runs/r/checkpoints/ab12"
     assert str(payload_file(paths.batch("abc"), 3)) == "/shared/c/batches/abc/3.json"
     assert str(paths.data) == "/shared/data"
+
+
+def test_smaller_pieces_of_the_same_step(tmp_path: Path) -> None:
+    sizes = {"train_batch_size": 8, "train_micro_batch_size_per_gpu": 2, "gradient_accumulation_steps": 2}
+    payload = make_payload(
+        tmp_path, ds_config={**sizes, "bf16": {}}, train={"micro_batch": 2, "accumulation": 2, "lr": 1}
+    )
+    smaller = payload.resized(1, 4)
+    assert (smaller.micro_batch, smaller.accumulation, smaller.global_batch) == (1, 4, 8)
+    assert smaller.train == {"micro_batch": 1, "accumulation": 4, "lr": 1}
+    expected = {**sizes, "train_micro_batch_size_per_gpu": 1, "gradient_accumulation_steps": 4, "bf16": {}}
+    assert smaller.ds_config == expected
+    assert payload.ds_config["train_micro_batch_size_per_gpu"] == 2
+
+
+@pytest.mark.parametrize("sizes", [(1, 2), (4, 1), (0, 4), (-1, -4)])
+def test_pieces_that_are_another_step_are_refused(tmp_path: Path, sizes: tuple[int, int]) -> None:
+    with pytest.raises(ValueError, match="instead of 2 x 2"):
+        make_payload(tmp_path).resized(*sizes)
+
+
+def test_a_script_with_batches_of_its_own_is_not_resized(tmp_path: Path) -> None:
+    with pytest.raises(ValueError, match="manages its own"):
+        make_payload(tmp_path, micro_batch=None, accumulation=None).resized(1, 1)

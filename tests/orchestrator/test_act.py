@@ -12,17 +12,19 @@ import pytest
 
 from dscampaign.db import queries
 from dscampaign.db.errors import StaleLease
-from dscampaign.db.records import AttemptRow, AttemptState, RunState
+from dscampaign.db.records import AttemptRow, AttemptState, MemoryObservation, RunState
 from dscampaign.jobs.files import make_private
 from dscampaign.orchestrator.act import act
 from dscampaign.orchestrator.attempts import resources, run_config
 from dscampaign.orchestrator.authority import Authority
 from dscampaign.orchestrator.errors import Unreachable
 from dscampaign.orchestrator.failures import Ended, FailureClass, Verdict
+from dscampaign.orchestrator.ledgers import ledgers_of, read_ledgers
+from dscampaign.orchestrator.memory import memory_key
 from dscampaign.orchestrator.world import Action, CancelJob, Finish, MarkAttempt, SetRun, Submit
 
 from .policy_world import job, log_lines
-from .world_on_disk import World, queued_world
+from .world_on_disk import World, make_world, queued_world
 
 
 @pytest.fixture
@@ -84,6 +86,58 @@ def test_an_end_is_recorded_once(world: World) -> None:
     take(world, replace(first, state=AttemptState.COMPLETED), MarkAttempt(first.attempt, AttemptState.RUNNING))
     assert latest(world).state is AttemptState.FAILED
     assert len(world.events("ended")) == 1
+
+
+def test_an_out_of_memory_is_remembered_for_all_that_are_like_it(world: World) -> None:
+    row = latest(world)
+    with world.store.write() as conn:
+        queries.update_attempt(conn, row.id, memory_key="k", micro_batch=8)
+        told = MemoryObservation("k|GPU|2", row.id, 8, oom=False, after_init_gb=2.0, per_sample_gb=1.0, usable_gb=9.0)
+        queries.observe_memory(conn, told)
+    for _ in range(2):
+        take(world, finish(world, FailureClass.OOM))
+    with world.store.read() as conn:
+        ledger = ledgers_of(conn, ["k"])["k"]
+    assert [(seen.key, seen.micro_batch, seen.oom) for seen in ledger.observations] == [
+        ("k|GPU|2", 8, False),
+        ("k|GPU|2", 8, True),
+    ]
+    assert (ledger.too_big, ledger.usable_gb, ledger.predict_gb(4)) == (8, 9.0, 6.0)
+
+
+def test_an_out_of_memory_before_a_word_of_the_device_is_remembered_too(world: World) -> None:
+    with world.store.write() as conn:
+        queries.update_attempt(conn, latest(world).id, memory_key="k", micro_batch=8)
+    take(world, finish(world, FailureClass.OOM))
+    with world.store.read() as conn:
+        [seen] = queries.memory_observations(conn)
+    assert (seen.key, seen.micro_batch, seen.oom, seen.usable_gb) == ("k|?|?", 8, True, None)
+
+
+@pytest.mark.parametrize("kind", [FailureClass.CRASH, FailureClass.HOST_OOM])
+def test_other_ends_say_nothing_of_memory(world: World, kind: FailureClass) -> None:
+    with world.store.write() as conn:
+        queries.update_attempt(conn, latest(world).id, memory_key="k", micro_batch=8)
+    take(world, finish(world, kind))
+    with world.store.read() as conn:
+        assert queries.memory_observations(conn) == []
+
+
+def test_the_ledgers_of_a_campaign_are_those_of_its_runs_and_of_what_they_became(tmp_path: Path) -> None:
+    world = make_world(tmp_path)
+    world.record(matrix={"depth": [1, 2]}, train={"steps": 3, "global_batch": 8, "micro_batch": 8})
+    world.run_pass()
+    runs = list(world.runs().values())
+    first, other = runs[0], memory_key(run_config(runs[1]))
+    row = latest(world)
+    with world.store.write() as conn:
+        queries.update_attempt(conn, row.id, memory_key=other, micro_batch=8)
+        queries.observe_memory(conn, MemoryObservation("x", row.id, 8, oom=False, usable_gb=9.0))
+    with world.store.read() as conn:
+        rows = queries.attempts(conn, world.campaign.id)
+        assert set(read_ledgers(conn, [runs[1]], [])) == {other}
+        assert set(read_ledgers(conn, [first], [])) == set()
+        assert set(read_ledgers(conn, [first], rows)) == {other}
 
 
 def test_nothing_is_done_without_the_lease(world: World) -> None:

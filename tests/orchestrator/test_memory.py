@@ -8,9 +8,9 @@ import pytest
 from hypothesis import assume, given
 from hypothesis import strategies as st
 
-from dscampaign.db.records import MemoryObservation
+from dscampaign.db.records import MemoryObservation, memory_observation_key
 from dscampaign.orchestrator.batching import divisors
-from dscampaign.orchestrator.memory import HEADROOM, Ledger, after_oom, memory_key, observation_key, start_micro_batch
+from dscampaign.orchestrator.memory import HEADROOM, Ledger, after_oom, memory_key, start_micro_batch
 from dscampaign.orchestrator.rungs import changed
 from dscampaign.orchestrator.spec_model import RunConfig
 
@@ -305,8 +305,8 @@ def test_keys_fit_into_their_column(model: str, device: str, torch: str) -> None
     key = memory_key(config(train={"model": model}))
     assert key is not None
     assert "|" not in key
-    assert len(observation_key(key, device, torch)) <= 255
-    assert observation_key(key, device, torch).startswith(f"{key}|")
+    assert len(memory_observation_key(key, device, torch)) <= 255
+    assert memory_observation_key(key, device, torch).startswith(f"{key}|")
 
 
 def test_the_key_says_what_it_is_about() -> None:

@@ -1,0 +1,48 @@
+"""The batch ledgers that the store keeps: read for a pass, and added to when an attempt ran out of memory."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from dataclasses import replace
+
+from sqlalchemy import Connection
+
+from ..db import queries
+from ..db.records import AttemptRow, MemoryObservation, RunRow, memory_observation_key
+from .attempts import run_config
+from .memory import Ledger, memory_key
+
+
+def read_ledgers(conn: Connection, runs: Iterable[RunRow], rows: Iterable[AttemptRow]) -> Mapping[str, Ledger]:
+    """What was measured of memory by these runs and all that are like them, in every campaign of the store.
+
+    Args:
+        conn: A transaction.
+        runs: Runs as the spec asks for them.
+        rows: Their attempts, of which some may have been changed to fit into memory.
+
+    Returns:
+        Ledgers by memory key; a key of which nothing is known has none.
+    """
+    keys = {memory_key(run_config(run)) for run in runs} | {row.memory_key for row in rows}
+    return ledgers_of(conn, (key for key in keys if key))
+
+
+def ledgers_of(conn: Connection, keys: Iterable[str]) -> Mapping[str, Ledger]:
+    """The ledgers of some memory keys; a key of which nothing is known has none."""
+    return {key: Ledger.of(seen) for key, seen in queries.memory_of(conn, set(keys)).items()}
+
+
+def remember_oom(conn: Connection, row: AttemptRow) -> None:
+    """Adds that an attempt ran out of memory with its micro-batch, on the device that it named before."""
+    if row.memory_key is None or row.micro_batch is None:
+        return
+    told = [seen for seen in queries.memory_of(conn, [row.memory_key]).get(row.memory_key, ()) if _of(seen, row)]
+    unknown = MemoryObservation(memory_observation_key(row.memory_key), row.id, row.micro_batch, oom=False)
+    before = told[0] if told else unknown
+    failed = replace(before, micro_batch=row.micro_batch, oom=True, created_s=None)
+    queries.observe_memory(conn, replace(failed, peak_reserved_gb=None, peak_allocated_gb=None))
+
+
+def _of(seen: MemoryObservation, row: AttemptRow) -> bool:
+    return seen.attempt_id == row.id and not seen.oom
