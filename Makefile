@@ -2,6 +2,7 @@
 # make test    all tests; installs the servers that they need (Debian, root). SKIP="cluster postgres" leaves groups out
 # make lint    format, lint, types, import rules
 # make bench   benchmarks
+# make torture the store's torture at full length: 800,000 lines on SQLite and PostgreSQL while everything is killed
 # make clean   removes what these targets made
 PYTHON ?= python3
 SKIP ?=
@@ -10,7 +11,7 @@ PYTEST_ARGS ?=
 BIN := .venv/bin
 STAMP := .venv/installed
 
-.PHONY: demo test lint bench clean
+.PHONY: demo test lint bench torture clean
 .DELETE_ON_ERROR:
 
 demo: $(STAMP)
@@ -25,6 +26,10 @@ lint: $(STAMP)
 
 bench: $(STAMP)
 	for benchmark in benchmarks/*.py; do echo "== $$benchmark" && $(BIN)/python "$$benchmark" || exit 1; done
+
+torture: $(STAMP)
+	SKIP="cluster" scripts/test_dependencies.sh
+	TORTURE_LINES=800000 $(BIN)/pytest -s tests/db/test_torture.py $(PYTEST_ARGS)
 
 clean:
 	rm -rf .venv .lint .mypy_cache .ruff_cache .pytest_cache .hypothesis .import_linter_cache demo build dist *.egg-info

@@ -8,6 +8,7 @@ import random
 import signal
 import time
 from collections.abc import Callable
+from dataclasses import dataclass, field
 from functools import partial
 from multiprocessing.process import BaseProcess
 from pathlib import Path
@@ -25,24 +26,50 @@ from ..postgres import PostgresServer
 from .worlds import World, make_world
 
 LINES = int(os.environ.get("TORTURE_LINES", "50000"))
-"""How many lines are written; the long version sets 800000."""
+"""How many lines are written; the long version, `make torture`, sets 800000."""
 
-_GENERATIONS = 10
+SEED = int(os.environ.get("TORTURE_SEED") or random.randrange(1_000_000))
+"""Decides who is killed when; printed, so that what failed can be tried again."""
+
+_GENERATIONS = max(10, LINES // 20_000)
 _KILLS = 4  # of drainers, for each kill of the writer
+_CRASH_EVERY = 4  # generations
 _BITE = 1 << 15  # bytes a transaction: many transactions to be killed in
 _EVENT_EVERY = 100
+_PAUSE_S = 0.003  # of the writer, at each event
 _DEADLINE_S = 240.0
+_TIMEOUT_S = 300 + LINES // 500
 _FORK = multiprocessing.get_context("fork")
 
 
-@pytest.mark.timeout(300)
+@dataclass
+class Tally:
+    """What was done to a store, for the record.
+
+    Attributes:
+        lines: that the writers left in full, and that the store was compared with one by one.
+    """
+
+    writers: int = 0
+    drainers: int = 0
+    crashes: int = 0
+    lines: int = 0
+    started_s: float = field(default_factory=time.monotonic)
+
+    def __str__(self) -> str:
+        killed = f"SIGKILLs: {self.writers} writers, {self.drainers} drainers; {self.crashes} immediate stops"
+        took_s = time.monotonic() - self.started_s
+        return f"seed {SEED}: {self.lines:,} lines in {took_s:.0f} s; {killed}; 0 lost, 0 doubled"
+
+
+@pytest.mark.timeout(_TIMEOUT_S)
 def test_sqlite(tmp_path: Path) -> None:
     url = f"sqlite:///{tmp_path}/campaign.db"
     Store.open(url, create=True).close()
-    _torture(url, tmp_path, crash=None)
+    print(f"SQLite: {_torture(url, tmp_path, crash=None)}")
 
 
-@pytest.mark.timeout(300)
+@pytest.mark.timeout(_TIMEOUT_S)
 @pytest.mark.postgres
 def test_postgres(tmp_path: Path, crashing_postgres: PostgresServer) -> None:
     url = crashing_postgres.new_database()
@@ -52,11 +79,12 @@ def test_postgres(tmp_path: Path, crashing_postgres: PostgresServer) -> None:
         crashing_postgres.stop("immediate")
         crashing_postgres.start()
 
-    _torture(url, tmp_path, crash)
+    print(f"PostgreSQL: {_torture(url, tmp_path, crash)}")
 
 
-def _torture(url: str, path: Path, crash: Callable[[], None] | None) -> None:
-    rng = random.Random(7)
+def _torture(url: str, path: Path, crash: Callable[[], None] | None) -> Tally:
+    print(f"seed {SEED}")
+    rng, tally = random.Random(SEED), Tally()
     world = make_world(Store.open(url), path)
     spools = {1: world.spool(1)}
     drainers = [_start(_drain, url, path) for _ in range(2)]
@@ -65,26 +93,31 @@ def _torture(url: str, path: Path, crash: Callable[[], None] | None) -> None:
             if generation > 1:
                 spools[world.attempt(generation)] = world.spool(generation)
             writer = _start(_write, world.spool(generation), LINES // _GENERATIONS)
-            for _ in range(_KILLS):
+            crash_after = rng.randrange(_KILLS) if crash and generation % _CRASH_EVERY == 0 else None
+            for kill in range(_KILLS):
                 _wait_for_progress(world, spools, writer)
                 victim = rng.randrange(2)
                 _kill(drainers[victim])
                 drainers[victim] = _start(_drain, url, path)
+                tally.drainers += 1
+                if crash and kill == crash_after:
+                    crash()
+                    tally.crashes += 1
             _wait(partial(_has_lines, world.spool(generation), LINES // _GENERATIONS))
             _kill(writer)
-            if crash and generation % 4 == 0:
-                crash()
+            tally.writers += 1
     finally:
         for drainer in drainers:
             _kill(drainer)
     for attempt_id, spool in spools.items():
         while not ingest(world.store, attempt_id, spool).caught_up:
             pass
-    _compare(world, spools)
+    tally.lines = _compare(world, spools)
+    return tally
 
 
-def _compare(world: World, spools: dict[int, Path]) -> None:
-    """The spools are the truth: what they say in complete lines is what the store must hold."""
+def _compare(world: World, spools: dict[int, Path]) -> int:
+    """The spools are the truth: what they say in complete lines is what the store must hold. Returns their number."""
     written = 0
     for attempt_id, spool in spools.items():
         lines = [json.loads(line) for line in spool.read_bytes().split(b"\n")[:-1]]
@@ -102,13 +135,15 @@ def _compare(world: World, spools: dict[int, Path]) -> None:
         assert events == [line["n"] for line in lines if "event" in line]
     assert written >= LINES
     assert world.events("spool.corrupt") == []
+    return written
 
 
 def _write(spool: Path, count: int) -> None:
-    """The training script: writes as fast as it can, and goes on until it is killed."""
+    """The training script: writes about as fast as one drainer reads, so that it is killed in the midst of it."""
     fd = os.open(spool, os.O_WRONLY | os.O_CREAT | os.O_APPEND)
     for step in itertools.count(1):
         if step % _EVENT_EVERY == 0:
+            time.sleep(_PAUSE_S)
             os.write(fd, json.dumps({"event": "tick", "n": step}).encode() + b"\n")
         os.write(fd, json.dumps({"step": step, "ts": time.time(), "loss": 1 / step, "mine": 1.0}).encode() + b"\n")
         if step >= 2 * count:
