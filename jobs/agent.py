@@ -21,6 +21,7 @@ from .evidence import NodeOutcome
 from .files import create_exclusively, read_json, write_atomically
 from .layout import AttemptPaths, RunPaths, payload_file
 from .node import Node, RendezvousTimeout, Start, announce, free_port, join
+from .node_facts import NodeFacts
 from .payload import Payload
 from .push import Pusher
 
@@ -60,24 +61,27 @@ class Agent:
         self._stop_asked = self._term_asked = False
         self._last_beat_s = self._last_stop_s = 0.0
         self._since: dict[str, float] = {}
+        self._gone_s: dict[int, float] = {}
+        self._ending_s: float | None = None
+        self._facts = NodeFacts(payload.gpus_per_node, node.visible_devices)
 
     def run(self) -> int:
         """Runs the attempt's part on this node; returns the exit code for Slurm."""
         signal.signal(signal.SIGUSR2, self._on_usr2)
         signal.signal(signal.SIGTERM, self._on_term)
-        started_s, oom_kills = time.time(), evidence.oom_kill_count()
+        started_s = time.time()
         try:
             start = self._start()
         except RendezvousTimeout as exc:
             print(exc, file=sys.stderr)
-            self._write_outcome(None, "rendezvous", started_s, Start("", "", "", 0, "", 0, started_s), 0)
+            self._write_outcome(None, "rendezvous", started_s, Start("", "", "", 0, "", 0, started_s))
             return EXIT_FAILED
         if start is None:
             return EXIT_NOT_MINE
         pusher = Pusher(self.payload, self.paths.metrics, self._store_url() if self.node.rank == 0 else None)
         pusher.start()
         exit_code, ended_by = self._train(start)
-        outcome = self._write_outcome(exit_code, ended_by, started_s, start, evidence.oom_kill_count() - oom_kills)
+        outcome = self._write_outcome(exit_code, ended_by, started_s, start)
         pusher.finish()  # last: it may take longer than Slurm lets a cancelled job live
         return 0 if outcome.launcher_exit == 0 else EXIT_FAILED
 
@@ -154,6 +158,7 @@ class Agent:
         cores = len(os.sched_getaffinity(0))
         env = launch.environment(self.payload, self.paths, self.node, start.resume, os.environ, cores)
         line = launch.command(self.payload, self.paths, hostfile, self.node.rank, start.address, start.port)
+        self._facts.ready()
         with self.paths.launcher_log(self.node.rank).open("ab") as log:
             launcher = subprocess.Popen([*DEAF_TO_USR2, *line], env=env, stdout=log, stderr=log, start_new_session=True)
         ended_by = self._watch(launcher)
@@ -167,6 +172,7 @@ class Agent:
             if self._stop_asked:
                 self._pass_on_stop(launcher)
             if reason := self._reason_to_end():
+                self._ending_s = self._ending_s or time.time()
                 _terminate_group(launcher)
                 return reason
         return "signal" if self._term_asked else "stop" if self._stop_asked else ""
@@ -199,8 +205,11 @@ class Agent:
         return any(o is not None and o["launcher_exit"] != 0 for o in outcomes)
 
     def _rank_died(self) -> bool:
-        records = (read_json(self.paths.rank_record(rank)) for rank in self.ranks)
-        return any(r is not None and (r.get("exit", 0) != 0 or _vanished(r)) for r in records)
+        records = {rank: read_json(self.paths.rank_record(rank)) for rank in self.ranks}
+        gone = [rank for rank, record in records.items() if record is not None and _vanished(record)]
+        for rank in gone:
+            self._gone_s.setdefault(rank, time.time())
+        return bool(gone) or any(r is not None and r.get("exit", 0) != 0 for r in records.values())
 
     def _pass_on_stop(self, launcher: subprocess.Popen[bytes]) -> None:
         """Again and again: a rank that is still importing has no handler yet and would miss the only signal."""
@@ -218,9 +227,7 @@ class Agent:
 
     # -- end -----------------------------------------------------------------------------------------------------
 
-    def _write_outcome(
-        self, exit_code: int | None, ended_by: str, started_s: float, start: Start, oom_kills: int
-    ) -> NodeOutcome:
+    def _write_outcome(self, exit_code: int | None, ended_by: str, started_s: float, start: Start) -> NodeOutcome:
         outcome = NodeOutcome(
             generation=self.payload.generation,
             job_id=self.node.job_id,
@@ -232,10 +239,11 @@ class Agent:
             ended_s=time.time(),
             start_step=self._first_step(start) - 1,
             last_step=evidence.last_step(self.paths.metrics),
-            ranks=evidence.rank_ends(self.paths, self.ranks),
-            lines=evidence.gather_lines(self.paths, self.ranks, self.node.rank),
-            oom_kills=oom_kills,
+            ranks=evidence.rank_ends(self.paths, self.ranks, self._gone_s),
+            lines=evidence.gather_lines(self.paths, self.ranks, self.node.rank, self.payload.user_patterns),
             target_step=evidence.target_step(self.paths.metrics),
+            ending_s=self._ending_s,
+            **self._facts.end(),
         )
         outcome.write(self.paths.outcome(self.node.rank))
         return outcome
@@ -255,6 +263,7 @@ class Agent:
 
     def _on_term(self, _signum: int, _frame: FrameType | None) -> None:
         self._term_asked = True
+        self._ending_s = self._ending_s or time.time()
 
 
 def _say_skipped(path: Path, reason: str) -> None:

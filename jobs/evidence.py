@@ -6,25 +6,30 @@ import contextlib
 import json
 import re
 from collections import deque
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import asdict, dataclass, field
 from itertools import islice
 from pathlib import Path
 from typing import Any
 
 from .files import read_json, write_atomically
+from .gpus import GpuFacts
+from .kernel_log import KernelLine
 from .layout import AttemptPaths
 
 TAIL_LINES = 40
 HEAD_LINES = 100
 TAIL_BYTES = 64 * 1024
 LINE_LIMIT = 600
+FIRST_SUSPECTS = 20
 SUSPECT_LIMIT = 60
+"""The first and the last suspects are kept: where one line repeats a thousand times, what ended it comes last."""
 
 SUSPECTS = (
     *("error", "exception", "killed", "out of memory", "oom", "can't allocate", "bad_alloc", "nvrm", "xid", "ecc"),
-    *("fallen off", "watchdog", "no space", "quota", "stale file", "cannot load", "not permitted", "check batch"),
-    *("usage:", "no module", "not found"),
+    *("fallen off", "watchdog", "no space", "quota", "stale", "cannot", "not permitted", "check batch", "fail"),
+    *("usage:", "no module", "not found", "timed out", "could not", "missing", "no such", "corrupt", "is lost"),
+    *("mismatch", "invalid", "read-only", "not connected", "loss scale"),
 )
 """Worth keeping from the middle of a log, in lower case; a superset of what the rules of failure classes look for.
 
@@ -48,11 +53,15 @@ class RankEnd:
     Attributes:
         exit: its exit code; None if it left no record of an end, as after a signal.
         error: type, message, trace and time of the exception that ended it.
+        pid: its process, as its node numbers it.
+        gone_s: when the agent saw that its process was gone without a record of an end.
     """
 
     rank: int
     exit: int | None
     error: dict[str, Any] | None
+    pid: int | None = None
+    gone_s: float | None = None
 
 
 @dataclass(frozen=True)
@@ -67,6 +76,12 @@ class NodeOutcome:
         last_step: newest step in the spool, None if nothing was reported.
         oom_kills: how often the kernel killed a process of this job for memory while it ran.
         target_step: the target that the script itself counted and reported, None if it did not.
+        ending_s: when the agent began to end the processes, None if they ended by themselves: what they say later is
+            an answer to that.
+        gpus: the GPUs that it saw, None for a run without.
+        kernel: the kernel's words about GPUs, memory and storage while it ran.
+        memory_peak_bytes, memory_limit_bytes: of the job's control group on this node, None where unknown. The peak
+            counts cached files too, and reaches the limit in good health.
     """
 
     generation: int
@@ -83,6 +98,11 @@ class NodeOutcome:
     lines: tuple[LogLine, ...] = field(default=())
     oom_kills: int = 0
     target_step: int | None = None
+    ending_s: float | None = None
+    gpus: GpuFacts | None = None
+    kernel: tuple[KernelLine, ...] = ()
+    memory_peak_bytes: int | None = None
+    memory_limit_bytes: int | None = None
 
     def write(self, path: Path) -> None:
         """Writes the record, complete or not at all."""
@@ -93,23 +113,58 @@ class NodeOutcome:
         """The record in ``path``, or None while there is none that this version can read."""
         raw = read_json(path)
         try:
-            ranks = tuple(RankEnd(**r) for r in raw.pop("ranks")) if raw else ()
-            return (
-                cls(**{**raw, "ranks": ranks, "lines": tuple(LogLine(**r) for r in raw.pop("lines"))}) if raw else None
-            )
+            return cls(**{**raw, **_parts(raw)}) if raw else None
         except (KeyError, TypeError):
             return None
 
 
-def rank_ends(paths: AttemptPaths, ranks: Iterable[int]) -> tuple[RankEnd, ...]:
-    """What each of ``ranks`` wrote down of its end."""
-    return tuple(_rank_end(rank, read_json(paths.rank_record(rank)) or {}) for rank in ranks)
+def rank_ends(
+    paths: AttemptPaths, ranks: Iterable[int], gone_s: Mapping[int, float] | None = None
+) -> tuple[RankEnd, ...]:
+    """What each of ``ranks`` wrote down of its end.
+
+    Args:
+        gone_s: when the processes of those that wrote nothing were seen to be gone.
+    """
+    gone = gone_s or {}
+    return tuple(_rank_end(rank, read_json(paths.rank_record(rank)) or {}, gone.get(rank)) for rank in ranks)
 
 
-def gather_lines(paths: AttemptPaths, ranks: Iterable[int], node_rank: int) -> tuple[LogLine, ...]:
-    """The suspect lines and the tail of each log of this node, the ranks' logs first."""
+def gather_lines(
+    paths: AttemptPaths, ranks: Iterable[int], node_rank: int, user_patterns: Iterable[str] = ()
+) -> tuple[LogLine, ...]:
+    """The suspect lines and the tail of each log of this node, the ranks' logs first.
+
+    Args:
+        user_patterns: regular expressions of the user's own rules, which make a line suspect too.
+    """
+    patterns = _compile(user_patterns)
     logs = [log for rank in ranks for log in sorted(paths.logs.glob(f"*_rank{rank}.log"))]
-    return tuple(line for log in [*logs, paths.launcher_log(node_rank)] for line in _worth_keeping(log))
+    return tuple(line for log in [*logs, paths.launcher_log(node_rank)] for line in _worth_keeping(log, patterns))
+
+
+def pick(name: str, lines: Iterable[str], patterns: Sequence[re.Pattern[str]] = ()) -> list[LogLine]:
+    """Of one log's lines: the suspects, before each the last sign of training, and the end."""
+    first: list[LogLine] = []
+    last: deque[LogLine] = deque(maxlen=SUSPECT_LIMIT - FIRST_SUSPECTS)
+    tail: deque[tuple[int, str]] = deque()
+    progress: tuple[int, str] | None = None
+    for number, text in enumerate(lines, 1):
+        tail.append((number, text))
+        if len(tail) <= TAIL_LINES:
+            continue
+        number_then, before = tail.popleft()
+        lowered = before[:LINE_LIMIT].lower()
+        if any(word in lowered for word in SUSPECTS) or any(p.search(before[:LINE_LIMIT]) for p in patterns):
+            for kept in (progress, (number_then, before)):
+                if kept:
+                    (first if len(first) < FIRST_SUSPECTS else last).append(_line(name, *kept))
+            progress = None
+        elif "step" in lowered or "loss" in lowered:
+            progress = number_then, before
+    if progress and first:  # training went on after the last suspect
+        last.append(_line(name, *progress))
+    return [*first, *last, *(_line(name, number, text) for number, text in tail)]
 
 
 def first_step(spool: Path, default: int) -> int:
@@ -132,41 +187,38 @@ def target_step(spool: Path) -> int | None:
     return None
 
 
-def oom_kill_count() -> int:
-    """How often the kernel killed a process of this control group for memory; 0 where that cannot be read."""
-    try:
-        group = Path("/proc/self/cgroup").read_text().rsplit("::", 1)[1].strip()
-        events = Path(f"/sys/fs/cgroup{group}/memory.events").read_text()
-    except (OSError, IndexError):
-        return 0
-    found = re.search(r"^oom_kill (\d+)$", events, re.MULTILINE)
-    return int(found[1]) if found else 0
+def _parts(raw: dict[str, Any]) -> dict[str, Any]:
+    """The nested records of an outcome; those that an older version did not write are absent."""
+    gpus = raw.get("gpus")
+    return {
+        "ranks": tuple(RankEnd(**rank) for rank in raw["ranks"]),
+        "lines": tuple(LogLine(**line) for line in raw["lines"]),
+        "kernel": tuple(KernelLine(**line) for line in raw.get("kernel", ())),
+        "gpus": GpuFacts.parse(gpus) if gpus else None,
+    }
 
 
-def _rank_end(rank: int, record: dict[str, Any]) -> RankEnd:
-    return RankEnd(rank, record.get("exit"), record.get("error"))
+def _rank_end(rank: int, record: dict[str, Any], gone_s: float | None) -> RankEnd:
+    ended = record.get("exit")
+    return RankEnd(rank, ended, record.get("error"), record.get("pid"), gone_s if ended is None else None)
 
 
-def _worth_keeping(log: Path) -> list[LogLine]:
-    suspects: list[LogLine] = []
-    tail: deque[tuple[int, str]] = deque()
+def _worth_keeping(log: Path, patterns: Sequence[re.Pattern[str]]) -> list[LogLine]:
     with contextlib.suppress(OSError), log.open(errors="replace") as file:
-        for number, text in enumerate(file, 1):
-            tail.append((number, text))
-            if len(tail) > TAIL_LINES:
-                number_then, before = tail.popleft()
-                if len(suspects) < SUSPECT_LIMIT and _suspect(before):
-                    suspects.append(_line(log, number_then, before))
-    return [*suspects, *(_line(log, number, text) for number, text in tail)]
+        return pick(log.name, file, patterns)
+    return []
 
 
-def _suspect(text: str) -> bool:
-    lowered = text[:LINE_LIMIT].lower()
-    return any(word in lowered for word in SUSPECTS)
+def _compile(patterns: Iterable[str]) -> list[re.Pattern[str]]:
+    found = []
+    for pattern in patterns:
+        with contextlib.suppress(re.error):  # the spec has checked them; another Python may see it otherwise
+            found.append(re.compile(pattern))
+    return found
 
 
-def _line(log: Path, number: int, text: str) -> LogLine:
-    return LogLine(log.name, number, text.rstrip()[:LINE_LIMIT])
+def _line(name: str, number: int, text: str) -> LogLine:
+    return LogLine(name, number, text.rstrip()[:LINE_LIMIT])
 
 
 def _step(line: str) -> int | None:

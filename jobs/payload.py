@@ -26,6 +26,7 @@ class Payload:
         steps_decide: True if exit 0 before ``target_step`` is not success (the built-in trainer).
         mem_per_process_bytes: limit on each rank's memory of its GPU, else on its address space; None for none.
         train: the built-in trainer's configuration, or None for a script of the user's own.
+        user_patterns: regular expressions whose lines in a log are worth keeping.
     """
 
     campaign: str
@@ -53,6 +54,7 @@ class Payload:
     env: Mapping[str, str] = field(default_factory=dict)
     store: str | None = None
     mem_per_process_bytes: int | None = None
+    user_patterns: tuple[str, ...] = ()
 
     @property
     def world_size(self) -> int:
@@ -93,4 +95,5 @@ class Payload:
         known = {f.name for f in fields(cls)}
         if unknown := set(raw) - known:
             raise ValueError(f"{path}: written by another version of dscampaign: {sorted(unknown)}")
-        return cls(**{**raw, "command": tuple(raw["command"])})
+        lists = {name: tuple(raw.get(name, ())) for name in ("command", "user_patterns")}
+        return cls(**{**raw, **lists})

@@ -1,4 +1,9 @@
-"""The table of rules: what an error's text proves, each with where the text comes from. Values only."""
+"""The table of rules: what an error's text proves, each with where the text comes from. Values only.
+
+A rule is tried on what a rank wrote down (type, message) and, where nobody wrote anything, on lines of logs from which
+`failure_lines` has taken echoes, handled errors and decoration. Words that people also use in prose, in help texts and
+in configurations are therefore tied to the place where an exception's own line begins.
+"""
 
 from __future__ import annotations
 
@@ -15,8 +20,15 @@ class FailureClass(StrEnum):
     PREEMPTED = "preempted"
     TIME_LIMIT = "time_limit"
     NODE = "node"
+    GPU = "gpu"  # the hardware or its driver is bad
+    GPU_FAULT = "gpu_fault"  # the hardware, or the script's own kernels
+    HANG = "hang"
     OOM = "oom"
+    FOREIGN_OOM = "foreign_oom"  # others hold the GPU's memory
+    FRAGMENTATION = "fragmentation"
     HOST_OOM = "host_oom"
+    STORAGE = "storage"
+    CHECKPOINT = "checkpoint"  # what it resumed from is damaged
     DETERMINISTIC = "deterministic"
     DIVERGED = "diverged"
     REFUSED = "refused"  # sbatch will never take it
@@ -31,6 +43,7 @@ class Rule:
 
     Attributes:
         early: the rule holds only before the first step: later, the same error may be the machine's fault.
+        per_node: one node can be the reason: seen on a single one of several, it is that node's fault.
     """
 
     name: str
@@ -38,70 +51,279 @@ class Rule:
     pattern: re.Pattern[str]
     hint: str = ""
     early: bool = False
+    per_node: bool = False
 
 
-def _rule(name: str, kind: FailureClass, pattern: str, hint: str = "", early: bool = False) -> Rule:
-    return Rule(name, kind, re.compile(pattern), hint, early)
+@dataclass(frozen=True)
+class UserRule:
+    """A rule of the user's own, tried before those of the table.
+
+    Attributes:
+        action: "stop", "retry", "exclude_node" or "smaller".
+    """
+
+    pattern: re.Pattern[str]
+    action: str
+    hint: str = ""
 
 
+USER_ACTIONS = {
+    "stop": FailureClass.DETERMINISTIC,
+    "retry": FailureClass.CRASH,
+    "exclude_node": FailureClass.GPU,
+    "smaller": FailureClass.OOM,
+}
+"""What a user's action comes to: the class whose answer it is."""
+
+
+def _rule(
+    name: str, kind: FailureClass, pattern: str, hint: str = "", *, early: bool = False, per_node: bool = False
+) -> Rule:
+    return Rule(name, kind, re.compile(pattern, re.MULTILINE), hint, early, per_node)
+
+
+_K = FailureClass
 _D = FailureClass.DETERMINISTIC
-_LINE = r"(?m)^(?:\[rank\d+\]:\s*)?(?:\w+\.)*"
+_TYPE = r"^(?:\w+\.)*"
 """Where an exception's own line begins: a message that only mentions one (ImportError, falling back) proves nothing."""
 
-RULES = (
-    # PyTorch's caching allocator and cuBLAS, with the class names of torch 2.5 and before.
-    _rule("cuda-oom", FailureClass.OOM, r"OutOfMemoryError|CUDA out of memory|CUDA error: out of memory"),
-    _rule("cublas-alloc", FailureClass.OOM, r"CUBLAS_STATUS_ALLOC_FAILED"),
+XID_HARDWARE = "48|64|74|79|95|119|120"
+"""NVIDIA's list of Xid errors: double-bit ECC, row remapping failed, NVLink, off the bus, uncontained ECC, GSP gone."""
+XID_AMBIGUOUS = "13|31|43|62|94"
+"""Likewise: graphics exception, page fault, channel reset, controller halt, contained ECC."""
+
+_MEMORY = (
+    # PyTorch's caching allocator, with its class names of torch 2.5 and before; HIP is the same on ROCm.
+    _rule(
+        "cuda-oom",
+        _K.OOM,
+        _TYPE + r"OutOfMemoryError\b|(?:CUDA|HIP) out of memory\. Tried to allocate"
+        r"|^(?:[\w.]+: )*(?:CUDA|HIP) out of memory|(?:CUDA|HIP)[\w ]* error: out of memory",
+    ),
+    # The handles and workspaces of NVIDIA's libraries, allocated behind PyTorch's back; NCCL's channels.
+    _rule("cublas-alloc", _K.OOM, r"\b(?:CUBLAS|CUDNN|CUSOLVER|CUSPARSE)_STATUS_ALLOC_FAILED"),
+    _rule("nccl-oom", _K.OOM, r"Cuda failure (?:\d+ )?'out of memory'"),
     # c10's CPU allocator and the C++ and Python runtimes under a memory limit: a device only where the CPU trains.
-    _rule("cpu-alloc", FailureClass.HOST_OOM, r"DefaultCPUAllocator: can't allocate memory|std::bad_alloc"),
-    _rule("memory-error", FailureClass.HOST_OOM, _LINE + r"MemoryError|Cannot allocate memory"),
-    _rule("slurm-oom", FailureClass.HOST_OOM, r"oom[_-]kill event|Exceeded job memory limit"),
+    _rule("cpu-alloc", _K.HOST_OOM, r"DefaultCPUAllocator: (?:can't allocate|not enough) memory|std::bad_alloc"),
+    _rule("memory-error", _K.HOST_OOM, _TYPE + r"_?\w*MemoryError\b|Cannot allocate memory"),
+    # torch's data loader: /dev/shm holds what workers hand over, and counts as the job's memory.
+    _rule(
+        "shared-memory",
+        _K.HOST_OOM,
+        r"out of shared memory|insufficient shared memory|torch_\d+_\d+\S*:? No space left"
+        r"|shared memory object .*No space",
+        "fewer data-loader workers, or a larger /dev/shm",
+    ),
+    # slurmstepd, of several versions, and the kernel.
+    _rule("slurm-oom", _K.HOST_OOM, r"oom[_-]kill event|[Ee]xceeded (?:job|step) memory limit|exceeded memory limit"),
+)
+
+_CONFIGURATION = (
     # DeepSpeed's and pydantic's checks of the configuration.
     _rule("ds-batch", _D, r"Check batch related parameters", "global_batch must be micro × accumulation × world size"),
     _rule("ds-config", _D, r"Extra inputs are not permitted|DeepSpeedConfigError", "correct the `deepspeed:` section"),
     _rule("ds-config-value", _D, r"validation errors? for DeepSpeed", "correct the `deepspeed:` section"),
-    # The environment, alike on every node. Python's own words only: libraries log what they can do without.
+    _rule(
+        "ds-world", _D, r"checkpoint being loaded used a DP world size", "resume on the number of ranks that saved it"
+    ),
+    # torch.nn.Module.load_state_dict: whole files, another model.
+    _rule("state-dict", _D, r"Error\(s\) in loading state_dict for", "the checkpoint is of another model", early=True),
+)
+
+_ENVIRONMENT = (
+    # Python's own words only: libraries log what they can do without.
     _rule(
         "no-module",
         _D,
-        r"(?m)(?:^|Error: |Exception: |python[\d.]*: )No module named",
+        r"(?:^|Error: |Exception: |python[\d.]*: )No module named",
         "install it in the environment that `python:` names",
+        per_node=True,
     ),
-    _rule("no-mpi", _D, r"cannot load MPI library", "start through the `deepspeed` launcher; mpi4py is broken here"),
-    _rule("device-ordinal", _D, r"invalid device ordinal", "more ranks than GPUs: lower ranks_per_node"),
+    _rule(
+        "no-mpi",
+        _D,
+        r"cannot load MPI library",
+        "start through the `deepspeed` launcher; mpi4py is broken here",
+        per_node=True,
+    ),
+    # The dynamic linker, in the words that Python gives on.
+    _rule(
+        "no-library",
+        _D,
+        r"cannot open shared object file|version `?(?:GLIBC|GLIBCXX|CXXABI)_[\d.]+'? not found|undefined symbol: ",
+        "the library must be the same on all nodes",
+        early=True,
+        per_node=True,
+    ),
+    # CUDA's runtime and torch's words for it.
+    _rule(
+        "device-ordinal",
+        _D,
+        r"invalid device ordinal|Duplicate GPU detected",
+        "more ranks than GPUs: lower ranks_per_node",
+        per_node=True,
+    ),
+    _rule(
+        "no-gpu",
+        _D,
+        r"No CUDA GPUs are available|no CUDA-capable device is detected|Found no NVIDIA driver"
+        r"|Torch not compiled with CUDA enabled|doesn't have NCCL built in|no GPUs found",
+        "ask for GPUs in `slurm:`, and install a torch that can use them",
+        early=True,
+        per_node=True,
+    ),
+    _rule(
+        "no-kernel-image",
+        _D,
+        r"no kernel image is available|out of resource: shared memory",
+        "build torch or the kernel for this GPU",
+        early=True,
+        per_node=True,
+    ),
+    # An index beyond an embedding's or a loss's classes, as a rule; data that come later may be another matter.
+    _rule(
+        "device-assert", _D, r"CUDA error: device-side assert triggered", "a label or token out of range", early=True
+    ),
+    # The operating system, before and after Python gives it a class.
     _rule(
         "no-file",
         _D,
-        _LINE + r"FileNotFoundError|can't open file",
+        _TYPE + r"(?:FileNotFound|NotADirectory|IsADirectory|Permission)Error\b|can't open file",
         "the path must exist on the compute nodes",
         early=True,
+        per_node=True,
     ),
+    # huggingface_hub and transformers.
     _rule("no-hub-file", _D, r"Repository Not Found|is not a local folder and is not a valid model", early=True),
-    _rule("no-network", _D, r"OfflineModeIsEnabled|couldn't connect to 'https://huggingface", early=True),
-    # The built-in trainer's word; the same steps from the same checkpoint would end the same way.
+    _rule("hub-access", _D, _TYPE + r"(?:GatedRepoError|RepositoryNotFoundError|EntryNotFoundError)\b", early=True),
     _rule(
-        "non-finite", FailureClass.DIVERGED, r"FloatingPointError: non-finite loss", "lower train.lr, or warm up longer"
+        "no-network",
+        _D,
+        r"OfflineModeIsEnabled|couldn't connect to 'https://huggingface|LocalEntryNotFoundError",
+        "fetch it on the login node first",
+        early=True,
+        per_node=True,
     ),
     # The shell that starts the launcher.
     _rule(
-        "no-interpreter", _D, r"^\S*(launcher|sh): .*(exec: .*not found|No such file)", "correct `python:`", early=True
+        "no-interpreter",
+        _D,
+        r"^\S*(?:launcher|sh): .*(?:exec: .*not found|No such file)",
+        "correct `python:`",
+        early=True,
+        per_node=True,
     ),
-    # Mistakes in the script.
-    _rule("syntax", _D, _LINE + r"(Syntax|Indentation|Tab)Error\b"),
-    _rule("script-error", _D, _LINE + r"(Type|Key|Attribute|Name|Value|Import|Index|Assertion)Error\b", early=True),
-    _rule("argparse", _D, r"error: (the following arguments|unrecognized arguments|argument )", early=True),
-    # The machine's faults: NVIDIA's driver, the file system, and a collective whose other end went away.
-    _rule("gpu-xid", FailureClass.NODE, r"NVRM: Xid [^:]*: (48|64|74|79|95|119)\b|fallen off the bus"),
-    _rule("gpu-ecc", FailureClass.NODE, r"[Uu]ncorrectable ECC error"),
-    _rule("storage", FailureClass.NODE, r"No space left on device|[Qq]uota exceeded|[Ss]tale file handle|Errno 5\]"),
-    _rule("collective", FailureClass.NODE, r"Watchdog caught collective operation timeout"),
 )
 
-CASCADE = re.compile(
-    r"NCCL|ProcessGroup|DistBackendError|DistNetworkError|[Cc]onnection (closed|reset|refused)|Broken pipe|gloo"
-    r"|TCPStore|Watchdog|killed by signal: Terminated"
+_SCRIPT = (
+    _rule("syntax", _D, _TYPE + r"(?:Syntax|Indentation|Tab)Error\b"),
+    _rule(
+        "script-error",
+        _D,
+        _TYPE + r"(?:Type|Key|Attribute|Name|UnboundLocal|Value|Import|Index|Assertion|NotImplemented|ZeroDivision)"
+        r"Error\b",
+        early=True,
+    ),
+    # Tensors that do not fit together: torch's words, all of them RuntimeErrors.
+    _rule(
+        "tensor-shapes",
+        _D,
+        r"RuntimeError: (?:mat1 and mat2 shapes|The size of tensor \w+ \(|Expected all tensors to be on the same device"
+        r"|expected scalar type|shape '\[.*\]' is invalid|Sizes of tensors must match|Given groups=)",
+        early=True,
+    ),
+    # argparse, click and hydra.
+    _rule(
+        "argparse",
+        _D,
+        r"error: (?:the following arguments|unrecognized arguments|argument |ambiguous option|one of the arguments)"
+        r"|^(?:Error: )?(?:No such option|Missing (?:option|argument|parameter)|Got unexpected extra argument)"
+        r"|^Error: Invalid value for|^Could not override '|^Key '\S+' is not in struct",
+        early=True,
+    ),
 )
-"""What the other ranks say when one has died, and what a rank says that is being ended itself."""
+
+_TRAINING = (
+    # The built-in trainer's word, and DeepSpeed's fp16 optimizer's; the same steps would end the same way.
+    _rule("non-finite", _K.DIVERGED, r"FloatingPointError: non-finite loss", "lower train.lr, or warm up longer"),
+    _rule(
+        "loss-scale",
+        _K.DIVERGED,
+        r"Current loss scale already at minimum",
+        "use bf16, lower train.lr, or warm up longer",
+    ),
+    # jobs/checkpoint.py, torch's zip reader and pickle, safetensors, DeepSpeed's list of shards.
+    _rule("checkpoint", _K.CHECKPOINT, r"CheckpointError\b"),
+    _rule(
+        "checkpoint-file",
+        _K.CHECKPOINT,
+        r"PytorchStreamReader failed|UnpicklingError: (?:invalid load key|pickle data was truncated)"
+        r"|EOFError: Ran out of input|unexpected EOF, expected \d+ more bytes|Error while deserializing header"
+        r"|Invalid magic number; corrupt file|failed finding central directory",
+    ),
+    _rule(
+        "checkpoint-shard",
+        _K.CHECKPOINT,
+        r"zero checkpoints? paths? (?:is|are) missing|(?:FileNotFoundError|No such file or directory).*"
+        r"(?:mp_rank_\d+|zero_pp_rank_\d+)\w*\.pt|can't find .*\b(?:mp_rank|zero_pp_rank)\w*\.pt",
+    ),
+)
+
+_MACHINE = (
+    # NVIDIA's driver, in the kernel's log and in CUDA's words.
+    _rule("gpu-xid", _K.GPU, rf"NVRM: Xid \([^)]*\): (?:{XID_HARDWARE})\b|GPU has fallen off the bus|GPU is lost"),
+    _rule("gpu-ecc", _K.GPU, r"[Uu]ncorrectable (?:ECC|NVLink) error"),
+    _rule(
+        "gpu-driver",
+        _K.GPU,
+        r"Driver/library version mismatch|unsupported display driver / cuda driver"
+        r"|CUDA error: system not yet initialized|Unable to determine the device handle",
+    ),
+    _rule("gpu-fault-xid", _K.GPU_FAULT, rf"NVRM: Xid \([^)]*\): (?:{XID_AMBIGUOUS})\b"),
+    _rule(
+        "gpu-fault",
+        _K.GPU_FAULT,
+        r"(?:an illegal memory access|an illegal instruction|misaligned address) was encountered"
+        r"|CUDA error: (?:misaligned address|unspecified launch failure|hardware stack error|invalid program counter"
+        r"|unknown error|(?:all )?CUDA-capable device\(s\) is/are busy|Invalid access of peer GPU memory)"
+        r"|CUDA unknown error|\b(?:CUBLAS|CUDNN)_STATUS_(?:EXECUTION_FAILED|MAPPING_ERROR|INTERNAL_ERROR)",
+    ),
+    # errno 28, 122, 116, 5, 30, 108 and 107, as libc words them.
+    _rule(
+        "storage",
+        _K.STORAGE,
+        r"No space left on device|[Qq]uota exceeded|[Ss]tale (?:NFS )?file handle|Input/output error|Errno 5\]"
+        r"|Read-only file system|Cannot send after transport endpoint shutdown|Transport endpoint is not connected",
+    ),
+    # torch.distributed's start: node 0 waits for others that never came.
+    _rule("no-peers", _K.NODE, r"waiting for clients\. \d+/\d+ clients joined"),
+)
+
+RULES = (*_MEMORY, *_CONFIGURATION, *_TRAINING, *_MACHINE, *_ENVIRONMENT, *_SCRIPT)
+"""The first that matches counts: what names a cause stands before what only names an exception's class."""
+
+PER_NODE_RULES = frozenset(rule.name for rule in RULES if rule.per_node)
+"""Seen on one node and not on another, also over several attempts, these are the node's fault."""
+
+GENERIC_RULES = frozenset({"script-error", "no-file"})
+"""They only name an exception's class: what it was raised in place of says more."""
+
+HANG = re.compile(
+    r"Watchdog caught collective operation timeout|Timed out waiting \d+ms for (?:recv|send)"
+    r"|failed to pass monitoredBarrier|Heartbeat monitor timed out|collective operation timed out",
+    re.IGNORECASE,
+)
+"""A collective that waited for as long as it may: torch's NCCL watchdog, gloo, the monitored barrier."""
+
+KERNEL_STORAGE = re.compile(
+    r"I/O error, dev |nfs: server \S+ not responding|Remounting filesystem read-only|lost connection to .* lustre"
+    r"|LustreError: .*evicted",
+    re.IGNORECASE,
+)
+"""The kernel's words for storage that does not answer."""
+
+KERNEL_OOM = re.compile(r"Killed process (\d+)|oom-kill:.*\bpid=(\d+)")
+"""The kernel's words for a process that it has killed for memory."""
 
 REFUSALS = re.compile(
     r"[Ii]nvalid (partition|account|qos|feature|node|generic resource|job array|reservation|license|wckey)"

@@ -9,14 +9,46 @@ proves nothing while anything else does: the one that died may have left no word
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable, Sequence
+import signal
+from collections.abc import Sequence
 from dataclasses import dataclass
 
-from ..jobs.evidence import LogLine, NodeOutcome
-from .executor import JobView
-from .failure_rules import CASCADE, REFUSALS, RULES, FailureClass, Rule
+from ..jobs.evidence import LogLine
+from . import failure_machine as machine
+from .failure_evidence import (
+    Clue,
+    Ended,
+    death_signal,
+    gone_before,
+    log_clues,
+    outcome_of,
+    rank_errors,
+    root_errors,
+    silent_ranks,
+)
+from .failure_lines import echoes_input
+from .failure_rules import (
+    GENERIC_RULES,
+    HANG,
+    PER_NODE_RULES,
+    REFUSALS,
+    RULES,
+    USER_ACTIONS,
+    FailureClass,
+    Rule,
+    UserRule,
+)
 
-__all__ = ["EXIT_STOPPED", "Ended", "FailureClass", "Verdict", "classify", "refused"]
+__all__ = [
+    "EXIT_STOPPED",
+    "PER_NODE_RULES",
+    "Ended",
+    "FailureClass",
+    "UserRule",
+    "Verdict",
+    "classify",
+    "refused",
+]
 
 HEADLINE_LIMIT = 240
 EXIT_STOPPED = 85
@@ -31,7 +63,8 @@ class Verdict:
         reason: one line a person understands.
         hint: what to change, "" if nothing.
         line: the line that matched, with its file.
-        rule: the name of the rule that matched.
+        rule: the name of the rule that matched; "user: PATTERN" for one of the user's own.
+        host: the node whose evidence matched, "" if it points to none.
     """
 
     kind: FailureClass
@@ -39,65 +72,7 @@ class Verdict:
     hint: str = ""
     line: LogLine | None = None
     rule: str = ""
-
-
-@dataclass(frozen=True)
-class Ended:
-    """All that is known of an attempt that has ended.
-
-    Attributes:
-        target_step: the step at which the run is complete, None if only its script knows.
-        steps_decide: whether exit 0 before the target step is not success.
-        on_cpu: whether the ranks' device memory is the host's.
-        agent_lines: the agents' own log, where no agent left an outcome.
-        known_start_step, known_last_step: what the store knew before, for an attempt that left no outcome.
-    """
-
-    job: JobView | None
-    outcomes: Sequence[NodeOutcome]
-    nodes: int
-    target_step: int | None
-    steps_decide: bool
-    on_cpu: bool
-    agent_lines: Sequence[LogLine] = ()
-    known_start_step: int | None = None
-    known_last_step: int | None = None
-
-    @property
-    def last_step(self) -> int | None:
-        """The newest step that was reported."""
-        reported = [o.last_step for o in self.outcomes] + [self.known_last_step]
-        return max((step for step in reported if step is not None), default=None)
-
-    @property
-    def start_step(self) -> int:
-        """The step it started from."""
-        return max((o.start_step for o in self.outcomes), default=self.known_start_step or 0)
-
-    @property
-    def step(self) -> int:
-        """How far the run has come: an attempt that resumes at the target step has nothing left to report."""
-        return max(self.last_step or 0, self.start_step)
-
-    @property
-    def progressed(self) -> bool:
-        """Whether at least one optimizer step was made."""
-        return self.last_step is not None and self.last_step > self.start_step
-
-    @property
-    def trained(self) -> bool:
-        """Whether this experiment has ever made a step: then its configuration is no mistake."""
-        return self.step > 0
-
-    @property
-    def reached(self) -> bool:
-        """Whether the target step was reached."""
-        return self.target_step is not None and self.step >= self.target_step
-
-    @property
-    def stop_asked(self) -> bool:
-        """Whether some node was asked to checkpoint and leave."""
-        return any(o.ended_by == "stop" for o in self.outcomes)
+    host: str = ""
 
 
 def refused(sbatch_error: str) -> bool:
@@ -107,7 +82,22 @@ def refused(sbatch_error: str) -> bool:
 
 def classify(ended: Ended) -> Verdict:
     """What the ended attempt was, with the proof."""
-    return _finished(ended) or _ended_by_slurm(ended) or _ended_by_error(ended) or _unknown(ended)
+    return (
+        _finished(ended)
+        or _ended_by_slurm(ended)
+        or _by_user_rule(ended)
+        or _by_root(ended)
+        or _machine(machine.bad_gpu(ended))
+        or _at_time_limit(ended)
+        or _out_of_memory(ended)
+        or _machine(machine.ambiguous_gpu(ended) or machine.storage(ended))
+        or _by_log(ended)
+        or _cascade(ended)
+        or _unknown(ended)
+    )
+
+
+# -- success, and what Slurm decides --------------------------------------------------------------------------
 
 
 def _finished(ended: Ended) -> Verdict | None:
@@ -139,118 +129,240 @@ def _ended_by_slurm(ended: Ended) -> Verdict | None:
     job = ended.job
     if job is None:
         return None
-    if job.state in ("PREEMPTED", "REQUEUED"):
-        return Verdict(FailureClass.PREEMPTED, "preempted by a job of higher priority", rule="slurm-state")
+    proof = LogLine("slurm", 0, f"{job.state} {job.exit_code} {job.reason}".strip())
+    if job.state == "PREEMPTED":
+        return Verdict(FailureClass.PREEMPTED, "preempted by a job of higher priority", "", proof, "slurm-state")
     if job.state == "CANCELLED":
-        return Verdict(FailureClass.CANCELLED, "the job was cancelled outside this program", rule="slurm-state")
+        return Verdict(FailureClass.CANCELLED, "the job was cancelled outside this program", "", proof, "slurm-state")
     if job.state in ("NODE_FAIL", "BOOT_FAIL", "LAUNCH_FAILED"):
-        return Verdict(FailureClass.NODE, f"Slurm: {job.state} on {job.nodes or 'its nodes'}", rule="slurm-state")
-    if job.state in ("TIMEOUT", "DEADLINE") and not _root_errors(ended):
-        return Verdict(FailureClass.TIME_LIMIT, "reached Slurm's time limit", rule="slurm-state")
+        host = job.nodes if re.fullmatch(r"[\w.-]+", job.nodes) else ""
+        reason = f"Slurm: {job.state} on {job.nodes or 'its nodes'}"
+        return Verdict(FailureClass.NODE, reason, "", proof, "slurm-state", host)
     return None
 
 
-def _ended_by_error(ended: Ended) -> Verdict | None:
-    """The root error if a rank wrote one down; else memory, whose victims cannot; else what the logs say."""
-    if roots := _root_errors(ended):
-        crash = Verdict(FailureClass.CRASH, _headline(roots[0].text), line=roots[0])
-        return _by_rule(roots[:1], ended) or _out_of_memory(ended) or crash
-    return _out_of_memory(ended) or _by_rule(_log_lines(ended), ended) or _cascade(ended)
+def _at_time_limit(ended: Ended) -> Verdict | None:
+    job = ended.job
+    if job is None or job.state not in ("TIMEOUT", "DEADLINE"):
+        return None
+    hung = next((clue for clue in log_clues(ended) if HANG.search(clue.text)), None)
+    if hung:  # the watchdog only said so, and the ranks went on waiting
+        return _hang(hung)
+    return Verdict(
+        FailureClass.TIME_LIMIT, "reached Slurm's time limit", "", LogLine("slurm", 0, job.state), "slurm-state"
+    )
 
 
-def _by_rule(lines: Iterable[LogLine], ended: Ended) -> Verdict | None:
-    for line in lines:
-        for rule in RULES:
-            if not (rule.early and ended.trained) and rule.pattern.search(line.text):
-                return _proved(rule, line, ended)
+# -- errors ---------------------------------------------------------------------------------------------------
+
+
+def _by_user_rule(ended: Ended) -> Verdict | None:
+    clues = [*rank_errors(ended), *_all_lines(ended)] if ended.user_rules else []
+    for rule in ended.user_rules:
+        for clue in clues:
+            if rule.pattern.search(clue.text):
+                kind = USER_ACTIONS[rule.action]
+                name = f"user: {rule.pattern.pattern}"
+                return Verdict(kind, headline(clue.text), rule.hint, clue.line, name, clue.host)
     return None
 
 
-def _out_of_memory(ended: Ended) -> Verdict | None:
-    if ended.job is not None and (ended.job.state == "OUT_OF_MEMORY" or ended.job.step_out_of_memory):
-        return _memory(ended, LogLine("slurm", 0, ended.job.state), "slurm-state")
-    if any(o.oom_kills for o in ended.outcomes):
-        return _memory(ended, LogLine("memory.events", 0, "oom_kill"), "cgroup-oom")
+def _all_lines(ended: Ended) -> list[Clue]:
+    """What the user's own rules are tried on: every line that is kept, but not the configuration that it repeats."""
+    lines = [Clue(line, o.host) for o in ended.outcomes for line in o.lines]
+    lines += [Clue(line) for line in ended.agent_lines]
+    return [clue for clue in lines if not echoes_input(clue.text)]
+
+
+def _by_root(ended: Ended) -> Verdict | None:
+    """The root error, if a rank wrote one down."""
+    roots = root_errors(ended)
+    if not roots:
+        return None
+    root = roots[0]
+    rule, text = _rule_of(root, ended)
+    if machine.concerns_gpu(text):
+        found = _machine(machine.bad_gpu(ended) or (None if rule else machine.ambiguous_gpu(ended)))
+        if found:
+            return found
+    if rule is None:
+        crash = Verdict(FailureClass.CRASH, headline(root.text), line=root.line, host=root.host)
+        return _out_of_memory(ended) or crash
+    if rule.kind is FailureClass.DETERMINISTIC:
+        return _mistake(rule, root, roots, ended)
+    return _proved(rule, root, text, ended)
+
+
+def _rule_of(clue: Clue, ended: Ended) -> tuple[Rule | None, str]:
+    """The rule that the error matches, and the text that did: its own, or that of what it was raised in place of."""
+    found = _match(clue.text, ended)
+    if found is None or found.name in GENERIC_RULES:
+        for text in clue.causes:
+            cause = _match(text, ended)
+            if cause and cause.kind is not FailureClass.DETERMINISTIC:
+                return cause, text
+    return found, clue.text
+
+
+def _match(text: str, ended: Ended) -> Rule | None:
+    rules = (rule for rule in RULES if not (rule.early and ended.trained))
+    return next((rule for rule in rules if rule.pattern.search(text)), None)
+
+
+def _mistake(rule: Rule, root: Clue, roots: Sequence[Clue], ended: Ended) -> Verdict:
+    """A mistake, unless a node or a rank that was gone before explains it."""
+    gone = gone_before(ended, root.ts) if root.ts is not None else None
+    if gone:
+        reason = f"{headline(root.text)} (rank {gone.rank} had ended without a word before)"
+        return Verdict(FailureClass.CRASH, reason, line=root.line, host=root.host)
+    if rule.per_node and _on_one_node_only(rule, root, roots, ended):
+        reason = f"only on {root.host}: {headline(root.text)}"
+        return Verdict(FailureClass.NODE, reason, rule.hint, root.line, rule.name, root.host)
+    return _proved(rule, root, root.text, ended)
+
+
+def _on_one_node_only(rule: Rule, root: Clue, roots: Sequence[Clue], ended: Ended) -> bool:
+    """Whether the node is to blame: others had no such error, or earlier attempts had none.
+
+    What rank 0 alone does (reading a file for all) fails on its node only, and on every node that it will ever have:
+    another rank beside it that got further acquits the node.
+    """
+    if ended.trained and not ended.progressed:
+        return True  # the same environment has trained before
+    same = [clue for clue in roots if (found := _match(clue.text, ended)) and found.name == rule.name]
+    if ended.nodes < 2 or len(ended.outcomes) < 2 or {clue.host for clue in same} != {root.host}:
+        return False
+    beside = outcome_of(ended, root.host)
+    others = [rank for rank in beside.ranks if rank.rank != root.rank and rank.exit is not None] if beside else []
+    alone = {clue.rank for clue in same} == {0}
+    return not (alone and others)
+
+
+def _by_log(ended: Ended) -> Verdict | None:
+    """What the logs say, where nobody wrote down why it ended."""
+    for clue in log_clues(ended):
+        if HANG.search(clue.text):
+            return _hang(clue)
+        rule = _match(clue.text, ended)
+        if rule and not (rule.kind is FailureClass.DETERMINISTIC and _no_mistake_ends_so(ended)):
+            return _proved(rule, clue, clue.text, ended)
     return None
+
+
+def _no_mistake_ends_so(ended: Ended) -> bool:
+    """Whether a signal killed a rank: an exception of Python's, which a log may show, would have left an exit code."""
+    return death_signal(ended) is not None
 
 
 def _cascade(ended: Ended) -> Verdict | None:
     """What the survivors said, and who left no word: the launcher's victims are among those, and so is the cause."""
-    echoes = [line for line in _rank_errors(ended) if CASCADE.search(line.text)]
+    echoes = rank_errors(ended)
     if not echoes:
         return None
-    silent = _silent_ranks(ended)
-    beside = f" (rank {silent[0]} ended without a word)" if silent else ""
-    return _by_rule(echoes[:1], ended) or Verdict(
-        FailureClass.CRASH, _headline(echoes[0].text) + beside, line=echoes[0]
-    )
+    first = echoes[0]
+    if any(HANG.search(clue.text) for clue in echoes) and death_signal(ended) in (None, signal.SIGABRT):
+        return _hang(next(clue for clue in echoes if HANG.search(clue.text)))
+    if fault := _faulted(ended):
+        return fault
+    silent = silent_ranks(ended)
+    beside = f" (rank {silent[0][0].rank} {_how_it_died(ended)})" if silent else ""
+    return Verdict(FailureClass.CRASH, headline(first.text) + beside, line=first.line)
 
 
-def _proved(rule: Rule, line: LogLine, ended: Ended) -> Verdict:
+def _hang(clue: Clue) -> Verdict:
+    return Verdict(FailureClass.HANG, headline(clue.text), "", clue.line, "collective")
+
+
+def _proved(rule: Rule, clue: Clue, text: str, ended: Ended) -> Verdict:
     if rule.kind is FailureClass.HOST_OOM:
-        return _memory(ended, line, rule.name)
-    return Verdict(rule.kind, _headline(line.text), rule.hint, line, rule.name)
+        return _memory(ended, clue, text, rule)
+    if rule.kind is FailureClass.OOM:
+        kind, reason, hint = machine.whose_memory(ended, clue, text)
+        return Verdict(kind, reason or headline(text), hint, clue.line, rule.name, clue.host)
+    return Verdict(rule.kind, headline(text), rule.hint, clue.line, rule.name, clue.host)
 
 
-def _memory(ended: Ended, line: LogLine, rule: str) -> Verdict:
+# -- the machine ----------------------------------------------------------------------------------------------
+
+
+def _machine(found: machine.Finding | None) -> Verdict | None:
+    if found is None:
+        return None
+    return Verdict(found.kind, found.reason, found.hint, found.clue.line, found.rule, found.clue.host)
+
+
+def _out_of_memory(ended: Ended) -> Verdict | None:
+    found = machine.host_memory(ended)
+    return _memory(ended, found.clue, found.clue.text, None, found.rule) if found else None
+
+
+def _memory(ended: Ended, clue: Clue, text: str, rule: Rule | None, name: str = "") -> Verdict:
     """Host memory. Where the CPU trains it is the device's, and a smaller micro-batch helps; else it does not."""
+    name = rule.name if rule else name
     if ended.on_cpu:
-        return Verdict(FailureClass.OOM, "out of memory: " + _headline(line.text), "", line, rule)
-    return Verdict(FailureClass.HOST_OOM, "the node's memory ran out", "raise slurm.mem", line, rule)
+        return Verdict(FailureClass.OOM, "out of memory: " + headline(text), "", clue.line, name, clue.host)
+    hint = (rule.hint if rule else "") or "raise slurm.mem"
+    return Verdict(FailureClass.HOST_OOM, "the node's memory ran out", hint, clue.line, name, clue.host)
+
+
+# -- no error at all ------------------------------------------------------------------------------------------
 
 
 def _unknown(ended: Ended) -> Verdict:
     job, outcomes = ended.job, ended.outcomes
     if not outcomes:
-        state = f" (Slurm: {job.state} {job.exit_code})" if job and job.state != "GONE" else ""
-        return Verdict(FailureClass.CRASH, f"ended without a record of how{state}", "see `campaign logs`")
+        return _without_outcome(ended)
     if lonely := next((o for o in outcomes if o.ended_by == "rendezvous"), None):
         return Verdict(FailureClass.NODE, f"{lonely.host} waited in vain for the first node", rule="rendezvous")
-    silent = _silent_ranks(ended)
-    if silent and len(outcomes) == ended.nodes:
-        exits = ", ".join(str(o.launcher_exit) for o in outcomes)
-        return Verdict(FailureClass.CRASH, f"rank {silent[0]} was killed by a signal (launcher exit {exits})")
-    if ended.steps_decide and ended.target_step is not None and not silent:
+    if fault := _faulted(ended):
+        return fault
+    if len(outcomes) < ended.nodes:
+        word = f" (Slurm: {job.state} {job.exit_code})" if job else ""
+        return Verdict(FailureClass.CRASH, f"{ended.nodes - len(outcomes)} of {ended.nodes} nodes left no word{word}")
+    return _by_exits(ended)
+
+
+def _by_exits(ended: Ended) -> Verdict:
+    if silent := silent_ranks(ended):
+        exits = ", ".join(str(o.launcher_exit) for o in ended.outcomes)
+        rank, outcome = silent[0]
+        reason = f"rank {rank.rank} {_how_it_died(ended)} (launcher exit {exits})"
+        return Verdict(FailureClass.CRASH, reason, host=outcome.host)
+    if ended.steps_decide and ended.target_step is not None:
         return Verdict(FailureClass.CRASH, f"ended at step {ended.step} of {ended.target_step}")
     return Verdict(FailureClass.CRASH, "failed without an error that is known", "see `campaign logs`")
 
 
-def _silent_ranks(ended: Ended) -> list[int]:
-    """The ranks that left no record of an end."""
-    return sorted({rank.rank for o in ended.outcomes for rank in o.ranks if rank.exit is None})
+def _without_outcome(ended: Ended) -> Verdict:
+    """The agents died too, or never lived: Slurm's word is all there is."""
+    job = ended.job
+    if job is None or job.state == "GONE":
+        return Verdict(FailureClass.CRASH, "ended without a record of how", "see `campaign logs`")
+    proof = LogLine("slurm", 0, f"{job.state} {job.exit_code} {job.reason}".strip())
+    if job.exit_code == "0:53" or job.reason == "JobLaunchFailure":
+        return Verdict(FailureClass.NODE, f"Slurm could not start it: {proof.text}", "", proof, "slurm-launch")
+    reason = f"ended without a record of how (Slurm: {proof.text})"
+    return Verdict(FailureClass.CRASH, reason, "see `campaign logs`", proof)
 
 
-def _root_errors(ended: Ended) -> list[LogLine]:
-    """What ranks wrote down that is not the echo of another one's death, earliest first."""
-    return _without_cascades(_rank_errors(ended))
+def _faulted(ended: Ended) -> Verdict | None:
+    """A segmentation fault or a bus error without another word: the script's own kernels, or the machine."""
+    number = death_signal(ended)
+    silent = silent_ranks(ended)
+    if number not in (signal.SIGSEGV, signal.SIGBUS) or not silent or ended.on_cpu:
+        return None
+    rank, outcome = silent[0]
+    reason = f"rank {rank.rank} {_how_it_died(ended)} (launcher exit {outcome.launcher_exit})"
+    line = LogLine(f"outcome-{outcome.node_rank}.json", 0, f"launcher exit {outcome.launcher_exit}")
+    return Verdict(FailureClass.GPU_FAULT, reason, "", line, "exit-code", outcome.host)
 
 
-def _rank_errors(ended: Ended) -> list[LogLine]:
-    errors = sorted(
-        (rank.error["ts"], rank.rank, f"{rank.error['type']}: {rank.error['message']}")
-        for outcome in ended.outcomes
-        for rank in outcome.ranks
-        if rank.error
-    )
-    return [LogLine(f"ranks/rank-{rank}.json", 0, text) for _, rank, text in errors]
+def _how_it_died(ended: Ended) -> str:
+    number = death_signal(ended)
+    return f"was killed by {signal.Signals(number).name}" if number else "ended without a word"
 
 
-def _log_lines(ended: Ended) -> list[LogLine]:
-    """Lines of the logs, cascades last. The launcher echoes our own command line: never evidence."""
-    lines = [line for o in ended.outcomes for line in o.lines if not _echo(line.text)]
-    lines += ended.agent_lines
-    return [*_without_cascades(lines), *(line for line in lines if CASCADE.search(line.text))]
-
-
-def _without_cascades(lines: Iterable[LogLine]) -> list[LogLine]:
-    return [line for line in lines if not CASCADE.search(line.text)]
-
-
-def _echo(text: str) -> bool:
-    return " cmd = " in text or "spawned with command" in text or "exits with return code" in text
-
-
-def _headline(text: str) -> str:
+def headline(text: str) -> str:
     """An error's text on one line: pydantic, for one, says only in its third line what it does not permit."""
     stripped = (line.strip() for line in text.splitlines())
     lines = [line for line in stripped if line and not line.startswith("For further information")]

@@ -11,6 +11,8 @@ import pytest
 from dscampaign.jobs import evidence
 from dscampaign.jobs.evidence import LogLine, NodeOutcome, RankEnd
 from dscampaign.jobs.files import write_atomically
+from dscampaign.jobs.gpus import Gpu, GpuFacts
+from dscampaign.jobs.kernel_log import KernelLine
 from dscampaign.jobs.layout import AttemptPaths
 
 OUTCOME = NodeOutcome(
@@ -28,6 +30,11 @@ OUTCOME = NodeOutcome(
     lines=(LogLine("launcher-0.log", 3, "x"),),
     oom_kills=1,
     target_step=9,
+    ending_s=1.5,
+    gpus=GpuFacts(2, (Gpu("0", 1, 80), Gpu("1", 0, 80)), None, "gone"),
+    kernel=(KernelLine(1.2, "NVRM: Xid (PCI:0000:3b:00): 79"),),
+    memory_peak_bytes=5,
+    memory_limit_bytes=7,
 )
 
 
@@ -51,6 +58,17 @@ def test_an_outcome_is_read_as_it_was_written(paths: AttemptPaths) -> None:
     assert NodeOutcome.read(paths.outcome(1)) == OUTCOME
 
 
+def test_an_outcome_of_an_older_version_is_read(paths: AttemptPaths) -> None:
+    raw = asdict(OUTCOME)
+    for name in ("ending_s", "gpus", "kernel", "memory_peak_bytes", "memory_limit_bytes"):
+        del raw[name]
+    raw["ranks"] = [{name: rank[name] for name in ("rank", "exit", "error")} for rank in raw["ranks"]]
+    write_atomically(paths.outcome(0), json.dumps(raw))
+    old = NodeOutcome.read(paths.outcome(0))
+    assert old is not None
+    assert (old.ranks, old.gpus, old.kernel, old.ending_s) == (OUTCOME.ranks, None, (), None)
+
+
 @pytest.mark.parametrize("text", ["", "{", "[]", "{}", '{"ranks": []}'])
 def test_half_an_outcome_is_none(paths: AttemptPaths, text: str) -> None:
     paths.outcome(0).write_text(text)
@@ -64,9 +82,9 @@ def test_an_outcome_of_another_version_is_none(paths: AttemptPaths) -> None:
 
 def test_a_rank_without_a_record_is_a_rank_without_an_exit(paths: AttemptPaths) -> None:
     write_atomically(paths.rank_record(0), json.dumps({"rank": 0, "state": "ended", "exit": 0}))
-    write_atomically(paths.rank_record(1), json.dumps({"rank": 1, "state": "running"}))
-    ends = evidence.rank_ends(paths, range(3))
-    assert ends == (RankEnd(0, 0, None), RankEnd(1, None, None), RankEnd(2, None, None))
+    write_atomically(paths.rank_record(1), json.dumps({"rank": 1, "pid": 7, "state": "running"}))
+    ends = evidence.rank_ends(paths, range(3), {0: 4.0, 1: 5.0})
+    assert ends == (RankEnd(0, 0, None), RankEnd(1, None, None, 7, 5.0), RankEnd(2, None, None))
 
 
 def test_the_steps_of_a_spool(paths: AttemptPaths) -> None:
@@ -118,10 +136,25 @@ def test_of_a_long_log_the_suspects_and_the_end_are_kept(paths: AttemptPaths) ->
     texts[300] = "x" * 10_000 + " error beyond the limit"
     paths.launcher_log(0).write_text("\n".join(texts))
     found = evidence.gather_lines(paths, [], 0)
-    assert [line.number for line in found[:2]] == [101, 201]
+    kept = [line.number for line in found[: -evidence.TAIL_LINES]]
+    assert kept == [100, 101, 200, 201, 5000 - evidence.TAIL_LINES]  # each suspect, and that training went on
     assert [line.text for line in found[-2:]] == ["step 4998 loss 1.0", "step 4999 loss 1.0"]
-    assert len(found) == 2 + evidence.TAIL_LINES
     assert max(len(line.text) for line in found) <= evidence.LINE_LIMIT
+
+
+def test_a_line_that_only_the_user_s_own_rule_looks_for_is_kept(paths: AttemptPaths) -> None:
+    texts = [f"line {i}" for i in range(500)]
+    texts[100] = "the licence server said no"
+    paths.launcher_log(0).write_text("\n".join(texts))
+    assert evidence.gather_lines(paths, [], 0)[0].number > 400
+    assert evidence.gather_lines(paths, [], 0, ["licen[cs]e", "broken("])[0].text == "the licence server said no"
+
+
+def test_of_too_many_suspects_the_first_and_the_last_are_kept(paths: AttemptPaths) -> None:
+    paths.launcher_log(0).write_text("".join(f"error {i}\n" for i in range(1000)))
+    numbers = [line.number for line in evidence.gather_lines(paths, [], 0)]
+    assert numbers[0] == 1
+    assert numbers[evidence.FIRST_SUSPECTS - 1 : evidence.FIRST_SUSPECTS + 1] == [20, 921]
 
 
 def test_a_log_full_of_errors_stays_small(paths: AttemptPaths) -> None:
@@ -132,7 +165,3 @@ def test_a_log_full_of_errors_stays_small(paths: AttemptPaths) -> None:
 def test_bytes_that_are_no_text_are_no_obstacle(paths: AttemptPaths) -> None:
     paths.launcher_log(0).write_bytes(b"\xff\xfe error\n")
     assert evidence.gather_lines(paths, [], 0)[0].text.endswith(" error")
-
-
-def test_kills_are_counted_in_this_control_group() -> None:
-    assert evidence.oom_kill_count() >= 0

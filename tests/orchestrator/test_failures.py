@@ -165,11 +165,11 @@ RECORDS = [
     ("builtins.OSError", "gpt9 is not a local folder and is not a valid model identifier", "deterministic",
      "no-hub-file"),
     ("builtins.FloatingPointError", "non-finite loss at step 12", "diverged", "non-finite"),
-    ("builtins.OSError", "[Errno 28] No space left on device", "node", "storage"),
-    ("builtins.OSError", "[Errno 122] Disk quota exceeded", "node", "storage"),
-    ("builtins.OSError", "[Errno 116] Stale file handle", "node", "storage"),
-    ("builtins.RuntimeError", "CUDA error: uncorrectable ECC error encountered", "node", "gpu-ecc"),
-    ("builtins.RuntimeError", "CUDA error: an illegal memory access was encountered", "crash", ""),
+    ("builtins.OSError", "[Errno 28] No space left on device", "storage", "storage"),
+    ("builtins.OSError", "[Errno 122] Disk quota exceeded", "storage", "storage"),
+    ("builtins.OSError", "[Errno 116] Stale file handle", "storage", "storage"),
+    ("builtins.RuntimeError", "CUDA error: uncorrectable ECC error encountered", "gpu", "gpu-ecc"),
+    ("builtins.RuntimeError", "CUDA error: an illegal memory access was encountered", "gpu_fault", "gpu-fault"),
     ("builtins.KeyboardInterrupt", "", "crash", ""),
 ]  # fmt: skip
 
@@ -252,7 +252,7 @@ def test_what_looks_like_a_mistake_is_none_once_the_experiment_has_trained() -> 
 
 def test_killed_ranks_are_named() -> None:
     verdict = judge(outcome(RankEnd(0, 0, None), RankEnd(1, None, None), launcher_exit=247))
-    assert (verdict.kind, verdict.reason) == ("crash", "rank 1 was killed by a signal (launcher exit 247)")
+    assert (verdict.kind, verdict.reason) == ("crash", "rank 1 was killed by SIGKILL (launcher exit 247)")
 
 
 def test_a_node_that_waited_in_vain_is_the_machine_s_fault() -> None:
@@ -275,9 +275,9 @@ LOGS = [
     ("slurmstepd: error: Detected 1 oom_kill event in StepId=12.0. Some of the step tasks", "host_oom"),
     ("slurmstepd: error: Detected 1 oom-kill event(s) in StepId=12.batch", "host_oom"),
     ("slurmstepd: error: Exceeded job memory limit", "host_oom"),
-    ("[rank3]:[E] Watchdog caught collective operation timeout: WorkNCCL(SeqNum=12, OpType=ALLREDUCE)", "node"),
-    ("NVRM: Xid (PCI:0000:3b:00): 79, pid=12, GPU has fallen off the bus.", "node"),
-    ("NVRM: Xid (PCI:0000:3b:00): 31, pid=12, Ch 00000008", "crash"),
+    ("[rank3]:[E] Watchdog caught collective operation timeout: WorkNCCL(SeqNum=12, OpType=ALLREDUCE)", "hang"),
+    ("NVRM: Xid (PCI:0000:3b:00): 79, pid=12, GPU has fallen off the bus.", "gpu"),
+    ("NVRM: Xid (PCI:0000:3b:00): 31, pid=12, Ch 00000008", "gpu_fault"),
 ]
 
 

@@ -1,0 +1,145 @@
+"""The GPUs that an attempt finds on its node, and how full they are, through NVIDIA's management library.
+
+A node that shows fewer GPUs than were asked for is broken; memory in use before the first rank starts belongs to
+somebody else. The library may be absent, and a GPU that is dying can block it: nobody waits for it for long.
+"""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+BEFORE_TIMEOUT_S = 15.0
+"""Without its persistence daemon, the driver needs seconds to wake up each GPU."""
+AFTER_TIMEOUT_S = 2.0
+"""The end is between SIGTERM and SIGKILL."""
+
+
+@dataclass(frozen=True)
+class Gpu:
+    """One GPU at one moment; ``device`` as CUDA_VISIBLE_DEVICES names it."""
+
+    device: str
+    used_bytes: int
+    total_bytes: int
+
+
+@dataclass(frozen=True)
+class GpuFacts:
+    """What was seen of a node's GPUs.
+
+    Attributes:
+        asked: GPUs that the job asked of a node.
+        before, after: those that answered before the launcher started and after it ended; None if the library could
+            not be asked.
+        trouble: its word for why not.
+    """
+
+    asked: int
+    before: tuple[Gpu, ...] | None
+    after: tuple[Gpu, ...] | None
+    trouble: str = ""
+
+    @classmethod
+    def parse(cls, raw: Mapping[str, Any]) -> GpuFacts:
+        """The record as JSON holds it."""
+        seen = {name: _gpus(raw[name]) for name in ("before", "after")}
+        return cls(raw["asked"], seen["before"], seen["after"], raw.get("trouble", ""))
+
+    @property
+    def missing(self) -> bool:
+        """Whether fewer answered than were asked for."""
+        return self.before is not None and len(self.before) < self.asked
+
+    @property
+    def lost(self) -> bool:
+        """Whether one that answered at first did not at the end."""
+        return self.before is not None and self.after is not None and len(self.after) < len(self.before)
+
+
+class GpuWatch:
+    """Looks at a node's GPUs when an attempt begins and when it ends.
+
+    Args:
+        asked: GPUs that the job asked of a node, 0 for a run without.
+        visible: CUDA_VISIBLE_DEVICES as Slurm set it, "" where it did not.
+    """
+
+    def __init__(self, asked: int, visible: str) -> None:
+        self._asked = asked
+        self._visible = [name.strip() for name in visible.split(",") if name.strip()]
+        self._before = _Look(self._visible) if asked else None
+
+    def facts(self) -> GpuFacts | None:
+        """What was seen, once the processes have ended; None for a run without GPUs."""
+        if self._before is None:
+            return None
+        before, trouble = self._before.wait(BEFORE_TIMEOUT_S)
+        after = _Look(self._visible).wait(AFTER_TIMEOUT_S)[0] if before is not None else None
+        return GpuFacts(self._asked, before, after, trouble)
+
+    def wait(self) -> None:
+        """Until the first look is done: what ranks hold would count as somebody else's."""
+        if self._before is not None:
+            self._before.wait(BEFORE_TIMEOUT_S)
+
+
+class _Look:
+    """One look, in a thread of its own, which may never return."""
+
+    def __init__(self, visible: Sequence[str]) -> None:
+        self._found: tuple[Gpu, ...] | None = None
+        self._trouble = "the driver did not answer in time"
+        self._thread = threading.Thread(target=self._look, args=(visible,), daemon=True)
+        self._thread.start()
+
+    def wait(self, timeout_s: float) -> tuple[tuple[Gpu, ...] | None, str]:
+        """What was found, and why nothing if nothing was."""
+        self._thread.join(timeout_s)
+        return self._found, "" if self._found is not None else self._trouble
+
+    def _look(self, visible: Sequence[str]) -> None:
+        try:
+            import pynvml  # here: a node without the library has runs too
+        except ImportError as exc:
+            self._trouble = str(exc)
+            return
+        try:
+            self._found = read_gpus(pynvml, visible)
+        except pynvml.NVMLError as exc:
+            self._trouble = str(exc)
+
+
+def read_gpus(nvml: Any, visible: Sequence[str]) -> tuple[Gpu, ...]:
+    """The GPUs that answer, out of ``visible`` or of all.
+
+    Args:
+        nvml: the module pynvml, or what stands in for it.
+        visible: entries of CUDA_VISIBLE_DEVICES.
+
+    Raises:
+        nvml.NVMLError: the driver does not answer at all.
+    """
+    nvml.nvmlInit()
+    try:
+        names = visible or [str(index) for index in range(nvml.nvmlDeviceGetCount())]
+        found = (_read_gpu(nvml, name) for name in names)
+        return tuple(gpu for gpu in found if gpu is not None)
+    finally:
+        nvml.nvmlShutdown()
+
+
+def _read_gpu(nvml: Any, name: str) -> Gpu | None:
+    try:
+        by_index = name.isdigit()
+        handle = nvml.nvmlDeviceGetHandleByIndex(int(name)) if by_index else nvml.nvmlDeviceGetHandleByUUID(name)
+        memory = nvml.nvmlDeviceGetMemoryInfo(handle)
+    except nvml.NVMLError:
+        return None
+    return Gpu(name, int(memory.used), int(memory.total))
+
+
+def _gpus(raw: Sequence[Mapping[str, Any]] | None) -> tuple[Gpu, ...] | None:
+    return None if raw is None else tuple(Gpu(**gpu) for gpu in raw)

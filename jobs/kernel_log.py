@@ -1,0 +1,109 @@
+"""What the kernel said on this node while an attempt ran, about GPUs, memory and storage.
+
+/dev/kmsg is opened when the attempt begins and read when it ends, so that only its own time is seen. Where it cannot be
+opened (``kernel.dmesg_restrict``), ``dmesg`` may still be allowed; where neither is, there are no lines.
+"""
+
+from __future__ import annotations
+
+import os
+import re
+import subprocess
+import time
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass
+from pathlib import Path
+
+KMSG = Path("/dev/kmsg")
+RECORD_BYTES = 8192
+RECORD_LIMIT = 20_000
+LINE_LIMIT = 40
+TEXT_LIMIT = 300
+DMESG_TIMEOUT_S = 2.0
+
+INTERESTING = re.compile(
+    r"NVRM|nvidia.*(?:Xid|fallen off)|Out of memory|oom-kill|Killed process|I/O error|nfs: server|Remounting filesystem"
+    r"|LustreError|lost connection|Machine check|mce: .*Hardware Error|segfault at|AER: .*[Ff]atal",
+)
+
+
+@dataclass(frozen=True)
+class KernelLine:
+    """A line of the kernel's log; ``ts`` by this node's clock, about a second true."""
+
+    ts: float
+    text: str
+
+
+class KernelLog:
+    """The kernel's log from now on."""
+
+    def __init__(self, device: Path = KMSG) -> None:
+        self._opened_s = time.time()
+        self._file: int | None = None
+        try:
+            self._file = os.open(device, os.O_RDONLY | os.O_NONBLOCK)
+            os.lseek(self._file, 0, os.SEEK_END)
+        except OSError:
+            self.close()
+
+    def lines(self) -> tuple[KernelLine, ...]:
+        """The interesting lines since this was opened, the newest of too many; closes the log."""
+        found = list(_records(self._file)) if self._file is not None else _dmesg()
+        self.close()
+        recent = [line for line in found if line.ts >= self._opened_s - 1]
+        return tuple(recent[-LINE_LIMIT:])
+
+    def close(self) -> None:
+        """Lets go of the device."""
+        if self._file is not None:
+            os.close(self._file)
+            self._file = None
+
+
+def parse_kmsg(record: str) -> KernelLine | None:
+    """A record of /dev/kmsg, ``priority,sequence,microseconds,flags;text``, if it is of interest."""
+    head, separator, body = record.partition(";")
+    text = body.split("\n", 1)[0]
+    if not separator or not INTERESTING.search(text):
+        return None
+    try:
+        return KernelLine(_boot_s() + int(head.split(",")[2]) / 1e6, text[:TEXT_LIMIT])
+    except (IndexError, ValueError):
+        return None
+
+
+def parse_dmesg(lines: Iterable[str]) -> Iterator[KernelLine]:
+    """The interesting ones of the lines ``[ seconds] text`` that dmesg prints."""
+    for line in lines:
+        found = re.match(r"\[ *(\d+\.\d+)\] (.*)", line)
+        if found and INTERESTING.search(found[2]):
+            yield KernelLine(_boot_s() + float(found[1]), found[2][:TEXT_LIMIT])
+
+
+def _records(file: int) -> Iterator[KernelLine]:
+    for _ in range(RECORD_LIMIT):
+        try:
+            record = os.read(file, RECORD_BYTES)
+        except BrokenPipeError:
+            continue  # overwritten before we came; the next read goes on with the oldest that is left
+        except OSError:
+            return  # nothing more
+        if not record:
+            return
+        if line := parse_kmsg(record.decode(errors="replace")):
+            yield line
+
+
+def _dmesg() -> list[KernelLine]:
+    try:
+        done = subprocess.run(
+            ["dmesg"], capture_output=True, timeout=DMESG_TIMEOUT_S, check=False, text=True, errors="replace"
+        )
+    except (OSError, subprocess.TimeoutExpired):
+        return []
+    return list(parse_dmesg(done.stdout.splitlines()))
+
+
+def _boot_s() -> float:
+    return time.time() - time.clock_gettime(time.CLOCK_MONOTONIC)

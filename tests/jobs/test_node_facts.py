@@ -1,0 +1,197 @@
+"""What the node itself shows: GPUs through a library that may be absent or stuck, the kernel's log, memory."""
+
+from __future__ import annotations
+
+import os
+import sys
+import threading
+import time
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+
+from dscampaign.jobs import gpus, node_facts
+from dscampaign.jobs.gpus import Gpu, GpuWatch
+from dscampaign.jobs.kernel_log import KernelLine, KernelLog
+
+
+class NVMLError(Exception):
+    """Stands in for the library's own."""
+
+
+class FakeNvml:
+    """Two GPUs, of which some may not answer."""
+
+    NVMLError = NVMLError
+
+    def __init__(self, used: tuple[int | None, ...] = (10, 20), trouble: str = "") -> None:
+        self.used, self.trouble = used, trouble
+        self.stuck: threading.Event | None = None
+
+    def nvmlInit(self) -> None:  # noqa: N802
+        if self.stuck:
+            self.stuck.wait()
+        if self.trouble:
+            raise NVMLError(self.trouble)
+
+    def nvmlShutdown(self) -> None:  # noqa: N802
+        pass
+
+    def nvmlDeviceGetCount(self) -> int:  # noqa: N802
+        return len(self.used)
+
+    def nvmlDeviceGetHandleByIndex(self, index: int) -> int:  # noqa: N802
+        if index >= len(self.used) or self.used[index] is None:
+            raise NVMLError("GPU is lost")
+        return index
+
+    def nvmlDeviceGetHandleByUUID(self, uuid: str) -> int:  # noqa: N802
+        return self.nvmlDeviceGetHandleByIndex(int(uuid[-1]))
+
+    def nvmlDeviceGetMemoryInfo(self, handle: int) -> Any:  # noqa: N802
+        return SimpleNamespace(used=self.used[handle], total=80)
+
+
+@pytest.fixture
+def nvml(monkeypatch: pytest.MonkeyPatch) -> FakeNvml:
+    fake = FakeNvml()
+    monkeypatch.setitem(sys.modules, "pynvml", fake)
+    return fake
+
+
+def test_the_gpus_are_seen_before_and_after(nvml: FakeNvml) -> None:
+    watch = GpuWatch(2, "")
+    watch.wait()
+    nvml.used = (70, None)
+    facts = watch.facts()
+    assert facts is not None
+    assert facts.before == (Gpu("0", 10, 80), Gpu("1", 20, 80))
+    assert facts.after == (Gpu("0", 70, 80),)
+    assert (facts.missing, facts.lost) == (False, True)
+
+
+@pytest.mark.parametrize(
+    ("visible", "seen"), [("1", ["1"]), ("GPU-b1, GPU-a0", ["GPU-b1", "GPU-a0"]), ("0,3", ["0"]), ("", ["0", "1"])]
+)
+def test_only_the_gpus_that_are_visible_count(nvml: FakeNvml, visible: str, seen: list[str]) -> None:
+    facts = GpuWatch(2, visible).facts()
+    assert facts is not None
+    assert facts.before is not None
+    assert [gpu.device for gpu in facts.before] == seen
+    assert facts.missing is (len(seen) < 2)
+
+
+def test_a_driver_that_is_broken_gives_its_word(nvml: FakeNvml) -> None:
+    nvml.trouble = "Driver/library version mismatch"
+    facts = GpuWatch(2, "").facts()
+    assert facts is not None
+    assert (facts.before, facts.after, facts.trouble) == (None, None, "Driver/library version mismatch")
+    assert not facts.missing
+
+
+def test_a_machine_without_the_library_says_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(sys.modules, "pynvml", None)
+    facts = GpuWatch(2, "").facts()
+    assert facts is not None
+    assert facts.before is None
+    assert "pynvml" in facts.trouble
+
+
+def test_a_driver_that_is_stuck_is_not_waited_for(nvml: FakeNvml, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(gpus, "BEFORE_TIMEOUT_S", 0.05)
+    nvml.stuck = threading.Event()
+    facts = GpuWatch(2, "").facts()
+    nvml.stuck.set()
+    assert facts is not None
+    assert facts.trouble == "the driver did not answer in time"
+
+
+def test_a_run_without_gpus_asks_nobody(nvml: FakeNvml) -> None:
+    nvml.trouble = "must not be asked"
+    assert GpuWatch(0, "").facts() is None
+
+
+def record(text: str, ago_s: float = 0.0) -> bytes:
+    """A record of the kernel's log."""
+    return b"3,1,%d,-;%s\n" % ((time.clock_gettime(time.CLOCK_MONOTONIC) - ago_s) * 1e6, text.encode())
+
+
+def kernel_says(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, *answers: bytes | OSError) -> list[KernelLine]:
+    """What is kept of these answers of the device, one a read, as the real one gives them."""
+    (tmp_path / "kmsg").write_bytes(b"")
+    log = KernelLog(tmp_path / "kmsg")
+    waiting = [*answers, BlockingIOError()]
+
+    def read(_file: int, _size: int) -> bytes:
+        answer = waiting.pop(0)
+        if isinstance(answer, OSError):
+            raise answer
+        return answer
+
+    with monkeypatch.context() as patch:
+        patch.setattr(os, "read", read)
+        return list(log.lines())
+
+
+def test_the_kernel_s_interesting_lines_are_kept(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    records = [record("usb 1-1: new device"), record("NVRM: Xid (PCI:0000:3b:00): 79"), record("Killed process 7")]
+    found = kernel_says(tmp_path, monkeypatch, *records, b"rubbish")
+    assert [line.text for line in found] == ["NVRM: Xid (PCI:0000:3b:00): 79", "Killed process 7"]
+    assert all(abs(line.ts - time.time()) < 5 for line in found)
+
+
+def test_what_the_kernel_said_before_the_attempt_is_not_its_own(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    assert kernel_says(tmp_path, monkeypatch, record("NVRM: Xid (PCI:0000:3b:00): 79", ago_s=600)) == []
+
+
+def test_records_that_were_overwritten_are_passed_over(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    found = kernel_says(tmp_path, monkeypatch, BrokenPipeError(), record("I/O error, dev sda"))
+    assert [line.text for line in found] == ["I/O error, dev sda"]
+
+
+def test_without_the_device_dmesg_is_asked_for_the_attempt_s_own_time(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    now_s = time.clock_gettime(time.CLOCK_MONOTONIC)
+    old, new = f"[{now_s - 3000:12.6f}] NVRM: Xid (old): 79", f"[{now_s:12.6f}] NVRM: Xid (new): 79"
+    tool = tmp_path / "dmesg"
+    tool.write_text(f"#!/bin/sh\necho '{old}'\necho '{new}'\necho rubbish\n")
+    tool.chmod(0o755)
+    monkeypatch.setenv("PATH", str(tmp_path), prepend=os.pathsep)
+    assert [line.text for line in KernelLog(tmp_path / "absent").lines()] == ["NVRM: Xid (new): 79"]
+
+
+def test_where_neither_may_be_read_there_are_no_lines(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("PATH", str(tmp_path))
+    assert KernelLog(tmp_path / "absent").lines() == ()
+
+
+def test_the_facts_of_this_machine_are_the_outcome_s_fields() -> None:
+    facts = node_facts.NodeFacts(0, "").end()
+    assert set(facts) == {"oom_kills", "gpus", "kernel", "memory_peak_bytes", "memory_limit_bytes"}
+    assert facts["oom_kills"] >= 0
+
+
+@pytest.mark.parametrize(
+    ("table", "folder", "events", "name"),
+    [
+        ("0::/slurm/job_1\n", "slurm/job_1", "memory.events", "memory.peak"),
+        ("4:memory:/slurm/job_1\n0::/\n", "memory/slurm/job_1", "memory.oom_control", "memory.max_usage_in_bytes"),
+    ],
+)
+def test_both_versions_of_control_groups_are_read(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, table: str, folder: str, events: str, name: str
+) -> None:
+    (tmp_path / folder).mkdir(parents=True)
+    (tmp_path / folder / events).write_text("low 0\noom_kill 3\n")
+    (tmp_path / folder / name).write_text("4096\n")
+    monkeypatch.setattr(node_facts, "CGROUPS", tmp_path)
+    real = node_facts._read
+    monkeypatch.setattr(node_facts, "_read", lambda path: table if path.name == "cgroup" else real(path))
+    assert node_facts.oom_kill_count() == 3
+    facts = node_facts.NodeFacts(0, "").end()
+    assert (facts["memory_peak_bytes"], facts["memory_limit_bytes"]) == (4096, None)
