@@ -1,6 +1,7 @@
 """Campaigns of DeepSpeed training runs on a Slurm cluster.
 
-A training script needs two functions of this package: ``report`` and ``should_stop``.
+A training script needs two functions of this package, ``report`` and ``should_stop``. With ``phase`` and ``progress``
+it helps to tell a hang and a slow rank from a long evaluation.
 """
 
 from __future__ import annotations
@@ -8,11 +9,13 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
+    from .jobs.report import phase as phase
+    from .jobs.report import progress as progress
     from .jobs.report import report as report
     from .jobs.report import should_stop as should_stop
 
 __version__ = "0.1.0"
-__all__ = ["report", "should_stop"]
+__all__ = ["phase", "progress", "report", "should_stop"]
 
 
 def __getattr__(name: str) -> object:

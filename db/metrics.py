@@ -5,13 +5,16 @@ from __future__ import annotations
 import math
 from collections.abc import Iterator
 from dataclasses import fields
-from itertools import groupby
+from itertools import groupby, pairwise
 from typing import Any
 
 from sqlalchemy import Connection, and_, select
 
-from .records import METRIC_COLUMNS, MetricRow, RunLatest
-from .schema import attempt, metric_extra, run, run_latest, run_metric
+from .records import METRIC_COLUMNS, MetricRow, RunLatest, StepTimes
+from .schema import attempt, metric_extra, run, run_latest, run_metric, step_metric
+
+TIMED_STEPS = 1000
+TIMED_ATTEMPTS = 8
 
 _BY_BLOCK = {"yield_per": 5000}
 """Rows that are fetched at a time: a campaign may have millions."""
@@ -51,6 +54,38 @@ def latest(conn: Connection, campaign_id: int) -> dict[int, RunLatest]:
     query = select(run_latest.c.nonfinite, *columns).join(run, run.c.id == run_latest.c.run_id)
     rows = conn.execute(query.where(run.c.campaign_id == campaign_id))
     return {values[0]: RunLatest(*_restore(_LATEST_FIELDS, values, mask)) for mask, *values in rows}
+
+
+def step_times(conn: Connection, run_id: int) -> StepTimes:
+    """How long the newest steps of a run with its present configuration took, at most ``TIMED_STEPS`` of them.
+
+    Where a script does not say, it is the time between two lines over the steps between them, which includes what
+    else it does there: checkpoints and evaluations. Bounded, however long the run: only the ends of its
+    newest attempts are read.
+    """
+    newest = select(attempt.c.id).join(
+        run, and_(run.c.id == attempt.c.run_id, run.c.config_hash == attempt.c.config_hash)
+    )
+    newest = newest.where(run.c.id == run_id).order_by(attempt.c.generation.desc()).limit(TIMED_ATTEMPTS)
+    times_s: list[float] = []
+    for attempt_id in conn.execute(newest).scalars().all():
+        times_s += _step_times(conn, attempt_id, TIMED_STEPS - len(times_s))
+    times_s.sort()
+    return StepTimes(times_s[math.ceil(0.99 * len(times_s)) - 1] if times_s else None, len(times_s))
+
+
+def _step_times(conn: Connection, attempt_id: int, limit: int) -> list[float]:
+    """Seconds of an attempt's newest steps, the newest first."""
+    row = step_metric.c
+    query = select(row.step, row.ts_s, row.step_time_s).where(row.attempt_id == attempt_id)
+    rows = conn.execute(query.order_by(row.step.desc()).limit(limit + 1)).all()
+    times_s = []
+    for (step, ts_s, time_s), (step_before, ts_before_s, _) in pairwise([*rows, (0, None, None)]):
+        if time_s is None and ts_s is not None and ts_before_s is not None:
+            time_s = (ts_s - ts_before_s) / (step - step_before)  # noqa: PLW2901
+        if time_s is not None and math.isfinite(time_s) and time_s >= 0:
+            times_s.append(time_s)
+    return times_s[:limit]
 
 
 def _stream(conn: Connection, run_id: int) -> Iterator[MetricRow]:

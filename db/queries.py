@@ -15,7 +15,7 @@ from sqlalchemy import ColumnElement, Connection, Select, Table, and_, delete, f
 
 from . import schema
 from .leases import acquire_lease, check_lease, read_lease, release_lease
-from .metrics import extra_names, iter_metrics, latest, metrics
+from .metrics import extra_names, iter_metrics, latest, metrics, step_times
 from .records import (
     AttemptRow,
     AttemptState,
@@ -61,6 +61,7 @@ __all__ = [
     "run_by_name",
     "runs",
     "status",
+    "step_times",
     "update_attempt",
     "update_campaign",
     "update_run",

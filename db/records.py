@@ -51,6 +51,18 @@ METRIC_COLUMNS = {
 bit order of the `nonfinite` mask: append, never reorder."""
 
 
+class StepTimes(NamedTuple):
+    """How long a run's steps take.
+
+    Attributes:
+        p99_s: 99th percentile over the newest steps, in seconds; None if no step's time is known.
+        known: steps that it is taken from.
+    """
+
+    p99_s: float | None
+    known: int
+
+
 @dataclass(frozen=True)
 class CampaignRow:
     """One spec, as it was submitted. `limits` holds what the spec's section of that name sets."""

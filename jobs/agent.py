@@ -23,6 +23,7 @@ from .layout import AttemptPaths, RunPaths, payload_file
 from .node import Node, RendezvousTimeout, Start, announce, free_port, join
 from .node_facts import NodeFacts
 from .payload import Payload
+from .progress import Watch
 from .push import Pusher
 
 EXIT_FAILED = 1
@@ -58,6 +59,7 @@ class Agent:
         self.paths, self.run_paths = AttemptPaths(Path(payload.attempt_dir)), RunPaths(Path(payload.run_dir))
         first = node.rank * payload.ranks_per_node
         self.ranks = range(first, first + payload.ranks_per_node)
+        self.progress = Watch(self.ranks)
         self._stop_asked = self._term_asked = False
         self._last_beat_s = self._last_stop_s = 0.0
         self._since: dict[str, float] = {}
@@ -157,17 +159,21 @@ class Agent:
         write_atomically(hostfile, launch.hostfile_text(self.payload.nodes, self.payload.ranks_per_node))
         cores = len(os.sched_getaffinity(0))
         env = launch.environment(self.payload, self.paths, self.node, start.resume, os.environ, cores)
+        env |= self.progress.open()
         line = launch.command(self.payload, self.paths, hostfile, self.node.rank, start.address, start.port)
         self._facts.ready()
         with self.paths.launcher_log(self.node.rank).open("ab") as log:
             launcher = subprocess.Popen([*DEAF_TO_USR2, *line], env=env, stdout=log, stderr=log, start_new_session=True)
         ended_by = self._watch(launcher)
         _kill_group(launcher.pid, signal.SIGKILL)  # ranks and loader workers that outlived their launcher
+        self.progress.look()
+        self.progress.close()
         return launcher.wait(), ended_by
 
     def _watch(self, launcher: subprocess.Popen[bytes]) -> str:
         while launcher.poll() is None:
             time.sleep(POLL_S)
+            self.progress.look()
             self._beat()
             if self._stop_asked:
                 self._pass_on_stop(launcher)
@@ -223,7 +229,8 @@ class Agent:
         if time.monotonic() - self._last_beat_s >= HEARTBEAT_S:
             self._last_beat_s = time.monotonic()
             with contextlib.suppress(OSError):  # a full disk ends in the ranks' own error, which says more
-                write_atomically(self.paths.heartbeat(self.node.rank), json.dumps({"ts": time.time()}))
+                beat = self.progress.heartbeat(self.node.name)
+                write_atomically(self.paths.heartbeat(self.node.rank), beat.as_json())
 
     # -- end -----------------------------------------------------------------------------------------------------
 
@@ -239,7 +246,7 @@ class Agent:
             ended_s=time.time(),
             start_step=self._first_step(start) - 1,
             last_step=evidence.last_step(self.paths.metrics),
-            ranks=evidence.rank_ends(self.paths, self.ranks, self._gone_s),
+            ranks=self.progress.placed(evidence.rank_ends(self.paths, self.ranks, self._gone_s)),
             lines=evidence.gather_lines(self.paths, self.ranks, self.node.rank, self.payload.user_patterns),
             target_step=evidence.target_step(self.paths.metrics),
             ending_s=self._ending_s,

@@ -55,6 +55,7 @@ class RankEnd:
         error: type, message, trace and time of the exception that ended it.
         pid: its process, as its node numbers it.
         gone_s: when the agent saw that its process was gone without a record of an end.
+        step: newest step that it had worked on, None if it never said.
     """
 
     rank: int
@@ -62,6 +63,7 @@ class RankEnd:
     error: dict[str, Any] | None
     pid: int | None = None
     gone_s: float | None = None
+    step: int | None = None
 
 
 @dataclass(frozen=True)

@@ -11,6 +11,7 @@ Usage: rank.py SCRIPT [ARGUMENT...] | rank.py -m MODULE [ARGUMENT...]
 import json
 import os
 import runpy
+import shutil
 import signal
 import sys
 import threading
@@ -100,7 +101,15 @@ def _watch(agent: int, start_time: str) -> None:
     # "": it died before this rank began
     while start_time and _start_time(agent) == start_time:
         time.sleep(AGENT_POLL_S)
+    _forget_progress()
     os.kill(os.getpid(), signal.SIGKILL)
+
+
+def _forget_progress() -> None:
+    """The dead agent would have removed it, and memory is dear."""
+    folder = os.environ.get("CAMPAIGN_PROGRESS_DIR")
+    if folder:
+        shutil.rmtree(folder, ignore_errors=True)
 
 
 def _start_time(pid: int) -> str:

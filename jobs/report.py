@@ -1,7 +1,10 @@
-"""What a training script calls: report numbers, record events, ask whether to stop.
+"""What a training script calls: report numbers, record events, say how far it is, ask whether to stop.
 
 Every line is one ``write`` to the attempt's spool, so a killed process loses nothing that it has reported. Outside a
-campaign, and on every rank but the first, reporting does nothing.
+campaign, and on every rank but the first, nothing is written there.
+
+Every rank also keeps a record of how far it is, of fixed size, in a file on its own node: from these its agent sees
+that a training hangs, and which rank the others wait for.
 
 Also works when copied or loaded by file path in another environment: standard library only, Python 3.8 syntax.
 """
@@ -14,6 +17,8 @@ import time
 from typing import Any, Dict, Optional, SupportsFloat
 
 STOP_FILE_POLL_S = 1.0
+RECORD_SIZE = 128
+"""Bytes of a rank's progress record: one line of JSON, filled up with spaces."""
 
 
 def report(step: int, **values: SupportsFloat) -> None:
@@ -27,11 +32,40 @@ def report(step: int, **values: SupportsFloat) -> None:
     Raises:
         OSError: the shared folder does not take the line (full, over quota, gone).
     """
+    if _record is not None:
+        _record.reached(step, None)
     if _spool is not None:
         line = {"step": int(step), "ts": time.time()}  # type: Dict[str, Any]
         for name, value in values.items():
             line[name] = value if type(value) in _PLAIN else float(value)
         _spool.write(line)
+
+
+def progress(step: int, busy_s: Optional[float] = None) -> None:
+    """Says how far this rank is, on every rank; ``report`` says it too, for a script that calls it on all of them.
+
+    Best called where the rank has done its own share of the step and begins to wait for the others: then the rank that
+    they all wait for is a step behind them.
+
+    Args:
+        step: the newest step that this rank has worked on.
+        busy_s: how long this rank computed in a step before it had to wait for others, in seconds. Ranks that need
+            longer than the rest are named as stragglers.
+    """
+    if _record is not None:
+        _record.reached(step, busy_s)
+
+
+def phase(name: str) -> "_Phase":
+    """Says what this rank does from now on: "train", or "start", "compile", "checkpoint", "eval" or a word of your own.
+
+    Only in "train", the phase after the first step unless something else is said, may a long time without a step be
+    taken for a hang. As a context manager, ``with phase("eval"):``, the phase before comes back at the end.
+    """
+    before = _record.phase if _record is not None else ""
+    if _record is not None:
+        _record.enter(name)
+    return _Phase(before)
 
 
 def event(name: str, **data: Any) -> None:
@@ -77,6 +111,52 @@ class _Spool:
         self._torn = False
 
 
+class _Record:
+    """How far this rank is, in a file that is only ever overwritten in place. Never a reason to fail."""
+
+    def __init__(self, path: str) -> None:
+        self._descriptor = os.open(path, os.O_WRONLY | os.O_CREAT, 0o600)
+        self._step, self._busy_ms = 0, 0.0
+        self.phase = "start"
+        if not os.fstat(self._descriptor).st_size:  # else a worker of this rank imports us, and is not the rank
+            self._write()
+
+    def enter(self, name: str) -> None:
+        if name == self.phase:
+            return
+        self.phase = "".join(c if c.isalnum() else "_" for c in name[:32]).encode("ascii", "replace").decode()
+        self._write()
+
+    def reached(self, step: int, busy_s: Optional[float]) -> None:
+        self._step = int(step)
+        if busy_s is not None:
+            self._busy_ms = busy_s * 1e3
+        if self.phase == "start":
+            self.phase = "train"
+        self._write()
+
+    def _write(self) -> None:
+        line = '{"step": %d, "phase": "%s", "busy_ms": %.3f}' % (self._step, self.phase, self._busy_ms)
+        try:  # contextlib.suppress costs as much as the write
+            os.pwrite(self._descriptor, line.ljust(RECORD_SIZE - 1).encode() + b"\n", 0)
+        except OSError:
+            return
+
+
+class _Phase:
+    """Gives the phase before back at the end of a ``with`` block."""
+
+    def __init__(self, before: str) -> None:
+        self._before = before
+
+    def __enter__(self) -> None:
+        pass
+
+    def __exit__(self, *_error: object) -> None:
+        if _record is not None:
+            _record.enter(self._before)
+
+
 class _Stop:
     """The wish to stop, from a signal or a file."""
 
@@ -101,6 +181,14 @@ def _open_spool() -> Optional[_Spool]:
     return _Spool(path) if path and os.environ.get("RANK", "0") == "0" else None
 
 
+def _open_record() -> Optional[_Record]:
+    folder = os.environ.get("CAMPAIGN_PROGRESS_DIR")
+    try:
+        return _Record(os.path.join(folder, "rank-%d" % int(os.environ.get("RANK", "0")))) if folder else None
+    except (OSError, ValueError):  # as in a container that does not see the folder
+        return None
+
+
 def _watch_for_stop() -> _Stop:
     stop = _Stop(os.environ.get("CAMPAIGN_STOP_FILE"))
     if os.environ.get("CAMPAIGN_METRICS_FILE") and threading.current_thread() is threading.main_thread():
@@ -110,4 +198,5 @@ def _watch_for_stop() -> _Stop:
 
 _PLAIN = (int, float)
 _spool = _open_spool()
+_record = _open_record()
 _stop = _watch_for_stop()

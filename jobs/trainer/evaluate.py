@@ -17,8 +17,12 @@ from .model import IGNORED_TARGET
 
 def evaluate(engine: DeepSpeedEngine, held_out: Samples, config: TrainConfig, job: Job, step: int) -> None:
     """Reports ``eval_loss`` (nats per token, over all ranks) and ``eval_ppl`` for ``step``; nothing without text."""
-    if not len(held_out):
-        return
+    if len(held_out):
+        with report.phase("eval"):
+            _evaluate(engine, held_out, config, job, step)
+
+
+def _evaluate(engine: DeepSpeedEngine, held_out: Samples, config: TrainConfig, job: Job, step: int) -> None:
     sums = torch.zeros(2, dtype=torch.float64, device=engine.device)
     engine.eval()
     with torch.no_grad():

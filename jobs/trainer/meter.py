@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import math
 import time
+from collections.abc import Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass
 
 import torch
@@ -29,6 +31,7 @@ class _Pending:
     extra: dict[str, float]
     begin: _Mark
     end: _Mark
+    share: tuple[_Mark, _Mark] | None
 
 
 class Meter:
@@ -52,6 +55,22 @@ class Meter:
         self._begin = _Mark(device)
         self._read_steps = 0
         self._rank, self._said_s = dist.get_rank(), -math.inf
+        self._share: tuple[_Mark, _Mark] | None = None
+        self._busy_s: float | None = None
+
+    @contextmanager
+    def own_share(self, step: int) -> Iterator[None]:
+        """Round a forward pass: of each step's first one the time is taken, and the agent told that it was reached.
+
+        So far a rank has waited for no other, unless ZeRO 3 gathers weights: then the time would say nothing about it.
+        """
+        if self._share is not None:
+            yield
+            return
+        begin = _Mark(self._device)
+        yield
+        self._share = (begin, _Mark(self._device))
+        report.progress(step, self._busy_s)
 
     def add(self, loss: Tensor) -> None:
         """Adds a micro-batch's mean loss (all micro-batches have the same number of tokens)."""
@@ -72,8 +91,11 @@ class Meter:
         self._loss = torch.zeros_like(self._loss)
         rows = _to_host(_gather(row))
         end = _Mark(self._device)
-        before, self._pending = self._pending, _Pending(step, lr, rows, norm is not None, extra, self._begin, end)
-        self._begin = end
+        before, self._pending = (
+            self._pending,
+            _Pending(step, lr, rows, norm is not None, extra, self._begin, end, self._share),
+        )
+        self._begin, self._share = end, None
         self._read(before)
 
     def flush(self) -> None:
@@ -89,6 +111,8 @@ class Meter:
         if pending is None:
             return
         time_s = pending.end.seconds_since(pending.begin)
+        if pending.share and self._config.zero_stage < 3:
+            self._busy_s = pending.share[1].seconds_since(pending.share[0])
         self._read_steps += 1
         loss, norm, stop, _, _ = pending.rows.mean(0).tolist()
         worst = pending.rows.amax(0).tolist()

@@ -54,19 +54,23 @@ def train(engine: DeepSpeedEngine, config: TrainConfig, job: Job, data: Data, st
     batches = training_batches(data.train, config, job, steps, engine.device)
     gc.collect()
     gc.freeze()  # a full collection over all of a framework's objects would stall one rank, and so all
+    report.phase("compile")  # the first step compiles, allocates and connects
     for step in steps:
         rate = learning_rate(config, step, target)
         set_learning_rate(engine, rate)
         _seed_dropout(config, job, step)
         for _ in range(config.accumulation):
-            loss = engine(*next(batches))
+            with meter.own_share(step):
+                loss = engine(*next(batches))
             norm = advance(engine, loss)
             meter.add(loss)
         meter.close(step, rate, norm, _loss_scaling(engine, config))
+        report.phase("train")
         stopping = meter.stop_agreed and step < target
         if stopping or _due(step, config.checkpoint_every, target):
             meter.flush()
-            save(engine, config, job, step, meter.reported)
+            with report.phase("checkpoint"):
+                save(engine, config, job, step, meter.reported)
             meter.restart_clock()
         if stopping:
             return

@@ -16,6 +16,7 @@ from dscampaign.jobs import agent
 from dscampaign.jobs.agent import EXIT_NOT_MINE
 from dscampaign.jobs.files import create_exclusively, read_json, write_atomically
 from dscampaign.jobs.node import Node, Start
+from dscampaign.jobs.progress import Heartbeat
 
 from .attempt import Attempt, make_payload, wait_until
 
@@ -328,6 +329,41 @@ def test_loader_workers_do_not_outlive_their_launcher(attempt: Attempt) -> None:
     assert attempt.run() == 0
     pid = (attempt.folder / "worker").read_text()
     wait_until(lambda: not alive(pid), "the end of the worker")
+
+
+# -- how far the ranks are --------------------------------------------------------------------------------------
+
+
+def test_the_heartbeat_tells_how_far_each_rank_is_and_the_outcome_where_it_was_killed(
+    attempt: Attempt, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(agent, "HEARTBEAT_S", 0.05)
+    attempt.script(f"""
+        from dscampaign import phase, progress
+        progress(119 + rank)
+        if rank == 0:
+            told, seen = {str(attempt.paths.heartbeat(0))!r}, {{}}
+            while seen.get("1", {{}}).get("phase") != "eval" or "0" not in seen:
+                time.sleep(0.05)
+                seen = json.load(open(told))["ranks"] if os.path.exists(told) else {{}}
+            os.kill(os.getpid(), signal.SIGKILL)
+        phase("eval")
+        {FOREVER}
+    """)
+    assert attempt.run() == 1
+    assert [rank.step for rank in attempt.outcome().ranks] == [119, 120]
+    found = Heartbeat.read(attempt.paths.heartbeat(0))
+    assert found is not None
+    assert (found.host, found.phase) == ("n0", "train")
+    assert {rank: (p.step, p.phase) for rank, p in found.ranks.items()} == {0: (119, "train"), 1: (120, "eval")}
+    assert found.idle_s is not None
+
+
+def test_nothing_of_the_ranks_records_is_left(attempt: Attempt) -> None:
+    attempt.script("print('DIR', os.environ['CAMPAIGN_PROGRESS_DIR'])")
+    assert attempt.run() == 0
+    folder = next(attempt.paths.logs.glob("*_rank0.log")).read_text().split()[1]
+    assert not Path(folder).exists()
 
 
 # -- several nodes ----------------------------------------------------------------------------------------------

@@ -170,6 +170,7 @@ def test_leaves_with_a_checkpoint_when_one_rank_is_signalled(launch: Launch, dat
     attempt = Attempt(tmp_path / "run")
     environment = attempt.prepare(data_dir, steps=100_000)
     (attempt.dir / "ranks").mkdir()
+    environment["CAMPAIGN_PROGRESS_DIR"] = str(tmp_path)
     process = launch(rank.__file__, "-m", "dscampaign.jobs.trainer", env=environment)
     while process.poll() is None and not (attempt.started and attempt.values("loss")):
         time.sleep(0.1)
@@ -180,6 +181,10 @@ def test_leaves_with_a_checkpoint_when_one_rank_is_signalled(launch: Launch, dat
     assert newest is not None
     assert list(attempt.values("loss")) == list(range(1, newest.step + 1))
     assert not attempt.values("eval_loss")
+    for record in (tmp_path / "rank-0", tmp_path / "rank-1"):
+        found = json.loads(record.read_text())
+        assert (found["step"], found["phase"]) == (newest.step, "train")
+        assert 0 < found["busy_ms"] < 1000 * max(attempt.values("step_time").values())
 
 
 def test_diverged_training_fails_and_has_reported_it(launch: Launch, data_dir: Path, tmp_path: Path) -> None:

@@ -1,0 +1,81 @@
+"""What the heartbeats of an attempt mean for its pace."""
+
+from __future__ import annotations
+
+import pytest
+
+from dscampaign.jobs.progress import Heartbeat, RankProgress
+from dscampaign.orchestrator.pace import Straggler, hang, stragglers
+
+
+def beat(
+    host: str, steps: dict[int, int], *, idle_s: float | None = 812.0, phase: str = "train", **phases: str
+) -> Heartbeat:
+    ranks = {rank: RankProgress(step, phases.get(f"rank{rank}", phase)) for rank, step in steps.items()}
+    return Heartbeat(1.0, host, idle_s, phase, ranks)
+
+
+def said(*beats: Heartbeat, p99_step_s: float | None = 0.4, steps: int = 500, factor: float = 20.0) -> str | None:
+    return hang(beats, p99_step_s, steps, factor=factor, floor_s=600.0)
+
+
+def test_a_hang_names_the_rank_that_the_others_wait_for() -> None:
+    first, second = beat("n2", {0: 120, 1: 120, 2: 120}), beat("n3", {3: 120, 4: 120, 5: 119})
+    expected = "no step for 812 s (p99 of a step: 0.4 s); rank 5 on n3 stands at step 119, the others at 120"
+    assert said(first, second) == expected
+
+
+def test_a_hang_of_all_or_of_many_is_said_in_few_words() -> None:
+    assert str(said(beat("n1", {0: 7, 1: 7}))).endswith("; all 2 ranks stand at step 7")
+    assert str(said(beat("n1", {0: 7}))).endswith("; the only rank stands at step 7")
+    many = beat("n1", dict.fromkeys(range(10), 7) | {10: 8, 11: 9})
+    assert str(said(many)).endswith("7 on n1 and 2 more stand at step 7, the others at 8 to 9")
+    assert len(str(said(many))) < 200
+
+
+@pytest.mark.parametrize("phase", ["start", "compile", "checkpoint", "eval", "export_of_weights"])
+def test_only_training_hangs(phase: str) -> None:
+    assert said(beat("n1", {0: 50, 1: 50}, phase=phase)) is None
+    assert said(beat("n1", {0: 50, 1: 50}, rank0=phase)) is None  # the others wait for it, and rightly
+
+
+def test_one_node_that_still_moves_is_no_hang() -> None:
+    assert said(beat("n1", {0: 50}), beat("n2", {1: 50}, idle_s=3.0)) is None
+    assert said(beat("n1", {0: 50}), beat("n2", {}, idle_s=None))  # says nothing
+
+
+@pytest.mark.parametrize(
+    ("idle_s", "p99_step_s", "hangs"),
+    [(599.0, 0.4, False), (601.0, 0.4, True), (1999.0, 100.0, False), (2001.0, 100.0, True)],
+)
+def test_long_is_long_for_this_run_and_never_less_than_the_floor(idle_s: float, p99_step_s: float, hangs: bool) -> None:
+    assert (said(beat("n1", {0: 50}, idle_s=idle_s), p99_step_s=p99_step_s) is not None) == hangs
+
+
+def test_who_knows_too_little_says_nothing() -> None:
+    one = beat("n1", {0: 19})
+    assert said(one, steps=19) is None
+    assert said(one, p99_step_s=None, steps=0) is None
+    assert said(one, factor=0.0) is None
+    assert said() is None
+    assert said(Heartbeat(1.0)) is None
+
+
+def busy(host: str, times_ms: dict[int, float], samples: int = 32) -> Heartbeat:
+    return Heartbeat(1.0, host, 0.1, "train", {r: RankProgress(9, "train", ms, samples) for r, ms in times_ms.items()})
+
+
+def test_stragglers_are_named_with_their_node() -> None:
+    beats = [busy("n1", {0: 100.0, 1: 104.0, 2: 99.0}), busy("n2", {3: 151.0, 4: 210.0, 5: 101.0, 6: 128.0})]
+    assert stragglers(beats) == [Straggler(4, "n2", 2.02), Straggler(3, "n2", 1.45)]
+
+
+def test_of_two_ranks_the_slower_one_is_the_straggler() -> None:
+    assert stragglers([busy("n1", {0: 100.0, 1: 140.0})]) == [Straggler(1, "n1", 1.4)]
+
+
+def test_who_is_alone_or_hardly_known_is_no_straggler() -> None:
+    assert stragglers([busy("n1", {0: 500.0})]) == []
+    assert stragglers([busy("n1", {0: 100.0, 1: 300.0}, samples=4)]) == []
+    assert stragglers([busy("n1", {0: 0.1, 1: 0.3})]) == []  # a clock's noise
+    assert stragglers([busy("n1", {0: 0.0, 1: 0.0}, samples=0)]) == []
