@@ -25,6 +25,7 @@ from .node_facts import NodeFacts
 from .payload import Payload
 from .progress import Watch
 from .push import Pusher
+from .trust import distrust
 
 EXIT_FAILED = 1
 EXIT_NOT_MINE = 75
@@ -47,7 +48,11 @@ def main(argv: list[str]) -> int:
     """Runs this node's part of element ``argv[1]``, by default ``SLURM_ARRAY_TASK_ID``, of the batch in ``argv[0]``."""
     os.umask(0o077)
     index = int(argv[1] if len(argv) > 1 else os.environ["SLURM_ARRAY_TASK_ID"])
-    payload = Payload.read(payload_file(Path(argv[0]), index))
+    batch = Path(argv[0])
+    if why := distrust(payload_file(batch, index), batch.parents[2]):  # the campaign's `dir`
+        print(f"not run: {why}", file=sys.stderr)
+        return EXIT_NOT_MINE
+    payload = Payload.read(payload_file(batch, index))
     return Agent(payload, Node.from_environment(os.environ)).run()
 
 

@@ -77,7 +77,8 @@ class Payload:
         sizes = {"micro_batch": micro_batch, "accumulation": accumulation}
         names = {"train_micro_batch_size_per_gpu": micro_batch, "gradient_accumulation_steps": accumulation}
         train = None if self.train is None else {**self.train, **sizes}
-        return replace(self, **sizes, train=train, ds_config={**self.ds_config, **names})
+        ds_config = {**self.ds_config, **names}
+        return replace(self, micro_batch=micro_batch, accumulation=accumulation, train=train, ds_config=ds_config)
 
     def write(self, path: Path) -> None:
         """Writes the payload, complete or not at all, readable by its owner only."""

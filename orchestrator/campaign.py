@@ -16,6 +16,7 @@ from ..db import queries
 from ..db.records import CampaignRow, NewRun, RunRow, RunState
 from ..db.store import Store
 from ..jobs.files import make_private
+from ..jobs.trust import distrust
 from .errors import UserError
 from .expand import Run
 from .merge import ABSENT, Merge, merge, wanted_again
@@ -60,6 +61,8 @@ def record(store: Store, submission: Submission) -> CampaignRow:
         UserError: as `compare`.
     """
     make_private(submission.dir)
+    if why := distrust(submission.dir, submission.dir):
+        raise UserError(f"{why}, and could make your jobs run anything", f"chmod go-w {submission.dir}, or use --dir")
     with store.write() as conn:
         campaign = queries.campaign_by_name(conn, submission.spec.name)
         _check_place(campaign, submission)

@@ -19,6 +19,7 @@ import time
 from collections.abc import Collection, Iterator, Mapping, Sequence
 from typing import Any
 
+from ..jobs.files import write_atomically
 from .errors import Unreachable
 from .executor import Batch, JobView, Look, SubmissionRefused, SubmissionUnclear
 from .failures import refused
@@ -72,6 +73,14 @@ class SlurmExecutor:
         ended = {k: v for k, v in history.items() if k in wanted and v.terminal and (k not in jobs or jobs[k].terminal)}
         return Look({**jobs, **ended}, True)
 
+    def nodes(self) -> int | None:
+        """Asks sinfo."""
+        try:
+            done = _ask(["sinfo", "--all", "--noheader", "-N", "-o", "%N"])
+        except Unreachable:
+            return None
+        return len(set(done.stdout.split())) or None
+
     def cancel(self, job_ids: Sequence[str]) -> None:
         """One scancel for all."""
         if job_ids:
@@ -106,7 +115,7 @@ def _job_array(batch: Batch) -> Any:
             """Writes the batch script; returns the command that submits it."""
             self.parameters["map_count"] = batch.size
             script = batch.folder / SCRIPT
-            script.write_text(self._make_submission_file_text(self._submitit_command_str, batch.token))
+            write_atomically(script, self._make_submission_file_text(self._submitit_command_str, batch.token))
             return [str(word) for word in self._make_submission_command(script)]
 
         def job_id(self, answer: str) -> str:

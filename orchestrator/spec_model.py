@@ -23,6 +23,12 @@ Precision = Literal["fp32", "bf16", "fp16"]
 Executor = Literal["slurm", "local"]
 Rung = Literal["activation_checkpointing", "offload_optimizer", "zero_stage"]
 
+_SECRET: Final = re.compile(
+    r"(?:^|_)(?:TOKEN|SECRET|PASSWORD|PASSWD|PASSPHRASE|CREDENTIALS?|(?:API|ACCESS|PRIVATE)_?KEY|APIKEY)(?:_|$)",
+    re.IGNORECASE,
+)
+"""Names of environment variables whose values nobody else should read."""
+
 DESCRIBES_ONLY: Final = frozenset({"checkpoint_every", "keep_checkpoints", "eval_every", "eval_batches", "log_every"})
 """Fields of `train` that watch or save a run and do not change what it learns."""
 
@@ -245,6 +251,9 @@ class RunConfig(_Section):
         for name, text in value.items():
             if not re.fullmatch(r"[A-Za-z_][A-Za-z0-9_]*", str(name)):
                 raise Hint(f"{name!r} is no name of an environment variable", "use letters, digits and underscores")
+            if text and _SECRET.search(str(name)):
+                hint = "leave it out and export it in your shell: jobs inherit your environment"
+                raise Hint(f"{name} looks like a secret, and a spec is kept in the store", hint)
             if str(name).startswith("CAMPAIGN_"):
                 raise Hint(f"{name} is set by this program", "choose a name that does not start with CAMPAIGN_")
             one_line(text)

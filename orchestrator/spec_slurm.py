@@ -126,6 +126,8 @@ def one_line(value: Any) -> Any:
     """
     if isinstance(value, str) and any(ord(char) < 32 or ord(char) == 127 for char in value):
         raise Hint("holds a line break or another control character", "write it on one line")
+    if isinstance(value, str) and any(0xD800 <= ord(char) <= 0xDFFF for char in value):
+        raise Hint("holds half a character", "write the character itself, not its \\u codes")
     return value
 
 

@@ -12,7 +12,7 @@ from pathlib import Path
 
 import pytest
 
-from dscampaign.jobs import agent
+from dscampaign.jobs import agent, report
 from dscampaign.jobs.agent import EXIT_NOT_MINE
 from dscampaign.jobs.files import create_exclusively, read_json, write_atomically
 from dscampaign.jobs.node import Node, Start
@@ -161,6 +161,15 @@ def test_other_nodes_begin_with_the_sizes_of_the_first(attempt: Attempt) -> None
 
 
 # -- who may run ------------------------------------------------------------------------------------------------
+
+
+def test_a_payload_that_others_could_have_written_is_not_run(attempt: Attempt) -> None:
+    attempt.batch.chmod(0o777)
+    process = attempt.start()
+    said, _ = process.communicate(timeout=60)
+    assert process.returncode == agent.EXIT_NOT_MINE
+    assert f"others can write to {attempt.batch}" in said
+    assert not attempt.paths.claim.exists()
 
 
 def test_whoever_loses_the_claim_starts_nothing(attempt: Attempt, capsys: pytest.CaptureFixture[str]) -> None:
@@ -339,7 +348,8 @@ def test_the_heartbeat_tells_how_far_each_rank_is_and_the_outcome_where_it_was_k
 ) -> None:
     monkeypatch.setattr(agent, "HEARTBEAT_S", 0.05)
     attempt.script(f"""
-        from dscampaign import phase, progress
+        sys.path.insert(0, {str(Path(report.__file__).parent)!r})
+        from report import phase, progress  # as a script in another environment does
         progress(119 + rank)
         if rank == 0:
             told, seen = {str(attempt.paths.heartbeat(0))!r}, {{}}
