@@ -49,6 +49,7 @@ __all__ = [
     "insert_campaign",
     "insert_runs",
     "iter_metrics",
+    "largest_checkpoint",
     "latest",
     "list_campaigns",
     "memory_observations",
@@ -261,6 +262,13 @@ def checkpoints(conn: Connection, run_id: int) -> list[Checkpoint]:
     return _fetch(
         conn, Checkpoint, table, table.c.run_id == run_id, order=[table.c.generation.desc(), table.c.step.desc()]
     )
+
+
+def largest_checkpoint(conn: Connection, campaign_id: int) -> int:
+    """Bytes of the largest checkpoint that a campaign has recorded, 0 for none."""
+    table, of_campaign = schema.checkpoint, schema.run.c.campaign_id == campaign_id
+    query = select(func.max(table.c.size_bytes)).join(schema.run, schema.run.c.id == table.c.run_id).where(of_campaign)
+    return int(conn.execute(query).scalar() or 0)
 
 
 def observe_memory(conn: Connection, new: MemoryObservation) -> None:

@@ -12,8 +12,8 @@ from sqlalchemy import Connection
 
 from ..db import queries
 from ..db.records import AttemptRow, AttemptState
-from ..jobs.files import create_exclusively, make_private, read_json
-from ..jobs.layout import CampaignPaths
+from ..jobs.files import create_exclusively, make_private, read_json, write_atomically
+from ..jobs.layout import CampaignPaths, RunPaths
 from . import attempts
 from .authority import ACTIVE, Authority, never_ran, no_folder
 from .errors import Unreachable
@@ -21,7 +21,7 @@ from .executor import Executor
 from .failures import FailureClass
 from .ledgers import remember_oom
 from .submission import submit
-from .world import Action, Adopt, CancelJob, Finish, MarkAttempt, Revoke, SetRun, Submit
+from .world import Action, Adopt, CancelJob, Finish, MarkAttempt, Note, Resize, Revoke, SetRun, Submit
 
 
 def act(actions: Sequence[Action], authority: Authority, executor: Executor, paths: CampaignPaths) -> list[Unreachable]:
@@ -35,6 +35,7 @@ def act(actions: Sequence[Action], authority: Authority, executor: Executor, pat
     """
     _record(actions, authority)
     troubles = _cancel([a for a in actions if isinstance(a, CancelJob)], executor)
+    troubles += _resize_all([a for a in actions if isinstance(a, Resize)], authority, paths)
     troubles += _revoke_all([a.attempt for a in actions if isinstance(a, Revoke)], authority, paths)
     return troubles + submit([a for a in actions if isinstance(a, Submit)], authority, executor, paths)
 
@@ -43,7 +44,7 @@ def act(actions: Sequence[Action], authority: Authority, executor: Executor, pat
 
 
 def _record(actions: Iterable[Action], authority: Authority) -> None:
-    recorded = [a for a in actions if isinstance(a, Adopt | MarkAttempt | Finish | SetRun)]
+    recorded = [a for a in actions if isinstance(a, Adopt | MarkAttempt | Note | Finish | SetRun)]
     if not recorded:
         return
     with authority.write() as conn:
@@ -53,6 +54,8 @@ def _record(actions: Iterable[Action], authority: Authority) -> None:
                     _adopt(conn, action, authority)
                 case MarkAttempt():
                     _mark(conn, action)
+                case Note():
+                    _note(conn, action, authority)
                 case Finish():
                     _finish(conn, action, authority)
                 case SetRun():
@@ -71,7 +74,16 @@ def _mark(conn: Connection, action: MarkAttempt) -> None:
     values: dict[str, Any] = {"state": action.state, "started_s": action.started_s}
     if action.start_step is not None:
         values["start_step"] = action.start_step
+    if action.micro_batch is not None:
+        values |= {"micro_batch": action.micro_batch, "accumulation": action.accumulation}
     queries.update_attempt(conn, action.attempt.id, expect_states=ACTIVE, **values)
+
+
+def _note(conn: Connection, action: Note, authority: Authority) -> None:
+    row = action.attempt
+    evidence = {**row.evidence, action.kind: action.message}
+    if queries.update_attempt(conn, row.id, expect_states=ACTIVE, evidence=evidence):
+        authority.event(conn, action.kind, action.message, row)
 
 
 def _finish(conn: Connection, action: Finish, authority: Authority) -> None:
@@ -101,6 +113,7 @@ def _evidence(action: Finish) -> dict[str, Any]:
         "reason": verdict.reason,
         "hint": verdict.hint,
         "rule": verdict.rule,
+        "host": verdict.host,
         "seen_s": action.seen_s,
         "line": asdict(verdict.line) if verdict.line else None,
         "job": {"state": job.state, "exit_code": job.exit_code, "nodes": job.nodes} if job else None,
@@ -128,21 +141,48 @@ def _cancel(actions: Sequence[CancelJob], executor: Executor) -> list[Unreachabl
     return []
 
 
-def _revoke_all(rows: Sequence[AttemptRow], authority: Authority, paths: CampaignPaths) -> list[Unreachable]:
+def _resize_all(actions: Sequence[Resize], authority: Authority, paths: CampaignPaths) -> list[Unreachable]:
+    """Leaves word for the agents of attempts that wait; what one has really begun with, it says itself."""
+    names = _run_names(authority) if actions else {}
     troubles = []
-    for row in rows:
+    for action in actions:
         try:
-            _revoke(row, authority, paths)
+            _resize(action, paths.run(names[action.attempt.run_id]), authority)
         except OSError as exc:
             troubles.append(no_folder(exc))
     return troubles
 
 
-def _revoke(row: AttemptRow, authority: Authority, paths: CampaignPaths) -> None:
-    """Takes the claim ourselves. A job that was faster keeps it, and the next look finds that job."""
+def _resize(action: Resize, run: RunPaths, authority: Authority) -> None:
+    row, micro = action.attempt, action.micro_batch
+    accumulation = row.accumulation and row.accumulation * (row.micro_batch or micro) // micro
+    sizes = {"micro_batch": micro, "accumulation": accumulation}
+    with authority.write() as conn:
+        written = {**sizes, "predicted_gb": action.predicted_gb}
+        if queries.update_attempt(conn, row.id, expect_states=ACTIVE, **written):
+            authority.event(conn, "resized", f"attempt {row.generation} begins at {action.why}", row)
+            write_atomically(run.attempt(row.generation).resize, json.dumps({**sizes, "why": action.why}))
+
+
+def _run_names(authority: Authority) -> dict[int, str]:
     with authority.store.read() as conn:
-        run = next(r for r in queries.runs(conn, authority.campaign_id) if r.id == row.run_id)
-    files = paths.run(run.name).attempt(row.generation)
+        return {run.id: run.name for run in queries.runs(conn, authority.campaign_id)}
+
+
+def _revoke_all(rows: Sequence[AttemptRow], authority: Authority, paths: CampaignPaths) -> list[Unreachable]:
+    names = _run_names(authority) if rows else {}
+    troubles = []
+    for row in rows:
+        try:
+            _revoke(row, paths.run(names[row.run_id]), authority)
+        except OSError as exc:
+            troubles.append(no_folder(exc))
+    return troubles
+
+
+def _revoke(row: AttemptRow, run: RunPaths, authority: Authority) -> None:
+    """Takes the claim ourselves. A job that was faster keeps it, and the next look finds that job."""
+    files = run.attempt(row.generation)
     make_private(files.dir)
     mine = attempts.revoked(row.token)
     taken = create_exclusively(files.claim, json.dumps({"job_id": mine, "ts": time.time()}))

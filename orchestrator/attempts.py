@@ -75,6 +75,7 @@ def payload(
         env=config.env,
         store=store,
         mem_per_process_bytes=limit_mb * 2**20 if limit_mb else None,
+        user_patterns=tuple(rule.match for rule in config.retry.rules),
     )
 
 
@@ -95,11 +96,14 @@ def trains_on_cpu(config: RunConfig) -> bool:
     return gpus_per_node(config) == 0 or config.env.get("DS_ACCELERATOR") == "cpu"
 
 
-def resources(config: RunConfig, *, mem_scale: float = 1.0, prologue: Sequence[str] = ()) -> dict[str, Any]:
+def resources(
+    config: RunConfig, *, mem_scale: float = 1.0, exclude: Sequence[str] = (), prologue: Sequence[str] = ()
+) -> dict[str, Any]:
     """What an attempt asks its executor for, in submitit's words; attempts with equal resources share a job array.
 
     Args:
         mem_scale: factor on the memory of a node, after a host ran out of it.
+        exclude: nodes to do without, beside those that the spec excludes.
         prologue: shell lines that come before the spec's own.
     """
     if config.executor == "local":
@@ -116,7 +120,7 @@ def resources(config: RunConfig, *, mem_scale: float = 1.0, prologue: Sequence[s
         "mem": _memory(slurm.mem, slurm.mem_mb, mem_scale),
         "cpus_per_task": slurm.cpus_per_task,
         "constraint": slurm.constraint,
-        "exclude": slurm.exclude,
+        "exclude": ",".join(filter(None, (slurm.exclude, *exclude))) or None,
         "nodelist": slurm.nodelist,
         "array_parallelism": slurm.array_parallelism,
         "signal_delay_s": slurm.signal_delay_s,

@@ -126,6 +126,9 @@ class Executor(Protocol):
             Unreachable: it could not look.
         """
 
+    def nodes(self) -> int | None:
+        """How many nodes there are; None where that cannot be said."""
+
     def cancel(self, job_ids: Sequence[str]) -> None:
         """Ends these jobs, if they still exist.
 

@@ -69,6 +69,10 @@ class LocalExecutor:
                     jobs[token, index] = JobView(token, index, "", "GONE")
         return Look(jobs, complete)
 
+    def nodes(self) -> int | None:
+        """This machine."""
+        return 1
+
     def cancel(self, job_ids: Sequence[str]) -> None:
         """Asks the agents to end their ranks and themselves."""
         ours = {_job_id(pid): pid for pid in _agents().values()}

@@ -3,34 +3,50 @@
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
 from pathlib import Path
 
 from ..db import queries
-from ..db.records import TERMINAL_ATTEMPT, AttemptRow, CampaignRow, RunRow
+from ..db.records import TERMINAL_ATTEMPT, AttemptRow, CampaignRow, RunRow, RunState, StepTimes
 from ..db.store import Store
 from ..jobs import checkpoint
 from ..jobs.evidence import LogLine, NodeOutcome
 from ..jobs.files import read_json
 from ..jobs.layout import AttemptPaths, CampaignPaths, RunPaths
 from ..jobs.node import Start
+from ..jobs.progress import Heartbeat
 from .attempts import revoked, run_config, trains_on_cpu
 from .decide import SETTLED
 from .executor import Executor, JobView, Look, Unreachable
+from .failures import FailureClass
+from .ledgers import read_ledgers
+from .memory import Ledger
+from .storage import trouble as trouble_of
+from .strikes import WEIGHT
 from .world import AttemptView, RunView, Snapshot
 
 AGENT_LOG_LINES = 40
 
+Clock = Callable[[int], StepTimes]
+
 
 @dataclass(frozen=True)
 class Stored:
-    """What the store knows of a campaign at one moment of its clock."""
+    """What the store knows of a campaign at one moment of its clock.
+
+    Attributes:
+        attempts: by run id, oldest first.
+        ledgers: what was measured of memory, by memory key.
+        checkpoint_bytes: size of the largest recorded checkpoint, 0 for none.
+    """
 
     now_s: float
     campaign: CampaignRow
     runs: tuple[RunRow, ...]
-    attempts: dict[int, list[AttemptRow]]
+    attempts: Mapping[int, Sequence[AttemptRow]]
+    ledgers: Mapping[str, Ledger] = field(default_factory=dict)
+    checkpoint_bytes: int = 0
 
     @property
     def active(self) -> list[AttemptRow]:
@@ -43,14 +59,29 @@ def read_store(store: Store, campaign: CampaignRow) -> Stored:
     with store.read() as conn:
         fresh = queries.campaign_by_name(conn, campaign.name) or campaign
         runs, rows, now_s = queries.runs(conn, campaign.id), queries.attempts(conn, campaign.id), store.now(conn)
-    attempts: dict[int, list[AttemptRow]] = defaultdict(list)
-    for row in rows:
-        attempts[row.run_id].append(row)
-    return Stored(now_s, fresh, tuple(runs), attempts)
+        attempts: dict[int, list[AttemptRow]] = defaultdict(list)
+        for row in rows:
+            attempts[row.run_id].append(row)
+        return Stored(
+            now_s=now_s,
+            campaign=fresh,
+            runs=tuple(runs),
+            attempts=attempts,
+            ledgers=read_ledgers(conn, runs, rows),
+            checkpoint_bytes=queries.largest_checkpoint(conn, campaign.id),
+        )
 
 
-def observe(stored: Stored, executor: Executor, paths: CampaignPaths) -> tuple[Snapshot, Unreachable | None]:
+def observe(
+    stored: Stored, executor: Executor, paths: CampaignPaths, step_times: Clock
+) -> tuple[Snapshot, Unreachable | None]:
     """Looks at the executor once, and at the folders of the attempts that may still run.
+
+    Args:
+        stored: what the store knows.
+        executor: where attempts run.
+        paths: the campaign's folders.
+        step_times: tells how long the steps of a run take, asked only of those that have made none for long.
 
     Returns:
         The snapshot, and why the executor could not be asked if it could not: the snapshot then says so.
@@ -60,7 +91,7 @@ def observe(stored: Stored, executor: Executor, paths: CampaignPaths) -> tuple[S
     """
     look, trouble = _look(stored.active, executor)
     try:
-        views = tuple(_run_view(run, stored.attempts.get(run.id, []), look, paths) for run in stored.runs)
+        views = tuple(_run_view(run, stored, look, paths, step_times) for run in stored.runs)
     except OSError as exc:
         raise Unreachable(f"the shared folder cannot be read: {exc}", "the next pass tries again") from exc
     snapshot = Snapshot(
@@ -73,6 +104,9 @@ def observe(stored: Stored, executor: Executor, paths: CampaignPaths) -> tuple[S
         intent_grace_s=executor.intent_grace_s,
         lost_grace_s=executor.lost_grace_s,
         settle_grace_s=executor.settle_grace_s,
+        ledgers=stored.ledgers,
+        nodes=_nodes(stored, executor),
+        storage=_storage(stored, paths),
     )
     return snapshot, trouble
 
@@ -88,18 +122,23 @@ def _look(active: Sequence[AttemptRow], executor: Executor) -> tuple[Look, Unrea
         return Look({}, False), exc
 
 
-def _run_view(run: RunRow, rows: Sequence[AttemptRow], look: Look, paths: CampaignPaths) -> RunView:
-    config = run_config(run)
+def _run_view(run: RunRow, stored: Stored, look: Look, paths: CampaignPaths, step_times: Clock) -> RunView:
+    rows, config = stored.attempts.get(run.id, ()), run_config(run)
     world_size = config.nodes * config.ranks()
     checkpoints = paths.run(run.name).checkpoints(run.config_hash)
-    undecided = bool(rows) and run.state not in SETTLED  # a settled run needs no look at its files
+    over = run.state in SETTLED and run.state is not RunState.HELD  # then its files need no look
     found = (
-        checkpoint.newest_verified(checkpoints, run.config_hash, world_size, check_digests=False) if undecided else None
+        checkpoint.newest_verified(checkpoints, run.config_hash, world_size, check_digests=False)
+        if rows and not over
+        else None
     )
+    attempts = tuple(_attempt_view(row, run, look, paths) for row in rows)
+    idle_s = max((beat.idle_s or 0.0 for attempt in attempts for beat in attempt.heartbeats), default=0.0)
+    times = step_times(run.id) if idle_s >= config.retry.hang_min_s else StepTimes(None, 0)
     return RunView(
         run=run,
-        attempts=tuple(_attempt_view(row, run, look, paths) for row in rows),
-        retry=config.retry,
+        attempts=attempts,
+        config=config,
         world_size=world_size,
         global_batch=config.train.global_batch,
         micro_batch=config.train.micro_batch,
@@ -109,6 +148,8 @@ def _run_view(run: RunRow, rows: Sequence[AttemptRow], look: Look, paths: Campai
         mem_mb=config.slurm.mem_mb,
         checkpoint_step=found.step if found else 0,
         begun=0 if run.generation else _begun(paths.run(run.name)),
+        p99_step_s=times.p99_s,
+        steps_known=times.known,
     )
 
 
@@ -125,19 +166,15 @@ def _attempt_view(row: AttemptRow, run: RunRow, look: Look, paths: CampaignPaths
     found = (NodeOutcome.read(files.outcome(node)) for node in range(row.nodes))
     outcomes = tuple(outcome for outcome in found if outcome is not None)
     lines = _agent_lines(paths.batch(row.token), row, job) if job and job.terminal and not outcomes else ()
-    heartbeat_s = None if job else _newest_heartbeat_s(files, row.nodes)
-    return AttemptView(row, job, Start.read(files), outcomes, _claimed(files, row.token), lines, heartbeat_s)
+    beats = (Heartbeat.read(files.heartbeat(node)) for node in range(row.nodes))
+    heartbeats = () if job and (job.pending or job.terminal) else tuple(beat for beat in beats if beat)
+    return AttemptView(row, job, Start.read(files), outcomes, _claimed(files, row.token), lines, heartbeats)
 
 
 def _claimed(files: AttemptPaths, token: str) -> bool:
     """Whether a job has the claim; we may have taken it ourselves and died before writing that down."""
     claim = read_json(files.claim)
     return files.claim.exists() if claim is None else claim.get("job_id") != revoked(token)
-
-
-def _newest_heartbeat_s(files: AttemptPaths, nodes: int) -> float | None:
-    beats = (read_json(files.heartbeat(node)) for node in range(nodes))
-    return max((float(beat["ts"]) for beat in beats if beat), default=None)
 
 
 def _agent_lines(batch: Path, row: AttemptRow, job: JobView) -> tuple[LogLine, ...]:
@@ -150,6 +187,19 @@ def _tail(log: Path) -> list[LogLine]:
     lines = log.read_text(errors="replace").splitlines()
     first = max(0, len(lines) - AGENT_LOG_LINES)
     return [LogLine(log.name, number, text) for number, text in enumerate(lines[first:], first + 1)]
+
+
+def _nodes(stored: Stored, executor: Executor) -> int | None:
+    """Nodes of the cluster, asked for only where one has a strike."""
+    struck = any(row.failure_class in WEIGHT for rows in stored.attempts.values() for row in rows)
+    return executor.nodes() if struck else None
+
+
+def _storage(stored: Stored, paths: CampaignPaths) -> str | None:
+    """What is wrong with the campaign's folder, tried only where a run waits for it."""
+    newest = (rows[-1] for rows in stored.attempts.values() if rows)
+    waits = any(row.failure_class == FailureClass.STORAGE and row.state in TERMINAL_ATTEMPT for row in newest)
+    return trouble_of(paths.dir, stored.checkpoint_bytes) if waits else None
 
 
 def _capacity(runs: Sequence[RunRow]) -> int | None:

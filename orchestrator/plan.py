@@ -9,7 +9,7 @@ from enum import StrEnum
 from math import ceil
 from pathlib import Path
 
-from ..db.records import CampaignRow, RunRow
+from ..db.records import CampaignRow, RunRow, StepTimes
 from ..db.store import Store
 from ..jobs.layout import CampaignPaths
 from . import attempts
@@ -140,6 +140,6 @@ def _decided(store: Store, campaign: CampaignRow, change: Merge) -> tuple[dict[i
     rows = tuple(wanted_again(row) for row in stored.runs if row.id in kept)
     paths = CampaignPaths(Path(campaign.dir), campaign.name)
     desired = replace(stored, runs=rows, campaign=replace(stored.campaign, desired="active"))
-    snapshot, trouble = observe(desired, make_executor(campaign, paths), paths)
+    snapshot, trouble = observe(desired, make_executor(campaign, paths), paths, lambda _run_id: StepTimes(None, 0))
     actions = decide(replace(snapshot, capacity=None))
     return {action.run.id: action for action in actions if isinstance(action, Submit)}, trouble

@@ -11,7 +11,7 @@ from pathlib import Path
 from ..db import queries
 from ..db.errors import StaleLease, StoreUnreachable
 from ..db.ingest import ingest
-from ..db.records import AttemptRow, CampaignRow
+from ..db.records import AttemptRow, CampaignRow, StepTimes
 from ..db.store import Store
 from ..jobs.layout import CampaignPaths
 from .act import act
@@ -82,7 +82,7 @@ class Reconciler:
         authority = self._take_lease()
         troubles = drain(self._store, newest_attempts(read_store(self._store, self._campaign)))
         stored = read_store(self._store, self._campaign)
-        snapshot, trouble = observe(stored, self._executor, self.paths)
+        snapshot, trouble = observe(stored, self._executor, self.paths, self._step_times)
         actions = decide(snapshot)
         troubles += [trouble] if trouble else []
         troubles += act(actions, authority, self._executor, self.paths)
@@ -106,6 +106,10 @@ class Reconciler:
             except (StoreUnreachable, LeaseHeld, StaleLease, Unreachable) as exc:
                 yield exc
             sleep(poll_s or self.poll_s)
+
+    def _step_times(self, run_id: int) -> StepTimes:
+        with self._store.read() as conn:
+            return queries.step_times(conn, run_id)
 
     def close(self) -> None:
         """Lets the next reconciler begin at once."""

@@ -5,7 +5,9 @@ from __future__ import annotations
 import re
 from collections.abc import Iterator, Sequence
 
-from ..db.records import AttemptState, RunState
+from ..db.records import AttemptRow, AttemptState, RunState
+from . import ladder, pace
+from .executor import JobView
 from .failures import Ended, FailureClass, Verdict, classify
 from .world import (
     Action,
@@ -14,6 +16,8 @@ from .world import (
     CancelJob,
     Finish,
     MarkAttempt,
+    Note,
+    Resize,
     Revoke,
     RunView,
     SetRun,
@@ -35,6 +39,10 @@ NEVER_STARTS = (
 PER_JOB_LIMIT = re.compile(r"(QOS|Assoc)Max\w+PerJob")
 """Likewise. A limit per user is not one of them: other jobs of the user will end."""
 
+HANG = "hang"
+STRAGGLER = "straggler"
+"""Kinds of notes; an attempt's evidence keeps each under its name."""
+
 
 def settle(view: RunView, attempt: AttemptView, snapshot: Snapshot) -> Iterator[Action]:
     """What to record of an attempt that the store takes for active: adopted, getting on, or how it ended."""
@@ -49,11 +57,7 @@ def settle(view: RunView, attempt: AttemptView, snapshot: Snapshot) -> Iterator[
         if attempt.complete or not _may_still_arrive(attempt, snapshot):
             yield _finish(view, attempt, snapshot)
     else:
-        state = AttemptState.QUEUED if job.pending else AttemptState.RUNNING
-        if mark := _mark(attempt, state):
-            yield mark
-        if not snapshot.wants(view) and job.job_id:
-            yield CancelJob(row, job.job_id)
+        yield from _settle_live(view, attempt, job, snapshot)
 
 
 def show_active(view: RunView, attempt: AttemptView, settled: Sequence[Action]) -> Iterator[Action]:
@@ -70,6 +74,41 @@ def set_run(view: RunView, state: RunState, reason: str, not_before_s: float | N
     """Where the run stands now, if that is news."""
     if (view.run.state, view.run.reason, view.run.not_before_s) != (state, reason, not_before_s):
         yield SetRun(view.run, state, reason, not_before_s)
+
+
+def _settle_live(view: RunView, attempt: AttemptView, job: JobView, snapshot: Snapshot) -> Iterator[Action]:
+    """The job waits or runs."""
+    row = attempt.row
+    if mark := _mark(attempt, AttemptState.QUEUED if job.pending else AttemptState.RUNNING):
+        yield mark
+    hangs = HANG in row.evidence
+    if not job.pending:
+        notes = list(_notice(view, attempt))
+        yield from notes
+        hangs |= any(note.kind == HANG for note in notes)
+    elif not attempt.claimed:
+        yield from _resize(view, row, snapshot)
+    if job.job_id and (hangs or not snapshot.wants(view)):
+        yield CancelJob(row, job.job_id)
+
+
+def _notice(view: RunView, attempt: AttemptView) -> Iterator[Note]:
+    """What is worth a note of a running attempt, once: that it hangs, that a rank is slow."""
+    row, retry = attempt.row, view.retry
+    if HANG not in row.evidence and view.p99_step_s is not None and retry.hang_factor:
+        limits = {"factor": retry.hang_factor, "floor_s": float(retry.hang_min_s)}
+        if reason := pace.hang(attempt.heartbeats, view.p99_step_s, view.steps_known, **limits):
+            yield Note(row, HANG, reason)
+    if STRAGGLER not in row.evidence and (slow := pace.stragglers(attempt.heartbeats)):
+        named = ", ".join(f"rank {s.rank} on {s.host} computes {s.ratio:.1f} times as long" for s in slow)
+        yield Note(row, STRAGGLER, f"{named} as the median rank")
+
+
+def _resize(view: RunView, row: AttemptRow, snapshot: Snapshot) -> Iterator[Resize]:
+    """An attempt in the queue learns what its siblings found out meanwhile."""
+    fit = ladder.begin(view, row, snapshot.ledgers)
+    if fit.micro_batch and row.micro_batch and fit.micro_batch < row.micro_batch:
+        yield Resize(row, fit.micro_batch, fit.predicted_gb, fit.why)
 
 
 def _settle_absent(view: RunView, attempt: AttemptView, snapshot: Snapshot) -> Iterator[Action]:
@@ -106,6 +145,8 @@ def _finish(view: RunView, attempt: AttemptView, snapshot: Snapshot) -> Finish:
     verdict = classify(ended)
     if not snapshot.wants(view) and verdict.kind is not FailureClass.COMPLETED and _was_ended(ended):
         verdict = Verdict(FailureClass.CANCELLED, "ended because the run is no longer wanted")
+    elif HANG in attempt.row.evidence and verdict.kind in _ENDED_FROM_OUTSIDE:
+        verdict = Verdict(FailureClass.HANG, str(attempt.row.evidence[HANG]), rule="no-step")
     elif verdict.kind is FailureClass.CRASH and not ended.outcomes:
         verdict = _without_a_trace(attempt) or verdict
     states = {FailureClass.COMPLETED: AttemptState.COMPLETED, FailureClass.CANCELLED: AttemptState.CANCELLED}
@@ -116,6 +157,10 @@ def _was_ended(ended: Ended) -> bool:
     """Whether it ended from outside: Slurm says so, or its agents, or these were killed before they could."""
     killed = ended.job is not None and ended.job.state == "CANCELLED"
     return killed or not ended.outcomes or any(o.ended_by == "signal" for o in ended.outcomes)
+
+
+_ENDED_FROM_OUTSIDE = frozenset({FailureClass.CANCELLED, FailureClass.CRASH, FailureClass.LOST})
+"""What the end of a job looks like that this program has cancelled because it hung."""
 
 
 def _without_a_trace(attempt: AttemptView) -> Verdict | None:
@@ -130,9 +175,13 @@ def _mark(attempt: AttemptView, state: AttemptState) -> MarkAttempt | None:
     start = attempt.start
     started_s = start.started_s if start else attempt.job.started_s if attempt.job else None
     start_step = start.start_step if start else None
+    micro_batch, accumulation = (start.micro_batch, start.accumulation) if start else (None, None)
     row = attempt.row
-    news = state is not row.state or (start_step is not None and row.start_step != start_step)
-    return MarkAttempt(row, state, started_s, start_step) if news else None
+    resumed = start_step is not None and row.start_step != start_step
+    resized = micro_batch is not None and row.micro_batch != micro_batch
+    if state is row.state and not resumed and not resized:
+        return None
+    return MarkAttempt(row, state, started_s, start_step, micro_batch, accumulation)
 
 
 def _waiting(reason: str) -> str:

@@ -23,12 +23,14 @@ from ..db.records import AttemptRow, AttemptState, NewAttempt, RunRow, RunState
 from ..jobs.files import make_private, write_atomically
 from ..jobs.layout import CampaignPaths, payload_file
 from ..jobs.payload import Payload
+from ..jobs.trust import distrust
 from ..sbatch import prologue
-from . import attempts
+from . import attempts, rungs
 from .authority import Authority, never_ran, no_folder
 from .errors import Unreachable
 from .executor import ARRAY_LIMIT, Batch, Executor, SubmissionRefused, SubmissionUnclear
 from .failures import FailureClass
+from .memory import memory_key
 from .slurm import job_name
 from .world import Submit
 
@@ -70,7 +72,7 @@ def _batches(actions: Sequence[Submit]) -> Iterator[tuple[dict[str, Any], Sequen
     asked: dict[str, dict[str, Any]] = {}
     for action in actions:
         config = attempts.run_config(action.run)
-        resources = attempts.resources(config, mem_scale=action.mem_scale, prologue=prologue())
+        resources = attempts.resources(config, mem_scale=action.mem_scale, exclude=action.exclude, prologue=prologue())
         shapes[key := attempts.shape(resources)].append(action)
         asked[key] = resources
     for key, group in shapes.items():
@@ -142,12 +144,19 @@ def _write_intent(group: Sequence[Submit], token: str, authority: Authority, pat
         stored = {row.id: row for row in queries.attempts(conn, authority.campaign_id) if row.token == token}
         rows = [stored[attempt_id] for attempt_id in ids]
         for row, action in zip(rows, group, strict=True):
-            micro = f" micro-batch {action.micro_batch}" if action.micro_batch else ""
-            authority.event(conn, "submitting", f"attempt {row.generation}{micro}: {action.why}", row)
+            authority.event(conn, "submitting", f"attempt {row.generation}{_unusual(action)}: {action.why}", row)
     store = None if authority.store.is_sqlite else authority.store.url_without_password
     return [
         (row, Planned(action, _payload(row, action, paths, store))) for row, action in zip(rows, group, strict=True)
     ]
+
+
+def _unusual(action: Submit) -> str:
+    """What of the attempt the spec alone does not say."""
+    micro = f" micro-batch {action.micro_batch}" if action.micro_batch else ""
+    changes = f" with {rungs.text(action.changes)}" if action.changes else ""
+    exclude = f" without {', '.join(action.exclude)}" if action.exclude else ""
+    return micro + changes + exclude
 
 
 def _decided_on(run: RunRow) -> tuple[int, str, str, int, int]:
@@ -170,13 +179,16 @@ def _new_attempt(action: Submit, index: int, token: str, paths: CampaignPaths) -
         spool_path=str(paths.run(action.run.name).attempt(action.generation).metrics),
         retry_epoch=action.run.retry_epoch,
         array_index=index,
+        changes=rungs.text(action.changes),
+        memory_key=memory_key(rungs.changed(config, action.changes)),
+        predicted_gb=action.predicted_gb,
     )
 
 
 def _payload(row: AttemptRow, action: Submit, paths: CampaignPaths, store: str | None) -> Payload:
     return attempts.payload(
         action.run,
-        attempts.run_config(action.run),
+        rungs.changed(attempts.run_config(action.run), action.changes),
         paths,
         generation=row.generation,
         micro_batch=action.micro_batch,
@@ -188,6 +200,8 @@ def _payload(row: AttemptRow, action: Submit, paths: CampaignPaths, store: str |
 
 def _write_files(rows: Sequence[_Row], batch: Batch, paths: CampaignPaths) -> None:
     make_private(batch.folder)
+    if why := distrust(batch.folder, paths.root):
+        raise Unreachable(f"{why}, and could make your jobs run anything", f"chmod -R go-w {paths.root}")
     for row, planned in rows:
         run = paths.run(planned.action.run.name)
         make_private(run.attempt(row.generation).dir)

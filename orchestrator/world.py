@@ -2,14 +2,19 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+import re
+from collections.abc import Mapping
+from dataclasses import dataclass, field
 
 from ..db.records import TERMINAL_ATTEMPT, AttemptRow, AttemptState, CampaignRow, RunRow, RunState
 from ..jobs.evidence import LogLine, NodeOutcome
 from ..jobs.node import Start
+from ..jobs.progress import Heartbeat
 from .executor import JobView
+from .failure_rules import UserRule
 from .failures import Ended, Verdict
-from .spec_model import RetryConfig
+from .memory import Ledger
+from .spec_model import RetryConfig, RunConfig
 
 
 @dataclass(frozen=True)
@@ -19,7 +24,7 @@ class AttemptView:
     Attributes:
         job: the executor's view; None where it showed nothing.
         claimed: whether a job has begun to run it.
-        heartbeat_s: newest sign of life of its agents, looked for only where the executor showed nothing.
+        heartbeats: what the agents of its nodes said last.
         lines: the end of the agents' own log, read only where no agent left an outcome.
     """
 
@@ -29,7 +34,12 @@ class AttemptView:
     outcomes: tuple[NodeOutcome, ...] = ()
     claimed: bool = False
     lines: tuple[LogLine, ...] = ()
-    heartbeat_s: float | None = None
+    heartbeats: tuple[Heartbeat, ...] = ()
+
+    @property
+    def heartbeat_s(self) -> float | None:
+        """The newest sign of life of its agents, by their clocks."""
+        return max((beat.ts for beat in self.heartbeats), default=None)
 
     @property
     def start_step(self) -> int | None:
@@ -53,6 +63,7 @@ class RunView:
     """A run with its attempts, oldest first, and what it could resume from.
 
     Attributes:
+        config: what the spec asks for.
         mem_mb: memory that the spec asks of a node, None or 0 where it names no size.
         checkpoint_step: step of the newest complete checkpoint of this configuration, 0 for none.
         begun: the highest generation that a job has begun, as the folder of a run without attempts shows it: another
@@ -60,11 +71,13 @@ class RunView:
         steps_decide: whether exit 0 before the target step is not success.
         on_cpu: whether the ranks' device memory is the host's.
         global_batch, micro_batch: as the spec asks; None for a script that manages its own batches.
+        p99_step_s: 99th percentile of the time that a step of its present configuration took, None if not known.
+        steps_known: how many steps that was taken from.
     """
 
     run: RunRow
     attempts: tuple[AttemptView, ...]
-    retry: RetryConfig
+    config: RunConfig
     world_size: int
     global_batch: int | None
     micro_batch: int | None
@@ -74,6 +87,13 @@ class RunView:
     mem_mb: int | None
     checkpoint_step: int = 0
     begun: int = 0
+    p99_step_s: float | None = None
+    steps_known: int = 0
+
+    @property
+    def retry(self) -> RetryConfig:
+        """What the spec says of further tries."""
+        return self.config.retry
 
     @property
     def latest(self) -> AttemptView | None:
@@ -92,6 +112,7 @@ class RunView:
             agent_lines=attempt.lines,
             known_start_step=attempt.start_step,
             known_last_step=attempt.row.last_step,
+            user_rules=tuple(UserRule(re.compile(r.match), r.action, r.hint) for r in self.retry.rules),
         )
 
 
@@ -103,7 +124,10 @@ class Snapshot:
         now_s: the store's clock.
         looked: whether the executor answered; if not, nothing may be concluded from its silence.
         complete: whether an absent job was looked for everywhere.
-        capacity: attempts that may be active at once; None for no limit of ours.
+        capacity: attempts that may be active at once on this machine; None for no limit.
+        ledgers: what was measured of memory, by memory key.
+        nodes: nodes of the cluster; None where nobody knows, or nobody needs to.
+        storage: what is wrong with the campaign's folder, "" for nothing; None where nobody has tried.
         intent_grace_s, lost_grace_s, settle_grace_s: the executor's delays, see there.
     """
 
@@ -116,6 +140,9 @@ class Snapshot:
     intent_grace_s: float
     lost_grace_s: float
     settle_grace_s: float
+    ledgers: Mapping[str, Ledger] = field(default_factory=dict)
+    nodes: int | None = None
+    storage: str | None = None
 
     def wants(self, view: RunView) -> bool:
         """Whether the run is still desired."""
@@ -139,6 +166,31 @@ class MarkAttempt:
     state: AttemptState
     started_s: float | None = None
     start_step: int | None = None
+    micro_batch: int | None = None
+    accumulation: int | None = None
+
+
+@dataclass(frozen=True)
+class Note:
+    """Records once what was noticed of an active attempt.
+
+    Attributes:
+        kind: of the event, and the attempt's evidence keeps the message under this name.
+    """
+
+    attempt: AttemptRow
+    kind: str
+    message: str
+
+
+@dataclass(frozen=True)
+class Resize:
+    """Tells an attempt that waits in the queue to begin with a smaller micro-batch."""
+
+    attempt: AttemptRow
+    micro_batch: int
+    predicted_gb: float | None
+    why: str
 
 
 @dataclass(frozen=True)
@@ -179,6 +231,9 @@ class Submit:
 
     Attributes:
         mem_scale: factor on the memory of a node that the spec asks for.
+        changes: rungs taken so that it fits into memory, see `rungs`.
+        predicted_gb: the peak that is expected of it.
+        exclude: nodes that it shall not run on.
     """
 
     run: RunRow
@@ -186,6 +241,9 @@ class Submit:
     micro_batch: int | None
     why: str
     mem_scale: float = 1.0
+    changes: tuple[str, ...] = ()
+    predicted_gb: float | None = None
+    exclude: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True)
@@ -196,4 +254,4 @@ class CancelJob:
     job_id: str
 
 
-Action = Adopt | MarkAttempt | Finish | Revoke | SetRun | Submit | CancelJob
+Action = Adopt | MarkAttempt | Note | Finish | Revoke | SetRun | Submit | CancelJob | Resize

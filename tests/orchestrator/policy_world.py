@@ -11,7 +11,7 @@ from dscampaign.jobs.evidence import LogLine, NodeOutcome, RankEnd
 from dscampaign.orchestrator.decide import decide
 from dscampaign.orchestrator.executor import JobView
 from dscampaign.orchestrator.failures import FailureClass
-from dscampaign.orchestrator.spec_model import RetryConfig
+from dscampaign.orchestrator.spec_model import RetryConfig, RunConfig
 from dscampaign.orchestrator.world import (
     Action,
     Adopt,
@@ -137,13 +137,14 @@ def log_lines(*texts: str) -> tuple[LogLine, ...]:
 
 
 def run_view(*attempts: AttemptView | AttemptRow, run: RunRow | None = None, **values: Any) -> RunView:
-    """A run with these attempts, 64 samples a step, micro-batch 8 on 2 ranks."""
+    """A run with these attempts, 64 samples a step, micro-batch 8 on 2 ranks; `retry` goes into its configuration."""
+    config = RunConfig(retry=values.pop("retry", RetryConfig()))
     views = tuple(a if isinstance(a, AttemptView) else AttemptView(a) for a in attempts)
     newest = views[-1].row.generation if views else 0
     defaults: dict[str, Any] = {
         "run": run or run_row(generation=newest),
         "attempts": views,
-        "retry": RetryConfig(),
+        "config": config,
         "world_size": 2,
         "global_batch": 64,
         "micro_batch": 8,

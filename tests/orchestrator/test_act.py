@@ -13,7 +13,7 @@ import pytest
 from dscampaign.db import queries
 from dscampaign.db.errors import StaleLease
 from dscampaign.db.records import AttemptRow, AttemptState, MemoryObservation, RunState
-from dscampaign.jobs.files import make_private
+from dscampaign.jobs.files import make_private, read_json
 from dscampaign.orchestrator.act import act
 from dscampaign.orchestrator.attempts import resources, run_config
 from dscampaign.orchestrator.authority import Authority
@@ -21,7 +21,7 @@ from dscampaign.orchestrator.errors import Unreachable
 from dscampaign.orchestrator.failures import Ended, FailureClass, Verdict
 from dscampaign.orchestrator.ledgers import ledgers_of, read_ledgers
 from dscampaign.orchestrator.memory import memory_key
-from dscampaign.orchestrator.world import Action, CancelJob, Finish, MarkAttempt, SetRun, Submit
+from dscampaign.orchestrator.world import Action, CancelJob, Finish, MarkAttempt, Note, Resize, SetRun, Submit
 
 from .policy_world import job, log_lines
 from .world_on_disk import World, make_world, queued_world
@@ -138,6 +138,45 @@ def test_the_ledgers_of_a_campaign_are_those_of_its_runs_and_of_what_they_became
         assert set(read_ledgers(conn, [runs[1]], [])) == {other}
         assert set(read_ledgers(conn, [first], [])) == set()
         assert set(read_ledgers(conn, [first], rows)) == {other}
+
+
+def test_what_was_noticed_is_kept_with_the_attempt(world: World) -> None:
+    take(world, Note(latest(world), "hang", "no step for 601 s"))
+    take(world, Note(latest(world), "straggler", "rank 1"))
+    assert latest(world).evidence == {"hang": "no step for 601 s", "straggler": "rank 1"}
+    assert [event.message for event in world.events("hang")] == ["no step for 601 s"]
+
+
+def test_an_attempt_in_the_queue_is_told_of_its_smaller_micro_batch(world: World) -> None:
+    with world.store.write() as conn:
+        queries.update_attempt(conn, latest(world).id, micro_batch=8, accumulation=2)
+    take(world, Resize(latest(world), 4, 12.5, "8 ran out of memory"))
+    row = latest(world)
+    assert (row.micro_batch, row.accumulation, row.predicted_gb) == (4, 4, 12.5)
+    told = read_json(world.paths.run("depth-1").attempt(1).resize)
+    assert told == {"micro_batch": 4, "accumulation": 4, "why": "8 ran out of memory"}
+    take(world, MarkAttempt(row, AttemptState.RUNNING, 1.0, 0, 8, 2))  # it had begun before it could read that
+    assert (latest(world).micro_batch, latest(world).accumulation) == (8, 2)
+
+
+def test_an_attempt_that_is_over_is_told_nothing(world: World) -> None:
+    row = latest(world)
+    take(world, finish(world))
+    take(world, Resize(row, 4, None, "8 ran out of memory"), Note(row, "hang", "x"))
+    assert not world.paths.run("depth-1").attempt(1).resize.exists()
+    assert not world.events("hang")
+
+
+def test_what_is_unusual_about_an_attempt_is_in_its_row_its_payload_and_its_event(world: World) -> None:
+    take(world, finish(world))
+    [run] = world.runs().values()
+    changes = ("expandable_segments",)
+    take(world, Submit(run, 2, None, "tried again", changes=changes, predicted_gb=3.5, exclude=("n7", "n9")))
+    row = latest(world)
+    assert (row.changes, row.predicted_gb) == ("expandable_segments", 3.5)
+    assert world.cluster.submitted[-1].resources["exclude"] == "n7,n9"
+    assert world.cluster.payloads()[-1].env["PYTORCH_ALLOC_CONF"] == "expandable_segments:True"
+    assert "with expandable_segments without n7, n9: tried again" in world.events("submitting")[-1].message
 
 
 def test_nothing_is_done_without_the_lease(world: World) -> None:

@@ -12,14 +12,17 @@ from hypothesis import strategies as st
 from dscampaign.db.records import AttemptRow, AttemptState, RunState
 from dscampaign.jobs.evidence import RankEnd
 from dscampaign.jobs.node import Start
+from dscampaign.jobs.progress import Heartbeat, RankProgress
 from dscampaign.orchestrator.decide import decide, settled
-from dscampaign.orchestrator.spec_model import RetryConfig
+from dscampaign.orchestrator.spec_model import RetryConfig, RunConfig
+from dscampaign.orchestrator.spec_slurm import SlurmConfig
 from dscampaign.orchestrator.world import (
     Adopt,
     AttemptView,
     CancelJob,
     Finish,
     MarkAttempt,
+    Note,
     Revoke,
     RunView,
     SetRun,
@@ -44,7 +47,7 @@ from .policy_world import (
 
 def after(*past: AttemptRow, **values: Any) -> tuple[Submit | None, SetRun | None]:
     """What follows these ended attempts: a new attempt, and the run's new state."""
-    actions = decide(snapshot(run_view(*past, **values)))
+    actions = decide(snapshot(run_view(*past, **values), storage=""))
     submits, states = of_kind(Submit, actions), of_kind(SetRun, actions)
     return (submits[0] if submits else None), (states[-1] if states else None)
 
@@ -73,6 +76,13 @@ def test_a_new_run_is_submitted_with_the_micro_batch_of_the_spec() -> None:
         ("lost", RunState.PENDING, True),
         ("crash", RunState.PENDING, True),
         ("oom", RunState.PENDING, True),
+        ("fragmentation", RunState.PENDING, True),
+        ("foreign_oom", RunState.PENDING, True),
+        ("gpu", RunState.PENDING, True),
+        ("gpu_fault", RunState.PENDING, True),
+        ("hang", RunState.PENDING, True),
+        ("checkpoint", RunState.PENDING, True),
+        ("storage", RunState.PENDING, True),
     ],
 )
 def test_every_class_has_one_answer(kind: str, state: RunState, submits: bool) -> None:
@@ -101,7 +111,7 @@ def test_the_smaller_micro_batch_stays_after_another_kind_of_failure() -> None:
 @pytest.mark.parametrize(
     ("attempt", "values", "words"),
     [
-        (ended_row(1, "oom", micro_batch=1), {}, "at micro-batch 1; try activation_checkpointing"),
+        (ended_row(1, "oom", micro_batch=1), {}, "at micro-batch 1 · retry.allow may name activation_checkpointing"),
         (ended_row(1, "oom", micro_batch=None), {"micro_batch": None, "global_batch": None}, "give train.global_batch"),
         (ended_row(1, "oom"), {"retry": RetryConfig(oom=0)}, "retry.oom = 0 is used up"),
     ],
@@ -116,6 +126,84 @@ def test_out_of_memory_that_cannot_be_helped_says_what_would(
     assert words in change.reason
 
 
+def test_memory_in_pieces_is_first_tried_whole_and_then_smaller() -> None:
+    whole, _ = after(ended_row(1, "fragmentation"))
+    smaller, _ = after(ended_row(1, "fragmentation"), ended_row(2, "fragmentation", changes="expandable_segments"))
+    assert whole is not None
+    assert smaller is not None
+    assert (whole.micro_batch, whole.changes) == (8, ("expandable_segments",))
+    assert (smaller.micro_batch, smaller.changes) == (4, ("expandable_segments",))
+
+
+def test_at_micro_batch_1_only_what_the_spec_allows_is_changed_one_by_one() -> None:
+    retry = RetryConfig(oom=9, allow=("activation_checkpointing", "offload_optimizer", "zero_stage"))
+    changes: list[str] = []
+    past: list[AttemptRow] = []
+    while len(past) < 9:
+        past.append(ended_row(len(past) + 1, "oom", micro_batch=1, changes=" ".join(changes)))
+        submit, change = after(*past, retry=retry)
+        if submit is None:
+            break
+        assert submit.micro_batch == 1
+        changes = list(submit.changes)
+    assert changes == [
+        "activation_checkpointing",
+        "zero_stage=1",
+        "offload_optimizer",  # needs ZeRO
+        "zero_stage=2",
+        "zero_stage=3",
+    ]
+    assert change is not None
+    assert change.state is RunState.FAILED
+
+
+def test_a_change_that_was_necessary_once_stays() -> None:
+    past = ended_row(1, "preempted", changes="expandable_segments activation_checkpointing", micro_batch=1, last_step=3)
+    submit, _ = after(past, checkpoint_step=3)
+    assert submit is not None
+    assert (submit.micro_batch, submit.changes) == (1, ("expandable_segments", "activation_checkpointing"))
+
+
+def at(host: str, **values: Any) -> dict[str, Any]:
+    """Evidence of a node."""
+    return {"reason": "x", "hint": "", "host": host, "seen_s": NOW_S - 4000, **values}
+
+
+def test_a_bad_node_is_excluded_for_every_run_unless_the_spec_names_its_nodes() -> None:
+    bad = run_view(ended_row(1, "gpu", evidence=at("n1")))
+    other = run_view(run=run_row(id=2, name="r2"))
+    fixed = run_view(run=run_row(id=3, name="r3"), config=RunConfig(slurm=SlurmConfig(nodelist="n1")))
+    submits = of_kind(Submit, decide(snapshot(bad, other, fixed, nodes=8)))
+    assert [submit.exclude for submit in submits] == [("n1",), ("n1",), ()]
+
+
+def test_an_ambiguous_gpu_error_goes_elsewhere_once_and_is_then_the_script_s() -> None:
+    first = ended_row(1, "gpu_fault", evidence=at("n1"))
+    submit, _ = after(first, retry=RetryConfig(infra=1, crash=0))
+    assert submit is not None
+    assert submit.exclude == ("n1",)
+    again, change = after(first, ended_row(2, "gpu_fault", evidence=at("n2")), retry=RetryConfig(infra=9, crash=0))
+    assert again is None
+    assert change is not None
+    assert "retry.crash = 0 is used up" in change.reason
+
+
+def test_a_bad_checkpoint_costs_nothing_once() -> None:
+    retry = RetryConfig(crash=0, infra=0)
+    assert after(ended_row(1, "checkpoint"), retry=retry)[0] is not None
+    assert after(ended_row(1, "checkpoint"), ended_row(2, "checkpoint"), retry=retry)[0] is None
+
+
+def test_three_attempts_that_trained_and_saved_nothing_are_held_whatever_ended_them() -> None:
+    kinds = ("crash", "node", "preempted")
+    past = [ended_row(i, kind, start_step=20, last_step=60) for i, kind in enumerate(kinds, 1)]
+    submit, change = after(*past, checkpoint_step=20)
+    assert submit is None
+    assert change is not None
+    assert change.state is RunState.HELD
+    assert after(*past, checkpoint_step=40)[0] is not None
+
+
 def test_more_memory_is_asked_for_where_the_spec_names_a_size() -> None:
     first, _ = after(ended_row(1, "host_oom"), mem_mb=1000)
     second, _ = after(ended_row(1, "host_oom"), ended_row(2, "preempted", last_step=5), mem_mb=1000)
@@ -126,7 +214,22 @@ def test_more_memory_is_asked_for_where_the_spec_names_a_size() -> None:
 
 
 @pytest.mark.parametrize(
-    ("kind", "budget"), [("crash", 3), ("node", 8), ("lost", 8), ("oom", 4), ("host_oom", 2), ("time_limit", 3)]
+    ("kind", "budget"),
+    [
+        ("crash", 3),
+        ("node", 8),
+        ("lost", 8),
+        ("gpu", 8),
+        ("hang", 8),
+        ("foreign_oom", 8),
+        ("storage", 8),
+        ("oom", 4),
+        ("fragmentation", 4),
+        ("host_oom", 2),
+        ("time_limit", 3),
+        ("gpu_fault", 4),  # one is the machine's, three further tries
+        ("checkpoint", 4),  # one is for nothing
+    ],
 )
 def test_a_budget_is_the_number_of_further_tries(kind: str, budget: int) -> None:
     def tried(times: int) -> tuple[Submit | None, SetRun | None]:
@@ -273,9 +376,9 @@ def test_absence_proves_nothing_while_somebody_could_not_be_asked() -> None:
 def test_a_forgotten_job_is_judged_by_its_outcome_at_once_and_by_its_silence_late() -> None:
     [finish] = about(AttemptView(attempt_row(), outcomes=(outcome(),), claimed=True), complete=False)
     assert finish.verdict.kind == "completed"
-    assert about(AttemptView(attempt_row(), claimed=True, heartbeat_s=NOW_S - 500)) == []
+    assert about(AttemptView(attempt_row(), claimed=True, heartbeats=(Heartbeat(ts=NOW_S - 500),))) == []
     assert about(AttemptView(attempt_row(heartbeat_s=NOW_S - 500), claimed=True)) == []
-    [finish] = about(AttemptView(attempt_row(), claimed=True, heartbeat_s=NOW_S - 700))
+    [finish] = about(AttemptView(attempt_row(), claimed=True, heartbeats=(Heartbeat(ts=NOW_S - 700),)))
     assert finish.verdict.kind == "lost"
 
 
@@ -336,6 +439,75 @@ def test_what_the_store_knew_counts_where_no_agent_could_say_it() -> None:
     assert isinstance(change, SetRun)
     assert isinstance(submit, Submit)
     assert "resumed" in submit.why
+
+
+# -- what is noticed of a running attempt -------------------------------------------------------------------------
+
+
+def beat(idle_s: float, **ranks: int) -> Heartbeat:
+    """Ranks that train, by the step at which they stand."""
+    placed = {int(rank[1:]): RankProgress(step, "train") for rank, step in ranks.items()}
+    return Heartbeat(ts=NOW_S, host="n1", idle_s=idle_s, phase="train", ranks=placed)
+
+
+def watched(row: AttemptRow, idle_s: float, **values: Any) -> list[Any]:
+    """What is decided about an attempt whose ranks have not moved for so long."""
+    view = AttemptView(row, job("RUNNING"), heartbeats=(beat(idle_s, r0=120, r1=119),))
+    run = run_row(generation=1, state=RunState.RUNNING)
+    return decide(snapshot(run_view(view, run=run, **{"p99_step_s": 0.5, "steps_known": 40, **values})))
+
+
+def test_a_run_without_a_step_for_long_is_ended_and_says_who_stands_where() -> None:
+    note, cancel = watched(attempt_row(), 601)
+    assert isinstance(note, Note)
+    assert note.kind == "hang"
+    assert "no step for 601 s" in note.message
+    assert "rank 1 on n1 stands at step 119" in note.message
+    assert cancel == CancelJob(attempt_row(), "7_0")
+
+
+@pytest.mark.parametrize(
+    ("idle_s", "values"),
+    [
+        (599, {}),
+        (601, {"p99_step_s": 40.0}),
+        (601, {"steps_known": 19}),
+        (601, {"p99_step_s": None}),
+        (6010, {"retry": RetryConfig(hang_factor=0)}),
+    ],
+)
+def test_a_slow_run_does_not_hang(idle_s: float, values: dict[str, Any]) -> None:
+    assert watched(attempt_row(), idle_s, **values) == []
+
+
+def test_its_job_is_ended_until_it_is_gone_and_then_it_hung() -> None:
+    row = attempt_row(evidence={"hang": "no step for 601 s"})
+    assert watched(row, 0) == [CancelJob(row, "7_0")]
+    ended = outcome(RankEnd(0, None, None), RankEnd(1, None, None), ended_by="signal", launcher_exit=1, last_step=120)
+    view = AttemptView(row, job("CANCELLED"), outcomes=(ended,), claimed=True)
+    finish, *_ = decide(snapshot(run_view(view, run=run_row(generation=1, state=RunState.RUNNING))))
+    assert isinstance(finish, Finish)
+    assert (finish.verdict.kind, finish.verdict.reason) == ("hang", "no step for 601 s")
+
+
+def test_a_run_that_moved_on_after_all_has_not_hung() -> None:
+    row = attempt_row(evidence={"hang": "no step for 601 s"})
+    view = AttemptView(row, job("COMPLETED"), outcomes=(outcome(),))
+    finish, *_ = decide(snapshot(run_view(view)))
+    assert isinstance(finish, Finish)
+    assert finish.verdict.kind == "completed"
+
+
+def test_a_straggler_is_named_once() -> None:
+    ranks = {rank: RankProgress(50, "train", 30.0 if rank == 2 else 10.0, 20) for rank in range(4)}
+    slow = (Heartbeat(ts=NOW_S, host="n1", idle_s=0.0, phase="train", ranks=ranks),)
+    run = run_row(generation=1, state=RunState.RUNNING)
+    [note] = decide(snapshot(run_view(AttemptView(attempt_row(), job("RUNNING"), heartbeats=slow), run=run)))
+    assert isinstance(note, Note)
+    assert note.kind == "straggler"
+    assert "rank 2 on n1 computes 3.0 times as long" in note.message
+    known = attempt_row(evidence={"straggler": note.message})
+    assert decide(snapshot(run_view(AttemptView(known, job("RUNNING"), heartbeats=slow), run=run))) == []
 
 
 # -- what the user wants ----------------------------------------------------------------------------------------

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import errno
 import json
+import re
 from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
@@ -10,10 +12,11 @@ from pathlib import Path
 import pytest
 
 from dscampaign.db import queries
-from dscampaign.db.records import AttemptState, RunState
+from dscampaign.db.records import AttemptState, RunState, StepTimes
 from dscampaign.jobs import checkpoint
 from dscampaign.jobs.files import write_atomically
 from dscampaign.jobs.node import Start, announce
+from dscampaign.orchestrator import storage
 from dscampaign.orchestrator.attempts import revoked
 from dscampaign.orchestrator.errors import Unreachable
 from dscampaign.orchestrator.observe import observe, read_store
@@ -29,7 +32,9 @@ def world(tmp_path: Path) -> Iterator[World]:
 
 
 def look(world: World) -> Snapshot:
-    return observe(read_store(world.store, world.campaign), world.cluster, world.paths)[0]
+    return observe(
+        read_store(world.store, world.campaign), world.cluster, world.paths, lambda _run: StepTimes(None, 0)
+    )[0]
 
 
 def run(world: World) -> RunView:
@@ -126,8 +131,57 @@ def test_a_look_that_failed_is_part_of_the_snapshot(world: World) -> None:
         raise Unreachable("squeue is away")
 
     world.cluster.on_look = away
-    snapshot, trouble = observe(read_store(world.store, world.campaign), world.cluster, world.paths)
+    stored = read_store(world.store, world.campaign)
+    snapshot, trouble = observe(stored, world.cluster, world.paths, lambda _run: StepTimes(None, 0))
     assert (snapshot.looked, snapshot.complete, str(trouble)) == (False, False, "squeue is away")
+
+
+def test_how_long_steps_take_is_asked_only_where_none_came_for_long(world: World) -> None:
+    asked: list[int] = []
+
+    def step_times(run_id: int) -> StepTimes:
+        asked.append(run_id)
+        return StepTimes(0.5, 40)
+
+    def seen() -> RunView:
+        stored = read_store(world.store, world.campaign)
+        return observe(stored, world.cluster, world.paths, step_times)[0].runs[0]
+
+    world.cluster.jobs = {key: replace(view, state="RUNNING") for key, view in world.cluster.jobs.items()}
+    beat = world.paths.run("depth-1").attempt(1).heartbeat(0)
+    for idle_s in (599, 600):
+        write_atomically(beat, json.dumps({"ts": 1.0, "idle_s": idle_s, "phase": "train", "ranks": {}}))
+        view = seen()
+        assert (view.p99_step_s, view.steps_known) == ((0.5, 40) if idle_s == 600 else (None, 0))
+    assert asked == [run(world).run.id]
+
+
+def test_the_folder_is_tried_only_where_a_run_waits_for_it(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
+    assert look(world).storage is None
+    with world.store.write() as conn:
+        queries.update_attempt(conn, attempt(world).row.id, state=AttemptState.FAILED, failure_class="storage")
+    assert look(world).storage == ""
+    assert not list(world.paths.dir.glob(".probe*"))
+    monkeypatch.setattr(storage, "_write", full)
+    assert look(world).storage == "No space left on device"
+
+
+def full(_probe: Path) -> None:
+    raise OSError(errno.ENOSPC, "No space left on device")
+
+
+def test_a_checkpoint_must_find_room(tmp_path: Path) -> None:
+    assert storage.trouble(tmp_path) == ""
+    assert re.fullmatch(r"[\d.]+ GB are free, a checkpoint takes 4.* GB", storage.trouble(tmp_path, 2**62))
+    assert storage.trouble(tmp_path / "away") == "No such file or directory"
+
+
+def test_nodes_are_counted_only_where_one_has_a_strike(world: World) -> None:
+    world.cluster.nodes = lambda: 4  # type: ignore[method-assign]
+    assert look(world).nodes is None
+    with world.store.write() as conn:
+        queries.update_attempt(conn, attempt(world).row.id, state=AttemptState.FAILED, failure_class="gpu")
+    assert look(world).nodes == 4
 
 
 def test_only_this_machine_s_room_is_limited(tmp_path: Path, world: World) -> None:

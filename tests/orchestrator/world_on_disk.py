@@ -74,6 +74,9 @@ class Cluster:
         wanted = {(token, index) for token, indexes in expected.items() for index in indexes}
         return Look({key: view for key, view in self.jobs.items() if key in wanted}, self.complete)
 
+    def nodes(self) -> int | None:
+        return None
+
     def cancel(self, job_ids: Sequence[str]) -> None:
         self.cancelled += job_ids
         for key, view in self.jobs.items():
