@@ -1,0 +1,103 @@
+"""What may happen between any two effects of a pass: death, a long sleep, an error, or the world moving on."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from typing import Any
+
+import pytest
+from sqlalchemy import Connection
+
+from dscampaign.db.errors import StoreUnreachable
+from dscampaign.db.store import Store
+from dscampaign.jobs import files
+
+FILE_EFFECTS = ("write_atomically", "create_exclusively", "make_private")
+REAL = {name: getattr(files, name) for name in FILE_EFFECTS}
+
+
+class Killed(BaseException):
+    """The process died here."""
+
+
+class Effects:
+    """Counts the effects of one pass and lets one thing happen at the n-th.
+
+    A store transaction, a file and a word to the cluster have a moment before and one after them.
+
+    Attributes:
+        happened: whether it has.
+    """
+
+    def __init__(self, patch: pytest.MonkeyPatch) -> None:
+        self._left = 0
+        self._accident: Callable[[Exception], None] | None = None
+        self.happened = False
+        patch.setattr(Store, "write", self._store_write(Store.write))
+        patch.setattr(Store, "read", self._store_read(Store.read))
+        for module, name, real in _users_of_files():
+            patch.setattr(module, name, self._file(real))
+
+    @contextmanager
+    def expecting(self, number: int, accident: Callable[[Exception], None] | None) -> Iterator[None]:
+        """The accident will happen at the effect of that number, if the pass gets so far.
+
+        Args:
+            number: From 1.
+            accident: Called with the error that would be usual there, which it may raise.
+        """
+        self._left, self._accident, self.happened = number, accident, False
+        try:
+            yield
+        finally:
+            self._accident = None
+
+    def moment(self, usual: Exception) -> None:
+        """A moment between two effects."""
+        if self._accident is None:
+            return
+        self._left -= 1
+        if self._left == 0:
+            accident, self._accident = self._accident, None  # what it does itself is not part of the pass
+            self.happened = True
+            accident(usual)
+
+    def _store_write(self, real: Any) -> Any:
+        @contextmanager
+        def write(store: Store) -> Iterator[Connection]:
+            self.moment(StoreUnreachable("away"))
+            with real(store) as conn:
+                yield conn
+            self.moment(StoreUnreachable("lost while it committed"))
+
+        return write
+
+    def _store_read(self, real: Any) -> Any:
+        @contextmanager
+        def read(store: Store) -> Iterator[Connection]:
+            self.moment(StoreUnreachable("away"))
+            with real(store) as conn:
+                yield conn
+
+        return read
+
+    def _file(self, real: Callable[..., Any]) -> Callable[..., Any]:
+        def wrapped(*args: Any) -> Any:
+            self.moment(OSError(28, "No space left on device"))
+            result = real(*args)
+            self.moment(OSError(5, "Input/output error"))
+            return result
+
+        return wrapped
+
+
+def _users_of_files() -> list[tuple[Any, str, Callable[..., Any]]]:
+    """Where the reconciler's side writes files: every module that has taken one of the functions by name."""
+    ours = [
+        module
+        for name, module in list(sys.modules.items())
+        if name.startswith("dscampaign.orchestrator.") or name == "dscampaign.jobs.payload"
+    ]
+    return [(module, name, real) for module in ours for name, real in REAL.items() if vars(module).get(name) is real]

@@ -1,0 +1,44 @@
+"""The time of a world in which hours pass at once: the database's, from which nodes and Slurm may differ."""
+
+from __future__ import annotations
+
+import sqlite3
+from types import SimpleNamespace
+
+from sqlalchemy import event
+
+from dscampaign.db.store import Store
+
+UNIX_EPOCH_DAYS = 2440587.5
+"""1970-01-01 as SQLite counts days."""
+
+
+class Clock:
+    """A clock that the test turns.
+
+    Attributes:
+        now_s: the database's time, epoch seconds.
+        error_s: how far the clocks of Slurm and of the nodes are ahead of it.
+    """
+
+    def __init__(self, error_s: float = 0.0) -> None:
+        self.now_s = 1_800_000_000.0
+        self.error_s = error_s
+
+    def node_s(self) -> float:
+        """The time that nodes and Slurm believe in."""
+        return self.now_s + self.error_s
+
+    def rule(self, store: Store) -> Store:
+        """Makes a SQLite store take this clock for the database's own, and returns it."""
+        event.listen(store._engine, "connect", self._connected)
+        store.close()  # connections that were opened before know another time
+        return store
+
+    def as_module(self) -> SimpleNamespace:
+        """What a node's agent takes for the module `time`."""
+        return SimpleNamespace(time=self.node_s, monotonic=self.node_s, sleep=lambda _: None)
+
+    def _connected(self, connection: sqlite3.Connection, _record: object) -> None:
+        # a function of one's own comes before SQLite's of that name
+        connection.create_function("julianday", 1, lambda _: self.now_s / 86_400 + UNIX_EPOCH_DAYS)

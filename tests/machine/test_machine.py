@@ -1,0 +1,240 @@
+"""The whole loop against the worst that a cluster can do, in any order that hypothesis thinks of.
+
+MACHINE_EXAMPLES=5000 pytest tests/machine    tries as many histories; what fails is printed with a blob to repeat it.
+"""
+
+from __future__ import annotations
+
+import os
+import sys
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from tempfile import TemporaryDirectory
+from typing import Any
+
+import pytest
+from hypothesis import HealthCheck, Phase, settings
+from hypothesis import strategies as st
+from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, rule, run_state_machine_as_test
+
+from dscampaign.db.errors import StaleLease, StoreUnreachable
+from dscampaign.db.store import Store
+from dscampaign.orchestrator.errors import Unreachable
+from dscampaign.orchestrator.reconcile import LeaseHeld
+
+from .accidents import Killed
+from .fates import FATES, PENDING_FATES
+from .nasty_slurm import LOOKS, SUBMISSIONS, every
+from .world import DEPTHS, World, make_spec
+
+EXAMPLES = int(os.environ.get("MACHINE_EXAMPLES", "60"))
+"""Histories that are tried; the long version sets 5000."""
+
+PHASES = [Phase.explicit, Phase.reuse, Phase.generate] if os.environ.get("MACHINE_NO_SHRINK") else list(Phase)
+
+STEPS = 40
+MOST_PASSES = 10
+"""In which a world without further accidents settles, if time passes."""
+
+WHICH = st.integers(0, 5)
+ACCIDENTS = ("death", "death here", "sleep", "error", "cancel", "jobs start", "jobs complete")
+TIMES_S = (15, 61, 130, 601, 3700)
+
+
+class Machine(RuleBasedStateMachine):
+    """Any history of passes, jobs, users and accidents."""
+
+    empty_store: Path
+
+    @initialize(
+        builtin=st.booleans(),
+        nodes=st.sampled_from([1, 1, 2]),
+        accounting=st.booleans(),
+        error_s=st.sampled_from([0.0, 0.0, 3600.0, -3600.0]),
+        crash=st.integers(0, 2),
+        infra=st.integers(1, 3),
+        oom=st.integers(0, 2),
+        backoff_s=st.sampled_from([0, 30]),
+    )
+    def begin(
+        self, builtin: bool, nodes: int, accounting: bool, error_s: float, crash: int, infra: int, oom: int,
+        backoff_s: int,
+    ) -> None:  # fmt: skip
+        retry = {"crash": crash, "infra": infra, "oom": oom, "host_oom": oom, "backoff_s": backoff_s}
+        spec = make_spec(builtin=builtin, nodes=nodes, retry=retry)
+        self.world = World(self.empty_store, spec, accounting=accounting, error_s=error_s)
+        self.cluster = self.world.cluster
+
+    # -- the program ---------------------------------------------------------------------------------------------
+
+    @rule(leader=st.integers(0, 1))
+    def reconcile(self, leader: int) -> None:
+        self._pass(leader)
+
+    @rule(leader=st.integers(0, 1), sbatch=st.sampled_from(SUBMISSIONS), squeue=st.sampled_from(LOOKS))
+    def reconcile_on_a_bad_day(self, leader: int, sbatch: str, squeue: str) -> None:
+        self.cluster.sbatch, self.cluster.squeue = sbatch, squeue
+        self._pass(leader, sbatch == "unreachable" or sbatch.endswith("no answer") or squeue == "unreachable")
+
+    @rule(
+        leader=st.integers(0, 1),
+        effect=st.integers(1, 24),
+        accident=st.sampled_from(ACCIDENTS),
+        sbatch=st.sampled_from(SUBMISSIONS),
+        which=WHICH,
+    )
+    def reconcile_with_an_accident(self, leader: int, effect: int, accident: str, sbatch: str, which: int) -> None:
+        self.cluster.sbatch = sbatch
+        with self.world.effects.expecting(effect, self._accident(accident, leader, which)):
+            self._pass(leader, trouble=True)
+
+    # -- the cluster ---------------------------------------------------------------------------------------------
+
+    @rule()
+    def jobs_start(self) -> None:
+        for job in self.cluster.pending():
+            self.cluster.start(job)
+
+    @rule(which=WHICH)
+    def a_job_starts(self, which: int) -> None:
+        for job in every(self.cluster.pending(), which):
+            self.cluster.start(job)
+
+    @rule(which=WHICH, steps=st.integers(1, 3))
+    def a_job_works(self, which: int, steps: int) -> None:
+        for job in every(self.cluster.training(), which):
+            self.cluster.work(job, steps)
+
+    @rule(which=WHICH, fate=st.sampled_from(sorted(FATES)), late=st.booleans())
+    def a_job_ends(self, which: int, fate: str, late: bool) -> None:
+        for job in every([job for job in self.cluster.running() if job.training], which):
+            self.cluster.end(job, FATES[fate], late=late)
+
+    @rule(fate=st.sampled_from(sorted(FATES)), steps=st.integers(0, 3))
+    def all_jobs_end(self, fate: str, steps: int) -> None:
+        self.jobs_start()
+        for job in [job for job in self.cluster.running() if job.training]:
+            self.cluster.work(job, steps)
+            if job.training:
+                self.cluster.end(job, FATES[fate])
+
+    @rule(which=WHICH, fate=st.sampled_from(sorted(PENDING_FATES)))
+    def a_waiting_job_ends(self, which: int, fate: str) -> None:
+        for job in every(self.cluster.pending(), which):
+            self.cluster.end(job, PENDING_FATES[fate])
+
+    @rule(which=WHICH)
+    def a_late_word_arrives(self, which: int) -> None:
+        for job in every([job for job in self.cluster.jobs.values() if job.unsaid], which):
+            self.cluster.say(job)
+
+    @rule(zombies=st.booleans())
+    def slurm_loses_its_state(self, zombies: bool) -> None:
+        self.cluster.lose_state(zombies=zombies)
+
+    @rule(seconds=st.sampled_from(TIMES_S))
+    def time_passes(self, seconds: int) -> None:
+        self.world.clock.now_s += seconds
+
+    # -- the user ------------------------------------------------------------------------------------------------
+
+    @rule(which=WHICH)
+    def user_cancels(self, which: int) -> None:
+        runs = self.world.runs()
+        self.world.cancel(runs[which % len(runs)])
+
+    @rule(which=WHICH)
+    def user_retries(self, which: int) -> None:
+        runs = self.world.runs()
+        self.world.retry(runs[which % len(runs)])
+
+    @rule(depths=st.sets(st.sampled_from([*DEPTHS, 4]), min_size=1))
+    def user_changes_the_spec(self, depths: set[int]) -> None:
+        self.world.wish_for(depths)
+
+    # -- what must hold ------------------------------------------------------------------------------------------
+
+    @invariant()
+    def promises_hold(self) -> None:
+        if hasattr(self, "world"):
+            self.world.check()
+
+    def teardown(self) -> None:
+        if not hasattr(self, "world"):
+            return
+        try:
+            if sys.exc_info()[0] is None:
+                self._settle()
+        finally:
+            self.world.close()
+
+    # -- helpers -------------------------------------------------------------------------------------------------
+
+    def _pass(self, leader: int, trouble: bool = False) -> None:
+        """One pass, of which nothing may come but what the loop knows how to go on from."""
+        try:
+            self.world.run_pass(leader)
+        except LeaseHeld:
+            pass
+        except (StoreUnreachable, StaleLease, Unreachable):
+            assert trouble, "nothing had happened"
+        except Killed as killed:
+            self.world.bury(leader, on_this_host=killed.args == ("here",))
+
+    def _accident(self, name: str, leader: int, which: int) -> Callable[[Exception], None]:
+        def happens(usual: Exception) -> None:
+            match name:
+                case "death":
+                    raise Killed
+                case "death here":
+                    raise Killed("here")
+                case "sleep":
+                    self.world.takes_over(1 - leader)
+                case "error":
+                    raise usual
+                case "cancel":
+                    self.user_cancels(which)
+                case "jobs start":
+                    self.jobs_start()
+                case "jobs complete":
+                    self.cluster.finish_all()
+
+        return happens
+
+    def _settle(self) -> None:
+        """No more accidents: all that is wanted comes to its end."""
+        for _ in range(MOST_PASSES):
+            self.world.clock.now_s += 700
+            done = self.world.run_pass(0)
+            self.world.check()
+            if done.settled and not self.cluster.training():
+                break
+            self.cluster.finish_all()
+        else:
+            raise AssertionError(f"not settled: {[(run.name, run.state, run.reason) for run in self.world.runs()]}")
+        self.world.check_end()
+
+
+@pytest.fixture(scope="module")
+def empty_store() -> Iterator[Path]:
+    with TemporaryDirectory() as folder:
+        path = Path(folder) / "empty.db"
+        Store.open(f"sqlite:///{path}", create=True).close()
+        yield path
+
+
+@pytest.mark.timeout(300 + 2 * EXAMPLES)
+def test_every_history_keeps_the_promises(empty_store: Path) -> None:
+    class Here(Machine):
+        pass
+
+    Here.empty_store = empty_store
+    how: Any = settings(
+        max_examples=EXAMPLES,
+        stateful_step_count=STEPS,
+        deadline=None,
+        print_blob=True,
+        phases=PHASES,
+        suppress_health_check=list(HealthCheck),
+    )
+    run_state_machine_as_test(Here, settings=how)

@@ -1,0 +1,198 @@
+"""One campaign in a store and a folder of its own, two processes that reconcile it, and a cluster."""
+
+from __future__ import annotations
+
+import json
+import shutil
+import socket
+from collections.abc import Callable, Collection, Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from tempfile import TemporaryDirectory
+from typing import Any
+
+import pytest
+from sqlalchemy import Connection
+
+from dscampaign.db import queries
+from dscampaign.db.records import CampaignRow, RunRow
+from dscampaign.db.schema import lease
+from dscampaign.db.store import Store
+from dscampaign.jobs import agent as agent_module
+from dscampaign.orchestrator import campaign as campaigns
+from dscampaign.orchestrator.authority import Authority
+from dscampaign.orchestrator.expand import expand
+from dscampaign.orchestrator.reconcile import LEASE_TTL_S, Pass, Reconciler
+from dscampaign.orchestrator.spec import load_spec
+
+from .accidents import Effects
+from .clock import Clock
+from .nasty_slurm import NastySlurm
+from .promises import Promises
+
+DEPTHS = (1, 2, 3)
+TARGET = 5
+NO_PROCESS = 2**22 + 1
+"""A process number that Linux never gives."""
+
+
+def make_spec(*, builtin: bool, nodes: int, retry: dict[str, int]) -> dict[str, Any]:
+    """A spec of as many runs as DEPTHS."""
+    own = {"command": ["train.py", "{depth}"], "train": {"steps": TARGET}}
+    trained = {
+        "train": {
+            "model": {"model_type": "gpt2", "n_layer": 1},
+            "tokenizer": "bytes",
+            "dataset": {"path": "text.txt"},
+            "global_batch": 8,
+            "micro_batch": 4 // nodes,
+            "steps": TARGET,
+            "checkpoint_every": 2,
+        }
+    }
+    return {
+        "name": "c",
+        "slurm": {"gpus_per_node": 1, "nodes": nodes, "mem": "1G", "time": "5"},
+        "ranks_per_node": 1,
+        "retry": {"max_backoff_s": 600, **retry},
+        **(trained if builtin else own),
+    }
+
+
+class World:
+    """Everything that a test plays with.
+
+    Args:
+        empty_store: a SQLite file with tables, to begin with.
+        spec: as `make_spec` makes it.
+        accounting: whether Slurm remembers jobs for ever.
+        error_s: how far the nodes' clocks are ahead of the database's.
+    """
+
+    def __init__(self, empty_store: Path, spec: dict[str, Any], *, accounting: bool, error_s: float) -> None:
+        memory = Path("/dev/shm")
+        self._folder = TemporaryDirectory(dir=memory if memory.is_dir() else None)
+        self.dir = Path(self._folder.name)
+        self._patch = pytest.MonkeyPatch()
+        self._spec, self._submissions = spec, dict[tuple[int, ...], campaigns.Submission]()
+        self._axis = "depth" if "command" in spec else "train.seed"
+        shutil.copy(empty_store, self.dir / "campaign.db")
+        self.clock = Clock(error_s)
+        self.effects = Effects(self._patch)
+        self.cluster = NastySlurm(self.clock, self.effects, accounting)
+        self.promises = Promises(self.cluster)
+        self._patch.setattr(agent_module, "time", self.clock.as_module())
+        self._patch.setattr(agent_module, "free_port", lambda: 29500)
+        self._patch.setattr(campaigns, "_git_state", lambda _: "")
+        self._patch.setattr(Authority, "write", _watched(Authority.write))
+        self.store = self._open()
+        self._stores = [self._open(), self._open()]
+        self._born = 0
+        self.campaign = self.wish_for(DEPTHS)
+        self.leaders = [self._make_leader(store) for store in self._stores]
+
+    def close(self) -> None:
+        """Removes everything."""
+        for store in (self.store, *self._stores):
+            store.close()
+        self._patch.undo()
+        self._folder.cleanup()
+
+    # -- reconcilers ---------------------------------------------------------------------------------------------
+
+    def run_pass(self, which: int) -> Pass:
+        """One pass of one of the two, some time after the last."""
+        self.clock.now_s += 10
+        return self.leaders[which].run_pass()
+
+    def takes_over(self, which: int) -> None:
+        """The other one has stopped for longer than its lease: this one works in its place."""
+        self.clock.now_s += LEASE_TTL_S + 1
+        self.leaders[which].run_pass()
+
+    def bury(self, which: int, *, on_this_host: bool) -> None:
+        """The process is dead; another one begins.
+
+        Args:
+            on_this_host: the next one can see that it is dead; else its lease has to run out.
+        """
+        died = self.leaders[which]
+        self._stores[which].close()
+        if on_this_host:
+            dead = f"{socket.gethostname()}:{NO_PROCESS}:x"
+            with self.store.write() as conn:
+                conn.execute(lease.update().where(lease.c.holder == died._holder).values(holder=dead))
+        self._stores[which] = self._open()
+        self.leaders[which] = self._make_leader(self._stores[which])
+
+    # -- the user ------------------------------------------------------------------------------------------------
+
+    def wish_for(self, depths: Collection[int]) -> CampaignRow:
+        """Submits a spec of these runs; the others are no longer wanted."""
+        found = self._submission(tuple(sorted(depths)))
+        if hasattr(self, "campaign"):
+            named = {run.name for run in found.runs}
+            self.promises.unwanted |= {run.name for run in self.runs() if run.name not in named}
+        return campaigns.record(self.store, found)
+
+    def cancel(self, run: RunRow) -> None:
+        """The user cancels a run."""
+        self.promises.unwanted |= {run.name for run in campaigns.cancel(self.store, self.campaign, [run.name])}
+
+    def retry(self, run: RunRow) -> None:
+        """The user has a run tried again, if it is over."""
+        if run.state in campaigns.RETRYABLE:
+            campaigns.retry(self.store, self.campaign, [run.name])
+
+    def runs(self) -> list[RunRow]:
+        """The runs as stored."""
+        with self.store.read() as conn:
+            return queries.runs(conn, self.campaign.id)
+
+    # -- what must hold ------------------------------------------------------------------------------------------
+
+    def check(self) -> None:
+        """Every promise of this moment."""
+        with self.store.read() as conn:
+            self.promises.check(conn, self.campaign.id)
+
+    def check_end(self) -> None:
+        """Every promise of a settled campaign."""
+        with self.store.read() as conn:
+            self.promises.check(conn, self.campaign.id)
+            self.promises.check_end(conn, self.campaign.id)
+
+    # -- helpers -------------------------------------------------------------------------------------------------
+
+    def _open(self) -> Store:
+        return self.clock.rule(Store.open(f"sqlite:///{self.dir}/campaign.db"))
+
+    def _make_leader(self, store: Store) -> Reconciler:
+        leader = Reconciler(store, self.campaign, self.cluster)
+        self._born += 1
+        leader._holder = f"elsewhere:{self._born}:x"  # another host, whose processes cannot be seen from here
+        return leader
+
+    def _submission(self, depths: tuple[int, ...]) -> campaigns.Submission:
+        if depths not in self._submissions:
+            path = self.dir / "spec.yaml"
+            path.write_text(json.dumps({**self._spec, "matrix": {self._axis: list(depths)}}))
+            for name in ("train.py", "text.txt"):
+                (self.dir / name).write_text("text")
+            spec = load_spec(path)
+            self._submissions[depths] = campaigns.Submission(spec, path.read_text(), expand(spec), self.dir, path)
+        return self._submissions[depths]
+
+
+def _watched(real: Callable[[Authority], Any]) -> Callable[[Authority], Any]:
+    """Every write under a lease ends while that lease still is its writer's."""
+
+    @contextmanager
+    def write(authority: Authority) -> Iterator[Connection]:
+        with real(authority) as conn:
+            yield conn
+            held = queries.read_lease(conn, authority.lease)
+            assert held is not None
+            assert held.epoch == authority.epoch, "a write after the lease was lost"
+
+    return write
