@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
+from typing import TypeVar
 
 from dscampaign.jobs.layout import payload_file
 from dscampaign.jobs.node import Node
@@ -24,6 +25,8 @@ from .accidents import Effects
 from .clock import Clock
 from .fake_agent import FakeAgent
 from .fates import COMPLETES, FATES, GUESSES, VANISHES, Fate
+
+_T = TypeVar("_T")
 
 MIN_JOB_AGE_S = 300.0
 """After which Slurm without accounting forgets a job that is over."""
@@ -171,6 +174,10 @@ class NastySlurm:
         """The jobs whose processes run."""
         return [job for job in self.jobs.values() if job.training]
 
+    def silent(self) -> list[Job]:
+        """The jobs that are over and whose agents have not yet said how."""
+        return [job for job in self.jobs.values() if job.unsaid]
+
     def start(self, job: Job) -> None:
         """Its nodes begin: the first one claims the attempt."""
         now_s = self._clock.node_s()
@@ -292,7 +299,7 @@ class NastySlurm:
         assert not newer, f"{run}: generation {generation} trains on beside generation {newer}"
 
 
-def every(jobs: Sequence[Job], which: int) -> Iterator[Job]:
-    """The job of that number, counted round; none if there is none."""
-    if jobs:
-        yield jobs[which % len(jobs)]
+def every(things: Sequence[_T], which: int) -> Iterator[_T]:
+    """The one of that number, counted round; none if there is none."""
+    if things:
+        yield things[which % len(things)]

@@ -5,6 +5,7 @@ MACHINE_EXAMPLES=5000 pytest tests/machine    tries as many histories; what fail
 
 from __future__ import annotations
 
+import itertools
 import os
 import sys
 from collections.abc import Callable, Iterator
@@ -15,7 +16,7 @@ from typing import Any
 import pytest
 from hypothesis import HealthCheck, Phase, settings
 from hypothesis import strategies as st
-from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, rule, run_state_machine_as_test
+from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule, run_state_machine_as_test
 
 from dscampaign.db.errors import StaleLease, StoreUnreachable
 from dscampaign.db.store import Store
@@ -24,7 +25,7 @@ from dscampaign.orchestrator.reconcile import LeaseHeld
 
 from .accidents import Killed
 from .fates import FATES, PENDING_FATES
-from .nasty_slurm import LOOKS, SUBMISSIONS, every
+from .nasty_slurm import LOOKS, SUBMISSIONS, Job, every
 from .world import DEPTHS, World, make_spec
 
 EXAMPLES = int(os.environ.get("MACHINE_EXAMPLES", "60"))
@@ -39,12 +40,17 @@ MOST_PASSES = 10
 WHICH = st.integers(0, 5)
 ACCIDENTS = ("death", "death here", "sleep", "error", "cancel", "jobs start", "jobs complete")
 TIMES_S = (15, 61, 130, 601, 3700)
+CURABLE = [name for name in FATES if not FATES[name].classes & {"deterministic", "diverged", "cancelled"}]
+ENDINGS = st.sampled_from([*CURABLE, *CURABLE, *FATES])
+WISHES = 3
+"""Changes of mind of the user in one history; each may end runs, and more would leave little to see."""
 
 
 class Machine(RuleBasedStateMachine):
     """Any history of passes, jobs, users and accidents."""
 
     empty_store: Path
+    wishes = disasters = 0
 
     @initialize(
         builtin=st.booleans(),
@@ -90,46 +96,57 @@ class Machine(RuleBasedStateMachine):
 
     # -- the cluster ---------------------------------------------------------------------------------------------
 
+    @rule(fates=st.lists(ENDINGS, min_size=3, max_size=3), steps=st.integers(0, 3))
+    def a_round(self, fates: list[str], steps: int) -> None:
+        """What is usual: a pass, and every job begins, works and ends."""
+        self._pass(0)
+        self.jobs_start()
+        for job, fate in zip(self._ending(), itertools.cycle(fates), strict=False):
+            self.cluster.work(job, steps)
+            if job.training:
+                self.cluster.end(job, FATES[fate])
+        self._pass(0)
+
+    @precondition(lambda self: self.cluster.pending())
     @rule()
     def jobs_start(self) -> None:
         for job in self.cluster.pending():
             self.cluster.start(job)
 
+    @precondition(lambda self: len(self.cluster.pending()) > 1)
     @rule(which=WHICH)
     def a_job_starts(self, which: int) -> None:
         for job in every(self.cluster.pending(), which):
             self.cluster.start(job)
 
+    @precondition(lambda self: self.cluster.training())
     @rule(which=WHICH, steps=st.integers(1, 3))
     def a_job_works(self, which: int, steps: int) -> None:
         for job in every(self.cluster.training(), which):
             self.cluster.work(job, steps)
 
-    @rule(which=WHICH, fate=st.sampled_from(sorted(FATES)), late=st.booleans())
+    @precondition(lambda self: self._ending())
+    @rule(which=WHICH, fate=ENDINGS, late=st.booleans())
     def a_job_ends(self, which: int, fate: str, late: bool) -> None:
-        for job in every([job for job in self.cluster.running() if job.training], which):
+        for job in every(self._ending(), which):
             self.cluster.end(job, FATES[fate], late=late)
 
-    @rule(fate=st.sampled_from(sorted(FATES)), steps=st.integers(0, 3))
-    def all_jobs_end(self, fate: str, steps: int) -> None:
-        self.jobs_start()
-        for job in [job for job in self.cluster.running() if job.training]:
-            self.cluster.work(job, steps)
-            if job.training:
-                self.cluster.end(job, FATES[fate])
-
+    @precondition(lambda self: self.cluster.pending())
     @rule(which=WHICH, fate=st.sampled_from(sorted(PENDING_FATES)))
     def a_waiting_job_ends(self, which: int, fate: str) -> None:
         for job in every(self.cluster.pending(), which):
             self.cluster.end(job, PENDING_FATES[fate])
 
+    @precondition(lambda self: self.cluster.silent())
     @rule(which=WHICH)
     def a_late_word_arrives(self, which: int) -> None:
-        for job in every([job for job in self.cluster.jobs.values() if job.unsaid], which):
+        for job in every(self.cluster.silent(), which):
             self.cluster.say(job)
 
+    @precondition(lambda self: self.disasters == 0 and (self.cluster.pending() or self.cluster.running()))
     @rule(zombies=st.booleans())
     def slurm_loses_its_state(self, zombies: bool) -> None:
+        self.disasters += 1
         self.cluster.lose_state(zombies=zombies)
 
     @rule(seconds=st.sampled_from(TIMES_S))
@@ -138,18 +155,23 @@ class Machine(RuleBasedStateMachine):
 
     # -- the user ------------------------------------------------------------------------------------------------
 
+    @precondition(lambda self: self.wishes < WISHES and self.world.cancellable())
     @rule(which=WHICH)
     def user_cancels(self, which: int) -> None:
-        runs = self.world.runs()
-        self.world.cancel(runs[which % len(runs)])
+        self.wishes += 1
+        for run in every(self.world.cancellable(), which):
+            self.world.cancel(run)
 
+    @precondition(lambda self: self.world.retryable())
     @rule(which=WHICH)
     def user_retries(self, which: int) -> None:
-        runs = self.world.runs()
-        self.world.retry(runs[which % len(runs)])
+        for run in every(self.world.retryable(), which):
+            self.world.retry(run)
 
+    @precondition(lambda self: self.wishes < WISHES)
     @rule(depths=st.sets(st.sampled_from([*DEPTHS, 4]), min_size=1))
     def user_changes_the_spec(self, depths: set[int]) -> None:
+        self.wishes += 1
         self.world.wish_for(depths)
 
     # -- what must hold ------------------------------------------------------------------------------------------
@@ -169,6 +191,10 @@ class Machine(RuleBasedStateMachine):
             self.world.close()
 
     # -- helpers -------------------------------------------------------------------------------------------------
+
+    def _ending(self) -> list[Job]:
+        """The jobs that can end now, by themselves or not."""
+        return [job for job in self.cluster.running() if job.training]
 
     def _pass(self, leader: int, trouble: bool = False) -> None:
         """One pass, of which nothing may come but what the loop knows how to go on from."""

@@ -21,6 +21,7 @@ from dscampaign.db.store import Store
 from dscampaign.jobs import agent as agent_module
 from dscampaign.orchestrator import campaign as campaigns
 from dscampaign.orchestrator.authority import Authority
+from dscampaign.orchestrator.decide import SETTLED
 from dscampaign.orchestrator.expand import expand
 from dscampaign.orchestrator.reconcile import LEASE_TTL_S, Pass, Reconciler
 from dscampaign.orchestrator.spec import load_spec
@@ -140,9 +141,16 @@ class World:
         self.promises.unwanted |= {run.name for run in campaigns.cancel(self.store, self.campaign, [run.name])}
 
     def retry(self, run: RunRow) -> None:
-        """The user has a run tried again, if it is over."""
-        if run.state in campaigns.RETRYABLE:
-            campaigns.retry(self.store, self.campaign, [run.name])
+        """The user has a run tried again."""
+        campaigns.retry(self.store, self.campaign, [run.name])
+
+    def cancellable(self) -> list[RunRow]:
+        """Runs that are wanted and not over."""
+        return [run for run in self.runs() if run.desired == "run" and run.state not in SETTLED]
+
+    def retryable(self) -> list[RunRow]:
+        """Runs that `campaign retry` takes."""
+        return [run for run in self.runs() if run.state in campaigns.RETRYABLE]
 
     def runs(self) -> list[RunRow]:
         """The runs as stored."""
