@@ -76,9 +76,13 @@ class Payload:
             raise ValueError(f"{micro_batch} x {accumulation} instead of {self.micro_batch} x {self.accumulation}")
         sizes = {"micro_batch": micro_batch, "accumulation": accumulation}
         names = {"train_micro_batch_size_per_gpu": micro_batch, "gradient_accumulation_steps": accumulation}
-        train = None if self.train is None else {**self.train, **sizes}
-        ds_config = {**self.ds_config, **names}
-        return replace(self, micro_batch=micro_batch, accumulation=accumulation, train=train, ds_config=ds_config)
+        return replace(
+            self,
+            micro_batch=micro_batch,
+            accumulation=accumulation,
+            train=None if self.train is None else {**self.train, **sizes},
+            ds_config={**self.ds_config, **names},
+        )
 
     def write(self, path: Path) -> None:
         """Writes the payload, complete or not at all, readable by its owner only."""

@@ -128,6 +128,10 @@ class Ledger:
         """A ledger of these observations."""
         return cls(tuple(observations))
 
+    def with_oom(self, micro_batch: int) -> Ledger:
+        """The ledger that also knows of this out-of-memory."""
+        return Ledger((*self.observations, MemoryObservation("", 0, micro_batch, oom=True)))
+
     @cached_property
     def too_big(self) -> int | None:
         """The smallest micro-batch that ran out of memory."""
@@ -164,20 +168,29 @@ class Ledger:
     def fits(self, micro_batch: int) -> bool | None:
         """Whether a micro-batch fits on every device seen; None where that is not known.
 
-        What ran out of memory does not, nor does what is larger; what was seen to train does, and what is smaller.
+        What ran out of memory does not, nor does what is larger; what was seen to train does, and what is smaller. A
+        line by which something fits that has run out of memory says nothing of the rest.
         """
         if self.too_big is not None and micro_batch >= self.too_big:
             return False
         if self.fitting is not None and micro_batch <= self.fitting:
             return True
-        predicted_gb = self.predict_gb(micro_batch)
-        if predicted_gb is None or self.usable_gb is None:
-            return None
-        return predicted_gb <= HEADROOM * self.usable_gb
+        return self._predicted_to_fit(micro_batch) if self.predicts else None
 
     def largest(self, candidates: Iterable[int]) -> int | None:
         """The largest of some micro-batches that is known or predicted to fit."""
         return max((micro for micro in candidates if self.fits(micro)), default=None)
+
+    def _predicted_to_fit(self, micro_batch: int) -> bool:
+        predicted_gb, usable_gb = self.predict_gb(micro_batch), self.usable_gb
+        return predicted_gb is not None and usable_gb is not None and predicted_gb <= HEADROOM * usable_gb
+
+    @cached_property
+    def predicts(self) -> bool:
+        """Whether there is a line, and no out-of-memory that it did not foresee."""
+        if self._line is None or self.usable_gb is None:
+            return False
+        return self.too_big is None or not self._predicted_to_fit(self.too_big)
 
     @cached_property
     def _peaks(self) -> tuple[tuple[int, float], ...]:
@@ -237,11 +250,7 @@ def start_micro_batch(global_batch: int, world_size: int, asked: int, ledger: Le
     """
     if ledger.fits(asked) is not False:
         return Choice(asked, ledger.predict_gb(asked))
-    candidates = [size for size in divisors(per_rank_batch(global_batch, world_size)) if size < asked]
-    micro = ledger.largest(candidates)
-    if micro is None:
-        micro = _untried(global_batch, world_size, asked, ledger)
-    return Choice(micro, ledger.predict_gb(micro), _reason(asked, micro, ledger))
+    return _smaller(global_batch, world_size, asked, ledger) or Choice(asked, ledger.predict_gb(asked))
 
 
 def after_oom(global_batch: int, world_size: int, failed: int, ledger: Ledger) -> Choice | None:
@@ -254,27 +263,22 @@ def after_oom(global_batch: int, world_size: int, failed: int, ledger: Ledger) -
         ledger: of the run's memory key.
 
     Returns:
-        The largest divisor of a rank's share that is known or predicted to fit, else one of at most half the size;
-        None at micro-batch 1.
+        The largest divisor of a rank's share that is predicted to fit; without a prediction the largest of at most
+        half the size, or a larger one that was seen to fit; None at micro-batch 1.
     """
-    candidates = [size for size in divisors(per_rank_batch(global_batch, world_size)) if size < failed]
+    return _smaller(global_batch, world_size, failed, ledger.with_oom(failed))
+
+
+def _smaller(global_batch: int, world_size: int, too_big: int, ledger: Ledger) -> Choice | None:
+    candidates = [size for size in divisors(per_rank_batch(global_batch, world_size)) if size < too_big]
     if not candidates:
         return None
-    micro = ledger.largest(candidates)
-    if micro is None:
-        micro = _untried(global_batch, world_size, failed, ledger)
-    return Choice(micro, ledger.predict_gb(micro), _reason(failed, micro, ledger))
-
-
-def _untried(global_batch: int, world_size: int, above: int, ledger: Ledger) -> int:
-    """Half of what did not fit, where nothing is known to fit; 1 where even that is predicted not to.
-
-    A prediction may err, and a run that does not even try at 1 can never show it.
-    """
-    if ledger.fit() is not None and ledger.usable_gb is not None:
-        return 1
-    failed = min(above, ledger.too_big or above)
-    return smaller_micro_batch(global_batch, world_size, failed) or 1
+    # 1 even where that is predicted not to fit: a run that does not try can never show that a prediction errs.
+    micro = ledger.largest(candidates) or 1
+    if not ledger.predicts:
+        failed = min(too_big, ledger.too_big or too_big)
+        micro = max(micro, smaller_micro_batch(global_batch, world_size, failed) or 1)
+    return Choice(micro, ledger.predict_gb(micro), _reason(too_big, micro, ledger))
 
 
 def _reason(asked: int, micro: int, ledger: Ledger) -> str:

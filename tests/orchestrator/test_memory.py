@@ -144,7 +144,7 @@ def test_a_start_divides_and_never_exceeds_what_was_asked(
     assert choice.micro_batch in divisors(share)
     assert choice.micro_batch <= asked
     assert choice.predicted_gb == ledger.predict_gb(choice.micro_batch)
-    assert bool(choice.why) == (ledger.fits(asked) is False)
+    assert bool(choice.why) == (choice.micro_batch < asked) == (ledger.fits(asked) is False and asked > 1)
     if ledger.too_big is not None and choice.micro_batch >= ledger.too_big:
         assert choice.micro_batch == 1  # what is left to change then is not the micro-batch
 
@@ -161,8 +161,10 @@ def test_after_an_oom_it_divides_and_is_smaller(
     assert choice is not None
     assert choice.micro_batch in divisors(share)
     assert choice.micro_batch < failed
-    fits = [size for size in divisors(share) if size < failed and ledger.fits(size)]
-    if fits:
+    known = ledger.with_oom(failed)
+    fits = [size for size in divisors(share) if known.fits(size)]
+    assert choice.micro_batch >= max(fits, default=1)
+    if fits and known.predicts:
         assert choice.micro_batch == max(fits)
 
 
@@ -206,7 +208,7 @@ def test_after_an_oom_the_probe_says_where_to_go() -> None:
     assert choice is not None
     assert choice.micro_batch == 60
     assert choice.predicted_gb == pytest.approx(69.0)
-    assert choice.why == "240 is predicted to take 267.0 of 84.0 GB, 60 is predicted to take 69.0 of 84.0 GB"
+    assert choice.why == "micro-batch 240 ran out of memory, 60 is predicted to take 69.0 of 84.0 GB"
 
 
 def test_a_sibling_starts_where_the_first_one_ended() -> None:
@@ -222,6 +224,25 @@ def test_where_nothing_is_measured_failures_still_count() -> None:
     after = after_oom(64, 1, 64, ledger)
     assert after is not None
     assert after.micro_batch == 16
+
+
+def test_a_prediction_that_failed_is_not_believed_again() -> None:
+    """240, 120, 80, 60 would use up all tries, one divisor after the other."""
+    ledger = Ledger.of([seen(1, 1.9), seen(2, 1.91)])
+    choice = after_oom(240, 1, 240, ledger)
+    assert choice is not None
+    assert choice.micro_batch == 120
+    choice = after_oom(240, 1, 120, ledger.with_oom(240))
+    assert choice is not None
+    assert choice.micro_batch == 60
+    assert start_micro_batch(240, 1, 240, ledger.with_oom(240)).micro_batch == 120
+    assert start_micro_batch(240, 1, 240, Ledger.of([seen(80, 1.9)]).with_oom(120)).micro_batch == 80  # seen to fit
+
+
+def test_a_clamp_before_anything_failed_says_why() -> None:
+    choice = start_micro_batch(240, 1, 240, Ledger.of([seen(30, 36.0, per_sample_gb=1.1)]))
+    assert choice.micro_batch == 60
+    assert choice.why == "240 is predicted to take 267.0 of 84.0 GB, 60 is predicted to take 69.0 of 84.0 GB"
 
 
 def test_where_even_one_sample_is_predicted_not_to_fit_it_is_tried() -> None:
