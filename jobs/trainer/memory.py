@@ -1,8 +1,10 @@
-"""Memory of this rank: the GPU's, or the process's where there is none. GB are 10^9 bytes."""
+"""Memory of this rank: the GPU's, or the process's where there is none. GB are 10^9 bytes.
+
+Where a rank on CPUs has a limit on its address space, that is what counts: an allocation beyond it fails.
+"""
 
 from __future__ import annotations
 
-import os
 import resource
 from pathlib import Path
 
@@ -19,15 +21,46 @@ def peak_gb(device: torch.device) -> tuple[float, float]:
     return resident_gb, resident_gb
 
 
+def limited_peak_gb(device: torch.device) -> float | None:
+    """Peak of the address space, in GB, where that is limited; None elsewhere."""
+    return _status_gb("VmPeak") if device.type != "cuda" and _address_limit() else None
+
+
 def current_gb(device: torch.device) -> float:
-    """Reserved now, in GB; without a GPU the resident set."""
+    """What is taken now, in GB: by tensors; without a GPU by the process, see above."""
     if device.type == "cuda":
-        return torch.cuda.memory_reserved(device) / GB
-    return int(Path("/proc/self/statm").read_text().split()[1]) * os.sysconf("SC_PAGE_SIZE") / GB
+        return torch.cuda.memory_allocated(device) / GB
+    return _status_gb("VmSize" if _address_limit() else "VmRSS")
 
 
-def total_gb(device: torch.device) -> float:
-    """What the device has, in GB; without a GPU the machine's memory."""
+def usable_gb(device: torch.device, limit_bytes: int | None) -> float | None:
+    """What this rank can use, in GB: not what the driver and other processes hold; None where nothing limits it.
+
+    Args:
+        device: the rank's.
+        limit_bytes: what it may use of its GPU, None for all.
+    """
     if device.type == "cuda":
-        return torch.cuda.get_device_properties(device).total_memory / GB
-    return os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE") / GB
+        free, _ = torch.cuda.mem_get_info(device)
+        room = free + torch.cuda.memory_reserved(device)
+        return min(room, limit_bytes or room) / GB
+    limit = _address_limit()
+    return limit / GB if limit else None
+
+
+def place(device: torch.device) -> dict[str, str]:
+    """The device and the version of PyTorch, on both of which memory depends."""
+    name = torch.cuda.get_device_name(device) if device.type == "cuda" else device.type
+    return {"device": name, "torch": torch.__version__}
+
+
+def _address_limit() -> int | None:
+    soft, _ = resource.getrlimit(resource.RLIMIT_AS)
+    return None if soft == resource.RLIM_INFINITY else soft
+
+
+def _status_gb(name: str) -> float:
+    """A size in the process's status, which Linux gives in KiB."""
+    lines = Path("/proc/self/status").read_text().splitlines()
+    found = next(line for line in lines if line.startswith(f"{name}:"))
+    return int(found.split()[1]) * 1024 / GB

@@ -49,7 +49,6 @@ class Meter:
         self._config = config
         self._device = device
         self._steps = steps
-        self._after_init_gb = _worst(memory.current_gb(device), device)
         self._loss = torch.zeros((), device=device)
         self._pending: _Pending | None = None
         self._begin = _Mark(device)
@@ -121,7 +120,7 @@ class Meter:
             optional = {"grad_norm": norm} if pending.has_norm else {}
             self._report(pending, time_s, loss, worst[3], worst[4], {**optional, **pending.extra})
         if self._read_steps == MEMORY_STEP or (pending.step == self._steps and self._read_steps < MEMORY_STEP):
-            self._report_memory(worst[4])
+            self._report_memory(worst[3], worst[4])
         if not math.isfinite(loss):
             raise FloatingPointError(f"non-finite loss {loss} at step {pending.step}")
 
@@ -157,13 +156,15 @@ class Meter:
             place = f"step {pending.step}/{self._steps}"
             print(f"{place}  loss {loss:.4f}  lr {pending.lr:.2e}  {tokens_per_s:,.0f} tokens/s", flush=True)
 
-    def _report_memory(self, peak_reserved_gb: float) -> None:
+    def _report_memory(self, allocated_gb: float, reserved_gb: float) -> None:
+        """Completes what was said before the first step. On CPUs with a limit, what counts is the address space."""
+        limited_gb = memory.limited_peak_gb(self._device)
         report.event(
             "memory",
-            after_init_gb=self._after_init_gb,
-            peak_reserved_gb=peak_reserved_gb,
-            total_gb=memory.total_gb(self._device),
             micro_batch=self._config.micro_batch,
+            peak_allocated_gb=limited_gb or allocated_gb,
+            peak_reserved_gb=limited_gb or reserved_gb,
+            **memory.place(self._device),
         )
 
 
@@ -189,12 +190,6 @@ def _gather(row: Tensor) -> Tensor:
     rows = [torch.empty_like(row) for _ in range(dist.get_world_size())]
     dist.all_gather(rows, row)
     return torch.stack(rows)
-
-
-def _worst(value: float, device: torch.device) -> float:
-    worst = torch.tensor(value, device=device)
-    dist.all_reduce(worst, dist.ReduceOp.MAX)
-    return float(worst.item())
 
 
 def _to_device(host: Tensor, device: torch.device) -> Tensor:

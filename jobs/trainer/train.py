@@ -18,6 +18,7 @@ from .engine import advance, create_engine, restore, save, set_learning_rate, st
 from .evaluate import evaluate
 from .meter import Meter
 from .model import build_model
+from .probe import report_memory
 from .schedule import learning_rate
 
 
@@ -39,6 +40,7 @@ def main() -> None:
     model, facts = build_model(config, data, job.ds_config)
     engine = create_engine(model, config, job)
     first, reported = restore(engine, job.resume) if job.resume else (0, {})
+    report_memory(engine, config, job)
     if job.rank == 0:
         checkpoint.remove_drafts(job.checkpoint_dir, job.generation)
     report.event("start", step=first, setup_s=time.perf_counter() - begin_s, **asdict(facts), **_software(device))

@@ -106,10 +106,16 @@ def test_epochs_decide_the_target(trained: dict[str, Attempt]) -> None:
     assert steps == len(attempt.values("loss")) == 2  # 9,200 samples in batches of 8, 0.002 of them
 
 
-def test_reports_memory_once(trained: dict[str, Attempt]) -> None:
-    memory = trained["zero1"].event("memory")
-    assert 0.1 < memory["after_init_gb"] <= memory["peak_reserved_gb"] < memory["total_gb"]
-    assert memory["micro_batch"] == 2
+def test_reports_memory_before_the_first_step_and_after_the_third(trained: dict[str, Attempt]) -> None:
+    lines = trained["zero1"].lines()
+    before, after = (place for place, line in enumerate(lines) if line.get("event") == "memory")
+    first = next(place for place, line in enumerate(lines) if line.get("step") == 1 and "loss" in line)
+    third = next(place for place, line in enumerate(lines) if line.get("step") == 3 and "loss" in line)
+    assert before < first < third < after
+    assert 0.1 < lines[before]["after_init_gb"] <= lines[after]["peak_reserved_gb"] < 100
+    assert "usable_gb" not in lines[before]  # nothing limits a rank on CPUs
+    for place in (before, after):
+        assert (lines[place]["micro_batch"], lines[place]["device"]) == (2, "cpu")
 
 
 def test_reports_what_speed_is_judged_by(trained: dict[str, Attempt]) -> None:

@@ -1,0 +1,176 @@
+"""What a rank needs of its GPU, told before the first step: an attempt that runs out of memory has then said it too.
+
+Memory is `a + b x micro_batch`. `b` is measured, with the real model on a few random samples; of `a`, what is there
+already is measured, and what training adds in its first steps is counted. Figures are what tensors take, not what the
+allocator holds: that also depends on what came before, and near the limit it gives back what it does not need.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+import torch.distributed as dist
+from deepspeed import DeepSpeedEngine
+from torch import Tensor
+
+from .. import report
+from . import memory
+from .config import Job, TrainConfig
+from .model import NextTokenLoss
+
+LARGEST_PROBE = 8
+"""Samples. The difference between two sizes leaves out what does not depend on them."""
+
+
+@dataclass(frozen=True)
+class Needs:
+    """What one rank needs, in GB.
+
+    Attributes:
+        base_gb: whatever the micro-batch: weights, gradients, optimizer states, buffers.
+        sample_gb: for each sample of a micro-batch; None where that is not known.
+    """
+
+    base_gb: float
+    sample_gb: float | None
+
+
+def report_memory(engine: DeepSpeedEngine, config: TrainConfig, job: Job) -> None:
+    """Reports event ``memory`` of the rank that needs the most, and of the one that can use the least.
+
+    All ranks call it, when the engine is complete and no step has been made.
+    """
+    device = engine.device
+    needs = _needs(engine, config, fresh=job.resume is None)
+    unknown = float("inf")
+    worst = torch.tensor([needs.base_gb, unknown if needs.sample_gb is None else needs.sample_gb], device=device)
+    dist.all_reduce(worst, dist.ReduceOp.MAX)
+    # after the first collective, which allocates what communication needs
+    usable = torch.tensor(memory.usable_gb(device, job.gpu_mem_bytes) or unknown, device=device)
+    dist.all_reduce(usable, dist.ReduceOp.MIN)
+    figures = {"after_init_gb": worst[0], "per_sample_gb": worst[1], "usable_gb": usable}
+    known = {name: float(value) for name, value in figures.items() if torch.isfinite(value)}
+    report.event("memory", micro_batch=config.micro_batch, **known, **memory.place(device))
+
+
+def _needs(engine: DeepSpeedEngine, config: TrainConfig, *, fresh: bool) -> Needs:
+    device = engine.device
+    if device.type != "cuda":
+        return Needs(memory.current_gb(device), None)
+    base_gb = memory.current_gb(device) + to_come_bytes(engine) / memory.GB
+    if not (fresh and _can_probe(engine, config)):
+        return Needs(base_gb, None)
+    room_gb = (memory.usable_gb(device, None) or 0.0) - memory.current_gb(device)
+    try:
+        sample_gb = sample_cost_gb(lambda samples: _peak_gb(engine.module, samples, config.seq_len, device), room_gb)
+    except torch.OutOfMemoryError:
+        sample_gb = None  # the training will say so itself
+    torch.cuda.empty_cache()
+    torch.cuda.reset_peak_memory_stats(device)
+    return Needs(base_gb, sample_gb)
+
+
+def _can_probe(engine: Any, config: TrainConfig) -> bool:
+    """Whether one pass through the bare module takes what a pass through the engine takes, and changes nothing."""
+    converted = getattr(engine, "torch_autocast_enabled", lambda: False)()
+    return engine.zero_optimization_stage() <= 2 and not config.compile and not converted
+
+
+# -- what a sample takes ---------------------------------------------------------------------------------------
+
+
+def sample_cost_gb(peak_gb: Callable[[int], float], room_gb: float) -> float:
+    """What one more sample of a micro-batch takes, in GB.
+
+    Args:
+        peak_gb: passes so many samples through the model and tells what that took.
+        room_gb: what it may take at most.
+    """
+    peak_gb(1)  # the first pass of a process also allocates what its libraries keep
+    one_gb = peak_gb(1)
+    larger = LARGEST_PROBE
+    while larger > 1 and larger * one_gb > room_gb:
+        larger //= 2
+    if larger == 1:
+        return one_gb
+    smaller_gb = one_gb if larger == 2 else peak_gb(larger // 2)
+    return (peak_gb(larger) - smaller_gb) / (larger - larger // 2)
+
+
+def _peak_gb(model: NextTokenLoss, samples: int, seq_len: int, device: torch.device) -> float:
+    torch.cuda.reset_peak_memory_stats(device)
+    before = torch.cuda.memory_allocated(device)
+    pass_through(model, samples, seq_len, device)
+    return (torch.cuda.max_memory_allocated(device) - before) / memory.GB
+
+
+def pass_through(model: NextTokenLoss, samples: int, seq_len: int, device: torch.device) -> None:
+    """Goes forward and back through the model with random tokens, and leaves no trace but the peak of its memory.
+
+    Gradients are asked for of the embedded tokens, not of the parameters: those get none, so that nothing which
+    DeepSpeed has hung on their gradients notices.
+    """
+    embedded: list[Tensor] = []
+
+    def keep(_module: object, _inputs: object, output: Tensor) -> None:
+        embedded.append(output if output.requires_grad else output.requires_grad_())
+
+    hook = model.model.get_input_embeddings().register_forward_hook(keep)
+    try:
+        with torch.random.fork_rng([device] if device.type == "cuda" else []):
+            tokens = torch.randint(model.vocab_size, (samples, seq_len), device=device)
+            torch.autograd.grad(model(tokens, tokens), embedded)
+    finally:
+        hook.remove()
+
+
+# -- what training adds ----------------------------------------------------------------------------------------
+
+
+def to_come_bytes(engine: Any) -> int:
+    """What training adds on the device in its first steps whatever the micro-batch, beside what is there already.
+
+    Gradients, the buffers in which ZeRO 1 and 2 reduce them, and the states that an optimizer makes at its first step.
+    """
+    return _gradient_bytes(engine) + _bucket_bytes(engine) + _state_bytes(engine)
+
+
+def _gradient_bytes(engine: Any) -> int:
+    parameters = [p for p in engine.module.parameters() if p.requires_grad]
+    whole = sum(_bytes(p, _full_size(p)) for p in parameters)
+    if engine.zero_optimization_stage() >= 2:
+        return 0 if _states_on_host(engine) else whole // dist.get_world_size()
+    return whole
+
+
+def _bucket_bytes(engine: Any) -> int:
+    if engine.zero_optimization_stage() not in (1, 2) or not engine.zero_contiguous_gradients():
+        return 0
+    buffers = 2 if engine.zero_overlap_comm() else 1
+    return int(engine.zero_reduce_bucket_size()) * next(engine.module.parameters()).element_size() * buffers
+
+
+def _state_bytes(engine: Any) -> int:
+    """Two numbers for each weight that Adam and the like update here, one for other optimizers."""
+    optimizer = getattr(engine.optimizer, "optimizer", engine.optimizer)
+    copies = 2 if any(name in type(optimizer).__name__.lower() for name in ("adam", "lamb")) else 1
+    updated = [p for group in optimizer.param_groups for p in group["params"] if p.device.type == "cuda"]
+    return sum(copies * _bytes(p, p.numel()) for p in updated if not optimizer.state.get(p))
+
+
+def _states_on_host(engine: Any) -> bool:
+    optimizer = getattr(engine.optimizer, "optimizer", engine.optimizer)
+    return all(p.device.type == "cpu" for group in optimizer.param_groups for p in group["params"])
+
+
+def _full_size(parameter: Tensor) -> int:
+    """Numbers in the whole parameter, also where ZeRO 3 has left this rank a part."""
+    shape: torch.Size = getattr(parameter, "ds_shape", parameter.shape)
+    return int(shape.numel())
+
+
+def _bytes(tensor: Tensor, numbers: int) -> int:
+    return numbers * tensor.element_size()
