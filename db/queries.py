@@ -54,6 +54,7 @@ __all__ = [
     "list_campaigns",
     "memory_observations",
     "memory_of",
+    "memory_of_run",
     "metrics",
     "observe_memory",
     "read_lease",
@@ -304,6 +305,13 @@ def memory_of(conn: Connection, memory_keys: Collection[str]) -> dict[str, list[
         for key, *row in conn.execute(joined.where(attempt.c.memory_key.in_(keys[start : start + _BATCH]))):
             found[key].append(MemoryObservation(*row))
     return dict(found)
+
+
+def memory_of_run(conn: Connection, run_id: int) -> list[MemoryObservation]:
+    """What the attempts of a run have added to the batch ledger, oldest first."""
+    table = schema.memory_observation
+    of_run = table.c.attempt_id.in_(select(schema.attempt.c.id).where(schema.attempt.c.run_id == run_id))
+    return _fetch(conn, MemoryObservation, table, of_run, order=[table.c.attempt_id, table.c.oom])
 
 
 def add_gpu_samples(conn: Connection, samples: Sequence[GpuSample]) -> None:

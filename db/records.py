@@ -293,6 +293,11 @@ class MemoryObservation:
     per_sample_gb: float | None = None
     peak_allocated_gb: float | None = None
 
+    @property
+    def peak_gb(self) -> float | None:
+        """The peak that predictions are about: what tensors took; of a script that does not say, what it held."""
+        return self.peak_reserved_gb if self.peak_allocated_gb is None else self.peak_allocated_gb
+
 
 def memory_observation_key(memory_key: str, device: str = "", torch: str = "") -> str:
     """The key of an observation: an attempt's memory key, its device and its version of PyTorch; `?` is not known."""

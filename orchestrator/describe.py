@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from ..db import queries
-from ..db.records import AttemptRow, CampaignRow, Checkpoint, EventRow, RunLatest, RunRow
+from ..db.records import AttemptRow, CampaignRow, Checkpoint, EventRow, MemoryObservation, RunLatest, RunRow
 from ..db.store import Store
 from ..jobs.layout import CampaignPaths, RunPaths
 from .status import CampaignStatus, read_status
@@ -26,7 +26,11 @@ class CampaignFacts:
 
 @dataclass(frozen=True)
 class RunFacts:
-    """A run with its attempts and events, oldest first, and its checkpoints, newest first."""
+    """A run with its attempts and events, oldest first, and its checkpoints, newest first.
+
+    Attributes:
+        memory: by attempt id, what its ranks said of their memory.
+    """
 
     campaign: CampaignRow
     run: RunRow
@@ -35,6 +39,7 @@ class RunFacts:
     checkpoints: tuple[Checkpoint, ...]
     events: tuple[EventRow, ...]
     paths: RunPaths
+    memory: dict[int, MemoryObservation]
 
 
 def campaign_facts(store: Store, campaign: CampaignRow) -> CampaignFacts:
@@ -56,5 +61,6 @@ def run_facts(store: Store, campaign: CampaignRow, run: RunRow) -> RunFacts:
             attempts=tuple(queries.attempts(conn, campaign.id, run.id)),
             checkpoints=tuple(queries.checkpoints(conn, run.id)),
             events=tuple(queries.events(conn, campaign.id, run.id)),
+            memory={seen.attempt_id: seen for seen in queries.memory_of_run(conn, run.id) if not seen.oom},
             paths=CampaignPaths(Path(campaign.dir), campaign.name).run(run.name),
         )

@@ -66,11 +66,17 @@ def write_json(stream: IO[str], campaign: str, what: str, columns: Sequence[str]
 
 def _steps(conn: Connection, campaign_id: int) -> tuple[Sequence[str], Iterable[Row]]:
     names, extras = _names(conn, campaign_id), queries.extra_names(conn, campaign_id)
+    changes = {attempt.id: attempt.changes for attempt in queries.attempts(conn, campaign_id)}
     rows = (
-        (names[run_id], *(getattr(row, column) for column in _STEP_COLUMNS), *(row.extra.get(name) for name in extras))
+        (
+            names[run_id],
+            *(getattr(row, column) for column in _STEP_COLUMNS),
+            changes.get(row.attempt_id, ""),
+            *(row.extra.get(name) for name in extras),
+        )
         for run_id, row in queries.iter_metrics(conn, campaign_id)
     )
-    return ("run", *_STEP_COLUMNS, *extras), rows
+    return ("run", *_STEP_COLUMNS, "changes", *extras), rows
 
 
 def _runs(documents: Sequence[dict[str, Any]]) -> tuple[Sequence[str], Iterable[Row]]:

@@ -195,7 +195,7 @@ class Ledger:
     @cached_property
     def _peaks(self) -> tuple[tuple[int, float], ...]:
         """Micro-batches that trained, with the peak that was measured, in GB."""
-        found = ((seen.micro_batch, peak_gb(seen)) for seen in self.observations if not seen.oom)
+        found = ((seen.micro_batch, seen.peak_gb) for seen in self.observations if not seen.oom)
         return tuple((micro, peak) for micro, peak in found if peak is not None)
 
     @cached_property
@@ -218,11 +218,6 @@ class Ledger:
             return max(worst_gb - sample_gb * largest, 0.0), sample_gb
         base_gb = max((seen.after_init_gb for seen in self.observations if seen.after_init_gb), default=None)
         return None if base_gb is None else (base_gb, sample_gb)
-
-
-def peak_gb(seen: MemoryObservation) -> float | None:
-    """The measured peak that predictions are about: what tensors took; of a script that does not say, what it held."""
-    return seen.peak_reserved_gb if seen.peak_allocated_gb is None else seen.peak_allocated_gb
 
 
 def _least_squares(points: Sequence[tuple[int, float]]) -> tuple[float, float] | None:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from enum import StrEnum
 from math import ceil
@@ -18,9 +18,13 @@ from .decide import decide
 from .errors import Unreachable
 from .executor import ARRAY_LIMIT
 from .expand import Run
+from .ledgers import ledgers_of
+from .memory import Ledger, memory_key, start_micro_batch
 from .merge import Merge, wanted_again
 from .observe import observe, read_store
 from .reconcile import make_executor
+from .rungs import changed
+from .spec_model import RunConfig
 from .status import LIVE
 from .world import Submit
 
@@ -42,6 +46,9 @@ class PlannedRun:
         run: what the spec says of it; None for one that the spec no longer names.
         micro_batch: samples of one forward pass on one rank in the attempt that would be submitted.
         mem_scale: factor on the memory that the spec asks of a node.
+        changes: rungs taken so that it fits into memory, see `rungs`.
+        predicted_gb: the peak memory of a rank that like runs make expect, None where none has said enough.
+        usable_gb: what a rank could use where they ran.
     """
 
     sign: Sign
@@ -50,6 +57,19 @@ class PlannedRun:
     run: Run | None = None
     micro_batch: int | None = None
     mem_scale: float = 1.0
+    changes: tuple[str, ...] = ()
+    predicted_gb: float | None = None
+    usable_gb: float | None = None
+
+    @property
+    def config(self) -> RunConfig | None:
+        """The configuration of that attempt: settled as the store would keep it, with its changes."""
+        return changed(RunConfig.model_validate(self.run.stored_config), self.changes) if self.run else None
+
+    @property
+    def starts(self) -> bool:
+        """Whether an attempt of it would be submitted."""
+        return self.sign in (Sign.CREATE, Sign.RESUBMIT)
 
     @property
     def accumulation(self) -> int | None:
@@ -73,12 +93,12 @@ class Plan:
     @property
     def starting(self) -> list[Run]:
         """The runs of which an attempt would be submitted."""
-        return [item.run for item in self.runs if item.run and item.sign in (Sign.CREATE, Sign.RESUBMIT)]
+        return [item.run for item in self.runs if item.run and item.starts]
 
     @property
     def arrays(self) -> int:
         """Job arrays that would be submitted: one for each resource shape, or several where it has very many runs."""
-        starting = (item for item in self.runs if item.run and item.sign in (Sign.CREATE, Sign.RESUBMIT))
+        starting = (item for item in self.runs if item.run and item.starts)
         asked = (attempts.resources(i.run.config, mem_scale=i.mem_scale) for i in starting if i.run)
         sizes = Counter(attempts.shape(resources) for resources in asked)
         return sum(ceil(size / ARRAY_LIMIT) for size in sizes.values())
@@ -109,7 +129,8 @@ def make_plan(store: Store | None, submission: Submission) -> Plan:
     campaign, change = compare(store, submission)
     submits, trouble = _decided(store, campaign, change) if store and campaign else ({}, None)
     place = {run.config_hash: index for index, run in enumerate(submission.runs)}
-    runs = sorted(_planned(change, submits), key=lambda item: place[item.run.config_hash] if item.run else len(place))
+    planned = _with_memory(store, list(_planned(change, submits)))
+    runs = sorted(planned, key=lambda item: place[item.run.config_hash] if item.run else len(place))
     return Plan(submission.spec.name, submission.spec.executor, tuple(runs), trouble)
 
 
@@ -130,7 +151,29 @@ def _kept(row: RunRow, run: Run, submit: Submit | None) -> PlannedRun:
     if submit is None:
         return PlannedRun(Sign.KEEP, row.name, row.state, run, run.micro_batch)
     sign, why = (Sign.RESUBMIT, submit.why) if row.generation else (Sign.CREATE, "recorded, not started yet")
-    return PlannedRun(sign, row.name, why, run, submit.micro_batch, submit.mem_scale)
+    return PlannedRun(sign, row.name, why, run, submit.micro_batch, submit.mem_scale, getattr(submit, "changes", ()))
+
+
+def _with_memory(store: Store | None, planned: Sequence[PlannedRun]) -> Iterator[PlannedRun]:
+    """The planned attempts with what like runs make expect of their memory."""
+    keys = {item.name: key for item in planned if item.starts and item.config and (key := memory_key(item.config))}
+    ledgers: Mapping[str, Ledger] = {}
+    if store and keys:
+        with store.read() as conn:
+            ledgers = ledgers_of(conn, keys.values())
+    for item in planned:
+        ledger = ledgers.get(keys.get(item.name, ""))
+        yield _remembered(item, ledger) if ledger else item
+
+
+def _remembered(item: PlannedRun, ledger: Ledger) -> PlannedRun:
+    """A run that is new to the store starts where the ledger says; of the others that has been decided already."""
+    run, micro, why = item.run, item.micro_batch, item.why
+    if run and run.global_batch and run.micro_batch and micro == run.micro_batch and not item.changes:
+        choice = start_micro_batch(run.global_batch, run.world_size, micro, ledger)
+        micro, why = choice.micro_batch, choice.why or why
+    predicted_gb = None if micro is None else ledger.predict_gb(micro)
+    return replace(item, micro_batch=micro, why=why, predicted_gb=predicted_gb, usable_gb=ledger.usable_gb)
 
 
 def _decided(store: Store, campaign: CampaignRow, change: Merge) -> tuple[dict[int, Submit], Unreachable | None]:

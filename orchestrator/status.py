@@ -120,6 +120,8 @@ def _run_document(row: RunStatus, run: RunRow, attempts: list[AttemptRow]) -> di
         "mem_reserved_gb": finite(row.mem_reserved_gb),
         **batch_of(run),
         **{name: value for name, value in now.items() if value is not None},
+        "changes": row.changes or "",
+        "predicted_gb": attempts[-1].predicted_gb if attempts else None,
         "attempts": [_attempt_document(attempt) for attempt in attempts],
     }
 
@@ -132,6 +134,8 @@ def _attempt_document(row: AttemptRow) -> dict[str, Any]:
         "job_id": row.job_id,
         "micro_batch": row.micro_batch,
         "accumulation": row.accumulation,
+        "changes": row.changes,
+        "predicted_gb": row.predicted_gb,
         "start_step": row.start_step,
         "last_step": row.last_step,
     }

@@ -150,7 +150,7 @@ def _bucket_bytes(engine: Any) -> int:
     if engine.zero_optimization_stage() not in (1, 2) or not engine.zero_contiguous_gradients():
         return 0
     buffers = 2 if engine.zero_overlap_comm() else 1
-    return int(engine.zero_reduce_bucket_size()) * next(engine.module.parameters()).element_size() * buffers
+    return int(engine.zero_reduce_bucket_size() * next(engine.module.parameters()).element_size() * buffers)
 
 
 def _state_bytes(engine: Any) -> int:

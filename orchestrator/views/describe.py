@@ -8,7 +8,7 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import asdict
 from typing import Any
 
-from ...db.records import AttemptRow, EventRow, RunState
+from ...db.records import AttemptRow, EventRow, MemoryObservation, RunState
 from ..describe import CampaignFacts, RunFacts
 from ..settings import Setting
 from ..status import SCHEMA_VERSION, batch_of, finite
@@ -43,7 +43,7 @@ def campaign_page(facts: CampaignFacts, page: Page) -> str:
 def run_page(facts: RunFacts, page: Page) -> str:
     """A run: its figures, every attempt with its verdict and the proof, what happened when, what to type next."""
     lines = _pairs(_run_pairs(facts, page), page)
-    lines += _section("Attempts", _attempts(facts.attempts, page), page)
+    lines += _section("Attempts", _attempts(facts, page), page)
     lines += _section("Events", _events(facts.events, page), page)
     if advice := next_commands(facts):
         lines += ["", *(page.paint(f"next: {line}", Style.CYAN) for line in advice)]
@@ -93,7 +93,7 @@ def run_document(facts: RunFacts) -> dict[str, Any]:
         **{key: value for key, value in asdict(facts.run).items() if key not in ("id", "campaign_id")},
         "batch": batch_of(facts.run),
         "latest": latest,
-        "attempts": [asdict(attempt) for attempt in facts.attempts],
+        "attempts": [{**asdict(row), "memory": _memory_document(row, facts)} for row in facts.attempts],
         "checkpoints": [asdict(checkpoint) for checkpoint in facts.checkpoints],
         "events": [_event_document(event) for event in facts.events],
     }
@@ -106,6 +106,7 @@ def _run_pairs(facts: RunFacts, page: Page) -> dict[str, str]:
     params = ", ".join(f"{name} = {json.dumps(value)}" for name, value in run.params.items())
     pairs = {
         "run": f"{run.name} of {facts.campaign.name}",
+        "changed": page.paint(_changes(facts), Style.YELLOW),
         "state": page.paint(look.text, look.style) + reason,
         "parameters": clean(params),
         "batch": _batch(facts),
@@ -137,14 +138,51 @@ def _batch(facts: RunFacts) -> str:
     return f"{asked['global_batch']} = {micro} × {accumulation} × {ranks}{began}"
 
 
-def _attempts(attempts: Iterable[AttemptRow], page: Page) -> Iterator[str]:
-    for row in attempts:
+def _changes(facts: RunFacts) -> str:
+    """What its newest attempt does not do as the spec says."""
+    changes = facts.attempts[-1].changes if facts.attempts else ""
+    return f"{', '.join(changes.split())}, so that it fits into memory" if changes else ""
+
+
+def _attempts(facts: RunFacts, page: Page) -> Iterator[str]:
+    for row in facts.attempts:
         look = state_cell(row.state)
-        facts = [f"job {row.job_id}" if row.job_id else "", _steps(row), _time(row)]
-        facts += [f"micro-batch {row.micro_batch} × {row.accumulation}" if row.micro_batch else ""]
-        said = " · ".join(fact for fact in facts if fact)
+        parts = [f"job {row.job_id}" if row.job_id else "", _steps(row), _time(row)]
+        parts += [f"micro-batch {row.micro_batch} × {row.accumulation}" if row.micro_batch else ""]
+        parts += [f"changed: {', '.join(row.changes.split())}" if row.changes else ""]
+        said = " · ".join(part for part in parts if part)
         yield f"{row.generation}  {page.paint(look.text, look.style)}  {said}"
+        if memory := memory_line(row, facts.memory.get(row.id)):
+            yield f"   memory: {memory}"
         yield from (f"   {line}" for line in _verdict(row, page))
+
+
+def memory_line(row: AttemptRow, seen: MemoryObservation | None) -> str:
+    """`65.9 of 84.0 GB at the peak, 65.2 predicted (-1.1 %); 74.1 GB held`; before a peak, what it will need."""
+    measured_gb, predicted_gb = seen.peak_gb if seen else None, row.predicted_gb
+    usable = f" of {seen.usable_gb:.1f}" if seen and seen.usable_gb else ""
+    if seen is None or measured_gb is None:
+        needs_gb = _needs_gb(row, seen) or predicted_gb
+        return f"{needs_gb:.1f}{usable} GB predicted" if needs_gb else ""
+    error = ""
+    if predicted_gb:
+        error = f", {predicted_gb:.1f} predicted ({100 * (predicted_gb / measured_gb - 1):+.1f} %)"
+    held_gb = seen.peak_reserved_gb
+    held = f"; {held_gb:.1f} GB held" if held_gb and held_gb != measured_gb else ""
+    return f"{measured_gb:.1f}{usable} GB at the peak{error}{held}"
+
+
+def _needs_gb(row: AttemptRow, seen: MemoryObservation | None) -> float | None:
+    """What its ranks expected of themselves before their first step."""
+    if seen is None or not (seen.after_init_gb and seen.per_sample_gb and row.micro_batch):
+        return None
+    return seen.after_init_gb + seen.per_sample_gb * row.micro_batch
+
+
+def _memory_document(row: AttemptRow, facts: RunFacts) -> dict[str, Any] | None:
+    seen = facts.memory.get(row.id)
+    names = ("after_init_gb", "per_sample_gb", "usable_gb", "peak_allocated_gb", "peak_reserved_gb")
+    return {name: getattr(seen, name) for name in names} if seen else None
 
 
 def _verdict(row: AttemptRow, page: Page) -> Iterator[str]:

@@ -9,21 +9,25 @@ from typing import Any, Final
 from ...db.records import RunState
 from ...jobs import ds_config
 from ..expand import Run
+from ..memory import HEADROOM
 from ..plan import Plan, PlannedRun, Sign
+from ..rungs import changed
 from ..status import SCHEMA_VERSION
+from .states import changed_line, changed_name
 from .text import Cell, Page, Style, clean, count, table
 
 _STYLES: Final = {Sign.CREATE: Style.GREEN, Sign.RESUBMIT: Style.YELLOW, Sign.KEEP: Style.DIM, Sign.CANCEL: Style.RED}
 _LEGEND: Final = "+ create  ~ resubmit  = keep  - cancel"
 _ENDED_BADLY: Final = (RunState.FAILED, RunState.HELD)
-_HEADER: Final = ("", "run", "batch", "machine", "time", "steps", "")
+_HEADER: Final = ("", "run", "batch", "memory", "machine", "time", "steps", "")
+_RIGHT: Final = "---r--r-"
 
 
 def plan_page(plan: Plan, page: Page) -> str:
     """The plan with its summary."""
     lines = [page.paint(_LEGEND, Style.DIM), ""]
-    lines += table(page, _HEADER, (_row(item) for item in plan.runs), "-----r-")
-    return "\n".join([*lines, "", *_ended_badly(plan), summary(plan, page)])
+    lines += table(page, _HEADER, (_row(item) for item in plan.runs), _RIGHT)
+    return "\n".join([*lines, "", *_changed(plan), *_ended_badly(plan), summary(plan, page)])
 
 
 def summary(plan: Plan, page: Page) -> str:
@@ -36,6 +40,12 @@ def summary(plan: Plan, page: Page) -> str:
     elif start:
         parts += [count(plan.arrays, "sbatch array"), f"up to {plan.gpu_hours or 0:,.0f} GPU-hours"]
     return f"{page.paint('Plan:', Style.BOLD)} {' · '.join(parts)}"
+
+
+def _changed(plan: Plan) -> list[str]:
+    """What is not measured as the spec says."""
+    lines = [changed_line(item.name, " ".join(item.changes)) for item in plan.runs if item.changes]
+    return [*lines, ""] if lines else []
 
 
 def _ended_badly(plan: Plan) -> list[str]:
@@ -64,8 +74,9 @@ def ds_config_of(item: PlannedRun) -> dict[str, Any]:
     """The DeepSpeed configuration that the planned attempt would get."""
     assert item.run is not None
     run, sizes = item.run, {"micro_batch": item.micro_batch, "accumulation": item.accumulation}
-    train = run.config.train_json(**sizes, world_size=run.world_size)
-    return ds_config.render(train, **sizes, world_size=run.world_size, overrides=run.config.deepspeed)
+    config = changed(run.config, item.changes)
+    train = config.train_json(**sizes, world_size=run.world_size)
+    return ds_config.render(train, **sizes, world_size=run.world_size, overrides=config.deepspeed)
 
 
 def config_page(item: PlannedRun, page: Page) -> str:
@@ -78,11 +89,12 @@ def _row(item: PlannedRun) -> list[Cell | str]:
     sign = Cell(item.sign, _STYLES[item.sign])
     why = Cell(clean(item.why), Style.DIM)
     if item.run is None:
-        return [sign, item.name, "", "", "", "", why]
+        return [sign, item.name, "", "", "", "", "", why]
     run = item.run
     steps = f"{run.target_step:,}" if run.target_step else ""
     limit = run.config.slurm.time if run.config.executor == "slurm" else ""
-    return [sign, item.name, _batch(item), _machine(run), limit, steps, why]
+    name = changed_name(item.name, " ".join(item.changes))
+    return [sign, name, _batch(item), _memory(item), _machine(run), limit, steps, why]
 
 
 def _batch(item: PlannedRun) -> str:
@@ -91,6 +103,16 @@ def _batch(item: PlannedRun) -> str:
     if run is None or run.global_batch is None:
         return ""
     return f"{run.global_batch} = {item.micro_batch} × {item.accumulation} × {count(run.world_size, 'rank')}"
+
+
+def _memory(item: PlannedRun) -> Cell | str:
+    """`12.3 of 76.0 GB`: the predicted peak of a rank, and what it can use."""
+    if item.predicted_gb is None:
+        return ""
+    if item.usable_gb is None:
+        return f"{item.predicted_gb:.1f} GB"
+    tight = item.predicted_gb > HEADROOM * item.usable_gb
+    return Cell(f"{item.predicted_gb:.1f} of {item.usable_gb:.1f} GB", Style.YELLOW if tight else Style.PLAIN)
 
 
 def _machine(run: Run) -> str:
@@ -113,5 +135,8 @@ def _document(item: PlannedRun) -> Mapping[str, Any]:
         "global_batch": run.global_batch,
         "micro_batch": item.micro_batch,
         "accumulation": item.accumulation,
+        "changes": list(item.changes),
+        "predicted_gb": item.predicted_gb,
+        "usable_gb": item.usable_gb,
         "ds_config": ds_config_of(item),
     }

@@ -25,6 +25,16 @@ def state_cell(state: RunState | AttemptState) -> Cell:
     return Cell(f"{sign} {state}", style)
 
 
+def changed_name(name: str, changes: str | None) -> str:
+    """The run's name, with a mark where it is not measured as its spec says."""
+    return f"{name} *" if changes else name
+
+
+def changed_line(name: str, changes: str) -> str:
+    """What that mark stands for."""
+    return f"* {name} was changed so that it fits into memory: {', '.join(changes.split())}"
+
+
 def counts_line(page: Page, counts: dict[RunState, int]) -> str:
     """`12 completed, 8 running, 1 failed`, in the order of a run's life."""
     given = ((state, counts[state]) for state in RunState if counts.get(state))

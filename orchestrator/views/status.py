@@ -8,7 +8,7 @@ from collections.abc import Iterable, Sequence
 from ...db.records import RunState, RunStatus
 from ..holder import Holder
 from ..status import LIVE, CampaignStatus
-from .states import counts_line, state_cell
+from .states import changed_line, changed_name, counts_line, state_cell
 from .text import Cell, Page, Style, clean, count, duration, figure, short_number, shorten, table
 
 _HEADER = ("run", "state", "step", "loss", "last tok/s", "memory", "micro-batch", "tries", "")
@@ -35,6 +35,8 @@ def status_page(status: CampaignStatus, page: Page, height: int | None = None) -
     lines = [headline(status, page), ""]
     lines += table(page, _HEADER, (_row(run, status) for run in rows), _RIGHT, _DROPPED)
     lines += [page.paint(f"… and {count(hidden, 'more run')}", Style.DIM)] if hidden else []
+    changed = [changed_line(run.name, run.changes) for run in rows if run.changes]
+    lines += ["", *(page.paint(line, Style.YELLOW) for line in changed)] if changed else []
     lines += ["", *failures] if failures else []
     footer = _footer(status)
     return "\n".join([*lines, *(["", page.paint(footer, Style.DIM)] if footer else [])])
@@ -57,7 +59,7 @@ def steps_line(status: CampaignStatus) -> str:
 def _row(run: RunStatus, status: CampaignStatus) -> list[Cell | str]:
     memory = f"{run.mem_reserved_gb:.1f} GB" if run.mem_reserved_gb is not None else ""
     return [
-        run.name,
+        changed_name(run.name, run.changes),
         state_cell(run.state),
         _step(run),
         figure(run.loss),
