@@ -106,7 +106,11 @@ def world(tmp_path: Path) -> World:
         campaign_id = world.campaign_id
         first, second = queries.attempts(conn, campaign_id, world.run_id("small"))
         queries.update_attempt(conn, first.id, memory_key="k")
-        changed: dict[str, Any] = {"changes": "activation_checkpointing zero_stage=2", "predicted_gb": 65.2, "memory_key": "k2"}
+        changed: dict[str, Any] = {
+            "changes": "activation_checkpointing zero_stage=2",
+            "predicted_gb": 65.2,
+            "memory_key": "k2",
+        }
         queries.update_attempt(conn, second.id, **changed)
         probe = {"after_init_gb": 3.0, "per_sample_gb": 11.0, "usable_gb": 84.0}
         queries.observe_memory(conn, MemoryObservation("k|H|2", first.id, 8, oom=False, **probe))
