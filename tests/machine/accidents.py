@@ -15,7 +15,7 @@ from dscampaign.db.store import Store
 from dscampaign.jobs import files
 
 FILE_EFFECTS = ("write_atomically", "create_exclusively", "make_private")
-REAL = {name: getattr(files, name) for name in FILE_EFFECTS}
+REAL: dict[str, Callable[..., Any]] = {name: getattr(files, name) for name in FILE_EFFECTS}
 
 
 class Killed(BaseException):
@@ -95,7 +95,7 @@ class Effects:
 
 def _users_of_files() -> list[tuple[Any, str, Callable[..., Any]]]:
     """Where the reconciler's side writes files: every module that has taken one of the functions by name."""
-    ours = [
+    ours: list[Any] = [
         module
         for name, module in list(sys.modules.items())
         if name.startswith("dscampaign.orchestrator.") or name == "dscampaign.jobs.payload"

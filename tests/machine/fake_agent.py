@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+from pathlib import Path
 
 from dscampaign.jobs import checkpoint
 from dscampaign.jobs.agent import Agent
@@ -89,7 +90,7 @@ class FakeAgent(Agent):
             self._record({"state": "ended", "exit": fate.exit, **({"error": raised} if raised else {})})
         launcher_exit = 247 if fate.exit is None else 0 if fate.exit == 85 else fate.exit
         assert self.start is not None
-        self._write_outcome(launcher_exit, fate.ended_by, self._started_s, self.start, 0)
+        self._write_outcome(launcher_exit, fate.ended_by, self._started_s, self.start)
 
     def die(self) -> None:
         """SIGKILL, in the midst of saving."""
@@ -101,7 +102,7 @@ class FakeAgent(Agent):
         """Ends for a newer generation."""
         self.end(Fate("", frozenset(), ended_by="superseded"))
 
-    def _draft(self) -> checkpoint.Path:
+    def _draft(self) -> Path:
         draft = checkpoint.begin(self._checkpoints, self.payload.generation, self.step)
         (draft / "weights.pt").write_bytes(b"w" * 64)
         return draft

@@ -160,6 +160,9 @@ class NastySlurm:
                     self.end(job, FATES["is cancelled by somebody"])
         self._effects.moment(Unreachable("scancel is away"))
 
+    def nodes(self) -> int | None:
+        return 8
+
     # -- what the test does --------------------------------------------------------------------------------------
 
     def pending(self) -> list[Job]:
@@ -184,7 +187,8 @@ class NastySlurm:
         job.becomes("RUNNING", started_s=now_s)
         nodes = (Node(job.job_id, rank, f"n{rank}", "") for rank in range(job.payload.nodes))
         job.agents = [FakeAgent(job.payload, node, now_s) for node in nodes]
-        if [agent.begin() for agent in job.agents][0]:
+        first, *_ = [agent.begin() for agent in job.agents]
+        if first:
             self.executions.setdefault(job.name, []).append(job)
         else:
             job.becomes("FAILED", ended_s=now_s)  # as the agent's exit code makes it

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import json
 from collections import defaultdict
 from collections.abc import Iterable, Mapping, Sequence
@@ -54,6 +55,8 @@ class Promises:
         self._check_taken(runs, rows)
         for run in runs.values():
             mine = [row for row in rows if row.run_id == run.id]
+            unwanted = run.name in self.unwanted or any("hang" in row.evidence for row in mine)
+            assert unwanted or run.name not in self.cluster.cancelled, f"{run.name} is wanted and was cancelled"
             self._check_attempts(run, mine)
             for counted in _counted_together(mine):
                 _check_budgets(run, counted, run_config(run).retry)
@@ -72,7 +75,6 @@ class Promises:
     def _check_executions(self) -> None:
         for (run, generation), jobs in self.cluster.executions.items():
             assert len(jobs) == 1, f"{run}: attempt {generation} was run by jobs {[job.job_id for job in jobs]}"
-        assert self.cluster.cancelled <= self.unwanted, "a job of a run that is wanted was cancelled"
 
     def _check_memory(self, rows: Sequence[AttemptRow]) -> None:
         """An attempt that has ended stays, and stays as it ended."""
@@ -111,7 +113,7 @@ class Promises:
         if "led to no job" in str(row.evidence.get("reason")):
             assert job.name not in self.cluster.executions, f"{job.name} was taken back, and run"
             return {"lost"}
-        return job.classes | wish
+        return job.classes | wish | ({"hang"} if "hang" in row.evidence else set())
 
     def _check_free(self, run: RunRow, rows: Sequence[AttemptRow]) -> None:
         starts: dict[int | None, int] = defaultdict(int)
@@ -140,10 +142,11 @@ def _check_budgets(run: RunRow, rows: Sequence[AttemptRow], retry: RetryConfig) 
         count, budget = sum(row.failure_class in classes for row in rows), int(getattr(retry, name))
         last = rows[-1].failure_class in classes
         assert count <= budget + last, f"{run.name}: retry.{name} is {budget}: {_story(rows)}"
-    for row, after in zip(rows, rows[1:], strict=False):
+    for row, after in itertools.pairwise(rows):
         assert row.failure_class not in FINAL, f"{run.name} was tried again: {_story(rows)}"
         if row.failure_class == "oom":
-            assert (after.micro_batch or 0) < (row.micro_batch or 0), f"{run.name} is no smaller: {_story(rows)}"
+            smaller = (after.micro_batch or 0) < (row.micro_batch or 0) or after.changes != row.changes
+            assert smaller, f"{run.name} is no smaller: {_story(rows)}"
 
 
 def _deserved(run: RunRow, rows: Sequence[AttemptRow]) -> set[RunState]:
@@ -156,31 +159,35 @@ def _deserved(run: RunRow, rows: Sequence[AttemptRow]) -> set[RunState]:
     counted = [row for row in mine if row.retry_epoch == run.retry_epoch]
     if not counted:
         return set()
-    last, retry = counted[-1], run_config(run).retry
-    kind = str(last.failure_class)
-    if kind in FINAL:
-        return {RunState.FAILED}
-    if kind == "cancelled":
-        return {RunState.CANCELLED}
-    states = set()
+    return _used_up(counted, run_config(run).retry) | _ENDED.get(str(counted[-1].failure_class), set())
+
+
+_ENDED = {kind: {RunState.FAILED} for kind in FINAL} | {"cancelled": {RunState.CANCELLED}}
+
+
+def _used_up(rows: Sequence[AttemptRow], retry: RetryConfig) -> set[RunState]:
+    """The states that budgets lead to, after the last of these attempts."""
+    last, states = rows[-1], set()
     for name, classes in BUDGETS.items():
-        if kind in classes and sum(row.failure_class in classes for row in counted) > int(getattr(retry, name)):
+        if last.failure_class in classes and sum(row.failure_class in classes for row in rows) > getattr(retry, name):
             states.add(RunState.FAILED)
-    if kind == "time_limit" and _crashes(counted) > retry.crash:
+    if last.failure_class == "time_limit" and _crashes(rows) > retry.crash:
         states.add(RunState.FAILED)
-    if kind == "oom" and (last.micro_batch is None or last.micro_batch == 1):
+    if last.failure_class == "oom" and last.micro_batch in (None, 1):
         states.add(RunState.FAILED)
-    if sum(row.failure_class in FREE for row in counted) >= FREE_LIMIT:
+    if sum(row.failure_class in FREE or _progressed(row) for row in rows) >= FREE_LIMIT:
         states.add(RunState.HELD)
     return states
+
+
+def _progressed(row: AttemptRow) -> bool:
+    return (row.last_step or 0) > (row.start_step or 0)
 
 
 def _crashes(rows: Sequence[AttemptRow]) -> int:
     """A time limit without a step is one too."""
     return sum(
-        row.failure_class == "crash"
-        or (row.failure_class == "time_limit" and (row.last_step or 0) <= (row.start_step or 0))
-        for row in rows
+        row.failure_class == "crash" or (row.failure_class == "time_limit" and not _progressed(row)) for row in rows
     )
 
 

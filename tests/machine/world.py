@@ -9,6 +9,7 @@ from collections.abc import Callable, Collection, Iterator
 from contextlib import contextmanager
 from pathlib import Path
 from tempfile import TemporaryDirectory
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -84,6 +85,7 @@ class World:
         self.promises = Promises(self.cluster)
         self._patch.setattr(agent_module, "time", self.clock.as_module())
         self._patch.setattr(agent_module, "free_port", lambda: 29500)
+        self._patch.setattr(agent_module, "NodeFacts", lambda *_: SimpleNamespace(end=dict))
         self._patch.setattr(campaigns, "_git_state", lambda _: "")
         self._patch.setattr(Authority, "write", _watched(Authority.write))
         self.store = self._open()
