@@ -15,6 +15,9 @@ from .failure_rules import FailureClass
 FOREIGN_SHARE = 0.1
 """Of a GPU's memory. Less is what drivers, CUDA contexts and rounding come to."""
 
+FRAGMENT_SHARE = 0.05
+"""Likewise. Less is what any allocator has in hand, also when 20 MiB are all that did not fit."""
+
 _UNITS = {"bytes": 2.0**-30, "KiB": 2.0**-20, "MiB": 2.0**-10, "GiB": 1.0, "TiB": 2.0**10}
 _SIZE = r"([\d.]+) (bytes|[KMGT]iB)"
 _TRIED = re.compile(rf"Tried to allocate {_SIZE}")
@@ -58,7 +61,7 @@ class CudaMemory:
         limited = self.allowed is not None and self.ours + self.tried > self.allowed
         if not limited and foreign > FOREIGN_SHARE * self.total and self.free + foreign >= self.tried:
             return FailureClass.FOREIGN_OOM
-        if self.unallocated >= self.tried:
+        if self.unallocated >= max(self.tried, FRAGMENT_SHARE * self.total):
             return FailureClass.FRAGMENTATION
         return FailureClass.OOM
 

@@ -1,0 +1,178 @@
+"""Labelled attempts that ended: what torch, NCCL, DeepSpeed, Slurm and the kernel say, and the class that it comes to.
+
+A file holds `batch` (1: the rules were written with these cases at hand; 2: written afterwards, and first judged by
+rules that had not seen them) and `cases`. A case has `name`, `label` and what was left behind:
+
+    job       Slurm's state, exit code and reason; "GONE" where there is no Slurm. Default: FAILED 1:0
+    nodes     one entry a node that left an outcome; the entry's keys may stand in the case itself for a single node
+      ranks     by number or range: an exit code, "silent", "silent @12.5" (gone at 12.5 s), or "12.5 Type: message",
+                with `trace` after "at" and "error" where it matters
+      log, rank_logs   text of the launcher's and of ranks' logs; "@repeat N text" stands for N lines, {} for the number
+      exit, by, ending, steps [start, last], oom_kills, kernel ["12.0 text"], gpus {asked, before, after} (GiB of 80)
+    agent_log of Slurm's own file, where no agent left an outcome
+    asked     nodes of the attempt, where some left nothing
+    own       a script of the user's own decides what is complete; cpu: the ranks train on the CPU
+    host      the node that the verdict must name; hard: it sounds like another class; note: where it is from
+
+<name> in a text stands for a phrase of phrases.yaml.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import yaml
+
+from dscampaign.jobs.evidence import LogLine, NodeOutcome, RankEnd, pick
+from dscampaign.jobs.gpus import Gpu, GpuFacts
+from dscampaign.jobs.kernel_log import KernelLine
+from dscampaign.orchestrator.executor import JobView
+from dscampaign.orchestrator.failures import Ended
+
+FOLDER = Path(__file__).parent
+GIB = 2**30
+_REPEAT = re.compile(r"@repeat (\d+) (.*)")
+_SILENT = re.compile(r"silent(?: @([\d.]+))?")
+_ERROR = re.compile(r"([\d.]+) ([\w.]+)(?:: (.*))?", re.DOTALL)
+
+
+@dataclass(frozen=True)
+class Case:
+    """One attempt, and what it was.
+
+    Attributes:
+        host: the node that the verdict must name, None if any will do.
+        hard: it sounds like a class that it is not.
+    """
+
+    name: str
+    batch: int
+    label: str
+    ended: Ended
+    host: str | None
+    hard: bool
+
+
+def load() -> list[Case]:
+    """All cases of all files."""
+    phrases = _phrases()
+    return [case for path in sorted(FOLDER.glob("*-[12].yaml")) for case in _cases(path, phrases)]
+
+
+def _phrases() -> dict[str, str]:
+    raw = yaml.safe_load((FOLDER / "phrases.yaml").read_text(encoding="utf-8"))
+    return {name: text.rstrip("\n") for name, text in raw.items()}
+
+
+def _cases(path: Path, phrases: Mapping[str, str]) -> Iterator[Case]:
+    text = yaml.load(path.read_text(encoding="utf-8"), Loader=getattr(yaml, "CSafeLoader", yaml.SafeLoader))
+    for raw in text["cases"]:
+        filled = _fill(raw, phrases)
+        yield Case(
+            name=filled["name"],
+            batch=text["batch"],
+            label=filled["label"],
+            ended=_ended(filled),
+            host=filled.get("host"),
+            hard=filled.get("hard", False),
+        )
+
+
+def _fill(value: Any, phrases: Mapping[str, str]) -> Any:
+    if isinstance(value, str):
+        return re.sub(r"<([a-z-]+)>", lambda found: phrases.get(found[1], found[0]), value)
+    if isinstance(value, list):
+        return [_fill(item, phrases) for item in value]
+    if isinstance(value, dict):
+        return {key: _fill(item, phrases) for key, item in value.items()}
+    return value
+
+
+def _ended(raw: Mapping[str, Any]) -> Ended:
+    nodes = raw["nodes"] if "nodes" in raw else [raw] if "ranks" in raw or "log" in raw else []
+    job = raw.get("job", "FAILED 1:0")
+    return Ended(
+        job=_job(job, raw) if job else None,
+        outcomes=[_outcome(node, rank, raw) for rank, node in enumerate(nodes)],
+        nodes=raw.get("asked", max(1, len(nodes))),
+        target_step=raw.get("target", 1000),
+        steps_decide=not raw.get("own", False),
+        on_cpu=raw.get("cpu", False),
+        agent_lines=[LogLine("12_0_log.err", n, line) for n, line in enumerate(_expand(raw.get("agent_log", "")), 1)],
+    )
+
+
+def _job(text: str, raw: Mapping[str, Any]) -> JobView:
+    state, code, reason = [*text.split(), "", ""][:3]
+    oom = raw.get("step_oom", False)
+    nodes = raw.get("job_nodes", "n0")
+    return JobView("t", 0, "12_0", state, reason, exit_code=code, nodes=nodes, step_out_of_memory=oom)
+
+
+def _outcome(raw: Mapping[str, Any], node_rank: int, case: Mapping[str, Any]) -> NodeOutcome:
+    start, last = raw.get("steps", case.get("steps", [0, None]))
+    logs = {f"t_rank{rank}.log": text for rank, text in raw.get("rank_logs", {}).items()}
+    logs[f"launcher-{node_rank}.log"] = raw.get("log", "")
+    kernel = (line.split(" ", 1) for line in raw.get("kernel", []))
+    return NodeOutcome(
+        generation=1,
+        job_id="local-box-1" if str(case.get("job")).startswith("GONE") else "12_0",
+        node_rank=node_rank,
+        host=f"n{node_rank}",
+        launcher_exit=raw.get("exit", 1),
+        ended_by=raw.get("by", ""),
+        started_s=0.0,
+        ended_s=100.0,
+        start_step=start,
+        last_step=last,
+        ranks=tuple(_ranks(raw.get("ranks", {}))),
+        lines=tuple(line for name, text in logs.items() for line in pick(name, _expand(text))),
+        oom_kills=raw.get("oom_kills", 0),
+        ending_s=raw.get("ending"),
+        gpus=_gpus(raw["gpus"]) if "gpus" in raw else None,
+        kernel=tuple(KernelLine(float(ts), text) for ts, text in kernel),
+    )
+
+
+def _ranks(raw: Mapping[Any, Any]) -> Iterator[RankEnd]:
+    for key, value in raw.items():
+        first, _, last = str(key).partition("-")
+        for rank in range(int(first), int(last or first) + 1):
+            yield _rank(rank, value)
+
+
+def _rank(rank: int, value: Any) -> RankEnd:
+    pid = 4000 + rank
+    if isinstance(value, int):
+        return RankEnd(rank, value, None, pid)
+    if isinstance(value, str) and (silent := _SILENT.fullmatch(value)):
+        return RankEnd(rank, None, None, pid, float(silent[1]) if silent[1] else None)
+    text, trace = (value["error"], value["trace"]) if isinstance(value, dict) else (value, "")
+    found = _ERROR.fullmatch(text.strip())
+    assert found, text
+    kind = found[2] if "." in found[2] else f"builtins.{found[2]}"
+    error = {"type": kind, "message": found[3] or "", "trace": trace.splitlines(), "ts": float(found[1])}
+    return RankEnd(rank, 1, error, pid)
+
+
+def _gpus(raw: Mapping[str, Any]) -> GpuFacts:
+    def seen(used: list[float] | None) -> tuple[Gpu, ...] | None:
+        if used is None:
+            return None
+        return tuple(Gpu(str(n), int(gib * GIB), 80 * GIB) for n, gib in enumerate(used))
+
+    before = seen(raw.get("before"))
+    return GpuFacts(raw["asked"], before, seen(raw["after"]) if "after" in raw else before, raw.get("trouble", ""))
+
+
+def _expand(text: str) -> Iterator[str]:
+    for line in text.splitlines():
+        repeat = _REPEAT.fullmatch(line)
+        if repeat:
+            yield from (repeat[2].replace("{}", str(n)) for n in range(1, int(repeat[1]) + 1))
+        else:
+            yield line
