@@ -71,11 +71,13 @@ def read(text: str) -> CudaMemory | None:
     tried, total, free = (_size(pattern, text) for pattern in (_TRIED, _TOTAL, _FREE))
     if tried is None or total is None or free is None:
         return None
-    allocated = _size(_ALLOCATED, text) or 0.0
+    ours, allocated = _size(_OURS, text), _size(_ALLOCATED, text)
+    if ours is None and allocated is None:
+        return None  # cut off
+    allocated = allocated or 0.0
     unallocated = _size(_UNALLOCATED, text)
     if unallocated is None:
         unallocated = max(0.0, (_size(_RESERVED, text) or allocated) - allocated)
-    ours = _size(_OURS, text)
     # in a container the driver may not know our own process: the message then says 17179869184.00 GiB
     if ours is None or ours > total:
         ours = allocated + unallocated

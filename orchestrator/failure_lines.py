@@ -23,10 +23,12 @@ CASCADE = re.compile(
 
 OWN_FAULT = re.compile(
     r"CUDA error: |Cuda failure|CUDA out of memory|Duplicate GPU detected|doesn't have NCCL built in|no GPUs found"
-    r"|clients joined|^(?:builtins\.)?(?:Type|Value|Attribute|Name|Key|Import|ModuleNotFound|Syntax)Error"
+    r"|clients joined|shared memory|^(?:builtins\.)?(?:Type|Value|Attribute|Name|Key|Import|ModuleNotFound|Syntax)Error"
 )
 """In a cascade's words, but the fault of whoever says it: the watchdog gives on what CUDA said to its own rank."""
 
+_INSET = re.compile(r"^(?:\s|[│|#>*+-]\s)")
+"""Source lines, frames, printed configurations and tables: an error's own line begins at the margin."""
 _NO_EVIDENCE = re.compile(
     r" cmd = |spawned with command|exits with return code"  # the launcher repeats our own command line
     r"|^\s*[\"'][^\"']+[\"']\s*:"  # a line of printed JSON
@@ -73,8 +75,9 @@ def evidence(lines: Iterable[LogLine]) -> Iterator[LogLine]:
         of_one_log = list(group)
         handled_until = max((line.number for line in of_one_log if _shows_progress(line.text)), default=0)
         for line in _without_abandoned(of_one_log):
-            if line.number > handled_until and not _no_evidence(line.text):
-                yield LogLine(line.file, line.number, bare(line.text))
+            text = bare(line.text)
+            if line.number > handled_until and not _no_evidence(line.text) and not _INSET.match(text):
+                yield LogLine(line.file, line.number, text)
 
 
 def bare(text: str) -> str:

@@ -12,7 +12,7 @@ from .failure_evidence import Clue, Ended, death_signal, kernel_clues, outcome_o
 from .failure_rules import KERNEL_OOM, KERNEL_STORAGE, RULES, FailureClass
 
 _GIB = 2.0**30
-_DRIVER_TROUBLE = re.compile(r"mismatch|GPU is lost|[Uu]nknown Error|reset required", re.IGNORECASE)
+_DRIVER_TROUBLE = re.compile(r"mismatch|GPU is lost|[Uu]nknown Error|reset required|requires reset", re.IGNORECASE)
 _OF_GPUS = re.compile(
     r"CUDA|[Cc]uda|cuDNN|CUBLAS|CUDNN|NCCL|NVML|device ordinal|GPUs?\b|NVIDIA|unspecified launch failure"
 )

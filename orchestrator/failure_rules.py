@@ -97,8 +97,8 @@ _MEMORY = (
     _rule(
         "cuda-oom",
         _K.OOM,
-        _TYPE + r"OutOfMemoryError\b|(?:CUDA|HIP) out of memory\. Tried to allocate"
-        r"|^(?:[\w.]+: )*(?:CUDA|HIP) out of memory|(?:CUDA|HIP)[\w ]* error: out of memory",
+        _TYPE + r"OutOfMemoryError\b|(?:CUDA|HIP) out of memory\. Tried to allocate \d"
+        r"|^(?:[\w.]+: )*(?:CUDA|HIP) out of memory|(?:CUDA|HIP)\b[\]\w ]*: out of memory",
     ),
     # The handles and workspaces of NVIDIA's libraries, allocated behind PyTorch's back; NCCL's channels.
     _rule("cublas-alloc", _K.OOM, r"\b(?:CUBLAS|CUDNN|CUSOLVER|CUSPARSE)_STATUS_ALLOC_FAILED"),
@@ -111,7 +111,7 @@ _MEMORY = (
         "shared-memory",
         _K.HOST_OOM,
         r"out of shared memory|insufficient shared memory|torch_\d+_\d+\S*:? No space left"
-        r"|shared memory object .*No space",
+        r"|shared memory (?:object|segment) .*No space",
         "fewer data-loader workers, or a larger /dev/shm",
     ),
     # slurmstepd, of several versions, and the kernel.
@@ -193,8 +193,27 @@ _ENVIRONMENT = (
         early=True,
         per_node=True,
     ),
+    # DeepSpeed's and triton's builders. What they build is shared by ranks, which may find it half written.
+    _rule(
+        "extension-race",
+        _K.CRASH,
+        r"torch_extensions.*(?:cannot open shared object file|file too short|No such file)"
+        r"|lock file .*torch_extensions",
+        "build DeepSpeed's extensions once before the campaign",
+    ),
+    _rule(
+        "no-compiler",
+        _D,
+        r"Error building extension '|MissingCUDAException|CUDA_HOME (?:does not exist|environment variable is not set)"
+        r"|Failed to find C compiler",
+        "load a compiler and CUDA in `slurm.setup`, or switch the offload off",
+        early=True,
+        per_node=True,
+    ),
     # huggingface_hub and transformers.
-    _rule("no-hub-file", _D, r"Repository Not Found|is not a local folder and is not a valid model", early=True),
+    _rule(
+        "no-hub-file", _D, r"Repository Not Found|gated repo|is not a local folder and is not a valid model", early=True
+    ),
     _rule("hub-access", _D, _TYPE + r"(?:GatedRepoError|RepositoryNotFoundError|EntryNotFoundError)\b", early=True),
     _rule(
         "no-network",
@@ -249,11 +268,19 @@ _TRAINING = (
     _rule(
         "loss-scale",
         _K.DIVERGED,
-        r"Current loss scale already at minimum",
+        r"Current loss scale already at minimum|Minimum loss scale reached",
         "use bf16, lower train.lr, or warm up longer",
     ),
+    # What scripts say who look at their loss themselves.
+    _rule(
+        "loss-not-finite",
+        _K.DIVERGED,
+        _TYPE + r"\w*Error: .*\b(?:loss|grad(?:ient)?s?|grad norm)\b.{0,40}\b(?:nan|NaN|inf|infinite|non-finite)\b"
+        r"|\bfound NaN in local (?:forward|grad)",
+        "lower train.lr, or warm up longer",
+    ),
     # jobs/checkpoint.py, torch's zip reader and pickle, safetensors, DeepSpeed's list of shards.
-    _rule("checkpoint", _K.CHECKPOINT, r"CheckpointError\b"),
+    _rule("checkpoint", _K.CHECKPOINT, r"Checkpoint(?:Error|Exception)\b"),
     _rule(
         "checkpoint-file",
         _K.CHECKPOINT,
@@ -285,21 +312,22 @@ _MACHINE = (
         _K.GPU_FAULT,
         r"(?:an illegal memory access|an illegal instruction|misaligned address) was encountered"
         r"|CUDA error: (?:misaligned address|unspecified launch failure|hardware stack error|invalid program counter"
-        r"|unknown error|(?:all )?CUDA-capable device\(s\) is/are busy|Invalid access of peer GPU memory)"
+        r"|unknown error|(?:all )?CUDA-capable device(?:s are|\(s\) is/are) busy|Invalid access of peer GPU memory)"
         r"|CUDA unknown error|\b(?:CUBLAS|CUDNN)_STATUS_(?:EXECUTION_FAILED|MAPPING_ERROR|INTERNAL_ERROR)",
     ),
-    # errno 28, 122, 116, 5, 30, 108 and 107, as libc words them.
+    # errno 28, 122, 116, 5, 30, 108 and 107, as libc words them; torch's zip writer and sqlite on a full disk.
     _rule(
         "storage",
         _K.STORAGE,
         r"No space left on device|[Qq]uota exceeded|[Ss]tale (?:NFS )?file handle|Input/output error|Errno 5\]"
+        r"|PytorchStreamWriter failed writing|unexpected pos \d+ vs \d+|database or disk is full"
         r"|Read-only file system|Cannot send after transport endpoint shutdown|Transport endpoint is not connected",
     ),
     # torch.distributed's start: node 0 waits for others that never came.
     _rule("no-peers", _K.NODE, r"waiting for clients\. \d+/\d+ clients joined"),
 )
 
-RULES = (*_MEMORY, *_CONFIGURATION, *_TRAINING, *_MACHINE, *_ENVIRONMENT, *_SCRIPT)
+RULES = (*_MEMORY, *_CONFIGURATION, *_MACHINE, *_TRAINING, *_ENVIRONMENT, *_SCRIPT)
 """The first that matches counts: what names a cause stands before what only names an exception's class."""
 
 PER_NODE_RULES = frozenset(rule.name for rule in RULES if rule.per_node)
@@ -310,10 +338,11 @@ GENERIC_RULES = frozenset({"script-error", "no-file"})
 
 HANG = re.compile(
     r"Watchdog caught collective operation timeout|Timed out waiting \d+ms for (?:recv|send)"
-    r"|failed to pass monitoredBarrier|Heartbeat monitor timed out|collective operation timed out",
+    r"|failed to pass monitoredBarrier|Heartbeat monitor timed out|collective operation timed out"
+    r"|wait timeout after \d+ms",
     re.IGNORECASE,
 )
-"""A collective that waited for as long as it may: torch's NCCL watchdog, gloo, the monitored barrier."""
+"""A collective that waited for as long as it may: torch's NCCL watchdog, gloo, the store, the monitored barrier."""
 
 KERNEL_STORAGE = re.compile(
     r"I/O error, dev |nfs: server \S+ not responding|Remounting filesystem read-only|lost connection to .* lustre"

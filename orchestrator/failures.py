@@ -323,6 +323,8 @@ def _unknown(ended: Ended) -> Verdict:
 
 
 def _by_exits(ended: Ended) -> Verdict:
+    if usage := _usage(ended):
+        return usage
     if silent := silent_ranks(ended):
         exits = ", ".join(str(o.launcher_exit) for o in ended.outcomes)
         rank, outcome = silent[0]
@@ -331,6 +333,17 @@ def _by_exits(ended: Ended) -> Verdict:
     if ended.steps_decide and ended.target_step is not None:
         return Verdict(FailureClass.CRASH, f"ended at step {ended.step} of {ended.target_step}")
     return Verdict(FailureClass.CRASH, "failed without an error that is known", "see `campaign logs`")
+
+
+def _usage(ended: Ended) -> Verdict | None:
+    """Exit 2 before the first step: what argparse, click and others do with arguments that they do not know."""
+    exits = {rank.exit for o in ended.outcomes for rank in o.ranks}
+    if ended.trained or 2 not in exits or not exits <= {2, None}:
+        return None
+    words = [line for o in ended.outcomes for line in o.lines if "rank" in line.file and line.text.strip()]
+    reason = headline(words[-1].text) if words else "the script left with 2, as it does for arguments it does not know"
+    hint = "correct `command:`"
+    return Verdict(FailureClass.DETERMINISTIC, reason, hint, words[-1] if words else None, "exit-2")
 
 
 def _without_outcome(ended: Ended) -> Verdict:

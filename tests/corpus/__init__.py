@@ -93,7 +93,7 @@ def _fill(value: Any, phrases: Mapping[str, str]) -> Any:
 
 
 def _ended(raw: Mapping[str, Any]) -> Ended:
-    nodes = raw["nodes"] if "nodes" in raw else [raw] if "ranks" in raw or "log" in raw else []
+    nodes = raw.get("nodes", [raw] if "ranks" in raw or "log" in raw else [])
     job = raw.get("job", "FAILED 1:0")
     return Ended(
         job=_job(job, raw) if job else None,
