@@ -2,9 +2,9 @@
 
     python benchmarks/classify.py [--batch N] [--wrong]
 
-Batch 1 was at hand when the rules were written; the later ones were first judged by rules that had not seen them. Prints
-the confusion table (a row is what it was, a column what it was taken for), precision and recall of each class, and the
-time for one case.
+Batch 1 was at hand when the rules were written; the later ones were first judged by rules that had not seen them.
+Prints the confusion table (a row is what it was, a column what it was taken for), precision and recall of each class,
+and the time for one case.
 """
 
 from __future__ import annotations

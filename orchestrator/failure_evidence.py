@@ -15,9 +15,9 @@ from .failure_rules import UserRule
 SIGNAL_SLACK_S = 1.0
 """Slurm's SIGTERM reaches agent and ranks at once: an error may be a moment older than the agent's note of it."""
 
-DEADLY = {256 - number: number for number in (signal.SIGKILL, signal.SIGABRT, signal.SIGSEGV, signal.SIGBUS)}
-"""The `deepspeed` launcher's exit code -> the signal that killed the rank that it saw first. It passes SIGTERM on
-itself, so 241 says nothing of a rank."""
+DEADLY = {256 - number: number for number in (*range(1, 16), signal.SIGUSR1, signal.SIGUSR2)}
+"""The `deepspeed` launcher's exit code -> the signal that killed the rank that it saw first. A launcher that is ended
+itself leaves with 1, or with the code of a rank that had failed before."""
 
 
 @dataclass(frozen=True)

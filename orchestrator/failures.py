@@ -11,10 +11,10 @@ from __future__ import annotations
 import re
 import signal
 from collections.abc import Sequence
-from dataclasses import dataclass
 
 from ..jobs.evidence import LogLine
 from . import failure_machine as machine
+from .failure_ends import faulted, how_it_died, unknown
 from .failure_evidence import (
     Clue,
     Ended,
@@ -38,6 +38,7 @@ from .failure_rules import (
     Rule,
     UserRule,
 )
+from .verdict import Verdict, headline
 
 __all__ = [
     "EXIT_STOPPED",
@@ -50,29 +51,8 @@ __all__ = [
     "refused",
 ]
 
-HEADLINE_LIMIT = 240
 EXIT_STOPPED = 85
 """A script's word for "I was asked to stop and have saved a checkpoint"."""
-
-
-@dataclass(frozen=True)
-class Verdict:
-    """A class with the proof.
-
-    Attributes:
-        reason: one line a person understands.
-        hint: what to change, "" if nothing.
-        line: the line that matched, with its file.
-        rule: the name of the rule that matched; "user: PATTERN" for one of the user's own.
-        host: the node whose evidence matched, "" if it points to none.
-    """
-
-    kind: FailureClass
-    reason: str
-    hint: str = ""
-    line: LogLine | None = None
-    rule: str = ""
-    host: str = ""
 
 
 def refused(sbatch_error: str) -> bool:
@@ -93,7 +73,7 @@ def classify(ended: Ended) -> Verdict:
         or _machine(machine.ambiguous_gpu(ended) or machine.storage(ended))
         or _by_log(ended)
         or _cascade(ended)
-        or _unknown(ended)
+        or unknown(ended)
     )
 
 
@@ -262,10 +242,10 @@ def _cascade(ended: Ended) -> Verdict | None:
     first = echoes[0]
     if any(HANG.search(clue.text) for clue in echoes) and death_signal(ended) in (None, signal.SIGABRT):
         return _hang(next(clue for clue in echoes if HANG.search(clue.text)))
-    if fault := _faulted(ended):
+    if fault := faulted(ended):
         return fault
     silent = silent_ranks(ended)
-    beside = f" (rank {silent[0][0].rank} {_how_it_died(ended)})" if silent else ""
+    beside = f" (rank {silent[0][0].rank} {how_it_died(ended)})" if silent else ""
     return Verdict(FailureClass.CRASH, headline(first.text) + beside, line=first.line)
 
 
@@ -303,84 +283,3 @@ def _memory(ended: Ended, clue: Clue, text: str, rule: Rule | None, name: str = 
         return Verdict(FailureClass.OOM, "out of memory: " + headline(text), "", clue.line, name, clue.host)
     hint = (rule.hint if rule else "") or "raise slurm.mem"
     return Verdict(FailureClass.HOST_OOM, "the node's memory ran out", hint, clue.line, name, clue.host)
-
-
-# -- no error at all ------------------------------------------------------------------------------------------
-
-
-def _unknown(ended: Ended) -> Verdict:
-    job, outcomes = ended.job, ended.outcomes
-    if not outcomes:
-        return _without_outcome(ended)
-    if lonely := next((o for o in outcomes if o.ended_by == "rendezvous"), None):
-        return Verdict(FailureClass.NODE, f"{lonely.host} waited in vain for the first node", rule="rendezvous")
-    if fault := _faulted(ended):
-        return fault
-    if len(outcomes) < ended.nodes:
-        word = f" (Slurm: {job.state} {job.exit_code})" if job else ""
-        return Verdict(FailureClass.CRASH, f"{ended.nodes - len(outcomes)} of {ended.nodes} nodes left no word{word}")
-    return _by_exits(ended)
-
-
-def _by_exits(ended: Ended) -> Verdict:
-    if usage := _usage(ended):
-        return usage
-    if silent := silent_ranks(ended):
-        exits = ", ".join(str(o.launcher_exit) for o in ended.outcomes)
-        rank, outcome = silent[0]
-        reason = f"rank {rank.rank} {_how_it_died(ended)} (launcher exit {exits})"
-        return Verdict(FailureClass.CRASH, reason, host=outcome.host)
-    if ended.steps_decide and ended.target_step is not None:
-        return Verdict(FailureClass.CRASH, f"ended at step {ended.step} of {ended.target_step}")
-    return Verdict(FailureClass.CRASH, "failed without an error that is known", "see `campaign logs`")
-
-
-def _usage(ended: Ended) -> Verdict | None:
-    """Exit 2 before the first step: what argparse, click and others do with arguments that they do not know."""
-    exits = {rank.exit for o in ended.outcomes for rank in o.ranks}
-    if ended.trained or 2 not in exits or not exits <= {2, None}:
-        return None
-    words = [line for o in ended.outcomes for line in o.lines if "rank" in line.file and line.text.strip()]
-    reason = headline(words[-1].text) if words else "the script left with 2, as it does for arguments it does not know"
-    hint = "correct `command:`"
-    return Verdict(FailureClass.DETERMINISTIC, reason, hint, words[-1] if words else None, "exit-2")
-
-
-def _without_outcome(ended: Ended) -> Verdict:
-    """The agents died too, or never lived: Slurm's word is all there is."""
-    job = ended.job
-    if job is None or job.state == "GONE":
-        return Verdict(FailureClass.CRASH, "ended without a record of how", "see `campaign logs`")
-    proof = LogLine("slurm", 0, f"{job.state} {job.exit_code} {job.reason}".strip())
-    if job.exit_code == "0:53" or job.reason == "JobLaunchFailure":
-        return Verdict(FailureClass.NODE, f"Slurm could not start it: {proof.text}", "", proof, "slurm-launch")
-    reason = f"ended without a record of how (Slurm: {proof.text})"
-    return Verdict(FailureClass.CRASH, reason, "see `campaign logs`", proof)
-
-
-def _faulted(ended: Ended) -> Verdict | None:
-    """A segmentation fault or a bus error without another word: the script's own kernels, or the machine."""
-    number = death_signal(ended)
-    silent = silent_ranks(ended)
-    if number not in (signal.SIGSEGV, signal.SIGBUS) or not silent or ended.on_cpu:
-        return None
-    rank, outcome = silent[0]
-    reason = f"rank {rank.rank} {_how_it_died(ended)} (launcher exit {outcome.launcher_exit})"
-    line = LogLine(f"outcome-{outcome.node_rank}.json", 0, f"launcher exit {outcome.launcher_exit}")
-    return Verdict(FailureClass.GPU_FAULT, reason, "", line, "exit-code", outcome.host)
-
-
-def _how_it_died(ended: Ended) -> str:
-    number = death_signal(ended)
-    return f"was killed by {signal.Signals(number).name}" if number else "ended without a word"
-
-
-def headline(text: str) -> str:
-    """An error's text on one line: pydantic, for one, says only in its third line what it does not permit."""
-    stripped = (line.strip() for line in text.splitlines())
-    lines = [line for line in stripped if line and not line.startswith("For further information")]
-    joined = " ".join(lines[:3]).removeprefix("builtins.").removeprefix("pydantic_core._pydantic_core.")
-    joined = joined.split(" [type=")[0]
-    joined = re.sub(r"RuntimeError: \[enforce fail [^\]]*\] [^.]*\. ", "", joined)  # c10's own line number
-    joined = joined.rstrip(": ")  # of an error without words
-    return joined if len(joined) <= HEADLINE_LIMIT else joined[:HEADLINE_LIMIT] + "…"

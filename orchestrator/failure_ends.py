@@ -1,0 +1,84 @@
+"""An attempt that ended without an error that any rule knows: what exit codes and signals still tell. Pure."""
+
+from __future__ import annotations
+
+import signal
+
+from ..jobs.evidence import LogLine
+from .failure_evidence import Ended, death_signal, silent_ranks
+from .failure_rules import FailureClass
+from .verdict import Verdict, headline
+
+
+def unknown(ended: Ended) -> Verdict:
+    """The verdict on an attempt of which nothing but its end is known."""
+    job, outcomes = ended.job, ended.outcomes
+    if not outcomes:
+        return _without_outcome(ended)
+    if lonely := next((o for o in outcomes if o.ended_by == "rendezvous"), None):
+        return Verdict(FailureClass.NODE, f"{lonely.host} waited in vain for the first node", rule="rendezvous")
+    if fault := faulted(ended):
+        return fault
+    if len(outcomes) < ended.nodes:
+        word = f" (Slurm: {job.state} {job.exit_code})" if job else ""
+        return Verdict(FailureClass.CRASH, f"{ended.nodes - len(outcomes)} of {ended.nodes} nodes left no word{word}")
+    return _by_exits(ended)
+
+
+def _by_exits(ended: Ended) -> Verdict:
+    if usage := _usage(ended):
+        return usage
+    if silent := silent_ranks(ended):
+        exits = ", ".join(str(o.launcher_exit) for o in ended.outcomes)
+        rank, outcome = silent[0]
+        reason = f"rank {rank.rank} {how_it_died(ended)} (launcher exit {exits})"
+        return Verdict(FailureClass.CRASH, reason, host=outcome.host)
+    if ended.steps_decide and ended.target_step is not None:
+        return Verdict(FailureClass.CRASH, f"ended at step {ended.step} of {ended.target_step}")
+    return Verdict(FailureClass.CRASH, "failed without an error that is known", "see `campaign logs`")
+
+
+def _usage(ended: Ended) -> Verdict | None:
+    """Exit 2 before the first step: what argparse, click and others do with arguments that they do not know."""
+    exits = {rank.exit for o in ended.outcomes for rank in o.ranks}
+    if ended.trained or 2 not in exits or not exits <= {2, None}:
+        return None
+    words = [line for o in ended.outcomes for line in o.lines if "rank" in line.file and line.text.strip()]
+    reason = headline(words[-1].text) if words else "the script left with 2, as it does for arguments it does not know"
+    hint = "correct `command:`"
+    return Verdict(FailureClass.DETERMINISTIC, reason, hint, words[-1] if words else None, "exit-2")
+
+
+def _without_outcome(ended: Ended) -> Verdict:
+    """The agents died too, or never lived: Slurm's word is all there is."""
+    job = ended.job
+    if job is None or job.state == "GONE":
+        return Verdict(FailureClass.CRASH, "ended without a record of how", "see `campaign logs`")
+    proof = LogLine("slurm", 0, f"{job.state} {job.exit_code} {job.reason}".strip())
+    if job.exit_code == "0:53" or job.reason == "JobLaunchFailure":
+        return Verdict(FailureClass.NODE, f"Slurm could not start it: {proof.text}", "", proof, "slurm-launch")
+    reason = f"ended without a record of how (Slurm: {proof.text})"
+    return Verdict(FailureClass.CRASH, reason, "see `campaign logs`", proof)
+
+
+def faulted(ended: Ended) -> Verdict | None:
+    """A segmentation fault or a bus error without another word: the script's own kernels, or the machine."""
+    number = death_signal(ended)
+    silent = silent_ranks(ended)
+    if number not in (signal.SIGSEGV, signal.SIGBUS) or not silent or ended.on_cpu:
+        return None
+    rank, outcome = silent[0]
+    reason = f"rank {rank.rank} {how_it_died(ended)} (launcher exit {outcome.launcher_exit})"
+    line = LogLine(f"outcome-{outcome.node_rank}.json", 0, f"launcher exit {outcome.launcher_exit}")
+    return Verdict(FailureClass.GPU_FAULT, reason, "", line, "exit-code", outcome.host)
+
+
+def how_it_died(ended: Ended) -> str:
+    """What became of a rank that left no record, as far as its launcher's exit code tells."""
+    number = death_signal(ended)
+    if number is None:
+        return "ended without a word"
+    try:
+        return f"was killed by {signal.Signals(number).name}"
+    except ValueError:  # one of the real-time signals
+        return f"was killed by signal {number}"
