@@ -5,7 +5,7 @@ from __future__ import annotations
 import signal
 
 from ..jobs.evidence import LogLine
-from .failure_evidence import Ended, death_signal, silent_ranks
+from .failure_evidence import Ended, death_signal, first_to_die, silent_ranks
 from .failure_rules import FailureClass
 from .verdict import Verdict, headline
 
@@ -28,11 +28,10 @@ def unknown(ended: Ended) -> Verdict:
 def _by_exits(ended: Ended) -> Verdict:
     if usage := _usage(ended):
         return usage
-    if silent := silent_ranks(ended):
+    if silent_ranks(ended):
         exits = ", ".join(str(o.launcher_exit) for o in ended.outcomes)
-        rank, outcome = silent[0]
-        reason = f"rank {rank.rank} {how_it_died(ended)} (launcher exit {exits})"
-        return Verdict(FailureClass.CRASH, reason, host=outcome.host)
+        name, host = first_to_die(ended)
+        return Verdict(FailureClass.CRASH, f"{name} {how_it_died(ended)} (launcher exit {exits})", host=host)
     if ended.steps_decide and ended.target_step is not None:
         return Verdict(FailureClass.CRASH, f"ended at step {ended.step} of {ended.target_step}")
     return Verdict(FailureClass.CRASH, "failed without an error that is known", "see `campaign logs`")
@@ -64,13 +63,12 @@ def _without_outcome(ended: Ended) -> Verdict:
 def faulted(ended: Ended) -> Verdict | None:
     """A segmentation fault or a bus error without another word: the script's own kernels, or the machine."""
     number = death_signal(ended)
-    silent = silent_ranks(ended)
-    if number not in (signal.SIGSEGV, signal.SIGBUS) or not silent or ended.on_cpu:
+    if number not in (signal.SIGSEGV, signal.SIGBUS) or not silent_ranks(ended) or ended.on_cpu:
         return None
-    rank, outcome = silent[0]
-    reason = f"rank {rank.rank} {how_it_died(ended)} (launcher exit {outcome.launcher_exit})"
+    name, host = first_to_die(ended)
+    outcome = next(o for o in ended.outcomes if o.launcher_exit in (-number, 256 - number))
     line = LogLine(f"outcome-{outcome.node_rank}.json", 0, f"launcher exit {outcome.launcher_exit}")
-    return Verdict(FailureClass.GPU_FAULT, reason, "", line, "exit-code", outcome.host)
+    return Verdict(FailureClass.GPU_FAULT, f"{name} {how_it_died(ended)}", "", line, "exit-code", host)
 
 
 def how_it_died(ended: Ended) -> str:

@@ -15,7 +15,11 @@ from .failure_rules import UserRule
 SIGNAL_SLACK_S = 1.0
 """Slurm's SIGTERM reaches agent and ranks at once: an error may be a moment older than the agent's note of it."""
 
-DEADLY = {256 - number: number for number in (*range(1, 16), signal.SIGUSR1, signal.SIGUSR2)}
+_FATAL = (
+    *(signal.SIGILL, signal.SIGTRAP, signal.SIGABRT, signal.SIGBUS, signal.SIGFPE),
+    *(signal.SIGKILL, signal.SIGSEGV, signal.SIGTERM),
+)
+DEADLY = {256 - number: int(number) for number in _FATAL}
 """The `deepspeed` launcher's exit code -> the signal that killed the rank that it saw first. A launcher that is ended
 itself leaves with 1, or with the code of a rank that had failed before."""
 
@@ -140,6 +144,20 @@ def silent_ranks(ended: Ended) -> list[tuple[RankEnd, NodeOutcome]]:
     """The ranks that left no record of an end: the one whose process was gone first, first."""
     found = ((rank, o) for o in ended.outcomes for rank in o.ranks if rank.exit is None)
     return sorted(found, key=lambda pair: (pair[0].gone_s or float("inf"), pair[0].rank))
+
+
+def first_to_die(ended: Ended) -> tuple[str, str]:
+    """Which rank died first without a word, in words, and its node; "" where several nodes may have had it."""
+    silent = silent_ranks(ended)
+    earliest = silent[0][0].gone_s
+    first = [(rank.rank, o.host) for rank, o in silent if rank.gone_s == earliest]
+    hosts = {host for _, host in first}
+    numbers = [str(rank) for rank, _ in first]
+    if len(numbers) == 1:
+        name = f"rank {numbers[0]}"
+    else:
+        name = f"one of ranks {', '.join(numbers)}" if len(numbers) <= 8 else f"one of {len(numbers)} ranks"
+    return name, hosts.pop() if len(hosts) == 1 else ""
 
 
 def gone_before(ended: Ended, ts: float) -> RankEnd | None:

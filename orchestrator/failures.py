@@ -19,6 +19,7 @@ from .failure_evidence import (
     Clue,
     Ended,
     death_signal,
+    first_to_die,
     gone_before,
     log_clues,
     outcome_of,
@@ -244,9 +245,9 @@ def _cascade(ended: Ended) -> Verdict | None:
         return _hang(next(clue for clue in echoes if HANG.search(clue.text)))
     if fault := faulted(ended):
         return fault
-    silent = silent_ranks(ended)
-    beside = f" (rank {silent[0][0].rank} {how_it_died(ended)})" if silent else ""
-    return Verdict(FailureClass.CRASH, headline(first.text) + beside, line=first.line)
+    name, host = first_to_die(ended) if silent_ranks(ended) else ("", "")
+    beside = f" ({name} {how_it_died(ended)})" if name else ""
+    return Verdict(FailureClass.CRASH, headline(first.text) + beside, line=first.line, host=host)
 
 
 def _hang(clue: Clue) -> Verdict:
