@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Sequence
 from dataclasses import replace
 from typing import Any
@@ -9,8 +10,11 @@ from typing import Any
 import pytest
 
 from dscampaign.jobs.evidence import NodeOutcome, RankEnd
+from dscampaign.jobs.gpus import Gpu, GpuFacts
+from dscampaign.jobs.kernel_log import KernelLine
 from dscampaign.orchestrator.executor import JobView
-from dscampaign.orchestrator.failures import Ended, Verdict, classify, refused
+from dscampaign.orchestrator.failure_rules import USER_ACTIONS
+from dscampaign.orchestrator.failures import PER_NODE_RULES, Ended, UserRule, Verdict, classify, refused
 
 from .policy_world import job, log_lines, outcome, rank_error
 
@@ -316,6 +320,200 @@ def test_the_agents_log_explains_a_job_that_never_began() -> None:
         "deterministic"
     )
     assert explained(["bash: line 1: python3: command not found"]) == "crash"
+
+
+# -- answers to being ended ------------------------------------------------------------------------------------
+
+
+def test_what_a_rank_says_after_it_was_told_to_end_is_no_cause() -> None:
+    late = outcome(
+        rank_error(0, "builtins.ValueError", "closed", ts=50.2), ended_by="signal", ending_s=50.0, last_step=9
+    )
+    assert judge(late, state="TIMEOUT").kind == "time_limit"
+    assert judge(late, state="FAILED").kind == "crash"
+    at_once = replace(late, ending_s=50.9)  # Slurm's signal reached the rank before the agent
+    assert judge(at_once, state="TIMEOUT").kind == "time_limit"
+    before = replace(late, ending_s=60.0, last_step=None)
+    assert judge(before, state="TIMEOUT").kind == "deterministic"
+
+
+def test_a_node_that_was_ended_because_of_another_says_nothing_of_its_own() -> None:
+    ended = outcome(rank_error(0, "builtins.KeyError", "'x'", ts=31.0), ended_by="peer", ending_s=30.0)
+    root = outcome(rank_error(2, "torch.OutOfMemoryError", "CUDA out of memory.", ts=20.0), node_rank=1, host="n2")
+    assert judge(ended, root).kind == "oom"
+
+
+def test_a_mistake_of_a_rank_that_another_had_left_alone_is_none() -> None:
+    alone = outcome(rank_error(0, "builtins.ValueError", "7 of 8", ts=9.0), RankEnd(1, None, None, 12, gone_s=8.0))
+    verdict = judge(alone)
+    assert verdict.kind == "crash"
+    assert "rank 1 had ended without a word" in verdict.reason
+    torn_down = outcome(rank_error(0, "builtins.ValueError", "x", ts=9.0), RankEnd(1, None, None, 12, gone_s=9.8))
+    assert judge(torn_down).kind == "deterministic"
+
+
+# -- one node only ---------------------------------------------------------------------------------------------
+
+MISSING = "builtins.FileNotFoundError", "[Errno 2] No such file or directory: '/local/data'"
+
+
+def nodes(*errors: Sequence[RankEnd]) -> list[NodeOutcome]:
+    """An outcome for each node, hosts n0, n1, ..."""
+    return [outcome(*ranks, node_rank=n, host=f"n{n}") for n, ranks in enumerate(errors)]
+
+
+def test_what_only_one_node_lacks_is_that_node_s_fault() -> None:
+    silent = [RankEnd(0, None, None), RankEnd(1, None, None)]
+    verdict = judge(*nodes(silent, [rank_error(2, *MISSING), rank_error(3, *MISSING)]))
+    assert (verdict.kind, verdict.host, verdict.rule) == ("node", "n1", "no-file")
+    assert verdict.rule in PER_NODE_RULES
+    everywhere = judge(*nodes([rank_error(0, *MISSING)], [rank_error(1, *MISSING, ts=10.5)]))
+    assert everywhere.kind == "deterministic"
+
+
+def test_what_rank_0_does_for_all_is_not_its_node_s_fault() -> None:
+    echo = rank_error(1, "builtins.RuntimeError", GLOO, ts=11)
+    assert judge(*nodes([rank_error(0, *MISSING), echo], [RankEnd(2, None, None)])).kind == "deterministic"
+
+
+def test_a_mistake_in_the_script_is_no_node_s_fault() -> None:
+    silent = [RankEnd(0, None, None)]
+    assert judge(*nodes(silent, [rank_error(1, "builtins.TypeError", "no")])).kind == "deterministic"
+
+
+def test_an_environment_that_has_trained_before_is_not_the_user_s_mistake() -> None:
+    lacking = raised("builtins.ModuleNotFoundError", "No module named 'torch'", start_step=40)
+    assert (judge(lacking).kind, judge(lacking).host) == ("node", "n1")
+
+
+# -- what was raised in place of the cause ---------------------------------------------------------------------
+
+CHAIN = """\
+Traceback (most recent call last):
+  File "/u/train.py", line 9, in main
+{cause}
+
+During handling of the above exception, another exception occurred:
+
+Traceback (most recent call last):
+  File "/u/train.py", line 12, in close
+AttributeError: 'NoneType' object has no attribute 'close'
+""".splitlines()
+
+
+@pytest.mark.parametrize(
+    ("cause", "kind"),
+    [
+        ("torch.OutOfMemoryError: CUDA out of memory. Tried to allocate 2.00 GiB", "oom"),
+        ("OSError: [Errno 28] No space left on device", "storage"),
+        ("FileNotFoundError: [Errno 2] No such file or directory: 'latest'", "deterministic"),
+    ],
+)
+def test_the_exception_behind_the_last_one_may_name_the_cause(cause: str, kind: str) -> None:
+    last = rank_error(0, "builtins.AttributeError", "'NoneType' object has no attribute 'close'")
+    assert last.error is not None
+    error = {**last.error, "trace": [line.format(cause=cause) for line in CHAIN]}
+    assert judge(outcome(replace(last, error=error))).kind == kind
+
+
+# -- what the node says ----------------------------------------------------------------------------------------
+
+XID = "NVRM: Xid (PCI:0000:3b:00): {}, pid=12, name=python"
+
+
+@pytest.mark.parametrize(
+    ("number", "kind"), [(48, "gpu"), (79, "gpu"), (119, "gpu"), (13, "gpu_fault"), (31, "gpu_fault"), (63, "crash")]
+)
+def test_the_kernel_s_word_where_no_rank_left_one(number: int, kind: str) -> None:
+    dead = outcome(*KILLED, host="n7", kernel=(KernelLine(9.0, XID.format(number)),), launcher_exit=250)
+    verdict = judge(dead)
+    assert verdict.kind == kind
+    if kind != "crash":
+        assert verdict.host == "n7"
+        assert verdict.line is not None
+        assert verdict.line.file == "kernel"
+
+
+def test_a_broken_gpu_explains_what_cuda_says_and_nothing_else() -> None:
+    kernel = (KernelLine(9.0, XID.format(79)),)
+    assert judge(raised("builtins.RuntimeError", "CUDA error: unknown error", kernel=kernel)).kind == "gpu"
+    assert judge(raised("builtins.TypeError", "no", kernel=kernel)).kind == "deterministic"
+
+
+def test_fewer_gpus_than_were_asked_of_slurm() -> None:
+    seven = GpuFacts(8, tuple(Gpu(str(n), 0, 80) for n in range(7)), None)
+    ordinal = raised("builtins.RuntimeError", "CUDA error: invalid device ordinal", gpus=seven, host="n3")
+    verdict = judge(ordinal)
+    assert (verdict.kind, verdict.reason, verdict.host) == ("gpu", "n3 shows 7 GPUs of 8", "n3")
+    nobody_promised = replace(ordinal, job_id="local-n3-77")
+    assert judge(nobody_promised, state="GONE").kind == "deterministic"
+
+
+@pytest.mark.parametrize(("pid", "expected"), [(4001, "host_oom"), (77, "crash")])
+def test_whom_the_kernel_killed(pid: int, expected: str) -> None:
+    kernel = (KernelLine(9.0, f"Memory cgroup out of memory: Killed process {pid} (python)"),)
+    dead = outcome(RankEnd(0, None, None, 4000), RankEnd(1, None, None, 4001), launcher_exit=247, kernel=kernel)
+    assert judge(dead).kind == expected
+
+
+@pytest.mark.parametrize(
+    ("code", "word", "kind"),
+    [(247, "SIGKILL", "crash"), (250, "SIGABRT", "crash"), (241, "SIGTERM", "crash"), (-9, "SIGKILL", "crash"),
+     (245, "SIGSEGV", "gpu_fault"), (249, "SIGBUS", "gpu_fault")],
+)  # fmt: skip
+def test_the_launcher_s_exit_tells_the_signal(code: int, word: str, kind: str) -> None:
+    verdict = judge(outcome(RankEnd(0, 0, None), RankEnd(3, None, None), launcher_exit=code))
+    assert verdict.kind == kind
+    assert verdict.reason.startswith(f"rank 3 was killed by {word}")
+
+
+def test_of_several_that_left_no_word_none_is_named_alone() -> None:
+    assert judge(outcome(*KILLED, launcher_exit=247)).reason.startswith("one of ranks 0, 1 was killed by SIGKILL")
+    first = RankEnd(0, None, None, gone_s=9.5), RankEnd(1, None, None, gone_s=9.0)
+    assert judge(outcome(*first, launcher_exit=247)).reason.startswith("rank 1 was killed by SIGKILL")
+
+
+def test_a_killed_agent_leaves_slurm_s_word_as_the_proof() -> None:
+    verdict = judge(state=job("FAILED", exit_code="0:9"))
+    assert verdict.kind == "crash"
+    assert verdict.line is not None
+    assert (verdict.line.file, verdict.line.text) == ("slurm", "FAILED 0:9")
+
+
+@pytest.mark.parametrize(
+    ("code", "reason", "kind"),
+    [("0:9", "JobLaunchFailure", "host_oom"), ("1:0", "JobLaunchFailure", "node"), ("0:53", "", "node")],
+)
+def test_a_job_that_slurm_could_not_run(code: str, reason: str, kind: str) -> None:
+    assert judge(state=job("FAILED", exit_code=code, reason=reason)).kind == kind
+
+
+# -- the user's own rules --------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("action", "kind"), [("stop", "deterministic"), ("retry", "crash"), ("exclude_node", "gpu"), ("smaller", "oom")]
+)
+def test_a_rule_of_the_user_s_own_comes_first(action: str, kind: str) -> None:
+    own = UserRule(re.compile("licen[cs]e server"), action, "ask the admins")
+    lines = log_lines("step 1", "the licence server said no")
+    verdict = judge(raised("builtins.TypeError", "no", lines=lines, host="n4"), user_rules=[own])
+    assert (verdict.kind, verdict.rule, verdict.hint) == (kind, "user: licen[cs]e server", "ask the admins")
+    assert verdict.host == "n4"
+    assert set(USER_ACTIONS) == {"stop", "retry", "exclude_node", "smaller"}
+
+
+def test_a_rule_of_the_user_s_own_does_not_overrule_slurm_or_success() -> None:
+    own = [UserRule(re.compile("."), "stop")]
+    assert judge(outcome(), user_rules=own).kind == "completed"
+    assert judge(outcome(*KILLED, lines=log_lines("x")), state="PREEMPTED", user_rules=own).kind == "preempted"
+    assert judge(outcome(*KILLED, lines=log_lines("x")), state="TIMEOUT", user_rules=own).kind == "deterministic"
+
+
+def test_a_rule_of_the_user_s_own_does_not_match_the_configuration_that_holds_it() -> None:
+    own = [UserRule(re.compile("licence server"), "stop")]
+    echoed = log_lines("runner.py: cmd = python train.py --note 'licence server'", '  "match": "licence server",')
+    assert judge(outcome(*KILLED, lines=echoed), user_rules=own).kind == "crash"
 
 
 # -- words -----------------------------------------------------------------------------------------------------
