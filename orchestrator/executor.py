@@ -40,7 +40,7 @@ class JobView:
 
     Attributes:
         token, index: which attempt it is, whatever its id.
-        state: Slurm's word; ``GONE`` for a local process that is no more.
+        state: Slurm's word; ``GONE`` for a local process that is no more, and for a job that Slurm itself has lost.
         reason: why it is pending, Slurm's word.
         step_out_of_memory: a step of it ran out of memory, which the job's own state may hide.
     """

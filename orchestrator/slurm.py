@@ -41,6 +41,10 @@ TRY_LATER = re.compile(r"QOSMaxSubmitJob|AssocMaxSubmitJob|job submit limit|temp
 NO_ACCOUNTING = re.compile(r"accounting storage is disabled", re.IGNORECASE)
 
 
+class _NoAnswer(Unreachable):
+    """A command hangs: what it asks is away for now."""
+
+
 class SlurmExecutor:
     """Slurm through its commands, with one squeue and at most one sacct a look, whatever the number of jobs."""
 
@@ -181,7 +185,10 @@ def _squeue(names: str) -> dict[tuple[str, int], JobView]:
 def _sacct(names: str, since_s: float) -> dict[tuple[str, int], JobView] | None:
     """What the accounting knows; None if it could not be asked, {} where there is none to ask."""
     since = time.strftime("%Y-%m-%dT%H:%M:%S", time.localtime(max(0.0, since_s - SINCE_SLACK_S)))
-    done = _ask(["sacct", "-nP", f"--name={names}", "-S", since, "-o", SACCT_FORMAT])
+    try:
+        done = _ask(["sacct", "-nP", f"--name={names}", "-S", since, "-o", SACCT_FORMAT])
+    except _NoAnswer:  # a slurmdbd that hangs must not hide what squeue shows
+        return None
     if done.returncode or NO_ACCOUNTING.search(done.stderr):
         return {} if NO_ACCOUNTING.search(done.stderr) else None
     return _parse_sacct(done.stdout)
@@ -192,7 +199,8 @@ def _parse_sacct(text: str) -> dict[tuple[str, int], JobView]:
     out_of_memory = set()
     by_id = {}
     for job_id, word, exit_code, submit, start, end, nodes, name in _fields(text):
-        state = word.split()[0] if word else ""  # "CANCELLED by 1000"
+        # "CANCELLED by 1000" is somebody's wish. Without a name it is how Slurm closes the books on jobs that it lost.
+        state = "GONE" if word == "CANCELLED" else word.split()[0] if word else ""
         if "." in job_id:
             if state == "OUT_OF_MEMORY" or exit_code == "0:125":
                 out_of_memory.add(job_id.split(".")[0])
@@ -253,7 +261,7 @@ def _ask(command: list[str]) -> subprocess.CompletedProcess[str]:
     try:
         return _run(command, {**own, "SLURM_TIME_FORMAT": "%s", "LC_ALL": "C"})
     except subprocess.TimeoutExpired as exc:
-        raise Unreachable(f"{command[0]} gave no answer within {COMMAND_TIMEOUT_S:.0f} s") from exc
+        raise _NoAnswer(f"{command[0]} gave no answer within {COMMAND_TIMEOUT_S:.0f} s") from exc
 
 
 def _run(command: list[str], env: Mapping[str, str]) -> subprocess.CompletedProcess[str]:

@@ -6,6 +6,8 @@ from collections.abc import Iterator
 import pytest
 from hypothesis import HealthCheck, settings
 
+from .cluster.fixtures import running_cluster
+from .cluster.slurm_cluster import SlurmCluster
 from .postgres import PostgresServer
 
 GROUPS = ("cluster", "postgres", "training")
@@ -57,3 +59,26 @@ def postgres() -> Iterator[PostgresServer]:
     """A running PostgreSQL server; ask it for `new_database()`."""
     with PostgresServer() as server:
         yield server
+
+
+@pytest.fixture(scope="session")
+def slurm(tmp_path_factory: pytest.TempPathFactory) -> Iterator[SlurmCluster]:
+    """A running cluster of four nodes that all tests share; SLURM_CONF points at it."""
+    with running_cluster(tmp_path_factory.mktemp("slurm"), nodes=4) as cluster:
+        yield cluster
+
+
+@pytest.fixture
+def own_slurm(tmp_path_factory: pytest.TempPathFactory) -> Iterator[SlurmCluster]:
+    """A cluster of two nodes for one test that breaks what cannot be mended, such as the job ids."""
+    with running_cluster(tmp_path_factory.mktemp("slurm"), nodes=2) as cluster:
+        yield cluster
+
+
+@pytest.fixture(autouse=True)
+def _whole_cluster(request: pytest.FixtureRequest) -> Iterator[None]:
+    """After each test on the shared cluster: every server runs, no job is left, every node is idle."""
+    used = request.getfixturevalue("slurm") if "slurm" in request.fixturenames else None
+    yield
+    if isinstance(used, SlurmCluster):  # other tests call a fake one by that name
+        used.reset()

@@ -12,8 +12,8 @@ from dscampaign.orchestrator.cli import main
 
 from ..campaigns import TEXT, observe, open_store, submit
 from ..daemon import wait_until
+from ..faults.test_submission import write_spec
 from .slurm_cluster import SlurmCluster
-from .test_submission import write_spec
 
 pytestmark = pytest.mark.training
 

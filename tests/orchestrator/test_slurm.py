@@ -185,6 +185,7 @@ def test_sacct_is_asked_from_well_before_the_first_submission(slurm: FakeSlurm) 
     [
         (sacct_line("12_0", "COMPLETED"), "COMPLETED", False),
         (sacct_line("12_0", "CANCELLED by 0", "0:15"), "CANCELLED", False),
+        (sacct_line("12_0", "CANCELLED"), "GONE", False),  # nobody's wish: slurmctld lost its state
         (
             sacct_line("12_0", "FAILED", "1:0") + sacct_line("12_0.0", "OUT_OF_MEMORY", "0:125", name="a"),
             "FAILED",
@@ -242,6 +243,17 @@ def test_an_accounting_that_does_not_answer_leaves_the_look_incomplete(slurm: Fa
     slurm.answers("sacct", err="sacct: error: slurm_persist_conn_open: Unable to connect\n", code=1)
     jobs, complete = look({"abc": {0, 1}})
     assert set(jobs) == {("abc", 1)}
+    assert not complete
+
+
+def test_an_accounting_that_hangs_does_not_hide_what_the_queue_shows(
+    slurm: FakeSlurm, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("dscampaign.orchestrator.slurm.COMMAND_TIMEOUT_S", 1.0)
+    slurm.answers("squeue", squeue_line("12_0", "COMPLETED"))
+    (slurm.folder / "sacct").write_text("#!/bin/sh\nexec sleep 9\n")
+    jobs, complete = look({"abc": {0}})
+    assert jobs["abc", 0].state == "COMPLETED"
     assert not complete
 
 

@@ -17,12 +17,12 @@ from dscampaign.db.store import Store
 from dscampaign.orchestrator.reconcile import Reconciler
 
 from ..campaigns import observe, open_store, run_to_end, submit
+from ..cluster.slurm_cluster import SlurmCluster
 from ..daemon import wait_until
-from .slurm_cluster import SlurmCluster
 
 pytestmark = pytest.mark.training
 
-SLOW = Path(__file__).parent / "scripts" / "slow.py"
+SLOW = Path(__file__).parents[1] / "cluster" / "scripts" / "slow.py"
 
 
 def write_spec(folder: Path, *, steps: int = 3, step_s: float = 0.1, runs: int = 2, slurm: str = "") -> Path:
@@ -118,7 +118,7 @@ def test_a_controller_that_does_not_answer_changes_nothing(slurm: SlurmCluster, 
     campaign = submit(spec, tmp_path, store)
     reconciler = Reconciler(store, campaign)
     # a controller that is paused while a job starts makes Slurm wait two minutes before it tries again
-    wait_until(lambda: bool(reconciler.run_pass()) and running(store, campaign), what="the job")
+    wait_until(lambda: bool(reconciler.run_pass()) and has_trained(store, campaign), what="the first step")
     before = observe(store, campaign)
     slurm.pause("slurmctld")
     blind = reconciler.run_pass()
@@ -131,9 +131,9 @@ def test_a_controller_that_does_not_answer_changes_nothing(slurm: SlurmCluster, 
     assert set(done.states().values()) == {RunState.COMPLETED}
 
 
-def running(store: Store, campaign: CampaignRow) -> bool:
-    """Whether all runs are under way."""
-    return set(observe(store, campaign).states().values()) == {RunState.RUNNING}
+def has_trained(store: Store, campaign: CampaignRow) -> bool:
+    """Whether all runs have reported a step."""
+    return all(rows and rows[-1].last_step for rows in observe(store, campaign).attempts.values())
 
 
 def jobs_of(slurm: SlurmCluster, attempts: dict[str, list[AttemptRow]]) -> int:

@@ -9,8 +9,8 @@ import pytest
 from dscampaign.db.records import RunState
 
 from ..campaigns import Observed, open_store, run_to_end, submit
+from ..cluster.slurm_cluster import SlurmCluster
 from ..postgres import PostgresServer
-from .slurm_cluster import SlurmCluster
 from .test_submission import write_spec
 
 pytestmark = pytest.mark.training

@@ -1,0 +1,145 @@
+"""What a campaign promises whatever befalls it, checked against what the training script itself wrote down."""
+
+from __future__ import annotations
+
+import json
+from collections import Counter
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+
+from sqlalchemy import select
+
+from dscampaign.db import schema
+from dscampaign.db.records import AttemptRow, RunRow, RunState
+from dscampaign.jobs.files import read_json
+from dscampaign.orchestrator.attempts import run_config
+from dscampaign.orchestrator.failures import FailureClass
+from dscampaign.orchestrator.world import Finish, SetRun, Submit
+
+from ..campaigns import Observed
+from .ledger import Ledger, duplicate_executions, restarts
+from .trial import Timed, Trial
+
+PASSES_TO_DECIDE = 2
+END_RESOLUTION_S = 1.0
+"""Slurm tells the end of a job in whole seconds."""
+
+
+def broken_promises(trial: Trial) -> list[str]:
+    """Every promise that was broken, in words; none if all is well."""
+    seen = trial.observe()
+    broken: list[str] = []
+    for name, run in seen.runs.items():
+        ledger, attempts = trial.ledger(name), seen.attempts[name]
+        broken += duplicate_executions(ledger)
+        broken += _unclaimed(ledger, attempts)
+        broken += _metrics(seen, run, attempts, ledger)
+        broken += _rollbacks(ledger)
+        broken += _budgets(run, attempts)
+    return [*broken, *_slow_decisions(trial.passes)]
+
+
+def _unclaimed(ledger: Ledger, attempts: Sequence[AttemptRow]) -> Iterator[str]:
+    """Whatever was executed belongs to the job that has the claim and that the store names."""
+    known = {attempt.generation: attempt for attempt in attempts}
+    for generation in ledger.generations():
+        jobs = {line.job for line in ledger.of(generation)}
+        if generation not in known:
+            yield f"{ledger.run}: the store knows no attempt {generation}, which job {jobs} executed"
+            continue
+        claim = read_json(Path(known[generation].spool_path).parent / "claim") or {}
+        if jobs != {claim.get("job_id")} or jobs != {known[generation].job_id}:
+            told = f"claim {claim.get('job_id')}, store {known[generation].job_id}"
+            yield f"{ledger.run}: attempt {generation} was executed by {jobs}, {told}"
+
+
+def _metrics(seen: Observed, run: RunRow, attempts: Sequence[AttemptRow], ledger: Ledger) -> Iterator[str]:
+    for attempt in attempts:
+        stored, reported = _stored_steps(seen, attempt), _spooled_steps(attempt)
+        if stored != reported:
+            yield f"{run.name}: attempt {attempt.generation} reported {reported}, the store has {stored}"
+        executed = ledger.steps(attempt.generation)
+        if reported not in (executed, executed[:-1]):  # the last one: killed between execution and report
+            yield f"{run.name}: attempt {attempt.generation} executed {executed} and reported {reported}"
+    if run.state is RunState.COMPLETED:
+        steps = seen.steps(run.name)
+        if steps != list(range(1, (run.target_step or 0) + 1)):
+            yield f"{run.name}: completed with the steps {steps}"
+        newest = {step: g for g in ledger.generations() for step in ledger.steps(g)}
+        wrong = [row.step for row in seen.metrics(run.name) if newest.get(row.step, 0) < row.generation]
+        if wrong:
+            yield f"{run.name}: steps {wrong} come from an attempt that never executed them"
+
+
+def _stored_steps(seen: Observed, attempt: AttemptRow) -> list[int]:
+    table = schema.step_metric.c
+    with seen.store.read() as conn:
+        rows = conn.execute(select(table.step).where(table.attempt_id == attempt.id).order_by(table.step))
+        return [int(step) for step in rows.scalars()]
+
+
+def _spooled_steps(attempt: AttemptRow) -> list[int]:
+    """The steps in the complete lines of the spool; a line that broke off, as on a full disk, says nothing."""
+    spool = Path(attempt.spool_path)
+    complete = spool.read_bytes().split(b"\n")[:-1] if spool.exists() else []
+    return [line["step"] for text in complete if (line := _parsed(text)) and "step" in line]
+
+
+def _parsed(text: bytes) -> dict[str, int]:
+    try:
+        return dict(json.loads(text))
+    except ValueError:
+        return {}
+
+
+def _rollbacks(ledger: Ledger) -> Iterator[str]:
+    """An attempt begins where the newest checkpoint is: never further, and further back only where that was spoilt."""
+    spoilt = sum(fault.startswith("truncate") for fault in ledger.faults())
+    behind = 0
+    for saved, began in restarts(ledger):
+        behind += began < saved
+        if began > saved:
+            yield f"{ledger.run}: began from step {began}, but only {saved} was saved"
+    if behind > spoilt:
+        yield f"{ledger.run}: {behind} attempts began behind the newest checkpoint, {spoilt} checkpoints were spoilt"
+
+
+def _budgets(run: RunRow, attempts: Sequence[AttemptRow]) -> Iterator[str]:
+    """Each budget allows so many tries after the first; a mistake is tried once."""
+    retry = run_config(run).retry
+    count = Counter(attempt.failure_class for attempt in attempts)
+    allowed = {
+        FailureClass.DETERMINISTIC: 1,
+        FailureClass.CRASH: retry.crash + 1,
+        FailureClass.OOM: retry.oom + 1,
+        FailureClass.HOST_OOM: retry.host_oom + 1,
+        FailureClass.COMPLETED: 1,
+    }
+    for kind, most in allowed.items():
+        if count[kind] > most:
+            yield f"{run.name}: {count[kind]} attempts of class {kind}, {most} are allowed"
+    infra = sum(count[kind] for kind in (FailureClass.NODE, FailureClass.LOST))
+    if infra > retry.infra + 1:
+        yield f"{run.name}: {infra} attempts lost to machines, {retry.infra + 1} are allowed"
+
+
+def _slow_decisions(passes: Sequence[Timed]) -> Iterator[str]:
+    """From the end of a job, at most two passes that could look until it is decided what follows."""
+    for number, timed in enumerate(passes):
+        decided = {a.run.id for a in timed.done.actions if isinstance(a, SetRun | Submit)}
+        for finish in (a for a in timed.done.actions if isinstance(a, Finish)):
+            took = sum(1 for earlier in passes[: number + 1] if _could_see(earlier, finish))
+            if took > PASSES_TO_DECIDE:
+                yield f"attempt {finish.attempt.token}: it took {took} passes to see its end"
+            if finish.attempt.run_id not in decided:
+                yield f"attempt {finish.attempt.token}: the pass that saw its end decided nothing"
+
+
+def _could_see(timed: Timed, finish: Finish) -> bool:
+    """Whether a pass began when all that there would ever be to know was there."""
+    job, outcomes = finish.ended.job, finish.ended.outcomes
+    if job is None or job.ended_s is None or not timed.done.snapshot.looked:
+        return False
+    # without a word from its agents an attempt gets a moment of grace: shared folders lag
+    grace_s = 0.0 if len(outcomes) >= finish.ended.nodes else timed.done.snapshot.settle_grace_s
+    return timed.began_s > job.ended_s + END_RESOLUTION_S + grace_s

@@ -1,0 +1,152 @@
+"""What befalls the machines: Slurm's servers stop, die and forget, the disk is full."""
+
+from __future__ import annotations
+
+import subprocess
+import threading
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+import pytest
+
+from dscampaign.db.records import RunState
+from dscampaign.jobs.agent import HEARTBEAT_S
+from dscampaign.orchestrator import slurm as slurm_commands
+from dscampaign.orchestrator.executor import Batch
+from dscampaign.orchestrator.slurm import SlurmExecutor
+
+from ..cluster.slurm_cluster import SlurmCluster
+from ..daemon import wait_until
+from .promises import broken_promises
+from .trial import Trial, begin, case
+
+PATIENCE_S = 90.0
+SOON_S = 3.0
+
+
+def completed(trial: Trial) -> bool:
+    return set(trial.observe().states().values()) == {RunState.COMPLETED}
+
+
+@pytest.mark.parametrize("stopped_after_s", [0.0, 0.02, 0.1])
+def test_slurmctld_stopped_around_sbatch(
+    slurm: SlurmCluster, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, stopped_after_s: float
+) -> None:
+    """The controller stops before, in or after a submission: one without an answer is looked for, not repeated."""
+    monkeypatch.setattr(SlurmExecutor, "intent_grace_s", SOON_S)
+    monkeypatch.setattr(slurm_commands, "COMMAND_TIMEOUT_S", SOON_S)
+    trial = begin(tmp_path, [case("one", "3"), case("two", "3")])
+    stop = threading.Timer(stopped_after_s, slurm.pause, ["slurmctld"])
+    submit = SlurmExecutor.submit
+
+    def submit_while_it_stops(self: SlurmExecutor, batch: Batch) -> list[str]:
+        if not stop.ident:
+            stop.start()
+            if not stopped_after_s:
+                stop.join()
+        return submit(self, batch)
+
+    monkeypatch.setattr(SlurmExecutor, "submit", submit_while_it_stops)
+    trial.watch(timeout_s=PATIENCE_S, until=lambda: bool(stop.ident))
+    stop.join()
+    slurm.resume("slurmctld")
+    trial.watch(timeout_s=PATIENCE_S)
+    assert completed(trial)
+    assert broken_promises(trial) == []
+    executed = {line.job for ledger in trial.all_ledgers().values() for line in ledger.lines}
+    assert len(executed) == 2
+
+
+def test_kill_9_of_slurmd(slurm: SlurmCluster, tmp_path: Path) -> None:
+    """A node fails while its processes go on: they end before another job resumes the run, and it completes."""
+    trial = begin(tmp_path, [case("fails", "120", "slow=0.5@3"), case("elsewhere", "6", **{"slurm.exclude": "gpu001"})])
+    trial.watch(timeout_s=PATIENCE_S, until=lambda: trial.ledger("case-fails").last_step() > 3)
+    node = trial.ledger("case-fails").lines[-1].node
+    slurm.kill(node)
+    # what Slurm does by itself after SlurmdTimeout and a round of pings: the soak waits for it
+    slurm.run("scontrol", "update", f"NodeName={node}", "State=DOWN", "Reason=no answer")
+    trial.watch(timeout_s=PATIENCE_S, until=lambda: len(trial.observe().attempts["case-fails"]) > 1)
+    slurm.start(node)
+    done = trial.watch(timeout_s=PATIENCE_S)
+    first, *_ = done.attempts["case-fails"]
+    assert first.failure_class == "node"
+    assert completed(trial)
+    assert len(done.attempts["case-elsewhere"]) == 1
+    assert broken_promises(trial) == []
+
+
+def test_slurmdbd_away_and_lagging(slurm: SlurmCluster, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """No accounting: the queue still shows what ended. An accounting that hangs, then catches up, changes nothing."""
+    monkeypatch.setattr(slurm_commands, "COMMAND_TIMEOUT_S", SOON_S)
+    cases = [case("away", "5", "exit=3@3"), case("lags", "30", "--step-s=0.3", "exit=3@25")]
+    trial = begin(tmp_path, cases)
+    slurm.kill("slurmdbd")
+    trial.watch(timeout_s=PATIENCE_S, until=lambda: trial.observe().states()["case-away"] is RunState.COMPLETED)
+    slurm.start("slurmdbd")
+    slurm.pause("slurmdbd")
+    trial.watch(timeout_s=PATIENCE_S, until=lambda: len(trial.observe().attempts["case-lags"]) > 1)
+    slurm.resume("slurmdbd")
+    done = trial.watch(timeout_s=PATIENCE_S)
+    assert completed(trial)
+    assert {name: [a.failure_class for a in rows] for name, rows in done.attempts.items()} == {
+        "case-away": ["crash", "completed"],
+        "case-lags": ["crash", "completed"],
+    }
+    assert broken_promises(trial) == []
+
+
+def test_a_lost_state_directory_of_slurm(
+    own_slurm: SlurmCluster, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Slurm forgets its jobs and gives their ids to others: attempts are known by token, none runs beside its heir."""
+    monkeypatch.setattr(SlurmExecutor, "lost_grace_s", HEARTBEAT_S + SOON_S)
+    trial = begin(tmp_path, [case(name, "60", "slow=0.3@2") for name in ("one", "two")])
+    trial.watch(timeout_s=PATIENCE_S, until=lambda: all(x.last_step() > 3 for x in trial.all_ledgers().values()))
+    own_slurm.lose_state()
+    wait_until(own_slurm.idle)
+    stranger = own_slurm.sbatch("true", "--array=0-1", "--hold")
+    done = trial.watch(timeout_s=PATIENCE_S)
+    assert {rows[0].job_id for rows in done.attempts.values()} == {f"{stranger}_0", f"{stranger}_1"}
+    assert completed(trial), [run.reason for run in done.runs.values()]
+    assert broken_promises(trial) == []
+    assert own_slurm.run("squeue", "-h", "-j", stranger, "-o", "%T") == "PENDING"
+
+
+def test_a_full_disk(slurm: SlurmCluster, tmp_path: Path) -> None:
+    """Nothing is spent on a folder that takes no files: the run waits until there is room, and then completes."""
+    with _small_disk(tmp_path / "disk", mb=4) as disk:
+        ballast = disk / "ballast"
+        trial = begin(tmp_path, [case("full", "30", "--step-s=0.2")], dir=disk / "campaign")
+        trial.watch(timeout_s=PATIENCE_S, until=lambda: trial.ledger("case-full").last_step() > 3)
+        _fill(ballast)
+        seen = len(trial.passes)
+        trial.watch(timeout_s=PATIENCE_S, until=lambda: len(trial.passes) + len(trial.errors) > seen + 30)
+        while_full = len(trial.ledger("case-full").generations())
+        assert trial.observe().states()["case-full"] not in (RunState.FAILED, RunState.COMPLETED)
+        ballast.unlink()
+        done = trial.watch(timeout_s=PATIENCE_S)
+        assert completed(trial), done.runs["case-full"].reason
+        assert while_full <= 2, "it was tried again and again on a full disk"
+        assert broken_promises(trial) == []
+
+
+@contextmanager
+def _small_disk(path: Path, mb: int) -> Iterator[Path]:
+    path.mkdir()
+    subprocess.run(["mount", "-t", "tmpfs", "-o", f"size={mb}m", "tmpfs", str(path)], check=True)
+    try:
+        yield path
+    finally:
+        subprocess.run(["umount", "--lazy", str(path)], check=True)
+
+
+def _fill(path: Path) -> None:
+    """Writes until not one byte more is taken."""
+    with path.open("wb", buffering=0) as file:
+        for size in (1 << 16, 1 << 12, 1):
+            try:
+                while file.write(b"x" * size):
+                    pass
+            except OSError:
+                continue

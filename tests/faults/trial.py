@@ -1,0 +1,140 @@
+"""A campaign of the script in `scripts/`, watched as `campaign submit --watch` does, with all that it left behind."""
+
+from __future__ import annotations
+
+import sys
+import time
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import yaml
+
+from dscampaign.db.errors import StoreError
+from dscampaign.db.records import CampaignRow
+from dscampaign.db.store import Store
+from dscampaign.orchestrator.reconcile import Pass, Reconciler
+
+from ..campaigns import Observed, observe, open_store, submit
+from .ledger import Ledger, read_all
+
+SCRIPT = Path(__file__).parent / "scripts" / "train.py"
+STUB = Path(__file__).parents[1] / "jobs" / "stub_launcher.py"
+POLL_S = 0.5
+
+SLURM: dict[str, Any] = {"partition": "h100", "gpus_per_node": 0, "time": 10, "mem": "500M", "cpus_per_task": 1}
+REAL: dict[str, Any] = {"python": sys.executable, "slurm.mem": "4G"}
+"""The real `deepspeed` launcher, which takes seconds, in place of the stand-in."""
+BASE: dict[str, Any] = {"ranks_per_node": 1, "slurm": SLURM, "retry": {"backoff_s": 0}}
+
+
+@dataclass(frozen=True)
+class Timed:
+    """A pass of the reconciler, and when it began and ended by this machine's clock."""
+
+    began_s: float
+    ended_s: float
+    done: Pass
+
+
+@dataclass
+class Trial:
+    """The campaign.
+
+    Attributes:
+        folder: Holds spec, ledgers and, unless told otherwise, the campaign's own folder.
+        passes: All passes that this process did.
+        errors: What a pass raised instead of being done.
+    """
+
+    folder: Path
+    store: Store
+    campaign: CampaignRow
+    passes: list[Timed] = field(default_factory=list)
+    errors: list[Exception] = field(default_factory=list)
+
+    @property
+    def ledgers(self) -> Path:
+        """Where the script writes down what it executes."""
+        return self.folder / "ledger"
+
+    def ledger(self, run: str) -> Ledger:
+        """What was executed of a run."""
+        return Ledger.read(self.ledgers, run)
+
+    def all_ledgers(self) -> dict[str, Ledger]:
+        """What was executed of each run."""
+        return read_all(self.ledgers, list(observe(self.store, self.campaign).runs))
+
+    def observe(self) -> Observed:
+        """What the store holds now."""
+        return observe(self.store, self.campaign)
+
+    def watch(
+        self,
+        timeout_s: float,
+        each_pass: Callable[[], None] = lambda: None,
+        until: Callable[[], bool] = lambda: False,
+        poll_s: float = POLL_S,
+    ) -> Observed:
+        """Passes until the campaign is settled, or `until()`.
+
+        Args:
+            timeout_s: After so long the test fails.
+            each_pass: Called after every pass, also one that failed, to do something at the right moment.
+            until: Called after it; true ends the watch.
+            poll_s: Seconds between passes.
+        """
+        deadline = time.monotonic() + timeout_s
+        reconciler = Reconciler(self.store, self.campaign)
+        began_s = time.time()
+        for done in reconciler.watch(poll_s=poll_s, sleep=time.sleep):
+            if isinstance(done, Exception):
+                self.errors.append(done)
+            else:
+                self.passes.append(Timed(began_s, time.time(), done))
+            assert time.monotonic() < deadline, f"not settled: {self._unsettled()}"
+            each_pass()
+            if until():
+                break
+            began_s = time.time() + poll_s
+        try:
+            reconciler.close()
+        except StoreError as exc:
+            self.errors.append(exc)
+        return self.observe()
+
+    def _unsettled(self) -> list[tuple[str, str, str]]:
+        return [(run.name, str(run.state), run.reason) for run in self.observe().runs.values()]
+
+
+def case(label: str, *command: str, **settings: Any) -> dict[str, Any]:
+    """One run: its name, the arguments of the script, and what else the spec says about it."""
+    script = {"label": label, "command": [str(SCRIPT), *command], "steps": int(command[0]), "env.CASE": label}
+    return {**script, **settings}
+
+
+def begin(
+    folder: Path, cases: Sequence[Mapping[str, Any]], url: str | None = None, dir: Path | None = None, **spec: Any
+) -> Trial:
+    """Records a campaign of these cases; nothing is submitted yet.
+
+    Args:
+        url: The store; by default an SQLite file in the folder.
+        dir: The campaign's folder.
+    """
+    (folder / "ledger").mkdir()
+    wanted = {**BASE, "name": "faults", "python": str(_stand_in(folder)), "env": {"LEDGER_DIR": str(folder / "ledger")}}
+    path = folder / "spec.yaml"
+    path.write_text(yaml.safe_dump({**wanted, **spec, "matrix": {"case": [dict(case) for case in cases]}}))
+    store = open_store(url or f"sqlite:///{folder}/campaign.db")
+    return Trial(folder, store, submit(path, dir or folder / "campaign", store))
+
+
+def _stand_in(folder: Path) -> Path:
+    """A Python whose `deepspeed` launcher starts in a twentieth of a second."""
+    path = folder / "python"
+    path.write_text(f'#!/bin/sh\nexec "{sys.executable}" "{STUB}" "$@"\n')
+    path.chmod(0o755)
+    return path
