@@ -12,11 +12,13 @@ import os
 import signal
 import subprocess
 import sys
+import threading
 import time
 from pathlib import Path
 from types import FrameType
 
-from . import checkpoint, evidence, launch
+from . import checkpoint, evidence, launch, retention
+from .checkpoint import Checkpoint
 from .evidence import NodeOutcome
 from .files import create_exclusively, read_json, write_atomically
 from .layout import AttemptPaths, RunPaths, payload_file
@@ -33,6 +35,7 @@ POLL_S = 0.5
 HEARTBEAT_S = 10.0
 STOP_REPEAT_S = 3.0
 JOIN_TIMEOUT_S = 600.0
+"""Other nodes wait for node 0 for so long without a sign of life."""
 TERM_GRACE_S = 3.0
 """Below the usual KillWait, so that the outcome is written before Slurm kills us too."""
 PEER_GRACE_S = 10.0
@@ -89,7 +92,9 @@ class Agent:
         pusher.start()
         exit_code, ended_by = self._train(start)
         outcome = self._write_outcome(exit_code, ended_by, started_s, start)
-        pusher.finish()  # last: it may take longer than Slurm lets a cancelled job live
+        pusher.finish()  # late: it may take longer than Slurm lets a cancelled job live
+        if self.node.rank == 0:  # what a killed rank left half written takes room that the next attempt may need
+            retention.remove_drafts(self._checkpoints, self.payload.generation + 1)
         return 0 if outcome.launcher_exit == 0 else EXIT_FAILED
 
     # -- start ---------------------------------------------------------------------------------------------------
@@ -138,9 +143,7 @@ class Agent:
         write_atomically(self.paths.ds_config, json.dumps(payload.ds_config, indent=1))
         if payload.train:
             write_atomically(self.paths.train_config, json.dumps(payload.train, indent=1))
-        found = checkpoint.newest_verified(
-            self._checkpoints, payload.config_hash, payload.world_size, on_skip=_say_skipped
-        )
+        found = self._verified_checkpoint()
         start = Start(
             job_id=self.node.job_id,
             host=self.node.name,
@@ -154,6 +157,37 @@ class Agent:
         )
         announce(self.paths, start)
         return start
+
+    def _verified_checkpoint(self) -> Checkpoint | None:
+        """The newest checkpoint that is whole. It may take minutes to read: meanwhile the heart goes on beating."""
+        done = threading.Event()
+        heart = threading.Thread(target=self._beat_until, args=(done,), daemon=True)
+        heart.start()
+        try:
+            found = checkpoint.newest_verified(
+                self._checkpoints, self.payload.config_hash, self.payload.world_size, on_skip=self._tell_skipped
+            )
+        finally:
+            done.set()
+            heart.join()
+        if (step := found.step if found else 0) < (recorded := self.payload.min_resume_step):
+            reason = f"the checkpoint of step {recorded} that was recorded cannot be used, steps are made again"
+            self._tell("checkpoint_older", reason=reason, step=step, recorded_step=recorded)
+        return found
+
+    def _beat_until(self, done: threading.Event) -> None:
+        while not done.wait(POLL_S):
+            self._beat()
+
+    def _tell_skipped(self, path: Path, reason: str) -> None:
+        self._tell("checkpoint_skipped", reason=reason, path=str(path))
+
+    def _tell(self, event: str, **data: object) -> None:
+        """An event of the attempt, which `campaign describe` shows. Only before the ranks write to the spool."""
+        print(event, *data.values(), file=sys.stderr, flush=True)
+        line = json.dumps({"event": event, "ts": time.time(), **data}) + "\n"
+        with contextlib.suppress(OSError), self.paths.metrics.open("a") as spool:
+            spool.write(line)
 
     # -- watch ---------------------------------------------------------------------------------------------------
 
@@ -276,10 +310,6 @@ class Agent:
     def _on_term(self, _signum: int, _frame: FrameType | None) -> None:
         self._term_asked = True
         self._ending_s = self._ending_s or time.time()
-
-
-def _say_skipped(path: Path, reason: str) -> None:
-    print(f"checkpoint {path.name} is not used: {reason}", file=sys.stderr, flush=True)
 
 
 def _vanished(record: dict[str, object]) -> bool:

@@ -16,6 +16,7 @@ import json
 import os
 import shutil
 from collections.abc import Callable, Iterable, Mapping
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import asdict, dataclass
 from pathlib import Path
 
@@ -24,6 +25,11 @@ from .files import sync_dir, write_atomically
 FORMAT = 1
 MANIFEST = "manifest.json"
 DRAFT_SUFFIX = ".tmp"
+UNUSABLE = "unusable"
+"""Exists beside the manifest, and says why, where a complete checkpoint could not be loaded."""
+
+READERS = 8
+"""Files that are read at the same time: hashing one takes a core, and shared storage is fast only for many."""
 
 
 class CheckpointError(Exception):
@@ -49,6 +55,7 @@ class Manifest:
         generation: the attempt that wrote it.
         samples_seen: training samples consumed, over all epochs.
         files: path relative to the checkpoint -> entry.
+        eval_loss: loss on held-out text in nats per token, None where it was not evaluated.
     """
 
     step: int
@@ -59,6 +66,12 @@ class Manifest:
     samples_seen: int
     files: Mapping[str, FileEntry]
     format: int = FORMAT
+    eval_loss: float | None = None
+
+    @property
+    def size_bytes(self) -> int:
+        """What all files take together."""
+        return sum(entry.size for entry in self.files.values())
 
 
 @dataclass(frozen=True)
@@ -94,12 +107,15 @@ def begin(folder: Path, generation: int, step: int) -> Path:
 
 def seal(draft: Path, files: Iterable[Path]) -> dict[str, FileEntry]:
     """Puts the files on disk and returns their manifest entries by path relative to the draft."""
-    return {path.relative_to(draft).as_posix(): _seal_file(path) for path in files}
+    paths = list(files)
+    with ThreadPoolExecutor(READERS) as pool:
+        entries = pool.map(_seal_file, paths)
+        return {path.relative_to(draft).as_posix(): entry for path, entry in zip(paths, entries, strict=True)}
 
 
 def commit(draft: Path, manifest: Manifest) -> Checkpoint:
     """Makes the draft a checkpoint. The last step: a crash before it leaves no checkpoint, after it a complete one."""
-    write_atomically(draft / MANIFEST, json.dumps(asdict(manifest), indent=1))
+    write_manifest(draft, manifest)
     for folder in {(draft / name).parent for name in manifest.files}:
         sync_dir(folder)
     path = draft.with_name(draft.name.removesuffix(DRAFT_SUFFIX))
@@ -118,10 +134,43 @@ def verify(path: Path, *, check_digests: bool = True) -> Checkpoint:
     Raises:
         CheckpointError: it is not complete; the message names the first difference.
     """
-    manifest = _read_manifest(path)
+    manifest = read_manifest(path)
+    if (path / UNUSABLE).exists():
+        raise CheckpointError(f"marked as unusable: {(path / UNUSABLE).read_text(errors='replace')}")
     for name, entry in manifest.files.items():
-        _verify_file(path / name, entry, check_digests)
+        _verify_size(path / name, entry)
+    if check_digests:
+        with ThreadPoolExecutor(READERS) as pool:
+            checks = [pool.submit(_verify_digest, path / name, entry) for name, entry in manifest.files.items()]
+            try:
+                for check in checks:
+                    check.result()
+            finally:
+                pool.shutdown(cancel_futures=True)  # after a first difference nobody needs the rest
     return Checkpoint(path, manifest)
+
+
+def read_manifest(path: Path) -> Manifest:
+    """What a checkpoint says of itself.
+
+    Raises:
+        CheckpointError: there is no manifest that this version can read.
+    """
+    try:
+        raw = json.loads((path / MANIFEST).read_text())
+        if raw["format"] != FORMAT:
+            raise CheckpointError(f"manifest format {raw['format']}, this version reads {FORMAT}")
+        files = {name: FileEntry(**entry) for name, entry in raw.pop("files").items()}
+        return Manifest(files=files, **raw)
+    except FileNotFoundError:
+        raise CheckpointError("no manifest") from None
+    except (OSError, ValueError, TypeError, KeyError, AttributeError) as error:
+        raise CheckpointError(f"unreadable manifest: {error}") from None
+
+
+def write_manifest(path: Path, manifest: Manifest) -> None:
+    """Writes what the checkpoint or draft says of itself, complete or not at all."""
+    write_atomically(path / MANIFEST, json.dumps(asdict(manifest), indent=1))
 
 
 def newest_verified(
@@ -141,7 +190,7 @@ def newest_verified(
         check_digests: read every byte of the one that is returned; sizes are always checked.
         on_skip: called with path and reason for every newer checkpoint that was passed over.
     """
-    for path in _newest_first(folder):
+    for path in newest_first(folder):
         try:
             found = verify(path, check_digests=False)
             _require_match(found.manifest, config_hash, world_size)
@@ -152,24 +201,19 @@ def newest_verified(
     return None
 
 
-def prune(folder: Path, keep: int, step: int) -> list[Path]:
-    """Removes all but the newest ``keep`` checkpoints up to ``step`` (at least one stays) and returns what went.
-
-    Those that are further ahead were no good to this attempt, or it would have begun there: they must not outlive one
-    that is.
-    """
-    reached = [path for path in _newest_first(folder) if _position(path.name)[0] <= step]
-    old = reached[max(keep, 1) :]
-    for path in old:
-        _remove(path)
-    return old
+def newest_first(folder: Path) -> list[Path]:
+    """The folders of all checkpoints, whole or not; the furthest step is the newest, whoever wrote it."""
+    found = (path for path in folder.glob("g*-step*") if not path.name.endswith(DRAFT_SUFFIX))
+    return sorted((path for path in found if path.is_dir()), key=lambda path: position(path.name), reverse=True)
 
 
-def remove_drafts(folder: Path, before_generation: int) -> None:
-    """Removes what earlier attempts left half written."""
-    for draft in folder.glob(f"g*-step*{DRAFT_SUFFIX}"):
-        if _position(draft.name)[1] < before_generation:
-            shutil.rmtree(draft, ignore_errors=True)
+def position(name: str) -> tuple[int, int]:
+    """(step, generation) from the name of a checkpoint's or draft's folder; (-1, -1) if it is another's."""
+    try:
+        generation, step = name.removesuffix(DRAFT_SUFFIX).removeprefix("g").split("-step")
+        return int(step), int(generation)
+    except ValueError:
+        return -1, -1
 
 
 def _seal_file(path: Path) -> FileEntry:
@@ -179,29 +223,23 @@ def _seal_file(path: Path) -> FileEntry:
         return FileEntry(os.fstat(file.fileno()).st_size, digest)
 
 
-def _read_manifest(path: Path) -> Manifest:
+def _verify_size(path: Path, entry: FileEntry) -> None:
     try:
-        raw = json.loads((path / MANIFEST).read_text())
-        if raw["format"] != FORMAT:
-            raise CheckpointError(f"manifest format {raw['format']}, this version reads {FORMAT}")
-        files = {name: FileEntry(**entry) for name, entry in raw.pop("files").items()}
-        return Manifest(files=files, **raw)
-    except FileNotFoundError:
-        raise CheckpointError("no manifest") from None
-    except (OSError, ValueError, TypeError, KeyError, AttributeError) as error:
-        raise CheckpointError(f"unreadable manifest: {error}") from None
-
-
-def _verify_file(path: Path, entry: FileEntry, check_digest: bool) -> None:
-    try:
-        if (size := path.stat().st_size) != entry.size:
-            raise CheckpointError(f"{path.name}: {size} bytes, {entry.size} in the manifest")
-        if check_digest:
-            with path.open("rb") as file:
-                if hashlib.file_digest(file, "blake2b").hexdigest() != entry.digest:
-                    raise CheckpointError(f"{path.name}: content differs from the manifest")
+        size = path.stat().st_size
     except OSError as error:
         raise CheckpointError(f"{path.name}: {error.strerror}") from None
+    if size != entry.size:
+        raise CheckpointError(f"{path.name}: {size} bytes, {entry.size} in the manifest")
+
+
+def _verify_digest(path: Path, entry: FileEntry) -> None:
+    try:
+        with path.open("rb") as file:
+            digest = hashlib.file_digest(file, "blake2b").hexdigest()
+    except OSError as error:
+        raise CheckpointError(f"{path.name}: {error.strerror}") from None
+    if digest != entry.digest:
+        raise CheckpointError(f"{path.name}: content differs from the manifest")
 
 
 def _require_match(manifest: Manifest, config_hash: str, world_size: int) -> None:
@@ -209,24 +247,3 @@ def _require_match(manifest: Manifest, config_hash: str, world_size: int) -> Non
         raise CheckpointError(f"of another experiment ({manifest.config_hash}, not {config_hash})")
     if manifest.world_size != world_size:
         raise CheckpointError(f"written by {manifest.world_size} ranks, not {world_size}")
-
-
-def _newest_first(folder: Path) -> list[Path]:
-    found = (path for path in folder.glob("g*-step*") if not path.name.endswith(DRAFT_SUFFIX))
-    return sorted((path for path in found if path.is_dir()), key=lambda path: _position(path.name), reverse=True)
-
-
-def _position(name: str) -> tuple[int, int]:
-    """(step, generation) from a folder's name; the furthest step is the newest, whoever wrote it."""
-    try:
-        generation, step = name.removesuffix(DRAFT_SUFFIX).removeprefix("g").split("-step")
-        return int(step), int(generation)
-    except ValueError:
-        return -1, -1
-
-
-def _remove(path: Path) -> None:
-    """Under a draft's name first: an interrupted removal must not look like a checkpoint."""
-    draft = path.with_name(path.name + DRAFT_SUFFIX)
-    path.rename(draft)
-    shutil.rmtree(draft, ignore_errors=True)

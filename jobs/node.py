@@ -104,20 +104,25 @@ def join(paths: AttemptPaths, node: Node, timeout_s: float, lost: Callable[[], b
     """Other nodes: waits for node 0 of the same job.
 
     Args:
+        timeout_s: how long node 0 may give no sign of life. Verifying a large checkpoint takes longer, but it shows.
         lost: whether another job runs the attempt, so that node 0 of this one will never announce anything.
 
     Returns:
         What node 0 decided; None if it is another job's to decide.
 
     Raises:
-        RendezvousTimeout: node 0 did not come within ``timeout_s``.
+        RendezvousTimeout: node 0 neither came nor lived for ``timeout_s``.
     """
-    deadline = time.monotonic() + timeout_s
+    deadline, seen = time.monotonic() + timeout_s, read_json(paths.heartbeat(0))
     while time.monotonic() < deadline:
         start = Start.read(paths)
         if start and start.job_id == node.job_id:
             return start
         if lost():
             return None
+        if (beat := read_json(paths.heartbeat(0))) != seen:
+            deadline, seen = time.monotonic() + timeout_s, beat
         time.sleep(POLL_S)
-    raise RendezvousTimeout(f"node 0 of job {node.job_id} did not announce itself within {timeout_s:.0f} s")
+    raise RendezvousTimeout(
+        f"node 0 of job {node.job_id} did not announce itself, and gave no sign of life for {timeout_s:.0f} s"
+    )

@@ -24,6 +24,7 @@ class Payload:
         store: URL without a password, or None where agents must leave the store alone (SQLite).
         target_step: optimizer step at which the run is complete; None if only the script knows.
         steps_decide: True if exit 0 before ``target_step`` is not success (the built-in trainer).
+        min_resume_step: step of the newest checkpoint that the store knows; to resume from an older one is said.
         mem_per_process_bytes: limit on each rank's memory of its GPU, else on its address space; None for none.
         train: the built-in trainer's configuration, or None for a script of the user's own.
         user_patterns: regular expressions whose lines in a log are worth keeping.
@@ -55,6 +56,7 @@ class Payload:
     store: str | None = None
     mem_per_process_bytes: int | None = None
     user_patterns: tuple[str, ...] = ()
+    min_resume_step: int = 0
 
     @property
     def world_size(self) -> int:

@@ -29,7 +29,9 @@ _SECRET: Final = re.compile(
 )
 """Names of environment variables whose values nobody else should read."""
 
-DESCRIBES_ONLY: Final = frozenset({"checkpoint_every", "keep_checkpoints", "eval_every", "eval_batches", "log_every"})
+DESCRIBES_ONLY: Final = frozenset(
+    {"checkpoint_every", "keep_checkpoints", "keep_best", "eval_every", "eval_batches", "log_every"}
+)
 """Fields of `train` that watch or save a run and do not change what it learns."""
 
 
@@ -110,6 +112,11 @@ class TrainConfig(_Section):
     """Steps between checkpoints. Default: none, so an interrupted run starts again from step 0."""
     keep_checkpoints: Positive = 2
     """Checkpoints that are kept, newest first."""
+    keep_best: bool = False
+    """Keep beside these the checkpoint with the lowest loss on held-out text, which its manifest.json says as
+    eval_loss. Only a checkpoint at whose step there is an evaluation can be the best: give eval_every and
+    checkpoint_every, and make one a multiple of the other; the last step has both. An interrupted run resumes from
+    the newest, not from the best."""
     eval_every: Positive | None = None
     """Steps between evaluations on held-out text. Default: only at the end."""
     eval_batches: Positive | None = None

@@ -12,7 +12,7 @@ import os
 import shutil
 import time
 import uuid
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import IO, Any
@@ -71,19 +71,33 @@ class _Meta:
     eos: int
 
 
-def load(config: TrainConfig, data_dir: Path, *, prepare: bool) -> Data:
+def _alone(names: list[str]) -> list[str]:
+    return names
+
+
+def load(
+    config: TrainConfig, data_dir: Path, *, prepare: bool, share: Callable[[list[str]], list[str]] = _alone
+) -> Data:
     """Opens the run's prepared data.
+
+    The first rank says which folders these are: nodes may see other times of the same files, or none of them.
 
     Args:
         config: names the text and the tokenizer.
         data_dir: where prepared tokens of all runs lie.
         prepare: tokenise what is missing (one rank); else wait until that rank has done it.
+        share: gives what the preparing rank has to every rank; called once, by all.
 
     Raises:
         ValueError: the text is too short for one batch, or the model names no tokenizer.
     """
     tokenizer = _tokenizer_name(config)
-    streams = [_open(corpus, tokenizer, data_dir, prepare) for corpus in _corpora(config.dataset)]
+    corpora = _corpora(config.dataset)
+    names = share([_folder(corpus, tokenizer, data_dir).name for corpus in corpora] if prepare else [])
+    if prepare:
+        for name, corpus in zip(names, corpora, strict=True):
+            _prepare(data_dir / name, corpus, tokenizer)
+    streams = [_open(data_dir / name, corpus.path) for name, corpus in zip(names, corpora, strict=True)]
     meta, tokens = streams[0]
     if len(streams) == 2:
         train, held_out = tokens, streams[1][1]
@@ -102,15 +116,19 @@ def prepare_tokens(corpus: Corpus, tokenizer: str, data_dir: Path) -> Path:
     Processes that want the same folder wait for one of them. Where the file system has no locks they work side by
     side, and still nobody sees half a folder: it gets its name when it is complete.
     """
+    folder = _folder(corpus, tokenizer, data_dir)
+    _prepare(folder, corpus, tokenizer)
+    return folder
+
+
+def _prepare(folder: Path, corpus: Corpus, tokenizer: str) -> None:
     from filelock import FileLock
 
-    folder = _folder(corpus, tokenizer, data_dir)
     if not folder.exists():
-        data_dir.mkdir(parents=True, exist_ok=True)
+        folder.parent.mkdir(parents=True, exist_ok=True)
         with FileLock(f"{folder}.lock"):
             if not folder.exists():
                 _make(folder, corpus, load_tokenizer(tokenizer))
-    return folder
 
 
 def _tokenizer_name(config: TrainConfig) -> str:
@@ -126,13 +144,12 @@ def _corpora(dataset: DatasetConfig) -> list[Corpus]:
     return [main, Corpus(dataset.eval_path or dataset.path, dataset.name, dataset.eval_split, dataset.text_field)]
 
 
-def _open(corpus: Corpus, tokenizer: str, data_dir: Path, prepare: bool) -> tuple[_Meta, NDArray[np.integer[Any]]]:
-    folder = prepare_tokens(corpus, tokenizer, data_dir) if prepare else _folder(corpus, tokenizer, data_dir)
+def _open(folder: Path, source: str) -> tuple[_Meta, NDArray[np.integer[Any]]]:
     while not folder.exists():  # the launcher ends this rank if the one that prepares fails
         time.sleep(POLL_S)
     meta = _Meta(**json.loads((folder / "meta.json").read_text()))
     if not meta.token_count:
-        raise ValueError(f"{corpus.path}: no text")
+        raise ValueError(f"{source}: no text")
     return meta, np.memmap(folder / "tokens.bin", dtype=meta.dtype, mode="r", shape=(meta.token_count,))
 
 

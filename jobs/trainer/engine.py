@@ -1,10 +1,8 @@
-"""DeepSpeed: process group, engine, checkpoints."""
+"""DeepSpeed: process group and engine."""
 
 from __future__ import annotations
 
 import os
-import re
-from pathlib import Path
 
 import deepspeed
 import torch
@@ -13,12 +11,8 @@ from deepspeed import DeepSpeedEngine
 from deepspeed.accelerator import get_accelerator
 from deepspeed.runtime.fp16.unfused_optimizer import FP16_UnfusedOptimizer
 
-from .. import checkpoint, report
 from .config import Job, TrainConfig
 from .model import NextTokenLoss, parameter_groups
-
-REPORTED = "reported"
-TAG = "deepspeed"
 
 
 def start_process_group(job: Job) -> torch.device:
@@ -35,6 +29,13 @@ def start_process_group(job: Job) -> torch.device:
         torch.cuda.set_per_process_memory_fraction(min(1.0, job.gpu_mem_bytes / total), job.local_rank)
     deepspeed.init_distributed(verbose=False)
     return torch.device(accelerator.current_device_name())
+
+
+def from_first_rank(names: list[str]) -> list[str]:
+    """Gives every rank what the first one has."""
+    box = [names]
+    dist.broadcast_object_list(box)
+    return box[0]
 
 
 def create_engine(model: NextTokenLoss, config: TrainConfig, job: Job) -> DeepSpeedEngine:
@@ -71,43 +72,6 @@ def advance(engine: DeepSpeedEngine, loss: torch.Tensor) -> torch.Tensor | float
     return None if norm is None else norm / scale
 
 
-def save(engine: DeepSpeedEngine, config: TrainConfig, job: Job, step: int, reported: dict[str, float]) -> None:
-    """Writes the checkpoint of ``step``, complete or not at all. All ranks call it.
-
-    Args:
-        engine: what is saved.
-        config: goes into the manifest.
-        job: says where.
-        step: optimizer steps so far.
-        reported: what was reported of it, for ``restore``.
-    """
-    draft = job.checkpoint_dir / f"g{job.generation:04d}-step{step:08d}{checkpoint.DRAFT_SUFFIX}"
-    if job.rank == 0:
-        checkpoint.begin(job.checkpoint_dir, job.generation, step)
-    dist.barrier()
-    engine.save_checkpoint(str(draft), tag=TAG, client_state={REPORTED: reported}, save_latest=False)
-    dist.barrier()
-    mine = checkpoint.seal(draft, (file for file in (draft / TAG).iterdir() if _writer(file.name) == job.rank))
-    parts: list[dict[str, checkpoint.FileEntry]] = [{} for _ in range(job.world_size)]
-    dist.all_gather_object(parts, mine)
-    if job.rank == 0:
-        _commit(draft, {name: entry for part in parts for name, entry in part.items()}, config, job, step)
-    dist.barrier()
-
-
-def restore(engine: DeepSpeedEngine, path: Path) -> tuple[int, dict[str, float]]:
-    """Loads a checkpoint and returns its step, and what was reported of it.
-
-    Raises:
-        checkpoint.CheckpointError: it is incomplete or DeepSpeed does not take it.
-    """
-    found = checkpoint.verify(path, check_digests=False)
-    loaded, client_state = engine.load_checkpoint(str(path), tag=TAG)
-    if loaded is None:
-        raise checkpoint.CheckpointError(f"{path}: DeepSpeed found nothing to load")
-    return found.step, client_state.get(REPORTED, {})
-
-
 def _share_cores(job: Job) -> None:
     if "OMP_NUM_THREADS" not in os.environ:
         torch.set_num_threads(max(1, len(os.sched_getaffinity(0)) // job.local_world))
@@ -141,26 +105,3 @@ def _plain_norm(engine: DeepSpeedEngine) -> torch.Tensor | None:
     if not engine.is_gradient_accumulation_boundary():
         return None
     return torch.nn.utils.get_total_norm(p.grad for p in engine.module.parameters() if p.grad is not None)
-
-
-def _writer(name: str) -> int:
-    """The rank that wrote a file: DeepSpeed names shards after it; what has no such name is the first rank's."""
-    match = re.search(r"zero_pp_rank_(\d+)_", name)
-    return int(match[1]) if match else 0
-
-
-def _commit(draft: Path, files: dict[str, checkpoint.FileEntry], config: TrainConfig, job: Job, step: int) -> None:
-    report.sync()  # the metrics first: a run that resumes here never reports these steps again
-    manifest = checkpoint.Manifest(
-        step=step,
-        config_hash=job.config_hash,
-        world_size=job.world_size,
-        zero_stage=config.zero_stage,
-        generation=job.generation,
-        samples_seen=step * config.global_batch,
-        files=files,
-    )
-    saved = checkpoint.commit(draft, manifest)
-    checkpoint.prune(job.checkpoint_dir, config.keep_checkpoints, step)
-    size_bytes = sum(entry.size for entry in files.values())
-    report.event("checkpoint", step=step, path=str(saved.path), size_bytes=size_bytes)

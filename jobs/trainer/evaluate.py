@@ -8,7 +8,7 @@ import torch
 import torch.distributed as dist
 from deepspeed import DeepSpeedEngine
 
-from .. import report
+from .. import report, retention
 from .batches import evaluation_batches
 from .config import Job, TrainConfig
 from .data import Samples
@@ -35,3 +35,5 @@ def _evaluate(engine: DeepSpeedEngine, held_out: Samples, config: TrainConfig, j
     loss_sum, token_count = sums.tolist()
     loss = loss_sum / token_count
     report.report(step, eval_loss=loss, eval_ppl=math.exp(min(loss, 700.0)))
+    if job.rank == 0 and retention.rate(job.checkpoint_dir, step, loss) and config.keep_best:
+        retention.prune(job.checkpoint_dir, config.keep_checkpoints, step, keep_best=True)

@@ -10,15 +10,16 @@ from importlib.metadata import version
 import torch
 from deepspeed import DeepSpeedEngine
 
-from .. import checkpoint, report
+from .. import report, retention
 from .batches import training_batches
 from .config import Job, TrainConfig
 from .data import Data, load
-from .engine import advance, create_engine, restore, save, set_learning_rate, start_process_group
+from .engine import advance, create_engine, from_first_rank, set_learning_rate, start_process_group
 from .evaluate import evaluate
 from .meter import Meter
 from .model import build_model
 from .probe import report_memory
+from .saving import restore, save
 from .schedule import learning_rate
 
 
@@ -32,17 +33,17 @@ def main() -> None:
     begin_s = time.perf_counter()
     job = Job.from_environment()
     config = TrainConfig.from_json(job.train_config.read_text())
-    data = load(config, job.data_dir, prepare=job.rank == 0)
+    device = start_process_group(job)
+    data = load(config, job.data_dir, prepare=job.rank == 0, share=from_first_rank)
     steps = target_step(config, data)
     if config.steps is None:
         report.event("target", steps=steps)
-    device = start_process_group(job)
     model, facts = build_model(config, data, job.ds_config)
     engine = create_engine(model, config, job)
     first, reported = restore(engine, job.resume) if job.resume else (0, {})
     report_memory(engine, config, job)
     if job.rank == 0:
-        checkpoint.remove_drafts(job.checkpoint_dir, job.generation)
+        retention.remove_drafts(job.checkpoint_dir, job.generation)
     report.event("start", step=first, setup_s=time.perf_counter() - begin_s, **asdict(facts), **_software(device))
     if first == steps and reported:
         report.report(first, **reported)  # no step is left, and of each step the newest attempt's line counts

@@ -12,13 +12,14 @@ from pathlib import Path
 
 import pytest
 
-from dscampaign.jobs import agent, report
+from dscampaign.jobs import agent, checkpoint, report
 from dscampaign.jobs.agent import EXIT_NOT_MINE
 from dscampaign.jobs.files import create_exclusively, read_json, write_atomically
 from dscampaign.jobs.node import Node, Start
 from dscampaign.jobs.progress import Heartbeat
 
 from .attempt import Attempt, make_payload, wait_until
+from .test_checkpoint import make
 
 FOREVER = "time.sleep(100)\n"
 
@@ -338,6 +339,68 @@ def test_loader_workers_do_not_outlive_their_launcher(attempt: Attempt) -> None:
     assert attempt.run() == 0
     pid = (attempt.folder / "worker").read_text()
     wait_until(lambda: not alive(pid), "the end of the worker")
+
+
+# -- what it resumes from ----------------------------------------------------------------------------------------
+
+
+def resumed(attempt: Attempt) -> str:
+    attempt.script("print('RESUME', os.environ['CAMPAIGN_RESUME'])")
+    assert attempt.run() == 0
+    return Path(next(attempt.paths.logs.glob("*_rank0.log")).read_text().split("RESUME", 1)[1].strip()).name
+
+
+def events(attempt: Attempt) -> list[dict[str, object]]:
+    lines = (json.loads(line) for line in attempt.paths.metrics.read_text().splitlines())
+    return [{name: value for name, value in line.items() if name != "ts"} for line in lines]
+
+
+def test_a_checkpoint_that_is_passed_over_is_told_in_the_store(attempt: Attempt) -> None:
+    folder = attempt.run_paths.checkpoints("hash")
+    make(folder, 100, config_hash="hash")
+    damaged = make(folder, 200, config_hash="hash")
+    (damaged / "shards/1.pt").write_bytes(b"x" * 1000)
+    attempt.change(min_resume_step=200)
+    assert resumed(attempt) == "g0001-step00000100"
+    skipped, older = events(attempt)
+    reason = "1.pt: content differs from the manifest"
+    assert skipped == {"event": "checkpoint_skipped", "reason": reason, "path": str(damaged)}
+    assert (older["event"], older["step"], older["recorded_step"]) == ("checkpoint_older", 100, 200)
+
+
+def test_a_recorded_checkpoint_that_is_gone_is_missed(attempt: Attempt) -> None:
+    attempt.change(min_resume_step=200)
+    assert resumed(attempt) == ""
+    [older] = events(attempt)
+    assert (older["event"], older["step"], older["recorded_step"]) == ("checkpoint_older", 0, 200)
+
+
+def test_what_is_as_new_as_recorded_needs_no_word(attempt: Attempt) -> None:
+    make(attempt.run_paths.checkpoints("hash"), 200, config_hash="hash")
+    attempt.change(min_resume_step=200)
+    assert resumed(attempt) == "g0001-step00000200"
+    assert not attempt.paths.metrics.exists()
+
+
+def test_the_heart_beats_while_a_checkpoint_is_verified(attempt: Attempt, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(agent, "HEARTBEAT_S", 0.0)
+    beats = []
+
+    def slow(*_: object, **__: object) -> None:
+        wait_until(attempt.paths.heartbeat(0).exists, "a heartbeat")
+        beats.append(Heartbeat.read(attempt.paths.heartbeat(0)))
+
+    monkeypatch.setattr(checkpoint, "newest_verified", slow)
+    assert resumed(attempt) == ""
+    assert [(beat.host, beat.phase) for beat in beats if beat] == [("n0", "start")]
+
+
+def test_what_a_killed_rank_left_half_written_is_removed(attempt: Attempt) -> None:
+    folder = attempt.run_paths.checkpoints("hash")
+    checkpoint.begin(folder, 2, 100)  # of a newer attempt
+    attempt.script(f"os.makedirs({str(folder)!r} + '/g0001-step00000003.tmp'); os.kill(os.getpid(), signal.SIGKILL)")
+    assert attempt.run() == 1
+    assert [path.name for path in folder.iterdir()] == ["g0002-step00000100.tmp"]
 
 
 # -- how far the ranks are --------------------------------------------------------------------------------------

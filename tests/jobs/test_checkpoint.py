@@ -12,7 +12,7 @@ from pathlib import Path
 
 import pytest
 
-from dscampaign.jobs import checkpoint
+from dscampaign.jobs import checkpoint, retention
 from dscampaign.jobs.checkpoint import CheckpointError, Manifest
 
 HASH = "abc"
@@ -106,33 +106,35 @@ def test_one_of_another_experiment_or_size_is_passed_over(tmp_path: Path) -> Non
     }
 
 
+def test_one_that_could_not_be_loaded_is_passed_over_until_somebody_says_otherwise(tmp_path: Path) -> None:
+    older, newer = make(tmp_path, 100), make(tmp_path, 200)
+    retention.mark_unusable(newer, "KeyError: 'param_groups'")
+    assert newest(tmp_path) == (older.name, {newer.name: "marked as unusable: KeyError: 'param_groups'"})
+    (newer / "unusable").unlink()
+    assert newest(tmp_path) == (newer.name, {})
+
+
+def test_of_many_files_any_one_may_differ(tmp_path: Path) -> None:
+    make(tmp_path, 100, world_size=40)
+    damaged = make(tmp_path, 200, world_size=40)
+    (damaged / "shards/37.pt").write_bytes(b"x" * 1000)
+    with pytest.raises(CheckpointError, match=r"37\.pt: content differs"):
+        checkpoint.verify(damaged)
+
+
+def test_a_manifest_of_before_evaluations_were_rated_is_read(tmp_path: Path) -> None:
+    path = make(tmp_path, 100)
+    manifest = json.loads((path / "manifest.json").read_text())
+    del manifest["eval_loss"]
+    (path / "manifest.json").write_text(json.dumps(manifest))
+    assert checkpoint.verify(path).manifest.eval_loss is None
+
+
 def test_sizes_alone_can_be_checked(tmp_path: Path) -> None:
     flip(path := make(tmp_path, 100))
     assert checkpoint.verify(path, check_digests=False).step == 100
     with pytest.raises(CheckpointError, match="content differs"):
         checkpoint.verify(path)
-
-
-def test_prune_keeps_the_newest(tmp_path: Path) -> None:
-    paths = [make(tmp_path, step) for step in (100, 200, 300)]
-    assert checkpoint.prune(tmp_path, 2, 300) == paths[:1]
-    checkpoint.prune(tmp_path, 0, 300)
-    assert list(tmp_path.iterdir()) == paths[2:]
-
-
-def test_what_lies_further_ahead_takes_no_place(tmp_path: Path) -> None:
-    """A damaged one, or the attempt would have begun there."""
-    (ahead := make(tmp_path, 100)).joinpath("manifest.json").unlink()
-    for step in (10, 20):
-        mine = make(tmp_path, step)
-        checkpoint.prune(tmp_path, 1, step)
-        assert sorted(tmp_path.iterdir()) == sorted([ahead, mine])
-
-
-def test_drafts_of_earlier_attempts_are_removed(tmp_path: Path) -> None:
-    old, own = checkpoint.begin(tmp_path, 1, 100), checkpoint.begin(tmp_path, 2, 100)
-    checkpoint.remove_drafts(tmp_path, before_generation=2)
-    assert (old.exists(), own.exists()) == (False, True)
 
 
 def test_begin_starts_from_nothing(tmp_path: Path) -> None:
@@ -143,7 +145,7 @@ def test_begin_starts_from_nothing(tmp_path: Path) -> None:
 KILLED = """
 import os, signal, sys
 from pathlib import Path
-from dscampaign.jobs import checkpoint
+from dscampaign.jobs import checkpoint, retention
 from tests.jobs.test_checkpoint import make
 
 calls = 0

@@ -29,6 +29,22 @@ def test_another_job_s_announcement_is_not_joined(tmp_path: Path) -> None:
         join(AttemptPaths(tmp_path), Node("8_0", 1, "n1", ""), 0.05)
 
 
+def test_as_long_as_the_first_node_lives_the_others_wait(tmp_path: Path) -> None:
+    """It may verify a checkpoint of hundreds of gigabytes."""
+    paths, looks = AttemptPaths(tmp_path), 0
+
+    def lost() -> bool:
+        nonlocal looks
+        looks += 1
+        write_atomically(paths.heartbeat(0), json.dumps({"ts": looks}))
+        if looks == 5:  # a second: five times as long as one may be silent
+            announce(paths, START)
+        return False
+
+    assert join(paths, NODE, 0.3, lost) == START
+    assert looks == 5
+
+
 def test_a_node_whose_job_lost_the_attempt_waits_no_longer(tmp_path: Path) -> None:
     assert join(AttemptPaths(tmp_path), NODE, 60.0, lost=lambda: True) is None
 

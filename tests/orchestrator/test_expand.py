@@ -125,7 +125,16 @@ def test_repeats_have_their_own_seeds_and_the_first_keeps_its_name() -> None:
     [
         {"slurm": {"time": "9:00:00", "partition": "other", "mem": "1T"}},
         {"retry": {"oom": 0}, "max_runs": 7, "local": {"parallel": 2}},
-        {"train": {"checkpoint_every": 5, "keep_checkpoints": 9, "eval_every": 5, "eval_batches": 1, "log_every": 2}},
+        {
+            "train": {
+                "checkpoint_every": 5,
+                "keep_checkpoints": 9,
+                "keep_best": True,
+                "eval_every": 5,
+                "eval_batches": 1,
+                "log_every": 2,
+            }
+        },
         {"env": {"NCCL_DEBUG": "INFO"}},
         {"repeats": 1, "store": "sqlite:///x", "dir": "elsewhere"},
         {"train": {"lr": 3e-4, "schedule": "cosine", "zero_stage": 0}, "ranks_per_node": 8},

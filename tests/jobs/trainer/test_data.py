@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import multiprocessing
+import os
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -87,6 +88,26 @@ def test_other_text_or_tokenizer_is_other_data(tmp_path: Path) -> None:
     assert data.prepare_tokens(corpus(tmp_path / "a.txt"), TOKENIZER, tmp_path / "data") != first
     (tmp_path / "a.txt").write_text("other")
     assert data.prepare_tokens(corpus(tmp_path / "a.txt"), "bytes", tmp_path / "data") != first
+
+
+def test_ranks_open_what_the_first_one_named(tmp_path: Path) -> None:
+    """The same file may show another time on another node, or not be there at all."""
+    (tmp_path / "a.txt").write_text("0123456789")
+    said: list[list[str]] = []
+
+    def hear(_: list[str]) -> list[str]:
+        return said[0]
+
+    def say(names: list[str]) -> list[str]:
+        said.append(names)
+        return names
+
+    first = data.load(config(tmp_path), tmp_path / "data", prepare=True, share=say)
+    os.utime(tmp_path / "a.txt", (1.0, 1.0))
+    other = data.load(config(tmp_path), tmp_path / "data", prepare=False, share=hear)
+    assert other.train.tokens.tolist() == first.train.tokens.tolist()
+    (tmp_path / "a.txt").unlink()
+    data.load(config(tmp_path / "a.txt"), tmp_path / "data", prepare=False, share=hear)
 
 
 def test_the_shipped_tokenizer(tmp_path: Path) -> None:

@@ -5,9 +5,11 @@ from __future__ import annotations
 import json
 import math
 import os
+import shutil
 import signal
 import time
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -20,6 +22,7 @@ from .conftest import Launch
 pytestmark = pytest.mark.training
 
 STATIC_SCALE = {"fp16": {"loss_scale": 128}}  # the dynamic one begins so high that steps are skipped, not the same ones
+TAG = "deepspeed"
 TRAINER = ("--module", "dscampaign.jobs.trainer")
 
 
@@ -42,6 +45,7 @@ def trained(train_many: Callable[..., dict[str, Attempt]]) -> dict[str, Attempt]
         dropout={"dropout": 0.2, "checkpoint_every": 3, "keep_checkpoints": 5},
         one_epoch={"steps": None, "epochs": 0.002, "eval_batches": None},
         sparse={"log_every": 4, "eval_every": 4},
+        best={"checkpoint_every": 2, "eval_every": 2, "keep_checkpoints": 1, "keep_best": True, "lr": 0.1},
     )
 
 
@@ -134,6 +138,14 @@ def test_checkpoints_are_complete(trained: dict[str, Attempt]) -> None:
     assert len(newest.manifest.files) == 3  # the model, and the optimizer's shard of each rank
 
 
+def test_the_best_checkpoint_stays(trained: dict[str, Attempt]) -> None:
+    losses = trained["best"].values("eval_loss")
+    best = min(losses, key=lambda step: losses[step])
+    assert best < 6, "this learning rate is meant to make it worse"
+    kept = [checkpoint.verify(path).manifest for path in sorted(trained["best"].checkpoints.iterdir())]
+    assert [(manifest.step, manifest.eval_loss) for manifest in kept] == [(best, losses[best]), (6, losses[6])]
+
+
 @pytest.fixture(scope="module")
 def continued(trained: dict[str, Attempt], train_many: Callable[..., dict[str, Attempt]]) -> dict[str, Attempt]:
     """Attempts that begin at others' checkpoints, or are to end before they begin."""
@@ -202,3 +214,64 @@ def test_diverged_training_fails_and_has_reported_it(launch: Launch, data_dir: P
     assert all(math.isfinite(loss) for loss in finite)
     assert not math.isfinite(last)
     assert f"FloatingPointError: non-finite loss {last} at step {len(finite) + 1}" in output
+
+
+def test_a_checkpoint_that_cannot_be_loaded_is_not_tried_twice(
+    trained: dict[str, Attempt], launch: Launch, data_dir: Path, tmp_path: Path
+) -> None:
+    attempt = Attempt(tmp_path / "run", generation=2)
+    environment = attempt.prepare(data_dir, resume=attempt.checkpoints / "g0001-step00000006")
+    shutil.copytree(trained["zero1"].checkpoints, attempt.checkpoints, dirs_exist_ok=True)
+    bad = attempt.checkpoints / "g0001-step00000006"
+    shard = next((bad / TAG).glob("zero_pp_rank_1_*"))
+    shard.write_bytes(b"complete, and no optimizer state")
+    manifest = checkpoint.read_manifest(bad)
+    checkpoint.write_manifest(bad, replace(manifest, files={**manifest.files, **checkpoint.seal(bad, [shard])}))
+    assert checkpoint.verify(bad)
+    output, _ = (process := launch(*TRAINER, env=environment)).communicate()
+    assert process.returncode != 0
+    assert "CheckpointError: " in output
+    assert "later attempts begin at the one before it" in output
+    newest = checkpoint.newest_verified(attempt.checkpoints, CONFIG_HASH, WORLD_SIZE)
+    assert newest is not None
+    assert newest.step == 3
+
+
+def test_a_disk_that_is_full_in_the_middle_of_a_checkpoint_keeps_nothing_of_it(
+    launch: Launch, data_dir: Path, tmp_path: Path
+) -> None:
+    attempt = Attempt(tmp_path / "run")
+    environment = attempt.prepare(data_dir, checkpoint_every=2)
+    script = tmp_path / "full.py"
+    script.write_text("""
+import resource, signal
+from dscampaign.jobs.trainer.train import main
+signal.signal(signal.SIGXFSZ, signal.SIG_IGN)
+resource.setrlimit(resource.RLIMIT_FSIZE, (100_000, 100_000))
+main()
+""")
+    output, _ = (process := launch(str(script), env=environment)).communicate()
+    assert process.returncode != 0
+    assert "OSError: [Errno 27] File too large for a checkpoint: " in output
+    assert list(attempt.checkpoints.iterdir()) == []
+    assert list(attempt.values("loss")) == [1, 2]
+
+
+def test_all_ranks_give_up_on_a_disk_without_room(launch: Launch, data_dir: Path, tmp_path: Path) -> None:
+    attempt = Attempt(tmp_path / "run")
+    environment = attempt.prepare(data_dir, checkpoint_every=2)
+    script = tmp_path / "full.py"
+    script.write_text("""
+import os, shutil, types
+from dscampaign.jobs.trainer.train import main
+shutil.disk_usage = lambda _: types.SimpleNamespace(free=100_000)
+try:
+    main()
+except OSError as error:
+    print(f"RANK {os.environ['RANK']}: {error}", flush=True)
+""")
+    output, _ = (process := launch(str(script), env=environment)).communicate()
+    assert process.returncode == 0
+    for number in range(WORLD_SIZE):
+        assert f"RANK {number}: [Errno 28] No space left on device for a checkpoint: it needs 0.00 GB" in output
+    assert list(attempt.checkpoints.iterdir()) == []

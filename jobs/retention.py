@@ -1,0 +1,143 @@
+"""Which checkpoints stay: the newest, the best, none that is half written; and whether there is room for one more."""
+
+from __future__ import annotations
+
+import errno
+import math
+import os
+import shutil
+from dataclasses import replace
+from pathlib import Path
+
+from .checkpoint import (
+    DRAFT_SUFFIX,
+    UNUSABLE,
+    CheckpointError,
+    Manifest,
+    newest_first,
+    position,
+    read_manifest,
+    write_manifest,
+)
+from .files import write_atomically
+
+GB = 1e9
+PROBE_BYTES = 1 << 20
+MARGIN = 1.02
+"""A checkpoint is a little larger than its numbers, and the next one than the last."""
+
+
+def prune(folder: Path, keep: int, step: int, *, keep_best: bool = False) -> list[Path]:
+    """Removes all but the newest ``keep`` checkpoints up to ``step`` (at least one stays) and returns what went.
+
+    Those that are further ahead were no good to this attempt, or it would have begun there: they must not outlive one
+    that is. One that proved unusable takes no place.
+
+    Args:
+        keep_best: the one with the lowest loss on held-out text stays too.
+    """
+    reached = [path for path in newest_first(folder) if position(path.name)[0] <= step]
+    usable = [path for path in reached if not (path / UNUSABLE).exists()]
+    kept = set(usable[: max(keep, 1)])
+    if keep_best and (best := _best(usable)):
+        kept.add(best)
+    old = [path for path in reached if path not in kept] if usable else []
+    for path in old:
+        _remove(path)
+    return old
+
+
+def rate(folder: Path, step: int, eval_loss: float) -> Path | None:
+    """Writes into the checkpoint of ``step`` how good it is; returns it, or None if there is none to rate."""
+    found = next((path for path in newest_first(folder) if position(path.name)[0] == step), None)
+    if found is None or not math.isfinite(eval_loss):
+        return None
+    try:
+        manifest = read_manifest(found)
+    except CheckpointError:
+        return None
+    write_manifest(found, replace(manifest, eval_loss=eval_loss))
+    return found
+
+
+def mark_unusable(path: Path, reason: str) -> None:
+    """Keeps later attempts from a checkpoint that is complete but cannot be loaded. Remove the mark to try it again."""
+    write_atomically(path / UNUSABLE, reason)
+
+
+def remove_drafts(folder: Path, before_generation: int) -> None:
+    """Removes what earlier attempts left half written."""
+    for draft in folder.glob(f"g*-step*{DRAFT_SUFFIX}"):
+        if position(draft.name)[1] < before_generation:
+            discard(draft)
+
+
+def discard(draft: Path) -> None:
+    """Removes as much of a draft as can be removed."""
+    shutil.rmtree(draft, ignore_errors=True)
+
+
+def require_room(folder: Path, generation: int, expected_bytes: float) -> None:
+    """Makes sure that one more checkpoint fits on the disk. What an over-full quota allows shows only in the writing.
+
+    Args:
+        folder: the run's checkpoints.
+        generation: the attempt that wants to save; drafts up to its own are in nobody's way but its.
+        expected_bytes: size of a checkpoint, if there is none yet to tell.
+
+    Raises:
+        OSError: ENOSPC, with the figures.
+    """
+    needed = MARGIN * (_last_size(folder) or expected_bytes)
+    if shutil.disk_usage(folder).free < needed:
+        remove_drafts(folder, generation + 1)
+    if (free := shutil.disk_usage(folder).free) < needed:
+        figures = f"it needs {needed / GB:.2f} GB, {free / GB:.2f} GB are free"
+        raise OSError(errno.ENOSPC, f"No space left on device for a checkpoint: {figures}", str(folder))
+
+
+def probe(folder: Path) -> None:
+    """Writes a little, to hear why nothing more can be written.
+
+    Raises:
+        OSError: with the reason.
+    """
+    path = folder / f".probe{DRAFT_SUFFIX}"
+    try:
+        with path.open("wb") as file:
+            file.write(os.urandom(PROBE_BYTES))
+            file.flush()
+            os.fsync(file.fileno())
+    finally:
+        path.unlink(missing_ok=True)
+
+
+def _best(paths: list[Path]) -> Path | None:
+    """The lowest loss, of equals the newest; None if none is rated."""
+    rated = [(loss, index) for index, path in enumerate(paths) if (loss := _eval_loss(path)) is not None]
+    return paths[min(rated)[1]] if rated else None
+
+
+def _eval_loss(path: Path) -> float | None:
+    manifest = _manifest(path)
+    return manifest.eval_loss if manifest else None
+
+
+def _last_size(folder: Path) -> int:
+    """Bytes of the newest checkpoint, 0 if there is none."""
+    found = (manifest for path in newest_first(folder) if (manifest := _manifest(path)))
+    return next((manifest.size_bytes for manifest in found), 0)
+
+
+def _manifest(path: Path) -> Manifest | None:
+    try:
+        return read_manifest(path)
+    except CheckpointError:
+        return None
+
+
+def _remove(path: Path) -> None:
+    """Under a draft's name first: an interrupted removal must not look like a checkpoint."""
+    draft = path.with_name(path.name + DRAFT_SUFFIX)
+    path.rename(draft)
+    discard(draft)

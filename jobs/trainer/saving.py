@@ -1,0 +1,165 @@
+"""A run's state into checkpoints and out of them. All ranks do it together."""
+
+from __future__ import annotations
+
+import errno
+import re
+from collections.abc import Iterable
+from pathlib import Path
+from pickle import UnpicklingError
+from zipfile import BadZipFile
+
+import torch
+import torch.distributed as dist
+from deepspeed import DeepSpeedEngine
+
+from .. import checkpoint, report, retention
+from ..checkpoint import CheckpointError, FileEntry
+from .config import Job, TrainConfig
+
+REPORTED = "reported"
+TAG = "deepspeed"
+
+_OF_THE_CHECKPOINT = (UnpicklingError, BadZipFile, EOFError, KeyError, ValueError, TypeError, AttributeError)
+_READING_FAILED = re.compile(
+    r"PytorchStreamReader|loading state_dict|size mismatch|invalid magic|Invalid header|unexpected key|is corrupt|"
+    r"different .*(world|partition|parallel)|world size|The size of tensor|shape",
+    re.IGNORECASE,
+)
+_WRITING_FAILED = re.compile(r"PytorchStreamWriter|inline_container|basic_ios|iostream", re.IGNORECASE)
+
+
+def save(engine: DeepSpeedEngine, config: TrainConfig, job: Job, step: int, reported: dict[str, float]) -> None:
+    """Writes the checkpoint of ``step``, complete or not at all. All ranks call it.
+
+    Args:
+        engine: what is saved.
+        config: goes into the manifest.
+        job: says where.
+        step: optimizer steps so far.
+        reported: what was reported of it, for ``restore``.
+
+    Raises:
+        OSError: the disk has no room for it, or did not take it; nothing of it is left.
+    """
+    _require_room(engine, config, job)
+    draft = job.checkpoint_dir / f"g{job.generation:04d}-step{step:08d}{checkpoint.DRAFT_SUFFIX}"
+    try:
+        files = _write(engine, job, draft, step, reported)
+        if job.rank == 0:
+            _commit(draft, files, config, job, step)
+    except Exception as error:
+        reason = _reason(draft, error)
+        retention.discard(draft)  # at once: a full disk takes not even the records of how this ends
+        if reason is error:
+            raise
+        raise reason from error
+    dist.barrier()
+
+
+def restore(engine: DeepSpeedEngine, path: Path) -> tuple[int, dict[str, float]]:
+    """Loads a checkpoint and returns its step, and what was reported of it.
+
+    Raises:
+        CheckpointError: it is incomplete or DeepSpeed does not take it; later attempts pass it over.
+    """
+    found = checkpoint.verify(path, check_digests=False)
+    try:
+        loaded, client_state = engine.load_checkpoint(str(path), tag=TAG)
+    except Exception as error:
+        if not _blames_checkpoint(error):
+            raise
+        raise _unusable(path, f"{type(error).__name__}: {error}") from error
+    if loaded is None:
+        raise _unusable(path, "DeepSpeed found nothing to load")
+    return found.step, client_state.get(REPORTED, {})
+
+
+def expected_bytes(engine: DeepSpeedEngine, config: TrainConfig) -> float:
+    """Size of a checkpoint: the weights, and the optimizer's shards of all ranks."""
+    outer = engine.optimizer
+    inner = getattr(outer, "optimizer", outer)
+    tensors = [value for state in inner.state.values() for value in state.values() if isinstance(value, torch.Tensor)]
+    if inner is not outer:  # it works on copies of the weights, which are saved with it
+        tensors += [parameter for group in inner.param_groups for parameter in group["params"]]
+    shards = dist.get_world_size() if config.zero_stage else 1
+    weights = sum(getattr(p, "ds_numel", p.numel()) * p.element_size() for p in engine.module.parameters())
+    return float((0 if config.zero_stage == 3 else weights) + shards * _bytes(tensors))
+
+
+def _bytes(tensors: Iterable[torch.Tensor]) -> int:
+    return sum(tensor.numel() * tensor.element_size() for tensor in tensors)
+
+
+def _require_room(engine: DeepSpeedEngine, config: TrainConfig, job: Job) -> None:
+    """The first rank looks, and all of them give up, none of which may wait for one that has."""
+    problem = [""]
+    if job.rank == 0:
+        try:
+            retention.require_room(job.checkpoint_dir, job.generation, expected_bytes(engine, config))
+        except OSError as error:
+            problem = [error.strerror]
+    dist.broadcast_object_list(problem)
+    if problem[0]:
+        raise OSError(errno.ENOSPC, problem[0], str(job.checkpoint_dir))
+
+
+def _write(
+    engine: DeepSpeedEngine, job: Job, draft: Path, step: int, reported: dict[str, float]
+) -> dict[str, FileEntry]:
+    """Writes and syncs all files below the draft; returns them on every rank."""
+    if job.rank == 0:
+        checkpoint.begin(job.checkpoint_dir, job.generation, step)
+    dist.barrier()
+    engine.save_checkpoint(str(draft), tag=TAG, client_state={REPORTED: reported}, save_latest=False)
+    dist.barrier()
+    mine = checkpoint.seal(draft, (file for file in (draft / TAG).iterdir() if _writer(file.name) == job.rank))
+    parts: list[dict[str, FileEntry]] = [{} for _ in range(job.world_size)]
+    dist.all_gather_object(parts, mine)
+    return {name: entry for part in parts for name, entry in part.items()}
+
+
+def _writer(name: str) -> int:
+    """The rank that wrote a file: DeepSpeed names shards after it; what has no such name is the first rank's."""
+    match = re.search(r"zero_pp_rank_(\d+)_", name)
+    return int(match[1]) if match else 0
+
+
+def _commit(draft: Path, files: dict[str, FileEntry], config: TrainConfig, job: Job, step: int) -> None:
+    report.sync()  # the metrics first: a run that resumes here never reports these steps again
+    manifest = checkpoint.Manifest(
+        step=step,
+        config_hash=job.config_hash,
+        world_size=job.world_size,
+        zero_stage=config.zero_stage,
+        generation=job.generation,
+        samples_seen=step * config.global_batch,
+        files=files,
+    )
+    saved = checkpoint.commit(draft, manifest)
+    retention.prune(job.checkpoint_dir, config.keep_checkpoints, step, keep_best=config.keep_best)
+    report.event("checkpoint", step=step, path=str(saved.path), size_bytes=manifest.size_bytes)
+
+
+def _reason(draft: Path, error: Exception) -> Exception:
+    """Why a save failed: torch's writer does not say whether the disk is full, so that is asked again."""
+    if isinstance(error, OSError) or not _WRITING_FAILED.search(str(error)):
+        return error
+    try:
+        retention.probe(draft.parent)
+    except OSError as reason:
+        return OSError(reason.errno, f"{reason.strerror} for a checkpoint: {error}", str(draft))
+    return OSError(errno.EIO, f"the checkpoint could not be written: {error}", str(draft))
+
+
+def _blames_checkpoint(error: Exception) -> bool:
+    """Whether loading failed for what the files hold, and not for memory, network, storage or a GPU."""
+    if isinstance(error, RuntimeError | AssertionError):
+        of_the_machine = isinstance(error, torch.OutOfMemoryError | dist.DistError)
+        return not of_the_machine and bool(_READING_FAILED.search(str(error)))
+    return isinstance(error, (*_OF_THE_CHECKPOINT, FileNotFoundError))
+
+
+def _unusable(path: Path, reason: str) -> CheckpointError:
+    retention.mark_unusable(path, reason)
+    return CheckpointError(f"{path} cannot be loaded, later attempts begin at the one before it: {reason}")
