@@ -62,6 +62,7 @@ __all__ = [
     "release_lease",
     "run_by_name",
     "runs",
+    "saved_steps",
     "status",
     "step_times",
     "update_attempt",
@@ -263,6 +264,14 @@ def checkpoints(conn: Connection, run_id: int) -> list[Checkpoint]:
     return _fetch(
         conn, Checkpoint, table, table.c.run_id == run_id, order=[table.c.generation.desc(), table.c.step.desc()]
     )
+
+
+def saved_steps(conn: Connection, campaign_id: int) -> dict[int, int]:
+    """The step of the newest recorded checkpoint of each run's present configuration, by run id."""
+    run, attempt, saved = schema.run.c, schema.attempt.c, schema.checkpoint
+    present = and_(attempt.id == saved.c.attempt_id, attempt.config_hash == run.config_hash)
+    query = select(run.id, func.max(saved.c.step)).join(saved, saved.c.run_id == run.id).join(schema.attempt, present)
+    return {row[0]: row[1] for row in conn.execute(query.where(run.campaign_id == campaign_id).group_by(run.id))}
 
 
 def largest_checkpoint(conn: Connection, campaign_id: int) -> int:

@@ -34,12 +34,14 @@ def payload(
     token: str,
     attempt_id: int,
     store: str | None,
+    min_resume_step: int = 0,
 ) -> Payload:
     """What the agents of one attempt are told.
 
     Args:
         micro_batch: samples of one forward pass on one rank in this attempt.
         store: URL without a password to which agents push, or None.
+        min_resume_step: step of the newest checkpoint that was recorded.
     """
     world_size = config.nodes * config.ranks()
     accumulation = accumulation_of(config, micro_batch, world_size)
@@ -75,6 +77,7 @@ def payload(
         env=config.env,
         store=store,
         mem_per_process_bytes=limit_mb * 2**20 if limit_mb else None,
+        min_resume_step=min_resume_step,
         user_patterns=tuple(rule.match for rule in config.retry.rules),
     )
 

@@ -143,11 +143,13 @@ def _write_intent(group: Sequence[Submit], token: str, authority: Authority, pat
             queries.update_run(conn, action.run.id, state=RunState.QUEUED, not_before_s=None)
         stored = {row.id: row for row in queries.attempts(conn, authority.campaign_id) if row.token == token}
         rows = [stored[attempt_id] for attempt_id in ids]
+        saved = queries.saved_steps(conn, authority.campaign_id)
         for row, action in zip(rows, group, strict=True):
             authority.event(conn, "submitting", f"attempt {row.generation}{_unusual(action)}: {action.why}", row)
     store = None if authority.store.is_sqlite else authority.store.url_without_password
     return [
-        (row, Planned(action, _payload(row, action, paths, store))) for row, action in zip(rows, group, strict=True)
+        (row, Planned(action, _payload(row, action, paths, store, saved.get(row.run_id, 0))))
+        for row, action in zip(rows, group, strict=True)
     ]
 
 
@@ -185,7 +187,7 @@ def _new_attempt(action: Submit, index: int, token: str, paths: CampaignPaths) -
     )
 
 
-def _payload(row: AttemptRow, action: Submit, paths: CampaignPaths, store: str | None) -> Payload:
+def _payload(row: AttemptRow, action: Submit, paths: CampaignPaths, store: str | None, saved_step: int) -> Payload:
     return attempts.payload(
         action.run,
         rungs.changed(attempts.run_config(action.run), action.changes),
@@ -195,6 +197,7 @@ def _payload(row: AttemptRow, action: Submit, paths: CampaignPaths, store: str |
         token=row.token,
         attempt_id=row.id,
         store=store,
+        min_resume_step=saved_step,
     )
 
 

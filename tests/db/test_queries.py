@@ -127,6 +127,18 @@ def test_checkpoints_memory_and_gpu_samples_are_recorded_once(world: World) -> N
         assert queries.gpu_samples(conn, 1) == samples
 
 
+def test_the_newest_checkpoint_counts_of_the_present_configuration_alone(world: World) -> None:
+    with world.store.write() as conn:
+        assert queries.saved_steps(conn, world.campaign_id) == {}
+        assert queries.largest_checkpoint(conn, world.campaign_id) == 0
+        for step, size in ((100, 30), (200, 10)):
+            queries.record_checkpoint(conn, Checkpoint(world.run_id, 1, 1, step, f"/c/{step}", size))
+        assert queries.saved_steps(conn, world.campaign_id) == {world.run_id: 200}
+        assert queries.largest_checkpoint(conn, world.campaign_id) == 30
+        queries.update_run(conn, world.run_id, config_hash="another")
+        assert queries.saved_steps(conn, world.campaign_id) == {}
+
+
 def test_what_is_said_later_of_memory_fills_in(world: World) -> None:
     first = MemoryObservation("k|GPU|2", 1, 4, oom=False, after_init_gb=1.0, per_sample_gb=0.5, usable_gb=80.0)
     later = MemoryObservation("k|?|?", 1, 4, oom=False, peak_reserved_gb=9.0, usable_gb=79.0)

@@ -25,7 +25,9 @@ MENU = {
     "--mem overrun": "faults/test_attempt.py::test_more_memory_than_the_job_asked_for",
     "slurmdbd away, slurmdbd lagging": "faults/test_machines.py::test_slurmdbd_away_and_lagging",
     "preemption ten times": "faults/test_attempt.py::test_ten_preemptions",
-    "a time limit of one minute": "cluster/test_main_job.py::test_a_run_that_is_killed_by_its_time_limit_finishes_on_resume",
+    "a time limit of one minute": (
+        "cluster/test_main_job.py::test_a_run_that_is_killed_by_its_time_limit_finishes_on_resume"
+    ),
     "a truncated checkpoint": "faults/test_attempt.py::test_a_truncated_checkpoint",
     "a kill in the midst of a save": "faults/test_attempt.py::test_a_kill_in_the_midst_of_a_save",
     "a full disk": "faults/test_machines.py::test_a_full_disk",
