@@ -9,8 +9,8 @@ from dscampaign.orchestrator.failure_rules import FailureClass
 
 NOW = (
     "CUDA out of memory. Tried to allocate 2.00 GiB. GPU 0 has a total capacity of 80.00 GiB of which 1.00 GiB is"
-    " free. {others}Including non-PyTorch memory, this process has {ours} GiB memory in use. {allowed}Of the allocated memory "
-    "{allocated} GiB is allocated by PyTorch, and {pieces} GiB is reserved by PyTorch but unallocated."
+    " free. {others}Including non-PyTorch memory, this process has {ours} GiB memory in use. {allowed}Of the allocated"
+    " memory {allocated} GiB is allocated by PyTorch, and {pieces} GiB is reserved by PyTorch but unallocated."
 )
 BEFORE = (
     "CUDA out of memory. Tried to allocate 512.00 MiB (GPU 0; 80.00 GiB total capacity; {allocated} GiB already"
