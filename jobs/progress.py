@@ -33,7 +33,8 @@ class RankProgress:
 
     Attributes:
         step: newest step that it has worked on; 0 before the first.
-        phase: what it does: "start", "compile", "train", "checkpoint", "eval", or the script's own word.
+        phase: what it does: "start", "compile", "train", "checkpoint", "eval", the script's own word, or
+            "steps" where it makes steps and has not said any.
         busy_ms: median time that it computed in a step before it waited for others, in milliseconds; 0 if unknown.
         samples: steps from which that is known.
     """

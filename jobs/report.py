@@ -17,6 +17,9 @@ import time
 from typing import Any, Dict, Optional, SupportsFloat
 
 STOP_FILE_POLL_S = 1.0
+UNSAID = "steps"
+"""The phase after the first step of a script that has not said any."""
+
 RECORD_SIZE = 128
 """Bytes of a rank's progress record: one line of JSON, filled up with spaces."""
 
@@ -59,11 +62,13 @@ def progress(step: int, busy_s: Optional[float] = None) -> None:
 def phase(name: str) -> "_Phase":
     """Says what this rank does from now on: "train", or "start", "compile", "checkpoint", "eval" or a word of your own.
 
-    Only in "train", the phase after the first step unless something else is said, may a long time without a step be
-    taken for a hang. As a context manager, ``with phase("eval"):``, the phase before comes back at the end.
+    Only in "train" may a long time without a step be taken for a hang, so only a script that says its phases is watched
+    for one: nobody else knows what it does between two steps. As a context manager, ``with phase("eval"):``, the phase
+    before comes back at the end, or "train".
     """
-    before = _record.phase if _record is not None else ""
+    before = ""
     if _record is not None:
+        before = "train" if _record.phase == UNSAID else _record.phase
         _record.enter(name)
     return _Phase(before)
 
@@ -132,7 +137,7 @@ class _Record:
         if busy_s is not None:
             self._busy_ms = busy_s * 1e3
         if self.phase == "start":
-            self.phase = "train"
+            self.phase = UNSAID
         self._write()
 
     def _write(self) -> None:

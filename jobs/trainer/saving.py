@@ -98,7 +98,7 @@ def _require_room(engine: DeepSpeedEngine, config: TrainConfig, job: Job) -> Non
         try:
             retention.require_room(job.checkpoint_dir, job.generation, expected_bytes(engine, config))
         except OSError as error:
-            problem = [error.strerror]
+            problem = [error.strerror or str(error)]
     dist.broadcast_object_list(problem)
     if problem[0]:
         raise OSError(errno.ENOSPC, problem[0], str(job.checkpoint_dir))

@@ -427,8 +427,8 @@ def test_the_heartbeat_tells_how_far_each_rank_is_and_the_outcome_where_it_was_k
     assert [rank.step for rank in attempt.outcome().ranks] == [119, 120]
     found = Heartbeat.read(attempt.paths.heartbeat(0))
     assert found is not None
-    assert (found.host, found.phase) == ("n0", "train")
-    assert {rank: (p.step, p.phase) for rank, p in found.ranks.items()} == {0: (119, "train"), 1: (120, "eval")}
+    assert (found.host, found.phase) == ("n0", "steps")
+    assert {rank: (p.step, p.phase) for rank, p in found.ranks.items()} == {0: (119, "steps"), 1: (120, "eval")}
     assert found.idle_s is not None
 
 

@@ -48,12 +48,23 @@ def test_every_rank_says_how_far_it_is(clock: Clock) -> None:
     clock.now_s += 12.0
     found = watch.heartbeat("n1")
     assert (found.host, found.idle_s, found.phase) == ("n1", 12.0, "save_it_")
-    assert found.ranks == {4: RankProgress(8, "train", 250.0, 1), 5: RankProgress(7, "save_it_")}
+    assert found.ranks == {4: RankProgress(8, "steps", 250.0, 1), 5: RankProgress(7, "save_it_")}
     watch.close()
     assert not Path(folder).exists()
 
 
-def test_the_first_step_begins_the_training_unless_more_is_said() -> None:
+def test_only_who_says_phases_is_known_to_train() -> None:
+    watch = Watch(range(3))
+    folder = watch.open()["CAMPAIGN_PROGRESS_DIR"]
+    rank(folder, 0, "r.progress(1)")
+    rank(folder, 1, "r.progress(1); r.phase('train')")
+    rank(folder, 2, "r.progress(1)\nwith r.phase('eval'): r.progress(1)")
+    watch.look()
+    assert [found.phase for found in watch.heartbeat("n").ranks.values()] == ["steps", "train", "train"]
+    watch.close()
+
+
+def test_the_first_step_ends_the_start_unless_more_is_said() -> None:
     watch = Watch(range(2))
     folder = watch.open()["CAMPAIGN_PROGRESS_DIR"]
     rank(folder, 0, "r.phase('compile'); r.progress(1)")
@@ -62,7 +73,7 @@ def test_the_first_step_begins_the_training_unless_more_is_said() -> None:
     assert [found.phase for found in watch.heartbeat("n").ranks.values()] == ["compile", "start"]
     rank(folder, 1, "r.progress(2)")
     watch.look()
-    assert watch.heartbeat("n").ranks[1].phase == "train"
+    assert watch.heartbeat("n").ranks[1].phase == "steps"
     watch.close()
 
 
@@ -108,7 +119,7 @@ def test_a_rank_s_end_has_its_place() -> None:
     watch.look()
     watch.close()
     ends = watch.placed([RankEnd(0, 0, None), RankEnd(1, None, None)])
-    assert ends == (RankEnd(0, 0, None), RankEnd(1, None, None, 5))
+    assert ends == (RankEnd(0, 0, None), RankEnd(1, None, None, step=5))
 
 
 def test_without_a_place_for_records_nobody_fails(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:

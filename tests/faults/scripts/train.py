@@ -32,7 +32,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 
-from dscampaign.jobs import checkpoint, report
+from dscampaign.jobs import checkpoint, report, retention
 
 RANK, WORLD = int(os.environ["RANK"]), int(os.environ["WORLD_SIZE"])
 GENERATION = int(os.environ["CAMPAIGN_GENERATION"])
@@ -146,7 +146,7 @@ def _save(step: int, faults: list[Fault], ledger: Ledger) -> None:
     )
     saved = checkpoint.commit(draft, manifest)
     ledger.write("saved", step)
-    checkpoint.prune(FOLDER, KEEP, step)
+    retention.prune(FOLDER, KEEP, step)
     for fault in _due(faults, "truncate", step, ledger):
         os.truncate(saved.path / "shard.bin", TRUNCATED_BYTES)
         _die(fault, step, ledger)

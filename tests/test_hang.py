@@ -1,0 +1,42 @@
+"""A training that hangs without a word: noticed, ended, explained and resumed, by nothing but passes."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from dscampaign.db.records import RunState
+
+from .campaigns import open_store, run_to_end, submit
+
+pytestmark = pytest.mark.training
+
+STEPS, HANG_AT = 40, 33
+
+SPEC = f"""\
+name: hang
+executor: local
+ranks_per_node: 2
+retry: {{backoff_s: 0, hang_min_s: 8, hang_factor: 20}}
+train: {{steps: {STEPS}}}
+command: [{Path(__file__).parent / "scripts" / "hang.py"}, "{STEPS}", "{HANG_AT}"]
+"""
+
+
+def test_a_training_that_hangs_is_ended_and_resumed_and_the_rank_is_named(tmp_path: Path) -> None:
+    spec = tmp_path / "hang.yaml"
+    spec.write_text(SPEC)
+    store = open_store(f"sqlite:///{tmp_path}/campaign.db")
+    seen = run_to_end(store, submit(spec, tmp_path, store), timeout_s=180)
+    [(name, tried)] = seen.attempts.items()
+    assert seen.states() == {name: RunState.COMPLETED}
+    assert [attempt.failure_class for attempt in tried] == ["hang", "completed"]
+    reason = tried[0].evidence["reason"]
+    assert f"stands at step {HANG_AT - 1}, the others at {HANG_AT}" in reason
+    assert "rank 1 on " in reason
+    assert seen.steps(name) == list(range(1, STEPS + 1))
+    slow = [event.message for event in seen.events() if event.kind == "straggler"]
+    assert slow
+    assert all("rank 1 on " in message for message in slow)
+    store.close()
