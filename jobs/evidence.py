@@ -21,6 +21,7 @@ TAIL_LINES = 40
 HEAD_LINES = 100
 TAIL_BYTES = 64 * 1024
 LINE_LIMIT = 600
+BLOCK_LINES = 400
 FIRST_SUSPECTS = 20
 SUSPECT_LIMIT = 60
 """The first and the last suspects are kept: where one line repeats a thousand times, what ended it comes last."""
@@ -147,26 +148,59 @@ def gather_lines(
 
 def pick(name: str, lines: Iterable[str], patterns: Sequence[re.Pattern[str]] = ()) -> list[LogLine]:
     """Of one log's lines: the suspects, before each the last sign of training, and the end."""
-    first: list[LogLine] = []
-    last: deque[LogLine] = deque(maxlen=SUSPECT_LIMIT - FIRST_SUSPECTS)
-    tail: deque[tuple[int, str]] = deque()
-    progress: tuple[int, str] | None = None
-    for number, text in enumerate(lines, 1):
-        tail.append((number, text))
-        if len(tail) <= TAIL_LINES:
-            continue
-        number_then, before = tail.popleft()
-        lowered = before[:LINE_LIMIT].lower()
-        if any(word in lowered for word in SUSPECTS) or any(p.search(before[:LINE_LIMIT]) for p in patterns):
-            for kept in (progress, (number_then, before)):
-                if kept:
-                    (first if len(first) < FIRST_SUSPECTS else last).append(_line(name, *kept))
-            progress = None
-        elif "step" in lowered or "loss" in lowered:
-            progress = number_then, before
-    if progress and first:  # training went on after the last suspect
-        last.append(_line(name, *progress))
-    return [*first, *last, *(_line(name, number, text) for number, text in tail)]
+    keeper = _Keeper(name, patterns)
+    numbered = enumerate(lines, 1)
+    held: list[tuple[int, str]] = []
+    while block := list(islice(numbered, BLOCK_LINES)):
+        held += block
+        keeper.look(held[:-TAIL_LINES])
+        held = held[-TAIL_LINES:]
+    return [*keeper.kept(), *(_line(name, number, text) for number, text in held)]
+
+
+class _Keeper:
+    """Finds suspects, a block of lines at a time: most blocks hold none, and that is seen at once."""
+
+    def __init__(self, name: str, patterns: Sequence[re.Pattern[str]]) -> None:
+        self._name, self._patterns = name, patterns
+        self._first: list[LogLine] = []
+        self._last: deque[LogLine] = deque(maxlen=SUSPECT_LIMIT - FIRST_SUSPECTS)
+        self._progress: tuple[int, str] | None = None
+
+    def look(self, block: Sequence[tuple[int, str]]) -> None:
+        if self._suspicious("\n".join(text[:LINE_LIMIT] for _, text in block)):
+            for line in block:
+                self._look_at(line)
+        else:
+            found = (line for line in reversed(block) if _may_be_progress(line[1]))
+            self._progress = next(found, self._progress)
+
+    def kept(self) -> list[LogLine]:
+        """The suspects, and whether training went on after the last one."""
+        if self._progress and self._first:
+            self._keep(self._progress)
+        return [*self._first, *self._last]
+
+    def _look_at(self, line: tuple[int, str]) -> None:
+        if self._suspicious(line[1][:LINE_LIMIT]):
+            if self._progress:
+                self._keep(self._progress)
+            self._keep(line)
+            self._progress = None
+        elif _may_be_progress(line[1]):
+            self._progress = line
+
+    def _suspicious(self, text: str) -> bool:
+        lowered = text.lower()
+        return any(word in lowered for word in SUSPECTS) or any(pattern.search(text) for pattern in self._patterns)
+
+    def _keep(self, line: tuple[int, str]) -> None:
+        (self._first if len(self._first) < FIRST_SUSPECTS else self._last).append(_line(self._name, *line))
+
+
+def _may_be_progress(text: str) -> bool:
+    lowered = text[:LINE_LIMIT].lower()
+    return "step" in lowered or "loss" in lowered
 
 
 def first_step(spool: Path, default: int) -> int:
@@ -215,7 +249,7 @@ def _compile(patterns: Iterable[str]) -> list[re.Pattern[str]]:
     found = []
     for pattern in patterns:
         with contextlib.suppress(re.error):  # the spec has checked them; another Python may see it otherwise
-            found.append(re.compile(pattern))
+            found.append(re.compile(pattern, re.MULTILINE))
     return found
 
 
