@@ -1,6 +1,6 @@
 """Labelled attempts that ended: what torch, NCCL, DeepSpeed, Slurm and the kernel say, and the class that it comes to.
 
-A file holds `batch` (1: the rules were written with these cases at hand; 2: written afterwards, and first judged by
+A file holds `batch` (1: the rules were written with these cases at hand; 2 and 3: written afterwards, and first judged by
 rules that had not seen them) and `cases`. A case has `name`, `label` and what was left behind:
 
     job       Slurm's state, exit code and reason; "GONE" where there is no Slurm. Default: FAILED 1:0
@@ -60,7 +60,7 @@ class Case:
 def load() -> list[Case]:
     """All cases of all files."""
     phrases = _phrases()
-    return [case for path in sorted(FOLDER.glob("*-[12].yaml")) for case in _cases(path, phrases)]
+    return [case for path in sorted(FOLDER.glob("*-[0-9].yaml")) for case in _cases(path, phrases)]
 
 
 def _phrases() -> dict[str, str]:

@@ -252,6 +252,8 @@ def test_sigterm_ends_everything_and_the_outcome_says_so(attempt: Attempt) -> No
     assert attempt.run() == 1
     found = attempt.outcome()
     assert (found.ended_by, found.last_step) == ("signal", 1)
+    assert found.ending_s is not None
+    assert found.started_s < found.ending_s <= found.ended_s
     assert attempt.exits() == {0: None, 1: None}
 
 
@@ -309,7 +311,26 @@ def test_a_launcher_that_lingers_over_a_dead_rank_is_ended(
     monkeypatch.setenv("LINGER", "1")
     attempt.script(f"if rank == 0: {death}\n{FOREVER}")
     assert attempt.run() == 1
-    assert attempt.outcome().ended_by == "teardown"
+    found = attempt.outcome()
+    assert found.ended_by == "teardown"
+    assert found.ending_s is not None
+    if "SIGKILL" in death:  # seen to be gone before anybody was told to end; the other one was not
+        gone_s = [rank.gone_s for rank in found.ranks]
+        assert gone_s[0] is not None
+        assert gone_s[0] < found.ending_s
+        assert gone_s[1] is None or gone_s[1] >= gone_s[0]
+        assert found.ranks[0].pid == attempt.record(0)["pid"]
+
+
+def test_what_the_user_s_own_rules_look_for_is_kept_from_the_middle_of_a_log(attempt: Attempt) -> None:
+    attempt.change(user_patterns=("licen[cs]e server",), ranks_per_node=1)
+    attempt.script("""
+        print("the licence server said no")
+        for i in range(1000): print("line", i)
+        sys.exit(1)
+    """)
+    assert attempt.run() == 1
+    assert any(line.text == "the licence server said no" for line in attempt.outcome().lines)
 
 
 def test_memory_that_a_process_may_not_have_is_an_error_with_a_record(attempt: Attempt) -> None:
