@@ -53,6 +53,11 @@ _DECORATION = re.compile(
 )
 _ABANDONED = re.compile(r"^Exception ignored in|^Exception in thread|^Error in atexit|^Error in sys\.excepthook")
 _ERROR_LINE = re.compile(r"^(?:\w+\.)*\w*(?:Error|Exception|Interrupt|Exit)\b")
+_FATAL_HEAD = re.compile(
+    r"^(?:(?:\w+\.)*\w*(?:Error|Exception|Exit|Value)\b|(?:\S+: )?[Ee]rror: |\S*(?:python[\d.]*|launcher|sh): "
+    r"|(?:Error: )?(?:No such option|Missing \w+|Got unexpected)|Could not override|Key ')"
+)
+"""How a line begins with which a program ends for a mistake; prose, tables and advice begin otherwise."""
 _ABANDONED_REACH = 40
 """Lines that the traceback of an abandoned exception may have."""
 
@@ -78,6 +83,11 @@ def evidence(lines: Iterable[LogLine]) -> Iterator[LogLine]:
             text = bare(line.text)
             if line.number > handled_until and not _no_evidence(line.text) and not _INSET.match(text):
                 yield LogLine(line.file, line.number, text)
+
+
+def ends_a_program(text: str) -> bool:
+    """Whether the line begins as the last word of a program does that ends for a mistake."""
+    return bool(_FATAL_HEAD.match(text))
 
 
 def bare(text: str) -> str:

@@ -66,6 +66,11 @@ def host_memory(ended: Ended) -> Finding | None:
     return _memory(clue, "kernel-oom") if clue else None
 
 
+def has_numbers(text: str) -> bool:
+    """Whether torch says how full the GPU was: then it was the GPU's memory, and not pinned memory of the host."""
+    return cuda_memory.read(text) is not None
+
+
 def whose_memory(ended: Ended, clue: Clue, text: str) -> tuple[FailureClass, str, str]:
     """Class, reason ("" for the error's own words) and hint of a GPU that is full."""
     outcome = outcome_of(ended, clue.host)

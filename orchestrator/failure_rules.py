@@ -86,6 +86,8 @@ _K = FailureClass
 _D = FailureClass.DETERMINISTIC
 _TYPE = r"^(?:\w+\.)*"
 """Where an exception's own line begins: a message that only mentions one (ImportError, falling back) proves nothing."""
+_FIRST = r"\A(?:\w+\.)*"
+"""Where the exception that ended a rank begins: further lines of its message may repeat what another program said."""
 
 XID_HARDWARE = "48|64|74|79|95|119|120"
 """NVIDIA's list of Xid errors: double-bit ECC, row remapping failed, NVLink, off the bus, uncontained ECC, GSP gone."""
@@ -103,8 +105,14 @@ _MEMORY = (
     # The handles and workspaces of NVIDIA's libraries, allocated behind PyTorch's back; NCCL's channels.
     _rule("cublas-alloc", _K.OOM, r"\b(?:CUBLAS|CUDNN|CUSOLVER|CUSPARSE)_STATUS_ALLOC_FAILED"),
     _rule("nccl-oom", _K.OOM, r"Cuda failure (?:\d+ )?'out of memory'"),
-    # c10's CPU allocator and the C++ and Python runtimes under a memory limit: a device only where the CPU trains.
-    _rule("cpu-alloc", _K.HOST_OOM, r"DefaultCPUAllocator: (?:can't allocate|not enough) memory|std::bad_alloc"),
+    # c10's CPU allocator and the runtimes of C++, Rust and Python under a memory limit: a device only where the CPU
+    # trains.
+    _rule(
+        "cpu-alloc",
+        _K.HOST_OOM,
+        r"DefaultCPUAllocator: (?:can't allocate|not enough) memory|std::bad_alloc"
+        r"|^memory allocation of \d+ bytes failed",
+    ),
     _rule("memory-error", _K.HOST_OOM, _TYPE + r"_?\w*MemoryError\b|Cannot allocate memory"),
     # torch's data loader: /dev/shm holds what workers hand over, and counts as the job's memory.
     _rule(
@@ -131,11 +139,19 @@ _CONFIGURATION = (
 )
 
 _ENVIRONMENT = (
+    # What torch builds for DeepSpeed is shared by ranks and runs, which may find it half written.
+    _rule(
+        "extension-race",
+        _K.CRASH,
+        r"torch_extensions.*(?:cannot open shared object file|file too short|No such file)"
+        r"|lock file .*torch_extensions",
+        "build DeepSpeed's extensions once before the campaign",
+    ),
     # Python's own words only: libraries log what they can do without.
     _rule(
         "no-module",
         _D,
-        r"(?:^|Error: |Exception: |python[\d.]*: )No module named",
+        r"^(?:[\w.]*(?:Error|Exception): |\S*python[\d.]*: )*No module named|finding module specification for",
         "install it in the environment that `python:` names",
         per_node=True,
     ),
@@ -188,19 +204,12 @@ _ENVIRONMENT = (
     _rule(
         "no-file",
         _D,
-        _TYPE + r"(?:FileNotFound|NotADirectory|IsADirectory|Permission)Error\b|can't open file",
+        _FIRST + r"(?:FileNotFound|NotADirectory|IsADirectory|Permission)Error\b|can't open file",
         "the path must exist on the compute nodes",
         early=True,
         per_node=True,
     ),
-    # DeepSpeed's and triton's builders. What they build is shared by ranks, which may find it half written.
-    _rule(
-        "extension-race",
-        _K.CRASH,
-        r"torch_extensions.*(?:cannot open shared object file|file too short|No such file)"
-        r"|lock file .*torch_extensions",
-        "build DeepSpeed's extensions once before the campaign",
-    ),
+    # DeepSpeed's and triton's builders.
     _rule(
         "no-compiler",
         _D,
@@ -214,7 +223,7 @@ _ENVIRONMENT = (
     _rule(
         "no-hub-file", _D, r"Repository Not Found|gated repo|is not a local folder and is not a valid model", early=True
     ),
-    _rule("hub-access", _D, _TYPE + r"(?:GatedRepoError|RepositoryNotFoundError|EntryNotFoundError)\b", early=True),
+    _rule("hub-access", _D, _TYPE + r"(?:GatedRepo|(?:Repository|Entry|Dataset)NotFound)Error\b", early=True),
     _rule(
         "no-network",
         _D,
@@ -235,20 +244,21 @@ _ENVIRONMENT = (
 )
 
 _SCRIPT = (
-    _rule("syntax", _D, _TYPE + r"(?:Syntax|Indentation|Tab)Error\b"),
+    _rule("syntax", _D, _FIRST + r"(?:Syntax|Indentation|Tab)Error\b"),
     _rule(
         "script-error",
         _D,
-        _TYPE + r"(?:Type|Key|Attribute|Name|UnboundLocal|Value|Import|Index|Assertion|NotImplemented|ZeroDivision)"
-        r"Error\b",
+        _FIRST + r"(?:Type|Key|Attribute|Name|UnboundLocal|Value|Import|Index|Assertion|NotImplemented|ZeroDivision"
+        r"|Scanner|ConfigAttribute)Error\b",
         early=True,
     ),
     # Tensors that do not fit together: torch's words, all of them RuntimeErrors.
     _rule(
         "tensor-shapes",
         _D,
-        r"RuntimeError: (?:mat1 and mat2 shapes|The size of tensor \w+ \(|Expected all tensors to be on the same device"
-        r"|expected scalar type|shape '\[.*\]' is invalid|Sizes of tensors must match|Given groups=)",
+        r"RuntimeError: (?:.{0,80}\b(?:must match|must have the same|must be equal|is not compatible|only supports?)\b"
+        r"|.{0,40}\b[Ee]xpected\b.{0,120}\b(?:but|got|found|on the same device)\b|.{0,80}\bdoes not require grad"
+        r"|mat1 and mat2 shapes|shape '\[.*\]' is invalid|Given groups=|einsum\(\)|stack expects each tensor)",
         early=True,
     ),
     # argparse, click and hydra.
@@ -298,7 +308,12 @@ _TRAINING = (
 
 _MACHINE = (
     # NVIDIA's driver, in the kernel's log and in CUDA's words.
-    _rule("gpu-xid", _K.GPU, rf"NVRM: Xid \([^)]*\): (?:{XID_HARDWARE})\b|GPU has fallen off the bus|GPU is lost"),
+    _rule(
+        "gpu-xid",
+        _K.GPU,
+        rf"NVRM: Xid \([^)]*\): (?:{XID_HARDWARE})\b|GPU has fallen off the bus|GPU is lost"
+        r"|(?:GPU Reset|Node Reboot) Required",
+    ),
     _rule("gpu-ecc", _K.GPU, r"[Uu]ncorrectable (?:ECC|NVLink) error"),
     _rule(
         "gpu-driver",

@@ -27,7 +27,7 @@ from .failure_evidence import (
     root_errors,
     silent_ranks,
 )
-from .failure_lines import echoes_input
+from .failure_lines import echoes_input, ends_a_program
 from .failure_rules import (
     GENERIC_RULES,
     HANG,
@@ -225,14 +225,17 @@ def _by_log(ended: Ended) -> Verdict | None:
         if HANG.search(clue.text):
             return _hang(clue)
         rule = _match(clue.text, ended)
-        if rule and not (rule.kind is FailureClass.DETERMINISTIC and _no_mistake_ends_so(ended)):
+        if rule and not (rule.kind is FailureClass.DETERMINISTIC and _no_mistake(clue, ended)):
             return _proved(rule, clue, clue.text, ended)
     return None
 
 
-def _no_mistake_ends_so(ended: Ended) -> bool:
-    """Whether a signal killed a rank: an exception of Python's, which a log may show, would have left an exit code."""
-    return death_signal(ended) is not None
+def _no_mistake(clue: Clue, ended: Ended) -> bool:
+    """Whether the line cannot be what ended it: not a program's last word, or a signal was.
+
+    An exception of Python's, which a log may show, leaves an exit code of its own.
+    """
+    return not ends_a_program(clue.text) or death_signal(ended) is not None
 
 
 def _cascade(ended: Ended) -> Verdict | None:
@@ -258,6 +261,8 @@ def _proved(rule: Rule, clue: Clue, text: str, ended: Ended) -> Verdict:
     if rule.kind is FailureClass.HOST_OOM:
         return _memory(ended, clue, text, rule)
     if rule.kind is FailureClass.OOM:
+        if (killed := machine.host_memory(ended)) and not machine.has_numbers(text):
+            return _memory(ended, killed.clue, text, None, killed.rule)  # pinned memory is the host's
         kind, reason, hint = machine.whose_memory(ended, clue, text)
         return Verdict(kind, reason or headline(text), hint, clue.line, rule.name, clue.host)
     return Verdict(rule.kind, headline(text), rule.hint, clue.line, rule.name, clue.host)
