@@ -53,7 +53,7 @@ class RankEnd:
 
     Attributes:
         exit: its exit code; None if it left no record of an end, as after a signal.
-        error: type, message, trace and time of the exception that ended it.
+        error: type, message, trace, causes and time of the exception that ended it.
         pid: its process, as its node numbers it.
         gone_s: when the agent saw that its process was gone without a record of an end.
         step: newest step that it had worked on, None if it never said.

@@ -21,6 +21,7 @@ from typing import Any, Dict, List
 
 MESSAGE_LIMIT = 4000
 TRACE_LIMIT = 30
+CAUSE_LIMIT = 5
 AGENT_POLL_S = 2.0
 
 
@@ -68,11 +69,26 @@ def _exit_record(exc: SystemExit) -> Dict[str, Any]:
 def _error(exc: BaseException) -> Dict[str, Any]:
     trace = traceback.format_exception(type(exc), exc, exc.__traceback__)
     return {
-        "type": type(exc).__module__ + "." + type(exc).__qualname__,
+        "type": _name(exc),
         "message": str(exc)[:MESSAGE_LIMIT],
         "trace": "".join(trace).splitlines()[-TRACE_LIMIT:],
+        "causes": _causes(exc),
         "ts": time.time(),
     }
+
+
+def _causes(exc: BaseException) -> List[str]:
+    """What the exception was raised in place of, first one first: a trace may be too long to show it."""
+    found = []  # type: List[str]
+    earlier = exc.__cause__ or exc.__context__
+    while earlier is not None and len(found) < CAUSE_LIMIT:
+        found.append(_name(earlier) + ": " + str(earlier)[:MESSAGE_LIMIT])
+        earlier = earlier.__cause__ or earlier.__context__
+    return found[::-1]
+
+
+def _name(exc: BaseException) -> str:
+    return type(exc).__module__ + "." + type(exc).__qualname__
 
 
 def _restore_visible_devices() -> None:

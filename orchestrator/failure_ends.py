@@ -28,6 +28,9 @@ def unknown(ended: Ended) -> Verdict:
 def _by_exits(ended: Ended) -> Verdict:
     if usage := _usage(ended):
         return usage
+    if killed := next((o for o in ended.outcomes if (o.launcher_exit or 0) < 0 and not o.ended_by), None):
+        word = how_it_died(ended)
+        return Verdict(FailureClass.CRASH, f"the launcher on {killed.host} {word}", host=killed.host)
     if silent_ranks(ended):
         exits = ", ".join(str(o.launcher_exit) for o in ended.outcomes)
         name, host = first_to_die(ended)

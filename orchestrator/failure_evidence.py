@@ -191,11 +191,12 @@ def outcome_of(ended: Ended, host: str) -> NodeOutcome | None:
 def _rank_clue(outcome: NodeOutcome, rank: RankEnd) -> Clue:
     error = rank.error or {}
     line = LogLine(f"ranks/rank-{rank.rank}.json", 0, f"{error['type']}: {error['message']}")
-    return Clue(line, outcome.host, rank.rank, error["ts"], tuple(_causes(error.get("trace") or ())))
+    causes = error.get("causes") or _causes(error.get("trace") or ())
+    return Clue(line, outcome.host, rank.rank, error["ts"], tuple(causes))
 
 
 def _causes(trace: Iterable[str]) -> Iterator[str]:
-    """The last lines of the exceptions that a traceback shows before its own."""
+    """The last lines of the exceptions that a traceback shows before its own, where nobody listed them."""
     last = ""
     for line in trace:
         if re.match(r"(?:During handling of the above|The above exception was)", line):

@@ -1,7 +1,7 @@
 """Labelled attempts that ended: what torch, NCCL, DeepSpeed, Slurm and the kernel say, and the class that it comes to.
 
-A file holds `batch` (1: the rules were written with these cases at hand; 2, 3, 4: written afterwards, and first judged by
-rules that had not seen them) and `cases`. A case has `name`, `label` and what was left behind:
+A file holds `batch` (1: the rules were written with these cases at hand; 2, 3, 4: written afterwards, and first judged
+by rules that had not seen them) and `cases`. A case has `name`, `label` and what was left behind:
 
     job       Slurm's state, exit code and reason; "GONE" where there is no Slurm. Default: FAILED 1:0
     nodes     one entry a node that left an outcome; the entry's keys may stand in the case itself for a single node

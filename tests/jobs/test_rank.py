@@ -139,6 +139,25 @@ def test_an_exception_is_recorded_with_its_trace(place: Place, text: str, kind: 
     assert abs(error["ts"] - place.record["ended"]) < 5
 
 
+def test_what_an_exception_was_raised_in_place_of_is_recorded(place: Place) -> None:
+    text = """\
+def deep(n):
+    if n:
+        return deep(n - 1)
+    raise MemoryError("no more")
+try:
+    try:
+        deep(40)
+    finally:
+        {}["key"]
+except KeyError as exc:
+    raise RuntimeError("gave up") from exc
+"""
+    place.run(place.write("train.py", text))
+    assert place.record["error"]["type"] == "builtins.RuntimeError"
+    assert place.record["error"]["causes"] == ["builtins.MemoryError: no more", "builtins.KeyError: 'key'"]
+
+
 def test_a_script_that_is_not_there_is_an_error_of_the_rank(place: Place) -> None:
     assert place.run("nowhere.py").returncode == 1
     assert place.record["error"]["type"] == "builtins.FileNotFoundError"

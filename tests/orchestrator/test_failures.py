@@ -458,13 +458,20 @@ def test_whom_the_kernel_killed(pid: int, expected: str) -> None:
 
 @pytest.mark.parametrize(
     ("code", "word", "kind"),
-    [(247, "SIGKILL", "crash"), (250, "SIGABRT", "crash"), (241, "SIGTERM", "crash"), (-9, "SIGKILL", "crash"),
+    [(247, "SIGKILL", "crash"), (250, "SIGABRT", "crash"), (241, "SIGTERM", "crash"),
      (245, "SIGSEGV", "gpu_fault"), (249, "SIGBUS", "gpu_fault")],
 )  # fmt: skip
 def test_the_launcher_s_exit_tells_the_signal(code: int, word: str, kind: str) -> None:
     verdict = judge(outcome(RankEnd(0, 0, None), RankEnd(3, None, None), launcher_exit=code))
     assert verdict.kind == kind
     assert verdict.reason.startswith(f"rank 3 was killed by {word}")
+
+
+def test_a_launcher_that_was_killed_itself() -> None:
+    verdict = judge(outcome(RankEnd(0, 0, None), RankEnd(3, None, None), launcher_exit=-9))
+    assert (verdict.kind, verdict.reason) == ("crash", "the launcher on n1 was killed by SIGKILL")
+    ended_by_us = outcome(*KILLED, launcher_exit=-9, ended_by="teardown")
+    assert "SIGKILL" not in judge(ended_by_us).reason
 
 
 def test_of_several_that_left_no_word_none_is_named_alone() -> None:
