@@ -56,6 +56,7 @@ __all__ = [
     "memory_of",
     "memory_of_run",
     "metrics",
+    "newest_event_s",
     "observe_memory",
     "read_lease",
     "record_checkpoint",
@@ -162,10 +163,10 @@ def insert_attempt(conn: Connection, new: NewAttempt) -> int:
 def withdraw_attempts(conn: Connection, attempt_ids: Collection[int]) -> None:
     """Removes attempts of which surely nothing was submitted, as if they had never been decided.
 
-    Their events stay with the run.
+    Their events go with them: an intent that comes to nothing in every pass would bury all others.
     """
     table, told = schema.attempt, schema.events
-    conn.execute(update(told).where(told.c.attempt_id.in_(list(attempt_ids))).values(attempt_id=None))
+    conn.execute(delete(told).where(told.c.attempt_id.in_(list(attempt_ids))))
     rows = conn.execute(select(table.c.run_id, table.c.generation).where(table.c.id.in_(list(attempt_ids)))).all()
     conn.execute(delete(table).where(table.c.id.in_(list(attempt_ids))))
     for run_id, generation in rows:
@@ -251,6 +252,12 @@ def events(conn: Connection, campaign_id: int, run_id: int | None = None, limit:
     if run_id is not None:
         where = and_(where, table.c.run_id == run_id)
     return _fetch(conn, EventRow, table, where, order=[table.c.id.desc()], limit=limit)[::-1]
+
+
+def newest_event_s(conn: Connection, campaign_id: int, kind: str) -> float | None:
+    """When something of this kind last happened in a campaign, None for never."""
+    told = schema.events.c
+    return conn.execute(select(func.max(told.ts_s)).where(told.campaign_id == campaign_id, told.kind == kind)).scalar()
 
 
 def record_checkpoint(conn: Connection, new: Checkpoint) -> None:

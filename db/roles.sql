@@ -26,7 +26,7 @@ GRANT USAGE ON ALL SEQUENCES IN SCHEMA public TO campaign_owner, campaign_ingest
 
 GRANT INSERT, UPDATE ON campaign, run, attempt, checkpoint, event, gpu_sample, lease, memory_observation, metric_extra,
     run_latest, step_metric TO campaign_owner;
-GRANT DELETE ON attempt TO campaign_owner; -- of a submission that surely did not happen
+GRANT DELETE ON attempt, event TO campaign_owner; -- of a submission that surely did not happen
 
 GRANT INSERT ON event, checkpoint, gpu_sample, metric_extra TO campaign_ingest;
 GRANT INSERT, UPDATE ON memory_observation, run_latest, step_metric TO campaign_ingest;

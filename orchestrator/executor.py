@@ -83,6 +83,19 @@ class SubmissionRefused(Exception):
     """The executor said that it will never take the batch. Nothing was submitted."""
 
 
+class BatchTooLarge(Exception):
+    """Nothing was submitted: the batch has too many elements; fewer may be taken.
+
+    Args:
+        message: The executor's words.
+        for_now: What the user has in the queue already is too much with it; else it is too large for any array.
+    """
+
+    def __init__(self, message: str, *, for_now: bool) -> None:
+        super().__init__(message)
+        self.for_now = for_now
+
+
 class SubmissionUnclear(Exception):
     """The batch may or may not have been submitted: look before doing anything else."""
 
@@ -115,6 +128,7 @@ class Executor(Protocol):
 
         Raises:
             SubmissionRefused: it will never be accepted.
+            BatchTooLarge: a smaller one may be.
             SubmissionUnclear: nobody knows.
             Unreachable, OSError: surely nothing was submitted.
         """
@@ -139,6 +153,7 @@ class Executor(Protocol):
 
 __all__ = [
     "Batch",
+    "BatchTooLarge",
     "Executor",
     "JobView",
     "Look",

@@ -17,16 +17,20 @@ import subprocess
 import sys
 import time
 from collections.abc import Collection, Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
 from typing import Any
 
 from ..jobs.files import write_atomically
 from .errors import Unreachable
-from .executor import Batch, JobView, Look, SubmissionRefused, SubmissionUnclear
+from .executor import Batch, BatchTooLarge, JobView, Look, SubmissionRefused, SubmissionUnclear
 from .failures import refused
 
 COMMAND_TIMEOUT_S = 60.0
 SINCE_SLACK_S = 86_400.0
 """How far before the first submission sacct is asked: clocks differ, and a day costs nothing."""
+
+ACCOUNTING_LAG_S = 15.0
+"""How long a failure that squeue shows may take to reach sacct: with passes every ten seconds, one more pass."""
 
 SCRIPT = "submission.sh"
 SITE_DEFAULTS = ("ACCOUNT", "PARTITION", "QOS", "RESERVATION", "CONSTRAINT")
@@ -37,7 +41,10 @@ SACCT_FORMAT = "JobID,State,ExitCode,Submit,Start,End,NodeList,JobName"
 NOTHING_SENT = re.compile(
     r"[Uu]nable to contact slurm controller|Connection refused|Munge|establish a configuration source"
 )
-TRY_LATER = re.compile(r"QOSMaxSubmitJob|AssocMaxSubmitJob|job submit limit|temporarily unable", re.IGNORECASE)
+TRY_LATER = re.compile(r"temporarily unable", re.IGNORECASE)
+SUBMIT_LIMIT = re.compile(r"QOSMaxSubmitJob|AssocMaxSubmitJob|job submit limit", re.IGNORECASE)
+ARRAY_TOO_LARGE = re.compile(r"invalid job array specification", re.IGNORECASE)
+"""Above the site's MaxArraySize. The arrays of this program have no other fault that sbatch could mean."""
 NO_ACCOUNTING = re.compile(r"accounting storage is disabled", re.IGNORECASE)
 
 
@@ -71,10 +78,13 @@ class SlurmExecutor:
         if all(key in jobs and not jobs[key].terminal for key in wanted):
             return Look(jobs, True)
         history = _sacct(names, since_s)
+        if history is None or history.kept:
+            jobs = {k: _or_unfinished(v, history and history.jobs.get(k)) for k, v in jobs.items()}
         if history is None:
             return Look(jobs, False)
         # what squeue does not show is over: that sacct takes it for alive means that it lags, or will never know
-        ended = {k: v for k, v in history.items() if k in wanted and v.terminal and (k not in jobs or jobs[k].terminal)}
+        told = {k: v for k, v in history.jobs.items() if k in wanted and v.terminal}
+        ended = {k: v for k, v in told.items() if k not in jobs or jobs[k].terminal}
         return Look({**jobs, **ended}, True)
 
     def nodes(self) -> int | None:
@@ -158,8 +168,12 @@ def _parameters(batch: Batch) -> dict[str, Any]:
 
 
 def _submission_error(text: str) -> Exception:
+    if ARRAY_TOO_LARGE.search(text):
+        return BatchTooLarge(_first_line(text), for_now=False)
     if refused(text):
         return SubmissionRefused(text)
+    if SUBMIT_LIMIT.search(text):
+        return BatchTooLarge(_first_line(text), for_now=True)
     if TRY_LATER.search(text) or NOTHING_SENT.search(text):
         return Unreachable(_first_line(text), "nothing was submitted; the next pass tries again")
     return SubmissionUnclear(text)
@@ -182,16 +196,34 @@ def _squeue(names: str) -> dict[tuple[str, int], JobView]:
     return found
 
 
-def _sacct(names: str, since_s: float) -> dict[tuple[str, int], JobView] | None:
-    """What the accounting knows; None if it could not be asked, {} where there is none to ask."""
+@dataclass(frozen=True)
+class _History:
+    """What the accounting knows; ``kept`` is False where there is none."""
+
+    jobs: Mapping[tuple[str, int], JobView]
+    kept: bool
+
+
+def _or_unfinished(job: JobView, told: JobView | None) -> JobView:
+    """The job, as one that is not yet over while the accounting may have more to say of its failure.
+
+    That a step ran out of memory squeue does not show. An accounting that lags for long is not waited for.
+    """
+    known = told is not None and told.terminal
+    recent = job.ended_s is not None and abs(time.time() - job.ended_s) < ACCOUNTING_LAG_S
+    return replace(job, state="COMPLETING") if job.state == "FAILED" and recent and not known else job
+
+
+def _sacct(names: str, since_s: float) -> _History | None:
+    """Asks the accounting; None if it did not answer."""
     since = time.strftime("%Y-%m-%dT%H:%M:%S", time.localtime(max(0.0, since_s - SINCE_SLACK_S)))
     try:
         done = _ask(["sacct", "-nP", f"--name={names}", "-S", since, "-o", SACCT_FORMAT])
     except _NoAnswer:  # a slurmdbd that hangs must not hide what squeue shows
         return None
-    if done.returncode or NO_ACCOUNTING.search(done.stderr):
-        return {} if NO_ACCOUNTING.search(done.stderr) else None
-    return _parse_sacct(done.stdout)
+    if NO_ACCOUNTING.search(done.stderr):
+        return _History({}, kept=False)
+    return None if done.returncode else _History(_parse_sacct(done.stdout), kept=True)
 
 
 def _parse_sacct(text: str) -> dict[tuple[str, int], JobView]:

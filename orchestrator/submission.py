@@ -28,11 +28,21 @@ from ..sbatch import prologue
 from . import attempts, rungs
 from .authority import Authority, never_ran, no_folder
 from .errors import Unreachable
-from .executor import ARRAY_LIMIT, Batch, Executor, SubmissionRefused, SubmissionUnclear
+from .executor import ARRAY_LIMIT, Batch, BatchTooLarge, Executor, SubmissionRefused, SubmissionUnclear
 from .failures import FailureClass
 from .memory import memory_key
 from .slurm import job_name
 from .world import Submit
+
+QUEUE_FULL = "queue.full"
+"""The kind of the event that tells of a submit limit, for all runs that wait for it."""
+
+QUEUE_FULL_S = 600.0
+"""For so long after it, a full queue is tried carefully, and is no news."""
+
+
+class QueueFull(Unreachable):
+    """The user may have no more jobs in the queue for now."""
 
 
 @dataclass(frozen=True)
@@ -57,10 +67,12 @@ def submit(
     Raises:
         StaleLease: somebody else acts for this campaign now.
     """
-    troubles = []
+    troubles: list[Unreachable] = []
     for resources, group in _batches(actions):
         try:
-            _submit_batch(group, resources, authority, executor, paths)
+            _submit_group(group, resources, authority, executor, paths)
+        except QueueFull as exc:
+            return [*troubles, exc]  # the other shapes are of the same user
         except Unreachable as exc:
             troubles.append(exc)
     return troubles
@@ -80,6 +92,46 @@ def _batches(actions: Sequence[Submit]) -> Iterator[tuple[dict[str, Any], Sequen
             yield asked[key], group[start : start + ARRAY_LIMIT]
 
 
+def _submit_group(
+    group: Sequence[Submit],
+    resources: dict[str, Any],
+    authority: Authority,
+    executor: Executor,
+    paths: CampaignPaths,
+) -> None:
+    """One array, or several where it is too much for one: halved until sbatch takes it, down to single jobs.
+
+    A queue that was full a while ago is tried with one job first, then with twice as many each time: to write down a
+    thousand attempts in every pass, and to take them back, would be work for nothing.
+    """
+    doubles = _was_full(authority)
+    done, most = 0, 1 if doubles else len(group)
+    while part := group[done : done + most]:
+        try:
+            _submit_batch(part, resources, authority, executor, paths)
+        except BatchTooLarge as exc:
+            if len(part) == 1:
+                raise _full(len(group) - done, authority, exc) from exc
+            doubles, most = False, (len(part) + 1) // 2
+        else:
+            done, most = done + len(part), 2 * most if doubles else most
+
+
+def _was_full(authority: Authority) -> bool:
+    with authority.store.read() as conn:
+        full_s = queries.newest_event_s(conn, authority.campaign_id, QUEUE_FULL)
+        return full_s is not None and authority.store.now(conn) - full_s < QUEUE_FULL_S
+
+
+def _full(waiting: int, authority: Authority, exc: BatchTooLarge) -> QueueFull:
+    """Says so, once in a while."""
+    message = f"{waiting} {'run waits' if waiting == 1 else 'runs wait'} for room in the queue: {exc}"
+    if not _was_full(authority):
+        with authority.write() as conn:
+            queries.add_event(conn, authority.campaign_id, QUEUE_FULL, message)
+    return QueueFull(message, "nothing was submitted of them; the next pass tries again")
+
+
 def _submit_batch(
     group: Sequence[Submit],
     resources: dict[str, Any],
@@ -97,6 +149,13 @@ def _submit_batch(
         job_ids = executor.submit(batch)
     except SubmissionRefused as exc:
         _refuse(rows, authority, f"sbatch refused it: {exc}")
+    except BatchTooLarge as exc:
+        if len(rows) == 1 and not exc.for_now:
+            _refuse(rows, authority, f"sbatch refused it: {exc}")
+            return
+        with authority.write() as conn:
+            queries.withdraw_attempts(conn, [row.id for row, _ in rows])
+        raise
     except SubmissionUnclear as exc:
         _leave_open(rows, authority, exc)
         raise Unreachable(f"sbatch gave no clear answer: {exc}", "the next pass looks for the job") from exc
@@ -125,9 +184,9 @@ def _withdraw(rows: Sequence[_Row], authority: Authority, exc: Exception) -> Non
     """Nothing was submitted, so there was no attempt."""
     with authority.write() as conn:
         queries.withdraw_attempts(conn, [row.id for row, _ in rows])
-        for row, _ in rows:
-            message = f"attempt {row.generation} was not submitted: {exc}"
-            queries.add_event(conn, authority.campaign_id, "withdrawn", message, run_id=row.run_id)
+        which = f"attempt {rows[0][0].generation} was" if len(rows) == 1 else f"attempts of {len(rows)} runs were"
+        run_id = rows[0][0].run_id if len(rows) == 1 else None
+        queries.add_event(conn, authority.campaign_id, "withdrawn", f"{which} not submitted: {exc}", run_id=run_id)
 
 
 def _write_intent(group: Sequence[Submit], token: str, authority: Authority, paths: CampaignPaths) -> list[_Row]:

@@ -24,7 +24,7 @@ from dscampaign.jobs.files import create_exclusively, make_private
 from dscampaign.orchestrator import act, submission
 from dscampaign.orchestrator import campaign as campaigns
 from dscampaign.orchestrator.errors import Unreachable
-from dscampaign.orchestrator.executor import Batch, SubmissionRefused, SubmissionUnclear
+from dscampaign.orchestrator.executor import Batch, BatchTooLarge, SubmissionRefused, SubmissionUnclear
 from dscampaign.orchestrator.reconcile import LeaseHeld, Pass
 from dscampaign.orchestrator.status import read_status
 from dscampaign.orchestrator.world import Revoke, Submit
@@ -186,6 +186,68 @@ def test_an_unclear_answer_is_looked_for_before_anything_else(world: World, take
     assert len(world.events("adopted")) == (2 if taken else 0)
     assert [a.failure_class for a in world.attempts("depth-1")] == (["completed"] if taken else ["lost", "completed"])
     assert len(world.ran) == 2
+
+
+def taking(cluster: Cluster, most: int, *, for_now: bool) -> Callable[[Batch], None]:
+    """A cluster in which no array may have more elements; or, for now, no user more jobs in the queue."""
+
+    def on_submit(batch: Batch) -> None:
+        queued = sum(not view.terminal for view in cluster.jobs.values()) if for_now else 0
+        if queued + batch.size > most:
+            raise BatchTooLarge("no", for_now=for_now)
+
+    return on_submit
+
+
+def test_an_array_larger_than_the_site_allows_is_halved(world: World) -> None:
+    world.record(matrix={"depth": list(range(10))})
+    world.cluster.on_submit = taking(world.cluster, 3, for_now=False)
+    assert world.run_pass().troubles == ()
+    assert [batch.size for batch in world.cluster.submitted] == [3, 3, 3, 1]
+    settle_all(world)
+    assert sorted(world.ran) == [(f"depth-{depth}", 1) for depth in range(10)]
+    assert len(world.events("submitting")) == 10  # what was too large has left nothing behind
+
+
+def test_a_site_without_job_arrays_is_an_end(world: World) -> None:
+    world.record()
+    world.cluster.on_submit = taking(world.cluster, 0, for_now=False)
+    settle_all(world)
+    assert {run.reason for run in world.runs().values()} == {"sbatch refused it: no"}
+
+
+def test_what_the_queue_has_no_room_for_waits_and_is_said_once(world: World) -> None:
+    world.record(matrix={"depth": list(range(10))})
+    world.cluster.on_submit = taking(world.cluster, 4, for_now=True)
+    for _ in range(3):
+        done = world.run_pass()
+        assert [str(trouble) for trouble in done.troubles] == ["6 runs wait for room in the queue: no"]
+    assert sum(batch.size for batch in world.cluster.submitted) == 4
+    assert [event.message for event in world.events("queue.full")] == ["6 runs wait for room in the queue: no"]
+    assert len(world.events("submitting")) == 4
+    settle_all(world)
+    assert sorted(world.ran) == [(f"depth-{depth}", 1) for depth in range(10)]
+
+
+def test_a_queue_that_was_full_is_tried_carefully(world: World) -> None:
+    world.record(matrix={"depth": list(range(10))})
+    asked: list[int] = []
+    limit = taking(world.cluster, 2, for_now=True)
+
+    def on_submit(batch: Batch) -> None:
+        asked.append(batch.size)
+        limit(batch)
+
+    world.cluster.on_submit = on_submit
+    world.run_pass()
+    assert asked == [10, 5, 3, 2, 2, 1]
+    asked.clear()
+    world.run_pass()
+    assert asked == [1]
+    asked.clear()
+    limit = taking(world.cluster, 100, for_now=True)
+    world.run_pass()
+    assert asked == [1, 2, 4, 1]
 
 
 def test_a_full_disk_stops_the_submission_not_the_pass(world: World, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import os
+import time
 from pathlib import Path
 from typing import Any
 
 import pytest
 
 from dscampaign.orchestrator.errors import Unreachable
-from dscampaign.orchestrator.executor import Batch, JobView, SubmissionRefused, SubmissionUnclear
+from dscampaign.orchestrator.executor import Batch, BatchTooLarge, JobView, SubmissionRefused, SubmissionUnclear
 from dscampaign.orchestrator.slurm import SlurmExecutor, job_name
 
 from .fake_slurm import FakeSlurm
@@ -33,8 +34,10 @@ def look(expected: dict[str, set[int]], since_s: float = 1e9) -> tuple[dict[tupl
     return dict(found.jobs), found.complete
 
 
-def squeue_line(job_id: str, state: str, *, reason: str = "None", token: str = "abc", node: str = "n1") -> str:
-    return f"{job_id}|{state}|{reason}|1000|1010|N/A|{node}|dscampaign-{token}\n"
+def squeue_line(
+    job_id: str, state: str, *, reason: str = "None", token: str = "abc", node: str = "n1", end: str = "N/A"
+) -> str:
+    return f"{job_id}|{state}|{reason}|1000|1010|{end}|{node}|dscampaign-{token}\n"
 
 
 def sacct_line(job_id: str, state: str, code: str = "0:0", *, name: str = "dscampaign-abc", end: str = "1100") -> str:
@@ -112,7 +115,6 @@ def test_an_sbatch_that_hangs_may_have_submitted(
             "sbatch: error: Batch job submission failed: Resource temporarily unavailable: temporarily unable",
             Unreachable,
         ),
-        ("sbatch: error: AssocMaxSubmitJobLimit\nsbatch: error: violates policy (job submit limit)", Unreachable),
         ("sbatch: error: QOSMaxCpuPerJobLimit\nsbatch: error: violates policy (job submit limit)", SubmissionRefused),
     ],
 )
@@ -121,6 +123,21 @@ def test_what_a_failed_sbatch_means(slurm: FakeSlurm, tmp_path: Path, err: str, 
     with pytest.raises(kind) as caught:
         SlurmExecutor().submit(batch(tmp_path))
     assert err.split("\n", maxsplit=1)[0] in str(caught.value)
+
+
+@pytest.mark.parametrize(
+    ("err", "for_now"),
+    [
+        ("sbatch: error: Batch job submission failed: Invalid job array specification", False),
+        ("sbatch: error: AssocMaxSubmitJobLimit\nsbatch: error: violates policy (job submit limit)", True),
+        ("sbatch: error: QOSMaxSubmitJobPerUserLimit\nsbatch: error: violates policy (job submit limit)", True),
+    ],
+)
+def test_a_batch_may_be_too_large(slurm: FakeSlurm, tmp_path: Path, err: str, for_now: bool) -> None:
+    slurm.answers("sbatch", err=err, code=1)
+    with pytest.raises(BatchTooLarge) as caught:
+        SlurmExecutor().submit(batch(tmp_path))
+    assert caught.value.for_now is for_now
 
 
 def test_an_answer_without_a_job_id_is_unclear(slurm: FakeSlurm, tmp_path: Path) -> None:
@@ -220,6 +237,34 @@ def test_a_finished_job_in_squeue_is_looked_up_for_its_steps(slurm: FakeSlurm) -
     assert look({"abc": {0}})[0]["abc", 0].state == "OUT_OF_MEMORY"
     slurm.answers("sacct", sacct_line("12_0", "RUNNING", end="Unknown"))  # it lags
     assert look({"abc": {0}})[0]["abc", 0].state == "FAILED"
+
+
+def test_a_failure_waits_a_little_for_what_only_the_accounting_knows(slurm: FakeSlurm) -> None:
+    """Squeue shows no step that ran out of memory; slurmdbd learns of it some seconds later."""
+    now, long_ago = str(int(time.time())), str(int(time.time() - 60))
+    slurm.answers("squeue", squeue_line("12_0", "FAILED", end=now) + squeue_line("12_1", "TIMEOUT", end=now))
+    slurm.answers("sacct", sacct_line("12_0", "RUNNING", end="Unknown"))
+    jobs, _ = look({"abc": {0, 1}})
+    assert [(job.state, job.terminal) for job in jobs.values()] == [("COMPLETING", False), ("TIMEOUT", True)]
+    slurm.answers("squeue", squeue_line("12_0", "FAILED", end=long_ago))
+    assert look({"abc": {0}})[0]["abc", 0].terminal
+    slurm.answers("squeue", squeue_line("12_0", "FAILED", end=now))
+    slurm.answers("sacct", sacct_line("12_0", "FAILED") + sacct_line("12_0.0", "OUT_OF_MEMORY", "0:125", name="a"))
+    assert look({"abc": {0}})[0]["abc", 0].step_out_of_memory
+
+
+def test_without_an_accounting_no_failure_waits_for_it(slurm: FakeSlurm) -> None:
+    slurm.answers("squeue", squeue_line("12_0", "FAILED", end=str(int(time.time()))))
+    slurm.answers("sacct", err="Slurm accounting storage is disabled\n", code=1)
+    assert look({"abc": {0}})[0]["abc", 0].terminal
+
+
+def test_a_job_that_the_queue_has_forgotten_is_looked_up_in_the_accounting(slurm: FakeSlurm) -> None:
+    """MinJobAge is over: squeue is silent, or says that it has never heard of the job."""
+    slurm.answers("sacct", sacct_line("12_0", "COMPLETED") + sacct_line("12_1", "PREEMPTED"))
+    jobs, complete = look({"abc": {0, 1}})
+    assert complete
+    assert {key[1]: job.state for key, job in jobs.items()} == {0: "COMPLETED", 1: "PREEMPTED"}
 
 
 def test_the_queue_beats_an_accounting_that_lags(slurm: FakeSlurm) -> None:
