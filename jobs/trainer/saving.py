@@ -82,6 +82,7 @@ def expected_bytes(engine: DeepSpeedEngine, config: TrainConfig) -> float:
     tensors = [value for state in inner.state.values() for value in state.values() if isinstance(value, torch.Tensor)]
     if inner is not outer:  # it works on copies of the weights, which are saved with it
         tensors += [parameter for group in inner.param_groups for parameter in group["params"]]
+        tensors += getattr(outer, "fp32_partitioned_groups_flat", ())  # ZeRO 3 hides them between steps
     shards = dist.get_world_size() if config.zero_stage else 1
     weights = sum(getattr(p, "ds_numel", p.numel()) * p.element_size() for p in engine.module.parameters())
     return float((0 if config.zero_stage == 3 else weights) + shards * _bytes(tensors))
