@@ -1,17 +1,20 @@
 # make demo    a small campaign on this machine, from spec to loss plot, under demo/
 # make test    all tests; installs the servers that they need (Debian, root). SKIP="cluster postgres" leaves groups out
 # make lint    format, lint, types, import rules
+# make soak    a campaign under random faults for SOAK_SECONDS (1200), from a printed SEED; needs what the tests need
 # make bench   benchmarks
 # make torture the store's torture at full length: 800,000 lines on SQLite and PostgreSQL while everything is killed
 # make clean   removes what these targets made
 PYTHON ?= python3
 SKIP ?=
 PYTEST_ARGS ?=
+SOAK_SECONDS ?= 1200
+SEED ?=
 
 BIN := .venv/bin
 STAMP := .venv/installed
 
-.PHONY: demo test lint bench torture clean
+.PHONY: demo test soak lint bench torture clean
 .DELETE_ON_ERROR:
 
 demo: $(STAMP)
@@ -20,6 +23,10 @@ demo: $(STAMP)
 test: $(STAMP)
 	SKIP="$(SKIP)" scripts/test_dependencies.sh
 	$(BIN)/pytest $(addprefix --without=,$(SKIP)) $(PYTEST_ARGS)
+
+soak: $(STAMP)
+	scripts/test_dependencies.sh
+	$(BIN)/python -m tests.faults.soak --seconds $(SOAK_SECONDS) $(addprefix --seed ,$(SEED))
 
 lint: $(STAMP)
 	BIN="$(BIN)" scripts/lint.sh

@@ -175,9 +175,13 @@ class SlurmCluster:
         self._start_all()
         self._kill_jobs()
         self.run("scancel", "--user=root")
+        self.undrain()
+        wait_until(self.idle, what=f"all nodes idle again; see {self.dir}/log")
+
+    def undrain(self) -> None:
+        """Gives back the nodes that Slurm has taken out of service, as an administrator would."""
         if unfit := self.run("sinfo", "-h", "-p", "h100", "-t", "drain,fail", "-o", "%N"):
             self.run("scontrol", "update", f"NodeName={unfit}", "State=RESUME")
-        wait_until(self.idle, what=f"all nodes idle again; see {self.dir}/log")
 
     def job_pids(self) -> list[int]:
         """Every process of a job of this cluster, slurmstepd included, whoever its parent is by now."""

@@ -56,8 +56,8 @@ class Ledger:
         return max((line.step for line in self.lines if line.what == "step"), default=0)
 
     def faults(self) -> list[str]:
-        """The faults that have happened."""
-        return [line.name for line in self.lines if line.what == "fault"]
+        """The faults that have happened, of the script's own making or from outside."""
+        return [line.name for line in self.lines if line.name]
 
 
 def duplicate_executions(ledger: Ledger) -> Iterator[str]:
@@ -72,7 +72,7 @@ def duplicate_executions(ledger: Ledger) -> Iterator[str]:
 
 def _two_processes(ledger: Ledger) -> Iterator[str]:
     processes: dict[tuple[int, int], set[tuple[str, int]]] = defaultdict(set)
-    for line in ledger.lines:
+    for line in (line for line in ledger.lines if line.what != "outside"):
         processes[line.generation, line.rank].add((line.job, line.pid))
     for (generation, rank), found in processes.items():
         if len(found) > 1:
@@ -83,20 +83,37 @@ def _at_a_time(ledger: Ledger) -> Iterator[str]:
     """Once an attempt has begun, no process of an earlier one executes anything."""
     newest = 0
     for line in ledger.lines:
-        if line.generation < newest:
+        if line.generation < newest and line.what != "outside":
             yield f"{ledger.run}: attempt {line.generation} executed step {line.step} after attempt {newest} had begun"
         newest = max(newest, line.generation)
 
 
-def restarts(ledger: Ledger) -> list[tuple[int, int]]:
-    """For each attempt after the first: the newest step that was saved before it, and the step that it began from."""
-    found, saved, generation = [], 0, 0
+@dataclass(frozen=True)
+class Restart:
+    """Where an attempt after the first began.
+
+    Attributes:
+        saved: The newest step of which the script knew that it was saved.
+        saving: The newest step that it may have saved, or was killed while it did.
+    """
+
+    saved: int
+    saving: int
+    began: int
+
+
+def restarts(ledger: Ledger) -> list[Restart]:
+    """Every attempt after the first, in order."""
+    found, saved, saving, generation = [], 0, 0, 0
     for line in ledger.lines:
         if line.what == "start" and line.generation > generation:
             if generation:
-                found.append((saved, line.step))
+                found.append(Restart(saved, saving, line.step))
             generation = line.generation
-        if line.what == "saved":
+            saved = saving = line.step
+        elif line.what == "saving":
+            saving = max(saving, line.step)
+        elif line.what == "saved":
             saved = line.step
     return found
 

@@ -43,7 +43,7 @@ def _unclaimed(ledger: Ledger, attempts: Sequence[AttemptRow]) -> Iterator[str]:
     """Whatever was executed belongs to the job that has the claim and that the store names."""
     known = {attempt.generation: attempt for attempt in attempts}
     for generation in ledger.generations():
-        jobs = {line.job for line in ledger.of(generation)}
+        jobs = {line.job for line in ledger.of(generation) if line.what != "outside"}
         if generation not in known:
             yield f"{ledger.run}: the store knows no attempt {generation}, which job {jobs} executed"
             continue
@@ -96,10 +96,10 @@ def _rollbacks(ledger: Ledger) -> Iterator[str]:
     """An attempt begins where the newest checkpoint is: never further, and further back only where that was spoilt."""
     spoilt = sum(fault.startswith("truncate") for fault in ledger.faults())
     behind = 0
-    for saved, began in restarts(ledger):
-        behind += began < saved
-        if began > saved:
-            yield f"{ledger.run}: began from step {began}, but only {saved} was saved"
+    for restart in restarts(ledger):
+        behind += restart.began < restart.saved
+        if restart.began > restart.saving:
+            yield f"{ledger.run}: began from step {restart.began}, but only {restart.saving} was saved"
     if behind > spoilt:
         yield f"{ledger.run}: {behind} attempts began behind the newest checkpoint, {spoilt} checkpoints were spoilt"
 

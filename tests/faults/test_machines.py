@@ -2,10 +2,7 @@
 
 from __future__ import annotations
 
-import subprocess
 import threading
-from collections.abc import Iterator
-from contextlib import contextmanager
 from pathlib import Path
 
 import pytest
@@ -18,6 +15,7 @@ from dscampaign.orchestrator.slurm import SlurmExecutor
 
 from ..cluster.slurm_cluster import SlurmCluster
 from ..daemon import wait_until
+from .disk import SmallDisk
 from .promises import broken_promises
 from .trial import Trial, begin, case
 
@@ -115,38 +113,16 @@ def test_a_lost_state_directory_of_slurm(
 
 def test_a_full_disk(slurm: SlurmCluster, tmp_path: Path) -> None:
     """Nothing is spent on a folder that takes no files: the run waits until there is room, and then completes."""
-    with _small_disk(tmp_path / "disk", mb=4) as disk:
-        ballast = disk / "ballast"
-        trial = begin(tmp_path, [case("full", "30", "--step-s=0.2")], dir=disk / "campaign")
+    with SmallDisk(tmp_path / "disk", mb=4) as disk:
+        trial = begin(tmp_path, [case("full", "30", "--step-s=0.2")], dir=disk.path / "campaign")
         trial.watch(timeout_s=PATIENCE_S, until=lambda: trial.ledger("case-full").last_step() > 3)
-        _fill(ballast)
+        disk.fill()
         seen = len(trial.passes)
         trial.watch(timeout_s=PATIENCE_S, until=lambda: len(trial.passes) + len(trial.errors) > seen + 30)
         while_full = len(trial.ledger("case-full").generations())
         assert trial.observe().states()["case-full"] not in (RunState.FAILED, RunState.COMPLETED)
-        ballast.unlink()
+        disk.free()
         done = trial.watch(timeout_s=PATIENCE_S)
         assert completed(trial), done.runs["case-full"].reason
         assert while_full <= 2, "it was tried again and again on a full disk"
         assert broken_promises(trial) == []
-
-
-@contextmanager
-def _small_disk(path: Path, mb: int) -> Iterator[Path]:
-    path.mkdir()
-    subprocess.run(["mount", "-t", "tmpfs", "-o", f"size={mb}m", "tmpfs", str(path)], check=True)
-    try:
-        yield path
-    finally:
-        subprocess.run(["umount", "--lazy", str(path)], check=True)
-
-
-def _fill(path: Path) -> None:
-    """Writes until not one byte more is taken."""
-    with path.open("wb", buffering=0) as file:
-        for size in (1 << 16, 1 << 12, 1):
-            try:
-                while file.write(b"x" * size):
-                    pass
-            except OSError:
-                continue

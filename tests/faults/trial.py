@@ -44,6 +44,8 @@ class Trial:
 
     Attributes:
         folder: Holds spec, ledgers and, unless told otherwise, the campaign's own folder.
+        spec: What the spec says beside the cases.
+        cases: How many cases were submitted.
         passes: All passes that this process did.
         errors: What a pass raised instead of being done.
     """
@@ -51,6 +53,8 @@ class Trial:
     folder: Path
     store: Store
     campaign: CampaignRow
+    spec: Mapping[str, Any]
+    cases: int
     passes: list[Timed] = field(default_factory=list)
     errors: list[Exception] = field(default_factory=list)
 
@@ -125,11 +129,23 @@ def begin(
         dir: The campaign's folder.
     """
     (folder / "ledger").mkdir()
-    wanted = {**BASE, "name": "faults", "python": str(_stand_in(folder)), "env": {"LEDGER_DIR": str(folder / "ledger")}}
-    path = folder / "spec.yaml"
-    path.write_text(yaml.safe_dump({**wanted, **spec, "matrix": {"case": [dict(case) for case in cases]}}))
+    ledger = {"LEDGER_DIR": str(folder / "ledger")}
+    wanted = {**BASE, "name": "faults", "python": str(_stand_in(folder)), "env": ledger, **spec}
     store = open_store(url or f"sqlite:///{folder}/campaign.db")
-    return Trial(folder, store, submit(path, dir or folder / "campaign", store))
+    campaign = submit(_write_spec(folder, wanted, cases), dir or folder / "campaign", store)
+    return Trial(folder, store, campaign, wanted, len(cases))
+
+
+def grow(trial: Trial, cases: Sequence[Mapping[str, Any]]) -> None:
+    """Submits the spec again with more cases, those that it had before among them."""
+    trial.campaign = submit(_write_spec(trial.folder, trial.spec, cases), Path(trial.campaign.dir), trial.store)
+    trial.cases = len(cases)
+
+
+def _write_spec(folder: Path, spec: Mapping[str, Any], cases: Sequence[Mapping[str, Any]]) -> Path:
+    path = folder / "spec.yaml"
+    path.write_text(yaml.safe_dump({**spec, "matrix": {"case": [dict(case) for case in cases]}}))
+    return path
 
 
 def _stand_in(folder: Path) -> Path:

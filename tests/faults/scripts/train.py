@@ -144,6 +144,7 @@ def _save(step: int, faults: list[Fault], ledger: Ledger) -> None:
         samples_seen=step,
         files=entries,
     )
+    ledger.write("saving", step)
     saved = checkpoint.commit(draft, manifest)
     ledger.write("saved", step)
     retention.prune(FOLDER, KEEP, step)
