@@ -79,7 +79,7 @@ class SlurmExecutor:
             return Look(jobs, True)
         history = _sacct(names, since_s)
         if history is None or history.kept:
-            jobs = {k: _or_unfinished(v, history and history.jobs.get(k)) for k, v in jobs.items()}
+            jobs = {k: _or_unfinished(v, history.jobs.get(k) if history else None) for k, v in jobs.items()}
         if history is None:
             return Look(jobs, False)
         # what squeue does not show is over: that sacct takes it for alive means that it lags, or will never know
