@@ -249,8 +249,8 @@ def _cascade(ended: Ended) -> Verdict | None:
     if fault := faulted(ended):
         return fault
     name, host = first_to_die(ended) if silent_ranks(ended) else ("", "")
-    beside = f" ({name} {how_it_died(ended)})" if name else ""
-    return Verdict(FailureClass.CRASH, headline(first.text) + beside, line=first.line, host=host)
+    cause = f"{name} {how_it_died(ended)}; then " if name else ""
+    return Verdict(FailureClass.CRASH, cause + headline(first.text), line=first.line, host=host)
 
 
 def _hang(clue: Clue) -> Verdict:
