@@ -10,13 +10,19 @@ from .failure_rules import FailureClass
 from .verdict import Verdict, headline
 
 
+def left_alone(ended: Ended) -> Verdict | None:
+    """A node to which the first one never came."""
+    lonely = next((o for o in ended.outcomes if o.ended_by == "rendezvous"), None)
+    if lonely is None:
+        return None
+    return Verdict(FailureClass.NODE, f"{lonely.host} waited in vain for the first node", rule="rendezvous")
+
+
 def unknown(ended: Ended) -> Verdict:
     """The verdict on an attempt of which nothing but its end is known."""
     job, outcomes = ended.job, ended.outcomes
     if not outcomes:
         return _without_outcome(ended)
-    if lonely := next((o for o in outcomes if o.ended_by == "rendezvous"), None):
-        return Verdict(FailureClass.NODE, f"{lonely.host} waited in vain for the first node", rule="rendezvous")
     if fault := faulted(ended):
         return fault
     if len(outcomes) < ended.nodes:

@@ -145,7 +145,7 @@ def _used_before(outcome: NodeOutcome, clue: Clue) -> float:
     """The share of the rank's GPU that was in use before the launcher started; of the fullest if it is not known."""
     gpus = outcome.gpus.before if outcome.gpus and outcome.gpus.before else ()
     shares = [gpu.used_bytes / gpu.total_bytes for gpu in gpus if gpu.total_bytes]
-    ranks = [rank.rank for rank in outcome.ranks]
+    ranks = sorted(rank.rank for rank in outcome.ranks)
     if shares and clue.rank in ranks and outcome.gpus and len(shares) == outcome.gpus.asked:
         return shares[ranks.index(clue.rank) % len(shares)]
     return max(shares, default=0.0)

@@ -14,7 +14,7 @@ from collections.abc import Sequence
 
 from ..jobs.evidence import LogLine
 from . import failure_machine as machine
-from .failure_ends import faulted, how_it_died, unknown
+from .failure_ends import faulted, how_it_died, left_alone, unknown
 from .failure_evidence import (
     Clue,
     Ended,
@@ -73,6 +73,7 @@ def classify(ended: Ended) -> Verdict:
         or _out_of_memory(ended)
         or _machine(machine.ambiguous_gpu(ended) or machine.storage(ended))
         or _by_log(ended)
+        or left_alone(ended)
         or _cascade(ended)
         or unknown(ended)
     )

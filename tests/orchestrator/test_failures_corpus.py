@@ -3,10 +3,13 @@
 from __future__ import annotations
 
 from collections import Counter
+from collections.abc import Callable
+from dataclasses import replace
 
 import pytest
 
-from dscampaign.orchestrator.failures import FailureClass
+from dscampaign.jobs.evidence import LogLine, NodeOutcome, RankEnd
+from dscampaign.orchestrator.failures import FailureClass, classify
 
 from ..corpus import Case, load
 from ..corpus.score import Judged, accuracy, judge, precision, recall
@@ -86,3 +89,90 @@ def test_no_verdict_rests_on_an_echo(judged: list[Judged]) -> None:
             assert one.verdict.line is not None, one.case.name
             assert "remote process exited" not in one.verdict.line.text
             assert "Connection closed by peer" not in one.verdict.line.text
+
+
+# -- what must not matter --------------------------------------------------------------------------------------
+
+NOISE = """\
+[2026-11-21 03:00:01,112] [INFO] [runner.py:630:main] cmd = python -u train.py --note 'TypeError: no'
+[2026-11-21 03:00:03,771] [INFO] [launch.py:281:main] process 4000 spawned with command: ['python', 'No module named x']
+[2026-11-21 03:00:09,003] [INFO] [config.py:1007:print]   note ......................... ValueError: no
+    "on_error": "torch.OutOfMemoryError: CUDA out of memory. Tried to allocate 2.00 GiB",
+Namespace(lr=0.1, note='ModuleNotFoundError: No module named x')
+{'note': 'SyntaxError: no', 'other': 'error: unrecognized arguments: --x'}
+retry: {rules: [{match: 'invalid device ordinal', action: stop}]}
+WARNING: No module named 'apex', falling back to torch
+/env/lib/python3.11/site-packages/x.py:12: UserWarning: FileNotFoundError: [Errno 2] No such file or directory
+2026-11-21 03:00:01 WARNING x: OSError: [Errno 28] No space left on device, retrying
+Exception ignored in: <function Pool.__del__ at 0x7f>
+Traceback (most recent call last):
+  File "/env/lib/python3.11/multiprocessing/pool.py", line 271, in __del__
+AssertionError: can only test a child process
+n0:97:176 [0] NCCL INFO libnccl-net.so: cannot open shared object file: No such file or directory
+  3%|▎         | 3/100 [00:04<02:21,  1.46s/it, error=0.1]
+""".splitlines()
+
+
+def with_noise(outcome: NodeOutcome) -> NodeOutcome:
+    """The same node, in whose logs a great deal of frightening and harmless things are said first."""
+    files = {line.file for line in outcome.lines} or {f"launcher-{outcome.node_rank}.log"}
+    lines: list[LogLine] = []
+    for file in sorted(files):
+        lines += [LogLine(file, number, text) for number, text in enumerate(NOISE, 1)]
+        own = [line for line in outcome.lines if line.file == file]
+        lines += [LogLine(file, line.number + len(NOISE), line.text) for line in own]
+    return replace(outcome, lines=tuple(lines))
+
+
+def with_echo(outcome: NodeOutcome, kind: str, message: str) -> NodeOutcome:
+    """The same node, with one rank more, whose clock is slow: its echo seems to come first."""
+    error = {"type": kind, "message": message, "trace": [], "ts": 0.001}
+    return replace(outcome, ranks=(*outcome.ranks, RankEnd(99, 1, error, 4099)))
+
+
+def changed(cases: list[Case], judged: list[Judged], change: Callable[[NodeOutcome], NodeOutcome]) -> list[str]:
+    """The cases that get another class when their outcomes are changed so."""
+    found = []
+    for case, before in zip(cases, judged, strict=True):
+        ended = replace(case.ended, outcomes=[change(outcome) for outcome in case.ended.outcomes])
+        after = classify(ended)
+        if after.kind != before.verdict.kind:
+            found.append(f"{case.name}: {before.verdict.kind}, then {after.kind} ({after.reason})")
+    return found
+
+
+def test_noise_changes_no_verdict(cases: list[Case], judged: list[Judged]) -> None:
+    assert changed(cases, judged, with_noise) == []
+
+
+@pytest.mark.parametrize(
+    ("kind", "message"),
+    [
+        (
+            "torch.distributed.DistBackendError",
+            "NCCL error in: x.cpp:1, remote process exited\nncclRemoteError: failed",
+        ),
+        (
+            "builtins.RuntimeError",
+            "[/pytorch/third_party/gloo/gloo/transport/tcp/pair.cc:534] Connection closed by peer",
+        ),
+        ("torch.distributed.DistStoreError", "store->get('0') got error: Connection reset by peer"),
+    ],
+)
+def test_an_echo_changes_no_verdict_whenever_it_comes(
+    cases: list[Case], judged: list[Judged], kind: str, message: str
+) -> None:
+    ended_badly = [
+        (case, one)
+        for case, one in zip(cases, judged, strict=True)
+        if one.verdict.kind not in (FailureClass.COMPLETED, FailureClass.STOPPED)
+        and one.verdict.rule != "exit-2"  # all ranks must have left so
+    ]
+    some, verdicts = [case for case, _ in ended_badly], [one for _, one in ended_badly]
+    assert changed(some, verdicts, lambda outcome: with_echo(outcome, kind, message)) == []
+
+
+def test_the_order_of_nodes_and_ranks_does_not_matter(cases: list[Case], judged: list[Judged]) -> None:
+    for case, before in zip(cases, judged, strict=True):
+        turned = [replace(o, ranks=o.ranks[::-1]) for o in reversed(case.ended.outcomes)]
+        assert classify(replace(case.ended, outcomes=turned)).kind == before.verdict.kind, case.name
