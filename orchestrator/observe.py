@@ -161,20 +161,29 @@ def _begun(run: RunPaths) -> int:
 def _attempt_view(row: AttemptRow, run: RunRow, look: Look, paths: CampaignPaths) -> AttemptView:
     if row.state in TERMINAL_ATTEMPT:
         return AttemptView(row)
-    job = look.jobs.get((row.token, row.array_index or 0))
     files = paths.run(run.name).attempt(row.generation)
+    holder = _holder(files, row.token)
+    job = look.jobs.get((row.token, row.array_index or 0))
+    if job and holder and job.job_id not in ("", holder):
+        job = None  # a batch that was taken twice: this is the job that found the claim taken and left
     found = (NodeOutcome.read(files.outcome(node)) for node in range(row.nodes))
     outcomes = tuple(outcome for outcome in found if outcome is not None)
     lines = _agent_lines(paths.batch(row.token), row, job) if job and job.terminal and not outcomes else ()
     beats = (Heartbeat.read(files.heartbeat(node)) for node in range(row.nodes))
     heartbeats = () if job and (job.pending or job.terminal) else tuple(beat for beat in beats if beat)
-    return AttemptView(row, job, Start.read(files), outcomes, _claimed(files, row.token), lines, heartbeats)
+    return AttemptView(row, job, Start.read(files), outcomes, holder is not None, lines, heartbeats)
 
 
-def _claimed(files: AttemptPaths, token: str) -> bool:
-    """Whether a job has the claim; we may have taken it ourselves and died before writing that down."""
+def _holder(files: AttemptPaths, token: str) -> str | None:
+    """The job that has the claim, "" where it cannot be read; None for none.
+
+    We may have taken it ourselves, and died before writing that down.
+    """
     claim = read_json(files.claim)
-    return files.claim.exists() if claim is None else claim.get("job_id") != revoked(token)
+    if claim is None:
+        return "" if files.claim.exists() else None
+    holder = str(claim.get("job_id", ""))
+    return None if holder == revoked(token) else holder
 
 
 def _agent_lines(batch: Path, row: AttemptRow, job: JobView) -> tuple[LogLine, ...]:

@@ -31,7 +31,15 @@ _T = TypeVar("_T")
 MIN_JOB_AGE_S = 300.0
 """After which Slurm without accounting forgets a job that is over."""
 
-SUBMISSIONS = ("taken", "taken, no answer", "taken late, no answer", "dropped, no answer", "unreachable", "refused")
+SUBMISSIONS = (
+    "taken",
+    "taken, no answer",
+    "taken late, no answer",
+    "taken twice, no answer",
+    "dropped, no answer",
+    "unreachable",
+    "refused",
+)
 LOOKS = ("good", "stale", "older", "incomplete", "unreachable")
 
 
@@ -98,7 +106,7 @@ class NastySlurm:
         accounting: whether it remembers jobs for ever.
         sbatch: what becomes of the next submission, one of SUBMISSIONS; then all is well again.
         squeue: how the next look is, one of LOOKS; likewise.
-        jobs: all that it ever took, by (token, index).
+        jobs: all that it ever took, in the order of submission.
         refused: tokens that it would not take.
         executions: which jobs have claimed an attempt, by (run, generation).
         cancelled: runs of which a job was cancelled by the program.
@@ -111,16 +119,17 @@ class NastySlurm:
     def __init__(self, clock: Clock, effects: Effects, accounting: bool) -> None:
         self._clock, self._effects, self.accounting = clock, effects, accounting
         self.sbatch, self.squeue = "taken", "good"
-        self.jobs: dict[tuple[str, int], Job] = {}
+        self.jobs: list[Job] = []
         self.refused: set[str] = set()
         self.executions: dict[tuple[str, int], list[Job]] = {}
         self.cancelled: set[str] = set()
-        self._next_id = 1
+        self._next_id, self._looks = 1, 0
 
     # -- what the reconciler sees --------------------------------------------------------------------------------
 
     def submit(self, batch: Batch) -> list[str]:
         self._effects.moment(Unreachable("sbatch is away"))
+        assert batch.token not in {job.token for job in self.jobs}, "one token was submitted twice"
         how, self.sbatch = self.sbatch, "taken"
         if how == "unreachable":
             raise Unreachable("sbatch is away")
@@ -128,6 +137,8 @@ class NastySlurm:
             self.refused.add(batch.token)
             raise SubmissionRefused("invalid partition")
         ids = [] if how.startswith("dropped") else self._take(batch, 200.0 if "late" in how else 0.0)
+        if "twice" in how:  # a request that was sent again to a backup controller
+            self._take(batch, 0.0)
         self._effects.moment(SubmissionUnclear("Socket timed out"))
         if how.endswith("no answer"):
             raise SubmissionUnclear("Socket timed out")
@@ -139,13 +150,15 @@ class NastySlurm:
         if how == "unreachable":
             raise Unreachable("squeue is away")
         found: dict[tuple[str, int], JobView] = {}
+        self._looks += 1
         for key in ((token, index) for token, indexes in expected.items() for index in indexes):
-            job = self.jobs.get(key)
-            view = self._shown(job, how, since_s) if job else None
-            if view:
-                found[key] = view
-            elif job:
-                job.classes |= job.blind | {"lost"}
+            jobs = self.named(*key)
+            views = [view for job in jobs if (view := self._shown(job, how, since_s))]
+            if views:
+                found[key] = views[self._looks % len(views)]
+            for job in jobs:
+                if len(views) != 1:  # of two, the one that runs it may not be the one that is shown
+                    job.classes |= job.blind | {"lost"}
         self._effects.moment(Unreachable("squeue is away"))
         return Look(found, how != "incomplete")
 
@@ -153,7 +166,7 @@ class NastySlurm:
         self._effects.moment(Unreachable("scancel is away"))
         for job_id in job_ids:
             # a number that is used again means the newest job
-            named = [job for job in self.jobs.values() if job.job_id == job_id and not job.forgotten]
+            named = [job for job in self.jobs if job.job_id == job_id and not job.forgotten]
             for job in named[-1:]:
                 if job.live:
                     self.cancelled.add(job.payload.run)
@@ -165,21 +178,25 @@ class NastySlurm:
 
     # -- what the test does --------------------------------------------------------------------------------------
 
+    def named(self, token: str, index: int) -> list[Job]:
+        """The jobs of that token: none, one, or two of a batch that was taken twice."""
+        return [job for job in self.jobs if (job.token, job.index) == (token, index)]
+
     def pending(self) -> list[Job]:
         """The jobs that wait."""
-        return [job for job in self.jobs.values() if job.live and job.state in LIVE_PENDING]
+        return [job for job in self.jobs if job.live and job.state in LIVE_PENDING]
 
     def running(self) -> list[Job]:
         """The jobs that Slurm takes for running."""
-        return [job for job in self.jobs.values() if job.live and job.state not in LIVE_PENDING]
+        return [job for job in self.jobs if job.live and job.state not in LIVE_PENDING]
 
     def training(self) -> list[Job]:
         """The jobs whose processes run."""
-        return [job for job in self.jobs.values() if job.training]
+        return [job for job in self.jobs if job.training]
 
     def silent(self) -> list[Job]:
         """The jobs that are over and whose agents have not yet said how."""
-        return [job for job in self.jobs.values() if job.unsaid]
+        return [job for job in self.jobs if job.unsaid]
 
     def start(self, job: Job) -> None:
         """Its nodes begin: the first one claims the attempt."""
@@ -242,7 +259,7 @@ class NastySlurm:
     def lose_state(self, *, zombies: bool) -> None:
         """Slurm's state directory is lost: nobody knows the jobs any more, and their numbers are given out again."""
         self._next_id = 1
-        for job in self.jobs.values():
+        for job in self.jobs:
             if job.live or job.training:
                 self._over(job, VANISHES)
                 job.classes |= COMPLETES.classes if zombies else set()
@@ -255,7 +272,7 @@ class NastySlurm:
         """All that waits begins, and all that runs completes, unless it has to give way."""
         for job in self.pending():
             self.start(job)
-        for job in list(self.jobs.values()):
+        for job in list(self.jobs):
             self.say(job)
             if job.live:
                 self.end(job, COMPLETES)
@@ -271,9 +288,8 @@ class NastySlurm:
         number, self._next_id = self._next_id, self._next_id + 1
         for index in range(batch.size):
             payload = Payload.read(payload_file(batch.folder, index))
-            assert (batch.token, index) not in self.jobs, "one token was submitted twice"
             times = self._clock.node_s(), self._clock.now_s + delay_s
-            self.jobs[batch.token, index] = Job(batch.token, index, f"{number}_{index}", payload, *times)
+            self.jobs.append(Job(batch.token, index, f"{number}_{index}", payload, *times))
         return [f"{number}_{index}" for index in range(batch.size)]
 
     def _over(self, job: Job, fate: Fate) -> None:

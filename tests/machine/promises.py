@@ -52,6 +52,7 @@ class Promises:
         runs, rows = _read(conn, campaign_id)
         self._check_executions()
         self._check_memory(rows)
+        self._check_live(runs, rows)
         self._check_taken(runs, rows)
         for run in runs.values():
             mine = [row for row in rows if row.run_id == run.id]
@@ -83,11 +84,19 @@ class Promises:
             assert ended.get(attempt_id) == how, f"attempt {attempt_id} had ended as {how}, now {ended.get(attempt_id)}"
         self._ended = ended
 
+    def _check_live(self, runs: Mapping[int, RunRow], rows: Sequence[AttemptRow]) -> None:
+        """An attempt whose job runs and trains is over only where nobody had heard of it for long."""
+        live = {job.name for job in self.cluster.running() if job.training}
+        for row in rows:
+            if (runs[row.run_id].name, row.generation) in live and row.state in TERMINAL_ATTEMPT:
+                assert row.failure_class == "lost", f"it trains, and was judged: {_story([row])}"
+
     def _check_taken(self, runs: Mapping[int, RunRow], rows: Sequence[AttemptRow]) -> None:
         """What Slurm took, the store knows for ever."""
         known = {(row.token, row.array_index): (runs[row.run_id].name, row.generation) for row in rows}
-        for key, job in self.cluster.jobs.items():
-            assert known.get(key) == job.name, f"job {job.job_id} runs {job.name}, the store has {known.get(key)}"
+        for job in self.cluster.jobs:
+            stored = known.get((job.token, job.index))
+            assert stored == job.name, f"job {job.job_id} runs {job.name}, the store has {stored}"
 
     def _check_attempts(self, run: RunRow, rows: Sequence[AttemptRow]) -> None:
         by_age = sorted(rows, key=lambda row: row.id)
@@ -104,16 +113,18 @@ class Promises:
 
     def _allowed(self, run: RunRow, row: AttemptRow) -> set[str]:
         """What the attempt may be called."""
-        job = self.cluster.jobs.get((row.token, row.array_index or 0))
+        jobs = self.cluster.named(row.token, row.array_index or 0)
+        ran = [job for job in jobs if job in self.cluster.executions.get(job.name, ())]
         wish = {"cancelled"} if run.name in self.unwanted else set()
         if row.token in self.cluster.refused:
             return {"refused", "lost"}  # taken back meanwhile, by another leader
-        if job is None:
+        if not jobs:
             return {"lost"}
         if "led to no job" in str(row.evidence.get("reason")):
-            assert job.name not in self.cluster.executions, f"{job.name} was taken back, and run"
+            assert not ran, f"{run.name}: attempt {row.generation} was taken back, and run"
             return {"lost"}
-        return job.classes | wish | ({"hang"} if "hang" in row.evidence else set())
+        classes = set().union(*(job.classes for job in ran or jobs))
+        return classes | wish | ({"hang"} if "hang" in row.evidence else set())
 
     def _check_free(self, run: RunRow, rows: Sequence[AttemptRow]) -> None:
         starts: dict[int | None, int] = defaultdict(int)
@@ -171,7 +182,7 @@ def _used_up(rows: Sequence[AttemptRow], retry: RetryConfig) -> set[RunState]:
     for name, classes in BUDGETS.items():
         if last.failure_class in classes and sum(row.failure_class in classes for row in rows) > getattr(retry, name):
             states.add(RunState.FAILED)
-    if last.failure_class == "time_limit" and _crashes(rows) > retry.crash:
+    if last.failure_class in ("crash", "time_limit") and _crashes(rows) > retry.crash:
         states.add(RunState.FAILED)
     if last.failure_class == "oom" and last.micro_batch in (None, 1):
         states.add(RunState.FAILED)

@@ -69,6 +69,17 @@ def test_whoever_holds_the_claim_it_is_taken(world: World, text: str, claimed: b
     assert attempt(world).claimed is claimed
 
 
+def test_the_job_that_found_the_claim_taken_says_nothing_of_the_attempt(world: World) -> None:
+    """A batch that was taken twice: one of its two jobs has left, the other one trains."""
+    files = world.paths.run("depth-1").attempt(1)
+    files.claim.write_text(json.dumps({"job_id": "7_0"}))
+    [key] = world.cluster.jobs
+    world.cluster.jobs[key] = replace(world.cluster.jobs[key], state="FAILED")
+    assert (attempt(world).job, attempt(world).claimed) == (None, True)
+    files.claim.write_text(json.dumps({"job_id": "1_0"}))
+    assert attempt(world).job == world.cluster.jobs[key]
+
+
 def test_our_own_revocation_is_no_claim(world: World) -> None:
     token = attempt(world).row.token
     claim = world.paths.run("depth-1").attempt(1).claim
