@@ -210,7 +210,7 @@ def test_a_terminal_gets_a_table_that_redraws_itself(
     place: Place, no_colour: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("NO_COLOR", no_colour)
-    spec = place.write('echo "No module named [bold]x[/bold]" >&2; exit 1')
+    spec = place.write('echo "/usr/bin/python3: No module named [bold]x[/bold]" >&2; exit 1')
     code, shown = on_terminal(["submit", spec, "--watch"], b"")
     assert code == 1
     assert "\x1b[2K" in shown  # lines were erased to be drawn again
