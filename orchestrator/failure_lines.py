@@ -46,9 +46,10 @@ _DECORATION = re.compile(
     r"^(?:\[(?!Errno|enforce)[^\]\n]{1,80}\]:? ?"  # [rank0]: [ERROR] [2026-01-01 00:00:00] [engine.py:12:step]
     r"|\d{4}-\d\d-\d\d[T ]\d\d:\d\d:\d\d\S* (?:- )?"
     r"|[EF]\d{3,4} \d\d:\d\d:\d\d\S* (?:\d+ )?\S+\] ?"  # glog
-    r"|(?:\S{1,40} - )?(?:ERROR|CRITICAL|FATAL)\b[ :|-]+(?:[\w./]+(?::\d+)?(?: - |: ?| \| ))?"
-    r"|\S{1,40}<stderr>:"
-    r"|[\w.-]{1,40}: (?=\[|Traceback|\w+(?:\.\w+)*Error)"  # srun --label, pdsh
+    r"|(?:\S{1,40} - )?(?:ERROR|CRITICAL|FATAL)\b[ :|-]++"
+    r"(?:(?!(?:\w+\.)*\w*(?:Error|Exception)\b)[\w./]+(?::\d+ | - |: ?| \| ))?"  # and the logger's name
+    r"|\S{0,40}<stderr>:"
+    r"|(?!\S*Error: )[\w.-]{1,40}: (?=\[|Traceback|\w+(?:\.\w+)*Error)"  # srun --label, pdsh
     r"| *what\(\): *)"
 )
 _ABANDONED = re.compile(r"^Exception ignored in|^Exception in thread|^Error in atexit|^Error in sys\.excepthook")

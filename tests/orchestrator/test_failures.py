@@ -134,6 +134,11 @@ def test_an_error_before_the_time_limit_is_the_cause_and_an_echo_is_not() -> Non
     assert judge(raised("builtins.RuntimeError", worker, last_step=40), state="TIMEOUT").kind == "time_limit"
 
 
+def test_a_collective_that_hung_until_the_limit_is_a_hang() -> None:
+    hung = outcome(*KILLED, lines=log_lines("[rank0]:[E] Watchdog caught collective operation timeout: WorkNCCL(Seq"))
+    assert judge(hung, state="TIMEOUT").kind == "hang"
+
+
 def test_preemption_beats_the_errors_that_it_causes() -> None:
     assert judge(raised("torch.distributed.DistBackendError", NCCL), state="PREEMPTED").kind == "preempted"
 
