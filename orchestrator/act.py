@@ -33,8 +33,9 @@ def act(actions: Sequence[Action], authority: Authority, executor: Executor, pat
     Raises:
         StaleLease: somebody else acts for this campaign now; nothing more was done.
     """
+    troubles = _close([a.attempt for a in actions if isinstance(a, Finish)], authority, paths)
     _record(actions, authority)
-    troubles = _cancel([a for a in actions if isinstance(a, CancelJob)], executor)
+    troubles += _cancel([a for a in actions if isinstance(a, CancelJob)], executor)
     troubles += _resize_all([a for a in actions if isinstance(a, Resize)], authority, paths)
     troubles += _revoke_all([a.attempt for a in actions if isinstance(a, Revoke)], authority, paths)
     return troubles + submit([a for a in actions if isinstance(a, Submit)], authority, executor, paths)
@@ -180,13 +181,30 @@ def _revoke_all(rows: Sequence[AttemptRow], authority: Authority, paths: Campaig
     return troubles
 
 
+def _close(rows: Sequence[AttemptRow], authority: Authority, paths: CampaignPaths) -> list[Unreachable]:
+    """No job shall begin an attempt that is over: no twin of a batch that was taken twice, none that is requeued."""
+    names = _run_names(authority) if rows else {}
+    try:
+        for row in rows:
+            _take_claim(row, paths.run(names[row.run_id]))
+    except OSError as exc:
+        return [no_folder(exc)]
+    return []
+
+
+def _take_claim(row: AttemptRow, run: RunPaths) -> bool:
+    """Takes an attempt's claim ourselves; False if a job was faster."""
+    files, mine = run.attempt(row.generation), attempts.revoked(row.token)
+    if files.claim.exists():
+        return (read_json(files.claim) or {}).get("job_id") == mine
+    make_private(files.dir)
+    taken = create_exclusively(files.claim, json.dumps({"job_id": mine, "ts": time.time()}))
+    return taken or (read_json(files.claim) or {}).get("job_id") == mine
+
+
 def _revoke(row: AttemptRow, run: RunPaths, authority: Authority) -> None:
     """Takes the claim ourselves. A job that was faster keeps it, and the next look finds that job."""
-    files = run.attempt(row.generation)
-    make_private(files.dir)
-    mine = attempts.revoked(row.token)
-    taken = create_exclusively(files.claim, json.dumps({"job_id": mine, "ts": time.time()}))
-    if not taken and (read_json(files.claim) or {}).get("job_id") != mine:
+    if not _take_claim(row, run):
         return
     with authority.write() as conn:
         never_ran(conn, row, authority, FailureClass.LOST, "the submission led to no job")

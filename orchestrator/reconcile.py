@@ -26,6 +26,9 @@ from .world import Action, Finish, Snapshot
 LEASE_TTL_S = 120.0
 """Longer than a pass may take; a process that was stopped for longer finds its writes refused."""
 
+LATE_S = 3600.0
+"""For so long after an attempt's end was seen, its metrics may still become readable."""
+
 SLURM_POLL_S = 10.0
 LOCAL_POLL_S = 1.0
 
@@ -151,8 +154,17 @@ def make_executor(campaign: CampaignRow, paths: CampaignPaths) -> Executor:
 
 
 def newest_attempts(stored: Stored) -> list[AttemptRow]:
-    """The two newest attempts of each run: the last may still write, and of the one before a shared folder may lag."""
-    return [row for rows in stored.attempts.values() for row in rows[-2:]]
+    """The two newest attempts of each run, and those whose end was seen of late.
+
+    The last may still write; of those before, a shared folder may lag, or a spool could not be read for a while.
+    """
+    late = stored.now_s - LATE_S
+    return [
+        row
+        for rows in stored.attempts.values()
+        for back, row in enumerate(reversed(rows))
+        if back < 2 or float(row.evidence.get("seen_s") or row.ended_s or 0.0) > late
+    ]
 
 
 def drain(store: Store, rows: Sequence[AttemptRow]) -> list[Unreachable]:

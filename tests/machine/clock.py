@@ -21,7 +21,11 @@ class Clock:
         error_s: how far the clocks of Slurm and of the nodes are ahead of it.
     """
 
-    def __init__(self, error_s: float = 0.0) -> None:
+    def __init__(self) -> None:
+        self.begin()
+
+    def begin(self, error_s: float = 0.0) -> None:
+        """The beginning of a world's time."""
         self.now_s = 1_800_000_000.0
         self.error_s = error_s
 

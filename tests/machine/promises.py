@@ -51,8 +51,8 @@ class Promises:
         """What must hold at every moment."""
         runs, rows = _read(conn, campaign_id)
         self._check_executions()
-        self._check_memory(rows)
         self._check_live(runs, rows)
+        self._check_memory(rows)
         self._check_taken(runs, rows)
         for run in runs.values():
             mine = [row for row in rows if row.run_id == run.id]
@@ -85,10 +85,11 @@ class Promises:
         self._ended = ended
 
     def _check_live(self, runs: Mapping[int, RunRow], rows: Sequence[AttemptRow]) -> None:
-        """An attempt whose job runs and trains is over only where nobody had heard of it for long."""
+        """An attempt whose job trained when it was judged is over only where nobody had heard of it for long."""
         live = {job.name for job in self.cluster.running() if job.training}
         for row in rows:
-            if (runs[row.run_id].name, row.generation) in live and row.state in TERMINAL_ATTEMPT:
+            new = row.state in TERMINAL_ATTEMPT and row.id not in self._ended
+            if new and (runs[row.run_id].name, row.generation) in live:
                 assert row.failure_class == "lost", f"it trains, and was judged: {_story([row])}"
 
     def _check_taken(self, runs: Mapping[int, RunRow], rows: Sequence[AttemptRow]) -> None:

@@ -9,8 +9,6 @@ import itertools
 import os
 import sys
 from collections.abc import Callable, Iterator
-from pathlib import Path
-from tempfile import TemporaryDirectory
 from typing import Any
 
 import pytest
@@ -31,9 +29,10 @@ from dscampaign.orchestrator.errors import Unreachable
 from dscampaign.orchestrator.reconcile import LeaseHeld
 
 from .accidents import Killed
+from .clock import Clock
 from .fates import FATES, PENDING_FATES
 from .nasty_slurm import LOOKS, SUBMISSIONS, Job, every
-from .world import DEPTHS, World, make_spec
+from .world import DEPTHS, World, in_memory, make_spec
 
 EXAMPLES = int(os.environ.get("MACHINE_EXAMPLES", "60"))
 """Histories that are tried; the long version sets 5000."""
@@ -56,7 +55,8 @@ WISHES = 3
 class Machine(RuleBasedStateMachine):
     """Any history of passes, jobs, users and accidents."""
 
-    empty_store: Path
+    store: Store
+    clock: Clock
     wishes = disasters = 0
 
     @initialize(
@@ -75,7 +75,7 @@ class Machine(RuleBasedStateMachine):
     ) -> None:  # fmt: skip
         retry = {"crash": crash, "infra": infra, "oom": oom, "host_oom": oom, "backoff_s": backoff_s}
         spec = make_spec(builtin=builtin, nodes=nodes, retry=retry)
-        self.world = World(self.empty_store, spec, accounting=accounting, error_s=error_s)
+        self.world = World(self.store, self.clock, spec, accounting=accounting, error_s=error_s)
         self.cluster = self.world.cluster
 
     # -- the program ---------------------------------------------------------------------------------------------
@@ -248,20 +248,25 @@ class Machine(RuleBasedStateMachine):
         self.world.check_end()
 
 
-@pytest.fixture(scope="module")
-def empty_store() -> Iterator[Path]:
-    with TemporaryDirectory() as folder:
-        path = Path(folder) / "empty.db"
-        Store.open(f"sqlite:///{path}", create=True).close()
-        yield path
+@pytest.fixture
+def clock() -> Clock:
+    return Clock()
+
+
+@pytest.fixture
+def store(clock: Clock) -> Iterator[Store]:
+    with in_memory() as folder:
+        made = clock.rule(Store.open(f"sqlite:///{folder}/campaign.db", create=True))
+        yield made
+        made.close()
 
 
 @pytest.mark.timeout(300 + 2 * EXAMPLES)
-def test_every_history_keeps_the_promises(empty_store: Path) -> None:
+def test_every_history_keeps_the_promises(store: Store, clock: Clock) -> None:
     class Here(Machine):
         pass
 
-    Here.empty_store = empty_store
+    Here.store, Here.clock = store, clock
     how: Any = settings(
         max_examples=EXAMPLES,
         stateful_step_count=STEPS,

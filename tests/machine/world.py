@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import shutil
 import socket
 from collections.abc import Callable, Collection, Iterator
 from contextlib import contextmanager
@@ -17,7 +16,7 @@ from sqlalchemy import Connection
 
 from dscampaign.db import queries
 from dscampaign.db.records import CampaignRow, RunRow
-from dscampaign.db.schema import lease
+from dscampaign.db.schema import lease, metadata
 from dscampaign.db.store import Store
 from dscampaign.jobs import agent as agent_module
 from dscampaign.orchestrator import campaign as campaigns
@@ -61,25 +60,35 @@ def make_spec(*, builtin: bool, nodes: int, retry: dict[str, int]) -> dict[str, 
     }
 
 
+def in_memory() -> TemporaryDirectory[str]:
+    """A folder that is in no disk's way, where there is such a place."""
+    memory = Path("/dev/shm")
+    return TemporaryDirectory(dir=memory if memory.is_dir() else None)
+
+
 class World:
     """Everything that a test plays with.
 
     Args:
-        empty_store: a SQLite file with tables, to begin with.
+        store: a SQLite database, which is emptied first. One for all worlds: what SQLAlchemy learns of a statement is
+            worth keeping. All processes of a world use it, one after another.
+        clock: what the store's time is made of.
         spec: as `make_spec` makes it.
         accounting: whether Slurm remembers jobs for ever.
         error_s: how far the nodes' clocks are ahead of the database's.
     """
 
-    def __init__(self, empty_store: Path, spec: dict[str, Any], *, accounting: bool, error_s: float) -> None:
-        memory = Path("/dev/shm")
-        self._folder = TemporaryDirectory(dir=memory if memory.is_dir() else None)
+    def __init__(self, store: Store, clock: Clock, spec: dict[str, Any], *, accounting: bool, error_s: float) -> None:
+        self._folder = in_memory()
         self.dir = Path(self._folder.name)
         self._patch = pytest.MonkeyPatch()
         self._spec, self._submissions = spec, dict[tuple[int, ...], campaigns.Submission]()
         self._axis = "depth" if "command" in spec else "train.seed"
-        shutil.copy(empty_store, self.dir / "campaign.db")
-        self.clock = Clock(error_s)
+        self.store, self.clock = store, clock
+        self.clock.begin(error_s)
+        with store.write() as conn:
+            for table in reversed(metadata.sorted_tables):
+                conn.execute(table.delete())
         self.effects = Effects(self._patch)
         self.cluster = NastySlurm(self.clock, self.effects, accounting)
         self.promises = Promises(self.cluster)
@@ -88,16 +97,12 @@ class World:
         self._patch.setattr(agent_module, "NodeFacts", lambda *_: SimpleNamespace(end=dict))
         self._patch.setattr(campaigns, "_git_state", lambda _: "")
         self._patch.setattr(Authority, "write", _watched(Authority.write))
-        self.store = self._open()
-        self._stores = [self._open(), self._open()]
         self._born = 0
         self.campaign = self.wish_for(DEPTHS)
-        self.leaders = [self._make_leader(store) for store in self._stores]
+        self.leaders = [self._make_leader(), self._make_leader()]
 
     def close(self) -> None:
         """Removes everything."""
-        for store in (self.store, *self._stores):
-            store.close()
         self._patch.undo()
         self._folder.cleanup()
 
@@ -120,13 +125,11 @@ class World:
             on_this_host: the next one can see that it is dead; else its lease has to run out.
         """
         died = self.leaders[which]
-        self._stores[which].close()
         if on_this_host:
             dead = f"{socket.gethostname()}:{NO_PROCESS}:x"
             with self.store.write() as conn:
                 conn.execute(lease.update().where(lease.c.holder == died._holder).values(holder=dead))
-        self._stores[which] = self._open()
-        self.leaders[which] = self._make_leader(self._stores[which])
+        self.leaders[which] = self._make_leader()
 
     # -- the user ------------------------------------------------------------------------------------------------
 
@@ -174,11 +177,8 @@ class World:
 
     # -- helpers -------------------------------------------------------------------------------------------------
 
-    def _open(self) -> Store:
-        return self.clock.rule(Store.open(f"sqlite:///{self.dir}/campaign.db"))
-
-    def _make_leader(self, store: Store) -> Reconciler:
-        leader = Reconciler(store, self.campaign, self.cluster)
+    def _make_leader(self) -> Reconciler:
+        leader = Reconciler(self.store, self.campaign, self.cluster)
         self._born += 1
         leader._holder = f"elsewhere:{self._born}:x"  # another host, whose processes cannot be seen from here
         return leader

@@ -56,6 +56,22 @@ def finish(world: World, kind: FailureClass = FailureClass.CRASH, **values: Any)
     return Finish(latest(world), AttemptState.FAILED, Verdict(kind, "boom", "mend it", line, "r"), ended, 500.0)
 
 
+def test_no_job_can_begin_an_attempt_that_is_over(world: World) -> None:
+    """One that an administrator requeues, or the twin of one that was submitted twice."""
+    take(world, finish(world, job=job("BOOT_FAIL")))
+    assert latest(world).state is AttemptState.FAILED
+    world.run_jobs()
+    assert world.ran == []
+
+
+def test_the_claim_of_the_job_that_ran_stays(world: World) -> None:
+    world.run_jobs("FAILED", exit_code=1)
+    claim = world.paths.run("depth-1").attempt(1).claim
+    before = read_json(claim)
+    take(world, finish(world))
+    assert read_json(claim) == before
+
+
 def test_the_proof_of_an_end_is_kept(world: World) -> None:
     take(world, finish(world, job=job("FAILED", exit_code="1:0", started_s=100.0, ended_s=160.0)))
     row = latest(world)

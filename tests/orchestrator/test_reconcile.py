@@ -15,10 +15,12 @@ from tempfile import TemporaryDirectory
 from typing import Any
 
 import pytest
+from sqlalchemy import select
 
 from dscampaign.db import queries
 from dscampaign.db.errors import StaleLease, StoreUnreachable
 from dscampaign.db.records import RunState
+from dscampaign.db.schema import step_metric
 from dscampaign.db.store import Store
 from dscampaign.jobs.files import create_exclusively, make_private
 from dscampaign.orchestrator import act, submission
@@ -361,6 +363,26 @@ def test_lines_that_came_late_are_taken_though_a_newer_attempt_runs(world: World
         spool.write('{"step": 4, "ts": 1.0}\n')
     world.run_pass()
     assert world.steps("depth-1") == [1, 2, 3, 4]
+
+
+def test_lines_that_could_not_be_read_for_a_while_are_taken_though_two_newer_attempts_have_begun(world: World) -> None:
+    world.record(matrix={"depth": [1]})
+    world.run_pass()
+    spool = world.paths.run("depth-1").attempt(1).metrics
+    for _ in range(2):
+        world.run_jobs("PREEMPTED", exit_code=None)
+        if spool.is_file():
+            spool.rename(spool.with_name("away"))
+            spool.mkdir()  # which cannot be read as a file
+        world.run_pass()
+    assert len(world.attempts("depth-1")) == 3
+    spool.rmdir()
+    spool.with_name("away").rename(spool)
+    world.run_pass()
+    with world.store.read() as conn:
+        stored = conn.execute(select(step_metric.c.attempt_id, step_metric.c.step)).all()
+    first, second, _ = (attempt.id for attempt in world.attempts("depth-1"))
+    assert sorted(stored) == [(first, 1), (first, 2), (first, 3), (second, 1), (second, 2), (second, 3)]
 
 
 def test_a_spool_that_cannot_be_read_is_a_trouble_of_its_own(world: World) -> None:
