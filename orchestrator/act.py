@@ -19,7 +19,7 @@ from .authority import ACTIVE, Authority, never_ran, no_folder
 from .errors import Unreachable
 from .executor import Executor
 from .failures import FailureClass
-from .ledgers import remember_oom
+from .ledgers import remember_end
 from .submission import submit
 from .world import Action, Adopt, CancelJob, Finish, MarkAttempt, Note, Resize, Revoke, SetRun, Submit
 
@@ -104,8 +104,7 @@ def _finish(conn: Connection, action: Finish, authority: Authority) -> None:
     if queries.update_attempt(conn, row.id, expect_states=ACTIVE, **values):
         message = f"attempt {row.generation}: {verdict.kind}" + (f": {verdict.reason}" if verdict.reason else "")
         authority.event(conn, "ended", message, row, _evidence(action))
-        if verdict.kind is FailureClass.OOM:
-            remember_oom(conn, row)
+        remember_end(conn, row, verdict.kind)
 
 
 def _evidence(action: Finish) -> dict[str, Any]:

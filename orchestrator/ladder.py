@@ -71,13 +71,14 @@ def after_out_of_memory(view: RunView, past: Sequence[Past], ledgers: Ledgers) -
     tries = count(past, FailureClass.OOM, FailureClass.FRAGMENTATION)
     if tries > view.retry.oom:
         return NoFit(f"{last.reason} · retry.oom = {view.retry.oom} is used up")
-    if last.kind is FailureClass.FRAGMENTATION and rungs.EXPANDABLE_SEGMENTS not in last.changes:
+    ledger = _ledger(view, last.changes, ledgers) or Ledger(())
+    too_big = micro is not None and ledger.fits(micro) is False  # then joining the pieces would not help
+    if last.kind is FailureClass.FRAGMENTATION and rungs.EXPANDABLE_SEGMENTS not in last.changes and not too_big:
         why = "memory was free but in pieces, tried with expandable segments"
         return Fit(micro, (*last.changes, rungs.EXPANDABLE_SEGMENTS), None, why)
     if not batch or not micro:
         hint = "give train.global_batch and train.micro_batch, so that it can be tried smaller"
         return NoFit(f"{last.reason} · {hint}")
-    ledger = _ledger(view, last.changes, ledgers) or Ledger(())
     if choice := memory.after_oom(batch, view.world_size, micro, ledger):
         why = f"out of memory at micro-batch {micro}, tried at {choice.micro_batch} with the same global batch"
         return Fit(choice.micro_batch, last.changes, choice.predicted_gb, why)

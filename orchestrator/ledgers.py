@@ -10,7 +10,9 @@ from sqlalchemy import Connection
 from ..db import queries
 from ..db.records import AttemptRow, MemoryObservation, RunRow, memory_observation_key
 from .attempts import run_config
+from .failures import FailureClass
 from .memory import Ledger, memory_key
+from .rungs import EXPANDABLE_SEGMENTS
 
 
 def read_ledgers(conn: Connection, runs: Iterable[RunRow], rows: Iterable[AttemptRow]) -> Mapping[str, Ledger]:
@@ -33,16 +35,19 @@ def ledgers_of(conn: Connection, keys: Iterable[str]) -> Mapping[str, Ledger]:
     return {key: Ledger.of(seen) for key, seen in queries.memory_of(conn, set(keys)).items()}
 
 
-def remember_oom(conn: Connection, row: AttemptRow) -> None:
-    """Adds that an attempt ran out of memory with its micro-batch, on the device that it named before."""
+def remember_end(conn: Connection, row: AttemptRow, kind: FailureClass) -> None:
+    """Adds that an attempt's micro-batch did not fit, if that is how it ended, on the device that it named before.
+
+    Memory in pieces is no proof of that, unless it was asked for in segments that can grow, or was known not to do.
+    """
     if row.memory_key is None or row.micro_batch is None:
         return
-    told = [seen for seen in queries.memory_of(conn, [row.memory_key]).get(row.memory_key, ()) if _of(seen, row)]
+    seen = queries.memory_of(conn, [row.memory_key]).get(row.memory_key, [])
+    in_pieces = kind is FailureClass.FRAGMENTATION
+    hopeless = EXPANDABLE_SEGMENTS in row.changes or Ledger.of(seen).fits(row.micro_batch) is False
+    if kind is not FailureClass.OOM and not (in_pieces and hopeless):
+        return
     unknown = MemoryObservation(memory_observation_key(row.memory_key), row.id, row.micro_batch, oom=False)
-    before = told[0] if told else unknown
+    before = next((told for told in seen if told.attempt_id == row.id and not told.oom), unknown)
     failed = replace(before, micro_batch=row.micro_batch, oom=True, created_s=None)
     queries.observe_memory(conn, replace(failed, peak_reserved_gb=None, peak_allocated_gb=None))
-
-
-def _of(seen: MemoryObservation, row: AttemptRow) -> bool:
-    return seen.attempt_id == row.id and not seen.oom

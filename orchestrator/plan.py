@@ -151,7 +151,7 @@ def _kept(row: RunRow, run: Run, submit: Submit | None) -> PlannedRun:
     if submit is None:
         return PlannedRun(Sign.KEEP, row.name, row.state, run, run.micro_batch)
     sign, why = (Sign.RESUBMIT, submit.why) if row.generation else (Sign.CREATE, "recorded, not started yet")
-    return PlannedRun(sign, row.name, why, run, submit.micro_batch, submit.mem_scale, getattr(submit, "changes", ()))
+    return PlannedRun(sign, row.name, why, run, submit.micro_batch, submit.mem_scale, submit.changes)
 
 
 def _with_memory(store: Store | None, planned: Sequence[PlannedRun]) -> Iterator[PlannedRun]:

@@ -130,6 +130,24 @@ def test_an_out_of_memory_before_a_word_of_the_device_is_remembered_too(world: W
     assert (seen.key, seen.micro_batch, seen.oom, seen.usable_gb) == ("k|?|?", 8, True, None)
 
 
+@pytest.mark.parametrize(
+    ("changes", "sample_gb", "remembered"), [("", 0.5, False), ("", 1.5, True), ("expandable_segments", 0.5, True)]
+)
+def test_memory_in_pieces_is_remembered_where_it_would_not_have_done_whole(
+    world: World, changes: str, sample_gb: float, remembered: bool
+) -> None:
+    row = latest(world)
+    with world.store.write() as conn:
+        queries.update_attempt(conn, row.id, memory_key="k", micro_batch=8, changes=changes)
+        told = MemoryObservation(
+            "k|GPU|2", row.id, 8, oom=False, after_init_gb=2.0, per_sample_gb=sample_gb, usable_gb=9.0
+        )
+        queries.observe_memory(conn, told)
+    take(world, finish(world, FailureClass.FRAGMENTATION))
+    with world.store.read() as conn:
+        assert (ledgers_of(conn, ["k"])["k"].too_big == 8) is remembered
+
+
 @pytest.mark.parametrize("kind", [FailureClass.CRASH, FailureClass.HOST_OOM])
 def test_other_ends_say_nothing_of_memory(world: World, kind: FailureClass) -> None:
     with world.store.write() as conn:
