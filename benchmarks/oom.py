@@ -70,7 +70,7 @@ class Plan:
 def gpu_plan(gpu_memory: str) -> Plan:
     """GPT-2 124M, 1,024 tokens a sample, 240 samples a step: a number with many divisors."""
     model = {"model_type": "gpt2", "n_layer": 12, "n_embd": 768, "n_head": 12, "n_positions": 1024, "vocab_size": 50304}
-    train = {"model": model, "seq_len": 1024, "global_batch": 240, "steps": 10, "warmup_steps": 2, "lr": 6e-4}
+    train = {"model": model, "seq_len": 1024, "global_batch": 240, "steps": 25, "warmup_steps": 5, "lr": 6e-4}
     return Plan(
         train={**train, "precision": "bf16", "zero_stage": 1, "eval_batches": 1},
         local={"parallel": 1, "gpu_mem_per_process": gpu_memory},
@@ -78,8 +78,8 @@ def gpu_plan(gpu_memory: str) -> Plan:
         seeds=(42, 43, 44, 45, 46),
         other_seeds=(1043, 1044, 1045),
         sizes=(8, 24, 48),
-        limits_s={"siblings": 270.0, "repeats": 170.0, "sizes": 140.0},
-        total_s=550.0,
+        limits_s={"siblings": 330.0, "repeats": 220.0, "sizes": 140.0},
+        total_s=565.0,
     )
 
 
