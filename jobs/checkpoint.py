@@ -176,7 +176,7 @@ def write_manifest(path: Path, manifest: Manifest) -> None:
 def newest_verified(
     folder: Path,
     config_hash: str,
-    world_size: int,
+    world_size: int | None,
     *,
     check_digests: bool = True,
     on_skip: Callable[[Path, str], None] | None = None,
@@ -186,7 +186,7 @@ def newest_verified(
     Args:
         folder: the run's checkpoint folder; may be missing.
         config_hash: the experiment that resumes.
-        world_size: its number of ranks.
+        world_size: its number of ranks; None where those of any number can be loaded.
         check_digests: read every byte of the one that is returned; sizes are always checked.
         on_skip: called with path and reason for every newer checkpoint that was passed over.
     """
@@ -242,8 +242,9 @@ def _verify_digest(path: Path, entry: FileEntry) -> None:
         raise CheckpointError(f"{path.name}: content differs from the manifest")
 
 
-def _require_match(manifest: Manifest, config_hash: str, world_size: int) -> None:
+def _require_match(manifest: Manifest, config_hash: str, world_size: int | None) -> None:
     if manifest.config_hash != config_hash:
         raise CheckpointError(f"of another experiment ({manifest.config_hash}, not {config_hash})")
-    if manifest.world_size != world_size:
-        raise CheckpointError(f"written by {manifest.world_size} ranks, not {world_size}")
+    if world_size is not None and manifest.world_size != world_size:
+        written = f"written by {manifest.world_size} ranks, not {world_size}"
+        raise CheckpointError(f"{written}; only a run with train.universal_checkpoint resumes from it")

@@ -86,6 +86,11 @@ class Payload:
             ds_config={**self.ds_config, **names},
         )
 
+    @property
+    def resumable_world(self) -> int | None:
+        """The number of ranks whose checkpoints it can load; None for any."""
+        return None if self.train and self.train.get("universal_checkpoint") else self.world_size
+
     def write(self, path: Path) -> None:
         """Writes the payload, complete or not at all, readable by its owner only."""
         write_atomically(path, json.dumps(asdict(self), indent=1))

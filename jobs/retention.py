@@ -21,6 +21,9 @@ from .checkpoint import (
 )
 from .files import write_atomically
 
+UNIVERSAL = "universal-"
+"""Begins the name of what a checkpoint was converted to, for another number of ranks."""
+
 GB = 1e9
 PROBE_BYTES = 1 << 20
 MARGIN = 1.02
@@ -44,6 +47,8 @@ def prune(folder: Path, keep: int, step: int, *, keep_best: bool = False) -> lis
     old = [path for path in reached if path not in kept] if usable else []
     for path in old:
         _remove(path)
+    for converted in folder.glob(f"{UNIVERSAL}*"):  # only until there is one of these ranks' own
+        discard(converted)
     return old
 
 

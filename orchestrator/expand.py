@@ -25,6 +25,7 @@ __all__ = ["Run", "RunConfig", "expand"]
 
 _CAMPAIGN_FIELDS = frozenset(Spec.model_fields) - frozenset(RunConfig.model_fields)
 _MACHINE = frozenset({"partition", "constraint", "gres", "gpus_per_node", "cpus_per_task"})
+_WORLD = frozenset({("slurm", "nodes"), ("slurm", "gpus_per_node"), ("slurm", "gres"), ("ranks_per_node",)})
 _PLACEHOLDER: Final = re.compile(r"\{([A-Za-z_][A-Za-z0-9_.]*)\}")
 _SHRINKS = frozenset({"micro_batch", "accumulation"})
 _OF_A_RANK = frozenset({"local_rank"})
@@ -172,18 +173,18 @@ def _config_hash(config: RunConfig, point: Point, local_gpus: int) -> str:
 
     Defaults are left out, so that a field that a later version adds changes no hash. Time limits, retries, checkpoints
     and the like do not count. The machine, environment variables and a command's own parameters count where an axis
-    sets them: the comparison is about them.
+    sets them: the comparison is about them. So do nodes and ranks, and else as long as a checkpoint fits only them.
     """
     varied = {".".join(s.path or (s.key,)): s.value for s in point.settings if _varies(s)}
-    experiment = {
+    experiment: dict[str, Any] = {
         "train": config.train.model_dump(mode="json", exclude_defaults=True, exclude=set(DESCRIBES_ONLY)),
         "command": config.command,
         "python": config.python,
         "deepspeed": config.deepspeed,
-        "nodes": config.nodes,
-        "ranks_per_node": config.ranks(local_gpus),
         "varied": varied,
     }
+    if not config.train.universal_checkpoint or any(s.axis and s.path in _WORLD for s in point.settings):
+        experiment |= {"nodes": config.nodes, "ranks_per_node": config.ranks(local_gpus)}
     given = {name: value for name, value in experiment.items() if value}
     return sha256(dumps(given, sort_keys=True, separators=(",", ":"), default=str).encode()).hexdigest()[:16]
 

@@ -30,7 +30,15 @@ _SECRET: Final = re.compile(
 """Names of environment variables whose values nobody else should read."""
 
 DESCRIBES_ONLY: Final = frozenset(
-    {"checkpoint_every", "keep_checkpoints", "keep_best", "eval_every", "eval_batches", "log_every"}
+    [
+        "checkpoint_every",
+        "keep_checkpoints",
+        "keep_best",
+        "universal_checkpoint",
+        "eval_every",
+        "eval_batches",
+        "log_every",
+    ]
 )
 """Fields of `train` that watch or save a run and do not change what it learns."""
 
@@ -117,6 +125,10 @@ class TrainConfig(_Section):
     eval_loss. Only a checkpoint at whose step there is an evaluation can be the best: give eval_every and
     checkpoint_every, and make one a multiple of the other; the last step has both. An interrupted run resumes from
     the newest, not from the best."""
+    universal_checkpoint: bool = False
+    """Let the run resume on another number of nodes or ranks: its checkpoint is then converted first, with DeepSpeed's
+    own tool, which for a while takes three times its room. Say so before the run begins: its nodes and ranks then are
+    no part of the experiment, unless the matrix varies them. For the built-in training."""
     eval_every: Positive | None = None
     """Steps between evaluations on held-out text. Default: only at the end."""
     eval_batches: Positive | None = None

@@ -49,6 +49,7 @@ class TrainConfig:
         grad_clip: clip gradients to this norm; 0 does not.
         checkpoint_every, eval_every: in optimizer steps; None only on request, and at the end, respectively.
         keep_checkpoints: newest checkpoints that stay.
+        universal_checkpoint: resume from checkpoints of another number of ranks.
         keep_best: the one with the lowest held-out loss stays too.
         eval_batches: evaluate on at most so many global batches; None is all held-out text.
         log_every: report every so many steps.
@@ -81,6 +82,7 @@ class TrainConfig:
     checkpoint_every: int | None
     keep_checkpoints: int
     keep_best: bool
+    universal_checkpoint: bool
     eval_every: int | None
     eval_batches: int | None
     activation_checkpointing: bool

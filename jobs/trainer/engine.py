@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import os
 
 import deepspeed
@@ -38,10 +39,17 @@ def from_first_rank(names: list[str]) -> list[str]:
     return box[0]
 
 
-def create_engine(model: NextTokenLoss, config: TrainConfig, job: Job) -> DeepSpeedEngine:
-    """Hands the model to DeepSpeed, as the attempt's rendered configuration says."""
+def create_engine(model: NextTokenLoss, config: TrainConfig, job: Job, *, universal: bool = False) -> DeepSpeedEngine:
+    """Hands the model to DeepSpeed, as the attempt's rendered configuration says.
+
+    Args:
+        universal: it will load a universal checkpoint.
+    """
+    rendered = json.loads(job.ds_config.read_text())
+    if universal:
+        rendered["checkpoint"] = {**rendered.get("checkpoint", {}), "load_universal": True}
     engine, *_ = deepspeed.initialize(
-        model=model, model_parameters=parameter_groups(model), config=str(job.ds_config), dist_init_required=False
+        model=model, model_parameters=parameter_groups(model), config=rendered, dist_init_required=False
     )
     if isinstance(engine.optimizer, FP16_UnfusedOptimizer):
         _forget_trial_step(engine.optimizer)

@@ -5,6 +5,8 @@ from __future__ import annotations
 import errno
 import re
 from collections.abc import Iterable
+from contextlib import nullcontext
+from dataclasses import dataclass
 from pathlib import Path
 from pickle import UnpicklingError
 from zipfile import BadZipFile
@@ -16,6 +18,7 @@ from deepspeed import DeepSpeedEngine
 from .. import checkpoint, report, retention
 from ..checkpoint import CheckpointError, FileEntry
 from .config import Job, TrainConfig
+from .universal import adam_kept, fitting
 
 REPORTED = "reported"
 TAG = "deepspeed"
@@ -57,22 +60,53 @@ def save(engine: DeepSpeedEngine, config: TrainConfig, job: Job, step: int, repo
     dist.barrier()
 
 
-def restore(engine: DeepSpeedEngine, path: Path) -> tuple[int, dict[str, float]]:
-    """Loads a checkpoint and returns its step, and what was reported of it.
+@dataclass(frozen=True)
+class Source:
+    """What an attempt begins with.
+
+    Attributes:
+        checkpoint: the one that it resumes, None for a fresh start.
+        folder: what is loaded for it.
+        universal: whether that was converted, because it is of another number of ranks.
+    """
+
+    checkpoint: Path | None
+    folder: Path
+    universal: bool
+
+
+def find_source(job: Job) -> Source:
+    """Finds what to load, and converts it if it is of another number of ranks. All ranks call it.
 
     Raises:
-        CheckpointError: it is incomplete or DeepSpeed does not take it; later attempts pass it over.
+        CheckpointError: the checkpoint is incomplete.
+        OSError: it has to be converted, and there is no room.
+        ValueError: it has to be converted, and cannot be.
     """
-    found = checkpoint.verify(path, check_digests=False)
+    if job.resume is None:
+        return Source(None, Path(), universal=False)
+    folder, universal = fitting(checkpoint.verify(job.resume, check_digests=False).path, job, TAG)
+    return Source(job.resume, folder, universal)
+
+
+def restore(engine: DeepSpeedEngine, source: Source) -> tuple[int, dict[str, float]]:
+    """Loads what ``find_source`` found; returns its step, 0 for a fresh start, and what was reported of it.
+
+    Raises:
+        CheckpointError: DeepSpeed does not take it; later attempts pass it over.
+    """
+    if source.checkpoint is None:
+        return 0, {}
     try:
-        loaded, client_state = engine.load_checkpoint(str(path), tag=TAG)
+        with adam_kept(engine) if source.universal and engine.zero_optimization_stage() == 3 else nullcontext():
+            loaded, client_state = engine.load_checkpoint(str(source.folder), tag=TAG)
     except Exception as error:
         if not _blames_checkpoint(error):
             raise
-        raise _unusable(path, f"{type(error).__name__}: {error}") from error
+        raise _unusable(source.checkpoint, f"{type(error).__name__}: {error}") from error
     if loaded is None:
-        raise _unusable(path, "DeepSpeed found nothing to load")
-    return found.step, client_state.get(REPORTED, {})
+        raise _unusable(source.checkpoint, "DeepSpeed found nothing to load")
+    return checkpoint.read_manifest(source.checkpoint).step, client_state.get(REPORTED, {})
 
 
 def expected_bytes(engine: DeepSpeedEngine, config: TrainConfig) -> float:

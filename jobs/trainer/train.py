@@ -19,7 +19,7 @@ from .evaluate import evaluate
 from .meter import Meter
 from .model import build_model
 from .probe import report_memory
-from .saving import restore, save
+from .saving import find_source, restore, save
 from .schedule import learning_rate
 
 
@@ -39,8 +39,9 @@ def main() -> None:
     if config.steps is None:
         report.event("target", steps=steps)
     model, facts = build_model(config, data, job.ds_config)
-    engine = create_engine(model, config, job)
-    first, reported = restore(engine, job.resume) if job.resume else (0, {})
+    source = find_source(job)
+    engine = create_engine(model, config, job, universal=source.universal)
+    first, reported = restore(engine, source)
     report_memory(engine, config, job)
     if job.rank == 0:
         retention.remove_drafts(job.checkpoint_dir, job.generation)

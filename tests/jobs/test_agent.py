@@ -396,6 +396,18 @@ def test_a_recorded_checkpoint_that_is_gone_is_missed(attempt: Attempt) -> None:
     assert (older["event"], older["step"], older["recorded_step"]) == ("checkpoint_older", 0, 200)
 
 
+def test_ranks_of_another_number_resume_only_what_fits_any(attempt: Attempt) -> None:
+    make(attempt.run_paths.checkpoints("hash"), 200, config_hash="hash", world_size=4)
+    assert resumed(attempt) == ""
+    assert "written by 4 ranks, not 2" in str(events(attempt)[0]["reason"])
+
+
+def test_a_universal_run_resumes_what_any_number_of_ranks_wrote(attempt: Attempt) -> None:
+    make(attempt.run_paths.checkpoints("hash"), 200, config_hash="hash", world_size=4)
+    attempt.change(train={"universal_checkpoint": True})
+    assert resumed(attempt) == "g0001-step00000200"
+
+
 def test_what_is_as_new_as_recorded_needs_no_word(attempt: Attempt) -> None:
     make(attempt.run_paths.checkpoints("hash"), 200, config_hash="hash")
     attempt.change(min_resume_step=200)

@@ -102,7 +102,7 @@ def test_one_of_another_experiment_or_size_is_passed_over(tmp_path: Path) -> Non
     assert name == "g0001-step00000100"
     assert reasons == {
         "g0001-step00000300": "of another experiment (other, not abc)",
-        "g0001-step00000200": "written by 4 ranks, not 2",
+        "g0001-step00000200": "written by 4 ranks, not 2; only a run with train.universal_checkpoint resumes from it",
     }
 
 
@@ -128,6 +128,14 @@ def test_a_manifest_of_before_evaluations_were_rated_is_read(tmp_path: Path) -> 
     del manifest["eval_loss"]
     (path / "manifest.json").write_text(json.dumps(manifest))
     assert checkpoint.verify(path).manifest.eval_loss is None
+
+
+def test_where_any_number_of_ranks_will_do_the_newest_counts(tmp_path: Path) -> None:
+    make(tmp_path, 100)
+    make(tmp_path, 200, world_size=4)
+    found = checkpoint.newest_verified(tmp_path, HASH, None)
+    assert found is not None
+    assert (found.step, found.manifest.world_size) == (200, 4)
 
 
 def test_sizes_alone_can_be_checked(tmp_path: Path) -> None:

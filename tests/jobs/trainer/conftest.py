@@ -26,11 +26,12 @@ def data_dir(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @pytest.fixture(scope="session")
 def launch(tmp_path_factory: pytest.TempPathFactory) -> Launch:
-    """Starts ``deepspeed ... ARGUMENTS`` on two ranks."""
-    hostfile = tmp_path_factory.mktemp("launch") / "hostfile"
-    hostfile.write_text(f"localhost slots={WORLD_SIZE}\n")
+    """Starts ``deepspeed ... ARGUMENTS``, on two ranks unless another number is said."""
+    folder = tmp_path_factory.mktemp("launch")
 
-    def start(*arguments: str, env: Mapping[str, str]) -> subprocess.Popen[str]:
+    def start(*arguments: str, env: Mapping[str, str], ranks: int = WORLD_SIZE) -> subprocess.Popen[str]:
+        hostfile = folder / f"hostfile-{ranks}"
+        hostfile.write_text(f"localhost slots={ranks}\n")
         launcher = [sys.executable, "-m", "deepspeed.launcher.runner", "--hostfile", str(hostfile), "--no_ssh"]
         options = ["--node_rank", "0", "--no_local_rank", "--master_addr", "127.0.0.1", "--master_port"]
         return subprocess.Popen(
@@ -50,13 +51,13 @@ def train_many(
 ) -> Callable[..., dict[str, Attempt]]:
     """Trains attempts that differ from the tiny one as said, in one launch."""
 
-    def train(**changes_by_name: Mapping[str, Any]) -> dict[str, Attempt]:
+    def train(ranks: int = WORLD_SIZE, /, **changes_by_name: Mapping[str, Any]) -> dict[str, Attempt]:
         folder = tmp_path_factory.mktemp("runs")
         attempts = {name: Attempt(folder / name) for name in changes_by_name}
         environments = [attempts[name].prepare(data_dir, **changes) for name, changes in changes_by_name.items()]
         (folder / "environments.json").write_text(json.dumps(environments))
         script = str(Path(__file__).with_name("many.py"))
-        process = launch(script, str(folder / "environments.json"), env={"DS_ACCELERATOR": "cpu"})
+        process = launch(script, str(folder / "environments.json"), env={"DS_ACCELERATOR": "cpu"}, ranks=ranks)
         output, _ = process.communicate()
         assert process.returncode == 0, output
         return attempts

@@ -1,0 +1,100 @@
+"""Checkpoints of another number of ranks, made loadable by any: DeepSpeed's universal checkpoints.
+
+DeepSpeed cuts the optimizer's state into one shard a rank, and loads it only into as many. Its own tool puts the pieces
+together, parameter by parameter, beside the checkpoint; what comes out fits any number of ranks.
+"""
+
+from __future__ import annotations
+
+import errno
+import os
+import shutil
+import subprocess
+import sys
+import time
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from pathlib import Path
+
+import torch
+from deepspeed import DeepSpeedEngine
+
+from .. import checkpoint, retention
+from ..files import sync_dir
+from .config import Job
+
+POLL_S = 0.5
+ROOM = 3
+"""Times the size of a checkpoint that is needed: the pieces and the whole lie side by side for a while."""
+
+_LAUNCHED = ("RANK", "LOCAL_RANK", "WORLD_SIZE", "LOCAL_SIZE", "CROSS_RANK", "CROSS_SIZE", "MASTER_ADDR", "MASTER_PORT")
+
+
+def fitting(path: Path, job: Job, tag: str) -> tuple[Path, bool]:
+    """What this job's ranks can load in the checkpoint's place, and whether it is a universal checkpoint.
+
+    All ranks call it: the first one converts, the others wait. A checkpoint of as many ranks, or without shards, is
+    loadable as it is.
+
+    Raises:
+        CheckpointError: there is no checkpoint.
+        OSError: no room for the converted one.
+        ValueError: DeepSpeed cannot convert it.
+    """
+    manifest = checkpoint.read_manifest(path)
+    if manifest.world_size == job.world_size or manifest.zero_stage == 0:
+        return path, False
+    converted = path.with_name(retention.UNIVERSAL + path.name)
+    if job.rank == 0 and not converted.exists():
+        _require_room(path, manifest.size_bytes)
+        _convert(path, converted, tag)
+    while not converted.exists():  # the launcher ends this rank if the one that converts fails
+        time.sleep(POLL_S)
+    return converted, True
+
+
+@contextmanager
+def adam_kept(engine: DeepSpeedEngine) -> Iterator[None]:
+    """Round the loading of a universal checkpoint with ZeRO 3, which (as of DeepSpeed 0.19.8) leaves Adam in disorder.
+
+    All groups of parameters get the first one's settings, weight decay where there should be none among them, and share
+    one count of steps, which then grows by their number with every step.
+    """
+    adam = engine.optimizer.optimizer
+    settings = [{name: value for name, value in group.items() if name != "params"} for group in adam.param_groups]
+    yield
+    for group, kept in zip(adam.param_groups, settings, strict=True):
+        group.update(kept)
+    for state in adam.state.values():
+        if isinstance(state.get("step"), torch.Tensor):
+            state["step"] = state["step"].clone()
+
+
+def _require_room(path: Path, size_bytes: int) -> None:
+    free = shutil.disk_usage(path).free
+    if free < ROOM * size_bytes:
+        figures = f"it needs {ROOM * size_bytes / 1e9:.2f} GB, {free / 1e9:.2f} GB are free"
+        raise OSError(errno.ENOSPC, f"No space left on device to convert a checkpoint: {figures}", str(path.parent))
+
+
+def _convert(path: Path, converted: Path, tag: str) -> None:
+    """Runs the tool in a process of its own: it forks, and needs memory that it would not give back."""
+    draft = converted.with_name(converted.name + checkpoint.DRAFT_SUFFIX)
+    retention.discard(draft)
+    draft.mkdir()
+    tool = [sys.executable, "-m", "deepspeed.checkpoint.ds_to_universal", "--inject_missing_state"]
+    folders = ["--input_folder", str(path / tag), "--output_folder", str(draft / tag)]
+    done = subprocess.run([*tool, *folders], env=_environment(os.environ), capture_output=True, text=True, check=False)
+    if done.returncode:
+        retention.discard(draft)
+        last = (done.stderr.strip().splitlines() or ["no word why"])[-1]
+        raise ValueError(f"{path.name} is of another number of ranks, and DeepSpeed cannot convert it: {last}")
+    checkpoint.seal(draft, (file for file in draft.rglob("*") if file.is_file()))
+    draft.rename(converted)
+    sync_dir(converted.parent)
+
+
+def _environment(env: Mapping[str, str]) -> dict[str, str]:
+    """That of a process which is no rank and leaves the GPUs alone."""
+    kept = {name: value for name, value in env.items() if name not in _LAUNCHED and not name.startswith("CAMPAIGN_")}
+    return kept | {"DS_ACCELERATOR": "cpu", "CUDA_VISIBLE_DEVICES": ""}
