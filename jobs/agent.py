@@ -165,7 +165,11 @@ class Agent:
         heart.start()
         try:
             found = checkpoint.newest_verified(
-                self._checkpoints, self.payload.config_hash, self.payload.resumable_world, on_skip=self._tell_skipped
+                self._checkpoints,
+                self.payload.config_hash,
+                self.payload.resumable_world,
+                zero_stage=self.payload.zero_stage,
+                on_skip=self._tell_skipped,
             )
         finally:
             done.set()

@@ -178,6 +178,7 @@ def newest_verified(
     config_hash: str,
     world_size: int | None,
     *,
+    zero_stage: int | None = None,
     check_digests: bool = True,
     on_skip: Callable[[Path, str], None] | None = None,
 ) -> Checkpoint | None:
@@ -187,6 +188,7 @@ def newest_verified(
         folder: the run's checkpoint folder; may be missing.
         config_hash: the experiment that resumes.
         world_size: its number of ranks; None where those of any number can be loaded.
+        zero_stage: its ZeRO stage, which may have been raised to save memory; None where that does not matter.
         check_digests: read every byte of the one that is returned; sizes are always checked.
         on_skip: called with path and reason for every newer checkpoint that was passed over.
     """
@@ -194,6 +196,8 @@ def newest_verified(
         try:
             found = verify(path, check_digests=False)
             _require_match(found.manifest, config_hash, world_size)
+            if zero_stage is not None and _shards(found.manifest.zero_stage) != _shards(zero_stage):
+                raise CheckpointError(f"written with ZeRO stage {found.manifest.zero_stage}, not {zero_stage}")
             return verify(path) if check_digests else found
         except CheckpointError as error:
             if on_skip:
@@ -240,6 +244,11 @@ def _verify_digest(path: Path, entry: FileEntry) -> None:
         raise CheckpointError(f"{path.name}: {error.strerror}") from None
     if digest != entry.digest:
         raise CheckpointError(f"{path.name}: content differs from the manifest")
+
+
+def _shards(zero_stage: int) -> int:
+    """Equal for stages that load each other's checkpoints."""
+    return 1 if zero_stage == 2 else zero_stage
 
 
 def _require_match(manifest: Manifest, config_hash: str, world_size: int | None) -> None:

@@ -91,6 +91,11 @@ class Payload:
         """The number of ranks whose checkpoints it can load; None for any."""
         return None if self.train and self.train.get("universal_checkpoint") else self.world_size
 
+    @property
+    def zero_stage(self) -> int | None:
+        """ZeRO stage of the built-in training, None for a script of the user's own."""
+        return self.train.get("zero_stage") if self.train else None
+
     def write(self, path: Path) -> None:
         """Writes the payload, complete or not at all, readable by its owner only."""
         write_atomically(path, json.dumps(asdict(self), indent=1))

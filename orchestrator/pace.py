@@ -17,8 +17,10 @@ STRAGGLES: Final = 1.3
 """How much longer than the median rank one computes that is called a straggler. Ranks of one model on like GPUs differ
 by a few percent; a GPU that throttles or shares its node with somebody loses a third and more."""
 
-STRAGGLER_SAMPLES: Final = 5
-STRAGGLER_MIN_MS: Final = 1.0
+STRAGGLER_SAMPLES: Final = 16
+STRAGGLER_EXCESS_MS: Final = 2.0
+"""What a scheduler takes now and then from one process and not from another is not worth a word."""
+
 NAMED_RANKS: Final = 8
 
 
@@ -72,10 +74,11 @@ def stragglers(heartbeats: Sequence[Heartbeat]) -> list[Straggler]:
     if len(judged) < 2:
         return []
     usual_ms = sorted(rank.progress.busy_ms for rank in judged)[(len(judged) - 1) // 2]
-    if usual_ms < STRAGGLER_MIN_MS:  # a clock's noise
-        return []
-    found = [Straggler(rank.rank, rank.host, round(rank.progress.busy_ms / usual_ms, 2)) for rank in judged]
-    return sorted((s for s in found if s.ratio > STRAGGLES), key=lambda s: -s.ratio)
+    slow = [
+        rank for rank in judged if rank.progress.busy_ms > max(STRAGGLES * usual_ms, usual_ms + STRAGGLER_EXCESS_MS)
+    ]
+    found = (Straggler(rank.rank, rank.host, round(rank.progress.busy_ms / max(usual_ms, 1e-3), 2)) for rank in slow)
+    return sorted(found, key=lambda straggler: -straggler.ratio)
 
 
 def _ranks(heartbeats: Sequence[Heartbeat]) -> list[_Placed]:

@@ -138,6 +138,12 @@ def test_where_any_number_of_ranks_will_do_the_newest_counts(tmp_path: Path) -> 
     assert (found.step, found.manifest.world_size) == (200, 4)
 
 
+@pytest.mark.parametrize(("stage", "loadable"), [(0, False), (1, True), (2, True), (3, False), (None, True)])
+def test_shards_of_another_kind_of_zero_are_passed_over(tmp_path: Path, stage: int | None, loadable: bool) -> None:
+    make(tmp_path, 100)  # with stage 1
+    assert (checkpoint.newest_verified(tmp_path, HASH, 2, zero_stage=stage) is not None) == loadable
+
+
 def test_sizes_alone_can_be_checked(tmp_path: Path) -> None:
     flip(path := make(tmp_path, 100))
     assert checkpoint.verify(path, check_digests=False).step == 100
