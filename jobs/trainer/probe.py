@@ -44,7 +44,7 @@ def report_memory(engine: DeepSpeedEngine, config: TrainConfig, job: Job) -> Non
     All ranks call it, when the engine is complete and no step has been made.
     """
     device = engine.device
-    needs = _needs(engine, config, fresh=job.resume is None)
+    needs = _needs(engine, config, job)
     unknown = float("inf")
     worst = torch.tensor([needs.base_gb, unknown if needs.sample_gb is None else needs.sample_gb], device=device)
     dist.all_reduce(worst, dist.ReduceOp.MAX)
@@ -56,14 +56,14 @@ def report_memory(engine: DeepSpeedEngine, config: TrainConfig, job: Job) -> Non
     report.event("memory", micro_batch=config.micro_batch, **known, **memory.place(device))
 
 
-def _needs(engine: DeepSpeedEngine, config: TrainConfig, *, fresh: bool) -> Needs:
+def _needs(engine: DeepSpeedEngine, config: TrainConfig, job: Job) -> Needs:
     device = engine.device
     if device.type != "cuda":
         return Needs(memory.current_gb(device), None)
     base_gb = memory.current_gb(device) + to_come_bytes(engine) / memory.GB
-    if not (fresh and _can_probe(engine, config)):
+    if job.resume is not None or not _can_probe(engine, config):
         return Needs(base_gb, None)
-    room_gb = (memory.usable_gb(device, None) or 0.0) - memory.current_gb(device)
+    room_gb = (memory.usable_gb(device, job.gpu_mem_bytes) or 0.0) - memory.current_gb(device)
     try:
         sample_gb = sample_cost_gb(lambda samples: _peak_gb(engine.module, samples, config.seq_len, device), room_gb)
     except torch.OutOfMemoryError:
@@ -122,7 +122,8 @@ def pass_through(model: NextTokenLoss, samples: int, seq_len: int, device: torch
     try:
         with torch.random.fork_rng([device] if device.type == "cuda" else []):
             tokens = torch.randint(model.vocab_size, (samples, seq_len), device=device)
-            torch.autograd.grad(model(tokens, tokens), embedded)
+            loss = model.forward(tokens, tokens)  # not a call: DeepSpeed's timers and profilers would begin
+            torch.autograd.grad(loss, embedded)
     finally:
         hook.remove()
 
