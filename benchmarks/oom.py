@@ -122,14 +122,14 @@ class Campaign:
         store.close()
 
     def ledger(self) -> Ledger:
-        """What its runs have measured; they are all of one memory key."""
+        """What its runs have measured, under the memory key of which the most is known."""
         store = self.store()
         with store.read() as conn:
             campaign = queries.campaign_by_name(conn, self.name)
             keys = {row.memory_key for row in queries.attempts(conn, campaign.id)} if campaign else set()
             found = ledgers_of(conn, (key for key in keys if key))
         store.close()
-        return next(iter(found.values()), Ledger())
+        return max(found.values(), key=lambda ledger: len(ledger.observations), default=Ledger())
 
     def store(self) -> Store:
         """Its store, to be closed."""
