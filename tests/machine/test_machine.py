@@ -34,7 +34,7 @@ from .fates import FATES, PENDING_FATES
 from .nasty_slurm import LOOKS, SUBMISSIONS, Job, every
 from .world import DEPTHS, World, in_memory, make_spec
 
-EXAMPLES = int(os.environ.get("MACHINE_EXAMPLES", "60"))
+EXAMPLES = int(os.environ.get("MACHINE_EXAMPLES", "100"))
 """Histories that are tried; the long version sets 5000."""
 
 PHASES = [Phase.explicit, Phase.reuse, Phase.generate] if os.environ.get("MACHINE_NO_SHRINK") else list(Phase)
