@@ -16,14 +16,15 @@ ENVIRONMENT: Final = frozenset({"no-mpi", "device-ordinal"})
 def blame(past: Past, everything: Sequence[Past]) -> Past:
     """The attempt as it is to be judged beside all others of the campaign.
 
-    An error of the environment that only one node has shown, while runs have trained on others, is that node's.
+    An error of the environment that only one node has shown, while runs have trained on others but never on that one,
+    is that node's: the run goes elsewhere, and the node is done without, as one with a broken GPU.
     """
     if past.kind is not FailureClass.DETERMINISTIC or past.rule not in ENVIRONMENT or not past.host:
         return past
     shown_by = {other.host for other in everything if other.rule == past.rule}
     trained_on = {host for other in everything if other.progressed for host in hosts(other)}
-    if shown_by == {past.host} and trained_on - {past.host}:
-        return replace(past, kind=FailureClass.NODE, reason=f"{past.reason} (on {past.host} alone)", hint="")
+    if shown_by == {past.host} and trained_on and past.host not in trained_on:
+        return replace(past, kind=FailureClass.GPU, reason=f"{past.reason} (on {past.host} alone)", hint="")
     return past
 
 

@@ -85,11 +85,12 @@ def _all_ended(seen: Sequence[_Seen]) -> Iterator[Past]:
 
 
 def _circumstances(snapshot: Snapshot, everything: Sequence[Past]) -> Circumstances:
+    judged = [blame(past, everything) for past in everything]
     hours = max((view.retry.exclude_h for view in snapshot.runs), default=0.0)
     return Circumstances(
         now_s=snapshot.now_s,
         ledgers=snapshot.ledgers,
-        excluded=excluded(everything, snapshot.now_s, hours, snapshot.nodes),
+        excluded=excluded(judged, snapshot.now_s, hours, snapshot.nodes),
         storage_known=snapshot.storage == "",
     )
 
@@ -104,6 +105,6 @@ def _follow_up(one: _Seen, snapshot: Snapshot, everything: Sequence[Past], here:
             done = bool(past) and past[-1].kind is FailureClass.COMPLETED
             yield from set_run(view, RunState.COMPLETED if done else RunState.CANCELLED, "")
     elif past:
-        yield from answers.after(view, [*past[:-1], blame(past[-1], everything)], here)
+        yield from answers.after(view, [blame(end, everything) for end in past], here)
     else:
         yield from answers.first(view, here)

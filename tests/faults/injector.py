@@ -167,7 +167,9 @@ class Injector:
             return False
         node = self.rng.choice(nodes)
         self._hits.update(process.run for process in found if process.node == node)
-        return self._asked("sbatch", "-p", "h100", "-w", node, "--gpus-per-node=8", "--time=1", "--wrap=sleep 1")
+        return self._asked(
+            "sbatch", "-p", "h100", "-w", node, "--gpus-per-node=8", "--time=1", "-o", "/dev/null", "--wrap=sleep 1"
+        )
 
     def _truncate(self) -> bool:
         """Cuts the newest checkpoint of a run that trains."""

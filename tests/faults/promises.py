@@ -14,15 +14,13 @@ from dscampaign.db.records import AttemptRow, RunRow, RunState
 from dscampaign.jobs.files import read_json
 from dscampaign.orchestrator.attempts import run_config
 from dscampaign.orchestrator.failures import FailureClass
-from dscampaign.orchestrator.world import Finish, SetRun, Submit
+from dscampaign.orchestrator.world import AttemptView, Finish, SetRun, Snapshot, Submit
 
 from ..campaigns import Observed
 from .ledger import Ledger, duplicate_executions, restarts
 from .trial import Timed, Trial
 
 PASSES_TO_DECIDE = 2
-END_RESOLUTION_S = 1.0
-"""Slurm tells the end of a job in whole seconds."""
 
 
 def broken_promises(trial: Trial) -> list[str]:
@@ -124,22 +122,22 @@ def _budgets(run: RunRow, attempts: Sequence[AttemptRow]) -> Iterator[str]:
 
 
 def _slow_decisions(passes: Sequence[Timed]) -> Iterator[str]:
-    """From the end of a job, at most two passes that could look until it is decided what follows."""
-    for number, timed in enumerate(passes):
-        decided = {a.run.id for a in timed.done.actions if isinstance(a, SetRun | Submit)}
-        for finish in (a for a in timed.done.actions if isinstance(a, Finish)):
-            took = sum(1 for earlier in passes[: number + 1] if _could_see(earlier, finish))
-            if took > PASSES_TO_DECIDE:
-                yield f"attempt {finish.attempt.token}: it took {took} passes to see its end"
+    """From the first look that shows all there is to know of an end, at most two passes until it is decided on."""
+    waited: Counter[int] = Counter()
+    for timed in passes:
+        snapshot, actions = timed.done.snapshot, timed.done.actions
+        decided = {a.run.id for a in actions if isinstance(a, SetRun | Submit)}
+        waited.update(view.latest.row.id for view in snapshot.runs if view.latest and _over(view.latest, snapshot))
+        for finish in (a for a in actions if isinstance(a, Finish)):
+            if (took := waited[finish.attempt.id]) > PASSES_TO_DECIDE:
+                yield f"attempt {finish.attempt.token}: it took {took} passes to decide on its end"
             if finish.attempt.run_id not in decided:
                 yield f"attempt {finish.attempt.token}: the pass that saw its end decided nothing"
 
 
-def _could_see(timed: Timed, finish: Finish) -> bool:
-    """Whether a pass began when all that there would ever be to know was there."""
-    job, outcomes = finish.ended.job, finish.ended.outcomes
-    if job is None or job.ended_s is None or not timed.done.snapshot.looked:
+def _over(attempt: AttemptView, snapshot: Snapshot) -> bool:
+    """Whether nothing more will ever be known of it: without a word from its agents it gets a moment of grace."""
+    job = attempt.job
+    if not attempt.active or job is None or not job.terminal:
         return False
-    # without a word from its agents an attempt gets a moment of grace: shared folders lag
-    grace_s = 0.0 if len(outcomes) >= finish.ended.nodes else timed.done.snapshot.settle_grace_s
-    return timed.began_s > job.ended_s + END_RESOLUTION_S + grace_s
+    return attempt.complete or snapshot.now_s - (job.ended_s or 0.0) > snapshot.settle_grace_s

@@ -47,11 +47,14 @@ WAVES = 5
 STRIKING_SHARE = 0.7
 """Of the time; the rest is for what was struck to come to its end."""
 
-SETTLE_S = 120.0
+SETTLE_S = 240.0
 """At least so long: what Slurm has lost is missed only after a while."""
 
 GAP_S = (0.2, 2.0)
 INTENT_GRACE_S = 10.0
+TIME_LIMIT_MIN = 2
+"""Of a job: a node that waits for another one's dead agent would do so for ten minutes."""
+
 LOST_GRACE_S = 25.0  # more than two heartbeats of an agent; ten minutes would be longer than most soaks
 RETRY = {"backoff_s": 1, "max_backoff_s": 5, "crash": 12, "infra": 30, "host_oom": 4}
 
@@ -93,7 +96,7 @@ class Soak:
             disk = stack.enter_context(SmallDisk(self.folder / "disk", DISK_MB))
             url = database.new_database()
             self._draw(rng, 0)
-            slurm = {**SLURM, "cpus_per_task": CPUS_PER_TASK}
+            slurm = {**SLURM, "cpus_per_task": CPUS_PER_TASK, "time": TIME_LIMIT_MIN}
             cases = [planned.case for planned in self._planned]
             self._trial = begin(self.folder, cases, url, dir=disk.path / "c", slurm=slurm, retry=RETRY)
             self._start_reconciler(url)

@@ -19,7 +19,7 @@ PREEMPTIONS = 10
 SIGNALS = (9, 6, 11)
 MISTAKES = (
     *("extra-key", "batch", "no-module", "no-file", "wrong-argument"),
-    *("wrong-type", "wrong-key", "wrong-attribute", "syntax", "ordinal"),
+    *("wrong-type", "wrong-key", "wrong-attribute", "syntax", "wrong-name"),
 )
 TWO_RANKS = {"ranks_per_node": 2}
 GPU = {"slurm.gpus_per_node": "h100:1", "slurm.mem": "300M"}

@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import Any
 
 import pytest
 
 from dscampaign.db.records import RunState
 from dscampaign.orchestrator.decide import decide
+from dscampaign.orchestrator.spec_model import RetryConfig
 from dscampaign.orchestrator.world import RunView, SetRun, Submit
 
 from .policy_world import ended_row, of_kind, run_row, run_view, snapshot
@@ -28,6 +30,16 @@ def test_what_one_node_alone_shows_is_tried_on_another(rule: str) -> None:
     actions = decide(snapshot(ended(1, "deterministic", "n1", rule), TRAINED))
     [submit] = of_kind(Submit, actions)
     assert "on n1 alone" in submit.why
+    assert "n1" in submit.exclude
+
+
+def test_even_what_one_node_alone_shows_is_not_tried_for_ever() -> None:
+    first = ended(1, "deterministic", "n1", "no-mpi")
+    rows = [replace(first.attempts[0].row, id=number, generation=number) for number in range(1, 10)]
+    shown = run_view(*rows, run=run_row(id=1, name="r1", generation=len(rows)), retry=RetryConfig(infra=8))
+    actions = decide(snapshot(shown, TRAINED))
+    assert not of_kind(Submit, actions)
+    assert RunState.FAILED in {change.state for change in of_kind(SetRun, actions)}
 
 
 @pytest.mark.parametrize(
@@ -35,6 +47,7 @@ def test_what_one_node_alone_shows_is_tried_on_another(rule: str) -> None:
     [
         (),  # nobody has trained anywhere
         (ended(2, "completed", "n1", last_step=100),),  # the node is good enough for others
+        (TRAINED, ended(3, "completed", "n1", last_step=100)),  # as is another one
         (TRAINED, ended(3, "deterministic", "n3", "no-mpi")),  # two nodes show it
     ],
 )

@@ -250,6 +250,10 @@ def _wrong_attribute() -> None:
     os.no_such_function()  # type: ignore[attr-defined]
 
 
+def _wrong_name() -> None:
+    exec("no_such_name")
+
+
 def _syntax() -> None:
     compile("def broken(:", "broken.py", "exec")
 
@@ -268,6 +272,7 @@ MISTAKES: dict[str, Callable[[], None]] = {
     "wrong-key": _wrong_key,
     "wrong-attribute": _wrong_attribute,
     "syntax": _syntax,
+    "wrong-name": _wrong_name,
     "ordinal": _ordinal,
 }
 
