@@ -6,6 +6,8 @@ agent looks at them twice a second and writes what it saw into the heartbeat, wh
 
 from __future__ import annotations
 
+import contextlib
+import fcntl
 import json
 import os
 import shutil
@@ -21,6 +23,7 @@ from .files import read_json
 
 DIR_VARIABLE = "CAMPAIGN_PROGRESS_DIR"
 MEMORY = Path("/dev/shm")  # noqa: S108
+PREFIX, LOCK = "campaign-ranks-", "agent"
 WINDOW = 32
 """Steps, as they happen to be seen, over which a rank's busy time is judged."""
 
@@ -87,6 +90,7 @@ class Watch:
     def __init__(self, ranks: Iterable[int]) -> None:
         self._ranks = tuple(ranks)
         self._folder: Path | None = None
+        self._lock: int | None = None
         self._seen: dict[int, bytes] = {}
         self._now: dict[int, RankProgress] = {}
         self._busy_ms: dict[int, deque[float]] = {}
@@ -95,8 +99,11 @@ class Watch:
     def open(self) -> dict[str, str]:
         """Makes the folder for the records; returns what the ranks find in their environment."""
         try:
-            folder = MEMORY if os.access(MEMORY, os.W_OK) else None
-            self._folder = Path(tempfile.mkdtemp(prefix="campaign-", dir=folder))
+            parent = MEMORY if os.access(MEMORY, os.W_OK) else Path(tempfile.gettempdir())
+            _sweep(parent)
+            folder = Path(tempfile.mkdtemp(prefix=PREFIX, dir=parent))
+            self._lock = _locked(folder)
+            self._folder = folder
         except OSError:  # a full or missing /tmp: then nobody knows, and training goes on
             return {DIR_VARIABLE: ""}
         return {DIR_VARIABLE: str(self._folder)}
@@ -105,6 +112,9 @@ class Watch:
         """Removes the folder."""
         if self._folder:
             shutil.rmtree(self._folder, ignore_errors=True)
+        if self._lock is not None:
+            os.close(self._lock)
+            self._lock = None
 
     def look(self) -> None:
         """Takes in what has changed. Call it often: each call sees at most one step of a rank."""
@@ -146,6 +156,31 @@ class Watch:
         busy_ms = sorted(self._busy_ms.get(rank, ()))
         median = busy_ms[len(busy_ms) // 2] if busy_ms else 0.0
         return replace(progress, busy_ms=round(median, 3), samples=len(busy_ms))
+
+
+def _locked(folder: Path) -> int:
+    """Takes the folder's lock, which ends with this process however it ends.
+
+    Raises:
+        OSError: somebody lives who has it, or the folder is not ours.
+    """
+    descriptor = os.open(folder / LOCK, os.O_RDWR | os.O_CREAT, 0o600)
+    try:
+        fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except OSError:
+        os.close(descriptor)
+        raise
+    return descriptor
+
+
+def _sweep(parent: Path) -> None:
+    """Removes what agents left that were killed together with their ranks."""
+    for folder in parent.glob(f"{PREFIX}*"):
+        with contextlib.suppress(OSError):
+            if folder.stat().st_uid == os.getuid() and (folder / LOCK).exists():
+                lock = _locked(folder)
+                shutil.rmtree(folder, ignore_errors=True)
+                os.close(lock)
 
 
 def _read(path: Path) -> bytes:

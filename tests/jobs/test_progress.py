@@ -135,6 +135,26 @@ def test_without_a_place_for_records_nobody_fails(monkeypatch: pytest.MonkeyPatc
     rank(str(tmp_path / "not seen in this container"), 0, "r.report(1); r.progress(2)\nwith r.phase('eval'): pass")
 
 
+def test_what_a_killed_agent_left_is_swept_up_and_what_a_living_one_has_is_not() -> None:
+    code = """
+import os
+from dscampaign.jobs.progress import Watch
+watch = Watch(range(1))
+print(*watch.open().values(), flush=True)
+os.kill(os.getpid(), 9)
+"""
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=False)
+    dead = Path(done.stdout.strip())
+    assert dead.is_dir()
+    first, second = Watch(range(1)), Watch(range(1))
+    living = Path(first.open()["CAMPAIGN_PROGRESS_DIR"])
+    assert not dead.exists()
+    second.open()
+    assert living.is_dir()
+    first.close()
+    second.close()
+
+
 def test_a_worker_of_a_rank_is_not_the_rank(tmp_path: Path) -> None:
     """A data loader's process imports the script anew, and with it the module."""
     rank(str(tmp_path), 0, "r.report(7)")
