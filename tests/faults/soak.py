@@ -96,7 +96,7 @@ class Soak:
             disk = stack.enter_context(SmallDisk(self.folder / "disk", DISK_MB))
             url = database.new_database()
             self._draw(rng, 0)
-            slurm = {**SLURM, "cpus_per_task": CPUS_PER_TASK, "time": TIME_LIMIT_MIN}
+            slurm = {**SLURM, "cpus_per_task": CPUS_PER_TASK, "time": TIME_LIMIT_MIN, "signal_delay_s": 20}
             cases = [planned.case for planned in self._planned]
             self._trial = begin(self.folder, cases, url, dir=disk.path / "c", slurm=slurm, retry=RETRY)
             self._start_reconciler(url)

@@ -73,7 +73,9 @@ def test_kill_9_of_the_reconciler_at_every_effect(
     done = trial.watch(timeout_s=PATIENCE_S)
     assert set(done.states().values()) == {RunState.COMPLETED}
     assert broken_promises(trial) == []
-    assert jobs_of(slurm, trial) == {a.job_id for a in done.attempts["case-killed"] if a.job_id}
+    ran = {attempt.job_id for attempt in done.attempts["case-killed"] if attempt.job_id}
+    wait_until(lambda: jobs_of(slurm, trial) >= ran, what="the accounting")
+    assert jobs_of(slurm, trial) == ran
 
 
 def test_two_reconcilers_at_once(slurm: SlurmCluster, postgres: PostgresServer, tmp_path: Path) -> None:
@@ -93,6 +95,7 @@ def test_two_reconcilers_at_once(slurm: SlurmCluster, postgres: PostgresServer, 
     assert set(done.states().values()) == {RunState.COMPLETED}
     assert {len(attempts) for attempts in done.attempts.values()} == {3}
     assert broken_promises(trial) == []
+    wait_until(lambda: len(jobs_of(slurm, trial)) >= 18, what="the accounting")
     assert len(jobs_of(slurm, trial)) == 18
     assert all(log.read_text() for log in logs), "one of them never acted"
 
