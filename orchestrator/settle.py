@@ -149,6 +149,8 @@ def _finish(view: RunView, attempt: AttemptView, snapshot: Snapshot) -> Finish:
         verdict = Verdict(FailureClass.HANG, str(attempt.row.evidence[HANG]), rule="no-step")
     elif verdict.kind is FailureClass.CRASH and not ended.outcomes:
         verdict = _without_a_trace(attempt) or verdict
+    elif verdict.kind is FailureClass.CANCELLED and _never_launched(attempt):
+        verdict = Verdict(FailureClass.LOST, "Slurm ended the job before an agent had begun", rule="slurm-state")
     states = {FailureClass.COMPLETED: AttemptState.COMPLETED, FailureClass.CANCELLED: AttemptState.CANCELLED}
     return Finish(attempt.row, states.get(verdict.kind, AttemptState.FAILED), verdict, ended, snapshot.now_s)
 
@@ -169,6 +171,16 @@ def _without_a_trace(attempt: AttemptView) -> Verdict | None:
     if attempt.job.state == "GONE" and not attempt.claimed:
         return Verdict(FailureClass.LOST, "never started")
     return None
+
+
+def _never_launched(attempt: AttemptView) -> bool:
+    """Whether a cancelled job had its nodes, but no agent ever began on them.
+
+    slurmd cancels a job as root when it cannot launch it and must not requeue it: nobody's wish. A job that a user
+    cancels in the queue has no nodes.
+    """
+    nodes = attempt.job.nodes if attempt.job else ""
+    return bool(nodes) and nodes != "None assigned" and not attempt.claimed and not attempt.outcomes
 
 
 def _mark(attempt: AttemptView, state: AttemptState) -> MarkAttempt | None:

@@ -490,6 +490,22 @@ def test_its_job_is_ended_until_it_is_gone_and_then_it_hung() -> None:
     assert (finish.verdict.kind, finish.verdict.reason) == ("hang", "no step for 601 s")
 
 
+@pytest.mark.parametrize(
+    ("nodes", "claimed", "kind"),
+    [
+        ("gpu001", False, "lost"),  # slurmd could not launch it, and cancelled it as root
+        ("gpu001", True, "cancelled"),  # it ran: somebody's wish
+        ("None assigned", False, "cancelled"),  # it waited in the queue: somebody's wish
+        ("", False, "cancelled"),
+    ],
+)
+def test_a_job_that_was_cancelled_before_it_began_is_nobody_s_wish(nodes: str, claimed: bool, kind: str) -> None:
+    view = AttemptView(attempt_row(), job("CANCELLED", nodes=nodes), claimed=claimed)
+    finish, *_ = decide(snapshot(run_view(view, run=run_row(generation=1, state=RunState.RUNNING))))
+    assert isinstance(finish, Finish)
+    assert finish.verdict.kind == kind
+
+
 def test_a_run_that_moved_on_after_all_has_not_hung() -> None:
     row = attempt_row(evidence={"hang": "no step for 601 s"})
     view = AttemptView(row, job("COMPLETED"), outcomes=(outcome(),))
