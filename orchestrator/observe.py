@@ -16,12 +16,14 @@ from ..jobs.files import read_json
 from ..jobs.layout import AttemptPaths, CampaignPaths, RunPaths
 from ..jobs.node import Start
 from ..jobs.progress import Heartbeat
+from . import rungs
 from .attempts import revoked, run_config, trains_on_cpu
 from .decide import SETTLED
 from .executor import Executor, JobView, Look, Unreachable
 from .failures import FailureClass
 from .ledgers import read_ledgers
 from .memory import Ledger
+from .spec_model import RunConfig
 from .storage import trouble as trouble_of
 from .strikes import WEIGHT
 from .world import AttemptView, RunView, Snapshot
@@ -124,14 +126,7 @@ def _look(active: Sequence[AttemptRow], executor: Executor) -> tuple[Look, Unrea
 
 def _run_view(run: RunRow, stored: Stored, look: Look, paths: CampaignPaths, step_times: Clock) -> RunView:
     rows, config = stored.attempts.get(run.id, ()), run_config(run)
-    world_size = config.nodes * config.ranks()
-    checkpoints = paths.run(run.name).checkpoints(run.config_hash)
     over = run.state in SETTLED and run.state is not RunState.HELD  # then its files need no look
-    found = (
-        checkpoint.newest_verified(checkpoints, run.config_hash, world_size, check_digests=False)
-        if rows and not over
-        else None
-    )
     attempts = tuple(_attempt_view(row, run, look, paths) for row in rows)
     idle_s = max((beat.idle_s or 0.0 for attempt in attempts for beat in attempt.heartbeats), default=0.0)
     times = step_times(run.id) if idle_s >= config.retry.hang_min_s else StepTimes(None, 0)
@@ -139,18 +134,31 @@ def _run_view(run: RunRow, stored: Stored, look: Look, paths: CampaignPaths, ste
         run=run,
         attempts=attempts,
         config=config,
-        world_size=world_size,
+        world_size=config.nodes * config.ranks(),
         global_batch=config.train.global_batch,
         micro_batch=config.train.micro_batch,
         steps_decide=config.command is None,
         on_cpu=trains_on_cpu(config),
         checkpoint_every=config.train.checkpoint_every,
         mem_mb=config.slurm.mem_mb,
-        checkpoint_step=found.step if found else 0,
+        checkpoint_step=_saved_step(run, config, rows[-1], paths) if rows and not over else 0,
         begun=0 if run.generation else _begun(paths.run(run.name)),
         p99_step_s=times.p99_s,
         steps_known=times.known,
     )
+
+
+def _saved_step(run: RunRow, config: RunConfig, last: AttemptRow, paths: CampaignPaths) -> int:
+    """Step of the newest checkpoint that an attempt like the last one could resume from, 0 for none."""
+    train = rungs.changed(config, rungs.parse(last.changes)).train
+    found = checkpoint.newest_verified(
+        paths.run(run.name).checkpoints(run.config_hash),
+        run.config_hash,
+        None if train.universal_checkpoint else config.nodes * config.ranks(),
+        zero_stage=train.zero_stage if config.command is None else None,
+        check_digests=False,
+    )
+    return found.step if found else 0
 
 
 def _begun(run: RunPaths) -> int:
