@@ -103,6 +103,8 @@ class Agent:
         """Agrees with the other nodes on how to start; None if another job runs this attempt."""
         if self.node.rank > 0:
             start = join(self.paths, self.node, JOIN_TIMEOUT_S, self._claimed_by_another)
+            if start and not self._take(self.paths.node_claim(self.node.rank)):
+                return None
             if start:
                 self._resize(start.micro_batch, start.accumulation)
         elif not self._claim():
@@ -112,8 +114,12 @@ class Agent:
         return start
 
     def _claim(self) -> bool:
+        return self._take(self.paths.claim)
+
+    def _take(self, path: Path) -> bool:
+        """Takes a claim. Each node has one: a slurmctld that crashed may launch one job twice, under the same id."""
         claim = {"job_id": self.node.job_id, "host": self.node.name, "ts": time.time()}
-        if not self._superseded() and create_exclusively(self.paths.claim, json.dumps(claim)):
+        if not self._superseded() and create_exclusively(path, json.dumps(claim)):
             return True
         holder = (read_json(self.paths.claim) or {}).get("job_id", "a newer attempt")
         print(f"not mine: {self.paths.dir.name} of {self.payload.run} belongs to {holder}", file=sys.stderr)

@@ -24,6 +24,10 @@ class AttemptPaths:
         """Created exclusively by the one job that may run the attempt; holds its job id."""
         return self.dir / "claim"
 
+    def node_claim(self, node_rank: int) -> Path:
+        """Created exclusively by the one agent that starts the ranks of that node, for every node but the first."""
+        return self.dir / f"claim-{node_rank}"
+
     @property
     def started(self) -> Path:
         """Node 0's word to all: where the ranks meet, the checkpoint to resume from, host and time."""

@@ -503,6 +503,18 @@ def test_a_node_that_waits_in_vain_for_the_first_says_so(attempt: Attempt, monke
     assert (attempt.outcome(1).ended_by, attempt.outcome(1).launcher_exit) == ("rendezvous", None)
 
 
+def test_a_job_that_is_launched_a_second_time_under_its_id_runs_on_no_node(attempt: Attempt) -> None:
+    """A slurmctld that was killed may forget that it has launched a job."""
+    attempt.change(nodes=2, ranks_per_node=1)
+    attempt.script("[report(step) for step in (1, 2, 3)]")
+    launched = [attempt.start(node) for node in (1, 0)]
+    assert [process.wait(30) for process in launched] == [0, 0]
+    before = attempt.outcome(1)
+    again = [attempt.start(node) for node in (1, 0)]
+    assert [process.wait(30) for process in again] == [EXIT_NOT_MINE, EXIT_NOT_MINE]
+    assert attempt.outcome(1) == before
+
+
 def test_a_node_does_not_wait_for_a_first_one_that_has_lost_the_claim(attempt: Attempt) -> None:
     attempt.change(nodes=2)
     create_exclusively(attempt.paths.claim, json.dumps({"job_id": "revoked-abc"}))
