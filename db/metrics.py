@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from dataclasses import fields
-from itertools import groupby, pairwise
+from itertools import groupby, zip_longest
 from typing import Any
 
 from sqlalchemy import Connection, and_, select
@@ -67,25 +67,30 @@ def step_times(conn: Connection, run_id: int) -> StepTimes:
         run, and_(run.c.id == attempt.c.run_id, run.c.config_hash == attempt.c.config_hash)
     )
     newest = newest.where(run.c.id == run_id).order_by(attempt.c.generation.desc()).limit(TIMED_ATTEMPTS)
-    times_s: list[float] = []
+    timed: list[tuple[float, int]] = []
     for attempt_id in conn.execute(newest).scalars().all():
-        times_s += _step_times(conn, attempt_id, TIMED_STEPS - len(times_s))
-    times_s.sort()
-    return StepTimes(times_s[math.ceil(0.99 * len(times_s)) - 1] if times_s else None, len(times_s))
+        timed += _step_times(conn, attempt_id, TIMED_STEPS - len(timed))
+    return StepTimes(_p99(time_s for time_s, _ in timed), len(timed), _p99(time_s * steps for time_s, steps in timed))
 
 
-def _step_times(conn: Connection, attempt_id: int, limit: int) -> list[float]:
-    """Seconds of an attempt's newest steps, the newest first."""
+def _p99(times_s: Iterable[float]) -> float | None:
+    ordered = sorted(times_s)
+    return ordered[math.ceil(0.99 * len(ordered)) - 1] if ordered else None
+
+
+def _step_times(conn: Connection, attempt_id: int, limit: int) -> list[tuple[float, int]]:
+    """Seconds of a step, and how many steps its line is behind the one before; an attempt's newest lines first."""
     row = step_metric.c
     query = select(row.step, row.ts_s, row.step_time_s).where(row.attempt_id == attempt_id)
     rows = conn.execute(query.order_by(row.step.desc()).limit(limit + 1)).all()
-    times_s = []
-    for (step, ts_s, time_s), (step_before, ts_before_s, _) in pairwise([*rows, (0, None, None)]):
+    timed = []
+    for (step, ts_s, time_s), before in zip_longest(rows, rows[1:]):
+        step_before, ts_before_s, _ = before or (step - 1, None, None)  # the first line: nobody knows since when
         if time_s is None and ts_s is not None and ts_before_s is not None:
             time_s = (ts_s - ts_before_s) / (step - step_before)  # noqa: PLW2901
         if time_s is not None and math.isfinite(time_s) and time_s >= 0:
-            times_s.append(time_s)
-    return times_s[:limit]
+            timed.append((time_s, step - step_before))
+    return timed[:limit]
 
 
 def _stream(conn: Connection, run_id: int) -> Iterator[MetricRow]:

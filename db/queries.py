@@ -40,16 +40,17 @@ __all__ = [
     "beat",
     "campaign_by_name",
     "check_lease",
+    "checkpoint_sizes",
     "checkpoints",
     "count_states",
     "events",
+    "evidence",
     "extra_names",
     "gpu_samples",
     "insert_attempt",
     "insert_campaign",
     "insert_runs",
     "iter_metrics",
-    "largest_checkpoint",
     "latest",
     "list_campaigns",
     "memory_observations",
@@ -190,6 +191,12 @@ def update_attempt(
     return _update(conn, schema.attempt, attempt_id, expect_states, values)
 
 
+def evidence(conn: Connection, attempt_id: int) -> dict[str, Any]:
+    """What is known of an attempt beside its columns."""
+    row = schema.attempt.c
+    return dict(conn.execute(select(row.evidence).where(row.id == attempt_id)).scalar_one())
+
+
 def knows_attempt(conn: Connection, attempt_id: int, token: str) -> bool:
     """Whether the store has this very attempt, and not one of another store with the same number."""
     row = schema.attempt.c
@@ -281,11 +288,11 @@ def saved_steps(conn: Connection, campaign_id: int) -> dict[int, int]:
     return {row[0]: row[1] for row in conn.execute(query.where(run.campaign_id == campaign_id).group_by(run.id))}
 
 
-def largest_checkpoint(conn: Connection, campaign_id: int) -> int:
-    """Bytes of the largest checkpoint that a campaign has recorded, 0 for none."""
-    table, of_campaign = schema.checkpoint, schema.run.c.campaign_id == campaign_id
-    query = select(func.max(table.c.size_bytes)).join(schema.run, schema.run.c.id == table.c.run_id).where(of_campaign)
-    return int(conn.execute(query).scalar() or 0)
+def checkpoint_sizes(conn: Connection, campaign_id: int) -> dict[int, int]:
+    """Bytes of the largest checkpoint that each run of a campaign has recorded, by run id."""
+    run, saved = schema.run.c, schema.checkpoint
+    query = select(run.id, func.max(saved.c.size_bytes)).join(saved, saved.c.run_id == run.id)
+    return {row[0]: row[1] for row in conn.execute(query.where(run.campaign_id == campaign_id).group_by(run.id))}
 
 
 def observe_memory(conn: Connection, new: MemoryObservation) -> None:

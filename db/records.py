@@ -57,10 +57,12 @@ class StepTimes(NamedTuple):
     Attributes:
         p99_s: 99th percentile over the newest steps, in seconds; None if no step's time is known.
         known: steps that it is taken from.
+        between_s: 99th percentile of the time between two lines, which may be many steps apart, in seconds.
     """
 
     p99_s: float | None
     known: int
+    between_s: float | None = None
 
 
 @dataclass(frozen=True)

@@ -24,6 +24,9 @@ from .files import read_json
 DIR_VARIABLE = "CAMPAIGN_PROGRESS_DIR"
 MEMORY = Path("/dev/shm")  # noqa: S108
 PREFIX, LOCK = "campaign-ranks-", "agent"
+PAUSE_S = 10.0
+"""Seconds between two looks that only a job that was stopped lets pass: the agent looks twice a second."""
+
 WINDOW = 32
 """Steps, as they happen to be seen, over which a rank's busy time is judged."""
 
@@ -94,7 +97,7 @@ class Watch:
         self._seen: dict[int, bytes] = {}
         self._now: dict[int, RankProgress] = {}
         self._busy_ms: dict[int, deque[float]] = {}
-        self._changed_s = time.monotonic()
+        self._changed_s = self._looked_s = time.monotonic()
 
     def open(self) -> dict[str, str]:
         """Makes the folder for the records; returns what the ranks find in their environment."""
@@ -120,11 +123,19 @@ class Watch:
         """Takes in what has changed. Call it often: each call sees at most one step of a rank."""
         if self._folder is None:
             return
+        self._forget_pause()
         for rank in self._ranks:
             record = _read(self._folder / f"rank-{rank}")
             if record and record != self._seen.get(rank):
                 self._seen[rank], self._changed_s = record, time.monotonic()
                 self._take(rank, record)
+
+    def _forget_pause(self) -> None:
+        """Time in which the whole job was stopped, as by a preemption that suspends, is nobody's silence."""
+        now_s = time.monotonic()
+        if (gap_s := now_s - self._looked_s) > PAUSE_S:
+            self._changed_s += gap_s
+        self._looked_s = now_s
 
     def heartbeat(self, host: str) -> Heartbeat:
         """What is known now."""

@@ -33,7 +33,12 @@ def act(actions: Sequence[Action], authority: Authority, executor: Executor, pat
     Raises:
         StaleLease: somebody else acts for this campaign now; nothing more was done.
     """
+    if any(isinstance(action, Finish | Revoke) for action in actions):
+        with authority.write():
+            pass  # claims are files, which know no lease: whoever has lost it must not take them either
     troubles = _close([a.attempt for a in actions if isinstance(a, Finish)], authority, paths)
+    if troubles:
+        return troubles  # a job could still begin what would be recorded as over
     _record(actions, authority)
     troubles += _cancel([a for a in actions if isinstance(a, CancelJob)], executor)
     troubles += _resize_all([a for a in actions if isinstance(a, Resize)], authority, paths)
@@ -82,7 +87,7 @@ def _mark(conn: Connection, action: MarkAttempt) -> None:
 
 def _note(conn: Connection, action: Note, authority: Authority) -> None:
     row = action.attempt
-    evidence = {**row.evidence, action.kind: action.message}
+    evidence = {**queries.evidence(conn, row.id), action.kind: action.message}  # another note may just have come
     if queries.update_attempt(conn, row.id, expect_states=ACTIVE, evidence=evidence):
         authority.event(conn, action.kind, action.message, row)
 
@@ -99,6 +104,8 @@ def _finish(conn: Connection, action: Finish, authority: Authority) -> None:
         "started_s": started_s,
         "ended_s": ended_s,
         "start_step": ended.start_step,
+        "micro_batch": row.micro_batch,
+        "accumulation": row.accumulation,
         "gpu_seconds": row.world_size * max(0.0, ended_s - started_s) if started_s else 0.0,
     }
     if queries.update_attempt(conn, row.id, expect_states=ACTIVE, **values):

@@ -42,6 +42,7 @@ class JobView:
         token, index: which attempt it is, whatever its id.
         state: Slurm's word; ``GONE`` for a local process that is no more, and for a job that Slurm itself has lost.
         reason: why it is pending, Slurm's word.
+        cancelled_by: number of the user who cancelled it; None where nobody did, or nobody knows.
         step_out_of_memory: a step of it ran out of memory, which the job's own state may hide.
     """
 
@@ -56,6 +57,7 @@ class JobView:
     exit_code: str = ""
     nodes: str = ""
     step_out_of_memory: bool = False
+    cancelled_by: int | None = None
 
     @property
     def terminal(self) -> bool:

@@ -40,7 +40,7 @@ class Stored:
     Attributes:
         attempts: by run id, oldest first.
         ledgers: what was measured of memory, by memory key.
-        checkpoint_bytes: size of the largest recorded checkpoint, 0 for none.
+        checkpoint_bytes: size of the largest recorded checkpoint, by run id.
     """
 
     now_s: float
@@ -48,7 +48,7 @@ class Stored:
     runs: tuple[RunRow, ...]
     attempts: Mapping[int, Sequence[AttemptRow]]
     ledgers: Mapping[str, Ledger] = field(default_factory=dict)
-    checkpoint_bytes: int = 0
+    checkpoint_bytes: Mapping[int, int] = field(default_factory=dict)
 
     @property
     def active(self) -> list[AttemptRow]:
@@ -70,7 +70,7 @@ def read_store(store: Store, campaign: CampaignRow) -> Stored:
             runs=tuple(runs),
             attempts=attempts,
             ledgers=read_ledgers(conn, runs, rows),
-            checkpoint_bytes=queries.largest_checkpoint(conn, campaign.id),
+            checkpoint_bytes=queries.checkpoint_sizes(conn, campaign.id),
         )
 
 
@@ -130,6 +130,8 @@ def _run_view(run: RunRow, stored: Stored, look: Look, paths: CampaignPaths, ste
     attempts = tuple(_attempt_view(row, run, look, paths) for row in rows)
     idle_s = max((beat.idle_s or 0.0 for attempt in attempts for beat in attempt.heartbeats), default=0.0)
     times = step_times(run.id) if idle_s >= config.retry.hang_min_s else StepTimes(None, 0)
+    # the built-in training says every step how far it is, a script of one's own only when it reports
+    usual_s = times.p99_s if config.command is None else times.between_s
     return RunView(
         run=run,
         attempts=attempts,
@@ -143,7 +145,7 @@ def _run_view(run: RunRow, stored: Stored, look: Look, paths: CampaignPaths, ste
         mem_mb=config.slurm.mem_mb,
         checkpoint_step=_saved_step(run, config, rows[-1], paths) if rows and not over else 0,
         begun=0 if run.generation else _begun(paths.run(run.name)),
-        p99_step_s=times.p99_s,
+        p99_step_s=usual_s,
         steps_known=times.known,
     )
 
@@ -214,9 +216,16 @@ def _nodes(stored: Stored, executor: Executor) -> int | None:
 
 def _storage(stored: Stored, paths: CampaignPaths) -> str | None:
     """What is wrong with the campaign's folder, tried only where a run waits for it."""
-    newest = (rows[-1] for rows in stored.attempts.values() if rows)
-    waits = any(row.failure_class == FailureClass.STORAGE and row.state in TERMINAL_ATTEMPT for row in newest)
-    return trouble_of(paths.dir, stored.checkpoint_bytes) if waits else None
+    waiting = [run.id for run in stored.runs if _waits_for_storage(run, stored)]
+    needed = max((stored.checkpoint_bytes.get(run_id, 0) for run_id in waiting), default=0)
+    return trouble_of(paths.dir, needed) if waiting else None
+
+
+def _waits_for_storage(run: RunRow, stored: Stored) -> bool:
+    rows = stored.attempts.get(run.id)
+    if not rows or run.desired != "run" or run.state in SETTLED - {RunState.HELD}:
+        return False
+    return rows[-1].failure_class == FailureClass.STORAGE and rows[-1].state in TERMINAL_ATTEMPT
 
 
 def _capacity(runs: Sequence[RunRow]) -> int | None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterator, Sequence
+from dataclasses import replace
 
 from ..db.records import AttemptRow, AttemptState, RunState
 from . import ladder, pace
@@ -38,6 +39,9 @@ NEVER_STARTS = (
 
 PER_JOB_LIMIT = re.compile(r"(QOS|Assoc)Max\w+PerJob")
 """Likewise. A limit per user is not one of them: other jobs of the user will end."""
+
+ROOT = 0
+"""A user's number."""
 
 HANG = "hang"
 STRAGGLER = "straggler"
@@ -152,7 +156,16 @@ def _finish(view: RunView, attempt: AttemptView, snapshot: Snapshot) -> Finish:
     elif verdict.kind is FailureClass.CANCELLED and _never_launched(attempt):
         verdict = Verdict(FailureClass.LOST, "Slurm ended the job before an agent had begun", rule="slurm-state")
     states = {FailureClass.COMPLETED: AttemptState.COMPLETED, FailureClass.CANCELLED: AttemptState.CANCELLED}
-    return Finish(attempt.row, states.get(verdict.kind, AttemptState.FAILED), verdict, ended, snapshot.now_s)
+    state = states.get(verdict.kind, AttemptState.FAILED)
+    return Finish(_as_begun(attempt), state, verdict, ended, snapshot.now_s)
+
+
+def _as_begun(attempt: AttemptView) -> AttemptRow:
+    """The attempt with the sizes that it really began with: a word left in the queue may have come too late."""
+    row, start = attempt.row, attempt.start
+    if start is None or start.micro_batch is None or start.micro_batch == row.micro_batch:
+        return row
+    return replace(row, micro_batch=start.micro_batch, accumulation=start.accumulation)
 
 
 def _was_ended(ended: Ended) -> bool:
@@ -174,13 +187,15 @@ def _without_a_trace(attempt: AttemptView) -> Verdict | None:
 
 
 def _never_launched(attempt: AttemptView) -> bool:
-    """Whether a cancelled job had its nodes, but no agent ever began on them.
+    """Whether root cancelled a job that had its nodes, but no agent ever began on them.
 
-    slurmd cancels a job as root when it cannot launch it and must not requeue it: nobody's wish. A job that a user
-    cancels in the queue has no nodes.
+    slurmd does so when it cannot launch a job and must not requeue it: nobody's wish. A job that is cancelled in the
+    queue has no nodes.
     """
-    nodes = attempt.job.nodes if attempt.job else ""
-    return bool(nodes) and nodes != "None assigned" and not attempt.claimed and not attempt.outcomes
+    job = attempt.job
+    if job is None or job.cancelled_by != ROOT or job.nodes in ("", "None assigned"):
+        return False
+    return not attempt.claimed and not attempt.outcomes
 
 
 def _mark(attempt: AttemptView, state: AttemptState) -> MarkAttempt | None:

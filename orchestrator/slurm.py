@@ -238,7 +238,9 @@ def _parse_sacct(text: str) -> dict[tuple[str, int], JobView]:
                 out_of_memory.add(job_id.split(".")[0])
         elif key := _key(job_id, name):
             times = _time(submit), _time(start), _time(end)
-            by_id[job_id] = JobView(*key, job_id, state, "", *times, exit_code, nodes)
+            by = re.fullmatch(r"CANCELLED by (\d+)", word)
+            cancelled_by = int(by[1]) if by else None
+            by_id[job_id] = JobView(*key, job_id, state, "", *times, exit_code, nodes, cancelled_by=cancelled_by)
     for job_id, job in by_id.items():
         hidden = job_id in out_of_memory
         jobs[job.token, job.index] = JobView(**{**vars(job), "step_out_of_memory": True}) if hidden else job

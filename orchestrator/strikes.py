@@ -18,7 +18,6 @@ WEIGHT: Final = {
     FailureClass.GPU: 1.0,
     FailureClass.FOREIGN_OOM: 1.0,
     FailureClass.GPU_FAULT: 0.5,
-    FailureClass.HANG: 0.5,
     FailureClass.NODE: 0.5,
 }
 """How much of an exclusion one end of the class is worth."""

@@ -12,10 +12,11 @@ A process that dies after 1 or 2 leaves an intent that no job answers for: revok
 from __future__ import annotations
 
 import json
+import shutil
 import uuid
 from collections import defaultdict
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 from ..db import queries
@@ -139,6 +140,7 @@ def _submit_batch(
     executor: Executor,
     paths: CampaignPaths,
 ) -> None:
+    _require_trust(paths)
     token = uuid.uuid4().hex[:12]
     rows = _write_intent(group, token, authority, paths)
     if not rows:
@@ -148,6 +150,10 @@ def _submit_batch(
         _write_files(rows, batch, paths)
         job_ids = executor.submit(batch)
     except SubmissionRefused as exc:
+        if any(action.exclude for action in group):
+            _withdraw(rows, authority, exc)
+            _submit_without_exclusions(group, authority, executor, paths)
+            return
         _refuse(rows, authority, f"sbatch refused it: {exc}")
     except BatchTooLarge as exc:
         if len(rows) == 1 and not exc.for_now:
@@ -161,9 +167,39 @@ def _submit_batch(
         raise Unreachable(f"sbatch gave no clear answer: {exc}", "the next pass looks for the job") from exc
     except (Unreachable, OSError) as exc:
         _withdraw(rows, authority, exc)
+        shutil.rmtree(batch.folder, ignore_errors=True)
         raise exc if isinstance(exc, Unreachable) else no_folder(exc) from exc
     else:
         _record_job_ids(rows, job_ids, authority)
+
+
+def _require_trust(paths: CampaignPaths) -> None:
+    """What runs jobs is believed only where nobody else can have written it.
+
+    Raises:
+        Unreachable: others could have; nothing was written.
+    """
+    batches = paths.batch("any").parent
+    try:
+        make_private(batches)
+        why = distrust(batches, paths.root)
+    except OSError as exc:
+        raise no_folder(exc) from exc
+    if why:
+        raise Unreachable(f"{why}, and could make your jobs run anything", f"chmod -R go-w {paths.root}")
+
+
+def _submit_without_exclusions(
+    group: Sequence[Submit], authority: Authority, executor: Executor, paths: CampaignPaths
+) -> None:
+    """Tries again with every node: the ones that were to be done without may be all that there are, or be gone.
+
+    Raises:
+        Unreachable: as `submit`.
+    """
+    everywhere = [replace(action, exclude=()) for action in group]
+    for resources, part in _batches(everywhere):
+        _submit_batch(part, resources, authority, executor, paths)
 
 
 def _refuse(rows: Sequence[_Row], authority: Authority, reason: str) -> None:
@@ -262,8 +298,6 @@ def _payload(row: AttemptRow, action: Submit, paths: CampaignPaths, store: str |
 
 def _write_files(rows: Sequence[_Row], batch: Batch, paths: CampaignPaths) -> None:
     make_private(batch.folder)
-    if why := distrust(batch.folder, paths.root):
-        raise Unreachable(f"{why}, and could make your jobs run anything", f"chmod -R go-w {paths.root}")
     for row, planned in rows:
         run = paths.run(planned.action.run.name)
         make_private(run.attempt(row.generation).dir)

@@ -112,7 +112,7 @@ class RunView:
             agent_lines=attempt.lines,
             known_start_step=attempt.start_step,
             known_last_step=attempt.row.last_step,
-            user_rules=tuple(UserRule(re.compile(r.match), r.action, r.hint) for r in self.retry.rules),
+            user_rules=tuple(UserRule(re.compile(r.match, re.MULTILINE), r.action, r.hint) for r in self.retry.rules),
         )
 
 

@@ -130,11 +130,11 @@ def test_checkpoints_memory_and_gpu_samples_are_recorded_once(world: World) -> N
 def test_the_newest_checkpoint_counts_of_the_present_configuration_alone(world: World) -> None:
     with world.store.write() as conn:
         assert queries.saved_steps(conn, world.campaign_id) == {}
-        assert queries.largest_checkpoint(conn, world.campaign_id) == 0
+        assert queries.checkpoint_sizes(conn, world.campaign_id) == {}
         for step, size in ((100, 30), (200, 10)):
             queries.record_checkpoint(conn, Checkpoint(world.run_id, 1, 1, step, f"/c/{step}", size))
         assert queries.saved_steps(conn, world.campaign_id) == {world.run_id: 200}
-        assert queries.largest_checkpoint(conn, world.campaign_id) == 30
+        assert queries.checkpoint_sizes(conn, world.campaign_id) == {world.run_id: 30}
         queries.update_run(conn, world.run_id, config_hash="another")
         assert queries.saved_steps(conn, world.campaign_id) == {}
 

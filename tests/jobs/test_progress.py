@@ -84,9 +84,22 @@ def test_time_without_a_change_counts_from_the_last_rank_that_moved(clock: Clock
         clock.now_s = at_s
         (folder / f"rank-{number}").write_text('{"step": 3, "phase": "train", "busy_ms": 1.5}')
         watch.look()
-    clock.now_s = 1040.0
-    watch.look()
+    for at_s in range(1020, 1041, 5):
+        clock.now_s = float(at_s)
+        watch.look()
     assert watch.heartbeat("n").idle_s == 25.0
+    watch.close()
+
+
+def test_time_in_which_the_whole_job_was_stopped_does_not_count(clock: Clock) -> None:
+    watch = Watch(range(1))
+    folder = Path(watch.open()["CAMPAIGN_PROGRESS_DIR"])
+    (folder / "rank-0").write_text('{"step": 3, "phase": "train", "busy_ms": 1.5}')
+    watch.look()
+    for wait_s in (5.0, 3600.0, 5.0):
+        clock.now_s += wait_s
+        watch.look()
+    assert watch.heartbeat("n").idle_s == 10.0
     watch.close()
 
 

@@ -18,6 +18,7 @@ from dscampaign.orchestrator.act import act
 from dscampaign.orchestrator.attempts import resources, run_config
 from dscampaign.orchestrator.authority import Authority
 from dscampaign.orchestrator.errors import Unreachable
+from dscampaign.orchestrator.executor import Batch, SubmissionRefused
 from dscampaign.orchestrator.failures import Ended, FailureClass, Verdict
 from dscampaign.orchestrator.ledgers import ledgers_of, read_ledgers
 from dscampaign.orchestrator.memory import memory_key
@@ -175,8 +176,7 @@ def test_the_ledgers_of_a_campaign_are_those_of_its_runs_and_of_what_they_became
 
 
 def test_what_was_noticed_is_kept_with_the_attempt(world: World) -> None:
-    take(world, Note(latest(world), "hang", "no step for 601 s"))
-    take(world, Note(latest(world), "straggler", "rank 1"))
+    take(world, Note(latest(world), "hang", "no step for 601 s"), Note(latest(world), "straggler", "rank 1"))
     assert latest(world).evidence == {"hang": "no step for 601 s", "straggler": "rank 1"}
     assert [event.message for event in world.events("hang")] == ["no step for 601 s"]
 
@@ -191,6 +191,21 @@ def test_an_attempt_in_the_queue_is_told_of_its_smaller_micro_batch(world: World
     assert told == {"micro_batch": 4, "accumulation": 4, "why": "8 ran out of memory"}
     take(world, MarkAttempt(row, AttemptState.RUNNING, 1.0, 0, 8, 2))  # it had begun before it could read that
     assert (latest(world).micro_batch, latest(world).accumulation) == (8, 2)
+
+
+def test_where_nothing_runs_without_a_bad_node_it_is_not_done_without(world: World) -> None:
+    take(world, finish(world))
+    [run] = world.runs().values()
+
+    def refuse(batch: Batch) -> None:
+        if batch.resources.get("exclude"):
+            raise SubmissionRefused("Requested node configuration is not available")
+
+    world.cluster.on_submit = refuse
+    assert take(world, Submit(run, 2, None, "tried again", exclude=("n1",))) == []
+    assert "exclude" not in world.cluster.submitted[-1].resources
+    assert (latest(world).generation, latest(world).state) == (2, AttemptState.QUEUED)
+    assert "Requested node configuration" in world.events("withdrawn")[-1].message
 
 
 def test_an_attempt_that_is_over_is_told_nothing(world: World) -> None:

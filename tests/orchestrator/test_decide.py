@@ -491,19 +491,31 @@ def test_its_job_is_ended_until_it_is_gone_and_then_it_hung() -> None:
 
 
 @pytest.mark.parametrize(
-    ("nodes", "claimed", "kind"),
+    ("nodes", "by", "claimed", "kind"),
     [
-        ("gpu001", False, "lost"),  # slurmd could not launch it, and cancelled it as root
-        ("gpu001", True, "cancelled"),  # it ran: somebody's wish
-        ("None assigned", False, "cancelled"),  # it waited in the queue: somebody's wish
-        ("", False, "cancelled"),
+        ("gpu001", 0, False, "lost"),  # slurmd could not launch it, and cancelled it as root
+        ("gpu001", 1000, False, "cancelled"),  # a user, while its setup ran
+        ("gpu001", None, False, "cancelled"),
+        ("gpu001", 0, True, "cancelled"),  # it ran: somebody's wish
+        ("None assigned", 0, False, "cancelled"),  # it waited in the queue: somebody's wish
+        ("", 0, False, "cancelled"),
     ],
 )
-def test_a_job_that_was_cancelled_before_it_began_is_nobody_s_wish(nodes: str, claimed: bool, kind: str) -> None:
-    view = AttemptView(attempt_row(), job("CANCELLED", nodes=nodes), claimed=claimed)
+def test_a_job_that_root_cancelled_before_it_began_is_nobody_s_wish(
+    nodes: str, by: int | None, claimed: bool, kind: str
+) -> None:
+    view = AttemptView(attempt_row(), job("CANCELLED", nodes=nodes, cancelled_by=by), claimed=claimed)
     finish, *_ = decide(snapshot(run_view(view, run=run_row(generation=1, state=RunState.RUNNING))))
     assert isinstance(finish, Finish)
     assert finish.verdict.kind == kind
+
+
+def test_an_end_is_that_of_the_sizes_that_it_began_with() -> None:
+    start = Start("7_0", "n1", "a", 1, "", 0, 123.0, 16, 2)
+    view = AttemptView(attempt_row(), job("COMPLETED"), start=start, outcomes=(outcome(),))
+    finish, *_ = decide(snapshot(run_view(view)))
+    assert isinstance(finish, Finish)
+    assert (finish.attempt.micro_batch, finish.attempt.accumulation) == (16, 2)
 
 
 def test_a_run_that_moved_on_after_all_has_not_hung() -> None:

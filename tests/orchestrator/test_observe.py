@@ -152,7 +152,7 @@ def test_how_long_steps_take_is_asked_only_where_none_came_for_long(world: World
 
     def step_times(run_id: int) -> StepTimes:
         asked.append(run_id)
-        return StepTimes(0.5, 40)
+        return StepTimes(0.1, 40, 0.5)
 
     def seen() -> RunView:
         stored = read_store(world.store, world.campaign)
@@ -173,6 +173,12 @@ def test_the_folder_is_tried_only_where_a_run_waits_for_it(world: World, monkeyp
         queries.update_attempt(conn, attempt(world).row.id, state=AttemptState.FAILED, failure_class="storage")
     assert look(world).storage == ""
     assert not list(world.paths.dir.glob(".probe*"))
+    for desired, state in (("cancel", RunState.PENDING), ("run", RunState.FAILED)):  # it waits for nothing
+        with world.store.write() as conn:
+            queries.update_run(conn, run(world).run.id, desired=desired, state=state)
+        assert look(world).storage is None
+    with world.store.write() as conn:
+        queries.update_run(conn, run(world).run.id, state=RunState.PENDING)
     monkeypatch.setattr(storage, "_write", full)
     assert look(world).storage == "No space left on device"
 

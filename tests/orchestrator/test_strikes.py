@@ -18,16 +18,14 @@ def struck(kind: str, host: str = "n1", ago_h: float = 1.0) -> Past:
     return remembered(ended_row(1, kind, evidence={"reason": kind, "host": host, "seen_s": seen_s}))
 
 
-@pytest.mark.parametrize(
-    ("kind", "needed"), [("gpu", 1), ("foreign_oom", 1), ("node", 2), ("hang", 2), ("gpu_fault", 2)]
-)
+@pytest.mark.parametrize(("kind", "needed"), [("gpu", 1), ("foreign_oom", 1), ("node", 2), ("gpu_fault", 2)])
 def test_what_is_surely_the_node_s_fault_excludes_it_at_once(kind: str, needed: int) -> None:
     strikes = [struck(kind) for _ in range(needed)]
     assert excluded(strikes, NOW_S, DAY_H, 40) == ("n1",)
     assert excluded(strikes[1:], NOW_S, DAY_H, 40) == ()
 
 
-@pytest.mark.parametrize("kind", ["crash", "oom", "deterministic", "preempted", "completed", "storage"])
+@pytest.mark.parametrize("kind", ["crash", "hang", "oom", "deterministic", "preempted", "completed", "storage"])
 def test_what_a_run_does_itself_is_no_strike(kind: str) -> None:
     assert excluded([struck(kind)] * 9, NOW_S, DAY_H, 40) == ()
 
@@ -40,7 +38,9 @@ def test_strikes_expire_those_of_foreign_memory_sooner() -> None:
 
 
 def test_runs_share_their_strikes_but_a_node_that_nobody_named_has_none() -> None:
-    assert excluded([struck("node", "n3"), struck("hang", "n3"), struck("node", "n4")], NOW_S, DAY_H, 40) == ("n3",)
+    assert excluded([struck("node", "n3"), struck("gpu_fault", "n3"), struck("node", "n4")], NOW_S, DAY_H, 40) == (
+        "n3",
+    )
     assert excluded([struck("gpu", "")], NOW_S, DAY_H, 40) == ()
 
 
