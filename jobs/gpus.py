@@ -19,11 +19,17 @@ AFTER_TIMEOUT_S = 2.0
 
 @dataclass(frozen=True)
 class Gpu:
-    """One GPU at one moment; ``device`` as CUDA_VISIBLE_DEVICES names it."""
+    """One GPU at one moment.
+
+    Attributes:
+        device: as CUDA_VISIBLE_DEVICES names it.
+        address: on the PCI bus, as the kernel's log names it (domain:bus:device), "" where it is not known.
+    """
 
     device: str
     used_bytes: int
     total_bytes: int
+    address: str = ""
 
 
 @dataclass(frozen=True)
@@ -47,6 +53,12 @@ class GpuFacts:
         """The record as JSON holds it."""
         seen = {name: _gpus(raw[name]) for name in ("before", "after")}
         return cls(raw["asked"], seen["before"], seen["after"], raw.get("trouble", ""))
+
+    @property
+    def addresses(self) -> frozenset[str]:
+        """Where the attempt's GPUs are on the PCI bus; empty unless it is known of all of them."""
+        found = [gpu.address for gpu in self.before or ()]
+        return frozenset(found) if all(found) and len(found) >= self.asked else frozenset()
 
     @property
     def missing(self) -> bool:
@@ -138,7 +150,15 @@ def _read_gpu(nvml: Any, name: str) -> Gpu | None:
         memory = nvml.nvmlDeviceGetMemoryInfo(handle)
     except nvml.NVMLError:
         return None
-    return Gpu(name, int(memory.used), int(memory.total))
+    return Gpu(name, int(memory.used), int(memory.total), _address(nvml, handle))
+
+
+def _address(nvml: Any, handle: Any) -> str:
+    try:
+        pci = nvml.nvmlDeviceGetPciInfo(handle)
+        return f"{int(pci.domain):04x}:{int(pci.bus):02x}:{int(pci.device):02x}"
+    except (nvml.NVMLError, AttributeError):
+        return ""
 
 
 def _gpus(raw: Sequence[Mapping[str, Any]] | None) -> tuple[Gpu, ...] | None:

@@ -16,6 +16,7 @@ _DRIVER_TROUBLE = re.compile(r"mismatch|GPU is lost|[Uu]nknown Error|reset requi
 _OF_GPUS = re.compile(
     r"CUDA|[Cc]uda|cuDNN|CUBLAS|CUDNN|NCCL|NVML|device ordinal|GPUs?\b|NVIDIA|unspecified launch failure"
 )
+_ADDRESS = re.compile(r"\b([0-9a-f]{4,8}):([0-9a-f]{2}):([0-9a-f]{2})\b", re.IGNORECASE)
 _LOADER_KILLED = re.compile(r"DataLoader worker .*(?:killed by signal: Killed|exited unexpectedly)")
 
 
@@ -96,9 +97,19 @@ def _by_kernel(ended: Ended, kind: FailureClass) -> Finding | None:
     rules = [rule for rule in RULES if rule.kind is kind]
     for clue in kernel_clues(ended):
         for rule in rules:
-            if rule.pattern.search(clue.text):
+            if rule.pattern.search(clue.text) and not _of_a_neighbour(clue, ended):
                 return Finding(kind, f"{clue.host}: {clue.text}", clue, rule.name)
     return None
+
+
+def _of_a_neighbour(clue: Clue, ended: Ended) -> bool:
+    """Whether the line names a GPU of the node that is not the attempt's: on a shared node it may be another job's."""
+    named = _ADDRESS.search(clue.text)
+    outcome = outcome_of(ended, clue.host)
+    if named is None or outcome is None or outcome.gpus is None:
+        return False
+    ours = outcome.gpus.addresses
+    return bool(ours) and f"{int(named[1], 16):04x}:{named[2]}:{named[3]}".lower() not in ours
 
 
 def _gpu_count(outcome: NodeOutcome) -> Finding | None:

@@ -13,7 +13,7 @@ from typing import Any
 import pytest
 
 from dscampaign.jobs import gpus, node_facts
-from dscampaign.jobs.gpus import Gpu, GpuWatch
+from dscampaign.jobs.gpus import Gpu, GpuFacts, GpuWatch
 from dscampaign.jobs.kernel_log import KernelLine, KernelLog
 
 
@@ -29,6 +29,7 @@ class FakeNvml:
     def __init__(self, used: tuple[int | None, ...] = (10, 20), trouble: str = "") -> None:
         self.used, self.trouble = used, trouble
         self.stuck: threading.Event | None = None
+        self.tells_addresses = False
 
     def nvmlInit(self) -> None:  # noqa: N802
         if self.stuck:
@@ -53,6 +54,11 @@ class FakeNvml:
     def nvmlDeviceGetMemoryInfo(self, handle: int) -> Any:  # noqa: N802
         return SimpleNamespace(used=self.used[handle], total=80)
 
+    def nvmlDeviceGetPciInfo(self, handle: int) -> Any:  # noqa: N802
+        if not self.tells_addresses:
+            raise NVMLError("Not Supported")
+        return SimpleNamespace(domain=0, bus=0x18 + handle, device=0)
+
 
 @pytest.fixture
 def nvml(monkeypatch: pytest.MonkeyPatch) -> FakeNvml:
@@ -70,6 +76,20 @@ def test_the_gpus_are_seen_before_and_after(nvml: FakeNvml) -> None:
     assert facts.before == (Gpu("0", 10, 80), Gpu("1", 20, 80))
     assert facts.after == (Gpu("0", 70, 80),)
     assert (facts.missing, facts.lost) == (False, True)
+
+
+def test_the_addresses_of_the_gpus_are_as_the_kernel_writes_them(nvml: FakeNvml) -> None:
+    nvml.tells_addresses = True
+    facts = GpuWatch(2, "").facts()
+    assert facts is not None
+    assert facts.addresses == {"0000:18:00", "0000:19:00"}
+
+
+def test_addresses_are_known_of_all_gpus_or_of_none() -> None:
+    one, other = Gpu("0", 0, 80, "0000:18:00"), Gpu("1", 0, 80)
+    assert GpuFacts(2, (one, other), None).addresses == frozenset()
+    assert GpuFacts(2, (one,), None).addresses == frozenset()
+    assert GpuFacts(2, None, None).addresses == frozenset()
 
 
 @pytest.mark.parametrize(

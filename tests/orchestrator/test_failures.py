@@ -445,6 +445,19 @@ def test_a_broken_gpu_explains_what_cuda_says_and_nothing_else() -> None:
     assert judge(raised("builtins.TypeError", "no", kernel=kernel)).kind == "deterministic"
 
 
+@pytest.mark.parametrize(
+    ("addresses", "kind"),
+    [(["0000:3b:00"], "gpu"), (["0000:18:00"], "crash"), (["0000:18:00", "0000:3b:00"], "gpu"), ([""], "gpu"),
+     (["0000:18:00", ""], "gpu"), (None, "gpu")],
+)  # fmt: skip
+def test_an_xid_of_a_neighbour_s_gpu_is_not_ours(addresses: list[str] | None, kind: str) -> None:
+    before = None if addresses is None else tuple(Gpu("0", 0, 80, address) for address in addresses)
+    facts = GpuFacts(len(before or ()), before, before)
+    for address in ("PCI:0000:3B:00", "PCI:0000:3b:00 GPU-I:01", "PCI:00000000:3b:00"):
+        kernel = (KernelLine(9.0, f"NVRM: Xid ({address}): 79, pid=12, name=python"),)
+        assert judge(outcome(*KILLED, kernel=kernel, gpus=facts)).kind == kind
+
+
 def test_fewer_gpus_than_were_asked_of_slurm() -> None:
     seven = GpuFacts(8, tuple(Gpu(str(n), 0, 80) for n in range(7)), None)
     ordinal = raised("builtins.RuntimeError", "CUDA error: invalid device ordinal", gpus=seven, host="n3")
