@@ -6,6 +6,7 @@ somebody else. The library may be absent, and a GPU that is dying can block it: 
 
 from __future__ import annotations
 
+import re
 import threading
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
@@ -15,6 +16,8 @@ BEFORE_TIMEOUT_S = 15.0
 """Without its persistence daemon, the driver needs seconds to wake up each GPU."""
 AFTER_TIMEOUT_S = 2.0
 """The end is between SIGTERM and SIGKILL."""
+_LOST = re.compile(r"\bis lost\b", re.IGNORECASE)
+"""The library's word for a GPU that was there and does not answer any more."""
 
 
 @dataclass(frozen=True)
@@ -82,14 +85,14 @@ class GpuWatch:
     def __init__(self, asked: int, visible: str) -> None:
         self._asked = asked
         self._visible = [name.strip() for name in visible.split(",") if name.strip()]
-        self._before = _Look(self._visible) if asked else None
+        self._before = _Look(self._visible, asked) if asked else None
 
     def facts(self) -> GpuFacts | None:
         """What was seen, once the processes have ended; None for a run without GPUs."""
         if self._before is None:
             return None
         before, trouble = self._before.wait(BEFORE_TIMEOUT_S)
-        after = _Look(self._visible).wait(AFTER_TIMEOUT_S)[0] if before is not None else None
+        after = _Look(self._visible, self._asked).wait(AFTER_TIMEOUT_S)[0] if before is not None else None
         return GpuFacts(self._asked, before, after, trouble)
 
     def wait(self) -> None:
@@ -101,10 +104,10 @@ class GpuWatch:
 class _Look:
     """One look, in a thread of its own, which may never return."""
 
-    def __init__(self, visible: Sequence[str]) -> None:
+    def __init__(self, visible: Sequence[str], asked: int) -> None:
         self._found: tuple[Gpu, ...] | None = None
         self._trouble = "the driver did not answer in time"
-        self._thread = threading.Thread(target=self._look, args=(visible,), daemon=True)
+        self._thread = threading.Thread(target=self._look, args=(visible, asked), daemon=True)
         self._thread.start()
 
     def wait(self, timeout_s: float) -> tuple[tuple[Gpu, ...] | None, str]:
@@ -112,20 +115,27 @@ class _Look:
         self._thread.join(timeout_s)
         return self._found, "" if self._found is not None else self._trouble
 
-    def _look(self, visible: Sequence[str]) -> None:
+    def _look(self, visible: Sequence[str], asked: int) -> None:
         try:
             import pynvml  # here: a node without the library has runs too
         except ImportError as exc:
             self._trouble = str(exc)
             return
         try:
-            self._found = read_gpus(pynvml, visible)
-        except pynvml.NVMLError as exc:
+            self._found = read_gpus(pynvml, visible, asked)
+        except (pynvml.NVMLError, NotKnown) as exc:
             self._trouble = str(exc)
 
 
-def read_gpus(nvml: Any, visible: Sequence[str]) -> tuple[Gpu, ...]:
+class NotKnown(Exception):
+    """Fewer GPUs were found than asked for, but nothing proves that one is missing."""
+
+
+def read_gpus(nvml: Any, visible: Sequence[str], asked: int) -> tuple[Gpu, ...]:
     """The GPUs that answer, out of ``visible`` or of all.
+
+    Fewer than ``asked`` only where one is lost, or where the node has fewer altogether: a name may be one that CUDA
+    understands and the library does not, such as the beginning of a UUID, or a part of a GPU (MIG).
 
     Args:
         nvml: the module pynvml, or what stands in for it.
@@ -133,23 +143,30 @@ def read_gpus(nvml: Any, visible: Sequence[str]) -> tuple[Gpu, ...]:
 
     Raises:
         nvml.NVMLError: the driver does not answer at all.
+        NotKnown: the names do not tell.
     """
     nvml.nvmlInit()
     try:
-        names = visible or [str(index) for index in range(nvml.nvmlDeviceGetCount())]
-        found = (_read_gpu(nvml, name) for name in names)
-        return tuple(gpu for gpu in found if gpu is not None)
+        count = nvml.nvmlDeviceGetCount()
+        found = [_read_gpu(nvml, name) for name in visible or map(str, range(count))]
     finally:
         nvml.nvmlShutdown()
+    gpus = tuple(gpu for gpu in found if isinstance(gpu, Gpu))
+    troubles = [trouble for trouble in found if isinstance(trouble, str)]
+    parts = any(name.startswith("MIG") for name in visible)
+    if len(gpus) < asked and not any(map(_LOST.search, troubles)) and (parts or count >= asked):
+        raise NotKnown("; ".join(troubles) or f"CUDA_VISIBLE_DEVICES names {len(visible)} GPUs of {asked}")
+    return gpus
 
 
-def _read_gpu(nvml: Any, name: str) -> Gpu | None:
+def _read_gpu(nvml: Any, name: str) -> Gpu | str:
+    """The GPU, or the library's word for why not."""
     try:
         by_index = name.isdigit()
         handle = nvml.nvmlDeviceGetHandleByIndex(int(name)) if by_index else nvml.nvmlDeviceGetHandleByUUID(name)
         memory = nvml.nvmlDeviceGetMemoryInfo(handle)
-    except nvml.NVMLError:
-        return None
+    except nvml.NVMLError as exc:
+        return f"{name}: {exc}"
     return Gpu(name, int(memory.used), int(memory.total), _address(nvml, handle))
 
 

@@ -44,11 +44,15 @@ class FakeNvml:
         return len(self.used)
 
     def nvmlDeviceGetHandleByIndex(self, index: int) -> int:  # noqa: N802
-        if index >= len(self.used) or self.used[index] is None:
+        if index >= len(self.used):
+            raise NVMLError("Invalid Argument")
+        if self.used[index] is None:
             raise NVMLError("GPU is lost")
         return index
 
     def nvmlDeviceGetHandleByUUID(self, uuid: str) -> int:  # noqa: N802
+        if len(uuid) < len("GPU-a0"):
+            raise NVMLError("Not Found")
         return self.nvmlDeviceGetHandleByIndex(int(uuid[-1]))
 
     def nvmlDeviceGetMemoryInfo(self, handle: int) -> Any:  # noqa: N802
@@ -93,14 +97,30 @@ def test_addresses_are_known_of_all_gpus_or_of_none() -> None:
 
 
 @pytest.mark.parametrize(
-    ("visible", "seen"), [("1", ["1"]), ("GPU-b1, GPU-a0", ["GPU-b1", "GPU-a0"]), ("0,3", ["0"]), ("", ["0", "1"])]
+    ("visible", "asked", "seen"),
+    [("1", 1, ["1"]), ("GPU-b1, GPU-a0", 2, ["GPU-b1", "GPU-a0"]), ("0,1,2", 3, ["0", "1"]), ("", 2, ["0", "1"])],
 )
-def test_only_the_gpus_that_are_visible_count(nvml: FakeNvml, visible: str, seen: list[str]) -> None:
-    facts = GpuWatch(2, visible).facts()
+def test_only_the_gpus_that_are_visible_count(nvml: FakeNvml, visible: str, asked: int, seen: list[str]) -> None:
+    facts = GpuWatch(asked, visible).facts()
     assert facts is not None
     assert facts.before is not None
     assert [gpu.device for gpu in facts.before] == seen
-    assert facts.missing is (len(seen) < 2)
+    assert facts.missing is (len(seen) < asked)
+
+
+@pytest.mark.parametrize("visible", ["GPU-a,GPU-b", "GPU-a0,GPU-b", "MIG-1,MIG-2", "MIG-1,MIG-2,MIG-3", "0,3", "1"])
+def test_a_name_that_the_library_does_not_know_is_no_missing_gpu(nvml: FakeNvml, visible: str) -> None:
+    facts = GpuWatch(max(2, visible.count(",") + 1), visible).facts()
+    assert facts is not None
+    assert (facts.before, facts.missing, facts.lost) == (None, False, False)
+    assert facts.trouble
+
+
+def test_a_gpu_that_was_lost_before_the_attempt_is_missing(nvml: FakeNvml) -> None:
+    nvml.used = (10, None)
+    facts = GpuWatch(2, "GPU-a0,GPU-b1").facts()
+    assert facts is not None
+    assert (facts.before, facts.missing) == ((Gpu("GPU-a0", 10, 80),), True)
 
 
 def test_a_driver_that_is_broken_gives_its_word(nvml: FakeNvml) -> None:
