@@ -75,6 +75,9 @@ _TIME_FORMS = (
     re.compile(r"(?P<hours>\d+):(?P<minutes>\d+):(?P<seconds>\d+)"),
     re.compile(r"(?P<days>\d+)-(?P<hours>\d+)(:(?P<minutes>\d+)(:(?P<seconds>\d+))?)?"),
 )
+_GPU_COUNT = re.compile(r"(?:(?!\d+:)[\w.+-]+:)?\d+")
+_GRES_GPUS = re.compile(r"(?:^|,)(?:gres/)?gpu(?::(?!\d+(?:[:,(=]|$))[^:,()=]+)?(?:[:=](\d+))?(?=[,(]|$)")
+"""A type may begin with a digit (`1g.10gb`, a part of a GPU), but is not a number."""
 _UNIT_MB = {"K": 1 / 1024, "M": 1.0, "G": 1024.0, "T": 1024.0**2}
 
 
@@ -204,7 +207,7 @@ class SlurmConfig(BaseModel):
     @field_validator("gpus_per_node")
     @classmethod
     def _gpu_count(cls, value: str) -> str:
-        if not re.fullmatch(r"([A-Za-z][\w.-]*:)?\d+", value):
+        if not _GPU_COUNT.fullmatch(value):
             raise Hint(f"{value!r} is not a number of GPUs", "use a number, or type:number such as h100:8")
         return value
 
@@ -213,8 +216,7 @@ class SlurmConfig(BaseModel):
         """GPUs of one node, from `gres` or else from `gpus_per_node`."""
         if self.gres is None:
             return int(self.gpus_per_node.rpartition(":")[2])
-        asked = re.findall(r"(?:^|,)(?:gres/)?gpu(?::[A-Za-z][^:,()]*)?(?:[:=](\d+))?(?=[,(]|$)", self.gres)
-        return sum(int(count or 1) for count in asked)
+        return sum(int(count or 1) for count in _GRES_GPUS.findall(self.gres))
 
     @property
     def time_min(self) -> int:
