@@ -289,8 +289,9 @@ _TRAINING = (
         r"|\bfound NaN in local (?:forward|grad)",
         "lower train.lr, or warm up longer",
     ),
-    # jobs/checkpoint.py, torch's zip reader and pickle, safetensors, DeepSpeed's list of shards.
-    _rule("checkpoint", _K.CHECKPOINT, r"Checkpoint(?:Error|Exception)\b"),
+    # jobs/checkpoint.py, torch's zip reader and pickle, safetensors, DeepSpeed's list of shards; not the recomputation
+    # of activations, which torch calls checkpointing too.
+    _rule("checkpoint", _K.CHECKPOINT, r"(?<!torch\.utils\.checkpoint\.)Checkpoint(?:Error|Exception)\b"),
     _rule(
         "checkpoint-file",
         _K.CHECKPOINT,
