@@ -224,13 +224,13 @@ _ENVIRONMENT = (
         "no-hub-file", _D, r"Repository Not Found|gated repo|is not a local folder and is not a valid model", early=True
     ),
     _rule("hub-access", _D, _TYPE + r"(?:GatedRepo|(?:Repository|Entry|Dataset)NotFound)Error\b", early=True),
+    _rule("no-network", _D, r"OfflineModeIsEnabled", "fetch it on the login node first", early=True, per_node=True),
+    # Nodes without a way out say the same as those of an hour in which the hub is down: that passes.
     _rule(
-        "no-network",
-        _D,
-        r"OfflineModeIsEnabled|couldn't connect to 'https://huggingface|LocalEntryNotFoundError",
+        "hub-away",
+        _K.CRASH,
+        _TYPE + r"(?:LocalEntryNotFoundError\b|OSError: We couldn't connect to 'https://huggingface)",
         "fetch it on the login node first",
-        early=True,
-        per_node=True,
     ),
     # The shell that starts the launcher.
     _rule(

@@ -259,6 +259,17 @@ def test_what_looks_like_a_mistake_is_none_once_the_experiment_has_trained() -> 
     assert judge(raised(*error, start_step=5000)).kind == "crash"
 
 
+@pytest.mark.parametrize(
+    ("kind", "message"),
+    [("builtins.OSError", "We couldn't connect to 'https://huggingface.co' to load the files, and couldn't find them"),
+     ("huggingface_hub.errors.LocalEntryNotFoundError", "An error happened while trying to locate the file")],
+)  # fmt: skip
+def test_a_hub_that_is_away_is_tried_again_and_the_hint_is_kept(kind: str, message: str) -> None:
+    verdict = judge(raised(kind, message))
+    assert (verdict.kind, verdict.hint) == ("crash", "fetch it on the login node first")
+    assert judge(raised("huggingface_hub.errors.OfflineModeIsEnabled", "Cannot reach")).kind == "deterministic"
+
+
 def test_killed_ranks_are_named() -> None:
     verdict = judge(outcome(RankEnd(0, 0, None), RankEnd(1, None, None), launcher_exit=247))
     assert (verdict.kind, verdict.reason) == ("crash", "rank 1 was killed by SIGKILL (launcher exit 247)")
