@@ -56,7 +56,7 @@ _ABANDONED = re.compile(r"^Exception ignored in|^Exception in thread|^Error in a
 _ERROR_LINE = re.compile(r"^(?:\w+\.)*\w*(?:Error|Exception|Interrupt|Exit)\b")
 _FATAL_HEAD = re.compile(
     r"^(?:(?:\w+\.)*\w*(?:Error|Exception|Exit|Value)\b|(?:\S+: )?[Ee]rror: |\S*(?:python[\d.]*|launcher|sh): "
-    r"|(?:Error: )?(?:No such option|Missing \w+|Got unexpected)|Could not override|Key '|No module named )"
+    r"|not run: |(?:Error: )?(?:No such option|Missing \w+|Got unexpected)|Could not override|Key '|No module named )"
 )
 """How a line begins with which a program ends for a mistake; prose, tables and advice begin otherwise."""
 _ABANDONED_REACH = 40

@@ -232,6 +232,13 @@ _ENVIRONMENT = (
         _TYPE + r"(?:LocalEntryNotFoundError\b|OSError: We couldn't connect to 'https://huggingface)",
         "fetch it on the login node first",
     ),
+    # jobs/agent.py and jobs/trust.py: the agent refuses what others may have written.
+    _rule(
+        "not-trusted",
+        _D,
+        r"^not run: (?:others can write to |.+ belongs to user \d)",
+        "only you may own and be able to write what it names: chmod go-w",
+    ),
     # The shell that starts the launcher.
     _rule(
         "no-interpreter",

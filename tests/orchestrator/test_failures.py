@@ -2,16 +2,20 @@
 
 from __future__ import annotations
 
+import os
 import re
 from collections.abc import Sequence
 from dataclasses import replace
+from pathlib import Path
 from typing import Any
 
 import pytest
 
+from dscampaign.jobs import agent
 from dscampaign.jobs.evidence import NodeOutcome, RankEnd
 from dscampaign.jobs.gpus import Gpu, GpuFacts
 from dscampaign.jobs.kernel_log import KernelLine
+from dscampaign.jobs.layout import payload_file
 from dscampaign.orchestrator.executor import JobView
 from dscampaign.orchestrator.failure_rules import USER_ACTIONS
 from dscampaign.orchestrator.failures import PER_NODE_RULES, Ended, UserRule, Verdict, classify, refused
@@ -336,6 +340,27 @@ def test_the_agents_log_explains_a_job_that_never_began() -> None:
         "deterministic"
     )
     assert explained(["bash: line 1: python3: command not found"]) == "crash"
+
+
+def test_a_refusal_of_the_agent_is_not_tried_again(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    batch = tmp_path / "c" / "batches" / "t"
+    batch.mkdir(parents=True)
+    payload_file(batch, 0).write_text("{}")
+    monkeypatch.setattr(os, "umask", lambda mask: mask)
+    batch.chmod(0o777)
+    assert agent.main([str(batch), "0"]) == agent.EXIT_NOT_MINE
+    batch.chmod(0o700)
+    monkeypatch.setattr(os, "geteuid", lambda: 4711)
+    assert agent.main([str(batch), "0"]) == agent.EXIT_NOT_MINE
+    said = capsys.readouterr().err.splitlines()
+    assert len(said) == 2
+    for text in said:
+        verdict = judge(agent_lines=log_lines(text, "srun: error: n1: task 0: Exited with exit code 75"))
+        assert (verdict.kind, verdict.rule, verdict.reason) == ("deterministic", "not-trusted", text)
+        assert "chmod go-w" in verdict.hint
+    assert judge(outcome(*KILLED, lines=log_lines("not run: 3 of 7 evaluations"))).kind == "crash"
 
 
 # -- answers to being ended ------------------------------------------------------------------------------------
