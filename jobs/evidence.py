@@ -4,13 +4,15 @@ from __future__ import annotations
 
 import contextlib
 import json
+import os
 import re
+import time
 from collections import deque
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass, field
 from itertools import islice
 from pathlib import Path
-from typing import Any
+from typing import Any, TextIO
 
 from .files import read_json, write_atomically
 from .gpus import GpuFacts
@@ -24,6 +26,8 @@ LINE_LIMIT = 600
 BLOCK_LINES = 400
 FIRST_SUSPECTS = 20
 SUSPECT_LIMIT = 60
+GATHER_S = 5.0
+"""For the logs of a node, in all: the outcome must be written before Slurm sends SIGKILL."""
 """The first and the last suspects are kept: where one line repeats a thousand times, what ended it comes last."""
 
 SUSPECTS = (
@@ -138,12 +142,20 @@ def gather_lines(
 ) -> tuple[LogLine, ...]:
     """The suspect lines and the tail of each log of this node, the ranks' logs first.
 
+    Each log may take an equal share of the time that is left of ``GATHER_S``; of one that takes longer the rest is
+    passed over up to its end, whose lines are numbered on from where it was left.
+
     Args:
         user_patterns: regular expressions of the user's own rules, which make a line suspect too.
     """
-    patterns = _compile(user_patterns)
+    patterns, until_s = _compile(user_patterns), time.monotonic() + GATHER_S
     logs = [log for rank in ranks for log in sorted(paths.logs.glob(f"*_rank{rank}.log"))]
-    return tuple(line for log in [*logs, paths.launcher_log(node_rank)] for line in _worth_keeping(log, patterns))
+    logs.append(paths.launcher_log(node_rank))
+    found: list[LogLine] = []
+    for left, log in zip(range(len(logs), 0, -1), logs, strict=True):
+        now_s = time.monotonic()
+        found += _worth_keeping(log, patterns, now_s + (until_s - now_s) / left)
+    return tuple(found)
 
 
 def pick(name: str, lines: Iterable[str], patterns: Sequence[re.Pattern[str]] = ()) -> list[LogLine]:
@@ -239,10 +251,26 @@ def _rank_end(rank: int, record: dict[str, Any], gone_s: float | None) -> RankEn
     return RankEnd(rank, ended, record.get("error"), record.get("pid"), gone_s if ended is None else None)
 
 
-def _worth_keeping(log: Path, patterns: Sequence[re.Pattern[str]]) -> list[LogLine]:
-    with contextlib.suppress(OSError), log.open(errors="replace") as file:
-        return pick(log.name, file, patterns)
+def _worth_keeping(log: Path, patterns: Sequence[re.Pattern[str]], until_s: float) -> list[LogLine]:
+    with contextlib.suppress(OSError):
+        return pick(log.name, _lines(log, until_s), patterns)
     return []
+
+
+def _lines(log: Path, until_s: float) -> Iterator[str]:
+    """A log's lines; from that moment on only those of its end."""
+    with log.open(errors="replace") as file:
+        for line in file:
+            yield line
+            if time.monotonic() >= until_s and _unread(file) > TAIL_BYTES:
+                break
+        else:
+            return
+    yield from _tail(log)[1:]  # the first is torn
+
+
+def _unread(file: TextIO) -> int:
+    return os.fstat(file.fileno()).st_size - file.buffer.tell()
 
 
 def _compile(patterns: Iterable[str]) -> list[re.Pattern[str]]:

@@ -8,14 +8,15 @@ from __future__ import annotations
 
 import re
 import threading
+import time
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
 BEFORE_TIMEOUT_S = 15.0
 """Without its persistence daemon, the driver needs seconds to wake up each GPU."""
-AFTER_TIMEOUT_S = 2.0
-"""The end is between SIGTERM and SIGKILL."""
+END_TIMEOUT_S = 0.5
+"""In all, at the end: that is between SIGTERM and SIGKILL."""
 _LOST = re.compile(r"\bis lost\b", re.IGNORECASE)
 """The library's word for a GPU that was there and does not answer any more."""
 
@@ -91,8 +92,10 @@ class GpuWatch:
         """What was seen, once the processes have ended; None for a run without GPUs."""
         if self._before is None:
             return None
-        before, trouble = self._before.wait(BEFORE_TIMEOUT_S)
-        after = _Look(self._visible, self._asked).wait(AFTER_TIMEOUT_S)[0] if before is not None else None
+        until_s = time.monotonic() + END_TIMEOUT_S
+        before, trouble = self._before.wait(END_TIMEOUT_S)
+        look = _Look(self._visible, self._asked) if before is not None else None
+        after = look.wait(max(0.0, until_s - time.monotonic()))[0] if look else None
         return GpuFacts(self._asked, before, after, trouble)
 
     def wait(self) -> None:

@@ -162,6 +162,46 @@ def test_a_log_full_of_errors_stays_small(paths: AttemptPaths) -> None:
     assert len(evidence.gather_lines(paths, [], 0)) == evidence.SUSPECT_LIMIT + evidence.TAIL_LINES
 
 
+def test_when_the_time_is_up_only_the_ends_of_the_logs_are_read(
+    paths: AttemptPaths, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(evidence, "GATHER_S", 0.0)
+    texts = ["ValueError: the first", *(f"error {i}" for i in range(200_000)), "the last: killed"]
+    logs = [paths.logs / "2025_rank0.log", paths.logs / "2025_rank1.log", paths.launcher_log(0)]
+    for log in logs:
+        log.write_text("\n".join(texts) + "\n")
+    found = evidence.gather_lines(paths, range(2), 0)
+    for log in logs:
+        own = [line for line in found if line.file == log.name]
+        assert (own[0].text, own[-1].text) == (texts[0], texts[-1])
+        assert own[1].text > "error 19"
+        assert [line.number for line in own] == sorted({line.number for line in own})
+        assert own[-1].number < 20_000
+
+
+def test_a_short_log_is_read_in_full_even_when_the_time_is_up(
+    paths: AttemptPaths, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(evidence, "GATHER_S", -1.0)
+    paths.launcher_log(0).write_text("ValueError: no\n" + "line\n" * 1000)
+    found = evidence.gather_lines(paths, [], 0)
+    assert (found[0].text, found[-1].number) == ("ValueError: no", 1001)
+
+
+def test_a_long_log_leaves_the_others_their_share_of_the_time(
+    paths: AttemptPaths, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    now_s = iter(range(10**9))
+    monkeypatch.setattr("dscampaign.jobs.evidence.time.monotonic", lambda: next(now_s) / 1000)
+    for name in ("2025_rank0.log", "2025_rank1.log"):
+        texts = ["x" * 80] * 50_000
+        texts[1000] = f"error of {name}"
+        (paths.logs / name).write_text("\n".join(texts))
+    found = [line.text for line in evidence.gather_lines(paths, range(2), 0)]
+    assert "error of 2025_rank0.log" in found
+    assert "error of 2025_rank1.log" in found
+
+
 def test_bytes_that_are_no_text_are_no_obstacle(paths: AttemptPaths) -> None:
     paths.launcher_log(0).write_bytes(b"\xff\xfe error\n")
     assert evidence.gather_lines(paths, [], 0)[0].text.endswith(" error")

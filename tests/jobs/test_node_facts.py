@@ -142,10 +142,29 @@ def test_a_machine_without_the_library_says_nothing(monkeypatch: pytest.MonkeyPa
 def test_a_driver_that_is_stuck_is_not_waited_for(nvml: FakeNvml, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(gpus, "BEFORE_TIMEOUT_S", 0.05)
     nvml.stuck = threading.Event()
-    facts = GpuWatch(2, "").facts()
+    watch = GpuWatch(2, "")
+    watch.wait()
+    facts = watch.facts()
     nvml.stuck.set()
     assert facts is not None
     assert facts.trouble == "the driver did not answer in time"
+
+
+@pytest.mark.parametrize("answers_at_first", [False, True])
+def test_at_the_end_nobody_waits_for_the_driver(nvml: FakeNvml, answers_at_first: bool) -> None:
+    stuck = threading.Event()
+    nvml.stuck = None if answers_at_first else stuck
+    watch = GpuWatch(2, "")
+    if answers_at_first:
+        watch.wait()
+    nvml.stuck = stuck
+    begun_s = time.monotonic()
+    facts = watch.facts()
+    took_s = time.monotonic() - begun_s
+    stuck.set()
+    assert facts is not None
+    assert (facts.before is not None, facts.after) == (answers_at_first, None)
+    assert took_s < 1.5
 
 
 def test_a_run_without_gpus_asks_nobody(nvml: FakeNvml) -> None:
