@@ -14,12 +14,13 @@ import subprocess
 import sys
 import threading
 import time
+from dataclasses import replace
 from pathlib import Path
 from types import FrameType
 
 from . import checkpoint, evidence, launch, retention
 from .checkpoint import Checkpoint
-from .evidence import NodeOutcome
+from .evidence import LogLine, NodeOutcome
 from .files import create_exclusively, read_json, write_atomically
 from .layout import AttemptPaths, RunPaths, payload_file
 from .node import Node, RendezvousTimeout, Start, announce, free_port, join
@@ -28,6 +29,10 @@ from .payload import Payload
 from .progress import Watch
 from .push import Pusher
 from .trust import distrust
+
+RESERVE_BYTES = 128 * 1024
+LINES_KEPT = 40
+"""Lines of the logs that an outcome on a full disk holds."""
 
 EXIT_FAILED = 1
 EXIT_NOT_MINE = 75
@@ -204,6 +209,7 @@ class Agent:
     def _train(self, start: Start) -> tuple[int, str]:
         for folder in (self.paths.logs, self.paths.ranks, self._checkpoints):
             folder.mkdir(parents=True, exist_ok=True)
+        self._keep_room()
         hostfile = self.paths.dir / f"hostfile-{self.node.rank}"
         write_atomically(hostfile, launch.hostfile_text(self.payload.nodes, self.payload.ranks_per_node))
         cores = len(os.sched_getaffinity(0))
@@ -301,8 +307,23 @@ class Agent:
             ending_s=self._ending_s,
             **self._facts.end(),
         )
-        outcome.write(self.paths.outcome(self.node.rank))
+        self._leave(outcome)
         return outcome
+
+    def _keep_room(self) -> None:
+        with contextlib.suppress(OSError):  # no room at all: the ranks will say so themselves
+            write_atomically(self.paths.reserve(self.node.rank), " " * RESERVE_BYTES)
+
+    def _leave(self, outcome: NodeOutcome) -> None:
+        """Writes the outcome, also on a full disk: then into the room that was kept for it, with that as its proof."""
+        reserve = self.paths.reserve(self.node.rank)
+        try:
+            outcome.write(self.paths.outcome(self.node.rank))
+        except OSError as exc:
+            reserve.unlink(missing_ok=True)
+            proof = LogLine("agent", 0, f"OSError: {exc}")
+            replace(outcome, lines=(proof, *outcome.lines[-LINES_KEPT:])).write(self.paths.outcome(self.node.rank))
+        reserve.unlink(missing_ok=True)
 
     def _first_step(self, start: Start) -> int:
         """The first step of this attempt; only a script with checkpoints of its own has to be asked."""

@@ -65,8 +65,12 @@ def sync_dir(path: Path) -> None:
 def _write_temporary(path: Path, text: str) -> Path:
     temporary = path.with_name(f".{path.name}.{os.getpid()}.{uuid.uuid4().hex[:8]}")
     descriptor = os.open(temporary, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600)
-    with os.fdopen(descriptor, "w") as file:
-        file.write(text)
-        file.flush()
-        os.fsync(descriptor)
+    try:
+        with os.fdopen(descriptor, "w") as file:
+            file.write(text)
+            file.flush()
+            os.fsync(descriptor)
+    except OSError:  # a full disk
+        temporary.unlink(missing_ok=True)
+        raise
     return temporary

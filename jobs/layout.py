@@ -76,6 +76,10 @@ class AttemptPaths:
         """Touched by the node's agent while it watches."""
         return self.dir / f"heartbeat-{node_rank}.json"
 
+    def reserve(self, node_rank: int) -> Path:
+        """Room that the node's agent keeps for its outcome, should the disk fill up meanwhile."""
+        return self.dir / f"reserve-{node_rank}"
+
     def outcome(self, node_rank: int) -> Path:
         """The node's evidence, complete or absent."""
         return self.dir / f"outcome-{node_rank}.json"

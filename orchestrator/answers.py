@@ -68,7 +68,7 @@ def _end(view: RunView, last: Past) -> tuple[RunState, str] | None:
     """The state in which a run stays after such an attempt; None if there is another one to come."""
     match last.kind:
         case FailureClass.COMPLETED:
-            return RunState.COMPLETED, ""
+            return RunState.COMPLETED, last.reason
         case FailureClass.CANCELLED:
             return RunState.CANCELLED, last.reason
         case FailureClass.HOST_OOM if view.mem_mb:

@@ -122,6 +122,8 @@ class Executor(Protocol):
     """How long a submission without an answer may take to show up in ``look``."""
     lost_grace_s: float
     """How long a job may be absent from a complete ``look`` before it counts as lost."""
+    user: int
+    """Number of the user as whom jobs run."""
     settle_grace_s: float
     """How long after a job's end its files may take to be seen here."""
 

@@ -43,7 +43,9 @@ def _by_exits(ended: Ended) -> Verdict:
         return Verdict(FailureClass.CRASH, f"{name} {how_it_died(ended)} (launcher exit {exits})", host=host)
     if ended.steps_decide and ended.target_step is not None:
         return Verdict(FailureClass.CRASH, f"ended at step {ended.step} of {ended.target_step}")
-    return Verdict(FailureClass.CRASH, "failed without an error that is known", "see `campaign logs`")
+    codes = sorted({rank.exit for o in ended.outcomes for rank in o.ranks if rank.exit})
+    how = f"the script exited with {', '.join(map(str, codes))} and" if codes else "it"
+    return Verdict(FailureClass.CRASH, f"{how} failed without an error that is known", "see `campaign logs`")
 
 
 def _usage(ended: Ended) -> Verdict | None:

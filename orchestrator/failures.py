@@ -91,7 +91,10 @@ def _finished(ended: Ended) -> Verdict | None:
     if exits == {0} and ended.reached:  # whatever became of the interpreters and the launcher afterwards
         return Verdict(FailureClass.COMPLETED, "")
     if clean and not ended.steps_decide and not ended.stop_asked:
-        return Verdict(FailureClass.COMPLETED, "")
+        early = ended.target_step is not None and ended.step < ended.target_step
+        return Verdict(
+            FailureClass.COMPLETED, f"the script ended at step {ended.step} of {ended.target_step}" if early else ""
+        )
     if _stopped(ended, exits):
         return Verdict(FailureClass.STOPPED, f"stopped after a checkpoint at step {ended.step}")
     return None

@@ -90,6 +90,8 @@ def _next_rung(view: RunView, last: Past, micro: int) -> Fit | NoFit:
     rung = rungs.next_rung(view.config, view.retry.allow, last.changes)
     if rung is None:
         hint = "retry.allow may name activation_checkpointing, offload_optimizer, zero_stage; or use more ranks"
+        if view.config.command is not None:
+            hint = "the script must take less memory, or run on more ranks"
         return NoFit(f"out of memory at micro-batch {micro} · {hint}")
     why = f"out of memory at micro-batch {micro}, tried with {rung}"
     return Fit(micro, (*last.changes, rung), None, why)

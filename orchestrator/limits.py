@@ -23,7 +23,7 @@ def gate(snapshot: Snapshot) -> Gate | None:
     limit = snapshot.campaign.limits.get("gpu_hours")
     if limit is not None and (used := gpu_hours(snapshot)) >= limit:
         hint = "raise it in the spec and submit again"
-        return Gate(RunState.HELD, f"limits.gpu_hours = {limit:g} is used up ({used:.1f} h); {hint}")
+        return Gate(RunState.HELD, f"limits.gpu_hours = {limit:g} is used up ({used:.3g} h); {hint}")
     return None
 
 

@@ -36,6 +36,7 @@ class LocalExecutor:
     intent_grace_s = 0.0
     lost_grace_s = 0.0
     settle_grace_s = 0.0
+    user = os.geteuid()
 
     def __init__(self, batches: Path) -> None:
         self._batches = batches

@@ -109,6 +109,7 @@ def observe(
         ledgers=stored.ledgers,
         nodes=_nodes(stored, executor),
         storage=_storage(stored, paths),
+        user=executor.user,
     )
     return snapshot, trouble
 

@@ -10,6 +10,9 @@ from ..jobs.progress import Heartbeat, RankProgress
 KNOWN_STEPS: Final = 20
 """Steps whose time must be known before a long one can be told from a usual one."""
 
+FEW_STEPS_FACTOR: Final = 6
+"""How many times as long an attempt is waited for while fewer are known: an hour unless the spec says otherwise."""
+
 TRAINING: Final = "train"
 """The only phase in which a long time without a step means anything."""
 
@@ -55,14 +58,15 @@ def hang(
     Args:
         heartbeats: the newest of each node of the attempt that has one.
         p99_step_s: 99th percentile of the run's step time, in seconds.
-        steps_known: steps that it is taken from; below ``KNOWN_STEPS`` nothing hangs.
+        steps_known: steps that it is taken from; below ``KNOWN_STEPS`` more patience is needed.
         factor: how many of these without a step are too long; 0 never is.
         floor_s: seconds that are never too long.
     """
     idle_s = min((beat.idle_s for beat in heartbeats if beat.idle_s is not None), default=None)
-    if idle_s is None or p99_step_s is None or steps_known < KNOWN_STEPS or not factor:
+    if idle_s is None or p99_step_s is None or not factor:
         return None
     ranks = _ranks(heartbeats)
+    floor_s *= 1 if steps_known >= KNOWN_STEPS else FEW_STEPS_FACTOR
     if idle_s < max(floor_s, factor * p99_step_s) or any(rank.progress.phase != TRAINING for rank in ranks):
         return None
     return f"no step for {idle_s:.0f} s (p99 of a step: {p99_step_s:.2g} s); {_positions(ranks)}"

@@ -127,7 +127,7 @@ def make_plan(store: Store | None, submission: Submission) -> Plan:
         UserError: as `compare`.
     """
     campaign, change = compare(store, submission)
-    submits, trouble = _decided(store, campaign, change) if store and campaign else ({}, None)
+    submits, trouble = _decided(store, _as_wanted(campaign, submission), change) if store and campaign else ({}, None)
     place = {run.config_hash: index for index, run in enumerate(submission.runs)}
     planned = _with_memory(store, list(_planned(change, submits)))
     runs = sorted(planned, key=lambda item: place[item.run.config_hash] if item.run else len(place))
@@ -176,13 +176,18 @@ def _remembered(item: PlannedRun, ledger: Ledger) -> PlannedRun:
     return replace(item, micro_batch=micro, why=why, predicted_gb=predicted_gb, usable_gb=ledger.usable_gb)
 
 
+def _as_wanted(campaign: CampaignRow, submission: Submission) -> CampaignRow:
+    """The campaign as submitting the spec would leave it."""
+    return replace(campaign, desired="active", limits=submission.spec.limits.model_dump(exclude_none=True))
+
+
 def _decided(store: Store, campaign: CampaignRow, change: Merge) -> tuple[dict[int, Submit], Unreachable | None]:
     """What the next pass would submit of the kept runs, by run id. Room on this machine does not count here."""
     stored = read_store(store, campaign)
     kept = {row.id for row, _ in change.keep}
     rows = tuple(wanted_again(row) for row in stored.runs if row.id in kept)
     paths = CampaignPaths(Path(campaign.dir), campaign.name)
-    desired = replace(stored, runs=rows, campaign=replace(stored.campaign, desired="active"))
+    desired = replace(stored, runs=rows, campaign=campaign)
     snapshot, trouble = observe(desired, make_executor(campaign, paths), paths, lambda _run_id: StepTimes(None, 0))
     actions = decide(replace(snapshot, capacity=None))
     return {action.run.id: action for action in actions if isinstance(action, Submit)}, trouble

@@ -153,8 +153,8 @@ def _finish(view: RunView, attempt: AttemptView, snapshot: Snapshot) -> Finish:
         verdict = Verdict(FailureClass.HANG, str(attempt.row.evidence[HANG]), rule="no-step")
     elif verdict.kind is FailureClass.CRASH and not ended.outcomes:
         verdict = _without_a_trace(attempt) or verdict
-    elif verdict.kind is FailureClass.CANCELLED and _never_launched(attempt):
-        verdict = Verdict(FailureClass.LOST, "Slurm ended the job before an agent had begun", rule="slurm-state")
+    elif verdict.kind is FailureClass.CANCELLED and (who := _not_the_user(attempt, snapshot.user)):
+        verdict = Verdict(FailureClass.LOST, who, rule="slurm-state")
     states = {FailureClass.COMPLETED: AttemptState.COMPLETED, FailureClass.CANCELLED: AttemptState.CANCELLED}
     state = states.get(verdict.kind, AttemptState.FAILED)
     return Finish(_as_begun(attempt), state, verdict, ended, snapshot.now_s)
@@ -186,16 +186,21 @@ def _without_a_trace(attempt: AttemptView) -> Verdict | None:
     return None
 
 
-def _never_launched(attempt: AttemptView) -> bool:
-    """Whether root cancelled a job that had its nodes, but no agent ever began on them.
+def _not_the_user(attempt: AttemptView, user: int) -> str:
+    """Why a cancelled job was not the user's wish; "" if it may have been.
 
-    slurmd does so when it cannot launch a job and must not requeue it: nobody's wish. A job that is cancelled in the
-    queue has no nodes.
+    An administrator cancels jobs, and so does Slurm itself, as root: where slurmd cannot launch a job, or a controller
+    that has lost its state gives out a job's number again. A job that is cancelled in the queue has no nodes.
     """
     job = attempt.job
-    if job is None or job.cancelled_by != ROOT or job.nodes in ("", "None assigned"):
-        return False
-    return not attempt.claimed and not attempt.outcomes
+    if job is None or job.cancelled_by is None:
+        return ""
+    if job.cancelled_by != user:
+        return (
+            f"the job was cancelled by {'root' if job.cancelled_by == ROOT else f'user {job.cancelled_by}'}, not by you"
+        )
+    began = attempt.claimed or attempt.outcomes or job.nodes in ("", "None assigned")
+    return "" if began or user != ROOT else "Slurm ended the job before an agent had begun"
 
 
 def _mark(attempt: AttemptView, state: AttemptState) -> MarkAttempt | None:

@@ -58,6 +58,7 @@ class SlurmExecutor:
     intent_grace_s = 60.0
     lost_grace_s = 600.0
     settle_grace_s = 10.0
+    user = os.geteuid()
 
     def submit(self, batch: Batch) -> list[str]:
         """Submits the batch as one array."""
@@ -205,13 +206,14 @@ class _History:
 
 
 def _or_unfinished(job: JobView, told: JobView | None) -> JobView:
-    """The job, as one that is not yet over while the accounting may have more to say of its failure.
+    """The job, as one that is not yet over while the accounting may have more to say of its end.
 
-    That a step ran out of memory squeue does not show. An accounting that lags for long is not waited for.
+    That a step ran out of memory, or who cancelled a job, squeue does not show. An accounting that lags for long is not
+    waited for.
     """
     known = told is not None and told.terminal
     recent = job.ended_s is not None and abs(time.time() - job.ended_s) < ACCOUNTING_LAG_S
-    return replace(job, state="COMPLETING") if job.state == "FAILED" and recent and not known else job
+    return replace(job, state="COMPLETING") if job.state in ("FAILED", "CANCELLED") and recent and not known else job
 
 
 def _sacct(names: str, since_s: float) -> _History | None:

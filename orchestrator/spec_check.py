@@ -64,7 +64,13 @@ def check(config: RunConfig, world_size: int, local_gpus: int = 0) -> list[Findi
         local_gpus: GPUs of this machine, which count for `executor: local`.
     """
     local = _local(config, world_size, local_gpus)
-    return [*_train(config), *_batch(config, world_size), *_slurm(config), *local, *_deepspeed(config)]
+    return [*_train(config), *_batch(config, world_size), *_slurm(config), *local, *_deepspeed(config), *_retry(config)]
+
+
+def _retry(config: RunConfig) -> Iterator[Finding]:
+    if config.retry.allow and config.command is not None:
+        hint = "leave it out: a command's own configuration cannot be changed from here"
+        yield Finding((("retry", "allow"),), "is for the built-in training", hint)
 
 
 def validation_findings(error: ValidationError, data: Mapping[str, Any]) -> list[Finding]:

@@ -29,6 +29,11 @@ _SECRET: Final = re.compile(
 )
 """Names of environment variables whose values nobody else should read."""
 
+_SECRET_VALUE: Final = re.compile(
+    r"^(?:hf_|sk-|gh[opsu]_|github_pat_|xox[abp]-|AKIA)[\w-]{12,}$|://[^/\s:@]*:[^/\s@]+@"
+)
+"""The forms of well-known tokens, and an address with a password."""
+
 DESCRIBES_ONLY: Final = frozenset(
     [
         "checkpoint_every",
@@ -175,11 +180,12 @@ class RetryRule(_Section):
     @classmethod
     def _compiles(cls, value: str) -> str:
         try:
-            empty = re.compile(value).search("")
+            compiled = re.compile(value)
+            everything = compiled.search("") or (compiled.search("x") and compiled.search("0"))
         except re.error as error:
-            raise Hint(f"is no regular expression: {error}", "quote it in YAML with single quotes") from error
-        if empty:
-            raise Hint("matches every line", "name the words that your error always has")
+            raise Hint(f"is no regular expression: {error}", "write \\( for a parenthesis, \\. for a dot") from error
+        if everything:
+            raise Hint("matches nearly every line", "name the words that your error always has")
         return value
 
 
@@ -270,7 +276,7 @@ class RunConfig(_Section):
         for name, text in value.items():
             if not re.fullmatch(r"[A-Za-z_][A-Za-z0-9_]*", str(name)):
                 raise Hint(f"{name!r} is no name of an environment variable", "use letters, digits and underscores")
-            if text and _SECRET.search(str(name)):
+            if _is_secret(str(name), text):
                 hint = "leave it out and export it in your shell: jobs inherit your environment"
                 raise Hint(f"{name} looks like a secret, and a spec is kept in the store", hint)
             if str(name).startswith("CAMPAIGN_"):
@@ -321,6 +327,13 @@ class Spec(RunConfig):
     """What the campaign may use."""
     max_runs: Positive = 1000
     """A matrix that expands to more runs is refused."""
+
+
+def _is_secret(name: str, value: Any) -> bool:
+    """Whether a variable's name or value says that nobody else should read it."""
+    if not isinstance(value, str) or not value:
+        return False
+    return bool(_SECRET.search(name)) or bool(_SECRET_VALUE.search(value))
 
 
 def _env_value(value: Any) -> Any:

@@ -19,6 +19,8 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
+from sqlalchemy import Connection
+
 from ..db import queries
 from ..db.records import AttemptRow, AttemptState, NewAttempt, RunRow, RunState
 from ..jobs.files import make_private, write_atomically
@@ -35,6 +37,7 @@ from .memory import memory_key
 from .slurm import job_name
 from .world import Submit
 
+WITHDRAWN = "withdrawn"
 QUEUE_FULL = "queue.full"
 """The kind of the event that tells of a submit limit, for all runs that wait for it."""
 
@@ -120,8 +123,13 @@ def _submit_group(
 
 def _was_full(authority: Authority) -> bool:
     with authority.store.read() as conn:
-        full_s = queries.newest_event_s(conn, authority.campaign_id, QUEUE_FULL)
-        return full_s is not None and authority.store.now(conn) - full_s < QUEUE_FULL_S
+        return _lately(conn, QUEUE_FULL, authority)
+
+
+def _lately(conn: Connection, kind: str, authority: Authority) -> bool:
+    """Whether such an event was told a while ago: the same every ten seconds tells nobody anything."""
+    told_s = queries.newest_event_s(conn, authority.campaign_id, kind)
+    return told_s is not None and authority.store.now(conn) - told_s < QUEUE_FULL_S
 
 
 def _full(waiting: int, authority: Authority, exc: BatchTooLarge) -> QueueFull:
@@ -222,7 +230,8 @@ def _withdraw(rows: Sequence[_Row], authority: Authority, exc: Exception) -> Non
         queries.withdraw_attempts(conn, [row.id for row, _ in rows])
         which = f"attempt {rows[0][0].generation} was" if len(rows) == 1 else f"attempts of {len(rows)} runs were"
         run_id = rows[0][0].run_id if len(rows) == 1 else None
-        queries.add_event(conn, authority.campaign_id, "withdrawn", f"{which} not submitted: {exc}", run_id=run_id)
+        if not _lately(conn, WITHDRAWN, authority):
+            queries.add_event(conn, authority.campaign_id, WITHDRAWN, f"{which} not submitted: {exc}", run_id=run_id)
 
 
 def _write_intent(group: Sequence[Submit], token: str, authority: Authority, paths: CampaignPaths) -> list[_Row]:

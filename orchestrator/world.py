@@ -129,6 +129,7 @@ class Snapshot:
         nodes: nodes of the cluster; None where nobody knows, or nobody needs to.
         storage: what is wrong with the campaign's folder, "" for nothing; None where nobody has tried.
         intent_grace_s, lost_grace_s, settle_grace_s: the executor's delays, see there.
+        user: number of the user as whom jobs run.
     """
 
     now_s: float
@@ -143,6 +144,7 @@ class Snapshot:
     ledgers: Mapping[str, Ledger] = field(default_factory=dict)
     nodes: int | None = None
     storage: str | None = None
+    user: int = 0
 
     def wants(self, view: RunView) -> bool:
         """Whether the run is still desired."""

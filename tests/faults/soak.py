@@ -51,6 +51,9 @@ SETTLE_S = 240.0
 """At least so long: what Slurm has lost is missed only after a while."""
 
 GAP_S = (0.2, 2.0)
+NOT_ROOT = 1000
+"""Whoever runs this is root, but users are not: what root cancels here, Slurm itself has cancelled."""
+
 INTENT_GRACE_S = 10.0
 TIME_LIMIT_MIN = 2
 """Of a job: a node that waits for another one's dead agent would do so for ten minutes."""
@@ -207,6 +210,7 @@ def _summary(seen: Observed) -> list[str]:
 
 def _reconcile_for_ever(url: str, campaign: CampaignRow) -> None:
     SlurmExecutor.intent_grace_s, SlurmExecutor.lost_grace_s = INTENT_GRACE_S, LOST_GRACE_S
+    SlurmExecutor.user = NOT_ROOT
     while True:
         with suppress(StoreError):  # it was away when the store was opened
             processes.reconcile(url, campaign)

@@ -14,6 +14,7 @@ import pytest
 
 from dscampaign.jobs import agent, checkpoint, report
 from dscampaign.jobs.agent import EXIT_NOT_MINE
+from dscampaign.jobs.evidence import NodeOutcome
 from dscampaign.jobs.files import create_exclusively, read_json, write_atomically
 from dscampaign.jobs.node import Node, Start
 from dscampaign.jobs.progress import Heartbeat
@@ -162,6 +163,23 @@ def test_other_nodes_begin_with_the_sizes_of_the_first(attempt: Attempt) -> None
 
 
 # -- who may run ------------------------------------------------------------------------------------------------
+
+
+def test_an_outcome_finds_room_on_a_full_disk_and_says_so(attempt: Attempt, monkeypatch: pytest.MonkeyPatch) -> None:
+    attempt.script("sys.exit(1)")
+    write, reserve = NodeOutcome.write, attempt.paths.reserve(0)
+    kept: list[int] = []
+
+    def on_full_disk(outcome: NodeOutcome, path: Path) -> None:
+        if reserve.exists():
+            kept.append(reserve.stat().st_size)
+            raise OSError(28, "No space left on device")
+        write(outcome, path)
+
+    monkeypatch.setattr(NodeOutcome, "write", on_full_disk)
+    assert attempt.run() == 1
+    assert kept == [agent.RESERVE_BYTES]
+    assert "No space left on device" in attempt.outcome().lines[0].text
 
 
 def test_a_payload_that_others_could_have_written_is_not_run(attempt: Attempt) -> None:

@@ -115,6 +115,7 @@ class NastySlurm:
     intent_grace_s = SlurmExecutor.intent_grace_s
     lost_grace_s = SlurmExecutor.lost_grace_s
     settle_grace_s = SlurmExecutor.settle_grace_s
+    user = 0
 
     def __init__(self, clock: Clock, effects: Effects, accounting: bool) -> None:
         self._clock, self._effects, self.accounting = clock, effects, accounting

@@ -491,21 +491,23 @@ def test_its_job_is_ended_until_it_is_gone_and_then_it_hung() -> None:
 
 
 @pytest.mark.parametrize(
-    ("nodes", "by", "claimed", "kind"),
+    ("user", "nodes", "by", "claimed", "kind"),
     [
-        ("gpu001", 0, False, "lost"),  # slurmd could not launch it, and cancelled it as root
-        ("gpu001", 1000, False, "cancelled"),  # a user, while its setup ran
-        ("gpu001", None, False, "cancelled"),
-        ("gpu001", 0, True, "cancelled"),  # it ran: somebody's wish
-        ("None assigned", 0, False, "cancelled"),  # it waited in the queue: somebody's wish
-        ("", 0, False, "cancelled"),
+        (0, "gpu001", 0, False, "lost"),  # slurmd could not launch it, and cancelled it as root
+        (0, "gpu001", 0, True, "cancelled"),  # it ran, and we are root ourselves
+        (0, "None assigned", 0, False, "cancelled"),  # it waited in the queue
+        (0, "", 0, False, "cancelled"),
+        (1000, "gpu001", 1000, False, "cancelled"),  # the user, while its setup ran
+        (1000, "gpu001", 1000, True, "cancelled"),
+        (1000, "gpu001", 0, True, "lost"),  # an administrator, or Slurm itself
+        (1000, "None assigned", 1001, False, "lost"),
+        (1000, "gpu001", None, True, "cancelled"),  # nobody knows
     ],
 )
-def test_a_job_that_root_cancelled_before_it_began_is_nobody_s_wish(
-    nodes: str, by: int | None, claimed: bool, kind: str
-) -> None:
+def test_only_the_user_cancels_a_run(user: int, nodes: str, by: int | None, claimed: bool, kind: str) -> None:
     view = AttemptView(attempt_row(), job("CANCELLED", nodes=nodes, cancelled_by=by), claimed=claimed)
-    finish, *_ = decide(snapshot(run_view(view, run=run_row(generation=1, state=RunState.RUNNING))))
+    running = run_view(view, run=run_row(generation=1, state=RunState.RUNNING))
+    finish, *_ = decide(snapshot(running, user=user))
     assert isinstance(finish, Finish)
     assert finish.verdict.kind == kind
 

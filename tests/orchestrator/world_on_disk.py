@@ -49,6 +49,7 @@ class Cluster:
     intent_grace_s = 0.0
     lost_grace_s = 0.0
     settle_grace_s = 0.0
+    user = 0
 
     def __init__(self) -> None:
         self.jobs: dict[tuple[str, int], JobView] = {}
