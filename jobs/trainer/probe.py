@@ -7,6 +7,7 @@ allocator holds: that also depends on what came before, and near the limit it gi
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
@@ -30,47 +31,66 @@ class Needs:
     """What one rank needs, in GB.
 
     Attributes:
-        base_gb: whatever the micro-batch: weights, gradients, optimizer states, buffers.
+        base_gb: whatever the micro-batch: weights, gradients, optimizer states, buffers; None where that is not known.
         sample_gb: for each sample of a micro-batch; None where that is not known.
     """
 
-    base_gb: float
+    base_gb: float | None
     sample_gb: float | None
 
 
 def report_memory(engine: DeepSpeedEngine, config: TrainConfig, job: Job) -> None:
     """Reports event ``memory`` of the rank that needs the most, and of the one that can use the least.
 
-    All ranks call it, when the engine is complete and no step has been made.
+    All ranks call it, when the engine is complete and no step has been made. What one of them cannot measure is left
+    out: training does not depend on it.
     """
     device = engine.device
     needs = _needs(engine, config, job)
     unknown = float("inf")
-    worst = torch.tensor([needs.base_gb, unknown if needs.sample_gb is None else needs.sample_gb], device=device)
+    figures = [unknown if figure is None else figure for figure in (needs.base_gb, needs.sample_gb)]
+    worst = torch.tensor(figures, device=device)
     dist.all_reduce(worst, dist.ReduceOp.MAX)
     # after the first collective, which allocates what communication needs
-    usable = torch.tensor(memory.usable_gb(device, job.gpu_mem_bytes) or unknown, device=device)
+    usable_gb = _measured(lambda: memory.usable_gb(device, job.gpu_mem_bytes) or unknown)
+    usable = torch.tensor(-unknown if usable_gb is None else usable_gb, device=device)
     dist.all_reduce(usable, dist.ReduceOp.MIN)
-    figures = {"after_init_gb": worst[0], "per_sample_gb": worst[1], "usable_gb": usable}
-    known = {name: float(value) for name, value in figures.items() if torch.isfinite(value)}
+    found = {"after_init_gb": worst[0], "per_sample_gb": worst[1], "usable_gb": usable}
+    known = {name: float(value) for name, value in found.items() if torch.isfinite(value)}
     report.event("memory", micro_batch=config.micro_batch, **known, **memory.place(device))
 
 
 def _needs(engine: DeepSpeedEngine, config: TrainConfig, job: Job) -> Needs:
     device = engine.device
     if device.type != "cuda":
-        return Needs(memory.current_gb(device), None)
-    base_gb = memory.current_gb(device) + to_come_bytes(engine) / memory.GB
-    if job.resume is not None or not _can_probe(engine, config):
+        return Needs(_measured(lambda: memory.current_gb(device)), None)
+    base_gb = _measured(lambda: memory.current_gb(device) + to_come_bytes(engine) / memory.GB)
+    if base_gb is None or job.resume is not None:
         return Needs(base_gb, None)
-    room_gb = (memory.usable_gb(device, job.gpu_mem_bytes) or 0.0) - memory.current_gb(device)
-    try:
-        sample_gb = sample_cost_gb(lambda samples: _peak_gb(engine.module, samples, config.seq_len, device), room_gb)
-    except torch.OutOfMemoryError:
-        sample_gb = None  # the training will say so itself
+    sample_gb = _measured(lambda: _sample_gb(engine, config, job))
     torch.cuda.empty_cache()
     torch.cuda.reset_peak_memory_stats(device)
     return Needs(base_gb, sample_gb)
+
+
+def _measured(measure: Callable[[], float | None]) -> float | None:
+    """What this measures; None, and a line in the log, where it cannot: the training will say so itself if it fails.
+
+    The line does not say what the error says, which would read in the log as what ended the training.
+    """
+    try:
+        return measure()
+    except Exception as error:  # noqa: BLE001 - whatever a model or a version of DeepSpeed does not take
+        print(f"warning: memory could not be measured beforehand ({type(error).__name__})", file=sys.stderr)
+        return None
+
+
+def _sample_gb(engine: DeepSpeedEngine, config: TrainConfig, job: Job) -> float | None:
+    if not _can_probe(engine, config):
+        return None
+    device = engine.device
+    room_gb = (memory.usable_gb(device, job.gpu_mem_bytes) or 0.0) - memory.current_gb(device)
+    return sample_cost_gb(lambda samples: _peak_gb(engine.module, samples, config.seq_len, device), room_gb)
 
 
 def _can_probe(engine: Any, config: TrainConfig) -> bool:

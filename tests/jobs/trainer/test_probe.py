@@ -2,15 +2,22 @@
 
 from __future__ import annotations
 
+from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
 import pytest
 import torch
+import torch.distributed as dist
 from transformers import GPT2Config, GPT2LMHeadModel
 
+from dscampaign.jobs import report
+from dscampaign.jobs.trainer import memory, probe
+from dscampaign.jobs.trainer.config import Job
 from dscampaign.jobs.trainer.model import NextTokenLoss
-from dscampaign.jobs.trainer.probe import pass_through, sample_cost_gb, to_come_bytes
+from dscampaign.jobs.trainer.probe import pass_through, report_memory, sample_cost_gb, to_come_bytes
+
+from .attempts import Attempt, train_config
 
 pytestmark = pytest.mark.training
 
@@ -97,3 +104,70 @@ def test_what_training_adds_is_counted() -> None:
     assert to_come_bytes(engine(1, overlap=True)) == gradients + 2 * bucket
     assert to_come_bytes(engine(1, contiguous=False)) == gradients
     assert to_come_bytes(engine(2)) == bucket  # its optimizer's states are on the host, and so are its gradients
+
+
+class Gpu:
+    """A device that calls itself a GPU, whose figures the test gives."""
+
+    type = "cuda"
+
+
+@pytest.fixture
+def reported(monkeypatch: pytest.MonkeyPatch) -> list[Any]:
+    """What one rank on a GPU of 9 GB reports of its memory, and in which collectives it took part."""
+    seen: list[Any] = []
+    real = torch.tensor
+    monkeypatch.setattr(torch, "tensor", lambda data, **_: real(data))
+    monkeypatch.setattr(dist, "all_reduce", lambda _tensor, how: seen.append(how))
+    monkeypatch.setattr(report, "event", lambda _name, **values: seen.append(values))
+    monkeypatch.setattr(torch.cuda, "empty_cache", lambda: None)
+    monkeypatch.setattr(torch.cuda, "reset_peak_memory_stats", lambda _device: None)
+    monkeypatch.setattr(memory, "current_gb", lambda _device: 1.0)
+    monkeypatch.setattr(memory, "usable_gb", lambda *_: 9.0)
+    monkeypatch.setattr(memory, "place", lambda _device: {})
+    monkeypatch.setattr(probe, "to_come_bytes", lambda _engine: 2e9)
+    monkeypatch.setattr(probe, "_can_probe", lambda *_: True)
+    monkeypatch.setattr(probe, "_peak_gb", lambda _model, samples, *_: 0.5 * samples)
+    return seen
+
+
+BASE, SAMPLE, USABLE = {"after_init_gb": 3.0}, {"per_sample_gb": 0.5}, {"usable_gb": 9.0}
+
+
+@pytest.mark.parametrize(
+    ("place", "name", "error", "left"),
+    [
+        (probe, "_peak_gb", None, BASE | SAMPLE | USABLE),
+        (probe, "_peak_gb", torch.OutOfMemoryError("CUDA out of memory"), BASE | USABLE),
+        (probe, "_peak_gb", RuntimeError("element 0 of tensors does not require grad"), BASE | USABLE),
+        (probe, "_can_probe", AttributeError("zero_optimization_stage"), BASE | USABLE),
+        (probe, "to_come_bytes", AttributeError("param_groups"), USABLE),
+        (memory, "usable_gb", RuntimeError("not supported"), BASE),
+    ],
+)
+def test_what_cannot_be_measured_is_left_out_and_training_goes_on(
+    place: Any,
+    name: str,
+    error: Exception | None,
+    left: dict[str, float],
+    reported: list[Any],
+    monkeypatch: pytest.MonkeyPatch,
+    tmp_path: Path,
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    def fail(*_: object) -> float:
+        assert error
+        raise error
+
+    if error:
+        monkeypatch.setattr(place, name, fail)
+    ranks = {"RANK": "0", "LOCAL_RANK": "0", "WORLD_SIZE": "1"}
+    job = Job.from_environment({**Attempt(tmp_path).prepare(tmp_path), **ranks})
+    config = train_config()
+    engine: Any = SimpleNamespace(device=Gpu(), module=None)
+    report_memory(engine, config, job)
+    assert reported == [dist.ReduceOp.MAX, dist.ReduceOp.MIN, {"micro_batch": config.micro_batch, **left}]
+    said = capsys.readouterr().err.splitlines()
+    assert all(line.startswith("warning: memory could not be measured beforehand") for line in said)
+    assert bool(said) == bool(error)
+    assert not error or str(error) not in said[0]
