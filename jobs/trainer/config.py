@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import os
 from collections.abc import Mapping
-from dataclasses import dataclass, fields
+from dataclasses import MISSING, dataclass, fields
 from pathlib import Path
 from typing import Any, Literal, Self
 
@@ -37,6 +37,8 @@ class DatasetConfig:
 class TrainConfig:
     """One attempt's training, with the fields of ``train.json``. It holds all of them: defaults are the spec's affair.
 
+    Only a field that is new in a version has one here: an attempt that the version before has queued does not name it.
+
     Attributes:
         model: hub name or local path, or the fields of a Transformers configuration (``model_type`` and others).
         pretrained: start from the model's weights, not from random ones.
@@ -49,10 +51,10 @@ class TrainConfig:
         grad_clip: clip gradients to this norm; 0 does not.
         checkpoint_every, eval_every: in optimizer steps; None only on request, and at the end, respectively.
         keep_checkpoints: newest checkpoints that stay.
-        universal_checkpoint: resume from checkpoints of another number of ranks.
-        keep_best: the one with the lowest held-out loss stays too.
         eval_batches: evaluate on at most so many global batches; None is all held-out text.
         log_every: report every so many steps.
+        keep_best: the one with the lowest held-out loss stays too.
+        universal_checkpoint: resume from checkpoints of another number of ranks.
     """
 
     model: str | Mapping[str, Any]
@@ -81,13 +83,13 @@ class TrainConfig:
     dropout: float
     checkpoint_every: int | None
     keep_checkpoints: int
-    keep_best: bool
-    universal_checkpoint: bool
     eval_every: int | None
     eval_batches: int | None
     activation_checkpointing: bool
     compile: bool
     log_every: int
+    keep_best: bool = False
+    universal_checkpoint: bool = False
 
     @classmethod
     def from_json(cls, text: str) -> Self:
@@ -153,6 +155,7 @@ class Job:
 
 def _require_fields(cls: type[TrainConfig | DatasetConfig], raw: Mapping[str, Any]) -> None:
     known = {f.name for f in fields(cls)}
-    for what, names in (("unknown", set(raw) - known), ("missing", known - set(raw))):
+    required = {f.name for f in fields(cls) if f.default is MISSING}
+    for what, names in (("unknown", set(raw) - known), ("missing", required - set(raw))):
         if names:
             raise ValueError(f"train.json: {what} fields {sorted(names)}; written by another version of dscampaign?")

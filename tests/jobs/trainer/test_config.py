@@ -31,6 +31,15 @@ def test_refuses_what_it_does_not_understand(changes: dict[str, object], message
         TrainConfig.from_json(json.dumps({**train_json(), **changes}))
 
 
+def test_what_the_version_before_has_queued_is_understood() -> None:
+    queued = train_json()
+    for added in ("keep_best", "universal_checkpoint"):
+        queued.pop(added)
+    assert TrainConfig.from_json(json.dumps(queued)) == train_config()
+    with pytest.raises(ValueError, match=r"missing fields .'log_every'."):
+        TrainConfig.from_json(json.dumps({name: value for name, value in queued.items() if name != "log_every"}))
+
+
 def test_an_empty_resume_is_a_fresh_start(tmp_path: Path) -> None:
     ranks = {"RANK": "3", "LOCAL_RANK": "1", "WORLD_SIZE": "4", "LOCAL_SIZE": "2"}
     job = Job.from_environment({**Attempt(tmp_path).prepare(tmp_path), **ranks})
