@@ -8,7 +8,6 @@ from collections.abc import Iterable
 from contextlib import nullcontext
 from dataclasses import dataclass
 from pathlib import Path
-from pickle import UnpicklingError
 from zipfile import BadZipFile
 
 import torch
@@ -23,12 +22,6 @@ from .universal import adam_kept, fitting
 REPORTED = "reported"
 TAG = "deepspeed"
 
-_OF_THE_CHECKPOINT = (UnpicklingError, BadZipFile, EOFError, KeyError, ValueError, TypeError, AttributeError)
-_READING_FAILED = re.compile(
-    r"PytorchStreamReader|loading state_dict|size mismatch|invalid magic|Invalid header|unexpected key|is corrupt|"
-    r"different .*(world|partition|parallel)|world size|The size of tensor|shape",
-    re.IGNORECASE,
-)
 _WRITING_FAILED = re.compile(r"PytorchStreamWriter|inline_container|basic_ios|iostream", re.IGNORECASE)
 
 
@@ -93,19 +86,20 @@ def restore(engine: DeepSpeedEngine, source: Source) -> tuple[int, dict[str, flo
     """Loads what ``find_source`` found; returns its step, 0 for a fresh start, and what was reported of it.
 
     Raises:
-        CheckpointError: DeepSpeed does not take it; later attempts pass it over.
+        CheckpointError: its files are damaged; later attempts pass it over.
+        Exception: whatever else DeepSpeed raises; later attempts try it again.
     """
     if source.checkpoint is None:
         return 0, {}
     try:
         with adam_kept(engine) if source.universal and engine.zero_optimization_stage() == 3 else nullcontext():
             loaded, client_state = engine.load_checkpoint(str(source.folder), tag=TAG)
+        if loaded is None:
+            raise RuntimeError(f"DeepSpeed found nothing to load in {source.folder}")
     except Exception as error:
-        if not _blames_checkpoint(error):
+        if not _damaged(source.checkpoint, error):
             raise
         raise _unusable(source.checkpoint, f"{type(error).__name__}: {error}") from error
-    if loaded is None:
-        raise _unusable(source.checkpoint, "DeepSpeed found nothing to load")
     return checkpoint.read_manifest(source.checkpoint).step, client_state.get(REPORTED, {})
 
 
@@ -187,12 +181,25 @@ def _reason(draft: Path, error: Exception) -> Exception:
     return OSError(errno.EIO, f"the checkpoint could not be written: {error}", str(draft))
 
 
-def _blames_checkpoint(error: Exception) -> bool:
-    """Whether loading failed for what the files hold, and not for memory, network, storage or a GPU."""
-    if isinstance(error, RuntimeError | AssertionError):
-        of_the_machine = isinstance(error, torch.OutOfMemoryError | dist.DistError)
-        return not of_the_machine and bool(_READING_FAILED.search(str(error)))
-    return isinstance(error, (*_OF_THE_CHECKPOINT, FileNotFoundError))
+def _damaged(path: Path, error: Exception) -> bool:
+    """Whether a checkpoint is proven not to hold what was written. All else may be the environment's or the code's.
+
+    Digests were compared before the attempt began, and what differs in them is passed over by the next one.
+    """
+    if isinstance(error, BadZipFile | EOFError) or "PytorchStreamReader failed" in str(error):
+        return True
+    try:
+        files = checkpoint.read_manifest(path).files
+    except CheckpointError:
+        return False
+    return any(_differs(path / name, entry) for name, entry in files.items())
+
+
+def _differs(file: Path, entry: FileEntry) -> bool:
+    try:
+        return file.stat().st_size != entry.size
+    except OSError as error:
+        return error.errno == errno.ENOENT  # others are the file system's
 
 
 def _unusable(path: Path, reason: str) -> CheckpointError:
