@@ -5,7 +5,7 @@ from __future__ import annotations
 import errno
 import re
 from collections.abc import Iterable
-from contextlib import nullcontext
+from contextlib import nullcontext, suppress
 from dataclasses import dataclass
 from pathlib import Path
 from zipfile import BadZipFile
@@ -36,7 +36,7 @@ def save(engine: DeepSpeedEngine, config: TrainConfig, job: Job, step: int, repo
         reported: what was reported of it, for ``restore``.
 
     Raises:
-        OSError: the disk has no room for it, or did not take it; nothing of it is left.
+        OSError: the disk has no room for it, or did not take it; the ranks that say so leave no file of it.
     """
     _require_room(engine, config, job)
     draft = job.checkpoint_dir / f"g{job.generation:04d}-step{step:08d}{checkpoint.DRAFT_SUFFIX}"
@@ -46,7 +46,7 @@ def save(engine: DeepSpeedEngine, config: TrainConfig, job: Job, step: int, repo
             _commit(draft, files, config, job, step)
     except Exception as error:
         reason = _reason(draft, error)
-        retention.discard(draft)  # at once: a full disk takes not even the records of how this ends
+        _make_room(draft, job)
         if reason is error:
             raise
         raise reason from error
@@ -179,6 +179,18 @@ def _reason(draft: Path, error: Exception) -> Exception:
     except OSError as reason:
         return OSError(reason.errno, f"{reason.strerror} for a checkpoint: {error}", str(draft))
     return OSError(errno.EIO, f"the checkpoint could not be written: {error}", str(draft))
+
+
+def _make_room(draft: Path, job: Job) -> None:
+    """Removes what this rank has written, at once: a full disk takes not even the records of how this ends.
+
+    The folder stays, and the others' files: to a rank that still writes, a missing folder would seem the cause. The
+    agent removes what is left when all ranks have ended.
+    """
+    with suppress(OSError):
+        for file in (draft / TAG).iterdir():
+            if _writer(file.name) == job.rank:
+                file.unlink(missing_ok=True)
 
 
 def _damaged(path: Path, error: Exception) -> bool:

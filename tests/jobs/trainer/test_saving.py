@@ -16,7 +16,11 @@ import torch
 
 from dscampaign.jobs import checkpoint
 from dscampaign.jobs.checkpoint import CheckpointError, Manifest
-from dscampaign.jobs.trainer.saving import Source, restore
+from dscampaign.jobs.trainer import saving
+from dscampaign.jobs.trainer.config import Job
+from dscampaign.jobs.trainer.saving import Source, restore, save
+
+from .attempts import Attempt, train_config
 
 pytestmark = pytest.mark.training
 
@@ -100,3 +104,28 @@ def test_a_manifest_that_cannot_be_read_proves_nothing(saved: Path) -> None:
     with pytest.raises(KeyError):
         restore(failing(KeyError("x")), Source(saved, saved, universal=False))
     assert not (saved / checkpoint.UNUSABLE).exists()
+
+
+@pytest.mark.parametrize(
+    ("rank", "left"),
+    [("0", ["zero_pp_rank_1_mp_rank_00_optim_states.pt"]), ("1", [SHARD, "mp_rank_00_model_states.pt"])],
+)
+def test_a_rank_that_cannot_write_leaves_the_others_their_folder(
+    rank: str, left: list[str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """One that found it gone would say so first, and hide the full disk."""
+    ranks = {"RANK": rank, "LOCAL_RANK": rank, "WORLD_SIZE": "2"}
+    job = Job.from_environment({**Attempt(tmp_path).prepare(tmp_path), **ranks})
+
+    def write(_engine: object, _job: Job, draft: Path, *_: object) -> None:
+        (draft / saving.TAG).mkdir(parents=True)
+        for name in (SHARD, SHARD.replace("rank_0_", "rank_1_"), "mp_rank_00_model_states.pt"):
+            (draft / saving.TAG / name).touch()
+        raise OSError(errno.ENOSPC, "No space left on device")
+
+    monkeypatch.setattr(saving, "_require_room", lambda *_: None)
+    monkeypatch.setattr(saving, "_write", write)
+    with pytest.raises(OSError, match="No space left on device"):
+        save(engine(lambda: None), train_config(), job, 3, {})
+    [draft] = job.checkpoint_dir.iterdir()
+    assert sorted(path.name for path in (draft / saving.TAG).iterdir()) == sorted(left)

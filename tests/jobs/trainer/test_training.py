@@ -275,6 +275,8 @@ main()
     output, _ = (process := launch(str(script), env=environment)).communicate()
     assert process.returncode != 0
     assert "OSError: [Errno 27] File too large for a checkpoint: " in output
+    assert [path for path in attempt.checkpoints.rglob("*") if path.is_file()] == []
+    retention.remove_drafts(attempt.checkpoints, attempt.generation + 1)  # as the agent does then
     assert list(attempt.checkpoints.iterdir()) == []
     assert list(attempt.values("loss")) == [1, 2]
 
