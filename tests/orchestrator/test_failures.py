@@ -73,7 +73,9 @@ def test_what_becomes_of_the_interpreters_after_the_last_step_does_not_matter() 
 def test_a_script_of_one_s_own_decides_when_it_is_complete() -> None:
     own: dict[str, Any] = {"steps_decide": False}
     assert judge(outcome(last_step=None), target_step=None, **own).kind == "completed"
-    assert judge(outcome(last_step=7), **own).kind == "completed"
+    early = judge(outcome(last_step=7), **own)
+    assert (early.kind, early.reason) == ("completed", "the script ended at step 7 of 100")
+    assert judge(outcome(last_step=100), **own).reason == ""
     assert judge(outcome(launcher_exit=1, last_step=7), **own).kind == "crash"
 
 

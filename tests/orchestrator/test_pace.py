@@ -52,6 +52,11 @@ def test_long_is_long_for_this_run_and_never_less_than_the_floor(idle_s: float, 
     assert (said(beat("n1", {0: 50}, idle_s=idle_s), p99_step_s=p99_step_s) is not None) == hangs
 
 
+def test_an_attempt_of_few_steps_gets_six_times_the_patience() -> None:
+    assert said(beat("n1", {0: 5}, idle_s=3599.0), steps=5) is None
+    assert said(beat("n1", {0: 5}, idle_s=3601.0), steps=5)
+
+
 def test_who_knows_too_little_says_nothing() -> None:
     one = beat("n1", {0: 19})
     assert said(one, steps=19) is None

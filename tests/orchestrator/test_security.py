@@ -102,6 +102,18 @@ def test_a_secret_does_not_belong_into_a_spec(tmp_path: Path, name: str) -> None
     assert "export it in your shell" in (problem.hint or "")
 
 
+@pytest.mark.parametrize(
+    "value", ["hf_abcdefghijklmnop", "sk-proj-abcdefghijklmnop", "postgresql://me:pw@host/db", "AKIAABCDEFGHIJKLMNOP"]
+)
+def test_nor_does_what_looks_like_one(tmp_path: Path, value: str) -> None:
+    path = tmp_path / "spec.yaml"
+    path.write_text(f"name: c\nexecutor: local\ncommand: [a.py]\ntrain: {{steps: 3}}\nenv: {{MINE: '{value}'}}\n")
+    (tmp_path / "a.py").touch()
+    with pytest.raises(SpecError) as caught:
+        load_spec(path)
+    assert "looks like a secret" in caught.value.problems[0].message
+
+
 @pytest.mark.parametrize("name", ["TOKENIZERS_PARALLELISM", "SORT_KEY", "KEYBOARD", "NCCL_DEBUG", "TOKENS"])
 def test_a_harmless_name_does(tmp_path: Path, name: str) -> None:
     path = tmp_path / "spec.yaml"
