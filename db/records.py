@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field
 from enum import StrEnum
-from typing import Any, NamedTuple
+from typing import Any, Final, NamedTuple
 
 
 class RunState(StrEnum):
@@ -301,9 +301,13 @@ class MemoryObservation:
         return self.peak_reserved_gb if self.peak_allocated_gb is None else self.peak_allocated_gb
 
 
+UNKNOWN: Final = "?"
+"""Stands in an observation's key for a device or version that is not known."""
+
+
 def memory_observation_key(memory_key: str, device: str = "", torch: str = "") -> str:
-    """The key of an observation: an attempt's memory key, its device and its version of PyTorch; `?` is not known."""
-    return "|".join([memory_key, *(part.replace("|", "/")[:_MAX_KEY_PART] or "?" for part in (device, torch))])
+    """The key of an observation: an attempt's memory key, its device and its version of PyTorch."""
+    return "|".join([memory_key, *(part.replace("|", "/")[:_MAX_KEY_PART] or UNKNOWN for part in (device, torch))])
 
 
 @dataclass(frozen=True)

@@ -5,13 +5,14 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping
 from dataclasses import replace
 
-from sqlalchemy import Connection
+from sqlalchemy import Connection, select
 
 from ..db import queries
 from ..db.records import AttemptRow, MemoryObservation, RunRow, memory_observation_key
+from ..db.store import now_s
 from .attempts import run_config
 from .failures import FailureClass
-from .memory import Ledger, memory_key
+from .memory import Ledger, believed, memory_key
 from .rungs import EXPANDABLE_SEGMENTS
 
 
@@ -32,7 +33,8 @@ def read_ledgers(conn: Connection, runs: Iterable[RunRow], rows: Iterable[Attemp
 
 def ledgers_of(conn: Connection, keys: Iterable[str]) -> Mapping[str, Ledger]:
     """The ledgers of some memory keys; a key of which nothing is known has none."""
-    return {key: Ledger.of(seen) for key, seen in queries.memory_of(conn, set(keys)).items()}
+    present_s = conn.execute(select(now_s(conn))).scalar_one()
+    return {key: Ledger.of(believed(seen, present_s)) for key, seen in queries.memory_of(conn, set(keys)).items()}
 
 
 def remember_end(conn: Connection, row: AttemptRow, kind: FailureClass) -> None:
@@ -44,7 +46,8 @@ def remember_end(conn: Connection, row: AttemptRow, kind: FailureClass) -> None:
         return
     seen = queries.memory_of(conn, [row.memory_key]).get(row.memory_key, [])
     in_pieces = kind is FailureClass.FRAGMENTATION
-    hopeless = EXPANDABLE_SEGMENTS in row.changes or Ledger.of(seen).fits(row.micro_batch) is False
+    ledger = ledgers_of(conn, [row.memory_key]).get(row.memory_key, Ledger())
+    hopeless = EXPANDABLE_SEGMENTS in row.changes or ledger.fits(row.micro_batch) is False
     if kind is not FailureClass.OOM and not (in_pieces and hopeless):
         return
     unknown = MemoryObservation(memory_observation_key(row.memory_key), row.id, row.micro_batch, oom=False)

@@ -16,16 +16,23 @@ from functools import cached_property
 from statistics import fmean, median
 from typing import Any, Final
 
-from ..db.records import MemoryObservation
+from ..db.records import UNKNOWN, MemoryObservation
 from .batching import divisors, per_rank_batch, smaller_micro_batch
-from .spec_model import RunConfig
+from .spec_model import DESCRIBES_ONLY, RunConfig
 
 HEADROOM: Final = 0.96
 """The part of the usable memory that a prediction may fill: the rest is what the allocator cannot piece together."""
 
+OOM_EXPIRES_S: Final = 14 * 24 * 3600.0
+"""How long an out-of-memory counts: it may have been a leak, or another's fault, and nothing else would refute it."""
+
 _READABLE: Final = 120  # characters; with the digest, a device's name and a version it stays below 255
 _FLATTER: Final = 0.9
 _NO_MEMORY: Final = frozenset({"lr", "weight_decay", "betas", "eps"})
+_NO_MEMORY_OF_COMMANDS: Final = DESCRIBES_ONLY | {
+    *("seed", "lr", "warmup_steps", "schedule", "min_lr_ratio", "weight_decay", "beta1", "beta2", "eps"),
+    *("steps", "epochs", "micro_batch"),
+}
 _NO_MEMORY_SECTIONS: Final = frozenset({"gradient_clipping", "scheduler", "steps_per_print", "wall_clock_breakdown"})
 
 
@@ -50,7 +57,8 @@ class Choice:
 def memory_key(config: RunConfig) -> str | None:
     """Names all that decides a rank's memory except its micro-batch: equal for runs that can learn from each other.
 
-    Of a command all words, the environment and all sizes count, since nobody knows what it does with them.
+    Of a command all words, the environment and all sizes count, since nobody knows what it does with them; only how it
+    learns, for how long and how it is watched do not.
 
     Returns:
         At most 150 characters, readable at the front; None for a script that manages its own batches.
@@ -84,7 +92,7 @@ def _facts(config: RunConfig) -> dict[str, Any]:
     }
     if config.command is not None:
         facts["command"] = config.command
-        facts["train"] = train.model_dump(mode="json", exclude={"micro_batch"})
+        facts["train"] = train.model_dump(mode="json", exclude=set(_NO_MEMORY_OF_COMMANDS))
     return facts
 
 
@@ -115,6 +123,55 @@ def _readable(config: RunConfig) -> Iterable[str]:
 
 
 # -- what is known of them -------------------------------------------------------------------------------------
+
+
+def believed(observations: Iterable[MemoryObservation], now_s: float) -> list[MemoryObservation]:
+    """What still counts of the observations of one memory key.
+
+    An out-of-memory expires, and one gives way to a micro-batch as large that has trained on that device since. On each
+    device what other versions of PyTorch took gives way to the newest one's figures.
+
+    Args:
+        observations: oldest first.
+        now_s: the present.
+    """
+    by_device: dict[str, list[MemoryObservation]] = defaultdict(list)
+    for seen in observations:
+        by_device[_place(seen)[0]].append(seen)
+    kept = [seen for group in by_device.values() for seen in _of_newest_version(group)]
+    return [seen for seen in kept if not seen.oom or not (_expired(seen, now_s) or _refuted(seen, kept))]
+
+
+def _place(seen: MemoryObservation) -> tuple[str, str]:
+    """The device and the version of PyTorch: the end of the key."""
+    before, _, version = seen.key.rpartition("|")
+    return before, version
+
+
+def _of_newest_version(observations: Sequence[MemoryObservation]) -> Iterable[MemoryObservation]:
+    """Those of the version that was seen last, and of none that is known, if it has trained; else all."""
+    newest = next((version for seen in reversed(observations) if (version := _place(seen)[1]) != UNKNOWN), None)
+    trained = any(_trained(seen) and _place(seen)[1] == newest for seen in observations)
+    return [seen for seen in observations if not trained or _place(seen)[1] in {newest, UNKNOWN}]
+
+
+def _trained(seen: MemoryObservation) -> bool:
+    return not seen.oom and seen.peak_gb is not None
+
+
+def _expired(seen: MemoryObservation, now_s: float) -> bool:
+    return seen.created_s is not None and seen.created_s < now_s - OOM_EXPIRES_S
+
+
+def _refuted(failed: MemoryObservation, others: Iterable[MemoryObservation]) -> bool:
+    """Whether a micro-batch at least as large has trained since, on the same device."""
+    return any(
+        _trained(seen)
+        and seen.micro_batch >= failed.micro_batch
+        and _place(seen)[0] == _place(failed)[0]
+        and (seen.created_s or 0.0) > (failed.created_s or 0.0) > 0.0
+        for seen in others
+    )
 
 
 @dataclass(frozen=True)

@@ -149,6 +149,14 @@ def test_memory_in_pieces_is_remembered_where_it_would_not_have_done_whole(
         assert (ledgers_of(conn, ["k"])["k"].too_big == 8) is remembered
 
 
+def test_an_old_out_of_memory_is_in_no_ledger(world: World) -> None:
+    row = latest(world)
+    with world.store.write() as conn:
+        queries.update_attempt(conn, row.id, memory_key="k", micro_batch=8)
+        queries.observe_memory(conn, MemoryObservation("k|GPU|2", row.id, 8, oom=True, created_s=1.0))
+        assert ledgers_of(conn, ["k"])["k"].too_big is None
+
+
 @pytest.mark.parametrize("kind", [FailureClass.CRASH, FailureClass.HOST_OOM])
 def test_other_ends_say_nothing_of_memory(world: World, kind: FailureClass) -> None:
     with world.store.write() as conn:

@@ -10,7 +10,15 @@ from hypothesis import strategies as st
 
 from dscampaign.db.records import MemoryObservation, memory_observation_key
 from dscampaign.orchestrator.batching import divisors
-from dscampaign.orchestrator.memory import HEADROOM, Ledger, after_oom, memory_key, start_micro_batch
+from dscampaign.orchestrator.memory import (
+    HEADROOM,
+    OOM_EXPIRES_S,
+    Ledger,
+    after_oom,
+    believed,
+    memory_key,
+    start_micro_batch,
+)
 from dscampaign.orchestrator.rungs import changed
 from dscampaign.orchestrator.spec_model import RunConfig
 
@@ -130,6 +138,64 @@ def test_fitting_is_what_was_seen_or_predicted(ledger: Ledger, micro: int) -> No
             assert predicted_gb is not None
             assert ledger.usable_gb is not None
             assert predicted_gb <= HEADROOM * ledger.usable_gb
+
+
+# -- what still counts -----------------------------------------------------------------------------------------
+
+NOW_S = 1e9
+A100 = "key|NVIDIA A100|2.11"
+
+
+def test_an_out_of_memory_expires() -> None:
+    old = seen(8, oom=True, created_s=NOW_S - OOM_EXPIRES_S - 1)
+    recent = seen(16, oom=True, created_s=NOW_S - OOM_EXPIRES_S + 1)
+    figures = probed(8, 2.0, 1.0, created_s=1.0)
+    assert believed([figures, old, recent], NOW_S) == [figures, recent]
+
+
+@pytest.mark.parametrize(
+    ("trained", "refutes"),
+    [
+        (seen(8, 9.0, created_s=NOW_S), True),
+        (seen(16, 9.0, created_s=NOW_S), True),
+        (seen(4, 9.0, created_s=NOW_S), False),
+        (seen(8, 9.0, created_s=NOW_S - 99), False),  # before it
+        (probed(8, 2.0, 1.0, created_s=NOW_S), False),  # nobody knows whether it trained
+        (seen(8, 9.0, created_s=NOW_S, key=A100), False),
+        (seen(8, 9.0), False),
+    ],
+)
+def test_a_micro_batch_as_large_that_trained_since_refutes_an_out_of_memory(
+    trained: MemoryObservation, refutes: bool
+) -> None:
+    failed = seen(8, oom=True, created_s=NOW_S - 9)
+    ledger = Ledger.of(believed([failed, trained], NOW_S))
+    assert ledger.too_big == (None if refutes else 8)
+
+
+def test_an_out_of_memory_after_it_trained_stays() -> None:
+    """The same attempt, late: what it held grew."""
+    late = [seen(8, 9.0, created_s=NOW_S - 99), seen(8, oom=True, created_s=NOW_S - 9)]
+    assert believed(late, NOW_S) == late
+
+
+def test_another_version_gives_way_to_the_newest_that_has_trained() -> None:
+    before = [seen(8, 9.0), seen(16, oom=True)]
+    begun = probed(8, 2.0, 1.0, key="key|NVIDIA H100|2.12")
+    trained = seen(8, 7.0, key="key|NVIDIA H100|2.12")
+    unknown = seen(32, oom=True, key="key|NVIDIA H100|?")
+    assert believed([*before, begun], NOW_S) == [*before, begun]
+    assert believed([*before, begun, trained, unknown], NOW_S) == [begun, trained, unknown]
+
+
+def test_the_smallest_device_counts_whatever_its_version() -> None:
+    small = seen(8, 9.0, key=A100, usable_gb=39.0)
+    assert Ledger.of(believed([small, seen(8, 7.0, key="key|NVIDIA H100|2.12")], NOW_S)).usable_gb == 39.0
+
+
+@given(st.lists(observations, max_size=8))
+def test_without_dates_and_versions_all_counts(given: list[MemoryObservation]) -> None:
+    assert believed(given, NOW_S) == given
 
 
 # -- what is tried ---------------------------------------------------------------------------------------------
@@ -308,6 +374,23 @@ def test_every_word_of_a_command_counts() -> None:
         memory_key(config(command)) for command in ("train.py --depth 6", "train.py --depth 12", "train.py --depth 6")
     ]
     assert keys[0] == keys[2] != keys[1]
+
+
+@pytest.mark.parametrize(
+    "same",
+    [
+        {"seed": 3, "lr": 1e-2, "schedule": "linear", "warmup_steps": 5, "min_lr_ratio": 0.2, "weight_decay": 0.0},
+        {"beta1": 0.8, "beta2": 0.9, "eps": 1e-6, "steps": 99},
+        {"checkpoint_every": 5, "eval_every": 5, "eval_batches": 2, "log_every": 3, "keep_best": True},
+    ],
+)
+def test_how_a_command_learns_is_not_in_its_key(same: dict[str, Any]) -> None:
+    assert memory_key(config("train.py", train=same)) == memory_key(config("train.py"))
+
+
+@pytest.mark.parametrize("other", [{"seq_len": 64}, {"global_batch": 128}, {"dropout": 0.1}, {"grad_clip": 0.0}])
+def test_the_other_settings_of_a_command_are(other: dict[str, Any]) -> None:
+    assert memory_key(config("train.py", train=other)) != memory_key(config("train.py"))
 
 
 def test_a_script_that_manages_its_own_batches_has_no_key() -> None:
