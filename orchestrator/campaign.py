@@ -50,8 +50,9 @@ def compare(store: Store | None, submission: Submission) -> tuple[CampaignRow | 
     with store.read() as conn:
         campaign = queries.campaign_by_name(conn, submission.spec.name)
         stored = queries.runs(conn, campaign.id) if campaign else []
+        saved = queries.saved_steps(conn, campaign.id) if campaign else {}
     _check_place(campaign, submission)
-    return campaign, merge(submission.runs, stored)
+    return campaign, merge(submission.runs, stored, saved.keys())
 
 
 def record(store: Store, submission: Submission) -> CampaignRow:
@@ -71,7 +72,9 @@ def record(store: Store, submission: Submission) -> CampaignRow:
         else:
             campaign_id = campaign.id
             queries.update_campaign(conn, campaign_id, **{**_campaign_values(submission), "desired": "active"})
-        _apply(conn, campaign_id, merge(submission.runs, queries.runs(conn, campaign_id)), submission.runs)
+        saved = queries.saved_steps(conn, campaign_id).keys()
+        change = merge(submission.runs, queries.runs(conn, campaign_id), saved)
+        _apply(conn, campaign_id, change, submission.runs)
         recorded = queries.campaign_by_name(conn, submission.spec.name)
     assert recorded is not None
     return recorded

@@ -5,7 +5,7 @@ A run is recognised by the hash of its experiment, so it keeps its name and its 
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -18,6 +18,7 @@ ABSENT = "absent"
 """What a run's `desired` is when the spec no longer names it."""
 
 _EXPERIMENT = ("train.", "deepspeed.", "command", "python", "ranks_per_node", "slurm.nodes", "env.")
+_RANKS = ("ranks_per_node", "slurm.nodes")
 _SHOWN = 3
 """Changed fields that an error names."""
 
@@ -47,11 +48,17 @@ class Merge:
         return [*((None, run) for run in self.create), *self.keep, *self.replace]
 
 
-def merge(runs: Sequence[Run], stored: Sequence[RunRow]) -> Merge:
+def merge(runs: Sequence[Run], stored: Sequence[RunRow], saved: Collection[int] = ()) -> Merge:
     """Compares the runs of a spec with those that the store has of the campaign.
 
+    Args:
+        runs: The spec's.
+        stored: The campaign's.
+        saved: Ids of the stored runs that have a checkpoint.
+
     Raises:
-        UserError: a run that has started or finished would become another experiment under the same name.
+        UserError: a run that has started or finished would become another experiment under the same name, or one that
+            has a checkpoint would resume on another number of ranks.
     """
     by_hash = {row.config_hash: row for row in reversed(stored)}
     keep = tuple((by_hash[run.config_hash], run) for run in runs if run.config_hash in by_hash)
@@ -60,6 +67,7 @@ def merge(runs: Sequence[Run], stored: Sequence[RunRow]) -> Merge:
     rest = [_renamed(run, kept) for run in runs if run.config_hash not in by_hash]
     changed = tuple((by_name[run.name], run) for run in rest if run.name in by_name)
     _refuse_started(changed)
+    _refuse_other_ranks([(row, run) for row, run in changed if row.id in saved])
     named = kept | {row.name for row, _ in changed}
     return Merge(
         create=tuple(run for run in rest if run.name not in by_name),
@@ -97,6 +105,18 @@ def _refuse_started(changed: Sequence[tuple[RunRow, Run]]) -> None:
         f"run {first.name}{more} is {first.state}, and its experiment has changed in the spec{shown}",
         f"results under one name must come from one experiment: {advice}give the campaign another name",
     )
+
+
+def _refuse_other_ranks(changed: Sequence[tuple[RunRow, Run]]) -> None:
+    """A checkpoint is loaded by as many ranks as have written it: the run would silently start from step 0."""
+    for row, run in changed:
+        changes = _changes(row.config, run.stored_config)
+        if changes and all(change.startswith(_RANKS) for change in changes):
+            raise UserError(
+                f"run {row.name} has a checkpoint, and the spec now gives it other ranks: {', '.join(changes)}",
+                "keep them, or give the campaign another name to start afresh; where train.universal_checkpoint is set"
+                " from the start, a run may go on with other ranks",
+            )
 
 
 def _changes(before: Mapping[str, Any], after: Mapping[str, Any]) -> list[str]:

@@ -70,6 +70,18 @@ def test_results_under_one_name_come_from_one_experiment(state: RunState, hint: 
     assert hint in (caught.value.hint or "")
 
 
+def test_a_run_with_a_checkpoint_keeps_its_ranks() -> None:
+    before = new("a").stored_config
+    before["ranks_per_node"] = 4
+    row = stored("a", RunState.FAILED, id=7, config=before)
+    with pytest.raises(UserError, match=r"has a checkpoint, .* other ranks: ranks_per_node 4 → 1") as caught:
+        merge([new("a", "other")], [row], saved=[7])
+    assert "train.universal_checkpoint" in (caught.value.hint or "")
+    assert merge([new("a", "other")], [row], saved=[8]).replace  # nothing would be lost
+    before["train"] |= {"lr": 0.5}
+    assert merge([new("a", "other")], [row], saved=[7]).replace  # another experiment, which starts afresh anyway
+
+
 def test_a_changed_experiment_is_refused_by_the_fields_that_changed() -> None:
     before = new("a").stored_config
     before["train"] |= {"lr": 0.5, "eval_every": 7}
