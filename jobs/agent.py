@@ -321,7 +321,7 @@ class Agent:
             outcome.write(self.paths.outcome(self.node.rank))
         except OSError as exc:
             reserve.unlink(missing_ok=True)
-            proof = LogLine("agent", 0, f"OSError: {exc}")
+            proof = LogLine(evidence.AGENT, 0, f"OSError: {exc}")
             replace(outcome, lines=(proof, *outcome.lines[-LINES_KEPT:])).write(self.paths.outcome(self.node.rank))
         reserve.unlink(missing_ok=True)
 

@@ -19,6 +19,9 @@ from .gpus import GpuFacts
 from .kernel_log import KernelLine
 from .layout import AttemptPaths
 
+AGENT = "agent"
+"""Stands for a log's name where a line, number 0, is the agent's own word: the folder took no outcome."""
+
 TAIL_LINES = 40
 HEAD_LINES = 100
 TAIL_BYTES = 64 * 1024

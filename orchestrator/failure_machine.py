@@ -6,7 +6,7 @@ import re
 from collections.abc import Iterator
 from dataclasses import dataclass
 
-from ..jobs.evidence import LogLine, NodeOutcome
+from ..jobs.evidence import AGENT, LogLine, NodeOutcome
 from . import cuda_memory
 from .failure_evidence import Clue, Ended, death_signal, kernel_clues, outcome_of, rank_pids, root_errors, silent_ranks
 from .failure_rules import KERNEL_OOM, KERNEL_STORAGE, RULES, FailureClass
@@ -47,7 +47,13 @@ def ambiguous_gpu(ended: Ended) -> Finding | None:
 
 
 def storage(ended: Ended) -> Finding | None:
-    """The kernel's word for storage that did not answer."""
+    """The agent's word that the folder took no outcome, or the kernel's for storage that did not answer."""
+    full = next(
+        ((o, line) for o in ended.outcomes for line in o.lines if line.file == AGENT and line.number == 0), None
+    )
+    if full:
+        outcome, line = full
+        return Finding(FailureClass.STORAGE, f"{outcome.host}: {line.text}", Clue(line, outcome.host), "agent-storage")
     clue = next((clue for clue in kernel_clues(ended) if KERNEL_STORAGE.search(clue.text)), None)
     return Finding(FailureClass.STORAGE, f"{clue.host}: {clue.text}", clue, "kernel-storage") if clue else None
 

@@ -30,7 +30,7 @@ class SmallDisk:
 
     def fill(self) -> None:
         """Writes until not one byte more is taken."""
-        with self._ballast.open("wb", buffering=0) as file:
+        with self._ballast.open("ab", buffering=0) as file:
             for size in (1 << 20, 1 << 12, 1):
                 with contextlib.suppress(OSError):
                     while file.write(b"x" * size):

@@ -118,7 +118,12 @@ def test_a_full_disk(slurm: SlurmCluster, tmp_path: Path) -> None:
         trial.watch(timeout_s=PATIENCE_S, until=lambda: trial.ledger("case-full").last_step() > 3)
         disk.fill()
         seen = len(trial.passes)
-        trial.watch(timeout_s=PATIENCE_S, until=lambda: len(trial.passes) + len(trial.errors) > seen + 30)
+
+        def thirty_passes_later() -> bool:
+            disk.fill()  # what the end of an attempt has freed, somebody else takes
+            return len(trial.passes) + len(trial.errors) > seen + 30
+
+        trial.watch(timeout_s=PATIENCE_S, until=thirty_passes_later)
         while_full = len(trial.ledger("case-full").generations())
         assert trial.observe().states()["case-full"] not in (RunState.FAILED, RunState.COMPLETED)
         disk.free()

@@ -9,6 +9,7 @@ import os
 import sys
 from pathlib import Path
 
+import torch.distributed as dist
 from deepspeed.accelerator.cpu_accelerator import CPU_Accelerator
 
 from dscampaign.jobs import report
@@ -20,3 +21,5 @@ if __name__ == "__main__":
         os.environ.update(environment)
         importlib.reload(report)  # it reads the environment once, as a training script would have it
         main()
+    dist.barrier()
+    dist.destroy_process_group()  # its threads would otherwise be cut off as the process ends, which may abort it
