@@ -12,7 +12,7 @@ from .soak import Soak
 
 pytestmark = [pytest.mark.cluster, pytest.mark.postgres, pytest.mark.training, pytest.mark.timeout(400)]
 
-SECONDS = 40.0
+SECONDS = 25.0
 SEED = int(os.environ.get("SEED", "7"))
 
 
