@@ -13,7 +13,7 @@ import pytest
 
 from dscampaign.db import queries
 from dscampaign.db.records import AttemptState, RunState, StepTimes
-from dscampaign.jobs import checkpoint
+from dscampaign.jobs import checkpoint, retention
 from dscampaign.jobs.files import write_atomically
 from dscampaign.jobs.node import Start, announce
 from dscampaign.orchestrator import storage
@@ -172,14 +172,14 @@ def test_the_folder_is_tried_only_where_a_run_waits_for_it(world: World, monkeyp
     with world.store.write() as conn:
         queries.update_attempt(conn, attempt(world).row.id, state=AttemptState.FAILED, failure_class="storage")
     assert look(world).storage == ""
-    assert not list(world.paths.dir.glob(".probe*"))
+    assert not list(world.paths.dir.rglob(".probe*"))
     for desired, state in (("cancel", RunState.PENDING), ("run", RunState.FAILED)):  # it waits for nothing
         with world.store.write() as conn:
             queries.update_run(conn, run(world).run.id, desired=desired, state=state)
         assert look(world).storage is None
     with world.store.write() as conn:
         queries.update_run(conn, run(world).run.id, state=RunState.PENDING)
-    monkeypatch.setattr(storage, "_write", full)
+    monkeypatch.setattr(retention, "probe", full)
     assert look(world).storage == "No space left on device"
 
 
