@@ -53,7 +53,6 @@ __all__ = [
     "iter_metrics",
     "latest",
     "list_campaigns",
-    "memory_observations",
     "memory_of",
     "memory_of_run",
     "metrics",
@@ -308,13 +307,6 @@ def observe_memory(conn: Connection, new: MemoryObservation) -> None:
         conn.execute(row.on_conflict_do_update(index_elements=once, set_=figures))
     else:
         conn.execute(row.on_conflict_do_nothing(index_elements=once))
-
-
-def memory_observations(conn: Connection, key: str | None = None) -> list[MemoryObservation]:
-    """The batch ledger, oldest first, of one key or of all."""
-    table = schema.memory_observation
-    where = None if key is None else table.c.key == key
-    return _fetch(conn, MemoryObservation, table, where, order=[table.c.created_s, table.c.attempt_id])
 
 
 def memory_of(conn: Connection, memory_keys: Collection[str]) -> dict[str, list[MemoryObservation]]:

@@ -353,9 +353,6 @@ _MACHINE = (
 RULES = (*_MEMORY, *_CONFIGURATION, *_MACHINE, *_TRAINING, *_ENVIRONMENT, *_SCRIPT)
 """The first that matches counts: what names a cause stands before what only names an exception's class."""
 
-PER_NODE_RULES = frozenset(rule.name for rule in RULES if rule.per_node)
-"""Seen on one node and not on another, also over several attempts, these are the node's fault."""
-
 GENERIC_RULES = frozenset({"script-error", "no-file"})
 """They only name an exception's class: what it was raised in place of says more."""
 

@@ -31,7 +31,6 @@ from .failure_lines import echoes_input, ends_a_program
 from .failure_rules import (
     GENERIC_RULES,
     HANG,
-    PER_NODE_RULES,
     REFUSALS,
     RULES,
     USER_ACTIONS,
@@ -43,7 +42,6 @@ from .verdict import Verdict, headline
 
 __all__ = [
     "EXIT_STOPPED",
-    "PER_NODE_RULES",
     "Ended",
     "FailureClass",
     "UserRule",

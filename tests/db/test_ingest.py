@@ -162,7 +162,7 @@ def test_events_of_the_script_come_once(world: World) -> None:
 
 def _ledger(world: World) -> list[MemoryObservation]:
     with world.store.read() as conn:
-        return [replace(seen, created_s=None) for seen in queries.memory_observations(conn)]
+        return [replace(seen, created_s=None) for seen in queries.memory_of_run(conn, world.run_id)]
 
 
 def test_what_ranks_say_of_their_memory_reaches_the_ledger(world: World) -> None:

@@ -121,9 +121,7 @@ def test_checkpoints_memory_and_gpu_samples_are_recorded_once(world: World) -> N
             queries.add_gpu_samples(conn, samples)
     with world.store.read() as conn:
         assert queries.checkpoints(conn, world.run_id) == saved[::-1]
-        assert sorted(queries.memory_observations(conn, "k"), key=lambda row: row.oom) == seen
-        assert queries.memory_observations(conn, "other") == []
-        assert len(queries.memory_observations(conn)) == 2
+        assert sorted(queries.memory_of_run(conn, world.run_id), key=lambda row: row.oom) == seen
         assert queries.gpu_samples(conn, 1) == samples
 
 
@@ -146,7 +144,7 @@ def test_what_is_said_later_of_memory_fills_in(world: World) -> None:
         for observation in (first, later, MemoryObservation("k|?|?", 1, 8, oom=True), replace(later, usable_gb=None)):
             queries.observe_memory(conn, observation)
     with world.store.read() as conn:
-        fitted, failed = sorted(queries.memory_observations(conn), key=lambda row: row.oom)
+        fitted, failed = sorted(queries.memory_of_run(conn, world.run_id), key=lambda row: row.oom)
     assert (failed.micro_batch, failed.usable_gb) == (8, None)
     assert fitted.created_s
     assert replace(fitted, created_s=None) == replace(first, peak_reserved_gb=9.0, usable_gb=79.0)

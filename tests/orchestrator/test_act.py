@@ -126,8 +126,9 @@ def test_an_out_of_memory_before_a_word_of_the_device_is_remembered_too(world: W
     with world.store.write() as conn:
         queries.update_attempt(conn, latest(world).id, memory_key="k", micro_batch=8)
     take(world, finish(world, FailureClass.OOM))
+    run_id = latest(world).run_id
     with world.store.read() as conn:
-        [seen] = queries.memory_observations(conn)
+        [seen] = queries.memory_of_run(conn, run_id)
     assert (seen.key, seen.micro_batch, seen.oom, seen.usable_gb) == ("k|?|?", 8, True, None)
 
 
@@ -162,8 +163,9 @@ def test_other_ends_say_nothing_of_memory(world: World, kind: FailureClass) -> N
     with world.store.write() as conn:
         queries.update_attempt(conn, latest(world).id, memory_key="k", micro_batch=8)
     take(world, finish(world, kind))
+    run_id = latest(world).run_id
     with world.store.read() as conn:
-        assert queries.memory_observations(conn) == []
+        assert queries.memory_of_run(conn, run_id) == []
 
 
 def test_the_ledgers_of_a_campaign_are_those_of_its_runs_and_of_what_they_became(tmp_path: Path) -> None:
