@@ -13,7 +13,7 @@ from dataclasses import dataclass
 from ..db.records import RunState
 from . import answers
 from .answers import Circumstances
-from .blame import blame
+from .blame import Campaign
 from .failures import FailureClass
 from .limits import gate, room
 from .past import Past, counts, just_finished, past_of, remembered
@@ -43,12 +43,13 @@ def decide(snapshot: Snapshot) -> list[Action]:
     """What to do now, run by run, in an order that is safe to carry out one after another."""
     seen = [_see(view, snapshot) for view in snapshot.runs]
     everything = list(_all_ended(seen))
-    here = _circumstances(snapshot, everything)
+    campaign = Campaign.of(everything)
+    here = _circumstances(snapshot, [campaign.judge(past) for past in everything])
     closed, most = gate(snapshot), room(snapshot)
     active = sum(1 for one in seen if one.past is None)
     actions: list[Action] = []
     for one in seen:
-        planned = [*one.found, *_follow_up(one, snapshot, everything, here)]
+        planned = [*one.found, *_follow_up(one, snapshot, campaign, here)]
         submits = any(isinstance(action, Submit) for action in planned)
         if submits and closed:
             planned = [*one.found, *set_run(one.view, closed.state, closed.reason)]
@@ -84,8 +85,7 @@ def _all_ended(seen: Sequence[_Seen]) -> Iterator[Past]:
         yield from (just_finished(action) for action in one.found if isinstance(action, Finish))
 
 
-def _circumstances(snapshot: Snapshot, everything: Sequence[Past]) -> Circumstances:
-    judged = [blame(past, everything) for past in everything]
+def _circumstances(snapshot: Snapshot, judged: Sequence[Past]) -> Circumstances:
     hours = max((view.retry.exclude_h for view in snapshot.runs), default=0.0)
     return Circumstances(
         now_s=snapshot.now_s,
@@ -95,7 +95,7 @@ def _circumstances(snapshot: Snapshot, everything: Sequence[Past]) -> Circumstan
     )
 
 
-def _follow_up(one: _Seen, snapshot: Snapshot, everything: Sequence[Past], here: Circumstances) -> Iterator[Action]:
+def _follow_up(one: _Seen, snapshot: Snapshot, campaign: Campaign, here: Circumstances) -> Iterator[Action]:
     """What comes after the ended attempts of a run; nothing while one is active."""
     view, past = one.view, one.past
     if past is None:
@@ -105,6 +105,6 @@ def _follow_up(one: _Seen, snapshot: Snapshot, everything: Sequence[Past], here:
             done = bool(past) and past[-1].kind is FailureClass.COMPLETED
             yield from set_run(view, RunState.COMPLETED if done else RunState.CANCELLED, "")
     elif past:
-        yield from answers.after(view, [blame(end, everything) for end in past], here)
+        yield from answers.after(view, [campaign.judge(end) for end in past], here)
     else:
         yield from answers.first(view, here)
