@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 
@@ -61,17 +61,22 @@ def read_store(store: Store, campaign: CampaignRow) -> Stored:
     with store.read() as conn:
         fresh = queries.campaign_by_name(conn, campaign.name) or campaign
         runs, rows, now_s = queries.runs(conn, campaign.id), queries.attempts(conn, campaign.id), store.now(conn)
-        attempts: dict[int, list[AttemptRow]] = defaultdict(list)
-        for row in rows:
-            attempts[row.run_id].append(row)
         return Stored(
             now_s=now_s,
             campaign=fresh,
             runs=tuple(runs),
-            attempts=attempts,
+            attempts=by_run(rows),
             ledgers=read_ledgers(conn, runs, rows),
             checkpoint_bytes=queries.checkpoint_sizes(conn, campaign.id),
         )
+
+
+def by_run(rows: Iterable[AttemptRow]) -> dict[int, list[AttemptRow]]:
+    """Attempts by the id of their run, in the order in which they come."""
+    attempts: dict[int, list[AttemptRow]] = defaultdict(list)
+    for row in rows:
+        attempts[row.run_id].append(row)
+    return attempts
 
 
 def observe(

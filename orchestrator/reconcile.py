@@ -20,7 +20,7 @@ from .decide import decide, settled
 from .errors import Unreachable, UserError
 from .executor import Executor
 from .holder import Holder
-from .observe import Stored, observe, read_store
+from .observe import by_run, observe, read_store
 from .world import Action, Finish, Snapshot
 
 LEASE_TTL_S = 120.0
@@ -83,7 +83,7 @@ class Reconciler:
             StaleLease: another reconciler took over in the middle.
         """
         authority = self._take_lease()
-        troubles = drain(self._store, newest_attempts(read_store(self._store, self._campaign)))
+        troubles = drain(self._store, self._newest_attempts())
         stored = read_store(self._store, self._campaign)
         snapshot, trouble = observe(stored, self._executor, self.paths, self._step_times)
         actions = decide(snapshot)
@@ -109,6 +109,20 @@ class Reconciler:
             except (StoreUnreachable, LeaseHeld, StaleLease, Unreachable) as exc:
                 yield exc
             sleep(poll_s or self.poll_s)
+
+    def _newest_attempts(self) -> list[AttemptRow]:
+        """The two newest attempts of each run, and those whose end was seen of late.
+
+        The last may still write; of those before, a shared folder may lag, or a spool could not be read for a while.
+        """
+        with self._store.read() as conn:
+            attempts, late_s = by_run(queries.attempts(conn, self._campaign.id)), self._store.now(conn) - LATE_S
+        return [
+            row
+            for rows in attempts.values()
+            for back, row in enumerate(reversed(rows))
+            if back < 2 or float(row.evidence.get("seen_s") or row.ended_s or 0.0) > late_s
+        ]
 
     def _step_times(self, run_id: int) -> StepTimes:
         with self._store.read() as conn:
@@ -151,20 +165,6 @@ def make_executor(campaign: CampaignRow, paths: CampaignPaths) -> Executor:
     from .slurm import SlurmExecutor
 
     return SlurmExecutor()
-
-
-def newest_attempts(stored: Stored) -> list[AttemptRow]:
-    """The two newest attempts of each run, and those whose end was seen of late.
-
-    The last may still write; of those before, a shared folder may lag, or a spool could not be read for a while.
-    """
-    late = stored.now_s - LATE_S
-    return [
-        row
-        for rows in stored.attempts.values()
-        for back, row in enumerate(reversed(rows))
-        if back < 2 or float(row.evidence.get("seen_s") or row.ended_s or 0.0) > late
-    ]
 
 
 def drain(store: Store, rows: Sequence[AttemptRow]) -> list[Unreachable]:
