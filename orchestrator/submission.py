@@ -57,6 +57,15 @@ class Planned:
     payload: Payload
 
 
+@dataclass(frozen=True)
+class _Way:
+    """By what right attempts are submitted, to what, and where their files lie."""
+
+    authority: Authority
+    executor: Executor
+    paths: CampaignPaths
+
+
 _Row = tuple[AttemptRow, Planned]
 
 
@@ -72,9 +81,10 @@ def submit(
         StaleLease: somebody else acts for this campaign now.
     """
     troubles: list[Unreachable] = []
+    way = _Way(authority, executor, paths)
     for resources, group in _batches(actions):
         try:
-            _submit_group(group, resources, authority, executor, paths)
+            _submit_group(group, resources, way)
         except QueueFull as exc:
             return [*troubles, exc]  # the other shapes are of the same user
         except Unreachable as exc:
@@ -96,26 +106,20 @@ def _batches(actions: Sequence[Submit]) -> Iterator[tuple[dict[str, Any], Sequen
             yield asked[key], group[start : start + ARRAY_LIMIT]
 
 
-def _submit_group(
-    group: Sequence[Submit],
-    resources: dict[str, Any],
-    authority: Authority,
-    executor: Executor,
-    paths: CampaignPaths,
-) -> None:
+def _submit_group(group: Sequence[Submit], resources: dict[str, Any], way: _Way) -> None:
     """One array, or several where it is too much for one: halved until sbatch takes it, down to single jobs.
 
     A queue that was full a while ago is tried with one job first, then with twice as many each time: to write down a
     thousand attempts in every pass, and to take them back, would be work for nothing.
     """
-    doubles = _was_full(authority)
+    doubles = _was_full(way.authority)
     done, most = 0, 1 if doubles else len(group)
     while part := group[done : done + most]:
         try:
-            _submit_batch(part, resources, authority, executor, paths)
+            _submit_batch(part, resources, way)
         except BatchTooLarge as exc:
             if len(part) == 1:
-                raise _full(len(group) - done, authority, exc) from exc
+                raise _full(len(group) - done, way.authority, exc) from exc
             doubles, most = False, (len(part) + 1) // 2
         else:
             done, most = done + len(part), 2 * most if doubles else most
@@ -141,13 +145,8 @@ def _full(waiting: int, authority: Authority, exc: BatchTooLarge) -> QueueFull:
     return QueueFull(message, "nothing was submitted of them; the next pass tries again")
 
 
-def _submit_batch(
-    group: Sequence[Submit],
-    resources: dict[str, Any],
-    authority: Authority,
-    executor: Executor,
-    paths: CampaignPaths,
-) -> None:
+def _submit_batch(group: Sequence[Submit], resources: dict[str, Any], way: _Way) -> None:
+    authority, paths = way.authority, way.paths
     _require_trust(paths)
     token = uuid.uuid4().hex[:12]
     rows = _write_intent(group, token, authority, paths)
@@ -156,11 +155,11 @@ def _submit_batch(
     batch = Batch(token, job_name(token), paths.batch(token), len(rows), resources)
     try:
         _write_files(rows, batch, paths)
-        job_ids = executor.submit(batch)
+        job_ids = way.executor.submit(batch)
     except SubmissionRefused as exc:
         if any(action.exclude for action in group):
             _withdraw(rows, authority, exc)
-            _submit_without_exclusions(group, authority, executor, paths)
+            _submit_without_exclusions(group, way)
             return
         _refuse(rows, authority, f"sbatch refused it: {exc}")
     except BatchTooLarge as exc:
@@ -197,9 +196,7 @@ def _require_trust(paths: CampaignPaths) -> None:
         raise Unreachable(f"{why}, and could make your jobs run anything", f"chmod -R go-w {paths.root}")
 
 
-def _submit_without_exclusions(
-    group: Sequence[Submit], authority: Authority, executor: Executor, paths: CampaignPaths
-) -> None:
+def _submit_without_exclusions(group: Sequence[Submit], way: _Way) -> None:
     """Tries again with every node: the ones that were to be done without may be all that there are, or be gone.
 
     Raises:
@@ -207,7 +204,7 @@ def _submit_without_exclusions(
     """
     everywhere = [replace(action, exclude=()) for action in group]
     for resources, part in _batches(everywhere):
-        _submit_batch(part, resources, authority, executor, paths)
+        _submit_batch(part, resources, way)
 
 
 def _refuse(rows: Sequence[_Row], authority: Authority, reason: str) -> None:
