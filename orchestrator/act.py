@@ -130,6 +130,9 @@ def _evidence(action: Finish) -> dict[str, Any]:
                 "launcher_exit": o.launcher_exit,
                 "ended_by": o.ended_by,
                 "rank_exits": {str(rank.rank): rank.exit for rank in o.ranks},
+                "rank_steps": {str(rank.rank): rank.step for rank in o.ranks if rank.step is not None},
+                "memory_peak_bytes": o.memory_peak_bytes,
+                "memory_limit_bytes": o.memory_limit_bytes,
             }
             for o in action.ended.outcomes
         ],

@@ -196,12 +196,21 @@ def _verdict(row: AttemptRow, page: Page) -> Iterator[str]:
         yield page.paint(f"proof: {source(line['file'], line['number'])}{rule}", Style.DIM)
         yield page.paint(f"       {clean(line['text'])}", Style.DIM)
     for node in evidence.get("nodes") or ():
-        exits = ", ".join(f"rank {rank} → {_exit(code)}" for rank, code in node["rank_exits"].items())
-        yield page.paint(f"{node['host']}: launcher → {_exit(node['launcher_exit'])}; {exits}", Style.DIM)
+        yield page.paint(_node(node), Style.DIM)
     if (job := evidence.get("job")) and job["state"] != "GONE":
         yield page.paint(f"job: {job['state']} {job['exit_code']} {job['nodes']}".rstrip(), Style.DIM)
     if hint := evidence.get("hint"):
         yield f"hint: {clean(hint)}"
+
+
+def _node(node: Mapping[str, Any]) -> str:
+    """How the processes of a node ended, and how full its memory was where that is known."""
+    steps = node.get("rank_steps") or {}
+    places = {rank: f" at step {steps[rank]:,}" if rank in steps else "" for rank in node["rank_exits"]}
+    ends = ", ".join(f"rank {rank} → {_exit(code)}{places[rank]}" for rank, code in node["rank_exits"].items())
+    peak, limit = node.get("memory_peak_bytes"), node.get("memory_limit_bytes")
+    memory = f"; host memory {peak / 1e9:.1f} of {limit / 1e9:.1f} GB" if peak and limit else ""
+    return f"{node['host']}: launcher → {_exit(node['launcher_exit'])}; {ends}{memory}"
 
 
 def _exit(code: int | None) -> str:
