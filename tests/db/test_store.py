@@ -205,14 +205,19 @@ def test_rows_cost_no_database_import() -> None:
     assert subprocess.run([sys.executable, "-c", code], cwd=os.sep, check=False).returncode == 0
 
 
-def test_the_ingest_role_ingests_and_decides_nothing(postgres: PostgresServer, tmp_path: Path) -> None:
+def _with_login(postgres: PostgresServer, folder: Path, login: str, role: str) -> tuple[World, Store]:
+    """A small campaign, as its owner sees it, and its store as somebody in one of our roles opens it."""
     owner = Store.open(postgres.new_database(), check_schema=False)
     upgrade(owner)
-    world = make_world(owner, tmp_path)
+    world = make_world(owner, folder)
     with owner.write() as conn:
         conn.exec_driver_sql((files("dscampaign.db") / "roles.sql").read_text().replace("%", "%%"))
-        conn.exec_driver_sql("CREATE ROLE a_job LOGIN IN ROLE campaign_ingest")
-    job = Store.open(owner.url_without_password.replace("postgres@", "a_job@"))
+        conn.exec_driver_sql(f"CREATE ROLE {login} LOGIN IN ROLE {role}")
+    return world, Store.open(owner.url_without_password.replace("postgres@", f"{login}@"))
+
+
+def test_the_ingest_role_ingests_and_decides_nothing(postgres: PostgresServer, tmp_path: Path) -> None:
+    world, job = _with_login(postgres, tmp_path, "a_job", "campaign_ingest")
     world.write(*({"step": step, "loss": 1.0, "mine": 2.0} for step in range(1, 301)), {"event": "hello"}, "bad")
     saved = {"event": "checkpoint", "step": 9, "path": "/c", "size_bytes": 8}
     world.write({"event": "target", "steps": 300}, saved)
@@ -225,13 +230,7 @@ def test_the_ingest_role_ingests_and_decides_nothing(postgres: PostgresServer, t
 
 
 def test_the_owner_s_role_takes_back_what_was_not_submitted(postgres: PostgresServer, tmp_path: Path) -> None:
-    admin = Store.open(postgres.new_database(), check_schema=False)
-    upgrade(admin)
-    world = make_world(admin, tmp_path)
-    with admin.write() as conn:
-        conn.exec_driver_sql((files("dscampaign.db") / "roles.sql").read_text().replace("%", "%%"))
-        conn.exec_driver_sql("CREATE ROLE a_login LOGIN IN ROLE campaign_owner")
-    login = Store.open(admin.url_without_password.replace("postgres@", "a_login@"))
+    world, login = _with_login(postgres, tmp_path, "a_login", "campaign_owner")
     with login.write() as conn:
         queries.withdraw_attempts(conn, [1])
         assert queries.attempts(conn, world.campaign_id) == []

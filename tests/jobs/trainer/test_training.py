@@ -267,10 +267,15 @@ def test_a_disk_that_is_full_in_the_middle_of_a_checkpoint_keeps_nothing_of_it(
     script = tmp_path / "full.py"
     script.write_text("""
 import resource, signal
-from dscampaign.jobs.trainer.train import main
+from dscampaign.jobs.trainer import train
 signal.signal(signal.SIGXFSZ, signal.SIG_IGN)
-resource.setrlimit(resource.RLIMIT_FSIZE, (100_000, 100_000))
-main()
+load = train.load
+def full_from_now_on(*arguments, **options):
+    data = load(*arguments, **options)
+    resource.setrlimit(resource.RLIMIT_FSIZE, (100_000, 100_000))
+    return data
+train.load = full_from_now_on
+train.main()
 """)
     output, _ = (process := launch(str(script), env=environment)).communicate()
     assert process.returncode != 0
