@@ -48,13 +48,15 @@ def render(
     config = {
         **_batch(micro_batch, accumulation, world_size),
         **_precision(train["precision"]),
-        "zero_optimization": {"stage": train["zero_stage"]},
+        **_offload(train.get("offload", "none"), train.get("nvme_path")),
+        **({"compile": {"deepcompile": True}} if train.get("deepcompile") else {}),
         "gradient_clipping": train["grad_clip"],
         "steps_per_print": _NEVER_PRINT,
         "wall_clock_breakdown": False,
         # The timer synchronises the device twice a step; the trainer measures without that.
         "timers": {"throughput": {"enabled": False}},
     }
+    config["zero_optimization"] = {"stage": train["zero_stage"], **config.get("zero_optimization", {})}
     return merged(config | {"optimizer": _optimizer(train, overrides)}, _without_optimizer(overrides))
 
 
@@ -86,6 +88,22 @@ def _precision(precision: str) -> dict[str, Any]:
         # Scale 0 is dynamic loss scaling.
         "fp16": {"enabled": precision == "fp16", "loss_scale": 0, "initial_scale_power": 16},
     }
+
+
+def _offload(offload: str, nvme_path: str | None) -> dict[str, Any]:
+    """What is kept out of the GPU's memory. The optimizer then runs on the CPU: torch's, which needs no compiler."""
+    if offload == "none":
+        return {}
+    nvme = {"device": "nvme", "nvme_path": nvme_path}
+    place: dict[str, Any] = nvme if offload == "nvme" else {"device": "cpu"}
+    parts = ["offload_optimizer"] if offload == "optimizer" else ["offload_optimizer", "offload_param"]
+    config: dict[str, Any] = {
+        "zero_optimization": {part: {**place, "pin_memory": True} for part in parts},
+        "zero_force_ds_cpu_optimizer": False,
+    }
+    if offload == "nvme":  # at the top, not within zero_optimization, where DeepSpeed refuses it
+        config["aio"] = {"block_size": 1 << 20, "queue_depth": 8, "single_submit": False, "overlap_events": True}
+    return config
 
 
 def _optimizer(train: Mapping[str, Any], overrides: Mapping[str, Any]) -> dict[str, Any]:

@@ -11,7 +11,7 @@ from typing import Any, Final
 from pydantic import BaseModel, ValidationError
 
 from ..jobs.ds_config import KNOWN_KEYS, render
-from . import batching
+from . import batching, strategies
 from .errors import Finding, Place
 from .spec_model import RunConfig, Spec
 from .spec_slurm import option_problem
@@ -29,7 +29,9 @@ _MAPPINGS: Final = (("zero_optimization",), ("optimizer",), ("optimizer", "param
 
 
 def canonical(data: Mapping[str, Any]) -> tuple[dict[str, Any], dict[Place, Place], list[Finding]]:
-    """Moves what both `train` and `deepspeed` can say into `train`: stage, precision and gradient clipping.
+    """Says everything in one way: a strategy's word in its fields, and in `train` what `deepspeed` can say as well.
+
+    That is the stage, precision and gradient clipping.
 
     Args:
         data: Values of one run as given, before defaults are filled in.
@@ -39,10 +41,11 @@ def canonical(data: Mapping[str, Any]) -> tuple[dict[str, Any], dict[Place, Plac
     """
     result: dict[str, Any] = deepcopy(dict(data))
     deepspeed, train = result.get("deepspeed"), result.setdefault("train", {})
-    if not isinstance(deepspeed, dict) or not isinstance(train, dict):
+    if not isinstance(train, dict):
         return result, {}, []
-    moved: dict[Place, Place] = {}
-    findings = []
+    moved, findings = strategies.spell_out(train)
+    if not isinstance(deepspeed, dict):
+        return result, moved, findings
     for path, field in list(_lifted(deepspeed)):
         value = _pop_precision(deepspeed) if field == "precision" else _pop(deepspeed, path)
         place: Place = ("deepspeed", *path)
@@ -64,7 +67,9 @@ def check(config: RunConfig, world_size: int, local_gpus: int = 0) -> list[Findi
         local_gpus: GPUs of this machine, which count for `executor: local`.
     """
     local = _local(config, world_size, local_gpus)
-    return [*_train(config), *_batch(config, world_size), *_slurm(config), *local, *_deepspeed(config), *_retry(config)]
+    found = [*_train(config), *_batch(config, world_size), *_slurm(config), *local, *_deepspeed(config)]
+    gpus = local_gpus if config.executor == "local" else config.slurm.gpus
+    return [*found, *strategies.check(config, gpus), *_retry(config)]
 
 
 def _retry(config: RunConfig) -> Iterator[Finding]:

@@ -19,7 +19,19 @@ Positive = Annotated[int, Strict(), Field(ge=1)]
 Count = Annotated[int, Strict(), Field(ge=0)]
 """A whole number from 0."""
 
-Precision = Literal["fp32", "bf16", "fp16"]
+Precision = Literal["fp32", "tf32", "bf16", "fp16"]
+Strategy = Literal[
+    "ddp",
+    "zero0",
+    "zero1",
+    "zero2",
+    "zero3",
+    "zero1-offload",
+    "zero2-offload",
+    "zero3-offload",
+    "zero3-offload-full",
+    "zero-infinity",
+]
 Executor = Literal["slurm", "local"]
 Rung = Literal["activation_checkpointing", "offload_optimizer", "zero_stage"]
 
@@ -96,9 +108,20 @@ class TrainConfig(_Section):
     epochs: Annotated[float, Strict(), Field(gt=0, allow_inf_nan=False)] | None = None
     """Passes over the text; either this or steps."""
     precision: Precision = "bf16"
-    """Number format of the training: fp32, bf16 or fp16 (with dynamic loss scaling)."""
+    """Number format of the training: fp32, tf32 (fp32 whose matrix products are rounded to 10 bits, on the matrix
+    units), bf16, or fp16 (with dynamic loss scaling)."""
+    strategy: Strategy | None = None
+    """One word for engine, zero_stage and offload: `ddp`, `zero0` to `zero3`, `zero1-offload` to `zero3-offload`
+    (optimizer on the CPU), `zero3-offload-full` (parameters too), `zero-infinity` (both on a disk, see nvme_path)."""
+    engine: Literal["deepspeed", "ddp"] = "deepspeed"
+    """`ddp` is PyTorch's own data parallel training without DeepSpeed's engine: the baseline."""
     zero_stage: Annotated[int, Strict(), Field(ge=0, le=3)] = 0
     """ZeRO stage: 0 keeps everything on every rank; 1 shards optimizer states, 2 also gradients, 3 also parameters."""
+    offload: Literal["none", "optimizer", "full", "nvme"] = "none"
+    """What is kept out of the GPU's memory: `optimizer` its states, in the node's memory (ZeRO 1 to 3); `full`
+    parameters too (ZeRO 3); `nvme` both, on the disk at nvme_path (ZeRO 3)."""
+    nvme_path: str | None = None
+    """Folder on a fast local disk of each node, for `offload: nvme`. DeepSpeed needs libaio there."""
     lr: Real = Field(default=3e-4, gt=0)
     """Highest learning rate."""
     schedule: Literal["constant", "linear", "cosine"] = "cosine"
@@ -141,7 +164,16 @@ class TrainConfig(_Section):
     activation_checkpointing: bool = False
     """Compute activations again in the backward pass: less memory, about a third slower."""
     compile: bool = False
-    """Use torch.compile."""
+    """Use torch.compile. With ZeRO 0 to 2 the parameters then lie in two tensors, and DeepSpeed's cost for each of
+    them falls away."""
+    deepcompile: bool = False
+    """Use DeepSpeed's compiler passes (DeepCompile), on GPUs with ZeRO 1 to 3; it includes `compile`."""
+    attention: Literal["auto", "sdpa", "eager", "flash_attention_2"] = "auto"
+    """Implementation of attention. `auto`: PyTorch's without a mask tensor where the model's attention is plain, and
+    so on its fastest kernels; else `sdpa`. `flash_attention_2` needs the package flash-attn."""
+    fused_loss: bool = False
+    """Compute output layer and cross-entropy together, 8,192 tokens at a time: the logits never lie in memory as a
+    whole. For ZeRO 0 to 2 and models without anything behind the output layer."""
     log_every: Positive = 1
     """Steps between metric lines."""
 
@@ -307,7 +339,7 @@ class RunConfig(_Section):
             world_size: Ranks.
         """
         sizes = {"micro_batch": micro_batch, "accumulation": accumulation, "world_size": world_size}
-        return self.train.model_dump(mode="json") | sizes
+        return self.train.model_dump(mode="json", exclude={"strategy"}) | sizes
 
 
 class Spec(RunConfig):

@@ -10,7 +10,7 @@ from torch import Tensor
 
 from .config import Job, TrainConfig
 from .data import Samples
-from .model import IGNORED_TARGET
+from .fused_loss import IGNORED_TARGET
 from .order import Indices, rank_micro_batches, step_samples
 
 Batch = tuple[Tensor, Tensor]

@@ -55,6 +55,11 @@ class TrainConfig:
         log_every: report every so many steps.
         keep_best: the one with the lowest held-out loss stays too.
         universal_checkpoint: resume from checkpoints of another number of ranks.
+        engine: DeepSpeed's, or PyTorch's data parallel without it.
+        offload: what lies in the node's memory, or on a disk at ``nvme_path``, instead of the GPU's.
+        deepcompile: DeepSpeed's own compiler passes.
+        attention: implementation; ``auto`` is causal attention without a mask where the model's is plain.
+        fused_loss: output layer and cross-entropy in one, without whole logits.
     """
 
     model: str | Mapping[str, Any]
@@ -68,7 +73,7 @@ class TrainConfig:
     seq_len: int
     steps: int | None
     epochs: float | None
-    precision: Literal["fp32", "bf16", "fp16"]
+    precision: Literal["fp32", "tf32", "bf16", "fp16"]
     zero_stage: int
     lr: float
     schedule: Literal["constant", "linear", "cosine"]
@@ -90,6 +95,12 @@ class TrainConfig:
     log_every: int
     keep_best: bool = False
     universal_checkpoint: bool = False
+    engine: Literal["deepspeed", "ddp"] = "deepspeed"
+    offload: Literal["none", "optimizer", "full", "nvme"] = "none"
+    nvme_path: str | None = None
+    deepcompile: bool = False
+    attention: Literal["auto", "sdpa", "eager", "flash_attention_2"] = "auto"
+    fused_loss: bool = False
 
     @classmethod
     def from_json(cls, text: str) -> Self:

@@ -1,9 +1,10 @@
-"""DeepSpeed: process group and engine."""
+"""Process group and engine: DeepSpeed's, or the plain one that it is compared with."""
 
 from __future__ import annotations
 
 import json
 import os
+from typing import Any, Protocol
 
 import deepspeed
 import torch
@@ -11,9 +12,52 @@ import torch.distributed as dist
 from deepspeed import DeepSpeedEngine
 from deepspeed.accelerator import get_accelerator
 from deepspeed.runtime.fp16.unfused_optimizer import FP16_UnfusedOptimizer
+from torch import Tensor, nn
 
 from .config import Job, TrainConfig
+from .flat import FlatModel
 from .model import NextTokenLoss, parameter_groups
+from .plain import PlainEngine
+from .unsynced import remove_waits
+
+
+class Engine(Protocol):
+    """What the trainer needs of an engine: DeepSpeed's has it, and the plain one."""
+
+    module: nn.Module
+    optimizer: Any
+    device: torch.device
+    skipped_steps: int
+
+    def __call__(self, *inputs: Tensor) -> Tensor:
+        """The loss of a micro-batch."""
+
+    def backward(self, loss: Tensor) -> Any:
+        """Adds its gradients to those of the step."""
+
+    def step(self) -> None:
+        """Updates the weights after the last micro-batch of a step."""
+
+    def compile(self) -> None:
+        """Compiles the model."""
+
+    def get_global_grad_norm(self) -> Any:
+        """2-norm of the last step's gradients."""
+
+    def train(self) -> Any:
+        """To learn."""
+
+    def eval(self) -> Any:
+        """To be judged."""
+
+    def zero_optimization_stage(self) -> int:
+        """ZeRO stage."""
+
+    def save_checkpoint(self, save_dir: str, tag: str, client_state: dict[str, Any], *, save_latest: bool) -> Any:
+        """Writes ``save_dir/tag``; all ranks call it."""
+
+    def load_checkpoint(self, load_dir: str, tag: str) -> Any:
+        """Reads it; returns its path, None if there is none, and ``client_state``."""
 
 
 def start_process_group(job: Job) -> torch.device:
@@ -39,32 +83,30 @@ def from_first_rank(names: list[str]) -> list[str]:
     return box[0]
 
 
-def create_engine(model: NextTokenLoss, config: TrainConfig, job: Job, *, universal: bool = False) -> DeepSpeedEngine:
-    """Hands the model to DeepSpeed, as the attempt's rendered configuration says.
+def create_engine(model: NextTokenLoss, config: TrainConfig, job: Job, *, universal: bool = False) -> Engine:
+    """Hands the model to DeepSpeed, as the attempt's rendered configuration says, or to the plain engine.
 
     Args:
         universal: it will load a universal checkpoint.
     """
-    rendered = json.loads(job.ds_config.read_text())
-    if universal:
-        rendered["checkpoint"] = {**rendered.get("checkpoint", {}), "load_universal": True}
-    engine, *_ = deepspeed.initialize(
-        model=model, model_parameters=parameter_groups(model), config=rendered, dist_init_required=False
-    )
-    if isinstance(engine.optimizer, FP16_UnfusedOptimizer):
-        _forget_trial_step(engine.optimizer)
-    if config.compile:
+    torch.set_float32_matmul_precision("high" if config.precision == "tf32" else "highest")
+    device = torch.device(get_accelerator().current_device_name())
+    if config.engine == "ddp":
+        engine: Engine = PlainEngine(model, parameter_groups(model), config, device)
+    else:
+        engine = _deepspeed_engine(FlatModel(model, device) if _joins_parameters(config) else model, job, universal)
+    if config.compile or config.deepcompile:
         engine.compile()
     return engine
 
 
-def set_learning_rate(engine: DeepSpeedEngine, rate: float) -> None:
+def set_learning_rate(engine: Engine, rate: float) -> None:
     """Sets the rate of the coming optimizer step."""
     for group in engine.optimizer.param_groups:
         group["lr"] = rate
 
 
-def advance(engine: DeepSpeedEngine, loss: torch.Tensor) -> torch.Tensor | float | None:
+def advance(engine: Engine, loss: Tensor) -> Tensor | float | None:
     """Goes back through one micro-batch and, after the last one of a step, updates the weights.
 
     Returns:
@@ -78,6 +120,31 @@ def advance(engine: DeepSpeedEngine, loss: torch.Tensor) -> torch.Tensor | float
     if norm is None:
         norm = engine.get_global_grad_norm()
     return None if norm is None else norm / scale
+
+
+def loss_scaling(engine: Engine) -> dict[str, float]:
+    """The loss scale of fp16, and how many steps it has cost so far."""
+    scale = engine.loss_scale if isinstance(engine, PlainEngine) else engine.optimizer.loss_scale
+    return {"loss_scale": float(scale), "skipped_steps": float(engine.skipped_steps)}
+
+
+def _deepspeed_engine(model: NextTokenLoss | FlatModel, job: Job, universal: bool) -> DeepSpeedEngine:
+    rendered = json.loads(job.ds_config.read_text())
+    if universal:
+        rendered["checkpoint"] = {**rendered.get("checkpoint", {}), "load_universal": True}
+    engine, *_ = deepspeed.initialize(
+        model=model, model_parameters=parameter_groups(model), config=rendered, dist_init_required=False
+    )
+    if isinstance(engine.optimizer, FP16_UnfusedOptimizer):
+        _forget_trial_step(engine.optimizer)
+    remove_waits(engine.optimizer)
+    return engine
+
+
+def _joins_parameters(config: TrainConfig) -> bool:
+    """Whether the backward pass is one compiled graph over whole parameters, see ``flat``."""
+    whole = config.zero_stage < 3 and config.offload == "none"
+    return config.compile and whole and not config.deepcompile and not config.activation_checkpointing
 
 
 def _share_cores(job: Job) -> None:
@@ -98,7 +165,7 @@ def _forget_trial_step(optimizer: FP16_UnfusedOptimizer) -> None:
             full.data.copy_(half.data)
 
 
-def _loss_scale_left_out(engine: DeepSpeedEngine) -> float:
+def _loss_scale_left_out(engine: Engine) -> float:
     """The scale that DeepSpeed takes out of fp16 gradients without ZeRO, but (as of 0.19.8) never puts into the loss.
 
     Left so, small gradients underflow and all are 65,536 times too small beside Adam's epsilon.
@@ -106,8 +173,10 @@ def _loss_scale_left_out(engine: DeepSpeedEngine) -> float:
     return float(engine.optimizer.loss_scale) if isinstance(engine.optimizer, FP16_UnfusedOptimizer) else 1.0
 
 
-def _plain_norm(engine: DeepSpeedEngine) -> torch.Tensor | None:
+def _plain_norm(engine: Any) -> Tensor | None:
     """The norm in plain fp32 without ZeRO, where DeepSpeed clips without telling it."""
+    if isinstance(engine, PlainEngine):
+        return None
     if engine.zero_optimization() or engine.fp16_enabled() or engine.bfloat16_enabled():
         return None
     if not engine.is_gradient_accumulation_boundary():

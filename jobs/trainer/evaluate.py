@@ -6,23 +6,23 @@ import math
 
 import torch
 import torch.distributed as dist
-from deepspeed import DeepSpeedEngine
 
 from .. import report, retention
 from .batches import evaluation_batches
 from .config import Job, TrainConfig
 from .data import Samples
-from .model import IGNORED_TARGET
+from .engine import Engine
+from .fused_loss import IGNORED_TARGET
 
 
-def evaluate(engine: DeepSpeedEngine, held_out: Samples, config: TrainConfig, job: Job, step: int) -> None:
+def evaluate(engine: Engine, held_out: Samples, config: TrainConfig, job: Job, step: int) -> None:
     """Reports ``eval_loss`` (nats per token, over all ranks) and ``eval_ppl`` for ``step``; nothing without text."""
     if len(held_out):
         with report.phase("eval"):
             _evaluate(engine, held_out, config, job, step)
 
 
-def _evaluate(engine: DeepSpeedEngine, held_out: Samples, config: TrainConfig, job: Job, step: int) -> None:
+def _evaluate(engine: Engine, held_out: Samples, config: TrainConfig, job: Job, step: int) -> None:
     sums = torch.zeros(2, dtype=torch.float64, device=engine.device)
     engine.eval()
     with torch.no_grad():

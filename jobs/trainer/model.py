@@ -18,13 +18,16 @@ from transformers.utils import logging
 
 from .config import TrainConfig
 from .data import Data
+from .flat import FlatModel
+from .fused_loss import linear_cross_entropy, plain_cross_entropy
 
 VOCAB_MULTIPLE = 64
 NEAR = 0.85
-IGNORED_TARGET = -100
 CAUSAL_SDPA = "causal_sdpa"
 # Their attention is plain causal attention; others may use windows, soft caps or sinks.
 PLAIN_CAUSAL_MODELS = frozenset({"gpt2", "gpt_neox", "llama", "olmo2", "qwen2", "qwen3", "smollm3"})
+# Their logits are the last hidden states times the output layer's weights.
+PLAIN_OUTPUT_MODELS = PLAIN_CAUSAL_MODELS | {"mistral", "opt", "phi3"}
 DROPOUT_FIELDS = (
     *("resid_pdrop", "embd_pdrop", "attn_pdrop"),
     *("dropout", "attention_dropout", "activation_dropout", "hidden_dropout"),
@@ -45,16 +48,27 @@ class ModelFacts:
 class NextTokenLoss(nn.Module):
     """A causal language model that returns its loss, so that one compiled graph holds both."""
 
-    def __init__(self, model: PreTrainedModel, vocab_size: int) -> None:
-        """Args: vocab_size: logits beyond it are padding and take no part."""
+    def __init__(self, model: PreTrainedModel, vocab_size: int, *, fused: bool = False) -> None:
+        """Prepares the loss of a model.
+
+        Args:
+            model: gives logits.
+            vocab_size: logits beyond it are padding and take no part.
+            fused: output layer and loss in one, while it learns.
+        """
         super().__init__()
         self.model = model
         self.vocab_size = vocab_size
+        self.fused = fused
 
     def forward(self, inputs_BS: Tensor, targets_BS: Tensor) -> Tensor:
         """Mean cross-entropy (nats) over all targets that are not ``IGNORED_TARGET``."""
-        logits_BSV = self.model(input_ids=inputs_BS, use_cache=False).logits[..., : self.vocab_size]
-        return F.cross_entropy(logits_BSV.flatten(0, 1).float(), targets_BS.flatten(), ignore_index=IGNORED_TARGET)
+        if self.fused and torch.is_grad_enabled():
+            hidden_BSW = self.model.base_model(input_ids=inputs_BS, use_cache=False)[0]
+            weight_VW = self.model.get_output_embeddings().weight
+            return linear_cross_entropy(hidden_BSW.flatten(0, 1), weight_VW, targets_BS.flatten(), self.vocab_size)
+        logits_BSV = self.model(input_ids=inputs_BS, use_cache=False).logits
+        return plain_cross_entropy(logits_BSV.flatten(0, 1), targets_BS.flatten(), self.vocab_size)
 
 
 def build_model(config: TrainConfig, data: Data, ds_config: Path) -> tuple[NextTokenLoss, ModelFacts]:
@@ -75,11 +89,15 @@ def build_model(config: TrainConfig, data: Data, ds_config: Path) -> tuple[NextT
         # The other way saves full parameters that ZeRO-3 has partitioned again by the time they are needed.
         model.gradient_checkpointing_enable({"use_reentrant": config.zero_stage == 3})
     vocab_size = data.vocab_size if _vocab_follows_data(config) else model_config.vocab_size
-    return NextTokenLoss(model, vocab_size), _facts(model, vocab_size, config.seq_len)
+    if config.fused_loss:
+        _require_plain_output(model)
+    return NextTokenLoss(model, vocab_size, fused=config.fused_loss), _facts(model, vocab_size, config.seq_len)
 
 
 def parameter_groups(model: nn.Module) -> list[dict[str, Any]]:
     """Matrices with the configured weight decay; biases and norms without."""
+    if isinstance(model, FlatModel):
+        return [{"params": [model.matrices]}, {"params": [model.vectors], "weight_decay": 0.0}]
     parameters = list(model.parameters())
     matrices = [p for p in parameters if len(_shape(p)) >= 2]
     vectors = [p for p in parameters if len(_shape(p)) < 2]
@@ -151,7 +169,7 @@ def _require_fit(model_config: PreTrainedConfig, config: TrainConfig, data: Data
 
 def _create(config: TrainConfig, model_config: PreTrainedConfig, ds_config: Path) -> PreTrainedModel:
     AttentionInterface.register(CAUSAL_SDPA, causal_sdpa)
-    options = {"attn_implementation": _attention(model_config), "dtype": torch.float32}
+    options = {"attn_implementation": _attention(config, model_config), "dtype": torch.float32}
     if not config.pretrained:
         random: PreTrainedModel = AutoModelForCausalLM.from_config(model_config, **options)
         return random
@@ -161,9 +179,20 @@ def _create(config: TrainConfig, model_config: PreTrainedConfig, ds_config: Path
     return model
 
 
-def _attention(model_config: PreTrainedConfig) -> str:
+def _attention(config: TrainConfig, model_config: PreTrainedConfig) -> str:
+    if config.attention != "auto":
+        return config.attention
     plain = model_config.model_type in PLAIN_CAUSAL_MODELS and getattr(model_config, "sliding_window", None) is None
     return CAUSAL_SDPA if plain else "sdpa"
+
+
+def _require_plain_output(model: PreTrainedModel) -> None:
+    """The fused loss computes ``hidden @ weight.T`` and nothing that a model may do to its logits besides."""
+    output = model.get_output_embeddings()
+    plain = model.config.model_type in PLAIN_OUTPUT_MODELS and getattr(output, "bias", None) is None
+    if not plain:
+        known = ", ".join(sorted(PLAIN_OUTPUT_MODELS))
+        raise ValueError(f"train.fused_loss: not for {model.config.model_type}; it is known to fit {known}")
 
 
 def _facts(model: PreTrainedModel, vocab_size: int, seq_len: int) -> ModelFacts:

@@ -10,16 +10,16 @@ from __future__ import annotations
 import sys
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, cast
 
 import torch
 import torch.distributed as dist
-from deepspeed import DeepSpeedEngine
 from torch import Tensor
 
 from .. import report
 from . import memory
 from .config import Job, TrainConfig
+from .engine import Engine
 from .model import NextTokenLoss
 
 LARGEST_PROBE = 8
@@ -39,7 +39,7 @@ class Needs:
     sample_gb: float | None
 
 
-def report_memory(engine: DeepSpeedEngine, config: TrainConfig, job: Job) -> None:
+def report_memory(engine: Engine, config: TrainConfig, job: Job) -> None:
     """Reports event ``memory`` of the rank that needs the most, and of the one that can use the least.
 
     All ranks call it, when the engine is complete and no step has been made. What one of them cannot measure is left
@@ -60,7 +60,7 @@ def report_memory(engine: DeepSpeedEngine, config: TrainConfig, job: Job) -> Non
     report.event("memory", micro_batch=config.micro_batch, **known, **memory.place(device))
 
 
-def _needs(engine: DeepSpeedEngine, config: TrainConfig, job: Job) -> Needs:
+def _needs(engine: Engine, config: TrainConfig, job: Job) -> Needs:
     device = engine.device
     if device.type != "cuda":
         return Needs(_measured(lambda: memory.current_gb(device)), None)
@@ -85,12 +85,14 @@ def _measured(measure: Callable[[], float | None]) -> float | None:
         return None
 
 
-def _sample_gb(engine: DeepSpeedEngine, config: TrainConfig, job: Job) -> float | None:
+def _sample_gb(engine: Engine, config: TrainConfig, job: Job) -> float | None:
     if not _can_probe(engine, config):
         return None
     device = engine.device
     room_gb = (memory.usable_gb(device, job.gpu_mem_bytes) or 0.0) - memory.current_gb(device)
-    return sample_cost_gb(lambda samples: _peak_gb(engine.module, samples, config.seq_len, device), room_gb)
+    return sample_cost_gb(
+        lambda samples: _peak_gb(cast(NextTokenLoss, engine.module), samples, config.seq_len, device), room_gb
+    )
 
 
 def _can_probe(engine: Any, config: TrainConfig) -> bool:

@@ -12,11 +12,11 @@ from zipfile import BadZipFile
 
 import torch
 import torch.distributed as dist
-from deepspeed import DeepSpeedEngine
 
 from .. import checkpoint, report, retention
 from ..checkpoint import CheckpointError, FileEntry
 from .config import Job, TrainConfig
+from .engine import Engine
 from .universal import adam_kept, fitting
 
 REPORTED = "reported"
@@ -25,7 +25,7 @@ TAG = "deepspeed"
 _WRITING_FAILED = re.compile(r"PytorchStreamWriter|inline_container|basic_ios|iostream", re.IGNORECASE)
 
 
-def save(engine: DeepSpeedEngine, config: TrainConfig, job: Job, step: int, reported: dict[str, float]) -> None:
+def save(engine: Engine, config: TrainConfig, job: Job, step: int, reported: dict[str, float]) -> None:
     """Writes the checkpoint of ``step``, complete or not at all. All ranks call it.
 
     Args:
@@ -82,7 +82,7 @@ def find_source(job: Job) -> Source:
     return Source(job.resume, folder, universal)
 
 
-def restore(engine: DeepSpeedEngine, source: Source) -> tuple[int, dict[str, float]]:
+def restore(engine: Engine, source: Source) -> tuple[int, dict[str, float]]:
     """Loads what ``find_source`` found; returns its step, 0 for a fresh start, and what was reported of it.
 
     Raises:
@@ -103,7 +103,7 @@ def restore(engine: DeepSpeedEngine, source: Source) -> tuple[int, dict[str, flo
     return checkpoint.read_manifest(source.checkpoint).step, client_state.get(REPORTED, {})
 
 
-def expected_bytes(engine: DeepSpeedEngine, config: TrainConfig) -> float:
+def expected_bytes(engine: Engine, config: TrainConfig) -> float:
     """Size of a checkpoint: the weights, and the optimizer's shards of all ranks."""
     outer = engine.optimizer
     inner = getattr(outer, "optimizer", outer)
@@ -120,7 +120,7 @@ def _bytes(tensors: Iterable[torch.Tensor]) -> int:
     return sum(tensor.numel() * tensor.element_size() for tensor in tensors)
 
 
-def _require_room(engine: DeepSpeedEngine, config: TrainConfig, job: Job) -> None:
+def _require_room(engine: Engine, config: TrainConfig, job: Job) -> None:
     """The first rank looks, and all of them give up, none of which may wait for one that has."""
     problem = [""]
     if job.rank == 0:
@@ -133,9 +133,7 @@ def _require_room(engine: DeepSpeedEngine, config: TrainConfig, job: Job) -> Non
         raise OSError(errno.ENOSPC, problem[0], str(job.checkpoint_dir))
 
 
-def _write(
-    engine: DeepSpeedEngine, job: Job, draft: Path, step: int, reported: dict[str, float]
-) -> dict[str, FileEntry]:
+def _write(engine: Engine, job: Job, draft: Path, step: int, reported: dict[str, float]) -> dict[str, FileEntry]:
     """Writes and syncs all files below the draft; returns them on every rank."""
     if job.rank == 0:
         checkpoint.begin(job.checkpoint_dir, job.generation, step)

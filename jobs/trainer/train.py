@@ -8,13 +8,20 @@ from dataclasses import asdict
 from importlib.metadata import version
 
 import torch
-from deepspeed import DeepSpeedEngine
 
 from .. import report, retention
 from .batches import training_batches
 from .config import Job, TrainConfig
 from .data import Data, load
-from .engine import advance, create_engine, from_first_rank, set_learning_rate, start_process_group
+from .engine import (
+    Engine,
+    advance,
+    create_engine,
+    from_first_rank,
+    loss_scaling,
+    set_learning_rate,
+    start_process_group,
+)
 from .evaluate import evaluate
 from .meter import Meter
 from .model import build_model
@@ -51,7 +58,7 @@ def main() -> None:
     train(engine, config, job, data, range(first + 1, steps + 1))
 
 
-def train(engine: DeepSpeedEngine, config: TrainConfig, job: Job, data: Data, steps: range) -> None:
+def train(engine: Engine, config: TrainConfig, job: Job, data: Data, steps: range) -> None:
     """Does the optimizer steps ``steps`` and the final evaluation; leaves earlier, with a checkpoint, if asked to."""
     step, target = steps.start - 1, steps.stop - 1
     meter = Meter(config, engine.device, target)
@@ -68,7 +75,7 @@ def train(engine: DeepSpeedEngine, config: TrainConfig, job: Job, data: Data, st
                 loss = engine(*next(batches))
             norm = advance(engine, loss)
             meter.add(loss)
-        meter.close(step, rate, norm, _loss_scaling(engine, config))
+        meter.close(step, rate, norm, loss_scaling(engine) if config.precision == "fp16" else {})
         report.phase("train")
         stopping = meter.stop_agreed and step < target
         if stopping or _due(step, config.checkpoint_every, target):
@@ -101,12 +108,6 @@ def _seed_dropout(config: TrainConfig, job: Job, step: int) -> None:
     """Random numbers of a step follow from the step, so a resumed run drops what the uninterrupted one would have."""
     if config.dropout:
         torch.manual_seed(hash((config.seed, step, job.rank)) % 2**63)
-
-
-def _loss_scaling(engine: DeepSpeedEngine, config: TrainConfig) -> dict[str, float]:
-    if config.precision != "fp16":
-        return {}
-    return {"loss_scale": float(engine.optimizer.loss_scale), "skipped_steps": float(engine.skipped_steps)}
 
 
 def _software(device: torch.device) -> dict[str, str]:

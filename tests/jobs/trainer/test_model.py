@@ -11,8 +11,8 @@ import torch
 from torch.nn import functional
 
 from dscampaign.jobs.trainer.data import Data, Samples
+from dscampaign.jobs.trainer.fused_loss import IGNORED_TARGET
 from dscampaign.jobs.trainer.model import (
-    IGNORED_TARGET,
     NextTokenLoss,
     _refuse_misspelt,
     build_model,

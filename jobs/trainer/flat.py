@@ -1,0 +1,94 @@
+"""A model whose parameters lie in two tensors, so that an optimizer step is a few large operations.
+
+DeepSpeed does something for each parameter in each step: it copies, casts and measures every gradient by itself. GPT-2
+has 148 of them, and on a small batch the host needs longer for these than the device for the training. Where the whole
+backward pass is one compiled graph, all gradients come at its end in any case, so nothing is lost by joining them:
+no reduction could have begun earlier. Elsewhere they would only be copied once more.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any, Final, Self
+
+import torch
+from torch import Tensor, nn
+from torch.func import functional_call
+
+MATRICES: Final = "matrices"
+VECTORS: Final = "vectors"
+
+
+@dataclass(frozen=True)
+class _Part:
+    name: str
+    shape: torch.Size
+
+    @property
+    def size(self) -> int:
+        return self.shape.numel()
+
+
+class FlatModel(nn.Module):
+    """Computes what the inner model computes, with views of ``matrices`` and ``vectors`` for its parameters.
+
+    Attributes:
+        matrices: parameters of two and more dimensions, one after another.
+        vectors: all others.
+    """
+
+    matrices: nn.Parameter
+    vectors: nn.Parameter
+
+    def __init__(self, inner: nn.Module, device: torch.device) -> None:
+        """Takes the inner model's parameters away from it. Its buffers stay with it, as they are, on ``device``."""
+        super().__init__()
+        named = list(inner.named_parameters())
+        self._parts: dict[str, list[_Part]] = {}
+        for flat, found in (
+            (MATRICES, [(name, p) for name, p in named if p.dim() >= 2]),
+            (VECTORS, [(name, p) for name, p in named if p.dim() < 2]),
+        ):
+            self._parts[flat] = [_Part(name, p.shape) for name, p in found]
+            joined = torch.cat([p.detach().flatten() for _, p in found])
+            self.register_parameter(flat, nn.Parameter(joined.to(device)))
+        for _, parameter in named:
+            parameter.data = torch.empty(0)
+        # Not registered as a part: it has nothing to be trained, moved or saved.
+        self._hidden = (inner.to(device),)
+        self.register_state_dict_post_hook(_to_names)  # type: ignore[no-untyped-call]
+        self.register_load_state_dict_pre_hook(_from_names)  # type: ignore[no-untyped-call]
+
+    def forward(self, *inputs: Tensor) -> Tensor:
+        """The inner model's result."""
+        flats = {MATRICES: self.matrices, VECTORS: self.vectors}
+        result: Tensor = functional_call(self._hidden[0], _views(flats, self._parts), inputs)
+        return result
+
+    def train(self, mode: bool = True) -> Self:
+        """Sets the inner model's mode too."""
+        self._hidden[0].train(mode)
+        return super().train(mode)
+
+
+def _views(flats: Mapping[str, Tensor], parts: Mapping[str, Sequence[_Part]]) -> dict[str, Tensor]:
+    """The inner model's parameters, by name."""
+    return {
+        part.name: piece.view(part.shape)
+        for flat, tensor in flats.items()
+        for part, piece in zip(parts[flat], tensor.split([part.size for part in parts[flat]]), strict=True)
+    }
+
+
+def _to_names(module: Any, state: dict[str, Any], prefix: str, _metadata: object) -> None:
+    """A saved state has the inner model's own names, so that other programs can load it."""
+    flats = {flat: state.pop(prefix + flat) for flat in (MATRICES, VECTORS)}
+    state.update({prefix + name: view for name, view in _views(flats, module._parts).items()})  # noqa: SLF001
+
+
+def _from_names(module: Any, state: dict[str, Any], prefix: str, *_: object) -> None:
+    for flat, parts in module._parts.items():  # noqa: SLF001
+        pieces = [state.pop(prefix + part.name, None) for part in parts]
+        if all(piece is not None for piece in pieces):
+            state[prefix + flat] = torch.cat([piece.flatten() for piece in pieces])

@@ -1,0 +1,147 @@
+"""Data parallel training with PyTorch alone: what DeepSpeed's engines are compared with.
+
+It answers the calls of DeepSpeed's engine that the trainer makes, so the loop is the same for both. Weights and
+optimizer states are in fp32, and half precision is autocast: as most people train without DeepSpeed.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any, Final, Self
+
+import torch
+import torch.distributed as dist
+from torch import Tensor, nn
+from torch.nn.parallel import DistributedDataParallel
+
+from .config import TrainConfig
+
+STATE_FILE: Final = "training_state.pt"
+_HALF: Final = {"bf16": torch.bfloat16, "fp16": torch.float16}
+
+
+class PlainEngine:
+    """Every rank holds everything; gradients are averaged at the last micro-batch of a step.
+
+    Attributes:
+        module: the model.
+        optimizer: fused AdamW.
+        device: this rank's.
+        skipped_steps: optimizer steps left out because fp16 gradients overflowed.
+    """
+
+    def __init__(
+        self, model: nn.Module, groups: list[dict[str, Any]], config: TrainConfig, device: torch.device
+    ) -> None:
+        self.module = model.to(device)
+        self.device = device
+        self.skipped_steps = 0
+        self._config = config
+        self._half = _HALF.get(config.precision)
+        self._scaler = torch.amp.GradScaler(device.type, enabled=config.precision == "fp16")
+        self._parameters = [p for group in groups for p in group["params"]]
+        self.optimizer = torch.optim.AdamW(
+            groups,
+            lr=config.lr,
+            betas=(config.beta1, config.beta2),
+            eps=config.eps,
+            weight_decay=config.weight_decay,
+            fused=True,
+        )
+        self._parallel: nn.Module = self.module
+        if dist.get_world_size() > 1:
+            self._parallel = DistributedDataParallel(self.module, gradient_as_bucket_view=True)
+        self._called: nn.Module = self._parallel
+        self._micro_steps = 0
+        self._norm: Tensor | None = None
+
+    def compile(self) -> None:
+        """Compiles the model, with the reduction of its gradients between its parts."""
+        self._called = torch.compile(self._parallel)  # type: ignore[assignment]
+
+    def __call__(self, *inputs: Tensor) -> Tensor:
+        """The loss of a micro-batch."""
+        if isinstance(self._parallel, DistributedDataParallel):
+            self._parallel.require_backward_grad_sync = self.is_gradient_accumulation_boundary()
+        with torch.autocast(self.device.type, self._half, enabled=self._half is not None):
+            loss: Tensor = self._called(*inputs)
+        return loss
+
+    def backward(self, loss: Tensor) -> None:
+        """Adds the gradients of a micro-batch to those of its step."""
+        self._scaler.scale(loss / self._config.accumulation).backward()
+
+    def step(self) -> None:
+        """After the last micro-batch of a step, updates the weights."""
+        boundary = self.is_gradient_accumulation_boundary()
+        self._micro_steps += 1
+        if not boundary:
+            return
+        self._scaler.unscale_(self.optimizer)
+        limit = self._config.grad_clip or torch.inf
+        self._norm = nn.utils.clip_grad_norm_(self._parameters, limit)
+        before = self.loss_scale
+        self._scaler.step(self.optimizer)
+        self._scaler.update()
+        self.skipped_steps += self.loss_scale < before
+        self.optimizer.zero_grad(set_to_none=True)
+
+    def is_gradient_accumulation_boundary(self) -> bool:
+        """Whether the coming ``step`` updates the weights."""
+        return (self._micro_steps + 1) % self._config.accumulation == 0
+
+    def get_global_grad_norm(self) -> Tensor | None:
+        """2-norm of the last step's gradients before clipping."""
+        return self._norm
+
+    @property
+    def loss_scale(self) -> float:
+        """What fp16 losses are multiplied with before the backward pass; 1 elsewhere."""
+        return float(self._scaler.get_scale()) if self._scaler.is_enabled() else 1.0
+
+    def train(self, mode: bool = True) -> Self:
+        """Sets the model's mode."""
+        self._parallel.train(mode)
+        return self
+
+    def eval(self) -> Self:
+        """Sets the model's mode."""
+        return self.train(mode=False)
+
+    def zero_optimization_stage(self) -> int:
+        """No ZeRO."""
+        return 0
+
+    def torch_autocast_enabled(self) -> bool:
+        """Whether a pass through the bare module takes something else than one through the engine."""
+        return self._half is not None
+
+    def save_checkpoint(
+        self, save_dir: str, tag: str, client_state: Mapping[str, Any], *, save_latest: bool = False
+    ) -> None:
+        """Writes ``save_dir/tag``, from the first rank: all have the same. Args: save_latest: as in DeepSpeed's."""
+        del save_latest
+        if dist.get_rank():
+            return
+        folder = Path(save_dir, tag)
+        folder.mkdir(parents=True, exist_ok=True)
+        state = {
+            "module": self.module.state_dict(),
+            "optimizer": self.optimizer.state_dict(),
+            "scaler": self._scaler.state_dict(),
+            "skipped_steps": self.skipped_steps,
+            "client_state": dict(client_state),
+        }
+        torch.save(state, folder / STATE_FILE)
+
+    def load_checkpoint(self, load_dir: str, tag: str) -> tuple[str, dict[str, Any]]:
+        """Reads what ``save_checkpoint`` wrote; returns its file, and the client's state."""
+        file = Path(load_dir, tag, STATE_FILE)
+        state = torch.load(file, map_location=self.device, weights_only=True)
+        self.module.load_state_dict(state["module"])
+        self.optimizer.load_state_dict(state["optimizer"])
+        self._scaler.load_state_dict(state["scaler"])
+        self.skipped_steps = state["skipped_steps"]
+        client_state: dict[str, Any] = state["client_state"]
+        return str(file), client_state
