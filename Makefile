@@ -32,7 +32,7 @@ lint: $(STAMP)
 	BIN="$(BIN)" scripts/lint.sh
 
 bench: $(STAMP)
-	for benchmark in benchmarks/*.py; do echo "== $$benchmark" && $(BIN)/python "$$benchmark" || exit 1; done
+	for benchmark in benchmarks/*.py benchmarks/train; do echo "== $$benchmark" && $(BIN)/python "$$benchmark" || exit 1; done
 
 torture: $(STAMP)
 	SKIP="cluster" scripts/test_dependencies.sh
