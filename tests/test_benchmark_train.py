@@ -176,7 +176,7 @@ def test_figures_of_the_store_are_those_of_the_window(tmp_path: Path) -> None:
     rows = [line(step) for step in range(1, 16)]
     found = ours.figures(request(tmp_path), rows)
     assert found.step_ms == pytest.approx([200.0] * 10)
-    assert (found.window_ms, found.setup_s, found.loss) == (pytest.approx(250.0), 101.25, 7.5)
+    assert [found.window_ms, found.setup_s, found.loss] == pytest.approx([250.0, 101.25, 7.5])
     with pytest.raises(RuntimeError, match="ends"):
         ours.figures(request(tmp_path), rows[:-1])
 
@@ -202,7 +202,7 @@ def test_a_child_that_takes_too_long_is_ended(tmp_path: Path, monkeypatch: pytes
 
 
 def test_the_last_error_comes_first() -> None:
-    text = run.error_text("Traceback\n  File x\ntorch.OutOfMemoryError: CUDA\n\nwarning: y\n", 1)
+    text = run.error_text("[rank0]: Traceback\n  File x\n[rank0]: torch.OutOfMemoryError: CUDA\n\nwarning: y\n", 1)
     assert text.splitlines() == ["torch.OutOfMemoryError: CUDA", *text.splitlines()[1:]]
     assert run.error_text("killed\n", -9).startswith("exit code -9")
 

@@ -19,6 +19,7 @@ from __future__ import annotations
 import argparse
 import json
 import os
+import re
 import signal
 import subprocess
 import sys
@@ -38,6 +39,8 @@ REPOSITORY = Path(__file__).resolve().parents[2]
 GRACE_S = 25.0
 """What a child that is asked to end has for it: `ours` then cancels its campaign."""
 ERROR_LINES = 15
+RANK = re.compile(r"^\[rank\d+\]: ")
+"""What PyTorch puts before the lines of an error."""
 
 
 @dataclass(frozen=True)
@@ -200,7 +203,7 @@ def _end(child: subprocess.Popen[bytes]) -> None:
 
 def error_text(log: str, code: int) -> str:
     """What a failed child's log says: the last error first, then the lines before it."""
-    lines = [line.rstrip() for line in log.splitlines() if line.strip()][-ERROR_LINES:]
+    lines = [RANK.sub("", line).rstrip() for line in log.splitlines() if line.strip()][-ERROR_LINES:]
     last = next((line for line in reversed(lines) if "Error" in line.partition(":")[0]), f"exit code {code}")
     return "\n".join([last, *lines])
 
@@ -238,7 +241,7 @@ def _settings(options: argparse.Namespace) -> Settings:
     steps, warmup = options.steps or usual.steps, options.warmup or usual.warmup
     facts = {
         "device": device,
-        **{name: _version(name) for name in ("torch", "deepspeed", "transformers")},
+        **{name: _version(name) for name in ("torch", "deepspeed", "transformers", "accelerate")},
         "python": sys.version.split()[0],
         "commit": options.commit or _commit(),
         "settings": {"scale": scale, "steps": steps, "warmup": warmup, "compile": not options.no_compile},

@@ -180,7 +180,7 @@ class Measured:
         window_ms: time of one step on the host's clock: from the window's first moment to its last, by its steps.
         peak_mem_gb: what tensors took at most on the GPU since the process began; without a GPU, its resident set.
         setup_s: from the process's start to the end of the warm-up: imports, compilation, first steps.
-        loss: of the last step.
+        loss: of the last step; the Trainer's is the mean of the ten steps that it last logged.
     """
 
     step_ms: list[float]
