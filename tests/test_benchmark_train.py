@@ -63,7 +63,6 @@ def request(folder: Path, **changed: Any) -> Request:
         text="/data/text.txt",
         tokenizer="bytes",
         folder=str(folder),
-        timeout_s=1.0,
         started_s=100.0,
     )
     return replace(plain, **changed)
@@ -190,14 +189,14 @@ def test_a_request_is_read_as_it_was_written(tmp_path: Path) -> None:
 
 def test_a_child_that_fails_says_why(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(VARIANTS, "ours", "no_such_module")
-    found = run.run_child(request(tmp_path, timeout_s=60), 2)
+    found = run.run_child(request(tmp_path), 2, 60.0)
     assert found["repeat"] == 2
     assert "no_such_module" in found["error"]
 
 
 def test_a_child_that_takes_too_long_is_ended(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(run, "GRACE_S", 0.0)
-    found = run.run_child(request(tmp_path, variant="tutorial", timeout_s=0.01), 0)
+    found = run.run_child(request(tmp_path, variant="tutorial"), 0, 0.01)
     assert found == {"repeat": 0, "error": "not done after 0 s"}
 
 
@@ -231,7 +230,7 @@ def start(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, calls: list[str]) -> 
         return table.run_document(repeat, vars(Measured([2.0] * request.steps, 2.1, 1.0, 5.0, 8.0)))
 
     def started(*flags: str, kill_at: int | None = None) -> int:
-        monkeypatch.setattr(run, "run_child", lambda request, repeat: child(request, repeat, kill_at))
+        monkeypatch.setattr(run, "run_child", lambda request, repeat, _timeout_s: child(request, repeat, kill_at))
         files = ["--out", str(tmp_path / "rows.json"), "--overhead-out", str(tmp_path / "overhead.json")]
         return run.main([*files, "--works", "mb8x1024", "--repeats", "2", "--commit", "c", *flags])
 

@@ -36,7 +36,7 @@ from .table import overheads, page, row, run_document, with_ratios
 from .work import SCALES, VARIANTS, WORKS, Request, Work, scaled
 
 REPOSITORY = Path(__file__).resolve().parents[2]
-GRACE_S = 25.0
+GRACE_S = 40.0
 """What a child that is asked to end has for it: `ours` then cancels its campaign."""
 ERROR_LINES = 15
 RANK = re.compile(r"^\[rank\d+\]: ")
@@ -152,10 +152,9 @@ def measure(settings: Settings, results: Results, folder: Path) -> None:
             text=str(settings.text),
             tokenizer=settings.tokenizer,
             folder=str(child),
-            timeout_s=settings.timeout_s,
             started_s=time.time(),
         )
-        run = run_child(request, repeat)
+        run = run_child(request, repeat, settings.timeout_s)
         _say(request, run)
         results.add(work, variant, run)
 
@@ -171,7 +170,7 @@ def order(settings: Settings) -> Iterator[tuple[Work, str, int]]:
             yield from ((work, variant, repeat) for variant in variants)
 
 
-def run_child(request: Request, repeat: int) -> dict[str, Any]:
+def run_child(request: Request, repeat: int, timeout_s: float) -> dict[str, Any]:
     """Measures in a process of its own, and ends whatever that leaves behind. Returns a row's ``Run``."""
     folder = Path(request.folder)
     result, log = folder / "result.json", folder / "log.txt"
@@ -182,9 +181,9 @@ def run_child(request: Request, repeat: int) -> dict[str, Any]:
     with log.open("wb") as lines:
         child = subprocess.Popen(command, cwd=folder, env=env, stdout=lines, stderr=lines, start_new_session=True)
     try:
-        child.wait(request.timeout_s)
+        child.wait(timeout_s)
     except subprocess.TimeoutExpired:
-        return {"repeat": repeat, "error": f"not done after {request.timeout_s:.0f} s"}
+        return {"repeat": repeat, "error": f"not done after {timeout_s:.0f} s"}
     finally:
         _end(child)
     if child.returncode or not result.exists():

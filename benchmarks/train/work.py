@@ -141,7 +141,6 @@ class Request:
         tokens: file of token ids, one after another, of the type ``dtype``.
         text, tokenizer: what these were made of.
         folder: for whatever the child writes.
-        timeout_s: after this the child must have ended.
         started_s: when it was started, in seconds since 1970.
     """
 
@@ -156,7 +155,6 @@ class Request:
     text: str
     tokenizer: str
     folder: str
-    timeout_s: float
     started_s: float
 
     def to_json(self) -> str:
