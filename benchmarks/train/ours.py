@@ -61,7 +61,8 @@ def spec(request: Request) -> dict[str, Any]:
     """The campaign's spec: one run, one rank, one micro-batch a step, and no second try, which would hide a failure."""
     work, on = request.work, request.variant == "ours"
     train = {
-        "model": {"model_type": "gpt2", **work.model.fields(work.model.padded_vocab)},
+        # as a user writes it: to pad the vocabulary is the trainer's own affair
+        "model": {"model_type": "gpt2", **work.model.fields(work.model.vocab)},
         "tokenizer": request.tokenizer,
         "dataset": {"path": request.text, "eval_fraction": 0.0},
         "seq_len": work.seq_len,

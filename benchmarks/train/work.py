@@ -7,7 +7,7 @@ from collections.abc import Mapping
 from dataclasses import asdict, dataclass, replace
 from typing import Any, Literal, Self
 
-VOCAB_MULTIPLE = 64
+VOCAB_MULTIPLE = 128
 """The vocabulary is padded to it where whoever writes the loop knows that this is faster."""
 
 LEARNING_RATE = 6e-4
