@@ -14,6 +14,7 @@ from deepspeed.accelerator import get_accelerator
 from deepspeed.runtime.fp16.unfused_optimizer import FP16_UnfusedOptimizer
 from torch import Tensor, nn
 
+from . import operators
 from .config import Job, TrainConfig
 from .flat import FlatModel
 from .model import NextTokenLoss, parameter_groups
@@ -89,6 +90,7 @@ def create_engine(model: NextTokenLoss, config: TrainConfig, job: Job, *, univer
     Args:
         universal: it will load a universal checkpoint.
     """
+    operators.build(config)
     torch.set_float32_matmul_precision("high" if config.precision == "tf32" else "highest")
     device = torch.device(get_accelerator().current_device_name())
     if config.engine == "ddp":

@@ -6,6 +6,7 @@ Where a rank on CPUs has a limit on its address space, that is what counts: an a
 from __future__ import annotations
 
 import resource
+from dataclasses import dataclass
 from pathlib import Path
 
 import torch
@@ -13,12 +14,29 @@ import torch
 GB = 1e9
 
 
-def peak_gb(device: torch.device) -> tuple[float, float]:
-    """Peak (allocated, reserved) so far, in GB; without a GPU both are the peak resident set."""
+@dataclass(frozen=True)
+class Peak:
+    """The most that this rank's memory has held so far, in GB; without a GPU both are the peak resident set.
+
+    Attributes:
+        allocated_gb: by tensors.
+        reserved_gb: by PyTorch's allocator for them.
+        retries: how often the allocator had to give everything back and ask again, which costs much time.
+    """
+
+    allocated_gb: float
+    reserved_gb: float
+    retries: int = 0
+
+
+def peak(device: torch.device) -> Peak:
+    """The peak so far."""
     if device.type == "cuda":
-        return torch.cuda.max_memory_allocated(device) / GB, torch.cuda.max_memory_reserved(device) / GB
+        stats = torch.cuda.memory_stats_as_nested_dict(device)  # once: it is asked at every step
+        allocated, reserved = (stats[name]["all"]["peak"] / GB for name in ("allocated_bytes", "reserved_bytes"))
+        return Peak(allocated, reserved, stats["num_alloc_retries"])
     resident_gb = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024 / GB
-    return resident_gb, resident_gb
+    return Peak(resident_gb, resident_gb)
 
 
 def limited_peak_gb(device: torch.device) -> float | None:

@@ -15,6 +15,7 @@ from torch import Tensor
 from .. import report
 from . import memory
 from .config import TrainConfig
+from .speed import Speed, Work, peak_flops
 
 MEMORY_STEP = 3
 """Steps of an attempt after which its memory has seen every kind of peak."""
@@ -32,6 +33,7 @@ class _Pending:
     begin: _Mark
     end: _Mark
     share: tuple[_Mark, _Mark] | None
+    waited_s: float
 
 
 class Meter:
@@ -42,8 +44,15 @@ class Meter:
         reported: what was reported last.
     """
 
-    def __init__(self, config: TrainConfig, device: torch.device, steps: int) -> None:
-        """Starts the clock. Args: steps: the run's target step."""
+    def __init__(self, config: TrainConfig, device: torch.device, steps: int, flops_per_token: float) -> None:
+        """Starts the clock.
+
+        Args:
+            config: what is trained.
+            device: this rank's.
+            steps: the run's target step.
+            flops_per_token: of the model.
+        """
         self.stop_agreed = False
         self.reported: dict[str, float] = {}
         self._config = config
@@ -56,6 +65,22 @@ class Meter:
         self._rank, self._said_s = dist.get_rank(), -math.inf
         self._share: tuple[_Mark, _Mark] | None = None
         self._busy_s: float | None = None
+        self._waited_s = 0.0
+        self._retries = 0
+        self._work = Work(
+            config.global_batch * config.seq_len,
+            config.world_size,
+            flops_per_token,
+            peak_flops(memory.place(device)["device"]),
+        )
+        self._speed = Speed(self._work)
+
+    @contextmanager
+    def waiting(self) -> Iterator[None]:
+        """Round what this rank's host waits for before it can go on: data."""
+        begin_s = time.perf_counter()
+        yield
+        self._waited_s += time.perf_counter() - begin_s
 
     @contextmanager
     def own_share(self, step: int) -> Iterator[None]:
@@ -81,8 +106,9 @@ class Meter:
         Raises:
             FloatingPointError: the loss of the step before is not finite; on all ranks.
         """
-        allocated_gb, reserved_gb = memory.peak_gb(self._device)
-        host = torch.tensor([0.0, 0.0, float(report.should_stop()), allocated_gb, reserved_gb])
+        peak = memory.peak(self._device)
+        self._retries = peak.retries
+        host = torch.tensor([0.0, 0.0, float(report.should_stop()), peak.allocated_gb, peak.reserved_gb])
         row = _to_device(host, self._device)
         row[0] = self._loss
         if norm is not None:
@@ -92,9 +118,9 @@ class Meter:
         end = _Mark(self._device)
         before, self._pending = (
             self._pending,
-            _Pending(step, lr, rows, norm is not None, extra, self._begin, end, self._share),
+            _Pending(step, lr, rows, norm is not None, extra, self._begin, end, self._share, self._waited_s),
         )
-        self._begin, self._share = end, None
+        self._begin, self._share, self._waited_s = end, None, 0.0
         self._read(before)
 
     def flush(self) -> None:
@@ -105,6 +131,13 @@ class Meter:
     def restart_clock(self) -> None:
         """Leaves what happened since the last step (evaluation, checkpoint) out of the next step's time."""
         self._begin = _Mark(self._device)
+        self._speed.interrupted()
+
+    def finish(self) -> None:
+        """Reports event ``speed``: what the attempt's steps after the warm-up came to."""
+        if summary := self._speed.summary():
+            known = {name: value for name, value in summary.items() if value is not None}
+            report.event("speed", **known, alloc_retries=self._retries, **memory.place(self._device))
 
     def _read(self, pending: _Pending | None) -> None:
         if pending is None:
@@ -112,12 +145,15 @@ class Meter:
         time_s = pending.end.seconds_since(pending.begin)
         if pending.share and self._config.zero_stage < 3:
             self._busy_s = pending.share[1].seconds_since(pending.share[0])
+        self._speed.add(time_s, pending.waited_s)
         self._read_steps += 1
         loss, norm, stop, _, _ = pending.rows.mean(0).tolist()
         worst = pending.rows.amax(0).tolist()
         self.stop_agreed |= stop > 0
         if pending.step % self._config.log_every == 0 or pending.step == self._steps:
             optional = {"grad_norm": norm} if pending.has_norm else {}
+            if (mfu := self._work.mfu(time_s)) is not None:
+                optional["mfu"] = mfu
             self._report(pending, time_s, loss, worst[3], worst[4], {**optional, **pending.extra})
         if self._read_steps == MEMORY_STEP or (pending.step == self._steps and self._read_steps < MEMORY_STEP):
             self._report_memory(worst[3], worst[4])

@@ -55,13 +55,13 @@ def main() -> None:
     report.event("start", step=first, setup_s=time.perf_counter() - begin_s, **asdict(facts), **_software(device))
     if first == steps and reported:
         report.report(first, **reported)  # no step is left, and of each step the newest attempt's line counts
-    train(engine, config, job, data, range(first + 1, steps + 1))
+    train(engine, config, job, data, range(first + 1, steps + 1), facts.flops_per_token)
 
 
-def train(engine: Engine, config: TrainConfig, job: Job, data: Data, steps: range) -> None:
+def train(engine: Engine, config: TrainConfig, job: Job, data: Data, steps: range, flops_per_token: float) -> None:
     """Does the optimizer steps ``steps`` and the final evaluation; leaves earlier, with a checkpoint, if asked to."""
     step, target = steps.start - 1, steps.stop - 1
-    meter = Meter(config, engine.device, target)
+    meter = Meter(config, engine.device, target, flops_per_token)
     batches = training_batches(data.train, config, job, steps, engine.device)
     gc.collect()
     gc.freeze()  # a full collection over all of a framework's objects would stall one rank, and so all
@@ -71,8 +71,10 @@ def train(engine: Engine, config: TrainConfig, job: Job, data: Data, steps: rang
         set_learning_rate(engine, rate)
         _seed_dropout(config, job, step)
         for _ in range(config.accumulation):
+            with meter.waiting():
+                batch = next(batches)
             with meter.own_share(step):
-                loss = engine(*next(batches))
+                loss = engine(*batch)
             norm = advance(engine, loss)
             meter.add(loss)
         meter.close(step, rate, norm, loss_scaling(engine) if config.precision == "fp16" else {})
@@ -84,13 +86,15 @@ def train(engine: Engine, config: TrainConfig, job: Job, data: Data, steps: rang
                 save(engine, config, job, step, meter.reported)
             meter.restart_clock()
         if stopping:
-            return
+            break
         if step < target and _due(step, config.eval_every, target):
             meter.flush()
             evaluate(engine, data.held_out, config, job, step)
             meter.restart_clock()
     meter.flush()
-    evaluate(engine, data.held_out, config, job, step)
+    meter.finish()
+    if step == target:
+        evaluate(engine, data.held_out, config, job, step)
 
 
 def target_step(config: TrainConfig, data: Data) -> int:

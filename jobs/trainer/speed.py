@@ -1,0 +1,113 @@
+"""How fast an attempt trains, over a window that begins after warm-up and compilation.
+
+Model FLOPs utilisation is ``tokens/s/GPU x (6 N + 12 layers width seq_len) / peak`` (Chowdhery et al. 2022, PaLM,
+appendix B), with the dense half-precision peak of the GPU's data sheet.
+"""
+
+from __future__ import annotations
+
+import statistics
+import time
+from dataclasses import dataclass
+from typing import Any, Final
+
+WARM_UP_STEPS: Final = 20
+"""Steps of an attempt that do not count: they compile, allocate and tune; DeepCompile does so once more at step 5."""
+
+PEAK_FLOPS: Final = (
+    ("H100 NVL", 835e12),
+    ("H100 PCIe", 756e12),
+    ("H100", 989e12),
+    ("H200", 989e12),
+    ("A100", 312e12),
+)
+"""Dense bf16 and fp16 FLOP/s by a part of the device's name; the first that fits counts."""
+
+
+def peak_flops(device: str) -> float | None:
+    """The peak of a device by its name, None where it is not known."""
+    return next((peak for name, peak in PEAK_FLOPS if name in device), None)
+
+
+@dataclass(frozen=True)
+class Work:
+    """What one optimizer step does.
+
+    Attributes:
+        tokens: targets of a step over all ranks, without padding.
+        ranks: how many share it.
+        flops_per_token: of the model, without padding.
+        peak_flops: FLOP/s of one device, None where it is not known.
+    """
+
+    tokens: int
+    ranks: int
+    flops_per_token: float
+    peak_flops: float | None
+
+    def mfu(self, step_time_s: float) -> float | None:
+        """Model FLOPs utilisation of a step, from 0 to 1."""
+        if self.peak_flops is None:
+            return None
+        return self.tokens / step_time_s / self.ranks * self.flops_per_token / self.peak_flops
+
+
+class Speed:
+    """Gathers the times of an attempt's steps."""
+
+    def __init__(self, work: Work) -> None:
+        self._work = work
+        self._warm_up_s: list[float] = []
+        self._times_s: list[float] = []
+        self._waits_s: list[float] = []
+        self._since_s: float | None = None
+        self._clock_s = 0.0
+
+    def add(self, time_s: float, waited_s: float) -> None:
+        """Adds the next step.
+
+        Args:
+            time_s: by the device's own clock.
+            waited_s: the part in which this rank's host waited for data.
+        """
+        now_s = time.perf_counter()
+        if len(self._warm_up_s) < WARM_UP_STEPS:
+            self._warm_up_s.append(time_s)
+            self._since_s = now_s
+            return
+        self._times_s.append(time_s)
+        self._waits_s.append(waited_s)
+        if self._since_s is not None:
+            self._clock_s += now_s - self._since_s
+        self._since_s = now_s
+
+    def interrupted(self) -> None:
+        """What comes until the next step is no step: an evaluation, a checkpoint."""
+        self._since_s = time.perf_counter() if len(self._warm_up_s) >= WARM_UP_STEPS else None
+
+    def summary(self) -> dict[str, Any] | None:
+        """The window's figures; None where no step has come after the warm-up.
+
+        ``clock_ratio`` is the time by the host's clock over that by the device's: near 1, or one of them is wrong.
+        """
+        if not self._times_s:
+            return None
+        total_s, work = sum(self._times_s), self._work
+        quartiles = statistics.quantiles(self._times_s, n=4) if len(self._times_s) > 1 else [self._times_s[0]] * 3
+        tokens_per_s = work.tokens * len(self._times_s) / total_s
+        return {
+            "steps": len(self._times_s),
+            "window_s": total_s,
+            "warm_up_steps": len(self._warm_up_s),
+            "warm_up_s": sum(self._warm_up_s),
+            "first_step_s": self._warm_up_s[0],
+            "step_time_median_s": quartiles[1],
+            "step_time_iqr_s": quartiles[2] - quartiles[0],
+            "tokens_per_s": tokens_per_s,
+            "tokens_per_s_per_gpu": tokens_per_s / work.ranks,
+            "mfu": work.mfu(total_s / len(self._times_s)),
+            "flops_per_token": work.flops_per_token,
+            "peak_flops": work.peak_flops,
+            "data_wait_share": sum(self._waits_s) / total_s,
+            "clock_ratio": self._clock_s / total_s,
+        }
