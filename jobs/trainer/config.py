@@ -40,7 +40,8 @@ class TrainConfig:
     Only a field that is new in a version has one here: an attempt that the version before has queued does not name it.
 
     Attributes:
-        model: hub name or local path, or the fields of a Transformers configuration (``model_type`` and others).
+        model: name (of `shapes`, or on the hub) or local path, or the fields of a Transformers configuration
+            (``model_type`` and others).
         pretrained: start from the model's weights, not from random ones.
         tokenizer: hub name, local folder, ``bytes``, or None for the model's own.
         seq_len: tokens of a sample.

@@ -16,18 +16,19 @@ from transformers import AttentionInterface, AutoConfig, AutoModelForCausalLM, P
 from transformers.integrations import HfDeepSpeedConfig
 from transformers.utils import logging
 
+from ..shapes import find_shape
 from .config import TrainConfig
 from .data import Data
 from .flat import FlatModel
 from .fused_loss import linear_cross_entropy, plain_cross_entropy
+from .vocabulary import pad_vocabulary
 
-VOCAB_MULTIPLE = 64
 NEAR = 0.85
 CAUSAL_SDPA = "causal_sdpa"
 # Their attention is plain causal attention; others may use windows, soft caps or sinks.
-PLAIN_CAUSAL_MODELS = frozenset({"gpt2", "gpt_neox", "llama", "olmo2", "qwen2", "qwen3", "smollm3"})
+PLAIN_CAUSAL_MODELS = frozenset({"gpt2", "gpt_neox", "llama", "olmo2", "opt", "qwen2", "qwen3", "smollm3"})
 # Their logits are the last hidden states times the output layer's weights.
-PLAIN_OUTPUT_MODELS = PLAIN_CAUSAL_MODELS | {"mistral", "opt", "phi3"}
+PLAIN_OUTPUT_MODELS = PLAIN_CAUSAL_MODELS | {"mistral", "phi3"}
 DROPOUT_FIELDS = (
     *("resid_pdrop", "embd_pdrop", "attn_pdrop"),
     *("dropout", "attention_dropout", "activation_dropout", "hidden_dropout"),
@@ -74,7 +75,8 @@ class NextTokenLoss(nn.Module):
 def build_model(config: TrainConfig, data: Data, ds_config: Path) -> tuple[NextTokenLoss, ModelFacts]:
     """Builds the model with the same weights whatever the ZeRO stage, ranks or micro-batch.
 
-    Random weights are drawn whole on every rank's CPU from the seed, in fp32; DeepSpeed partitions them afterwards.
+    Random weights are drawn whole on every rank's CPU from the seed, in fp32; DeepSpeed partitions them afterwards. A
+    model that `shapes` knows by name needs no hub for them. Their vocabulary is padded when they are drawn.
     Pretrained weights under ZeRO-3 are partitioned while they are read.
 
     Raises:
@@ -88,10 +90,12 @@ def build_model(config: TrainConfig, data: Data, ds_config: Path) -> tuple[NextT
     if config.activation_checkpointing:
         # The other way saves full parameters that ZeRO-3 has partitioned again by the time they are needed.
         model.gradient_checkpointing_enable({"use_reentrant": config.zero_stage == 3})
-    vocab_size = data.vocab_size if _vocab_follows_data(config) else model_config.vocab_size
+    facts = _facts(model, config.seq_len)
+    if not config.pretrained:
+        pad_vocabulary(model)
     if config.fused_loss:
         _require_plain_output(model)
-    return NextTokenLoss(model, vocab_size, fused=config.fused_loss), _facts(model, vocab_size, config.seq_len)
+    return NextTokenLoss(model, facts.vocab_size, fused=config.fused_loss), facts
 
 
 def parameter_groups(model: nn.Module) -> list[dict[str, Any]]:
@@ -122,16 +126,14 @@ def causal_sdpa(
     return output_BHSD.transpose(1, 2).contiguous(), None
 
 
-def _vocab_follows_data(config: TrainConfig) -> bool:
-    return isinstance(config.model, Mapping) and config.model.get("vocab_size", "auto") == "auto"
-
-
 def _model_config(config: TrainConfig, data: Data) -> PreTrainedConfig:
-    if isinstance(config.model, str):
-        found = AutoConfig.from_pretrained(config.model)
+    fields = config.model
+    if isinstance(fields, str):
+        shape = None if config.pretrained else find_shape(fields)
+        found = AutoConfig.from_pretrained(fields) if shape is None else _from_fields(shape, data)
     else:
-        _refuse_misspelt(config.model)
-        found = AutoConfig.for_model(**_inline_fields(config.model, data))
+        _refuse_misspelt(fields)
+        found = _from_fields(fields, data)
     for name in DROPOUT_FIELDS:
         if hasattr(found, name):
             setattr(found, name, config.dropout)
@@ -151,11 +153,11 @@ def _refuse_misspelt(model: Mapping[str, Any]) -> None:
             raise ValueError(f"train.model.{name}: {model['model_type']} has no such field; did you mean {near[0]}?")
 
 
-def _inline_fields(model: Mapping[str, Any], data: Data) -> dict[str, Any]:
+def _from_fields(model: Mapping[str, Any], data: Data) -> PreTrainedConfig:
     fields = {"bos_token_id": data.eos, "eos_token_id": data.eos, **model}
     if fields.get("vocab_size", "auto") == "auto":
-        fields["vocab_size"] = -(-data.vocab_size // VOCAB_MULTIPLE) * VOCAB_MULTIPLE
-    return fields
+        fields["vocab_size"] = data.vocab_size
+    return AutoConfig.for_model(**fields)
 
 
 def _require_fit(model_config: PreTrainedConfig, config: TrainConfig, data: Data) -> None:
@@ -195,11 +197,10 @@ def _require_plain_output(model: PreTrainedModel) -> None:
         raise ValueError(f"train.fused_loss: not for {model.config.model_type}; it is known to fit {known}")
 
 
-def _facts(model: PreTrainedModel, vocab_size: int, seq_len: int) -> ModelFacts:
-    layers, width = model.config.num_hidden_layers, model.config.hidden_size
-    tables = 1 if model.config.tie_word_embeddings else 2
-    padding = tables * (model.config.vocab_size - vocab_size) * width
-    parameters = sum(_shape(p).numel() for p in model.parameters()) - padding
+def _facts(model: PreTrainedModel, seq_len: int) -> ModelFacts:
+    """Of the model before its vocabulary is padded."""
+    layers, width, vocab_size = model.config.num_hidden_layers, model.config.hidden_size, model.config.vocab_size
+    parameters = sum(_shape(p).numel() for p in model.parameters())
     return ModelFacts(parameters, layers, width, vocab_size, 6.0 * parameters + 12.0 * layers * width * seq_len)
 
 

@@ -82,5 +82,9 @@ def _from_transformers(name: str) -> PreTrainedTokenizerBase:
     folder = Path(name)
     bare_gpt2 = (folder / "vocab.json").is_file() and not any(folder.glob("*config.json"))
     loader = GPT2TokenizerFast if bare_gpt2 else AutoTokenizer
-    tokenizer: PreTrainedTokenizerBase = loader.from_pretrained(name)
+    try:
+        tokenizer: PreTrainedTokenizerBase = loader.from_pretrained(name)
+    except OSError as error:  # its words come first: they tell whether the hub is away or has no such tokenizer
+        hint = "name a folder on the shared disk, one that the node's cache of the hub has, or bytes"
+        raise OSError(f"{error}\ntrain.tokenizer: no tokenizer {name} on this node: {hint}") from error
     return tokenizer
