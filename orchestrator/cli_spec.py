@@ -100,8 +100,9 @@ def plan(
 ) -> int:
     """Show what submitting a spec would do, and change nothing.
 
-    Each run has its batch arithmetic: global batch = micro-batch x accumulation x ranks. With RUN, its DeepSpeed
-    configuration is shown instead.
+    Each run has its batch arithmetic, global batch = micro-batch x accumulation x ranks, the parameters of its model,
+    and what their states (weights, gradients, optimizer) take of one GPU. With RUN, its DeepSpeed configuration is
+    shown instead.
 
     Examples:
       campaign plan campaign.yaml

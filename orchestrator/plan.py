@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from enum import StrEnum
 from math import ceil
 from pathlib import Path
@@ -21,6 +21,7 @@ from .expand import Run
 from .ledgers import ledgers_of
 from .memory import Ledger, memory_key, start_micro_batch
 from .merge import Merge, wanted_again
+from .model_needs import Needs, needs_of
 from .observe import observe, read_store
 from .reconcile import make_executor
 from .rungs import changed
@@ -49,6 +50,7 @@ class PlannedRun:
         changes: rungs taken so that it fits into memory, see `rungs`.
         predicted_gb: the peak memory of a rank that like runs make expect, None where none has said enough.
         usable_gb: what a rank could use where they ran.
+        needs: its model's size, as far as arithmetic tells it.
     """
 
     sign: Sign
@@ -60,6 +62,7 @@ class PlannedRun:
     changes: tuple[str, ...] = ()
     predicted_gb: float | None = None
     usable_gb: float | None = None
+    needs: Needs = field(default_factory=Needs)
 
     @property
     def config(self) -> RunConfig | None:
@@ -129,7 +132,7 @@ def make_plan(store: Store | None, submission: Submission) -> Plan:
     campaign, change = compare(store, submission)
     submits, trouble = _decided(store, _as_wanted(campaign, submission), change) if store and campaign else ({}, None)
     place = {run.config_hash: index for index, run in enumerate(submission.runs)}
-    planned = _with_memory(store, list(_planned(change, submits)))
+    planned = map(_with_needs, _with_memory(store, list(_planned(change, submits))))
     runs = sorted(planned, key=lambda item: place[item.run.config_hash] if item.run else len(place))
     return Plan(submission.spec.name, submission.spec.executor, tuple(runs), trouble)
 
@@ -174,6 +177,15 @@ def _remembered(item: PlannedRun, ledger: Ledger) -> PlannedRun:
         micro, why = choice.micro_batch, choice.why or why
     predicted_gb = None if micro is None else ledger.predict_gb(micro)
     return replace(item, micro_batch=micro, why=why, predicted_gb=predicted_gb, usable_gb=ledger.usable_gb)
+
+
+def _with_needs(item: PlannedRun) -> PlannedRun:
+    """The planned run with what its model takes; of one that has begun, the ledger and its own lines say more."""
+    run, config = item.run, item.config
+    if run is None or config is None:
+        return item
+    sizes = {"ranks": run.world_size, "ranks_per_node": run.ranks_per_node}
+    return replace(item, needs=needs_of(config, **sizes, usable_gb=item.usable_gb))
 
 
 def _as_wanted(campaign: CampaignRow, submission: Submission) -> CampaignRow:

@@ -4,30 +4,34 @@ from __future__ import annotations
 
 import json
 from collections.abc import Mapping
+from dataclasses import asdict
 from typing import Any, Final
 
 from ...db.records import RunState
 from ...jobs import ds_config
 from ..expand import Run
 from ..memory import HEADROOM
+from ..model_needs import Shortage
+from ..model_states import States
 from ..plan import Plan, PlannedRun, Sign
 from ..rungs import changed
 from ..status import SCHEMA_VERSION
 from .states import changed_line, changed_name
-from .text import Cell, Page, Style, clean, count, table
+from .text import Cell, Page, Style, clean, count, short_number, table
 
 _STYLES: Final = {Sign.CREATE: Style.GREEN, Sign.RESUBMIT: Style.YELLOW, Sign.KEEP: Style.DIM, Sign.CANCEL: Style.RED}
 _LEGEND: Final = "+ create  ~ resubmit  = keep  - cancel"
 _ENDED_BADLY: Final = (RunState.FAILED, RunState.HELD)
-_HEADER: Final = ("", "run", "batch", "memory", "machine", "time", "steps", "")
-_RIGHT: Final = "---r--r-"
+_HEADER: Final = ("", "run", "params", "batch", "states", "memory", "machine", "time", "steps", "")
+_RIGHT: Final = "--r-rr--r-"
+_UNKNOWN: Final = Cell("unknown", Style.DIM)
 
 
 def plan_page(plan: Plan, page: Page) -> str:
     """The plan with its summary."""
     lines = [page.paint(_LEGEND, Style.DIM), ""]
     lines += table(page, _HEADER, (_row(item) for item in plan.runs), _RIGHT)
-    return "\n".join([*lines, "", *_changed(plan), *_ended_badly(plan), summary(plan, page)])
+    return "\n".join([*lines, "", *_changed(plan), *_shortages(plan, page), *_ended_badly(plan), summary(plan, page)])
 
 
 def summary(plan: Plan, page: Page) -> str:
@@ -46,6 +50,21 @@ def _changed(plan: Plan) -> list[str]:
     """What is not measured as the spec says."""
     lines = [changed_line(item.name, " ".join(item.changes)) for item in plan.runs if item.changes]
     return [*lines, ""] if lines else []
+
+
+def _shortages(plan: Plan, page: Page) -> list[str]:
+    """Runs whose model cannot fit, those of the same need together: the arithmetic may err, so nothing is refused."""
+    names: dict[Shortage, list[str]] = {}
+    for item in plan.runs:
+        if item.starts and item.needs.shortage:
+            names.setdefault(item.needs.shortage, []).append(item.name)
+    warning = page.paint("warning:", Style.YELLOW)
+    lines = [f"{warning} {_and_more(runs)}: {s.message}\n  hint: {s.hint}" for s, runs in names.items()]
+    return [*lines, ""] if lines else []
+
+
+def _and_more(names: list[str]) -> str:
+    return names[0] if len(names) == 1 else f"{names[0]} and {count(len(names) - 1, 'more run')}"
 
 
 def _ended_badly(plan: Plan) -> list[str]:
@@ -89,12 +108,26 @@ def _row(item: PlannedRun) -> list[Cell | str]:
     sign = Cell(item.sign, _STYLES[item.sign])
     why = Cell(clean(item.why), Style.DIM)
     if item.run is None:
-        return [sign, item.name, "", "", "", "", "", why]
+        return [sign, item.name, *[""] * (len(_HEADER) - 3), why]
     run = item.run
     steps = f"{run.target_step:,}" if run.target_step else ""
     limit = run.config.slurm.time if run.config.executor == "slurm" else ""
     name = changed_name(item.name, " ".join(item.changes))
-    return [sign, name, _batch(item), _memory(item), _machine(run), limit, steps, why]
+    machine = _machine(run)
+    return [sign, name, _parameters(item), _batch(item), _states(item), _memory(item), machine, limit, steps, why]
+
+
+def _parameters(item: PlannedRun) -> Cell | str:
+    """`124M`, `6.74B`; nothing where the run names no model."""
+    if item.needs.parameters is None:
+        return _UNKNOWN if item.needs.model else ""
+    return short_number(item.needs.parameters).replace("G", "B")  # as the models' own names have it
+
+
+def _states(item: PlannedRun) -> Cell | str:
+    """`2.0 GB`: what weights, gradients and optimizer take of one GPU."""
+    states = item.needs.states
+    return "" if states is None else f"{states.gpu_gb:,.1f} GB"
 
 
 def _batch(item: PlannedRun) -> str:
@@ -138,5 +171,12 @@ def _document(item: PlannedRun) -> Mapping[str, Any]:
         "changes": list(item.changes),
         "predicted_gb": item.predicted_gb,
         "usable_gb": item.usable_gb,
+        "parameters": item.needs.parameters,
+        "states": None if item.needs.states is None else _states_document(item.needs.states),
+        "warnings": [asdict(item.needs.shortage)] if item.needs.shortage else [],
         "ds_config": ds_config_of(item),
     }
+
+
+def _states_document(states: States) -> dict[str, float]:
+    return {"gpu_gb": states.gpu_gb, **asdict(states)}
