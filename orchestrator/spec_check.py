@@ -11,6 +11,7 @@ from typing import Any, Final
 from pydantic import BaseModel, ValidationError
 
 from ..jobs.ds_config import KNOWN_KEYS, render
+from ..jobs.shapes import find_shape, positions_of
 from . import batching, strategies
 from .errors import Finding, Place
 from .spec_model import RunConfig, Spec
@@ -137,12 +138,23 @@ def _train(config: RunConfig) -> Iterator[Finding]:
                 yield Finding((("train", field), ("train",)), f"{field} is required", _REQUIRED[field])
         if train.steps is None and train.epochs is None:
             yield Finding((("train", "steps"), ("train",)), "steps is required", "or epochs")
+        yield from _positions(config)
     if train.steps is not None and train.epochs is not None:
         both: tuple[Place, ...] = (("train", "epochs"), ("train", "steps"))
         yield Finding(both, "epochs is given together with steps", "remove one of them")
     if train.steps and train.warmup_steps > train.steps:
         places: tuple[Place, ...] = (("train", "warmup_steps"), ("train", "steps"))
         yield Finding(places, f"warmup_steps {train.warmup_steps} is more than the {train.steps} steps of the run")
+
+
+def _positions(config: RunConfig) -> Iterator[Finding]:
+    """A sample that is longer than the model: of a model that is known by name there is no need to wait for a node."""
+    train = config.train
+    shape = find_shape(train.model) if isinstance(train.model, str) else None
+    if shape is not None and train.seq_len > (positions := positions_of(shape)):
+        places: tuple[Place, ...] = (("train", "seq_len"), ("train", "model"))
+        message = f"seq_len {train.seq_len} is more than the {positions} positions of {train.model}"
+        yield Finding(places, message, f"use at most {positions}")
 
 
 def _batch(config: RunConfig, world_size: int) -> Iterator[Finding]:

@@ -87,7 +87,8 @@ class TrainConfig(_Section):
     """The experiment. Built-in training takes all fields; with `command` they reach the script by environment."""
 
     model: str | dict[str, Any] | None = None
-    """Causal language model: a hub name, a folder, or a configuration such as `{model_type: gpt2, n_layer: 2}`."""
+    """Causal language model: a name such as `gpt2` or `meta-llama/Llama-2-7b-hf`, a folder, or a configuration such as
+    `{model_type: gpt2, n_layer: 2}`. With random weights, a name that docs/models.md lists needs no hub."""
     pretrained: bool = False
     """Start from the model's published weights instead of random ones."""
     tokenizer: str | None = None

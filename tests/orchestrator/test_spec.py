@@ -376,3 +376,14 @@ def test_gpus_of_a_node(write: Write, slurm: str, gpus: int) -> None:
 def test_other_options_of_sbatch_pass_through(write: Write) -> None:
     spec = write.load(MINIMAL + "slurm: {exclusive: true, mail-type: END, overcommit: false, nice: 5}")
     assert spec.slurm.passed_options == {"exclusive": True, "mail_type": "END", "nice": 5}
+
+
+def test_a_sample_longer_than_a_model_that_is_known_by_name_is_an_error(write: Write) -> None:
+    [(line, field, words)] = write.problems("""\
+        name: long
+        train: {model: gpt2, dataset: d, global_batch: 8, steps: 1}
+        matrix:
+          seq_len: [1024, 2048]
+        """)
+    assert (line, field) == (4, "matrix.seq_len[1]")
+    assert "2048 is more than the 1024 positions of gpt2" in words

@@ -1,5 +1,6 @@
 """What users read is what the program does: the reference, the templates and the examples."""
 
+import re
 from importlib.resources import files
 from pathlib import Path
 
@@ -7,7 +8,9 @@ import pytest
 from pydantic import BaseModel
 
 import dscampaign
+from dscampaign.jobs.shapes import SHAPES, positions_of
 from dscampaign.orchestrator.expand import expand
+from dscampaign.orchestrator.parameters import count_of_shape
 from dscampaign.orchestrator.spec import (
     DatasetConfig,
     LocalConfig,
@@ -61,3 +64,8 @@ def _is_field(line: str) -> bool:
     """Whether a comment of the starter is a field that is commented out."""
     text = line.strip().removeprefix("# ").lstrip()
     return line.strip().startswith("# ") and text != "store:" and (text[:2] == "- " or text.split(" ")[0].endswith(":"))
+
+
+def test_the_models_of_the_table_are_those_that_are_documented() -> None:
+    rows = re.findall(r"^\| `(.+)` \| ([\d,]+) \| (\d+) \|$", (ROOT / "docs/models.md").read_text(), re.MULTILINE)
+    assert rows == [(name, f"{count_of_shape(shape):,}", f"{positions_of(shape)}") for name, shape in SHAPES.items()]
