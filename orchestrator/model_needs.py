@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable
 from dataclasses import dataclass
 
-from .model_states import GB, States, alternatives, gpu_memory_gb, parameters_of, states_of
+from .model_states import GB, Sizes, States, alternatives, gpu_memory_gb, parameters_of, states_of
 from .spec_model import RunConfig
 
 _MB = 2.0**20  # Slurm's
@@ -43,23 +43,22 @@ class Needs:
     shortage: Shortage | None = None
 
 
-def needs_of(config: RunConfig, *, ranks: int, ranks_per_node: int, usable_gb: float | None = None) -> Needs:
+def needs_of(config: RunConfig, sizes: Sizes, usable_gb: float | None = None) -> Needs:
     """What a run's model needs.
 
     Args:
         config: The run's configuration.
-        ranks: Its processes.
-        ranks_per_node: Of them on one node.
+        sizes: How it divides its work.
         usable_gb: What a rank could use of its GPU where like runs ran; counts before the GPU's type.
     """
     parameters = parameters_of(config)
     if parameters is None or config.command is not None:
         return Needs(config.train.model is not None, parameters)
-    states = states_of(config, parameters, ranks=ranks, ranks_per_node=ranks_per_node)
+    states = states_of(config, parameters, sizes)
     room_gb = usable_gb or _gpu_room_gb(config)
-    shortage = _host_shortage(config, states, start_gb=_start_gb(config, parameters) * ranks_per_node)
+    shortage = _host_shortage(config, states, start_gb=_start_gb(config, parameters) * sizes.ranks_per_node)
     if room_gb is not None and states.gpu_gb > room_gb:
-        ways = alternatives(config, parameters, ranks=ranks, ranks_per_node=ranks_per_node)
+        ways = alternatives(config, parameters, sizes)
         shortage = _gpu_shortage(states, ways, room_gb)
     return Needs(True, parameters, states, shortage)
 

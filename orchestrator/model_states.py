@@ -12,7 +12,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterator
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from typing import Any, Final, Literal
 
 from ..jobs import ds_config
@@ -90,6 +90,7 @@ def model_states(
     zero_stage: int,
     ranks: int,
     ranks_per_node: int | None = None,
+    accumulation: int | None = None,
     offload: Offload = "none",
     engine: Engine = "deepspeed",
     moments: int = 2,
@@ -107,6 +108,8 @@ def model_states(
         zero_stage: 0 to 3; without a meaning for DDP.
         ranks: Processes that train one model.
         ranks_per_node: Of them on one node; all of them if not given.
+        accumulation: Passes of one optimizer step. Between them stage 1 keeps whole gradients; with a single one it
+            divides them as stage 2 does.
         offload: Takes effect where ZeRO can: the optimizer's states from stage 1, weights with stage 3.
         engine: What trains.
         moments: Numbers in fp32 that the optimizer keeps for each weight: 2 for Adam, 1 for momentum.
@@ -117,14 +120,15 @@ def model_states(
     size = _HALF if half else _FULL
     copy = _FULL if half or stage else 0
     weights = size * parameters / (ranks if stage == 3 else 1)
-    gradients = size * parameters / (ranks if stage >= 2 else 1)
+    divided = stage >= 2 or (stage == 1 and accumulation == 1)
+    gradients = size * parameters / (ranks if divided else 1)
     optimizer = (copy + _FULL * moments) * parameters / (ranks if stage else 1)
     buffers = size * buffer if stage in (1, 2) else 0
     away = 0.0
     if offload != "none" and stage:
         # Beside the optimizer's states, the gradients of its share in fp32.
         away, optimizer = optimizer + _FULL * parameters / ranks, 0.0
-        gradients = gradients if stage == 1 else 0.0
+        gradients = 0.0 if divided else gradients
     if offload in ("full", "nvme") and stage == 3:
         away, weights = away + weights, 0.0
     away_gb = away * (ranks_per_node or ranks) / GB
@@ -138,28 +142,39 @@ def parameters_of(config: RunConfig) -> int | None:
     return None if train.model is None else count_parameters(train.model, train.tokenizer)
 
 
-def states_of(config: RunConfig, parameters: int, *, ranks: int, ranks_per_node: int) -> States:
+@dataclass(frozen=True)
+class Sizes:
+    """How a run divides its work.
+
+    Attributes:
+        ranks: its processes.
+        ranks_per_node: of them on one node.
+        accumulation: passes of one optimizer step, None where that is not known.
+    """
+
+    ranks: int
+    ranks_per_node: int
+    accumulation: int | None = None
+
+
+def states_of(config: RunConfig, parameters: int, sizes: Sizes) -> States:
     """What the states of a run's model take, with all that its DeepSpeed configuration says.
 
     Args:
         config: A run of the built-in training.
         parameters: Of its model.
-        ranks: Processes of the run.
-        ranks_per_node: Of them on one node.
+        sizes: How it divides its work.
     """
-    return model_states(parameters, **_choices(config), ranks=ranks, ranks_per_node=ranks_per_node)
+    return model_states(parameters, **_choices(config), **asdict(sizes))
 
 
-def alternatives(
-    config: RunConfig, parameters: int, *, ranks: int, ranks_per_node: int
-) -> Iterator[tuple[str, States]]:
+def alternatives(config: RunConfig, parameters: int, sizes: Sizes) -> Iterator[tuple[str, States]]:
     """What else the same model could take, in words, the fastest first.
 
     Args:
         config: A run of the built-in training.
         parameters: Of its model.
-        ranks: Processes of the run.
-        ranks_per_node: Of them on one node.
+        sizes: How it divides its work.
     """
     given = _choices(config)
     least = given["zero_stage"]
@@ -168,7 +183,7 @@ def alternatives(
     ways += [(3, "full", "ZeRO stage 3 with optimizer and weights on the host")]
     for stage, offload, words in ways:
         choice = {**given, "zero_stage": stage, "offload": offload}
-        yield words, model_states(parameters, **choice, ranks=ranks, ranks_per_node=ranks_per_node)
+        yield words, model_states(parameters, **choice, **asdict(sizes))
 
 
 def gpu_memory_gb(slurm: SlurmConfig) -> float | None:

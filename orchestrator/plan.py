@@ -22,6 +22,7 @@ from .ledgers import ledgers_of
 from .memory import Ledger, memory_key, start_micro_batch
 from .merge import Merge, wanted_again
 from .model_needs import Needs, needs_of
+from .model_states import Sizes
 from .observe import observe, read_store
 from .reconcile import make_executor
 from .rungs import changed
@@ -180,12 +181,12 @@ def _remembered(item: PlannedRun, ledger: Ledger) -> PlannedRun:
 
 
 def _with_needs(item: PlannedRun) -> PlannedRun:
-    """The planned run with what its model takes; of one that has begun, the ledger and its own lines say more."""
+    """The planned run with what its model takes, as far as arithmetic tells it."""
     run, config = item.run, item.config
     if run is None or config is None:
         return item
-    sizes = {"ranks": run.world_size, "ranks_per_node": run.ranks_per_node}
-    return replace(item, needs=needs_of(config, **sizes, usable_gb=item.usable_gb))
+    sizes = Sizes(run.world_size, run.ranks_per_node, item.accumulation)
+    return replace(item, needs=needs_of(config, sizes, item.usable_gb))
 
 
 def _as_wanted(campaign: CampaignRow, submission: Submission) -> CampaignRow:

@@ -14,6 +14,7 @@ from dscampaign.orchestrator.model_states import (
     GB,
     GIB,
     Offload,
+    Sizes,
     alternatives,
     gpu_memory_gb,
     model_states,
@@ -60,6 +61,13 @@ def test_full_precision_has_a_second_copy_of_the_weights_under_zero(
 ) -> None:
     states = model_states(BILLION, precision=precision, zero_stage=stage, ranks=4, buffer=0)
     assert states.gpu_gb == pytest.approx(bytes_each)
+
+
+def test_without_accumulation_stage_1_divides_gradients_too() -> None:
+    once = model_states(BILLION, precision="bf16", zero_stage=1, ranks=4, accumulation=1)
+    assert once == model_states(BILLION, precision="bf16", zero_stage=2, ranks=4)
+    more = model_states(BILLION, precision="bf16", zero_stage=1, ranks=4, accumulation=2)
+    assert (once.gradients_gb, more.gradients_gb) == (0.5, 2.0)
 
 
 def test_ddp_has_everything_in_fp32_on_every_rank() -> None:
@@ -111,30 +119,28 @@ def test_a_higher_stage_and_more_offload_never_take_more(precision: str) -> None
 def test_a_run_is_counted_as_its_deepspeed_configuration_says() -> None:
     offload = {"device": "cpu"}
     zero = {"stage": 3, "offload_optimizer": offload, "offload_param": offload, "reduce_bucket_size": 1000}
-    states = states_of(config(deepspeed={"zero_optimization": zero}), BILLION, ranks=8, ranks_per_node=8)
+    states = states_of(config(deepspeed={"zero_optimization": zero}), BILLION, Sizes(8, 8))
     assert (states.gpu_gb, states.host_gb) == (0.0, 18.0)
-    states = states_of(
-        config(deepspeed={"zero_optimization": {**zero, "stage": 2}}), BILLION, ranks=8, ranks_per_node=8
-    )
+    states = states_of(config(deepspeed={"zero_optimization": {**zero, "stage": 2}}), BILLION, Sizes(8, 8))
     assert states.buffers_gb == 2e-6
     on_disk = {**zero, "offload_param": {"device": "nvme", "nvme_path": "/scratch"}}
-    states = states_of(config(deepspeed={"zero_optimization": on_disk}), BILLION, ranks=8, ranks_per_node=8)
+    states = states_of(config(deepspeed={"zero_optimization": on_disk}), BILLION, Sizes(8, 8))
     assert states.disk_gb == 18.0
     given = {"type": "Lion", "params": {}}
-    states = states_of(config(deepspeed={"optimizer": given}), BILLION, ranks=1, ranks_per_node=1)
+    states = states_of(config(deepspeed={"optimizer": given}), BILLION, Sizes(1, 1))
     assert states.optimizer_gb == 8.0
 
 
 def test_buffers_follow_the_configuration() -> None:
     def buffers(**zero: Any) -> float:
         run = config(zero_stage=1, deepspeed={"zero_optimization": zero})
-        return states_of(run, BILLION, ranks=2, ranks_per_node=2).buffers_gb
+        return states_of(run, BILLION, Sizes(2, 2)).buffers_gb
 
     assert (buffers(), buffers(overlap_comm=True), buffers(contiguous_gradients=False)) == (1.0, 2.0, 0.0)
 
 
 def test_alternatives_come_in_the_order_of_what_they_cost() -> None:
-    words = [words for words, _ in alternatives(config(zero_stage=1), LLAMA_7B, ranks=8, ranks_per_node=8)]
+    words = [words for words, _ in alternatives(config(zero_stage=1), LLAMA_7B, Sizes(8, 8))]
     assert words == [
         "ZeRO stage 2",
         "ZeRO stage 3",
@@ -172,7 +178,7 @@ def needs(
     **train: Any,
 ) -> Needs:
     run = config(slurm, deepspeed, **train)
-    return needs_of(run, ranks=ranks, ranks_per_node=min(ranks, 8), usable_gb=usable_gb)
+    return needs_of(run, Sizes(ranks, min(ranks, 8)), usable_gb)
 
 
 def test_states_that_a_gpu_cannot_hold_are_told_with_what_would_fit() -> None:
@@ -233,7 +239,7 @@ def plan(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: Output) -> Any
     monkeypatch.setenv("XDG_CONFIG_HOME", str(tmp_path / "config"))
 
     def run(*options: str, **values: Any) -> str:
-        train = {"dataset": "d", "global_batch": 64, "steps": 10, **values.pop("train", {})}
+        train = {"dataset": "d", "global_batch": 128, "steps": 10, **values.pop("train", {})}
         spec = {"name": "models", "slurm": {"gpus_per_node": "h100:8"}, "train": train, **values}
         (tmp_path / "models.yaml").write_text(json.dumps(spec))
         assert main(["plan", "models.yaml", *options]) == 0

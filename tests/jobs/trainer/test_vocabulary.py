@@ -33,7 +33,7 @@ BATCHES = torch.randint(VOCABULARY, (4, 2, 17), generator=torch.Generator().manu
 MODELS = {"gpt2": TINY["model"], "opt": OPT, "narrow-opt": NARROW_OPT, "llama": LLAMA, "tied-llama": TIED_LLAMA}
 
 
-@pytest.fixture(params=MODELS.values(), ids=MODELS)
+@pytest.fixture(params=list(MODELS.values()), ids=list(MODELS))
 def model(request: pytest.FixtureRequest) -> dict[str, Any]:
     fields: dict[str, Any] = request.param
     return fields
@@ -138,7 +138,7 @@ def test_a_tokenizer_that_is_nowhere_says_what_to_name() -> None:
         tokens.load_tokenizer("someone/unheard-of")
 
 
-SMALL = {
+SMALL: dict[str, dict[str, Any]] = {
     "gpt2": {"n_embd": 32, "n_layer": 2, "n_head": 2},
     "opt": {"hidden_size": 32, "ffn_dim": 64, "num_hidden_layers": 2, "num_attention_heads": 2},
     "llama": {**LLAMA, "num_key_value_heads": 2},
