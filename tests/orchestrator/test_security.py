@@ -67,7 +67,8 @@ def options(slurm: FakeSlurm, folder: Path, asked: dict[str, Any]) -> list[list[
     folder.mkdir(exist_ok=True)
     SlurmExecutor().submit(Batch("abc", "dscampaign-abc", folder, 1, asked))
     script = slurm.calls[-1].script
-    return [shlex.split(line) for line in script.splitlines() if line.startswith("#SBATCH")]
+    lines = script.split("\n")  # and at no other character that Python takes for the end of a line
+    return [shlex.split(line) for line in lines if line.startswith("#SBATCH")]
 
 
 @pytest.mark.parametrize("text", HOSTILE)

@@ -45,7 +45,7 @@ def trained(train_many: Callable[..., dict[str, Attempt]]) -> dict[str, Attempt]
         dropout={"dropout": 0.2, "checkpoint_every": 3, "keep_checkpoints": 5},
         one_epoch={"steps": None, "epochs": 0.002, "eval_batches": None},
         sparse={"log_every": 4, "eval_every": 4},
-        best={"checkpoint_every": 2, "eval_every": 2, "keep_checkpoints": 1, "keep_best": True, "lr": 0.1},
+        best={"checkpoint_every": 2, "eval_every": 2, "keep_checkpoints": 1, "keep_best": True, "lr": 1.0},
     )
 
 
@@ -125,7 +125,7 @@ def test_reports_memory_before_the_first_step_and_after_the_third(trained: dict[
 def test_reports_what_speed_is_judged_by(trained: dict[str, Attempt]) -> None:
     start = trained["zero1"].event("start")
     blocks = 2 * (12 * 32 * 32 + 13 * 32)
-    assert start["parameters"] == blocks + 257 * 32 + 1024 * 32 + 2 * 32  # the 63 rows of padding are no parameters
+    assert start["parameters"] == blocks + 257 * 32 + 1024 * 32 + 2 * 32  # the 127 rows of padding are no parameters
     assert start["flops_per_token"] == 6 * start["parameters"] + 12 * 2 * 32 * 32
 
 
