@@ -8,57 +8,21 @@ inserts nothing, and a crash leaves either all of it or none.
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any, Final
 
 from sqlalchemy import Connection, case, func, select, update
 
 from . import schema
-from .lines import BadLine, Batch, parse
-from .queries import add_event, observe_memory, record_checkpoint, storable
+from .lines import Batch, parse
+from .queries import observe_memory, record_checkpoint, storable
 from .records import Checkpoint, MemoryObservation, memory_observation_key
+from .spool import MAX_BYTES, IngestResult, Source, endless_line, read_on, set_aside, tell, truncated
 from .store import Store
 from .upsert import insert_extras, insert_steps, upsert_latest
 
-MAX_BYTES: Final = 8 << 20
-
 _MEMORY_FIGURES: Final = ("after_init_gb", "per_sample_gb", "peak_allocated_gb", "peak_reserved_gb", "usable_gb")
-
-_NAMED_BAD_LINES: Final = 20  # a batch; a spool full of rubbish must not become a table full of it
-
-
-@dataclass(frozen=True)
-class IngestResult:
-    """What one call did.
-
-    Attributes:
-        lines: Complete lines taken from the spool, the bad ones among them.
-        new_offset: Bytes of the spool that the store now holds.
-        rejected: Lines set aside with an event.
-        events: Lines that became events.
-        caught_up: No complete line was left when the spool was read.
-        stale: Another caller took these lines first; nothing was written.
-    """
-
-    lines: int
-    new_offset: int
-    rejected: int
-    events: int
-    caught_up: bool
-    stale: bool = False
-
-
-@dataclass(frozen=True)
-class _Source:
-    """Whose spool it is, and how much of it the store holds."""
-
-    campaign_id: int
-    run_id: int
-    generation: int
-    attempt_id: int
-    offset: int
 
 
 def ingest(store: Store, attempt_id: int, spool: Path, *, max_bytes: int = MAX_BYTES) -> IngestResult:
@@ -76,9 +40,9 @@ def ingest(store: Store, attempt_id: int, spool: Path, *, max_bytes: int = MAX_B
         OSError: The spool cannot be read.
     """
     source = _source(store, attempt_id)
-    chunk, size = _read(spool, source.offset, max_bytes)
+    chunk, size = read_on(spool, source.offset, max_bytes)
     if size is not None and size < source.offset:
-        return _truncated(store, source, size)
+        return truncated(store, source, size)
     batch = _parse(chunk, source.offset, max_bytes)
     offset = source.offset + batch.length
     # Torn means that the file ends in mid-line: nothing more to take before the rest is there.
@@ -88,41 +52,28 @@ def ingest(store: Store, attempt_id: int, spool: Path, *, max_bytes: int = MAX_B
     with store.write() as conn:
         if not _advance(conn, source, batch):
             return IngestResult(0, source.offset, 0, 0, caught_up=False, stale=True)
-        _insert(conn, source, batch)
+        _insert(conn, source, batch, spool)
     return IngestResult(batch.lines, offset, len(batch.bad), len(batch.events), caught_up)
 
 
-def _source(store: Store, attempt_id: int) -> _Source:
+def _source(store: Store, attempt_id: int) -> Source:
     attempt, run = schema.attempt.c, schema.run.c
     query = select(run.campaign_id, run.id, attempt.generation, attempt.id, attempt.spool_offset)
     with store.read() as conn:
         row = conn.execute(query.join(schema.run, run.id == attempt.run_id).where(attempt.id == attempt_id)).first()
     if row is None:
         raise LookupError(f"no attempt {attempt_id}")
-    return _Source(*row)
-
-
-def _read(spool: Path, offset: int, max_bytes: int) -> tuple[bytes, int | None]:
-    """The bytes from an offset on, and the size of the whole file, None when there is no file."""
-    try:
-        with spool.open("rb", buffering=0) as file:
-            size = file.seek(0, 2)
-            file.seek(offset)
-            return file.read(max_bytes) or b"", size
-    except FileNotFoundError:
-        return b"", None
+    return Source(*row)
 
 
 def _parse(chunk: bytes, offset: int, max_bytes: int) -> Batch:
     batch = parse(chunk, offset)
     if batch.length or len(chunk) < max_bytes:
         return batch
-    # No end of line in all of it: wait, and the spool would never move again.
-    bad = BadLine(offset, len(chunk), "a line without end", chunk[:100].decode(errors="replace"))
-    return Batch(bad=[bad], lines=1, length=len(chunk))
+    return Batch(bad=[endless_line(chunk, offset)], lines=1, length=len(chunk))
 
 
-def _advance(conn: Connection, source: _Source, batch: Batch) -> bool:
+def _advance(conn: Connection, source: Source, batch: Batch) -> bool:
     """Moves the offset on and takes the attempt's row lock; False when somebody else moved it."""
     row = schema.attempt.c
     values: dict[str, Any] = {"spool_offset": source.offset + batch.length}
@@ -134,23 +85,23 @@ def _advance(conn: Connection, source: _Source, batch: Batch) -> bool:
     return conn.execute(unmoved.values(values)).rowcount == 1
 
 
-def _insert(conn: Connection, source: _Source, batch: Batch) -> None:
+def _insert(conn: Connection, source: Source, batch: Batch, spool: Path) -> None:
     if batch.steps:
         insert_steps(conn, source.attempt_id, batch.steps)
         insert_extras(conn, source.attempt_id, batch.steps)
         upsert_latest(conn, (source.run_id, source.attempt_id, source.generation), batch.steps)
     for event in batch.events:
-        _event(conn, source, f"script.{event.name}", "", event.data, event.ts_s)
+        tell(conn, source, f"script.{event.name}", "", event.data, event.ts_s)
         if event.name == "target":
             _know_target(conn, source, event.data.get("steps"))
         if event.name == "checkpoint":
             _know_checkpoint(conn, source, event.data)
         if event.name == "memory":
             _know_memory(conn, source, event.data)
-    _set_aside(conn, source, batch.bad)
+    set_aside(conn, source, batch.bad, spool)
 
 
-def _know_target(conn: Connection, source: _Source, steps: object) -> None:
+def _know_target(conn: Connection, source: Source, steps: object) -> None:
     """A run of so many epochs learns from its script how many steps that is."""
     if isinstance(steps, int | float) and steps >= 1:
         run = schema.run.c
@@ -158,7 +109,7 @@ def _know_target(conn: Connection, source: _Source, steps: object) -> None:
         conn.execute(unknown.values(target_step=int(steps)))
 
 
-def _know_checkpoint(conn: Connection, source: _Source, data: Mapping[str, Any]) -> None:
+def _know_checkpoint(conn: Connection, source: Source, data: Mapping[str, Any]) -> None:
     """A checkpoint of the built-in trainer; a script of one's own may use the word for something else."""
     step, path, size_bytes = data.get("step"), data.get("path"), data.get("size_bytes")
     if isinstance(step, int) and isinstance(path, str) and isinstance(size_bytes, int):
@@ -166,7 +117,7 @@ def _know_checkpoint(conn: Connection, source: _Source, data: Mapping[str, Any])
         record_checkpoint(conn, saved)
 
 
-def _know_memory(conn: Connection, source: _Source, data: Mapping[str, Any]) -> None:
+def _know_memory(conn: Connection, source: Source, data: Mapping[str, Any]) -> None:
     """What the attempt's ranks say of their memory, for the batch ledger: see docs/architecture.md for the names."""
     row = schema.attempt.c
     query = select(row.memory_key, row.micro_batch).where(row.id == source.attempt_id)
@@ -183,42 +134,3 @@ def _know_memory(conn: Connection, source: _Source, data: Mapping[str, Any]) -> 
 
 def _is_size(value: object) -> bool:
     return isinstance(value, int | float) and not isinstance(value, bool) and 0 < value < math.inf
-
-
-def _set_aside(conn: Connection, source: _Source, bad: Sequence[BadLine]) -> None:
-    """One event for each bad line, and one for all that are too many to name."""
-    for line in bad[:_NAMED_BAD_LINES]:
-        data = {"offset": line.offset, "bytes": line.length, "text": line.prefix}
-        _event(conn, source, "spool.corrupt", f"{line.why} at byte {line.offset} of the spool", data)
-    if rest := bad[_NAMED_BAD_LINES:]:
-        data = {"offset": rest[0].offset, "last_offset": rest[-1].offset, "lines": len(rest)}
-        _event(conn, source, "spool.corrupt", f"{len(rest)} more bad lines", data)
-
-
-def _truncated(store: Store, source: _Source, size: int) -> IngestResult:
-    """Tells once of a spool that shrank; what was taken stays.
-
-    It is never read again from its beginning: a shared file system may show a stale size for a while.
-    """
-    kind, row = "spool.truncated", schema.events.c
-    with store.write() as conn:
-        told = select(row.id).where(row.run_id == source.run_id, row.attempt_id == source.attempt_id, row.kind == kind)
-        if conn.execute(told.limit(1)).first() is None:
-            message = f"the spool has {size} bytes, {source.offset} were read before"
-            _event(conn, source, kind, message, {"size": size, "offset": source.offset})
-    return IngestResult(0, source.offset, 0, 0, caught_up=True)
-
-
-def _event(
-    conn: Connection, source: _Source, kind: str, message: str, data: dict[str, object], ts_s: float | None = None
-) -> None:
-    add_event(
-        conn,
-        source.campaign_id,
-        kind,
-        message,
-        run_id=source.run_id,
-        attempt_id=source.attempt_id,
-        data=data,
-        ts_s=ts_s,
-    )

@@ -14,6 +14,7 @@ from typing import Any, TypeVar
 from sqlalchemy import ColumnElement, Connection, Select, Table, and_, delete, func, insert, select, update
 
 from . import schema
+from .energy import attempt_gpus, gpu_devices, gpu_samples, iter_gpu_samples, node_offsets
 from .leases import acquire_lease, check_lease, read_lease, release_lease
 from .metrics import extra_names, iter_metrics, latest, metrics, step_times
 from .records import (
@@ -22,7 +23,6 @@ from .records import (
     CampaignRow,
     Checkpoint,
     EventRow,
-    GpuSample,
     MemoryObservation,
     NewAttempt,
     NewRun,
@@ -35,7 +35,7 @@ from .store import insert_into, now_s
 __all__ = [
     "acquire_lease",
     "add_event",
-    "add_gpu_samples",
+    "attempt_gpus",
     "attempts",
     "beat",
     "campaign_by_name",
@@ -46,10 +46,12 @@ __all__ = [
     "events",
     "evidence",
     "extra_names",
+    "gpu_devices",
     "gpu_samples",
     "insert_attempt",
     "insert_campaign",
     "insert_runs",
+    "iter_gpu_samples",
     "iter_metrics",
     "latest",
     "list_campaigns",
@@ -57,6 +59,7 @@ __all__ = [
     "memory_of_run",
     "metrics",
     "newest_event_s",
+    "node_offsets",
     "observe_memory",
     "read_lease",
     "record_checkpoint",
@@ -327,19 +330,6 @@ def memory_of_run(conn: Connection, run_id: int) -> list[MemoryObservation]:
     table = schema.memory_observation
     of_run = table.c.attempt_id.in_(select(schema.attempt.c.id).where(schema.attempt.c.run_id == run_id))
     return _fetch(conn, MemoryObservation, table, of_run, order=[table.c.attempt_id, table.c.oom])
-
-
-def add_gpu_samples(conn: Connection, samples: Sequence[GpuSample]) -> None:
-    """Adds GPU samples; one that is there already is left as it is."""
-    rows = [asdict(sample) for sample in samples]
-    for start in range(0, len(rows), _BATCH):
-        _insert_once(conn, schema.gpu_sample, rows[start : start + _BATCH])
-
-
-def gpu_samples(conn: Connection, attempt_id: int) -> list[GpuSample]:
-    """An attempt's GPU samples in the order of time."""
-    table = schema.gpu_sample
-    return _fetch(conn, GpuSample, table, table.c.attempt_id == attempt_id, order=[table.c.ts_s, table.c.node])
 
 
 def storable(text: str) -> str:

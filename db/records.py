@@ -311,21 +311,6 @@ def memory_observation_key(memory_key: str, device: str = "", torch: str = "") -
 
 
 @dataclass(frozen=True)
-class GpuSample:
-    """One node's GPUs at one moment: mean utilisation, highest memory and temperature, summed power and energy."""
-
-    attempt_id: int
-    node: str
-    ts_s: float
-    gpus: int
-    util_pct: float | None = None
-    mem_used_gb: float | None = None
-    temperature_c: float | None = None
-    power_w: float | None = None
-    energy_j: float | None = None
-
-
-@dataclass(frozen=True)
 class Lease:
     """Who may reconcile, until when (database time, epoch seconds)."""
 

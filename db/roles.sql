@@ -24,11 +24,11 @@ GRANT USAGE ON SCHEMA public TO campaign_owner, campaign_ingest, campaign_read;
 GRANT SELECT ON ALL TABLES IN SCHEMA public TO campaign_owner, campaign_ingest, campaign_read;
 GRANT USAGE ON ALL SEQUENCES IN SCHEMA public TO campaign_owner, campaign_ingest;
 
-GRANT INSERT, UPDATE ON campaign, run, attempt, checkpoint, event, gpu_sample, lease, memory_observation, metric_extra,
-    run_latest, step_metric TO campaign_owner;
+GRANT INSERT, UPDATE ON campaign, run, attempt, checkpoint, event, gpu, gpu_sample, lease, memory_observation,
+    metric_extra, node_spool, run_latest, step_metric TO campaign_owner;
 GRANT DELETE ON attempt, event TO campaign_owner; -- of a submission that surely did not happen
 
-GRANT INSERT ON event, checkpoint, gpu_sample, metric_extra TO campaign_ingest;
-GRANT INSERT, UPDATE ON memory_observation, run_latest, step_metric TO campaign_ingest;
+GRANT INSERT ON event, checkpoint, gpu, gpu_sample, metric_extra TO campaign_ingest;
+GRANT INSERT, UPDATE ON memory_observation, node_spool, run_latest, step_metric TO campaign_ingest;
 GRANT UPDATE (target_step) ON run TO campaign_ingest; -- of a run of so many epochs, which only its script can count
 GRANT UPDATE (spool_offset, start_step, last_step, heartbeat_s, gpu_seconds) ON attempt TO campaign_ingest;

@@ -26,9 +26,10 @@ from sqlalchemy import (
     event,
 )
 
+from .gpu_records import GPU_FIGURES, WHOLE_FIGURES
 from .records import METRIC_COLUMNS, AttemptState, RunState
 
-HEAD: Final = "0002"
+HEAD: Final = "0003"
 """The newest migration, named here so that opening a store does not import Alembic."""
 
 Real = Float(53)
@@ -76,6 +77,14 @@ def _id() -> Column[int]:
 
 def _ref(name: str, to: Table, *, nullable: bool = False) -> Column[int]:
     return Column(name, BigInteger, ForeignKey(to.c.id), nullable=nullable)
+
+
+def _gpu_key() -> tuple[Column[int], Column[int], Column[int]]:
+    return (
+        Column("attempt_id", BigInteger, primary_key=True, autoincrement=False),
+        Column("node_rank", Integer, primary_key=True, autoincrement=False),
+        Column("gpu", Integer, primary_key=True, autoincrement=False),
+    )
 
 
 campaign = Table(
@@ -178,11 +187,28 @@ metric_extra = Table(
 gpu_sample = Table(
     "gpu_sample",
     metadata,
-    Column("attempt_id", BigInteger, primary_key=True, autoincrement=False),
-    Column("node", String(255), primary_key=True),
+    *_gpu_key(),
     Column("ts_s", Real, primary_key=True),
-    Column("gpus", Integer, nullable=False),
-    *(Column(name, Real) for name in ("util_pct", "mem_used_gb", "temperature_c", "power_w", "energy_j")),
+    Column("span_s", Real, nullable=False),
+    *(Column(name, BigInteger if name in WHOLE_FIGURES else Real) for name in GPU_FIGURES),
+    sqlite_with_rowid=False,
+)
+
+gpu = Table(
+    "gpu",
+    metadata,
+    *_gpu_key(),
+    *(Column(name, String(255), nullable=False) for name in ("node", "name", "uuid")),
+    *(Column(name, Real) for name in ("mem_total_gb", "power_limit_w", "sm_clock_max_mhz", "mem_clock_max_mhz")),
+    sqlite_with_rowid=False,
+)
+
+node_spool = Table(
+    "node_spool",
+    metadata,
+    Column("attempt_id", BigInteger, primary_key=True, autoincrement=False),
+    Column("node_rank", Integer, primary_key=True, autoincrement=False),
+    Column("spool_offset", BigInteger, nullable=False),
     sqlite_with_rowid=False,
 )
 

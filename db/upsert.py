@@ -33,7 +33,7 @@ from sqlalchemy import (
 from sqlalchemy.dialects import postgresql, sqlite
 
 from .records import METRIC_COLUMNS
-from .schema import metric_extra, run_latest, step_metric
+from .schema import gpu_sample, metric_extra, run_latest, step_metric
 
 Steps = Mapping[int, Mapping[str, float]]
 
@@ -62,6 +62,11 @@ def insert_extras(conn: Connection, attempt_id: int, steps: Steps) -> None:
         if name in row
     ]
     _upsert(conn, metric_extra, rows)
+
+
+def insert_gpu_samples(conn: Connection, rows: Sequence[tuple[Any, ...]]) -> None:
+    """Inserts samples of GPUs, each a row of ``gpu_sample``, none of them twice; those that are there stay."""
+    _upsert(conn, gpu_sample, rows)
 
 
 def upsert_latest(conn: Connection, key: tuple[int, int, int], steps: Steps) -> None:

@@ -12,7 +12,6 @@ from dscampaign.db.errors import StaleWrite
 from dscampaign.db.records import (
     AttemptState,
     Checkpoint,
-    GpuSample,
     MemoryObservation,
     NewRun,
     RunState,
@@ -108,21 +107,18 @@ def test_events_come_in_order_and_a_limit_keeps_the_newest(world: World) -> None
     assert of_run[0].message == "n1\ufffd?"
 
 
-def test_checkpoints_memory_and_gpu_samples_are_recorded_once(world: World) -> None:
+def test_checkpoints_and_memory_are_recorded_once(world: World) -> None:
     saved = [Checkpoint(world.run_id, 1, 1, step, f"/c/{step}", 10, 5.0) for step in (100, 200)]
     seen = [MemoryObservation("k", 1, 4, oom, 1.0, 2.0, 80.0, 5.0) for oom in (False, True)]
-    samples = [GpuSample(1, "n1", ts_s, 8, 90.0, power_w=5000.0) for ts_s in (1.5, 2.5)]
     for _ in range(2):
         with world.store.write() as conn:
             for checkpoint in saved:
                 queries.record_checkpoint(conn, checkpoint)
             for observation in seen:
                 queries.observe_memory(conn, observation)
-            queries.add_gpu_samples(conn, samples)
     with world.store.read() as conn:
         assert queries.checkpoints(conn, world.run_id) == saved[::-1]
         assert sorted(queries.memory_of_run(conn, world.run_id), key=lambda row: row.oom) == seen
-        assert queries.gpu_samples(conn, 1) == samples
 
 
 def test_the_newest_checkpoint_counts_of_the_present_configuration_alone(world: World) -> None:

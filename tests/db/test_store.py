@@ -15,6 +15,7 @@ from sqlalchemy import Connection
 from dscampaign.db import queries
 from dscampaign.db.engine import on_local_disk, parse_url, without_password
 from dscampaign.db.errors import StoreBusy, StoreError, StoreMissing, StoreUnreachable
+from dscampaign.db.gpu_ingest import ingest_gpus
 from dscampaign.db.ingest import ingest
 from dscampaign.db.records import RunState
 from dscampaign.db.store import Store
@@ -227,6 +228,17 @@ def test_the_ingest_role_ingests_and_decides_nothing(postgres: PostgresServer, t
     with pytest.raises(StoreError, match="permission denied"), job.write() as conn:
         queries.update_run(conn, world.run_id, state=RunState.COMPLETED)
     assert len(world.metrics()) == 300
+
+
+def test_the_ingest_role_takes_telemetry(postgres: PostgresServer, tmp_path: Path) -> None:
+    world, job = _with_login(postgres, tmp_path, "a_gpu_job", "campaign_ingest")
+    spool = tmp_path / "gpus-0.jsonl"
+    device = '{"devices":[{"gpu":0,"name":"H200"}],"node":"n1"}\n'
+    sample = '{"ts":%d,"span_s":1,"gpu":[0],"power_w":[500]}\n'
+    spool.write_text(device + "".join(sample % second for second in range(300)) + '{"event":"xid","gpu":0}\n')
+    assert ingest_gpus(job, 1, 0, spool).lines == 302
+    with world.store.read() as conn:
+        assert len(queries.gpu_samples(conn, 1)) == 300
 
 
 def test_the_owner_s_role_takes_back_what_was_not_submitted(postgres: PostgresServer, tmp_path: Path) -> None:

@@ -4,6 +4,7 @@ from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import pytest
+from alembic import command
 from alembic.autogenerate import compare_metadata
 from alembic.migration import MigrationContext
 from alembic.script import ScriptDirectory
@@ -13,6 +14,8 @@ from dscampaign.db import queries, schema
 from dscampaign.db.errors import SchemaMismatch
 from dscampaign.db.store import Store
 from dscampaign.db.upgrade import current_version, head_version, migrations, upgrade
+
+from .worlds import new_campaign
 
 
 def _unmade(url: str) -> Store:
@@ -38,6 +41,22 @@ def test_migrations_make_the_tables_that_the_program_knows(empty_url: str) -> No
         assert queries.metrics(conn, 1) == []
     Store.open(empty_url).close()
     assert upgrade(store) == (head_version(), head_version())
+
+
+def test_a_store_of_before_gets_the_tables_of_telemetry_and_keeps_what_it_has(empty_url: str) -> None:
+    store = _unmade(empty_url)
+    with store.write() as conn:
+        config = migrations()
+        config.attributes["connection"] = conn
+        command.upgrade(config, "0002")
+    with store.write() as conn:
+        campaign_id = new_campaign(conn)
+        assert not {"gpu", "node_spool"} & set(inspect(conn).get_table_names())
+    assert upgrade(store) == ("0002", head_version())
+    with store.read() as conn:
+        assert compare_metadata(MigrationContext.configure(conn), schema.metadata) == []
+        assert [row.id for row in queries.list_campaigns(conn)] == [campaign_id]
+        assert queries.attempt_gpus(conn, 1) is None
 
 
 def test_a_database_without_tables_is_not_used(empty_url: str) -> None:

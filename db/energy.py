@@ -1,0 +1,215 @@
+"""What the GPUs of an attempt did, and what a token costs in joules. The arithmetic is done by the database.
+
+Energy is what the counter of each GPU says, never power times time. Between two samples it is taken to grow evenly.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator, Sequence
+from dataclasses import fields
+from typing import Any, Final
+
+from sqlalchemy import ColumnElement, Connection, Select, Subquery, and_, case, func, select
+
+from .gpu_records import POWER_CAPPED, SLOWED, AttemptGpus, GpuDevice, GpuSample, GpuUse, TokenEnergy
+from .schema import attempt, gpu, gpu_sample, node_spool, run, step_metric
+
+WARM_UP_STEPS: Final = 20
+"""Steps of an attempt that do not count, of a short one half: they compile, and fill caches."""
+
+MIN_WINDOW_S: Final = 10.0
+"""A shorter time says little: power is sampled once a second."""
+
+_BATCH = 1000  # ids a question; both databases limit the number of parameters
+
+_BY_BLOCK = {"yield_per": 5000}
+
+
+def attempt_gpus(conn: Connection, attempt_id: int) -> AttemptGpus | None:
+    """What the GPUs of an attempt did, None if nothing was sampled."""
+    energy = _energy(conn, attempt_id)
+    used = tuple(_use(row._asdict(), energy) for row in conn.execute(_uses(attempt_id)))
+    return AttemptGpus(attempt_id, used, token_energy(conn, attempt_id)) if used else None
+
+
+def token_energy(conn: Connection, attempt_id: int) -> TokenEnergy | None:
+    """The energy of an attempt's steps, and their tokens.
+
+    From the end of one step to the end of another: the first ``WARM_UP_STEPS`` do not count, nor does any step that
+    is not covered by samples of every GPU on every node. Whatever happened in between is in it: saving, evaluating,
+    waiting for data.
+
+    Returns:
+        None where that cannot be told: the script does not say tokens_per_s, fewer than two steps are left, the time
+        between them is below ``MIN_WINDOW_S``, or a GPU has no counter.
+    """
+    covered = _covered(conn, attempt_id)
+    ends = _ends(conn, attempt_id, *covered) if covered else None
+    if ends is None or ends[1][1] - ends[0][1] < MIN_WINDOW_S:
+        return None
+    (first, from_s), (last, to_s) = ends
+    tokens = conn.execute(_tokens(attempt_id, first, last)).scalar() or 0.0
+    energy = conn.execute(_window(attempt_id, from_s, to_s)).scalar() or 0.0
+    if not (math.isfinite(tokens) and tokens > 0 and energy > 0):
+        return None
+    return TokenEnergy(first, last, to_s - from_s, energy, tokens)
+
+
+def gpu_devices(conn: Connection, attempt_id: int) -> list[GpuDevice]:
+    """The GPUs of an attempt, by node and number."""
+    columns = [gpu.c[field.name] for field in fields(GpuDevice)]
+    query = select(*columns).where(gpu.c.attempt_id == attempt_id).order_by(gpu.c.node_rank, gpu.c.gpu)
+    return [GpuDevice(*row) for row in conn.execute(query)]
+
+
+def gpu_samples(conn: Connection, attempt_id: int) -> list[GpuSample]:
+    """An attempt's samples, GPU by GPU in the order of time."""
+    return [GpuSample(*row) for row in conn.execute(_samples(attempt_id))]
+
+
+def iter_gpu_samples(conn: Connection, campaign_id: int) -> Iterator[tuple[int, int, GpuDevice | None, GpuSample]]:
+    """All samples of a campaign as (run id, generation, GPU, sample); reads block by block."""
+    query = select(attempt.c.id, attempt.c.run_id, attempt.c.generation).join(run, run.c.id == attempt.c.run_id)
+    order = (run.c.ordinal, run.c.id, attempt.c.generation)
+    for attempt_id, run_id, generation in conn.execute(
+        query.where(run.c.campaign_id == campaign_id).order_by(*order)
+    ).all():
+        found = {(device.node_rank, device.gpu): device for device in gpu_devices(conn, attempt_id)}
+        for row in conn.execute(_samples(attempt_id), execution_options=_BY_BLOCK):
+            sample = GpuSample(*row)
+            yield run_id, generation, found.get((sample.node_rank, sample.gpu)), sample
+
+
+def node_offsets(conn: Connection, attempt_ids: Sequence[int]) -> dict[tuple[int, int], int]:
+    """How many bytes of each node's telemetry the store holds, by attempt id and node."""
+    row, held = node_spool.c, {}
+    for start in range(0, len(attempt_ids), _BATCH):
+        some = row.attempt_id.in_(attempt_ids[start : start + _BATCH])
+        for attempt_id, node_rank, offset in conn.execute(
+            select(row.attempt_id, row.node_rank, row.spool_offset).where(some)
+        ):
+            held[attempt_id, node_rank] = offset
+    return held
+
+
+def _samples(attempt_id: int) -> Select[Any]:
+    row = gpu_sample.c
+    columns = [row[field.name] for field in fields(GpuSample)]
+    return select(*columns).where(row.attempt_id == attempt_id).order_by(row.node_rank, row.gpu, row.ts_s)
+
+
+def _uses(attempt_id: int) -> Select[Any]:
+    """A row for each GPU, with all of ``GpuUse`` but its energy."""
+    row = gpu_sample.c
+    here = and_(gpu.c.attempt_id == row.attempt_id, gpu.c.node_rank == row.node_rank, gpu.c.gpu == row.gpu)
+    query = select(
+        row.node_rank,
+        row.gpu,
+        func.coalesce(func.max(gpu.c.node), "").label("node"),
+        func.coalesce(func.max(gpu.c.name), "").label("name"),
+        func.count().label("samples"),
+        func.min(row.ts_s).label("from_s"),
+        func.max(row.ts_s).label("to_s"),
+        _mean(row.util_pct).label("util_pct"),
+        _mean(row.power_w).label("power_w"),
+        func.max(row.power_w).label("power_peak_w"),
+        _mean(row.power_avg_w).label("power_avg_w"),
+        func.max(row.power_avg_w).label("power_avg_peak_w"),
+        func.max(row.temperature_c).label("temperature_max_c"),
+        func.max(row.mem_used_gb).label("mem_used_max_gb"),
+        _mean(_has(SLOWED)).label("slowed"),
+        _mean(_has(POWER_CAPPED)).label("power_capped"),
+        (func.max(row.ecc_errors) - func.min(row.ecc_errors)).label("ecc_errors"),
+    )
+    joined = query.select_from(gpu_sample.outerjoin(gpu, here)).where(row.attempt_id == attempt_id)
+    return joined.group_by(row.node_rank, row.gpu).order_by(row.node_rank, row.gpu)
+
+
+def _mean(value: ColumnElement[Any]) -> ColumnElement[float]:
+    """Over time, of the samples that have it."""
+    span_s = gpu_sample.c.span_s
+    mean: ColumnElement[float] = func.sum(value * span_s) / func.nullif(func.sum(case((value.is_not(None), span_s))), 0)
+    return mean
+
+
+def _has(bits: int) -> ColumnElement[float]:
+    """1 where one of these reasons holds the clocks down, 0 where none does."""
+    throttle = gpu_sample.c.throttle
+    return case((throttle.bitwise_and(bits) != 0, 1.0), (throttle.is_not(None), 0.0))
+
+
+def _use(row: dict[str, Any], energy: dict[tuple[int, int], float]) -> GpuUse:
+    return GpuUse(**row, energy_j=energy.get((row["node_rank"], row["gpu"])))
+
+
+def _grown(attempt_id: int) -> Subquery:
+    """How much the counter of each GPU grew from sample to sample; one that began anew has grown by what it shows."""
+    row = gpu_sample.c
+    order: dict[str, Any] = {"partition_by": (row.node_rank, row.gpu), "order_by": row.ts_s}
+    before_s, before_j = func.lag(row.ts_s).over(**order), func.lag(row.energy_j).over(**order)
+    grown_j = case((row.energy_j >= before_j, row.energy_j - before_j), else_=row.energy_j)
+    query = select(row.node_rank, row.gpu, row.ts_s, before_s.label("before_s"), grown_j.label("grown_j"))
+    return query.where(row.attempt_id == attempt_id, row.energy_j.is_not(None)).subquery()
+
+
+def _energy(conn: Connection, attempt_id: int) -> dict[tuple[int, int], float]:
+    """Joules between the first and the last sample, by node and GPU."""
+    grown = _grown(attempt_id).c
+    query = select(grown.node_rank, grown.gpu, func.sum(grown.grown_j)).where(grown.before_s.is_not(None))
+    return {(row[0], row[1]): row[2] for row in conn.execute(query.group_by(grown.node_rank, grown.gpu))}
+
+
+def _window(attempt_id: int, from_s: float, to_s: float) -> Select[Any]:
+    """Joules of all GPUs between two moments; of a sample that reaches beyond, its part."""
+    grown = _grown(attempt_id).c
+    begin_s = case((grown.before_s < from_s, from_s), else_=grown.before_s)
+    end_s = case((grown.ts_s > to_s, to_s), else_=grown.ts_s)
+    part_j = grown.grown_j * (end_s - begin_s) / (grown.ts_s - grown.before_s)
+    return select(func.sum(part_j)).where(grown.before_s < to_s, grown.ts_s > from_s)
+
+
+def _covered(conn: Connection, attempt_id: int) -> tuple[float, float] | None:
+    """From when to when the counters of all GPUs of all nodes are known."""
+    row = gpu_sample.c
+    query = select(row.node_rank, row.gpu, func.min(row.ts_s), func.max(row.ts_s))
+    known = query.where(row.attempt_id == attempt_id, row.energy_j.is_not(None)).group_by(row.node_rank, row.gpu)
+    spans = {(node, number): (from_s, to_s) for node, number, from_s, to_s in conn.execute(known)}
+    found = {(device.node_rank, device.gpu) for device in gpu_devices(conn, attempt_id)}
+    nodes = conn.execute(select(attempt.c.nodes).where(attempt.c.id == attempt_id)).scalar()
+    if not spans or set(spans) != found or len({node for node, _ in found}) != nodes:
+        return None
+    return max(from_s for from_s, _ in spans.values()), min(to_s for _, to_s in spans.values())
+
+
+def _ends(
+    conn: Connection, attempt_id: int, from_s: float, to_s: float
+) -> tuple[tuple[int, float], tuple[int, float]] | None:
+    """The first and the last step that count, each with the time of its end."""
+    row = step_metric.c
+    known = and_(row.attempt_id == attempt_id, row.tokens_per_s.is_not(None), row.ts_s.is_not(None))
+    bounds = conn.execute(select(func.min(row.step), func.max(row.step)).where(known)).one()
+    if bounds[0] is None:
+        return None
+    begun = conn.execute(select(attempt.c.start_step).where(attempt.c.id == attempt_id)).scalar()
+    before = bounds[0] - 1 if begun is None else begun
+    warm = before + min(WARM_UP_STEPS, (bounds[1] - before) // 2)
+    steps = select(row.step, row.ts_s).where(known, row.step >= warm, row.ts_s >= from_s, row.ts_s <= to_s)
+    first = conn.execute(steps.order_by(row.step).limit(1)).first()
+    last = conn.execute(steps.order_by(row.step.desc()).limit(1)).first()
+    return ((first[0], first[1]), (last[0], last[1])) if first and last and first[0] < last[0] else None
+
+
+def _tokens(attempt_id: int, first: int, last: int) -> Select[Any]:
+    """Tokens of the steps after the first, to the last. A line stands for the steps since the line before it too."""
+    row = step_metric.c
+    before, before_s = (func.lag(column).over(order_by=row.step) for column in (row.step, row.ts_s))
+    steps = row.step - before
+    time_s = func.coalesce(row.step_time_s * steps, row.ts_s - before_s)
+    query = select((row.tokens_per_s * time_s).label("tokens")).where(
+        row.attempt_id == attempt_id,
+        row.tokens_per_s.is_not(None),
+        row.ts_s.is_not(None),
+        row.step.between(first, last),
+    )
+    return select(func.sum(query.subquery().c.tokens))

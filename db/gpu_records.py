@@ -1,0 +1,189 @@
+"""What the store knows of the GPUs of an attempt, as plain values. Standard library only."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+
+GPU_FIGURES = (
+    "util_pct",
+    "mem_util_pct",
+    "mem_used_gb",
+    "temperature_c",
+    "sm_clock_mhz",
+    "mem_clock_mhz",
+    "power_w",
+    "power_avg_w",
+    "energy_j",
+    "throttle",
+    "ecc_errors",
+)
+"""What is sampled of a GPU: the names in a line of telemetry, and the columns of ``gpu_sample``."""
+
+WHOLE_FIGURES = frozenset({"throttle", "ecc_errors"})
+"""Those that are whole numbers."""
+
+THROTTLE_REASONS = {
+    0x8: "hardware slowdown",
+    0x20: "too hot (driver)",
+    0x40: "too hot (hardware)",
+    0x80: "power brake (hardware)",
+}
+"""Bits of ``throttle`` that say that a GPU is slowed down because something is wrong; the others are its usual life."""
+
+SLOWED = sum(THROTTLE_REASONS)
+POWER_CAPPED = 0x4
+"""Slowed down to stay within its power limit, as a GPU with much to do usually is."""
+
+
+@dataclass(frozen=True)
+class GpuDevice:
+    """A GPU of an attempt, as its agent found it; None where the driver does not say.
+
+    Attributes:
+        node_rank: the node's number in the job, from 0.
+        gpu: the GPU's number on its node, as the ranks count them.
+        node: the node's name.
+        sm_clock_max_mhz, mem_clock_max_mhz: the highest clocks of its processors and of its memory.
+    """
+
+    attempt_id: int
+    node_rank: int
+    gpu: int
+    node: str
+    name: str = ""
+    uuid: str = ""
+    mem_total_gb: float | None = None
+    power_limit_w: float | None = None
+    sm_clock_max_mhz: float | None = None
+    mem_clock_max_mhz: float | None = None
+
+
+@dataclass(frozen=True)
+class GpuSample:
+    """One GPU at one moment; None where its driver does not say.
+
+    Attributes:
+        span_s: seconds that it stands for: since the sample before.
+        util_pct, mem_util_pct: share of the time in which a kernel ran, and in which memory was read or written.
+        power_w: at this moment.
+        power_avg_w: mean over the last second.
+        energy_j: a counter; it began when the driver was loaded.
+        throttle: bits of NVML's clock event reasons.
+        ecc_errors: uncorrected ones since the driver was loaded.
+    """
+
+    attempt_id: int
+    node_rank: int
+    gpu: int
+    ts_s: float
+    span_s: float
+    util_pct: float | None = None
+    mem_util_pct: float | None = None
+    mem_used_gb: float | None = None
+    temperature_c: float | None = None
+    sm_clock_mhz: float | None = None
+    mem_clock_mhz: float | None = None
+    power_w: float | None = None
+    power_avg_w: float | None = None
+    energy_j: float | None = None
+    throttle: int | None = None
+    ecc_errors: int | None = None
+
+
+@dataclass(frozen=True)
+class GpuUse:
+    """What one GPU did over the sampled time of an attempt. Means are over time; None where nothing is known.
+
+    Attributes:
+        from_s, to_s: the first and the last sample.
+        power_w, power_peak_w: mean and highest of the momentary power.
+        power_avg_w, power_avg_peak_w: mean and highest of the power over one second.
+        energy_j: what its counter says it took between the first and the last sample.
+        slowed, power_capped: shares of the time in which its clocks were held down because something is wrong (heat,
+            the hardware's own brakes), and by its power limit.
+        ecc_errors: uncorrected ones that came while it was sampled.
+    """
+
+    node_rank: int
+    gpu: int
+    node: str
+    name: str
+    samples: int
+    from_s: float
+    to_s: float
+    util_pct: float | None
+    power_w: float | None
+    power_peak_w: float | None
+    power_avg_w: float | None
+    power_avg_peak_w: float | None
+    energy_j: float | None
+    temperature_max_c: float | None
+    mem_used_max_gb: float | None
+    slowed: float | None
+    power_capped: float | None
+    ecc_errors: int | None
+
+
+@dataclass(frozen=True)
+class TokenEnergy:
+    """What the steps from one to another took of all GPUs, and how many tokens they trained on.
+
+    Attributes:
+        first_step, last_step: those whose ends bound the time, so that the first one's own work is not part of it.
+        energy_j: of all that happened in between, saving and evaluating too.
+    """
+
+    first_step: int
+    last_step: int
+    seconds: float
+    energy_j: float
+    tokens: float
+
+    @property
+    def j_per_token(self) -> float:
+        """Joules per token."""
+        return self.energy_j / self.tokens
+
+
+@dataclass(frozen=True)
+class AttemptGpus:
+    """What the GPUs of an attempt did.
+
+    Attributes:
+        gpus: by node and number.
+        per_token: None where it cannot be told honestly: too few steps, too short, or a GPU without its counter.
+    """
+
+    attempt_id: int
+    gpus: tuple[GpuUse, ...]
+    per_token: TokenEnergy | None
+
+    @property
+    def energy_j(self) -> float | None:
+        """Of all GPUs together; None if one does not say."""
+        return total(gpu.energy_j for gpu in self.gpus)
+
+    @property
+    def power_w(self) -> float | None:
+        """Mean momentary power of all GPUs together."""
+        return total(gpu.power_w for gpu in self.gpus)
+
+    @property
+    def util_pct(self) -> float | None:
+        """Mean utilisation over the GPUs."""
+        known = [gpu.util_pct for gpu in self.gpus if gpu.util_pct is not None]
+        return sum(known) / len(known) if known else None
+
+
+def j_per_token(attempts: Iterable[AttemptGpus]) -> float | None:
+    """Joules per token over the steps of several attempts."""
+    known = [attempt.per_token for attempt in attempts if attempt.per_token]
+    return sum(part.energy_j for part in known) / sum(part.tokens for part in known) if known else None
+
+
+def total(values: Iterable[float | None]) -> float | None:
+    """The sum; None where one is missing, or where there are none."""
+    found: Sequence[float | None] = list(values)
+    known = [value for value in found if value is not None]
+    return sum(known) if known and len(known) == len(found) else None

@@ -1,0 +1,60 @@
+"""Telemetry of each GPU, the GPUs of an attempt, and how much of each node's telemetry the store holds."""
+
+from __future__ import annotations
+
+import sqlalchemy as sa
+from alembic import op
+
+revision = "0003"
+down_revision = "0002"
+
+_REAL = sa.Float(53)
+
+
+def upgrade() -> None:
+    """Applies the change; there is no way back but a backup."""
+    op.drop_table("gpu_sample")  # until now nothing wrote to it
+    op.create_table(
+        "gpu_sample",
+        sa.Column("attempt_id", sa.BigInteger, autoincrement=False, nullable=False),
+        sa.Column("node_rank", sa.Integer, autoincrement=False, nullable=False),
+        sa.Column("gpu", sa.Integer, autoincrement=False, nullable=False),
+        sa.Column("ts_s", _REAL, nullable=False),
+        sa.Column("span_s", _REAL, nullable=False),
+        sa.Column("util_pct", _REAL),
+        sa.Column("mem_util_pct", _REAL),
+        sa.Column("mem_used_gb", _REAL),
+        sa.Column("temperature_c", _REAL),
+        sa.Column("sm_clock_mhz", _REAL),
+        sa.Column("mem_clock_mhz", _REAL),
+        sa.Column("power_w", _REAL),
+        sa.Column("power_avg_w", _REAL),
+        sa.Column("energy_j", _REAL),
+        sa.Column("throttle", sa.BigInteger),
+        sa.Column("ecc_errors", sa.BigInteger),
+        sa.PrimaryKeyConstraint("attempt_id", "node_rank", "gpu", "ts_s", name="pk_gpu_sample"),
+        sqlite_with_rowid=False,
+    )
+    op.create_table(
+        "gpu",
+        sa.Column("attempt_id", sa.BigInteger, autoincrement=False, nullable=False),
+        sa.Column("node_rank", sa.Integer, autoincrement=False, nullable=False),
+        sa.Column("gpu", sa.Integer, autoincrement=False, nullable=False),
+        sa.Column("node", sa.String(255), nullable=False),
+        sa.Column("name", sa.String(255), nullable=False),
+        sa.Column("uuid", sa.String(255), nullable=False),
+        sa.Column("mem_total_gb", _REAL),
+        sa.Column("power_limit_w", _REAL),
+        sa.Column("sm_clock_max_mhz", _REAL),
+        sa.Column("mem_clock_max_mhz", _REAL),
+        sa.PrimaryKeyConstraint("attempt_id", "node_rank", "gpu", name="pk_gpu"),
+        sqlite_with_rowid=False,
+    )
+    op.create_table(
+        "node_spool",
+        sa.Column("attempt_id", sa.BigInteger, autoincrement=False, nullable=False),
+        sa.Column("node_rank", sa.Integer, autoincrement=False, nullable=False),
+        sa.Column("spool_offset", sa.BigInteger, nullable=False),
+        sa.PrimaryKeyConstraint("attempt_id", "node_rank", name="pk_node_spool"),
+        sqlite_with_rowid=False,
+    )
