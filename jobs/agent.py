@@ -28,6 +28,7 @@ from .node_facts import NodeFacts
 from .payload import Payload
 from .progress import Watch
 from .push import Pusher
+from .telemetry import Telemetry
 from .trust import distrust
 
 RESERVE_BYTES = 128 * 1024
@@ -78,7 +79,9 @@ class Agent:
         self._since: dict[str, float] = {}
         self._gone_s: dict[int, float] = {}
         self._ending_s: float | None = None
-        self._facts = NodeFacts(payload.gpus_per_node, node.visible_devices)
+        gpus, visible = payload.gpus_per_node, node.visible_devices
+        self._facts = NodeFacts(gpus, visible)
+        self._telemetry = Telemetry(gpus, visible, node.name, self.paths.gpu_spool(node.rank), payload.telemetry_s)
 
     def run(self) -> int:
         """Runs the attempt's part on this node; returns the exit code for Slurm."""
@@ -97,6 +100,7 @@ class Agent:
         pusher.start()
         exit_code, ended_by = self._train(start)
         outcome = self._write_outcome(exit_code, ended_by, started_s, start)
+        self._telemetry.wait()
         pusher.finish()  # late: it may take longer than Slurm lets a cancelled job live
         if self.node.rank == 0:  # what a killed rank left half written takes room that the next attempt may need
             retention.remove_drafts(self._checkpoints, self.payload.generation + 1)
@@ -217,10 +221,12 @@ class Agent:
         env |= self.progress.open()
         line = launch.command(self.payload, self.paths, hostfile, self.node.rank, start.address, start.port)
         self._facts.ready()
+        self._telemetry.start()
         with self.paths.launcher_log(self.node.rank).open("ab") as log:
             launcher = subprocess.Popen([*DEAF_TO_USR2, *line], env=env, stdout=log, stderr=log, start_new_session=True)
         ended_by = self._watch(launcher)
         _kill_group(launcher.pid, signal.SIGKILL)  # ranks and loader workers that outlived their launcher
+        self._telemetry.stop()
         self.progress.look()
         self.progress.close()
         return launcher.wait(), ended_by

@@ -162,11 +162,19 @@ def read_gpus(nvml: Any, visible: Sequence[str], asked: int) -> tuple[Gpu, ...]:
     return gpus
 
 
+def gpu_handle(nvml: Any, name: str) -> Any:
+    """The library's handle of the GPU that CUDA_VISIBLE_DEVICES names so.
+
+    Raises:
+        nvml.NVMLError: It knows no such GPU, or that one does not answer.
+    """
+    return nvml.nvmlDeviceGetHandleByIndex(int(name)) if name.isdigit() else nvml.nvmlDeviceGetHandleByUUID(name)
+
+
 def _read_gpu(nvml: Any, name: str) -> Gpu | str:
     """The GPU, or the library's word for why not."""
     try:
-        by_index = name.isdigit()
-        handle = nvml.nvmlDeviceGetHandleByIndex(int(name)) if by_index else nvml.nvmlDeviceGetHandleByUUID(name)
+        handle = gpu_handle(nvml, name)
         memory = nvml.nvmlDeviceGetMemoryInfo(handle)
     except nvml.NVMLError as exc:
         return f"{name}: {exc}"

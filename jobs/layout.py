@@ -38,6 +38,10 @@ class AttemptPaths:
         """The spool: one JSON line per reported step."""
         return self.dir / "metrics.jsonl"
 
+    def gpu_spool(self, node_rank: int) -> Path:
+        """What the GPUs of that node did: one JSON line a sample."""
+        return self.dir / f"gpus-{node_rank}.jsonl"
+
     @property
     def ds_config(self) -> Path:
         """The rendered DeepSpeed configuration of this attempt."""

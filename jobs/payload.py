@@ -28,6 +28,7 @@ class Payload:
         mem_per_process_bytes: limit on each rank's memory of its GPU, else on its address space; None for none.
         train: the built-in trainer's configuration, or None for a script of the user's own.
         user_patterns: regular expressions whose lines in a log are worth keeping.
+        telemetry_s: seconds between two samples of the node's GPUs, 0 for none.
     """
 
     campaign: str
@@ -57,6 +58,7 @@ class Payload:
     mem_per_process_bytes: int | None = None
     user_patterns: tuple[str, ...] = ()
     min_resume_step: int = 0
+    telemetry_s: float = 0.0
 
     @property
     def world_size(self) -> int:

@@ -10,6 +10,7 @@ import sys
 import threading
 from pathlib import Path
 
+from .layout import AttemptPaths
 from .payload import Payload
 
 INTERVAL_S = 5.0
@@ -17,11 +18,16 @@ FINAL_TIMEOUT_S = 20.0
 
 
 class Pusher:
-    """A thread that ingests one spool. Does nothing where the store is not for agents (SQLite)."""
+    """A thread that ingests an attempt's metrics and the telemetry of all its nodes: one connection an attempt.
+
+    Does nothing where the store is not for agents (SQLite).
+    """
 
     def __init__(self, payload: Payload, spool: Path, store_url: str | None) -> None:
         self._attempt_id, self._token = payload.attempt_id, payload.token
         self._spool, self._url = spool, store_url
+        nodes = range(payload.nodes if payload.telemetry_s else 0)
+        self._gpu_spools = {node: AttemptPaths(spool.parent).gpu_spool(node) for node in nodes}
         self._stop = threading.Event()
         self._thread = threading.Thread(target=self._loop, daemon=True)
         self._said = ""
@@ -46,6 +52,7 @@ class Pusher:
         # Imported here: SQLAlchemy costs a third of a second, and an agent without a database never needs it.
         from ..db import queries
         from ..db.errors import StoreError
+        from ..db.gpu_ingest import ingest_gpus
         from ..db.ingest import ingest
         from ..db.store import Store
 
@@ -58,6 +65,9 @@ class Pusher:
                         raise StoreError("it knows nothing of this attempt: does CAMPAIGN_STORE name another store?")
                 while not ingest(store, self._attempt_id, self._spool).caught_up:
                     pass
+                for node, telemetry in self._gpu_spools.items():
+                    while not ingest_gpus(store, self._attempt_id, node, telemetry).caught_up:
+                        pass
                 with store.write() as conn:
                     queries.beat(conn, self._attempt_id)
             finally:

@@ -1,0 +1,170 @@
+"""Reads one GPU, figure by figure, through NVIDIA's management library.
+
+What a GPU does not support is asked for once and then left out; what fails for a moment is left out of one sample.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Mapping
+from typing import Any
+
+POWER_AVERAGE_FIELD = 185
+POWER_INSTANT_FIELD = 186
+_VALUE_NAMES = ("dVal", "uiVal", "ulVal", "ullVal", "sllVal", "siVal", "usVal")
+"""Where a field's value stands, by its type."""
+
+_NEVER = frozenset({"NVML_ERROR_NOT_SUPPORTED", "NVML_ERROR_FUNCTION_NOT_FOUND", "NVML_ERROR_INVALID_ARGUMENT"})
+"""Errors after which it is of no use to ask again."""
+
+_XID_LIMIT = 16
+
+Figures = dict[str, float | int]
+
+
+class GpuMeter:
+    """One GPU.
+
+    Args:
+        nvml: the module pynvml, or what stands in for it.
+        handle: its handle of the GPU.
+        number: the GPU's number on its node, as the ranks count them.
+    """
+
+    def __init__(self, nvml: Any, handle: Any, number: int) -> None:
+        self.number = number
+        self.handle = handle
+        self._nvml = nvml
+        self._never = frozenset(getattr(nvml, name) for name in _NEVER)
+        self._readers = list(_READERS)
+
+    def read(self) -> Figures:
+        """What the GPU shows now, by the names of ``GPU_FIGURES``; empty if it does not answer."""
+        figures: Figures = {}
+        for reader in tuple(self._readers):
+            figures |= self._ask(reader)
+        return figures
+
+    def device(self) -> dict[str, Any]:
+        """What does not change: name, memory, limits."""
+        given: dict[str, Any] = {"gpu": self.number}
+        for reader in _FACTS:
+            given |= self._ask(reader)
+        return given
+
+    def _ask(self, reader: _Reader) -> dict[str, Any]:
+        try:
+            return dict(reader(self._nvml, self.handle))
+        except self._nvml.NVMLError as exc:
+            if getattr(exc, "value", None) in self._never and reader in self._readers:
+                self._readers.remove(reader)
+        except AttributeError:  # a library that is older than the question
+            if reader in self._readers:
+                self._readers.remove(reader)
+        return {}
+
+
+class XidWatch:
+    """What the driver says of GPUs that went wrong, as it happens. Silent where it does not tell.
+
+    Args:
+        nvml: the module pynvml, or what stands in for it.
+        meters: the GPUs.
+    """
+
+    def __init__(self, nvml: Any, meters: list[GpuMeter]) -> None:
+        self._nvml, self._set = nvml, None
+        self._numbers: dict[str, int] = {}
+        try:
+            events = nvml.nvmlEventSetCreate()
+            for meter in meters:
+                nvml.nvmlDeviceRegisterEvents(meter.handle, nvml.nvmlEventTypeXidCriticalError, events)
+                self._numbers[_text(nvml.nvmlDeviceGetUUID(meter.handle))] = meter.number
+            self._set = events
+        except (nvml.NVMLError, AttributeError):
+            return
+
+    def read(self) -> Iterator[tuple[int, int]]:
+        """GPU and number of each Xid since the last time; waits for none."""
+        for _ in range(_XID_LIMIT if self._set is not None else 0):
+            try:
+                found = self._nvml.nvmlEventSetWait_v2(self._set, 0)
+                number = self._numbers.get(_text(self._nvml.nvmlDeviceGetUUID(found.device)))
+            except self._nvml.NVMLError:  # none is left
+                return
+            if number is not None:
+                yield number, int(found.eventData)
+
+
+def _utilisation(nvml: Any, handle: Any) -> Figures:
+    rates = nvml.nvmlDeviceGetUtilizationRates(handle)
+    return {"util_pct": int(rates.gpu), "mem_util_pct": int(rates.memory)}
+
+
+def _memory(nvml: Any, handle: Any) -> Figures:
+    return {"mem_used_gb": round(nvml.nvmlDeviceGetMemoryInfo(handle).used / 1e9, 3)}
+
+
+def _temperature(nvml: Any, handle: Any) -> Figures:
+    return {"temperature_c": int(nvml.nvmlDeviceGetTemperature(handle, nvml.NVML_TEMPERATURE_GPU))}
+
+
+def _clocks(nvml: Any, handle: Any) -> Figures:
+    kinds = {"sm_clock_mhz": nvml.NVML_CLOCK_SM, "mem_clock_mhz": nvml.NVML_CLOCK_MEM}
+    return {name: int(nvml.nvmlDeviceGetClockInfo(handle, kind)) for name, kind in kinds.items()}
+
+
+def _power(nvml: Any, handle: Any) -> Figures:
+    """Momentary power and its mean over a second; a driver that knows only one figure gives it as the momentary one."""
+    values = nvml.nvmlDeviceGetFieldValues(handle, [POWER_INSTANT_FIELD, POWER_AVERAGE_FIELD])
+    named = zip(("power_w", "power_avg_w"), values, strict=True)
+    found = {name: round(_value(value) / 1e3, 1) for name, value in named if value.nvmlReturn == 0}
+    return found or {"power_w": round(nvml.nvmlDeviceGetPowerUsage(handle) / 1e3, 1)}
+
+
+def _value(field: Any) -> float:
+    return float(getattr(field.value, _VALUE_NAMES[field.valueType]))
+
+
+def _energy(nvml: Any, handle: Any) -> Figures:
+    return {"energy_j": round(nvml.nvmlDeviceGetTotalEnergyConsumption(handle) / 1e3, 3)}
+
+
+def _throttle(nvml: Any, handle: Any) -> Figures:
+    return {
+        "throttle": int(nvml.nvmlDeviceGetCurrentClocksThrottleReasons(handle))
+    }  # its old name: all drivers have it
+
+
+def _ecc(nvml: Any, handle: Any) -> Figures:
+    kind = (nvml.NVML_MEMORY_ERROR_TYPE_UNCORRECTED, nvml.NVML_VOLATILE_ECC)
+    return {"ecc_errors": int(nvml.nvmlDeviceGetTotalEccErrors(handle, *kind))}
+
+
+def _name(nvml: Any, handle: Any) -> Mapping[str, Any]:
+    return {"name": _text(nvml.nvmlDeviceGetName(handle))}
+
+
+def _uuid(nvml: Any, handle: Any) -> Mapping[str, Any]:
+    return {"uuid": _text(nvml.nvmlDeviceGetUUID(handle))}
+
+
+def _capacity(nvml: Any, handle: Any) -> Mapping[str, Any]:
+    return {"mem_total_gb": round(nvml.nvmlDeviceGetMemoryInfo(handle).total / 1e9, 3)}
+
+
+def _power_limit(nvml: Any, handle: Any) -> Mapping[str, Any]:
+    return {"power_limit_w": nvml.nvmlDeviceGetEnforcedPowerLimit(handle) / 1e3}
+
+
+def _highest_clocks(nvml: Any, handle: Any) -> Mapping[str, Any]:
+    kinds = {"sm_clock_max_mhz": nvml.NVML_CLOCK_SM, "mem_clock_max_mhz": nvml.NVML_CLOCK_MEM}
+    return {name: int(nvml.nvmlDeviceGetMaxClockInfo(handle, kind)) for name, kind in kinds.items()}
+
+
+def _text(value: str | bytes) -> str:
+    return value.decode(errors="replace") if isinstance(value, bytes) else value
+
+
+_Reader = Callable[[Any, Any], Mapping[str, Any]]
+_READERS: tuple[_Reader, ...] = (_energy, _power, _utilisation, _memory, _temperature, _clocks, _throttle, _ecc)
+_FACTS: tuple[_Reader, ...] = (_name, _uuid, _capacity, _power_limit, _highest_clocks)
