@@ -79,6 +79,7 @@ def payload(
         mem_per_process_bytes=limit_mb * 2**20 if limit_mb else None,
         min_resume_step=min_resume_step,
         user_patterns=tuple(rule.match for rule in config.retry.rules),
+        telemetry_s=config.telemetry_s,
     )
 
 

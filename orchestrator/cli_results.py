@@ -15,7 +15,7 @@ from .cli_common import check_folder_of, place, store_options, tell, verb
 from .errors import EXIT_OK, UserError
 
 FORMATS: Final = ("csv", "json")
-TABLES: Final = ("steps", "runs", "attempts", "events")
+TABLES: Final = ("steps", "runs", "attempts", "gpus", "events")
 
 
 @verb
@@ -32,6 +32,7 @@ def export(name: str | None, form: str, what: str, output: Path | None, dir: str
     Examples:
       campaign export sweep -o steps.csv
       campaign export sweep --what runs --format json | jq '.rows[].loss'
+      campaign export sweep --what gpus -o power.csv
     """
     from .export import columns_and_rows, write_csv, write_json
     from .find import find

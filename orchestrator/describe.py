@@ -6,6 +6,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from ..db import queries
+from ..db.gpu_records import AttemptGpus
 from ..db.records import AttemptRow, CampaignRow, Checkpoint, EventRow, MemoryObservation, RunLatest, RunRow
 from ..db.store import Store
 from ..jobs.layout import CampaignPaths, RunPaths
@@ -30,6 +31,7 @@ class RunFacts:
 
     Attributes:
         memory: by attempt id, what its ranks said of their memory.
+        gpus: by attempt id, what its GPUs did, where they were sampled.
     """
 
     campaign: CampaignRow
@@ -40,6 +42,7 @@ class RunFacts:
     events: tuple[EventRow, ...]
     paths: RunPaths
     memory: dict[int, MemoryObservation]
+    gpus: dict[int, AttemptGpus]
 
 
 def campaign_facts(store: Store, campaign: CampaignRow) -> CampaignFacts:
@@ -54,13 +57,16 @@ def campaign_facts(store: Store, campaign: CampaignRow) -> CampaignFacts:
 def run_facts(store: Store, campaign: CampaignRow, run: RunRow) -> RunFacts:
     """Reads what there is to say about a run."""
     with store.read() as conn:
+        attempts = tuple(queries.attempts(conn, campaign.id, run.id))
+        used = (queries.attempt_gpus(conn, attempt.id) for attempt in attempts)
         return RunFacts(
             campaign=campaign,
             run=run,
             latest=queries.latest(conn, campaign.id).get(run.id),
-            attempts=tuple(queries.attempts(conn, campaign.id, run.id)),
+            attempts=attempts,
             checkpoints=tuple(queries.checkpoints(conn, run.id)),
             events=tuple(queries.events(conn, campaign.id, run.id)),
             memory={seen.attempt_id: seen for seen in queries.memory_of_run(conn, run.id) if not seen.oom},
+            gpus={found.attempt_id: found for found in used if found},
             paths=CampaignPaths(Path(campaign.dir), campaign.name).run(run.name),
         )

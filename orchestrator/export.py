@@ -12,6 +12,7 @@ from typing import IO, Any, Final
 from sqlalchemy import Connection
 
 from ..db import queries
+from ..db.gpu_records import GpuSample
 from ..db.records import AttemptRow, CampaignRow, EventRow, MetricRow
 from ..db.store import Store
 from .status import SCHEMA_VERSION, finite, status_document
@@ -20,6 +21,7 @@ Row = Sequence[Any]
 
 _STEP_COLUMNS: Final = tuple(name for name in MetricRow.__dataclass_fields__ if name not in ("attempt_id", "extra"))
 _ATTEMPT_COLUMNS: Final = tuple(n for n in AttemptRow.__dataclass_fields__ if n not in ("id", "run_id", "token"))
+_GPU_COLUMNS: Final = tuple(n for n in GpuSample.__dataclass_fields__ if n != "attempt_id")
 _EVENT_COLUMNS: Final = tuple(n for n in EventRow.__dataclass_fields__ if n not in ("campaign_id", "run_id"))
 
 
@@ -30,7 +32,7 @@ def columns_and_rows(store: Store, campaign: CampaignRow, what: str) -> Iterator
     Args:
         store: The store.
         campaign: Its row.
-        what: `steps`, `runs`, `attempts` or `events`.
+        what: `steps`, `runs`, `attempts`, `gpus` or `events`.
     """
     if what == "runs":
         yield _runs(status_document(store, campaign)["runs"])
@@ -106,9 +108,19 @@ def _events(conn: Connection, campaign_id: int) -> tuple[Sequence[str], Iterable
     return ("run", *_EVENT_COLUMNS), ((name, *(values[c] for c in _EVENT_COLUMNS)) for name, values in rows)
 
 
+def _gpus(conn: Connection, campaign_id: int) -> tuple[Sequence[str], Iterable[Row]]:
+    names = _names(conn, campaign_id)
+    rows = (
+        (names[run_id], generation, device.node if device else "", *(getattr(sample, c) for c in _GPU_COLUMNS))
+        for run_id, generation, device, sample in queries.iter_gpu_samples(conn, campaign_id)
+    )
+    return ("run", "generation", "node", *_GPU_COLUMNS), rows
+
+
 _TABLES: Final[dict[str, Callable[[Connection, int], tuple[Sequence[str], Iterable[Row]]]]] = {
     "steps": _steps,
     "attempts": _attempts,
+    "gpus": _gpus,
     "events": _events,
 }
 

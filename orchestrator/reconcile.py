@@ -10,10 +10,11 @@ from pathlib import Path
 
 from ..db import queries
 from ..db.errors import StaleLease, StoreUnreachable
+from ..db.gpu_ingest import ingest_gpus
 from ..db.ingest import ingest
 from ..db.records import AttemptRow, CampaignRow, StepTimes
 from ..db.store import Store
-from ..jobs.layout import CampaignPaths
+from ..jobs.layout import AttemptPaths, CampaignPaths
 from .act import act
 from .authority import Authority
 from .decide import decide, settled
@@ -173,16 +174,29 @@ def drain(store: Store, rows: Sequence[AttemptRow]) -> list[Unreachable]:
     Returns:
         The spools that could not be read for now.
     """
+    if not rows:
+        return []
     troubles = []
+    with store.read() as conn:
+        held = queries.node_offsets(conn, [row.id for row in rows])
     for row in rows:
         try:
             spool = Path(row.spool_path)
             if _size(spool) not in (None, row.spool_offset):
                 while not (result := ingest(store, row.id, spool)).caught_up and not result.stale:
                     pass
+            for node in range(row.nodes):
+                _drain_gpus(store, row, node, held.get((row.id, node), 0))
         except OSError as exc:
             troubles.append(Unreachable(f"cannot read metrics: {exc}", "nothing is lost; the next pass tries again"))
     return troubles
+
+
+def _drain_gpus(store: Store, row: AttemptRow, node: int, held: int) -> None:
+    spool = AttemptPaths(Path(row.spool_path).parent).gpu_spool(node)
+    if _size(spool) not in (None, held):
+        while not (result := ingest_gpus(store, row.id, node, spool)).caught_up and not result.stale:
+            pass
 
 
 def _size(spool: Path) -> int | None:

@@ -60,6 +60,9 @@ DESCRIBES_ONLY: Final = frozenset(
 """Fields of `train` that watch or save a run and do not change what it learns."""
 
 
+MIN_TELEMETRY_S: Final = 0.1
+
+
 class _Section(BaseModel):
     model_config = ConfigDict(frozen=True, extra="forbid", use_attribute_docstrings=True)
 
@@ -285,6 +288,18 @@ class RunConfig(_Section):
     """DeepSpeed configuration that is merged over the one that is made from `train`."""
     retry: RetryConfig = RetryConfig()
     """How often a run is tried again."""
+    telemetry_s: Real = Field(default=1.0, ge=0)
+    """Seconds between two looks at the GPUs of a run, from 0.1: their power, energy, use, temperature, clocks; 0 for
+    none. Every node's agent looks, not the training. After every 3600 looks of an attempt the time doubles. It is no
+    part of the experiment."""
+
+    @field_validator("telemetry_s")
+    @classmethod
+    def _not_too_often(cls, value: float) -> float:
+        """The counters themselves change about ten times a second."""
+        if 0 < value < MIN_TELEMETRY_S:
+            raise Hint(f"is below {MIN_TELEMETRY_S} s", "write 0 for no telemetry")
+        return value
 
     @field_validator("command", mode="before")
     @classmethod

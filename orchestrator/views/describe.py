@@ -12,6 +12,7 @@ from ...db.records import AttemptRow, EventRow, MemoryObservation, RunState
 from ..describe import CampaignFacts, RunFacts
 from ..settings import Setting
 from ..status import SCHEMA_VERSION, batch_of, finite
+from .gpus import energy_document, gpu_lines, gpus_document
 from .states import counts_line, state_cell
 from .text import Cell, Page, Style, clean, count, duration, figure, short_number, shorten, source, table
 
@@ -93,7 +94,8 @@ def run_document(facts: RunFacts) -> dict[str, Any]:
         **{key: value for key, value in asdict(facts.run).items() if key not in ("id", "campaign_id")},
         "batch": batch_of(facts.run),
         "latest": latest,
-        "attempts": [{**asdict(row), "memory": _memory_document(row, facts)} for row in facts.attempts],
+        "gpus": energy_document(facts.gpus.values()),
+        "attempts": [_attempt_document(row, facts) for row in facts.attempts],
         "checkpoints": [asdict(checkpoint) for checkpoint in facts.checkpoints],
         "events": [_event_document(event) for event in facts.events],
     }
@@ -154,6 +156,7 @@ def _attempts(facts: RunFacts, page: Page) -> Iterator[str]:
         yield f"{row.generation}  {page.paint(look.text, look.style)}  {said}"
         if memory := memory_line(row, facts.memory.get(row.id)):
             yield f"   memory: {memory}"
+        yield from (f"   {line}" for line in gpu_lines(facts.gpus.get(row.id)))
         yield from (f"   {line}" for line in _verdict(row, page))
 
 
@@ -177,6 +180,10 @@ def _needs_gb(row: AttemptRow, seen: MemoryObservation | None) -> float | None:
     if seen is None or not (seen.after_init_gb and seen.per_sample_gb and row.micro_batch):
         return None
     return seen.after_init_gb + seen.per_sample_gb * row.micro_batch
+
+
+def _attempt_document(row: AttemptRow, facts: RunFacts) -> dict[str, Any]:
+    return {**asdict(row), "memory": _memory_document(row, facts), "gpus": gpus_document(facts.gpus.get(row.id))}
 
 
 def _memory_document(row: AttemptRow, facts: RunFacts) -> dict[str, Any] | None:

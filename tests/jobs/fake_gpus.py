@@ -60,6 +60,9 @@ class FakeGpus:
     def nvmlInit(self) -> None:  # noqa: N802
         self._called("nvmlInit", -1)
 
+    def nvmlShutdown(self) -> None:  # noqa: N802
+        pass
+
     def nvmlDeviceGetCount(self) -> int:  # noqa: N802
         return len(self.gpus)
 

@@ -12,7 +12,7 @@ from pathlib import Path
 
 import pytest
 
-from dscampaign.jobs import agent, checkpoint, report
+from dscampaign.jobs import agent, checkpoint, gpus, report
 from dscampaign.jobs.agent import EXIT_NOT_MINE
 from dscampaign.jobs.evidence import NodeOutcome
 from dscampaign.jobs.files import create_exclusively, read_json, write_atomically
@@ -20,6 +20,7 @@ from dscampaign.jobs.node import Node, Start
 from dscampaign.jobs.progress import Heartbeat
 
 from .attempt import Attempt, make_payload, wait_until
+from .fake_gpus import FakeGpus
 from .test_checkpoint import make
 
 FOREVER = "time.sleep(100)\n"
@@ -92,6 +93,37 @@ def test_a_shared_node_s_devices_are_given_back_to_the_ranks(attempt: Attempt, g
     attempt.script("print('DEVICES', os.environ['CUDA_VISIBLE_DEVICES'])")
     assert attempt.run(devices="5,3") == 0
     assert f"DEVICES {expected}\n" in next(attempt.paths.logs.glob("*_rank0.log")).read_text()
+
+
+def test_the_gpus_of_its_node_are_sampled_while_the_ranks_run(
+    attempt: Attempt, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    nvml = FakeGpus()
+    monkeypatch.setitem(sys.modules, "pynvml", nvml)
+    attempt.change(gpus_per_node=2, telemetry_s=0.01)
+    attempt.script(f"""
+        spool = {str(attempt.paths.gpu_spool(0))!r}
+        while not os.path.exists(spool) or open(spool).read().count("span_s") < 3: time.sleep(0.01)
+        report(1)
+    """)
+    assert attempt.run() == 0
+    first, *samples = [json.loads(line) for line in attempt.paths.gpu_spool(0).read_text().splitlines()]
+    assert (first["node"], len(first["devices"])) == ("n0", 2)
+    assert all(sample["gpu"] == [0, 1] for sample in samples)
+    assert attempt.outcome().last_step == 1
+
+
+def test_an_agent_ends_though_the_driver_hangs(attempt: Attempt, monkeypatch: pytest.MonkeyPatch) -> None:
+    nvml = FakeGpus()
+    monkeypatch.setitem(sys.modules, "pynvml", nvml)
+    monkeypatch.setattr(gpus, "BEFORE_TIMEOUT_S", 0.2)
+    nvml.stuck = "nvmlDeviceGetUtilizationRates"
+    attempt.change(gpus_per_node=2, telemetry_s=0.01)
+    attempt.script("report(1)")
+    assert attempt.run() == 0
+    assert nvml.calls[nvml.stuck] == 1
+    assert attempt.outcome().launcher_exit == 0
+    nvml.never.set()
 
 
 def test_a_script_with_checkpoints_of_its_own_says_where_it_began(attempt: Attempt) -> None:

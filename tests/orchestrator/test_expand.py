@@ -136,6 +136,7 @@ def test_repeats_have_their_own_seeds_and_the_first_keeps_its_name() -> None:
             }
         },
         {"env": {"NCCL_DEBUG": "INFO"}},
+        {"telemetry_s": 0.5},
         {"repeats": 1, "store": "sqlite:///x", "dir": "elsewhere"},
         {"train": {"lr": 3e-4, "schedule": "cosine", "zero_stage": 0}, "ranks_per_node": 8},
     ],

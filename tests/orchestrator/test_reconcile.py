@@ -31,7 +31,7 @@ from dscampaign.orchestrator.reconcile import LeaseHeld, Pass
 from dscampaign.orchestrator.status import read_status
 from dscampaign.orchestrator.world import Revoke, Submit
 
-from .world_on_disk import Cluster, World, make_world
+from .world_on_disk import SPEC, Cluster, World, make_world
 
 
 class Killed(BaseException):
@@ -383,6 +383,24 @@ def test_lines_that_could_not_be_read_for_a_while_are_taken_though_two_newer_att
         stored = conn.execute(select(step_metric.c.attempt_id, step_metric.c.step)).all()
     first, second, _ = (attempt.id for attempt in world.attempts("depth-1"))
     assert sorted(stored) == [(first, 1), (first, 2), (first, 3), (second, 1), (second, 2), (second, 3)]
+
+
+def test_telemetry_of_every_node_is_taken_once_and_late_lines_too(world: World) -> None:
+    world.record(matrix={"depth": [1]}, slurm={**SPEC["slurm"], "nodes": 2})
+    world.run_pass()
+    attempt = world.paths.run("depth-1").attempt(1)
+    sample = '{"ts":%d,"span_s":1,"gpu":[0],"power_w":[500]}\n'
+    for node in (0, 1):
+        attempt.gpu_spool(node).write_text(sample % 1 + sample % 2)
+    world.run_pass()
+    world.run_jobs()
+    world.run_pass()
+    with attempt.gpu_spool(1).open("a") as late:
+        late.write(sample % 3)
+    world.run_pass()
+    with world.store.read() as conn:
+        found = queries.gpu_samples(conn, world.attempts("depth-1")[0].id)
+    assert [(row.node_rank, row.ts_s) for row in found] == [(0, 1.0), (0, 2.0), (1, 1.0), (1, 2.0), (1, 3.0)]
 
 
 def test_a_spool_that_cannot_be_read_is_a_trouble_of_its_own(world: World) -> None:
