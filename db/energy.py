@@ -126,11 +126,10 @@ def _uses(attempt_id: int) -> Select[Any]:
     return joined.group_by(row.node_rank, row.gpu).order_by(row.node_rank, row.gpu)
 
 
-def _mean(value: ColumnElement[Any]) -> ColumnElement[float]:
+def _mean(value: ColumnElement[Any]) -> ColumnElement[Any]:
     """Over time, of the samples that have it."""
     span_s = gpu_sample.c.span_s
-    mean: ColumnElement[float] = func.sum(value * span_s) / func.nullif(func.sum(case((value.is_not(None), span_s))), 0)
-    return mean
+    return func.sum(value * span_s) / func.nullif(func.sum(case((value.is_not(None), span_s))), 0)
 
 
 def _has(bits: int) -> ColumnElement[float]:

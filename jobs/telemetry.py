@@ -181,7 +181,7 @@ class _Rate:
     def next_span_s(self) -> float:
         """Counts a sample. After a gap it stands for no more than twice the usual time."""
         now_s = time.monotonic()
-        interval_s = self._interval_s * 2 ** (self._samples // SAMPLES_AT_A_RATE)
+        interval_s = self._interval_s * (1 << self._samples // SAMPLES_AT_A_RATE)
         span_s, self._last_s = min(now_s - self._last_s, 2 * interval_s), now_s
         self._samples += 1
         self._due_s = max(self._due_s + interval_s, now_s)  # what was missed is not made up for

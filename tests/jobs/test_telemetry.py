@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 import sys
 import time
 from collections.abc import Callable, Iterator
@@ -12,6 +13,7 @@ from typing import Any
 import pytest
 
 from dscampaign.jobs import telemetry
+from dscampaign.jobs.gpu_meter import Figures
 from dscampaign.jobs.telemetry import Alarms, Telemetry, columns
 
 from .attempt import wait_until
@@ -149,14 +151,14 @@ def test_a_folder_that_takes_no_file_ends_it(nvml: FakeGpus, tmp_path: Path, cap
 def test_a_full_disk_leaves_a_gap_and_no_broken_line(
     nvml: FakeGpus, make: Make, spool: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    write, left = telemetry.os.write, [10]
+    write, left = os.write, [10]
 
     def short(descriptor: int, data: bytes) -> int:
         if not data.startswith(b'{"ts"') or not left:
             return write(descriptor, data)
         return write(descriptor, data[: left.pop()])
 
-    monkeypatch.setattr(telemetry.os, "write", short)
+    monkeypatch.setattr(os, "write", short)
     make().start()
     wait_until(lambda: spool.exists() and spool.read_bytes().count(b"\n") > 4, "lines after the broken one")
     texts = spool.read_bytes().split(b"\n")[:-1]
@@ -167,7 +169,7 @@ def test_a_full_disk_leaves_a_gap_and_no_broken_line(
 def test_a_long_run_is_sampled_ever_more_rarely(monkeypatch: pytest.MonkeyPatch) -> None:
     clock = [100.0]
     monkeypatch.setattr(telemetry, "SAMPLES_AT_A_RATE", 3)
-    monkeypatch.setattr(telemetry.time, "monotonic", lambda: clock[0])
+    monkeypatch.setattr(time, "monotonic", lambda: clock[0])
     rate, taken = telemetry._Rate(1.0), []
     for _ in range(8):
         clock[0] += rate.rest_s()
@@ -189,7 +191,7 @@ def test_a_figure_that_one_gpu_lacks_is_none_there() -> None:
 
 
 def look(alarms: Alarms, now_s: float, *, throttle: int = 0, ecc: int = 0, xids: Any = ()) -> list[str]:
-    figures = {1: {"throttle": throttle, "ecc_errors": ecc, "temperature_c": 90}}
+    figures: dict[int, Figures] = {1: {"throttle": throttle, "ecc_errors": ecc, "temperature_c": 90}}
     return [event["message"] for event in alarms.look(figures, xids, now_s)]
 
 
