@@ -6,9 +6,9 @@ Energy is what the counter of each GPU says, never power times time. Between two
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import fields
-from typing import Any, Final
+from typing import Any, Final, NamedTuple
 
 from sqlalchemy import ColumnElement, Connection, Select, Subquery, and_, case, func, select
 
@@ -26,34 +26,34 @@ _BATCH = 1000  # ids a question; both databases limit the number of parameters
 _BY_BLOCK = {"yield_per": 5000}
 
 
+_Place = tuple[int, int]
+"""Of a GPU: its node, and its number there."""
+
+
+class _Counter(NamedTuple):
+    """The counter of one GPU: when it is known, and how much it grew in that time."""
+
+    from_s: float
+    to_s: float
+    energy_j: float
+
+
 def attempt_gpus(conn: Connection, attempt_id: int) -> AttemptGpus | None:
     """What the GPUs of an attempt did, None if nothing was sampled."""
-    energy = _energy(conn, attempt_id)
-    used = tuple(_use(row._asdict(), energy) for row in conn.execute(_uses(attempt_id)))
-    return AttemptGpus(attempt_id, used, token_energy(conn, attempt_id)) if used else None
+    counters = _counters(conn, attempt_id)
+    used = tuple(_use(row._asdict(), counters) for row in conn.execute(_uses(attempt_id)))
+    return AttemptGpus(attempt_id, used, _token_energy(conn, attempt_id, counters)) if used else None
 
 
-def token_energy(conn: Connection, attempt_id: int) -> TokenEnergy | None:
-    """The energy of an attempt's steps, and their tokens.
+def run_gpus(conn: Connection, run_id: int) -> list[AttemptGpus]:
+    """What the GPUs of a run did in each sampled attempt of its present configuration, oldest first.
 
-    From the end of one step to the end of another: the first ``WARM_UP_STEPS`` do not count, nor does any step that
-    is not covered by samples of every GPU on every node. Whatever happened in between is in it: saving, evaluating,
-    waiting for data.
-
-    Returns:
-        None where that cannot be told: the script does not say tokens_per_s, fewer than two steps are left, the time
-        between them is below ``MIN_WINDOW_S``, or a GPU has no counter.
+    ``gpu_records.j_per_token`` of these is what a token of the run costs.
     """
-    covered = _covered(conn, attempt_id)
-    ends = _ends(conn, attempt_id, *covered) if covered else None
-    if ends is None or ends[1][1] - ends[0][1] < MIN_WINDOW_S:
-        return None
-    (first, from_s), (last, to_s) = ends
-    tokens = conn.execute(_tokens(attempt_id, first, last)).scalar() or 0.0
-    energy = conn.execute(_window(attempt_id, from_s, to_s)).scalar() or 0.0
-    if not (math.isfinite(tokens) and tokens > 0 and energy > 0):
-        return None
-    return TokenEnergy(first, last, to_s - from_s, energy, tokens)
+    of_run = and_(attempt.c.run_id == run.c.id, attempt.c.config_hash == run.c.config_hash)
+    query = select(attempt.c.id).join(run, of_run).where(run.c.id == run_id).order_by(attempt.c.generation)
+    found = (attempt_gpus(conn, attempt_id) for attempt_id in conn.execute(query).scalars().all())
+    return [used for used in found if used is not None]
 
 
 def gpu_devices(conn: Connection, attempt_id: int) -> list[GpuDevice]:
@@ -91,6 +91,29 @@ def node_offsets(conn: Connection, attempt_ids: Sequence[int]) -> dict[tuple[int
         ):
             held[attempt_id, node_rank] = offset
     return held
+
+
+def _token_energy(conn: Connection, attempt_id: int, counters: Mapping[_Place, _Counter]) -> TokenEnergy | None:
+    """The energy of an attempt's steps, and their tokens.
+
+    From the end of one step to the end of another: the first ``WARM_UP_STEPS`` do not count, nor does any step that
+    is not covered by samples of every GPU on every node. Whatever happened in between is in it: saving, evaluating,
+    waiting for data.
+
+    Returns:
+        None where that cannot be told: the script does not say tokens_per_s, fewer than two steps are left, the time
+        between them is below ``MIN_WINDOW_S``, or a GPU has no counter.
+    """
+    covered = _covered(conn, attempt_id, counters)
+    ends = _ends(conn, attempt_id, *covered) if covered else None
+    if ends is None or ends[1][1] - ends[0][1] < MIN_WINDOW_S:
+        return None
+    (first, from_s), (last, to_s) = ends
+    tokens = conn.execute(_tokens(attempt_id, first, last)).scalar() or 0.0
+    energy = conn.execute(_window(attempt_id, from_s, to_s)).scalar() or 0.0
+    if not (math.isfinite(tokens) and tokens > 0 and energy > 0):
+        return None
+    return TokenEnergy(first, last, to_s - from_s, energy, tokens)
 
 
 def _samples(attempt_id: int) -> Select[Any]:
@@ -138,8 +161,9 @@ def _has(bits: int) -> ColumnElement[float]:
     return case((throttle.bitwise_and(bits) != 0, 1.0), (throttle.is_not(None), 0.0))
 
 
-def _use(row: dict[str, Any], energy: dict[tuple[int, int], float]) -> GpuUse:
-    return GpuUse(**row, energy_j=energy.get((row["node_rank"], row["gpu"])))
+def _use(row: dict[str, Any], counters: Mapping[_Place, _Counter]) -> GpuUse:
+    counter = counters.get((row["node_rank"], row["gpu"]))
+    return GpuUse(**row, energy_j=counter.energy_j if counter else None)
 
 
 def _grown(attempt_id: int) -> Subquery:
@@ -147,16 +171,17 @@ def _grown(attempt_id: int) -> Subquery:
     row = gpu_sample.c
     order: dict[str, Any] = {"partition_by": (row.node_rank, row.gpu), "order_by": row.ts_s}
     before_s, before_j = func.lag(row.ts_s).over(**order), func.lag(row.energy_j).over(**order)
-    grown_j = case((row.energy_j >= before_j, row.energy_j - before_j), else_=row.energy_j)
+    grown_j = case((before_j.is_(None), 0.0), (row.energy_j >= before_j, row.energy_j - before_j), else_=row.energy_j)
     query = select(row.node_rank, row.gpu, row.ts_s, before_s.label("before_s"), grown_j.label("grown_j"))
     return query.where(row.attempt_id == attempt_id, row.energy_j.is_not(None)).subquery()
 
 
-def _energy(conn: Connection, attempt_id: int) -> dict[tuple[int, int], float]:
-    """Joules between the first and the last sample, by node and GPU."""
+def _counters(conn: Connection, attempt_id: int) -> dict[_Place, _Counter]:
+    """What is known of the counter of each GPU that has one."""
     grown = _grown(attempt_id).c
-    query = select(grown.node_rank, grown.gpu, func.sum(grown.grown_j)).where(grown.before_s.is_not(None))
-    return {(row[0], row[1]): row[2] for row in conn.execute(query.group_by(grown.node_rank, grown.gpu))}
+    known = (func.min(grown.ts_s), func.max(grown.ts_s), func.sum(grown.grown_j))
+    rows = conn.execute(select(grown.node_rank, grown.gpu, *known).group_by(grown.node_rank, grown.gpu))
+    return {(node_rank, number): _Counter(*span) for node_rank, number, *span in rows}
 
 
 def _window(attempt_id: int, from_s: float, to_s: float) -> Select[Any]:
@@ -168,17 +193,13 @@ def _window(attempt_id: int, from_s: float, to_s: float) -> Select[Any]:
     return select(func.sum(part_j)).where(grown.before_s < to_s, grown.ts_s > from_s)
 
 
-def _covered(conn: Connection, attempt_id: int) -> tuple[float, float] | None:
+def _covered(conn: Connection, attempt_id: int, counters: Mapping[_Place, _Counter]) -> tuple[float, float] | None:
     """From when to when the counters of all GPUs of all nodes are known."""
-    row = gpu_sample.c
-    query = select(row.node_rank, row.gpu, func.min(row.ts_s), func.max(row.ts_s))
-    known = query.where(row.attempt_id == attempt_id, row.energy_j.is_not(None)).group_by(row.node_rank, row.gpu)
-    spans = {(node, number): (from_s, to_s) for node, number, from_s, to_s in conn.execute(known)}
     found = {(device.node_rank, device.gpu) for device in gpu_devices(conn, attempt_id)}
     nodes = conn.execute(select(attempt.c.nodes).where(attempt.c.id == attempt_id)).scalar()
-    if not spans or set(spans) != found or len({node for node, _ in found}) != nodes:
+    if not found or set(counters) != found or len({node for node, _ in found}) != nodes:
         return None
-    return max(from_s for from_s, _ in spans.values()), min(to_s for _, to_s in spans.values())
+    return max(counter.from_s for counter in counters.values()), min(counter.to_s for counter in counters.values())
 
 
 def _ends(

@@ -14,7 +14,7 @@ from typing import Any, TypeVar
 from sqlalchemy import ColumnElement, Connection, Select, Table, and_, delete, func, insert, select, update
 
 from . import schema
-from .energy import attempt_gpus, gpu_devices, gpu_samples, iter_gpu_samples, node_offsets
+from .energy import attempt_gpus, gpu_devices, gpu_samples, iter_gpu_samples, node_offsets, run_gpus
 from .leases import acquire_lease, check_lease, read_lease, release_lease
 from .metrics import extra_names, iter_metrics, latest, metrics, step_times
 from .records import (
@@ -65,6 +65,7 @@ __all__ = [
     "record_checkpoint",
     "release_lease",
     "run_by_name",
+    "run_gpus",
     "runs",
     "saved_steps",
     "status",

@@ -94,7 +94,7 @@ def run_document(facts: RunFacts) -> dict[str, Any]:
         **{key: value for key, value in asdict(facts.run).items() if key not in ("id", "campaign_id")},
         "batch": batch_of(facts.run),
         "latest": latest,
-        "gpus": energy_document(facts.gpus.values()),
+        "gpus": energy_document(facts.gpus[row.id] for row in _present(facts) if row.id in facts.gpus),
         "attempts": [_attempt_document(row, facts) for row in facts.attempts],
         "checkpoints": [asdict(checkpoint) for checkpoint in facts.checkpoints],
         "events": [_event_document(event) for event in facts.events],
@@ -180,6 +180,11 @@ def _needs_gb(row: AttemptRow, seen: MemoryObservation | None) -> float | None:
     if seen is None or not (seen.after_init_gb and seen.per_sample_gb and row.micro_batch):
         return None
     return seen.after_init_gb + seen.per_sample_gb * row.micro_batch
+
+
+def _present(facts: RunFacts) -> list[AttemptRow]:
+    """The attempts of the run's present configuration."""
+    return [row for row in facts.attempts if row.config_hash == facts.run.config_hash]
 
 
 def _attempt_document(row: AttemptRow, facts: RunFacts) -> dict[str, Any]:

@@ -213,6 +213,18 @@ def test_several_attempts_are_weighed_by_their_tokens() -> None:
     assert (total([1.0, 2.0]), total([1.0, None]), total([])) == (3.0, None, None)
 
 
+def test_a_run_counts_the_attempts_of_its_present_configuration(world: World) -> None:
+    sampled(world, counter([1, 2], lambda ts: 5 * ts))
+    for generation, config_hash in ((2, "other"), (3, "h1"), (4, "h1")):
+        attempt_id = world.attempt(generation, config_hash)
+        spool = world.dir / f"of-{generation}.jsonl"
+        spool.write_bytes(b"".join(map(as_bytes, counter([1, 2], lambda ts: 7 * ts))))
+        if generation < 4:
+            ingest_gpus(world.store, attempt_id, 0, spool)
+    with world.store.read() as conn:
+        assert [used.energy_j for used in queries.run_gpus(conn, world.run_id)] == pytest.approx([5, 7])
+
+
 def test_the_samples_of_a_campaign_come_run_by_run(world: World) -> None:
     sampled(world, counter([1, 2], lambda ts: ts))
     with world.store.read() as conn:
