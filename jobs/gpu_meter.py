@@ -83,16 +83,20 @@ class XidWatch:
         except (nvml.NVMLError, AttributeError):
             return
 
-    def read(self) -> Iterator[tuple[int, int]]:
-        """GPU and number of each Xid since the last time; waits for none."""
+    def read(self) -> Iterator[tuple[int | None, int]]:
+        """GPU and number of each Xid since the last time; waits for none. None for a GPU that cannot tell its name."""
         for _ in range(_XID_LIMIT if self._set is not None else 0):
             try:
                 found = self._nvml.nvmlEventSetWait_v2(self._set, 0)
-                number = self._numbers.get(_text(self._nvml.nvmlDeviceGetUUID(found.device)))
-            except self._nvml.NVMLError:  # none is left
+            except (self._nvml.NVMLError, AttributeError):  # none is left
                 return
-            if number is not None:
-                yield number, int(found.eventData)
+            yield self._number(found.device), int(found.eventData)
+
+    def _number(self, device: Any) -> int | None:
+        try:
+            return self._numbers.get(_text(self._nvml.nvmlDeviceGetUUID(device)))
+        except self._nvml.NVMLError:  # it has fallen off the bus, which is just what the Xid says
+            return None
 
 
 def _utilisation(nvml: Any, handle: Any) -> Figures:

@@ -77,7 +77,8 @@ class Telemetry:
             self._say(exc)
             return
         try:
-            self._sample(meters, XidWatch(pynvml, meters))
+            if meters:
+                self._sample(meters, XidWatch(pynvml, meters))
         except OSError as exc:  # the shared folder takes no line: what matters more will fail there too
             self._say(exc)
 
@@ -94,9 +95,9 @@ class Telemetry:
 
     def _sample(self, meters: list[GpuMeter], xids: XidWatch) -> None:
         spool, alarms, rate = _Spool(self._spool), Alarms(self._node), _Rate(self._interval_s)
-        spool.write({"devices": [meter.device() for meter in meters], "node": self._node, "ts": time.time()})
+        spool.write({"devices": self._devices(meters), "node": self._node, "ts": time.time()})
         stopped = False
-        while meters and not stopped:
+        while not stopped:
             stopped = self._stop.wait(rate.rest_s())
             now_s, span_s = time.time(), rate.next_span_s()
             figures = {meter.number: found for meter in meters if (found := meter.read())}
@@ -104,6 +105,11 @@ class Telemetry:
                 spool.write({"ts": round(now_s, 3), "span_s": round(span_s, 3), **columns(figures)})
             for event in alarms.look(figures, xids.read(), now_s):
                 spool.write(event)
+
+    def _devices(self, meters: list[GpuMeter]) -> list[dict[str, Any]]:
+        """All GPUs that the attempt should have: without one that does not answer, its energy would seem known."""
+        found = {meter.number: meter.device() for meter in meters}
+        return [found.get(number, {"gpu": number}) for number in range(self._gpus)]
 
     def _say(self, why: object) -> None:
         print(f"no telemetry of this node's GPUs: {why}", file=sys.stderr, flush=True)
@@ -120,10 +126,10 @@ class Alarms:
         self._node, self._left = node, EVENT_LIMIT
         self._slowed: dict[int, int] = {}
         self._errors: dict[int, int] = {}
-        self._told_s: dict[tuple[str, int, int], float] = {}
+        self._told_s: dict[tuple[str, int | None, int], float] = {}
 
     def look(
-        self, figures: Mapping[int, Figures], xids: Iterable[tuple[int, int]], now_s: float
+        self, figures: Mapping[int, Figures], xids: Iterable[tuple[int | None, int]], now_s: float
     ) -> Iterator[dict[str, Any]]:
         """The events that follow from a sample, as lines of the spool.
 
@@ -144,19 +150,19 @@ class Alarms:
             if more > 0 and self._may_tell(("ecc", gpu, 0), now_s):
                 self._errors[gpu] = errors
                 yield self._event("ecc", gpu, f"has {more} new uncorrected memory errors", now_s, errors=more)
-        for gpu, xid in xids:
-            if self._may_tell(("xid", gpu, xid), now_s):
-                yield self._event("xid", gpu, f"reports Xid {xid}", now_s, xid=xid)
+        for number, xid in xids:
+            if self._may_tell(("xid", number, xid), now_s):
+                yield self._event("xid", number, f"reports Xid {xid}", now_s, xid=xid)
 
-    def _may_tell(self, what: tuple[str, int, int], now_s: float) -> bool:
+    def _may_tell(self, what: tuple[str, int | None, int], now_s: float) -> bool:
         if not self._left or now_s - self._told_s.get(what, -math.inf) < EVENT_EVERY_S:
             return False
         self._left -= 1
         self._told_s[what] = now_s
         return True
 
-    def _event(self, event: str, gpu: int, words: str, now_s: float, **data: Any) -> dict[str, Any]:
-        message = f"GPU {gpu} of {self._node} {words}"
+    def _event(self, event: str, gpu: int | None, words: str, now_s: float, **data: Any) -> dict[str, Any]:
+        message = f"{'a GPU' if gpu is None else f'GPU {gpu}'} of {self._node} {words}"
         return {"event": event, "ts": round(now_s, 3), "message": message, "node": self._node, "gpu": gpu, **data}
 
 

@@ -185,6 +185,12 @@ def test_a_node_without_telemetry_makes_the_cost_unknown(world: World, nodes: in
     assert (found.energy_j if found else None) == (pytest.approx(2 * 300 * 80) if nodes == 2 else None)
 
 
+def test_a_gpu_that_never_answered_makes_the_cost_unknown(world: World) -> None:
+    stepped(world)
+    sampled(world, counter(range(995, 1106), lambda ts: 300 * ts), gpus=2)
+    assert use(world).per_token is None
+
+
 def test_a_gpu_without_a_counter_makes_the_cost_unknown(world: World) -> None:
     stepped(world)
     lines = [{"ts": ts, "span_s": 1, "gpu": [0, 1], "energy_j": [3.0 * ts, None]} for ts in range(995, 1106)]

@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from dscampaign.db import queries
+from dscampaign.db import gpu_ingest, queries
 from dscampaign.db.gpu_ingest import ingest_gpus
 from dscampaign.db.gpu_lines import parse
 from dscampaign.db.gpu_records import GPU_FIGURES, GpuDevice, GpuSample
@@ -186,6 +186,22 @@ def test_two_drainers_at_once_take_every_line_once(world: World) -> None:
         assert sum(pool.map(drain, range(2))) == count + 20
     assert len(samples(world)) == 2 * count
     assert len(world.events("gpu.tick")) == 20
+
+
+def test_a_transaction_that_breaks_off_leaves_nothing_and_loses_nothing(
+    world: World, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def broken(*_: object) -> None:
+        raise ConnectionError
+
+    write(world, DEVICES, sample(1.0), {"event": "tick"})
+    with monkeypatch.context() as patch:
+        patch.setattr(gpu_ingest, "insert_gpu_samples", broken)
+        with pytest.raises(ConnectionError):
+            take(world)
+    with world.store.read() as conn:
+        assert (queries.node_offsets(conn, [1]), queries.gpu_devices(conn, 1)) == ({}, [])
+    assert (take(world).lines, len(samples(world)), len(world.events("gpu.tick"))) == (3, 2, 1)
 
 
 def test_an_unknown_attempt_is_an_error(world: World) -> None:

@@ -109,7 +109,7 @@ class FakeGpus:
             "nvmlDeviceGetEnforcedPowerLimit": lambda _g, _: 700_000,
         }
         if name == "nvmlDeviceGetUUID":
-            return lambda gpu: f"GPU-{gpu}"
+            return lambda gpu: f"GPU-{self._called(name, gpu)}"
         if name not in answers:
             raise AttributeError(name)
         return lambda gpu, *more: answers[name](self.gpus[self._called(name, gpu)], more)

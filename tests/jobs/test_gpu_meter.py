@@ -95,9 +95,16 @@ def test_a_driver_may_know_one_power_only(
 
 def test_each_xid_is_seen_once_with_its_gpu(nvml: FakeGpus) -> None:
     watch = XidWatch(nvml, [GpuMeter(nvml, 1, 0)])
-    nvml.xids = [(1, 79), (0, 31)]  # the second one is of a GPU that is not ours
-    assert list(watch.read()) == [(0, 79)]
+    nvml.xids = [(1, 31), (1, 79)]
+    assert list(watch.read()) == [(0, 31), (0, 79)]
     assert list(watch.read()) == []
+
+
+def test_an_xid_of_a_gpu_that_has_fallen_off_the_bus_is_told(nvml: FakeGpus) -> None:
+    watch = XidWatch(nvml, [GpuMeter(nvml, 1, 0)])
+    nvml.fail("nvmlDeviceGetUUID", 1, nvml.NVML_ERROR_GPU_IS_LOST)
+    nvml.xids = [(1, 79)]
+    assert list(watch.read()) == [(None, 79)]
 
 
 def test_a_driver_that_tells_no_xids_is_silent(nvml: FakeGpus) -> None:

@@ -82,15 +82,16 @@ def test_the_library_is_started_once_and_handles_are_kept(nvml: FakeGpus, make: 
 
 @pytest.mark.parametrize(
     ("gpus", "visible", "uuids"),
-    [(1, "", ["GPU-0"]), (1, "1", ["GPU-1"]), (2, "GPU-1, GPU-0", ["GPU-1", "GPU-0"]), (2, "1,7", ["GPU-1"])],
+    [(1, "", ["GPU-0"]), (1, "1", ["GPU-1"]), (2, "GPU-1, GPU-0", ["GPU-1", "GPU-0"]), (2, "1,7", ["GPU-1", None])],
 )
 def test_the_gpus_of_the_attempt_are_numbered_as_its_ranks_count_them(
-    nvml: FakeGpus, make: Make, spool: Path, gpus: int, visible: str, uuids: list[str]
+    nvml: FakeGpus, make: Make, spool: Path, gpus: int, visible: str, uuids: list[str | None]
 ) -> None:
     make(gpus, visible).start()
     wait_until(lambda: bool(sampled(spool)), "a sample")
-    assert [gpu["uuid"] for gpu in lines(spool)[0]["devices"]] == uuids
-    assert sampled(spool)[0]["gpu"] == list(range(len(uuids)))
+    devices = lines(spool)[0]["devices"]
+    assert [(gpu["gpu"], gpu.get("uuid")) for gpu in devices] == list(enumerate(uuids))
+    assert sampled(spool)[0]["gpu"] == [number for number, uuid in enumerate(uuids) if uuid]
 
 
 @pytest.mark.parametrize(("gpus", "interval_s"), [(0, 1.0), (2, 0.0)])
@@ -217,9 +218,10 @@ def test_memory_errors_that_come_are_told_and_none_is_forgotten() -> None:
 
 def test_each_xid_is_told_and_repeats_are_not() -> None:
     alarms = Alarms("n1")
-    assert look(alarms, 0.0, xids=[(1, 79), (1, 79), (0, 31)]) == [
+    assert look(alarms, 0.0, xids=[(1, 79), (1, 79), (0, 31), (None, 79)]) == [
         "GPU 1 of n1 reports Xid 79",
         "GPU 0 of n1 reports Xid 31",
+        "a GPU of n1 reports Xid 79",
     ]
 
 
