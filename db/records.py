@@ -46,6 +46,7 @@ METRIC_COLUMNS = {
     "mem_reserved": "mem_reserved_gb",
     "gpu_util": "gpu_util_pct",
     "power": "power_w",
+    "mfu": "mfu",
 }
 """The names a metric line may use that have a column of their own, and that column. The order is the
 bit order of the `nonfinite` mask: append, never reorder."""
@@ -218,6 +219,7 @@ class RunStatus(NamedTuple):
     step_time_s: float | None
     tokens_per_s: float | None
     mem_reserved_gb: float | None
+    mfu: float | None
     ts_s: float | None
     micro_batch: int | None
     accumulation: int | None
@@ -245,6 +247,7 @@ class MetricRow:
     mem_reserved_gb: float | None
     gpu_util_pct: float | None
     power_w: float | None
+    mfu: float | None
     extra: dict[str, float] = field(default_factory=dict)
 
 

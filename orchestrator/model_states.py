@@ -182,7 +182,7 @@ def alternatives(config: RunConfig, parameters: int, sizes: Sizes) -> Iterator[t
     ways += [(stage, "optimizer", f"ZeRO stage {stage} with the optimizer on the host") for stage in (2, 3)]
     ways += [(3, "full", "ZeRO stage 3 with optimizer and weights on the host")]
     for stage, offload, words in ways:
-        choice = {**given, "zero_stage": stage, "offload": offload}
+        choice = {**given, "engine": "deepspeed", "zero_stage": stage, "offload": offload}
         yield words, model_states(parameters, **choice, **asdict(sizes))
 
 
@@ -212,6 +212,7 @@ def _choices(config: RunConfig) -> dict[str, Any]:
     kind = str(optimizer.get("type", "")).lower()
     return {
         "precision": config.train.precision,
+        "engine": config.train.engine,
         "zero_stage": zero["stage"],
         "offload": _offload(*devices),
         "moments": 2 if any(name in kind for name in _TWO_MOMENTS) else 1,

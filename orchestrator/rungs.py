@@ -9,7 +9,6 @@ from __future__ import annotations
 from collections.abc import Collection
 from typing import Any, Final
 
-from ..jobs.ds_config import merged
 from .spec_model import RunConfig, Rung
 
 EXPANDABLE_SEGMENTS: Final = "expandable_segments"
@@ -22,10 +21,6 @@ ZERO_STAGE: Final = "zero_stage"
 _ALLOCATOR: Final = {
     "PYTORCH_ALLOC_CONF": "expandable_segments:True",
     "PYTORCH_CUDA_ALLOC_CONF": "expandable_segments:True",  # its name before torch 2.9
-}
-_OFFLOAD: Final[dict[str, Any]] = {
-    "zero_force_ds_cpu_optimizer": False,  # torch's optimizer runs on the CPU as well, and needs no compiler
-    "zero_optimization": {"offload_optimizer": {"device": "cpu", "pin_memory": True}},
 }
 
 
@@ -69,7 +64,7 @@ def changed(config: RunConfig, rungs: Collection[str]) -> RunConfig:
             case "zero_stage":
                 config = _with_train(config, zero_stage=int(value))
             case "offload_optimizer":
-                config = config.model_copy(update={"deepspeed": merged(config.deepspeed, _OFFLOAD)})
+                config = _with_train(config, offload="optimizer")
             case "expandable_segments":
                 config = config.model_copy(update={"env": {**_ALLOCATOR, **config.env}})
             case _:
@@ -82,4 +77,6 @@ def _with_train(config: RunConfig, **values: Any) -> RunConfig:
 
 
 def _offloads(config: RunConfig) -> bool:
-    return bool(config.deepspeed.get("zero_optimization", {}).get("offload_optimizer"))
+    return config.train.offload != "none" or bool(
+        config.deepspeed.get("zero_optimization", {}).get("offload_optimizer")
+    )

@@ -118,6 +118,7 @@ def _run_document(row: RunStatus, run: RunRow, attempts: list[AttemptRow]) -> di
         "eval_loss": finite(row.eval_loss),
         "tokens_per_s": finite(row.tokens_per_s),
         "mem_reserved_gb": finite(row.mem_reserved_gb),
+        "mfu": finite(row.mfu),
         **batch_of(run),
         **{name: value for name, value in now.items() if value is not None},
         "changes": row.changes or "",

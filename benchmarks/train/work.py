@@ -96,11 +96,11 @@ OURS_ALWAYS: Mapping[str, Any] = {"train": {"compile": True, "schedule": "consta
 
 OURS: Mapping[str, Mapping[str, Any]] = {
     "mb8x1024": {},
-    "mb64x1024": {},
+    "mb64x1024": {"train": {"fused_loss": True}},
     "mb32x128": {},
     "mb32x128-fp16": {},
-    "medium-mb32x1024": {},
-    "large-mb16x1024": {},
+    "medium-mb32x1024": {"train": {"fused_loss": True}},
+    "large-mb16x1024": {"train": {"fused_loss": True}},
 }
 """Fields of the spec for one work, laid over the others, such as `{"train": {"activation_checkpointing": True}}`."""
 

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Iterator
+from contextlib import contextmanager
 
 import torch
 import torch.distributed as dist
@@ -25,7 +27,7 @@ def evaluate(engine: Engine, held_out: Samples, config: TrainConfig, job: Job, s
 def _evaluate(engine: Engine, held_out: Samples, config: TrainConfig, job: Job, step: int) -> None:
     sums = torch.zeros(2, dtype=torch.float64, device=engine.device)
     engine.eval()
-    with torch.no_grad():
+    with torch.no_grad(), without_cudnn_attention():
         for inputs, targets in evaluation_batches(held_out, config, job, engine.device):
             count = (targets != IGNORED_TARGET).sum()
             loss = engine(inputs, targets).double()
@@ -37,3 +39,18 @@ def _evaluate(engine: Engine, held_out: Samples, config: TrainConfig, job: Job, 
     report.report(step, eval_loss=loss, eval_ppl=math.exp(min(loss, 700.0)))
     if job.rank == 0 and retention.rate(job.checkpoint_dir, step, loss) and config.keep_best:
         retention.prune(job.checkpoint_dir, config.keep_checkpoints, step, keep_best=True)
+
+
+@contextmanager
+def without_cudnn_attention() -> Iterator[None]:
+    """Leaves attention to the other kernels.
+
+    Without gradients cuDNN's gives no statistics, and compiled code that expects them ends with a TypeError (PyTorch
+    2.11).
+    """
+    before = torch.backends.cuda.cudnn_sdp_enabled()
+    torch.backends.cuda.enable_cudnn_sdp(False)
+    try:
+        yield
+    finally:
+        torch.backends.cuda.enable_cudnn_sdp(before)

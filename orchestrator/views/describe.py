@@ -120,7 +120,9 @@ def _run_pairs(facts: RunFacts, page: Page) -> dict[str, str]:
     if latest:
         held_out = f"held out {figure(latest.eval_loss)}" if latest.eval_loss is not None else ""
         pairs["loss"] = ", ".join(part for part in (figure(latest.loss), held_out) if part)
-        pairs["speed"] = f"{short_number(latest.tokens_per_s)} tokens/s at the last step" if latest.tokens_per_s else ""
+        mfu = f", MFU {latest.mfu:.1%}" if latest.mfu is not None else ""
+        speed = f"{short_number(latest.tokens_per_s)} tokens/s{mfu} at the last step"
+        pairs["speed"] = speed if latest.tokens_per_s else ""
         pairs["memory"] = f"{latest.mem_reserved_gb:.1f} GB reserved" if latest.mem_reserved_gb else ""
     if facts.checkpoints:
         newest = facts.checkpoints[0]

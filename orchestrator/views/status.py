@@ -11,9 +11,9 @@ from ..status import LIVE, CampaignStatus
 from .states import changed_line, changed_name, counts_line, state_cell
 from .text import Cell, Page, Style, clean, count, duration, figure, short_number, shorten, table
 
-_HEADER = ("run", "state", "step", "loss", "last tok/s", "memory", "micro-batch", "tries", "")
-_RIGHT = "--rrrr-r-"
-_DROPPED = ("memory", "tries", "micro-batch", "last tok/s", "", "loss")
+_HEADER = ("run", "state", "step", "loss", "last tok/s", "mfu", "memory", "micro-batch", "tries", "")
+_RIGHT = "--rrrrr-r-"
+_DROPPED = ("mfu", "memory", "tries", "micro-batch", "last tok/s", "", "loss")
 """Columns that a narrow terminal does without, the least important first."""
 
 _TROUBLED = (RunState.FAILED, RunState.HELD)
@@ -64,6 +64,7 @@ def _row(run: RunStatus, status: CampaignStatus) -> list[Cell | str]:
         _step(run),
         figure(run.loss),
         short_number(run.tokens_per_s),
+        f"{run.mfu:.1%}" if run.mfu is not None else "",
         memory,
         _micro_batch(run, status.first_micro_batch.get(run.run_id)),
         str(run.generation or ""),

@@ -37,7 +37,7 @@ def test_every_value_finds_its_column(world: World) -> None:
     [row] = world.metrics()
     assert (row.attempt_id, row.generation, row.step, row.ts_s) == (1, 1, 5, 12.5)
     named = [row.loss, row.eval_loss, row.lr, row.grad_norm, row.step_time_s, row.tokens_per_s]
-    named += [row.mem_allocated_gb, row.mem_reserved_gb, row.gpu_util_pct, row.power_w]
+    named += [row.mem_allocated_gb, row.mem_reserved_gb, row.gpu_util_pct, row.power_w, row.mfu]
     assert named == list(_ALL.values())
     assert row.extra == {"samples_seen": 320}
 

@@ -1,4 +1,4 @@
-"""Telemetry of each GPU, the GPUs of an attempt, and how much of each node's telemetry the store holds."""
+"""Telemetry of each GPU, the GPUs of an attempt, and how much of each node's telemetry the store holds; MFU."""
 
 from __future__ import annotations
 
@@ -10,9 +10,27 @@ down_revision = "0002"
 
 _REAL = sa.Float(53)
 
+_RUN_METRIC = """
+CREATE VIEW run_metric AS
+SELECT a.run_id, a.generation, m.*
+FROM run r
+JOIN attempt a ON a.run_id = r.id AND a.config_hash = r.config_hash
+JOIN step_metric m ON m.attempt_id = a.id
+WHERE NOT EXISTS (
+    SELECT 1
+    FROM attempt later
+    JOIN step_metric again ON again.attempt_id = later.id AND again.step = m.step
+    WHERE later.run_id = a.run_id AND later.generation > a.generation AND later.config_hash = r.config_hash
+)
+"""
+
 
 def upgrade() -> None:
     """Applies the change; there is no way back but a backup."""
+    op.execute("DROP VIEW run_metric")  # its columns were fixed when it was made
+    for table in ("step_metric", "run_latest"):
+        op.add_column(table, sa.Column("mfu", _REAL))
+    op.execute(_RUN_METRIC)
     op.drop_table("gpu_sample")  # until now nothing wrote to it
     op.create_table(
         "gpu_sample",
