@@ -202,6 +202,7 @@ class RunLatest:
     tokens_per_s: float | None
     mem_allocated_gb: float | None
     mem_reserved_gb: float | None
+    mfu: float | None
 
 
 class RunStatus(NamedTuple):

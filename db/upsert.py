@@ -103,15 +103,15 @@ def _upsert(conn: Connection, table: Table, rows: Sequence[tuple[Any, ...]]) -> 
 
 def _copy(conn: Connection, table: Table, rows: Iterable[tuple[Any, ...]]) -> None:
     """Postgres' fastest way: a binary COPY into a private table, from there one INSERT."""
-    stage = f"stage_{table.name}"
+    stage, names = f"stage_{table.name}", list(table.columns.keys())
+    columns = ", ".join(names)  # by name: a migrated table has them in another order
     conn.exec_driver_sql(f"CREATE TEMP TABLE IF NOT EXISTS {stage} (LIKE {table.name}) ON COMMIT DELETE ROWS")
     cursor: Any = conn.connection.cursor()
-    with cursor, cursor.copy(f"COPY {stage} FROM STDIN (FORMAT binary)") as copy:
+    with cursor, cursor.copy(f"COPY {stage} ({columns}) FROM STDIN (FORMAT binary)") as copy:
         copy.set_types([_POSTGRES_TYPES[type(column.type)] for column in table.columns])
         for row in rows:
             copy.write_row(row)
-    names = list(table.columns.keys())
-    staged: Any = select(literal_column("*")).select_from(text(stage))
+    staged: Any = select(literal_column(columns)).select_from(text(stage))
     conn.execute(_on_conflict(postgresql.insert(table).from_select(names, staged), table))
 
 

@@ -84,6 +84,7 @@ def _facts(config: RunConfig) -> dict[str, Any]:
         "dropout": train.dropout > 0,  # its masks are kept until the backward pass
         "activation_checkpointing": train.activation_checkpointing,
         "compile": train.compile,
+        "strategy": [train.engine, train.offload, train.deepcompile, train.attention, train.fused_loss],
         "deepspeed": _of_memory(config.deepspeed),
         "env": config.env,
         "python": config.python,

@@ -24,6 +24,7 @@ _ALL = {
     "mem_reserved": 8.0,
     "gpu_util": 9.0,
     "power": 10.0,
+    "mfu": 11.0,
 }
 
 
