@@ -22,16 +22,13 @@ FP32: dict[str, dict[str, Any]] = {
     "eager-attention": {"attention": "eager"},
     "sdpa": {"attention": "sdpa"},
     "compiled": {"compile": True},
-    "compiled-zero0": {"compile": True, "zero_stage": 0},
     "compiled-zero2": {"compile": True, "zero_stage": 2},
     "compiled-ddp": {"compile": True, "engine": "ddp", "zero_stage": 0},
-    "compiled-fused": {"compile": True, "fused_loss": True},
     "micro1": {"engine": "ddp", "zero_stage": 0, "micro_batch": 1},
 }
 BF16: dict[str, dict[str, Any]] = {
     **{f"zero{stage}-bf16": {"zero_stage": stage, "precision": "bf16"} for stage in range(4)},
     "ddp-bf16": {"engine": "ddp", "zero_stage": 0, "precision": "bf16"},
-    "compiled-bf16": {"compile": True, "precision": "bf16"},
     "compiled-fused-bf16": {"compile": True, "fused_loss": True, "precision": "bf16"},
 }
 
