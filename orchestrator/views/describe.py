@@ -13,6 +13,7 @@ from ..describe import CampaignFacts, RunFacts
 from ..settings import Setting
 from ..status import SCHEMA_VERSION, batch_of, finite
 from .gpus import energy_document, gpu_lines, gpus_document
+from .speed import speed_document, speed_line
 from .states import counts_line, state_cell
 from .text import Cell, Page, Style, clean, count, duration, figure, short_number, shorten, source, table
 
@@ -158,6 +159,8 @@ def _attempts(facts: RunFacts, page: Page) -> Iterator[str]:
         yield f"{row.generation}  {page.paint(look.text, look.style)}  {said}"
         if memory := memory_line(row, facts.memory.get(row.id)):
             yield f"   memory: {memory}"
+        if speed := speed_line(facts.events, row.id):
+            yield f"   speed: {speed}"
         yield from (f"   {line}" for line in gpu_lines(facts.gpus.get(row.id)))
         yield from (f"   {line}" for line in _verdict(row, page))
 
@@ -190,7 +193,12 @@ def _present(facts: RunFacts) -> list[AttemptRow]:
 
 
 def _attempt_document(row: AttemptRow, facts: RunFacts) -> dict[str, Any]:
-    return {**asdict(row), "memory": _memory_document(row, facts), "gpus": gpus_document(facts.gpus.get(row.id))}
+    return {
+        **asdict(row),
+        "memory": _memory_document(row, facts),
+        "speed": speed_document(facts.events, row.id),
+        "gpus": gpus_document(facts.gpus.get(row.id)),
+    }
 
 
 def _memory_document(row: AttemptRow, facts: RunFacts) -> dict[str, Any] | None:

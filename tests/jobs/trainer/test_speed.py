@@ -1,0 +1,51 @@
+"""The window over which speed is measured."""
+
+from __future__ import annotations
+
+import pytest
+
+from dscampaign.jobs.trainer.speed import WARM_UP_STEPS, Speed, Work, peak_flops
+
+WORK = Work(tokens=8192, ranks=2, flops_per_token=1e9, peak_flops=1e15)
+
+
+def test_nothing_is_said_before_the_warm_up_is_over() -> None:
+    speed = Speed(WORK)
+    for _ in range(WARM_UP_STEPS):
+        speed.add(1.0, 0.0)
+    assert speed.summary() is None
+
+
+def test_the_warm_up_is_left_out_and_reported() -> None:
+    speed = Speed(WORK)
+    for step in range(WARM_UP_STEPS):
+        speed.add(10.0 if step == 0 else 1.0, 0.5)
+    for time_s in (0.1, 0.2, 0.1, 0.2):
+        speed.add(time_s, 0.03)
+    summary = speed.summary()
+    assert summary is not None
+    assert (summary["steps"], summary["warm_up_steps"], summary["first_step_s"]) == (4, WARM_UP_STEPS, 10.0)
+    assert summary["warm_up_s"] == pytest.approx(10.0 + WARM_UP_STEPS - 1)
+    assert summary["tokens_per_s"] == pytest.approx(4 * 8192 / 0.6)
+    assert summary["tokens_per_s_per_gpu"] == pytest.approx(2 * 8192 / 0.6)
+    assert summary["mfu"] == pytest.approx(2 * 8192 / 0.6 * 1e9 / 1e15)
+    assert summary["step_time_median_s"] == pytest.approx(0.15)
+    assert summary["data_wait_share"] == pytest.approx(0.2)
+
+
+def test_an_unknown_device_has_no_utilisation() -> None:
+    assert Work(8192, 1, 1e9, None).mfu(0.1) is None
+
+
+@pytest.mark.parametrize(
+    ("device", "peak"),
+    [
+        ("NVIDIA H100 80GB HBM3", 989e12),
+        ("NVIDIA H100 NVL", 835e12),
+        ("NVIDIA H200", 989e12),
+        ("NVIDIA A100-SXM4-80GB", 312e12),
+        ("cpu", None),
+    ],
+)
+def test_the_peak_follows_from_the_device_s_name(device: str, peak: float | None) -> None:
+    assert peak_flops(device) == peak
