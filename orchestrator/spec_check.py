@@ -222,7 +222,7 @@ def _deepspeed(config: RunConfig) -> Iterator[Finding]:
     merged = render(config.train.model_dump(), micro_batch=1, accumulation=1, world_size=1, overrides=given)
     if all(_enabled(merged, name) for name in _PRECISIONS):
         yield Finding((("deepspeed", "fp16"),), "bf16 and fp16 are both enabled", "use train.precision")
-    yield from _zero(merged["zero_optimization"])
+    yield from _zero(merged["zero_optimization"], _section(given, ("zero_optimization",)))
 
 
 def _misspelt(given: Mapping[str, Any]) -> Iterator[Finding]:
@@ -248,14 +248,16 @@ def _section(value: Any, path: tuple[str, ...]) -> Mapping[str, Any]:
     return found if isinstance(found, Mapping) else {}
 
 
-def _zero(zero: Mapping[str, Any]) -> Iterator[Finding]:
+def _zero(zero: Mapping[str, Any], given: Mapping[str, Any]) -> Iterator[Finding]:
+    """Args: zero: the section as rendered; given: as the spec has it. What `train.offload` says is checked there."""
+
     def at(*path: str) -> Place:
         return ("deepspeed", "zero_optimization", *path)
 
     if "aio" in zero:
         yield Finding((at("aio"),), "does not belong into zero_optimization", "move it to deepspeed.aio", at_key=True)
     for name, least in _OFFLOADS.items():
-        offload = zero.get(name)
+        offload = given.get(name)
         if offload is None:
             continue
         device = offload.get("device", "none") if isinstance(offload, dict) else None

@@ -21,8 +21,6 @@ STRATEGIES: Final[dict[str, dict[str, Any]]] = {
 }
 """The fields that a word stands for."""
 
-_ON_CPU: Final = {"DS_ACCELERATOR": "cpu"}
-
 
 def spell_out(train: dict[str, Any]) -> tuple[dict[Place, Place], list[Finding]]:
     """Puts a strategy's fields in the place of its word, in `train` itself.
@@ -49,22 +47,21 @@ def spell_out(train: dict[str, Any]) -> tuple[dict[Place, Place], list[Finding]]
 
 
 def check(config: RunConfig, gpus: int) -> Iterator[Finding]:
-    """What cannot work together in the built-in training.
+    """What cannot work together; of a command's own training, only what DeepSpeed refuses.
 
     Args:
         config: the configuration of one run.
         gpus: GPUs of one of its nodes.
     """
+    train, on_gpus = config.train, bool(gpus) and config.env.get("DS_ACCELERATOR") != "cpu"
     if config.command is not None:
+        yield from _offload(train)
         return
-    on_gpus = bool(gpus) and config.env.get("DS_ACCELERATOR") != _ON_CPU["DS_ACCELERATOR"]
-    train = config.train
     if train.engine == "ddp":
         yield from _without_deepspeed(config)
-        if train.zero_stage or train.offload != "none" or train.deepcompile:
-            return  # these are said, and nothing follows from them
-    yield from _offload(train)
-    yield from _compilers(train, on_gpus)
+    else:
+        yield from _offload(train)
+        yield from _compilers(train, on_gpus)
     yield from _kernels(train, on_gpus)
 
 

@@ -12,8 +12,8 @@ from .attempts import Attempt
 
 pytestmark = pytest.mark.training
 
-STEPS = 50
-LONG: dict[str, Any] = {"steps": STEPS, "eval_batches": 2}
+STEPS, HALF = 50, 25
+LONG: dict[str, Any] = {"steps": STEPS, "eval_batches": 2, "checkpoint_every": HALF}
 FP32: dict[str, dict[str, Any]] = {
     **{f"zero{stage}": {"zero_stage": stage} for stage in range(4)},
     **{f"zero{stage}-offload": {"zero_stage": stage, "offload": "optimizer"} for stage in (1, 2, 3)},
@@ -33,11 +33,23 @@ BF16: dict[str, dict[str, Any]] = {
 }
 
 
+RESUMED = ("ddp", "compiled", "zero2-offload", "zero3-offload-full", "ddp-bf16")
+EVERYTHING = {"ddp": {"engine": "ddp", "zero_stage": 0}, **FP32, **BF16}
+
+
 @pytest.fixture(scope="module")
 def trained(train_many: Callable[..., dict[str, Attempt]]) -> dict[str, Attempt]:
     """One attempt of each strategy, and the baseline."""
-    baseline = {"engine": "ddp", "zero_stage": 0}
-    return train_many(**{name: {**LONG, **changes} for name, changes in {"ddp": baseline, **FP32, **BF16}.items()})
+    return train_many(**{name: {**LONG, **changes} for name, changes in EVERYTHING.items()})
+
+
+@pytest.fixture(scope="module")
+def resumed(trained: dict[str, Attempt], train_many: Callable[..., dict[str, Attempt]]) -> dict[str, Attempt]:
+    """Attempts that begin where the others had their checkpoint half-way."""
+    halfway = f"g0001-step{HALF:08d}"
+    return train_many(
+        **{name: {**LONG, **EVERYTHING[name], "resume": trained[name].checkpoints / halfway} for name in RESUMED}
+    )
 
 
 @pytest.mark.parametrize("name", FP32)
@@ -53,3 +65,13 @@ def test_bf16_strategies_stay_close(trained: dict[str, Attempt], name: str) -> N
     expected, found = trained["ddp"].values("loss"), trained[name].values("loss")
     assert found == pytest.approx(expected, abs=0.05)
     assert fmean(found.values()) == pytest.approx(fmean(expected.values()), abs=0.02)
+
+
+@pytest.mark.parametrize("name", RESUMED)
+def test_a_resumed_strategy_goes_on_as_if_nothing_had_happened(
+    trained: dict[str, Attempt], resumed: dict[str, Attempt], name: str
+) -> None:
+    for metric in ("loss", "grad_norm", "lr", "eval_loss"):
+        expected = {step: value for step, value in trained[name].values(metric).items() if step > HALF}
+        assert len(expected) in (1, HALF)
+        assert resumed[name].values(metric) == pytest.approx(expected, abs=1e-6)

@@ -1,0 +1,131 @@
+"""Strategies by one word, what they mean for DeepSpeed, and what is refused when the spec is read."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+import yaml
+
+from dscampaign.jobs.ds_config import render
+from dscampaign.orchestrator.errors import InvalidSpec, SpecError
+from dscampaign.orchestrator.expand import Run, expand
+from dscampaign.orchestrator.spec import load_spec
+from dscampaign.orchestrator.strategies import STRATEGIES
+
+NVME = {"nvme_path": "/local/nvme"}
+
+
+def runs(tmp_path: Path, **changes: Any) -> dict[str, Run]:
+    """The runs of a small spec by name; sections are laid over its own."""
+    train = {"model": "gpt2", "dataset": "wikitext", "global_batch": 64, "steps": 10, **changes.pop("train", {})}
+    spec = tmp_path / "spec.yaml"
+    spec.write_text(yaml.safe_dump({"name": "s", "train": train, **changes}))
+    return {run.name: run for run in expand(load_spec(spec))}
+
+
+def run(tmp_path: Path, **changes: Any) -> Run:
+    [only] = runs(tmp_path, **changes).values()
+    return only
+
+
+def rendered(one: Run) -> dict[str, Any]:
+    sizes = {"micro_batch": 8, "accumulation": 1}
+    train = one.config.train_json(**sizes, world_size=8)
+    return render(train, **sizes, world_size=8, overrides=one.config.deepspeed)
+
+
+def problems(tmp_path: Path, **changes: Any) -> list[str]:
+    with pytest.raises((SpecError, InvalidSpec)) as caught:
+        runs(tmp_path, **changes)
+    assert isinstance(caught.value, SpecError)
+    return [f"{problem.field}: {problem.message}" for problem in caught.value.problems]
+
+
+@pytest.mark.parametrize("word", STRATEGIES)
+def test_a_word_is_its_fields(tmp_path: Path, word: str) -> None:
+    more = NVME if word == "zero-infinity" else {}
+    by_word = run(tmp_path, train={"strategy": word, **more})
+    by_fields = run(tmp_path, train={**STRATEGIES[word], **more})
+    assert by_word.config_hash == by_fields.config_hash
+    assert by_word.stored_config == by_fields.stored_config
+    assert "strategy" not in by_word.config.train_json(micro_batch=1, accumulation=1, world_size=1)
+
+
+def test_words_vary_in_a_matrix_over_a_base(tmp_path: Path) -> None:
+    found = runs(tmp_path, matrix={"strategy": ["ddp", "zero2", "zero3-offload"], "precision": ["bf16", "fp32"]})
+    assert len(found) == 6
+    train = found["precision-fp32_strategy-zero3-offload"].config.train
+    assert (train.engine, train.zero_stage, train.offload, train.precision) == ("deepspeed", 3, "optimizer", "fp32")
+    assert found["precision-bf16_strategy-ddp"].params == {"strategy": "ddp", "precision": "bf16"}
+
+
+def test_the_zero_stage_of_deepspeed_s_section_must_agree(tmp_path: Path) -> None:
+    section = {"zero_optimization": {"stage": 2}}
+    assert run(tmp_path, train={"strategy": "zero2"}, deepspeed=section).config.train.zero_stage == 2
+    assert problems(tmp_path, train={"strategy": "zero3"}, deepspeed=section)
+
+
+@pytest.mark.parametrize(
+    ("train", "expected"),
+    [
+        ({"strategy": "zero2", "zero_stage": 3}, "train.strategy: zero2 means zero_stage 2, but train.zero_stage is 3"),
+        ({"strategy": "zero4"}, "train.strategy: expected 'ddp', 'zero0'"),
+        ({"engine": "ddp", "zero_stage": 1}, "train.zero_stage: is DeepSpeed's"),
+        ({"engine": "ddp", "offload": "optimizer"}, "train.offload: is DeepSpeed's"),
+        ({"engine": "ddp", "deepcompile": True}, "train.deepcompile: is DeepSpeed's"),
+        ({"offload": "optimizer"}, "train.offload: optimizer needs ZeRO"),
+        ({"zero_stage": 2, "offload": "full"}, "train.offload: full needs ZeRO 3"),
+        ({"zero_stage": 2, "offload": "nvme", **NVME}, "train.offload: nvme needs ZeRO 3"),
+        ({"strategy": "zero-infinity"}, "train: is required with offload nvme"),
+        ({"zero_stage": 3, **NVME}, "train.nvme_path: is given, but nothing is offloaded"),
+        ({"deepcompile": True}, "train.deepcompile: has no passes for ZeRO 0"),
+        ({"strategy": "zero2-offload", "deepcompile": True}, "train.deepcompile: does not know offloaded states"),
+        ({"zero_stage": 3, "fused_loss": True}, "train.fused_loss: needs the whole output layer"),
+        ({"attention": "flash_attention_2", "precision": "fp32"}, "train.attention: flash_attention_2 is for half"),
+        ({"attention": "flash_attention_2", "engine": "ddp"}, "train.attention: flash_attention_2 does not follow"),
+    ],
+)
+def test_what_cannot_work_is_refused_with_its_place(tmp_path: Path, train: dict[str, Any], expected: str) -> None:
+    [found] = problems(tmp_path, train=train)
+    assert found.startswith(expected)
+
+
+@pytest.mark.parametrize(
+    "train",
+    [
+        {"zero_stage": 1, "deepcompile": True},
+        {"precision": "tf32"},
+        {"attention": "flash_attention_2"},
+    ],
+)
+def test_what_needs_gpus_is_refused_without_them(tmp_path: Path, train: dict[str, Any]) -> None:
+    assert run(tmp_path, train=train)
+    for without in ({"slurm": {"gpus_per_node": 0}}, {"env": {"DS_ACCELERATOR": "cpu"}}):
+        [found] = problems(tmp_path, train=train, **without)
+        assert "GPUs" in found
+
+
+def test_a_script_of_one_s_own_may_make_of_the_fields_what_it_likes(tmp_path: Path) -> None:
+    (tmp_path / "train.py").touch()
+    own = run(tmp_path, command="train.py", train={"strategy": "zero3-offload-full", "fused_loss": True})
+    assert rendered(own)["zero_optimization"]["offload_param"]["device"] == "cpu"
+
+
+def test_offload_is_rendered_where_deepspeed_takes_it(tmp_path: Path) -> None:
+    optimizer = rendered(run(tmp_path, train={"strategy": "zero2-offload"}))
+    assert set(optimizer["zero_optimization"]) == {"stage", "offload_optimizer"}
+    assert optimizer["zero_force_ds_cpu_optimizer"] is False
+    infinity = rendered(run(tmp_path, train={"strategy": "zero-infinity", **NVME}))
+    for part in ("offload_optimizer", "offload_param"):
+        assert infinity["zero_optimization"][part] == {"device": "nvme", **NVME, "pin_memory": True}
+    assert "aio" in infinity
+    assert "aio" not in infinity["zero_optimization"]
+
+
+def test_deepcompile_and_tf32_reach_deepspeed(tmp_path: Path) -> None:
+    config = rendered(run(tmp_path, train={"strategy": "zero3", "deepcompile": True, "precision": "tf32"}))
+    assert config["compile"] == {"deepcompile": True}
+    assert not config["bf16"]["enabled"]
+    assert not config["fp16"]["enabled"]
