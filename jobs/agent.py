@@ -184,6 +184,7 @@ class Agent:
                 self.payload.config_hash,
                 self.payload.resumable_world,
                 zero_stage=self.payload.zero_stage,
+                arrangement=self.payload.arrangement,
                 on_skip=self._tell_skipped,
             )
         finally:

@@ -56,6 +56,7 @@ class Manifest:
         samples_seen: training samples consumed, over all epochs.
         files: path relative to the checkpoint -> entry.
         eval_loss: loss on held-out text in nats per token, None where it was not evaluated.
+        arrangement: how the built-in trainer's state lies in it, see ``arrangement``; "" for others' scripts.
     """
 
     step: int
@@ -67,6 +68,7 @@ class Manifest:
     files: Mapping[str, FileEntry]
     format: int = FORMAT
     eval_loss: float | None = None
+    arrangement: str = ""
 
     @property
     def size_bytes(self) -> int:
@@ -179,6 +181,7 @@ def newest_verified(
     world_size: int | None,
     *,
     zero_stage: int | None = None,
+    arrangement: str | None = None,
     check_digests: bool = True,
     on_skip: Callable[[Path, str], None] | None = None,
 ) -> Checkpoint | None:
@@ -189,6 +192,7 @@ def newest_verified(
         config_hash: the experiment that resumes.
         world_size: its number of ranks; None where those of any number can be loaded.
         zero_stage: its ZeRO stage, which may have been raised to save memory; None where that does not matter.
+        arrangement: how its state lies, which a change to save memory may have altered; None where that is unknown.
         check_digests: read every byte of the one that is returned; sizes are always checked.
         on_skip: called with path and reason for every newer checkpoint that was passed over.
     """
@@ -198,6 +202,9 @@ def newest_verified(
             _require_match(found.manifest, config_hash, world_size)
             if zero_stage is not None and _shards(found.manifest.zero_stage) != _shards(zero_stage):
                 raise CheckpointError(f"written with ZeRO stage {found.manifest.zero_stage}, not {zero_stage}")
+            if arrangement is not None and found.manifest.arrangement != arrangement:
+                written = found.manifest.arrangement or "by an earlier version"
+                raise CheckpointError(f"its state is laid out otherwise ({written}, not {arrangement})")
             return verify(path) if check_digests else found
         except CheckpointError as error:
             if on_skip:

@@ -12,6 +12,7 @@ from dataclasses import asdict, dataclass, field, fields, replace
 from pathlib import Path
 from typing import Any
 
+from .arrangement import arrangement
 from .files import write_atomically
 
 
@@ -97,6 +98,11 @@ class Payload:
     def zero_stage(self) -> int | None:
         """ZeRO stage of the built-in training, None for a script of the user's own."""
         return self.train.get("zero_stage") if self.train else None
+
+    @property
+    def arrangement(self) -> str | None:
+        """How the built-in trainer's state lies in checkpoints; None for a script of the user's own."""
+        return arrangement(self.train) if self.train else None
 
     def write(self, path: Path) -> None:
         """Writes the payload, complete or not at all, readable by its owner only."""

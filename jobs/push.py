@@ -65,15 +65,15 @@ class Pusher:
                         raise StoreError("it knows nothing of this attempt: does CAMPAIGN_STORE name another store?")
                 while not ingest(store, self._attempt_id, self._spool).caught_up:
                     pass
-                for node, telemetry in self._gpu_spools.items():
-                    while not ingest_gpus(store, self._attempt_id, node, telemetry).caught_up:
-                        pass
                 with store.write() as conn:
                     queries.beat(conn, self._attempt_id)
+                for node, telemetry in self._gpu_spools.items():  # last: it is the least that can be missed
+                    while not ingest_gpus(store, self._attempt_id, node, telemetry).caught_up:
+                        pass
             finally:
                 store.close()
         except (StoreError, OSError, ImportError) as exc:
-            self._say(f"metrics wait in {self._spool.name}, the store does not take them: {exc}")
+            self._say(f"metrics or telemetry wait beside {self._spool.name}, the store does not take them: {exc}")
         else:
             self._say("")
 

@@ -13,7 +13,7 @@ from typing import Any, Final
 from pydantic import ValidationError
 
 from ..jobs.ds_config import merged
-from . import batching
+from . import batching, strategies
 from .errors import Finding, InvalidSpec, Place
 from .matrix import Path, Point, Setting, points, short_name
 from .names import run_name
@@ -217,6 +217,7 @@ def _placeholders(spec: Spec) -> set[str]:
 def _values(config: RunConfig, point: Point, name: str, repeat: int) -> dict[str, object]:
     """What a placeholder can stand for."""
     fields = {key: value for key, value in config.train.model_dump().items() if isinstance(value, Scalar)}
+    fields |= {"strategy": word} if (word := strategies.word_of(config.train)) else {}
     own = {setting.key: setting.value for setting in point.settings}
     of_a_rank = {name: f"{{{name}}}" for name in _OF_A_RANK}
     return fields | own | point.params | of_a_rank | {"run": name, "repeat": repeat, "seed": config.train.seed}

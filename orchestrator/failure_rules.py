@@ -219,6 +219,15 @@ _ENVIRONMENT = (
         early=True,
         per_node=True,
     ),
+    # The built-in trainer, of DeepSpeed's operators.
+    _rule(
+        "no-operator",
+        _D,
+        r"train\.(?:offload nvme|deepcompile) needs .* which this node does not have",
+        "install it on all nodes, or load it in `slurm.setup`",
+        early=True,
+        per_node=True,
+    ),
     # huggingface_hub and transformers.
     _rule(
         "no-hub-file", _D, r"Repository Not Found|gated repo|is not a local folder and is not a valid model", early=True

@@ -18,7 +18,7 @@ from typing import Any, Final
 
 from ..db.records import UNKNOWN, MemoryObservation
 from .batching import divisors, per_rank_batch, smaller_micro_batch
-from .spec_model import DESCRIBES_ONLY, RunConfig
+from .spec_model import DESCRIBES_ONLY, RunConfig, TrainConfig
 
 HEADROOM: Final = 0.96
 """The part of the usable memory that a prediction may fill: the rest is what the allocator cannot piece together."""
@@ -33,6 +33,7 @@ _NO_MEMORY_OF_COMMANDS: Final = DESCRIBES_ONLY | {
     *("seed", "lr", "warmup_steps", "schedule", "min_lr_ratio", "weight_decay", "beta1", "beta2", "eps"),
     *("steps", "epochs", "micro_batch"),
 }
+_STRATEGY: Final = ("engine", "offload", "nvme_path", "deepcompile", "attention", "fused_loss")
 _NO_MEMORY_SECTIONS: Final = frozenset({"gradient_clipping", "scheduler", "steps_per_print", "wall_clock_breakdown"})
 
 
@@ -84,7 +85,7 @@ def _facts(config: RunConfig) -> dict[str, Any]:
         "dropout": train.dropout > 0,  # its masks are kept until the backward pass
         "activation_checkpointing": train.activation_checkpointing,
         "compile": train.compile,
-        "strategy": [train.engine, train.offload, train.deepcompile, train.attention, train.fused_loss],
+        **_strategy(train),
         "deepspeed": _of_memory(config.deepspeed),
         "env": config.env,
         "python": config.python,
@@ -93,8 +94,13 @@ def _facts(config: RunConfig) -> dict[str, Any]:
     }
     if config.command is not None:
         facts["command"] = config.command
-        facts["train"] = train.model_dump(mode="json", exclude=set(_NO_MEMORY_OF_COMMANDS))
+        facts["train"] = train.model_dump(mode="json", exclude={*_NO_MEMORY_OF_COMMANDS, *_STRATEGY, "strategy"})
     return facts
+
+
+def _strategy(train: TrainConfig) -> dict[str, Any]:
+    """What is not left at its default: keys stay what they were before there was a choice."""
+    return train.model_dump(mode="json", include=set(_STRATEGY), exclude_defaults=True)
 
 
 def _of_memory(deepspeed: Mapping[str, Any]) -> dict[str, Any]:

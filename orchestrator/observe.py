@@ -11,6 +11,7 @@ from ..db import queries
 from ..db.records import TERMINAL_ATTEMPT, AttemptRow, CampaignRow, RunRow, RunState, StepTimes
 from ..db.store import Store
 from ..jobs import checkpoint
+from ..jobs.arrangement import arrangement
 from ..jobs.evidence import LogLine, NodeOutcome
 from ..jobs.files import read_json
 from ..jobs.layout import AttemptPaths, CampaignPaths, RunPaths
@@ -164,6 +165,7 @@ def _saved_step(run: RunRow, config: RunConfig, last: AttemptRow, paths: Campaig
         run.config_hash,
         None if train.universal_checkpoint else config.nodes * config.ranks(),
         zero_stage=train.zero_stage if config.command is None else None,
+        arrangement=arrangement(train.model_dump()) if config.command is None else None,
         check_digests=False,
     )
     return found.step if found else 0

@@ -9,6 +9,7 @@ from __future__ import annotations
 from collections.abc import Collection
 from typing import Any, Final
 
+from . import strategies
 from .spec_model import RunConfig, Rung
 
 EXPANDABLE_SEGMENTS: Final = "expandable_segments"
@@ -51,7 +52,7 @@ def next_rung(config: RunConfig, allowed: Collection[Rung], taken: Collection[st
         OFFLOAD_OPTIMIZER: OFFLOAD_OPTIMIZER if stage and not _offloads(now) else None,
         ZERO_STAGE: f"{ZERO_STAGE}={stage + 1}" if stage < 3 else None,
     }
-    return next((rung for name, rung in candidates.items() if name in allowed and rung), None)
+    return next((rung for name, rung in candidates.items() if name in allowed and rung and _works(now, rung)), None)
 
 
 def changed(config: RunConfig, rungs: Collection[str]) -> RunConfig:
@@ -70,6 +71,12 @@ def changed(config: RunConfig, rungs: Collection[str]) -> RunConfig:
             case _:
                 raise ValueError(f"{rung}: no such change")
     return config
+
+
+def _works(config: RunConfig, rung: str) -> bool:
+    """Whether a run with this rung is one that a spec may ask for."""
+    gpus = config.slurm.gpus
+    return set(strategies.check(changed(config, [rung]), gpus)) <= set(strategies.check(config, gpus))
 
 
 def _with_train(config: RunConfig, **values: Any) -> RunConfig:

@@ -19,6 +19,12 @@ from .spec_slurm import option_problem
 
 _BATCH_TRIPLE: Final = ("train_batch_size", "train_micro_batch_size_per_gpu", "gradient_accumulation_steps")
 _OFFLOADS: Final = {"offload_optimizer": 1, "offload_param": 3}
+_OFFLOAD_WORDS: Final[dict[tuple[Any, ...], str]] = {
+    ("none", "none"): "none",
+    ("cpu", "none"): "optimizer",
+    ("cpu", "cpu"): "full",
+    ("nvme", "nvme"): "nvme",
+}
 _WORLD: Final = (("slurm", "nodes"), ("slurm", "gpus_per_node"), ("slurm", "gres"), ("ranks_per_node",))
 _PRECISIONS: Final = ("bf16", "fp16")
 _REQUIRED: Final = {
@@ -32,7 +38,7 @@ _MAPPINGS: Final = (("zero_optimization",), ("optimizer",), ("optimizer", "param
 def canonical(data: Mapping[str, Any]) -> tuple[dict[str, Any], dict[Place, Place], list[Finding]]:
     """Says everything in one way: a strategy's word in its fields, and in `train` what `deepspeed` can say as well.
 
-    That is the stage, precision and gradient clipping.
+    That is the stage, precision and gradient clipping; for the built-in training also offload and DeepCompile.
 
     Args:
         data: Values of one run as given, before defaults are filled in.
@@ -47,9 +53,11 @@ def canonical(data: Mapping[str, Any]) -> tuple[dict[str, Any], dict[Place, Plac
     moved, findings = strategies.spell_out(train)
     if not isinstance(deepspeed, dict):
         return result, moved, findings
-    for path, field in list(_lifted(deepspeed)):
-        value = _pop_precision(deepspeed) if field == "precision" else _pop(deepspeed, path)
-        place: Place = ("deepspeed", *path)
+    lifted = [*_lifted(deepspeed, train)] + ([] if result.get("command") else [*_lifted_strategy(deepspeed)])
+    for paths, field, value in lifted:
+        for path in paths:
+            _pop(deepspeed, path)
+        place: Place = ("deepspeed", *paths[0])
         if field not in train:
             moved["train", field] = place
         elif train[field] != value:
@@ -96,16 +104,38 @@ def validation_findings(error: ValidationError, data: Mapping[str, Any]) -> list
     return list(merged.values())
 
 
-def _lifted(deepspeed: Mapping[str, Any]) -> Iterator[tuple[tuple[str, ...], str]]:
+_Lifted = tuple[list[tuple[str, ...]], str, Any]
+"""Where in `deepspeed` a value stands, its field in `train`, and the value."""
+
+
+def _lifted(deepspeed: Mapping[str, Any], train: Mapping[str, Any]) -> Iterator[_Lifted]:
     """Values of `deepspeed` that have a field in `train`."""
-    if _section(deepspeed, ("zero_optimization",)).get("stage", "auto") != "auto":
-        yield ("zero_optimization", "stage"), "zero_stage"
-    if deepspeed.get("gradient_clipping", "auto") != "auto":
-        yield ("gradient_clipping",), "grad_clip"
-    enabled = [name for name in _PRECISIONS if _enabled(deepspeed, name) is not None]
-    if len([name for name in enabled if _enabled(deepspeed, name)]) < 2 and enabled:
-        chosen = next((name for name in enabled if _enabled(deepspeed, name)), enabled[0])
-        yield (chosen, "enabled"), "precision"
+    if (stage := _section(deepspeed, ("zero_optimization",)).get("stage", "auto")) != "auto":
+        yield [("zero_optimization", "stage")], "zero_stage", stage
+    if (clip := deepspeed.get("gradient_clipping", "auto")) != "auto":
+        yield [("gradient_clipping",)], "grad_clip", clip
+    switched = [name for name in _PRECISIONS if _enabled(deepspeed, name) is not None]
+    enabled = [name for name in switched if _enabled(deepspeed, name)]
+    if switched and len(enabled) < 2:
+        without = "tf32" if train.get("precision") == "tf32" else "fp32"
+        first = sorted(switched, key=lambda name: name not in enabled)
+        yield [(name, "enabled") for name in first], "precision", enabled[0] if enabled else without
+
+
+def _lifted_strategy(deepspeed: Mapping[str, Any]) -> Iterator[_Lifted]:
+    """A strategy: where states and parameters lie, as far as there is a word for it, and DeepCompile."""
+    places = [("zero_optimization", name) for name in _OFFLOADS]
+    sections = [_section(deepspeed, place) for place in places]
+    said = [place for place, section in zip(places, sections, strict=True) if "device" in section]
+    devices = tuple(section.get("device", "none") for section in sections)
+    paths = {section["nvme_path"] for section in sections if "nvme_path" in section}
+    if said and devices in _OFFLOAD_WORDS and len(paths) <= 1:
+        yield [(*place, "device") for place in said], "offload", _OFFLOAD_WORDS[devices]
+        if paths and devices == ("nvme", "nvme"):
+            holders = [place for place, section in zip(places, sections, strict=True) if "nvme_path" in section]
+            yield [(*place, "nvme_path") for place in holders], "nvme_path", paths.pop()
+    if isinstance(deepcompile := _section(deepspeed, ("compile",)).get("deepcompile"), bool):
+        yield [("compile", "deepcompile")], "deepcompile", deepcompile
 
 
 def _enabled(deepspeed: Mapping[str, Any], name: str) -> bool | None:
@@ -113,21 +143,13 @@ def _enabled(deepspeed: Mapping[str, Any], name: str) -> bool | None:
     return value if isinstance(value, bool) else None
 
 
-def _pop_precision(deepspeed: dict[str, Any]) -> str:
-    """Takes both switches out; nothing enabled means fp32."""
-    switched = [name for name in _PRECISIONS if _enabled(deepspeed, name) is not None]
-    enabled = [name for name in switched if _pop(deepspeed, (name, "enabled"))]
-    return enabled[0] if enabled else "fp32"
-
-
-def _pop(deepspeed: dict[str, Any], path: tuple[str, ...]) -> Any:
-    """Takes a value out, and the mapping around it if that is empty then: it would be another way to say nothing."""
-    *outer, last = path
-    section = deepspeed[outer[0]] if outer else deepspeed
-    value = section.pop(last)
-    if outer and not section:
-        del deepspeed[outer[0]]
-    return value
+def _pop(section: dict[str, Any], path: tuple[str, ...]) -> None:
+    """Takes a value out, and the mappings around it that are empty then: they would be another way to say nothing."""
+    first, *rest = path
+    if rest:
+        _pop(section[first], tuple(rest))
+    if not rest or not section[first]:
+        del section[first]
 
 
 def _train(config: RunConfig) -> Iterator[Finding]:

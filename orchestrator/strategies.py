@@ -32,6 +32,7 @@ def spell_out(train: dict[str, Any]) -> tuple[dict[Place, Place], list[Finding]]
     """
     fields = STRATEGIES.get(word) if isinstance(word := train.get("strategy"), str) else None
     if fields is None:
+        _forget_unused_path(train)
         return {}, []
     place: Place = ("train", "strategy")
     findings = [
@@ -43,7 +44,20 @@ def spell_out(train: dict[str, Any]) -> tuple[dict[Place, Place], list[Finding]]
     del train["strategy"]
     moved: dict[Place, Place] = {("train", name): place for name in fields if name not in train}
     train.update(fields)
+    _forget_unused_path(train)
     return moved, findings
+
+
+def word_of(train: TrainConfig) -> str | None:
+    """The word for what a configuration says by its fields, None where there is none."""
+    said = train.model_dump(include={"engine", "zero_stage", "offload"})
+    return next((word for word, fields in STRATEGIES.items() if fields == said), None)
+
+
+def _forget_unused_path(train: dict[str, Any]) -> None:
+    """A base spec may name the disk for those of its points that use it: the others are no other experiment by it."""
+    if train.get("offload") != "nvme":
+        train.pop("nvme_path", None)
 
 
 def check(config: RunConfig, gpus: int) -> Iterator[Finding]:
@@ -86,8 +100,9 @@ def _offload(train: TrainConfig) -> Iterator[Finding]:
         yield _finding("offload", f"{train.offload} needs ZeRO 3: only it takes parameters away", "zero_stage: 3")
     if train.offload == "nvme" and not train.nvme_path:
         yield _finding("nvme_path", "is required with offload nvme", "name a folder on a fast local disk of each node")
-    if train.nvme_path and train.offload != "nvme":
-        yield _finding("nvme_path", "is given, but nothing is offloaded to it", "write offload: nvme, or remove it")
+    if train.offload == "nvme" and train.checkpoint_every:
+        message = "is of no use with offload nvme: DeepSpeed cannot resume from states that lie on a disk"
+        yield _finding("checkpoint_every", message, "leave it out: an interrupted run begins anew")
 
 
 def _compilers(train: TrainConfig, on_gpus: bool) -> Iterator[Finding]:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+from dataclasses import asdict
 from typing import Any, Protocol
 
 import deepspeed
@@ -14,7 +15,8 @@ from deepspeed.accelerator import get_accelerator
 from deepspeed.runtime.fp16.unfused_optimizer import FP16_UnfusedOptimizer
 from torch import Tensor, nn
 
-from . import operators
+from ..arrangement import joins_parameters
+from . import operators, swap_space
 from .config import Job, TrainConfig
 from .flat import FlatModel
 from .model import NextTokenLoss, parameter_groups
@@ -96,7 +98,9 @@ def create_engine(model: NextTokenLoss, config: TrainConfig, job: Job, *, univer
     if config.engine == "ddp":
         engine: Engine = PlainEngine(model, parameter_groups(model), config, device)
     else:
-        engine = _deepspeed_engine(FlatModel(model, device) if _joins_parameters(config) else model, job, universal)
+        engine = _deepspeed_engine(
+            FlatModel(model, device) if joins_parameters(asdict(config)) else model, job, universal
+        )
     if config.compile or config.deepcompile:
         engine.compile()
     return engine
@@ -131,7 +135,7 @@ def loss_scaling(engine: Engine) -> dict[str, float]:
 
 
 def _deepspeed_engine(model: NextTokenLoss | FlatModel, job: Job, universal: bool) -> DeepSpeedEngine:
-    rendered = json.loads(job.ds_config.read_text())
+    rendered = swap_space.apart(json.loads(job.ds_config.read_text()), job)
     if universal:
         rendered["checkpoint"] = {**rendered.get("checkpoint", {}), "load_universal": True}
     engine, *_ = deepspeed.initialize(
@@ -141,12 +145,6 @@ def _deepspeed_engine(model: NextTokenLoss | FlatModel, job: Job, universal: boo
         _forget_trial_step(engine.optimizer)
     remove_waits(engine.optimizer)
     return engine
-
-
-def _joins_parameters(config: TrainConfig) -> bool:
-    """Whether the backward pass is one compiled graph over whole parameters, see ``flat``."""
-    whole = config.zero_stage < 3 and config.offload == "none"
-    return config.compile and whole and not config.deepcompile and not config.activation_checkpointing
 
 
 def _share_cores(job: Job) -> None:

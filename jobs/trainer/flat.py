@@ -53,8 +53,8 @@ class FlatModel(nn.Module):
             self._parts[flat] = [_Part(name, p.shape) for name, p in found]
             joined = torch.cat([p.detach().flatten() for _, p in found])
             self.register_parameter(flat, nn.Parameter(joined.to(device)))
-        for _, parameter in named:
-            parameter.data = torch.empty(0)
+            for _, parameter in found:
+                parameter.data = torch.empty(0)
         # Not registered as a part: it has nothing to be trained, moved or saved.
         self._hidden = (inner.to(device),)
         self.register_state_dict_post_hook(_to_names)  # type: ignore[no-untyped-call]

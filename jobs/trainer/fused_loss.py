@@ -17,6 +17,8 @@ IGNORED_TARGET = -100
 STRETCH = 8192
 """Tokens at a time: large enough for the matrix units, and 0.8 GB of logits for GPT-2."""
 
+_FP16_ROOM = 256.0
+
 
 def linear_cross_entropy(hidden_NW: Tensor, weight_VW: Tensor, target_N: Tensor, vocab_size: int) -> Tensor:
     """Mean cross-entropy (nats) of ``hidden @ weight.T`` over all targets that are not ``IGNORED_TARGET``.
@@ -30,8 +32,18 @@ def linear_cross_entropy(hidden_NW: Tensor, weight_VW: Tensor, target_N: Tensor,
     if torch.is_autocast_enabled(hidden_NW.device.type):
         dtype = torch.get_autocast_dtype(hidden_NW.device.type)
         hidden_NW, weight_VW = hidden_NW.to(dtype), weight_VW.to(dtype)
+    counts = (target_N != IGNORED_TARGET).sum()
+    if not torch.is_grad_enabled():  # no gradient is wanted with the loss
+        return _sum_of_losses(hidden_NW, weight_VW, target_N, vocab_size) / counts
     loss: Tensor = _fused(hidden_NW, weight_VW, target_N, vocab_size)[0]
-    return loss / (target_N != IGNORED_TARGET).sum()
+    return loss / counts
+
+
+def _sum_of_losses(hidden_NW: Tensor, weight_VW: Tensor, target_N: Tensor, vocab_size: int) -> Tensor:
+    total = torch.zeros((), dtype=torch.float32, device=hidden_NW.device)
+    for hidden_nW, target_n in zip(hidden_NW.split(STRETCH), target_N.split(STRETCH), strict=True):
+        total = total + plain_cross_entropy(hidden_nW @ weight_VW.t(), target_n, vocab_size, reduction="sum")
+    return total
 
 
 # An operator of its own, which a compiler leaves whole: it would compute all stretches' logits before any gradient.
@@ -46,8 +58,15 @@ def _fused(hidden_NW: Tensor, weight_VW: Tensor, target_N: Tensor, vocab_size: i
         loss, d_logits_nV = _stretch(hidden_nW @ weight_VW.t(), target_n, vocab_size)
         total += loss
         torch.mm(d_logits_nV, weight_VW, out=d_hidden_nW)
-        d_weight_VW += d_logits_nV.t() @ hidden_nW
+        d_weight_VW += _product(d_logits_nV, hidden_nW)
     return total, d_hidden_NW, d_weight_VW
+
+
+def _product(d_logits_nV: Tensor, hidden_nW: Tensor) -> Tensor:
+    """Their product over the tokens. In fp16 a token that is frequent would sum up to more than the format holds."""
+    if d_logits_nV.dtype != torch.float16:
+        return d_logits_nV.t() @ hidden_nW
+    return (d_logits_nV.mul_(1.0 / _FP16_ROOM).t() @ hidden_nW).float() * _FP16_ROOM
 
 
 @_fused.register_fake
@@ -91,12 +110,12 @@ def _kernel(logits_nV: Tensor, target_n: Tensor, vocab_size: int) -> tuple[Tenso
 _compiled_kernel = torch.compile(_kernel, dynamic=False)
 
 
-def plain_cross_entropy(logits_NV: Tensor, target_N: Tensor, vocab_size: int) -> Tensor:
-    """The same of logits that are there: mean cross-entropy (nats); ids from ``vocab_size`` on take no part.
+def plain_cross_entropy(logits_NV: Tensor, target_N: Tensor, vocab_size: int, reduction: str = "mean") -> Tensor:
+    """The same of logits that are there: cross-entropy (nats); ids from ``vocab_size`` on take no part.
 
     The padding is masked, not cut off: rows of an odd length would be slow to read.
     """
     if vocab_size < logits_NV.shape[-1]:
         column_V = torch.arange(logits_NV.shape[-1], device=logits_NV.device)
         logits_NV = torch.where(column_V < vocab_size, logits_NV, -torch.inf)
-    return F.cross_entropy(logits_NV.float(), target_N, ignore_index=IGNORED_TARGET)
+    return F.cross_entropy(logits_NV.float(), target_N, ignore_index=IGNORED_TARGET, reduction=reduction)

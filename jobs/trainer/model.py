@@ -55,7 +55,7 @@ class NextTokenLoss(nn.Module):
         Args:
             model: gives logits.
             vocab_size: logits beyond it are padding and take no part.
-            fused: output layer and loss in one, while it learns.
+            fused: output layer and loss in one.
         """
         super().__init__()
         self.model = model
@@ -64,7 +64,7 @@ class NextTokenLoss(nn.Module):
 
     def forward(self, inputs_BS: Tensor, targets_BS: Tensor) -> Tensor:
         """Mean cross-entropy (nats) over all targets that are not ``IGNORED_TARGET``."""
-        if self.fused and torch.is_grad_enabled():
+        if self.fused:
             hidden_BSW = self.model.base_model(input_ids=inputs_BS, use_cache=False)[0]
             weight_VW = self.model.get_output_embeddings().weight
             return linear_cross_entropy(hidden_BSW.flatten(0, 1), weight_VW, targets_BS.flatten(), self.vocab_size)

@@ -51,7 +51,7 @@ class PlainEngine:
         )
         self._parallel: nn.Module = self.module
         if dist.get_world_size() > 1:
-            self._parallel = DistributedDataParallel(self.module, gradient_as_bucket_view=True)
+            self._parallel = DistributedDataParallel(self.module, gradient_as_bucket_view=True, broadcast_buffers=False)
         self._called: nn.Module = self._parallel
         self._micro_steps = 0
         self._norm: Tensor | None = None

@@ -6,7 +6,7 @@ import errno
 import re
 from collections.abc import Iterable
 from contextlib import nullcontext, suppress
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from pathlib import Path
 from zipfile import BadZipFile
 
@@ -14,6 +14,7 @@ import torch
 import torch.distributed as dist
 
 from .. import checkpoint, report, retention
+from ..arrangement import arrangement
 from ..checkpoint import CheckpointError, FileEntry
 from .config import Job, TrainConfig
 from .engine import Engine
@@ -140,14 +141,18 @@ def _write(engine: Engine, job: Job, draft: Path, step: int, reported: dict[str,
     dist.barrier()
     engine.save_checkpoint(str(draft), tag=TAG, client_state={REPORTED: reported}, save_latest=False)
     dist.barrier()
-    mine = checkpoint.seal(draft, (file for file in (draft / TAG).iterdir() if _writer(file.name) == job.rank))
+    mine = checkpoint.seal(draft, _written_by(job.rank, draft))
     parts: list[dict[str, FileEntry]] = [{} for _ in range(job.world_size)]
     dist.all_gather_object(parts, mine)
     return {name: entry for part in parts for name, entry in part.items()}
 
 
+def _written_by(rank: int, draft: Path) -> list[Path]:
+    """The files of a draft that this rank wrote: DeepSpeed names shards after it; the rest is the first rank's."""
+    return [path for path in (draft / TAG).iterdir() if _writer(path.name) == rank]
+
+
 def _writer(name: str) -> int:
-    """The rank that wrote a file: DeepSpeed names shards after it; what has no such name is the first rank's."""
     match = re.search(r"zero_pp_rank_(\d+)_", name)
     return int(match[1]) if match else 0
 
@@ -162,6 +167,7 @@ def _commit(draft: Path, files: dict[str, FileEntry], config: TrainConfig, job: 
         generation=job.generation,
         samples_seen=step * config.global_batch,
         files=files,
+        arrangement=arrangement(asdict(config)),
     )
     saved = checkpoint.commit(draft, manifest)
     retention.prune(job.checkpoint_dir, config.keep_checkpoints, step, keep_best=config.keep_best)
@@ -186,9 +192,8 @@ def _make_room(draft: Path, job: Job) -> None:
     agent removes what is left when all ranks have ended.
     """
     with suppress(OSError):
-        for file in (draft / TAG).iterdir():
-            if _writer(file.name) == job.rank:
-                file.unlink(missing_ok=True)
+        for file in _written_by(job.rank, draft):
+            file.unlink(missing_ok=True)
 
 
 def _damaged(path: Path, error: Exception) -> bool:

@@ -6,6 +6,7 @@ appendix B), with the dense half-precision peak of the GPU's data sheet.
 
 from __future__ import annotations
 
+import re
 import statistics
 import time
 from dataclasses import dataclass
@@ -15,18 +16,19 @@ WARM_UP_STEPS: Final = 20
 """Steps of an attempt that do not count: they compile, allocate and tune; DeepCompile does so once more at step 5."""
 
 PEAK_FLOPS: Final = (
-    ("H100 NVL", 835e12),
-    ("H100 PCIe", 756e12),
-    ("H100", 989e12),
-    ("H200", 989e12),
-    ("A100", 312e12),
+    (re.compile(r"\bH[12]00 NVL\b"), 835e12),
+    (re.compile(r"\bH100 PCIe\b"), 756e12),
+    (re.compile(r"\bH[12]00\b"), 989e12),
+    (re.compile(r"\bA100\b"), 312e12),
 )
-"""Dense bf16 and fp16 FLOP/s by a part of the device's name; the first that fits counts."""
+"""Dense bf16 and fp16 FLOP/s by words of the device's name; the first that fits counts."""
 
 
 def peak_flops(device: str) -> float | None:
-    """The peak of a device by its name, None where it is not known."""
-    return next((peak for name, peak in PEAK_FLOPS if name in device), None)
+    """The peak of a device by its name, None where it is not known, as of a part of a GPU (MIG)."""
+    if re.search(r"\bMIG\b", device):
+        return None
+    return next((peak for name, peak in PEAK_FLOPS if name.search(device)), None)
 
 
 @dataclass(frozen=True)

@@ -8,8 +8,10 @@ from dataclasses import asdict
 from importlib.metadata import version
 
 import torch
+import torch.distributed as dist
 
 from .. import report, retention
+from . import swap_space
 from .batches import training_batches
 from .config import Job, TrainConfig
 from .data import Data, load
@@ -56,6 +58,9 @@ def main() -> None:
     if first == steps and reported:
         report.report(first, **reported)  # no step is left, and of each step the newest attempt's line counts
     train(engine, config, job, data, range(first + 1, steps + 1), facts.flops_per_token)
+    if config.offload == "nvme":
+        dist.barrier()
+        swap_space.clear(job)
 
 
 def train(engine: Engine, config: TrainConfig, job: Job, data: Data, steps: range, flops_per_token: float) -> None:
@@ -80,7 +85,8 @@ def train(engine: Engine, config: TrainConfig, job: Job, data: Data, steps: rang
         meter.close(step, rate, norm, loss_scaling(engine) if config.precision == "fp16" else {})
         report.phase("train")
         stopping = meter.stop_agreed and step < target
-        if stopping or _due(step, config.checkpoint_every, target):
+        # DeepSpeed 0.19.8 cannot take states on a disk up again: such a run begins anew
+        if (stopping and config.offload != "nvme") or _due(step, config.checkpoint_every, target):
             meter.flush()
             with report.phase("checkpoint"):
                 save(engine, config, job, step, meter.reported)

@@ -31,6 +31,7 @@ def remove_waits(optimizer: Any) -> None:
     def clip(gradients: Sequence[Tensor], norm: Tensor) -> None:
         if limit > 0.0:
             factor = limit / torch.clamp(norm + 1e-6, min=limit)
+            factor = torch.where(torch.isfinite(norm) & (norm >= 0), factor, 0.0)  # as for an infinite norm
             torch._foreach_mul_(list(gradients), factor)
 
     optimizer.unscale_and_clip_grads = clip

@@ -453,9 +453,18 @@ def test_ranks_of_another_number_resume_only_what_fits_any(attempt: Attempt) -> 
 
 
 def test_a_universal_run_resumes_what_any_number_of_ranks_wrote(attempt: Attempt) -> None:
-    make(attempt.run_paths.checkpoints("hash"), 200, config_hash="hash", world_size=4)
+    folder = attempt.run_paths.checkpoints("hash")
+    make(folder, 200, config_hash="hash", world_size=4, arrangement="single padded")
     attempt.change(train={"universal_checkpoint": True})
     assert resumed(attempt) == "g0001-step00000200"
+
+
+@pytest.mark.parametrize("written", ["", "joined padded"])
+def test_a_checkpoint_whose_state_lies_otherwise_is_passed_over(attempt: Attempt, written: str) -> None:
+    make(attempt.run_paths.checkpoints("hash"), 200, config_hash="hash", arrangement=written)
+    attempt.change(train={"zero_stage": 1, "compile": True, "activation_checkpointing": True})
+    assert resumed(attempt) == ""
+    assert "its state is laid out otherwise" in attempt.paths.metrics.read_text()
 
 
 def test_what_is_as_new_as_recorded_needs_no_word(attempt: Attempt) -> None:

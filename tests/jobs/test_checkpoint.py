@@ -18,13 +18,15 @@ from dscampaign.jobs.checkpoint import CheckpointError, Manifest
 HASH = "abc"
 
 
-def make(folder: Path, step: int, *, generation: int = 1, config_hash: str = HASH, world_size: int = 2) -> Path:
+def make(
+    folder: Path, step: int, *, generation: int = 1, config_hash: str = HASH, world_size: int = 2, arrangement: str = ""
+) -> Path:
     draft = checkpoint.begin(folder, generation, step)
     (draft / "shards").mkdir()
     for rank in range(world_size):
         (draft / "shards" / f"{rank}.pt").write_bytes(bytes([step % 256]) * 1000)
     files = checkpoint.seal(draft, (draft / "shards").iterdir())
-    manifest = Manifest(step, config_hash, world_size, 1, generation, step * 8, files)
+    manifest = Manifest(step, config_hash, world_size, 1, generation, step * 8, files, arrangement=arrangement)
     return checkpoint.commit(draft, manifest).path
 
 

@@ -78,7 +78,7 @@ class FakeAgent(Agent):
         world_size, stage = self.payload.world_size, int(self.payload.train["zero_stage"])
         values = (self.step, self.payload.config_hash, world_size, stage, self.payload.generation, 8 * self.step)
         if not draft.with_name(draft.name.removesuffix(checkpoint.DRAFT_SUFFIX)).exists():
-            checkpoint.commit(draft, Manifest(*values, entries))
+            checkpoint.commit(draft, Manifest(*values, entries, arrangement=self.payload.arrangement or ""))
 
     def end(self, fate: Fate) -> None:
         """The ranks end, and the agent writes down how."""

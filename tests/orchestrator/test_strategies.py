@@ -61,6 +61,54 @@ def test_words_vary_in_a_matrix_over_a_base(tmp_path: Path) -> None:
     assert found["precision-bf16_strategy-ddp"].params == {"strategy": "ddp", "precision": "bf16"}
 
 
+@pytest.mark.parametrize(
+    ("zero", "train"),
+    [
+        ({"offload_optimizer": {"device": "cpu"}}, {"offload": "optimizer"}),
+        ({"offload_optimizer": {"device": "cpu"}, "offload_param": {"device": "cpu"}}, {"offload": "full"}),
+        ({"offload_optimizer": {"device": "none"}}, {}),
+        (
+            {name: {"device": "nvme", **NVME} for name in ("offload_optimizer", "offload_param")},
+            {"offload": "nvme", **NVME},
+        ),
+    ],
+)
+def test_deepspeed_s_way_to_say_a_strategy_is_the_same_experiment(
+    tmp_path: Path, zero: dict[str, Any], train: dict[str, Any]
+) -> None:
+    said = run(
+        tmp_path, train={"zero_stage": 3}, deepspeed={"zero_optimization": zero, "compile": {"deepcompile": False}}
+    )
+    assert said.config_hash == run(tmp_path, train={"zero_stage": 3, **train}).config_hash
+    assert said.config.deepspeed == {}
+
+
+def test_deepspeed_s_section_may_not_undo_a_strategy(tmp_path: Path) -> None:
+    undone = {"zero_optimization": {"offload_optimizer": {"device": "none"}}}
+    [found] = problems(tmp_path, train={"strategy": "zero2-offload"}, deepspeed=undone)
+    assert "says offload none, but train.offload is optimizer" in found
+
+
+def test_tf32_is_a_way_to_have_no_half_precision(tmp_path: Path) -> None:
+    off = {"bf16": {"enabled": False}, "fp16": {"enabled": False}}
+    assert run(tmp_path, train={"precision": "tf32"}, deepspeed=off).config.train.precision == "tf32"
+    assert run(tmp_path, deepspeed=off).config.train.precision == "fp32"
+
+
+def test_a_disk_in_the_base_is_for_those_that_use_it(tmp_path: Path) -> None:
+    found = runs(tmp_path, train=NVME, matrix={"strategy": ["zero3", "zero-infinity"]})
+    assert found["strategy-zero-infinity"].config.train.nvme_path == NVME["nvme_path"]
+    assert found["strategy-zero3"].config_hash == run(tmp_path, train={"zero_stage": 3}).config_hash
+
+
+def test_a_command_can_use_the_word(tmp_path: Path) -> None:
+    (tmp_path / "train.py").touch()
+    for train in ({"strategy": "zero2-offload"}, {"zero_stage": 2, "offload": "optimizer"}):
+        one = run(tmp_path, command="train.py --strategy {strategy}", train=train)
+        assert one.config.command is not None
+        assert one.config.command[1:] == ("--strategy", "zero2-offload")
+
+
 def test_the_zero_stage_of_deepspeed_s_section_must_agree(tmp_path: Path) -> None:
     section = {"zero_optimization": {"stage": 2}}
     assert run(tmp_path, train={"strategy": "zero2"}, deepspeed=section).config.train.zero_stage == 2
@@ -79,7 +127,7 @@ def test_the_zero_stage_of_deepspeed_s_section_must_agree(tmp_path: Path) -> Non
         ({"zero_stage": 2, "offload": "full"}, "train.offload: full needs ZeRO 3"),
         ({"zero_stage": 2, "offload": "nvme", **NVME}, "train.offload: nvme needs ZeRO 3"),
         ({"strategy": "zero-infinity"}, "train: is required with offload nvme"),
-        ({"zero_stage": 3, **NVME}, "train.nvme_path: is given, but nothing is offloaded"),
+        ({"strategy": "zero-infinity", "checkpoint_every": 5, **NVME}, "train.checkpoint_every: is of no use"),
         ({"deepcompile": True}, "train.deepcompile: has no passes for ZeRO 0"),
         ({"strategy": "zero2-offload", "deepcompile": True}, "train.deepcompile: does not know offloaded states"),
         ({"zero_stage": 3, "fused_loss": True}, "train.fused_loss: needs the whole output layer"),

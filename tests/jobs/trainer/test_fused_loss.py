@@ -73,3 +73,21 @@ def test_autocast_decides_the_precision() -> None:
     torch.testing.assert_close(loss, expected[0], rtol=2e-2, atol=2e-2)
     assert [gradient.dtype for gradient in gradients] == [torch.float32] * 2
     torch.testing.assert_close(gradients[1], expected[2], rtol=5e-2, atol=5e-3)
+
+
+def test_a_frequent_token_does_not_overflow_half_precision(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(fused_loss, "STRETCH", 8192)
+    hidden = torch.zeros(8192, WIDTH)
+    hidden[:, 0] = 30.0
+    target = torch.arange(8192) % 2 * 5
+    half = [tensor.half().requires_grad_() for tensor in (hidden, torch.zeros(PADDED, WIDTH))]
+    gradient = torch.autograd.grad(linear_cross_entropy(half[0], half[1], target, VOCAB), half[1])[0]
+    full = [tensor.detach().float().requires_grad_() for tensor in half]
+    torch.testing.assert_close(gradient.float(), _reference(full[0], full[1], target)[2], rtol=1e-2, atol=1e-2)
+
+
+def test_without_gradients_there_is_the_same_loss_a_stretch_at_a_time() -> None:
+    hidden, weight, target = _inputs(torch.float32)
+    with torch.no_grad():
+        loss = linear_cross_entropy(hidden, weight, target, VOCAB)
+    torch.testing.assert_close(loss, _reference(hidden, weight, target)[0])

@@ -44,6 +44,9 @@ def test_an_unknown_device_has_no_utilisation() -> None:
         ("NVIDIA H100 NVL", 835e12),
         ("NVIDIA H200", 989e12),
         ("NVIDIA A100-SXM4-80GB", 312e12),
+        ("NVIDIA H200 NVL", 835e12),
+        ("NVIDIA H100 80GB HBM3 MIG 1g.10gb", None),
+        ("NVIDIA RTX A1000", None),
         ("cpu", None),
     ],
 )

@@ -1,0 +1,41 @@
+"""How the built-in trainer's state lies in its checkpoints: one can be loaded only where it lies alike."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+DEEPSPEED = "deepspeed"
+JOINED = "joined"
+SINGLE = "single"
+
+
+def joins_parameters(train: Mapping[str, Any]) -> bool:
+    """Whether all parameters lie in two tensors (see the trainer's ``flat``).
+
+    That is where the backward pass is one compiled graph over whole parameters.
+
+    Args:
+        train: fields of train.json; those that are missing have the spec's defaults.
+    """
+    whole = train.get("zero_stage", 0) < 3 and train.get("offload", "none") == "none"
+    one_graph = train.get("compile", False) and not train.get("deepcompile", False)
+    recomputed, deepspeed = train.get("activation_checkpointing", False), train.get("engine", DEEPSPEED) == DEEPSPEED
+    return bool(deepspeed and one_graph and whole and not recomputed)
+
+
+def arrangement(train: Mapping[str, Any]) -> str:
+    """A word for it, such as ``single padded``: equal where checkpoints of one ZeRO stage fit each other.
+
+    A vocabulary of random weights is padded; versions that did not do so left no word.
+
+    Args:
+        train: as above.
+    """
+    if train.get("engine", DEEPSPEED) != DEEPSPEED:
+        words = [train["engine"]]
+    elif train.get("offload", "none") == "nvme":
+        words = ["nvme"]
+    else:
+        words = [JOINED if joins_parameters(train) else SINGLE]
+    return " ".join([*words, *([] if train.get("pretrained", False) else ["padded"])])

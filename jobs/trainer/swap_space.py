@@ -1,0 +1,59 @@
+"""The folder of a node's disk on which ZeRO-Infinity keeps what does not fit into memory.
+
+DeepSpeed names its files after the rank alone: two attempts on one node would write the same ones. And it leaves them
+there.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import shutil
+from collections.abc import Iterator, Mapping
+from copy import deepcopy
+from pathlib import Path
+from typing import Any
+
+from .config import Job
+
+
+def apart(ds_config: Mapping[str, Any], job: Job) -> dict[str, Any]:
+    """The DeepSpeed configuration with a folder of this attempt's own wherever it names one of the disk.
+
+    What killed attempts of the run have left on this node is removed.
+    """
+    config = deepcopy(dict(ds_config))
+    for section in _sections(config):
+        folder = Path(section["nvme_path"])
+        if job.local_rank == 0:
+            _remove(folder, f"{_run(job)}-*", keep=_name(job))
+        section["nvme_path"] = str(folder / _name(job))
+    return config
+
+
+def clear(job: Job) -> None:
+    """Removes what this attempt has written on this node, when no rank of it needs that any more."""
+    if job.local_rank == 0:
+        for section in _sections(json.loads(job.ds_config.read_text())):
+            _remove(Path(section["nvme_path"]), _name(job))
+
+
+def _sections(config: Mapping[str, Any]) -> Iterator[dict[str, Any]]:
+    zero = config.get("zero_optimization", {})
+    found = (zero.get(name) for name in ("offload_optimizer", "offload_param"))
+    yield from (section for section in found if section and section.get("nvme_path"))
+
+
+def _run(job: Job) -> str:
+    """Names the run among all that use the disk."""
+    return f"dscampaign-{hashlib.sha256(str(job.checkpoint_dir).encode()).hexdigest()[:12]}"
+
+
+def _name(job: Job) -> str:
+    return f"{_run(job)}-g{job.generation:04d}"
+
+
+def _remove(folder: Path, pattern: str, keep: str = "") -> None:
+    for left in folder.glob(pattern):
+        if left.name != keep:
+            shutil.rmtree(left, ignore_errors=True)

@@ -1,0 +1,41 @@
+"""What may be changed of a run that needs less memory: only what its spec could have asked for itself."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from dscampaign.orchestrator.rungs import changed, next_rung
+from dscampaign.orchestrator.spec_model import RunConfig, Rung
+
+ALL: tuple[Rung, ...] = ("activation_checkpointing", "offload_optimizer", "zero_stage")
+
+
+def taken(**train: Any) -> list[str]:
+    """All rungs that a run takes one after another."""
+    given = {"model": "gpt2", "dataset": "text", "global_batch": 64, "steps": 10, **train}
+    config = RunConfig.model_validate({"train": given})
+    rungs: list[str] = []
+    while (rung := next_rung(config, ALL, rungs)) is not None:
+        rungs.append(rung)
+        assert changed(config, rungs).train.zero_stage <= 3
+    return rungs
+
+
+@pytest.mark.parametrize(
+    ("train", "expected"),
+    [
+        ({"zero_stage": 1}, ["activation_checkpointing", "offload_optimizer", "zero_stage=2", "zero_stage=3"]),
+        (
+            {"zero_stage": 0},
+            ["activation_checkpointing", "zero_stage=1", "offload_optimizer", "zero_stage=2", "zero_stage=3"],
+        ),
+        ({"engine": "ddp"}, ["activation_checkpointing"]),
+        ({"zero_stage": 1, "deepcompile": True}, ["activation_checkpointing", "zero_stage=2", "zero_stage=3"]),
+        ({"zero_stage": 1, "fused_loss": True}, ["activation_checkpointing", "offload_optimizer", "zero_stage=2"]),
+        ({"zero_stage": 3, "offload": "full"}, ["activation_checkpointing"]),
+    ],
+)
+def test_rungs_lead_to_what_a_spec_may_ask_for(train: dict[str, Any], expected: list[str]) -> None:
+    assert taken(**train) == expected
