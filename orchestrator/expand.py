@@ -14,10 +14,11 @@ from pydantic import ValidationError
 
 from ..jobs.ds_config import merged
 from . import batching, strategies
+from .canonical import canonical
 from .errors import Finding, InvalidSpec, Place
 from .matrix import Path, Point, Setting, points, short_name
 from .names import run_name
-from .spec_check import canonical, check, validation_findings
+from .spec_check import check, validation_findings
 from .spec_model import DESCRIBES_ONLY, RunConfig, Spec
 from .spec_slurm import Scalar
 

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
-from copy import deepcopy
 from dataclasses import replace
 from difflib import get_close_matches
 from typing import Any, Final
@@ -13,58 +12,20 @@ from pydantic import BaseModel, ValidationError
 from ..jobs.ds_config import KNOWN_KEYS, render
 from ..jobs.shapes import find_shape, positions_of
 from . import batching, strategies
+from .canonical import is_section, section
 from .errors import Finding, Place
 from .spec_model import RunConfig, Spec
 from .spec_slurm import option_problem
 
 _BATCH_TRIPLE: Final = ("train_batch_size", "train_micro_batch_size_per_gpu", "gradient_accumulation_steps")
 _OFFLOADS: Final = {"offload_optimizer": 1, "offload_param": 3}
-_OFFLOAD_WORDS: Final[dict[tuple[Any, ...], str]] = {
-    ("none", "none"): "none",
-    ("cpu", "none"): "optimizer",
-    ("cpu", "cpu"): "full",
-    ("nvme", "nvme"): "nvme",
-}
 _WORLD: Final = (("slurm", "nodes"), ("slurm", "gpus_per_node"), ("slurm", "gres"), ("ranks_per_node",))
-_PRECISIONS: Final = ("bf16", "fp16")
 _REQUIRED: Final = {
     "model": "name a model, or give your own script as `command`",
     "dataset": "name the text to train on, or give your own script as `command`",
     "global_batch": "write how many samples one optimizer step takes over all ranks",
 }
 _MAPPINGS: Final = (("zero_optimization",), ("optimizer",), ("optimizer", "params"), ("bf16",), ("fp16",))
-
-
-def canonical(data: Mapping[str, Any]) -> tuple[dict[str, Any], dict[Place, Place], list[Finding]]:
-    """Says everything in one way: a strategy's word in its fields, and in `train` what `deepspeed` can say as well.
-
-    That is the stage, precision and gradient clipping; for the built-in training also offload and DeepCompile.
-
-    Args:
-        data: Values of one run as given, before defaults are filled in.
-
-    Returns:
-        A changed copy, where each moved value was, and a finding for each value that is given twice and differs.
-    """
-    result: dict[str, Any] = deepcopy(dict(data))
-    deepspeed, train = result.get("deepspeed"), result.setdefault("train", {})
-    if not isinstance(train, dict):
-        return result, {}, []
-    moved, findings = strategies.spell_out(train)
-    if not isinstance(deepspeed, dict):
-        return result, moved, findings
-    lifted = [*_lifted(deepspeed, train)] + ([] if result.get("command") else [*_lifted_strategy(deepspeed)])
-    for paths, field, value in lifted:
-        for path in paths:
-            _pop(deepspeed, path)
-        place: Place = ("deepspeed", *paths[0])
-        if field not in train:
-            moved["train", field] = place
-        elif train[field] != value:
-            message = f"says {field} {value}, but train.{field} is {train[field]}"
-            findings.append(Finding((place, ("train", field)), message, f"say it once, in train.{field}"))
-        train.setdefault(field, value)
-    return result, moved, findings
 
 
 def check(config: RunConfig, world_size: int, local_gpus: int = 0) -> list[Finding]:
@@ -102,54 +63,6 @@ def validation_findings(error: ValidationError, data: Mapping[str, Any]) -> list
         old = merged.get(place)
         merged[place] = replace(old, message=f"{old.message} or {alternative}") if old else finding
     return list(merged.values())
-
-
-_Lifted = tuple[list[tuple[str, ...]], str, Any]
-"""Where in `deepspeed` a value stands, its field in `train`, and the value."""
-
-
-def _lifted(deepspeed: Mapping[str, Any], train: Mapping[str, Any]) -> Iterator[_Lifted]:
-    """Values of `deepspeed` that have a field in `train`."""
-    if (stage := _section(deepspeed, ("zero_optimization",)).get("stage", "auto")) != "auto":
-        yield [("zero_optimization", "stage")], "zero_stage", stage
-    if (clip := deepspeed.get("gradient_clipping", "auto")) != "auto":
-        yield [("gradient_clipping",)], "grad_clip", clip
-    switched = [name for name in _PRECISIONS if _enabled(deepspeed, name) is not None]
-    enabled = [name for name in switched if _enabled(deepspeed, name)]
-    if switched and len(enabled) < 2:
-        without = "tf32" if train.get("precision") == "tf32" else "fp32"
-        first = sorted(switched, key=lambda name: name not in enabled)
-        yield [(name, "enabled") for name in first], "precision", enabled[0] if enabled else without
-
-
-def _lifted_strategy(deepspeed: Mapping[str, Any]) -> Iterator[_Lifted]:
-    """A strategy: where states and parameters lie, as far as there is a word for it, and DeepCompile."""
-    places = [("zero_optimization", name) for name in _OFFLOADS]
-    sections = [_section(deepspeed, place) for place in places]
-    said = [place for place, section in zip(places, sections, strict=True) if "device" in section]
-    devices = tuple(section.get("device", "none") for section in sections)
-    paths = {section["nvme_path"] for section in sections if "nvme_path" in section}
-    if said and devices in _OFFLOAD_WORDS and len(paths) <= 1:
-        yield [(*place, "device") for place in said], "offload", _OFFLOAD_WORDS[devices]
-        if paths and devices == ("nvme", "nvme"):
-            holders = [place for place, section in zip(places, sections, strict=True) if "nvme_path" in section]
-            yield [(*place, "nvme_path") for place in holders], "nvme_path", paths.pop()
-    if isinstance(deepcompile := _section(deepspeed, ("compile",)).get("deepcompile"), bool):
-        yield [("compile", "deepcompile")], "deepcompile", deepcompile
-
-
-def _enabled(deepspeed: Mapping[str, Any], name: str) -> bool | None:
-    value = _section(deepspeed, (name,)).get("enabled")
-    return value if isinstance(value, bool) else None
-
-
-def _pop(section: dict[str, Any], path: tuple[str, ...]) -> None:
-    """Takes a value out, and the mappings around it that are empty then: they would be another way to say nothing."""
-    first, *rest = path
-    if rest:
-        _pop(section[first], tuple(rest))
-    if not rest or not section[first]:
-        del section[first]
 
 
 def _train(config: RunConfig) -> Iterator[Finding]:
@@ -232,19 +145,19 @@ def _deepspeed(config: RunConfig) -> Iterator[Finding]:
     if config.command is None:
         if "scheduler" in given:
             yield Finding((("deepspeed", "scheduler"),), "the built-in training has its own", "use train.schedule")
-        if "lr" in _section(given, ("optimizer", "params")):
+        if "lr" in section(given, ("optimizer", "params")):
             yield Finding((("deepspeed", "optimizer", "params", "lr"),), "is set by the schedule", "use train.lr")
-    if not isinstance(_section(given, ("optimizer",)).get("type", ""), str):
+    if not isinstance(section(given, ("optimizer",)).get("type", ""), str):
         yield Finding((("deepspeed", "optimizer", "type"),), "expected text", "such as AdamW")
         return
-    shapeless = [path for path in _MAPPINGS if not isinstance(_at(given, path), Mapping)]
+    shapeless = [path for path in _MAPPINGS if not is_section(given, path)]
     yield from (Finding((("deepspeed", *path),), "expected a mapping") for path in shapeless)
     if shapeless or autos:
         return
     merged = render(config.train.model_dump(), micro_batch=1, accumulation=1, world_size=1, overrides=given)
-    if all(_enabled(merged, name) for name in _PRECISIONS):
+    if all(section(merged, (name,)).get("enabled") is True for name in ("bf16", "fp16")):
         yield Finding((("deepspeed", "fp16"),), "bf16 and fp16 are both enabled", "use train.precision")
-    yield from _zero(merged["zero_optimization"], _section(given, ("zero_optimization",)))
+    yield from _zero(merged["zero_optimization"], section(given, ("zero_optimization",)))
 
 
 def _misspelt(given: Mapping[str, Any]) -> Iterator[Finding]:
@@ -255,19 +168,6 @@ def _misspelt(given: Mapping[str, Any]) -> Iterator[Finding]:
         ):
             hint = f'did you mean "{near[0]}"?'
             yield Finding((("deepspeed", key),), "is no key of DeepSpeed, which would ignore it", hint, at_key=True)
-
-
-def _at(value: Any, path: tuple[str, ...]) -> Any:
-    """What is at a path; an empty mapping where nothing is."""
-    for key in path:
-        value = value.get(key, {}) if isinstance(value, Mapping) else {}
-    return value
-
-
-def _section(value: Any, path: tuple[str, ...]) -> Mapping[str, Any]:
-    """The mapping at a path; an empty one where something else is."""
-    found = _at(value, path)
-    return found if isinstance(found, Mapping) else {}
 
 
 def _zero(zero: Mapping[str, Any], given: Mapping[str, Any]) -> Iterator[Finding]:
