@@ -81,7 +81,8 @@ class Agent:
         self._ending_s: float | None = None
         gpus, visible = payload.gpus_per_node, node.visible_devices
         self._facts = NodeFacts(gpus, visible)
-        self._telemetry = Telemetry(gpus, visible, node.name, self.paths.gpu_spool(node.rank), payload.telemetry_s)
+        used = 0 if payload.env.get("DS_ACCELERATOR") == "cpu" else gpus
+        self._telemetry = Telemetry(used, visible, node.name, self.paths.gpu_spool(node.rank), payload.telemetry_s)
 
     def run(self) -> int:
         """Runs the attempt's part on this node; returns the exit code for Slurm."""

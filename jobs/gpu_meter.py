@@ -119,8 +119,11 @@ def _clocks(nvml: Any, handle: Any) -> Figures:
 
 def _power(nvml: Any, handle: Any) -> Figures:
     """Momentary power and its mean over a second; a driver that knows only one figure gives it as the momentary one."""
-    values = nvml.nvmlDeviceGetFieldValues(handle, [POWER_INSTANT_FIELD, POWER_AVERAGE_FIELD])
-    named = zip(("power_w", "power_avg_w"), values, strict=True)
+    try:
+        values = nvml.nvmlDeviceGetFieldValues(handle, [POWER_INSTANT_FIELD, POWER_AVERAGE_FIELD])
+    except (nvml.NVMLError, AttributeError):  # a driver or a library that is older than the question
+        values = ()
+    named = zip(("power_w", "power_avg_w"), values, strict=False)
     found = {name: round(_value(value) / 1e3, 1) for name, value in named if value.nvmlReturn == 0}
     return found or {"power_w": round(nvml.nvmlDeviceGetPowerUsage(handle) / 1e3, 1)}
 
