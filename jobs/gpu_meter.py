@@ -5,7 +5,7 @@ What a GPU does not support is asked for once and then left out; what fails for 
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any
 
 POWER_AVERAGE_FIELD = 185
@@ -34,7 +34,7 @@ class GpuMeter:
         self.number = number
         self.handle = handle
         self._nvml = nvml
-        self._never = frozenset(getattr(nvml, name) for name in _NEVER)
+        self._never = _never(nvml)
         self._readers = list(_READERS)
 
     def read(self) -> Figures:
@@ -117,15 +117,29 @@ def _clocks(nvml: Any, handle: Any) -> Figures:
     return {name: int(nvml.nvmlDeviceGetClockInfo(handle, kind)) for name, kind in kinds.items()}
 
 
+def _never(nvml: Any) -> frozenset[int]:
+    """Codes of what will not be answered another time either."""
+    return frozenset(getattr(nvml, name) for name in _NEVER)
+
+
 def _power(nvml: Any, handle: Any) -> Figures:
     """Momentary power and its mean over a second; a driver that knows only one figure gives it as the momentary one."""
-    try:
-        values = nvml.nvmlDeviceGetFieldValues(handle, [POWER_INSTANT_FIELD, POWER_AVERAGE_FIELD])
-    except (nvml.NVMLError, AttributeError):  # a driver or a library that is older than the question
-        values = ()
-    named = zip(("power_w", "power_avg_w"), values, strict=False)
+    named = zip(("power_w", "power_avg_w"), _power_fields(nvml, handle), strict=False)
     found = {name: round(_value(value) / 1e3, 1) for name, value in named if value.nvmlReturn == 0}
     return found or {"power_w": round(nvml.nvmlDeviceGetPowerUsage(handle) / 1e3, 1)}
+
+
+def _power_fields(nvml: Any, handle: Any) -> Sequence[Any]:
+    """Nothing where the driver or the library is older than the question."""
+    try:
+        fields: Sequence[Any] = nvml.nvmlDeviceGetFieldValues(handle, [POWER_INSTANT_FIELD, POWER_AVERAGE_FIELD])
+    except AttributeError:
+        return ()
+    except nvml.NVMLError as exc:
+        if getattr(exc, "value", None) not in _never(nvml):
+            raise
+        return ()
+    return fields
 
 
 def _value(field: Any) -> float:
