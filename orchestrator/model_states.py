@@ -16,6 +16,7 @@ from dataclasses import asdict, dataclass
 from typing import Any, Final, Literal
 
 from ..jobs import ds_config
+from ..jobs.arrangement import joins_parameters
 from .parameters import count_parameters
 from .spec_model import RunConfig
 from .spec_slurm import SlurmConfig
@@ -95,6 +96,7 @@ def model_states(
     engine: Engine = "deepspeed",
     moments: int = 2,
     buffer: int = BUCKET,
+    joined: bool = False,
 ) -> States:
     """What the states of a model take.
 
@@ -114,6 +116,8 @@ def model_states(
         engine: What trains.
         moments: Numbers in fp32 that the optimizer keeps for each weight: 2 for Adam, 1 for momentum.
         buffer: Numbers in all of DeepSpeed's buffers for gradients together; 0 for none.
+        joined: All parameters lie in two tensors: at the end of a backward pass every rank has all gradients, and for a
+            moment twice.
     """
     half = engine == "deepspeed" and precision in ("bf16", "fp16")
     stage = zero_stage if engine == "deepspeed" else 0
@@ -121,7 +125,7 @@ def model_states(
     copy = _FULL if half or stage else 0
     weights = size * parameters / (ranks if stage == 3 else 1)
     divided = stage >= 2 or (stage == 1 and accumulation == 1)
-    gradients = size * parameters / (ranks if divided else 1)
+    gradients = 2 * size * parameters if joined else size * parameters / (ranks if divided else 1)
     optimizer = (copy + _FULL * moments) * parameters / (ranks if stage else 1)
     buffers = size * buffer if stage in (1, 2) else 0
     away = 0.0
@@ -182,7 +186,8 @@ def alternatives(config: RunConfig, parameters: int, sizes: Sizes) -> Iterator[t
     ways += [(stage, "optimizer", f"ZeRO stage {stage} with the optimizer on the host") for stage in (2, 3)]
     ways += [(3, "full", "ZeRO stage 3 with optimizer and weights on the host")]
     for stage, offload, words in ways:
-        choice = {**given, "engine": "deepspeed", "zero_stage": stage, "offload": offload}
+        joined = given["joined"] and stage < 3 and offload == "none"
+        choice = {**given, "engine": "deepspeed", "zero_stage": stage, "offload": offload, "joined": joined}
         yield words, model_states(parameters, **choice, **asdict(sizes))
 
 
@@ -214,6 +219,7 @@ def _choices(config: RunConfig) -> dict[str, Any]:
         "precision": config.train.precision,
         "engine": config.train.engine,
         "zero_stage": zero["stage"],
+        "joined": joins_parameters(config.train.model_dump()),
         "offload": _offload(*devices),
         "moments": 2 if any(name in kind for name in _TWO_MOMENTS) else 1,
         "buffer": int(zero.get("reduce_bucket_size", BUCKET)) * buffers,

@@ -284,3 +284,13 @@ def test_a_plan_as_a_document_holds_them_too(plan: Any) -> None:
     assert warning["hint"] == "ZeRO stage 1 takes 38.1 GB"
     [run] = json.loads(plan("--json", train={"model": "someone/unheard-of"}))["runs"]
     assert (run["parameters"], run["states"], run["warnings"]) == (None, None, [])
+
+
+def test_a_compiled_backward_pass_gives_every_rank_all_gradients_and_joins_them() -> None:
+    sizes: dict[str, Any] = {"precision": "bf16", "zero_stage": 2, "ranks": 8, "buffer": 0}
+    apart, joined = model_states(BILLION, **sizes), model_states(BILLION, **sizes, joined=True)
+    assert (apart.gradients_gb, joined.gradients_gb) == (0.25, 4.0)
+    compiled = config(zero_stage=2, compile=True)
+    assert states_of(compiled, BILLION, Sizes(8, 8)).gradients_gb == 4.0
+    found = dict(alternatives(compiled, BILLION, Sizes(8, 8)))
+    assert found["ZeRO stage 3"].gradients_gb == 0.25
