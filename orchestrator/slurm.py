@@ -32,6 +32,9 @@ SINCE_SLACK_S = 86_400.0
 ACCOUNTING_LAG_S = 15.0
 """How long a failure that squeue shows may take to reach sacct: with passes every ten seconds, one more pass."""
 
+CANCEL_LAG_S = 180.0
+"""The same of a cancelled job. Only sacct tells who did it, and to take Slurm for the user ends a run for good."""
+
 SCRIPT = "submission.sh"
 SITE_DEFAULTS = ("ACCOUNT", "PARTITION", "QOS", "RESERVATION", "CONSTRAINT")
 """What a user's or a site's SBATCH_* variables may decide where the spec does not. They would overrule a script."""
@@ -212,7 +215,8 @@ def _or_unfinished(job: JobView, told: JobView | None) -> JobView:
     waited for.
     """
     known = told is not None and told.terminal
-    recent = job.ended_s is not None and abs(time.time() - job.ended_s) < ACCOUNTING_LAG_S
+    patience_s = CANCEL_LAG_S if job.state == "CANCELLED" else ACCOUNTING_LAG_S
+    recent = job.ended_s is not None and abs(time.time() - job.ended_s) < patience_s
     return replace(job, state="COMPLETING") if job.state in ("FAILED", "CANCELLED") and recent and not known else job
 
 

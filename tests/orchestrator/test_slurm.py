@@ -239,6 +239,20 @@ def test_a_finished_job_in_squeue_is_looked_up_for_its_steps(slurm: FakeSlurm) -
     assert look({"abc": {0}})[0]["abc", 0].state == "FAILED"
 
 
+@pytest.mark.parametrize(
+    ("ago_s", "sacct", "state"),
+    [
+        (60, sacct_line("12_0", "RUNNING", end="Unknown"), "COMPLETING"),
+        (60, sacct_line("12_0", "CANCELLED by 0"), "CANCELLED"),
+        (300, sacct_line("12_0", "RUNNING", end="Unknown"), "CANCELLED"),
+    ],
+)
+def test_who_cancelled_a_job_is_waited_for_longer(slurm: FakeSlurm, ago_s: int, sacct: str, state: str) -> None:
+    slurm.answers("squeue", squeue_line("12_0", "CANCELLED", end=str(int(time.time() - ago_s))))
+    slurm.answers("sacct", sacct)
+    assert look({"abc": {0}})[0]["abc", 0].state == state
+
+
 def test_a_failure_waits_a_little_for_what_only_the_accounting_knows(slurm: FakeSlurm) -> None:
     """Squeue shows no step that ran out of memory; slurmdbd learns of it some seconds later."""
     now, long_ago = str(int(time.time())), str(int(time.time() - 60))
