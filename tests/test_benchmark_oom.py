@@ -2,29 +2,19 @@
 
 from __future__ import annotations
 
-import importlib.util
 import json
 import os
 import subprocess
 import sys
 from pathlib import Path
-from types import ModuleType
 from typing import Any
 
 import pytest
 
-SCRIPT = Path(__file__).parents[1] / "benchmarks/oom.py"
+from dscampaign.benchmarks.oom.figures import figures, noise_check
+from dscampaign.benchmarks.oom.plan import gpu_plan
 
-
-@pytest.fixture(scope="module")
-def oom() -> ModuleType:
-    spec = importlib.util.spec_from_file_location("oom", SCRIPT)
-    assert spec
-    assert spec.loader
-    module = importlib.util.module_from_spec(spec)
-    sys.modules["oom"] = module
-    spec.loader.exec_module(module)
-    return module
+SCRIPT = Path(__file__).parents[1] / "benchmarks/oom"
 
 
 def run(seed: int, *losses: float) -> dict[str, Any]:
@@ -34,24 +24,24 @@ def run(seed: int, *losses: float) -> dict[str, Any]:
 OTHERS = (run(2, 9.0, 5.0), run(3, 9.1, 5.1), run(4, 9.2, 5.2))
 
 
-def test_a_loss_among_those_of_other_seeds_is_inside_their_band(oom: ModuleType) -> None:
-    found = oom.noise_check(run(1, 9.15, 5.0), [*OTHERS, run(1, 9.15, 5.002)])
+def test_a_loss_among_those_of_other_seeds_is_inside_their_band() -> None:
+    found = noise_check(run(1, 9.15, 5.0), [*OTHERS, run(1, 9.15, 5.002)])
     assert (found["inside"], found["steps"], found["undisturbed_seeds"]) == (True, 2, 3)
     assert found["largest_difference_to_same_seed"] == pytest.approx(0.002)
     # mean 9.1, standard deviation 0.1; 99 % of one more draw with two degrees of freedom
     assert found["band"][0]["half_width"] == pytest.approx(9.92 * 0.1 * (4 / 3) ** 0.5)
 
 
-def test_a_loss_that_went_another_way_is_outside(oom: ModuleType) -> None:
-    found = oom.noise_check(run(1, 9.1, 7.0), OTHERS)
+def test_a_loss_that_went_another_way_is_outside() -> None:
+    found = noise_check(run(1, 9.1, 7.0), OTHERS)
     assert (found["inside"], found["steps_inside"]) == (False, 1)
 
 
-def test_without_others_there_is_no_band(oom: ModuleType) -> None:
-    assert oom.noise_check(run(1, 9.1), OTHERS[:1])["inside"] is None
+def test_without_others_there_is_no_band() -> None:
+    assert noise_check(run(1, 9.1), OTHERS[:1])["inside"] is None
 
 
-def test_figures_of_an_experiment(oom: ModuleType) -> None:
+def test_figures_of_an_experiment() -> None:
     def attempt(micro: int, measured: float | None, error: float | None = None) -> dict[str, Any]:
         own = None if measured is None else 0.04
         return {"micro_batch": micro, "measured_gb": measured, "error": error, "own_error": own}
@@ -66,7 +56,7 @@ def test_figures_of_an_experiment(oom: ModuleType) -> None:
         "sizes": {"rows": sizes},
         "noise": {"inside": True},
     }
-    found = oom.figures(oom.gpu_plan("78G"), document)
+    found = figures(gpu_plan("78G"), document)
     assert (found["largest_fitting_divisor"], found["not_fitting"]) == (60, [80])
     assert found["divisors_below_the_largest"] == [0, 1]
     assert found["largest_error_of_a_submission"] == 0.03

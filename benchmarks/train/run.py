@@ -32,10 +32,10 @@ from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 from typing import Any
 
+from ..facts import REPOSITORY, commit_id, write_json
 from .table import overheads, page, row, run_document, with_ratios
 from .work import SCALES, VARIANTS, WORKS, Request, Work, scaled
 
-REPOSITORY = Path(__file__).resolve().parents[2]
 GRACE_S = 40.0
 """What a child that is asked to end has for it: `ours` then cancels its campaign."""
 ERROR_LINES = 15
@@ -105,8 +105,8 @@ class Results:
     def write(self) -> None:
         """Both files, each whole or not at all."""
         rows = self.rows()
-        _write(self.out, rows)
-        _write(self.overhead_out, [{**each, **self.settings.facts} for each in overheads(rows)])
+        write_json(self.out, rows)
+        write_json(self.overhead_out, [{**each, **self.settings.facts} for each in overheads(rows)])
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
@@ -242,7 +242,7 @@ def _settings(options: argparse.Namespace) -> Settings:
         "device": device,
         **{name: _version(name) for name in ("torch", "deepspeed", "transformers", "accelerate")},
         "python": sys.version.split()[0],
-        "commit": options.commit or _commit(),
+        "commit": options.commit or commit_id(),
         "settings": {"scale": scale, "steps": steps, "warmup": warmup, "compile": not options.no_compile},
     }
     return Settings(
@@ -298,23 +298,7 @@ def _version(name: str) -> str | None:
         return None
 
 
-def _commit() -> str | None:
-    git = ["git", "-C", str(REPOSITORY), "rev-parse", "HEAD"]
-    try:
-        return subprocess.run(git, capture_output=True, text=True, check=True).stdout.strip()
-    except (OSError, subprocess.CalledProcessError):
-        return None
-
-
 def _say(request: Request, run: Mapping[str, Any]) -> None:
     what = f"{request.work.name:18} {request.variant:14} {time.time() - request.started_s:5.0f} s"
     figures = run["error"].partition("\n")[0] if "error" in run else f"{run['step_ms_median']:.2f} ms a step"
     print(f"{what}  {figures}", flush=True)
-
-
-def _write(path: Path | None, document: object) -> None:
-    if path:
-        path.parent.mkdir(parents=True, exist_ok=True)
-        draft = path.with_name(f".{path.name}.part")
-        draft.write_text(json.dumps(document, indent=1) + "\n")
-        draft.replace(path)
