@@ -87,7 +87,7 @@ def _backward(ctx: Any, gradient: Tensor, *_: Tensor | None) -> tuple[Tensor, Te
     return hidden, (d_weight_VW * gradient).to(ctx.weight_dtype), None, None
 
 
-torch.library.register_autograd("dscampaign::linear_cross_entropy", _backward, setup_context=_keep)
+_fused.register_autograd(_backward, setup_context=_keep)
 
 
 def _stretch(logits_nV: Tensor, target_n: Tensor, vocab_size: int) -> tuple[Tensor, Tensor]:
