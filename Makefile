@@ -1,5 +1,5 @@
 # make demo    a small campaign on this machine, from spec to loss plot, under demo/
-# make test    all tests; installs the servers that they need (Debian, root). SKIP="cluster postgres" leaves groups out
+# make test    all tests; installs the servers that they need (Debian, root). SKIP="cluster postgres nvme" leaves groups out
 # make lint    format, lint, types, import rules
 # make soak    a campaign under random faults for SOAK_SECONDS (1200), from a printed SEED; needs what the tests need
 # make bench   benchmarks
@@ -23,6 +23,7 @@ demo: $(STAMP)
 
 test: $(STAMP)
 	SKIP="$(SKIP)" scripts/test_dependencies.sh
+	@$(if $(filter nvme training,$(SKIP)),:,nice $(BIN)/python -m tests.jobs.trainer.build_operators >/dev/null 2>&1 &)
 	$(BIN)/pytest $(addprefix --without=,$(SKIP)) $(PYTEST_ARGS)
 
 soak: $(STAMP)

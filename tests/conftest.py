@@ -10,7 +10,7 @@ from .cluster.fixtures import running_cluster
 from .cluster.slurm_cluster import SlurmCluster
 from .postgres import PostgresServer
 
-GROUPS = ("cluster", "postgres", "training")
+GROUPS = ("cluster", "nvme", "postgres", "training")
 _GROUP_OF_FIXTURE = {"slurm": "cluster", "own_slurm": "cluster", "postgres": "postgres"}
 
 

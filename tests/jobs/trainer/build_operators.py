@@ -1,0 +1,8 @@
+"""Builds the operator of test_nvme.py, minutes of compiling in a new environment; `make test` does so beside other tests."""
+
+from dscampaign.jobs.trainer import operators
+
+from .attempts import train_config
+
+if __name__ == "__main__":
+    operators.build(train_config(zero_stage=3, offload="nvme", nvme_path="unused"))
