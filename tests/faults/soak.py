@@ -3,8 +3,8 @@
     python -m tests.faults.soak [--seconds 1200] [--seed N]        (make soak)
 
 Most attempts are started by a stand-in for the `deepspeed` launcher, which takes seconds to start; a few in a hundred
-use the real one. Everything else is real: Slurm, its agents, PostgreSQL, the reconciler as a process of its own. The
-folder is kept where a promise was broken.
+use the real one. Everything else is real: Slurm, its agents, PostgreSQL, the reconciler as a process of its own. Where a
+promise was broken, the folder is kept, with the database's own.
 """
 
 from __future__ import annotations
@@ -120,6 +120,9 @@ class Soak:
             if not settled:
                 report.broken.append(f"not settled: {self._unsettled()}; {cluster.run('squeue', '-h')}")
             self._trial.store.close()
+            if report.broken:
+                database.stop()
+                shutil.copytree(database.dir, self.folder / "postgres")
         return report
 
     def _draw(self, rng: random.Random, wave: int) -> None:

@@ -1,4 +1,4 @@
-"""Builds the operator of test_nvme.py, minutes of compiling in a new environment; `make test` does so beside other tests."""
+"""Builds the operator of test_nvme.py: minutes of compiling in a new environment, while the other tests run."""
 
 from dscampaign.jobs.trainer import operators
 
