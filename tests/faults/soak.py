@@ -3,8 +3,8 @@
     python -m tests.faults.soak [--seconds 1200] [--seed N]        (make soak)
 
 Most attempts are started by a stand-in for the `deepspeed` launcher, which takes seconds to start; a few in a hundred
-use the real one. Everything else is real: Slurm, its agents, PostgreSQL, the reconciler as a process of its own. Where a
-promise was broken, the folder is kept, with the database's own.
+use the real one. Everything else is real: Slurm, its agents, PostgreSQL, the reconciler as a process of its own. The
+folder is kept where a promise was broken, with the database's.
 """
 
 from __future__ import annotations
