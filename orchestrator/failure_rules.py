@@ -277,6 +277,8 @@ _SCRIPT = (
         r"|mat1 and mat2 shapes|shape '\[.*\]' is invalid|Given groups=|einsum\(\)|stack expects each tensor)",
         early=True,
     ),
+    # The C library's assert, of a compiled library; not CUDA's on the device, which name a block and a thread.
+    _rule("assertion", _K.CRASH, r"^\S+: \S+:\d+: .{1,400}: Assertion `.{1,400}' failed\.$"),
     # argparse, click and hydra.
     _rule(
         "argparse",

@@ -16,7 +16,7 @@ from deepspeed.runtime.fp16.unfused_optimizer import FP16_UnfusedOptimizer
 from torch import Tensor, nn
 
 from ..arrangement import joins_parameters
-from . import operators, swap_space
+from . import operators, reduce_buckets, swap_space
 from .config import Job, TrainConfig
 from .flat import FlatModel
 from .model import NextTokenLoss, parameter_groups
@@ -93,6 +93,7 @@ def create_engine(model: NextTokenLoss, config: TrainConfig, job: Job, *, univer
         universal: it will load a universal checkpoint.
     """
     operators.build(config)
+    reduce_buckets.keep_where_needed(config)
     torch.set_float32_matmul_precision("high" if config.precision == "tf32" else "highest")
     device = torch.device(get_accelerator().current_device_name())
     if config.engine == "ddp":

@@ -312,6 +312,16 @@ def test_a_line_of_a_log_where_no_rank_left_a_record(text: str, expected: str) -
     assert judge(outcome(*KILLED, lines=log_lines("step 0", text))).kind == expected
 
 
+ABORT = "python3: /x/deepcompile.h:191: void dc::swap(c10::ScalarType): Assertion `hasKey(buffer_, type)' failed."
+
+
+def test_an_abort_is_explained_by_the_assertion_before_it() -> None:
+    verdict = judge(outcome(*KILLED, launcher_exit=250, lines=log_lines(ABORT, "Fatal Python error: Aborted")))
+    assert (verdict.kind, verdict.rule) == ("crash", "assertion")
+    assert "Assertion `hasKey(buffer_, type)' failed" in verdict.reason
+    assert verdict.line is not None
+
+
 INNOCENT = [
     "[INFO] config: on_error=stop, error_file=errors.txt, skip_errors=true",
     "WARNING: No module named 'apex', falling back to torch",
