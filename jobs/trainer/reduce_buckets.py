@@ -3,7 +3,7 @@
 At the end of each backward pass DeepSpeed drops the buckets in which gradients are reduced. In a pass that only
 accumulates nothing is reduced, so no bucket is made again; but from the second step on its end resets one that is not
 there: ``Assertion `hasKey(current_buffer_, scalar_type)' failed``. Buckets that stay are always there, as in the
-versions before they were dropped; what that costs is their memory, a copy of the largest ones during the optimizer step.
+versions before they were dropped. That costs their memory while the optimizer steps.
 """
 
 from __future__ import annotations
