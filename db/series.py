@@ -1,0 +1,83 @@
+"""A run's steps as columns of numbers, for those who compute with millions of them."""
+
+from __future__ import annotations
+
+import math
+from array import array
+from collections.abc import Iterable
+from dataclasses import dataclass
+from typing import Final
+
+from sqlalchemy import Connection, func, select
+
+from .records import METRIC_COLUMNS
+from .schema import attempt, metric_extra, run, run_metric
+
+_COLUMNS: Final = tuple(METRIC_COLUMNS.values())
+_BLOCK: Final = 20_000
+"""Rows fetched at a time."""
+
+
+@dataclass(frozen=True)
+class Series:
+    """Every step of a run once, from the highest attempt that made it, in the order of steps.
+
+    Attributes:
+        step, generation: of each line; arrays of 64-bit whole numbers.
+        figures: by name of the column of ``MetricRow`` (``ts_s`` too), arrays of doubles as long as ``step``; NaN where
+            nothing was reported, and where what was reported is not finite.
+        non_finite: how many values of each column were reported and not finite; columns without any are left out.
+    """
+
+    step: array[int]
+    generation: array[int]
+    figures: dict[str, array[float]]
+    non_finite: dict[str, int]
+
+    def __len__(self) -> int:
+        return len(self.step)
+
+
+def run_series(conn: Connection, run_id: int) -> Series:
+    """Reads the steps of a run that were made with its present configuration."""
+    names = ("ts_s", *_COLUMNS)
+    columns = [run_metric.c[name] for name in names]
+    query = select(run_metric.c.step, run_metric.c.generation, run_metric.c.nonfinite, *columns)
+    rows = conn.execute(query.where(run_metric.c.run_id == run_id).order_by(run_metric.c.step))
+    step, generation, figures = array("q"), array("q"), {name: array("d") for name in names}
+    masks: dict[int, int] = {}
+    while block := rows.fetchmany(_BLOCK):
+        steps, generations, nonfinite, *values = zip(*block, strict=True)
+        step.extend(steps)
+        generation.extend(generations)
+        for mask in nonfinite:
+            if mask:
+                masks[mask] = masks.get(mask, 0) + 1
+        for name, column in zip(names, values, strict=True):
+            figures[name].extend(_numbers(column))
+    return Series(step, generation, figures, _non_finite(masks))
+
+
+def extra_highest(conn: Connection, run_id: int, names: Iterable[str]) -> dict[str, float]:
+    """The highest value that a run's attempts gave of each of these figures of the script's own.
+
+    Meant for counts that an attempt goes on with where the one before it ended. Names without a value are left out.
+    """
+    extra = metric_extra.c
+    query = select(extra.name, func.max(extra.value)).join(attempt, attempt.c.id == extra.attempt_id)
+    query = query.join(run, run.c.id == attempt.c.run_id).where(
+        attempt.c.run_id == run_id, attempt.c.config_hash == run.c.config_hash, extra.name.in_(list(names))
+    )
+    found = conn.execute(query.group_by(extra.name))
+    return {name: value for name, value in found if value is not None and math.isfinite(value)}
+
+
+def _numbers(column: Iterable[float | None]) -> Iterable[float]:
+    return (math.nan if value is None else value for value in column)
+
+
+def _non_finite(masks: dict[int, int]) -> dict[str, int]:
+    counted = {
+        name: sum(number for mask, number in masks.items() if mask >> bit & 1) for bit, name in enumerate(_COLUMNS)
+    }
+    return {name: number for name, number in counted.items() if number}

@@ -1,0 +1,95 @@
+"""Figures as the text of a cell or a sentence. Pure."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from typing import Final
+
+from ..views.text import figure, short_number
+from .conditions import Condition
+from .facts import RunFacts
+from .statistics import Estimate
+
+HOUR_S: Final = 3600.0
+
+
+def devices(runs: Iterable[RunFacts]) -> str:
+    """Names of the devices that runs were on."""
+    names = dict.fromkeys(name for run in runs for name in (run.gpus.names or _told(run)))
+    return ", ".join(names) or "an unknown device"
+
+
+def unit(runs: Iterable[RunFacts]) -> str:
+    """What the time of attempts is counted in."""
+    return "rank-hours" if any("cpu" in _told(run) for run in runs) else "GPU-hours"
+
+
+def hours(seconds: float, unit: str) -> str:
+    """Device-seconds as hours, with their unit."""
+    number = seconds / HOUR_S
+    return f"{number:,.0f} {unit}" if number >= 10 else f"{number:.2g} {unit}"
+
+
+def listed(names: Sequence[str], most: int = 6) -> str:
+    """The first names, and how many more."""
+    return ", ".join(names[:most]) + (f" and {len(names) - most} more" if len(names) > most else "")
+
+
+def value(found: Estimate | None, unit: str = "", digits: int = 4) -> str:
+    """A median with so many significant digits."""
+    return "" if found is None else figure(found.value, digits) + unit
+
+
+def nats(found: Estimate | None) -> str:
+    """A loss."""
+    return "" if found is None else f"{found.value:.4f}"
+
+
+def span(found: Estimate | None) -> str:
+    """The interval of a median."""
+    if found is None or found.low is None or found.high is None:
+        return ""
+    return f"{short_number(found.low)} to {short_number(found.high)}"
+
+
+def percent(found: Estimate | None) -> str:
+    """A share's median."""
+    return "" if found is None else f"{found.value:.1%}"
+
+
+def part(share: float | None) -> str:
+    """A share."""
+    return "" if share is None else f"{share:.0%}"
+
+
+def gigabytes(number: float | None) -> str:
+    """Memory."""
+    return "" if number is None else f"{number:.1f} GB"
+
+
+def kilojoules(found: Estimate | None) -> str:
+    """Energy that is kept in joules."""
+    return "" if found is None else figure(found.value / 1e3, 3)
+
+
+def values_of(condition: Condition) -> list[tuple[str, str]]:
+    """A condition's figures by name, as text."""
+    done = sum(run.completed for run in condition.runs)
+    tokens = condition.median(lambda run: run.timing.tokens_per_s if run.timing else None)
+    return [
+        ("runs completed", f"{done} of {len(condition.runs)}"),
+        ("step time", value(condition.median(lambda run: 1e3 * run.timing.step_s if run.timing else None), " ms")),
+        ("tokens/s", short_number(tokens.value) if tokens else ""),
+        ("MFU", percent(condition.median(lambda run: run.timing.mfu if run.timing else None))),
+        ("final loss", nats(condition.median(lambda run: run.loss.final))),
+        ("held-out loss", nats(condition.median(lambda run: run.loss.held_out))),
+        ("memory reserved", gigabytes(condition.highest(lambda run: run.memory.reserved))),
+        ("GPU utilisation", value(condition.median(lambda run: run.gpus.util_pct), " %", 3)),
+        ("power of a GPU", value(condition.median(lambda run: run.gpus.power_w), " W", 3)),
+        ("J/token", value(condition.median(lambda run: run.gpus.j_per_token))),
+        ("tries", str(sum(run.tries for run in condition.runs))),
+    ]
+
+
+def _told(run: RunFacts) -> tuple[str, ...]:
+    return (run.software["device"],) if run.software.get("device") else ()

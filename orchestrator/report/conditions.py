@@ -1,0 +1,90 @@
+"""Runs that differ in nothing but their seed are repeats of one condition. Pure."""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from .facts import RunFacts
+from .statistics import Estimate, estimate
+
+
+@dataclass(frozen=True)
+class Condition:
+    """One point of the matrix with its repeats.
+
+    Attributes:
+        name: of its first run, without the number of the repeat.
+        params: what sets it apart.
+        runs: its repeats, in their order.
+    """
+
+    name: str
+    params: Mapping[str, Any]
+    runs: tuple[RunFacts, ...]
+
+    @property
+    def counted(self) -> tuple[RunFacts, ...]:
+        """Repeats that may be compared: completed, and as the spec asks for them."""
+        return tuple(run for run in self.runs if run.completed and not run.changed)
+
+    @property
+    def speeds(self) -> list[float]:
+        """Tokens per second of each counted repeat; steps per second where nobody says tokens."""
+        timings = [run.timing for run in self.counted if run.timing]
+        if all(timing.tokens_per_s for timing in timings):
+            return [timing.tokens_per_s or 0.0 for timing in timings]
+        return [1.0 / timing.step_s for timing in timings if timing.step_s > 0]
+
+    @property
+    def held_out(self) -> list[tuple[int, float]]:
+        """Repeat and held-out loss of each counted repeat that has one."""
+        return [(run.repeat, run.loss.held_out) for run in self.counted if run.loss.held_out is not None]
+
+    @property
+    def tokens_per_step(self) -> int | None:
+        """Of its runs, None where they differ or nobody knows."""
+        found = {run.tokens_per_step for run in self.runs}
+        return found.pop() if len(found) == 1 else None
+
+    def median(self, figure: Callable[[RunFacts], float | None]) -> Estimate | None:
+        """The median of a figure over the counted repeats."""
+        return estimate([value for run in self.counted if (value := figure(run)) is not None])
+
+    def highest(self, figure: Callable[[RunFacts], float | None]) -> float | None:
+        """The highest of a figure over all repeats."""
+        return max((value for run in self.runs if (value := figure(run)) is not None), default=None)
+
+    def field(self, name: str) -> Any:
+        """A field of the trainer's configuration, None where the condition trains with a script of its own."""
+        return (self.runs[0].config.get("train") or {}).get(name)
+
+
+def conditions_of(runs: Sequence[RunFacts]) -> list[Condition]:
+    """The conditions of a campaign, in the order of the matrix."""
+    grouped: dict[str, list[RunFacts]] = {}
+    for run in runs:
+        grouped.setdefault(json.dumps(run.params, sort_keys=True, default=str), []).append(run)
+    found = []
+    for group in grouped.values():
+        repeats = sorted(group, key=lambda run: run.repeat)
+        first = repeats[0]
+        name = re.sub(rf"-r{first.repeat}$", "", first.name) if first.repeat else first.name
+        found.append(Condition(name, first.params, tuple(repeats)))
+    return found
+
+
+def baseline_of(conditions: Sequence[Condition], name: str | None = None) -> Condition | None:
+    """What all others are compared with: the condition of that name, or the usual one.
+
+    That is the first that trains without DeepSpeed's engine, else the first of the matrix, among those of which a run
+    completed. None where no condition has that name, or there are none at all.
+    """
+    if name is not None:
+        return next((each for each in conditions if name in (each.name, *(run.name for run in each.runs))), None)
+    ready = [each for each in conditions if each.counted] or list(conditions)
+    plain = [each for each in ready if each.field("engine") == "ddp"]
+    return next(iter([*plain, *ready]), None)

@@ -1,0 +1,144 @@
+"""The report as data: one JSON document, and rows for CSV files. Pure."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import asdict
+from typing import Any, Final
+
+from ..status import SCHEMA_VERSION, finite
+from .conditions import Condition
+from .facts import RunFacts
+from .flags import flags_of
+from .guide import guide
+from .judge import Judged
+from .results import Compared, Results
+from .statistics import Estimate
+
+Row = Sequence[Any]
+
+_RUN_FIELDS: Final = (
+    "name", "repeat", "state", "reason", "step", "target_step", "tries", "changes", "micro_batch", "first_micro_batch",
+    "accumulation", "world_size", "tokens_per_step",
+)  # fmt: skip
+_PARTS: Final = ("timing", "loss", "memory", "gpus", "quality", "cost")
+
+
+def document_of(results: Results) -> dict[str, Any]:
+    """Everything but the curves, ready for JSON."""
+    document: dict[str, Any] = strict(
+        {
+            "schema_version": SCHEMA_VERSION,
+            "campaign": results.campaign.name,
+            "workloads": [_workload(one) for one in results.compared],
+            "time_to_loss": [
+                {"condition": t.condition.name, "loss": t.loss, "seconds": t.seconds, "tokens": t.tokens}
+                for t in results.times
+            ],
+            "cost": asdict(results.cost),
+            "runs": [_run(run) for run in results.runs],
+        }
+    )
+    return document
+
+
+def recommendation_document(results: Results) -> dict[str, Any]:
+    """What to use, for `campaign recommend --json`."""
+    keys = ("name", "baseline", "recommendation")
+    workloads = [{key: whole[key] for key in keys} for one in results.compared for whole in [_workload(one)]]
+    document: dict[str, Any] = {"schema_version": SCHEMA_VERSION, "campaign": results.campaign.name}
+    return {**document, "workloads": strict(workloads)}
+
+
+def condition_rows(results: Results) -> tuple[list[str], Iterator[Row]]:
+    """Names of columns, and a row a condition."""
+    flat = [_flat(_condition(judged)) for one in results.compared for judged in one.judged]
+    columns = list(dict.fromkeys(name for row in flat for name in row))
+    return columns, ([row.get(name) for name in columns] for row in flat)
+
+
+def run_rows(results: Results) -> tuple[list[str], Iterator[Row]]:
+    """Names of columns, and a row a run."""
+    flat = [_flat(_run(run)) for run in results.runs]
+    columns = list(dict.fromkeys(name for row in flat for name in row))
+    return columns, ([row.get(name) for name in columns] for row in flat)
+
+
+def strict(value: Any) -> Any:
+    """The value with what strict JSON cannot hold replaced by its name."""
+    if isinstance(value, float):
+        return finite(value)
+    if isinstance(value, dict):
+        return {str(key): strict(each) for key, each in value.items()}
+    return [strict(each) for each in value] if isinstance(value, list | tuple) else value
+
+
+def _workload(one: Compared) -> dict[str, Any]:
+    said = one.recommendation
+    return {
+        "name": one.workload.name,
+        "baseline": one.workload.baseline.name if one.workload.baseline else None,
+        "conditions": [_condition(judged) for judged in one.judged],
+        "recommendation": {
+            "condition": said.chosen.name if said.chosen else None,
+            "established": said.established,
+            "tied": said.tied,
+            "excluded": said.excluded,
+            "pareto_front": said.front,
+            "sentence": said.sentence,
+            "guide": guide(one.judged, said),
+        },
+    }
+
+
+def _condition(one: Judged) -> dict[str, Any]:
+    condition = one.condition
+    return {
+        "name": condition.name,
+        "params": condition.params,
+        "baseline": one.is_baseline,
+        "runs": [run.name for run in condition.runs],
+        "counted": len(condition.counted),
+        "speed": _estimate(one.speed),
+        "times_baseline": _estimate(one.times_baseline),
+        "order": one.order,
+        "loss_is": one.loss_is,
+        "loss": {
+            "verdict": one.loss.verdict,
+            "difference": _estimate(one.loss.difference),
+            "margin": one.loss.margin,
+            "reason": one.loss.reason,
+        },
+        **_figures(condition),
+    }
+
+
+def _figures(condition: Condition) -> dict[str, Any]:
+    return {
+        "held_out": _estimate(condition.median(lambda run: run.loss.held_out)),
+        "step_s": _estimate(condition.median(lambda run: run.timing.step_s if run.timing else None)),
+        "mfu": _estimate(condition.median(lambda run: run.timing.mfu if run.timing else None)),
+        "mem_reserved_gb": condition.highest(lambda run: run.memory.reserved),
+        "j_per_token": _estimate(condition.median(lambda run: run.gpus.j_per_token)),
+    }
+
+
+def _estimate(found: Estimate | None) -> dict[str, Any] | None:
+    return asdict(found) if found else None
+
+
+def _run(run: RunFacts) -> dict[str, Any]:
+    parts = {name: asdict(value) if (value := getattr(run, name)) else None for name in _PARTS}
+    plain = {name: getattr(run, name) for name in _RUN_FIELDS}
+    return {**plain, "params": dict(run.params), **parts, "software": dict(run.software), "remarks": flags_of(run)}
+
+
+def _flat(document: dict[str, Any], prefix: str = "") -> dict[str, Any]:
+    """Nested fields as columns with dots in their names; lists as text."""
+    flat: dict[str, Any] = {}
+    for name, value in document.items():
+        if isinstance(value, dict):
+            flat |= _flat(value, f"{prefix}{name}.")
+        else:
+            flat[prefix + name] = "; ".join(map(str, value)) if isinstance(value, list | tuple) else value
+    return flat

@@ -1,0 +1,340 @@
+"""What a report knows of each run: figures, no judgement. Pure."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any, Final
+
+import numpy as np
+
+from ...db.gpu_records import AttemptGpus, j_per_token
+from ...db.records import AttemptRow, RunRow, RunState
+from ...db.series import Series
+from .cost import Cost, cost_of
+from .timing import Lines, Timing, lines_of, smooth, timing
+
+CURVE_POINTS: Final = 400
+FINAL_SHARE: Final = 0.05
+"""Part of the steps, at the end, whose mean loss is called final."""
+
+
+@dataclass(frozen=True)
+class RunData:
+    """What the store holds of one run.
+
+    Attributes:
+        attempts: oldest first; ``mine`` of them have the run's present configuration.
+        gpus: telemetry of those.
+        start, speed, memory: what the trainer said last when it began, of its speed, and of the GPU's memory.
+        skipped_steps: optimizer steps left out because gradients overflowed; None where nobody counts.
+        now_s: of the store's clock.
+    """
+
+    run: RunRow
+    attempts: Sequence[AttemptRow]
+    series: Series
+    gpus: Sequence[AttemptGpus]
+    start: Mapping[str, Any]
+    speed: Mapping[str, Any]
+    memory: Mapping[str, Any]
+    skipped_steps: int | None
+    now_s: float
+
+    @property
+    def mine(self) -> list[AttemptRow]:
+        """Attempts with the run's present configuration."""
+        return [attempt for attempt in self.attempts if attempt.config_hash == self.run.config_hash]
+
+
+@dataclass(frozen=True)
+class Loss:
+    """Losses in nats.
+
+    Attributes:
+        first, last, best: of single steps, where they are finite.
+        final: mean over the last ``FINAL_SHARE`` of the lines.
+        held_out: the newest on held-out text.
+    """
+
+    first: float | None
+    last: float | None
+    best: float | None
+    final: float | None
+    held_out: float | None
+
+
+@dataclass(frozen=True)
+class Memory:
+    """Highest memory of any GPU, in GB (10^9 bytes).
+
+    Attributes:
+        allocated, reserved: what tensors took and what PyTorch held.
+        device: what the driver counted, other processes included.
+        usable: what the trainer could have had; None without a GPU.
+    """
+
+    allocated: float | None
+    reserved: float | None
+    device: float | None
+    usable: float | None
+
+    @property
+    def share(self) -> float | None:
+        """Part of the usable memory that PyTorch held."""
+        return self.reserved / self.usable if self.reserved is not None and self.usable else None
+
+
+@dataclass(frozen=True)
+class Gpus:
+    """Telemetry over all attempts of the present configuration; None where it is not known.
+
+    Attributes:
+        names: of the GPUs, each once.
+        util_pct: mean utilisation, which is not efficiency.
+        power_w, power_peak_w, power_avg_peak_w: of one GPU: mean and highest momentary power, highest over a second.
+        energy_j: of all GPUs.
+        slowed, power_capped: highest share of the time in which clocks were held down, by heat or hardware and by the
+            power limit.
+    """
+
+    names: tuple[str, ...]
+    util_pct: float | None
+    power_w: float | None
+    power_peak_w: float | None
+    power_avg_peak_w: float | None
+    temperature_c: float | None
+    energy_j: float | None
+    j_per_token: float | None
+    slowed: float | None
+    power_capped: float | None
+    ecc_errors: int | None
+
+
+@dataclass(frozen=True)
+class Quality:
+    """How complete and how clean a run's figures are.
+
+    Attributes:
+        expected, received: steps that should have been made by now, and those that lines stand for.
+        gaps: how many steps are missing between the first and the last line.
+        repeated: steps that attempts made again after a rollback.
+        non_finite: losses that were not numbers.
+        skipped_steps, alloc_retries: None where nobody counts.
+        data_wait: share of the window in which the first rank waited for data.
+        clock_ratio: the host's clock over the device's.
+    """
+
+    expected: int | None
+    received: int
+    gaps: int
+    repeated: int
+    non_finite: int
+    skipped_steps: int | None
+    alloc_retries: int | None
+    data_wait: float | None
+    clock_ratio: float | None
+
+
+@dataclass(frozen=True)
+class Curve:
+    """The loss of a run, thinned to at most ``CURVE_POINTS`` lines; NaN where it is not known.
+
+    Attributes:
+        step, seconds, tokens: optimizer steps, hours of training in seconds (steps alone), and tokens so far.
+        raw, smoothed: single steps, and a trailing mean over a fiftieth of the run.
+        eval_step, held_out: where held-out text was evaluated.
+    """
+
+    step: list[float]
+    seconds: list[float]
+    tokens: list[float]
+    raw: list[float]
+    smoothed: list[float]
+    eval_step: list[float]
+    held_out: list[float]
+
+
+@dataclass(frozen=True)
+class RunFacts:
+    """One run's figures."""
+
+    name: str
+    params: Mapping[str, Any]
+    repeat: int
+    ordinal: int
+    state: RunState
+    reason: str
+    step: int | None
+    target_step: int | None
+    tries: int
+    changes: str
+    micro_batch: int | None
+    first_micro_batch: int | None
+    accumulation: int | None
+    world_size: int
+    tokens_per_step: int | None
+    config: Mapping[str, Any]
+    timing: Timing | None
+    loss: Loss
+    memory: Memory
+    gpus: Gpus
+    quality: Quality
+    cost: Cost
+    curve: Curve
+    software: Mapping[str, str]
+    generation: int
+
+    @property
+    def completed(self) -> bool:
+        """Whether it reached its target."""
+        return self.state == RunState.COMPLETED
+
+    @property
+    def changed(self) -> bool:
+        """Whether a retry changed its configuration, so that it is not what the spec asks for."""
+        return bool(self.changes) or self.micro_batch != self.first_micro_batch
+
+
+def facts_of(data: RunData) -> RunFacts:
+    """Everything that is known of a run."""
+    run, mine = data.run, data.mine
+    newest = mine[-1] if mine else None
+    lines = lines_of(data.series, {attempt.generation: attempt.start_step or 0 for attempt in mine})
+    train = run.config.get("train") or {}
+    tokens = _tokens_per_step(run.config, lines, data.series)
+    return RunFacts(
+        name=run.name,
+        params=run.params,
+        repeat=run.repeat,
+        ordinal=run.ordinal,
+        state=run.state,
+        reason=run.reason,
+        step=int(lines.step[-1]) if len(data.series) else None,
+        target_step=run.target_step,
+        tries=len(data.attempts),
+        changes=newest.changes if newest else "",
+        micro_batch=newest.micro_batch if newest else train.get("micro_batch"),
+        first_micro_batch=mine[0].micro_batch if mine else train.get("micro_batch"),
+        accumulation=newest.accumulation if newest else None,
+        world_size=newest.world_size if newest else 1,
+        tokens_per_step=tokens,
+        config=run.config,
+        timing=timing(data.series, lines),
+        loss=_loss(data.series),
+        memory=_memory(data),
+        gpus=_gpus(data.gpus),
+        quality=_quality(data, lines),
+        cost=cost_of(data.attempts, lines, run.config_hash, data.now_s),
+        curve=_curve(data.series, lines, tokens),
+        software={name: str(data.start[name]) for name in _SOFTWARE if data.start.get(name)},
+        generation=newest.generation if newest else 0,
+    )
+
+
+_SOFTWARE: Final = ("device", "torch", "deepspeed", "transformers")
+
+
+def _tokens_per_step(config: Mapping[str, Any], lines: Lines, series: Series) -> int | None:
+    """Of the built-in trainer by its configuration, whose samples are full; of a script by what it says."""
+    train = config.get("train") or {}
+    if not config.get("command") and train.get("global_batch") and train.get("seq_len"):
+        return int(train["global_batch"] * train["seq_len"])
+    with np.errstate(invalid="ignore"):
+        said = np.asarray(series.figures["tokens_per_s"]) * lines.step_s
+    known = said[np.isfinite(said) & (said > 0)]
+    return round(float(np.median(known))) if known.size else None
+
+
+def _loss(series: Series) -> Loss:
+    loss, held_out = (np.asarray(series.figures[name]) for name in ("loss", "eval_loss"))
+    known, evaluated = loss[np.isfinite(loss)], held_out[np.isfinite(held_out)]
+    last = max(1, math.ceil(FINAL_SHARE * known.size))
+    return Loss(
+        first=float(known[0]) if known.size else None,
+        last=float(known[-1]) if known.size else None,
+        best=float(known.min()) if known.size else None,
+        final=float(known[-last:].mean()) if known.size else None,
+        held_out=float(evaluated[-1]) if evaluated.size else None,
+    )
+
+
+def _memory(data: RunData) -> Memory:
+    device = [gpu.mem_used_max_gb for attempt in data.gpus for gpu in attempt.gpus]
+    usable = data.memory.get("usable_gb")
+    return Memory(
+        allocated=_highest(data.series.figures["mem_allocated_gb"]),
+        reserved=_highest(data.series.figures["mem_reserved_gb"]),
+        device=max((value for value in device if value is not None), default=None),
+        usable=float(usable) if isinstance(usable, int | float) else None,
+    )
+
+
+def _gpus(attempts: Sequence[AttemptGpus]) -> Gpus:
+    each = [gpu for attempt in attempts for gpu in attempt.gpus]
+    energies = [attempt.energy_j for attempt in attempts]
+    known = [energy for energy in energies if energy is not None]
+
+    def highest(values: list[float | None]) -> float | None:
+        return max((value for value in values if value is not None), default=None)
+
+    def mean(values: list[float | None]) -> float | None:
+        present = [value for value in values if value is not None]
+        return sum(present) / len(present) if present else None
+
+    ecc = [gpu.ecc_errors for gpu in each if gpu.ecc_errors is not None]
+    return Gpus(
+        names=tuple(dict.fromkeys(gpu.name for gpu in each if gpu.name)),
+        util_pct=mean([gpu.util_pct for gpu in each]),
+        power_w=mean([gpu.power_w for gpu in each]),
+        power_peak_w=highest([gpu.power_peak_w for gpu in each]),
+        power_avg_peak_w=highest([gpu.power_avg_peak_w for gpu in each]),
+        temperature_c=highest([gpu.temperature_max_c for gpu in each]),
+        energy_j=sum(known) if known and len(known) == len(energies) else None,
+        j_per_token=j_per_token(attempts),
+        slowed=highest([gpu.slowed for gpu in each]),
+        power_capped=highest([gpu.power_capped for gpu in each]),
+        ecc_errors=sum(ecc) if ecc else None,
+    )
+
+
+def _quality(data: RunData, lines: Lines) -> Quality:
+    received = int(lines.stands_for.sum())
+    span = int(lines.step[-1]) if len(data.series) else 0
+    made = sum(max(0, (a.last_step or 0) - (a.start_step or 0)) for a in data.mine if a.last_step is not None)
+    retries, wait, clock = (data.speed.get(name) for name in ("alloc_retries", "data_wait_share", "clock_ratio"))
+    finished = data.run.state == RunState.COMPLETED
+    return Quality(
+        expected=data.run.target_step if finished else (span or None),
+        received=received,
+        gaps=max(0, span - received),
+        repeated=max(0, made - received),
+        non_finite=data.series.non_finite.get("loss", 0),
+        skipped_steps=data.skipped_steps,
+        alloc_retries=int(retries) if isinstance(retries, int | float) else None,
+        data_wait=float(wait) if isinstance(wait, int | float) else None,
+        clock_ratio=float(clock) if isinstance(clock, int | float) else None,
+    )
+
+
+def _curve(series: Series, lines: Lines, tokens_per_step: int | None) -> Curve:
+    loss, held_out = (np.asarray(series.figures[name]) for name in ("loss", "eval_loss"))
+    smoothed = smooth(np.asarray(loss, np.float64))
+    shown = np.unique(np.linspace(0, loss.size - 1, min(loss.size, CURVE_POINTS)).astype(int))
+    evaluated = np.flatnonzero(np.isfinite(held_out))
+    step = lines.step.astype(float)
+    return Curve(
+        step=step[shown].tolist(),
+        seconds=np.cumsum(lines.spent_s)[shown].tolist(),
+        tokens=(step[shown] * (tokens_per_step or math.nan)).tolist(),
+        raw=loss[shown].tolist(),
+        smoothed=smoothed[shown].tolist(),
+        eval_step=step[evaluated].tolist(),
+        held_out=held_out[evaluated].tolist(),
+    )
+
+
+def _highest(values: Sequence[float]) -> float | None:
+    known = np.asarray(values)[np.isfinite(np.asarray(values))]
+    return float(known.max()) if known.size else None

@@ -1,0 +1,62 @@
+"""Each condition of a workload against its baseline. Pure."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from .conditions import Condition
+from .statistics import Estimate, LossTest, Order, Sameness, estimate, loss_test, order, ratio
+
+
+@dataclass(frozen=True)
+class Judged:
+    """A condition beside the baseline.
+
+    Attributes:
+        speed: tokens (or steps) per second, over its repeats.
+        times_baseline: speed as a multiple of the baseline's.
+        order: what the speeds have shown.
+        loss: what the losses have shown.
+        loss_is: which loss that is: ``held-out`` or ``final training``.
+    """
+
+    condition: Condition
+    is_baseline: bool
+    speed: Estimate | None
+    times_baseline: Estimate | None
+    order: Order
+    loss: LossTest
+    loss_is: str
+
+
+def judge(conditions: Sequence[Condition], baseline: Condition) -> list[Judged]:
+    """All conditions of a workload beside its baseline, in their order."""
+    held_out = any(condition.held_out for condition in conditions)
+    return [_judge(condition, baseline, held_out=held_out) for condition in conditions]
+
+
+def _judge(condition: Condition, baseline: Condition, *, held_out: bool) -> Judged:
+    itself = condition is baseline
+    return Judged(
+        condition=condition,
+        is_baseline=itself,
+        speed=estimate(condition.speeds),
+        times_baseline=ratio(condition.speeds, baseline.speeds),
+        order=Order.TIE if itself else order(condition.speeds, baseline.speeds),
+        loss=_loss(condition, baseline, held_out=held_out),
+        loss_is="held-out" if held_out else "final training",
+    )
+
+
+def _loss(condition: Condition, baseline: Condition, *, held_out: bool) -> LossTest:
+    if condition is baseline and condition.counted:
+        none = estimate([0.0] * len(condition.counted))
+        return LossTest(Sameness.EQUIVALENT, none, loss_test(_losses(baseline, held_out=held_out), []).margin)
+    return loss_test(_losses(condition, held_out=held_out), _losses(baseline, held_out=held_out))
+
+
+def _losses(condition: Condition, *, held_out: bool) -> list[tuple[int, float]]:
+    if held_out:
+        return condition.held_out
+    return [(run.repeat, run.loss.final) for run in condition.counted if run.loss.final is not None]

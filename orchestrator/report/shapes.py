@@ -1,0 +1,34 @@
+"""What a page is made of, whatever it is written in."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+
+@dataclass(frozen=True)
+class Table:
+    """A table of text. Columns that are empty in every row are left out.
+
+    Attributes:
+        right: of each column, ``r`` where its cells are numbers.
+    """
+
+    header: tuple[str, ...]
+    rows: tuple[tuple[str, ...], ...]
+    right: str = ""
+
+
+@dataclass(frozen=True)
+class Section:
+    """A heading with what stands below it.
+
+    Attributes:
+        figures: names of the figures that belong here, where they were drawn.
+        code: text that is shown as it is.
+    """
+
+    title: str
+    text: tuple[str, ...] = ()
+    tables: tuple[Table, ...] = ()
+    figures: tuple[str, ...] = ()
+    code: str = ""

@@ -1,0 +1,39 @@
+"""The results in plain sentences. Pure."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from ..views.text import count
+from .cells import devices, hours, listed, unit
+from .flags import flags_of
+from .results import Results
+from .statistics import Sameness
+
+
+def summary(results: Results) -> Iterator[str]:
+    """The results in plain sentences."""
+    runs = results.runs
+    done = sum(run.completed for run in runs)
+    conditions = len(results.conditions)
+    yield (
+        f"{done} of {count(len(runs), 'run')} completed, in {count(conditions, 'condition')}; "
+        f"{hours(results.cost.total, unit(runs))} on {devices(runs)}."
+    )
+    for one in results.compared:
+        yield (
+            f"{one.workload.name}: {one.recommendation.sentence}" if one.workload.name else one.recommendation.sentence
+        )
+    worse = [
+        each.condition.name for one in results.compared for each in one.judged if each.loss.verdict == Sameness.WORSE
+    ]
+    if worse:
+        yield f"Learned worse than the baseline: {listed(worse)}."
+    changed = [run.name for run in runs if run.changed]
+    if changed:
+        yield f"A retry changed {listed(changed)}: not what the spec asks for, so left out of comparisons."
+    flagged = sum(bool(flags_of(run)) for run in runs)
+    if flagged:
+        yield f"{count(flagged, 'run')} with remarks on the data: see Data quality."
+    if lost := sum(results.cost.lost.values()):
+        yield f"{hours(lost, unit(runs))} ({lost / max(results.cost.total, 1e-9):.0%}) were lost to failures."

@@ -1,0 +1,176 @@
+"""How fast a run trained: the window of its steps that count, and what they say. Pure; needs NumPy.
+
+The first steps of every attempt compile, allocate and fill caches; they are left out, and reported apart. A line of
+metrics may stand for several steps, so each counts as often as it stands for a step.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Final
+
+import numpy as np
+from numpy.typing import NDArray
+
+from ...db.series import Series
+
+WARM_UP_STEPS: Final = 20
+"""Of each attempt; of one with fewer than twice as many, its first half."""
+
+LEAST_STEPS: Final = 20
+"""A median of fewer is flagged."""
+
+_SHARES: Final = (0.05, 0.25, 0.5, 0.75, 0.95, 0.99)
+
+Numbers = NDArray[np.float64]
+Whole = NDArray[np.int64]
+
+
+@dataclass(frozen=True)
+class Timing:
+    """A run's speed over all of its attempts, without their warm-up.
+
+    Attributes:
+        step_s: median time of an optimizer step.
+        quantiles_s: its 5th, 25th, 75th, 95th and 99th percentiles.
+        tokens_per_s: all tokens of the window by all its time, over all ranks; None where nobody says.
+        mfu: mean over the window's time, from 0 to 1; None where nobody says.
+        steps: that count.
+        warm_up_steps, warm_up_s: that do not, and what they took.
+        by_clock: the script does not say how long a step takes: it is the time between two lines.
+    """
+
+    step_s: float
+    quantiles_s: tuple[float, float, float, float, float]
+    tokens_per_s: float | None
+    mfu: float | None
+    steps: int
+    warm_up_steps: int
+    warm_up_s: float
+    by_clock: bool
+
+    @property
+    def iqr_s(self) -> float:
+        """Distance of the quartiles."""
+        return self.quantiles_s[2] - self.quantiles_s[1]
+
+    @property
+    def p99_s(self) -> float:
+        """99th percentile."""
+        return self.quantiles_s[4]
+
+    @property
+    def few(self) -> bool:
+        """Whether these are too few steps to rely on."""
+        return self.steps < LEAST_STEPS
+
+
+@dataclass(frozen=True)
+class Lines:
+    """The lines of a run with what each stands for; arrays of equal length.
+
+    Attributes:
+        step, generation: of the line.
+        stands_for: steps since the line before, of the same attempt.
+        step_s: time of one of them; NaN where it is not known.
+        by_clock: as in ``Timing``.
+    """
+
+    step: Whole
+    generation: Whole
+    stands_for: Whole
+    step_s: Numbers
+    by_clock: bool
+
+    @property
+    def spent_s(self) -> Numbers:
+        """What all steps of a line took; 0 where it is not known."""
+        spent: Numbers = np.nan_to_num(self.step_s) * self.stands_for
+        return spent
+
+    def seconds_of(self, generation: int) -> float:
+        """What the steps took that an attempt made for good."""
+        return float(self.spent_s[self.generation == generation].sum())
+
+
+def lines_of(series: Series, first_steps: Mapping[int, int]) -> Lines:
+    """What each line stands for.
+
+    Args:
+        series: the run's lines.
+        first_steps: by generation, how many steps were done when the attempt began.
+    """
+    step, generation = np.asarray(series.step, np.int64), np.asarray(series.generation, np.int64)
+    begun = np.array([first_steps.get(int(number), 0) for number in generation], np.int64)
+    follows = np.r_[False, generation[1:] == generation[:-1]] if step.size else np.zeros(0, bool)
+    before = np.where(follows, np.r_[0, step[:-1]] if step.size else step, np.minimum(begun, step - 1))
+    stands_for = step - before
+    said, clock = _figure(series, "step_time_s"), _figure(series, "ts_s")
+    by_clock = not np.isfinite(said).any()
+    if by_clock and step.size:
+        said = np.where(follows, np.r_[math.nan, np.diff(clock)] / stands_for, math.nan)
+    return Lines(step, generation, stands_for, np.where(said >= 0, said, math.nan), by_clock)
+
+
+def timing(series: Series, lines: Lines) -> Timing | None:
+    """The speed of a run; None where no step's time is known."""
+    known = np.isfinite(lines.step_s)
+    counts = known & _after_warm_up(lines)
+    if not counts.any():
+        return None
+    times, weights = lines.step_s[counts], lines.stands_for[counts]
+    low, first, median, third, high, p99 = _quantiles(times, weights, _SHARES)
+    warm_up = known & ~counts
+    return Timing(
+        step_s=median,
+        quantiles_s=(low, first, third, high, p99),
+        tokens_per_s=_over_time(_figure(series, "tokens_per_s")[counts], times * weights),
+        mfu=_over_time(_figure(series, "mfu")[counts], times * weights),
+        steps=int(weights.sum()),
+        warm_up_steps=int(lines.stands_for[warm_up].sum()),
+        warm_up_s=float(lines.spent_s[warm_up].sum()),
+        by_clock=lines.by_clock,
+    )
+
+
+def smooth(values: Numbers) -> Numbers:
+    """A trailing mean over a fiftieth of the values, which leaves out what is not finite."""
+    width = max(1, values.size // 50)
+    finite = np.isfinite(values)
+    sums, counts = (np.cumsum(part, dtype=float) for part in (np.where(finite, values, 0.0), finite))
+    sums[width:], counts[width:] = sums[width:] - sums[:-width], counts[width:] - counts[:-width]
+    with np.errstate(invalid="ignore"):
+        smoothed: Numbers = sums / np.where(counts > 0, counts, math.nan)
+    return smoothed
+
+
+def _after_warm_up(lines: Lines) -> NDArray[np.bool_]:
+    """Which lines are behind their attempt's warm-up."""
+    counts = np.zeros(lines.step.size, bool)
+    for generation in np.unique(lines.generation):
+        own = lines.generation == generation
+        made = np.cumsum(lines.stands_for[own])
+        counts[own] = made > min(WARM_UP_STEPS, made[-1] // 2)
+    return counts
+
+
+def _over_time(values: Numbers, spent_s: Numbers) -> float | None:
+    """The mean of a rate over time; None where it is not known for most of it."""
+    known = np.isfinite(values)
+    if spent_s[known].sum() < 0.5 * spent_s.sum() or not known.any():
+        return None
+    return float(np.average(values[known], weights=spent_s[known]))
+
+
+def _quantiles(values: Numbers, weights: Whole, shares: tuple[float, ...]) -> tuple[float, ...]:
+    """Quantiles of values that each stand for several."""
+    order = np.argsort(values, kind="stable")
+    reached = np.cumsum(weights[order])
+    places = np.searchsorted(reached, np.asarray(shares) * reached[-1])
+    return tuple(float(values[order][min(int(place), values.size - 1)]) for place in places)
+
+
+def _figure(series: Series, name: str) -> Numbers:
+    return np.asarray(series.figures[name], np.float64)

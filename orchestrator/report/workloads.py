@@ -1,0 +1,117 @@
+"""Conditions that do the same work may be compared with each other: the same model, tokens and order. Pure."""
+
+from __future__ import annotations
+
+import json
+import math
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any, Final
+
+from .conditions import Condition, baseline_of
+from .facts import RunFacts
+
+_WORK: Final = ("model", "pretrained", "seq_len", "global_batch", "steps", "epochs", "dataset", "tokenizer")
+"""Fields of the trainer's configuration that say what is trained on what; all others say how."""
+
+
+@dataclass(frozen=True)
+class Workload:
+    """Conditions with the same model, data and tokens per step, and with what they are compared.
+
+    Attributes:
+        name: what sets it apart from the campaign's other ones, such as ``model gpt2-large``; empty if it is the only.
+        baseline: None where nothing has completed.
+    """
+
+    name: str
+    conditions: tuple[Condition, ...]
+    baseline: Condition | None
+
+
+@dataclass(frozen=True)
+class TimeToLoss:
+    """How long a condition trained until its smoothed loss first came down to what all of them reach.
+
+    Attributes:
+        loss: in nats.
+        seconds, tokens: median over repeats; None where one of them never got there.
+    """
+
+    condition: Condition
+    loss: float
+    seconds: float | None
+    tokens: float | None
+
+
+def workloads_of(conditions: Sequence[Condition], baseline: str | None = None) -> list[Workload]:
+    """The workloads of a campaign, in the order of the matrix.
+
+    Args:
+        conditions: all of them.
+        baseline: name of one; its workload is compared with it, the others with their usual one.
+    """
+    grouped: dict[str, list[Condition]] = {}
+    for condition in conditions:
+        grouped.setdefault(json.dumps(_work(condition), sort_keys=True, default=str), []).append(condition)
+    groups = list(grouped.values())
+    varying = _varying([_work(group[0]) for group in groups])
+    return [
+        Workload(_name(_work(group[0]), varying), tuple(group), baseline_of(group, baseline) or baseline_of(group))
+        for group in groups
+    ]
+
+
+def times_to_loss(conditions: Sequence[Condition]) -> list[TimeToLoss]:
+    """For conditions with the same model and data but other tokens per step, whose losses at the end say nothing."""
+    counted = [condition for condition in conditions if condition.counted]
+    ends = [end for condition in counted for run in condition.counted if (end := _lowest(run)) is not None]
+    if not ends:
+        return []
+    target = max(ends)
+    return [_time(condition, target) for condition in counted]
+
+
+def _work(condition: Condition) -> dict[str, Any]:
+    config = condition.runs[0].config
+    train = config.get("train") or {}
+    if config.get("command"):
+        return {"tokens per step": condition.tokens_per_step}
+    return {name: train.get(name) for name in _WORK}
+
+
+def _varying(works: Sequence[Mapping[str, Any]]) -> list[str]:
+    names = dict.fromkeys(name for work in works for name in work)
+    return [name for name in names if len({json.dumps(work.get(name), default=str) for work in works}) > 1]
+
+
+def _name(work: Mapping[str, Any], varying: Sequence[str]) -> str:
+    return ", ".join(f"{name} {_word(work[name])}" for name in varying if work.get(name) is not None)
+
+
+def _word(value: Any) -> str:
+    """A value in a heading: of a model's or dataset's fields the first that names it."""
+    if isinstance(value, Mapping):
+        numbers = [f"{key}={value[key]}" for key in value if isinstance(value[key], int | str)]
+        return " ".join(numbers[:3])
+    return str(value)
+
+
+def _time(condition: Condition, target: float) -> TimeToLoss:
+    reached = [_reached(run, target) for run in condition.counted]
+    known = sorted(point for point in reached if point is not None)
+    if len(known) < len(reached) or not known:
+        return TimeToLoss(condition, target, None, None)
+    seconds, tokens = known[len(known) // 2]
+    return TimeToLoss(condition, target, seconds, tokens if math.isfinite(tokens) else None)
+
+
+def _reached(run: RunFacts, target: float) -> tuple[float, float] | None:
+    curve = run.curve
+    points = zip(curve.smoothed, curve.seconds, curve.tokens, strict=True)
+    return next(((seconds, tokens) for loss, seconds, tokens in points if loss <= target), None)
+
+
+def _lowest(run: RunFacts) -> float | None:
+    known = [loss for loss in run.curve.smoothed if math.isfinite(loss)]
+    return min(known, default=None)

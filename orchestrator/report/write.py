@@ -1,0 +1,80 @@
+"""Writes a report into a folder: each file whole or not at all."""
+
+from __future__ import annotations
+
+import csv
+import io
+import json
+from collections.abc import Iterable, Mapping, Sequence
+from pathlib import Path
+from typing import Any, Final
+
+from ...jobs.layout import CampaignPaths
+from ..errors import UserError
+from .document import condition_rows, document_of, run_rows
+from .figures import as_png, as_svg, draw
+from .pages import html_page, markdown_page
+from .results import Results
+from .sections import sections_of
+
+PAGE: Final = "report.html"
+
+
+def write_report(results: Results, folder: Path, made_s: float) -> list[Path]:
+    """Writes the page, its Markdown, the tables, and the figures; returns what was written, the page first.
+
+    Raises:
+        UserError: the folder cannot be written.
+    """
+    drawn = draw(results)
+    svgs = {name: as_svg(figure) for name, figure in drawn.items()}
+    sections = sections_of(results, rendered_configs(results))
+    pictures = {name: f"figures/{name}.png" for name in drawn}
+    files: dict[str, str | bytes] = {
+        PAGE: html_page(results, sections, svgs, made_s),
+        "report.md": markdown_page(results, sections, pictures, made_s),
+        "report.json": json.dumps(document_of(results), indent=1, allow_nan=False) + "\n",
+        "conditions.csv": _csv(*condition_rows(results)),
+        "runs.csv": _csv(*run_rows(results)),
+        **{f"figures/{name}.svg": svg for name, svg in svgs.items()},
+        **{f"figures/{name}.png": as_png(figure) for name, figure in drawn.items()},
+    }
+    try:
+        return _write(folder, files)
+    except OSError as error:
+        raise UserError(f"cannot write {error.filename or folder}: {error.strerror}") from error
+
+
+def rendered_configs(results: Results) -> dict[str, str]:
+    """By condition, the DeepSpeed configuration that the last attempt of its first run had; those that are there."""
+    paths = CampaignPaths(Path(results.campaign.dir), results.campaign.name)
+    found = {}
+    for condition in results.conditions:
+        run = condition.runs[0]
+        if run.generation:
+            file = paths.run(run.name).attempt(run.generation).ds_config
+            try:
+                found[condition.name] = file.read_text(encoding="utf-8").rstrip()
+            except (OSError, UnicodeDecodeError):
+                continue
+    return found
+
+
+def _write(folder: Path, files: Mapping[str, str | bytes]) -> list[Path]:
+    (folder / "figures").mkdir(parents=True, exist_ok=True)
+    written = []
+    for name, content in files.items():
+        path = folder / name
+        partial = path.with_name(f".{path.name}.partial")
+        partial.write_bytes(content.encode() if isinstance(content, str) else content)
+        partial.replace(path)
+        written.append(path)
+    return written
+
+
+def _csv(columns: Sequence[str], rows: Iterable[Sequence[Any]]) -> str:
+    stream = io.StringIO()
+    writer = csv.writer(stream, lineterminator="\n")
+    writer.writerow(columns)
+    writer.writerows(rows)
+    return stream.getvalue()

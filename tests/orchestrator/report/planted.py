@@ -1,0 +1,188 @@
+"""Campaigns with planted results, written into a store as attempts write them."""
+
+from __future__ import annotations
+
+import json
+import random
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+from dscampaign.db import queries
+from dscampaign.db.ingest import ingest
+from dscampaign.db.records import AttemptState, CampaignRow, NewAttempt, NewRun, RunState
+from dscampaign.db.store import Store
+
+SEQ_LEN = 128
+GLOBAL_BATCH = 8
+START_S = 1_700_000_000.0
+
+
+@dataclass(frozen=True)
+class Try:
+    """One attempt of a planted run.
+
+    Attributes:
+        first, last: steps that it made; none where they are equal.
+        ended: its failure class, None while it runs.
+        queued_s, setup_s, after_s: time in the queue, before its first step, and after its last one.
+    """
+
+    first: int = 0
+    last: int = 100
+    ended: str | None = "completed"
+    micro_batch: int = 4
+    changes: str = ""
+    queued_s: float = 5.0
+    setup_s: float = 10.0
+    after_s: float = 0.0
+
+
+@dataclass(frozen=True)
+class Planted:
+    """One condition.
+
+    Attributes:
+        step_s: median time of a step, of each repeat.
+        held_out: of each repeat, in nats.
+        train: more fields of its configuration.
+        tries: attempts of its first repeat; the others have one.
+        drop: steps whose lines are lost.
+        nan_from: step from which the loss is not a number.
+    """
+
+    name: str
+    step_s: Sequence[float] = (0.1, 0.1, 0.1)
+    held_out: Sequence[float] = (3.0, 3.0, 3.0)
+    params: Mapping[str, Any] = field(default_factory=dict)
+    train: Mapping[str, Any] = field(default_factory=dict)
+    tries: Sequence[Try] = (Try(),)
+    reserved_gb: float = 10.0
+    usable_gb: float = 80.0
+    floor: float = 2.0
+    drop: frozenset[int] = frozenset()
+    nan_from: int | None = None
+    speed: Mapping[str, float] = field(default_factory=dict)
+    steps: int = 100
+    state: RunState = RunState.COMPLETED
+    reason: str = ""
+
+
+def plant(store: Store, folder: Path, conditions: Sequence[Planted], name: str = "sweep") -> CampaignRow:
+    """Writes a campaign with these conditions; all repeats of a condition, then the next."""
+    with store.write() as conn:
+        campaign_id = queries.insert_campaign(
+            conn, name=name, spec="name: sweep\n", spec_hash="s", dir=str(folder), executor="slurm"
+        )
+        queries.insert_runs(conn, campaign_id, list(_runs(conditions)))
+        runs = {run.name: run.id for run in queries.runs(conn, campaign_id)}
+    for condition in conditions:
+        for repeat in range(len(condition.step_s)):
+            _plant_run(store, folder, condition, repeat, runs[_name(condition, repeat)])
+    with store.read() as conn:
+        found = queries.campaign_by_name(conn, name)
+    assert found
+    return found
+
+
+def _runs(conditions: Sequence[Planted]) -> Iterator[NewRun]:
+    for ordinal, condition in enumerate(conditions):
+        train = {"model": "gpt2", "seq_len": SEQ_LEN, "global_batch": GLOBAL_BATCH, "micro_batch": 4, "zero_stage": 1}
+        config = {"train": {**train, "steps": condition.steps, "engine": "deepspeed", **condition.train}}
+        for repeat in range(len(condition.step_s)):
+            yield NewRun(
+                name=_name(condition, repeat),
+                params={"label": condition.name, **condition.params},
+                config=config,
+                config_hash="h1",
+                ordinal=ordinal * 10 + repeat,
+                repeat=repeat,
+                target_step=condition.steps,
+                state=condition.state,
+                reason=condition.reason,
+            )
+
+
+def _name(condition: Planted, repeat: int) -> str:
+    return f"{condition.name}-r{repeat}" if repeat else condition.name
+
+
+def _plant_run(store: Store, folder: Path, condition: Planted, repeat: int, run_id: int) -> None:
+    tries = condition.tries if repeat == 0 else (Try(last=condition.steps),)
+    now_s = START_S
+    for generation, one in enumerate(tries, 1):
+        now_s = _plant_attempt(store, folder, condition, repeat, run_id, generation, one, now_s)
+    with store.write() as conn:
+        queries.update_run(conn, run_id, generation=len(tries))
+
+
+def _plant_attempt(
+    store: Store,
+    folder: Path,
+    condition: Planted,
+    repeat: int,
+    run_id: int,
+    generation: int,
+    one: Try,
+    now_s: float,
+) -> float:
+    new = NewAttempt(
+        run_id=run_id,
+        generation=generation,
+        token=f"t{run_id}-{generation}",
+        config_hash="h1",
+        micro_batch=one.micro_batch,
+        accumulation=GLOBAL_BATCH // one.micro_batch // 2,
+        world_size=2,
+        nodes=1,
+        executor="slurm",
+        spool_path="metrics.jsonl",
+        start_step=one.first,
+        changes=one.changes,
+    )
+    with store.write() as conn:
+        attempt_id = queries.insert_attempt(conn, new)
+    lines = list(_lines(condition, repeat, one, now_s + one.queued_s + one.setup_s))
+    spool = folder / f"{run_id}-{generation}.jsonl"
+    spool.write_text("".join(json.dumps(line) + "\n" for line in lines))
+    ingest(store, attempt_id, spool)
+    end_s = float(lines[-1]["ts"]) + one.after_s
+    failed = one.ended not in (None, "completed", "stopped")
+    with store.write() as conn:
+        queries.update_attempt(
+            conn,
+            attempt_id,
+            state=AttemptState.FAILED if failed else AttemptState.COMPLETED,
+            failure_class=one.ended,
+            submit_time_s=now_s,
+            started_s=now_s + one.queued_s,
+            ended_s=end_s,
+        )
+    return end_s
+
+
+def _lines(condition: Planted, repeat: int, one: Try, start_s: float) -> Iterator[dict[str, Any]]:
+    noise = random.Random(f"{condition.name} {repeat}")
+    step_s = condition.step_s[repeat]
+    yield {"event": "start", "ts": start_s, "step": one.first, "device": "NVIDIA H100", "torch": "2.11.0"}
+    yield {"event": "memory", "ts": start_s, "micro_batch": one.micro_batch, "usable_gb": condition.usable_gb}
+    ts_s = start_s
+    for step in range(one.first + 1, one.last + 1):
+        took_s = step_s * (30 if step == one.first + 1 else 3 if step - one.first <= 10 else noise.uniform(0.99, 1.01))
+        ts_s += took_s
+        if step in condition.drop:
+            continue
+        loss = condition.floor + 4.0 / step**0.5 + noise.uniform(-0.05, 0.05)
+        yield {
+            "step": step,
+            "ts": ts_s,
+            "loss": float("nan") if condition.nan_from and step >= condition.nan_from else loss,
+            "step_time": took_s,
+            "tokens_per_s": GLOBAL_BATCH * SEQ_LEN / took_s,
+            "mfu": 0.04 / took_s,
+            "mem_allocated": condition.reserved_gb - 1,
+            "mem_reserved": condition.reserved_gb,
+            **({"eval_loss": condition.held_out[repeat]} if step == condition.steps else {}),
+        }
+    yield {"event": "speed", "ts": ts_s, "tokens_per_s": GLOBAL_BATCH * SEQ_LEN / step_s, **condition.speed}

@@ -1,0 +1,209 @@
+"""From planted campaigns to verdicts: equal, faster, worse, changed by a retry, too little to tell."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Sequence
+from pathlib import Path
+
+import pytest
+
+from dscampaign.db.records import RunState
+from dscampaign.db.store import Store
+from dscampaign.orchestrator.report.conditions import conditions_of
+from dscampaign.orchestrator.report.facts import RunFacts
+from dscampaign.orchestrator.report.flags import flags_of
+from dscampaign.orchestrator.report.judge import Judged, judge
+from dscampaign.orchestrator.report.load import read_runs
+from dscampaign.orchestrator.report.recommend import Recommendation, recommend
+from dscampaign.orchestrator.report.statistics import Order
+from dscampaign.orchestrator.report.workloads import times_to_loss, workloads_of
+
+from .planted import Planted, Try, plant
+
+Plant = Callable[..., list[RunFacts]]
+
+
+@pytest.fixture
+def planted(tmp_path: Path) -> Iterator[Plant]:
+    """Plants conditions and reads them back as facts."""
+    store = Store.open(f"sqlite:///{tmp_path}/campaign.db", create=True)
+
+    def facts(*conditions: Planted) -> list[RunFacts]:
+        return read_runs(store, plant(store, tmp_path, conditions))
+
+    yield facts
+    store.close()
+
+
+def judged(runs: Sequence[RunFacts]) -> dict[str, Judged]:
+    (workload,) = workloads_of(conditions_of(runs))
+    assert workload.baseline
+    return {one.condition.name: one for one in judge(workload.conditions, workload.baseline)}
+
+
+def advice(runs: Sequence[RunFacts]) -> Recommendation:
+    return recommend(list(judged(runs).values()))
+
+
+BASE = Planted("base", (0.100, 0.101, 0.102), (3.000, 3.002, 2.998))
+
+
+def test_speed_is_all_tokens_over_all_time_without_the_warm_up(planted: Plant) -> None:
+    (run,) = planted(Planted("one", (0.1,), (3.0,)))
+    assert run.timing
+    assert run.timing.step_s == pytest.approx(0.1, rel=0.01)
+    assert run.timing.tokens_per_s == pytest.approx(8 * 128 / 0.1, rel=0.01)
+    assert run.timing.mfu == pytest.approx(0.4, rel=0.01)
+    assert (run.timing.steps, run.timing.warm_up_steps) == (80, 20)
+    assert run.timing.warm_up_s == pytest.approx(30 * 0.1 + 9 * 0.3 + 10 * 0.1, rel=0.02)
+    assert run.tokens_per_step == 8 * 128
+    assert run.loss.held_out == 3.0
+    assert flags_of(run) == []
+
+
+def test_repeats_are_one_condition_and_the_first_point_is_the_baseline(planted: Plant) -> None:
+    found = judged(planted(BASE, Planted("twice", (0.05, 0.051, 0.049))))
+    assert list(found) == ["base", "twice"]
+    assert found["base"].is_baseline
+    assert len(found["twice"].condition.runs) == 3
+    assert found["twice"].times_baseline
+    assert found["twice"].times_baseline.value == pytest.approx(2.02, rel=0.01)
+    assert found["twice"].order == Order.FASTER
+
+
+def test_without_deepspeed_s_engine_is_the_usual_baseline(planted: Plant) -> None:
+    found = judged(planted(BASE, Planted("ddp", train={"engine": "ddp"})))
+    assert found["ddp"].is_baseline
+
+
+def test_the_fastest_of_those_that_learn_as_well_is_chosen(planted: Plant) -> None:
+    found = advice(
+        planted(
+            BASE,
+            Planted("fast", (0.05, 0.051, 0.052), (3.001, 3.003, 2.999)),
+            Planted("careless", (0.01, 0.011, 0.012), (3.2, 3.21, 3.22)),
+        )
+    )
+    assert found.chosen
+    assert (found.chosen.name, found.established, found.tied) == ("fast", True, ())
+    assert found.excluded == {"careless": "its held-out loss is worse by 0.208 nats"}
+    assert found.sentence.startswith("Use fast (1.98 × baseline)")
+
+
+def test_a_tie_goes_to_what_takes_less_memory(planted: Plant) -> None:
+    found = advice(
+        planted(
+            BASE,
+            Planted("lean", (0.1005, 0.101, 0.1015), (3.0, 3.002, 2.998), reserved_gb=6.0, train={"zero_stage": 2}),
+        )
+    )
+    assert found.chosen
+    assert (found.chosen.name, found.tied) == ("lean", ("base",))
+    assert "as fast as base, and needs least" in found.sentence
+
+
+def test_one_repeat_establishes_nothing_and_says_so(planted: Plant) -> None:
+    runs = planted(Planted("base", (0.1,), (3.0,)), Planted("fast", (0.05,), (3.001,)))
+    assert judged(runs)["fast"].order == Order.NOT_ESTABLISHED
+    found = advice(runs)
+    assert found.chosen
+    assert (found.chosen.name, found.established) == ("fast", False)
+    assert "Not established" in found.sentence
+
+
+def test_what_a_retry_changed_is_not_compared(planted: Plant) -> None:
+    tries = (Try(last=0, ended="oom"), Try(micro_batch=2))
+    runs = planted(BASE, Planted("big", (0.01, 0.01, 0.01), tries=tries))
+    big = next(run for run in runs if run.name == "big")
+    assert big.changed
+    assert flags_of(big) == ["a retry changed the micro-batch from 4 to 2, global batch kept"]
+    found = advice(runs)
+    assert found.chosen
+    assert found.chosen.name == "base"
+    assert found.excluded["big"] == "it ran out of memory as configured; a retry changed it"
+    assert len(judged(runs)["big"].condition.speeds) == 2
+
+
+def test_nearly_full_memory_is_not_recommended(planted: Plant) -> None:
+    found = advice(planted(BASE, Planted("tight", (0.05, 0.05, 0.05), reserved_gb=78.0)))
+    assert found.excluded == {"tight": "it takes 98% of the GPU's memory, above 92%"}
+
+
+def test_planted_divergence(planted: Plant) -> None:
+    runs = planted(
+        BASE,
+        Planted(
+            "wild",
+            (0.05,),
+            (3.0,),
+            nan_from=60,
+            state=RunState.FAILED,
+            reason="non-finite loss",
+            tries=(Try(ended="diverged"),),
+        ),
+    )
+    wild = next(run for run in runs if run.name == "wild")
+    assert wild.quality.non_finite == 41
+    assert "41 losses are not finite" in flags_of(wild)
+    assert advice(runs).excluded["wild"] == "it ended failed: non-finite loss"
+
+
+def test_missing_points_are_counted_and_do_not_spoil_the_speed(planted: Plant) -> None:
+    (run,) = planted(Planted("gappy", (0.1,), (3.0,), drop=frozenset(range(30, 40)), tries=(Try(0, 35), Try(40, 100))))
+    assert run.quality.expected == 100
+    assert run.quality.received == 89
+    assert run.quality.gaps == 11
+    assert "89 of 100 steps reported" in flags_of(run)
+
+
+def test_a_resumed_run_counts_each_step_once_and_its_losses_by_cause(planted: Plant) -> None:
+    (run,) = planted(
+        Planted("back", (0.1,), (3.0,), tries=(Try(0, 60, "preempted", queued_s=100.0), Try(50, 100, after_s=4.0)))
+    )
+    assert run.quality.received == 100
+    assert run.quality.repeated == 10
+    assert run.tries == 2
+    cost = run.cost
+    assert set(cost.lost) == {"preempted"}
+    assert cost.lost["preempted"] == pytest.approx(2 * (10 + 10 * 0.1), rel=0.05)  # its start, and ten steps made again
+    assert cost.queued_s == pytest.approx(105.0)
+    assert cost.around == pytest.approx(2 * (10 + 4), rel=0.05)
+    assert run.timing
+    assert run.timing.warm_up_steps == 40
+
+
+def test_other_models_are_other_workloads_with_their_own_baselines(planted: Plant) -> None:
+    runs = planted(
+        Planted("m-ddp", train={"engine": "ddp"}),
+        Planted("m-zero1"),
+        Planted("l-zero3", train={"model": "gpt2-large", "zero_stage": 3}),
+        Planted("l-offload", train={"model": "gpt2-large", "offload": "optimizer"}),
+    )
+    found = workloads_of(conditions_of(runs))
+    assert [(one.name, one.baseline.name if one.baseline else "") for one in found] == [
+        ("model gpt2", "m-ddp"),
+        ("model gpt2-large", "l-zero3"),
+    ]
+
+
+def test_other_tokens_per_step_are_compared_by_the_time_to_a_loss(planted: Plant) -> None:
+    runs = planted(Planted("small", (0.1,), (3.0,)), Planted("large", (0.3,), (3.0,), train={"global_batch": 32}))
+    conditions = conditions_of(runs)
+    assert [one.name for one in workloads_of(conditions)] == ["global_batch 8", "global_batch 32"]
+    small, large = times_to_loss(conditions)
+    assert small.seconds
+    assert large.seconds
+    assert large.seconds / small.seconds == pytest.approx(3.0, rel=0.2)
+
+
+def test_a_loss_that_padding_gives_and_few_timed_steps_are_flagged(planted: Plant) -> None:
+    (run,) = planted(Planted("short", (0.1,), (3.0,), floor=-0.2, steps=30, tries=(Try(0, 30),)))
+    flags = flags_of(run)
+    assert "timing from 15 steps, fewer than 20" in flags
+    assert any("is what padding or memorised text gives" in flag for flag in flags)
+
+
+def test_nothing_completed_recommends_nothing(planted: Plant) -> None:
+    found = advice(planted(Planted("a", (0.1,), (3.0,), state=RunState.RUNNING, tries=(Try(ended=None),))))
+    assert found.chosen is None
+    assert found.sentence == "Nothing can be recommended: a: it is not finished."

@@ -1,0 +1,121 @@
+"""Known answers: planted ties, planted differences, planted divergence, too little to tell."""
+
+from __future__ import annotations
+
+import math
+
+import numpy as np
+import pytest
+
+from dscampaign.orchestrator.report.statistics import (
+    LOSS_MARGIN_NATS,
+    Order,
+    Sameness,
+    estimate,
+    loss_test,
+    order,
+    ratio,
+)
+
+
+def test_a_median_has_an_interval_from_three_repeats_on() -> None:
+    assert estimate([]) is None
+    assert estimate([math.nan]) is None
+    one, two, three = estimate([5.0]), estimate([5.0, 7.0]), estimate([5.0, 9.0, 7.0])
+    assert one
+    assert (one.value, one.low, one.iqr, one.repeats) == (5.0, None, None, 1)
+    assert two
+    assert (two.value, two.low, two.iqr, two.repeats) == (6.0, None, 1.0, 2)
+    assert three
+    assert (three.value, three.low, three.high, three.repeats) == (7.0, 5.0, 9.0, 3)
+
+
+def test_intervals_hold_the_true_median_about_as_often_as_they_say() -> None:
+    rng = np.random.default_rng(7)
+    held = 0
+    for _ in range(200):
+        found = estimate(list(rng.normal(10.0, 1.0, 20)))
+        assert found
+        assert found.low is not None
+        assert found.high is not None
+        held += found.low <= 10.0 <= found.high
+    assert 0.90 <= held / 200 <= 0.99
+
+
+def test_the_same_data_give_the_same_interval() -> None:
+    values = [3.0, 1.0, 4.0, 1.5, 9.0, 2.6]
+    assert estimate(values) == estimate(values)
+
+
+def test_a_ratio_is_of_medians_and_leaves_out_what_is_no_speed() -> None:
+    found = ratio([20.0, 22.0, 24.0, math.nan], [10.0, 11.0, 12.0, 0.0])
+    assert found
+    assert (found.value, found.repeats) == (2.0, 3)
+    assert found.low is not None
+    assert found.low >= 20 / 12
+    assert ratio([], [1.0]) is None
+
+
+@pytest.mark.parametrize(
+    ("speeds", "expected"),
+    [
+        ([100, 101, 102], Order.TIE),  # planted tie: overlapping
+        ([101.5, 101.6, 101.7], Order.TIE),  # apart, but by less than 2 %
+        ([120, 121, 122], Order.FASTER),
+        ([80, 81, 82], Order.SLOWER),
+        ([90, 100, 130], Order.TIE),  # too wide to tell
+        ([120, 121], Order.NOT_ESTABLISHED),
+        ([], Order.NOT_ESTABLISHED),
+    ],
+)
+def test_the_order_of_two_speeds(speeds: list[float], expected: Order) -> None:
+    assert order(speeds, [99.0, 100.0, 101.0]) == expected
+
+
+def test_noise_alone_is_seldom_called_a_difference() -> None:
+    rng = np.random.default_rng(3)
+    found = [order(list(rng.normal(100, 3, 5)), list(rng.normal(100, 3, 5))) for _ in range(300)]
+    assert sum(one != Order.TIE for one in found) <= 0.1 * len(found)
+
+
+BASE = [(0, 3.00), (1, 3.004), (2, 2.996)]  # twice its deviation is 0.008: the margin stays 0.01
+
+
+def shifted(by: float, base: list[tuple[int, float]] = BASE) -> list[tuple[int, float]]:
+    return [(repeat, loss + by) for repeat, loss in base]
+
+
+@pytest.mark.parametrize(
+    ("losses", "expected"),
+    [
+        (shifted(0.005), Sameness.EQUIVALENT),
+        (shifted(0.2), Sameness.WORSE),
+        (shifted(-0.2), Sameness.BETTER),
+        ([(0, 3.2)], Sameness.NOT_ESTABLISHED),  # one pair beyond the margin may be luck
+        ([(0, 3.002)], Sameness.EQUIVALENT),
+        ([(0, 2.98), (1, 3.10), (2, 2.99)], Sameness.NOT_ESTABLISHED),
+        ([(7, 3.0)], Sameness.NOT_ESTABLISHED),  # no baseline with that seed
+        ([(0, 3.0), (1, math.nan), (2, 3.0)], Sameness.WORSE),  # diverged
+        ([], Sameness.NOT_ESTABLISHED),
+    ],
+)
+def test_losses_beside_the_baseline(losses: list[tuple[int, float]], expected: Sameness) -> None:
+    found = loss_test(losses, BASE)
+    assert found.verdict == expected
+    assert found.margin == LOSS_MARGIN_NATS
+    assert bool(found.reason) == (expected == Sameness.NOT_ESTABLISHED or found.difference is None)
+
+
+def test_the_margin_grows_with_how_much_the_baseline_s_own_repeats_differ() -> None:
+    noisy = [(0, 3.0), (1, 3.1), (2, 2.9)]
+    found = loss_test(shifted(0.05, noisy), noisy)
+    assert found.margin == pytest.approx(0.2)
+    assert found.verdict == Sameness.EQUIVALENT
+    assert loss_test(shifted(0.05, noisy[:2]), noisy[:2]).margin == LOSS_MARGIN_NATS
+
+
+def test_pairs_take_out_what_the_seed_does() -> None:
+    noisy = [(0, 3.0), (1, 3.5), (2, 2.5)]  # seeds differ by half a nat, the condition by five hundredths
+    found = loss_test(shifted(0.05, noisy), noisy)
+    assert found.difference
+    assert found.difference.value == pytest.approx(0.05)
