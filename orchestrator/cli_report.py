@@ -50,14 +50,15 @@ def report(
     with _needs_the_extra():
         from .report.document import document_of
         from .report.summary import summary
+        from .report.telemetry import read_traces
         from .report.write import write_report
 
-        results = _results(name, baseline, dir, store)
+        opened, results = _results(name, baseline, dir, store)
         if as_json:
             show_json(document_of(results))
             return EXIT_OK
         folder = output or Path(f"{results.campaign.name}-report")
-        written = write_report(results, folder, time.time())
+        written = write_report(results, read_traces(opened, results.conditions), folder, time.time())
         show("\n".join(summary(results)))
         tell(f"{written[0]}, and {len(written) - 1} more files beside it")
     return EXIT_OK
@@ -83,7 +84,7 @@ def recommend(name: str | None, baseline: str | None, dir: str | None, store: st
         from .report.write import rendered_configs
         from .views.report import recommendation_page
 
-        results = _results(name, baseline, dir, store)
+        _, results = _results(name, baseline, dir, store)
         if as_json:
             show_json(recommendation_document(results))
         else:
@@ -119,7 +120,9 @@ def compare(words: Sequence[str], dir: str | None, store: str | None, as_json: b
     return EXIT_OK
 
 
-def _results(name: str | None, baseline: str | None, dir: str | None, store: str | None) -> Results:
+def _results(
+    name: str | None, baseline: str | None, dir: str | None, store: str | None
+) -> tuple[Store, Results]:
     from .find import find
     from .report.load import read_runs
     from .report.results import results_of
@@ -130,7 +133,7 @@ def _results(name: str | None, baseline: str | None, dir: str | None, store: str
     results = results_of(campaign, read_runs(opened, campaign), baseline)
     if baseline is not None and not any(baseline in _names(each) for each in results.conditions):
         raise UserError(f"no condition named {baseline} in {campaign.name}", _one_of(results.conditions))
-    return results
+    return opened, results
 
 
 def _compared(opened: Store, words: Sequence[str]) -> list[Comparison]:

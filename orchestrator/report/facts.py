@@ -158,7 +158,11 @@ class Curve:
 
 @dataclass(frozen=True)
 class RunFacts:
-    """One run's figures."""
+    """One run's figures.
+
+    Attributes:
+        generation, attempt_id: of the newest attempt with the present configuration; 0 and None before the first.
+    """
 
     name: str
     params: Mapping[str, Any]
@@ -185,6 +189,7 @@ class RunFacts:
     curve: Curve
     software: Mapping[str, str]
     generation: int
+    attempt_id: int | None
 
     @property
     def completed(self) -> bool:
@@ -230,6 +235,7 @@ def facts_of(data: RunData) -> RunFacts:
         curve=_curve(data.series, lines, tokens),
         software={name: str(data.start[name]) for name in _SOFTWARE if data.start.get(name)},
         generation=newest.generation if newest else 0,
+        attempt_id=newest.id if newest else None,
     )
 
 

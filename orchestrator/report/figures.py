@@ -16,6 +16,7 @@ from .cells import unit
 from .conditions import Condition
 from .facts import Curve, RunFacts
 from .results import Results
+from .telemetry import Trace
 
 MOST_CURVES: Final = 12
 """So many conditions are drawn with a colour of their own; who has more reads the tables."""
@@ -43,10 +44,11 @@ _SMALLEST: Final = 0.3  # inches of a bar
 Draw = Callable[[Results], Figure | None]
 
 
-def draw(results: Results) -> dict[str, Figure]:
+def draw(results: Results, traces: Sequence[Trace]) -> dict[str, Figure]:
     """All figures that there are data for, by name."""
     with mpl.rc_context(_STYLE):
         drawn = {name: make(results) for name, make in _FIGURES.items()}
+        drawn["gpus"] = _gpus(traces)
     return {name: figure for name, figure in drawn.items() if figure}
 
 
@@ -202,6 +204,25 @@ def _memory(results: Results) -> Figure | None:
     axis.set_xlabel("GB, highest of any rank")
     figure.legend(loc="outside lower center", ncols=4, fontsize="small")
     _say_rest(axis, len(shown))
+    return figure
+
+
+def _gpus(traces: Sequence[Trace]) -> Figure | None:
+    """Momentary power against its mean over a second, and temperature under load."""
+    if not traces:
+        return None
+    figure = Figure((_WIDTH, 5.5), layout="constrained")
+    power, heat = figure.subplots(2, 1, sharex=True)
+    longest_s = max(trace.seconds[-1] for trace in traces)
+    scale, name = (60.0, "minutes") if longest_s > 180 else (1.0, "seconds")
+    for trace, colour in zip(traces, _COLOURS, strict=False):
+        when = np.asarray(trace.seconds) / scale
+        power.plot(when, trace.power_w, color=colour, linewidth=0.7, alpha=0.5)
+        power.plot(when, trace.power_avg_w, color=colour, linewidth=1.6, label=trace.name)
+        heat.plot(when, trace.temperature_c, color=colour, linewidth=1.6)
+    power.set_ylabel("W; thin: momentary,\nthick: over one second")
+    heat.set(ylabel="°C", xlabel=f"{name} since the attempt's first sample")
+    figure.legend(loc="outside lower center", ncols=3, fontsize="small")
     return figure
 
 

@@ -12,6 +12,8 @@ GAPS: Final = 0.01
 SLOWED: Final = 0.01
 WAITED: Final = 0.05
 CLOCKS_DIFFER: Final = 0.02
+CLOCKED_STEPS: Final = 100
+"""Over fewer the host's clock says little: it runs a step or two ahead of the device."""
 PADDED_NATS: Final = 1.0
 """A language model on text that it has not seen often does not come below; one that predicts padding does."""
 
@@ -48,7 +50,8 @@ def _timing(run: RunFacts) -> Iterator[str]:
         yield "step times are the time between two lines: the script does not report step_time"
     if quality.data_wait is not None and quality.data_wait > WAITED:
         yield f"{quality.data_wait:.0%} of the time waited for data"
-    if quality.clock_ratio is not None and abs(quality.clock_ratio - 1.0) > CLOCKS_DIFFER and timing and not timing.few:
+    long = timing is not None and timing.steps >= CLOCKED_STEPS
+    if long and quality.clock_ratio is not None and abs(quality.clock_ratio - 1.0) > CLOCKS_DIFFER:
         yield f"the host's clock says {quality.clock_ratio - 1.0:+.0%} of the device's time"
 
 

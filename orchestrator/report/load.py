@@ -33,7 +33,7 @@ def _each(
     conn: Connection,
     runs: list[RunRow],
     attempts: Mapping[int, list[AttemptRow]],
-    said: Mapping[tuple[int | None, str], EventRow],
+    said: Mapping[tuple[int | None, str], Mapping[str, Any]],
     now_s: float,
 ) -> Iterator[RunData]:
     for run in runs:
@@ -51,12 +51,18 @@ def _each(
         )
 
 
-def _said(events: list[EventRow]) -> dict[tuple[int | None, str], EventRow]:
-    """By attempt and name, the last event of those that the trainer makes."""
+def _said(events: list[EventRow]) -> dict[tuple[int | None, str], dict[str, Any]]:
+    """By attempt and name, what the trainer's events of that name say together; of each fact the newest."""
     kinds = {f"script.{name}": name for name in _SAID}
-    return {(event.attempt_id, kinds[event.kind]): event for event in events if event.kind in kinds}
+    said: dict[tuple[int | None, str], dict[str, Any]] = defaultdict(dict)
+    for event in events:
+        if event.kind in kinds:
+            said[event.attempt_id, kinds[event.kind]] |= event.data
+    return said
 
 
-def _newest(said: Mapping[tuple[int | None, str], EventRow], attempts: list[int], name: str) -> Mapping[str, Any]:
-    found = (said[attempt, name].data for attempt in reversed(attempts) if (attempt, name) in said)
+def _newest(
+    said: Mapping[tuple[int | None, str], Mapping[str, Any]], attempts: list[int], name: str
+) -> Mapping[str, Any]:
+    found = (said[attempt, name] for attempt in reversed(attempts) if (attempt, name) in said)
     return next(found, {})

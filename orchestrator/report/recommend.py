@@ -86,15 +86,19 @@ def _strained(condition: Condition) -> str:
 
 
 def _unequal(one: Judged) -> str:
-    """Why a condition does not learn as well as the baseline, as far as is known."""
-    if one.loss.verdict in (Sameness.EQUIVALENT, Sameness.BETTER):
+    """Why a condition does not learn as well as the baseline, as far as is known; to learn better is no fault."""
+    test = one.loss
+    if test.verdict in (Sameness.EQUIVALENT, Sameness.BETTER):
         return ""
-    if one.loss.verdict == Sameness.WORSE and one.loss.difference is None:
-        return one.loss.reason
-    if one.loss.verdict == Sameness.WORSE and one.loss.difference:
-        return f"its {one.loss_is} loss is worse by {one.loss.difference.value:.3f} nats"
-    seen = f" (seen: {one.loss.difference.value:+.3f} nats)" if one.loss.difference else ""
-    return f"equal {one.loss_is} loss is not established: {one.loss.reason}{seen}"
+    if test.difference is None:
+        return test.reason if test.verdict == Sameness.WORSE else f"equal loss is not established: {test.reason}"
+    highest = test.difference.value if test.difference.high is None else test.difference.high
+    if highest <= test.margin:
+        return ""
+    if test.verdict == Sameness.WORSE:
+        return f"its {one.loss_is} loss is worse by {test.difference.value:.3f} nats"
+    seen = f"seen: {test.difference.value:+.3f} nats"
+    return f"equal {one.loss_is} loss is not established: {test.reason} ({seen})"
 
 
 def _ties(one: Judged, fastest: Judged) -> bool:

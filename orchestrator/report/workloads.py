@@ -1,4 +1,4 @@
-"""Conditions that do the same work may be compared with each other: the same model, tokens and order. Pure."""
+"""Conditions that do the same work may be compared: the same model, tokens and order, on as many ranks. Pure."""
 
 from __future__ import annotations
 
@@ -8,6 +8,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Final
 
+from ..views.text import count
 from .conditions import Condition, baseline_of
 from .facts import RunFacts
 
@@ -15,9 +16,12 @@ _WORK: Final = ("model", "pretrained", "seq_len", "global_batch", "steps", "epoc
 """Fields of the trainer's configuration that say what is trained on what; all others say how."""
 
 
+_RANKS: Final = "ranks"
+
+
 @dataclass(frozen=True)
 class Workload:
-    """Conditions with the same model, data and tokens per step, and with what they are compared.
+    """Conditions with the same model, data, tokens per step and ranks, and with what they are compared.
 
     Attributes:
         name: what sets it apart from the campaign's other ones, such as ``model gpt2-large``; empty if it is the only.
@@ -75,9 +79,10 @@ def times_to_loss(conditions: Sequence[Condition]) -> list[TimeToLoss]:
 def _work(condition: Condition) -> dict[str, Any]:
     config = condition.runs[0].config
     train = config.get("train") or {}
+    ranks = {_RANKS: condition.runs[0].world_size}
     if config.get("command"):
-        return {"tokens per step": condition.tokens_per_step}
-    return {name: train.get(name) for name in _WORK}
+        return {"tokens per step": condition.tokens_per_step, **ranks}
+    return {**{name: train.get(name) for name in _WORK}, **ranks}
 
 
 def _varying(works: Sequence[Mapping[str, Any]]) -> list[str]:
@@ -86,7 +91,8 @@ def _varying(works: Sequence[Mapping[str, Any]]) -> list[str]:
 
 
 def _name(work: Mapping[str, Any], varying: Sequence[str]) -> str:
-    return ", ".join(f"{name} {_word(work[name])}" for name in varying if work.get(name) is not None)
+    words = (f"{name} {_word(work[name])}" for name in varying if work.get(name) is not None and name != _RANKS)
+    return ", ".join([*words, *([count(work[_RANKS], "rank")] if _RANKS in varying else [])])
 
 
 def _word(value: Any) -> str:

@@ -16,17 +16,24 @@ from .figures import as_png, as_svg, draw
 from .pages import html_page, markdown_page
 from .results import Results
 from .sections import sections_of
+from .telemetry import Trace
 
 PAGE: Final = "report.html"
 
 
-def write_report(results: Results, folder: Path, made_s: float) -> list[Path]:
+def write_report(results: Results, traces: Sequence[Trace], folder: Path, made_s: float) -> list[Path]:
     """Writes the page, its Markdown, the tables, and the figures; returns what was written, the page first.
+
+    Args:
+        results: what the report says.
+        traces: GPUs over time.
+        folder: where to; made where it is missing.
+        made_s: now, in seconds since 1970.
 
     Raises:
         UserError: the folder cannot be written.
     """
-    drawn = draw(results)
+    drawn = draw(results, traces)
     svgs = {name: as_svg(figure) for name, figure in drawn.items()}
     sections = sections_of(results, rendered_configs(results))
     pictures = {name: f"figures/{name}.png" for name in drawn}

@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import Any
 
 from dscampaign.db import queries
+from dscampaign.db.gpu_ingest import ingest_gpus
 from dscampaign.db.ingest import ingest
 from dscampaign.db.records import AttemptState, CampaignRow, NewAttempt, NewRun, RunState
 from dscampaign.db.store import Store
@@ -50,6 +51,7 @@ class Planted:
         tries: attempts of its first repeat; the others have one.
         drop: steps whose lines are lost.
         nan_from: step from which the loss is not a number.
+        gpu: name of the GPU that is sampled; none is without it.
     """
 
     name: str
@@ -65,6 +67,7 @@ class Planted:
     nan_from: int | None = None
     speed: Mapping[str, float] = field(default_factory=dict)
     steps: int = 100
+    gpu: str = ""
     state: RunState = RunState.COMPLETED
     reason: str = ""
 
@@ -147,6 +150,8 @@ def _plant_attempt(
     spool = folder / f"{run_id}-{generation}.jsonl"
     spool.write_text("".join(json.dumps(line) + "\n" for line in lines))
     ingest(store, attempt_id, spool)
+    if condition.gpu:
+        _plant_gpu(store, folder, condition, attempt_id, float(lines[0]["ts"]), float(lines[-1]["ts"]))
     end_s = float(lines[-1]["ts"]) + one.after_s
     failed = one.ended not in (None, "completed", "stopped")
     with store.write() as conn:
@@ -160,6 +165,31 @@ def _plant_attempt(
             ended_s=end_s,
         )
     return end_s
+
+
+def _plant_gpu(
+    store: Store, folder: Path, condition: Planted, attempt_id: int, first_s: float, last_s: float
+) -> None:
+    """A sample a second; 300 W, now and then 400 W, warming up by a degree a second to 60."""
+    spool = folder / f"gpus-{attempt_id}.jsonl"
+    seconds = range(int(last_s - first_s) + 1)
+    lines: list[dict[str, Any]] = [{"devices": [{"gpu": 0, "name": condition.gpu}], "node": "n0"}]
+    lines += [
+        {
+            "ts": first_s + second,
+            "span_s": 1.0,
+            "gpu": [0],
+            "util_pct": [90],
+            "power_w": [400.0 if second % 5 == 0 else 300.0],
+            "power_avg_w": [320.0],
+            "temperature_c": [min(60, 30 + second)],
+            "mem_used_gb": [condition.reserved_gb + 1],
+            "energy_j": [320.0 * second],
+        }
+        for second in seconds
+    ]
+    spool.write_text("".join(json.dumps(line) + "\n" for line in lines))
+    ingest_gpus(store, attempt_id, 0, spool)
 
 
 def _lines(condition: Planted, repeat: int, one: Try, start_s: float) -> Iterator[dict[str, Any]]:

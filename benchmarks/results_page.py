@@ -1,0 +1,99 @@
+"""What a report costs: seconds and memory for the page of a large campaign. SQLite.
+
+python benchmarks/results_page.py [--runs 1000] [--steps 1000]
+"""
+
+from __future__ import annotations
+
+import argparse
+import resource
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import Iterator
+from pathlib import Path
+
+from dscampaign.db import queries
+from dscampaign.db.ingest import ingest
+from dscampaign.db.records import AttemptState, NewAttempt, NewRun, RunState
+from dscampaign.db.store import Store
+
+REPEATS = 3
+TRAIN = {"model": "gpt2", "seq_len": 1024, "global_batch": 64, "zero_stage": 1}
+
+
+def main() -> None:
+    """Prints one line."""
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--runs", type=int, default=1000)
+    parser.add_argument("--steps", type=int, default=1000)
+    options = parser.parse_args()
+    with tempfile.TemporaryDirectory() as temporary:
+        folder = Path(temporary)
+        url = f"sqlite:///{folder}/campaign.db"
+        _fill(Store.open(url, create=True), folder, options.runs, options.steps)
+        begin_s = time.perf_counter()
+        words = [sys.executable, "-m", "dscampaign.orchestrator.cli", "report", "large", "--store", url, "-o", "page"]
+        subprocess.run(words, cwd=folder, check=True, stdout=subprocess.DEVNULL)
+        seconds = time.perf_counter() - begin_s
+        peak_gb = resource.getrusage(resource.RUSAGE_CHILDREN).ru_maxrss * 1024 / 1e9
+        size_mb = (folder / "page/report.html").stat().st_size / 1e6
+    steps = options.runs * options.steps
+    print(f"report of {options.runs:,} runs, {steps:,} steps: {seconds:.1f} s, {peak_gb:.2f} GB, page {size_mb:.1f} MB")
+
+
+def _fill(store: Store, folder: Path, runs: int, steps: int) -> None:
+    """Runs in conditions of three repeats, each with an attempt that completed."""
+    spool = folder / "metrics.jsonl"
+    spool.write_text("".join(_lines(steps)))
+    with store.write() as conn:
+        campaign = queries.insert_campaign(
+            conn, name="large", spec="", spec_hash="s", dir=str(folder), executor="slurm"
+        )
+        queries.insert_runs(conn, campaign, [_run(number, steps) for number in range(runs)])
+        ids = [run.id for run in queries.runs(conn, campaign)]
+    for run_id in ids:
+        with store.write() as conn:
+            attempt = queries.insert_attempt(conn, _attempt(run_id))
+        while not ingest(store, attempt, spool).caught_up:
+            pass
+        with store.write() as conn:
+            ended = {"state": AttemptState.COMPLETED, "failure_class": "completed", "started_s": 1.0, "ended_s": 1e3}
+            queries.update_attempt(conn, attempt, **ended)
+    store.close()
+
+
+def _run(number: int, steps: int) -> NewRun:
+    point, repeat = divmod(number, REPEATS)
+    name = f"lr-{point}" + (f"-r{repeat}" if repeat else "")
+    config = {"train": {**TRAIN, "lr": point, "steps": steps}}
+    return NewRun(name, {"lr": point}, config, "h", number, repeat, steps, RunState.COMPLETED)
+
+
+def _attempt(run_id: int) -> NewAttempt:
+    return NewAttempt(
+        run_id=run_id,
+        generation=1,
+        token=f"t{run_id}",
+        config_hash="h",
+        micro_batch=8,
+        accumulation=1,
+        world_size=8,
+        nodes=1,
+        executor="slurm",
+        spool_path="metrics.jsonl",
+    )
+
+
+def _lines(steps: int) -> Iterator[str]:
+    for step in range(1, steps + 1):
+        yield (
+            f'{{"step": {step}, "ts": {step * 0.1:.1f}, "loss": {2 + 5 / step:.4f}, "lr": 0.001, "grad_norm": 0.5, '
+            f'"step_time": 0.1, "tokens_per_s": 655360.0, "mem_allocated": 20.5, "mem_reserved": 22.5, "mfu": 0.4}}\n'
+        )
+    yield f'{{"step": {steps}, "ts": {steps * 0.1:.1f}, "eval_loss": 2.5}}\n'
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,67 @@
+"""What GPUs did over time, of a few runs: a campaign may have a hundred million samples."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass
+from itertools import groupby
+from typing import Final
+
+from ...db import queries
+from ...db.gpu_records import GpuSample
+from ...db.store import Store
+from .conditions import Condition
+
+MOST_RUNS: Final = 3
+MOST_GPUS: Final = 4
+"""Of one run."""
+
+POINTS: Final = 600
+
+
+@dataclass(frozen=True)
+class Trace:
+    """One GPU of an attempt; lists of equal length, NaN where nothing is known.
+
+    Attributes:
+        name: of the run and the GPU.
+        seconds: since the attempt's first sample.
+        power_w, power_avg_w: momentary, and over one second.
+    """
+
+    name: str
+    seconds: list[float]
+    power_w: list[float]
+    power_avg_w: list[float]
+    temperature_c: list[float]
+
+
+def read_traces(store: Store, conditions: Sequence[Condition]) -> list[Trace]:
+    """The newest attempt of the first sampled run of each of the first conditions that have one."""
+    runs = [next((run for run in one.runs if run.gpus.names and run.attempt_id), None) for one in conditions]
+    chosen = [run for run in runs if run][:MOST_RUNS]
+    traces = []
+    with store.read() as conn:
+        for run in chosen:
+            samples = queries.gpu_samples(conn, run.attempt_id or 0)
+            each = [list(group) for _, group in groupby(samples, key=lambda sample: (sample.node_rank, sample.gpu))]
+            traces += [_trace(run.name, samples[0].ts_s, group) for group in each[:MOST_GPUS]]
+    return traces
+
+
+def _trace(run: str, begin_s: float, samples: Sequence[GpuSample]) -> Trace:
+    first = samples[0]
+    shown = samples[:: max(1, math.ceil(len(samples) / POINTS))]
+
+    def column(name: str) -> list[float]:
+        values = (getattr(sample, name) for sample in shown)
+        return [math.nan if value is None else float(value) for value in values]
+
+    return Trace(
+        name=f"{run}, GPU {first.gpu}" + (f" of node {first.node_rank}" if first.node_rank else ""),
+        seconds=[sample.ts_s - begin_s for sample in shown],
+        power_w=column("power_w"),
+        power_avg_w=column("power_avg_w"),
+        temperature_c=column("temperature_c"),
+    )

@@ -1,0 +1,202 @@
+"""What `campaign report`, `recommend` and `compare` write and print."""
+
+from __future__ import annotations
+
+import csv
+import io
+import json
+import re
+from collections.abc import Callable
+from contextlib import redirect_stdout
+from html.parser import HTMLParser
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from dscampaign.db.records import RunState
+from dscampaign.db.store import Store
+from dscampaign.orchestrator.cli import main
+
+from .planted import Planted, Try, plant
+
+PlantStore = Callable[..., str]
+CONDITIONS = (
+    Planted("base", (0.100, 0.101, 0.102), (3.000, 3.002, 2.998), gpu="NVIDIA H100 80GB HBM3"),
+    Planted("<fast>", (0.05, 0.051, 0.052), (3.001, 3.003, 2.999), train={"zero_stage": 2}),
+    Planted("back", tries=(Try(0, 60, "preempted"), Try(50, 100))),
+    Planted("wild", (0.05,), (3.0,), nan_from=60, state=RunState.FAILED, tries=(Try(ended="diverged"),)),
+)
+FILES = {"report.html", "report.md", "report.json", "conditions.csv", "runs.csv"}
+FIGURES = {"loss", "step_time", "speed", "memory", "gpus", "goodput"}
+
+
+class _Page(HTMLParser):
+    """What a page would fetch, its headings, and its cells."""
+
+    def __init__(self, text: str) -> None:
+        super().__init__()
+        self.fetched: list[str] = []
+        self.words: list[str] = []
+        self.feed(text)
+
+    def handle_starttag(self, tag: str, attrs: list[tuple[str, str | None]]) -> None:
+        if tag in ("script", "iframe", "object", "embed", "audio", "video", "base"):
+            self.fetched.append(tag)
+        for name, value in attrs:
+            if name in ("src", "href", "xlink:href", "srcset", "action", "data") and not (value or "").startswith("#"):
+                self.fetched.append(f"{tag} {name}={value}")
+
+    def handle_data(self, data: str) -> None:
+        self.words.append(data.strip())
+
+
+@pytest.fixture(scope="module")
+def written(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, str]:
+    """The folder of a report, and what was printed."""
+    folder = tmp_path_factory.mktemp("report")
+    url = f"sqlite:///{folder}/campaign.db"
+    store = Store.open(url, create=True)
+    plant(store, folder, CONDITIONS)
+    store.close()
+    printed = io.StringIO()
+    with redirect_stdout(printed):
+        assert main(["report", "sweep", "--store", url, "-o", str(folder / "out")]) == 0
+    return folder / "out", printed.getvalue()
+
+
+def test_a_report_is_a_page_and_its_parts(written: tuple[Path, str]) -> None:
+    folder, printed = written
+    assert {path.name for path in folder.iterdir()} == {*FILES, "figures"}
+    assert {path.stem for path in (folder / "figures").iterdir()} == FIGURES
+    assert {path.suffix for path in (folder / "figures").iterdir()} == {".png", ".svg"}
+    assert printed.startswith("9 of 10 runs completed, in 4 conditions")
+    assert "Use <fast>" in printed
+
+
+def test_the_page_fetches_nothing_and_escapes_names(written: tuple[Path, str]) -> None:
+    text = (written[0] / "report.html").read_text()
+    page = _Page(text)
+    assert page.fetched == []
+    assert "url(http" not in text
+    assert "default-src 'none'" in text
+    assert "<fast>" in page.words
+    assert "<fast>" not in re.sub(r"&lt;fast&gt;", "", text)
+    for heading in ("Summary", "Conditions", "Loss", "Speed", "Memory", "GPUs", "Data quality", "Goodput"):
+        assert heading in page.words
+    assert text.count("<svg") == len(FIGURES)
+
+
+def test_markdown_has_the_same_tables_and_pictures(written: tuple[Path, str]) -> None:
+    text = (written[0] / "report.md").read_text()
+    assert "![loss](figures/loss.png)" in text
+    rows = [line for line in text.splitlines() if line.startswith("| back ")]
+    assert rows
+    header = next(line for line in text.splitlines() if line.startswith("| condition | completed"))
+    assert rows[0].count("|") == header.count("|")
+    assert r"\<fast\>" in text
+
+
+def test_data_files_hold_every_condition_and_run(written: tuple[Path, str]) -> None:
+    folder, _ = written
+    document = json.loads((folder / "report.json").read_text(), parse_constant=pytest.fail)
+    (workload,) = document["workloads"]
+    assert workload["recommendation"]["condition"] == "<fast>"
+    assert workload["recommendation"]["established"] is True
+    assert [one["name"] for one in workload["conditions"]] == ["base", "<fast>", "back", "wild"]
+    assert workload["conditions"][1]["order"] == "faster"
+    assert document["cost"]["lost"].keys() == {"preempted", "diverged"}
+    with (folder / "runs.csv").open() as stream:
+        runs = list(csv.DictReader(stream))
+    assert len(runs) == 10
+    assert float(runs[0]["timing.step_s"]) == pytest.approx(0.1, rel=0.01)
+    with (folder / "conditions.csv").open() as stream:
+        assert [row["name"] for row in csv.DictReader(stream)] == ["base", "<fast>", "back", "wild"]
+
+
+def test_the_same_results_give_the_same_page(
+    planted_url: PlantStore, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    url = planted_url(*CONDITIONS[:2])
+    monkeypatch.setattr("time.time", lambda: 1.7e9)
+    for name in ("a", "b"):
+        assert main(["report", "--store", url, "-o", str(tmp_path / name)]) == 0
+    assert (tmp_path / "a/report.html").read_bytes() == (tmp_path / "b/report.html").read_bytes()
+
+
+def test_an_empty_campaign_has_a_page_too(planted_url: PlantStore, tmp_path: Path) -> None:
+    url = planted_url(Planted("a", (0.1,), (3.0,), state=RunState.PENDING, tries=(Try(last=0, ended=None),)))
+    assert main(["report", "--store", url, "-o", str(tmp_path / "out")]) == 0
+    assert "nothing to recommend" in (tmp_path / "out/report.html").read_text().lower() or "Nothing can be" in (
+        tmp_path / "out/report.html"
+    ).read_text()
+
+
+def test_a_baseline_that_is_not_there_is_refused(planted_url: PlantStore, capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["recommend", "--store", planted_url(*CONDITIONS[:2]), "--baseline", "bose"]) == 2
+    error = capsys.readouterr().err
+    assert "no condition named bose in sweep" in error
+    assert "one of: base, <fast>" in error
+
+
+def test_a_folder_that_cannot_be_written_is_an_error(
+    planted_url: PlantStore, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    (tmp_path / "file").write_text("")
+    assert main(["report", "--store", planted_url(*CONDITIONS[:1]), "-o", str(tmp_path / "file/out")]) == 2
+    assert "cannot write" in capsys.readouterr().err
+
+
+def test_recommend_names_one_and_says_why_not_the_others(
+    planted_url: PlantStore, capsys: pytest.CaptureFixture[str]
+) -> None:
+    url = planted_url(*CONDITIONS)
+    assert main(["recommend", "--store", url]) == 0
+    page = capsys.readouterr().out
+    assert page.startswith("Use <fast> (1.98 × baseline): the fastest of 3 configurations")
+    assert re.search(r"^wild +it ended failed", page, re.MULTILINE)
+    assert main(["recommend", "--store", url, "--json"]) == 0
+    document = json.loads(capsys.readouterr().out)
+    assert document["schema_version"] == 1
+    assert document["workloads"][0]["recommendation"]["pareto_front"][0] == "<fast>"
+
+
+def compared(url: str, capsys: pytest.CaptureFixture[str], *words: str) -> list[dict[str, Any]]:
+    assert main(["compare", *words, "--store", url, "--json"]) == 0
+    comparisons: list[dict[str, Any]] = json.loads(capsys.readouterr().out)["comparisons"]
+    return comparisons
+
+
+def test_two_conditions_are_compared_down_to_the_configuration(
+    planted_url: PlantStore, capsys: pytest.CaptureFixture[str]
+) -> None:
+    url = planted_url(*CONDITIONS)
+    (one,) = compared(url, capsys, "base", "<fast>")
+    assert one["configuration"] == [{"field": "train.zero_stage", "left": "1", "right": "2"}]
+    assert one["times_left"] == pytest.approx(1.98, rel=0.01)
+    assert (one["order"], one["loss"]["verdict"]) == ("faster", "equivalent")
+    assert main(["compare", "sweep", "base", "<fast>", "--store", url]) == 0
+    assert "Speed: <fast> runs at 1.98" in capsys.readouterr().out
+
+
+def test_two_repeats_of_one_condition_are_compared_as_runs(
+    planted_url: PlantStore, capsys: pytest.CaptureFixture[str]
+) -> None:
+    (one,) = compared(planted_url(*CONDITIONS), capsys, "base-r1", "base-r2")
+    assert (one["configuration"], one["order"]) == ([], "not established")
+
+
+def test_two_campaigns_are_compared_by_their_parameters(
+    planted_url: PlantStore, capsys: pytest.CaptureFixture[str]
+) -> None:
+    planted_url(*CONDITIONS[:2], name="before")
+    url = planted_url(Planted("base", (0.2, 0.202, 0.204), (3.0, 3.002, 2.998)), CONDITIONS[2], name="after")
+    (one,) = compared(url, capsys, "before", "after")
+    assert (one["left"], one["right"], one["order"]) == ("base", "base", "slower")
+
+
+def test_what_is_not_there_cannot_be_compared(planted_url: PlantStore, capsys: pytest.CaptureFixture[str]) -> None:
+    url = planted_url(*CONDITIONS[:2])
+    assert main(["compare", "base", "bose", "--store", url]) == 2
+    assert "no run or condition named bose" in capsys.readouterr().err
+    assert main(["compare", "base", "--store", url]) == 2
