@@ -1,4 +1,4 @@
-# make demo    a small campaign on this machine, from spec to loss plot, under demo/
+# make demo    a small campaign on this machine, from spec to report, under demo/
 # make test    all tests; installs the servers that they need (Debian, root). SKIP="cluster postgres nvme" leaves groups out
 # make lint    format, lint, types, import rules
 # make soak    a campaign under random faults for SOAK_SECONDS (1200), from a printed SEED; needs what the tests need

@@ -120,9 +120,7 @@ def compare(words: Sequence[str], dir: str | None, store: str | None, as_json: b
     return EXIT_OK
 
 
-def _results(
-    name: str | None, baseline: str | None, dir: str | None, store: str | None
-) -> tuple[Store, Results]:
+def _results(name: str | None, baseline: str | None, dir: str | None, store: str | None) -> tuple[Store, Results]:
     from .find import find
     from .report.load import read_runs
     from .report.results import results_of

@@ -1,5 +1,5 @@
 #!/usr/bin/env bash
-# A small campaign on this machine, from spec to loss plot. Everything lies under demo/ and can be run again: what is
+# A small campaign on this machine, from spec to report. Everything lies under demo/ and can be run again: what is
 # finished is kept.
 set -euo pipefail
 cd "$(dirname "$0")/.."
@@ -12,12 +12,11 @@ echo "== submit: plan, start, watch until everything is settled, then the status
 code=0
 campaign submit examples/quickstart.yaml --dir demo --yes --watch || code=$?
 
-echo "== loss of every run"
-campaign export quickstart --dir demo -o demo/metrics.csv
-python scripts/plot_loss.py demo/metrics.csv demo/loss.png
+echo "== report"
+campaign report quickstart --dir demo -o demo/report
 
 echo
-echo "Metrics  demo/metrics.csv"
-echo "Plot     demo/loss.png"
+echo "Page     demo/report/report.html"
+echo "Figures  demo/report/figures/"
 echo "Logs     demo/quickstart/runs/RUN/g0001/logs/"
 exit "$code"

@@ -167,9 +167,7 @@ def _plant_attempt(
     return end_s
 
 
-def _plant_gpu(
-    store: Store, folder: Path, condition: Planted, attempt_id: int, first_s: float, last_s: float
-) -> None:
+def _plant_gpu(store: Store, folder: Path, condition: Planted, attempt_id: int, first_s: float, last_s: float) -> None:
     """A sample a second; 300 W, now and then 400 W, warming up by a degree a second to 60."""
     spool = folder / f"gpus-{attempt_id}.jsonl"
     seconds = range(int(last_s - first_s) + 1)

@@ -127,9 +127,10 @@ def test_the_same_results_give_the_same_page(
 def test_an_empty_campaign_has_a_page_too(planted_url: PlantStore, tmp_path: Path) -> None:
     url = planted_url(Planted("a", (0.1,), (3.0,), state=RunState.PENDING, tries=(Try(last=0, ended=None),)))
     assert main(["report", "--store", url, "-o", str(tmp_path / "out")]) == 0
-    assert "nothing to recommend" in (tmp_path / "out/report.html").read_text().lower() or "Nothing can be" in (
-        tmp_path / "out/report.html"
-    ).read_text()
+    assert (
+        "nothing to recommend" in (tmp_path / "out/report.html").read_text().lower()
+        or "Nothing can be" in (tmp_path / "out/report.html").read_text()
+    )
 
 
 def test_a_baseline_that_is_not_there_is_refused(planted_url: PlantStore, capsys: pytest.CaptureFixture[str]) -> None:
