@@ -59,8 +59,14 @@ def _fill(store: Store, folder: Path, runs: int, steps: int) -> None:
         while not ingest(store, attempt, spool).caught_up:
             pass
         with store.write() as conn:
-            ended = {"state": AttemptState.COMPLETED, "failure_class": "completed", "started_s": 1.0, "ended_s": 1e3}
-            queries.update_attempt(conn, attempt, **ended)
+            queries.update_attempt(
+                conn,
+                attempt,
+                state=AttemptState.COMPLETED,
+                failure_class="completed",
+                started_s=1.0,
+                ended_s=1000.0,
+            )
     store.close()
 
 
