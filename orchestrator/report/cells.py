@@ -40,6 +40,11 @@ def value(found: Estimate | None, unit: str = "", digits: int = 4) -> str:
     return "" if found is None else figure(found.value, digits) + unit
 
 
+def deviation(found: Estimate | None) -> str:
+    """The standard deviation over repeats."""
+    return "" if found is None or found.std is None else figure(found.std, 3)
+
+
 def nats(found: Estimate | None) -> str:
     """A loss."""
     return "" if found is None else f"{found.value:.4f}"

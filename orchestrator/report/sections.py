@@ -6,7 +6,7 @@ from collections.abc import Iterator
 from typing import Final
 
 from ..views.text import duration, short_number
-from .cells import HOUR_S, gigabytes, kilojoules, listed, nats, part, percent, span, unit, value
+from .cells import HOUR_S, deviation, gigabytes, kilojoules, listed, nats, part, percent, span, unit, value
 from .conditions import Condition
 from .facts import RunFacts
 from .flags import flags_of
@@ -22,8 +22,8 @@ _TO_LOSS_TEXT: Final = (
     "long they trained until their smoothed loss came down to what all of them reach."
 )
 _SPEED_TEXT: Final = (
-    "Time of an optimizer step, without the warm-up of each attempt; tokens/s are all tokens of the window by all "
-    "of its time, over all ranks."
+    "Milliseconds of an optimizer step, without the warm-up of each attempt; tokens/s are all tokens of the window by "
+    "all of its time, over all ranks. Medians over repeats, ± their standard deviation; IQR and p99 are over steps."
 )
 _MEMORY_TEXT: Final = (
     "Highest of any rank and repeat: what tensors took, what PyTorch held, what the driver counted on the device."
@@ -153,29 +153,29 @@ def _loss(results: Results) -> Section:
 def _speed(results: Results) -> Section:
     rows = tuple(_speed_row(condition) for condition in results.conditions if condition.median(_step_s))
     header = (
-        "condition", "step ms", "IQR ms", "p99 ms", "repeats", "tokens/s", "a GPU", "MFU", "steps timed",
-        "warm-up steps", "warm-up",
+        "condition", "step ms", "± repeats", "IQR of steps", "p99", "tokens/s", "± repeats", "a GPU", "MFU", "repeats",
+        "steps timed", "warm-up steps", "warm-up",
     )  # fmt: skip
-    tables = (Table(header, rows, "-rrrrrrrrrr"),) if rows else ()
+    tables = (Table(header, rows, "-rrrrrrrrrrrr"),) if rows else ()
     return Section("Speed", (_SPEED_TEXT,) if rows else (), tables, ("step_time", "speed"))
 
 
 def _speed_row(condition: Condition) -> tuple[str, ...]:
-    def timed(value: float | None) -> float | None:
-        return None if value is None else 1e3 * value
-
     timings = [run.timing for run in condition.counted if run.timing]
     ranks = condition.runs[0].world_size
+    step_ms = condition.median(lambda run: 1e3 * run.timing.step_s if run.timing else None)
     tokens = condition.median(lambda run: run.timing.tokens_per_s if run.timing else None)
     return (
         condition.name,
-        value(condition.median(lambda run: timed(_step_s(run)))),
-        value(condition.median(lambda run: timed(run.timing.iqr_s if run.timing else None))),
-        value(condition.median(lambda run: timed(run.timing.p99_s if run.timing else None))),
-        str(len(timings)),
+        value(step_ms),
+        deviation(step_ms),
+        value(condition.median(lambda run: 1e3 * run.timing.iqr_s if run.timing else None), digits=3),
+        value(condition.median(lambda run: 1e3 * run.timing.p99_s if run.timing else None)),
         short_number(tokens.value) if tokens else "",
+        deviation(tokens),
         short_number(tokens.value / ranks) if tokens and ranks > 1 else "",
         percent(condition.median(lambda run: run.timing.mfu if run.timing else None)),
+        str(len(timings)),
         f"{sum(timing.steps for timing in timings):,}",
         f"{sum(timing.warm_up_steps for timing in timings):,}",
         duration(sum(timing.warm_up_s for timing in timings)),

@@ -38,7 +38,7 @@ class Estimate:
     Attributes:
         value: the median.
         low, high: its interval; None with fewer than ``LEAST_REPEATS``.
-        iqr: distance between the quartiles of the repeats; None for one.
+        iqr, std: distance between the quartiles, and standard deviation, of the repeats; None for one.
         repeats: how many there are.
     """
 
@@ -46,6 +46,7 @@ class Estimate:
     low: float | None
     high: float | None
     iqr: float | None
+    std: float | None
     repeats: int
 
 
@@ -90,8 +91,10 @@ def estimate(values: Sequence[float]) -> Estimate | None:
     if not known.size:
         return None
     low, high = _interval(_medians(known, 0)) if known.size >= LEAST_REPEATS else (None, None)
-    iqr = float(np.subtract(*np.percentile(known, [75, 25]))) if known.size > 1 else None
-    return Estimate(float(np.median(known)), low, high, iqr, int(known.size))
+    several = known.size > 1
+    iqr = float(np.subtract(*np.percentile(known, [75, 25]))) if several else None
+    std = float(np.std(known, ddof=1)) if several else None
+    return Estimate(float(np.median(known)), low, high, iqr, std, int(known.size))
 
 
 def ratio(above: Sequence[float], below: Sequence[float]) -> Estimate | None:
@@ -101,7 +104,7 @@ def ratio(above: Sequence[float], below: Sequence[float]) -> Estimate | None:
         return None
     repeats = int(min(over.size, under.size))
     low, high = (None, None) if repeats < LEAST_REPEATS else _interval(_medians(over, 1) / _medians(under, 2))
-    return Estimate(float(np.median(over) / np.median(under)), low, high, None, repeats)
+    return Estimate(float(np.median(over) / np.median(under)), low, high, None, None, repeats)
 
 
 def order(speeds: Sequence[float], baseline: Sequence[float]) -> Order:
