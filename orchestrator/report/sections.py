@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from pathlib import Path
 from typing import Final
 
+from ...jobs.layout import CampaignPaths
 from ..views.text import duration, short_number
 from .cells import HOUR_S, deviation, gigabytes, kilojoules, listed, nats, part, percent, span, unit, value
 from .conditions import Condition
@@ -287,4 +289,12 @@ def _environment(results: Results) -> Section:
     campaign = tuple((name, str(value)) for name, value in facts.items() if value)
     tables = [Table(("campaign", ""), campaign)]
     tables += [Table((listed(names, 4), ""), tuple(facts)) for facts, names in groups.items()]
+    tables += [Table(("run", "logs of its newest attempt"), tuple(_logs(results)))]
     return Section("Environment", (), tuple(tables))
+
+
+def _logs(results: Results) -> Iterator[tuple[str, str]]:
+    paths = CampaignPaths(Path(results.campaign.dir), results.campaign.name)
+    for run in results.runs:
+        if run.generation:
+            yield run.name, str(paths.run(run.name).attempt(run.generation).logs)
