@@ -17,6 +17,8 @@ ROOMY: Final = 0.60
 TIGHT: Final = 0.80
 """Shares of the usable memory."""
 
+LEAST_GB: Final = 0.1
+
 _HOW: Final = ("engine", "zero_stage", "offload", "precision", "compile", "deepcompile", "activation_checkpointing")
 
 
@@ -83,5 +85,6 @@ def _trade(before: Judged, after: Judged, field: str) -> str:
     change = f"{field} {before.condition.field(field)} → {after.condition.field(field)}"
     speed = f"{after.speed.value / before.speed.value:.2f} × the speed"
     memory = [one.condition.highest(lambda run: run.memory.reserved) for one in (before, after)]
-    known = f", {memory[1] - memory[0]:+.1f} GB" if memory[0] is not None and memory[1] is not None else ""
+    saved = memory[1] - memory[0] if memory[0] is not None and memory[1] is not None else 0.0
+    known = f", {saved:+.1f} GB" if abs(saved) >= LEAST_GB else ""
     return f"{change}: {speed}{known} ({before.condition.name} → {after.condition.name})."

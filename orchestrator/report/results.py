@@ -67,16 +67,21 @@ def _compare(workload: Workload) -> Compared:
 
 
 def _times(workloads: Sequence[Workload]) -> list[TimeToLoss]:
-    """Of workloads with the same model and data, each set of several."""
+    """Of workloads with the same model and data, each set of several of which a run counts."""
     alike: dict[str, list[Workload]] = defaultdict(list)
     for workload in workloads:
         first = workload.conditions[0]
-        if not first.runs[0].config.get("command"):
+        counts = any(condition.counted for condition in workload.conditions)
+        if counts and not first.runs[0].config.get("command"):
             alike[json.dumps([first.field("model"), first.field("dataset")], default=str, sort_keys=True)].append(
                 workload
             )
-    several = [group for group in alike.values() if len(group) > 1]
+    several = [group for group in alike.values() if len({_tokens(workload) for workload in group}) > 1]
     return [time for group in several for time in times_to_loss([each for one in group for each in one.conditions])]
+
+
+def _tokens(workload: Workload) -> int | None:
+    return workload.conditions[0].tokens_per_step
 
 
 def _sum(runs: Sequence[RunFacts]) -> Cost:

@@ -155,8 +155,8 @@ def _loss(results: Results) -> Section:
 def _speed(results: Results) -> Section:
     rows = tuple(_speed_row(condition) for condition in results.conditions if condition.median(_step_s))
     header = (
-        "condition", "step ms", "± repeats", "IQR of steps", "p99", "tokens/s", "± repeats", "a GPU", "MFU", "repeats",
-        "steps timed", "warm-up steps", "warm-up",
+        "condition", "step ms", "± repeats", "IQR of steps", "p99", "tokens/s", "± repeats", "of a rank", "MFU",
+        "repeats", "steps timed", "warm-up steps", "warm-up",
     )  # fmt: skip
     tables = (Table(header, rows, "-rrrrrrrrrrrr"),) if rows else ()
     return Section("Speed", (_SPEED_TEXT,) if rows else (), tables, ("step_time", "speed"))
@@ -263,7 +263,7 @@ def _goodput(results: Results) -> Section:
     parts = [("training steps that count", cost.training), ("starting, compiling, evaluating, saving", cost.around)]
     parts += [(f"lost to {kind.replace('_', ' ')}", value) for kind, value in cost.lost.items()]
     rows = tuple((what, f"{value / HOUR_S:,.3f}", f"{value / cost.total:.1%}") for what, value in parts)
-    text = (f"{unit(results.runs)} of all attempts. Attempts waited {duration(cost.queued_s)} in the queue, added up.",)
+    text = (f"{unit(results.runs)} of all attempts, which waited {duration(cost.queued_s)} in the queue, added up.",)
     return Section("Goodput", text, (Table(("what", unit(results.runs), "share"), rows, "-rr"),), ("goodput",))
 
 
