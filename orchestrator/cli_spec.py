@@ -7,12 +7,12 @@ import sys
 from collections.abc import Sequence
 from dataclasses import asdict, replace
 from difflib import get_close_matches
-from importlib.resources import files
 from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
 import click
 
+from . import templates
 from .cli_common import (
     check_folder_of,
     json_option,
@@ -25,7 +25,7 @@ from .cli_common import (
     verb,
 )
 from .errors import EXIT_OK, SpecError, UserError
-from .views.text import count
+from .views.text import count, table
 
 if TYPE_CHECKING:
     from .plan import Plan, PlannedRun
@@ -40,23 +40,39 @@ set_option: Final = click.option(
 @verb
 @click.argument("path", type=click.Path(path_type=Path), default="campaign.yaml")
 @click.option("--from", "template", metavar="NAME", default="starter", show_default=True, help="Template to copy.")
-def init(path: Path, template: str) -> int:
+@click.option(
+    "--scale",
+    type=click.Choice(templates.SCALES),
+    default=templates.FULL,
+    show_default=True,
+    help="`smoke` is the same campaign shrunk to a tiny model, for a few minutes on the CPU of this machine.",
+)
+@click.option("--list", "wants_list", is_flag=True, help="List the templates instead.")
+@click.option("--json", "as_json", is_flag=True, help="Print the list as one JSON document.")
+def init(path: Path, template: str, scale: str, wants_list: bool, as_json: bool) -> int:
     """Write a spec to start from.
 
-    An existing file is never overwritten.
+    An existing file is never overwritten. Beside a spec of the scale `smoke` stands the text that it trains on.
 
     Examples:
       campaign init
-      campaign init sweep.yaml
+      campaign init --list
+      campaign init --from five-strategies sweep.yaml
+      campaign init --from five-strategies --scale smoke && campaign submit campaign.yaml --watch
     """
-    text = _template(template)
+    if wants_list or as_json:
+        _list_templates(as_json)
+        return EXIT_OK
+    chosen = templates.find(template)
     check_folder_of(path)
-    try:
-        with path.open("x", encoding="utf-8") as new:
-            new.write(text)
-    except FileExistsError as error:
-        raise UserError(f"{path} is there already", "name another file: `campaign init other.yaml`") from error
-    tell(f"wrote {path}; edit it, then `campaign plan {shlex.quote(str(path))}`")
+    written = templates.write(chosen, scale, path)
+    file = shlex.quote(str(path))
+    then = (
+        f"`campaign submit {file} --watch` runs it here"
+        if scale == templates.SMOKE
+        else f"edit it, then `campaign plan {file}`"
+    )
+    tell(f"wrote {' and '.join(str(one) for one in written)}; {then}")
     return EXIT_OK
 
 
@@ -194,15 +210,14 @@ def _no_such_run(run: str | None, names: Sequence[str]) -> UserError:
     return UserError(f"no run named {run}" if run else "which run?", f"there are: {', '.join(some)}{more}")
 
 
-def _template(name: str) -> str:
-    templates = {
-        item.name.removesuffix(".yaml"): item
-        for item in files(f"{__package__.rpartition('.')[0]}.templates").iterdir()
-        if item.name.endswith(".yaml")
-    }
-    if name not in templates:
-        raise UserError(f"no template named {name}", f"one of: {', '.join(sorted(templates))}")
-    return templates[name].read_text(encoding="utf-8")
+def _list_templates(as_json: bool) -> None:
+    found = templates.templates()
+    if as_json:
+        rows = [{"name": one.name, "summary": one.summary, "scales": sorted(one.specs)} for one in found]
+        show_json({"schema_version": 1, "templates": rows})
+        return
+    lines = [(one.name, "yes" if templates.SMOKE in one.specs else "", one.summary) for one in found]
+    show("\n".join(table(page_for(sys.stdout), ("template", "smoke", ""), lines)))
 
 
 VERBS: Final = (init, validate, plan, render)
