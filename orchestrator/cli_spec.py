@@ -58,7 +58,7 @@ def init(path: Path, template: str, scale: str, wants_list: bool, as_json: bool)
       campaign init
       campaign init --list
       campaign init --from five-strategies sweep.yaml
-      campaign init --from five-strategies --scale smoke && campaign submit campaign.yaml --watch
+      campaign init --from five-strategies --scale smoke
     """
     if wants_list or as_json:
         _list_templates(as_json)

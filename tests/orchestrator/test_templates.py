@@ -1,0 +1,267 @@
+"""The published experiments as templates: what they expand to, what is equal in a comparison, and that they train."""
+
+from __future__ import annotations
+
+import json
+import re
+from importlib import import_module
+from itertools import product
+from pathlib import Path
+
+import pytest
+
+from dscampaign.db import queries
+from dscampaign.db.records import RunState
+from dscampaign.db.store import Store
+from dscampaign.jobs.shapes import SHAPES
+from dscampaign.orchestrator import templates
+from dscampaign.orchestrator.cli import main
+from dscampaign.orchestrator.expand import Run, expand
+from dscampaign.orchestrator.spec import Spec, load_spec
+
+Output = pytest.CaptureFixture[str]
+ROOT = Path(templates.__file__).parents[1]
+WARM_UP_STEPS = 20  # which no figure of speed counts
+
+
+def named(*axes: tuple[str, list[str]]) -> list[str]:
+    """The runs of a whole matrix."""
+    return ["_".join(values) for values in product(*([f"{name}-{value}" for value in values] for name, values in axes))]
+
+
+SHARDED = ["zero0", "zero1", "zero2", "zero3", "zero3-offload"]
+STAGES = ("zero_stage", ["0", "1", "2", "3"])
+POINTS = {
+    "loss-verification": named(("zero_stage", ["1", "2", "3"]), ("deepcompile", ["false", "true"])),
+    "zero-precision-matrix": named(STAGES, ("precision", ["fp16", "fp32"])),
+    "five-strategies": [
+        *named(("model", ["gpt2-medium"]), ("strategy", ["ddp", "zero1", "zero2"])),
+        *named(("model", ["gpt2-large"]), ("strategy", ["zero3", "zero3-offload", "zero-infinity"])),
+    ],
+    "five-strategies-next": [
+        *("medium-ddp", "medium-zero1", "medium-zero2", "large-zero3", "large-zero3-offload"),
+        *("xl-zero3", "xl-zero3-recomputed", "xl-zero3-2nodes"),
+    ],
+    "gpu-telemetry": ["precision-fp16"],
+    "zero-and-offload": [
+        *named(("model", ["gpt2"]), ("shape", ["4x512", "8x512", "4x1024"]), ("strategy", SHARDED)),
+        *named(
+            ("model", ["facebook-opt-1.3b"]),
+            ("shape", ["4x512"]),
+            ("strategy", [*SHARDED, "zero3-offload-full", "zero-infinity"]),
+        ),
+        *named(
+            ("model", ["facebook-opt-1.3b"]),
+            ("shape", ["8x512", "4x1024"]),
+            ("strategy", [*SHARDED, "zero3-offload-full"]),
+        ),
+    ],
+}
+"""The points of each template, as their runs are named."""
+
+ON_A_CPU = {
+    "loss-verification": {"deepcompile": "compile"},
+    "zero-precision-matrix": {"fp16": "bf16"},
+    "five-strategies": {"gpt2": "tiny"},
+    "five-strategies-next": {},
+    "gpu-telemetry": {"fp16": "bf16"},
+    "zero-and-offload": {
+        "facebook-opt-1.3b": "tiny-opt", "gpt2": "tiny-gpt2", "4x512": "4x64", "8x512": "8x64", "4x1024": "4x128",
+    },
+}  # fmt: skip
+"""What is called otherwise at the scale `smoke`, because it is something else."""
+
+NOT_ON_A_CPU = ("zero-infinity", "2nodes")
+
+scales = pytest.mark.parametrize("scale", templates.SCALES)
+names = pytest.mark.parametrize("name", POINTS)
+
+
+@pytest.fixture(autouse=True)
+def _elsewhere(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setenv("XDG_CONFIG_HOME", str(tmp_path / "config"))
+    for variable in ("CAMPAIGN_DIR", "CAMPAIGN_STORE"):
+        monkeypatch.delenv(variable, raising=False)
+
+
+def started(name: str, scale: str) -> tuple[Spec, tuple[Run, ...]]:
+    """The spec that `init` writes, and its runs."""
+    assert main(["init", "--from", name, "--scale", scale]) == 0
+    spec = load_spec(Path("campaign.yaml"))
+    return spec, expand(spec)
+
+
+def points_at(name: str, scale: str) -> list[str]:
+    """The points of a template as they are named at that scale."""
+    if scale == templates.FULL:
+        return POINTS[name]
+    words = ON_A_CPU[name]
+    left = [point for point in POINTS[name] if not point.endswith(NOT_ON_A_CPU)]
+    return [re.sub("|".join(map(re.escape, words)) or "$^", lambda match: words[match[0]], point) for point in left]
+
+
+def test_every_template_is_known_here() -> None:
+    assert {one.name for one in templates.templates()} == {*POINTS, "starter", "local"}
+
+
+@scales
+@names
+def test_a_template_holds_its_points_and_repeats_them(name: str, scale: str) -> None:
+    spec, runs = started(name, scale)
+    assert spec.name == name
+    assert [run.name for run in runs if not run.repeat] == points_at(name, scale)
+    assert spec.repeats == (1 if (name, scale) == ("zero-and-offload", templates.SMOKE) else 3)
+
+
+@scales
+@names
+def test_what_is_compared_sees_the_same_tokens_in_a_step(name: str, scale: str) -> None:
+    _, runs = started(name, scale)
+    assert len({(run.global_batch or 0) * run.config.train.seq_len for run in runs}) == 1
+    for run in runs:
+        assert run.global_batch == (run.micro_batch or 0) * (run.accumulation or 0) * run.world_size
+    trained = {(r.config.train.steps, r.config.train.epochs, r.config.train.lr) for r in runs}
+    assert len(trained) == 1
+
+
+@names
+def test_at_full_scale_there_is_enough_to_measure(name: str) -> None:
+    _, runs = started(name, templates.FULL)
+    for train in (run.config.train for run in runs):
+        assert train.warmup_steps >= WARM_UP_STEPS
+        assert train.epochs == 5 or (train.steps or 0) >= 5 * WARM_UP_STEPS + WARM_UP_STEPS
+        assert train.model in SHAPES  # a plan needs no hub, and tells each model's size
+
+
+@names
+def test_the_plan_at_full_scale_needs_no_gpu_and_no_network(name: str, capsys: Output) -> None:
+    spec, runs = started(name, templates.FULL)
+    assert spec.executor == "slurm"
+    capsys.readouterr()
+    assert main(["validate", "campaign.yaml"]) == 0
+    assert main(["plan", "campaign.yaml"]) == 0
+    out = capsys.readouterr().out
+    assert f"Plan: {len(runs)} to submit, 0 kept, 0 to cancel" in out
+    assert "warning" not in out
+
+
+@names
+def test_at_the_scale_of_a_laptop_nothing_is_needed_but_its_cpu(name: str, tmp_path: Path) -> None:
+    spec, runs = started(name, templates.SMOKE)
+    assert (spec.executor, spec.env) == ("local", {"DS_ACCELERATOR": "cpu"})
+    for run in runs:
+        train = run.config.train
+        assert run.world_size <= 2
+        assert isinstance(train.model, dict)
+        assert (train.tokenizer, train.pretrained, train.deepcompile) == ("bytes", False, False)
+        assert train.dataset is not None
+        assert train.dataset.path == str(tmp_path / templates.TEXT)
+        assert train.precision in ("bf16", "fp32")
+
+
+@pytest.mark.parametrize(
+    ("template", "run", "expected"),
+    [
+        ("loss-verification", "zero_stage-3_deepcompile-true", {"zero_stage": 3, "deepcompile": True}),
+        ("zero-precision-matrix", "zero_stage-2_precision-fp32-r2", {"zero_stage": 2, "precision": "fp32"}),
+        ("five-strategies", "model-gpt2-medium_strategy-ddp", {"engine": "ddp", "model": "gpt2-medium"}),
+        ("five-strategies", "model-gpt2-large_strategy-zero-infinity", {"zero_stage": 3, "offload": "nvme"}),
+        ("five-strategies-next", "xl-zero3-recomputed", {"activation_checkpointing": True, "zero_stage": 3}),
+        ("gpu-telemetry", "precision-fp16", {"zero_stage": 2, "precision": "fp16", "seq_len": 1024, "micro_batch": 8}),
+        (
+            "zero-and-offload",
+            "model-gpt2_shape-4x1024_strategy-zero3-offload",
+            {"offload": "optimizer", "seq_len": 1024},
+        ),
+    ],
+)
+def test_a_run_is_what_its_name_says(template: str, run: str, expected: dict[str, object]) -> None:
+    _, runs = started(template, templates.FULL)
+    [train] = [one.config.train.model_dump() for one in runs if one.name == run]
+    assert {field: train[field] for field in expected} == expected
+
+
+@names
+def test_a_template_begins_with_what_it_is_about(name: str) -> None:
+    for scale in templates.SCALES:
+        first, second, *_ = templates.find(name).text(scale).splitlines()
+        assert re.fullmatch(r"# [A-Z].{40,117}[.?]", first)
+        assert second == "#"
+    assert "report shows" in " ".join(templates.find(name).text(templates.FULL).replace("\n# ", " ").split())
+
+
+# -- init --------------------------------------------------------------------------------------------------------------
+
+
+def test_the_list_has_a_line_for_each_template(capsys: Output) -> None:
+    assert main(["init", "--list"]) == 0
+    lines = capsys.readouterr().out.splitlines()[1:]
+    assert [line.split()[0] for line in lines] == sorted([*POINTS, "starter", "local"])
+    assert {line.split()[0] for line in lines if line.split()[1] == "yes"} == set(POINTS)
+    assert main(["init", "--json"]) == 0
+    found = json.loads(capsys.readouterr().out)
+    assert found["schema_version"] == 1
+    assert found["templates"][-1] == {
+        "name": "zero-precision-matrix",
+        "summary": templates.find("zero-precision-matrix").summary,
+        "scales": ["full", "smoke"],
+    }
+    assert not Path("campaign.yaml").exists()
+
+
+def test_an_unknown_template_gets_a_guess_and_all_names(capsys: Output) -> None:
+    assert main(["init", "--from", "five-strategy"]) == 2
+    err = capsys.readouterr().err
+    assert 'hint: did you mean "five-strategies"? one of: five-strategies, five-strategies-next, ' in err
+    assert all(name in err for name in POINTS)
+
+
+def test_a_template_without_a_laptop_scale_says_which_have_one(capsys: Output) -> None:
+    assert main(["init", "--from", "starter", "--scale", "smoke"]) == 2
+    err = capsys.readouterr().err
+    assert "template starter has no scale smoke" in err
+    assert "these have: five-strategies, " in err
+    assert not Path("campaign.yaml").exists()
+
+
+def test_the_text_is_written_once_and_never_over_another(capsys: Output) -> None:
+    started("gpu-telemetry", templates.SMOKE)
+    assert main(["init", "--from", "gpu-telemetry", "--scale", "smoke", "second.yaml"]) == 0
+    assert "wrote second.yaml; `campaign submit second.yaml --watch` runs it here" in capsys.readouterr().err
+    Path(templates.TEXT).write_text("my own notes")
+    assert main(["init", "--from", "gpu-telemetry", "--scale", "smoke", "third.yaml"]) == 2
+    assert "wikitext.txt is there already, with another text" in capsys.readouterr().err
+    assert Path(templates.TEXT).read_text() == "my own notes"
+    assert not Path("third.yaml").exists()
+
+
+def test_an_installation_has_all_of_it(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(ROOT)
+    project = import_module("setuptools").Distribution()  # what builds the wheel; it ships no types
+    project.parse_config_files()
+    build = project.get_command_obj("build_py")
+    build.ensure_finalized()
+    [installed] = [set(found) for package, _, _, found in build.data_files if package == "dscampaign.templates"]
+    assert {f"{name}{end}" for name in POINTS for end in (".yaml", ".smoke.yaml")} <= installed
+    assert {templates.TEXT, "wikitext-license.txt", "starter.yaml", "local.yaml"} <= installed
+
+
+# -- training ----------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.training
+def test_a_template_trains_on_a_cpu() -> None:
+    """One run of one template, by the two commands that its user types."""
+    assert main(["init", "--from", "gpu-telemetry", "--scale", "smoke"]) == 0
+    changes = ["--set", "repeats=1", "--set", "train.steps=12"]
+    assert main(["submit", "campaign.yaml", *changes, "--watch"]) == 0
+    store = Store.open("sqlite:///campaign/campaign.db")
+    with store.read() as conn:
+        campaign = queries.campaign_by_name(conn, "gpu-telemetry")
+        assert campaign is not None
+        [run] = queries.runs(conn, campaign.id)
+        losses = [row.loss or 9.0 for row in queries.metrics(conn, run.id)]
+    store.close()
+    assert (run.name, run.state, len(losses)) == ("precision-bf16", RunState.COMPLETED, 12)
+    assert losses[-1] < losses[0] - 0.5
