@@ -182,6 +182,27 @@ def test_a_run_is_what_its_name_says(template: str, run: str, expected: dict[str
     assert {field: train[field] for field in expected} == expected
 
 
+@pytest.mark.parametrize(
+    ("name", "change", "points"),
+    [
+        ("loss-verification", "matrix.include=[{label: z3, zero_stage: 3, compile: true}]", 6 + 1),
+        ("zero-precision-matrix", "matrix.precision=[fp16, bf16, tf32, fp32]", 4 * 4),
+        ("zero-precision-matrix", "matrix.seq_len=[128, 512, 1024]", 4 * 2 * 3),
+        ("zero-precision-matrix", "matrix.batch=[{label: 8, global_batch: 8, micro_batch: 8}]", 4 * 2),
+        ("five-strategies", "matrix.exclude=", 2 * 6),
+        ("gpu-telemetry", "matrix.compile=[false, true]", 2),
+        (
+            "zero-and-offload",
+            "matrix.strategy=[ddp, zero1-offload, zero2-offload, zero3-offload-full, zero-infinity]",
+            24,
+        ),
+    ],
+)
+def test_what_a_template_offers_in_comments_is_valid(name: str, change: str, points: int) -> None:
+    started(name, templates.FULL)
+    assert len([run for run in expand(load_spec(Path("campaign.yaml"), [change])) if not run.repeat]) == points
+
+
 @names
 def test_a_template_begins_with_what_it_is_about(name: str) -> None:
     for scale in templates.SCALES:
