@@ -194,7 +194,7 @@ def test_a_run_is_what_its_name_says(template: str, run: str, expected: dict[str
         (
             "zero-and-offload",
             "matrix.strategy=[ddp, zero1-offload, zero2-offload, zero3-offload-full, zero-infinity]",
-            24,
+            3 * 3 + 4 * 3 + 1,
         ),
     ],
 )
