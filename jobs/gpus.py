@@ -162,6 +162,24 @@ def read_gpus(nvml: Any, visible: Sequence[str], asked: int) -> tuple[Gpu, ...]:
     return gpus
 
 
+def driver_version() -> str:
+    """NVIDIA's driver of this node; "" where none answers."""
+    try:
+        import pynvml
+    except ImportError:
+        return ""
+    try:
+        pynvml.nvmlInit()
+    except pynvml.NVMLError:
+        return ""
+    try:
+        return str(pynvml.nvmlSystemGetDriverVersion())
+    except pynvml.NVMLError:
+        return ""
+    finally:
+        pynvml.nvmlShutdown()
+
+
 def gpu_handle(nvml: Any, name: str) -> Any:
     """The library's handle of the GPU that CUDA_VISIBLE_DEVICES names so.
 

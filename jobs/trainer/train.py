@@ -11,6 +11,7 @@ import torch
 import torch.distributed as dist
 
 from .. import report, retention
+from ..gpus import driver_version
 from . import swap_space
 from .batches import training_batches
 from .config import Job, TrainConfig
@@ -122,4 +123,6 @@ def _seed_dropout(config: TrainConfig, job: Job, step: int) -> None:
 
 def _software(device: torch.device) -> dict[str, str]:
     name = torch.cuda.get_device_name(device) if device.type == "cuda" else device.type
-    return {"device": name, "torch": torch.__version__, **{m: version(m) for m in ("deepspeed", "transformers")}}
+    gpu = {"cuda": torch.version.cuda or "", "driver": driver_version()} if device.type == "cuda" else {}
+    libraries = {module: version(module) for module in ("deepspeed", "transformers")}
+    return {"device": name, **gpu, "torch": torch.__version__, **libraries}

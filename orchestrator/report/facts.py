@@ -73,12 +73,14 @@ class Memory:
         allocated, reserved: what tensors took and what PyTorch held.
         device: what the driver counted, other processes included.
         usable: what the trainer could have had; None without a GPU.
+        host: of a node, what all processes of the job took of its memory.
     """
 
     allocated: float | None
     reserved: float | None
     device: float | None
     usable: float | None
+    host: float | None
 
     @property
     def share(self) -> float | None:
@@ -161,6 +163,7 @@ class RunFacts:
     """One run's figures.
 
     Attributes:
+        parameters: of the model, as the trainer says; None of a script that does not.
         generation, attempt_id: of the newest attempt with the present configuration; 0 and None before the first.
     """
 
@@ -179,6 +182,7 @@ class RunFacts:
     accumulation: int | None
     world_size: int
     tokens_per_step: int | None
+    parameters: int | None
     config: Mapping[str, Any]
     timing: Timing | None
     loss: Loss
@@ -209,6 +213,7 @@ def facts_of(data: RunData) -> RunFacts:
     lines = lines_of(data.series, {attempt.generation: attempt.start_step or 0 for attempt in mine})
     train = run.config.get("train") or {}
     tokens = _tokens_per_step(run.config, lines, data.series)
+    parameters = data.start.get("parameters")
     return RunFacts(
         name=run.name,
         params=run.params,
@@ -225,6 +230,7 @@ def facts_of(data: RunData) -> RunFacts:
         accumulation=newest.accumulation if newest else None,
         world_size=newest.world_size if newest else 1,
         tokens_per_step=tokens,
+        parameters=int(parameters) if isinstance(parameters, int) else None,
         config=run.config,
         timing=timing(data.series, lines),
         loss=_loss(data.series),
@@ -239,7 +245,7 @@ def facts_of(data: RunData) -> RunFacts:
     )
 
 
-_SOFTWARE: Final = ("device", "torch", "deepspeed", "transformers")
+_SOFTWARE: Final = ("device", "driver", "cuda", "torch", "deepspeed", "transformers")
 
 
 def _tokens_per_step(config: Mapping[str, Any], lines: Lines, series: Series) -> int | None:
@@ -269,11 +275,14 @@ def _loss(series: Series) -> Loss:
 def _memory(data: RunData) -> Memory:
     device = [gpu.mem_used_max_gb for attempt in data.gpus for gpu in attempt.gpus]
     usable = data.memory.get("usable_gb")
+    nodes = [node for attempt in data.mine for node in attempt.evidence.get("nodes") or ()]
+    host = [peak / 1e9 for node in nodes if isinstance(peak := node.get("memory_peak_bytes"), int)]
     return Memory(
         allocated=_highest(data.series.figures["mem_allocated_gb"]),
         reserved=_highest(data.series.figures["mem_reserved_gb"]),
         device=max((value for value in device if value is not None), default=None),
         usable=float(usable) if isinstance(usable, int | float) else None,
+        host=max(host, default=None),
     )
 
 

@@ -8,10 +8,10 @@ from typing import Final
 
 from ...jobs.layout import CampaignPaths
 from ..views.text import duration, short_number
-from .cells import HOUR_S, deviation, gigabytes, kilojoules, listed, nats, part, percent, span, unit, value
+from . import tables
+from .cells import gigabytes, listed, nats, percent, span, value
 from .conditions import Condition
 from .facts import RunFacts
-from .flags import flags_of
 from .guide import guide
 from .judge import Judged
 from .results import Compared, Results
@@ -22,17 +22,6 @@ from .summary import summary
 _TO_LOSS_TEXT: Final = (
     "These differ in their tokens per step, so their losses at the end say nothing. What can be compared is how "
     "long they trained until their smoothed loss came down to what all of them reach."
-)
-_SPEED_TEXT: Final = (
-    "Milliseconds of an optimizer step, without the warm-up of each attempt; tokens/s are all tokens of the window by "
-    "all of its time, over all ranks. Medians over repeats, ± their standard deviation; IQR and p99 are over steps."
-)
-_MEMORY_TEXT: Final = (
-    "Highest of any rank and repeat: what tensors took, what PyTorch held, what the driver counted on the device."
-)
-_GPUS_TEXT: Final = (
-    "Sampled over whole attempts. Utilisation says that some kernel ran, not how well: MFU is efficiency. Power "
-    "is of one GPU, energy of all."
 )
 
 
@@ -47,12 +36,13 @@ def sections_of(results: Results, ds_configs: dict[str, str]) -> list[Section]:
         Section("Summary", tuple(summary(results))),
         *(_conditions(one) for one in results.compared),
         *_time_to_loss(results),
-        _loss(results),
-        _speed(results),
-        _memory(results),
-        _gpus(results),
-        _quality(results),
-        _goodput(results),
+        tables.setup(results),
+        tables.losses(results),
+        tables.speed(results),
+        tables.memory(results),
+        tables.gpus(results),
+        tables.quality(results),
+        tables.goodput(results),
         *(_recommendation(one, ds_configs) for one in results.compared),
         _environment(results),
     ]
@@ -133,138 +123,6 @@ def _time_to_loss(results: Results) -> Iterator[Section]:
         (_TO_LOSS_TEXT,),
         (Table(("condition", "loss", "training time", "tokens", "tokens a step"), rows, "-rrrr"),),
     )
-
-
-def _loss(results: Results) -> Section:
-    rows = tuple(
-        (
-            condition.name,
-            nats(condition.median(lambda run: run.loss.first)),
-            nats(condition.median(lambda run: run.loss.final)),
-            nats(condition.median(lambda run: run.loss.best)),
-            nats(condition.median(lambda run: run.loss.held_out)),
-        )
-        for condition in results.conditions
-        if condition.counted
-    )
-    text = ("In nats per token. Final is the mean over the last twentieth of the steps; medians over repeats.",)
-    header = ("condition", "first", "final", "best step", "held out")
-    return Section("Loss", text if rows else (), (Table(header, rows, "-rrrr"),) if rows else (), ("loss",))
-
-
-def _speed(results: Results) -> Section:
-    rows = tuple(_speed_row(condition) for condition in results.conditions if condition.median(_step_s))
-    header = (
-        "condition", "step ms", "± repeats", "IQR of steps", "p99", "tokens/s", "± repeats", "of a rank", "MFU",
-        "repeats", "steps timed", "warm-up steps", "warm-up",
-    )  # fmt: skip
-    tables = (Table(header, rows, "-rrrrrrrrrrrr"),) if rows else ()
-    return Section("Speed", (_SPEED_TEXT,) if rows else (), tables, ("step_time", "speed"))
-
-
-def _speed_row(condition: Condition) -> tuple[str, ...]:
-    timings = [run.timing for run in condition.counted if run.timing]
-    ranks = condition.runs[0].world_size
-    step_ms = condition.median(lambda run: 1e3 * run.timing.step_s if run.timing else None)
-    tokens = condition.median(lambda run: run.timing.tokens_per_s if run.timing else None)
-    return (
-        condition.name,
-        value(step_ms),
-        deviation(step_ms),
-        value(condition.median(lambda run: 1e3 * run.timing.iqr_s if run.timing else None), digits=3),
-        value(condition.median(lambda run: 1e3 * run.timing.p99_s if run.timing else None)),
-        short_number(tokens.value) if tokens else "",
-        deviation(tokens),
-        short_number(tokens.value / ranks) if tokens and ranks > 1 else "",
-        percent(condition.median(lambda run: run.timing.mfu if run.timing else None)),
-        str(len(timings)),
-        f"{sum(timing.steps for timing in timings):,}",
-        f"{sum(timing.warm_up_steps for timing in timings):,}",
-        duration(sum(timing.warm_up_s for timing in timings)),
-    )
-
-
-def _step_s(run: RunFacts) -> float | None:
-    return run.timing.step_s if run.timing else None
-
-
-def _memory(results: Results) -> Section:
-    rows = tuple(
-        (
-            condition.name,
-            gigabytes(condition.highest(lambda run: run.memory.allocated)),
-            gigabytes(condition.highest(lambda run: run.memory.reserved)),
-            gigabytes(condition.highest(lambda run: run.memory.device)),
-            gigabytes(condition.highest(lambda run: run.memory.usable)),
-            part(condition.highest(lambda run: run.memory.share)),
-        )
-        for condition in results.conditions
-        if condition.highest(lambda run: run.memory.reserved or run.memory.allocated) is not None
-    )
-    header = ("condition", "allocated", "reserved", "device", "usable", "reserved of usable")
-    return Section(
-        "Memory", (_MEMORY_TEXT,) if rows else (), (Table(header, rows, "-rrrrr"),) if rows else (), ("memory",)
-    )
-
-
-def _gpus(results: Results) -> Section:
-    rows = tuple(
-        (
-            condition.name,
-            value(condition.median(lambda run: run.gpus.util_pct), " %", 3),
-            value(condition.median(lambda run: run.gpus.power_w), " W", 3),
-            value(condition.median(lambda run: run.gpus.power_peak_w), " W", 3),
-            value(condition.median(lambda run: run.gpus.power_avg_peak_w), " W", 3),
-            value(condition.median(lambda run: run.gpus.temperature_c), " °C", 3),
-            kilojoules(condition.median(lambda run: run.gpus.energy_j)),
-            value(condition.median(lambda run: run.gpus.j_per_token)),
-            part(condition.highest(lambda run: run.gpus.power_capped)),
-        )
-        for condition in results.conditions
-        if any(run.gpus.names for run in condition.runs)
-    )
-    header = (
-        "condition", "utilisation", "power", "peak", "peak over 1 s", "hottest", "energy kJ", "J/token", "power-capped",
-    )  # fmt: skip
-    return Section(
-        "GPUs", (_GPUS_TEXT,) if rows else (), (Table(header, rows, "-rrrrrrrr"),) if rows else (), ("gpus",)
-    )
-
-
-def _quality(results: Results) -> Section:
-    rows = tuple(_quality_row(run) for run in results.runs if run.step is not None or flags_of(run))
-    header = (
-        "run", "state", "steps expected", "received", "repeated", "not finite", "skipped", "allocator retries",
-        "waited for data", "remarks",
-    )  # fmt: skip
-    return Section("Data quality", (), (Table(header, rows, "--rrrrrrr-"),) if rows else ())
-
-
-def _quality_row(run: RunFacts) -> tuple[str, ...]:
-    quality = run.quality
-    return (
-        run.name,
-        str(run.state),
-        f"{quality.expected:,}" if quality.expected else "",
-        f"{quality.received:,}",
-        f"{quality.repeated:,}" if quality.repeated else "",
-        f"{quality.non_finite:,}" if quality.non_finite else "",
-        f"{quality.skipped_steps:,}" if quality.skipped_steps else "",
-        f"{quality.alloc_retries:,}" if quality.alloc_retries else "",
-        f"{quality.data_wait:.1%}" if quality.data_wait else "",
-        "; ".join(flags_of(run)),
-    )
-
-
-def _goodput(results: Results) -> Section:
-    cost = results.cost
-    if not cost.total:
-        return Section("Goodput")
-    parts = [("training steps that count", cost.training), ("starting, compiling, evaluating, saving", cost.around)]
-    parts += [(f"lost to {kind.replace('_', ' ')}", value) for kind, value in cost.lost.items()]
-    rows = tuple((what, f"{value / HOUR_S:,.3f}", f"{value / cost.total:.1%}") for what, value in parts)
-    text = (f"{unit(results.runs)} of all attempts, which waited {duration(cost.queued_s)} in the queue, added up.",)
-    return Section("Goodput", text, (Table(("what", unit(results.runs), "share"), rows, "-rr"),), ("goodput",))
 
 
 def _recommendation(one: Compared, ds_configs: dict[str, str]) -> Section:

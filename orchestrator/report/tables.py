@@ -1,0 +1,208 @@
+"""The report's tables of figures. Pure."""
+
+from __future__ import annotations
+
+from typing import Final
+
+from ..views.text import duration, short_number
+from .cells import HOUR_S, deviation, gigabytes, kilojoules, nats, part, percent, unit, value
+from .conditions import Condition
+from .facts import RunFacts
+from .flags import flags_of
+from .results import Results
+from .shapes import Section, Table
+
+_SPEED_TEXT: Final = (
+    "Milliseconds of an optimizer step, without the warm-up of each attempt; tokens/s are all tokens of the window by "
+    "all of its time, over all ranks. Medians over repeats, ± their standard deviation; IQR and p99 are over steps."
+)
+_MEMORY_TEXT: Final = (
+    "Highest of any rank and repeat: what tensors took, what PyTorch held, what the driver counted on the device."
+)
+_GPUS_TEXT: Final = (
+    "Sampled over whole attempts. Utilisation says that some kernel ran, not how well: MFU is efficiency. Power "
+    "is of one GPU, energy of all."
+)
+
+
+def setup(results: Results) -> Section:
+    """What each condition trains, and how."""
+    rows = tuple(_setup_row(condition) for condition in results.conditions)
+    header = (
+        "condition", "parameters", "nodes × ranks", "batch", "tokens a step", "length", "steps", "precision", "ZeRO",
+        "offload", "compile",
+    )  # fmt: skip
+    return Section("Set-up", (), (Table(header, rows, "-rrrrrr----"),))
+
+
+def _setup_row(condition: Condition) -> tuple[str, ...]:
+    run = condition.runs[0]
+    nodes = 1 if run.config.get("executor") == "local" else (run.config.get("slurm") or {}).get("nodes") or 1
+    of = condition.field
+    parts = f" = {run.micro_batch} × {run.accumulation} × {run.world_size}" if run.accumulation else ""
+    batch = f"{of('global_batch')}{parts}" if of("global_batch") else ""
+    compiled = "DeepCompile" if of("deepcompile") else "torch.compile" if of("compile") else ""
+    return (
+        condition.name,
+        short_number(run.parameters),
+        f"{nodes} × {run.world_size // nodes}",
+        batch,
+        f"{run.tokens_per_step:,}" if run.tokens_per_step else "",
+        f"{of('seq_len'):,}" if of("seq_len") else "",
+        f"{run.target_step:,}" if run.target_step else "",
+        str(of("precision") or ""),
+        "without" if of("engine") == "ddp" else str(of("zero_stage") if of("zero_stage") is not None else ""),
+        "" if of("offload") in (None, "none") else str(of("offload")),
+        compiled,
+    )
+
+
+def losses(results: Results) -> Section:
+    """Losses of each condition."""
+    rows = tuple(
+        (
+            condition.name,
+            nats(condition.median(lambda run: run.loss.first)),
+            nats(condition.median(lambda run: run.loss.final)),
+            nats(condition.median(lambda run: run.loss.best)),
+            nats(condition.median(lambda run: run.loss.held_out)),
+        )
+        for condition in results.conditions
+        if condition.counted
+    )
+    text = ("In nats per token. Final is the mean over the last twentieth of the steps; medians over repeats.",)
+    header = ("condition", "first", "final", "best step", "held out")
+    return Section("Loss", text if rows else (), (Table(header, rows, "-rrrr"),) if rows else (), ("loss",))
+
+
+def speed(results: Results) -> Section:
+    """How fast each condition is."""
+    rows = tuple(_speed_row(condition) for condition in results.conditions if condition.median(_step_s))
+    header = (
+        "condition", "step ms", "± repeats", "IQR of steps", "p99", "tokens/s", "± repeats", "of a rank", "MFU",
+        "repeats", "steps timed", "warm-up steps", "warm-up",
+    )  # fmt: skip
+    tables = (Table(header, rows, "-rrrrrrrrrrrr"),) if rows else ()
+    return Section("Speed", (_SPEED_TEXT,) if rows else (), tables, ("step_time", "speed"))
+
+
+def _speed_row(condition: Condition) -> tuple[str, ...]:
+    timings = [run.timing for run in condition.counted if run.timing]
+    ranks = condition.runs[0].world_size
+    step_ms = condition.median(lambda run: 1e3 * run.timing.step_s if run.timing else None)
+    tokens = condition.median(lambda run: run.timing.tokens_per_s if run.timing else None)
+    return (
+        condition.name,
+        value(step_ms),
+        deviation(step_ms),
+        value(condition.median(lambda run: 1e3 * run.timing.iqr_s if run.timing else None), digits=3),
+        value(condition.median(lambda run: 1e3 * run.timing.p99_s if run.timing else None)),
+        short_number(tokens.value) if tokens else "",
+        deviation(tokens),
+        short_number(tokens.value / ranks) if tokens and ranks > 1 else "",
+        percent(condition.median(lambda run: run.timing.mfu if run.timing else None)),
+        str(len(timings)),
+        f"{sum(timing.steps for timing in timings):,}",
+        f"{sum(timing.warm_up_steps for timing in timings):,}",
+        duration(sum(timing.warm_up_s for timing in timings)),
+    )
+
+
+def _step_s(run: RunFacts) -> float | None:
+    return run.timing.step_s if run.timing else None
+
+
+def memory(results: Results) -> Section:
+    """What each condition takes of memory."""
+    rows = tuple(
+        (
+            condition.name,
+            gigabytes(condition.highest(lambda run: run.memory.allocated)),
+            gigabytes(condition.highest(lambda run: run.memory.reserved)),
+            gigabytes(condition.highest(lambda run: run.memory.device)),
+            gigabytes(condition.highest(lambda run: run.memory.usable)),
+            part(condition.highest(lambda run: run.memory.share)),
+            _beside(condition, one.workload.baseline),
+            gigabytes(condition.highest(lambda run: run.memory.host)),
+        )
+        for one in results.compared
+        for condition in one.workload.conditions
+        if condition.highest(lambda run: run.memory.reserved or run.memory.allocated) is not None
+    )
+    header = (
+        "condition", "allocated", "reserved", "device", "usable", "reserved of usable", "beside baseline", "host",
+    )  # fmt: skip
+    return Section(
+        "Memory", (_MEMORY_TEXT,) if rows else (), (Table(header, rows, "-rrrrrrr"),) if rows else (), ("memory",)
+    )
+
+
+def _beside(condition: Condition, baseline: Condition | None) -> str:
+    """How much more memory is reserved than the baseline does."""
+    if baseline is None or condition is baseline:
+        return ""
+    own, other = (each.highest(lambda run: run.memory.reserved) for each in (condition, baseline))
+    return f"{own / other - 1:+.0%}" if own is not None and other else ""
+
+
+def gpus(results: Results) -> Section:
+    """What the GPUs did."""
+    rows = tuple(
+        (
+            condition.name,
+            value(condition.median(lambda run: run.gpus.util_pct), " %", 3),
+            value(condition.median(lambda run: run.gpus.power_w), " W", 3),
+            value(condition.median(lambda run: run.gpus.power_peak_w), " W", 3),
+            value(condition.median(lambda run: run.gpus.power_avg_peak_w), " W", 3),
+            value(condition.median(lambda run: run.gpus.temperature_c), " °C", 3),
+            kilojoules(condition.median(lambda run: run.gpus.energy_j)),
+            value(condition.median(lambda run: run.gpus.j_per_token)),
+            part(condition.highest(lambda run: run.gpus.power_capped)),
+        )
+        for condition in results.conditions
+        if any(run.gpus.names for run in condition.runs)
+    )
+    header = (
+        "condition", "utilisation", "power", "peak", "peak over 1 s", "hottest", "energy kJ", "J/token", "power-capped",
+    )  # fmt: skip
+    return Section(
+        "GPUs", (_GPUS_TEXT,) if rows else (), (Table(header, rows, "-rrrrrrrr"),) if rows else (), ("gpus",)
+    )
+
+
+def quality(results: Results) -> Section:
+    """How complete and clean the figures of each run are."""
+    rows = tuple(_quality_row(run) for run in results.runs if run.step is not None or flags_of(run))
+    header = (
+        "run", "state", "steps expected", "received", "repeated", "not finite", "skipped", "allocator retries",
+        "waited for data", "remarks",
+    )  # fmt: skip
+    return Section("Data quality", (), (Table(header, rows, "--rrrrrrr-"),) if rows else ())
+
+
+def _quality_row(run: RunFacts) -> tuple[str, ...]:
+    quality = run.quality
+    return (
+        run.name,
+        str(run.state),
+        f"{quality.expected:,}" if quality.expected else "",
+        f"{quality.received:,}",
+        f"{quality.repeated:,}" if quality.repeated else "",
+        f"{quality.non_finite:,}" if quality.non_finite else "",
+        f"{quality.skipped_steps:,}" if quality.skipped_steps else "",
+        f"{quality.alloc_retries:,}" if quality.alloc_retries else "",
+        f"{quality.data_wait:.1%}" if quality.data_wait else "",
+        "; ".join(flags_of(run)),
+    )
+
+
+def goodput(results: Results) -> Section:
+    """Where the hours of the GPUs went."""
+    cost = results.cost
+    if not cost.total:
+        return Section("Goodput")
+    parts = [("training steps that count", cost.training), ("starting, compiling, evaluating, saving", cost.around)]
+    parts += [(f"lost to {kind.replace('_', ' ')}", value) for kind, value in cost.lost.items()]
+    rows = tuple((what, f"{value / HOUR_S:,.3f}", f"{value / cost.total:.1%}") for what, value in parts)
+    text = (f"{unit(results.runs)} of all attempts, which waited {duration(cost.queued_s)} in the queue, added up.",)
+    return Section("Goodput", text, (Table(("what", unit(results.runs), "share"), rows, "-rr"),), ("goodput",))
