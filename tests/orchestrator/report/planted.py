@@ -12,12 +12,13 @@ from typing import Any
 from dscampaign.db import queries
 from dscampaign.db.gpu_ingest import ingest_gpus
 from dscampaign.db.ingest import ingest
-from dscampaign.db.records import AttemptState, CampaignRow, NewAttempt, NewRun, RunState
+from dscampaign.db.records import AttemptState, CampaignRow, NewAttempt, NewRun, RunRow, RunState
 from dscampaign.db.store import Store
 
 SEQ_LEN = 128
 GLOBAL_BATCH = 8
 START_S = 1_700_000_000.0
+SOFTWARE = {"device": "NVIDIA H100", "driver": "570.124.06", "cuda": "12.8", "torch": "2.11.0", "deepspeed": "0.19.8"}
 
 
 @dataclass(frozen=True)
@@ -79,10 +80,10 @@ def plant(store: Store, folder: Path, conditions: Sequence[Planted], name: str =
             conn, name=name, spec="name: sweep\n", spec_hash="s", dir=str(folder), executor="slurm"
         )
         queries.insert_runs(conn, campaign_id, list(_runs(conditions)))
-        runs = {run.name: run.id for run in queries.runs(conn, campaign_id)}
+        runs = {run.name: run for run in queries.runs(conn, campaign_id)}
     for condition in conditions:
         for repeat in range(len(condition.step_s)):
-            _plant_run(store, folder, condition, repeat, runs[_name(condition, repeat)])
+            plant_run(store, folder, condition, runs[_name(condition, repeat)])
     with store.read() as conn:
         found = queries.campaign_by_name(conn, name)
     assert found
@@ -111,30 +112,30 @@ def _name(condition: Planted, repeat: int) -> str:
     return f"{condition.name}-r{repeat}" if repeat else condition.name
 
 
-def _plant_run(store: Store, folder: Path, condition: Planted, repeat: int, run_id: int) -> None:
-    tries = condition.tries if repeat == 0 else (Try(last=condition.steps),)
+def plant_run(store: Store, folder: Path, condition: Planted, run: RunRow) -> None:
+    """Writes the attempts of one repeat."""
+    tries = condition.tries if run.repeat == 0 else (Try(last=condition.steps),)
     now_s = START_S
     for generation, one in enumerate(tries, 1):
-        now_s = _plant_attempt(store, folder, condition, repeat, run_id, generation, one, now_s)
+        now_s = _plant_attempt(store, folder, condition, run, generation, one, now_s)
     with store.write() as conn:
-        queries.update_run(conn, run_id, generation=len(tries))
+        queries.update_run(conn, run.id, generation=len(tries), state=condition.state)
 
 
 def _plant_attempt(
     store: Store,
     folder: Path,
     condition: Planted,
-    repeat: int,
-    run_id: int,
+    run: RunRow,
     generation: int,
     one: Try,
     now_s: float,
 ) -> float:
     new = NewAttempt(
-        run_id=run_id,
+        run_id=run.id,
         generation=generation,
-        token=f"t{run_id}-{generation}",
-        config_hash="h1",
+        token=f"t{run.id}-{generation}",
+        config_hash=run.config_hash,
         micro_batch=one.micro_batch,
         accumulation=GLOBAL_BATCH // one.micro_batch // 2,
         world_size=2,
@@ -146,8 +147,8 @@ def _plant_attempt(
     )
     with store.write() as conn:
         attempt_id = queries.insert_attempt(conn, new)
-    lines = list(_lines(condition, repeat, one, now_s + one.queued_s + one.setup_s))
-    spool = folder / f"{run_id}-{generation}.jsonl"
+    lines = list(_lines(condition, run, one, now_s + one.queued_s + one.setup_s))
+    spool = folder / f"{run.id}-{generation}.jsonl"
     spool.write_text("".join(json.dumps(line) + "\n" for line in lines))
     ingest(store, attempt_id, spool)
     if condition.gpu:
@@ -163,6 +164,7 @@ def _plant_attempt(
             submit_time_s=now_s,
             started_s=now_s + one.queued_s,
             ended_s=end_s,
+            evidence={"nodes": [{"host": "n0", "memory_peak_bytes": 12_000_000_000}]},
         )
     return end_s
 
@@ -190,10 +192,11 @@ def _plant_gpu(store: Store, folder: Path, condition: Planted, attempt_id: int, 
     ingest_gpus(store, attempt_id, 0, spool)
 
 
-def _lines(condition: Planted, repeat: int, one: Try, start_s: float) -> Iterator[dict[str, Any]]:
-    noise = random.Random(f"{condition.name} {repeat}")
-    step_s = condition.step_s[repeat]
-    yield {"event": "start", "ts": start_s, "step": one.first, "device": "NVIDIA H100", "torch": "2.11.0"}
+def _lines(condition: Planted, run: RunRow, one: Try, start_s: float) -> Iterator[dict[str, Any]]:
+    noise = random.Random(f"{condition.name} {run.repeat}")
+    step_s = condition.step_s[run.repeat]
+    tokens = run.config["train"]["global_batch"] * run.config["train"]["seq_len"]
+    yield {"event": "start", "ts": start_s, "step": one.first, "parameters": 124_439_808, **SOFTWARE}
     yield {"event": "memory", "ts": start_s, "micro_batch": one.micro_batch, "usable_gb": condition.usable_gb}
     ts_s = start_s
     for step in range(one.first + 1, one.last + 1):
@@ -207,10 +210,10 @@ def _lines(condition: Planted, repeat: int, one: Try, start_s: float) -> Iterato
             "ts": ts_s,
             "loss": float("nan") if condition.nan_from and step >= condition.nan_from else loss,
             "step_time": took_s,
-            "tokens_per_s": GLOBAL_BATCH * SEQ_LEN / took_s,
+            "tokens_per_s": tokens / took_s,
             "mfu": 0.04 / took_s,
             "mem_allocated": condition.reserved_gb - 1,
             "mem_reserved": condition.reserved_gb,
-            **({"eval_loss": condition.held_out[repeat]} if step == condition.steps else {}),
+            **({"eval_loss": condition.held_out[run.repeat]} if step == condition.steps else {}),
         }
-    yield {"event": "speed", "ts": ts_s, "tokens_per_s": GLOBAL_BATCH * SEQ_LEN / step_s, **condition.speed}
+    yield {"event": "speed", "ts": ts_s, "tokens_per_s": tokens / step_s, **condition.speed}
