@@ -13,17 +13,13 @@ from sqlalchemy import URL, Connection, Engine, create_engine, event, make_url
 from sqlalchemy.exc import ArgumentError
 
 from .errors import StoreError
+from .file_systems import on_local_disk
 from .writer_lock import writer_lock
 
 BUSY_TIMEOUT_S: Final = 30
 """How long a transaction waits for another one's lock, on both databases."""
 
 _CONNECT_TIMEOUT_S: Final = 10
-
-_LOCAL_FILE_SYSTEMS: Final = frozenset(
-    {"bcachefs", "btrfs", "ext2", "ext3", "ext4", "f2fs", "overlay", "ramfs", "tmpfs", "xfs", "zfs"}
-)
-"""Where shared memory between processes works, as SQLite's write-ahead log needs. Unknown counts as a network."""
 
 BEGIN: Final = "campaign_begin"
 """The execution option that carries a SQLite transaction's first statement."""
@@ -69,28 +65,6 @@ def make_engine(url: URL) -> Engine:
 def one_writer(url: URL) -> AbstractContextManager[None]:
     """The lock that every writer of a SQLite file holds."""
     return writer_lock(Path(f"{url.database}-writer"), BUSY_TIMEOUT_S)
-
-
-def on_local_disk(path: Path, mountinfo: str | None = None) -> bool:
-    """Whether a file lies on a file system known to be local.
-
-    Args:
-        path: The file; it need not exist.
-        mountinfo: The text of /proc/self/mountinfo, read when not given.
-    """
-    if mountinfo is None:
-        try:
-            mountinfo = Path("/proc/self/mountinfo").read_text(encoding="utf-8", errors="replace")
-        except OSError:
-            return False
-    real = path.resolve()
-    best, local = -1, False
-    for line in mountinfo.splitlines():
-        left, _, right = line.partition(" - ")
-        mount = Path(left.split()[4].replace("\\040", " "))
-        if real.is_relative_to(mount) and len(mount.parts) >= best:  # the later of two equal mounts hides the first
-            best, local = len(mount.parts), right.split()[0] in _LOCAL_FILE_SYSTEMS
-    return local
 
 
 def to_json(value: object) -> str:

@@ -22,12 +22,16 @@ def command(
     A hostfile with one host serves the single node too; without one the launcher would count the machine's devices,
     not the job's.
     """
+    launcher = launcher_command(payload.python, hostfile, node_rank, address, port)
+    return [*launcher, "--no_local_rank", "--enable_each_rank_log", str(paths.logs), RANK_SCRIPT, *payload.command]
+
+
+def launcher_command(python: str, hostfile: Path, node_rank: int, address: str, port: int) -> list[str]:
+    """DeepSpeed's launcher for the ranks of one node; its other options and the script follow."""
     return [
-        *(payload.python, "-u", "-m", "deepspeed.launcher.runner"),
+        *(python, "-u", "-m", "deepspeed.launcher.runner"),
         *("--hostfile", str(hostfile), "--no_ssh", "--node_rank", str(node_rank)),
         *("--master_addr", address, "--master_port", str(port)),
-        *("--no_local_rank", "--enable_each_rank_log", str(paths.logs)),
-        *(RANK_SCRIPT, *payload.command),
     ]
 
 

@@ -37,7 +37,7 @@ class NodeFacts:
             "gpus": self._gpus.facts(),
             "kernel": self._kernel.lines(),
             "memory_peak_bytes": _number(group, "memory.peak", "memory.max_usage_in_bytes"),
-            "memory_limit_bytes": _number(group, "memory.max", "memory.limit_in_bytes"),
+            "memory_limit_bytes": memory_limit_bytes(),
         }
 
 
@@ -48,6 +48,11 @@ def oom_kill_count() -> int:
         if found:
             return int(found[1])
     return 0
+
+
+def memory_limit_bytes() -> int | None:
+    """Memory that this process's control group may use; None for no limit."""
+    return _number(_memory_group(), "memory.max", "memory.limit_in_bytes")
 
 
 def _memory_group() -> Path:

@@ -14,7 +14,7 @@ import click
 
 from .. import __version__
 from ..db.errors import StaleWrite, StoreError
-from . import cli_db, cli_report, cli_results, cli_runs, cli_show, cli_spec
+from . import cli_db, cli_doctor, cli_report, cli_results, cli_runs, cli_show, cli_spec
 from .cli_common import Verbs, complain, default_options, show, tell
 from .errors import EXIT_BUG, EXIT_FAILED, EXIT_INTERRUPTED, EXIT_OK, EXIT_UNREACHABLE, EXIT_USAGE, SpecError, UserError
 
@@ -38,7 +38,9 @@ def campaign(ctx: click.Context) -> None:
         show(ctx.get_help())
 
 
-for _verb in (*cli_spec.VERBS, *cli_runs.VERBS, *cli_show.VERBS, *cli_results.VERBS, *cli_report.VERBS, cli_db.db):
+_RESULTS = (*cli_results.VERBS, *cli_report.VERBS)
+
+for _verb in (*cli_spec.VERBS, *cli_runs.VERBS, *cli_show.VERBS, *_RESULTS, cli_doctor.doctor, cli_db.db):
     campaign.add_command(_verb)
 
 

@@ -72,13 +72,18 @@ class JobView:
 
 @dataclass(frozen=True)
 class Batch:
-    """Attempts of one resource shape, submitted together as one job array; their payloads lie in ``folder``."""
+    """Attempts of one resource shape, submitted together as one job array; their payloads lie in ``folder``.
+
+    Attributes:
+        program: the module that runs on each node, with the folder as its argument.
+    """
 
     token: str
     name: str
     folder: Path
     size: int
     resources: Mapping[str, Any] = field(default_factory=dict)
+    program: str = "dscampaign.jobs.agent"
 
 
 class SubmissionRefused(Exception):

@@ -63,6 +63,19 @@ def needs_of(config: RunConfig, sizes: Sizes, usable_gb: float | None = None) ->
     return Needs(True, parameters, states, shortage)
 
 
+def host_need_gb(config: RunConfig, needs: Needs, ranks_per_node: int) -> float:
+    """The most of a node's memory that a run's model is known to take at any time, in GB of 10^9 bytes; 0 if unknown.
+
+    Args:
+        config: The run's configuration.
+        needs: Its model's.
+        ranks_per_node: Its processes on one node.
+    """
+    if needs.states is None or needs.parameters is None:
+        return 0.0
+    return max(needs.states.host_gb, _start_gb(config, needs.parameters) * ranks_per_node)
+
+
 def _gpu_room_gb(config: RunConfig) -> float | None:
     """Memory of the GPU of one rank; None where that is not known, and on CPUs."""
     if config.executor == "local":

@@ -55,8 +55,6 @@ _NAMED_GIB: Final = {
     for name in names.split()
 }
 """Memory of GPUs by Slurm's usual names, in GiB; of a kind with several sizes the largest."""
-_GRES_TYPE: Final = re.compile(r"(?:^|,)(?:gres/)?gpu:([A-Za-z\d][\w.+-]*)[:=]\d")
-_TYPE: Final = re.compile(r"([A-Za-z\d][\w.+-]*):\d")
 _SAYS_GB: Final = re.compile(r"(?<![a-z\d])(\d+)gb?(?![a-z\d])")
 
 
@@ -196,10 +194,9 @@ def gpu_memory_gb(slurm: SlurmConfig) -> float | None:
 
     A size in the type's name counts: `a100_40gb`, `1g.10gb`.
     """
-    found = _TYPE.match(slurm.gpus_per_node) if slurm.gres is None else _GRES_TYPE.search(slurm.gres)
-    if not found:
+    if slurm.gpu_type is None:
         return None
-    name = found[1].lower()
+    name = slurm.gpu_type.lower()
     if said := _SAYS_GB.findall(name):
         return int(said[-1]) * GIB / GB
     words = re.split(r"[^a-z\d]+", name)

@@ -1,4 +1,4 @@
-"""The only place that runs Slurm's commands, or submitit.
+"""The only place that runs Slurm's commands, or submitit; `slurm_facts.py` asks through it what a cluster has.
 
 submitit writes the submission file and calls sbatch; nothing else of it is used. Its payload would be a pickle, and its
 view of a job's state is not ours (it takes PREEMPTED for running). Facts of Slurm that matter here:
@@ -72,6 +72,23 @@ class SlurmExecutor:
         array_id = array.job_id(done.stdout)
         return [f"{array_id}_{index}" for index in range(batch.size)]
 
+    def forecast(self, batch: Batch) -> str:
+        """Slurm's word on when and where the batch would start; nothing is submitted.
+
+        Raises:
+            SubmissionRefused: it would never be accepted.
+            SubmissionUnclear, Unreachable: nobody knows.
+        """
+        array = _job_array(batch)
+        sbatch, *rest = array.command()
+        done = _sbatch([sbatch, "--test-only", *rest], set(array.parameters))
+        said = _first_line(done.stderr).removeprefix("sbatch: ")
+        if NOTHING_SENT.search(done.stderr) or TRY_LATER.search(done.stderr):
+            raise Unreachable(said)
+        if done.returncode:
+            raise SubmissionRefused(said)
+        return said
+
     def look(self, expected: Mapping[str, Collection[int]], since_s: float) -> Look:
         """Asks squeue, and sacct where squeue does not show every expected job alive."""
         if not expected:
@@ -94,7 +111,7 @@ class SlurmExecutor:
     def nodes(self) -> int | None:
         """Asks sinfo."""
         try:
-            done = _ask(["sinfo", "--all", "--noheader", "-N", "-o", "%N"])
+            done = ask(["sinfo", "--all", "--noheader", "-N", "-o", "%N"])
         except Unreachable:
             return None
         return len(set(done.stdout.split())) or None
@@ -102,7 +119,7 @@ class SlurmExecutor:
     def cancel(self, job_ids: Sequence[str]) -> None:
         """One scancel for all."""
         if job_ids:
-            done = _ask(["scancel", *job_ids])
+            done = ask(["scancel", *job_ids])
             if done.returncode and "Invalid job id" not in done.stderr:
                 raise Unreachable(f"scancel: {done.stderr.strip()}")
 
@@ -126,7 +143,7 @@ def _job_array(batch: Batch) -> Any:
 
         @property
         def _submitit_command_str(self) -> str:
-            line = [sys.executable, "-u", "-m", "dscampaign.jobs.agent", str(batch.folder)]
+            line = [sys.executable, "-u", "-m", batch.program, str(batch.folder)]
             return " ".join(shlex.quote(word) for word in line)
 
         def command(self) -> list[str]:
@@ -189,7 +206,7 @@ def _first_line(text: str) -> str:
 
 def _squeue(names: str) -> dict[tuple[str, int], JobView]:
     # --all: also jobs in partitions that are hidden from the user
-    done = _ask(["squeue", "--all", "--noheader", "--array", "--states=all", f"--name={names}", "-o", SQUEUE_FORMAT])
+    done = ask(["squeue", "--all", "--noheader", "--array", "--states=all", f"--name={names}", "-o", SQUEUE_FORMAT])
     if done.returncode:
         raise Unreachable(f"squeue: {done.stderr.strip()}")
     found = {}
@@ -224,7 +241,7 @@ def _sacct(names: str, since_s: float) -> _History | None:
     """Asks the accounting; None if it did not answer."""
     since = time.strftime("%Y-%m-%dT%H:%M:%S", time.localtime(max(0.0, since_s - SINCE_SLACK_S)))
     try:
-        done = _ask(["sacct", "-nP", f"--name={names}", "-S", since, "-o", SACCT_FORMAT])
+        done = ask(["sacct", "-nP", f"--name={names}", "-S", since, "-o", SACCT_FORMAT])
     except _NoAnswer:  # a slurmdbd that hangs must not hide what squeue shows
         return None
     if NO_ACCOUNTING.search(done.stderr):
@@ -290,7 +307,7 @@ def _sbatch(command: list[str], given: Collection[str]) -> subprocess.CompletedP
         raise SubmissionUnclear(f"sbatch gave no answer within {COMMAND_TIMEOUT_S:.0f} s") from exc
 
 
-def _ask(command: list[str]) -> subprocess.CompletedProcess[str]:
+def ask(command: list[str]) -> subprocess.CompletedProcess[str]:
     """Runs a command that may be repeated.
 
     Raises:

@@ -78,6 +78,8 @@ _TIME_FORMS = (
 _GPU_COUNT = re.compile(r"(?:(?!\d+:)[\w.+-]+:)?\d+")
 _GRES_GPUS = re.compile(r"(?:^|,)(?:gres/)?gpu(?::(?!\d+(?:[:,(=]|$))[^:,()=]+)?(?:[:=](\d+))?(?=[,(]|$)")
 """A type may begin with a digit (`1g.10gb`, a part of a GPU), but is not a number."""
+_GRES_TYPE = re.compile(r"(?:^|,)(?:gres/)?gpu:([A-Za-z\d][\w.+-]*)[:=]\d")
+_TYPE = re.compile(r"([A-Za-z\d][\w.+-]*):\d")
 _UNIT_MB = {"K": 1 / 1024, "M": 1.0, "G": 1024.0, "T": 1024.0**2}
 
 
@@ -217,6 +219,12 @@ class SlurmConfig(BaseModel):
         if self.gres is None:
             return int(self.gpus_per_node.rpartition(":")[2])
         return sum(int(count or 1) for count in _GRES_GPUS.findall(self.gres))
+
+    @property
+    def gpu_type(self) -> str | None:
+        """The kind of GPU that is asked for by name; None for any."""
+        found = _TYPE.match(self.gpus_per_node) if self.gres is None else _GRES_TYPE.search(self.gres)
+        return found[1] if found else None
 
     @property
     def time_min(self) -> int:

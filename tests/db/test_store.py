@@ -13,8 +13,9 @@ import pytest
 from sqlalchemy import Connection
 
 from dscampaign.db import queries
-from dscampaign.db.engine import on_local_disk, parse_url, without_password
+from dscampaign.db.engine import parse_url, without_password
 from dscampaign.db.errors import StoreBusy, StoreError, StoreMissing, StoreUnreachable
+from dscampaign.db.file_systems import on_local_disk
 from dscampaign.db.gpu_ingest import ingest_gpus
 from dscampaign.db.ingest import ingest
 from dscampaign.db.records import RunState

@@ -1,0 +1,43 @@
+"""On what kind of file system a path lies. Importing this costs nothing."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Final
+
+LOCAL: Final = frozenset(
+    {"bcachefs", "btrfs", "ext2", "ext3", "ext4", "f2fs", "overlay", "ramfs", "tmpfs", "xfs", "zfs"}
+)
+"""Where shared memory between processes works, as SQLite's write-ahead log needs. Unknown counts as a network."""
+
+
+def file_system(path: Path, mountinfo: str | None = None) -> str:
+    """The kind of file system that a path lies on, such as `ext4` or `nfs4`; "" where that cannot be said.
+
+    Args:
+        path: It need not exist.
+        mountinfo: The text of /proc/self/mountinfo, read when not given.
+    """
+    if mountinfo is None:
+        try:
+            mountinfo = Path("/proc/self/mountinfo").read_text(encoding="utf-8", errors="replace")
+        except OSError:
+            return ""
+    real = path.resolve()
+    best, kind = -1, ""
+    for line in mountinfo.splitlines():
+        left, _, right = line.partition(" - ")
+        mount = Path(left.split()[4].replace("\\040", " "))
+        if real.is_relative_to(mount) and len(mount.parts) >= best:  # the later of two equal mounts hides the first
+            best, kind = len(mount.parts), right.split()[0]
+    return kind
+
+
+def on_local_disk(path: Path, mountinfo: str | None = None) -> bool:
+    """Whether a file lies on a file system known to be local.
+
+    Args:
+        path: The file; it need not exist.
+        mountinfo: As above.
+    """
+    return file_system(path, mountinfo) in LOCAL

@@ -1,0 +1,58 @@
+"""Programs that a look at a node starts: with a time limit, and nothing of them left behind."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import re
+import signal
+import subprocess
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Final
+
+_ERROR: Final = re.compile(r"^\s*(?:\[[^\]]*\]: ?)?([A-Za-z_][\w.]*(?:Error|Exception)\b.*)$")
+_TAIL: Final = 64 * 1024
+
+
+class ChildFailed(Exception):
+    """A program failed, or did not end in time; the message says what it said last."""
+
+
+def run(command: Sequence[str], env: Mapping[str, str], timeout_s: float, log: Path) -> None:
+    """Runs a program to its end.
+
+    Args:
+        env: its whole environment.
+        timeout_s: after so long it is killed, with all that it has started.
+        log: the file for what it prints.
+
+    Raises:
+        ChildFailed: it ended badly, or not in time.
+    """
+    with log.open("wb") as output:
+        try:
+            child = subprocess.Popen(
+                command, stdin=subprocess.DEVNULL, stdout=output, stderr=output, env=dict(env), start_new_session=True
+            )
+        except OSError as exc:
+            raise ChildFailed(f"{command[0]}: {exc.strerror}") from exc
+        try:
+            code = child.wait(timeout_s)
+        except subprocess.TimeoutExpired as exc:
+            raise ChildFailed(f"did not end within {timeout_s:.0f} s{_said(log)}") from exc
+        finally:
+            with contextlib.suppress(ProcessLookupError):
+                os.killpg(child.pid, signal.SIGKILL)
+    if code:
+        raise ChildFailed(f"ended with code {code}{_said(log)}")
+
+
+def _said(log: Path) -> str:
+    """The last line that names an error, or the last line."""
+    with log.open("rb") as file:
+        file.seek(max(0, log.stat().st_size - _TAIL))
+        lines = [line.strip() for line in file.read().decode(errors="replace").splitlines() if line.strip()]
+    errors = [found[1] for line in lines if (found := _ERROR.match(line))]
+    last = (errors or lines)[-1:]
+    return f": {last[0]}" if last else ""

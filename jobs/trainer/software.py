@@ -1,0 +1,83 @@
+"""What the training's Python has: torch, DeepSpeed and its operators. Run by file path, with a file to write to.
+
+Under whatever Python a training environment has: 3.8 syntax, and nothing of this package.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import platform
+import sys
+from typing import Any
+
+sys.path[:] = [path for path in sys.path if path != os.path.dirname(os.path.abspath(__file__))]
+"""The modules beside this file would hide others of their names."""
+
+PACKAGES = ("accelerate", "datasets", "filelock", "numpy", "pyarrow", "tokenizers", "transformers")
+
+
+def main() -> None:
+    """Writes what is found, also when a part of it cannot be loaded."""
+    facts = {"python": platform.python_version(), "torch": "", "packages": _packages()}
+    try:
+        facts.update(_torch())
+    except Exception as exc:  # noqa: BLE001 - any failure of a foreign library is what is asked for
+        facts["device_trouble"] = _line(exc)
+    else:
+        facts.update(_deepspeed())
+    with open(sys.argv[1], "w") as file:
+        json.dump(facts, file)
+
+
+def _torch() -> dict[str, Any]:
+    import torch
+
+    facts = {"torch": torch.__version__, "torch_cuda": torch.version.cuda or torch.version.hip or "", "devices": 0}
+    try:
+        facts["devices"] = torch.cuda.device_count()
+        if facts["devices"]:
+            torch.zeros(1, device="cuda")
+    except Exception as exc:  # noqa: BLE001 - as above
+        facts["device_trouble"] = _line(exc)
+    return facts
+
+
+def _deepspeed() -> dict[str, Any]:
+    try:
+        import deepspeed
+        from deepspeed.accelerator import get_accelerator
+        from deepspeed.git_version_info import installed_ops
+        from deepspeed.ops.op_builder.all_ops import ALL_OPS
+    except Exception as exc:  # noqa: BLE001 - as above
+        return {"deepspeed_trouble": _line(exc)}
+    ops = {name: bool(installed_ops.get(name)) or _compatible(builder) for name, builder in ALL_OPS.items()}
+    ops.pop("deepspeed_not_implemented", None)
+    return {"deepspeed": deepspeed.__version__, "accelerator": get_accelerator().device_name(), "ops": ops}
+
+
+def _compatible(builder: object) -> bool:
+    try:
+        return bool(builder.is_compatible(verbose=False))  # type: ignore[attr-defined]
+    except Exception:  # noqa: BLE001 - it asks compilers and drivers that may not be there
+        return False
+
+
+def _packages() -> dict[str, Any]:
+    from importlib import metadata
+
+    found = {}
+    for name in PACKAGES:
+        try:
+            found[name] = metadata.version(name)
+        except metadata.PackageNotFoundError:
+            found[name] = ""
+    return found
+
+
+def _line(exc: Exception) -> str:
+    return "{}: {}".format(type(exc).__name__, (str(exc).strip().splitlines() or [""])[0])
+
+
+if __name__ == "__main__":
+    main()
