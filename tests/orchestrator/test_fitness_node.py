@@ -1,0 +1,246 @@
+"""What a node saw of itself, and the verdict that follows."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import Any
+
+import pytest
+
+from dscampaign.jobs.node_report import (
+    Collective,
+    Device,
+    Disk,
+    Files,
+    Gpus,
+    Host,
+    NodeReport,
+    Software,
+    StoreSeen,
+    Trouble,
+)
+from dscampaign.orchestrator.checks import Check, Verdict
+from dscampaign.orchestrator.fitness_node import node_checks
+from dscampaign.orchestrator.spec_model import RunConfig
+from dscampaign.orchestrator.wants import Wants
+
+CONFIG = RunConfig.model_validate({"slurm": {"gpus_per_node": "h100:2"}})
+OFFLOADED = RunConfig.model_validate(
+    {"slurm": {"gpus_per_node": "h100:2"}, "train": {"offload": "nvme", "nvme_path": "/nvme", "zero_stage": 3}}
+)
+WANT = Wants(("run",), CONFIG, ranks=2, gpus=2, on_gpus=True)
+NVME = replace(WANT, config=OFFLOADED, ops=("async_io",), disk_gb=900.0)
+
+H100 = Device(0, "NVIDIA H100 80GB HBM3", 85.5, 0.6, 0, True, 0, "", 0, 16, 16, 18)
+GPUS = Gpus("570.124.06", "12.8", (H100, replace(H100, number=1)), {"0-1": "NVLink"})
+HOST = Host(52, 442.0, None, 200.0, 1_048_576, None)
+DISK = Disk("/shared", "nfs4", 900.0, 1.5, 2.5, True)
+PACKAGES = {"numpy": "2.1", "transformers": "5.1", "accelerate": ""}
+OPS = {"async_io": True, "cpu_adam": True, "fused_adam": True, "sparse_attn": False}
+SOFTWARE = Software("3.12.3", "2.8.0+cu128", "12.8", 2, "", "0.19.8", "", "cuda", OPS, PACKAGES)
+SUM = Collective("nccl", 2, True, 268.0, 130.0)
+REPORT = NodeReport(
+    "gpu7", "", -0.1, 0.3, GPUS, HOST, Files(()), StoreSeen(0.01), DISK, replace(DISK, path="/nvme"), SOFTWARE, SUM
+)
+
+
+def verdicts(want: Wants = WANT, **changed: Any) -> dict[str, Check]:
+    return {check.id: check for check in node_checks(replace(REPORT, **changed), want)}
+
+
+def device(**changed: Any) -> Gpus:
+    return replace(GPUS, devices=(H100, replace(H100, number=1, **changed)))
+
+
+def test_a_fit_node_has_nothing_to_do() -> None:
+    found = verdicts()
+    assert {check.verdict for check in found.values()} == {Verdict.OK}
+    assert {check.where for check in found.values()} == {"node gpu7"}
+    assert found["gpu.count"].seen == "2 × NVIDIA H100 80GB HBM3"
+    assert found["gpu.links"].seen == "all pairs: NVLink (18 links each)"
+    assert "bus bandwidth 130 GB/s" in found["node.all_reduce"].seen
+
+
+def test_gpus_that_slurm_promises_and_the_driver_does_not_show() -> None:
+    found = verdicts(gpus=Trouble("NVML Shared Library Not Found"))["gpu.count"]
+    assert found.verdict is Verdict.PROBLEM
+    assert found.seen == "Slurm promises 2 GPUs, NVML sees none (NVML Shared Library Not Found)"
+    one = replace(GPUS, devices=(H100,), links={}, troubles=("GPU 1: GPU is lost",))
+    assert verdicts(gpus=one)["gpu.count"].seen == "Slurm promises 2 GPUs, NVML sees 1 (GPU 1: GPU is lost)"
+
+
+@pytest.mark.parametrize(
+    ("driver", "cuda", "torch_cuda", "verdict"),
+    [
+        ("470.57.02", "11.4", "12.8", "problem"),
+        ("525.60.13", "12.0", "12.8", "ok"),  # newer minor versions run on it
+        ("570.124.06", "12.8", "13.0", "problem"),
+        ("580.65.06", "13.0", "12.8", "ok"),
+    ],
+)
+def test_a_driver_that_is_too_old_for_torch(driver: str, cuda: str, torch_cuda: str, verdict: str) -> None:
+    software = replace(SOFTWARE, torch_cuda=torch_cuda)
+    found = verdicts(gpus=replace(GPUS, driver=driver, cuda=cuda), software=software)["software.torch"]
+    assert found.verdict == verdict
+    if verdict == "problem":
+        assert driver in found.seen
+        assert "ask for a driver from" in found.next
+
+
+@pytest.mark.parametrize(
+    ("changed", "about", "verdict", "words"),
+    [
+        ({"name": "NVIDIA A100"}, "gpu.count", "warning", "different GPUs"),
+        ({"total_gb": 42.0}, "gpu.memory", "note", "42 GB, a h100 has 86 GB"),
+        ({"compute_mode": 2}, "gpu.compute_mode", "problem", "GPU 1: compute mode prohibits"),
+        ({"compute_mode": 3}, "gpu.compute_mode", "note", "GPU 1"),
+        ({"remap": "failed"}, "gpu.ecc", "problem", "GPU 1"),
+        ({"remap": "pending"}, "gpu.ecc", "warning", "GPU 1"),
+        ({"ecc_errors": 3}, "gpu.ecc", "warning", "GPU 1: 3 uncorrected memory errors"),
+        ({"ecc": False}, "gpu.ecc", "note", "GPU 1: ECC is off"),
+        ({"throttle": 0x40 | 0x4}, "gpu.throttle", "warning", "GPU 1: slowed down, too hot (hardware)"),
+        ({"throttle": 0x4}, "gpu.throttle", "ok", ""),  # at its power limit, as a busy GPU is
+        ({"used_gb": 20.0}, "gpu.busy", "warning", "GPU 1: 20 GB are in use"),
+        ({"pcie_width": 8}, "gpu.pcie", "warning", "GPU 1 on 8 of 16 PCIe lanes"),
+        ({"nvlinks": 17}, "gpu.links", "warning", "17 to 18 active links"),
+    ],
+)
+def test_a_gpu_that_is_unwell(changed: dict[str, Any], about: str, verdict: str, words: str) -> None:
+    found = verdicts(gpus=device(**changed))[about]
+    assert (found.verdict, words in found.seen) == (verdict, True), found.seen
+
+
+def test_a_gpu_that_tells_little_is_no_problem() -> None:
+    bare = replace(GPUS, devices=(Device(0, "GPU"), Device(1, "GPU")), links={"0-1": ""})
+    assert all(c.verdict in ("ok", "note") for c in verdicts(gpus=bare).values() if c.id.startswith("gpu."))
+
+
+def test_states_that_do_not_fit_into_the_gpu_that_is_there() -> None:
+    found = verdicts(replace(WANT, gpu_gb=100.0))["gpu.memory"]
+    assert found.verdict is Verdict.PROBLEM
+    assert "86 GB, the model's states alone take 100 GB (run)" in found.seen
+
+
+def test_too_little_memory_for_the_offload() -> None:
+    found = verdicts(replace(WANT, host_gb=500.0))["node.memory"]
+    assert found.verdict is Verdict.PROBLEM
+    assert found.seen == "the model takes 500 GB of a node's memory (run), the job may use 442 GB"
+    assert "use more nodes" in found.next
+    limited = verdicts(replace(WANT, host_gb=300.0), host=replace(HOST, limit_gb=100.0))["node.memory"]
+    assert limited.seen.endswith("the job may use 100 GB of the node's 442 GB")
+    assert limited.next == "raise slurm.mem"
+    assert verdicts(replace(WANT, host_gb=300.0))["node.memory"].verdict is Verdict.OK
+
+
+@pytest.mark.parametrize(
+    ("changed", "about", "words"),
+    [
+        ({"cpus": 1}, "node.cores", "1 cores for 2 ranks"),
+        ({"shm_gb": 0.067}, "node.shm", "/dev/shm has 0.07 GB"),
+        ({"open_files": 1024}, "node.limits", "1,024 files"),
+        ({"infiniband": ("mlx5_0",), "locked_gb": 8.4e-3}, "node.limits", "pin only 0.0084 GB"),
+    ],
+)
+def test_limits_of_the_host(changed: dict[str, Any], about: str, words: str) -> None:
+    found = verdicts(host=replace(HOST, **changed))[about]
+    assert (found.verdict, words in found.seen) == (Verdict.WARNING, True), found.seen
+
+
+def test_mpi_is_needed_nowhere() -> None:
+    assert verdicts(host=replace(HOST, mpi=("mpirun", "mpi4py")))["node.mpi"].seen.startswith("MPI mpirun, mpi4py")
+
+
+@pytest.mark.parametrize(
+    ("changed", "about", "words"),
+    [
+        ({"torch": "", "device_trouble": "ModuleNotFoundError: torch"}, "software.torch", "torch does not load"),
+        ({"torch_cuda": ""}, "software.torch", "built for CPUs; it sees no GPU"),
+        ({"devices": 1}, "software.torch", "sees 1 of 2 GPUs"),
+        ({"device_trouble": "RuntimeError: no kernel image"}, "software.torch", "no kernel image"),
+        ({"deepspeed_trouble": "ImportError: x"}, "software.deepspeed", "does not load: ImportError: x"),
+        ({"deepspeed": "0.18.1"}, "software.deepspeed", "computes wrong ZeRO-2 gradients"),
+        ({"packages": {"transformers": "", "accelerate": ""}}, "software.packages", "needs transformers"),
+    ],
+)
+def test_software_that_is_missing_or_wrong(changed: dict[str, Any], about: str, words: str) -> None:
+    found = verdicts(software=replace(SOFTWARE, **changed))[about]
+    assert (found.verdict, words in found.seen) == (Verdict.PROBLEM, True), found.seen
+
+
+def test_an_old_deepspeed_is_a_warning() -> None:
+    assert verdicts(software=replace(SOFTWARE, deepspeed="0.17.0"))["software.deepspeed"].verdict is Verdict.WARNING
+
+
+def test_an_operator_matters_only_where_a_run_needs_it() -> None:
+    assert verdicts()["software.ops"].seen.endswith("not sparse_attn, which no run needs")
+    without = replace(SOFTWARE, ops={**OPS, "async_io": False})
+    found = verdicts(NVME, software=without)["software.ops"]
+    assert found.verdict is Verdict.PROBLEM
+    assert "cannot use async_io" in found.seen
+    assert "libaio" in found.next
+    assert verdicts(software=without)["software.ops"].verdict is Verdict.OK
+
+
+def test_a_script_of_one_s_own_needs_no_packages_of_the_trainer() -> None:
+    own = replace(WANT, config=RunConfig.model_validate({"command": "train.py"}))
+    assert "software.packages" not in verdicts(own, software=replace(SOFTWARE, packages={"transformers": ""}))
+
+
+@pytest.mark.parametrize(
+    ("changed", "verdict", "words"),
+    [
+        ({"file_system": "xfs", "write_gb_s": 4.0}, "ok", "/nvme: xfs, writes 4 GB/s, reads 2.5 GB/s"),
+        ({"file_system": "xfs", "write_gb_s": 0.4}, "warning", "writes 0.4 GB/s"),
+        ({"file_system": "nfs4"}, "warning", "no local disk"),
+        ({"file_system": "tmpfs"}, "warning", "it is memory"),
+        ({"file_system": "xfs", "free_gb": 300.0}, "problem", "states take 900 GB of each node"),
+    ],
+)
+def test_the_disk_that_states_are_offloaded_to(changed: dict[str, Any], verdict: str, words: str) -> None:
+    found = verdicts(NVME, nvme=replace(DISK, path="/nvme", **changed))["node.nvme"]
+    assert (found.verdict, words in found.seen) == (verdict, True), found.seen
+
+
+def test_a_slow_shared_folder_is_a_warning() -> None:
+    assert verdicts(disk=replace(DISK, write_gb_s=0.02))["node.folder"].verdict is Verdict.WARNING
+    assert "through the page cache" in verdicts(disk=replace(DISK, direct=False))["node.folder"].seen
+
+
+@pytest.mark.parametrize(
+    ("changed", "way", "verdict", "words"),
+    [
+        ({"correct": False}, "NVLink", "problem", "wrong sum"),
+        ({"bus_gb_s": 12.0}, "NVLink", "warning", "slow for NVLink"),
+        ({"bus_gb_s": 12.0}, "one socket", "ok", ""),
+        ({"bus_gb_s": 1.0}, "one socket", "warning", "slow for PCIe"),
+        ({"ranks": 1, "bus_gb_s": None}, "NVLink", "ok", "launcher works"),
+        ({"backend": "gloo", "bus_gb_s": 0.5}, "NVLink", "ok", "gloo, 2 ranks: right sum"),
+    ],
+)
+def test_the_all_reduce(changed: dict[str, Any], way: str, verdict: str, words: str) -> None:
+    gpus = replace(GPUS, links={"0-1": way})
+    found = verdicts(gpus=gpus, collective=replace(SUM, **changed))["node.all_reduce"]
+    assert (found.verdict, words in found.seen) == (verdict, True), found.seen
+
+
+def test_a_look_that_failed_or_was_not_reached_is_a_problem_with_its_reason_and_hides_no_other() -> None:
+    found = verdicts(software=Trouble("did not end within 240 s"), collective=None)
+    assert found["software.torch"].seen == "did not end within 240 s"
+    assert "not looked at" in found["node.all_reduce"].seen
+    assert found["node.memory"].verdict is Verdict.OK
+
+
+def test_clocks_files_and_the_store() -> None:
+    found = verdicts(clock_least_s=39.0, clock_most_s=41.0, files=Files(("/data/text",)), store=Trouble("no route"))
+    assert found["node.clock"].verdict is Verdict.WARNING
+    assert found["node.files"].seen == "does not see /data/text"
+    assert (found["node.store"].verdict, found["node.store"].seen) == (Verdict.PROBLEM, "no route")
+    assert "node.store" not in verdicts(store=None)
+    assert verdicts(store=StoreSeen(-40.0))["node.store_clock"].verdict is Verdict.WARNING
+
+
+def test_a_report_survives_its_way_through_json(tmp_path: Any) -> None:
+    report = replace(REPORT, nvme=Trouble("no such folder"), running="collective", collective=None)
+    report.write(tmp_path / "report.json")
+    assert NodeReport.read(tmp_path / "report.json") == report
+    assert NodeReport.read(tmp_path / "none.json") is None
