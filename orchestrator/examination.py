@@ -16,13 +16,13 @@ import sys
 import time
 import uuid
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, Final
 
 from ..jobs.examine import LONGEST_S
 from ..jobs.files import make_private, write_atomically
-from ..jobs.node_report import NodeReport, Question, Talk
+from ..jobs.node_report import NodeReport, Question, Talk, Trouble
 from ..sbatch import prologue
 from . import attempts
 from .errors import Unreachable
@@ -38,6 +38,8 @@ TIME_MIN: Final = 15
 """Time limit of the job: more than all looks can take, less than a scheduler minds."""
 ASK_SLURM_S: Final = 10.0
 _POLL_S: Final = 0.3
+_OVER_S: Final = 120.0
+"""How long after the last moment at which its job can have ended the examination is given up."""
 _FILES_LAG_S: Final = 15.0
 """How long after a job's end its files may take to be seen here."""
 _LOG_LINES: Final = 3
@@ -79,14 +81,25 @@ def examine(want: Wants, settings: Settings, wait_s: float, tell: Tell) -> Exami
     with _made(settings.dir) as room:
         folder = room / token
         make_private(folder)
-        _question(want, settings).write(Talk(folder).question)
-        if want.config.executor == "local":
-            found = _locally(want, folder)
-        else:
-            found = _by_slurm(want, _batch(want, token, folder), wait_s, tell)
-        if not found.trouble:
-            shutil.rmtree(folder, ignore_errors=True)
-        return found
+        kept = False
+        try:
+            _question(want, settings).write(Talk(folder).question)
+            if want.config.executor == "local":
+                found = _locally(want, folder)
+            else:
+                found = _by_slurm(want, _batch(want, token, folder), wait_s, tell)
+            if found.report and not found.trouble and _has_logs(found.report):
+                found = replace(found, hint=f"its logs are in {folder}", folder=folder)
+            kept = found.folder is not None
+            return found
+        finally:
+            if not kept:
+                shutil.rmtree(folder, ignore_errors=True)
+
+
+def _has_logs(report: NodeReport) -> bool:
+    """Whether a program failed whose output tells more than the report."""
+    return isinstance(report.software, Trouble) or isinstance(report.collective, Trouble)
 
 
 def _question(want: Wants, settings: Settings) -> Question:
@@ -178,6 +191,9 @@ class _Watch:
             if job is not None and job.pending and time.monotonic() > deadline_s:
                 reason = f"job {self._job_id} waited in the queue for {self._wait_s / 60:.0f} min: {job.reason}"
                 return Examined(None, reason, "try again later, or with a longer --wait", away=True)
+            if time.monotonic() > deadline_s + 60 * TIME_MIN + _OVER_S:
+                reason = f"neither the job nor Slurm says anything any more of job {self._job_id}"
+                return Examined(None, reason, "try again", away=True)
             time.sleep(_POLL_S)
 
     def _job(self) -> JobView | None:

@@ -22,6 +22,18 @@ SLOW_NVLINK_GB_S: Final = 50.0
 """Of a node's all-reduce where all GPUs have NVLink: the slowest generation comes to more."""
 SLOW_PCIE_GB_S: Final = 3.0
 
+_AFTER_TROUBLE: Final = {
+    "gpu.count": "`exclude` the node and tell the administrators",
+    "node.memory": "try another node",
+    "node.files": "try again",
+    "node.store": "metrics arrive when the reconciler passes; let nodes reach it: firewall, ~/.pgpass, roles",
+    "node.folder": "see folder.space",
+    "node.nvme": "train.nvme_path must be a folder that is there on every node",
+    "software.torch": "run that Python on the node; `setup` may have to load its modules",
+    "node.all_reduce": "`NCCL_DEBUG: INFO` in env says more",
+}
+"""What to do where a look failed."""
+
 T = TypeVar("T")
 
 
@@ -38,21 +50,21 @@ def node_checks(report: NodeReport, want: Wants, *, left: str = "", other: str =
 
     def of(about: str, section: T | Trouble | None, verdicts: Callable[[T], Iterable[Check]]) -> Iterable[Check]:
         """The verdicts on a section, or why there are none."""
-        if isinstance(section, Trouble):
-            return [at.problem(about, section.reason, left)]
         return (
-            [at.problem(about, "not looked at: the job ended before", left)] if section is None else verdicts(section)
+            _unseen(about, section, left, at) if section is None or isinstance(section, Trouble) else verdicts(section)
         )
 
+    one_machine = want.config.executor == "local"
     gpus = report.gpus
     if isinstance(gpus, Trouble):  # a promise of GPUs that the driver knows nothing of is the point
         gpus = Gpus("", "", (), troubles=(gpus.reason,))
     if want.gpus:
         yield from of("gpu.count", gpus, lambda gpus: gpu_checks(gpus, want, at))
-    yield from of("node.host", report.host, lambda host: _host(host, want, at))
+    elif one_machine and want.config.env.get("DS_ACCELERATOR") != "cpu":
+        yield at.note("gpu.count", "no GPU: the training runs on CPUs", "`nvidia-smi` tells, if there should be one")
+    yield from of("node.memory", report.host, lambda host: _host(host, want, at))
     yield from of("node.files", report.files, lambda files: [files_check(files.missing, at)])
-    one_clock = want.config.executor == "local"
-    if not one_clock and report.clock_least_s is not None and report.clock_most_s is not None:
+    if not one_machine and report.clock_least_s is not None and report.clock_most_s is not None:
         yield clock_check("node.clock", report.clock_least_s, report.clock_most_s, "the node's clock", other, at)
     if report.store is not None:
         yield from of("node.store", report.store, lambda store: _store(store, at))
@@ -62,6 +74,16 @@ def node_checks(report: NodeReport, want: Wants, *, left: str = "", other: str =
     seen = gpus if gpus and gpus.devices else None
     yield from of("software.torch", report.software, lambda software: software_checks(software, seen, want, at))
     yield from of("node.all_reduce", report.collective, lambda found: [_collective(found, seen, at)])
+
+
+def _unseen(about: str, trouble: Trouble | None, left: str, at: At) -> Iterator[Check]:
+    """A look that failed, or was not reached."""
+    reason = trouble.reason if trouble else "not looked at: the job ended before"
+    hint = "; ".join(filter(None, (_AFTER_TROUBLE[about], left)))
+    if about == "node.store":  # the training needs no database, and the reconciler takes in what waits in files
+        yield at.warning(about, f"does not reach the database: {reason}", hint)
+    else:
+        yield at.problem(about, reason, hint)
 
 
 def _host(host: Host, want: Wants, at: At) -> Iterator[Check]:

@@ -9,10 +9,14 @@ from difflib import get_close_matches
 from typing import Final
 
 from .checks import At, Check
+from .fitness_host import numbers
 from .slurm_facts import Cluster, ClusterNode, Partition
 from .spec_slurm import SlurmConfig
 from .views.text import count
 from .wants import Wants
+
+TRIED: Final = (22, 5)
+"""The version of Slurm that the tests run against."""
 
 _AT: Final = At("slurm")
 _PLAIN: Final = re.compile(r"[\w.-]+(?:[&,][\w.-]+)*")
@@ -42,7 +46,12 @@ def slurm_checks(cluster: Cluster, wants: Sequence[Wants], forecasts: Sequence[F
         hint = "is this a login node of a Slurm cluster? `executor: local` needs none"
         yield _AT.problem("slurm.controller", cluster.trouble, hint, away=True)
         return
-    yield _AT.ok("slurm.controller", f"answers, Slurm {cluster.version}; {len(cluster.nodes)} nodes")
+    seen = f"answers, Slurm {cluster.version}; {count(len(cluster.nodes), 'node')}"
+    if numbers(cluster.version) < TRIED:
+        hint = f"campaigns are tried with {TRIED[0]}.{TRIED[1]:02}: look twice at the first runs"
+        yield _AT.note("slurm.controller", seen, hint)
+    else:
+        yield _AT.ok("slurm.controller", seen)
     needed = [name for name in cluster.missing if name != "sinfo"]
     if needed:
         yield _AT.problem("slurm.commands", f"{', '.join(needed)} not on PATH", "install Slurm's commands here")

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import shutil
 import subprocess
 import sys
 import threading
@@ -157,8 +158,8 @@ def test_a_slow_disk_is_not_waited_for(tmp_path: Path) -> None:
 
 
 def test_a_full_disk_is_told(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    usage = disk_speed.shutil.disk_usage(tmp_path)._replace(free=1 << 20)
-    monkeypatch.setattr(disk_speed.shutil, "disk_usage", lambda _path: usage)
+    usage = shutil.disk_usage(tmp_path)._replace(free=1 << 20)
+    monkeypatch.setattr(shutil, "disk_usage", lambda _path: usage)
     with pytest.raises(OSError, match="too little"):
         disk_speed.measure(tmp_path, 1 << 30, 1.0)
 

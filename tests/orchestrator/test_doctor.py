@@ -7,6 +7,7 @@ import os
 import signal
 import subprocess
 import sys
+import uuid
 from pathlib import Path
 from typing import Any
 
@@ -139,6 +140,9 @@ def test_a_training_python_that_is_not_there_is_told_and_hides_no_other(spec: Pa
     found = checks(capsys)
     assert found["software.torch"]["seen"] == "ended with code 1: ImportError: libcudart.so.12"
     assert found["node.all_reduce"]["verdict"] == "problem"
+    [left] = (spec.parent / "campaign/.doctor").iterdir()
+    assert f"its logs are in {left}" in found["node.all_reduce"]["next"]
+    assert "libcudart" in (left / "software.log").read_text()
     assert found["node.folder"]["verdict"] in ("ok", "warning")
 
 
@@ -200,7 +204,7 @@ def job(state: str, fake: FakeSlurm, monkeypatch: pytest.MonkeyPatch, reason: st
     """Slurm shows the job in that state, whatever its name."""
     line = f"12_0|{state}|{reason}|1000|1010|1020|n7|dscampaign-token\n"
     fake.answers("squeue", line)
-    monkeypatch.setattr(examination.uuid, "uuid4", lambda: type("U", (), {"hex": "token"}))
+    monkeypatch.setattr(uuid, "uuid4", lambda: type("U", (), {"hex": "token"}))
 
 
 def test_a_job_asks_for_one_node_and_a_short_time(
@@ -227,6 +231,18 @@ def test_a_job_that_leaves_nothing_proves_that_the_folder_is_not_shared(
     assert found.shared is False
     assert "the same folder on the nodes?" in found.hint
     assert "scancel" not in slurm.names()
+
+
+def test_a_slurm_that_falls_silent_is_not_waited_for_for_ever(
+    slurm: FakeSlurm, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(examination, "TIME_MIN", 0)
+    monkeypatch.setattr(examination, "_OVER_S", 0.3)
+    slurm.answers("squeue", err="slurm_load_jobs error: Unable to contact slurm controller", code=1)
+    found = examination.examine(want(), settings(tmp_path), 0.0, lambda _: None)
+    assert (found.away, found.shared) == (True, None)
+    assert "neither the job nor Slurm" in found.trouble
+    assert "scancel" in slurm.names()
 
 
 def test_a_job_that_fails_is_told_with_its_log(

@@ -115,6 +115,14 @@ def test_a_gpu_that_tells_little_is_no_problem() -> None:
     assert all(c.verdict in ("ok", "note") for c in verdicts(gpus=bare).values() if c.id.startswith("gpu."))
 
 
+def test_a_machine_without_gpus_is_told_where_none_was_meant() -> None:
+    local = replace(WANT, config=RunConfig(executor="local"), gpus=0, on_gpus=False)
+    assert verdicts(local)["gpu.count"].verdict is Verdict.NOTE
+    meant = replace(local, config=RunConfig(executor="local", env={"DS_ACCELERATOR": "cpu"}))
+    assert "gpu.count" not in verdicts(meant)
+    assert "node.clock" not in verdicts(meant)  # one machine has one clock
+
+
 def test_states_that_do_not_fit_into_the_gpu_that_is_there() -> None:
     found = verdicts(replace(WANT, gpu_gb=100.0))["gpu.memory"]
     assert found.verdict is Verdict.PROBLEM
@@ -230,11 +238,19 @@ def test_a_look_that_failed_or_was_not_reached_is_a_problem_with_its_reason_and_
     assert found["node.memory"].verdict is Verdict.OK
 
 
+def test_whatever_fails_has_a_next_step() -> None:
+    names = ("gpus", "host", "files", "store", "disk", "nvme", "software", "collective")
+    found = verdicts(NVME, **dict.fromkeys(names, Trouble("no answer within 30 s")))
+    assert len(found) == len(names) + 1  # and the clock
+    assert [c.id for c in found.values() if not c.next] == ["node.clock"]
+
+
 def test_clocks_files_and_the_store() -> None:
     found = verdicts(clock_least_s=39.0, clock_most_s=41.0, files=Files(("/data/text",)), store=Trouble("no route"))
     assert found["node.clock"].verdict is Verdict.WARNING
     assert found["node.files"].seen == "does not see /data/text"
-    assert (found["node.store"].verdict, found["node.store"].seen) == (Verdict.PROBLEM, "no route")
+    assert found["node.store"].verdict is Verdict.WARNING  # metrics wait in files
+    assert found["node.store"].seen == "does not reach the database: no route"
     assert "node.store" not in verdicts(store=None)
     assert verdicts(store=StoreSeen(-40.0))["node.store_clock"].verdict is Verdict.WARNING
 

@@ -111,13 +111,17 @@ def test_a_controller_that_does_not_answer_is_all_that_is_said() -> None:
     assert exit_code(found) == 3
 
 
+def test_a_slurm_older_than_the_one_of_the_tests_is_a_note() -> None:
+    assert verdict(wants(), "slurm.controller", replace(CLUSTER, version="20.11.9")).verdict is Verdict.NOTE
+
+
 def test_accounting() -> None:
     assert verdict(wants(), "slurm.accounting", replace(CLUSTER, accounting="none")).verdict is Verdict.NOTE
     assert verdict(wants(), "slurm.accounting", replace(CLUSTER, accounting="sacct: x")).verdict is Verdict.WARNING
 
 
 def test_preemption_without_warning_wants_checkpoints() -> None:
-    scavenge = {"partition": "scavenge"}
+    scavenge: dict[str, Any] = {"partition": "scavenge"}
     assert verdict(wants(**scavenge), "slurm.preemption").verdict is Verdict.WARNING
     assert verdict(wants(train={"checkpoint_every": 5}, **scavenge), "slurm.preemption").verdict is Verdict.NOTE
     warned = replace(CLUSTER, settings={"SlurmctldParameters": "preempt_send_user_signal"})
