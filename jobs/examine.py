@@ -11,7 +11,7 @@ import os
 import sys
 import threading
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import Any, Final
@@ -77,7 +77,7 @@ class _Examination:
         looks: dict[str, tuple[Look, float]] = {"host": (host, 10.0)}
         if question.gpus:  # before anything of ours uses them
             looks["gpus"] = (self._gpus, 30.0)
-        looks["files"] = (lambda: Files(tuple(p for p in question.files if not Path(p).exists())), 30.0)
+        looks["files"] = (lambda: Files(_missing(question.files)), 30.0)
         if question.store:
             looks["store"] = (self._store, 30.0)
         looks["disk"] = (lambda: measure(Path(question.folder), SHARED_BYTES, DISK_S), 4 * DISK_S)
@@ -145,6 +145,11 @@ def _environment(question: Question) -> dict[str, str]:
     """What the ranks of an attempt would find, as far as it matters here."""
     defaults = {"OMP_NUM_THREADS": "1"} | ({} if question.on_gpus else {"DS_ACCELERATOR": "cpu"})
     return {**defaults, **os.environ, **question.env, **({} if question.on_gpus else {"DS_ACCELERATOR": "cpu"})}
+
+
+def _missing(paths: Sequence[str]) -> tuple[str, ...]:
+    """Those that are not here, or not for this user: pathlib would raise an error."""
+    return tuple(path for path in paths if not os.path.exists(path))  # noqa: PTH110
 
 
 def _within(timeout_s: float, look: Look) -> Any:

@@ -26,7 +26,7 @@ from ..jobs.node_report import NodeReport, Question, Talk, Trouble
 from ..sbatch import prologue
 from . import attempts
 from .errors import Unreachable
-from .executor import Batch, JobView, SubmissionRefused, SubmissionUnclear
+from .executor import Batch, BatchTooLarge, JobView, SubmissionRefused, SubmissionUnclear
 from .settings import Settings
 from .slurm import SlurmExecutor, job_name
 from .wants import Wants
@@ -151,7 +151,7 @@ def _by_slurm(want: Wants, batch: Batch, wait_s: float, tell: Tell) -> Examined:
         [job_id] = executor.submit(batch)
     except SubmissionRefused as exc:
         return Examined(None, f"sbatch refused the job: {_last(str(exc))}", "change what `slurm:` asks for")
-    except (SubmissionUnclear, Unreachable) as exc:
+    except (BatchTooLarge, SubmissionUnclear, Unreachable) as exc:
         return Examined(None, _last(str(exc)), "try again", away=True)
     tell(f"job {job_id} looks at a node with {want.gpus} GPUs; Ctrl-C cancels it")
     watch = _Watch(executor, batch, job_id, wait_s, tell)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import platform
 import re
 import shutil
@@ -125,7 +126,7 @@ def _package(need: str) -> Package:
 
 
 def _folder(path: Path) -> Folder:
-    looked_at = next(folder for folder in (path, *path.parents) if folder.is_dir())
+    looked_at = next(folder for folder in (path, *path.parents) if os.path.isdir(folder))  # noqa: PTH112 - as below
     try:
         free_gb = shutil.disk_usage(looked_at).free / GB
         return Folder(
@@ -168,6 +169,8 @@ def _store(where: Place) -> StoreFacts:
         return replace(facts, trouble=exc.message, hint=exc.hint, away=isinstance(exc, StoreUnreachable))
     except ImportError as exc:
         return replace(facts, trouble=str(exc), hint="pip install 'dscampaign[postgres]'")
+    except Exception as exc:  # noqa: BLE001 - a bug here must hide no other check, and its text may hold an address
+        return replace(facts, trouble=f"cannot be asked: {type(exc).__name__}", hint="`campaign status --debug`")
     return replace(facts, library=library or server, schema=schema, offset_s=None if sqlite else offset_s)
 
 
@@ -191,5 +194,5 @@ def _asked(where: Place) -> tuple[str, str, float]:
 
 
 def missing_files(paths: Iterable[str]) -> tuple[str, ...]:
-    """Those that are not on this host."""
-    return tuple(path for path in paths if not Path(path).exists())
+    """Those that are not on this host, or not for this user: pathlib would raise an error."""
+    return tuple(path for path in paths if not os.path.exists(path))  # noqa: PTH110

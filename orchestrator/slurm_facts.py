@@ -130,15 +130,19 @@ def _accounting() -> str:
 
 
 def _partition(fields: Mapping[str, str]) -> Partition:
-    most = fields.get("MaxNodes", "")
     return Partition(
         fields.get("PartitionName", ""),
         fields.get("Default") == "YES",
         fields.get("State", "UP"),
         _minutes(fields.get("MaxTime", "")),
-        int(most) if most.isdigit() else None,
+        _whole(fields.get("MaxNodes", "")) or None,
         fields.get("PreemptMode", "OFF"),
     )
+
+
+def _whole(text: str) -> int:
+    """A number as scontrol prints it; 0 for UNLIMITED, or where there is none."""
+    return int(text) if text.isdigit() else 0
 
 
 def _minutes(text: str) -> int | None:
@@ -153,8 +157,8 @@ def _node(fields: Mapping[str, str]) -> ClusterNode:
         fields.get("NodeName", ""),
         frozenset(fields.get("Partitions", "").split(",")),
         gpus_of(fields.get("Gres", "")),
-        int(fields.get("RealMemory", "0")),
-        int(fields.get("CPUTot", "0")),
+        _whole(fields.get("RealMemory", "")),
+        _whole(fields.get("CPUTot", "")),
         frozenset(fields.get("ActiveFeatures", "").split(",")) - {"(null)", ""},
         not state.endswith("*") and not _AWAY & set(state.split("+")),
     )

@@ -269,6 +269,13 @@ def test_a_job_that_sbatch_refuses(slurm: FakeSlurm, tmp_path: Path) -> None:
     assert not found.away
 
 
+def test_a_full_queue_is_told(slurm: FakeSlurm, tmp_path: Path) -> None:
+    slurm.answers("sbatch", err="sbatch: error: QOSMaxSubmitJobPerUserLimit\n", code=1)
+    found = examination.examine(want(), settings(tmp_path), 60, lambda _: None)
+    assert "QOSMaxSubmitJob" in found.trouble
+    assert found.away
+
+
 def test_a_forecast_submits_nothing(slurm: FakeSlurm, tmp_path: Path) -> None:
     slurm.answers("sbatch", err="sbatch: Job 8 to start at 2030-01-01T00:00:00 on nodes n1 in partition main\n")
     batch = Batch("t", job_name("t"), tmp_path, 1, {"partition": "main"})
