@@ -87,7 +87,7 @@ def cluster() -> Cluster:
     if "scontrol" in missing or "sbatch" in missing:
         return Cluster(missing, trouble=f"{' and '.join(missing)} not on PATH")
     try:
-        version = ask(["scontrol", "--version"]).stdout.strip().removeprefix("slurm ")
+        version = (ask(["scontrol", "--version"]).stdout.split() or [""])[-1]  # Debian calls it slurm-wlm
         partitions = tuple(map(_partition, _records("partition")))
         nodes = tuple(map(_node, _records("node")))
         settings = dict(_SETTING.findall(_answer(["scontrol", "show", "config"])))

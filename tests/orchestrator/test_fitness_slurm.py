@@ -155,7 +155,7 @@ def test_slurm_s_words_for_gpus(gres: str, gpus: dict[str, int]) -> None:
 SCONTROL = """\
 #!/bin/sh
 case "$*" in
-    --version) echo "slurm 22.05.8" ;;
+    --version) echo "slurm-wlm 22.05.8" ;;
     *"show partition") cat <<'END'
 PartitionName=main AllowGroups=ALL Default=YES MaxNodes=UNLIMITED MaxTime=7-00:00:00 PreemptMode=OFF State=UP
 PartitionName=debug Default=NO MaxNodes=1 MaxTime=00:30:00 PreemptMode=REQUEUE State=DOWN
