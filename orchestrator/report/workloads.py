@@ -59,10 +59,10 @@ def workloads_of(conditions: Sequence[Condition], baseline: str | None = None) -
     for condition in conditions:
         grouped.setdefault(json.dumps(_work(condition), sort_keys=True, default=str), []).append(condition)
     groups = list(grouped.values())
-    varying = _varying([_work(group[0]) for group in groups])
+    names = _names(groups)
     return [
-        Workload(_name(_work(group[0]), varying), tuple(group), baseline_of(group, baseline) or baseline_of(group))
-        for group in groups
+        Workload(name, tuple(group), baseline_of(group, baseline) or baseline_of(group))
+        for name, group in zip(names, groups, strict=True)
     ]
 
 
@@ -83,6 +83,22 @@ def _work(condition: Condition) -> dict[str, Any]:
     if config.get("command"):
         return {"tokens per step": condition.tokens_per_step, **ranks}
     return {**{name: train.get(name) for name in _WORK}, **ranks}
+
+
+def _names(groups: Sequence[Sequence[Condition]]) -> list[str]:
+    """What the spec's own parameters say of each, where they tell them apart, else what the configurations do."""
+    shared = [_shared(group) for group in groups]
+    told = [_name(params, _varying(shared)) for params in shared]
+    if len(set(told)) == len(groups):
+        return told
+    works = [_work(group[0]) for group in groups]
+    return [_name(work, _varying(works)) for work in works]
+
+
+def _shared(group: Sequence[Condition]) -> dict[str, Any]:
+    """Parameters that all conditions of a workload have the same; a label names a point, not its work."""
+    first = {name: value for name, value in group[0].params.items() if name != "label"}
+    return {name: value for name, value in first.items() if all(one.params.get(name) == value for one in group)}
 
 
 def _varying(works: Sequence[Mapping[str, Any]]) -> list[str]:

@@ -53,12 +53,12 @@ def write_report(results: Results, traces: Sequence[Trace], folder: Path, made_s
 
 
 def rendered_configs(results: Results) -> dict[str, str]:
-    """By condition, the DeepSpeed configuration that the last attempt of its first run had; those that are there."""
+    """By condition that trains with DeepSpeed, the configuration of its first run's newest attempt, if it is there."""
     paths = CampaignPaths(Path(results.campaign.dir), results.campaign.name)
     found = {}
     for condition in results.conditions:
         run = condition.runs[0]
-        if run.generation:
+        if run.generation and condition.field("engine") != "ddp":
             file = paths.run(run.name).attempt(run.generation).ds_config
             try:
                 found[condition.name] = file.read_text(encoding="utf-8").rstrip()
