@@ -89,7 +89,7 @@ def _names(groups: Sequence[Sequence[Condition]]) -> list[str]:
     """What the spec's own parameters say of each, where they tell them apart, else what the configurations do."""
     shared = [_shared(group) for group in groups]
     told = [_name(params, _varying(shared)) for params in shared]
-    if len(set(told)) == len(groups):
+    if all(told) and len(set(told)) == len(groups):
         return told
     works = [_work(group[0]) for group in groups]
     return [_name(work, _varying(works)) for work in works]
