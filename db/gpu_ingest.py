@@ -7,12 +7,23 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from sqlalchemy import Connection, and_, func, select, update
+from sqlalchemy import Connection
 
 from . import schema
 from .gpu_lines import GpuBatch, parse
 from .queries import storable
-from .spool import MAX_BYTES, IngestResult, Source, endless_line, read_on, set_aside, tell, truncated
+from .spool import (
+    MAX_BYTES,
+    IngestResult,
+    Source,
+    advance_side,
+    endless_line,
+    read_on,
+    set_aside,
+    side_source,
+    tell,
+    truncated,
+)
 from .store import Store, insert_into
 from .upsert import insert_gpu_samples
 
@@ -34,7 +45,7 @@ def ingest_gpus(
         LookupError: There is no such attempt.
         OSError: The file cannot be read.
     """
-    source = _source(store, attempt_id, node_rank)
+    source = side_source(store, attempt_id, node_rank)
     chunk, size = read_on(spool, source.offset, max_bytes)
     if size is not None and size < source.offset:
         return truncated(store, source, size, f"{spool.name}.truncated")
@@ -45,35 +56,11 @@ def ingest_gpus(
     if not batch.length:
         return IngestResult(0, source.offset, 0, 0, caught_up)
     with store.write() as conn:
-        if not _advance(conn, source, node_rank, batch):
+        if not advance_side(conn, source, node_rank, batch.length):
             return IngestResult(0, source.offset, 0, 0, caught_up=False, stale=True)
         _insert(conn, source, node_rank, batch)
         set_aside(conn, source, batch.bad, spool)
     return IngestResult(batch.lines, source.offset + batch.length, len(batch.bad), len(batch.events), caught_up)
-
-
-def _source(store: Store, attempt_id: int, node_rank: int) -> Source:
-    attempt, run, read = schema.attempt.c, schema.run.c, schema.node_spool.c
-    of_node = and_(read.attempt_id == attempt.id, read.node_rank == node_rank)
-    joined = schema.attempt.join(schema.run, run.id == attempt.run_id).outerjoin(schema.node_spool, of_node)
-    columns = (run.campaign_id, run.id, attempt.generation, attempt.id, func.coalesce(read.spool_offset, 0))
-    with store.read() as conn:
-        row = conn.execute(select(*columns).select_from(joined).where(attempt.id == attempt_id)).first()
-    if row is None:
-        raise LookupError(f"no attempt {attempt_id}")
-    return Source(*row)
-
-
-def _advance(conn: Connection, source: Source, node_rank: int, batch: GpuBatch) -> bool:
-    """Moves the offset on and takes the row's lock; False when somebody else moved it."""
-    row = schema.node_spool.c
-    if not source.offset:  # a second caller waits here for the first one's row
-        first = {"attempt_id": source.attempt_id, "node_rank": node_rank, "spool_offset": 0}
-        conn.execute(insert_into(conn, schema.node_spool).values(first).on_conflict_do_nothing())
-    unmoved = update(schema.node_spool).where(
-        row.attempt_id == source.attempt_id, row.node_rank == node_rank, row.spool_offset == source.offset
-    )
-    return conn.execute(unmoved.values(spool_offset=source.offset + batch.length)).rowcount == 1
 
 
 def _insert(conn: Connection, source: Source, node_rank: int, batch: GpuBatch) -> None:

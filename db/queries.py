@@ -18,6 +18,7 @@ from .energy import attempt_gpus, gpu_devices, gpu_samples, iter_gpu_samples, no
 from .leases import acquire_lease, check_lease, read_lease, release_lease
 from .metrics import extra_names, iter_metrics, latest, metrics, step_times
 from .records import (
+    OPENED_ELSEWHERE,
     AttemptRow,
     AttemptState,
     CampaignRow,
@@ -46,6 +47,7 @@ __all__ = [
     "events",
     "evidence",
     "extra_names",
+    "forwards",
     "gpu_devices",
     "gpu_samples",
     "insert_attempt",
@@ -268,6 +270,15 @@ def newest_event_s(conn: Connection, campaign_id: int, kind: str) -> float | Non
     """When something of this kind last happened in a campaign, None for never."""
     told = schema.events.c
     return conn.execute(select(func.max(told.ts_s)).where(told.campaign_id == campaign_id, told.kind == kind)).scalar()
+
+
+def forwards(conn: Connection, campaign_id: int) -> dict[int, dict[str, dict[str, Any]]]:
+    """Where else the runs of a campaign are kept: by run id and tool, what its newest attempt said of it."""
+    row, found = schema.events.c, defaultdict[int, dict[str, dict[str, Any]]](dict)
+    query = select(row.run_id, row.data).where(row.campaign_id == campaign_id, row.kind == OPENED_ELSEWHERE)
+    for run_id, data in conn.execute(query.order_by(row.id)):
+        found[run_id][str(data.get("tool"))] = data
+    return dict(found)
 
 
 def record_checkpoint(conn: Connection, new: Checkpoint) -> None:

@@ -52,6 +52,10 @@ METRIC_COLUMNS = {
 bit order of the `nonfinite` mask: append, never reorder."""
 
 
+OPENED_ELSEWHERE: Final = "forward.opened"
+"""The event that says under which id a run is kept in another tool."""
+
+
 class StepTimes(NamedTuple):
     """How long a run's steps take.
 

@@ -7,14 +7,17 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Final
 
-from sqlalchemy import Connection, select
+from sqlalchemy import Connection, and_, func, select, update
 
 from . import schema
 from .lines import BadLine
 from .queries import add_event
-from .store import Store
+from .store import Store, insert_into
 
 MAX_BYTES: Final = 8 << 20
+
+FORWARDERS: Final = -1
+"""Stands for a node in `node_spool`: what the processes say that forward metrics to other tools."""
 
 _NAMED_BAD_LINES: Final = 20  # a batch; a spool full of rubbish must not become a table full of it
 
@@ -65,6 +68,40 @@ def read_on(spool: Path, offset: int, max_bytes: int) -> tuple[bytes, int | None
 def endless_line(chunk: bytes, offset: int) -> BadLine:
     """What fills a whole chunk without an end of line: wait for it, and the spool would never move again."""
     return BadLine(offset, len(chunk), "a line without end", chunk[:100].decode(errors="replace"))
+
+
+def side_source(store: Store, attempt_id: int, node_rank: int) -> Source:
+    """How far a file beside the metrics was read; `node_spool` counts its bytes.
+
+    Args:
+        store: The store.
+        attempt_id: The attempt.
+        node_rank: The node whose telemetry it is, or `FORWARDERS`.
+
+    Raises:
+        LookupError: There is no such attempt.
+    """
+    attempt, run, read = schema.attempt.c, schema.run.c, schema.node_spool.c
+    of_node = and_(read.attempt_id == attempt.id, read.node_rank == node_rank)
+    joined = schema.attempt.join(schema.run, run.id == attempt.run_id).outerjoin(schema.node_spool, of_node)
+    columns = (run.campaign_id, run.id, attempt.generation, attempt.id, func.coalesce(read.spool_offset, 0))
+    with store.read() as conn:
+        row = conn.execute(select(*columns).select_from(joined).where(attempt.id == attempt_id)).first()
+    if row is None:
+        raise LookupError(f"no attempt {attempt_id}")
+    return Source(*row)
+
+
+def advance_side(conn: Connection, source: Source, node_rank: int, length: int) -> bool:
+    """Moves that offset on and takes the row's lock; False when somebody else moved it."""
+    row = schema.node_spool.c
+    if not source.offset:  # a second caller waits here for the first one's row
+        first = {"attempt_id": source.attempt_id, "node_rank": node_rank, "spool_offset": 0}
+        conn.execute(insert_into(conn, schema.node_spool).values(first).on_conflict_do_nothing())
+    unmoved = update(schema.node_spool).where(
+        row.attempt_id == source.attempt_id, row.node_rank == node_rank, row.spool_offset == source.offset
+    )
+    return conn.execute(unmoved.values(spool_offset=source.offset + length)).rowcount == 1
 
 
 def set_aside(conn: Connection, source: Source, bad: Sequence[BadLine], spool: Path) -> None:

@@ -22,6 +22,7 @@ from . import checkpoint, evidence, launch, retention
 from .checkpoint import Checkpoint
 from .evidence import LogLine, NodeOutcome
 from .files import create_exclusively, read_json, write_atomically
+from .forward.processes import Forwarders
 from .layout import AttemptPaths, RunPaths, payload_file
 from .node import Node, RendezvousTimeout, Start, announce, free_port, join
 from .node_facts import NodeFacts
@@ -99,10 +100,13 @@ class Agent:
             return EXIT_NOT_MINE
         pusher = Pusher(self.payload, self.paths.metrics, self._store_url() if self.node.rank == 0 else None)
         pusher.start()
-        exit_code, ended_by = self._train(start)
+        forwarders = Forwarders(self.payload, self.paths, self.node.rank)
+        exit_code, ended_by = self._train(start, forwarders)
+        forwarders.end(exit_code, ended_by)
         outcome = self._write_outcome(exit_code, ended_by, started_s, start)
         self._telemetry.wait()
         pusher.finish()  # late: it may take longer than Slurm lets a cancelled job live
+        forwarders.wait()  # until then they had as long as this took
         if self.node.rank == 0:  # what a killed rank left half written takes room that the next attempt may need
             retention.remove_drafts(self._checkpoints, self.payload.generation + 1)
         return 0 if outcome.launcher_exit == 0 else EXIT_FAILED
@@ -212,7 +216,7 @@ class Agent:
 
     # -- watch ---------------------------------------------------------------------------------------------------
 
-    def _train(self, start: Start) -> tuple[int, str]:
+    def _train(self, start: Start, forwarders: Forwarders) -> tuple[int, str]:
         for folder in (self.paths.logs, self.paths.ranks, self._checkpoints):
             folder.mkdir(parents=True, exist_ok=True)
         self._keep_room()
@@ -224,6 +228,7 @@ class Agent:
         line = launch.command(self.payload, self.paths, hostfile, self.node.rank, start.address, start.port)
         self._facts.ready()
         self._telemetry.start()
+        forwarders.start()
         with self.paths.launcher_log(self.node.rank).open("ab") as log:
             launcher = subprocess.Popen([*DEAF_TO_USR2, *line], env=env, stdout=log, stderr=log, start_new_session=True)
         ended_by = self._watch(launcher)

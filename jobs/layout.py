@@ -12,6 +12,9 @@ from __future__ import annotations
 from dataclasses import dataclass
 from pathlib import Path
 
+FORWARD_ROOT_LEVELS = 3
+"""From an attempt's folder up to the campaign's `dir`: {campaign}/runs/{run}/g0001."""
+
 
 @dataclass(frozen=True)
 class AttemptPaths:
@@ -41,6 +44,20 @@ class AttemptPaths:
     def gpu_spool(self, node_rank: int) -> Path:
         """What the GPUs of that node did: one JSON line a sample."""
         return self.dir / f"gpus-{node_rank}.jsonl"
+
+    @property
+    def forward_payload(self) -> Path:
+        """The attempt as it really runs, for the processes that forward its metrics."""
+        return self.dir / "forward.json"
+
+    @property
+    def forward_spool(self) -> Path:
+        """What these processes say: one JSON line an event."""
+        return self.dir / "forward.jsonl"
+
+    def forward_log(self, tool: str) -> Path:
+        """What a tool prints."""
+        return self.logs / f"forward-{tool}.log"
 
     @property
     def ds_config(self) -> Path:
@@ -105,6 +122,15 @@ class RunPaths:
         A run whose experiment was changed in the spec keeps its name: what a script finds here must be of its own.
         """
         return self.dir / "checkpoints" / config_hash
+
+    def forward_state(self, config_hash: str, tool: str) -> Path:
+        """How much of one experiment of the run a tool has, and under which id."""
+        return self.forward / f"{config_hash}-{tool}.json"
+
+    @property
+    def forward(self) -> Path:
+        """What is kept of the run for other tools."""
+        return self.dir / "forward"
 
     @property
     def current(self) -> Path:

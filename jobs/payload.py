@@ -30,6 +30,8 @@ class Payload:
         train: the built-in trainer's configuration, or None for a script of the user's own.
         user_patterns: regular expressions whose lines in a log are worth keeping.
         telemetry_s: seconds between two samples of the node's GPUs, 0 for none.
+        params: what the matrix sets for the run, by short names.
+        forward: tools that get its metrics too, each with its options.
     """
 
     campaign: str
@@ -60,6 +62,8 @@ class Payload:
     user_patterns: tuple[str, ...] = ()
     min_resume_step: int = 0
     telemetry_s: float = 0.0
+    params: Mapping[str, Any] = field(default_factory=dict)
+    forward: Mapping[str, Mapping[str, Any]] = field(default_factory=dict)
 
     @property
     def world_size(self) -> int:

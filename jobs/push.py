@@ -27,6 +27,7 @@ class Pusher:
         self._attempt_id, self._token = payload.attempt_id, payload.token
         self._spool, self._url = spool, store_url
         nodes = range(payload.nodes if payload.telemetry_s else 0)
+        self._forward_spool = AttemptPaths(spool.parent).forward_spool if payload.forward else None
         self._gpu_spools = {node: AttemptPaths(spool.parent).gpu_spool(node) for node in nodes}
         self._stop = threading.Event()
         self._thread = threading.Thread(target=self._loop, daemon=True)
@@ -52,6 +53,7 @@ class Pusher:
         # Imported here: SQLAlchemy costs a third of a second, and an agent without a database never needs it.
         from ..db import queries
         from ..db.errors import StoreError
+        from ..db.forward_ingest import ingest_forwards
         from ..db.gpu_ingest import ingest_gpus
         from ..db.ingest import ingest
         from ..db.store import Store
@@ -67,6 +69,8 @@ class Pusher:
                     pass
                 with store.write() as conn:
                     queries.beat(conn, self._attempt_id)
+                while self._forward_spool and not ingest_forwards(store, self._attempt_id, self._forward_spool).caught_up:
+                    pass
                 for node, telemetry in self._gpu_spools.items():  # last: it is the least that can be missed
                     while not ingest_gpus(store, self._attempt_id, node, telemetry).caught_up:
                         pass

@@ -80,6 +80,8 @@ def payload(
         min_resume_step=min_resume_step,
         user_patterns=tuple(rule.match for rule in config.retry.rules),
         telemetry_s=config.telemetry_s,
+        params=run.params,
+        forward=config.forward.options(),
     )
 
 

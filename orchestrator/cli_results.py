@@ -7,14 +7,14 @@ import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
-from typing import IO, Final
+from typing import IO, Any, Final
 
 import click
 
 from .cli_common import check_folder_of, place, store_options, tell, verb
 from .errors import EXIT_OK, UserError
 
-FORMATS: Final = ("csv", "json")
+FORMATS: Final = ("csv", "json", "parquet")
 TABLES: Final = ("steps", "runs", "attempts", "gpus", "events")
 
 
@@ -25,42 +25,53 @@ TABLES: Final = ("steps", "runs", "attempts", "gpus", "events")
 @click.option("-o", "--output", type=click.Path(path_type=Path), help="File to write.  [default: standard output]")
 @store_options
 def export(name: str | None, form: str, what: str, output: Path | None, dir: str | None, store: str | None) -> int:
-    """Write a campaign's results as CSV or JSON.
+    """Write a campaign's results as CSV, JSON or Parquet.
 
-    Each step stands there once, from the highest attempt that made it. A file is written whole or not at all.
+    Each step stands there once, from the highest attempt that made it. A file is written whole or not at all. In
+    Parquet a figure that was not reported is null, one that is not a number NaN, and times are UTC timestamps.
 
     Examples:
       campaign export sweep -o steps.csv
       campaign export sweep --what runs --format json | jq '.rows[].loss'
       campaign export sweep --what gpus -o power.csv
+      campaign export sweep --format parquet -o steps.parquet
     """
     from .export import columns_and_rows, write_csv, write_json
     from .find import find
+    from .parquet import require_pyarrow, write_parquet
+
+    if form == "parquet":
+        require_pyarrow()
+        if output is None:
+            raise UserError("Parquet is no text to print", f"name a file: -o {what}.parquet")
 
     where = place(dir, store, [name])
     opened = where.open()
     campaign = find(opened, where.name)
-    with _output(output) as stream, columns_and_rows(opened, campaign, what) as (columns, rows):
-        number = (write_csv if form == "csv" else write_json)(stream, campaign.name, what, columns, rows)
+    write = {"csv": write_csv, "json": write_json, "parquet": write_parquet}[form]
+    with _output(output, form) as stream, columns_and_rows(opened, campaign, what) as (columns, rows):
+        number = write(stream, campaign.name, what, columns, rows)
     tell(f"{number:,} rows" + (f" in {output}" if output else ""))
     return EXIT_OK
 
 
 @contextmanager
-def _output(path: Path | None) -> Iterator[IO[str]]:
+def _output(path: Path | None, form: str) -> Iterator[IO[Any]]:
     if path is None:
         yield sys.stdout
         return
     check_folder_of(path)
     partial = path.with_name(f".{path.name}.partial")
     try:
-        with partial.open("w", encoding="utf-8", newline="") as stream:
+        with partial.open("wb") if form == "parquet" else partial.open("w", encoding="utf-8", newline="") as stream:
             yield stream
             stream.flush()
             os.fsync(stream.fileno())
         partial.replace(path)
     except OSError as error:
         raise UserError(f"cannot write {path}: {error.strerror}") from error
+    finally:
+        partial.unlink(missing_ok=True)
 
 
 VERBS: Final = (export,)

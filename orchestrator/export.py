@@ -82,18 +82,21 @@ def _steps(conn: Connection, campaign_id: int) -> tuple[Sequence[str], Iterable[
 
 
 def _runs(documents: Sequence[dict[str, Any]]) -> tuple[Sequence[str], Iterable[Row]]:
-    """One row a run: its parameters as columns of their own, its attempts as a number."""
+    """One row a run: parameters and ids in other tools as columns of their own, its attempts as a number."""
     params = list(dict.fromkeys(name for document in documents for name in document["params"]))
-    plain = [name for name in (documents[0] if documents else ()) if name not in ("params", "attempts")]
+    tools = sorted({tool for document in documents for tool in document["forwarded"]})
+    plain = [name for name in (documents[0] if documents else ()) if name not in ("params", "forwarded", "attempts")]
     rows = (
         (
             *(document[name] for name in plain),
             *(document["params"].get(name) for name in params),
+            *(document["forwarded"].get(tool, {}).get("run_id") for tool in tools),
             len(document["attempts"]),
         )
         for document in documents
     )
-    return (*plain, *(f"param.{name}" for name in params), "attempts"), rows
+    names = [*(f"param.{name}" for name in params), *(f"forward.{tool}" for tool in tools)]
+    return (*plain, *names, "attempts"), rows
 
 
 def _attempts(conn: Connection, campaign_id: int) -> tuple[Sequence[str], Iterable[Row]]:

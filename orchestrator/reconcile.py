@@ -10,9 +10,11 @@ from pathlib import Path
 
 from ..db import queries
 from ..db.errors import StaleLease, StoreUnreachable
+from ..db.forward_ingest import ingest_forwards
 from ..db.gpu_ingest import ingest_gpus
 from ..db.ingest import ingest
 from ..db.records import AttemptRow, CampaignRow, StepTimes
+from ..db.spool import FORWARDERS
 from ..db.store import Store
 from ..jobs.layout import AttemptPaths, CampaignPaths
 from .act import act
@@ -185,6 +187,7 @@ def drain(store: Store, rows: Sequence[AttemptRow]) -> list[Unreachable]:
             if _size(spool) not in (None, row.spool_offset):
                 while not (result := ingest(store, row.id, spool)).caught_up and not result.stale:
                     pass
+            _drain_forwards(store, row, held.get((row.id, FORWARDERS), 0))
             for node in range(row.nodes):
                 _drain_gpus(store, row, node, held.get((row.id, node), 0))
         except OSError as exc:
@@ -196,6 +199,13 @@ def _drain_gpus(store: Store, row: AttemptRow, node: int, held: int) -> None:
     spool = AttemptPaths(Path(row.spool_path).parent).gpu_spool(node)
     if _size(spool) not in (None, held):
         while not (result := ingest_gpus(store, row.id, node, spool)).caught_up and not result.stale:
+            pass
+
+
+def _drain_forwards(store: Store, row: AttemptRow, held: int) -> None:
+    spool = AttemptPaths(Path(row.spool_path).parent).forward_spool
+    if _size(spool) not in (None, held):
+        while not (result := ingest_forwards(store, row.id, spool)).caught_up and not result.stale:
             pass
 
 

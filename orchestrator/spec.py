@@ -246,4 +246,4 @@ def _absolute(path: Path) -> str:
 def _asks(path: tuple[str, ...]) -> bool:
     """Whether `${NAME}` is filled in: only where a value differs between users, clusters or secrets."""
     shell = path[:2] == ("slurm", "setup")
-    return path in _INPUTS or path[0] in ("store", "dir", "env") or (path[0] == "slurm" and not shell)
+    return path in _INPUTS or path[0] in ("store", "dir", "env", "forward") or (path[0] == "slurm" and not shell)

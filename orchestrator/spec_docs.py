@@ -9,6 +9,7 @@ from pydantic import BaseModel
 from pydantic.fields import FieldInfo
 from pydantic_core import PydanticUndefined
 
+from .spec_forward import ForwardConfig, MlflowConfig, TensorBoardConfig, WandbConfig
 from .spec_model import DatasetConfig, LimitsConfig, LocalConfig, RetryConfig, RetryRule, RunConfig, Spec, TrainConfig
 from .spec_slurm import OWNED_OPTIONS, PASSED_OPTIONS, SlurmConfig
 
@@ -20,6 +21,10 @@ _SECTIONS: Final[dict[str, type[BaseModel]]] = {
     "retry": RetryConfig,
     "retry.rules": RetryRule,
     "limits": LimitsConfig,
+    "forward": ForwardConfig,
+    "forward.wandb": WandbConfig,
+    "forward.tensorboard": TensorBoardConfig,
+    "forward.mlflow": MlflowConfig,
 }
 _TOP_ORDER: Final = tuple(name for name in Spec.model_fields if name not in RunConfig.model_fields)
 

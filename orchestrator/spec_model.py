@@ -8,6 +8,7 @@ from typing import Annotated, Any, Final, Literal
 
 from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, Strict, field_validator
 
+from .spec_forward import Forward, ForwardConfig
 from .spec_slurm import Hint, MemorySize, SlurmConfig, Text, one_line, parse_mem_mb
 
 Real = Annotated[float, Strict(), Field(allow_inf_nan=False)]
@@ -292,6 +293,9 @@ class RunConfig(_Section):
     """Seconds between two looks at the GPUs of a run, from 0.1: their power, energy, use, temperature, clocks; 0 for
     none. Every node's agent looks, not the training. After every 3600 looks of an attempt the time doubles. It is no
     part of the experiment."""
+    forward: Forward = ForwardConfig()
+    """Tools that get the metrics too, while the run goes on: any of `wandb`, `tensorboard`, `mlflow`, as a list or as a
+    mapping with their options. See [docs/tools.md](tools.md)."""
 
     @field_validator("telemetry_s")
     @classmethod

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from collections import Counter, defaultdict
+from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any, Final
 
@@ -78,13 +79,14 @@ def status_document(store: Store, campaign: CampaignRow) -> dict[str, Any]:
     with store.read() as conn:
         runs = {run.id: run for run in queries.runs(conn, campaign.id)}
         attempts = _by_run(queries.attempts(conn, campaign.id))
+        forwards = queries.forwards(conn, campaign.id)
     return {
         "schema_version": SCHEMA_VERSION,
         "campaign": campaign.name,
         "settled": status.settled,
         "reconciled_now": status.reconciled_now,
         "counts": {str(state): status.counts.get(state, 0) for state in RunState},
-        "runs": [_run_document(row, runs[row.run_id], attempts[row.run_id]) for row in status.runs],
+        "runs": [_run_document(row, runs[row.run_id], attempts[row.run_id], forwards) for row in status.runs],
     }
 
 
@@ -105,7 +107,9 @@ def finite(value: float | None) -> float | str | None:
     return "NaN" if math.isnan(value) else "Infinity" if value > 0 else "-Infinity"
 
 
-def _run_document(row: RunStatus, run: RunRow, attempts: list[AttemptRow]) -> dict[str, Any]:
+def _run_document(
+    row: RunStatus, run: RunRow, attempts: list[AttemptRow], forwards: Mapping[int, Mapping[str, Mapping[str, Any]]]
+) -> dict[str, Any]:
     now = {"micro_batch": row.micro_batch, "accumulation": row.accumulation, "world_size": row.world_size}
     return {
         "name": row.name,
@@ -123,6 +127,10 @@ def _run_document(row: RunStatus, run: RunRow, attempts: list[AttemptRow]) -> di
         **{name: value for name, value in now.items() if value is not None},
         "changes": row.changes or "",
         "predicted_gb": attempts[-1].predicted_gb if attempts else None,
+        "forwarded": {
+            tool: {name: str(data.get(name, "")) for name in ("run_id", "where")}
+            for tool, data in forwards.get(row.run_id, {}).items()
+        },
         "attempts": [_attempt_document(attempt) for attempt in attempts],
     }
 

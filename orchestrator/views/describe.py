@@ -12,6 +12,7 @@ from ...db.records import AttemptRow, EventRow, MemoryObservation, RunState
 from ..describe import CampaignFacts, RunFacts
 from ..settings import Setting
 from ..status import SCHEMA_VERSION, batch_of, finite
+from .forwards import forward_pairs, forwards_document
 from .gpus import energy_document, gpu_lines, gpus_document
 from .speed import speed_document, speed_line
 from .states import counts_line, state_cell
@@ -95,6 +96,7 @@ def run_document(facts: RunFacts) -> dict[str, Any]:
         **{key: value for key, value in asdict(facts.run).items() if key not in ("id", "campaign_id")},
         "batch": batch_of(facts.run),
         "latest": latest,
+        "forwarded": forwards_document(facts.events),
         "gpus": energy_document(facts.gpus[row.id] for row in _present(facts) if row.id in facts.gpus),
         "attempts": [_attempt_document(row, facts) for row in facts.attempts],
         "checkpoints": [asdict(checkpoint) for checkpoint in facts.checkpoints],
@@ -117,6 +119,7 @@ def _run_pairs(facts: RunFacts, page: Page) -> dict[str, str]:
         "step": f"{latest.step:,} of {run.target_step or '?'}" if latest else "",
         "folder": str(facts.paths.dir),
         "experiment": run.config_hash,
+        **forward_pairs(facts.events),
     }
     if latest:
         held_out = f"held out {figure(latest.eval_loss)}" if latest.eval_loss is not None else ""

@@ -1,0 +1,6 @@
+"""A run's metrics in the tools that people watch them with: Weights & Biases, TensorBoard, MLflow.
+
+One process for each tool, started by the agent of the first node, reads the attempt's spool as it grows and passes the
+lines on. Training and store know nothing of it: a tool that hangs, is missing or cannot reach its server costs neither
+of them anything.
+"""

@@ -1,0 +1,180 @@
+"""From the spools of a run's attempts to one tool, again and again, until the attempt is over."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable
+from pathlib import Path
+
+from ...db.lines import Batch, parse
+from .. import evidence
+from ..files import read_json
+from ..layout import RunPaths
+from ..payload import Payload
+from .spool import tell, tell_unfinished
+from .state import State
+from .tool import Opened, Steps, Tool, make_tool
+
+POLL_S = 2.0
+MAX_WAIT_S = 60.0
+"""Between two tries of a tool that fails."""
+CHUNK_BYTES = 1 << 20
+_TITLES = {"wandb": "W&B", "tensorboard": "TensorBoard", "mlflow": "MLflow"}
+
+
+class Forwarding:
+    """One tool's part of one attempt.
+
+    Args:
+        payload: the attempt as it really runs.
+        tool: the tool's name.
+    """
+
+    def __init__(self, payload: Payload, tool: str) -> None:
+        self._payload, self._name = payload, tool
+        self._title = _TITLES.get(tool, tool)
+        self._run_paths = RunPaths(Path(payload.run_dir))
+        self._paths = self._run_paths.attempt(payload.generation)
+        self._state_file = self._run_paths.forward_state(payload.config_hash, tool)
+        self._state = State.load(self._state_file)
+        self._state.offsets.setdefault(payload.generation, 0)
+        self._tool: Tool | None = None
+        self._trouble = ""
+        self._failures = 0
+        self._behind = any(generation < payload.generation for generation in self._state.offsets)
+        """Earlier attempts may have lines that the tool has not."""
+
+    def run(self, over: threading.Event, how: Callable[[], str]) -> None:
+        """Passes lines on until the attempt is over.
+
+        Args:
+            over: set when the ranks are gone.
+            how: how they ended, once they are.
+        """
+        last = False
+        while not last:
+            last = over.is_set()
+            if self._superseded() or not self._try():
+                return  # a newer attempt goes on with the run, or nothing can be done
+            if not last:
+                over.wait(min(POLL_S * 2 ** min(self._failures, 9), MAX_WAIT_S))
+        if self._tool is not None:
+            self._close(how())
+        if left := self._left_bytes():
+            tell_unfinished(self._paths, self._name, f"{left} bytes of the spool were not passed on")
+
+    def _try(self) -> bool:
+        """Passes on what is there; False where it is of no use to try again."""
+        try:
+            self._pass_on()
+        except ImportError as exc:
+            package = "mlflow-skinny" if self._name == "mlflow" else self._name
+            hint = f"install it into the agents' environment, `pip install {package}`"
+            self._tell("failed", f"{self._title} gets no metrics: {exc}; {hint}")
+            return False
+        except Exception as exc:  # noqa: BLE001 - a tool may raise anything, and nobody else is to suffer from it
+            self._failed(exc)
+        else:
+            self._worked()
+        return True
+
+    def _pass_on(self) -> None:
+        self._state.save(self._state_file)
+        if self._tool is None:
+            tool = make_tool(self._name, self._payload, self._state)
+            self._told(tool.open())
+            self._tool = tool
+        while (own := self._read(self._payload.generation)).length:
+            if own.steps and self._behind:
+                self._catch_up(evidence.first_step(self._paths.metrics, default=min(own.steps)))
+                if not self._state.offsets[self._payload.generation]:
+                    self._tool.resume(min(own.steps))
+                self._behind = False
+            self._send(self._payload.generation, own)
+
+    def _catch_up(self, first_step: int) -> None:
+        """What the tool lacks of earlier attempts, as far as a later one does not make it anew."""
+        ends, end = {}, first_step
+        for generation in sorted(self._state.offsets, reverse=True):
+            if generation < self._payload.generation:
+                ends[generation] = end
+                spool = self._run_paths.attempt(generation).metrics
+                end = min(end, evidence.first_step(spool, default=end))
+        for generation, end in sorted(ends.items()):
+            while (batch := self._read(generation)).length:
+                batch.steps = {step: values for step, values in batch.steps.items() if step < end}
+                self._send(generation, batch)
+
+    def _read(self, generation: int) -> Batch:
+        """The next complete lines of an attempt; what is no step is left out."""
+        offset = self._state.offsets[generation]
+        try:
+            with self._run_paths.attempt(generation).metrics.open("rb") as spool:
+                spool.seek(offset)
+                chunk = spool.read(CHUNK_BYTES)
+        except FileNotFoundError:
+            return Batch()
+        batch = parse(chunk, offset)
+        endless = not batch.length and len(chunk) == CHUNK_BYTES
+        return Batch(length=len(chunk)) if endless else batch
+
+    def _send(self, generation: int, batch: Batch) -> None:
+        assert self._tool is not None
+        steps = self._new(batch.steps) if self._tool.keeps_first else batch.steps
+        if steps:
+            self._tool.send(steps)
+        for step, values in batch.steps.items():
+            for name in values:
+                self._state.marks[name] = max(step, self._state.marks.get(name, -1))
+        self._state.offsets[generation] += batch.length
+        self._state.save(self._state_file)
+
+    def _new(self, steps: Steps) -> Steps:
+        """What the tool has no value of yet."""
+        marks = self._state.marks
+        new = {
+            step: {name: v for name, v in values.items() if name == "ts" or step > marks.get(name, -1)}
+            for step, values in steps.items()
+        }
+        return {step: values for step, values in new.items() if values.keys() - {"ts"}}
+
+    def _left_bytes(self) -> int:
+        try:
+            return self._paths.metrics.stat().st_size - self._state.offsets[self._payload.generation]
+        except FileNotFoundError:
+            return 0
+
+    def _superseded(self) -> bool:
+        current = read_json(self._run_paths.current)
+        return current is not None and current["generation"] > self._payload.generation
+
+    def _close(self, how: str) -> None:
+        assert self._tool is not None
+        try:
+            self._tool.close(how)
+        except Exception as exc:  # noqa: BLE001 - as above
+            self._failed(exc)
+
+    def _told(self, opened: Opened) -> None:
+        """Writes down which run it is before anything is sent to it."""
+        self._state.run_id, self._state.where = opened.run_id, opened.where
+        self._state.save(self._state_file)
+        message = f"{self._title}: run {opened.run_id}, {opened.where}"
+        self._tell("opened", message, run_id=opened.run_id, where=opened.where)
+        if opened.trouble:
+            self._tell("failed", f"{self._title}: {opened.trouble}")
+
+    def _failed(self, exc: Exception) -> None:
+        self._failures += 1
+        trouble = f"{type(exc).__name__}: {exc}".partition("\n")[0]
+        if trouble != self._trouble:
+            self._tell("failed", f"{self._title} does not take the metrics, they wait in the spool: {trouble}")
+        self._trouble, self._tool = trouble, None
+
+    def _worked(self) -> None:
+        if self._trouble:
+            self._tell("recovered", f"{self._title} takes the metrics again")
+        self._failures, self._trouble = 0, ""
+
+    def _tell(self, event: str, message: str, **data: object) -> None:
+        tell(self._paths, event, self._name, message, **data)

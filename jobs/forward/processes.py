@@ -1,0 +1,95 @@
+"""The agent's side: one process a tool, which never holds up what matters."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import signal
+import subprocess
+import sys
+import time
+
+from ..layout import AttemptPaths
+from ..payload import Payload
+from .spool import tell, tell_unfinished
+
+FINISH_S = 15.0
+"""So long after the ranks a tool may still take lines: below the time that Slurm lets a cancelled job live."""
+FINISHED = "finished"
+"""How an attempt ended whose script came to its end."""
+
+
+class Forwarders:
+    """The processes that forward an attempt's metrics, one for each tool that the spec names.
+
+    Args:
+        payload: the attempt as it really runs.
+        paths: its files.
+        node_rank: they run on the first node.
+    """
+
+    def __init__(self, payload: Payload, paths: AttemptPaths, node_rank: int) -> None:
+        self._payload, self._paths = payload, paths
+        self._tools = tuple(payload.forward) if node_rank == 0 else ()
+        self._processes: dict[str, subprocess.Popen[bytes]] = {}
+        self._ended_s = 0.0
+
+    def start(self) -> None:
+        """Starts them. A machine that cannot start one trains all the same."""
+        if not self._tools:
+            return
+        try:
+            self._payload.write(self._paths.forward_payload)
+        except OSError as exc:
+            print(f"metrics are not forwarded: {exc}", file=sys.stderr, flush=True)
+            return
+        for tool in self._tools:
+            try:
+                self._processes[tool] = self._start(tool)
+            except OSError as exc:
+                tell(self._paths, "failed", tool, f"{tool}: no process for it: {exc}")
+
+    def end(self, exit_code: int, ended_by: str) -> None:
+        """Tells them that the ranks are gone and how, and waits for nothing."""
+        self._ended_s = time.monotonic()
+        for process in self._processes.values():
+            assert process.stdin is not None
+            with contextlib.suppress(OSError):  # it has ended before
+                process.stdin.write(f"{how_it_ended(exit_code, ended_by)}\n".encode())
+            process.stdin.close()
+
+    def wait(self) -> None:
+        """Waits until they have passed on the rest, but not for long: what is left is said, and stays in the spool."""
+        for tool, process in self._processes.items():
+            try:
+                code = process.wait(max(0.0, self._ended_s + FINISH_S - time.monotonic()))
+            except subprocess.TimeoutExpired:
+                tell_unfinished(self._paths, tool, f"did not take everything within {FINISH_S:g} s of the end")
+                code = 0
+            _kill_group(process.pid)  # and helpers that a tool left behind
+            process.wait()
+            if code:
+                log = self._paths.forward_log(tool)
+                tell_unfinished(self._paths, tool, f"its process ended with {code}, see {log}")
+
+    def _start(self, tool: str) -> subprocess.Popen[bytes]:
+        with self._paths.forward_log(tool).open("ab") as log:
+            return subprocess.Popen(
+                [sys.executable, "-u", "-m", "dscampaign.jobs.forward", str(self._paths.dir), tool],
+                env={**os.environ, **self._payload.env},
+                stdin=subprocess.PIPE,
+                stdout=log,
+                stderr=log,
+                bufsize=0,
+                start_new_session=True,
+            )
+
+
+def how_it_ended(exit_code: int | None, ended_by: str) -> str:
+    """An attempt's end in a word: ``FINISHED``, what its agent ended it for, or "failed"."""
+    return ended_by or (FINISHED if exit_code == 0 else "failed")
+
+
+def _kill_group(group: int) -> None:
+    with contextlib.suppress(ProcessLookupError, PermissionError):
+        os.killpg(group, signal.SIGKILL)

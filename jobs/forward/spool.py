@@ -1,0 +1,47 @@
+"""What forwarders have to say, for the store: lines of a file beside the metrics."""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import os
+import re
+import sys
+import time
+
+from ..layout import AttemptPaths
+
+_PASSWORD = re.compile(r"://[^/\s:@]*:[^/\s@]+@")
+_LONGEST = 500
+
+
+def tell(paths: AttemptPaths, event: str, tool: str, message: str, **data: object) -> None:
+    """Records an event of the attempt, `forward.<event>`, in one write; a full disk loses it and nothing else.
+
+    Args:
+        paths: files of the attempt.
+        event: `opened`, `failed`, `recovered` or `unfinished`.
+        tool: which it is about.
+        message: what people read; a password in an address is left out.
+        data: more, as JSON.
+    """
+    message = without_password(message)[:_LONGEST]
+    print(message, file=sys.stderr, flush=True)
+    line = json.dumps({"event": event, "ts": time.time(), "tool": tool, "message": message, **data}) + "\n"
+    with contextlib.suppress(OSError):
+        descriptor = os.open(paths.forward_spool, os.O_WRONLY | os.O_APPEND | os.O_CREAT, 0o600)
+        try:
+            os.write(descriptor, line.encode())
+        finally:
+            os.close(descriptor)
+
+
+def tell_unfinished(paths: AttemptPaths, tool: str, why: str) -> None:
+    """Says that a tool lacks lines, and how it gets them."""
+    again = f"`python -m dscampaign.jobs.forward {paths.dir} {tool}` passes the rest on, the next attempt does too"
+    tell(paths, "unfinished", tool, f"{tool}: {why}; {again}")
+
+
+def without_password(text: str) -> str:
+    """The text without what stands before the host of an address."""
+    return _PASSWORD.sub("://", text)

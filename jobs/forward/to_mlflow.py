@@ -1,0 +1,123 @@
+"""A run in MLflow: one MLflow run for all attempts, found again by its id or by a tag."""
+
+from __future__ import annotations
+
+import json
+import os
+import re
+import time
+from collections.abc import Iterator
+from itertools import islice
+from typing import Any
+
+os.environ.setdefault("MLFLOW_HTTP_REQUEST_TIMEOUT", "20")
+os.environ.setdefault("MLFLOW_HTTP_REQUEST_MAX_RETRIES", "2")
+# Above: MLflow's own patience is longer than an attempt's end, and what fails is tried again here anyway.
+
+from mlflow.entities import Metric, Param, RunTag
+from mlflow.exceptions import MlflowException
+from mlflow.tracking import MlflowClient
+
+from ..payload import Payload
+from .processes import FINISHED
+from .spool import without_password
+from .state import State
+from .tool import Opened, Steps, flat, metrics_of, settings_of, sizes_of
+
+METRICS_A_REQUEST = 1000
+PARAMS_A_REQUEST = 100
+_LONGEST = 500
+_KEY = "dscampaign.key"
+_ENDED = {FINISHED: "FINISHED", "stop": "KILLED", "signal": "KILLED", "superseded": "KILLED"}
+
+
+class NoServer(Exception):
+    """Nobody said where the runs shall be kept."""
+
+
+class ToMlflow:
+    """Args: payload: the attempt; state: what MLflow has of its run."""
+
+    keeps_first = True  # it keeps every value that it is sent
+
+    def __init__(self, payload: Payload, state: State) -> None:
+        self._payload, self._state = payload, state
+        self._options = payload.forward["mlflow"]
+        self._client: Any = None
+        self._run_id = state.run_id
+
+    def open(self) -> Opened:
+        """Finds the run or makes one, and says in it what it is.
+
+        Raises:
+            NoServer: neither the spec nor the environment names a tracking server.
+        """
+        uri = self._options.get("tracking_uri") or os.environ.get("MLFLOW_TRACKING_URI")
+        if not uri:
+            hint = "write forward.mlflow.tracking_uri into the spec, or export MLFLOW_TRACKING_URI"
+            raise NoServer(f"no tracking server: {hint}")
+        self._client = MlflowClient(tracking_uri=uri)
+        experiment = self._experiment()
+        self._run_id = self._run_id or self._found(experiment) or self._made(experiment)
+        self._client.update_run(self._run_id, status="RUNNING")
+        self._describe()
+        web = f"/#/experiments/{experiment}/runs/{self._run_id}" if uri.startswith("http") else ""
+        return Opened(self._run_id, without_password(uri).rstrip("/") + web)
+
+    def resume(self, step: int) -> None:
+        """MLflow goes on by itself."""
+
+    def send(self, steps: Steps) -> None:
+        """Logs the values, as many in a request as the server takes."""
+        metrics = self._metrics(steps)
+        while some := list(islice(metrics, METRICS_A_REQUEST)):
+            self._client.log_batch(self._run_id, metrics=some)
+
+    def close(self, how: str) -> None:
+        """Says how the attempt ended; a later one sets the run back to running."""
+        self._client.set_terminated(self._run_id, _ENDED.get(how, "FAILED"))
+
+    def _metrics(self, steps: Steps) -> Iterator[Metric]:
+        for step, values in steps.items():
+            stamp_ms = int(values.get("ts", time.time()) * 1000)
+            for name, value in metrics_of(values).items():
+                yield Metric(_named(name), value, stamp_ms, step)
+
+    def _experiment(self) -> str:
+        name = self._options.get("experiment") or os.environ.get("MLFLOW_EXPERIMENT_NAME") or self._payload.campaign
+        if found := self._client.get_experiment_by_name(name):
+            return str(found.experiment_id)
+        try:
+            return str(self._client.create_experiment(name))
+        except MlflowException:  # another run was faster
+            if found := self._client.get_experiment_by_name(name):
+                return str(found.experiment_id)
+            raise
+
+    def _found(self, experiment: str) -> str:
+        """The run that was made by a process which did not live to write its id down."""
+        runs = self._client.search_runs([experiment], f"tags.`{_KEY}` = '{self._state.key}'", max_results=1)
+        return str(runs[0].info.run_id) if runs else ""
+
+    def _made(self, experiment: str) -> str:
+        tags = {_KEY: self._state.key, "campaign": self._payload.campaign, "run": self._payload.run}
+        return str(self._client.create_run(experiment, tags=tags, run_name=self._payload.run).info.run_id)
+
+    def _describe(self) -> None:
+        """Parameters, which MLflow never changes, and as tags what may differ between attempts."""
+        given = {_named(name): _text(value) for name, value in flat(settings_of(self._payload)).items()}
+        known = self._client.get_run(self._run_id).data.params
+        params = (Param(name, value) for name, value in given.items() if name not in known)
+        while some := list(islice(params, PARAMS_A_REQUEST)):
+            self._client.log_batch(self._run_id, params=some)
+        tags = [RunTag(name, _text(value)) for name, value in sizes_of(self._payload).items()]
+        self._client.log_batch(self._run_id, tags=tags)
+
+
+def _named(name: str) -> str:
+    """A name that MLflow takes."""
+    return re.sub(r"[^\w\-. /:]", "_", name, flags=re.ASCII)
+
+
+def _text(value: Any) -> str:
+    return (value if isinstance(value, str) else json.dumps(value, default=str))[:_LONGEST]

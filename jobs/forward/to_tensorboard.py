@@ -1,0 +1,82 @@
+"""A run as a folder of TensorBoard event files, written with TensorBoard's own writer: neither torch nor TensorFlow."""
+
+from __future__ import annotations
+
+import json
+import time
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+from tensorboard.compat.proto.event_pb2 import Event, SessionLog
+from tensorboard.compat.proto.summary_pb2 import Summary
+from tensorboard.plugins.hparams import summary_v2 as hparams
+from tensorboard.summary.writer.event_file_writer import EventFileWriter
+
+from ..files import make_private
+from ..layout import RunPaths
+from ..payload import Payload
+from .state import State
+from .tool import Opened, Steps, flat, metrics_of, settings_of, sizes_of
+
+HASH_DIGITS = 6
+
+
+class ToTensorBoard:
+    """Args: payload: the attempt; state: what TensorBoard has of its run."""
+
+    keeps_first = False  # what a restart orphans TensorBoard leaves out
+
+    def __init__(self, payload: Payload, state: State) -> None:
+        self._payload, self._state = payload, state
+        self._writer: Any = None
+        self._said_sizes = False
+
+    def open(self) -> Opened:
+        """Begins a file in the run's folder."""
+        folder = self._state.where or str(self._new_folder())
+        make_private(Path(folder))
+        self._writer = EventFileWriter(folder)
+        if not self._state.where:
+            settings = flat(settings_of(self._payload))
+            self._write(summary=hparams.hparams_pb({name: _plain(value) for name, value in settings.items()}))
+        return Opened(Path(folder).name, folder)
+
+    def resume(self, step: int) -> None:
+        """Says that steps from here on are made anew: TensorBoard forgets those of the attempt before."""
+        self._write(step=step, session_log=SessionLog(status=SessionLog.START))
+
+    def send(self, steps: Steps) -> None:
+        """Writes each step, before the first one the sizes that this attempt runs with."""
+        if not self._said_sizes:
+            sizes = {f"attempt/{name}": value for name, value in sizes_of(self._payload).items()}
+            self._write(step=min(steps), summary=Summary(value=[*_scalars(sizes)]))
+            self._said_sizes = True
+        for step, values in steps.items():
+            summary = Summary(value=[*_scalars(metrics_of(values))])
+            self._write(step=step, wall_time=values.get("ts"), summary=summary)
+        self._writer.flush()
+
+    def close(self, how: str) -> None:  # noqa: ARG002 - the protocol's
+        """Closes the file."""
+        self._writer.close()
+
+    def _write(self, *, wall_time: float | None = None, **event: Any) -> None:
+        self._writer.add_event(Event(wall_time=time.time() if wall_time is None else wall_time, **event))
+
+    def _new_folder(self) -> Path:
+        """A folder of this experiment's own, also where another one had the run's name before."""
+        run, given = self._payload.run, self._payload.forward["tensorboard"].get("dir")
+        campaign = RunPaths(Path(self._payload.run_dir)).dir.parents[1]
+        logs = Path(given).expanduser() / self._payload.campaign if given else campaign / "tensorboard"
+        taken = any((logs / run).glob("events.out.tfevents.*"))
+        return logs / (f"{run}-{self._payload.config_hash[:HASH_DIGITS]}" if taken else run)
+
+
+def _scalars(values: dict[str, float]) -> Iterator[Any]:
+    return (Summary.Value(tag=name, simple_value=value) for name, value in values.items())
+
+
+def _plain(value: Any) -> bool | float | str:
+    """What a hyperparameter can be."""
+    return value if isinstance(value, bool | int | float | str) else json.dumps(value, default=str)

@@ -1,0 +1,96 @@
+"""A run in Weights & Biases: one W&B run for all attempts, online or kept for `wandb sync`."""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+from typing import Any
+
+import wandb
+
+from ..files import make_private
+from ..layout import RunPaths
+from ..payload import Payload
+from .processes import FINISHED
+from .state import State
+from .tool import Opened, Steps, metrics_of, settings_of, sizes_of
+
+INIT_TIMEOUT_S = 30.0
+"""For a server that does not answer, before the attempt is kept offline."""
+_TAG_LENGTH = 64
+
+
+class ToWandb:
+    """Args: payload: the attempt; state: what W&B has of its run."""
+
+    keeps_first = True  # its steps only ever rise
+
+    def __init__(self, payload: Payload, state: State) -> None:
+        self._payload, self._state = payload, state
+        self._options = payload.forward["wandb"]
+        self._run: Any = None
+
+    def open(self) -> Opened:
+        """Resumes the run. What the server does not take is kept in files, for `wandb sync`."""
+        trouble, mode = "", self._options.get("mode") or os.environ.get("WANDB_MODE") or "online"
+        try:
+            self._run = self._init(mode)
+        except wandb.errors.Error as exc:
+            if mode == "offline":
+                raise
+            self._run = self._init("offline")
+            trouble = f"{_first_line(exc)}; this attempt is kept offline, `wandb sync {self._folder}` sends it"
+        self._run.config.update({**settings_of(self._payload), **sizes_of(self._payload)}, allow_val_change=True)
+        return Opened(self._run.id, self._folder if self._run.offline else self._run.url or "", trouble)
+
+    def resume(self, step: int) -> None:
+        """W&B goes on by itself."""
+
+    def send(self, steps: Steps) -> None:
+        """Logs each step; one that W&B has gone past it would refuse."""
+        for step, values in sorted(steps.items()):
+            if step >= self._run.step and (found := metrics_of(values)):
+                stamp = {"_timestamp": values["ts"]} if "ts" in values else {}
+                self._run.log({**found, **stamp}, step=step)
+
+    def close(self, how: str) -> None:
+        """Waits until W&B has everything: offline its own process still writes after ``finish``."""
+        code = 0 if how == FINISHED else 1
+        self._run.finish(exit_code=code)
+        wandb.teardown(code)
+
+    @property
+    def _folder(self) -> str:
+        """Of this attempt's files."""
+        return os.path.dirname(self._run.dir)  # noqa: PTH120 - text in, text out
+
+    def _init(self, mode: str) -> Any:
+        settings: dict[str, Any] = {
+            "console": "off",
+            "disable_git": True,
+            "disable_job_creation": True,
+            "save_code": False,
+            "x_disable_stats": True,  # of this process, which computes nothing
+        }
+        if "WANDB_DIR" not in os.environ:
+            root = RunPaths(Path(self._payload.run_dir)).forward
+            make_private(root)
+            settings["root_dir"] = str(root)
+        if "WANDB_INIT_TIMEOUT" not in os.environ:
+            settings["init_timeout"] = INIT_TIMEOUT_S
+        given = {name: self._options[name] for name in ("entity",) if self._options.get(name)}
+        return wandb.init(
+            project=self._options.get("project") or os.environ.get("WANDB_PROJECT") or self._payload.campaign,
+            group=self._options.get("group") or os.environ.get("WANDB_RUN_GROUP") or self._payload.campaign,
+            name=self._payload.run,
+            id=self._state.run_id or self._state.key,
+            resume="allow",
+            tags=[tag[:_TAG_LENGTH] for tag in (self._payload.campaign, *self._options.get("tags", ()))],
+            mode=mode,
+            settings=wandb.Settings(**settings),
+            **given,
+        )
+
+
+def _first_line(exc: Exception) -> str:
+    return str(exc).strip().partition("\n")[0]

@@ -1,0 +1,117 @@
+"""What every tool has to be able to do, and which there are."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any, Protocol
+
+from ..payload import Payload
+from .state import State
+
+Steps = Mapping[int, Mapping[str, float]]
+"""The values of each step by the names that the script reported; ``step`` and ``ts``, in epoch seconds, among them."""
+
+_UNMEASURED = frozenset({"step", "ts"})
+
+
+@dataclass(frozen=True)
+class Opened:
+    """A run in a tool.
+
+    Attributes:
+        run_id: as the tool calls it.
+        where: its address or folder.
+        trouble: what is not as the spec asks, "" for nothing.
+    """
+
+    run_id: str
+    where: str
+    trouble: str = ""
+
+
+class Tool(Protocol):
+    """One tool, of which only its own module is imported.
+
+    Attributes:
+        keeps_first: a value that a later attempt reports for the same step would be a second one, so it is not sent.
+    """
+
+    keeps_first: bool
+
+    def open(self) -> Opened:
+        """Begins the run, or goes on with it. Raises whatever the tool raises."""
+
+    def resume(self, step: int) -> None:
+        """The lines from now on are of a new attempt, which begins with this step."""
+
+    def send(self, steps: Steps) -> None:
+        """Passes values on; when it returns they are the tool's to keep."""
+
+    def close(self, how: str) -> None:
+        """Ends the attempt's part; how: as ``how_it_ended`` says."""
+
+
+def make_tool(name: str, payload: Payload, state: State) -> Tool:
+    """The tool of that name.
+
+    Raises:
+        ImportError: its package is not installed here.
+        ValueError: there is no such tool.
+    """
+    if name == "wandb":
+        from .to_wandb import ToWandb  # each of them loads a package that others may not have
+
+        return ToWandb(payload, state)
+    if name == "tensorboard":
+        from .to_tensorboard import ToTensorBoard
+
+        return ToTensorBoard(payload, state)
+    if name == "mlflow":
+        from .to_mlflow import ToMlflow
+
+        return ToMlflow(payload, state)
+    raise ValueError(f"no tool named {name}")
+
+
+def metrics_of(values: Mapping[str, float]) -> dict[str, float]:
+    """What was measured in a step."""
+    return {name: value for name, value in values.items() if name not in _UNMEASURED}
+
+
+def settings_of(payload: Payload) -> dict[str, Any]:
+    """What the run is: the same in every attempt. Environment variables are left out."""
+    settings: dict[str, Any] = {
+        **payload.params,
+        "campaign": payload.campaign,
+        "run": payload.run,
+        "config_hash": payload.config_hash,
+        "seed": payload.seed,
+        "global_batch": payload.global_batch,
+        "target_step": payload.target_step,
+        "command": " ".join(payload.command),
+    }
+    sizes = ("micro_batch", "accumulation", "world_size")
+    if payload.train is not None:
+        settings["train"] = {name: value for name, value in payload.train.items() if name not in sizes}
+    return {name: value for name, value in settings.items() if value is not None}
+
+
+def sizes_of(payload: Payload) -> dict[str, Any]:
+    """What may differ between two attempts of a run."""
+    sizes = {
+        "attempt": payload.generation,
+        "nodes": payload.nodes,
+        "world_size": payload.world_size,
+        "micro_batch": payload.micro_batch,
+        "accumulation": payload.accumulation,
+    }
+    return {name: value for name, value in sizes.items() if value is not None}
+
+
+def flat(settings: Mapping[str, Any], prefix: str = "") -> dict[str, Any]:
+    """Nested settings by dotted names."""
+    found: dict[str, Any] = {}
+    for name, value in settings.items():
+        found |= flat(value, f"{prefix}{name}.") if isinstance(value, Mapping) else {f"{prefix}{name}": value}
+    return found
