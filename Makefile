@@ -51,5 +51,5 @@ $(STAMP): pyproject.toml constraints.txt
 	  apt-get update -q && apt-get install -q -y --no-install-recommends python3-venv; } || \
 	  { echo "$(PYTHON) cannot make environments: install its venv package (Debian: python3-venv)" >&2; exit 1; }
 	$(PYTHON) -m venv .venv
-	$(BIN)/python -m pip install -q --disable-pip-version-check -c constraints.txt -e '.[train,postgres,report,dev]'
+	$(BIN)/python -m pip install -q --disable-pip-version-check -c constraints.txt -e '.[train,postgres,report,wandb,tensorboard,mlflow,pandas,parquet,dev]'
 	@touch $@

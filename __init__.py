@@ -1,8 +1,9 @@
 """Campaigns of DeepSpeed training runs on a Slurm cluster.
 
 A training script needs two functions of this package, ``report`` and ``should_stop``. With ``phase`` and ``progress``
-it helps to tell a hang and a slow rank from a long evaluation. ``load`` is for notebooks: a campaign's results as pandas
-frames.
+it helps to tell a hang and a slow rank from a long evaluation.
+
+In a notebook, ``load`` reads a campaign's results as pandas frames.
 """
 
 from __future__ import annotations

@@ -69,7 +69,9 @@ class Pusher:
                     pass
                 with store.write() as conn:
                     queries.beat(conn, self._attempt_id)
-                while self._forward_spool and not ingest_forwards(store, self._attempt_id, self._forward_spool).caught_up:
+                while (
+                    self._forward_spool and not ingest_forwards(store, self._attempt_id, self._forward_spool).caught_up
+                ):
                     pass
                 for node, telemetry in self._gpu_spools.items():  # last: it is the least that can be missed
                     while not ingest_gpus(store, self._attempt_id, node, telemetry).caught_up:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 import sys
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
 from typing import IO, Any, Final
@@ -48,9 +48,9 @@ def export(name: str | None, form: str, what: str, output: Path | None, dir: str
     where = place(dir, store, [name])
     opened = where.open()
     campaign = find(opened, where.name)
-    write = {"csv": write_csv, "json": write_json, "parquet": write_parquet}[form]
+    writers: dict[str, Callable[..., int]] = {"csv": write_csv, "json": write_json, "parquet": write_parquet}
     with _output(output, form) as stream, columns_and_rows(opened, campaign, what) as (columns, rows):
-        number = write(stream, campaign.name, what, columns, rows)
+        number = writers[form](stream, campaign.name, what, columns, rows)
     tell(f"{number:,} rows" + (f" in {output}" if output else ""))
     return EXIT_OK
 

@@ -37,7 +37,7 @@ def load(name: str | None = None, *, store: str | None = None, dir: str | None =
         StoreError: The database is not there, does not answer, or was made by another version.
     """
     try:
-        import pandas  # noqa: F401 - to say so now, not at the first frame
+        import pandas as pd  # noqa: F401 - to say so now, not at the first frame
     except ImportError as error:
         raise ImportError("dscampaign.load needs pandas: pip install 'dscampaign[pandas]'") from error
     where = place(dir, store, [name])
@@ -95,8 +95,8 @@ class Frames:
 
     def _read(self, what: str) -> pd.DataFrame:
         with columns_and_rows(self._store, self._campaign, what) as (columns, rows):
-            rows = list(rows) if what == "runs" else rows
-            return _frame(columns, kinds(what, columns, rows if isinstance(rows, list) else ()), rows)
+            runs = list(rows) if what == "runs" else None
+            return _frame(columns, kinds(what, columns, runs or ()), rows if runs is None else runs)
 
     def _names(self, names: Iterable[str]) -> pd.CategoricalDtype:
         import pandas as pd

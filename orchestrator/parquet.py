@@ -26,27 +26,27 @@ def write_parquet(
     Raises:
         UserError: pyarrow is not installed.
     """
-    pyarrow, parquet = require_pyarrow()
-    rows = list(rows) if what == "runs" else rows
-    found = kinds(what, columns, rows if isinstance(rows, list) else ())
+    pa, parquet = require_pyarrow()
+    runs = list(rows) if what == "runs" else None
+    found = kinds(what, columns, runs or ())
     made = {
-        Kind.TEXT: pyarrow.string(),
-        Kind.WHOLE: pyarrow.int64(),
-        Kind.REAL: pyarrow.float64(),
-        Kind.FLAG: pyarrow.bool_(),
-        Kind.TIME: pyarrow.timestamp("us", tz="UTC"),
-        Kind.STRUCTURE: pyarrow.string(),
+        Kind.TEXT: pa.string(),
+        Kind.WHOLE: pa.int64(),
+        Kind.REAL: pa.float64(),
+        Kind.FLAG: pa.bool_(),
+        Kind.TIME: pa.timestamp("us", tz="UTC"),
+        Kind.STRUCTURE: pa.string(),
     }
     about = {"schema_version": str(SCHEMA_VERSION), "campaign": campaign, "what": what}
-    schema = pyarrow.schema([(n, made[k]) for n, k in zip(columns, found, strict=True)], metadata=about)
-    number, left = 0, iter(rows)
+    schema = pa.schema([(n, made[k]) for n, k in zip(columns, found, strict=True)], metadata=about)
+    number, left = 0, iter(rows if runs is None else runs)
     with parquet.ParquetWriter(stream, schema) as writer:
         while group := list(islice(left, ROWS_A_GROUP)):
             arrays = [
-                pyarrow.array([_stored(value, kind) for value in values], type=made[kind])
+                pa.array([_stored(value, kind) for value in values], type=made[kind])
                 for values, kind in zip(zip(*group, strict=True), found, strict=True)
             ]
-            writer.write_table(pyarrow.Table.from_arrays(arrays, schema=schema), row_group_size=ROWS_A_GROUP)
+            writer.write_table(pa.Table.from_arrays(arrays, schema=schema), row_group_size=ROWS_A_GROUP)
             number += len(group)
     return number
 
@@ -58,11 +58,11 @@ def require_pyarrow() -> tuple[Any, Any]:
         UserError: They are not installed.
     """
     try:
-        import pyarrow
+        import pyarrow as pa
         import pyarrow.parquet
     except ImportError as error:
         raise UserError("Parquet needs pyarrow, which is not installed", "pip install 'dscampaign[parquet]'") from error
-    return pyarrow, pyarrow.parquet
+    return pa, pa.parquet
 
 
 def _stored(value: Any, kind: Kind) -> Any:

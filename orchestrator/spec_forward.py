@@ -59,7 +59,7 @@ class TensorBoardConfig(_Tool):
     """TensorBoard: one folder a run."""
 
     dir: Text | None = None
-    """Absolute path of a folder that the nodes see; the run is in `<campaign>/<run>` below. Default: `tensorboard/<run>`
+    """Absolute path of a folder that the nodes see; a run is in `<campaign>/<run>` below. Default: `tensorboard/<run>`
     in the campaign's folder."""
 
     @field_validator("dir")
@@ -94,9 +94,7 @@ class MlflowConfig(_Tool):
 
 
 class ForwardConfig(BaseModel):
-    """Tools that get each run's metrics while it runs: `forward: [wandb, tensorboard]`, or a mapping with their options.
-
-    docs/tools.md says what they get, and what happens when one fails."""
+    """Tools that get each run's metrics while it runs: `[wandb, tensorboard]`, or a mapping with their options."""
 
     model_config = ConfigDict(frozen=True, extra="forbid", use_attribute_docstrings=True)
 

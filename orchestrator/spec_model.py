@@ -295,7 +295,7 @@ class RunConfig(_Section):
     part of the experiment."""
     forward: Forward = ForwardConfig()
     """Tools that get the metrics too, while the run goes on: any of `wandb`, `tensorboard`, `mlflow`, as a list or as a
-    mapping with their options. See [docs/tools.md](tools.md)."""
+    mapping with their options. [What they get, and what happens when one fails](tools.md)."""
 
     @field_validator("telemetry_s")
     @classmethod

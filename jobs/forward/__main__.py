@@ -1,4 +1,6 @@
-"""One tool's process:  python -m dscampaign.jobs.forward ATTEMPT_DIR TOOL
+"""One tool's process.
+
+Started by the agent of the first node:  python -m dscampaign.jobs.forward ATTEMPT_DIR TOOL
 
 The agent holds the other end of its standard input. When that closes, whatever the agent died of, the attempt is over:
 the process passes on what is left and ends. Typed in a terminal it passes on what an attempt left behind.

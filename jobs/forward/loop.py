@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import random
 import threading
 from collections.abc import Callable
 from pathlib import Path
@@ -15,10 +16,11 @@ from .spool import tell, tell_unfinished
 from .state import State
 from .tool import Opened, Steps, Tool, make_tool
 
-POLL_S = 2.0
+POLL_S = 5.0
 MAX_WAIT_S = 60.0
 """Between two tries of a tool that fails."""
 CHUNK_BYTES = 1 << 20
+_ENDLESS = 1 << 60
 _TITLES = {"wandb": "W&B", "tensorboard": "TensorBoard", "mlflow": "MLflow"}
 
 
@@ -54,19 +56,20 @@ class Forwarding:
         last = False
         while not last:
             last = over.is_set()
-            if self._superseded() or not self._try():
+            if self._superseded() or not self._try(last):
                 return  # a newer attempt goes on with the run, or nothing can be done
             if not last:
-                over.wait(min(POLL_S * 2 ** min(self._failures, 9), MAX_WAIT_S))
+                rest_s = min(POLL_S * 2 ** min(self._failures, 9), MAX_WAIT_S)
+                over.wait(rest_s * random.uniform(0.8, 1.2))  # many runs share a server and a file system
         if self._tool is not None:
             self._close(how())
-        if left := self._left_bytes():
-            tell_unfinished(self._paths, self._name, f"{left} bytes of the spool were not passed on")
+        if self._trouble:
+            tell_unfinished(self._paths, self._name, f"{self._left_bytes()} bytes of the spool were not passed on")
 
-    def _try(self) -> bool:
+    def _try(self, last: bool) -> bool:
         """Passes on what is there; False where it is of no use to try again."""
         try:
-            self._pass_on()
+            self._pass_on(last)
         except ImportError as exc:
             package = "mlflow-skinny" if self._name == "mlflow" else self._name
             hint = f"install it into the agents' environment, `pip install {package}`"
@@ -78,9 +81,9 @@ class Forwarding:
             self._worked()
         return True
 
-    def _pass_on(self) -> None:
-        self._state.save(self._state_file)
+    def _pass_on(self, last: bool) -> None:
         if self._tool is None:
+            self._state.save(self._state_file)
             tool = make_tool(self._name, self._payload, self._state)
             self._told(tool.open())
             self._tool = tool
@@ -91,6 +94,8 @@ class Forwarding:
                     self._tool.resume(min(own.steps))
                 self._behind = False
             self._send(self._payload.generation, own)
+        if last and self._behind:  # this attempt made no step
+            self._catch_up(_ENDLESS)
 
     def _catch_up(self, first_step: int) -> None:
         """What the tool lacks of earlier attempts, as far as a later one does not make it anew."""

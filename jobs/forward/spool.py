@@ -39,7 +39,8 @@ def tell(paths: AttemptPaths, event: str, tool: str, message: str, **data: objec
 def tell_unfinished(paths: AttemptPaths, tool: str, why: str) -> None:
     """Says that a tool lacks lines, and how it gets them."""
     again = f"`python -m dscampaign.jobs.forward {paths.dir} {tool}` passes the rest on, the next attempt does too"
-    tell(paths, "unfinished", tool, f"{tool}: {why}; {again}")
+    kept = ", and `wandb sync` what W&B keeps in files" if tool == "wandb" else ""
+    tell(paths, "unfinished", tool, f"{tool}: {why}; {again}{kept}")
 
 
 def without_password(text: str) -> str:

@@ -62,7 +62,7 @@ class ToWandb:
     @property
     def _folder(self) -> str:
         """Of this attempt's files."""
-        return os.path.dirname(self._run.dir)  # noqa: PTH120 - text in, text out
+        return str(Path(self._run.dir).parent)
 
     def _init(self, mode: str) -> Any:
         settings: dict[str, Any] = {

@@ -12,6 +12,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from tensorboard.summary.writer import event_file_writer
 
 from dscampaign.jobs.files import write_atomically
 from dscampaign.jobs.forward import loop
@@ -98,6 +99,8 @@ def run(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Run:
     """A run, on a machine where nobody has logged in to anything."""
     for name in ("WANDB_API_KEY", "WANDB_MODE", "WANDB_DIR", "MLFLOW_TRACKING_URI"):
         monkeypatch.delenv(name, raising=False)
+    # A process numbers its files, and TensorBoard sorts them by name: a test that comes tenth must not differ.
+    monkeypatch.setattr(event_file_writer, "_global_uid", event_file_writer.AtomicCounter(0))
     monkeypatch.setenv("HOME", str(tmp_path))
     monkeypatch.chdir(tmp_path)
     return Run(tmp_path)
@@ -158,6 +161,14 @@ def test_what_a_tool_missed_comes_with_the_next_attempt(run: Run, tool: str, mon
     run.report(1, missed)
     run.train(tool, 2, second)
     assert run.curve(tool) == [(step, 100.0 + step) for step in range(1, 1201)] + [(s, 200.0 + s) for s in second]
+
+
+def test_what_a_tool_missed_comes_with_an_attempt_that_makes_no_step(run: Run) -> None:
+    run.train("tensorboard", 1, [])
+    run.report(1, FIRST)
+    run.train("tensorboard", 2, [], "failed")
+    run.train("tensorboard", 3, SECOND)
+    assert run.curve("tensorboard") == [(s, 100.0 + s) for s in range(1, 5)] + [(s, 300.0 + s) for s in SECOND]
 
 
 def test_what_was_not_passed_on_of_an_attempt_is_passed_on_later(run: Run) -> None:
@@ -268,6 +279,16 @@ def test_a_package_that_is_missing_is_said_once(run: Run, monkeypatch: pytest.Mo
     [said] = run.said(1)
     assert (said["event"], said["tool"]) == ("failed", "wandb")
     assert "`pip install wandb`" in said["message"]
+
+
+def test_a_line_that_broke_off_is_no_trouble(run: Run) -> None:
+    run.begin(1)
+    run.report(1, FIRST)
+    with run.attempt(1).metrics.open("a") as spool:
+        spool.write('{"step": 8, "lo')
+    run.forward("tensorboard", 1)
+    assert run.curve("tensorboard") == once(FIRST, range(0))
+    assert [said["event"] for said in run.said(1)] == ["opened"]
 
 
 def test_wandb_without_a_key_is_kept_offline(run: Run) -> None:

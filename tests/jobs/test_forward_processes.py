@@ -86,11 +86,15 @@ def test_a_tool_that_hangs_holds_nothing_up(attempt: Attempt, monkeypatch: pytes
     """Neither the training nor the other tool, and the attempt's end only for so long."""
     monkeypatch.setattr(processes, "FINISH_S", 0.1)
     hangs = attempt.folder / "hangs"
-    fake(attempt, "wandb", f"""
+    fake(
+        attempt,
+        "wandb",
+        f"""
         import os, pathlib, time
         pathlib.Path({str(hangs)!r}).write_text(str(os.getpid()))
         time.sleep(1000)
-    """)
+    """,
+    )
     attempt.script(f"""
         from pathlib import Path
         if rank == 0:
@@ -130,12 +134,12 @@ def test_a_folder_that_takes_no_file_costs_only_the_forwarding(
 
 
 @pytest.fixture
-def alone(attempt: Attempt) -> Iterator[Attempt]:
+def alone(attempt: Attempt) -> Attempt:
     """What an agent leaves to the process."""
     attempt.paths.logs.mkdir()
     attempt.payload.write(attempt.paths.forward_payload)
     report(attempt, 1, 2)
-    yield attempt
+    return attempt
 
 
 def report(attempt: Attempt, *steps: int) -> None:
@@ -154,7 +158,7 @@ def start(attempt: Attempt, stdin: int) -> subprocess.Popen[str]:
 
 def test_it_goes_on_through_slurms_signals_and_ends_with_its_agent(alone: Attempt) -> None:
     process = start(alone, subprocess.PIPE)
-    wait_until(lambda: alone.paths.forward_spool.exists(), "the opening")
+    wait_until(alone.paths.forward_spool.exists, "the opening")
     for number in (signal.SIGTERM, signal.SIGUSR2, signal.SIGINT):
         process.send_signal(number)
     report(alone, 3)
