@@ -73,6 +73,7 @@ def load_spec(path: Path | str, overrides: Iterable[str] = (), *, local_gpus: in
     spec, findings, broken = _validated(data)
     findings = [*prepared.findings, *findings]
     if spec is not None:
+        findings += _nowhere(spec, prepared.environ)
         try:
             expand(spec, local_gpus)
         except InvalidSpec as error:
@@ -138,6 +139,16 @@ def _validated(data: dict[str, Any]) -> tuple[Spec | None, list[Finding], set[Pl
     with suppress(ValidationError):
         return Spec.model_validate(rest), findings, broken
     return None, findings, broken
+
+
+def _nowhere(spec: Spec, environ: Mapping[str, str]) -> list[Finding]:
+    """MLflow's own default is a file wherever a process happens to run, which on a node is nowhere."""
+    mlflow, variable = spec.forward.mlflow, "MLFLOW_TRACKING_URI"
+    said = [*environ, *spec.env, *" ".join((*spec.slurm.setup, *spec.local.setup)).replace("=", " ").split()]
+    if mlflow is None or mlflow.tracking_uri or variable in said:
+        return []
+    hint = f"write `forward: {{mlflow: {{tracking_uri: https://HOST}}}}`, or export {variable}"
+    return [Finding((("forward", "mlflow"), ("forward",)), "names no tracking server", hint)]
 
 
 def _remove(data: Any, place: Place) -> None:

@@ -74,7 +74,7 @@ class MlflowConfig(_Tool):
     """MLflow. Who you are comes from `MLFLOW_TRACKING_USERNAME` and the like, never from here."""
 
     tracking_uri: Text | None = None
-    """The tracking server, such as `https://mlflow.example.org`. Default: `MLFLOW_TRACKING_URI`."""
+    """The tracking server, such as `https://mlflow.example.org`. One is needed. Default: `MLFLOW_TRACKING_URI`."""
     experiment: Text | None = None
     """Default: `MLFLOW_EXPERIMENT_NAME`, or the campaign's name."""
 

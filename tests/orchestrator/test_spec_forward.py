@@ -18,7 +18,8 @@ from .cli_world import make_world
 
 
 @pytest.fixture
-def folder(tmp_path: Path) -> Path:
+def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    monkeypatch.setenv("MLFLOW_TRACKING_URI", "https://mlflow.example.org")
     (tmp_path / "train.py").touch()
     return tmp_path
 
@@ -85,6 +86,16 @@ def test_what_is_wrong_is_said_where_it_stands(
     assert (found.line, found.column, found.field) == (3, column, field)
     assert message in found.message
     assert hint in (found.hint or "")
+
+
+@pytest.mark.parametrize("text", ["mlflow", "[wandb, mlflow]", "{mlflow: {experiment: e}}"])
+def test_mlflow_needs_a_server(folder: Path, text: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.delenv("MLFLOW_TRACKING_URI")
+    found = problem(folder, text)
+    assert (found.line, found.message) == (3, "names no tracking server")
+    assert "or export MLFLOW_TRACKING_URI" in (found.hint or "")
+    read(folder, text + "\nenv: {MLFLOW_TRACKING_URI: 'https://h'}")
+    read(folder, text + "\nslurm: {setup: [export MLFLOW_TRACKING_URI=https://h]}")
 
 
 def test_a_password_does_not_get_in_by_a_variable(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
