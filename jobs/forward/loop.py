@@ -71,9 +71,11 @@ class Forwarding:
         try:
             self._pass_on(last)
         except ImportError as exc:
-            package = "mlflow-skinny" if self._name == "mlflow" else self._name
-            hint = f"install it into the agents' environment, `pip install {package}`"
-            self._tell("failed", f"{self._title} gets no metrics: {exc}; {hint}")
+            hint = ""
+            if (exc.name or "").partition(".")[0] == self._name:
+                package = "mlflow-skinny" if self._name == "mlflow" else self._name
+                hint = f"; install it into the agents' environment, `pip install {package}`"
+            self._tell("failed", f"{self._title} gets no metrics: {exc}{hint}")
             return False
         except Exception as exc:  # noqa: BLE001 - a tool may raise anything, and nobody else is to suffer from it
             self._failed(exc)

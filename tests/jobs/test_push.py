@@ -42,6 +42,13 @@ def test_one_agent_pushes_the_telemetry_of_all_nodes(world: World, tmp_path: Pat
         assert [(row.node_rank, row.ts_s) for row in queries.gpu_samples(conn, 1)] == [(0, 1.0), (1, 1.0)]
 
 
+def test_what_became_of_the_metrics_in_other_tools_is_pushed(world: World, tmp_path: Path) -> None:
+    line = '{"event":"opened","ts":1,"tool":"wandb","message":"W&B: run a","run_id":"a","where":"w"}\n'
+    world.spool().with_name("forward.jsonl").write_text(line)
+    push(world, tmp_path, "token", forward={"wandb": {}})
+    assert [event.message for event in world.events("forward.opened")] == ["W&B: run a"]
+
+
 def test_nothing_reaches_the_attempt_of_another_store_with_the_same_number(
     world: World, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
