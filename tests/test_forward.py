@@ -16,8 +16,7 @@ from dscampaign.orchestrator.cli import main
 
 from .campaigns import Observed, open_store, run_to_end, submit
 from .jobs import curves
-
-pytestmark = pytest.mark.training
+from .jobs.attempt import LAUNCHER
 
 SCRIPT = Path(__file__).parent / "scripts" / "curve.py"
 STEPS, CRASH_AT, EVERY = 12, 8, 5
@@ -26,6 +25,7 @@ SPEC = """\
 name: watched
 executor: local
 local: {{parallel: 2}}
+python: {launcher}
 retry: {{backoff_s: 0}}
 train: {{steps: {steps}}}
 command: [{script}, "{steps}", "{{crash_at}}", "{every}", "0.1"]
@@ -49,10 +49,11 @@ def done(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Observed]:
     folder = tmp_path_factory.mktemp("watched")
     (folder / "fake").mkdir()
     (folder / "fake" / "wandb.py").write_text("import time\ntime.sleep(1000)\n")
+    curves.make_mlflow_tables(f"sqlite:///{folder}/mlflow.db")
     path = os.pathsep.join([str(folder / "fake"), *filter(None, [os.environ.get("PYTHONPATH")])])
     spec = folder / "spec.yaml"
     sizes = {"steps": STEPS, "crash_at": CRASH_AT, "every": EVERY}
-    spec.write_text(SPEC.format(script=SCRIPT, folder=folder, path=path, **sizes))
+    spec.write_text(SPEC.format(script=SCRIPT, launcher=LAUNCHER, folder=folder, path=path, **sizes))
     store = open_store(f"sqlite:///{folder}/campaign.db")
     yield run_to_end(store, submit(spec, folder, store), timeout_s=240)
     store.close()

@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+import fcntl
 import json
 import os
 import re
 import time
 from collections.abc import Iterator
+from contextlib import contextmanager
 from itertools import islice
+from pathlib import Path
 from typing import Any
 
 os.environ.setdefault("MLFLOW_HTTP_REQUEST_TIMEOUT", "20")
@@ -27,6 +30,7 @@ from .tool import Opened, Steps, flat, metrics_of, settings_of, sizes_of
 METRICS_A_REQUEST = 1000
 PARAMS_A_REQUEST = 100
 _LONGEST = 500
+_SQLITE = "sqlite:///"
 _KEY = "dscampaign.key"
 _ENDED = {FINISHED: "FINISHED", "stop": "KILLED", "signal": "KILLED", "superseded": "KILLED"}
 
@@ -56,8 +60,9 @@ class ToMlflow:
         if not uri:
             hint = "write forward.mlflow.tracking_uri into the spec, or export MLFLOW_TRACKING_URI"
             raise NoServer(f"no tracking server: {hint}")
-        self._client = MlflowClient(tracking_uri=uri)
-        experiment = self._experiment()
+        with _one_at_a_time(uri):
+            self._client = MlflowClient(tracking_uri=uri)
+            experiment = self._experiment()
         self._run_id = self._run_id or self._found(experiment) or self._made(experiment)
         self._client.update_run(self._run_id, status="RUNNING")
         self._describe()
@@ -112,6 +117,17 @@ class ToMlflow:
             self._client.log_batch(self._run_id, params=some)
         tags = [RunTag(name, _text(value)) for name, value in sizes_of(self._payload).items()]
         self._client.log_batch(self._run_id, tags=tags)
+
+
+@contextmanager
+def _one_at_a_time(uri: str) -> Iterator[None]:
+    """MLflow makes the tables of a new SQLite file when it is first used, and two that do so at once spoil it."""
+    if not uri.startswith(_SQLITE):
+        yield
+        return
+    with Path(uri.removeprefix(_SQLITE).partition("?")[0] + ".lock").open("w") as lock:
+        fcntl.flock(lock, fcntl.LOCK_EX)
+        yield
 
 
 def _named(name: str) -> str:

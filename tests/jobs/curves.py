@@ -37,6 +37,13 @@ def tensorboard_settings(folder: Path) -> dict[str, Any]:
     return {name: getattr(value, value.WhichOneof("kind")) for name, value in found.items()}
 
 
+def make_mlflow_tables(uri: str) -> None:
+    """Makes a new database, which takes MLflow seconds."""
+    from mlflow.tracking import MlflowClient
+
+    MlflowClient(tracking_uri=uri).search_experiments()
+
+
 def mlflow_run(uri: str, run_id: str) -> Any:
     """A run as MLflow's client sees it."""
     from mlflow.tracking import MlflowClient

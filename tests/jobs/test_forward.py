@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import fcntl
 import json
 import math
 import sys
@@ -15,7 +16,7 @@ import pytest
 from tensorboard.summary.writer import event_file_writer
 
 from dscampaign.jobs.files import write_atomically
-from dscampaign.jobs.forward import loop
+from dscampaign.jobs.forward import loop, to_mlflow
 from dscampaign.jobs.forward.loop import Forwarding
 from dscampaign.jobs.layout import AttemptPaths, RunPaths
 from dscampaign.jobs.payload import Payload
@@ -222,6 +223,23 @@ def test_mlflow_finds_a_run_whose_id_was_never_written_down(run: Run) -> None:
     write_atomically(run.paths.forward_state("hash", "mlflow"), json.dumps({**first, "run_id": ""}))
     run.train("mlflow", 2, SECOND)
     assert run.state("mlflow")["run_id"] == first["run_id"]
+
+
+def test_runs_that_begin_at_once_make_a_new_database_one_after_another(
+    run: Run, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    real, asked = to_mlflow.MlflowClient, []
+
+    def made(tracking_uri: str) -> Any:
+        with (run.folder / "mlflow.db.lock").open() as lock, pytest.raises(BlockingIOError):
+            fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        asked.append(tracking_uri)
+        return real(tracking_uri=tracking_uri)
+
+    monkeypatch.setattr(to_mlflow, "MlflowClient", made)
+    run.train("mlflow", 1, FIRST)
+    assert asked == [run.server]
+    assert run.curve("mlflow") == once(FIRST, range(0))
 
 
 def test_tensorboard_knows_what_the_run_is(run: Run, tmp_path: Path) -> None:
