@@ -14,10 +14,11 @@ import sys
 import threading
 from pathlib import Path
 
-from ..files import read_json
-from ..layout import FORWARD_ROOT_LEVELS, AttemptPaths
+from ..files import make_private, read_json
+from ..layout import FORWARD_ROOT_LEVELS, AttemptPaths, RunPaths
 from ..payload import Payload
 from ..trust import distrust
+from .lock import alone
 from .loop import Forwarding
 from .processes import FINISH_S, how_it_ended
 
@@ -39,7 +40,11 @@ def main(argv: list[str]) -> int:
         return NOT_RUN
     over = _Over(paths)
     threading.Thread(target=over.await_end, daemon=True).start()
-    Forwarding(Payload.read(paths.forward_payload), tool).run(over.event, over.how)
+    payload = Payload.read(paths.forward_payload)
+    state = RunPaths(Path(payload.run_dir)).forward_state(payload.config_hash, tool)
+    make_private(state.parent)
+    with alone(state.with_suffix(".lock")):  # the attempt before may have ended a moment ago
+        Forwarding(payload, tool).run(over.event, over.how)
     return 0
 
 

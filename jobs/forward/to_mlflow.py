@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
-import fcntl
 import json
 import os
 import re
 import time
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import AbstractContextManager, nullcontext
 from itertools import islice
 from pathlib import Path
 from typing import Any
@@ -22,6 +21,7 @@ from mlflow.exceptions import MlflowException
 from mlflow.tracking import MlflowClient
 
 from ..payload import Payload
+from .lock import alone
 from .processes import FINISHED
 from .spool import without_password
 from .state import State
@@ -119,15 +119,11 @@ class ToMlflow:
         self._client.log_batch(self._run_id, tags=tags)
 
 
-@contextmanager
-def _one_at_a_time(uri: str) -> Iterator[None]:
+def _one_at_a_time(uri: str) -> AbstractContextManager[None]:
     """MLflow makes the tables of a new SQLite file when it is first used, and two that do so at once spoil it."""
     if not uri.startswith(_SQLITE):
-        yield
-        return
-    with Path(uri.removeprefix(_SQLITE).partition("?")[0] + ".lock").open("w") as lock:
-        fcntl.flock(lock, fcntl.LOCK_EX)
-        yield
+        return nullcontext()
+    return alone(Path(uri.removeprefix(_SQLITE).partition("?")[0] + ".lock"))
 
 
 def _named(name: str) -> str:

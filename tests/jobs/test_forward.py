@@ -5,6 +5,7 @@ from __future__ import annotations
 import fcntl
 import json
 import math
+import shutil
 import sys
 import threading
 from collections.abc import Iterable
@@ -95,9 +96,18 @@ class Run:
         return curves.tensorboard_curve(Path(self.state(tool)["where"]), name)
 
 
+@pytest.fixture(scope="module")
+def database(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """An empty database of MLflow, which takes it seconds to make."""
+    file = tmp_path_factory.mktemp("mlflow") / "mlflow.db"
+    curves.make_mlflow_tables(f"sqlite:///{file}")
+    return file
+
+
 @pytest.fixture
-def run(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Run:
+def run(tmp_path: Path, database: Path, monkeypatch: pytest.MonkeyPatch) -> Run:
     """A run, on a machine where nobody has logged in to anything."""
+    shutil.copy(database, tmp_path)
     for name in ("WANDB_API_KEY", "WANDB_MODE", "WANDB_DIR", "MLFLOW_TRACKING_URI"):
         monkeypatch.delenv(name, raising=False)
     # A process numbers its files, and TensorBoard sorts them by name: a test that comes tenth must not differ.

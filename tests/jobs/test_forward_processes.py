@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import fcntl
 import json
 import os
 import pty
@@ -167,6 +168,25 @@ def test_it_goes_on_through_slurms_signals_and_ends_with_its_agent(alone: Attemp
     process.stdin = None
     assert process.wait(20) == 0
     assert curve(alone) == [1, 2, 3]
+
+
+def test_an_attempt_waits_for_the_end_of_the_one_before(alone: Attempt) -> None:
+    """What that one has passed on must be written down first."""
+    state = alone.run_paths.forward_state("hash", "tensorboard")
+    files.make_private(state.parent)
+    with state.with_suffix(".lock").open("w") as held:
+        fcntl.flock(held, fcntl.LOCK_EX)
+        process = start(alone, subprocess.PIPE)
+        wait_until(lambda: _waits_for_a_lock(process.pid), "the wait")
+        first_line = len(alone.paths.metrics.read_bytes().splitlines(keepends=True)[0])
+        passed_on = {"key": "k", "run_id": "", "where": "", "offsets": {"1": first_line}, "marks": {}}
+        files.write_atomically(state, json.dumps(passed_on))
+    process.communicate(timeout=20)
+    assert curve(alone) == [2]
+
+
+def _waits_for_a_lock(pid: int) -> bool:
+    return any("->" in line and f" {pid} " in line for line in Path("/proc/locks").read_text().splitlines())
 
 
 def test_typed_in_a_terminal_it_passes_on_what_was_left(alone: Attempt) -> None:
