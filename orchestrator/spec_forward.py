@@ -7,7 +7,15 @@ from difflib import get_close_matches
 from pathlib import Path
 from typing import Annotated, Any, Final, Literal
 
-from pydantic import BaseModel, BeforeValidator, ConfigDict, field_validator, model_validator
+from pydantic import (
+    BaseModel,
+    BeforeValidator,
+    ConfigDict,
+    SerializerFunctionWrapHandler,
+    field_validator,
+    model_serializer,
+    model_validator,
+)
 
 from .spec_slurm import Hint, Text
 
@@ -104,6 +112,11 @@ class ForwardConfig(BaseModel):
     """TensorBoard, see below."""
     mlflow: MlflowConfig | None = None
     """MLflow, see below."""
+
+    @model_serializer(mode="wrap")
+    def _named_ones(self, dump: SerializerFunctionWrapHandler) -> dict[str, Any]:
+        """Without tools that are not named: read again, a null would name one without options."""
+        return {tool: options for tool, options in dump(self).items() if options is not None}
 
     def options(self) -> dict[str, dict[str, Any]]:
         """The tools that are named, each with the options that are given."""

@@ -14,6 +14,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from mlflow.tracking import MlflowClient
 from tensorboard.summary.writer import event_file_writer
 
 from dscampaign.jobs.files import write_atomically
@@ -238,13 +239,13 @@ def test_mlflow_finds_a_run_whose_id_was_never_written_down(run: Run) -> None:
 def test_runs_that_begin_at_once_make_a_new_database_one_after_another(
     run: Run, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    real, asked = to_mlflow.MlflowClient, []
+    asked = []
 
     def made(tracking_uri: str) -> Any:
         with (run.folder / "mlflow.db.lock").open() as lock, pytest.raises(BlockingIOError):
             fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
         asked.append(tracking_uri)
-        return real(tracking_uri=tracking_uri)
+        return MlflowClient(tracking_uri=tracking_uri)
 
     monkeypatch.setattr(to_mlflow, "MlflowClient", made)
     run.train("mlflow", 1, FIRST)

@@ -54,6 +54,7 @@ def test_each_form_names_tools_and_their_options(folder: Path, text: str, expect
     spec = read(folder, text)
     assert spec.forward.options() == expected
     [run] = expand(spec)
+    assert type(run.config).model_validate_json(run.config.model_dump_json()) == run.config
     assert type(spec.forward).model_validate(run.stored_config["forward"]) == spec.forward
 
 
