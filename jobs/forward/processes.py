@@ -15,6 +15,7 @@ from .spool import tell, tell_unfinished
 
 FINISH_S = 15.0
 """So long after the ranks a tool may still take lines: below the time that Slurm lets a cancelled job live."""
+REAP_S = 1.0
 FINISHED = "finished"
 """How an attempt ended whose script came to its end."""
 
@@ -67,7 +68,8 @@ class Forwarders:
                 tell_unfinished(self._paths, tool, f"did not take everything within {FINISH_S:g} s of the end")
                 code = 0
             _kill_group(process.pid)  # and helpers that a tool left behind
-            process.wait()
+            with contextlib.suppress(subprocess.TimeoutExpired):  # one that hangs in a file system outlives SIGKILL
+                process.wait(REAP_S)
             if code:
                 log = self._paths.forward_log(tool)
                 tell_unfinished(self._paths, tool, f"its process ended with {code}, see {log}")
