@@ -64,7 +64,7 @@ class ToWandb:
         """Of this attempt's files."""
         return str(Path(self._run.dir).parent)
 
-    def _init(self, mode: str) -> Any:
+    def _init(self, mode: Any) -> Any:
         settings: dict[str, Any] = {
             "console": "off",
             "disable_git": True,
