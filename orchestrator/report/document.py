@@ -130,7 +130,14 @@ def _estimate(found: Estimate | None) -> dict[str, Any] | None:
 def _run(run: RunFacts) -> dict[str, Any]:
     parts = {name: asdict(value) if (value := getattr(run, name)) else None for name in _PARTS}
     plain = {name: getattr(run, name) for name in _RUN_FIELDS}
-    return {**plain, "params": dict(run.params), **parts, "software": dict(run.software), "remarks": flags_of(run)}
+    return {
+        **plain,
+        "params": dict(run.params),
+        **parts,
+        "software": dict(run.software),
+        "forwarded": dict(run.forwarded),
+        "remarks": flags_of(run),
+    }
 
 
 def _flat(document: dict[str, Any], prefix: str = "") -> dict[str, Any]:

@@ -29,6 +29,7 @@ class RunData:
         gpus: telemetry of those.
         start, speed, memory: what the trainer said last when it began, of its speed, and of the GPU's memory.
         skipped_steps: optimizer steps left out because gradients overflowed; None where nobody counts.
+        forwarded: by tool that it was forwarded to, its id there.
         now_s: of the store's clock.
     """
 
@@ -40,6 +41,7 @@ class RunData:
     speed: Mapping[str, Any]
     memory: Mapping[str, Any]
     skipped_steps: int | None
+    forwarded: Mapping[str, str]
     now_s: float
 
     @property
@@ -192,6 +194,7 @@ class RunFacts:
     cost: Cost
     curve: Curve
     software: Mapping[str, str]
+    forwarded: Mapping[str, str]
     generation: int
     attempt_id: int | None
 
@@ -240,6 +243,7 @@ def facts_of(data: RunData) -> RunFacts:
         cost=cost_of(data.attempts, lines, run.config_hash, data.now_s),
         curve=_curve(data.series, lines, tokens),
         software={name: str(data.start[name]) for name in _SOFTWARE if data.start.get(name)},
+        forwarded=data.forwarded,
         generation=newest.generation if newest else 0,
         attempt_id=newest.id if newest else None,
     )

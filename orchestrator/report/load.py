@@ -26,7 +26,9 @@ def read_runs(store: Store, campaign: CampaignRow) -> list[RunFacts]:
         for attempt in queries.attempts(conn, campaign.id):
             attempts[attempt.run_id].append(attempt)
         said = _said(queries.events(conn, campaign.id))
-        return [facts_of(data) for data in _each(conn, queries.runs(conn, campaign.id), attempts, said, now_s)]
+        forwards = queries.forwards(conn, campaign.id)
+        runs = queries.runs(conn, campaign.id)
+        return [facts_of(data) for data in _each(conn, runs, attempts, said, forwards, now_s)]
 
 
 def _each(
@@ -34,6 +36,7 @@ def _each(
     runs: list[RunRow],
     attempts: Mapping[int, list[AttemptRow]],
     said: Mapping[tuple[int | None, str], Mapping[str, Any]],
+    forwards: Mapping[int, Mapping[str, Mapping[str, Any]]],
     now_s: float,
 ) -> Iterator[RunData]:
     for run in runs:
@@ -47,6 +50,7 @@ def _each(
             gpus=queries.run_gpus(conn, run.id),
             **{name: _newest(said, mine, name) for name in _SAID},
             skipped_steps=None if skipped is None else int(skipped),
+            forwarded={tool: str(data.get("run_id", "")) for tool, data in forwards.get(run.id, {}).items()},
             now_s=now_s,
         )
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Final
 
@@ -147,12 +147,15 @@ def _environment(results: Results) -> Section:
     campaign = tuple((name, str(value)) for name, value in facts.items() if value)
     tables = [Table(("campaign", ""), campaign)]
     tables += [Table((listed(names, 4), ""), tuple(facts)) for facts, names in groups.items()]
-    tables += [Table(("run", "logs of its newest attempt"), tuple(_logs(results)))]
+    tools = sorted({tool for run in results.runs for tool in run.forwarded})
+    tables += [Table(("run", *tools, "logs of its newest attempt"), tuple(_places(results, tools)))]
     return Section("Environment", (), tuple(tables))
 
 
-def _logs(results: Results) -> Iterator[tuple[str, str]]:
+def _places(results: Results, tools: Sequence[str]) -> Iterator[tuple[str, ...]]:
+    """Of each run that has begun, its ids in other tools, and where its logs are."""
     paths = CampaignPaths(Path(results.campaign.dir), results.campaign.name)
     for run in results.runs:
         if run.generation:
-            yield run.name, str(paths.run(run.name).attempt(run.generation).logs)
+            logs = paths.run(run.name).attempt(run.generation).logs
+            yield run.name, *(run.forwarded.get(tool, "") for tool in tools), str(logs)

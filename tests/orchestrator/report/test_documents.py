@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 from dscampaign.db import queries
-from dscampaign.db.records import RunRow
+from dscampaign.db.records import OPENED_ELSEWHERE, RunRow
 from dscampaign.db.store import Store
 from dscampaign.orchestrator.cli import main
 
@@ -73,6 +73,9 @@ def _report(name: str, folder: Path) -> Page:
         runs = queries.runs(conn, campaign.id)
     for run in runs:
         plant_run(store, folder, _results(run, len(runs)), run)
+        with store.write() as conn:
+            data = {"tool": "wandb", "run_id": f"wandb-{run.id}"}
+            queries.add_event(conn, campaign.id, OPENED_ELSEWHERE, "opened", run_id=run.id, data=data)
     store.close()
     assert main(["report", name, "--store", url, "-o", str(folder / "out")]) == 0
     return Page(folder / "out")
@@ -107,6 +110,7 @@ def test_loss_verification(pages: dict[str, Page]) -> None:
     assert {row["received"] for row in page.table("Data quality")} == {str(STEPS)}
     assert "Use " in page.text("Recommendation")
     assert "g0001/logs" in page.text("Environment")
+    assert page.text("Environment").count("wandb-") == 18
     setup = page.table("Set-up")[0]
     assert {"parameters", "batch", "length", "precision"} <= setup.keys()
 
