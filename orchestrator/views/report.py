@@ -41,11 +41,11 @@ def _recommendation(one: Compared, configs: Mapping[str, str], page: Page) -> It
 
 def _comparison(one: Comparison, page: Page) -> Iterator[str]:
     for part in comparison_tables(one):
-        yield from _lines(part, page)
+        yield from _lines(part, page, capitals=False)
         yield ""
     yield from verdict(one)
 
 
-def _lines(shown: Table, page: Page) -> list[str]:
+def _lines(shown: Table, page: Page, *, capitals: bool = True) -> list[str]:
     used = without_empty_columns(shown)
-    return table(page, used.header, used.rows, used.right)
+    return table(page, used.header, used.rows, used.right, capitals=capitals)

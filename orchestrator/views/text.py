@@ -54,7 +54,13 @@ class Cell:
 
 
 def table(
-    page: Page, header: Sequence[str], rows: Iterable[Sequence[Cell | str]], right: str = "", drop: Sequence[str] = ()
+    page: Page,
+    header: Sequence[str],
+    rows: Iterable[Sequence[Cell | str]],
+    right: str = "",
+    drop: Sequence[str] = (),
+    *,
+    capitals: bool = True,
 ) -> list[str]:
     """Lines of a table; columns that are empty in every row are left out, a last one without a name is cut to fit.
 
@@ -64,12 +70,13 @@ def table(
         rows: As many cells each.
         right: For each column `r` where its cells are numbers, else any other character.
         drop: Names of columns to leave out, one after the other, until no cell needs to be cut.
+        capitals: Names of columns are this program's own words, and shown in capitals.
     """
     cells = [[cell if isinstance(cell, Cell) else Cell(cell) for cell in row] for row in rows]
     used = [i for i in range(len(header)) if any(row[i].text for row in cells)]
     widths = {i: max(len(header[i]), *(len(row[i].text) for row in cells)) for i in used}
     used = _fitting(used, header, widths, page.width, drop)
-    lines = [[Cell(name.upper(), Style.DIM) for name in header], *cells]
+    lines = [[Cell(name.upper() if capitals else name, Style.DIM) for name in header], *cells]
     cut = bool(used) and not header[used[-1]]
     return [_line(page, [(line[i], widths[i], right[i : i + 1] == "r") for i in used], cut) for line in lines]
 

@@ -177,7 +177,9 @@ def test_two_conditions_are_compared_down_to_the_configuration(
     assert one["times_left"] == pytest.approx(1.98, rel=0.01)
     assert (one["order"], one["loss"]["verdict"]) == ("faster", "equivalent")
     assert main(["compare", "sweep", "base", "<fast>", "--store", url]) == 0
-    assert "Speed: <fast> runs at 1.98" in capsys.readouterr().out
+    page = capsys.readouterr().out
+    assert "Speed: <fast> runs at 1.98" in page
+    assert re.search(r"^configuration +base +<fast>$", page, re.MULTILINE)
 
 
 def test_two_repeats_of_one_condition_are_compared_as_runs(
