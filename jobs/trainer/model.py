@@ -2,11 +2,9 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Mapping
 from dataclasses import dataclass
 from difflib import get_close_matches
-from pathlib import Path
 from typing import Any
 
 import torch
@@ -72,7 +70,7 @@ class NextTokenLoss(nn.Module):
         return plain_cross_entropy(logits_BSV.flatten(0, 1), targets_BS.flatten(), self.vocab_size)
 
 
-def build_model(config: TrainConfig, data: Data, ds_config: Path) -> tuple[NextTokenLoss, ModelFacts]:
+def build_model(config: TrainConfig, data: Data, ds_config: Mapping[str, Any]) -> tuple[NextTokenLoss, ModelFacts]:
     """Builds the model with the same weights whatever the ZeRO stage, ranks or micro-batch.
 
     Random weights are drawn whole on every rank's CPU from the seed, in fp32; DeepSpeed partitions them afterwards. A
@@ -169,13 +167,13 @@ def _require_fit(model_config: PreTrainedConfig, config: TrainConfig, data: Data
         raise ValueError(f"train.seq_len: {config.seq_len}, but the model has {positions} positions")
 
 
-def _create(config: TrainConfig, model_config: PreTrainedConfig, ds_config: Path) -> PreTrainedModel:
+def _create(config: TrainConfig, model_config: PreTrainedConfig, ds_config: Mapping[str, Any]) -> PreTrainedModel:
     AttentionInterface.register(CAUSAL_SDPA, causal_sdpa)
     options = {"attn_implementation": _attention(config, model_config), "dtype": torch.float32}
     if not config.pretrained:
         random: PreTrainedModel = AutoModelForCausalLM.from_config(model_config, **options)
         return random
-    partition = HfDeepSpeedConfig(json.loads(ds_config.read_text())) if config.zero_stage == 3 else None
+    partition = HfDeepSpeedConfig(dict(ds_config)) if config.zero_stage == 3 else None
     model: PreTrainedModel = AutoModelForCausalLM.from_pretrained(config.model, config=model_config, **options)
     del partition  # it is in force as long as it lives
     return model

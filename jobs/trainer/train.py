@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import gc
+import json
 import time
 from dataclasses import asdict
 from importlib.metadata import version
@@ -48,7 +49,8 @@ def main() -> None:
     steps = target_step(config, data)
     if config.steps is None:
         report.event("target", steps=steps)
-    model, facts = build_model(config, data, job.ds_config)
+    # Weights that are read under ZeRO 3 go to the disk at once, so here too the attempt needs a folder of its own.
+    model, facts = build_model(config, data, swap_space.apart(json.loads(job.ds_config.read_text()), job))
     source = find_source(job)
     engine = create_engine(model, config, job, universal=source.universal)
     first, reported = restore(engine, source)

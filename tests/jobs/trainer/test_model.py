@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -35,7 +34,7 @@ OPT = {"model_type": "opt", "hidden_size": 32, "ffn_dim": 64, "num_hidden_layers
 
 def build(vocab_size: int = 257, **changes: Any) -> NextTokenLoss:
     config = train_config(**changes)
-    return build_model(config, Data(NOTHING, NOTHING, vocab_size, vocab_size - 1), Path("unused"))[0]
+    return build_model(config, Data(NOTHING, NOTHING, vocab_size, vocab_size - 1), {})[0]
 
 
 @pytest.fixture

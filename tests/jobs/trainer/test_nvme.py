@@ -4,10 +4,11 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from pathlib import Path
 
 import pytest
+from transformers import AutoConfig, AutoModelForCausalLM
 
 from .attempts import Attempt
 
@@ -24,7 +25,8 @@ def _watched(folder: Path) -> Iterator[set[str]]:
 
     def look() -> None:
         while not over.wait(0.02):
-            seen.update(file.relative_to(folder).parts[0] for file in folder.rglob("*.tensor.swp"))
+            with suppress(FileNotFoundError):  # an attempt has just removed its folder
+                seen.update(file.relative_to(folder).parts[0] for file in folder.rglob("*.tensor.swp"))
 
     watch = threading.Thread(target=look)
     watch.start()
@@ -35,16 +37,28 @@ def _watched(folder: Path) -> Iterator[set[str]]:
         watch.join()
 
 
-def test_what_lies_on_a_disk_learns_the_same(train_many: Callable[..., dict[str, Attempt]], tmp_path: Path) -> None:
+def _saved(folders: pytest.TempPathFactory) -> Path:
+    """Weights as somebody would publish them, which ZeRO 3 divides while it reads them."""
+    folder = folders.mktemp("saved")
+    AutoModelForCausalLM.from_config(AutoConfig.for_model(**MODEL, vocab_size=257)).save_pretrained(folder)
+    return folder
+
+
+def test_what_lies_on_a_disk_learns_the_same(
+    train_many: Callable[..., dict[str, Attempt]], tmp_path: Path, tmp_path_factory: pytest.TempPathFactory
+) -> None:
     infinity = {"model": MODEL, "zero_stage": 3, "offload": "nvme", "nvme_path": str(tmp_path)}
+    published = {**infinity, "model": str(_saved(tmp_path_factory)), "pretrained": True}
     with _watched(tmp_path) as seen:
         trained = train_many(
             ddp={"model": MODEL, "engine": "ddp", "zero_stage": 0},
             infinity=infinity,
+            published=published,
             stopped={**infinity, "stop": True},
         )
     assert trained["infinity"].values("loss") == pytest.approx(trained["ddp"].values("loss"), abs=1e-3)
-    assert len(seen) == 2, "each attempt has a folder of its own"
+    assert len(trained["published"].values("loss")) == 6
+    assert len(seen) == 3, "each attempt has a folder of its own"
     assert list(tmp_path.iterdir()) == [], "and leaves nothing of it"
     assert 0 < len(trained["stopped"].values("loss")) < 6
     assert list(trained["stopped"].checkpoints.iterdir()) == []  # DeepSpeed could not take it up again

@@ -41,7 +41,7 @@ def model(request: pytest.FixtureRequest) -> dict[str, Any]:
 
 def build(model: Any, **changes: Any) -> tuple[NextTokenLoss, ModelFacts]:
     config = train_config(model=model, **changes)
-    return build_model(config, Data(NOTHING, NOTHING, VOCABULARY, VOCABULARY - 1), Path("unused"))
+    return build_model(config, Data(NOTHING, NOTHING, VOCABULARY, VOCABULARY - 1), {})
 
 
 def unpadded(model: Any, monkeypatch: pytest.MonkeyPatch) -> tuple[NextTokenLoss, ModelFacts]:
