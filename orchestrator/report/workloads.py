@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import math
+import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Final
@@ -16,6 +17,7 @@ _WORK: Final = ("model", "pretrained", "seq_len", "global_batch", "steps", "epoc
 """Fields of the trainer's configuration that say what is trained on what; all others say how."""
 
 
+_DIGEST: Final = re.compile(r"[0-9a-f]{6}")  # as matrix.py makes it
 _RANKS: Final = "ranks"
 
 
@@ -96,9 +98,17 @@ def _names(groups: Sequence[Sequence[Condition]]) -> list[str]:
 
 
 def _shared(group: Sequence[Condition]) -> dict[str, Any]:
-    """Parameters that all conditions of a workload have the same; a label names a point, not its work."""
-    first = {name: value for name, value in group[0].params.items() if name != "label"}
-    return {name: value for name, value in first.items() if all(one.params.get(name) == value for one in group)}
+    """Parameters that all conditions of a workload have the same and that may name it."""
+    named = {name: value for name, value in group[0].params.items() if _names_work(name, group[0])}
+    return {name: value for name, value in named.items() if all(one.params.get(name) == value for one in group)}
+
+
+def _names_work(name: str, condition: Condition) -> bool:
+    """Not a label, which names a point; not a field that says how; not the digest that stands for a whole structure."""
+    train = condition.runs[0].config.get("train") or {}
+    digest = isinstance(train.get(name), Mapping) and _DIGEST.fullmatch(str(condition.params[name]))
+    says_how = name in ("label", "strategy") or (name in train and name not in _WORK)
+    return not (digest or says_how)
 
 
 def _varying(works: Sequence[Mapping[str, Any]]) -> list[str]:

@@ -186,6 +186,25 @@ def test_other_models_are_other_workloads_with_their_own_baselines(planted: Plan
     ]
 
 
+def test_a_workload_goes_by_the_spec_s_words_where_they_name_it(planted: Plant) -> None:
+    models = [{"model_type": "gpt2", "n_layer": layers} for layers in (2, 4)]
+    digests = planted(
+        Planted("a", params={"model": "1f7c1b", "strategy": "zero1"}, train={"model": models[0]}),
+        Planted("b", params={"model": "93c843", "strategy": "zero3"}, train={"model": models[1]}),
+    )
+    found = [one.name for one in workloads_of(conditions_of(digests))]
+    assert found == ["model model_type=gpt2 n_layer=2", "model model_type=gpt2 n_layer=4"]
+
+
+def test_names_of_values_name_a_workload(planted: Plant) -> None:
+    models = [{"model_type": "gpt2", "n_layer": layers} for layers in (2, 4)]
+    named = planted(
+        Planted("a", params={"model": "tiny", "zero_stage": 1}, train={"model": models[0]}),
+        Planted("b", params={"model": "large", "zero_stage": 3}, train={"model": models[1]}),
+    )
+    assert [one.name for one in workloads_of(conditions_of(named))] == ["model tiny", "model large"]
+
+
 def test_other_tokens_per_step_are_compared_by_the_time_to_a_loss(planted: Plant) -> None:
     runs = planted(Planted("small", (0.1,), (3.0,)), Planted("large", (0.3,), (3.0,), train={"global_batch": 32}))
     conditions = conditions_of(runs)
