@@ -39,6 +39,7 @@ def sections_of(results: Results, ds_configs: dict[str, str]) -> list[Section]:
         tables.setup(results),
         tables.losses(results),
         tables.speed(results),
+        tables.scaling(results),
         tables.memory(results),
         tables.gpus(results),
         tables.quality(results),

@@ -10,11 +10,16 @@ from .conditions import Condition
 from .facts import RunFacts
 from .flags import flags_of
 from .results import Results
+from .scaling import scaling_of
 from .shapes import Section, Table
 
 _SPEED_TEXT: Final = (
     "Milliseconds of an optimizer step, without the warm-up of each attempt; tokens/s are all tokens of the window by "
     "all of its time, over all ranks. Medians over repeats, ± their standard deviation; IQR and p99 are over steps."
+)
+_SCALING_TEXT: Final = (
+    "Conditions that differ only in their number of ranks, and in the batch where it grows with them. Efficiency is "
+    "the speed of a rank as a share of what it is with the fewest ranks."
 )
 _MEMORY_TEXT: Final = (
     "Highest of any rank and repeat: what tensors took, what PyTorch held, what the driver counted on the device."
@@ -84,6 +89,23 @@ def speed(results: Results) -> Section:
     )  # fmt: skip
     tables = (Table(header, rows, "-rrrrrrrrrrrr"),) if rows else ()
     return Section("Speed", (_SPEED_TEXT,) if rows else (), tables, ("step_time", "speed"))
+
+
+def scaling(results: Results) -> Section:
+    """What more ranks bring."""
+    rows = tuple(
+        (
+            one.condition.name,
+            f"{one.ranks}",
+            short_number(one.tokens_per_s),
+            short_number(one.tokens_per_s / one.ranks),
+            part(one.efficiency),
+            "" if one.condition is one.reference else one.reference.name,
+        )
+        for one in scaling_of(results.conditions)
+    )
+    header = ("condition", "ranks", "tokens/s", "of a rank", "efficiency", "beside")
+    return Section("Scaling", (_SCALING_TEXT,) if rows else (), (Table(header, rows, "-rrrr-"),) if rows else ())
 
 
 def _speed_row(condition: Condition) -> tuple[str, ...]:

@@ -68,6 +68,7 @@ class Planted:
     nan_from: int | None = None
     speed: Mapping[str, float] = field(default_factory=dict)
     steps: int = 100
+    ranks: int = 2
     gpu: str = ""
     state: RunState = RunState.COMPLETED
     reason: str = ""
@@ -137,8 +138,8 @@ def _plant_attempt(
         token=f"t{run.id}-{generation}",
         config_hash=run.config_hash,
         micro_batch=one.micro_batch,
-        accumulation=GLOBAL_BATCH // one.micro_batch // 2,
-        world_size=2,
+        accumulation=max(1, GLOBAL_BATCH // one.micro_batch // condition.ranks),
+        world_size=condition.ranks,
         nodes=1,
         executor="slurm",
         spool_path="metrics.jsonl",

@@ -15,6 +15,7 @@ from dscampaign.orchestrator.report.flags import flags_of
 from dscampaign.orchestrator.report.judge import Judged, judge
 from dscampaign.orchestrator.report.load import read_runs
 from dscampaign.orchestrator.report.recommend import Recommendation, recommend
+from dscampaign.orchestrator.report.scaling import scaling_of
 from dscampaign.orchestrator.report.statistics import Order
 from dscampaign.orchestrator.report.workloads import times_to_loss, workloads_of
 
@@ -226,3 +227,17 @@ def test_nothing_completed_recommends_nothing(planted: Plant) -> None:
     found = advice(planted(Planted("a", (0.1,), (3.0,), state=RunState.RUNNING, tries=(Try(ended=None),))))
     assert found.chosen is None
     assert found.sentence == "Nothing can be recommended: a: it is not finished."
+
+
+def test_more_ranks_are_another_workload_and_have_an_efficiency(planted: Plant) -> None:
+    runs = planted(
+        Planted("two", (0.1,), (3.0,)),
+        Planted("four", (0.1,), (3.0,), ranks=4, train={"global_batch": 16}),
+        Planted("four-slow", (0.1,), (3.0,), ranks=4, train={"global_batch": 16, "zero_stage": 3}),
+    )
+    conditions = conditions_of(runs)
+    assert len(workloads_of(conditions)) == 2
+    found = {one.condition.name: one for one in scaling_of(conditions)}
+    assert list(found) == ["two", "four"]
+    assert found["four"].reference.name == "two"
+    assert found["four"].efficiency == pytest.approx(1.0, rel=0.01)  # twice the samples on twice the ranks, as fast
