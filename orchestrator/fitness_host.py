@@ -112,12 +112,12 @@ def store_checks(store: StoreFacts, *, at: At, slurm: bool) -> Iterator[Check]:
     else:
         yield at.ok("store.reachable", f"{store.address}, schema {store.schema}")
     if not store.sqlite:
-        if store.library:
-            yield at.ok("store.version", f"PostgreSQL {store.library}")
+        if store.version:
+            yield at.ok("store.version", f"PostgreSQL {store.version}")
         if store.offset_s is not None:
             yield clock_check("store.clock", store.offset_s, store.offset_s, "the database's clock", "this host's", at)
         return
-    yield _sqlite_version(store.library, at)
+    yield _sqlite_version(store.version, at)
     yield _sqlite_disk(store, at, slurm=slurm)
 
 

@@ -69,7 +69,7 @@ class StoreFacts:
         trouble: why it cannot be used, "" if it can.
         hint: what to do about that.
         away: it did not answer, and may do so later.
-        library: version of SQLite, or of the server.
+        version: of SQLite, or of the server.
         offset_s: its clock minus this host's; None for SQLite, which has none of its own.
     """
 
@@ -79,7 +79,7 @@ class StoreFacts:
     trouble: str = ""
     hint: str = ""
     away: bool = False
-    library: str = ""
+    version: str = ""
     schema: str = ""
     file_system: str = ""
     offset_s: float | None = None
@@ -160,7 +160,7 @@ def _store(where: Place) -> StoreFacts:
     address, sqlite = where.settings.store_without_password, where.settings.store.startswith("sqlite")
     kind = file_system(Path(address.removeprefix("sqlite:///"))) if sqlite else ""
     library = sqlite3.sqlite_version if sqlite else ""
-    facts = StoreFacts(address, sqlite, file_system=kind, library=library)
+    facts = StoreFacts(address, sqlite, file_system=kind, version=library)
     try:
         schema, server, offset_s = _asked(where)
     except StoreMissing:
@@ -171,7 +171,7 @@ def _store(where: Place) -> StoreFacts:
         return replace(facts, trouble=str(exc), hint="pip install 'dscampaign[postgres]'")
     except Exception as exc:  # noqa: BLE001 - a bug here must hide no other check, and its text may hold an address
         return replace(facts, trouble=f"cannot be asked: {type(exc).__name__}", hint="`campaign status --debug`")
-    return replace(facts, library=library or server, schema=schema, offset_s=None if sqlite else offset_s)
+    return replace(facts, version=library or server, schema=schema, offset_s=None if sqlite else offset_s)
 
 
 def _asked(where: Place) -> tuple[str, str, float]:

@@ -10,7 +10,7 @@ from __future__ import annotations
 from typing import Any
 
 import torch
-from torch import Tensor
+from torch import Tensor, library
 from torch.nn import functional as F
 
 IGNORED_TARGET = -100
@@ -47,7 +47,7 @@ def _sum_of_losses(hidden_NW: Tensor, weight_VW: Tensor, target_N: Tensor, vocab
 
 
 # An operator of its own, which a compiler leaves whole: it would compute all stretches' logits before any gradient.
-@torch.library.custom_op("dscampaign::linear_cross_entropy", mutates_args=())
+@library.custom_op("dscampaign::linear_cross_entropy", mutates_args=())
 def _fused(hidden_NW: Tensor, weight_VW: Tensor, target_N: Tensor, vocab_size: int) -> tuple[Tensor, Tensor, Tensor]:
     """Sum of the losses, and its gradients by the hidden states and by the weights."""
     total = torch.zeros((), dtype=torch.float32, device=hidden_NW.device)

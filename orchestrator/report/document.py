@@ -52,16 +52,12 @@ def recommendation_document(results: Results) -> dict[str, Any]:
 
 def condition_rows(results: Results) -> tuple[list[str], Iterator[Row]]:
     """Names of columns, and a row a condition."""
-    flat = [_flat(_condition(judged)) for one in results.compared for judged in one.judged]
-    columns = list(dict.fromkeys(name for row in flat for name in row))
-    return columns, ([row.get(name) for name in columns] for row in flat)
+    return _rows([_condition(judged) for one in results.compared for judged in one.judged])
 
 
 def run_rows(results: Results) -> tuple[list[str], Iterator[Row]]:
     """Names of columns, and a row a run."""
-    flat = [_flat(_run(run)) for run in results.runs]
-    columns = list(dict.fromkeys(name for row in flat for name in row))
-    return columns, ([row.get(name) for name in columns] for row in flat)
+    return _rows([_run(run) for run in results.runs])
 
 
 def strict(value: Any) -> Any:
@@ -71,6 +67,12 @@ def strict(value: Any) -> Any:
     if isinstance(value, dict):
         return {str(key): strict(each) for key, each in value.items()}
     return [strict(each) for each in value] if isinstance(value, list | tuple) else value
+
+
+def _rows(documents: Sequence[dict[str, Any]]) -> tuple[list[str], Iterator[Row]]:
+    flat = [_flat(document) for document in documents]
+    columns = list(dict.fromkeys(name for row in flat for name in row))
+    return columns, ([row.get(name) for name in columns] for row in flat)
 
 
 def _workload(one: Compared) -> dict[str, Any]:

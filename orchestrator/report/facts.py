@@ -213,8 +213,9 @@ def facts_of(data: RunData) -> RunFacts:
     """Everything that is known of a run."""
     run, mine = data.run, data.mine
     newest = mine[-1] if mine else None
-    lines = lines_of(data.series, {attempt.generation: attempt.start_step or 0 for attempt in mine})
     train = run.config.get("train") or {}
+    first_steps = {attempt.generation: attempt.start_step or 0 for attempt in mine}
+    lines = lines_of(data.series, first_steps, train.get("log_every") or 1)
     tokens = _tokens_per_step(run.config, lines, data.series)
     parameters = data.start.get("parameters")
     return RunFacts(

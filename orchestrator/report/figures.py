@@ -221,7 +221,7 @@ def _gpus(traces: Sequence[Trace]) -> Figure | None:
         power.plot(when, trace.power_avg_w, color=colour, linewidth=1.6, label=trace.name)
         heat.plot(when, trace.temperature_c, color=colour, linewidth=1.6)
     power.set_ylabel("W; thin: momentary,\nthick: over one second")
-    heat.set(ylabel="°C", xlabel=f"{name} since the attempt's first sample")
+    heat.set(ylabel="°C", xlabel=f"{name} since the first sample")
     figure.legend(loc="outside lower center", ncols=3, fontsize="small")
     return figure
 

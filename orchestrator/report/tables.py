@@ -196,10 +196,10 @@ def quality(results: Results) -> Section:
     """How complete and clean the figures of each run are."""
     rows = tuple(_quality_row(run) for run in results.runs if run.step is not None or flags_of(run))
     header = (
-        "run", "state", "steps expected", "received", "repeated", "not finite", "skipped", "allocator retries",
-        "waited for data", "remarks",
+        "run", "state", "steps expected", "received", "gaps", "repeated", "not finite", "skipped", "allocator retries",
+        "waited for data", "clocks held down", "remarks",
     )  # fmt: skip
-    return Section("Data quality", (), (Table(header, rows, "--rrrrrrr-"),) if rows else ())
+    return Section("Data quality", (), (Table(header, rows, "--rrrrrrrrr-"),) if rows else ())
 
 
 def _quality_row(run: RunFacts) -> tuple[str, ...]:
@@ -209,11 +209,13 @@ def _quality_row(run: RunFacts) -> tuple[str, ...]:
         str(run.state),
         f"{quality.expected:,}" if quality.expected else "",
         f"{quality.received:,}",
+        f"{quality.gaps:,}" if quality.gaps else "",
         f"{quality.repeated:,}" if quality.repeated else "",
         f"{quality.non_finite:,}" if quality.non_finite else "",
         f"{quality.skipped_steps:,}" if quality.skipped_steps else "",
         f"{quality.alloc_retries:,}" if quality.alloc_retries else "",
         f"{quality.data_wait:.1%}" if quality.data_wait else "",
+        f"{run.gpus.slowed:.1%}" if run.gpus.slowed else "",
         "; ".join(flags_of(run)),
     )
 

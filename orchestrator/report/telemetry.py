@@ -5,7 +5,6 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass
-from itertools import groupby
 from typing import Final
 
 from ...db import queries
@@ -26,7 +25,7 @@ class Trace:
 
     Attributes:
         name: of the run and the GPU.
-        seconds: since the attempt's first sample.
+        seconds: since its first sample.
         power_w, power_avg_w: momentary, and over one second.
     """
 
@@ -44,23 +43,23 @@ def read_traces(store: Store, conditions: Sequence[Condition]) -> list[Trace]:
     traces = []
     with store.read() as conn:
         for run in chosen:
-            samples = queries.gpu_samples(conn, run.attempt_id or 0)
-            each = [list(group) for _, group in groupby(samples, key=lambda sample: (sample.node_rank, sample.gpu))]
-            traces += [_trace(run.name, samples[0].ts_s, group) for group in each[:MOST_GPUS]]
+            attempt_id = run.attempt_id or 0
+            for one in queries.gpu_devices(conn, attempt_id)[:MOST_GPUS]:
+                samples = queries.gpu_trace(conn, attempt_id, one.node_rank, one.gpu, POINTS)
+                traces += [_trace(run.name, samples)] if samples else []
     return traces
 
 
-def _trace(run: str, begin_s: float, samples: Sequence[GpuSample]) -> Trace:
+def _trace(run: str, samples: Sequence[GpuSample]) -> Trace:
     first = samples[0]
-    shown = samples[:: max(1, math.ceil(len(samples) / POINTS))]
 
     def column(name: str) -> list[float]:
-        values = (getattr(sample, name) for sample in shown)
+        values = (getattr(sample, name) for sample in samples)
         return [math.nan if value is None else float(value) for value in values]
 
     return Trace(
         name=f"{run}, GPU {first.gpu}" + (f" of node {first.node_rank}" if first.node_rank else ""),
-        seconds=[sample.ts_s - begin_s for sample in shown],
+        seconds=[sample.ts_s - first.ts_s for sample in samples],
         power_w=column("power_w"),
         power_avg_w=column("power_avg_w"),
         temperature_c=column("temperature_c"),

@@ -1,7 +1,8 @@
 """How fast a run trained: the window of its steps that count, and what they say. Pure; needs NumPy.
 
-The first steps of every attempt compile, allocate and fill caches; they are left out, and reported apart. A line of
-metrics may stand for several steps, so each counts as often as it stands for a step.
+The first ``WARM_UP_STEPS`` of every attempt, or its first half where it is short, compile, allocate and fill caches;
+they are left out, and reported apart. A line of metrics may stand for several steps, so each counts as often as it
+stands for a step; but for no more than lines usually do, or a lost line would not be missed.
 """
 
 from __future__ import annotations
@@ -14,10 +15,8 @@ from typing import Final
 import numpy as np
 from numpy.typing import NDArray
 
+from ...db.energy import WARM_UP_STEPS
 from ...db.series import Series
-
-WARM_UP_STEPS: Final = 20
-"""Of each attempt; of one with fewer than twice as many, its first half."""
 
 LEAST_STEPS: Final = 20
 """A median of fewer is flagged."""
@@ -73,7 +72,7 @@ class Lines:
 
     Attributes:
         step, generation: of the line.
-        stands_for: steps since the line before, of the same attempt.
+        stands_for: steps since the line before, of the same attempt, as far as lines are usually apart.
         step_s: time of one of them; NaN where it is not known.
         by_clock: as in ``Timing``.
     """
@@ -95,22 +94,25 @@ class Lines:
         return float(self.spent_s[self.generation == generation].sum())
 
 
-def lines_of(series: Series, first_steps: Mapping[int, int]) -> Lines:
+def lines_of(series: Series, first_steps: Mapping[int, int], every: int = 1) -> Lines:
     """What each line stands for.
 
     Args:
         series: the run's lines.
         first_steps: by generation, how many steps were done when the attempt began.
+        every: steps between two lines, where the configuration says so.
     """
     step, generation = np.asarray(series.step, np.int64), np.asarray(series.generation, np.int64)
     begun = np.array([first_steps.get(int(number), 0) for number in generation], np.int64)
     follows = np.r_[False, generation[1:] == generation[:-1]] if step.size else np.zeros(0, bool)
     before = np.where(follows, np.r_[0, step[:-1]] if step.size else step, np.minimum(begun, step - 1))
-    stands_for = step - before
+    apart = step - before
     said, clock = _figure(series, "step_time_s"), _figure(series, "ts_s")
     by_clock = not np.isfinite(said).any()
     if by_clock and step.size:
-        said = np.where(follows, np.r_[math.nan, np.diff(clock)] / stands_for, math.nan)
+        said = np.where(follows, np.r_[math.nan, np.diff(clock)] / apart, math.nan)
+    usual = max(every, int(np.median(apart))) if step.size else every
+    stands_for = np.minimum(apart, usual)
     return Lines(step, generation, stands_for, np.where(said >= 0, said, math.nan), by_clock)
 
 

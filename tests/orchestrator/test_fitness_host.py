@@ -16,8 +16,8 @@ from dscampaign.orchestrator.wants import Wants
 
 DIR = Path("/shared/campaigns")
 FOLDER = Folder(DIR, DIR, file_system="nfs4", free_gb=900.0)
-SQLITE = StoreFacts(f"sqlite:///{DIR}/campaign.db", sqlite=True, library="3.51.3", schema="0007", file_system="ext4")
-POSTGRES = StoreFacts("postgresql://me@db/c", sqlite=False, library="16.2", schema="0007", offset_s=0.02)
+SQLITE = StoreFacts(f"sqlite:///{DIR}/campaign.db", sqlite=True, version="3.51.3", schema="0007", file_system="ext4")
+POSTGRES = StoreFacts("postgresql://me@db/c", sqlite=False, version="16.2", schema="0007", offset_s=0.02)
 LOGIN = Login("login1", "3.11.7", (Package("click", "8.1", "8.1.7"),), FOLDER, POSTGRES)
 
 
@@ -75,11 +75,11 @@ def test_sqlite_on_a_local_disk_is_well_here_and_a_note_for_a_cluster() -> None:
     [("3.6.23", "ok"), ("3.7.0", "note"), ("3.40.1", "note"), ("3.51.2", "note"), ("3.51.3", "ok"), ("3.53.0", "ok")],
 )
 def test_versions_of_sqlite_with_the_wal_bug(version: str, verdict: str) -> None:
-    assert verdicts(replace(LOGIN, store=replace(SQLITE, library=version)))["store.version"].verdict == verdict
+    assert verdicts(replace(LOGIN, store=replace(SQLITE, version=version)))["store.version"].verdict == verdict
 
 
 def test_a_store_that_does_not_answer_is_away_and_one_of_another_version_is_not() -> None:
-    away = replace(POSTGRES, trouble="connection refused", away=True, offset_s=None, library="")
+    away = replace(POSTGRES, trouble="connection refused", away=True, offset_s=None, version="")
     assert exit_code(verdicts(replace(LOGIN, store=away)).values()) == 3
     older = replace(POSTGRES, trouble="the store's schema is 0001", hint="campaign db upgrade", offset_s=None)
     found = verdicts(replace(LOGIN, store=older))

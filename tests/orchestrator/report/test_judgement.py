@@ -157,6 +157,20 @@ def test_missing_points_are_counted_and_do_not_spoil_the_speed(planted: Plant) -
     assert "89 of 100 steps reported" in flags_of(run)
 
 
+def test_lines_that_are_lost_within_an_attempt_are_missed(planted: Plant) -> None:
+    (run,) = planted(Planted("gappy", (0.1,), (3.0,), drop=frozenset(range(30, 40))))
+    assert (run.quality.received, run.quality.gaps) == (90, 10)
+    assert "90 of 100 steps reported" in flags_of(run)
+
+
+def test_a_line_may_stand_for_as_many_steps_as_the_configuration_says(planted: Plant) -> None:
+    silent = frozenset(step for step in range(1, 101) if step % 10)
+    (run,) = planted(Planted("seldom", (0.1,), (3.0,), drop=silent, train={"log_every": 10}))
+    assert (run.quality.received, run.quality.gaps) == (100, 0)
+    assert run.timing
+    assert run.timing.steps == 80
+
+
 def test_a_resumed_run_counts_each_step_once_and_its_losses_by_cause(planted: Plant) -> None:
     (run,) = planted(
         Planted("back", (0.1,), (3.0,), tries=(Try(0, 60, "preempted", queued_s=100.0), Try(50, 100, after_s=4.0)))
