@@ -56,6 +56,7 @@ DESCRIBES_ONLY: Final = frozenset(
         "eval_every",
         "eval_batches",
         "log_every",
+        "profile_at",
     ]
 )
 """Fields of `train` that watch or save a run and do not change what it learns."""
@@ -181,6 +182,9 @@ class TrainConfig(_Section):
     whole. For ZeRO 0 to 2 and models without anything behind the output layer."""
     log_every: Positive = 1
     """Steps between metric lines."""
+    profile_at: Positive | None = None
+    """Profile three steps from this one on, on the first rank, with PyTorch's profiler: a trace and a table of its
+    operators lie in the attempt's folder `profile`. They are slower: the attempt's `speed` leaves them out."""
 
 
 class LocalConfig(_Section):

@@ -61,6 +61,7 @@ class TrainConfig:
         deepcompile: DeepSpeed's own compiler passes.
         attention: implementation; ``auto`` is causal attention without a mask where the model's is plain.
         fused_loss: output layer and cross-entropy in one, without whole logits.
+        profile_at: the first of the optimizer steps that are profiled; None profiles none.
     """
 
     model: str | Mapping[str, Any]
@@ -102,6 +103,7 @@ class TrainConfig:
     deepcompile: bool = False
     attention: Literal["auto", "sdpa", "eager", "flash_attention_2"] = "auto"
     fused_loss: bool = False
+    profile_at: int | None = None
 
     @classmethod
     def from_json(cls, text: str) -> Self:
@@ -124,6 +126,7 @@ class Job:
     """This rank's place in the attempt, from the environment.
 
     Attributes:
+        attempt_dir: for whatever belongs to this attempt alone.
         resume: verified checkpoint to continue from, or None for a fresh start.
         local_world: ranks on this node.
         gpu_mem_bytes: what this rank may use of its GPU, or None for all.
@@ -139,6 +142,7 @@ class Job:
     ds_config: Path
     data_dir: Path
     checkpoint_dir: Path
+    attempt_dir: Path
     resume: Path | None = None
     gpu_mem_bytes: int | None = None
 
@@ -160,6 +164,7 @@ class Job:
             ds_config=Path(env["CAMPAIGN_DS_CONFIG"]),
             data_dir=Path(env["CAMPAIGN_DATA_DIR"]),
             checkpoint_dir=Path(env["CAMPAIGN_CHECKPOINT_DIR"]),
+            attempt_dir=Path(env["CAMPAIGN_ATTEMPT_DIR"]),
             resume=Path(env["CAMPAIGN_RESUME"]) if env.get("CAMPAIGN_RESUME") else None,
             gpu_mem_bytes=int(env["CAMPAIGN_GPU_MEM_PER_PROCESS"]) if "CAMPAIGN_GPU_MEM_PER_PROCESS" in env else None,
         )

@@ -15,6 +15,7 @@ from torch import Tensor
 from .. import report
 from . import memory
 from .config import TrainConfig
+from .profile import profiled_steps
 from .speed import Speed, Work, peak_flops
 
 MEMORY_STEP = 3
@@ -74,6 +75,7 @@ class Meter:
             peak_flops(memory.place(device)["device"]),
         )
         self._speed = Speed(self._work)
+        self._profiled = profiled_steps(config.profile_at)
 
     @contextmanager
     def waiting(self) -> Iterator[None]:
@@ -145,7 +147,10 @@ class Meter:
         time_s = pending.end.seconds_since(pending.begin)
         if pending.share and self._config.zero_stage < 3:
             self._busy_s = pending.share[1].seconds_since(pending.share[0])
-        self._speed.add(time_s, pending.waited_s)
+        if pending.step in self._profiled:
+            self._speed.interrupted()
+        else:
+            self._speed.add(time_s, pending.waited_s)
         self._read_steps += 1
         loss, norm, stop, _, _ = pending.rows.mean(0).tolist()
         worst = pending.rows.amax(0).tolist()

@@ -30,6 +30,7 @@ from .evaluate import evaluate
 from .meter import Meter
 from .model import build_model
 from .probe import report_memory
+from .profile import Profile, profiled_steps
 from .saving import find_source, restore, save
 from .schedule import learning_rate
 
@@ -69,12 +70,14 @@ def main() -> None:
 def train(engine: Engine, config: TrainConfig, job: Job, data: Data, steps: range, flops_per_token: float) -> None:
     """Does the optimizer steps ``steps`` and the final evaluation; leaves earlier, with a checkpoint, if asked to."""
     step, target = steps.start - 1, steps.stop - 1
+    profile = Profile(profiled_steps(config.profile_at), job.attempt_dir, engine.device)
     meter = Meter(config, engine.device, target, flops_per_token)
     batches = training_batches(data.train, config, job, steps, engine.device)
     gc.collect()
     gc.freeze()  # a full collection over all of a framework's objects would stall one rank, and so all
     report.phase("compile")  # the first step compiles, allocates and connects
     for step in steps:
+        profile.before(step)
         rate = learning_rate(config, step, target)
         set_learning_rate(engine, rate)
         _seed_dropout(config, job, step)
@@ -88,6 +91,10 @@ def train(engine: Engine, config: TrainConfig, job: Job, data: Data, steps: rang
         meter.close(step, rate, norm, loss_scaling(engine) if config.precision == "fp16" else {})
         report.phase("train")
         stopping = meter.stop_agreed and step < target
+        if profile.due(step):
+            meter.flush()
+            profile.write()
+            meter.restart_clock()
         # DeepSpeed 0.19.8 cannot take states on a disk up again: such a run begins anew
         if (stopping and config.offload != "nvme") or _due(step, config.checkpoint_every, target):
             meter.flush()
@@ -101,6 +108,7 @@ def train(engine: Engine, config: TrainConfig, job: Job, data: Data, steps: rang
             evaluate(engine, data.held_out, config, job, step)
             meter.restart_clock()
     meter.flush()
+    profile.write()
     meter.finish()
     if step == target:
         evaluate(engine, data.held_out, config, job, step)

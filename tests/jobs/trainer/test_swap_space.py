@@ -26,6 +26,7 @@ def job(tmp_path: Path, run: str, generation: int, local_rank: int = 0) -> Job:
         ds_config=config,
         data_dir=nothing,
         checkpoint_dir=tmp_path / run / "checkpoints",
+        attempt_dir=nothing,
     )
 
 

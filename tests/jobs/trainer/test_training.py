@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gzip
 import json
 import math
 import os
@@ -11,6 +12,7 @@ import time
 from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -45,6 +47,8 @@ def trained(train_many: Callable[..., dict[str, Attempt]]) -> dict[str, Attempt]
         dropout={"dropout": 0.2, "checkpoint_every": 3, "keep_checkpoints": 5},
         one_epoch={"steps": None, "epochs": 0.002, "eval_batches": None},
         sparse={"log_every": 4, "eval_every": 4},
+        profiled={"profile_at": 22, "steps": 26, "warmup_steps": 2},
+        profiled_to_the_end={"profile_at": 5},
         best={"checkpoint_every": 2, "eval_every": 2, "keep_checkpoints": 1, "keep_best": True, "lr": 1.0},
     )
 
@@ -64,6 +68,31 @@ def test_reports_every_step(trained: dict[str, Attempt]) -> None:
 
 def test_reports_only_some_steps_on_request(trained: dict[str, Attempt]) -> None:
     assert list(trained["sparse"].values("loss")) == [4, 6]
+
+
+def test_profiles_three_steps_and_leaves_them_out_of_the_speed(trained: dict[str, Attempt]) -> None:
+    attempt = trained["profiled"]
+    folder = Path(attempt.event("profile")["folder"])
+    assert folder == attempt.dir / "profile"
+    assert "aten::addmm" in (folder / "operators.txt").read_text()
+    forwards = [each for each in operators(folder) if each["name"] == "aten::embedding"]
+    assert len(forwards) == 3 * 2 * 2  # steps, micro-batches, tables
+    assert attempt.event("speed")["steps"] == 26 - 20 - 3
+    assert list(attempt.values("loss")) == list(range(1, 27))
+
+
+def test_a_profile_ends_with_the_last_step(trained: dict[str, Attempt]) -> None:
+    attempt = trained["profiled_to_the_end"]
+    forwards = [each for each in operators(attempt.dir / "profile") if each["name"] == "aten::embedding"]
+    assert len(forwards) == 2 * 2 * 2
+    assert attempt.values("loss") == trained["zero1"].values("loss")
+    assert not (trained["zero1"].dir / "profile").exists()
+
+
+def operators(folder: Path) -> list[dict[str, Any]]:
+    """Of a profile's trace."""
+    with gzip.open(folder / "trace.json.gz", "rt") as trace:
+        return [each for each in json.load(trace)["traceEvents"] if each.get("cat") == "cpu_op"]
 
 
 def test_starts_from_ignorance_and_learns(trained: dict[str, Attempt]) -> None:

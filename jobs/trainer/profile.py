@@ -1,0 +1,73 @@
+"""Where a step's time goes: PyTorch's profiler over a few optimizer steps of the first rank."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import torch
+import torch.distributed as dist
+from torch.profiler import ProfilerActivity, profile
+
+from .. import report
+
+STEPS = 3
+"""Optimizer steps that are profiled: enough to see what repeats, and a trace that still opens."""
+
+FOLDER = "profile"
+TRACE = "trace.json.gz"
+TABLE = "operators.txt"
+
+_ROWS = 60
+
+
+def profiled_steps(first: int | None) -> range:
+    """The optimizer steps that are profiled if ``first`` is the first of them; none if it is None."""
+    return range(0) if first is None else range(first, first + STEPS)
+
+
+class Profile:
+    """Records the operators of some steps on the first rank, and writes what they took."""
+
+    def __init__(self, steps: range, attempt_dir: Path, device: torch.device) -> None:
+        """Prepares it.
+
+        Args:
+            steps: optimizer steps that are profiled.
+            attempt_dir: where the folder ``profile`` comes to be.
+            device: this rank's.
+        """
+        self._steps = steps if dist.get_rank() == 0 else range(0)
+        self._folder = attempt_dir / FOLDER
+        self._cuda = device.type == "cuda"
+        self._profiler: profile | None = None
+
+    def before(self, step: int) -> None:
+        """Begins to record where ``step`` is to be profiled; a resumed attempt may begin amid those steps."""
+        if step in self._steps and self._profiler is None:
+            self._wait()
+            kinds = [ProfilerActivity.CPU, *([ProfilerActivity.CUDA] if self._cuda else [])]
+            self._profiler = profile(activities=kinds)
+            self._profiler.start()
+
+    def due(self, step: int) -> bool:
+        """Whether ``step``, which has just ended, was the last one that is recorded."""
+        return self._profiler is not None and step + 1 not in self._steps
+
+    def write(self) -> None:
+        """Ends the recording, if there is one, and writes its files."""
+        if self._profiler is None:
+            return
+        self._wait()
+        self._profiler.stop()
+        self._folder.mkdir(exist_ok=True)
+        self._profiler.export_chrome_trace(str(self._folder / TRACE))
+        by = "self_device_time_total" if self._cuda else "self_cpu_time_total"
+        table = self._profiler.key_averages().table(sort_by=by, row_limit=_ROWS, max_name_column_width=80)
+        (self._folder / TABLE).write_text(table + "\n")
+        report.event("profile", folder=str(self._folder), first_step=self._steps.start)
+        self._profiler = None
+
+    def _wait(self) -> None:
+        """What the device was given belongs to the steps that gave it."""
+        if self._cuda:
+            torch.cuda.synchronize()
