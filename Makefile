@@ -1,5 +1,6 @@
 # make demo    a small campaign on this machine, from spec to report, under demo/
-# make test    all tests; installs the servers that they need (Debian, root). SKIP="cluster postgres nvme" leaves groups out
+# make test    all tests, in two processes; installs the servers that they need (Debian, root). SKIP="cluster postgres nvme"
+#              leaves groups out
 # make lint    format, lint, types, import rules
 # make soak    a campaign under random faults for SOAK_SECONDS (1200), from a printed SEED; needs what the tests need
 # make bench   benchmarks
@@ -24,7 +25,7 @@ demo: $(STAMP)
 test: $(STAMP)
 	SKIP="$(SKIP)" scripts/test_dependencies.sh
 	@$(if $(filter nvme training,$(SKIP)),:,nice $(BIN)/python -m tests.jobs.trainer.build_operators >/dev/null 2>&1 &)
-	$(BIN)/pytest --durations=20 --durations-min=10 $(addprefix --without=,$(SKIP)) $(PYTEST_ARGS)
+	$(BIN)/pytest -n 2 --dist loadgroup --durations=20 --durations-min=10 $(addprefix --without=,$(SKIP)) $(PYTEST_ARGS)
 
 soak: $(STAMP)
 	scripts/test_dependencies.sh

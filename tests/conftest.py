@@ -1,4 +1,8 @@
-"""Fixtures of all tests, and the one way to leave tests out: by name, and said aloud."""
+"""Fixtures of all tests, and the one way to leave tests out: by name, and said aloud.
+
+With ``-n 2 --dist loadgroup`` two processes share the tests: one those on a cluster, which mostly wait for it, the other
+those that compute. Each server and each prepared training is still there once.
+"""
 
 import signal
 from collections.abc import Iterator
@@ -36,11 +40,13 @@ def pytest_addoption(parser: pytest.Parser) -> None:
 
 
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
-    """Marks each test by what it asks for, then deselects the groups that were named."""
+    """Marks each test by what it asks for and by who runs it, then deselects the groups that were named."""
     for item in items:
         for fixture, group in _GROUP_OF_FIXTURE.items():
             if fixture in getattr(item, "fixturenames", ()):
                 item.add_marker(group)
+        waits = item.get_closest_marker("cluster") or "faults" in item.path.parts
+        item.add_marker(pytest.mark.xdist_group("waits" if waits else "computes"))
     without = set(config.getoption("--without"))
     left_out = [item for item in items if any(item.get_closest_marker(group) for group in without)]
     if left_out:
