@@ -25,7 +25,7 @@ demo: $(STAMP)
 test: $(STAMP)
 	SKIP="$(SKIP)" scripts/test_dependencies.sh
 	@$(if $(filter nvme training,$(SKIP)),:,nice $(BIN)/python -m tests.jobs.trainer.build_operators >/dev/null 2>&1 &)
-	$(BIN)/pytest -n 2 --dist loadgroup --durations=20 --durations-min=10 $(addprefix --without=,$(SKIP)) $(PYTEST_ARGS)
+	$(BIN)/pytest -n 2 --dist loadfile --no-loadscope-reorder --durations=20 --durations-min=10 $(addprefix --without=,$(SKIP)) $(PYTEST_ARGS)
 
 soak: $(STAMP)
 	scripts/test_dependencies.sh

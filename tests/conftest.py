@@ -1,11 +1,8 @@
-"""Fixtures of all tests, and the one way to leave tests out: by name, and said aloud.
-
-With ``-n 2 --dist loadgroup`` two processes share the tests: one those on a cluster, which mostly wait for it, the other
-those that compute. Each server and each prepared training is still there once.
-"""
+"""Fixtures of all tests, and the one way to leave tests out: by name, and said aloud."""
 
 import signal
 from collections.abc import Iterator
+from pathlib import Path
 
 import pytest
 from hypothesis import HealthCheck, settings
@@ -16,6 +13,9 @@ from .postgres import PostgresServer
 
 GROUPS = ("cluster", "nvme", "postgres", "training")
 _GROUP_OF_FIXTURE = {"slurm": "cluster", "own_slurm": "cluster", "postgres": "postgres"}
+_HERE = Path(__file__).parent
+_ON_THE_CLUSTER = {"cluster", "faults"}
+"""Folders of tests; elsewhere `slurm` is a fake one, or a section of a spec."""
 
 
 # How long a property takes to be tried depends on what else the machine does: no reason to fail.
@@ -40,13 +40,12 @@ def pytest_addoption(parser: pytest.Parser) -> None:
 
 
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
-    """Marks each test by what it asks for and by who runs it, then deselects the groups that were named."""
+    """Marks each test by what it asks for, then deselects the groups that were named."""
     for item in items:
+        real = item.path.relative_to(_HERE).parts[0] in _ON_THE_CLUSTER
         for fixture, group in _GROUP_OF_FIXTURE.items():
-            if fixture in getattr(item, "fixturenames", ()):
+            if fixture in getattr(item, "fixturenames", ()) and (group != "cluster" or real):
                 item.add_marker(group)
-        waits = item.get_closest_marker("cluster") or "faults" in item.path.parts
-        item.add_marker(pytest.mark.xdist_group("waits" if waits else "computes"))
     without = set(config.getoption("--without"))
     left_out = [item for item in items if any(item.get_closest_marker(group) for group in without)]
     if left_out:
