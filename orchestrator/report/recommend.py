@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import Final
 
 from ..status import LIVE
 from .conditions import Condition
 from .judge import Judged
-from .statistics import LEAST_REPEATS, TIE, Order, Sameness, order, ratio
+from .statistics import LEAST_REPEATS, TIE, Estimate, Order, Sameness, order
 
 MEMORY_SHARE: Final = 0.92
 """Of the usable memory, on every rank: above it the allocator begins to retry."""
@@ -21,7 +21,8 @@ class Recommendation:
 
     Attributes:
         chosen: None where no condition may be recommended.
-        established: the repeats suffice for the claim that it is the fastest, or as fast as ``tied``.
+        established: the repeats suffice for the claim that it learns as well as the baseline and is the fastest, or as
+            fast as ``tied``.
         tied: conditions as fast as it.
         excluded: by name, why a condition may not be chosen.
         front: names of conditions that none beats in speed, memory and energy at once, fastest first.
@@ -39,24 +40,26 @@ class Recommendation:
 def recommend(judged: Sequence[Judged]) -> Recommendation:
     """Chooses among conditions that were measured beside the same baseline.
 
-    Speeds that tie are decided by memory, then by the lower ZeRO stage, then by joules per token.
+    Speeds that tie are decided by memory, then by the lower ZeRO stage, then by joules per token. What another one is
+    faster than is not chosen.
     """
     excluded = {one.condition.name: why for one in judged if (why := infeasible(one.condition) or _unequal(one))}
     left = [one for one in judged if one.condition.name not in excluded and one.speed]
     if not left:
         return Recommendation(None, False, (), excluded, (), _nothing(judged, excluded))
-    fastest = max(left, key=lambda one: one.speed.value if one.speed else 0.0)
-    tied = [one for one in left if _ties(one, fastest)]
-    chosen = min(tied, key=_thrift)
-    established = all(len(one.condition.speeds) >= LEAST_REPEATS for one in left)
-    others = tuple(one.condition.name for one in tied if one is not chosen)
+    # A tie is not transitive: what ties with the fastest may still be slower than another.
+    unbeaten = [one for one in left if not any(_faster(other, one) for other in left)]
+    fastest = max(unbeaten, key=_pace)
+    chosen = min((one for one in unbeaten if _ties(one, fastest)), key=_thrift)
+    tied = [one for one in unbeaten if one is not chosen and _ties(one, chosen)]
+    doubts = [*_unfinished(judged), *_doubts(chosen, left)]
     return Recommendation(
         chosen=chosen.condition,
-        established=established,
-        tied=others,
+        established=not doubts,
+        tied=tuple(one.condition.name for one in tied),
         excluded=excluded,
         front=_front(left),
-        sentence=_sentence(chosen, others, len(left), established=established),
+        sentence=" ".join([_sentence(chosen, tied, left), *doubts]),
     )
 
 
@@ -101,14 +104,44 @@ def _unequal(one: Judged) -> str:
     return f"equal {one.loss_is} loss is not established: {test.reason} ({seen})"
 
 
-def _ties(one: Judged, fastest: Judged) -> bool:
-    if one is fastest:
-        return True
-    found = order(one.condition.speeds, fastest.condition.speeds)
+def _unfinished(judged: Sequence[Judged]) -> Iterator[str]:
+    waiting = [one.condition.name for one in judged if any(run.state in LIVE for run in one.condition.runs)]
+    if waiting:
+        verb = "is" if len(waiting) == 1 else "are"
+        yield f"Provisional: {_listed(waiting)} {verb} not finished."
+
+
+def _doubts(chosen: Judged, left: Sequence[Judged]) -> Iterator[str]:
+    """Why it is not established that the chosen one learns as well, and is as fast as any."""
+    if any(len(one.condition.speeds) < LEAST_REPEATS or not _sure(one) for one in left):
+        yield f"Not established: that takes {LEAST_REPEATS} repeats of each (`repeats:`)."
+        return
+    others = (one for one in left if one is not chosen)
+    unclear = [one for one in others if order(one.condition.speeds, chosen.condition.speeds) == Order.NOT_ESTABLISHED]
+    if unclear:
+        names = _listed([one.condition.name for one in unclear])
+        yield f"Not established: repeats differ too much to tell it from {names}; more of them would."
+
+
+def _sure(one: Judged) -> bool:
+    """Whether there are repeats enough to say that it learns as well."""
+    return one.loss.difference is not None and one.loss.difference.repeats >= LEAST_REPEATS
+
+
+def _pace(one: Judged) -> float:
+    return one.speed.value if one.speed else 0.0
+
+
+def _faster(one: Judged, other: Judged) -> bool:
+    """Whether it is faster, or looks faster while nothing is established."""
+    found = order(one.condition.speeds, other.condition.speeds)
     if found != Order.NOT_ESTABLISHED:
-        return found == Order.TIE
-    seen = ratio(one.condition.speeds, fastest.condition.speeds)
-    return seen is not None and seen.value > 1.0 - TIE
+        return found == Order.FASTER
+    return _pace(one) * (1.0 - TIE) >= _pace(other)
+
+
+def _ties(one: Judged, other: Judged) -> bool:
+    return not _faster(one, other) and not _faster(other, one)
 
 
 def _thrift(one: Judged) -> tuple[float, int, float]:
@@ -123,31 +156,42 @@ def _thrift(one: Judged) -> tuple[float, int, float]:
 def _front(left: Sequence[Judged]) -> tuple[str, ...]:
     points = {one.condition.name: _point(one) for one in left}
     names = [name for name, point in points.items() if not any(_beats(other, point) for other in points.values())]
-    return tuple(sorted(names, key=lambda name: points[name][0]))
+    return tuple(sorted(names, key=lambda name: points[name][0] or 0.0))
 
 
-def _point(one: Judged) -> tuple[float, float, float]:
-    """What is to be small: time, memory, energy; what nobody knows counts as equal."""
+_Point = tuple[float | None, float | None, float | None]
+
+
+def _point(one: Judged) -> _Point:
+    """What is to be small: time, memory, energy; None where nobody knows."""
     memory = one.condition.highest(lambda run: run.memory.reserved)
     energy = one.condition.median(lambda run: run.gpus.j_per_token)
-    return 1.0 / one.speed.value if one.speed else float("inf"), memory or 0.0, energy.value if energy else 0.0
+    return 1.0 / _pace(one), memory, energy.value if energy else None
 
 
-def _beats(one: tuple[float, ...], other: tuple[float, ...]) -> bool:
-    return all(a <= b for a, b in zip(one, other, strict=True)) and one != other
+def _beats(one: _Point, other: _Point) -> bool:
+    """Whether it is nowhere worse and somewhere better, in what is known of both."""
+    known = [(a, b) for a, b in zip(one, other, strict=True) if a is not None and b is not None]
+    return all(a <= b for a, b in known) and any(a < b for a, b in known)
 
 
-def _sentence(chosen: Judged, tied: Sequence[str], compared: int, *, established: bool) -> str:
+def _sentence(chosen: Judged, tied: Sequence[Judged], left: Sequence[Judged]) -> str:
     name = chosen.condition.name
-    if compared == 1:
-        why = "the only configuration that is feasible and as good as the baseline"
+    good = "feasible and learn no worse than the baseline"
+    if len(left) == 1:
+        why = "the only configuration so far that is feasible and learns no worse than the baseline"
+        why = "the baseline, beside which nothing else is feasible and learns as well" if chosen.is_baseline else why
     elif tied:
-        why = f"as fast as {_listed(tied)}, and needs least"
+        why = f"as fast as {_listed([one.condition.name for one in tied])}, and needs least"
     else:
-        why = f"the fastest of {compared} configurations that are feasible and as good as the baseline"
-    gain = "" if chosen.is_baseline or not chosen.times_baseline else f" ({chosen.times_baseline.value:.2f} × baseline)"
-    doubt = "" if established else f" Not established: that takes {LEAST_REPEATS} repeats of each (`repeats:`)."
-    return f"Use {name}{gain}: {why}.{doubt}"
+        why = f"the fastest of {len(left)} configurations that are {good}"
+    gain = "" if chosen.is_baseline or not chosen.times_baseline else f" ({_times(chosen.times_baseline)} × baseline)"
+    return f"Use {name}{gain}: {why}."
+
+
+def _times(found: Estimate) -> str:
+    interval = "" if found.low is None or found.high is None else f" [{found.low:.2f}, {found.high:.2f}]"
+    return f"{found.value:.2f}{interval}"
 
 
 def _nothing(judged: Sequence[Judged], excluded: dict[str, str]) -> str:

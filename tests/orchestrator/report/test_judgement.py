@@ -14,9 +14,10 @@ from dscampaign.orchestrator.report.facts import RunFacts
 from dscampaign.orchestrator.report.flags import flags_of
 from dscampaign.orchestrator.report.judge import Judged, judge
 from dscampaign.orchestrator.report.load import read_runs
-from dscampaign.orchestrator.report.recommend import Recommendation, recommend
+from dscampaign.orchestrator.report.prices import price_sentence, prices
+from dscampaign.orchestrator.report.recommend import Recommendation, _beats, recommend
 from dscampaign.orchestrator.report.scaling import scaling_of
-from dscampaign.orchestrator.report.statistics import Order
+from dscampaign.orchestrator.report.statistics import Order, Sameness
 from dscampaign.orchestrator.report.workloads import times_to_loss, workloads_of
 
 from .planted import Planted, Try, plant
@@ -88,7 +89,7 @@ def test_the_fastest_of_those_that_learn_as_well_is_chosen(planted: Plant) -> No
     assert found.chosen
     assert (found.chosen.name, found.established, found.tied) == ("fast", True, ())
     assert found.excluded == {"careless": "its held-out loss is worse by 0.208 nats"}
-    assert found.sentence.startswith("Use fast (1.98 × baseline)")
+    assert found.sentence.startswith("Use fast (1.98 [")
 
 
 def test_a_tie_goes_to_what_takes_less_memory(planted: Plant) -> None:
@@ -101,6 +102,81 @@ def test_a_tie_goes_to_what_takes_less_memory(planted: Plant) -> None:
     assert found.chosen
     assert (found.chosen.name, found.tied) == ("lean", ("base",))
     assert "as fast as base, and needs least" in found.sentence
+
+
+def test_what_another_is_faster_than_is_not_chosen_though_it_ties_with_the_fastest(planted: Plant) -> None:
+    found = advice(
+        planted(
+            Planted("fastest", (0.0960, 0.1000, 0.1060)),
+            Planted("steady", (0.1001, 0.1002, 0.1003), reserved_gb=8.0),
+            Planted("lean", (0.1030, 0.1040, 0.1045), reserved_gb=2.0),
+        )
+    )
+    assert found.chosen
+    assert (found.chosen.name, found.tied, found.established) == ("steady", ("fastest",), True)
+
+
+def test_repeats_that_differ_too_much_are_no_tie(planted: Plant) -> None:
+    found = advice(
+        planted(Planted("scattered", (0.05, 0.06, 0.12)), Planted("lean", (0.09, 0.10, 0.11), reserved_gb=2.0))
+    )
+    assert found.chosen
+    assert (found.chosen.name, found.tied, found.established) == ("scattered", (), False)
+    assert found.sentence.endswith("repeats differ too much to tell it from lean; more of them would.")
+
+
+def test_what_is_not_finished_makes_it_provisional(planted: Plant) -> None:
+    running = Planted("late", (0.01,) * 3, state=RunState.RUNNING, tries=(Try(ended=None),))
+    found = advice(planted(BASE, Planted("fast", (0.05, 0.051, 0.052), (3.001, 3.003, 2.999)), running))
+    assert found.chosen
+    assert (found.chosen.name, found.established) == ("fast", False)
+    assert found.sentence.endswith("Provisional: late is not finished.")
+
+
+def test_without_three_pairs_of_losses_nothing_is_established(planted: Plant) -> None:
+    runs = planted(BASE, Planted("fast", (0.05, 0.051), (3.0, 3.0)))
+    fast = judged(runs)["fast"]
+    assert (fast.loss.verdict, fast.loss.reason) == (Sameness.NOT_ESTABLISHED, "fewer than 3 repeats")
+    found = advice(runs)
+    assert found.chosen
+    assert (found.chosen.name, found.established) == ("fast", False)
+
+
+def test_what_nobody_measured_beats_nothing() -> None:
+    assert not _beats((1.0, 2.0, None), (1.0, 2.0, 0.5))
+    assert not _beats((1.0, 2.0, 0.5), (1.0, 2.0, None))
+    assert _beats((0.9, 2.0, None), (1.0, 2.0, 0.5))
+
+
+def test_every_change_of_one_field_has_its_price(planted: Plant) -> None:
+    runs = planted(
+        Planted("ddp", (0.1, 0.1, 0.1), train={"engine": "ddp", "zero_stage": 0, "offload": "none"}),
+        Planted("zero2", (0.125, 0.125, 0.125), reserved_gb=8.0, train={"zero_stage": 2, "offload": "none"}),
+        Planted("zero3", (0.25, 0.25, 0.25), reserved_gb=6.0, train={"zero_stage": 3, "offload": "none"}),
+        Planted("zero2-cpu", (0.5, 0.5, 0.5), reserved_gb=5.0, train={"zero_stage": 2, "offload": "optimizer"}),
+        Planted("zero3-cpu", (0.5, 0.5, 0.5), reserved_gb=3.0, train={"zero_stage": 3, "offload": "optimizer"}),
+        Planted("other", (0.01, 0.01, 0.01), train={"zero_stage": 2, "precision": "fp16", "compile": True}),
+    )
+    said = [price_sentence(price) for price in prices(list(judged(runs).values()))]
+    assert said == [
+        "engine ddp → deepspeed: 0.80 × the speed [0.80, 0.80], -2.0 GB (ddp → zero2).",
+        "zero_stage 2 → 3: 0.50 to 1.00 × the speed, -2.0 GB (zero2 → zero3 and 1 more).",
+        "offload none → optimizer: 0.25 to 0.50 × the speed, -3.0 GB (zero2 → zero2-cpu and 1 more).",
+    ]
+
+
+@pytest.mark.parametrize(
+    ("times", "sentence"),
+    [
+        ((0.100, 0.101, 0.099), "zero_stage 0 → 1: as fast (a → b)."),
+        ((0.05, 0.10, 0.20), "zero_stage 0 → 1: 1.00 × the speed [0.50, 2.00] (a → b; not established)."),
+        ((0.05, 0.09, 0.20), "zero_stage 0 → 1: 1.11 × the speed [0.50, 2.00] (a → b; not established)."),
+    ],
+)
+def test_a_price_says_what_the_repeats_show(planted: Plant, times: tuple[float, ...], sentence: str) -> None:
+    runs = planted(Planted("a", (0.1, 0.1, 0.1), train={"zero_stage": 0}), Planted("b", times, train={"zero_stage": 1}))
+    (price,) = prices(list(judged(runs).values()))
+    assert price_sentence(price) == sentence
 
 
 def test_one_repeat_establishes_nothing_and_says_so(planted: Plant) -> None:

@@ -1,0 +1,143 @@
+"""What one change of the strategy costs in speed and saves in memory, over all pairs that differ in it alone. Pure."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from itertools import pairwise
+from typing import Any, Final
+
+from .judge import Judged
+from .statistics import Order, order, ratio
+
+FIELDS: Final = (
+    "engine", "zero_stage", "offload", "precision", "compile", "deepcompile", "activation_checkpointing", "fused_loss",
+)  # fmt: skip
+"""Of the strategy, in the order in which they are told."""
+
+_STEPS: Final[dict[str, tuple[object, ...]]] = {
+    "engine": ("ddp", "deepspeed"),
+    "zero_stage": (0, 1, 2, 3),
+    "offload": ("none", "optimizer", "full", "nvme"),
+    "precision": ("fp32", "tf32", "bf16", "fp16"),
+}
+"""Each value costs or saves more than the one before; all others are switches."""
+
+_SWITCH: Final = (False, True)
+_NO_CHANGE: Final = {"strategy", "seed", "nvme_path"}
+"""Fields that only repeat others, tell repeats apart, or say where something lies."""
+
+_ALSO: Final = ("command", "deepspeed", "env")
+"""Sections beside the trainer's that have to be the same."""
+
+LEAST_GB: Final = 0.1
+
+
+@dataclass(frozen=True)
+class Price:
+    """One change and the pairs of conditions that show it.
+
+    Attributes:
+        field, before, after: of the trainer's configuration.
+        pairs: conditions that differ in this field alone, each without and with the change.
+    """
+
+    field: str
+    before: object
+    after: object
+    pairs: tuple[tuple[Judged, Judged], ...]
+
+
+def prices(judged: Sequence[Judged]) -> list[Price]:
+    """Every change of one field of the strategy that was measured, from each value to the next that there is."""
+    known = [one for one in judged if one.speed]
+    found: dict[tuple[str, str, str], list[tuple[Judged, Judged]]] = {}
+    for field in FIELDS:
+        for group in _alike(known, field):
+            ordered = sorted(group, key=lambda one: _rank(field, one))
+            for before, after in pairwise(ordered):
+                key = (field, _value(before, field), _value(after, field))
+                if key[1] != key[2]:
+                    found.setdefault(key, []).append((before, after))
+    return [
+        Price(field, pairs[0][0].condition.field(field), pairs[0][1].condition.field(field), tuple(pairs))
+        for (field, _, _), pairs in found.items()
+    ]
+
+
+def price_sentence(price: Price) -> str:
+    """The price in words: over one pair with its interval, over several as a range."""
+    change = f"{price.field} {_word(price.before)} → {_word(price.after)}"
+    return f"{change}: {_speed(price)}{_memory(price)} ({_which(price)})."
+
+
+def _alike(judged: Sequence[Judged], field: str) -> Iterator[list[Judged]]:
+    """Conditions that differ in nothing but the field, in groups of at least two."""
+    varied = _NO_CHANGE | _follows(field)
+    groups: dict[str, list[Judged]] = {}
+    for one in judged:
+        config = one.condition.runs[0].config
+        train = {name: value for name, value in (config.get("train") or {}).items() if name not in varied}
+        rest = [train, *(config.get(section) for section in _ALSO)]
+        groups.setdefault(json.dumps(rest, sort_keys=True, default=str), []).append(one)
+    yield from (group for group in groups.values() if len(group) > 1)
+
+
+def _follows(field: str) -> set[str]:
+    """The field, and what changes with it: without DeepSpeed's engine there is no ZeRO."""
+    return {field, "zero_stage"} if field == "engine" else {field}
+
+
+def _rank(field: str, one: Judged) -> tuple[int, int]:
+    """Its place among the values; of those with the same, the lower ZeRO stage comes first."""
+    values = _STEPS.get(field, _SWITCH)
+    value, stage = one.condition.field(field), one.condition.field("zero_stage")
+    place = values.index(value) if value in values else 0
+    return place, -stage if field == "engine" and place == 0 else stage or 0
+
+
+def _value(one: Judged, field: str) -> str:
+    return json.dumps(one.condition.field(field), default=str)
+
+
+def _word(value: Any) -> str:
+    return {True: "on", False: "off"}.get(value, str(value)) if isinstance(value, bool) else str(value)
+
+
+def _speed(price: Price) -> str:
+    times = [found for pair in price.pairs if (found := ratio(pair[1].condition.speeds, pair[0].condition.speeds))]
+    verdicts = {order(after.condition.speeds, before.condition.speeds) for before, after in price.pairs}
+    values = sorted(found.value for found in times)
+    if verdicts == {Order.TIE}:
+        return "as fast"
+    if len(values) > 1:
+        return f"{values[0]:.2f} to {values[-1]:.2f} × the speed"
+    found = times[0]
+    interval = "" if found.low is None or found.high is None else f" [{found.low:.2f}, {found.high:.2f}]"
+    return f"{found.value:.2f} × the speed{interval}"
+
+
+def _memory(price: Price) -> str:
+    saved = []
+    for before, after in price.pairs:
+        one, other = (each.condition.highest(lambda run: run.memory.reserved) for each in (before, after))
+        if one is not None and other is not None:
+            saved.append(other - one)
+    if not saved or max(map(abs, saved)) < LEAST_GB:
+        return ""
+    low, high = min(saved), max(saved)
+    return f", {low:+.1f} GB" if high - low < LEAST_GB else f", {low:+.1f} to {high:+.1f} GB"
+
+
+def _which(price: Price) -> str:
+    (before, after), *more = price.pairs
+    names = f"{before.condition.name} → {after.condition.name}"
+    repeats = min(len(one.condition.speeds) for pair in price.pairs for one in pair)
+    others = f" and {len(more)} more" if more else ""
+    doubt = "; one repeat" if repeats == 1 else "; not established" if _unclear(price) else ""
+    return f"{names}{others}{doubt}"
+
+
+def _unclear(price: Price) -> bool:
+    return any(order(b.condition.speeds, a.condition.speeds) == Order.NOT_ESTABLISHED for a, b in price.pairs)
