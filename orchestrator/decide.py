@@ -40,8 +40,11 @@ class _Seen:
 
 
 def decide(snapshot: Snapshot) -> list[Action]:
-    """What to do now, run by run, in an order that is safe to carry out one after another."""
-    seen = [_see(view, snapshot) for view in snapshot.runs]
+    """What to do now, run by run, in an order that is safe to carry out one after another.
+
+    All first repeats come before any second one: what drifts on a machine meanwhile falls on all conditions alike.
+    """
+    seen = [_see(view, snapshot) for view in sorted(snapshot.runs, key=lambda view: view.run.repeat)]
     everything = list(_all_ended(seen))
     campaign = Campaign.of(everything)
     here = _circumstances(snapshot, [campaign.judge(past) for past in everything])

@@ -680,3 +680,10 @@ def test_a_decision_that_was_carried_out_is_not_made_again(history: list[Any], w
         world.settle_down()
         assert decide(world.snapshot()) == []
         world.now_s += wait_s
+
+
+def test_all_first_repeats_come_before_any_second() -> None:
+    points = [(0, 0), (0, 1), (1, 0), (1, 1)]
+    runs = [run_view(run=run_row(id=n, name=f"r{n}", ordinal=n, repeat=r)) for n, (_, r) in enumerate(points)]
+    submitted = [action.run.id for action in of_kind(Submit, decide(snapshot(*runs)))]
+    assert submitted == [0, 2, 1, 3]
