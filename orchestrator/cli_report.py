@@ -15,9 +15,7 @@ from .cli_common import json_option, page_for, place, show, show_json, store_opt
 from .errors import EXIT_OK, UserError
 
 if TYPE_CHECKING:
-    from ..db.records import CampaignRow
     from ..db.store import Store
-    from .report.compare import Comparison
     from .report.conditions import Condition
     from .report.results import Results
 
@@ -56,10 +54,12 @@ def report(
         opened, results = _results(name, baseline, dir, store)
         if as_json:
             show_json(document_of(results))
-            return EXIT_OK
+            if output is None:
+                return EXIT_OK
         folder = output or Path(f"{results.campaign.name}-report")
         written = write_report(results, read_traces(opened, results.conditions), folder, time.time())
-        show("\n".join(summary(results)))
+        if not as_json:
+            show("\n".join(summary(results)))
         tell(f"{written[0]}, and {len(written) - 1} more files beside it")
     return EXIT_OK
 
@@ -99,24 +99,28 @@ def recommend(name: str | None, baseline: str | None, dir: str | None, store: st
 def compare(words: Sequence[str], dir: str | None, store: str | None, as_json: bool) -> int:
     """Compare two runs, two conditions, or two campaigns.
 
-    A condition is a run with its repeats, and goes by the name of its first. What differs in the configurations comes
-    first, then the figures, then what they show. Of two campaigns, conditions with the same parameters are compared.
+    A condition is a run with its repeats, and goes by the name of its first; that one by itself is NAME-r0. What
+    differs in the configurations comes first, then the figures, then what they show. Of two campaigns, conditions with
+    the same parameters are compared; CAMPAIGN/NAME is a condition or run of another one.
 
     Examples:
       campaign compare zero_stage-1 zero_stage-2
-      campaign compare sweep zero_stage-1-r1 zero_stage-1-r2
+      campaign compare sweep zero_stage-1-r0 zero_stage-1-r2
       campaign compare sweep-before sweep-after
     """
     with _needs_the_extra():
         from .report.compare import comparison_document
+        from .report.sides import sides_of
         from .status import SCHEMA_VERSION
         from .views.report import comparison_page
 
-        found = _compared(place(dir, store, words[:1] if len(words) > 2 else ()).open(), words)
+        sides = sides_of(place(dir, store, words[:1] if len(words) > 2 else ()).open(), words)
         if as_json:
-            show_json({"schema_version": SCHEMA_VERSION, "comparisons": [comparison_document(one) for one in found]})
+            documents = [comparison_document(one) for one in sides.comparisons]
+            alone = [{"campaign": name, "conditions": list(names)} for name, names in sides.alone]
+            show_json({"schema_version": SCHEMA_VERSION, "comparisons": documents, "only_in": alone})
         else:
-            show(comparison_page(found, page_for(sys.stdout)))
+            show(comparison_page(sides, page_for(sys.stdout)))
     return EXIT_OK
 
 
@@ -132,59 +136,6 @@ def _results(name: str | None, baseline: str | None, dir: str | None, store: str
     if baseline is not None and not any(baseline in _names(each) for each in results.conditions):
         raise UserError(f"no condition named {baseline} in {campaign.name}", _one_of(results.conditions))
     return opened, results
-
-
-def _compared(opened: Store, words: Sequence[str]) -> list[Comparison]:
-    """What `[NAME] A B` asks for.
-
-    Raises:
-        UserError: not two, or one of them does not exist.
-    """
-    from ..db import queries
-    from .find import find
-    from .report.compare import compare, pairs
-
-    if len(words) not in (2, 3):
-        raise UserError("name two runs, conditions or campaigns", "`campaign compare [NAME] A B`")
-    with opened.read() as conn:
-        known = {row.name: row for row in queries.list_campaigns(conn)}
-    if len(words) == 2 and set(words) <= known.keys():
-        both = [_conditions(opened, known[word]) for word in words]
-        if found := [compare(left, right) for left, right in pairs(*both)]:
-            return found
-        raise UserError(f"{words[0]} and {words[1]} have no condition with the same parameters")
-    campaign = (
-        known[words[0]]
-        if len(words) == 3 and words[0] in known
-        else find(opened, words[0] if len(words) == 3 else None)
-    )
-    conditions = _conditions(opened, campaign)
-    left, right = (_named(word, conditions, campaign.name) for word in words[-2:])
-    return [compare(left, right)]
-
-
-def _conditions(opened: Store, campaign: CampaignRow) -> list[Condition]:
-    from .report.conditions import conditions_of
-    from .report.load import read_runs
-
-    return conditions_of(read_runs(opened, campaign))
-
-
-def _named(name: str, conditions: Sequence[Condition], campaign: str) -> Condition:
-    """The condition of that name; else the one run, by itself.
-
-    Raises:
-        UserError: there is neither.
-    """
-    from dataclasses import replace
-
-    for condition in conditions:
-        if condition.name == name:
-            return condition
-        for run in condition.runs:
-            if run.name == name:
-                return replace(condition, name=name, runs=(run,))
-    raise UserError(f"no run or condition named {name} in {campaign}", _one_of(conditions))
 
 
 def _names(condition: Condition) -> list[str]:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any, Final
 
 from .cells import values_of
@@ -32,7 +32,9 @@ class Comparison:
 
 
 def compare(left: Condition, right: Condition) -> Comparison:
-    """Compares two conditions."""
+    """Compares two conditions. Single runs are a pair, whatever their seeds."""
+    if len(left.runs) == len(right.runs) == 1 and left is not right:
+        right = replace(right, runs=(replace(right.runs[0], repeat=left.runs[0].repeat),))
     _, judged = judge([left, right], left) if left is not right else judge([left, left], left)
     return Comparison(left, right, tuple(differences(left.runs[0].config, right.runs[0].config)), judged)
 

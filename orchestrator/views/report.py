@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping
 
 from ..report.compare import Comparison, comparison_tables, verdict
 from ..report.guide import guide
 from ..report.pages import without_empty_columns
 from ..report.results import Compared, Results
 from ..report.shapes import Table
+from ..report.sides import Sides
 from .text import Page, Style, clean, table
 
 
@@ -17,9 +18,10 @@ def recommendation_page(results: Results, configs: Mapping[str, str], page: Page
     return "\n\n".join("\n".join(_recommendation(one, configs, page)) for one in results.compared)
 
 
-def comparison_page(comparisons: Sequence[Comparison], page: Page) -> str:
-    """Each comparison: what differs, the figures, what they show."""
-    return "\n\n".join("\n".join(_comparison(one, page)) for one in comparisons)
+def comparison_page(sides: Sides, page: Page) -> str:
+    """Each comparison: what differs, the figures, what they show; then what has nothing beside it."""
+    alone = [f"Only in {campaign}: {', '.join(names)}." for campaign, names in sides.alone]
+    return "\n\n".join([*("\n".join(_comparison(one, page)) for one in sides.comparisons), *alone])
 
 
 def _recommendation(one: Compared, configs: Mapping[str, str], page: Page) -> Iterator[str]:

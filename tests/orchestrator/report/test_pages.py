@@ -154,7 +154,7 @@ def test_recommend_names_one_and_says_why_not_the_others(
     url = planted_url(*CONDITIONS)
     assert main(["recommend", "--store", url]) == 0
     page = capsys.readouterr().out
-    assert page.startswith("Use <fast> (1.98 × baseline): the fastest of 3 configurations")
+    assert page.startswith("Use <fast> (1.98 [1.92, 2.04] × baseline): the fastest of 3 configurations")
     assert re.search(r"^wild +it ended failed", page, re.MULTILINE)
     assert main(["recommend", "--store", url, "--json"]) == 0
     document = json.loads(capsys.readouterr().out)
@@ -185,8 +185,20 @@ def test_two_conditions_are_compared_down_to_the_configuration(
 def test_two_repeats_of_one_condition_are_compared_as_runs(
     planted_url: PlantStore, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    (one,) = compared(planted_url(*CONDITIONS), capsys, "base-r1", "base-r2")
+    (one,) = compared(url := planted_url(*CONDITIONS), capsys, "base-r1", "base-r2")
     assert (one["configuration"], one["order"]) == ([], "not established")
+    (one,) = compared(url, capsys, "base-r0", "base-r2")
+    assert one["loss"]["difference"] == pytest.approx(-0.002)  # with other seeds
+    assert one["loss"]["verdict"] == "not established"
+
+
+def test_a_condition_is_not_compared_with_its_own_repeat(
+    planted_url: PlantStore, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert main(["compare", "base", "base-r2", "--store", planted_url(*CONDITIONS)]) == 2
+    said = capsys.readouterr().err
+    assert "base is all 3 repeats, and base-r2 one of them" in said
+    assert "base-r0 is the first run by itself" in said
 
 
 def test_two_campaigns_are_compared_by_their_parameters(
@@ -195,7 +207,13 @@ def test_two_campaigns_are_compared_by_their_parameters(
     planted_url(*CONDITIONS[:2], name="before")
     url = planted_url(Planted("base", (0.2, 0.202, 0.204), (3.0, 3.002, 2.998)), CONDITIONS[2], name="after")
     (one,) = compared(url, capsys, "before", "after")
-    assert (one["left"], one["right"], one["order"]) == ("base", "base", "slower")
+    assert (one["left"], one["right"], one["order"]) == ("before/base", "after/base", "slower")
+    assert main(["compare", "before", "after", "--store", url]) == 0
+    page = capsys.readouterr().out
+    assert "Only in before: <fast>." in page
+    assert "Only in after: back." in page
+    (one,) = compared(url, capsys, "before/base-r1", "after/back")
+    assert (one["left"], one["right"]) == ("before/base-r1", "after/back")
 
 
 def test_what_is_not_there_cannot_be_compared(planted_url: PlantStore, capsys: pytest.CaptureFixture[str]) -> None:
