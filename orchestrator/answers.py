@@ -149,8 +149,11 @@ def _within(view: RunView, past: Sequence[Past], name: str, here: Circumstances)
 
 def _held(view: RunView, last: Past) -> Iterator[Action]:
     hint = "set train.checkpoint_every" if view.checkpoint_every is None else "lower train.checkpoint_every"
-    reason = f"{NO_PROGRESS_LIMIT} attempts ended without a new checkpoint; {hint}, then `campaign retry`"
-    yield from set_run(view, RunState.HELD, f"{reason} (last: {last.reason})")
+    ended = f"{NO_PROGRESS_LIMIT} attempts ended without a new checkpoint"
+    reason = f"{ended}; {hint}, then `campaign retry` (last: {last.reason})"
+    if last.kind is FailureClass.CRASH:  # what ended them is to be mended, not how often they save
+        reason = f"{last.with_hint} · {ended}; mend it, or {hint}, then `campaign retry`"
+    yield from set_run(view, RunState.HELD, reason)
 
 
 def _submit(view: RunView, past: Sequence[Past], how: _Next, here: Circumstances) -> Iterator[Action]:

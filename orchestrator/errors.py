@@ -29,6 +29,8 @@ class UserError(Exception):
         self.message = message
         self.hint = hint
         self.exit_code = exit_code
+        if hint:
+            self.add_note(f"hint: {hint}")  # for who gets it as an exception, from `dscampaign.load`
 
 
 class Unreachable(UserError):

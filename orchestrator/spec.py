@@ -147,8 +147,8 @@ def _nowhere(spec: Spec, environ: Mapping[str, str]) -> list[Finding]:
     said = [*environ, *spec.env, *" ".join((*spec.slurm.setup, *spec.local.setup)).replace("=", " ").split()]
     if mlflow is None or mlflow.tracking_uri or variable in said:
         return []
-    hint = f"write `forward: {{mlflow: {{tracking_uri: https://HOST}}}}`, or export {variable}"
-    return [Finding((("forward", "mlflow"), ("forward",)), "names no tracking server", hint)]
+    hint = f"write `forward: {{mlflow: {{tracking_uri: https://HOST}}}}` (or sqlite:////PATH), or export {variable}"
+    return [Finding((("forward", "mlflow"), ("forward",)), "mlflow has no tracking server", hint)]
 
 
 def _remove(data: Any, place: Place) -> None:

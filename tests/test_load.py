@@ -81,8 +81,10 @@ def test_it_looks_where_the_command_line_looks(world: World, tmp_path: Path, mon
 
 @pytest.mark.usefixtures("world")
 def test_a_campaign_that_is_not_there_is_named() -> None:
-    with pytest.raises(UserError, match="no campaign named swep"):
+    with pytest.raises(UserError, match="no campaign named swep") as raised:
         dscampaign.load("swep")
+    (note,) = raised.value.__notes__
+    assert note.startswith("hint: one of: ")
 
 
 @pytest.mark.usefixtures("world")

@@ -268,6 +268,13 @@ def test_three_attempts_from_one_step_are_held(every: int | None, hint: str) -> 
     assert hint in change.reason
 
 
+def test_of_crashes_that_lead_nowhere_the_last_comes_first() -> None:
+    past = [ended_row(i, "crash", start_step=0, last_step=3, evidence={"reason": "ValueError: odd"}) for i in (1, 2, 3)]
+    _, change = after(*past)
+    assert change is not None
+    assert change.reason.startswith("ValueError: odd · 3 attempts ended without a new checkpoint; mend it, or ")
+
+
 def test_a_checkpoint_of_the_last_attempt_is_progress() -> None:
     past = [ended_row(i, "preempted", start_step=20, last_step=30) for i in (1, 2, 3)]
     assert after(*past, checkpoint_step=30)[0] is not None

@@ -93,7 +93,7 @@ def test_what_is_wrong_is_said_where_it_stands(
 def test_mlflow_needs_a_server(folder: Path, text: str, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.delenv("MLFLOW_TRACKING_URI")
     found = problem(folder, text)
-    assert (found.line, found.message) == (3, "names no tracking server")
+    assert (found.line, found.message) == (3, "mlflow has no tracking server")
     assert "or export MLFLOW_TRACKING_URI" in (found.hint or "")
     read(folder, text + "\nenv: {MLFLOW_TRACKING_URI: 'https://h'}")
     read(folder, text + "\nslurm: {setup: [export MLFLOW_TRACKING_URI=https://h]}")
