@@ -97,10 +97,9 @@ def _gpu_shortage(states: States, ways: Iterable[tuple[str, States]], room_gb: f
 def _start_gb(config: RunConfig, parameters: int) -> float:
     """What one rank of the built-in training takes of the node before DeepSpeed has the model: all of it, in fp32.
 
-    Published weights under ZeRO 3 are divided while they are read.
+    Under ZeRO 3 weights are divided while they are drawn or read.
     """
-    divided = config.train.pretrained and config.train.zero_stage == 3
-    return 0.0 if divided else _DRAWN * parameters / GB
+    return 0.0 if config.train.zero_stage == 3 else _DRAWN * parameters / GB
 
 
 def _host_shortage(config: RunConfig, states: States, start_gb: float) -> Shortage | None:

@@ -20,6 +20,7 @@ from .data import Data
 from .flat import FlatModel
 from .fused_loss import linear_cross_entropy, plain_cross_entropy
 from .vocabulary import pad_vocabulary
+from .weights import random_model
 
 NEAR = 0.85
 CAUSAL_SDPA = "causal_sdpa"
@@ -73,9 +74,9 @@ class NextTokenLoss(nn.Module):
 def build_model(config: TrainConfig, data: Data, ds_config: Mapping[str, Any]) -> tuple[NextTokenLoss, ModelFacts]:
     """Builds the model with the same weights whatever the ZeRO stage, ranks or micro-batch.
 
-    Random weights are drawn whole on every rank's CPU from the seed, in fp32; DeepSpeed partitions them afterwards. A
-    model that `shapes` knows by name needs no hub for them. Their vocabulary is padded when they are drawn.
-    Pretrained weights under ZeRO-3 are partitioned while they are read.
+    Random weights are drawn on every rank's CPU from the seed, in fp32; a model that `shapes` knows by name needs no
+    hub. Their vocabulary is padded when they are drawn. Under ZeRO-3 weights are partitioned while they are drawn or
+    read.
 
     Raises:
         ValueError: model and data do not fit: vocabulary or positions too few.
@@ -83,7 +84,6 @@ def build_model(config: TrainConfig, data: Data, ds_config: Mapping[str, Any]) -
     logging.set_verbosity_error()
     model_config = _model_config(config, data)
     _require_fit(model_config, config, data)
-    torch.manual_seed(config.seed)
     model = _create(config, model_config, ds_config)
     if config.activation_checkpointing:
         # The other way saves full parameters that ZeRO-3 has partitioned again by the time they are needed.
@@ -170,10 +170,11 @@ def _require_fit(model_config: PreTrainedConfig, config: TrainConfig, data: Data
 def _create(config: TrainConfig, model_config: PreTrainedConfig, ds_config: Mapping[str, Any]) -> PreTrainedModel:
     AttentionInterface.register(CAUSAL_SDPA, causal_sdpa)
     options = {"attn_implementation": _attention(config, model_config), "dtype": torch.float32}
+    partitioned = ds_config if config.zero_stage == 3 and ds_config else None
     if not config.pretrained:
-        random: PreTrainedModel = AutoModelForCausalLM.from_config(model_config, **options)
-        return random
-    partition = HfDeepSpeedConfig(dict(ds_config)) if config.zero_stage == 3 else None
+        return random_model(model_config, options, config.seed, partitioned)
+    torch.manual_seed(config.seed)  # of what the weights lack
+    partition = HfDeepSpeedConfig(dict(partitioned)) if partitioned else None
     model: PreTrainedModel = AutoModelForCausalLM.from_pretrained(config.model, config=model_config, **options)
     del partition  # it is in force as long as it lives
     return model

@@ -223,10 +223,11 @@ def test_a_node_must_hold_what_is_offloaded_and_what_ranks_begin_with() -> None:
     away = needs({**little, "gpus_per_node": "h100:8"}, deepspeed=offload).shortage
     assert away is not None
     assert away.message == "the model's offloaded states take 108 GB of each node, slurm.mem is 69 GB"
-    begin = needs(little, zero_stage=3).shortage
+    begin = needs(little, zero_stage=1).shortage
     assert begin is not None
     assert "every rank has the whole model, which takes 216 GB of each node" in begin.message
-    assert needs(little, zero_stage=3, pretrained=True).shortage is None
+    for pretrained in (False, True):
+        assert needs(little, zero_stage=3, pretrained=pretrained).shortage is None
 
 
 # -- what a plan shows -----------------------------------------------------------------------------------------
