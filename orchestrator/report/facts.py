@@ -75,7 +75,8 @@ class Memory:
         allocated, reserved: what tensors took and what PyTorch held.
         device: what the driver counted, other processes included.
         usable: what the trainer could have had; None without a GPU.
-        host: of a node, what all processes of the job took of its memory.
+        host: of a node's memory: the highest sampled sum over the attempt's processes there (shared pages once), or, in
+            a control group of the job's own, that group's peak, which counts cached files too.
     """
 
     allocated: float | None
@@ -281,7 +282,8 @@ def _memory(data: RunData) -> Memory:
     device = [gpu.mem_used_max_gb for attempt in data.gpus for gpu in attempt.gpus]
     usable = data.memory.get("usable_gb")
     nodes = [node for attempt in data.mine for node in attempt.evidence.get("nodes") or ()]
-    host = [peak / 1e9 for node in nodes if isinstance(peak := node.get("memory_peak_bytes"), int)]
+    told = [node.get("memory_peak_bytes") for node in nodes if node.get("memory_peak_of")]
+    host = [peak / 1e9 for peak in told if isinstance(peak, int)]
     return Memory(
         allocated=_highest(data.series.figures["mem_allocated_gb"]),
         reserved=_highest(data.series.figures["mem_reserved_gb"]),
