@@ -147,7 +147,8 @@ class Curve:
     """The loss of a run, thinned to at most ``CURVE_POINTS`` lines; NaN where it is not known.
 
     Attributes:
-        step, seconds, tokens: optimizer steps, hours of training in seconds (steps alone), and tokens so far.
+        step, seconds, tokens: optimizer steps, seconds of training and tokens so far. The seconds are of steps alone,
+            those of warm-ups counted as the run's median step.
         raw, smoothed: single steps, and a trailing mean over a fiftieth of the run.
         eval_step, held_out: where held-out text was evaluated.
     """
@@ -348,7 +349,7 @@ def _curve(series: Series, lines: Lines, tokens_per_step: int | None) -> Curve:
     step = lines.step.astype(float)
     return Curve(
         step=step[shown].tolist(),
-        seconds=np.cumsum(lines.spent_s)[shown].tolist(),
+        seconds=np.cumsum(lines.steady_s())[shown].tolist(),
         tokens=(step[shown] * (tokens_per_step or math.nan)).tolist(),
         raw=loss[shown].tolist(),
         smoothed=smoothed[shown].tolist(),

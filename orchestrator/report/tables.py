@@ -85,9 +85,9 @@ def speed(results: Results) -> Section:
     rows = tuple(_speed_row(condition) for condition in results.conditions if condition.median(_step_s))
     header = (
         "condition", "step ms", "± repeats", "IQR of steps", "p99", "tokens/s", "± repeats", "of a rank", "MFU",
-        "repeats", "steps timed", "warm-up steps", "warm-up",
+        "repeats", "steps timed", "window", "warm-up steps", "warm-up",
     )  # fmt: skip
-    tables = (Table(header, rows, "-rrrrrrrrrrrr"),) if rows else ()
+    tables = (Table(header, rows, "-rrrrrrrrrrrrr"),) if rows else ()
     return Section("Speed", (_SPEED_TEXT,) if rows else (), tables, ("step_time", "speed"))
 
 
@@ -125,6 +125,7 @@ def _speed_row(condition: Condition) -> tuple[str, ...]:
         percent(condition.median(lambda run: run.timing.mfu if run.timing else None)),
         str(len(timings)),
         f"{sum(timing.steps for timing in timings):,}",
+        duration(sum(timing.window_s for timing in timings)),
         f"{sum(timing.warm_up_steps for timing in timings):,}",
         duration(sum(timing.warm_up_s for timing in timings)),
     )
@@ -225,7 +226,8 @@ def goodput(results: Results) -> Section:
     cost = results.cost
     if not cost.total:
         return Section("Goodput")
-    parts = [("training steps that count", cost.training), ("starting, compiling, evaluating, saving", cost.around)]
+    parts = [("training steps that count", cost.training), ("warm-up and compiling: the first steps", cost.warm_up)]
+    parts += [("starting, evaluating, saving", cost.around)]
     parts += [(f"lost to {kind.replace('_', ' ')}", value) for kind, value in cost.lost.items()]
     rows = tuple((what, f"{value / HOUR_S:,.3f}", f"{value / cost.total:.1%}") for what, value in parts)
     text = (f"{unit(results.runs)} of all attempts, which waited {duration(cost.queued_s)} in the queue, added up.",)
