@@ -7,6 +7,7 @@ from typing import Final
 
 from ..views.text import count
 from .facts import RunFacts
+from .hardware import LEAST_SAMPLES
 from .timing import LEAST_S, LEAST_STEPS
 
 GAPS: Final = 0.01
@@ -64,6 +65,8 @@ def _loss(run: RunFacts) -> Iterator[str]:
 
 
 def _gpus(run: RunFacts) -> Iterator[str]:
+    if run.timing and run.gpus.few:
+        yield f"{count(run.gpus.samples, 'sample')} of a GPU in the timed window, fewer than {LEAST_SAMPLES}"
     if run.gpus.slowed is not None and run.gpus.slowed > SLOWED:
         yield f"GPU clocks were held down by heat or hardware for {run.gpus.slowed:.0%} of the time"
     if run.gpus.ecc_errors:

@@ -99,9 +99,9 @@ class Lines:
         return float(self.spent_s[own & self.timed].sum()), float(self.spent_s[own & ~self.timed].sum())
 
     def steady_s(self) -> Numbers:
-        """What all steps of a line would have taken without any warm-up: a step of that counts as the median of the rest.
+        """What all steps of a line would have taken without a warm-up, whose steps count as the median of the others.
 
-        Where no step's time is known after a warm-up, it counts as what it took.
+        Where none of those is known, they count as what they took.
         """
         known = self.timed & np.isfinite(self.step_s)
         if not known.any():
