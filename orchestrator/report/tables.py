@@ -23,9 +23,9 @@ _SCALING_TEXT: Final = (
 )
 _MEMORY_TEXT: Final = (
     "Peaks, highest of any rank and repeat: what tensors took and what PyTorch held, after the warm-up where the "
-    "trainer tells it apart, and with it where that is over 2 % more; what the driver counted on the device. Host is of "
-    "a node: the sum over the attempt's processes, sampled about once a second, or the peak of the job's own control "
-    "group, which counts cached files too."
+    "trainer tells it apart, and with it where that is over 2 % more; what the driver counted on the device. Host is "
+    "of a node: the sum over the attempt's processes, sampled about once a second, or the peak of the job's own "
+    "control group, which counts cached files too."
 )
 _GPUS_TEXT: Final = (
     "Samples from the end of the warm-up to that of the last step; energy is of whole attempts and of all GPUs. "
