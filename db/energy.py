@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import fields
+from dataclasses import fields, replace
 from itertools import islice
 from typing import Any, Final, NamedTuple
 
@@ -49,12 +49,13 @@ def attempt_gpus(conn: Connection, attempt_id: int) -> AttemptGpus | None:
 def run_gpus(conn: Connection, run_id: int) -> list[AttemptGpus]:
     """What the GPUs of a run did in each sampled attempt of its present configuration, oldest first.
 
-    ``gpu_records.j_per_token`` of these is what a token of the run costs.
+    ``gpu_records.j_per_token`` of these is what a token of the run costs; ``timed`` of each is what its GPUs did after
+    the warm-up.
     """
     of_run = and_(attempt.c.run_id == run.c.id, attempt.c.config_hash == run.c.config_hash)
     query = select(attempt.c.id).join(run, of_run).where(run.c.id == run_id).order_by(attempt.c.generation)
     found = (attempt_gpus(conn, attempt_id) for attempt_id in conn.execute(query).scalars().all())
-    return [used for used in found if used is not None]
+    return [replace(used, timed=_timed(conn, used.attempt_id)) for used in found if used is not None]
 
 
 def gpu_devices(conn: Connection, attempt_id: int) -> list[GpuDevice]:
@@ -114,8 +115,9 @@ def _token_energy(conn: Connection, attempt_id: int, counters: Mapping[_Place, _
         None where that cannot be told: the script does not say tokens_per_s, fewer than two steps are left, the time
         between them is below ``MIN_WINDOW_S``, or a GPU has no counter.
     """
-    covered = _covered(conn, attempt_id, counters)
-    ends = _ends(conn, attempt_id, *covered) if covered else None
+    covered, step = _covered(conn, attempt_id, counters), step_metric.c
+    said = and_(step.tokens_per_s.is_not(None), step.ts_s.is_not(None))
+    ends = _ends(conn, attempt_id, and_(said, step.ts_s.between(*covered)), said) if covered else None
     if ends is None or ends[1][1] - ends[0][1] < MIN_WINDOW_S:
         return None
     (first, from_s), (last, to_s) = ends
@@ -126,14 +128,24 @@ def _token_energy(conn: Connection, attempt_id: int, counters: Mapping[_Place, _
     return TokenEnergy(first, last, to_s - from_s, energy, tokens)
 
 
+def _timed(conn: Connection, attempt_id: int) -> tuple[GpuUse, ...]:
+    """What each GPU did from the end of the warm-up to that of the last step, saving and evaluating in between too."""
+    ends = _ends(conn, attempt_id, step_metric.c.ts_s.is_not(None))
+    if ends is None:
+        return ()
+    (_, from_s), (_, to_s) = ends
+    rows = conn.execute(_uses(attempt_id, gpu_sample.c.ts_s.between(from_s, to_s)))
+    return tuple(_use(row._asdict(), {}) for row in rows)
+
+
 def _samples(attempt_id: int) -> Select[Any]:
     row = gpu_sample.c
     columns = [row[field.name] for field in fields(GpuSample)]
     return select(*columns).where(row.attempt_id == attempt_id).order_by(row.node_rank, row.gpu, row.ts_s)
 
 
-def _uses(attempt_id: int) -> Select[Any]:
-    """A row for each GPU, with all of ``GpuUse`` but its energy."""
+def _uses(attempt_id: int, *which: ColumnElement[bool]) -> Select[Any]:
+    """A row for each GPU that has such samples, with all of ``GpuUse`` but its energy."""
     row = gpu_sample.c
     here = and_(gpu.c.attempt_id == row.attempt_id, gpu.c.node_rank == row.node_rank, gpu.c.gpu == row.gpu)
     query = select(
@@ -154,8 +166,9 @@ def _uses(attempt_id: int) -> Select[Any]:
         _mean(_has(SLOWED)).label("slowed"),
         _mean(_has(POWER_CAPPED)).label("power_capped"),
         (func.max(row.ecc_errors) - func.min(row.ecc_errors)).label("ecc_errors"),
+        func.sum(row.span_s).label("sampled_s"),
     )
-    joined = query.select_from(gpu_sample.outerjoin(gpu, here)).where(row.attempt_id == attempt_id)
+    joined = query.select_from(gpu_sample.outerjoin(gpu, here)).where(row.attempt_id == attempt_id, *which)
     return joined.group_by(row.node_rank, row.gpu).order_by(row.node_rank, row.gpu)
 
 
@@ -213,18 +226,24 @@ def _covered(conn: Connection, attempt_id: int, counters: Mapping[_Place, _Count
 
 
 def _ends(
-    conn: Connection, attempt_id: int, from_s: float, to_s: float
+    conn: Connection, attempt_id: int, counts: ColumnElement[bool], said: ColumnElement[bool] | None = None
 ) -> tuple[tuple[int, float], tuple[int, float]] | None:
-    """The first and the last step that count, each with the time of its end."""
+    """The first and the last step that count, each with the time of its end.
+
+    Args:
+        counts: which steps may.
+        said: which steps make up the warm-up and what follows it; the same without it.
+    """
     row = step_metric.c
-    known = and_(row.attempt_id == attempt_id, row.tokens_per_s.is_not(None), row.ts_s.is_not(None))
-    bounds = conn.execute(select(func.min(row.step), func.max(row.step)).where(known)).one()
-    if bounds[0] is None:
+    mine = row.attempt_id == attempt_id
+    bounds = conn.execute(select(func.min(row.step), func.max(row.step)).where(mine, counts if said is None else said))
+    lowest, highest = bounds.one()
+    if lowest is None:
         return None
     begun = conn.execute(select(attempt.c.start_step).where(attempt.c.id == attempt_id)).scalar()
-    before = bounds[0] - 1 if begun is None else begun
-    warm = before + min(WARM_UP_STEPS, (bounds[1] - before) // 2)
-    steps = select(row.step, row.ts_s).where(known, row.step >= warm, row.ts_s >= from_s, row.ts_s <= to_s)
+    before = lowest - 1 if begun is None else begun
+    warm = before + min(WARM_UP_STEPS, (highest - before) // 2)
+    steps = select(row.step, row.ts_s).where(mine, counts, row.step >= warm)
     first = conn.execute(steps.order_by(row.step).limit(1)).first()
     last = conn.execute(steps.order_by(row.step.desc()).limit(1)).first()
     return ((first[0], first[1]), (last[0], last[1])) if first and last and first[0] < last[0] else None

@@ -93,7 +93,7 @@ class GpuSample:
 
 @dataclass(frozen=True)
 class GpuUse:
-    """What one GPU did over the sampled time of an attempt. Means are over time; None where nothing is known.
+    """What one GPU did over a time in which it was sampled. Means are over time; None where nothing is known.
 
     Attributes:
         from_s, to_s: the first and the last sample.
@@ -103,6 +103,7 @@ class GpuUse:
         slowed, power_capped: shares of the time in which its clocks were held down because something is wrong (heat,
             the hardware's own brakes), and by its power limit.
         ecc_errors: uncorrected ones that came while it was sampled.
+        sampled_s: the time that its samples stand for.
     """
 
     node_rank: int
@@ -123,6 +124,7 @@ class GpuUse:
     slowed: float | None
     power_capped: float | None
     ecc_errors: int | None
+    sampled_s: float = 0.0
 
 
 @dataclass(frozen=True)
@@ -151,13 +153,16 @@ class AttemptGpus:
     """What the GPUs of an attempt did.
 
     Attributes:
-        gpus: by node and number.
+        gpus: by node and number, over the whole attempt.
         per_token: None where it cannot be told honestly: too few steps, too short, or a GPU without its counter.
+        timed: as ``gpus``, but of the samples from the end of the warm-up to that of the last step, and without energy.
+            GPUs without any are left out. Empty where nobody asked.
     """
 
     attempt_id: int
     gpus: tuple[GpuUse, ...]
     per_token: TokenEnergy | None
+    timed: tuple[GpuUse, ...] = ()
 
     @property
     def energy_j(self) -> float | None:

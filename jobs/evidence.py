@@ -90,8 +90,10 @@ class NodeOutcome:
             an answer to that.
         gpus: the GPUs that it saw, None for a run without.
         kernel: the kernel's words about GPUs, memory and storage while it ran.
-        memory_peak_bytes, memory_limit_bytes: of the job's control group on this node, None where unknown. The peak
-            counts cached files too, and reaches the limit in good health.
+        memory_peak_bytes: the most that the attempt took of this node's memory, None where unknown.
+        memory_peak_of: "cgroup" for the mark of its own control group, which counts cached files too and reaches the
+            limit in good health; "processes" for the sum over its processes, sampled (see ``host_memory``); else "".
+        memory_limit_bytes: of the control group that it ran in, None for none.
     """
 
     generation: int
@@ -112,6 +114,7 @@ class NodeOutcome:
     gpus: GpuFacts | None = None
     kernel: tuple[KernelLine, ...] = ()
     memory_peak_bytes: int | None = None
+    memory_peak_of: str = ""
     memory_limit_bytes: int | None = None
 
     def write(self, path: Path) -> None:

@@ -2,14 +2,21 @@
 
 from __future__ import annotations
 
+import os
 import re
 from pathlib import Path
 from typing import Any
 
 from .gpus import GpuWatch
+from .host_memory import ProcessMemory, group_pids, tree
 from .kernel_log import KernelLog
 
 CGROUPS = Path("/sys/fs/cgroup")
+
+OF_GROUP, OF_PROCESSES = "cgroup", "processes"
+"""What a peak of host memory is of: the job's own control group, or its processes, as they were sampled."""
+
+_PEAK = ("memory.peak", "memory.max_usage_in_bytes")
 
 
 class NodeFacts:
@@ -24,21 +31,45 @@ class NodeFacts:
         self._kernel = KernelLog()
         self._gpus = GpuWatch(gpus, visible_devices)
         self._oom_kills = oom_kill_count()
+        self._group = own_group(os.environ.get("SLURM_JOB_ID", ""))
+        self._processes = ProcessMemory(os.getpid())
 
     def ready(self) -> None:
-        """Waits until the look at the GPUs is done: a rank's memory would count as somebody else's."""
+        """To be called before the first rank starts.
+
+        Waits until the look at the GPUs is done: a rank's memory would count as somebody else's.
+        """
         self._gpus.wait()
+        if self._group is None:
+            self._processes.start()
 
     def end(self) -> dict[str, Any]:
         """The facts, by the names of the outcome's fields."""
-        group = _memory_group()
+        peak = _number(self._group, *_PEAK) if self._group else self._processes.stop()
+        of = OF_GROUP if self._group else OF_PROCESSES
         return {
             "oom_kills": oom_kill_count() - self._oom_kills,
             "gpus": self._gpus.facts(),
             "kernel": self._kernel.lines(),
-            "memory_peak_bytes": _number(group, "memory.peak", "memory.max_usage_in_bytes"),
+            "memory_peak_bytes": peak,
+            "memory_peak_of": of if peak is not None else "",
             "memory_limit_bytes": memory_limit_bytes(),
         }
+
+
+def own_group(job: str) -> Path | None:
+    """This process's control group of memory, where it keeps a peak and was made for a step of this Slurm job alone.
+
+    A peak is of all that ever ran in a group. So one of a container or a machine says nothing about an attempt, nor
+    does that of a job in which somebody works by hand: there others are in it when this process begins.
+
+    Args:
+        job: its raw id (``SLURM_JOB_ID``), "" outside of Slurm.
+    """
+    group = _memory_group()
+    its = job and f"job_{job}" in group.parts and any(part.startswith("step_") for part in group.parts)
+    alone = bool(its) and group_pids(group) <= set(tree(os.getpid()))
+    return group if alone and _number(group, *_PEAK) is not None else None
 
 
 def oom_kill_count() -> int:

@@ -132,6 +132,7 @@ def _evidence(action: Finish) -> dict[str, Any]:
                 "rank_exits": {str(rank.rank): rank.exit for rank in o.ranks},
                 "rank_steps": {str(rank.rank): rank.step for rank in o.ranks if rank.step is not None},
                 "memory_peak_bytes": o.memory_peak_bytes,
+                "memory_peak_of": o.memory_peak_of,
                 "memory_limit_bytes": o.memory_limit_bytes,
             }
             for o in action.ended.outcomes

@@ -39,6 +39,31 @@ def peak(device: torch.device) -> Peak:
     return Peak(resident_gb, resident_gb)
 
 
+class Peaks:
+    """The peaks of this rank's memory: of the whole attempt, and without its warm-up.
+
+    Args:
+        device: this rank's.
+    """
+
+    def __init__(self, device: torch.device) -> None:
+        self._device = device
+        self._before = Peak(0.0, 0.0)
+        self._apart = False
+
+    def restart(self) -> None:
+        """The warm-up is over. A process without a GPU cannot tell the peaks apart."""
+        if self._device.type == "cuda":
+            self._before, self._apart = peak(self._device), True
+            torch.cuda.reset_peak_memory_stats(self._device)
+
+    def read(self) -> tuple[Peak, Peak]:
+        """Of the whole attempt, and since the warm-up; zeros for what is not known, or not yet."""
+        now, before = peak(self._device), self._before
+        whole = Peak(max(now.allocated_gb, before.allocated_gb), max(now.reserved_gb, before.reserved_gb), now.retries)
+        return whole, now if self._apart else Peak(0.0, 0.0)
+
+
 def limited_peak_gb(device: torch.device) -> float | None:
     """Peak of the address space, in GB, where that is limited; None elsewhere."""
     return _status_gb("VmPeak") if device.type != "cuda" and _address_limit() else None

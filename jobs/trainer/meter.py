@@ -16,7 +16,7 @@ from .. import report
 from . import memory
 from .config import TrainConfig
 from .profile import profiled_steps
-from .speed import Speed, Work, peak_flops
+from .speed import WARM_UP_STEPS, End, Speed, Work, peak_flops
 
 MEMORY_STEP = 3
 """Steps of an attempt after which its memory has seen every kind of peak."""
@@ -68,6 +68,8 @@ class Meter:
         self._busy_s: float | None = None
         self._waited_s = 0.0
         self._retries = 0
+        self._peaks, self._closed_steps = memory.Peaks(device), 0
+        self._timed_peak: dict[str, float] = {}
         self._work = Work(
             config.global_batch * config.seq_len,
             config.world_size,
@@ -108,9 +110,10 @@ class Meter:
         Raises:
             FloatingPointError: the loss of the step before is not finite; on all ranks.
         """
-        peak = memory.peak(self._device)
+        peak, timed = self._peaks.read()
         self._retries = peak.retries
-        host = torch.tensor([0.0, 0.0, float(report.should_stop()), peak.allocated_gb, peak.reserved_gb])
+        held = (peak.allocated_gb, peak.reserved_gb, timed.allocated_gb, timed.reserved_gb)
+        host = torch.tensor([0.0, 0.0, float(report.should_stop()), *held])
         row = _to_device(host, self._device)
         row[0] = self._loss
         if norm is not None:
@@ -123,6 +126,9 @@ class Meter:
             _Pending(step, lr, rows, norm is not None, extra, self._begin, end, self._share, self._waited_s),
         )
         self._begin, self._share, self._waited_s = end, None, 0.0
+        self._closed_steps += 1
+        if self._closed_steps == WARM_UP_STEPS:
+            self._peaks.restart()
         self._read(before)
 
     def flush(self) -> None:
@@ -138,22 +144,26 @@ class Meter:
     def finish(self) -> None:
         """Reports event ``speed``: what the attempt's steps after the warm-up came to."""
         if summary := self._speed.summary():
-            known = {name: value for name, value in summary.items() if value is not None}
+            known = {name: value for name, value in summary.items() if value is not None} | self._timed_peak
             report.event("speed", **known, alloc_retries=self._retries, **memory.place(self._device))
 
     def _read(self, pending: _Pending | None) -> None:
         if pending is None:
             return
+        waited = not pending.end.passed()
         time_s = pending.end.seconds_since(pending.begin)
+        end = End(pending.end.host_s, time.perf_counter(), waited)
         if pending.share and self._config.zero_stage < 3:
             self._busy_s = pending.share[1].seconds_since(pending.share[0])
         if pending.step in self._profiled:
             self._speed.interrupted()
         else:
-            self._speed.add(time_s, pending.waited_s)
+            self._speed.add(time_s, pending.waited_s, end)
         self._read_steps += 1
-        loss, norm, stop, _, _ = pending.rows.mean(0).tolist()
+        loss, norm, stop = pending.rows.mean(0).tolist()[:3]
         worst = pending.rows.amax(0).tolist()
+        if worst[6]:
+            self._timed_peak = {"mem_allocated_gb": worst[5], "mem_reserved_gb": worst[6]}
         self.stop_agreed |= stop > 0
         if pending.step % self._config.log_every == 0 or pending.step == self._steps:
             optional = {"grad_norm": norm} if pending.has_norm else {}
@@ -214,9 +224,13 @@ class _Mark:
 
     def __init__(self, device: torch.device) -> None:
         self._event = torch.cuda.Event(enable_timing=True) if device.type == "cuda" else None
-        self._host_s, self.wall_s = time.perf_counter(), time.time()
+        self.host_s, self.wall_s = time.perf_counter(), time.time()
         if self._event:
             self._event.record()
+
+    def passed(self) -> bool:
+        """Whether the device is past this mark; without a device of its own the host is."""
+        return self._event is None or self._event.query()
 
     def seconds_since(self, earlier: _Mark) -> float:
         """Waits until the device is past this mark; everything queued before it is then on the host."""
@@ -224,7 +238,7 @@ class _Mark:
             self._event.synchronize()
             time_ms: float = earlier._event.elapsed_time(self._event)
             return time_ms / 1e3
-        return self._host_s - earlier._host_s
+        return self.host_s - earlier.host_s
 
 
 def _gather(row: Tensor) -> Tensor:

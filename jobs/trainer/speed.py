@@ -9,6 +9,7 @@ from __future__ import annotations
 import re
 import statistics
 import time
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any, Final
 
@@ -54,8 +55,28 @@ class Work:
         return self.tokens / step_time_s / self.ranks * self.flops_per_token / self.peak_flops
 
 
+@dataclass(frozen=True)
+class End:
+    """The end of a step by the host's clock, ``time.perf_counter``.
+
+    Attributes:
+        queued_s: when the host had queued the step's last operation: the device is done with it then or later.
+        seen_s: when the host knew that the device was done, which is as late as it looked.
+        waited: it had to wait for the device, so that ``seen_s`` is the end itself.
+    """
+
+    queued_s: float
+    seen_s: float
+    waited: bool
+
+
 class Speed:
-    """Gathers the times of an attempt's steps."""
+    """Gathers the times of an attempt's steps, by the device's clock, and over all of them by the host's.
+
+    Steps are looked at one step late, so that nobody waits for it. For the host's clock the ends of the window must be
+    of one kind. Where the host waited for the device, it saw both. Where the device waits for the host, the ends of
+    two steps are as far apart as the moments at which they were queued.
+    """
 
     def __init__(self, work: Work) -> None:
         self._work = work
@@ -63,28 +84,32 @@ class Speed:
         self._times_s: list[float] = []
         self._waits_s: list[float] = []
         self._since_s: float | None = None
+        self._by_queue = False
         self._clock_s = 0.0
 
-    def add(self, time_s: float, waited_s: float) -> None:
+    def add(self, time_s: float, waited_s: float, end: End) -> None:
         """Adds the next step.
 
         Args:
             time_s: by the device's own clock.
             waited_s: the part in which this rank's host waited for data.
+            end: of the step, by the host's clock.
         """
-        now_s = time.perf_counter()
         if len(self._warm_up_s) < WARM_UP_STEPS:
             self._warm_up_s.append(time_s)
-            self._since_s = now_s
+            self._by_queue = not end.waited
+            self._since_s = self._moment_s(end)
             return
         self._times_s.append(time_s)
         self._waits_s.append(waited_s)
+        now_s = self._moment_s(end)
         if self._since_s is not None:
             self._clock_s += now_s - self._since_s
         self._since_s = now_s
 
     def interrupted(self) -> None:
-        """What comes until the next step is no step: an evaluation, a checkpoint."""
+        """What comes until the next step is no step: an evaluation, a checkpoint. All before it has been looked at."""
+        self._by_queue = False
         self._since_s = time.perf_counter() if len(self._warm_up_s) >= WARM_UP_STEPS else None
 
     def summary(self) -> dict[str, Any] | None:
@@ -95,7 +120,7 @@ class Speed:
         if not self._times_s:
             return None
         total_s, work = sum(self._times_s), self._work
-        quartiles = statistics.quantiles(self._times_s, n=4) if len(self._times_s) > 1 else [self._times_s[0]] * 3
+        quartiles = quartiles_of(self._times_s)
         tokens_per_s = work.tokens * len(self._times_s) / total_s
         return {
             "steps": len(self._times_s),
@@ -113,3 +138,14 @@ class Speed:
             "data_wait_share": sum(self._waits_s) / total_s,
             "clock_ratio": self._clock_s / total_s,
         }
+
+    def _moment_s(self, end: End) -> float:
+        return end.queued_s if self._by_queue else end.seen_s
+
+
+def quartiles_of(values: Sequence[float]) -> tuple[float, float, float]:
+    """The quartiles of at least one value, interpolated linearly, as a report has them."""
+    if len(values) == 1:
+        return values[0], values[0], values[0]
+    first, median, third = statistics.quantiles(values, n=4, method="inclusive")
+    return first, median, third

@@ -19,14 +19,17 @@ class Cost:
     """Seconds times devices: GPUs, or ranks where they train on CPUs.
 
     Attributes:
-        training: in steps that count.
-        around: the rest of attempts that ended well or still run: starting, compiling, evaluating, saving, and steps
-            that were made again.
+        training: in steps that count, after the warm-up of each attempt.
+        warm_up: in the first steps of attempts, which compile, allocate and fill caches, as far as they were not made
+            again.
+        around: the rest of attempts that ended well or still run: starting, evaluating, saving, and steps that were
+            made again.
         lost: by failure class, what attempts took that ended so, without their steps that count.
         queued_s: from submission to start, of all attempts; plain seconds.
     """
 
     training: float
+    warm_up: float
     around: float
     lost: Mapping[str, float]
     queued_s: float
@@ -34,7 +37,7 @@ class Cost:
     @property
     def total(self) -> float:
         """All of it, without waiting."""
-        return self.training + self.around + sum(self.lost.values())
+        return self.training + self.warm_up + self.around + sum(self.lost.values())
 
 
 _WELL: Final = frozenset({"completed", "stopped"})
@@ -50,21 +53,25 @@ def cost_of(attempts: Sequence[AttemptRow], lines: Lines, config_hash: str, now_
         config_hash: of the present configuration.
         now_s: the end of what still runs.
     """
-    training = around = queued = 0.0
+    training = warm_up = around = queued = 0.0
     lost: dict[str, float] = defaultdict(float)
     for attempt in attempts:
         queued += _queued_s(attempt, now_s)
         spent = _seconds(attempt, now_s) * attempt.world_size
         mine = attempt.config_hash == config_hash
-        useful = min(spent, lines.seconds_of(attempt.generation) * attempt.world_size) if mine else 0.0
-        training += useful
         if not mine:
             lost[OTHER_CONFIGURATION] += spent
-        elif attempt.state != AttemptState.FAILED or attempt.failure_class in _WELL:
-            around += spent - useful
+            continue
+        steady, first = (seconds * attempt.world_size for seconds in lines.seconds_of(attempt.generation))
+        steady = min(spent, steady)
+        first = min(spent - steady, first)
+        training += steady
+        warm_up += first
+        if attempt.state != AttemptState.FAILED or attempt.failure_class in _WELL:
+            around += spent - steady - first
         else:
-            lost[attempt.failure_class or "unknown"] += spent - useful
-    return Cost(training, around, {kind: value for kind, value in lost.items() if value > 0}, queued)
+            lost[attempt.failure_class or "unknown"] += spent - steady - first
+    return Cost(training, warm_up, around, {kind: value for kind, value in lost.items() if value > 0}, queued)
 
 
 def _seconds(attempt: AttemptRow, now_s: float) -> float:

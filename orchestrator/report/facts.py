@@ -9,10 +9,11 @@ from typing import Any, Final
 
 import numpy as np
 
-from ...db.gpu_records import AttemptGpus, j_per_token
+from ...db.gpu_records import AttemptGpus
 from ...db.records import AttemptRow, RunRow, RunState
 from ...db.series import Series
 from .cost import Cost, cost_of
+from .hardware import Gpus, Memory, gpus_of, memory_of
 from .timing import Lines, Timing, lines_of, smooth, timing
 
 CURVE_POINTS: Final = 400
@@ -68,55 +69,6 @@ class Loss:
 
 
 @dataclass(frozen=True)
-class Memory:
-    """Highest memory of any GPU, in GB (10^9 bytes).
-
-    Attributes:
-        allocated, reserved: what tensors took and what PyTorch held.
-        device: what the driver counted, other processes included.
-        usable: what the trainer could have had; None without a GPU.
-        host: of a node, what all processes of the job took of its memory.
-    """
-
-    allocated: float | None
-    reserved: float | None
-    device: float | None
-    usable: float | None
-    host: float | None
-
-    @property
-    def share(self) -> float | None:
-        """Part of the usable memory that PyTorch held."""
-        return self.reserved / self.usable if self.reserved is not None and self.usable else None
-
-
-@dataclass(frozen=True)
-class Gpus:
-    """Telemetry over all attempts of the present configuration; None where it is not known.
-
-    Attributes:
-        names: of the GPUs, each once.
-        util_pct: mean utilisation, which is not efficiency.
-        power_w, power_peak_w, power_avg_peak_w: of one GPU: mean and highest momentary power, highest over a second.
-        energy_j: of all GPUs.
-        slowed, power_capped: highest share of the time in which clocks were held down, by heat or hardware and by the
-            power limit.
-    """
-
-    names: tuple[str, ...]
-    util_pct: float | None
-    power_w: float | None
-    power_peak_w: float | None
-    power_avg_peak_w: float | None
-    temperature_c: float | None
-    energy_j: float | None
-    j_per_token: float | None
-    slowed: float | None
-    power_capped: float | None
-    ecc_errors: int | None
-
-
-@dataclass(frozen=True)
 class Quality:
     """How complete and how clean a run's figures are.
 
@@ -146,7 +98,8 @@ class Curve:
     """The loss of a run, thinned to at most ``CURVE_POINTS`` lines; NaN where it is not known.
 
     Attributes:
-        step, seconds, tokens: optimizer steps, hours of training in seconds (steps alone), and tokens so far.
+        step, seconds, tokens: optimizer steps, seconds of training and tokens so far. The seconds are of steps alone,
+            those of warm-ups counted as the run's median step.
         raw, smoothed: single steps, and a trailing mean over a fiftieth of the run.
         eval_step, held_out: where held-out text was evaluated.
     """
@@ -238,8 +191,8 @@ def facts_of(data: RunData) -> RunFacts:
         config=run.config,
         timing=timing(data.series, lines),
         loss=_loss(data.series),
-        memory=_memory(data),
-        gpus=_gpus(data.gpus),
+        memory=memory_of(mine, data.series, data.gpus, data.memory, data.speed),
+        gpus=gpus_of(data.gpus),
         quality=_quality(data, lines),
         cost=cost_of(data.attempts, lines, run.config_hash, data.now_s),
         curve=_curve(data.series, lines, tokens),
@@ -277,48 +230,6 @@ def _loss(series: Series) -> Loss:
     )
 
 
-def _memory(data: RunData) -> Memory:
-    device = [gpu.mem_used_max_gb for attempt in data.gpus for gpu in attempt.gpus]
-    usable = data.memory.get("usable_gb")
-    nodes = [node for attempt in data.mine for node in attempt.evidence.get("nodes") or ()]
-    host = [peak / 1e9 for node in nodes if isinstance(peak := node.get("memory_peak_bytes"), int)]
-    return Memory(
-        allocated=_highest(data.series.figures["mem_allocated_gb"]),
-        reserved=_highest(data.series.figures["mem_reserved_gb"]),
-        device=max((value for value in device if value is not None), default=None),
-        usable=float(usable) if isinstance(usable, int | float) else None,
-        host=max(host, default=None),
-    )
-
-
-def _gpus(attempts: Sequence[AttemptGpus]) -> Gpus:
-    each = [gpu for attempt in attempts for gpu in attempt.gpus]
-    energies = [attempt.energy_j for attempt in attempts]
-    known = [energy for energy in energies if energy is not None]
-
-    def highest(values: list[float | None]) -> float | None:
-        return max((value for value in values if value is not None), default=None)
-
-    def mean(values: list[float | None]) -> float | None:
-        present = [value for value in values if value is not None]
-        return sum(present) / len(present) if present else None
-
-    ecc = [gpu.ecc_errors for gpu in each if gpu.ecc_errors is not None]
-    return Gpus(
-        names=tuple(dict.fromkeys(gpu.name for gpu in each if gpu.name)),
-        util_pct=mean([gpu.util_pct for gpu in each]),
-        power_w=mean([gpu.power_w for gpu in each]),
-        power_peak_w=highest([gpu.power_peak_w for gpu in each]),
-        power_avg_peak_w=highest([gpu.power_avg_peak_w for gpu in each]),
-        temperature_c=highest([gpu.temperature_max_c for gpu in each]),
-        energy_j=sum(known) if known and len(known) == len(energies) else None,
-        j_per_token=j_per_token(attempts),
-        slowed=highest([gpu.slowed for gpu in each]),
-        power_capped=highest([gpu.power_capped for gpu in each]),
-        ecc_errors=sum(ecc) if ecc else None,
-    )
-
-
 def _quality(data: RunData, lines: Lines) -> Quality:
     received = int(lines.stands_for.sum())
     span = int(lines.step[-1]) if len(data.series) else 0
@@ -346,15 +257,10 @@ def _curve(series: Series, lines: Lines, tokens_per_step: int | None) -> Curve:
     step = lines.step.astype(float)
     return Curve(
         step=step[shown].tolist(),
-        seconds=np.cumsum(lines.spent_s)[shown].tolist(),
+        seconds=np.cumsum(lines.steady_s())[shown].tolist(),
         tokens=(step[shown] * (tokens_per_step or math.nan)).tolist(),
         raw=loss[shown].tolist(),
         smoothed=smoothed[shown].tolist(),
         eval_step=step[evaluated].tolist(),
         held_out=held_out[evaluated].tolist(),
     )
-
-
-def _highest(values: Sequence[float]) -> float | None:
-    known = np.asarray(values)[np.isfinite(np.asarray(values))]
-    return float(known.max()) if known.size else None

@@ -231,7 +231,8 @@ def _goodput(results: Results) -> Figure | None:
     cost = results.cost
     if not cost.total:
         return None
-    parts = [("training", cost.training, "#009E73"), ("around it", cost.around, "#56B4E9")]
+    parts = [("training", cost.training, "#009E73"), ("warm-up", cost.warm_up, "#F0E442")]
+    parts += [("around it", cost.around, "#56B4E9")]
     reds = ("#D55E00", "#E69F00", "#CC79A7", "#8C510A", "#B2182B", "#999999")
     parts += [(kind.replace("_", " "), value, reds[i % len(reds)]) for i, (kind, value) in enumerate(cost.lost.items())]
     figure = Figure((_WIDTH, 1.5), layout="constrained")

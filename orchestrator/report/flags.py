@@ -5,15 +5,17 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import Final
 
+from ..views.text import count
 from .facts import RunFacts
-from .timing import LEAST_STEPS
+from .hardware import LEAST_SAMPLES
+from .timing import LEAST_S, LEAST_STEPS
 
 GAPS: Final = 0.01
 SLOWED: Final = 0.01
 WAITED: Final = 0.05
 CLOCKS_DIFFER: Final = 0.02
-CLOCKED_STEPS: Final = 100
-"""Over fewer the host's clock says little: it runs a step or two ahead of the device."""
+CLOCKED_STEPS: Final = 50
+"""Over fewer the host's clock says little: it knows the end of a step to within a step."""
 PADDED_NATS: Final = 1.0
 """A language model on text that it has not seen often does not come below; one that predicts padding does."""
 
@@ -44,8 +46,9 @@ def _points(run: RunFacts) -> Iterator[str]:
 
 def _timing(run: RunFacts) -> Iterator[str]:
     timing, quality = run.timing, run.quality
-    if timing and timing.few:
-        yield f"timing from {timing.steps} steps, fewer than {LEAST_STEPS}"
+    if timing and timing.short:
+        limits = f"{LEAST_STEPS} steps and {LEAST_S:.0f} s are asked for"
+        yield f"timed over only {count(timing.steps, 'step')}, {timing.window_s:,.1f} s: {limits}"
     if timing and timing.by_clock:
         yield "step times are the time between two lines: the script does not report step_time"
     if quality.data_wait is not None and quality.data_wait > WAITED:
@@ -62,6 +65,8 @@ def _loss(run: RunFacts) -> Iterator[str]:
 
 
 def _gpus(run: RunFacts) -> Iterator[str]:
+    if run.timing and run.gpus.few:
+        yield f"{count(run.gpus.samples, 'sample')} of a GPU in the timed window, fewer than {LEAST_SAMPLES}"
     if run.gpus.slowed is not None and run.gpus.slowed > SLOWED:
         yield f"GPU clocks were held down by heat or hardware for {run.gpus.slowed:.0%} of the time"
     if run.gpus.ecc_errors:

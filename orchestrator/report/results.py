@@ -91,6 +91,7 @@ def _sum(runs: Sequence[RunFacts]) -> Cost:
             lost[kind] += value
     return Cost(
         training=sum(run.cost.training for run in runs),
+        warm_up=sum(run.cost.warm_up for run in runs),
         around=sum(run.cost.around for run in runs),
         lost=dict(sorted(lost.items(), key=lambda item: -item[1])),
         queued_s=sum(run.cost.queued_s for run in runs),

@@ -21,7 +21,8 @@ from .summary import summary
 
 _TO_LOSS_TEXT: Final = (
     "These differ in their tokens per step, so their losses at the end say nothing. What can be compared is how "
-    "long they trained until their smoothed loss came down to what all of them reach."
+    "long they trained until their smoothed loss came down to what all of them reach: the time of steps alone, those "
+    "of the warm-up counted as the median step."
 )
 
 

@@ -22,11 +22,15 @@ _SCALING_TEXT: Final = (
     "the speed of a rank as a share of what it is with the fewest ranks."
 )
 _MEMORY_TEXT: Final = (
-    "Highest of any rank and repeat: what tensors took, what PyTorch held, what the driver counted on the device."
+    "Peaks, highest of any rank and repeat: what tensors took and what PyTorch held, after the warm-up where the "
+    "trainer tells it apart, and with it where that is over 2 % more; what the driver counted on the device. Host is "
+    "of a node: the sum over the attempt's processes, sampled about once a second, or the peak of the job's own "
+    "control group, which counts cached files too."
 )
 _GPUS_TEXT: Final = (
-    "Sampled over whole attempts. Utilisation says that some kernel ran, not how well: MFU is efficiency. Power "
-    "is of one GPU, energy of all."
+    "Samples from the end of the warm-up to that of the last step; energy is of whole attempts and of all GPUs. "
+    "Utilisation says that some kernel ran, not how well: MFU is efficiency. Power is of one GPU. Its peak is of "
+    "single sampled moments, so it may miss what the peak over 1 s has."
 )
 
 
@@ -85,9 +89,9 @@ def speed(results: Results) -> Section:
     rows = tuple(_speed_row(condition) for condition in results.conditions if condition.median(_step_s))
     header = (
         "condition", "step ms", "± repeats", "IQR of steps", "p99", "tokens/s", "± repeats", "of a rank", "MFU",
-        "repeats", "steps timed", "warm-up steps", "warm-up",
+        "repeats", "steps timed", "window", "warm-up steps", "warm-up",
     )  # fmt: skip
-    tables = (Table(header, rows, "-rrrrrrrrrrrr"),) if rows else ()
+    tables = (Table(header, rows, "-rrrrrrrrrrrrr"),) if rows else ()
     return Section("Speed", (_SPEED_TEXT,) if rows else (), tables, ("step_time", "speed"))
 
 
@@ -125,6 +129,7 @@ def _speed_row(condition: Condition) -> tuple[str, ...]:
         percent(condition.median(lambda run: run.timing.mfu if run.timing else None)),
         str(len(timings)),
         f"{sum(timing.steps for timing in timings):,}",
+        f"{sum(timing.window_s for timing in timings):,.1f} s",
         f"{sum(timing.warm_up_steps for timing in timings):,}",
         duration(sum(timing.warm_up_s for timing in timings)),
     )
@@ -141,6 +146,7 @@ def memory(results: Results) -> Section:
             condition.name,
             gigabytes(condition.highest(lambda run: run.memory.allocated)),
             gigabytes(condition.highest(lambda run: run.memory.reserved)),
+            gigabytes(condition.highest(lambda run: run.memory.higher_peak)),
             gigabytes(condition.highest(lambda run: run.memory.device)),
             gigabytes(condition.highest(lambda run: run.memory.usable)),
             part(condition.highest(lambda run: run.memory.share)),
@@ -152,10 +158,11 @@ def memory(results: Results) -> Section:
         if condition.highest(lambda run: run.memory.reserved or run.memory.allocated) is not None
     )
     header = (
-        "condition", "allocated", "reserved", "device", "usable", "reserved of usable", "beside baseline", "host",
+        "condition", "allocated", "reserved", "with warm-up", "device", "usable", "peak of usable", "beside baseline",
+        "host",
     )  # fmt: skip
     return Section(
-        "Memory", (_MEMORY_TEXT,) if rows else (), (Table(header, rows, "-rrrrrrr"),) if rows else (), ("memory",)
+        "Memory", (_MEMORY_TEXT,) if rows else (), (Table(header, rows, "-rrrrrrrr"),) if rows else (), ("memory",)
     )
 
 
@@ -180,15 +187,18 @@ def gpus(results: Results) -> Section:
             kilojoules(condition.median(lambda run: run.gpus.energy_j)),
             value(condition.median(lambda run: run.gpus.j_per_token)),
             part(condition.highest(lambda run: run.gpus.power_capped)),
+            value(condition.median(lambda run: run.gpus.samples)),
+            value(condition.median(lambda run: run.gpus.interval_s), " s", 2),
         )
         for condition in results.conditions
         if any(run.gpus.names for run in condition.runs)
     )
     header = (
-        "condition", "utilisation", "power", "peak", "peak over 1 s", "hottest", "energy kJ", "J/token", "power-capped",
+        "condition", "utilisation", "power", "peak", "peak over 1 s", "hottest", "energy kJ", "J/token",
+        "power-capped", "samples", "every",
     )  # fmt: skip
     return Section(
-        "GPUs", (_GPUS_TEXT,) if rows else (), (Table(header, rows, "-rrrrrrrr"),) if rows else (), ("gpus",)
+        "GPUs", (_GPUS_TEXT,) if rows else (), (Table(header, rows, "-rrrrrrrrrr"),) if rows else (), ("gpus",)
     )
 
 
@@ -225,7 +235,8 @@ def goodput(results: Results) -> Section:
     cost = results.cost
     if not cost.total:
         return Section("Goodput")
-    parts = [("training steps that count", cost.training), ("starting, compiling, evaluating, saving", cost.around)]
+    parts = [("training steps that count", cost.training), ("warm-up and compiling: the first steps", cost.warm_up)]
+    parts += [("starting, evaluating, saving", cost.around)]
     parts += [(f"lost to {kind.replace('_', ' ')}", value) for kind, value in cost.lost.items()]
     rows = tuple((what, f"{value / HOUR_S:,.3f}", f"{value / cost.total:.1%}") for what, value in parts)
     text = (f"{unit(results.runs)} of all attempts, which waited {duration(cost.queued_s)} in the queue, added up.",)

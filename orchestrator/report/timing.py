@@ -18,8 +18,9 @@ from numpy.typing import NDArray
 from ...db.energy import WARM_UP_STEPS
 from ...db.series import Series
 
-LEAST_STEPS: Final = 20
-"""A median of fewer is flagged."""
+LEAST_STEPS: Final = 100
+LEAST_S: Final = 20.0
+"""Figures of a window of fewer steps, or of less time, are flagged."""
 
 _SHARES: Final = (0.05, 0.25, 0.5, 0.75, 0.95, 0.99)
 
@@ -36,7 +37,7 @@ class Timing:
         quantiles_s: its 5th, 25th, 75th, 95th and 99th percentiles.
         tokens_per_s: all tokens of the window by all its time, over all ranks; None where nobody says.
         mfu: mean over the window's time, from 0 to 1; None where nobody says.
-        steps: that count.
+        steps, window_s: that count, and what they took.
         warm_up_steps, warm_up_s: that do not, and what they took.
         by_clock: the script does not say how long a step takes: it is the time between two lines.
     """
@@ -46,6 +47,7 @@ class Timing:
     tokens_per_s: float | None
     mfu: float | None
     steps: int
+    window_s: float
     warm_up_steps: int
     warm_up_s: float
     by_clock: bool
@@ -61,9 +63,9 @@ class Timing:
         return self.quantiles_s[4]
 
     @property
-    def few(self) -> bool:
-        """Whether these are too few steps to rely on."""
-        return self.steps < LEAST_STEPS
+    def short(self) -> bool:
+        """Whether the window is too short to rely on."""
+        return self.steps < LEAST_STEPS or self.window_s < LEAST_S
 
 
 @dataclass(frozen=True)
@@ -74,6 +76,7 @@ class Lines:
         step, generation: of the line.
         stands_for: steps since the line before, of the same attempt, as far as lines are usually apart.
         step_s: time of one of them; NaN where it is not known.
+        timed: whether it is behind its attempt's warm-up.
         by_clock: as in ``Timing``.
     """
 
@@ -81,6 +84,7 @@ class Lines:
     generation: Whole
     stands_for: Whole
     step_s: Numbers
+    timed: NDArray[np.bool_]
     by_clock: bool
 
     @property
@@ -89,9 +93,22 @@ class Lines:
         spent: Numbers = np.nan_to_num(self.step_s) * self.stands_for
         return spent
 
-    def seconds_of(self, generation: int) -> float:
-        """What the steps took that an attempt made for good."""
-        return float(self.spent_s[self.generation == generation].sum())
+    def seconds_of(self, generation: int) -> tuple[float, float]:
+        """What the steps took that an attempt made for good: those after its warm-up, and those of it."""
+        own = self.generation == generation
+        return float(self.spent_s[own & self.timed].sum()), float(self.spent_s[own & ~self.timed].sum())
+
+    def steady_s(self) -> Numbers:
+        """What all steps of a line would have taken without a warm-up, whose steps count as the median of the others.
+
+        Where none of those is known, they count as what they took.
+        """
+        known = self.timed & np.isfinite(self.step_s)
+        if not known.any():
+            return self.spent_s
+        (usual_s,) = quantiles(self.step_s[known], self.stands_for[known], (0.5,))
+        steady: Numbers = np.where(self.timed, self.spent_s, usual_s * self.stands_for)
+        return steady
 
 
 def lines_of(series: Series, first_steps: Mapping[int, int], every: int = 1) -> Lines:
@@ -113,17 +130,18 @@ def lines_of(series: Series, first_steps: Mapping[int, int], every: int = 1) -> 
         said = np.where(follows, np.r_[math.nan, np.diff(clock)] / apart, math.nan)
     usual = max(every, int(np.median(apart))) if step.size else every
     stands_for = np.minimum(apart, usual)
-    return Lines(step, generation, stands_for, np.where(said >= 0, said, math.nan), by_clock)
+    timed = _after_warm_up(generation, stands_for)
+    return Lines(step, generation, stands_for, np.where(said >= 0, said, math.nan), timed, by_clock)
 
 
 def timing(series: Series, lines: Lines) -> Timing | None:
     """The speed of a run; None where no step's time is known."""
     known = np.isfinite(lines.step_s)
-    counts = known & _after_warm_up(lines)
+    counts = known & lines.timed
     if not counts.any():
         return None
     times, weights = lines.step_s[counts], lines.stands_for[counts]
-    low, first, median, third, high, p99 = _quantiles(times, weights, _SHARES)
+    low, first, median, third, high, p99 = quantiles(times, weights, _SHARES)
     warm_up = known & ~counts
     return Timing(
         step_s=median,
@@ -131,6 +149,7 @@ def timing(series: Series, lines: Lines) -> Timing | None:
         tokens_per_s=_over_time(_figure(series, "tokens_per_s")[counts], times * weights),
         mfu=_over_time(_figure(series, "mfu")[counts], times * weights),
         steps=int(weights.sum()),
+        window_s=float((times * weights).sum()),
         warm_up_steps=int(lines.stands_for[warm_up].sum()),
         warm_up_s=float(lines.spent_s[warm_up].sum()),
         by_clock=lines.by_clock,
@@ -148,12 +167,23 @@ def smooth(values: Numbers) -> Numbers:
     return smoothed
 
 
-def _after_warm_up(lines: Lines) -> NDArray[np.bool_]:
+def quantiles(values: Numbers, weights: Whole, shares: tuple[float, ...]) -> tuple[float, ...]:
+    """Quantiles of values that each stand for several, interpolated linearly: NumPy's of each so often repeated."""
+    order = np.argsort(values, kind="stable")
+    ordered, reached = values[order], np.cumsum(weights[order])
+    places = np.asarray(shares) * (reached[-1] - 1)
+    below = np.floor(places)
+    low, high = (ordered[np.searchsorted(reached, place, side="right")] for place in (below, np.ceil(places)))
+    found = low + (places - below) * (high - low)
+    return tuple(float(value) for value in found)
+
+
+def _after_warm_up(generations: Whole, stands_for: Whole) -> NDArray[np.bool_]:
     """Which lines are behind their attempt's warm-up."""
-    counts = np.zeros(lines.step.size, bool)
-    for generation in np.unique(lines.generation):
-        own = lines.generation == generation
-        made = np.cumsum(lines.stands_for[own])
+    counts = np.zeros(generations.size, bool)
+    for generation in np.unique(generations):
+        own = generations == generation
+        made = np.cumsum(stands_for[own])
         counts[own] = made > min(WARM_UP_STEPS, made[-1] // 2)
     return counts
 
@@ -164,14 +194,6 @@ def _over_time(values: Numbers, spent_s: Numbers) -> float | None:
     if spent_s[known].sum() < 0.5 * spent_s.sum() or not known.any():
         return None
     return float(np.average(values[known], weights=spent_s[known]))
-
-
-def _quantiles(values: Numbers, weights: Whole, shares: tuple[float, ...]) -> tuple[float, ...]:
-    """Quantiles of values that each stand for several."""
-    order = np.argsort(values, kind="stable")
-    reached = np.cumsum(weights[order])
-    places = np.searchsorted(reached, np.asarray(shares) * reached[-1])
-    return tuple(float(values[order][min(int(place), values.size - 1)]) for place in places)
 
 
 def _figure(series: Series, name: str) -> Numbers:

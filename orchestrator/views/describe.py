@@ -234,7 +234,8 @@ def _node(node: Mapping[str, Any]) -> str:
     places = {rank: f" at step {steps[rank]:,}" if rank in steps else "" for rank in node["rank_exits"]}
     ends = ", ".join(f"rank {rank} → {_exit(code)}{places[rank]}" for rank, code in node["rank_exits"].items())
     peak, limit = node.get("memory_peak_bytes"), node.get("memory_limit_bytes")
-    memory = f"; host memory {peak / 1e9:.1f} of {limit / 1e9:.1f} GB" if peak and limit else ""
+    known = bool(node.get("memory_peak_of"))  # without it: the peak of whatever enclosed the job
+    memory = f"; host memory {peak / 1e9:.1f} of {limit / 1e9:.1f} GB" if known and peak and limit else ""
     return f"{node['host']}: launcher → {_exit(node['launcher_exit'])}; {ends}{memory}"
 
 

@@ -8,7 +8,7 @@ import pytest
 
 from dscampaign.db import energy, queries
 from dscampaign.db.gpu_ingest import ingest_gpus
-from dscampaign.db.gpu_records import AttemptGpus, TokenEnergy, j_per_token, total
+from dscampaign.db.gpu_records import AttemptGpus, GpuUse, TokenEnergy, j_per_token, total
 
 from .worlds import World, as_bytes
 
@@ -248,3 +248,37 @@ def test_a_trace_is_thinned_to_the_points_asked_for(world: World) -> None:
         some = queries.gpu_trace(conn, 1, 0, 1, points=300)
     assert [sample.power_w for sample in every] == [-ts for ts in range(1, 1001)]
     assert [sample.ts_s for sample in some] == list(range(1, 1001, 4))
+
+
+def timed(world: World) -> tuple[GpuUse, ...]:
+    with world.store.read() as conn:
+        [found] = queries.run_gpus(conn, world.run_id)
+    return found.timed
+
+
+def used(seconds: Sequence[float], busy: Callable[[float], float]) -> list[dict[str, Any]]:
+    return [{"ts": ts, "span_s": 1.0, "gpu": [0], "util_pct": [busy(ts)], "power_w": [busy(ts)]} for ts in seconds]
+
+
+def test_what_a_gpu_did_while_it_was_timed_leaves_out_start_warm_up_and_end(world: World) -> None:
+    """A step a second from 1000 s on; it compiles for 20 steps, and saves after the last one, idle."""
+    stepped(world, steps=40)
+    sampled(world, used(range(900, 1100), lambda ts: 55 if 1020 <= ts <= 1040 else 2))
+    [gpu] = timed(world)
+    assert (gpu.samples, gpu.from_s, gpu.to_s, gpu.sampled_s) == (21, 1020, 1040, 21)
+    assert (gpu.util_pct, gpu.power_peak_w) == (55, 55)
+    with world.store.read() as conn:
+        [whole] = queries.run_gpus(conn, world.run_id)
+    assert whole.util_pct == pytest.approx((21 * 55 + 179 * 2) / 200)
+
+
+def test_a_script_that_does_not_say_its_tokens_is_timed_too(world: World) -> None:
+    stepped(world, steps=10, tokens_per_s=None)
+    sampled(world, used(range(1000, 1011), lambda ts: ts - 1000))
+    assert [gpu.samples for gpu in timed(world)] == [6]  # its first half is warm-up
+
+
+def test_a_window_between_two_samples_has_none(world: World) -> None:
+    stepped(world, steps=40)
+    sampled(world, used([900, 1019, 1041], lambda _: 1))
+    assert timed(world) == ()

@@ -34,6 +34,7 @@ OUTCOME = NodeOutcome(
     gpus=GpuFacts(2, (Gpu("0", 1, 80), Gpu("1", 0, 80)), None, "gone"),
     kernel=(KernelLine(1.2, "NVRM: Xid (PCI:0000:3b:00): 79"),),
     memory_peak_bytes=5,
+    memory_peak_of="processes",
     memory_limit_bytes=7,
 )
 
@@ -60,7 +61,7 @@ def test_an_outcome_is_read_as_it_was_written(paths: AttemptPaths) -> None:
 
 def test_an_outcome_of_an_older_version_is_read(paths: AttemptPaths) -> None:
     raw = asdict(OUTCOME)
-    for name in ("ending_s", "gpus", "kernel", "memory_peak_bytes", "memory_limit_bytes"):
+    for name in ("ending_s", "gpus", "kernel", "memory_peak_bytes", "memory_peak_of", "memory_limit_bytes"):
         del raw[name]
     raw["ranks"] = [{name: rank[name] for name in ("rank", "exit", "error")} for rank in raw["ranks"]]
     write_atomically(paths.outcome(0), json.dumps(raw))

@@ -6,6 +6,7 @@ import os
 import sys
 import threading
 import time
+from collections.abc import Callable
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -231,26 +232,72 @@ def test_where_neither_may_be_read_there_are_no_lines(tmp_path: Path, monkeypatc
 
 def test_the_facts_of_this_machine_are_the_outcome_s_fields() -> None:
     facts = node_facts.NodeFacts(0, "").end()
-    assert set(facts) == {"oom_kills", "gpus", "kernel", "memory_peak_bytes", "memory_limit_bytes"}
+    names = {"oom_kills", "gpus", "kernel", "memory_peak_bytes", "memory_peak_of", "memory_limit_bytes"}
+    assert set(facts) == names
     assert facts["oom_kills"] >= 0
+    assert (facts["memory_peak_bytes"], facts["memory_peak_of"]) == (None, "")  # no rank has begun
+
+
+Group = Callable[..., None]
+
+
+@pytest.fixture
+def group(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Group:
+    """Puts this process into a control group with these files."""
+
+    def make(table: str, folder: str, **files: str) -> None:
+        (tmp_path / folder).mkdir(parents=True)
+        for name, text in files.items():
+            (tmp_path / folder / name.replace("__", ".")).write_text(text)
+        monkeypatch.setattr(node_facts, "CGROUPS", tmp_path)
+        real = node_facts._read
+        monkeypatch.setattr(node_facts, "_read", lambda path: table if path.name == "cgroup" else real(path))
+
+    monkeypatch.setenv("SLURM_JOB_ID", "1")
+    return make
+
+
+STEP = "slurm/job_1/step_0/task_0"
 
 
 @pytest.mark.parametrize(
-    ("table", "folder", "events", "name"),
+    ("table", "folder", "events", "peak"),
     [
-        ("0::/slurm/job_1\n", "slurm/job_1", "memory.events", "memory.peak"),
-        ("4:memory:/slurm/job_1\n0::/\n", "memory/slurm/job_1", "memory.oom_control", "memory.max_usage_in_bytes"),
+        (f"0::/{STEP}\n", STEP, "memory__events", "memory__peak"),
+        (f"4:memory:/{STEP}\n0::/\n", f"memory/{STEP}", "memory__oom_control", "memory__max_usage_in_bytes"),
     ],
 )
 def test_both_versions_of_control_groups_are_read(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, table: str, folder: str, events: str, name: str
+    group: Group, table: str, folder: str, events: str, peak: str
 ) -> None:
-    (tmp_path / folder).mkdir(parents=True)
-    (tmp_path / folder / events).write_text("low 0\noom_kill 3\n")
-    (tmp_path / folder / name).write_text("4096\n")
-    monkeypatch.setattr(node_facts, "CGROUPS", tmp_path)
-    real = node_facts._read
-    monkeypatch.setattr(node_facts, "_read", lambda path: table if path.name == "cgroup" else real(path))
+    group(table, folder, **{events: "low 0\noom_kill 3\n", peak: "4096\n", "cgroup__procs": f"{os.getpid()}\n"})
     assert node_facts.oom_kill_count() == 3
     facts = node_facts.NodeFacts(0, "").end()
-    assert (facts["memory_peak_bytes"], facts["memory_limit_bytes"]) == (4096, None)
+    assert (facts["memory_peak_bytes"], facts["memory_peak_of"]) == (4096, "cgroup")
+    assert facts["memory_limit_bytes"] is None
+
+
+@pytest.mark.parametrize(
+    ("folder", "pids"),
+    [
+        ("docker/3f2a", ""),  # a container: its mark is of everything that ever ran there
+        ("slurm/job_1", ""),  # all steps of the job
+        ("slurm/job_2/step_0", ""),
+        (STEP, f"{os.getppid()}\n"),  # somebody works in the job by hand, and starts one attempt after another
+    ],
+)
+def test_the_mark_of_a_group_that_is_not_the_attempt_s_own_is_not_its_peak(
+    group: Group, folder: str, pids: str
+) -> None:
+    group(f"0::/{folder}\n", folder, memory__peak=f"{10**15}\n", cgroup__procs=f"{pids}{os.getpid()}\n")
+    facts = node_facts.NodeFacts(0, "")
+    facts.ready()
+    found = wait_for_peak(facts)
+    assert found["memory_peak_of"] == "processes"
+    assert found["memory_peak_bytes"] < 10**12
+
+
+def wait_for_peak(facts: node_facts.NodeFacts) -> dict[str, Any]:
+    while facts._processes._peak is None:
+        time.sleep(0.01)
+    return facts.end()

@@ -165,7 +165,7 @@ def _plant_attempt(
             submit_time_s=now_s,
             started_s=now_s + one.queued_s,
             ended_s=end_s,
-            evidence={"nodes": [{"host": "n0", "memory_peak_bytes": 12_000_000_000}]},
+            evidence={"nodes": [{"host": "n0", "memory_peak_bytes": 12_000_000_000, "memory_peak_of": "processes"}]},
         )
     return end_s
 

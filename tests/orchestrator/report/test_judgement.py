@@ -60,7 +60,7 @@ def test_speed_is_all_tokens_over_all_time_without_the_warm_up(planted: Plant) -
     assert run.timing.warm_up_s == pytest.approx(30 * 0.1 + 9 * 0.3 + 10 * 0.1, rel=0.02)
     assert run.tokens_per_step == 8 * 128
     assert run.loss.held_out == 3.0
-    assert flags_of(run) == []
+    assert flags_of(run) == ["timed over only 80 steps, 8.0 s: 100 steps and 20 s are asked for"]
 
 
 def test_repeats_are_one_condition_and_the_first_point_is_the_baseline(planted: Plant) -> None:
@@ -193,7 +193,7 @@ def test_what_a_retry_changed_is_not_compared(planted: Plant) -> None:
     runs = planted(BASE, Planted("big", (0.01, 0.01, 0.01), tries=tries))
     big = next(run for run in runs if run.name == "big")
     assert big.changed
-    assert flags_of(big) == ["a retry changed the micro-batch from 4 to 2, global batch kept"]
+    assert flags_of(big)[0] == "a retry changed the micro-batch from 4 to 2, global batch kept"
     found = advice(runs)
     assert found.chosen
     assert found.chosen.name == "base"
@@ -259,6 +259,9 @@ def test_a_resumed_run_counts_each_step_once_and_its_losses_by_cause(planted: Pl
     assert cost.lost["preempted"] == pytest.approx(2 * (10 + 10 * 0.1), rel=0.05)  # its start, and ten steps made again
     assert cost.queued_s == pytest.approx(105.0)
     assert cost.around == pytest.approx(2 * (10 + 4), rel=0.05)
+    first_steps_s = 30 * 0.1 + 9 * 0.3 + 10 * 0.1
+    assert cost.warm_up == pytest.approx(2 * 2 * first_steps_s, rel=0.02)
+    assert cost.training == pytest.approx(2 * 60 * 0.1, rel=0.02)
     assert run.timing
     assert run.timing.warm_up_steps == 40
 
@@ -309,7 +312,7 @@ def test_other_tokens_per_step_are_compared_by_the_time_to_a_loss(planted: Plant
 def test_a_loss_that_padding_gives_and_few_timed_steps_are_flagged(planted: Plant) -> None:
     (run,) = planted(Planted("short", (0.1,), (3.0,), floor=-0.2, steps=30, tries=(Try(0, 30),)))
     flags = flags_of(run)
-    assert "timing from 15 steps, fewer than 20" in flags
+    assert "timed over only 15 steps, 1.5 s: 100 steps and 20 s are asked for" in flags
     assert any("is what padding or memorised text gives" in flag for flag in flags)
 
 

@@ -1,0 +1,101 @@
+"""What an attempt's processes take of a node's memory: sampled by its agent, never by the ranks themselves.
+
+A process's part is its proportional set size (``smaps_rollup``): pages of its own, and of shared ones its share, so
+that the parts may be added up. Where that cannot be read it is the resident set without what is shared, which is less.
+Cached files that no process maps are in neither, nor is what a driver holds outside of a process's pages.
+"""
+
+from __future__ import annotations
+
+import os
+import re
+import threading
+import time
+from collections import defaultdict
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Final
+
+PROC: Final = Path("/proc")
+INTERVAL_S: Final = 1.0
+MOST_OF_A_CORE: Final = 0.02
+"""Looking takes longer the more pages there are; then it is done less often."""
+WAIT_S: Final = 0.5
+"""For a look that is under way when the attempt has ended."""
+
+_PAGE: Final = os.sysconf("SC_PAGE_SIZE")
+_PSS: Final = re.compile(r"^Pss:\s+(\d+) kB$", re.MULTILINE)
+
+
+class ProcessMemory:
+    """Looks about once a second at a process and all that descend from it, and keeps the highest sum.
+
+    What rises and falls between two looks is missed, and so is a process whose parents have all ended.
+
+    Args:
+        root: id of the process.
+    """
+
+    def __init__(self, root: int) -> None:
+        self._root = root
+        self._peak: int | None = None
+        self._stop = threading.Event()
+        self._thread = threading.Thread(target=self._run, daemon=True)
+
+    def start(self) -> None:
+        """Begins to look."""
+        self._thread.start()
+
+    def stop(self) -> int | None:
+        """Ends it; returns the highest sum in bytes, None where nothing could be read."""
+        self._stop.set()
+        if self._thread.ident is not None:
+            self._thread.join(WAIT_S)
+        return self._peak
+
+    def _run(self) -> None:
+        rest_s = 0.0
+        while not self._stop.wait(rest_s):
+            begin_s = time.perf_counter()
+            if (held := tree_bytes(self._root)) is not None:
+                self._peak = max(held, self._peak or 0)
+            rest_s = max(INTERVAL_S, (time.perf_counter() - begin_s) / MOST_OF_A_CORE)
+
+
+def tree_bytes(root: int) -> int | None:
+    """Memory of a process and its descendants now, in bytes; None where none of them can be read."""
+    known = [size for pid in tree(root) if (size := _process_bytes(pid)) is not None]
+    return sum(known) if known else None
+
+
+def group_pids(group: Path) -> set[int]:
+    """Processes that a control group holds now."""
+    return {int(word) for word in _read(group / "cgroup.procs").split() if word.isdigit()}
+
+
+def tree(root: int) -> Iterator[int]:
+    """Ids of a process and all that descend from it."""
+    children: dict[int, list[int]] = defaultdict(list)
+    for entry in os.scandir(PROC):
+        if entry.name.isdigit() and (stat := _read(Path(entry, "stat"))):
+            children[int(stat.rsplit(")", 1)[1].split()[1])].append(int(entry.name))
+    left = [root]
+    while left:
+        pid = left.pop()
+        yield pid
+        left += children[pid]
+
+
+def _process_bytes(pid: int) -> int | None:
+    if found := _PSS.search(_read(PROC / str(pid) / "smaps_rollup")):
+        return int(found[1]) * 1024
+    words = _read(PROC / str(pid) / "statm").split()
+    return (int(words[1]) - int(words[2])) * _PAGE if len(words) > 2 else None
+
+
+def _read(path: Path) -> str:
+    """The file's text; "" where there is none, or none for us."""
+    try:
+        return path.read_text()
+    except OSError:
+        return ""

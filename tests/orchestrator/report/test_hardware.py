@@ -1,0 +1,92 @@
+"""What a run took of its machine."""
+
+from __future__ import annotations
+
+import math
+from array import array
+from collections.abc import Mapping
+from dataclasses import replace
+from types import SimpleNamespace
+from typing import Any, cast
+
+import pytest
+
+from dscampaign.db.gpu_records import AttemptGpus, GpuUse
+from dscampaign.db.records import METRIC_COLUMNS, AttemptRow
+from dscampaign.db.series import Series
+from dscampaign.orchestrator.report.hardware import Memory, gpus_of, memory_of
+
+GPU = GpuUse(
+    node_rank=0,
+    gpu=0,
+    node="n1",
+    name="NVIDIA H200",
+    samples=40,
+    from_s=0.0,
+    to_s=40.0,
+    util_pct=2.0,
+    power_w=130.0,
+    power_peak_w=700.0,
+    power_avg_w=130.0,
+    power_avg_peak_w=600.0,
+    energy_j=5200.0,
+    temperature_max_c=70.0,
+    mem_used_max_gb=40.0,
+    slowed=0.5,
+    power_capped=0.0,
+    ecc_errors=0,
+    sampled_s=40.0,
+)
+TIMED = replace(GPU, samples=12, util_pct=55.0, power_w=400.0, power_peak_w=500.0, slowed=0.0, sampled_s=24.0)
+
+
+def memory(nodes: list[dict[str, Any]], speed: Mapping[str, Any] | None = None) -> Memory:
+    """Of a run whose steps told of 6 GB, then of 9 GB held; 10 GB are usable."""
+    figures = {name: array("d", [math.nan] * 2) for name in METRIC_COLUMNS.values()}
+    figures |= {"mem_allocated_gb": array("d", [5.0, 8.0]), "mem_reserved_gb": array("d", [6.0, 9.0])}
+    series = Series(array("q", [1, 2]), array("q", [1, 1]), figures, {})
+    attempt = cast(AttemptRow, SimpleNamespace(evidence={"nodes": nodes}))
+    return memory_of([attempt], series, [AttemptGpus(1, (GPU,), None)], {"usable_gb": 10}, speed or {})
+
+
+def test_figures_are_of_the_timed_window_and_energy_of_all() -> None:
+    found = gpus_of([AttemptGpus(1, (GPU,), None, (TIMED,))])
+    assert (found.util_pct, found.power_w, found.power_peak_w, found.slowed) == (55.0, 400.0, 500.0, 0.0)
+    assert (found.samples, found.interval_s, found.few) == (12, 2.0, False)
+    assert found.energy_j == 5200.0
+
+
+def test_a_longer_attempt_counts_more() -> None:
+    short = replace(TIMED, samples=3, util_pct=95.0, sampled_s=6.0)
+    found = gpus_of([AttemptGpus(1, (GPU,), None, (TIMED,)), AttemptGpus(2, (GPU,), None, (short,))])
+    assert found.util_pct == pytest.approx((55 * 24 + 95 * 6) / 30)
+    assert found.samples == 15
+
+
+def test_few_samples_or_none_are_told() -> None:
+    assert gpus_of([AttemptGpus(1, (GPU,), None, (replace(TIMED, samples=9),))]).few
+    none = gpus_of([AttemptGpus(1, (GPU,), None)])
+    assert (none.few, none.samples, none.util_pct, none.interval_s) == (True, 0, None, None)
+    other = replace(GPU, gpu=1)
+    assert gpus_of([AttemptGpus(1, (GPU, other), None, (TIMED,))]).samples == 0
+    assert not gpus_of([]).few
+
+
+def test_memory_is_compared_after_the_warm_up_and_has_to_fit_with_it() -> None:
+    found = memory([], {"mem_allocated_gb": 5.5, "mem_reserved_gb": 8.0})
+    assert (found.allocated, found.reserved, found.peak_allocated, found.peak_reserved) == (5.5, 8.0, 8.0, 9.0)
+    assert found.share == 0.9
+    assert found.higher_peak == 9.0
+    assert memory([], {"mem_reserved_gb": 8.9}).higher_peak is None
+
+
+def test_what_no_trainer_tells_apart_is_the_whole_peak() -> None:
+    found = memory([])
+    assert (found.allocated, found.reserved, found.higher_peak, found.device) == (8.0, 9.0, None, 40.0)
+
+
+def test_host_memory_is_only_what_is_known_to_be_the_attempt_s_own() -> None:
+    assert memory([{"memory_peak_bytes": 19_524_251_648}]).host is None
+    told = [{"memory_peak_bytes": bytes_, "memory_peak_of": "processes"} for bytes_ in (2 * 10**9, 3 * 10**9)]
+    assert memory(told).host == 3.0
+    assert memory([{"memory_peak_bytes": None, "memory_peak_of": ""}]).host is None
