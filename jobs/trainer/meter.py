@@ -16,7 +16,7 @@ from .. import report
 from . import memory
 from .config import TrainConfig
 from .profile import profiled_steps
-from .speed import WARM_UP_STEPS, End, Speed, Work, peak_flops
+from .speed import End, Speed, Work, peak_flops, warm_up_steps
 
 MEMORY_STEP = 3
 """Steps of an attempt after which its memory has seen every kind of peak."""
@@ -45,20 +45,20 @@ class Meter:
         reported: what was reported last.
     """
 
-    def __init__(self, config: TrainConfig, device: torch.device, steps: int, flops_per_token: float) -> None:
+    def __init__(self, config: TrainConfig, device: torch.device, steps: range, flops_per_token: float) -> None:
         """Starts the clock.
 
         Args:
             config: what is trained.
             device: this rank's.
-            steps: the run's target step.
+            steps: what the attempt is to make; the last is the run's target.
             flops_per_token: of the model.
         """
         self.stop_agreed = False
         self.reported: dict[str, float] = {}
         self._config = config
         self._device = device
-        self._steps = steps
+        self._steps = steps.stop - 1
         self._loss = torch.zeros((), device=device)
         self._pending: _Pending | None = None
         self._begin = _Mark(device)
@@ -76,7 +76,7 @@ class Meter:
             flops_per_token,
             peak_flops(memory.place(device)["device"]),
         )
-        self._speed = Speed(self._work)
+        self._warm_up, self._speed = warm_up_steps(len(steps)), Speed(self._work, len(steps))
         self._profiled = profiled_steps(config.profile_at)
 
     @contextmanager
@@ -127,7 +127,7 @@ class Meter:
         )
         self._begin, self._share, self._waited_s = end, None, 0.0
         self._closed_steps += 1
-        if self._closed_steps == WARM_UP_STEPS:
+        if self._closed_steps == self._warm_up:
             self._peaks.restart()
         self._read(before)
 

@@ -14,7 +14,8 @@ from dataclasses import dataclass
 from typing import Any, Final
 
 WARM_UP_STEPS: Final = 20
-"""Steps of an attempt that do not count: they compile, allocate and tune; DeepCompile does so once more at step 5."""
+"""Steps of an attempt that do not count: they compile, allocate and tune; DeepCompile does so once more at step 5. Of
+an attempt with fewer than twice as many, its first half."""
 
 PEAK_FLOPS: Final = (
     (re.compile(r"\bH[12]00 NVL\b"), 835e12),
@@ -23,6 +24,11 @@ PEAK_FLOPS: Final = (
     (re.compile(r"\bA100\b"), 312e12),
 )
 """Dense bf16 and fp16 FLOP/s by words of the device's name; the first that fits counts."""
+
+
+def warm_up_steps(steps: int) -> int:
+    """How many of an attempt's steps do not count: ``WARM_UP_STEPS``, of a short one its first half."""
+    return max(1, min(WARM_UP_STEPS, steps // 2))
 
 
 def peak_flops(device: str) -> float | None:
@@ -78,8 +84,15 @@ class Speed:
     two steps are as far apart as the moments at which they were queued.
     """
 
-    def __init__(self, work: Work) -> None:
+    def __init__(self, work: Work, steps: int) -> None:
+        """Begins with nothing.
+
+        Args:
+            work: what a step does.
+            steps: how many the attempt is to make.
+        """
         self._work = work
+        self._warm_up = warm_up_steps(steps)
         self._warm_up_s: list[float] = []
         self._times_s: list[float] = []
         self._waits_s: list[float] = []
@@ -95,7 +108,7 @@ class Speed:
             waited_s: the part in which this rank's host waited for data.
             end: of the step, by the host's clock.
         """
-        if len(self._warm_up_s) < WARM_UP_STEPS:
+        if len(self._warm_up_s) < self._warm_up:
             self._warm_up_s.append(time_s)
             self._by_queue = not end.waited
             self._since_s = self._moment_s(end)
@@ -110,7 +123,7 @@ class Speed:
     def interrupted(self) -> None:
         """What comes until the next step is no step: an evaluation, a checkpoint. All before it has been looked at."""
         self._by_queue = False
-        self._since_s = time.perf_counter() if len(self._warm_up_s) >= WARM_UP_STEPS else None
+        self._since_s = time.perf_counter() if len(self._warm_up_s) >= self._warm_up else None
 
     def summary(self) -> dict[str, Any] | None:
         """The window's figures; None where no step has come after the warm-up.

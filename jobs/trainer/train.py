@@ -71,7 +71,7 @@ def train(engine: Engine, config: TrainConfig, job: Job, data: Data, steps: rang
     """Does the optimizer steps ``steps`` and the final evaluation; leaves earlier, with a checkpoint, if asked to."""
     step, target = steps.start - 1, steps.stop - 1
     profile = Profile(profiled_steps(config.profile_at), job.attempt_dir, engine.device)
-    meter = Meter(config, engine.device, target, flops_per_token)
+    meter = Meter(config, engine.device, steps, flops_per_token)
     batches = training_batches(data.train, config, job, steps, engine.device)
     gc.collect()
     gc.freeze()  # a full collection over all of a framework's objects would stall one rank, and so all
