@@ -7,6 +7,7 @@ from dataclasses import asdict
 from typing import Any, Final
 
 from ..status import SCHEMA_VERSION, finite
+from .cells import loss_reduction, samples_per_s
 from .conditions import Condition
 from .facts import RunFacts
 from .flags import flags_of
@@ -71,7 +72,9 @@ def strict(value: Any) -> Any:
 
 def _rows(documents: Sequence[dict[str, Any]]) -> tuple[list[str], Iterator[Row]]:
     flat = [_flat(document) for document in documents]
-    columns = list(dict.fromkeys(name for row in flat for name in row))
+    names = dict.fromkeys(name for row in flat for name in row)
+    nested = {name.rpartition(".")[0] for name in names}  # of a figure that some rows lack as a whole
+    columns = [name for name in names if name not in nested or any(row.get(name) is not None for row in flat)]
     return columns, ([row.get(name) for name in columns] for row in flat)
 
 
@@ -120,7 +123,13 @@ def _figures(condition: Condition) -> dict[str, Any]:
         "held_out": _estimate(condition.median(lambda run: run.loss.held_out)),
         "step_s": _estimate(condition.median(lambda run: run.timing.step_s if run.timing else None)),
         "mfu": _estimate(condition.median(lambda run: run.timing.mfu if run.timing else None)),
+        "samples_per_s": _estimate(condition.median(samples_per_s)),
+        "loss_reduction": _estimate(condition.median(loss_reduction)),
+        "mem_allocated_gb": condition.highest(lambda run: run.memory.allocated),
         "mem_reserved_gb": condition.highest(lambda run: run.memory.reserved),
+        "mem_device_gb": condition.highest(lambda run: run.memory.device),
+        "mem_host_gb": condition.highest(lambda run: run.memory.host),
+        "gpu_util_pct": _estimate(condition.median(lambda run: run.gpus.util_pct)),
         "j_per_token": _estimate(condition.median(lambda run: run.gpus.j_per_token)),
     }
 
