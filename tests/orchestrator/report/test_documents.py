@@ -117,10 +117,22 @@ class _Tables(HTMLParser):
             self.found[-1][-1][-1] += data
 
 
+class _Pages(dict[str, Page]):
+    """The report of each template that a test asks for."""
+
+    def __init__(self, folders: pytest.TempPathFactory) -> None:
+        super().__init__()
+        self._folders = folders
+
+    def __missing__(self, name: str) -> Page:
+        self[name] = _report(name, self._folders.mktemp(name))
+        return self[name]
+
+
 @pytest.fixture(scope="module")
 def pages(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Page]:
     """The report of each template."""
-    return {name: _report(name, tmp_path_factory.mktemp(name)) for name in TEMPLATES}
+    return _Pages(tmp_path_factory)
 
 
 def _report(name: str, folder: Path) -> Page:
