@@ -90,11 +90,11 @@ def read_background(store: Store, results: Results, first: Sequence[Condition]) 
         attempts: dict[int, list[AttemptRow]] = defaultdict(list)
         for row in queries.attempts(conn, results.campaign.id):
             attempts[row.run_id].append(row)
-        of_attempt = {row.id: own for own in attempts.values() for row in own}
+        ids = {row.name: row.id for row in queries.runs(conn, results.campaign.id)}
+        begun = [(run, own) for run in results.runs if (own := attempts.get(ids.get(run.name, 0)))]
         said = _said(queries.events(conn, results.campaign.id))
-        begun = [(run, of_attempt[run.attempt_id]) for run in results.runs if run.attempt_id in of_attempt]
         return Background(
-            runs={run.name: _behind(conn, run, own, said) for run, own in begun},
+            runs={run.name: _behind(conn, run, own, said) for run, own in begun if run.attempt_id is not None},
             failures=tuple(failure for run, own in begun for failure in _failures(run, own)),
             gpus=tuple(_each_gpu(conn, first)),
         )

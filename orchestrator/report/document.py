@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from dataclasses import asdict
+from dataclasses import asdict, fields
 from typing import Any, Final
 
 from ..status import SCHEMA_VERSION, finite
@@ -22,6 +22,19 @@ _RUN_FIELDS: Final = (
     "name", "repeat", "state", "reason", "step", "target_step", "tries", "changes", "micro_batch", "first_micro_batch",
     "accumulation", "world_size", "tokens_per_step",
 )  # fmt: skip
+_ESTIMATES: Final = frozenset(
+    [
+        "speed",
+        "times_baseline",
+        "held_out",
+        "step_s",
+        "mfu",
+        "samples_per_s",
+        "loss_reduction",
+        "gpu_util_pct",
+        "j_per_token",
+    ]
+)
 _PARTS: Final = ("timing", "loss", "memory", "gpus", "quality", "cost")
 
 
@@ -53,7 +66,7 @@ def recommendation_document(results: Results) -> dict[str, Any]:
 
 def condition_rows(results: Results) -> tuple[list[str], Iterator[Row]]:
     """Names of columns, and a row a condition."""
-    return _rows([_condition(judged) for one in results.compared for judged in one.judged])
+    return _rows([_with_all_columns(_condition(judged)) for one in results.compared for judged in one.judged])
 
 
 def run_rows(results: Results) -> tuple[list[str], Iterator[Row]]:
@@ -76,6 +89,14 @@ def _rows(documents: Sequence[dict[str, Any]]) -> tuple[list[str], Iterator[Row]
     nested = {name.rpartition(".")[0] for name in names}  # of a figure that some rows lack as a whole
     columns = [name for name in names if name not in nested or any(row.get(name) is not None for row in flat)]
     return columns, ([row.get(name) for name in columns] for row in flat)
+
+
+def _with_all_columns(document: dict[str, Any]) -> dict[str, Any]:
+    """The same columns for every campaign: an estimate that nobody has still has its fields."""
+    missing: dict[str, Any] = dict.fromkeys(field.name for field in fields(Estimate))
+    whole = {name: missing if value is None and name in _ESTIMATES else value for name, value in document.items()}
+    loss = whole["loss"]
+    return {**whole, "loss": {**loss, "difference": loss["difference"] or missing}}
 
 
 def _workload(one: Compared) -> dict[str, Any]:
