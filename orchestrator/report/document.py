@@ -22,19 +22,10 @@ _RUN_FIELDS: Final = (
     "name", "repeat", "state", "reason", "step", "target_step", "tries", "changes", "micro_batch", "first_micro_batch",
     "accumulation", "world_size", "tokens_per_step",
 )  # fmt: skip
-_ESTIMATES: Final = frozenset(
-    [
-        "speed",
-        "times_baseline",
-        "held_out",
-        "step_s",
-        "mfu",
-        "samples_per_s",
-        "loss_reduction",
-        "gpu_util_pct",
-        "j_per_token",
-    ]
-)
+_ESTIMATES: Final = frozenset([
+    "speed", "times_baseline", "held_out", "step_s", "mfu", "samples_per_s", "loss_reduction", "gpu_util_pct",
+    "j_per_token",
+])  # fmt: skip
 _PARTS: Final = ("timing", "loss", "memory", "gpus", "quality", "cost")
 
 
