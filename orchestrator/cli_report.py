@@ -46,7 +46,9 @@ def report(
       campaign report sweep --json | jq '.workloads[].recommendation.sentence'
     """
     with _needs_the_extra():
+        from .report.background import read_background
         from .report.document import document_of
+        from .report.pictures import first_conditions
         from .report.summary import summary
         from .report.telemetry import read_traces
         from .report.write import write_report
@@ -57,7 +59,9 @@ def report(
             if output is None:
                 return EXIT_OK
         folder = output or Path(f"{results.campaign.name}-report")
-        written = write_report(results, read_traces(opened, results.conditions), folder, time.time())
+        first = first_conditions(results)
+        background, traces = read_background(opened, results, first), read_traces(opened, first)
+        written = write_report(results, background, traces, folder, time.time())
         if not as_json:
             show("\n".join(summary(results)))
         tell(f"{written[0]}, and {len(written) - 1} more files beside it")

@@ -77,6 +77,19 @@ def kilojoules(found: Estimate | None) -> str:
     return "" if found is None else figure(found.value / 1e3, 3)
 
 
+def samples_per_s(run: RunFacts) -> float | None:
+    """Samples of all ranks; None where the tokens of a step or its samples are not known."""
+    samples = (run.config.get("train") or {}).get("global_batch")
+    tokens = run.timing.tokens_per_s if run.timing else None
+    return tokens / run.tokens_per_step * samples if tokens and run.tokens_per_step and samples else None
+
+
+def loss_reduction(run: RunFacts) -> float | None:
+    """By what part of the first loss the final one is lower."""
+    first, final = run.loss.first, run.loss.final
+    return 1 - final / first if first and final is not None else None
+
+
 def values_of(condition: Condition) -> list[tuple[str, str]]:
     """A condition's figures by name, as text."""
     done = sum(run.completed for run in condition.runs)

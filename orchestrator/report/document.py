@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from dataclasses import asdict
+from dataclasses import asdict, fields
 from typing import Any, Final
 
 from ..status import SCHEMA_VERSION, finite
+from .cells import loss_reduction, samples_per_s
 from .conditions import Condition
 from .facts import RunFacts
 from .flags import flags_of
@@ -21,6 +22,10 @@ _RUN_FIELDS: Final = (
     "name", "repeat", "state", "reason", "step", "target_step", "tries", "changes", "micro_batch", "first_micro_batch",
     "accumulation", "world_size", "tokens_per_step",
 )  # fmt: skip
+_ESTIMATES: Final = frozenset([
+    "speed", "times_baseline", "held_out", "step_s", "mfu", "samples_per_s", "loss_reduction", "gpu_util_pct",
+    "j_per_token",
+])  # fmt: skip
 _PARTS: Final = ("timing", "loss", "memory", "gpus", "quality", "cost")
 
 
@@ -52,7 +57,7 @@ def recommendation_document(results: Results) -> dict[str, Any]:
 
 def condition_rows(results: Results) -> tuple[list[str], Iterator[Row]]:
     """Names of columns, and a row a condition."""
-    return _rows([_condition(judged) for one in results.compared for judged in one.judged])
+    return _rows([_with_all_columns(_condition(judged)) for one in results.compared for judged in one.judged])
 
 
 def run_rows(results: Results) -> tuple[list[str], Iterator[Row]]:
@@ -71,8 +76,18 @@ def strict(value: Any) -> Any:
 
 def _rows(documents: Sequence[dict[str, Any]]) -> tuple[list[str], Iterator[Row]]:
     flat = [_flat(document) for document in documents]
-    columns = list(dict.fromkeys(name for row in flat for name in row))
+    names = dict.fromkeys(name for row in flat for name in row)
+    nested = {name.rpartition(".")[0] for name in names}  # of a figure that some rows lack as a whole
+    columns = [name for name in names if name not in nested or any(row.get(name) is not None for row in flat)]
     return columns, ([row.get(name) for name in columns] for row in flat)
+
+
+def _with_all_columns(document: dict[str, Any]) -> dict[str, Any]:
+    """The same columns for every campaign: an estimate that nobody has still has its fields."""
+    missing: dict[str, Any] = dict.fromkeys(field.name for field in fields(Estimate))
+    whole = {name: missing if value is None and name in _ESTIMATES else value for name, value in document.items()}
+    loss = whole["loss"]
+    return {**whole, "loss": {**loss, "difference": loss["difference"] or missing}}
 
 
 def _workload(one: Compared) -> dict[str, Any]:
@@ -120,7 +135,13 @@ def _figures(condition: Condition) -> dict[str, Any]:
         "held_out": _estimate(condition.median(lambda run: run.loss.held_out)),
         "step_s": _estimate(condition.median(lambda run: run.timing.step_s if run.timing else None)),
         "mfu": _estimate(condition.median(lambda run: run.timing.mfu if run.timing else None)),
+        "samples_per_s": _estimate(condition.median(samples_per_s)),
+        "loss_reduction": _estimate(condition.median(loss_reduction)),
+        "mem_allocated_gb": condition.highest(lambda run: run.memory.allocated),
         "mem_reserved_gb": condition.highest(lambda run: run.memory.reserved),
+        "mem_device_gb": condition.highest(lambda run: run.memory.device),
+        "mem_host_gb": condition.highest(lambda run: run.memory.host),
+        "gpu_util_pct": _estimate(condition.median(lambda run: run.gpus.util_pct)),
         "j_per_token": _estimate(condition.median(lambda run: run.gpus.j_per_token)),
     }
 

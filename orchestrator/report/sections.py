@@ -2,19 +2,22 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
-from pathlib import Path
+from collections.abc import Iterator
 from typing import Final
 
-from ...jobs.layout import CampaignPaths
 from ..views.text import duration, short_number
 from . import tables
-from .cells import gigabytes, listed, nats, percent, span, value
+from .background import Background
+from .cells import gigabytes, nats, percent, span, value
 from .conditions import Condition
+from .environment import environment, failures
 from .facts import RunFacts
+from .gpus import gpus
 from .guide import guide
+from .inputs import inputs
 from .judge import Judged
 from .results import Compared, Results
+from .setup import setup
 from .shapes import Section, Table
 from .statistics import Estimate, LossTest
 from .summary import summary
@@ -26,27 +29,30 @@ _TO_LOSS_TEXT: Final = (
 )
 
 
-def sections_of(results: Results, ds_configs: dict[str, str]) -> list[Section]:
+def sections_of(results: Results, background: Background, ds_configs: dict[str, str]) -> list[Section]:
     """The report, from what matters most.
 
     Args:
         results: what to say.
+        background: what stands behind it.
         ds_configs: by name of the condition, its rendered DeepSpeed configuration.
     """
     found = [
         Section("Summary", tuple(summary(results))),
         *(_conditions(one) for one in results.compared),
         *_time_to_loss(results),
-        tables.setup(results),
+        setup(results),
         tables.losses(results),
         tables.speed(results),
+        inputs(results, background),
         tables.scaling(results),
         tables.memory(results),
-        tables.gpus(results),
+        gpus(results, background),
         tables.quality(results),
+        failures(background),
         tables.goodput(results),
         *(_recommendation(one, ds_configs) for one in results.compared),
-        _environment(results),
+        environment(results, background),
     ]
     return [section for section in found if section.text or section.tables or section.code]
 
@@ -137,27 +143,3 @@ def _recommendation(one: Compared, ds_configs: dict[str, str]) -> Section:
     rows = tuple((name, why) for name, why in said.excluded.items())
     tables = (Table(("not considered", "because"), rows),) if rows else ()
     return Section(title, tuple(text), tables, code=ds_configs.get(said.chosen.name, "") if said.chosen else "")
-
-
-def _environment(results: Results) -> Section:
-    groups: dict[tuple[tuple[str, str], ...], list[str]] = {}
-    for run in results.runs:
-        if run.software or run.gpus.names:
-            device = {"GPU": ", ".join(run.gpus.names)} if run.gpus.names else {}
-            groups.setdefault(tuple({**run.software, **device}.items()), []).append(run.name)
-    facts = {**results.campaign.provenance, "executor": results.campaign.executor, "folder": results.campaign.dir}
-    campaign = tuple((name, str(value)) for name, value in facts.items() if value)
-    tables = [Table(("campaign", ""), campaign)]
-    tables += [Table((listed(names, 4), ""), tuple(facts)) for facts, names in groups.items()]
-    tools = sorted({tool for run in results.runs for tool in run.forwarded})
-    tables += [Table(("run", *tools, "logs of its newest attempt"), tuple(_places(results, tools)))]
-    return Section("Environment", (), tuple(tables))
-
-
-def _places(results: Results, tools: Sequence[str]) -> Iterator[tuple[str, ...]]:
-    """Of each run that has begun, its ids in other tools, and where its logs are."""
-    paths = CampaignPaths(Path(results.campaign.dir), results.campaign.name)
-    for run in results.runs:
-        if run.generation:
-            logs = paths.run(run.name).attempt(run.generation).logs
-            yield run.name, *(run.forwarded.get(tool, "") for tool in tools), str(logs)

@@ -19,16 +19,29 @@ class Table:
 
 
 @dataclass(frozen=True)
+class Picture:
+    """A figure where it is shown.
+
+    Attributes:
+        name: of its file, without the ending.
+        caption: what a reader has to know of it.
+    """
+
+    name: str
+    caption: str = ""
+
+
+@dataclass(frozen=True)
 class Section:
     """A heading with what stands below it.
 
     Attributes:
-        figures: names of the figures that belong here, where they were drawn.
+        figures: those that belong here, where they were drawn.
         code: text that is shown as it is.
     """
 
     title: str
     text: tuple[str, ...] = ()
     tables: tuple[Table, ...] = ()
-    figures: tuple[str, ...] = ()
+    figures: tuple[Picture, ...] = ()
     code: str = ""

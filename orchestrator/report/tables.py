@@ -5,14 +5,30 @@ from __future__ import annotations
 from typing import Final
 
 from ..views.text import duration, short_number
-from .cells import HOUR_S, deviation, gigabytes, kilojoules, nats, part, percent, unit, value
+from .cells import (
+    HOUR_S,
+    deviation,
+    gigabytes,
+    loss_reduction,
+    nats,
+    part,
+    percent,
+    samples_per_s,
+    unit,
+    value,
+)
 from .conditions import Condition
 from .facts import RunFacts
 from .flags import flags_of
+from .pictures import pictures
 from .results import Results
 from .scaling import scaling_of
-from .shapes import Section, Table
+from .shapes import Picture, Section, Table
 
+_LOSS_TEXT: Final = (
+    "In nats per token. Final is the mean over the last twentieth of the steps, reduction what it is below the first; "
+    "medians over repeats."
+)
 _SPEED_TEXT: Final = (
     "Milliseconds of an optimizer step, without the warm-up of each attempt; tokens/s are all tokens of the window by "
     "all of its time, over all ranks. Medians over repeats, ± their standard deviation; IQR and p99 are over steps."
@@ -27,43 +43,6 @@ _MEMORY_TEXT: Final = (
     "of a node: the sum over the attempt's processes, sampled about once a second, or the peak of the job's own "
     "control group, which counts cached files too."
 )
-_GPUS_TEXT: Final = (
-    "Samples from the end of the warm-up to that of the last step; energy is of whole attempts and of all GPUs. "
-    "Utilisation says that some kernel ran, not how well: MFU is efficiency. Power is of one GPU. Its peak is of "
-    "single sampled moments, so it may miss what the peak over 1 s has."
-)
-
-
-def setup(results: Results) -> Section:
-    """What each condition trains, and how."""
-    rows = tuple(_setup_row(condition) for condition in results.conditions)
-    header = (
-        "condition", "parameters", "nodes × ranks", "batch", "tokens a step", "length", "steps", "precision", "ZeRO",
-        "offload", "compile",
-    )  # fmt: skip
-    return Section("Set-up", (), (Table(header, rows, "-rrrrrr----"),))
-
-
-def _setup_row(condition: Condition) -> tuple[str, ...]:
-    run = condition.runs[0]
-    nodes = 1 if run.config.get("executor") == "local" else (run.config.get("slurm") or {}).get("nodes") or 1
-    of = condition.field
-    parts = f" = {run.micro_batch} × {run.accumulation} × {run.world_size}" if run.accumulation else ""
-    batch = f"{of('global_batch')}{parts}" if of("global_batch") else ""
-    compiled = "DeepCompile" if of("deepcompile") else "torch.compile" if of("compile") else ""
-    return (
-        condition.name,
-        short_number(run.parameters),
-        f"{nodes} × {run.world_size // nodes}",
-        batch,
-        f"{run.tokens_per_step:,}" if run.tokens_per_step else "",
-        f"{of('seq_len'):,}" if of("seq_len") else "",
-        f"{run.target_step:,}" if run.target_step else "",
-        str(of("precision") or ""),
-        "without" if of("engine") == "ddp" else str(of("zero_stage") if of("zero_stage") is not None else ""),
-        "" if of("offload") in (None, "none") else str(of("offload")),
-        compiled,
-    )
 
 
 def losses(results: Results) -> Section:
@@ -73,26 +52,28 @@ def losses(results: Results) -> Section:
             condition.name,
             nats(condition.median(lambda run: run.loss.first)),
             nats(condition.median(lambda run: run.loss.final)),
+            percent(condition.median(loss_reduction)),
             nats(condition.median(lambda run: run.loss.best)),
             nats(condition.median(lambda run: run.loss.held_out)),
         )
         for condition in results.conditions
         if condition.counted
     )
-    text = ("In nats per token. Final is the mean over the last twentieth of the steps; medians over repeats.",)
-    header = ("condition", "first", "final", "best step", "held out")
-    return Section("Loss", text if rows else (), (Table(header, rows, "-rrrr"),) if rows else (), ("loss",))
+    header = ("condition", "first", "final", "reduction", "best step", "held out")
+    figures = pictures("loss", results) + pictures("loss_difference", results)
+    return Section("Loss", (_LOSS_TEXT,) if rows else (), (Table(header, rows, "-rrrrr"),) if rows else (), figures)
 
 
 def speed(results: Results) -> Section:
     """How fast each condition is."""
     rows = tuple(_speed_row(condition) for condition in results.conditions if condition.median(_step_s))
     header = (
-        "condition", "step ms", "± repeats", "IQR of steps", "p99", "tokens/s", "± repeats", "of a rank", "MFU",
-        "repeats", "steps timed", "window", "warm-up steps", "warm-up",
+        "condition", "step ms", "± ms", "IQR of steps", "p99", "tokens/s", "± tokens/s", "of a rank", "samples/s",
+        "MFU", "repeats", "steps timed", "window", "warm-up steps", "warm-up",
     )  # fmt: skip
-    tables = (Table(header, rows, "-rrrrrrrrrrrrr"),) if rows else ()
-    return Section("Speed", (_SPEED_TEXT,) if rows else (), tables, ("step_time", "speed"))
+    tables = (Table(header, rows, "-rrrrrrrrrrrrrr"),) if rows else ()
+    figures = pictures("step_time", results) + pictures("speed", results)
+    return Section("Speed", (_SPEED_TEXT,) if rows else (), tables, figures)
 
 
 def scaling(results: Results) -> Section:
@@ -126,6 +107,7 @@ def _speed_row(condition: Condition) -> tuple[str, ...]:
         short_number(tokens.value) if tokens else "",
         deviation(tokens),
         short_number(tokens.value / ranks) if tokens and ranks > 1 else "",
+        value(condition.median(samples_per_s)),
         percent(condition.median(lambda run: run.timing.mfu if run.timing else None)),
         str(len(timings)),
         f"{sum(timing.steps for timing in timings):,}",
@@ -162,7 +144,10 @@ def memory(results: Results) -> Section:
         "host",
     )  # fmt: skip
     return Section(
-        "Memory", (_MEMORY_TEXT,) if rows else (), (Table(header, rows, "-rrrrrrrr"),) if rows else (), ("memory",)
+        "Memory",
+        (_MEMORY_TEXT,) if rows else (),
+        (Table(header, rows, "-rrrrrrrr"),) if rows else (),
+        pictures("memory", results),
     )
 
 
@@ -172,34 +157,6 @@ def _beside(condition: Condition, baseline: Condition | None) -> str:
         return ""
     own, other = (each.highest(lambda run: run.memory.reserved) for each in (condition, baseline))
     return f"{own / other - 1:+.0%}" if own is not None and other else ""
-
-
-def gpus(results: Results) -> Section:
-    """What the GPUs did."""
-    rows = tuple(
-        (
-            condition.name,
-            value(condition.median(lambda run: run.gpus.util_pct), " %", 3),
-            value(condition.median(lambda run: run.gpus.power_w), " W", 3),
-            value(condition.median(lambda run: run.gpus.power_peak_w), " W", 3),
-            value(condition.median(lambda run: run.gpus.power_avg_peak_w), " W", 3),
-            value(condition.median(lambda run: run.gpus.temperature_c), " °C", 3),
-            kilojoules(condition.median(lambda run: run.gpus.energy_j)),
-            value(condition.median(lambda run: run.gpus.j_per_token)),
-            part(condition.highest(lambda run: run.gpus.power_capped)),
-            value(condition.median(lambda run: run.gpus.samples)),
-            value(condition.median(lambda run: run.gpus.interval_s), " s", 2),
-        )
-        for condition in results.conditions
-        if any(run.gpus.names for run in condition.runs)
-    )
-    header = (
-        "condition", "utilisation", "power", "peak", "peak over 1 s", "hottest", "energy kJ", "J/token",
-        "power-capped", "samples", "every",
-    )  # fmt: skip
-    return Section(
-        "GPUs", (_GPUS_TEXT,) if rows else (), (Table(header, rows, "-rrrrrrrrrr"),) if rows else (), ("gpus",)
-    )
 
 
 def quality(results: Results) -> Section:
@@ -240,4 +197,4 @@ def goodput(results: Results) -> Section:
     parts += [(f"lost to {kind.replace('_', ' ')}", value) for kind, value in cost.lost.items()]
     rows = tuple((what, f"{value / HOUR_S:,.3f}", f"{value / cost.total:.1%}") for what, value in parts)
     text = (f"{unit(results.runs)} of all attempts, which waited {duration(cost.queued_s)} in the queue, added up.",)
-    return Section("Goodput", text, (Table(("what", unit(results.runs), "share"), rows, "-rr"),), ("goodput",))
+    return Section("Goodput", text, (Table(("what", unit(results.runs), "share"), rows, "-rr"),), (Picture("goodput"),))

@@ -11,6 +11,7 @@ from typing import Any, Final
 
 from ...jobs.layout import CampaignPaths
 from ..errors import UserError
+from .background import Background
 from .document import condition_rows, document_of, run_rows
 from .figures import as_png, as_svg, draw
 from .pages import html_page, markdown_page
@@ -21,11 +22,14 @@ from .telemetry import Trace
 PAGE: Final = "report.html"
 
 
-def write_report(results: Results, traces: Sequence[Trace], folder: Path, made_s: float) -> list[Path]:
+def write_report(
+    results: Results, background: Background, traces: Sequence[Trace], folder: Path, made_s: float
+) -> list[Path]:
     """Writes the page, its Markdown, the tables, and the figures; returns what was written, the page first.
 
     Args:
         results: what the report says.
+        background: what stands behind it.
         traces: GPUs over time.
         folder: where to; made where it is missing.
         made_s: now, in seconds since 1970.
@@ -35,7 +39,7 @@ def write_report(results: Results, traces: Sequence[Trace], folder: Path, made_s
     """
     drawn = draw(results, traces)
     svgs = {name: as_svg(figure) for name, figure in drawn.items()}
-    sections = sections_of(results, rendered_configs(results))
+    sections = sections_of(results, background, rendered_configs(results))
     pictures = {name: f"figures/{name}.png" for name in drawn}
     files: dict[str, str | bytes] = {
         PAGE: html_page(results, sections, svgs, made_s),

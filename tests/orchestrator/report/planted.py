@@ -18,6 +18,9 @@ from dscampaign.db.store import Store
 SEQ_LEN = 128
 GLOBAL_BATCH = 8
 START_S = 1_700_000_000.0
+MODEL = {"parameters": 124_439_808, "layers": 12, "width": 768}
+MFU_S = 0.04
+"""MFU of a step times its seconds: the peak of the planted GPU follows from it."""
 SOFTWARE = {"device": "NVIDIA H100", "driver": "570.124.06", "cuda": "12.8", "torch": "2.11.0", "deepspeed": "0.19.8"}
 
 
@@ -165,7 +168,17 @@ def _plant_attempt(
             submit_time_s=now_s,
             started_s=now_s + one.queued_s,
             ended_s=end_s,
-            evidence={"nodes": [{"host": "n0", "memory_peak_bytes": 12_000_000_000, "memory_peak_of": "processes"}]},
+            evidence={
+                "reason": f"it ended {one.ended}" if failed else "",
+                "nodes": [
+                    {
+                        "host": "n0",
+                        "memory_peak_bytes": 12_000_000_000,
+                        "memory_peak_of": "processes",
+                        "memory_limit_bytes": 64_000_000_000,
+                    }
+                ],
+            },
         )
     return end_s
 
@@ -174,7 +187,8 @@ def _plant_gpu(store: Store, folder: Path, condition: Planted, attempt_id: int, 
     """A sample a second; 300 W, now and then 400 W, warming up by a degree a second to 60."""
     spool = folder / f"gpus-{attempt_id}.jsonl"
     seconds = range(int(last_s - first_s) + 1)
-    lines: list[dict[str, Any]] = [{"devices": [{"gpu": 0, "name": condition.gpu}], "node": "n0"}]
+    device = {"gpu": 0, "name": condition.gpu, "uuid": "GPU-0", "mem_total_gb": 80.0, "power_limit_w": 700.0}
+    lines: list[dict[str, Any]] = [{"devices": [device], "node": "n0"}]
     lines += [
         {
             "ts": first_s + second,
@@ -197,7 +211,7 @@ def _lines(condition: Planted, run: RunRow, one: Try, start_s: float) -> Iterato
     noise = random.Random(f"{condition.name} {run.repeat}")
     step_s = condition.step_s[run.repeat]
     tokens = run.config["train"]["global_batch"] * run.config["train"]["seq_len"]
-    yield {"event": "start", "ts": start_s, "step": one.first, "parameters": 124_439_808, **SOFTWARE}
+    yield {"event": "start", "ts": start_s, "step": one.first, **MODEL, **SOFTWARE}
     yield {"event": "memory", "ts": start_s, "micro_batch": one.micro_batch, "usable_gb": condition.usable_gb}
     ts_s = start_s
     for step in range(one.first + 1, one.last + 1):
@@ -212,9 +226,12 @@ def _lines(condition: Planted, run: RunRow, one: Try, start_s: float) -> Iterato
             "loss": float("nan") if condition.nan_from and step >= condition.nan_from else loss,
             "step_time": took_s,
             "tokens_per_s": tokens / took_s,
-            "mfu": 0.04 / took_s,
+            "mfu": MFU_S / took_s,
             "mem_allocated": condition.reserved_gb - 1,
             "mem_reserved": condition.reserved_gb,
             **({"eval_loss": condition.held_out[run.repeat]} if step == condition.steps else {}),
         }
-    yield {"event": "speed", "ts": ts_s, "tokens_per_s": tokens / step_s, **condition.speed}
+    flops = 6 * MODEL["parameters"] + 12 * MODEL["layers"] * MODEL["width"] * run.config["train"]["seq_len"]
+    peak = tokens / condition.ranks * flops / MFU_S
+    work = {"flops_per_token": flops, "peak_flops": peak, "device": SOFTWARE["device"]}
+    yield {"event": "speed", "ts": ts_s, "tokens_per_s": tokens / step_s, **work, **condition.speed}

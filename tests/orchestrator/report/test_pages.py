@@ -28,7 +28,7 @@ CONDITIONS = (
     Planted("wild", (0.05,), (3.0,), nan_from=60, state=RunState.FAILED, tries=(Try(ended="diverged"),)),
 )
 FILES = {"report.html", "report.md", "report.json", "conditions.csv", "runs.csv"}
-FIGURES = {"loss", "step_time", "speed", "memory", "gpus", "goodput"}
+FIGURES = {"loss", "loss_difference", "step_time", "speed", "memory", "gpus", "goodput"}
 
 
 class _Page(HTMLParser):
@@ -95,6 +95,40 @@ def test_markdown_has_the_same_tables_and_pictures(written: tuple[Path, str]) ->
     header = next(line for line in text.splitlines() if line.startswith("| condition | completed"))
     assert rows[0].count("|") == header.count("|")
     assert r"\<fast\>" in text
+
+
+def test_what_failed_is_told_with_what_was_done(written: tuple[Path, str]) -> None:
+    _, _, rest = (written[0] / "report.md").read_text().partition("## What failed\n")
+    rows = [line for line in rest.partition("\n## ")[0].splitlines() if line.startswith("|")]
+    assert rows[0] == "| run | attempt | failure class | reason | what was done |"
+    assert rows[2:] == [
+        "| back | 1 | preempted | it ended preempted | attempt 2 from step 50 |",
+        "| wild | 1 | diverged | it ended diverged | no further try |",
+    ]
+
+
+def test_what_is_recommended_is_drawn_however_many_there_are(planted_url: PlantStore, tmp_path: Path) -> None:
+    """Of 16 conditions the last is the fastest, the one before it the baseline; the first four are left out."""
+    slow = [Planted(f"slow-{n:02}", (0.1,), (3.0,), train={"lr": n}) for n in range(14)]
+    last = [
+        Planted("base", (0.1,), (3.0,), train={"engine": "ddp"}, params={"strategy": "ddp"}),
+        Planted("fast", (0.05,), (3.0,)),
+    ]
+    out = tmp_path / "out"
+    assert main(["report", "--store", planted_url(*slow, *last), "-o", str(out)]) == 0
+    text = (out / "report.md").read_text()
+    assert "Use fast" in text
+    for figure in ("loss", "loss_difference"):
+        words = set(re.findall(r"<!-- (.*?) -->", (out / f"figures/{figure}.svg").read_text()))
+        assert {"base", "fast", *(f"slow-{n:02}" for n in range(10))} <= words
+        assert not words & {f"slow-{n}" for n in range(10, 14)}
+    assert text.count("Not drawn: slow-10, slow-11, slow-12, slow-13.") == 2
+    assert {f"slow-{n:02}" for n in range(14)} <= set(
+        re.findall(r"<!-- (.*?) -->", (out / "figures/speed.svg").read_text())
+    )
+    setup = text.partition("## Set-up\n")[2]
+    assert "| condition | ZeRO | lr |" in setup
+    assert "| slow-13 | 1 | 13 |" in setup
 
 
 def test_data_files_hold_every_condition_and_run(written: tuple[Path, str]) -> None:
