@@ -21,7 +21,21 @@ def devices(runs: Iterable[RunFacts]) -> str:
 
 def unit(runs: Iterable[RunFacts]) -> str:
     """What the time of attempts is counted in."""
-    return "rank-hours" if any("cpu" in _told(run) for run in runs) else "GPU-hours"
+    return "GPU-hours" if any(_on_gpus(run) for run in runs) else "rank-hours"
+
+
+def only_cpus(runs: Sequence[RunFacts]) -> bool:
+    """Whether all runs that say where they were say that it was on CPUs."""
+    told = [_told(run) for run in runs if _told(run)]
+    return bool(told) and all("cpu" in names for names in told) and not any(run.gpus.names for run in runs)
+
+
+def _on_gpus(run: RunFacts) -> bool:
+    """As it says, else as its job was asked to be."""
+    if run.gpus.names or _told(run):
+        return "cpu" not in _told(run)
+    slurm = run.config.get("slurm") or {}
+    return run.config.get("executor") != "local" and bool(slurm.get("gpus_per_node"))
 
 
 def hours(seconds: float, unit: str) -> str:
@@ -55,6 +69,12 @@ def span(found: Estimate | None) -> str:
     if found is None or found.low is None or found.high is None:
         return ""
     return f"{short_number(found.low)} to {short_number(found.high)}"
+
+
+def times(found: Estimate) -> str:
+    """A ratio, with its interval where there is one."""
+    interval = "" if found.low is None or found.high is None else f" [{found.low:.2f}, {found.high:.2f}]"
+    return f"{found.value:.2f}{interval}"
 
 
 def percent(found: Estimate | None) -> str:

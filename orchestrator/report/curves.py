@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Sequence
-from typing import Final
+from typing import Any, Final
 
 import numpy as np
 from matplotlib.axes import Axes
@@ -70,7 +70,13 @@ def _mean_loss(condition: Condition) -> tuple[NDArray[np.float64], NDArray[np.fl
     curves = [run.curve for run in condition.runs if has_loss(run)]
     steps = np.asarray(max((curve.step for curve in curves), key=lambda found: found[-1]))
     each = [np.interp(steps, curve.step, curve.smoothed, left=math.nan, right=math.nan) for curve in curves]
-    return steps, np.ma.masked_invalid(each).mean(axis=0).filled(math.nan)
+    return steps, _where_all_are(each).mean(axis=0).filled(math.nan)
+
+
+def _where_all_are(curves: Sequence[NDArray[np.float64]]) -> np.ma.MaskedArray[Any, Any]:
+    """The curves where each has a value: a mean over fewer would jump where one ends."""
+    together = np.ma.masked_invalid(curves)
+    return np.ma.masked_where(np.broadcast_to(together.mask.any(axis=0), together.shape), together)
 
 
 def _time_unit(conditions: Sequence[Condition]) -> tuple[float, str]:
@@ -95,7 +101,7 @@ def _curve(
         return
     axis.plot(x, longest.raw, color=colour, alpha=0.18, linewidth=0.7)
     each = [np.interp(x, np.asarray(pick(c)) / scale, c.smoothed, left=math.nan, right=math.nan) for c in curves]
-    together = np.ma.masked_invalid(each)
+    together = _where_all_are(each)
     axis.plot(x, together.mean(axis=0), color=colour, linewidth=1.6, label=name)
     if len(each) > 1:
         axis.fill_between(x, together.min(axis=0), together.max(axis=0), color=colour, alpha=0.2, linewidth=0)

@@ -19,6 +19,9 @@ ROOMY: Final = 0.60
 TIGHT: Final = 0.80
 """Shares of the usable memory."""
 
+SCATTER: Final = 1.25
+"""Repeats of one condition usually differ by a few percent."""
+
 COARSE_NATS: Final = 5 * LOSS_MARGIN_NATS
 """A margin above this hides what most comparisons are after."""
 
@@ -26,9 +29,14 @@ COARSE_NATS: Final = 5 * LOSS_MARGIN_NATS
 def guide(judged: Sequence[Judged], recommendation: Recommendation) -> list[str]:
     """Sentences on what was measured, and what follows for the next run."""
     chosen = recommendation.chosen
-    found = prices(judged)
     about = [*_memory(chosen), *_alone(chosen)] if chosen else []
-    return [*about, *_too_large(judged), *_coarse(judged), *(price_sentence(price) for price in found)]
+    return [
+        *about,
+        *_too_large(judged),
+        *_coarse(judged),
+        *_scattered(judged),
+        *(price_sentence(price) for price in prices(judged)),
+    ]
 
 
 def _memory(chosen: Condition) -> Iterator[str]:
@@ -67,3 +75,13 @@ def _coarse(judged: Sequence[Judged]) -> Iterator[str]:
             f"The baseline's repeats differ so much that losses {margin:.3f} nats apart count as equal: longer runs or "
             "more held-out text would show smaller differences."
         )
+
+
+def _scattered(judged: Sequence[Judged]) -> Iterator[str]:
+    for one in judged:
+        speeds = one.condition.speeds
+        if len(speeds) > 1 and max(speeds) > SCATTER * min(speeds):
+            yield (
+                f"The fastest repeat of {one.condition.name} ran at {max(speeds) / min(speeds):.1f} × the slowest: "
+                "something else may have used the machine."
+            )

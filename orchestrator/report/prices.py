@@ -8,6 +8,7 @@ from dataclasses import dataclass
 from itertools import pairwise
 from typing import Any, Final
 
+from .cells import times
 from .judge import Judged
 from .statistics import Order, order, ratio
 
@@ -106,16 +107,14 @@ def _word(value: Any) -> str:
 
 
 def _speed(price: Price) -> str:
-    times = [found for pair in price.pairs if (found := ratio(pair[1].condition.speeds, pair[0].condition.speeds))]
+    found = [one for a, b in price.pairs if (one := ratio(b.condition.speeds, a.condition.speeds))]
     verdicts = {order(after.condition.speeds, before.condition.speeds) for before, after in price.pairs}
-    values = sorted(found.value for found in times)
+    values = sorted(one.value for one in found)
     if verdicts == {Order.TIE}:
         return "as fast"
     if len(values) > 1:
         return f"{values[0]:.2f} to {values[-1]:.2f} × the speed"
-    found = times[0]
-    interval = "" if found.low is None or found.high is None else f" [{found.low:.2f}, {found.high:.2f}]"
-    return f"{found.value:.2f} × the speed{interval}"
+    return f"{times(found[0])} × the speed"
 
 
 def _memory(price: Price) -> str:

@@ -7,9 +7,10 @@ from dataclasses import dataclass
 from typing import Final
 
 from ..status import LIVE
+from .cells import times
 from .conditions import Condition
 from .judge import Judged
-from .statistics import LEAST_REPEATS, TIE, Estimate, Order, Sameness, order
+from .statistics import LEAST_REPEATS, TIE, Order, Sameness, order
 
 MEMORY_SHARE: Final = 0.92
 """Of the usable memory, on every rank: above it the allocator begins to retry."""
@@ -182,16 +183,12 @@ def _sentence(chosen: Judged, tied: Sequence[Judged], left: Sequence[Judged]) ->
         why = "the only configuration so far that is feasible and learns no worse than the baseline"
         why = "the baseline, beside which nothing else is feasible and learns as well" if chosen.is_baseline else why
     elif tied:
-        why = f"as fast as {_listed([one.condition.name for one in tied])}, and needs least"
+        least = ", and needs least" if chosen.condition.highest(lambda run: run.memory.reserved) is not None else ""
+        why = f"as fast as {_listed([one.condition.name for one in tied])}{least}"
     else:
         why = f"the fastest of {len(left)} configurations that are {good}"
-    gain = "" if chosen.is_baseline or not chosen.times_baseline else f" ({_times(chosen.times_baseline)} × baseline)"
+    gain = "" if chosen.is_baseline or not chosen.times_baseline else f" ({times(chosen.times_baseline)} × baseline)"
     return f"Use {name}{gain}: {why}."
-
-
-def _times(found: Estimate) -> str:
-    interval = "" if found.low is None or found.high is None else f" [{found.low:.2f}, {found.high:.2f}]"
-    return f"{found.value:.2f}{interval}"
 
 
 def _nothing(judged: Sequence[Judged], excluded: dict[str, str]) -> str:

@@ -8,7 +8,7 @@ from typing import Final
 from ..views.text import duration, short_number
 from . import tables
 from .background import Background
-from .cells import gigabytes, nats, percent, span, value
+from .cells import gigabytes, nats, percent, span, times, value
 from .conditions import Condition
 from .environment import environment, failures
 from .facts import RunFacts
@@ -22,6 +22,10 @@ from .shapes import Section, Table
 from .statistics import Estimate, LossTest
 from .summary import summary
 
+_INTERVAL_TEXT: Final = (
+    "Intervals are those of the median over repeats, 95 % by bootstrap. With three repeats that is their range, which "
+    "holds the true median three times in four."
+)
 _TO_LOSS_TEXT: Final = (
     "These differ in their tokens per step, so their losses at the end say nothing. What can be compared is how "
     "long they trained until their smoothed loss came down to what all of them reach: the time of steps alone, those "
@@ -62,14 +66,14 @@ def _conditions(one: Compared) -> Section:
     rows = [_condition_row(each) for each in one.judged]
     loss = one.judged[0].loss_is if one.judged else "held-out"
     header = (
-        "condition", "completed", "tries", "tokens/s", "95 % interval", "× baseline", "speed", f"{loss} loss",
+        "condition", "completed", "tries", "tokens/s", "interval", "× baseline", "speed", f"{loss} loss",
         "Δ loss", "loss", "memory", "MFU", "J/token",
     )  # fmt: skip
     text = [f"Compared with {baseline.name}, the baseline." if baseline else "Nothing has completed yet."]
     if any(each.speed and each.speed.low is None for each in one.judged):
         text.append("An interval takes three repeats of a condition (`repeats: 3`); without it nothing is established.")
-    elif any(each.speed and each.speed.repeats == 3 for each in one.judged):
-        text.append("With three repeats an interval is their range.")
+    if any(each.speed and each.speed.low is not None for each in one.judged):
+        text.append(_INTERVAL_TEXT)
     title = f"Conditions: {one.workload.name}" if one.workload.name else "Conditions"
     return Section(title, tuple(text), (Table(header, tuple(rows), "-rrr-r-rr-rrr"),))
 
@@ -83,7 +87,7 @@ def _condition_row(one: Judged) -> tuple[str, ...]:
         str(sum(run.tries for run in condition.runs)),
         _speed_cell(condition, one.speed),
         span(one.speed),
-        f"{one.times_baseline.value:.2f}" if one.times_baseline else "",
+        "" if not one.times_baseline else times(one.times_baseline) if not one.is_baseline else "1.00",
         "" if one.is_baseline else str(one.order),
         _loss_cell(condition, one.loss_is),
         f"{one.loss.difference.value:+.4f}" if one.loss.difference and not one.is_baseline else "",

@@ -33,11 +33,19 @@ def _in_common(name: str, fields: Mapping[str, str]) -> str:
 
 
 def _fields(condition: Condition) -> Iterator[tuple[str, str]]:
-    """All fields of a condition's configuration by name, the most important first."""
-    for name, tell in _MAIN.items():
-        yield name, tell(condition)
+    """All fields of a condition's configuration by name, the most important first.
+
+    Of a script of one's own nobody knows which of the trainer's fields it heeds: its command, and what the matrix sets.
+    """
     config = condition.runs[0].config
-    for section in ("train", "deepspeed", "env", *(() if config.get("executor") == "local" else ("slurm",))):
+    own = bool(config.get("command"))
+    for name, tell in _MAIN.items():
+        if not own or name in _OF_ANY_SCRIPT:
+            yield name, tell(condition)
+    if own:
+        yield from ((name, _text(value)) for name, value in condition.params.items() if name != "label")
+    sections = ("deepspeed", "env") if own else ("train", "deepspeed", "env")
+    for section in (*sections, *(() if config.get("executor") == "local" else ("slurm",))):
         prefix = "" if section == "train" else f"{section}."
         for name, value in _flat(config.get(section) or {}, prefix):
             if name.partition(".")[0] not in _TOLD and name not in _TOLD:
@@ -108,6 +116,8 @@ _MAIN: Final[dict[str, Callable[[Condition], str]]] = {
     "lr": _field("lr"),
 }
 """By name of the column, what a condition says."""
+
+_OF_ANY_SCRIPT: Final = frozenset(("command", "parameters", "nodes × ranks", "tokens a step", "steps"))
 
 _TOLD: Final = DESCRIBES_ONLY | {
     "model", "dataset", "global_batch", "micro_batch", "seq_len", "steps", "epochs", "precision", "engine",

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from ..views.text import count
-from .cells import devices, hours, listed, unit
+from .cells import devices, hours, listed, only_cpus, unit
 from .flags import flags_of
 from .results import Results
 from .statistics import Sameness
@@ -20,10 +20,15 @@ def summary(results: Results) -> Iterator[str]:
         f"{done} of {count(len(runs), 'run')} completed, in {count(conditions, 'condition')}; "
         f"{hours(results.cost.total, unit(runs))} on {devices(runs)}."
     )
+    if only_cpus(runs):
+        yield "All on CPUs: their speeds and their memory say nothing about GPUs."
     for one in results.compared:
         yield (
             f"{one.workload.name}: {one.recommendation.sentence}" if one.workload.name else one.recommendation.sentence
         )
+    excluded = {name: why for one in results.compared for name, why in one.recommendation.excluded.items()}
+    if excluded:
+        yield f"Not considered: {listed([f'{name} ({why})' for name, why in excluded.items()], 4)}."
     worse = [
         each.condition.name for one in results.compared for each in one.judged if each.loss.verdict == Sameness.WORSE
     ]

@@ -11,6 +11,7 @@ from .cells import (
     gigabytes,
     loss_reduction,
     nats,
+    only_cpus,
     part,
     percent,
     samples_per_s,
@@ -42,6 +43,10 @@ _MEMORY_TEXT: Final = (
     "trainer tells it apart, and with it where that is over 2 % more; what the driver counted on the device. Host is "
     "of a node: the sum over the attempt's processes, sampled about once a second, or the peak of the job's own "
     "control group, which counts cached files too."
+)
+_CPU_MEMORY_TEXT: Final = (
+    "These runs were on CPUs: allocated and reserved are both what the process of a rank took at most, with the "
+    "program itself and its libraries."
 )
 
 
@@ -145,7 +150,7 @@ def memory(results: Results) -> Section:
     )  # fmt: skip
     return Section(
         "Memory",
-        (_MEMORY_TEXT,) if rows else (),
+        (_MEMORY_TEXT, *((_CPU_MEMORY_TEXT,) if only_cpus(results.runs) else ())) if rows else (),
         (Table(header, rows, "-rrrrrrrr"),) if rows else (),
         pictures("memory", results),
     )

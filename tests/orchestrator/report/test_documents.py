@@ -176,25 +176,24 @@ def _words(text: str) -> tuple[str, ...]:
 
 
 CONDITIONS: Final = _words(
-    "condition | completed | tries | tokens/s | 95 % interval | × baseline | speed | held-out loss | Δ loss | loss | "
+    "condition | completed | tries | tokens/s | interval | × baseline | speed | held-out loss | Δ loss | loss | "
     "memory | MFU"
 )
 COMMON: Final = _words("in all conditions | value")
 LOSS: Final = _words("condition | first | final | reduction | best step | held out")
 SPEED: Final = _words(
     "condition | step ms | ± ms | IQR of steps | p99 | tokens/s | ± tokens/s | of a rank | samples/s | MFU | repeats | "
-    "steps timed | warm-up steps | warm-up"
+    "steps timed | window | warm-up steps | warm-up"
 )
 INPUTS: Final = _words(
     "condition | device | precision | tokens/s of a rank | parameters | layers | width | length | FLOP a token | "
     "peak TFLOP/s | MFU"
 )
-MEMORY: Final = _words(
-    "condition | allocated | reserved | device | usable | reserved of usable | beside baseline | host"
-)
+MEMORY: Final = _words("condition | allocated | reserved | device | usable | peak of usable | beside baseline | host")
 GPUS: Final = _words("condition | utilisation | power | peak | peak over 1 s | hottest | energy kJ")
+SAMPLED: Final = _words("samples | every")
 EACH_GPU: Final = _words("run | node | GPU | utilisation | power | peak | peak over 1 s | hottest | memory | energy kJ")
-QUALITY: Final = _words("run | state | steps expected | received | waited for data")
+QUALITY: Final = _words("run | state | steps expected | received | waited for data | remarks")
 MACHINES: Final = _words("node | GPUs | GPU | GPU memory | power limit | host memory limit | runs")
 LOGS: Final = _words("run | wandb | logs of its newest attempt")
 J: Final = ("J/token",)
@@ -217,7 +216,7 @@ def _expected(setup: str, conditions: list[tuple[str, ...]], **others: tuple[str
         others.get("speed", SPEED),
         INPUTS,
         others.get("memory", MEMORY),
-        others.get("gpus", GPUS),
+        others.get("gpus", GPUS) + SAMPLED,
         EACH_GPU,
         others.get("quality", QUALITY),
         ("what", "GPU-hours", "share"),
@@ -227,7 +226,7 @@ def _expected(setup: str, conditions: list[tuple[str, ...]], **others: tuple[str
     ]
 
 
-ONCE: Final = _without(CONDITIONS, "95 % interval") + J
+ONCE: Final = _without(CONDITIONS, "interval") + J
 TEMPLATES: Final = {
     # Test conditions with their status, final and best losses, iteration times, memory, data points, advice, logs.
     "loss-verification": _expected(

@@ -159,7 +159,7 @@ def test_every_change_of_one_field_has_its_price(planted: Plant) -> None:
     )
     said = [price_sentence(price) for price in prices(list(judged(runs).values()))]
     assert said == [
-        "engine ddp → deepspeed: 0.80 × the speed [0.80, 0.80], -2.0 GB (ddp → zero2).",
+        "engine ddp → deepspeed: 0.80 [0.80, 0.80] × the speed, -2.0 GB (ddp → zero2).",
         "zero_stage 2 → 3: 0.50 to 1.00 × the speed, -2.0 GB (zero2 → zero3 and 1 more).",
         "offload none → optimizer: 0.25 to 0.50 × the speed, -3.0 GB (zero2 → zero2-cpu and 1 more).",
     ]
@@ -169,8 +169,8 @@ def test_every_change_of_one_field_has_its_price(planted: Plant) -> None:
     ("times", "sentence"),
     [
         ((0.100, 0.101, 0.099), "zero_stage 0 → 1: as fast (a → b)."),
-        ((0.05, 0.10, 0.20), "zero_stage 0 → 1: 1.00 × the speed [0.50, 2.00] (a → b; not established)."),
-        ((0.05, 0.09, 0.20), "zero_stage 0 → 1: 1.11 × the speed [0.50, 2.00] (a → b; not established)."),
+        ((0.05, 0.10, 0.20), "zero_stage 0 → 1: 1.00 [0.50, 2.00] × the speed (a → b; not established)."),
+        ((0.05, 0.09, 0.20), "zero_stage 0 → 1: 1.11 [0.50, 2.00] × the speed (a → b; not established)."),
     ],
 )
 def test_a_price_says_what_the_repeats_show(planted: Plant, times: tuple[float, ...], sentence: str) -> None:
