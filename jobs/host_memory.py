@@ -1,8 +1,9 @@
 """What an attempt's processes take of a node's memory: sampled by its agent, never by the ranks themselves.
 
 A process's part is its proportional set size (``smaps_rollup``): pages of its own, and of shared ones its share, so
-that the parts may be added up. Where that cannot be read it is the resident set without what is shared, which is less.
-Cached files that no process maps are in neither, nor is what a driver holds outside of a process's pages.
+that the parts may be added up. The kernel walks all of a process's pages for it, so of a large one, and where it cannot
+be read, it is the resident set without what is shared, which is less. Cached files that no process maps are in neither,
+nor is what a driver holds outside of a process's pages.
 """
 
 from __future__ import annotations
@@ -20,6 +21,8 @@ PROC: Final = Path("/proc")
 INTERVAL_S: Final = 1.0
 MOST_OF_A_CORE: Final = 0.02
 """Looking takes longer the more pages there are; then it is done less often."""
+WALKED_BYTES: Final = 8_000_000_000
+"""A walk over so many pages takes a quarter of a second."""
 WAIT_S: Final = 0.5
 """For a look that is under way when the attempt has ended."""
 
@@ -87,10 +90,12 @@ def tree(root: int) -> Iterator[int]:
 
 
 def _process_bytes(pid: int) -> int | None:
-    if found := _PSS.search(_read(PROC / str(pid) / "smaps_rollup")):
-        return int(found[1]) * 1024
     words = _read(PROC / str(pid) / "statm").split()
-    return (int(words[1]) - int(words[2])) * _PAGE if len(words) > 2 else None
+    own = (int(words[1]) - int(words[2])) * _PAGE if len(words) > 2 else None
+    if own is not None and own > WALKED_BYTES:
+        return own
+    found = _PSS.search(_read(PROC / str(pid) / "smaps_rollup"))
+    return int(found[1]) * 1024 if found else own
 
 
 def _read(path: Path) -> str:
