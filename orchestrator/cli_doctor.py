@@ -58,12 +58,14 @@ def doctor(
     """
     from .checks import exit_code
     from .doctor import doctor as look
+    from .interrupts import terminated_as_interrupted
     from .views.doctor import doctor_document, doctor_page
 
     if on_node and spec is None:
         raise UserError("--on-node needs a spec: which partition, how many GPUs?", "campaign doctor SPEC --on-node")
     where, wants = _asked(spec, sets, dir, store)
-    checks = look(where, wants, on_node=on_node, wait_s=60 * wait_min, tell=tell)
+    with terminated_as_interrupted():
+        checks = look(where, wants, on_node=on_node, wait_s=60 * wait_min, tell=tell)
     if as_json:
         show_json(doctor_document(checks))
     else:

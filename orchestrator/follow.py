@@ -3,12 +3,10 @@
 from __future__ import annotations
 
 import os
-import signal
 import sys
 import time
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
-from types import FrameType
 from typing import IO, Any, Protocol
 
 from ..db.errors import StaleLease, StoreUnreachable
@@ -16,6 +14,7 @@ from ..db.records import CampaignRow
 from ..db.store import Store
 from .cli_common import page_for, show, show_json, tell
 from .errors import UserError
+from .interrupts import terminated_as_interrupted
 from .reconcile import SLURM_POLL_S, LeaseHeld, Pass, Reconciler
 from .status import CampaignStatus, read_status, status_document
 from .views.actions import action_lines, trouble_lines
@@ -65,7 +64,7 @@ def watch_passes(store: Store, campaign: CampaignRow, interval_s: float | None =
         raise UserError(f"--interval {interval_s:g} is too short", f"at least {least_s:g} s: others use Slurm too")
     reconciler = Reconciler(store, campaign)
     said = ""  # what keeps this from working is said once, not at every look
-    with display(sys.stderr) as shown, _terminated_as_interrupted():
+    with display(sys.stderr) as shown, terminated_as_interrupted():
         try:
             for seen in reconciler.watch(poll_s=interval_s):
                 status = None if isinstance(seen, StoreUnreachable) else _status_if_any(store, campaign)
@@ -177,17 +176,3 @@ def _lines(seen: Pass | Exception, status: CampaignStatus) -> list[str]:
     if isinstance(seen, LeaseHeld):
         return [f"{seen.message}; {seen.hint}"]
     return [str(seen)]
-
-
-@contextmanager
-def _terminated_as_interrupted() -> Iterator[None]:
-    """A SIGTERM, as from Slurm or a service manager, releases the lease like a Ctrl-C does."""
-
-    def interrupt(*_: int | FrameType | None) -> None:
-        raise KeyboardInterrupt
-
-    previous = signal.signal(signal.SIGTERM, interrupt)
-    try:
-        yield
-    finally:
-        signal.signal(signal.SIGTERM, previous)

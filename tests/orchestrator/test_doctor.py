@@ -153,14 +153,15 @@ def test_setup_that_fails_is_told_with_its_words(spec: Path, capsys: Output) -> 
     assert found["seen"] == "the examination ended: no module cuda"
 
 
-def test_ctrl_c_ends_the_examination(spec: Path) -> None:
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
+def test_being_told_to_end_ends_the_examination(spec: Path, number: signal.Signals) -> None:
     (spec.parent / "python").write_text("#!/bin/sh\nsleep 600\n")
     (spec.parent / "python").chmod(0o700)
     words = ["doctor", str(spec), "--on-node", "--set", "python=./python"]
     command = [sys.executable, "-m", "dscampaign.orchestrator.cli", *words]
     process = subprocess.Popen(command, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
     wait_until(lambda: bool(_examining(spec.parent)), what="the examination")
-    process.send_signal(signal.SIGINT)
+    process.send_signal(number)
     assert process.wait(30) == 130
     wait_until(lambda: not _examining(spec.parent), what="its end")
 
