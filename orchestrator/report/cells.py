@@ -56,12 +56,19 @@ def value(found: Estimate | None, unit: str = "", digits: int = 4) -> str:
 
 def deviation(found: Estimate | None) -> str:
     """The standard deviation over repeats."""
-    return "" if found is None or found.std is None else figure(found.std, 3)
+    if found is None or found.std is None:
+        return ""
+    return short_number(found.std) if found.std >= 1000 else figure(found.std, 3)
 
 
 def nats(found: Estimate | None) -> str:
     """A loss."""
     return "" if found is None else f"{found.value:.4f}"
+
+
+def difference(found: Estimate) -> str:
+    """Of losses, with its sign; what rounds to nothing has none of its own."""
+    return f"{round(found.value, 4) + 0.0:+.4f}"
 
 
 def span(found: Estimate | None) -> str:

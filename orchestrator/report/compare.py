@@ -7,7 +7,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any, Final
 
-from .cells import values_of
+from .cells import difference, values_of
 from .conditions import Condition
 from .judge import Judged, judge
 from .sections import loss_word
@@ -77,7 +77,7 @@ def verdict(one: Comparison) -> list[str]:
         said.append(f"Speed: {right} runs at {judged.times_baseline.value:.3f} × {left}: {judged.order}.")
     if judged.loss.difference:
         said.append(
-            f"{judged.loss_is.capitalize()} loss: {judged.loss.difference.value:+.4f} nats: {loss_word(judged.loss)}."
+            f"{judged.loss_is.capitalize()} loss: {difference(judged.loss.difference)} nats: {loss_word(judged.loss)}."
         )
     else:
         said.append(f"{judged.loss_is.capitalize()} loss: {loss_word(judged.loss)}.")

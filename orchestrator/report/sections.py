@@ -8,7 +8,7 @@ from typing import Final
 from ..views.text import duration, short_number
 from . import tables
 from .background import Background
-from .cells import gigabytes, nats, percent, span, times, value
+from .cells import difference, gigabytes, nats, percent, span, times, value
 from .conditions import Condition
 from .environment import environment, failures
 from .facts import RunFacts
@@ -90,7 +90,7 @@ def _condition_row(one: Judged) -> tuple[str, ...]:
         "" if not one.times_baseline else times(one.times_baseline) if not one.is_baseline else "1.00",
         "" if one.is_baseline else str(one.order),
         _loss_cell(condition, one.loss_is),
-        f"{one.loss.difference.value:+.4f}" if one.loss.difference and not one.is_baseline else "",
+        difference(one.loss.difference) if one.loss.difference and not one.is_baseline else "",
         "" if one.is_baseline else loss_word(one.loss),
         gigabytes(condition.highest(lambda run: run.memory.reserved)),
         percent(condition.median(lambda run: run.timing.mfu if run.timing else None)),

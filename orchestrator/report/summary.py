@@ -26,7 +26,8 @@ def summary(results: Results) -> Iterator[str]:
         yield (
             f"{one.workload.name}: {one.recommendation.sentence}" if one.workload.name else one.recommendation.sentence
         )
-    excluded = {name: why for one in results.compared for name, why in one.recommendation.excluded.items()}
+    chosen = [one.recommendation for one in results.compared if one.recommendation.chosen]
+    excluded = {name: why for recommendation in chosen for name, why in recommendation.excluded.items()}
     if excluded:
         yield f"Not considered: {listed([f'{name} ({why})' for name, why in excluded.items()], 4)}."
     worse = [
