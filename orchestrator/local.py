@@ -13,6 +13,7 @@ import socket
 import subprocess
 import sys
 import time
+from collections import defaultdict
 from collections.abc import Collection, Mapping, Sequence
 from pathlib import Path
 
@@ -109,22 +110,27 @@ def _job_id(pid: int) -> str:
 
 
 def _agents() -> dict[tuple[str, int], int]:
-    """Process id of each running agent, by (token, index)."""
-    found = {}
+    """Process id of each running agent, by (token, index).
+
+    A child that an agent has just forked still has its command line: it is the one whose parent has none like it.
+    """
+    found: dict[tuple[str, int], dict[int, int]] = defaultdict(dict)
     for entry in os.scandir("/proc"):
-        if entry.name.isdigit() and (key := _agent_key(entry.name)):
-            found[key] = int(entry.name)
-    return found
+        if entry.name.isdigit() and (seen := _agent(Path(entry.path))):
+            key, parent = seen
+            found[key][int(entry.name)] = parent
+    return {key: next(pid for pid, up in pids.items() if up not in pids) for key, pids in found.items()}
 
 
-def _agent_key(pid: str) -> tuple[str, int] | None:
+def _agent(process: Path) -> tuple[tuple[str, int], int] | None:
+    """Token and index of an agent, and its parent; None of any other process."""
     try:
-        words = _command_line(Path("/proc", pid))
+        words = _command_line(process)
+        if AGENT not in words or not words[-1].isdigit():
+            return None
+        return (Path(words[-2]).name, int(words[-1])), int(_stat(process)[1])
     except OSError:
         return None  # ended between the listing and the look
-    if AGENT not in words or not words[-1].isdigit():
-        return None
-    return Path(words[-2]).name, int(words[-1])
 
 
 def _command_line(process: Path) -> list[str]:
@@ -139,5 +145,10 @@ def _command_line(process: Path) -> list[str]:
 
 def _has_program(process: Path) -> bool:
     """Whether it is neither a zombie nor a thread of the kernel, which have no command line for good."""
-    state, *fields = (process / "stat").read_text(errors="replace").rpartition(")")[2].split()
-    return state not in "ZXx" and not int(fields[5]) & KERNEL_THREAD
+    fields = _stat(process)
+    return fields[0] not in "ZXx" and not int(fields[6]) & KERNEL_THREAD
+
+
+def _stat(process: Path) -> list[str]:
+    """From its state on: the second is the parent, the seventh the flags (proc(5))."""
+    return (process / "stat").read_text(errors="replace").rpartition(")")[2].split()

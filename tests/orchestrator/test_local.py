@@ -19,7 +19,7 @@ import pytest
 from dscampaign.jobs.layout import payload_file
 from dscampaign.orchestrator.errors import Unreachable
 from dscampaign.orchestrator.executor import Batch, SubmissionUnclear
-from dscampaign.orchestrator.local import HOST_FILE, LocalExecutor
+from dscampaign.orchestrator.local import AGENT, HOST_FILE, LocalExecutor
 
 from ..jobs.attempt import make_payload, wait_until
 
@@ -86,6 +86,21 @@ def test_a_cancelled_attempt_ends_with_all_its_processes(place: Place) -> None:
     wait_until(lambda: place.states() == ["GONE"], "the end of the agent")
     assert (claim / "outcome-0.json").exists()
     place.executor.cancel([job_id])  # again does no harm
+
+
+def test_a_child_that_an_agent_has_just_forked_is_not_taken_for_it(place: Place) -> None:
+    batch = place.batch()
+    forks = "import os, signal, time; os.fork() or signal.signal(signal.SIGTERM, signal.SIG_IGN); time.sleep(60)"
+    agent = subprocess.Popen([sys.executable, "-c", forks, AGENT, str(batch.folder), "0"], start_new_session=True)
+    try:
+        wait_until(lambda: bool(Path(f"/proc/{agent.pid}/task/{agent.pid}/children").read_text()), "the fork")
+        look = place.executor.look({place.token: [0]}, 0.0)
+        job_id = look.jobs[place.token, 0].job_id
+        assert job_id.endswith(f"-{agent.pid}")
+        place.executor.cancel([job_id])
+        assert agent.wait(10) == -signal.SIGTERM
+    finally:
+        os.killpg(agent.pid, signal.SIGKILL)
 
 
 def test_what_was_never_started_is_gone(place: Place) -> None:
