@@ -48,11 +48,8 @@ def recommend(judged: Sequence[Judged]) -> Recommendation:
     left = [one for one in judged if one.condition.name not in excluded and one.speed]
     if not left:
         return Recommendation(None, False, (), excluded, (), _nothing(judged, excluded))
-    # A tie is not transitive: what ties with the fastest may still be slower than another.
-    unbeaten = [one for one in left if not any(_faster(other, one) for other in left)]
-    fastest = max(unbeaten, key=_pace)
-    chosen = min((one for one in unbeaten if _ties(one, fastest)), key=_thrift)
-    tied = [one for one in unbeaten if one is not chosen and _ties(one, chosen)]
+    chosen = _choice(left)
+    tied = [one for one in left if one is not chosen and _ties(one, chosen)]
     doubts = [*_unfinished(judged), *_doubts(chosen, left)]
     return Recommendation(
         chosen=chosen.condition,
@@ -62,6 +59,13 @@ def recommend(judged: Sequence[Judged]) -> Recommendation:
         front=_front(left),
         sentence=" ".join([_sentence(chosen, tied, left), *doubts]),
     )
+
+
+def _choice(left: Sequence[Judged]) -> Judged:
+    """The thriftiest of those that tie with the fastest and that no other is faster than: a tie is not transitive."""
+    by_pace = sorted(left, key=_pace, reverse=True)
+    thrifty = sorted((one for one in left if _ties(one, by_pace[0])), key=_thrift)
+    return next(one for one in thrifty if not any(_faster(other, one) for other in by_pace))
 
 
 def infeasible(condition: Condition) -> str:
@@ -135,6 +139,8 @@ def _pace(one: Judged) -> float:
 
 def _faster(one: Judged, other: Judged) -> bool:
     """Whether it is faster, or looks faster while nothing is established."""
+    if _pace(one) <= _pace(other):
+        return False
     found = order(one.condition.speeds, other.condition.speeds)
     if found != Order.NOT_ESTABLISHED:
         return found == Order.FASTER

@@ -12,6 +12,7 @@ import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 from enum import StrEnum
+from functools import lru_cache
 from typing import Final
 
 import numpy as np
@@ -103,6 +104,11 @@ def estimate(values: Sequence[float]) -> Estimate | None:
 
 def ratio(above: Sequence[float], below: Sequence[float]) -> Estimate | None:
     """The ratio of two medians, with an interval where both sides have the repeats for one; values above 0."""
+    return _ratio(tuple(above), tuple(below))
+
+
+@lru_cache(maxsize=100_000)  # a page asks for the same ones in several places, and the draws take a millisecond
+def _ratio(above: tuple[float, ...], below: tuple[float, ...]) -> Estimate | None:
     over, under = (np.array([v for v in side if math.isfinite(v) and v > 0]) for side in (above, below))
     if not (over.size and under.size):
         return None
