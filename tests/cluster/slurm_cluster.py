@@ -229,9 +229,13 @@ class SlurmCluster:
 
     def _install_sql(self) -> None:
         command = ["mariadb-install-db", "--no-defaults", "--user=root", f"--datadir={self.dir}/sql", "--skip-test-db"]
-        small = ["--innodb-log-file-size=8M", "--auth-root-authentication-method=normal"]
+        small = [self._sql_temporary(), "--innodb-log-file-size=8M", "--auth-root-authentication-method=normal"]
         with (self.dir / "log/sql-install.log").open("wb") as log:
             subprocess.run([*command, *small], stdout=log, stderr=log, check=True)
+
+    def _sql_temporary(self) -> str:
+        """A server that starts removes temporary tables from this folder, those of another server too."""
+        return f"--tmpdir={self.dir}"
 
     def _make_daemons(self, tied: bool) -> list[Daemon]:
         commands = {
@@ -253,6 +257,7 @@ class SlurmCluster:
             f"--datadir={self.dir}/sql",
             f"--socket={self.dir}/run/sql.sock",
             f"--init-file={self.dir}/etc/init.sql",
+            self._sql_temporary(),
         ]
         address = [f"--port={self._layout.sql_port}", "--bind-address=127.0.0.1"]
         # A test's accounting need not outlive a power cut.
