@@ -18,7 +18,7 @@ from dataclasses import replace
 from pathlib import Path
 from types import FrameType
 
-from . import checkpoint, evidence, launch, retention
+from . import checkpoint, evidence, launch, retention, shared_memory
 from .checkpoint import Checkpoint
 from .evidence import LogLine, NodeOutcome
 from .files import create_exclusively, read_json, write_atomically
@@ -233,6 +233,7 @@ class Agent:
             launcher = subprocess.Popen([*DEAF_TO_USR2, *line], env=env, stdout=log, stderr=log, start_new_session=True)
         ended_by = self._watch(launcher)
         _kill_group(launcher.pid, signal.SIGKILL)  # ranks and loader workers that outlived their launcher
+        shared_memory.clear(start.address, start.port)
         self._telemetry.stop()
         self.progress.look()
         self.progress.close()

@@ -12,9 +12,9 @@ from typing import Final
 
 from .node_facts import memory_limit_bytes
 from .node_report import Host
+from .shared_memory import MEMORY
 
 GB: Final = 1e9
-SHARED_MEMORY: Final = Path("/dev/shm")  # noqa: S108 - it is asked for its size, nothing is put there
 _RDMA: Final = Path("/sys/class/infiniband")
 _MPI: Final = ("mpirun", "mpiexec", "ompi_info")
 _COMPILERS: Final = ("g++", "c++", "clang++")
@@ -32,7 +32,7 @@ def host() -> Host:
         cpus=len(os.sched_getaffinity(0)),
         memory_gb=memory_gb(Path("/proc/meminfo").read_text()),
         limit_gb=None if limit is None else limit / GB,
-        shm_gb=shutil.disk_usage(SHARED_MEMORY).total / GB if SHARED_MEMORY.is_dir() else 0.0,
+        shm_gb=shutil.disk_usage(MEMORY).total / GB if MEMORY.is_dir() else 0.0,
         open_files=resource.getrlimit(resource.RLIMIT_NOFILE)[1],
         locked_gb=None if locked == resource.RLIM_INFINITY else locked / GB,
         infiniband=tuple(sorted(path.name for path in _RDMA.iterdir())) if _RDMA.is_dir() else (),

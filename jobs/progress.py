@@ -20,9 +20,9 @@ from pathlib import Path
 
 from .evidence import RankEnd
 from .files import read_json
+from .shared_memory import MEMORY
 
 DIR_VARIABLE = "CAMPAIGN_PROGRESS_DIR"
-MEMORY = Path("/dev/shm")  # noqa: S108
 PREFIX, LOCK = "campaign-ranks-", "agent"
 PAUSE_S = 10.0
 """Seconds between two looks that only a job that was stopped lets pass: the agent looks twice a second."""

@@ -54,14 +54,14 @@ def report(
         from .report.write import write_report
 
         opened, results = _results(name, baseline, dir, store)
+        first = first_conditions(results)
+        background = read_background(opened, results, first)
         if as_json:
-            show_json(document_of(results))
+            show_json(document_of(results, background))
             if output is None:
                 return EXIT_OK
         folder = output or Path(f"{results.campaign.name}-report")
-        first = first_conditions(results)
-        background, traces = read_background(opened, results, first), read_traces(opened, first)
-        written = write_report(results, background, traces, folder, time.time())
+        written = write_report(results, background, read_traces(opened, first), folder, time.time())
         if not as_json:
             show("\n".join(summary(results)))
         tell(f"{written[0]}, and {len(written) - 1} more files beside it")

@@ -184,7 +184,7 @@ class TrainConfig(_Section):
     """Steps between metric lines."""
     profile_at: Positive | None = None
     """Profile three steps from this one on, on the first rank, with PyTorch's profiler: a trace and a table of its
-    operators lie in the attempt's folder `profile`. They are slower: the attempt's `speed` leaves them out."""
+    operators lie in the attempt's folder `profile`. They are slower, and have no times in metrics and reports."""
 
 
 class LocalConfig(_Section):

@@ -167,8 +167,6 @@ class Meter:
         self.stop_agreed |= stop > 0
         if pending.step % self._config.log_every == 0 or pending.step == self._steps:
             optional = {"grad_norm": norm} if pending.has_norm else {}
-            if (mfu := self._work.mfu(time_s)) is not None:
-                optional["mfu"] = mfu
             self._report(pending, time_s, loss, worst[3], worst[4], {**optional, **pending.extra})
         if self._read_steps == MEMORY_STEP or (pending.step == self._steps and self._read_steps < MEMORY_STEP):
             self._report_memory(worst[3], worst[4])
@@ -184,20 +182,24 @@ class Meter:
         reserved_gb: float,
         more: dict[str, float],
     ) -> None:
-        tokens = self._config.global_batch * self._config.seq_len
-        self._say(pending, loss, tokens / time_s)
+        self._say(pending, loss, self._work.tokens / time_s)
         self.reported = {
             "ts": pending.end.wall_s,
             "loss": loss,
             "lr": pending.lr,
-            "step_time": time_s,
-            "tokens_per_s": tokens / time_s,
+            **({} if pending.step in self._profiled else self._pace(time_s)),
             "mem_allocated": allocated_gb,
             "mem_reserved": reserved_gb,
             "samples_seen": pending.step * self._config.global_batch,
             **more,
         }
         report.report(pending.step, **self.reported)
+
+    def _pace(self, time_s: float) -> dict[str, float]:
+        """A step's speed. A profiled step has none: the profiler's work is in its time."""
+        mfu = self._work.mfu(time_s)
+        known = {} if mfu is None else {"mfu": mfu}
+        return {"step_time": time_s, "tokens_per_s": self._work.tokens / time_s, **known}
 
     def _say(self, pending: _Pending, loss: float, tokens_per_s: float) -> None:
         """A line for `campaign logs`, at most one a second, and one for the last step."""

@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from copy import deepcopy
 from dataclasses import dataclass
 from difflib import get_close_matches
 from typing import Any
 
 import torch
+import torch.distributed as dist
 from torch import Tensor, nn
 from torch.nn import functional as F
 from transformers import AttentionInterface, AutoConfig, AutoModelForCausalLM, PreTrainedConfig, PreTrainedModel
@@ -15,6 +17,7 @@ from transformers.integrations import HfDeepSpeedConfig
 from transformers.utils import logging
 
 from ..shapes import find_shape
+from . import swap_space
 from .config import TrainConfig
 from .data import Data
 from .flat import FlatModel
@@ -170,7 +173,7 @@ def _require_fit(model_config: PreTrainedConfig, config: TrainConfig, data: Data
 def _create(config: TrainConfig, model_config: PreTrainedConfig, ds_config: Mapping[str, Any]) -> PreTrainedModel:
     AttentionInterface.register(CAUSAL_SDPA, causal_sdpa)
     options = {"attn_implementation": _attention(config, model_config), "dtype": torch.float32}
-    partitioned = ds_config if config.zero_stage == 3 and ds_config else None
+    partitioned = _with_room(ds_config, config, model_config) if config.zero_stage == 3 and ds_config else None
     if not config.pretrained:
         return random_model(model_config, options, config.seed, partitioned)
     torch.manual_seed(config.seed)  # of what the weights lack
@@ -178,6 +181,15 @@ def _create(config: TrainConfig, model_config: PreTrainedConfig, ds_config: Mapp
     model: PreTrainedModel = AutoModelForCausalLM.from_pretrained(config.model, config=model_config, **options)
     del partition  # it is in force as long as it lives
     return model
+
+
+def _with_room(ds_config: Mapping[str, Any], config: TrainConfig, model_config: PreTrainedConfig) -> Mapping[str, Any]:
+    if config.offload != "nvme":
+        return ds_config
+    with torch.device("meta"):
+        shapes = AutoModelForCausalLM.from_config(deepcopy(model_config))  # the padding is written into it
+        pad_vocabulary(shapes)
+    return swap_space.with_room(ds_config, max(p.numel() for p in shapes.parameters()), dist.get_world_size())
 
 
 def _attention(config: TrainConfig, model_config: PreTrainedConfig) -> str:

@@ -1,4 +1,4 @@
-"""The folder of a node's disk on which ZeRO-Infinity keeps what does not fit into memory.
+"""The folder of a node's disk on which ZeRO-Infinity keeps what does not fit into memory, and the room to read it back.
 
 DeepSpeed names its files after the rank alone: two attempts on one node would write the same ones. And it leaves them
 there.
@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import hashlib
 import json
+import math
 import shutil
 from collections.abc import Iterator, Mapping
 from copy import deepcopy
@@ -28,6 +29,23 @@ def apart(ds_config: Mapping[str, Any], job: Job) -> dict[str, Any]:
         if job.local_rank == 0:
             _remove(folder, f"{_run(job)}-*", keep=_name(job))
         section["nvme_path"] = str(folder / _name(job))
+    return config
+
+
+def with_room(ds_config: Mapping[str, Any], largest: int, ranks: int) -> dict[str, Any]:
+    """The DeepSpeed configuration with buffers into which a rank's part of each parameter fits, unless it names a size.
+
+    DeepSpeed's own hold 100 million numbers, five times: 2 GB of a rank's memory in fp32, which the system cannot page
+    out, however small the model; and too little for the embeddings of Llama 3 on fewer than six ranks.
+
+    Args:
+        largest: numbers in the model's largest parameter.
+        ranks: among which it is divided.
+    """
+    config = deepcopy(dict(ds_config))
+    weights = config.get("zero_optimization", {}).get("offload_param") or {}
+    if weights.get("device") == "nvme":
+        weights.setdefault("buffer_size", math.ceil(largest / ranks))
     return config
 
 

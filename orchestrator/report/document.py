@@ -7,6 +7,7 @@ from dataclasses import asdict, fields
 from typing import Any, Final
 
 from ..status import SCHEMA_VERSION, finite
+from .background import Background, Behind
 from .cells import loss_reduction, samples_per_s
 from .conditions import Condition
 from .facts import RunFacts
@@ -29,7 +30,7 @@ _ESTIMATES: Final = frozenset([
 _PARTS: Final = ("timing", "loss", "memory", "gpus", "quality", "cost")
 
 
-def document_of(results: Results) -> dict[str, Any]:
+def document_of(results: Results, background: Background) -> dict[str, Any]:
     """Everything but the curves, ready for JSON."""
     document: dict[str, Any] = strict(
         {
@@ -41,7 +42,8 @@ def document_of(results: Results) -> dict[str, Any]:
                 for t in results.times
             ],
             "cost": asdict(results.cost),
-            "runs": [_run(run) for run in results.runs],
+            "runs": [{**_run(run), **_behind(background.runs.get(run.name))} for run in results.runs],
+            "failures": [asdict(failure) for failure in background.failures],
         }
     )
     return document
@@ -160,6 +162,19 @@ def _run(run: RunFacts) -> dict[str, Any]:
         "software": dict(run.software),
         "forwarded": dict(run.forwarded),
         "remarks": flags_of(run),
+    }
+
+
+def _behind(found: Behind | None) -> dict[str, Any]:
+    """Where a run was, and what its MFU was calculated from."""
+    start, speed = (found.start, found.speed) if found else ({}, {})
+    return {
+        "nodes": list(found.hosts) if found else [],
+        "devices": [asdict(device) for device in found.devices] if found else [],
+        "mfu_inputs": {
+            **{name: start.get(name) for name in ("parameters", "layers", "width")},
+            **{name: speed.get(name) for name in ("flops_per_token", "peak_flops")},
+        },
     }
 
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import csv
 import io
 import json
+import re
 from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any, Final
@@ -20,6 +21,9 @@ from .sections import sections_of
 from .telemetry import Trace
 
 PAGE: Final = "report.html"
+
+_OURS: Final = re.compile(r"(?:loss|loss_difference|step_time|speed|memory|gpus|goodput)(?:_\d+)?\.(?:svg|png)")
+"""Names of figures."""
 
 
 def write_report(
@@ -44,7 +48,7 @@ def write_report(
     files: dict[str, str | bytes] = {
         PAGE: html_page(results, sections, svgs, made_s),
         "report.md": markdown_page(results, sections, pictures, made_s),
-        "report.json": json.dumps(document_of(results), indent=1, allow_nan=False) + "\n",
+        "report.json": json.dumps(document_of(results, background), indent=1, allow_nan=False) + "\n",
         "conditions.csv": _csv(*condition_rows(results)),
         "runs.csv": _csv(*run_rows(results)),
         **{f"figures/{name}.svg": svg for name, svg in svgs.items()},
@@ -80,6 +84,9 @@ def _write(folder: Path, files: Mapping[str, str | bytes]) -> list[Path]:
         partial.write_bytes(content.encode() if isinstance(content, str) else content)
         partial.replace(path)
         written.append(path)
+    for path in (folder / "figures").iterdir():
+        if path not in written and _OURS.fullmatch(path.name):  # of an earlier report: it may have had more workloads
+            path.unlink()
     return written
 
 

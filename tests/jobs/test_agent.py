@@ -61,6 +61,19 @@ def test_an_attempt_that_succeeds_leaves_its_proof(attempt: Attempt) -> None:
     }
 
 
+def test_nothing_of_the_ranks_stays_in_the_node_s_memory(attempt: Attempt) -> None:
+    attempt.script(
+        """
+        name = f"deepspeed_allreduce_buffer_{os.getuid()}_{os.environ['MASTER_ADDR']}_{os.environ['MASTER_PORT']}"
+        open(f"/dev/shm/{name}_{rank}", "wb").close()  # as DeepSpeed does on CPUs
+        open(f"{os.environ['CAMPAIGN_ATTEMPT_DIR']}/name", "w").write(name)
+        """
+    )
+    assert attempt.run() == 0
+    name = (attempt.paths.dir / "name").read_text()
+    assert not list(Path("/dev/shm").glob(f"{name}*"))
+
+
 def test_ranks_get_the_promised_environment(attempt: Attempt) -> None:
     attempt.change(env={"DEPTH": "5"}, steps_decide=True)
     attempt.script("""

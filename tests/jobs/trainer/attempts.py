@@ -36,6 +36,16 @@ TINY: dict[str, Any] = {
 }
 
 
+LLAMA: dict[str, Any] = {
+    "model_type": "llama",
+    "hidden_size": 32,
+    "intermediate_size": 64,
+    "num_hidden_layers": 2,
+    "num_attention_heads": 4,
+}
+"""Another architecture, as small."""
+
+
 def train_json(**changes: Any) -> dict[str, Any]:
     """What a campaign writes for the trainer: ``TINY`` with these changes, and the spec's defaults."""
     given = {**TINY, **changes}
@@ -120,7 +130,7 @@ class Attempt:
 
     def values(self, name: str) -> dict[int, float]:
         """One metric by step."""
-        return {line["step"]: line[name] for line in self.lines() if name in line}
+        return {line["step"]: line[name] for line in self.lines() if name in line and "event" not in line}
 
     def event(self, name: str) -> dict[str, Any]:
         """The one event of that name."""

@@ -13,9 +13,11 @@ import torch.distributed as dist
 from deepspeed.accelerator.cpu_accelerator import CPU_Accelerator
 
 from dscampaign.jobs import report
+from dscampaign.jobs.trainer import weights
 from dscampaign.jobs.trainer.train import main
 
 if __name__ == "__main__":
+    weights.WHOLE_BYTES = 10_000  # so that the tests' small models are divided several times, as large ones are
     CPU_Accelerator.is_fp16_supported = lambda _: True  # DeepSpeed says no where it is only slow
     for environment in json.loads(Path(sys.argv[1]).read_text()):
         os.environ.update(environment)

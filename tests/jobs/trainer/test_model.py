@@ -18,17 +18,10 @@ from dscampaign.jobs.trainer.model import (
     parameter_groups,
 )
 
-from .attempts import TINY, train_config
+from .attempts import LLAMA, TINY, train_config
 
 NOTHING = Samples(np.zeros(0, dtype=np.uint16), 32)
-LLAMA = {
-    "model_type": "llama",
-    "hidden_size": 32,
-    "intermediate_size": 64,
-    "num_hidden_layers": 2,
-    "num_attention_heads": 4,
-    "num_key_value_heads": 2,
-}
+GROUPED = {**LLAMA, "num_key_value_heads": 2}
 OPT = {"model_type": "opt", "hidden_size": 32, "ffn_dim": 64, "num_hidden_layers": 2, "num_attention_heads": 4}
 
 
@@ -62,7 +55,7 @@ def test_the_loss_is_the_mean_over_targets_that_count(batch: tuple[torch.Tensor,
     torch.testing.assert_close(model(inputs, ignored), expected)
 
 
-@pytest.mark.parametrize("architecture", [TINY["model"], LLAMA, OPT])
+@pytest.mark.parametrize("architecture", [TINY["model"], GROUPED, OPT])
 def test_fast_attention_is_the_same_attention(
     architecture: dict[str, Any], batch: tuple[torch.Tensor, torch.Tensor]
 ) -> None:

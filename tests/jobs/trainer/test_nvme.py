@@ -14,7 +14,7 @@ from .attempts import Attempt
 
 pytestmark = [pytest.mark.training, pytest.mark.nvme, pytest.mark.timeout(900)]
 
-MODEL = {"model_type": "gpt2", "n_layer": 1, "n_embd": 512, "n_head": 2}  # DeepSpeed leaves less than 1 MB alone
+MODEL = {"model_type": "gpt2", "n_layer": 2, "n_embd": 512, "n_head": 2}  # DeepSpeed leaves less than 1 MB alone
 
 
 @contextmanager

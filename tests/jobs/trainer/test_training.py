@@ -79,6 +79,7 @@ def test_profiles_three_steps_and_leaves_them_out_of_the_speed(trained: dict[str
     assert len(forwards) == 3 * 2 * 2  # steps, micro-batches, tables
     assert attempt.event("speed")["steps"] == 26 - 13 - 3
     assert list(attempt.values("loss")) == list(range(1, 27))
+    assert attempt.values("step_time").keys() == attempt.values("tokens_per_s").keys() == {*range(1, 22), 25, 26}
 
 
 def test_a_profile_ends_with_the_last_step(trained: dict[str, Attempt]) -> None:

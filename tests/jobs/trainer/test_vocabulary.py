@@ -15,19 +15,12 @@ from dscampaign.jobs.trainer.data import Data, Samples
 from dscampaign.jobs.trainer.model import ModelFacts, NextTokenLoss, build_model, parameter_groups
 from dscampaign.orchestrator.parameters import count_of_shape
 
-from .attempts import TINY, train_config
+from .attempts import LLAMA, TINY, train_config
 
 NOTHING = Samples(np.zeros(0, dtype=np.uint16), 32)
 VOCABULARY = 257
 OPT = {"model_type": "opt", "hidden_size": 32, "ffn_dim": 64, "num_hidden_layers": 2, "num_attention_heads": 4}
 NARROW_OPT = {**OPT, "word_embed_proj_dim": 16, "do_layer_norm_before": False}
-LLAMA = {
-    "model_type": "llama",
-    "hidden_size": 32,
-    "intermediate_size": 64,
-    "num_hidden_layers": 2,
-    "num_attention_heads": 4,
-}
 TIED_LLAMA = {**LLAMA, "tie_word_embeddings": True}
 BATCHES = torch.randint(VOCABULARY, (4, 2, 17), generator=torch.Generator().manual_seed(0))
 MODELS = {"gpt2": TINY["model"], "opt": OPT, "narrow-opt": NARROW_OPT, "llama": LLAMA, "tied-llama": TIED_LLAMA}

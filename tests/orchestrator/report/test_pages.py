@@ -140,12 +140,35 @@ def test_data_files_hold_every_condition_and_run(written: tuple[Path, str]) -> N
     assert [one["name"] for one in workload["conditions"]] == ["base", "<fast>", "back", "wild"]
     assert workload["conditions"][1]["order"] == "faster"
     assert document["cost"]["lost"].keys() == {"preempted", "diverged"}
+    assert [(one["run"], one["generation"], one["kind"]) for one in document["failures"]] == [
+        ("back", 1, "preempted"),
+        ("wild", 1, "diverged"),
+    ]
+    first = document["runs"][0]
+    assert (first["nodes"], first["devices"][0]["name"]) == (["n0"], "NVIDIA H100 80GB HBM3")
+    work = first["mfu_inputs"]
+    flops = 6 * work["parameters"] + 12 * work["layers"] * work["width"] * 128
+    assert work["flops_per_token"] == flops
+    of_a_rank = first["timing"]["tokens_per_s"] / first["world_size"]
+    assert of_a_rank * flops / work["peak_flops"] == pytest.approx(first["timing"]["mfu"], rel=0.01)
     with (folder / "runs.csv").open() as stream:
         runs = list(csv.DictReader(stream))
     assert len(runs) == 10
     assert float(runs[0]["timing.step_s"]) == pytest.approx(0.1, rel=0.01)
     with (folder / "conditions.csv").open() as stream:
         assert [row["name"] for row in csv.DictReader(stream)] == ["base", "<fast>", "back", "wild"]
+
+
+def test_a_second_report_leaves_no_figure_of_the_first(planted_url: PlantStore, tmp_path: Path) -> None:
+    other = Planted("other", train={"model": "gpt2-large"})
+    both, one = planted_url(CONDITIONS[0], other, name="both"), tmp_path / "out"
+    assert main(["report", "both", "--store", both, "-o", str(one)]) == 0
+    assert (one / "figures/speed_2.svg").exists()
+    (one / "figures/mine.png").touch()
+    assert main(["report", "single", "--store", planted_url(CONDITIONS[0], name="single"), "-o", str(one)]) == 0
+    found = {path.name for path in (one / "figures").iterdir()}
+    assert {"speed.svg", "mine.png"} <= found
+    assert not any("_1" in name or "_2" in name for name in found)
 
 
 def test_the_same_results_give_the_same_page(
