@@ -18,7 +18,7 @@ def test_only_the_attempt_s_own_buffers_go(tmp_path: Path) -> None:
     own = [buffer(me, "10.0.0.1", 2950, rank) for rank in range(2)]
     others = [buffer(me, "10.0.0.1", 29501, 0), buffer(me, "10.0.0.2", 2950, 0), buffer(me + 1, "10.0.0.1", 2950, 0)]
     clear("10.0.0.1", 2950, tmp_path)
-    assert {path for path in tmp_path.iterdir()} == set(others)
+    assert set(tmp_path.iterdir()) == set(others)
     assert not any(path.exists() for path in own)
 
 
