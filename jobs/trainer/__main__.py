@@ -9,9 +9,8 @@ from .. import report  # noqa: F401  first: a wish to stop during the slow impor
 sys.modules.setdefault("mlflow", None)  # type: ignore[arg-type]
 
 if __name__ == "__main__":
-    import torch.distributed
-
+    from .leaving import leave_process_group
     from .train import main
 
     main()
-    torch.distributed.destroy_process_group()
+    leave_process_group()

@@ -8,14 +8,14 @@ DeepSpeed gets the model, for their vocabulary is padded before.
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
-from typing import Any, Final
+from typing import Any
 
 import torch
 from deepspeed import zero
 from torch import nn
 from transformers import AutoModelForCausalLM, PreTrainedConfig, PreTrainedModel
 
-WHOLE_BYTES: Final = 1_000_000_000
+WHOLE_BYTES = 1_000_000_000
 """Layers of at least so many bytes are drawn before they are partitioned."""
 
 
@@ -73,7 +73,7 @@ class _Partition:
         self._whole = {model.get_input_embeddings(), model.get_output_embeddings()}
         self._layers = set(_layers(model))
         self._drawn: list[nn.Parameter] = []
-        self._first: nn.Parameter | None = None
+        self._first: Any = None  # as DeepSpeed has changed it
 
     def add(self, module: nn.Module) -> None:
         """Takes a module whose own weights are drawn."""

@@ -15,6 +15,7 @@ import torch
 import torch.distributed as dist
 
 from dscampaign.jobs.ds_config import render
+from dscampaign.jobs.trainer.leaving import leave_process_group
 from dscampaign.orchestrator.spec_model import TrainConfig
 
 WIDTH, LAYERS = 128, 64
@@ -60,4 +61,4 @@ if __name__ == "__main__":
     if os.environ["RANK"] == "0":
         Path(sys.argv[1]).write_text(json.dumps(found))
     dist.barrier()
-    dist.destroy_process_group()
+    leave_process_group()

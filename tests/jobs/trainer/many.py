@@ -14,6 +14,7 @@ from deepspeed.accelerator.cpu_accelerator import CPU_Accelerator
 
 from dscampaign.jobs import report
 from dscampaign.jobs.trainer import weights
+from dscampaign.jobs.trainer.leaving import leave_process_group
 from dscampaign.jobs.trainer.train import main
 
 if __name__ == "__main__":
@@ -24,4 +25,4 @@ if __name__ == "__main__":
         importlib.reload(report)  # it reads the environment once, as a training script would have it
         main()
     dist.barrier()
-    dist.destroy_process_group()  # its threads would otherwise be cut off as the process ends, which may abort it
+    leave_process_group()

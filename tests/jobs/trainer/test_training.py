@@ -322,14 +322,14 @@ def test_all_ranks_give_up_on_a_disk_without_room(launch: Launch, data_dir: Path
     script = tmp_path / "full.py"
     script.write_text("""
 import os, shutil, types
-import torch.distributed as dist
+from dscampaign.jobs.trainer.leaving import leave_process_group
 from dscampaign.jobs.trainer.train import main
 shutil.disk_usage = lambda _: types.SimpleNamespace(free=100_000)
 try:
     main()
 except OSError as error:
     print(f"RANK {os.environ['RANK']}: {error}", flush=True)
-dist.destroy_process_group()
+leave_process_group()
 """)
     output, _ = (process := launch(str(script), env=environment)).communicate()
     assert process.returncode == 0

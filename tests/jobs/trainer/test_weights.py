@@ -44,6 +44,7 @@ from deepspeed import zero
 from deepspeed.runtime.zero.partition_parameters import is_zero_param
 from transformers import AutoConfig
 from dscampaign.jobs.trainer import weights
+from dscampaign.jobs.trainer.leaving import leave_process_group
 
 deepspeed.ops.__compatible_ops__ = {}
 deepspeed.init_distributed(verbose=False)
@@ -60,7 +61,7 @@ if dist.get_rank() == 0:
     with open(sys.argv[2], "w") as file:
         json.dump({"same": same, "whole": names, "parted": sizes}, file)
 dist.barrier()
-dist.destroy_process_group()
+leave_process_group()
 """
 
 
