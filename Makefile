@@ -5,6 +5,7 @@
 # make soak    a campaign under random faults for SOAK_SECONDS (1200), from a printed SEED; needs what the tests need
 # make bench   benchmarks
 # make torture the store's torture at full length: 800,000 lines on SQLite and PostgreSQL while everything is killed
+# make documents the published comparisons: all templates trained at their smallest scale, their reports checked; half an hour
 # make clean   removes what these targets made
 PYTHON ?= python3
 SKIP ?=
@@ -16,7 +17,7 @@ BIN := .venv/bin
 STAMP := .venv/installed
 BENCHMARKS := $(filter-out %/facts.py,$(wildcard benchmarks/*.py)) benchmarks/oom benchmarks/train
 
-.PHONY: demo test soak lint bench torture clean
+.PHONY: demo test soak lint bench torture documents clean
 .DELETE_ON_ERROR:
 
 demo: $(STAMP)
@@ -40,6 +41,10 @@ bench: $(STAMP)
 torture: $(STAMP)
 	SKIP="cluster" scripts/test_dependencies.sh
 	TORTURE_LINES=800000 $(BIN)/pytest -s tests/db/test_torture.py $(PYTEST_ARGS)
+
+documents: $(STAMP)
+	DOCUMENTS="loss-verification zero-precision-matrix five-strategies five-strategies-next gpu-telemetry zero-and-offload" \
+	  $(BIN)/pytest -v --durations=0 --durations-min=10 tests/test_trained_documents.py $(PYTEST_ARGS)
 
 clean:
 	rm -rf .venv .lint .mypy_cache .ruff_cache .pytest_cache .hypothesis .import_linter_cache demo build dist *.egg-info

@@ -1,4 +1,4 @@
-"""The published experiments as templates: what they expand to, what is equal in a comparison, and that they train."""
+"""The published experiments as templates: what they expand to, and what is equal in a comparison."""
 
 from __future__ import annotations
 
@@ -10,9 +10,6 @@ from pathlib import Path
 
 import pytest
 
-from dscampaign.db import queries
-from dscampaign.db.records import RunState
-from dscampaign.db.store import Store
 from dscampaign.jobs.shapes import SHAPES
 from dscampaign.orchestrator import templates
 from dscampaign.orchestrator.cli import main
@@ -266,23 +263,3 @@ def test_an_installation_has_all_of_it(monkeypatch: pytest.MonkeyPatch) -> None:
     [installed] = [set(found) for package, _, _, found in build.data_files if package == "dscampaign.templates"]
     assert {f"{name}{end}" for name in POINTS for end in (".yaml", ".smoke.yaml")} <= installed
     assert {templates.TEXT, "wikitext-license.txt", "starter.yaml", "local.yaml"} <= installed
-
-
-# -- training ----------------------------------------------------------------------------------------------------------
-
-
-@pytest.mark.training
-def test_a_template_trains_on_a_cpu() -> None:
-    """One run of one template, by the two commands that its user types."""
-    assert main(["init", "--from", "gpu-telemetry", "--scale", "smoke"]) == 0
-    changes = ["--set", "repeats=1", "--set", "train.steps=12"]
-    assert main(["submit", "campaign.yaml", *changes, "--watch"]) == 0
-    store = Store.open("sqlite:///campaign/campaign.db")
-    with store.read() as conn:
-        campaign = queries.campaign_by_name(conn, "gpu-telemetry")
-        assert campaign is not None
-        [run] = queries.runs(conn, campaign.id)
-        losses = [row.loss or 9.0 for row in queries.metrics(conn, run.id)]
-    store.close()
-    assert (run.name, run.state, len(losses)) == ("precision-bf16", RunState.COMPLETED, 12)
-    assert losses[-1] < losses[0] - 0.5

@@ -3,13 +3,8 @@
 from __future__ import annotations
 
 import csv
-import json
 import re
-from dataclasses import dataclass
-from functools import cached_property
-from html.parser import HTMLParser
 from pathlib import Path
-from typing import Any, Final
 
 import pytest
 
@@ -19,102 +14,11 @@ from dscampaign.db.store import Store
 from dscampaign.orchestrator.cli import main
 
 from ...campaigns import submit
+from .documents import COMMON_FIELDS, LOGS, PER_WORKLOAD, SPARSE, TEMPLATES
+from .page import HtmlTables, Page
 from .planted import Planted, Try, plant_run
 
 STEPS = 60
-
-
-@dataclass(frozen=True)
-class Table:
-    """A table as it is on the page."""
-
-    header: tuple[str, ...]
-    cells: tuple[tuple[str, ...], ...]
-
-    @property
-    def rows(self) -> list[dict[str, str]]:
-        return [dict(zip(self.header, row, strict=True)) for row in self.cells]
-
-
-@dataclass(frozen=True)
-class Page:
-    """A report, read back from its files."""
-
-    folder: Path
-
-    @cached_property
-    def document(self) -> dict[str, Any]:
-        found: dict[str, Any] = json.loads((self.folder / "report.json").read_text())
-        return found
-
-    @property
-    def workloads(self) -> list[dict[str, Any]]:
-        found: list[dict[str, Any]] = self.document["workloads"]
-        return found
-
-    @cached_property
-    def markdown(self) -> str:
-        return (self.folder / "report.md").read_text()
-
-    @cached_property
-    def html(self) -> str:
-        return (self.folder / "report.html").read_text()
-
-    @cached_property
-    def sections(self) -> dict[str, str]:
-        parts = self.markdown.split("\n## ")[1:]
-        return {title: text for title, _, text in (part.partition("\n") for part in parts)}
-
-    def text(self, section: str) -> str:
-        """The section that begins with these words."""
-        return next(text for title, text in self.sections.items() if title.startswith(section))
-
-    def tables(self, section: str) -> list[Table]:
-        """Those of the section that begins with these words."""
-        return [_table(block) for block in re.findall(r"(?:^\|.*\n)+", self.text(section) + "\n", re.MULTILINE)]
-
-    def table(self, section: str, number: int = 0) -> list[dict[str, str]]:
-        return self.tables(section)[number].rows
-
-    def figures(self) -> set[str]:
-        return {path.stem for path in (self.folder / "figures").glob("*.png")}
-
-    def words(self, figure: str) -> set[str]:
-        """Texts that a figure draws: each is a comment beside its outlines."""
-        svg = (self.folder / "figures" / f"{figure}.svg").read_text()
-        return {word.strip() for word in re.findall(r"<!-- (.*?) -->", svg, re.DOTALL)}
-
-
-def _table(block: str) -> Table:
-    lines = [re.sub(r"\\(.)", r"\1", line).strip()[2:].removesuffix("|") for line in block.splitlines()]
-    header, _, *rows = (tuple(cell.strip() for cell in re.split(r" \|(?: |$)", line)) for line in lines)
-    return Table(header, tuple(rows))
-
-
-class _Tables(HTMLParser):
-    """The tables of an HTML page."""
-
-    def __init__(self, text: str) -> None:
-        super().__init__()
-        self.found: list[list[list[str]]] = []
-        self._open = False
-        self.feed(text)
-
-    def handle_starttag(self, tag: str, attrs: list[tuple[str, str | None]]) -> None:  # noqa: ARG002
-        if tag == "table":
-            self.found.append([])
-        elif tag == "tr":
-            self.found[-1].append([])
-        elif tag in ("td", "th"):
-            self.found[-1][-1].append("")
-            self._open = True
-
-    def handle_endtag(self, tag: str) -> None:
-        self._open = self._open and tag not in ("td", "th")
-
-    def handle_data(self, data: str) -> None:
-        if self._open:
-            self.found[-1][-1][-1] += data
 
 
 class _Pages(dict[str, Page]):
@@ -171,108 +75,6 @@ def _results(run: RunRow, runs: int) -> Planted:
     )
 
 
-def _words(text: str) -> tuple[str, ...]:
-    return tuple(text.split(" | "))
-
-
-CONDITIONS: Final = _words(
-    "condition | completed | tries | tokens/s | interval | × baseline | speed | held-out loss | Δ loss | loss | "
-    "memory | MFU"
-)
-COMMON: Final = _words("in all conditions | value")
-LOSS: Final = _words("condition | first | final | reduction | best step | held out")
-SPEED: Final = _words(
-    "condition | step ms | ± ms | IQR of steps | p99 | tokens/s | ± tokens/s | of a rank | samples/s | MFU | repeats | "
-    "steps timed | window | warm-up steps | warm-up"
-)
-INPUTS: Final = _words(
-    "condition | device | precision | tokens/s of a rank | parameters | layers | width | length | FLOP a token | "
-    "peak TFLOP/s | MFU"
-)
-MEMORY: Final = _words("condition | allocated | reserved | device | usable | peak of usable | beside baseline | host")
-GPUS: Final = _words("condition | utilisation | power | peak | peak over 1 s | hottest | energy kJ")
-SAMPLED: Final = _words("samples | every")
-EACH_GPU: Final = _words("run | node | GPU | utilisation | power | peak | peak over 1 s | hottest | memory | energy kJ")
-QUALITY: Final = _words("run | state | steps expected | received | waited for data | remarks")
-MACHINES: Final = _words("node | GPUs | GPU | GPU memory | power limit | host memory limit | runs")
-LOGS: Final = _words("run | wandb | logs of its newest attempt")
-J: Final = ("J/token",)
-SPARSE: Final = {"speed", "Δ loss", "loss", "beside baseline"}
-"""Columns without a word on the baseline."""
-
-
-def _without(header: tuple[str, ...], *names: str) -> tuple[str, ...]:
-    assert set(names) <= set(header)
-    return tuple(name for name in header if name not in names)
-
-
-def _expected(setup: str, conditions: list[tuple[str, ...]], **others: tuple[str, ...]) -> list[tuple[str, ...]]:
-    """Headers of all tables but those of the software, in their order; the names of the others by section."""
-    return [
-        *conditions,
-        *([_words(setup)] if setup else []),
-        others.get("common", COMMON),
-        LOSS,
-        others.get("speed", SPEED),
-        INPUTS,
-        others.get("memory", MEMORY),
-        others.get("gpus", GPUS) + SAMPLED,
-        EACH_GPU,
-        others.get("quality", QUALITY),
-        ("what", "GPU-hours", "share"),
-        ("campaign", "value"),
-        MACHINES,
-        LOGS,
-    ]
-
-
-ONCE: Final = _without(CONDITIONS, "interval") + J
-TEMPLATES: Final = {
-    # Test conditions with their status, final and best losses, iteration times, memory, data points, advice, logs.
-    "loss-verification": _expected(
-        "condition | ZeRO | compile", [CONDITIONS], quality=_without(QUALITY, "steps expected")
-    ),
-    # Median and deviation of tokens/s and of the step time, peak memory, utilisation, the machine.
-    "zero-precision-matrix": _expected("condition | precision | ZeRO", [CONDITIONS]),
-    # Model, parameters, GPUs, batch, epochs, samples, time, peak memory, losses and their reduction.
-    "five-strategies": _expected("condition | model | ZeRO | offload", [CONDITIONS, CONDITIONS + J], gpus=GPUS + J),
-    # The machine, throughput, power, heat.
-    "gpu-telemetry": _expected(
-        "",
-        [_without(CONDITIONS, "speed", "Δ loss", "loss") + J],
-        common=("field", "value"),
-        memory=_without(MEMORY, "beside baseline"),
-        gpus=GPUS + J,
-    ),
-    # Step time, tokens/s and memory of GPU and host for each stage, offload, batch and length.
-    "zero-and-offload": _expected(
-        "condition | model | batch | length | samples | ZeRO | offload",
-        [ONCE] * 4,
-        speed=_without(SPEED, "± ms", "± tokens/s"),
-        gpus=GPUS + J,
-    ),
-    # More GPUs, larger models, computing activations again.
-    "five-strategies-next": _expected(
-        "condition | model | ZeRO | offload | activation checkpointing",
-        [CONDITIONS, CONDITIONS + J, CONDITIONS],
-        gpus=GPUS + J,
-    ),
-}
-"""By template, after which published document it is, and the headers of its report's tables."""
-
-COMMON_FIELDS: Final = {
-    "model", "parameters", "data", "nodes × ranks", "batch", "tokens a step", "length", "steps", "samples", "precision",
-    "ZeRO", "offload", "activation checkpointing", "compile", "lr", "schedule", "weight_decay", "seed",
-}  # fmt: skip
-PER_WORKLOAD: Final = {
-    "loss": {"loss (nats)", "optimizer steps", "million tokens"},
-    "loss_difference": {"loss minus the baseline's (nats)", "optimizer steps"},
-    "step_time": {"step time (ms); whiskers: 5th to 95th percentile"},
-    "speed": {"tokens per second; points: repeats"},
-    "memory": {"GB, highest of any rank", "allocated", "reserved", "device", "usable"},
-}
-"""Figures of each workload, with the words of their axes and legends."""
-
 every_template = pytest.mark.parametrize("name", TEMPLATES)
 
 
@@ -298,7 +100,7 @@ def test_every_table_of_the_document_is_there_and_filled(pages: dict[str, Page],
 def test_both_pages_have_the_same_tables(pages: dict[str, Page], name: str) -> None:
     page = pages[name]
     in_markdown = [[*map(list, (table.header, *table.cells))] for each in page.sections for table in page.tables(each)]
-    assert _Tables(page.html).found == in_markdown
+    assert HtmlTables(page.html).found == in_markdown
 
 
 @every_template

@@ -1,0 +1,118 @@
+"""What the reports of the published comparisons have: the headers of their tables, the words of their figures."""
+
+from __future__ import annotations
+
+from typing import Final
+
+Header = tuple[str, ...]
+
+
+def _words(text: str) -> Header:
+    return tuple(text.split(" | "))
+
+
+CONDITIONS: Final = _words(
+    "condition | completed | tries | tokens/s | interval | × baseline | speed | held-out loss | Δ loss | loss | "
+    "memory | MFU"
+)
+COMMON: Final = _words("in all conditions | value")
+LOSS: Final = _words("condition | first | final | reduction | best step | held out")
+SPEED: Final = _words(
+    "condition | step ms | ± ms | IQR of steps | p99 | tokens/s | ± tokens/s | of a rank | samples/s | MFU | repeats | "
+    "steps timed | window | warm-up steps | warm-up"
+)
+INPUTS: Final = _words(
+    "condition | device | precision | tokens/s of a rank | parameters | layers | width | length | FLOP a token | "
+    "peak TFLOP/s | MFU"
+)
+MEMORY: Final = _words("condition | allocated | reserved | device | usable | peak of usable | beside baseline | host")
+GPUS: Final = _words("condition | utilisation | power | peak | peak over 1 s | hottest | energy kJ")
+SAMPLED: Final = _words("samples | every")
+EACH_GPU: Final = _words("run | node | GPU | utilisation | power | peak | peak over 1 s | hottest | memory | energy kJ")
+QUALITY: Final = _words("run | state | steps expected | received | waited for data | remarks")
+MACHINES: Final = _words("node | GPUs | GPU | GPU memory | power limit | host memory limit | runs")
+LOGS: Final = _words("run | wandb | logs of its newest attempt")
+J: Final = ("J/token",)
+NEEDS_GPUS: Final = {
+    *("MFU", "J/token", "of a rank", "device", "usable", "peak of usable", "host", "wandb"),
+    *("GPUs", "GPU", "GPU memory", "power limit", "host memory limit"),
+}
+"""Columns and words that a campaign on CPUs lacks, and the one of a tool that it may forward to."""
+SPARSE: Final = {"speed", "Δ loss", "loss", "beside baseline"}
+"""Columns without a word on the baseline."""
+
+
+def without(header: Header, *names: str) -> Header:
+    """Some columns left out."""
+    assert set(names) <= set(header)
+    return tuple(name for name in header if name not in names)
+
+
+def _expected(setup: str, conditions: list[Header], **others: Header) -> list[Header]:
+    """Headers of all tables but those of the software, in their order; the names of the others by section."""
+    return [
+        *conditions,
+        *([_words(setup)] if setup else []),
+        others.get("common", COMMON),
+        LOSS,
+        others.get("speed", SPEED),
+        INPUTS,
+        others.get("memory", MEMORY),
+        others.get("gpus", GPUS) + SAMPLED,
+        EACH_GPU,
+        others.get("quality", QUALITY),
+        ("what", "GPU-hours", "share"),
+        ("campaign", "value"),
+        MACHINES,
+        LOGS,
+    ]
+
+
+ON_GPUS: Final = {INPUTS, EACH_GPU, GPUS + SAMPLED, GPUS + J + SAMPLED}
+"""Tables that a campaign on CPUs lacks."""
+ONCE: Final = without(CONDITIONS, "interval") + J
+TEMPLATES: Final = {
+    # Test conditions with their status, final and best losses, iteration times, memory, data points, advice, logs.
+    "loss-verification": _expected(
+        "condition | ZeRO | compile", [CONDITIONS], quality=without(QUALITY, "steps expected")
+    ),
+    # Median and deviation of tokens/s and of the step time, peak memory, utilisation, the machine.
+    "zero-precision-matrix": _expected("condition | precision | ZeRO", [CONDITIONS]),
+    # Model, parameters, GPUs, batch, epochs, samples, time, peak memory, losses and their reduction.
+    "five-strategies": _expected("condition | model | ZeRO | offload", [CONDITIONS, CONDITIONS + J], gpus=GPUS + J),
+    # The machine, throughput, power, heat.
+    "gpu-telemetry": _expected(
+        "",
+        [without(CONDITIONS, "speed", "Δ loss", "loss") + J],
+        common=("field", "value"),
+        memory=without(MEMORY, "beside baseline"),
+        gpus=GPUS + J,
+    ),
+    # Step time, tokens/s and memory of GPU and host for each stage, offload, batch and length.
+    "zero-and-offload": _expected(
+        "condition | model | batch | length | samples | ZeRO | offload",
+        [ONCE] * 4,
+        speed=without(SPEED, "± ms", "± tokens/s"),
+        gpus=GPUS + J,
+    ),
+    # More GPUs, larger models, computing activations again.
+    "five-strategies-next": _expected(
+        "condition | model | ZeRO | offload | activation checkpointing",
+        [CONDITIONS, CONDITIONS + J, CONDITIONS],
+        gpus=GPUS + J,
+    ),
+}
+"""By template, after which published document it is, and the headers of its report's tables."""
+
+COMMON_FIELDS: Final = {
+    "model", "parameters", "data", "nodes × ranks", "batch", "tokens a step", "length", "steps", "samples", "precision",
+    "ZeRO", "offload", "activation checkpointing", "compile", "lr", "schedule", "weight_decay", "seed",
+}  # fmt: skip
+PER_WORKLOAD: Final = {
+    "loss": {"loss (nats)", "optimizer steps", "million tokens"},
+    "loss_difference": {"loss minus the baseline's (nats)", "optimizer steps"},
+    "step_time": {"step time (ms); whiskers: 5th to 95th percentile"},
+    "speed": {"tokens per second; points: repeats"},
+    "memory": {"GB, highest of any rank", "allocated", "reserved", "device", "usable"},
+}
+"""Figures of each workload, with the words of their axes and legends."""

@@ -1,0 +1,104 @@
+"""A report, read back from its files."""
+
+from __future__ import annotations
+
+import json
+import re
+from dataclasses import dataclass
+from functools import cached_property
+from html.parser import HTMLParser
+from pathlib import Path
+from typing import Any
+
+
+@dataclass(frozen=True)
+class Table:
+    """A table as it is on the page."""
+
+    header: tuple[str, ...]
+    cells: tuple[tuple[str, ...], ...]
+
+    @property
+    def rows(self) -> list[dict[str, str]]:
+        return [dict(zip(self.header, row, strict=True)) for row in self.cells]
+
+
+@dataclass(frozen=True)
+class Page:
+    """A report, read back from its files."""
+
+    folder: Path
+
+    @cached_property
+    def document(self) -> dict[str, Any]:
+        found: dict[str, Any] = json.loads((self.folder / "report.json").read_text())
+        return found
+
+    @property
+    def workloads(self) -> list[dict[str, Any]]:
+        found: list[dict[str, Any]] = self.document["workloads"]
+        return found
+
+    @cached_property
+    def markdown(self) -> str:
+        return (self.folder / "report.md").read_text()
+
+    @cached_property
+    def html(self) -> str:
+        return (self.folder / "report.html").read_text()
+
+    @cached_property
+    def sections(self) -> dict[str, str]:
+        parts = self.markdown.split("\n## ")[1:]
+        return {title: text for title, _, text in (part.partition("\n") for part in parts)}
+
+    def text(self, section: str) -> str:
+        """The section that begins with these words."""
+        return next(text for title, text in self.sections.items() if title.startswith(section))
+
+    def tables(self, section: str) -> list[Table]:
+        """Those of the section that begins with these words."""
+        return [_table(block) for block in re.findall(r"(?:^\|.*\n)+", self.text(section) + "\n", re.MULTILINE)]
+
+    def table(self, section: str, number: int = 0) -> list[dict[str, str]]:
+        return self.tables(section)[number].rows
+
+    def figures(self) -> set[str]:
+        return {path.stem for path in (self.folder / "figures").glob("*.png")}
+
+    def words(self, figure: str) -> set[str]:
+        """Texts that a figure draws: each is a comment beside its outlines."""
+        svg = (self.folder / "figures" / f"{figure}.svg").read_text()
+        return {word.strip() for word in re.findall(r"<!-- (.*?) -->", svg, re.DOTALL)}
+
+
+def _table(block: str) -> Table:
+    lines = [re.sub(r"\\(.)", r"\1", line).strip()[2:].removesuffix("|") for line in block.splitlines()]
+    header, _, *rows = (tuple(cell.strip() for cell in re.split(r" \|(?: |$)", line)) for line in lines)
+    return Table(header, tuple(rows))
+
+
+class HtmlTables(HTMLParser):
+    """The tables of an HTML page."""
+
+    def __init__(self, text: str) -> None:
+        super().__init__()
+        self.found: list[list[list[str]]] = []
+        self._open = False
+        self.feed(text)
+
+    def handle_starttag(self, tag: str, attrs: list[tuple[str, str | None]]) -> None:  # noqa: ARG002
+        if tag == "table":
+            self.found.append([])
+        elif tag == "tr":
+            self.found[-1].append([])
+        elif tag in ("td", "th"):
+            self.found[-1][-1].append("")
+            self._open = True
+
+    def handle_endtag(self, tag: str) -> None:
+        self._open = self._open and tag not in ("td", "th")
+
+    def handle_data(self, data: str) -> None:
+        if self._open:
+            self.found[-1][-1][-1] += data
