@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator, Sequence
-from typing import Final
+from collections.abc import Iterator, Mapping, Sequence
+from typing import Any, Final
 
 from ..db.file_systems import LOCAL
 from .checks import At, Check
 from .login_facts import Folder, Login, Package, StoreFacts
+from .spec_forward import WandbConfig
 from .wants import Wants
 
 LEAST_FREE_GB: Final = 5.0
@@ -32,6 +33,7 @@ def host_checks(login: Login, wants: Sequence[Wants], *, shared: bool = False) -
     slurm = any(want.config.executor == "slurm" for want in wants)
     yield from folder_checks(login.folder, wants, at=At("shared folder"), nodes_need_it=slurm and not shared)
     yield from store_checks(login.store, at=At("store"), slurm=slurm)
+    yield from _forward_checks(login, wants, at=At("forward"))
 
 
 def _versions(at: At, login: Login) -> Iterator[Check]:
@@ -44,6 +46,26 @@ def _versions(at: At, login: Login) -> Iterator[Check]:
         yield at.problem("host.packages", ", ".join(wrong), "install it again: `pip install -c constraints.txt .`")
     else:
         yield at.ok("host.packages", f"all {len(login.packages)} that it needs")
+
+
+def _forward_checks(login: Login, wants: Sequence[Wants], *, at: At) -> Iterator[Check]:
+    """Verdicts on the tools that get metrics too. Training does without them, so nothing here is a problem."""
+    asked = {tool: options for want in wants for tool, options in want.config.forward.options().items()}
+    for tool, options in sorted(asked.items()):
+        version = login.tools.get(tool)
+        if not version:
+            hint = f"`pip install 'dscampaign[{tool}]'` into the environment that runs campaign"
+            yield at.warning(f"forward.{tool}", f"{tool} is not installed: it will get no metrics", hint)
+        elif tool == "wandb" and _wandb_asks(options, login):
+            hint = f"{WandbConfig.login()}, or `mode: offline`"
+            yield at.warning("forward.wandb", f"wandb {version}, which does not know who you are", hint)
+        else:
+            yield at.ok(f"forward.{tool}", f"{tool} {version}")
+
+
+def _wandb_asks(options: Mapping[str, Any], login: Login) -> bool:
+    """Whether W&B wants to know who is there, and cannot."""
+    return not login.wandb_key and (options.get("mode") or login.wandb_mode or "online") == "online"
 
 
 def _wrong(package: Package) -> str:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import netrc
 import os
 import platform
 import re
@@ -10,11 +11,12 @@ import socket
 import sqlite3
 import time
 import uuid
-from collections.abc import Iterable
-from dataclasses import dataclass, replace
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, field, replace
 from importlib import metadata
 from pathlib import Path
 from typing import TYPE_CHECKING, Final
+from urllib.parse import urlsplit
 
 from ..db.file_systems import file_system
 from ..jobs.files import create_exclusively
@@ -27,6 +29,8 @@ if TYPE_CHECKING:
 GB: Final = 1e9
 _NEED: Final = re.compile(r"([\w.-]+)(?:\[[^\]]*\])?(?:>=([\d.]+))?")
 _CREATED: Final = ".doctor-"
+_PACKAGES: Final = {"wandb": ("wandb",), "tensorboard": ("tensorboard",), "mlflow": ("mlflow-skinny", "mlflow")}
+"""Of each tool to which metrics can be forwarded, those of which one is enough."""
 
 
 @dataclass(frozen=True)
@@ -87,13 +91,22 @@ class StoreFacts:
 
 @dataclass(frozen=True)
 class Login:
-    """This host."""
+    """This host.
+
+    Attributes:
+        tools: to which metrics can be forwarded, with the version that is installed.
+        wandb_key: W&B finds out here who is asking.
+        wandb_mode: `WANDB_MODE`, which holds where a spec says none.
+    """
 
     host: str
     python: str
     packages: tuple[Package, ...] | None
     folder: Folder
     store: StoreFacts
+    tools: Mapping[str, str] = field(default_factory=dict)
+    wandb_key: bool = False
+    wandb_mode: str = ""
 
 
 def login(where: Place) -> Login:
@@ -104,6 +117,9 @@ def login(where: Place) -> Login:
         packages=_packages(),
         folder=_folder(where.settings.dir),
         store=_store(where),
+        tools={tool: found for tool, names in _PACKAGES.items() if (found := _first_installed(names))},
+        wandb_key=_has_wandb_key(),
+        wandb_mode=os.environ.get("WANDB_MODE", ""),
     )
 
 
@@ -119,10 +135,27 @@ def _packages() -> tuple[Package, ...] | None:
 def _package(need: str) -> Package:
     found = _NEED.match(need)
     assert found is not None
+    return Package(found[1], found[2] or "", _first_installed([found[1]]))
+
+
+def _first_installed(names: Iterable[str]) -> str:
+    """Version of the first of these packages that is installed, "" if none is."""
+    for name in names:
+        try:
+            return metadata.version(name)
+        except metadata.PackageNotFoundError:
+            continue
+    return ""
+
+
+def _has_wandb_key() -> bool:
+    if os.environ.get("WANDB_API_KEY"):
+        return True
+    server = urlsplit(os.environ.get("WANDB_BASE_URL") or "https://api.wandb.ai").hostname or ""
     try:
-        return Package(found[1], found[2] or "", metadata.version(found[1]))
-    except metadata.PackageNotFoundError:
-        return Package(found[1], found[2] or "", "")
+        return netrc.netrc(os.environ.get("NETRC") or None).authenticators(server) is not None
+    except (OSError, netrc.NetrcParseError):
+        return False
 
 
 def _folder(path: Path) -> Folder:

@@ -48,6 +48,41 @@ def test_a_package_that_is_missing_or_too_old(package: Package, seen: str) -> No
     assert (found.verdict, found.seen) == (Verdict.PROBLEM, seen)
 
 
+def forwarded(login: Login, **tools: Any) -> dict[str, Check]:
+    config = RunConfig.model_validate({"forward": tools})
+    return verdicts(login, replace(wants(), config=config))
+
+
+def test_a_tool_that_gets_metrics_is_there() -> None:
+    known = replace(LOGIN, tools={"wandb": "0.31.0", "mlflow": "3.17"}, wandb_key=True)
+    found = forwarded(known, wandb={"project": "p"}, mlflow={"tracking_uri": "https://host"})
+    assert (found["forward.wandb"].seen, found["forward.mlflow"].seen) == ("wandb 0.31.0", "mlflow 3.17")
+    assert {found[f"forward.{tool}"].verdict for tool in ("wandb", "mlflow")} == {Verdict.OK}
+    assert "forward.tensorboard" not in found
+
+
+def test_a_tool_that_is_not_installed_is_a_warning() -> None:
+    found = forwarded(LOGIN, tensorboard={})["forward.tensorboard"]
+    assert (found.verdict, found.seen) == (Verdict.WARNING, "tensorboard is not installed: it will get no metrics")
+    assert "dscampaign[tensorboard]" in found.next
+
+
+@pytest.mark.parametrize(
+    ("said", "inherited", "verdict"),
+    [
+        ({"mode": "online"}, "offline", Verdict.WARNING),
+        ({"mode": "offline"}, "", Verdict.OK),
+        ({}, "", Verdict.WARNING),
+        ({}, "offline", Verdict.OK),
+    ],
+)
+def test_only_online_does_wandb_ask_who_you_are(said: dict[str, str], inherited: str, verdict: Verdict) -> None:
+    host = replace(LOGIN, tools={"wandb": "0.31.0"}, wandb_mode=inherited)
+    found = forwarded(host, wandb=said)["forward.wandb"]
+    assert found.verdict is verdict
+    assert ("WANDB_API_KEY" in found.next) == (verdict is Verdict.WARNING)
+
+
 def test_a_newer_version_with_more_digits_is_not_older() -> None:
     assert numbers("2.10.1rc1") > numbers("2.9") > numbers("")
 
