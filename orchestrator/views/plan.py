@@ -1,9 +1,10 @@
-"""The plan: one row a run with its batch arithmetic, then one line that sums it up."""
+"""The plan: one row for like repeats of a run with their batch arithmetic, then one line that sums it up."""
 
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping
+from collections import Counter
+from collections.abc import Iterable, Mapping
 from dataclasses import asdict
 from typing import Any, Final
 
@@ -30,7 +31,7 @@ _UNKNOWN: Final = Cell("unknown", Style.DIM)
 def plan_page(plan: Plan, page: Page) -> str:
     """The plan with its summary."""
     lines = [page.paint(_LEGEND, Style.DIM), ""]
-    lines += table(page, _HEADER, (_row(item) for item in plan.runs), _RIGHT)
+    lines += table(page, _HEADER, _rows(plan.runs), _RIGHT)
     return "\n".join([*lines, "", *_changed(plan), *_shortages(plan, page), *_ended_badly(plan), summary(plan, page)])
 
 
@@ -102,6 +103,21 @@ def config_page(item: PlannedRun, page: Page) -> str:
     """One run with its DeepSpeed configuration."""
     config = json.dumps(ds_config_of(item), indent=2)
     return f"{page.paint(item.name, Style.BOLD)} · ds_config.json\n{config}"
+
+
+def _rows(items: Iterable[PlannedRun]) -> list[list[Cell | str]]:
+    """Repeats of one point of which the same is said share a row, `lr-0.1 × 3`."""
+    rows: dict[str, list[Cell | str]] = {}
+    repeats: Counter[str] = Counter()
+    for item in items:
+        row = _row(item)
+        alike = json.dumps([item.run.params if item.run else item.name, *map(str, row[:1] + row[2:])])
+        rows.setdefault(alike, row)
+        repeats[alike] += 1
+    for alike, row in rows.items():
+        if repeats[alike] > 1:
+            row[1] = f"{row[1]} × {repeats[alike]}"
+    return list(rows.values())
 
 
 def _row(item: PlannedRun) -> list[Cell | str]:

@@ -12,6 +12,11 @@ import pytest
 
 from dscampaign.orchestrator import cli, cli_docs
 from dscampaign.orchestrator.cli import main
+from dscampaign.orchestrator.expand import expand
+from dscampaign.orchestrator.plan import Plan, PlannedRun, Sign
+from dscampaign.orchestrator.spec import load_spec
+from dscampaign.orchestrator.views.plan import plan_page
+from dscampaign.orchestrator.views.text import Page
 
 from .cli_world import make_world
 
@@ -167,6 +172,21 @@ def test_plan_shows_the_arithmetic_and_makes_nothing(spec: Path, tmp_path: Path,
     assert lines[3] == first
     assert lines[-1] == "Plan: 4 to submit, 0 kept, 0 to cancel · 1 sbatch array · up to 128 GPU-hours"
     assert sorted(path.name for path in tmp_path.iterdir()) == ["sweep.yaml", "train.py"]
+
+
+def test_repeats_that_are_planned_alike_share_a_row(spec: Path) -> None:
+    runs = expand(load_spec(spec, ["repeats=3"]))
+    kept = PlannedRun(Sign.KEEP, runs[0].name, "completed", runs[0], runs[0].micro_batch)
+    new = [PlannedRun(Sign.CREATE, run.name, "", run, run.micro_batch) for run in runs[1:]]
+    lines = plan_page(Plan("sweep", "slurm", (kept, *new)), Page()).splitlines()
+    assert [line.split("  ")[1] for line in lines[3:-2]] == [
+        "depth-1_zero_stage-1",
+        "depth-1_zero_stage-1-r1 × 2",
+        "depth-1_zero_stage-2 × 3",
+        "depth-2_zero_stage-1 × 3",
+        "depth-2_zero_stage-2 × 3",
+    ]
+    assert lines[-1].startswith("Plan: 11 to submit, 1 kept")
 
 
 def test_plan_as_a_document_holds_the_deepspeed_configuration(spec: Path, capsys: Output) -> None:
