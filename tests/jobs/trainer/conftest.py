@@ -7,11 +7,13 @@ import os
 import socket
 import subprocess
 import sys
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
 import pytest
+
+from dscampaign.jobs import shared_memory
 
 from .attempts import WORLD_SIZE, Attempt
 
@@ -25,24 +27,28 @@ def data_dir(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 @pytest.fixture(scope="session")
-def launch(tmp_path_factory: pytest.TempPathFactory) -> Launch:
+def launch(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Launch]:
     """Starts ``deepspeed ... ARGUMENTS``, on two ranks unless another number is said."""
     folder = tmp_path_factory.mktemp("launch")
+    ports = []
 
     def start(*arguments: str, env: Mapping[str, str], ranks: int = WORLD_SIZE) -> subprocess.Popen[str]:
         hostfile = folder / f"hostfile-{ranks}"
         hostfile.write_text(f"localhost slots={ranks}\n")
         launcher = [sys.executable, "-m", "deepspeed.launcher.runner", "--hostfile", str(hostfile), "--no_ssh"]
         options = ["--node_rank", "0", "--no_local_rank", "--master_addr", "127.0.0.1", "--master_port"]
+        ports.append(_free_port())
         return subprocess.Popen(
-            [*launcher, *options, str(_free_port()), *arguments],
+            [*launcher, *options, str(ports[-1]), *arguments],
             env={**os.environ, "OMP_NUM_THREADS": "1", **env},
             stdout=subprocess.PIPE,
             stderr=subprocess.STDOUT,
             text=True,
         )
 
-    return start
+    yield start
+    for port in ports:
+        shared_memory.clear("127.0.0.1", port)
 
 
 @pytest.fixture(scope="session")
