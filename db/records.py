@@ -52,6 +52,9 @@ METRIC_COLUMNS = {
 bit order of the `nonfinite` mask: append, never reorder."""
 
 
+SUBMITTING: Final = "submitting"
+"""The event that says why an attempt is submitted and, as `exclude`, which nodes it is to do without."""
+
 OPENED_ELSEWHERE: Final = "forward.opened"
 """The event that says under which id a run is kept in another tool."""
 

@@ -22,7 +22,7 @@ from typing import Any
 from sqlalchemy import Connection
 
 from ..db import queries
-from ..db.records import AttemptRow, AttemptState, NewAttempt, RunRow, RunState
+from ..db.records import SUBMITTING, AttemptRow, AttemptState, NewAttempt, RunRow, RunState
 from ..jobs.files import make_private, write_atomically
 from ..jobs.layout import CampaignPaths, payload_file
 from ..jobs.payload import Payload
@@ -246,7 +246,8 @@ def _write_intent(group: Sequence[Submit], token: str, authority: Authority, pat
         rows = [stored[attempt_id] for attempt_id in ids]
         saved = queries.saved_steps(conn, authority.campaign_id)
         for row, action in zip(rows, group, strict=True):
-            authority.event(conn, "submitting", f"attempt {row.generation}{_unusual(action)}: {action.why}", row)
+            message = f"attempt {row.generation}{_unusual(action)}: {action.why}"
+            authority.event(conn, SUBMITTING, message, row, {"exclude": action.exclude} if action.exclude else None)
     store = None if authority.store.is_sqlite else authority.store.url_without_password
     return [
         (row, Planned(action, _payload(row, action, paths, store, saved.get(row.run_id, 0))))

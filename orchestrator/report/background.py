@@ -11,7 +11,7 @@ from sqlalchemy import Connection
 
 from ...db import queries
 from ...db.gpu_records import GpuDevice, GpuUse
-from ...db.records import AttemptRow, EventRow, RunState
+from ...db.records import SUBMITTING, AttemptRow, EventRow, RunState
 from ...db.store import Store
 from .conditions import Condition
 from .facts import RunFacts
@@ -92,10 +92,11 @@ def read_background(store: Store, results: Results, first: Sequence[Condition]) 
             attempts[row.run_id].append(row)
         ids = {row.name: row.id for row in queries.runs(conn, results.campaign.id)}
         begun = [(run, own) for run in results.runs if (own := attempts.get(ids.get(run.name, 0)))]
-        said = _said(queries.events(conn, results.campaign.id))
+        events = queries.events(conn, results.campaign.id)
+        said, excluded = _said(events), _excluded(events)
         return Background(
             runs={run.name: _behind(conn, run, own, said) for run, own in begun if run.attempt_id is not None},
-            failures=tuple(failure for run, own in begun for failure in _failures(run, own)),
+            failures=tuple(failure for run, own in begun for failure in _failures(run, own, excluded)),
             gpus=tuple(_each_gpu(conn, first)),
         )
 
@@ -106,6 +107,11 @@ def _said(events: Sequence[EventRow]) -> dict[tuple[int | None, str], dict[str, 
         if name := _SAID.get(event.kind):
             said[event.attempt_id, name] |= event.data
     return said
+
+
+def _excluded(events: Sequence[EventRow]) -> dict[int | None, Sequence[str]]:
+    """Nodes that an attempt was to do without, by its id."""
+    return {event.attempt_id: event.data.get("exclude", ()) for event in events if event.kind == SUBMITTING}
 
 
 def _behind(
@@ -126,7 +132,9 @@ def _behind(
     )
 
 
-def _failures(run: RunFacts, attempts: Sequence[AttemptRow]) -> Iterator[Failure]:
+def _failures(
+    run: RunFacts, attempts: Sequence[AttemptRow], excluded: Mapping[int | None, Sequence[str]]
+) -> Iterator[Failure]:
     ordered = sorted(attempts, key=lambda row: row.generation)
     for index, row in enumerate(ordered):
         if row.failure_class and row.failure_class not in _WELL:
@@ -136,16 +144,18 @@ def _failures(run: RunFacts, attempts: Sequence[AttemptRow]) -> Iterator[Failure
                 generation=row.generation,
                 kind=row.failure_class.replace("_", " "),
                 reason=str(row.evidence.get("reason") or ""),
-                then=_again(row, later) if later else _in_the_end(run),
+                then=_again(row, later, excluded.get(later.id, ())) if later else _in_the_end(run),
             )
 
 
-def _again(failed: AttemptRow, later: AttemptRow) -> str:
+def _again(failed: AttemptRow, later: AttemptRow, excluded: Sequence[str]) -> str:
     said = [f"attempt {later.generation} from step {later.start_step or 0:,}"]
     if later.micro_batch != failed.micro_batch:
         said.append(f"micro-batch {failed.micro_batch} → {later.micro_batch}")
     if later.changes != failed.changes:
         said.append(f"with {later.changes}")
+    if excluded:
+        said.append(f"without {' '.join(excluded)}")
     if later.config_hash != failed.config_hash:
         said.append("of a changed experiment")
     return ", ".join(said)

@@ -235,7 +235,9 @@ def test_what_is_unusual_about_an_attempt_is_in_its_row_its_payload_and_its_even
     assert (row.changes, row.predicted_gb) == ("expandable_segments", 3.5)
     assert world.cluster.submitted[-1].resources["exclude"] == "n7,n9"
     assert world.cluster.payloads()[-1].env["PYTORCH_ALLOC_CONF"] == "expandable_segments:True"
-    assert "with expandable_segments without n7, n9: tried again" in world.events("submitting")[-1].message
+    told = world.events("submitting")[-1]
+    assert "with expandable_segments without n7, n9: tried again" in told.message
+    assert told.data == {"exclude": ["n7", "n9"]}
 
 
 def test_nothing_is_done_without_the_lease(world: World) -> None:

@@ -12,7 +12,7 @@ from typing import Any
 from dscampaign.db import queries
 from dscampaign.db.gpu_ingest import ingest_gpus
 from dscampaign.db.ingest import ingest
-from dscampaign.db.records import AttemptState, CampaignRow, NewAttempt, NewRun, RunRow, RunState
+from dscampaign.db.records import SUBMITTING, AttemptState, CampaignRow, NewAttempt, NewRun, RunRow, RunState
 from dscampaign.db.store import Store
 
 SEQ_LEN = 128
@@ -31,6 +31,7 @@ class Try:
     Attributes:
         first, last: steps that it made; none where they are equal.
         ended: its failure class, None while it runs.
+        exclude: nodes that it was to do without.
         queued_s, setup_s, after_s: time in the queue, before its first step, and after its last one.
     """
 
@@ -39,6 +40,7 @@ class Try:
     ended: str | None = "completed"
     micro_batch: int = 4
     changes: str = ""
+    exclude: tuple[str, ...] = ()
     queued_s: float = 5.0
     setup_s: float = 10.0
     after_s: float = 0.0
@@ -151,6 +153,8 @@ def _plant_attempt(
     )
     with store.write() as conn:
         attempt_id = queries.insert_attempt(conn, new)
+        data = {"exclude": one.exclude} if one.exclude else None
+        queries.add_event(conn, run.campaign_id, SUBMITTING, "why", run_id=run.id, attempt_id=attempt_id, data=data)
     lines = list(_lines(condition, run, one, now_s + one.queued_s + one.setup_s))
     spool = folder / f"{run.id}-{generation}.jsonl"
     spool.write_text("".join(json.dumps(line) + "\n" for line in lines))

@@ -24,7 +24,7 @@ PlantStore = Callable[..., str]
 CONDITIONS = (
     Planted("base", (0.100, 0.101, 0.102), (3.000, 3.002, 2.998), gpu="NVIDIA H100 80GB HBM3"),
     Planted("<fast>", (0.05, 0.051, 0.052), (3.001, 3.003, 2.999), train={"zero_stage": 2}),
-    Planted("back", tries=(Try(0, 60, "preempted"), Try(50, 100))),
+    Planted("back", tries=(Try(0, 60, "gpu"), Try(50, 100, exclude=("n7", "n9")))),
     Planted("wild", (0.05,), (3.0,), nan_from=60, state=RunState.FAILED, tries=(Try(ended="diverged"),)),
 )
 FILES = {"report.html", "report.md", "report.json", "conditions.csv", "runs.csv"}
@@ -102,7 +102,7 @@ def test_what_failed_is_told_with_what_was_done(written: tuple[Path, str]) -> No
     rows = [line for line in rest.partition("\n## ")[0].splitlines() if line.startswith("|")]
     assert rows[0] == "| run | attempt | failure class | reason | what was done |"
     assert rows[2:] == [
-        "| back | 1 | preempted | it ended preempted | attempt 2 from step 50 |",
+        "| back | 1 | gpu | it ended gpu | attempt 2 from step 50, without n7 n9 |",
         "| wild | 1 | diverged | it ended diverged | no further try |",
     ]
 
@@ -139,9 +139,9 @@ def test_data_files_hold_every_condition_and_run(written: tuple[Path, str]) -> N
     assert workload["recommendation"]["established"] is True
     assert [one["name"] for one in workload["conditions"]] == ["base", "<fast>", "back", "wild"]
     assert workload["conditions"][1]["order"] == "faster"
-    assert document["cost"]["lost"].keys() == {"preempted", "diverged"}
+    assert document["cost"]["lost"].keys() == {"gpu", "diverged"}
     assert [(one["run"], one["generation"], one["kind"]) for one in document["failures"]] == [
-        ("back", 1, "preempted"),
+        ("back", 1, "gpu"),
         ("wild", 1, "diverged"),
     ]
     first = document["runs"][0]
