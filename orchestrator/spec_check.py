@@ -157,7 +157,11 @@ def _deepspeed(config: RunConfig) -> Iterator[Finding]:
     merged = render(config.train.model_dump(), micro_batch=1, accumulation=1, world_size=1, overrides=given)
     if all(section(merged, (name,)).get("enabled") is True for name in ("bf16", "fp16")):
         yield Finding((("deepspeed", "fp16"),), "bf16 and fp16 are both enabled", "use train.precision")
-    yield from _zero(merged["zero_optimization"], section(given, ("zero_optimization",)))
+    zero = merged["zero_optimization"]
+    yield from _zero(zero, section(given, ("zero_optimization",)))
+    on_disk = any(section(zero, (name,)).get("device") == "nvme" for name in _OFFLOADS)
+    if on_disk and config.command is None and config.train.checkpoint_every and config.train.offload != "nvme":
+        yield strategies.no_checkpoints()
 
 
 def _misspelt(given: Mapping[str, Any]) -> Iterator[Finding]:

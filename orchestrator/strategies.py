@@ -101,8 +101,13 @@ def _offload(train: TrainConfig) -> Iterator[Finding]:
     if train.offload == "nvme" and not train.nvme_path:
         yield _finding("nvme_path", "is required with offload nvme", "name a folder on a fast local disk of each node")
     if train.offload == "nvme" and train.checkpoint_every:
-        message = "is of no use with offload nvme: DeepSpeed cannot resume from states that lie on a disk"
-        yield _finding("checkpoint_every", message, "leave it out: an interrupted run begins anew")
+        yield no_checkpoints()
+
+
+def no_checkpoints() -> Finding:
+    """What is said to checkpoints of states on a disk."""
+    message = "is of no use with offload to nvme: DeepSpeed cannot resume from states that lie on a disk"
+    return _finding("checkpoint_every", message, "leave it out: an interrupted run begins anew")
 
 
 def _compilers(train: TrainConfig, on_gpus: bool) -> Iterator[Finding]:

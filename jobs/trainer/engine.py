@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-import json
 import os
+from collections.abc import Mapping
+from copy import deepcopy
 from dataclasses import asdict
 from typing import Any, Protocol
 
@@ -16,7 +17,7 @@ from deepspeed.runtime.fp16.unfused_optimizer import FP16_UnfusedOptimizer
 from torch import Tensor, nn
 
 from ..arrangement import joins_parameters
-from . import operators, reduce_buckets, swap_space
+from . import reduce_buckets
 from .config import Job, TrainConfig
 from .flat import FlatModel
 from .model import NextTokenLoss, parameter_groups
@@ -86,13 +87,14 @@ def from_first_rank(names: list[str]) -> list[str]:
     return box[0]
 
 
-def create_engine(model: NextTokenLoss, config: TrainConfig, job: Job, *, universal: bool = False) -> Engine:
-    """Hands the model to DeepSpeed, as the attempt's rendered configuration says, or to the plain engine.
+def create_engine(
+    model: NextTokenLoss, config: TrainConfig, ds_config: Mapping[str, Any], *, universal: bool = False
+) -> Engine:
+    """Hands the model to DeepSpeed, as its configuration says, or to the plain engine.
 
     Args:
         universal: it will load a universal checkpoint.
     """
-    operators.build(config)
     reduce_buckets.keep_where_needed(config)
     torch.set_float32_matmul_precision("high" if config.precision == "tf32" else "highest")
     device = torch.device(get_accelerator().current_device_name())
@@ -100,7 +102,7 @@ def create_engine(model: NextTokenLoss, config: TrainConfig, job: Job, *, univer
         engine: Engine = PlainEngine(model, parameter_groups(model), config, device)
     else:
         engine = _deepspeed_engine(
-            FlatModel(model, device) if joins_parameters(asdict(config)) else model, job, universal
+            FlatModel(model, device) if joins_parameters(asdict(config)) else model, ds_config, universal
         )
     if config.compile or config.deepcompile:
         engine.compile()
@@ -135,8 +137,10 @@ def loss_scaling(engine: Engine) -> dict[str, float]:
     return {"loss_scale": float(scale), "skipped_steps": float(engine.skipped_steps)}
 
 
-def _deepspeed_engine(model: NextTokenLoss | FlatModel, job: Job, universal: bool) -> DeepSpeedEngine:
-    rendered = swap_space.apart(json.loads(job.ds_config.read_text()), job)
+def _deepspeed_engine(
+    model: NextTokenLoss | FlatModel, ds_config: Mapping[str, Any], universal: bool
+) -> DeepSpeedEngine:
+    rendered = deepcopy(dict(ds_config))
     if universal:
         rendered["checkpoint"] = {**rendered.get("checkpoint", {}), "load_universal": True}
     engine, *_ = deepspeed.initialize(

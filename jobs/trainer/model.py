@@ -173,7 +173,7 @@ def _require_fit(model_config: PreTrainedConfig, config: TrainConfig, data: Data
 def _create(config: TrainConfig, model_config: PreTrainedConfig, ds_config: Mapping[str, Any]) -> PreTrainedModel:
     AttentionInterface.register(CAUSAL_SDPA, causal_sdpa)
     options = {"attn_implementation": _attention(config, model_config), "dtype": torch.float32}
-    partitioned = _with_room(ds_config, config, model_config) if config.zero_stage == 3 and ds_config else None
+    partitioned = _with_room(ds_config, model_config) if config.zero_stage == 3 and ds_config else None
     if not config.pretrained:
         return random_model(model_config, options, config.seed, partitioned)
     torch.manual_seed(config.seed)  # of what the weights lack
@@ -183,8 +183,8 @@ def _create(config: TrainConfig, model_config: PreTrainedConfig, ds_config: Mapp
     return model
 
 
-def _with_room(ds_config: Mapping[str, Any], config: TrainConfig, model_config: PreTrainedConfig) -> Mapping[str, Any]:
-    if config.offload != "nvme":
+def _with_room(ds_config: Mapping[str, Any], model_config: PreTrainedConfig) -> Mapping[str, Any]:
+    if not swap_space.in_use(ds_config):
         return ds_config
     with torch.device("meta"):
         shapes = AutoModelForCausalLM.from_config(deepcopy(model_config))  # the padding is written into it

@@ -6,6 +6,7 @@ ends with its process stands before it here, and who holds that may take the mar
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
@@ -14,16 +15,17 @@ from deepspeed.ops.op_builder.dc import DeepCompileBuilder
 from filelock import FileLock
 from torch.utils import cpp_extension
 
+from . import swap_space
 from .config import TrainConfig
 
 
-def build(config: TrainConfig) -> None:
-    """Builds what the configuration needs, or waits until another process of this node has.
+def build(config: TrainConfig, ds_config: Mapping[str, Any]) -> None:
+    """Builds what the configurations need, or waits until another process of this node has.
 
     Raises:
         ValueError: something is missing on the node that the operator needs.
     """
-    if config.offload == "nvme":
+    if swap_space.in_use(ds_config):
         _build(get_accelerator().create_op_builder("AsyncIOBuilder"), "train.offload nvme needs libaio and its headers")
     if config.deepcompile:
         _build(DeepCompileBuilder(), "train.deepcompile needs CUDA's compiler")

@@ -49,6 +49,11 @@ def with_room(ds_config: Mapping[str, Any], largest: int, ranks: int) -> dict[st
     return config
 
 
+def in_use(ds_config: Mapping[str, Any]) -> bool:
+    """Whether anything lies on a disk."""
+    return any(_sections(ds_config))
+
+
 def clear(job: Job) -> None:
     """Removes what this attempt has written on this node, when no rank of it needs that any more."""
     if job.local_rank == 0:

@@ -13,7 +13,7 @@ import torch.distributed as dist
 
 from .. import report, retention
 from ..gpus import driver_version
-from . import swap_space
+from . import operators, swap_space
 from .batches import training_batches
 from .config import Job, TrainConfig
 from .data import Data, load
@@ -50,10 +50,11 @@ def main() -> None:
     steps = target_step(config, data)
     if config.steps is None:
         report.event("target", steps=steps)
-    # Weights that are read under ZeRO 3 go to the disk at once, so here too the attempt needs a folder of its own.
-    model, facts = build_model(config, data, swap_space.apart(json.loads(job.ds_config.read_text()), job))
+    ds_config = swap_space.apart(json.loads(job.ds_config.read_text()), job)
+    operators.build(config, ds_config)  # before the model: under ZeRO-Infinity its weights go to the disk at once
+    model, facts = build_model(config, data, ds_config)
     source = find_source(job)
-    engine = create_engine(model, config, job, universal=source.universal)
+    engine = create_engine(model, config, ds_config, universal=source.universal)
     first, reported = restore(engine, source)
     report_memory(engine, config, job)
     if job.rank == 0:
@@ -62,7 +63,7 @@ def main() -> None:
     if first == steps and reported:
         report.report(first, **reported)  # no step is left, and of each step the newest attempt's line counts
     train(engine, config, job, data, range(first + 1, steps + 1), facts.flops_per_token)
-    if config.offload == "nvme":
+    if swap_space.in_use(ds_config):
         dist.barrier()
         swap_space.clear(job)
 
@@ -70,6 +71,8 @@ def main() -> None:
 def train(engine: Engine, config: TrainConfig, job: Job, data: Data, steps: range, flops_per_token: float) -> None:
     """Does the optimizer steps ``steps`` and the final evaluation; leaves earlier, with a checkpoint, if asked to."""
     step, target = steps.start - 1, steps.stop - 1
+    # DeepSpeed 0.19.8 cannot take states on a disk up again: such a run begins anew
+    resumable = not swap_space.in_use(json.loads(job.ds_config.read_text()))
     profile = Profile(profiled_steps(config.profile_at), job.attempt_dir, engine.device)
     meter = Meter(config, engine.device, steps, flops_per_token)
     batches = training_batches(data.train, config, job, steps, engine.device)
@@ -95,8 +98,7 @@ def train(engine: Engine, config: TrainConfig, job: Job, data: Data, steps: rang
             meter.flush()
             profile.write()
             meter.restart_clock()
-        # DeepSpeed 0.19.8 cannot take states on a disk up again: such a run begins anew
-        if (stopping and config.offload != "nvme") or _due(step, config.checkpoint_every, target):
+        if (stopping and resumable) or _due(step, config.checkpoint_every, target):
             meter.flush()
             with report.phase("checkpoint"):
                 save(engine, config, job, step, meter.reported)

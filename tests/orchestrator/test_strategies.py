@@ -140,6 +140,13 @@ def test_what_cannot_work_is_refused_with_its_place(tmp_path: Path, train: dict[
     assert found.startswith(expected)
 
 
+def test_checkpoints_of_states_that_deepspeed_s_section_puts_on_a_disk_are_refused(tmp_path: Path) -> None:
+    section = {"zero_optimization": {"offload_optimizer": {"device": "nvme", **NVME}}}
+    assert run(tmp_path, train={"strategy": "zero3"}, deepspeed=section)
+    [found] = problems(tmp_path, train={"strategy": "zero3", "checkpoint_every": 5}, deepspeed=section)
+    assert found.startswith("train.checkpoint_every: is of no use")
+
+
 @pytest.mark.parametrize(
     "train",
     [

@@ -5,4 +5,5 @@ from dscampaign.jobs.trainer import operators
 from .attempts import train_config
 
 if __name__ == "__main__":
-    operators.build(train_config(zero_stage=3, offload="nvme", nvme_path="unused"))
+    on_disk = {"zero_optimization": {"offload_param": {"device": "nvme", "nvme_path": "unused"}}}
+    operators.build(train_config(zero_stage=3, offload="nvme", nvme_path="unused"), on_disk)

@@ -8,6 +8,7 @@ from contextlib import contextmanager, suppress
 from pathlib import Path
 
 import pytest
+from torch.utils import cpp_extension
 from transformers import AutoConfig, AutoModelForCausalLM
 
 from .attempts import Attempt
@@ -37,6 +38,12 @@ def _watched(folder: Path) -> Iterator[set[str]]:
         watch.join()
 
 
+def _leave_mark() -> None:
+    """As a process does that is killed while it compiles the operator."""
+    folder = Path(cpp_extension._get_build_directory("async_io", verbose=False))
+    (folder / "lock").touch()
+
+
 def _saved(folders: pytest.TempPathFactory) -> Path:
     """Weights as somebody would publish them, which ZeRO 3 divides while it reads them."""
     folder = folders.mktemp("saved")
@@ -48,17 +55,22 @@ def test_what_lies_on_a_disk_learns_the_same(
     train_many: Callable[..., dict[str, Attempt]], tmp_path: Path, tmp_path_factory: pytest.TempPathFactory
 ) -> None:
     infinity = {"model": MODEL, "zero_stage": 3, "offload": "nvme", "nvme_path": str(tmp_path)}
+    optimizer = {"device": "nvme", "nvme_path": str(tmp_path), "pin_memory": True}
+    mixed = {"zero_optimization": {"offload_optimizer": optimizer}, "zero_force_ds_cpu_optimizer": False}
     published = {**infinity, "model": str(_saved(tmp_path_factory)), "pretrained": True}
+    _leave_mark()
     with _watched(tmp_path) as seen:
         trained = train_many(
             ddp={"model": MODEL, "engine": "ddp", "zero_stage": 0},
             infinity=infinity,
             published=published,
             stopped={**infinity, "stop": True},
+            mixed={"model": MODEL, "zero_stage": 3, "deepspeed": mixed},
         )
     assert trained["infinity"].values("loss") == pytest.approx(trained["ddp"].values("loss"), abs=1e-3)
+    assert trained["mixed"].values("loss") == pytest.approx(trained["ddp"].values("loss"), abs=1e-3)
     assert len(trained["published"].values("loss")) == 6
-    assert len(seen) == 3, "each attempt has a folder of its own"
+    assert len(seen) == 4, "each attempt has a folder of its own"
     assert list(tmp_path.iterdir()) == [], "and leaves nothing of it"
     assert 0 < len(trained["stopped"].values("loss")) < 6
     assert list(trained["stopped"].checkpoints.iterdir()) == []  # DeepSpeed could not take it up again
