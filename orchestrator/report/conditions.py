@@ -4,12 +4,16 @@ from __future__ import annotations
 
 import json
 import re
+import statistics
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, Final
 
 from .facts import RunFacts
 from .statistics import Estimate, estimate
+
+ALIKE: Final = 0.02
+"""Tokens per step so far apart are the same: a script's own follow from speeds and times that it has rounded."""
 
 
 @dataclass(frozen=True)
@@ -46,9 +50,10 @@ class Condition:
 
     @property
     def tokens_per_step(self) -> int | None:
-        """Of its runs, None where they differ or nobody knows."""
-        found = {run.tokens_per_step for run in self.runs}
-        return found.pop() if len(found) == 1 else None
+        """Of its runs, None where they differ or nobody knows. A script's own come from rounded speeds."""
+        known = [run.tokens_per_step for run in self.runs if run.tokens_per_step]
+        alike = known and max(known) <= (1.0 + ALIKE) * min(known)
+        return round(statistics.median(known)) if alike else None
 
     def median(self, figure: Callable[[RunFacts], float | None]) -> Estimate | None:
         """The median of a figure over the counted repeats."""

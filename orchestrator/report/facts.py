@@ -185,7 +185,7 @@ def facts_of(data: RunData) -> RunFacts:
         micro_batch=newest.micro_batch if newest else train.get("micro_batch"),
         first_micro_batch=mine[0].micro_batch if mine else train.get("micro_batch"),
         accumulation=newest.accumulation if newest else None,
-        world_size=newest.world_size if newest else 1,
+        world_size=newest.world_size if newest else _ranks(run.config),
         tokens_per_step=tokens,
         parameters=int(parameters) if isinstance(parameters, int) else None,
         config=run.config,
@@ -204,6 +204,12 @@ def facts_of(data: RunData) -> RunFacts:
 
 
 _SOFTWARE: Final = ("device", "driver", "cuda", "torch", "deepspeed", "transformers")
+
+
+def _ranks(config: Mapping[str, Any]) -> int:
+    """Of a run that has yet to begin."""
+    nodes = (config.get("slurm") or {}).get("nodes") if config.get("executor") != "local" else 1
+    return int((nodes or 1) * (config.get("ranks_per_node") or 1))
 
 
 def _tokens_per_step(config: Mapping[str, Any], lines: Lines, series: Series) -> int | None:

@@ -51,8 +51,8 @@ def _judge(condition: Condition, baseline: Condition, *, held_out: bool) -> Judg
 
 def _loss(condition: Condition, baseline: Condition, *, held_out: bool) -> LossTest:
     if condition is baseline and condition.counted:
-        none = estimate([0.0] * len(condition.counted))
-        return LossTest(Sameness.EQUIVALENT, none, loss_test(_losses(baseline, held_out=held_out), []).margin)
+        none, own = estimate([0.0] * len(condition.counted)), _losses(baseline, held_out=held_out)
+        return LossTest(Sameness.EQUIVALENT, none, loss_test(own, own).margin)
     return loss_test(_losses(condition, held_out=held_out), _losses(baseline, held_out=held_out))
 
 

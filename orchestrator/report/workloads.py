@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from typing import Any, Final
 
 from ..views.text import count
-from .conditions import Condition, baseline_of
+from .conditions import ALIKE, Condition, baseline_of
 from .facts import RunFacts
 
 _WORK: Final = ("model", "pretrained", "seq_len", "global_batch", "steps", "epochs", "dataset", "tokenizer")
@@ -58,10 +58,15 @@ def workloads_of(conditions: Sequence[Condition], baseline: str | None = None) -
         baseline: name of one; its workload is compared with it, the others with their usual one.
     """
     grouped: dict[str, list[Condition]] = {}
-    for condition in conditions:
-        grouped.setdefault(json.dumps(_work(condition), sort_keys=True, default=str), []).append(condition)
+    works: dict[str, dict[str, Any]] = {}
+    tokens = _tokens_per_step(conditions)
+    for condition, own in zip(conditions, tokens, strict=True):
+        work = _work(condition, own)
+        key = json.dumps(work, sort_keys=True, default=str)
+        works[key] = work
+        grouped.setdefault(key, []).append(condition)
     groups = list(grouped.values())
-    names = _names(groups)
+    names = _names(groups, list(works.values()))
     return [
         Workload(name, tuple(group), baseline_of(group, baseline) or baseline_of(group))
         for name, group in zip(names, groups, strict=True)
@@ -78,22 +83,44 @@ def times_to_loss(conditions: Sequence[Condition]) -> list[TimeToLoss]:
     return [_time(condition, target) for condition in counted]
 
 
-def _work(condition: Condition) -> dict[str, Any]:
+def _tokens_per_step(conditions: Sequence[Condition]) -> list[int | None]:
+    """Of each condition, as one number where a script's own are alike.
+
+    A condition of which nobody knows any yet does what the others on as many ranks do, if these all do the same.
+    """
+    known: dict[int, list[int]] = {}
+    for condition in conditions:
+        alike = known.setdefault(condition.runs[0].world_size, [])
+        own = condition.tokens_per_step
+        if own is not None and _nearest(own, alike) is None:
+            alike.append(own)
+    found = []
+    for condition in conditions:
+        alike, own = known[condition.runs[0].world_size], condition.tokens_per_step
+        only = alike[0] if len(alike) == 1 else None
+        found.append(only if own is None else _nearest(own, alike))
+    return found
+
+
+def _nearest(own: int, known: Sequence[int]) -> int | None:
+    return next((one for one in known if abs(one - own) <= ALIKE * one), None)
+
+
+def _work(condition: Condition, tokens_per_step: int | None) -> dict[str, Any]:
     config = condition.runs[0].config
     train = config.get("train") or {}
     ranks = {_RANKS: condition.runs[0].world_size}
     if config.get("command"):
-        return {"tokens per step": condition.tokens_per_step, **ranks}
+        return {"tokens per step": tokens_per_step, **ranks}
     return {**{name: train.get(name) for name in _WORK}, **ranks}
 
 
-def _names(groups: Sequence[Sequence[Condition]]) -> list[str]:
+def _names(groups: Sequence[Sequence[Condition]], works: Sequence[Mapping[str, Any]]) -> list[str]:
     """What the spec's own parameters say of each, where they tell them apart, else what the configurations do."""
     shared = [_shared(group) for group in groups]
     told = [_name(params, _varying(shared)) for params in shared]
     if all(told) and len(set(told)) == len(groups):
         return told
-    works = [_work(group[0]) for group in groups]
     return [_name(work, _varying(works)) for work in works]
 
 

@@ -99,7 +99,8 @@ def plant(store: Store, folder: Path, conditions: Sequence[Planted], name: str =
 def _runs(conditions: Sequence[Planted]) -> Iterator[NewRun]:
     for ordinal, condition in enumerate(conditions):
         train = {"model": "gpt2", "seq_len": SEQ_LEN, "global_batch": GLOBAL_BATCH, "micro_batch": 4, "zero_stage": 1}
-        config = {"train": {**train, "steps": condition.steps, "engine": "deepspeed", **condition.train}}
+        trained = {**train, "steps": condition.steps, "engine": "deepspeed", **condition.train}
+        config = {"train": trained, "ranks_per_node": condition.ranks}
         for repeat in range(len(condition.step_s)):
             yield NewRun(
                 name=_name(condition, repeat),

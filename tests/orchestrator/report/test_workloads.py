@@ -1,0 +1,84 @@
+"""What may be compared with what, where not everything is known of every run."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+
+from dscampaign.db.records import RunState
+from dscampaign.db.store import Store
+from dscampaign.orchestrator.report.conditions import conditions_of
+from dscampaign.orchestrator.report.facts import RunFacts
+from dscampaign.orchestrator.report.guide import guide
+from dscampaign.orchestrator.report.judge import judge
+from dscampaign.orchestrator.report.load import read_runs
+from dscampaign.orchestrator.report.recommend import recommend
+from dscampaign.orchestrator.report.workloads import workloads_of
+
+from .planted import Planted, plant
+
+Plant = Callable[..., list[RunFacts]]
+
+
+@pytest.fixture
+def planted(tmp_path: Path) -> Iterator[Plant]:
+    """Plants conditions and reads them back as facts."""
+    store = Store.open(f"sqlite:///{tmp_path}/campaign.db", create=True)
+
+    def facts(*conditions: Planted) -> list[RunFacts]:
+        return read_runs(store, plant(store, tmp_path, conditions))
+
+    yield facts
+    store.close()
+
+
+def workloads(runs: Sequence[RunFacts]) -> list[list[str]]:
+    """Names of the conditions of each."""
+    return [[one.name for one in workload.conditions] for workload in workloads_of(conditions_of(runs))]
+
+
+def own_script(runs: Sequence[RunFacts], *tokens_per_step: int | None) -> list[RunFacts]:
+    """The same, of a script of one's own that says so many tokens per step."""
+    config = {"command": ["python", "train.py"]}
+    return [replace(run, config=config, tokens_per_step=said) for run, said in zip(runs, tokens_per_step, strict=True)]
+
+
+def test_what_has_yet_to_begin_is_on_the_ranks_that_it_asks_for(planted: Plant) -> None:
+    waits = Planted("waits", (0.1,), (3.0,), tries=(), state=RunState.PENDING)
+    runs = planted(Planted("base"), Planted("fast", (0.05,) * 3), waits)
+    assert workloads(runs) == [["base", "fast", "waits"]]
+    (workload,) = workloads_of(conditions_of(runs))
+    assert workload.baseline
+    found = recommend(judge(workload.conditions, workload.baseline))
+    assert not found.established
+    assert "Provisional" in found.sentence
+
+
+def test_a_script_s_own_tokens_per_step_may_be_rounded(planted: Plant) -> None:
+    runs = planted(Planted("base"), Planted("fast", (0.08,) * 3))
+    assert workloads(own_script(runs, 1024, 1024, 1025, 1025, 1024, 1026)) == [["base", "fast"]]
+    assert workloads(own_script(runs, 1024, 1024, 1024, 2048, 2048, 2048)) == [["base"], ["fast"]]
+
+
+def test_a_script_s_run_without_a_line_is_compared_with_the_others(planted: Plant) -> None:
+    runs = planted(Planted("base"), Planted("crashed", (0.08,) * 3))
+    assert workloads(own_script(runs, 1024, 1024, 1024, 1024, 1024, None)) == [["base", "crashed"]]
+    assert workloads(own_script(runs, 1024, 1024, 1024, None, None, None)) == [["base", "crashed"]]
+
+
+def test_where_several_do_other_work_the_unknown_is_apart(planted: Plant) -> None:
+    runs = planted(Planted("small", (0.1,), (3.0,)), Planted("large", (0.1,), (3.0,)), Planted("new", (0.1,), (3.0,)))
+    assert workloads(own_script(runs, 1024, 4096, None)) == [["small"], ["large"], ["new"]]
+
+
+def test_a_baseline_whose_repeats_differ_much_is_a_coarse_measure(planted: Plant) -> None:
+    base = Planted("base", held_out=(2.8, 3.0, 3.2))
+    runs = planted(base, Planted("worse", held_out=(3.1, 3.3, 3.5)))
+    (workload,) = workloads_of(conditions_of(runs))
+    assert workload.baseline
+    judged = judge(workload.conditions, workload.baseline)
+    assert judged[0].loss.margin == judged[1].loss.margin == pytest.approx(0.4)
+    assert any("losses 0.400 nats apart count as equal" in sentence for sentence in guide(judged, recommend(judged)))
