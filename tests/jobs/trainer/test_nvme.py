@@ -66,11 +66,14 @@ def test_what_lies_on_a_disk_learns_the_same(
             published=published,
             stopped={**infinity, "stop": True},
             mixed={"model": MODEL, "zero_stage": 3, "deepspeed": mixed},
+            half={"model": MODEL, "zero_stage": 2, "precision": "bf16"},
+            infinity_half={**infinity, "precision": "bf16"},
         )
     assert trained["infinity"].values("loss") == pytest.approx(trained["ddp"].values("loss"), abs=1e-3)
     assert trained["mixed"].values("loss") == pytest.approx(trained["ddp"].values("loss"), abs=1e-3)
+    assert trained["infinity_half"].values("loss") == pytest.approx(trained["half"].values("loss"), abs=1e-3)
     assert len(trained["published"].values("loss")) == 6
-    assert len(seen) == 4, "each attempt has a folder of its own"
+    assert len(seen) == 5, "each attempt has a folder of its own"
     assert list(tmp_path.iterdir()) == [], "and leaves nothing of it"
     assert 0 < len(trained["stopped"].values("loss")) < 6
     assert list(trained["stopped"].checkpoints.iterdir()) == []  # DeepSpeed could not take it up again
