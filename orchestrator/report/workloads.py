@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import math
 import re
+import statistics
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Final
@@ -158,10 +159,10 @@ def _word(value: Any) -> str:
 
 def _time(condition: Condition, target: float) -> TimeToLoss:
     reached = [_reached(run, target) for run in condition.counted]
-    known = sorted(point for point in reached if point is not None)
+    known = [point for point in reached if point is not None]
     if len(known) < len(reached) or not known:
         return TimeToLoss(condition, target, None, None)
-    seconds, tokens = known[len(known) // 2]
+    seconds, tokens = (statistics.median(values) for values in zip(*known, strict=True))
     return TimeToLoss(condition, target, seconds, tokens if math.isfinite(tokens) else None)
 
 
