@@ -36,11 +36,15 @@ class Condition:
         return tuple(run for run in self.runs if run.completed and not run.changed)
 
     @property
-    def speeds(self) -> list[float]:
-        """Tokens per second of each counted repeat; steps per second where nobody says tokens."""
+    def says_tokens(self) -> bool:
+        """Whether every counted repeat whose speed is known says it in tokens."""
+        return all(run.timing.tokens_per_s for run in self.counted if run.timing and run.timing.step_s > 0)
+
+    def speeds(self, *, in_tokens: bool) -> list[float]:
+        """Tokens per second, or else steps per second, of each counted repeat that says them."""
         timings = [run.timing for run in self.counted if run.timing]
-        if all(timing.tokens_per_s for timing in timings):
-            return [timing.tokens_per_s or 0.0 for timing in timings]
+        if in_tokens:
+            return [timing.tokens_per_s for timing in timings if timing.tokens_per_s]
         return [1.0 / timing.step_s for timing in timings if timing.step_s > 0]
 
     @property

@@ -93,8 +93,8 @@ def _is_timed(condition: Condition, _one: Compared) -> bool:
     return any(run.timing for run in condition.counted)
 
 
-def _has_speed(condition: Condition, _one: Compared) -> bool:
-    return bool(condition.speeds)
+def _has_speed(condition: Condition, one: Compared) -> bool:
+    return any(each.speeds for each in one.judged if each.condition is condition)
 
 
 def _has_memory(condition: Condition, _one: Compared) -> bool:

@@ -106,8 +106,8 @@ def _word(value: Any) -> str:
 
 
 def _speed(price: Price) -> str:
-    found = [one for a, b in price.pairs if (one := ratio(b.condition.speeds, a.condition.speeds))]
-    verdicts = {order(after.condition.speeds, before.condition.speeds) for before, after in price.pairs}
+    found = [one for a, b in price.pairs if (one := ratio(b.speeds, a.speeds))]
+    verdicts = {order(after.speeds, before.speeds) for before, after in price.pairs}
     values = sorted(one.value for one in found)
     if verdicts == {Order.TIE}:
         return "as fast"
@@ -131,11 +131,11 @@ def _memory(price: Price) -> str:
 def _which(price: Price) -> str:
     (before, after), *more = price.pairs
     names = f"{before.condition.name} → {after.condition.name}"
-    repeats = min(len(one.condition.speeds) for pair in price.pairs for one in pair)
+    repeats = min(len(one.speeds) for pair in price.pairs for one in pair)
     others = f" and {len(more)} more" if more else ""
     doubt = "; one repeat" if repeats == 1 else "; not established" if _unclear(price) else ""
     return f"{names}{others}{doubt}"
 
 
 def _unclear(price: Price) -> bool:
-    return any(order(b.condition.speeds, a.condition.speeds) == Order.NOT_ESTABLISHED for a, b in price.pairs)
+    return any(order(b.speeds, a.speeds) == Order.NOT_ESTABLISHED for a, b in price.pairs)

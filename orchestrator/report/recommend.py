@@ -128,11 +128,11 @@ def _unfinished(judged: Sequence[Judged]) -> Iterator[str]:
 
 def _doubts(chosen: Judged, left: Sequence[Judged]) -> Iterator[str]:
     """Why it is not established that the chosen one learns as well, and is as fast as any."""
-    if any(len(one.condition.speeds) < LEAST_REPEATS or not _sure(one) for one in left):
+    if any(len(one.speeds) < LEAST_REPEATS or not _sure(one) for one in left):
         yield f"Not established: that takes {LEAST_REPEATS} repeats of each (`repeats:`)."
         return
     others = (one for one in left if one is not chosen)
-    unclear = [one for one in others if order(one.condition.speeds, chosen.condition.speeds) == Order.NOT_ESTABLISHED]
+    unclear = [one for one in others if order(one.speeds, chosen.speeds) == Order.NOT_ESTABLISHED]
     if unclear:
         names = _listed([one.condition.name for one in unclear])
         yield f"Not established: repeats differ too much to tell it from {names}; more of them would."
@@ -151,7 +151,7 @@ def _faster(one: Judged, other: Judged) -> bool:
     """Whether it is faster, or looks faster while nothing is established."""
     if _pace(one) <= _pace(other):
         return False
-    found = order(one.condition.speeds, other.condition.speeds)
+    found = order(one.speeds, other.speeds)
     if found != Order.NOT_ESTABLISHED:
         return found == Order.FASTER
     return _pace(one) * (1.0 - TIE) >= _pace(other)

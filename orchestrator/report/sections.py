@@ -19,7 +19,7 @@ from .judge import Judged
 from .results import Compared, Results
 from .setup import setup
 from .shapes import Section, Table
-from .statistics import Estimate, LossTest
+from .statistics import LossTest
 from .summary import summary
 
 _INTERVAL_TEXT: Final = (
@@ -85,7 +85,7 @@ def _condition_row(one: Judged) -> tuple[str, ...]:
         condition.name + (" (baseline)" if one.is_baseline else ""),
         f"{done}/{len(condition.runs)}" + (" changed" if any(run.changed for run in condition.runs) else ""),
         str(sum(run.tries for run in condition.runs)),
-        _speed_cell(condition, one.speed),
+        short_number(one.speed.value) + ("" if one.in_tokens else " steps/s") if one.speed else "",
         span(one.speed),
         "" if not one.times_baseline else times(one.times_baseline) if not one.is_baseline else "1.00",
         "" if one.is_baseline else str(one.order),
@@ -101,13 +101,6 @@ def _condition_row(one: Judged) -> tuple[str, ...]:
 def loss_word(test: LossTest) -> str:
     """What a comparison of losses has shown, with its margin."""
     return f"{test.verdict} (± {test.margin:.3f})" if not test.reason else f"{test.verdict}: {test.reason}"
-
-
-def _speed_cell(condition: Condition, speed: Estimate | None) -> str:
-    if speed is None:
-        return ""
-    steps = not all(run.timing.tokens_per_s for run in condition.counted if run.timing)
-    return short_number(speed.value) + (" steps/s" if steps else "")
 
 
 def _loss_cell(condition: Condition, which: str) -> str:
