@@ -15,9 +15,7 @@ from dscampaign.orchestrator.report.scaling import scaling_of
 from .conftest import Plant
 from .planted import Planted
 
-Row = tuple[str, str, float]
-
-
+Row = tuple[str, str, Any]
 STRONG, WEAK = "batch", "batch of a rank"
 
 
@@ -61,8 +59,9 @@ def test_other_machines_are_apart(planted: Plant) -> None:
 @pytest.mark.parametrize("field", ["gpus_per_node", "gres"])
 def test_gpus_are_told_by_their_type(planted: Plant, field: str) -> None:
     kinds = ("gpu:h100:2", "gpu:h100:4", "gpu:a100:4")
-    asked = [on(kind, int(kind[-1]), 0.1, **{field: kind.removeprefix("gpu:")}) for kind in kinds]
-    assert rows(planted(*asked)) == [("gpu:h100:2", "gpu:h100:2", 100), ("gpu:h100:4", "gpu:h100:2", 50)]
+    asked: list[dict[str, Any]] = [{field: kind if field == "gres" else kind.removeprefix("gpu:")} for kind in kinds]
+    found = planted(*(on(kind, int(kind[-1]), 0.1, **slurm) for kind, slurm in zip(kinds, asked, strict=True)))
+    assert rows(found) == [("gpu:h100:2", "gpu:h100:2", 100), ("gpu:h100:4", "gpu:h100:2", 50)]
 
 
 def test_cpus_are_no_fewer_gpus(planted: Plant) -> None:
