@@ -92,7 +92,7 @@ def tree(root: int) -> Iterator[int]:
 def _process_bytes(pid: int) -> int | None:
     words = _read(PROC / str(pid) / "statm").split()
     own = (int(words[1]) - int(words[2])) * _PAGE if len(words) > 2 else None
-    if own is not None and own > WALKED_BYTES:
+    if own is not None and int(words[1]) * _PAGE > WALKED_BYTES:
         return own
     found = _PSS.search(_read(PROC / str(pid) / "smaps_rollup"))
     return int(found[1]) * 1024 if found else own

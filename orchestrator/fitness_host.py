@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator, Mapping, Sequence
-from typing import Any, Final
+from collections.abc import Iterator, Sequence
+from typing import Final
 
 from ..db.file_systems import LOCAL
 from .checks import At, Check
@@ -50,22 +50,22 @@ def _versions(at: At, login: Login) -> Iterator[Check]:
 
 def _forward_checks(login: Login, wants: Sequence[Wants], *, at: At) -> Iterator[Check]:
     """Verdicts on the tools that get metrics too. Training does without them, so nothing here is a problem."""
-    asked = {tool: options for want in wants for tool, options in want.config.forward.options().items()}
-    for tool, options in sorted(asked.items()):
+    asked = {tool: (options, want) for want in wants for tool, options in want.config.forward.options().items()}
+    for tool, (options, want) in sorted(asked.items()):
         version = login.tools.get(tool)
         if not version:
             hint = f"`pip install 'dscampaign[{tool}]'` into the environment that runs campaign"
             yield at.warning(f"forward.{tool}", f"{tool} is not installed: it will get no metrics", hint)
-        elif tool == "wandb" and _wandb_asks(options, login):
+        elif tool == "wandb" and _wandb_asks(options.get("mode") or want.config.env.get("WANDB_MODE"), login):
             hint = f"{WandbConfig.login()}, or `mode: offline`"
             yield at.warning("forward.wandb", f"wandb {version}, which does not know who you are", hint)
         else:
             yield at.ok(f"forward.{tool}", f"{tool} {version}")
 
 
-def _wandb_asks(options: Mapping[str, Any], login: Login) -> bool:
+def _wandb_asks(mode: str | None, login: Login) -> bool:
     """Whether W&B wants to know who is there, and cannot."""
-    return not login.wandb_key and (options.get("mode") or login.wandb_mode or "online") == "online"
+    return not login.wandb_key and (mode or login.wandb_mode or "online") == "online"
 
 
 def _wrong(package: Package) -> str:

@@ -23,7 +23,7 @@ from .data import Data
 from .flat import FlatModel
 from .fused_loss import linear_cross_entropy, plain_cross_entropy
 from .vocabulary import pad_vocabulary
-from .weights import random_model
+from .weights import hand_over, random_model
 
 NEAR = 0.85
 CAUSAL_SDPA = "causal_sdpa"
@@ -94,6 +94,7 @@ def build_model(config: TrainConfig, data: Data, ds_config: Mapping[str, Any]) -
     facts = _facts(model, config.seq_len)
     if not config.pretrained:
         pad_vocabulary(model)
+    hand_over(model, ds_config)
     if config.fused_loss:
         _require_plain_output(model)
     return NextTokenLoss(model, facts.vocab_size, fused=config.fused_loss), facts

@@ -36,25 +36,33 @@ class Profile:
             attempt_dir: where the folder ``profile`` comes to be.
             device: this rank's.
         """
-        self._steps = steps if dist.get_rank() == 0 else range(0)
+        self._steps = steps
+        self._records = dist.get_rank() == 0
         self._folder = attempt_dir / FOLDER
         self._cuda = device.type == "cuda"
+        self._under_way = False
         self._profiler: profile | None = None
 
-    def before(self, step: int) -> None:
-        """Begins to record where ``step`` is to be profiled; a resumed attempt may begin amid those steps."""
-        if step in self._steps and self._profiler is None:
+    def begins(self, step: int) -> bool:
+        """Whether ``step`` is the first that is profiled, the same on all ranks. An attempt may resume amid them."""
+        return step in self._steps and not self._under_way
+
+    def start(self) -> None:
+        """Begins to record."""
+        self._under_way = True
+        if self._records:
             self._wait()
             kinds = [ProfilerActivity.CPU, *([ProfilerActivity.CUDA] if self._cuda else [])]
             self._profiler = profile(activities=kinds)
             self._profiler.start()
 
-    def due(self, step: int) -> bool:
-        """Whether ``step``, which has just ended, was the last one that is recorded."""
-        return self._profiler is not None and step + 1 not in self._steps
+    def ends(self, step: int) -> bool:
+        """Whether ``step``, which has just ended, was the last that is profiled, the same on all ranks."""
+        return self._under_way and step + 1 not in self._steps
 
     def write(self) -> None:
         """Ends the recording, if there is one, and writes its files."""
+        self._under_way = False
         if self._profiler is None:
             return
         self._wait()

@@ -80,7 +80,10 @@ def train(engine: Engine, config: TrainConfig, job: Job, data: Data, steps: rang
     gc.freeze()  # a full collection over all of a framework's objects would stall one rank, and so all
     report.phase("compile")  # the first step compiles, allocates and connects
     for step in steps:
-        profile.before(step)
+        if profile.begins(step):
+            meter.flush()  # or what starting the profiler takes would count as the step before
+            profile.start()
+            meter.restart_clock()
         rate = learning_rate(config, step, target)
         set_learning_rate(engine, rate)
         _seed_dropout(config, job, step)
@@ -94,7 +97,7 @@ def train(engine: Engine, config: TrainConfig, job: Job, data: Data, steps: rang
         meter.close(step, rate, norm, loss_scaling(engine) if config.precision == "fp16" else {})
         report.phase("train")
         stopping = meter.stop_agreed and step < target
-        if profile.due(step):
+        if profile.ends(step):
             meter.flush()
             profile.write()
             meter.restart_clock()

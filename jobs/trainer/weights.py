@@ -1,22 +1,30 @@
 """Random weights, drawn one module after another, so that under ZeRO 3 no rank ever holds a whole model.
 
-Each rank draws all of them from the seed, on the CPU and in the same order, whatever the strategy: so all strategies
-begin alike. Under ZeRO 3 they are partitioned as they come, about a gigabyte at a time; the embeddings stay whole until
-DeepSpeed gets the model, for their vocabulary is padded before.
+Each rank draws all of them from the seed, on the CPU, in fp32 and in the same order, whatever the strategy: so all
+strategies begin alike. Under ZeRO 3 they are partitioned as they come, about a gigabyte at a time; what has a row for
+each token stays whole until DeepSpeed gets the model, for the vocabulary is padded before.
 """
 
 from __future__ import annotations
 
+import cmath
+import math
 from collections.abc import Iterator, Mapping
-from typing import Any
+from copy import deepcopy
+from itertools import chain
+from typing import Any, Final
 
 import torch
 from deepspeed import zero
-from torch import nn
+from deepspeed.accelerator import get_accelerator
+from deepspeed.runtime.zero.partition_parameters import is_zero_param
+from torch import Tensor, nn
 from transformers import AutoModelForCausalLM, PreTrainedConfig, PreTrainedModel
 
 WHOLE_BYTES = 1_000_000_000
 """Layers of at least so many bytes are drawn before they are partitioned."""
+
+_HALVES: Final = {"bf16": torch.bfloat16, "fp16": torch.float16}
 
 
 def random_model(
@@ -28,8 +36,36 @@ def random_model(
         model_config: its shape.
         options: of ``from_config``.
         seed: of the weights.
-        ds_config: partition them as this DeepSpeed configuration with ZeRO 3 says; None leaves them whole.
+        ds_config: partition them as this DeepSpeed configuration with ZeRO 3 says, in its number format; None leaves
+            them whole. Hand such a model over with ``hand_over`` when its vocabulary is padded.
     """
+    try:
+        return _drawn(deepcopy(model_config), options, seed, ds_config)
+    except _NotDrawnError:  # a few models draw some weights only while they are made, and as a whole
+        torch.manual_seed(seed)
+        model: PreTrainedModel = AutoModelForCausalLM.from_config(model_config, **options)
+        return model
+
+
+def hand_over(model: PreTrainedModel, ds_config: Mapping[str, Any]) -> None:
+    """Does to what is whole yet what DeepSpeed leaves undone once a weight is partitioned: format and device."""
+    if not any(is_zero_param(weight) for weight in model.parameters()):
+        return
+    for weight in model.parameters():
+        if not is_zero_param(weight):
+            weight.data = weight.data.to(_format(ds_config))
+    device = torch.device(get_accelerator().current_device_name())
+    for buffer in model.buffers():
+        buffer.data = buffer.data.to(device)
+
+
+class _NotDrawnError(Exception):
+    """Transformers' own initialisation leaves a weight as it lies in memory."""
+
+
+def _drawn(
+    model_config: PreTrainedConfig, options: Mapping[str, Any], seed: int, ds_config: Mapping[str, Any] | None
+) -> PreTrainedModel:
     with torch.device("meta"):  # shapes alone: the layers' own first draw would be thrown away
         model: PreTrainedModel = AutoModelForCausalLM.from_config(model_config, **options)
     partition = _Partition(model, ds_config) if ds_config is not None else None
@@ -37,12 +73,14 @@ def random_model(
     with torch.no_grad():
         for owner, module in _children_first(model, model):
             module.to_empty(device=torch.device("cpu"), recurse=False)
+            _mark(module)
             owner._init_weights(module)  # noqa: SLF001 - what Transformers calls for each module
             if partition:
                 partition.add(module)
     if partition:
         partition.flush()
     model.tie_weights()
+    _require_drawn(chain(model.parameters(), model.buffers()))
     return model
 
 
@@ -51,6 +89,31 @@ def _children_first(module: nn.Module, owner: PreTrainedModel) -> Iterator[tuple
     for child in module.children():
         yield from _children_first(child, child if isinstance(child, PreTrainedModel) else owner)
     yield owner, module
+
+
+def _mark(module: nn.Module) -> None:
+    """Puts what nobody draws to the ends of a module's own tensors."""
+    for tensor in chain(module.parameters(recurse=False), module.buffers(recurse=False)):
+        if (mark := _mark_of(tensor)) is not None:
+            for end in (0, -1):
+                tensor.detach()[(end,) * tensor.ndim] = mark
+
+
+def _require_drawn(tensors: Iterator[Tensor]) -> None:
+    """Raises _NotDrawnError where a mark is left."""
+    for tensor in tensors:
+        if (mark := _mark_of(tensor)) is not None:
+            ends = [tensor.detach()[(end,) * tensor.ndim].item() for end in (0, -1)]
+            if any(end == mark or cmath.isnan(end) for end in ends):
+                raise _NotDrawnError
+
+
+def _mark_of(tensor: Tensor) -> float | None:
+    """No number, or the least one; None for a tensor whose least value may well be drawn, or that is partitioned."""
+    if is_zero_param(tensor) or not tensor.numel() or tensor.dtype in (torch.bool, torch.uint8):
+        return None
+    whole = not (tensor.is_floating_point() or tensor.is_complex())
+    return torch.iinfo(tensor.dtype).min if whole else math.nan
 
 
 def _layers(module: nn.Module) -> Iterator[nn.Module]:
@@ -62,6 +125,11 @@ def _layers(module: nn.Module) -> Iterator[nn.Module]:
             yield from _layers(child)
 
 
+def _format(ds_config: Mapping[str, Any]) -> torch.dtype:
+    """The number format that DeepSpeed trains weights in."""
+    return next((kind for name, kind in _HALVES.items() if ds_config.get(name, {}).get("enabled")), torch.float32)
+
+
 class _Partition:
     """Gives each rank its part of what was drawn.
 
@@ -70,21 +138,23 @@ class _Partition:
 
     def __init__(self, model: PreTrainedModel, ds_config: Mapping[str, Any]) -> None:
         self._config = dict(ds_config)
-        self._whole = {model.get_input_embeddings(), model.get_output_embeddings()}
+        self._tokens = model.get_input_embeddings().weight.shape[0]
         self._layers = set(_layers(model))
         self._drawn: list[nn.Parameter] = []
         self._first: Any = None  # as DeepSpeed has changed it
 
     def add(self, module: nn.Module) -> None:
         """Takes a module whose own weights are drawn."""
-        if module in self._whole:
-            return
-        self._drawn += module.parameters(recurse=False)
+        own = module.parameters(recurse=False)
+        self._drawn += [weight for weight in own if weight.shape[:1] != (self._tokens,)]
         if module in self._layers and sum(weight.nbytes for weight in self._drawn) >= WHOLE_BYTES:
             self.flush()
 
     def flush(self) -> None:
         """Partitions what has come together. All ranks call it at the same weights."""
+        _require_drawn(iter(self._drawn))
+        for weight in self._drawn:
+            weight.data = weight.data.to(_format(self._config))
         if self._first is not None:  # a second Init would remove what the first has put on a disk
             self._first.convert_to_zero_parameters(param_list=self._drawn)
         elif self._drawn:

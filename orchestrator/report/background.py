@@ -13,6 +13,7 @@ from ...db import queries
 from ...db.gpu_records import GpuDevice, GpuUse
 from ...db.records import SUBMITTING, AttemptRow, EventRow, RunState
 from ...db.store import Store
+from ..views.text import clean
 from .conditions import Condition
 from .facts import RunFacts
 from .results import Results
@@ -143,7 +144,7 @@ def _failures(
                 run=run.name,
                 generation=row.generation,
                 kind=row.failure_class.replace("_", " "),
-                reason=str(row.evidence.get("reason") or ""),
+                reason=clean(str(row.evidence.get("reason") or "")),
                 then=_again(row, later, excluded.get(later.id, ())) if later else _in_the_end(run),
             )
 

@@ -72,7 +72,7 @@ def comparison_tables(one: Comparison) -> list[Table]:
 def verdict(one: Comparison) -> list[str]:
     """What the comparison has shown, in sentences."""
     judged, right, left = one.judged, one.right.name, one.left.name
-    said = []
+    said = list(_left_out(one))
     if judged.times_baseline:
         said.append(f"Speed: {right} runs at {judged.times_baseline.value:.3f} × {left}: {judged.order}.")
     if judged.loss.difference:
@@ -82,6 +82,16 @@ def verdict(one: Comparison) -> list[str]:
     else:
         said.append(f"{judged.loss_is.capitalize()} loss: {loss_word(judged.loss)}.")
     return said
+
+
+def _left_out(one: Comparison) -> Iterator[str]:
+    """Why a side has nothing to be compared."""
+    for side in (one.left, one.right) if one.left is not one.right else (one.left,):
+        if side.counted:
+            continue
+        changed = [run for run in side.runs if run.completed and run.changed]
+        why = "a retry changed what completed" if changed else "none of its runs has completed"
+        yield f"{side.name} is not compared: {why}."
 
 
 def comparison_document(one: Comparison) -> dict[str, Any]:

@@ -12,6 +12,7 @@ import numpy as np
 from ...db.gpu_records import AttemptGpus
 from ...db.records import AttemptRow, RunRow, RunState
 from ...db.series import Series
+from ..views.text import clean
 from .cost import Cost, cost_of
 from .hardware import Gpus, Memory, gpus_of, memory_of
 from .timing import Lines, Timing, lines_of, smooth, timing
@@ -177,7 +178,7 @@ def facts_of(data: RunData) -> RunFacts:
         repeat=run.repeat,
         ordinal=run.ordinal,
         state=run.state,
-        reason=run.reason,
+        reason=clean(run.reason),
         step=int(lines.step[-1]) if len(data.series) else None,
         target_step=run.target_step,
         tries=len(data.attempts),

@@ -37,6 +37,7 @@ _STYLE: Final = {
     "axes.axisbelow": True,
     "legend.frameon": False,
     "svg.fonttype": "path",
+    "text.parse_math": False,  # a name may hold a $
     "svg.hashsalt": "dscampaign",
 }
 _SMALLEST: Final = 0.3  # inches of a bar

@@ -125,21 +125,28 @@ def count(number: int, noun: str) -> str:
     return f"{number:,} {plural}"
 
 
+_WHOLE: Final = 1e9
+"""Above it a figure is a power of ten: nobody counts its digits."""
+
+
 def figure(value: float | None, digits: int = 4) -> str:
-    """A metric with so many significant digits, `nan` where it is none, nothing where there is none."""
+    """A metric with so many significant digits, or whole; `nan` where it is none, nothing where there is none."""
     if value is None:
         return ""
-    return f"{value:.{digits}g}" if math.isfinite(value) and abs(value) < 10**digits else f"{value:.{digits - 1}g}"
+    if 10**digits - 0.5 <= abs(value) < _WHOLE:
+        return f"{value:,.0f}"
+    return f"{value:.{digits}g}"
 
 
 def short_number(value: float | None) -> str:
     """`48.2k` for 48,231."""
     if value is None or not math.isfinite(value):
         return "" if value is None else str(value)
+    rounded = float(f"{value:.3g}")  # first: 999.9 is 1k
     for size, unit in ((1e9, "G"), (1e6, "M"), (1e3, "k")):
-        if abs(value) >= size:
-            return f"{value / size:.3g}{unit}"
-    return f"{value:.3g}"
+        if abs(rounded) >= size:
+            return f"{rounded / size:.3g}{unit}"
+    return f"{rounded:.3g}"
 
 
 def duration(seconds: float) -> str:

@@ -68,9 +68,14 @@ def test_durations(seconds: float, text: str) -> None:
 
 def test_numbers() -> None:
     assert [figure(v) for v in (None, 3.14159, float("nan"), 0.00012345, 123456.0)] == [
-        "", "3.142", "nan", "0.0001234", "1.23e+05",
+        "", "3.142", "nan", "0.0001234", "123,456",
     ]  # fmt: skip
     assert [short_number(v) for v in (None, 950.0, 48231.0, 1.5e6)] == ["", "950", "48.2k", "1.5M"]
+    assert [short_number(v) for v in (999.4, 999.9, 999_960.0)] == ["999", "1k", "1M"]
+    assert [figure(v, 3) for v in (0.12345, 999.4, 999.6, 12_346.4, 3.2e12)] == [
+        *("0.123", "999", "1,000", "12,346"),
+        "3.2e+12",
+    ]
     assert [count(1, "run"), count(1200, "run"), count(2, "batch")] == ["1 run", "1,200 runs", "2 batches"]
 
 

@@ -83,6 +83,12 @@ def test_only_online_does_wandb_ask_who_you_are(said: dict[str, str], inherited:
     assert ("WANDB_API_KEY" in found.next) == (verdict is Verdict.WARNING)
 
 
+def test_the_mode_of_wandb_may_stand_in_the_spec_s_environment() -> None:
+    config = RunConfig.model_validate({"forward": "wandb", "env": {"WANDB_MODE": "offline"}})
+    found = verdicts(replace(LOGIN, tools={"wandb": "0.31.0"}), replace(wants(), config=config))
+    assert found["forward.wandb"].verdict is Verdict.OK
+
+
 def test_a_newer_version_with_more_digits_is_not_older() -> None:
     assert numbers("2.10.1rc1") > numbers("2.9") > numbers("")
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import math
 from pathlib import Path
 
 import pytest
@@ -17,6 +18,7 @@ from .conftest import Launch
 GROUPED = {**LLAMA, "num_key_value_heads": 2, "vocab_size": 257}
 GPT2 = {**TINY["model"], "vocab_size": 257}
 FP32 = {"dtype": torch.float32}
+PADDED = 384
 
 
 @pytest.mark.parametrize("shape", [GROUPED, GPT2])
@@ -36,8 +38,19 @@ def test_tied_weights_are_one() -> None:
     assert model.lm_head.weight is model.transformer.wte.weight
 
 
+def test_what_transformers_draws_only_while_it_makes_a_model_is_drawn() -> None:
+    """The activations of this type have weights that its own initialisation leaves alone."""
+    fields = {**LLAMA, "model_type": "apertus", "vocab_size": 257, "pad_token_id": None}
+    model = random_model(AutoConfig.for_model(**fields), FP32, seed=7, ds_config=None)
+    torch.manual_seed(7)
+    usual = AutoModelForCausalLM.from_config(AutoConfig.for_model(**fields), **FP32)
+    for ours, theirs in zip(model.state_dict().values(), usual.state_dict().values(), strict=True):
+        assert torch.equal(ours, theirs)
+        assert ours.isfinite().all()
+
+
 SCRIPT = """
-import json, os, sys
+import json, sys
 import deepspeed, torch
 import torch.distributed as dist
 from deepspeed import zero
@@ -45,38 +58,56 @@ from deepspeed.runtime.zero.partition_parameters import is_zero_param
 from transformers import AutoConfig
 from dscampaign.jobs.trainer import weights
 from dscampaign.jobs.trainer.leaving import leave_process_group
+from dscampaign.jobs.trainer.vocabulary import pad_vocabulary
 
 deepspeed.ops.__compatible_ops__ = {}
 deepspeed.init_distributed(verbose=False)
 weights.WHOLE_BYTES = 10_000  # several times within this model
-shape, fp32 = json.loads(sys.argv[1]), {"dtype": torch.float32}
-whole = weights.random_model(AutoConfig.for_model(**shape), fp32, 7, None)
-config = {"train_micro_batch_size_per_gpu": 1, "zero_optimization": {"stage": 3}}
-parted = weights.random_model(AutoConfig.for_model(**shape), fp32, 7, config)
-sizes = {name: weight.ds_tensor.numel() if is_zero_param(weight) else 0 for name, weight in parted.named_parameters()}
-with zero.GatheredParameters([weight for weight in parted.parameters() if is_zero_param(weight)]):
-    same = all(torch.equal(a, b) for a, b in zip(whole.parameters(), parted.parameters(), strict=True))
+shape, half, fp32 = json.loads(sys.argv[1]), sys.argv[2] == "bf16", {"dtype": torch.float32}
+expected = weights.random_model(AutoConfig.for_model(**shape), fp32, 7, None)
+config = {"train_micro_batch_size_per_gpu": 1, "bf16": {"enabled": half}, "zero_optimization": {"stage": 3}}
+model = weights.random_model(AutoConfig.for_model(**shape), fp32, 7, config)
+parts = {name: weight.ds_tensor.numel() for name, weight in model.named_parameters() if is_zero_param(weight)}
+for one in (expected, model):
+    torch.manual_seed(8)
+    pad_vocabulary(one)
+weights.hand_over(model, config)
+with zero.GatheredParameters([weight for weight in model.parameters() if is_zero_param(weight)]):
+    pairs = list(zip(expected.parameters(), model.parameters(), strict=True))
+    same = all(torch.equal(a.to(b.dtype), b) for a, b in pairs)
+    formats = sorted({str(b.dtype) for _, b in pairs})
 if dist.get_rank() == 0:
-    names = {name: weight.numel() for name, weight in whole.named_parameters()}
-    with open(sys.argv[2], "w") as file:
-        json.dump({"same": same, "whole": names, "parted": sizes}, file)
+    rows = {name: list(weight.shape) for name, weight in expected.named_parameters()}
+    with open(sys.argv[3], "w") as file:
+        json.dump({"same": same, "formats": formats, "whole": rows, "parts": parts}, file)
 dist.barrier()
 leave_process_group()
 """
 
+TIED_BIAS = {
+    "model_type": "bert",
+    "is_decoder": True,
+    "hidden_size": 32,
+    "num_hidden_layers": 2,
+    "num_attention_heads": 2,
+    "intermediate_size": 64,
+    "max_position_embeddings": 64,
+    "vocab_size": 257,
+}
+
 
 @pytest.mark.training
-@pytest.mark.parametrize("shape", [GROUPED, GPT2])
+@pytest.mark.parametrize(("shape", "kind"), [(GROUPED, "bf16"), (GPT2, "fp32"), (TIED_BIAS, "fp32")])
 def test_under_zero_3_a_rank_keeps_its_part_of_the_same_weights(
-    shape: dict[str, int | str], launch: Launch, tmp_path: Path
+    shape: dict[str, int | str], kind: str, launch: Launch, tmp_path: Path
 ) -> None:
     script, found = tmp_path / "draw.py", tmp_path / "found.json"
     script.write_text(SCRIPT)
-    process = launch(str(script), json.dumps(shape), str(found), env={"DS_ACCELERATOR": "cpu"})
+    process = launch(str(script), json.dumps(shape), kind, str(found), env={"DS_ACCELERATOR": "cpu"})
     output, _ = process.communicate()
     assert process.returncode == 0, output
     seen = json.loads(found.read_text())
     assert seen["same"]
-    embeddings = {"model.embed_tokens.weight", "lm_head.weight", "transformer.wte.weight"}
-    assert {name for name, size in seen["parted"].items() if not size} == embeddings & seen["whole"].keys()
-    assert all(size == -(-seen["whole"][name] // 2) for name, size in seen["parted"].items() if size)
+    assert seen["formats"] == ["torch.bfloat16" if kind == "bf16" else "torch.float32"]
+    inner = {name: math.prod(size) for name, size in seen["whole"].items() if size[0] != PADDED}
+    assert seen["parts"] == {name: -(-size // 2) for name, size in inner.items()}

@@ -278,3 +278,24 @@ def test_what_is_not_there_cannot_be_compared(planted_url: PlantStore, capsys: p
     assert main(["compare", "base", "bose", "--store", url]) == 2
     assert "no run or condition named bose" in capsys.readouterr().err
     assert main(["compare", "base", "--store", url]) == 2
+
+
+def test_names_with_signs_of_a_formula_are_drawn(planted_url: PlantStore, tmp_path: Path) -> None:
+    odd = [
+        Planted(f"m{n}", (0.1,), (3.0,), train={"model": f"$A_{{$/{n}"}, params={"model": f"$A_{{$/{n}"}) for n in "12"
+    ]
+    assert main(["report", "--store", planted_url(*odd), "-o", str(tmp_path / "out")]) == 0
+    assert (tmp_path / "out" / "figures" / "loss_1.png").exists()
+
+
+def test_a_reason_moves_no_cursor(planted_url: PlantStore, tmp_path: Path) -> None:
+    """Not in the terminal either, nor a line."""
+    failed = Planted(
+        "a", (0.1,), (3.0,), state=RunState.FAILED, reason="red \x1b[31m\nline", tries=(Try(ended="crash"),)
+    )
+    printed = io.StringIO()
+    with redirect_stdout(printed):
+        assert main(["report", "--store", planted_url(failed), "-o", str(tmp_path / "out")]) == 0
+    assert "\x1b" not in printed.getvalue()
+    for name in ("report.html", "report.md"):
+        assert "\x1b" not in (tmp_path / "out" / name).read_text()
