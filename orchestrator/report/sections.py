@@ -62,20 +62,28 @@ def sections_of(results: Results, background: Background, ds_configs: dict[str, 
 
 
 def _conditions(one: Compared) -> Section:
-    baseline = one.workload.baseline
     rows = [_condition_row(each) for each in one.judged]
-    loss = one.judged[0].loss_is if one.judged else "held-out"
+    loss = one.judged[0].loss_is
     header = (
         "condition", "completed", "tries", "tokens/s", "interval", "× baseline", "speed", f"{loss} loss",
         "Δ loss", "loss", "memory", "MFU", "J/token",
     )  # fmt: skip
-    text = [f"Compared with {baseline.name}, the baseline." if baseline else "Nothing has completed yet."]
+    text = [_compared_with(one)]
     if any(each.speed and each.speed.low is None for each in one.judged):
         text.append("An interval takes three repeats of a condition (`repeats: 3`); without it nothing is established.")
     if any(each.speed and each.speed.low is not None for each in one.judged):
         text.append(_INTERVAL_TEXT)
     title = f"Conditions: {one.workload.name}" if one.workload.name else "Conditions"
     return Section(title, tuple(text), (Table(header, tuple(rows), "-rrr-r-rr-rrr"),))
+
+
+def _compared_with(one: Compared) -> str:
+    baseline, conditions = one.workload.baseline, one.workload.conditions
+    if not any(run.completed for condition in conditions for run in condition.runs):
+        return f"Nothing has completed yet; {baseline.name} is the baseline."
+    if not baseline.counted:
+        return f"Nothing can be compared yet: no run of {baseline.name}, the baseline, has completed as the spec asks."
+    return f"Compared with {baseline.name}, the baseline."
 
 
 def _condition_row(one: Judged) -> tuple[str, ...]:

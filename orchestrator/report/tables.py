@@ -157,9 +157,9 @@ def memory(results: Results) -> Section:
     )
 
 
-def _beside(condition: Condition, baseline: Condition | None) -> str:
+def _beside(condition: Condition, baseline: Condition) -> str:
     """How much more memory is reserved than the baseline does."""
-    if baseline is None or condition is baseline:
+    if condition is baseline:
         return ""
     own, other = (each.highest(lambda run: run.memory.reserved) for each in (condition, baseline))
     return f"{own / other - 1:+.0%}" if own is not None and other else ""

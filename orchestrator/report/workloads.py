@@ -28,12 +28,12 @@ class Workload:
 
     Attributes:
         name: what sets it apart from the campaign's other ones, such as ``model gpt2-large``; empty if it is the only.
-        baseline: None where nothing has completed.
+        baseline: whether or not anything has completed.
     """
 
     name: str
     conditions: tuple[Condition, ...]
-    baseline: Condition | None
+    baseline: Condition
 
 
 @dataclass(frozen=True)
@@ -69,8 +69,7 @@ def workloads_of(conditions: Sequence[Condition], baseline: str | None = None) -
     groups = list(grouped.values())
     names = _names(groups, list(works.values()))
     return [
-        Workload(name, tuple(group), baseline_of(group, baseline) or baseline_of(group))
-        for name, group in zip(names, groups, strict=True)
+        Workload(name, tuple(group), baseline_of(group, baseline)) for name, group in zip(names, groups, strict=True)
     ]
 
 
