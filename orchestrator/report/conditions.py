@@ -36,11 +36,15 @@ class Condition:
         return tuple(run for run in self.runs if run.completed and not run.changed)
 
     @property
-    def speeds(self) -> list[float]:
-        """Tokens per second of each counted repeat; steps per second where nobody says tokens."""
+    def says_tokens(self) -> bool:
+        """Whether every counted repeat whose speed is known says it in tokens."""
+        return all(run.timing.tokens_per_s for run in self.counted if run.timing and run.timing.step_s > 0)
+
+    def speeds(self, *, in_tokens: bool) -> list[float]:
+        """Tokens per second, or else steps per second, of each counted repeat that says them."""
         timings = [run.timing for run in self.counted if run.timing]
-        if all(timing.tokens_per_s for timing in timings):
-            return [timing.tokens_per_s or 0.0 for timing in timings]
+        if in_tokens:
+            return [timing.tokens_per_s for timing in timings if timing.tokens_per_s]
         return [1.0 / timing.step_s for timing in timings if timing.step_s > 0]
 
     @property
@@ -82,14 +86,17 @@ def conditions_of(runs: Sequence[RunFacts]) -> list[Condition]:
     return found
 
 
-def baseline_of(conditions: Sequence[Condition], name: str | None = None) -> Condition | None:
-    """What all others are compared with: the condition of that name, or the usual one.
+def baseline_of(conditions: Sequence[Condition], name: str | None = None) -> Condition:
+    """What all others are compared with: the condition of that name, or the usual one where none has it.
 
-    That is the first that trains without DeepSpeed's engine, else the first of the matrix, among those of which a run
-    completed. None where no condition has that name, or there are none at all.
+    That is the first that trains without DeepSpeed's engine, else the first of the matrix: among those of which a run
+    counts, or among all as long as there are none.
+
+    Args:
+        conditions: at least one.
+        name: of a condition, or of a run of it.
     """
-    if name is not None:
-        return next((each for each in conditions if name in (each.name, *(run.name for run in each.runs))), None)
+    named = [each for each in conditions if name in (each.name, *(run.name for run in each.runs))]
     ready = [each for each in conditions if each.counted] or list(conditions)
     plain = [each for each in ready if each.field("engine") == "ddp"]
-    return next(iter([*plain, *ready]), None)
+    return next(iter([*named, *plain, *ready]))

@@ -50,14 +50,13 @@ def loss_difference(one: Compared, colours: dict[str, str]) -> Figure:
     axis = figure.subplots()
     differences: list[float] = []
     baseline = one.workload.baseline
-    if baseline:
-        steps, zero = _mean_loss(baseline)
-        axis.axhline(0.0, color=colours[baseline.name], linewidth=1.2, linestyle="--", label=baseline.name)
-        for condition in drawn("loss_difference", one):
-            own_steps, own = _mean_loss(condition)
-            apart = own - np.interp(own_steps, steps, zero, left=math.nan, right=math.nan)
-            axis.plot(own_steps, apart, color=colours[condition.name], linewidth=1.4, label=condition.name)
-            differences += apart.tolist()
+    steps, zero = _mean_loss(baseline)
+    axis.axhline(0.0, color=colours[baseline.name], linewidth=1.2, linestyle="--", label=baseline.name)
+    for condition in drawn("loss_difference", one):
+        own_steps, own = _mean_loss(condition)
+        apart = own - np.interp(own_steps, steps, zero, left=math.nan, right=math.nan)
+        axis.plot(own_steps, apart, color=colours[condition.name], linewidth=1.4, label=condition.name)
+        differences += apart.tolist()
     axis.set(xlabel="optimizer steps", ylabel="loss minus the baseline's (nats)")
     figure.legend(loc="outside lower center", ncols=4, fontsize="small")
     entitle(axis, one)

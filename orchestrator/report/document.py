@@ -96,7 +96,7 @@ def _workload(one: Compared) -> dict[str, Any]:
     said = one.recommendation
     return {
         "name": one.workload.name,
-        "baseline": one.workload.baseline.name if one.workload.baseline else None,
+        "baseline": one.workload.baseline.name,
         "conditions": [_condition(judged) for judged in one.judged],
         "recommendation": {
             "condition": said.chosen.name if said.chosen else None,

@@ -103,16 +103,16 @@ def _box(condition: Condition) -> dict[str, Any]:
 
 
 def _speed(one: Compared, colours: dict[str, str]) -> Figure:
-    """Tokens per second: the median, and every repeat as a point."""
+    """Tokens or steps per second: the median, and every repeat as a point."""
     shown = drawn("speed", one)[::-1]
+    judged = {each.condition.name: each for each in one.judged}
     figure, axis = _bars(len(shown))
     for place, condition in enumerate(shown):
-        speeds = condition.speeds
+        speeds = judged[condition.name].speeds
         axis.barh(place, float(np.median(speeds)), color=colours[condition.name], alpha=0.6, height=0.6)
         axis.plot(speeds, [place] * len(speeds), "o", color="#333333", markersize=3)
     _name(axis, shown)
-    tokens = all(run.timing.tokens_per_s for condition in shown for run in condition.counted if run.timing)
-    axis.set_xlabel(("tokens" if tokens else "steps") + " per second; points: repeats")
+    axis.set_xlabel(("tokens" if one.judged[0].in_tokens else "steps") + " per second; points: repeats")
     axis.xaxis.set_major_formatter(_thousands)
     entitle(axis, one)
     return figure

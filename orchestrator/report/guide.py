@@ -79,7 +79,7 @@ def _coarse(judged: Sequence[Judged]) -> Iterator[str]:
 
 def _scattered(judged: Sequence[Judged]) -> Iterator[str]:
     for one in judged:
-        speeds = one.condition.speeds
+        speeds = one.speeds
         if len(speeds) > 1 and max(speeds) > SCATTER * min(speeds):
             yield (
                 f"The fastest repeat of {one.condition.name} ran at {max(speeds) / min(speeds):.1f} × the slowest: "

@@ -14,7 +14,9 @@ class Judged:
     """A condition beside the baseline.
 
     Attributes:
-        speed: tokens (or steps) per second, over its repeats.
+        in_tokens: speeds are tokens per second; steps per second where a repeat of the workload does not say tokens.
+        speeds: of each of its repeats.
+        speed: over its repeats.
         times_baseline: speed as a multiple of the baseline's.
         order: what the speeds have shown.
         loss: what the losses have shown.
@@ -23,6 +25,8 @@ class Judged:
 
     condition: Condition
     is_baseline: bool
+    in_tokens: bool
+    speeds: tuple[float, ...]
     speed: Estimate | None
     times_baseline: Estimate | None
     order: Order
@@ -33,17 +37,21 @@ class Judged:
 def judge(conditions: Sequence[Condition], baseline: Condition) -> list[Judged]:
     """All conditions of a workload beside its baseline, in their order."""
     held_out = any(condition.held_out for condition in conditions)
-    return [_judge(condition, baseline, held_out=held_out) for condition in conditions]
+    in_tokens = all(condition.says_tokens for condition in conditions)
+    return [_judge(condition, baseline, in_tokens=in_tokens, held_out=held_out) for condition in conditions]
 
 
-def _judge(condition: Condition, baseline: Condition, *, held_out: bool) -> Judged:
+def _judge(condition: Condition, baseline: Condition, *, in_tokens: bool, held_out: bool) -> Judged:
     itself = condition is baseline
+    speeds, beside = condition.speeds(in_tokens=in_tokens), baseline.speeds(in_tokens=in_tokens)
     return Judged(
         condition=condition,
         is_baseline=itself,
-        speed=estimate(condition.speeds),
-        times_baseline=ratio(condition.speeds, baseline.speeds),
-        order=Order.TIE if itself else order(condition.speeds, baseline.speeds),
+        in_tokens=in_tokens,
+        speeds=tuple(speeds),
+        speed=estimate(speeds),
+        times_baseline=ratio(speeds, beside),
+        order=Order.TIE if itself else order(speeds, beside),
         loss=_loss(condition, baseline, held_out=held_out),
         loss_is="held-out" if held_out else "final training",
     )

@@ -41,7 +41,7 @@ def pictures(kind: str, results: Results) -> tuple[Picture, ...]:
     found = []
     for name, one in named(kind, results):
         there = {each.name for each in drawn(kind, one)}
-        if kind == "loss_difference" and one.workload.baseline:
+        if kind == "loss_difference":
             there.add(one.workload.baseline.name)  # the line at 0
         missing = [each.condition.name for each in one.judged if each.condition.name not in there]
         said = [_CAPTIONS[kind]]
@@ -86,15 +86,15 @@ def _learns(condition: Condition, _one: Compared) -> bool:
 
 def _differs(condition: Condition, one: Compared) -> bool:
     baseline = one.workload.baseline
-    return baseline is not None and condition is not baseline and _learns(condition, one) and _learns(baseline, one)
+    return condition is not baseline and _learns(condition, one) and _learns(baseline, one)
 
 
 def _is_timed(condition: Condition, _one: Compared) -> bool:
     return any(run.timing for run in condition.counted)
 
 
-def _has_speed(condition: Condition, _one: Compared) -> bool:
-    return bool(condition.speeds)
+def _has_speed(condition: Condition, one: Compared) -> bool:
+    return any(each.speeds for each in one.judged if each.condition is condition)
 
 
 def _has_memory(condition: Condition, _one: Compared) -> bool:

@@ -5,12 +5,13 @@ from __future__ import annotations
 import json
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
-from itertools import pairwise
+from itertools import pairwise, product
 from typing import Any, Final
 
 from .cells import times
 from .judge import Judged
 from .statistics import Order, order, ratio
+from .surroundings import surroundings
 
 FIELDS: Final = (
     "engine", "zero_stage", "offload", "precision", "compile", "deepcompile", "activation_checkpointing", "fused_loss",
@@ -26,11 +27,8 @@ _STEPS: Final[dict[str, tuple[object, ...]]] = {
 """Each value costs or saves more than the one before; all others are switches."""
 
 _SWITCH: Final = (False, True)
-_NO_CHANGE: Final = {"strategy", "seed", "nvme_path"}
-"""Fields that only repeat others, tell repeats apart, or say where something lies."""
-
-_ALSO: Final = ("command", "deepspeed", "env")
-"""Sections beside the trainer's that have to be the same."""
+_FOLLOWS: Final = {"engine": {"zero_stage"}, "offload": {"nvme_path"}}
+"""What changes with a field: without DeepSpeed's engine there is no ZeRO, and without a disk no folder on it."""
 
 LEAST_GB: Final = 0.1
 
@@ -56,10 +54,9 @@ def prices(judged: Sequence[Judged]) -> list[Price]:
     found: dict[tuple[str, str, str], list[tuple[Judged, Judged]]] = {}
     for field in FIELDS:
         for group in _alike(known, field):
-            ordered = sorted(group, key=lambda one: _rank(field, one))
-            for before, after in pairwise(ordered):
-                key = (field, _value(before, field), _value(after, field))
-                if key[1] != key[2]:
+            for cheaper, dearer in pairwise(_by_value(group, field)):
+                for before, after in product(cheaper, dearer):
+                    key = (field, _value(before, field), _value(after, field))
                     found.setdefault(key, []).append((before, after))
     return [
         Price(field, pairs[0][0].condition.field(field), pairs[0][1].condition.field(field), tuple(pairs))
@@ -74,28 +71,30 @@ def price_sentence(price: Price) -> str:
 
 
 def _alike(judged: Sequence[Judged], field: str) -> Iterator[list[Judged]]:
-    """Conditions that differ in nothing but the field, in groups of at least two."""
-    varied = _NO_CHANGE | _follows(field)
+    """Conditions that differ in nothing but the field, in groups of at least two: also on the same kind of machine."""
+    varied = {"strategy", field} | _FOLLOWS.get(field, set())
     groups: dict[str, list[Judged]] = {}
     for one in judged:
-        config = one.condition.runs[0].config
-        train = {name: value for name, value in (config.get("train") or {}).items() if name not in varied}
-        rest = [train, *(config.get(section) for section in _ALSO)]
+        train = one.condition.runs[0].config.get("train") or {}
+        rest = [{name: value for name, value in train.items() if name not in varied}, surroundings(one.condition)]
         groups.setdefault(json.dumps(rest, sort_keys=True, default=str), []).append(one)
     yield from (group for group in groups.values() if len(group) > 1)
 
 
-def _follows(field: str) -> set[str]:
-    """The field, and what changes with it: without DeepSpeed's engine there is no ZeRO."""
-    return {field, "zero_stage"} if field == "engine" else {field}
-
-
-def _rank(field: str, one: Judged) -> tuple[int, int]:
-    """Its place among the values; of those with the same, the lower ZeRO stage comes first."""
+def _by_value(group: Sequence[Judged], field: str) -> list[list[Judged]]:
+    """The group by its values of the field, from the first to the last; of an engine only the lowest ZeRO stage."""
     values = _STEPS.get(field, _SWITCH)
-    value, stage = one.condition.field(field), one.condition.field("zero_stage")
-    place = values.index(value) if value in values else 0
-    return place, -stage if field == "engine" and place == 0 else stage or 0
+    found: dict[int, list[Judged]] = {}
+    for one in group:
+        value = one.condition.field(field)
+        found.setdefault(values.index(value) if value in values else 0, []).append(one)
+    ordered = [found[place] for place in sorted(found)]
+    return [_lowest_stage(alike) for alike in ordered] if field == "engine" else ordered
+
+
+def _lowest_stage(group: Sequence[Judged]) -> list[Judged]:
+    stages = [one.condition.field("zero_stage") or 0 for one in group]
+    return [one for one, stage in zip(group, stages, strict=True) if stage == min(stages)]
 
 
 def _value(one: Judged, field: str) -> str:
@@ -107,8 +106,8 @@ def _word(value: Any) -> str:
 
 
 def _speed(price: Price) -> str:
-    found = [one for a, b in price.pairs if (one := ratio(b.condition.speeds, a.condition.speeds))]
-    verdicts = {order(after.condition.speeds, before.condition.speeds) for before, after in price.pairs}
+    found = [one for a, b in price.pairs if (one := ratio(b.speeds, a.speeds))]
+    verdicts = {order(after.speeds, before.speeds) for before, after in price.pairs}
     values = sorted(one.value for one in found)
     if verdicts == {Order.TIE}:
         return "as fast"
@@ -132,11 +131,11 @@ def _memory(price: Price) -> str:
 def _which(price: Price) -> str:
     (before, after), *more = price.pairs
     names = f"{before.condition.name} → {after.condition.name}"
-    repeats = min(len(one.condition.speeds) for pair in price.pairs for one in pair)
+    repeats = min(len(one.speeds) for pair in price.pairs for one in pair)
     others = f" and {len(more)} more" if more else ""
     doubt = "; one repeat" if repeats == 1 else "; not established" if _unclear(price) else ""
     return f"{names}{others}{doubt}"
 
 
 def _unclear(price: Price) -> bool:
-    return any(order(b.condition.speeds, a.condition.speeds) == Order.NOT_ESTABLISHED for a, b in price.pairs)
+    return any(order(b.speeds, a.speeds) == Order.NOT_ESTABLISHED for a, b in price.pairs)

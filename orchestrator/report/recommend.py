@@ -42,12 +42,12 @@ def recommend(judged: Sequence[Judged]) -> Recommendation:
     """Chooses among conditions that were measured beside the same baseline.
 
     Speeds that tie are decided by memory, then by the lower ZeRO stage, then by joules per token. What another one is
-    faster than is not chosen.
+    faster than is not chosen, nor what another beats in speed, memory and energy at once.
     """
-    excluded = {one.condition.name: why for one in judged if (why := infeasible(one.condition) or _unequal(one))}
-    left = [one for one in judged if one.condition.name not in excluded and one.speed]
+    excluded = {one.condition.name: why for one in judged if (why := _unfit(one))}
+    left = [one for one in judged if one.condition.name not in excluded]
     if not left:
-        return Recommendation(None, False, (), excluded, (), _nothing(judged, excluded))
+        return Recommendation(None, False, (), excluded, (), _nothing(excluded))
     chosen = _choice(left)
     tied = [one for one in left if one is not chosen and _ties(one, chosen)]
     doubts = [*_unfinished(judged), *_doubts(chosen, left)]
@@ -62,10 +62,20 @@ def recommend(judged: Sequence[Judged]) -> Recommendation:
 
 
 def _choice(left: Sequence[Judged]) -> Judged:
-    """The thriftiest of those that tie with the fastest and that no other is faster than: a tie is not transitive."""
+    """The thriftiest of those that tie with the fastest and that no other is faster than: a tie is not transitive.
+
+    Memory counts to a tenth of a GB here, so one of those that none beats comes first, as long as there is one.
+    """
     by_pace = sorted(left, key=_pace, reverse=True)
-    thrifty = sorted((one for one in left if _ties(one, by_pace[0])), key=_thrift)
-    return next(one for one in thrifty if not any(_faster(other, one) for other in by_pace))
+    front = _front(left)
+    thrifty = sorted((one for one in by_pace if _ties(one, by_pace[0])), key=_thrift)
+    able = [one for one in thrifty if not any(_faster(other, one) for other in by_pace)]
+    return next((one for one in able if one.condition.name in front), able[0])
+
+
+def _unfit(one: Judged) -> str:
+    """Why a condition may not be chosen; empty where it may."""
+    return infeasible(one.condition) or _unequal(one) or ("" if one.speed else "its speed is not known")
 
 
 def infeasible(condition: Condition) -> str:
@@ -118,11 +128,11 @@ def _unfinished(judged: Sequence[Judged]) -> Iterator[str]:
 
 def _doubts(chosen: Judged, left: Sequence[Judged]) -> Iterator[str]:
     """Why it is not established that the chosen one learns as well, and is as fast as any."""
-    if any(len(one.condition.speeds) < LEAST_REPEATS or not _sure(one) for one in left):
+    if any(len(one.speeds) < LEAST_REPEATS or not _sure(one) for one in left):
         yield f"Not established: that takes {LEAST_REPEATS} repeats of each (`repeats:`)."
         return
     others = (one for one in left if one is not chosen)
-    unclear = [one for one in others if order(one.condition.speeds, chosen.condition.speeds) == Order.NOT_ESTABLISHED]
+    unclear = [one for one in others if order(one.speeds, chosen.speeds) == Order.NOT_ESTABLISHED]
     if unclear:
         names = _listed([one.condition.name for one in unclear])
         yield f"Not established: repeats differ too much to tell it from {names}; more of them would."
@@ -141,7 +151,7 @@ def _faster(one: Judged, other: Judged) -> bool:
     """Whether it is faster, or looks faster while nothing is established."""
     if _pace(one) <= _pace(other):
         return False
-    found = order(one.condition.speeds, other.condition.speeds)
+    found = order(one.speeds, other.speeds)
     if found != Order.NOT_ESTABLISHED:
         return found == Order.FASTER
     return _pace(one) * (1.0 - TIE) >= _pace(other)
@@ -152,12 +162,21 @@ def _ties(one: Judged, other: Judged) -> bool:
 
 
 def _thrift(one: Judged) -> tuple[float, int, float]:
-    condition = one.condition
-    memory = condition.highest(lambda run: run.memory.reserved)
+    condition, memory = one.condition, _reserved(one)
     energy = condition.median(lambda run: run.gpus.j_per_token)
     stage = condition.field("zero_stage")
     rough = float("inf") if memory is None else round(memory, 1)
     return rough, stage if isinstance(stage, int) else 0, energy.value if energy else float("inf")
+
+
+def _reserved(one: Judged) -> float | None:
+    return one.condition.highest(lambda run: run.memory.reserved)
+
+
+def _needs_least(chosen: Judged, tied: Sequence[Judged]) -> bool:
+    """Whether it takes less memory than each of these; a tie is not transitive, so one of them may take less."""
+    own, others = _reserved(chosen), [_reserved(one) for one in tied]
+    return own is not None and all(other is not None and own < other for other in others)
 
 
 def _front(left: Sequence[Judged]) -> tuple[str, ...]:
@@ -171,9 +190,8 @@ _Point = tuple[float | None, float | None, float | None]
 
 def _point(one: Judged) -> _Point:
     """What is to be small: time, memory, energy; None where nobody knows."""
-    memory = one.condition.highest(lambda run: run.memory.reserved)
     energy = one.condition.median(lambda run: run.gpus.j_per_token)
-    return 1.0 / _pace(one), memory, energy.value if energy else None
+    return 1.0 / _pace(one), _reserved(one), energy.value if energy else None
 
 
 def _beats(one: _Point, other: _Point) -> bool:
@@ -189,7 +207,7 @@ def _sentence(chosen: Judged, tied: Sequence[Judged], left: Sequence[Judged]) ->
         why = "the only configuration so far that is feasible and learns no worse than the baseline"
         why = "the baseline, beside which nothing else is feasible and learns as well" if chosen.is_baseline else why
     elif tied:
-        least = ", and needs least" if chosen.condition.highest(lambda run: run.memory.reserved) is not None else ""
+        least = ", and needs least" if _needs_least(chosen, tied) else ""
         why = f"as fast as {_listed([one.condition.name for one in tied])}{least}"
     else:
         why = f"the fastest of {len(left)} configurations that are {good}"
@@ -197,11 +215,10 @@ def _sentence(chosen: Judged, tied: Sequence[Judged], left: Sequence[Judged]) ->
     return f"Use {name}{gain}: {why}."
 
 
-def _nothing(judged: Sequence[Judged], excluded: dict[str, str]) -> str:
-    if not judged:
-        return "There is nothing to recommend yet: no run has figures."
-    name, why = next(iter(excluded.items()), ("", "no run has completed with its speed known"))
-    return f"Nothing can be recommended: {f'{name}: ' if name else ''}{why}."
+def _nothing(excluded: dict[str, str]) -> str:
+    for name, why in excluded.items():
+        return f"Nothing can be recommended: {name}: {why}."
+    return "There is nothing to recommend yet: no run has figures."
 
 
 def _listed(names: Sequence[str], most: int = 3) -> str:

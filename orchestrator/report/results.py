@@ -62,7 +62,7 @@ def results_of(campaign: CampaignRow, runs: Sequence[RunFacts], baseline: str | 
 
 
 def _compare(workload: Workload) -> Compared:
-    judged = tuple(judge(workload.conditions, workload.baseline)) if workload.baseline else ()
+    judged = tuple(judge(workload.conditions, workload.baseline))
     return Compared(workload, judged, recommend(judged))
 
 

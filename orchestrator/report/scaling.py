@@ -3,14 +3,20 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Sequence
+import re
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
-from typing import Final
+from itertools import combinations
+from typing import Any, Final
 
 from .conditions import Condition
+from .surroundings import surroundings
 
-_BATCH: Final = ("global_batch", "micro_batch", "seed")
-"""Fields that may go with the number of ranks; strong scaling keeps the first, weak scaling the second."""
+STRONG: Final = "batch"
+WEAK: Final = "batch of a rank"
+
+_NUMBER: Final = re.compile(r"(^|:)[1-9]\d*(?=,|$)")
+"""How many GPUs, behind their type: `h100:8`, `gpu:h100:8`. None at all, `0`, is another machine."""
 
 
 @dataclass(frozen=True)
@@ -19,34 +25,82 @@ class Scaled:
 
     Attributes:
         reference: that one; itself for the first.
+        keeps: what both have the same: ``STRONG`` or ``WEAK``; empty where nobody knows the batch.
         efficiency: speed of a rank as a share of the reference's.
     """
 
     condition: Condition
     reference: Condition
+    keeps: str
     ranks: int
     tokens_per_s: float
     efficiency: float
 
 
 def scaling_of(conditions: Sequence[Condition]) -> list[Scaled]:
-    """Every set of conditions that differ only in their ranks, from the fewest on."""
-    alike: dict[str, list[tuple[int, float, Condition]]] = {}
+    """Every set of conditions that differ only in their ranks, from the fewest on.
+
+    A set has one condition for each number of ranks. All of it have the same batch, or else the same batch of a rank;
+    a condition may be in one set of either kind.
+    """
+    groups: dict[str, tuple[str, list[Condition]]] = {}
     for condition in conditions:
-        tokens = condition.median(lambda run: run.timing.tokens_per_s if run.timing else None)
-        if tokens:
-            alike.setdefault(_kind(condition), []).append((condition.runs[0].world_size, tokens.value, condition))
-    found = []
-    for group in alike.values():
-        ordered = sorted(group, key=lambda one: one[0])
-        fewest, speed, reference = ordered[0]
-        if len({ranks for ranks, _, _ in ordered}) > 1:
-            found += [Scaled(one, reference, n, value, value / n / (speed / fewest)) for n, value, one in ordered]
-    return found
+        if _tokens_per_s(condition):
+            for keeps, samples in _batches(condition):
+                key = json.dumps([keeps, samples, _kind(condition)], sort_keys=True, default=str)
+                groups.setdefault(key, (keeps, []))[1].append(condition)
+    ordered = sorted(groups.values(), key=lambda group: group[0])
+    return [one for keeps, group in ordered for alike in _apart(group) for one in _scaled(alike, keeps)]
 
 
-def _kind(condition: Condition) -> str:
-    """Everything of the configuration but the machine and what goes with it."""
+def _scaled(alike: Sequence[Condition], keeps: str) -> Iterator[Scaled]:
+    if len(alike) < 2:
+        return
+    reference, *_ = ordered = sorted(alike, key=_ranks)
+    least = _tokens_per_s(reference) / _ranks(reference)
+    for one in ordered:
+        speed = _tokens_per_s(one)
+        yield Scaled(one, reference, keeps, _ranks(one), speed, speed / _ranks(one) / least)
+
+
+def _tokens_per_s(condition: Condition) -> float:
+    found = condition.median(lambda run: run.timing.tokens_per_s if run.timing else None)
+    return found.value if found else 0.0
+
+
+def _ranks(condition: Condition) -> int:
+    return condition.runs[0].world_size
+
+
+def _batches(condition: Condition) -> list[tuple[str, float]]:
+    """What of its batch others have to have, too: all of it, or the part of a rank."""
+    samples = condition.field("global_batch")
+    return [(STRONG, samples), (WEAK, samples / _ranks(condition))] if samples else [("", 0)]
+
+
+def _kind(condition: Condition) -> list[Any]:
+    """Everything of the configuration but the ranks and what may go with their number."""
+    train = condition.runs[0].config.get("train") or {}
+    around = {name: value for name, value in surroundings(condition).items() if name != "ranks_per_node"}
+    slurm = {name: value for name, value in around["slurm"].items() if name not in ("nodes", "cpus_per_task")}
+    types = {name: _NUMBER.sub("", str(slurm[name])) for name in ("gpus_per_node", "gres") if name in slurm}
+    own = {name: value for name, value in train.items() if name not in ("global_batch", "micro_batch")}
+    return [own, around | {"slurm": slurm | types}]
+
+
+def _apart(group: Sequence[Condition]) -> list[list[Condition]]:
+    """Parts with one condition for each number of ranks, which agree in as few details as that takes."""
+    every = ("micro_batch", "nodes", "cpus_per_task")
+    for details in (chosen for number in range(len(every) + 1) for chosen in combinations(every, number)):
+        parts: dict[tuple[Any, ...], list[Condition]] = {}
+        for one in group:
+            parts.setdefault(tuple(_detail(one, name) for name in details), []).append(one)
+        if all(len({_ranks(one) for one in part}) == len(part) for part in parts.values()):
+            return list(parts.values())
+    return []
+
+
+def _detail(condition: Condition, name: str) -> Any:
+    """What may go with the number of ranks, and tells apart conditions with the same number."""
     config = condition.runs[0].config
-    train = {name: value for name, value in (config.get("train") or {}).items() if name not in _BATCH}
-    return json.dumps([train, config.get("command"), config.get("deepspeed")], sort_keys=True, default=str)
+    return (config.get("train" if name == "micro_batch" else "slurm") or {}).get(name)

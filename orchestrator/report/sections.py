@@ -19,7 +19,7 @@ from .judge import Judged
 from .results import Compared, Results
 from .setup import setup
 from .shapes import Section, Table
-from .statistics import Estimate, LossTest
+from .statistics import LossTest
 from .summary import summary
 
 _INTERVAL_TEXT: Final = (
@@ -62,20 +62,28 @@ def sections_of(results: Results, background: Background, ds_configs: dict[str, 
 
 
 def _conditions(one: Compared) -> Section:
-    baseline = one.workload.baseline
     rows = [_condition_row(each) for each in one.judged]
-    loss = one.judged[0].loss_is if one.judged else "held-out"
+    loss = one.judged[0].loss_is
     header = (
         "condition", "completed", "tries", "tokens/s", "interval", "× baseline", "speed", f"{loss} loss",
         "Δ loss", "loss", "memory", "MFU", "J/token",
     )  # fmt: skip
-    text = [f"Compared with {baseline.name}, the baseline." if baseline else "Nothing has completed yet."]
+    text = [_compared_with(one)]
     if any(each.speed and each.speed.low is None for each in one.judged):
         text.append("An interval takes three repeats of a condition (`repeats: 3`); without it nothing is established.")
     if any(each.speed and each.speed.low is not None for each in one.judged):
         text.append(_INTERVAL_TEXT)
     title = f"Conditions: {one.workload.name}" if one.workload.name else "Conditions"
     return Section(title, tuple(text), (Table(header, tuple(rows), "-rrr-r-rr-rrr"),))
+
+
+def _compared_with(one: Compared) -> str:
+    baseline, conditions = one.workload.baseline, one.workload.conditions
+    if not any(run.completed for condition in conditions for run in condition.runs):
+        return f"Nothing has completed yet; {baseline.name} is the baseline."
+    if not baseline.counted:
+        return f"Nothing can be compared yet: no run of {baseline.name}, the baseline, has completed as the spec asks."
+    return f"Compared with {baseline.name}, the baseline."
 
 
 def _condition_row(one: Judged) -> tuple[str, ...]:
@@ -85,7 +93,7 @@ def _condition_row(one: Judged) -> tuple[str, ...]:
         condition.name + (" (baseline)" if one.is_baseline else ""),
         f"{done}/{len(condition.runs)}" + (" changed" if any(run.changed for run in condition.runs) else ""),
         str(sum(run.tries for run in condition.runs)),
-        _speed_cell(condition, one.speed),
+        short_number(one.speed.value) + ("" if one.in_tokens else " steps/s") if one.speed else "",
         span(one.speed),
         "" if not one.times_baseline else times(one.times_baseline) if not one.is_baseline else "1.00",
         "" if one.is_baseline else str(one.order),
@@ -101,13 +109,6 @@ def _condition_row(one: Judged) -> tuple[str, ...]:
 def loss_word(test: LossTest) -> str:
     """What a comparison of losses has shown, with its margin."""
     return f"{test.verdict} (± {test.margin:.3f})" if not test.reason else f"{test.verdict}: {test.reason}"
-
-
-def _speed_cell(condition: Condition, speed: Estimate | None) -> str:
-    if speed is None:
-        return ""
-    steps = not all(run.timing.tokens_per_s for run in condition.counted if run.timing)
-    return short_number(speed.value) + (" steps/s" if steps else "")
 
 
 def _loss_cell(condition: Condition, which: str) -> str:

@@ -35,8 +35,8 @@ _SPEED_TEXT: Final = (
     "all of its time, over all ranks. Medians over repeats, ± their standard deviation; IQR and p99 are over steps."
 )
 _SCALING_TEXT: Final = (
-    "Conditions that differ only in their number of ranks, and in the batch where it grows with them. Efficiency is "
-    "the speed of a rank as a share of what it is with the fewest ranks."
+    "Conditions that differ only in their number of ranks, and in the batch where it grows with them: they keep the "
+    "batch, or the batch of a rank. Efficiency is the speed of a rank as a share of what it is with the fewest ranks."
 )
 _MEMORY_TEXT: Final = (
     "Peaks, highest of any rank and repeat: what tensors took and what PyTorch held, after the warm-up where the "
@@ -87,6 +87,7 @@ def scaling(results: Results) -> Section:
         (
             one.condition.name,
             f"{one.ranks}",
+            one.keeps,
             short_number(one.tokens_per_s),
             short_number(one.tokens_per_s / one.ranks),
             part(one.efficiency),
@@ -94,8 +95,8 @@ def scaling(results: Results) -> Section:
         )
         for one in scaling_of(results.conditions)
     )
-    header = ("condition", "ranks", "tokens/s", "of a rank", "efficiency", "beside")
-    return Section("Scaling", (_SCALING_TEXT,) if rows else (), (Table(header, rows, "-rrrr-"),) if rows else ())
+    header = ("condition", "ranks", "keeps", "tokens/s", "of a rank", "efficiency", "beside")
+    return Section("Scaling", (_SCALING_TEXT,) if rows else (), (Table(header, rows, "-r-rrr-"),) if rows else ())
 
 
 def _speed_row(condition: Condition) -> tuple[str, ...]:
@@ -156,9 +157,9 @@ def memory(results: Results) -> Section:
     )
 
 
-def _beside(condition: Condition, baseline: Condition | None) -> str:
+def _beside(condition: Condition, baseline: Condition) -> str:
     """How much more memory is reserved than the baseline does."""
-    if baseline is None or condition is baseline:
+    if condition is baseline:
         return ""
     own, other = (each.highest(lambda run: run.memory.reserved) for each in (condition, baseline))
     return f"{own / other - 1:+.0%}" if own is not None and other else ""

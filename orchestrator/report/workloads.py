@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import math
 import re
+import statistics
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Final
@@ -27,12 +28,12 @@ class Workload:
 
     Attributes:
         name: what sets it apart from the campaign's other ones, such as ``model gpt2-large``; empty if it is the only.
-        baseline: None where nothing has completed.
+        baseline: whether or not anything has completed.
     """
 
     name: str
     conditions: tuple[Condition, ...]
-    baseline: Condition | None
+    baseline: Condition
 
 
 @dataclass(frozen=True)
@@ -68,8 +69,7 @@ def workloads_of(conditions: Sequence[Condition], baseline: str | None = None) -
     groups = list(grouped.values())
     names = _names(groups, list(works.values()))
     return [
-        Workload(name, tuple(group), baseline_of(group, baseline) or baseline_of(group))
-        for name, group in zip(names, groups, strict=True)
+        Workload(name, tuple(group), baseline_of(group, baseline)) for name, group in zip(names, groups, strict=True)
     ]
 
 
@@ -158,10 +158,10 @@ def _word(value: Any) -> str:
 
 def _time(condition: Condition, target: float) -> TimeToLoss:
     reached = [_reached(run, target) for run in condition.counted]
-    known = sorted(point for point in reached if point is not None)
+    known = [point for point in reached if point is not None]
     if len(known) < len(reached) or not known:
         return TimeToLoss(condition, target, None, None)
-    seconds, tokens = known[len(known) // 2]
+    seconds, tokens = (statistics.median(values) for values in zip(*known, strict=True))
     return TimeToLoss(condition, target, seconds, tokens if math.isfinite(tokens) else None)
 
 

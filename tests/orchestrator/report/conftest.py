@@ -1,4 +1,4 @@
-"""A store that holds a planted campaign."""
+"""Planted campaigns: in a store, or read back from one."""
 
 from __future__ import annotations
 
@@ -8,10 +8,13 @@ from pathlib import Path
 import pytest
 
 from dscampaign.db.store import Store
+from dscampaign.orchestrator.report.facts import RunFacts
+from dscampaign.orchestrator.report.load import read_runs
 
 from .planted import Planted, plant
 
 PlantStore = Callable[..., str]
+Plant = Callable[..., list[RunFacts]]
 
 
 @pytest.fixture
@@ -25,4 +28,16 @@ def planted_url(tmp_path: Path) -> Iterator[PlantStore]:
         return url
 
     yield make
+    store.close()
+
+
+@pytest.fixture
+def planted(tmp_path: Path) -> Iterator[Plant]:
+    """Plants conditions and reads them back as facts."""
+    store = Store.open(f"sqlite:///{tmp_path}/campaign.db", create=True)
+
+    def facts(*conditions: Planted) -> list[RunFacts]:
+        return read_runs(store, plant(store, tmp_path, conditions))
+
+    yield facts
     store.close()

@@ -54,6 +54,7 @@ class Planted:
         step_s: median time of a step, of each repeat.
         held_out: of each repeat, in nats.
         train: more fields of its configuration.
+        config: more sections of it.
         tries: attempts of its first repeat; the others have one.
         drop: steps whose lines are lost.
         nan_from: step from which the loss is not a number.
@@ -65,6 +66,7 @@ class Planted:
     held_out: Sequence[float] = (3.0, 3.0, 3.0)
     params: Mapping[str, Any] = field(default_factory=dict)
     train: Mapping[str, Any] = field(default_factory=dict)
+    config: Mapping[str, Any] = field(default_factory=dict)
     tries: Sequence[Try] = (Try(),)
     reserved_gb: float = 10.0
     usable_gb: float = 80.0
@@ -100,7 +102,7 @@ def _runs(conditions: Sequence[Planted]) -> Iterator[NewRun]:
     for ordinal, condition in enumerate(conditions):
         train = {"model": "gpt2", "seq_len": SEQ_LEN, "global_batch": GLOBAL_BATCH, "micro_batch": 4, "zero_stage": 1}
         trained = {**train, "steps": condition.steps, "engine": "deepspeed", **condition.train}
-        config = {"train": trained, "ranks_per_node": condition.ranks}
+        config = {"train": trained, "ranks_per_node": condition.ranks, **condition.config}
         for repeat in range(len(condition.step_s)):
             yield NewRun(
                 name=_name(condition, repeat),

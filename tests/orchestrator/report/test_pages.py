@@ -190,6 +190,23 @@ def test_an_empty_campaign_has_a_page_too(planted_url: PlantStore, tmp_path: Pat
     )
 
 
+def _conditions(url: str, folder: Path, *words: str) -> str:
+    """What the page says of its conditions."""
+    assert main(["report", "--store", url, "-o", str(folder / "out"), *words]) == 0
+    return (folder / "out/report.md").read_text().partition("## Conditions")[2].partition("\n|")[0].strip()
+
+
+def test_a_page_says_that_nothing_has_completed(planted_url: PlantStore, tmp_path: Path) -> None:
+    failed = [Planted(name, (0.1,), (3.0,), state=RunState.FAILED, reason="boom") for name in "ab"]
+    assert _conditions(planted_url(*failed), tmp_path) == "Nothing has completed yet; a is the baseline."
+
+
+def test_a_page_says_that_its_baseline_has_not_completed(planted_url: PlantStore, tmp_path: Path) -> None:
+    url = planted_url(Planted("a", (0.1,), (3.0,)), Planted("b", (0.1,), (3.0,), state=RunState.FAILED, reason="boom"))
+    said = _conditions(url, tmp_path, "--baseline", "b")
+    assert said.startswith("Nothing can be compared yet: no run of b, the baseline, has completed as the spec asks.")
+
+
 def test_a_baseline_that_is_not_there_is_refused(planted_url: PlantStore, capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["recommend", "--store", planted_url(*CONDITIONS[:2]), "--baseline", "bose"]) == 2
     error = capsys.readouterr().err

@@ -16,7 +16,7 @@ from dscampaign.orchestrator.report.guide import guide
 from dscampaign.orchestrator.report.judge import judge
 from dscampaign.orchestrator.report.load import read_runs
 from dscampaign.orchestrator.report.recommend import recommend
-from dscampaign.orchestrator.report.workloads import workloads_of
+from dscampaign.orchestrator.report.workloads import times_to_loss, workloads_of
 
 from .planted import Planted, plant
 
@@ -82,3 +82,22 @@ def test_a_baseline_whose_repeats_differ_much_is_a_coarse_measure(planted: Plant
     judged = judge(workload.conditions, workload.baseline)
     assert judged[0].loss.margin == judged[1].loss.margin == pytest.approx(0.4)
     assert any("losses 0.400 nats apart count as equal" in sentence for sentence in guide(judged, recommend(judged)))
+
+
+def test_the_time_to_a_loss_is_a_median_of_two_repeats_too(planted: Plant) -> None:
+    runs = planted(Planted("small", (0.1, 0.4)), Planted("large", (0.1, 0.4), train={"global_batch": 16}))
+    conditions = conditions_of(runs)
+    for found in times_to_loss(conditions):
+        each = [_reached(run, found.loss) for run in found.condition.counted]
+        assert all(each)
+        seconds, tokens = zip(*(one for one in each if one), strict=True)
+        assert seconds[0] != seconds[1]
+        assert found.seconds == pytest.approx(sum(seconds) / 2)
+        assert found.tokens == pytest.approx(sum(tokens) / 2)
+
+
+def _reached(run: RunFacts, loss: float) -> tuple[float, float] | None:
+    """Seconds and tokens when its smoothed loss first came down to this."""
+    curve = run.curve
+    points = zip(curve.smoothed, curve.seconds, curve.tokens, strict=True)
+    return next(((seconds, tokens) for smoothed, seconds, tokens in points if smoothed <= loss), None)

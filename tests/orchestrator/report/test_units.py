@@ -1,0 +1,62 @@
+"""Speeds are compared in one unit, whatever each run says of them."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import replace
+
+import pytest
+
+from dscampaign.orchestrator.report.conditions import conditions_of
+from dscampaign.orchestrator.report.facts import RunFacts
+from dscampaign.orchestrator.report.judge import Judged, judge
+from dscampaign.orchestrator.report.prices import price_sentence, prices
+from dscampaign.orchestrator.report.recommend import recommend
+from dscampaign.orchestrator.report.statistics import Order
+
+from .conftest import Plant
+from .planted import Planted
+
+
+def silent(runs: Sequence[RunFacts], *names: str) -> list[RunFacts]:
+    """The same, of which these runs do not say tokens."""
+    return [_without_tokens(run) if run.name in names else run for run in runs]
+
+
+def _without_tokens(run: RunFacts) -> RunFacts:
+    assert run.timing
+    return replace(run, timing=replace(run.timing, tokens_per_s=None))
+
+
+def judged(runs: Sequence[RunFacts]) -> list[Judged]:
+    conditions = conditions_of(runs)
+    return judge(conditions, conditions[0])
+
+
+def test_a_repeat_that_does_not_say_tokens_is_compared_by_its_steps(planted: Plant) -> None:
+    runs = planted(Planted("a", train={"engine": "ddp"}), Planted("b", (0.08,) * 3))
+    found = judged(silent(runs, "b-r2"))
+    assert [one.in_tokens for one in found] == [False, False]
+    assert [one.speed.value for one in found if one.speed] == pytest.approx([10, 12.5], rel=0.01)
+    assert found[1].times_baseline
+    assert found[1].times_baseline.value == pytest.approx(1.25, rel=0.01)
+    assert found[1].order == Order.FASTER
+    assert recommend(found).sentence.startswith("Use b (1.25 ")
+    (price,) = prices(found)
+    assert price_sentence(price).startswith("engine ddp → deepspeed: 1.25 ")
+
+
+def test_where_all_say_tokens_they_are_the_unit(planted: Plant) -> None:
+    found = judged(planted(Planted("a"), Planted("b", (0.08,) * 3)))
+    assert [one.in_tokens for one in found] == [True, True]
+    assert [one.speed.value for one in found if one.speed] == pytest.approx([10_240, 12_800], rel=0.01)
+
+
+def test_a_repeat_whose_speed_nobody_knows_leaves_the_unit_to_the_others(planted: Plant) -> None:
+    runs = silent(planted(Planted("a"), Planted("b", (0.08,) * 3)), "b-r2")
+    unknown = runs[-1]
+    assert unknown.timing
+    runs[-1] = replace(unknown, timing=replace(unknown.timing, step_s=0.0))
+    found = judged(runs)
+    assert found[1].in_tokens
+    assert len(found[1].speeds) == 2
