@@ -2,39 +2,24 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
-from pathlib import Path
+from collections.abc import Callable, Sequence
 
 import pytest
 
 from dscampaign.db.records import RunState
-from dscampaign.db.store import Store
 from dscampaign.orchestrator.report.conditions import conditions_of
 from dscampaign.orchestrator.report.facts import RunFacts
 from dscampaign.orchestrator.report.flags import flags_of
 from dscampaign.orchestrator.report.judge import Judged, judge
-from dscampaign.orchestrator.report.load import read_runs
 from dscampaign.orchestrator.report.prices import price_sentence, prices
 from dscampaign.orchestrator.report.recommend import Recommendation, _beats, recommend
 from dscampaign.orchestrator.report.scaling import scaling_of
 from dscampaign.orchestrator.report.statistics import Order, Sameness
 from dscampaign.orchestrator.report.workloads import times_to_loss, workloads_of
 
-from .planted import Planted, Try, plant
+from .planted import Planted, Try
 
 Plant = Callable[..., list[RunFacts]]
-
-
-@pytest.fixture
-def planted(tmp_path: Path) -> Iterator[Plant]:
-    """Plants conditions and reads them back as facts."""
-    store = Store.open(f"sqlite:///{tmp_path}/campaign.db", create=True)
-
-    def facts(*conditions: Planted) -> list[RunFacts]:
-        return read_runs(store, plant(store, tmp_path, conditions))
-
-    yield facts
-    store.close()
 
 
 def judged(runs: Sequence[RunFacts]) -> dict[str, Judged]:

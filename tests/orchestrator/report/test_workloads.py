@@ -2,37 +2,22 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import replace
-from pathlib import Path
 
 import pytest
 
 from dscampaign.db.records import RunState
-from dscampaign.db.store import Store
 from dscampaign.orchestrator.report.conditions import conditions_of
 from dscampaign.orchestrator.report.facts import RunFacts
 from dscampaign.orchestrator.report.guide import guide
 from dscampaign.orchestrator.report.judge import judge
-from dscampaign.orchestrator.report.load import read_runs
 from dscampaign.orchestrator.report.recommend import recommend
 from dscampaign.orchestrator.report.workloads import times_to_loss, workloads_of
 
-from .planted import Planted, plant
+from .planted import Planted
 
 Plant = Callable[..., list[RunFacts]]
-
-
-@pytest.fixture
-def planted(tmp_path: Path) -> Iterator[Plant]:
-    """Plants conditions and reads them back as facts."""
-    store = Store.open(f"sqlite:///{tmp_path}/campaign.db", create=True)
-
-    def facts(*conditions: Planted) -> list[RunFacts]:
-        return read_runs(store, plant(store, tmp_path, conditions))
-
-    yield facts
-    store.close()
 
 
 def workloads(runs: Sequence[RunFacts]) -> list[list[str]]:
