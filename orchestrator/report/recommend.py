@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Final
 
@@ -57,7 +57,7 @@ def recommend(judged: Sequence[Judged]) -> Recommendation:
         tied=tuple(one.condition.name for one in tied),
         excluded=excluded,
         front=_front(left),
-        sentence=" ".join([_sentence(chosen, tied, left), *doubts]),
+        sentence=" ".join([_sentence(chosen, tied, left, excluded), *doubts]),
     )
 
 
@@ -200,12 +200,13 @@ def _beats(one: _Point, other: _Point) -> bool:
     return all(a <= b for a, b in known) and any(a < b for a, b in known)
 
 
-def _sentence(chosen: Judged, tied: Sequence[Judged], left: Sequence[Judged]) -> str:
+def _sentence(chosen: Judged, tied: Sequence[Judged], left: Sequence[Judged], excluded: Mapping[str, str]) -> str:
     name = chosen.condition.name
     good = "feasible and learn no worse than the baseline"
     if len(left) == 1:
         why = "the only configuration so far that is feasible and learns no worse than the baseline"
-        why = "the baseline, beside which nothing else is feasible and learns as well" if chosen.is_baseline else why
+        why = "the baseline; nothing else can be recommended beside it" if chosen.is_baseline else why
+        why = why if excluded else "the only configuration"
     elif tied:
         least = ", and needs least" if _needs_least(chosen, tied) else ""
         why = f"as fast as {_listed([one.condition.name for one in tied])}{least}"

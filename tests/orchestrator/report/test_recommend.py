@@ -64,3 +64,8 @@ def test_what_has_completed_without_a_speed_is_told(planted: Plant) -> None:
 def test_nothing_is_recommended_where_no_speed_is_known(planted: Plant) -> None:
     found = advice([replace(run, timing=None) for run in planted(Planted("base"))])
     assert found.sentence == "Nothing can be recommended: base: its speed is not known."
+
+
+def test_what_stands_alone_is_said_to(planted: Plant) -> None:
+    alone = advice(planted(Planted("one")))
+    assert alone.sentence.startswith("Use one: the only configuration.")
