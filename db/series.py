@@ -27,14 +27,12 @@ class Series:
         figures: by name of the column of ``MetricRow`` (``ts_s`` too), arrays of doubles as long as ``step``; NaN where
             nothing was reported, and where what was reported is not finite.
         non_finite: how many values of each column were reported and not finite; columns without any are left out.
-        ended_non_finite: columns whose newest value was.
     """
 
     step: array[int]
     generation: array[int]
     figures: dict[str, array[float]]
     non_finite: dict[str, int]
-    ended_non_finite: frozenset[str] = frozenset()
 
     def __len__(self) -> int:
         return len(self.step)
@@ -48,19 +46,16 @@ def run_series(conn: Connection, run_id: int) -> Series:
     rows = conn.execute(query.where(run_metric.c.run_id == run_id).order_by(run_metric.c.step))
     step, generation, figures = array("q"), array("q"), {name: array("d") for name in names}
     masks: dict[int, int] = {}
-    newest: dict[int, int] = {}
     while block := rows.fetchmany(_BLOCK):
         steps, generations, nonfinite, *values = zip(*block, strict=True)
         step.extend(steps)
         generation.extend(generations)
-        for at, mask in zip(steps, nonfinite, strict=True):
+        for mask in nonfinite:
             if mask:
                 masks[mask] = masks.get(mask, 0) + 1
-                newest[mask] = at
         for name, column in zip(names, values, strict=True):
             figures[name].extend(_numbers(column))
-    ended = (name for bit, name in enumerate(_COLUMNS) if _ends_badly(bit, newest, step, figures[name]))
-    return Series(step, generation, figures, _non_finite(masks), frozenset(ended))
+    return Series(step, generation, figures, _non_finite(masks))
 
 
 def extra_highest(conn: Connection, run_id: int, names: Iterable[str]) -> dict[str, float]:
@@ -79,15 +74,6 @@ def extra_highest(conn: Connection, run_id: int, names: Iterable[str]) -> dict[s
 
 def _numbers(column: Iterable[float | None]) -> Iterable[float]:
     return (math.nan if value is None else value for value in column)
-
-
-def _ends_badly(bit: int, newest: dict[int, int], step: array[int], values: array[float]) -> bool:
-    """Whether a column's newest value that is not finite comes after all that are."""
-    worst = max((at for mask, at in newest.items() if mask >> bit & 1), default=None)
-    if worst is None:
-        return False
-    last = next((index for index in reversed(range(len(values))) if math.isfinite(values[index])), None)
-    return last is None or step[last] < worst
 
 
 def _non_finite(masks: dict[int, int]) -> dict[str, int]:

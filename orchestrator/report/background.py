@@ -33,14 +33,14 @@ class Behind:
         start, speed: what the trainer said last of the model, and of its own speed.
         devices: GPUs of the newest attempt.
         hosts: nodes of the newest attempt that ended.
-        host_limits_gb: memory that the job could have had, by node; those without a limit are missing.
+        host_limit_gb: least memory that the job could have had on one of these; None where there was no limit.
     """
 
     start: Mapping[str, Any] = field(default_factory=dict)
     speed: Mapping[str, Any] = field(default_factory=dict)
     devices: tuple[GpuDevice, ...] = ()
     hosts: tuple[str, ...] = ()
-    host_limits_gb: Mapping[str, float] = field(default_factory=dict)
+    host_limit_gb: float | None = None
 
 
 @dataclass(frozen=True)
@@ -124,14 +124,12 @@ def _behind(
     newest = next(row for row in attempts if row.id == run.attempt_id)
     mine = [row for row in attempts if row.config_hash == newest.config_hash][::-1]
     nodes = next((row.evidence["nodes"] for row in mine if row.evidence.get("nodes")), ())
-    limits = {
-        str(node.get("host")): limit / 1e9 for node in nodes if isinstance(limit := node.get("memory_limit_bytes"), int)
-    }
+    limits = [limit / 1e9 for node in nodes if isinstance(limit := node.get("memory_limit_bytes"), int)]
     return Behind(
         **{name: next((said[row.id, name] for row in mine if (row.id, name) in said), {}) for name in _SAID.values()},
         devices=tuple(queries.gpu_devices(conn, newest.id)),
         hosts=tuple(dict.fromkeys(str(node["host"]) for node in nodes if node.get("host"))),
-        host_limits_gb=limits,
+        host_limit_gb=min(limits, default=None),
     )
 
 

@@ -22,8 +22,8 @@ class Cost:
         training: in steps that count, after the warm-up of each attempt.
         warm_up: in the first steps of attempts, which compile, allocate and fill caches, as far as they were not made
             again.
-        around: the rest of attempts that did not fail: that ended well, were cancelled or still run. Starting,
-            evaluating, saving, and steps that were made again.
+        around: the rest of attempts that ended well or still run: starting, evaluating, saving, and steps that were
+            made again.
         lost: by failure class, what attempts took that ended so, without their steps that count.
         queued_s: from submission to start, of all attempts; plain seconds.
     """

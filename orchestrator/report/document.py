@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import asdict, fields
 from typing import Any, Final
 
@@ -25,7 +25,7 @@ _RUN_FIELDS: Final = (
 )  # fmt: skip
 _ESTIMATES: Final = frozenset([
     "speed", "times_baseline", "held_out", "step_s", "mfu", "samples_per_s", "loss_reduction", "gpu_util_pct",
-    "j_per_token", "loss_first", "loss_final", "loss_best",
+    "j_per_token",
 ])  # fmt: skip
 _PARTS: Final = ("timing", "loss", "memory", "gpus", "quality", "cost")
 
@@ -135,49 +135,17 @@ def _condition(one: Judged) -> dict[str, Any]:
 def _figures(condition: Condition) -> dict[str, Any]:
     return {
         "held_out": _estimate(condition.median(lambda run: run.loss.held_out)),
-        "loss_first": _estimate(condition.median(lambda run: run.loss.first)),
-        "loss_final": _estimate(condition.median(lambda run: run.loss.final)),
-        "loss_best": _estimate(condition.median(lambda run: run.loss.best)),
         "step_s": _estimate(condition.median(lambda run: run.timing.step_s if run.timing else None)),
-        "step_iqr_s": _median(condition, lambda run: run.timing.iqr_s if run.timing else None),
-        "step_p99_s": _median(condition, lambda run: run.timing.p99_s if run.timing else None),
-        **_window(condition),
         "mfu": _estimate(condition.median(lambda run: run.timing.mfu if run.timing else None)),
         "samples_per_s": _estimate(condition.median(samples_per_s)),
         "loss_reduction": _estimate(condition.median(loss_reduction)),
         "mem_allocated_gb": condition.highest(lambda run: run.memory.allocated),
         "mem_reserved_gb": condition.highest(lambda run: run.memory.reserved),
         "mem_device_gb": condition.highest(lambda run: run.memory.device),
-        "mem_usable_gb": condition.highest(lambda run: run.memory.usable),
-        "mem_share": condition.highest(lambda run: run.memory.share),
         "mem_host_gb": condition.highest(lambda run: run.memory.host),
         "gpu_util_pct": _estimate(condition.median(lambda run: run.gpus.util_pct)),
-        "power_w": _median(condition, lambda run: run.gpus.power_w),
-        "power_peak_w": _median(condition, lambda run: run.gpus.power_peak_w),
-        "power_avg_peak_w": _median(condition, lambda run: run.gpus.power_avg_peak_w),
-        "temperature_c": _median(condition, lambda run: run.gpus.temperature_c),
-        "power_capped": condition.highest(lambda run: run.gpus.power_capped),
-        "gpu_samples": _median(condition, lambda run: run.gpus.samples),
-        "gpu_interval_s": _median(condition, lambda run: run.gpus.interval_s),
-        "energy_j": _median(condition, lambda run: run.gpus.energy_j),
         "j_per_token": _estimate(condition.median(lambda run: run.gpus.j_per_token)),
     }
-
-
-def _window(condition: Condition) -> dict[str, Any]:
-    """The steps that count and those that do not, of all counted repeats together."""
-    timings = [run.timing for run in condition.counted if run.timing]
-    return {
-        "steps_timed": sum(timing.steps for timing in timings),
-        "window_s": sum(timing.window_s for timing in timings),
-        "warm_up_steps": sum(timing.warm_up_steps for timing in timings),
-        "warm_up_s": sum(timing.warm_up_s for timing in timings),
-    }
-
-
-def _median(condition: Condition, figure: Callable[[RunFacts], float | None]) -> float | None:
-    found = condition.median(figure)
-    return found.value if found else None
 
 
 def _estimate(found: Estimate | None) -> dict[str, Any] | None:

@@ -60,8 +60,6 @@ class Loss:
         first, last, best: of single steps, where they are finite.
         final: mean over the last ``FINAL_SHARE`` of the lines.
         held_out: the newest on held-out text.
-
-    The last two are NaN where the newest loss that was reported is none.
     """
 
     first: float | None
@@ -171,8 +169,7 @@ def facts_of(data: RunData) -> RunFacts:
     newest = mine[-1] if mine else None
     train = run.config.get("train") or {}
     first_steps = {attempt.generation: attempt.start_step or 0 for attempt in mine}
-    made = {attempt.generation: _made(attempt) for attempt in mine}
-    lines = lines_of(data.series, first_steps, train.get("log_every") or 1, made)
+    lines = lines_of(data.series, first_steps, train.get("log_every") or 1)
     tokens = _tokens_per_step(run.config, lines, data.series)
     parameters = data.start.get("parameters")
     return RunFacts(
@@ -196,7 +193,7 @@ def facts_of(data: RunData) -> RunFacts:
         timing=timing(data.series, lines),
         loss=_loss(data.series),
         memory=memory_of(mine, data.series, data.gpus, data.memory, data.speed),
-        gpus=gpus_of(data.gpus, {attempt.id for attempt in mine if _made(attempt)}),
+        gpus=gpus_of(data.gpus),
         quality=_quality(data, lines),
         cost=cost_of(data.attempts, lines, run.config_hash, data.now_s),
         curve=_curve(data.series, lines, tokens),
@@ -227,14 +224,7 @@ def _tokens_per_step(config: Mapping[str, Any], lines: Lines, series: Series) ->
     return round(float(np.median(known))) if known.size else None
 
 
-def _made(attempt: AttemptRow) -> int:
-    """Steps of an attempt, those included that later ones made again."""
-    return max(0, (attempt.last_step or 0) - (attempt.start_step or 0))
-
-
 def _loss(series: Series) -> Loss:
-    """Losses of a run that ended without a number are none, whatever they were before."""
-    diverged = bool(series.ended_non_finite & {"loss", "eval_loss"})
     loss, held_out = (np.asarray(series.figures[name]) for name in ("loss", "eval_loss"))
     known, evaluated = loss[np.isfinite(loss)], held_out[np.isfinite(held_out)]
     last = max(1, math.ceil(FINAL_SHARE * known.size))
@@ -242,23 +232,22 @@ def _loss(series: Series) -> Loss:
         first=float(known[0]) if known.size else None,
         last=float(known[-1]) if known.size else None,
         best=float(known.min()) if known.size else None,
-        final=math.nan if diverged else float(known[-last:].mean()) if known.size else None,
-        held_out=math.nan if diverged and evaluated.size else float(evaluated[-1]) if evaluated.size else None,
+        final=float(known[-last:].mean()) if known.size else None,
+        held_out=float(evaluated[-1]) if evaluated.size else None,
     )
 
 
 def _quality(data: RunData, lines: Lines) -> Quality:
     received = int(lines.stands_for.sum())
     span = int(lines.step[-1]) if len(data.series) else 0
-    made = sum(_made(attempt) for attempt in data.mine)
-    gaps = max(0, span - received)
+    made = sum(max(0, (a.last_step or 0) - (a.start_step or 0)) for a in data.mine if a.last_step is not None)
     retries, wait, clock = (data.speed.get(name) for name in ("alloc_retries", "data_wait_share", "clock_ratio"))
     finished = data.run.state == RunState.COMPLETED
     return Quality(
         expected=data.run.target_step if finished else (span or None),
         received=received,
-        gaps=gaps,
-        repeated=max(0, made - received - gaps),
+        gaps=max(0, span - received),
+        repeated=max(0, made - received),
         non_finite=data.series.non_finite.get("loss", 0),
         skipped_steps=data.skipped_steps,
         alloc_retries=int(retries) if isinstance(retries, int | float) else None,

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from collections.abc import Set as AbstractSet
 from dataclasses import dataclass
 from typing import Any, Final
 
@@ -125,18 +124,12 @@ def memory_of(
     )
 
 
-def gpus_of(attempts: Sequence[AttemptGpus], trained: AbstractSet[int] = frozenset()) -> Gpus:
-    """What the GPUs of a run did.
-
-    Args:
-        attempts: those that were sampled.
-        trained: ids of all that made steps: the energy of one that was not sampled is not known.
-    """
+def gpus_of(attempts: Sequence[AttemptGpus]) -> Gpus:
+    """What the GPUs of a run did."""
     whole = [gpu for attempt in attempts for gpu in attempt.gpus]
     timed = [gpu for attempt in attempts for gpu in attempt.timed]
     energies = [attempt.energy_j for attempt in attempts]
     known = [energy for energy in energies if energy is not None]
-    every = trained <= {attempt.attempt_id for attempt in attempts}
     ecc = [gpu.ecc_errors for gpu in whole if gpu.ecc_errors is not None]
     samples = sum(gpu.samples for gpu in timed)
     return Gpus(
@@ -148,7 +141,7 @@ def gpus_of(attempts: Sequence[AttemptGpus], trained: AbstractSet[int] = frozens
         power_peak_w=_highest([gpu.power_peak_w for gpu in timed]),
         power_avg_peak_w=_highest([gpu.power_avg_peak_w for gpu in timed]),
         temperature_c=_highest([gpu.temperature_max_c for gpu in timed]),
-        energy_j=sum(known) if known and len(known) == len(energies) and every else None,
+        energy_j=sum(known) if known and len(known) == len(energies) else None,
         j_per_token=j_per_token(attempts),
         slowed=_highest([gpu.slowed for gpu in timed]),
         power_capped=_highest([gpu.power_capped for gpu in timed]),

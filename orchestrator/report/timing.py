@@ -74,7 +74,7 @@ class Lines:
 
     Attributes:
         step, generation: of the line.
-        stands_for: steps since the line before, as far as lines are usually apart.
+        stands_for: steps since the line before, of the same attempt, as far as lines are usually apart.
         step_s: time of one of them; NaN where it is not known.
         timed: whether it is behind its attempt's warm-up.
         by_clock: as in ``Timing``.
@@ -111,29 +111,26 @@ class Lines:
         return steady
 
 
-def lines_of(
-    series: Series, first_steps: Mapping[int, int], every: int = 1, made: Mapping[int, int] | None = None
-) -> Lines:
+def lines_of(series: Series, first_steps: Mapping[int, int], every: int = 1) -> Lines:
     """What each line stands for.
 
     Args:
         series: the run's lines.
         first_steps: by generation, how many steps were done when the attempt began.
         every: steps between two lines, where the configuration says so.
-        made: by generation, how many steps the attempt made, of which later ones may have made some again.
     """
     step, generation = np.asarray(series.step, np.int64), np.asarray(series.generation, np.int64)
+    begun = np.array([first_steps.get(int(number), 0) for number in generation], np.int64)
     follows = np.r_[False, generation[1:] == generation[:-1]] if step.size else np.zeros(0, bool)
-    # A resumed attempt's first line stands for what the one before had made since its last line, too.
-    begun = min(first_steps.get(int(generation[0]), 0), int(step[0]) - 1) if step.size else 0
-    apart = np.diff(step, prepend=begun)
+    before = np.where(follows, np.r_[0, step[:-1]] if step.size else step, np.minimum(begun, step - 1))
+    apart = step - before
     said, clock = _figure(series, "step_time_s"), _figure(series, "ts_s")
     by_clock = not np.isfinite(said).any()
     if by_clock and step.size:
         said = np.where(follows, np.r_[math.nan, np.diff(clock)] / apart, math.nan)
     usual = max(every, int(np.median(apart))) if step.size else every
     stands_for = np.minimum(apart, usual)
-    timed = _after_warm_up(generation, stands_for, made or {})
+    timed = _after_warm_up(generation, stands_for)
     return Lines(step, generation, stands_for, np.where(said >= 0, said, math.nan), timed, by_clock)
 
 
@@ -181,13 +178,13 @@ def quantiles(values: Numbers, weights: Whole, shares: tuple[float, ...]) -> tup
     return tuple(float(value) for value in found)
 
 
-def _after_warm_up(generations: Whole, stands_for: Whole, made: Mapping[int, int]) -> NDArray[np.bool_]:
-    """Which lines are behind their attempt's warm-up: of what it made, not only of what is left of that."""
+def _after_warm_up(generations: Whole, stands_for: Whole) -> NDArray[np.bool_]:
+    """Which lines are behind their attempt's warm-up."""
     counts = np.zeros(generations.size, bool)
     for generation in np.unique(generations):
         own = generations == generation
-        left = np.cumsum(stands_for[own])
-        counts[own] = left > min(WARM_UP_STEPS, max(int(left[-1]), made.get(int(generation), 0)) // 2)
+        made = np.cumsum(stands_for[own])
+        counts[own] = made > min(WARM_UP_STEPS, made[-1] // 2)
     return counts
 
 

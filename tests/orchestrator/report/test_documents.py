@@ -263,13 +263,6 @@ def test_rows_of_conditions_have_every_figure_that_is_known(pages: dict[str, Pag
     for row in rows:
         for column in ("mem_reserved_gb", "mem_device_gb", "mem_host_gb", "gpu_util_pct.value", "samples_per_s.value"):
             assert float(row[column]) > 0
-        for column in (
-            *("loss_first.value", "loss_final.value", "loss_best.value", "step_iqr_s", "step_p99_s", "mem_usable_gb"),
-            *("mem_share", "power_w", "power_peak_w", "power_avg_peak_w", "temperature_c"),
-            *("gpu_interval_s", "energy_j", "steps_timed", "window_s", "warm_up_steps", "warm_up_s"),
-        ):
-            assert float(row[column]) > 0, column
-        assert row["gpu_samples"] != ""  # 0 where most repeats were not sampled
     columns = rows[0].keys()
     assert not [each for each in columns if any(other.startswith(f"{each}.") for other in columns)]
     assert "j_per_token.value" in columns

@@ -56,12 +56,6 @@ def test_figures_are_of_the_timed_window_and_energy_of_all() -> None:
     assert found.energy_j == 5200.0
 
 
-def test_the_energy_of_an_attempt_that_nobody_sampled_is_not_known() -> None:
-    sampled = [AttemptGpus(1, (GPU,), None, (TIMED,))]
-    assert gpus_of(sampled, {1}).energy_j == 5200.0
-    assert gpus_of(sampled, {1, 2}).energy_j is None
-
-
 def test_a_longer_attempt_counts_more() -> None:
     short = replace(TIMED, samples=3, util_pct=95.0, sampled_s=6.0)
     found = gpus_of([AttemptGpus(1, (GPU,), None, (TIMED,)), AttemptGpus(2, (GPU,), None, (short,))])

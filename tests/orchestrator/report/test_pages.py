@@ -14,14 +14,9 @@ from typing import Any
 
 import pytest
 
-from dscampaign.db import queries
 from dscampaign.db.records import RunState
 from dscampaign.db.store import Store
 from dscampaign.orchestrator.cli import main
-from dscampaign.orchestrator.report.background import Background, Behind
-from dscampaign.orchestrator.report.environment import environment
-from dscampaign.orchestrator.report.load import read_runs
-from dscampaign.orchestrator.report.results import results_of
 
 from .planted import Planted, Try, plant
 
@@ -321,16 +316,3 @@ def test_a_reason_moves_no_cursor(planted_url: PlantStore, tmp_path: Path) -> No
     assert "\x1b" not in printed.getvalue()
     for name in ("report.html", "report.md"):
         assert "\x1b" not in (tmp_path / "out" / name).read_text()
-
-
-def test_each_node_has_its_own_limit_of_memory(planted_url: PlantStore) -> None:
-    store = Store.open(planted_url(Planted("a", (0.1,), (3.0,)), Planted("b", (0.1,), (3.0,))))
-    with store.read() as conn:
-        campaign = queries.campaign_by_name(conn, "sweep")
-    assert campaign
-    results = results_of(campaign, read_runs(store, campaign))
-    store.close()
-    both = Behind(hosts=("n0", "n1"), host_limits_gb={"n0": 64.0, "n1": 256.0})
-    background = Background(runs={"a": both, "b": Behind(hosts=("n0",))})
-    machines = environment(results, background).tables[-2]
-    assert [(row[0], row[5]) for row in machines.rows] == [("n0", "64.0 GB"), ("n1", "256.0 GB")]
