@@ -168,7 +168,8 @@ def facts_of(data: RunData) -> RunFacts:
     newest = mine[-1] if mine else None
     train = run.config.get("train") or {}
     first_steps = {attempt.generation: attempt.start_step or 0 for attempt in mine}
-    lines = lines_of(data.series, first_steps, train.get("log_every") or 1)
+    last_steps = {attempt.generation: attempt.last_step for attempt in mine if attempt.last_step is not None}
+    lines = lines_of(data.series, first_steps, train.get("log_every") or 1, last_steps)
     tokens = _tokens_per_step(run.config, lines, data.series)
     parameters = data.start.get("parameters")
     return RunFacts(
