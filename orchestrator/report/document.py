@@ -81,7 +81,7 @@ def _rows(documents: Sequence[dict[str, Any]]) -> tuple[list[str], Iterator[Row]
     names = dict.fromkeys(name for row in flat for name in row)
     nested = {name.rpartition(".")[0] for name in names}  # of a figure that some rows lack as a whole
     columns = [name for name in names if name not in nested or any(row.get(name) is not None for row in flat)]
-    return columns, ([row.get(name) for name in columns] for row in flat)
+    return columns, ([strict(row.get(name)) for name in columns] for row in flat)
 
 
 def _with_all_columns(document: dict[str, Any]) -> dict[str, Any]:
@@ -134,11 +134,11 @@ def _condition(one: Judged) -> dict[str, Any]:
 
 def _figures(condition: Condition) -> dict[str, Any]:
     return {
-        "held_out": _estimate(condition.median(lambda run: run.loss.held_out)),
+        "held_out": _estimate(condition.loss(lambda run: run.loss.held_out)),
         "step_s": _estimate(condition.median(lambda run: run.timing.step_s if run.timing else None)),
         "mfu": _estimate(condition.median(lambda run: run.timing.mfu if run.timing else None)),
         "samples_per_s": _estimate(condition.median(samples_per_s)),
-        "loss_reduction": _estimate(condition.median(loss_reduction)),
+        "loss_reduction": _estimate(condition.loss(loss_reduction)),
         "mem_allocated_gb": condition.highest(lambda run: run.memory.allocated),
         "mem_reserved_gb": condition.highest(lambda run: run.memory.reserved),
         "mem_device_gb": condition.highest(lambda run: run.memory.device),

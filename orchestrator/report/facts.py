@@ -57,8 +57,8 @@ class Loss:
 
     Attributes:
         first, last, best: of single steps, where they are finite.
-        final: mean over the last ``FINAL_SHARE`` of the lines.
-        held_out: the newest on held-out text.
+        final: mean over the last ``FINAL_SHARE`` of the lines; NaN if the newest of them was not finite.
+        held_out: the newest on held-out text; NaN if it was not finite, or the training loss no longer was after it.
     """
 
     first: float | None
@@ -219,16 +219,29 @@ def _tokens_per_step(config: Mapping[str, Any], lines: Lines, series: Series) ->
 
 
 def _loss(series: Series) -> Loss:
-    loss, held_out = (np.asarray(series.figures[name]) for name in ("loss", "eval_loss"))
-    known, evaluated = loss[np.isfinite(loss)], held_out[np.isfinite(held_out)]
+    loss = np.asarray(series.figures["loss"])
+    known = loss[np.isfinite(loss)]
     last = max(1, math.ceil(FINAL_SHARE * known.size))
+    ended_at = series.ended_at.get("loss")
     return Loss(
         first=float(known[0]) if known.size else None,
         last=float(known[-1]) if known.size else None,
         best=float(known.min()) if known.size else None,
-        final=float(known[-last:].mean()) if known.size else None,
-        held_out=float(evaluated[-1]) if evaluated.size else None,
+        final=math.nan if ended_at is not None else float(known[-last:].mean()) if known.size else None,
+        held_out=_held_out(series, ended_at),
     )
+
+
+def _held_out(series: Series, ended_at: int | None) -> float | None:
+    """The newest held-out loss; ``ended_at`` is the newest step whose training loss was not finite, if it ended so."""
+    if "eval_loss" in series.ended_at:
+        return math.nan
+    losses = series.figures["eval_loss"]
+    evaluated = np.flatnonzero(np.isfinite(losses))
+    if not evaluated.size:
+        return None
+    newest = int(evaluated[-1])
+    return math.nan if ended_at is not None and series.step[newest] < ended_at else losses[newest]
 
 
 def _quality(data: RunData, lines: Lines) -> Quality:

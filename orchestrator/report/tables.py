@@ -56,10 +56,10 @@ def losses(results: Results) -> Section:
         (
             condition.name,
             nats(condition.median(lambda run: run.loss.first)),
-            nats(condition.median(lambda run: run.loss.final)),
-            percent(condition.median(loss_reduction)),
+            nats(condition.loss(lambda run: run.loss.final)),
+            percent(condition.loss(loss_reduction)),
             nats(condition.median(lambda run: run.loss.best)),
-            nats(condition.median(lambda run: run.loss.held_out)),
+            nats(condition.loss(lambda run: run.loss.held_out)),
         )
         for condition in results.conditions
         if condition.counted

@@ -14,6 +14,8 @@ from dscampaign.db.gpu_ingest import ingest_gpus
 from dscampaign.db.ingest import ingest
 from dscampaign.db.records import SUBMITTING, AttemptState, CampaignRow, NewAttempt, NewRun, RunRow, RunState
 from dscampaign.db.store import Store
+from dscampaign.orchestrator.report.load import read_runs
+from dscampaign.orchestrator.report.results import Results, results_of
 
 SEQ_LEN = 128
 GLOBAL_BATCH = 8
@@ -53,6 +55,7 @@ class Planted:
     Attributes:
         step_s: median time of a step, of each repeat.
         held_out: of each repeat, in nats.
+        evaluated: held-out losses before that, by step.
         train: more fields of its configuration.
         tries: attempts of its first repeat; the others have one.
         drop: steps whose lines are lost.
@@ -62,7 +65,7 @@ class Planted:
 
     name: str
     step_s: Sequence[float] = (0.1, 0.1, 0.1)
-    held_out: Sequence[float] = (3.0, 3.0, 3.0)
+    held_out: Sequence[float | None] = (3.0, 3.0, 3.0)
     params: Mapping[str, Any] = field(default_factory=dict)
     train: Mapping[str, Any] = field(default_factory=dict)
     tries: Sequence[Try] = (Try(),)
@@ -71,6 +74,7 @@ class Planted:
     floor: float = 2.0
     drop: frozenset[int] = frozenset()
     nan_from: int | None = None
+    evaluated: Mapping[int, float] = field(default_factory=dict)
     speed: Mapping[str, float] = field(default_factory=dict)
     steps: int = 100
     ranks: int = 2
@@ -93,6 +97,17 @@ def plant(store: Store, folder: Path, conditions: Sequence[Planted], name: str =
     with store.read() as conn:
         found = queries.campaign_by_name(conn, name)
     assert found
+    return found
+
+
+def results_at(url: str, name: str = "sweep") -> Results:
+    """The results of a campaign in a store."""
+    store = Store.open(url)
+    with store.read() as conn:
+        campaign = queries.campaign_by_name(conn, name)
+    assert campaign
+    found = results_of(campaign, read_runs(store, campaign))
+    store.close()
     return found
 
 
@@ -223,6 +238,7 @@ def _lines(condition: Planted, run: RunRow, one: Try, start_s: float) -> Iterato
         ts_s += took_s
         if step in condition.drop:
             continue
+        held_out = {**condition.evaluated, condition.steps: condition.held_out[run.repeat]}.get(step)
         loss = condition.floor + 4.0 / step**0.5 + noise.uniform(-0.05, 0.05)
         yield {
             "step": step,
@@ -233,7 +249,7 @@ def _lines(condition: Planted, run: RunRow, one: Try, start_s: float) -> Iterato
             "mfu": MFU_S / took_s,
             "mem_allocated": condition.reserved_gb - 1,
             "mem_reserved": condition.reserved_gb,
-            **({"eval_loss": condition.held_out[run.repeat]} if step == condition.steps else {}),
+            **({} if held_out is None else {"eval_loss": held_out}),
         }
     flops = 6 * MODEL["parameters"] + 12 * MODEL["layers"] * MODEL["width"] * run.config["train"]["seq_len"]
     peak = tokens / condition.ranks * flops / MFU_S
