@@ -247,14 +247,15 @@ def _held_out(series: Series, ended_at: int | None) -> float | None:
 def _quality(data: RunData, lines: Lines) -> Quality:
     received = int(lines.stands_for.sum())
     span = int(lines.step[-1]) if len(data.series) else 0
+    gaps = max(0, span - received)
     made = sum(max(0, (a.last_step or 0) - (a.start_step or 0)) for a in data.mine if a.last_step is not None)
     retries, wait, clock = (data.speed.get(name) for name in ("alloc_retries", "data_wait_share", "clock_ratio"))
     finished = data.run.state == RunState.COMPLETED
     return Quality(
         expected=data.run.target_step if finished else (span or None),
         received=received,
-        gaps=max(0, span - received),
-        repeated=max(0, made - received),
+        gaps=gaps,
+        repeated=max(0, made - received - gaps),
         non_finite=data.series.non_finite.get("loss", 0),
         skipped_steps=data.skipped_steps,
         alloc_retries=int(retries) if isinstance(retries, int | float) else None,
