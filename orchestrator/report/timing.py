@@ -75,7 +75,8 @@ class Lines:
 
     Attributes:
         step, generation: of the line.
-        stands_for: steps since the line before, of the same attempt, as far as lines are usually apart.
+        stands_for: steps since the line before, of the same attempt, as far as lines are usually apart; of an attempt's
+            last line also those after it, from which the next attempt went on.
         step_s: time of one of them; NaN where it is not known.
         timed: whether all that it stands for is behind its attempt's warm-up.
         by_clock: as in ``Timing``.
@@ -128,8 +129,8 @@ def lines_of(
     spans = _spans(generation, step, first_steps, last_steps or {})
     begun, ended = (np.array([spans[int(number)][end] for number in generation], np.int64) for end in (0, 1))
     follows = np.r_[False, generation[1:] == generation[:-1]] if step.size else np.zeros(0, bool)
-    before = np.where(follows, np.r_[0, step[:-1]] if step.size else step, begun)
-    apart = step - before
+    left = np.r_[begun[:1], step[:-1]]  # the line before, of whichever attempt
+    apart = step - np.where(follows, left, np.maximum(begun, left))
     said, clock = _figure(series, "step_time_s"), _figure(series, "ts_s")
     by_clock = not np.isfinite(said).any()
     if by_clock and step.size:
@@ -137,6 +138,7 @@ def lines_of(
     usual = max(every, int(np.median(apart))) if step.size else every
     stands_for = np.minimum(apart, usual)
     timed = _after_warm_up(step - begun, stands_for, ended - begun)
+    stands_for[:-1] += (np.minimum(step - left, usual) - stands_for)[1:]
     return Lines(step, generation, stands_for, np.where(said >= 0, said, math.nan), timed, by_clock)
 
 
