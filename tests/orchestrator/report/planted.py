@@ -60,6 +60,7 @@ class Planted:
         tries: attempts of its first repeat; the others have one.
         drop: steps whose lines are lost.
         nan_from: step from which the loss is not a number.
+        host_limits_gb: of the nodes that an attempt was on, 0 for no limit.
         gpu: name of the GPU that is sampled; none is without it.
     """
 
@@ -78,6 +79,7 @@ class Planted:
     speed: Mapping[str, float] = field(default_factory=dict)
     steps: int = 100
     ranks: int = 2
+    host_limits_gb: Mapping[str, float] = field(default_factory=lambda: {"n0": 64.0})
     gpu: str = ""
     state: RunState = RunState.COMPLETED
     reason: str = ""
@@ -191,11 +193,12 @@ def _plant_attempt(
                 "reason": f"it ended {one.ended}" if failed else "",
                 "nodes": [
                     {
-                        "host": "n0",
+                        "host": host,
                         "memory_peak_bytes": 12_000_000_000,
                         "memory_peak_of": "processes",
-                        "memory_limit_bytes": 64_000_000_000,
+                        "memory_limit_bytes": int(limit_gb * 1e9) or None,
                     }
+                    for host, limit_gb in condition.host_limits_gb.items()
                 ],
             },
         )
