@@ -193,7 +193,7 @@ def facts_of(data: RunData) -> RunFacts:
         timing=timing(data.series, lines),
         loss=_loss(data.series),
         memory=memory_of(mine, data.series, data.gpus, data.memory, data.speed),
-        gpus=gpus_of(data.gpus),
+        gpus=gpus_of(data.gpus, mine),
         quality=_quality(data, lines),
         cost=cost_of(data.attempts, lines, run.config_hash, data.now_s),
         curve=_curve(data.series, lines, tokens),
