@@ -26,13 +26,19 @@ MFU_S = 0.04
 SOFTWARE = {"device": "NVIDIA H100", "driver": "570.124.06", "cuda": "12.8", "torch": "2.11.0", "deepspeed": "0.19.8"}
 
 
+_ENDED = {
+    **dict.fromkeys(("", "completed", "stopped"), AttemptState.COMPLETED),
+    "cancelled": AttemptState.CANCELLED,
+}
+
+
 @dataclass(frozen=True)
 class Try:
     """One attempt of a planted run.
 
     Attributes:
         first, last: steps that it made; none where they are equal.
-        ended: its failure class, None while it runs.
+        ended: its failure class, None while it runs; `cancelled` is a state, too.
         exclude: nodes that it was to do without.
         queued_s, setup_s, after_s: time in the queue, before its first step, and after its last one.
     """
@@ -179,12 +185,12 @@ def _plant_attempt(
     if condition.gpu:
         _plant_gpu(store, folder, condition, attempt_id, float(lines[0]["ts"]), float(lines[-1]["ts"]))
     end_s = float(lines[-1]["ts"]) + one.after_s
-    failed = one.ended not in (None, "completed", "stopped")
+    failed = _ENDED.get(one.ended or "") != AttemptState.COMPLETED
     with store.write() as conn:
         queries.update_attempt(
             conn,
             attempt_id,
-            state=AttemptState.FAILED if failed else AttemptState.COMPLETED,
+            state=_ENDED.get(one.ended or "", AttemptState.FAILED),
             failure_class=one.ended,
             submit_time_s=now_s,
             started_s=now_s + one.queued_s,

@@ -1,0 +1,29 @@
+"""Where the hours of attempts went that did not complete."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import pytest
+
+from dscampaign.db.records import RunState
+
+from .planted import Planted, Try, results_at
+
+PlantStore = Callable[..., str]
+
+
+def test_a_cancelled_attempt_is_lost_but_for_its_steps(planted_url: PlantStore) -> None:
+    tries = (Try(0, 60, "cancelled", after_s=100.0),)
+    url = planted_url(Planted("dropped", (0.1,), tries=tries, state=RunState.CANCELLED))
+    cost = results_at(url).cost
+    assert cost.lost == {"cancelled": pytest.approx(2 * (10 + 100))}
+    assert cost.training > 0
+    assert cost.around == pytest.approx(0, abs=1e-3)
+
+
+def test_what_a_stopped_attempt_saved_is_not_lost(planted_url: PlantStore) -> None:
+    tries = (Try(0, 60, "stopped", after_s=100.0), Try(60, 100))
+    cost = results_at(planted_url(Planted("paused", (0.1,), tries=tries))).cost
+    assert not cost.lost
+    assert cost.around == pytest.approx(2 * (10 + 100 + 10))
