@@ -18,6 +18,7 @@ from .cells import (
     unit,
     value,
 )
+from .condition_figures import memory_beside
 from .conditions import Condition
 from .facts import RunFacts
 from .flags import flags_of
@@ -158,10 +159,8 @@ def memory(results: Results) -> Section:
 
 def _beside(condition: Condition, baseline: Condition | None) -> str:
     """How much more memory is reserved than the baseline does."""
-    if baseline is None or condition is baseline:
-        return ""
-    own, other = (each.highest(lambda run: run.memory.reserved) for each in (condition, baseline))
-    return f"{own / other - 1:+.0%}" if own is not None and other else ""
+    more = memory_beside(condition, baseline)
+    return "" if more is None else f"{more:+.0%}"
 
 
 def quality(results: Results) -> Section:
