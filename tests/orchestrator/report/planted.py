@@ -40,6 +40,7 @@ class Try:
         first, last: steps that it made; none where they are equal.
         ended: its failure class, None while it runs; `cancelled` is a state, too.
         exclude: nodes that it was to do without.
+        sampled: whether its GPU is, where the condition names one.
         queued_s, setup_s, after_s: time in the queue, before its first step, and after its last one.
     """
 
@@ -49,6 +50,7 @@ class Try:
     micro_batch: int = 4
     changes: str = ""
     exclude: tuple[str, ...] = ()
+    sampled: bool = True
     queued_s: float = 5.0
     setup_s: float = 10.0
     after_s: float = 0.0
@@ -182,7 +184,7 @@ def _plant_attempt(
     spool = folder / f"{run.id}-{generation}.jsonl"
     spool.write_text("".join(json.dumps(line) + "\n" for line in lines))
     ingest(store, attempt_id, spool)
-    if condition.gpu:
+    if condition.gpu and one.sampled:
         _plant_gpu(store, folder, condition, attempt_id, float(lines[0]["ts"]), float(lines[-1]["ts"]))
     end_s = float(lines[-1]["ts"]) + one.after_s
     failed = _ENDED.get(one.ended or "") != AttemptState.COMPLETED
