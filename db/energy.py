@@ -240,9 +240,11 @@ def _ends(
     lowest, highest = bounds.one()
     if lowest is None:
         return None
-    begun = conn.execute(select(attempt.c.start_step).where(attempt.c.id == attempt_id)).scalar()
-    before = lowest - 1 if begun is None else begun
-    warm = before + min(WARM_UP_STEPS, (highest - before) // 2)
+    begun, ended = conn.execute(
+        select(attempt.c.start_step, attempt.c.last_step).where(attempt.c.id == attempt_id)
+    ).one()
+    before = lowest - 1 if begun is None else min(begun, lowest - 1)
+    warm = before + min(WARM_UP_STEPS, (max(highest, ended or 0) - before) // 2)
     steps = select(row.step, row.ts_s).where(mine, counts, row.step >= warm)
     first = conn.execute(steps.order_by(row.step).limit(1)).first()
     last = conn.execute(steps.order_by(row.step.desc()).limit(1)).first()

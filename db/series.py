@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import math
 from array import array
+from bisect import bisect_right
 from collections.abc import Iterable
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Final
 
 from sqlalchemy import Connection, func, select
@@ -27,12 +28,14 @@ class Series:
         figures: by name of the column of ``MetricRow`` (``ts_s`` too), arrays of doubles as long as ``step``; NaN where
             nothing was reported, and where what was reported is not finite.
         non_finite: how many values of each column were reported and not finite; columns without any are left out.
+        ended_at: the newest step whose value of a column was reported and not finite, where no newer one is finite.
     """
 
     step: array[int]
     generation: array[int]
     figures: dict[str, array[float]]
     non_finite: dict[str, int]
+    ended_at: dict[str, int] = field(default_factory=dict)
 
     def __len__(self) -> int:
         return len(self.step)
@@ -46,16 +49,18 @@ def run_series(conn: Connection, run_id: int) -> Series:
     rows = conn.execute(query.where(run_metric.c.run_id == run_id).order_by(run_metric.c.step))
     step, generation, figures = array("q"), array("q"), {name: array("d") for name in names}
     masks: dict[int, int] = {}
+    newest: dict[int, int] = {}
     while block := rows.fetchmany(_BLOCK):
         steps, generations, nonfinite, *values = zip(*block, strict=True)
         step.extend(steps)
         generation.extend(generations)
-        for mask in nonfinite:
+        for number, mask in zip(steps, nonfinite, strict=True):
             if mask:
                 masks[mask] = masks.get(mask, 0) + 1
+                newest[mask] = number
         for name, column in zip(names, values, strict=True):
             figures[name].extend(_numbers(column))
-    return Series(step, generation, figures, _non_finite(masks))
+    return Series(step, generation, figures, _non_finite(masks), _ended_at(newest, step, figures))
 
 
 def extra_highest(conn: Connection, run_id: int, names: Iterable[str]) -> dict[str, float]:
@@ -81,3 +86,13 @@ def _non_finite(masks: dict[int, int]) -> dict[str, int]:
         name: sum(number for mask, number in masks.items() if mask >> bit & 1) for bit, name in enumerate(_COLUMNS)
     }
     return {name: number for name, number in counted.items() if number}
+
+
+def _ended_at(newest: dict[int, int], step: array[int], figures: dict[str, array[float]]) -> dict[str, int]:
+    """Of each column that ended so, the newest step that was not finite; ``newest`` is that of each mask."""
+    found = {}
+    for bit, name in enumerate(_COLUMNS):
+        last = max((number for mask, number in newest.items() if mask >> bit & 1), default=None)
+        if last is not None and not any(map(math.isfinite, figures[name][bisect_right(step, last) :])):
+            found[name] = last
+    return found

@@ -33,14 +33,14 @@ class Behind:
         start, speed: what the trainer said last of the model, and of its own speed.
         devices: GPUs of the newest attempt.
         hosts: nodes of the newest attempt that ended.
-        host_limit_gb: least memory that the job could have had on one of these; None where there was no limit.
+        host_limits_gb: by node, how much memory the job could have had there; nodes without a limit are missing.
     """
 
     start: Mapping[str, Any] = field(default_factory=dict)
     speed: Mapping[str, Any] = field(default_factory=dict)
     devices: tuple[GpuDevice, ...] = ()
     hosts: tuple[str, ...] = ()
-    host_limit_gb: float | None = None
+    host_limits_gb: Mapping[str, float] = field(default_factory=dict)
 
 
 @dataclass(frozen=True)
@@ -124,12 +124,15 @@ def _behind(
     newest = next(row for row in attempts if row.id == run.attempt_id)
     mine = [row for row in attempts if row.config_hash == newest.config_hash][::-1]
     nodes = next((row.evidence["nodes"] for row in mine if row.evidence.get("nodes")), ())
-    limits = [limit / 1e9 for node in nodes if isinstance(limit := node.get("memory_limit_bytes"), int)]
     return Behind(
         **{name: next((said[row.id, name] for row in mine if (row.id, name) in said), {}) for name in _SAID.values()},
         devices=tuple(queries.gpu_devices(conn, newest.id)),
         hosts=tuple(dict.fromkeys(str(node["host"]) for node in nodes if node.get("host"))),
-        host_limit_gb=min(limits, default=None),
+        host_limits_gb={
+            str(node["host"]): limit / 1e9
+            for node in nodes
+            if node.get("host") and isinstance(limit := node.get("memory_limit_bytes"), int)
+        },
     )
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterable, Sequence
 from typing import Final
 
@@ -62,8 +63,8 @@ def deviation(found: Estimate | None) -> str:
 
 
 def nats(found: Estimate | None) -> str:
-    """A loss."""
-    return "" if found is None else f"{found.value:.4f}"
+    """A loss; ``NaN`` where it was not finite."""
+    return "" if found is None else "NaN" if math.isnan(found.value) else f"{found.value:.4f}"
 
 
 def difference(found: Estimate) -> str:
@@ -86,7 +87,7 @@ def times(found: Estimate) -> str:
 
 def percent(found: Estimate | None) -> str:
     """A share's median."""
-    return "" if found is None else f"{found.value:.1%}"
+    return "" if found is None else "NaN" if math.isnan(found.value) else f"{found.value:.1%}"
 
 
 def part(share: float | None) -> str:
@@ -126,8 +127,8 @@ def values_of(condition: Condition) -> list[tuple[str, str]]:
         ("step time", value(condition.median(lambda run: 1e3 * run.timing.step_s if run.timing else None), " ms")),
         ("tokens/s", short_number(tokens.value) if tokens else ""),
         ("MFU", percent(condition.median(lambda run: run.timing.mfu if run.timing else None))),
-        ("final loss", nats(condition.median(lambda run: run.loss.final))),
-        ("held-out loss", nats(condition.median(lambda run: run.loss.held_out))),
+        ("final loss", nats(condition.loss(lambda run: run.loss.final))),
+        ("held-out loss", nats(condition.loss(lambda run: run.loss.held_out))),
         ("memory reserved", gigabytes(condition.highest(lambda run: run.memory.reserved))),
         ("GPU utilisation", value(condition.median(lambda run: run.gpus.util_pct), " %", 3)),
         ("power of a GPU", value(condition.median(lambda run: run.gpus.power_w), " W", 3)),

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import math
 import re
 import statistics
 from collections.abc import Callable, Mapping, Sequence
@@ -62,6 +63,13 @@ class Condition:
     def median(self, figure: Callable[[RunFacts], float | None]) -> Estimate | None:
         """The median of a figure over the counted repeats."""
         return estimate([value for run in self.counted if (value := figure(run)) is not None])
+
+    def loss(self, figure: Callable[[RunFacts], float | None]) -> Estimate | None:
+        """The median of a loss over the counted repeats; NaN where one of them has none because it was not finite."""
+        known = [value for run in self.counted if (value := figure(run)) is not None]
+        if all(map(math.isfinite, known)):
+            return estimate(known)
+        return Estimate(math.nan, None, None, None, None, len(known))
 
     def highest(self, figure: Callable[[RunFacts], float | None]) -> float | None:
         """The highest of a figure over all repeats."""

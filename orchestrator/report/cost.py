@@ -24,7 +24,7 @@ class Cost:
             again.
         around: the rest of attempts that ended well or still run: starting, evaluating, saving, and steps that were
             made again.
-        lost: by failure class, what attempts took that ended so, without their steps that count.
+        lost: by failure class, what attempts took that failed or were cancelled, without their steps that count.
         queued_s: from submission to start, of all attempts; plain seconds.
     """
 
@@ -42,6 +42,9 @@ class Cost:
 
 _WELL: Final = frozenset({"completed", "stopped"})
 """Failure classes that are no failure."""
+
+_BADLY: Final = {AttemptState.FAILED: "unknown", AttemptState.CANCELLED: AttemptState.CANCELLED.value}
+"""States of attempts that came to nothing but the steps that count, and what to call that where there is no class."""
 
 
 def cost_of(attempts: Sequence[AttemptRow], lines: Lines, config_hash: str, now_s: float) -> Cost:
@@ -67,10 +70,10 @@ def cost_of(attempts: Sequence[AttemptRow], lines: Lines, config_hash: str, now_
         first = min(spent - steady, first)
         training += steady
         warm_up += first
-        if attempt.state != AttemptState.FAILED or attempt.failure_class in _WELL:
+        if attempt.state not in _BADLY or attempt.failure_class in _WELL:
             around += spent - steady - first
         else:
-            lost[attempt.failure_class or "unknown"] += spent - steady - first
+            lost[attempt.failure_class or _BADLY[attempt.state]] += spent - steady - first
     return Cost(training, warm_up, around, {kind: value for kind, value in lost.items() if value > 0}, queued)
 
 

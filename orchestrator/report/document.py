@@ -8,7 +8,7 @@ from typing import Any, Final
 
 from ..status import SCHEMA_VERSION, finite
 from .background import Background, Behind
-from .cells import loss_reduction, samples_per_s
+from .condition_figures import ESTIMATES, figures_of
 from .conditions import Condition
 from .facts import RunFacts
 from .flags import flags_of
@@ -23,10 +23,7 @@ _RUN_FIELDS: Final = (
     "name", "repeat", "state", "reason", "step", "target_step", "tries", "changes", "micro_batch", "first_micro_batch",
     "accumulation", "world_size", "tokens_per_step",
 )  # fmt: skip
-_ESTIMATES: Final = frozenset([
-    "speed", "times_baseline", "held_out", "step_s", "mfu", "samples_per_s", "loss_reduction", "gpu_util_pct",
-    "j_per_token",
-])  # fmt: skip
+_ESTIMATES: Final = frozenset(["speed", "times_baseline", *ESTIMATES])
 _PARTS: Final = ("timing", "loss", "memory", "gpus", "quality", "cost")
 
 
@@ -59,7 +56,7 @@ def recommendation_document(results: Results) -> dict[str, Any]:
 
 def condition_rows(results: Results) -> tuple[list[str], Iterator[Row]]:
     """Names of columns, and a row a condition."""
-    return _rows([_with_all_columns(_condition(judged)) for one in results.compared for judged in one.judged])
+    return _rows([_with_all_columns(each) for one in results.compared for each in _conditions(one)])
 
 
 def run_rows(results: Results) -> tuple[list[str], Iterator[Row]]:
@@ -81,7 +78,7 @@ def _rows(documents: Sequence[dict[str, Any]]) -> tuple[list[str], Iterator[Row]
     names = dict.fromkeys(name for row in flat for name in row)
     nested = {name.rpartition(".")[0] for name in names}  # of a figure that some rows lack as a whole
     columns = [name for name in names if name not in nested or any(row.get(name) is not None for row in flat)]
-    return columns, ([row.get(name) for name in columns] for row in flat)
+    return columns, ([strict(row.get(name)) for name in columns] for row in flat)
 
 
 def _with_all_columns(document: dict[str, Any]) -> dict[str, Any]:
@@ -97,7 +94,7 @@ def _workload(one: Compared) -> dict[str, Any]:
     return {
         "name": one.workload.name,
         "baseline": one.workload.baseline.name,
-        "conditions": [_condition(judged) for judged in one.judged],
+        "conditions": _conditions(one),
         "recommendation": {
             "condition": said.chosen.name if said.chosen else None,
             "established": said.established,
@@ -110,7 +107,11 @@ def _workload(one: Compared) -> dict[str, Any]:
     }
 
 
-def _condition(one: Judged) -> dict[str, Any]:
+def _conditions(one: Compared) -> list[dict[str, Any]]:
+    return [_condition(judged, one.workload.baseline) for judged in one.judged]
+
+
+def _condition(one: Judged, baseline: Condition) -> dict[str, Any]:
     condition = one.condition
     return {
         "name": condition.name,
@@ -128,23 +129,10 @@ def _condition(one: Judged) -> dict[str, Any]:
             "margin": one.loss.margin,
             "reason": one.loss.reason,
         },
-        **_figures(condition),
-    }
-
-
-def _figures(condition: Condition) -> dict[str, Any]:
-    return {
-        "held_out": _estimate(condition.median(lambda run: run.loss.held_out)),
-        "step_s": _estimate(condition.median(lambda run: run.timing.step_s if run.timing else None)),
-        "mfu": _estimate(condition.median(lambda run: run.timing.mfu if run.timing else None)),
-        "samples_per_s": _estimate(condition.median(samples_per_s)),
-        "loss_reduction": _estimate(condition.median(loss_reduction)),
-        "mem_allocated_gb": condition.highest(lambda run: run.memory.allocated),
-        "mem_reserved_gb": condition.highest(lambda run: run.memory.reserved),
-        "mem_device_gb": condition.highest(lambda run: run.memory.device),
-        "mem_host_gb": condition.highest(lambda run: run.memory.host),
-        "gpu_util_pct": _estimate(condition.median(lambda run: run.gpus.util_pct)),
-        "j_per_token": _estimate(condition.median(lambda run: run.gpus.j_per_token)),
+        **{
+            name: _estimate(value) if isinstance(value, Estimate) else value
+            for name, value in figures_of(condition, baseline).items()
+        },
     }
 
 

@@ -43,20 +43,26 @@ def environment(results: Results, background: Background) -> Section:
 def _machines(results: Results, background: Background) -> Iterator[tuple[str, ...]]:
     """The nodes of the newest attempts, with their GPUs as far as any of these used them."""
     runs: dict[str, list[str]] = defaultdict(list)
-    limits: dict[str, str] = {}
+    limits: dict[str, set[float]] = defaultdict(set)
     gpus: dict[str, dict[tuple[str, str, str], set[str]]] = defaultdict(lambda: defaultdict(set))
     for run in results.runs:
         if behind := background.runs.get(run.name):
             for node in dict.fromkeys((*behind.hosts, *(device.node for device in behind.devices))):
                 runs[node].append(run.name)
-            limits |= dict.fromkeys(behind.hosts, gigabytes(behind.host_limit_gb))
+            for node, limit_gb in behind.host_limits_gb.items():
+                limits[node].add(limit_gb)
             for device in behind.devices:
                 limit = "" if device.power_limit_w is None else f"{device.power_limit_w:,.0f} W"
                 kind = (device.name, gigabytes(device.mem_total_gb), limit)
                 gpus[device.node][kind].add(device.uuid or str(device.gpu))
     for node, names in runs.items():
         for kind, found in (gpus.get(node) or {("", "", ""): set[str]()}).items():
-            yield node, str(len(found) or ""), *kind, limits.get(node, ""), listed(names, 4)
+            yield node, str(len(found) or ""), *kind, _limits(limits[node]), listed(names, 4)
+
+
+def _limits(found: set[float]) -> str:
+    """Jobs on one node may have had different ones."""
+    return ", ".join(dict.fromkeys(map(gigabytes, sorted(found))))
 
 
 def _places(results: Results, tools: Sequence[str]) -> Iterator[tuple[str, ...]]:

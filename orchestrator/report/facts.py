@@ -58,8 +58,8 @@ class Loss:
 
     Attributes:
         first, last, best: of single steps, where they are finite.
-        final: mean over the last ``FINAL_SHARE`` of the lines.
-        held_out: the newest on held-out text.
+        final: mean over the last ``FINAL_SHARE`` of the lines; NaN if the newest of them was not finite.
+        held_out: the newest on held-out text; NaN if it was not finite, or the training loss no longer was after it.
     """
 
     first: float | None
@@ -169,7 +169,8 @@ def facts_of(data: RunData) -> RunFacts:
     newest = mine[-1] if mine else None
     train = run.config.get("train") or {}
     first_steps = {attempt.generation: attempt.start_step or 0 for attempt in mine}
-    lines = lines_of(data.series, first_steps, train.get("log_every") or 1)
+    last_steps = {attempt.generation: attempt.last_step for attempt in mine if attempt.last_step is not None}
+    lines = lines_of(data.series, first_steps, train.get("log_every") or 1, last_steps)
     tokens = _tokens_per_step(run.config, lines, data.series)
     parameters = data.start.get("parameters")
     return RunFacts(
@@ -193,7 +194,7 @@ def facts_of(data: RunData) -> RunFacts:
         timing=timing(data.series, lines),
         loss=_loss(data.series),
         memory=memory_of(mine, data.series, data.gpus, data.memory, data.speed),
-        gpus=gpus_of(data.gpus),
+        gpus=gpus_of(data.gpus, mine),
         quality=_quality(data, lines),
         cost=cost_of(data.attempts, lines, run.config_hash, data.now_s),
         curve=_curve(data.series, lines, tokens),
@@ -225,29 +226,43 @@ def _tokens_per_step(config: Mapping[str, Any], lines: Lines, series: Series) ->
 
 
 def _loss(series: Series) -> Loss:
-    loss, held_out = (np.asarray(series.figures[name]) for name in ("loss", "eval_loss"))
-    known, evaluated = loss[np.isfinite(loss)], held_out[np.isfinite(held_out)]
+    loss = np.asarray(series.figures["loss"])
+    known = loss[np.isfinite(loss)]
     last = max(1, math.ceil(FINAL_SHARE * known.size))
+    ended_at = series.ended_at.get("loss")
     return Loss(
         first=float(known[0]) if known.size else None,
         last=float(known[-1]) if known.size else None,
         best=float(known.min()) if known.size else None,
-        final=float(known[-last:].mean()) if known.size else None,
-        held_out=float(evaluated[-1]) if evaluated.size else None,
+        final=math.nan if ended_at is not None else float(known[-last:].mean()) if known.size else None,
+        held_out=_held_out(series, ended_at),
     )
+
+
+def _held_out(series: Series, ended_at: int | None) -> float | None:
+    """The newest held-out loss; ``ended_at`` is the newest step whose training loss was not finite, if it ended so."""
+    if "eval_loss" in series.ended_at:
+        return math.nan
+    losses = series.figures["eval_loss"]
+    evaluated = np.flatnonzero(np.isfinite(losses))
+    if not evaluated.size:
+        return None
+    newest = int(evaluated[-1])
+    return math.nan if ended_at is not None and series.step[newest] < ended_at else losses[newest]
 
 
 def _quality(data: RunData, lines: Lines) -> Quality:
     received = int(lines.stands_for.sum())
     span = int(lines.step[-1]) if len(data.series) else 0
+    gaps = max(0, span - received)
     made = sum(max(0, (a.last_step or 0) - (a.start_step or 0)) for a in data.mine if a.last_step is not None)
     retries, wait, clock = (data.speed.get(name) for name in ("alloc_retries", "data_wait_share", "clock_ratio"))
     finished = data.run.state == RunState.COMPLETED
     return Quality(
         expected=data.run.target_step if finished else (span or None),
         received=received,
-        gaps=max(0, span - received),
-        repeated=max(0, made - received),
+        gaps=gaps,
+        repeated=max(0, made - received - gaps),
         non_finite=data.series.non_finite.get("loss", 0),
         skipped_steps=data.skipped_steps,
         alloc_retries=int(retries) if isinstance(retries, int | float) else None,

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterator
 from typing import Final
 
@@ -60,6 +61,8 @@ def _timing(run: RunFacts) -> Iterator[str]:
 
 def _loss(run: RunFacts) -> Iterator[str]:
     final, held_out = run.loss.final, run.loss.held_out
+    if held_out is not None and not math.isfinite(held_out):
+        yield "its newest held-out loss, or the training loss after that, is not finite"
     if final is not None and final < PADDED_NATS and (held_out is None or held_out - final > PADDED_NATS):
         yield f"a training loss of {final:.2f} nats is what padding or memorised text gives"
 

@@ -8,7 +8,7 @@ from typing import Any, Final
 
 import numpy as np
 
-from ...db.gpu_records import AttemptGpus, GpuUse, j_per_token
+from ...db.gpu_records import AttemptGpus, GpuUse, j_per_token, total
 from ...db.records import AttemptRow
 from ...db.series import Series
 
@@ -66,7 +66,7 @@ class Gpus:
         power_w, power_peak_w, power_avg_peak_w: of one GPU: mean and highest of the momentary power that was sampled,
             highest over a second. The first may be below the last: a peak between two samples is missed.
         temperature_c: highest.
-        energy_j: of all GPUs, over whole attempts.
+        energy_j: of all GPUs, over whole attempts; not known if there are no samples of one that made steps.
         j_per_token: over the same window, where it is long enough.
         slowed, power_capped: highest share of the time in which clocks were held down, by heat or hardware and by the
             power limit.
@@ -124,12 +124,15 @@ def memory_of(
     )
 
 
-def gpus_of(attempts: Sequence[AttemptGpus]) -> Gpus:
-    """What the GPUs of a run did."""
+def gpus_of(attempts: Sequence[AttemptGpus], rows: Sequence[AttemptRow] = ()) -> Gpus:
+    """What the GPUs of a run did.
+
+    Args:
+        attempts: telemetry of those that were sampled.
+        rows: all attempts of the present configuration.
+    """
     whole = [gpu for attempt in attempts for gpu in attempt.gpus]
     timed = [gpu for attempt in attempts for gpu in attempt.timed]
-    energies = [attempt.energy_j for attempt in attempts]
-    known = [energy for energy in energies if energy is not None]
     ecc = [gpu.ecc_errors for gpu in whole if gpu.ecc_errors is not None]
     samples = sum(gpu.samples for gpu in timed)
     return Gpus(
@@ -141,12 +144,19 @@ def gpus_of(attempts: Sequence[AttemptGpus]) -> Gpus:
         power_peak_w=_highest([gpu.power_peak_w for gpu in timed]),
         power_avg_peak_w=_highest([gpu.power_avg_peak_w for gpu in timed]),
         temperature_c=_highest([gpu.temperature_max_c for gpu in timed]),
-        energy_j=sum(known) if known and len(known) == len(energies) else None,
+        energy_j=total(attempt.energy_j for attempt in attempts) if _are_covered(rows, attempts) else None,
         j_per_token=j_per_token(attempts),
         slowed=_highest([gpu.slowed for gpu in timed]),
         power_capped=_highest([gpu.power_capped for gpu in timed]),
         ecc_errors=sum(ecc) if ecc else None,
     )
+
+
+def _are_covered(rows: Sequence[AttemptRow], sampled: Sequence[AttemptGpus]) -> bool:
+    """Whether there are samples of every node of the attempts that made steps, and of those that have any at all."""
+    nodes = {attempt.attempt_id: len({gpu.node_rank for gpu in attempt.gpus}) for attempt in sampled}
+    ran = [row for row in rows if row.id in nodes or (row.last_step or 0) > (row.start_step or 0)]
+    return all(nodes.get(row.id, 0) >= row.nodes for row in ran)
 
 
 def _fewest(attempt: AttemptGpus) -> int:

@@ -60,7 +60,8 @@ def _judge(condition: Condition, baseline: Condition, *, in_tokens: bool, held_o
 def _loss(condition: Condition, baseline: Condition, *, held_out: bool) -> LossTest:
     if condition is baseline and condition.counted:
         none, own = estimate([0.0] * len(condition.counted)), _losses(baseline, held_out=held_out)
-        return LossTest(Sameness.EQUIVALENT, none, loss_test(own, own).margin)
+        itself = loss_test(own, own)
+        return itself if itself.verdict == Sameness.WORSE else LossTest(Sameness.EQUIVALENT, none, itself.margin)
     return loss_test(_losses(condition, held_out=held_out), _losses(baseline, held_out=held_out))
 
 

@@ -115,7 +115,7 @@ def _loss_cell(condition: Condition, which: str) -> str:
     def loss(run: RunFacts) -> float | None:
         return run.loss.held_out if which == "held-out" else run.loss.final
 
-    return nats(condition.median(loss))
+    return nats(condition.loss(loss))
 
 
 def _time_to_loss(results: Results) -> Iterator[Section]:

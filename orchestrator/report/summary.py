@@ -42,4 +42,5 @@ def summary(results: Results) -> Iterator[str]:
     if flagged:
         yield f"{count(flagged, 'run')} with remarks on the data: see Data quality."
     if lost := sum(results.cost.lost.values()):
-        yield f"{hours(lost, unit(runs))} ({lost / max(results.cost.total, 1e-9):.0%}) were lost to failures."
+        share = lost / max(results.cost.total, 1e-9)
+        yield f"{hours(lost, unit(runs))} ({share:.0%}) were lost to attempts that failed or were cancelled."

@@ -18,6 +18,7 @@ from .cells import (
     unit,
     value,
 )
+from .condition_figures import memory_beside
 from .conditions import Condition
 from .facts import RunFacts
 from .flags import flags_of
@@ -56,10 +57,10 @@ def losses(results: Results) -> Section:
         (
             condition.name,
             nats(condition.median(lambda run: run.loss.first)),
-            nats(condition.median(lambda run: run.loss.final)),
-            percent(condition.median(loss_reduction)),
+            nats(condition.loss(lambda run: run.loss.final)),
+            percent(condition.loss(loss_reduction)),
             nats(condition.median(lambda run: run.loss.best)),
-            nats(condition.median(lambda run: run.loss.held_out)),
+            nats(condition.loss(lambda run: run.loss.held_out)),
         )
         for condition in results.conditions
         if condition.counted
@@ -159,10 +160,8 @@ def memory(results: Results) -> Section:
 
 def _beside(condition: Condition, baseline: Condition) -> str:
     """How much more memory is reserved than the baseline does."""
-    if condition is baseline:
-        return ""
-    own, other = (each.highest(lambda run: run.memory.reserved) for each in (condition, baseline))
-    return f"{own / other - 1:+.0%}" if own is not None and other else ""
+    more = memory_beside(condition, baseline)
+    return "" if more is None else f"{more:+.0%}"
 
 
 def quality(results: Results) -> Section:

@@ -1,8 +1,9 @@
 """How fast a run trained: the window of its steps that count, and what they say. Pure; needs NumPy.
 
 The first ``WARM_UP_STEPS`` of every attempt, or its first half where it is short, compile, allocate and fill caches;
-they are left out, and reported apart. A line of metrics may stand for several steps, so each counts as often as it
-stands for a step; but for no more than lines usually do, or a lost line would not be missed.
+they are left out, and reported apart. How long it was goes by the attempt, not by the lines that later ones left of it.
+A line of metrics may stand for several steps, so each counts as often as it stands for a step; but for no more than
+lines usually do, or a lost line would not be missed.
 """
 
 from __future__ import annotations
@@ -74,9 +75,10 @@ class Lines:
 
     Attributes:
         step, generation: of the line.
-        stands_for: steps since the line before, of the same attempt, as far as lines are usually apart.
+        stands_for: steps since the line before, of the same attempt, as far as lines are usually apart; of an attempt's
+            last line also those after it, from which the next attempt went on.
         step_s: time of one of them; NaN where it is not known.
-        timed: whether it is behind its attempt's warm-up.
+        timed: whether all that it stands for is behind its attempt's warm-up.
         by_clock: as in ``Timing``.
     """
 
@@ -111,26 +113,32 @@ class Lines:
         return steady
 
 
-def lines_of(series: Series, first_steps: Mapping[int, int], every: int = 1) -> Lines:
+def lines_of(
+    series: Series, first_steps: Mapping[int, int], every: int = 1, last_steps: Mapping[int, int] | None = None
+) -> Lines:
     """What each line stands for.
 
     Args:
         series: the run's lines.
         first_steps: by generation, how many steps were done when the attempt began.
         every: steps between two lines, where the configuration says so.
+        last_steps: by generation, the last step that the attempt made, though a later one may have made it again;
+            that of its last line in the series, where it is not known.
     """
     step, generation = np.asarray(series.step, np.int64), np.asarray(series.generation, np.int64)
-    begun = np.array([first_steps.get(int(number), 0) for number in generation], np.int64)
+    spans = _spans(generation, step, first_steps, last_steps or {})
+    begun, ended = (np.array([spans[int(number)][end] for number in generation], np.int64) for end in (0, 1))
     follows = np.r_[False, generation[1:] == generation[:-1]] if step.size else np.zeros(0, bool)
-    before = np.where(follows, np.r_[0, step[:-1]] if step.size else step, np.minimum(begun, step - 1))
-    apart = step - before
+    left = np.r_[begun[:1], step[:-1]]  # the line before, of whichever attempt
+    apart = step - np.where(follows, left, np.maximum(begun, left))
     said, clock = _figure(series, "step_time_s"), _figure(series, "ts_s")
     by_clock = not np.isfinite(said).any()
     if by_clock and step.size:
         said = np.where(follows, np.r_[math.nan, np.diff(clock)] / apart, math.nan)
     usual = max(every, int(np.median(apart))) if step.size else every
     stands_for = np.minimum(apart, usual)
-    timed = _after_warm_up(generation, stands_for)
+    timed = _after_warm_up(step - begun, stands_for, ended - begun)
+    stands_for[:-1] += (np.minimum(step - left, usual) - stands_for)[1:]
     return Lines(step, generation, stands_for, np.where(said >= 0, said, math.nan), timed, by_clock)
 
 
@@ -178,14 +186,31 @@ def quantiles(values: Numbers, weights: Whole, shares: tuple[float, ...]) -> tup
     return tuple(float(value) for value in found)
 
 
-def _after_warm_up(generations: Whole, stands_for: Whole) -> NDArray[np.bool_]:
-    """Which lines are behind their attempt's warm-up."""
-    counts = np.zeros(generations.size, bool)
-    for generation in np.unique(generations):
-        own = generations == generation
-        made = np.cumsum(stands_for[own])
-        counts[own] = made > min(WARM_UP_STEPS, made[-1] // 2)
-    return counts
+def _spans(
+    generation: Whole, step: Whole, first_steps: Mapping[int, int], last_steps: Mapping[int, int]
+) -> dict[int, tuple[int, int]]:
+    """By generation, how many steps were done when the attempt began, and the last that it made."""
+    lines = list(zip(generation.tolist(), step.tolist(), strict=True))
+    first, last = dict(reversed(lines)), dict(lines)
+    return {
+        number: (min(first_steps.get(number, 0), first[number] - 1), max(last_steps.get(number, 0), last[number]))
+        for number in last
+    }
+
+
+def _after_warm_up(done: Whole, stands_for: Whole, made: Whole) -> NDArray[np.bool_]:
+    """Which lines are behind their attempt's warm-up, with all steps that they stand for.
+
+    Where every line reaches back into one, those whose last step is behind it.
+
+    Args:
+        done: steps that the line's attempt had made with it.
+        stands_for: of the line.
+        made: steps that the line's attempt made in all, those that a later one made again among them.
+    """
+    warm_up = np.minimum(WARM_UP_STEPS, made // 2)
+    behind: NDArray[np.bool_] = done - stands_for >= warm_up
+    return behind if behind.any() else done > warm_up
 
 
 def _over_time(values: Numbers, spent_s: Numbers) -> float | None:

@@ -152,6 +152,17 @@ def test_a_short_attempt_leaves_out_its_first_half(world: World) -> None:
     assert (found.first_step, found.last_step) == (15, 30)
 
 
+def test_the_warm_up_goes_by_all_steps_of_the_attempt(world: World) -> None:
+    """The last ten of 40 do not say their tokens."""
+    line = {"tokens_per_s": TOKENS, "step_time": 1.0}
+    world.write(*({"step": s, "ts": 1000.0 + s, "loss": 1.0, **(line if s <= 30 else {})} for s in range(1, 41)))
+    world.ingest()
+    sampled(world, counter(range(995, 1050), lambda ts: 300 * ts))
+    found = use(world).per_token
+    assert found is not None
+    assert (found.first_step, found.last_step) == (20, 30)
+
+
 def test_an_attempt_that_resumed_warms_up_again(world: World) -> None:
     line = {"tokens_per_s": TOKENS, "step_time": 1.0}
     world.write(*({"step": step, "ts": 1000.0 + step, **line} for step in range(501, 601)))

@@ -14,6 +14,8 @@ from dscampaign.db.gpu_ingest import ingest_gpus
 from dscampaign.db.ingest import ingest
 from dscampaign.db.records import SUBMITTING, AttemptState, CampaignRow, NewAttempt, NewRun, RunRow, RunState
 from dscampaign.db.store import Store
+from dscampaign.orchestrator.report.load import read_runs
+from dscampaign.orchestrator.report.results import Results, results_of
 
 SEQ_LEN = 128
 GLOBAL_BATCH = 8
@@ -24,14 +26,21 @@ MFU_S = 0.04
 SOFTWARE = {"device": "NVIDIA H100", "driver": "570.124.06", "cuda": "12.8", "torch": "2.11.0", "deepspeed": "0.19.8"}
 
 
+_ENDED = {
+    **dict.fromkeys(("", "completed", "stopped"), AttemptState.COMPLETED),
+    "cancelled": AttemptState.CANCELLED,
+}
+
+
 @dataclass(frozen=True)
 class Try:
     """One attempt of a planted run.
 
     Attributes:
         first, last: steps that it made; none where they are equal.
-        ended: its failure class, None while it runs.
+        ended: its failure class, None while it runs; `cancelled` is a state, too.
         exclude: nodes that it was to do without.
+        sampled: whether its GPU is, where the condition names one.
         queued_s, setup_s, after_s: time in the queue, before its first step, and after its last one.
     """
 
@@ -41,6 +50,7 @@ class Try:
     micro_batch: int = 4
     changes: str = ""
     exclude: tuple[str, ...] = ()
+    sampled: bool = True
     queued_s: float = 5.0
     setup_s: float = 10.0
     after_s: float = 0.0
@@ -53,17 +63,19 @@ class Planted:
     Attributes:
         step_s: median time of a step, of each repeat.
         held_out: of each repeat, in nats.
+        evaluated: held-out losses before that, by step.
         train: more fields of its configuration.
         config: more sections of it.
         tries: attempts of its first repeat; the others have one.
         drop: steps whose lines are lost.
         nan_from: step from which the loss is not a number.
+        host_limits_gb: of the nodes that an attempt was on, 0 for no limit.
         gpu: name of the GPU that is sampled; none is without it.
     """
 
     name: str
     step_s: Sequence[float] = (0.1, 0.1, 0.1)
-    held_out: Sequence[float] = (3.0, 3.0, 3.0)
+    held_out: Sequence[float | None] = (3.0, 3.0, 3.0)
     params: Mapping[str, Any] = field(default_factory=dict)
     train: Mapping[str, Any] = field(default_factory=dict)
     config: Mapping[str, Any] = field(default_factory=dict)
@@ -73,9 +85,11 @@ class Planted:
     floor: float = 2.0
     drop: frozenset[int] = frozenset()
     nan_from: int | None = None
+    evaluated: Mapping[int, float] = field(default_factory=dict)
     speed: Mapping[str, float] = field(default_factory=dict)
     steps: int = 100
     ranks: int = 2
+    host_limits_gb: Mapping[str, float] = field(default_factory=lambda: {"n0": 64.0})
     gpu: str = ""
     state: RunState = RunState.COMPLETED
     reason: str = ""
@@ -95,6 +109,17 @@ def plant(store: Store, folder: Path, conditions: Sequence[Planted], name: str =
     with store.read() as conn:
         found = queries.campaign_by_name(conn, name)
     assert found
+    return found
+
+
+def results_at(url: str, name: str = "sweep") -> Results:
+    """The results of a campaign in a store."""
+    store = Store.open(url)
+    with store.read() as conn:
+        campaign = queries.campaign_by_name(conn, name)
+    assert campaign
+    found = results_of(campaign, read_runs(store, campaign))
+    store.close()
     return found
 
 
@@ -162,15 +187,15 @@ def _plant_attempt(
     spool = folder / f"{run.id}-{generation}.jsonl"
     spool.write_text("".join(json.dumps(line) + "\n" for line in lines))
     ingest(store, attempt_id, spool)
-    if condition.gpu:
+    if condition.gpu and one.sampled:
         _plant_gpu(store, folder, condition, attempt_id, float(lines[0]["ts"]), float(lines[-1]["ts"]))
     end_s = float(lines[-1]["ts"]) + one.after_s
-    failed = one.ended not in (None, "completed", "stopped")
+    failed = _ENDED.get(one.ended or "") != AttemptState.COMPLETED
     with store.write() as conn:
         queries.update_attempt(
             conn,
             attempt_id,
-            state=AttemptState.FAILED if failed else AttemptState.COMPLETED,
+            state=_ENDED.get(one.ended or "", AttemptState.FAILED),
             failure_class=one.ended,
             submit_time_s=now_s,
             started_s=now_s + one.queued_s,
@@ -179,11 +204,12 @@ def _plant_attempt(
                 "reason": f"it ended {one.ended}" if failed else "",
                 "nodes": [
                     {
-                        "host": "n0",
+                        "host": host,
                         "memory_peak_bytes": 12_000_000_000,
                         "memory_peak_of": "processes",
-                        "memory_limit_bytes": 64_000_000_000,
+                        "memory_limit_bytes": int(limit_gb * 1e9) or None,
                     }
+                    for host, limit_gb in condition.host_limits_gb.items()
                 ],
             },
         )
@@ -226,6 +252,7 @@ def _lines(condition: Planted, run: RunRow, one: Try, start_s: float) -> Iterato
         ts_s += took_s
         if step in condition.drop:
             continue
+        held_out = {**condition.evaluated, condition.steps: condition.held_out[run.repeat]}.get(step)
         loss = condition.floor + 4.0 / step**0.5 + noise.uniform(-0.05, 0.05)
         yield {
             "step": step,
@@ -236,7 +263,7 @@ def _lines(condition: Planted, run: RunRow, one: Try, start_s: float) -> Iterato
             "mfu": MFU_S / took_s,
             "mem_allocated": condition.reserved_gb - 1,
             "mem_reserved": condition.reserved_gb,
-            **({"eval_loss": condition.held_out[run.repeat]} if step == condition.steps else {}),
+            **({} if held_out is None else {"eval_loss": held_out}),
         }
     flops = 6 * MODEL["parameters"] + 12 * MODEL["layers"] * MODEL["width"] * run.config["train"]["seq_len"]
     peak = tokens / condition.ranks * flops / MFU_S

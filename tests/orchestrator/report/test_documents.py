@@ -75,6 +75,16 @@ def _results(run: RunRow, runs: int) -> Planted:
     )
 
 
+_COLUMNS = (
+    *("first_loss.value", "final_loss.value", "best_loss.value", "held_out.value", "loss_reduction.value"),
+    *("step_s.value", "step_iqr_s.value", "step_p99_s.value", "tokens_per_s.value", "mfu.value", "ranks"),
+    *("steps_timed", "window_s", "warm_up_steps", "warm_up_s"),
+    *("mem_allocated_gb", "mem_peak_reserved_gb", "mem_usable_gb", "mem_share"),
+    *("gpu_power_w.value", "gpu_power_peak_w.value", "gpu_power_avg_peak_w.value", "gpu_temperature_c.value"),
+    *("gpu_samples.value", "gpu_interval_s.value", "energy_j.value"),
+)
+"""Of conditions.csv: what the tables of losses, speed, memory and GPUs have of every condition."""
+
 every_template = pytest.mark.parametrize("name", TEMPLATES)
 
 
@@ -263,6 +273,8 @@ def test_rows_of_conditions_have_every_figure_that_is_known(pages: dict[str, Pag
     for row in rows:
         for column in ("mem_reserved_gb", "mem_device_gb", "mem_host_gb", "gpu_util_pct.value", "samples_per_s.value"):
             assert float(row[column]) > 0
+        for column in _COLUMNS:
+            assert float(row[column]) > 0, column
     columns = rows[0].keys()
     assert not [each for each in columns if any(other.startswith(f"{each}.") for other in columns)]
     assert "j_per_token.value" in columns

@@ -4,14 +4,14 @@ from __future__ import annotations
 
 import math
 from array import array
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from types import SimpleNamespace
 from typing import Any, cast
 
 import pytest
 
-from dscampaign.db.gpu_records import AttemptGpus, GpuUse
+from dscampaign.db.gpu_records import AttemptGpus, GpuUse, TokenEnergy
 from dscampaign.db.records import METRIC_COLUMNS, AttemptRow
 from dscampaign.db.series import Series
 from dscampaign.orchestrator.report.hardware import Memory, gpus_of, memory_of
@@ -54,6 +54,27 @@ def test_figures_are_of_the_timed_window_and_energy_of_all() -> None:
     assert (found.util_pct, found.power_w, found.power_peak_w, found.slowed) == (55.0, 400.0, 500.0, 0.0)
     assert (found.samples, found.interval_s, found.few) == (12, 2.0, False)
     assert found.energy_j == 5200.0
+
+
+@pytest.mark.parametrize(
+    ("attempts", "energy_j"),
+    [
+        (((1, 0, 60, 1), (2, 60, 100, 1)), None),
+        (((1, 0, 60, 1), (2, 60, None, 1)), 5200.0),
+        (((1, 0, 60, 2),), None),
+        (((1, 0, 60, 1),), 5200.0),
+    ],
+)
+def test_energy_takes_samples_of_all_that_made_steps(
+    attempts: Sequence[tuple[int, int, int | None, int]], energy_j: float | None
+) -> None:
+    """Each attempt with its number, its first and last step and its nodes; of one node of the first there are some."""
+    names = ("id", "start_step", "last_step", "nodes")
+    rows = [cast(AttemptRow, SimpleNamespace(**dict(zip(names, values, strict=True)))) for values in attempts]
+    window = TokenEnergy(20, 60, 40.0, 400.0, 1000.0)
+    found = gpus_of([AttemptGpus(1, (GPU,), window, (TIMED,))], rows)
+    assert found.energy_j == energy_j
+    assert found.j_per_token == pytest.approx(0.4)
 
 
 def test_a_longer_attempt_counts_more() -> None:

@@ -251,6 +251,15 @@ def test_a_resumed_run_counts_each_step_once_and_its_losses_by_cause(planted: Pl
     assert run.timing.warm_up_steps == 40
 
 
+def test_steps_that_compiled_do_not_count_though_the_rest_of_their_attempt_was_made_again(planted: Plant) -> None:
+    back, other, _ = planted(Planted("back", tries=(Try(0, 60, "node"), Try(10, 100))))
+    assert back.timing
+    assert other.timing
+    assert (back.timing.steps, back.timing.warm_up_steps) == (70, 30)
+    assert back.timing.p99_s == pytest.approx(other.timing.p99_s, rel=0.01)
+    assert back.timing.tokens_per_s == pytest.approx(other.timing.tokens_per_s, rel=0.01)
+
+
 def test_other_models_are_other_workloads_with_their_own_baselines(planted: Plant) -> None:
     runs = planted(
         Planted("m-ddp", train={"engine": "ddp"}),

@@ -60,3 +60,26 @@ def test_a_window_is_short_below_either_limit(steps: int, step_s: float, short: 
     assert found.steps == steps - 20
     assert found.window_s == pytest.approx((steps - 20) * step_s)
     assert found.short is short
+
+
+def test_the_warm_up_goes_by_the_steps_that_the_attempt_made_not_by_those_that_are_left() -> None:
+    """The first attempt made 60 steps, all but 10 of them again: these compiled."""
+    kept = series(range(1, 11), [9.0] * 10), series(range(11, 101), [9.0] * 20 + [0.1] * 70, generation=2)
+    whole = Series(*(kept[0].step + kept[1].step, kept[0].generation + kept[1].generation), {}, {})
+    whole.figures.update({name: values + kept[1].figures[name] for name, values in kept[0].figures.items()})
+    own = lines_of(whole, {1: 0, 2: 10}, last_steps={1: 60, 2: 100})
+    assert own.step[own.timed].tolist() == list(range(31, 101))
+    found = timing(whole, own)
+    assert found
+    assert (found.step_s, found.p99_s) == pytest.approx((0.1, 0.1))
+    assert found.warm_up_steps == 30
+
+
+def test_lost_lines_do_not_make_the_warm_up_longer() -> None:
+    steps = [step for step in range(1, 101) if not 5 <= step <= 15]
+    assert lines(steps, [0.1] * len(steps)).timed.sum() == 80
+
+
+def test_a_line_that_reaches_back_into_the_warm_up_is_left_out() -> None:
+    assert lines_of(series([25, 50, 75, 100], [1.0, 0.1, 0.1, 0.1]), {1: 0}, 25).timed.tolist() == [False] + [True] * 3
+    assert lines_of(series([50], [1.0]), {1: 0}, 50).timed.tolist() == [True]
