@@ -43,8 +43,7 @@ torture: $(STAMP)
 	TORTURE_LINES=800000 $(BIN)/pytest -s tests/db/test_torture.py $(PYTEST_ARGS)
 
 documents: $(STAMP)
-	DOCUMENTS="loss-verification zero-precision-matrix five-strategies five-strategies-next gpu-telemetry zero-and-offload" \
-	  $(BIN)/pytest -v --durations=0 --durations-min=10 tests/test_trained_documents.py $(PYTEST_ARGS)
+	DOCUMENTS=all $(BIN)/pytest -v --durations=0 --durations-min=10 tests/test_trained_documents.py $(PYTEST_ARGS)
 
 clean:
 	rm -rf .venv .lint .mypy_cache .ruff_cache .pytest_cache .hypothesis .import_linter_cache demo build dist *.egg-info

@@ -23,7 +23,7 @@ from dscampaign.db.store import Store
 from .orchestrator.report.documents import NEEDS_GPUS, ON_GPUS, PER_WORKLOAD, SPARSE, TEMPLATES
 from .orchestrator.report.page import Page
 
-NAMES: Final = (os.environ.get("DOCUMENTS") or "gpu-telemetry").split()
+NAMES: Final = list(TEMPLATES) if os.environ.get("DOCUMENTS") == "all" else ["gpu-telemetry"]
 WARM_UP_STEPS: Final = 20
 
 pytestmark = [pytest.mark.training, pytest.mark.timeout(3600)]

@@ -46,7 +46,7 @@ MEDIANS: Final[Mapping[str, Figure]] = {
 }
 """Medians over repeats."""
 
-_HIGHEST: Final[Mapping[str, Figure]] = {
+HIGHEST: Final[Mapping[str, Figure]] = {
     "mem_allocated_gb": lambda run: run.memory.allocated,
     "mem_reserved_gb": lambda run: run.memory.reserved,
     "mem_peak_reserved_gb": lambda run: run.memory.peak_reserved,
@@ -74,11 +74,26 @@ def figures_of(condition: Condition, baseline: Condition) -> dict[str, Estimate 
     return {
         **{name: condition.loss(figure) for name, figure in LOSSES.items()},
         **{name: condition.median(figure) for name, figure in MEDIANS.items()},
-        **{name: condition.highest(figure) for name, figure in _HIGHEST.items()},
+        **{name: condition.highest(figure) for name, figure in HIGHEST.items()},
         **{name: _sum(condition, figure) for name, figure in _SUMS.items()},
         "mem_beside_baseline": memory_beside(condition, baseline),
         "ranks": condition.runs[0].world_size,
     }
+
+
+def median(condition: Condition, name: str) -> Estimate | None:
+    """One of ``MEDIANS``."""
+    return condition.median(MEDIANS[name])
+
+
+def loss(condition: Condition, name: str) -> Estimate | None:
+    """One of ``LOSSES``."""
+    return condition.loss(LOSSES[name])
+
+
+def highest(condition: Condition, name: str) -> float | None:
+    """One of ``HIGHEST``."""
+    return condition.highest(HIGHEST[name])
 
 
 def memory_beside(condition: Condition, baseline: Condition) -> float | None:

@@ -8,6 +8,7 @@ from ...db.gpu_records import GpuUse
 from ..views.text import figure
 from .background import Background
 from .cells import gigabytes, kilojoules, part, value
+from .condition_figures import highest, median
 from .results import Results
 from .shapes import Picture, Section, Table
 
@@ -30,16 +31,16 @@ def gpus(results: Results, background: Background) -> Section:
     rows = tuple(
         (
             condition.name,
-            value(condition.median(lambda run: run.gpus.util_pct), " %", 3),
-            value(condition.median(lambda run: run.gpus.power_w), " W", 3),
-            value(condition.median(lambda run: run.gpus.power_peak_w), " W", 3),
-            value(condition.median(lambda run: run.gpus.power_avg_peak_w), " W", 3),
-            value(condition.median(lambda run: run.gpus.temperature_c), " °C", 3),
-            kilojoules(condition.median(lambda run: run.gpus.energy_j)),
-            value(condition.median(lambda run: run.gpus.j_per_token)),
-            part(condition.highest(lambda run: run.gpus.power_capped)),
-            value(condition.median(lambda run: run.gpus.samples)),
-            value(condition.median(lambda run: run.gpus.interval_s), " s", 2),
+            value(median(condition, "gpu_util_pct"), " %", 3),
+            value(median(condition, "gpu_power_w"), " W", 3),
+            value(median(condition, "gpu_power_peak_w"), " W", 3),
+            value(median(condition, "gpu_power_avg_peak_w"), " W", 3),
+            value(median(condition, "gpu_temperature_c"), " °C", 3),
+            kilojoules(median(condition, "energy_j")),
+            value(median(condition, "j_per_token")),
+            part(highest(condition, "gpu_power_capped")),
+            value(median(condition, "gpu_samples")),
+            value(median(condition, "gpu_interval_s"), " s", 2),
         )
         for condition in results.conditions
         if any(run.gpus.names for run in condition.runs)

@@ -9,16 +9,14 @@ from .cells import (
     HOUR_S,
     deviation,
     gigabytes,
-    loss_reduction,
     nats,
     only_cpus,
     part,
     percent,
-    samples_per_s,
     unit,
     value,
 )
-from .condition_figures import memory_beside
+from .condition_figures import highest, loss, median, memory_beside
 from .conditions import Condition
 from .facts import RunFacts
 from .flags import flags_of
@@ -56,11 +54,11 @@ def losses(results: Results) -> Section:
     rows = tuple(
         (
             condition.name,
-            nats(condition.median(lambda run: run.loss.first)),
-            nats(condition.loss(lambda run: run.loss.final)),
-            percent(condition.loss(loss_reduction)),
-            nats(condition.median(lambda run: run.loss.best)),
-            nats(condition.loss(lambda run: run.loss.held_out)),
+            nats(loss(condition, "first_loss")),
+            nats(loss(condition, "final_loss")),
+            percent(loss(condition, "loss_reduction")),
+            nats(loss(condition, "best_loss")),
+            nats(loss(condition, "held_out")),
         )
         for condition in results.conditions
         if condition.counted
@@ -104,7 +102,7 @@ def _speed_row(condition: Condition) -> tuple[str, ...]:
     timings = [run.timing for run in condition.counted if run.timing]
     ranks = condition.runs[0].world_size
     step_ms = condition.median(lambda run: 1e3 * run.timing.step_s if run.timing else None)
-    tokens = condition.median(lambda run: run.timing.tokens_per_s if run.timing else None)
+    tokens = median(condition, "tokens_per_s")
     return (
         condition.name,
         value(step_ms),
@@ -114,8 +112,8 @@ def _speed_row(condition: Condition) -> tuple[str, ...]:
         short_number(tokens.value) if tokens else "",
         deviation(tokens),
         short_number(tokens.value / ranks) if tokens and ranks > 1 else "",
-        value(condition.median(samples_per_s)),
-        percent(condition.median(lambda run: run.timing.mfu if run.timing else None)),
+        value(median(condition, "samples_per_s")),
+        percent(median(condition, "mfu")),
         str(len(timings)),
         f"{sum(timing.steps for timing in timings):,}",
         f"{sum(timing.window_s for timing in timings):,.1f} s",
@@ -133,14 +131,14 @@ def memory(results: Results) -> Section:
     rows = tuple(
         (
             condition.name,
-            gigabytes(condition.highest(lambda run: run.memory.allocated)),
-            gigabytes(condition.highest(lambda run: run.memory.reserved)),
+            gigabytes(highest(condition, "mem_allocated_gb")),
+            gigabytes(highest(condition, "mem_reserved_gb")),
             gigabytes(condition.highest(lambda run: run.memory.higher_peak)),
-            gigabytes(condition.highest(lambda run: run.memory.device)),
-            gigabytes(condition.highest(lambda run: run.memory.usable)),
-            part(condition.highest(lambda run: run.memory.share)),
+            gigabytes(highest(condition, "mem_device_gb")),
+            gigabytes(highest(condition, "mem_usable_gb")),
+            part(highest(condition, "mem_share")),
             _beside(condition, one.workload.baseline),
-            gigabytes(condition.highest(lambda run: run.memory.host)),
+            gigabytes(highest(condition, "mem_host_gb")),
         )
         for one in results.compared
         for condition in one.workload.conditions

@@ -97,7 +97,7 @@ def run_document(facts: RunFacts) -> dict[str, Any]:
         "batch": batch_of(facts.run),
         "latest": latest,
         "forwarded": forwards_document(facts.events),
-        "gpus": energy_document(facts.gpus[row.id] for row in _present(facts) if row.id in facts.gpus),
+        "gpus": energy_document(facts.gpus.get(row.id) for row in _present(facts) if _used_gpus(row, facts)),
         "attempts": [_attempt_document(row, facts) for row in facts.attempts],
         "checkpoints": [asdict(checkpoint) for checkpoint in facts.checkpoints],
         "events": [_event_document(event) for event in facts.events],
@@ -193,6 +193,10 @@ def _needs_gb(row: AttemptRow, seen: MemoryObservation | None) -> float | None:
 def _present(facts: RunFacts) -> list[AttemptRow]:
     """The attempts of the run's present configuration."""
     return [row for row in facts.attempts if row.config_hash == facts.run.config_hash]
+
+
+def _used_gpus(row: AttemptRow, facts: RunFacts) -> bool:
+    return row.id in facts.gpus or (row.last_step or 0) > (row.start_step or 0)
 
 
 def _attempt_document(row: AttemptRow, facts: RunFacts) -> dict[str, Any]:

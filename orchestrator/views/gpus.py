@@ -37,10 +37,11 @@ def gpus_document(used: AttemptGpus | None) -> dict[str, Any] | None:
     }
 
 
-def energy_document(used: Iterable[AttemptGpus]) -> dict[str, float | None]:
-    """What all attempts of a run took together, and what a token cost, for `--json`."""
+def energy_document(used: Iterable[AttemptGpus | None]) -> dict[str, float | None]:
+    """What all attempts of a run took together, and what a token cost, for `--json`; None was not sampled."""
     attempts = list(used)
-    return {"energy_j": total(one.energy_j for one in attempts), "j_per_token": j_per_token(attempts)}
+    whole = total(one.energy_j if one else None for one in attempts)
+    return {"energy_j": whole, "j_per_token": j_per_token(one for one in attempts if one)}
 
 
 def _devices(used: AttemptGpus) -> str:

@@ -122,3 +122,9 @@ def test_export_of_gpus_that_nobody_sampled_is_empty(world: World, tmp_path: Pat
     out = tmp_path / "out.json"
     assert main(["export", "--what", "gpus", "--format", "json", "-o", str(out)]) == 0
     assert json.loads(out.read_text())["rows"] == []
+
+
+def test_the_energy_of_a_run_is_known_only_if_that_of_every_attempt_is() -> None:
+    sampled = AttemptGpus(1, (GPU, OTHER), None)
+    assert energy_document([sampled])["energy_j"] == 106_900.0
+    assert energy_document([sampled, None])["energy_j"] is None

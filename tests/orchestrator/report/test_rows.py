@@ -11,7 +11,7 @@ import pytest
 from dscampaign.orchestrator.cli import main
 
 from .page import Page
-from .planted import Planted
+from .planted import Planted, Try
 
 PlantStore = Callable[..., str]
 
@@ -60,6 +60,15 @@ def test_figures_are_those_of_the_page(planted_url: PlantStore, tmp_path: Path) 
                     assert float(row[column]) * times == pytest.approx(float(cell), rel=exact), (section, title)
                 else:
                     assert not row[column]
+
+
+def test_a_repeat_without_samples_counts_for_neither(planted_url: PlantStore, tmp_path: Path) -> None:
+    url = planted_url(Planted("base", (0.1,) * 2, (3.0,) * 2, gpu="NVIDIA H100", tries=(Try(sampled=False),)))
+    assert main(["report", "sweep", "--store", url, "-o", str(tmp_path / "out")]) == 0
+    (shown,) = Page(tmp_path / "out").table("GPUs")
+    with (tmp_path / "out" / "conditions.csv").open() as stream:
+        (row,) = csv.DictReader(stream)
+    assert float(row["gpu_samples.value"]) == float(shown["samples"]) > 0
 
 
 def test_the_loss_that_is_judged_has_a_column(planted_url: PlantStore, tmp_path: Path) -> None:
