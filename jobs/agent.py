@@ -18,7 +18,7 @@ from dataclasses import replace
 from pathlib import Path
 from types import FrameType
 
-from . import checkpoint, evidence, launch, retention, shared_memory
+from . import build_marks, checkpoint, evidence, launch, retention, shared_memory
 from .checkpoint import Checkpoint
 from .evidence import LogLine, NodeOutcome
 from .files import create_exclusively, read_json, write_atomically
@@ -226,6 +226,8 @@ class Agent:
         env = launch.environment(self.payload, self.paths, self.node, start.resume, os.environ, cores)
         env |= self.progress.open()
         line = launch.command(self.payload, self.paths, hostfile, self.node.rank, start.address, start.port)
+        for mark in build_marks.clear(env):
+            print(f"removed {mark}: who was building there has ended", file=sys.stderr, flush=True)
         self._facts.ready()
         self._telemetry.start()
         forwarders.start()

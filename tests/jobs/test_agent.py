@@ -74,6 +74,15 @@ def test_nothing_of_the_ranks_stays_in_the_node_s_memory(attempt: Attempt) -> No
     assert not list(Path("/dev/shm").glob(f"{name}*"))
 
 
+def test_ranks_do_not_wait_for_a_build_that_was_killed(attempt: Attempt, tmp_path: Path) -> None:
+    mark = tmp_path / "extensions" / "cpu_adam" / "lock"
+    mark.parent.mkdir(parents=True)
+    mark.touch()
+    attempt.change(env={"TORCH_EXTENSIONS_DIR": str(tmp_path / "extensions")})
+    attempt.script(f"while os.path.exists({str(mark)!r}): time.sleep(0.1)")  # as PyTorch does
+    assert attempt.run() == 0
+
+
 def test_ranks_get_the_promised_environment(attempt: Attempt) -> None:
     attempt.change(env={"DEPTH": "5"}, steps_decide=True)
     attempt.script("""

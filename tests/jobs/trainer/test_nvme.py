@@ -8,7 +8,6 @@ from contextlib import contextmanager, suppress
 from pathlib import Path
 
 import pytest
-from torch.utils import cpp_extension
 from transformers import AutoConfig, AutoModelForCausalLM
 
 from .attempts import Attempt
@@ -38,12 +37,6 @@ def _watched(folder: Path) -> Iterator[set[str]]:
         watch.join()
 
 
-def _leave_mark() -> None:
-    """As a process does that is killed while it compiles the operator."""
-    folder = Path(cpp_extension._get_build_directory("async_io", verbose=False))
-    (folder / "lock").touch()
-
-
 def _saved(folders: pytest.TempPathFactory) -> Path:
     """Weights as somebody would publish them, which ZeRO 3 divides while it reads them."""
     folder = folders.mktemp("saved")
@@ -58,7 +51,6 @@ def test_what_lies_on_a_disk_learns_the_same(
     optimizer = {"device": "nvme", "nvme_path": str(tmp_path), "pin_memory": True}
     mixed = {"zero_optimization": {"offload_optimizer": optimizer}, "zero_force_ds_cpu_optimizer": False}
     published = {**infinity, "model": str(_saved(tmp_path_factory)), "pretrained": True}
-    _leave_mark()
     with _watched(tmp_path) as seen:
         trained = train_many(
             ddp={"model": MODEL, "engine": "ddp", "zero_stage": 0},

@@ -1,0 +1,59 @@
+"""Marks of operators that nobody builds any more.
+
+DeepSpeed's operators are compiled by PyTorch when a rank first needs them. A file marks a build, and everybody else
+waits until it is gone: a rank that is killed meanwhile leaves it, and each later attempt on the node would wait for
+the rest of its time.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterator, Mapping
+from contextlib import suppress
+from pathlib import Path
+
+from ..db.file_systems import on_local_disk
+
+
+def clear(env: Mapping[str, str]) -> list[Path]:
+    """Removes the marks that no process of this user on this node holds; returns them.
+
+    Only from a local disk, where the prologue has them lie: on a shared one another node's process may be building.
+
+    Args:
+        env: The ranks' environment, which says where they build.
+    """
+    folder = _folder(env)
+    if not on_local_disk(folder):
+        return []
+    left = [mark for mark in folder.glob("**/lock") if _left(mark)]
+    for mark in left:
+        with suppress(OSError):
+            mark.unlink()
+    return left
+
+
+def _folder(env: Mapping[str, str]) -> Path:
+    """Where PyTorch builds, as its `cpp_extension` says."""
+    if chosen := env.get("TORCH_EXTENSIONS_DIR"):
+        return Path(chosen)
+    return Path(env.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "torch_extensions"
+
+
+def _left(mark: Path) -> bool:
+    """Whether the mark's process has ended: while it lives, it has the file open."""
+    with suppress(OSError):
+        return mark.stat().st_uid == os.getuid() and not any(_same(file, mark) for file in _open_files())
+    return False
+
+
+def _open_files() -> Iterator[Path]:
+    for process in Path("/proc").glob("[0-9]*"):
+        with suppress(OSError):  # it has just ended, or is somebody else's
+            yield from (process / "fd").iterdir()
+
+
+def _same(file: Path, mark: Path) -> bool:
+    with suppress(OSError):
+        return mark.samefile(file)
+    return False
