@@ -2,20 +2,22 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import replace
 
 import pytest
 
 from dscampaign.orchestrator.report.conditions import conditions_of
+from dscampaign.orchestrator.report.document import condition_rows
 from dscampaign.orchestrator.report.facts import RunFacts
 from dscampaign.orchestrator.report.judge import Judged, judge
 from dscampaign.orchestrator.report.prices import price_sentence, prices
 from dscampaign.orchestrator.report.recommend import recommend
+from dscampaign.orchestrator.report.results import results_of
 from dscampaign.orchestrator.report.statistics import Order
 
 from .conftest import Plant
-from .planted import Planted
+from .planted import Planted, results_at
 
 
 def silent(runs: Sequence[RunFacts], *names: str) -> list[RunFacts]:
@@ -60,3 +62,11 @@ def test_a_repeat_whose_speed_nobody_knows_leaves_the_unit_to_the_others(planted
     found = judged(runs)
     assert found[1].in_tokens
     assert len(found[1].speeds) == 2
+
+
+def test_files_say_the_unit(planted_url: Callable[..., str]) -> None:
+    whole = results_at(planted_url(Planted("a"), Planted("b")))
+    mixed = results_of(whole.campaign, silent(whole.runs, "b-r2"))
+    for results, unit in ((whole, "tokens/s"), (mixed, "steps/s")):
+        columns, rows = condition_rows(results)
+        assert [dict(zip(columns, row, strict=True))["speed_unit"] for row in rows] == [unit] * 2
