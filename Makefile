@@ -1,5 +1,5 @@
 # make demo    a small campaign on this machine, from spec to report, under demo/
-# make test    all tests, in two processes; installs the servers that they need (Debian, root). SKIP="cluster postgres nvme"
+# make test    all tests, in three processes, for many of them wait most of their time; installs the servers that they need (Debian, root). SKIP="cluster postgres nvme"
 #              leaves groups out
 # make lint    format, lint, types, import rules
 # make soak    a campaign under random faults for SOAK_SECONDS (1200), from a printed SEED; needs what the tests need
@@ -26,7 +26,7 @@ demo: $(STAMP)
 test: $(STAMP)
 	SKIP="$(SKIP)" scripts/test_dependencies.sh
 	@$(if $(filter nvme training,$(SKIP)),:,nice $(BIN)/python -m tests.jobs.trainer.build_operators >/dev/null 2>&1 &)
-	$(BIN)/pytest -n 2 --dist loadfile --no-loadscope-reorder --durations=20 --durations-min=10 $(addprefix --without=,$(SKIP)) $(PYTEST_ARGS)
+	$(BIN)/pytest -n 3 --dist loadfile --no-loadscope-reorder --durations=20 --durations-min=10 $(addprefix --without=,$(SKIP)) $(PYTEST_ARGS)
 
 soak: $(STAMP)
 	scripts/test_dependencies.sh
