@@ -1,6 +1,6 @@
 # make demo    a small campaign on this machine, from spec to report, under demo/
-# make test    all tests, in three processes, for many of them wait most of their time; installs the servers that they need (Debian, root). SKIP="cluster postgres nvme"
-#              leaves groups out
+# make test    all tests, in three processes, for many of them wait most of their time; installs the servers that they need
+#              (Debian, root). SKIP="cluster postgres nvme" leaves groups out
 # make lint    format, lint, types, import rules
 # make soak    a campaign under random faults for SOAK_SECONDS (1200), from a printed SEED; needs what the tests need
 # make bench   benchmarks
