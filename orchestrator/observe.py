@@ -6,6 +6,7 @@ from collections import defaultdict
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
+from typing import Any
 
 from ..db import queries
 from ..db.records import TERMINAL_ATTEMPT, AttemptRow, CampaignRow, RunRow, RunState, StepTimes
@@ -180,7 +181,8 @@ def _attempt_view(row: AttemptRow, run: RunRow, look: Look, paths: CampaignPaths
     if row.state in TERMINAL_ATTEMPT:
         return AttemptView(row)
     files = paths.run(run.name).attempt(row.generation)
-    holder = _holder(files, row.token)
+    claim = _claim(files, row.token)
+    holder = str((claim or {}).get("job_id", ""))
     job = look.jobs.get((row.token, row.array_index or 0))
     if job and holder and job.job_id not in ("", holder):
         job = None  # a batch that was taken twice: this is the job that found the claim taken and left
@@ -189,19 +191,19 @@ def _attempt_view(row: AttemptRow, run: RunRow, look: Look, paths: CampaignPaths
     lines = _agent_lines(paths.batch(row.token), row, job) if job and job.terminal and not outcomes else ()
     beats = (Heartbeat.read(files.heartbeat(node)) for node in range(row.nodes))
     heartbeats = () if job and (job.pending or job.terminal) else tuple(beat for beat in beats if beat)
-    return AttemptView(row, job, Start.read(files), outcomes, holder is not None, lines, heartbeats)
+    claimed_s = (claim or {}).get("ts")
+    return AttemptView(row, job, Start.read(files), outcomes, claim is not None, claimed_s, lines, heartbeats)
 
 
-def _holder(files: AttemptPaths, token: str) -> str | None:
-    """The job that has the claim, "" where it cannot be read; None for none.
+def _claim(files: AttemptPaths, token: str) -> dict[str, Any] | None:
+    """A job's claim, empty where it cannot be read; None for none.
 
     We may have taken it ourselves, and died before writing that down.
     """
     claim = read_json(files.claim)
     if claim is None:
-        return "" if files.claim.exists() else None
-    holder = str(claim.get("job_id", ""))
-    return None if holder == revoked(token) else holder
+        return {} if files.claim.exists() else None
+    return None if claim.get("job_id") == revoked(token) else claim
 
 
 def _agent_lines(batch: Path, row: AttemptRow, job: JobView) -> tuple[LogLine, ...]:

@@ -24,6 +24,7 @@ class AttemptView:
     Attributes:
         job: the executor's view; None where it showed nothing.
         claimed: whether a job has begun to run it.
+        claimed_s: when, by its node's clock; None where that cannot be read.
         heartbeats: what the agents of its nodes said last.
         lines: the end of the agents' own log, read only where no agent left an outcome.
     """
@@ -33,13 +34,14 @@ class AttemptView:
     start: Start | None = None
     outcomes: tuple[NodeOutcome, ...] = ()
     claimed: bool = False
+    claimed_s: float | None = None
     lines: tuple[LogLine, ...] = ()
     heartbeats: tuple[Heartbeat, ...] = ()
 
     @property
     def heartbeat_s(self) -> float | None:
-        """The newest sign of life of its agents, by their clocks."""
-        return max((beat.ts for beat in self.heartbeats), default=None)
+        """The newest sign of life of its agents, by their clocks. The claim is the first."""
+        return max((beat.ts for beat in self.heartbeats), default=self.claimed_s)
 
     @property
     def start_step(self) -> int | None:

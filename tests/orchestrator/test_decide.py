@@ -385,6 +385,7 @@ def test_a_forgotten_job_is_judged_by_its_outcome_at_once_and_by_its_silence_lat
     assert finish.verdict.kind == "completed"
     assert about(AttemptView(attempt_row(), claimed=True, heartbeats=(Heartbeat(ts=NOW_S - 500),))) == []
     assert about(AttemptView(attempt_row(heartbeat_s=NOW_S - 500), claimed=True)) == []
+    assert about(AttemptView(attempt_row(), claimed=True, claimed_s=NOW_S - 500)) == []
     [finish] = about(AttemptView(attempt_row(), claimed=True, heartbeats=(Heartbeat(ts=NOW_S - 700),)))
     assert finish.verdict.kind == "lost"
 

@@ -56,11 +56,11 @@ def test_a_waiting_attempt_has_a_job_and_nothing_else(world: World) -> None:
 
 def test_a_running_attempt_is_seen_with_what_its_agents_wrote(world: World) -> None:
     files = world.paths.run("depth-1").attempt(1)
-    files.claim.write_text(json.dumps({"job_id": "1_0"}))
+    files.claim.write_text(json.dumps({"job_id": "1_0", "ts": 7.0}))
     start = Start("1_0", "n0", "a", 1, "", 0, 5.0)
     announce(files, start)
     view = attempt(world)
-    assert (view.claimed, view.start, view.start_step) == (True, start, 0)
+    assert (view.claimed, view.claimed_s, view.start, view.start_step) == (True, 7.0, start, 0)
 
 
 @pytest.mark.parametrize(("text", "claimed"), [("", True), ("{", True), ('{"job_id": "1_0"}', True)])
