@@ -66,8 +66,8 @@ class Engine(Protocol):
 
 def start_process_group(job: Job) -> torch.device:
     """Joins the ranks and returns this rank's device."""
-    # DeepSpeed would compile a shared-memory reduction for CPU ranks: 45 s on a first start, and a rank killed
-    # meanwhile leaves a lock on which every later start hangs. The usual back ends do without.
+    # DeepSpeed would compile a shared-memory reduction for CPU ranks: 45 s on a first start. The usual back ends do
+    # without.
     deepspeed.ops.__compatible_ops__ = {}
     accelerator = get_accelerator()
     if accelerator.device_name() == "cpu":

@@ -15,8 +15,7 @@ from torch import Tensor
 from .. import report
 from . import memory
 from .config import TrainConfig
-from .profile import profiled_steps
-from .speed import End, Speed, Work, peak_flops, warm_up_steps
+from .speed import End, Speed, Work, peak_flops, profiled_steps, warm_up_steps
 
 MEMORY_STEP = 3
 """Steps of an attempt after which its memory has seen every kind of peak."""

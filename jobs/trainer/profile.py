@@ -9,20 +9,13 @@ import torch.distributed as dist
 from torch.profiler import ProfilerActivity, profile
 
 from .. import report
-
-STEPS = 3
-"""Optimizer steps that are profiled: enough to see what repeats, and a trace that still opens."""
+from .meter import Meter
 
 FOLDER = "profile"
 TRACE = "trace.json.gz"
 TABLE = "operators.txt"
 
 _ROWS = 60
-
-
-def profiled_steps(first: int | None) -> range:
-    """The optimizer steps that are profiled if ``first`` is the first of them; none if it is None."""
-    return range(0) if first is None else range(first, first + STEPS)
 
 
 class Profile:
@@ -43,22 +36,19 @@ class Profile:
         self._under_way = False
         self._profiler: profile | None = None
 
-    def begins(self, step: int) -> bool:
-        """Whether ``step`` is the first that is profiled, the same on all ranks. An attempt may resume amid them."""
-        return step in self._steps and not self._under_way
+    def before(self, step: int, meter: Meter) -> None:
+        """Begins to record before the first profiled step. An attempt may resume amid them."""
+        if step in self._steps and not self._under_way:
+            meter.flush()  # or what starting the profiler takes would count as the step before
+            self._start()
+            meter.restart_clock()
 
-    def start(self) -> None:
-        """Begins to record."""
-        self._under_way = True
-        if self._records:
-            self._wait()
-            kinds = [ProfilerActivity.CPU, *([ProfilerActivity.CUDA] if self._cuda else [])]
-            self._profiler = profile(activities=kinds)
-            self._profiler.start()
-
-    def ends(self, step: int) -> bool:
-        """Whether ``step``, which has just ended, was the last that is profiled, the same on all ranks."""
-        return self._under_way and step + 1 not in self._steps
+    def after(self, step: int, meter: Meter) -> None:
+        """Writes what was recorded after the last profiled step."""
+        if self._under_way and step + 1 not in self._steps:
+            meter.flush()
+            self.write()
+            meter.restart_clock()
 
     def write(self) -> None:
         """Ends the recording, if there is one, and writes its files."""
@@ -74,6 +64,14 @@ class Profile:
         (self._folder / TABLE).write_text(table + "\n")
         report.event("profile", folder=str(self._folder), first_step=self._steps.start)
         self._profiler = None
+
+    def _start(self) -> None:
+        self._under_way = True  # on all ranks: what flushes does so on all of them
+        if self._records:
+            self._wait()
+            kinds = [ProfilerActivity.CPU, *([ProfilerActivity.CUDA] if self._cuda else [])]
+            self._profiler = profile(activities=kinds)
+            self._profiler.start()
 
     def _wait(self) -> None:
         """What the device was given belongs to the steps that gave it."""

@@ -17,6 +17,9 @@ WARM_UP_STEPS: Final = 20
 """Steps of an attempt that do not count: they compile, allocate and tune; DeepCompile does so once more at step 5. Of
 an attempt with fewer than twice as many, its first half."""
 
+PROFILED_STEPS: Final = 3
+"""Optimizer steps that are profiled: enough to see what repeats, and a trace that still opens. Nor do they count."""
+
 PEAK_FLOPS: Final = (
     (re.compile(r"\bH[12]00 NVL\b"), 835e12),
     (re.compile(r"\bH100 PCIe\b"), 756e12),
@@ -24,6 +27,11 @@ PEAK_FLOPS: Final = (
     (re.compile(r"\bA100\b"), 312e12),
 )
 """Dense bf16 and fp16 FLOP/s by words of the device's name; the first that fits counts."""
+
+
+def profiled_steps(first: int | None) -> range:
+    """The optimizer steps that are profiled if ``first`` is the first of them; none if it is None."""
+    return range(0) if first is None else range(first, first + PROFILED_STEPS)
 
 
 def warm_up_steps(steps: int) -> int:

@@ -30,9 +30,10 @@ from .evaluate import evaluate
 from .meter import Meter
 from .model import build_model
 from .probe import report_memory
-from .profile import Profile, profiled_steps
+from .profile import Profile
 from .saving import find_source, restore, save
 from .schedule import learning_rate
+from .speed import profiled_steps
 
 
 def main() -> None:
@@ -80,10 +81,7 @@ def train(engine: Engine, config: TrainConfig, job: Job, data: Data, steps: rang
     gc.freeze()  # a full collection over all of a framework's objects would stall one rank, and so all
     report.phase("compile")  # the first step compiles, allocates and connects
     for step in steps:
-        if profile.begins(step):
-            meter.flush()  # or what starting the profiler takes would count as the step before
-            profile.start()
-            meter.restart_clock()
+        profile.before(step, meter)
         rate = learning_rate(config, step, target)
         set_learning_rate(engine, rate)
         _seed_dropout(config, job, step)
@@ -97,10 +95,7 @@ def train(engine: Engine, config: TrainConfig, job: Job, data: Data, steps: rang
         meter.close(step, rate, norm, loss_scaling(engine) if config.precision == "fp16" else {})
         report.phase("train")
         stopping = meter.stop_agreed and step < target
-        if profile.ends(step):
-            meter.flush()
-            profile.write()
-            meter.restart_clock()
+        profile.after(step, meter)
         if (stopping and resumable) or _due(step, config.checkpoint_every, target):
             meter.flush()
             with report.phase("checkpoint"):

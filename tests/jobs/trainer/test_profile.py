@@ -13,7 +13,8 @@ import torch.distributed as dist
 
 from dscampaign.jobs import report
 from dscampaign.jobs.trainer.meter import Meter
-from dscampaign.jobs.trainer.profile import Profile, profiled_steps
+from dscampaign.jobs.trainer.profile import Profile
+from dscampaign.jobs.trainer.speed import profiled_steps
 
 from .attempts import train_config
 
@@ -44,18 +45,12 @@ def test_what_a_profile_takes_is_in_no_figure_of_speed(
     meter = Meter(config, torch.device("cpu"), range(1, STEPS + 1), 1.0)
     meter.restart_clock()  # as after an evaluation: then steps are timed by the host
     for step in range(1, STEPS + 1):
-        if profile.begins(step):
-            meter.flush()
-            profile.start()
-            meter.restart_clock()
+        profile.before(step, meter)
         with meter.own_share(step):
             time.sleep(PROFILED_S if step in profiled_steps(first) else STEP_S)
         meter.add(torch.tensor(1.0))
         meter.close(step, 1e-3, None, {})
-        if profile.ends(step):
-            meter.flush()
-            profile.write()
-            meter.restart_clock()
+        profile.after(step, meter)
     meter.flush()
     profile.write()
     meter.finish()

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import replace
 
 import pytest
@@ -15,9 +15,8 @@ from dscampaign.orchestrator.report.judge import judge
 from dscampaign.orchestrator.report.recommend import recommend
 from dscampaign.orchestrator.report.workloads import times_to_loss, workloads_of
 
+from .conftest import Plant
 from .planted import Planted
-
-Plant = Callable[..., list[RunFacts]]
 
 
 def workloads(runs: Sequence[RunFacts]) -> list[list[str]]:
@@ -36,7 +35,6 @@ def test_what_has_yet_to_begin_is_on_the_ranks_that_it_asks_for(planted: Plant) 
     runs = planted(Planted("base"), Planted("fast", (0.05,) * 3), waits)
     assert workloads(runs) == [["base", "fast", "waits"]]
     (workload,) = workloads_of(conditions_of(runs))
-    assert workload.baseline
     found = recommend(judge(workload.conditions, workload.baseline))
     assert not found.established
     assert "Provisional" in found.sentence
@@ -63,7 +61,6 @@ def test_a_baseline_whose_repeats_differ_much_is_a_coarse_measure(planted: Plant
     base = Planted("base", held_out=(2.8, 3.0, 3.2))
     runs = planted(base, Planted("worse", held_out=(3.1, 3.3, 3.5)))
     (workload,) = workloads_of(conditions_of(runs))
-    assert workload.baseline
     judged = judge(workload.conditions, workload.baseline)
     assert judged[0].loss.margin == judged[1].loss.margin == pytest.approx(0.4)
     assert any("losses 0.400 nats apart count as equal" in sentence for sentence in guide(judged, recommend(judged)))
