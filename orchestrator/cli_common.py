@@ -10,7 +10,6 @@ import shlex
 import shutil
 import sys
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
 from difflib import get_close_matches
 from pathlib import Path
 from typing import IO, TYPE_CHECKING, Any, TypeVar
@@ -18,11 +17,11 @@ from typing import IO, TYPE_CHECKING, Any, TypeVar
 import click
 
 from .errors import UserError
-from .settings import Settings, resolve
+from .location import Location
+from .settings import resolve
 from .views.text import Page, Style
 
 if TYPE_CHECKING:
-    from ..db.store import Store
     from .campaign import Submission
 
 Decorated = TypeVar("Decorated", bound=Callable[..., Any])
@@ -104,56 +103,7 @@ def json_option(command: Decorated) -> Decorated:
     return click.option("--json", "as_json", is_flag=True, help="Print one JSON document.")(command)
 
 
-@dataclass(frozen=True)
-class Place:
-    """Where a command looks, and the words that say at what: `[NAME] [RUN...]`."""
-
-    settings: Settings
-    words: tuple[str, ...]
-
-    @property
-    def name(self) -> str | None:
-        """The campaign, if it was named."""
-        return self.words[0] if self.words else None
-
-    def open(self, *, create: bool = False) -> Store:
-        """Opens the store.
-
-        Args:
-            create: Make the SQLite file where there is none.
-
-        Raises:
-            StoreError: It is not there, does not answer, or was made by another version.
-        """
-        from ..db.store import Store
-
-        return Store.open(self.settings.store, create=create)
-
-    def open_if_any(self) -> Store | None:
-        """Opens the store; None where a SQLite file has yet to be made."""
-        from ..db.errors import StoreMissing
-
-        try:
-            return self.open()
-        except StoreMissing:
-            return None
-
-
-def place(dir: str | None, store: str | None, words: Sequence[str | None] = ()) -> Place:
-    """Where to look. A spec file as the first word stands for the campaign that it names, with its `dir` and `store`.
-
-    Raises:
-        UserError: The spec or a configuration file cannot be read.
-    """
-    given = tuple(word for word in words if word)
-    spec: dict[str, str | None] = {}
-    if given and given[0].endswith((".yaml", ".yml")) and Path(given[0]).is_file():
-        spec = _peek(Path(given[0]))
-        given = (spec.pop("name") or given[0], *given[1:])
-    return Place(resolve({"dir": dir, "store": store}, spec), given)
-
-
-def read_submission(path: Path, sets: Sequence[str], dir: str | None, store: str | None) -> tuple[Submission, Place]:
+def read_submission(path: Path, sets: Sequence[str], dir: str | None, store: str | None) -> tuple[Submission, Location]:
     """Reads, checks and expands a spec, and finds where its campaign is.
 
     Raises:
@@ -167,18 +117,10 @@ def read_submission(path: Path, sets: Sequence[str], dir: str | None, store: str
 
     spec = load_spec(path, sets, local_gpus=local_gpus())
     given = {"dir": spec.dir if "dir" in spec.model_fields_set else None, "store": spec.store}
-    where = Place(resolve({"dir": dir, "store": store}, given), (spec.name,))
+    where = Location(resolve({"dir": dir, "store": store}, given), (spec.name,))
     text = "".join([path.read_text(encoding="utf-8"), *(f"# --set {override}\n" for override in sets)])
     runs = expand(spec, local_gpus())
     return Submission(spec, text, runs, where.settings.dir, path.absolute()), where
-
-
-def _peek(path: Path) -> dict[str, str | None]:
-    """Name, dir and store of a spec, which need not be valid: a campaign runs on while its spec is being edited."""
-    from .yaml_source import load
-
-    data = load(path.read_text(encoding="utf-8"), str(path)).data
-    return {key: value if isinstance(value := data.get(key), str) else None for key in ("name", "dir", "store")}
 
 
 def page_for(stream: IO[str]) -> Page:

@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import click
 
-from .cli_common import Verb, Verbs, place, show, store_options
+from .cli_common import Verb, Verbs, show, store_options
 from .errors import EXIT_OK
+from .location import locate
 
 
 @click.group(cls=Verbs)
@@ -27,7 +28,7 @@ def upgrade(dir: str | None, store: str | None) -> int:
     from ..db.store import Store
     from ..db.upgrade import upgrade as apply
 
-    settings = place(dir, store).settings
+    settings = locate(dir, store).settings
     opened = Store.open(settings.store, check_schema=False)
     before, after = apply(opened)
     changed = f"{before or 'empty'} → {after}" if before != after else f"{after}, up to date"

@@ -9,9 +9,10 @@ from typing import TYPE_CHECKING
 
 import click
 
-from .cli_common import Place, json_option, page_for, place, read_submission, show, show_json, store_options, tell, verb
+from .cli_common import json_option, page_for, read_submission, show, show_json, store_options, tell, verb
 from .cli_spec import set_option
 from .errors import UserError
+from .location import Location, locate
 
 if TYPE_CHECKING:
     from .wants import Wants
@@ -73,9 +74,9 @@ def doctor(
     return exit_code(checks)
 
 
-def _asked(spec: Path | None, sets: Sequence[str], dir: str | None, store: str | None) -> tuple[Place, list[Wants]]:
+def _asked(spec: Path | None, sets: Sequence[str], dir: str | None, store: str | None) -> tuple[Location, list[Wants]]:
     if spec is None:
-        return place(dir, store), []
+        return locate(dir, store), []
     from .wants import wants_of
 
     submission, where = read_submission(spec, sets, dir, store)

@@ -11,8 +11,9 @@ from typing import TYPE_CHECKING, Any, Final
 
 import click
 
-from .cli_common import json_option, page_for, place, show, show_json, store_options, tell, verb
+from .cli_common import json_option, page_for, show, show_json, store_options, tell, verb
 from .errors import EXIT_OK, UserError
+from .location import locate
 
 if TYPE_CHECKING:
     from ..db.store import Store
@@ -118,7 +119,7 @@ def compare(words: Sequence[str], dir: str | None, store: str | None, as_json: b
         from .status import SCHEMA_VERSION
         from .views.report import comparison_page
 
-        sides = sides_of(place(dir, store, words[:1] if len(words) > 2 else ()).open(), words)
+        sides = sides_of(locate(dir, store, words[:1] if len(words) > 2 else ()).open(), words)
         if as_json:
             documents = [comparison_document(one) for one in sides.comparisons]
             alone = [{"campaign": name, "conditions": list(names)} for name, names in sides.alone]
@@ -133,7 +134,7 @@ def _results(name: str | None, baseline: str | None, dir: str | None, store: str
     from .report.load import read_runs
     from .report.results import results_of
 
-    where = place(dir, store, [name])
+    where = locate(dir, store, [name])
     opened = where.open()
     campaign = find(opened, where.name)
     results = results_of(campaign, read_runs(opened, campaign), baseline)

@@ -11,8 +11,9 @@ from typing import IO, Any, Final
 
 import click
 
-from .cli_common import check_folder_of, place, store_options, tell, verb
+from .cli_common import check_folder_of, store_options, tell, verb
 from .errors import EXIT_OK, UserError
+from .location import locate
 
 FORMATS: Final = ("csv", "json", "parquet")
 TABLES: Final = ("steps", "runs", "attempts", "gpus", "events")
@@ -45,7 +46,7 @@ def export(name: str | None, form: str, what: str, output: Path | None, dir: str
         if output is None:
             raise UserError("Parquet is no text to print", f"name a file: -o {what}.parquet")
 
-    where = place(dir, store, [name])
+    where = locate(dir, store, [name])
     opened = where.open()
     campaign = find(opened, where.name)
     writers: dict[str, Callable[..., int]] = {"csv": write_csv, "json": write_json, "parquet": write_parquet}

@@ -9,9 +9,10 @@ from typing import TYPE_CHECKING, Final
 
 import click
 
-from .cli_common import advise, json_option, page_for, place, read_submission, store_options, tell, verb
+from .cli_common import advise, json_option, page_for, read_submission, store_options, tell, verb
 from .cli_spec import set_option, spec_argument
 from .errors import EXIT_FAILED, EXIT_OK, EXIT_UNREACHABLE, EXIT_UNSETTLED, UserError
+from .location import locate
 from .settings import Settings
 from .views.text import count
 
@@ -94,7 +95,7 @@ def reconcile(
       campaign reconcile sweep --watch
       */5 * * * * campaign reconcile sweep --dir /shared/campaign     (a crontab line)
     """
-    where = place(dir, store, [name])
+    where = locate(dir, store, [name])
     from .find import find
 
     opened = where.open()
@@ -122,7 +123,7 @@ def cancel(words: Sequence[str], everything: bool, dir: str | None, store: str |
     from . import campaign as desired
     from .find import find_with_runs
 
-    where = place(dir, store, words)
+    where = locate(dir, store, words)
     opened = where.open()
     campaign, names = find_with_runs(opened, where.words)
     if bool(names) is everything:
@@ -148,7 +149,7 @@ def retry(words: Sequence[str], dir: str | None, store: str | None) -> int:
     from . import campaign as desired
     from .find import find_with_runs
 
-    where = place(dir, store, words)
+    where = locate(dir, store, words)
     opened = where.open()
     campaign, names = find_with_runs(opened, where.words)
     changed = desired.retry(opened, campaign, names or None)

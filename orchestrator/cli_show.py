@@ -9,8 +9,9 @@ from typing import TYPE_CHECKING, Final
 
 import click
 
-from .cli_common import Place, json_option, page_for, place, show, show_json, store_options, tell, verb
+from .cli_common import json_option, page_for, show, show_json, store_options, tell, verb
 from .errors import EXIT_FAILED, EXIT_OK
+from .location import Location, locate
 
 if TYPE_CHECKING:
     from ..db.store import Store
@@ -38,7 +39,7 @@ def status(name: str | None, watch: bool, dir: str | None, store: str | None, as
     from .status import read_status, status_document
     from .views.status import status_page
 
-    where = place(dir, store, [name])
+    where = locate(dir, store, [name])
     opened = where.open()
     campaign = find(opened, where.name)
     if watch:
@@ -68,7 +69,7 @@ def describe(words: Sequence[str], settings: bool, dir: str | None, store: str |
       campaign describe sweep zero_stage-2
       campaign describe --config
     """
-    where = place(dir, store, words)
+    where = locate(dir, store, words)
     if settings:
         return _describe_settings(where, as_json)
     opened = where.open()
@@ -101,7 +102,7 @@ def explain(words: Sequence[str], dir: str | None, store: str | None, as_json: b
       campaign explain zero_stage-3
       campaign explain sweep zero_stage-3
     """
-    where = place(dir, store, words)
+    where = locate(dir, store, words)
     return _describe_run(where.open(), where.words, as_json)
 
 
@@ -139,7 +140,7 @@ def logs(
     from .find import find_run
     from .logs import Wanted, await_attempt, follow_log, newest_log, print_log
 
-    where = place(dir, store, words)
+    where = locate(dir, store, words)
     campaign, run = find_run(opened := where.open(), where.words)
     if follow and attempt is None:
         await_attempt(opened, campaign, run, tell, time.sleep)
@@ -167,7 +168,7 @@ def _describe_run(store: Store, words: Sequence[str], as_json: bool) -> int:
     return EXIT_OK
 
 
-def _describe_settings(where: Place, as_json: bool) -> int:
+def _describe_settings(where: Location, as_json: bool) -> int:
     from .status import SCHEMA_VERSION
     from .views.describe import settings_page
 

@@ -24,10 +24,10 @@ from .slurm_facts import Cluster, cluster
 from .wants import Wants
 
 if TYPE_CHECKING:
-    from .cli_common import Place
+    from .location import Location
 
 
-def doctor(where: Place, wants: Sequence[Wants], *, on_node: bool, wait_s: float, tell: Tell) -> list[Check]:
+def doctor(where: Location, wants: Sequence[Wants], *, on_node: bool, wait_s: float, tell: Tell) -> list[Check]:
     """All verdicts.
 
     Args:
@@ -82,7 +82,7 @@ def _files(here: str, wants: Sequence[Wants]) -> Iterator[Check]:
         yield replace(files_check(missing, At(here)), id="host.files")
 
 
-def _examined(where: Place, wants: Sequence[Wants], found: Cluster | None, wait_s: float, tell: Tell) -> Examined:
+def _examined(where: Location, wants: Sequence[Wants], found: Cluster | None, wait_s: float, tell: Tell) -> Examined:
     if found is not None and found.trouble:
         return Examined(None, "no node was looked at: Slurm does not answer", "try again", away=True)
     try:

@@ -10,10 +10,10 @@ from typing import TYPE_CHECKING, Any, Final
 
 from ..db.records import CampaignRow
 from ..db.store import Store
-from .cli_common import place
 from .columns import Kind, kinds, typed
 from .export import columns_and_rows
 from .find import find
+from .location import locate
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -40,7 +40,7 @@ def load(name: str | None = None, *, store: str | None = None, dir: str | None =
         import pandas as pd  # noqa: F401 - to say so now, not at the first frame
     except ImportError as error:
         raise ImportError("dscampaign.load needs pandas: pip install 'dscampaign[pandas]'") from error
-    where = place(dir, store, [name])
+    where = locate(dir, store, [name])
     opened = where.open()
     return Frames(opened, find(opened, where.name))
 

@@ -24,7 +24,7 @@ from ..jobs.trust import distrust
 from . import storage
 
 if TYPE_CHECKING:
-    from .cli_common import Place
+    from .location import Location
 
 GB: Final = 1e9
 _NEED: Final = re.compile(r"([\w.-]+)(?:\[[^\]]*\])?(?:>=([\d.]+))?")
@@ -109,7 +109,7 @@ class Login:
     wandb_mode: str = ""
 
 
-def login(where: Place) -> Login:
+def login(where: Location) -> Login:
     """Looks at this host, and at the folder and the store of a campaign."""
     return Login(
         host=socket.gethostname(),
@@ -187,7 +187,7 @@ def _links(folder: Path) -> str:
     return "" if first and not second else "two creations of one file both went well"
 
 
-def _store(where: Place) -> StoreFacts:
+def _store(where: Location) -> StoreFacts:
     from ..db.errors import StoreError, StoreMissing, StoreUnreachable
 
     address, sqlite = where.settings.store_without_password, where.settings.store.startswith("sqlite")
@@ -207,7 +207,7 @@ def _store(where: Place) -> StoreFacts:
     return replace(facts, version=library or server, schema=schema, offset_s=None if sqlite else offset_s)
 
 
-def _asked(where: Place) -> tuple[str, str, float]:
+def _asked(where: Location) -> tuple[str, str, float]:
     """The schema's version, the server's, and its clock minus this host's in seconds.
 
     Raises:
