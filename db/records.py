@@ -19,6 +19,25 @@ class RunState(StrEnum):
     CANCELLED = "cancelled"
 
 
+UNSETTLED_RUN: Final = frozenset({RunState.PENDING, RunState.QUEUED, RunState.RUNNING})
+"""Something is left to do."""
+
+SETTLED_RUN: Final = frozenset(RunState) - UNSETTLED_RUN
+"""Nothing is left that this program would do by itself."""
+
+ENDED_RUN: Final = frozenset({RunState.COMPLETED, RunState.FAILED, RunState.CANCELLED})
+"""There is nothing to cancel; a held run may still be."""
+
+RETRYABLE_RUN: Final = frozenset({RunState.FAILED, RunState.HELD, RunState.CANCELLED})
+"""What `campaign retry` takes."""
+
+STARTED_RUN: Final = frozenset({RunState.QUEUED, RunState.RUNNING, RunState.COMPLETED})
+"""Its experiment may no longer change under the same name."""
+
+DECIDED_RUN: Final = frozenset({RunState.COMPLETED, RunState.FAILED, RunState.HELD})
+"""How it ended stays so when the spec names it again."""
+
+
 class AttemptState(StrEnum):
     """Where one attempt stands; an `intent` may or may not have reached Slurm."""
 
@@ -30,10 +49,13 @@ class AttemptState(StrEnum):
     CANCELLED = "cancelled"
 
 
-_MAX_KEY_PART = 48  # characters
-
-TERMINAL_ATTEMPT = frozenset({AttemptState.COMPLETED, AttemptState.FAILED, AttemptState.CANCELLED})
+TERMINAL_ATTEMPT: Final = frozenset({AttemptState.COMPLETED, AttemptState.FAILED, AttemptState.CANCELLED})
 """The states that an attempt never leaves."""
+
+ACTIVE_ATTEMPT: Final = frozenset(AttemptState) - TERMINAL_ATTEMPT
+"""It may have a job."""
+
+_MAX_KEY_PART: Final = 48  # characters
 
 METRIC_COLUMNS = {
     "loss": "loss",

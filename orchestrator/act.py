@@ -11,11 +11,11 @@ from typing import Any
 from sqlalchemy import Connection
 
 from ..db import queries
-from ..db.records import AttemptRow, AttemptState
+from ..db.records import ACTIVE_ATTEMPT, AttemptRow, AttemptState
 from ..jobs.files import create_exclusively, make_private, read_json, write_atomically
 from ..jobs.layout import CampaignPaths, RunPaths
 from . import attempts
-from .authority import ACTIVE, Authority, never_ran, no_folder
+from .authority import Authority, never_ran, no_folder
 from .errors import Unreachable
 from .executor import Executor
 from .failures import FailureClass
@@ -82,13 +82,13 @@ def _mark(conn: Connection, action: MarkAttempt) -> None:
         values["start_step"] = action.start_step
     if action.micro_batch is not None:
         values |= {"micro_batch": action.micro_batch, "accumulation": action.accumulation}
-    queries.update_attempt(conn, action.attempt.id, expect_states=ACTIVE, **values)
+    queries.update_attempt(conn, action.attempt.id, expect_states=ACTIVE_ATTEMPT, **values)
 
 
 def _note(conn: Connection, action: Note, authority: Authority) -> None:
     row = action.attempt
     evidence = {**queries.evidence(conn, row.id), action.kind: action.message}  # another note may just have come
-    if queries.update_attempt(conn, row.id, expect_states=ACTIVE, evidence=evidence):
+    if queries.update_attempt(conn, row.id, expect_states=ACTIVE_ATTEMPT, evidence=evidence):
         authority.event(conn, action.kind, action.message, row)
 
 
@@ -108,7 +108,7 @@ def _finish(conn: Connection, action: Finish, authority: Authority) -> None:
         "accumulation": row.accumulation,
         "gpu_seconds": row.world_size * max(0.0, ended_s - started_s) if started_s else 0.0,
     }
-    if queries.update_attempt(conn, row.id, expect_states=ACTIVE, **values):
+    if queries.update_attempt(conn, row.id, expect_states=ACTIVE_ATTEMPT, **values):
         message = f"attempt {row.generation}: {verdict.kind}" + (f": {verdict.reason}" if verdict.reason else "")
         authority.event(conn, "ended", message, row, _evidence(action))
         remember_end(conn, row, verdict.kind)
@@ -170,7 +170,7 @@ def _resize(action: Resize, run: RunPaths, authority: Authority) -> None:
     sizes = {"micro_batch": micro, "accumulation": accumulation}
     with authority.write() as conn:
         written = {**sizes, "predicted_gb": action.predicted_gb}
-        if queries.update_attempt(conn, row.id, expect_states=ACTIVE, **written):
+        if queries.update_attempt(conn, row.id, expect_states=ACTIVE_ATTEMPT, **written):
             authority.event(conn, "resized", f"attempt {row.generation} begins at {action.why}", row)
             write_atomically(run.attempt(row.generation).resize, json.dumps({**sizes, "why": action.why}))
 

@@ -11,8 +11,7 @@ from . import ladder
 from .failures import FailureClass
 from .ladder import Fit, Ledgers, NoFit
 from .past import NO_PROGRESS_LIMIT, Past, count, latest_of_configuration, leads_nowhere
-from .settle import set_run
-from .world import Action, RunView, Submit
+from .world import Action, RunView, Submit, set_run
 
 INFRA_MAX_BACKOFF_S = 600
 MEM_GROWTH = 1.5

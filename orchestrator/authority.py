@@ -10,12 +10,10 @@ from typing import Any
 from sqlalchemy import Connection
 
 from ..db import queries
-from ..db.records import TERMINAL_ATTEMPT, AttemptRow, AttemptState
+from ..db.records import ACTIVE_ATTEMPT, AttemptRow, AttemptState
 from ..db.store import Store
 from .errors import Unreachable
 from .failures import FailureClass
-
-ACTIVE = frozenset(AttemptState) - TERMINAL_ATTEMPT
 
 
 @dataclass(frozen=True)
@@ -44,7 +42,7 @@ class Authority:
 def never_ran(conn: Connection, row: AttemptRow, authority: Authority, kind: FailureClass, reason: str) -> None:
     """Ends an attempt that no job has run and none will."""
     values = {"failure_class": kind, "evidence": {"reason": reason, "hint": ""}, "ended_s": authority.store.now(conn)}
-    if queries.update_attempt(conn, row.id, expect_states=ACTIVE, state=AttemptState.FAILED, **values):
+    if queries.update_attempt(conn, row.id, expect_states=ACTIVE_ATTEMPT, state=AttemptState.FAILED, **values):
         authority.event(conn, "ended", f"attempt {row.generation}: {kind}: {reason}", row)
 
 

@@ -13,7 +13,7 @@ from sqlalchemy import Connection
 
 from .. import __version__
 from ..db import queries
-from ..db.records import CampaignRow, NewRun, RunRow, RunState
+from ..db.records import ENDED_RUN, RETRYABLE_RUN, CampaignRow, NewRun, RunRow, RunState
 from ..db.store import Store
 from ..jobs.files import make_private
 from ..jobs.trust import distrust
@@ -21,8 +21,6 @@ from .errors import UserError
 from .expand import Run
 from .merge import ABSENT, Merge, merge, wanted_again
 from .spec import Spec
-
-RETRYABLE = frozenset({RunState.FAILED, RunState.HELD, RunState.CANCELLED})
 
 
 @dataclass(frozen=True)
@@ -83,7 +81,9 @@ def record(store: Store, submission: Submission) -> CampaignRow:
 def cancel(store: Store, campaign: CampaignRow, names: Collection[str] | None) -> list[RunRow]:
     """Asks for the end of these runs, or of all; returns those that this changes."""
     with store.write() as conn:
-        chosen = [run for run in _chosen(conn, campaign, names) if run.state not in _OVER and run.desired != "cancel"]
+        chosen = [
+            run for run in _chosen(conn, campaign, names) if run.state not in ENDED_RUN and run.desired != "cancel"
+        ]
         for run in chosen:
             queries.update_run(conn, run.id, desired="cancel")
             queries.add_event(conn, campaign.id, "cancel.asked", "cancelled by the user", run_id=run.id)
@@ -98,7 +98,7 @@ def retry(store: Store, campaign: CampaignRow, names: Collection[str] | None) ->
     """
     with store.write() as conn:
         chosen = _chosen(conn, campaign, names)
-        wrong = [run for run in chosen if run.state not in RETRYABLE]
+        wrong = [run for run in chosen if run.state not in RETRYABLE_RUN]
         if names and wrong:
             raise UserError(
                 f"run {wrong[0].name} is {wrong[0].state}", "only a failed, held or cancelled run is retried"
@@ -111,9 +111,6 @@ def retry(store: Store, campaign: CampaignRow, names: Collection[str] | None) ->
             queries.update_run(conn, run.id, retry_epoch=run.retry_epoch + 1, **values)
             queries.add_event(conn, campaign.id, "retry.asked", "retried by the user", run_id=run.id)
     return chosen
-
-
-_OVER = frozenset({RunState.COMPLETED, RunState.FAILED, RunState.CANCELLED})
 
 
 def _chosen(conn: Connection, campaign: CampaignRow, names: Collection[str] | None) -> list[RunRow]:

@@ -12,9 +12,9 @@ import click
 from .cli_common import advise, json_option, page_for, read_submission, store_options, tell, verb
 from .cli_spec import set_option, spec_argument
 from .errors import EXIT_FAILED, EXIT_OK, EXIT_UNREACHABLE, EXIT_UNSETTLED, UserError
+from .formatting import count
 from .location import locate
 from .settings import Settings
-from .views.text import count
 
 if TYPE_CHECKING:
     from ..db.records import CampaignRow

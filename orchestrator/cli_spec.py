@@ -25,7 +25,8 @@ from .cli_common import (
     verb,
 )
 from .errors import EXIT_OK, SpecError, UserError
-from .views.text import count, table
+from .formatting import count
+from .views.text import table
 
 if TYPE_CHECKING:
     from .plan import Plan, PlannedRun

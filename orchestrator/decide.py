@@ -10,19 +10,16 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
-from ..db.records import RunState
+from ..db.records import SETTLED_RUN, RunState
 from . import answers
 from .answers import Circumstances
 from .blame import Campaign
 from .failures import FailureClass
 from .limits import gate, room
 from .past import Past, counts, just_finished, past_of, remembered
-from .settle import set_run, settle, show_active
+from .settle import settle, show_active
 from .strikes import excluded
-from .world import Action, Finish, RunView, Snapshot, Submit
-
-SETTLED = frozenset({RunState.COMPLETED, RunState.FAILED, RunState.HELD, RunState.CANCELLED})
-"""The states in which this program has nothing left to do for a run."""
+from .world import Action, Finish, RunView, Snapshot, Submit, set_run
 
 
 @dataclass(frozen=True)
@@ -66,7 +63,7 @@ def decide(snapshot: Snapshot) -> list[Action]:
 
 def settled(snapshot: Snapshot) -> bool:
     """Whether nothing is left that this program would do."""
-    return all(view.run.state in SETTLED and not (view.latest and view.latest.active) for view in snapshot.runs)
+    return all(view.run.state in SETTLED_RUN and not (view.latest and view.latest.active) for view in snapshot.runs)
 
 
 def _see(view: RunView, snapshot: Snapshot) -> _Seen:

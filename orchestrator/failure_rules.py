@@ -384,11 +384,3 @@ KERNEL_STORAGE = re.compile(
 
 KERNEL_OOM = re.compile(r"Killed process (\d+)|oom-kill:.*\bpid=(\d+)")
 """The kernel's words for a process that it has killed for memory."""
-
-REFUSALS = re.compile(
-    r"[Ii]nvalid (partition|account|qos|feature|node|generic resource|job array|reservation|license|wckey)"
-    r"|[Rr]equested (node configuration|time limit) is|Memory specification can not be satisfied"
-    r"|unrecognized option|Invalid \S+ specification|Unable to open file|invalid numeric|user not permitted"
-    r"|(QOS|Assoc)M(ax|in)\w*(PerJob|GRES\b)",
-)
-"""sbatch's words for a job that no repetition will make acceptable."""

@@ -31,7 +31,6 @@ from .failure_lines import echoes_input, ends_a_program
 from .failure_rules import (
     GENERIC_RULES,
     HANG,
-    REFUSALS,
     RULES,
     USER_ACTIONS,
     FailureClass,
@@ -47,16 +46,10 @@ __all__ = [
     "UserRule",
     "Verdict",
     "classify",
-    "refused",
 ]
 
 EXIT_STOPPED = 85
 """A script's word for "I was asked to stop and have saved a checkpoint"."""
-
-
-def refused(sbatch_error: str) -> bool:
-    """Whether sbatch's error text means that it will never accept the job as it is."""
-    return bool(REFUSALS.search(sbatch_error))
 
 
 def classify(ended: Ended) -> Verdict:

@@ -10,9 +10,9 @@ from typing import Final
 
 from .checks import At, Check
 from .fitness_host import numbers
+from .formatting import count
 from .slurm_facts import Cluster, ClusterNode, Partition
 from .spec_slurm import SlurmConfig
-from .views.text import count
 from .wants import Wants
 
 TRIED: Final = (22, 5)

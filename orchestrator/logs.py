@@ -10,11 +10,10 @@ from pathlib import Path
 from typing import BinaryIO
 
 from ..db import queries
-from ..db.records import CampaignRow, RunRow
+from ..db.records import UNSETTLED_RUN, CampaignRow, RunRow
 from ..db.store import Store
 from ..jobs.layout import AttemptPaths, CampaignPaths
 from .errors import UserError
-from .status import LIVE
 
 POLL_S = 0.5
 _BLOCK = 1 << 16
@@ -108,7 +107,7 @@ def await_attempt(
         with store.read() as conn:
             now = queries.run_by_name(conn, campaign.id, run.name)
             rows = queries.attempts(conn, campaign.id, run.id)
-        if now is None or now.state not in LIVE or (rows and rows[-1].ended_s is None):
+        if now is None or now.state not in UNSETTLED_RUN or (rows and rows[-1].ended_s is None):
             return
         if not said:
             say(f"{run.name} is {now.state}; waiting for attempt {now.generation + 1}")

@@ -9,7 +9,7 @@ from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
-from ..db.records import RunRow, RunState
+from ..db.records import DECIDED_RUN, STARTED_RUN, RunRow, RunState
 from .errors import UserError
 from .expand import Run
 from .spec_model import DESCRIBES_ONLY
@@ -21,9 +21,6 @@ _EXPERIMENT = ("train.", "deepspeed.", "command", "python", "ranks_per_node", "s
 _RANKS = ("ranks_per_node", "slurm.nodes")
 _SHOWN = 3
 """Changed fields that an error names."""
-
-_STARTED = frozenset({RunState.QUEUED, RunState.RUNNING, RunState.COMPLETED})
-_JUDGED = frozenset({RunState.COMPLETED, RunState.FAILED, RunState.HELD})
 
 
 @dataclass(frozen=True)
@@ -82,7 +79,7 @@ def wanted_again(row: RunRow) -> RunRow:
     if row.desired != ABSENT:
         return row
     row = replace(row, desired="run")
-    if row.state in _JUDGED:
+    if row.state in DECIDED_RUN:
         return row
     state = RunState.PENDING if row.state is RunState.CANCELLED else row.state
     return replace(row, state=state, reason="", retry_epoch=row.retry_epoch + 1)
@@ -94,7 +91,7 @@ def _renamed(run: Run, taken: set[str]) -> Run:
 
 
 def _refuse_started(changed: Sequence[tuple[RunRow, Run]]) -> None:
-    started = [(row, run) for row, run in changed if row.state in _STARTED]
+    started = [(row, run) for row, run in changed if row.state in STARTED_RUN]
     if not started:
         return
     (first, run), more = started[0], f" (and {len(started) - 1} more)" if len(started) > 1 else ""

@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from ..db import queries
-from ..db.records import TERMINAL_ATTEMPT, AttemptRow, CampaignRow, RunRow, RunState, StepTimes
+from ..db.records import SETTLED_RUN, TERMINAL_ATTEMPT, AttemptRow, CampaignRow, RunRow, RunState, StepTimes
 from ..db.store import Store
 from ..jobs import checkpoint
 from ..jobs.arrangement import arrangement
@@ -20,7 +20,6 @@ from ..jobs.node import Start
 from ..jobs.progress import Heartbeat
 from . import rungs
 from .attempts import revoked, run_config, trains_on_cpu
-from .decide import SETTLED
 from .executor import Executor, JobView, Look, Unreachable
 from .failures import FailureClass
 from .ledgers import read_ledgers
@@ -134,7 +133,7 @@ def _look(active: Sequence[AttemptRow], executor: Executor) -> tuple[Look, Unrea
 
 def _run_view(run: RunRow, stored: Stored, look: Look, paths: CampaignPaths, step_times: Clock) -> RunView:
     rows, config = stored.attempts.get(run.id, ()), run_config(run)
-    over = run.state in SETTLED and run.state is not RunState.HELD  # then its files need no look
+    over = run.state in SETTLED_RUN and run.state is not RunState.HELD  # then its files need no look
     attempts = tuple(_attempt_view(row, run, look, paths) for row in rows)
     idle_s = max((beat.idle_s or 0.0 for attempt in attempts for beat in attempt.heartbeats), default=0.0)
     times = step_times(run.id) if idle_s >= config.retry.hang_min_s else StepTimes(None, 0)
@@ -233,7 +232,7 @@ def _storage(stored: Stored, paths: CampaignPaths) -> str | None:
 
 def _waits_for_storage(run: RunRow, stored: Stored) -> bool:
     rows = stored.attempts.get(run.id)
-    if not rows or run.desired != "run" or run.state in SETTLED - {RunState.HELD}:
+    if not rows or run.desired != "run" or run.state in SETTLED_RUN - {RunState.HELD}:
         return False
     return rows[-1].failure_class == FailureClass.STORAGE and rows[-1].state in TERMINAL_ATTEMPT
 

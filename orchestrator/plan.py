@@ -9,7 +9,7 @@ from enum import StrEnum
 from math import ceil
 from pathlib import Path
 
-from ..db.records import CampaignRow, RunRow, StepTimes
+from ..db.records import UNSETTLED_RUN, CampaignRow, RunRow, StepTimes
 from ..db.store import Store
 from ..jobs.layout import CampaignPaths
 from . import attempts
@@ -27,7 +27,6 @@ from .observe import observe, read_store
 from .reconcile import make_executor
 from .rungs import changed
 from .spec_model import RunConfig
-from .status import LIVE
 from .world import Submit
 
 
@@ -146,7 +145,7 @@ def _planned(change: Merge, submits: Mapping[int, Submit]) -> Iterator[PlannedRu
     for row, run in change.keep:
         yield _kept(row, run, submits.get(row.id))
     for row in change.drop:
-        ends = row.state in LIVE
+        ends = row.state in UNSETTLED_RUN
         why = "no longer in the spec" if ends else f"{row.state}, no longer in the spec"
         yield PlannedRun(Sign.CANCEL if ends else Sign.KEEP, row.name, why)
 

@@ -21,8 +21,8 @@ from .world import (
     Resize,
     Revoke,
     RunView,
-    SetRun,
     Snapshot,
+    set_run,
 )
 
 NEVER_STARTS = (
@@ -72,12 +72,6 @@ def show_active(view: RunView, attempt: AttemptView, settled: Sequence[Action]) 
         yield from set_run(view, RunState.RUNNING, "")
     else:
         yield from set_run(view, RunState.QUEUED, _waiting(job.reason) if job else "")
-
-
-def set_run(view: RunView, state: RunState, reason: str, not_before_s: float | None = None) -> Iterator[Action]:
-    """Where the run stands now, if that is news."""
-    if (view.run.state, view.run.reason, view.run.not_before_s) != (state, reason, not_before_s):
-        yield SetRun(view.run, state, reason, not_before_s)
 
 
 def _settle_live(view: RunView, attempt: AttemptView, job: JobView, snapshot: Snapshot) -> Iterator[Action]:

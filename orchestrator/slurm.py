@@ -23,7 +23,6 @@ from typing import Any
 from ..jobs.files import write_atomically
 from .errors import Unreachable
 from .executor import Batch, BatchTooLarge, JobView, Look, SubmissionRefused, SubmissionUnclear
-from .failures import refused
 
 COMMAND_TIMEOUT_S = 60.0
 SINCE_SLACK_S = 86_400.0
@@ -48,6 +47,13 @@ TRY_LATER = re.compile(r"temporarily unable", re.IGNORECASE)
 SUBMIT_LIMIT = re.compile(r"QOSMaxSubmitJob|AssocMaxSubmitJob|job submit limit", re.IGNORECASE)
 ARRAY_TOO_LARGE = re.compile(r"invalid job array specification", re.IGNORECASE)
 """Above the site's MaxArraySize. The arrays of this program have no other fault that sbatch could mean."""
+REFUSED = re.compile(
+    r"[Ii]nvalid (partition|account|qos|feature|node|generic resource|job array|reservation|license|wckey)"
+    r"|[Rr]equested (node configuration|time limit) is|Memory specification can not be satisfied"
+    r"|unrecognized option|Invalid \S+ specification|Unable to open file|invalid numeric|user not permitted"
+    r"|(QOS|Assoc)M(ax|in)\w*(PerJob|GRES\b)",
+)
+"""sbatch's words for a job that no repetition will make acceptable."""
 NO_ACCOUNTING = re.compile(r"accounting storage is disabled", re.IGNORECASE)
 
 
@@ -191,7 +197,7 @@ def _parameters(batch: Batch) -> dict[str, Any]:
 def _submission_error(text: str) -> Exception:
     if ARRAY_TOO_LARGE.search(text):
         return BatchTooLarge(_first_line(text), for_now=False)
-    if refused(text):
+    if REFUSED.search(text):
         return SubmissionRefused(text)
     if SUBMIT_LIMIT.search(text):
         return BatchTooLarge(_first_line(text), for_now=True)

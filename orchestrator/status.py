@@ -11,15 +11,12 @@ from typing import Any, Final
 from sqlalchemy import Connection
 
 from ..db import queries
-from ..db.records import AttemptRow, CampaignRow, Lease, RunRow, RunState, RunStatus
+from ..db.records import UNSETTLED_RUN, AttemptRow, CampaignRow, Lease, RunRow, RunState, RunStatus
 from ..db.store import Store
 from .holder import Holder
 
 SCHEMA_VERSION: Final = 1
 """Of every JSON document that the command prints. Fields are only ever added."""
-
-LIVE: Final = frozenset({RunState.PENDING, RunState.QUEUED, RunState.RUNNING})
-"""The states in which something is left to do."""
 
 
 @dataclass(frozen=True)
@@ -46,7 +43,7 @@ class CampaignStatus:
     @property
     def settled(self) -> bool:
         """Whether nothing is left that this program would do."""
-        return not any(run.state in LIVE for run in self.runs)
+        return not any(run.state in UNSETTLED_RUN for run in self.runs)
 
     @property
     def all_completed(self) -> bool:

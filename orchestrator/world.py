@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 
 from ..db.records import TERMINAL_ATTEMPT, AttemptRow, AttemptState, CampaignRow, RunRow, RunState
@@ -259,3 +259,9 @@ class CancelJob:
 
 
 Action = Adopt | MarkAttempt | Note | Finish | Revoke | SetRun | Submit | CancelJob | Resize
+
+
+def set_run(view: RunView, state: RunState, reason: str, not_before_s: float | None = None) -> Iterator[Action]:
+    """Where the run stands now, if that is news."""
+    if (view.run.state, view.run.reason, view.run.not_before_s) != (state, reason, not_before_s):
+        yield SetRun(view.run, state, reason, not_before_s)

@@ -13,7 +13,7 @@ from ...db import queries
 from ...db.gpu_records import GpuDevice, GpuUse
 from ...db.records import SUBMITTING, AttemptRow, EventRow, RunState
 from ...db.store import Store
-from ..views.text import clean
+from ..formatting import clean
 from .conditions import Condition
 from .facts import RunFacts
 from .results import Results

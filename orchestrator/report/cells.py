@@ -6,7 +6,7 @@ import math
 from collections.abc import Iterable, Sequence
 from typing import Final
 
-from ..views.text import figure, short_number
+from ..formatting import figure, short_number
 from .conditions import Condition
 from .facts import RunFacts
 from .statistics import Estimate

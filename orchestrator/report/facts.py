@@ -12,7 +12,7 @@ import numpy as np
 from ...db.gpu_records import AttemptGpus
 from ...db.records import AttemptRow, RunRow, RunState
 from ...db.series import Series
-from ..views.text import clean
+from ..formatting import clean
 from .cost import Cost, cost_of
 from .hardware import Gpus, Memory, gpus_of, memory_of
 from .timing import Lines, Timing, lines_of, smooth, timing

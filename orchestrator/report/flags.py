@@ -6,7 +6,7 @@ import math
 from collections.abc import Iterator
 from typing import Final
 
-from ..views.text import count
+from ..formatting import count
 from .facts import RunFacts
 from .hardware import LEAST_SAMPLES
 from .timing import LEAST_S, LEAST_STEPS

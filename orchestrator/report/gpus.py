@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Final
 
 from ...db.gpu_records import GpuUse
-from ..views.text import figure
+from ..formatting import figure
 from .background import Background
 from .cells import gigabytes, kilojoules, part, value
 from .condition_figures import highest, median

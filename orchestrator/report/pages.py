@@ -11,7 +11,7 @@ from typing import Final
 from jinja2 import Environment, FunctionLoader, StrictUndefined, select_autoescape
 from markupsafe import Markup, escape
 
-from ..views.text import clean
+from ..formatting import clean
 from .results import Results
 from .shapes import Section, Table
 

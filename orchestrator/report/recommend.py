@@ -6,7 +6,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Final
 
-from ..status import LIVE
+from ...db.records import UNSETTLED_RUN
 from .cells import times
 from .conditions import Condition
 from .judge import Judged
@@ -80,7 +80,7 @@ def _unfit(one: Judged) -> str:
 
 def infeasible(condition: Condition) -> str:
     """Why a condition cannot be relied on to run; empty where it can."""
-    if any(run.state in LIVE for run in condition.runs):
+    if any(run.state in UNSETTLED_RUN for run in condition.runs):
         return "it is not finished"
     failed = [run for run in condition.runs if not run.completed]
     if failed:
@@ -120,7 +120,7 @@ def _unequal(one: Judged) -> str:
 
 
 def _unfinished(judged: Sequence[Judged]) -> Iterator[str]:
-    waiting = [one.condition.name for one in judged if any(run.state in LIVE for run in one.condition.runs)]
+    waiting = [one.condition.name for one in judged if any(run.state in UNSETTLED_RUN for run in one.condition.runs)]
     if waiting:
         verb = "is" if len(waiting) == 1 else "are"
         yield f"Provisional: {_listed(waiting)} {verb} not finished."

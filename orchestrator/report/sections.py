@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import Final
 
-from ..views.text import duration, short_number
+from ..formatting import duration, short_number
 from . import tables
 from .background import Background
 from .cells import difference, gigabytes, nats, percent, span, times, value

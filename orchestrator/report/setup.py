@@ -6,8 +6,8 @@ import json
 from collections.abc import Callable, Iterator, Mapping
 from typing import Any, Final
 
+from ..formatting import short_number
 from ..spec_model import DESCRIBES_ONLY
-from ..views.text import short_number
 from .conditions import Condition
 from .results import Results
 from .shapes import Section, Table

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from ..views.text import count
+from ..formatting import count
 from .cells import devices, hours, listed, only_cpus, unit
 from .flags import flags_of
 from .results import Results

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Final
 
-from ..views.text import duration, short_number
+from ..formatting import duration, short_number
 from .cells import (
     HOUR_S,
     deviation,

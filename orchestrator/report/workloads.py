@@ -10,7 +10,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Final
 
-from ..views.text import count
+from ..formatting import count
 from .conditions import ALIKE, Condition, baseline_of
 from .facts import RunFacts
 

@@ -5,9 +5,10 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping, Sequence
 
 from ...db.records import RunState, RunStatus
+from ..formatting import clean, count, source
 from ..reconcile import Pass
 from ..world import Action, Adopt, CancelJob, Finish, MarkAttempt, Revoke, SetRun, Submit
-from .text import Page, Style, clean, count, source
+from .text import Page, Style
 
 SINGLE_LINES = 10
 """More first attempts than this are told in one line."""

@@ -10,13 +10,14 @@ from typing import Any
 
 from ...db.records import AttemptRow, EventRow, MemoryObservation, RunState
 from ..describe import CampaignFacts, RunFacts
+from ..formatting import clean, count, duration, figure, short_number, shorten, source
 from ..settings import Setting
 from ..status import SCHEMA_VERSION, batch_of, finite
 from .forwards import forward_pairs, forwards_document
 from .gpus import energy_document, gpu_lines, gpus_document
 from .speed import speed_document, speed_line
 from .states import counts_line, state_cell
-from .text import Cell, Page, Style, clean, count, duration, figure, short_number, shorten, source, table
+from .text import Cell, Page, Style, table
 
 
 def settings_page(settings: Sequence[Setting], page: Page) -> str:

@@ -8,8 +8,9 @@ from itertools import groupby
 from typing import Any, Final
 
 from ..checks import Check, Verdict
+from ..formatting import clean, count
 from ..status import SCHEMA_VERSION
-from .text import Cell, Page, Style, clean, count, table
+from .text import Cell, Page, Style, table
 
 _STYLES: Final = {
     Verdict.OK: Style.GREEN,

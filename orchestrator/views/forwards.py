@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from ...db.records import OPENED_ELSEWHERE, EventRow
-from .text import clean
+from ..formatting import clean
 
 
 def forwards_document(events: Sequence[EventRow]) -> dict[str, dict[str, str]]:

@@ -8,7 +8,7 @@ from dataclasses import asdict
 from typing import Any
 
 from ...db.gpu_records import AttemptGpus, GpuUse, j_per_token, total
-from .text import clean, figure
+from ..formatting import clean, figure
 
 SHOWN_GPUS = 8
 """So many are shown one by one."""

@@ -11,6 +11,7 @@ from typing import Any, Final
 from ...db.records import RunState
 from ...jobs import ds_config
 from ..expand import Run
+from ..formatting import clean, count, short_number
 from ..memory import HEADROOM
 from ..model_needs import Shortage
 from ..model_states import States
@@ -18,7 +19,7 @@ from ..plan import Plan, PlannedRun, Sign
 from ..rungs import changed
 from ..status import SCHEMA_VERSION
 from .states import changed_line, changed_name
-from .text import Cell, Page, Style, clean, count, short_number, table
+from .text import Cell, Page, Style, table
 
 _STYLES: Final = {Sign.CREATE: Style.GREEN, Sign.RESUBMIT: Style.YELLOW, Sign.KEEP: Style.DIM, Sign.CANCEL: Style.RED}
 _LEGEND: Final = "+ create  ~ resubmit  = keep  - cancel"

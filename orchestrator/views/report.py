@@ -4,13 +4,14 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
 
+from ..formatting import clean
 from ..report.compare import Comparison, comparison_tables, verdict
 from ..report.guide import guide
 from ..report.pages import without_empty_columns
 from ..report.results import Compared, Results
 from ..report.shapes import Table
 from ..report.sides import Sides
-from .text import Page, Style, clean, table
+from .text import Page, Style, table
 
 
 def recommendation_page(results: Results, configs: Mapping[str, str], page: Page) -> str:

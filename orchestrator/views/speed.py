@@ -7,7 +7,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from ...db.records import EventRow
-from .text import count, figure, short_number
+from ..formatting import count, figure, short_number
 
 KIND = "script.speed"
 _CLOCKS_AGREE = 0.02

@@ -5,11 +5,12 @@ from __future__ import annotations
 import time
 from collections.abc import Iterable, Sequence
 
-from ...db.records import RunState, RunStatus
+from ...db.records import UNSETTLED_RUN, RunState, RunStatus
+from ..formatting import clean, count, duration, figure, short_number, shorten
 from ..holder import Holder
-from ..status import LIVE, CampaignStatus
+from ..status import CampaignStatus
 from .states import changed_line, changed_name, counts_line, state_cell
-from .text import Cell, Page, Style, clean, count, duration, figure, short_number, shorten, table
+from .text import Cell, Page, Style, table
 
 _HEADER = ("run", "state", "step", "loss", "last tok/s", "mfu", "memory", "micro-batch", "tries", "")
 _RIGHT = "--rrrrr-r-"
@@ -122,7 +123,7 @@ def _failures(campaign: str, troubled: Iterable[RunStatus], page: Page) -> list[
 
 def _footer(status: CampaignStatus) -> str:
     """Whether anybody looks after what is left to do."""
-    if not any(run.state in LIVE for run in status.runs):
+    if not any(run.state in UNSETTLED_RUN for run in status.runs):
         return ""
     lease, name = status.reconciler, status.campaign.name
     advice = f"`campaign reconcile {name} --watch` does"

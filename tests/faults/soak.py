@@ -25,8 +25,7 @@ from multiprocessing.process import BaseProcess
 from pathlib import Path
 
 from dscampaign.db.errors import StoreError
-from dscampaign.db.records import CampaignRow
-from dscampaign.orchestrator.decide import SETTLED
+from dscampaign.db.records import SETTLED_RUN, CampaignRow
 from dscampaign.orchestrator.slurm import SlurmExecutor
 
 from ..campaigns import Observed
@@ -165,7 +164,7 @@ class Soak:
 
     def _unsettled(self) -> list[str]:
         runs = self._trial.observe().runs
-        return [name for name, run in runs.items() if run.state not in SETTLED] or (
+        return [name for name, run in runs.items() if run.state not in SETTLED_RUN] or (
             [] if len(runs) == len(self._planned) else ["some were never recorded"]
         )
 

@@ -15,13 +15,12 @@ import pytest
 from sqlalchemy import Connection
 
 from dscampaign.db import queries
-from dscampaign.db.records import CampaignRow, RunRow
+from dscampaign.db.records import RETRYABLE_RUN, SETTLED_RUN, CampaignRow, RunRow
 from dscampaign.db.schema import lease, metadata
 from dscampaign.db.store import Store
 from dscampaign.jobs import agent as agent_module
 from dscampaign.orchestrator import campaign as campaigns
 from dscampaign.orchestrator.authority import Authority
-from dscampaign.orchestrator.decide import SETTLED
 from dscampaign.orchestrator.expand import expand
 from dscampaign.orchestrator.reconcile import LEASE_TTL_S, Pass, Reconciler
 from dscampaign.orchestrator.spec import load_spec
@@ -151,11 +150,11 @@ class World:
 
     def cancellable(self) -> list[RunRow]:
         """Runs that are wanted and not over."""
-        return [run for run in self.runs() if run.desired == "run" and run.state not in SETTLED]
+        return [run for run in self.runs() if run.desired == "run" and run.state not in SETTLED_RUN]
 
     def retryable(self) -> list[RunRow]:
         """Runs that `campaign retry` takes."""
-        return [run for run in self.runs() if run.state in campaigns.RETRYABLE]
+        return [run for run in self.runs() if run.state in RETRYABLE_RUN]
 
     def runs(self) -> list[RunRow]:
         """The runs as stored."""

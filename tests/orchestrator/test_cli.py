@@ -133,7 +133,7 @@ def test_a_bug_has_an_exit_code_that_no_script_takes_for_an_answer(
     def bug(*_: object) -> None:
         raise RuntimeError("never thought of")
 
-    monkeypatch.setattr("dscampaign.orchestrator.cli_common.Place.open", bug)
+    monkeypatch.setattr("dscampaign.orchestrator.location.Location.open", bug)
     assert main(["status"]) == 70
     assert "RuntimeError: never thought of" in capsys.readouterr().err
 

@@ -18,7 +18,7 @@ from dscampaign.jobs.kernel_log import KernelLine
 from dscampaign.jobs.layout import payload_file
 from dscampaign.orchestrator.executor import JobView
 from dscampaign.orchestrator.failure_rules import USER_ACTIONS
-from dscampaign.orchestrator.failures import Ended, UserRule, Verdict, classify, refused
+from dscampaign.orchestrator.failures import Ended, UserRule, Verdict, classify
 
 from .policy_world import job, log_lines, outcome, rank_error
 
@@ -600,36 +600,3 @@ def test_a_reason_is_one_line_that_a_person_understands() -> None:
     assert reason.endswith("DeepSpeedZeroConfig no_such_key Extra inputs are not permitted")
     assert len(judge(raised("builtins.RuntimeError", "x" * 5000)).reason) < 300
     assert judge(state=job("GONE", ended_s=None)).reason == "ended without a record of how"
-
-
-POLICY = "sbatch: error: Job violates accounting/QOS policy (job submit limit, user's size and/or time limits)"
-
-REFUSED = [
-    "sbatch: error: invalid partition specified: nope",
-    "sbatch: error: Batch job submission failed: Invalid account or account/partition combination specified",
-    "sbatch: error: Batch job submission failed: Requested node configuration is not available",
-    "sbatch: error: Batch job submission failed: Requested time limit is invalid (missing or exceeds some limit)",
-    "sbatch: error: Batch job submission failed: Invalid feature specification",
-    "sbatch: error: Batch job submission failed: Invalid qos specification",
-    "sbatch: error: Memory specification can not be satisfied",
-    "sbatch: unrecognized option '--frob'",
-    f"sbatch: error: QOSMaxWallDurationPerJobLimit\n{POLICY}",
-]
-
-
-@pytest.mark.parametrize("text", REFUSED)
-def test_what_sbatch_will_never_take(text: str) -> None:
-    assert refused(text)
-
-
-@pytest.mark.parametrize(
-    "text",
-    [
-        "sbatch: error: Batch job submission failed: Socket timed out on send/recv operation",
-        "sbatch: error: Batch job submission failed: Unable to contact slurm controller (connect failure)",
-        f"sbatch: error: QOSMaxSubmitJobPerUserLimit\n{POLICY}",
-        "slurm_load_jobs error: Unexpected message received",
-    ],
-)
-def test_what_sbatch_may_take_another_time(text: str) -> None:
-    assert not refused(text)

@@ -11,7 +11,7 @@ import pytest
 
 from dscampaign.orchestrator.errors import Unreachable
 from dscampaign.orchestrator.executor import Batch, BatchTooLarge, JobView, SubmissionRefused, SubmissionUnclear
-from dscampaign.orchestrator.slurm import SlurmExecutor, job_name
+from dscampaign.orchestrator.slurm import REFUSED, SlurmExecutor, job_name
 
 from .fake_slurm import FakeSlurm
 
@@ -345,3 +345,36 @@ def test_a_job_that_has_ended_by_itself_is_cancelled_too(slurm: FakeSlurm) -> No
     slurm.answers("scancel", err="scancel: error: Unable to contact slurm controller\n", code=1)
     with pytest.raises(Unreachable):
         SlurmExecutor().cancel(["12_0"])
+
+
+POLICY = "sbatch: error: Job violates accounting/QOS policy (job submit limit, user's size and/or time limits)"
+
+NEVER_TAKEN = [
+    "sbatch: error: invalid partition specified: nope",
+    "sbatch: error: Batch job submission failed: Invalid account or account/partition combination specified",
+    "sbatch: error: Batch job submission failed: Requested node configuration is not available",
+    "sbatch: error: Batch job submission failed: Requested time limit is invalid (missing or exceeds some limit)",
+    "sbatch: error: Batch job submission failed: Invalid feature specification",
+    "sbatch: error: Batch job submission failed: Invalid qos specification",
+    "sbatch: error: Memory specification can not be satisfied",
+    "sbatch: unrecognized option '--frob'",
+    f"sbatch: error: QOSMaxWallDurationPerJobLimit\n{POLICY}",
+]
+
+
+@pytest.mark.parametrize("text", NEVER_TAKEN)
+def test_what_sbatch_will_never_take(text: str) -> None:
+    assert REFUSED.search(text)
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "sbatch: error: Batch job submission failed: Socket timed out on send/recv operation",
+        "sbatch: error: Batch job submission failed: Unable to contact slurm controller (connect failure)",
+        f"sbatch: error: QOSMaxSubmitJobPerUserLimit\n{POLICY}",
+        "slurm_load_jobs error: Unexpected message received",
+    ],
+)
+def test_what_sbatch_may_take_another_time(text: str) -> None:
+    assert not REFUSED.search(text)

@@ -1,0 +1,73 @@
+"""Numbers, durations and foreign text as people read them."""
+
+from __future__ import annotations
+
+import math
+import re
+from typing import Final
+
+_CONTROL: Final = re.compile(r"\x1b\[[0-9;?]*[A-Za-z]|[\x00-\x08\x0b-\x1f\x7f-\x9f]")
+
+
+def shorten(text: str, width: int | None) -> str:
+    """The text in at most `width` characters."""
+    return text if width is None or len(text) <= width else text[: max(width - 1, 0)] + "…"
+
+
+def clean(text: str) -> str:
+    """Text of a script or a log without what would move the cursor or change colours."""
+    return _CONTROL.sub("", text).replace("\n", " ").replace("\t", " ")
+
+
+def source(file: str, line: int) -> str:
+    """Where a line stands; a record that has no lines counts as line 0."""
+    return f"{file}:{line}" if line else file
+
+
+def count(number: int, noun: str) -> str:
+    """`1 run`, `24 runs`, `1,536 GPU-hours`; a noun that ends in s, x or h gets `es`."""
+    plural = noun if number == 1 else noun + ("es" if noun.endswith(("s", "x", "h")) else "s")
+    return f"{number:,} {plural}"
+
+
+_WHOLE: Final = 1e9
+"""Above it a figure is a power of ten: nobody counts its digits."""
+
+
+def figure(value: float | None, digits: int = 4) -> str:
+    """A metric with so many significant digits, or whole; `nan` where it is none, nothing where there is none."""
+    if value is None:
+        return ""
+    if 10**digits - 0.5 <= abs(value) < _WHOLE:
+        return f"{value:,.0f}"
+    return f"{value:.{digits}g}"
+
+
+def short_number(value: float | None) -> str:
+    """`48.2k` for 48,231."""
+    if value is None or not math.isfinite(value):
+        return "" if value is None else str(value)
+    rounded = float(f"{value:.3g}")  # first: 999.9 is 1k
+    for size, unit in ((1e9, "G"), (1e6, "M"), (1e3, "k")):
+        if abs(rounded) >= size:
+            return f"{rounded / size:.3g}{unit}"
+    return f"{rounded:.3g}"
+
+
+def duration(seconds: float) -> str:
+    """`45 s`, `1 min 46 s`, `12 min`, `3 h 20 min`, `2 d 4 h`: to the nearest of the last unit."""
+    whole = round(max(seconds, 0.0))
+    minutes, hours = round(whole / 60), round(whole / 3600)
+    if whole < 60:
+        return f"{whole} s"
+    if whole < 600:
+        return _two(*divmod(whole, 60), "min", "s")
+    if minutes < 60:
+        return f"{minutes} min"
+    if minutes < 24 * 60:
+        return _two(*divmod(minutes, 60), "h", "min")
+    return _two(*divmod(hours, 24), "d", "h")
+
+
+def _two(number: int, rest: int, unit: str, lesser: str) -> str:
+    return f"{number} {unit} {rest} {lesser}" if rest else f"{number} {unit}"
