@@ -15,7 +15,7 @@ if TYPE_CHECKING:
     from .jobs.report import progress as progress
     from .jobs.report import report as report
     from .jobs.report import should_stop as should_stop
-    from .orchestrator.frames import load as load
+    from .orchestrator.export.frames import load as load
 
 __version__ = "0.1.0"
 __all__ = ["load", "phase", "progress", "report", "should_stop"]
@@ -26,7 +26,7 @@ def __getattr__(name: str) -> object:
     if name not in __all__:
         raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
     if name == "load":
-        from .orchestrator.frames import load
+        from .orchestrator.export.frames import load
 
         return load
     from .jobs import report as module

@@ -14,7 +14,7 @@ import statistics
 import time
 from collections.abc import Sequence
 
-from dscampaign.orchestrator.failures import classify
+from dscampaign.orchestrator.failures.classify import classify
 from dscampaign.tests.corpus import Case, load
 from dscampaign.tests.corpus.score import Judged, accuracy, confusion, judge, precision, recall
 

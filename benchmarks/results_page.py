@@ -34,7 +34,17 @@ def main() -> None:
         url = f"sqlite:///{folder}/campaign.db"
         _fill(Store.open(url, create=True), folder, options.runs, options.steps)
         begin_s = time.perf_counter()
-        words = [sys.executable, "-m", "dscampaign.orchestrator.cli", "report", "large", "--store", url, "-o", "page"]
+        words = [
+            sys.executable,
+            "-m",
+            "dscampaign.orchestrator.cli.main",
+            "report",
+            "large",
+            "--store",
+            url,
+            "-o",
+            "page",
+        ]
         subprocess.run(words, cwd=folder, check=True, stdout=subprocess.DEVNULL)
         seconds = time.perf_counter() - begin_s
         peak_gb = resource.getrusage(resource.RUSAGE_CHILDREN).ru_maxrss * 1024 / 1e9

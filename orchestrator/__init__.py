@@ -1,1 +1,4 @@
-"""Login node: what should run, what runs, what to do about it, and what came out."""
+"""The login node: a spec becomes jobs, jobs become results. The packages are layers: see docs/architecture.md.
+
+Directly here stand only leaves that every package may use: errors, settings, formatting.
+"""

@@ -11,10 +11,10 @@ from dscampaign.db import queries
 from dscampaign.db.records import AttemptRow, CampaignRow, EventRow, MetricRow, RunRow, RunState
 from dscampaign.db.store import Store
 from dscampaign.db.upgrade import upgrade
-from dscampaign.orchestrator import campaign as campaigns
-from dscampaign.orchestrator.expand import expand
-from dscampaign.orchestrator.reconcile import Reconciler
-from dscampaign.orchestrator.spec import load_spec
+from dscampaign.orchestrator.campaign import desired as campaigns
+from dscampaign.orchestrator.reconcile.loop import Reconciler
+from dscampaign.orchestrator.spec.expand import expand
+from dscampaign.orchestrator.spec.load import load_spec
 
 TEXT = Path(__file__).parents[1] / "examples" / "data" / "wikitext.txt"
 

@@ -27,7 +27,7 @@ from dscampaign.benchmarks.train.work import (
     scaled,
 )
 from dscampaign.db.records import METRIC_COLUMNS, MetricRow
-from dscampaign.orchestrator.spec_model import Spec
+from dscampaign.orchestrator.spec.model import Spec
 
 SCRIPT = Path(__file__).parents[1] / "benchmarks/train"
 H100 = "NVIDIA H100 80GB HBM3"

@@ -13,9 +13,9 @@ import pytest
 
 from dscampaign import jobs
 from dscampaign.jobs import launch
-from dscampaign.orchestrator.cli import campaign as command
-from dscampaign.orchestrator.failure_rules import FailureClass
-from dscampaign.orchestrator.spec import RetryConfig, load_spec
+from dscampaign.orchestrator.cli.main import campaign as command
+from dscampaign.orchestrator.failures.rules import FailureClass
+from dscampaign.orchestrator.spec.load import RetryConfig, load_spec
 
 ROOT = Path(jobs.__file__).parents[1]
 PAGES = sorted([ROOT / "README.md", ROOT / "CHANGELOG.md", *ROOT.glob("docs/**/*.md"), *ROOT.glob("examples/**/*.md")])

@@ -7,8 +7,8 @@ from pathlib import Path
 import pytest
 
 from dscampaign.db.records import RunState
-from dscampaign.orchestrator.expand import expand
-from dscampaign.orchestrator.spec import load_spec
+from dscampaign.orchestrator.spec.expand import expand
+from dscampaign.orchestrator.spec.load import load_spec
 
 from .campaigns import open_store, run_to_end, submit
 

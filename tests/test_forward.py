@@ -13,7 +13,7 @@ import pytest
 
 from dscampaign.db.records import RunState
 from dscampaign.jobs.forward import processes
-from dscampaign.orchestrator.cli import main
+from dscampaign.orchestrator.cli.main import main
 
 from .campaigns import Observed, open_store, run_to_end, submit
 from .jobs import curves

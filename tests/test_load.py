@@ -10,8 +10,8 @@ import pandas as pd
 import pytest
 
 import dscampaign
-from dscampaign.orchestrator import frames
 from dscampaign.orchestrator.errors import UserError
+from dscampaign.orchestrator.export import frames
 
 from .orchestrator.cli_world import World, make_world
 

@@ -44,7 +44,7 @@ class Trained:
 
 
 def _campaign(folder: Path, *arguments: str) -> None:
-    command = [sys.executable, "-m", "dscampaign.orchestrator.cli", *arguments]
+    command = [sys.executable, "-m", "dscampaign.orchestrator.cli.main", *arguments]
     done = subprocess.run(command, cwd=folder, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True, check=False)
     assert done.returncode == 0, done.stdout
 

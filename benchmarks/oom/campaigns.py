@@ -14,8 +14,8 @@ from typing import Any
 from dscampaign.db import queries
 from dscampaign.db.records import AttemptRow, MemoryObservation, RunRow
 from dscampaign.db.store import Store
-from dscampaign.orchestrator.ledgers import ledgers_of
-from dscampaign.orchestrator.memory import Ledger
+from dscampaign.orchestrator.memory.observations import ledgers_of
+from dscampaign.orchestrator.memory.prediction import Ledger
 
 from ..facts import REPOSITORY
 from .plan import Plan
@@ -75,7 +75,7 @@ def run_campaign(plan: Plan, work: Path, name: str, seeds: Sequence[int], limit_
     }
     path = folder / "spec.yaml"  # JSON is YAML
     path.write_text(json.dumps(spec, indent=1))
-    campaign = [sys.executable, "-m", "dscampaign.orchestrator.cli"]
+    campaign = [sys.executable, "-m", "dscampaign.orchestrator.cli.main"]
     words = ["submit", str(path), "--yes", "--watch", "--dir", str(folder)]
     process = subprocess.Popen([*campaign, *words])
     try:

@@ -8,8 +8,8 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from dscampaign.db.records import AttemptRow, MemoryObservation, RunRow
-from dscampaign.orchestrator.batching import divisors
-from dscampaign.orchestrator.memory import Ledger
+from dscampaign.orchestrator.memory.prediction import Ledger
+from dscampaign.orchestrator.spec.batch_size import divisors
 
 from .plan import Plan
 

@@ -23,8 +23,8 @@ from importlib.metadata import version
 from pathlib import Path
 from typing import Any
 
-from dscampaign.orchestrator.batching import divisors
-from dscampaign.orchestrator.memory import Ledger
+from dscampaign.orchestrator.memory.prediction import Ledger
+from dscampaign.orchestrator.spec.batch_size import divisors
 
 from ..facts import commit_id, write_json
 from .campaigns import Campaign, run_campaign

@@ -18,13 +18,13 @@ from dscampaign.db import queries
 from dscampaign.db.records import MetricRow, RunRow
 from dscampaign.db.store import Store
 from dscampaign.jobs.ds_config import merged
-from dscampaign.orchestrator.spec_model import Spec
+from dscampaign.orchestrator.spec.model import Spec
 
 from .serve import serve
 from .work import LEARNING_RATE, OURS, OURS_ALWAYS, Measured, Request
 
 NAME = "speed"
-CAMPAIGN = (sys.executable, "-m", "dscampaign.orchestrator.cli")
+CAMPAIGN = (sys.executable, "-m", "dscampaign.orchestrator.cli.main")
 LOOK_S = 2
 END_S = 25
 """What a campaign may take to end when it is cancelled."""

@@ -6,7 +6,7 @@ from collections.abc import Iterator, Sequence
 from dataclasses import asdict, fields
 from typing import Any, Final
 
-from ..status import SCHEMA_VERSION, finite
+from ..campaign.status import SCHEMA_VERSION, finite
 from .background import Background, Behind
 from .condition_figures import ESTIMATES, figures_of
 from .conditions import Condition

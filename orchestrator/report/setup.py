@@ -7,7 +7,7 @@ from collections.abc import Callable, Iterator, Mapping
 from typing import Any, Final
 
 from ..formatting import short_number
-from ..spec_model import DESCRIBES_ONLY
+from ..spec.model import DESCRIBES_ONLY
 from .conditions import Condition
 from .results import Results
 from .shapes import Section, Table

@@ -9,8 +9,8 @@ from typing import Final
 from ...db import queries
 from ...db.records import CampaignRow
 from ...db.store import Store
+from ..campaign.lookup import find
 from ..errors import UserError
-from ..find import find
 from .compare import Comparison, compare, pairs
 from .conditions import Condition, conditions_of
 from .load import read_runs

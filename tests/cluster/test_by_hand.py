@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from dscampaign.db.records import RunState
-from dscampaign.orchestrator.cli import main
+from dscampaign.orchestrator.cli.main import main
 
 from ..campaigns import TEXT, observe, open_store, submit
 from ..daemon import wait_until

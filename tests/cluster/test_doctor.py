@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from dscampaign.orchestrator.cli import main
+from dscampaign.orchestrator.cli.main import main
 
 from ..daemon import wait_until
 from .slurm_cluster import SlurmCluster
@@ -73,7 +73,7 @@ def test_what_the_cluster_does_not_have(slurm: SlurmCluster, spec: Path, capsys:
 
 def test_ctrl_c_cancels_the_job(slurm: SlurmCluster, spec: Path) -> None:
     words = ["doctor", str(spec), "--on-node", "--set", "slurm.begin=now+1hour"]
-    command = [sys.executable, "-m", "dscampaign.orchestrator.cli", *words]
+    command = [sys.executable, "-m", "dscampaign.orchestrator.cli.main", *words]
     process = subprocess.Popen(command, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
     wait_until(lambda: slurm.run("squeue", "-h", "-o", "%T") == "PENDING", what="the job in the queue")
     process.send_signal(signal.SIGINT)

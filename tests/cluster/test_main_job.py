@@ -10,7 +10,7 @@ import pytest
 
 from dscampaign.db.records import RunState
 from dscampaign.jobs.files import read_json
-from dscampaign.orchestrator.slurm import job_name
+from dscampaign.orchestrator.executors.slurm import job_name
 
 from ..campaigns import TEXT, Observed, batch_of, open_store, run_to_end, submit
 from ..postgres import PostgresServer

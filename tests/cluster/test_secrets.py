@@ -8,7 +8,7 @@ import pytest
 
 from dscampaign.db.schema import metadata
 from dscampaign.db.store import Store
-from dscampaign.orchestrator.cli import main
+from dscampaign.orchestrator.cli.main import main
 
 from ..faults.trial import begin, case
 from ..postgres import PostgresServer

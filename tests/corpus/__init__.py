@@ -30,8 +30,8 @@ import yaml
 from dscampaign.jobs.evidence import LogLine, NodeOutcome, RankEnd, pick
 from dscampaign.jobs.gpus import Gpu, GpuFacts
 from dscampaign.jobs.kernel_log import KernelLine
-from dscampaign.orchestrator.executor import JobView
-from dscampaign.orchestrator.failures import Ended
+from dscampaign.orchestrator.executors.base import JobView
+from dscampaign.orchestrator.failures.classify import Ended
 
 FOLDER = Path(__file__).parent
 GIB = 2**30

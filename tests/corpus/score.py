@@ -6,7 +6,7 @@ from collections import Counter
 from collections.abc import Iterable
 from dataclasses import dataclass
 
-from dscampaign.orchestrator.failures import Verdict, classify
+from dscampaign.orchestrator.failures.classify import Verdict, classify
 
 from . import Case
 

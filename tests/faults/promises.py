@@ -12,9 +12,9 @@ from sqlalchemy import select
 from dscampaign.db import schema
 from dscampaign.db.records import AttemptRow, RunRow, RunState
 from dscampaign.jobs.files import read_json
-from dscampaign.orchestrator.attempts import run_config
-from dscampaign.orchestrator.failures import FailureClass
-from dscampaign.orchestrator.world import AttemptView, Finish, SetRun, Snapshot, Submit
+from dscampaign.orchestrator.executors.job_request import run_config
+from dscampaign.orchestrator.failures.classify import FailureClass
+from dscampaign.orchestrator.reconcile.snapshot import AttemptView, Finish, SetRun, Snapshot, Submit
 
 from ..campaigns import Observed
 from .ledger import Ledger, duplicate_executions, restarts

@@ -26,7 +26,7 @@ from pathlib import Path
 
 from dscampaign.db.errors import StoreError
 from dscampaign.db.records import SETTLED_RUN, CampaignRow
-from dscampaign.orchestrator.slurm import SlurmExecutor
+from dscampaign.orchestrator.executors.slurm import SlurmExecutor
 
 from ..campaigns import Observed
 from ..cluster.fixtures import running_cluster

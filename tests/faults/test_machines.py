@@ -9,9 +9,9 @@ import pytest
 
 from dscampaign.db.records import RunState
 from dscampaign.jobs.agent import HEARTBEAT_S
-from dscampaign.orchestrator import slurm as slurm_commands
-from dscampaign.orchestrator.executor import Batch
-from dscampaign.orchestrator.slurm import SlurmExecutor
+from dscampaign.orchestrator.executors import slurm as slurm_commands
+from dscampaign.orchestrator.executors.base import Batch
+from dscampaign.orchestrator.executors.slurm import SlurmExecutor
 
 from ..cluster.slurm_cluster import SlurmCluster
 from ..daemon import wait_until

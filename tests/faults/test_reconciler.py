@@ -11,10 +11,12 @@ from pathlib import Path
 import pytest
 
 from dscampaign.db.records import RunState
-from dscampaign.orchestrator import act, reconcile, submission
-from dscampaign.orchestrator.holder import Holder
-from dscampaign.orchestrator.slurm import SlurmExecutor, job_name
-from dscampaign.orchestrator.world import Finish
+from dscampaign.orchestrator.executors.slurm import SlurmExecutor, job_name
+from dscampaign.orchestrator.reconcile import act
+from dscampaign.orchestrator.reconcile import loop as reconcile
+from dscampaign.orchestrator.reconcile import submit as submission
+from dscampaign.orchestrator.reconcile.lease import Holder
+from dscampaign.orchestrator.reconcile.snapshot import Finish
 
 from ..cluster.slurm_cluster import SlurmCluster
 from ..daemon import wait_until

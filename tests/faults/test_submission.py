@@ -14,7 +14,7 @@ import pytest
 
 from dscampaign.db.records import AttemptRow, AttemptState, CampaignRow, RunState
 from dscampaign.db.store import Store
-from dscampaign.orchestrator.reconcile import Reconciler
+from dscampaign.orchestrator.reconcile.loop import Reconciler
 
 from ..campaigns import observe, open_store, run_to_end, submit
 from ..cluster.slurm_cluster import SlurmCluster
@@ -55,7 +55,16 @@ def wrap_sbatch(folder: Path, body: str) -> dict[str, str]:
 
 def submit_in_a_process(spec: Path, folder: Path, env: dict[str, str]) -> subprocess.CompletedProcess[str]:
     """`campaign submit`, as a user types it."""
-    command = [sys.executable, "-m", "dscampaign.orchestrator.cli", "submit", str(spec), "--dir", str(folder), "--yes"]
+    command = [
+        sys.executable,
+        "-m",
+        "dscampaign.orchestrator.cli.main",
+        "submit",
+        str(spec),
+        "--dir",
+        str(folder),
+        "--yes",
+    ]
     return subprocess.run(command, capture_output=True, text=True, env=env, timeout=120, check=False)
 
 
@@ -96,7 +105,7 @@ def test_a_submission_that_led_to_nothing_is_revoked_and_tried_again(
     assert submit_in_a_process(spec, tmp_path, env).returncode == 3
     store = Store.open(f"sqlite:///{tmp_path}/campaign.db")
     campaign = submit(spec, tmp_path, store)
-    monkeypatch.setattr("dscampaign.orchestrator.slurm.SlurmExecutor.intent_grace_s", 0.0)
+    monkeypatch.setattr("dscampaign.orchestrator.executors.slurm.SlurmExecutor.intent_grace_s", 0.0)
     done = run_to_end(store, campaign, timeout_s=150)
     assert set(done.states().values()) == {RunState.COMPLETED}
     assert [a.failure_class for a in done.attempts["DEPTH-0"]] == ["lost", "completed"]

@@ -14,7 +14,7 @@ import yaml
 from dscampaign.db.errors import StoreError
 from dscampaign.db.records import CampaignRow
 from dscampaign.db.store import Store
-from dscampaign.orchestrator.reconcile import Pass, Reconciler
+from dscampaign.orchestrator.reconcile.loop import Pass, Reconciler
 
 from ..campaigns import Observed, observe, open_store, submit
 from .ledger import Ledger, read_all

@@ -13,7 +13,7 @@ from sqlalchemy import Connection
 from dscampaign.db.errors import StoreUnreachable
 from dscampaign.db.store import Store
 from dscampaign.jobs import files
-from dscampaign.orchestrator import reconcile
+from dscampaign.orchestrator.reconcile import loop as reconcile
 
 FILE_EFFECTS = ("write_atomically", "create_exclusively", "make_private")
 REAL: dict[str, Callable[..., Any]] = {name: getattr(files, name) for name in FILE_EFFECTS}

@@ -10,7 +10,7 @@ from dscampaign.jobs.layout import payload_file
 from dscampaign.jobs.node import Node
 from dscampaign.jobs.payload import Payload
 from dscampaign.orchestrator.errors import Unreachable
-from dscampaign.orchestrator.executor import (
+from dscampaign.orchestrator.executors.base import (
     LIVE_PENDING,
     TERMINAL_STATES,
     Batch,
@@ -19,7 +19,7 @@ from dscampaign.orchestrator.executor import (
     SubmissionRefused,
     SubmissionUnclear,
 )
-from dscampaign.orchestrator.slurm import SINCE_SLACK_S, SlurmExecutor
+from dscampaign.orchestrator.executors.slurm import SINCE_SLACK_S, SlurmExecutor
 
 from .accidents import Effects
 from .clock import Clock

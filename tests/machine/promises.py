@@ -13,8 +13,8 @@ from sqlalchemy import Connection, select
 
 from dscampaign.db import queries, schema
 from dscampaign.db.records import TERMINAL_ATTEMPT, AttemptRow, RunRow, RunState
-from dscampaign.orchestrator.attempts import run_config
-from dscampaign.orchestrator.spec_model import RetryConfig
+from dscampaign.orchestrator.executors.job_request import run_config
+from dscampaign.orchestrator.spec.model import RetryConfig
 
 from .nasty_slurm import NastySlurm
 

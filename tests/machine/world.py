@@ -19,11 +19,11 @@ from dscampaign.db.records import RETRYABLE_RUN, SETTLED_RUN, CampaignRow, RunRo
 from dscampaign.db.schema import lease, metadata
 from dscampaign.db.store import Store
 from dscampaign.jobs import agent as agent_module
-from dscampaign.orchestrator import campaign as campaigns
-from dscampaign.orchestrator.authority import Authority
-from dscampaign.orchestrator.expand import expand
-from dscampaign.orchestrator.reconcile import LEASE_TTL_S, Pass, Reconciler
-from dscampaign.orchestrator.spec import load_spec
+from dscampaign.orchestrator.campaign import desired as campaigns
+from dscampaign.orchestrator.reconcile.fencing import Authority
+from dscampaign.orchestrator.reconcile.loop import LEASE_TTL_S, Pass, Reconciler
+from dscampaign.orchestrator.spec.expand import expand
+from dscampaign.orchestrator.spec.load import load_spec
 
 from .accidents import Effects
 from .clock import Clock

@@ -8,11 +8,10 @@ from typing import Any, TypeVar
 
 from dscampaign.db.records import AttemptRow, AttemptState, CampaignRow, RunRow, RunState
 from dscampaign.jobs.evidence import LogLine, NodeOutcome, RankEnd
-from dscampaign.orchestrator.decide import decide
-from dscampaign.orchestrator.executor import JobView
-from dscampaign.orchestrator.failures import FailureClass
-from dscampaign.orchestrator.spec_model import RetryConfig, RunConfig
-from dscampaign.orchestrator.world import (
+from dscampaign.orchestrator.executors.base import JobView
+from dscampaign.orchestrator.failures.classify import FailureClass
+from dscampaign.orchestrator.reconcile.decide import decide
+from dscampaign.orchestrator.reconcile.snapshot import (
     Action,
     Adopt,
     AttemptView,
@@ -25,6 +24,7 @@ from dscampaign.orchestrator.world import (
     Snapshot,
     Submit,
 )
+from dscampaign.orchestrator.spec.model import RetryConfig, RunConfig
 
 _A = TypeVar("_A")
 

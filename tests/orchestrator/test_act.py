@@ -14,15 +14,24 @@ from dscampaign.db import queries
 from dscampaign.db.errors import StaleLease
 from dscampaign.db.records import AttemptRow, AttemptState, MemoryObservation, RunState
 from dscampaign.jobs.files import make_private, read_json
-from dscampaign.orchestrator.act import act
-from dscampaign.orchestrator.attempts import resources, run_config
-from dscampaign.orchestrator.authority import Authority
 from dscampaign.orchestrator.errors import Unreachable
-from dscampaign.orchestrator.executor import Batch, SubmissionRefused
-from dscampaign.orchestrator.failures import Ended, FailureClass, Verdict
-from dscampaign.orchestrator.ledgers import ledgers_of, read_ledgers
-from dscampaign.orchestrator.memory import memory_key
-from dscampaign.orchestrator.world import Action, CancelJob, Finish, MarkAttempt, Note, Resize, SetRun, Submit
+from dscampaign.orchestrator.executors.base import Batch, SubmissionRefused
+from dscampaign.orchestrator.executors.job_request import resources, run_config
+from dscampaign.orchestrator.failures.classify import Ended, FailureClass, Verdict
+from dscampaign.orchestrator.memory.observations import ledgers_of, read_ledgers
+from dscampaign.orchestrator.memory.prediction import memory_key
+from dscampaign.orchestrator.reconcile.act import act
+from dscampaign.orchestrator.reconcile.fencing import Authority
+from dscampaign.orchestrator.reconcile.snapshot import (
+    Action,
+    CancelJob,
+    Finish,
+    MarkAttempt,
+    Note,
+    Resize,
+    SetRun,
+    Submit,
+)
 
 from .policy_world import job, log_lines
 from .world_on_disk import World, make_world, queued_world

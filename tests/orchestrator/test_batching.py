@@ -4,7 +4,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from dscampaign.orchestrator import batching
+from dscampaign.orchestrator.spec import batch_size as batching
 
 sizes = st.integers(1, 300)
 

@@ -11,9 +11,9 @@ import pytest
 
 from dscampaign.db import queries
 from dscampaign.db.records import RunState
-from dscampaign.orchestrator import campaign as campaigns
+from dscampaign.orchestrator.campaign import desired as campaigns
+from dscampaign.orchestrator.campaign.diff import ABSENT
 from dscampaign.orchestrator.errors import UserError
-from dscampaign.orchestrator.merge import ABSENT
 
 from .world_on_disk import World, make_world
 

@@ -10,13 +10,14 @@ from pathlib import Path
 import click
 import pytest
 
-from dscampaign.orchestrator import cli, cli_docs
-from dscampaign.orchestrator.cli import main
-from dscampaign.orchestrator.expand import expand
-from dscampaign.orchestrator.plan import Plan, PlannedRun, Sign
-from dscampaign.orchestrator.spec import load_spec
-from dscampaign.orchestrator.views.plan import plan_page
-from dscampaign.orchestrator.views.text import Page
+from dscampaign.orchestrator.campaign.plan import Plan, PlannedRun, Sign
+from dscampaign.orchestrator.cli import docs as cli_docs
+from dscampaign.orchestrator.cli import main as cli
+from dscampaign.orchestrator.cli.main import main
+from dscampaign.orchestrator.cli.pages.plan import plan_page
+from dscampaign.orchestrator.cli.pages.text import Page
+from dscampaign.orchestrator.spec.expand import expand
+from dscampaign.orchestrator.spec.load import load_spec
 
 from .cli_world import make_world
 
@@ -52,7 +53,7 @@ def spec(tmp_path: Path) -> Path:
 
 
 def process(*words: str, **options: object) -> "subprocess.CompletedProcess[str]":
-    command = [sys.executable, "-m", "dscampaign.orchestrator.cli", *words]
+    command = [sys.executable, "-m", "dscampaign.orchestrator.cli.main", *words]
     return subprocess.run(command, capture_output=True, text=True, check=False, **options)  # type: ignore[call-overload,no-any-return]
 
 
@@ -133,14 +134,14 @@ def test_a_bug_has_an_exit_code_that_no_script_takes_for_an_answer(
     def bug(*_: object) -> None:
         raise RuntimeError("never thought of")
 
-    monkeypatch.setattr("dscampaign.orchestrator.location.Location.open", bug)
+    monkeypatch.setattr("dscampaign.orchestrator.campaign.location.Location.open", bug)
     assert main(["status"]) == 70
     assert "RuntimeError: never thought of" in capsys.readouterr().err
 
 
 def test_a_closed_pipe_is_no_error(tmp_path: Path) -> None:
     make_world(tmp_path)
-    words = shlex.join([sys.executable, "-m", "dscampaign.orchestrator.cli", "describe", "--json"])
+    words = shlex.join([sys.executable, "-m", "dscampaign.orchestrator.cli.main", "describe", "--json"])
     done = subprocess.run(["bash", "-c", f"{words} | true"], capture_output=True, text=True, check=False)
     assert done.stderr == ""
 
@@ -272,7 +273,7 @@ def test_a_status_loads_nothing_that_is_slow(tmp_path: Path) -> None:
     make_world(tmp_path)
     slow = {"pydantic", "rich", "submitit", "torch", "yaml", "alembic", "numpy"}
     code = (
-        "import sys; from dscampaign.orchestrator.cli import main; code = main(['status', '--json']);"
+        "import sys; from dscampaign.orchestrator.cli.main import main; code = main(['status', '--json']);"
         f"print(sorted({slow} & set(sys.modules)), file=sys.stderr); sys.exit(code)"
     )
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=False)
@@ -281,7 +282,7 @@ def test_a_status_loads_nothing_that_is_slow(tmp_path: Path) -> None:
 
 def test_help_loads_no_database() -> None:
     code = (
-        "import sys; from dscampaign.orchestrator.cli import main; main(['--help']);"
+        "import sys; from dscampaign.orchestrator.cli.main import main; main(['--help']);"
         "sys.exit('sqlalchemy' in sys.modules)"
     )
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=False)
@@ -299,7 +300,7 @@ def test_every_command_has_an_example_of_itself() -> None:
 
 def test_the_page_of_documentation_is_up_to_date() -> None:
     page = Path(__file__).parents[2] / "docs" / "cli.md"
-    assert page.read_text() == cli_docs.markdown(), "python -m dscampaign.orchestrator.cli_docs > docs/cli.md"
+    assert page.read_text() == cli_docs.markdown(), "python -m dscampaign.orchestrator.cli.docs > docs/cli.md"
 
 
 def test_a_program_can_complete_the_verbs() -> None:

@@ -5,7 +5,7 @@ from pathlib import Path
 import pytest
 
 from dscampaign.db.schema import HEAD
-from dscampaign.orchestrator.cli import main
+from dscampaign.orchestrator.cli.main import main
 
 from ..postgres import PostgresServer
 

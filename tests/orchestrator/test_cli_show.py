@@ -13,8 +13,8 @@ import pytest
 from dscampaign.db import queries
 from dscampaign.db.records import RunState
 from dscampaign.db.schema import lease
-from dscampaign.orchestrator.cli import main
-from dscampaign.orchestrator.logs import Wanted, await_attempt, follow_log
+from dscampaign.orchestrator.campaign.logs import Wanted, await_attempt, follow_log
+from dscampaign.orchestrator.cli.main import main
 
 from .cli_world import World, make_world
 

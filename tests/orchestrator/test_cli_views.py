@@ -7,11 +7,11 @@ from pathlib import Path
 import pytest
 
 from dscampaign.db import queries
-from dscampaign.orchestrator.follow import _Lines
+from dscampaign.orchestrator.campaign.status import read_status
+from dscampaign.orchestrator.cli.pages.status import status_page
+from dscampaign.orchestrator.cli.pages.text import Cell, Page, Style, table
+from dscampaign.orchestrator.cli.watch import _Lines
 from dscampaign.orchestrator.formatting import clean, count, duration, figure, short_number
-from dscampaign.orchestrator.status import read_status
-from dscampaign.orchestrator.views.status import status_page
-from dscampaign.orchestrator.views.text import Cell, Page, Style, table
 
 from .cli_world import make_world
 

@@ -13,10 +13,8 @@ from dscampaign.db.records import AttemptRow, AttemptState, RunState
 from dscampaign.jobs.evidence import RankEnd
 from dscampaign.jobs.node import Start
 from dscampaign.jobs.progress import Heartbeat, RankProgress
-from dscampaign.orchestrator.decide import decide, settled
-from dscampaign.orchestrator.spec_model import RetryConfig, RunConfig
-from dscampaign.orchestrator.spec_slurm import SlurmConfig
-from dscampaign.orchestrator.world import (
+from dscampaign.orchestrator.reconcile.decide import decide, settled
+from dscampaign.orchestrator.reconcile.snapshot import (
     Adopt,
     AttemptView,
     CancelJob,
@@ -28,6 +26,8 @@ from dscampaign.orchestrator.world import (
     SetRun,
     Submit,
 )
+from dscampaign.orchestrator.spec.model import RetryConfig, RunConfig
+from dscampaign.orchestrator.spec.slurm_section import SlurmConfig
 
 from .policy_world import (
     CAMPAIGN,

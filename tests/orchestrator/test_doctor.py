@@ -13,16 +13,16 @@ from typing import Any
 
 import pytest
 
-from dscampaign.orchestrator import examination
-from dscampaign.orchestrator.checks import At
-from dscampaign.orchestrator.cli import main
-from dscampaign.orchestrator.executor import Batch, SubmissionRefused
-from dscampaign.orchestrator.expand import expand
-from dscampaign.orchestrator.slurm import SlurmExecutor, job_name
-from dscampaign.orchestrator.spec_model import RunConfig, Spec
-from dscampaign.orchestrator.views.doctor import doctor_document, doctor_page
-from dscampaign.orchestrator.views.text import Page
-from dscampaign.orchestrator.wants import Wants, needed_ops, wants_of
+from dscampaign.orchestrator.cli.main import main
+from dscampaign.orchestrator.cli.pages.doctor import doctor_document, doctor_page
+from dscampaign.orchestrator.cli.pages.text import Page
+from dscampaign.orchestrator.doctor import node_job as examination
+from dscampaign.orchestrator.doctor.check import At
+from dscampaign.orchestrator.doctor.requirements import Wants, needed_ops, wants_of
+from dscampaign.orchestrator.executors.base import Batch, SubmissionRefused
+from dscampaign.orchestrator.executors.slurm import SlurmExecutor, job_name
+from dscampaign.orchestrator.spec.expand import expand
+from dscampaign.orchestrator.spec.model import RunConfig, Spec
 
 from ..daemon import wait_until
 from ..postgres import PostgresServer
@@ -158,7 +158,7 @@ def test_being_told_to_end_ends_the_examination(spec: Path, number: signal.Signa
     (spec.parent / "python").write_text("#!/bin/sh\nsleep 600\n")
     (spec.parent / "python").chmod(0o700)
     words = ["doctor", str(spec), "--on-node", "--set", "python=./python"]
-    command = [sys.executable, "-m", "dscampaign.orchestrator.cli", *words]
+    command = [sys.executable, "-m", "dscampaign.orchestrator.cli.main", *words]
     process = subprocess.Popen(command, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
     wait_until(lambda: bool(_examining(spec.parent)), what="the examination")
     process.send_signal(number)

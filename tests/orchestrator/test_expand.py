@@ -8,9 +8,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from dscampaign.orchestrator.errors import InvalidSpec
-from dscampaign.orchestrator.expand import Run, RunConfig, expand
-from dscampaign.orchestrator.names import run_name
-from dscampaign.orchestrator.spec import Spec
+from dscampaign.orchestrator.spec.expand import Run, RunConfig, expand
+from dscampaign.orchestrator.spec.load import Spec
+from dscampaign.orchestrator.spec.run_names import run_name
 
 TRAIN = {"model": "gpt2", "dataset": "wikitext", "global_batch": 16, "steps": 100}
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from dscampaign.jobs.evidence import LogLine
-from dscampaign.orchestrator.failure_lines import bare, ends_a_program, evidence, is_cascade
+from dscampaign.orchestrator.failures.log_lines import bare, ends_a_program, evidence, is_cascade
 
 
 def left(*texts: str, file: str = "t_rank0.log") -> list[str]:

@@ -16,9 +16,9 @@ from dscampaign.jobs.evidence import NodeOutcome, RankEnd
 from dscampaign.jobs.gpus import Gpu, GpuFacts
 from dscampaign.jobs.kernel_log import KernelLine
 from dscampaign.jobs.layout import payload_file
-from dscampaign.orchestrator.executor import JobView
-from dscampaign.orchestrator.failure_rules import USER_ACTIONS
-from dscampaign.orchestrator.failures import Ended, UserRule, Verdict, classify
+from dscampaign.orchestrator.executors.base import JobView
+from dscampaign.orchestrator.failures.classify import Ended, UserRule, Verdict, classify
+from dscampaign.orchestrator.failures.rules import USER_ACTIONS
 
 from .policy_world import job, log_lines, outcome, rank_error
 

@@ -9,7 +9,7 @@ from dataclasses import replace
 import pytest
 
 from dscampaign.jobs.evidence import LogLine, NodeOutcome, RankEnd
-from dscampaign.orchestrator.failures import FailureClass, classify
+from dscampaign.orchestrator.failures.classify import FailureClass, classify
 
 from ..corpus import Case, load
 from ..corpus.score import Judged, accuracy, judge, precision, recall

@@ -8,11 +8,11 @@ from typing import Any
 
 import pytest
 
-from dscampaign.orchestrator.checks import At, Check, Verdict, exit_code
-from dscampaign.orchestrator.fitness_host import clock_check, host_checks, numbers
-from dscampaign.orchestrator.login_facts import Folder, Login, Package, StoreFacts
-from dscampaign.orchestrator.spec_model import RunConfig
-from dscampaign.orchestrator.wants import Wants
+from dscampaign.orchestrator.doctor.check import At, Check, Verdict, exit_code
+from dscampaign.orchestrator.doctor.check_host import clock_check, host_checks, numbers
+from dscampaign.orchestrator.doctor.login_host import Folder, Login, Package, StoreFacts
+from dscampaign.orchestrator.doctor.requirements import Wants
+from dscampaign.orchestrator.spec.model import RunConfig
 
 DIR = Path("/shared/campaigns")
 FOLDER = Folder(DIR, DIR, file_system="nfs4", free_gb=900.0)

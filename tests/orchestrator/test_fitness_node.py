@@ -19,10 +19,10 @@ from dscampaign.jobs.node_report import (
     StoreSeen,
     Trouble,
 )
-from dscampaign.orchestrator.checks import Check, Verdict
-from dscampaign.orchestrator.fitness_node import node_checks
-from dscampaign.orchestrator.spec_model import RunConfig
-from dscampaign.orchestrator.wants import Wants
+from dscampaign.orchestrator.doctor.check import Check, Verdict
+from dscampaign.orchestrator.doctor.check_node import node_checks
+from dscampaign.orchestrator.doctor.requirements import Wants
+from dscampaign.orchestrator.spec.model import RunConfig
 
 CONFIG = RunConfig.model_validate({"slurm": {"gpus_per_node": "h100:2"}})
 OFFLOADED = RunConfig.model_validate(

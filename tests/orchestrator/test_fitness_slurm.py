@@ -10,11 +10,11 @@ from typing import Any
 
 import pytest
 
-from dscampaign.orchestrator.checks import Check, Verdict, exit_code
-from dscampaign.orchestrator.fitness_slurm import Forecast, slurm_checks
-from dscampaign.orchestrator.slurm_facts import Cluster, ClusterNode, Partition, cluster, gpus_of
-from dscampaign.orchestrator.spec_model import RunConfig
-from dscampaign.orchestrator.wants import Wants
+from dscampaign.orchestrator.doctor.check import Check, Verdict, exit_code
+from dscampaign.orchestrator.doctor.check_slurm import Forecast, slurm_checks
+from dscampaign.orchestrator.doctor.cluster import Cluster, ClusterNode, Partition, cluster, gpus_of
+from dscampaign.orchestrator.doctor.requirements import Wants
+from dscampaign.orchestrator.spec.model import RunConfig
 
 NODES = tuple(
     ClusterNode(f"n{i}", frozenset({"main", "scavenge"}), {"h100": 8}, 1_000_000, 96, frozenset({"ib", "nvlink"}))

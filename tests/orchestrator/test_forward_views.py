@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from dscampaign.db import queries
-from dscampaign.orchestrator.cli import main
+from dscampaign.orchestrator.cli.main import main
 
 from .cli_world import World, make_world
 

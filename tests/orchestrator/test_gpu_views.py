@@ -13,8 +13,8 @@ import pytest
 
 from dscampaign.db.gpu_ingest import ingest_gpus
 from dscampaign.db.gpu_records import AttemptGpus, GpuUse, TokenEnergy
-from dscampaign.orchestrator.cli import main
-from dscampaign.orchestrator.views.gpus import energy_document, gpu_lines, gpus_document
+from dscampaign.orchestrator.cli.main import main
+from dscampaign.orchestrator.cli.pages.gpus import energy_document, gpu_lines, gpus_document
 
 from .cli_world import World, make_world
 

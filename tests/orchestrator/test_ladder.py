@@ -6,11 +6,11 @@ from dataclasses import replace
 from typing import Any
 
 from dscampaign.db.records import AttemptState, MemoryObservation, RunState
-from dscampaign.orchestrator import rungs
-from dscampaign.orchestrator.decide import decide
-from dscampaign.orchestrator.memory import Ledger, memory_key
-from dscampaign.orchestrator.spec_model import RetryConfig, RunConfig
-from dscampaign.orchestrator.world import AttemptView, Resize, RunView, Submit
+from dscampaign.orchestrator.memory import config_changes as rungs
+from dscampaign.orchestrator.memory.prediction import Ledger, memory_key
+from dscampaign.orchestrator.reconcile.decide import decide
+from dscampaign.orchestrator.reconcile.snapshot import AttemptView, Resize, RunView, Submit
+from dscampaign.orchestrator.spec.model import RetryConfig, RunConfig
 
 from .policy_world import attempt_row, ended_row, job, of_kind, run_row, run_view, snapshot
 

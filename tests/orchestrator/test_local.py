@@ -18,8 +18,8 @@ import pytest
 
 from dscampaign.jobs.layout import payload_file
 from dscampaign.orchestrator.errors import Unreachable
-from dscampaign.orchestrator.executor import Batch, SubmissionUnclear
-from dscampaign.orchestrator.local import AGENT, HOST_FILE, LocalExecutor
+from dscampaign.orchestrator.executors.base import Batch, SubmissionUnclear
+from dscampaign.orchestrator.executors.local import AGENT, HOST_FILE, LocalExecutor
 
 from ..jobs.attempt import make_payload, wait_until
 

@@ -6,8 +6,8 @@ from pathlib import Path
 
 import pytest
 
-from dscampaign.orchestrator.location import Location
-from dscampaign.orchestrator.login_facts import login
+from dscampaign.orchestrator.campaign.location import Location
+from dscampaign.orchestrator.doctor.login_host import login
 from dscampaign.orchestrator.settings import Settings
 
 

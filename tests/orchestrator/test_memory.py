@@ -9,8 +9,8 @@ from hypothesis import assume, given
 from hypothesis import strategies as st
 
 from dscampaign.db.records import MemoryObservation, memory_observation_key
-from dscampaign.orchestrator.batching import divisors
-from dscampaign.orchestrator.memory import (
+from dscampaign.orchestrator.memory.config_changes import changed
+from dscampaign.orchestrator.memory.prediction import (
     HEADROOM,
     OOM_EXPIRES_S,
     Ledger,
@@ -19,8 +19,8 @@ from dscampaign.orchestrator.memory import (
     memory_key,
     start_micro_batch,
 )
-from dscampaign.orchestrator.rungs import changed
-from dscampaign.orchestrator.spec_model import RunConfig
+from dscampaign.orchestrator.spec.batch_size import divisors
+from dscampaign.orchestrator.spec.model import RunConfig
 
 H100 = "key|NVIDIA H100|2.11"
 USABLE_GB = 84.0

@@ -13,11 +13,11 @@ import pytest
 from dscampaign.db import queries
 from dscampaign.db.records import MemoryObservation, NewAttempt, NewRun
 from dscampaign.db.store import Store
-from dscampaign.orchestrator.cli import main
-from dscampaign.orchestrator.expand import expand
-from dscampaign.orchestrator.memory import memory_key
-from dscampaign.orchestrator.spec import load_spec
-from dscampaign.orchestrator.spec_model import RunConfig
+from dscampaign.orchestrator.cli.main import main
+from dscampaign.orchestrator.memory.prediction import memory_key
+from dscampaign.orchestrator.spec.expand import expand
+from dscampaign.orchestrator.spec.load import load_spec
+from dscampaign.orchestrator.spec.model import RunConfig
 
 from .cli_world import World, make_world
 

@@ -7,9 +7,9 @@ from typing import Any
 import pytest
 
 from dscampaign.db.records import RunRow, RunState
+from dscampaign.orchestrator.campaign.diff import ABSENT, merge, wanted_again
 from dscampaign.orchestrator.errors import UserError
-from dscampaign.orchestrator.expand import Run, RunConfig
-from dscampaign.orchestrator.merge import ABSENT, merge, wanted_again
+from dscampaign.orchestrator.spec.expand import Run, RunConfig
 
 from .policy_world import run_row
 

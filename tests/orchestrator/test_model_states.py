@@ -8,9 +8,9 @@ from typing import Any
 
 import pytest
 
-from dscampaign.orchestrator.cli import main
-from dscampaign.orchestrator.model_needs import Needs, needs_of
-from dscampaign.orchestrator.model_states import (
+from dscampaign.orchestrator.cli.main import main
+from dscampaign.orchestrator.memory.feasibility import Needs, needs_of
+from dscampaign.orchestrator.memory.zero_memory import (
     GB,
     GIB,
     Offload,
@@ -20,8 +20,8 @@ from dscampaign.orchestrator.model_states import (
     model_states,
     states_of,
 )
-from dscampaign.orchestrator.spec_model import RunConfig
-from dscampaign.orchestrator.spec_slurm import SlurmConfig
+from dscampaign.orchestrator.spec.model import RunConfig
+from dscampaign.orchestrator.spec.slurm_section import SlurmConfig
 
 Output = pytest.CaptureFixture[str]
 

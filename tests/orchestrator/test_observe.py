@@ -16,11 +16,11 @@ from dscampaign.db.records import AttemptState, RunState, StepTimes
 from dscampaign.jobs import checkpoint, retention
 from dscampaign.jobs.files import write_atomically
 from dscampaign.jobs.node import Start, announce
-from dscampaign.orchestrator import storage
-from dscampaign.orchestrator.attempts import revoked
 from dscampaign.orchestrator.errors import Unreachable
-from dscampaign.orchestrator.observe import observe, read_store
-from dscampaign.orchestrator.world import AttemptView, RunView, Snapshot
+from dscampaign.orchestrator.executors import storage
+from dscampaign.orchestrator.executors.job_request import revoked
+from dscampaign.orchestrator.reconcile.observe import observe, read_store
+from dscampaign.orchestrator.reconcile.snapshot import AttemptView, RunView, Snapshot
 
 from .world_on_disk import World, make_world, queued_world
 

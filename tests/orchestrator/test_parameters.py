@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 from dscampaign.jobs.shapes import SHAPES, find_shape
-from dscampaign.orchestrator.parameters import count_of_shape, count_parameters
+from dscampaign.orchestrator.memory.parameter_count import count_of_shape, count_parameters
 
 PUBLISHED = {
     "gpt2": 124_439_808,

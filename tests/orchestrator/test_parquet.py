@@ -15,9 +15,9 @@ import pyarrow.parquet as pq
 import pytest
 
 from dscampaign.db.gpu_ingest import ingest_gpus
-from dscampaign.orchestrator import parquet
-from dscampaign.orchestrator.cli import main
-from dscampaign.orchestrator.columns import Kind
+from dscampaign.orchestrator.cli.main import main
+from dscampaign.orchestrator.export import parquet
+from dscampaign.orchestrator.export.columns import Kind
 
 from .cli_world import World, make_world
 

@@ -23,13 +23,14 @@ from dscampaign.db.records import RunState
 from dscampaign.db.schema import step_metric
 from dscampaign.db.store import Store
 from dscampaign.jobs.files import create_exclusively, make_private
-from dscampaign.orchestrator import act, submission
-from dscampaign.orchestrator import campaign as campaigns
+from dscampaign.orchestrator.campaign import desired as campaigns
+from dscampaign.orchestrator.campaign.status import read_status
 from dscampaign.orchestrator.errors import Unreachable
-from dscampaign.orchestrator.executor import Batch, BatchTooLarge, SubmissionRefused, SubmissionUnclear
-from dscampaign.orchestrator.reconcile import LeaseHeld, Pass
-from dscampaign.orchestrator.status import read_status
-from dscampaign.orchestrator.world import Revoke, Submit
+from dscampaign.orchestrator.executors.base import Batch, BatchTooLarge, SubmissionRefused, SubmissionUnclear
+from dscampaign.orchestrator.reconcile import act
+from dscampaign.orchestrator.reconcile import submit as submission
+from dscampaign.orchestrator.reconcile.loop import LeaseHeld, Pass
+from dscampaign.orchestrator.reconcile.snapshot import Revoke, Submit
 
 from .world_on_disk import SPEC, Cluster, World, make_world
 
@@ -517,7 +518,7 @@ def test_watching_waits_for_a_store_and_a_lease_that_are_away(world: World, monk
 def test_a_folder_that_cannot_be_read_is_waited_for(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
     world.record(matrix={"depth": [1]})
     with monkeypatch.context() as patch:
-        patch.setattr("dscampaign.orchestrator.observe._begun", raising(OSError(116, "Stale file handle")))
+        patch.setattr("dscampaign.orchestrator.reconcile.observe._begun", raising(OSError(116, "Stale file handle")))
         watched = world.reconciler().watch(sleep=lambda _: None)
         seen = next(watched)
         assert isinstance(seen, Unreachable)

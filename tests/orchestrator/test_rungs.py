@@ -6,8 +6,8 @@ from typing import Any
 
 import pytest
 
-from dscampaign.orchestrator.rungs import changed, next_rung
-from dscampaign.orchestrator.spec_model import RunConfig, Rung
+from dscampaign.orchestrator.memory.config_changes import changed, next_rung
+from dscampaign.orchestrator.spec.model import RunConfig, Rung
 
 ALL: tuple[Rung, ...] = ("activation_checkpointing", "offload_optimizer", "zero_stage")
 

@@ -13,13 +13,13 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from dscampaign.orchestrator import campaign as campaigns
-from dscampaign.orchestrator.attempts import resources
+from dscampaign.orchestrator.campaign import desired as campaigns
 from dscampaign.orchestrator.errors import SpecError, UserError
-from dscampaign.orchestrator.executor import Batch
-from dscampaign.orchestrator.expand import expand
-from dscampaign.orchestrator.slurm import SlurmExecutor
-from dscampaign.orchestrator.spec import load_spec
+from dscampaign.orchestrator.executors.base import Batch
+from dscampaign.orchestrator.executors.job_request import resources
+from dscampaign.orchestrator.executors.slurm import SlurmExecutor
+from dscampaign.orchestrator.spec.expand import expand
+from dscampaign.orchestrator.spec.load import load_spec
 
 from .fake_slurm import FakeSlurm
 from .world_on_disk import queued_world

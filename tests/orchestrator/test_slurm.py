@@ -10,8 +10,8 @@ from typing import Any
 import pytest
 
 from dscampaign.orchestrator.errors import Unreachable
-from dscampaign.orchestrator.executor import Batch, BatchTooLarge, JobView, SubmissionRefused, SubmissionUnclear
-from dscampaign.orchestrator.slurm import REFUSED, SlurmExecutor, job_name
+from dscampaign.orchestrator.executors.base import Batch, BatchTooLarge, JobView, SubmissionRefused, SubmissionUnclear
+from dscampaign.orchestrator.executors.slurm import REFUSED, SlurmExecutor, job_name
 
 from .fake_slurm import FakeSlurm
 
@@ -98,7 +98,7 @@ def test_what_the_spec_says_beats_the_environment_of_the_user(
 def test_an_sbatch_that_hangs_may_have_submitted(
     slurm: FakeSlurm, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("dscampaign.orchestrator.slurm.COMMAND_TIMEOUT_S", 0.2)
+    monkeypatch.setattr("dscampaign.orchestrator.executors.slurm.COMMAND_TIMEOUT_S", 0.2)
     (slurm.folder / "sbatch").write_text("#!/bin/sh\nexec sleep 5\n")
     with pytest.raises(SubmissionUnclear, match="no answer within"):
         SlurmExecutor().submit(batch(tmp_path))
@@ -308,7 +308,7 @@ def test_an_accounting_that_does_not_answer_leaves_the_look_incomplete(slurm: Fa
 def test_an_accounting_that_hangs_does_not_hide_what_the_queue_shows(
     slurm: FakeSlurm, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("dscampaign.orchestrator.slurm.COMMAND_TIMEOUT_S", 1.0)
+    monkeypatch.setattr("dscampaign.orchestrator.executors.slurm.COMMAND_TIMEOUT_S", 1.0)
     slurm.answers("squeue", squeue_line("12_0", "COMPLETED"))
     (slurm.folder / "sacct").write_text("#!/bin/sh\nexec sleep 9\n")
     jobs, complete = look({"abc": {0}})
@@ -325,7 +325,7 @@ def test_a_queue_that_does_not_answer_is_an_error_not_an_empty_queue(slurm: Fake
 
 def test_a_command_that_hangs_is_given_up(slurm: FakeSlurm, monkeypatch: pytest.MonkeyPatch) -> None:
     (slurm.folder / "squeue").write_text("#!/bin/sh\nexec sleep 60\n")
-    monkeypatch.setattr("dscampaign.orchestrator.slurm.COMMAND_TIMEOUT_S", 0.2)
+    monkeypatch.setattr("dscampaign.orchestrator.executors.slurm.COMMAND_TIMEOUT_S", 0.2)
     with pytest.raises(Unreachable, match="no answer"):
         look({"abc": {0}})
 

@@ -6,10 +6,10 @@ from textwrap import dedent
 import pytest
 
 from dscampaign.orchestrator.errors import EXIT_USAGE, SpecError, UserError
-from dscampaign.orchestrator.expand import expand
-from dscampaign.orchestrator.spec import Spec, load_spec
-from dscampaign.orchestrator.spec_slurm import parse_mem_mb, parse_time_min
-from dscampaign.orchestrator.yaml_source import load
+from dscampaign.orchestrator.spec.expand import expand
+from dscampaign.orchestrator.spec.load import Spec, load_spec
+from dscampaign.orchestrator.spec.slurm_section import parse_mem_mb, parse_time_min
+from dscampaign.orchestrator.spec.yaml_source import load
 
 MINIMAL = """\
 name: tiny

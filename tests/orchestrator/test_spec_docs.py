@@ -9,9 +9,10 @@ from pydantic import BaseModel
 
 import dscampaign
 from dscampaign.jobs.shapes import SHAPES, positions_of
-from dscampaign.orchestrator.expand import expand
-from dscampaign.orchestrator.parameters import count_of_shape
-from dscampaign.orchestrator.spec import (
+from dscampaign.orchestrator.cli.spec_docs import reference
+from dscampaign.orchestrator.memory.parameter_count import count_of_shape
+from dscampaign.orchestrator.spec.expand import expand
+from dscampaign.orchestrator.spec.load import (
     DatasetConfig,
     LocalConfig,
     RetryConfig,
@@ -20,7 +21,6 @@ from dscampaign.orchestrator.spec import (
     TrainConfig,
     load_spec,
 )
-from dscampaign.orchestrator.spec_docs import reference
 
 ROOT = Path(dscampaign.__file__).parent
 TEMPLATES = Path(str(files("dscampaign.templates")))
@@ -28,7 +28,9 @@ TEMPLATES = Path(str(files("dscampaign.templates")))
 
 def test_the_reference_is_up_to_date() -> None:
     written = (ROOT / "docs" / "spec.md").read_text()
-    assert reference().strip() in written, "python -m dscampaign.orchestrator.spec_docs says what belongs at its end"
+    assert reference().strip() in written, (
+        "python -m dscampaign.orchestrator.cli.spec_docs says what belongs at its end"
+    )
 
 
 def test_every_field_is_documented() -> None:

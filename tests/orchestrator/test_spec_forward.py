@@ -9,10 +9,10 @@ import pytest
 
 from dscampaign.jobs.layout import CampaignPaths
 from dscampaign.jobs.payload import Payload
-from dscampaign.orchestrator import attempts
 from dscampaign.orchestrator.errors import Problem, SpecError
-from dscampaign.orchestrator.expand import expand
-from dscampaign.orchestrator.spec import Spec, load_spec
+from dscampaign.orchestrator.executors import job_request as attempts
+from dscampaign.orchestrator.spec.expand import expand
+from dscampaign.orchestrator.spec.load import Spec, load_spec
 
 from .cli_world import make_world
 

@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 from dscampaign.db.records import EventRow
-from dscampaign.orchestrator.views.speed import speed_document, speed_line
+from dscampaign.orchestrator.cli.pages.speed import speed_document, speed_line
 
 SAID: dict[str, Any] = {
     "steps": 80,

@@ -10,9 +10,9 @@ import yaml
 
 from dscampaign.jobs.ds_config import render
 from dscampaign.orchestrator.errors import InvalidSpec, SpecError
-from dscampaign.orchestrator.expand import Run, expand
-from dscampaign.orchestrator.spec import load_spec
-from dscampaign.orchestrator.strategies import STRATEGIES
+from dscampaign.orchestrator.spec.expand import Run, expand
+from dscampaign.orchestrator.spec.load import load_spec
+from dscampaign.orchestrator.spec.strategies import STRATEGIES
 
 NVME = {"nvme_path": "/local/nvme"}
 

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import pytest
 
-from dscampaign.orchestrator.past import Past, remembered
-from dscampaign.orchestrator.strikes import excluded
+from dscampaign.orchestrator.reconcile.attempt_history import Past, remembered
+from dscampaign.orchestrator.reconcile.node_exclusion import excluded
 
 from .policy_world import NOW_S, ended_row
 

@@ -11,10 +11,10 @@ from pathlib import Path
 import pytest
 
 from dscampaign.jobs.shapes import SHAPES
-from dscampaign.orchestrator import templates
-from dscampaign.orchestrator.cli import main
-from dscampaign.orchestrator.expand import Run, expand
-from dscampaign.orchestrator.spec import Spec, load_spec
+from dscampaign.orchestrator.cli.main import main
+from dscampaign.orchestrator.spec import templates
+from dscampaign.orchestrator.spec.expand import Run, expand
+from dscampaign.orchestrator.spec.load import Spec, load_spec
 
 Output = pytest.CaptureFixture[str]
 ROOT = Path(templates.__file__).parents[1]

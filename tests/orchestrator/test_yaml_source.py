@@ -6,7 +6,7 @@ from typing import Any
 import pytest
 
 from dscampaign.orchestrator.errors import Finding, SpecError
-from dscampaign.orchestrator.yaml_source import load
+from dscampaign.orchestrator.spec.yaml_source import load
 
 
 @pytest.mark.parametrize(

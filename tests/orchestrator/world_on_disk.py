@@ -17,11 +17,11 @@ from dscampaign.jobs.evidence import NodeOutcome, RankEnd
 from dscampaign.jobs.files import create_exclusively
 from dscampaign.jobs.layout import AttemptPaths, CampaignPaths, payload_file
 from dscampaign.jobs.payload import Payload
-from dscampaign.orchestrator import campaign as campaigns
-from dscampaign.orchestrator.executor import Batch, JobView, Look
-from dscampaign.orchestrator.expand import expand
-from dscampaign.orchestrator.reconcile import Pass, Reconciler
-from dscampaign.orchestrator.spec import load_spec
+from dscampaign.orchestrator.campaign import desired as campaigns
+from dscampaign.orchestrator.executors.base import Batch, JobView, Look
+from dscampaign.orchestrator.reconcile.loop import Pass, Reconciler
+from dscampaign.orchestrator.spec.expand import expand
+from dscampaign.orchestrator.spec.load import load_spec
 
 SPEC: dict[str, Any] = {
     "name": "c",

@@ -9,8 +9,8 @@ from typing import Any
 
 from dscampaign.jobs.ds_config import render
 from dscampaign.jobs.trainer.config import TrainConfig
-from dscampaign.orchestrator.spec_model import RunConfig
-from dscampaign.orchestrator.spec_model import TrainConfig as SpecTrain
+from dscampaign.orchestrator.spec.model import RunConfig
+from dscampaign.orchestrator.spec.model import TrainConfig as SpecTrain
 
 REPOSITORY = Path(__file__).parents[3]
 TEXT = REPOSITORY / "examples/data/wikitext.txt"

@@ -16,7 +16,7 @@ import torch.distributed as dist
 
 from dscampaign.jobs.ds_config import render
 from dscampaign.jobs.trainer.leaving import leave_process_group
-from dscampaign.orchestrator.spec_model import TrainConfig
+from dscampaign.orchestrator.spec.model import TrainConfig
 
 WIDTH, LAYERS = 128, 64
 PARAMETERS = LAYERS * WIDTH * WIDTH

@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from dscampaign.orchestrator.model_states import model_states
+from dscampaign.orchestrator.memory.zero_memory import model_states
 
 from .attempts import WORLD_SIZE
 from .conftest import Launch

@@ -13,7 +13,7 @@ from dscampaign.jobs import shapes
 from dscampaign.jobs.trainer import tokens, vocabulary
 from dscampaign.jobs.trainer.data import Data, Samples
 from dscampaign.jobs.trainer.model import ModelFacts, NextTokenLoss, build_model, parameter_groups
-from dscampaign.orchestrator.parameters import count_of_shape
+from dscampaign.orchestrator.memory.parameter_count import count_of_shape
 
 from .attempts import LLAMA, TINY, train_config
 

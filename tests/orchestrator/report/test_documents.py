@@ -11,7 +11,7 @@ import pytest
 from dscampaign.db import queries
 from dscampaign.db.records import OPENED_ELSEWHERE, RunRow
 from dscampaign.db.store import Store
-from dscampaign.orchestrator.cli import main
+from dscampaign.orchestrator.cli.main import main
 
 from ...campaigns import submit
 from .documents import COMMON_FIELDS, LOGS, PER_WORKLOAD, SPARSE, TEMPLATES

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from pathlib import Path
 
-from dscampaign.orchestrator.cli import main
+from dscampaign.orchestrator.cli.main import main
 
 from .page import Page
 from .planted import Planted

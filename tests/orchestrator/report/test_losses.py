@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from dscampaign.orchestrator.cli import main
+from dscampaign.orchestrator.cli.main import main
 from dscampaign.orchestrator.report.flags import flags_of
 from dscampaign.orchestrator.report.statistics import Sameness
 

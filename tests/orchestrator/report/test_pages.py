@@ -16,7 +16,7 @@ import pytest
 
 from dscampaign.db.records import RunState
 from dscampaign.db.store import Store
-from dscampaign.orchestrator.cli import main
+from dscampaign.orchestrator.cli.main import main
 
 from .planted import Planted, Try, plant
 

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from dscampaign.orchestrator.cli import main
+from dscampaign.orchestrator.cli.main import main
 
 from .page import Page
 from .planted import Planted, Try

@@ -1,0 +1,196 @@
+"""What a user may want of a campaign, as changes of what is desired. A pass of the reconciler does the rest."""
+
+from __future__ import annotations
+
+import hashlib
+import subprocess
+from collections.abc import Collection, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from sqlalchemy import Connection
+
+from ... import __version__
+from ...db import queries
+from ...db.records import ENDED_RUN, RETRYABLE_RUN, CampaignRow, NewRun, RunRow, RunState
+from ...db.store import Store
+from ...jobs.files import make_private
+from ...jobs.trust import distrust
+from ..errors import UserError
+from ..spec.expand import Run
+from ..spec.load import Spec
+from .diff import ABSENT, Merge, merge, wanted_again
+
+
+@dataclass(frozen=True)
+class Submission:
+    """A spec that was read, checked and expanded, with the text that goes into the store."""
+
+    spec: Spec
+    text: str
+    runs: tuple[Run, ...]
+    dir: Path
+    spec_path: Path
+
+
+def compare(store: Store | None, submission: Submission) -> tuple[CampaignRow | None, Merge]:
+    """What submitting would change.
+
+    Args:
+        store: None if there is none yet.
+
+    Raises:
+        UserError: the spec contradicts what the campaign already did, see `merge`.
+    """
+    if store is None:
+        return None, merge(submission.runs, [])
+    with store.read() as conn:
+        campaign = queries.campaign_by_name(conn, submission.spec.name)
+        stored = queries.runs(conn, campaign.id) if campaign else []
+        saved = queries.saved_steps(conn, campaign.id) if campaign else {}
+    _check_place(campaign, submission)
+    return campaign, merge(submission.runs, stored, saved.keys())
+
+
+def record(store: Store, submission: Submission) -> CampaignRow:
+    """Writes down what the spec desires; idempotent.
+
+    Raises:
+        UserError: as `compare`.
+    """
+    make_private(submission.dir)
+    if why := distrust(submission.dir, submission.dir):
+        raise UserError(f"{why}, and could make your jobs run anything", f"chmod go-w {submission.dir}, or use --dir")
+    with store.write() as conn:
+        campaign = queries.campaign_by_name(conn, submission.spec.name)
+        _check_place(campaign, submission)
+        if campaign is None:
+            campaign_id = queries.insert_campaign(conn, **_campaign_values(submission))
+        else:
+            campaign_id = campaign.id
+            queries.update_campaign(conn, campaign_id, **{**_campaign_values(submission), "desired": "active"})
+        saved = queries.saved_steps(conn, campaign_id).keys()
+        change = merge(submission.runs, queries.runs(conn, campaign_id), saved)
+        _apply(conn, campaign_id, change, submission.runs)
+        recorded = queries.campaign_by_name(conn, submission.spec.name)
+    assert recorded is not None
+    return recorded
+
+
+def cancel(store: Store, campaign: CampaignRow, names: Collection[str] | None) -> list[RunRow]:
+    """Asks for the end of these runs, or of all; returns those that this changes."""
+    with store.write() as conn:
+        chosen = [
+            run for run in _chosen(conn, campaign, names) if run.state not in ENDED_RUN and run.desired != "cancel"
+        ]
+        for run in chosen:
+            queries.update_run(conn, run.id, desired="cancel")
+            queries.add_event(conn, campaign.id, "cancel.asked", "cancelled by the user", run_id=run.id)
+    return chosen
+
+
+def retry(store: Store, campaign: CampaignRow, names: Collection[str] | None) -> list[RunRow]:
+    """Gives these runs, or all that failed or were held, fresh budgets; returns those that this changes.
+
+    Raises:
+        UserError: a run that was named is not one to retry.
+    """
+    with store.write() as conn:
+        chosen = _chosen(conn, campaign, names)
+        wrong = [run for run in chosen if run.state not in RETRYABLE_RUN]
+        if names and wrong:
+            raise UserError(
+                f"run {wrong[0].name} is {wrong[0].state}", "only a failed, held or cancelled run is retried"
+            )
+        if not names:
+            again = (RunState.FAILED, RunState.HELD)
+            chosen = [run for run in chosen if run.state in again and run.desired != ABSENT]
+        for run in chosen:
+            values: dict[str, Any] = {"desired": "run", "state": RunState.PENDING, "reason": "", "not_before_s": None}
+            queries.update_run(conn, run.id, retry_epoch=run.retry_epoch + 1, **values)
+            queries.add_event(conn, campaign.id, "retry.asked", "retried by the user", run_id=run.id)
+    return chosen
+
+
+def _chosen(conn: Connection, campaign: CampaignRow, names: Collection[str] | None) -> list[RunRow]:
+    runs = queries.runs(conn, campaign.id)
+    if not names:
+        return runs
+    if unknown := set(names) - {run.name for run in runs}:
+        raise UserError(f"no run named {min(unknown)} in {campaign.name}", f"see `campaign status {campaign.name}`")
+    return [run for run in runs if run.name in names]
+
+
+def _check_place(campaign: CampaignRow | None, submission: Submission) -> None:
+    if campaign is None:
+        return
+    if Path(campaign.dir) != submission.dir:
+        raise UserError(
+            f"campaign {campaign.name} lives in {campaign.dir}, not in {submission.dir}",
+            f"submit with --dir {campaign.dir}, or give the campaign another name",
+        )
+    if campaign.executor != submission.spec.executor:
+        raise UserError(
+            f"campaign {campaign.name} runs on {campaign.executor}, the spec says {submission.spec.executor}",
+            "give the campaign another name",
+        )
+
+
+def _campaign_values(submission: Submission) -> dict[str, Any]:
+    return {
+        "name": submission.spec.name,
+        "spec": submission.text,
+        "spec_hash": hashlib.sha256(submission.text.encode()).hexdigest(),
+        "dir": str(submission.dir),
+        "executor": submission.spec.executor,
+        "limits": submission.spec.limits.model_dump(exclude_none=True),
+        "provenance": {
+            "version": __version__,
+            "spec": str(submission.spec_path),
+            "git": _git_state(submission.spec_path.parent),
+        },
+    }
+
+
+def _git_state(folder: Path) -> str:
+    """What `git describe` says of the folder that holds the spec; "" outside of a repository."""
+    command = ["git", "-C", str(folder), "describe", "--always", "--dirty", "--abbrev=12"]
+    try:
+        done = subprocess.run(command, capture_output=True, text=True, timeout=10, check=False)
+    except (OSError, subprocess.TimeoutExpired):
+        return ""
+    return done.stdout.strip() if done.returncode == 0 else ""
+
+
+def _apply(conn: Connection, campaign_id: int, change: Merge, order: Sequence[Run]) -> None:
+    ordinals = {run.config_hash: ordinal for ordinal, run in enumerate(order)}
+    new = [_new_run(run, ordinals[run.config_hash]) for run in change.create]
+    queries.insert_runs(conn, campaign_id, new)
+    for row, run in change.keep:
+        values: dict[str, Any] = {
+            "params": run.params,
+            "config": run.stored_config,
+            "ordinal": ordinals[run.config_hash],
+        }
+        again = wanted_again(row)
+        values |= {name: getattr(again, name) for name in ("desired", "state", "reason", "retry_epoch")}
+        queries.update_run(conn, row.id, **values)
+    for row, run in change.replace:
+        values = {**vars(_new_run(run, ordinals[run.config_hash])), "desired": "run", "not_before_s": None}
+        queries.update_run(conn, row.id, **values)
+        queries.add_event(conn, campaign_id, "replaced", "its experiment changed in the spec", run_id=row.id)
+    for row in change.drop:
+        queries.update_run(conn, row.id, desired=ABSENT)
+
+
+def _new_run(run: Run, ordinal: int) -> NewRun:
+    return NewRun(
+        name=run.name,
+        params=run.params,
+        config=run.stored_config,
+        config_hash=run.config_hash,
+        ordinal=ordinal,
+        repeat=run.repeat,
+        target_step=run.target_step,
+    )

@@ -1,0 +1,72 @@
+"""Everything that the store knows about a campaign or a run, as values."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from pathlib import Path
+
+from ...db import queries
+from ...db.gpu_records import AttemptGpus
+from ...db.records import AttemptRow, CampaignRow, Checkpoint, EventRow, MemoryObservation, RunLatest, RunRow
+from ...db.store import Store
+from ...jobs.layout import CampaignPaths, RunPaths
+from .status import CampaignStatus, read_status
+
+RECENT_EVENTS = 20
+
+
+@dataclass(frozen=True)
+class CampaignFacts:
+    """A campaign with its newest events."""
+
+    status: CampaignStatus
+    store: str
+    events: tuple[EventRow, ...]
+    run_names: dict[int, str]
+
+
+@dataclass(frozen=True)
+class RunFacts:
+    """A run with its attempts and events, oldest first, and its checkpoints, newest first.
+
+    Attributes:
+        memory: by attempt id, what its ranks said of their memory.
+        gpus: by attempt id, what its GPUs did, where they were sampled.
+    """
+
+    campaign: CampaignRow
+    run: RunRow
+    latest: RunLatest | None
+    attempts: tuple[AttemptRow, ...]
+    checkpoints: tuple[Checkpoint, ...]
+    events: tuple[EventRow, ...]
+    paths: RunPaths
+    memory: dict[int, MemoryObservation]
+    gpus: dict[int, AttemptGpus]
+
+
+def campaign_facts(store: Store, campaign: CampaignRow) -> CampaignFacts:
+    """Reads what there is to say about a campaign."""
+    status = read_status(store, campaign)
+    with store.read() as conn:
+        events = queries.events(conn, campaign.id, limit=RECENT_EVENTS)
+    names = {run.run_id: run.name for run in status.runs}
+    return CampaignFacts(status, store.url_without_password, tuple(events), names)
+
+
+def run_facts(store: Store, campaign: CampaignRow, run: RunRow) -> RunFacts:
+    """Reads what there is to say about a run."""
+    with store.read() as conn:
+        attempts = tuple(queries.attempts(conn, campaign.id, run.id))
+        used = (queries.attempt_gpus(conn, attempt.id) for attempt in attempts)
+        return RunFacts(
+            campaign=campaign,
+            run=run,
+            latest=queries.latest(conn, campaign.id).get(run.id),
+            attempts=attempts,
+            checkpoints=tuple(queries.checkpoints(conn, run.id)),
+            events=tuple(queries.events(conn, campaign.id, run.id)),
+            memory={seen.attempt_id: seen for seen in queries.memory_of_run(conn, run.id) if not seen.oom},
+            gpus={found.attempt_id: found for found in used if found},
+            paths=CampaignPaths(Path(campaign.dir), campaign.name).run(run.name),
+        )

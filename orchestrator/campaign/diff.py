@@ -1,0 +1,138 @@
+"""A spec's runs against the stored ones: what is new, kept, changed or gone. Pure.
+
+A run is recognised by the hash of its experiment, so it keeps its name and its results when the matrix grows around it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Mapping, Sequence
+from dataclasses import dataclass, replace
+from typing import Any
+
+from ...db.records import DECIDED_RUN, STARTED_RUN, RunRow, RunState
+from ..errors import UserError
+from ..spec.expand import Run
+from ..spec.model import DESCRIBES_ONLY
+
+ABSENT = "absent"
+"""What a run's `desired` is when the spec no longer names it."""
+
+_EXPERIMENT = ("train.", "deepspeed.", "command", "python", "ranks_per_node", "slurm.nodes", "env.")
+_RANKS = ("ranks_per_node", "slurm.nodes")
+_SHOWN = 3
+"""Changed fields that an error names."""
+
+
+@dataclass(frozen=True)
+class Merge:
+    """What submitting a spec changes.
+
+    Attributes:
+        create: runs that are new.
+        keep: stored runs that the spec still names, with what it says of them now.
+        replace: stored runs of the same name whose experiment was changed before anything came of them.
+        drop: stored runs that the spec no longer names.
+    """
+
+    create: tuple[Run, ...]
+    keep: tuple[tuple[RunRow, Run], ...]
+    replace: tuple[tuple[RunRow, Run], ...]
+    drop: tuple[RunRow, ...]
+
+    @property
+    def ordered(self) -> list[tuple[RunRow | None, Run]]:
+        """All runs of the spec with their stored rows, in no particular order."""
+        return [*((None, run) for run in self.create), *self.keep, *self.replace]
+
+
+def merge(runs: Sequence[Run], stored: Sequence[RunRow], saved: Collection[int] = ()) -> Merge:
+    """Compares the runs of a spec with those that the store has of the campaign.
+
+    Args:
+        runs: The spec's.
+        stored: The campaign's.
+        saved: Ids of the stored runs that have a checkpoint.
+
+    Raises:
+        UserError: a run that has started or finished would become another experiment under the same name, or one that
+            has a checkpoint would resume on another number of ranks.
+    """
+    by_hash = {row.config_hash: row for row in reversed(stored)}
+    keep = tuple((by_hash[run.config_hash], run) for run in runs if run.config_hash in by_hash)
+    kept = {row.name for row, _ in keep}
+    by_name = {row.name: row for row in stored if row.name not in kept}
+    rest = [_renamed(run, kept) for run in runs if run.config_hash not in by_hash]
+    changed = tuple((by_name[run.name], run) for run in rest if run.name in by_name)
+    _refuse_started(changed)
+    _refuse_other_ranks([(row, run) for row, run in changed if row.id in saved])
+    named = kept | {row.name for row, _ in changed}
+    return Merge(
+        create=tuple(run for run in rest if run.name not in by_name),
+        keep=keep,
+        replace=changed,
+        drop=tuple(row for row in stored if row.name not in named),
+    )
+
+
+def wanted_again(row: RunRow) -> RunRow:
+    """The row as it is once the spec names its run again: cancelled for its absence, it starts with fresh budgets."""
+    if row.desired != ABSENT:
+        return row
+    row = replace(row, desired="run")
+    if row.state in DECIDED_RUN:
+        return row
+    state = RunState.PENDING if row.state is RunState.CANCELLED else row.state
+    return replace(row, state=state, reason="", retry_epoch=row.retry_epoch + 1)
+
+
+def _renamed(run: Run, taken: set[str]) -> Run:
+    """A new run must not take the name of a kept one that the grown matrix would now name otherwise."""
+    return replace(run, name=f"{run.name}-{run.config_hash[:6]}") if run.name in taken else run
+
+
+def _refuse_started(changed: Sequence[tuple[RunRow, Run]]) -> None:
+    started = [(row, run) for row, run in changed if row.state in STARTED_RUN]
+    if not started:
+        return
+    (first, run), more = started[0], f" (and {len(started) - 1} more)" if len(started) > 1 else ""
+    changes = _changes(first.config, run.stored_config)
+    shown = f": {', '.join(changes[:_SHOWN])}" + (", …" if len(changes) > _SHOWN else "") if changes else ""
+    advice = "cancel it first, or " if first.state is not RunState.COMPLETED else ""
+    raise UserError(
+        f"run {first.name}{more} is {first.state}, and its experiment has changed in the spec{shown}",
+        f"results under one name must come from one experiment: {advice}give the campaign another name",
+    )
+
+
+def _refuse_other_ranks(changed: Sequence[tuple[RunRow, Run]]) -> None:
+    """A checkpoint is loaded by as many ranks as have written it: the run would silently start from step 0."""
+    for row, run in changed:
+        changes = _changes(row.config, run.stored_config)
+        if changes and all(change.startswith(_RANKS) for change in changes):
+            raise UserError(
+                f"run {row.name} has a checkpoint, and the spec now gives it other ranks: {', '.join(changes)}",
+                "keep them, or give the campaign another name to start afresh; where train.universal_checkpoint is set"
+                " from the start, a run may go on with other ranks",
+            )
+
+
+def _changes(before: Mapping[str, Any], after: Mapping[str, Any]) -> list[str]:
+    """The fields of the experiment that differ, as `train.lr 0.001 → 0.01`."""
+    old, new = _fields(before), _fields(after)
+    return [f"{name} {_word(old, name)} → {_word(new, name)}" for name in old | new if old.get(name) != new.get(name)]
+
+
+def _word(fields: Mapping[str, Any], name: str) -> str:
+    return str(fields[name]) if name in fields else "not set"
+
+
+def _fields(config: Mapping[str, Any], prefix: str = "") -> dict[str, Any]:
+    """The values of a configuration by their dotted names, as far as they define the experiment."""
+    flat: dict[str, Any] = {}
+    for key, value in config.items():
+        name = f"{prefix}{key}"
+        if isinstance(value, Mapping):
+            flat |= _fields(value, f"{name}.")
+        elif name.startswith(_EXPERIMENT) and key not in DESCRIBES_ONLY:
+            flat[name] = value
+    return flat

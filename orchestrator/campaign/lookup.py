@@ -1,0 +1,72 @@
+"""Which campaign and which runs a user means. Imports nothing but the store: `campaign status` must feel instant."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from difflib import get_close_matches
+
+from ...db import queries
+from ...db.records import CampaignRow, RunRow
+from ...db.store import Store
+from ..errors import UserError
+
+
+def find(store: Store, name: str | None) -> CampaignRow:
+    """The campaign of that name, or the only one.
+
+    Raises:
+        UserError: there is none, or no name was given and there are several.
+    """
+    known = _known(store)
+    if name in known:
+        return known[name]
+    if name is None and len(known) == 1:
+        return next(iter(known.values()))
+    if not known:
+        raise UserError("no campaign yet", "`campaign submit SPEC` starts one")
+    what = "campaign or spec file" if name and name.endswith((".yaml", ".yml")) else "campaign"
+    raise UserError("which campaign?" if name is None else f"no {what} named {name}", f"one of: {', '.join(known)}")
+
+
+def find_with_runs(store: Store, words: Sequence[str]) -> tuple[CampaignRow, list[str]]:
+    """What `[NAME] [RUN...]` means: the name may be left out where there is only one campaign.
+
+    Raises:
+        UserError: as `find`; a run that does not exist.
+    """
+    known = _known(store)
+    if words and words[0] not in known and len(known) == 1:
+        words = [next(iter(known)), *words]
+    campaign = find(store, words[0] if words else None)
+    names = list(dict.fromkeys(words[1:]))
+    with store.read() as conn:
+        existing = [row.name for row in queries.status(conn, campaign.id)]
+    for name in names:
+        if name not in existing:
+            raise UserError(f"no run named {name} in {campaign.name}", _like(name, existing, campaign.name))
+    return campaign, names
+
+
+def find_run(store: Store, words: Sequence[str]) -> tuple[CampaignRow, RunRow]:
+    """What `[NAME] RUN` means; the run may be left out where the campaign has only one.
+
+    Raises:
+        UserError: as `find_with_runs`, or it is not one run.
+    """
+    campaign, names = find_with_runs(store, words)
+    with store.read() as conn:
+        runs = [run for run in queries.runs(conn, campaign.id) if not names or run.name in names]
+    if len(runs) != 1:
+        hint = f"add one of: {', '.join(run.name for run in runs[:5])}{', …' if len(runs) > 5 else ''}"
+        raise UserError("one run at a time" if names else f"which run of {campaign.name}?", hint)
+    return campaign, runs[0]
+
+
+def _known(store: Store) -> dict[str, CampaignRow]:
+    with store.read() as conn:
+        return {campaign.name: campaign for campaign in queries.list_campaigns(conn)}
+
+
+def _like(name: str, existing: Sequence[str], campaign: str) -> str:
+    near = get_close_matches(name, existing, 1)
+    return f'did you mean "{near[0]}"?' if near else f"`campaign status {campaign}` lists them"

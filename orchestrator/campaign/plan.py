@@ -1,0 +1,205 @@
+"""What submitting a spec would do: the merge with the stored runs, and what the next pass decides. Changes nothing."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from enum import StrEnum
+from math import ceil
+from pathlib import Path
+
+from ...db.records import UNSETTLED_RUN, CampaignRow, RunRow, StepTimes
+from ...db.store import Store
+from ...jobs.layout import CampaignPaths
+from ..errors import Unreachable
+from ..executors import job_request as attempts
+from ..executors.base import ARRAY_LIMIT
+from ..memory.config_changes import changed
+from ..memory.feasibility import Needs, needs_of
+from ..memory.observations import ledgers_of
+from ..memory.prediction import Ledger, memory_key, start_micro_batch
+from ..memory.zero_memory import Sizes
+from ..reconcile.decide import decide
+from ..reconcile.loop import make_executor
+from ..reconcile.observe import observe, read_store
+from ..reconcile.snapshot import Submit
+from ..spec.expand import Run
+from ..spec.model import RunConfig
+from .desired import Submission, compare
+from .diff import Merge, wanted_again
+
+
+class Sign(StrEnum):
+    """What happens to a run."""
+
+    CREATE = "+"
+    RESUBMIT = "~"
+    KEEP = "="
+    CANCEL = "-"
+
+
+@dataclass(frozen=True)
+class PlannedRun:
+    """A run, what would happen to it, and why.
+
+    Attributes:
+        run: what the spec says of it; None for one that the spec no longer names.
+        micro_batch: samples of one forward pass on one rank in the attempt that would be submitted.
+        mem_scale: factor on the memory that the spec asks of a node.
+        changes: rungs taken so that it fits into memory, see `rungs`.
+        predicted_gb: the peak memory of a rank that like runs make expect, None where none has said enough.
+        usable_gb: what a rank could use where they ran.
+        needs: its model's size, as far as arithmetic tells it.
+    """
+
+    sign: Sign
+    name: str
+    why: str
+    run: Run | None = None
+    micro_batch: int | None = None
+    mem_scale: float = 1.0
+    changes: tuple[str, ...] = ()
+    predicted_gb: float | None = None
+    usable_gb: float | None = None
+    needs: Needs = field(default_factory=Needs)
+
+    @property
+    def config(self) -> RunConfig | None:
+        """The configuration of that attempt: settled as the store would keep it, with its changes."""
+        return changed(RunConfig.model_validate(self.run.stored_config), self.changes) if self.run else None
+
+    @property
+    def starts(self) -> bool:
+        """Whether an attempt of it would be submitted."""
+        return self.sign in (Sign.CREATE, Sign.RESUBMIT)
+
+    @property
+    def accumulation(self) -> int | None:
+        """Forward passes of one optimizer step in that attempt."""
+        return attempts.accumulation_of(self.run.config, self.micro_batch, self.run.world_size) if self.run else None
+
+
+@dataclass(frozen=True)
+class Plan:
+    """All runs of a campaign with what would happen to them.
+
+    Attributes:
+        trouble: why the executor could not be asked, so that resubmissions may be missing.
+    """
+
+    campaign: str
+    executor: str
+    runs: tuple[PlannedRun, ...]
+    trouble: Unreachable | None = None
+
+    @property
+    def starting(self) -> list[Run]:
+        """The runs of which an attempt would be submitted."""
+        return [item.run for item in self.runs if item.run and item.starts]
+
+    @property
+    def arrays(self) -> int:
+        """Job arrays that would be submitted: one for each resource shape, or several where it has very many runs."""
+        starting = (item for item in self.runs if item.run and item.starts)
+        asked = (attempts.resources(i.run.config, mem_scale=i.mem_scale) for i in starting if i.run)
+        sizes = Counter(attempts.shape(resources) for resources in asked)
+        return sum(ceil(size / ARRAY_LIMIT) for size in sizes.values())
+
+    @property
+    def gpu_hours(self) -> float | None:
+        """The most that the submitted attempts can use before their time limit; None without Slurm."""
+        if self.executor != "slurm":
+            return None
+        asked = (run.config.slurm for run in self.starting)
+        return sum(slurm.nodes * slurm.gpus * slurm.time_min / 60 for slurm in asked)
+
+    def count(self, *signs: Sign) -> int:
+        """How many runs have one of these signs."""
+        return sum(item.sign in signs for item in self.runs)
+
+
+def make_plan(store: Store | None, submission: Submission) -> Plan:
+    """Makes the plan.
+
+    Args:
+        store: None if there is none yet.
+        submission: What would be submitted.
+
+    Raises:
+        UserError: as `compare`.
+    """
+    campaign, change = compare(store, submission)
+    submits, trouble = _decided(store, _as_wanted(campaign, submission), change) if store and campaign else ({}, None)
+    place = {run.config_hash: index for index, run in enumerate(submission.runs)}
+    planned = map(_with_needs, _with_memory(store, list(_planned(change, submits))))
+    runs = sorted(planned, key=lambda item: place[item.run.config_hash] if item.run else len(place))
+    return Plan(submission.spec.name, submission.spec.executor, tuple(runs), trouble)
+
+
+def _planned(change: Merge, submits: Mapping[int, Submit]) -> Iterator[PlannedRun]:
+    for run in change.create:
+        yield PlannedRun(Sign.CREATE, run.name, "", run, run.micro_batch)
+    for row, run in change.replace:
+        yield PlannedRun(Sign.RESUBMIT, row.name, "its experiment changed in the spec", run, run.micro_batch)
+    for row, run in change.keep:
+        yield _kept(row, run, submits.get(row.id))
+    for row in change.drop:
+        ends = row.state in UNSETTLED_RUN
+        why = "no longer in the spec" if ends else f"{row.state}, no longer in the spec"
+        yield PlannedRun(Sign.CANCEL if ends else Sign.KEEP, row.name, why)
+
+
+def _kept(row: RunRow, run: Run, submit: Submit | None) -> PlannedRun:
+    if submit is None:
+        return PlannedRun(Sign.KEEP, row.name, row.state, run, run.micro_batch)
+    sign, why = (Sign.RESUBMIT, submit.why) if row.generation else (Sign.CREATE, "recorded, not started yet")
+    return PlannedRun(sign, row.name, why, run, submit.micro_batch, submit.mem_scale, submit.changes)
+
+
+def _with_memory(store: Store | None, planned: Sequence[PlannedRun]) -> Iterator[PlannedRun]:
+    """The planned attempts with what like runs make expect of their memory."""
+    keys = {item.name: key for item in planned if item.starts and item.config and (key := memory_key(item.config))}
+    ledgers: Mapping[str, Ledger] = {}
+    if store and keys:
+        with store.read() as conn:
+            ledgers = ledgers_of(conn, keys.values())
+    for item in planned:
+        ledger = ledgers.get(keys.get(item.name, ""))
+        yield _remembered(item, ledger) if ledger else item
+
+
+def _remembered(item: PlannedRun, ledger: Ledger) -> PlannedRun:
+    """A run that is new to the store starts where the ledger says; of the others that has been decided already."""
+    run, micro, why = item.run, item.micro_batch, item.why
+    if run and run.global_batch and run.micro_batch and micro == run.micro_batch and not item.changes:
+        choice = start_micro_batch(run.global_batch, run.world_size, micro, ledger)
+        micro, why = choice.micro_batch, choice.why or why
+    predicted_gb = None if micro is None else ledger.predict_gb(micro)
+    return replace(item, micro_batch=micro, why=why, predicted_gb=predicted_gb, usable_gb=ledger.usable_gb)
+
+
+def _with_needs(item: PlannedRun) -> PlannedRun:
+    """The planned run with what its model takes, as far as arithmetic tells it."""
+    run, config = item.run, item.config
+    if run is None or config is None:
+        return item
+    sizes = Sizes(run.world_size, run.ranks_per_node, item.accumulation)
+    return replace(item, needs=needs_of(config, sizes, item.usable_gb))
+
+
+def _as_wanted(campaign: CampaignRow, submission: Submission) -> CampaignRow:
+    """The campaign as submitting the spec would leave it."""
+    return replace(campaign, desired="active", limits=submission.spec.limits.model_dump(exclude_none=True))
+
+
+def _decided(store: Store, campaign: CampaignRow, change: Merge) -> tuple[dict[int, Submit], Unreachable | None]:
+    """What the next pass would submit of the kept runs, by run id. Room on this machine does not count here."""
+    stored = read_store(store, campaign)
+    kept = {row.id for row, _ in change.keep}
+    rows = tuple(wanted_again(row) for row in stored.runs if row.id in kept)
+    paths = CampaignPaths(Path(campaign.dir), campaign.name)
+    desired = replace(stored, runs=rows, campaign=campaign)
+    snapshot, trouble = observe(desired, make_executor(campaign, paths), paths, lambda _run_id: StepTimes(None, 0))
+    actions = decide(replace(snapshot, capacity=None))
+    return {action.run.id: action for action in actions if isinstance(action, Submit)}, trouble

@@ -1,0 +1,144 @@
+"""One run as a batch script that stands alone: for a look at what a campaign does, or to run it by hand."""
+
+from __future__ import annotations
+
+import json
+import shlex
+import sys
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import replace
+from pathlib import Path
+from typing import Any, Final
+
+from ...db.records import RunRow, RunState
+from ...jobs import launch
+from ...jobs.layout import AttemptPaths, CampaignPaths, RunPaths
+from ...jobs.node import Node
+from ...jobs.payload import Payload
+from ...sbatch import Value, prologue, render
+from ..executors import job_request as attempts
+from ..spec.expand import Run
+from .desired import Submission
+
+BY_HAND: Final = "by-hand"
+_OF_AN_AGENT: Final = frozenset({"CAMPAIGN_AGENT_PID", "CAMPAIGN_VISIBLE_DEVICES"})
+_END: Final = "END_OF_FILE"
+_HANDLED: Final = frozenset({"nodes", "setup", "array_parallelism", "signal_delay_s", "additional_parameters"})
+
+
+def render_run(submission: Submission, run: Run) -> str:
+    """The script. What it trains lies in `{dir}/{campaign}/by-hand/{run}`, apart from the campaign's own attempts."""
+    payload, paths = _payload(submission, run)
+    resources = attempts.resources(run.config)
+    values: dict[str, Value] = {
+        "name": f"{payload.campaign}-{run.name}"[:100],
+        "nodes": payload.nodes,
+        "log": f"{run.name}-%j.log",
+        "options": list(_options(resources)),
+        "prologue": prologue(),
+        "setup": [*resources.get("setup", ()), *_files(payload, paths)],
+        "environment": list(_environment(payload, paths)),
+        "attempt_dir": paths.dir,
+        "ranks_per_node": payload.ranks_per_node,
+        "python": payload.python,
+        "training": [shlex.join([launch.RANK_SCRIPT, *payload.command])],
+    }
+    return render("run.sbatch", values)
+
+
+def render_reconciler(submission: Submission, store: str, script: Path, time: str) -> str:
+    """A job that looks after the campaign until everything is settled and resubmits itself before its time limit.
+
+    Args:
+        store: URL without a password.
+        script: Where the text will lie: the job submits this file again.
+        time: Time limit of one such job, in Slurm's form.
+    """
+    spec = submission.spec
+    asked = {"partition": spec.slurm.partition, "account": spec.slurm.account, "qos": spec.slurm.qos}
+    values: dict[str, Value] = {
+        "name": f"reconcile-{spec.name}",
+        "script": script.absolute(),
+        "log": script.absolute().with_suffix(".log"),
+        "time": time,
+        "options": [f"--{name}={shlex.quote(value)}" for name, value in asked.items() if value],
+        "setup": [f"export PATH={shlex.quote(str(Path(sys.executable).parent))}:$PATH"],
+        "reconcile": [
+            shlex.join(["campaign", "reconcile", spec.name, "--watch", "--dir", str(submission.dir), "--store", store])
+        ],
+    }
+    return render("reconciler.sbatch", values)
+
+
+def _payload(submission: Submission, run: Run) -> tuple[Payload, AttemptPaths]:
+    """What an agent would be told, with folders of its own."""
+    paths = CampaignPaths(submission.dir, submission.spec.name)
+    folder = paths.dir / BY_HAND / run.name
+    payload = attempts.payload(
+        _row(run),
+        run.config.model_copy(update={"ranks_per_node": run.ranks_per_node}),
+        paths,
+        generation=1,
+        micro_batch=run.micro_batch,
+        token=BY_HAND,
+        attempt_id=0,
+        store=None,
+    )
+    payload = replace(payload, run_dir=str(folder), attempt_dir=str(folder / "g0001"))
+    return payload, AttemptPaths(Path(payload.attempt_dir))
+
+
+def _row(run: Run) -> RunRow:
+    """The run as if it had been recorded."""
+    return RunRow(
+        id=0,
+        campaign_id=0,
+        name=run.name,
+        params=run.params,
+        config={},
+        config_hash=run.config_hash,
+        repeat=run.repeat,
+        state=RunState.PENDING,
+        reason="",
+        desired="run",
+        generation=0,
+        retry_epoch=0,
+        target_step=run.target_step,
+        ordinal=0,
+        not_before_s=None,
+        updated_s=0.0,
+    )
+
+
+def _options(resources: Mapping[str, Any]) -> Iterator[str]:
+    """Options of sbatch, as in the campaign; a flag has no value."""
+    asked = {name.replace("_", "-"): value for name, value in resources.items() if name not in _HANDLED}
+    asked |= resources.get("additional_parameters", {})
+    for name, value in asked.items():
+        yield f"--{name}" if value is True else f"--{name}={shlex.quote(str(value))}"
+    if delay_s := resources.get("signal_delay_s"):
+        yield f"--signal=USR2@{delay_s}"
+
+
+def _environment(payload: Payload, paths: AttemptPaths) -> Iterator[str]:
+    node = Node(job_id=BY_HAND, rank=0, name="", visible_devices="")
+    env = launch.environment(payload, paths, node, resume="", base={"OMP_NUM_THREADS": ""}, cpu_count=1)
+    for name, value in env.items():
+        if name not in _OF_AN_AGENT and (name != "OMP_NUM_THREADS" or value):
+            yield f"{name}={shlex.quote(value)}"
+
+
+def _files(payload: Payload, paths: AttemptPaths) -> Iterator[str]:
+    """Lines of shell that write the configuration files, so that the script needs nothing beside it."""
+    again = f"{paths.dir} holds what this script has trained before: move it away to train anew"
+    yield f"[ ! -e {shlex.quote(str(paths.metrics))} ] || {{ echo {shlex.quote(again)} >&2; exit 1; }}"
+    folders = (paths.dir, paths.logs, paths.ranks, RunPaths(Path(payload.run_dir)).checkpoints(payload.config_hash))
+    yield f"mkdir -p {shlex.join(str(folder) for folder in folders)}"
+    yield from _here_document(paths.ds_config, payload.ds_config)
+    if payload.train:
+        yield from _here_document(paths.train_config, payload.train)
+
+
+def _here_document(path: Path, content: Mapping[str, Any]) -> Sequence[str]:
+    """JSON on lines of its own: none of them can be the end mark, and the shell replaces nothing in it."""
+    return [f"cat >{shlex.quote(str(path))} <<'{_END}'", *json.dumps(content, indent=1).splitlines(), _END]

@@ -1,0 +1,1 @@
+"""The command line: parse, one call into a package below, print. Nothing imports it."""

@@ -1,0 +1,177 @@
+"""What the verbs share: common options, finding the store, printing."""
+
+from __future__ import annotations
+
+import inspect
+import json
+import os
+import re
+import shlex
+import shutil
+import sys
+from collections.abc import Callable, Sequence
+from difflib import get_close_matches
+from pathlib import Path
+from typing import IO, TYPE_CHECKING, Any, TypeVar
+
+import click
+
+from ..campaign.location import Location
+from ..errors import UserError
+from ..settings import resolve
+from .pages.text import Page, Style
+
+if TYPE_CHECKING:
+    from ..campaign.desired import Submission
+
+Decorated = TypeVar("Decorated", bound=Callable[..., Any])
+
+
+class Verb(click.Command):
+    """A command whose help keeps the lines of its examples: a paragraph with indented lines is not filled."""
+
+    def __init__(self, *args: Any, **kwargs: Any) -> None:
+        super().__init__(*args, **kwargs)
+        self.help = keep_examples(self.help or "")
+
+
+def keep_examples(text: str) -> str:
+    """Marks, in click's way, the paragraphs of a help text that have indented lines."""
+    return re.sub(r"\n\n(?=[^\n]*\n  )", "\n\n\b\n", inspect.cleandoc(text))
+
+
+def verb(function: Callable[..., int]) -> Verb:
+    """Makes a command of a function, which returns the exit code."""
+    return click.command(cls=Verb)(function)
+
+
+class Verbs(click.Group):
+    """A group that lists its verbs in the order of a campaign's life, and guesses at a misspelt one."""
+
+    def __init__(self, *args: Any, **kwargs: Any) -> None:
+        super().__init__(*args, **kwargs)
+        self.help = keep_examples(self.help or "")
+
+    def list_commands(self, ctx: click.Context) -> list[str]:  # noqa: ARG002 - click's signature
+        """The verbs as they were added."""
+        return list(self.commands)
+
+    def resolve_command(
+        self, ctx: click.Context, args: list[str]
+    ) -> tuple[str | None, click.Command | None, list[str]]:
+        """Finds the verb.
+
+        Raises:
+            UserError: There is no such verb.
+        """
+        if args and not args[0].startswith("-") and self.get_command(ctx, args[0]) is None:
+            near = get_close_matches(args[0], self.commands, 1)
+            hint = f'did you mean "{near[0]}"?' if near else f"`{ctx.command_path} --help` lists them"
+            raise UserError(f"no command named {args[0]}", hint)
+        return super().resolve_command(ctx, args)
+
+
+def default_options(command: Decorated) -> Decorated:
+    """`--dir` and `--store` in front of the verb count as those behind it."""
+
+    def pass_on(ctx: click.Context, param: click.Parameter, value: str | None) -> None:
+        if value and isinstance(ctx.command, click.Group):
+            ctx.default_map = _given_to_all(ctx.command, {**(ctx.default_map or {}), str(param.name): value})
+
+    folder = click.option("--dir", "dir", expose_value=False, callback=pass_on, hidden=True)
+    store = click.option("--store", expose_value=False, callback=pass_on, hidden=True)
+    return folder(store(command))
+
+
+def _given_to_all(group: click.Group, values: dict[str, Any]) -> dict[str, Any]:
+    nested = {
+        name: _given_to_all(command, values) if isinstance(command, click.Group) else values
+        for name, command in group.commands.items()
+    }
+    return {**values, **nested}
+
+
+def store_options(command: Decorated) -> Decorated:
+    """The options that say where the campaign is."""
+    folder = click.option("--dir", metavar="DIR", help="Shared folder of the campaign.  [default: ./campaign]")
+    store = click.option("--store", metavar="URL", help="Database.  [default: sqlite file in the shared folder]")
+    return folder(store(command))
+
+
+def json_option(command: Decorated) -> Decorated:
+    """`--json`."""
+    return click.option("--json", "as_json", is_flag=True, help="Print one JSON document.")(command)
+
+
+def read_submission(path: Path, sets: Sequence[str], dir: str | None, store: str | None) -> tuple[Submission, Location]:
+    """Reads, checks and expands a spec, and finds where its campaign is.
+
+    Raises:
+        SpecError: With everything that is wrong in it.
+        UserError: It or a configuration file cannot be read.
+    """
+    from ..campaign.desired import Submission
+    from ..executors.host import local_gpus
+    from ..spec.expand import expand
+    from ..spec.load import load_spec
+
+    spec = load_spec(path, sets, local_gpus=local_gpus())
+    given = {"dir": spec.dir if "dir" in spec.model_fields_set else None, "store": spec.store}
+    where = Location(resolve({"dir": dir, "store": store}, given), (spec.name,))
+    text = "".join([path.read_text(encoding="utf-8"), *(f"# --set {override}\n" for override in sets)])
+    runs = expand(spec, local_gpus())
+    return Submission(spec, text, runs, where.settings.dir, path.absolute()), where
+
+
+def page_for(stream: IO[str]) -> Page:
+    """What a stream can show: NO_COLOR, FORCE_COLOR and TERM=dumb are respected."""
+    terminal = stream.isatty()
+    if os.environ.get("NO_COLOR"):
+        colour = False
+    elif os.environ.get("FORCE_COLOR", "") not in ("", "0"):
+        colour = True
+    else:
+        colour = terminal and os.environ.get("TERM") != "dumb"
+    return Page(colour, shutil.get_terminal_size((120, 40)).columns if terminal else None)
+
+
+def check_folder_of(path: Path) -> None:
+    """Checks that a file can be made there.
+
+    Raises:
+        UserError: There is no such folder, or it is one itself.
+    """
+    if path.is_dir():
+        raise UserError(f"{path} is a folder", "name a file")
+    if not path.parent.is_dir():
+        raise UserError(f"there is no folder {path.parent}", f"`mkdir -p {shlex.quote(str(path.parent))}` makes it")
+
+
+def show(text: str) -> None:
+    """Prints data, at once, so that it stands in order with what is said on stderr."""
+    sys.stdout.write(f"{text}\n")
+    sys.stdout.flush()
+
+
+def show_json(document: Any) -> None:
+    """Prints one JSON document."""
+    show(json.dumps(document, indent=2, default=str, allow_nan=False))
+
+
+def tell(text: str) -> None:
+    """Says something that is no data."""
+    sys.stderr.write(f"{text}\n")
+    sys.stderr.flush()
+
+
+def complain(message: str, hint: str | None) -> None:
+    """Says what is wrong, and what to do about it."""
+    page = page_for(sys.stderr)
+    tell(f"{page.paint('error:', Style.RED)} {message}")
+    if hint:
+        tell(f"{page.paint('hint:', Style.CYAN)} {hint}")
+
+
+def advise(text: str) -> None:
+    """Says what to type next."""
+    tell(f"{page_for(sys.stderr).paint('next:', Style.CYAN)} {text}")

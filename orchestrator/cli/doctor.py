@@ -1,0 +1,83 @@
+"""The verb that looks whether a machine, a cluster and a store are fit for a campaign: doctor."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import click
+
+from ..campaign.location import Location, locate
+from ..errors import UserError
+from .common import json_option, page_for, read_submission, show, show_json, store_options, tell, verb
+from .spec import set_option
+
+if TYPE_CHECKING:
+    from ..doctor.requirements import Wants
+
+
+@verb
+@click.argument("spec", metavar="[SPEC]", type=click.Path(path_type=Path), required=False)
+@click.option("--on-node", is_flag=True, help="Have a node looked at too, by a short job.")
+@click.option(
+    "--wait",
+    "wait_min",
+    type=click.FloatRange(min=0, min_open=True),
+    default=10,
+    show_default=True,
+    metavar="MINUTES",
+    help="How long that job may wait in the queue.",
+)
+@set_option
+@store_options
+@json_option
+def doctor(
+    spec: Path | None,
+    on_node: bool,
+    wait_min: float,
+    sets: Sequence[str],
+    dir: str | None,
+    store: str | None,
+    as_json: bool,
+) -> int:
+    """Look whether this machine, the cluster and the store are fit for a campaign.
+
+    With SPEC also whether the cluster has what it asks for. With --on-node a job on the spec's partition, with the GPUs
+    of one node, looks at that node: driver, GPUs and the links between them, memory, torch, DeepSpeed and its
+    operators, an all-reduce by DeepSpeed's launcher, speed of the shared folder and of nvme_path, clocks, and whether
+    the database can be reached. With `executor: local` all that is asked of this machine.
+
+    Each check is ok, a note, a warning or a problem, with what to do next. Exit code 1: there is a problem. 3: all that
+    is wrong is that Slurm or the store did not answer.
+
+    Examples:
+      campaign doctor
+      campaign doctor campaign.yaml --on-node
+      campaign doctor campaign.yaml --json | jq '.checks[] | select(.verdict == "problem")'
+    """
+    from ..doctor.check import exit_code
+    from ..doctor.run import doctor as look
+    from .interrupts import terminated_as_interrupted
+    from .pages.doctor import doctor_document, doctor_page
+
+    if on_node and spec is None:
+        raise UserError("--on-node needs a spec: which partition, how many GPUs?", "campaign doctor SPEC --on-node")
+    where, wants = _asked(spec, sets, dir, store)
+    with terminated_as_interrupted():
+        checks = look(where, wants, on_node=on_node, wait_s=60 * wait_min, tell=tell)
+    if as_json:
+        show_json(doctor_document(checks))
+    else:
+        show(doctor_page(checks, page_for(sys.stdout)))
+    return exit_code(checks)
+
+
+def _asked(spec: Path | None, sets: Sequence[str], dir: str | None, store: str | None) -> tuple[Location, list[Wants]]:
+    if spec is None:
+        return locate(dir, store), []
+    from ..doctor.requirements import wants_of
+
+    submission, where = read_submission(spec, sets, dir, store)
+    return where, wants_of(submission.runs)

@@ -1,0 +1,78 @@
+"""Verbs about what came out: export."""
+
+from __future__ import annotations
+
+import os
+import sys
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import IO, Any, Final
+
+import click
+
+from ..campaign.location import locate
+from ..errors import EXIT_OK, UserError
+from .common import check_folder_of, store_options, tell, verb
+
+FORMATS: Final = ("csv", "json", "parquet")
+TABLES: Final = ("steps", "runs", "attempts", "gpus", "events")
+
+
+@verb
+@click.argument("name", metavar="[NAME]", required=False)
+@click.option("--format", "form", type=click.Choice(FORMATS), default="csv", show_default=True, help="What to write.")
+@click.option("--what", type=click.Choice(TABLES), default="steps", show_default=True, help="Which rows.")
+@click.option("-o", "--output", type=click.Path(path_type=Path), help="File to write.  [default: standard output]")
+@store_options
+def export(name: str | None, form: str, what: str, output: Path | None, dir: str | None, store: str | None) -> int:
+    """Write a campaign's results as CSV, JSON or Parquet.
+
+    Each step stands there once, from the highest attempt that made it. A file is written whole or not at all. In
+    Parquet a figure that was not reported is null, one that is not a number NaN, and times are UTC timestamps.
+
+    Examples:
+      campaign export sweep -o steps.csv
+      campaign export sweep --what runs --format json | jq '.rows[].loss'
+      campaign export sweep --what gpus -o power.csv
+      campaign export sweep --format parquet -o steps.parquet
+    """
+    from ..campaign.lookup import find
+    from ..export.parquet import require_pyarrow, write_parquet
+    from ..export.rows import columns_and_rows, write_csv, write_json
+
+    if form == "parquet":
+        require_pyarrow()
+        if output is None:
+            raise UserError("Parquet is no text to print", f"name a file: -o {what}.parquet")
+
+    where = locate(dir, store, [name])
+    opened = where.open()
+    campaign = find(opened, where.name)
+    writers: dict[str, Callable[..., int]] = {"csv": write_csv, "json": write_json, "parquet": write_parquet}
+    with _output(output, form) as stream, columns_and_rows(opened, campaign, what) as (columns, rows):
+        number = writers[form](stream, campaign.name, what, columns, rows)
+    tell(f"{number:,} rows" + (f" in {output}" if output else ""))
+    return EXIT_OK
+
+
+@contextmanager
+def _output(path: Path | None, form: str) -> Iterator[IO[Any]]:
+    if path is None:
+        yield sys.stdout
+        return
+    check_folder_of(path)
+    partial = path.with_name(f".{path.name}.partial")
+    try:
+        with partial.open("wb") if form == "parquet" else partial.open("w", encoding="utf-8", newline="") as stream:
+            yield stream
+            stream.flush()
+            os.fsync(stream.fileno())
+        partial.replace(path)
+    except OSError as error:
+        raise UserError(f"cannot write {path}: {error.strerror}") from error
+    finally:
+        partial.unlink(missing_ok=True)
+
+
+VERBS: Final = (export,)

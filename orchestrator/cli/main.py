@@ -1,0 +1,125 @@
+"""The command `campaign`: parse, one call, print. What each verb does is in the `cli_*` modules beside this one.
+
+Nothing here imports pydantic, SQLAlchemy, submitit or rich before a verb needs it: `campaign --help` must be instant.
+"""
+
+from __future__ import annotations
+
+import gc
+import sys
+import traceback
+from collections.abc import Sequence
+
+import click
+
+from ... import __version__
+from ...db.errors import StaleWrite, StoreError
+from ..errors import (
+    EXIT_BUG,
+    EXIT_FAILED,
+    EXIT_INTERRUPTED,
+    EXIT_OK,
+    EXIT_UNREACHABLE,
+    EXIT_USAGE,
+    SpecError,
+    UserError,
+)
+from . import db as cli_db
+from . import doctor as cli_doctor
+from . import export as cli_results
+from . import report as cli_report
+from . import runs as cli_runs
+from . import show as cli_show
+from . import spec as cli_spec
+from .common import Verbs, complain, default_options, show, tell
+
+
+@click.group(cls=Verbs, invoke_without_command=True, context_settings={"help_option_names": ["-h", "--help"]})
+@click.version_option(__version__, prog_name="campaign", message="%(prog)s %(version)s")
+@default_options
+@click.pass_context
+def campaign(ctx: click.Context) -> None:
+    """Campaigns of DeepSpeed training runs on a Slurm cluster.
+
+    Its life:
+      campaign init                     write a spec to start from
+      campaign plan campaign.yaml       show what would be submitted
+      campaign submit campaign.yaml     submit it
+      campaign reconcile --watch        look after it until everything is settled
+      campaign status                   see where it stands
+      campaign report                   see what came out
+    """
+    if ctx.invoked_subcommand is None:
+        show(ctx.get_help())
+
+
+_RESULTS = (*cli_results.VERBS, *cli_report.VERBS)
+
+for _verb in (*cli_spec.VERBS, *cli_runs.VERBS, *cli_show.VERBS, *_RESULTS, cli_doctor.doctor, cli_db.db):
+    campaign.add_command(_verb)
+
+
+def main(argv: Sequence[str] | None = None) -> int:
+    """Runs the command; returns its exit code.
+
+    Args:
+        argv: Words after `campaign`, by default those of this process. `--debug` anywhere shows tracebacks.
+    """
+    words = list(sys.argv[1:] if argv is None else argv)
+    if debug := "--debug" in words:
+        words.remove("--debug")
+    _never_fail_on_encoding()
+    gc.set_threshold(50_000)  # imports make many objects that stay: looking for garbage among them costs a sixth
+    try:
+        return int(campaign.main(words, prog_name="campaign", standalone_mode=False) or EXIT_OK)
+    except Exception as error:
+        if debug:
+            raise
+        if (code := _explained(error)) is None:
+            traceback.print_exc()  # a bug deserves it, and a code that no script takes for an answer
+            return EXIT_BUG
+        return code
+
+
+def _explained(error: Exception) -> int | None:
+    """Says what is wrong and what to do; returns the exit code, None for a bug, which deserves its traceback."""
+    code: int | None = None
+    match error:
+        case click.Abort():
+            code = EXIT_INTERRUPTED
+        case click.ClickException():
+            _complain_of_usage(error)
+            code = error.exit_code
+        case SpecError():
+            tell(error.message)
+            code = error.exit_code
+        case UserError():
+            complain(error.message, error.hint)
+            code = error.exit_code
+        case StaleWrite():
+            complain(f"somebody else was faster: {error.message}", "nothing is lost: try again")
+            code = EXIT_UNREACHABLE
+        case StoreError():
+            complain(error.message, error.hint)
+            code = EXIT_UNREACHABLE if error.retryable else EXIT_USAGE
+        case OSError():
+            where = f"{error.filename}: " if error.filename else ""
+            complain(f"{where}{error.strerror or error}", None)
+            code = EXIT_FAILED
+    return code
+
+
+def _complain_of_usage(error: click.ClickException) -> None:
+    verb = error.ctx.command_path if isinstance(error, click.UsageError) and error.ctx else "campaign"
+    message = error.format_message()
+    complain(message[:1].lower() + message[1:].removesuffix("."), f"`{verb} --help`")
+
+
+def _never_fail_on_encoding() -> None:
+    for stream in (sys.stdout, sys.stderr):
+        if reconfigure := getattr(stream, "reconfigure", None):
+            reconfigure(errors="replace")
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,111 @@
+"""What a pass did, one line an action: what happened to which run, and why."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+
+from ....db.records import RunState, RunStatus
+from ...formatting import clean, count, source
+from ...reconcile.loop import Pass
+from ...reconcile.snapshot import Action, Adopt, CancelJob, Finish, MarkAttempt, Revoke, SetRun, Submit
+from .text import Page, Style
+
+SINGLE_LINES = 10
+"""More first attempts than this are told in one line."""
+
+_STATE_STYLES = {RunState.COMPLETED: Style.GREEN, RunState.FAILED: Style.RED, RunState.HELD: Style.YELLOW}
+
+
+def action_lines(done: Pass, after: Mapping[int, RunStatus], page: Page) -> list[str]:
+    """One line for everything worth knowing; what another line of the same run already says is left out.
+
+    Args:
+        done: The pass.
+        after: By run id, where each run stands after it: what was decided need not have come about.
+        page: What the lines are written for.
+    """
+    names = {view.run.id: view.run.name for view in done.snapshot.runs}
+    starting = [action for action in done.actions if isinstance(action, Submit)]
+    first = [a for a in starting if a.generation == 1 and after[a.run.id].state is not RunState.FAILED]
+    together = first if len(first) > SINGLE_LINES else []
+    silent = {id(action) for action in together}
+    silent |= {id(a) for a in done.actions if isinstance(a, SetRun) and _says_nothing(a, starting)}
+    lines = []
+    for action in done.actions:
+        if id(action) not in silent:
+            name = page.paint(_name(action, names), Style.BOLD)
+            lines += [f"{name}: {text}" for text in _say(action, after, page)]
+    return [*lines, *_together(together, after, page)]
+
+
+def _together(actions: Sequence[Submit], after: Mapping[int, RunStatus], page: Page) -> list[str]:
+    """Many first attempts in one line, with their job arrays."""
+    jobs = [job_id for action in actions if (job_id := after[action.run.id].job_id)]
+    arrays = list(dict.fromkeys(job_id.partition("_")[0] for job_id in jobs))
+    shown = ", ".join(arrays[:3]) + (", …" if len(arrays) > 3 else "")
+    said = {f"submitted as {shown}": len(jobs), "not submitted for now": len(actions) - len(jobs)}
+    return [f"{page.paint(count(number, 'run'), Style.BOLD)}: {text}" for text, number in said.items() if number]
+
+
+def _says_nothing(action: SetRun, starting: Sequence[Submit]) -> bool:
+    return action.state is action.run.state or any(action.run.id == submit.run.id for submit in starting)
+
+
+def _name(action: Action, names: Mapping[int, str]) -> str:
+    return action.run.name if isinstance(action, SetRun | Submit) else names[action.attempt.run_id]
+
+
+def _say(action: Action, after: Mapping[int, RunStatus], page: Page) -> Iterator[str]:
+    match action:
+        case Submit():
+            yield _submission(action, after[action.run.id], page)
+        case Finish():
+            yield _ending(action)
+        case SetRun():
+            yield from _standing(action, page)
+        case MarkAttempt():
+            yield _doing(action)
+        case Adopt():
+            yield f"job {action.job_id} found by its token, though its submission had given no answer"
+        case Revoke():
+            yield f"attempt {action.attempt.generation} never reached the queue, withdrawn"
+        case CancelJob():
+            yield f"job {action.job_id} asked to end"
+
+
+def _submission(action: Submit, now: RunStatus, page: Page) -> str:
+    """Whether it came about: sbatch may have refused it, or given no answer."""
+    if now.state is RunState.FAILED:
+        return f"{page.paint(now.state, Style.RED)}: {clean(now.reason)}"
+    if not now.job_id:
+        return "not submitted for now"
+    again = action.generation > 1
+    micro = f" at micro-batch {action.micro_batch}" if again and action.micro_batch else ""
+    why = f": {clean(action.why)}" if again else ""
+    return f"submitted as {now.job_id}{micro}, attempt {action.generation}{why}"
+
+
+def _ending(action: Finish) -> str:
+    verdict, generation = action.verdict, action.attempt.generation
+    reason = f": {clean(verdict.reason)}" if verdict.reason else ""
+    where = f" ({source(verdict.line.file, verdict.line.number)})" if verdict.line else ""
+    return f"attempt {generation} ended, {str(verdict.kind).replace('_', ' ')}{reason}{where}"
+
+
+def _standing(action: SetRun, page: Page) -> Iterator[str]:
+    """Queued and running are said by the attempt's own line."""
+    if action.state not in (RunState.QUEUED, RunState.RUNNING):
+        reason = f": {clean(action.reason)}" if action.reason else ""
+        yield page.paint(action.state, _STATE_STYLES.get(action.state, Style.PLAIN)) + reason
+
+
+def _doing(action: MarkAttempt) -> str:
+    row = action.attempt
+    job = f"job {row.job_id}, " if row.job_id else ""
+    resumed = f" from step {action.start_step}" if action.start_step else ""
+    return f"{job}attempt {row.generation} {action.state}{resumed}"
+
+
+def trouble_lines(done: Pass) -> Sequence[str]:
+    """What could not be asked or done for now."""
+    return [f"{trouble.message}{f' ({trouble.hint})' if trouble.hint else ''}" for trouble in done.troubles]

@@ -1,0 +1,299 @@
+"""All about a campaign, all about a run, and where the settings come from."""
+
+from __future__ import annotations
+
+import json
+import time
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import asdict
+from typing import Any
+
+from ....db.records import AttemptRow, EventRow, MemoryObservation, RunState
+from ...campaign.details import CampaignFacts, RunFacts
+from ...campaign.status import SCHEMA_VERSION, batch_of, finite
+from ...formatting import clean, count, duration, figure, short_number, shorten, source
+from ...settings import Setting
+from .forwards import forward_pairs, forwards_document
+from .gpus import energy_document, gpu_lines, gpus_document
+from .speed import speed_document, speed_line
+from .states import counts_line, state_cell
+from .text import Cell, Page, Style, table
+
+
+def settings_page(settings: Sequence[Setting], page: Page) -> str:
+    """Each setting with its value and its source."""
+    rows = ((Cell(s.name, Style.BOLD), Cell(s.value), Cell(s.source, Style.DIM)) for s in settings)
+    return "\n".join(table(page, ("setting", "value", "from"), rows))
+
+
+def campaign_page(facts: CampaignFacts, page: Page) -> str:
+    """A campaign: where it is, where it comes from, where it stands, what happened last."""
+    campaign, status = facts.status.campaign, facts.status
+    provenance = campaign.provenance
+    commit = f" at {provenance['git']}" if provenance.get("git") else ""
+    pairs = {
+        "campaign": campaign.name,
+        "runs": f"{count(len(status.runs), 'run')}: {counts_line(page, status.counts)}",
+        "spec": f"{provenance.get('spec', '')}{commit}",
+        "executor": campaign.executor,
+        "dir": campaign.dir,
+        "store": facts.store,
+        "created": f"{_moment(campaign.created_s)}, by version {provenance.get('version', '?')}",
+    }
+    lines = _pairs(pairs, page)
+    return "\n".join([*lines, *_section("Events", _events(facts.events, page, facts.run_names), page)])
+
+
+def run_page(facts: RunFacts, page: Page) -> str:
+    """A run: its figures, every attempt with its verdict and the proof, what happened when, what to type next."""
+    lines = _pairs(_run_pairs(facts, page), page)
+    lines += _section("Attempts", _attempts(facts, page), page)
+    lines += _section("Events", _events(facts.events, page), page)
+    if advice := next_commands(facts):
+        lines += ["", *(page.paint(f"next: {line}", Style.CYAN) for line in advice)]
+    return "\n".join(lines)
+
+
+def next_commands(facts: RunFacts) -> list[str]:
+    """What to type next, as far as the run's state says."""
+    name = f"{facts.campaign.name} {facts.run.name}"
+    match facts.run.state:
+        case RunState.FAILED | RunState.HELD:
+            return [f"campaign logs {name}", f"campaign retry {name}   (when the cause is gone)"]
+        case RunState.CANCELLED:
+            return [f"campaign retry {name}"]
+        case RunState.RUNNING:
+            return [f"campaign logs {name} -f"]
+        case RunState.PENDING:
+            return [f"campaign reconcile {facts.campaign.name} --watch"]
+    return []
+
+
+def campaign_document(facts: CampaignFacts) -> dict[str, Any]:
+    """A campaign for `--json`."""
+    campaign = facts.status.campaign
+    return {
+        "schema_version": SCHEMA_VERSION,
+        "campaign": campaign.name,
+        "executor": campaign.executor,
+        "dir": campaign.dir,
+        "store": facts.store,
+        "created_s": campaign.created_s,
+        "provenance": campaign.provenance,
+        "spec": campaign.spec,
+        "settled": facts.status.settled,
+        "counts": {str(state): facts.status.counts.get(state, 0) for state in RunState},
+        "events": [_event_document(event) for event in facts.events],
+    }
+
+
+def run_document(facts: RunFacts) -> dict[str, Any]:
+    """A run for `--json`."""
+    latest = {key: finite(value) for key, value in asdict(facts.latest).items()} if facts.latest else None
+    return {
+        "schema_version": SCHEMA_VERSION,
+        "campaign": facts.campaign.name,
+        "run_dir": str(facts.paths.dir),
+        **{key: value for key, value in asdict(facts.run).items() if key not in ("id", "campaign_id")},
+        "batch": batch_of(facts.run),
+        "latest": latest,
+        "forwarded": forwards_document(facts.events),
+        "gpus": energy_document(facts.gpus.get(row.id) for row in _present(facts) if _used_gpus(row, facts)),
+        "attempts": [_attempt_document(row, facts) for row in facts.attempts],
+        "checkpoints": [asdict(checkpoint) for checkpoint in facts.checkpoints],
+        "events": [_event_document(event) for event in facts.events],
+    }
+
+
+def _run_pairs(facts: RunFacts, page: Page) -> dict[str, str]:
+    run, latest = facts.run, facts.latest
+    look = state_cell(run.state)
+    reason = f": {clean(run.reason)}" if run.reason else ""
+    params = ", ".join(f"{name} = {json.dumps(value)}" for name, value in run.params.items())
+    pairs = {
+        "run": f"{run.name} of {facts.campaign.name}",
+        "changed": page.paint(_changes(facts), Style.YELLOW),
+        "state": page.paint(look.text, look.style) + reason,
+        "parameters": clean(params),
+        "batch": _batch(facts),
+        "command": " ".join(clean(word) for word in run.config.get("command") or ()),
+        "step": f"{latest.step:,} of {run.target_step or '?'}" if latest else "",
+        "folder": str(facts.paths.dir),
+        "experiment": run.config_hash,
+        **forward_pairs(facts.events),
+    }
+    if latest:
+        held_out = f"held out {figure(latest.eval_loss)}" if latest.eval_loss is not None else ""
+        pairs["loss"] = ", ".join(part for part in (figure(latest.loss), held_out) if part)
+        mfu = f", MFU {latest.mfu:.1%}" if latest.mfu is not None else ""
+        speed = f"{short_number(latest.tokens_per_s)} tokens/s{mfu} at the last step"
+        pairs["speed"] = speed if latest.tokens_per_s else ""
+        pairs["memory"] = f"{latest.mem_reserved_gb:.1f} GB reserved" if latest.mem_reserved_gb else ""
+    if facts.checkpoints:
+        newest = facts.checkpoints[0]
+        pairs["checkpoint"] = f"step {newest.step:,}, attempt {newest.generation}: {newest.path}"
+    return pairs
+
+
+def _batch(facts: RunFacts) -> str:
+    """`64 = 8 × 2 × 4 ranks`, and what it was when the micro-batch has been made smaller since."""
+    asked = batch_of(facts.run)
+    if not asked["global_batch"]:
+        return ""
+    now = facts.attempts[-1] if facts.attempts else None
+    micro, accumulation = (now.micro_batch, now.accumulation) if now else (asked["micro_batch"], asked["accumulation"])
+    began = f" (began with micro-batch {asked['micro_batch']})" if micro != asked["micro_batch"] else ""
+    ranks = count(asked["world_size"] or 1, "rank")
+    return f"{asked['global_batch']} = {micro} × {accumulation} × {ranks}{began}"
+
+
+def _changes(facts: RunFacts) -> str:
+    """What its newest attempt does not do as the spec says."""
+    changes = facts.attempts[-1].changes if facts.attempts else ""
+    return f"{', '.join(changes.split())}, so that it fits into memory" if changes else ""
+
+
+def _attempts(facts: RunFacts, page: Page) -> Iterator[str]:
+    for row in facts.attempts:
+        look = state_cell(row.state)
+        parts = [f"job {row.job_id}" if row.job_id else "", _steps(row), _time(row)]
+        parts += [f"micro-batch {row.micro_batch} × {row.accumulation}" if row.micro_batch else ""]
+        parts += [f"changed: {', '.join(row.changes.split())}" if row.changes else ""]
+        said = " · ".join(part for part in parts if part)
+        yield f"{row.generation}  {page.paint(look.text, look.style)}  {said}"
+        if memory := memory_line(row, facts.memory.get(row.id)):
+            yield f"   memory: {memory}"
+        if speed := speed_line(facts.events, row.id):
+            yield f"   speed: {speed}"
+        yield from (f"   {line}" for line in gpu_lines(facts.gpus.get(row.id)))
+        yield from (f"   {line}" for line in _verdict(row, page))
+
+
+def memory_line(row: AttemptRow, seen: MemoryObservation | None) -> str:
+    """`65.9 of 84.0 GB at the peak, 65.2 predicted (-1.1 %); 74.1 GB held`; before a peak, what it will need."""
+    measured_gb, predicted_gb = seen.peak_gb if seen else None, row.predicted_gb
+    usable = f" of {seen.usable_gb:.1f}" if seen and seen.usable_gb else ""
+    if seen is None or measured_gb is None:
+        needs_gb = _needs_gb(row, seen) or predicted_gb
+        return f"{needs_gb:.1f}{usable} GB predicted" if needs_gb else ""
+    error = ""
+    if predicted_gb:
+        error = f", {predicted_gb:.1f} predicted ({100 * (predicted_gb / measured_gb - 1):+.1f} %)"
+    held_gb = seen.peak_reserved_gb
+    held = f"; {held_gb:.1f} GB held" if held_gb and held_gb != measured_gb else ""
+    return f"{measured_gb:.1f}{usable} GB at the peak{error}{held}"
+
+
+def _needs_gb(row: AttemptRow, seen: MemoryObservation | None) -> float | None:
+    """What its ranks expected of themselves before their first step."""
+    if seen is None or not (seen.after_init_gb and seen.per_sample_gb and row.micro_batch):
+        return None
+    return seen.after_init_gb + seen.per_sample_gb * row.micro_batch
+
+
+def _present(facts: RunFacts) -> list[AttemptRow]:
+    """The attempts of the run's present configuration."""
+    return [row for row in facts.attempts if row.config_hash == facts.run.config_hash]
+
+
+def _used_gpus(row: AttemptRow, facts: RunFacts) -> bool:
+    return row.id in facts.gpus or (row.last_step or 0) > (row.start_step or 0)
+
+
+def _attempt_document(row: AttemptRow, facts: RunFacts) -> dict[str, Any]:
+    return {
+        **asdict(row),
+        "memory": _memory_document(row, facts),
+        "speed": speed_document(facts.events, row.id),
+        "gpus": gpus_document(facts.gpus.get(row.id)),
+    }
+
+
+def _memory_document(row: AttemptRow, facts: RunFacts) -> dict[str, Any] | None:
+    seen = facts.memory.get(row.id)
+    names = ("after_init_gb", "per_sample_gb", "usable_gb", "peak_allocated_gb", "peak_reserved_gb")
+    return {name: getattr(seen, name) for name in names} if seen else None
+
+
+def _verdict(row: AttemptRow, page: Page) -> Iterator[str]:
+    """Class and reason, then the line that proves it, its file and the rule that found it."""
+    evidence = row.evidence
+    if row.failure_class in (None, "completed"):
+        return
+    yield page.paint(f"{str(row.failure_class).replace('_', ' ')}: {clean(evidence.get('reason') or '')}", Style.BOLD)
+    if line := evidence.get("line"):
+        rule = f", rule {evidence['rule']}" if evidence.get("rule") else ""
+        yield page.paint(f"proof: {source(line['file'], line['number'])}{rule}", Style.DIM)
+        yield page.paint(f"       {clean(line['text'])}", Style.DIM)
+    for node in evidence.get("nodes") or ():
+        yield page.paint(_node(node), Style.DIM)
+    if (job := evidence.get("job")) and job["state"] != "GONE":
+        yield page.paint(f"job: {job['state']} {job['exit_code']} {job['nodes']}".rstrip(), Style.DIM)
+    if hint := evidence.get("hint"):
+        yield f"hint: {clean(hint)}"
+
+
+def _node(node: Mapping[str, Any]) -> str:
+    """How the processes of a node ended, and how full its memory was where that is known."""
+    steps = node.get("rank_steps") or {}
+    places = {rank: f" at step {steps[rank]:,}" if rank in steps else "" for rank in node["rank_exits"]}
+    ends = ", ".join(f"rank {rank} → {_exit(code)}{places[rank]}" for rank, code in node["rank_exits"].items())
+    peak, limit = node.get("memory_peak_bytes"), node.get("memory_limit_bytes")
+    known = bool(node.get("memory_peak_of"))  # without it: the peak of whatever enclosed the job
+    memory = f"; host memory {peak / 1e9:.1f} of {limit / 1e9:.1f} GB" if known and peak and limit else ""
+    return f"{node['host']}: launcher → {_exit(node['launcher_exit'])}; {ends}{memory}"
+
+
+def _exit(code: int | None) -> str:
+    return "no record" if code is None else str(code)
+
+
+def _steps(row: AttemptRow) -> str:
+    if row.last_step is None or row.last_step <= (row.start_step or 0):
+        return "no step"
+    return f"steps {(row.start_step or 0) + 1:,} to {row.last_step:,}"
+
+
+def _time(row: AttemptRow) -> str:
+    if row.started_s is None:
+        return ""
+    took = f", {duration(row.ended_s - row.started_s)}" if row.ended_s else ""
+    return f"from {_moment(row.started_s)}{took}"
+
+
+def _events(events: Sequence[EventRow], page: Page, names: Mapping[int, str] | None = None) -> Iterator[str]:
+    for event in events:
+        name = f"{names[event.run_id]}: " if names and event.run_id is not None else ""
+        yield f"{page.paint(_moment(event.ts_s), Style.DIM)}  {name}{_said(event)}"
+
+
+def _said(event: EventRow) -> str:
+    """The event's message; of one that a script reported without words, its main facts."""
+    if event.message:
+        return clean(event.message)
+    facts = [f"{clean(name)} {_fact(value)}" for name, value in event.data.items() if not isinstance(value, dict)]
+    return shorten(": ".join(part for part in (event.kind, ", ".join(facts)) if part), 120)
+
+
+def _fact(value: Any) -> str:
+    if isinstance(value, float):
+        return figure(value)
+    return clean(value if isinstance(value, str) else json.dumps(value))
+
+
+def _event_document(event: EventRow) -> dict[str, Any]:
+    return {"ts_s": event.ts_s, "kind": event.kind, "message": event.message, "data": event.data}
+
+
+def _pairs(pairs: Mapping[str, str], page: Page) -> list[str]:
+    width = max(len(name) for name in pairs)
+    return [f"{page.paint(name.ljust(width), Style.DIM)}  {text}" for name, text in pairs.items() if text]
+
+
+def _section(title: str, lines: Iterable[str], page: Page) -> list[str]:
+    body = [f"  {line}" for line in lines]
+    return ["", page.paint(title, Style.BOLD), *body] if body else []
+
+
+def _moment(seconds: float) -> str:
+    return time.strftime("%Y-%m-%d %H:%M:%S", time.localtime(seconds))

@@ -1,0 +1,66 @@
+"""What `campaign doctor` found: a table for each place, and under each row that is not well what to do."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterator, Sequence
+from itertools import groupby
+from typing import Any, Final
+
+from ...campaign.status import SCHEMA_VERSION
+from ...doctor.check import Check, Verdict
+from ...formatting import clean, count
+from .text import Cell, Page, Style, table
+
+_STYLES: Final = {
+    Verdict.OK: Style.GREEN,
+    Verdict.NOTE: Style.CYAN,
+    Verdict.WARNING: Style.YELLOW,
+    Verdict.PROBLEM: Style.RED,
+}
+_INDENT: Final = " " * 9
+
+
+def doctor_page(checks: Sequence[Check], page: Page) -> str:
+    """All checks with a summary."""
+    ordered = sorted(checks, key=lambda check: _places(checks).index(check.where))
+    lines: list[str] = []
+    for where, group in groupby(ordered, key=lambda check: check.where):
+        lines += [page.paint(where, Style.BOLD), *_rows(list(group), page), ""]
+    return "\n".join([*lines, summary(checks, page)])
+
+
+def summary(checks: Sequence[Check], page: Page) -> str:
+    """`Doctor: 1 problem, 2 warnings, 1 note, 18 ok`."""
+    numbers = Counter(check.verdict for check in checks)
+    worst_first = list(reversed(Verdict))
+    parts = [count(numbers[verdict], verdict) for verdict in worst_first if numbers[verdict] and verdict != Verdict.OK]
+    return f"{page.paint('Doctor:', Style.BOLD)} {', '.join([*parts, f'{numbers[Verdict.OK]} ok'])}"
+
+
+def doctor_document(checks: Sequence[Check]) -> dict[str, Any]:
+    """The checks as one document for `--json`."""
+    numbers = Counter(check.verdict for check in checks)
+    return {
+        "schema_version": SCHEMA_VERSION,
+        "counts": {verdict.value: numbers[verdict] for verdict in Verdict},
+        "checks": [
+            {"id": c.id, "where": c.where, "verdict": c.verdict.value, "seen": c.seen, "next": c.next or None}
+            for c in checks
+        ],
+    }
+
+
+def _places(checks: Sequence[Check]) -> list[str]:
+    return list(dict.fromkeys(check.where for check in checks))
+
+
+def _rows(checks: Sequence[Check], page: Page) -> Iterator[str]:
+    rows: list[list[Cell | str]] = [
+        [Cell(c.verdict.value.ljust(7), _STYLES[c.verdict]), c.id, clean(c.seen)] for c in checks
+    ]
+    _, *lines = table(Page(page.colour), ("verdict", "check", "seen"), rows)  # nothing is cut: it is all to be read
+    for check, line in zip(checks, lines, strict=True):
+        yield line
+        if check.next:
+            yield f"{_INDENT}{page.paint('next:', Style.CYAN)} {clean(check.next)}"

@@ -1,0 +1,105 @@
+"""What the GPUs of an attempt did: power, energy, use, heat; and what a token costs."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterable, Iterator
+from dataclasses import asdict
+from typing import Any
+
+from ....db.gpu_records import AttemptGpus, GpuUse, j_per_token, total
+from ...formatting import clean, figure
+
+SHOWN_GPUS = 8
+"""So many are shown one by one."""
+
+
+def gpu_lines(used: AttemptGpus | None) -> Iterator[str]:
+    """Two lines of an attempt, such as `gpus: 2 × NVIDIA H200, 94 % busy, 1,069 W (GPU0 529 W, GPU1 540 W), ...`."""
+    if used is None:
+        return
+    yield "gpus: " + ", ".join(filter(None, (_devices(used), _busy(used), _power(used), _peak(used), _heat(used))))
+    if line := ", ".join(filter(None, (_joules(used), _token(used), _held_down(used)))):
+        yield f"energy: {line}"
+
+
+def gpus_document(used: AttemptGpus | None) -> dict[str, Any] | None:
+    """An attempt's GPUs for `--json`."""
+    if used is None:
+        return None
+    return {
+        "util_pct": used.util_pct,
+        "power_w": used.power_w,
+        "energy_j": used.energy_j,
+        "j_per_token": used.per_token.j_per_token if used.per_token else None,
+        "steps": asdict(used.per_token) if used.per_token else None,
+        "gpus": [asdict(gpu) for gpu in used.gpus],
+    }
+
+
+def energy_document(used: Iterable[AttemptGpus | None]) -> dict[str, float | None]:
+    """What all attempts of a run took together, and what a token cost, for `--json`; None was not sampled."""
+    attempts = list(used)
+    whole = total(one.energy_j if one else None for one in attempts)
+    return {"energy_j": whole, "j_per_token": j_per_token(one for one in attempts if one)}
+
+
+def _devices(used: AttemptGpus) -> str:
+    names = Counter(clean(gpu.name) or "GPU" for gpu in used.gpus)
+    return " + ".join(f"{number} × {name}" for name, number in names.items())
+
+
+def _busy(used: AttemptGpus) -> str:
+    return "" if used.util_pct is None else f"{used.util_pct:.0f} % busy"
+
+
+def _power(used: AttemptGpus) -> str:
+    """The mean power of all together, and of each."""
+    if used.power_w is None:
+        return ""
+    nodes = len({gpu.node_rank for gpu in used.gpus})
+    each = [f"{_name(gpu, nodes)} {gpu.power_w:.0f} W" for gpu in used.gpus]
+    if len(each) > SHOWN_GPUS:
+        watts = [gpu.power_w or 0.0 for gpu in used.gpus]
+        each = [f"{min(watts):.0f} to {max(watts):.0f} W each"]
+    return f"{used.power_w:,.0f} W ({', '.join(each)})"
+
+
+def _name(gpu: GpuUse, nodes: int) -> str:
+    """As the ranks of its node number it."""
+    return f"{clean(gpu.node)} GPU{gpu.gpu}" if nodes > 1 else f"GPU{gpu.gpu}"
+
+
+def _peak(used: AttemptGpus) -> str:
+    """The highest power of one GPU: of a moment, and over a second."""
+    moment, second = _highest(g.power_peak_w for g in used.gpus), _highest(g.power_avg_peak_w for g in used.gpus)
+    over_a_second = f" ({second:.0f} W over a second)" if second is not None else ""
+    return "" if moment is None else f"peak {moment:.0f} W{over_a_second}"
+
+
+def _heat(used: AttemptGpus) -> str:
+    hottest = _highest(gpu.temperature_max_c for gpu in used.gpus)
+    return "" if hottest is None else f"at most {hottest:.0f} °C"
+
+
+def _joules(used: AttemptGpus) -> str:
+    return "" if used.energy_j is None else f"{used.energy_j / 1e3:,.1f} kJ"
+
+
+def _token(used: AttemptGpus) -> str:
+    part = used.per_token
+    if part is None:
+        return ""
+    return f"{figure(part.j_per_token, 3)} J/token over steps {part.first_step + 1:,} to {part.last_step:,}"
+
+
+def _held_down(used: AttemptGpus) -> str:
+    """How long the clocks of the worst GPU were held down."""
+    capped, slowed = _highest(g.power_capped for g in used.gpus), _highest(g.slowed for g in used.gpus)
+    parts = [f"at its power limit {100 * capped:.0f} % of the time" if capped and capped >= 0.005 else ""]
+    parts += [f"slowed down {100 * slowed:.1f} % of the time" if slowed else ""]
+    return ", ".join(filter(None, parts))
+
+
+def _highest(values: Iterable[float | None]) -> float | None:
+    return max((value for value in values if value is not None), default=None)

@@ -1,0 +1,199 @@
+"""The plan: one row for like repeats of a run with their batch arithmetic, then one line that sums it up."""
+
+from __future__ import annotations
+
+import json
+from collections import Counter
+from collections.abc import Iterable, Mapping
+from dataclasses import asdict
+from typing import Any, Final
+
+from ....db.records import RunState
+from ....jobs import ds_config
+from ...campaign.plan import Plan, PlannedRun, Sign
+from ...campaign.status import SCHEMA_VERSION
+from ...formatting import clean, count, short_number
+from ...memory.config_changes import changed
+from ...memory.feasibility import Shortage
+from ...memory.prediction import HEADROOM
+from ...memory.zero_memory import States
+from ...spec.expand import Run
+from .states import changed_line, changed_name
+from .text import Cell, Page, Style, table
+
+_STYLES: Final = {Sign.CREATE: Style.GREEN, Sign.RESUBMIT: Style.YELLOW, Sign.KEEP: Style.DIM, Sign.CANCEL: Style.RED}
+_LEGEND: Final = "+ create  ~ resubmit  = keep  - cancel"
+_ENDED_BADLY: Final = (RunState.FAILED, RunState.HELD)
+_HEADER: Final = ("", "run", "params", "batch", "states", "memory", "machine", "time", "steps", "")
+_RIGHT: Final = "--r-rr--r-"
+_UNKNOWN: Final = Cell("unknown", Style.DIM)
+
+
+def plan_page(plan: Plan, page: Page) -> str:
+    """The plan with its summary."""
+    lines = [page.paint(_LEGEND, Style.DIM), ""]
+    lines += table(page, _HEADER, _rows(plan.runs), _RIGHT)
+    return "\n".join([*lines, "", *_changed(plan), *_shortages(plan, page), *_ended_badly(plan), summary(plan, page)])
+
+
+def summary(plan: Plan, page: Page) -> str:
+    """`Plan: 24 to submit, 3 kept, 0 to cancel · 6 sbatch arrays · up to 1,536 GPU-hours`."""
+    start = plan.count(Sign.CREATE, Sign.RESUBMIT)
+    parts = [f"{start:,} to submit, {plan.count(Sign.KEEP):,} kept, {plan.count(Sign.CANCEL):,} to cancel"]
+    if plan.executor == "local":
+        most = max((run.config.local.parallel for run in plan.starting), default=1)
+        parts += [f"on this machine, {most} at a time"] if start else []
+    elif start:
+        parts += [count(plan.arrays, "sbatch array"), f"up to {plan.gpu_hours or 0:,.0f} GPU-hours"]
+    return f"{page.paint('Plan:', Style.BOLD)} {' · '.join(parts)}"
+
+
+def _changed(plan: Plan) -> list[str]:
+    """What is not measured as the spec says."""
+    lines = [changed_line(item.name, " ".join(item.changes)) for item in plan.runs if item.changes]
+    return [*lines, ""] if lines else []
+
+
+def _shortages(plan: Plan, page: Page) -> list[str]:
+    """Runs whose model cannot fit, those of the same need together: the arithmetic may err, so nothing is refused."""
+    names: dict[Shortage, list[str]] = {}
+    for item in plan.runs:
+        if item.starts and item.needs.shortage:
+            names.setdefault(item.needs.shortage, []).append(item.name)
+    warning = page.paint("warning:", Style.YELLOW)
+    lines = [f"{warning} {_and_more(runs)}: {s.message}\n  hint: {s.hint}" for s, runs in names.items()]
+    return [*lines, ""] if lines else []
+
+
+def _and_more(names: list[str]) -> str:
+    return names[0] if len(names) == 1 else f"{names[0]} and {count(len(names) - 1, 'more run')}"
+
+
+def _ended_badly(plan: Plan) -> list[str]:
+    """Submitting is no second try: what is."""
+    names = [item.name for item in plan.runs if item.sign is Sign.KEEP and item.why in _ENDED_BADLY]
+    what = f"{names[0]} stays as it is" if len(names) == 1 else f"{len(names):,} runs stay as they are"
+    return [f"{what}: `campaign retry {plan.campaign}` tries again what failed or is held", ""] if names else []
+
+
+def plan_document(plan: Plan) -> dict[str, Any]:
+    """The plan as one document for `--json`."""
+    return {
+        "schema_version": SCHEMA_VERSION,
+        "campaign": plan.campaign,
+        "executor": plan.executor,
+        "to_submit": plan.count(Sign.CREATE, Sign.RESUBMIT),
+        "kept": plan.count(Sign.KEEP),
+        "to_cancel": plan.count(Sign.CANCEL),
+        "arrays": plan.arrays,
+        "gpu_hours": plan.gpu_hours,
+        "runs": [_document(item) for item in plan.runs],
+    }
+
+
+def ds_config_of(item: PlannedRun) -> dict[str, Any]:
+    """The DeepSpeed configuration that the planned attempt would get."""
+    assert item.run is not None
+    run, sizes = item.run, {"micro_batch": item.micro_batch, "accumulation": item.accumulation}
+    config = changed(run.config, item.changes)
+    train = config.train_json(**sizes, world_size=run.world_size)
+    return ds_config.render(train, **sizes, world_size=run.world_size, overrides=config.deepspeed)
+
+
+def config_page(item: PlannedRun, page: Page) -> str:
+    """One run with its DeepSpeed configuration."""
+    config = json.dumps(ds_config_of(item), indent=2)
+    return f"{page.paint(item.name, Style.BOLD)} · ds_config.json\n{config}"
+
+
+def _rows(items: Iterable[PlannedRun]) -> list[list[Cell | str]]:
+    """Repeats of one point of which the same is said share a row, `lr-0.1 × 3`."""
+    rows: dict[str, list[Cell | str]] = {}
+    repeats: Counter[str] = Counter()
+    for item in items:
+        row = _row(item)
+        alike = json.dumps([item.run.params if item.run else item.name, *map(str, row[:1] + row[2:])])
+        rows.setdefault(alike, row)
+        repeats[alike] += 1
+    for alike, row in rows.items():
+        if repeats[alike] > 1:
+            row[1] = f"{row[1]} × {repeats[alike]}"
+    return list(rows.values())
+
+
+def _row(item: PlannedRun) -> list[Cell | str]:
+    sign = Cell(item.sign, _STYLES[item.sign])
+    why = Cell(clean(item.why), Style.DIM)
+    if item.run is None:
+        return [sign, item.name, *[""] * (len(_HEADER) - 3), why]
+    run = item.run
+    steps = f"{run.target_step:,}" if run.target_step else ""
+    limit = run.config.slurm.time if run.config.executor == "slurm" else ""
+    name = changed_name(item.name, " ".join(item.changes))
+    machine = _machine(run)
+    return [sign, name, _parameters(item), _batch(item), _states(item), _memory(item), machine, limit, steps, why]
+
+
+def _parameters(item: PlannedRun) -> Cell | str:
+    """`124M`, `6.74B`; nothing where the run names no model."""
+    if item.needs.parameters is None:
+        return _UNKNOWN if item.needs.model else ""
+    return short_number(item.needs.parameters).replace("G", "B")  # as the models' own names have it
+
+
+def _states(item: PlannedRun) -> Cell | str:
+    """`2.0 GB`: what weights, gradients and optimizer take of one GPU."""
+    states = item.needs.states
+    return "" if states is None else f"{states.gpu_gb:,.1f} GB"
+
+
+def _batch(item: PlannedRun) -> str:
+    """`64 = 8 × 2 × 4 ranks`: global batch, micro-batch, accumulation, ranks."""
+    run = item.run
+    if run is None or run.global_batch is None:
+        return ""
+    return f"{run.global_batch} = {item.micro_batch} × {item.accumulation} × {count(run.world_size, 'rank')}"
+
+
+def _memory(item: PlannedRun) -> Cell | str:
+    """`12.3 of 76.0 GB`: the predicted peak of a rank, and what it can use."""
+    if item.predicted_gb is None:
+        return ""
+    if item.usable_gb is None:
+        return f"{item.predicted_gb:.1f} GB"
+    tight = item.predicted_gb > HEADROOM * item.usable_gb
+    return Cell(f"{item.predicted_gb:.1f} of {item.usable_gb:.1f} GB", Style.YELLOW if tight else Style.PLAIN)
+
+
+def _machine(run: Run) -> str:
+    gpus = run.config.slurm.gpus if run.config.executor == "slurm" else 0
+    what = count(gpus, "GPU") if gpus else count(run.ranks_per_node, "rank")
+    return f"{count(run.nodes, 'node')} × {what}"
+
+
+def _document(item: PlannedRun) -> Mapping[str, Any]:
+    document: dict[str, Any] = {"name": item.name, "action": item.sign.name.lower(), "reason": item.why}
+    if (run := item.run) is None:
+        return document
+    return document | {
+        "params": run.params,
+        "config_hash": run.config_hash,
+        "target_step": run.target_step,
+        "nodes": run.nodes,
+        "ranks_per_node": run.ranks_per_node,
+        "world_size": run.world_size,
+        "global_batch": run.global_batch,
+        "micro_batch": item.micro_batch,
+        "accumulation": item.accumulation,
+        "changes": list(item.changes),
+        "predicted_gb": item.predicted_gb,
+        "usable_gb": item.usable_gb,
+        "parameters": item.needs.parameters,
+        "states": None if item.needs.states is None else _states_document(item.needs.states),
+        "warnings": [asdict(item.needs.shortage)] if item.needs.shortage else [],
+        "ds_config": ds_config_of(item),
+    }
+
+
+def _states_document(states: States) -> dict[str, float]:
+    return {"gpu_gb": states.gpu_gb, **asdict(states)}

@@ -1,0 +1,168 @@
+"""Verbs about what follows from the results: report, recommend, compare."""
+
+from __future__ import annotations
+
+import sys
+import time
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Final
+
+import click
+
+from ..campaign.location import locate
+from ..errors import EXIT_OK, UserError
+from .common import json_option, page_for, show, show_json, store_options, tell, verb
+
+if TYPE_CHECKING:
+    from ...db.store import Store
+    from ..report.conditions import Condition
+    from ..report.results import Results
+
+_baseline: Final = click.option(
+    "--baseline", metavar="NAME", help="Condition to compare with.  [default: ddp, else the first]"
+)
+
+
+@verb
+@click.argument("name", metavar="[NAME]", required=False)
+@click.option(
+    "-o", "--output", type=click.Path(path_type=Path), metavar="FOLDER", help="Folder to write.  [default: NAME-report]"
+)
+@_baseline
+@store_options
+@json_option
+def report(
+    name: str | None, output: Path | None, baseline: str | None, dir: str | None, store: str | None, as_json: bool
+) -> int:
+    """Write a campaign's results as a page, with tables and figures.
+
+    report.html needs nothing else and opens offline; beside it lie Markdown, JSON, CSV, PNG and SVG. Repeats of a point
+    of the matrix are one condition; medians have intervals over repeats, never over steps.
+
+    Examples:
+      campaign report sweep
+      campaign report sweep -o results --baseline zero_stage-0
+      campaign report sweep --json | jq '.workloads[].recommendation.sentence'
+    """
+    with _needs_the_extra():
+        from ..report.background import read_background
+        from ..report.document import document_of
+        from ..report.pictures import first_conditions
+        from ..report.summary import summary
+        from ..report.telemetry import read_traces
+        from ..report.write import write_report
+
+        opened, results = _results(name, baseline, dir, store)
+        first = first_conditions(results)
+        background = read_background(opened, results, first)
+        if as_json:
+            show_json(document_of(results, background))
+            if output is None:
+                return EXIT_OK
+        folder = output or Path(f"{results.campaign.name}-report")
+        written = write_report(results, background, read_traces(opened, first), folder, time.time())
+        if not as_json:
+            show("\n".join(summary(results)))
+        tell(f"{written[0]}, and {len(written) - 1} more files beside it")
+    return EXIT_OK
+
+
+@verb
+@click.argument("name", metavar="[NAME]", required=False)
+@_baseline
+@store_options
+@json_option
+def recommend(name: str | None, baseline: str | None, dir: str | None, store: str | None, as_json: bool) -> int:
+    """Say which configuration to use, and why not the others.
+
+    Feasible first (completed as configured, memory left), then as good as the baseline (held-out loss), then fastest;
+    a tie goes to less memory. The chosen DeepSpeed configuration is printed last, ready to copy.
+
+    Examples:
+      campaign recommend sweep
+      campaign recommend sweep --json
+    """
+    with _needs_the_extra():
+        from ..report.document import recommendation_document
+        from ..report.write import rendered_configs
+        from .pages.report import recommendation_page
+
+        _, results = _results(name, baseline, dir, store)
+        if as_json:
+            show_json(recommendation_document(results))
+        else:
+            show(recommendation_page(results, rendered_configs(results), page_for(sys.stdout)))
+    return EXIT_OK
+
+
+@verb
+@click.argument("words", metavar="[NAME] A B", nargs=-1, required=True)
+@store_options
+@json_option
+def compare(words: Sequence[str], dir: str | None, store: str | None, as_json: bool) -> int:
+    """Compare two runs, two conditions, or two campaigns.
+
+    A condition is a run with its repeats, and goes by the name of its first; that one by itself is NAME-r0. What
+    differs in the configurations comes first, then the figures, then what they show. Of two campaigns, conditions with
+    the same parameters are compared; CAMPAIGN/NAME is a condition or run of another one.
+
+    Examples:
+      campaign compare zero_stage-1 zero_stage-2
+      campaign compare sweep zero_stage-1-r0 zero_stage-1-r2
+      campaign compare sweep-before sweep-after
+    """
+    with _needs_the_extra():
+        from ..campaign.status import SCHEMA_VERSION
+        from ..report.compare import comparison_document
+        from ..report.sides import sides_of
+        from .pages.report import comparison_page
+
+        sides = sides_of(locate(dir, store, words[:1] if len(words) > 2 else ()).open(), words)
+        if as_json:
+            documents = [comparison_document(one) for one in sides.comparisons]
+            alone = [{"campaign": name, "conditions": list(names)} for name, names in sides.alone]
+            show_json({"schema_version": SCHEMA_VERSION, "comparisons": documents, "only_in": alone})
+        else:
+            show(comparison_page(sides, page_for(sys.stdout)))
+    return EXIT_OK
+
+
+def _results(name: str | None, baseline: str | None, dir: str | None, store: str | None) -> tuple[Store, Results]:
+    from ..campaign.lookup import find
+    from ..report.load import read_runs
+    from ..report.results import results_of
+
+    where = locate(dir, store, [name])
+    opened = where.open()
+    campaign = find(opened, where.name)
+    results = results_of(campaign, read_runs(opened, campaign), baseline)
+    if baseline is not None and not any(baseline in _names(each) for each in results.conditions):
+        raise UserError(f"no condition named {baseline} in {campaign.name}", _one_of(results.conditions))
+    return opened, results
+
+
+def _names(condition: Condition) -> list[str]:
+    return [condition.name, *(run.name for run in condition.runs)]
+
+
+def _one_of(conditions: Sequence[Condition]) -> str:
+    shown = ", ".join(condition.name for condition in conditions[:8])
+    return f"one of: {shown}{', …' if len(conditions) > 8 else ''}"
+
+
+@contextmanager
+def _needs_the_extra() -> Iterator[None]:
+    """Says which extra is missing where a package of it is."""
+    try:
+        yield
+    except ModuleNotFoundError as error:
+        if error.name not in ("jinja2", "markupsafe", "matplotlib", "numpy"):
+            raise
+        raise UserError(
+            f"this needs {error.name}, which is not installed", "pip install 'dscampaign[report]'"
+        ) from error
+
+
+VERBS: Final[tuple[Any, ...]] = (report, recommend, compare)

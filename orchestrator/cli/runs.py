@@ -1,0 +1,222 @@
+"""Verbs that change what is desired, and then do one pass of the same loop: submit, reconcile, cancel, retry."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Final
+
+import click
+
+from ..campaign.location import locate
+from ..errors import EXIT_FAILED, EXIT_OK, EXIT_UNREACHABLE, EXIT_UNSETTLED, UserError
+from ..formatting import count
+from ..settings import Settings
+from .common import advise, json_option, page_for, read_submission, store_options, tell, verb
+from .spec import set_option, spec_argument
+
+if TYPE_CHECKING:
+    from ...db.records import CampaignRow
+    from ...db.store import Store
+    from ..campaign.plan import Plan
+
+_words: Final = click.argument("words", metavar="[NAME] [RUN...]", nargs=-1)
+
+
+@verb
+@spec_argument
+@set_option
+@click.option("--yes", "-y", is_flag=True, help="Do not ask.")
+@click.option("--watch", "-w", is_flag=True, help="Then look after it until everything is settled.")
+@click.option("--dry-run", is_flag=False, flag_value="plan", type=click.Choice(["plan"]), help="Stop after the plan.")
+@store_options
+@json_option
+@click.pass_context
+def submit(
+    ctx: click.Context,
+    spec: Path,
+    sets: Sequence[str],
+    yes: bool,
+    watch: bool,
+    dry_run: str | None,
+    dir: str | None,
+    store: str | None,
+    as_json: bool,
+) -> int:
+    """Submit what a spec asks for and the store does not have yet.
+
+    Shows the plan, asks where it is large, records the runs, and does one pass of `campaign reconcile`. Submitting the
+    same spec again is harmless; after the spec has grown, only what is new is submitted.
+
+    Examples:
+      campaign submit campaign.yaml
+      campaign submit campaign.yaml --yes --watch
+      campaign submit campaign.yaml --set train.steps=10 --set name=trial
+    """
+    from ..campaign.plan import make_plan
+    from .pages.plan import plan_page
+    from .spec import plan as plan_verb
+
+    if dry_run:
+        return int(ctx.invoke(plan_verb, spec=spec, sets=sets, dir=dir, store=store, as_json=as_json))
+    submission, where = read_submission(spec, sets, dir, store)
+    planned = make_plan(where.open_if_any(), submission)
+    tell(plan_page(planned, page_for(sys.stderr)))
+    if not _agreed(planned, where.settings, yes):
+        tell("nothing was submitted")
+        return EXIT_FAILED
+    from ...jobs.files import make_private
+    from ..campaign.desired import record
+
+    make_private(where.settings.dir)
+    opened = where.open(create=True)
+    campaign = record(opened, submission)
+    return _watch(opened, campaign, None, as_json) if watch else _one_pass(opened, campaign, as_json)
+
+
+@verb
+@click.argument("name", metavar="[NAME]", required=False)
+@click.option("--watch", "-w", is_flag=True, help="Again and again, until everything is settled.")
+@click.option("--interval", type=float, metavar="SECONDS", help="Time between two passes of --watch.  [default: 10]")
+@store_options
+@json_option
+def reconcile(
+    name: str | None, watch: bool, interval: float | None, dir: str | None, store: str | None, as_json: bool
+) -> int:
+    """Bring a campaign towards what is desired.
+
+    Sees how its jobs ended, resubmits, resumes, finishes: one pass, or with --watch passes until everything is settled.
+    It may be stopped and started again anywhere: the next pass finishes the job. Exit code 0: all runs completed, or
+    were cancelled. 1: settled, but some failed or are held. 8: not settled yet.
+
+    Examples:
+      campaign reconcile
+      campaign reconcile sweep --watch
+      */5 * * * * campaign reconcile sweep --dir /shared/campaign     (a crontab line)
+    """
+    where = locate(dir, store, [name])
+    from ..campaign.lookup import find
+
+    opened = where.open()
+    campaign = find(opened, where.name)
+    if interval is not None and not watch:
+        raise UserError("--interval is for --watch")
+    if watch:
+        return _watch(opened, campaign, interval, as_json)
+    return _one_pass(opened, campaign, as_json, say_unsettled=True)
+
+
+@verb
+@_words
+@click.option("--all", "everything", is_flag=True, help="The whole campaign.")
+@store_options
+def cancel(words: Sequence[str], everything: bool, dir: str | None, store: str | None) -> int:
+    """End runs, with their jobs.
+
+    What they have reported stays, and `campaign retry` lets them go on from their last checkpoint.
+
+    Examples:
+      campaign cancel sweep zero_stage-3
+      campaign cancel sweep --all
+    """
+    from ..campaign import desired
+    from ..campaign.lookup import find_with_runs
+
+    where = locate(dir, store, words)
+    opened = where.open()
+    campaign, names = find_with_runs(opened, where.words)
+    if bool(names) is everything:
+        raise UserError("which runs?", f"name them, or `campaign cancel {campaign.name} --all`")
+    changed = desired.cancel(opened, campaign, names or None)
+    tell(f"asked for the end of {count(len(changed), 'run')}")
+    return _one_pass(opened, campaign, as_json=False)
+
+
+@verb
+@_words
+@store_options
+def retry(words: Sequence[str], dir: str | None, store: str | None) -> int:
+    """Try failed or held runs again.
+
+    With fresh budgets, from their last checkpoint. Without RUN, all that failed or are held; a cancelled run has to be
+    named.
+
+    Examples:
+      campaign retry sweep
+      campaign retry sweep zero_stage-3
+    """
+    from ..campaign import desired
+    from ..campaign.lookup import find_with_runs
+
+    where = locate(dir, store, words)
+    opened = where.open()
+    campaign, names = find_with_runs(opened, where.words)
+    changed = desired.retry(opened, campaign, names or None)
+    tell(f"{count(len(changed), 'run')} to try again")
+    if not changed:
+        advise(f"campaign retry {campaign.name} RUN, for a run that was cancelled or has left the spec")
+    return _one_pass(opened, campaign, as_json=False)
+
+
+def _agreed(planned: Plan, settings: Settings, yes: bool) -> bool:
+    """Whether the user wants it; asked only where it is large, or ends something.
+
+    Raises:
+        UserError: There is nobody to ask.
+    """
+    reason = _large(planned, settings)
+    if yes or reason is None:
+        return True
+    if not sys.stdin.isatty():
+        raise UserError(f"nothing was submitted: {reason}, and there is no terminal to ask at", "add --yes")
+    return click.confirm(f"{reason}. Submit?", err=True)
+
+
+def _large(planned: Plan, settings: Settings) -> str | None:
+    from ..campaign.plan import Sign
+
+    hours, ends = planned.gpu_hours or 0.0, planned.count(Sign.CANCEL)
+    if ends:
+        return f"it ends {count(ends, 'run')}"
+    if len(planned.starting) > settings.ask_above_runs:
+        return f"{count(len(planned.starting), 'run')} are more than ask_above_runs = {settings.ask_above_runs}"
+    if hours > settings.ask_above_gpu_hours:
+        return f"{hours:,.0f} GPU-hours are more than ask_above_gpu_hours = {settings.ask_above_gpu_hours:g}"
+    return None
+
+
+def _one_pass(store: Store, campaign: CampaignRow, as_json: bool, *, say_unsettled: bool = False) -> int:
+    """One pass, told line by line, and where the campaign stands after it.
+
+    Args:
+        store: The store.
+        campaign: Its row.
+        as_json: Print the status as a document.
+        say_unsettled: Whether the exit code tells that something is left to do.
+    """
+    from ..campaign.status import read_status
+    from .watch import print_end, run_one_pass
+
+    trouble = run_one_pass(store, campaign)
+    print_end(store, campaign, as_json, brief=True)
+    status = read_status(store, campaign)
+    if not status.settled and not status.reconciled_now:
+        advise(f"campaign reconcile {campaign.name} --watch")
+    if trouble:
+        return EXIT_UNREACHABLE
+    if not status.settled:
+        return EXIT_UNSETTLED if say_unsettled else EXIT_OK
+    return EXIT_OK if status.all_completed else EXIT_FAILED
+
+
+def _watch(store: Store, campaign: CampaignRow, interval_s: float | None, as_json: bool) -> int:
+    from ..campaign.status import read_status
+    from .watch import print_end, watch_passes
+
+    watch_passes(store, campaign, interval_s)
+    print_end(store, campaign, as_json)
+    return EXIT_OK if read_status(store, campaign).all_completed else EXIT_FAILED
+
+
+VERBS: Final = (submit, reconcile, cancel, retry)

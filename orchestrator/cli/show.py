@@ -1,0 +1,184 @@
+"""Verbs that only look: status, describe, explain, logs."""
+
+from __future__ import annotations
+
+import sys
+import time
+from collections.abc import Sequence
+from typing import TYPE_CHECKING, Final
+
+import click
+
+from ..campaign.location import Location, locate
+from ..errors import EXIT_FAILED, EXIT_OK
+from .common import json_option, page_for, show, show_json, store_options, tell, verb
+
+if TYPE_CHECKING:
+    from ...db.store import Store
+
+_words: Final = click.argument("words", metavar="[NAME] [RUN]", nargs=-1)
+
+
+@verb
+@click.argument("name", metavar="[NAME]", required=False)
+@click.option("--watch", "-w", is_flag=True, help="Again every two seconds, until everything is settled.")
+@store_options
+@json_option
+def status(name: str | None, watch: bool, dir: str | None, store: str | None, as_json: bool) -> int:
+    """Show where a campaign stands.
+
+    NAME is a campaign or its spec file, and may be left out where there is only one. It only reads: figures are as
+    fresh as the last pass of the reconciler.
+
+    Examples:
+      campaign status
+      campaign status sweep --watch
+      campaign status sweep --json | jq '.runs[] | select(.state == "failed") | .name'
+    """
+    from ..campaign.lookup import find
+    from ..campaign.status import read_status, status_document
+    from .pages.status import status_page
+
+    where = locate(dir, store, [name])
+    opened = where.open()
+    campaign = find(opened, where.name)
+    if watch:
+        from .watch import watch_status
+
+        watch_status(opened, campaign)
+    seen = read_status(opened, campaign)
+    if as_json:
+        show_json(status_document(opened, campaign))
+    else:
+        show(status_page(seen, page_for(sys.stdout)))
+    return EXIT_FAILED if watch and not seen.all_completed else EXIT_OK
+
+
+@verb
+@_words
+@click.option("--config", "settings", is_flag=True, help="Show the settings, and where each comes from.")
+@store_options
+@json_option
+def describe(words: Sequence[str], settings: bool, dir: str | None, store: str | None, as_json: bool) -> int:
+    """Show everything about a campaign, or about one run.
+
+    Of a run: its configuration, every attempt with its verdict and the proof, and what happened when.
+
+    Examples:
+      campaign describe sweep
+      campaign describe sweep zero_stage-2
+      campaign describe --config
+    """
+    where = locate(dir, store, words)
+    if settings:
+        return _describe_settings(where, as_json)
+    opened = where.open()
+    from ..campaign.lookup import find_with_runs
+
+    campaign, names = find_with_runs(opened, where.words)
+    if names:
+        return _describe_run(opened, (campaign.name, *names), as_json)
+    from ..campaign.details import campaign_facts
+    from .pages.describe import campaign_document, campaign_page
+
+    facts = campaign_facts(opened, campaign)
+    if as_json:
+        show_json(campaign_document(facts))
+    else:
+        show(campaign_page(facts, page_for(sys.stdout)))
+    return EXIT_OK
+
+
+@verb
+@_words
+@store_options
+@json_option
+def explain(words: Sequence[str], dir: str | None, store: str | None, as_json: bool) -> int:
+    """Show why a run is where it is.
+
+    The verdict on each attempt, the line that proves it, and what to do: the same as `describe` of a run.
+
+    Examples:
+      campaign explain zero_stage-3
+      campaign explain sweep zero_stage-3
+    """
+    where = locate(dir, store, words)
+    return _describe_run(where.open(), where.words, as_json)
+
+
+@verb
+@_words
+@click.option("--rank", type=click.IntRange(min=0), default=0, show_default=True, help="Whose output.")
+@click.option("--launcher", is_flag=True, help="The launcher's output, on node --rank, instead of a rank's.")
+@click.option("--attempt", type=click.IntRange(min=1), help="Which attempt.  [default: the newest]")
+@click.option("-n", "--lines", type=click.IntRange(min=0), metavar="LINES", help="Only so many, from the end.")
+@click.option(
+    "-f",
+    "--follow",
+    is_flag=True,
+    help="Go on as more is written, until the attempt ends; wait for one that is to come.",
+)
+@store_options
+def logs(
+    words: Sequence[str],
+    rank: int,
+    launcher: bool,
+    attempt: int | None,
+    lines: int | None,
+    follow: bool,
+    dir: str | None,
+    store: str | None,
+) -> int:
+    """Show what a rank of a run printed.
+
+    Where it has printed nothing yet, the launcher's output or the batch job's is shown instead.
+
+    Examples:
+      campaign logs sweep zero_stage-2 -f
+      campaign logs sweep zero_stage-2 --rank 3 --attempt 1 -n 50
+    """
+    from ..campaign.logs import Wanted, await_attempt, follow_log, newest_log, print_log
+    from ..campaign.lookup import find_run
+
+    where = locate(dir, store, words)
+    campaign, run = find_run(opened := where.open(), where.words)
+    if follow and attempt is None:
+        await_attempt(opened, campaign, run, tell, time.sleep)
+    wanted = Wanted.of(opened, campaign, run, rank=rank, launcher=launcher, generation=attempt)
+    if follow:
+        follow_log(wanted, lines, sys.stdout.buffer)
+    else:
+        path = newest_log(wanted)
+        if not launcher and f"_rank{rank}." not in path.name:
+            tell(f"rank {rank} has printed nothing yet; this is {path}")
+        print_log(path, lines, sys.stdout.buffer)
+    return EXIT_OK
+
+
+def _describe_run(store: Store, words: Sequence[str], as_json: bool) -> int:
+    from ..campaign.details import run_facts
+    from ..campaign.lookup import find_run
+    from .pages.describe import run_document, run_page
+
+    facts = run_facts(store, *find_run(store, words))
+    if as_json:
+        show_json(run_document(facts))
+    else:
+        show(run_page(facts, page_for(sys.stdout)))
+    return EXIT_OK
+
+
+def _describe_settings(where: Location, as_json: bool) -> int:
+    from ..campaign.status import SCHEMA_VERSION
+    from .pages.describe import settings_page
+
+    shown = where.settings.shown
+    if as_json:
+        rows = [{"name": s.name, "value": s.value, "source": s.source} for s in shown]
+        show_json({"schema_version": SCHEMA_VERSION, "settings": rows})
+    else:
+        show(settings_page(shown, page_for(sys.stdout)))
+    return EXIT_OK
+
+
+VERBS: Final = (status, describe, explain, logs)

@@ -1,0 +1,214 @@
+"""Verbs about a spec that change nothing but files: init, validate, plan, render."""
+
+from __future__ import annotations
+
+import shlex
+import sys
+from collections.abc import Sequence
+from dataclasses import asdict, replace
+from difflib import get_close_matches
+from pathlib import Path
+from typing import TYPE_CHECKING, Final
+
+import click
+
+from ..errors import EXIT_OK, SpecError, UserError
+from ..formatting import count
+from ..spec import templates
+from .common import check_folder_of, json_option, page_for, read_submission, show, show_json, store_options, tell, verb
+from .pages.text import table
+
+if TYPE_CHECKING:
+    from ..campaign.plan import Plan, PlannedRun
+
+RECONCILER_TIME: Final = "1-0"
+spec_argument: Final = click.argument("spec", metavar="SPEC", type=click.Path(path_type=Path))
+set_option: Final = click.option(
+    "--set", "sets", multiple=True, metavar="FIELD=VALUE", help="Replace a value of the spec; may be repeated."
+)
+
+
+@verb
+@click.argument("path", type=click.Path(path_type=Path), default="campaign.yaml")
+@click.option("--from", "template", metavar="NAME", default="starter", show_default=True, help="Template to copy.")
+@click.option(
+    "--scale",
+    type=click.Choice(templates.SCALES),
+    default=templates.FULL,
+    show_default=True,
+    help="`smoke` is the same campaign shrunk to a tiny model, for a few minutes on the CPU of this machine.",
+)
+@click.option("--list", "wants_list", is_flag=True, help="List the templates instead.")
+@click.option("--json", "as_json", is_flag=True, help="Print the list as one JSON document.")
+def init(path: Path, template: str, scale: str, wants_list: bool, as_json: bool) -> int:
+    """Write a spec to start from.
+
+    An existing file is never overwritten. Beside a spec of the scale `smoke` stands the text that it trains on.
+
+    Examples:
+      campaign init
+      campaign init --list
+      campaign init --from five-strategies sweep.yaml
+      campaign init --from five-strategies --scale smoke
+    """
+    if wants_list or as_json:
+        _list_templates(as_json)
+        return EXIT_OK
+    chosen = templates.find(template)
+    check_folder_of(path)
+    written = templates.write(chosen, scale, path)
+    file = shlex.quote(str(path))
+    then = (
+        f"`campaign submit {file} --watch` runs it here"
+        if scale == templates.SMOKE
+        else f"edit it, then `campaign plan {file}`"
+    )
+    tell(f"wrote {' and '.join(str(one) for one in written)}; {then}")
+    return EXIT_OK
+
+
+@verb
+@spec_argument
+@set_option
+@json_option
+def validate(spec: Path, sets: Sequence[str], as_json: bool) -> int:
+    """Check a spec, down to every run that it expands to.
+
+    All errors are shown at once, each with its line; with --json as a list, for an editor or a script.
+
+    Examples:
+      campaign validate campaign.yaml
+      campaign validate campaign.yaml --set train.steps=10
+    """
+    try:
+        submission, _ = read_submission(spec, sets, None, None)
+    except SpecError as error:
+        if not as_json:
+            raise
+        show_json({"schema_version": 1, "valid": False, "errors": [asdict(problem) for problem in error.problems]})
+        return error.exit_code
+    name, runs = submission.spec.name, submission.runs
+    if as_json:
+        show_json({"schema_version": 1, "campaign": name, "valid": True, "runs": [run.name for run in runs]})
+    else:
+        show(f"{spec}: ok · {name}, {count(len(runs), 'run')}")
+    return EXIT_OK
+
+
+@verb
+@spec_argument
+@click.argument("run", required=False)
+@set_option
+@click.option("-v", "--verbose", is_flag=True, help="Show the DeepSpeed configuration of every run.")
+@store_options
+@json_option
+def plan(
+    spec: Path, run: str | None, sets: Sequence[str], verbose: bool, dir: str | None, store: str | None, as_json: bool
+) -> int:
+    """Show what submitting a spec would do, and change nothing.
+
+    Each run has its batch arithmetic, global batch = micro-batch x accumulation x ranks, the parameters of its model,
+    and what their states (weights, gradients, optimizer) take of one GPU. With RUN, its DeepSpeed configuration is
+    shown instead.
+
+    Examples:
+      campaign plan campaign.yaml
+      campaign plan campaign.yaml zero_stage-2
+      campaign plan campaign.yaml --json | jq '.runs[0].ds_config'
+    """
+    from ..campaign.plan import make_plan
+    from .pages.plan import config_page, plan_document, plan_page
+
+    submission, where = read_submission(spec, sets, dir, store)
+    planned, page = make_plan(where.open_if_any(), submission), page_for(sys.stdout)
+    if planned.trouble:
+        tell(f"{planned.trouble.message}: resubmissions may be missing")
+    chosen = _chosen(planned, run)
+    if as_json:
+        show_json(plan_document(replace(planned, runs=tuple(chosen)) if run else planned))
+        return EXIT_OK
+    pages = [] if run else [plan_page(planned, page)]
+    pages += [config_page(item, page) for item in chosen] if run or verbose else []
+    show("\n\n".join(pages))
+    return EXIT_OK
+
+
+@verb
+@spec_argument
+@click.argument("run", required=False)
+@click.option("-o", "--output", type=click.Path(path_type=Path), help="File to write.  [default: standard output]")
+@click.option("--reconciler", is_flag=True, help="Write the job that looks after the campaign instead of a run.")
+@set_option
+@store_options
+def render(
+    spec: Path,
+    run: str | None,
+    output: Path | None,
+    reconciler: bool,
+    sets: Sequence[str],
+    dir: str | None,
+    store: str | None,
+) -> int:
+    """Write a batch script that runs one run by hand, or one that looks after the campaign.
+
+    The script stands alone: it holds the DeepSpeed configuration and all settings of the run, and needs neither the
+    store nor this program's reconciler. What it trains goes to a folder of its own.
+
+    Examples:
+      campaign render campaign.yaml zero_stage-2 -o run.sbatch && sbatch run.sbatch
+      campaign render campaign.yaml --reconciler -o reconcile.sbatch && sbatch reconcile.sbatch
+    """
+    from ..campaign.standalone import render_reconciler, render_run
+
+    submission, where = read_submission(spec, sets, dir, store)
+    if reconciler:
+        if output is None or run:
+            raise UserError("--reconciler takes no run, and needs a file: the job submits it again", "add -o FILE")
+        _write(output, render_reconciler(submission, where.settings.store_without_password, output, RECONCILER_TIME))
+        return EXIT_OK
+    names = [item.name for item in submission.runs]
+    if run not in names and (run or len(names) > 1):
+        raise _no_such_run(run, names)
+    script = render_run(submission, next(item for item in submission.runs if run in (None, item.name)))
+    if output is None:
+        show(script.rstrip("\n"))
+    else:
+        _write(output, script)
+    return EXIT_OK
+
+
+def _write(path: Path, script: str) -> None:
+    check_folder_of(path)
+    path.write_text(script, encoding="utf-8")
+    tell(f"wrote {path}; `sbatch {shlex.quote(str(path))}` runs it")
+
+
+def _chosen(planned: Plan, run: str | None) -> list[PlannedRun]:
+    """The runs whose configuration is shown.
+
+    Raises:
+        UserError: There is no run of that name.
+    """
+    known = [item for item in planned.runs if item.run]
+    if run and run not in [item.name for item in known]:
+        raise _no_such_run(run, [item.name for item in known])
+    return [item for item in known if run in (None, item.name)]
+
+
+def _no_such_run(run: str | None, names: Sequence[str]) -> UserError:
+    some = get_close_matches(run or "", names, 3, cutoff=0.4) or names[:5]
+    more = ", …" if len(names) > len(some) else ""
+    return UserError(f"no run named {run}" if run else "which run?", f"there are: {', '.join(some)}{more}")
+
+
+def _list_templates(as_json: bool) -> None:
+    found = templates.templates()
+    if as_json:
+        rows = [{"name": one.name, "summary": one.summary, "scales": sorted(one.specs)} for one in found]
+        show_json({"schema_version": 1, "templates": rows})
+        return
+    lines = [(one.name, "yes" if templates.SMOKE in one.specs else "", one.summary) for one in found]
+    show("\n".join(table(page_for(sys.stdout), ("template", "smoke", ""), lines)))
+
+
+VERBS: Final = (init, validate, plan, render)

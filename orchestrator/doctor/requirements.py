@@ -1,0 +1,133 @@
+"""What the runs of a spec ask of a machine, in the words of `campaign doctor`. Pure."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Final
+
+from ...jobs import ds_config
+from ..executors import job_request as attempts
+from ..memory.feasibility import Needs, host_need_gb, needs_of
+from ..memory.zero_memory import Sizes
+from ..spec.expand import Run
+from ..spec.model import RunConfig
+
+GB: Final = 1e9
+_BYTES_HALF: Final = 14
+_BYTES_FULL: Final = 12
+"""Of one parameter in a checkpoint with Adam: in half precision beside an fp32 copy, or in fp32 alone."""
+
+
+@dataclass(frozen=True)
+class Wants:
+    """What like runs ask for: of each figure the most that one of them asks.
+
+    Attributes:
+        runs: their names.
+        config: of one of them; what is not said here is the same in all.
+        ranks: processes of one node.
+        gpus: of one node.
+        on_gpus: whether the training uses them.
+        host_gb, gpu_gb, disk_gb: what the model's states take of a node's memory, of a GPU and of a node's disk.
+        checkpoints_gb: what the checkpoints of all runs that are kept take of the shared folder, together.
+        ops: DeepSpeed's operators that the training cannot do without.
+        files: absolute paths that the runs name.
+    """
+
+    runs: tuple[str, ...]
+    config: RunConfig
+    ranks: int
+    gpus: int
+    on_gpus: bool
+    host_gb: float = 0.0
+    gpu_gb: float = 0.0
+    disk_gb: float = 0.0
+    checkpoints_gb: float = 0.0
+    ops: tuple[str, ...] = ()
+    files: tuple[str, ...] = ()
+
+    @property
+    def nvme_path(self) -> str | None:
+        """Where states are offloaded to on each node's disk."""
+        return self.config.train.nvme_path if self.config.train.offload == "nvme" else None
+
+    @property
+    def named(self) -> str:
+        """The runs in a few words, for a next step."""
+        return self.runs[0] if len(self.runs) == 1 else f"{self.runs[0]} and {len(self.runs) - 1} more"
+
+
+def wants_of(runs: Iterable[Run]) -> list[Wants]:
+    """One for each kind of machine, what asks for the most GPUs and memory first."""
+    groups: dict[str, list[Run]] = {}
+    for run in runs:
+        groups.setdefault(_kind(run), []).append(run)
+    return sorted(map(_wants, groups.values()), key=lambda w: (-w.gpus * w.config.nodes, -w.host_gb))
+
+
+def _kind(run: Run) -> str:
+    config = run.config
+    asked = [attempts.resources(config), config.python, config.env, run.ranks_per_node, config.train.nvme_path]
+    return json.dumps(asked, sort_keys=True)
+
+
+def _wants(runs: Sequence[Run]) -> Wants:
+    config = runs[0].config.model_copy(update={"ranks_per_node": runs[0].ranks_per_node})
+    needs = [needs_of(r.config, Sizes(r.world_size, r.ranks_per_node, r.accumulation)) for r in runs]
+    states = [need.states for need in needs if need.states]
+    return Wants(
+        runs=tuple(run.name for run in runs),
+        config=config,
+        ranks=runs[0].ranks_per_node,
+        gpus=attempts.gpus_per_node(config),
+        on_gpus=not attempts.trains_on_cpu(config),
+        host_gb=max(host_need_gb(r.config, n, r.ranks_per_node) for r, n in zip(runs, needs, strict=True)),
+        gpu_gb=max((state.gpu_gb for state in states), default=0.0),
+        disk_gb=max((state.disk_gb for state in states), default=0.0),
+        checkpoints_gb=sum(_checkpoints_gb(r.config, n) for r, n in zip(runs, needs, strict=True)),
+        ops=tuple(sorted({op for run in runs for op in needed_ops(run.config)})),
+        files=tuple(sorted({path for run in runs for path in _files(run.config)})),
+    )
+
+
+def _checkpoints_gb(config: RunConfig, needs: Needs) -> float:
+    train = config.train
+    if not needs.parameters or train.checkpoint_every is None:
+        return 0.0
+    size = _BYTES_HALF if train.precision in ("bf16", "fp16") and train.engine == "deepspeed" else _BYTES_FULL
+    kept = train.keep_checkpoints + train.keep_best + 1  # the next one is written before the oldest goes
+    return kept * size * needs.parameters / GB
+
+
+def needed_ops(config: RunConfig) -> Iterator[str]:
+    """DeepSpeed's operators that a run's configuration asks for, by the names of DeepSpeed's own report."""
+    if config.train.engine == "ddp":
+        return
+    rendered = ds_config.render(
+        config.train.model_dump(), micro_batch=1, accumulation=1, world_size=1, overrides=config.deepspeed
+    )
+    zero: Mapping[str, Any] = rendered["zero_optimization"]
+    offloaded = {(zero.get(part) or {}).get("device", "none") for part in ("offload_optimizer", "offload_param")}
+    if "nvme" in offloaded:
+        yield "async_io"
+    optimizer = rendered["optimizer"]
+    kind = str(optimizer["type"]).lower()
+    on_cpu = (zero.get("offload_optimizer") or {}).get("device", "none") != "none"
+    if kind in ("adam", "adamw"):
+        if not optimizer["params"].get("torch_adam"):
+            yield "cpu_adam" if on_cpu else "fused_adam"
+    elif kind in ("lion", "adagrad") and on_cpu:
+        yield f"cpu_{kind}"
+    elif kind in ("lion", "fusedlion", "lamb"):
+        yield f"fused_{kind.removeprefix('fused')}"
+
+
+def _files(config: RunConfig) -> Iterator[str]:
+    """Absolute paths: a name without a slash in front stands on the hub."""
+    train, data = config.train, config.train.dataset
+    named = [train.model, train.tokenizer, config.python, *(config.command or ())[:1]]
+    named += [data.path, data.eval_path] if data else []
+    yield from (text for text in named if isinstance(text, str) and Path(text).is_absolute())

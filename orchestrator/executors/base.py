@@ -1,0 +1,172 @@
+"""What the reconciler needs of a place where attempts run. Two places have it: `slurm` and `local`."""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Mapping, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any, Protocol
+
+from ..errors import Unreachable
+
+TERMINAL_STATES = frozenset(
+    [
+        "BOOT_FAIL",
+        "CANCELLED",
+        "COMPLETED",
+        "DEADLINE",
+        "FAILED",
+        "LAUNCH_FAILED",
+        "NODE_FAIL",
+        "OUT_OF_MEMORY",
+        "PREEMPTED",
+        "REVOKED",
+        "TIMEOUT",
+        "GONE",
+    ]
+)
+"""Slurm's states that a job never leaves, and the local executor's only one."""
+
+LIVE_PENDING = frozenset({"PENDING", "CONFIGURING", "REQUEUED", "REQUEUE_HOLD", "RESV_DEL_HOLD", "SPECIAL_EXIT"})
+
+
+ARRAY_LIMIT = 1000
+"""Elements of one job array: Slurm's own limit (MaxArraySize) is 1001 unless a site says otherwise."""
+
+
+@dataclass(frozen=True)
+class JobView:
+    """One job as the executor sees it now.
+
+    Attributes:
+        token, index: which attempt it is, whatever its id.
+        state: Slurm's word; ``GONE`` for a local process that is no more, and for a job that Slurm itself has lost.
+        reason: why it is pending, Slurm's word.
+        cancelled_by: number of the user who cancelled it; None where nobody did, or nobody knows.
+        step_out_of_memory: a step of it ran out of memory, which the job's own state may hide.
+    """
+
+    token: str
+    index: int
+    job_id: str
+    state: str
+    reason: str = ""
+    submit_time_s: float | None = None
+    started_s: float | None = None
+    ended_s: float | None = None
+    exit_code: str = ""
+    nodes: str = ""
+    step_out_of_memory: bool = False
+    cancelled_by: int | None = None
+
+    @property
+    def terminal(self) -> bool:
+        """Whether the job is over. COMPLETING is not: its processes may still write."""
+        return self.state in TERMINAL_STATES
+
+    @property
+    def pending(self) -> bool:
+        """Whether it waits in the queue."""
+        return self.state in LIVE_PENDING
+
+
+@dataclass(frozen=True)
+class Batch:
+    """Attempts of one resource shape, submitted together as one job array; their payloads lie in ``folder``.
+
+    Attributes:
+        program: the module that runs on each node, with the folder as its argument.
+    """
+
+    token: str
+    name: str
+    folder: Path
+    size: int
+    resources: Mapping[str, Any] = field(default_factory=dict)
+    program: str = "dscampaign.jobs.agent"
+
+
+class SubmissionRefused(Exception):
+    """The executor said that it will never take the batch. Nothing was submitted."""
+
+
+class BatchTooLarge(Exception):
+    """Nothing was submitted: the batch has too many elements; fewer may be taken.
+
+    Args:
+        message: The executor's words.
+        for_now: What the user has in the queue already is too much with it; else it is too large for any array.
+    """
+
+    def __init__(self, message: str, *, for_now: bool) -> None:
+        super().__init__(message)
+        self.for_now = for_now
+
+
+class SubmissionUnclear(Exception):
+    """The batch may or may not have been submitted: look before doing anything else."""
+
+
+@dataclass(frozen=True)
+class Look:
+    """What the executor knew at one moment.
+
+    Attributes:
+        jobs: by (token, index). Absence means unknown, never failed.
+        complete: whether an absent job was looked for everywhere it could be: in the queue and in the accounting.
+    """
+
+    jobs: Mapping[tuple[str, int], JobView]
+    complete: bool
+
+
+class Executor(Protocol):
+    """Where attempts run."""
+
+    intent_grace_s: float
+    """How long a submission without an answer may take to show up in ``look``."""
+    lost_grace_s: float
+    """How long a job may be absent from a complete ``look`` before it counts as lost."""
+    user: int
+    """Number of the user as whom jobs run."""
+    settle_grace_s: float
+    """How long after a job's end its files may take to be seen here."""
+
+    def submit(self, batch: Batch) -> list[str]:
+        """Submits the batch as one job array; returns the job id of each of its elements, in order.
+
+        Raises:
+            SubmissionRefused: it will never be accepted.
+            BatchTooLarge: a smaller one may be.
+            SubmissionUnclear: nobody knows.
+            Unreachable, OSError: surely nothing was submitted.
+        """
+
+    def look(self, expected: Mapping[str, Collection[int]], since_s: float) -> Look:
+        """The jobs of these batches (token → indexes), submitted after ``since_s``.
+
+        Raises:
+            Unreachable: it could not look.
+        """
+
+    def nodes(self) -> int | None:
+        """How many nodes there are; None where that cannot be said."""
+
+    def cancel(self, job_ids: Sequence[str]) -> None:
+        """Ends these jobs, if they still exist.
+
+        Raises:
+            Unreachable: it could not say so to the executor.
+        """
+
+
+__all__ = [
+    "Batch",
+    "BatchTooLarge",
+    "Executor",
+    "JobView",
+    "Look",
+    "SubmissionRefused",
+    "SubmissionUnclear",
+    "Unreachable",
+]

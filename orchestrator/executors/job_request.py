@@ -1,0 +1,155 @@
+"""From a run and a decision to what is submitted: the payload and the resources. Pure."""
+
+from __future__ import annotations
+
+import json
+import sys
+from collections.abc import Mapping, Sequence
+from math import ceil
+from typing import Any
+
+from ...db.records import RunRow
+from ...jobs import ds_config
+from ...jobs.layout import CampaignPaths
+from ...jobs.payload import Payload
+from ..spec import batch_size as batching
+from ..spec.model import RunConfig
+from .host import local_gpus
+
+TRAINER = ("-m", "dscampaign.jobs.trainer")
+
+
+def run_config(run: RunRow) -> RunConfig:
+    """The configuration that the store keeps for a run."""
+    return RunConfig.model_validate(run.config)
+
+
+def payload(
+    run: RunRow,
+    config: RunConfig,
+    paths: CampaignPaths,
+    *,
+    generation: int,
+    micro_batch: int | None,
+    token: str,
+    attempt_id: int,
+    store: str | None,
+    min_resume_step: int = 0,
+) -> Payload:
+    """What the agents of one attempt are told.
+
+    Args:
+        micro_batch: samples of one forward pass on one rank in this attempt.
+        store: URL without a password to which agents push, or None.
+        min_resume_step: step of the newest checkpoint that was recorded.
+    """
+    world_size = config.nodes * config.ranks()
+    accumulation = accumulation_of(config, micro_batch, world_size)
+    train = config.train_json(micro_batch=micro_batch, accumulation=accumulation, world_size=world_size)
+    rendered = ds_config.render(
+        train, micro_batch=micro_batch, accumulation=accumulation, world_size=world_size, overrides=config.deepspeed
+    )
+    run_paths = paths.run(run.name)
+    limit_mb = config.local.limit_mb(gpus=not trains_on_cpu(config)) if config.executor == "local" else None
+    return Payload(
+        campaign=paths.campaign,
+        run=run.name,
+        generation=generation,
+        token=token,
+        attempt_id=attempt_id,
+        run_dir=str(run_paths.dir),
+        attempt_dir=str(run_paths.attempt(generation).dir),
+        data_dir=str(paths.data),
+        config_hash=run.config_hash,
+        nodes=config.nodes,
+        ranks_per_node=config.ranks(),
+        gpus_per_node=gpus_per_node(config),
+        python=config.python or sys.executable,
+        command=config.command or TRAINER,
+        global_batch=config.train.global_batch,
+        micro_batch=micro_batch,
+        accumulation=accumulation,
+        seed=config.train.seed,
+        target_step=run.target_step,
+        steps_decide=config.command is None,
+        ds_config=rendered,
+        train=train if config.command is None else None,
+        env=config.env,
+        store=store,
+        mem_per_process_bytes=limit_mb * 2**20 if limit_mb else None,
+        min_resume_step=min_resume_step,
+        user_patterns=tuple(rule.match for rule in config.retry.rules),
+        telemetry_s=config.telemetry_s,
+        params=run.params,
+        forward=config.forward.options(),
+    )
+
+
+def accumulation_of(config: RunConfig, micro_batch: int | None, world_size: int) -> int | None:
+    """Forward passes of one rank in one optimizer step; None for a script that manages its own batches."""
+    if config.train.global_batch is None or micro_batch is None:
+        return None
+    return batching.accumulation(config.train.global_batch, micro_batch, world_size)
+
+
+def gpus_per_node(config: RunConfig) -> int:
+    """GPUs that the ranks of one node use, 0 where they train on its CPU."""
+    return config.slurm.gpus if config.executor == "slurm" else min(local_gpus(), config.ranks())
+
+
+def trains_on_cpu(config: RunConfig) -> bool:
+    """Whether the memory that the ranks compute in is the host's."""
+    return gpus_per_node(config) == 0 or config.env.get("DS_ACCELERATOR") == "cpu"
+
+
+def resources(
+    config: RunConfig, *, mem_scale: float = 1.0, exclude: Sequence[str] = (), prologue: Sequence[str] = ()
+) -> dict[str, Any]:
+    """What an attempt asks its executor for, in submitit's words; attempts with equal resources share a job array.
+
+    Args:
+        mem_scale: factor on the memory of a node, after a host ran out of it.
+        exclude: nodes to do without, beside those that the spec excludes.
+        prologue: shell lines that come before the spec's own.
+    """
+    if config.executor == "local":
+        return {"setup": list(config.local.setup)}
+    slurm = config.slurm
+    asked: dict[str, Any] = {
+        "partition": slurm.partition,
+        "account": slurm.account,
+        "qos": slurm.qos,
+        "nodes": slurm.nodes,
+        "gres": slurm.gres,
+        "gpus_per_node": slurm.gpus_per_node if slurm.gres is None and slurm.gpus else None,
+        "time": slurm.time,
+        "mem": _memory(slurm.mem, slurm.mem_mb, mem_scale),
+        "cpus_per_task": slurm.cpus_per_task,
+        "constraint": slurm.constraint,
+        "exclude": ",".join(filter(None, (slurm.exclude, *exclude))) or None,
+        "nodelist": slurm.nodelist,
+        "array_parallelism": slurm.array_parallelism,
+        "signal_delay_s": slurm.signal_delay_s,
+        "setup": [*prologue, *slurm.setup],
+        "additional_parameters": _additional(slurm.reservation, slurm.passed_options),
+    }
+    return {name: value for name, value in asked.items() if value is not None}
+
+
+def shape(resources: Mapping[str, Any]) -> str:
+    """A key that is equal for equal resources."""
+    return json.dumps(resources, sort_keys=True)
+
+
+def revoked(token: str) -> str:
+    """Who holds the claim of an attempt that was taken back before any job began it."""
+    return f"revoked-{token}"
+
+
+def _memory(text: str | None, mem_mb: int | None, scale: float) -> str | None:
+    return f"{ceil(mem_mb * scale)}M" if mem_mb and scale != 1.0 else text
+
+
+def _additional(reservation: str | None, passed: Mapping[str, Any]) -> dict[str, Any]:
+    given = {name.replace("_", "-"): value for name, value in passed.items()}
+    return {**given, "reservation": reservation} if reservation else given

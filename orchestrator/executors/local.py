@@ -1,0 +1,154 @@
+"""Attempts as processes of this machine, behind the same interface as Slurm.
+
+The process table is the queue: an attempt's agent carries its token in its command line, so one scan of /proc shows all
+that run, whoever started them and whatever this program forgot. What is not there is over.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import signal
+import socket
+import subprocess
+import sys
+import time
+from collections import defaultdict
+from collections.abc import Collection, Mapping, Sequence
+from pathlib import Path
+
+from ..errors import Unreachable
+from .base import Batch, JobView, Look, SubmissionUnclear
+
+AGENT = "dscampaign.jobs.agent"
+HOST_FILE = "host"
+EXEC_TRIES = 200
+"""Milliseconds for which a process may be between two programs, without a command line, before it counts as none."""
+KERNEL_THREAD = 0x00200000
+
+
+class LocalExecutor:
+    """Runs agents in the background; they go on when this process ends.
+
+    Args:
+        batches: the campaign's folder of batches.
+    """
+
+    intent_grace_s = 0.0
+    lost_grace_s = 0.0
+    settle_grace_s = 0.0
+    user = os.geteuid()
+
+    def __init__(self, batches: Path) -> None:
+        self._batches = batches
+        self._children: list[subprocess.Popen[bytes]] = []
+
+    def submit(self, batch: Batch) -> list[str]:
+        """Starts one agent for each element of the batch."""
+        (batch.folder / HOST_FILE).write_text(socket.gethostname())
+        setup = [str(line) for line in batch.resources.get("setup") or ()]
+        started = len(self._children)
+        try:
+            return [self._start(batch, index, setup) for index in range(batch.size)]
+        except OSError as exc:
+            if some := len(self._children) - started:
+                raise SubmissionUnclear(f"only {some} of {batch.size} processes started: {exc}") from exc
+            raise Unreachable(f"cannot start a process: {exc}") from exc
+
+    def look(self, expected: Mapping[str, Collection[int]], since_s: float) -> Look:  # noqa: ARG002
+        """Scans the process table once."""
+        running = _agents()
+        for child in self._children:
+            child.poll()  # a zombie is no agent
+        jobs, complete = {}, True
+        for token, indexes in expected.items():
+            here = self._is_here(token)
+            complete = complete and here
+            for index in indexes:
+                if pid := running.get((token, index)):
+                    jobs[token, index] = JobView(token, index, _job_id(pid), "RUNNING", nodes=socket.gethostname())
+                elif here:
+                    jobs[token, index] = JobView(token, index, "", "GONE")
+        return Look(jobs, complete)
+
+    def nodes(self) -> int | None:
+        """This machine."""
+        return 1
+
+    def cancel(self, job_ids: Sequence[str]) -> None:
+        """Asks the agents to end their ranks and themselves."""
+        ours = {_job_id(pid): pid for pid in _agents().values()}
+        for job_id in job_ids:
+            if job_id in ours:
+                with contextlib.suppress(ProcessLookupError):
+                    os.kill(ours[job_id], signal.SIGTERM)
+
+    def _start(self, batch: Batch, index: int, setup: list[str]) -> str:
+        agent = [sys.executable, "-u", "-m", AGENT, str(batch.folder), str(index)]
+        script = "\n".join([*setup, 'exec "$@"'])
+        with (batch.folder / f"{index}.log").open("ab") as log:
+            child = subprocess.Popen(
+                ["bash", "-c", script, "campaign", *agent],
+                stdin=subprocess.DEVNULL,
+                stdout=log,
+                stderr=log,
+                start_new_session=True,  # a Ctrl-C in the terminal is for the reconciler, not for training
+            )
+        self._children.append(child)
+        return _job_id(child.pid)
+
+    def _is_here(self, token: str) -> bool:
+        """Whether the batch was started on this machine, or on none: only then does absence say that it is over."""
+        try:
+            return (self._batches / token / HOST_FILE).read_text() == socket.gethostname()
+        except FileNotFoundError:
+            return True
+
+
+def _job_id(pid: int) -> str:
+    return f"local-{socket.gethostname()}-{pid}"
+
+
+def _agents() -> dict[tuple[str, int], int]:
+    """Process id of each running agent, by (token, index).
+
+    A child that an agent has just forked still has its command line: it is the one whose parent has none like it.
+    """
+    found: dict[tuple[str, int], dict[int, int]] = defaultdict(dict)
+    for entry in os.scandir("/proc"):
+        if entry.name.isdigit() and (seen := _agent(Path(entry.path))):
+            key, parent = seen
+            found[key][int(entry.name)] = parent
+    return {key: next(pid for pid, up in pids.items() if up not in pids) for key, pids in found.items()}
+
+
+def _agent(process: Path) -> tuple[tuple[str, int], int] | None:
+    """Token and index of an agent, and its parent; None of any other process."""
+    try:
+        words = _command_line(process)
+        if AGENT not in words or not words[-1].isdigit():
+            return None
+        return (Path(words[-2]).name, int(words[-1])), int(_stat(process)[1])
+    except OSError:
+        return None  # ended between the listing and the look
+
+
+def _command_line(process: Path) -> list[str]:
+    """A process's command line. While it changes from one program to the next it has none, and that is waited for."""
+    for _ in range(EXEC_TRIES):
+        raw = (process / "cmdline").read_bytes()
+        if raw or not _has_program(process):
+            return raw.decode(errors="replace").rstrip("\0").split("\0")
+        time.sleep(0.001)
+    return []
+
+
+def _has_program(process: Path) -> bool:
+    """Whether it is neither a zombie nor a thread of the kernel, which have no command line for good."""
+    fields = _stat(process)
+    return fields[0] not in "ZXx" and not int(fields[6]) & KERNEL_THREAD
+
+
+def _stat(process: Path) -> list[str]:
+    """From its state on: the second is the parent, the seventh the flags (proc(5))."""
+    return (process / "stat").read_text(errors="replace").rpartition(")")[2].split()

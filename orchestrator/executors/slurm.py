@@ -1,0 +1,335 @@
+"""The only place that runs Slurm's commands, or submitit; `slurm_facts.py` asks through it what a cluster has.
+
+submitit writes the submission file and calls sbatch; nothing else of it is used. Its payload would be a pickle, and its
+view of a job's state is not ours (it takes PREEMPTED for running). Facts of Slurm that matter here:
+  - a failed sbatch may have submitted: "Socket timed out on send/recv operation";
+  - squeue shows a finished job for MinJobAge seconds, sacct for ever, but only where slurmdbd runs, and it lags;
+  - the comment reaches sacct only where AccountingStoreFlags has job_comment, so the token is in the job's name too;
+  - `sacct` without -S starts at midnight, and -X hides the step that ran out of memory.
+"""
+
+from __future__ import annotations
+
+import os
+import re
+import shlex
+import subprocess
+import sys
+import time
+from collections.abc import Collection, Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
+from typing import Any
+
+from ...jobs.files import write_atomically
+from ..errors import Unreachable
+from .base import Batch, BatchTooLarge, JobView, Look, SubmissionRefused, SubmissionUnclear
+
+COMMAND_TIMEOUT_S = 60.0
+SINCE_SLACK_S = 86_400.0
+"""How far before the first submission sacct is asked: clocks differ, and a day costs nothing."""
+
+ACCOUNTING_LAG_S = 15.0
+"""How long a failure that squeue shows may take to reach sacct: with passes every ten seconds, one more pass."""
+
+CANCEL_LAG_S = 180.0
+"""The same of a cancelled job. Only sacct tells who did it, and to take Slurm for the user ends a run for good."""
+
+SCRIPT = "submission.sh"
+SITE_DEFAULTS = ("ACCOUNT", "PARTITION", "QOS", "RESERVATION", "CONSTRAINT")
+"""What a user's or a site's SBATCH_* variables may decide where the spec does not. They would overrule a script."""
+
+SQUEUE_FORMAT = "%i|%T|%r|%V|%S|%e|%N|%j"
+SACCT_FORMAT = "JobID,State,ExitCode,Submit,Start,End,NodeList,JobName"
+NOTHING_SENT = re.compile(
+    r"[Uu]nable to contact slurm controller|Connection refused|Munge|establish a configuration source"
+)
+TRY_LATER = re.compile(r"temporarily unable", re.IGNORECASE)
+SUBMIT_LIMIT = re.compile(r"QOSMaxSubmitJob|AssocMaxSubmitJob|job submit limit", re.IGNORECASE)
+ARRAY_TOO_LARGE = re.compile(r"invalid job array specification", re.IGNORECASE)
+"""Above the site's MaxArraySize. The arrays of this program have no other fault that sbatch could mean."""
+REFUSED = re.compile(
+    r"[Ii]nvalid (partition|account|qos|feature|node|generic resource|job array|reservation|license|wckey)"
+    r"|[Rr]equested (node configuration|time limit) is|Memory specification can not be satisfied"
+    r"|unrecognized option|Invalid \S+ specification|Unable to open file|invalid numeric|user not permitted"
+    r"|(QOS|Assoc)M(ax|in)\w*(PerJob|GRES\b)",
+)
+"""sbatch's words for a job that no repetition will make acceptable."""
+NO_ACCOUNTING = re.compile(r"accounting storage is disabled", re.IGNORECASE)
+
+
+class _NoAnswer(Unreachable):
+    """A command hangs: what it asks is away for now."""
+
+
+class SlurmExecutor:
+    """Slurm through its commands, with one squeue and at most one sacct a look, whatever the number of jobs."""
+
+    intent_grace_s = 60.0
+    lost_grace_s = 600.0
+    settle_grace_s = 10.0
+    user = os.geteuid()
+
+    def submit(self, batch: Batch) -> list[str]:
+        """Submits the batch as one array."""
+        array = _job_array(batch)
+        done = _sbatch(array.command(), set(array.parameters))
+        if done.returncode:
+            raise _submission_error(done.stderr.strip())
+        array_id = array.job_id(done.stdout)
+        return [f"{array_id}_{index}" for index in range(batch.size)]
+
+    def forecast(self, batch: Batch) -> str:
+        """Slurm's word on when and where the batch would start; nothing is submitted.
+
+        Raises:
+            SubmissionRefused: it would never be accepted.
+            SubmissionUnclear, Unreachable: nobody knows.
+        """
+        array = _job_array(batch)
+        sbatch, *rest = array.command()
+        done = _sbatch([sbatch, "--test-only", *rest], set(array.parameters))
+        said = _first_line(done.stderr).removeprefix("sbatch: ")
+        if NOTHING_SENT.search(done.stderr) or TRY_LATER.search(done.stderr):
+            raise Unreachable(said)
+        if done.returncode:
+            raise SubmissionRefused(said)
+        return said
+
+    def look(self, expected: Mapping[str, Collection[int]], since_s: float) -> Look:
+        """Asks squeue, and sacct where squeue does not show every expected job alive."""
+        if not expected:
+            return Look({}, True)
+        wanted = {(token, index) for token, indexes in expected.items() for index in indexes}
+        names = ",".join(job_name(token) for token in sorted(expected))
+        jobs = {k: v for k, v in _squeue(names).items() if k in wanted}
+        if all(key in jobs and not jobs[key].terminal for key in wanted):
+            return Look(jobs, True)
+        history = _sacct(names, since_s)
+        if history is None or history.kept:
+            jobs = {k: _or_unfinished(v, history.jobs.get(k) if history else None) for k, v in jobs.items()}
+        if history is None:
+            return Look(jobs, False)
+        # what squeue does not show is over: that sacct takes it for alive means that it lags, or will never know
+        told = {k: v for k, v in history.jobs.items() if k in wanted and v.terminal}
+        ended = {k: v for k, v in told.items() if k not in jobs or jobs[k].terminal}
+        return Look({**jobs, **ended}, True)
+
+    def nodes(self) -> int | None:
+        """Asks sinfo."""
+        try:
+            done = ask(["sinfo", "--all", "--noheader", "-N", "-o", "%N"])
+        except Unreachable:
+            return None
+        return len(set(done.stdout.split())) or None
+
+    def cancel(self, job_ids: Sequence[str]) -> None:
+        """One scancel for all."""
+        if job_ids:
+            done = ask(["scancel", *job_ids])
+            if done.returncode and "Invalid job id" not in done.stderr:
+                raise Unreachable(f"scancel: {done.stderr.strip()}")
+
+
+def job_name(token: str) -> str:
+    """The name of a batch's jobs: how squeue and sacct are asked for them, and how they are told apart."""
+    return f"dscampaign-{token}"
+
+
+def _job_array(batch: Batch) -> Any:
+    """What submitit makes of a batch.
+
+    Raises:
+        Unreachable: there is no Slurm here.
+    """
+    import submitit  # imported here, as below: `campaign status` must not pay for it
+    from submitit.core.utils import FailedSubmissionError
+
+    class JobArray(submitit.SlurmExecutor):
+        """submitit's executor with our agent as the command and always an array, also for one job."""
+
+        @property
+        def _submitit_command_str(self) -> str:
+            line = [sys.executable, "-u", "-m", batch.program, str(batch.folder)]
+            return " ".join(shlex.quote(word) for word in line)
+
+        def command(self) -> list[str]:
+            """Writes the batch script; returns the command that submits it."""
+            self.parameters["map_count"] = batch.size
+            script = batch.folder / SCRIPT
+            write_atomically(script, self._make_submission_file_text(self._submitit_command_str, batch.token))
+            return [str(word) for word in self._make_submission_command(script)]
+
+        def job_id(self, answer: str) -> str:
+            """The array's job id.
+
+            Raises:
+                SubmissionUnclear: the answer names none.
+            """
+            try:
+                return str(self._get_job_id_from_submission_command(answer))
+            except FailedSubmissionError as exc:
+                raise SubmissionUnclear(str(exc)) from exc
+
+    try:
+        array = JobArray(folder=batch.folder)
+    except RuntimeError as exc:  # submitit's word for "there is no srun"
+        raise Unreachable(f"cannot submit: {exc}", "is this a login node of a Slurm cluster?") from exc
+    array.update_parameters(**_parameters(batch))
+    return array
+
+
+def _parameters(batch: Batch) -> dict[str, Any]:
+    """Submitit's parameters: the spec's, and those that are ours alone."""
+    resources = dict(batch.resources)
+    additional = {"no-requeue": True, **resources.pop("additional_parameters", {})}
+    return {
+        "wckey": None,
+        **resources,
+        "job_name": batch.name,
+        "comment": f"dscampaign:{batch.token}",
+        "ntasks_per_node": 1,
+        "additional_parameters": additional,
+        # an agent whose peer failed still has evidence to write
+        "srun_args": ["--kill-on-bad-exit=0", "--export=ALL"],
+    }
+
+
+def _submission_error(text: str) -> Exception:
+    if ARRAY_TOO_LARGE.search(text):
+        return BatchTooLarge(_first_line(text), for_now=False)
+    if REFUSED.search(text):
+        return SubmissionRefused(text)
+    if SUBMIT_LIMIT.search(text):
+        return BatchTooLarge(_first_line(text), for_now=True)
+    if TRY_LATER.search(text) or NOTHING_SENT.search(text):
+        return Unreachable(_first_line(text), "nothing was submitted; the next pass tries again")
+    return SubmissionUnclear(text)
+
+
+def _first_line(text: str) -> str:
+    return "sbatch: " + (text.strip().splitlines() or ["failed"])[0].removeprefix("sbatch: ")
+
+
+def _squeue(names: str) -> dict[tuple[str, int], JobView]:
+    # --all: also jobs in partitions that are hidden from the user
+    done = ask(["squeue", "--all", "--noheader", "--array", "--states=all", f"--name={names}", "-o", SQUEUE_FORMAT])
+    if done.returncode:
+        raise Unreachable(f"squeue: {done.stderr.strip()}")
+    found = {}
+    for job_id, state, reason, submit, start, end, nodes, name in _fields(done.stdout):
+        if key := _key(job_id, name):
+            times = _time(submit), _time(start), _time(end)  # of a job that runs, its end is a forecast
+            found[key] = JobView(*key, job_id, state, reason, *times, "", nodes)
+    return found
+
+
+@dataclass(frozen=True)
+class _History:
+    """What the accounting knows; ``kept`` is False where there is none."""
+
+    jobs: Mapping[tuple[str, int], JobView]
+    kept: bool
+
+
+def _or_unfinished(job: JobView, told: JobView | None) -> JobView:
+    """The job, as one that is not yet over while the accounting may have more to say of its end.
+
+    That a step ran out of memory, or who cancelled a job, squeue does not show. An accounting that lags for long is not
+    waited for.
+    """
+    known = told is not None and told.terminal
+    patience_s = CANCEL_LAG_S if job.state == "CANCELLED" else ACCOUNTING_LAG_S
+    recent = job.ended_s is not None and abs(time.time() - job.ended_s) < patience_s
+    return replace(job, state="COMPLETING") if job.state in ("FAILED", "CANCELLED") and recent and not known else job
+
+
+def _sacct(names: str, since_s: float) -> _History | None:
+    """Asks the accounting; None if it did not answer."""
+    since = time.strftime("%Y-%m-%dT%H:%M:%S", time.localtime(max(0.0, since_s - SINCE_SLACK_S)))
+    try:
+        done = ask(["sacct", "-nP", f"--name={names}", "-S", since, "-o", SACCT_FORMAT])
+    except _NoAnswer:  # a slurmdbd that hangs must not hide what squeue shows
+        return None
+    if NO_ACCOUNTING.search(done.stderr):
+        return _History({}, kept=False)
+    return None if done.returncode else _History(_parse_sacct(done.stdout), kept=True)
+
+
+def _parse_sacct(text: str) -> dict[tuple[str, int], JobView]:
+    jobs: dict[tuple[str, int], JobView] = {}
+    out_of_memory = set()
+    by_id = {}
+    for job_id, word, exit_code, submit, start, end, nodes, name in _fields(text):
+        # "CANCELLED by 1000" is somebody's wish. Without a name it is how Slurm closes the books on jobs that it lost.
+        state = "GONE" if word == "CANCELLED" else word.split()[0] if word else ""
+        if "." in job_id:
+            if state == "OUT_OF_MEMORY" or exit_code == "0:125":
+                out_of_memory.add(job_id.split(".")[0])
+        elif key := _key(job_id, name):
+            times = _time(submit), _time(start), _time(end)
+            by = re.fullmatch(r"CANCELLED by (\d+)", word)
+            cancelled_by = int(by[1]) if by else None
+            by_id[job_id] = JobView(*key, job_id, state, "", *times, exit_code, nodes, cancelled_by=cancelled_by)
+    for job_id, job in by_id.items():
+        hidden = job_id in out_of_memory
+        jobs[job.token, job.index] = JobView(**{**vars(job), "step_out_of_memory": True}) if hidden else job
+    return jobs
+
+
+def _fields(text: str) -> Iterator[list[str]]:
+    """The lines of eight fields; a notice of the site's wrapper, or a cluster's headline, is none."""
+    return (fields for line in text.splitlines() if len(fields := line.split("|", 7)) == 8)
+
+
+def _key(job_id: str, name: str) -> tuple[str, int] | None:
+    """(token, index) of one of our array tasks; None for a line about something else, as ``12_[3-9]``."""
+    task = re.fullmatch(r"\d+_(\d+)", job_id)
+    named = re.fullmatch(r"dscampaign-(\w+)", name)
+    return (named[1], int(task[1])) if task and named else None
+
+
+def _time(text: str) -> float | None:
+    return float(text) if text.isdigit() else None
+
+
+def _sbatch(command: list[str], given: Collection[str]) -> subprocess.CompletedProcess[str]:
+    """Runs sbatch.
+
+    Args:
+        command: The command.
+        given: Names of the parameters that the spec decides.
+
+    Raises:
+        SubmissionUnclear: it did not answer in time.
+        Unreachable: it is not there.
+    """
+    kept = {f"SBATCH_{name}" for name in SITE_DEFAULTS if name.lower() not in given}
+    # In a reconciler job, sbatch would take that job's variables for options.
+    hidden = ("SLURM_", "SBATCH_")
+    env = {k: v for k, v in os.environ.items() if k in kept or k == "SLURM_CONF" or not k.startswith(hidden)}
+    try:
+        return _run(command, env)
+    except subprocess.TimeoutExpired as exc:
+        raise SubmissionUnclear(f"sbatch gave no answer within {COMMAND_TIMEOUT_S:.0f} s") from exc
+
+
+def ask(command: list[str]) -> subprocess.CompletedProcess[str]:
+    """Runs a command that may be repeated.
+
+    Raises:
+        Unreachable: it did not answer in time, or is not there.
+    """
+    # the user's own defaults for squeue, such as one partition alone, would hide jobs from us
+    own = {k: v for k, v in os.environ.items() if not k.startswith(("SQUEUE_", "SACCT_"))}
+    try:
+        return _run(command, {**own, "SLURM_TIME_FORMAT": "%s", "LC_ALL": "C"})
+    except subprocess.TimeoutExpired as exc:
+        raise _NoAnswer(f"{command[0]} gave no answer within {COMMAND_TIMEOUT_S:.0f} s") from exc
+
+
+def _run(command: list[str], env: Mapping[str, str]) -> subprocess.CompletedProcess[str]:
+    try:
+        return subprocess.run(command, capture_output=True, text=True, env=env, timeout=COMMAND_TIMEOUT_S, check=False)
+    except FileNotFoundError as exc:
+        hint = "is this a login node of a Slurm cluster? `executor: local` needs none"
+        raise Unreachable(f"{command[0]} is not on PATH", hint) from exc

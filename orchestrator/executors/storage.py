@@ -1,0 +1,25 @@
+"""Whether the campaign's folder takes files: tried by writing one, since quotas and stale handles show in no figure."""
+
+from __future__ import annotations
+
+import shutil
+from pathlib import Path
+
+from ...jobs import retention
+
+
+def trouble(folder: Path, needed_bytes: int = 0) -> str:
+    """What is wrong with a folder; "" if it takes files.
+
+    Args:
+        folder: where attempts write.
+        needed_bytes: what must be free for the next attempt to get anywhere, such as the size of a checkpoint.
+    """
+    try:
+        retention.probe(folder)
+        free = shutil.disk_usage(folder).free
+    except OSError as exc:
+        return exc.strerror or str(exc)
+    if free < needed_bytes:
+        return f"{free / 1e9:.1f} GB are free, a checkpoint takes {needed_bytes / 1e9:.1f} GB"
+    return ""

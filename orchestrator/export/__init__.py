@@ -1,0 +1,1 @@
+"""Results as rows, files and frames. May import campaign and below."""

@@ -1,0 +1,139 @@
+"""A campaign's results as pandas frames, for a notebook: `dscampaign.load("sweep").steps`."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterable, Sequence
+from functools import cached_property
+from itertools import islice
+from typing import TYPE_CHECKING, Any, Final
+
+from ...db.records import CampaignRow
+from ...db.store import Store
+from ..campaign.location import locate
+from ..campaign.lookup import find
+from .columns import Kind, kinds, typed
+from .rows import columns_and_rows
+
+if TYPE_CHECKING:
+    import pandas as pd
+
+_ROWS_AT_A_TIME: Final = 1 << 16
+_CATEGORIES: Final = frozenset({"run", "node", "state", "kind", "changes", "failure_class", "executor", "config_hash"})
+_PARAM: Final = "param."
+
+
+def load(name: str | None = None, *, store: str | None = None, dir: str | None = None) -> Frames:
+    """Opens a campaign's results.
+
+    Args:
+        name: The campaign or its spec file; may be left out where the store has only one.
+        store: Its database, as `--store`; by default what the command line would take.
+        dir: Its shared folder, as `--dir`.
+
+    Raises:
+        ImportError: pandas is not installed.
+        UserError: There is no such campaign, or a configuration file cannot be read.
+        StoreError: The database is not there, does not answer, or was made by another version.
+    """
+    try:
+        import pandas as pd  # noqa: F401 - to say so now, not at the first frame
+    except ImportError as error:
+        raise ImportError("dscampaign.load needs pandas: pip install 'dscampaign[pandas]'") from error
+    where = locate(dir, store, [name])
+    opened = where.open()
+    return Frames(opened, find(opened, where.name))
+
+
+class Frames:
+    """The tables of a campaign, each read when it is first asked for; `load` again for what came since.
+
+    The columns are those of `campaign export`. Times are UTC; a figure that was not reported is NaN, as is one that
+    was not a number: Parquet and CSV tell the two apart.
+
+    Args:
+        store: Where the results are.
+        campaign: Whose they are.
+    """
+
+    def __init__(self, store: Store, campaign: CampaignRow) -> None:
+        self._store, self._campaign = store, campaign
+
+    def __repr__(self) -> str:
+        return f"<campaign {self.name}: runs, steps, attempts, gpus, events>"
+
+    @property
+    def name(self) -> str:
+        """The campaign's name."""
+        return self._campaign.name
+
+    @cached_property
+    def runs(self) -> pd.DataFrame:
+        """One row a run, in the order of the matrix; what the matrix sets stands in columns `param.*`."""
+        frame = self._read("runs")
+        return frame.rename(columns={"name": "run"}).astype({"run": self._names(frame["name"])})
+
+    @cached_property
+    def steps(self) -> pd.DataFrame:
+        """One row a run and step, from the highest attempt that made it, with the run's parameters."""
+        return self._with_params(self._read("steps"))
+
+    @cached_property
+    def attempts(self) -> pd.DataFrame:
+        """One row an attempt, with the run's parameters."""
+        return self._with_params(self._read("attempts"))
+
+    @cached_property
+    def gpus(self) -> pd.DataFrame:
+        """One row a GPU and sample, with the run's parameters."""
+        return self._with_params(self._read("gpus"))
+
+    @cached_property
+    def events(self) -> pd.DataFrame:
+        """One row for everything that happened."""
+        return self._read("events")
+
+    def _read(self, what: str) -> pd.DataFrame:
+        with columns_and_rows(self._store, self._campaign, what) as (columns, rows):
+            runs = list(rows) if what == "runs" else None
+            return _frame(columns, kinds(what, columns, runs or ()), rows if runs is None else runs)
+
+    def _names(self, names: Iterable[str]) -> pd.CategoricalDtype:
+        import pandas as pd
+
+        return pd.CategoricalDtype(list(names))
+
+    def _with_params(self, frame: pd.DataFrame) -> pd.DataFrame:
+        """The frame with the parameters of each row's run, and its runs in the order of the matrix."""
+        params = self.runs[["run", *(name for name in self.runs if name.startswith(_PARAM))]]
+        frame = frame.astype({"run": self.runs["run"].dtype})
+        rows = params.drop(columns="run").iloc[frame["run"].cat.codes].set_axis(frame.index)
+        return frame.join(rows)
+
+
+def _frame(columns: Sequence[str], found: Sequence[Kind], rows: Iterable[Sequence[Any]]) -> pd.DataFrame:
+    """Column by column, some rows at a time: numbers take eight bytes each, not those of an object."""
+    import numpy as np
+    import pandas as pd
+
+    parts: list[list[Any]] = [[] for _ in columns]
+    left = iter(rows)
+    while group := list(islice(left, _ROWS_AT_A_TIME)):
+        for part, kind, values in zip(parts, found, zip(*group, strict=True), strict=True):
+            part.append(_column(values, kind))
+    series = {}
+    for name, kind, part in zip(columns, found, parts, strict=True):
+        whole = pd.concat(part, ignore_index=True) if part else _column((), kind)
+        series[name] = whole.astype("category") if name in _CATEGORIES else whole
+    return pd.DataFrame(series, index=np.arange(len(next(iter(series.values())))))
+
+
+def _column(values: Sequence[Any], kind: Kind) -> pd.Series[Any]:
+    import pandas as pd
+
+    if kind is Kind.TIME:
+        return pd.to_datetime(pd.Series(values, dtype="float64"), unit="s", utc=True).astype("datetime64[us, UTC]")
+    if kind is Kind.STRUCTURE:
+        return pd.Series([None if value is None else json.dumps(value) for value in values], dtype="str")
+    dtype = {Kind.TEXT: "str", Kind.WHOLE: "Int64", Kind.FLAG: "boolean", Kind.REAL: "float64"}[kind]
+    return pd.Series([typed(value, kind) for value in values], dtype=dtype)

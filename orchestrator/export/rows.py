@@ -1,0 +1,136 @@
+"""A campaign's results as rows, written while they are read: a million steps need no memory of a million rows."""
+
+from __future__ import annotations
+
+import csv
+import json
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import asdict
+from typing import IO, Any, Final
+
+from sqlalchemy import Connection
+
+from ...db import queries
+from ...db.gpu_records import GpuSample
+from ...db.records import AttemptRow, CampaignRow, EventRow, MetricRow
+from ...db.store import Store
+from ..campaign.status import SCHEMA_VERSION, finite, status_document
+
+Row = Sequence[Any]
+
+_STEP_COLUMNS: Final = tuple(name for name in MetricRow.__dataclass_fields__ if name not in ("attempt_id", "extra"))
+_ATTEMPT_COLUMNS: Final = tuple(n for n in AttemptRow.__dataclass_fields__ if n not in ("id", "run_id", "token"))
+_GPU_COLUMNS: Final = tuple(n for n in GpuSample.__dataclass_fields__ if n != "attempt_id")
+_EVENT_COLUMNS: Final = tuple(n for n in EventRow.__dataclass_fields__ if n not in ("campaign_id", "run_id"))
+
+
+@contextmanager
+def columns_and_rows(store: Store, campaign: CampaignRow, what: str) -> Iterator[tuple[Sequence[str], Iterable[Row]]]:
+    """Names of the columns, and the rows, valid inside the block and all of one moment.
+
+    Args:
+        store: The store.
+        campaign: Its row.
+        what: `steps`, `runs`, `attempts`, `gpus` or `events`.
+    """
+    if what == "runs":
+        yield _runs(status_document(store, campaign)["runs"])
+        return
+    with store.read() as conn:
+        yield _TABLES[what](conn, campaign.id)
+
+
+def write_csv(stream: IO[str], _campaign: str, _what: str, columns: Sequence[str], rows: Iterable[Row]) -> int:
+    """Writes a header and a line a row; returns the number of rows. Structures are JSON, NaN is `nan`."""
+    writer = csv.writer(stream, lineterminator="\n")
+    writer.writerow(columns)
+    number = 0
+    for row in rows:
+        writer.writerow([_plain(value) for value in row])
+        number += 1
+    return number
+
+
+def write_json(stream: IO[str], campaign: str, what: str, columns: Sequence[str], rows: Iterable[Row]) -> int:
+    """Writes one document, a line a row; returns the number of rows. NaN is the text `NaN`."""
+    head = {"schema_version": SCHEMA_VERSION, "campaign": campaign, "what": what}
+    stream.write(f'{json.dumps(head)[:-1]}, "rows": [')
+    number = 0
+    for row in rows:
+        values = (finite(value) if isinstance(value, float) else value for value in row)
+        line = json.dumps(dict(zip(columns, values, strict=True)), allow_nan=False)
+        stream.write(f"{',' if number else ''}\n{line}")
+        number += 1
+    stream.write("\n]}\n")
+    return number
+
+
+def _steps(conn: Connection, campaign_id: int) -> tuple[Sequence[str], Iterable[Row]]:
+    names, extras = _names(conn, campaign_id), queries.extra_names(conn, campaign_id)
+    changes = {attempt.id: attempt.changes for attempt in queries.attempts(conn, campaign_id)}
+    rows = (
+        (
+            names[run_id],
+            *(getattr(row, column) for column in _STEP_COLUMNS),
+            changes.get(row.attempt_id, ""),
+            *(row.extra.get(name) for name in extras),
+        )
+        for run_id, row in queries.iter_metrics(conn, campaign_id)
+    )
+    return ("run", *_STEP_COLUMNS, "changes", *extras), rows
+
+
+def _runs(documents: Sequence[dict[str, Any]]) -> tuple[Sequence[str], Iterable[Row]]:
+    """One row a run: parameters and ids in other tools as columns of their own, its attempts as a number."""
+    params = list(dict.fromkeys(name for document in documents for name in document["params"]))
+    tools = sorted({tool for document in documents for tool in document["forwarded"]})
+    plain = [name for name in (documents[0] if documents else ()) if name not in ("params", "forwarded", "attempts")]
+    rows = (
+        (
+            *(document[name] for name in plain),
+            *(document["params"].get(name) for name in params),
+            *(document["forwarded"].get(tool, {}).get("run_id") for tool in tools),
+            len(document["attempts"]),
+        )
+        for document in documents
+    )
+    names = [*(f"param.{name}" for name in params), *(f"forward.{tool}" for tool in tools)]
+    return (*plain, *names, "attempts"), rows
+
+
+def _attempts(conn: Connection, campaign_id: int) -> tuple[Sequence[str], Iterable[Row]]:
+    names = _names(conn, campaign_id)
+    rows = ((names[row.run_id], asdict(row)) for row in queries.attempts(conn, campaign_id))
+    return ("run", *_ATTEMPT_COLUMNS), ((name, *(values[c] for c in _ATTEMPT_COLUMNS)) for name, values in rows)
+
+
+def _events(conn: Connection, campaign_id: int) -> tuple[Sequence[str], Iterable[Row]]:
+    names = _names(conn, campaign_id)
+    rows = ((names.get(row.run_id or 0, ""), asdict(row)) for row in queries.events(conn, campaign_id))
+    return ("run", *_EVENT_COLUMNS), ((name, *(values[c] for c in _EVENT_COLUMNS)) for name, values in rows)
+
+
+def _gpus(conn: Connection, campaign_id: int) -> tuple[Sequence[str], Iterable[Row]]:
+    names = _names(conn, campaign_id)
+    rows = (
+        (names[run_id], generation, device.node if device else "", *(getattr(sample, c) for c in _GPU_COLUMNS))
+        for run_id, generation, device, sample in queries.iter_gpu_samples(conn, campaign_id)
+    )
+    return ("run", "generation", "node", *_GPU_COLUMNS), rows
+
+
+_TABLES: Final[dict[str, Callable[[Connection, int], tuple[Sequence[str], Iterable[Row]]]]] = {
+    "steps": _steps,
+    "attempts": _attempts,
+    "gpus": _gpus,
+    "events": _events,
+}
+
+
+def _names(conn: Connection, campaign_id: int) -> dict[int, str]:
+    return {row.run_id: row.name for row in queries.status(conn, campaign_id)}
+
+
+def _plain(value: Any) -> Any:
+    return json.dumps(value) if isinstance(value, dict | list) else value

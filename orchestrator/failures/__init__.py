@@ -1,0 +1,1 @@
+"""What an ended attempt was, with the proof: evidence → class. Pure; may import executors and below."""

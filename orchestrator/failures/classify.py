@@ -1,0 +1,278 @@
+"""Evidence → failure class. Pure.
+
+The earliest error over all ranks is the root cause: a rank that dies makes the others fail in their collectives, and
+the launcher reports whichever it polls first. So the ranks' own records are asked before any log line, and Slurm's word
+for the job only decides where Slurm is the one that ended it. What a rank says when another one has died (a cascade)
+proves nothing while anything else does: the one that died may have left no word at all.
+"""
+
+from __future__ import annotations
+
+import re
+import signal
+from collections.abc import Sequence
+
+from ...jobs.evidence import LogLine
+from . import node_evidence as machine
+from .evidence import (
+    Clue,
+    Ended,
+    death_signal,
+    first_to_die,
+    gone_before,
+    log_clues,
+    outcome_of,
+    rank_errors,
+    root_errors,
+    silent_ranks,
+)
+from .exits import faulted, how_it_died, left_alone, unknown
+from .log_lines import echoes_input, ends_a_program
+from .rules import GENERIC_RULES, HANG, RULES, USER_ACTIONS, FailureClass, Rule, UserRule
+from .verdict import Verdict, headline
+
+__all__ = [
+    "EXIT_STOPPED",
+    "Ended",
+    "FailureClass",
+    "UserRule",
+    "Verdict",
+    "classify",
+]
+
+EXIT_STOPPED = 85
+"""A script's word for "I was asked to stop and have saved a checkpoint"."""
+
+
+def classify(ended: Ended) -> Verdict:
+    """What the ended attempt was, with the proof."""
+    return (
+        _finished(ended)
+        or _ended_by_slurm(ended)
+        or _by_user_rule(ended)
+        or _by_root(ended)
+        or _machine(machine.bad_gpu(ended))
+        or _at_time_limit(ended)
+        or _out_of_memory(ended)
+        or _machine(machine.ambiguous_gpu(ended) or machine.storage(ended))
+        or _by_log(ended)
+        or left_alone(ended)
+        or _cascade(ended)
+        or unknown(ended)
+    )
+
+
+# -- success, and what Slurm decides --------------------------------------------------------------------------
+
+
+def _finished(ended: Ended) -> Verdict | None:
+    """Success and an orderly stop need the outcome records of every node: COMPLETED 0:0 alone proves nothing."""
+    if len(ended.outcomes) < ended.nodes or any(o.launcher_exit is None for o in ended.outcomes):
+        return None
+    exits = {rank.exit for o in ended.outcomes for rank in o.ranks}
+    clean = exits == {0} and all(o.launcher_exit == 0 for o in ended.outcomes)
+    if exits == {0} and ended.reached:  # whatever became of the interpreters and the launcher afterwards
+        return Verdict(FailureClass.COMPLETED, "")
+    if clean and not ended.steps_decide and not ended.stop_asked:
+        early = ended.target_step is not None and ended.step < ended.target_step
+        return Verdict(
+            FailureClass.COMPLETED, f"the script ended at step {ended.step} of {ended.target_step}" if early else ""
+        )
+    if _stopped(ended, exits):
+        return Verdict(FailureClass.STOPPED, f"stopped after a checkpoint at step {ended.step}")
+    return None
+
+
+def _stopped(ended: Ended, exits: set[int | None]) -> bool:
+    """Whether the ranks left as they were asked to.
+
+    A script's own exit code for it is word enough, and makes the launcher end the ranks that are slower to leave.
+    """
+    if EXIT_STOPPED in exits:
+        return exits <= {0, EXIT_STOPPED, None} and not any(rank.error for o in ended.outcomes for rank in o.ranks)
+    return exits == {0} and ended.stop_asked
+
+
+def _ended_by_slurm(ended: Ended) -> Verdict | None:
+    job = ended.job
+    if job is None:
+        return None
+    proof = LogLine("slurm", 0, f"{job.state} {job.exit_code} {job.reason}".strip())
+    if job.state == "PREEMPTED":
+        return Verdict(FailureClass.PREEMPTED, "preempted by a job of higher priority", "", proof, "slurm-state")
+    if job.state == "CANCELLED":
+        return Verdict(FailureClass.CANCELLED, "the job was cancelled outside this program", "", proof, "slurm-state")
+    if job.state in ("NODE_FAIL", "BOOT_FAIL", "LAUNCH_FAILED"):
+        host = job.nodes if re.fullmatch(r"[\w.-]+", job.nodes) else ""
+        reason = f"Slurm: {job.state} on {job.nodes or 'its nodes'}"
+        return Verdict(FailureClass.NODE, reason, "", proof, "slurm-state", host)
+    return None
+
+
+def _at_time_limit(ended: Ended) -> Verdict | None:
+    job = ended.job
+    if job is None or job.state not in ("TIMEOUT", "DEADLINE"):
+        return None
+    hung = next((clue for clue in log_clues(ended) if HANG.search(clue.text)), None)
+    if hung:  # the watchdog only said so, and the ranks went on waiting
+        return _hang(hung)
+    return Verdict(
+        FailureClass.TIME_LIMIT, "reached Slurm's time limit", "", LogLine("slurm", 0, job.state), "slurm-state"
+    )
+
+
+# -- errors ---------------------------------------------------------------------------------------------------
+
+
+def _by_user_rule(ended: Ended) -> Verdict | None:
+    clues = [*rank_errors(ended), *_all_lines(ended)] if ended.user_rules else []
+    for rule in ended.user_rules:
+        for clue in clues:
+            if rule.pattern.search(clue.text):
+                kind = USER_ACTIONS[rule.action]
+                name = f"user: {rule.pattern.pattern}"
+                return Verdict(kind, headline(clue.text), rule.hint, clue.line, name, clue.host)
+    return None
+
+
+def _all_lines(ended: Ended) -> list[Clue]:
+    """What the user's own rules are tried on: every line that is kept, but not the configuration that it repeats."""
+    lines = [Clue(line, o.host) for o in ended.outcomes for line in o.lines]
+    lines += [Clue(line) for line in ended.agent_lines]
+    return [clue for clue in lines if not echoes_input(clue.text)]
+
+
+def _by_root(ended: Ended) -> Verdict | None:
+    """The root error, if a rank wrote one down."""
+    roots = root_errors(ended)
+    if not roots:
+        return None
+    root = roots[0]
+    rule, text = _rule_of(root, ended)
+    if machine.concerns_gpu(text):
+        found = _machine(machine.bad_gpu(ended) or (None if rule else machine.ambiguous_gpu(ended)))
+        if found:
+            return found
+    if rule is None:
+        crash = Verdict(FailureClass.CRASH, headline(root.text), line=root.line, host=root.host)
+        return _out_of_memory(ended) or crash
+    if rule.kind is FailureClass.DETERMINISTIC:
+        return _mistake(rule, root, roots, ended)
+    return _proved(rule, root, text, ended)
+
+
+def _rule_of(clue: Clue, ended: Ended) -> tuple[Rule | None, str]:
+    """The rule that the error matches, and the text that did: its own, or that of what it was raised in place of."""
+    found = _match(clue.text, ended)
+    if found is None or found.name in GENERIC_RULES:
+        for text in clue.causes:
+            cause = _match(text, ended)
+            if cause and cause.kind is not FailureClass.DETERMINISTIC:
+                return cause, text
+    return found, clue.text
+
+
+def _match(text: str, ended: Ended) -> Rule | None:
+    rules = (rule for rule in RULES if not (rule.early and ended.trained))
+    return next((rule for rule in rules if rule.pattern.search(text)), None)
+
+
+def _mistake(rule: Rule, root: Clue, roots: Sequence[Clue], ended: Ended) -> Verdict:
+    """A mistake, unless a node or a rank that was gone before explains it."""
+    gone = gone_before(ended, root.ts) if root.ts is not None else None
+    if gone:
+        reason = f"{headline(root.text)} (rank {gone.rank} had ended without a word before)"
+        return Verdict(FailureClass.CRASH, reason, line=root.line, host=root.host)
+    if rule.per_node and _on_one_node_only(rule, root, roots, ended):
+        reason = f"only on {root.host}: {headline(root.text)}"
+        return Verdict(FailureClass.NODE, reason, rule.hint, root.line, rule.name, root.host)
+    return _proved(rule, root, root.text, ended)
+
+
+def _on_one_node_only(rule: Rule, root: Clue, roots: Sequence[Clue], ended: Ended) -> bool:
+    """Whether the node is to blame: others had no such error, or earlier attempts had none.
+
+    What rank 0 alone does (reading a file for all) fails on its node only, and on every node that it will ever have:
+    another rank beside it that got further acquits the node.
+    """
+    if ended.trained and not ended.progressed:
+        return True  # the same environment has trained before
+    same = [clue for clue in roots if (found := _match(clue.text, ended)) and found.name == rule.name]
+    if ended.nodes < 2 or len(ended.outcomes) < 2 or {clue.host for clue in same} != {root.host}:
+        return False
+    beside = outcome_of(ended, root.host)
+    others = [rank for rank in beside.ranks if rank.rank != root.rank and rank.exit is not None] if beside else []
+    alone = {clue.rank for clue in same} == {0}
+    return not (alone and others)
+
+
+def _by_log(ended: Ended) -> Verdict | None:
+    """What the logs say, where nobody wrote down why it ended."""
+    for clue in log_clues(ended):
+        if HANG.search(clue.text):
+            return _hang(clue)
+        rule = _match(clue.text, ended)
+        if rule and not (rule.kind is FailureClass.DETERMINISTIC and _no_mistake(clue, ended)):
+            return _proved(rule, clue, clue.text, ended)
+    return None
+
+
+def _no_mistake(clue: Clue, ended: Ended) -> bool:
+    """Whether the line cannot be what ended it: not a program's last word, or a signal was.
+
+    An exception of Python's, which a log may show, leaves an exit code of its own.
+    """
+    return not ends_a_program(clue.text) or death_signal(ended) is not None
+
+
+def _cascade(ended: Ended) -> Verdict | None:
+    """What the survivors said, and who left no word: the launcher's victims are among those, and so is the cause."""
+    echoes = rank_errors(ended)
+    if not echoes:
+        return None
+    first = echoes[0]
+    if any(HANG.search(clue.text) for clue in echoes) and death_signal(ended) in (None, signal.SIGABRT):
+        return _hang(next(clue for clue in echoes if HANG.search(clue.text)))
+    if fault := faulted(ended):
+        return fault
+    name, host = first_to_die(ended) if silent_ranks(ended) else ("", "")
+    cause = f"{name} {how_it_died(ended)}; then " if name else ""
+    return Verdict(FailureClass.CRASH, cause + headline(first.text), line=first.line, host=host)
+
+
+def _hang(clue: Clue) -> Verdict:
+    return Verdict(FailureClass.HANG, headline(clue.text), "", clue.line, "collective")
+
+
+def _proved(rule: Rule, clue: Clue, text: str, ended: Ended) -> Verdict:
+    if rule.kind is FailureClass.HOST_OOM:
+        return _memory(ended, clue, text, rule)
+    if rule.kind is FailureClass.OOM:
+        if (killed := machine.host_memory(ended)) and not machine.has_numbers(text):
+            return _memory(ended, killed.clue, text, None, killed.rule)  # pinned memory is the host's
+        kind, reason, hint = machine.whose_memory(ended, clue, text)
+        return Verdict(kind, reason or headline(text), hint, clue.line, rule.name, clue.host)
+    return Verdict(rule.kind, headline(text), rule.hint, clue.line, rule.name, clue.host)
+
+
+# -- the machine ----------------------------------------------------------------------------------------------
+
+
+def _machine(found: machine.Finding | None) -> Verdict | None:
+    if found is None:
+        return None
+    return Verdict(found.kind, found.reason, found.hint, found.clue.line, found.rule, found.clue.host)
+
+
+def _out_of_memory(ended: Ended) -> Verdict | None:
+    found = machine.host_memory(ended)
+    return _memory(ended, found.clue, found.clue.text, None, found.rule) if found else None
+
+
+def _memory(ended: Ended, clue: Clue, text: str, rule: Rule | None, name: str = "") -> Verdict:
+    """Host memory. Where the CPU trains it is the device's, and a smaller micro-batch helps; else it does not."""
+    name = rule.name if rule else name
+    if ended.on_cpu:
+        return Verdict(FailureClass.OOM, "out of memory: " + headline(text), "", clue.line, name, clue.host)
+    hint = (rule.hint if rule else "") or "raise slurm.mem"
+    return Verdict(FailureClass.HOST_OOM, "the node's memory ran out", hint, clue.line, name, clue.host)

@@ -1,0 +1,212 @@
+"""What is known of an attempt that has ended, and the order in which its ranks died. Facts only, pure."""
+
+from __future__ import annotations
+
+import re
+import signal
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass
+
+from ...jobs.evidence import LogLine, NodeOutcome, RankEnd
+from ..executors.base import JobView
+from .log_lines import evidence, is_cascade
+from .rules import UserRule
+
+SIGNAL_SLACK_S = 1.0
+"""Slurm's SIGTERM reaches agent and ranks at once: an error may be a moment older than the agent's note of it."""
+
+_FATAL = (
+    *(signal.SIGILL, signal.SIGTRAP, signal.SIGABRT, signal.SIGBUS, signal.SIGFPE),
+    *(signal.SIGKILL, signal.SIGSEGV, signal.SIGTERM),
+)
+DEADLY = {256 - number: int(number) for number in _FATAL}
+"""The `deepspeed` launcher's exit code -> the signal that killed the rank that it saw first. A launcher that is ended
+itself leaves with 1, or with the code of a rank that had failed before."""
+
+
+@dataclass(frozen=True)
+class Ended:
+    """All that is known of an attempt that has ended.
+
+    Attributes:
+        target_step: the step at which the run is complete, None if only its script knows.
+        steps_decide: whether exit 0 before the target step is not success.
+        on_cpu: whether the ranks' device memory is the host's.
+        agent_lines: the agents' own log, where no agent left an outcome.
+        known_start_step, known_last_step: what the store knew before, for an attempt that left no outcome.
+        user_rules: the spec's own rules, in their order.
+    """
+
+    job: JobView | None
+    outcomes: Sequence[NodeOutcome]
+    nodes: int
+    target_step: int | None
+    steps_decide: bool
+    on_cpu: bool
+    agent_lines: Sequence[LogLine] = ()
+    known_start_step: int | None = None
+    known_last_step: int | None = None
+    user_rules: Sequence[UserRule] = ()
+
+    @property
+    def last_step(self) -> int | None:
+        """The newest step that was reported."""
+        reported = [o.last_step for o in self.outcomes] + [self.known_last_step]
+        return max((step for step in reported if step is not None), default=None)
+
+    @property
+    def start_step(self) -> int:
+        """The step it started from."""
+        return max((o.start_step for o in self.outcomes), default=self.known_start_step or 0)
+
+    @property
+    def step(self) -> int:
+        """How far the run has come: an attempt that resumes at the target step has nothing left to report."""
+        return max(self.last_step or 0, self.start_step)
+
+    @property
+    def progressed(self) -> bool:
+        """Whether at least one optimizer step was made."""
+        return self.last_step is not None and self.last_step > self.start_step
+
+    @property
+    def trained(self) -> bool:
+        """Whether this experiment has ever made a step: then its configuration is no mistake."""
+        return self.step > 0
+
+    @property
+    def reached(self) -> bool:
+        """Whether the target step was reached."""
+        return self.target_step is not None and self.step >= self.target_step
+
+    @property
+    def stop_asked(self) -> bool:
+        """Whether some node was asked to checkpoint and leave."""
+        return any(o.ended_by == "stop" for o in self.outcomes)
+
+
+@dataclass(frozen=True)
+class Clue:
+    """A piece of evidence.
+
+    Attributes:
+        host: the node that it is from, "" where that is unknown.
+        rank: the rank that said it, None for a node's or the job's.
+        causes: of a rank's exception: those that it was raised in place of, first one first.
+    """
+
+    line: LogLine
+    host: str = ""
+    rank: int | None = None
+    ts: float | None = None
+    causes: tuple[str, ...] = ()
+
+    @property
+    def text(self) -> str:
+        """What it says."""
+        return self.line.text
+
+
+def rank_errors(ended: Ended) -> list[Clue]:
+    """What ranks wrote down, earliest first, without what is only an answer to being ended."""
+    found = (
+        _rank_clue(outcome, rank)
+        for outcome in ended.outcomes
+        for rank in outcome.ranks
+        if rank.error and not _answers_the_end(rank.error["ts"], outcome)
+    )
+    return sorted(found, key=lambda clue: (clue.ts or 0.0, clue.rank or 0))
+
+
+def root_errors(ended: Ended) -> list[Clue]:
+    """Those of them that are not the echo of another rank's death."""
+    return [clue for clue in rank_errors(ended) if not is_cascade(clue.text)]
+
+
+def log_clues(ended: Ended) -> list[Clue]:
+    """Lines of logs that may decide, those of the nodes first, cascades last."""
+    found = [Clue(line, o.host) for o in ended.outcomes for line in evidence(o.lines)]
+    found += [Clue(line) for line in evidence(ended.agent_lines)]
+    return sorted(found, key=lambda clue: is_cascade(clue.text))
+
+
+def kernel_clues(ended: Ended) -> list[Clue]:
+    """What the kernels said while the attempt ran, earliest first."""
+    found = (
+        Clue(LogLine("kernel", number, line.text), o.host, ts=line.ts)
+        for o in ended.outcomes
+        for number, line in enumerate(o.kernel, 1)
+    )
+    return sorted(found, key=lambda clue: clue.ts or 0.0)
+
+
+def silent_ranks(ended: Ended) -> list[tuple[RankEnd, NodeOutcome]]:
+    """The ranks that left no record of an end: the one whose process was gone first, first."""
+    found = ((rank, o) for o in ended.outcomes for rank in o.ranks if rank.exit is None)
+    return sorted(found, key=lambda pair: (pair[0].gone_s or float("inf"), pair[0].rank))
+
+
+def first_to_die(ended: Ended) -> tuple[str, str]:
+    """Which rank died first without a word, in words, and its node; "" where several nodes may have had it."""
+    silent = silent_ranks(ended)
+    earliest = silent[0][0].gone_s
+    first = [(rank.rank, o.host) for rank, o in silent if rank.gone_s == earliest]
+    hosts = {host for _, host in first}
+    numbers = [str(rank) for rank, _ in first]
+    if len(numbers) == 1:
+        name = f"rank {numbers[0]}"
+    else:
+        name = f"one of ranks {', '.join(numbers)}" if len(numbers) <= 8 else f"one of {len(numbers)} ranks"
+    return name, hosts.pop() if len(hosts) == 1 else ""
+
+
+def gone_before(ended: Ended, ts: float) -> RankEnd | None:
+    """A rank whose process was gone without a word before this moment, on a node that was not being ended."""
+    return next((rank for rank, _ in silent_ranks(ended) if rank.gone_s is not None and rank.gone_s < ts), None)
+
+
+def death_signal(ended: Ended) -> int | None:
+    """The signal that killed a rank, or a launcher, before anybody ended it; None if none did."""
+    for outcome in ended.outcomes:
+        code = outcome.launcher_exit
+        if code is None or outcome.ended_by not in ("", "stop"):
+            continue
+        if code in DEADLY:
+            return DEADLY[code]
+        if code < 0:
+            return -code
+    return None
+
+
+def rank_pids(outcome: NodeOutcome) -> set[int]:
+    """The ranks' processes on that node."""
+    return {rank.pid for rank in outcome.ranks if rank.pid is not None}
+
+
+def outcome_of(ended: Ended, host: str) -> NodeOutcome | None:
+    """That node's outcome."""
+    return next((o for o in ended.outcomes if o.host == host), None)
+
+
+def _rank_clue(outcome: NodeOutcome, rank: RankEnd) -> Clue:
+    error = rank.error or {}
+    line = LogLine(f"ranks/rank-{rank.rank}.json", 0, f"{error['type']}: {error['message']}")
+    causes = error.get("causes") or _causes(error.get("trace") or ())
+    return Clue(line, outcome.host, rank.rank, error["ts"], tuple(causes))
+
+
+def _causes(trace: Iterable[str]) -> Iterator[str]:
+    """The last lines of the exceptions that a traceback shows before its own, where nobody listed them."""
+    last = ""
+    for line in trace:
+        if re.match(r"(?:During handling of the above|The above exception was)", line):
+            yield last
+        elif line and not line.startswith((" ", "Traceback")):
+            last = line
+
+
+def _answers_the_end(ts: float, outcome: NodeOutcome) -> bool:
+    if outcome.ending_s is None:
+        return False
+    slack_s = SIGNAL_SLACK_S if outcome.ended_by == "signal" else 0.0
+    return ts >= outcome.ending_s - slack_s

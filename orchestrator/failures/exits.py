@@ -1,0 +1,93 @@
+"""An attempt that ended without an error that any rule knows: what exit codes and signals still tell. Pure."""
+
+from __future__ import annotations
+
+import signal
+
+from ...jobs.evidence import LogLine
+from .evidence import Ended, death_signal, first_to_die, silent_ranks
+from .rules import FailureClass
+from .verdict import Verdict, headline
+
+
+def left_alone(ended: Ended) -> Verdict | None:
+    """A node to which the first one never came."""
+    lonely = next((o for o in ended.outcomes if o.ended_by == "rendezvous"), None)
+    if lonely is None:
+        return None
+    return Verdict(FailureClass.NODE, f"{lonely.host} waited in vain for the first node", rule="rendezvous")
+
+
+def unknown(ended: Ended) -> Verdict:
+    """The verdict on an attempt of which nothing but its end is known."""
+    job, outcomes = ended.job, ended.outcomes
+    if not outcomes:
+        return _without_outcome(ended)
+    if fault := faulted(ended):
+        return fault
+    if len(outcomes) < ended.nodes:
+        word = f" (Slurm: {job.state} {job.exit_code})" if job else ""
+        return Verdict(FailureClass.CRASH, f"{ended.nodes - len(outcomes)} of {ended.nodes} nodes left no word{word}")
+    return _by_exits(ended)
+
+
+def _by_exits(ended: Ended) -> Verdict:
+    if usage := _usage(ended):
+        return usage
+    if killed := next((o for o in ended.outcomes if (o.launcher_exit or 0) < 0 and not o.ended_by), None):
+        word = how_it_died(ended)
+        return Verdict(FailureClass.CRASH, f"the launcher on {killed.host} {word}", host=killed.host)
+    if silent_ranks(ended):
+        exits = ", ".join(str(o.launcher_exit) for o in ended.outcomes)
+        name, host = first_to_die(ended)
+        return Verdict(FailureClass.CRASH, f"{name} {how_it_died(ended)} (launcher exit {exits})", host=host)
+    if ended.steps_decide and ended.target_step is not None:
+        return Verdict(FailureClass.CRASH, f"ended at step {ended.step} of {ended.target_step}")
+    codes = sorted({rank.exit for o in ended.outcomes for rank in o.ranks if rank.exit})
+    how = f"the script exited with {', '.join(map(str, codes))} and" if codes else "it"
+    return Verdict(FailureClass.CRASH, f"{how} failed without an error that is known", "see `campaign logs`")
+
+
+def _usage(ended: Ended) -> Verdict | None:
+    """Exit 2 before the first step: what argparse, click and others do with arguments that they do not know."""
+    exits = {rank.exit for o in ended.outcomes for rank in o.ranks}
+    if ended.trained or 2 not in exits or not exits <= {2, None}:
+        return None
+    words = [line for o in ended.outcomes for line in o.lines if "rank" in line.file and line.text.strip()]
+    reason = headline(words[-1].text) if words else "the script left with 2, as it does for arguments it does not know"
+    hint = "correct `command:`"
+    return Verdict(FailureClass.DETERMINISTIC, reason, hint, words[-1] if words else None, "exit-2")
+
+
+def _without_outcome(ended: Ended) -> Verdict:
+    """The agents died too, or never lived: Slurm's word is all there is."""
+    job = ended.job
+    if job is None or job.state == "GONE":
+        return Verdict(FailureClass.CRASH, "ended without a record of how", "see `campaign logs`")
+    proof = LogLine("slurm", 0, f"{job.state} {job.exit_code} {job.reason}".strip())
+    if job.exit_code == "0:53" or job.reason == "JobLaunchFailure":
+        return Verdict(FailureClass.NODE, f"Slurm could not start it: {proof.text}", "", proof, "slurm-launch")
+    reason = f"ended without a record of how (Slurm: {proof.text})"
+    return Verdict(FailureClass.CRASH, reason, "see `campaign logs`", proof)
+
+
+def faulted(ended: Ended) -> Verdict | None:
+    """A segmentation fault or a bus error without another word: the script's own kernels, or the machine."""
+    number = death_signal(ended)
+    if number not in (signal.SIGSEGV, signal.SIGBUS) or not silent_ranks(ended) or ended.on_cpu:
+        return None
+    name, host = first_to_die(ended)
+    outcome = next(o for o in ended.outcomes if o.launcher_exit in (-number, 256 - number))
+    line = LogLine(f"outcome-{outcome.node_rank}.json", 0, f"launcher exit {outcome.launcher_exit}")
+    return Verdict(FailureClass.GPU_FAULT, f"{name} {how_it_died(ended)}", "", line, "exit-code", host)
+
+
+def how_it_died(ended: Ended) -> str:
+    """What became of a rank that left no record, as far as its launcher's exit code tells."""
+    number = death_signal(ended)
+    if number is None:
+        return "ended without a word"
+    try:
+        return f"was killed by {signal.Signals(number).name}"
+    except ValueError:  # one of the real-time signals
+        return f"was killed by signal {number}"

@@ -1,0 +1,128 @@
+"""Which lines of a log are evidence at all, and which errors are only the echo of another rank's death. Pure.
+
+Logs are full of words that sound like failures: the configuration that a launcher prints, warnings, errors that a
+script caught and went on from, what a destructor says while the interpreter shuts down. None of these may decide.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable, Iterator, Sequence
+from itertools import groupby
+
+from ...jobs.evidence import LogLine
+
+CASCADE = re.compile(
+    r"NCCL|nccl\w*Error|ProcessGroup|Dist(?:Backend|Network|Store)Error|Gloo|gloo/|\[.*gloo"
+    r"|[Cc]onnection (?:closed|reset|refused)|Connection\w*(?:Reset|Refused|Aborted)|Broken ?[Pp]ipe"
+    r"|TCPStore|c10d|[Ww]atchdog|Socket Timeout|failed to recv, got 0 bytes|Application timeout caused pair closure"
+    r"|killed by signal: Terminated|SignalException|^(?:builtins\.)?KeyboardInterrupt|Rendezvous\w*Error"
+    r"|Timed out waiting \d+ms|monitoredBarrier"
+)
+"""What the other ranks say when one has died, and what a rank says that is being ended itself."""
+
+OWN_FAULT = re.compile(
+    r"CUDA error: |Cuda failure|CUDA out of memory|Duplicate GPU detected|doesn't have NCCL built in|no GPUs found"
+    r"|clients joined|shared memory|^(?:builtins\.)?(?:Type|Value|Attribute|Name|Key|Import|ModuleNotFound|Syntax)Error"
+)
+"""In a cascade's words, but the fault of whoever says it: the watchdog gives on what CUDA said to its own rank."""
+
+_INSET = re.compile(r"^(?:\s|[│|#>*+-]\s)")
+"""Source lines, frames, printed configurations and tables: an error's own line begins at the margin."""
+_NO_EVIDENCE = re.compile(
+    r" cmd = |spawned with command|exits with return code"  # the launcher repeats our own command line
+    r"|^\s*[\"'][^\"']+[\"']\s*:"  # a line of printed JSON
+    r"|^\s*[\w.\[\]/-]+ \.{3,} "  # DeepSpeed's list of its configuration
+    r"|Namespace\(\w+=|(?:Config|Arguments)\(\w+="  # arguments and dataclasses, printed
+    r"|^(?!\S*Error)[^:]{0,40}[:=]? ?\{.*\w[\"']?\s*[:=]"  # a dictionary, printed
+    r"|\w*Warning: "  # Python's warnings quote errors
+    r"|\b(?:retry|retrying|retries? (?:left|in|after)|fall(?:ing)? ?back|continuing|skipp?(?:ed|ing)|ignor(?:ed|ing)"
+    r"|recovered|recovering|handled|disabled|disabling)\b"  # whoever wrote that went on
+)
+_MILD = re.compile(r"(?:^|[\s\[|(:-])(?:INFO|DEBUG|WARN(?:ING)?|NOTICE|TRACE|[Ww]arning)(?=[\s\]|):-])")
+_MILD_REACH = 90
+_NCCL_WARN = re.compile(r"NCCL WARN ")
+_DECORATION = re.compile(
+    r"^(?:\[(?!Errno|enforce)[^\]\n]{1,80}\]:? ?"  # [rank0]: [ERROR] [2026-01-01 00:00:00] [engine.py:12:step]
+    r"|\d{4}-\d\d-\d\d[T ]\d\d:\d\d:\d\d\S* (?:- )?"
+    r"|[EF]\d{3,4} \d\d:\d\d:\d\d\S* (?:\d+ )?\S+\] ?"  # glog
+    r"|(?:\S{1,40} - )?(?:ERROR|CRITICAL|FATAL)\b[ :|-]++"
+    r"(?:(?!(?:\w+\.)*\w*(?:Error|Exception)\b)[\w./]+(?::\d+ | - |: ?| \| ))?"  # and the logger's name
+    r"|\S{0,40}<stderr>:"
+    r"|(?!\S*Error: )[\w.-]{1,40}: (?=\[|Traceback|\w+(?:\.\w+)*Error)"  # srun --label, pdsh
+    r"| *what\(\): *)"
+)
+_ABANDONED = re.compile(r"^Exception ignored in|^Exception in thread|^Error in atexit|^Error in sys\.excepthook")
+_ERROR_LINE = re.compile(r"^(?:\w+\.)*\w*(?:Error|Exception|Interrupt|Exit)\b")
+_FATAL_HEAD = re.compile(
+    r"^(?:(?:\w+\.)*\w*(?:Error|Exception|Exit|Value)\b|(?:\S+: )?[Ee]rror: |\S*(?:python[\d.]*|launcher|sh): "
+    r"|not run: |(?:Error: )?(?:No such option|Missing \w+|Got unexpected)|Could not override|Key '|No module named )"
+)
+"""How a line begins with which a program ends for a mistake; prose, tables and advice begin otherwise."""
+_ABANDONED_REACH = 40
+"""Lines that the traceback of an abandoned exception may have."""
+
+_PROGRESS = re.compile(r"\bloss\b\W{1,6}\d|\b(?:global_)?step\W{1,3}\d", re.IGNORECASE)
+_NO_PROGRESS = re.compile(r"error|exception|fail|warn|^wandb:|save|nan|resum", re.IGNORECASE)
+
+
+def is_cascade(text: str) -> bool:
+    """Whether the text is what a rank says because another one has died."""
+    return bool(CASCADE.search(text)) and not OWN_FAULT.search(text)
+
+
+def evidence(lines: Iterable[LogLine]) -> Iterator[LogLine]:
+    """The lines that may decide, with their decoration (rank, time, level) taken off.
+
+    Args:
+        lines: those kept of the logs of one node; each log's in their order.
+    """
+    for _, group in groupby(lines, key=lambda line: line.file):
+        of_one_log = list(group)
+        handled_until = max((line.number for line in of_one_log if _shows_progress(line.text)), default=0)
+        for line in _without_abandoned(of_one_log):
+            text = bare(line.text)
+            if line.number > handled_until and not _no_evidence(line.text) and not _INSET.match(text):
+                yield LogLine(line.file, line.number, text)
+
+
+def ends_a_program(text: str) -> bool:
+    """Whether the line begins as the last word of a program does that ends for a mistake."""
+    return bool(_FATAL_HEAD.match(text))
+
+
+def bare(text: str) -> str:
+    """The line without what loggers and launchers put before it."""
+    while found := _DECORATION.match(text):
+        text = text[found.end() :]
+    return text
+
+
+def echoes_input(text: str) -> bool:
+    """Whether the line repeats a command line or a configuration."""
+    return bool(_NO_EVIDENCE.search(text))
+
+
+def _shows_progress(text: str) -> bool:
+    """Whether training went on here: what stands before such a line in the same log has ended nothing."""
+    return bool(_PROGRESS.search(text)) and not _NO_PROGRESS.search(text)
+
+
+def _no_evidence(text: str) -> bool:
+    if _NCCL_WARN.search(text):
+        return False
+    return bool(_NO_EVIDENCE.search(text)) or bool(_MILD.search(text[:_MILD_REACH]))
+
+
+def _without_abandoned(lines: Sequence[LogLine]) -> Iterator[LogLine]:
+    """Leaves out what a destructor or a side thread raised: nobody ended for it."""
+    skip_until = 0
+    for line in lines:
+        text = bare(line.text)
+        if _ABANDONED.search(text):
+            skip_until = line.number + _ABANDONED_REACH
+        elif line.number <= skip_until:
+            if _ERROR_LINE.search(text):
+                skip_until = 0
+        else:
+            yield line

@@ -1,0 +1,168 @@
+"""What the machines say for themselves: GPUs that are missing, the kernels' logs, memory. Pure."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator
+from dataclasses import dataclass
+
+from ...jobs.evidence import AGENT, LogLine, NodeOutcome
+from . import cuda_oom as cuda_memory
+from .evidence import Clue, Ended, death_signal, kernel_clues, outcome_of, rank_pids, root_errors, silent_ranks
+from .rules import KERNEL_OOM, KERNEL_STORAGE, RULES, FailureClass
+
+_GIB = 2.0**30
+_DRIVER_TROUBLE = re.compile(r"mismatch|GPU is lost|[Uu]nknown Error|reset required|requires reset", re.IGNORECASE)
+_OF_GPUS = re.compile(
+    r"CUDA|[Cc]uda|cuDNN|CUBLAS|CUDNN|NCCL|NVML|device ordinal|GPUs?\b|NVIDIA|unspecified launch failure"
+)
+_ADDRESS = re.compile(r"\b([0-9a-f]{4,8}):([0-9a-f]{2}):([0-9a-f]{2})\b", re.IGNORECASE)
+_LOADER_KILLED = re.compile(r"DataLoader worker .*(?:killed by signal: Killed|exited unexpectedly)")
+
+
+@dataclass(frozen=True)
+class Finding:
+    """What a machine's own evidence proves."""
+
+    kind: FailureClass
+    reason: str
+    clue: Clue
+    rule: str
+    hint: str = ""
+
+
+def concerns_gpu(text: str) -> bool:
+    """Whether a broken GPU could make a rank say that."""
+    return bool(_OF_GPUS.search(text))
+
+
+def bad_gpu(ended: Ended) -> Finding | None:
+    """A GPU, or its driver, that the node itself shows to be broken."""
+    return _by_kernel(ended, FailureClass.GPU) or next((f for o in ended.outcomes if (f := _gpu_count(o))), None)
+
+
+def ambiguous_gpu(ended: Ended) -> Finding | None:
+    """The kernel's word for a fault of a GPU that a script can cause as well."""
+    return _by_kernel(ended, FailureClass.GPU_FAULT)
+
+
+def storage(ended: Ended) -> Finding | None:
+    """The agent's word that the folder took no outcome, or the kernel's for storage that did not answer."""
+    full = next(
+        ((o, line) for o in ended.outcomes for line in o.lines if line.file == AGENT and line.number == 0), None
+    )
+    if full:
+        outcome, line = full
+        return Finding(FailureClass.STORAGE, f"{outcome.host}: {line.text}", Clue(line, outcome.host), "agent-storage")
+    clue = next((clue for clue in kernel_clues(ended) if KERNEL_STORAGE.search(clue.text)), None)
+    return Finding(FailureClass.STORAGE, f"{clue.host}: {clue.text}", clue, "kernel-storage") if clue else None
+
+
+def host_memory(ended: Ended) -> Finding | None:
+    """Slurm's, the control group's or the kernel's word for host memory that ran out."""
+    job = ended.job
+    if job is not None and (job.state == "OUT_OF_MEMORY" or job.step_out_of_memory):
+        return _memory(Clue(LogLine("slurm", 0, job.state)), "slurm-state")
+    if job is not None and job.reason == "JobLaunchFailure" and job.exit_code == "0:9" and not ended.outcomes:
+        # what Slurm's OverMemoryKill makes of a batch step
+        return _memory(Clue(LogLine("slurm", 0, f"{job.state} {job.exit_code} {job.reason}")), "slurm-overmemory")
+    killed = next((o for o in ended.outcomes if o.oom_kills), None)
+    if killed:
+        return _memory(Clue(LogLine("memory.events", 0, "oom_kill"), killed.host), "cgroup-oom")
+    clue = next((clue for clue in kernel_clues(ended) if _killed_ours(clue, ended)), None)
+    return _memory(clue, "kernel-oom") if clue else None
+
+
+def has_numbers(text: str) -> bool:
+    """Whether torch says how full the GPU was: then it was the GPU's memory, and not pinned memory of the host."""
+    return cuda_memory.read(text) is not None
+
+
+def whose_memory(ended: Ended, clue: Clue, text: str) -> tuple[FailureClass, str, str]:
+    """Class, reason ("" for the error's own words) and hint of a GPU that is full."""
+    outcome = outcome_of(ended, clue.host)
+    memory = cuda_memory.read(text)
+    if memory is None:
+        before = _used_before(outcome, clue) if outcome else 0.0
+        if outcome and before > cuda_memory.FOREIGN_SHARE:
+            reason = f"{outcome.host}: {before:.0%} of the GPU's memory was in use before the attempt began"
+            return FailureClass.FOREIGN_OOM, reason, ""
+        return FailureClass.OOM, "", ""
+    siblings = rank_pids(outcome) if outcome else set()
+    kind = memory.kind(siblings)
+    if kind is FailureClass.FOREIGN_OOM:
+        others = memory.foreign(siblings)
+        return kind, f"other processes hold {others:.1f} of the GPU's {memory.total:.1f} GiB on {clue.host}", ""
+    if kind is FailureClass.FRAGMENTATION:
+        reason = f"{memory.unallocated:.1f} GiB are reserved in pieces, too small for {memory.tried:.1f} GiB"
+        return kind, reason, "PYTORCH_ALLOC_CONF=expandable_segments:True"
+    return kind, "", ""
+
+
+def _by_kernel(ended: Ended, kind: FailureClass) -> Finding | None:
+    rules = [rule for rule in RULES if rule.kind is kind]
+    for clue in kernel_clues(ended):
+        for rule in rules:
+            if rule.pattern.search(clue.text) and not _of_a_neighbour(clue, ended):
+                return Finding(kind, f"{clue.host}: {clue.text}", clue, rule.name)
+    return None
+
+
+def _of_a_neighbour(clue: Clue, ended: Ended) -> bool:
+    """Whether the line names a GPU of the node that is not the attempt's: on a shared node it may be another job's."""
+    named = _ADDRESS.search(clue.text)
+    outcome = outcome_of(ended, clue.host)
+    if named is None or outcome is None or outcome.gpus is None:
+        return False
+    ours = outcome.gpus.addresses
+    return bool(ours) and f"{int(named[1], 16):04x}:{named[2]}:{named[3]}".lower() not in ours
+
+
+def _gpu_count(outcome: NodeOutcome) -> Finding | None:
+    """Fewer GPUs than Slurm was asked for. Without Slurm nobody has promised any."""
+    gpus = outcome.gpus
+    if gpus is None or outcome.job_id.startswith("local-"):
+        return None
+    clue = Clue(LogLine(f"outcome-{outcome.node_rank}.json", 0, "gpus"), outcome.host)
+    if gpus.before is None:
+        if not _DRIVER_TROUBLE.search(gpus.trouble):
+            return None
+        return Finding(FailureClass.GPU, f"{outcome.host}: NVIDIA's driver: {gpus.trouble}", clue, "gpu-driver")
+    seen = len(gpus.before)
+    if gpus.missing:
+        return Finding(FailureClass.GPU, f"{outcome.host} shows {seen} GPUs of {gpus.asked}", clue, "gpu-count")
+    if gpus.lost and gpus.after is not None:
+        reason = f"{outcome.host} lost a GPU while it ran: {len(gpus.after)} of {seen} answer"
+        return Finding(FailureClass.GPU, reason, clue, "gpu-count")
+    return None
+
+
+def _memory(clue: Clue, rule: str) -> Finding:
+    return Finding(FailureClass.HOST_OOM, "the node's memory ran out", clue, rule)
+
+
+def _killed_ours(clue: Clue, ended: Ended) -> bool:
+    """Whether the kernel killed a process of this attempt: on a shared node it may have been a neighbour's."""
+    outcome = outcome_of(ended, clue.host)
+    pids = set(_killed_pids(clue.text))
+    if not pids or outcome is None:
+        return False
+    if pids & rank_pids(outcome):
+        return True
+    unexplained = bool(silent_ranks(ended)) and death_signal(ended) == 9 and not rank_pids(outcome)
+    return unexplained or any(_LOADER_KILLED.search(root.text) for root in root_errors(ended))
+
+
+def _killed_pids(text: str) -> Iterator[int]:
+    for groups in KERNEL_OOM.findall(text):
+        yield from (int(pid) for pid in groups if pid)
+
+
+def _used_before(outcome: NodeOutcome, clue: Clue) -> float:
+    """The share of the rank's GPU that was in use before the launcher started; of the fullest if it is not known."""
+    gpus = outcome.gpus.before if outcome.gpus and outcome.gpus.before else ()
+    shares = [gpu.used_bytes / gpu.total_bytes for gpu in gpus if gpu.total_bytes]
+    ranks = sorted(rank.rank for rank in outcome.ranks)
+    if shares and clue.rank in ranks and outcome.gpus and len(shares) == outcome.gpus.asked:
+        return shares[ranks.index(clue.rank) % len(shares)]
+    return max(shares, default=0.0)

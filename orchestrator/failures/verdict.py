@@ -1,0 +1,42 @@
+"""What an ended attempt was, with the proof, in words that a person understands."""
+
+from __future__ import annotations
+
+import re
+from dataclasses import dataclass
+
+from ...jobs.evidence import LogLine
+from .rules import FailureClass
+
+HEADLINE_LIMIT = 240
+
+
+@dataclass(frozen=True)
+class Verdict:
+    """A class with the proof.
+
+    Attributes:
+        reason: one line a person understands.
+        hint: what to change, "" if nothing.
+        line: the line that matched, with its file.
+        rule: the name of the rule that matched; "user: PATTERN" for one of the user's own.
+        host: the node whose evidence matched, "" if it points to none.
+    """
+
+    kind: FailureClass
+    reason: str
+    hint: str = ""
+    line: LogLine | None = None
+    rule: str = ""
+    host: str = ""
+
+
+def headline(text: str) -> str:
+    """An error's text on one line: pydantic, for one, says only in its third line what it does not permit."""
+    stripped = (line.strip() for line in text.splitlines())
+    lines = [line for line in stripped if line and not line.startswith("For further information")]
+    joined = " ".join(lines[:3]).removeprefix("builtins.").removeprefix("pydantic_core._pydantic_core.")
+    joined = joined.split(" [type=")[0]
+    joined = re.sub(r"RuntimeError: \[enforce fail [^\]]*\] [^.]*\. ", "", joined)  # c10's own line number
+    joined = joined.rstrip(": ")  # of an error without words
+    return joined if len(joined) <= HEADLINE_LIMIT else joined[:HEADLINE_LIMIT] + "…"

@@ -1,0 +1,56 @@
+"""The batch ledgers that the store keeps: read for a pass, and added to when an attempt ran out of memory."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from dataclasses import replace
+
+from sqlalchemy import Connection, select
+
+from ...db import queries
+from ...db.records import AttemptRow, MemoryObservation, RunRow, memory_observation_key
+from ...db.store import now_s
+from ..executors.job_request import run_config
+from ..failures.classify import FailureClass
+from .config_changes import EXPANDABLE_SEGMENTS
+from .prediction import Ledger, believed, memory_key
+
+
+def read_ledgers(conn: Connection, runs: Iterable[RunRow], rows: Iterable[AttemptRow]) -> Mapping[str, Ledger]:
+    """What was measured of memory by these runs and all that are like them, in every campaign of the store.
+
+    Args:
+        conn: A transaction.
+        runs: Runs as the spec asks for them.
+        rows: Their attempts, of which some may have been changed to fit into memory.
+
+    Returns:
+        Ledgers by memory key; a key of which nothing is known has none.
+    """
+    keys = {memory_key(run_config(run)) for run in runs} | {row.memory_key for row in rows}
+    return ledgers_of(conn, (key for key in keys if key))
+
+
+def ledgers_of(conn: Connection, keys: Iterable[str]) -> Mapping[str, Ledger]:
+    """The ledgers of some memory keys; a key of which nothing is known has none."""
+    present_s = conn.execute(select(now_s(conn))).scalar_one()
+    return {key: Ledger.of(believed(seen, present_s)) for key, seen in queries.memory_of(conn, set(keys)).items()}
+
+
+def remember_end(conn: Connection, row: AttemptRow, kind: FailureClass) -> None:
+    """Adds that an attempt's micro-batch did not fit, if that is how it ended, on the device that it named before.
+
+    Memory in pieces is no proof of that, unless it was asked for in segments that can grow, or was known not to do.
+    """
+    if row.memory_key is None or row.micro_batch is None:
+        return
+    seen = queries.memory_of(conn, [row.memory_key]).get(row.memory_key, [])
+    in_pieces = kind is FailureClass.FRAGMENTATION
+    ledger = ledgers_of(conn, [row.memory_key]).get(row.memory_key, Ledger())
+    hopeless = EXPANDABLE_SEGMENTS in row.changes or ledger.fits(row.micro_batch) is False
+    if kind is not FailureClass.OOM and not (in_pieces and hopeless):
+        return
+    unknown = MemoryObservation(memory_observation_key(row.memory_key), row.id, row.micro_batch, oom=False)
+    before = next((told for told in seen if told.attempt_id == row.id and not told.oom), unknown)
+    failed = replace(before, micro_batch=row.micro_batch, oom=True, created_s=None)
+    queries.observe_memory(conn, replace(failed, peak_reserved_gb=None, peak_allocated_gb=None))

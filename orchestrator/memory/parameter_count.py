@@ -1,0 +1,155 @@
+"""How many parameters a model has, by arithmetic: without torch, so that a plan is there at once."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any, Final
+
+from ...jobs.shapes import Shape, find_shape
+
+_BYTES: Final = "bytes"
+_BYTES_VOCABULARY: Final = 257  # 256 bytes and the end of a document, as jobs/trainer/tokens.py has it
+
+# What a Transformers configuration has where a field is not given. None: it follows from another field.
+_GPT2: Final[Mapping[str, Any]] = {
+    "vocab_size": 50_257,
+    "n_positions": 1024,
+    "n_embd": 768,
+    "n_layer": 12,
+    "n_inner": None,
+    "tie_word_embeddings": True,
+    "add_cross_attention": False,
+}
+_GPT2_ALIASES: Final = {
+    "hidden_size": "n_embd",
+    "max_position_embeddings": "n_positions",
+    "num_hidden_layers": "n_layer",
+}
+_OPT: Final[Mapping[str, Any]] = {
+    "vocab_size": 50_272,
+    "hidden_size": 768,
+    "num_hidden_layers": 12,
+    "ffn_dim": 3072,
+    "max_position_embeddings": 2048,
+    "word_embed_proj_dim": None,
+    "do_layer_norm_before": True,
+    "_remove_final_layer_norm": False,
+    "enable_bias": True,
+    "layer_norm_elementwise_affine": True,
+    "tie_word_embeddings": True,
+}
+_OPT_EXTRA_POSITIONS: Final = 2  # its table of positions begins two rows late
+_LLAMA: Final[Mapping[str, Any]] = {
+    "vocab_size": 32_000,
+    "hidden_size": 4096,
+    "intermediate_size": 11_008,
+    "num_hidden_layers": 32,
+    "num_attention_heads": 32,
+    "num_key_value_heads": None,
+    "head_dim": None,
+    "attention_bias": False,
+    "mlp_bias": False,
+    "tie_word_embeddings": False,
+}
+
+
+def count_parameters(model: str | Mapping[str, Any], tokenizer: str | None = None) -> int | None:
+    """Parameters of a model, each counted once, also where two layers share it.
+
+    Args:
+        model: As `train.model` names it: a name, a folder, or the fields of a configuration.
+        tokenizer: As `train.tokenizer` names it: it decides an inline configuration's vocabulary.
+
+    Returns:
+        The number without any padding of the vocabulary; None where only the hub or Transformers itself could say.
+    """
+    shape = _with_vocabulary(model, tokenizer) if isinstance(model, Mapping) else _of_name(model)
+    if shape is None:
+        return None
+    try:
+        return count_of_shape(shape)
+    except (ArithmeticError, TypeError):
+        return None  # the trainer says what is wrong with it
+
+
+def count_of_shape(shape: Shape) -> int | None:
+    """Parameters of a configuration of type gpt2, opt or llama; None for other types."""
+    match shape.get("model_type"):
+        case "gpt2":
+            return _gpt2({**_GPT2, **{_GPT2_ALIASES.get(name, name): value for name, value in shape.items()}})
+        case "opt":
+            return _opt({**_OPT, **shape})
+        case "llama":
+            return _llama({**_LLAMA, **shape})
+        case _:
+            return None
+
+
+def _of_name(model: str) -> Shape | None:
+    return find_shape(model) or _of_folder(Path(model))
+
+
+def _of_folder(folder: Path) -> Shape | None:
+    try:
+        fields = json.loads((folder / "config.json").read_text(encoding="utf-8"))
+    except (OSError, ValueError):
+        return None  # a name on the hub, or a folder that only the compute nodes see
+    return fields if isinstance(fields, dict) else None
+
+
+def _with_vocabulary(model: Shape, tokenizer: str | None) -> Shape | None:
+    """The configuration with the number of tokens that the trainer gives it."""
+    if model.get("vocab_size", "auto") != "auto":
+        return model
+    size = _vocabulary(tokenizer)
+    return None if size is None else {**model, "vocab_size": size}
+
+
+def _vocabulary(tokenizer: str | None) -> int | None:
+    """Tokens of a tokenizer; None where only its files could say."""
+    if tokenizer == _BYTES:
+        return _BYTES_VOCABULARY
+    shape = find_shape(tokenizer) if tokenizer else None
+    # OPT's models have a few more rows than their tokenizer has tokens.
+    return int(shape["vocab_size"]) if shape and shape["model_type"] != "opt" else None
+
+
+def _linear(inputs: int, outputs: int, *, bias: bool) -> int:
+    return outputs * (inputs + bias)
+
+
+def _gpt2(c: Mapping[str, Any]) -> int | None:
+    if c["add_cross_attention"]:
+        return None
+    width, inner = c["n_embd"], c["n_inner"] or 4 * c["n_embd"]
+    attention = _linear(width, 3 * width, bias=True) + _linear(width, width, bias=True)
+    block = attention + _linear(width, inner, bias=True) + _linear(inner, width, bias=True) + 2 * 2 * width
+    tables = (1 if c["tie_word_embeddings"] else 2) * c["vocab_size"] * width + c["n_positions"] * width
+    return int(tables + c["n_layer"] * block + 2 * width)
+
+
+def _opt(c: Mapping[str, Any]) -> int:
+    width, bias = c["hidden_size"], c["enable_bias"]
+    norm = 2 * width if c["layer_norm_elementwise_affine"] else 0
+    feed = _linear(width, c["ffn_dim"], bias=bias) + _linear(c["ffn_dim"], width, bias=bias)
+    block = 4 * _linear(width, width, bias=bias) + feed + 2 * norm
+    embedded = c["word_embed_proj_dim"] or width
+    projections = 0 if embedded == width else 2 * embedded * width
+    tables = (1 if c["tie_word_embeddings"] else 2) * c["vocab_size"] * embedded
+    positions = (c["max_position_embeddings"] + _OPT_EXTRA_POSITIONS) * width
+    last_norm = norm if c["do_layer_norm_before"] and not c["_remove_final_layer_norm"] else 0
+    return int(tables + positions + projections + c["num_hidden_layers"] * block + last_norm)
+
+
+def _llama(c: Mapping[str, Any]) -> int:
+    width, inner, heads = c["hidden_size"], c["intermediate_size"], c["num_attention_heads"]
+    head = c["head_dim"] or width // heads
+    queries, keys = heads * head, (c["num_key_value_heads"] or heads) * head
+    bias = c["attention_bias"]
+    into_heads = _linear(width, queries, bias=bias) + 2 * _linear(width, keys, bias=bias)
+    attention = into_heads + _linear(queries, width, bias=bias)
+    feed = 2 * _linear(width, inner, bias=c["mlp_bias"]) + _linear(inner, width, bias=c["mlp_bias"])
+    tables = (1 if c["tie_word_embeddings"] else 2) * c["vocab_size"] * width
+    return int(tables + c["num_hidden_layers"] * (attention + feed + 2 * width) + width)

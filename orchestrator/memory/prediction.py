@@ -1,0 +1,356 @@
+"""The batch ledger: what is known of the memory of a configuration, and the micro-batch that follows from it. Pure.
+
+The memory of a rank is `a + b x micro_batch`: weights, gradients and optimizer states, and the activations of so many
+samples. What runs of one memory key have measured decides where the next one of that key starts, so one run's
+out-of-memory is enough for all of them.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+from collections import defaultdict
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from functools import cached_property
+from statistics import fmean, median
+from typing import Any, Final
+
+from ...db.records import UNKNOWN, MemoryObservation
+from ..spec.batch_size import divisors, per_rank_batch, smaller_micro_batch
+from ..spec.model import DESCRIBES_ONLY, RunConfig, TrainConfig
+
+HEADROOM: Final = 0.96
+"""The part of the usable memory that a prediction may fill: the rest is what the allocator cannot piece together."""
+
+OOM_EXPIRES_S: Final = 14 * 24 * 3600.0
+"""How long an out-of-memory counts: it may have been a leak, or another's fault, and nothing else would refute it."""
+
+_READABLE: Final = 120  # characters; with the digest, a device's name and a version it stays below 255
+_FLATTER: Final = 0.9
+_NO_MEMORY: Final = frozenset({"lr", "weight_decay", "betas", "eps"})
+_NO_MEMORY_OF_COMMANDS: Final = DESCRIBES_ONLY | {
+    *("seed", "lr", "warmup_steps", "schedule", "min_lr_ratio", "weight_decay", "beta1", "beta2", "eps"),
+    *("steps", "epochs", "micro_batch"),
+}
+_STRATEGY: Final = ("engine", "offload", "nvme_path", "deepcompile", "attention", "fused_loss")
+_NO_MEMORY_SECTIONS: Final = frozenset({"gradient_clipping", "scheduler", "steps_per_print", "wall_clock_breakdown"})
+
+
+@dataclass(frozen=True)
+class Choice:
+    """A micro-batch to try.
+
+    Attributes:
+        micro_batch: samples of one forward pass on one rank.
+        predicted_gb: the peak memory that is predicted for it, in GB; None where nothing is known.
+        why: where it comes from, "" where it is what was asked for.
+    """
+
+    micro_batch: int
+    predicted_gb: float | None
+    why: str = ""
+
+
+# -- which runs are alike --------------------------------------------------------------------------------------
+
+
+def memory_key(config: RunConfig) -> str | None:
+    """Names all that decides a rank's memory except its micro-batch: equal for runs that can learn from each other.
+
+    Of a command all words, the environment and all sizes count, since nobody knows what it does with them; only how it
+    learns, for how long and how it is watched do not.
+
+    Returns:
+        At most 150 characters, readable at the front; None for a script that manages its own batches.
+    """
+    if config.train.global_batch is None:
+        return None
+    facts = _facts(config)
+    digest = hashlib.sha256(json.dumps(facts, sort_keys=True, default=str).encode()).hexdigest()[:16]
+    readable = " ".join(_readable(config)).replace("|", "/")
+    return f"{readable[:_READABLE]} #{digest}"
+
+
+def _facts(config: RunConfig) -> dict[str, Any]:
+    train, slurm = config.train, config.slurm
+    limits = {"gpu": config.local.gpu_mem_per_process, "cpu": config.local.mem_per_process}
+    machine = slurm.model_dump(include={"partition", "constraint", "gres", "gpus_per_node"})
+    facts: dict[str, Any] = {
+        "model": train.model,
+        "tokenizer": train.tokenizer if isinstance(train.model, Mapping) else None,  # its size is the vocabulary's
+        "seq_len": train.seq_len,
+        "precision": train.precision,
+        "zero_stage": train.zero_stage,
+        "dropout": train.dropout > 0,  # its masks are kept until the backward pass
+        "activation_checkpointing": train.activation_checkpointing,
+        "compile": train.compile,
+        **_strategy(train),
+        "deepspeed": _of_memory(config.deepspeed),
+        "env": config.env,
+        "python": config.python,
+        "ranks": [config.nodes, config.ranks()],
+        "machine": limits if config.executor == "local" else machine,
+    }
+    if config.command is not None:
+        facts["command"] = config.command
+        facts["train"] = train.model_dump(mode="json", exclude={*_NO_MEMORY_OF_COMMANDS, *_STRATEGY, "strategy"})
+    return facts
+
+
+def _strategy(train: TrainConfig) -> dict[str, Any]:
+    """What is not left at its default: keys stay what they were before there was a choice."""
+    return train.model_dump(mode="json", include=set(_STRATEGY), exclude_defaults=True)
+
+
+def _of_memory(deepspeed: Mapping[str, Any]) -> dict[str, Any]:
+    """The spec's DeepSpeed section without what only changes numbers."""
+    kept = {name: value for name, value in deepspeed.items() if name not in _NO_MEMORY_SECTIONS}
+    optimizer = kept.get("optimizer")
+    if isinstance(optimizer, Mapping) and isinstance(optimizer.get("params"), Mapping):
+        params = {name: value for name, value in optimizer["params"].items() if name not in _NO_MEMORY}
+        kept["optimizer"] = {**optimizer, "params": params}
+    return kept
+
+
+def _readable(config: RunConfig) -> Iterable[str]:
+    train = config.train
+    model = train.model.get("model_type", "model") if isinstance(train.model, Mapping) else train.model
+    yield config.command[0].rpartition("/")[2] if config.command else str(model).rpartition("/")[2]
+    yield f"seq{train.seq_len}"
+    yield train.precision
+    yield f"zero{config.deepspeed.get('zero_optimization', {}).get('stage', train.zero_stage)}"
+    if config.deepspeed.get("zero_optimization", {}).get("offload_optimizer"):
+        yield "offload"
+    if train.activation_checkpointing:
+        yield "recompute"
+    if train.compile:
+        yield "compile"
+    yield f"{config.nodes}x{config.ranks()}"
+
+
+# -- what is known of them -------------------------------------------------------------------------------------
+
+
+def believed(observations: Iterable[MemoryObservation], now_s: float) -> list[MemoryObservation]:
+    """What still counts of the observations of one memory key.
+
+    An out-of-memory expires, and one gives way to a micro-batch as large that has trained on that device since. On each
+    device what other versions of PyTorch took gives way to the newest one's figures.
+
+    Args:
+        observations: oldest first.
+        now_s: the present.
+    """
+    by_device: dict[str, list[MemoryObservation]] = defaultdict(list)
+    for seen in observations:
+        by_device[_place(seen)[0]].append(seen)
+    kept = [seen for group in by_device.values() for seen in _of_newest_version(group)]
+    return [seen for seen in kept if not seen.oom or not (_expired(seen, now_s) or _refuted(seen, kept))]
+
+
+def _place(seen: MemoryObservation) -> tuple[str, str]:
+    """The device and the version of PyTorch: the end of the key."""
+    before, _, version = seen.key.rpartition("|")
+    return before, version
+
+
+def _of_newest_version(observations: Sequence[MemoryObservation]) -> Iterable[MemoryObservation]:
+    """Those of the version that was seen last, and of none that is known, if it has trained; else all."""
+    newest = next((version for seen in reversed(observations) if (version := _place(seen)[1]) != UNKNOWN), None)
+    trained = any(_trained(seen) and _place(seen)[1] == newest for seen in observations)
+    return [seen for seen in observations if not trained or _place(seen)[1] in {newest, UNKNOWN}]
+
+
+def _trained(seen: MemoryObservation) -> bool:
+    return not seen.oom and seen.peak_gb is not None
+
+
+def _expired(seen: MemoryObservation, now_s: float) -> bool:
+    return seen.created_s is not None and seen.created_s < now_s - OOM_EXPIRES_S
+
+
+def _refuted(failed: MemoryObservation, others: Iterable[MemoryObservation]) -> bool:
+    """Whether a micro-batch at least as large has trained since, on the same device."""
+    return any(
+        _trained(seen)
+        and seen.micro_batch >= failed.micro_batch
+        and _place(seen)[0] == _place(failed)[0]
+        and (seen.created_s or 0.0) > (failed.created_s or 0.0) > 0.0
+        for seen in others
+    )
+
+
+@dataclass(frozen=True)
+class Ledger:
+    """What has been observed under one memory key, on whatever devices."""
+
+    observations: tuple[MemoryObservation, ...] = ()
+
+    @classmethod
+    def of(cls, observations: Iterable[MemoryObservation]) -> Ledger:
+        """A ledger of these observations."""
+        return cls(tuple(observations))
+
+    def with_oom(self, micro_batch: int) -> Ledger:
+        """The ledger that also knows of this out-of-memory."""
+        return Ledger((*self.observations, MemoryObservation("", 0, micro_batch, oom=True)))
+
+    @cached_property
+    def too_big(self) -> int | None:
+        """The smallest micro-batch that ran out of memory."""
+        return min((seen.micro_batch for seen in self.observations if seen.oom), default=None)
+
+    @cached_property
+    def fitting(self) -> int | None:
+        """The largest micro-batch that was seen to train, below all that ran out of memory."""
+        return max((micro for micro, _ in self._peaks if self.too_big is None or micro < self.too_big), default=None)
+
+    @cached_property
+    def usable_gb(self) -> float | None:
+        """What a rank can use, in GB: of the smallest device seen.
+
+        Of one device the median counts, since what others held of it at one time says little about the next.
+        """
+        by_device: dict[str, list[float]] = defaultdict(list)
+        for seen in self.observations:
+            if seen.usable_gb is not None:
+                by_device[seen.key].append(seen.usable_gb)
+        return min((median(sizes) for sizes in by_device.values()), default=None)
+
+    def fit(self) -> tuple[float, float] | None:
+        """The line `a + b x micro_batch`, both in GB; None where too little is known for one."""
+        return self._line
+
+    def predict_gb(self, micro_batch: int) -> float | None:
+        """The peak memory of a rank with this micro-batch, in GB; None where too little is known."""
+        if self._line is None:
+            return None
+        base_gb, sample_gb = self._line
+        return base_gb + sample_gb * micro_batch
+
+    def fits(self, micro_batch: int) -> bool | None:
+        """Whether a micro-batch fits on every device seen; None where that is not known.
+
+        What ran out of memory does not, nor does what is larger; what was seen to train does, and what is smaller. A
+        line by which something fits that has run out of memory says nothing of the rest.
+        """
+        if self.too_big is not None and micro_batch >= self.too_big:
+            return False
+        if self.fitting is not None and micro_batch <= self.fitting:
+            return True
+        return self._predicted_to_fit(micro_batch) if self.predicts else None
+
+    def largest(self, candidates: Iterable[int]) -> int | None:
+        """The largest of some micro-batches that is known or predicted to fit."""
+        return max((micro for micro in candidates if self.fits(micro)), default=None)
+
+    def _predicted_to_fit(self, micro_batch: int) -> bool:
+        predicted_gb, usable_gb = self.predict_gb(micro_batch), self.usable_gb
+        return predicted_gb is not None and usable_gb is not None and predicted_gb <= HEADROOM * usable_gb
+
+    @cached_property
+    def predicts(self) -> bool:
+        """Whether there is a line, and no out-of-memory that it did not foresee."""
+        if self._line is None or self.usable_gb is None:
+            return False
+        return self.too_big is None or not self._predicted_to_fit(self.too_big)
+
+    @cached_property
+    def _peaks(self) -> tuple[tuple[int, float], ...]:
+        """Micro-batches that trained, with the peak that was measured, in GB."""
+        found = ((seen.micro_batch, seen.peak_gb) for seen in self.observations if not seen.oom)
+        return tuple((micro, peak) for micro, peak in found if peak is not None)
+
+    @cached_property
+    def _sample_gb(self) -> float | None:
+        """What one sample takes, where that was measured by itself: the largest such figure."""
+        return max((seen.per_sample_gb for seen in self.observations if seen.per_sample_gb), default=None)
+
+    @cached_property
+    def _line(self) -> tuple[float, float] | None:
+        measured = _least_squares(self._peaks)
+        sample_gb = self._sample_gb
+        # Small micro-batches can all have the peak of the optimizer's step: a line through them would be too flat.
+        if measured and measured[1] > _FLATTER * (sample_gb or 0.0):
+            return measured
+        if sample_gb is None:
+            return None
+        if self._peaks:
+            largest = max(micro for micro, _ in self._peaks)
+            worst_gb = max(peak for micro, peak in self._peaks if micro == largest)
+            return max(worst_gb - sample_gb * largest, 0.0), sample_gb
+        base_gb = max((seen.after_init_gb for seen in self.observations if seen.after_init_gb), default=None)
+        return None if base_gb is None else (base_gb, sample_gb)
+
+
+def _least_squares(points: Sequence[tuple[int, float]]) -> tuple[float, float] | None:
+    """Intercept and slope; None for fewer than two different micro-batches, or a line that does not rise."""
+    if len({micro for micro, _ in points}) < 2:
+        return None
+    middle = fmean(micro for micro, _ in points)
+    mean_gb = fmean(peak for _, peak in points)
+    spread = sum((micro - middle) ** 2 for micro, _ in points)
+    slope = sum((micro - middle) * (peak - mean_gb) for micro, peak in points) / spread
+    return (mean_gb - slope * middle, slope) if slope > 0 else None
+
+
+# -- what follows ----------------------------------------------------------------------------------------------
+
+
+def start_micro_batch(global_batch: int, world_size: int, asked: int, ledger: Ledger) -> Choice:
+    """The micro-batch for a run that starts: what its spec asks for, or less where that is known not to fit.
+
+    Args:
+        global_batch: samples of one optimizer step over all ranks, which stays.
+        world_size: ranks.
+        asked: the spec's micro-batch, a divisor of a rank's share.
+        ledger: of the run's memory key.
+    """
+    if ledger.fits(asked) is not False:
+        return Choice(asked, ledger.predict_gb(asked))
+    return _smaller(global_batch, world_size, asked, ledger) or Choice(asked, ledger.predict_gb(asked))
+
+
+def after_oom(global_batch: int, world_size: int, failed: int, ledger: Ledger) -> Choice | None:
+    """What to try after a micro-batch ran out of memory, with the same global batch.
+
+    Args:
+        global_batch: samples of one optimizer step over all ranks, which stays.
+        world_size: ranks.
+        failed: the micro-batch that did not fit; the ledger need not know of it yet.
+        ledger: of the run's memory key.
+
+    Returns:
+        The largest divisor of a rank's share that is predicted to fit; without a prediction the largest of at most
+        half the size, or a larger one that was seen to fit; None at micro-batch 1.
+    """
+    return _smaller(global_batch, world_size, failed, ledger.with_oom(failed))
+
+
+def _smaller(global_batch: int, world_size: int, too_big: int, ledger: Ledger) -> Choice | None:
+    candidates = [size for size in divisors(per_rank_batch(global_batch, world_size)) if size < too_big]
+    if not candidates:
+        return None
+    # 1 even where that is predicted not to fit: a run that does not try can never show that a prediction errs.
+    micro = ledger.largest(candidates) or 1
+    if not ledger.predicts:
+        failed = min(too_big, ledger.too_big or too_big)
+        micro = max(micro, smaller_micro_batch(global_batch, world_size, failed) or 1)
+    return Choice(micro, ledger.predict_gb(micro), _reason(too_big, micro, ledger))
+
+
+def _reason(asked: int, micro: int, ledger: Ledger) -> str:
+    """`240 ran out of memory, 60 is predicted to take 65.2 of 85.2 GB`."""
+    known = ledger.too_big is not None and asked >= ledger.too_big
+    before = f"micro-batch {ledger.too_big} ran out of memory" if known else _predicted(asked, ledger)
+    trained = ledger.fitting is not None and micro <= ledger.fitting
+    after = f"{micro} is known to fit" if trained else _predicted(micro, ledger)
+    return ", ".join(part for part in (before, after) if part)
+
+
+def _predicted(micro: int, ledger: Ledger) -> str:
+    predicted_gb, usable_gb = ledger.predict_gb(micro), ledger.usable_gb
+    if predicted_gb is None or usable_gb is None:
+        return ""
+    return f"{micro} is predicted to take {predicted_gb:.1f} of {usable_gb:.1f} GB"

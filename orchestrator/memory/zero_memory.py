@@ -1,0 +1,231 @@
+"""What a model's states take of a GPU and of a node, by arithmetic. Pure.
+
+States are weights, gradients and what the optimizer keeps: what a rank needs whatever its micro-batch. Activations come
+on top, and so does what the allocator cannot piece together: a run that fits here may still run out of memory, but one
+that does not fit here never trains. What like runs have measured (`memory.py`) is the better figure where there is one.
+
+Sizes are those of "ZeRO: Memory Optimizations Toward Training Trillion Parameter Models" (Rajbhandari et al., 2020,
+section 3.1 and figure 1), and of the buffers in which DeepSpeed's stages 1 and 2 reduce gradients.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator
+from dataclasses import asdict, dataclass
+from typing import Any, Final, Literal
+
+from ...jobs import ds_config
+from ...jobs.arrangement import joins_parameters
+from ..spec.model import RunConfig
+from ..spec.slurm_section import SlurmConfig
+from .parameter_count import count_parameters
+
+Offload = Literal["none", "optimizer", "full", "nvme"]
+"""What leaves the GPU: nothing; the optimizer's states; the weights too; both, to the node's disk."""
+
+Engine = Literal["deepspeed", "ddp"]
+
+GB: Final = 1e9
+GIB: Final = 2.0**30
+BUCKET: Final = 500_000_000
+"""Numbers in one of DeepSpeed's buffers for gradients, unless its configuration says another size."""
+
+_FULL: Final = 4  # bytes of a number in fp32
+_HALF: Final = 2  # bytes of one in bf16 or fp16
+_TWO_MOMENTS: Final = ("adam", "lamb")
+_NAMED_GIB: Final = {
+    name: size
+    for size, names in {
+        16: "t4 a16",
+        24: "a10 a30 l4",
+        32: "v100",
+        48: "a40 a6000 l40 l40s",
+        64: "mi210 mi250 mi250x",
+        80: "a100 h100",
+        128: "mi300a",
+        141: "h200",
+        144: "gh200",
+        180: "b200",
+        186: "gb200",
+        192: "mi300x",
+        256: "mi325x",
+        288: "b300",
+    }.items()
+    for name in names.split()
+}
+"""Memory of GPUs by Slurm's usual names, in GiB; of a kind with several sizes the largest."""
+_SAYS_GB: Final = re.compile(r"(?<![a-z\d])(\d+)gb?(?![a-z\d])")
+
+
+@dataclass(frozen=True)
+class States:
+    """What the states of a model take, in GB of 10^9 bytes.
+
+    Attributes:
+        weights_gb, gradients_gb, optimizer_gb: on the GPU of one rank; with the optimizer, its own copy of the weights.
+        buffers_gb: on the GPU of one rank, in which ZeRO 1 and 2 reduce gradients.
+        host_gb: of one node's memory, where states are offloaded to it.
+        disk_gb: of one node's disk, where states are offloaded to that.
+    """
+
+    weights_gb: float
+    gradients_gb: float
+    optimizer_gb: float
+    buffers_gb: float
+    host_gb: float = 0.0
+    disk_gb: float = 0.0
+
+    @property
+    def gpu_gb(self) -> float:
+        """All of it that one rank keeps on its GPU."""
+        return self.weights_gb + self.gradients_gb + self.optimizer_gb + self.buffers_gb
+
+
+def model_states(
+    parameters: int,
+    *,
+    precision: str,
+    zero_stage: int,
+    ranks: int,
+    ranks_per_node: int | None = None,
+    accumulation: int | None = None,
+    offload: Offload = "none",
+    engine: Engine = "deepspeed",
+    moments: int = 2,
+    buffer: int = BUCKET,
+    joined: bool = False,
+) -> States:
+    """What the states of a model take.
+
+    In half precision the optimizer keeps weights of its own in fp32 beside its moments; so it does with ZeRO in fp32,
+    where DeepSpeed gives it a copy. Stage 1 divides among the ranks what the optimizer keeps, 2 also gradients, 3 also
+    weights. DDP trains fp32 weights whatever the precision, which for it is that of the products alone.
+
+    Args:
+        parameters: Of the whole model.
+        precision: fp32, tf32, bf16 or fp16.
+        zero_stage: 0 to 3; without a meaning for DDP.
+        ranks: Processes that train one model.
+        ranks_per_node: Of them on one node; all of them if not given.
+        accumulation: Passes of one optimizer step. Between them stage 1 keeps whole gradients; with a single one it
+            divides them as stage 2 does.
+        offload: Takes effect where ZeRO can: the optimizer's states from stage 1, weights with stage 3.
+        engine: What trains.
+        moments: Numbers in fp32 that the optimizer keeps for each weight: 2 for Adam, 1 for momentum.
+        buffer: Numbers in all of DeepSpeed's buffers for gradients together; 0 for none.
+        joined: All parameters lie in two tensors: at the end of a backward pass every rank has all gradients, and for a
+            moment twice.
+    """
+    half = engine == "deepspeed" and precision in ("bf16", "fp16")
+    stage = zero_stage if engine == "deepspeed" else 0
+    size = _HALF if half else _FULL
+    copy = _FULL if half or stage else 0
+    weights = size * parameters / (ranks if stage == 3 else 1)
+    divided = stage >= 2 or (stage == 1 and accumulation == 1)
+    gradients = 2 * size * parameters if joined else size * parameters / (ranks if divided else 1)
+    optimizer = (copy + _FULL * moments) * parameters / (ranks if stage else 1)
+    buffers = size * buffer if stage in (1, 2) else 0
+    away = 0.0
+    if offload != "none" and stage:
+        # Beside the optimizer's states, the gradients of its share in fp32.
+        away, optimizer = optimizer + _FULL * parameters / ranks, 0.0
+        gradients = 0.0 if divided else gradients
+    if offload in ("full", "nvme") and stage == 3:
+        away, weights = away + weights, 0.0
+    away_gb = away * (ranks_per_node or ranks) / GB
+    on_gpu = (weights / GB, gradients / GB, optimizer / GB, buffers / GB)
+    return States(*on_gpu, disk_gb=away_gb) if offload == "nvme" else States(*on_gpu, host_gb=away_gb)
+
+
+def parameters_of(config: RunConfig) -> int | None:
+    """Parameters of a run's model; None where no model is named or nothing here can count them."""
+    train = config.train
+    return None if train.model is None else count_parameters(train.model, train.tokenizer)
+
+
+@dataclass(frozen=True)
+class Sizes:
+    """How a run divides its work.
+
+    Attributes:
+        ranks: its processes.
+        ranks_per_node: of them on one node.
+        accumulation: passes of one optimizer step, None where that is not known.
+    """
+
+    ranks: int
+    ranks_per_node: int
+    accumulation: int | None = None
+
+
+def states_of(config: RunConfig, parameters: int, sizes: Sizes) -> States:
+    """What the states of a run's model take, with all that its DeepSpeed configuration says.
+
+    Args:
+        config: A run of the built-in training.
+        parameters: Of its model.
+        sizes: How it divides its work.
+    """
+    return model_states(parameters, **_choices(config), **asdict(sizes))
+
+
+def alternatives(config: RunConfig, parameters: int, sizes: Sizes) -> Iterator[tuple[str, States]]:
+    """What else the same model could take, in words, the fastest first.
+
+    Args:
+        config: A run of the built-in training.
+        parameters: Of its model.
+        sizes: How it divides its work.
+    """
+    given = _choices(config)
+    least = given["zero_stage"]
+    ways: list[tuple[int, Offload, str]] = [(stage, "none", f"ZeRO stage {stage}") for stage in range(least + 1, 4)]
+    ways += [(stage, "optimizer", f"ZeRO stage {stage} with the optimizer on the host") for stage in (2, 3)]
+    ways += [(3, "full", "ZeRO stage 3 with optimizer and weights on the host")]
+    for stage, offload, words in ways:
+        joined = given["joined"] and stage < 3 and offload == "none"
+        choice = {**given, "engine": "deepspeed", "zero_stage": stage, "offload": offload, "joined": joined}
+        yield words, model_states(parameters, **choice, **asdict(sizes))
+
+
+def gpu_memory_gb(slurm: SlurmConfig) -> float | None:
+    """Memory of the GPUs that a run asks for, in GB of 10^9 bytes, by their type; None where it names no known one.
+
+    A size in the type's name counts: `a100_40gb`, `1g.10gb`.
+    """
+    if slurm.gpu_type is None:
+        return None
+    name = slurm.gpu_type.lower()
+    if said := _SAYS_GB.findall(name):
+        return int(said[-1]) * GIB / GB
+    words = re.split(r"[^a-z\d]+", name)
+    return next((_NAMED_GIB[word] * GIB / GB for word in words if word in _NAMED_GIB), None)
+
+
+def _choices(config: RunConfig) -> dict[str, Any]:
+    """What a run has chosen, from the DeepSpeed configuration that it would get."""
+    rendered = ds_config.render(
+        config.train.model_dump(), micro_batch=1, accumulation=1, world_size=1, overrides=config.deepspeed
+    )
+    zero, optimizer = rendered["zero_optimization"], rendered["optimizer"]
+    devices = [(zero.get(name) or {}).get("device", "none") for name in ("offload_optimizer", "offload_param")]
+    buffers = (1 + bool(zero.get("overlap_comm"))) * bool(zero.get("contiguous_gradients", True))
+    kind = str(optimizer.get("type", "")).lower()
+    return {
+        "precision": config.train.precision,
+        "engine": config.train.engine,
+        "zero_stage": zero["stage"],
+        "joined": joins_parameters(config.train.model_dump()),
+        "offload": _offload(*devices),
+        "moments": 2 if any(name in kind for name in _TWO_MOMENTS) else 1,
+        "buffer": int(zero.get("reduce_bucket_size", BUCKET)) * buffers,
+    }
+
+
+def _offload(optimizer: str, weights: str) -> Offload:
+    if "nvme" in (optimizer, weights):
+        return "nvme"
+    if optimizer == "none":
+        return "none"
+    return "optimizer" if weights == "none" else "full"

@@ -1,0 +1,220 @@
+"""Actions → effects. Every write depends on the lease and on the state that the decision was made from."""
+
+from __future__ import annotations
+
+import json
+import time
+from collections.abc import Iterable, Sequence
+from dataclasses import asdict
+from typing import Any
+
+from sqlalchemy import Connection
+
+from ...db import queries
+from ...db.records import ACTIVE_ATTEMPT, AttemptRow, AttemptState
+from ...jobs.files import create_exclusively, make_private, read_json, write_atomically
+from ...jobs.layout import CampaignPaths, RunPaths
+from ..errors import Unreachable
+from ..executors import job_request as attempts
+from ..executors.base import Executor
+from ..failures.classify import FailureClass
+from ..memory.observations import remember_end
+from .fencing import Authority, never_ran, no_folder
+from .snapshot import Action, Adopt, CancelJob, Finish, MarkAttempt, Note, Resize, Revoke, SetRun, Submit
+from .submit import submit
+
+
+def act(actions: Sequence[Action], authority: Authority, executor: Executor, paths: CampaignPaths) -> list[Unreachable]:
+    """Carries the actions out, as far as the world lets it.
+
+    Returns:
+        What could not be done for now; the next pass decides anew.
+
+    Raises:
+        StaleLease: somebody else acts for this campaign now; nothing more was done.
+    """
+    if any(isinstance(action, Finish | Revoke) for action in actions):
+        with authority.write():
+            pass  # claims are files, which know no lease: whoever has lost it must not take them either
+    troubles = _close([a.attempt for a in actions if isinstance(a, Finish)], authority, paths)
+    if troubles:
+        return troubles  # a job could still begin what would be recorded as over
+    _record(actions, authority)
+    troubles += _cancel([a for a in actions if isinstance(a, CancelJob)], executor)
+    troubles += _resize_all([a for a in actions if isinstance(a, Resize)], authority, paths)
+    troubles += _revoke_all([a.attempt for a in actions if isinstance(a, Revoke)], authority, paths)
+    return troubles + submit([a for a in actions if isinstance(a, Submit)], authority, executor, paths)
+
+
+# -- what is only written down -------------------------------------------------------------------------------
+
+
+def _record(actions: Iterable[Action], authority: Authority) -> None:
+    recorded = [a for a in actions if isinstance(a, Adopt | MarkAttempt | Note | Finish | SetRun)]
+    if not recorded:
+        return
+    with authority.write() as conn:
+        for action in recorded:
+            match action:
+                case Adopt():
+                    _adopt(conn, action, authority)
+                case MarkAttempt():
+                    _mark(conn, action)
+                case Note():
+                    _note(conn, action, authority)
+                case Finish():
+                    _finish(conn, action, authority)
+                case SetRun():
+                    state, reason, not_before_s = action.state, action.reason, action.not_before_s
+                    queries.update_run(conn, action.run.id, state=state, reason=reason, not_before_s=not_before_s)
+
+
+def _adopt(conn: Connection, action: Adopt, authority: Authority) -> None:
+    row = action.attempt
+    values = {"job_id": action.job_id, "submit_time_s": action.submit_time_s}
+    if queries.update_attempt(conn, row.id, expect_states=[AttemptState.INTENT], state=AttemptState.QUEUED, **values):
+        authority.event(conn, "adopted", f"job {action.job_id} found by its token {row.token}", row)
+
+
+def _mark(conn: Connection, action: MarkAttempt) -> None:
+    values: dict[str, Any] = {"state": action.state, "started_s": action.started_s}
+    if action.start_step is not None:
+        values["start_step"] = action.start_step
+    if action.micro_batch is not None:
+        values |= {"micro_batch": action.micro_batch, "accumulation": action.accumulation}
+    queries.update_attempt(conn, action.attempt.id, expect_states=ACTIVE_ATTEMPT, **values)
+
+
+def _note(conn: Connection, action: Note, authority: Authority) -> None:
+    row = action.attempt
+    evidence = {**queries.evidence(conn, row.id), action.kind: action.message}  # another note may just have come
+    if queries.update_attempt(conn, row.id, expect_states=ACTIVE_ATTEMPT, evidence=evidence):
+        authority.event(conn, action.kind, action.message, row)
+
+
+def _finish(conn: Connection, action: Finish, authority: Authority) -> None:
+    row, verdict, ended = action.attempt, action.verdict, action.ended
+    job = ended.job
+    started_s = min((o.started_s for o in ended.outcomes), default=row.started_s or (job and job.started_s))
+    ended_s = max((o.ended_s for o in ended.outcomes), default=(job and job.ended_s) or action.seen_s)
+    values = {
+        "state": action.state,
+        "failure_class": verdict.kind,
+        "evidence": _evidence(action),
+        "started_s": started_s,
+        "ended_s": ended_s,
+        "start_step": ended.start_step,
+        "micro_batch": row.micro_batch,
+        "accumulation": row.accumulation,
+        "gpu_seconds": row.world_size * max(0.0, ended_s - started_s) if started_s else 0.0,
+    }
+    if queries.update_attempt(conn, row.id, expect_states=ACTIVE_ATTEMPT, **values):
+        message = f"attempt {row.generation}: {verdict.kind}" + (f": {verdict.reason}" if verdict.reason else "")
+        authority.event(conn, "ended", message, row, _evidence(action))
+        remember_end(conn, row, verdict.kind)
+
+
+def _evidence(action: Finish) -> dict[str, Any]:
+    verdict, job = action.verdict, action.ended.job
+    return {
+        "reason": verdict.reason,
+        "hint": verdict.hint,
+        "rule": verdict.rule,
+        "host": verdict.host,
+        "seen_s": action.seen_s,
+        "line": asdict(verdict.line) if verdict.line else None,
+        "job": {"state": job.state, "exit_code": job.exit_code, "nodes": job.nodes} if job else None,
+        "nodes": [
+            {
+                "host": o.host,
+                "launcher_exit": o.launcher_exit,
+                "ended_by": o.ended_by,
+                "rank_exits": {str(rank.rank): rank.exit for rank in o.ranks},
+                "rank_steps": {str(rank.rank): rank.step for rank in o.ranks if rank.step is not None},
+                "memory_peak_bytes": o.memory_peak_bytes,
+                "memory_peak_of": o.memory_peak_of,
+                "memory_limit_bytes": o.memory_limit_bytes,
+            }
+            for o in action.ended.outcomes
+        ],
+    }
+
+
+# -- what changes the world ----------------------------------------------------------------------------------
+
+
+def _cancel(actions: Sequence[CancelJob], executor: Executor) -> list[Unreachable]:
+    try:
+        if actions:
+            executor.cancel([action.job_id for action in actions])
+    except Unreachable as exc:
+        return [exc]
+    return []
+
+
+def _resize_all(actions: Sequence[Resize], authority: Authority, paths: CampaignPaths) -> list[Unreachable]:
+    """Leaves word for the agents of attempts that wait; what one has really begun with, it says itself."""
+    names = _run_names(authority) if actions else {}
+    troubles = []
+    for action in actions:
+        try:
+            _resize(action, paths.run(names[action.attempt.run_id]), authority)
+        except OSError as exc:
+            troubles.append(no_folder(exc))
+    return troubles
+
+
+def _resize(action: Resize, run: RunPaths, authority: Authority) -> None:
+    row, micro = action.attempt, action.micro_batch
+    accumulation = row.accumulation and row.accumulation * (row.micro_batch or micro) // micro
+    sizes = {"micro_batch": micro, "accumulation": accumulation}
+    with authority.write() as conn:
+        written = {**sizes, "predicted_gb": action.predicted_gb}
+        if queries.update_attempt(conn, row.id, expect_states=ACTIVE_ATTEMPT, **written):
+            authority.event(conn, "resized", f"attempt {row.generation} begins at {action.why}", row)
+            write_atomically(run.attempt(row.generation).resize, json.dumps({**sizes, "why": action.why}))
+
+
+def _run_names(authority: Authority) -> dict[int, str]:
+    with authority.store.read() as conn:
+        return {run.id: run.name for run in queries.runs(conn, authority.campaign_id)}
+
+
+def _revoke_all(rows: Sequence[AttemptRow], authority: Authority, paths: CampaignPaths) -> list[Unreachable]:
+    names = _run_names(authority) if rows else {}
+    troubles = []
+    for row in rows:
+        try:
+            _revoke(row, paths.run(names[row.run_id]), authority)
+        except OSError as exc:
+            troubles.append(no_folder(exc))
+    return troubles
+
+
+def _close(rows: Sequence[AttemptRow], authority: Authority, paths: CampaignPaths) -> list[Unreachable]:
+    """No job shall begin an attempt that is over: no twin of a batch that was taken twice, none that is requeued."""
+    names = _run_names(authority) if rows else {}
+    try:
+        for row in rows:
+            _take_claim(row, paths.run(names[row.run_id]))
+    except OSError as exc:
+        return [no_folder(exc)]
+    return []
+
+
+def _take_claim(row: AttemptRow, run: RunPaths) -> bool:
+    """Takes an attempt's claim ourselves; False if a job was faster."""
+    files, mine = run.attempt(row.generation), attempts.revoked(row.token)
+    if files.claim.exists():
+        return (read_json(files.claim) or {}).get("job_id") == mine
+    make_private(files.dir)
+    taken = create_exclusively(files.claim, json.dumps({"job_id": mine, "ts": time.time()}))
+    return taken or (read_json(files.claim) or {}).get("job_id") == mine
+
+
+def _revoke(row: AttemptRow, run: RunPaths, authority: Authority) -> None:
+    """Takes the claim ourselves. A job that was faster keeps it, and the next look finds that job."""
+    if not _take_claim(row, run):
+        return
+    with authority.write() as conn:
+        never_ran(conn, row, authority, FailureClass.LOST, "the submission led to no job")

@@ -1,0 +1,113 @@
+"""The ended attempts of a run, as the policy remembers them. Pure."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from ...db.records import AttemptRow, RunRow
+from ..failures.classify import FailureClass
+from ..memory import config_changes as rungs
+from .snapshot import Finish, RunView
+
+NO_PROGRESS_LIMIT = 3
+
+UNBUDGETED = frozenset({FailureClass.PREEMPTED, FailureClass.STOPPED, FailureClass.TIME_LIMIT})
+"""The ends that count against no budget, and so need another bound: three of them without a new checkpoint."""
+
+
+@dataclass(frozen=True)
+class Past:
+    """An attempt that is over.
+
+    Attributes:
+        rule: name of the rule that told its class.
+        host: the node that showed it, "" where none is known.
+        ended_s: when that was seen, by the store's clock.
+    """
+
+    row: AttemptRow
+    kind: FailureClass
+    reason: str
+    hint: str
+    rule: str
+    host: str
+    start_step: int
+    last_step: int | None
+    ended_s: float
+
+    @property
+    def progressed(self) -> bool:
+        """Whether it made at least one step."""
+        return self.last_step is not None and self.last_step > self.start_step
+
+    @property
+    def changes(self) -> tuple[str, ...]:
+        """The rungs that it had taken."""
+        return rungs.parse(self.row.changes)
+
+    @property
+    def with_hint(self) -> str:
+        """Why it ended, and what to do about it."""
+        return f"{self.reason} · {self.hint}" if self.hint else self.reason
+
+
+def remembered(row: AttemptRow) -> Past:
+    """An attempt that the store knows to be over."""
+    told = row.evidence
+    return Past(
+        row=row,
+        kind=FailureClass(row.failure_class or FailureClass.CRASH),
+        reason=str(told.get("reason", "")),
+        hint=str(told.get("hint", "")),
+        rule=str(told.get("rule", "")),
+        host=str(told.get("host", "")),
+        start_step=row.start_step or 0,
+        last_step=row.last_step,
+        ended_s=float(told.get("seen_s") or row.ended_s or row.created_s),
+    )
+
+
+def just_finished(finish: Finish) -> Past:
+    """An attempt whose end was seen in this pass."""
+    verdict, ended = finish.verdict, finish.ended
+    return Past(
+        row=finish.attempt,
+        kind=verdict.kind,
+        reason=verdict.reason,
+        hint=verdict.hint,
+        rule=verdict.rule,
+        host=verdict.host,
+        start_step=ended.start_step,
+        last_step=ended.last_step,
+        ended_s=finish.seen_s,
+    )
+
+
+def past_of(view: RunView) -> list[Past]:
+    """The ended attempts that count for what comes next, oldest first."""
+    past = (remembered(attempt.row) for attempt in view.attempts if not attempt.active)
+    return [p for p in past if counts(p, view.run)]
+
+
+def counts(past: Past, run: RunRow) -> bool:
+    """Whether it is of the present configuration and, unless it succeeded, of the time since `campaign retry`."""
+    fresh = past.row.retry_epoch == run.retry_epoch or past.kind is FailureClass.COMPLETED
+    return fresh and past.row.config_hash == run.config_hash
+
+
+def latest_of_configuration(view: RunView) -> AttemptRow | None:
+    """The newest ended attempt of the present configuration, also from before a `campaign retry`."""
+    same = [a.row for a in view.attempts if not a.active and a.row.config_hash == view.run.config_hash]
+    return same[-1] if same else None
+
+
+def count(past: Sequence[Past], *kinds: FailureClass) -> int:
+    """How many ended in one of these ways."""
+    return sum(1 for p in past if p.kind in kinds)
+
+
+def leads_nowhere(past: Sequence[Past], checkpoint_step: int) -> bool:
+    """Whether three attempts that trained, or that no budget bounds, all began where the next one would begin too."""
+    starts = [p.start_step for p in past if p.progressed or p.kind in UNBUDGETED][-NO_PROGRESS_LIMIT:]
+    return len(starts) == NO_PROGRESS_LIMIT and len(set(starts)) == 1 and checkpoint_step <= starts[0]

@@ -1,0 +1,219 @@
+"""What a run's newest attempt is now: adopted, waiting, running, over. The first half of the policy, pure."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator, Sequence
+from dataclasses import replace
+
+from ...db.records import AttemptRow, AttemptState, RunState
+from ..executors.base import JobView
+from ..failures.classify import Ended, FailureClass, Verdict, classify
+from . import hang_detection as pace
+from . import oom_policy as ladder
+from .snapshot import (
+    Action,
+    Adopt,
+    AttemptView,
+    CancelJob,
+    Finish,
+    MarkAttempt,
+    Note,
+    Resize,
+    Revoke,
+    RunView,
+    Snapshot,
+    set_run,
+)
+
+NEVER_STARTS = (
+    "PartitionNodeLimit",
+    "PartitionTimeLimit",
+    "BadConstraints",
+    "DependencyNeverSatisfied",
+    "AccountNotAllowed",
+    "InvalidAccount",
+    "InvalidQOS",
+    "JobHeldAdmin",
+)
+"""Slurm's reasons for a pending job that waiting will not cure."""
+
+PER_JOB_LIMIT = re.compile(r"(QOS|Assoc)Max\w+PerJob")
+"""Likewise. A limit per user is not one of them: other jobs of the user will end."""
+
+ROOT = 0
+"""A user's number."""
+
+HANG = "hang"
+STRAGGLER = "straggler"
+"""Kinds of notes; an attempt's evidence keeps each under its name."""
+
+
+def settle(view: RunView, attempt: AttemptView, snapshot: Snapshot) -> Iterator[Action]:
+    """What to record of an attempt that the store takes for active: adopted, getting on, or how it ended."""
+    job, row = attempt.job, attempt.row
+    if not snapshot.looked:
+        return
+    if job is not None and job.job_id and row.job_id is None:
+        yield Adopt(row, job.job_id, job.submit_time_s)
+    if job is None:
+        yield from _settle_absent(view, attempt, snapshot)
+    elif job.terminal:
+        if attempt.complete or not _may_still_arrive(attempt, snapshot):
+            yield _finish(view, attempt, snapshot)
+    else:
+        yield from _settle_live(view, attempt, job, snapshot)
+
+
+def show_active(view: RunView, attempt: AttemptView, settled: Sequence[Action]) -> Iterator[Action]:
+    """The run's state follows its attempt's."""
+    marked = next((action.state for action in settled if isinstance(action, MarkAttempt)), attempt.row.state)
+    job = attempt.job
+    if marked is AttemptState.RUNNING:
+        yield from set_run(view, RunState.RUNNING, "")
+    else:
+        yield from set_run(view, RunState.QUEUED, _waiting(job.reason) if job else "")
+
+
+def _settle_live(view: RunView, attempt: AttemptView, job: JobView, snapshot: Snapshot) -> Iterator[Action]:
+    """The job waits or runs."""
+    row = attempt.row
+    if mark := _mark(attempt, AttemptState.QUEUED if job.pending else AttemptState.RUNNING):
+        yield mark
+    hangs = HANG in row.evidence
+    if not job.pending:
+        notes = list(_notice(view, attempt))
+        yield from notes
+        hangs |= any(note.kind == HANG for note in notes)
+    elif not attempt.claimed:
+        yield from _resize(view, row, snapshot)
+    if job.job_id and (hangs or not snapshot.wants(view)):
+        yield CancelJob(row, job.job_id)
+
+
+def _notice(view: RunView, attempt: AttemptView) -> Iterator[Note]:
+    """What is worth a note of a running attempt, once: that it hangs, that a rank is slow."""
+    row, retry = attempt.row, view.retry
+    if HANG not in row.evidence and view.p99_step_s is not None and retry.hang_factor:
+        limits = {"factor": retry.hang_factor, "floor_s": float(retry.hang_min_s)}
+        if reason := pace.hang(attempt.heartbeats, view.p99_step_s, view.steps_known, **limits):
+            yield Note(row, HANG, reason)
+    if STRAGGLER not in row.evidence and (slow := pace.stragglers(attempt.heartbeats)):
+        named = ", ".join(f"rank {s.rank} on {s.host} computes {s.ratio:.1f} times as long" for s in slow)
+        yield Note(row, STRAGGLER, f"{named} as the median rank")
+
+
+def _resize(view: RunView, row: AttemptRow, snapshot: Snapshot) -> Iterator[Resize]:
+    """An attempt in the queue learns what its siblings found out meanwhile."""
+    fit = ladder.begin(view, row, snapshot.ledgers)
+    if fit.micro_batch and row.micro_batch and fit.micro_batch < row.micro_batch:
+        yield Resize(row, fit.micro_batch, fit.predicted_gb, fit.why)
+
+
+def _settle_absent(view: RunView, attempt: AttemptView, snapshot: Snapshot) -> Iterator[Action]:
+    """The executor does not show the job. That alone proves nothing."""
+    row = attempt.row
+    if attempt.complete:
+        yield _finish(view, attempt, snapshot)  # Slurm has forgotten it, but every node wrote down its end
+    elif not snapshot.complete:
+        return
+    elif not attempt.claimed:
+        waited = snapshot.now_s - (row.submit_time_s or row.created_s)
+        if waited > (snapshot.intent_grace_s if row.job_id is None else snapshot.lost_grace_s):
+            yield Revoke(row)
+    elif snapshot.now_s - _sign_of_life_s(attempt) > snapshot.lost_grace_s:
+        yield _finish(view, attempt, snapshot)
+
+
+def _sign_of_life_s(attempt: AttemptView) -> float:
+    row = attempt.row
+    return max(row.heartbeat_s or 0.0, attempt.heartbeat_s or 0.0, row.started_s or row.created_s)
+
+
+def _may_still_arrive(attempt: AttemptView, snapshot: Snapshot) -> bool:
+    """Whether an outcome may have been written but not be seen here yet: shared folders lag.
+
+    Slurm's clock is not the store's: an end may lie a little in the future; far in the future it says nothing.
+    """
+    ended_s = attempt.job.ended_s if attempt.job else None
+    return ended_s is not None and abs(snapshot.now_s - ended_s) < snapshot.settle_grace_s
+
+
+def _finish(view: RunView, attempt: AttemptView, snapshot: Snapshot) -> Finish:
+    ended = view.ended(attempt)
+    verdict = classify(ended)
+    if not snapshot.wants(view) and verdict.kind is not FailureClass.COMPLETED and _was_ended(ended):
+        verdict = Verdict(FailureClass.CANCELLED, "ended because the run is no longer wanted")
+    elif HANG in attempt.row.evidence and verdict.kind in _ENDED_FROM_OUTSIDE:
+        verdict = Verdict(FailureClass.HANG, str(attempt.row.evidence[HANG]), rule="no-step")
+    elif verdict.kind is FailureClass.CRASH and not ended.outcomes:
+        verdict = _without_a_trace(attempt) or verdict
+    elif verdict.kind is FailureClass.CANCELLED and (who := _not_the_user(attempt, snapshot.user)):
+        verdict = Verdict(FailureClass.LOST, who, rule="slurm-state")
+    states = {FailureClass.COMPLETED: AttemptState.COMPLETED, FailureClass.CANCELLED: AttemptState.CANCELLED}
+    state = states.get(verdict.kind, AttemptState.FAILED)
+    return Finish(_as_begun(attempt), state, verdict, ended, snapshot.now_s)
+
+
+def _as_begun(attempt: AttemptView) -> AttemptRow:
+    """The attempt with the sizes that it really began with: a word left in the queue may have come too late."""
+    row, start = attempt.row, attempt.start
+    if start is None or start.micro_batch is None or start.micro_batch == row.micro_batch:
+        return row
+    return replace(row, micro_batch=start.micro_batch, accumulation=start.accumulation)
+
+
+def _was_ended(ended: Ended) -> bool:
+    """Whether it ended from outside: Slurm says so, or its agents, or these were killed before they could."""
+    killed = ended.job is not None and ended.job.state == "CANCELLED"
+    return killed or not ended.outcomes or any(o.ended_by == "signal" for o in ended.outcomes)
+
+
+_ENDED_FROM_OUTSIDE = frozenset({FailureClass.CANCELLED, FailureClass.CRASH, FailureClass.LOST})
+"""What the end of a job looks like that this program has cancelled because it hung."""
+
+
+def _without_a_trace(attempt: AttemptView) -> Verdict | None:
+    if attempt.job is None:
+        return Verdict(FailureClass.LOST, "the job is gone, and nobody knows how it ended")
+    if attempt.job.state == "GONE" and not attempt.claimed:
+        return Verdict(FailureClass.LOST, "never started")
+    return None
+
+
+def _not_the_user(attempt: AttemptView, user: int) -> str:
+    """Why a cancelled job was not the user's wish; "" if it may have been.
+
+    An administrator cancels jobs, and so does Slurm itself, as root: where slurmd cannot launch a job, or a controller
+    that has lost its state gives out a job's number again. A job that is cancelled in the queue has no nodes.
+    """
+    job = attempt.job
+    if job is None or job.cancelled_by is None:
+        return ""
+    if job.cancelled_by != user:
+        return (
+            f"the job was cancelled by {'root' if job.cancelled_by == ROOT else f'user {job.cancelled_by}'}, not by you"
+        )
+    began = attempt.claimed or attempt.outcomes or job.nodes in ("", "None assigned")
+    return "" if began or user != ROOT else "Slurm ended the job before an agent had begun"
+
+
+def _mark(attempt: AttemptView, state: AttemptState) -> MarkAttempt | None:
+    start = attempt.start
+    started_s = start.started_s if start else attempt.job.started_s if attempt.job else None
+    start_step = start.start_step if start else None
+    micro_batch, accumulation = (start.micro_batch, start.accumulation) if start else (None, None)
+    row = attempt.row
+    resumed = start_step is not None and row.start_step != start_step
+    resized = micro_batch is not None and row.micro_batch != micro_batch
+    if state is row.state and not resumed and not resized:
+        return None
+    return MarkAttempt(row, state, started_s, start_step, micro_batch, accumulation)
+
+
+def _waiting(reason: str) -> str:
+    if reason in ("", "None"):
+        return ""
+    if reason.startswith(NEVER_STARTS) or PER_JOB_LIMIT.match(reason):
+        return f"will not start: {reason}; change the spec's slurm section"
+    return f"waiting: {reason}"

@@ -1,0 +1,110 @@
+"""Snapshot → actions: the whole policy, pure. No clock, no I/O, no randomness but what the snapshot carries.
+
+For every run: first settle what its newest attempt is now (see `settle`), then, if nothing of it is active any more,
+say what comes next (see `answers`). Both in one pass: a successor is submitted in the pass that sees the end. Between
+the two stands what all runs share: nodes that proved bad, limits of the campaign, a folder that is full.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+
+from ...db.records import SETTLED_RUN, RunState
+from ..failures.classify import FailureClass
+from . import retry_policy as answers
+from .attempt_history import Past, counts, just_finished, past_of, remembered
+from .attempt_state import settle, show_active
+from .limits import gate, room
+from .node_blame import Campaign
+from .node_exclusion import excluded
+from .retry_policy import Circumstances
+from .snapshot import Action, Finish, RunView, Snapshot, Submit, set_run
+
+
+@dataclass(frozen=True)
+class _Seen:
+    """A run with what was found of its newest attempt.
+
+    Attributes:
+        found: what to record of that attempt.
+        past: the ended attempts that count, None while one is active.
+    """
+
+    view: RunView
+    found: tuple[Action, ...]
+    past: list[Past] | None
+
+
+def decide(snapshot: Snapshot) -> list[Action]:
+    """What to do now, run by run, in an order that is safe to carry out one after another.
+
+    All first repeats come before any second one: what drifts on a machine meanwhile falls on all conditions alike.
+    """
+    seen = [_see(view, snapshot) for view in sorted(snapshot.runs, key=lambda view: view.run.repeat)]
+    everything = list(_all_ended(seen))
+    campaign = Campaign.of(everything)
+    here = _circumstances(snapshot, [campaign.judge(past) for past in everything])
+    closed, most = gate(snapshot), room(snapshot)
+    active = sum(1 for one in seen if one.past is None)
+    actions: list[Action] = []
+    for one in seen:
+        planned = [*one.found, *_follow_up(one, snapshot, campaign, here)]
+        submits = any(isinstance(action, Submit) for action in planned)
+        if submits and closed:
+            planned = [*one.found, *set_run(one.view, closed.state, closed.reason)]
+        elif submits and most is not None and active >= most:
+            planned = [action for action in planned if not isinstance(action, Submit)]
+        else:
+            active += submits
+        actions += planned
+    return actions
+
+
+def settled(snapshot: Snapshot) -> bool:
+    """Whether nothing is left that this program would do."""
+    return all(view.run.state in SETTLED_RUN and not (view.latest and view.latest.active) for view in snapshot.runs)
+
+
+def _see(view: RunView, snapshot: Snapshot) -> _Seen:
+    latest = view.latest
+    if latest is None or not latest.active:
+        return _Seen(view, (), past_of(view))
+    found = tuple(settle(view, latest, snapshot))
+    finish = next((action for action in found if isinstance(action, Finish)), None)
+    if finish is None:
+        return _Seen(view, (*found, *show_active(view, latest, found)), None)
+    ended = just_finished(finish)
+    return _Seen(view, found, [*past_of(view), *([ended] if counts(ended, view.run) else [])])
+
+
+def _all_ended(seen: Sequence[_Seen]) -> Iterator[Past]:
+    """Every ended attempt of the campaign, whatever its configuration: a node is bad for all of them."""
+    for one in seen:
+        yield from (remembered(attempt.row) for attempt in one.view.attempts if not attempt.active)
+        yield from (just_finished(action) for action in one.found if isinstance(action, Finish))
+
+
+def _circumstances(snapshot: Snapshot, judged: Sequence[Past]) -> Circumstances:
+    hours = max((view.retry.exclude_h for view in snapshot.runs), default=0.0)
+    return Circumstances(
+        now_s=snapshot.now_s,
+        ledgers=snapshot.ledgers,
+        excluded=excluded(judged, snapshot.now_s, hours, snapshot.nodes),
+        storage_known=snapshot.storage == "",
+    )
+
+
+def _follow_up(one: _Seen, snapshot: Snapshot, campaign: Campaign, here: Circumstances) -> Iterator[Action]:
+    """What comes after the ended attempts of a run; nothing while one is active."""
+    view, past = one.view, one.past
+    if past is None:
+        return
+    if not snapshot.wants(view):
+        if view.run.state not in (RunState.COMPLETED, RunState.FAILED):
+            done = bool(past) and past[-1].kind is FailureClass.COMPLETED
+            yield from set_run(view, RunState.COMPLETED if done else RunState.CANCELLED, "")
+    elif past:
+        yield from answers.after(view, [campaign.judge(end) for end in past], here)
+    else:
+        yield from answers.first(view, here)

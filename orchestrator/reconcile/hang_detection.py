@@ -1,0 +1,108 @@
+"""From heartbeats to what they mean for a run's pace: does it hang, and for which ranks do the others wait? Pure."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Final, NamedTuple
+
+from ...jobs.progress import Heartbeat, RankProgress
+
+KNOWN_STEPS: Final = 20
+"""Steps whose time must be known before a long one can be told from a usual one."""
+
+FEW_STEPS_FACTOR: Final = 6
+"""How many times as long an attempt is waited for while fewer are known: an hour unless the spec says otherwise."""
+
+TRAINING: Final = "train"
+"""The only phase in which a long time without a step means anything."""
+
+STRAGGLES: Final = 1.3
+"""How much longer than the median rank one computes that is called a straggler. Ranks of one model on like GPUs differ
+by a few percent; a GPU that throttles or shares its node with somebody loses a third and more."""
+
+STRAGGLER_SAMPLES: Final = 16
+STRAGGLER_EXCESS_MS: Final = 2.0
+"""What a scheduler takes now and then from one process and not from another is not worth a word."""
+
+NAMED_RANKS: Final = 8
+
+
+class Straggler(NamedTuple):
+    """A rank that computes longer than the others.
+
+    Attributes:
+        rank: its number.
+        host: its node.
+        ratio: its time over that of the median rank.
+    """
+
+    rank: int
+    host: str
+    ratio: float
+
+
+class _Placed(NamedTuple):
+    rank: int
+    host: str
+    progress: RankProgress
+
+
+def hang(
+    heartbeats: Sequence[Heartbeat], p99_step_s: float | None, steps_known: int, *, factor: float, floor_s: float
+) -> str | None:
+    """Why the attempt is taken to hang, or None.
+
+    It hangs when no rank of any node has moved for long, and all of them train. A node whose ranks leave no records
+    says nothing; if no node says anything, nothing is known.
+
+    Args:
+        heartbeats: the newest of each node of the attempt that has one.
+        p99_step_s: 99th percentile of the run's step time, in seconds.
+        steps_known: steps that it is taken from; below ``KNOWN_STEPS`` more patience is needed.
+        factor: how many of these without a step are too long; 0 never is.
+        floor_s: seconds that are never too long.
+    """
+    idle_s = min((beat.idle_s for beat in heartbeats if beat.idle_s is not None), default=None)
+    if idle_s is None or p99_step_s is None or not factor:
+        return None
+    ranks = _ranks(heartbeats)
+    floor_s *= 1 if steps_known >= KNOWN_STEPS else FEW_STEPS_FACTOR
+    if idle_s < max(floor_s, factor * p99_step_s) or any(rank.progress.phase != TRAINING for rank in ranks):
+        return None
+    return f"no step for {idle_s:.0f} s (p99 of a step: {p99_step_s:.2g} s); {_positions(ranks)}"
+
+
+def stragglers(heartbeats: Sequence[Heartbeat]) -> list[Straggler]:
+    """The ranks that compute longer than the median rank before they wait for the others, the slowest first."""
+    judged = [rank for rank in _ranks(heartbeats) if rank.progress.samples >= STRAGGLER_SAMPLES]
+    if len(judged) < 2:
+        return []
+    usual_ms = sorted(rank.progress.busy_ms for rank in judged)[(len(judged) - 1) // 2]
+    slow = [
+        rank for rank in judged if rank.progress.busy_ms > max(STRAGGLES * usual_ms, usual_ms + STRAGGLER_EXCESS_MS)
+    ]
+    found = (Straggler(rank.rank, rank.host, round(rank.progress.busy_ms / max(usual_ms, 1e-3), 2)) for rank in slow)
+    return sorted(found, key=lambda straggler: -straggler.ratio)
+
+
+def _ranks(heartbeats: Sequence[Heartbeat]) -> list[_Placed]:
+    placed = (_Placed(rank, beat.host, progress) for beat in heartbeats for rank, progress in beat.ranks.items())
+    return sorted(placed, key=lambda rank: rank.rank)
+
+
+def _positions(ranks: Sequence[_Placed]) -> str:
+    """Who stands where: the ranks that the others wait for, if they differ."""
+    steps = sorted({rank.progress.step for rank in ranks})
+    if len(steps) == 1:
+        who = "the only rank stands" if len(ranks) == 1 else f"all {len(ranks)} ranks stand"
+        return f"{who} at step {steps[0]}"
+    behind = [rank for rank in ranks if rank.progress.step == steps[0]]
+    verb = "stands" if len(behind) == 1 else "stand"
+    others = str(steps[1]) if len(steps) == 2 else f"{steps[1]} to {steps[-1]}"
+    return f"{_names(behind)} {verb} at step {steps[0]}, the others at {others}"
+
+
+def _names(ranks: Sequence[_Placed]) -> str:
+    names = [f"{rank.rank} on {rank.host}" if rank.host else str(rank.rank) for rank in ranks[:NAMED_RANKS]]
+    more = f" and {len(ranks) - NAMED_RANKS} more" if len(ranks) > NAMED_RANKS else ""
+    return f"{'rank' if len(ranks) == 1 else 'ranks'} {', '.join(names)}{more}"

@@ -1,0 +1,44 @@
+"""What holds every run of a campaign back at once: GPU-hours that are used up, a folder that takes no files. Pure."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from ...db.records import RunState
+from .snapshot import Snapshot
+
+
+@dataclass(frozen=True)
+class Gate:
+    """Why no attempt is started now, and the state in which runs wait meanwhile."""
+
+    state: RunState
+    reason: str
+
+
+def gate(snapshot: Snapshot) -> Gate | None:
+    """What keeps the campaign from starting any attempt; None if nothing does."""
+    if snapshot.storage:
+        return Gate(RunState.PENDING, f"waits until the campaign's folder takes files: {snapshot.storage}")
+    limit = snapshot.campaign.limits.get("gpu_hours")
+    if limit is not None and (used := gpu_hours(snapshot)) >= limit:
+        hint = "raise it in the spec and submit again"
+        return Gate(RunState.HELD, f"limits.gpu_hours = {limit:g} is used up ({used:.3g} h); {hint}")
+    return None
+
+
+def gpu_hours(snapshot: Snapshot) -> float:
+    """GPU-hours of all attempts of the campaign until now, failed ones and those that run included."""
+    seconds = 0.0
+    for view in snapshot.runs:
+        for attempt in view.attempts:
+            row = attempt.row
+            running_s = max(0.0, snapshot.now_s - row.started_s) if attempt.active and row.started_s else 0.0
+            seconds += row.gpu_seconds or row.world_size * running_s
+    return seconds / 3600
+
+
+def room(snapshot: Snapshot) -> int | None:
+    """Attempts that may be active at once; None for no limit of ours."""
+    limits = (snapshot.capacity, snapshot.campaign.limits.get("running"))
+    return min((limit for limit in limits if limit is not None), default=None)

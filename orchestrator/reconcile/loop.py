@@ -1,0 +1,218 @@
+"""The loop: drain, observe, decide, act, under a lease. Every command is a use of one pass of it."""
+
+from __future__ import annotations
+
+import os
+import time
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+from ...db import queries
+from ...db.errors import StaleLease, StoreUnreachable
+from ...db.forward_ingest import ingest_forwards
+from ...db.gpu_ingest import ingest_gpus
+from ...db.ingest import ingest
+from ...db.records import AttemptRow, CampaignRow, StepTimes
+from ...db.spool import FORWARDERS
+from ...db.store import Store
+from ...jobs.layout import AttemptPaths, CampaignPaths
+from ..errors import Unreachable, UserError
+from ..executors.base import Executor
+from .act import act
+from .decide import decide, settled
+from .fencing import Authority
+from .lease import Holder
+from .observe import by_run, observe, read_store
+from .snapshot import Action, Finish, Snapshot
+
+LEASE_TTL_S = 120.0
+"""Longer than a pass may take; a process that was stopped for longer finds its writes refused."""
+
+LATE_S = 3600.0
+"""For so long after an attempt's end was seen, its metrics may still become readable."""
+
+SLURM_POLL_S = 10.0
+LOCAL_POLL_S = 1.0
+
+
+class LeaseHeld(UserError):
+    """Another reconciler works on the campaign. Nothing is wrong: it will do what this one would have done."""
+
+
+@dataclass(frozen=True)
+class Pass:
+    """What one pass saw and did.
+
+    Attributes:
+        settled: whether nothing is left that this program would do.
+        troubles: what could not be asked or done for now.
+    """
+
+    snapshot: Snapshot
+    actions: tuple[Action, ...]
+    settled: bool
+    troubles: tuple[Unreachable, ...]
+
+
+class Reconciler:
+    """Brings one campaign towards its desired state, pass by pass.
+
+    Args:
+        store: where its runs and decisions are kept.
+        campaign: its row.
+        executor: where its attempts run; by default the one that its spec names.
+    """
+
+    def __init__(self, store: Store, campaign: CampaignRow, executor: Executor | None = None) -> None:
+        self._store, self._campaign = store, campaign
+        self.paths = CampaignPaths(Path(campaign.dir), campaign.name)
+        self._executor = executor or make_executor(campaign, self.paths)
+        self._holder = str(Holder.me())
+        self._lease = f"reconciler:{campaign.id}"
+
+    @property
+    def poll_s(self) -> float:
+        """Seconds between two passes of a watch: Slurm's controller serves others too."""
+        return SLURM_POLL_S if self._campaign.executor == "slurm" else LOCAL_POLL_S
+
+    def run_pass(self) -> Pass:
+        """One pass.
+
+        Raises:
+            LeaseHeld: another reconciler is at work.
+            Unreachable: the shared folder cannot be read.
+            StoreUnreachable: the store did not answer; nothing is lost, the next pass goes on.
+            StaleLease: another reconciler took over in the middle.
+        """
+        authority = self._take_lease()
+        troubles = drain(self._store, self._newest_attempts())
+        stored = read_store(self._store, self._campaign)
+        snapshot, trouble = observe(stored, self._executor, self.paths, self._step_times)
+        actions = decide(snapshot)
+        troubles += [trouble] if trouble else []
+        troubles += act(actions, authority, self._executor, self.paths)
+        troubles += drain(self._store, [action.attempt for action in actions if isinstance(action, Finish)])
+        return Pass(snapshot, tuple(actions), not actions and not troubles and settled(snapshot), tuple(troubles))
+
+    def watch(
+        self, *, sleep: Callable[[float], None] = time.sleep, poll_s: float | None = None
+    ) -> Iterator[Pass | Exception]:
+        """Passes until everything is settled.
+
+        A store or a folder that is away, or a campaign that another reconciler holds, is waited for: the exception is
+        yielded.
+        """
+        while True:
+            try:
+                done = self.run_pass()
+                yield done
+                if done.settled:
+                    return
+            except (StoreUnreachable, LeaseHeld, StaleLease, Unreachable) as exc:
+                yield exc
+            sleep(poll_s or self.poll_s)
+
+    def _newest_attempts(self) -> list[AttemptRow]:
+        """The two newest attempts of each run, and those whose end was seen of late.
+
+        The last may still write; of those before, a shared folder may lag, or a spool could not be read for a while.
+        """
+        with self._store.read() as conn:
+            attempts, late_s = by_run(queries.attempts(conn, self._campaign.id)), self._store.now(conn) - LATE_S
+        return [
+            row
+            for rows in attempts.values()
+            for back, row in enumerate(reversed(rows))
+            if back < 2 or float(row.evidence.get("seen_s") or row.ended_s or 0.0) > late_s
+        ]
+
+    def _step_times(self, run_id: int) -> StepTimes:
+        with self._store.read() as conn:
+            return queries.step_times(conn, run_id)
+
+    def close(self) -> None:
+        """Lets the next reconciler begin at once."""
+        with self._store.write() as conn:
+            lease = queries.read_lease(conn, self._lease)
+            if lease and lease.holder == self._holder:
+                queries.release_lease(conn, self._lease, lease.epoch)
+
+    def _take_lease(self) -> Authority:
+        """Takes the lease, if need be from a process that has died without giving it back.
+
+        Raises:
+            LeaseHeld: another process has it.
+        """
+        with self._store.write() as conn:
+            epoch = queries.acquire_lease(conn, self._lease, self._holder, LEASE_TTL_S)
+            held = None if epoch else queries.read_lease(conn, self._lease)
+            if held and Holder.parse(held.holder).dead:
+                queries.release_lease(conn, self._lease, held.epoch)
+                epoch = queries.acquire_lease(conn, self._lease, self._holder, LEASE_TTL_S)
+        if epoch is None:
+            other = Holder.parse(held.holder) if held else Holder("another host", "?", "")
+            raise LeaseHeld(
+                f"campaign {self._campaign.name} is being reconciled by process {other.pid} on {other.host}",
+                "that process will pick up the change; if it is dead, its lease runs out within two minutes",
+            )
+        return Authority(self._store, self._lease, epoch, self._campaign.id)
+
+
+def make_executor(campaign: CampaignRow, paths: CampaignPaths) -> Executor:
+    """The executor that the campaign's spec names."""
+    if campaign.executor == "local":
+        from ..executors.local import LocalExecutor  # imported here, as below: a command needs one of them
+
+        return LocalExecutor(paths.dir / "batches")
+    from ..executors.slurm import SlurmExecutor
+
+    return SlurmExecutor()
+
+
+def drain(store: Store, rows: Sequence[AttemptRow]) -> list[Unreachable]:
+    """Brings into the store what the agents have not pushed.
+
+    Returns:
+        The spools that could not be read for now.
+    """
+    if not rows:
+        return []
+    troubles = []
+    with store.read() as conn:
+        held = queries.node_offsets(conn, [row.id for row in rows])
+    for row in rows:
+        try:
+            spool = Path(row.spool_path)
+            if _size(spool) not in (None, row.spool_offset):
+                while not (result := ingest(store, row.id, spool)).caught_up and not result.stale:
+                    pass
+            _drain_forwards(store, row, held.get((row.id, FORWARDERS), 0))
+            for node in range(row.nodes):
+                _drain_gpus(store, row, node, held.get((row.id, node), 0))
+        except OSError as exc:
+            troubles.append(Unreachable(f"cannot read metrics: {exc}", "nothing is lost; the next pass tries again"))
+    return troubles
+
+
+def _drain_gpus(store: Store, row: AttemptRow, node: int, held: int) -> None:
+    spool = AttemptPaths(Path(row.spool_path).parent).gpu_spool(node)
+    if _size(spool) not in (None, held):
+        while not (result := ingest_gpus(store, row.id, node, spool)).caught_up and not result.stale:
+            pass
+
+
+def _drain_forwards(store: Store, row: AttemptRow, held: int) -> None:
+    spool = AttemptPaths(Path(row.spool_path).parent).forward_spool
+    if _size(spool) not in (None, held):
+        while not (result := ingest_forwards(store, row.id, spool)).caught_up and not result.stale:
+            pass
+
+
+def _size(spool: Path) -> int | None:
+    """The file's size now: opening it makes a network file system ask for it again. None if there is no file."""
+    try:
+        with spool.open("rb", buffering=0) as file:
+            return file.seek(0, os.SEEK_END)
+    except FileNotFoundError:
+        return None

@@ -1,0 +1,243 @@
+"""The store, the shared folder and the executor → a snapshot. Reads only."""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+from ...db import queries
+from ...db.records import SETTLED_RUN, TERMINAL_ATTEMPT, AttemptRow, CampaignRow, RunRow, RunState, StepTimes
+from ...db.store import Store
+from ...jobs import checkpoint
+from ...jobs.arrangement import arrangement
+from ...jobs.evidence import LogLine, NodeOutcome
+from ...jobs.files import read_json
+from ...jobs.layout import AttemptPaths, CampaignPaths, RunPaths
+from ...jobs.node import Start
+from ...jobs.progress import Heartbeat
+from ..executors.base import Executor, JobView, Look, Unreachable
+from ..executors.job_request import revoked, run_config, trains_on_cpu
+from ..executors.storage import trouble as trouble_of
+from ..failures.classify import FailureClass
+from ..memory import config_changes as rungs
+from ..memory.observations import read_ledgers
+from ..memory.prediction import Ledger
+from ..spec.model import RunConfig
+from .node_exclusion import WEIGHT
+from .snapshot import AttemptView, RunView, Snapshot
+
+AGENT_LOG_LINES = 40
+
+Clock = Callable[[int], StepTimes]
+
+
+@dataclass(frozen=True)
+class Stored:
+    """What the store knows of a campaign at one moment of its clock.
+
+    Attributes:
+        attempts: by run id, oldest first.
+        ledgers: what was measured of memory, by memory key.
+        checkpoint_bytes: size of the largest recorded checkpoint, by run id.
+    """
+
+    now_s: float
+    campaign: CampaignRow
+    runs: tuple[RunRow, ...]
+    attempts: Mapping[int, Sequence[AttemptRow]]
+    ledgers: Mapping[str, Ledger] = field(default_factory=dict)
+    checkpoint_bytes: Mapping[int, int] = field(default_factory=dict)
+
+    @property
+    def active(self) -> list[AttemptRow]:
+        """The attempts that may still run."""
+        return [row for rows in self.attempts.values() for row in rows if row.state not in TERMINAL_ATTEMPT]
+
+
+def read_store(store: Store, campaign: CampaignRow) -> Stored:
+    """Reads the campaign in one transaction."""
+    with store.read() as conn:
+        fresh = queries.campaign_by_name(conn, campaign.name) or campaign
+        runs, rows, now_s = queries.runs(conn, campaign.id), queries.attempts(conn, campaign.id), store.now(conn)
+        return Stored(
+            now_s=now_s,
+            campaign=fresh,
+            runs=tuple(runs),
+            attempts=by_run(rows),
+            ledgers=read_ledgers(conn, runs, rows),
+            checkpoint_bytes=queries.checkpoint_sizes(conn, campaign.id),
+        )
+
+
+def by_run(rows: Iterable[AttemptRow]) -> dict[int, list[AttemptRow]]:
+    """Attempts by the id of their run, in the order in which they come."""
+    attempts: dict[int, list[AttemptRow]] = defaultdict(list)
+    for row in rows:
+        attempts[row.run_id].append(row)
+    return attempts
+
+
+def observe(
+    stored: Stored, executor: Executor, paths: CampaignPaths, step_times: Clock
+) -> tuple[Snapshot, Unreachable | None]:
+    """Looks at the executor once, and at the folders of the attempts that may still run.
+
+    Args:
+        stored: what the store knows.
+        executor: where attempts run.
+        paths: the campaign's folders.
+        step_times: tells how long the steps of a run take, asked only of those that have made none for long.
+
+    Returns:
+        The snapshot, and why the executor could not be asked if it could not: the snapshot then says so.
+
+    Raises:
+        Unreachable: the shared folder cannot be read.
+    """
+    look, trouble = _look(stored.active, executor)
+    try:
+        views = tuple(_run_view(run, stored, look, paths, step_times) for run in stored.runs)
+    except OSError as exc:
+        raise Unreachable(f"the shared folder cannot be read: {exc}", "the next pass tries again") from exc
+    snapshot = Snapshot(
+        now_s=stored.now_s,
+        campaign=stored.campaign,
+        runs=views,
+        looked=trouble is None,
+        complete=look.complete,
+        capacity=_capacity(stored.runs),
+        intent_grace_s=executor.intent_grace_s,
+        lost_grace_s=executor.lost_grace_s,
+        settle_grace_s=executor.settle_grace_s,
+        ledgers=stored.ledgers,
+        nodes=_nodes(stored, executor),
+        storage=_storage(stored, paths),
+        user=executor.user,
+    )
+    return snapshot, trouble
+
+
+def _look(active: Sequence[AttemptRow], executor: Executor) -> tuple[Look, Unreachable | None]:
+    expected: dict[str, set[int]] = defaultdict(set)
+    for row in active:
+        expected[row.token].add(row.array_index or 0)
+    since_s = min((row.created_s for row in active), default=0.0)
+    try:
+        return executor.look(expected, since_s), None
+    except Unreachable as exc:
+        return Look({}, False), exc
+
+
+def _run_view(run: RunRow, stored: Stored, look: Look, paths: CampaignPaths, step_times: Clock) -> RunView:
+    rows, config = stored.attempts.get(run.id, ()), run_config(run)
+    over = run.state in SETTLED_RUN and run.state is not RunState.HELD  # then its files need no look
+    attempts = tuple(_attempt_view(row, run, look, paths) for row in rows)
+    idle_s = max((beat.idle_s or 0.0 for attempt in attempts for beat in attempt.heartbeats), default=0.0)
+    times = step_times(run.id) if idle_s >= config.retry.hang_min_s else StepTimes(None, 0)
+    # the built-in training says every step how far it is, a script of one's own only when it reports
+    usual_s = times.p99_s if config.command is None else times.between_s
+    return RunView(
+        run=run,
+        attempts=attempts,
+        config=config,
+        world_size=config.nodes * config.ranks(),
+        global_batch=config.train.global_batch,
+        micro_batch=config.train.micro_batch,
+        steps_decide=config.command is None,
+        on_cpu=trains_on_cpu(config),
+        checkpoint_every=config.train.checkpoint_every,
+        mem_mb=config.slurm.mem_mb,
+        checkpoint_step=_saved_step(run, config, rows[-1], paths) if rows and not over else 0,
+        begun=0 if run.generation else _begun(paths.run(run.name)),
+        p99_step_s=usual_s,
+        steps_known=times.known,
+    )
+
+
+def _saved_step(run: RunRow, config: RunConfig, last: AttemptRow, paths: CampaignPaths) -> int:
+    """Step of the newest checkpoint that an attempt like the last one could resume from, 0 for none."""
+    train = rungs.changed(config, rungs.parse(last.changes)).train
+    found = checkpoint.newest_verified(
+        paths.run(run.name).checkpoints(run.config_hash),
+        run.config_hash,
+        None if train.universal_checkpoint else config.nodes * config.ranks(),
+        zero_stage=train.zero_stage if config.command is None else None,
+        arrangement=arrangement(train.model_dump()) if config.command is None else None,
+        check_digests=False,
+    )
+    return found.step if found else 0
+
+
+def _begun(run: RunPaths) -> int:
+    """The highest generation with a claim."""
+    return max((int(claim.parent.name[1:]) for claim in run.dir.glob("g[0-9]*/claim")), default=0)
+
+
+def _attempt_view(row: AttemptRow, run: RunRow, look: Look, paths: CampaignPaths) -> AttemptView:
+    if row.state in TERMINAL_ATTEMPT:
+        return AttemptView(row)
+    files = paths.run(run.name).attempt(row.generation)
+    claim = _claim(files, row.token)
+    holder = str((claim or {}).get("job_id", ""))
+    job = look.jobs.get((row.token, row.array_index or 0))
+    if job and holder and job.job_id not in ("", holder):
+        job = None  # a batch that was taken twice: this is the job that found the claim taken and left
+    found = (NodeOutcome.read(files.outcome(node)) for node in range(row.nodes))
+    outcomes = tuple(outcome for outcome in found if outcome is not None)
+    lines = _agent_lines(paths.batch(row.token), row, job) if job and job.terminal and not outcomes else ()
+    beats = (Heartbeat.read(files.heartbeat(node)) for node in range(row.nodes))
+    heartbeats = () if job and (job.pending or job.terminal) else tuple(beat for beat in beats if beat)
+    claimed_s = (claim or {}).get("ts")
+    return AttemptView(row, job, Start.read(files), outcomes, claim is not None, claimed_s, lines, heartbeats)
+
+
+def _claim(files: AttemptPaths, token: str) -> dict[str, Any] | None:
+    """A job's claim, empty where it cannot be read; None for none.
+
+    We may have taken it ourselves, and died before writing that down.
+    """
+    claim = read_json(files.claim)
+    if claim is None:
+        return {} if files.claim.exists() else None
+    return None if claim.get("job_id") == revoked(token) else claim
+
+
+def _agent_lines(batch: Path, row: AttemptRow, job: JobView) -> tuple[LogLine, ...]:
+    """The end of the agents' own logs: why a job failed before an agent could say anything."""
+    logs = [*batch.glob(f"{job.job_id}_*_log.err"), batch / f"{row.array_index or 0}.log"]
+    return tuple(line for log in logs if log.is_file() for line in _tail(log))
+
+
+def _tail(log: Path) -> list[LogLine]:
+    lines = log.read_text(errors="replace").splitlines()
+    first = max(0, len(lines) - AGENT_LOG_LINES)
+    return [LogLine(log.name, number, text) for number, text in enumerate(lines[first:], first + 1)]
+
+
+def _nodes(stored: Stored, executor: Executor) -> int | None:
+    """Nodes of the cluster, asked for only where one has a strike."""
+    struck = any(row.failure_class in WEIGHT for rows in stored.attempts.values() for row in rows)
+    return executor.nodes() if struck else None
+
+
+def _storage(stored: Stored, paths: CampaignPaths) -> str | None:
+    """What is wrong with the campaign's folder, tried only where a run waits for it."""
+    waiting = [run.id for run in stored.runs if _waits_for_storage(run, stored)]
+    needed = max((stored.checkpoint_bytes.get(run_id, 0) for run_id in waiting), default=0)
+    return trouble_of(paths.dir, needed) if waiting else None
+
+
+def _waits_for_storage(run: RunRow, stored: Stored) -> bool:
+    rows = stored.attempts.get(run.id)
+    if not rows or run.desired != "run" or run.state in SETTLED_RUN - {RunState.HELD}:
+        return False
+    return rows[-1].failure_class == FailureClass.STORAGE and rows[-1].state in TERMINAL_ATTEMPT
+
+
+def _capacity(runs: Sequence[RunRow]) -> int | None:
+    """How many attempts may be active at once: on this machine, what the spec says; Slurm has a queue of its own."""
+    local = [run_config(run).local.parallel for run in runs if run.config.get("executor") == "local"]
+    return max(local) if local else None

@@ -1,0 +1,189 @@
+"""The answer to each class of end: what a run's last attempt means for the next one. Pure."""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+
+from ...db.records import RunState
+from ..failures.classify import FailureClass
+from . import oom_policy as ladder
+from .attempt_history import NO_PROGRESS_LIMIT, Past, count, latest_of_configuration, leads_nowhere
+from .oom_policy import Fit, Ledgers, NoFit
+from .snapshot import Action, RunView, Submit, set_run
+
+INFRA_MAX_BACKOFF_S = 600
+MEM_GROWTH = 1.5
+
+
+@dataclass(frozen=True)
+class Circumstances:
+    """What is the same for all runs in this pass.
+
+    Attributes:
+        excluded: nodes that no attempt shall run on now.
+        storage_known: whether the campaign's folder was tried and takes files.
+    """
+
+    now_s: float
+    ledgers: Ledgers
+    excluded: tuple[str, ...]
+    storage_known: bool
+
+
+@dataclass(frozen=True)
+class _Next:
+    """How the next attempt shall be, and from when on."""
+
+    why: str
+    not_before_s: float = 0.0
+    fit: Fit | None = None
+    exclude: tuple[str, ...] = ()
+
+
+def first(view: RunView, here: Circumstances) -> Iterator[Action]:
+    """Starts a run that has no attempt yet, or none that counts."""
+    changed = "its experiment has changed" if view.run.generation else "first attempt"
+    yield from _submit(view, (), _Next("retried by the user" if view.run.retry_epoch else changed), here)
+
+
+def after(view: RunView, past: Sequence[Past], here: Circumstances) -> Iterator[Action]:
+    """What follows the last of these attempts."""
+    last = past[-1]
+    if end := _end(view, last):
+        yield from set_run(view, *end)
+    elif last.kind in (FailureClass.OOM, FailureClass.FRAGMENTATION):
+        yield from _fitted(view, past, here)
+    elif last.kind is FailureClass.STORAGE and not here.storage_known:
+        yield from set_run(view, RunState.PENDING, f"{last.reason}, tried again once the folder takes files")
+    elif budget := _budget(past, len(past) - 1):
+        yield from _within(view, past, budget, here)
+    else:
+        yield from _resumed(view, past, here)
+
+
+def _end(view: RunView, last: Past) -> tuple[RunState, str] | None:
+    """The state in which a run stays after such an attempt; None if there is another one to come."""
+    match last.kind:
+        case FailureClass.COMPLETED:
+            return RunState.COMPLETED, last.reason
+        case FailureClass.CANCELLED:
+            return RunState.CANCELLED, last.reason
+        case FailureClass.HOST_OOM if view.mem_mb:
+            return None
+        case FailureClass.DETERMINISTIC | FailureClass.DIVERGED | FailureClass.REFUSED | FailureClass.HOST_OOM:
+            return RunState.FAILED, last.with_hint
+    return None
+
+
+_INFRA = frozenset(
+    {
+        FailureClass.NODE,
+        FailureClass.LOST,
+        FailureClass.GPU,
+        FailureClass.FOREIGN_OOM,
+        FailureClass.HANG,
+        FailureClass.STORAGE,
+    }
+)
+_OF_NO_BUDGET = frozenset(
+    {
+        FailureClass.COMPLETED,
+        FailureClass.CANCELLED,
+        FailureClass.PREEMPTED,
+        FailureClass.STOPPED,
+        FailureClass.OOM,  # bounded by the ladder itself
+        FailureClass.FRAGMENTATION,
+    }
+)
+
+
+def _budget(past: Sequence[Past], index: int) -> str:
+    """The name of the budget that an attempt counts against, "" for none."""
+    p, before = past[index], past[:index]
+    if p.kind in _OF_NO_BUDGET or (p.kind is FailureClass.TIME_LIMIT and p.progressed):
+        return ""
+    if p.kind is FailureClass.HOST_OOM:
+        return "host_oom"
+    if p.kind is FailureClass.CHECKPOINT and not count(before, FailureClass.CHECKPOINT):
+        return ""  # the one before it is good; once
+    if p.kind is FailureClass.GPU_FAULT and not count(before, FailureClass.GPU_FAULT):
+        return "infra"  # on another node; again, it is the script's
+    return "infra" if p.kind in _INFRA else "crash"
+
+
+def _fitted(view: RunView, past: Sequence[Past], here: Circumstances) -> Iterator[Action]:
+    """The same global batch in smaller pieces, or what else the spec allows."""
+    match ladder.after_out_of_memory(view, past, here.ledgers):
+        case NoFit(reason):
+            yield from set_run(view, RunState.FAILED, reason)
+        case Fit() as fit:
+            yield from _submit(view, past, _Next(fit.why, past[-1].ended_s, fit), here)
+
+
+def _resumed(view: RunView, past: Sequence[Past], here: Circumstances) -> Iterator[Action]:
+    """The same again, from the newest checkpoint, unless that leads nowhere."""
+    if leads_nowhere(past, view.checkpoint_step):
+        yield from _held(view, past[-1])
+    else:
+        yield from _submit(view, past, _Next(f"{past[-1].reason}, resumed", past[-1].ended_s), here)
+
+
+def _within(view: RunView, past: Sequence[Past], name: str, here: Circumstances) -> Iterator[Action]:
+    """Another try, if the budget has one left and the last ones have led anywhere."""
+    last, budget = past[-1], int(getattr(view.retry, name))
+    tries = sum(_budget(past, index) == name for index in range(len(past)))
+    if tries > budget:
+        yield from set_run(view, RunState.FAILED, f"{last.with_hint} · retry.{name} = {budget} is used up")
+    elif last.progressed and leads_nowhere(past, view.checkpoint_step):
+        yield from _held(view, last)
+    else:
+        most_s = min(INFRA_MAX_BACKOFF_S, view.retry.max_backoff_s) if name == "infra" else view.retry.max_backoff_s
+        wait_s = 0.0 if name == "host_oom" else _backoff(view, last, tries, most_s)
+        elsewhere = (last.host,) if last.kind is FailureClass.GPU_FAULT and last.host else ()
+        why = f"{last.reason}, tried again ({tries} of {budget})"
+        yield from _submit(view, past, _Next(why, last.ended_s + wait_s, exclude=elsewhere), here)
+
+
+def _held(view: RunView, last: Past) -> Iterator[Action]:
+    hint = "set train.checkpoint_every" if view.checkpoint_every is None else "lower train.checkpoint_every"
+    ended = f"{NO_PROGRESS_LIMIT} attempts ended without a new checkpoint"
+    reason = f"{ended}; {hint}, then `campaign retry` (last: {last.reason})"
+    if last.kind is FailureClass.CRASH:  # what ended them is to be mended, not how often they save
+        reason = f"{last.with_hint} · {ended}; mend it, or {hint}, then `campaign retry`"
+    yield from set_run(view, RunState.HELD, reason)
+
+
+def _submit(view: RunView, past: Sequence[Past], how: _Next, here: Circumstances) -> Iterator[Action]:
+    """Starts the next attempt, or says when."""
+    if past and here.now_s < how.not_before_s:
+        yield from set_run(view, RunState.PENDING, how.why, how.not_before_s)
+        return
+    fit = how.fit or ladder.begin(view, past[-1].row if past else latest_of_configuration(view), here.ledgers)
+    why = how.why if how.fit or not fit.why else f"{how.why}; {fit.why}"
+    # a run that waits for room shows as pending, also when its last attempt has just ended
+    yield from set_run(view, RunState.PENDING, why if past else "")
+    yield Submit(
+        run=view.run,
+        generation=max(view.run.generation, view.begun) + 1,
+        micro_batch=fit.micro_batch,
+        why=why,
+        mem_scale=MEM_GROWTH ** count(past, FailureClass.HOST_OOM),
+        changes=fit.changes,
+        predicted_gb=fit.predicted_gb,
+        exclude=_excluding(view, (*here.excluded, *how.exclude)),
+    )
+
+
+def _excluding(view: RunView, nodes: Sequence[str]) -> tuple[str, ...]:
+    """The nodes to do without; none where the spec names those to run on, or there is only this machine."""
+    fixed = view.config.slurm.nodelist or view.config.executor == "local"
+    return () if fixed else tuple(sorted(set(nodes)))
+
+
+def _backoff(view: RunView, last: Past, tries: int, most_s: float) -> float:
+    """Doubling, with a jitter that is the same in every pass: runs that failed together do not come back together."""
+    seed = hashlib.sha256(f"{view.run.campaign_id}/{view.run.name}/{last.row.generation}".encode()).digest()[0]
+    jitter = 0.75 + 0.25 * seed / 255  # never above what the spec says
+    return float(min(view.retry.backoff_s * 2 ** max(tries - 1, 0), most_s) * jitter)

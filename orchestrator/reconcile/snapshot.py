@@ -1,0 +1,267 @@
+"""What a pass of the reconciler sees, and what it may do. Values only."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, field
+
+from ...db.records import TERMINAL_ATTEMPT, AttemptRow, AttemptState, CampaignRow, RunRow, RunState
+from ...jobs.evidence import LogLine, NodeOutcome
+from ...jobs.node import Start
+from ...jobs.progress import Heartbeat
+from ..executors.base import JobView
+from ..failures.classify import Ended, Verdict
+from ..failures.rules import UserRule
+from ..memory.prediction import Ledger
+from ..spec.model import RetryConfig, RunConfig
+
+
+@dataclass(frozen=True)
+class AttemptView:
+    """An attempt as the store, its folder and the executor show it.
+
+    Attributes:
+        job: the executor's view; None where it showed nothing.
+        claimed: whether a job has begun to run it.
+        claimed_s: when, by its node's clock; None where that cannot be read.
+        heartbeats: what the agents of its nodes said last.
+        lines: the end of the agents' own log, read only where no agent left an outcome.
+    """
+
+    row: AttemptRow
+    job: JobView | None = None
+    start: Start | None = None
+    outcomes: tuple[NodeOutcome, ...] = ()
+    claimed: bool = False
+    claimed_s: float | None = None
+    lines: tuple[LogLine, ...] = ()
+    heartbeats: tuple[Heartbeat, ...] = ()
+
+    @property
+    def heartbeat_s(self) -> float | None:
+        """The newest sign of life of its agents, by their clocks. The claim is the first."""
+        return max((beat.ts for beat in self.heartbeats), default=self.claimed_s)
+
+    @property
+    def start_step(self) -> int | None:
+        """The step it began from, where its agents or its metrics have said so."""
+        known = self.start.start_step if self.start else None
+        return self.row.start_step if known is None else known
+
+    @property
+    def active(self) -> bool:
+        """Whether the store still takes it for one that may run."""
+        return self.row.state not in TERMINAL_ATTEMPT
+
+    @property
+    def complete(self) -> bool:
+        """Whether every node has written down how it ended."""
+        return len(self.outcomes) >= self.row.nodes
+
+
+@dataclass(frozen=True)
+class RunView:
+    """A run with its attempts, oldest first, and what it could resume from.
+
+    Attributes:
+        config: what the spec asks for.
+        mem_mb: memory that the spec asks of a node, None or 0 where it names no size.
+        checkpoint_step: step of the newest complete checkpoint of this configuration, 0 for none.
+        begun: the highest generation that a job has begun, as the folder of a run without attempts shows it: another
+            store, since deleted, may have left some. 0 for none.
+        steps_decide: whether exit 0 before the target step is not success.
+        on_cpu: whether the ranks' device memory is the host's.
+        global_batch, micro_batch: as the spec asks; None for a script that manages its own batches.
+        p99_step_s: 99th percentile of the time that a step of its present configuration took, None if not known.
+        steps_known: how many steps that was taken from.
+    """
+
+    run: RunRow
+    attempts: tuple[AttemptView, ...]
+    config: RunConfig
+    world_size: int
+    global_batch: int | None
+    micro_batch: int | None
+    steps_decide: bool
+    on_cpu: bool
+    checkpoint_every: int | None
+    mem_mb: int | None
+    checkpoint_step: int = 0
+    begun: int = 0
+    p99_step_s: float | None = None
+    steps_known: int = 0
+
+    @property
+    def retry(self) -> RetryConfig:
+        """What the spec says of further tries."""
+        return self.config.retry
+
+    @property
+    def latest(self) -> AttemptView | None:
+        """The newest attempt."""
+        return self.attempts[-1] if self.attempts else None
+
+    def ended(self, attempt: AttemptView) -> Ended:
+        """What is known of an attempt that has ended."""
+        return Ended(
+            job=attempt.job,
+            outcomes=attempt.outcomes,
+            nodes=attempt.row.nodes,
+            target_step=self.run.target_step or next((o.target_step for o in attempt.outcomes if o.target_step), None),
+            steps_decide=self.steps_decide,
+            on_cpu=self.on_cpu,
+            agent_lines=attempt.lines,
+            known_start_step=attempt.start_step,
+            known_last_step=attempt.row.last_step,
+            user_rules=tuple(UserRule(re.compile(r.match, re.MULTILINE), r.action, r.hint) for r in self.retry.rules),
+        )
+
+
+@dataclass(frozen=True)
+class Snapshot:
+    """The observed world at one moment.
+
+    Attributes:
+        now_s: the store's clock.
+        looked: whether the executor answered; if not, nothing may be concluded from its silence.
+        complete: whether an absent job was looked for everywhere.
+        capacity: attempts that may be active at once on this machine; None for no limit.
+        ledgers: what was measured of memory, by memory key.
+        nodes: nodes of the cluster; None where nobody knows, or nobody needs to.
+        storage: what is wrong with the campaign's folder, "" for nothing; None where nobody has tried.
+        intent_grace_s, lost_grace_s, settle_grace_s: the executor's delays, see there.
+        user: number of the user as whom jobs run.
+    """
+
+    now_s: float
+    campaign: CampaignRow
+    runs: tuple[RunView, ...]
+    looked: bool
+    complete: bool
+    capacity: int | None
+    intent_grace_s: float
+    lost_grace_s: float
+    settle_grace_s: float
+    ledgers: Mapping[str, Ledger] = field(default_factory=dict)
+    nodes: int | None = None
+    storage: str | None = None
+    user: int = 0
+
+    def wants(self, view: RunView) -> bool:
+        """Whether the run is still desired."""
+        return view.run.desired == "run" and self.campaign.desired != "cancelled"
+
+
+@dataclass(frozen=True)
+class Adopt:
+    """Records the job that a submission without an answer has led to."""
+
+    attempt: AttemptRow
+    job_id: str
+    submit_time_s: float | None
+
+
+@dataclass(frozen=True)
+class MarkAttempt:
+    """Records what an active attempt is doing now."""
+
+    attempt: AttemptRow
+    state: AttemptState
+    started_s: float | None = None
+    start_step: int | None = None
+    micro_batch: int | None = None
+    accumulation: int | None = None
+
+
+@dataclass(frozen=True)
+class Note:
+    """Records once what was noticed of an active attempt.
+
+    Attributes:
+        kind: of the event, and the attempt's evidence keeps the message under this name.
+    """
+
+    attempt: AttemptRow
+    kind: str
+    message: str
+
+
+@dataclass(frozen=True)
+class Resize:
+    """Tells an attempt that waits in the queue to begin with a smaller micro-batch."""
+
+    attempt: AttemptRow
+    micro_batch: int
+    predicted_gb: float | None
+    why: str
+
+
+@dataclass(frozen=True)
+class Finish:
+    """Records how an attempt ended.
+
+    Attributes:
+        seen_s: when this was seen, by the store's clock: what waits for a while afterwards counts from there.
+    """
+
+    attempt: AttemptRow
+    state: AttemptState
+    verdict: Verdict
+    ended: Ended
+    seen_s: float
+
+
+@dataclass(frozen=True)
+class Revoke:
+    """Takes the claim of an attempt that never showed up, so that no late job can run it."""
+
+    attempt: AttemptRow
+
+
+@dataclass(frozen=True)
+class SetRun:
+    """Records where a run stands, and why."""
+
+    run: RunRow
+    state: RunState
+    reason: str
+    not_before_s: float | None = None
+
+
+@dataclass(frozen=True)
+class Submit:
+    """Starts the next attempt of a run.
+
+    Attributes:
+        mem_scale: factor on the memory of a node that the spec asks for.
+        changes: rungs taken so that it fits into memory, see `rungs`.
+        predicted_gb: the peak that is expected of it.
+        exclude: nodes that it shall not run on.
+    """
+
+    run: RunRow
+    generation: int
+    micro_batch: int | None
+    why: str
+    mem_scale: float = 1.0
+    changes: tuple[str, ...] = ()
+    predicted_gb: float | None = None
+    exclude: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True)
+class CancelJob:
+    """Asks the executor to end an attempt's job."""
+
+    attempt: AttemptRow
+    job_id: str
+
+
+Action = Adopt | MarkAttempt | Note | Finish | Revoke | SetRun | Submit | CancelJob | Resize
+
+
+def set_run(view: RunView, state: RunState, reason: str, not_before_s: float | None = None) -> Iterator[Action]:
+    """Where the run stands now, if that is news."""
+    if (view.run.state, view.run.reason, view.run.not_before_s) != (state, reason, not_before_s):
+        yield SetRun(view.run, state, reason, not_before_s)

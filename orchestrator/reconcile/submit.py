@@ -1,0 +1,322 @@
+"""From the decision to start attempts to jobs that run them. Every crash in between is harmless.
+
+In this order:
+  1. the store: attempts with intent, a token and a place in the array;
+  2. the shared folder: payloads, the pointer to the current generation;
+  3. sbatch, with the token in name and comment;
+  4. the store: the job ids.
+A process that dies after 1 or 2 leaves an intent that no job answers for: revoked and tried again. One that dies after
+3 leaves a job that the next look finds by its token: adopted.
+"""
+
+from __future__ import annotations
+
+import json
+import shutil
+import uuid
+from collections import defaultdict
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, replace
+from typing import Any
+
+from sqlalchemy import Connection
+
+from ...db import queries
+from ...db.records import SUBMITTING, AttemptRow, AttemptState, NewAttempt, RunRow, RunState
+from ...jobs.files import make_private, write_atomically
+from ...jobs.layout import CampaignPaths, payload_file
+from ...jobs.payload import Payload
+from ...jobs.trust import distrust
+from ...sbatch import prologue
+from ..errors import Unreachable
+from ..executors import job_request as attempts
+from ..executors.base import ARRAY_LIMIT, Batch, BatchTooLarge, Executor, SubmissionRefused, SubmissionUnclear
+from ..executors.slurm import job_name
+from ..failures.classify import FailureClass
+from ..memory import config_changes as rungs
+from ..memory.prediction import memory_key
+from .fencing import Authority, never_ran, no_folder
+from .snapshot import Submit
+
+WITHDRAWN = "withdrawn"
+QUEUE_FULL = "queue.full"
+"""The kind of the event that tells of a submit limit, for all runs that wait for it."""
+
+QUEUE_FULL_S = 600.0
+"""For so long after it, a full queue is tried carefully, and is no news."""
+
+
+class QueueFull(Unreachable):
+    """The user may have no more jobs in the queue for now."""
+
+
+@dataclass(frozen=True)
+class Planned:
+    """One element of a batch that is being submitted."""
+
+    action: Submit
+    payload: Payload
+
+
+@dataclass(frozen=True)
+class _Way:
+    """By what right attempts are submitted, to what, and where their files lie."""
+
+    authority: Authority
+    executor: Executor
+    paths: CampaignPaths
+
+
+_Row = tuple[AttemptRow, Planned]
+
+
+def submit(
+    actions: Sequence[Submit], authority: Authority, executor: Executor, paths: CampaignPaths
+) -> list[Unreachable]:
+    """One job array for all attempts of one resource shape, or several where they are too many for one.
+
+    Returns:
+        What could not be submitted for now; the next pass decides anew.
+
+    Raises:
+        StaleLease: somebody else acts for this campaign now.
+    """
+    troubles: list[Unreachable] = []
+    way = _Way(authority, executor, paths)
+    for resources, group in _batches(actions):
+        try:
+            _submit_group(group, resources, way)
+        except QueueFull as exc:
+            return [*troubles, exc]  # the other shapes are of the same user
+        except Unreachable as exc:
+            troubles.append(exc)
+    return troubles
+
+
+def _batches(actions: Sequence[Submit]) -> Iterator[tuple[dict[str, Any], Sequence[Submit]]]:
+    """What is submitted together, with what it asks for."""
+    shapes: dict[str, list[Submit]] = defaultdict(list)
+    asked: dict[str, dict[str, Any]] = {}
+    for action in actions:
+        config = attempts.run_config(action.run)
+        resources = attempts.resources(config, mem_scale=action.mem_scale, exclude=action.exclude, prologue=prologue())
+        shapes[key := attempts.shape(resources)].append(action)
+        asked[key] = resources
+    for key, group in shapes.items():
+        for start in range(0, len(group), ARRAY_LIMIT):
+            yield asked[key], group[start : start + ARRAY_LIMIT]
+
+
+def _submit_group(group: Sequence[Submit], resources: dict[str, Any], way: _Way) -> None:
+    """One array, or several where it is too much for one: halved until sbatch takes it, down to single jobs.
+
+    A queue that was full a while ago is tried with one job first, then with twice as many each time: to write down a
+    thousand attempts in every pass, and to take them back, would be work for nothing.
+    """
+    doubles = _was_full(way.authority)
+    done, most = 0, 1 if doubles else len(group)
+    while part := group[done : done + most]:
+        try:
+            _submit_batch(part, resources, way)
+        except BatchTooLarge as exc:
+            if len(part) == 1:
+                raise _full(len(group) - done, way.authority, exc) from exc
+            doubles, most = False, (len(part) + 1) // 2
+        else:
+            done, most = done + len(part), 2 * most if doubles else most
+
+
+def _was_full(authority: Authority) -> bool:
+    with authority.store.read() as conn:
+        return _lately(conn, QUEUE_FULL, authority)
+
+
+def _lately(conn: Connection, kind: str, authority: Authority) -> bool:
+    """Whether such an event was told a while ago: the same every ten seconds tells nobody anything."""
+    told_s = queries.newest_event_s(conn, authority.campaign_id, kind)
+    return told_s is not None and authority.store.now(conn) - told_s < QUEUE_FULL_S
+
+
+def _full(waiting: int, authority: Authority, exc: BatchTooLarge) -> QueueFull:
+    """Says so, once in a while."""
+    message = f"{waiting} {'run waits' if waiting == 1 else 'runs wait'} for room in the queue: {exc}"
+    if not _was_full(authority):
+        with authority.write() as conn:
+            queries.add_event(conn, authority.campaign_id, QUEUE_FULL, message)
+    return QueueFull(message, "nothing was submitted of them; the next pass tries again")
+
+
+def _submit_batch(group: Sequence[Submit], resources: dict[str, Any], way: _Way) -> None:
+    authority, paths = way.authority, way.paths
+    _require_trust(paths)
+    token = uuid.uuid4().hex[:12]
+    rows = _write_intent(group, token, authority, paths)
+    if not rows:
+        return
+    batch = Batch(token, job_name(token), paths.batch(token), len(rows), resources)
+    try:
+        _write_files(rows, batch, paths)
+        job_ids = way.executor.submit(batch)
+    except SubmissionRefused as exc:
+        if any(action.exclude for action in group):
+            _withdraw(rows, authority, exc)
+            _submit_without_exclusions(group, way)
+            return
+        _refuse(rows, authority, f"sbatch refused it: {exc}")
+    except BatchTooLarge as exc:
+        if len(rows) == 1 and not exc.for_now:
+            _refuse(rows, authority, f"sbatch refused it: {exc}")
+            return
+        with authority.write() as conn:
+            queries.withdraw_attempts(conn, [row.id for row, _ in rows])
+        raise
+    except SubmissionUnclear as exc:
+        _leave_open(rows, authority, exc)
+        raise Unreachable(f"sbatch gave no clear answer: {exc}", "the next pass looks for the job") from exc
+    except (Unreachable, OSError) as exc:
+        _withdraw(rows, authority, exc)
+        shutil.rmtree(batch.folder, ignore_errors=True)
+        raise exc if isinstance(exc, Unreachable) else no_folder(exc) from exc
+    else:
+        _record_job_ids(rows, job_ids, authority)
+
+
+def _require_trust(paths: CampaignPaths) -> None:
+    """What runs jobs is believed only where nobody else can have written it.
+
+    Raises:
+        Unreachable: others could have; nothing was written.
+    """
+    batches = paths.batch("any").parent
+    try:
+        make_private(batches)
+        why = distrust(batches, paths.root)
+    except OSError as exc:
+        raise no_folder(exc) from exc
+    if why:
+        raise Unreachable(f"{why}, and could make your jobs run anything", f"chmod -R go-w {paths.root}")
+
+
+def _submit_without_exclusions(group: Sequence[Submit], way: _Way) -> None:
+    """Tries again with every node: the ones that were to be done without may be all that there are, or be gone.
+
+    Raises:
+        Unreachable: as `submit`.
+    """
+    everywhere = [replace(action, exclude=()) for action in group]
+    for resources, part in _batches(everywhere):
+        _submit_batch(part, resources, way)
+
+
+def _refuse(rows: Sequence[_Row], authority: Authority, reason: str) -> None:
+    with authority.write() as conn:
+        for row, _ in rows:
+            never_ran(conn, row, authority, FailureClass.REFUSED, reason)
+            queries.update_run(conn, row.run_id, state=RunState.FAILED, reason=reason)
+
+
+def _leave_open(rows: Sequence[_Row], authority: Authority, unclear: SubmissionUnclear) -> None:
+    """The intent stays: only a look can tell whether there is a job."""
+    with authority.write() as conn:
+        for row, _ in rows:
+            authority.event(conn, "submission.unclear", str(unclear), row)
+
+
+def _withdraw(rows: Sequence[_Row], authority: Authority, exc: Exception) -> None:
+    """Nothing was submitted, so there was no attempt."""
+    with authority.write() as conn:
+        queries.withdraw_attempts(conn, [row.id for row, _ in rows])
+        which = f"attempt {rows[0][0].generation} was" if len(rows) == 1 else f"attempts of {len(rows)} runs were"
+        run_id = rows[0][0].run_id if len(rows) == 1 else None
+        if not _lately(conn, WITHDRAWN, authority):
+            queries.add_event(conn, authority.campaign_id, WITHDRAWN, f"{which} not submitted: {exc}", run_id=run_id)
+
+
+def _write_intent(group: Sequence[Submit], token: str, authority: Authority, paths: CampaignPaths) -> list[_Row]:
+    """Says in the store what is about to be submitted; from here on the next pass knows what to look for.
+
+    A run that the user has changed since the decision is left out: the next pass decides anew.
+    """
+    with authority.write() as conn:
+        now = {_decided_on(run) for run in queries.runs(conn, authority.campaign_id)}
+        group = [action for action in group if _decided_on(action.run) in now]
+        ids = [queries.insert_attempt(conn, _new_attempt(a, i, token, paths)) for i, a in enumerate(group)]
+        for action in group:
+            queries.update_run(conn, action.run.id, state=RunState.QUEUED, not_before_s=None)
+        stored = {row.id: row for row in queries.attempts(conn, authority.campaign_id) if row.token == token}
+        rows = [stored[attempt_id] for attempt_id in ids]
+        saved = queries.saved_steps(conn, authority.campaign_id)
+        for row, action in zip(rows, group, strict=True):
+            message = f"attempt {row.generation}{_unusual(action)}: {action.why}"
+            authority.event(conn, SUBMITTING, message, row, {"exclude": action.exclude} if action.exclude else None)
+    store = None if authority.store.is_sqlite else authority.store.url_without_password
+    return [
+        (row, Planned(action, _payload(row, action, paths, store, saved.get(row.run_id, 0))))
+        for row, action in zip(rows, group, strict=True)
+    ]
+
+
+def _unusual(action: Submit) -> str:
+    """What of the attempt the spec alone does not say."""
+    micro = f" micro-batch {action.micro_batch}" if action.micro_batch else ""
+    changes = f" with {rungs.text(action.changes)}" if action.changes else ""
+    exclude = f" without {', '.join(action.exclude)}" if action.exclude else ""
+    return micro + changes + exclude
+
+
+def _decided_on(run: RunRow) -> tuple[int, str, str, int, int]:
+    return run.id, run.config_hash, run.desired, run.generation, run.retry_epoch
+
+
+def _new_attempt(action: Submit, index: int, token: str, paths: CampaignPaths) -> NewAttempt:
+    config = attempts.run_config(action.run)
+    world_size = config.nodes * config.ranks()
+    return NewAttempt(
+        run_id=action.run.id,
+        generation=action.generation,
+        token=token,
+        config_hash=action.run.config_hash,
+        micro_batch=action.micro_batch,
+        accumulation=attempts.accumulation_of(config, action.micro_batch, world_size),
+        world_size=world_size,
+        nodes=config.nodes,
+        executor=config.executor,
+        spool_path=str(paths.run(action.run.name).attempt(action.generation).metrics),
+        retry_epoch=action.run.retry_epoch,
+        array_index=index,
+        changes=rungs.text(action.changes),
+        memory_key=memory_key(rungs.changed(config, action.changes)),
+        predicted_gb=action.predicted_gb,
+    )
+
+
+def _payload(row: AttemptRow, action: Submit, paths: CampaignPaths, store: str | None, saved_step: int) -> Payload:
+    return attempts.payload(
+        action.run,
+        rungs.changed(attempts.run_config(action.run), action.changes),
+        paths,
+        generation=row.generation,
+        micro_batch=action.micro_batch,
+        token=row.token,
+        attempt_id=row.id,
+        store=store,
+        min_resume_step=saved_step,
+    )
+
+
+def _write_files(rows: Sequence[_Row], batch: Batch, paths: CampaignPaths) -> None:
+    make_private(batch.folder)
+    for row, planned in rows:
+        run = paths.run(planned.action.run.name)
+        make_private(run.attempt(row.generation).dir)
+        write_atomically(run.current, json.dumps({"generation": row.generation}))
+        planned.payload.write(payload_file(batch.folder, row.array_index or 0))
+
+
+def _record_job_ids(rows: Sequence[_Row], job_ids: Sequence[str], authority: Authority) -> None:
+    with authority.write() as conn:
+        submit_time_s = authority.store.now(conn)
+        for (row, _), job_id in zip(rows, job_ids, strict=True):
+            values = {"job_id": job_id, "submit_time_s": submit_time_s, "state": AttemptState.QUEUED}
+            if queries.update_attempt(conn, row.id, expect_states=[AttemptState.INTENT], **values):
+                authority.event(conn, "submitted", f"attempt {row.generation} is job {job_id}", row)

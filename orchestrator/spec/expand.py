@@ -1,0 +1,278 @@
+"""From a spec to its runs: pure, and the same whatever else the matrix holds."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator, Mapping
+from copy import deepcopy
+from dataclasses import dataclass, replace
+from hashlib import sha256
+from json import dumps
+from typing import Any, Final
+
+from pydantic import ValidationError
+
+from ...jobs.ds_config import merged
+from ..errors import Finding, InvalidSpec, Place
+from . import batch_size as batching
+from . import strategies
+from .matrix import Path, Point, Setting, points, short_name
+from .model import DESCRIBES_ONLY, RunConfig, Spec
+from .normalize import canonical
+from .run_names import run_name
+from .slurm_section import Scalar
+from .validate import check, validation_findings
+
+__all__ = ["Run", "RunConfig", "expand"]
+
+_CAMPAIGN_FIELDS = frozenset(Spec.model_fields) - frozenset(RunConfig.model_fields)
+_MACHINE = frozenset({"partition", "constraint", "gres", "gpus_per_node", "cpus_per_task"})
+_WORLD = frozenset({("slurm", "nodes"), ("slurm", "gpus_per_node"), ("slurm", "gres"), ("ranks_per_node",)})
+_PLACEHOLDER: Final = re.compile(r"\{([A-Za-z_][A-Za-z0-9_.]*)\}")
+_SHRINKS = frozenset({"micro_batch", "accumulation"})
+_OF_A_RANK = frozenset({"local_rank"})
+"""Filled in by each rank when it starts."""
+
+
+@dataclass(frozen=True)
+class Run:
+    """One point of the matrix, with one repeat.
+
+    Attributes:
+        name: Unique in its campaign, safe as a folder's name, at most 100 characters.
+        params: What the matrix sets for it, by short names.
+        repeat: Number of the repeat, from 0.
+        config: Everything that it needs.
+        config_hash: 16 hexadecimal digits over what defines the experiment.
+        target_step: Optimizer steps after which it is complete; None until the training has counted an epoch.
+        nodes: Nodes.
+        ranks_per_node: Processes on one node.
+        world_size: Processes.
+        global_batch: Samples of one optimizer step; None for a command that does not say.
+        micro_batch: Samples of one forward pass on one rank, to begin with.
+        accumulation: Passes of one optimizer step, to begin with.
+    """
+
+    name: str
+    params: dict[str, Scalar | None]
+    repeat: int
+    config: RunConfig
+    config_hash: str
+    target_step: int | None
+    nodes: int
+    ranks_per_node: int
+    world_size: int
+    global_batch: int | None
+    micro_batch: int | None
+    accumulation: int | None
+
+    @property
+    def stored_config(self) -> dict[str, Any]:
+        """The configuration with everything settled that the spec left to defaults or to this machine."""
+        train = self.config.train.model_copy(update={"micro_batch": self.micro_batch})
+        settled = self.config.model_copy(update={"train": train, "ranks_per_node": self.ranks_per_node})
+        return settled.model_dump(mode="json", exclude_none=True)
+
+
+def expand(spec: Spec, local_gpus: int = 0) -> tuple[Run, ...]:
+    """All runs of a spec: every point of the matrix, and each repeat of it.
+
+    Args:
+        spec: The spec.
+        local_gpus: GPUs of this machine, which count for `executor: local`.
+
+    Raises:
+        InvalidSpec: With everything that is wrong in any point.
+    """
+    found, findings = points(spec.matrix, _placeholders(spec))
+    if (count := len(found) * spec.repeats) > spec.max_runs:
+        message, hint = f"expands to {count} runs, {spec.max_runs} allowed", f"write max_runs: {count} if you mean it"
+        raise InvalidSpec([*findings, Finding((("matrix",), ("repeats",)), message, hint)])
+    base = spec.model_dump(exclude_unset=True, exclude=set(_CAMPAIGN_FIELDS))
+    runs: dict[str, Run] = {}
+    hashes: dict[str, str] = {}
+    for point in found:
+        try:
+            config = _config(base, point, local_gpus)
+            for repeat in range(spec.repeats):
+                run = _run(config, point, repeat, local_gpus, taken=runs)
+                if other := hashes.get(run.config_hash):
+                    raise InvalidSpec([_duplicate(point, other)])
+                runs[run.name], hashes[run.config_hash] = run, run.name
+        except InvalidSpec as error:
+            findings += [finding for finding in error.findings if finding not in findings]
+    if findings:
+        raise InvalidSpec(findings)
+    return tuple(runs.values())
+
+
+def _config(base: Mapping[str, Any], point: Point, local_gpus: int) -> RunConfig:
+    """The configuration of one point, checked.
+
+    Raises:
+        InvalidSpec: With what is wrong, placed at the matrix's value where that is to blame.
+    """
+    data = deepcopy(dict(base))
+    findings: list[Finding] = []
+    for setting in point.settings:
+        if setting.path and not _assign(data, setting.path, setting.value):
+            *parent, field = setting.path
+            findings.append(Finding((setting.place,), f"{'.'.join(parent)} is no mapping, so it has no {field}"))
+    data, moved, contradictions = canonical(data)
+    findings += contradictions
+    try:
+        config = RunConfig.model_validate(data)
+        findings += check(config, config.nodes * config.ranks(local_gpus), local_gpus)
+    except ValidationError as error:
+        findings += validation_findings(error, data)
+    if findings:
+        raise InvalidSpec([_blamed(finding, point, moved) for finding in findings])
+    return config
+
+
+def _run(config: RunConfig, point: Point, repeat: int, local_gpus: int, taken: Mapping[str, Run]) -> Run:
+    """One repeat of a point.
+
+    Raises:
+        InvalidSpec: The command uses a name that the point does not have.
+    """
+    train = config.train.model_copy(update={"seed": config.train.seed + repeat})
+    config = config.model_copy(update={"train": train})
+    nameless = _filled(config, _values(config, point, "{run}", repeat))
+    digest = _config_hash(nameless, point, local_gpus)
+    name = run_name(point.labels, repeat, digest, taken)
+    config = _filled(config, _values(config, point, name, repeat))
+    ranks = config.ranks(local_gpus)
+    world_size = config.nodes * ranks
+    micro_batch, accumulation = _batch(config, world_size)
+    return Run(
+        name=name,
+        params=point.params,
+        repeat=repeat,
+        config=config,
+        config_hash=digest,
+        target_step=train.steps,
+        nodes=config.nodes,
+        ranks_per_node=ranks,
+        world_size=world_size,
+        global_batch=train.global_batch,
+        micro_batch=micro_batch,
+        accumulation=accumulation,
+    )
+
+
+def _batch(config: RunConfig, world_size: int) -> tuple[int | None, int | None]:
+    """The micro-batch and accumulation to begin with, as far as the spec says."""
+    train = config.train
+    if train.global_batch is None:
+        return train.micro_batch, None
+    micro_batch = train.micro_batch or batching.default_micro_batch(train.global_batch, world_size)
+    return micro_batch, batching.accumulation(train.global_batch, micro_batch, world_size)
+
+
+def _config_hash(config: RunConfig, point: Point, local_gpus: int) -> str:
+    """A digest of what defines the experiment.
+
+    Defaults are left out, so that a field that a later version adds changes no hash. Time limits, retries, checkpoints
+    and the like do not count. The machine, environment variables and a command's own parameters count where an axis
+    sets them: the comparison is about them. So do nodes and ranks, and else as long as a checkpoint fits only them.
+    """
+    varied = {".".join(s.path or (s.key,)): s.value for s in point.settings if _varies(s)}
+    experiment: dict[str, Any] = {
+        "train": config.train.model_dump(mode="json", exclude_defaults=True, exclude=set(DESCRIBES_ONLY)),
+        "command": config.command,
+        "python": config.python,
+        "deepspeed": config.deepspeed,
+        "varied": varied,
+    }
+    if not config.train.universal_checkpoint or any(s.axis and s.path in _WORLD for s in point.settings):
+        experiment |= {"nodes": config.nodes, "ranks_per_node": config.ranks(local_gpus)}
+    given = {name: value for name, value in experiment.items() if value}
+    return sha256(dumps(given, sort_keys=True, separators=(",", ":"), default=str).encode()).hexdigest()[:16]
+
+
+def _varies(setting: Setting) -> bool:
+    """Whether the matrix compares values of something that is otherwise no part of the experiment."""
+    path = setting.path
+    return path is None or (setting.axis and (path[0] == "env" or (path[0] == "slurm" and path[-1] in _MACHINE)))
+
+
+def _assign(data: dict[str, Any], path: Path, value: Any) -> bool:
+    """Sets a field; a whole section is merged into the one that is there. False where a parent is no mapping."""
+    parent: Any = data
+    for key in path[:-1]:
+        parent = parent.setdefault(key, {})
+        if not isinstance(parent, dict):
+            return False
+    old = parent.get(path[-1])
+    sections = len(path) == 1 and isinstance(old, dict) and isinstance(value, dict)
+    parent[path[-1]] = merged(old, value) if sections else deepcopy(value)
+    return True
+
+
+def _placeholders(spec: Spec) -> set[str]:
+    """Names in braces that the command or the environment uses."""
+    texts = [*(spec.command or ()), *spec.env.values()]
+    return {short_name(name) for text in texts for name in _PLACEHOLDER.findall(text)} - _OF_A_RANK
+
+
+def _values(config: RunConfig, point: Point, name: str, repeat: int) -> dict[str, object]:
+    """What a placeholder can stand for."""
+    fields = {key: value for key, value in config.train.model_dump().items() if isinstance(value, Scalar)}
+    fields |= {"strategy": word} if (word := strategies.word_of(config.train)) else {}
+    own = {setting.key: setting.value for setting in point.settings}
+    of_a_rank = {name: f"{{{name}}}" for name in _OF_A_RANK}
+    return fields | own | point.params | of_a_rank | {"run": name, "repeat": repeat, "seed": config.train.seed}
+
+
+def _filled(config: RunConfig, values: Mapping[str, object]) -> RunConfig:
+    """The configuration with every placeholder of a command filled in.
+
+    Raises:
+        InvalidSpec: A placeholder stands for nothing.
+    """
+    if config.command is None:
+        return config
+    findings = [*_unknown(("command",), config.command, values)]
+    for variable, text in config.env.items():
+        findings += _unknown(("env", variable), [text], values)
+    if findings:
+        raise InvalidSpec(findings)
+
+    def fill(text: str) -> str:
+        return _PLACEHOLDER.sub(lambda match: _text(values[match[1]]), text)
+
+    command = tuple(fill(word) for word in config.command)
+    env = {variable: fill(text) for variable, text in config.env.items()}
+    return config.model_copy(update={"command": command, "env": env})
+
+
+def _unknown(place: Place, texts: tuple[str, ...] | list[str], values: Mapping[str, object]) -> Iterator[Finding]:
+    for name in dict.fromkeys(name for text in texts for name in _PLACEHOLDER.findall(text)):
+        if name in _SHRINKS:
+            hint = f"read CAMPAIGN_{name.upper()} in the script: it changes when memory runs out"
+            yield Finding((place,), f"{{{name}}} is not known before an attempt starts", hint)
+        elif name not in values:
+            hint = "use a parameter of the matrix, a field of train, {run}, {repeat} or {local_rank}"
+            yield Finding((place,), f"{{{name}}} stands for nothing in some point", hint)
+
+
+def _text(value: object) -> str:
+    return str(value).lower() if isinstance(value, bool) else str(value)
+
+
+def _blamed(finding: Finding, point: Point, moved: Mapping[Place, Place]) -> Finding:
+    """The finding at the matrix's value that set the field, if one did."""
+    finding = replace(finding, places=tuple(moved.get(place, place) for place in finding.places))
+    for place in finding.places:
+        for setting in reversed(point.settings):
+            path = setting.path
+            if path and place[: len(path)] == path:
+                return replace(finding, places=((*setting.place, *place[len(path) :]), *finding.places))
+    return finding
+
+
+def _duplicate(point: Point, other: str) -> Finding:
+    places = tuple(setting.place for setting in point.settings) or (("matrix",),)
+    message = f"is the same experiment as run {other}"
+    return Finding(places, message, "remove one of them, or use repeats for the same point with other seeds")

@@ -1,0 +1,147 @@
+"""The `forward:` section: tools that get the metrics of the runs too, while they run."""
+
+from __future__ import annotations
+
+import re
+from difflib import get_close_matches
+from pathlib import Path
+from typing import Annotated, Any, Final, Literal
+
+from pydantic import (
+    BaseModel,
+    BeforeValidator,
+    ConfigDict,
+    SerializerFunctionWrapHandler,
+    field_validator,
+    model_serializer,
+    model_validator,
+)
+
+from .slurm_section import Hint, Text
+
+TOOLS: Final = ("wandb", "tensorboard", "mlflow")
+
+_CREDENTIAL: Final = re.compile(r"(?:^|_)(?:api_?key|key|token|password|passwd|secret|username)(?:_|$)", re.IGNORECASE)
+_PASSWORD: Final = re.compile(r"://[^/\s@]*@")
+
+
+class _Tool(BaseModel):
+    model_config = ConfigDict(frozen=True, extra="forbid", use_attribute_docstrings=True)
+
+    @model_validator(mode="before")
+    @classmethod
+    def _no_credentials(cls, value: Any) -> Any:
+        for name in value if isinstance(value, dict) else ():
+            if _CREDENTIAL.search(str(name)):
+                hint = f"leave it out, and log in as the tool asks ({cls.login()}): jobs inherit your environment"
+                raise Hint(f"{name} does not belong into a spec, which is kept in the store", hint)
+        return value
+
+    @classmethod
+    def login(cls) -> str:
+        """Where the tool finds out who is asking."""
+        return ""
+
+
+class WandbConfig(_Tool):
+    """Weights & Biases. Who you are comes from `WANDB_API_KEY` or `wandb login`, never from here."""
+
+    project: Text | None = None
+    """Default: `WANDB_PROJECT`, or the campaign's name."""
+    entity: Text | None = None
+    """Team or user. Default: `WANDB_ENTITY`, or your own."""
+    group: Text | None = None
+    """Default: `WANDB_RUN_GROUP`, or the campaign's name."""
+    mode: Literal["online", "offline"] | None = None
+    """`offline` keeps the run in files, which `wandb sync` sends later. Default: `WANDB_MODE`, or online."""
+    tags: tuple[Text, ...] = ()
+    """Tags beside the campaign's name."""
+
+    @classmethod
+    def login(cls) -> str:
+        """Where W&B finds the key."""
+        return "`export WANDB_API_KEY=…` or `wandb login`"
+
+
+class TensorBoardConfig(_Tool):
+    """TensorBoard: one folder a run."""
+
+    dir: Text | None = None
+    """Absolute path of a folder that the nodes see; a run is in `<campaign>/<run>` below. Default: `tensorboard/<run>`
+    in the campaign's folder."""
+
+    @field_validator("dir")
+    @classmethod
+    def _absolute(cls, value: str | None) -> str | None:
+        if value is not None and not Path(value).expanduser().is_absolute():
+            raise Hint("is no absolute path", "jobs do not run in this folder; leave it out for the campaign's own")
+        return value
+
+
+class MlflowConfig(_Tool):
+    """MLflow. Who you are comes from `MLFLOW_TRACKING_USERNAME` and the like, never from here."""
+
+    tracking_uri: Text | None = None
+    """The tracking server, such as `https://mlflow.example.org`. One is needed. Default: `MLFLOW_TRACKING_URI`."""
+    experiment: Text | None = None
+    """Default: `MLFLOW_EXPERIMENT_NAME`, or the campaign's name."""
+
+    @field_validator("tracking_uri")
+    @classmethod
+    def _nameless(cls, value: str | None) -> str | None:
+        if value and _PASSWORD.search(value):
+            raise Hint("holds a name or a password", f"leave it out of the address, and use {cls.login()}")
+        if value and not re.match(r"[a-z][a-z0-9+-]*:|databricks$", value):
+            raise Hint("is no address", "write https://HOST, or sqlite:////absolute/path for runs on one machine")
+        return value
+
+    @classmethod
+    def login(cls) -> str:
+        """Where MLflow finds name and password."""
+        return "`export MLFLOW_TRACKING_USERNAME=… MLFLOW_TRACKING_PASSWORD=…` or MLFLOW_TRACKING_TOKEN"
+
+
+class ForwardConfig(BaseModel):
+    """Tools that get each run's metrics while it runs: `[wandb, tensorboard]`, or a mapping with their options."""
+
+    model_config = ConfigDict(frozen=True, extra="forbid", use_attribute_docstrings=True)
+
+    wandb: WandbConfig | None = None
+    """Weights & Biases, see below."""
+    tensorboard: TensorBoardConfig | None = None
+    """TensorBoard, see below."""
+    mlflow: MlflowConfig | None = None
+    """MLflow, see below."""
+
+    @model_serializer(mode="wrap")
+    def _named_ones(self, dump: SerializerFunctionWrapHandler) -> dict[str, Any]:
+        """Without tools that are not named: read again, a null would name one without options."""
+        return {tool: options for tool, options in dump(self).items() if options is not None}
+
+    def options(self) -> dict[str, dict[str, Any]]:
+        """The tools that are named, each with the options that are given."""
+        given = self.model_dump(mode="json", exclude_none=True)
+        return {tool: given[tool] for tool in TOOLS if tool in given}
+
+
+def _as_mapping(value: Any) -> Any:
+    """`wandb`, `[wandb, mlflow]` and `{wandb: }` name tools without options."""
+    listed = [value] if isinstance(value, str) else value
+    if not isinstance(listed, list):
+        return {k: {} if v is None else v for k, v in value.items()} if isinstance(value, dict) else value
+    tools: dict[str, Any] = {}
+    for item in listed:
+        for name, options in (item if isinstance(item, dict) else {item: None}).items():
+            if name not in TOOLS:
+                near = get_close_matches(str(name), TOOLS, 1)
+                raise Hint(f"{name} is none of {', '.join(TOOLS)}", _guess(near))
+            tools[name] = {} if options is None else options
+    return tools
+
+
+def _guess(near: list[str]) -> str:
+    return f'did you mean "{near[0]}"?' if near else "write [wandb, tensorboard], or a mapping with options"
+
+
+Forward = Annotated[ForwardConfig, BeforeValidator(_as_mapping)]
+"""The section in any of its forms."""

@@ -1,0 +1,260 @@
+"""Reading a spec: everything that is wrong in it at once, each with its line."""
+
+from __future__ import annotations
+
+import os
+import re
+import shlex
+from collections.abc import Iterable, Mapping
+from contextlib import suppress
+from copy import deepcopy
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+from typing import Any, Final
+
+from pydantic import ValidationError
+
+from ..errors import Finding, InvalidSpec, Place, Problem, SpecError, UserError
+from .expand import expand
+from .matrix import field_path
+from .model import DatasetConfig, LocalConfig, RetryConfig, RunConfig, Spec, TrainConfig
+from .slurm_section import SlurmConfig
+from .validate import validation_findings
+from .yaml_source import Source, load, parse_value
+
+__all__ = [
+    "DatasetConfig",
+    "LocalConfig",
+    "RetryConfig",
+    "RunConfig",
+    "SlurmConfig",
+    "Spec",
+    "TrainConfig",
+    "load_spec",
+]
+
+_VARIABLE: Final = re.compile(r"\$\{([A-Za-z_][A-Za-z0-9_]*)\}")
+_STORE: Final = re.compile(r"\$\{|sqlite:///.|postgres(ql)?(\+psycopg)?://")
+_PASSWORD: Final = re.compile(r"://[^/@:]*:(?!\$\{)[^/@]+@")
+_INPUTS: Final = frozenset(
+    {
+        ("train", "model"),
+        ("train", "tokenizer"),
+        ("train", "dataset"),
+        ("train", "dataset", "path"),
+        ("train", "dataset", "eval_path"),
+        ("python",),
+    }
+)
+"""Fields that name something on the disk, or on the hub."""
+_TEXT_FILES: Final = (".txt", ".jsonl", ".json", ".parquet")
+"""How a relative path ends that is no name on the hub."""
+
+
+def load_spec(path: Path | str, overrides: Iterable[str] = (), *, local_gpus: int = 0) -> Spec:
+    """Reads and checks a spec, down to every run that it expands to.
+
+    Args:
+        path: The YAML file.
+        overrides: Values that replace the file's, such as `train.steps=10` or `nodes=2`.
+        local_gpus: GPUs of this machine, which count for `executor: local`.
+
+    Returns:
+        The spec with its variables filled in and its paths absolute.
+
+    Raises:
+        SpecError: With everything that is wrong in it.
+        UserError: The file cannot be read.
+    """
+    path = Path(path)
+    source = _overridden(load(_read(path), str(path)), overrides)
+    prepared = _Prepared(Path(_absolute(path)).parent, os.environ)
+    data = prepared.spec(source.data)
+    spec, findings, broken = _validated(data)
+    findings = [*prepared.findings, *findings]
+    if spec is not None:
+        findings += _nowhere(spec, prepared.environ)
+        try:
+            expand(spec, local_gpus)
+        except InvalidSpec as error:
+            findings += [f for f in error.findings if not any(place in broken for place in f.places)]
+    if findings or spec is None:
+        raise SpecError(list(dict.fromkeys(source.problem(finding) for finding in findings)))
+    return spec
+
+
+def _read(path: Path) -> str:
+    try:
+        return path.read_text(encoding="utf-8")
+    except OSError as error:
+        raise UserError(f"{path}: {error.strerror}", "`campaign init` writes a spec to start from") from error
+    except UnicodeDecodeError as error:
+        raise UserError(f"{path}: not UTF-8 text", "save it as UTF-8") from error
+
+
+def _overridden(source: Source, overrides: Iterable[str]) -> Source:
+    """The source with values from the command line in place of its own.
+
+    Raises:
+        SpecError: One names no field, or is not YAML.
+    """
+    data = deepcopy(source.data)
+    given: dict[Place, str] = {}
+    problems = []
+    for text in overrides:
+        key, equals, value = text.partition("=")
+        top = tuple(key.split("."))
+        path = top if top[0] in Spec.model_fields else field_path(key)
+        if not equals or path is None:
+            problems.append(Problem(f"--set {text}", 0, 0, key, "unknown field", "write field=value: train.steps=10"))
+        elif not _put(data, path, parse_value(value, key)):
+            problems.append(Problem(f"--set {text}", 0, 0, key, "stands under a field that is no mapping"))
+        else:
+            given[path] = text
+    if problems:
+        raise SpecError(problems)
+    return replace(source, data=data, overridden=given)
+
+
+def _put(data: Any, path: tuple[str, ...], value: Any) -> bool:
+    for key in path[:-1]:
+        data = data.setdefault(key, {}) if isinstance(data, dict) else None
+    if not isinstance(data, dict):
+        return False
+    data[path[-1]] = value
+    return True
+
+
+def _validated(data: dict[str, Any]) -> tuple[Spec | None, list[Finding], set[Place]]:
+    """The spec, or what is left of it without its wrong values, so that the rest can be checked too."""
+    try:
+        return Spec.model_validate(data), [], set()
+    except ValidationError as error:
+        findings = validation_findings(error, data)
+    broken = {place for finding in findings for place in finding.places}
+    rest = deepcopy(data)
+    for place in broken:
+        _remove(rest, place)
+    rest.setdefault("name", "unnamed")
+    with suppress(ValidationError):
+        return Spec.model_validate(rest), findings, broken
+    return None, findings, broken
+
+
+def _nowhere(spec: Spec, environ: Mapping[str, str]) -> list[Finding]:
+    """MLflow's own default is a file wherever a process happens to run, which on a node is nowhere."""
+    mlflow, variable = spec.forward.mlflow, "MLFLOW_TRACKING_URI"
+    said = [*environ, *spec.env, *" ".join((*spec.slurm.setup, *spec.local.setup)).replace("=", " ").split()]
+    if mlflow is None or mlflow.tracking_uri or variable in said:
+        return []
+    hint = f"write `forward: {{mlflow: {{tracking_uri: https://HOST}}}}` (or sqlite:////PATH), or export {variable}"
+    return [Finding((("forward", "mlflow"), ("forward",)), "mlflow has no tracking server", hint)]
+
+
+def _remove(data: Any, place: Place) -> None:
+    *outer, last = place
+    for part in outer:
+        data = data.get(part) if isinstance(data, dict) else None
+    if isinstance(data, dict):
+        data.pop(last, None)
+
+
+def _given(data: Mapping[str, Any]) -> dict[str, Any]:
+    """What is not empty: a section or field whose content is commented out has its default."""
+    fields = {key: value for key, value in data.items() if value is not None}
+    for name in ("slurm", "local", "train", "retry"):
+        if isinstance(section := fields.get(name), dict):
+            fields[name] = {key: value for key, value in section.items() if value is not None}
+    return fields
+
+
+@dataclass
+class _Prepared:
+    """Fills in variables and makes paths absolute, in the fields that ask for it."""
+
+    folder: Path
+    environ: Mapping[str, str]
+    local: bool = False
+    findings: list[Finding] = field(default_factory=list)
+
+    def spec(self, data: Mapping[str, Any]) -> dict[str, Any]:
+        """The whole content of a spec, its matrix too."""
+        data = _given(data)
+        self.local = data.get("executor") == "local"
+        prepared = {key: self._value(value, (key,), (key,)) for key, value in data.items() if key != "matrix"}
+        matrix = data.get("matrix", {})
+        return prepared | {"matrix": self._axes(matrix) if isinstance(matrix, dict) else matrix}
+
+    def _axes(self, matrix: Mapping[str, Any]) -> dict[str, Any]:
+        return {
+            name: [self._choice(item, field_path(name), ("matrix", name, index)) for index, item in enumerate(values)]
+            if isinstance(values, list)
+            else values
+            for name, values in matrix.items()
+            if values is not None or name not in ("include", "exclude")
+        }
+
+    def _choice(self, value: Any, path: tuple[str, ...] | None, place: Place) -> Any:
+        if path is not None:
+            return self._value(value, path, place)
+        if not isinstance(value, dict):
+            return value
+        return {key: self._choice(item, field_path(str(key)), (*place, key)) for key, item in value.items()}
+
+    def _value(self, value: Any, path: tuple[str, ...], place: Place) -> Any:
+        if path == ("command",):
+            return self._command(value, place)
+        if isinstance(value, dict):
+            return {key: self._value(item, (*path, str(key)), (*place, key)) for key, item in value.items()}
+        if not isinstance(value, str):
+            return value
+        if path == ("store",) and _PASSWORD.search(value):
+            hint = "put it into ~/.pgpass, or write ${NAME} for it: the spec's text is kept in the store"
+            self.findings.append(Finding((place,), "holds a password", hint))
+        filled = _VARIABLE.sub(lambda match: self._variable(match, place), value) if _asks(path) else value
+        if path == ("store",) and not _STORE.match(filled):
+            self.findings.append(Finding((place,), "is no store", "use sqlite:///FILE or postgresql://HOST/NAME"))
+        return self._input(filled, place) if path in _INPUTS else filled
+
+    def _variable(self, match: re.Match[str], place: Place) -> str:
+        if match[1] not in self.environ:
+            self.findings.append(Finding((place,), f"{match[0]} is not set", f"export {match[1]}, or write the value"))
+        return self.environ.get(match[1], match[0])
+
+    def _input(self, text: str, place: Place) -> str:
+        """An absolute path for what lies beside the spec; a name on the hub stays."""
+        path = self.folder / Path(text).expanduser()
+        # A node of a cluster may have what an absolute path names, though this machine has not.
+        elsewhere = text.startswith(("/", "~")) and not self.local
+        if path.exists() or elsewhere:
+            return _absolute(path)
+        if text.startswith(("/", "~", "./", "../")) or text.endswith(_TEXT_FILES):
+            message = f"no such file or folder: {path}"
+            self.findings.append(Finding((place,), message, "paths start at the spec's folder"))
+        return text
+
+    def _command(self, value: Any, place: Place) -> Any:
+        """The words of a command, its script with an absolute path."""
+        words = value
+        if isinstance(value, str):
+            with suppress(ValueError):
+                words = shlex.split(value)
+        if not isinstance(words, list) or not words or not isinstance(words[0], str):
+            return value
+        script = self.folder / Path(words[0]).expanduser()
+        if script.exists():
+            return [_absolute(script), *words[1:]]
+        if words[0].endswith((".py", ".sh")) and "{" not in words[0]:
+            self.findings.append(Finding((place,), f"no such script: {script}", "paths start at the spec's folder"))
+        return value
+
+
+def _absolute(path: Path) -> str:
+    """An absolute path without `..` that keeps symbolic links: a node may see another folder behind the same link."""
+    return os.path.abspath(path)  # noqa: PTH100
+
+
+def _asks(path: tuple[str, ...]) -> bool:
+    """Whether `${NAME}` is filled in: only where a value differs between users, clusters or secrets."""
+    shell = path[:2] == ("slurm", "setup")
+    return path in _INPUTS or path[0] in ("store", "dir", "env", "forward") or (path[0] == "slurm" and not shell)

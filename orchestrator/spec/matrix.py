@@ -1,0 +1,270 @@
+"""The matrix of a spec: axes, `include` and `exclude`, with the meaning that GitHub Actions gives them."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Set as AbstractSet
+from dataclasses import dataclass, replace
+from difflib import get_close_matches
+from functools import cache
+from hashlib import sha256
+from itertools import product
+from json import dumps
+from math import prod
+from typing import Any, Final
+
+from pydantic import BaseModel
+
+from ..errors import Finding, Place
+from .model import LocalConfig, RetryConfig, RunConfig, TrainConfig
+from .slurm_section import Scalar, SlurmConfig
+
+Path = tuple[str, ...]
+"""The keys that lead to a field of a run's configuration."""
+
+_MAX_GRID: Final = 100_000
+_SECTIONS: Final[dict[str, type[BaseModel]]] = {
+    "train": TrainConfig,
+    "slurm": SlurmConfig,
+    "local": LocalConfig,
+    "retry": RetryConfig,
+}
+_OPEN = frozenset({("deepspeed",), ("env",), ("train", "model"), ("train", "dataset")})
+_FIXED = frozenset({"name", "dir", "store", "matrix", "repeats", "max_runs", "executor"})
+
+
+@dataclass(frozen=True)
+class Setting:
+    """One value that a point sets.
+
+    Attributes:
+        key: The key as the spec has it.
+        path: The field that it sets; None for a parameter of the command's own.
+        value: The value.
+        place: Where the value stands in the spec.
+        axis: The value comes from an axis or makes up a point of its own, not from an `include` that adds to points.
+    """
+
+    key: str
+    path: Path | None
+    value: Any
+    place: Place
+    axis: bool = True
+
+
+@dataclass(frozen=True)
+class Point:
+    """One combination of values.
+
+    Attributes:
+        settings: What it sets; where two set the same field, the later one counts.
+        labels: What its name is made of.
+    """
+
+    settings: tuple[Setting, ...] = ()
+    labels: tuple[tuple[str, Scalar | None], ...] = ()
+
+    @property
+    def params(self) -> dict[str, Scalar | None]:
+        """All values that it sets, by short names; for a structured value its label."""
+        own = {short_name(s.key): as_scalar(s.value) for s in self.settings if s.axis}
+        return own | {name or "label": value for name, value in self.labels}
+
+
+def points(
+    matrix: Mapping[str, Any], placeholders: AbstractSet[str] = frozenset()
+) -> tuple[list[Point], list[Finding]]:
+    """All points of a matrix, the last axis varying fastest; one empty point without a matrix.
+
+    Args:
+        matrix: The spec's `matrix`.
+        placeholders: Names that the command uses, so that a key that is no field can be a parameter of its own.
+
+    Returns:
+        The points, and everything that is wrong in the matrix; what is wrong makes no points.
+    """
+    findings = list(_shape_findings(matrix))
+    wrong = {finding.places[0][1] for finding in findings}
+    matrix = {name: values for name, values in matrix.items() if name not in wrong}
+    includes, excludes = matrix.pop("include", []), matrix.pop("exclude", [])
+    if (size := prod(len(values) for values in matrix.values())) > _MAX_GRID:
+        return [], [*findings, Finding((("matrix",),), f"has {size} combinations", "vary less at once")]
+    choices = [[_choice(name, value, index) for index, value in enumerate(matrix[name])] for name in matrix]
+    grid = [_joined(combination) for combination in product(*choices)] if matrix or not includes else []
+    kept = [point for point in grid if not any(_matches(point, entry) for entry in excludes)]
+    result = _include(kept, includes)
+    findings += [*_key_findings([*grid, *result], placeholders), *_exclude_findings(grid, excludes)]
+    findings += _rivals(dict(zip(matrix, choices, strict=True)))
+    if not result:
+        findings.append(Finding((("matrix", "exclude"), ("matrix",)), "leaves no run", "exclude less"))
+    return result, findings
+
+
+def field_path(key: str) -> Path | None:
+    """The field that a key of the matrix means: a dotted path, or the last part of one if only one field ends so."""
+    path = tuple(key.split("."))
+    if _is_field(path):
+        return path
+    ends = _leaves().get(key.replace("-", "_"), ())
+    return ends[0] if len(ends) == 1 else None
+
+
+def short_name(key: str) -> str:
+    """The last part of a dotted key."""
+    return key.rpartition(".")[2]
+
+
+def as_scalar(value: Any) -> Scalar | None:
+    """A value as a parameter: itself, or the label or a short digest of a structured one."""
+    if value is None or isinstance(value, Scalar):
+        return value
+    if isinstance(value, Mapping) and isinstance(value.get("label"), Scalar):
+        return str(value["label"])
+    return sha256(dumps(value, sort_keys=True, default=str).encode()).hexdigest()[:6]
+
+
+def _shape_findings(matrix: Mapping[str, Any]) -> Iterator[Finding]:
+    """What is not the list, or the list of mappings, that it should be."""
+    for name, values in matrix.items():
+        place: Place = ("matrix", name)
+        if not isinstance(values, list):
+            yield Finding((place,), "expected a list of values", f"write [{values}]" if values is not None else None)
+        elif not values:
+            yield Finding((place,), "has no values", "give at least one, or leave it out")
+        elif name in ("include", "exclude"):
+            wrong = [index for index, entry in enumerate(values) if not isinstance(entry, dict) or not entry]
+            yield from (Finding(((*place, index),), "expected fields with their values") for index in wrong)
+        else:
+            twice = [i for i, value in enumerate(values) if any(_same(value, other) for other in values[:i])]
+            yield from (Finding(((*place, index),), "is there twice") for index in twice)
+    if set(matrix) == {"exclude"}:
+        yield Finding((("matrix", "exclude"),), "there is nothing to exclude from", "add an axis")
+
+
+def _choice(name: str, value: Any, index: int) -> Point:
+    """One value of an axis; a mapping under a name that is no field sets several fields together."""
+    place: Place = ("matrix", name, index)
+    if field_path(name) is None and isinstance(value, dict):
+        return _linked(value, place, name)
+    return Point((_setting(name, value, place),), ((short_name(name), as_scalar(value)),))
+
+
+def _linked(entry: Mapping[str, Any], place: Place, name: str = "") -> Point:
+    """A point from a mapping of several fields; its `label` stands for them in the name."""
+    settings = tuple(_setting(str(key), entry[key], (*place, key)) for key in entry if key != "label")
+    if isinstance(entry.get("label"), Scalar):
+        return Point(settings, ((name, entry["label"]),))
+    return Point(settings, tuple((short_name(s.key), as_scalar(s.value)) for s in settings))
+
+
+def _setting(key: str, value: Any, place: Place) -> Setting:
+    path = field_path(key)
+    bare = {k: v for k, v in value.items() if k != "label"} if path and isinstance(value, dict) else value
+    return Setting(key, path, bare, place)
+
+
+def _joined(parts: Sequence[Point]) -> Point:
+    return Point(sum((part.settings for part in parts), ()), sum((part.labels for part in parts), ()))
+
+
+def _include(grid: Sequence[Point], entries: Sequence[Mapping[str, Any]]) -> list[Point]:
+    """Adds each entry to the points that it does not contradict; where there is none, as a point of its own.
+
+    An entry with a label is always a point of its own: there is nothing else that the label could name.
+    """
+    grown, own = list(grid), []
+    for index, entry in enumerate(entries):
+        point = _linked(entry, ("matrix", "include", index))
+        fits = [i for i, original in enumerate(grid) if "label" not in entry and _agrees(original, entry)]
+        added = tuple(replace(setting, axis=False) for setting in point.settings)
+        for i in fits:
+            new = tuple(setting for setting in added if not _sets(grid[i], setting.key))
+            grown[i] = replace(grown[i], settings=(*grown[i].settings, *new))
+        own += [] if fits else [point]
+    return [*grown, *own]
+
+
+def _agrees(point: Point, entry: Mapping[str, Any]) -> bool:
+    """Whether an entry has no value that differs from the point's."""
+    return all(not _sets(point, key) or _has(point, key, value) for key, value in entry.items())
+
+
+def _matches(point: Point, entry: Mapping[str, Any]) -> bool:
+    """Whether the point has all values of an entry."""
+    return all(_has(point, key, value) for key, value in entry.items())
+
+
+def _sets(point: Point, key: str) -> bool:
+    return any(True for _ in _values(point, key))
+
+
+def _has(point: Point, key: str, value: Any) -> bool:
+    return any(_same(own, value) for own in _values(point, key))
+
+
+def _values(point: Point, key: str) -> Iterator[Any]:
+    """A point's own values of what a key means; a structured value also goes by its label."""
+    path = field_path(key)
+    yield from (s.value for s in point.settings if s.key == key or (path is not None and s.path == path))
+    yield from (label for name, label in point.labels if name == key)
+
+
+def _same(one: Any, other: Any) -> bool:
+    """Equality that tells 1 from true."""
+    return isinstance(one, bool) == isinstance(other, bool) and bool(one == other)
+
+
+def _exclude_findings(grid: Sequence[Point], entries: Sequence[Mapping[str, Any]]) -> Iterator[Finding]:
+    for index, entry in enumerate(entries):
+        if not any(_matches(point, entry) for point in grid):
+            yield Finding((("matrix", "exclude", index),), "excludes nothing", "its values must be values of axes")
+
+
+def _key_findings(found: Sequence[Point], placeholders: AbstractSet[str]) -> Iterator[Finding]:
+    """Keys that mean no field that can vary; each once, where it is first used."""
+    settings = [s for point in found for s in point.settings]
+    for key, place in {s.key: s.place for s in reversed(settings)}.items():
+        where = place[:-1] if isinstance(place[-1], int) else place
+        ends = _leaves().get(key, ())
+        if key.partition(".")[0] in _FIXED:
+            yield Finding((where,), "cannot vary within a campaign", "write a second spec", at_key=True)
+        elif field_path(key) is None and len(ends) > 1:
+            both = " or ".join(".".join(path) for path in ends)
+            yield Finding((where,), "means more than one field", f"write {both}", at_key=True)
+        elif field_path(key) is None and short_name(key) not in placeholders:
+            yield Finding((where,), "is no field, and no {placeholder} of command or env", _near(key), at_key=True)
+
+
+def _rivals(axes: Mapping[str, Sequence[Point]]) -> Iterator[Finding]:
+    """Axes that set a field which one before them sets: only one could have its way, and both would be in the name."""
+    owners: dict[Path | str, str] = {}
+    for name, choices in axes.items():
+        for field in dict.fromkeys(s.path or s.key for point in choices for s in point.settings):
+            if (owner := owners.setdefault(field, name)) != name:
+                message = f"sets {field if isinstance(field, str) else '.'.join(field)}, as the axis {owner} does"
+                yield Finding((("matrix", name),), message, "one axis for one field", at_key=True)
+
+
+def _near(key: str) -> str:
+    names = [*_leaves(), *(".".join(path) for paths in _leaves().values() for path in paths)]
+    near = get_close_matches(key, names, 1)
+    return f'did you mean "{near[0]}"?' if near else "write the dotted path of a field, such as train.lr"
+
+
+def _is_field(path: Path) -> bool:
+    if any(path[: len(prefix)] == prefix for prefix in _OPEN):
+        return True
+    if path[0] in _SECTIONS and len(path) <= 2:
+        known = _SECTIONS[path[0]]
+        return len(path) == 1 or path[1].replace("-", "_") in known.model_fields or known is SlurmConfig
+    return len(path) == 1 and path[0] in RunConfig.model_fields and path[0] not in _FIXED
+
+
+@cache
+def _leaves() -> dict[str, tuple[Path, ...]]:
+    """Fields of all sections by their own names."""
+    leaves: dict[str, tuple[Path, ...]] = {}
+    for section, model in _SECTIONS.items():
+        for name in model.model_fields:
+            leaves[name] = (*leaves.get(name, ()), (section, name))
+    return leaves

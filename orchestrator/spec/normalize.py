@@ -1,0 +1,116 @@
+"""One way to say everything, whatever words a spec has chosen: for its meaning, and for its digest."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from copy import deepcopy
+from typing import Any, Final
+
+from ..errors import Finding, Place
+from . import strategies
+
+_PRECISIONS: Final = ("bf16", "fp16")
+_OFFLOADS: Final = ("offload_optimizer", "offload_param")
+_OFFLOAD_WORDS: Final[dict[tuple[Any, ...], str]] = {
+    ("none", "none"): "none",
+    ("cpu", "none"): "optimizer",
+    ("cpu", "cpu"): "full",
+    ("nvme", "nvme"): "nvme",
+}
+
+_Lifted = tuple[list[tuple[str, ...]], str, Any]
+"""Where in `deepspeed` a value stands, its field in `train`, and the value."""
+
+
+def canonical(data: Mapping[str, Any]) -> tuple[dict[str, Any], dict[Place, Place], list[Finding]]:
+    """Says everything in one way: a strategy's word in its fields, and in `train` what `deepspeed` can say as well.
+
+    That is the stage, precision and gradient clipping; for the built-in training also offload and DeepCompile.
+
+    Args:
+        data: Values of one run as given, before defaults are filled in.
+
+    Returns:
+        A changed copy, where each moved value was, and a finding for each value that is given twice and differs.
+    """
+    result: dict[str, Any] = deepcopy(dict(data))
+    deepspeed, train = result.get("deepspeed"), result.setdefault("train", {})
+    if not isinstance(train, dict):
+        return result, {}, []
+    moved, findings = strategies.spell_out(train)
+    if not isinstance(deepspeed, dict):
+        return result, moved, findings
+    lifted = [*_lifted(deepspeed, train)] + ([] if result.get("command") else [*_lifted_strategy(deepspeed)])
+    for paths, field, value in lifted:
+        for path in paths:
+            _pop(deepspeed, path)
+        place: Place = ("deepspeed", *paths[0])
+        if field not in train:
+            moved["train", field] = place
+        elif train[field] != value:
+            message = f"says {field} {value}, but train.{field} is {train[field]}"
+            findings.append(Finding((place, ("train", field)), message, f"say it once, in train.{field}"))
+        train.setdefault(field, value)
+    return result, moved, findings
+
+
+def section(value: Any, path: tuple[str, ...]) -> Mapping[str, Any]:
+    """The mapping at a path; an empty one where something else is."""
+    found = _at(value, path)
+    return found if isinstance(found, Mapping) else {}
+
+
+def is_section(value: Any, path: tuple[str, ...]) -> bool:
+    """Whether there is a mapping at a path, or nothing."""
+    return isinstance(_at(value, path), Mapping)
+
+
+def _lifted(deepspeed: Mapping[str, Any], train: Mapping[str, Any]) -> Iterator[_Lifted]:
+    """Values of `deepspeed` that have a field in `train`."""
+    if (stage := section(deepspeed, ("zero_optimization",)).get("stage", "auto")) != "auto":
+        yield [("zero_optimization", "stage")], "zero_stage", stage
+    if (clip := deepspeed.get("gradient_clipping", "auto")) != "auto":
+        yield [("gradient_clipping",)], "grad_clip", clip
+    switched = [name for name in _PRECISIONS if _enabled(deepspeed, name) is not None]
+    enabled = [name for name in switched if _enabled(deepspeed, name)]
+    if switched and len(enabled) < 2:
+        without = "tf32" if train.get("precision") == "tf32" else "fp32"
+        first = sorted(switched, key=lambda name: name not in enabled)
+        yield [(name, "enabled") for name in first], "precision", enabled[0] if enabled else without
+
+
+def _lifted_strategy(deepspeed: Mapping[str, Any]) -> Iterator[_Lifted]:
+    """A strategy: where states and parameters lie, as far as there is a word for it, and DeepCompile."""
+    places = [("zero_optimization", name) for name in _OFFLOADS]
+    sections = [section(deepspeed, place) for place in places]
+    said = [place for place, one in zip(places, sections, strict=True) if "device" in one]
+    devices = tuple(one.get("device", "none") for one in sections)
+    paths = {one["nvme_path"] for one in sections if "nvme_path" in one}
+    if said and devices in _OFFLOAD_WORDS and len(paths) <= 1:
+        yield [(*place, "device") for place in said], "offload", _OFFLOAD_WORDS[devices]
+        if paths and devices == ("nvme", "nvme"):
+            holders = [place for place, one in zip(places, sections, strict=True) if "nvme_path" in one]
+            yield [(*place, "nvme_path") for place in holders], "nvme_path", paths.pop()
+    if isinstance(deepcompile := section(deepspeed, ("compile",)).get("deepcompile"), bool):
+        yield [("compile", "deepcompile")], "deepcompile", deepcompile
+
+
+def _enabled(deepspeed: Mapping[str, Any], name: str) -> bool | None:
+    value = section(deepspeed, (name,)).get("enabled")
+    return value if isinstance(value, bool) else None
+
+
+def _pop(mapping: dict[str, Any], path: tuple[str, ...]) -> None:
+    """Takes a value out, and the mappings around it that are empty then: they would be another way to say nothing."""
+    first, *rest = path
+    if rest:
+        _pop(mapping[first], tuple(rest))
+    if not rest or not mapping[first]:
+        del mapping[first]
+
+
+def _at(value: Any, path: tuple[str, ...]) -> Any:
+    """What is at a path; an empty mapping where nothing is."""
+    for key in path:
+        value = value.get(key, {}) if isinstance(value, Mapping) else {}
+    return value

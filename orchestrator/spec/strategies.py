@@ -1,0 +1,139 @@
+"""What people compare, by one word each, and which of it does not go together. Pure.
+
+A combination that cannot work is refused when the spec is read, with the reason: on a cluster it would fail on every
+node that it is given.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Any, Final
+
+from ..errors import Finding, Place
+from .model import RunConfig, TrainConfig
+
+STRATEGIES: Final[dict[str, dict[str, Any]]] = {
+    "ddp": {"engine": "ddp", "zero_stage": 0, "offload": "none"},
+    **{f"zero{stage}": {"engine": "deepspeed", "zero_stage": stage, "offload": "none"} for stage in range(4)},
+    **{f"zero{s}-offload": {"engine": "deepspeed", "zero_stage": s, "offload": "optimizer"} for s in (1, 2, 3)},
+    "zero3-offload-full": {"engine": "deepspeed", "zero_stage": 3, "offload": "full"},
+    "zero-infinity": {"engine": "deepspeed", "zero_stage": 3, "offload": "nvme"},
+}
+"""The fields that a word stands for."""
+
+
+def spell_out(train: dict[str, Any]) -> tuple[dict[Place, Place], list[Finding]]:
+    """Puts a strategy's fields in the place of its word, in `train` itself.
+
+    A word that is none stays, for the check of the field.
+
+    Returns:
+        Where each of these fields came from, and a finding for each that is given and differs.
+    """
+    fields = STRATEGIES.get(word) if isinstance(word := train.get("strategy"), str) else None
+    if fields is None:
+        _forget_unused_path(train)
+        return {}, []
+    place: Place = ("train", "strategy")
+    findings = [
+        Finding((place, ("train", name)), f"{word} means {name} {value}, but train.{name} is {train[name]}", hint)
+        for name, value in fields.items()
+        if train.get(name, value) != value
+        for hint in [f"remove strategy or {name}"]
+    ]
+    del train["strategy"]
+    moved: dict[Place, Place] = {("train", name): place for name in fields if name not in train}
+    train.update(fields)
+    _forget_unused_path(train)
+    return moved, findings
+
+
+def word_of(train: TrainConfig) -> str | None:
+    """The word for what a configuration says by its fields, None where there is none."""
+    said = train.model_dump(include={"engine", "zero_stage", "offload"})
+    return next((word for word, fields in STRATEGIES.items() if fields == said), None)
+
+
+def _forget_unused_path(train: dict[str, Any]) -> None:
+    """A base spec may name the disk for those of its points that use it: the others are no other experiment by it."""
+    if train.get("offload") != "nvme":
+        train.pop("nvme_path", None)
+
+
+def check(config: RunConfig, gpus: int) -> Iterator[Finding]:
+    """What cannot work together; of a command's own training, only what DeepSpeed refuses.
+
+    Args:
+        config: the configuration of one run.
+        gpus: GPUs of one of its nodes.
+    """
+    train, on_gpus = config.train, bool(gpus) and config.env.get("DS_ACCELERATOR") != "cpu"
+    if config.command is not None:
+        yield from _offload(train)
+        return
+    if train.engine == "ddp":
+        yield from _without_deepspeed(config)
+    else:
+        yield from _offload(train)
+        yield from _compilers(train, on_gpus)
+    yield from _kernels(train, on_gpus)
+
+
+def _without_deepspeed(config: RunConfig) -> Iterator[Finding]:
+    train = config.train
+    given = {"zero_stage": train.zero_stage, "offload": train.offload != "none", "deepcompile": train.deepcompile}
+    for name in (name for name, value in given.items() if value):
+        yield _finding(
+            name, "is DeepSpeed's, and engine ddp is without DeepSpeed", "leave it out, or remove the engine"
+        )
+    if config.deepspeed:
+        places: tuple[Place, ...] = (("deepspeed",), ("train", "engine"))
+        yield Finding(places, "has no effect with engine ddp", "leave it out, or remove the engine")
+
+
+def _offload(train: TrainConfig) -> Iterator[Finding]:
+    if train.offload == "optimizer" and not train.zero_stage:
+        yield _finding(
+            "offload", "optimizer needs ZeRO: DeepSpeed offloads what it has sharded", "zero_stage 1, 2 or 3"
+        )
+    if train.offload in ("full", "nvme") and train.zero_stage != 3:
+        yield _finding("offload", f"{train.offload} needs ZeRO 3: only it takes parameters away", "zero_stage: 3")
+    if train.offload == "nvme" and not train.nvme_path:
+        yield _finding("nvme_path", "is required with offload nvme", "name a folder on a fast local disk of each node")
+    if train.offload == "nvme" and train.checkpoint_every:
+        yield no_checkpoints()
+
+
+def no_checkpoints() -> Finding:
+    """What is said to checkpoints of states on a disk."""
+    message = "is of no use with offload to nvme: DeepSpeed cannot resume from states that lie on a disk"
+    return _finding("checkpoint_every", message, "leave it out: an interrupted run begins anew")
+
+
+def _compilers(train: TrainConfig, on_gpus: bool) -> Iterator[Finding]:
+    if not train.deepcompile:
+        return
+    if not train.zero_stage:
+        yield _finding("deepcompile", "has no passes for ZeRO 0 and would only be torch.compile", "write compile: true")
+    if not on_gpus:
+        yield _finding("deepcompile", "needs GPUs: its operators are CUDA's", "write compile: true on CPUs")
+    if train.offload != "none":
+        yield _finding("deepcompile", "does not know offloaded states", "remove one of them")
+
+
+def _kernels(train: TrainConfig, on_gpus: bool) -> Iterator[Finding]:
+    if train.attention == "flash_attention_2" and train.precision in ("fp32", "tf32"):
+        yield _finding("attention", "flash_attention_2 is for half precision", "attention: sdpa")
+    if train.attention == "flash_attention_2" and train.engine == "ddp":
+        yield _finding("attention", "flash_attention_2 does not follow the autocast of engine ddp", "attention: sdpa")
+    if train.attention == "flash_attention_2" and not on_gpus:
+        yield _finding("attention", "flash_attention_2 needs GPUs", "attention: sdpa")
+    if train.fused_loss and train.zero_stage == 3:
+        yield _finding("fused_loss", "needs the whole output layer, which ZeRO 3 has taken apart", "zero_stage 0 to 2")
+    if train.precision == "tf32" and not on_gpus:
+        yield _finding("precision", "tf32 needs GPUs: on CPUs it is fp32", "write fp32")
+
+
+def _finding(field: str, message: str, hint: str) -> Finding:
+    places: tuple[Place, ...] = (("train", field), ("train",))
+    return Finding(places, message, hint)

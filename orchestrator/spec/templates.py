@@ -1,0 +1,113 @@
+"""Specs to start from, which `campaign init` copies; some can also be had at a scale for a laptop."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from contextlib import suppress
+from dataclasses import dataclass
+from difflib import get_close_matches
+from importlib.resources import files
+from importlib.resources.abc import Traversable
+from pathlib import Path
+from typing import Final
+
+from ..errors import UserError
+
+FULL: Final = "full"
+SMOKE: Final = "smoke"
+SCALES: Final = (FULL, SMOKE)
+TEXT: Final = "wikitext.txt"
+"""What the specs of the scale `smoke` train on, beside them."""
+
+_FOLDER: Final = files(f"{__package__.rpartition('.')[0]}.templates")
+_SUFFIXES: Final = {SMOKE: f".{SMOKE}.yaml", FULL: ".yaml"}
+
+
+@dataclass(frozen=True)
+class Template:
+    """A campaign to start from.
+
+    Attributes:
+        name: What `campaign init --from` takes.
+        specs: The file of each scale that it has, the one with `full` always.
+    """
+
+    name: str
+    specs: Mapping[str, Traversable]
+
+    @property
+    def summary(self) -> str:
+        """What it is for: the first line of its spec."""
+        return self.text(FULL).partition("\n")[0].removeprefix("# ")
+
+    def text(self, scale: str) -> str:
+        """Its spec.
+
+        Raises:
+            UserError: It has none of that scale.
+        """
+        if scale not in self.specs:
+            others = [one.name for one in templates() if scale in one.specs]
+            raise UserError(f"template {self.name} has no scale {scale}", f"these have: {', '.join(others)}")
+        return self.specs[scale].read_text(encoding="utf-8")
+
+
+def templates() -> list[Template]:
+    """All templates, by name."""
+    found: dict[str, dict[str, Traversable]] = {}
+    for item in _FOLDER.iterdir():
+        scale = next((scale for scale, suffix in _SUFFIXES.items() if item.name.endswith(suffix)), None)
+        if scale:
+            found.setdefault(item.name.removesuffix(_SUFFIXES[scale]), {})[scale] = item
+    return [Template(name, found[name]) for name in sorted(found)]
+
+
+def find(name: str) -> Template:
+    """The template of that name.
+
+    Raises:
+        UserError: There is none.
+    """
+    known = {template.name: template for template in templates()}
+    if name not in known:
+        near = get_close_matches(name, known, 1)
+        guess = f'did you mean "{near[0]}"? ' if near else ""
+        raise UserError(f"no template named {name}", f"{guess}one of: {', '.join(known)}")
+    return known[name]
+
+
+def write(template: Template, scale: str, path: Path) -> list[Path]:
+    """Writes a template's spec, and the text beside it that the scale `smoke` trains on.
+
+    Nothing that is there is overwritten; the text may be there already.
+
+    Returns:
+        The files that were written.
+
+    Raises:
+        UserError: The template has no such scale, or a file is there already.
+    """
+    texts = {path: template.text(scale)}
+    if scale == SMOKE:
+        texts |= _unless_there(path.with_name(TEXT))
+    for file, text in texts.items():
+        try:
+            with file.open("x", encoding="utf-8") as new:
+                new.write(text)
+        except FileExistsError as error:
+            raise UserError(f"{file} is there already", "name another file: `campaign init other.yaml`") from error
+    return list(texts)
+
+
+def _unless_there(path: Path) -> dict[Path, str]:
+    """The text for a path that has not got it.
+
+    Raises:
+        UserError: Something else is there.
+    """
+    text = (_FOLDER / TEXT).read_text(encoding="utf-8")
+    with suppress(FileNotFoundError):
+        if path.read_bytes() != text.encode():
+            raise UserError(f"{path} is there already, with another text", "write the spec into another folder")
+        return {}
+    return {path: text}

@@ -1,0 +1,270 @@
+"""What pydantic cannot see: fields of one run that contradict each other."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import replace
+from difflib import get_close_matches
+from typing import Any, Final
+
+from pydantic import BaseModel, ValidationError
+
+from ...jobs.ds_config import KNOWN_KEYS, render
+from ...jobs.shapes import find_shape, positions_of
+from ..errors import Finding, Place
+from . import batch_size as batching
+from . import strategies
+from .model import RunConfig, Spec
+from .normalize import is_section, section
+from .slurm_section import option_problem
+
+_BATCH_TRIPLE: Final = ("train_batch_size", "train_micro_batch_size_per_gpu", "gradient_accumulation_steps")
+_OFFLOADS: Final = {"offload_optimizer": 1, "offload_param": 3}
+_WORLD: Final = (("slurm", "nodes"), ("slurm", "gpus_per_node"), ("slurm", "gres"), ("ranks_per_node",))
+_REQUIRED: Final = {
+    "model": "name a model, or give your own script as `command`",
+    "dataset": "name the text to train on, or give your own script as `command`",
+    "global_batch": "write how many samples one optimizer step takes over all ranks",
+}
+_MAPPINGS: Final = (("zero_optimization",), ("optimizer",), ("optimizer", "params"), ("bf16",), ("fp16",))
+
+
+def check(config: RunConfig, world_size: int, local_gpus: int = 0) -> list[Finding]:
+    """Everything that is wrong in the configuration of one run.
+
+    Args:
+        config: The configuration, valid field by field.
+        world_size: Ranks.
+        local_gpus: GPUs of this machine, which count for `executor: local`.
+    """
+    local = _local(config, world_size, local_gpus)
+    found = [*_train(config), *_batch(config, world_size), *_slurm(config), *local, *_deepspeed(config)]
+    gpus = local_gpus if config.executor == "local" else config.slurm.gpus
+    return [*found, *strategies.check(config, gpus), *_retry(config)]
+
+
+def _retry(config: RunConfig) -> Iterator[Finding]:
+    if config.retry.allow and config.command is not None:
+        hint = "leave it out: a command's own configuration cannot be changed from here"
+        yield Finding((("retry", "allow"),), "is for the built-in training", hint)
+
+
+def validation_findings(error: ValidationError, data: Mapping[str, Any]) -> list[Finding]:
+    """What pydantic says, in the words of a spec.
+
+    Args:
+        error: What pydantic says about `data`.
+        data: The content of the spec, or the values of one run.
+    """
+    merged: dict[Place, Finding] = {}
+    for finding in (_finding(detail, data) for detail in error.errors(include_url=False)):
+        place = finding.places[0]
+        # A field that takes text or a mapping has one error for each.
+        alternative = finding.message.removeprefix("expected ")
+        old = merged.get(place)
+        merged[place] = replace(old, message=f"{old.message} or {alternative}") if old else finding
+    return list(merged.values())
+
+
+def _train(config: RunConfig) -> Iterator[Finding]:
+    train = config.train
+    if config.command is None:
+        for field in _REQUIRED:
+            if getattr(train, field) is None:
+                yield Finding((("train", field), ("train",)), f"{field} is required", _REQUIRED[field])
+        if train.steps is None and train.epochs is None:
+            yield Finding((("train", "steps"), ("train",)), "steps is required", "or epochs")
+        yield from _positions(config)
+    if train.steps is not None and train.epochs is not None:
+        both: tuple[Place, ...] = (("train", "epochs"), ("train", "steps"))
+        yield Finding(both, "epochs is given together with steps", "remove one of them")
+    if train.steps and train.warmup_steps > train.steps:
+        places: tuple[Place, ...] = (("train", "warmup_steps"), ("train", "steps"))
+        yield Finding(places, f"warmup_steps {train.warmup_steps} is more than the {train.steps} steps of the run")
+
+
+def _positions(config: RunConfig) -> Iterator[Finding]:
+    """A sample that is longer than the model: of a model that is known by name there is no need to wait for a node."""
+    train = config.train
+    shape = find_shape(train.model) if isinstance(train.model, str) else None
+    if shape is not None and train.seq_len > (positions := positions_of(shape)):
+        places: tuple[Place, ...] = (("train", "seq_len"), ("train", "model"))
+        message = f"seq_len {train.seq_len} is more than the {positions} positions of {train.model}"
+        yield Finding(places, message, f"use at most {positions}")
+
+
+def _batch(config: RunConfig, world_size: int) -> Iterator[Finding]:
+    train = config.train
+    if train.global_batch is None:
+        return
+    try:
+        micro_batch = train.micro_batch or batching.default_micro_batch(train.global_batch, world_size)
+        batching.accumulation(train.global_batch, micro_batch, world_size)
+    except ValueError as error:
+        message, _, hint = str(error).partition("; ")
+        places: tuple[Place, ...] = (("train", "micro_batch"), ("train", "global_batch"), *_WORLD)
+        yield Finding(places if message.startswith("micro_batch") else places[1:], message, hint)
+
+
+def _local(config: RunConfig, ranks: int, gpus: int) -> Iterator[Finding]:
+    """Each rank needs a GPU of its own where this machine has any."""
+    wanted = config.local.parallel * ranks
+    if config.executor != "local" or not gpus or wanted <= gpus or config.env.get("DS_ACCELERATOR") == "cpu":
+        return
+    runs = f" of {config.local.parallel} runs at the same time" if config.local.parallel > 1 else ""
+    places: tuple[Place, ...] = (("local", "parallel"), ("ranks_per_node",))
+    hint = "ask for less, or train on the CPU: `env: {DS_ACCELERATOR: cpu}`"
+    message = f"{wanted} ranks{runs} need as many GPUs, this machine has {gpus}"
+    yield Finding(places if runs else places[::-1], message, hint)
+
+
+def _slurm(config: RunConfig) -> Iterator[Finding]:
+    slurm = config.slurm
+    for name, value in (slurm.model_extra or {}).items():
+        if problem := option_problem(name, value):
+            yield Finding((("slurm", name),), *problem, at_key=True)
+    if slurm.signal_delay_s >= slurm.time_min * 60:
+        hint = "leave the run time to train, and to save a checkpoint"
+        message = f"signal_delay_s {slurm.signal_delay_s} is no less than the time limit of {slurm.time_min} minutes"
+        yield Finding((("slurm", "signal_delay_s"), ("slurm", "time")), message, hint)
+    given = slurm.model_fields_set
+    if {"gpus_per_node", "gres"} <= given and slurm.gres is not None:
+        yield Finding((("slurm", "gres"),), "is given together with gpus_per_node", "remove one of them")
+    memory = [name for name in ("mem", "mem_per_cpu", "mem_per_gpu") if name in {*given, *(slurm.model_extra or {})}]
+    if len(memory) > 1:
+        yield Finding((("slurm", memory[1]),), f"is given together with {memory[0]}", "remove one of them")
+
+
+def _deepspeed(config: RunConfig) -> Iterator[Finding]:
+    given = config.deepspeed
+    for key in _BATCH_TRIPLE:
+        if key in given:
+            yield Finding((("deepspeed", key),), "is made from train.global_batch and train.micro_batch", "remove it")
+    yield from _misspelt(given)
+    autos = list(_autos(given, ("deepspeed",)))
+    yield from autos
+    if config.command is None:
+        if "scheduler" in given:
+            yield Finding((("deepspeed", "scheduler"),), "the built-in training has its own", "use train.schedule")
+        if "lr" in section(given, ("optimizer", "params")):
+            yield Finding((("deepspeed", "optimizer", "params", "lr"),), "is set by the schedule", "use train.lr")
+    if not isinstance(section(given, ("optimizer",)).get("type", ""), str):
+        yield Finding((("deepspeed", "optimizer", "type"),), "expected text", "such as AdamW")
+        return
+    shapeless = [path for path in _MAPPINGS if not is_section(given, path)]
+    yield from (Finding((("deepspeed", *path),), "expected a mapping") for path in shapeless)
+    if shapeless or autos:
+        return
+    merged = render(config.train.model_dump(), micro_batch=1, accumulation=1, world_size=1, overrides=given)
+    if all(section(merged, (name,)).get("enabled") is True for name in ("bf16", "fp16")):
+        yield Finding((("deepspeed", "fp16"),), "bf16 and fp16 are both enabled", "use train.precision")
+    zero = merged["zero_optimization"]
+    yield from _zero(zero, section(given, ("zero_optimization",)))
+    on_disk = any(section(zero, (name,)).get("device") == "nvme" for name in _OFFLOADS)
+    if on_disk and config.command is None and config.train.checkpoint_every and config.train.offload != "nvme":
+        yield strategies.no_checkpoints()
+
+
+def _misspelt(given: Mapping[str, Any]) -> Iterator[Finding]:
+    """Keys that DeepSpeed would ignore. One that is like none of its own may be what a newer version knows."""
+    for key in given:
+        if key not in KNOWN_KEYS and (
+            near := get_close_matches(key.lower().replace("-", "_"), KNOWN_KEYS, 1, cutoff=0.8)
+        ):
+            hint = f'did you mean "{near[0]}"?'
+            yield Finding((("deepspeed", key),), "is no key of DeepSpeed, which would ignore it", hint, at_key=True)
+
+
+def _zero(zero: Mapping[str, Any], given: Mapping[str, Any]) -> Iterator[Finding]:
+    """Args: zero: the section as rendered; given: as the spec has it. What `train.offload` says is checked there."""
+
+    def at(*path: str) -> Place:
+        return ("deepspeed", "zero_optimization", *path)
+
+    if "aio" in zero:
+        yield Finding((at("aio"),), "does not belong into zero_optimization", "move it to deepspeed.aio", at_key=True)
+    for name, least in _OFFLOADS.items():
+        offload = given.get(name)
+        if offload is None:
+            continue
+        device = offload.get("device", "none") if isinstance(offload, dict) else None
+        if device not in ("none", "cpu", "nvme"):
+            yield Finding((at(name, "device"),), "expected none, cpu or nvme", "write {device: cpu}")
+        elif device != "none" and zero["stage"] < least:
+            stages = " or ".join(str(stage) for stage in range(least, 4))
+            places: tuple[Place, ...] = (at(name), ("train", "zero_stage"))
+            yield Finding(places, f"{name} does not work with ZeRO stage {zero['stage']}", f"use stage {stages}")
+        if device == "nvme" and not offload.get("nvme_path"):
+            yield Finding((at(name),), "device nvme needs nvme_path", "name a folder on a disk of the node")
+
+
+def _autos(value: Any, place: Place) -> Iterator[Finding]:
+    """`auto` is for the Hugging Face trainer to fill in: DeepSpeed itself fails on it."""
+    if value == "auto":
+        yield Finding((place,), '"auto" is not a value of DeepSpeed', "write the value, or leave it out")
+    elif isinstance(value, dict):
+        for key, item in value.items():
+            yield from _autos(item, (*place, key))
+
+
+def _finding(detail: Mapping[str, Any], data: Mapping[str, Any]) -> Finding:
+    kind, context = detail["type"], detail.get("ctx", {})
+    place: Place = tuple(detail["loc"])
+    if kind == "missing":
+        return Finding((place,), f"{place[-1]} is required")
+    place = _existing(place, data)
+    if kind == "extra_forbidden":
+        name = str(place[-1]).replace("-", "_")
+        return Finding((place,), "unknown field", _guess(name, _fields(place[:-1])), at_key=True)
+    if kind == "value_error":
+        return Finding((place,), str(context["error"]), getattr(context["error"], "hint", None))
+    hint = _guess(str(detail["input"]), context["expected"].split("'")[1::2]) if kind == "literal_error" else None
+    return Finding((place,), _WORDS.get(kind, detail["msg"][:1].lower() + detail["msg"][1:]).format(**context), hint)
+
+
+def _guess(word: str, known: Sequence[str]) -> str | None:
+    near = get_close_matches(word, known, 1)
+    return f'did you mean "{near[0]}"?' if near else None
+
+
+_WORDS: Final = {
+    "int_type": "expected a whole number",
+    "float_type": "expected a number",
+    "string_type": "expected text",
+    "bool_parsing": "expected true or false",
+    "bool_type": "expected true or false",
+    "dict_type": "expected a mapping of fields",
+    "model_type": "expected a mapping of fields",
+    "tuple_type": "expected a list",
+    "literal_error": "expected {expected}",
+    "greater_than": "expected more than {gt}",
+    "greater_than_equal": "expected at least {ge}",
+    "less_than": "expected less than {lt}",
+    "less_than_equal": "expected at most {le}",
+    "string_pattern_mismatch": "expected letters, digits, . _ - (starting with a letter or digit, at most 64)",
+}
+
+
+def _existing(place: Place, data: Any) -> Place:
+    """The part of pydantic's place that is in the data: it ends in the name of a type where a field takes several."""
+    for length, part in enumerate(place):
+        if not (isinstance(data, Mapping) and part in data) and not (isinstance(data, list) and isinstance(part, int)):
+            return place[:length]
+        data = data[part]  # type: ignore[index]
+    return place
+
+
+def _fields(place: Place) -> list[str]:
+    """Names of the fields of the section at a place."""
+    sections = Spec.model_fields
+    for part in place:
+        field = sections.get(str(part))
+        section = next((t for t in _types(field.annotation) if issubclass(t, BaseModel)), None) if field else None
+        sections = section.model_fields if section else {}
+    return list(sections)
+
+
+def _types(annotation: Any) -> list[type]:
+    """The classes in an annotation such as `DatasetConfig | None`."""
+    parts = [annotation, *getattr(annotation, "__args__", ())]
+    return [part for part in parts if isinstance(part, type)]

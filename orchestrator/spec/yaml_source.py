@@ -1,0 +1,243 @@
+"""YAML as people mean it, with the line and column of every key and value.
+
+YAML 1.1, which PyYAML reads, makes false of `no`, 14400 of `4:00:00` and text of `1e-4`, and keeps the last of two
+equal keys. Here only true and false are truth values, times and dates stay text, numbers are numbers, a number with a
+leading zero is text, and a key that is there twice is an error.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+from typing import Any, Final
+
+import yaml
+from yaml.nodes import MappingNode, Node, ScalarNode, SequenceNode
+
+from ..errors import Finding, Place, Problem, SpecError, dotted
+
+Position = tuple[int, int]
+"""Line and column, both from 1."""
+
+_MAX_VALUES: Final = 100_000
+_TAGS: Final = frozenset(f"tag:yaml.org,2002:{kind}" for kind in ("str", "int", "float", "bool", "null", "map", "seq"))
+_MERGE: Final = "tag:yaml.org,2002:merge"
+
+
+@dataclass(frozen=True)
+class Source:
+    """A YAML document.
+
+    Attributes:
+        data: Its content in plain mappings, lists, text and numbers.
+        filename: The name under which the user knows it.
+        lines: Its text.
+        values: Where each value starts.
+        keys: Where each key starts.
+        overridden: Values that were given on the command line instead, as they were given.
+    """
+
+    data: dict[str, Any]
+    filename: str
+    lines: tuple[str, ...]
+    values: dict[Place, Position] = field(default_factory=dict)
+    keys: dict[Place, Position] = field(default_factory=dict)
+    overridden: dict[Place, str] = field(default_factory=dict)
+
+    def position(self, place: Place, *, at_key: bool = False) -> Position:
+        """Where a value stands, or the closest thing around it that is in the text.
+
+        Args:
+            place: Keys and indices that lead to it.
+            at_key: Where its key stands instead.
+        """
+        known = self._known(place)
+        positions = self.keys if at_key or len(known) < len(place) else self.values
+        return positions.get(known, self.values.get(known, (1, 1)))
+
+    def problem(self, finding: Finding) -> Problem:
+        """A finding with its line: at the first of its places that the text has."""
+        place = next((p for p in finding.places if len(self._known(p)) == len(p)), finding.places[0])
+        text = next((text for path, text in self.overridden.items() if place[: len(path)] == path), None)
+        if text is not None:
+            return Problem(f"--set {text}", 0, 0, dotted(place), finding.message, finding.hint)
+        line, column = self.position(place, at_key=finding.at_key)
+        source_line = self.lines[line - 1] if line <= len(self.lines) else None
+        return Problem(self.filename, line, column, dotted(place), finding.message, finding.hint, source_line)
+
+    def _known(self, place: Place) -> Place:
+        """The longest part of a place that the text has, in the text's own spelling."""
+        known: Place = ()
+        for part in place:
+            spellings = (part, part.replace("_", "-")) if isinstance(part, str) else (part,)
+            found = next((s for s in spellings if (*known, s) in self.values or (*known, s) in self.overridden), None)
+            if found is None:
+                break
+            known = (*known, found)
+        return known
+
+
+def load(text: str, filename: str) -> Source:
+    """Reads a YAML document whose top level is a mapping.
+
+    Args:
+        text: The document.
+        filename: The name for error messages.
+
+    Raises:
+        SpecError: It is not YAML, or it has a key twice.
+    """
+    lines = tuple(text.splitlines())
+    try:
+        node = yaml.compose(text, Loader=_Loader)
+    except yaml.YAMLError as error:
+        raise SpecError([_syntax_problem(error, filename, lines)]) from error
+    if not isinstance(node, MappingNode):
+        message = "is empty" if node is None else "expected fields with their values"
+        raise SpecError([Problem(filename, 1, 1, "", message, "see `campaign init`", lines[0] if lines else "")])
+    builder = _Builder(filename, lines)
+    data = builder.mapping(node, ())
+    if builder.problems:
+        raise SpecError(builder.problems)
+    return Source(data, filename, lines, builder.values, builder.keys)
+
+
+def parse_value(text: str, field: str) -> Any:
+    """The value of a field as it would be read from a spec, for the command line.
+
+    Raises:
+        SpecError: It is not YAML.
+    """
+    return load(f"{field}: {text}", "--set").data[field]
+
+
+class _Loader(yaml.SafeLoader):
+    """Composes nodes with the scalar forms of YAML 1.2; it constructs nothing."""
+
+    yaml_implicit_resolvers: dict[str, list[tuple[str, re.Pattern[str]]]] = {}  # noqa: RUF012
+
+
+def _resolve(tag: str, pattern: str, first: str) -> None:
+    _Loader.add_implicit_resolver(f"tag:yaml.org,2002:{tag}", re.compile(f"^(?:{pattern})$"), list(first))
+
+
+_INT = r"[-+]?(0|[1-9][0-9_]*)|0x[0-9a-fA-F]+|0o[0-7]+"
+_FLOAT = r"[-+]?(\.[0-9]+|[0-9][0-9_]*(\.[0-9_]*)?([eE][-+]?[0-9]+)?)|[-+]?\.(inf|Inf|INF)|\.(nan|NaN|NAN)"
+_resolve("bool", "true|True|TRUE|false|False|FALSE", "tTfF")
+_resolve("int", _INT, "-+0123456789")
+_resolve("float", rf"(?!0[0-9_]+$){_FLOAT}", "-+.0123456789")
+_resolve("merge", "<<", "<")
+_Loader.add_implicit_resolver("tag:yaml.org,2002:null", re.compile("^(~|null|Null|NULL|)$"), ["~", "n", "N", ""])
+
+
+_BOOLEANS = {"yes": True, "on": True, "no": False, "off": False}
+
+
+def _is_free(place: Place) -> bool:
+    """Whether no field of ours gives the value a type: DeepSpeed's own section, and a model's configuration.
+
+    There, `no` as the text that YAML 1.2 makes of it would count as true.
+    """
+    names = [part for part in place if isinstance(part, str)]
+    return any(name.partition(".")[0] == "deepspeed" for name in names) or "model" in names[:-1]
+
+
+class _Builder:
+    """Turns nodes into plain values and notes where each of them stands."""
+
+    def __init__(self, filename: str, lines: tuple[str, ...]) -> None:
+        self.filename = filename
+        self.lines = lines
+        self.values: dict[Place, Position] = {}
+        self.keys: dict[Place, Position] = {}
+        self.problems: list[Problem] = []
+        self._open: list[Node] = []
+
+    def mapping(self, node: MappingNode, place: Place) -> dict[str, Any]:
+        result: dict[str, Any] = {}
+        for key_node, value_node, merged in self._pairs(node, place):
+            key, inner = key_node.value, (*place, key_node.value)
+            if not isinstance(key_node, ScalarNode):
+                self._complain(key_node, place, "a key must be text")
+            elif key not in result:
+                result[key] = self.value(value_node, inner)
+                self.keys[inner] = _position(key_node)
+            elif not merged:
+                line = self.keys[inner][0]
+                self._complain(key_node, inner, f"is there twice, first on line {line}", "remove one of them")
+        return result
+
+    def value(self, node: Node, place: Place) -> Any:
+        self.values[place] = _position(node)
+        if len(self.values) > _MAX_VALUES or any(node is outer for outer in self._open):
+            self._complain(node, place, "an alias makes this document endless")
+            raise SpecError(self.problems)
+        if node.tag not in _TAGS:
+            self._complain(node, place, f"tag {node.tag} is not understood", "remove it")
+        if isinstance(node, ScalarNode):
+            return self._scalar(node, place)
+        self._open.append(node)
+        try:
+            if isinstance(node, MappingNode):
+                return self.mapping(node, place)
+            return [self.value(item, (*place, index)) for index, item in enumerate(node.value)]
+        finally:
+            self._open.pop()
+
+    def _pairs(self, node: MappingNode, place: Place) -> Iterator[tuple[Node, Node, bool]]:
+        """Keys with values: first the mapping's own, then those that `<<` brings in."""
+        merges = [value for key, value in node.value if key.tag == _MERGE]
+        yield from ((key, value, False) for key, value in node.value if key.tag != _MERGE)
+        for merge in merges:
+            for source in merge.value if isinstance(merge, SequenceNode) else [merge]:
+                if isinstance(source, MappingNode) and not any(source is outer for outer in self._open):
+                    yield from ((key, value, True) for key, value, _ in self._pairs(source, place))
+                else:
+                    self._complain(source, place, "<< needs a mapping from elsewhere")
+
+    def _scalar(self, node: ScalarNode, place: Place) -> Any:
+        if node.style is None and _is_free(place) and (said := _BOOLEANS.get(node.value.lower())) is not None:
+            return said
+        try:
+            return _plain(node.value, node.tag.rpartition(":")[2])
+        except ValueError:
+            self._complain(node, place, f"{node.value!r} is not a number", "quote it if it is text")
+            return None
+
+    def _complain(self, node: Node, place: Place, message: str, hint: str | None = None) -> None:
+        line, column = _position(node)
+        source_line = self.lines[line - 1] if line <= len(self.lines) else None
+        self.problems.append(Problem(self.filename, line, column, dotted(place), message, hint, source_line))
+
+
+def _plain(text: str, kind: str) -> Any:
+    """The value of a scalar.
+
+    Raises:
+        ValueError: It says that it is a number and is none.
+    """
+    if kind == "null":
+        return None
+    if kind == "bool":
+        return text.lower() == "true"
+    if kind == "int":
+        return int(text.replace("_", ""), 0)
+    if kind == "float":
+        return float(text.replace("_", "").replace(".inf", "inf").replace(".nan", "nan"))
+    return text
+
+
+def _position(node: Node) -> Position:
+    return node.start_mark.line + 1, node.start_mark.column + 1
+
+
+def _syntax_problem(error: yaml.YAMLError, filename: str, lines: tuple[str, ...]) -> Problem:
+    """PyYAML's error in one line, with a hint where the usual mistake is known."""
+    mark = getattr(error, "problem_mark", None)
+    text = getattr(error, "problem", None) or str(error).splitlines()[0]
+    if mark is None:
+        return Problem(filename, 0, 0, "", f"not valid YAML: {text}", "save it as UTF-8 text")
+    source_line = lines[mark.line] if mark.line < len(lines) else None
+    hint = "indent with spaces, not with tabs" if source_line and "\t" in source_line else None
+    return Problem(filename, mark.line + 1, mark.column + 1, "", f"not valid YAML: {text}", hint, source_line)
