@@ -19,7 +19,7 @@ SCALES: Final = (FULL, SMOKE)
 TEXT: Final = "wikitext.txt"
 """What the specs of the scale `smoke` train on, beside them."""
 
-_FOLDER: Final = files(f"{__package__.rpartition('.')[0]}.templates")
+_FOLDER: Final = files("dscampaign.templates")
 _SUFFIXES: Final = {SMOKE: f".{SMOKE}.yaml", FULL: ".yaml"}
 
 
