@@ -14,7 +14,7 @@ import pytest
 from dscampaign import jobs
 from dscampaign.jobs import launch
 from dscampaign.orchestrator.cli.main import campaign as command
-from dscampaign.orchestrator.failures.rules import FailureClass
+from dscampaign.orchestrator.failures.policy import FailureClass
 from dscampaign.orchestrator.spec.load import RetryConfig, load_spec
 
 ROOT = Path(jobs.__file__).parents[1]

@@ -28,7 +28,8 @@ from .evidence import (
 )
 from .exits import faulted, how_it_died, left_alone, unknown
 from .log_lines import echoes_input, ends_a_program
-from .rules import GENERIC_RULES, HANG, RULES, USER_ACTIONS, FailureClass, Rule, UserRule
+from .policy import FailureClass
+from .rules import GENERIC_RULES, HANG, RULES, USER_ACTIONS, Rule, UserRule
 from .verdict import Verdict, headline
 
 __all__ = [

@@ -10,7 +10,7 @@ import re
 from collections.abc import Collection
 from dataclasses import dataclass
 
-from .rules import FailureClass
+from .policy import FailureClass
 
 FOREIGN_SHARE = 0.1
 """Of a GPU's memory. Less is what drivers, CUDA contexts and rounding come to."""

@@ -6,7 +6,7 @@ import signal
 
 from ...jobs.evidence import LogLine
 from .evidence import Ended, death_signal, first_to_die, silent_ranks
-from .rules import FailureClass
+from .policy import FailureClass
 from .verdict import Verdict, headline
 
 

@@ -9,7 +9,8 @@ from dataclasses import dataclass
 from ...jobs.evidence import AGENT, LogLine, NodeOutcome
 from . import cuda_oom as cuda_memory
 from .evidence import Clue, Ended, death_signal, kernel_clues, outcome_of, rank_pids, root_errors, silent_ranks
-from .rules import KERNEL_OOM, KERNEL_STORAGE, RULES, FailureClass
+from .policy import FailureClass
+from .rules import KERNEL_OOM, KERNEL_STORAGE, RULES
 
 _GIB = 2.0**30
 _DRIVER_TROUBLE = re.compile(r"mismatch|GPU is lost|[Uu]nknown Error|reset required|requires reset", re.IGNORECASE)

@@ -9,32 +9,8 @@ from __future__ import annotations
 
 import re
 from dataclasses import dataclass
-from enum import StrEnum
 
-
-class FailureClass(StrEnum):
-    """What an ended attempt was; the policy has one answer for each."""
-
-    COMPLETED = "completed"
-    STOPPED = "stopped"  # asked to, after a checkpoint
-    PREEMPTED = "preempted"
-    TIME_LIMIT = "time_limit"
-    NODE = "node"
-    GPU = "gpu"  # the hardware or its driver is bad
-    GPU_FAULT = "gpu_fault"  # the hardware, or the script's own kernels
-    HANG = "hang"
-    OOM = "oom"
-    FOREIGN_OOM = "foreign_oom"  # others hold the GPU's memory
-    FRAGMENTATION = "fragmentation"
-    HOST_OOM = "host_oom"
-    STORAGE = "storage"
-    CHECKPOINT = "checkpoint"  # what it resumed from is damaged
-    DETERMINISTIC = "deterministic"
-    DIVERGED = "diverged"
-    REFUSED = "refused"  # sbatch will never take it
-    LOST = "lost"  # submitted, perhaps, but nothing ever ran
-    CANCELLED = "cancelled"
-    CRASH = "crash"
+from .policy import FailureClass
 
 
 @dataclass(frozen=True)

@@ -6,7 +6,7 @@ import re
 from dataclasses import dataclass
 
 from ...jobs.evidence import LogLine
-from .rules import FailureClass
+from .policy import FailureClass
 
 HEADLINE_LIMIT = 240
 

@@ -11,7 +11,7 @@ from ...db import queries
 from ...db.records import AttemptRow, MemoryObservation, RunRow, memory_observation_key
 from ...db.store import now_s
 from ..executors.job_request import run_config
-from ..failures.classify import FailureClass
+from ..failures.policy import FailureClass
 from .config_changes import EXPANDABLE_SEGMENTS
 from .prediction import Ledger, believed, memory_key
 

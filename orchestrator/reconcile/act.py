@@ -17,7 +17,7 @@ from ...jobs.layout import CampaignPaths, RunPaths
 from ..errors import Unreachable
 from ..executors import job_request as attempts
 from ..executors.base import Executor
-from ..failures.classify import FailureClass
+from ..failures.policy import FailureClass
 from ..memory.observations import remember_end
 from .fencing import Authority, never_ran, no_folder
 from .snapshot import Action, Adopt, CancelJob, Finish, MarkAttempt, Note, Resize, Revoke, SetRun, Submit

@@ -6,14 +6,11 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from ...db.records import AttemptRow, RunRow
-from ..failures.classify import FailureClass
+from ..failures.policy import FailureClass
 from ..memory import config_changes as rungs
 from .snapshot import Finish, RunView
 
 NO_PROGRESS_LIMIT = 3
-
-UNBUDGETED = frozenset({FailureClass.PREEMPTED, FailureClass.STOPPED, FailureClass.TIME_LIMIT})
-"""The ends that count against no budget, and so need another bound: three of them without a new checkpoint."""
 
 
 @dataclass(frozen=True)
@@ -109,5 +106,5 @@ def count(past: Sequence[Past], *kinds: FailureClass) -> int:
 
 def leads_nowhere(past: Sequence[Past], checkpoint_step: int) -> bool:
     """Whether three attempts that trained, or that no budget bounds, all began where the next one would begin too."""
-    starts = [p.start_step for p in past if p.progressed or p.kind in UNBUDGETED][-NO_PROGRESS_LIMIT:]
+    starts = [p.start_step for p in past if p.progressed or p.kind.policy.must_save][-NO_PROGRESS_LIMIT:]
     return len(starts) == NO_PROGRESS_LIMIT and len(set(starts)) == 1 and checkpoint_step <= starts[0]

@@ -8,7 +8,8 @@ from dataclasses import replace
 
 from ...db.records import AttemptRow, AttemptState, RunState
 from ..executors.base import JobView
-from ..failures.classify import Ended, FailureClass, Verdict, classify
+from ..failures.classify import Ended, Verdict, classify
+from ..failures.policy import FailureClass
 from . import hang_detection as pace
 from . import oom_policy as ladder
 from .snapshot import (
@@ -144,15 +145,13 @@ def _finish(view: RunView, attempt: AttemptView, snapshot: Snapshot) -> Finish:
     verdict = classify(ended)
     if not snapshot.wants(view) and verdict.kind is not FailureClass.COMPLETED and _was_ended(ended):
         verdict = Verdict(FailureClass.CANCELLED, "ended because the run is no longer wanted")
-    elif HANG in attempt.row.evidence and verdict.kind in _ENDED_FROM_OUTSIDE:
+    elif HANG in attempt.row.evidence and verdict.kind.policy.may_hide_hang:
         verdict = Verdict(FailureClass.HANG, str(attempt.row.evidence[HANG]), rule="no-step")
     elif verdict.kind is FailureClass.CRASH and not ended.outcomes:
         verdict = _without_a_trace(attempt) or verdict
     elif verdict.kind is FailureClass.CANCELLED and (who := _not_the_user(attempt, snapshot.user)):
         verdict = Verdict(FailureClass.LOST, who, rule="slurm-state")
-    states = {FailureClass.COMPLETED: AttemptState.COMPLETED, FailureClass.CANCELLED: AttemptState.CANCELLED}
-    state = states.get(verdict.kind, AttemptState.FAILED)
-    return Finish(_as_begun(attempt), state, verdict, ended, snapshot.now_s)
+    return Finish(_as_begun(attempt), verdict.kind.policy.attempt, verdict, ended, snapshot.now_s)
 
 
 def _as_begun(attempt: AttemptView) -> AttemptRow:
@@ -167,10 +166,6 @@ def _was_ended(ended: Ended) -> bool:
     """Whether it ended from outside: Slurm says so, or its agents, or these were killed before they could."""
     killed = ended.job is not None and ended.job.state == "CANCELLED"
     return killed or not ended.outcomes or any(o.ended_by == "signal" for o in ended.outcomes)
-
-
-_ENDED_FROM_OUTSIDE = frozenset({FailureClass.CANCELLED, FailureClass.CRASH, FailureClass.LOST})
-"""What the end of a job looks like that this program has cancelled because it hung."""
 
 
 def _without_a_trace(attempt: AttemptView) -> Verdict | None:

@@ -11,7 +11,7 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
 from ...db.records import SETTLED_RUN, RunState
-from ..failures.classify import FailureClass
+from ..failures.policy import FailureClass
 from . import retry_policy as answers
 from .attempt_history import Past, counts, just_finished, past_of, remembered
 from .attempt_state import settle, show_active

@@ -13,7 +13,7 @@ from ...db import queries
 from ...db.records import ACTIVE_ATTEMPT, AttemptRow, AttemptState
 from ...db.store import Store
 from ..errors import Unreachable
-from ..failures.classify import FailureClass
+from ..failures.policy import FailureClass
 
 
 @dataclass(frozen=True)

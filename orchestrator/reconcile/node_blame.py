@@ -6,7 +6,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Final
 
-from ..failures.classify import FailureClass
+from ..failures.policy import FailureClass
 from .attempt_history import Past
 
 ENVIRONMENT: Final = frozenset({"no-mpi", "device-ordinal"})

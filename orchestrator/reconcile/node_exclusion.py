@@ -11,19 +11,7 @@ from collections import defaultdict
 from collections.abc import Iterable
 from typing import Final
 
-from ..failures.classify import FailureClass
 from .attempt_history import Past
-
-WEIGHT: Final = {
-    FailureClass.GPU: 1.0,
-    FailureClass.FOREIGN_OOM: 1.0,
-    FailureClass.GPU_FAULT: 0.5,
-    FailureClass.NODE: 0.5,
-}
-"""How much of an exclusion one end of the class is worth."""
-
-FOREIGN_MEMORY_H: Final = 2.0
-"""Another process that holds a GPU's memory goes away sooner than a broken GPU is mended."""
 
 MOST_EXCLUDED: Final = 0.25
 
@@ -40,9 +28,9 @@ def excluded(ended: Iterable[Past], now_s: float, exclude_h: float, nodes: int |
     weights: dict[str, float] = defaultdict(float)
     newest: dict[str, float] = defaultdict(float)
     for past in ended:
-        hours = min(exclude_h, FOREIGN_MEMORY_H) if past.kind is FailureClass.FOREIGN_OOM else exclude_h
-        if past.host and past.kind in WEIGHT and now_s - past.ended_s < hours * 3600:
-            weights[past.host] += WEIGHT[past.kind]
+        strike = past.kind.policy.strike
+        if strike and past.host and now_s - past.ended_s < min(exclude_h, strike.hours) * 3600:
+            weights[past.host] += strike.weight
             newest[past.host] = max(newest[past.host], past.ended_s)
     bad = [host for host, weight in weights.items() if weight >= 1.0]
     worst_first = sorted(bad, key=lambda host: (-weights[host], -newest[host], host))

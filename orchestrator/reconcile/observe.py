@@ -21,12 +21,11 @@ from ...jobs.progress import Heartbeat
 from ..executors.base import Executor, JobView, Look, Unreachable
 from ..executors.job_request import revoked, run_config, trains_on_cpu
 from ..executors.storage import trouble as trouble_of
-from ..failures.classify import FailureClass
+from ..failures.policy import FailureClass
 from ..memory import config_changes as rungs
 from ..memory.observations import read_ledgers
 from ..memory.prediction import Ledger
 from ..spec.model import RunConfig
-from .node_exclusion import WEIGHT
 from .snapshot import AttemptView, RunView, Snapshot
 
 AGENT_LOG_LINES = 40
@@ -219,7 +218,12 @@ def _tail(log: Path) -> list[LogLine]:
 
 def _nodes(stored: Stored, executor: Executor) -> int | None:
     """Nodes of the cluster, asked for only where one has a strike."""
-    struck = any(row.failure_class in WEIGHT for rows in stored.attempts.values() for row in rows)
+    struck = any(
+        FailureClass(row.failure_class).policy.strike
+        for rows in stored.attempts.values()
+        for row in rows
+        if row.failure_class
+    )
     return executor.nodes() if struck else None
 
 

@@ -10,7 +10,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 from ...db.records import AttemptRow
-from ..failures.classify import FailureClass
+from ..failures.policy import FailureClass
 from ..memory import config_changes as rungs
 from ..memory import prediction as memory
 from ..memory.prediction import Ledger

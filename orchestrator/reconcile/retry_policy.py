@@ -7,13 +7,12 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
 from ...db.records import RunState
-from ..failures.classify import FailureClass
+from ..failures.policy import Budget, FailureClass, Retry
 from . import oom_policy as ladder
 from .attempt_history import NO_PROGRESS_LIMIT, Past, count, latest_of_configuration, leads_nowhere
 from .oom_policy import Fit, Ledgers, NoFit
 from .snapshot import Action, RunView, Submit, set_run
 
-INFRA_MAX_BACKOFF_S = 600
 MEM_GROWTH = 1.5
 
 
@@ -53,9 +52,9 @@ def after(view: RunView, past: Sequence[Past], here: Circumstances) -> Iterator[
     last = past[-1]
     if end := _end(view, last):
         yield from set_run(view, *end)
-    elif last.kind in (FailureClass.OOM, FailureClass.FRAGMENTATION):
+    elif last.kind.policy.retry is Retry.SMALLER:
         yield from _fitted(view, past, here)
-    elif last.kind is FailureClass.STORAGE and not here.storage_known:
+    elif last.kind.policy.awaits_storage and not here.storage_known:
         yield from set_run(view, RunState.PENDING, f"{last.reason}, tried again once the folder takes files")
     elif budget := _budget(past, len(past) - 1):
         yield from _within(view, past, budget, here)
@@ -65,52 +64,18 @@ def after(view: RunView, past: Sequence[Past], here: Circumstances) -> Iterator[
 
 def _end(view: RunView, last: Past) -> tuple[RunState, str] | None:
     """The state in which a run stays after such an attempt; None if there is another one to come."""
-    match last.kind:
-        case FailureClass.COMPLETED:
-            return RunState.COMPLETED, last.reason
-        case FailureClass.CANCELLED:
-            return RunState.CANCELLED, last.reason
-        case FailureClass.HOST_OOM if view.mem_mb:
-            return None
-        case FailureClass.DETERMINISTIC | FailureClass.DIVERGED | FailureClass.REFUSED | FailureClass.HOST_OOM:
-            return RunState.FAILED, last.with_hint
-    return None
+    policy = last.kind.policy
+    if policy.retry is Retry.MORE_MEMORY and not view.mem_mb:
+        return RunState.FAILED, last.with_hint
+    if policy.run is None:
+        return None
+    return policy.run, last.with_hint if policy.run is RunState.FAILED else last.reason
 
 
-_INFRA = frozenset(
-    {
-        FailureClass.NODE,
-        FailureClass.LOST,
-        FailureClass.GPU,
-        FailureClass.FOREIGN_OOM,
-        FailureClass.HANG,
-        FailureClass.STORAGE,
-    }
-)
-_OF_NO_BUDGET = frozenset(
-    {
-        FailureClass.COMPLETED,
-        FailureClass.CANCELLED,
-        FailureClass.PREEMPTED,
-        FailureClass.STOPPED,
-        FailureClass.OOM,  # bounded by the ladder itself
-        FailureClass.FRAGMENTATION,
-    }
-)
-
-
-def _budget(past: Sequence[Past], index: int) -> str:
-    """The name of the budget that an attempt counts against, "" for none."""
-    p, before = past[index], past[:index]
-    if p.kind in _OF_NO_BUDGET or (p.kind is FailureClass.TIME_LIMIT and p.progressed):
-        return ""
-    if p.kind is FailureClass.HOST_OOM:
-        return "host_oom"
-    if p.kind is FailureClass.CHECKPOINT and not count(before, FailureClass.CHECKPOINT):
-        return ""  # the one before it is good; once
-    if p.kind is FailureClass.GPU_FAULT and not count(before, FailureClass.GPU_FAULT):
-        return "infra"  # on another node; again, it is the script's
-    return "infra" if p.kind in _INFRA else "crash"
+def _budget(past: Sequence[Past], index: int) -> Budget | None:
+    """What an attempt counts against, None for nothing."""
+    end, before = past[index], past[:index]
+    return end.kind.policy.budget(count(before, end.kind), progressed=end.progressed)
 
 
 def _fitted(view: RunView, past: Sequence[Past], here: Circumstances) -> Iterator[Action]:
@@ -130,19 +95,18 @@ def _resumed(view: RunView, past: Sequence[Past], here: Circumstances) -> Iterat
         yield from _submit(view, past, _Next(f"{past[-1].reason}, resumed", past[-1].ended_s), here)
 
 
-def _within(view: RunView, past: Sequence[Past], name: str, here: Circumstances) -> Iterator[Action]:
+def _within(view: RunView, past: Sequence[Past], budget: Budget, here: Circumstances) -> Iterator[Action]:
     """Another try, if the budget has one left and the last ones have led anywhere."""
-    last, budget = past[-1], int(getattr(view.retry, name))
-    tries = sum(_budget(past, index) == name for index in range(len(past)))
-    if tries > budget:
-        yield from set_run(view, RunState.FAILED, f"{last.with_hint} · retry.{name} = {budget} is used up")
+    last, allowed = past[-1], int(getattr(view.retry, budget))
+    tries = sum(_budget(past, index) is budget for index in range(len(past)))
+    if tries > allowed:
+        yield from set_run(view, RunState.FAILED, f"{last.with_hint} · retry.{budget} = {allowed} is used up")
     elif last.progressed and leads_nowhere(past, view.checkpoint_step):
         yield from _held(view, last)
     else:
-        most_s = min(INFRA_MAX_BACKOFF_S, view.retry.max_backoff_s) if name == "infra" else view.retry.max_backoff_s
-        wait_s = 0.0 if name == "host_oom" else _backoff(view, last, tries, most_s)
-        elsewhere = (last.host,) if last.kind is FailureClass.GPU_FAULT and last.host else ()
-        why = f"{last.reason}, tried again ({tries} of {budget})"
+        wait_s = _backoff(view, last, tries, min(budget.longest_wait_s, view.retry.max_backoff_s))
+        elsewhere = (last.host,) if last.kind.policy.elsewhere and last.host else ()
+        why = f"{last.reason}, tried again ({tries} of {allowed})"
         yield from _submit(view, past, _Next(why, last.ended_s + wait_s, exclude=elsewhere), here)
 
 

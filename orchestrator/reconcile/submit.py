@@ -32,7 +32,7 @@ from ..errors import Unreachable
 from ..executors import job_request as attempts
 from ..executors.base import ARRAY_LIMIT, Batch, BatchTooLarge, Executor, SubmissionRefused, SubmissionUnclear
 from ..executors.slurm import job_name
-from ..failures.classify import FailureClass
+from ..failures.policy import FailureClass
 from ..memory import config_changes as rungs
 from ..memory.prediction import memory_key
 from .fencing import Authority, never_ran, no_folder

@@ -13,7 +13,7 @@ from dscampaign.db import schema
 from dscampaign.db.records import AttemptRow, RunRow, RunState
 from dscampaign.jobs.files import read_json
 from dscampaign.orchestrator.executors.job_request import run_config
-from dscampaign.orchestrator.failures.classify import FailureClass
+from dscampaign.orchestrator.failures.policy import FailureClass
 from dscampaign.orchestrator.reconcile.snapshot import AttemptView, Finish, SetRun, Snapshot, Submit
 
 from ..campaigns import Observed

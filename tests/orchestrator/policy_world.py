@@ -9,7 +9,7 @@ from typing import Any, TypeVar
 from dscampaign.db.records import AttemptRow, AttemptState, CampaignRow, RunRow, RunState
 from dscampaign.jobs.evidence import LogLine, NodeOutcome, RankEnd
 from dscampaign.orchestrator.executors.base import JobView
-from dscampaign.orchestrator.failures.classify import FailureClass
+from dscampaign.orchestrator.failures.policy import FailureClass
 from dscampaign.orchestrator.reconcile.decide import decide
 from dscampaign.orchestrator.reconcile.snapshot import (
     Action,

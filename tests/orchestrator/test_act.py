@@ -17,7 +17,8 @@ from dscampaign.jobs.files import make_private, read_json
 from dscampaign.orchestrator.errors import Unreachable
 from dscampaign.orchestrator.executors.base import Batch, SubmissionRefused
 from dscampaign.orchestrator.executors.job_request import resources, run_config
-from dscampaign.orchestrator.failures.classify import Ended, FailureClass, Verdict
+from dscampaign.orchestrator.failures.classify import Ended, Verdict
+from dscampaign.orchestrator.failures.policy import FailureClass
 from dscampaign.orchestrator.memory.observations import ledgers_of, read_ledgers
 from dscampaign.orchestrator.memory.prediction import memory_key
 from dscampaign.orchestrator.reconcile.act import act

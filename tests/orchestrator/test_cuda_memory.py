@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from dscampaign.orchestrator.failures import cuda_oom as cuda_memory
-from dscampaign.orchestrator.failures.rules import FailureClass
+from dscampaign.orchestrator.failures.policy import FailureClass
 
 NOW = (
     "CUDA out of memory. Tried to allocate 2.00 GiB. GPU 0 has a total capacity of 80.00 GiB of which 1.00 GiB is"

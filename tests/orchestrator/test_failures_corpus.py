@@ -9,7 +9,8 @@ from dataclasses import replace
 import pytest
 
 from dscampaign.jobs.evidence import LogLine, NodeOutcome, RankEnd
-from dscampaign.orchestrator.failures.classify import FailureClass, classify
+from dscampaign.orchestrator.failures.classify import classify
+from dscampaign.orchestrator.failures.policy import FailureClass
 
 from ..corpus import Case, load
 from ..corpus.score import Judged, accuracy, judge, precision, recall
