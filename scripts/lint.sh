@@ -1,5 +1,5 @@
 #!/usr/bin/env bash
-# Format, lint, types and import rules. BIN is the folder of the tools.
+# Format, lint, types, import rules, and pages that are made from the code. BIN is the folder of the tools.
 set -euo pipefail
 cd "$(dirname "$0")/.."
 bin=$(realpath "${BIN:-.venv/bin}")
@@ -12,3 +12,4 @@ mkdir -p .lint
 ln -sfn .. .lint/dscampaign
 (cd .lint && MYPYPATH=. "$bin/mypy" --config-file ../pyproject.toml --cache-dir ../.mypy_cache -p dscampaign)
 "$bin/lint-imports" --cache-dir .import_linter_cache
+"$bin/python" scripts/write_docs.py --check

@@ -1,14 +1,51 @@
-"""docs/cli.md, made from the help of every command: `python -m dscampaign.orchestrator.cli.docs > docs/cli.md`."""
+"""Writes the parts of docs/ that are made from the code: `python scripts/write_docs.py`.
+
+  docs/cli.md       all of it, from the help of every command
+  docs/spec.md      the reference of all fields, from their docstrings
+  docs/failures.md  the table of failure classes, from their policies
+
+`--check` writes nothing, and fails where a page says something else than the code; `make lint` runs it.
+"""
 
 from __future__ import annotations
 
 import sys
 from collections.abc import Iterator
+from math import inf
+from pathlib import Path
+from typing import Any, Final
 
 import click
+from pydantic import BaseModel
+from pydantic.fields import FieldInfo
+from pydantic_core import PydanticUndefined
 
-from ..errors import EXIT_BUG, EXIT_FAILED, EXIT_INTERRUPTED, EXIT_OK, EXIT_UNREACHABLE, EXIT_UNSETTLED, EXIT_USAGE
-from .main import campaign
+from dscampaign.orchestrator.cli.main import campaign
+from dscampaign.orchestrator.errors import (
+    EXIT_BUG,
+    EXIT_FAILED,
+    EXIT_INTERRUPTED,
+    EXIT_OK,
+    EXIT_UNREACHABLE,
+    EXIT_UNSETTLED,
+    EXIT_USAGE,
+)
+from dscampaign.orchestrator.failures.policy import FailureClass, Policy
+from dscampaign.orchestrator.spec.forward_section import ForwardConfig, MlflowConfig, TensorBoardConfig, WandbConfig
+from dscampaign.orchestrator.spec.model import (
+    DatasetConfig,
+    LimitsConfig,
+    LocalConfig,
+    RetryConfig,
+    RetryRule,
+    RunConfig,
+    Spec,
+    TrainConfig,
+)
+from dscampaign.orchestrator.spec.slurm_section import OWNED_OPTIONS, PASSED_OPTIONS, SlurmConfig
+
+BEGIN: Final = "<!-- Made by `python scripts/write_docs.py`, down to the next mark. -->\n"
+END: Final = "<!-- end -->\n"
 
 _EXIT_CODES = {
     EXIT_OK: "Done.",
@@ -23,7 +60,7 @@ _EXIT_CODES = {
 _INTRODUCTION = """\
 # The command line
 
-<!-- Made by `python -m dscampaign.orchestrator.cli.docs > docs/cli.md`; a test keeps it up to date. -->
+<!-- Made by `python scripts/write_docs.py`. -->
 
 Data goes to standard output, everything else to standard error. `--json` prints one document with a `schema_version`;
 fields are only ever added, and numbers that are none stand there as the texts `"NaN"`, `"Infinity"` and `"-Infinity"`.
@@ -49,8 +86,8 @@ Each is taken from the first place that gives it: the command line, an environme
 """
 
 
-def markdown() -> str:
-    """The whole page."""
+def command_line() -> str:
+    """docs/cli.md."""
     codes = [f"| {code} | {meaning} |" for code, meaning in _EXIT_CODES.items()]
     lines = [_INTRODUCTION, "## Exit codes", "", "| code | meaning |", "|---|---|", *codes]
     with click.Context(campaign, info_name="campaign") as ctx:
@@ -88,5 +125,118 @@ def _section(ctx: click.Context) -> Iterator[str]:
         yield "```"
 
 
+_SECTIONS: Final[dict[str, type[BaseModel]]] = {
+    "train": TrainConfig,
+    "train.dataset": DatasetConfig,
+    "slurm": SlurmConfig,
+    "local": LocalConfig,
+    "retry": RetryConfig,
+    "retry.rules": RetryRule,
+    "limits": LimitsConfig,
+    "forward": ForwardConfig,
+    "forward.wandb": WandbConfig,
+    "forward.tensorboard": TensorBoardConfig,
+    "forward.mlflow": MlflowConfig,
+}
+_TOP_ORDER: Final = tuple(name for name in Spec.model_fields if name not in RunConfig.model_fields)
+
+
+def reference() -> str:
+    """All fields of a spec, section by section."""
+    parts = [*_table("Top level", Spec, [*_TOP_ORDER, *RunConfig.model_fields])]
+    for name, model in _SECTIONS.items():
+        parts += _table(f"`{name}`", model, list(model.model_fields))
+    return "\n".join([*parts, *_options()])
+
+
+def _table(title: str, model: type[BaseModel], names: list[str]) -> Iterator[str]:
+    yield f"### {title}\n"
+    if model is not Spec and model.__doc__:
+        yield f"{model.__doc__.strip()}\n"
+    yield "| field | default | meaning |\n|---|---|---|"
+    for name in names:
+        field = model.model_fields[name]
+        yield f"| `{name}` | {_default(field)} | {_meaning(field)} |"
+    yield ""
+
+
+def _default(field: FieldInfo) -> str:
+    value: Any = field.default
+    if value is PydanticUndefined:
+        return "required"
+    if value is None or value in ({}, ()) or isinstance(value, BaseModel):
+        return ""
+    text = str(value).lower() if isinstance(value, bool) else f"{value:g}" if isinstance(value, float) else str(value)
+    return f"`{text}`"
+
+
+def _meaning(field: FieldInfo) -> str:
+    return " ".join((field.description or "").split()).replace("|", "\\|")
+
+
+def _options() -> Iterator[str]:
+    yield "### Other options of sbatch\n"
+    names = ", ".join(f"`{name}`" for name in sorted(PASSED_OPTIONS))
+    yield f"Passed through, written with dashes or underscores: {names}.\n"
+    yield "Refused, because this program sets them or does without:\n\n| option | why |\n|---|---|"
+    yield from (f"| `{name}` | {why} |" for name, why in OWNED_OPTIONS.items())
+    yield ""
+
+
+def failure_table() -> str:
+    """The failure classes and what follows each."""
+    lines = ["| class | how it shows | what follows | counts against | against the node |", "|---|---|---|---|---|"]
+    for kind in FailureClass:
+        policy = kind.policy
+        lines.append(f"| `{kind}` | {policy.shows} | {policy.follows} | {_budgets(policy)} | {_strike(policy)} |")
+    return "\n".join(lines) + "\n"
+
+
+def _budgets(policy: Policy) -> str:
+    """`infra` (8), then `crash` (3)."""
+    counted = [f"`{budget}` ({getattr(RetryConfig(), budget)})" if budget else "nothing" for budget in policy.budgets]
+    if policy.progress_is_free:
+        return f"nothing after a new step, else {counted[0]}"
+    return ", then ".join(counted).replace("nothing, then", "nothing once, then") if policy.budgets != (None,) else "–"
+
+
+def _strike(policy: Policy) -> str:
+    """What the end says against the node."""
+    if policy.strike is None:
+        return ""
+    hours = f" for {policy.strike.hours:g} h" if policy.strike.hours != inf else ""
+    return f"excluded{hours}" if policy.strike.weight >= 1 else "excluded the second time"
+
+
+def pages() -> Iterator[tuple[Path, str]]:
+    """Each page with what it shall say."""
+    docs = Path(__file__).resolve().parents[1] / "docs"
+    yield docs / "cli.md", command_line()
+    for name, part in (("spec.md", reference()), ("failures.md", failure_table())):
+        page = docs / name
+        yield page, _with_part(page.read_text(encoding="utf-8"), part)
+
+
+def _with_part(text: str, part: str) -> str:
+    """The page with its part between the two marks replaced."""
+    head, begin, rest = text.partition(BEGIN)
+    _, end, tail = rest.partition(END)
+    if not end:
+        raise SystemExit(f"a page lacks its marks {BEGIN.strip()} and {END.strip()}")
+    return f"{head}{begin}\n{part.strip()}\n\n{end}{tail}"
+
+
+def main(words: list[str]) -> int:
+    """Writes, or with `--check` compares."""
+    stale = [(page, text) for page, text in pages() if not page.exists() or page.read_text(encoding="utf-8") != text]
+    if "--check" not in words:
+        for page, text in stale:
+            page.write_text(text, encoding="utf-8")
+        return 0
+    for page, _ in stale:
+        print(f"{page} is not what the code says: run `python scripts/write_docs.py`", file=sys.stderr)
+    return 1 if stale else 0
+
+
 if __name__ == "__main__":
-    sys.stdout.write(markdown())
+    sys.exit(main(sys.argv[1:]))

@@ -14,8 +14,7 @@ import pytest
 from dscampaign import jobs
 from dscampaign.jobs import launch
 from dscampaign.orchestrator.cli.main import campaign as command
-from dscampaign.orchestrator.failures.policy import FailureClass
-from dscampaign.orchestrator.spec.load import RetryConfig, load_spec
+from dscampaign.orchestrator.spec.load import load_spec
 
 ROOT = Path(jobs.__file__).parents[1]
 PAGES = sorted([ROOT / "README.md", ROOT / "CHANGELOG.md", *ROOT.glob("docs/**/*.md"), *ROOT.glob("examples/**/*.md")])
@@ -153,13 +152,6 @@ def test_the_architecture_names_every_variable_of_a_script() -> None:
 
 def _source(module: object) -> str:
     return Path(str(vars(module)["__file__"])).read_text(encoding="utf-8")
-
-
-def test_every_failure_has_its_answer() -> None:
-    page = (ROOT / "docs/failures.md").read_text(encoding="utf-8")
-    assert sorted(re.findall(r"^\| `(\w+)` \|", page, re.MULTILINE)) == sorted(FailureClass)
-    for budget in ("oom", "host_oom", "infra", "crash"):
-        assert f"`{budget}` ({getattr(RetryConfig(), budget)})" in page
 
 
 def test_the_readme_says_how_to_test_and_shows_a_real_plan(tmp_path: Path) -> None:
