@@ -39,7 +39,7 @@ LONGEST_S: Final = 2 * SOFTWARE_S + 120
 _GRACE_S: Final = 15.0
 _POLL_S: Final = 0.1
 
-Look = Callable[[], Any]
+JobListing = Callable[[], Any]
 
 
 def main(argv: list[str]) -> int:
@@ -72,9 +72,9 @@ class _Examination:
             self._write(replace(self.report, **{name: _within(timeout_s, look)}))
         self._write(replace(self.report, running=""))
 
-    def _looks(self) -> dict[str, tuple[Look, float]]:
+    def _looks(self) -> dict[str, tuple[JobListing, float]]:
         question = self.question
-        looks: dict[str, tuple[Look, float]] = {"host": (host, 10.0)}
+        looks: dict[str, tuple[JobListing, float]] = {"host": (host, 10.0)}
         if question.gpus:  # before anything of ours uses them
             looks["gpus"] = (self._gpus, 30.0)
         looks["files"] = (lambda: Files(_missing(question.files)), 30.0)
@@ -152,7 +152,7 @@ def _missing(paths: Sequence[str]) -> tuple[str, ...]:
     return tuple(path for path in paths if not os.path.exists(path))  # noqa: PTH110
 
 
-def _within(timeout_s: float, look: Look) -> Any:
+def _within(timeout_s: float, look: JobListing) -> Any:
     """What a look sees; a `Trouble` where it fails or hangs. A thread that hangs is left behind."""
     seen: list[Any] = []
 

@@ -40,7 +40,7 @@ class Unreachable(UserError):
         super().__init__(message, hint, EXIT_UNREACHABLE)
 
 
-Place = tuple[str | int, ...]
+FieldPath = tuple[str | int, ...]
 """Where something stands in a spec: the keys and list indices that lead to it."""
 
 
@@ -55,7 +55,7 @@ class Finding:
         at_key: The field's name is wrong, not its value.
     """
 
-    places: tuple[Place, ...]
+    places: tuple[FieldPath, ...]
     message: str
     hint: str | None = None
     at_key: bool = False
@@ -118,7 +118,7 @@ class SpecError(UserError):
         super().__init__("\n".join(str(problem) for problem in self.problems))
 
 
-def dotted(place: Place) -> str:
+def dotted(place: FieldPath) -> str:
     """A place as people write it: `matrix.zero_stage[1]`."""
     return "".join(f"[{part}]" if isinstance(part, int) else f".{part}" for part in place).removeprefix(".")
 

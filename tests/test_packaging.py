@@ -34,9 +34,14 @@ def test_every_package_is_listed() -> None:
     assert sorted(SETUPTOOLS["packages"]) == sorted(package_folders())
 
 
+def test_types_are_marked_once_for_all_packages() -> None:
+    below = [mark for top in ROOT.iterdir() if _is_installed(top) for mark in top.rglob("py.typed")]
+    assert below == []
+    assert (ROOT / "py.typed").exists()
+
+
 @pytest.mark.parametrize("folder", [pytest.param(path, id=name) for name, path in package_folders().items()])
-def test_types_and_data_files_are_installed(folder: Path) -> None:
-    assert (folder / "py.typed").exists()
+def test_data_files_are_installed(folder: Path) -> None:
     patterns = SETUPTOOLS["package-data"]["*"]
     files = () if folder == ROOT else (path for path in folder.iterdir() if path.is_file() and path.suffix != ".py")
     assert [path.name for path in files if not any(fnmatch.fnmatch(path.name, pattern) for pattern in patterns)] == []

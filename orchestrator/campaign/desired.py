@@ -20,7 +20,7 @@ from ...jobs.trust import distrust
 from ..errors import UserError
 from ..spec.expand import Run
 from ..spec.load import Spec
-from .diff import ABSENT, Merge, merge, wanted_again
+from .diff import ABSENT, SpecDiff, desired_again, merge
 
 
 @dataclass(frozen=True)
@@ -34,7 +34,7 @@ class Submission:
     spec_path: Path
 
 
-def compare(store: Store | None, submission: Submission) -> tuple[CampaignRow | None, Merge]:
+def compare(store: Store | None, submission: Submission) -> tuple[CampaignRow | None, SpecDiff]:
     """What submitting would change.
 
     Args:
@@ -163,7 +163,7 @@ def _git_state(folder: Path) -> str:
     return done.stdout.strip() if done.returncode == 0 else ""
 
 
-def _apply(conn: Connection, campaign_id: int, change: Merge, order: Sequence[Run]) -> None:
+def _apply(conn: Connection, campaign_id: int, change: SpecDiff, order: Sequence[Run]) -> None:
     ordinals = {run.config_hash: ordinal for ordinal, run in enumerate(order)}
     new = [_new_run(run, ordinals[run.config_hash]) for run in change.create]
     queries.insert_runs(conn, campaign_id, new)
@@ -173,7 +173,7 @@ def _apply(conn: Connection, campaign_id: int, change: Merge, order: Sequence[Ru
             "config": run.stored_config,
             "ordinal": ordinals[run.config_hash],
         }
-        again = wanted_again(row)
+        again = desired_again(row)
         values |= {name: getattr(again, name) for name in ("desired", "state", "reason", "retry_epoch")}
         queries.update_run(conn, row.id, **values)
     for row, run in change.replace:

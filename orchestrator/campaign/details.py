@@ -16,7 +16,7 @@ RECENT_EVENTS = 20
 
 
 @dataclass(frozen=True)
-class CampaignFacts:
+class CampaignDetails:
     """A campaign with its newest events."""
 
     status: CampaignStatus
@@ -26,7 +26,7 @@ class CampaignFacts:
 
 
 @dataclass(frozen=True)
-class RunFacts:
+class RunDetails:
     """A run with its attempts and events, oldest first, and its checkpoints, newest first.
 
     Attributes:
@@ -45,21 +45,21 @@ class RunFacts:
     gpus: dict[int, AttemptGpus]
 
 
-def campaign_facts(store: Store, campaign: CampaignRow) -> CampaignFacts:
+def campaign_details(store: Store, campaign: CampaignRow) -> CampaignDetails:
     """Reads what there is to say about a campaign."""
     status = read_status(store, campaign)
     with store.read() as conn:
         events = queries.events(conn, campaign.id, limit=RECENT_EVENTS)
     names = {run.run_id: run.name for run in status.runs}
-    return CampaignFacts(status, store.url_without_password, tuple(events), names)
+    return CampaignDetails(status, store.url_without_password, tuple(events), names)
 
 
-def run_facts(store: Store, campaign: CampaignRow, run: RunRow) -> RunFacts:
+def run_details(store: Store, campaign: CampaignRow, run: RunRow) -> RunDetails:
     """Reads what there is to say about a run."""
     with store.read() as conn:
         attempts = tuple(queries.attempts(conn, campaign.id, run.id))
         used = (queries.attempt_gpus(conn, attempt.id) for attempt in attempts)
-        return RunFacts(
+        return RunDetails(
             campaign=campaign,
             run=run,
             latest=queries.latest(conn, campaign.id).get(run.id),

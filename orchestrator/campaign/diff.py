@@ -24,7 +24,7 @@ _SHOWN = 3
 
 
 @dataclass(frozen=True)
-class Merge:
+class SpecDiff:
     """What submitting a spec changes.
 
     Attributes:
@@ -45,7 +45,7 @@ class Merge:
         return [*((None, run) for run in self.create), *self.keep, *self.replace]
 
 
-def merge(runs: Sequence[Run], stored: Sequence[RunRow], saved: Collection[int] = ()) -> Merge:
+def merge(runs: Sequence[Run], stored: Sequence[RunRow], saved: Collection[int] = ()) -> SpecDiff:
     """Compares the runs of a spec with those that the store has of the campaign.
 
     Args:
@@ -66,7 +66,7 @@ def merge(runs: Sequence[Run], stored: Sequence[RunRow], saved: Collection[int] 
     _refuse_started(changed)
     _refuse_other_ranks([(row, run) for row, run in changed if row.id in saved])
     named = kept | {row.name for row, _ in changed}
-    return Merge(
+    return SpecDiff(
         create=tuple(run for run in rest if run.name not in by_name),
         keep=keep,
         replace=changed,
@@ -74,7 +74,7 @@ def merge(runs: Sequence[Run], stored: Sequence[RunRow], saved: Collection[int] 
     )
 
 
-def wanted_again(row: RunRow) -> RunRow:
+def desired_again(row: RunRow) -> RunRow:
     """The row as it is once the spec names its run again: cancelled for its absence, it starts with fresh budgets."""
     if row.desired != ABSENT:
         return row

@@ -13,10 +13,10 @@ from ...db.records import UNSETTLED_RUN, CampaignRow, RunRow, StepTimes
 from ...db.store import Store
 from ...jobs.layout import CampaignPaths
 from ..errors import Unreachable
-from ..executors import job_request as attempts
+from ..executors import job_request
 from ..executors.base import ARRAY_LIMIT
 from ..memory.config_changes import changed
-from ..memory.feasibility import Needs, needs_of
+from ..memory.feasibility import ModelNeeds, needs_of
 from ..memory.observations import ledgers_of
 from ..memory.prediction import Ledger, memory_key, start_micro_batch
 from ..memory.zero_memory import Sizes
@@ -27,7 +27,7 @@ from ..reconcile.snapshot import Submit
 from ..spec.expand import Run
 from ..spec.model import RunConfig
 from .desired import Submission, compare
-from .diff import Merge, wanted_again
+from .diff import SpecDiff, desired_again
 
 
 class Sign(StrEnum):
@@ -62,7 +62,7 @@ class PlannedRun:
     changes: tuple[str, ...] = ()
     predicted_gb: float | None = None
     usable_gb: float | None = None
-    needs: Needs = field(default_factory=Needs)
+    needs: ModelNeeds = field(default_factory=ModelNeeds)
 
     @property
     def config(self) -> RunConfig | None:
@@ -77,7 +77,7 @@ class PlannedRun:
     @property
     def accumulation(self) -> int | None:
         """Forward passes of one optimizer step in that attempt."""
-        return attempts.accumulation_of(self.run.config, self.micro_batch, self.run.world_size) if self.run else None
+        return job_request.accumulation_of(self.run.config, self.micro_batch, self.run.world_size) if self.run else None
 
 
 @dataclass(frozen=True)
@@ -102,8 +102,8 @@ class Plan:
     def arrays(self) -> int:
         """Job arrays that would be submitted: one for each resource shape, or several where it has very many runs."""
         starting = (item for item in self.runs if item.run and item.starts)
-        asked = (attempts.resources(i.run.config, mem_scale=i.mem_scale) for i in starting if i.run)
-        sizes = Counter(attempts.shape(resources) for resources in asked)
+        asked = (job_request.resources(i.run.config, mem_scale=i.mem_scale) for i in starting if i.run)
+        sizes = Counter(job_request.shape(resources) for resources in asked)
         return sum(ceil(size / ARRAY_LIMIT) for size in sizes.values())
 
     @property
@@ -137,7 +137,7 @@ def make_plan(store: Store | None, submission: Submission) -> Plan:
     return Plan(submission.spec.name, submission.spec.executor, tuple(runs), trouble)
 
 
-def _planned(change: Merge, submits: Mapping[int, Submit]) -> Iterator[PlannedRun]:
+def _planned(change: SpecDiff, submits: Mapping[int, Submit]) -> Iterator[PlannedRun]:
     for run in change.create:
         yield PlannedRun(Sign.CREATE, run.name, "", run, run.micro_batch)
     for row, run in change.replace:
@@ -193,11 +193,11 @@ def _as_wanted(campaign: CampaignRow, submission: Submission) -> CampaignRow:
     return replace(campaign, desired="active", limits=submission.spec.limits.model_dump(exclude_none=True))
 
 
-def _decided(store: Store, campaign: CampaignRow, change: Merge) -> tuple[dict[int, Submit], Unreachable | None]:
+def _decided(store: Store, campaign: CampaignRow, change: SpecDiff) -> tuple[dict[int, Submit], Unreachable | None]:
     """What the next pass would submit of the kept runs, by run id. Room on this machine does not count here."""
     stored = read_store(store, campaign)
     kept = {row.id for row, _ in change.keep}
-    rows = tuple(wanted_again(row) for row in stored.runs if row.id in kept)
+    rows = tuple(desired_again(row) for row in stored.runs if row.id in kept)
     paths = CampaignPaths(Path(campaign.dir), campaign.name)
     desired = replace(stored, runs=rows, campaign=campaign)
     snapshot, trouble = observe(desired, make_executor(campaign, paths), paths, lambda _run_id: StepTimes(None, 0))

@@ -16,7 +16,7 @@ from ...jobs.layout import AttemptPaths, CampaignPaths, RunPaths
 from ...jobs.node import Node
 from ...jobs.payload import Payload
 from ...sbatch import Value, prologue, render
-from ..executors import job_request as attempts
+from ..executors import job_request
 from ..spec.expand import Run
 from .desired import Submission
 
@@ -29,7 +29,7 @@ _HANDLED: Final = frozenset({"nodes", "setup", "array_parallelism", "signal_dela
 def render_run(submission: Submission, run: Run) -> str:
     """The script. What it trains lies in `{dir}/{campaign}/by-hand/{run}`, apart from the campaign's own attempts."""
     payload, paths = _payload(submission, run)
-    resources = attempts.resources(run.config)
+    resources = job_request.resources(run.config)
     values: dict[str, Value] = {
         "name": f"{payload.campaign}-{run.name}"[:100],
         "nodes": payload.nodes,
@@ -74,7 +74,7 @@ def _payload(submission: Submission, run: Run) -> tuple[Payload, AttemptPaths]:
     """What an agent would be told, with folders of its own."""
     paths = CampaignPaths(submission.dir, submission.spec.name)
     folder = paths.dir / BY_HAND / run.name
-    payload = attempts.payload(
+    payload = job_request.payload(
         _row(run),
         run.config.model_copy(update={"ranks_per_node": run.ranks_per_node}),
         paths,

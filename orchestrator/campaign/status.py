@@ -13,7 +13,7 @@ from sqlalchemy import Connection
 from ...db import queries
 from ...db.records import UNSETTLED_RUN, AttemptRow, CampaignRow, Lease, RunRow, RunState, RunStatus
 from ...db.store import Store
-from ..reconcile.lease import Holder
+from ..reconcile.lease import LeaseHolder
 
 SCHEMA_VERSION: Final = 1
 """Of every JSON document that the command prints. Fields are only ever added."""
@@ -54,7 +54,7 @@ class CampaignStatus:
     def reconciled_now(self) -> bool:
         """Whether a reconciler is at work: it has the lease, and is not known to have died."""
         lease = self.reconciler
-        return lease is not None and lease.expires_s > self.now_s and not Holder.parse(lease.holder).dead
+        return lease is not None and lease.expires_s > self.now_s and not LeaseHolder.parse(lease.holder).dead
 
 
 def read_status(store: Store, campaign: CampaignRow) -> CampaignStatus:

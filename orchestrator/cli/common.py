@@ -147,31 +147,31 @@ def check_folder_of(path: Path) -> None:
         raise UserError(f"there is no folder {path.parent}", f"`mkdir -p {shlex.quote(str(path.parent))}` makes it")
 
 
-def show(text: str) -> None:
+def echo(text: str) -> None:
     """Prints data, at once, so that it stands in order with what is said on stderr."""
     sys.stdout.write(f"{text}\n")
     sys.stdout.flush()
 
 
-def show_json(document: Any) -> None:
+def echo_json(document: Any) -> None:
     """Prints one JSON document."""
-    show(json.dumps(document, indent=2, default=str, allow_nan=False))
+    echo(json.dumps(document, indent=2, default=str, allow_nan=False))
 
 
-def tell(text: str) -> None:
+def echo_err(text: str) -> None:
     """Says something that is no data."""
     sys.stderr.write(f"{text}\n")
     sys.stderr.flush()
 
 
-def complain(message: str, hint: str | None) -> None:
+def echo_error(message: str, hint: str | None) -> None:
     """Says what is wrong, and what to do about it."""
     page = page_for(sys.stderr)
-    tell(f"{page.paint('error:', Style.RED)} {message}")
+    echo_err(f"{page.paint('error:', Style.RED)} {message}")
     if hint:
-        tell(f"{page.paint('hint:', Style.CYAN)} {hint}")
+        echo_err(f"{page.paint('hint:', Style.CYAN)} {hint}")
 
 
-def advise(text: str) -> None:
+def echo_next(text: str) -> None:
     """Says what to type next."""
-    tell(f"{page_for(sys.stderr).paint('next:', Style.CYAN)} {text}")
+    echo_err(f"{page_for(sys.stderr).paint('next:', Style.CYAN)} {text}")

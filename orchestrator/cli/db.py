@@ -6,7 +6,7 @@ import click
 
 from ..campaign.location import locate
 from ..errors import EXIT_OK
-from .common import Verb, Verbs, show, store_options
+from .common import Verb, Verbs, echo, store_options
 
 
 @click.group(cls=Verbs)
@@ -32,5 +32,5 @@ def upgrade(dir: str | None, store: str | None) -> int:
     opened = Store.open(settings.store, check_schema=False)
     before, after = apply(opened)
     changed = f"{before or 'empty'} → {after}" if before != after else f"{after}, up to date"
-    show(f"{opened.url_without_password}: {changed}")
+    echo(f"{opened.url_without_password}: {changed}")
     return EXIT_OK

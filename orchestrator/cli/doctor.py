@@ -11,7 +11,7 @@ import click
 
 from ..campaign.location import Location, locate
 from ..errors import UserError
-from .common import json_option, page_for, read_submission, show, show_json, store_options, tell, verb
+from .common import echo, echo_err, echo_json, json_option, page_for, read_submission, store_options, verb
 from .spec import set_option
 
 if TYPE_CHECKING:
@@ -66,11 +66,11 @@ def doctor(
         raise UserError("--on-node needs a spec: which partition, how many GPUs?", "campaign doctor SPEC --on-node")
     where, wants = _asked(spec, sets, dir, store)
     with terminated_as_interrupted():
-        checks = look(where, wants, on_node=on_node, wait_s=60 * wait_min, tell=tell)
+        checks = look(where, wants, on_node=on_node, wait_s=60 * wait_min, tell=echo_err)
     if as_json:
-        show_json(doctor_document(checks))
+        echo_json(doctor_document(checks))
     else:
-        show(doctor_page(checks, page_for(sys.stdout)))
+        echo(doctor_page(checks, page_for(sys.stdout)))
     return exit_code(checks)
 
 

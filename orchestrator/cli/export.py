@@ -13,7 +13,7 @@ import click
 
 from ..campaign.location import locate
 from ..errors import EXIT_OK, UserError
-from .common import check_folder_of, store_options, tell, verb
+from .common import check_folder_of, echo_err, store_options, verb
 
 FORMATS: Final = ("csv", "json", "parquet")
 TABLES: Final = ("steps", "runs", "attempts", "gpus", "events")
@@ -52,7 +52,7 @@ def export(name: str | None, form: str, what: str, output: Path | None, dir: str
     writers: dict[str, Callable[..., int]] = {"csv": write_csv, "json": write_json, "parquet": write_parquet}
     with _output(output, form) as stream, columns_and_rows(opened, campaign, what) as (columns, rows):
         number = writers[form](stream, campaign.name, what, columns, rows)
-    tell(f"{number:,} rows" + (f" in {output}" if output else ""))
+    echo_err(f"{number:,} rows" + (f" in {output}" if output else ""))
     return EXIT_OK
 
 

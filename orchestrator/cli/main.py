@@ -31,7 +31,7 @@ from . import report as cli_report
 from . import runs as cli_runs
 from . import show as cli_show
 from . import spec as cli_spec
-from .common import Verbs, complain, default_options, show, tell
+from .common import Verbs, default_options, echo, echo_err, echo_error
 
 
 @click.group(cls=Verbs, invoke_without_command=True, context_settings={"help_option_names": ["-h", "--help"]})
@@ -50,7 +50,7 @@ def campaign(ctx: click.Context) -> None:
       campaign report                   see what came out
     """
     if ctx.invoked_subcommand is None:
-        show(ctx.get_help())
+        echo(ctx.get_help())
 
 
 _RESULTS = (*cli_results.VERBS, *cli_report.VERBS)
@@ -91,20 +91,20 @@ def _explained(error: Exception) -> int | None:
             _complain_of_usage(error)
             code = error.exit_code
         case SpecError():
-            tell(error.message)
+            echo_err(error.message)
             code = error.exit_code
         case UserError():
-            complain(error.message, error.hint)
+            echo_error(error.message, error.hint)
             code = error.exit_code
         case StaleWrite():
-            complain(f"somebody else was faster: {error.message}", "nothing is lost: try again")
+            echo_error(f"somebody else was faster: {error.message}", "nothing is lost: try again")
             code = EXIT_UNREACHABLE
         case StoreError():
-            complain(error.message, error.hint)
+            echo_error(error.message, error.hint)
             code = EXIT_UNREACHABLE if error.retryable else EXIT_USAGE
         case OSError():
             where = f"{error.filename}: " if error.filename else ""
-            complain(f"{where}{error.strerror or error}", None)
+            echo_error(f"{where}{error.strerror or error}", None)
             code = EXIT_FAILED
     return code
 
@@ -112,7 +112,7 @@ def _explained(error: Exception) -> int | None:
 def _complain_of_usage(error: click.ClickException) -> None:
     verb = error.ctx.command_path if isinstance(error, click.UsageError) and error.ctx else "campaign"
     message = error.format_message()
-    complain(message[:1].lower() + message[1:].removesuffix("."), f"`{verb} --help`")
+    echo_error(message[:1].lower() + message[1:].removesuffix("."), f"`{verb} --help`")
 
 
 def _never_fail_on_encoding() -> None:

@@ -13,7 +13,7 @@ import click
 
 from ..campaign.location import locate
 from ..errors import EXIT_OK, UserError
-from .common import json_option, page_for, show, show_json, store_options, tell, verb
+from .common import echo, echo_err, echo_json, json_option, page_for, store_options, verb
 
 if TYPE_CHECKING:
     from ...db.store import Store
@@ -58,14 +58,14 @@ def report(
         first = first_conditions(results)
         background = read_background(opened, results, first)
         if as_json:
-            show_json(document_of(results, background))
+            echo_json(document_of(results, background))
             if output is None:
                 return EXIT_OK
         folder = output or Path(f"{results.campaign.name}-report")
         written = write_report(results, background, read_traces(opened, first), folder, time.time())
         if not as_json:
-            show("\n".join(summary(results)))
-        tell(f"{written[0]}, and {len(written) - 1} more files beside it")
+            echo("\n".join(summary(results)))
+        echo_err(f"{written[0]}, and {len(written) - 1} more files beside it")
     return EXIT_OK
 
 
@@ -91,9 +91,9 @@ def recommend(name: str | None, baseline: str | None, dir: str | None, store: st
 
         _, results = _results(name, baseline, dir, store)
         if as_json:
-            show_json(recommendation_document(results))
+            echo_json(recommendation_document(results))
         else:
-            show(recommendation_page(results, rendered_configs(results), page_for(sys.stdout)))
+            echo(recommendation_page(results, rendered_configs(results), page_for(sys.stdout)))
     return EXIT_OK
 
 
@@ -123,9 +123,9 @@ def compare(words: Sequence[str], dir: str | None, store: str | None, as_json: b
         if as_json:
             documents = [comparison_document(one) for one in sides.comparisons]
             alone = [{"campaign": name, "conditions": list(names)} for name, names in sides.alone]
-            show_json({"schema_version": SCHEMA_VERSION, "comparisons": documents, "only_in": alone})
+            echo_json({"schema_version": SCHEMA_VERSION, "comparisons": documents, "only_in": alone})
         else:
-            show(comparison_page(sides, page_for(sys.stdout)))
+            echo(comparison_page(sides, page_for(sys.stdout)))
     return EXIT_OK
 
 

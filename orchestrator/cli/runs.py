@@ -13,7 +13,7 @@ from ..campaign.location import locate
 from ..errors import EXIT_FAILED, EXIT_OK, EXIT_UNREACHABLE, EXIT_UNSETTLED, UserError
 from ..formatting import count
 from ..settings import Settings
-from .common import advise, json_option, page_for, read_submission, store_options, tell, verb
+from .common import echo_err, echo_next, json_option, page_for, read_submission, store_options, verb
 from .spec import set_option, spec_argument
 
 if TYPE_CHECKING:
@@ -62,9 +62,9 @@ def submit(
         return int(ctx.invoke(plan_verb, spec=spec, sets=sets, dir=dir, store=store, as_json=as_json))
     submission, where = read_submission(spec, sets, dir, store)
     planned = make_plan(where.open_if_any(), submission)
-    tell(plan_page(planned, page_for(sys.stderr)))
+    echo_err(plan_page(planned, page_for(sys.stderr)))
     if not _agreed(planned, where.settings, yes):
-        tell("nothing was submitted")
+        echo_err("nothing was submitted")
         return EXIT_FAILED
     from ...jobs.files import make_private
     from ..campaign.desired import record
@@ -129,7 +129,7 @@ def cancel(words: Sequence[str], everything: bool, dir: str | None, store: str |
     if bool(names) is everything:
         raise UserError("which runs?", f"name them, or `campaign cancel {campaign.name} --all`")
     changed = desired.cancel(opened, campaign, names or None)
-    tell(f"asked for the end of {count(len(changed), 'run')}")
+    echo_err(f"asked for the end of {count(len(changed), 'run')}")
     return _one_pass(opened, campaign, as_json=False)
 
 
@@ -153,9 +153,9 @@ def retry(words: Sequence[str], dir: str | None, store: str | None) -> int:
     opened = where.open()
     campaign, names = find_with_runs(opened, where.words)
     changed = desired.retry(opened, campaign, names or None)
-    tell(f"{count(len(changed), 'run')} to try again")
+    echo_err(f"{count(len(changed), 'run')} to try again")
     if not changed:
-        advise(f"campaign retry {campaign.name} RUN, for a run that was cancelled or has left the spec")
+        echo_next(f"campaign retry {campaign.name} RUN, for a run that was cancelled or has left the spec")
     return _one_pass(opened, campaign, as_json=False)
 
 
@@ -202,7 +202,7 @@ def _one_pass(store: Store, campaign: CampaignRow, as_json: bool, *, say_unsettl
     print_end(store, campaign, as_json, brief=True)
     status = read_status(store, campaign)
     if not status.settled and not status.reconciled_now:
-        advise(f"campaign reconcile {campaign.name} --watch")
+        echo_next(f"campaign reconcile {campaign.name} --watch")
     if trouble:
         return EXIT_UNREACHABLE
     if not status.settled:

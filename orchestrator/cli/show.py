@@ -11,7 +11,7 @@ import click
 
 from ..campaign.location import Location, locate
 from ..errors import EXIT_FAILED, EXIT_OK
-from .common import json_option, page_for, show, show_json, store_options, tell, verb
+from .common import echo, echo_err, echo_json, json_option, page_for, store_options, verb
 
 if TYPE_CHECKING:
     from ...db.store import Store
@@ -48,9 +48,9 @@ def status(name: str | None, watch: bool, dir: str | None, store: str | None, as
         watch_status(opened, campaign)
     seen = read_status(opened, campaign)
     if as_json:
-        show_json(status_document(opened, campaign))
+        echo_json(status_document(opened, campaign))
     else:
-        show(status_page(seen, page_for(sys.stdout)))
+        echo(status_page(seen, page_for(sys.stdout)))
     return EXIT_FAILED if watch and not seen.all_completed else EXIT_OK
 
 
@@ -78,14 +78,14 @@ def describe(words: Sequence[str], settings: bool, dir: str | None, store: str |
     campaign, names = find_with_runs(opened, where.words)
     if names:
         return _describe_run(opened, (campaign.name, *names), as_json)
-    from ..campaign.details import campaign_facts
+    from ..campaign.details import campaign_details
     from .pages.describe import campaign_document, campaign_page
 
-    facts = campaign_facts(opened, campaign)
+    facts = campaign_details(opened, campaign)
     if as_json:
-        show_json(campaign_document(facts))
+        echo_json(campaign_document(facts))
     else:
-        show(campaign_page(facts, page_for(sys.stdout)))
+        echo(campaign_page(facts, page_for(sys.stdout)))
     return EXIT_OK
 
 
@@ -143,28 +143,28 @@ def logs(
     where = locate(dir, store, words)
     campaign, run = find_run(opened := where.open(), where.words)
     if follow and attempt is None:
-        await_attempt(opened, campaign, run, tell, time.sleep)
+        await_attempt(opened, campaign, run, echo_err, time.sleep)
     wanted = Wanted.of(opened, campaign, run, rank=rank, launcher=launcher, generation=attempt)
     if follow:
         follow_log(wanted, lines, sys.stdout.buffer)
     else:
         path = newest_log(wanted)
         if not launcher and f"_rank{rank}." not in path.name:
-            tell(f"rank {rank} has printed nothing yet; this is {path}")
+            echo_err(f"rank {rank} has printed nothing yet; this is {path}")
         print_log(path, lines, sys.stdout.buffer)
     return EXIT_OK
 
 
 def _describe_run(store: Store, words: Sequence[str], as_json: bool) -> int:
-    from ..campaign.details import run_facts
+    from ..campaign.details import run_details
     from ..campaign.lookup import find_run
     from .pages.describe import run_document, run_page
 
-    facts = run_facts(store, *find_run(store, words))
+    facts = run_details(store, *find_run(store, words))
     if as_json:
-        show_json(run_document(facts))
+        echo_json(run_document(facts))
     else:
-        show(run_page(facts, page_for(sys.stdout)))
+        echo(run_page(facts, page_for(sys.stdout)))
     return EXIT_OK
 
 
@@ -175,9 +175,9 @@ def _describe_settings(where: Location, as_json: bool) -> int:
     shown = where.settings.shown
     if as_json:
         rows = [{"name": s.name, "value": s.value, "source": s.source} for s in shown]
-        show_json({"schema_version": SCHEMA_VERSION, "settings": rows})
+        echo_json({"schema_version": SCHEMA_VERSION, "settings": rows})
     else:
-        show(settings_page(shown, page_for(sys.stdout)))
+        echo(settings_page(shown, page_for(sys.stdout)))
     return EXIT_OK
 
 

@@ -15,7 +15,17 @@ import click
 from ..errors import EXIT_OK, SpecError, UserError
 from ..formatting import count
 from ..spec import templates
-from .common import check_folder_of, json_option, page_for, read_submission, show, show_json, store_options, tell, verb
+from .common import (
+    check_folder_of,
+    echo,
+    echo_err,
+    echo_json,
+    json_option,
+    page_for,
+    read_submission,
+    store_options,
+    verb,
+)
 from .pages.text import table
 
 if TYPE_CHECKING:
@@ -63,7 +73,7 @@ def init(path: Path, template: str, scale: str, wants_list: bool, as_json: bool)
         if scale == templates.SMOKE
         else f"edit it, then `campaign plan {file}`"
     )
-    tell(f"wrote {' and '.join(str(one) for one in written)}; {then}")
+    echo_err(f"wrote {' and '.join(str(one) for one in written)}; {then}")
     return EXIT_OK
 
 
@@ -85,13 +95,13 @@ def validate(spec: Path, sets: Sequence[str], as_json: bool) -> int:
     except SpecError as error:
         if not as_json:
             raise
-        show_json({"schema_version": 1, "valid": False, "errors": [asdict(problem) for problem in error.problems]})
+        echo_json({"schema_version": 1, "valid": False, "errors": [asdict(problem) for problem in error.problems]})
         return error.exit_code
     name, runs = submission.spec.name, submission.runs
     if as_json:
-        show_json({"schema_version": 1, "campaign": name, "valid": True, "runs": [run.name for run in runs]})
+        echo_json({"schema_version": 1, "campaign": name, "valid": True, "runs": [run.name for run in runs]})
     else:
-        show(f"{spec}: ok · {name}, {count(len(runs), 'run')}")
+        echo(f"{spec}: ok · {name}, {count(len(runs), 'run')}")
     return EXIT_OK
 
 
@@ -122,14 +132,14 @@ def plan(
     submission, where = read_submission(spec, sets, dir, store)
     planned, page = make_plan(where.open_if_any(), submission), page_for(sys.stdout)
     if planned.trouble:
-        tell(f"{planned.trouble.message}: resubmissions may be missing")
+        echo_err(f"{planned.trouble.message}: resubmissions may be missing")
     chosen = _chosen(planned, run)
     if as_json:
-        show_json(plan_document(replace(planned, runs=tuple(chosen)) if run else planned))
+        echo_json(plan_document(replace(planned, runs=tuple(chosen)) if run else planned))
         return EXIT_OK
     pages = [] if run else [plan_page(planned, page)]
     pages += [config_page(item, page) for item in chosen] if run or verbose else []
-    show("\n\n".join(pages))
+    echo("\n\n".join(pages))
     return EXIT_OK
 
 
@@ -171,7 +181,7 @@ def render(
         raise _no_such_run(run, names)
     script = render_run(submission, next(item for item in submission.runs if run in (None, item.name)))
     if output is None:
-        show(script.rstrip("\n"))
+        echo(script.rstrip("\n"))
     else:
         _write(output, script)
     return EXIT_OK
@@ -180,7 +190,7 @@ def render(
 def _write(path: Path, script: str) -> None:
     check_folder_of(path)
     path.write_text(script, encoding="utf-8")
-    tell(f"wrote {path}; `sbatch {shlex.quote(str(path))}` runs it")
+    echo_err(f"wrote {path}; `sbatch {shlex.quote(str(path))}` runs it")
 
 
 def _chosen(planned: Plan, run: str | None) -> list[PlannedRun]:
@@ -205,10 +215,10 @@ def _list_templates(as_json: bool) -> None:
     found = templates.templates()
     if as_json:
         rows = [{"name": one.name, "summary": one.summary, "scales": sorted(one.specs)} for one in found]
-        show_json({"schema_version": 1, "templates": rows})
+        echo_json({"schema_version": 1, "templates": rows})
         return
     lines = [(one.name, "yes" if templates.SMOKE in one.specs else "", one.summary) for one in found]
-    show("\n".join(table(page_for(sys.stdout), ("template", "smoke", ""), lines)))
+    echo("\n".join(table(page_for(sys.stdout), ("template", "smoke", ""), lines)))
 
 
 VERBS: Final = (init, validate, plan, render)

@@ -15,7 +15,7 @@ from ...db.store import Store
 from ..campaign.status import CampaignStatus, read_status, status_document
 from ..errors import UserError
 from ..reconcile.loop import SLURM_POLL_S, LeaseHeld, Pass, Reconciler
-from .common import page_for, show, show_json, tell
+from .common import echo, echo_err, echo_json, page_for
 from .interrupts import terminated_as_interrupted
 from .pages.actions import action_lines, trouble_lines
 from .pages.status import headline, status_page, steps_line
@@ -48,7 +48,7 @@ def run_one_pass(store: Store, campaign: CampaignRow) -> bool:
     finally:
         reconciler.close()
     for line in _lines(seen, read_status(store, campaign)):
-        tell(line)
+        echo_err(line)
     return isinstance(seen, Pass) and bool(seen.troubles)
 
 
@@ -102,11 +102,11 @@ def watch_status(store: Store, campaign: CampaignRow, *, sleep: Callable[[float]
 def print_end(store: Store, campaign: CampaignRow, as_json: bool, *, brief: bool = False) -> None:
     """Where the campaign stands, as data; brief: one line where no run is in trouble."""
     if as_json:
-        show_json(status_document(store, campaign))
+        echo_json(status_document(store, campaign))
         return
     status, page = read_status(store, campaign), page_for(sys.stdout)
     troubled = any(run.state in ("failed", "held") for run in status.runs)
-    show(headline(status, page) if brief and not troubled else status_page(status, page))
+    echo(headline(status, page) if brief and not troubled else status_page(status, page))
 
 
 @contextmanager

@@ -25,8 +25,8 @@ from ...jobs.files import make_private, write_atomically
 from ...jobs.node_report import NodeReport, Question, Talk, Trouble
 from ...sbatch import prologue
 from ..errors import Unreachable
-from ..executors import job_request as attempts
-from ..executors.base import Batch, BatchTooLarge, JobView, SubmissionRefused, SubmissionUnclear
+from ..executors import job_request
+from ..executors.base import ArrayTooLarge, JobArray, JobView, SubmissionRefused, SubmissionUnclear
 from ..executors.slurm import SlurmExecutor, job_name
 from ..settings import Settings
 from .requirements import Wants
@@ -132,26 +132,26 @@ def _made(dir: Path) -> Iterator[Path]:
                 folder.rmdir()
 
 
-def _batch(want: Wants, token: str, folder: Path) -> Batch:
+def _batch(want: Wants, token: str, folder: Path) -> JobArray:
     """One job for one node, with what an attempt would ask for."""
-    resources: dict[str, Any] = attempts.resources(want.config, prologue=prologue())
+    resources: dict[str, Any] = job_request.resources(want.config, prologue=prologue())
     several = want.config.nodes > 1
     for name in ("signal_delay_s", *(["nodelist"] if several else [])):  # a list of several nodes would ask for all
         resources.pop(name, None)
     minutes = min(want.config.slurm.time_min, TIME_MIN)
-    return Batch(token, job_name(token), folder, 1, {**resources, "nodes": 1, "time": str(minutes)}, PROGRAM)
+    return JobArray(token, job_name(token), folder, 1, {**resources, "nodes": 1, "time": str(minutes)}, PROGRAM)
 
 
 # -- by Slurm ----------------------------------------------------------------------------------------------------------
 
 
-def _by_slurm(want: Wants, batch: Batch, wait_s: float, tell: Tell) -> Examined:
+def _by_slurm(want: Wants, batch: JobArray, wait_s: float, tell: Tell) -> Examined:
     executor = SlurmExecutor()
     try:
         [job_id] = executor.submit(batch)
     except SubmissionRefused as exc:
         return Examined(None, f"sbatch refused the job: {_last(str(exc))}", "change what `slurm:` asks for")
-    except (BatchTooLarge, SubmissionUnclear, Unreachable) as exc:
+    except (ArrayTooLarge, SubmissionUnclear, Unreachable) as exc:
         return Examined(None, _last(str(exc)), "try again", away=True)
     tell(f"job {job_id} looks at a node with {want.gpus} GPUs; Ctrl-C cancels it")
     watch = _Watch(executor, batch, job_id, wait_s, tell)
@@ -166,7 +166,7 @@ def _by_slurm(want: Wants, batch: Batch, wait_s: float, tell: Tell) -> Examined:
 class _Watch:
     """Waits for the job and its report."""
 
-    def __init__(self, executor: SlurmExecutor, batch: Batch, job_id: str, wait_s: float, tell: Tell) -> None:
+    def __init__(self, executor: SlurmExecutor, batch: JobArray, job_id: str, wait_s: float, tell: Tell) -> None:
         self._executor, self._batch, self._job_id, self._tell = executor, batch, job_id, tell
         self._talk = Talk(batch.folder)
         self._wait_s, self._since_s = wait_s, time.time()

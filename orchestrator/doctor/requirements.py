@@ -9,8 +9,8 @@ from pathlib import Path
 from typing import Any, Final
 
 from ...jobs import ds_config
-from ..executors import job_request as attempts
-from ..memory.feasibility import Needs, host_need_gb, needs_of
+from ..executors import job_request
+from ..memory.feasibility import ModelNeeds, host_need_gb, needs_of
 from ..memory.zero_memory import Sizes
 from ..spec.expand import Run
 from ..spec.model import RunConfig
@@ -70,7 +70,7 @@ def wants_of(runs: Iterable[Run]) -> list[Wants]:
 
 def _kind(run: Run) -> str:
     config = run.config
-    asked = [attempts.resources(config), config.python, config.env, run.ranks_per_node, config.train.nvme_path]
+    asked = [job_request.resources(config), config.python, config.env, run.ranks_per_node, config.train.nvme_path]
     return json.dumps(asked, sort_keys=True)
 
 
@@ -82,8 +82,8 @@ def _wants(runs: Sequence[Run]) -> Wants:
         runs=tuple(run.name for run in runs),
         config=config,
         ranks=runs[0].ranks_per_node,
-        gpus=attempts.gpus_per_node(config),
-        on_gpus=not attempts.trains_on_cpu(config),
+        gpus=job_request.gpus_per_node(config),
+        on_gpus=not job_request.trains_on_cpu(config),
         host_gb=max(host_need_gb(r.config, n, r.ranks_per_node) for r, n in zip(runs, needs, strict=True)),
         gpu_gb=max((state.gpu_gb for state in states), default=0.0),
         disk_gb=max((state.disk_gb for state in states), default=0.0),
@@ -93,7 +93,7 @@ def _wants(runs: Sequence[Run]) -> Wants:
     )
 
 
-def _checkpoints_gb(config: RunConfig, needs: Needs) -> float:
+def _checkpoints_gb(config: RunConfig, needs: ModelNeeds) -> float:
     train = config.train
     if not needs.parameters or train.checkpoint_every is None:
         return 0.0

@@ -11,8 +11,8 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from ..errors import Unreachable
-from ..executors import job_request as attempts
-from ..executors.base import Batch, SubmissionRefused, SubmissionUnclear
+from ..executors import job_request
+from ..executors.base import JobArray, SubmissionRefused, SubmissionUnclear
 from ..executors.slurm import SlurmExecutor, job_name
 from .check import At, Check
 from .check_host import host_checks
@@ -58,7 +58,7 @@ def _forecasts(found: Cluster | None, wants: Sequence[Wants]) -> list[Forecast]:
 
 def _forecast(want: Wants, folder: Path) -> Forecast:
     token = uuid.uuid4().hex[:12]
-    batch = Batch(token, job_name(token), folder, 1, attempts.resources(want.config))
+    batch = JobArray(token, job_name(token), folder, 1, job_request.resources(want.config))
     try:
         return Forecast(SlurmExecutor().forecast(batch))
     except SubmissionRefused as exc:

@@ -7,8 +7,6 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Protocol
 
-from ..errors import Unreachable
-
 TERMINAL_STATES = frozenset(
     [
         "BOOT_FAIL",
@@ -71,7 +69,7 @@ class JobView:
 
 
 @dataclass(frozen=True)
-class Batch:
+class JobArray:
     """Attempts of one resource shape, submitted together as one job array; their payloads lie in ``folder``.
 
     Attributes:
@@ -90,7 +88,7 @@ class SubmissionRefused(Exception):
     """The executor said that it will never take the batch. Nothing was submitted."""
 
 
-class BatchTooLarge(Exception):
+class ArrayTooLarge(Exception):
     """Nothing was submitted: the batch has too many elements; fewer may be taken.
 
     Args:
@@ -108,7 +106,7 @@ class SubmissionUnclear(Exception):
 
 
 @dataclass(frozen=True)
-class Look:
+class JobListing:
     """What the executor knew at one moment.
 
     Attributes:
@@ -129,10 +127,10 @@ class Executor(Protocol):
     """How long a job may be absent from a complete ``look`` before it counts as lost."""
     user: int
     """Number of the user as whom jobs run."""
-    settle_grace_s: float
+    outcome_grace_s: float
     """How long after a job's end its files may take to be seen here."""
 
-    def submit(self, batch: Batch) -> list[str]:
+    def submit(self, batch: JobArray) -> list[str]:
         """Submits the batch as one job array; returns the job id of each of its elements, in order.
 
         Raises:
@@ -142,7 +140,7 @@ class Executor(Protocol):
             Unreachable, OSError: surely nothing was submitted.
         """
 
-    def look(self, expected: Mapping[str, Collection[int]], since_s: float) -> Look:
+    def look(self, expected: Mapping[str, Collection[int]], since_s: float) -> JobListing:
         """The jobs of these batches (token → indexes), submitted after ``since_s``.
 
         Raises:
@@ -158,15 +156,3 @@ class Executor(Protocol):
         Raises:
             Unreachable: it could not say so to the executor.
         """
-
-
-__all__ = [
-    "Batch",
-    "BatchTooLarge",
-    "Executor",
-    "JobView",
-    "Look",
-    "SubmissionRefused",
-    "SubmissionUnclear",
-    "Unreachable",
-]

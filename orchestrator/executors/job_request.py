@@ -12,7 +12,7 @@ from ...db.records import RunRow
 from ...jobs import ds_config
 from ...jobs.layout import CampaignPaths
 from ...jobs.payload import Payload
-from ..spec import batch_size as batching
+from ..spec import batch_size
 from ..spec.model import RunConfig
 from .host import local_gpus
 
@@ -89,7 +89,7 @@ def accumulation_of(config: RunConfig, micro_batch: int | None, world_size: int)
     """Forward passes of one rank in one optimizer step; None for a script that manages its own batches."""
     if config.train.global_batch is None or micro_batch is None:
         return None
-    return batching.accumulation(config.train.global_batch, micro_batch, world_size)
+    return batch_size.accumulation(config.train.global_batch, micro_batch, world_size)
 
 
 def gpus_per_node(config: RunConfig) -> int:

@@ -18,7 +18,7 @@ from collections.abc import Collection, Mapping, Sequence
 from pathlib import Path
 
 from ..errors import Unreachable
-from .base import Batch, JobView, Look, SubmissionUnclear
+from .base import JobArray, JobListing, JobView, SubmissionUnclear
 
 AGENT = "dscampaign.jobs.agent"
 HOST_FILE = "host"
@@ -36,14 +36,14 @@ class LocalExecutor:
 
     intent_grace_s = 0.0
     lost_grace_s = 0.0
-    settle_grace_s = 0.0
+    outcome_grace_s = 0.0
     user = os.geteuid()
 
     def __init__(self, batches: Path) -> None:
         self._batches = batches
         self._children: list[subprocess.Popen[bytes]] = []
 
-    def submit(self, batch: Batch) -> list[str]:
+    def submit(self, batch: JobArray) -> list[str]:
         """Starts one agent for each element of the batch."""
         (batch.folder / HOST_FILE).write_text(socket.gethostname())
         setup = [str(line) for line in batch.resources.get("setup") or ()]
@@ -55,7 +55,7 @@ class LocalExecutor:
                 raise SubmissionUnclear(f"only {some} of {batch.size} processes started: {exc}") from exc
             raise Unreachable(f"cannot start a process: {exc}") from exc
 
-    def look(self, expected: Mapping[str, Collection[int]], since_s: float) -> Look:  # noqa: ARG002
+    def look(self, expected: Mapping[str, Collection[int]], since_s: float) -> JobListing:  # noqa: ARG002
         """Scans the process table once."""
         running = _agents()
         for child in self._children:
@@ -69,7 +69,7 @@ class LocalExecutor:
                     jobs[token, index] = JobView(token, index, _job_id(pid), "RUNNING", nodes=socket.gethostname())
                 elif here:
                     jobs[token, index] = JobView(token, index, "", "GONE")
-        return Look(jobs, complete)
+        return JobListing(jobs, complete)
 
     def nodes(self) -> int | None:
         """This machine."""
@@ -83,7 +83,7 @@ class LocalExecutor:
                 with contextlib.suppress(ProcessLookupError):
                     os.kill(ours[job_id], signal.SIGTERM)
 
-    def _start(self, batch: Batch, index: int, setup: list[str]) -> str:
+    def _start(self, batch: JobArray, index: int, setup: list[str]) -> str:
         agent = [sys.executable, "-u", "-m", AGENT, str(batch.folder), str(index)]
         script = "\n".join([*setup, 'exec "$@"'])
         with (batch.folder / f"{index}.log").open("ab") as log:

@@ -22,7 +22,7 @@ from typing import Any
 
 from ...jobs.files import write_atomically
 from ..errors import Unreachable
-from .base import Batch, BatchTooLarge, JobView, Look, SubmissionRefused, SubmissionUnclear
+from .base import ArrayTooLarge, JobArray, JobListing, JobView, SubmissionRefused, SubmissionUnclear
 
 COMMAND_TIMEOUT_S = 60.0
 SINCE_SLACK_S = 86_400.0
@@ -66,10 +66,10 @@ class SlurmExecutor:
 
     intent_grace_s = 60.0
     lost_grace_s = 600.0
-    settle_grace_s = 10.0
+    outcome_grace_s = 10.0
     user = os.geteuid()
 
-    def submit(self, batch: Batch) -> list[str]:
+    def submit(self, batch: JobArray) -> list[str]:
         """Submits the batch as one array."""
         array = _job_array(batch)
         done = _sbatch(array.command(), set(array.parameters))
@@ -78,7 +78,7 @@ class SlurmExecutor:
         array_id = array.job_id(done.stdout)
         return [f"{array_id}_{index}" for index in range(batch.size)]
 
-    def forecast(self, batch: Batch) -> str:
+    def forecast(self, batch: JobArray) -> str:
         """Slurm's word on when and where the batch would start; nothing is submitted.
 
         Raises:
@@ -95,24 +95,24 @@ class SlurmExecutor:
             raise SubmissionRefused(said)
         return said
 
-    def look(self, expected: Mapping[str, Collection[int]], since_s: float) -> Look:
+    def look(self, expected: Mapping[str, Collection[int]], since_s: float) -> JobListing:
         """Asks squeue, and sacct where squeue does not show every expected job alive."""
         if not expected:
-            return Look({}, True)
+            return JobListing({}, True)
         wanted = {(token, index) for token, indexes in expected.items() for index in indexes}
         names = ",".join(job_name(token) for token in sorted(expected))
         jobs = {k: v for k, v in _squeue(names).items() if k in wanted}
         if all(key in jobs and not jobs[key].terminal for key in wanted):
-            return Look(jobs, True)
+            return JobListing(jobs, True)
         history = _sacct(names, since_s)
         if history is None or history.kept:
             jobs = {k: _or_unfinished(v, history.jobs.get(k) if history else None) for k, v in jobs.items()}
         if history is None:
-            return Look(jobs, False)
+            return JobListing(jobs, False)
         # what squeue does not show is over: that sacct takes it for alive means that it lags, or will never know
         told = {k: v for k, v in history.jobs.items() if k in wanted and v.terminal}
         ended = {k: v for k, v in told.items() if k not in jobs or jobs[k].terminal}
-        return Look({**jobs, **ended}, True)
+        return JobListing({**jobs, **ended}, True)
 
     def nodes(self) -> int | None:
         """Asks sinfo."""
@@ -135,7 +135,7 @@ def job_name(token: str) -> str:
     return f"dscampaign-{token}"
 
 
-def _job_array(batch: Batch) -> Any:
+def _job_array(batch: JobArray) -> Any:
     """What submitit makes of a batch.
 
     Raises:
@@ -178,7 +178,7 @@ def _job_array(batch: Batch) -> Any:
     return array
 
 
-def _parameters(batch: Batch) -> dict[str, Any]:
+def _parameters(batch: JobArray) -> dict[str, Any]:
     """Submitit's parameters: the spec's, and those that are ours alone."""
     resources = dict(batch.resources)
     additional = {"no-requeue": True, **resources.pop("additional_parameters", {})}
@@ -196,11 +196,11 @@ def _parameters(batch: Batch) -> dict[str, Any]:
 
 def _submission_error(text: str) -> Exception:
     if ARRAY_TOO_LARGE.search(text):
-        return BatchTooLarge(_first_line(text), for_now=False)
+        return ArrayTooLarge(_first_line(text), for_now=False)
     if REFUSED.search(text):
         return SubmissionRefused(text)
     if SUBMIT_LIMIT.search(text):
-        return BatchTooLarge(_first_line(text), for_now=True)
+        return ArrayTooLarge(_first_line(text), for_now=True)
     if TRY_LATER.search(text) or NOTHING_SENT.search(text):
         return Unreachable(_first_line(text), "nothing was submitted; the next pass tries again")
     return SubmissionUnclear(text)

@@ -13,7 +13,7 @@ import signal
 from collections.abc import Sequence
 
 from ...jobs.evidence import LogLine
-from . import node_evidence as machine
+from . import node_evidence
 from .evidence import (
     Clue,
     Ended,
@@ -52,10 +52,10 @@ def classify(ended: Ended) -> Verdict:
         or _ended_by_slurm(ended)
         or _by_user_rule(ended)
         or _by_root(ended)
-        or _machine(machine.bad_gpu(ended))
+        or _machine(node_evidence.bad_gpu(ended))
         or _at_time_limit(ended)
         or _out_of_memory(ended)
-        or _machine(machine.ambiguous_gpu(ended) or machine.storage(ended))
+        or _machine(node_evidence.ambiguous_gpu(ended) or node_evidence.storage(ended))
         or _by_log(ended)
         or left_alone(ended)
         or _cascade(ended)
@@ -150,8 +150,8 @@ def _by_root(ended: Ended) -> Verdict | None:
         return None
     root = roots[0]
     rule, text = _rule_of(root, ended)
-    if machine.concerns_gpu(text):
-        found = _machine(machine.bad_gpu(ended) or (None if rule else machine.ambiguous_gpu(ended)))
+    if node_evidence.concerns_gpu(text):
+        found = _machine(node_evidence.bad_gpu(ended) or (None if rule else node_evidence.ambiguous_gpu(ended)))
         if found:
             return found
     if rule is None:
@@ -249,9 +249,9 @@ def _proved(rule: Rule, clue: Clue, text: str, ended: Ended) -> Verdict:
     if rule.kind is FailureClass.HOST_OOM:
         return _memory(ended, clue, text, rule)
     if rule.kind is FailureClass.OOM:
-        if (killed := machine.host_memory(ended)) and not machine.has_numbers(text):
+        if (killed := node_evidence.host_memory(ended)) and not node_evidence.has_numbers(text):
             return _memory(ended, killed.clue, text, None, killed.rule)  # pinned memory is the host's
-        kind, reason, hint = machine.whose_memory(ended, clue, text)
+        kind, reason, hint = node_evidence.whose_memory(ended, clue, text)
         return Verdict(kind, reason or headline(text), hint, clue.line, rule.name, clue.host)
     return Verdict(rule.kind, headline(text), rule.hint, clue.line, rule.name, clue.host)
 
@@ -259,14 +259,14 @@ def _proved(rule: Rule, clue: Clue, text: str, ended: Ended) -> Verdict:
 # -- the machine ----------------------------------------------------------------------------------------------
 
 
-def _machine(found: machine.Finding | None) -> Verdict | None:
+def _machine(found: node_evidence.NodeFinding | None) -> Verdict | None:
     if found is None:
         return None
     return Verdict(found.kind, found.reason, found.hint, found.clue.line, found.rule, found.clue.host)
 
 
 def _out_of_memory(ended: Ended) -> Verdict | None:
-    found = machine.host_memory(ended)
+    found = node_evidence.host_memory(ended)
     return _memory(ended, found.clue, found.clue.text, None, found.rule) if found else None
 
 

@@ -7,7 +7,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 
 from ...jobs.evidence import AGENT, LogLine, NodeOutcome
-from . import cuda_oom as cuda_memory
+from . import cuda_oom
 from .evidence import Clue, Ended, death_signal, kernel_clues, outcome_of, rank_pids, root_errors, silent_ranks
 from .policy import FailureClass
 from .rules import KERNEL_OOM, KERNEL_STORAGE, RULES
@@ -22,7 +22,7 @@ _LOADER_KILLED = re.compile(r"DataLoader worker .*(?:killed by signal: Killed|ex
 
 
 @dataclass(frozen=True)
-class Finding:
+class NodeFinding:
     """What a machine's own evidence proves."""
 
     kind: FailureClass
@@ -37,29 +37,31 @@ def concerns_gpu(text: str) -> bool:
     return bool(_OF_GPUS.search(text))
 
 
-def bad_gpu(ended: Ended) -> Finding | None:
+def bad_gpu(ended: Ended) -> NodeFinding | None:
     """A GPU, or its driver, that the node itself shows to be broken."""
     return _by_kernel(ended, FailureClass.GPU) or next((f for o in ended.outcomes if (f := _gpu_count(o))), None)
 
 
-def ambiguous_gpu(ended: Ended) -> Finding | None:
+def ambiguous_gpu(ended: Ended) -> NodeFinding | None:
     """The kernel's word for a fault of a GPU that a script can cause as well."""
     return _by_kernel(ended, FailureClass.GPU_FAULT)
 
 
-def storage(ended: Ended) -> Finding | None:
+def storage(ended: Ended) -> NodeFinding | None:
     """The agent's word that the folder took no outcome, or the kernel's for storage that did not answer."""
     full = next(
         ((o, line) for o in ended.outcomes for line in o.lines if line.file == AGENT and line.number == 0), None
     )
     if full:
         outcome, line = full
-        return Finding(FailureClass.STORAGE, f"{outcome.host}: {line.text}", Clue(line, outcome.host), "agent-storage")
+        return NodeFinding(
+            FailureClass.STORAGE, f"{outcome.host}: {line.text}", Clue(line, outcome.host), "agent-storage"
+        )
     clue = next((clue for clue in kernel_clues(ended) if KERNEL_STORAGE.search(clue.text)), None)
-    return Finding(FailureClass.STORAGE, f"{clue.host}: {clue.text}", clue, "kernel-storage") if clue else None
+    return NodeFinding(FailureClass.STORAGE, f"{clue.host}: {clue.text}", clue, "kernel-storage") if clue else None
 
 
-def host_memory(ended: Ended) -> Finding | None:
+def host_memory(ended: Ended) -> NodeFinding | None:
     """Slurm's, the control group's or the kernel's word for host memory that ran out."""
     job = ended.job
     if job is not None and (job.state == "OUT_OF_MEMORY" or job.step_out_of_memory):
@@ -76,16 +78,16 @@ def host_memory(ended: Ended) -> Finding | None:
 
 def has_numbers(text: str) -> bool:
     """Whether torch says how full the GPU was: then it was the GPU's memory, and not pinned memory of the host."""
-    return cuda_memory.read(text) is not None
+    return cuda_oom.read(text) is not None
 
 
 def whose_memory(ended: Ended, clue: Clue, text: str) -> tuple[FailureClass, str, str]:
     """Class, reason ("" for the error's own words) and hint of a GPU that is full."""
     outcome = outcome_of(ended, clue.host)
-    memory = cuda_memory.read(text)
+    memory = cuda_oom.read(text)
     if memory is None:
         before = _used_before(outcome, clue) if outcome else 0.0
-        if outcome and before > cuda_memory.FOREIGN_SHARE:
+        if outcome and before > cuda_oom.FOREIGN_SHARE:
             reason = f"{outcome.host}: {before:.0%} of the GPU's memory was in use before the attempt began"
             return FailureClass.FOREIGN_OOM, reason, ""
         return FailureClass.OOM, "", ""
@@ -100,12 +102,12 @@ def whose_memory(ended: Ended, clue: Clue, text: str) -> tuple[FailureClass, str
     return kind, "", ""
 
 
-def _by_kernel(ended: Ended, kind: FailureClass) -> Finding | None:
+def _by_kernel(ended: Ended, kind: FailureClass) -> NodeFinding | None:
     rules = [rule for rule in RULES if rule.kind is kind]
     for clue in kernel_clues(ended):
         for rule in rules:
             if rule.pattern.search(clue.text) and not _of_a_neighbour(clue, ended):
-                return Finding(kind, f"{clue.host}: {clue.text}", clue, rule.name)
+                return NodeFinding(kind, f"{clue.host}: {clue.text}", clue, rule.name)
     return None
 
 
@@ -119,7 +121,7 @@ def _of_a_neighbour(clue: Clue, ended: Ended) -> bool:
     return bool(ours) and f"{int(named[1], 16):04x}:{named[2]}:{named[3]}".lower() not in ours
 
 
-def _gpu_count(outcome: NodeOutcome) -> Finding | None:
+def _gpu_count(outcome: NodeOutcome) -> NodeFinding | None:
     """Fewer GPUs than Slurm was asked for. Without Slurm nobody has promised any."""
     gpus = outcome.gpus
     if gpus is None or outcome.job_id.startswith("local-"):
@@ -128,18 +130,18 @@ def _gpu_count(outcome: NodeOutcome) -> Finding | None:
     if gpus.before is None:
         if not _DRIVER_TROUBLE.search(gpus.trouble):
             return None
-        return Finding(FailureClass.GPU, f"{outcome.host}: NVIDIA's driver: {gpus.trouble}", clue, "gpu-driver")
+        return NodeFinding(FailureClass.GPU, f"{outcome.host}: NVIDIA's driver: {gpus.trouble}", clue, "gpu-driver")
     seen = len(gpus.before)
     if gpus.missing:
-        return Finding(FailureClass.GPU, f"{outcome.host} shows {seen} GPUs of {gpus.asked}", clue, "gpu-count")
+        return NodeFinding(FailureClass.GPU, f"{outcome.host} shows {seen} GPUs of {gpus.asked}", clue, "gpu-count")
     if gpus.lost and gpus.after is not None:
         reason = f"{outcome.host} lost a GPU while it ran: {len(gpus.after)} of {seen} answer"
-        return Finding(FailureClass.GPU, reason, clue, "gpu-count")
+        return NodeFinding(FailureClass.GPU, reason, clue, "gpu-count")
     return None
 
 
-def _memory(clue: Clue, rule: str) -> Finding:
-    return Finding(FailureClass.HOST_OOM, "the node's memory ran out", clue, rule)
+def _memory(clue: Clue, rule: str) -> NodeFinding:
+    return NodeFinding(FailureClass.HOST_OOM, "the node's memory ran out", clue, rule)
 
 
 def _killed_ours(clue: Clue, ended: Ended) -> bool:

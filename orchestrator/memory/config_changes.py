@@ -10,7 +10,7 @@ from collections.abc import Collection
 from typing import Any, Final
 
 from ..spec import strategies
-from ..spec.model import RunConfig, Rung
+from ..spec.model import ConfigChange, RunConfig
 
 EXPANDABLE_SEGMENTS: Final = "expandable_segments"
 """Lets PyTorch's allocator join free pieces: it changes no result, and cures an out-of-memory by fragmentation."""
@@ -35,7 +35,7 @@ def text(rungs: Collection[str]) -> str:
     return " ".join(rungs)
 
 
-def next_rung(config: RunConfig, allowed: Collection[Rung], taken: Collection[str]) -> str | None:
+def next_change(config: RunConfig, allowed: Collection[ConfigChange], taken: Collection[str]) -> str | None:
     """What to change next where the micro-batch cannot be made smaller; None where nothing is left that is allowed.
 
     Args:

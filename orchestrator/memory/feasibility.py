@@ -27,7 +27,7 @@ class Shortage:
 
 
 @dataclass(frozen=True)
-class Needs:
+class ModelNeeds:
     """The model of a run.
 
     Attributes:
@@ -43,7 +43,7 @@ class Needs:
     shortage: Shortage | None = None
 
 
-def needs_of(config: RunConfig, sizes: Sizes, usable_gb: float | None = None) -> Needs:
+def needs_of(config: RunConfig, sizes: Sizes, usable_gb: float | None = None) -> ModelNeeds:
     """What a run's model needs.
 
     Args:
@@ -53,17 +53,17 @@ def needs_of(config: RunConfig, sizes: Sizes, usable_gb: float | None = None) ->
     """
     parameters = parameters_of(config)
     if parameters is None or config.command is not None:
-        return Needs(config.train.model is not None, parameters)
+        return ModelNeeds(config.train.model is not None, parameters)
     states = states_of(config, parameters, sizes)
     room_gb = usable_gb or _gpu_room_gb(config)
     shortage = _host_shortage(config, states, start_gb=_start_gb(config, parameters) * sizes.ranks_per_node)
     if room_gb is not None and states.gpu_gb > room_gb:
         ways = alternatives(config, parameters, sizes)
         shortage = _gpu_shortage(states, ways, room_gb)
-    return Needs(True, parameters, states, shortage)
+    return ModelNeeds(True, parameters, states, shortage)
 
 
-def host_need_gb(config: RunConfig, needs: Needs, ranks_per_node: int) -> float:
+def host_need_gb(config: RunConfig, needs: ModelNeeds, ranks_per_node: int) -> float:
     """The most of a node's memory that a run's model is known to take at any time, in GB of 10^9 bytes; 0 if unknown.
 
     Args:

@@ -15,16 +15,16 @@ from ...db.records import ACTIVE_ATTEMPT, AttemptRow, AttemptState
 from ...jobs.files import create_exclusively, make_private, read_json, write_atomically
 from ...jobs.layout import CampaignPaths, RunPaths
 from ..errors import Unreachable
-from ..executors import job_request as attempts
+from ..executors import job_request
 from ..executors.base import Executor
 from ..failures.policy import FailureClass
 from ..memory.observations import remember_end
-from .fencing import Authority, never_ran, no_folder
+from .fencing import FencedWriter, never_ran, no_folder
 from .snapshot import Action, Adopt, CancelJob, Finish, MarkAttempt, Note, Resize, Revoke, SetRun, Submit
 from .submit import submit
 
 
-def act(actions: Sequence[Action], authority: Authority, executor: Executor, paths: CampaignPaths) -> list[Unreachable]:
+def act(actions: Sequence[Action], writer: FencedWriter, executor: Executor, paths: CampaignPaths) -> list[Unreachable]:
     """Carries the actions out, as far as the world lets it.
 
     Returns:
@@ -34,46 +34,46 @@ def act(actions: Sequence[Action], authority: Authority, executor: Executor, pat
         StaleLease: somebody else acts for this campaign now; nothing more was done.
     """
     if any(isinstance(action, Finish | Revoke) for action in actions):
-        with authority.write():
+        with writer.write():
             pass  # claims are files, which know no lease: whoever has lost it must not take them either
-    troubles = _close([a.attempt for a in actions if isinstance(a, Finish)], authority, paths)
+    troubles = _close([a.attempt for a in actions if isinstance(a, Finish)], writer, paths)
     if troubles:
         return troubles  # a job could still begin what would be recorded as over
-    _record(actions, authority)
+    _record(actions, writer)
     troubles += _cancel([a for a in actions if isinstance(a, CancelJob)], executor)
-    troubles += _resize_all([a for a in actions if isinstance(a, Resize)], authority, paths)
-    troubles += _revoke_all([a.attempt for a in actions if isinstance(a, Revoke)], authority, paths)
-    return troubles + submit([a for a in actions if isinstance(a, Submit)], authority, executor, paths)
+    troubles += _resize_all([a for a in actions if isinstance(a, Resize)], writer, paths)
+    troubles += _revoke_all([a.attempt for a in actions if isinstance(a, Revoke)], writer, paths)
+    return troubles + submit([a for a in actions if isinstance(a, Submit)], writer, executor, paths)
 
 
 # -- what is only written down -------------------------------------------------------------------------------
 
 
-def _record(actions: Iterable[Action], authority: Authority) -> None:
+def _record(actions: Iterable[Action], writer: FencedWriter) -> None:
     recorded = [a for a in actions if isinstance(a, Adopt | MarkAttempt | Note | Finish | SetRun)]
     if not recorded:
         return
-    with authority.write() as conn:
+    with writer.write() as conn:
         for action in recorded:
             match action:
                 case Adopt():
-                    _adopt(conn, action, authority)
+                    _adopt(conn, action, writer)
                 case MarkAttempt():
                     _mark(conn, action)
                 case Note():
-                    _note(conn, action, authority)
+                    _note(conn, action, writer)
                 case Finish():
-                    _finish(conn, action, authority)
+                    _finish(conn, action, writer)
                 case SetRun():
                     state, reason, not_before_s = action.state, action.reason, action.not_before_s
                     queries.update_run(conn, action.run.id, state=state, reason=reason, not_before_s=not_before_s)
 
 
-def _adopt(conn: Connection, action: Adopt, authority: Authority) -> None:
+def _adopt(conn: Connection, action: Adopt, writer: FencedWriter) -> None:
     row = action.attempt
     values = {"job_id": action.job_id, "submit_time_s": action.submit_time_s}
     if queries.update_attempt(conn, row.id, expect_states=[AttemptState.INTENT], state=AttemptState.QUEUED, **values):
-        authority.event(conn, "adopted", f"job {action.job_id} found by its token {row.token}", row)
+        writer.event(conn, "adopted", f"job {action.job_id} found by its token {row.token}", row)
 
 
 def _mark(conn: Connection, action: MarkAttempt) -> None:
@@ -85,14 +85,14 @@ def _mark(conn: Connection, action: MarkAttempt) -> None:
     queries.update_attempt(conn, action.attempt.id, expect_states=ACTIVE_ATTEMPT, **values)
 
 
-def _note(conn: Connection, action: Note, authority: Authority) -> None:
+def _note(conn: Connection, action: Note, writer: FencedWriter) -> None:
     row = action.attempt
     evidence = {**queries.evidence(conn, row.id), action.kind: action.message}  # another note may just have come
     if queries.update_attempt(conn, row.id, expect_states=ACTIVE_ATTEMPT, evidence=evidence):
-        authority.event(conn, action.kind, action.message, row)
+        writer.event(conn, action.kind, action.message, row)
 
 
-def _finish(conn: Connection, action: Finish, authority: Authority) -> None:
+def _finish(conn: Connection, action: Finish, writer: FencedWriter) -> None:
     row, verdict, ended = action.attempt, action.verdict, action.ended
     job = ended.job
     started_s = min((o.started_s for o in ended.outcomes), default=row.started_s or (job and job.started_s))
@@ -110,7 +110,7 @@ def _finish(conn: Connection, action: Finish, authority: Authority) -> None:
     }
     if queries.update_attempt(conn, row.id, expect_states=ACTIVE_ATTEMPT, **values):
         message = f"attempt {row.generation}: {verdict.kind}" + (f": {verdict.reason}" if verdict.reason else "")
-        authority.event(conn, "ended", message, row, _evidence(action))
+        writer.event(conn, "ended", message, row, _evidence(action))
         remember_end(conn, row, verdict.kind)
 
 
@@ -152,48 +152,48 @@ def _cancel(actions: Sequence[CancelJob], executor: Executor) -> list[Unreachabl
     return []
 
 
-def _resize_all(actions: Sequence[Resize], authority: Authority, paths: CampaignPaths) -> list[Unreachable]:
+def _resize_all(actions: Sequence[Resize], writer: FencedWriter, paths: CampaignPaths) -> list[Unreachable]:
     """Leaves word for the agents of attempts that wait; what one has really begun with, it says itself."""
-    names = _run_names(authority) if actions else {}
+    names = _run_names(writer) if actions else {}
     troubles = []
     for action in actions:
         try:
-            _resize(action, paths.run(names[action.attempt.run_id]), authority)
+            _resize(action, paths.run(names[action.attempt.run_id]), writer)
         except OSError as exc:
             troubles.append(no_folder(exc))
     return troubles
 
 
-def _resize(action: Resize, run: RunPaths, authority: Authority) -> None:
+def _resize(action: Resize, run: RunPaths, writer: FencedWriter) -> None:
     row, micro = action.attempt, action.micro_batch
     accumulation = row.accumulation and row.accumulation * (row.micro_batch or micro) // micro
     sizes = {"micro_batch": micro, "accumulation": accumulation}
-    with authority.write() as conn:
+    with writer.write() as conn:
         written = {**sizes, "predicted_gb": action.predicted_gb}
         if queries.update_attempt(conn, row.id, expect_states=ACTIVE_ATTEMPT, **written):
-            authority.event(conn, "resized", f"attempt {row.generation} begins at {action.why}", row)
+            writer.event(conn, "resized", f"attempt {row.generation} begins at {action.why}", row)
             write_atomically(run.attempt(row.generation).resize, json.dumps({**sizes, "why": action.why}))
 
 
-def _run_names(authority: Authority) -> dict[int, str]:
-    with authority.store.read() as conn:
-        return {run.id: run.name for run in queries.runs(conn, authority.campaign_id)}
+def _run_names(writer: FencedWriter) -> dict[int, str]:
+    with writer.store.read() as conn:
+        return {run.id: run.name for run in queries.runs(conn, writer.campaign_id)}
 
 
-def _revoke_all(rows: Sequence[AttemptRow], authority: Authority, paths: CampaignPaths) -> list[Unreachable]:
-    names = _run_names(authority) if rows else {}
+def _revoke_all(rows: Sequence[AttemptRow], writer: FencedWriter, paths: CampaignPaths) -> list[Unreachable]:
+    names = _run_names(writer) if rows else {}
     troubles = []
     for row in rows:
         try:
-            _revoke(row, paths.run(names[row.run_id]), authority)
+            _revoke(row, paths.run(names[row.run_id]), writer)
         except OSError as exc:
             troubles.append(no_folder(exc))
     return troubles
 
 
-def _close(rows: Sequence[AttemptRow], authority: Authority, paths: CampaignPaths) -> list[Unreachable]:
+def _close(rows: Sequence[AttemptRow], writer: FencedWriter, paths: CampaignPaths) -> list[Unreachable]:
     """No job shall begin an attempt that is over: no twin of a batch that was taken twice, none that is requeued."""
-    names = _run_names(authority) if rows else {}
+    names = _run_names(writer) if rows else {}
     try:
         for row in rows:
             _take_claim(row, paths.run(names[row.run_id]))
@@ -204,7 +204,7 @@ def _close(rows: Sequence[AttemptRow], authority: Authority, paths: CampaignPath
 
 def _take_claim(row: AttemptRow, run: RunPaths) -> bool:
     """Takes an attempt's claim ourselves; False if a job was faster."""
-    files, mine = run.attempt(row.generation), attempts.revoked(row.token)
+    files, mine = run.attempt(row.generation), job_request.revoked(row.token)
     if files.claim.exists():
         return (read_json(files.claim) or {}).get("job_id") == mine
     make_private(files.dir)
@@ -212,9 +212,9 @@ def _take_claim(row: AttemptRow, run: RunPaths) -> bool:
     return taken or (read_json(files.claim) or {}).get("job_id") == mine
 
 
-def _revoke(row: AttemptRow, run: RunPaths, authority: Authority) -> None:
+def _revoke(row: AttemptRow, run: RunPaths, writer: FencedWriter) -> None:
     """Takes the claim ourselves. A job that was faster keeps it, and the next look finds that job."""
     if not _take_claim(row, run):
         return
-    with authority.write() as conn:
-        never_ran(conn, row, authority, FailureClass.LOST, "the submission led to no job")
+    with writer.write() as conn:
+        never_ran(conn, row, writer, FailureClass.LOST, "the submission led to no job")

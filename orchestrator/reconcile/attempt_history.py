@@ -7,14 +7,14 @@ from dataclasses import dataclass
 
 from ...db.records import AttemptRow, RunRow
 from ..failures.policy import FailureClass
-from ..memory import config_changes as rungs
+from ..memory import config_changes
 from .snapshot import Finish, RunView
 
 NO_PROGRESS_LIMIT = 3
 
 
 @dataclass(frozen=True)
-class Past:
+class EndedAttempt:
     """An attempt that is over.
 
     Attributes:
@@ -41,7 +41,7 @@ class Past:
     @property
     def changes(self) -> tuple[str, ...]:
         """The rungs that it had taken."""
-        return rungs.parse(self.row.changes)
+        return config_changes.parse(self.row.changes)
 
     @property
     def with_hint(self) -> str:
@@ -49,10 +49,10 @@ class Past:
         return f"{self.reason} · {self.hint}" if self.hint else self.reason
 
 
-def remembered(row: AttemptRow) -> Past:
+def ended_attempt(row: AttemptRow) -> EndedAttempt:
     """An attempt that the store knows to be over."""
     told = row.evidence
-    return Past(
+    return EndedAttempt(
         row=row,
         kind=FailureClass(row.failure_class or FailureClass.CRASH),
         reason=str(told.get("reason", "")),
@@ -65,10 +65,10 @@ def remembered(row: AttemptRow) -> Past:
     )
 
 
-def just_finished(finish: Finish) -> Past:
+def ending_attempt(finish: Finish) -> EndedAttempt:
     """An attempt whose end was seen in this pass."""
     verdict, ended = finish.verdict, finish.ended
-    return Past(
+    return EndedAttempt(
         row=finish.attempt,
         kind=verdict.kind,
         reason=verdict.reason,
@@ -81,13 +81,13 @@ def just_finished(finish: Finish) -> Past:
     )
 
 
-def past_of(view: RunView) -> list[Past]:
+def attempt_history(view: RunView) -> list[EndedAttempt]:
     """The ended attempts that count for what comes next, oldest first."""
-    past = (remembered(attempt.row) for attempt in view.attempts if not attempt.active)
+    past = (ended_attempt(attempt.row) for attempt in view.attempts if not attempt.active)
     return [p for p in past if counts(p, view.run)]
 
 
-def counts(past: Past, run: RunRow) -> bool:
+def counts(past: EndedAttempt, run: RunRow) -> bool:
     """Whether it is of the present configuration and, unless it succeeded, of the time since `campaign retry`."""
     fresh = past.row.retry_epoch == run.retry_epoch or past.kind is FailureClass.COMPLETED
     return fresh and past.row.config_hash == run.config_hash
@@ -99,12 +99,12 @@ def latest_of_configuration(view: RunView) -> AttemptRow | None:
     return same[-1] if same else None
 
 
-def count(past: Sequence[Past], *kinds: FailureClass) -> int:
+def count(past: Sequence[EndedAttempt], *kinds: FailureClass) -> int:
     """How many ended in one of these ways."""
     return sum(1 for p in past if p.kind in kinds)
 
 
-def leads_nowhere(past: Sequence[Past], checkpoint_step: int) -> bool:
+def makes_no_progress(past: Sequence[EndedAttempt], checkpoint_step: int) -> bool:
     """Whether three attempts that trained, or that no budget bounds, all began where the next one would begin too."""
     starts = [p.start_step for p in past if p.progressed or p.kind.policy.must_save][-NO_PROGRESS_LIMIT:]
     return len(starts) == NO_PROGRESS_LIMIT and len(set(starts)) == 1 and checkpoint_step <= starts[0]

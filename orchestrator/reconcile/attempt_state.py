@@ -10,8 +10,7 @@ from ...db.records import AttemptRow, AttemptState, RunState
 from ..executors.base import JobView
 from ..failures.classify import Ended, Verdict, classify
 from ..failures.policy import FailureClass
-from . import hang_detection as pace
-from . import oom_policy as ladder
+from . import hang_detection, oom_policy
 from .snapshot import (
     Action,
     Adopt,
@@ -58,15 +57,15 @@ def settle(view: RunView, attempt: AttemptView, snapshot: Snapshot) -> Iterator[
     if job is not None and job.job_id and row.job_id is None:
         yield Adopt(row, job.job_id, job.submit_time_s)
     if job is None:
-        yield from _settle_absent(view, attempt, snapshot)
+        yield from _observe_absent(view, attempt, snapshot)
     elif job.terminal:
         if attempt.complete or not _may_still_arrive(attempt, snapshot):
             yield _finish(view, attempt, snapshot)
     else:
-        yield from _settle_live(view, attempt, job, snapshot)
+        yield from _observe_live(view, attempt, job, snapshot)
 
 
-def show_active(view: RunView, attempt: AttemptView, settled: Sequence[Action]) -> Iterator[Action]:
+def follow_attempt(view: RunView, attempt: AttemptView, settled: Sequence[Action]) -> Iterator[Action]:
     """The run's state follows its attempt's."""
     marked = next((action.state for action in settled if isinstance(action, MarkAttempt)), attempt.row.state)
     job = attempt.job
@@ -76,7 +75,7 @@ def show_active(view: RunView, attempt: AttemptView, settled: Sequence[Action]) 
         yield from set_run(view, RunState.QUEUED, _waiting(job.reason) if job else "")
 
 
-def _settle_live(view: RunView, attempt: AttemptView, job: JobView, snapshot: Snapshot) -> Iterator[Action]:
+def _observe_live(view: RunView, attempt: AttemptView, job: JobView, snapshot: Snapshot) -> Iterator[Action]:
     """The job waits or runs."""
     row = attempt.row
     if mark := _mark(attempt, AttemptState.QUEUED if job.pending else AttemptState.RUNNING):
@@ -97,21 +96,21 @@ def _notice(view: RunView, attempt: AttemptView) -> Iterator[Note]:
     row, retry = attempt.row, view.retry
     if HANG not in row.evidence and view.p99_step_s is not None and retry.hang_factor:
         limits = {"factor": retry.hang_factor, "floor_s": float(retry.hang_min_s)}
-        if reason := pace.hang(attempt.heartbeats, view.p99_step_s, view.steps_known, **limits):
+        if reason := hang_detection.hang(attempt.heartbeats, view.p99_step_s, view.steps_known, **limits):
             yield Note(row, HANG, reason)
-    if STRAGGLER not in row.evidence and (slow := pace.stragglers(attempt.heartbeats)):
+    if STRAGGLER not in row.evidence and (slow := hang_detection.stragglers(attempt.heartbeats)):
         named = ", ".join(f"rank {s.rank} on {s.host} computes {s.ratio:.1f} times as long" for s in slow)
         yield Note(row, STRAGGLER, f"{named} as the median rank")
 
 
 def _resize(view: RunView, row: AttemptRow, snapshot: Snapshot) -> Iterator[Resize]:
     """An attempt in the queue learns what its siblings found out meanwhile."""
-    fit = ladder.begin(view, row, snapshot.ledgers)
+    fit = oom_policy.begin(view, row, snapshot.ledgers)
     if fit.micro_batch and row.micro_batch and fit.micro_batch < row.micro_batch:
         yield Resize(row, fit.micro_batch, fit.predicted_gb, fit.why)
 
 
-def _settle_absent(view: RunView, attempt: AttemptView, snapshot: Snapshot) -> Iterator[Action]:
+def _observe_absent(view: RunView, attempt: AttemptView, snapshot: Snapshot) -> Iterator[Action]:
     """The executor does not show the job. That alone proves nothing."""
     row = attempt.row
     if attempt.complete:
@@ -137,7 +136,7 @@ def _may_still_arrive(attempt: AttemptView, snapshot: Snapshot) -> bool:
     Slurm's clock is not the store's: an end may lie a little in the future; far in the future it says nothing.
     """
     ended_s = attempt.job.ended_s if attempt.job else None
-    return ended_s is not None and abs(snapshot.now_s - ended_s) < snapshot.settle_grace_s
+    return ended_s is not None and abs(snapshot.now_s - ended_s) < snapshot.outcome_grace_s
 
 
 def _finish(view: RunView, attempt: AttemptView, snapshot: Snapshot) -> Finish:

@@ -12,13 +12,13 @@ from dataclasses import dataclass
 
 from ...db.records import SETTLED_RUN, RunState
 from ..failures.policy import FailureClass
-from . import retry_policy as answers
-from .attempt_history import Past, counts, just_finished, past_of, remembered
-from .attempt_state import settle, show_active
+from . import retry_policy
+from .attempt_history import EndedAttempt, attempt_history, counts, ended_attempt, ending_attempt
+from .attempt_state import follow_attempt, settle
 from .limits import gate, room
 from .node_blame import Campaign
 from .node_exclusion import excluded
-from .retry_policy import Circumstances
+from .retry_policy import PassContext
 from .snapshot import Action, Finish, RunView, Snapshot, Submit, set_run
 
 
@@ -33,7 +33,7 @@ class _Seen:
 
     view: RunView
     found: tuple[Action, ...]
-    past: list[Past] | None
+    past: list[EndedAttempt] | None
 
 
 def decide(snapshot: Snapshot) -> list[Action]:
@@ -44,12 +44,12 @@ def decide(snapshot: Snapshot) -> list[Action]:
     seen = [_see(view, snapshot) for view in sorted(snapshot.runs, key=lambda view: view.run.repeat)]
     everything = list(_all_ended(seen))
     campaign = Campaign.of(everything)
-    here = _circumstances(snapshot, [campaign.judge(past) for past in everything])
+    context = _circumstances(snapshot, [campaign.judge(past) for past in everything])
     closed, most = gate(snapshot), room(snapshot)
     active = sum(1 for one in seen if one.past is None)
     actions: list[Action] = []
     for one in seen:
-        planned = [*one.found, *_follow_up(one, snapshot, campaign, here)]
+        planned = [*one.found, *_follow_up(one, snapshot, campaign, context)]
         submits = any(isinstance(action, Submit) for action in planned)
         if submits and closed:
             planned = [*one.found, *set_run(one.view, closed.state, closed.reason)]
@@ -69,25 +69,25 @@ def settled(snapshot: Snapshot) -> bool:
 def _see(view: RunView, snapshot: Snapshot) -> _Seen:
     latest = view.latest
     if latest is None or not latest.active:
-        return _Seen(view, (), past_of(view))
+        return _Seen(view, (), attempt_history(view))
     found = tuple(settle(view, latest, snapshot))
     finish = next((action for action in found if isinstance(action, Finish)), None)
     if finish is None:
-        return _Seen(view, (*found, *show_active(view, latest, found)), None)
-    ended = just_finished(finish)
-    return _Seen(view, found, [*past_of(view), *([ended] if counts(ended, view.run) else [])])
+        return _Seen(view, (*found, *follow_attempt(view, latest, found)), None)
+    ended = ending_attempt(finish)
+    return _Seen(view, found, [*attempt_history(view), *([ended] if counts(ended, view.run) else [])])
 
 
-def _all_ended(seen: Sequence[_Seen]) -> Iterator[Past]:
+def _all_ended(seen: Sequence[_Seen]) -> Iterator[EndedAttempt]:
     """Every ended attempt of the campaign, whatever its configuration: a node is bad for all of them."""
     for one in seen:
-        yield from (remembered(attempt.row) for attempt in one.view.attempts if not attempt.active)
-        yield from (just_finished(action) for action in one.found if isinstance(action, Finish))
+        yield from (ended_attempt(attempt.row) for attempt in one.view.attempts if not attempt.active)
+        yield from (ending_attempt(action) for action in one.found if isinstance(action, Finish))
 
 
-def _circumstances(snapshot: Snapshot, judged: Sequence[Past]) -> Circumstances:
+def _circumstances(snapshot: Snapshot, judged: Sequence[EndedAttempt]) -> PassContext:
     hours = max((view.retry.exclude_h for view in snapshot.runs), default=0.0)
-    return Circumstances(
+    return PassContext(
         now_s=snapshot.now_s,
         ledgers=snapshot.ledgers,
         excluded=excluded(judged, snapshot.now_s, hours, snapshot.nodes),
@@ -95,7 +95,7 @@ def _circumstances(snapshot: Snapshot, judged: Sequence[Past]) -> Circumstances:
     )
 
 
-def _follow_up(one: _Seen, snapshot: Snapshot, campaign: Campaign, here: Circumstances) -> Iterator[Action]:
+def _follow_up(one: _Seen, snapshot: Snapshot, campaign: Campaign, context: PassContext) -> Iterator[Action]:
     """What comes after the ended attempts of a run; nothing while one is active."""
     view, past = one.view, one.past
     if past is None:
@@ -105,6 +105,6 @@ def _follow_up(one: _Seen, snapshot: Snapshot, campaign: Campaign, here: Circums
             done = bool(past) and past[-1].kind is FailureClass.COMPLETED
             yield from set_run(view, RunState.COMPLETED if done else RunState.CANCELLED, "")
     elif past:
-        yield from answers.after(view, [campaign.judge(end) for end in past], here)
+        yield from retry_policy.after(view, [campaign.judge(end) for end in past], context)
     else:
-        yield from answers.first(view, here)
+        yield from retry_policy.first(view, context)

@@ -17,7 +17,7 @@ from ..failures.policy import FailureClass
 
 
 @dataclass(frozen=True)
-class Authority:
+class FencedWriter:
     """The right to act for a campaign: a lease and its epoch, which every write checks."""
 
     store: Store
@@ -39,11 +39,11 @@ class Authority:
         )
 
 
-def never_ran(conn: Connection, row: AttemptRow, authority: Authority, kind: FailureClass, reason: str) -> None:
+def never_ran(conn: Connection, row: AttemptRow, writer: FencedWriter, kind: FailureClass, reason: str) -> None:
     """Ends an attempt that no job has run and none will."""
-    values = {"failure_class": kind, "evidence": {"reason": reason, "hint": ""}, "ended_s": authority.store.now(conn)}
+    values = {"failure_class": kind, "evidence": {"reason": reason, "hint": ""}, "ended_s": writer.store.now(conn)}
     if queries.update_attempt(conn, row.id, expect_states=ACTIVE_ATTEMPT, state=AttemptState.FAILED, **values):
-        authority.event(conn, "ended", f"attempt {row.generation}: {kind}: {reason}", row)
+        writer.event(conn, "ended", f"attempt {row.generation}: {kind}: {reason}", row)
 
 
 def no_folder(exc: OSError) -> Unreachable:

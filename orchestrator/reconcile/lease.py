@@ -11,7 +11,7 @@ from typing import Self
 
 
 @dataclass(frozen=True)
-class Holder:
+class LeaseHolder:
     """A process that reconciles.
 
     Attributes:

@@ -21,8 +21,8 @@ from ..errors import Unreachable, UserError
 from ..executors.base import Executor
 from .act import act
 from .decide import decide, settled
-from .fencing import Authority
-from .lease import Holder
+from .fencing import FencedWriter
+from .lease import LeaseHolder
 from .observe import by_run, observe, read_store
 from .snapshot import Action, Finish, Snapshot
 
@@ -68,7 +68,7 @@ class Reconciler:
         self._store, self._campaign = store, campaign
         self.paths = CampaignPaths(Path(campaign.dir), campaign.name)
         self._executor = executor or make_executor(campaign, self.paths)
-        self._holder = str(Holder.me())
+        self._holder = str(LeaseHolder.me())
         self._lease = f"reconciler:{campaign.id}"
 
     @property
@@ -85,13 +85,13 @@ class Reconciler:
             StoreUnreachable: the store did not answer; nothing is lost, the next pass goes on.
             StaleLease: another reconciler took over in the middle.
         """
-        authority = self._take_lease()
+        writer = self._take_lease()
         troubles = drain(self._store, self._newest_attempts())
         stored = read_store(self._store, self._campaign)
         snapshot, trouble = observe(stored, self._executor, self.paths, self._step_times)
         actions = decide(snapshot)
         troubles += [trouble] if trouble else []
-        troubles += act(actions, authority, self._executor, self.paths)
+        troubles += act(actions, writer, self._executor, self.paths)
         troubles += drain(self._store, [action.attempt for action in actions if isinstance(action, Finish)])
         return Pass(snapshot, tuple(actions), not actions and not troubles and settled(snapshot), tuple(troubles))
 
@@ -138,7 +138,7 @@ class Reconciler:
             if lease and lease.holder == self._holder:
                 queries.release_lease(conn, self._lease, lease.epoch)
 
-    def _take_lease(self) -> Authority:
+    def _take_lease(self) -> FencedWriter:
         """Takes the lease, if need be from a process that has died without giving it back.
 
         Raises:
@@ -147,16 +147,16 @@ class Reconciler:
         with self._store.write() as conn:
             epoch = queries.acquire_lease(conn, self._lease, self._holder, LEASE_TTL_S)
             held = None if epoch else queries.read_lease(conn, self._lease)
-            if held and Holder.parse(held.holder).dead:
+            if held and LeaseHolder.parse(held.holder).dead:
                 queries.release_lease(conn, self._lease, held.epoch)
                 epoch = queries.acquire_lease(conn, self._lease, self._holder, LEASE_TTL_S)
         if epoch is None:
-            other = Holder.parse(held.holder) if held else Holder("another host", "?", "")
+            other = LeaseHolder.parse(held.holder) if held else LeaseHolder("another host", "?", "")
             raise LeaseHeld(
                 f"campaign {self._campaign.name} is being reconciled by process {other.pid} on {other.host}",
                 "that process will pick up the change; if it is dead, its lease runs out within two minutes",
             )
-        return Authority(self._store, self._lease, epoch, self._campaign.id)
+        return FencedWriter(self._store, self._lease, epoch, self._campaign.id)
 
 
 def make_executor(campaign: CampaignRow, paths: CampaignPaths) -> Executor:

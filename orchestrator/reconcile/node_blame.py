@@ -7,7 +7,7 @@ from dataclasses import dataclass, replace
 from typing import Final
 
 from ..failures.policy import FailureClass
-from .attempt_history import Past
+from .attempt_history import EndedAttempt
 
 ENVIRONMENT: Final = frozenset({"no-mpi", "device-ordinal"})
 """Rules about what is alike on all nodes of a sound cluster, whatever a run does."""
@@ -26,12 +26,12 @@ class Campaign:
     trained_on: frozenset[str]
 
     @classmethod
-    def of(cls, everything: Sequence[Past]) -> Campaign:
+    def of(cls, everything: Sequence[EndedAttempt]) -> Campaign:
         """What these attempts say."""
         shown_by = {rule: frozenset(p.host for p in everything if p.rule == rule) for rule in ENVIRONMENT}
         return cls(shown_by, frozenset(host for p in everything if p.progressed for host in hosts(p)))
 
-    def judge(self, past: Past) -> Past:
+    def judge(self, past: EndedAttempt) -> EndedAttempt:
         """The attempt as it is to be judged beside all others of the campaign.
 
         An error of the environment that only one node has shown, while runs have trained on others but never on that
@@ -45,6 +45,6 @@ class Campaign:
         return past
 
 
-def hosts(past: Past) -> tuple[str, ...]:
+def hosts(past: EndedAttempt) -> tuple[str, ...]:
     """The nodes that it ran on, as far as their agents have said."""
     return tuple(str(node["host"]) for node in past.row.evidence.get("nodes", ()))

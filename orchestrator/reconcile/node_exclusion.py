@@ -11,12 +11,12 @@ from collections import defaultdict
 from collections.abc import Iterable
 from typing import Final
 
-from .attempt_history import Past
+from .attempt_history import EndedAttempt
 
 MOST_EXCLUDED: Final = 0.25
 
 
-def excluded(ended: Iterable[Past], now_s: float, exclude_h: float, nodes: int | None) -> tuple[str, ...]:
+def excluded(ended: Iterable[EndedAttempt], now_s: float, exclude_h: float, nodes: int | None) -> tuple[str, ...]:
     """The nodes that no attempt shall run on now, by name.
 
     Args:

@@ -18,11 +18,12 @@ from ...jobs.files import read_json
 from ...jobs.layout import AttemptPaths, CampaignPaths, RunPaths
 from ...jobs.node import Start
 from ...jobs.progress import Heartbeat
-from ..executors.base import Executor, JobView, Look, Unreachable
+from ..errors import Unreachable
+from ..executors.base import Executor, JobListing, JobView
 from ..executors.job_request import revoked, run_config, trains_on_cpu
 from ..executors.storage import trouble as trouble_of
 from ..failures.policy import FailureClass
-from ..memory import config_changes as rungs
+from ..memory import config_changes
 from ..memory.observations import read_ledgers
 from ..memory.prediction import Ledger
 from ..spec.model import RunConfig
@@ -110,7 +111,7 @@ def observe(
         capacity=_capacity(stored.runs),
         intent_grace_s=executor.intent_grace_s,
         lost_grace_s=executor.lost_grace_s,
-        settle_grace_s=executor.settle_grace_s,
+        outcome_grace_s=executor.outcome_grace_s,
         ledgers=stored.ledgers,
         nodes=_nodes(stored, executor),
         storage=_storage(stored, paths),
@@ -119,7 +120,7 @@ def observe(
     return snapshot, trouble
 
 
-def _look(active: Sequence[AttemptRow], executor: Executor) -> tuple[Look, Unreachable | None]:
+def _look(active: Sequence[AttemptRow], executor: Executor) -> tuple[JobListing, Unreachable | None]:
     expected: dict[str, set[int]] = defaultdict(set)
     for row in active:
         expected[row.token].add(row.array_index or 0)
@@ -127,10 +128,10 @@ def _look(active: Sequence[AttemptRow], executor: Executor) -> tuple[Look, Unrea
     try:
         return executor.look(expected, since_s), None
     except Unreachable as exc:
-        return Look({}, False), exc
+        return JobListing({}, False), exc
 
 
-def _run_view(run: RunRow, stored: Stored, look: Look, paths: CampaignPaths, step_times: Clock) -> RunView:
+def _run_view(run: RunRow, stored: Stored, look: JobListing, paths: CampaignPaths, step_times: Clock) -> RunView:
     rows, config = stored.attempts.get(run.id, ()), run_config(run)
     over = run.state in SETTLED_RUN and run.state is not RunState.HELD  # then its files need no look
     attempts = tuple(_attempt_view(row, run, look, paths) for row in rows)
@@ -158,7 +159,7 @@ def _run_view(run: RunRow, stored: Stored, look: Look, paths: CampaignPaths, ste
 
 def _saved_step(run: RunRow, config: RunConfig, last: AttemptRow, paths: CampaignPaths) -> int:
     """Step of the newest checkpoint that an attempt like the last one could resume from, 0 for none."""
-    train = rungs.changed(config, rungs.parse(last.changes)).train
+    train = config_changes.changed(config, config_changes.parse(last.changes)).train
     found = checkpoint.newest_verified(
         paths.run(run.name).checkpoints(run.config_hash),
         run.config_hash,
@@ -175,7 +176,7 @@ def _begun(run: RunPaths) -> int:
     return max((int(claim.parent.name[1:]) for claim in run.dir.glob("g[0-9]*/claim")), default=0)
 
 
-def _attempt_view(row: AttemptRow, run: RunRow, look: Look, paths: CampaignPaths) -> AttemptView:
+def _attempt_view(row: AttemptRow, run: RunRow, look: JobListing, paths: CampaignPaths) -> AttemptView:
     if row.state in TERMINAL_ATTEMPT:
         return AttemptView(row)
     files = paths.run(run.name).attempt(row.generation)

@@ -11,10 +11,9 @@ from dataclasses import dataclass
 
 from ...db.records import AttemptRow
 from ..failures.policy import FailureClass
-from ..memory import config_changes as rungs
-from ..memory import prediction as memory
+from ..memory import config_changes, prediction
 from ..memory.prediction import Ledger
-from .attempt_history import Past, count
+from .attempt_history import EndedAttempt, count
 from .snapshot import RunView
 
 Ledgers = Mapping[str, Ledger]
@@ -54,18 +53,18 @@ def begin(view: RunView, last: AttemptRow | None, ledgers: Ledgers) -> Fit:
         last: its newest attempt of the present configuration.
         ledgers: what like runs have measured, by memory key.
     """
-    changes = rungs.parse(last.changes) if last else ()
+    changes = config_changes.parse(last.changes) if last else ()
     micro = (last.micro_batch if last else None) or view.micro_batch
     ledger = _ledger(view, changes, ledgers)
     if ledger is None or not view.global_batch or not view.micro_batch:
         return Fit(micro, changes)
-    choice = memory.start_micro_batch(view.global_batch, view.world_size, view.micro_batch, ledger)
+    choice = prediction.start_micro_batch(view.global_batch, view.world_size, view.micro_batch, ledger)
     if micro and choice.predicted_gb is None:  # nothing was measured that would make a larger one fit
         return Fit(min(micro, choice.micro_batch), changes, None, choice.why)
     return Fit(choice.micro_batch, changes, choice.predicted_gb, choice.why)
 
 
-def after_out_of_memory(view: RunView, past: Sequence[Past], ledgers: Ledgers) -> Fit | NoFit:
+def after_out_of_memory(view: RunView, past: Sequence[EndedAttempt], ledgers: Ledgers) -> Fit | NoFit:
     """What to try after the last of these attempts ran out of memory."""
     last, batch = past[-1], view.global_batch
     micro = last.row.micro_batch
@@ -74,21 +73,25 @@ def after_out_of_memory(view: RunView, past: Sequence[Past], ledgers: Ledgers) -
         return NoFit(f"{last.reason} · retry.oom = {view.retry.oom} is used up")
     ledger = _ledger(view, last.changes, ledgers) or Ledger(())
     too_big = micro is not None and ledger.fits(micro) is False  # then joining the pieces would not help
-    if last.kind is FailureClass.FRAGMENTATION and rungs.EXPANDABLE_SEGMENTS not in last.changes and not too_big:
+    if (
+        last.kind is FailureClass.FRAGMENTATION
+        and config_changes.EXPANDABLE_SEGMENTS not in last.changes
+        and not too_big
+    ):
         why = "memory was free but in pieces, tried with expandable segments"
-        return Fit(micro, (*last.changes, rungs.EXPANDABLE_SEGMENTS), None, why)
+        return Fit(micro, (*last.changes, config_changes.EXPANDABLE_SEGMENTS), None, why)
     if not batch or not micro:
         hint = "give train.global_batch and train.micro_batch, so that it can be tried smaller"
         return NoFit(f"{last.reason} · {hint}")
-    if choice := memory.after_oom(batch, view.world_size, micro, ledger):
+    if choice := prediction.after_oom(batch, view.world_size, micro, ledger):
         why = f"out of memory at micro-batch {micro}, tried at {choice.micro_batch} with the same global batch"
         return Fit(choice.micro_batch, last.changes, choice.predicted_gb, why)
-    return _next_rung(view, last, micro)
+    return _next_change(view, last, micro)
 
 
-def _next_rung(view: RunView, last: Past, micro: int) -> Fit | NoFit:
+def _next_change(view: RunView, last: EndedAttempt, micro: int) -> Fit | NoFit:
     """The micro-batch is 1: only another configuration can help, if the spec allows it."""
-    rung = rungs.next_rung(view.config, view.retry.allow, last.changes)
+    rung = config_changes.next_change(view.config, view.retry.allow, last.changes)
     if rung is None:
         hint = "retry.allow may name activation_checkpointing, offload_optimizer, zero_stage; or use more ranks"
         if view.config.command is not None:
@@ -99,5 +102,5 @@ def _next_rung(view: RunView, last: Past, micro: int) -> Fit | NoFit:
 
 
 def _ledger(view: RunView, changes: Sequence[str], ledgers: Ledgers) -> Ledger | None:
-    key = memory.memory_key(rungs.changed(view.config, changes))
+    key = prediction.memory_key(config_changes.changed(view.config, changes))
     return ledgers.get(key) if key else None

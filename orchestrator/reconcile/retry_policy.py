@@ -8,8 +8,8 @@ from dataclasses import dataclass
 
 from ...db.records import RunState
 from ..failures.policy import Budget, FailureClass, Retry
-from . import oom_policy as ladder
-from .attempt_history import NO_PROGRESS_LIMIT, Past, count, latest_of_configuration, leads_nowhere
+from . import oom_policy
+from .attempt_history import NO_PROGRESS_LIMIT, EndedAttempt, count, latest_of_configuration, makes_no_progress
 from .oom_policy import Fit, Ledgers, NoFit
 from .snapshot import Action, RunView, Submit, set_run
 
@@ -17,7 +17,7 @@ MEM_GROWTH = 1.5
 
 
 @dataclass(frozen=True)
-class Circumstances:
+class PassContext:
     """What is the same for all runs in this pass.
 
     Attributes:
@@ -41,28 +41,28 @@ class _Next:
     exclude: tuple[str, ...] = ()
 
 
-def first(view: RunView, here: Circumstances) -> Iterator[Action]:
+def first(view: RunView, context: PassContext) -> Iterator[Action]:
     """Starts a run that has no attempt yet, or none that counts."""
     changed = "its experiment has changed" if view.run.generation else "first attempt"
-    yield from _submit(view, (), _Next("retried by the user" if view.run.retry_epoch else changed), here)
+    yield from _submit(view, (), _Next("retried by the user" if view.run.retry_epoch else changed), context)
 
 
-def after(view: RunView, past: Sequence[Past], here: Circumstances) -> Iterator[Action]:
+def after(view: RunView, past: Sequence[EndedAttempt], context: PassContext) -> Iterator[Action]:
     """What follows the last of these attempts."""
     last = past[-1]
     if end := _end(view, last):
         yield from set_run(view, *end)
     elif last.kind.policy.retry is Retry.SMALLER:
-        yield from _fitted(view, past, here)
-    elif last.kind.policy.awaits_storage and not here.storage_known:
+        yield from _fitted(view, past, context)
+    elif last.kind.policy.awaits_storage and not context.storage_known:
         yield from set_run(view, RunState.PENDING, f"{last.reason}, tried again once the folder takes files")
     elif budget := _budget(past, len(past) - 1):
-        yield from _within(view, past, budget, here)
+        yield from _within(view, past, budget, context)
     else:
-        yield from _resumed(view, past, here)
+        yield from _resumed(view, past, context)
 
 
-def _end(view: RunView, last: Past) -> tuple[RunState, str] | None:
+def _end(view: RunView, last: EndedAttempt) -> tuple[RunState, str] | None:
     """The state in which a run stays after such an attempt; None if there is another one to come."""
     policy = last.kind.policy
     if policy.retry is Retry.MORE_MEMORY and not view.mem_mb:
@@ -72,45 +72,45 @@ def _end(view: RunView, last: Past) -> tuple[RunState, str] | None:
     return policy.run, last.with_hint if policy.run is RunState.FAILED else last.reason
 
 
-def _budget(past: Sequence[Past], index: int) -> Budget | None:
+def _budget(past: Sequence[EndedAttempt], index: int) -> Budget | None:
     """What an attempt counts against, None for nothing."""
     end, before = past[index], past[:index]
     return end.kind.policy.budget(count(before, end.kind), progressed=end.progressed)
 
 
-def _fitted(view: RunView, past: Sequence[Past], here: Circumstances) -> Iterator[Action]:
+def _fitted(view: RunView, past: Sequence[EndedAttempt], context: PassContext) -> Iterator[Action]:
     """The same global batch in smaller pieces, or what else the spec allows."""
-    match ladder.after_out_of_memory(view, past, here.ledgers):
+    match oom_policy.after_out_of_memory(view, past, context.ledgers):
         case NoFit(reason):
             yield from set_run(view, RunState.FAILED, reason)
         case Fit() as fit:
-            yield from _submit(view, past, _Next(fit.why, past[-1].ended_s, fit), here)
+            yield from _submit(view, past, _Next(fit.why, past[-1].ended_s, fit), context)
 
 
-def _resumed(view: RunView, past: Sequence[Past], here: Circumstances) -> Iterator[Action]:
+def _resumed(view: RunView, past: Sequence[EndedAttempt], context: PassContext) -> Iterator[Action]:
     """The same again, from the newest checkpoint, unless that leads nowhere."""
-    if leads_nowhere(past, view.checkpoint_step):
+    if makes_no_progress(past, view.checkpoint_step):
         yield from _held(view, past[-1])
     else:
-        yield from _submit(view, past, _Next(f"{past[-1].reason}, resumed", past[-1].ended_s), here)
+        yield from _submit(view, past, _Next(f"{past[-1].reason}, resumed", past[-1].ended_s), context)
 
 
-def _within(view: RunView, past: Sequence[Past], budget: Budget, here: Circumstances) -> Iterator[Action]:
+def _within(view: RunView, past: Sequence[EndedAttempt], budget: Budget, context: PassContext) -> Iterator[Action]:
     """Another try, if the budget has one left and the last ones have led anywhere."""
     last, allowed = past[-1], int(getattr(view.retry, budget))
     tries = sum(_budget(past, index) is budget for index in range(len(past)))
     if tries > allowed:
         yield from set_run(view, RunState.FAILED, f"{last.with_hint} · retry.{budget} = {allowed} is used up")
-    elif last.progressed and leads_nowhere(past, view.checkpoint_step):
+    elif last.progressed and makes_no_progress(past, view.checkpoint_step):
         yield from _held(view, last)
     else:
         wait_s = _backoff(view, last, tries, min(budget.longest_wait_s, view.retry.max_backoff_s))
         elsewhere = (last.host,) if last.kind.policy.elsewhere and last.host else ()
         why = f"{last.reason}, tried again ({tries} of {allowed})"
-        yield from _submit(view, past, _Next(why, last.ended_s + wait_s, exclude=elsewhere), here)
+        yield from _submit(view, past, _Next(why, last.ended_s + wait_s, exclude=elsewhere), context)
 
 
-def _held(view: RunView, last: Past) -> Iterator[Action]:
+def _held(view: RunView, last: EndedAttempt) -> Iterator[Action]:
     hint = "set train.checkpoint_every" if view.checkpoint_every is None else "lower train.checkpoint_every"
     ended = f"{NO_PROGRESS_LIMIT} attempts ended without a new checkpoint"
     reason = f"{ended}; {hint}, then `campaign retry` (last: {last.reason})"
@@ -119,12 +119,12 @@ def _held(view: RunView, last: Past) -> Iterator[Action]:
     yield from set_run(view, RunState.HELD, reason)
 
 
-def _submit(view: RunView, past: Sequence[Past], how: _Next, here: Circumstances) -> Iterator[Action]:
+def _submit(view: RunView, past: Sequence[EndedAttempt], how: _Next, context: PassContext) -> Iterator[Action]:
     """Starts the next attempt, or says when."""
-    if past and here.now_s < how.not_before_s:
+    if past and context.now_s < how.not_before_s:
         yield from set_run(view, RunState.PENDING, how.why, how.not_before_s)
         return
-    fit = how.fit or ladder.begin(view, past[-1].row if past else latest_of_configuration(view), here.ledgers)
+    fit = how.fit or oom_policy.begin(view, past[-1].row if past else latest_of_configuration(view), context.ledgers)
     why = how.why if how.fit or not fit.why else f"{how.why}; {fit.why}"
     # a run that waits for room shows as pending, also when its last attempt has just ended
     yield from set_run(view, RunState.PENDING, why if past else "")
@@ -136,7 +136,7 @@ def _submit(view: RunView, past: Sequence[Past], how: _Next, here: Circumstances
         mem_scale=MEM_GROWTH ** count(past, FailureClass.HOST_OOM),
         changes=fit.changes,
         predicted_gb=fit.predicted_gb,
-        exclude=_excluding(view, (*here.excluded, *how.exclude)),
+        exclude=_excluding(view, (*context.excluded, *how.exclude)),
     )
 
 
@@ -146,7 +146,7 @@ def _excluding(view: RunView, nodes: Sequence[str]) -> tuple[str, ...]:
     return () if fixed else tuple(sorted(set(nodes)))
 
 
-def _backoff(view: RunView, last: Past, tries: int, most_s: float) -> float:
+def _backoff(view: RunView, last: EndedAttempt, tries: int, most_s: float) -> float:
     """Doubling, with a jitter that is the same in every pass: runs that failed together do not come back together."""
     seed = hashlib.sha256(f"{view.run.campaign_id}/{view.run.name}/{last.row.generation}".encode()).digest()[0]
     jitter = 0.75 + 0.25 * seed / 255  # never above what the spec says

@@ -142,7 +142,7 @@ class Snapshot:
     capacity: int | None
     intent_grace_s: float
     lost_grace_s: float
-    settle_grace_s: float
+    outcome_grace_s: float
     ledgers: Mapping[str, Ledger] = field(default_factory=dict)
     nodes: int | None = None
     storage: str | None = None

@@ -29,13 +29,13 @@ from ...jobs.payload import Payload
 from ...jobs.trust import distrust
 from ...sbatch import prologue
 from ..errors import Unreachable
-from ..executors import job_request as attempts
-from ..executors.base import ARRAY_LIMIT, Batch, BatchTooLarge, Executor, SubmissionRefused, SubmissionUnclear
+from ..executors import job_request
+from ..executors.base import ARRAY_LIMIT, ArrayTooLarge, Executor, JobArray, SubmissionRefused, SubmissionUnclear
 from ..executors.slurm import job_name
 from ..failures.policy import FailureClass
-from ..memory import config_changes as rungs
+from ..memory import config_changes
 from ..memory.prediction import memory_key
-from .fencing import Authority, never_ran, no_folder
+from .fencing import FencedWriter, never_ran, no_folder
 from .snapshot import Submit
 
 WITHDRAWN = "withdrawn"
@@ -62,7 +62,7 @@ class Planned:
 class _Way:
     """By what right attempts are submitted, to what, and where their files lie."""
 
-    authority: Authority
+    writer: FencedWriter
     executor: Executor
     paths: CampaignPaths
 
@@ -71,7 +71,7 @@ _Row = tuple[AttemptRow, Planned]
 
 
 def submit(
-    actions: Sequence[Submit], authority: Authority, executor: Executor, paths: CampaignPaths
+    actions: Sequence[Submit], writer: FencedWriter, executor: Executor, paths: CampaignPaths
 ) -> list[Unreachable]:
     """One job array for all attempts of one resource shape, or several where they are too many for one.
 
@@ -82,7 +82,7 @@ def submit(
         StaleLease: somebody else acts for this campaign now.
     """
     troubles: list[Unreachable] = []
-    way = _Way(authority, executor, paths)
+    way = _Way(writer, executor, paths)
     for resources, group in _batches(actions):
         try:
             _submit_group(group, resources, way)
@@ -98,9 +98,11 @@ def _batches(actions: Sequence[Submit]) -> Iterator[tuple[dict[str, Any], Sequen
     shapes: dict[str, list[Submit]] = defaultdict(list)
     asked: dict[str, dict[str, Any]] = {}
     for action in actions:
-        config = attempts.run_config(action.run)
-        resources = attempts.resources(config, mem_scale=action.mem_scale, exclude=action.exclude, prologue=prologue())
-        shapes[key := attempts.shape(resources)].append(action)
+        config = job_request.run_config(action.run)
+        resources = job_request.resources(
+            config, mem_scale=action.mem_scale, exclude=action.exclude, prologue=prologue()
+        )
+        shapes[key := job_request.shape(resources)].append(action)
         asked[key] = resources
     for key, group in shapes.items():
         for start in range(0, len(group), ARRAY_LIMIT):
@@ -113,72 +115,72 @@ def _submit_group(group: Sequence[Submit], resources: dict[str, Any], way: _Way)
     A queue that was full a while ago is tried with one job first, then with twice as many each time: to write down a
     thousand attempts in every pass, and to take them back, would be work for nothing.
     """
-    doubles = _was_full(way.authority)
+    doubles = _was_full(way.writer)
     done, most = 0, 1 if doubles else len(group)
     while part := group[done : done + most]:
         try:
             _submit_batch(part, resources, way)
-        except BatchTooLarge as exc:
+        except ArrayTooLarge as exc:
             if len(part) == 1:
-                raise _full(len(group) - done, way.authority, exc) from exc
+                raise _full(len(group) - done, way.writer, exc) from exc
             doubles, most = False, (len(part) + 1) // 2
         else:
             done, most = done + len(part), 2 * most if doubles else most
 
 
-def _was_full(authority: Authority) -> bool:
-    with authority.store.read() as conn:
-        return _lately(conn, QUEUE_FULL, authority)
+def _was_full(writer: FencedWriter) -> bool:
+    with writer.store.read() as conn:
+        return _lately(conn, QUEUE_FULL, writer)
 
 
-def _lately(conn: Connection, kind: str, authority: Authority) -> bool:
+def _lately(conn: Connection, kind: str, writer: FencedWriter) -> bool:
     """Whether such an event was told a while ago: the same every ten seconds tells nobody anything."""
-    told_s = queries.newest_event_s(conn, authority.campaign_id, kind)
-    return told_s is not None and authority.store.now(conn) - told_s < QUEUE_FULL_S
+    told_s = queries.newest_event_s(conn, writer.campaign_id, kind)
+    return told_s is not None and writer.store.now(conn) - told_s < QUEUE_FULL_S
 
 
-def _full(waiting: int, authority: Authority, exc: BatchTooLarge) -> QueueFull:
+def _full(waiting: int, writer: FencedWriter, exc: ArrayTooLarge) -> QueueFull:
     """Says so, once in a while."""
     message = f"{waiting} {'run waits' if waiting == 1 else 'runs wait'} for room in the queue: {exc}"
-    if not _was_full(authority):
-        with authority.write() as conn:
-            queries.add_event(conn, authority.campaign_id, QUEUE_FULL, message)
+    if not _was_full(writer):
+        with writer.write() as conn:
+            queries.add_event(conn, writer.campaign_id, QUEUE_FULL, message)
     return QueueFull(message, "nothing was submitted of them; the next pass tries again")
 
 
 def _submit_batch(group: Sequence[Submit], resources: dict[str, Any], way: _Way) -> None:
-    authority, paths = way.authority, way.paths
+    writer, paths = way.writer, way.paths
     _require_trust(paths)
     token = uuid.uuid4().hex[:12]
-    rows = _write_intent(group, token, authority, paths)
+    rows = _write_intent(group, token, writer, paths)
     if not rows:
         return
-    batch = Batch(token, job_name(token), paths.batch(token), len(rows), resources)
+    batch = JobArray(token, job_name(token), paths.batch(token), len(rows), resources)
     try:
         _write_files(rows, batch, paths)
         job_ids = way.executor.submit(batch)
     except SubmissionRefused as exc:
         if any(action.exclude for action in group):
-            _withdraw(rows, authority, exc)
+            _withdraw(rows, writer, exc)
             _submit_without_exclusions(group, way)
             return
-        _refuse(rows, authority, f"sbatch refused it: {exc}")
-    except BatchTooLarge as exc:
+        _refuse(rows, writer, f"sbatch refused it: {exc}")
+    except ArrayTooLarge as exc:
         if len(rows) == 1 and not exc.for_now:
-            _refuse(rows, authority, f"sbatch refused it: {exc}")
+            _refuse(rows, writer, f"sbatch refused it: {exc}")
             return
-        with authority.write() as conn:
+        with writer.write() as conn:
             queries.withdraw_attempts(conn, [row.id for row, _ in rows])
         raise
     except SubmissionUnclear as exc:
-        _leave_open(rows, authority, exc)
+        _leave_open(rows, writer, exc)
         raise Unreachable(f"sbatch gave no clear answer: {exc}", "the next pass looks for the job") from exc
     except (Unreachable, OSError) as exc:
-        _withdraw(rows, authority, exc)
+        _withdraw(rows, writer, exc)
         shutil.rmtree(batch.folder, ignore_errors=True)
         raise exc if isinstance(exc, Unreachable) else no_folder(exc) from exc
     else:
-        _record_job_ids(rows, job_ids, authority)
+        _record_job_ids(rows, job_ids, writer)
 
 
 def _require_trust(paths: CampaignPaths) -> None:
@@ -208,48 +210,48 @@ def _submit_without_exclusions(group: Sequence[Submit], way: _Way) -> None:
         _submit_batch(part, resources, way)
 
 
-def _refuse(rows: Sequence[_Row], authority: Authority, reason: str) -> None:
-    with authority.write() as conn:
+def _refuse(rows: Sequence[_Row], writer: FencedWriter, reason: str) -> None:
+    with writer.write() as conn:
         for row, _ in rows:
-            never_ran(conn, row, authority, FailureClass.REFUSED, reason)
+            never_ran(conn, row, writer, FailureClass.REFUSED, reason)
             queries.update_run(conn, row.run_id, state=RunState.FAILED, reason=reason)
 
 
-def _leave_open(rows: Sequence[_Row], authority: Authority, unclear: SubmissionUnclear) -> None:
+def _leave_open(rows: Sequence[_Row], writer: FencedWriter, unclear: SubmissionUnclear) -> None:
     """The intent stays: only a look can tell whether there is a job."""
-    with authority.write() as conn:
+    with writer.write() as conn:
         for row, _ in rows:
-            authority.event(conn, "submission.unclear", str(unclear), row)
+            writer.event(conn, "submission.unclear", str(unclear), row)
 
 
-def _withdraw(rows: Sequence[_Row], authority: Authority, exc: Exception) -> None:
+def _withdraw(rows: Sequence[_Row], writer: FencedWriter, exc: Exception) -> None:
     """Nothing was submitted, so there was no attempt."""
-    with authority.write() as conn:
+    with writer.write() as conn:
         queries.withdraw_attempts(conn, [row.id for row, _ in rows])
         which = f"attempt {rows[0][0].generation} was" if len(rows) == 1 else f"attempts of {len(rows)} runs were"
         run_id = rows[0][0].run_id if len(rows) == 1 else None
-        if not _lately(conn, WITHDRAWN, authority):
-            queries.add_event(conn, authority.campaign_id, WITHDRAWN, f"{which} not submitted: {exc}", run_id=run_id)
+        if not _lately(conn, WITHDRAWN, writer):
+            queries.add_event(conn, writer.campaign_id, WITHDRAWN, f"{which} not submitted: {exc}", run_id=run_id)
 
 
-def _write_intent(group: Sequence[Submit], token: str, authority: Authority, paths: CampaignPaths) -> list[_Row]:
+def _write_intent(group: Sequence[Submit], token: str, writer: FencedWriter, paths: CampaignPaths) -> list[_Row]:
     """Says in the store what is about to be submitted; from here on the next pass knows what to look for.
 
     A run that the user has changed since the decision is left out: the next pass decides anew.
     """
-    with authority.write() as conn:
-        now = {_decided_on(run) for run in queries.runs(conn, authority.campaign_id)}
+    with writer.write() as conn:
+        now = {_decided_on(run) for run in queries.runs(conn, writer.campaign_id)}
         group = [action for action in group if _decided_on(action.run) in now]
         ids = [queries.insert_attempt(conn, _new_attempt(a, i, token, paths)) for i, a in enumerate(group)]
         for action in group:
             queries.update_run(conn, action.run.id, state=RunState.QUEUED, not_before_s=None)
-        stored = {row.id: row for row in queries.attempts(conn, authority.campaign_id) if row.token == token}
+        stored = {row.id: row for row in queries.attempts(conn, writer.campaign_id) if row.token == token}
         rows = [stored[attempt_id] for attempt_id in ids]
-        saved = queries.saved_steps(conn, authority.campaign_id)
+        saved = queries.saved_steps(conn, writer.campaign_id)
         for row, action in zip(rows, group, strict=True):
             message = f"attempt {row.generation}{_unusual(action)}: {action.why}"
-            authority.event(conn, SUBMITTING, message, row, {"exclude": action.exclude} if action.exclude else None)
-    store = None if authority.store.is_sqlite else authority.store.url_without_password
+            writer.event(conn, SUBMITTING, message, row, {"exclude": action.exclude} if action.exclude else None)
+    store = None if writer.store.is_sqlite else writer.store.url_without_password
     return [
         (row, Planned(action, _payload(row, action, paths, store, saved.get(row.run_id, 0))))
         for row, action in zip(rows, group, strict=True)
@@ -259,7 +261,7 @@ def _write_intent(group: Sequence[Submit], token: str, authority: Authority, pat
 def _unusual(action: Submit) -> str:
     """What of the attempt the spec alone does not say."""
     micro = f" micro-batch {action.micro_batch}" if action.micro_batch else ""
-    changes = f" with {rungs.text(action.changes)}" if action.changes else ""
+    changes = f" with {config_changes.text(action.changes)}" if action.changes else ""
     exclude = f" without {', '.join(action.exclude)}" if action.exclude else ""
     return micro + changes + exclude
 
@@ -269,7 +271,7 @@ def _decided_on(run: RunRow) -> tuple[int, str, str, int, int]:
 
 
 def _new_attempt(action: Submit, index: int, token: str, paths: CampaignPaths) -> NewAttempt:
-    config = attempts.run_config(action.run)
+    config = job_request.run_config(action.run)
     world_size = config.nodes * config.ranks()
     return NewAttempt(
         run_id=action.run.id,
@@ -277,23 +279,23 @@ def _new_attempt(action: Submit, index: int, token: str, paths: CampaignPaths) -
         token=token,
         config_hash=action.run.config_hash,
         micro_batch=action.micro_batch,
-        accumulation=attempts.accumulation_of(config, action.micro_batch, world_size),
+        accumulation=job_request.accumulation_of(config, action.micro_batch, world_size),
         world_size=world_size,
         nodes=config.nodes,
         executor=config.executor,
         spool_path=str(paths.run(action.run.name).attempt(action.generation).metrics),
         retry_epoch=action.run.retry_epoch,
         array_index=index,
-        changes=rungs.text(action.changes),
-        memory_key=memory_key(rungs.changed(config, action.changes)),
+        changes=config_changes.text(action.changes),
+        memory_key=memory_key(config_changes.changed(config, action.changes)),
         predicted_gb=action.predicted_gb,
     )
 
 
 def _payload(row: AttemptRow, action: Submit, paths: CampaignPaths, store: str | None, saved_step: int) -> Payload:
-    return attempts.payload(
+    return job_request.payload(
         action.run,
-        rungs.changed(attempts.run_config(action.run), action.changes),
+        config_changes.changed(job_request.run_config(action.run), action.changes),
         paths,
         generation=row.generation,
         micro_batch=action.micro_batch,
@@ -304,7 +306,7 @@ def _payload(row: AttemptRow, action: Submit, paths: CampaignPaths, store: str |
     )
 
 
-def _write_files(rows: Sequence[_Row], batch: Batch, paths: CampaignPaths) -> None:
+def _write_files(rows: Sequence[_Row], batch: JobArray, paths: CampaignPaths) -> None:
     make_private(batch.folder)
     for row, planned in rows:
         run = paths.run(planned.action.run.name)
@@ -313,10 +315,10 @@ def _write_files(rows: Sequence[_Row], batch: Batch, paths: CampaignPaths) -> No
         planned.payload.write(payload_file(batch.folder, row.array_index or 0))
 
 
-def _record_job_ids(rows: Sequence[_Row], job_ids: Sequence[str], authority: Authority) -> None:
-    with authority.write() as conn:
-        submit_time_s = authority.store.now(conn)
+def _record_job_ids(rows: Sequence[_Row], job_ids: Sequence[str], writer: FencedWriter) -> None:
+    with writer.write() as conn:
+        submit_time_s = writer.store.now(conn)
         for (row, _), job_id in zip(rows, job_ids, strict=True):
             values = {"job_id": job_id, "submit_time_s": submit_time_s, "state": AttemptState.QUEUED}
             if queries.update_attempt(conn, row.id, expect_states=[AttemptState.INTENT], **values):
-                authority.event(conn, "submitted", f"attempt {row.generation} is job {job_id}", row)
+                writer.event(conn, "submitted", f"attempt {row.generation} is job {job_id}", row)

@@ -13,10 +13,9 @@ from typing import Any, Final
 from pydantic import ValidationError
 
 from ...jobs.ds_config import merged
-from ..errors import Finding, InvalidSpec, Place
-from . import batch_size as batching
-from . import strategies
-from .matrix import Path, Point, Setting, points, short_name
+from ..errors import FieldPath, Finding, InvalidSpec
+from . import batch_size, strategies
+from .matrix import AxisSetting, Path, Point, points, short_name
 from .model import DESCRIBES_ONLY, RunConfig, Spec
 from .normalize import canonical
 from .run_names import run_name
@@ -166,8 +165,8 @@ def _batch(config: RunConfig, world_size: int) -> tuple[int | None, int | None]:
     train = config.train
     if train.global_batch is None:
         return train.micro_batch, None
-    micro_batch = train.micro_batch or batching.default_micro_batch(train.global_batch, world_size)
-    return micro_batch, batching.accumulation(train.global_batch, micro_batch, world_size)
+    micro_batch = train.micro_batch or batch_size.default_micro_batch(train.global_batch, world_size)
+    return micro_batch, batch_size.accumulation(train.global_batch, micro_batch, world_size)
 
 
 def _config_hash(config: RunConfig, point: Point, local_gpus: int) -> str:
@@ -191,7 +190,7 @@ def _config_hash(config: RunConfig, point: Point, local_gpus: int) -> str:
     return sha256(dumps(given, sort_keys=True, separators=(",", ":"), default=str).encode()).hexdigest()[:16]
 
 
-def _varies(setting: Setting) -> bool:
+def _varies(setting: AxisSetting) -> bool:
     """Whether the matrix compares values of something that is otherwise no part of the experiment."""
     path = setting.path
     return path is None or (setting.axis and (path[0] == "env" or (path[0] == "slurm" and path[-1] in _MACHINE)))
@@ -247,7 +246,7 @@ def _filled(config: RunConfig, values: Mapping[str, object]) -> RunConfig:
     return config.model_copy(update={"command": command, "env": env})
 
 
-def _unknown(place: Place, texts: tuple[str, ...] | list[str], values: Mapping[str, object]) -> Iterator[Finding]:
+def _unknown(place: FieldPath, texts: tuple[str, ...] | list[str], values: Mapping[str, object]) -> Iterator[Finding]:
     for name in dict.fromkeys(name for text in texts for name in _PLACEHOLDER.findall(text)):
         if name in _SHRINKS:
             hint = f"read CAMPAIGN_{name.upper()} in the script: it changes when memory runs out"
@@ -261,7 +260,7 @@ def _text(value: object) -> str:
     return str(value).lower() if isinstance(value, bool) else str(value)
 
 
-def _blamed(finding: Finding, point: Point, moved: Mapping[Place, Place]) -> Finding:
+def _blamed(finding: Finding, point: Point, moved: Mapping[FieldPath, FieldPath]) -> Finding:
     """The finding at the matrix's value that set the field, if one did."""
     finding = replace(finding, places=tuple(moved.get(place, place) for place in finding.places))
     for place in finding.places:

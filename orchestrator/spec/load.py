@@ -14,13 +14,13 @@ from typing import Any, Final
 
 from pydantic import ValidationError
 
-from ..errors import Finding, InvalidSpec, Place, Problem, SpecError, UserError
+from ..errors import FieldPath, Finding, InvalidSpec, Problem, SpecError, UserError
 from .expand import expand
 from .matrix import field_path
 from .model import DatasetConfig, LocalConfig, RetryConfig, RunConfig, Spec, TrainConfig
 from .slurm_section import SlurmConfig
 from .validate import validation_findings
-from .yaml_source import Source, load, parse_value
+from .yaml_source import YamlDocument, load, parse_value
 
 __all__ = [
     "DatasetConfig",
@@ -92,14 +92,14 @@ def _read(path: Path) -> str:
         raise UserError(f"{path}: not UTF-8 text", "save it as UTF-8") from error
 
 
-def _overridden(source: Source, overrides: Iterable[str]) -> Source:
+def _overridden(source: YamlDocument, overrides: Iterable[str]) -> YamlDocument:
     """The source with values from the command line in place of its own.
 
     Raises:
         SpecError: One names no field, or is not YAML.
     """
     data = deepcopy(source.data)
-    given: dict[Place, str] = {}
+    given: dict[FieldPath, str] = {}
     problems = []
     for text in overrides:
         key, equals, value = text.partition("=")
@@ -125,7 +125,7 @@ def _put(data: Any, path: tuple[str, ...], value: Any) -> bool:
     return True
 
 
-def _validated(data: dict[str, Any]) -> tuple[Spec | None, list[Finding], set[Place]]:
+def _validated(data: dict[str, Any]) -> tuple[Spec | None, list[Finding], set[FieldPath]]:
     """The spec, or what is left of it without its wrong values, so that the rest can be checked too."""
     try:
         return Spec.model_validate(data), [], set()
@@ -151,7 +151,7 @@ def _nowhere(spec: Spec, environ: Mapping[str, str]) -> list[Finding]:
     return [Finding((("forward", "mlflow"), ("forward",)), "mlflow has no tracking server", hint)]
 
 
-def _remove(data: Any, place: Place) -> None:
+def _remove(data: Any, place: FieldPath) -> None:
     *outer, last = place
     for part in outer:
         data = data.get(part) if isinstance(data, dict) else None
@@ -194,14 +194,14 @@ class _Prepared:
             if values is not None or name not in ("include", "exclude")
         }
 
-    def _choice(self, value: Any, path: tuple[str, ...] | None, place: Place) -> Any:
+    def _choice(self, value: Any, path: tuple[str, ...] | None, place: FieldPath) -> Any:
         if path is not None:
             return self._value(value, path, place)
         if not isinstance(value, dict):
             return value
         return {key: self._choice(item, field_path(str(key)), (*place, key)) for key, item in value.items()}
 
-    def _value(self, value: Any, path: tuple[str, ...], place: Place) -> Any:
+    def _value(self, value: Any, path: tuple[str, ...], place: FieldPath) -> Any:
         if path == ("command",):
             return self._command(value, place)
         if isinstance(value, dict):
@@ -216,12 +216,12 @@ class _Prepared:
             self.findings.append(Finding((place,), "is no store", "use sqlite:///FILE or postgresql://HOST/NAME"))
         return self._input(filled, place) if path in _INPUTS else filled
 
-    def _variable(self, match: re.Match[str], place: Place) -> str:
+    def _variable(self, match: re.Match[str], place: FieldPath) -> str:
         if match[1] not in self.environ:
             self.findings.append(Finding((place,), f"{match[0]} is not set", f"export {match[1]}, or write the value"))
         return self.environ.get(match[1], match[0])
 
-    def _input(self, text: str, place: Place) -> str:
+    def _input(self, text: str, place: FieldPath) -> str:
         """An absolute path for what lies beside the spec; a name on the hub stays."""
         path = self.folder / Path(text).expanduser()
         # A node of a cluster may have what an absolute path names, though this machine has not.
@@ -233,7 +233,7 @@ class _Prepared:
             self.findings.append(Finding((place,), message, "paths start at the spec's folder"))
         return text
 
-    def _command(self, value: Any, place: Place) -> Any:
+    def _command(self, value: Any, place: FieldPath) -> Any:
         """The words of a command, its script with an absolute path."""
         words = value
         if isinstance(value, str):

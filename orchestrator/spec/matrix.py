@@ -15,7 +15,7 @@ from typing import Any, Final
 
 from pydantic import BaseModel
 
-from ..errors import Finding, Place
+from ..errors import FieldPath, Finding
 from .model import LocalConfig, RetryConfig, RunConfig, TrainConfig
 from .slurm_section import Scalar, SlurmConfig
 
@@ -34,7 +34,7 @@ _FIXED = frozenset({"name", "dir", "store", "matrix", "repeats", "max_runs", "ex
 
 
 @dataclass(frozen=True)
-class Setting:
+class AxisSetting:
     """One value that a point sets.
 
     Attributes:
@@ -48,7 +48,7 @@ class Setting:
     key: str
     path: Path | None
     value: Any
-    place: Place
+    place: FieldPath
     axis: bool = True
 
 
@@ -61,7 +61,7 @@ class Point:
         labels: What its name is made of.
     """
 
-    settings: tuple[Setting, ...] = ()
+    settings: tuple[AxisSetting, ...] = ()
     labels: tuple[tuple[str, Scalar | None], ...] = ()
 
     @property
@@ -126,7 +126,7 @@ def as_scalar(value: Any) -> Scalar | None:
 def _shape_findings(matrix: Mapping[str, Any]) -> Iterator[Finding]:
     """What is not the list, or the list of mappings, that it should be."""
     for name, values in matrix.items():
-        place: Place = ("matrix", name)
+        place: FieldPath = ("matrix", name)
         if not isinstance(values, list):
             yield Finding((place,), "expected a list of values", f"write [{values}]" if values is not None else None)
         elif not values:
@@ -143,13 +143,13 @@ def _shape_findings(matrix: Mapping[str, Any]) -> Iterator[Finding]:
 
 def _choice(name: str, value: Any, index: int) -> Point:
     """One value of an axis; a mapping under a name that is no field sets several fields together."""
-    place: Place = ("matrix", name, index)
+    place: FieldPath = ("matrix", name, index)
     if field_path(name) is None and isinstance(value, dict):
         return _linked(value, place, name)
     return Point((_setting(name, value, place),), ((short_name(name), as_scalar(value)),))
 
 
-def _linked(entry: Mapping[str, Any], place: Place, name: str = "") -> Point:
+def _linked(entry: Mapping[str, Any], place: FieldPath, name: str = "") -> Point:
     """A point from a mapping of several fields; its `label` stands for them in the name."""
     settings = tuple(_setting(str(key), entry[key], (*place, key)) for key in entry if key != "label")
     if isinstance(entry.get("label"), Scalar):
@@ -157,10 +157,10 @@ def _linked(entry: Mapping[str, Any], place: Place, name: str = "") -> Point:
     return Point(settings, tuple((short_name(s.key), as_scalar(s.value)) for s in settings))
 
 
-def _setting(key: str, value: Any, place: Place) -> Setting:
+def _setting(key: str, value: Any, place: FieldPath) -> AxisSetting:
     path = field_path(key)
     bare = {k: v for k, v in value.items() if k != "label"} if path and isinstance(value, dict) else value
-    return Setting(key, path, bare, place)
+    return AxisSetting(key, path, bare, place)
 
 
 def _joined(parts: Sequence[Point]) -> Point:

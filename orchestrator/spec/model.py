@@ -34,7 +34,7 @@ Strategy = Literal[
     "zero-infinity",
 ]
 Executor = Literal["slurm", "local"]
-Rung = Literal["activation_checkpointing", "offload_optimizer", "zero_stage"]
+ConfigChange = Literal["activation_checkpointing", "offload_optimizer", "zero_stage"]
 
 _SECRET: Final = re.compile(
     r"(?:^|_)(?:TOKEN|SECRET|PASSWORD|PASSWD|PASSPHRASE|CREDENTIALS?|(?:API|ACCESS|PRIVATE)_?KEY|APIKEY)(?:_|$)",
@@ -245,7 +245,7 @@ class RetryConfig(_Section):
     """Seconds before the second try; doubled for every further one."""
     max_backoff_s: Count = 1800
     """Seconds before a try, at most."""
-    allow: tuple[Rung, ...] = ()
+    allow: tuple[ConfigChange, ...] = ()
     """What may be changed when memory runs out at micro-batch 1, one after another: activation_checkpointing,
     offload_optimizer, zero_stage (one higher each time). It changes what you measure, and every table marks it."""
     exclude_h: Real = Field(default=24.0, ge=0)

@@ -6,7 +6,7 @@ from collections.abc import Iterator, Mapping
 from copy import deepcopy
 from typing import Any, Final
 
-from ..errors import Finding, Place
+from ..errors import FieldPath, Finding
 from . import strategies
 
 _PRECISIONS: Final = ("bf16", "fp16")
@@ -22,7 +22,7 @@ _Lifted = tuple[list[tuple[str, ...]], str, Any]
 """Where in `deepspeed` a value stands, its field in `train`, and the value."""
 
 
-def canonical(data: Mapping[str, Any]) -> tuple[dict[str, Any], dict[Place, Place], list[Finding]]:
+def canonical(data: Mapping[str, Any]) -> tuple[dict[str, Any], dict[FieldPath, FieldPath], list[Finding]]:
     """Says everything in one way: a strategy's word in its fields, and in `train` what `deepspeed` can say as well.
 
     That is the stage, precision and gradient clipping; for the built-in training also offload and DeepCompile.
@@ -44,7 +44,7 @@ def canonical(data: Mapping[str, Any]) -> tuple[dict[str, Any], dict[Place, Plac
     for paths, field, value in lifted:
         for path in paths:
             _pop(deepspeed, path)
-        place: Place = ("deepspeed", *paths[0])
+        place: FieldPath = ("deepspeed", *paths[0])
         if field not in train:
             moved["train", field] = place
         elif train[field] != value:

@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import Any, Final
 
-from ..errors import Finding, Place
+from ..errors import FieldPath, Finding
 from .model import RunConfig, TrainConfig
 
 STRATEGIES: Final[dict[str, dict[str, Any]]] = {
@@ -22,7 +22,7 @@ STRATEGIES: Final[dict[str, dict[str, Any]]] = {
 """The fields that a word stands for."""
 
 
-def spell_out(train: dict[str, Any]) -> tuple[dict[Place, Place], list[Finding]]:
+def spell_out(train: dict[str, Any]) -> tuple[dict[FieldPath, FieldPath], list[Finding]]:
     """Puts a strategy's fields in the place of its word, in `train` itself.
 
     A word that is none stays, for the check of the field.
@@ -34,7 +34,7 @@ def spell_out(train: dict[str, Any]) -> tuple[dict[Place, Place], list[Finding]]
     if fields is None:
         _forget_unused_path(train)
         return {}, []
-    place: Place = ("train", "strategy")
+    place: FieldPath = ("train", "strategy")
     findings = [
         Finding((place, ("train", name)), f"{word} means {name} {value}, but train.{name} is {train[name]}", hint)
         for name, value in fields.items()
@@ -42,7 +42,7 @@ def spell_out(train: dict[str, Any]) -> tuple[dict[Place, Place], list[Finding]]
         for hint in [f"remove strategy or {name}"]
     ]
     del train["strategy"]
-    moved: dict[Place, Place] = {("train", name): place for name in fields if name not in train}
+    moved: dict[FieldPath, FieldPath] = {("train", name): place for name in fields if name not in train}
     train.update(fields)
     _forget_unused_path(train)
     return moved, findings
@@ -87,7 +87,7 @@ def _without_deepspeed(config: RunConfig) -> Iterator[Finding]:
             name, "is DeepSpeed's, and engine ddp is without DeepSpeed", "leave it out, or remove the engine"
         )
     if config.deepspeed:
-        places: tuple[Place, ...] = (("deepspeed",), ("train", "engine"))
+        places: tuple[FieldPath, ...] = (("deepspeed",), ("train", "engine"))
         yield Finding(places, "has no effect with engine ddp", "leave it out, or remove the engine")
 
 
@@ -135,5 +135,5 @@ def _kernels(train: TrainConfig, on_gpus: bool) -> Iterator[Finding]:
 
 
 def _finding(field: str, message: str, hint: str) -> Finding:
-    places: tuple[Place, ...] = (("train", field), ("train",))
+    places: tuple[FieldPath, ...] = (("train", field), ("train",))
     return Finding(places, message, hint)

@@ -11,9 +11,8 @@ from pydantic import BaseModel, ValidationError
 
 from ...jobs.ds_config import KNOWN_KEYS, render
 from ...jobs.shapes import find_shape, positions_of
-from ..errors import Finding, Place
-from . import batch_size as batching
-from . import strategies
+from ..errors import FieldPath, Finding
+from . import batch_size, strategies
 from .model import RunConfig, Spec
 from .normalize import is_section, section
 from .slurm_section import option_problem
@@ -56,7 +55,7 @@ def validation_findings(error: ValidationError, data: Mapping[str, Any]) -> list
         error: What pydantic says about `data`.
         data: The content of the spec, or the values of one run.
     """
-    merged: dict[Place, Finding] = {}
+    merged: dict[FieldPath, Finding] = {}
     for finding in (_finding(detail, data) for detail in error.errors(include_url=False)):
         place = finding.places[0]
         # A field that takes text or a mapping has one error for each.
@@ -76,10 +75,10 @@ def _train(config: RunConfig) -> Iterator[Finding]:
             yield Finding((("train", "steps"), ("train",)), "steps is required", "or epochs")
         yield from _positions(config)
     if train.steps is not None and train.epochs is not None:
-        both: tuple[Place, ...] = (("train", "epochs"), ("train", "steps"))
+        both: tuple[FieldPath, ...] = (("train", "epochs"), ("train", "steps"))
         yield Finding(both, "epochs is given together with steps", "remove one of them")
     if train.steps and train.warmup_steps > train.steps:
-        places: tuple[Place, ...] = (("train", "warmup_steps"), ("train", "steps"))
+        places: tuple[FieldPath, ...] = (("train", "warmup_steps"), ("train", "steps"))
         yield Finding(places, f"warmup_steps {train.warmup_steps} is more than the {train.steps} steps of the run")
 
 
@@ -88,7 +87,7 @@ def _positions(config: RunConfig) -> Iterator[Finding]:
     train = config.train
     shape = find_shape(train.model) if isinstance(train.model, str) else None
     if shape is not None and train.seq_len > (positions := positions_of(shape)):
-        places: tuple[Place, ...] = (("train", "seq_len"), ("train", "model"))
+        places: tuple[FieldPath, ...] = (("train", "seq_len"), ("train", "model"))
         message = f"seq_len {train.seq_len} is more than the {positions} positions of {train.model}"
         yield Finding(places, message, f"use at most {positions}")
 
@@ -98,11 +97,11 @@ def _batch(config: RunConfig, world_size: int) -> Iterator[Finding]:
     if train.global_batch is None:
         return
     try:
-        micro_batch = train.micro_batch or batching.default_micro_batch(train.global_batch, world_size)
-        batching.accumulation(train.global_batch, micro_batch, world_size)
+        micro_batch = train.micro_batch or batch_size.default_micro_batch(train.global_batch, world_size)
+        batch_size.accumulation(train.global_batch, micro_batch, world_size)
     except ValueError as error:
         message, _, hint = str(error).partition("; ")
-        places: tuple[Place, ...] = (("train", "micro_batch"), ("train", "global_batch"), *_WORLD)
+        places: tuple[FieldPath, ...] = (("train", "micro_batch"), ("train", "global_batch"), *_WORLD)
         yield Finding(places if message.startswith("micro_batch") else places[1:], message, hint)
 
 
@@ -112,7 +111,7 @@ def _local(config: RunConfig, ranks: int, gpus: int) -> Iterator[Finding]:
     if config.executor != "local" or not gpus or wanted <= gpus or config.env.get("DS_ACCELERATOR") == "cpu":
         return
     runs = f" of {config.local.parallel} runs at the same time" if config.local.parallel > 1 else ""
-    places: tuple[Place, ...] = (("local", "parallel"), ("ranks_per_node",))
+    places: tuple[FieldPath, ...] = (("local", "parallel"), ("ranks_per_node",))
     hint = "ask for less, or train on the CPU: `env: {DS_ACCELERATOR: cpu}`"
     message = f"{wanted} ranks{runs} need as many GPUs, this machine has {gpus}"
     yield Finding(places if runs else places[::-1], message, hint)
@@ -178,7 +177,7 @@ def _misspelt(given: Mapping[str, Any]) -> Iterator[Finding]:
 def _zero(zero: Mapping[str, Any], given: Mapping[str, Any]) -> Iterator[Finding]:
     """Args: zero: the section as rendered; given: as the spec has it. What `train.offload` says is checked there."""
 
-    def at(*path: str) -> Place:
+    def at(*path: str) -> FieldPath:
         return ("deepspeed", "zero_optimization", *path)
 
     if "aio" in zero:
@@ -192,13 +191,13 @@ def _zero(zero: Mapping[str, Any], given: Mapping[str, Any]) -> Iterator[Finding
             yield Finding((at(name, "device"),), "expected none, cpu or nvme", "write {device: cpu}")
         elif device != "none" and zero["stage"] < least:
             stages = " or ".join(str(stage) for stage in range(least, 4))
-            places: tuple[Place, ...] = (at(name), ("train", "zero_stage"))
+            places: tuple[FieldPath, ...] = (at(name), ("train", "zero_stage"))
             yield Finding(places, f"{name} does not work with ZeRO stage {zero['stage']}", f"use stage {stages}")
         if device == "nvme" and not offload.get("nvme_path"):
             yield Finding((at(name),), "device nvme needs nvme_path", "name a folder on a disk of the node")
 
 
-def _autos(value: Any, place: Place) -> Iterator[Finding]:
+def _autos(value: Any, place: FieldPath) -> Iterator[Finding]:
     """`auto` is for the Hugging Face trainer to fill in: DeepSpeed itself fails on it."""
     if value == "auto":
         yield Finding((place,), '"auto" is not a value of DeepSpeed', "write the value, or leave it out")
@@ -209,7 +208,7 @@ def _autos(value: Any, place: Place) -> Iterator[Finding]:
 
 def _finding(detail: Mapping[str, Any], data: Mapping[str, Any]) -> Finding:
     kind, context = detail["type"], detail.get("ctx", {})
-    place: Place = tuple(detail["loc"])
+    place: FieldPath = tuple(detail["loc"])
     if kind == "missing":
         return Finding((place,), f"{place[-1]} is required")
     place = _existing(place, data)
@@ -245,7 +244,7 @@ _WORDS: Final = {
 }
 
 
-def _existing(place: Place, data: Any) -> Place:
+def _existing(place: FieldPath, data: Any) -> FieldPath:
     """The part of pydantic's place that is in the data: it ends in the name of a type where a field takes several."""
     for length, part in enumerate(place):
         if not (isinstance(data, Mapping) and part in data) and not (isinstance(data, list) and isinstance(part, int)):
@@ -254,7 +253,7 @@ def _existing(place: Place, data: Any) -> Place:
     return place
 
 
-def _fields(place: Place) -> list[str]:
+def _fields(place: FieldPath) -> list[str]:
     """Names of the fields of the section at a place."""
     sections = Spec.model_fields
     for part in place:

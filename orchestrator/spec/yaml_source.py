@@ -15,7 +15,7 @@ from typing import Any, Final
 import yaml
 from yaml.nodes import MappingNode, Node, ScalarNode, SequenceNode
 
-from ..errors import Finding, Place, Problem, SpecError, dotted
+from ..errors import FieldPath, Finding, Problem, SpecError, dotted
 
 Position = tuple[int, int]
 """Line and column, both from 1."""
@@ -26,7 +26,7 @@ _MERGE: Final = "tag:yaml.org,2002:merge"
 
 
 @dataclass(frozen=True)
-class Source:
+class YamlDocument:
     """A YAML document.
 
     Attributes:
@@ -41,11 +41,11 @@ class Source:
     data: dict[str, Any]
     filename: str
     lines: tuple[str, ...]
-    values: dict[Place, Position] = field(default_factory=dict)
-    keys: dict[Place, Position] = field(default_factory=dict)
-    overridden: dict[Place, str] = field(default_factory=dict)
+    values: dict[FieldPath, Position] = field(default_factory=dict)
+    keys: dict[FieldPath, Position] = field(default_factory=dict)
+    overridden: dict[FieldPath, str] = field(default_factory=dict)
 
-    def position(self, place: Place, *, at_key: bool = False) -> Position:
+    def position(self, place: FieldPath, *, at_key: bool = False) -> Position:
         """Where a value stands, or the closest thing around it that is in the text.
 
         Args:
@@ -66,9 +66,9 @@ class Source:
         source_line = self.lines[line - 1] if line <= len(self.lines) else None
         return Problem(self.filename, line, column, dotted(place), finding.message, finding.hint, source_line)
 
-    def _known(self, place: Place) -> Place:
+    def _known(self, place: FieldPath) -> FieldPath:
         """The longest part of a place that the text has, in the text's own spelling."""
-        known: Place = ()
+        known: FieldPath = ()
         for part in place:
             spellings = (part, part.replace("_", "-")) if isinstance(part, str) else (part,)
             found = next((s for s in spellings if (*known, s) in self.values or (*known, s) in self.overridden), None)
@@ -78,7 +78,7 @@ class Source:
         return known
 
 
-def load(text: str, filename: str) -> Source:
+def load(text: str, filename: str) -> YamlDocument:
     """Reads a YAML document whose top level is a mapping.
 
     Args:
@@ -100,7 +100,7 @@ def load(text: str, filename: str) -> Source:
     data = builder.mapping(node, ())
     if builder.problems:
         raise SpecError(builder.problems)
-    return Source(data, filename, lines, builder.values, builder.keys)
+    return YamlDocument(data, filename, lines, builder.values, builder.keys)
 
 
 def parse_value(text: str, field: str) -> Any:
@@ -134,7 +134,7 @@ _Loader.add_implicit_resolver("tag:yaml.org,2002:null", re.compile("^(~|null|Nul
 _BOOLEANS = {"yes": True, "on": True, "no": False, "off": False}
 
 
-def _is_free(place: Place) -> bool:
+def _is_free(place: FieldPath) -> bool:
     """Whether no field of ours gives the value a type: DeepSpeed's own section, and a model's configuration.
 
     There, `no` as the text that YAML 1.2 makes of it would count as true.
@@ -149,12 +149,12 @@ class _Builder:
     def __init__(self, filename: str, lines: tuple[str, ...]) -> None:
         self.filename = filename
         self.lines = lines
-        self.values: dict[Place, Position] = {}
-        self.keys: dict[Place, Position] = {}
+        self.values: dict[FieldPath, Position] = {}
+        self.keys: dict[FieldPath, Position] = {}
         self.problems: list[Problem] = []
         self._open: list[Node] = []
 
-    def mapping(self, node: MappingNode, place: Place) -> dict[str, Any]:
+    def mapping(self, node: MappingNode, place: FieldPath) -> dict[str, Any]:
         result: dict[str, Any] = {}
         for key_node, value_node, merged in self._pairs(node, place):
             key, inner = key_node.value, (*place, key_node.value)
@@ -168,7 +168,7 @@ class _Builder:
                 self._complain(key_node, inner, f"is there twice, first on line {line}", "remove one of them")
         return result
 
-    def value(self, node: Node, place: Place) -> Any:
+    def value(self, node: Node, place: FieldPath) -> Any:
         self.values[place] = _position(node)
         if len(self.values) > _MAX_VALUES or any(node is outer for outer in self._open):
             self._complain(node, place, "an alias makes this document endless")
@@ -185,7 +185,7 @@ class _Builder:
         finally:
             self._open.pop()
 
-    def _pairs(self, node: MappingNode, place: Place) -> Iterator[tuple[Node, Node, bool]]:
+    def _pairs(self, node: MappingNode, place: FieldPath) -> Iterator[tuple[Node, Node, bool]]:
         """Keys with values: first the mapping's own, then those that `<<` brings in."""
         merges = [value for key, value in node.value if key.tag == _MERGE]
         yield from ((key, value, False) for key, value in node.value if key.tag != _MERGE)
@@ -196,7 +196,7 @@ class _Builder:
                 else:
                     self._complain(source, place, "<< needs a mapping from elsewhere")
 
-    def _scalar(self, node: ScalarNode, place: Place) -> Any:
+    def _scalar(self, node: ScalarNode, place: FieldPath) -> Any:
         if node.style is None and _is_free(place) and (said := _BOOLEANS.get(node.value.lower())) is not None:
             return said
         try:
@@ -205,7 +205,7 @@ class _Builder:
             self._complain(node, place, f"{node.value!r} is not a number", "quote it if it is text")
             return None
 
-    def _complain(self, node: Node, place: Place, message: str, hint: str | None = None) -> None:
+    def _complain(self, node: Node, place: FieldPath, message: str, hint: str | None = None) -> None:
         line, column = _position(node)
         source_line = self.lines[line - 1] if line <= len(self.lines) else None
         self.problems.append(Problem(self.filename, line, column, dotted(place), message, hint, source_line))

@@ -140,4 +140,4 @@ def _over(attempt: AttemptView, snapshot: Snapshot) -> bool:
     job = attempt.job
     if not attempt.active or job is None or not job.terminal:
         return False
-    return attempt.complete or snapshot.now_s - (job.ended_s or 0.0) > snapshot.settle_grace_s
+    return attempt.complete or snapshot.now_s - (job.ended_s or 0.0) > snapshot.outcome_grace_s

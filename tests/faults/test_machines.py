@@ -10,7 +10,7 @@ import pytest
 from dscampaign.db.records import RunState
 from dscampaign.jobs.agent import HEARTBEAT_S
 from dscampaign.orchestrator.executors import slurm as slurm_commands
-from dscampaign.orchestrator.executors.base import Batch
+from dscampaign.orchestrator.executors.base import JobArray
 from dscampaign.orchestrator.executors.slurm import SlurmExecutor
 
 from ..cluster.slurm_cluster import SlurmCluster
@@ -38,7 +38,7 @@ def test_slurmctld_stopped_around_sbatch(
     stop = threading.Timer(stopped_after_s, slurm.pause, ["slurmctld"])
     submit = SlurmExecutor.submit
 
-    def submit_while_it_stops(self: SlurmExecutor, batch: Batch) -> list[str]:
+    def submit_while_it_stops(self: SlurmExecutor, batch: JobArray) -> list[str]:
         if not stop.ident:
             stop.start()
             if not stopped_after_s:

@@ -15,7 +15,7 @@ from dscampaign.orchestrator.executors.slurm import SlurmExecutor, job_name
 from dscampaign.orchestrator.reconcile import act
 from dscampaign.orchestrator.reconcile import loop as reconcile
 from dscampaign.orchestrator.reconcile import submit as submission
-from dscampaign.orchestrator.reconcile.lease import Holder
+from dscampaign.orchestrator.reconcile.lease import LeaseHolder
 from dscampaign.orchestrator.reconcile.snapshot import Finish
 
 from ..cluster.slurm_cluster import SlurmCluster
@@ -173,9 +173,9 @@ def ended_jobs(slurm: SlurmCluster, token: str) -> list[str]:
 
 def _on_another_host(name: str) -> None:
     """Nobody can tell whether the process that holds the lease is alive."""
-    holder = Holder(name, str(os.getpid()), "0")
-    setattr(Holder, "me", staticmethod(lambda: holder))  # noqa: B010
-    setattr(Holder, "dead", property(lambda _: False))  # noqa: B010
+    holder = LeaseHolder(name, str(os.getpid()), "0")
+    setattr(LeaseHolder, "me", staticmethod(lambda: holder))  # noqa: B010
+    setattr(LeaseHolder, "dead", property(lambda _: False))  # noqa: B010
 
 
 def _shift_clock(ahead_s: float) -> None:

@@ -13,9 +13,9 @@ from dscampaign.orchestrator.errors import Unreachable
 from dscampaign.orchestrator.executors.base import (
     LIVE_PENDING,
     TERMINAL_STATES,
-    Batch,
+    JobArray,
+    JobListing,
     JobView,
-    Look,
     SubmissionRefused,
     SubmissionUnclear,
 )
@@ -114,7 +114,7 @@ class NastySlurm:
 
     intent_grace_s = SlurmExecutor.intent_grace_s
     lost_grace_s = SlurmExecutor.lost_grace_s
-    settle_grace_s = SlurmExecutor.settle_grace_s
+    outcome_grace_s = SlurmExecutor.outcome_grace_s
     user = 0
 
     def __init__(self, clock: Clock, effects: Effects, accounting: bool) -> None:
@@ -128,7 +128,7 @@ class NastySlurm:
 
     # -- what the reconciler sees --------------------------------------------------------------------------------
 
-    def submit(self, batch: Batch) -> list[str]:
+    def submit(self, batch: JobArray) -> list[str]:
         self._effects.moment(Unreachable("sbatch is away"))
         assert batch.token not in {job.token for job in self.jobs}, "one token was submitted twice"
         how, self.sbatch = self.sbatch, "taken"
@@ -145,7 +145,7 @@ class NastySlurm:
             raise SubmissionUnclear("Socket timed out")
         return ids
 
-    def look(self, expected: Mapping[str, Collection[int]], since_s: float) -> Look:
+    def look(self, expected: Mapping[str, Collection[int]], since_s: float) -> JobListing:
         self._effects.moment(Unreachable("squeue is away"))
         how, self.squeue = self.squeue, "good"
         if how == "unreachable":
@@ -161,7 +161,7 @@ class NastySlurm:
                 if len(views) != 1:  # of two, the one that runs it may not be the one that is shown
                     job.classes |= job.blind | {"lost"}
         self._effects.moment(Unreachable("squeue is away"))
-        return Look(found, how != "incomplete")
+        return JobListing(found, how != "incomplete")
 
     def cancel(self, job_ids: Sequence[str]) -> None:
         self._effects.moment(Unreachable("scancel is away"))
@@ -285,7 +285,7 @@ class NastySlurm:
 
     # -- helpers -------------------------------------------------------------------------------------------------
 
-    def _take(self, batch: Batch, delay_s: float) -> list[str]:
+    def _take(self, batch: JobArray, delay_s: float) -> list[str]:
         number, self._next_id = self._next_id, self._next_id + 1
         for index in range(batch.size):
             payload = Payload.read(payload_file(batch.folder, index))

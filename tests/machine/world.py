@@ -20,7 +20,7 @@ from dscampaign.db.schema import lease, metadata
 from dscampaign.db.store import Store
 from dscampaign.jobs import agent as agent_module
 from dscampaign.orchestrator.campaign import desired as campaigns
-from dscampaign.orchestrator.reconcile.fencing import Authority
+from dscampaign.orchestrator.reconcile.fencing import FencedWriter
 from dscampaign.orchestrator.reconcile.loop import LEASE_TTL_S, Pass, Reconciler
 from dscampaign.orchestrator.spec.expand import expand
 from dscampaign.orchestrator.spec.load import load_spec
@@ -95,7 +95,7 @@ class World:
         self._patch.setattr(agent_module, "free_port", lambda: 29500)
         self._patch.setattr(agent_module, "NodeFacts", lambda *_: SimpleNamespace(end=dict))
         self._patch.setattr(campaigns, "_git_state", lambda _: "")
-        self._patch.setattr(Authority, "write", _watched(Authority.write))
+        self._patch.setattr(FencedWriter, "write", _watched(FencedWriter.write))
         self._born = 0
         self.campaign = self.wish_for(DEPTHS)
         self.leaders = [self._make_leader(), self._make_leader()]
@@ -193,11 +193,11 @@ class World:
         return self._submissions[depths]
 
 
-def _watched(real: Callable[[Authority], Any]) -> Callable[[Authority], Any]:
+def _watched(real: Callable[[FencedWriter], Any]) -> Callable[[FencedWriter], Any]:
     """Every write under a lease ends while that lease still is its writer's."""
 
     @contextmanager
-    def write(authority: Authority) -> Iterator[Connection]:
+    def write(authority: FencedWriter) -> Iterator[Connection]:
         with real(authority) as conn:
             yield conn
             held = queries.read_lease(conn, authority.lease)

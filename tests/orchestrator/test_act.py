@@ -15,14 +15,14 @@ from dscampaign.db.errors import StaleLease
 from dscampaign.db.records import AttemptRow, AttemptState, MemoryObservation, RunState
 from dscampaign.jobs.files import make_private, read_json
 from dscampaign.orchestrator.errors import Unreachable
-from dscampaign.orchestrator.executors.base import Batch, SubmissionRefused
+from dscampaign.orchestrator.executors.base import JobArray, SubmissionRefused
 from dscampaign.orchestrator.executors.job_request import resources, run_config
 from dscampaign.orchestrator.failures.classify import Ended, Verdict
 from dscampaign.orchestrator.failures.policy import FailureClass
 from dscampaign.orchestrator.memory.observations import ledgers_of, read_ledgers
 from dscampaign.orchestrator.memory.prediction import memory_key
 from dscampaign.orchestrator.reconcile.act import act
-from dscampaign.orchestrator.reconcile.fencing import Authority
+from dscampaign.orchestrator.reconcile.fencing import FencedWriter
 from dscampaign.orchestrator.reconcile.snapshot import (
     Action,
     CancelJob,
@@ -44,11 +44,11 @@ def world(tmp_path: Path) -> Iterator[World]:
         yield made
 
 
-def authority(world: World) -> Authority:
+def authority(world: World) -> FencedWriter:
     with world.store.write() as conn:
         epoch = queries.acquire_lease(conn, "test", "me", 60.0)
     assert epoch is not None
-    return Authority(world.store, "test", epoch, world.campaign.id)
+    return FencedWriter(world.store, "test", epoch, world.campaign.id)
 
 
 def take(world: World, *actions: Action) -> list[Unreachable]:
@@ -146,7 +146,7 @@ def test_an_out_of_memory_before_a_word_of_the_device_is_remembered_too(world: W
     ("changes", "sample_gb", "remembered"), [("", 0.5, False), ("", 1.5, True), ("expandable_segments", 0.5, True)]
 )
 def test_memory_in_pieces_is_remembered_where_it_would_not_have_done_whole(
-    world: World, changes: str, sample_gb: float, remembered: bool
+    world: World, changes: str, sample_gb: float, ended_attempt: bool
 ) -> None:
     row = latest(world)
     with world.store.write() as conn:
@@ -157,7 +157,7 @@ def test_memory_in_pieces_is_remembered_where_it_would_not_have_done_whole(
         queries.observe_memory(conn, told)
     take(world, finish(world, FailureClass.FRAGMENTATION))
     with world.store.read() as conn:
-        assert (ledgers_of(conn, ["k"])["k"].too_big == 8) is remembered
+        assert (ledgers_of(conn, ["k"])["k"].too_big == 8) is ended_attempt
 
 
 def test_an_old_out_of_memory_is_in_no_ledger(world: World) -> None:
@@ -217,7 +217,7 @@ def test_where_nothing_runs_without_a_bad_node_it_is_not_done_without(world: Wor
     take(world, finish(world))
     [run] = world.runs().values()
 
-    def refuse(batch: Batch) -> None:
+    def refuse(batch: JobArray) -> None:
         if batch.resources.get("exclude"):
             raise SubmissionRefused("Requested node configuration is not available")
 

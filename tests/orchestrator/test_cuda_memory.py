@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from dscampaign.orchestrator.failures import cuda_oom as cuda_memory
+from dscampaign.orchestrator.failures import cuda_oom
 from dscampaign.orchestrator.failures.policy import FailureClass
 
 NOW = (
@@ -25,7 +25,7 @@ def now(ours: float, allocated: float = 30.0, pieces: float = 0.5, others: str =
 
 
 def kind(text: str, *siblings: int) -> FailureClass:
-    memory = cuda_memory.read(text)
+    memory = cuda_oom.read(text)
     assert memory is not None
     return memory.kind(siblings)
 
@@ -57,14 +57,14 @@ def test_ranks_of_this_run_are_no_strangers() -> None:
 
 def test_a_process_that_the_driver_cannot_see_has_what_torch_has() -> None:
     text = now(ours=17179869184.0, allocated=77, others="Process 7 has 17179869184.00 GiB memory in use. ")
-    memory = cuda_memory.read(text)
+    memory = cuda_oom.read(text)
     assert memory is not None
     assert (memory.ours, memory.others) == (77.5, ())
     assert memory.kind() is FailureClass.OOM
 
 
 def test_units() -> None:
-    memory = cuda_memory.read(
+    memory = cuda_oom.read(
         now(ours=78).replace("2.00 GiB", "20.00 MiB").replace("1.00 GiB is free", "512.00 KiB is free")
     )
     assert memory is not None
@@ -81,4 +81,4 @@ def test_units() -> None:
     ],
 )
 def test_without_the_numbers_nothing_is_concluded(text: str) -> None:
-    assert cuda_memory.read(text) is None
+    assert cuda_oom.read(text) is None

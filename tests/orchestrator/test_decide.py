@@ -396,8 +396,8 @@ def test_an_outcome_has_time_to_arrive_but_a_wrong_clock_costs_none(clock_s: flo
     assert about(fresh) == []
     off = AttemptView(attempt_row(), job("FAILED", ended_s=NOW_S + clock_s), claimed=True)
     assert of_kind(Finish, about(off))
-    here = AttemptView(attempt_row(), job("COMPLETED", ended_s=NOW_S - 3), outcomes=(outcome(),))
-    assert of_kind(Finish, about(here))
+    context = AttemptView(attempt_row(), job("COMPLETED", ended_s=NOW_S - 3), outcomes=(outcome(),))
+    assert of_kind(Finish, about(context))
 
 
 def test_a_job_that_is_completing_is_not_over() -> None:

@@ -19,7 +19,7 @@ from dscampaign.orchestrator.cli.pages.text import Page
 from dscampaign.orchestrator.doctor import node_job as examination
 from dscampaign.orchestrator.doctor.check import At
 from dscampaign.orchestrator.doctor.requirements import Wants, needed_ops, wants_of
-from dscampaign.orchestrator.executors.base import Batch, SubmissionRefused
+from dscampaign.orchestrator.executors.base import JobArray, SubmissionRefused
 from dscampaign.orchestrator.executors.slurm import SlurmExecutor, job_name
 from dscampaign.orchestrator.spec.expand import expand
 from dscampaign.orchestrator.spec.model import RunConfig, Spec
@@ -252,7 +252,7 @@ def test_a_job_that_fails_is_told_with_its_log(
     job("TIMEOUT", slurm, monkeypatch)
     real = examination._by_slurm
 
-    def with_log(want: Wants, batch: Batch, *rest: Any) -> Any:
+    def with_log(want: Wants, batch: JobArray, *rest: Any) -> Any:
         (batch.folder / "12_0_log.err").write_text("python: command not found\n")
         return real(want, batch, *rest)
 
@@ -279,7 +279,7 @@ def test_a_full_queue_is_told(slurm: FakeSlurm, tmp_path: Path) -> None:
 
 def test_a_forecast_submits_nothing(slurm: FakeSlurm, tmp_path: Path) -> None:
     slurm.answers("sbatch", err="sbatch: Job 8 to start at 2030-01-01T00:00:00 on nodes n1 in partition main\n")
-    batch = Batch("t", job_name("t"), tmp_path, 1, {"partition": "main"})
+    batch = JobArray("t", job_name("t"), tmp_path, 1, {"partition": "main"})
     assert SlurmExecutor().forecast(batch).startswith("Job 8 to start at")
     assert slurm.calls[0].args[0] == "--test-only"
     slurm.answers("sbatch", err="allocation failure: Requested node configuration is not available\n", code=1)

@@ -6,7 +6,7 @@ from dataclasses import replace
 from typing import Any
 
 from dscampaign.db.records import AttemptState, MemoryObservation, RunState
-from dscampaign.orchestrator.memory import config_changes as rungs
+from dscampaign.orchestrator.memory import config_changes
 from dscampaign.orchestrator.memory.prediction import Ledger, memory_key
 from dscampaign.orchestrator.reconcile.decide import decide
 from dscampaign.orchestrator.reconcile.snapshot import AttemptView, Resize, RunView, Submit
@@ -88,7 +88,7 @@ def test_what_has_begun_is_left_alone() -> None:
 def test_a_changed_run_learns_from_those_that_were_changed_alike() -> None:
     retry = RetryConfig(allow=("activation_checkpointing",))
     config = CONFIG.model_copy(update={"retry": retry})
-    changed = rungs.changed(CONFIG, ("activation_checkpointing",))
+    changed = config_changes.changed(CONFIG, ("activation_checkpointing",))
     last = ended_row(1, "preempted", micro_batch=1, last_step=3, changes="activation_checkpointing")
     view = run_view(last, config=config, micro_batch=32)
     other = {memory_key(changed) or "": Ledger.of((seen(4, 12.0), seen(8, 14.0)))}
@@ -104,4 +104,4 @@ def test_memory_in_pieces_that_would_not_do_in_one_piece_is_tried_smaller() -> N
     nearly = submitted(a_run(pieces), ledgers=ledgers(seen(4, 10.0), seen(8, 20.0)))  # 32 would take 80 of 80 GB
     assert nearly.micro_batch == 16
     fits = submitted(a_run(pieces), ledgers=ledgers(seen(4, 9.0), seen(8, 18.0)))
-    assert (fits.micro_batch, fits.changes) == (32, (rungs.EXPANDABLE_SEGMENTS,))
+    assert (fits.micro_batch, fits.changes) == (32, (config_changes.EXPANDABLE_SEGMENTS,))

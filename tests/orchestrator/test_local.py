@@ -18,7 +18,7 @@ import pytest
 
 from dscampaign.jobs.layout import payload_file
 from dscampaign.orchestrator.errors import Unreachable
-from dscampaign.orchestrator.executors.base import Batch, SubmissionUnclear
+from dscampaign.orchestrator.executors.base import JobArray, SubmissionUnclear
 from dscampaign.orchestrator.executors.local import AGENT, HOST_FILE, LocalExecutor
 
 from ..jobs.attempt import make_payload, wait_until
@@ -35,7 +35,7 @@ class Place:
         python.write_text("#!/bin/sh\nexec sleep 100\n")
         python.chmod(0o755)
 
-    def batch(self, size: int = 1, **resources: Any) -> Batch:
+    def batch(self, size: int = 1, **resources: Any) -> JobArray:
         token = self.token
         folder = self.folder / "batches" / token
         folder.mkdir(parents=True)
@@ -43,7 +43,7 @@ class Place:
             payload = make_payload(self.folder / str(index), python=str(self.folder / "python"), token=token)
             Path(payload.attempt_dir).mkdir(parents=True)
             payload.write(payload_file(folder, index))
-        return Batch(token, f"dscampaign-{token}", folder, size, resources)
+        return JobArray(token, f"dscampaign-{token}", folder, size, resources)
 
     def states(self, size: int = 1, executor: LocalExecutor | None = None) -> list[str]:
         found = (executor or self.executor).look({self.token: range(size)}, 0.0)

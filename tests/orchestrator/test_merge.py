@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 from dscampaign.db.records import RunRow, RunState
-from dscampaign.orchestrator.campaign.diff import ABSENT, merge, wanted_again
+from dscampaign.orchestrator.campaign.diff import ABSENT, desired_again, merge
 from dscampaign.orchestrator.errors import UserError
 from dscampaign.orchestrator.spec.expand import Run, RunConfig
 
@@ -109,10 +109,10 @@ def test_what_the_spec_no_longer_names_is_dropped() -> None:
     ],
 )
 def test_what_comes_back_into_the_spec_is_wanted_again(state: RunState, becomes: RunState, epochs: int) -> None:
-    again = wanted_again(stored("a", state, desired=ABSENT))
+    again = desired_again(stored("a", state, desired=ABSENT))
     assert (again.desired, again.state, again.retry_epoch) == ("run", becomes, epochs)
 
 
 def test_a_run_that_was_cancelled_by_name_stays_cancelled() -> None:
     row = stored("a", RunState.CANCELLED, desired="cancel")
-    assert wanted_again(row) == row
+    assert desired_again(row) == row

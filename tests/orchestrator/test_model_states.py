@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from dscampaign.orchestrator.cli.main import main
-from dscampaign.orchestrator.memory.feasibility import Needs, needs_of
+from dscampaign.orchestrator.memory.feasibility import ModelNeeds, needs_of
 from dscampaign.orchestrator.memory.zero_memory import (
     GB,
     GIB,
@@ -176,7 +176,7 @@ def needs(
     ranks: int = 8,
     deepspeed: dict[str, Any] | None = None,
     **train: Any,
-) -> Needs:
+) -> ModelNeeds:
     run = config(slurm, deepspeed, **train)
     return needs_of(run, Sizes(ranks, min(ranks, 8)), usable_gb)
 

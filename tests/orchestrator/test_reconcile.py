@@ -26,7 +26,7 @@ from dscampaign.jobs.files import create_exclusively, make_private
 from dscampaign.orchestrator.campaign import desired as campaigns
 from dscampaign.orchestrator.campaign.status import read_status
 from dscampaign.orchestrator.errors import Unreachable
-from dscampaign.orchestrator.executors.base import Batch, BatchTooLarge, SubmissionRefused, SubmissionUnclear
+from dscampaign.orchestrator.executors.base import ArrayTooLarge, JobArray, SubmissionRefused, SubmissionUnclear
 from dscampaign.orchestrator.reconcile import act
 from dscampaign.orchestrator.reconcile import submit as submission
 from dscampaign.orchestrator.reconcile.loop import LeaseHeld, Pass
@@ -191,13 +191,13 @@ def test_an_unclear_answer_is_looked_for_before_anything_else(world: World, take
     assert len(world.ran) == 2
 
 
-def taking(cluster: Cluster, most: int, *, for_now: bool) -> Callable[[Batch], None]:
+def taking(cluster: Cluster, most: int, *, for_now: bool) -> Callable[[JobArray], None]:
     """A cluster in which no array may have more elements; or, for now, no user more jobs in the queue."""
 
-    def on_submit(batch: Batch) -> None:
+    def on_submit(batch: JobArray) -> None:
         queued = sum(not view.terminal for view in cluster.jobs.values()) if for_now else 0
         if queued + batch.size > most:
-            raise BatchTooLarge("no", for_now=for_now)
+            raise ArrayTooLarge("no", for_now=for_now)
 
     return on_submit
 
@@ -237,7 +237,7 @@ def test_a_queue_that_was_full_is_tried_carefully(world: World) -> None:
     asked: list[int] = []
     limit = taking(world.cluster, 2, for_now=True)
 
-    def on_submit(batch: Batch) -> None:
+    def on_submit(batch: JobArray) -> None:
         asked.append(batch.size)
         limit(batch)
 
@@ -482,7 +482,7 @@ def test_a_reconciler_that_slept_past_its_lease_writes_nothing_more(world: World
     world.record()
     sleeper, successor = world.reconciler(), world.reconciler()
 
-    def falls_asleep(_: Batch) -> None:
+    def falls_asleep(_: JobArray) -> None:
         world.cluster.on_submit = lambda _: None
         world.expire_lease()
         successor.run_pass()

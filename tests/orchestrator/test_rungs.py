@@ -6,10 +6,10 @@ from typing import Any
 
 import pytest
 
-from dscampaign.orchestrator.memory.config_changes import changed, next_rung
-from dscampaign.orchestrator.spec.model import RunConfig, Rung
+from dscampaign.orchestrator.memory.config_changes import changed, next_change
+from dscampaign.orchestrator.spec.model import ConfigChange, RunConfig
 
-ALL: tuple[Rung, ...] = ("activation_checkpointing", "offload_optimizer", "zero_stage")
+ALL: tuple[ConfigChange, ...] = ("activation_checkpointing", "offload_optimizer", "zero_stage")
 
 
 def taken(**train: Any) -> list[str]:
@@ -17,7 +17,7 @@ def taken(**train: Any) -> list[str]:
     given = {"model": "gpt2", "dataset": "text", "global_batch": 64, "steps": 10, **train}
     config = RunConfig.model_validate({"train": given})
     rungs: list[str] = []
-    while (rung := next_rung(config, ALL, rungs)) is not None:
+    while (rung := next_change(config, ALL, rungs)) is not None:
         rungs.append(rung)
         assert changed(config, rungs).train.zero_stage <= 3
     return rungs

@@ -10,7 +10,13 @@ from typing import Any
 import pytest
 
 from dscampaign.orchestrator.errors import Unreachable
-from dscampaign.orchestrator.executors.base import Batch, BatchTooLarge, JobView, SubmissionRefused, SubmissionUnclear
+from dscampaign.orchestrator.executors.base import (
+    ArrayTooLarge,
+    JobArray,
+    JobView,
+    SubmissionRefused,
+    SubmissionUnclear,
+)
 from dscampaign.orchestrator.executors.slurm import REFUSED, SlurmExecutor, job_name
 
 from .fake_slurm import FakeSlurm
@@ -23,10 +29,10 @@ def slurm(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> FakeSlurm:
     return fake
 
 
-def batch(tmp_path: Path, size: int = 2, **resources: Any) -> Batch:
+def batch(tmp_path: Path, size: int = 2, **resources: Any) -> JobArray:
     folder = tmp_path / "batches" / "abc"
     folder.mkdir(parents=True)
-    return Batch("abc", job_name("abc"), folder, size, resources)
+    return JobArray("abc", job_name("abc"), folder, size, resources)
 
 
 def look(expected: dict[str, set[int]], since_s: float = 1e9) -> tuple[dict[tuple[str, int], JobView], bool]:
@@ -135,7 +141,7 @@ def test_what_a_failed_sbatch_means(slurm: FakeSlurm, tmp_path: Path, err: str, 
 )
 def test_a_batch_may_be_too_large(slurm: FakeSlurm, tmp_path: Path, err: str, for_now: bool) -> None:
     slurm.answers("sbatch", err=err, code=1)
-    with pytest.raises(BatchTooLarge) as caught:
+    with pytest.raises(ArrayTooLarge) as caught:
         SlurmExecutor().submit(batch(tmp_path))
     assert caught.value.for_now is for_now
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from dscampaign.orchestrator.reconcile.attempt_history import Past, remembered
+from dscampaign.orchestrator.reconcile.attempt_history import EndedAttempt, ended_attempt
 from dscampaign.orchestrator.reconcile.node_exclusion import excluded
 
 from .policy_world import NOW_S, ended_row
@@ -12,10 +12,10 @@ from .policy_world import NOW_S, ended_row
 DAY_H = 24.0
 
 
-def struck(kind: str, host: str = "n1", ago_h: float = 1.0) -> Past:
+def struck(kind: str, host: str = "n1", ago_h: float = 1.0) -> EndedAttempt:
     """An attempt that ended on that node."""
     seen_s = NOW_S - ago_h * 3600
-    return remembered(ended_row(1, kind, evidence={"reason": kind, "host": host, "seen_s": seen_s}))
+    return ended_attempt(ended_row(1, kind, evidence={"reason": kind, "host": host, "seen_s": seen_s}))
 
 
 @pytest.mark.parametrize(("kind", "needed"), [("gpu", 1), ("foreign_oom", 1), ("node", 2), ("gpu_fault", 2)])

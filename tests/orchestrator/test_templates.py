@@ -17,7 +17,7 @@ from dscampaign.orchestrator.spec.expand import Run, expand
 from dscampaign.orchestrator.spec.load import Spec, load_spec
 
 Output = pytest.CaptureFixture[str]
-ROOT = Path(templates.__file__).parents[1]
+ROOT = Path(templates.__file__).parents[2]
 WARM_UP_STEPS = 20  # which no figure of speed counts
 
 

@@ -18,7 +18,7 @@ from dscampaign.jobs.files import create_exclusively
 from dscampaign.jobs.layout import AttemptPaths, CampaignPaths, payload_file
 from dscampaign.jobs.payload import Payload
 from dscampaign.orchestrator.campaign import desired as campaigns
-from dscampaign.orchestrator.executors.base import Batch, JobView, Look
+from dscampaign.orchestrator.executors.base import JobArray, JobListing, JobView
 from dscampaign.orchestrator.reconcile.loop import Pass, Reconciler
 from dscampaign.orchestrator.spec.expand import expand
 from dscampaign.orchestrator.spec.load import load_spec
@@ -48,19 +48,19 @@ class Cluster:
 
     intent_grace_s = 0.0
     lost_grace_s = 0.0
-    settle_grace_s = 0.0
+    outcome_grace_s = 0.0
     user = 0
 
     def __init__(self) -> None:
         self.jobs: dict[tuple[str, int], JobView] = {}
-        self.submitted: list[Batch] = []
+        self.submitted: list[JobArray] = []
         self.cancelled: list[str] = []
-        self.on_submit: Callable[[Batch], None] = lambda _: None
-        self.after_submit: Callable[[Batch], None] = lambda _: None
+        self.on_submit: Callable[[JobArray], None] = lambda _: None
+        self.after_submit: Callable[[JobArray], None] = lambda _: None
         self.on_look: Callable[[], None] = lambda: None
         self.complete = True
 
-    def submit(self, batch: Batch) -> list[str]:
+    def submit(self, batch: JobArray) -> list[str]:
         self.on_submit(batch)
         number = len(self.submitted) + 1
         self.submitted.append(batch)
@@ -70,10 +70,10 @@ class Cluster:
         self.after_submit(batch)
         return [f"{number}_{index}" for index in range(batch.size)]
 
-    def look(self, expected: Mapping[str, Collection[int]], since_s: float) -> Look:  # noqa: ARG002
+    def look(self, expected: Mapping[str, Collection[int]], since_s: float) -> JobListing:  # noqa: ARG002
         self.on_look()
         wanted = {(token, index) for token, indexes in expected.items() for index in indexes}
-        return Look({key: view for key, view in self.jobs.items() if key in wanted}, self.complete)
+        return JobListing({key: view for key, view in self.jobs.items() if key in wanted}, self.complete)
 
     def nodes(self) -> int | None:
         return None

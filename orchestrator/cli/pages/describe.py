@@ -9,7 +9,7 @@ from dataclasses import asdict
 from typing import Any
 
 from ....db.records import AttemptRow, EventRow, MemoryObservation, RunState
-from ...campaign.details import CampaignFacts, RunFacts
+from ...campaign.details import CampaignDetails, RunDetails
 from ...campaign.status import SCHEMA_VERSION, batch_of, finite
 from ...formatting import clean, count, duration, figure, short_number, shorten, source
 from ...settings import Setting
@@ -26,7 +26,7 @@ def settings_page(settings: Sequence[Setting], page: Page) -> str:
     return "\n".join(table(page, ("setting", "value", "from"), rows))
 
 
-def campaign_page(facts: CampaignFacts, page: Page) -> str:
+def campaign_page(facts: CampaignDetails, page: Page) -> str:
     """A campaign: where it is, where it comes from, where it stands, what happened last."""
     campaign, status = facts.status.campaign, facts.status
     provenance = campaign.provenance
@@ -44,7 +44,7 @@ def campaign_page(facts: CampaignFacts, page: Page) -> str:
     return "\n".join([*lines, *_section("Events", _events(facts.events, page, facts.run_names), page)])
 
 
-def run_page(facts: RunFacts, page: Page) -> str:
+def run_page(facts: RunDetails, page: Page) -> str:
     """A run: its figures, every attempt with its verdict and the proof, what happened when, what to type next."""
     lines = _pairs(_run_pairs(facts, page), page)
     lines += _section("Attempts", _attempts(facts, page), page)
@@ -54,7 +54,7 @@ def run_page(facts: RunFacts, page: Page) -> str:
     return "\n".join(lines)
 
 
-def next_commands(facts: RunFacts) -> list[str]:
+def next_commands(facts: RunDetails) -> list[str]:
     """What to type next, as far as the run's state says."""
     name = f"{facts.campaign.name} {facts.run.name}"
     match facts.run.state:
@@ -69,7 +69,7 @@ def next_commands(facts: RunFacts) -> list[str]:
     return []
 
 
-def campaign_document(facts: CampaignFacts) -> dict[str, Any]:
+def campaign_document(facts: CampaignDetails) -> dict[str, Any]:
     """A campaign for `--json`."""
     campaign = facts.status.campaign
     return {
@@ -87,7 +87,7 @@ def campaign_document(facts: CampaignFacts) -> dict[str, Any]:
     }
 
 
-def run_document(facts: RunFacts) -> dict[str, Any]:
+def run_document(facts: RunDetails) -> dict[str, Any]:
     """A run for `--json`."""
     latest = {key: finite(value) for key, value in asdict(facts.latest).items()} if facts.latest else None
     return {
@@ -105,7 +105,7 @@ def run_document(facts: RunFacts) -> dict[str, Any]:
     }
 
 
-def _run_pairs(facts: RunFacts, page: Page) -> dict[str, str]:
+def _run_pairs(facts: RunDetails, page: Page) -> dict[str, str]:
     run, latest = facts.run, facts.latest
     look = state_cell(run.state)
     reason = f": {clean(run.reason)}" if run.reason else ""
@@ -135,7 +135,7 @@ def _run_pairs(facts: RunFacts, page: Page) -> dict[str, str]:
     return pairs
 
 
-def _batch(facts: RunFacts) -> str:
+def _batch(facts: RunDetails) -> str:
     """`64 = 8 × 2 × 4 ranks`, and what it was when the micro-batch has been made smaller since."""
     asked = batch_of(facts.run)
     if not asked["global_batch"]:
@@ -147,13 +147,13 @@ def _batch(facts: RunFacts) -> str:
     return f"{asked['global_batch']} = {micro} × {accumulation} × {ranks}{began}"
 
 
-def _changes(facts: RunFacts) -> str:
+def _changes(facts: RunDetails) -> str:
     """What its newest attempt does not do as the spec says."""
     changes = facts.attempts[-1].changes if facts.attempts else ""
     return f"{', '.join(changes.split())}, so that it fits into memory" if changes else ""
 
 
-def _attempts(facts: RunFacts, page: Page) -> Iterator[str]:
+def _attempts(facts: RunDetails, page: Page) -> Iterator[str]:
     for row in facts.attempts:
         look = state_cell(row.state)
         parts = [f"job {row.job_id}" if row.job_id else "", _steps(row), _time(row)]
@@ -191,16 +191,16 @@ def _needs_gb(row: AttemptRow, seen: MemoryObservation | None) -> float | None:
     return seen.after_init_gb + seen.per_sample_gb * row.micro_batch
 
 
-def _present(facts: RunFacts) -> list[AttemptRow]:
+def _present(facts: RunDetails) -> list[AttemptRow]:
     """The attempts of the run's present configuration."""
     return [row for row in facts.attempts if row.config_hash == facts.run.config_hash]
 
 
-def _used_gpus(row: AttemptRow, facts: RunFacts) -> bool:
+def _used_gpus(row: AttemptRow, facts: RunDetails) -> bool:
     return row.id in facts.gpus or (row.last_step or 0) > (row.start_step or 0)
 
 
-def _attempt_document(row: AttemptRow, facts: RunFacts) -> dict[str, Any]:
+def _attempt_document(row: AttemptRow, facts: RunDetails) -> dict[str, Any]:
     return {
         **asdict(row),
         "memory": _memory_document(row, facts),
@@ -209,7 +209,7 @@ def _attempt_document(row: AttemptRow, facts: RunFacts) -> dict[str, Any]:
     }
 
 
-def _memory_document(row: AttemptRow, facts: RunFacts) -> dict[str, Any] | None:
+def _memory_document(row: AttemptRow, facts: RunDetails) -> dict[str, Any] | None:
     seen = facts.memory.get(row.id)
     names = ("after_init_gb", "per_sample_gb", "usable_gb", "peak_allocated_gb", "peak_reserved_gb")
     return {name: getattr(seen, name) for name in names} if seen else None

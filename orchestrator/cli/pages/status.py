@@ -8,7 +8,7 @@ from collections.abc import Iterable, Sequence
 from ....db.records import UNSETTLED_RUN, RunState, RunStatus
 from ...campaign.status import CampaignStatus
 from ...formatting import clean, count, duration, figure, short_number, shorten
-from ...reconcile.lease import Holder
+from ...reconcile.lease import LeaseHolder
 from .states import changed_line, changed_name, counts_line, state_cell
 from .text import Cell, Page, Style, table
 
@@ -129,7 +129,7 @@ def _footer(status: CampaignStatus) -> str:
     advice = f"`campaign reconcile {name} --watch` does"
     if lease is None:
         return f"nobody looks after it yet: {advice}"
-    holder = Holder.parse(lease.holder)
+    holder = LeaseHolder.parse(lease.holder)
     if status.reconciled_now:
         return f"process {holder.pid} on {holder.host} looks after it"
     if lease.expires_s > status.now_s:
