@@ -17,8 +17,8 @@ from collections import defaultdict
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from dscampaign.orchestrator.reconcile.actions import Finish, Submit
 from dscampaign.orchestrator.reconcile.loop import SLURM_POLL_S
-from dscampaign.orchestrator.reconcile.snapshot import Finish, Submit
 
 ROOT = Path(__file__).resolve().parents[1]
 NODES = 2

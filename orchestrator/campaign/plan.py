@@ -20,10 +20,10 @@ from ..memory.feasibility import ModelNeeds, needs_of
 from ..memory.observations import ledgers_of
 from ..memory.prediction import Ledger, memory_key, start_micro_batch
 from ..memory.zero_memory import Sizes
+from ..reconcile.actions import Submit
 from ..reconcile.decide import decide
 from ..reconcile.loop import make_executor
 from ..reconcile.observe import observe, read_store
-from ..reconcile.snapshot import Submit
 from ..spec.expand import Run
 from ..spec.model import RunConfig
 from .desired import Submission, compare
@@ -47,7 +47,7 @@ class PlannedRun:
         run: what the spec says of it; None for one that the spec no longer names.
         micro_batch: samples of one forward pass on one rank in the attempt that would be submitted.
         mem_scale: factor on the memory that the spec asks of a node.
-        changes: rungs taken so that it fits into memory, see `rungs`.
+        changes: made to its configuration so that it fits into memory, see `memory.config_changes`.
         predicted_gb: the peak memory of a rank that like runs make expect, None where none has said enough.
         usable_gb: what a rank could use where they ran.
         needs: its model's size, as far as arithmetic tells it.

@@ -13,7 +13,7 @@ from sqlalchemy import Connection
 from ...db import queries
 from ...db.records import UNSETTLED_RUN, AttemptRow, CampaignRow, Lease, RunRow, RunState, RunStatus
 from ...db.store import Store
-from ..reconcile.lease import LeaseHolder
+from ..reconcile.lease import LeaseHolder, lease_name
 
 SCHEMA_VERSION: Final = 1
 """Of every JSON document that the command prints. Fields are only ever added."""
@@ -65,7 +65,7 @@ def read_status(store: Store, campaign: CampaignRow) -> CampaignStatus:
             campaign=campaign,
             runs=tuple(rows),
             first_micro_batch=_first_micro_batch(conn, campaign.id, rows),
-            reconciler=queries.read_lease(conn, f"reconciler:{campaign.id}"),
+            reconciler=queries.read_lease(conn, lease_name(campaign.id)),
             now_s=store.now(conn),
         )
 

@@ -14,7 +14,8 @@ from ...db.records import CampaignRow
 from ...db.store import Store
 from ..campaign.status import CampaignStatus, read_status, status_document
 from ..errors import UserError
-from ..reconcile.loop import SLURM_POLL_S, LeaseHeld, Pass, Reconciler
+from ..reconcile.lease import LeaseHeld
+from ..reconcile.loop import SLURM_POLL_S, Pass, Reconciler
 from .common import echo, echo_err, echo_json, page_for
 from .interrupts import terminated_as_interrupted
 from .pages.actions import action_lines, trouble_lines

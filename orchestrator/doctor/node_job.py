@@ -201,7 +201,7 @@ class _Watch:
         if time.monotonic() >= self._ask_s and not self.over:
             self._ask_s = time.monotonic() + ASK_SLURM_S
             with contextlib.suppress(Unreachable):
-                looked = self._executor.look({self._batch.token: {0}}, self._since_s)
+                looked = self._executor.list_jobs({self._batch.token: {0}}, self._since_s)
                 self._seen = looked.jobs.get((self._batch.token, 0), self._seen)
             self._say()
         return self._seen

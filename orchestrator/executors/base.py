@@ -122,9 +122,9 @@ class Executor(Protocol):
     """Where attempts run."""
 
     intent_grace_s: float
-    """How long a submission without an answer may take to show up in ``look``."""
+    """How long a submission without an answer may take to show up in ``list_jobs``."""
     lost_grace_s: float
-    """How long a job may be absent from a complete ``look`` before it counts as lost."""
+    """How long a job may be absent from a complete ``list_jobs`` before it counts as lost."""
     user: int
     """Number of the user as whom jobs run."""
     outcome_grace_s: float
@@ -140,7 +140,7 @@ class Executor(Protocol):
             Unreachable, OSError: surely nothing was submitted.
         """
 
-    def look(self, expected: Mapping[str, Collection[int]], since_s: float) -> JobListing:
+    def list_jobs(self, expected: Mapping[str, Collection[int]], since_s: float) -> JobListing:
         """The jobs of these batches (token → indexes), submitted after ``since_s``.
 
         Raises:

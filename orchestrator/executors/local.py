@@ -55,7 +55,7 @@ class LocalExecutor:
                 raise SubmissionUnclear(f"only {some} of {batch.size} processes started: {exc}") from exc
             raise Unreachable(f"cannot start a process: {exc}") from exc
 
-    def look(self, expected: Mapping[str, Collection[int]], since_s: float) -> JobListing:  # noqa: ARG002
+    def list_jobs(self, expected: Mapping[str, Collection[int]], since_s: float) -> JobListing:  # noqa: ARG002
         """Scans the process table once."""
         running = _agents()
         for child in self._children:

@@ -95,7 +95,7 @@ class SlurmExecutor:
             raise SubmissionRefused(said)
         return said
 
-    def look(self, expected: Mapping[str, Collection[int]], since_s: float) -> JobListing:
+    def list_jobs(self, expected: Mapping[str, Collection[int]], since_s: float) -> JobListing:
         """Asks squeue, and sacct where squeue does not show every expected job alive."""
         if not expected:
             return JobListing({}, True)

@@ -6,6 +6,7 @@ import shutil
 from pathlib import Path
 
 from ...jobs import retention
+from ..errors import Unreachable
 
 
 def trouble(folder: Path, needed_bytes: int = 0) -> str:
@@ -23,3 +24,8 @@ def trouble(folder: Path, needed_bytes: int = 0) -> str:
     if free < needed_bytes:
         return f"{free / 1e9:.1f} GB are free, a checkpoint takes {needed_bytes / 1e9:.1f} GB"
     return ""
+
+
+def unwritable(exc: OSError) -> Unreachable:
+    """The shared folder is in trouble, not the attempt."""
+    return Unreachable(f"the shared folder does not take files: {exc}", "the next pass tries again")

@@ -1,6 +1,6 @@
 """What may be changed of a run so that it fits into memory, beside its micro-batch. Pure.
 
-A rung that is taken is kept with the attempt as text (`expandable_segments zero_stage=2`), and every output marks it:
+A change that was made is kept with the attempt as text (`expandable_segments zero_stage=2`), and every output marks it:
 all but the first change what is being measured, so they need the spec's leave (`retry.allow`).
 """
 
@@ -26,13 +26,13 @@ _ALLOCATOR: Final = {
 
 
 def parse(changes: str) -> tuple[str, ...]:
-    """The rungs that an attempt's `changes` names, in the order in which they were taken."""
+    """The changes that an attempt's `changes` names, in the order in which they were taken."""
     return tuple(changes.split())
 
 
-def text(rungs: Collection[str]) -> str:
-    """The rungs as an attempt keeps them."""
-    return " ".join(rungs)
+def text(changes: Collection[str]) -> str:
+    """The changes as an attempt keeps them."""
+    return " ".join(changes)
 
 
 def next_change(config: RunConfig, allowed: Collection[ConfigChange], taken: Collection[str]) -> str | None:
@@ -52,13 +52,15 @@ def next_change(config: RunConfig, allowed: Collection[ConfigChange], taken: Col
         OFFLOAD_OPTIMIZER: OFFLOAD_OPTIMIZER if stage and not _offloads(now) else None,
         ZERO_STAGE: f"{ZERO_STAGE}={stage + 1}" if stage < 3 else None,
     }
-    return next((rung for name, rung in candidates.items() if name in allowed and rung and _works(now, rung)), None)
+    return next(
+        (change for name, change in candidates.items() if name in allowed and change and _works(now, change)), None
+    )
 
 
-def changed(config: RunConfig, rungs: Collection[str]) -> RunConfig:
-    """The run's configuration with these rungs taken."""
-    for rung in rungs:
-        name, _, value = rung.partition("=")
+def changed(config: RunConfig, changes: Collection[str]) -> RunConfig:
+    """The run's configuration with these changes made."""
+    for change in changes:
+        name, _, value = change.partition("=")
         match name:
             case "activation_checkpointing":
                 config = _with_train(config, activation_checkpointing=True)
@@ -69,14 +71,14 @@ def changed(config: RunConfig, rungs: Collection[str]) -> RunConfig:
             case "expandable_segments":
                 config = config.model_copy(update={"env": {**_ALLOCATOR, **config.env}})
             case _:
-                raise ValueError(f"{rung}: no such change")
+                raise ValueError(f"{change}: no such change")
     return config
 
 
-def _works(config: RunConfig, rung: str) -> bool:
-    """Whether a run with this rung is one that a spec may ask for."""
+def _works(config: RunConfig, change: str) -> bool:
+    """Whether a run with this change is one that a spec may ask for."""
     gpus = config.slurm.gpus
-    return set(strategies.check(changed(config, [rung]), gpus)) <= set(strategies.check(config, gpus))
+    return set(strategies.check(changed(config, [change]), gpus)) <= set(strategies.check(config, gpus))
 
 
 def _with_train(config: RunConfig, **values: Any) -> RunConfig:

@@ -15,12 +15,12 @@ from ...db.records import ACTIVE_ATTEMPT, AttemptRow, AttemptState
 from ...jobs.files import create_exclusively, make_private, read_json, write_atomically
 from ...jobs.layout import CampaignPaths, RunPaths
 from ..errors import Unreachable
-from ..executors import job_request
+from ..executors import job_request, storage
 from ..executors.base import Executor
 from ..failures.policy import FailureClass
 from ..memory.observations import remember_end
-from .fencing import FencedWriter, never_ran, no_folder
-from .snapshot import Action, Adopt, CancelJob, Finish, MarkAttempt, Note, Resize, Revoke, SetRun, Submit
+from .actions import Action, Adopt, CancelJob, Finish, MarkAttempt, Note, Resize, Revoke, SetRun, Submit
+from .lease import FencedWriter
 from .submit import submit
 
 
@@ -160,7 +160,7 @@ def _resize_all(actions: Sequence[Resize], writer: FencedWriter, paths: Campaign
         try:
             _resize(action, paths.run(names[action.attempt.run_id]), writer)
         except OSError as exc:
-            troubles.append(no_folder(exc))
+            troubles.append(storage.unwritable(exc))
     return troubles
 
 
@@ -187,7 +187,7 @@ def _revoke_all(rows: Sequence[AttemptRow], writer: FencedWriter, paths: Campaig
         try:
             _revoke(row, paths.run(names[row.run_id]), writer)
         except OSError as exc:
-            troubles.append(no_folder(exc))
+            troubles.append(storage.unwritable(exc))
     return troubles
 
 
@@ -198,7 +198,7 @@ def _close(rows: Sequence[AttemptRow], writer: FencedWriter, paths: CampaignPath
         for row in rows:
             _take_claim(row, paths.run(names[row.run_id]))
     except OSError as exc:
-        return [no_folder(exc)]
+        return [storage.unwritable(exc)]
     return []
 
 
@@ -217,4 +217,4 @@ def _revoke(row: AttemptRow, run: RunPaths, writer: FencedWriter) -> None:
     if not _take_claim(row, run):
         return
     with writer.write() as conn:
-        never_ran(conn, row, writer, FailureClass.LOST, "the submission led to no job")
+        writer.end_unrun(conn, row, FailureClass.LOST, "the submission led to no job")

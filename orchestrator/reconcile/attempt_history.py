@@ -8,7 +8,8 @@ from dataclasses import dataclass
 from ...db.records import AttemptRow, RunRow
 from ..failures.policy import FailureClass
 from ..memory import config_changes
-from .snapshot import Finish, RunView
+from .actions import Finish
+from .snapshot import RunView
 
 NO_PROGRESS_LIMIT = 3
 
@@ -40,7 +41,7 @@ class EndedAttempt:
 
     @property
     def changes(self) -> tuple[str, ...]:
-        """The rungs that it had taken."""
+        """The changes that it had taken."""
         return config_changes.parse(self.row.changes)
 
     @property

@@ -11,20 +11,8 @@ from ..executors.base import JobView
 from ..failures.classify import Ended, Verdict, classify
 from ..failures.policy import FailureClass
 from . import hang_detection, oom_policy
-from .snapshot import (
-    Action,
-    Adopt,
-    AttemptView,
-    CancelJob,
-    Finish,
-    MarkAttempt,
-    Note,
-    Resize,
-    Revoke,
-    RunView,
-    Snapshot,
-    set_run,
-)
+from .actions import Action, Adopt, CancelJob, Finish, MarkAttempt, Note, Resize, Revoke, set_run
+from .snapshot import AttemptView, RunView, Snapshot
 
 NEVER_STARTS = (
     "PartitionNodeLimit",
@@ -49,10 +37,10 @@ STRAGGLER = "straggler"
 """Kinds of notes; an attempt's evidence keeps each under its name."""
 
 
-def settle(view: RunView, attempt: AttemptView, snapshot: Snapshot) -> Iterator[Action]:
+def transitions(view: RunView, attempt: AttemptView, snapshot: Snapshot) -> Iterator[Action]:
     """What to record of an attempt that the store takes for active: adopted, getting on, or how it ended."""
     job, row = attempt.job, attempt.row
-    if not snapshot.looked:
+    if not snapshot.listed:
         return
     if job is not None and job.job_id and row.job_id is None:
         yield Adopt(row, job.job_id, job.submit_time_s)
@@ -87,7 +75,7 @@ def _observe_live(view: RunView, attempt: AttemptView, job: JobView, snapshot: S
         hangs |= any(note.kind == HANG for note in notes)
     elif not attempt.claimed:
         yield from _resize(view, row, snapshot)
-    if job.job_id and (hangs or not snapshot.wants(view)):
+    if job.job_id and (hangs or not snapshot.is_desired(view)):
         yield CancelJob(row, job.job_id)
 
 
@@ -105,7 +93,7 @@ def _notice(view: RunView, attempt: AttemptView) -> Iterator[Note]:
 
 def _resize(view: RunView, row: AttemptRow, snapshot: Snapshot) -> Iterator[Resize]:
     """An attempt in the queue learns what its siblings found out meanwhile."""
-    fit = oom_policy.begin(view, row, snapshot.ledgers)
+    fit = oom_policy.starting_fit(view, row, snapshot.ledgers)
     if fit.micro_batch and row.micro_batch and fit.micro_batch < row.micro_batch:
         yield Resize(row, fit.micro_batch, fit.predicted_gb, fit.why)
 
@@ -142,7 +130,7 @@ def _may_still_arrive(attempt: AttemptView, snapshot: Snapshot) -> bool:
 def _finish(view: RunView, attempt: AttemptView, snapshot: Snapshot) -> Finish:
     ended = view.ended(attempt)
     verdict = classify(ended)
-    if not snapshot.wants(view) and verdict.kind is not FailureClass.COMPLETED and _was_ended(ended):
+    if not snapshot.is_desired(view) and verdict.kind is not FailureClass.COMPLETED and _was_ended(ended):
         verdict = Verdict(FailureClass.CANCELLED, "ended because the run is no longer wanted")
     elif HANG in attempt.row.evidence and verdict.kind.policy.may_hide_hang:
         verdict = Verdict(FailureClass.HANG, str(attempt.row.evidence[HANG]), rule="no-step")

@@ -1,8 +1,8 @@
 """Snapshot → actions: the whole policy, pure. No clock, no I/O, no randomness but what the snapshot carries.
 
-For every run: first settle what its newest attempt is now (see `settle`), then, if nothing of it is active any more,
-say what comes next (see `answers`). Both in one pass: a successor is submitted in the pass that sees the end. Between
-the two stands what all runs share: nodes that proved bad, limits of the campaign, a folder that is full.
+For every run: first what its newest attempt is now (`attempt_state`), then, if nothing of it is active any more, what
+comes next (`retry_policy`). Both in one pass: a successor is submitted in the pass that sees the end. Between the two
+stands what all runs share: nodes that proved bad, limits of the campaign, a folder that is full.
 """
 
 from __future__ import annotations
@@ -13,13 +13,13 @@ from dataclasses import dataclass
 from ...db.records import SETTLED_RUN, RunState
 from ..failures.policy import FailureClass
 from . import retry_policy
+from .actions import Action, Finish, Submit, set_run
 from .attempt_history import EndedAttempt, attempt_history, counts, ended_attempt, ending_attempt
-from .attempt_state import follow_attempt, settle
+from .attempt_state import follow_attempt, transitions
 from .limits import gate, room
-from .node_blame import Campaign
-from .node_exclusion import excluded
+from .node_exclusion import NodeEvidence, excluded
 from .retry_policy import PassContext
-from .snapshot import Action, Finish, RunView, Snapshot, Submit, set_run
+from .snapshot import RunView, Snapshot
 
 
 @dataclass(frozen=True)
@@ -43,13 +43,13 @@ def decide(snapshot: Snapshot) -> list[Action]:
     """
     seen = [_see(view, snapshot) for view in sorted(snapshot.runs, key=lambda view: view.run.repeat)]
     everything = list(_all_ended(seen))
-    campaign = Campaign.of(everything)
-    context = _circumstances(snapshot, [campaign.judge(past) for past in everything])
+    nodes = NodeEvidence.of(everything)
+    context = _circumstances(snapshot, [nodes.reattribute(past) for past in everything])
     closed, most = gate(snapshot), room(snapshot)
     active = sum(1 for one in seen if one.past is None)
     actions: list[Action] = []
     for one in seen:
-        planned = [*one.found, *_follow_up(one, snapshot, campaign, context)]
+        planned = [*one.found, *_follow_up(one, snapshot, nodes, context)]
         submits = any(isinstance(action, Submit) for action in planned)
         if submits and closed:
             planned = [*one.found, *set_run(one.view, closed.state, closed.reason)]
@@ -70,7 +70,7 @@ def _see(view: RunView, snapshot: Snapshot) -> _Seen:
     latest = view.latest
     if latest is None or not latest.active:
         return _Seen(view, (), attempt_history(view))
-    found = tuple(settle(view, latest, snapshot))
+    found = tuple(transitions(view, latest, snapshot))
     finish = next((action for action in found if isinstance(action, Finish)), None)
     if finish is None:
         return _Seen(view, (*found, *follow_attempt(view, latest, found)), None)
@@ -95,16 +95,16 @@ def _circumstances(snapshot: Snapshot, judged: Sequence[EndedAttempt]) -> PassCo
     )
 
 
-def _follow_up(one: _Seen, snapshot: Snapshot, campaign: Campaign, context: PassContext) -> Iterator[Action]:
+def _follow_up(one: _Seen, snapshot: Snapshot, nodes: NodeEvidence, context: PassContext) -> Iterator[Action]:
     """What comes after the ended attempts of a run; nothing while one is active."""
     view, past = one.view, one.past
     if past is None:
         return
-    if not snapshot.wants(view):
+    if not snapshot.is_desired(view):
         if view.run.state not in (RunState.COMPLETED, RunState.FAILED):
             done = bool(past) and past[-1].kind is FailureClass.COMPLETED
             yield from set_run(view, RunState.COMPLETED if done else RunState.CANCELLED, "")
     elif past:
-        yield from retry_policy.after(view, [campaign.judge(end) for end in past], context)
+        yield from retry_policy.next_attempt(view, [nodes.reattribute(end) for end in past], context)
     else:
-        yield from retry_policy.first(view, context)
+        yield from retry_policy.first_attempt(view, context)

@@ -1,18 +1,44 @@
-"""Who holds a lease, as the store keeps it: `host:pid:id`."""
+"""Who may act for a campaign: one reconciler at a time, by a lease in the store whose epoch fences every write.
+
+The store's clock decides. A holder whose lease ran out finds its writes refused (`StaleLease`); one that has died on
+this host is known to be dead at once.
+"""
 
 from __future__ import annotations
 
 import os
 import socket
 import uuid
+from collections.abc import Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Self
+from typing import Any, Self
+
+from sqlalchemy import Connection
+
+from ...db import queries
+from ...db.records import ACTIVE_ATTEMPT, AttemptRow, AttemptState, CampaignRow
+from ...db.store import Store
+from ..errors import UserError
+from ..failures.policy import FailureClass
+
+LEASE_TTL_S = 120.0
+"""Longer than a pass may take; a process that was stopped for longer finds its writes refused."""
+
+
+class LeaseHeld(UserError):
+    """Another reconciler works on the campaign. Nothing is wrong: it will do what this one would have done."""
+
+
+def lease_name(campaign_id: int) -> str:
+    """The lease of a campaign's reconciler."""
+    return f"reconciler:{campaign_id}"
 
 
 @dataclass(frozen=True)
 class LeaseHolder:
-    """A process that reconciles.
+    """A process that reconciles, kept by the store as `host:pid:id`.
 
     Attributes:
         id: tells it from another of the same number.
@@ -40,3 +66,62 @@ class LeaseHolder:
     def dead(self) -> bool:
         """Whether it surely is no more: it ran on this host, and this host has no such process."""
         return self.host == socket.gethostname() and not Path("/proc", self.pid).exists()
+
+
+@dataclass(frozen=True)
+class FencedWriter:
+    """The right to act for a campaign: a lease and its epoch, the fencing token that every write checks."""
+
+    store: Store
+    lease: str
+    epoch: int
+    campaign_id: int
+
+    @contextmanager
+    def write(self) -> Iterator[Connection]:
+        """A write transaction that fails with StaleLease if somebody else has taken over."""
+        with self.store.write() as conn:
+            queries.check_lease(conn, self.lease, self.epoch)
+            yield conn
+
+    def event(self, conn: Connection, kind: str, message: str, row: AttemptRow, data: Any = None) -> None:
+        """Adds an event about an attempt."""
+        queries.add_event(
+            conn, self.campaign_id, kind, message, run_id=row.run_id, attempt_id=row.id, data=data and dict(data)
+        )
+
+    def end_unrun(self, conn: Connection, row: AttemptRow, kind: FailureClass, reason: str) -> None:
+        """Ends an attempt that no job has run and none will."""
+        values = {"failure_class": kind, "evidence": {"reason": reason, "hint": ""}, "ended_s": self.store.now(conn)}
+        if queries.update_attempt(conn, row.id, expect_states=ACTIVE_ATTEMPT, state=AttemptState.FAILED, **values):
+            self.event(conn, "ended", f"attempt {row.generation}: {kind}: {reason}", row)
+
+
+def take_lease(store: Store, campaign: CampaignRow, holder: LeaseHolder) -> FencedWriter:
+    """Takes the campaign's lease or renews it, if need be from a process that died without giving it back.
+
+    Raises:
+        LeaseHeld: another process has it.
+    """
+    name = lease_name(campaign.id)
+    with store.write() as conn:
+        epoch = queries.acquire_lease(conn, name, str(holder), LEASE_TTL_S)
+        held = None if epoch else queries.read_lease(conn, name)
+        if held and LeaseHolder.parse(held.holder).dead:
+            queries.release_lease(conn, name, held.epoch)
+            epoch = queries.acquire_lease(conn, name, str(holder), LEASE_TTL_S)
+    if epoch is None:
+        other = LeaseHolder.parse(held.holder) if held else LeaseHolder("another host", "?", "")
+        raise LeaseHeld(
+            f"campaign {campaign.name} is being reconciled by process {other.pid} on {other.host}",
+            "that process will pick up the change; if it is dead, its lease runs out within two minutes",
+        )
+    return FencedWriter(store, name, epoch, campaign.id)
+
+
+def release_lease(store: Store, campaign: CampaignRow, holder: LeaseHolder) -> None:
+    """Lets the next reconciler begin at once, if this one still has the lease."""
+    with store.write() as conn:
+        lease = queries.read_lease(conn, lease_name(campaign.id))
+        if lease and lease.holder == str(holder):
+            queries.release_lease(conn, lease.name, lease.epoch)

@@ -17,27 +17,20 @@ from ...db.records import AttemptRow, CampaignRow, StepTimes
 from ...db.spool import FORWARDERS
 from ...db.store import Store
 from ...jobs.layout import AttemptPaths, CampaignPaths
-from ..errors import Unreachable, UserError
+from ..errors import Unreachable
 from ..executors.base import Executor
 from .act import act
+from .actions import Action, Finish
 from .decide import decide, settled
-from .fencing import FencedWriter
-from .lease import LeaseHolder
+from .lease import LeaseHeld, LeaseHolder, release_lease, take_lease
 from .observe import by_run, observe, read_store
-from .snapshot import Action, Finish, Snapshot
-
-LEASE_TTL_S = 120.0
-"""Longer than a pass may take; a process that was stopped for longer finds its writes refused."""
+from .snapshot import Snapshot
 
 LATE_S = 3600.0
 """For so long after an attempt's end was seen, its metrics may still become readable."""
 
 SLURM_POLL_S = 10.0
 LOCAL_POLL_S = 1.0
-
-
-class LeaseHeld(UserError):
-    """Another reconciler works on the campaign. Nothing is wrong: it will do what this one would have done."""
 
 
 @dataclass(frozen=True)
@@ -68,8 +61,7 @@ class Reconciler:
         self._store, self._campaign = store, campaign
         self.paths = CampaignPaths(Path(campaign.dir), campaign.name)
         self._executor = executor or make_executor(campaign, self.paths)
-        self._holder = str(LeaseHolder.me())
-        self._lease = f"reconciler:{campaign.id}"
+        self._holder = LeaseHolder.me()
 
     @property
     def poll_s(self) -> float:
@@ -85,7 +77,7 @@ class Reconciler:
             StoreUnreachable: the store did not answer; nothing is lost, the next pass goes on.
             StaleLease: another reconciler took over in the middle.
         """
-        writer = self._take_lease()
+        writer = take_lease(self._store, self._campaign, self._holder)
         troubles = drain(self._store, self._newest_attempts())
         stored = read_store(self._store, self._campaign)
         snapshot, trouble = observe(stored, self._executor, self.paths, self._step_times)
@@ -133,30 +125,7 @@ class Reconciler:
 
     def close(self) -> None:
         """Lets the next reconciler begin at once."""
-        with self._store.write() as conn:
-            lease = queries.read_lease(conn, self._lease)
-            if lease and lease.holder == self._holder:
-                queries.release_lease(conn, self._lease, lease.epoch)
-
-    def _take_lease(self) -> FencedWriter:
-        """Takes the lease, if need be from a process that has died without giving it back.
-
-        Raises:
-            LeaseHeld: another process has it.
-        """
-        with self._store.write() as conn:
-            epoch = queries.acquire_lease(conn, self._lease, self._holder, LEASE_TTL_S)
-            held = None if epoch else queries.read_lease(conn, self._lease)
-            if held and LeaseHolder.parse(held.holder).dead:
-                queries.release_lease(conn, self._lease, held.epoch)
-                epoch = queries.acquire_lease(conn, self._lease, self._holder, LEASE_TTL_S)
-        if epoch is None:
-            other = LeaseHolder.parse(held.holder) if held else LeaseHolder("another host", "?", "")
-            raise LeaseHeld(
-                f"campaign {self._campaign.name} is being reconciled by process {other.pid} on {other.host}",
-                "that process will pick up the change; if it is dead, its lease runs out within two minutes",
-            )
-        return FencedWriter(self._store, self._lease, epoch, self._campaign.id)
+        release_lease(self._store, self._campaign, self._holder)
 
 
 def make_executor(campaign: CampaignRow, paths: CampaignPaths) -> Executor:

@@ -1,19 +1,24 @@
 """Which nodes the campaign does without for now. Pure.
 
-A node that proved bad is a strike against it for all runs of the campaign: what is surely the hardware's fault excludes
-it at once, what may be another's fault only the second time. Strikes expire, and never more than a quarter of the
-cluster is excluded: beyond that the fault is not in the nodes.
+A node that proved bad has a strike against it for all runs of the campaign: what is surely the hardware's fault
+excludes it at once, what may be another's fault only the second time. Strikes expire, and never more than a quarter of
+the cluster is excluded: beyond that the fault is not in the nodes.
 """
 
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, replace
 from typing import Final
 
+from ..failures.policy import FailureClass
 from .attempt_history import EndedAttempt
 
 MOST_EXCLUDED: Final = 0.25
+
+ENVIRONMENT: Final = frozenset({"no-mpi", "device-ordinal"})
+"""Rules about what is alike on all nodes of a sound cluster, whatever a run does."""
 
 
 def excluded(ended: Iterable[EndedAttempt], now_s: float, exclude_h: float, nodes: int | None) -> tuple[str, ...]:
@@ -27,12 +32,49 @@ def excluded(ended: Iterable[EndedAttempt], now_s: float, exclude_h: float, node
     """
     weights: dict[str, float] = defaultdict(float)
     newest: dict[str, float] = defaultdict(float)
-    for past in ended:
-        strike = past.kind.policy.strike
-        if strike and past.host and now_s - past.ended_s < min(exclude_h, strike.hours) * 3600:
-            weights[past.host] += strike.weight
-            newest[past.host] = max(newest[past.host], past.ended_s)
+    for attempt in ended:
+        strike = attempt.kind.policy.strike
+        if strike and attempt.host and now_s - attempt.ended_s < min(exclude_h, strike.hours) * 3600:
+            weights[attempt.host] += strike.weight
+            newest[attempt.host] = max(newest[attempt.host], attempt.ended_s)
     bad = [host for host, weight in weights.items() if weight >= 1.0]
     worst_first = sorted(bad, key=lambda host: (-weights[host], -newest[host], host))
     room = 1 if nodes is None else int(nodes * MOST_EXCLUDED)
     return tuple(sorted(worst_first[:room]))
+
+
+@dataclass(frozen=True)
+class NodeEvidence:
+    """What all ended attempts of a campaign together say of its nodes.
+
+    Attributes:
+        shown_by: the nodes that have shown an error of the environment, by the rule that told it.
+        trained_on: the nodes on which a run has made a step.
+    """
+
+    shown_by: Mapping[str, frozenset[str]]
+    trained_on: frozenset[str]
+
+    @classmethod
+    def of(cls, ended: Sequence[EndedAttempt]) -> NodeEvidence:
+        """What these attempts say."""
+        shown_by = {rule: frozenset(end.host for end in ended if end.rule == rule) for rule in ENVIRONMENT}
+        return cls(shown_by, frozenset(host for end in ended if end.progressed for host in hosts(end)))
+
+    def reattribute(self, end: EndedAttempt) -> EndedAttempt:
+        """The attempt as it is to be judged beside all others of the campaign.
+
+        An error of the environment that only one node has shown, while runs have trained on others but never on that
+        one, is that node's: the run goes elsewhere, and the node is done without, as one with a broken GPU.
+        """
+        if end.kind is not FailureClass.DETERMINISTIC or end.rule not in ENVIRONMENT or not end.host:
+            return end
+        alone = self.shown_by[end.rule] == {end.host} and end.host not in self.trained_on
+        if alone and self.trained_on:
+            return replace(end, kind=FailureClass.GPU, reason=f"{end.reason} (on {end.host} alone)", hint="")
+        return end
+
+
+def hosts(end: EndedAttempt) -> tuple[str, ...]:
+    """The nodes that it ran on, as far as their agents have said."""
+    return tuple(str(node["host"]) for node in end.row.evidence.get("nodes", ()))

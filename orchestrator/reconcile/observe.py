@@ -106,7 +106,7 @@ def observe(
         now_s=stored.now_s,
         campaign=stored.campaign,
         runs=views,
-        looked=trouble is None,
+        listed=trouble is None,
         complete=look.complete,
         capacity=_capacity(stored.runs),
         intent_grace_s=executor.intent_grace_s,
@@ -126,7 +126,7 @@ def _look(active: Sequence[AttemptRow], executor: Executor) -> tuple[JobListing,
         expected[row.token].add(row.array_index or 0)
     since_s = min((row.created_s for row in active), default=0.0)
     try:
-        return executor.look(expected, since_s), None
+        return executor.list_jobs(expected, since_s), None
     except Unreachable as exc:
         return JobListing({}, False), exc
 

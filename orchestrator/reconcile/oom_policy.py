@@ -1,7 +1,7 @@
-"""What to start a run with so that it fits into memory: micro-batch and rungs. Pure.
+"""What to start a run with so that it fits into memory: micro-batch and changes. Pure.
 
 The global batch is never touched: a smaller micro-batch only grows the accumulation. What like runs have measured (the
-ledger, see `memory`) decides where to begin and how far to go down; without it the micro-batch is halved.
+ledger, see `memory.prediction`) decides where to begin and how far to go down; without it the micro-batch is halved.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ class Fit:
     """How an attempt is made to fit.
 
     Attributes:
-        changes: the rungs taken, in order.
+        changes: the changes made, in order.
         predicted_gb: the peak that the ledger predicts, None where it knows too little.
         why: what was changed for it, "" for nothing.
     """
@@ -42,7 +42,7 @@ class NoFit:
     reason: str
 
 
-def begin(view: RunView, last: AttemptRow | None, ledgers: Ledgers) -> Fit:
+def starting_fit(view: RunView, last: AttemptRow | None, ledgers: Ledgers) -> Fit:
     """How to start a run, or to start it again after something other than memory ended it.
 
     What was necessary once stays, until the ledger knows that more fits: only here, where the run starts again anyway,
@@ -91,14 +91,14 @@ def after_out_of_memory(view: RunView, past: Sequence[EndedAttempt], ledgers: Le
 
 def _next_change(view: RunView, last: EndedAttempt, micro: int) -> Fit | NoFit:
     """The micro-batch is 1: only another configuration can help, if the spec allows it."""
-    rung = config_changes.next_change(view.config, view.retry.allow, last.changes)
-    if rung is None:
+    change = config_changes.next_change(view.config, view.retry.allow, last.changes)
+    if change is None:
         hint = "retry.allow may name activation_checkpointing, offload_optimizer, zero_stage; or use more ranks"
         if view.config.command is not None:
             hint = "the script must take less memory, or run on more ranks"
         return NoFit(f"out of memory at micro-batch {micro} · {hint}")
-    why = f"out of memory at micro-batch {micro}, tried with {rung}"
-    return Fit(micro, (*last.changes, rung), None, why)
+    why = f"out of memory at micro-batch {micro}, tried with {change}"
+    return Fit(micro, (*last.changes, change), None, why)
 
 
 def _ledger(view: RunView, changes: Sequence[str], ledgers: Ledgers) -> Ledger | None:

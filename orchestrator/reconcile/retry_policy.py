@@ -9,9 +9,10 @@ from dataclasses import dataclass
 from ...db.records import RunState
 from ..failures.policy import Budget, FailureClass, Retry
 from . import oom_policy
+from .actions import Action, Submit, set_run
 from .attempt_history import NO_PROGRESS_LIMIT, EndedAttempt, count, latest_of_configuration, makes_no_progress
 from .oom_policy import Fit, Ledgers, NoFit
-from .snapshot import Action, RunView, Submit, set_run
+from .snapshot import RunView
 
 MEM_GROWTH = 1.5
 
@@ -41,13 +42,13 @@ class _Next:
     exclude: tuple[str, ...] = ()
 
 
-def first(view: RunView, context: PassContext) -> Iterator[Action]:
+def first_attempt(view: RunView, context: PassContext) -> Iterator[Action]:
     """Starts a run that has no attempt yet, or none that counts."""
     changed = "its experiment has changed" if view.run.generation else "first attempt"
     yield from _submit(view, (), _Next("retried by the user" if view.run.retry_epoch else changed), context)
 
 
-def after(view: RunView, past: Sequence[EndedAttempt], context: PassContext) -> Iterator[Action]:
+def next_attempt(view: RunView, past: Sequence[EndedAttempt], context: PassContext) -> Iterator[Action]:
     """What follows the last of these attempts."""
     last = past[-1]
     if end := _end(view, last):
@@ -124,7 +125,9 @@ def _submit(view: RunView, past: Sequence[EndedAttempt], how: _Next, context: Pa
     if past and context.now_s < how.not_before_s:
         yield from set_run(view, RunState.PENDING, how.why, how.not_before_s)
         return
-    fit = how.fit or oom_policy.begin(view, past[-1].row if past else latest_of_configuration(view), context.ledgers)
+    fit = how.fit or oom_policy.starting_fit(
+        view, past[-1].row if past else latest_of_configuration(view), context.ledgers
+    )
     why = how.why if how.fit or not fit.why else f"{how.why}; {fit.why}"
     # a run that waits for room shows as pending, also when its last attempt has just ended
     yield from set_run(view, RunState.PENDING, why if past else "")

@@ -1,17 +1,17 @@
-"""What a pass of the reconciler sees, and what it may do. Values only."""
+"""What a pass of the reconciler sees: the observed world at one moment. Values only."""
 
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 
-from ...db.records import TERMINAL_ATTEMPT, AttemptRow, AttemptState, CampaignRow, RunRow, RunState
+from ...db.records import TERMINAL_ATTEMPT, AttemptRow, CampaignRow, RunRow
 from ...jobs.evidence import LogLine, NodeOutcome
 from ...jobs.node import Start
 from ...jobs.progress import Heartbeat
 from ..executors.base import JobView
-from ..failures.classify import Ended, Verdict
+from ..failures.classify import Ended
 from ..failures.rules import UserRule
 from ..memory.prediction import Ledger
 from ..spec.model import RetryConfig, RunConfig
@@ -124,20 +124,20 @@ class Snapshot:
 
     Attributes:
         now_s: the store's clock.
-        looked: whether the executor answered; if not, nothing may be concluded from its silence.
+        listed: whether the executor answered; if not, nothing may be concluded from its silence.
         complete: whether an absent job was looked for everywhere.
         capacity: attempts that may be active at once on this machine; None for no limit.
         ledgers: what was measured of memory, by memory key.
         nodes: nodes of the cluster; None where nobody knows, or nobody needs to.
         storage: what is wrong with the campaign's folder, "" for nothing; None where nobody has tried.
-        intent_grace_s, lost_grace_s, settle_grace_s: the executor's delays, see there.
+        intent_grace_s, lost_grace_s, outcome_grace_s: the executor's delays, see there.
         user: number of the user as whom jobs run.
     """
 
     now_s: float
     campaign: CampaignRow
     runs: tuple[RunView, ...]
-    looked: bool
+    listed: bool
     complete: bool
     capacity: int | None
     intent_grace_s: float
@@ -148,120 +148,6 @@ class Snapshot:
     storage: str | None = None
     user: int = 0
 
-    def wants(self, view: RunView) -> bool:
+    def is_desired(self, view: RunView) -> bool:
         """Whether the run is still desired."""
         return view.run.desired == "run" and self.campaign.desired != "cancelled"
-
-
-@dataclass(frozen=True)
-class Adopt:
-    """Records the job that a submission without an answer has led to."""
-
-    attempt: AttemptRow
-    job_id: str
-    submit_time_s: float | None
-
-
-@dataclass(frozen=True)
-class MarkAttempt:
-    """Records what an active attempt is doing now."""
-
-    attempt: AttemptRow
-    state: AttemptState
-    started_s: float | None = None
-    start_step: int | None = None
-    micro_batch: int | None = None
-    accumulation: int | None = None
-
-
-@dataclass(frozen=True)
-class Note:
-    """Records once what was noticed of an active attempt.
-
-    Attributes:
-        kind: of the event, and the attempt's evidence keeps the message under this name.
-    """
-
-    attempt: AttemptRow
-    kind: str
-    message: str
-
-
-@dataclass(frozen=True)
-class Resize:
-    """Tells an attempt that waits in the queue to begin with a smaller micro-batch."""
-
-    attempt: AttemptRow
-    micro_batch: int
-    predicted_gb: float | None
-    why: str
-
-
-@dataclass(frozen=True)
-class Finish:
-    """Records how an attempt ended.
-
-    Attributes:
-        seen_s: when this was seen, by the store's clock: what waits for a while afterwards counts from there.
-    """
-
-    attempt: AttemptRow
-    state: AttemptState
-    verdict: Verdict
-    ended: Ended
-    seen_s: float
-
-
-@dataclass(frozen=True)
-class Revoke:
-    """Takes the claim of an attempt that never showed up, so that no late job can run it."""
-
-    attempt: AttemptRow
-
-
-@dataclass(frozen=True)
-class SetRun:
-    """Records where a run stands, and why."""
-
-    run: RunRow
-    state: RunState
-    reason: str
-    not_before_s: float | None = None
-
-
-@dataclass(frozen=True)
-class Submit:
-    """Starts the next attempt of a run.
-
-    Attributes:
-        mem_scale: factor on the memory of a node that the spec asks for.
-        changes: rungs taken so that it fits into memory, see `rungs`.
-        predicted_gb: the peak that is expected of it.
-        exclude: nodes that it shall not run on.
-    """
-
-    run: RunRow
-    generation: int
-    micro_batch: int | None
-    why: str
-    mem_scale: float = 1.0
-    changes: tuple[str, ...] = ()
-    predicted_gb: float | None = None
-    exclude: tuple[str, ...] = ()
-
-
-@dataclass(frozen=True)
-class CancelJob:
-    """Asks the executor to end an attempt's job."""
-
-    attempt: AttemptRow
-    job_id: str
-
-
-Action = Adopt | MarkAttempt | Note | Finish | Revoke | SetRun | Submit | CancelJob | Resize
-
-
-def set_run(view: RunView, state: RunState, reason: str, not_before_s: float | None = None) -> Iterator[Action]:
-    """Where the run stands now, if that is news."""
-    if (view.run.state, view.run.reason, view.run.not_before_s) != (state, reason, not_before_s):
-        yield SetRun(view.run, state, reason, not_before_s)

@@ -29,14 +29,14 @@ from ...jobs.payload import Payload
 from ...jobs.trust import distrust
 from ...sbatch import prologue
 from ..errors import Unreachable
-from ..executors import job_request
+from ..executors import job_request, storage
 from ..executors.base import ARRAY_LIMIT, ArrayTooLarge, Executor, JobArray, SubmissionRefused, SubmissionUnclear
 from ..executors.slurm import job_name
 from ..failures.policy import FailureClass
 from ..memory import config_changes
 from ..memory.prediction import memory_key
-from .fencing import FencedWriter, never_ran, no_folder
-from .snapshot import Submit
+from .actions import Submit
+from .lease import FencedWriter
 
 WITHDRAWN = "withdrawn"
 QUEUE_FULL = "queue.full"
@@ -178,7 +178,7 @@ def _submit_batch(group: Sequence[Submit], resources: dict[str, Any], way: _Way)
     except (Unreachable, OSError) as exc:
         _withdraw(rows, writer, exc)
         shutil.rmtree(batch.folder, ignore_errors=True)
-        raise exc if isinstance(exc, Unreachable) else no_folder(exc) from exc
+        raise exc if isinstance(exc, Unreachable) else storage.unwritable(exc) from exc
     else:
         _record_job_ids(rows, job_ids, writer)
 
@@ -194,7 +194,7 @@ def _require_trust(paths: CampaignPaths) -> None:
         make_private(batches)
         why = distrust(batches, paths.root)
     except OSError as exc:
-        raise no_folder(exc) from exc
+        raise storage.unwritable(exc) from exc
     if why:
         raise Unreachable(f"{why}, and could make your jobs run anything", f"chmod -R go-w {paths.root}")
 
@@ -213,7 +213,7 @@ def _submit_without_exclusions(group: Sequence[Submit], way: _Way) -> None:
 def _refuse(rows: Sequence[_Row], writer: FencedWriter, reason: str) -> None:
     with writer.write() as conn:
         for row, _ in rows:
-            never_ran(conn, row, writer, FailureClass.REFUSED, reason)
+            writer.end_unrun(conn, row, FailureClass.REFUSED, reason)
             queries.update_run(conn, row.run_id, state=RunState.FAILED, reason=reason)
 
 

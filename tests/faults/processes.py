@@ -16,7 +16,8 @@ from dscampaign.db.errors import StaleLease, StoreUnreachable
 from dscampaign.db.records import CampaignRow
 from dscampaign.db.store import Store
 from dscampaign.orchestrator.errors import Unreachable
-from dscampaign.orchestrator.reconcile.loop import LeaseHeld, Reconciler
+from dscampaign.orchestrator.reconcile.lease import LeaseHeld
+from dscampaign.orchestrator.reconcile.loop import Reconciler
 
 POLL_S = 0.2
 EXIT_STALE = 7

@@ -14,7 +14,8 @@ from dscampaign.db.records import AttemptRow, RunRow, RunState
 from dscampaign.jobs.files import read_json
 from dscampaign.orchestrator.executors.job_request import run_config
 from dscampaign.orchestrator.failures.policy import FailureClass
-from dscampaign.orchestrator.reconcile.snapshot import AttemptView, Finish, SetRun, Snapshot, Submit
+from dscampaign.orchestrator.reconcile.actions import Finish, SetRun, Submit
+from dscampaign.orchestrator.reconcile.snapshot import AttemptView, Snapshot
 
 from ..campaigns import Observed
 from .ledger import Ledger, duplicate_executions, restarts

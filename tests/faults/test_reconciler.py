@@ -12,11 +12,11 @@ import pytest
 
 from dscampaign.db.records import RunState
 from dscampaign.orchestrator.executors.slurm import SlurmExecutor, job_name
-from dscampaign.orchestrator.reconcile import act
+from dscampaign.orchestrator.reconcile import act, lease
 from dscampaign.orchestrator.reconcile import loop as reconcile
 from dscampaign.orchestrator.reconcile import submit as submission
+from dscampaign.orchestrator.reconcile.actions import Finish
 from dscampaign.orchestrator.reconcile.lease import LeaseHolder
-from dscampaign.orchestrator.reconcile.snapshot import Finish
 
 from ..cluster.slurm_cluster import SlurmCluster
 from ..daemon import wait_until
@@ -37,7 +37,7 @@ def _ends(actions: object, *_: object) -> bool:
 
 
 EFFECTS = [
-    Boundary(reconcile.Reconciler, "_take_lease", after=True),
+    Boundary(reconcile, "take_lease", after=True),
     Boundary(submission, "_write_intent", after=False),
     Boundary(submission, "_write_intent", after=True),
     Boundary(act, "_revoke", after=False),
@@ -107,7 +107,7 @@ def test_a_leader_stopped_past_its_lease(
 ) -> None:
     """It is stopped just before sbatch and wakes when another has long taken over: its late job executes nothing."""
     monkeypatch.setattr(SlurmExecutor, "intent_grace_s", SOON_S)
-    monkeypatch.setattr(reconcile, "LEASE_TTL_S", SOON_S)
+    monkeypatch.setattr(lease, "LEASE_TTL_S", SOON_S)
     url = postgres.new_database()
     trial = begin(tmp_path, [case("contested", "12", "--step-s=0.5")], url)
     stop = Boundary(SlurmExecutor, "submit", after=False)

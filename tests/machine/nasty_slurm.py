@@ -145,7 +145,7 @@ class NastySlurm:
             raise SubmissionUnclear("Socket timed out")
         return ids
 
-    def look(self, expected: Mapping[str, Collection[int]], since_s: float) -> JobListing:
+    def list_jobs(self, expected: Mapping[str, Collection[int]], since_s: float) -> JobListing:
         self._effects.moment(Unreachable("squeue is away"))
         how, self.squeue = self.squeue, "good"
         if how == "unreachable":

@@ -27,7 +27,7 @@ from hypothesis.stateful import (
 from dscampaign.db.errors import StaleLease, StoreUnreachable
 from dscampaign.db.store import Store
 from dscampaign.orchestrator.errors import Unreachable
-from dscampaign.orchestrator.reconcile.loop import LeaseHeld
+from dscampaign.orchestrator.reconcile.lease import LeaseHeld
 
 from .accidents import Killed
 from .clock import Clock

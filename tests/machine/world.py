@@ -20,8 +20,8 @@ from dscampaign.db.schema import lease, metadata
 from dscampaign.db.store import Store
 from dscampaign.jobs import agent as agent_module
 from dscampaign.orchestrator.campaign import desired as campaigns
-from dscampaign.orchestrator.reconcile.fencing import FencedWriter
-from dscampaign.orchestrator.reconcile.loop import LEASE_TTL_S, Pass, Reconciler
+from dscampaign.orchestrator.reconcile.lease import LEASE_TTL_S, FencedWriter, LeaseHolder
+from dscampaign.orchestrator.reconcile.loop import Pass, Reconciler
 from dscampaign.orchestrator.spec.expand import expand
 from dscampaign.orchestrator.spec.load import load_spec
 
@@ -127,7 +127,7 @@ class World:
         if on_this_host:
             dead = f"{socket.gethostname()}:{NO_PROCESS}:x"
             with self.store.write() as conn:
-                conn.execute(lease.update().where(lease.c.holder == died._holder).values(holder=dead))
+                conn.execute(lease.update().where(lease.c.holder == str(died._holder)).values(holder=dead))
         self.leaders[which] = self._make_leader()
 
     # -- the user ------------------------------------------------------------------------------------------------
@@ -179,7 +179,9 @@ class World:
     def _make_leader(self) -> Reconciler:
         leader = Reconciler(self.store, self.campaign, self.cluster)
         self._born += 1
-        leader._holder = f"elsewhere:{self._born}:x"  # another host, whose processes cannot be seen from here
+        leader._holder = LeaseHolder(
+            "elsewhere", str(self._born), "x"
+        )  # another host, whose processes cannot be seen from here
         return leader
 
     def _submission(self, depths: tuple[int, ...]) -> campaigns.Submission:

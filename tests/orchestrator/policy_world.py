@@ -10,20 +10,18 @@ from dscampaign.db.records import AttemptRow, AttemptState, CampaignRow, RunRow,
 from dscampaign.jobs.evidence import LogLine, NodeOutcome, RankEnd
 from dscampaign.orchestrator.executors.base import JobView
 from dscampaign.orchestrator.failures.policy import FailureClass
-from dscampaign.orchestrator.reconcile.decide import decide
-from dscampaign.orchestrator.reconcile.snapshot import (
+from dscampaign.orchestrator.reconcile.actions import (
     Action,
     Adopt,
-    AttemptView,
     CancelJob,
     Finish,
     MarkAttempt,
     Revoke,
-    RunView,
     SetRun,
-    Snapshot,
     Submit,
 )
+from dscampaign.orchestrator.reconcile.decide import decide
+from dscampaign.orchestrator.reconcile.snapshot import AttemptView, RunView, Snapshot
 from dscampaign.orchestrator.spec.model import RetryConfig, RunConfig
 
 _A = TypeVar("_A")
@@ -162,12 +160,12 @@ def snapshot(*runs: RunView, **values: Any) -> Snapshot:
         "now_s": NOW_S,
         "campaign": CAMPAIGN,
         "runs": runs,
-        "looked": True,
+        "listed": True,
         "complete": True,
         "capacity": None,
         "intent_grace_s": 60.0,
         "lost_grace_s": 600.0,
-        "settle_grace_s": 10.0,
+        "outcome_grace_s": 10.0,
     }
     return Snapshot(**{**defaults, **values})
 

@@ -22,8 +22,7 @@ from dscampaign.orchestrator.failures.policy import FailureClass
 from dscampaign.orchestrator.memory.observations import ledgers_of, read_ledgers
 from dscampaign.orchestrator.memory.prediction import memory_key
 from dscampaign.orchestrator.reconcile.act import act
-from dscampaign.orchestrator.reconcile.fencing import FencedWriter
-from dscampaign.orchestrator.reconcile.snapshot import (
+from dscampaign.orchestrator.reconcile.actions import (
     Action,
     CancelJob,
     Finish,
@@ -33,6 +32,7 @@ from dscampaign.orchestrator.reconcile.snapshot import (
     SetRun,
     Submit,
 )
+from dscampaign.orchestrator.reconcile.lease import FencedWriter
 
 from .policy_world import job, log_lines
 from .world_on_disk import World, make_world, queued_world
@@ -146,7 +146,7 @@ def test_an_out_of_memory_before_a_word_of_the_device_is_remembered_too(world: W
     ("changes", "sample_gb", "remembered"), [("", 0.5, False), ("", 1.5, True), ("expandable_segments", 0.5, True)]
 )
 def test_memory_in_pieces_is_remembered_where_it_would_not_have_done_whole(
-    world: World, changes: str, sample_gb: float, ended_attempt: bool
+    world: World, changes: str, sample_gb: float, remembered: bool
 ) -> None:
     row = latest(world)
     with world.store.write() as conn:
@@ -157,7 +157,7 @@ def test_memory_in_pieces_is_remembered_where_it_would_not_have_done_whole(
         queries.observe_memory(conn, told)
     take(world, finish(world, FailureClass.FRAGMENTATION))
     with world.store.read() as conn:
-        assert (ledgers_of(conn, ["k"])["k"].too_big == 8) is ended_attempt
+        assert (ledgers_of(conn, ["k"])["k"].too_big == 8) is remembered
 
 
 def test_an_old_out_of_memory_is_in_no_ledger(world: World) -> None:

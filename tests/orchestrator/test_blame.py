@@ -8,8 +8,9 @@ from typing import Any
 import pytest
 
 from dscampaign.db.records import RunState
+from dscampaign.orchestrator.reconcile.actions import SetRun, Submit
 from dscampaign.orchestrator.reconcile.decide import decide
-from dscampaign.orchestrator.reconcile.snapshot import RunView, SetRun, Submit
+from dscampaign.orchestrator.reconcile.snapshot import RunView
 from dscampaign.orchestrator.spec.model import RetryConfig
 
 from .policy_world import ended_row, of_kind, run_row, run_view, snapshot

@@ -13,19 +13,18 @@ from dscampaign.db.records import AttemptRow, AttemptState, RunState
 from dscampaign.jobs.evidence import RankEnd
 from dscampaign.jobs.node import Start
 from dscampaign.jobs.progress import Heartbeat, RankProgress
-from dscampaign.orchestrator.reconcile.decide import decide, settled
-from dscampaign.orchestrator.reconcile.snapshot import (
+from dscampaign.orchestrator.reconcile.actions import (
     Adopt,
-    AttemptView,
     CancelJob,
     Finish,
     MarkAttempt,
     Note,
     Revoke,
-    RunView,
     SetRun,
     Submit,
 )
+from dscampaign.orchestrator.reconcile.decide import decide, settled
+from dscampaign.orchestrator.reconcile.snapshot import AttemptView, RunView
 from dscampaign.orchestrator.spec.model import RetryConfig, RunConfig
 from dscampaign.orchestrator.spec.slurm_section import SlurmConfig
 
@@ -376,8 +375,8 @@ def test_a_job_that_slurm_forgot_before_it_began_is_revoked_much_later() -> None
 def test_absence_proves_nothing_while_somebody_could_not_be_asked() -> None:
     row = attempt_row(state=AttemptState.INTENT, job_id=None)
     assert about(AttemptView(row), complete=False) == []
-    assert about(AttemptView(row), looked=False, complete=False) == []
-    assert about(AttemptView(attempt_row(), outcomes=(outcome(),)), looked=False, complete=False) == []
+    assert about(AttemptView(row), listed=False, complete=False) == []
+    assert about(AttemptView(attempt_row(), outcomes=(outcome(),)), listed=False, complete=False) == []
 
 
 def test_a_forgotten_job_is_judged_by_its_outcome_at_once_and_by_its_silence_late() -> None:

@@ -8,8 +8,9 @@ from typing import Any
 from dscampaign.db.records import AttemptState, MemoryObservation, RunState
 from dscampaign.orchestrator.memory import config_changes
 from dscampaign.orchestrator.memory.prediction import Ledger, memory_key
+from dscampaign.orchestrator.reconcile.actions import Resize, Submit
 from dscampaign.orchestrator.reconcile.decide import decide
-from dscampaign.orchestrator.reconcile.snapshot import AttemptView, Resize, RunView, Submit
+from dscampaign.orchestrator.reconcile.snapshot import AttemptView, RunView
 from dscampaign.orchestrator.spec.model import RetryConfig, RunConfig
 
 from .policy_world import attempt_row, ended_row, job, of_kind, run_row, run_view, snapshot

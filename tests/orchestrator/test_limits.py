@@ -8,9 +8,10 @@ from typing import Any
 import pytest
 
 from dscampaign.db.records import CampaignRow, RunState
+from dscampaign.orchestrator.reconcile.actions import SetRun, Submit
 from dscampaign.orchestrator.reconcile.decide import decide, settled
 from dscampaign.orchestrator.reconcile.limits import gpu_hours
-from dscampaign.orchestrator.reconcile.snapshot import AttemptView, RunView, SetRun, Snapshot, Submit
+from dscampaign.orchestrator.reconcile.snapshot import AttemptView, RunView, Snapshot
 
 from .policy_world import CAMPAIGN, NOW_S, attempt_row, ended_row, job, of_kind, run_row, run_view, snapshot
 

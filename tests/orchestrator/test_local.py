@@ -46,7 +46,7 @@ class Place:
         return JobArray(token, f"dscampaign-{token}", folder, size, resources)
 
     def states(self, size: int = 1, executor: LocalExecutor | None = None) -> list[str]:
-        found = (executor or self.executor).look({self.token: range(size)}, 0.0)
+        found = (executor or self.executor).list_jobs({self.token: range(size)}, 0.0)
         return [found.jobs[self.token, index].state for index in range(size)]
 
 
@@ -54,7 +54,7 @@ class Place:
 def place(tmp_path: Path) -> Iterator[Place]:
     made = Place(tmp_path)
     yield made
-    jobs = made.executor.look({made.token: range(4)}, 0.0).jobs.values()
+    jobs = made.executor.list_jobs({made.token: range(4)}, 0.0).jobs.values()
     made.executor.cancel([view.job_id for view in jobs if view.state == "RUNNING"])
     for child in made.executor._children:
         child.wait(30)
@@ -63,7 +63,7 @@ def place(tmp_path: Path) -> Iterator[Place]:
 def test_attempts_run_on_whoever_asks(place: Place) -> None:
     ids = place.executor.submit(place.batch(2))
     other = LocalExecutor(place.folder / "batches")
-    found = other.look({place.token: [0, 1]}, 0.0)
+    found = other.list_jobs({place.token: [0, 1]}, 0.0)
     assert found.complete
     assert [found.jobs[place.token, index].job_id for index in (0, 1)] == ids
     assert place.states(2, other) == ["RUNNING", "RUNNING"]
@@ -94,7 +94,7 @@ def test_a_child_that_an_agent_has_just_forked_is_not_taken_for_it(place: Place)
     agent = subprocess.Popen([sys.executable, "-c", forks, AGENT, str(batch.folder), "0"], start_new_session=True)
     try:
         wait_until(lambda: bool(Path(f"/proc/{agent.pid}/task/{agent.pid}/children").read_text()), "the fork")
-        look = place.executor.look({place.token: [0]}, 0.0)
+        look = place.executor.list_jobs({place.token: [0]}, 0.0)
         job_id = look.jobs[place.token, 0].job_id
         assert job_id.endswith(f"-{agent.pid}")
         place.executor.cancel([job_id])
@@ -120,7 +120,7 @@ def test_absence_on_this_machine_says_nothing_about_another(place: Place) -> Non
     batch = place.batch()
     (batch.folder / HOST_FILE).write_text("another-host")
     new = uuid.uuid4().hex
-    found = place.executor.look({place.token: [0], new: [0]}, 0.0)
+    found = place.executor.list_jobs({place.token: [0], new: [0]}, 0.0)
     assert (place.token, 0) not in found.jobs
     assert found.jobs[new, 0].state == "GONE"
     assert not found.complete
@@ -162,5 +162,5 @@ def test_a_machine_without_room_for_processes(
 def test_other_processes_are_not_taken_for_agents(place: Place) -> None:
     words = ["-c", "import time; time.sleep(100)", "dscampaign.jobs.agent", str(place.folder / place.token)]
     with subprocess.Popen([sys.executable, *words]) as other:
-        assert place.executor.look({place.token: [0]}, 0.0).jobs[place.token, 0].state == "GONE"
+        assert place.executor.list_jobs({place.token: [0]}, 0.0).jobs[place.token, 0].state == "GONE"
         other.kill()

@@ -398,9 +398,9 @@ def test_a_script_that_manages_its_own_batches_has_no_key() -> None:
 
 
 def test_a_taken_rung_is_another_key() -> None:
-    rungs = ("expandable_segments", "activation_checkpointing", "offload_optimizer", "zero_stage=3")
+    changes = ("expandable_segments", "activation_checkpointing", "offload_optimizer", "zero_stage=3")
     base = config(train={"zero_stage": 1})
-    keys = {memory_key(changed(base, rungs[:count])) for count in range(len(rungs) + 1)}
+    keys = {memory_key(changed(base, changes[:count])) for count in range(len(changes) + 1)}
     assert len(keys) == 5
 
 

@@ -144,7 +144,7 @@ def test_a_look_that_failed_is_part_of_the_snapshot(world: World) -> None:
     world.cluster.on_look = away
     stored = read_store(world.store, world.campaign)
     snapshot, trouble = observe(stored, world.cluster, world.paths, lambda _run: StepTimes(None, 0))
-    assert (snapshot.looked, snapshot.complete, str(trouble)) == (False, False, "squeue is away")
+    assert (snapshot.listed, snapshot.complete, str(trouble)) == (False, False, "squeue is away")
 
 
 def test_how_long_steps_take_is_asked_only_where_none_came_for_long(world: World) -> None:

@@ -29,8 +29,9 @@ from dscampaign.orchestrator.errors import Unreachable
 from dscampaign.orchestrator.executors.base import ArrayTooLarge, JobArray, SubmissionRefused, SubmissionUnclear
 from dscampaign.orchestrator.reconcile import act
 from dscampaign.orchestrator.reconcile import submit as submission
-from dscampaign.orchestrator.reconcile.loop import LeaseHeld, Pass
-from dscampaign.orchestrator.reconcile.snapshot import Revoke, Submit
+from dscampaign.orchestrator.reconcile.actions import Revoke, Submit
+from dscampaign.orchestrator.reconcile.lease import LeaseHeld
+from dscampaign.orchestrator.reconcile.loop import Pass
 
 from .world_on_disk import SPEC, Cluster, World, make_world
 

@@ -13,14 +13,14 @@ ALL: tuple[ConfigChange, ...] = ("activation_checkpointing", "offload_optimizer"
 
 
 def taken(**train: Any) -> list[str]:
-    """All rungs that a run takes one after another."""
+    """All changes that a run takes one after another."""
     given = {"model": "gpt2", "dataset": "text", "global_batch": 64, "steps": 10, **train}
     config = RunConfig.model_validate({"train": given})
-    rungs: list[str] = []
-    while (rung := next_change(config, ALL, rungs)) is not None:
-        rungs.append(rung)
-        assert changed(config, rungs).train.zero_stage <= 3
-    return rungs
+    changes: list[str] = []
+    while (change := next_change(config, ALL, changes)) is not None:
+        changes.append(change)
+        assert changed(config, changes).train.zero_stage <= 3
+    return changes
 
 
 @pytest.mark.parametrize(

@@ -36,7 +36,7 @@ def batch(tmp_path: Path, size: int = 2, **resources: Any) -> JobArray:
 
 
 def look(expected: dict[str, set[int]], since_s: float = 1e9) -> tuple[dict[tuple[str, int], JobView], bool]:
-    found = SlurmExecutor().look(expected, since_s)
+    found = SlurmExecutor().list_jobs(expected, since_s)
     return dict(found.jobs), found.complete
 
 

@@ -35,7 +35,7 @@ SPEC: dict[str, Any] = {
 
 
 class Cluster:
-    """An executor that takes everything and shows what it took; ``submit`` and ``look`` can be made to fail.
+    """An executor that takes everything and shows what it took; ``submit`` and ``list_jobs`` can be made to fail.
 
     Attributes:
         jobs: by (token, index).
@@ -70,7 +70,7 @@ class Cluster:
         self.after_submit(batch)
         return [f"{number}_{index}" for index in range(batch.size)]
 
-    def look(self, expected: Mapping[str, Collection[int]], since_s: float) -> JobListing:  # noqa: ARG002
+    def list_jobs(self, expected: Mapping[str, Collection[int]], since_s: float) -> JobListing:  # noqa: ARG002
         self.on_look()
         wanted = {(token, index) for token, indexes in expected.items() for index in indexes}
         return JobListing({key: view for key, view in self.jobs.items() if key in wanted}, self.complete)

@@ -6,8 +6,8 @@ from collections.abc import Iterator, Mapping, Sequence
 
 from ....db.records import RunState, RunStatus
 from ...formatting import clean, count, source
+from ...reconcile.actions import Action, Adopt, CancelJob, Finish, MarkAttempt, Revoke, SetRun, Submit
 from ...reconcile.loop import Pass
-from ...reconcile.snapshot import Action, Adopt, CancelJob, Finish, MarkAttempt, Revoke, SetRun, Submit
 from .text import Page, Style
 
 SINGLE_LINES = 10

@@ -1,0 +1,125 @@
+"""What a pass of the reconciler may do. Values only; `act` carries them out."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+
+from ...db.records import AttemptRow, AttemptState, RunRow, RunState
+from ..failures.evidence import Ended
+from ..failures.verdict import Verdict
+from .snapshot import RunView
+
+
+@dataclass(frozen=True)
+class Adopt:
+    """Records the job that a submission without an answer has led to."""
+
+    attempt: AttemptRow
+    job_id: str
+    submit_time_s: float | None
+
+
+@dataclass(frozen=True)
+class MarkAttempt:
+    """Records what an active attempt is doing now."""
+
+    attempt: AttemptRow
+    state: AttemptState
+    started_s: float | None = None
+    start_step: int | None = None
+    micro_batch: int | None = None
+    accumulation: int | None = None
+
+
+@dataclass(frozen=True)
+class Note:
+    """Records once what was noticed of an active attempt.
+
+    Attributes:
+        kind: of the event, and the attempt's evidence keeps the message under this name.
+    """
+
+    attempt: AttemptRow
+    kind: str
+    message: str
+
+
+@dataclass(frozen=True)
+class Resize:
+    """Tells an attempt that waits in the queue to begin with a smaller micro-batch."""
+
+    attempt: AttemptRow
+    micro_batch: int
+    predicted_gb: float | None
+    why: str
+
+
+@dataclass(frozen=True)
+class Finish:
+    """Records how an attempt ended.
+
+    Attributes:
+        seen_s: when this was seen, by the store's clock: what waits for a while afterwards counts from there.
+    """
+
+    attempt: AttemptRow
+    state: AttemptState
+    verdict: Verdict
+    ended: Ended
+    seen_s: float
+
+
+@dataclass(frozen=True)
+class Revoke:
+    """Takes the claim of an attempt that never showed up, so that no late job can run it."""
+
+    attempt: AttemptRow
+
+
+@dataclass(frozen=True)
+class SetRun:
+    """Records where a run stands, and why."""
+
+    run: RunRow
+    state: RunState
+    reason: str
+    not_before_s: float | None = None
+
+
+@dataclass(frozen=True)
+class Submit:
+    """Starts the next attempt of a run.
+
+    Attributes:
+        mem_scale: factor on the memory of a node that the spec asks for.
+        changes: changes made so that it fits into memory, see `config_changes`.
+        predicted_gb: the peak that is expected of it.
+        exclude: nodes that it shall not run on.
+    """
+
+    run: RunRow
+    generation: int
+    micro_batch: int | None
+    why: str
+    mem_scale: float = 1.0
+    changes: tuple[str, ...] = ()
+    predicted_gb: float | None = None
+    exclude: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True)
+class CancelJob:
+    """Asks the executor to end an attempt's job."""
+
+    attempt: AttemptRow
+    job_id: str
+
+
+Action = Adopt | MarkAttempt | Note | Finish | Revoke | SetRun | Submit | CancelJob | Resize
+
+
+def set_run(view: RunView, state: RunState, reason: str, not_before_s: float | None = None) -> Iterator[Action]:
+    """Where the run stands now, if that is news."""
+    if (view.run.state, view.run.reason, view.run.not_before_s) != (state, reason, not_before_s):
+        yield SetRun(view.run, state, reason, not_before_s)
