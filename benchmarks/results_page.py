@@ -15,7 +15,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 from dscampaign.db import queries
-from dscampaign.db.ingest import ingest
+from dscampaign.db.ingest.metrics import ingest
 from dscampaign.db.records import AttemptState, NewAttempt, NewRun, RunState
 from dscampaign.db.store import Store
 

@@ -18,8 +18,8 @@ from contextlib import contextmanager
 from pathlib import Path
 
 from dscampaign.db import queries
-from dscampaign.db.ingest import ingest
-from dscampaign.db.lines import parse
+from dscampaign.db.ingest.lines import parse
+from dscampaign.db.ingest.metrics import ingest
 from dscampaign.db.records import NewAttempt, NewRun
 from dscampaign.db.store import Store
 from dscampaign.db.upgrade import upgrade

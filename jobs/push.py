@@ -53,9 +53,9 @@ class Pusher:
         # Imported here: SQLAlchemy costs a third of a second, and an agent without a database never needs it.
         from ..db import queries
         from ..db.errors import StoreError
-        from ..db.forward_ingest import ingest_forwards
-        from ..db.gpu_ingest import ingest_gpus
-        from ..db.ingest import ingest
+        from ..db.ingest.forwards import ingest_forwards
+        from ..db.ingest.gpus import ingest_gpus
+        from ..db.ingest.metrics import ingest
         from ..db.store import Store
 
         assert self._url is not None

@@ -2,7 +2,7 @@
 
 Not by the ranks: they would lose time, and be silent where it is most interesting. A thread asks, since a driver may
 hang; if it does, the samples end there and nobody waits. Each node appends to a file of its own on the shared folder, a
-line a sample, which `db/gpu_ingest.py` takes into the store.
+line a sample, which `db/ingest/gpus.py` takes into the store.
 """
 
 from __future__ import annotations

@@ -10,11 +10,11 @@ from pathlib import Path
 
 from ..db import queries
 from ..db.errors import StaleLease, StoreUnreachable
-from ..db.forward_ingest import ingest_forwards
-from ..db.gpu_ingest import ingest_gpus
-from ..db.ingest import ingest
+from ..db.ingest.forwards import ingest_forwards
+from ..db.ingest.gpus import ingest_gpus
+from ..db.ingest.metrics import ingest
+from ..db.ingest.spool import FORWARDERS
 from ..db.records import AttemptRow, CampaignRow, StepTimes
-from ..db.spool import FORWARDERS
 from ..db.store import Store
 from ..jobs.layout import AttemptPaths, CampaignPaths
 from .act import act

@@ -7,7 +7,7 @@ import threading
 from collections.abc import Callable
 from pathlib import Path
 
-from ...db.lines import Batch, parse
+from ...db.ingest.lines import Batch, parse
 from .. import evidence
 from ..files import read_json
 from ..layout import RunPaths

@@ -6,9 +6,9 @@ from typing import Any
 
 import pytest
 
-from dscampaign.db import energy, queries
-from dscampaign.db.gpu_ingest import ingest_gpus
+from dscampaign.db import gpu_queries, queries
 from dscampaign.db.gpu_records import AttemptGpus, GpuUse, TokenEnergy, j_per_token, total
+from dscampaign.db.ingest.gpus import ingest_gpus
 
 from .worlds import World, as_bytes
 
@@ -94,7 +94,7 @@ def test_the_reasons_that_name_a_fault_are_the_slow_ones(world: World) -> None:
 def test_a_token_costs_what_the_steps_after_the_warm_up_took(world: World) -> None:
     """900 W while it compiles, 300 W from the end of step 20 on."""
     stepped(world)
-    ends_s = 1000 + energy.WARM_UP_STEPS
+    ends_s = 1000 + gpu_queries.WARM_UP_STEPS
     sampled(world, counter(range(995, 1106), lambda ts: 900 * min(ts, ends_s) + 300 * max(0, ts - ends_s)))
     found = use(world).per_token
     assert found is not None

@@ -8,8 +8,8 @@ from pathlib import Path
 import pytest
 
 from dscampaign.db import queries
-from dscampaign.db.forward_ingest import ingest_forwards
-from dscampaign.db.spool import FORWARDERS
+from dscampaign.db.ingest.forwards import ingest_forwards
+from dscampaign.db.ingest.spool import FORWARDERS
 from dscampaign.db.store import Store
 
 from .worlds import World, make_world

@@ -8,11 +8,12 @@ from typing import Any
 
 import pytest
 
-from dscampaign.db import gpu_ingest, queries
-from dscampaign.db.gpu_ingest import ingest_gpus
-from dscampaign.db.gpu_lines import parse
+from dscampaign.db import queries
 from dscampaign.db.gpu_records import GPU_FIGURES, GpuDevice, GpuSample
-from dscampaign.db.spool import IngestResult
+from dscampaign.db.ingest import gpus
+from dscampaign.db.ingest.gpu_lines import parse
+from dscampaign.db.ingest.gpus import ingest_gpus
+from dscampaign.db.ingest.spool import IngestResult
 
 from .worlds import World, as_bytes
 
@@ -196,7 +197,7 @@ def test_a_transaction_that_breaks_off_leaves_nothing_and_loses_nothing(
 
     write(world, DEVICES, sample(1.0), {"event": "tick"})
     with monkeypatch.context() as patch:
-        patch.setattr(gpu_ingest, "insert_gpu_samples", broken)
+        patch.setattr(gpus, "insert_gpu_samples", broken)
         with pytest.raises(ConnectionError):
             take(world)
     with world.store.read() as conn:

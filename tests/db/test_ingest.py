@@ -8,7 +8,7 @@ from dataclasses import replace
 import pytest
 
 from dscampaign.db import queries
-from dscampaign.db.ingest import ingest
+from dscampaign.db.ingest.metrics import ingest
 from dscampaign.db.records import MemoryObservation, MetricRow, RunLatest
 
 from .worlds import World

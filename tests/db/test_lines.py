@@ -7,7 +7,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from dscampaign.db.lines import Batch, _take_lines, parse
+from dscampaign.db.ingest.lines import Batch, _take_lines, parse
 
 
 def test_lines_of_one_step_merge_and_the_first_value_counts() -> None:

@@ -16,8 +16,8 @@ from dscampaign.db import queries
 from dscampaign.db.engine import parse_url, without_password
 from dscampaign.db.errors import StoreBusy, StoreError, StoreMissing, StoreUnreachable
 from dscampaign.db.file_systems import on_local_disk
-from dscampaign.db.gpu_ingest import ingest_gpus
-from dscampaign.db.ingest import ingest
+from dscampaign.db.ingest.gpus import ingest_gpus
+from dscampaign.db.ingest.metrics import ingest
 from dscampaign.db.records import RunState
 from dscampaign.db.store import Store
 from dscampaign.db.upgrade import upgrade
@@ -203,7 +203,7 @@ def test_only_known_file_systems_are_local(path: str, local: bool) -> None:
 def test_rows_cost_no_database_import() -> None:
     code = "import sys, dscampaign.db.records; sys.exit('sqlalchemy' in sys.modules)"
     assert subprocess.run([sys.executable, "-c", code], cwd=os.sep, check=False).returncode == 0
-    code = "import sys, dscampaign.db.ingest; sys.exit('alembic' in sys.modules)"
+    code = "import sys, dscampaign.db.ingest.metrics; sys.exit('alembic' in sys.modules)"
     assert subprocess.run([sys.executable, "-c", code], cwd=os.sep, check=False).returncode == 0
 
 

@@ -18,7 +18,7 @@ from sqlalchemy import select
 
 from dscampaign.db import queries, schema
 from dscampaign.db.errors import StoreUnreachable
-from dscampaign.db.ingest import ingest
+from dscampaign.db.ingest.metrics import ingest
 from dscampaign.db.store import Store
 from dscampaign.db.upgrade import upgrade
 

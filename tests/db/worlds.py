@@ -8,9 +8,9 @@ from pathlib import Path
 from sqlalchemy import Connection
 
 from dscampaign.db import queries
-from dscampaign.db.ingest import ingest
+from dscampaign.db.ingest.metrics import ingest
+from dscampaign.db.ingest.spool import IngestResult
 from dscampaign.db.records import EventRow, MetricRow, NewAttempt, NewRun, RunLatest
-from dscampaign.db.spool import IngestResult
 from dscampaign.db.store import Store
 
 Line = str | bytes | Mapping[str, object]

@@ -6,7 +6,7 @@ from pathlib import Path
 from typing import Any
 
 from dscampaign.db import queries
-from dscampaign.db.ingest import ingest
+from dscampaign.db.ingest.metrics import ingest
 from dscampaign.db.records import AttemptState, NewAttempt, NewRun, RunState
 from dscampaign.db.store import Store
 from dscampaign.jobs.layout import AttemptPaths, CampaignPaths

@@ -11,8 +11,8 @@ from typing import Any
 
 import pytest
 
-from dscampaign.db.gpu_ingest import ingest_gpus
 from dscampaign.db.gpu_records import AttemptGpus, GpuUse, TokenEnergy
+from dscampaign.db.ingest.gpus import ingest_gpus
 from dscampaign.orchestrator.cli import main
 from dscampaign.orchestrator.views.gpus import energy_document, gpu_lines, gpus_document
 

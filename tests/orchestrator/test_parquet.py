@@ -14,7 +14,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
-from dscampaign.db.gpu_ingest import ingest_gpus
+from dscampaign.db.ingest.gpus import ingest_gpus
 from dscampaign.orchestrator import parquet
 from dscampaign.orchestrator.cli import main
 from dscampaign.orchestrator.columns import Kind

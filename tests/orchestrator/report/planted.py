@@ -10,8 +10,8 @@ from pathlib import Path
 from typing import Any
 
 from dscampaign.db import queries
-from dscampaign.db.gpu_ingest import ingest_gpus
-from dscampaign.db.ingest import ingest
+from dscampaign.db.ingest.gpus import ingest_gpus
+from dscampaign.db.ingest.metrics import ingest
 from dscampaign.db.records import SUBMITTING, AttemptState, CampaignRow, NewAttempt, NewRun, RunRow, RunState
 from dscampaign.db.store import Store
 from dscampaign.orchestrator.report.load import read_runs

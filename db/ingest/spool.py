@@ -9,10 +9,10 @@ from typing import Any, Final
 
 from sqlalchemy import Connection, and_, func, select, update
 
-from . import schema
+from .. import schema
+from ..queries import add_event
+from ..store import Store, insert_into
 from .lines import BadLine
-from .queries import add_event
-from .store import Store, insert_into
 
 MAX_BYTES: Final = 8 << 20
 

@@ -14,13 +14,13 @@ from typing import Any, Final
 
 from sqlalchemy import Connection, case, func, select, update
 
-from . import schema
+from .. import schema
+from ..queries import observe_memory, record_checkpoint, storable
+from ..records import Checkpoint, MemoryObservation, memory_observation_key
+from ..store import Store
+from ..upsert import insert_extras, insert_steps, upsert_latest
 from .lines import Batch, parse
-from .queries import observe_memory, record_checkpoint, storable
-from .records import Checkpoint, MemoryObservation, memory_observation_key
 from .spool import MAX_BYTES, IngestResult, Source, endless_line, read_on, set_aside, tell, truncated
-from .store import Store
-from .upsert import insert_extras, insert_steps, upsert_latest
 
 _MEMORY_FIGURES: Final = ("after_init_gb", "per_sample_gb", "peak_allocated_gb", "peak_reserved_gb", "usable_gb")
 

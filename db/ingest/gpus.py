@@ -9,9 +9,11 @@ from pathlib import Path
 
 from sqlalchemy import Connection
 
-from . import schema
+from .. import schema
+from ..queries import storable
+from ..store import Store, insert_into
+from ..upsert import insert_gpu_samples
 from .gpu_lines import GpuBatch, parse
-from .queries import storable
 from .spool import (
     MAX_BYTES,
     IngestResult,
@@ -24,8 +26,6 @@ from .spool import (
     tell,
     truncated,
 )
-from .store import Store, insert_into
-from .upsert import insert_gpu_samples
 
 
 def ingest_gpus(

@@ -10,7 +10,7 @@ import json
 from dataclasses import dataclass, field, fields
 from typing import Any, Final
 
-from .gpu_records import GPU_FIGURES, WHOLE_FIGURES, GpuDevice
+from ..gpu_records import GPU_FIGURES, WHOLE_FIGURES, GpuDevice
 from .lines import BadLine, SpoolEvent
 
 _PREFIX: Final = 200  # characters of a bad line that its event keeps

@@ -7,9 +7,9 @@ from __future__ import annotations
 
 from pathlib import Path
 
+from ..store import Store
 from .lines import parse
 from .spool import FORWARDERS, IngestResult, advance_side, read_on, set_aside, side_source, tell, truncated
-from .store import Store
 
 MAX_BYTES = 1 << 20
 """More than forwarders ever say."""
