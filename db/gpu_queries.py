@@ -6,6 +6,7 @@ Energy is what the counter of each GPU says, never power times time. Between two
 from __future__ import annotations
 
 import math
+from collections import defaultdict
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import fields, replace
 from itertools import islice
@@ -92,16 +93,17 @@ def iter_gpu_samples(conn: Connection, campaign_id: int) -> Iterator[tuple[int, 
             yield run_id, generation, found.get((sample.node_rank, sample.gpu)), sample
 
 
-def node_offsets(conn: Connection, attempt_ids: Sequence[int]) -> dict[tuple[int, int], int]:
+def node_offsets(conn: Connection, attempt_ids: Sequence[int]) -> dict[int, dict[int, int]]:
     """How many bytes of each node's telemetry the store holds, by attempt id and node."""
-    row, held = node_spool.c, {}
+    row = node_spool.c
+    held: dict[int, dict[int, int]] = defaultdict(dict)
     for start in range(0, len(attempt_ids), _BATCH):
         some = row.attempt_id.in_(attempt_ids[start : start + _BATCH])
         for attempt_id, node_rank, offset in conn.execute(
             select(row.attempt_id, row.node_rank, row.spool_offset).where(some)
         ):
-            held[attempt_id, node_rank] = offset
-    return held
+            held[attempt_id][node_rank] = offset
+    return dict(held)
 
 
 def _token_energy(conn: Connection, attempt_id: int, counters: Mapping[_Place, _Counter]) -> TokenEnergy | None:

@@ -24,11 +24,8 @@ class Pusher:
     """
 
     def __init__(self, payload: Payload, spool: Path, store_url: str | None) -> None:
-        self._attempt_id, self._token = payload.attempt_id, payload.token
+        self._attempt_id, self._token, self._nodes = payload.attempt_id, payload.token, payload.nodes
         self._spool, self._url = spool, store_url
-        nodes = range(payload.nodes if payload.telemetry_s else 0)
-        self._forward_spool = AttemptPaths(spool.parent).forward_spool if payload.forward else None
-        self._gpu_spools = {node: AttemptPaths(spool.parent).gpu_spool(node) for node in nodes}
         self._stop = threading.Event()
         self._thread = threading.Thread(target=self._loop, daemon=True)
         self._said = ""
@@ -53,29 +50,21 @@ class Pusher:
         # Imported here: SQLAlchemy costs a third of a second, and an agent without a database never needs it.
         from ..db import queries
         from ..db.errors import StoreError
-        from ..db.ingest.forwards import ingest_forwards
-        from ..db.ingest.gpus import ingest_gpus
-        from ..db.ingest.metrics import ingest
+        from ..db.ingest.attempt import AttemptSpools, drain_attempt
         from ..db.store import Store
 
         assert self._url is not None
+        paths = AttemptPaths(self._spool.parent)
+        gpus = [paths.gpu_spool(node) for node in range(self._nodes)]
         try:
             store = Store.open(self._url)
             try:
                 with store.read() as conn:
                     if not queries.knows_attempt(conn, self._attempt_id, self._token):
                         raise StoreError("it knows nothing of this attempt: does CAMPAIGN_STORE name another store?")
-                while not ingest(store, self._attempt_id, self._spool).caught_up:
-                    pass
                 with store.write() as conn:
                     queries.beat(conn, self._attempt_id)
-                while (
-                    self._forward_spool and not ingest_forwards(store, self._attempt_id, self._forward_spool).caught_up
-                ):
-                    pass
-                for node, telemetry in self._gpu_spools.items():  # last: it is the least that can be missed
-                    while not ingest_gpus(store, self._attempt_id, node, telemetry).caught_up:
-                        pass
+                drain_attempt(store, AttemptSpools(self._attempt_id, self._spool, paths.forward_spool, gpus))
             finally:
                 store.close()
         except (StoreError, OSError, ImportError) as exc:

@@ -1,46 +1,31 @@
-"""What became of a run's metrics in other tools, from the file of an attempt's forwarders into the store.
-
-As in `ingest`, any number of callers, every line once. A line is one event, kept as `forward.<event>`.
-"""
+"""What became of a run's metrics in other tools: each line of an attempt's forwarders is an event `forward.<event>`."""
 
 from __future__ import annotations
 
 from pathlib import Path
+from typing import Final
 
-from ..store import Store
-from .lines import parse
-from .spool import FORWARDERS, IngestResult, advance_side, read_on, set_aside, side_source, tell, truncated
+from sqlalchemy import Connection
 
-MAX_BYTES = 1 << 20
-"""More than forwarders ever say."""
+from .lines import MetricBatch, parse
+from .spool import Source, Spool
+
+FORWARDERS: Final = -1
+"""Stands for a node in `node_spool`: no node writes this file."""
 
 
-def ingest_forwards(store: Store, attempt_id: int, spool: Path) -> IngestResult:
-    """Takes what the forwarders of an attempt have said since the last call.
+class Forwards(Spool[MetricBatch]):
+    """What the forwarders of an attempt say."""
 
-    Args:
-        store: The store.
-        attempt_id: The attempt.
-        spool: The file; one that does not exist counts as empty.
+    def __init__(self, attempt_id: int, path: Path) -> None:
+        super().__init__(attempt_id, path, FORWARDERS)
 
-    Raises:
-        StoreUnreachable: The store did not answer; nothing was taken, and nothing is lost.
-        LookupError: There is no such attempt.
-        OSError: The file cannot be read.
-    """
-    source = side_source(store, attempt_id, FORWARDERS)
-    chunk, size = read_on(spool, source.offset, MAX_BYTES)
-    if size is not None and size < source.offset:
-        return truncated(store, source, size, f"{spool.name}.truncated")
-    batch = parse(chunk, source.offset)
-    if not batch.length:
-        return IngestResult(0, source.offset, 0, 0, caught_up=True)
-    with store.write() as conn:
-        if not advance_side(conn, source, FORWARDERS, batch.length):
-            return IngestResult(0, source.offset, 0, 0, caught_up=False, stale=True)
+    def parse(self, chunk: bytes, offset: int) -> MetricBatch:
+        """Only its events are of interest."""
+        return parse(chunk, offset)
+
+    def insert(self, conn: Connection, source: Source, batch: MetricBatch) -> None:
+        """Records each event."""
         for event in batch.events:
             message = str(event.data.pop("message", ""))
-            tell(conn, source, f"forward.{event.name}", message, event.data, event.ts_s)
-        set_aside(conn, source, batch.bad, spool)
-    caught_up = len(chunk) < MAX_BYTES
-    return IngestResult(batch.lines, source.offset + batch.length, len(batch.bad), len(batch.events), caught_up)
+            source.tell(conn, f"forward.{event.name}", message, event.data, event.ts_s)

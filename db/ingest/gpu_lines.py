@@ -11,12 +11,9 @@ from dataclasses import dataclass, field, fields
 from typing import Any, Final
 
 from ..gpu_records import GPU_FIGURES, WHOLE_FIGURES, GpuDevice
-from .lines import BadLine, SpoolEvent
+from .lines import MAX_EVENT, MAX_WHOLE, PREFIX, BadLine, Batch, SpoolEvent
 
-_PREFIX: Final = 200  # characters of a bad line that its event keeps
 _MAX_TEXT: Final = 255
-_MAX_EVENT: Final = 50
-_MAX_WHOLE: Final = 2**53
 _MAX_GPU: Final = 2**15
 _TEXTS: Final = ("node", "name", "uuid")
 _DEVICE_FIGURES: Final = tuple(f.name for f in fields(GpuDevice) if f.name.endswith(("_gb", "_w", "_mhz")))
@@ -26,23 +23,16 @@ SampleRow = tuple[int | float | None, ...]
 
 
 @dataclass
-class GpuBatch:
+class GpuBatch(Batch):
     """What a stretch of a node's telemetry says.
 
     Attributes:
         devices: for each GPU what is known of it, by the names of ``GpuDevice``.
         samples: by GPU and time, so that none comes twice.
-        events: lines that tell of something else, in their order.
-        bad: lines, or parts of them, that were set aside.
-        lines, length: how many lines and bytes that is.
     """
 
     devices: dict[int, dict[str, Any]] = field(default_factory=dict)
     samples: dict[tuple[int, float], SampleRow] = field(default_factory=dict)
-    events: list[SpoolEvent] = field(default_factory=list)
-    bad: list[BadLine] = field(default_factory=list)
-    lines: int = 0
-    length: int = 0
 
 
 def parse(chunk: bytes, offset: int) -> GpuBatch:
@@ -56,7 +46,7 @@ def parse(chunk: bytes, offset: int) -> GpuBatch:
     for line in chunk.split(b"\n")[:-1]:
         why = _take(line, batch) if line else None  # empty: the writer closed a line that had broken off
         if why:
-            prefix = line.decode(errors="replace")[:_PREFIX]
+            prefix = line.decode(errors="replace")[:PREFIX]
             batch.bad.append(BadLine(offset + batch.length, len(line) + 1, why, prefix))
         batch.lines += 1
         batch.length += len(line) + 1
@@ -80,7 +70,7 @@ def _take(line: bytes, batch: GpuBatch) -> str | None:
 
 def _take_event(row: dict[str, Any], batch: GpuBatch) -> str | None:
     name, ts_s = row.pop("event"), row.pop("ts", None)
-    if not (isinstance(name, str) and name.isprintable() and 0 < len(name) <= _MAX_EVENT):
+    if not (isinstance(name, str) and name.isprintable() and 0 < len(name) <= MAX_EVENT):
         return "an event without a name"
     batch.events.append(SpoolEvent(name, float(ts_s) if _is_number(ts_s) else None, row))
     return None
@@ -106,7 +96,7 @@ def _take_sample(row: dict[str, Any], batch: GpuBatch) -> str | None:
     columns = [row[name] if name in row and name not in wrong else [None] * len(gpus) for name in GPU_FIGURES]
     for index, gpu in enumerate(gpus):
         batch.samples.setdefault((gpu, ts_s), (gpu, ts_s, span_s, *(column[index] for column in columns)))
-    return f"not a figure for each GPU: {', '.join(wrong)}"[:_PREFIX] if wrong else None
+    return f"not a figure for each GPU: {', '.join(wrong)}"[:PREFIX] if wrong else None
 
 
 def _is_column(name: str, column: object, length: int) -> bool:
@@ -117,11 +107,11 @@ def _is_column(name: str, column: object, length: int) -> bool:
 
 
 def _is_number(value: object) -> bool:
-    return isinstance(value, int | float) and not isinstance(value, bool) and abs(value) <= _MAX_WHOLE
+    return isinstance(value, int | float) and not isinstance(value, bool) and abs(value) <= MAX_WHOLE
 
 
 def _is_whole(value: object) -> bool:
-    return type(value) is int and 0 <= value <= _MAX_WHOLE
+    return type(value) is int and 0 <= value <= MAX_WHOLE
 
 
 def _is_gpu(value: object) -> bool:

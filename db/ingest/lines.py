@@ -15,10 +15,10 @@ from itertools import chain
 from typing import Any, Final
 
 _BLOCK: Final = 1 << 16  # bytes read at once: a few hundred lines, which share the memory of their names
-_PREFIX: Final = 200  # characters of a bad line that its event keeps
+PREFIX: Final = 200  # characters of a bad line that its event keeps
 _MAX_NAME: Final = 200  # characters, as metric_extra.name
-_MAX_EVENT: Final = 50  # characters, so that event.kind holds them after "script."
-_MAX_WHOLE: Final = 2**53  # beyond, a float skips whole numbers
+MAX_EVENT: Final = 50  # characters, so that event.kind holds them after "script."
+MAX_WHOLE: Final = 2**53  # beyond, a float skips whole numbers
 _NUMBERS: Final = (float, bool, type(None))
 
 # Whole numbers become floats as they are read: no metric overflows a column, and one type is quick to check.
@@ -46,32 +46,41 @@ class BadLine:
 
 @dataclass
 class Batch:
-    """What a stretch of a spool says.
+    """What a stretch of any spool says.
 
     Attributes:
-        steps: For each step its values by the names of the metric lines, `step` and `ts` among them. Lines of one step
-            are merged, and the first value of a name counts.
-        events: Lines that tell of something else, in their order.
-        bad: Lines set aside.
+        events: Lines that tell of something that happened, in their order.
+        bad: Lines, or parts of them, that were set aside.
         lines: How many lines that is.
         length: How many bytes.
     """
 
-    steps: dict[int, dict[str, float]] = field(default_factory=dict)
     events: list[SpoolEvent] = field(default_factory=list)
     bad: list[BadLine] = field(default_factory=list)
     lines: int = 0
     length: int = 0
 
 
-def parse(chunk: bytes, offset: int) -> Batch:
+@dataclass
+class MetricBatch(Batch):
+    """What a stretch of metrics says.
+
+    Attributes:
+        steps: For each step its values by the names of the metric lines, `step` and `ts` among them. Lines of one step
+            are merged, and the first value of a name counts.
+    """
+
+    steps: dict[int, dict[str, float]] = field(default_factory=dict)
+
+
+def parse(chunk: bytes, offset: int) -> MetricBatch:
     """Reads the complete lines of a stretch of a spool; a last line without its newline is left for later.
 
     Args:
         chunk: The bytes.
         offset: Where in the spool they begin.
     """
-    batch = Batch()
+    batch = MetricBatch()
     for block in _blocks(chunk):
         rows = _plain(block)
         if rows is None:
@@ -115,21 +124,21 @@ def _plain(block: bytes) -> list[dict[str, float]] | None:
     return rows if flat and all(map(_has_step, rows)) else None
 
 
-def _merge(batch: Batch, row: dict[str, float]) -> None:
+def _merge(batch: MetricBatch, row: dict[str, float]) -> None:
     first = batch.steps.setdefault(int(row["step"]), row)
     if first is not row:
         first.update({name: value for name, value in row.items() if name not in first})
 
 
-def _take_lines(block: bytes, offset: int, batch: Batch) -> None:
+def _take_lines(block: bytes, offset: int, batch: MetricBatch) -> None:
     """Reads a block line by line and sets aside what cannot be taken."""
     for line in block.split(b"\n")[:-1]:
         if why := _take(line, batch):
-            batch.bad.append(BadLine(offset, len(line) + 1, why, line.decode(errors="replace")[:_PREFIX]))
+            batch.bad.append(BadLine(offset, len(line) + 1, why, line.decode(errors="replace")[:PREFIX]))
         offset += len(line) + 1
 
 
-def _take(line: bytes, batch: Batch) -> str | None:
+def _take(line: bytes, batch: MetricBatch) -> str | None:
     """Adds a line to the batch; returns what is wrong with it, if anything."""
     try:
         row = _DECODER.decode(line.decode())
@@ -144,12 +153,12 @@ def _take(line: bytes, batch: Batch) -> str | None:
     # Keep what can be stored, true as 1; null is the same as not there.
     wrong = [name for name, value in row.items() if not (_is_name(name) and isinstance(value, _NUMBERS))]
     _merge(batch, {name: float(value) for name, value in row.items() if name not in wrong and value is not None})
-    return f"not a number with a name: {', '.join(wrong)}"[:_PREFIX] if wrong else None
+    return f"not a number with a name: {', '.join(wrong)}"[:PREFIX] if wrong else None
 
 
-def _take_event(row: dict[str, Any], batch: Batch) -> str | None:
+def _take_event(row: dict[str, Any], batch: MetricBatch) -> str | None:
     name, ts_s = row.pop("event"), row.pop("ts", None)
-    if not (isinstance(name, str) and _is_name(name) and len(name) <= _MAX_EVENT):
+    if not (isinstance(name, str) and _is_name(name) and len(name) <= MAX_EVENT):
         return "an event without a name"
     when = ts_s if isinstance(ts_s, float) and math.isfinite(ts_s) else None
     batch.events.append(SpoolEvent(name, when, {key: _whole(value) for key, value in row.items()}))
@@ -158,12 +167,12 @@ def _take_event(row: dict[str, Any], batch: Batch) -> str | None:
 
 def _whole(value: Any) -> Any:
     """A whole number as it was written."""
-    return int(value) if isinstance(value, float) and abs(value) <= _MAX_WHOLE and value.is_integer() else value
+    return int(value) if isinstance(value, float) and abs(value) <= MAX_WHOLE and value.is_integer() else value
 
 
 def _has_step(row: dict[str, Any]) -> bool:
     step = row.get("step")
-    return type(step) is float and step.is_integer() and 0 <= step <= _MAX_WHOLE
+    return type(step) is float and step.is_integer() and 0 <= step <= MAX_WHOLE
 
 
 @lru_cache(maxsize=4096)

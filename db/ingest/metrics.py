@@ -1,8 +1,6 @@
-"""From a spool into the store: any number of callers, every line once.
+"""The metrics of an attempt: steps, and what its script says besides.
 
-The bytes of a spool that the store holds are counted in `attempt.spool_offset`. One transaction moves that offset, if
-it still is what was read, and inserts what the bytes between say: whoever comes second finds the offset moved and
-inserts nothing, and a crash leaves either all of it or none.
+The bytes of this spool that the store holds are counted with the attempt itself, in `attempt.spool_offset`.
 """
 
 from __future__ import annotations
@@ -19,86 +17,62 @@ from ..queries import observe_memory, record_checkpoint, storable
 from ..records import Checkpoint, MemoryObservation, memory_observation_key
 from ..store import Store
 from ..upsert import insert_extras, insert_steps, upsert_latest
-from .lines import Batch, parse
-from .spool import MAX_BYTES, IngestResult, Source, endless_line, read_on, set_aside, tell, truncated
+from .lines import MetricBatch, parse
+from .spool import Source, Spool
+
+METRICS: Final = -2
+"""The number of this spool, which `node_spool` has no row of."""
 
 _MEMORY_FIGURES: Final = ("after_init_gb", "per_sample_gb", "peak_allocated_gb", "peak_reserved_gb", "usable_gb")
 
 
-def ingest(store: Store, attempt_id: int, spool: Path, *, max_bytes: int = MAX_BYTES) -> IngestResult:
-    """Takes the next stretch of a spool into the store. Call it again until `caught_up`.
+class Metrics(Spool[MetricBatch]):
+    """What the script of an attempt reports."""
 
-    Args:
-        store: The store.
-        attempt_id: The attempt that writes the spool.
-        spool: The file; one that does not exist yet counts as empty.
-        max_bytes: How much to take at most, in one transaction.
+    def __init__(self, attempt_id: int, path: Path) -> None:
+        super().__init__(attempt_id, path, METRICS)
+        self.truncated_kind = "spool.truncated"
 
-    Raises:
-        StoreUnreachable: The store did not answer; nothing was taken, and nothing is lost.
-        LookupError: There is no such attempt.
-        OSError: The spool cannot be read.
-    """
-    source = _source(store, attempt_id)
-    chunk, size = read_on(spool, source.offset, max_bytes)
-    if size is not None and size < source.offset:
-        return truncated(store, source, size)
-    batch = _parse(chunk, source.offset, max_bytes)
-    offset = source.offset + batch.length
-    # Torn means that the file ends in mid-line: nothing more to take before the rest is there.
-    caught_up = len(chunk) < max_bytes
-    if not batch.length:
-        return IngestResult(0, offset, 0, 0, caught_up)
-    with store.write() as conn:
-        if not _advance(conn, source, batch):
-            return IngestResult(0, source.offset, 0, 0, caught_up=False, stale=True)
-        _insert(conn, source, batch, spool)
-    return IngestResult(batch.lines, offset, len(batch.bad), len(batch.events), caught_up)
+    def parse(self, chunk: bytes, offset: int) -> MetricBatch:
+        """Steps and events."""
+        return parse(chunk, offset)
 
+    def source(self, store: Store) -> Source:
+        """As of every spool; the offset is that of the attempt's own row."""
+        attempt, run = schema.attempt.c, schema.run.c
+        query = select(run.campaign_id, run.id, attempt.generation, attempt.id, attempt.spool_offset)
+        of_attempt = query.join(schema.run, run.id == attempt.run_id).where(attempt.id == self.attempt_id)
+        with store.read() as conn:
+            row = conn.execute(of_attempt).first()
+        if row is None:
+            raise LookupError(f"no attempt {self.attempt_id}")
+        return Source(*row)
 
-def _source(store: Store, attempt_id: int) -> Source:
-    attempt, run = schema.attempt.c, schema.run.c
-    query = select(run.campaign_id, run.id, attempt.generation, attempt.id, attempt.spool_offset)
-    with store.read() as conn:
-        row = conn.execute(query.join(schema.run, run.id == attempt.run_id).where(attempt.id == attempt_id)).first()
-    if row is None:
-        raise LookupError(f"no attempt {attempt_id}")
-    return Source(*row)
+    def advance(self, conn: Connection, source: Source, batch: MetricBatch) -> bool:
+        """Moves the offset and the attempt's steps on, and takes its row's lock; False when somebody else was first."""
+        row = schema.attempt.c
+        values: dict[str, Any] = {"spool_offset": source.offset + batch.length}
+        if batch.steps:
+            first, last = min(batch.steps), max(batch.steps)
+            values["start_step"] = func.coalesce(row.start_step, max(first - 1, 0))
+            values["last_step"] = case((row.last_step > last, row.last_step), else_=last)
+        unmoved = update(schema.attempt).where(row.id == source.attempt_id, row.spool_offset == source.offset)
+        return conn.execute(unmoved.values(values)).rowcount == 1
 
-
-def _parse(chunk: bytes, offset: int, max_bytes: int) -> Batch:
-    batch = parse(chunk, offset)
-    if batch.length or len(chunk) < max_bytes:
-        return batch
-    return Batch(bad=[endless_line(chunk, offset)], lines=1, length=len(chunk))
-
-
-def _advance(conn: Connection, source: Source, batch: Batch) -> bool:
-    """Moves the offset on and takes the attempt's row lock; False when somebody else moved it."""
-    row = schema.attempt.c
-    values: dict[str, Any] = {"spool_offset": source.offset + batch.length}
-    if batch.steps:
-        first, last = min(batch.steps), max(batch.steps)
-        values["start_step"] = func.coalesce(row.start_step, max(first - 1, 0))
-        values["last_step"] = case((row.last_step > last, row.last_step), else_=last)
-    unmoved = update(schema.attempt).where(row.id == source.attempt_id, row.spool_offset == source.offset)
-    return conn.execute(unmoved.values(values)).rowcount == 1
-
-
-def _insert(conn: Connection, source: Source, batch: Batch, spool: Path) -> None:
-    if batch.steps:
-        insert_steps(conn, source.attempt_id, batch.steps)
-        insert_extras(conn, source.attempt_id, batch.steps)
-        upsert_latest(conn, (source.run_id, source.attempt_id, source.generation), batch.steps)
-    for event in batch.events:
-        tell(conn, source, f"script.{event.name}", "", event.data, event.ts_s)
-        if event.name == "target":
-            _know_target(conn, source, event.data.get("steps"))
-        if event.name == "checkpoint":
-            _know_checkpoint(conn, source, event.data)
-        if event.name == "memory":
-            _know_memory(conn, source, event.data)
-    set_aside(conn, source, batch.bad, spool)
+    def insert(self, conn: Connection, source: Source, batch: MetricBatch) -> None:
+        """Rows for the steps; an event for each other line, and what the built-in trainer's lines mean."""
+        if batch.steps:
+            insert_steps(conn, source.attempt_id, batch.steps)
+            insert_extras(conn, source.attempt_id, batch.steps)
+            upsert_latest(conn, (source.run_id, source.attempt_id, source.generation), batch.steps)
+        for event in batch.events:
+            source.tell(conn, f"script.{event.name}", "", event.data, event.ts_s)
+            if event.name == "target":
+                _know_target(conn, source, event.data.get("steps"))
+            if event.name == "checkpoint":
+                _know_checkpoint(conn, source, event.data)
+            if event.name == "memory":
+                _know_memory(conn, source, event.data)
 
 
 def _know_target(conn: Connection, source: Source, steps: object) -> None:

@@ -7,7 +7,7 @@ import threading
 from collections.abc import Callable
 from pathlib import Path
 
-from ...db.ingest.lines import Batch, parse
+from ...db.ingest.lines import MetricBatch, parse
 from .. import evidence
 from ..files import read_json
 from ..layout import RunPaths
@@ -112,7 +112,7 @@ class Forwarding:
                 batch.steps = {step: values for step, values in batch.steps.items() if step < end}
                 self._send(generation, batch)
 
-    def _read(self, generation: int) -> Batch:
+    def _read(self, generation: int) -> MetricBatch:
         """The next complete lines of an attempt; what is no step is left out."""
         offset = self._state.offsets[generation]
         try:
@@ -120,12 +120,12 @@ class Forwarding:
                 spool.seek(offset)
                 chunk = spool.read(CHUNK_BYTES)
         except FileNotFoundError:
-            return Batch()
+            return MetricBatch()
         batch = parse(chunk, offset)
         endless = not batch.length and len(chunk) == CHUNK_BYTES
-        return Batch(length=len(chunk)) if endless else batch
+        return MetricBatch(length=len(chunk)) if endless else batch
 
-    def _send(self, generation: int, batch: Batch) -> None:
+    def _send(self, generation: int, batch: MetricBatch) -> None:
         assert self._tool is not None
         steps = self._new(batch.steps) if self._tool.keeps_first else batch.steps
         if steps:
