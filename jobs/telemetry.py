@@ -18,8 +18,8 @@ from pathlib import Path
 from typing import Any
 
 from ..db.gpu_records import GPU_FIGURES, SLOWED, THROTTLE_REASONS
-from .gpu_meter import Figures, GpuMeter, XidWatch
 from .gpus import gpu_handle
+from .nvml import Figures, GpuMeter, XidWatch
 
 SAMPLES_AT_A_RATE = 3600
 """After so many samples the time between them doubles: a run of weeks must not fill disk and store."""

@@ -13,7 +13,7 @@ from typing import Any
 import pytest
 
 from dscampaign.jobs import telemetry
-from dscampaign.jobs.gpu_meter import Figures
+from dscampaign.jobs.nvml import Figures
 from dscampaign.jobs.telemetry import Alarms, Telemetry, columns
 
 from .attempt import wait_until
