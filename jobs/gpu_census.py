@@ -6,8 +6,8 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from itertools import combinations
 from typing import Any, Final
 
-from .gpus import gpu_handle
 from .node_report import Device, Gpus
+from .nvml import gpu_handle, memory_bytes, read_ecc_errors, read_name, read_throttle, started, text
 
 GB: Final = 1e9
 _WAYS: Final = (
@@ -32,19 +32,16 @@ def census(nvml: Any, visible: Sequence[str], asked: int) -> Gpus:
     Raises:
         nvml.NVMLError: the driver does not answer at all.
     """
-    nvml.nvmlInit()
-    try:
+    with started(nvml):
         names = list(visible) or [str(index) for index in range(nvml.nvmlDeviceGetCount())]
         handles, troubles = _handles(nvml, names if visible else names[: asked or None])
         return Gpus(
-            driver=_text(nvml.nvmlSystemGetDriverVersion()),
+            driver=text(nvml.nvmlSystemGetDriverVersion()),
             cuda=_cuda(nvml),
             devices=tuple(_device(nvml, number, handle) for number, handle in handles.items()),
             links={f"{a}-{b}": _link(nvml, handles[a], handles[b]) for a, b in combinations(handles, 2)},
             troubles=tuple(troubles),
         )
-    finally:
-        nvml.nvmlShutdown()
 
 
 def _handles(nvml: Any, names: Sequence[str]) -> tuple[dict[int, Any], list[str]]:
@@ -73,13 +70,9 @@ def _device(nvml: Any, number: int, handle: Any) -> Device:
     return Device(number, **given)
 
 
-def _name(nvml: Any, handle: Any) -> Mapping[str, Any]:
-    return {"name": _text(nvml.nvmlDeviceGetName(handle))}
-
-
 def _memory(nvml: Any, handle: Any) -> Mapping[str, Any]:
-    memory = nvml.nvmlDeviceGetMemoryInfo(handle)
-    return {"total_gb": memory.total / GB, "used_gb": memory.used / GB}
+    used, total = memory_bytes(nvml, handle)
+    return {"total_gb": total / GB, "used_gb": used / GB}
 
 
 def _compute_mode(nvml: Any, handle: Any) -> Mapping[str, Any]:
@@ -90,18 +83,9 @@ def _ecc(nvml: Any, handle: Any) -> Mapping[str, Any]:
     return {"ecc": bool(nvml.nvmlDeviceGetEccMode(handle)[0])}
 
 
-def _ecc_errors(nvml: Any, handle: Any) -> Mapping[str, Any]:
-    kind = (nvml.NVML_MEMORY_ERROR_TYPE_UNCORRECTED, nvml.NVML_VOLATILE_ECC)
-    return {"ecc_errors": int(nvml.nvmlDeviceGetTotalEccErrors(handle, *kind))}
-
-
 def _remapped(nvml: Any, handle: Any) -> Mapping[str, Any]:
     _, _, pending, failed = nvml.nvmlDeviceGetRemappedRows(handle)
     return {"remap": "failed" if failed else "pending" if pending else ""}
-
-
-def _throttle(nvml: Any, handle: Any) -> Mapping[str, Any]:
-    return {"throttle": int(nvml.nvmlDeviceGetCurrentClocksThrottleReasons(handle))}
 
 
 def _pcie(nvml: Any, handle: Any) -> Mapping[str, Any]:
@@ -137,19 +121,15 @@ def _link(nvml: Any, first: Any, second: Any) -> str:
     return next((words for most, words in _WAYS if level <= most), "")
 
 
-def _text(value: str | bytes) -> str:
-    return value.decode(errors="replace") if isinstance(value, bytes) else value
-
-
 _Reader = Callable[[Any, Any], Mapping[str, Any]]
 _READERS: tuple[_Reader, ...] = (
-    _name,
+    read_name,
     _memory,
     _compute_mode,
     _ecc,
-    _ecc_errors,
+    read_ecc_errors,
     _remapped,
-    _throttle,
+    read_throttle,
     _pcie,
     _nvlinks,
 )

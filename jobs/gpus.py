@@ -13,6 +13,8 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
+from .nvml import Unavailable, gpu_handle, gpu_names, listed, memory_bytes, session
+
 BEFORE_TIMEOUT_S = 15.0
 """Without its persistence daemon, the driver needs seconds to wake up each GPU."""
 END_TIMEOUT_S = 0.5
@@ -85,7 +87,7 @@ class GpuWatch:
 
     def __init__(self, asked: int, visible: str) -> None:
         self._asked = asked
-        self._visible = [name.strip() for name in visible.split(",") if name.strip()]
+        self._visible = listed(visible)
         self._before = _Look(self._visible, asked) if asked else None
 
     def facts(self) -> GpuFacts | None:
@@ -120,13 +122,9 @@ class _Look:
 
     def _look(self, visible: Sequence[str], asked: int) -> None:
         try:
-            import pynvml  # here: a node without the library has runs too
-        except ImportError as exc:
-            self._trouble = str(exc)
-            return
-        try:
-            self._found = read_gpus(pynvml, visible, asked)
-        except (pynvml.NVMLError, NotKnown) as exc:
+            with session() as nvml:
+                self._found = read_gpus(nvml, visible, asked)
+        except (Unavailable, NotKnown) as exc:
             self._trouble = str(exc)
 
 
@@ -141,19 +139,15 @@ def read_gpus(nvml: Any, visible: Sequence[str], asked: int) -> tuple[Gpu, ...]:
     understands and the library does not, such as the beginning of a UUID, or a part of a GPU (MIG).
 
     Args:
-        nvml: the module pynvml, or what stands in for it.
+        nvml: the module pynvml of a session.
         visible: entries of CUDA_VISIBLE_DEVICES.
 
     Raises:
-        nvml.NVMLError: the driver does not answer at all.
+        nvml.NVMLError: the driver does not answer.
         NotKnown: the names do not tell.
     """
-    nvml.nvmlInit()
-    try:
-        count = nvml.nvmlDeviceGetCount()
-        found = [_read_gpu(nvml, name) for name in visible or map(str, range(count))]
-    finally:
-        nvml.nvmlShutdown()
+    count = nvml.nvmlDeviceGetCount()
+    found = [_read_gpu(nvml, name) for name in gpu_names(nvml, visible)]
     gpus = tuple(gpu for gpu in found if isinstance(gpu, Gpu))
     troubles = [trouble for trouble in found if isinstance(trouble, str)]
     parts = any(name.startswith("MIG") for name in visible)
@@ -162,41 +156,14 @@ def read_gpus(nvml: Any, visible: Sequence[str], asked: int) -> tuple[Gpu, ...]:
     return gpus
 
 
-def driver_version() -> str:
-    """NVIDIA's driver of this node; "" where none answers."""
-    try:
-        import pynvml
-    except ImportError:
-        return ""
-    try:
-        pynvml.nvmlInit()
-    except pynvml.NVMLError:
-        return ""
-    try:
-        return str(pynvml.nvmlSystemGetDriverVersion())
-    except pynvml.NVMLError:
-        return ""
-    finally:
-        pynvml.nvmlShutdown()
-
-
-def gpu_handle(nvml: Any, name: str) -> Any:
-    """The library's handle of the GPU that CUDA_VISIBLE_DEVICES names so.
-
-    Raises:
-        nvml.NVMLError: It knows no such GPU, or that one does not answer.
-    """
-    return nvml.nvmlDeviceGetHandleByIndex(int(name)) if name.isdigit() else nvml.nvmlDeviceGetHandleByUUID(name)
-
-
 def _read_gpu(nvml: Any, name: str) -> Gpu | str:
     """The GPU, or the library's word for why not."""
     try:
         handle = gpu_handle(nvml, name)
-        memory = nvml.nvmlDeviceGetMemoryInfo(handle)
+        used, total = memory_bytes(nvml, handle)
     except nvml.NVMLError as exc:
         return f"{name}: {exc}"
-    return Gpu(name, int(memory.used), int(memory.total), _address(nvml, handle))
+    return Gpu(name, used, total, _address(nvml, handle))
 
 
 def _address(nvml: Any, handle: Any) -> str:

@@ -1,11 +1,12 @@
-"""Reads one GPU, figure by figure, through NVIDIA's management library.
+"""NVIDIA's management library: the one place that loads it, names its GPUs, and reads them figure by figure.
 
-What a GPU does not support is asked for once and then left out; what fails for a moment is left out of one sample.
+It may be absent, and so may the driver; a GPU that is dying can block any question, so ask in a thread of its own.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from typing import Any
 
 POWER_AVERAGE_FIELD = 185
@@ -21,8 +22,72 @@ _XID_LIMIT = 16
 Figures = dict[str, float | int]
 
 
+class Unavailable(Exception):
+    """The library is not installed, or the driver does not answer; in their words."""
+
+
+@contextmanager
+def session() -> Iterator[Any]:
+    """The module pynvml, ready to be asked until the block is left.
+
+    Raises:
+        Unavailable: There is no library, or it raised one of its errors in the block.
+    """
+    try:
+        import pynvml  # here: a node without the library has runs too
+    except ImportError as exc:
+        raise Unavailable(str(exc)) from exc
+    try:
+        with started(pynvml):
+            yield pynvml
+    except pynvml.NVMLError as exc:
+        raise Unavailable(str(exc)) from exc
+
+
+@contextmanager
+def started(nvml: Any) -> Iterator[None]:
+    """Starts the library for a block. It counts: others of this process may have started it too.
+
+    Raises:
+        nvml.NVMLError: The driver does not answer at all.
+    """
+    nvml.nvmlInit()
+    try:
+        yield
+    finally:
+        nvml.nvmlShutdown()
+
+
+def listed(visible: str) -> list[str]:
+    """The entries of a CUDA_VISIBLE_DEVICES."""
+    return [name.strip() for name in visible.split(",") if name.strip()]
+
+
+def gpu_names(nvml: Any, visible: Sequence[str]) -> list[str]:
+    """What to call the GPUs that may be used: as CUDA_VISIBLE_DEVICES does, or all of the node by number."""
+    return list(visible) or [str(index) for index in range(nvml.nvmlDeviceGetCount())]
+
+
+def gpu_handle(nvml: Any, name: str) -> Any:
+    """The library's handle of the GPU that CUDA_VISIBLE_DEVICES names so.
+
+    Raises:
+        nvml.NVMLError: It knows no such GPU, or that one does not answer.
+    """
+    return nvml.nvmlDeviceGetHandleByIndex(int(name)) if name.isdigit() else nvml.nvmlDeviceGetHandleByUUID(name)
+
+
+def driver_version() -> str:
+    """NVIDIA's driver of this node; "" where none answers."""
+    try:
+        with session() as nvml:
+            return text(nvml.nvmlSystemGetDriverVersion())
+    except Unavailable:
+        return ""
+
+
 class GpuMeter:
-    """One GPU.
+    """One GPU. What it does not support is asked for once; what fails for a moment is left out of one sample.
 
     Args:
         nvml: the module pynvml, or what stands in for it.
@@ -78,7 +143,7 @@ class XidWatch:
             events = nvml.nvmlEventSetCreate()
             for meter in meters:
                 nvml.nvmlDeviceRegisterEvents(meter.handle, nvml.nvmlEventTypeXidCriticalError, events)
-                self._numbers[_text(nvml.nvmlDeviceGetUUID(meter.handle))] = meter.number
+                self._numbers[text(nvml.nvmlDeviceGetUUID(meter.handle))] = meter.number
             self._set = events
         except (nvml.NVMLError, AttributeError):
             return
@@ -94,7 +159,7 @@ class XidWatch:
 
     def _number(self, device: Any) -> int | None:
         try:
-            return self._numbers.get(_text(self._nvml.nvmlDeviceGetUUID(device)))
+            return self._numbers.get(text(self._nvml.nvmlDeviceGetUUID(device)))
         except self._nvml.NVMLError:  # it has fallen off the bus, which is just what the Xid says
             return None
 
@@ -104,8 +169,14 @@ def _utilisation(nvml: Any, handle: Any) -> Figures:
     return {"util_pct": int(rates.gpu), "mem_util_pct": int(rates.memory)}
 
 
+def memory_bytes(nvml: Any, handle: Any) -> tuple[int, int]:
+    """What is in use, and all."""
+    memory = nvml.nvmlDeviceGetMemoryInfo(handle)
+    return int(memory.used), int(memory.total)
+
+
 def _memory(nvml: Any, handle: Any) -> Figures:
-    return {"mem_used_gb": round(nvml.nvmlDeviceGetMemoryInfo(handle).used / 1e9, 3)}
+    return {"mem_used_gb": round(memory_bytes(nvml, handle)[0] / 1e9, 3)}
 
 
 def _temperature(nvml: Any, handle: Any) -> Figures:
@@ -150,27 +221,28 @@ def _energy(nvml: Any, handle: Any) -> Figures:
     return {"energy_j": round(nvml.nvmlDeviceGetTotalEnergyConsumption(handle) / 1e3, 3)}
 
 
-def _throttle(nvml: Any, handle: Any) -> Figures:
-    return {
-        "throttle": int(nvml.nvmlDeviceGetCurrentClocksThrottleReasons(handle))
-    }  # its old name: all drivers have it
+def read_throttle(nvml: Any, handle: Any) -> Figures:
+    """The reasons why its clocks are held down, as bits, under their old name, which all drivers know."""
+    return {"throttle": int(nvml.nvmlDeviceGetCurrentClocksThrottleReasons(handle))}
 
 
-def _ecc(nvml: Any, handle: Any) -> Figures:
+def read_ecc_errors(nvml: Any, handle: Any) -> Figures:
+    """Memory errors since the driver was loaded that could not be corrected."""
     kind = (nvml.NVML_MEMORY_ERROR_TYPE_UNCORRECTED, nvml.NVML_VOLATILE_ECC)
     return {"ecc_errors": int(nvml.nvmlDeviceGetTotalEccErrors(handle, *kind))}
 
 
-def _name(nvml: Any, handle: Any) -> Mapping[str, Any]:
-    return {"name": _text(nvml.nvmlDeviceGetName(handle))}
+def read_name(nvml: Any, handle: Any) -> Mapping[str, Any]:
+    """Its model."""
+    return {"name": text(nvml.nvmlDeviceGetName(handle))}
 
 
 def _uuid(nvml: Any, handle: Any) -> Mapping[str, Any]:
-    return {"uuid": _text(nvml.nvmlDeviceGetUUID(handle))}
+    return {"uuid": text(nvml.nvmlDeviceGetUUID(handle))}
 
 
 def _capacity(nvml: Any, handle: Any) -> Mapping[str, Any]:
-    return {"mem_total_gb": round(nvml.nvmlDeviceGetMemoryInfo(handle).total / 1e9, 3)}
+    return {"mem_total_gb": round(memory_bytes(nvml, handle)[1] / 1e9, 3)}
 
 
 def _power_limit(nvml: Any, handle: Any) -> Mapping[str, Any]:
@@ -182,10 +254,20 @@ def _highest_clocks(nvml: Any, handle: Any) -> Mapping[str, Any]:
     return {name: int(nvml.nvmlDeviceGetMaxClockInfo(handle, kind)) for name, kind in kinds.items()}
 
 
-def _text(value: str | bytes) -> str:
+def text(value: str | bytes) -> str:
+    """What the library says; older ones say bytes."""
     return value.decode(errors="replace") if isinstance(value, bytes) else value
 
 
 _Reader = Callable[[Any, Any], Mapping[str, Any]]
-_READERS: tuple[_Reader, ...] = (_energy, _power, _utilisation, _memory, _temperature, _clocks, _throttle, _ecc)
-_FACTS: tuple[_Reader, ...] = (_name, _uuid, _capacity, _power_limit, _highest_clocks)
+_READERS: tuple[_Reader, ...] = (
+    _energy,
+    _power,
+    _utilisation,
+    _memory,
+    _temperature,
+    _clocks,
+    read_throttle,
+    read_ecc_errors,
+)
+_FACTS: tuple[_Reader, ...] = (read_name, _uuid, _capacity, _power_limit, _highest_clocks)

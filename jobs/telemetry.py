@@ -18,8 +18,7 @@ from pathlib import Path
 from typing import Any
 
 from ..db.gpu_records import GPU_FIGURES, SLOWED, THROTTLE_REASONS
-from .gpus import gpu_handle
-from .nvml import Figures, GpuMeter, XidWatch
+from .nvml import Figures, GpuMeter, Unavailable, XidWatch, gpu_handle, gpu_names, listed, session
 
 SAMPLES_AT_A_RATE = 3600
 """After so many samples the time between them doubles: a run of weeks must not fill disk and store."""
@@ -46,7 +45,7 @@ class Telemetry:
 
     def __init__(self, gpus: int, visible: str, node: str, spool: Path, interval_s: float) -> None:
         self._gpus, self._node, self._spool, self._interval_s = gpus, node, spool, interval_s
-        self._visible = [name.strip() for name in visible.split(",") if name.strip()]
+        self._visible = listed(visible)
         self._stop = threading.Event()
         self._thread = threading.Thread(target=self._run, daemon=True)
 
@@ -66,27 +65,16 @@ class Telemetry:
 
     def _run(self) -> None:
         try:
-            import pynvml  # here: a node without the library has runs too
-        except ImportError as exc:
-            self._say(exc)
-            return
-        try:
-            pynvml.nvmlInit()
-            meters = self._meters(pynvml)
-        except pynvml.NVMLError as exc:
-            self._say(exc)
-            return
-        try:
-            if meters:
-                self._sample(meters, XidWatch(pynvml, meters))
-        except OSError as exc:  # the shared folder takes no line: what matters more will fail there too
+            with session() as nvml:
+                if meters := self._meters(nvml):
+                    self._sample(meters, XidWatch(nvml, meters))
+        except (Unavailable, OSError) as exc:  # a shared folder that takes no line: what matters more will fail too
             self._say(exc)
 
     def _meters(self, nvml: Any) -> list[GpuMeter]:
         """The GPUs that answer."""
-        names = (self._visible or [str(index) for index in range(nvml.nvmlDeviceGetCount())])[: self._gpus]
         meters = []
-        for number, name in enumerate(names):
+        for number, name in enumerate(gpu_names(nvml, self._visible)[: self._gpus]):
             try:
                 meters.append(GpuMeter(nvml, gpu_handle(nvml, name), number))
             except nvml.NVMLError as exc:

@@ -12,7 +12,7 @@ import torch
 import torch.distributed as dist
 
 from .. import report, retention
-from ..gpus import driver_version
+from ..nvml import driver_version
 from . import operators, swap_space
 from .batches import training_batches
 from .config import Job, TrainConfig
