@@ -18,6 +18,8 @@ from dataclasses import replace
 from pathlib import Path
 from types import FrameType
 
+import psutil
+
 from . import build_marks, checkpoint, evidence, launch, retention, shared_memory
 from .checkpoint import Checkpoint
 from .evidence import LogLine, NodeOutcome
@@ -366,8 +368,8 @@ def _vanished(record: dict[str, object]) -> bool:
 def _alive(pid: int) -> bool:
     """Whether the process runs; one that nobody has collected yet does not."""
     try:
-        return Path(f"/proc/{pid}/stat").read_text().rsplit(")", 1)[1].split()[0] not in "ZX"
-    except OSError:
+        return psutil.Process(pid).status() not in (psutil.STATUS_ZOMBIE, psutil.STATUS_DEAD)
+    except psutil.NoSuchProcess:
         return False
 
 

@@ -48,6 +48,7 @@ def _left(mark: Path) -> bool:
 
 
 def _open_files() -> Iterator[Path]:
+    """Links of the kernel: psutil's paths are those of the other process, which a container may see as other files."""
     for process in Path("/proc").glob("[0-9]*"):
         with suppress(OSError):  # it has just ended, or is somebody else's
             yield from (process / "fd").iterdir()
