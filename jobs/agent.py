@@ -20,7 +20,14 @@ from types import FrameType
 
 import psutil
 
-from . import build_marks, checkpoint, evidence, launch, retention, shared_memory
+from . import (
+    checkpoint,
+    cleanup,
+    evidence,
+    launch,
+    retention,
+    shared_memory,
+)
 from .checkpoint import Checkpoint
 from .evidence import LogLine, NodeOutcome
 from .files import create_exclusively, read_json, write_atomically
@@ -228,7 +235,7 @@ class Agent:
         env = launch.environment(self.payload, self.paths, self.node, start.resume, os.environ, cores)
         env |= self.progress.open()
         line = launch.command(self.payload, self.paths, hostfile, self.node.rank, start.address, start.port)
-        for mark in build_marks.clear(env):
+        for mark in cleanup.clear(env):
             print(f"removed {mark}: who was building there has ended", file=sys.stderr, flush=True)
         self._facts.ready()
         self._telemetry.start()

@@ -19,10 +19,10 @@ from torch import Tensor, nn
 from ..arrangement import joins_parameters
 from . import reduce_buckets
 from .config import Job, TrainConfig
+from .deepspeed_patches import remove_waits
 from .flat import FlatModel
 from .model import NextTokenLoss, parameter_groups
 from .plain import PlainEngine
-from .unsynced import remove_waits
 
 
 class Engine(Protocol):

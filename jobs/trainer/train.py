@@ -14,7 +14,6 @@ import torch.distributed as dist
 from .. import report, retention
 from ..nvml import driver_version
 from . import operators, swap_space
-from .batches import training_batches
 from .config import Job, TrainConfig
 from .data import Data, load
 from .engine import (
@@ -31,6 +30,7 @@ from .meter import Meter
 from .model import build_model
 from .probe import report_memory
 from .profile import Profile
+from .sampling import training_batches
 from .saving import find_source, restore, save
 from .schedule import learning_rate
 from .speed import profiled_steps

@@ -13,7 +13,7 @@ from typing import Any
 
 import pytest
 
-from dscampaign.jobs import build_marks, shared_memory
+from dscampaign.jobs import cleanup, shared_memory
 
 from .attempts import WORLD_SIZE, Attempt
 
@@ -31,7 +31,7 @@ def launch(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Launch]:
     """Starts ``deepspeed ... ARGUMENTS``, on two ranks unless another number is said."""
     folder = tmp_path_factory.mktemp("launch")
     ports = []
-    build_marks.clear(os.environ)
+    cleanup.clear(os.environ)
 
     def start(*arguments: str, env: Mapping[str, str], ranks: int = WORLD_SIZE) -> subprocess.Popen[str]:
         hostfile = folder / f"hostfile-{ranks}"

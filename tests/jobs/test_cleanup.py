@@ -9,8 +9,8 @@ from pathlib import Path
 import pytest
 from torch.utils.file_baton import FileBaton
 
-from dscampaign.jobs import build_marks
-from dscampaign.jobs.build_marks import clear
+from dscampaign.jobs import cleanup
+from dscampaign.jobs.cleanup import clear
 
 BUILD = "import sys; from torch.utils.file_baton import FileBaton; FileBaton(sys.argv[1]).try_acquire(); "
 
@@ -45,7 +45,7 @@ def test_where_nothing_is_said_it_is_pytorch_s_own_folder(tmp_path: Path) -> Non
 
 
 def test_on_a_shared_disk_another_node_may_be_building(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(build_marks, "on_local_disk", lambda _: False)
+    monkeypatch.setattr(cleanup, "on_local_disk", lambda _: False)
     (tmp_path / "lock").touch()
     assert clear({"TORCH_EXTENSIONS_DIR": str(tmp_path)}) == []
     assert (tmp_path / "lock").exists()

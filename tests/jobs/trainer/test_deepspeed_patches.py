@@ -11,7 +11,7 @@ from deepspeed.runtime.zero import stage_1_and_2
 from deepspeed.runtime.zero.stage_1_and_2 import DeepSpeedZeroOptimizer
 from torch import Tensor
 
-from dscampaign.jobs.trainer.unsynced import remove_waits
+from dscampaign.jobs.trainer.deepspeed_patches import remove_waits
 
 
 @pytest.fixture(autouse=True)
