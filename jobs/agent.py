@@ -26,7 +26,6 @@ from . import (
     evidence,
     launch,
     retention,
-    shared_memory,
 )
 from .checkpoint import Checkpoint
 from .evidence import LogLine, NodeOutcome
@@ -235,7 +234,7 @@ class Agent:
         env = launch.environment(self.payload, self.paths, self.node, start.resume, os.environ, cores)
         env |= self.progress.open()
         line = launch.command(self.payload, self.paths, hostfile, self.node.rank, start.address, start.port)
-        for mark in cleanup.clear(env):
+        for mark in cleanup.clear_build_marks(env):
             print(f"removed {mark}: who was building there has ended", file=sys.stderr, flush=True)
         self._facts.ready()
         self._telemetry.start()
@@ -244,7 +243,7 @@ class Agent:
             launcher = subprocess.Popen([*DEAF_TO_USR2, *line], env=env, stdout=log, stderr=log, start_new_session=True)
         ended_by = self._watch(launcher)
         _kill_group(launcher.pid, signal.SIGKILL)  # ranks and loader workers that outlived their launcher
-        shared_memory.clear(start.address, start.port)
+        cleanup.clear_shared_memory(start.address, start.port)
         self._telemetry.stop()
         self.progress.look()
         self.progress.close()

@@ -1,11 +1,13 @@
-"""Files on a shared file system: complete or absent, created by exactly one, never half read."""
+"""Files on a shared file system: complete or absent, created by exactly one, never half read, used by one at a time."""
 
 from __future__ import annotations
 
 import contextlib
+import fcntl
 import json
 import os
 import uuid
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -74,3 +76,19 @@ def _write_temporary(path: Path, text: str) -> Path:
         temporary.unlink(missing_ok=True)
         raise
     return temporary
+
+
+@contextlib.contextmanager
+def alone(path: Path) -> Iterator[None]:
+    """One process at a time: waits until no other is in here with the same file. A file system without locks lets everyone in.
+
+    Args:
+        path: made if it is not there; it stays.
+
+    Raises:
+        OSError: it cannot be made.
+    """
+    with path.open("w") as lock:
+        with contextlib.suppress(OSError):
+            fcntl.flock(lock, fcntl.LOCK_EX)
+        yield

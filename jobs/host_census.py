@@ -10,9 +10,9 @@ import shutil
 from pathlib import Path
 from typing import Final
 
+from .layout import SHARED_MEMORY
 from .node_facts import memory_limit_bytes
 from .node_report import Host
-from .shared_memory import MEMORY
 
 GB: Final = 1e9
 _RDMA: Final = Path("/sys/class/infiniband")
@@ -32,7 +32,7 @@ def host() -> Host:
         cpus=len(os.sched_getaffinity(0)),
         memory_gb=memory_gb(Path("/proc/meminfo").read_text()),
         limit_gb=None if limit is None else limit / GB,
-        shm_gb=shutil.disk_usage(MEMORY).total / GB if MEMORY.is_dir() else 0.0,
+        shm_gb=shutil.disk_usage(SHARED_MEMORY).total / GB if SHARED_MEMORY.is_dir() else 0.0,
         open_files=resource.getrlimit(resource.RLIMIT_NOFILE)[1],
         locked_gb=None if locked == resource.RLIM_INFINITY else locked / GB,
         infiniband=tuple(sorted(path.name for path in _RDMA.iterdir())) if _RDMA.is_dir() else (),

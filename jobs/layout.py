@@ -11,6 +11,10 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Final
+
+SHARED_MEMORY: Final = Path("/dev/shm")  # noqa: S108
+"""The node's own, where ranks leave what is of no use after them."""
 
 FORWARD_ROOT_LEVELS = 3
 """From an attempt's folder up to the campaign's `dir`: {campaign}/runs/{run}/g0001."""

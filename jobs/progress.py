@@ -20,7 +20,7 @@ from pathlib import Path
 
 from .evidence import RankEnd
 from .files import read_json
-from .shared_memory import MEMORY
+from .layout import SHARED_MEMORY
 
 DIR_VARIABLE = "CAMPAIGN_PROGRESS_DIR"
 PREFIX, LOCK = "campaign-ranks-", "agent"
@@ -102,7 +102,7 @@ class Watch:
     def open(self) -> dict[str, str]:
         """Makes the folder for the records; returns what the ranks find in their environment."""
         try:
-            parent = MEMORY if os.access(MEMORY, os.W_OK) else Path(tempfile.gettempdir())
+            parent = SHARED_MEMORY if os.access(SHARED_MEMORY, os.W_OK) else Path(tempfile.gettempdir())
             _sweep(parent)
             folder = Path(tempfile.mkdtemp(prefix=PREFIX, dir=parent))
             self._lock = _locked(folder)

@@ -13,9 +13,10 @@ import torch.distributed as dist
 
 from .. import report, retention
 from ..nvml import driver_version
-from . import operators, swap_space
+from . import swap_space
 from .config import Job, TrainConfig
 from .data import Data, load
+from .deepspeed_patches import build_operators
 from .engine import (
     Engine,
     advance,
@@ -52,7 +53,7 @@ def main() -> None:
     if config.steps is None:
         report.event("target", steps=steps)
     ds_config = swap_space.apart(json.loads(job.ds_config.read_text()), job)
-    operators.build(config, ds_config)  # before the model: under ZeRO-Infinity its weights go to the disk at once
+    build_operators(config, ds_config)  # before the model: under ZeRO-Infinity its weights go to the disk at once
     model, facts = build_model(config, data, ds_config)
     source = find_source(job)
     engine = create_engine(model, config, ds_config, universal=source.universal)

@@ -15,7 +15,7 @@ import torch
 import torch.distributed as dist
 
 from dscampaign.jobs.ds_config import render
-from dscampaign.jobs.trainer.leaving import leave_process_group
+from dscampaign.jobs.trainer.engine import leave_process_group
 from dscampaign.orchestrator.spec_model import TrainConfig
 
 WIDTH, LAYERS = 128, 64

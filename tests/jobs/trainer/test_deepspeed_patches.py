@@ -1,4 +1,4 @@
-"""Clipping without asking the device: what DeepSpeed's own does to the gradients."""
+"""Clipping without asking the device does what DeepSpeed's own does; buckets stay where DeepSpeed would miss them."""
 
 from __future__ import annotations
 
@@ -7,11 +7,15 @@ from typing import Any
 
 import pytest
 import torch
+from deepspeed.compile import fx
+from deepspeed.compile.passes import zero_1_and_2_compile
 from deepspeed.runtime.zero import stage_1_and_2
 from deepspeed.runtime.zero.stage_1_and_2 import DeepSpeedZeroOptimizer
 from torch import Tensor
 
-from dscampaign.jobs.trainer.deepspeed_patches import remove_waits
+from dscampaign.jobs.trainer.deepspeed_patches import keep_reduce_buckets, remove_waits
+
+from .attempts import train_config
 
 
 @pytest.fixture(autouse=True)
@@ -59,3 +63,26 @@ def test_others_stay_as_they_are(changes: dict[str, Any]) -> None:
     remove_waits(one)
     assert "unscale_and_clip_grads" not in vars(one)
     remove_waits(object())
+
+
+ACCUMULATING = {"deepcompile": True, "zero_stage": 1, "global_batch": 8, "micro_batch": 2}  # four passes
+ONE_GRAPH = [(7, True)]
+
+
+@pytest.fixture(autouse=True)
+def _put_buckets_back(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(zero_1_and_2_compile, "should_release_reduce_buckets", fx.should_release_reduce_buckets)
+
+
+@pytest.mark.parametrize(
+    ("changes", "dropped"),
+    [
+        ({}, False),
+        ({"micro_batch": 8}, True),
+        ({"zero_stage": 2}, True),
+        ({"deepcompile": False}, True),
+    ],
+)
+def test_buckets_stay_only_where_a_pass_may_reduce_nothing(changes: dict[str, Any], dropped: bool) -> None:
+    keep_reduce_buckets(train_config(**{**ACCUMULATING, **changes, "world_size": 1}))
+    assert zero_1_and_2_compile.should_release_reduce_buckets(ONE_GRAPH, 7) is dropped

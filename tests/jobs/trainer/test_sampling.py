@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from dscampaign.jobs.trainer.order import rank_micro_batches, step_samples
+from dscampaign.jobs.trainer.sampling import rank_micro_batches, step_samples
 
 
 def test_an_epoch_sees_every_sample_once() -> None:

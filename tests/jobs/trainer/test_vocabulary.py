@@ -10,7 +10,8 @@ import pytest
 import torch
 
 from dscampaign.jobs import shapes
-from dscampaign.jobs.trainer import tokens, vocabulary
+from dscampaign.jobs.trainer import model as models
+from dscampaign.jobs.trainer import tokens
 from dscampaign.jobs.trainer.data import Data, Samples
 from dscampaign.jobs.trainer.model import ModelFacts, NextTokenLoss, build_model, parameter_groups
 from dscampaign.orchestrator.parameters import count_of_shape
@@ -39,7 +40,7 @@ def build(model: Any, **changes: Any) -> tuple[NextTokenLoss, ModelFacts]:
 
 def unpadded(model: Any, monkeypatch: pytest.MonkeyPatch) -> tuple[NextTokenLoss, ModelFacts]:
     with monkeypatch.context() as patch:
-        patch.setattr(vocabulary, "VOCAB_MULTIPLE", 1)
+        patch.setattr(models, "VOCAB_MULTIPLE", 1)
         return build(model)
 
 
