@@ -26,6 +26,7 @@ from . import (
     evidence,
     launch,
     retention,
+    spool_steps,
 )
 from .checkpoint import Checkpoint
 from .evidence import LogLine, NodeOutcome
@@ -324,10 +325,10 @@ class Agent:
             started_s=started_s,
             ended_s=time.time(),
             start_step=self._first_step(start) - 1,
-            last_step=evidence.last_step(self.paths.metrics),
+            last_step=spool_steps.last_step(self.paths.metrics),
             ranks=self.progress.placed(evidence.rank_ends(self.paths, self.ranks, self._gone_s)),
             lines=evidence.gather_lines(self.paths, self.ranks, self.node.rank, self.payload.user_patterns),
-            target_step=evidence.target_step(self.paths.metrics),
+            target_step=spool_steps.target_step(self.paths.metrics),
             ending_s=self._ending_s,
             **self._facts.end(),
         )
@@ -353,7 +354,7 @@ class Agent:
         """The first step of this attempt; only a script with checkpoints of its own has to be asked."""
         if start.start_step is not None:
             return start.start_step + 1
-        return evidence.first_step(self.paths.metrics, default=1)
+        return spool_steps.first_step(self.paths.metrics, default=1)
 
     def _store_url(self) -> str | None:
         """The store to push to. A password travels only in the environment, never in a file of ours."""

@@ -18,13 +18,12 @@ from .files import read_json, write_atomically
 from .gpus import GpuFacts
 from .kernel_log import KernelLine
 from .layout import AttemptPaths
+from .spool_steps import TAIL_BYTES, tail
 
 AGENT = "agent"
 """Stands for a log's name where a line, number 0, is the agent's own word: the folder took no outcome."""
 
 TAIL_LINES = 40
-HEAD_LINES = 100
-TAIL_BYTES = 64 * 1024
 LINE_LIMIT = 600
 BLOCK_LINES = 400
 FIRST_SUSPECTS = 20
@@ -221,26 +220,6 @@ def _may_be_progress(text: str) -> bool:
     return "step" in lowered or "loss" in lowered
 
 
-def first_step(spool: Path, default: int) -> int:
-    """The oldest step in the spool, or ``default`` if there is none."""
-    with contextlib.suppress(OSError), spool.open(errors="replace") as file:
-        return next((step for line in file if (step := _step(line)) is not None), default)
-    return default
-
-
-def last_step(spool: Path) -> int | None:
-    """The newest step in the spool. Reads only its end: a spool may hold a million lines."""
-    return next((step for line in reversed(_tail(spool)) if (step := _step(line)) is not None), None)
-
-
-def target_step(spool: Path) -> int | None:
-    """The target that a script counts before its first step: the event ``target`` near the spool's beginning."""
-    with contextlib.suppress(OSError), spool.open(errors="replace") as file:
-        found = (_target(line) for line in islice(file, HEAD_LINES))
-        return next((steps for steps in found if steps is not None), None)
-    return None
-
-
 def _parts(raw: dict[str, Any]) -> dict[str, Any]:
     """The nested records of an outcome; those that an older version did not write are absent."""
     gpus = raw.get("gpus")
@@ -272,7 +251,7 @@ def _lines(log: Path, until_s: float) -> Iterator[str]:
                 break
         else:
             return
-    yield from _tail(log)[1:]  # the first is torn
+    yield from tail(log)[1:]  # the first is torn
 
 
 def _unread(file: TextIO) -> int:
@@ -289,30 +268,3 @@ def _compile(patterns: Iterable[str]) -> list[re.Pattern[str]]:
 
 def _line(name: str, number: int, text: str) -> LogLine:
     return LogLine(name, number, text.rstrip()[:LINE_LIMIT])
-
-
-def _step(line: str) -> int | None:
-    try:
-        step = json.loads(line).get("step")
-    except (ValueError, AttributeError):
-        return None  # torn, or not ours
-    return step if isinstance(step, int) and step > 0 else None
-
-
-def _target(line: str) -> int | None:
-    try:
-        event = json.loads(line)
-        steps = event["steps"] if event["event"] == "target" else None
-    except (ValueError, TypeError, KeyError):
-        return None
-    return steps if isinstance(steps, int) else None
-
-
-def _tail(path: Path) -> list[str]:
-    try:
-        with path.open("rb") as file:
-            size = file.seek(0, 2)
-            file.seek(max(0, size - TAIL_BYTES))
-            return file.read().decode(errors="replace").splitlines()
-    except OSError:
-        return []

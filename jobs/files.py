@@ -80,7 +80,9 @@ def _write_temporary(path: Path, text: str) -> Path:
 
 @contextlib.contextmanager
 def alone(path: Path) -> Iterator[None]:
-    """One process at a time: waits until no other is in here with the same file. A file system without locks lets everyone in.
+    """One process at a time: waits until no other is in here with the same file.
+
+    A file system without locks lets everyone in.
 
     Args:
         path: made if it is not there; it stays.

@@ -8,7 +8,7 @@ from collections.abc import Callable
 from pathlib import Path
 
 from ...db.ingest.lines import MetricBatch, parse
-from .. import evidence
+from .. import spool_steps
 from ..files import read_json
 from ..layout import RunPaths
 from ..payload import Payload
@@ -91,7 +91,7 @@ class Forwarding:
             self._tool = tool
         while (own := self._read(self._payload.generation)).length:
             if own.steps and self._behind:
-                self._catch_up(evidence.first_step(self._paths.metrics, default=min(own.steps)))
+                self._catch_up(spool_steps.first_step(self._paths.metrics, default=min(own.steps)))
                 if not self._state.offsets[self._payload.generation]:
                     self._tool.resume(min(own.steps))
                 self._behind = False
@@ -106,7 +106,7 @@ class Forwarding:
             if generation < self._payload.generation:
                 ends[generation] = end
                 spool = self._run_paths.attempt(generation).metrics
-                end = min(end, evidence.first_step(spool, default=end))
+                end = min(end, spool_steps.first_step(spool, default=end))
         for generation, end in sorted(ends.items()):
             while (batch := self._read(generation)).length:
                 batch.steps = {step: values for step, values in batch.steps.items() if step < end}
