@@ -9,9 +9,9 @@ from math import ceil
 from typing import Any
 
 from ..db.records import RunRow
-from ..jobs import ds_config
-from ..jobs.layout import CampaignPaths
-from ..jobs.payload import Payload
+from ..jobs.shared import ds_config
+from ..jobs.shared.layout import CampaignPaths
+from ..jobs.shared.payload import Payload
 from . import batching
 from .machine import local_gpus
 from .spec_model import RunConfig

@@ -15,8 +15,8 @@ from .. import __version__
 from ..db import queries
 from ..db.records import CampaignRow, NewRun, RunRow, RunState
 from ..db.store import Store
-from ..jobs.files import make_private
-from ..jobs.trust import distrust
+from ..jobs.shared.files import make_private
+from ..jobs.shared.ownership import distrust
 from .errors import UserError
 from .expand import Run
 from .merge import ABSENT, Merge, merge, wanted_again

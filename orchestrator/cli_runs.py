@@ -65,7 +65,7 @@ def submit(
     if not _agreed(planned, where.settings, yes):
         tell("nothing was submitted")
         return EXIT_FAILED
-    from ..jobs.files import make_private
+    from ..jobs.shared.files import make_private
     from .campaign import record
 
     make_private(where.settings.dir)

@@ -12,7 +12,7 @@ from typing import Any, Final
 
 from pydantic import ValidationError
 
-from ..jobs.ds_config import merged
+from ..jobs.shared.ds_config import merged
 from . import batching, strategies
 from .canonical import canonical
 from .errors import Finding, InvalidSpec, Place

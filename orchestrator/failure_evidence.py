@@ -7,7 +7,7 @@ import signal
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 
-from ..jobs.evidence import LogLine, NodeOutcome, RankEnd
+from ..jobs.agent.evidence import LogLine, NodeOutcome, RankEnd
 from .executor import JobView
 from .failure_lines import evidence, is_cascade
 from .failure_rules import UserRule

@@ -12,7 +12,7 @@ import re
 import signal
 from collections.abc import Sequence
 
-from ..jobs.evidence import LogLine
+from ..jobs.agent.evidence import LogLine
 from . import failure_machine as machine
 from .failure_ends import faulted, how_it_died, left_alone, unknown
 from .failure_evidence import (

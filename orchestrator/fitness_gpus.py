@@ -7,7 +7,7 @@ from collections.abc import Iterator, Sequence
 from typing import Final
 
 from ..db.gpu_records import SLOWED, THROTTLE_REASONS
-from ..jobs.node_report import Device, Gpus
+from ..jobs.probe.node_report import Device, Gpus
 from .checks import At, Check
 from .model_states import gpu_memory_gb
 from .wants import Wants

@@ -6,8 +6,8 @@ from collections.abc import Callable, Iterable, Iterator
 from typing import Final, TypeVar
 
 from ..db.file_systems import LOCAL
-from ..jobs.layout import SHARED_MEMORY
-from ..jobs.node_report import Collective, Disk, Gpus, Host, NodeReport, StoreSeen, Trouble
+from ..jobs.probe.node_report import Collective, Disk, Gpus, Host, NodeReport, StoreSeen, Trouble
+from ..jobs.shared.layout import SHARED_MEMORY
 from .checks import At, Check
 from .fitness_gpus import gpu_checks
 from .fitness_host import clock_check

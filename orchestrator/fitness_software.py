@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import Final
 
-from ..jobs.node_report import Gpus, Software
+from ..jobs.probe.node_report import Gpus, Software
 from .checks import At, Check
 from .fitness_host import numbers
 from .wants import Wants

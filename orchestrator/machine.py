@@ -5,7 +5,7 @@ from __future__ import annotations
 import functools
 import os
 
-from ..jobs.nvml import Unavailable, listed, session
+from ..jobs.shared.nvml import Unavailable, listed, session
 
 
 @functools.cache

@@ -11,7 +11,7 @@ from pathlib import Path
 
 from ..db.records import CampaignRow, RunRow, StepTimes
 from ..db.store import Store
-from ..jobs.layout import CampaignPaths
+from ..jobs.shared.layout import CampaignPaths
 from . import attempts
 from .campaign import Submission, compare
 from .decide import decide

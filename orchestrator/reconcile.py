@@ -13,7 +13,7 @@ from ..db.ingest.attempt import AttemptSpools, drain_attempt
 from ..db.ingest.metrics import METRICS
 from ..db.records import AttemptRow, CampaignRow, StepTimes
 from ..db.store import Store
-from ..jobs.layout import AttemptPaths, CampaignPaths
+from ..jobs.shared.layout import AttemptPaths, CampaignPaths
 from .act import act
 from .authority import Authority
 from .decide import decide, settled

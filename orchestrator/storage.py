@@ -5,7 +5,7 @@ from __future__ import annotations
 import shutil
 from pathlib import Path
 
-from ..jobs import retention
+from ..jobs.shared import retention
 
 
 def trouble(folder: Path, needed_bytes: int = 0) -> str:

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Final
 
-from ..jobs import ds_config
+from ..jobs.shared import ds_config
 from . import attempts
 from .expand import Run
 from .model_needs import Needs, host_need_gb, needs_of

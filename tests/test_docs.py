@@ -12,7 +12,7 @@ import click
 import pytest
 
 from dscampaign import jobs
-from dscampaign.jobs import launch
+from dscampaign.jobs.agent import launch
 from dscampaign.orchestrator.cli import campaign as command
 from dscampaign.orchestrator.failure_rules import FailureClass
 from dscampaign.orchestrator.spec import RetryConfig, load_spec

@@ -8,10 +8,10 @@ from collections.abc import Callable
 from pathlib import Path
 
 from ...db.ingest.lines import MetricBatch, parse
-from .. import spool_steps
-from ..files import read_json
-from ..layout import RunPaths
-from ..payload import Payload
+from ..shared import spool_steps
+from ..shared.files import read_json
+from ..shared.layout import RunPaths
+from ..shared.payload import Payload
 from .spool import tell, tell_unfinished
 from .state import State
 from .tool import Opened, Steps, Tool, make_tool

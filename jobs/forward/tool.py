@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from importlib import import_module
 from typing import Any, Final, Protocol
 
-from ..payload import Payload
+from ..shared.payload import Payload
 from .state import State
 
 Steps = Mapping[int, Mapping[str, float]]

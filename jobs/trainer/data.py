@@ -20,7 +20,7 @@ from typing import IO, Any
 import numpy as np
 from numpy.typing import NDArray
 
-from ..files import sync_dir
+from ..shared.files import sync_dir
 from .config import DatasetConfig, TrainConfig
 from .corpus import Corpus
 from .tokens import Tokenizer, load_tokenizer, tokenizer_identity

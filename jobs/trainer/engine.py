@@ -17,12 +17,12 @@ from deepspeed.accelerator import get_accelerator
 from deepspeed.runtime.fp16.unfused_optimizer import FP16_UnfusedOptimizer
 from torch import Tensor, nn
 
-from ..arrangement import joins_parameters
+from ..shared.state_layout import joins_parameters
 from .config import Job, TrainConfig
+from .ddp_engine import PlainEngine
 from .deepspeed_patches import keep_reduce_buckets, remove_waits
-from .flat import FlatModel
+from .flat_parameters import FlatModel
 from .model import NextTokenLoss, parameter_groups
-from .plain import PlainEngine
 
 LET_GO_S: Final = 0.1
 

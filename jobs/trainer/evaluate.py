@@ -9,7 +9,8 @@ from contextlib import contextmanager
 import torch
 import torch.distributed as dist
 
-from .. import report, retention
+from .. import report
+from ..shared import retention
 from .config import Job, TrainConfig
 from .data import Samples
 from .engine import Engine

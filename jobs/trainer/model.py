@@ -16,11 +16,11 @@ from transformers import AttentionInterface, AutoConfig, AutoModelForCausalLM, P
 from transformers.integrations import HfDeepSpeedConfig
 from transformers.utils import logging
 
-from ..shapes import find_shape
+from ..shared.model_shapes import find_shape
 from . import swap_space
 from .config import TrainConfig
 from .data import Data
-from .flat import FlatModel
+from .flat_parameters import FlatModel
 from .fused_loss import linear_cross_entropy, plain_cross_entropy
 from .weights import hand_over, random_model
 

@@ -11,8 +11,9 @@ from importlib.metadata import version
 import torch
 import torch.distributed as dist
 
-from .. import report, retention
-from ..nvml import driver_version
+from .. import report
+from ..shared import retention
+from ..shared.nvml import driver_version
 from . import swap_space
 from .config import Job, TrainConfig
 from .data import Data, load

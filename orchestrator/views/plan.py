@@ -9,7 +9,7 @@ from dataclasses import asdict
 from typing import Any, Final
 
 from ...db.records import RunState
-from ...jobs import ds_config
+from ...jobs.shared import ds_config
 from ..expand import Run
 from ..memory import HEADROOM
 from ..model_needs import Shortage

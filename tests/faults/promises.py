@@ -11,7 +11,7 @@ from sqlalchemy import select
 
 from dscampaign.db import schema
 from dscampaign.db.records import AttemptRow, RunRow, RunState
-from dscampaign.jobs.files import read_json
+from dscampaign.jobs.shared.files import read_json
 from dscampaign.orchestrator.attempts import run_config
 from dscampaign.orchestrator.failures import FailureClass
 from dscampaign.orchestrator.world import AttemptView, Finish, SetRun, Snapshot, Submit

@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from dscampaign.db.records import RunState
-from dscampaign.jobs.agent import HEARTBEAT_S
+from dscampaign.jobs.agent.agent import HEARTBEAT_S
 from dscampaign.orchestrator import slurm as slurm_commands
 from dscampaign.orchestrator.executor import Batch
 from dscampaign.orchestrator.slurm import SlurmExecutor

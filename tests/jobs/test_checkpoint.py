@@ -12,8 +12,8 @@ from pathlib import Path
 
 import pytest
 
-from dscampaign.jobs import checkpoint, retention
-from dscampaign.jobs.checkpoint import CheckpointError, Manifest
+from dscampaign.jobs.shared import checkpoint, retention
+from dscampaign.jobs.shared.checkpoint import CheckpointError, Manifest
 
 HASH = "abc"
 

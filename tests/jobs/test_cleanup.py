@@ -10,8 +10,8 @@ from pathlib import Path
 import pytest
 from torch.utils.file_baton import FileBaton
 
-from dscampaign.jobs import cleanup
-from dscampaign.jobs.cleanup import clear_build_marks, clear_shared_memory
+from dscampaign.jobs.agent import cleanup
+from dscampaign.jobs.agent.cleanup import clear_build_marks, clear_shared_memory
 
 BUILD = "import sys; from torch.utils.file_baton import FileBaton; FileBaton(sys.argv[1]).try_acquire(); "
 

@@ -8,12 +8,13 @@ from pathlib import Path
 
 import pytest
 
-from dscampaign.jobs import evidence, spool_steps
-from dscampaign.jobs.evidence import LogLine, NodeOutcome, RankEnd
-from dscampaign.jobs.files import write_atomically
-from dscampaign.jobs.gpus import Gpu, GpuFacts
-from dscampaign.jobs.kernel_log import KernelLine
-from dscampaign.jobs.layout import AttemptPaths
+from dscampaign.jobs.agent import evidence
+from dscampaign.jobs.agent.evidence import LogLine, NodeOutcome, RankEnd
+from dscampaign.jobs.agent.gpus import Gpu, GpuFacts
+from dscampaign.jobs.agent.kernel_log import KernelLine
+from dscampaign.jobs.shared import spool_steps
+from dscampaign.jobs.shared.files import write_atomically
+from dscampaign.jobs.shared.layout import AttemptPaths
 
 OUTCOME = NodeOutcome(
     generation=2,
@@ -193,7 +194,7 @@ def test_a_long_log_leaves_the_others_their_share_of_the_time(
     paths: AttemptPaths, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     now_s = iter(range(10**9))
-    monkeypatch.setattr("dscampaign.jobs.evidence.time.monotonic", lambda: next(now_s) / 1000)
+    monkeypatch.setattr("dscampaign.jobs.agent.evidence.time.monotonic", lambda: next(now_s) / 1000)
     for name in ("2025_rank0.log", "2025_rank1.log"):
         texts = ["x" * 80] * 50_000
         texts[1000] = f"error of {name}"

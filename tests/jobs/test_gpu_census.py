@@ -10,8 +10,9 @@ from typing import Any
 import pynvml
 import pytest
 
-from dscampaign.jobs import gpu_census, nvml
-from dscampaign.jobs.gpu_census import census
+from dscampaign.jobs.probe import gpu_census
+from dscampaign.jobs.probe.gpu_census import census
+from dscampaign.jobs.shared import nvml
 
 from .fake_gpus import FakeGpus, NVMLError
 

@@ -11,8 +11,8 @@ from contextlib import contextmanager
 import psutil
 import pytest
 
-from dscampaign.jobs import host_memory
-from dscampaign.jobs.host_memory import ProcessMemory, tree_bytes
+from dscampaign.jobs.agent import host_memory
+from dscampaign.jobs.agent.host_memory import ProcessMemory, tree_bytes
 
 MB = 10**6
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from dscampaign.db.gpu_records import GPU_FIGURES
-from dscampaign.jobs.nvml import GpuMeter, XidWatch
+from dscampaign.jobs.shared.nvml import GpuMeter, XidWatch
 
 from .fake_gpus import FakeGpus
 

@@ -13,7 +13,7 @@ from sqlalchemy import Connection
 from dscampaign.db.errors import StoreUnreachable
 from dscampaign.db.ingest import spool
 from dscampaign.db.store import Store
-from dscampaign.jobs import files
+from dscampaign.jobs.shared import files
 
 FILE_EFFECTS = ("write_atomically", "create_exclusively", "make_private")
 REAL: dict[str, Callable[..., Any]] = {name: getattr(files, name) for name in FILE_EFFECTS}
@@ -107,6 +107,6 @@ def _users_of_files() -> list[tuple[Any, str, Callable[..., Any]]]:
     ours: list[Any] = [
         module
         for name, module in list(sys.modules.items())
-        if name.startswith("dscampaign.orchestrator.") or name == "dscampaign.jobs.payload"
+        if name.startswith("dscampaign.orchestrator.") or name == "dscampaign.jobs.shared.payload"
     ]
     return [(module, name, real) for module in ours for name, real in REAL.items() if vars(module).get(name) is real]

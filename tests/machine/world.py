@@ -18,7 +18,7 @@ from dscampaign.db import queries
 from dscampaign.db.records import CampaignRow, RunRow
 from dscampaign.db.schema import lease, metadata
 from dscampaign.db.store import Store
-from dscampaign.jobs import agent as agent_module
+from dscampaign.jobs.agent import agent as agent_module
 from dscampaign.orchestrator import campaign as campaigns
 from dscampaign.orchestrator.authority import Authority
 from dscampaign.orchestrator.decide import SETTLED

@@ -10,7 +10,7 @@ from dscampaign.db.ingest.metrics import Metrics
 from dscampaign.db.ingest.spool import ingest
 from dscampaign.db.records import AttemptState, NewAttempt, NewRun, RunState
 from dscampaign.db.store import Store
-from dscampaign.jobs.layout import AttemptPaths, CampaignPaths
+from dscampaign.jobs.shared.layout import AttemptPaths, CampaignPaths
 
 CONFIG: dict[str, Any] = {
     "executor": "slurm",

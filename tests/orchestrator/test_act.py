@@ -13,7 +13,7 @@ import pytest
 from dscampaign.db import queries
 from dscampaign.db.errors import StaleLease
 from dscampaign.db.records import AttemptRow, AttemptState, MemoryObservation, RunState
-from dscampaign.jobs.files import make_private, read_json
+from dscampaign.jobs.shared.files import make_private, read_json
 from dscampaign.orchestrator.act import act
 from dscampaign.orchestrator.attempts import resources, run_config
 from dscampaign.orchestrator.authority import Authority

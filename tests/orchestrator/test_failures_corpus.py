@@ -8,7 +8,7 @@ from dataclasses import replace
 
 import pytest
 
-from dscampaign.jobs.evidence import LogLine, NodeOutcome, RankEnd
+from dscampaign.jobs.agent.evidence import LogLine, NodeOutcome, RankEnd
 from dscampaign.orchestrator.failures import FailureClass, classify
 
 from ..corpus import Case, load

@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from dscampaign.jobs.shapes import SHAPES
+from dscampaign.jobs.shared.model_shapes import SHAPES
 from dscampaign.orchestrator import templates
 from dscampaign.orchestrator.cli import main
 from dscampaign.orchestrator.expand import Run, expand

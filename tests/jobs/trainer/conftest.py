@@ -13,7 +13,7 @@ from typing import Any
 
 import pytest
 
-from dscampaign.jobs import cleanup
+from dscampaign.jobs.agent import cleanup
 
 from .attempts import WORLD_SIZE, Attempt
 

@@ -14,7 +14,7 @@ import deepspeed
 import torch
 import torch.distributed as dist
 
-from dscampaign.jobs.ds_config import render
+from dscampaign.jobs.shared.ds_config import render
 from dscampaign.jobs.trainer.engine import leave_process_group
 from dscampaign.orchestrator.spec_model import TrainConfig
 

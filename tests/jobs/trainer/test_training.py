@@ -16,7 +16,8 @@ from typing import Any
 
 import pytest
 
-from dscampaign.jobs import checkpoint, rank, retention
+from dscampaign.jobs import rank
+from dscampaign.jobs.shared import checkpoint, retention
 
 from .attempts import CONFIG_HASH, WORLD_SIZE, Attempt
 from .conftest import Launch

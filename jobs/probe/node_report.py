@@ -11,7 +11,7 @@ from dataclasses import asdict, dataclass, field, fields
 from pathlib import Path
 from typing import Any, TypeVar
 
-from .files import read_json, write_atomically
+from ..shared.files import read_json, write_atomically
 
 T = TypeVar("T")
 

@@ -8,8 +8,8 @@ from collections.abc import Iterator, Mapping
 from contextlib import suppress
 from pathlib import Path
 
-from ..db.file_systems import on_local_disk
-from .layout import SHARED_MEMORY
+from ...db.file_systems import on_local_disk
+from ..shared.layout import SHARED_MEMORY
 
 
 def clear_build_marks(env: Mapping[str, str]) -> list[Path]:

@@ -6,8 +6,16 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from itertools import combinations
 from typing import Any, Final
 
+from ..shared.nvml import (
+    gpu_handle,
+    memory_bytes,
+    read_ecc_errors,
+    read_name,
+    read_throttle,
+    started,
+    text,
+)
 from .node_report import Device, Gpus
-from .nvml import gpu_handle, memory_bytes, read_ecc_errors, read_name, read_throttle, started, text
 
 GB: Final = 1e9
 _WAYS: Final = (

@@ -13,7 +13,14 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from .nvml import Unavailable, gpu_handle, gpu_names, listed, memory_bytes, session
+from ..shared.nvml import (
+    Unavailable,
+    gpu_handle,
+    gpu_names,
+    listed,
+    memory_bytes,
+    session,
+)
 
 BEFORE_TIMEOUT_S = 15.0
 """Without its persistence daemon, the driver needs seconds to wake up each GPU."""

@@ -14,11 +14,11 @@ from itertools import islice
 from pathlib import Path
 from typing import Any, TextIO
 
-from .files import read_json, write_atomically
+from ..shared.files import read_json, write_atomically
+from ..shared.layout import AttemptPaths
+from ..shared.spool_steps import TAIL_BYTES, tail
 from .gpus import GpuFacts
 from .kernel_log import KernelLine
-from .layout import AttemptPaths
-from .spool_steps import TAIL_BYTES, tail
 
 AGENT = "agent"
 """Stands for a log's name where a line, number 0, is the agent's own word: the folder took no outcome."""

@@ -17,8 +17,17 @@ from collections.abc import Iterable, Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
-from ..db.gpu_records import GPU_FIGURES, SLOWED, THROTTLE_REASONS
-from .nvml import Figures, GpuMeter, Unavailable, XidWatch, gpu_handle, gpu_names, listed, session
+from ...db.gpu_records import GPU_FIGURES, SLOWED, THROTTLE_REASONS
+from ..shared.nvml import (
+    Figures,
+    GpuMeter,
+    Unavailable,
+    XidWatch,
+    gpu_handle,
+    gpu_names,
+    listed,
+    session,
+)
 
 SAMPLES_AT_A_RATE = 3600
 """After so many samples the time between them doubles: a run of weeks must not fill disk and store."""

@@ -12,8 +12,8 @@ from dataclasses import asdict, dataclass, field, fields, replace
 from pathlib import Path
 from typing import Any
 
-from .arrangement import arrangement
 from .files import write_atomically
+from .state_layout import arrangement
 
 
 @dataclass(frozen=True)

@@ -6,11 +6,11 @@ import os
 from collections.abc import Mapping
 from pathlib import Path
 
-from .layout import AttemptPaths, RunPaths
+from ..shared.layout import AttemptPaths, RunPaths
+from ..shared.payload import Payload
 from .node import Node
-from .payload import Payload
 
-RANK_SCRIPT = str(Path(__file__).with_name("rank.py"))
+RANK_SCRIPT = str(Path(__file__).parents[1] / "rank.py")
 
 
 def command(

@@ -20,26 +20,20 @@ from types import FrameType
 
 import psutil
 
-from . import (
-    checkpoint,
-    cleanup,
-    evidence,
-    launch,
-    retention,
-    spool_steps,
-)
-from .checkpoint import Checkpoint
+from ..forward.processes import Forwarders
+from ..shared import checkpoint, retention, spool_steps
+from ..shared.checkpoint import Checkpoint
+from ..shared.files import create_exclusively, read_json, write_atomically
+from ..shared.layout import AttemptPaths, RunPaths, payload_file
+from ..shared.ownership import distrust
+from ..shared.payload import Payload
+from . import cleanup, evidence, launch
 from .evidence import LogLine, NodeOutcome
-from .files import create_exclusively, read_json, write_atomically
-from .forward.processes import Forwarders
-from .layout import AttemptPaths, RunPaths, payload_file
 from .node import Node, RendezvousTimeout, Start, announce, free_port, join
 from .node_facts import NodeFacts
-from .payload import Payload
 from .progress import Watch
 from .push import Pusher
 from .telemetry import Telemetry
-from .trust import distrust
 
 RESERVE_BYTES = 128 * 1024
 LINES_KEPT = 40
@@ -391,7 +385,3 @@ def _terminate_group(launcher: subprocess.Popen[bytes]) -> None:
         launcher.wait(TERM_GRACE_S)
     except subprocess.TimeoutExpired:
         _kill_group(launcher.pid, signal.SIGKILL)
-
-
-if __name__ == "__main__":
-    sys.exit(main(sys.argv[1:]))

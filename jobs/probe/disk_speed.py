@@ -13,7 +13,7 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Final
 
-from ..db.file_systems import file_system
+from ...db.file_systems import file_system
 from .node_report import Disk
 
 GB: Final = 1e9

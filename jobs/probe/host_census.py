@@ -10,8 +10,8 @@ import shutil
 from pathlib import Path
 from typing import Final
 
-from .layout import SHARED_MEMORY
-from .node_facts import memory_limit_bytes
+from ..agent.node_facts import memory_limit_bytes
+from ..shared.layout import SHARED_MEMORY
 from .node_report import Host
 
 GB: Final = 1e9

@@ -10,8 +10,8 @@ import sys
 import threading
 from pathlib import Path
 
-from .layout import AttemptPaths
-from .payload import Payload
+from ..shared.layout import AttemptPaths
+from ..shared.payload import Payload
 
 INTERVAL_S = 5.0
 FINAL_TIMEOUT_S = 20.0
@@ -48,10 +48,10 @@ class Pusher:
 
     def _push(self) -> None:
         # Imported here: SQLAlchemy costs a third of a second, and an agent without a database never needs it.
-        from ..db import queries
-        from ..db.errors import StoreError
-        from ..db.ingest.attempt import AttemptSpools, drain_attempt
-        from ..db.store import Store
+        from ...db import queries
+        from ...db.errors import StoreError
+        from ...db.ingest.attempt import AttemptSpools, drain_attempt
+        from ...db.store import Store
 
         assert self._url is not None
         paths = AttemptPaths(self._spool.parent)

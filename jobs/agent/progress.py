@@ -18,9 +18,9 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
 
+from ..shared.files import read_json
+from ..shared.layout import SHARED_MEMORY
 from .evidence import RankEnd
-from .files import read_json
-from .layout import SHARED_MEMORY
 
 DIR_VARIABLE = "CAMPAIGN_PROGRESS_DIR"
 PREFIX, LOCK = "campaign-ranks-", "agent"

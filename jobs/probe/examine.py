@@ -1,6 +1,6 @@
 """One node for `campaign doctor`: looks at it and writes down what it saw. It judges nothing.
 
-Started by a job as   python -m dscampaign.jobs.examine FOLDER   with the question in FOLDER/question.json.
+Started by a job as   python -m dscampaign.jobs.probe.examine FOLDER   with the question in FOLDER/question.json.
 Every look has a time of its own; the report is written anew after each, so that a job which is killed leaves the rest.
 """
 
@@ -16,15 +16,15 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any, Final
 
-from . import launch
+from ..agent import launch
+from ..agent.node import Node, free_port
+from ..shared.files import read_json, write_atomically
+from ..shared.ownership import distrust
 from .children import ChildFailed, run
 from .disk_speed import measure
-from .files import read_json, write_atomically
 from .gpu_census import census
 from .host_census import host
-from .node import Node, free_port
 from .node_report import Collective, Files, NodeReport, Question, Software, StoreSeen, Talk, Trouble
-from .trust import distrust
 
 EXIT_REFUSED: Final = 75
 SHARED_BYTES: Final = 256 << 20
@@ -98,7 +98,7 @@ class _Examination:
             return Trouble(str(exc))
 
     def _store(self) -> StoreSeen:
-        from ..db.store import Store  # SQLAlchemy, where there is a store to reach
+        from ...db.store import Store  # SQLAlchemy, where there is a store to reach
 
         store = Store.open(os.environ.get("CAMPAIGN_STORE") or str(self.question.store))
         try:
@@ -111,7 +111,7 @@ class _Examination:
             store.close()
 
     def _software(self) -> Any:
-        script, output = Path(__file__).parent / "trainer/software.py", self.talk.software
+        script, output = Path(__file__).parents[1] / "trainer/software.py", self.talk.software
         run([self.question.python, str(script), str(output)], self.env, SOFTWARE_S, self.talk.software_log)
         return Software(**json.loads(output.read_text()))
 
@@ -119,7 +119,7 @@ class _Examination:
         talk, question = self.talk, self.question
         talk.hostfile.write_text(launch.hostfile_text(1, question.ranks))
         launcher = launch.launcher_command(question.python, talk.hostfile, 0, "127.0.0.1", free_port())
-        script = Path(__file__).parent / "trainer/all_reduce.py"
+        script = Path(__file__).parents[1] / "trainer/all_reduce.py"
         command = [*launcher, "--no_local_rank", str(script), str(talk.collective)]
         devices = self.node.visible_devices if question.gpus else ""
         run(command, self.env | {"CAMPAIGN_VISIBLE_DEVICES": devices}, COLLECTIVE_S, talk.collective_log)

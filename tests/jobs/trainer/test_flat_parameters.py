@@ -6,7 +6,7 @@ import pytest
 import torch
 from torch import Tensor, nn
 
-from dscampaign.jobs.trainer.flat import FlatModel
+from dscampaign.jobs.trainer.flat_parameters import FlatModel
 
 CPU = torch.device("cpu")
 

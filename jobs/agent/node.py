@@ -9,8 +9,8 @@ import time
 from collections.abc import Callable, Mapping
 from dataclasses import asdict, dataclass
 
-from .files import read_json, write_atomically
-from .layout import AttemptPaths
+from ..shared.files import read_json, write_atomically
+from ..shared.layout import AttemptPaths
 
 POLL_S = 0.2
 
