@@ -140,7 +140,7 @@ def test_the_architecture_names_every_module_of_a_pass() -> None:
     named = set(re.findall(r"\b([a-z_]+)\.py\b", ARCHITECTURE))
     known = {file.stem for room in ("orchestrator", "jobs", "db") for file in (ROOT / room).rglob("*.py")}
     assert named <= known
-    loop = {"reconcile", "observe", "decide", "act", "failures", "slurm", "local", "agent", "rank", "ingest"}
+    loop = {"reconcile", "observe", "decide", "act", "failures", "slurm", "local", "agent", "rank", "spool"}
     assert loop <= named
 
 
