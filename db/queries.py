@@ -14,7 +14,15 @@ from typing import Any, TypeVar
 from sqlalchemy import ColumnElement, Connection, Select, Table, and_, delete, func, insert, select, update
 
 from . import schema
-from .energy import attempt_gpus, gpu_devices, gpu_samples, gpu_trace, iter_gpu_samples, node_offsets, run_gpus
+from .gpu_queries import (
+    attempt_gpus,
+    gpu_devices,
+    gpu_samples,
+    gpu_trace,
+    iter_gpu_samples,
+    node_offsets,
+    run_gpus,
+)
 from .leases import acquire_lease, check_lease, read_lease, release_lease
 from .metrics import extra_names, iter_metrics, latest, metrics, step_times
 from .records import (

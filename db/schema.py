@@ -29,7 +29,7 @@ from sqlalchemy import (
 from .gpu_records import GPU_FIGURES, WHOLE_FIGURES
 from .records import METRIC_COLUMNS, AttemptState, RunState
 
-HEAD: Final = "0003"
+HEAD: Final = "0001"
 """The newest migration, named here so that opening a store does not import Alembic."""
 
 Real = Float(53)

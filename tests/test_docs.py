@@ -12,7 +12,7 @@ import click
 import pytest
 
 from dscampaign import jobs
-from dscampaign.jobs import launch
+from dscampaign.jobs.agent import launch
 from dscampaign.orchestrator.cli.main import campaign as command
 from dscampaign.orchestrator.spec.load import load_spec
 
@@ -139,7 +139,7 @@ def test_the_architecture_names_every_module_of_a_pass() -> None:
     named = set(re.findall(r"\b([a-z_]+)\.py\b", ARCHITECTURE))
     known = {file.stem for room in ("orchestrator", "jobs", "db") for file in (ROOT / room).rglob("*.py")}
     assert named <= known
-    loop = {"loop", "observe", "decide", "act", "classify", "slurm", "local", "agent", "rank", "ingest"}
+    loop = {"loop", "observe", "decide", "act", "classify", "slurm", "local", "agent", "rank", "spool"}
     assert loop <= named
 
 

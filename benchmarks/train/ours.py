@@ -17,7 +17,7 @@ from typing import Any
 from dscampaign.db import queries
 from dscampaign.db.records import MetricRow, RunRow
 from dscampaign.db.store import Store
-from dscampaign.jobs.ds_config import merged
+from dscampaign.jobs.shared.ds_config import merged
 from dscampaign.orchestrator.spec.model import Spec
 
 from .serve import serve

@@ -14,11 +14,10 @@ import sys
 import threading
 from pathlib import Path
 
-from ..files import make_private, read_json
-from ..layout import FORWARD_ROOT_LEVELS, AttemptPaths, RunPaths
-from ..payload import Payload
-from ..trust import distrust
-from .lock import alone
+from ..shared.files import alone, make_private, read_json
+from ..shared.layout import FORWARD_ROOT_LEVELS, AttemptPaths, RunPaths
+from ..shared.ownership import distrust
+from ..shared.payload import Payload
 from .loop import Forwarding
 from .processes import FINISH_S, how_it_ended
 

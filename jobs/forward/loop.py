@@ -7,11 +7,11 @@ import threading
 from collections.abc import Callable
 from pathlib import Path
 
-from ...db.lines import Batch, parse
-from .. import evidence
-from ..files import read_json
-from ..layout import RunPaths
-from ..payload import Payload
+from ...db.ingest.lines import MetricBatch, parse
+from ..shared import spool_steps
+from ..shared.files import read_json
+from ..shared.layout import RunPaths
+from ..shared.payload import Payload
 from .spool import tell, tell_unfinished
 from .state import State
 from .tool import Opened, Steps, Tool, make_tool
@@ -91,7 +91,7 @@ class Forwarding:
             self._tool = tool
         while (own := self._read(self._payload.generation)).length:
             if own.steps and self._behind:
-                self._catch_up(evidence.first_step(self._paths.metrics, default=min(own.steps)))
+                self._catch_up(spool_steps.first_step(self._paths.metrics, default=min(own.steps)))
                 if not self._state.offsets[self._payload.generation]:
                     self._tool.resume(min(own.steps))
                 self._behind = False
@@ -106,13 +106,13 @@ class Forwarding:
             if generation < self._payload.generation:
                 ends[generation] = end
                 spool = self._run_paths.attempt(generation).metrics
-                end = min(end, evidence.first_step(spool, default=end))
+                end = min(end, spool_steps.first_step(spool, default=end))
         for generation, end in sorted(ends.items()):
             while (batch := self._read(generation)).length:
                 batch.steps = {step: values for step, values in batch.steps.items() if step < end}
                 self._send(generation, batch)
 
-    def _read(self, generation: int) -> Batch:
+    def _read(self, generation: int) -> MetricBatch:
         """The next complete lines of an attempt; what is no step is left out."""
         offset = self._state.offsets[generation]
         try:
@@ -120,12 +120,12 @@ class Forwarding:
                 spool.seek(offset)
                 chunk = spool.read(CHUNK_BYTES)
         except FileNotFoundError:
-            return Batch()
+            return MetricBatch()
         batch = parse(chunk, offset)
         endless = not batch.length and len(chunk) == CHUNK_BYTES
-        return Batch(length=len(chunk)) if endless else batch
+        return MetricBatch(length=len(chunk)) if endless else batch
 
-    def _send(self, generation: int, batch: Batch) -> None:
+    def _send(self, generation: int, batch: MetricBatch) -> None:
         assert self._tool is not None
         steps = self._new(batch.steps) if self._tool.keeps_first else batch.steps
         if steps:

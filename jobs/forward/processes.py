@@ -9,8 +9,8 @@ import subprocess
 import sys
 import time
 
-from ..layout import AttemptPaths
-from ..payload import Payload
+from ..shared.layout import AttemptPaths
+from ..shared.payload import Payload
 from .spool import tell, tell_unfinished
 
 FINISH_S = 15.0

@@ -9,7 +9,7 @@ import re
 import sys
 import time
 
-from ..layout import AttemptPaths
+from ..shared.layout import AttemptPaths
 
 _PASSWORD = re.compile(r"://[^/\s:@]*:[^/\s@]+@")
 _LONGEST = 500

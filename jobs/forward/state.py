@@ -7,7 +7,7 @@ import uuid
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
 
-from ..files import make_private, read_json, write_atomically
+from ..shared.files import make_private, read_json, write_atomically
 
 
 @dataclass

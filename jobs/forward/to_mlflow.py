@@ -20,8 +20,8 @@ from mlflow.entities import Metric, Param, RunTag
 from mlflow.exceptions import MlflowException
 from mlflow.tracking import MlflowClient
 
-from ..payload import Payload
-from .lock import alone
+from ..shared.files import alone
+from ..shared.payload import Payload
 from .processes import FINISHED
 from .spool import without_password
 from .state import State

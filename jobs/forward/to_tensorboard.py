@@ -13,9 +13,9 @@ from tensorboard.compat.proto.summary_pb2 import Summary
 from tensorboard.plugins.hparams import summary_v2 as hparams
 from tensorboard.summary.writer.event_file_writer import EventFileWriter
 
-from ..files import make_private
-from ..layout import RunPaths
-from ..payload import Payload
+from ..shared.files import make_private
+from ..shared.layout import RunPaths
+from ..shared.payload import Payload
 from .state import State
 from .tool import Opened, Steps, flat, metrics_of, settings_of, sizes_of
 

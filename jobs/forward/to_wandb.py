@@ -8,9 +8,9 @@ from typing import Any
 
 import wandb
 
-from ..files import make_private
-from ..layout import RunPaths
-from ..payload import Payload
+from ..shared.files import make_private
+from ..shared.layout import RunPaths
+from ..shared.payload import Payload
 from .processes import FINISHED
 from .state import State
 from .tool import Opened, Steps, metrics_of, settings_of, sizes_of

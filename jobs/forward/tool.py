@@ -4,9 +4,10 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Any, Protocol
+from importlib import import_module
+from typing import Any, Final, Protocol
 
-from ..payload import Payload
+from ..shared.payload import Payload
 from .state import State
 
 Steps = Mapping[int, Mapping[str, float]]
@@ -52,26 +53,26 @@ class Tool(Protocol):
         """Ends the attempt's part; how: as ``how_it_ended`` says."""
 
 
+_TOOLS: Final = {
+    "wandb": (".to_wandb", "ToWandb"),
+    "tensorboard": (".to_tensorboard", "ToTensorBoard"),
+    "mlflow": (".to_mlflow", "ToMlflow"),
+}
+"""The module and the class of each."""
+
+
 def make_tool(name: str, payload: Payload, state: State) -> Tool:
-    """The tool of that name.
+    """The tool of that name, of which only its own module is imported: it loads a package that others may not have.
 
     Raises:
         ImportError: its package is not installed here.
         ValueError: there is no such tool.
     """
-    if name == "wandb":
-        from .to_wandb import ToWandb  # each of them loads a package that others may not have
-
-        return ToWandb(payload, state)
-    if name == "tensorboard":
-        from .to_tensorboard import ToTensorBoard
-
-        return ToTensorBoard(payload, state)
-    if name == "mlflow":
-        from .to_mlflow import ToMlflow
-
-        return ToMlflow(payload, state)
-    raise ValueError(f"no tool named {name}")
+    if name not in _TOOLS:
+        raise ValueError(f"no tool named {name}")
+    module, made = _TOOLS[name]
+    tool: Tool = getattr(import_module(module, __package__), made)(payload, state)
+    return tool
 
 
 def metrics_of(values: Mapping[str, float]) -> dict[str, float]:

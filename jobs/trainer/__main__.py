@@ -9,7 +9,7 @@ from .. import report  # noqa: F401  first: a wish to stop during the slow impor
 sys.modules.setdefault("mlflow", None)  # type: ignore[arg-type]
 
 if __name__ == "__main__":
-    from .leaving import leave_process_group
+    from .engine import leave_process_group
     from .train import main
 
     main()

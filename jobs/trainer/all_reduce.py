@@ -44,7 +44,7 @@ def main() -> None:
             json.dump(facts, file)
     dist.barrier()
     dist.destroy_process_group()
-    time.sleep(0.1)  # see leaving.py
+    time.sleep(0.1)  # see engine.py, `leave_process_group`
 
 
 def _correct(rank: int, ranks: int, size: int, device: str) -> bool:

@@ -20,11 +20,12 @@ from typing import IO, Any
 import numpy as np
 from numpy.typing import NDArray
 
-from ..files import sync_dir
+from ..shared.files import sync_dir
 from .config import DatasetConfig, TrainConfig
 from .corpus import Corpus
-from .order import Indices
 from .tokens import Tokenizer, load_tokenizer, tokenizer_identity
+
+Indices = NDArray[np.int64]
 
 FORMAT = 1
 CHARS_PER_CALL = 1 << 22

@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 import os
+import time
 from collections.abc import Mapping
 from copy import deepcopy
 from dataclasses import asdict
-from typing import Any, Protocol
+from typing import Any, Final, Protocol
 
 import deepspeed
 import torch
@@ -16,13 +17,14 @@ from deepspeed.accelerator import get_accelerator
 from deepspeed.runtime.fp16.unfused_optimizer import FP16_UnfusedOptimizer
 from torch import Tensor, nn
 
-from ..arrangement import joins_parameters
-from . import reduce_buckets
+from ..shared.state_layout import joins_parameters
 from .config import Job, TrainConfig
-from .flat import FlatModel
+from .ddp_engine import PlainEngine
+from .deepspeed_patches import keep_reduce_buckets, remove_waits
+from .flat_parameters import FlatModel
 from .model import NextTokenLoss, parameter_groups
-from .plain import PlainEngine
-from .unsynced import remove_waits
+
+LET_GO_S: Final = 0.1
 
 
 class Engine(Protocol):
@@ -87,6 +89,17 @@ def from_first_rank(names: list[str]) -> list[str]:
     return box[0]
 
 
+def leave_process_group() -> None:
+    """Ends this rank's communication, as the last thing that it does.
+
+    On CPUs a thread of gloo's still lets go of the last operation's tensors, for which it needs the interpreter: one
+    that is shutting down by then ends the thread, and with it, by SIGABRT, a rank that has done all its work (PyTorch
+    2.13).
+    """
+    dist.destroy_process_group()
+    time.sleep(LET_GO_S)
+
+
 def create_engine(
     model: NextTokenLoss, config: TrainConfig, ds_config: Mapping[str, Any], *, universal: bool = False
 ) -> Engine:
@@ -95,7 +108,7 @@ def create_engine(
     Args:
         universal: it will load a universal checkpoint.
     """
-    reduce_buckets.keep_where_needed(config)
+    keep_reduce_buckets(config)
     torch.set_float32_matmul_precision("high" if config.precision == "tf32" else "highest")
     device = torch.device(get_accelerator().current_device_name())
     if config.engine == "ddp":

@@ -9,12 +9,13 @@ from contextlib import contextmanager
 import torch
 import torch.distributed as dist
 
-from .. import report, retention
-from .batches import evaluation_batches
+from .. import report
+from ..shared import retention
 from .config import Job, TrainConfig
 from .data import Samples
 from .engine import Engine
 from .fused_loss import IGNORED_TARGET
+from .sampling import evaluation_batches
 
 
 def evaluate(engine: Engine, held_out: Samples, config: TrainConfig, job: Job, step: int) -> None:

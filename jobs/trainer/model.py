@@ -16,16 +16,17 @@ from transformers import AttentionInterface, AutoConfig, AutoModelForCausalLM, P
 from transformers.integrations import HfDeepSpeedConfig
 from transformers.utils import logging
 
-from ..shapes import find_shape
+from ..shared.model_shapes import find_shape
 from . import swap_space
 from .config import TrainConfig
 from .data import Data
-from .flat import FlatModel
+from .flat_parameters import FlatModel
 from .fused_loss import linear_cross_entropy, plain_cross_entropy
-from .vocabulary import pad_vocabulary
 from .weights import hand_over, random_model
 
 NEAR = 0.85
+VOCAB_MULTIPLE = 128
+"""Rows of the embeddings are a multiple of this: 128 numbers of two bytes are what tensor cores read at once."""
 CAUSAL_SDPA = "causal_sdpa"
 # Their attention is plain causal attention; others may use windows, soft caps or sinks.
 PLAIN_CAUSAL_MODELS = frozenset({"gpt2", "gpt_neox", "llama", "olmo2", "opt", "qwen2", "qwen3", "smollm3"})
@@ -98,6 +99,15 @@ def build_model(config: TrainConfig, data: Data, ds_config: Mapping[str, Any]) -
     if config.fused_loss:
         _require_plain_output(model)
     return NextTokenLoss(model, facts.vocab_size, fused=config.fused_loss), facts
+
+
+def pad_vocabulary(model: PreTrainedModel) -> None:
+    """Adds rows to the embeddings, and to the output layer, up to the next multiple of ``VOCAB_MULTIPLE``.
+
+    All other weights stay what they were: so the seed gives the same model, whatever its vocabulary is padded to.
+    The new rows belong to no token, and their logits are left out of the loss.
+    """
+    model.resize_token_embeddings(pad_to_multiple_of=VOCAB_MULTIPLE, mean_resizing=False)
 
 
 def parameter_groups(model: nn.Module) -> list[dict[str, Any]]:

@@ -13,9 +13,10 @@ from zipfile import BadZipFile
 import torch
 import torch.distributed as dist
 
-from .. import checkpoint, report, retention
-from ..arrangement import arrangement
-from ..checkpoint import CheckpointError, FileEntry
+from .. import report
+from ..shared import checkpoint, retention
+from ..shared.checkpoint import CheckpointError, FileEntry
+from ..shared.state_layout import arrangement
 from .config import Job, TrainConfig
 from .engine import Engine
 from .universal import adam_kept, fitting

@@ -11,12 +11,13 @@ from importlib.metadata import version
 import torch
 import torch.distributed as dist
 
-from .. import report, retention
-from ..gpus import driver_version
-from . import operators, swap_space
-from .batches import training_batches
+from .. import report
+from ..shared import retention
+from ..shared.nvml import driver_version
+from . import swap_space
 from .config import Job, TrainConfig
 from .data import Data, load
+from .deepspeed_patches import build_operators
 from .engine import (
     Engine,
     advance,
@@ -31,6 +32,7 @@ from .meter import Meter
 from .model import build_model
 from .probe import report_memory
 from .profile import Profile
+from .sampling import training_batches
 from .saving import find_source, restore, save
 from .schedule import learning_rate
 from .speed import profiled_steps
@@ -52,7 +54,7 @@ def main() -> None:
     if config.steps is None:
         report.event("target", steps=steps)
     ds_config = swap_space.apart(json.loads(job.ds_config.read_text()), job)
-    operators.build(config, ds_config)  # before the model: under ZeRO-Infinity its weights go to the disk at once
+    build_operators(config, ds_config)  # before the model: under ZeRO-Infinity its weights go to the disk at once
     model, facts = build_model(config, data, ds_config)
     source = find_source(job)
     engine = create_engine(model, config, ds_config, universal=source.universal)

@@ -19,8 +19,8 @@ from pathlib import Path
 import torch
 from deepspeed import DeepSpeedEngine
 
-from .. import checkpoint, retention
-from ..files import sync_dir
+from ..shared import checkpoint, retention
+from ..shared.files import sync_dir
 from .config import Job
 
 POLL_S = 0.5

@@ -15,8 +15,8 @@ from ... import __version__
 from ...db import queries
 from ...db.records import ENDED_RUN, RETRYABLE_RUN, CampaignRow, NewRun, RunRow, RunState
 from ...db.store import Store
-from ...jobs.files import make_private
-from ...jobs.trust import distrust
+from ...jobs.shared.files import make_private
+from ...jobs.shared.ownership import distrust
 from ..errors import UserError
 from ..spec.expand import Run
 from ..spec.load import Spec

@@ -9,7 +9,7 @@ from ...db import queries
 from ...db.gpu_records import AttemptGpus
 from ...db.records import AttemptRow, CampaignRow, Checkpoint, EventRow, MemoryObservation, RunLatest, RunRow
 from ...db.store import Store
-from ...jobs.layout import CampaignPaths, RunPaths
+from ...jobs.shared.layout import CampaignPaths, RunPaths
 from .status import CampaignStatus, read_status
 
 RECENT_EVENTS = 20

@@ -12,7 +12,7 @@ from typing import BinaryIO
 from ...db import queries
 from ...db.records import UNSETTLED_RUN, CampaignRow, RunRow
 from ...db.store import Store
-from ...jobs.layout import AttemptPaths, CampaignPaths
+from ...jobs.shared.layout import AttemptPaths, CampaignPaths
 from ..errors import UserError
 
 POLL_S = 0.5

@@ -11,7 +11,7 @@ from pathlib import Path
 
 from ...db.records import UNSETTLED_RUN, CampaignRow, RunRow, StepTimes
 from ...db.store import Store
-from ...jobs.layout import CampaignPaths
+from ...jobs.shared.layout import CampaignPaths
 from ..errors import Unreachable
 from ..executors import job_request
 from ..executors.base import ARRAY_LIMIT

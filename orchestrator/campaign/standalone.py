@@ -11,10 +11,10 @@ from pathlib import Path
 from typing import Any, Final
 
 from ...db.records import RunRow, RunState
-from ...jobs import launch
-from ...jobs.layout import AttemptPaths, CampaignPaths, RunPaths
-from ...jobs.node import Node
-from ...jobs.payload import Payload
+from ...jobs.agent import launch
+from ...jobs.agent.node import Node
+from ...jobs.shared.layout import AttemptPaths, CampaignPaths, RunPaths
+from ...jobs.shared.payload import Payload
 from ...sbatch import Value, prologue, render
 from ..executors import job_request
 from ..spec.expand import Run

@@ -66,7 +66,7 @@ def submit(
     if not _agreed(planned, where.settings, yes):
         echo_err("nothing was submitted")
         return EXIT_FAILED
-    from ...jobs.files import make_private
+    from ...jobs.shared.files import make_private
     from ..campaign.desired import record
 
     make_private(where.settings.dir)

@@ -7,7 +7,7 @@ from collections.abc import Iterator, Sequence
 from typing import Final
 
 from ...db.gpu_records import SLOWED, THROTTLE_REASONS
-from ...jobs.node_report import Device, Gpus
+from ...jobs.probe.node_report import Device, Gpus
 from ..memory.zero_memory import gpu_memory_gb
 from .check import At, Check
 from .requirements import Wants

@@ -6,8 +6,8 @@ from collections.abc import Callable, Iterable, Iterator
 from typing import Final, TypeVar
 
 from ...db.file_systems import LOCAL
-from ...jobs.node_report import Collective, Disk, Gpus, Host, NodeReport, StoreSeen, Trouble
-from ...jobs.shared_memory import MEMORY
+from ...jobs.probe.node_report import Collective, Disk, Gpus, Host, NodeReport, StoreSeen, Trouble
+from ...jobs.shared.layout import SHARED_MEMORY
 from .check import At, Check
 from .check_gpus import gpu_checks
 from .check_host import clock_check
@@ -93,9 +93,9 @@ def _host(host: Host, want: Wants, at: At) -> Iterator[Check]:
         yield at.warning("node.cores", seen, f"write `cpus_per_task: {8 * want.ranks}` or what a node has")
     if host.shm_gb < LEAST_SHM_GB:
         hint = "NCCL and data loaders need it: `--shm-size` of a container, or ask the site's administrators"
-        yield at.warning("node.shm", f"{MEMORY} has {host.shm_gb:.2f} GB", hint)
+        yield at.warning("node.shm", f"{SHARED_MEMORY} has {host.shm_gb:.2f} GB", hint)
     else:
-        yield at.ok("node.shm", f"{MEMORY} has {host.shm_gb:,.0f} GB")
+        yield at.ok("node.shm", f"{SHARED_MEMORY} has {host.shm_gb:,.0f} GB")
     if host.open_files < LEAST_FILES:
         hint = f"`ulimit -n {LEAST_FILES}` needs a higher hard limit: ask the site's administrators"
         yield at.warning("node.limits", f"a process may open {host.open_files:,} files", hint)

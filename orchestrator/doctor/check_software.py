@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import Final
 
-from ...jobs.node_report import Gpus, Software
+from ...jobs.probe.node_report import Gpus, Software
 from .check import At, Check
 from .check_host import numbers
 from .requirements import Wants

@@ -19,8 +19,8 @@ from typing import TYPE_CHECKING, Final
 from urllib.parse import urlsplit
 
 from ...db.file_systems import file_system
-from ...jobs.files import create_exclusively
-from ...jobs.trust import distrust
+from ...jobs.shared.files import create_exclusively
+from ...jobs.shared.ownership import distrust
 from ..executors import storage
 
 if TYPE_CHECKING:

@@ -20,9 +20,9 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, Final
 
-from ...jobs.examine import LONGEST_S
-from ...jobs.files import make_private, write_atomically
-from ...jobs.node_report import NodeReport, Question, Talk, Trouble
+from ...jobs.probe.examine import LONGEST_S
+from ...jobs.probe.node_report import NodeReport, Question, Talk, Trouble
+from ...jobs.shared.files import make_private, write_atomically
 from ...sbatch import prologue
 from ..errors import Unreachable
 from ..executors import job_request
@@ -31,7 +31,7 @@ from ..executors.slurm import SlurmExecutor, job_name
 from ..settings import Settings
 from .requirements import Wants
 
-PROGRAM: Final = "dscampaign.jobs.examine"
+PROGRAM: Final = "dscampaign.jobs.probe.examine"
 FOLDER: Final = ".doctor"
 """Below the campaign's folder; no campaign can have such a name."""
 TIME_MIN: Final = 15

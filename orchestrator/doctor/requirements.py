@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Final
 
-from ...jobs import ds_config
+from ...jobs.shared import ds_config
 from ..executors import job_request
 from ..memory.feasibility import ModelNeeds, host_need_gb, needs_of
 from ..memory.zero_memory import Sizes

@@ -9,9 +9,9 @@ from math import ceil
 from typing import Any
 
 from ...db.records import RunRow
-from ...jobs import ds_config
-from ...jobs.layout import CampaignPaths
-from ...jobs.payload import Payload
+from ...jobs.shared import ds_config
+from ...jobs.shared.layout import CampaignPaths
+from ...jobs.shared.payload import Payload
 from ..spec import batch_size
 from ..spec.model import RunConfig
 from .host import local_gpus

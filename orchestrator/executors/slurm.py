@@ -20,7 +20,7 @@ from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
-from ...jobs.files import write_atomically
+from ...jobs.shared.files import write_atomically
 from ..errors import Unreachable
 from .base import ArrayTooLarge, JobArray, JobListing, JobView, SubmissionRefused, SubmissionUnclear
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import shutil
 from pathlib import Path
 
-from ...jobs import retention
+from ...jobs.shared import retention
 from ..errors import Unreachable
 
 

@@ -12,7 +12,7 @@ import re
 import signal
 from collections.abc import Sequence
 
-from ...jobs.evidence import LogLine
+from ...jobs.agent.evidence import LogLine
 from . import node_evidence
 from .evidence import (
     Clue,

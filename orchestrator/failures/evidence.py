@@ -7,7 +7,7 @@ import signal
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 
-from ...jobs.evidence import LogLine, NodeOutcome, RankEnd
+from ...jobs.agent.evidence import LogLine, NodeOutcome, RankEnd
 from ..executors.base import JobView
 from .log_lines import evidence, is_cascade
 from .rules import UserRule

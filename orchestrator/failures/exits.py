@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import signal
 
-from ...jobs.evidence import LogLine
+from ...jobs.agent.evidence import LogLine
 from .evidence import Ended, death_signal, first_to_die, silent_ranks
 from .policy import FailureClass
 from .verdict import Verdict, headline

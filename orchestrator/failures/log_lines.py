@@ -10,7 +10,7 @@ import re
 from collections.abc import Iterable, Iterator, Sequence
 from itertools import groupby
 
-from ...jobs.evidence import LogLine
+from ...jobs.agent.evidence import LogLine
 
 CASCADE = re.compile(
     r"NCCL|nccl\w*Error|ProcessGroup|Dist(?:Backend|Network|Store)Error|Gloo|gloo/|\[.*gloo"

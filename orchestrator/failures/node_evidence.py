@@ -6,7 +6,7 @@ import re
 from collections.abc import Iterator
 from dataclasses import dataclass
 
-from ...jobs.evidence import AGENT, LogLine, NodeOutcome
+from ...jobs.agent.evidence import AGENT, LogLine, NodeOutcome
 from . import cuda_oom
 from .evidence import Clue, Ended, death_signal, kernel_clues, outcome_of, rank_pids, root_errors, silent_ranks
 from .policy import FailureClass

@@ -217,7 +217,7 @@ _ENVIRONMENT = (
         _TYPE + r"(?:LocalEntryNotFoundError\b|OSError: We couldn't connect to 'https://huggingface)",
         "fetch it on the login node first",
     ),
-    # jobs/agent.py and jobs/trust.py: the agent refuses what others may have written.
+    # jobs/agent/agent.py and jobs/shared/ownership.py: the agent refuses what others may have written.
     _rule(
         "not-trusted",
         _D,
@@ -283,8 +283,8 @@ _TRAINING = (
         r"|\bfound NaN in local (?:forward|grad)",
         "lower train.lr, or warm up longer",
     ),
-    # jobs/checkpoint.py, torch's zip reader and pickle, safetensors, DeepSpeed's list of shards; not the recomputation
-    # of activations, which torch calls checkpointing too.
+    # jobs/shared/checkpoint.py, torch's zip reader and pickle, safetensors, DeepSpeed's list of shards; not the
+    # recomputation of activations, which torch calls checkpointing too.
     _rule("checkpoint", _K.CHECKPOINT, r"(?<!torch\.utils\.checkpoint\.)Checkpoint(?:Error|Exception)\b"),
     _rule(
         "checkpoint-file",

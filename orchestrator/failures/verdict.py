@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 from dataclasses import dataclass
 
-from ...jobs.evidence import LogLine
+from ...jobs.agent.evidence import LogLine
 from .policy import FailureClass
 
 HEADLINE_LIMIT = 240

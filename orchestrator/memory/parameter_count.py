@@ -7,7 +7,7 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any, Final
 
-from ...jobs.shapes import Shape, find_shape
+from ...jobs.shared.model_shapes import Shape, find_shape
 
 _BYTES: Final = "bytes"
 _BYTES_VOCABULARY: Final = 257  # 256 bytes and the end of a document, as jobs/trainer/tokens.py has it

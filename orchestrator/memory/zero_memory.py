@@ -15,8 +15,8 @@ from collections.abc import Iterator
 from dataclasses import asdict, dataclass
 from typing import Any, Final, Literal
 
-from ...jobs import ds_config
-from ...jobs.arrangement import joins_parameters
+from ...jobs.shared import ds_config
+from ...jobs.shared.state_layout import joins_parameters
 from ..spec.model import RunConfig
 from ..spec.slurm_section import SlurmConfig
 from .parameter_count import count_parameters

@@ -12,8 +12,13 @@ from sqlalchemy import Connection
 
 from ...db import queries
 from ...db.records import ACTIVE_ATTEMPT, AttemptRow, AttemptState
-from ...jobs.files import create_exclusively, make_private, read_json, write_atomically
-from ...jobs.layout import CampaignPaths, RunPaths
+from ...jobs.shared.files import (
+    create_exclusively,
+    make_private,
+    read_json,
+    write_atomically,
+)
+from ...jobs.shared.layout import CampaignPaths, RunPaths
 from ..errors import Unreachable
 from ..executors import job_request, storage
 from ..executors.base import Executor

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 import time
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
@@ -10,13 +9,11 @@ from pathlib import Path
 
 from ...db import queries
 from ...db.errors import StaleLease, StoreUnreachable
-from ...db.forward_ingest import ingest_forwards
-from ...db.gpu_ingest import ingest_gpus
-from ...db.ingest import ingest
+from ...db.ingest.attempt import AttemptSpools, drain_attempt
+from ...db.ingest.metrics import METRICS
 from ...db.records import AttemptRow, CampaignRow, StepTimes
-from ...db.spool import FORWARDERS
 from ...db.store import Store
-from ...jobs.layout import AttemptPaths, CampaignPaths
+from ...jobs.shared.layout import AttemptPaths, CampaignPaths
 from ..errors import Unreachable
 from ..executors.base import Executor
 from .act import act
@@ -152,36 +149,13 @@ def drain(store: Store, rows: Sequence[AttemptRow]) -> list[Unreachable]:
         held = queries.node_offsets(conn, [row.id for row in rows])
     for row in rows:
         try:
-            spool = Path(row.spool_path)
-            if _size(spool) not in (None, row.spool_offset):
-                while not (result := ingest(store, row.id, spool)).caught_up and not result.stale:
-                    pass
-            _drain_forwards(store, row, held.get((row.id, FORWARDERS), 0))
-            for node in range(row.nodes):
-                _drain_gpus(store, row, node, held.get((row.id, node), 0))
+            drain_attempt(store, _spools(row), {METRICS: row.spool_offset, **held.get(row.id, {})})
         except OSError as exc:
             troubles.append(Unreachable(f"cannot read metrics: {exc}", "nothing is lost; the next pass tries again"))
     return troubles
 
 
-def _drain_gpus(store: Store, row: AttemptRow, node: int, held: int) -> None:
-    spool = AttemptPaths(Path(row.spool_path).parent).gpu_spool(node)
-    if _size(spool) not in (None, held):
-        while not (result := ingest_gpus(store, row.id, node, spool)).caught_up and not result.stale:
-            pass
-
-
-def _drain_forwards(store: Store, row: AttemptRow, held: int) -> None:
-    spool = AttemptPaths(Path(row.spool_path).parent).forward_spool
-    if _size(spool) not in (None, held):
-        while not (result := ingest_forwards(store, row.id, spool)).caught_up and not result.stale:
-            pass
-
-
-def _size(spool: Path) -> int | None:
-    """The file's size now: opening it makes a network file system ask for it again. None if there is no file."""
-    try:
-        with spool.open("rb", buffering=0) as file:
-            return file.seek(0, os.SEEK_END)
-    except FileNotFoundError:
-        return None
+def _spools(row: AttemptRow) -> AttemptSpools:
+    metrics = Path(row.spool_path)
+    paths = AttemptPaths(metrics.parent)
+    return AttemptSpools(row.id, metrics, paths.forward_spool, [paths.gpu_spool(node) for node in range(row.nodes)])

@@ -11,13 +11,13 @@ from typing import Any
 from ...db import queries
 from ...db.records import SETTLED_RUN, TERMINAL_ATTEMPT, AttemptRow, CampaignRow, RunRow, RunState, StepTimes
 from ...db.store import Store
-from ...jobs import checkpoint
-from ...jobs.arrangement import arrangement
-from ...jobs.evidence import LogLine, NodeOutcome
-from ...jobs.files import read_json
-from ...jobs.layout import AttemptPaths, CampaignPaths, RunPaths
-from ...jobs.node import Start
-from ...jobs.progress import Heartbeat
+from ...jobs.agent.evidence import LogLine, NodeOutcome
+from ...jobs.agent.node import Start
+from ...jobs.agent.progress import Heartbeat
+from ...jobs.shared import checkpoint
+from ...jobs.shared.files import read_json
+from ...jobs.shared.layout import AttemptPaths, CampaignPaths, RunPaths
+from ...jobs.shared.state_layout import arrangement
 from ..errors import Unreachable
 from ..executors.base import Executor, JobListing, JobView
 from ..executors.job_request import revoked, run_config, trains_on_cpu

@@ -7,9 +7,9 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 
 from ...db.records import TERMINAL_ATTEMPT, AttemptRow, CampaignRow, RunRow
-from ...jobs.evidence import LogLine, NodeOutcome
-from ...jobs.node import Start
-from ...jobs.progress import Heartbeat
+from ...jobs.agent.evidence import LogLine, NodeOutcome
+from ...jobs.agent.node import Start
+from ...jobs.agent.progress import Heartbeat
 from ..executors.base import JobView
 from ..failures.classify import Ended
 from ..failures.rules import UserRule

@@ -23,10 +23,10 @@ from sqlalchemy import Connection
 
 from ...db import queries
 from ...db.records import SUBMITTING, AttemptRow, AttemptState, NewAttempt, RunRow, RunState
-from ...jobs.files import make_private, write_atomically
-from ...jobs.layout import CampaignPaths, payload_file
-from ...jobs.payload import Payload
-from ...jobs.trust import distrust
+from ...jobs.shared.files import make_private, write_atomically
+from ...jobs.shared.layout import CampaignPaths, payload_file
+from ...jobs.shared.ownership import distrust
+from ...jobs.shared.payload import Payload
 from ...sbatch import prologue
 from ..errors import Unreachable
 from ..executors import job_request, storage

@@ -7,7 +7,7 @@ from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Final
 
-from ...jobs.layout import CampaignPaths
+from ...jobs.shared.layout import CampaignPaths
 from .background import Background
 from .cells import gigabytes, listed
 from .results import Results

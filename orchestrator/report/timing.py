@@ -16,7 +16,7 @@ from typing import Final
 import numpy as np
 from numpy.typing import NDArray
 
-from ...db.energy import WARM_UP_STEPS
+from ...db.gpu_queries import WARM_UP_STEPS
 from ...db.series import Series
 
 LEAST_STEPS: Final = 100

@@ -10,7 +10,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any, Final
 
-from ...jobs.layout import CampaignPaths
+from ...jobs.shared.layout import CampaignPaths
 from ..errors import UserError
 from .background import Background
 from .document import condition_rows, document_of, run_rows

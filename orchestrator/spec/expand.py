@@ -12,7 +12,7 @@ from typing import Any, Final
 
 from pydantic import ValidationError
 
-from ...jobs.ds_config import merged
+from ...jobs.shared.ds_config import merged
 from ..errors import FieldPath, Finding, InvalidSpec
 from . import batch_size, strategies
 from .matrix import AxisSetting, Path, Point, points, short_name

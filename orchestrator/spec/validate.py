@@ -9,8 +9,8 @@ from typing import Any, Final
 
 from pydantic import BaseModel, ValidationError
 
-from ...jobs.ds_config import KNOWN_KEYS, render
-from ...jobs.shapes import find_shape, positions_of
+from ...jobs.shared.ds_config import KNOWN_KEYS, render
+from ...jobs.shared.model_shapes import find_shape, positions_of
 from ..errors import FieldPath, Finding
 from . import batch_size, strategies
 from .model import RunConfig, Spec

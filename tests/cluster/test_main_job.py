@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from dscampaign.db.records import RunState
-from dscampaign.jobs.files import read_json
+from dscampaign.jobs.shared.files import read_json
 from dscampaign.orchestrator.executors.slurm import job_name
 
 from ..campaigns import TEXT, Observed, batch_of, open_store, run_to_end, submit

@@ -27,9 +27,9 @@ from typing import Any
 
 import yaml
 
-from dscampaign.jobs.evidence import LogLine, NodeOutcome, RankEnd, pick
-from dscampaign.jobs.gpus import Gpu, GpuFacts
-from dscampaign.jobs.kernel_log import KernelLine
+from dscampaign.jobs.agent.evidence import LogLine, NodeOutcome, RankEnd, pick
+from dscampaign.jobs.agent.gpus import Gpu, GpuFacts
+from dscampaign.jobs.agent.kernel_log import KernelLine
 from dscampaign.orchestrator.executors.base import JobView
 from dscampaign.orchestrator.failures.classify import Ended
 

@@ -6,9 +6,10 @@ from typing import Any
 
 import pytest
 
-from dscampaign.db import energy, queries
-from dscampaign.db.gpu_ingest import ingest_gpus
+from dscampaign.db import gpu_queries, queries
 from dscampaign.db.gpu_records import AttemptGpus, GpuUse, TokenEnergy, j_per_token, total
+from dscampaign.db.ingest.gpus import NodeGpus
+from dscampaign.db.ingest.spool import ingest
 
 from .worlds import World, as_bytes
 
@@ -21,7 +22,7 @@ def sampled(world: World, lines: Sequence[dict[str, Any]], node: int = 0, gpus: 
     spool = world.dir / f"gpus-{node}.jsonl"
     devices = {"devices": [{"gpu": gpu, "name": "NVIDIA H200"} for gpu in range(gpus)], "node": f"n{node}"}
     spool.write_bytes(b"".join(map(as_bytes, [devices, *lines])))
-    ingest_gpus(world.store, 1, node, spool)
+    ingest(world.store, NodeGpus(1, spool, node))
 
 
 def counter(seconds: Sequence[float], joules: Callable[[float], float], **more: Any) -> list[dict[str, Any]]:
@@ -94,7 +95,7 @@ def test_the_reasons_that_name_a_fault_are_the_slow_ones(world: World) -> None:
 def test_a_token_costs_what_the_steps_after_the_warm_up_took(world: World) -> None:
     """900 W while it compiles, 300 W from the end of step 20 on."""
     stepped(world)
-    ends_s = 1000 + energy.WARM_UP_STEPS
+    ends_s = 1000 + gpu_queries.WARM_UP_STEPS
     sampled(world, counter(range(995, 1106), lambda ts: 900 * min(ts, ends_s) + 300 * max(0, ts - ends_s)))
     found = use(world).per_token
     assert found is not None
@@ -237,7 +238,7 @@ def test_a_run_counts_the_attempts_of_its_present_configuration(world: World) ->
         spool = world.dir / f"of-{generation}.jsonl"
         spool.write_bytes(b"".join(map(as_bytes, counter([1, 2], lambda ts: 7 * ts))))
         if generation < 4:
-            ingest_gpus(world.store, attempt_id, 0, spool)
+            ingest(world.store, NodeGpus(attempt_id, spool, 0))
     with world.store.read() as conn:
         assert [used.energy_j for used in queries.run_gpus(conn, world.run_id)] == pytest.approx([5, 7])
 

@@ -8,11 +8,12 @@ from typing import Any
 
 import pytest
 
-from dscampaign.db import gpu_ingest, queries
-from dscampaign.db.gpu_ingest import ingest_gpus
-from dscampaign.db.gpu_lines import parse
+from dscampaign.db import queries
 from dscampaign.db.gpu_records import GPU_FIGURES, GpuDevice, GpuSample
-from dscampaign.db.spool import IngestResult
+from dscampaign.db.ingest import gpus
+from dscampaign.db.ingest.gpu_lines import parse
+from dscampaign.db.ingest.gpus import NodeGpus
+from dscampaign.db.ingest.spool import IngestResult, ingest
 
 from .worlds import World, as_bytes
 
@@ -41,7 +42,7 @@ def write(world: World, *lines: str | bytes | Mapping[str, object], node: int = 
 
 
 def take(world: World, node: int = 0, **options: int) -> IngestResult:
-    return ingest_gpus(world.store, 1, node, spool(world, node), **options)
+    return ingest(world.store, NodeGpus(1, spool(world, node), node), **options)
 
 
 def samples(world: World) -> list[GpuSample]:
@@ -90,7 +91,7 @@ def test_each_node_has_an_offset_of_its_own(world: World) -> None:
     assert (take(world, 0).lines, take(world, 1).lines, take(world, 0).lines) == (1, 2, 0)
     with world.store.read() as conn:
         held = queries.node_offsets(conn, [1, 7])
-    assert held == {(1, node): spool(world, node).stat().st_size for node in (0, 1)}
+    assert held == {1: {node: spool(world, node).stat().st_size for node in (0, 1)}}
     assert [(row.node_rank, row.ts_s) for row in samples(world) if row.gpu] == [(0, 1.0), (1, 1.0), (1, 2.0)]
 
 
@@ -196,7 +197,7 @@ def test_a_transaction_that_breaks_off_leaves_nothing_and_loses_nothing(
 
     write(world, DEVICES, sample(1.0), {"event": "tick"})
     with monkeypatch.context() as patch:
-        patch.setattr(gpu_ingest, "insert_gpu_samples", broken)
+        patch.setattr(gpus, "insert_gpu_samples", broken)
         with pytest.raises(ConnectionError):
             take(world)
     with world.store.read() as conn:
@@ -206,7 +207,7 @@ def test_a_transaction_that_breaks_off_leaves_nothing_and_loses_nothing(
 
 def test_an_unknown_attempt_is_an_error(world: World) -> None:
     with pytest.raises(LookupError, match="no attempt 99"):
-        ingest_gpus(world.store, 99, 0, spool(world))
+        ingest(world.store, NodeGpus(99, spool(world), 0))
 
 
 def test_text_that_no_database_takes_is_made_storable(world: World) -> None:

@@ -16,8 +16,9 @@ from dscampaign.db import queries
 from dscampaign.db.engine import parse_url, without_password
 from dscampaign.db.errors import StoreBusy, StoreError, StoreMissing, StoreUnreachable
 from dscampaign.db.file_systems import on_local_disk
-from dscampaign.db.gpu_ingest import ingest_gpus
-from dscampaign.db.ingest import ingest
+from dscampaign.db.ingest.gpus import NodeGpus
+from dscampaign.db.ingest.metrics import Metrics
+from dscampaign.db.ingest.spool import ingest
 from dscampaign.db.records import RunState
 from dscampaign.db.store import Store
 from dscampaign.db.upgrade import upgrade
@@ -203,7 +204,7 @@ def test_only_known_file_systems_are_local(path: str, local: bool) -> None:
 def test_rows_cost_no_database_import() -> None:
     code = "import sys, dscampaign.db.records; sys.exit('sqlalchemy' in sys.modules)"
     assert subprocess.run([sys.executable, "-c", code], cwd=os.sep, check=False).returncode == 0
-    code = "import sys, dscampaign.db.ingest; sys.exit('alembic' in sys.modules)"
+    code = "import sys, dscampaign.db.ingest.attempt; sys.exit('alembic' in sys.modules)"
     assert subprocess.run([sys.executable, "-c", code], cwd=os.sep, check=False).returncode == 0
 
 
@@ -223,7 +224,7 @@ def test_the_ingest_role_ingests_and_decides_nothing(postgres: PostgresServer, t
     world.write(*({"step": step, "loss": 1.0, "mine": 2.0} for step in range(1, 301)), {"event": "hello"}, "bad")
     saved = {"event": "checkpoint", "step": 9, "path": "/c", "size_bytes": 8}
     world.write({"event": "target", "steps": 300}, saved)
-    assert ingest(job, 1, world.spool()).lines == 304
+    assert ingest(job, Metrics(1, world.spool())).lines == 304
     with job.write() as conn:
         assert queries.beat(conn, 1)
     with pytest.raises(StoreError, match="permission denied"), job.write() as conn:
@@ -237,7 +238,7 @@ def test_the_ingest_role_takes_telemetry(postgres: PostgresServer, tmp_path: Pat
     device = '{"devices":[{"gpu":0,"name":"H200"}],"node":"n1"}\n'
     sample = '{"ts":%d,"span_s":1,"gpu":[0],"power_w":[500]}\n'
     spool.write_text(device + "".join(sample % second for second in range(300)) + '{"event":"xid","gpu":0}\n')
-    assert ingest_gpus(job, 1, 0, spool).lines == 302
+    assert ingest(job, NodeGpus(1, spool, 0)).lines == 302
     with world.store.read() as conn:
         assert len(queries.gpu_samples(conn, 1)) == 300
 

@@ -4,14 +4,13 @@ from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import pytest
-from alembic import command
 from alembic.autogenerate import compare_metadata
 from alembic.migration import MigrationContext
 from alembic.script import ScriptDirectory
 from sqlalchemy import inspect
 
 from dscampaign.db import queries, schema
-from dscampaign.db.errors import SchemaMismatch
+from dscampaign.db.errors import SchemaMismatch, StoreError
 from dscampaign.db.store import Store
 from dscampaign.db.upgrade import current_version, head_version, migrations, upgrade
 
@@ -43,20 +42,56 @@ def test_migrations_make_the_tables_that_the_program_knows(empty_url: str) -> No
     assert upgrade(store) == (head_version(), head_version())
 
 
-def test_a_store_of_before_gets_the_tables_of_telemetry_and_keeps_what_it_has(empty_url: str) -> None:
-    store = _unmade(empty_url)
+NEXT = """
+import sqlalchemy as sa
+from alembic import op
+
+revision = "next"
+down_revision = "{head}"
+
+
+def upgrade() -> None:
+    op.add_column("campaign", sa.Column("owner", sa.String(16), nullable=False, server_default="nobody"))
+    {then}
+"""
+"""A schema of the future, for as long as there is only one."""
+
+
+def _release(folder: Path, patch: pytest.MonkeyPatch, then: str = "pass") -> None:
+    """Makes the program one with a second revision."""
+    (folder / "next.py").write_text(NEXT.format(head=head_version(), then=then))
+    ours = migrations()
+    folders = [str(Path(str(ours.get_main_option("script_location")), "versions")), str(folder)]
+    ours.set_main_option("path_separator", "newline")
+    ours.set_main_option("version_locations", "\n".join(folders))
+    patch.setattr("dscampaign.db.upgrade.migrations", lambda: ours)
+    patch.setattr("dscampaign.db.upgrade.HEAD", "next")
+
+
+def test_an_older_store_is_brought_up_to_date_and_keeps_what_it_has(
+    url: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    store, first = Store.open(url), head_version()
     with store.write() as conn:
-        config = migrations()
-        config.attributes["connection"] = conn
-        command.upgrade(config, "0002")
-    with store.write() as conn:
-        campaign_id = new_campaign(conn)
-        assert not {"gpu", "node_spool"} & set(inspect(conn).get_table_names())
-    assert upgrade(store) == ("0002", head_version())
+        new_campaign(conn)
+    _release(tmp_path, monkeypatch)
+    assert upgrade(store) == (first, "next")
     with store.read() as conn:
-        assert compare_metadata(MigrationContext.configure(conn), schema.metadata) == []
-        assert [row.id for row in queries.list_campaigns(conn)] == [campaign_id]
-        assert queries.attempt_gpus(conn, 1) is None
+        assert conn.exec_driver_sql("SELECT name, owner FROM campaign").all() == [("sweep", "nobody")]
+        assert inspect(conn).get_view_names() == ["run_metric"]
+    with pytest.raises(SchemaMismatch, match="next"):  # the program of before leaves it alone
+        Store.open(url)
+    assert upgrade(store) == ("next", "next")
+
+
+def test_an_upgrade_that_breaks_off_changes_nothing(url: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    store, first = Store.open(url), head_version()
+    _release(tmp_path, monkeypatch, then="op.drop_table('of nobody')")
+    with pytest.raises(StoreError):
+        upgrade(store)
+    assert current_version(store) == first
+    with store.read() as conn:
+        assert "owner" not in {column["name"] for column in inspect(conn).get_columns("campaign")}
 
 
 def test_a_database_without_tables_is_not_used(empty_url: str) -> None:

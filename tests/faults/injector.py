@@ -14,8 +14,8 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from dscampaign.jobs.files import read_json
-from dscampaign.jobs.layout import payload_file
+from dscampaign.jobs.shared.files import read_json
+from dscampaign.jobs.shared.layout import payload_file
 
 from ..cluster.slurm_cluster import SlurmCluster
 from ..postgres import PostgresServer

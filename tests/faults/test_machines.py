@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from dscampaign.db.records import RunState
-from dscampaign.jobs.agent import HEARTBEAT_S
+from dscampaign.jobs.agent.agent import HEARTBEAT_S
 from dscampaign.orchestrator.executors import slurm as slurm_commands
 from dscampaign.orchestrator.executors.base import JobArray
 from dscampaign.orchestrator.executors.slurm import SlurmExecutor

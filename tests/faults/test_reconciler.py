@@ -49,8 +49,8 @@ EFFECTS = [
     Boundary(SlurmExecutor, "submit", after=True),
     Boundary(submission, "_record_job_ids", after=False),
     Boundary(submission, "_record_job_ids", after=True),
-    Boundary(reconcile, "ingest", after=False),
-    Boundary(reconcile, "ingest", after=True),
+    Boundary(reconcile, "drain_attempt", after=False),
+    Boundary(reconcile, "drain_attempt", after=True),
     Boundary(act, "_record", after=False, when=_ends),
     Boundary(act, "_record", after=True, when=_ends),
 ]

@@ -13,12 +13,12 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
-from dscampaign.jobs.agent import Agent
-from dscampaign.jobs.evidence import NodeOutcome
-from dscampaign.jobs.files import read_json, write_atomically
-from dscampaign.jobs.layout import AttemptPaths, RunPaths, payload_file
-from dscampaign.jobs.node import Node
-from dscampaign.jobs.payload import Payload
+from dscampaign.jobs.agent.agent import Agent
+from dscampaign.jobs.agent.evidence import NodeOutcome
+from dscampaign.jobs.agent.node import Node
+from dscampaign.jobs.shared.files import read_json, write_atomically
+from dscampaign.jobs.shared.layout import AttemptPaths, RunPaths, payload_file
+from dscampaign.jobs.shared.payload import Payload
 
 LAUNCHER = Path(__file__).with_name("stub_launcher.py")
 PRELUDE = """\

@@ -12,12 +12,14 @@ from pathlib import Path
 
 import pytest
 
-from dscampaign.jobs import agent, checkpoint, gpus, report
-from dscampaign.jobs.agent import EXIT_NOT_MINE
-from dscampaign.jobs.evidence import NodeOutcome
-from dscampaign.jobs.files import create_exclusively, read_json, write_atomically
-from dscampaign.jobs.node import Node, Start
-from dscampaign.jobs.progress import Heartbeat
+from dscampaign.jobs import report
+from dscampaign.jobs.agent import agent, gpus
+from dscampaign.jobs.agent.agent import EXIT_NOT_MINE
+from dscampaign.jobs.agent.evidence import NodeOutcome
+from dscampaign.jobs.agent.node import Node, Start
+from dscampaign.jobs.agent.progress import Heartbeat
+from dscampaign.jobs.shared import checkpoint
+from dscampaign.jobs.shared.files import create_exclusively, read_json, write_atomically
 
 from .attempt import Attempt, make_payload, wait_until
 from .fake_gpus import FakeGpus
@@ -636,7 +638,7 @@ def test_the_agent_needs_no_training_stack_and_no_database() -> None:
     import subprocess
 
     heavy = "{'torch', 'deepspeed', 'transformers', 'numpy', 'sqlalchemy', 'pydantic', 'rich', 'submitit'}"
-    code = f"import sys, dscampaign.jobs.agent; print(sorted({heavy} & set(sys.modules)))"
+    code = f"import sys, dscampaign.jobs.agent.agent; print(sorted({heavy} & set(sys.modules)))"
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
     assert done.stdout == "[]\n"
 

@@ -12,8 +12,8 @@ from pathlib import Path
 
 import pytest
 
-from dscampaign.jobs import checkpoint, retention
-from dscampaign.jobs.checkpoint import CheckpointError, Manifest
+from dscampaign.jobs.shared import checkpoint, retention
+from dscampaign.jobs.shared.checkpoint import CheckpointError, Manifest
 
 HASH = "abc"
 
@@ -161,7 +161,7 @@ def test_begin_starts_from_nothing(tmp_path: Path) -> None:
 KILLED = """
 import os, signal, sys
 from pathlib import Path
-from dscampaign.jobs import checkpoint, retention
+from dscampaign.jobs.shared import checkpoint, retention
 from tests.jobs.test_checkpoint import make
 
 calls = 0

@@ -5,7 +5,7 @@ from typing import Any
 
 import pytest
 
-from dscampaign.jobs.ds_config import merged, render
+from dscampaign.jobs.shared.ds_config import merged, render
 
 TRAIN: dict[str, Any] = {
     "precision": "bf16",

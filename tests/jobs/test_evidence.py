@@ -8,12 +8,13 @@ from pathlib import Path
 
 import pytest
 
-from dscampaign.jobs import evidence
-from dscampaign.jobs.evidence import LogLine, NodeOutcome, RankEnd
-from dscampaign.jobs.files import write_atomically
-from dscampaign.jobs.gpus import Gpu, GpuFacts
-from dscampaign.jobs.kernel_log import KernelLine
-from dscampaign.jobs.layout import AttemptPaths
+from dscampaign.jobs.agent import evidence
+from dscampaign.jobs.agent.evidence import LogLine, NodeOutcome, RankEnd
+from dscampaign.jobs.agent.gpus import Gpu, GpuFacts
+from dscampaign.jobs.agent.kernel_log import KernelLine
+from dscampaign.jobs.shared import spool_steps
+from dscampaign.jobs.shared.files import write_atomically
+from dscampaign.jobs.shared.layout import AttemptPaths
 
 OUTCOME = NodeOutcome(
     generation=2,
@@ -91,29 +92,29 @@ def test_a_rank_without_a_record_is_a_rank_without_an_exit(paths: AttemptPaths) 
 def test_the_steps_of_a_spool(paths: AttemptPaths) -> None:
     lines = [{"event": "start", "ts": 1.0}, {"step": 41, "loss": 1.0}, "rubbish\n", {"step": 42}, '{"step": 4']
     path = spool(paths, *lines)
-    assert (evidence.first_step(path, 7), evidence.last_step(path)) == (41, 42)
+    assert (spool_steps.first_step(path, 7), spool_steps.last_step(path)) == (41, 42)
 
 
 @pytest.mark.parametrize("lines", [(), ("\n", "null\n", "[1]\n"), ({"step": "4"}, {"step": 0}, {"step": True and 1.5})])
 def test_a_spool_without_a_step(paths: AttemptPaths, lines: tuple[object, ...]) -> None:
     path = spool(paths, *lines)
-    assert (evidence.first_step(path, 7), evidence.last_step(path)) == (7, None)
+    assert (spool_steps.first_step(path, 7), spool_steps.last_step(path)) == (7, None)
 
 
 def test_no_spool_has_no_step(paths: AttemptPaths) -> None:
-    assert (evidence.first_step(paths.metrics, 7), evidence.last_step(paths.metrics)) == (7, None)
-    assert evidence.target_step(paths.metrics) is None
+    assert (spool_steps.first_step(paths.metrics, 7), spool_steps.last_step(paths.metrics)) == (7, None)
+    assert spool_steps.target_step(paths.metrics) is None
 
 
 def test_only_the_end_of_a_long_spool_is_read(paths: AttemptPaths) -> None:
     path = spool(paths, *({"step": step, "pad": "x" * 100} for step in range(1, 3000)))
-    assert evidence.last_step(path) == 2999
+    assert spool_steps.last_step(path) == 2999
 
 
 def test_a_target_is_found_among_the_first_lines(paths: AttemptPaths) -> None:
     target = {"event": "target", "steps": 37}
-    assert evidence.target_step(spool(paths, {"event": "x"}, "rubbish\n", "[]\n", target, {"step": 1})) == 37
-    assert evidence.target_step(spool(paths, {"event": "target"}, {"event": "target", "steps": "7"})) is None
+    assert spool_steps.target_step(spool(paths, {"event": "x"}, "rubbish\n", "[]\n", target, {"step": 1})) == 37
+    assert spool_steps.target_step(spool(paths, {"event": "target"}, {"event": "target", "steps": "7"})) is None
 
 
 def test_lines_of_all_logs_of_this_node_s_ranks(paths: AttemptPaths) -> None:
@@ -193,7 +194,7 @@ def test_a_long_log_leaves_the_others_their_share_of_the_time(
     paths: AttemptPaths, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     now_s = iter(range(10**9))
-    monkeypatch.setattr("dscampaign.jobs.evidence.time.monotonic", lambda: next(now_s) / 1000)
+    monkeypatch.setattr("dscampaign.jobs.agent.evidence.time.monotonic", lambda: next(now_s) / 1000)
     for name in ("2025_rank0.log", "2025_rank1.log"):
         texts = ["x" * 80] * 50_000
         texts[1000] = f"error of {name}"

@@ -14,10 +14,19 @@ from typing import Any
 
 import pytest
 
-from dscampaign.jobs import children, disk_speed, examine
-from dscampaign.jobs.children import ChildFailed
-from dscampaign.jobs.host_census import host, memory_gb
-from dscampaign.jobs.node_report import Disk, Files, Host, NodeReport, Question, Software, Talk, Trouble
+from dscampaign.jobs.probe import children, disk_speed, examine
+from dscampaign.jobs.probe.children import ChildFailed
+from dscampaign.jobs.probe.host_census import host, memory_gb
+from dscampaign.jobs.probe.node_report import (
+    Disk,
+    Files,
+    Host,
+    NodeReport,
+    Question,
+    Software,
+    Talk,
+    Trouble,
+)
 
 from ..daemon import wait_until
 
@@ -49,7 +58,7 @@ def examined(question: Question, folder: Path) -> NodeReport:
     talk = Talk(folder)
     question.write(talk.question)
     talk.echo.write_text(json.dumps({"heard_s": 1e9}))  # from a host whose clock is far behind
-    command = [sys.executable, "-m", "dscampaign.jobs.examine", str(folder)]
+    command = [sys.executable, "-m", "dscampaign.jobs.probe.examine", str(folder)]
     env = {k: v for k, v in os.environ.items() if k not in ("SLURM_JOB_ID", "SLURMD_NODENAME")}
     subprocess.run(command, check=True, timeout=60, env=env)
     report = NodeReport.read(talk.report)
@@ -178,7 +187,7 @@ def test_usable_memory_is_the_job_s() -> None:
 
 # -- what runs in the training's Python --------------------------------------------------------------------------------
 
-ROOM = Path(examine.__file__).parent / "trainer"
+ROOM = Path(examine.__file__).parents[1] / "trainer"
 
 
 @pytest.mark.training

@@ -17,11 +17,11 @@ import pytest
 from mlflow.tracking import MlflowClient
 from tensorboard.summary.writer import event_file_writer
 
-from dscampaign.jobs.files import write_atomically
 from dscampaign.jobs.forward import loop, to_mlflow
 from dscampaign.jobs.forward.loop import Forwarding
-from dscampaign.jobs.layout import AttemptPaths, RunPaths
-from dscampaign.jobs.payload import Payload
+from dscampaign.jobs.shared.files import write_atomically
+from dscampaign.jobs.shared.layout import AttemptPaths, RunPaths
+from dscampaign.jobs.shared.payload import Payload
 
 from . import curves
 from .attempt import make_payload, wait_until

@@ -16,10 +16,11 @@ from typing import Any
 
 import pytest
 
-from dscampaign.jobs import agent, files
+from dscampaign.jobs.agent import agent
 from dscampaign.jobs.forward import processes
 from dscampaign.jobs.forward.__main__ import NOT_RUN
-from dscampaign.jobs.layout import AttemptPaths
+from dscampaign.jobs.shared import files
+from dscampaign.jobs.shared.layout import AttemptPaths
 
 from . import curves
 from .attempt import Attempt, make_payload, wait_until

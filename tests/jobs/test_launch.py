@@ -7,10 +7,10 @@ from pathlib import Path
 
 import pytest
 
-from dscampaign.jobs import launch
-from dscampaign.jobs.layout import AttemptPaths
-from dscampaign.jobs.node import Node
-from dscampaign.jobs.payload import Payload
+from dscampaign.jobs.agent import launch
+from dscampaign.jobs.agent.node import Node
+from dscampaign.jobs.shared.layout import AttemptPaths
+from dscampaign.jobs.shared.payload import Payload
 
 from .attempt import make_payload
 

@@ -8,9 +8,9 @@ from pathlib import Path
 
 import pytest
 
-from dscampaign.jobs.files import write_atomically
-from dscampaign.jobs.layout import AttemptPaths
-from dscampaign.jobs.node import Node, RendezvousTimeout, Start, announce, free_port, join
+from dscampaign.jobs.agent.node import Node, RendezvousTimeout, Start, announce, free_port, join
+from dscampaign.jobs.shared.files import write_atomically
+from dscampaign.jobs.shared.layout import AttemptPaths
 
 START = Start("7_0", "n0", "10.0.0.1", 4000, "/ck", 40, 123.0)
 NODE = Node("7_0", 1, "n1", "")

@@ -13,9 +13,9 @@ from typing import Any
 
 import pytest
 
-from dscampaign.jobs import gpus, node_facts
-from dscampaign.jobs.gpus import Gpu, GpuFacts, GpuWatch
-from dscampaign.jobs.kernel_log import KernelLine, KernelLog
+from dscampaign.jobs.agent import gpus, node_facts
+from dscampaign.jobs.agent.gpus import Gpu, GpuFacts, GpuWatch
+from dscampaign.jobs.agent.kernel_log import KernelLine, KernelLog
 
 
 class NVMLError(Exception):

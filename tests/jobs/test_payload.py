@@ -8,8 +8,8 @@ from pathlib import Path
 
 import pytest
 
-from dscampaign.jobs.layout import CampaignPaths, payload_file
-from dscampaign.jobs.payload import Payload
+from dscampaign.jobs.shared.layout import CampaignPaths, payload_file
+from dscampaign.jobs.shared.payload import Payload
 
 from .attempt import make_payload
 

@@ -11,9 +11,9 @@ from pathlib import Path
 
 import pytest
 
-from dscampaign.jobs import progress
-from dscampaign.jobs.evidence import RankEnd
-from dscampaign.jobs.progress import Heartbeat, RankProgress, Watch
+from dscampaign.jobs.agent import progress
+from dscampaign.jobs.agent.evidence import RankEnd
+from dscampaign.jobs.agent.progress import Heartbeat, RankProgress, Watch
 
 from .test_report import PREAMBLE
 
@@ -151,7 +151,7 @@ def test_without_a_place_for_records_nobody_fails(monkeypatch: pytest.MonkeyPatc
 def test_what_a_killed_agent_left_is_swept_up_and_what_a_living_one_has_is_not() -> None:
     code = """
 import os
-from dscampaign.jobs.progress import Watch
+from dscampaign.jobs.agent.progress import Watch
 watch = Watch(range(1))
 print(*watch.open().values(), flush=True)
 os.kill(os.getpid(), 9)

@@ -10,7 +10,7 @@ import pytest
 
 from dscampaign.db import queries
 from dscampaign.db.store import Store
-from dscampaign.jobs.push import Pusher
+from dscampaign.jobs.agent.push import Pusher
 
 from ..db.worlds import World, make_world
 from .attempt import make_payload

@@ -9,7 +9,7 @@ import subprocess
 import sys
 from pathlib import Path
 
-from dscampaign.db.lines import parse
+from dscampaign.db.ingest.lines import parse
 from dscampaign.jobs import report as module
 
 SCRIPT = Path(module.__file__)

@@ -10,8 +10,8 @@ from typing import NamedTuple
 
 import pytest
 
-from dscampaign.jobs import checkpoint, retention
-from dscampaign.jobs.retention import prune, rate
+from dscampaign.jobs.shared import checkpoint, retention
+from dscampaign.jobs.shared.retention import prune, rate
 
 from .test_checkpoint import make
 

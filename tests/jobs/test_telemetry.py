@@ -12,9 +12,9 @@ from typing import Any
 
 import pytest
 
-from dscampaign.jobs import telemetry
-from dscampaign.jobs.gpu_meter import Figures
-from dscampaign.jobs.telemetry import Alarms, Telemetry, columns
+from dscampaign.jobs.agent import telemetry
+from dscampaign.jobs.agent.telemetry import Alarms, Telemetry, columns
+from dscampaign.jobs.shared.nvml import Figures
 
 from .attempt import wait_until
 from .fake_gpus import FakeGpus

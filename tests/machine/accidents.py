@@ -11,9 +11,9 @@ import pytest
 from sqlalchemy import Connection
 
 from dscampaign.db.errors import StoreUnreachable
+from dscampaign.db.ingest import spool
 from dscampaign.db.store import Store
-from dscampaign.jobs import files
-from dscampaign.orchestrator.reconcile import loop as reconcile
+from dscampaign.jobs.shared import files
 
 FILE_EFFECTS = ("write_atomically", "create_exclusively", "make_private")
 REAL: dict[str, Callable[..., Any]] = {name: getattr(files, name) for name in FILE_EFFECTS}
@@ -38,7 +38,7 @@ class Effects:
         self.happened = False
         patch.setattr(Store, "write", self._store_write(Store.write))
         patch.setattr(Store, "read", self._store_read(Store.read))
-        patch.setattr(reconcile, "_size", self._read(reconcile._size))
+        patch.setattr(spool, "_size", self._read(spool._size))
         for module, name, real in _users_of_files():
             patch.setattr(module, name, self._file(real))
 
@@ -107,6 +107,6 @@ def _users_of_files() -> list[tuple[Any, str, Callable[..., Any]]]:
     ours: list[Any] = [
         module
         for name, module in list(sys.modules.items())
-        if name.startswith("dscampaign.orchestrator.") or name == "dscampaign.jobs.payload"
+        if name.startswith("dscampaign.orchestrator.") or name == "dscampaign.jobs.shared.payload"
     ]
     return [(module, name, real) for module in ours for name, real in REAL.items() if vars(module).get(name) is real]

@@ -6,13 +6,13 @@ import json
 import os
 from pathlib import Path
 
-from dscampaign.jobs import checkpoint
-from dscampaign.jobs.agent import Agent
-from dscampaign.jobs.checkpoint import Manifest
-from dscampaign.jobs.files import write_atomically
-from dscampaign.jobs.node import Node, Start
-from dscampaign.jobs.payload import Payload
+from dscampaign.jobs.agent.agent import Agent
+from dscampaign.jobs.agent.node import Node, Start
 from dscampaign.jobs.report import _Spool
+from dscampaign.jobs.shared import checkpoint
+from dscampaign.jobs.shared.checkpoint import Manifest
+from dscampaign.jobs.shared.files import write_atomically
+from dscampaign.jobs.shared.payload import Payload
 
 from .fates import Fate
 

@@ -6,9 +6,9 @@ from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import TypeVar
 
-from dscampaign.jobs.layout import payload_file
-from dscampaign.jobs.node import Node
-from dscampaign.jobs.payload import Payload
+from dscampaign.jobs.agent.node import Node
+from dscampaign.jobs.shared.layout import payload_file
+from dscampaign.jobs.shared.payload import Payload
 from dscampaign.orchestrator.errors import Unreachable
 from dscampaign.orchestrator.executors.base import (
     LIVE_PENDING,

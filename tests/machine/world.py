@@ -18,7 +18,7 @@ from dscampaign.db import queries
 from dscampaign.db.records import RETRYABLE_RUN, SETTLED_RUN, CampaignRow, RunRow
 from dscampaign.db.schema import lease, metadata
 from dscampaign.db.store import Store
-from dscampaign.jobs import agent as agent_module
+from dscampaign.jobs.agent import agent as agent_module
 from dscampaign.orchestrator.campaign import desired as campaigns
 from dscampaign.orchestrator.reconcile.lease import LEASE_TTL_S, FencedWriter, LeaseHolder
 from dscampaign.orchestrator.reconcile.loop import Pass, Reconciler

@@ -7,7 +7,7 @@ from dataclasses import dataclass, field, replace
 from typing import Any, TypeVar
 
 from dscampaign.db.records import AttemptRow, AttemptState, CampaignRow, RunRow, RunState
-from dscampaign.jobs.evidence import LogLine, NodeOutcome, RankEnd
+from dscampaign.jobs.agent.evidence import LogLine, NodeOutcome, RankEnd
 from dscampaign.orchestrator.executors.base import JobView
 from dscampaign.orchestrator.failures.policy import FailureClass
 from dscampaign.orchestrator.reconcile.actions import (

@@ -13,7 +13,7 @@ import pytest
 from dscampaign.db import queries
 from dscampaign.db.errors import StaleLease
 from dscampaign.db.records import AttemptRow, AttemptState, MemoryObservation, RunState
-from dscampaign.jobs.files import make_private, read_json
+from dscampaign.jobs.shared.files import make_private, read_json
 from dscampaign.orchestrator.errors import Unreachable
 from dscampaign.orchestrator.executors.base import JobArray, SubmissionRefused
 from dscampaign.orchestrator.executors.job_request import resources, run_config

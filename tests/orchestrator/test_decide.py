@@ -10,9 +10,9 @@ from hypothesis import Phase, given, settings
 from hypothesis import strategies as st
 
 from dscampaign.db.records import AttemptRow, AttemptState, RunState
-from dscampaign.jobs.evidence import RankEnd
-from dscampaign.jobs.node import Start
-from dscampaign.jobs.progress import Heartbeat, RankProgress
+from dscampaign.jobs.agent.evidence import RankEnd
+from dscampaign.jobs.agent.node import Start
+from dscampaign.jobs.agent.progress import Heartbeat, RankProgress
 from dscampaign.orchestrator.reconcile.actions import (
     Adopt,
     CancelJob,

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from dscampaign.jobs.evidence import LogLine
+from dscampaign.jobs.agent.evidence import LogLine
 from dscampaign.orchestrator.failures.log_lines import bare, ends_a_program, evidence, is_cascade
 
 

@@ -11,11 +11,11 @@ from typing import Any
 
 import pytest
 
-from dscampaign.jobs import agent
-from dscampaign.jobs.evidence import NodeOutcome, RankEnd
-from dscampaign.jobs.gpus import Gpu, GpuFacts
-from dscampaign.jobs.kernel_log import KernelLine
-from dscampaign.jobs.layout import payload_file
+from dscampaign.jobs.agent import agent
+from dscampaign.jobs.agent.evidence import NodeOutcome, RankEnd
+from dscampaign.jobs.agent.gpus import Gpu, GpuFacts
+from dscampaign.jobs.agent.kernel_log import KernelLine
+from dscampaign.jobs.shared.layout import payload_file
 from dscampaign.orchestrator.executors.base import JobView
 from dscampaign.orchestrator.failures.classify import Ended, UserRule, Verdict, classify
 from dscampaign.orchestrator.failures.rules import USER_ACTIONS

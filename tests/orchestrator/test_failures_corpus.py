@@ -8,7 +8,7 @@ from dataclasses import replace
 
 import pytest
 
-from dscampaign.jobs.evidence import LogLine, NodeOutcome, RankEnd
+from dscampaign.jobs.agent.evidence import LogLine, NodeOutcome, RankEnd
 from dscampaign.orchestrator.failures.classify import classify
 from dscampaign.orchestrator.failures.policy import FailureClass
 

@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from dscampaign.jobs.node_report import (
+from dscampaign.jobs.probe.node_report import (
     Collective,
     Device,
     Disk,

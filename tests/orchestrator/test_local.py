@@ -16,7 +16,7 @@ from typing import Any
 
 import pytest
 
-from dscampaign.jobs.layout import payload_file
+from dscampaign.jobs.shared.layout import payload_file
 from dscampaign.orchestrator.errors import Unreachable
 from dscampaign.orchestrator.executors.base import JobArray, SubmissionUnclear
 from dscampaign.orchestrator.executors.local import AGENT, HOST_FILE, LocalExecutor

@@ -13,9 +13,9 @@ import pytest
 
 from dscampaign.db import queries
 from dscampaign.db.records import AttemptState, RunState, StepTimes
-from dscampaign.jobs import checkpoint, retention
-from dscampaign.jobs.files import write_atomically
-from dscampaign.jobs.node import Start, announce
+from dscampaign.jobs.agent.node import Start, announce
+from dscampaign.jobs.shared import checkpoint, retention
+from dscampaign.jobs.shared.files import write_atomically
 from dscampaign.orchestrator.errors import Unreachable
 from dscampaign.orchestrator.executors import storage
 from dscampaign.orchestrator.executors.job_request import revoked

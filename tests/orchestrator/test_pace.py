@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from dscampaign.jobs.progress import Heartbeat, RankProgress
+from dscampaign.jobs.agent.progress import Heartbeat, RankProgress
 from dscampaign.orchestrator.reconcile.hang_detection import Straggler, hang, stragglers
 
 

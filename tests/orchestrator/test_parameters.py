@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from dscampaign.jobs.shapes import SHAPES, find_shape
+from dscampaign.jobs.shared.model_shapes import SHAPES, find_shape
 from dscampaign.orchestrator.memory.parameter_count import count_of_shape, count_parameters
 
 PUBLISHED = {

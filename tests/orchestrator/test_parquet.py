@@ -14,7 +14,8 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
-from dscampaign.db.gpu_ingest import ingest_gpus
+from dscampaign.db.ingest.gpus import NodeGpus
+from dscampaign.db.ingest.spool import ingest
 from dscampaign.orchestrator.cli.main import main
 from dscampaign.orchestrator.export import parquet
 from dscampaign.orchestrator.export.columns import Kind
@@ -31,7 +32,7 @@ def world(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> World:
     made = make_world(tmp_path)
     spool = made.attempt_paths("done").gpu_spool(0)
     spool.write_text('{"ts":100.5,"span_s":1,"gpu":[0],"power_w":[500],"throttle":[4]}\n')
-    ingest_gpus(made.store, 1, 0, spool)
+    ingest(made.store, NodeGpus(1, spool, 0))
     return made
 
 

@@ -8,7 +8,7 @@ import pytest
 from pydantic import BaseModel
 
 import dscampaign
-from dscampaign.jobs.shapes import SHAPES, positions_of
+from dscampaign.jobs.shared.model_shapes import SHAPES, positions_of
 from dscampaign.orchestrator.memory.parameter_count import count_of_shape
 from dscampaign.orchestrator.spec.expand import expand
 from dscampaign.orchestrator.spec.load import (

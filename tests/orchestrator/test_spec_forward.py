@@ -7,8 +7,8 @@ from typing import Any
 
 import pytest
 
-from dscampaign.jobs.layout import CampaignPaths
-from dscampaign.jobs.payload import Payload
+from dscampaign.jobs.shared.layout import CampaignPaths
+from dscampaign.jobs.shared.payload import Payload
 from dscampaign.orchestrator.errors import Problem, SpecError
 from dscampaign.orchestrator.executors import job_request as attempts
 from dscampaign.orchestrator.spec.expand import expand

@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 import yaml
 
-from dscampaign.jobs.ds_config import render
+from dscampaign.jobs.shared.ds_config import render
 from dscampaign.orchestrator.errors import InvalidSpec, SpecError
 from dscampaign.orchestrator.spec.expand import Run, expand
 from dscampaign.orchestrator.spec.load import load_spec

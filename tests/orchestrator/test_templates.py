@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from dscampaign.jobs.shapes import SHAPES
+from dscampaign.jobs.shared.model_shapes import SHAPES
 from dscampaign.orchestrator.cli.main import main
 from dscampaign.orchestrator.spec import templates
 from dscampaign.orchestrator.spec.expand import Run, expand

@@ -13,10 +13,10 @@ from dscampaign.db import queries
 from dscampaign.db.records import AttemptRow, CampaignRow, EventRow, RunRow
 from dscampaign.db.schema import lease
 from dscampaign.db.store import Store
-from dscampaign.jobs.evidence import NodeOutcome, RankEnd
-from dscampaign.jobs.files import create_exclusively
-from dscampaign.jobs.layout import AttemptPaths, CampaignPaths, payload_file
-from dscampaign.jobs.payload import Payload
+from dscampaign.jobs.agent.evidence import NodeOutcome, RankEnd
+from dscampaign.jobs.shared.files import create_exclusively
+from dscampaign.jobs.shared.layout import AttemptPaths, CampaignPaths, payload_file
+from dscampaign.jobs.shared.payload import Payload
 from dscampaign.orchestrator.campaign import desired as campaigns
 from dscampaign.orchestrator.executors.base import JobArray, JobListing, JobView
 from dscampaign.orchestrator.reconcile.loop import Pass, Reconciler

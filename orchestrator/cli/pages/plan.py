@@ -9,7 +9,7 @@ from dataclasses import asdict
 from typing import Any, Final
 
 from ....db.records import RunState
-from ....jobs import ds_config
+from ....jobs.shared import ds_config
 from ...campaign.plan import Plan, PlannedRun, Sign
 from ...campaign.status import SCHEMA_VERSION
 from ...formatting import clean, count, short_number

@@ -32,7 +32,8 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 
-from dscampaign.jobs import checkpoint, report, retention
+from dscampaign.jobs import report
+from dscampaign.jobs.shared import checkpoint, retention
 
 RANK, WORLD = int(os.environ["RANK"]), int(os.environ["WORLD_SIZE"])
 GENERATION = int(os.environ["CAMPAIGN_GENERATION"])

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from dscampaign.jobs.ds_config import render
+from dscampaign.jobs.shared.ds_config import render
 from dscampaign.jobs.trainer.config import TrainConfig
 from dscampaign.orchestrator.spec.model import RunConfig
 from dscampaign.orchestrator.spec.model import TrainConfig as SpecTrain

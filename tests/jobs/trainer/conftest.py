@@ -13,7 +13,7 @@ from typing import Any
 
 import pytest
 
-from dscampaign.jobs import build_marks, shared_memory
+from dscampaign.jobs.agent import cleanup
 
 from .attempts import WORLD_SIZE, Attempt
 
@@ -31,7 +31,7 @@ def launch(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Launch]:
     """Starts ``deepspeed ... ARGUMENTS``, on two ranks unless another number is said."""
     folder = tmp_path_factory.mktemp("launch")
     ports = []
-    build_marks.clear(os.environ)
+    cleanup.clear_build_marks(os.environ)
 
     def start(*arguments: str, env: Mapping[str, str], ranks: int = WORLD_SIZE) -> subprocess.Popen[str]:
         hostfile = folder / f"hostfile-{ranks}"
@@ -49,7 +49,7 @@ def launch(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Launch]:
 
     yield start
     for port in ports:
-        shared_memory.clear("127.0.0.1", port)
+        cleanup.clear_shared_memory("127.0.0.1", port)
 
 
 @pytest.fixture(scope="session")

@@ -14,8 +14,8 @@ import deepspeed
 import torch
 import torch.distributed as dist
 
-from dscampaign.jobs.ds_config import render
-from dscampaign.jobs.trainer.leaving import leave_process_group
+from dscampaign.jobs.shared.ds_config import render
+from dscampaign.jobs.trainer.engine import leave_process_group
 from dscampaign.orchestrator.spec.model import TrainConfig
 
 WIDTH, LAYERS = 128, 64

@@ -14,7 +14,7 @@ from deepspeed.accelerator.cpu_accelerator import CPU_Accelerator
 
 from dscampaign.jobs import report
 from dscampaign.jobs.trainer import weights
-from dscampaign.jobs.trainer.leaving import leave_process_group
+from dscampaign.jobs.trainer.engine import leave_process_group
 from dscampaign.jobs.trainer.train import main
 
 if __name__ == "__main__":

@@ -14,8 +14,8 @@ from zipfile import BadZipFile
 import pytest
 import torch
 
-from dscampaign.jobs import checkpoint
-from dscampaign.jobs.checkpoint import CheckpointError, Manifest
+from dscampaign.jobs.shared import checkpoint
+from dscampaign.jobs.shared.checkpoint import CheckpointError, Manifest
 from dscampaign.jobs.trainer import saving
 from dscampaign.jobs.trainer.config import Job
 from dscampaign.jobs.trainer.saving import Source, restore, save

@@ -16,7 +16,8 @@ from typing import Any
 
 import pytest
 
-from dscampaign.jobs import checkpoint, rank, retention
+from dscampaign.jobs import rank
+from dscampaign.jobs.shared import checkpoint, retention
 
 from .attempts import CONFIG_HASH, WORLD_SIZE, Attempt
 from .conftest import Launch
@@ -322,7 +323,7 @@ def test_all_ranks_give_up_on_a_disk_without_room(launch: Launch, data_dir: Path
     script = tmp_path / "full.py"
     script.write_text("""
 import os, shutil, types
-from dscampaign.jobs.trainer.leaving import leave_process_group
+from dscampaign.jobs.trainer.engine import leave_process_group
 from dscampaign.jobs.trainer.train import main
 shutil.disk_usage = lambda _: types.SimpleNamespace(free=100_000)
 try:

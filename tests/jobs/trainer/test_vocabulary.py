@@ -9,8 +9,9 @@ import numpy as np
 import pytest
 import torch
 
-from dscampaign.jobs import shapes
-from dscampaign.jobs.trainer import tokens, vocabulary
+from dscampaign.jobs.shared import model_shapes
+from dscampaign.jobs.trainer import model as models
+from dscampaign.jobs.trainer import tokens
 from dscampaign.jobs.trainer.data import Data, Samples
 from dscampaign.jobs.trainer.model import ModelFacts, NextTokenLoss, build_model, parameter_groups
 from dscampaign.orchestrator.memory.parameter_count import count_of_shape
@@ -39,7 +40,7 @@ def build(model: Any, **changes: Any) -> tuple[NextTokenLoss, ModelFacts]:
 
 def unpadded(model: Any, monkeypatch: pytest.MonkeyPatch) -> tuple[NextTokenLoss, ModelFacts]:
     with monkeypatch.context() as patch:
-        patch.setattr(vocabulary, "VOCAB_MULTIPLE", 1)
+        patch.setattr(models, "VOCAB_MULTIPLE", 1)
         return build(model)
 
 
@@ -88,7 +89,7 @@ def test_a_vocabulary_that_is_a_multiple_gets_no_rows() -> None:
 @pytest.fixture
 def named(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     """A table with one small model, where nothing can be had from a hub."""
-    monkeypatch.setattr(shapes, "SHAPES", {"small": {**TINY["model"], "vocab_size": 300}})
+    monkeypatch.setattr(model_shapes, "SHAPES", {"small": {**TINY["model"], "vocab_size": 300}})
     monkeypatch.setattr("huggingface_hub.constants.HF_HUB_OFFLINE", True)  # it read the environment when it was loaded
     monkeypatch.chdir(tmp_path)
 
@@ -97,7 +98,7 @@ def named(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
 def test_a_named_model_needs_no_hub() -> None:
     built, facts = build("small")
     assert facts.vocab_size == 300
-    assert facts.parameters == count_of_shape(shapes.SHAPES["small"])
+    assert facts.parameters == count_of_shape(model_shapes.SHAPES["small"])
     assert built.model.config.eos_token_id == VOCABULARY - 1
     assert built.model.config.attn_pdrop == 0.0
 
@@ -138,13 +139,13 @@ SMALL: dict[str, dict[str, Any]] = {
 }
 
 
-@pytest.mark.parametrize("name", shapes.SHAPES)
+@pytest.mark.parametrize("name", model_shapes.SHAPES)
 def test_every_named_model_trains(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
     """Each with fewer and narrower layers, and all else that makes it what it is."""
-    shape = shapes.SHAPES[name]
+    shape = model_shapes.SHAPES[name]
     narrow = {"word_embed_proj_dim": 16} if "word_embed_proj_dim" in shape else {}
     small = {**shape, **SMALL[shape["model_type"]], **narrow, "vocab_size": 300}
-    monkeypatch.setattr(shapes, "SHAPES", {name: small})
+    monkeypatch.setattr(model_shapes, "SHAPES", {name: small})
     built, facts = build(name)
     assert facts.parameters == count_of_shape(small)
     first, *_, last = losses(built, BATCHES[:1].repeat(6, 1, 1))

@@ -57,8 +57,8 @@ from deepspeed import zero
 from deepspeed.runtime.zero.partition_parameters import is_zero_param
 from transformers import AutoConfig
 from dscampaign.jobs.trainer import weights
-from dscampaign.jobs.trainer.leaving import leave_process_group
-from dscampaign.jobs.trainer.vocabulary import pad_vocabulary
+from dscampaign.jobs.trainer.engine import leave_process_group
+from dscampaign.jobs.trainer.model import pad_vocabulary
 
 deepspeed.ops.__compatible_ops__ = {}
 deepspeed.init_distributed(verbose=False)

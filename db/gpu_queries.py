@@ -1,0 +1,268 @@
+"""What the GPUs of an attempt did, and what a token costs in joules. The arithmetic is done by the database.
+
+Energy is what the counter of each GPU says, never power times time. Between two samples it is taken to grow evenly.
+"""
+
+from __future__ import annotations
+
+import math
+from collections import defaultdict
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import fields, replace
+from itertools import islice
+from typing import Any, Final, NamedTuple
+
+from sqlalchemy import ColumnElement, Connection, Select, Subquery, and_, case, func, select
+
+from .gpu_records import POWER_CAPPED, SLOWED, AttemptGpus, GpuDevice, GpuSample, GpuUse, TokenEnergy
+from .schema import attempt, gpu, gpu_sample, node_spool, run, step_metric
+
+WARM_UP_STEPS: Final = 20
+"""Steps of an attempt that do not count, of a short one half: they compile, and fill caches."""
+
+MIN_WINDOW_S: Final = 10.0
+"""A shorter time says little: power is sampled once a second."""
+
+_BATCH = 1000  # ids a question; both databases limit the number of parameters
+
+_BY_BLOCK = {"yield_per": 5000}
+
+
+_Place = tuple[int, int]
+"""Of a GPU: its node, and its number there."""
+
+
+class _Counter(NamedTuple):
+    """The counter of one GPU: when it is known, and how much it grew in that time."""
+
+    from_s: float
+    to_s: float
+    energy_j: float
+
+
+def attempt_gpus(conn: Connection, attempt_id: int) -> AttemptGpus | None:
+    """What the GPUs of an attempt did, None if nothing was sampled."""
+    counters = _counters(conn, attempt_id)
+    used = tuple(_use(row._asdict(), counters) for row in conn.execute(_uses(attempt_id)))
+    return AttemptGpus(attempt_id, used, _token_energy(conn, attempt_id, counters)) if used else None
+
+
+def run_gpus(conn: Connection, run_id: int) -> list[AttemptGpus]:
+    """What the GPUs of a run did in each sampled attempt of its present configuration, oldest first.
+
+    ``gpu_records.j_per_token`` of these is what a token of the run costs; ``timed`` of each is what its GPUs did after
+    the warm-up.
+    """
+    of_run = and_(attempt.c.run_id == run.c.id, attempt.c.config_hash == run.c.config_hash)
+    query = select(attempt.c.id).join(run, of_run).where(run.c.id == run_id).order_by(attempt.c.generation)
+    found = (attempt_gpus(conn, attempt_id) for attempt_id in conn.execute(query).scalars().all())
+    return [replace(used, timed=_timed(conn, used.attempt_id)) for used in found if used is not None]
+
+
+def gpu_devices(conn: Connection, attempt_id: int) -> list[GpuDevice]:
+    """The GPUs of an attempt, by node and number."""
+    columns = [gpu.c[field.name] for field in fields(GpuDevice)]
+    query = select(*columns).where(gpu.c.attempt_id == attempt_id).order_by(gpu.c.node_rank, gpu.c.gpu)
+    return [GpuDevice(*row) for row in conn.execute(query)]
+
+
+def gpu_samples(conn: Connection, attempt_id: int) -> list[GpuSample]:
+    """An attempt's samples, GPU by GPU in the order of time."""
+    return [GpuSample(*row) for row in conn.execute(_samples(attempt_id))]
+
+
+def gpu_trace(conn: Connection, attempt_id: int, node_rank: int, gpu: int, points: int) -> list[GpuSample]:
+    """One GPU's samples in the order of time, every so many that at most ``points`` are left."""
+    row = gpu_sample.c
+    mine = and_(row.attempt_id == attempt_id, row.node_rank == node_rank, row.gpu == gpu)
+    count = conn.execute(select(func.count()).select_from(gpu_sample).where(mine)).scalar() or 0
+    rows = conn.execute(_samples(attempt_id).where(mine), execution_options=_BY_BLOCK)
+    return [GpuSample(*values) for values in islice(rows, 0, None, max(1, math.ceil(count / points)))]
+
+
+def iter_gpu_samples(conn: Connection, campaign_id: int) -> Iterator[tuple[int, int, GpuDevice | None, GpuSample]]:
+    """All samples of a campaign as (run id, generation, GPU, sample); reads block by block."""
+    query = select(attempt.c.id, attempt.c.run_id, attempt.c.generation).join(run, run.c.id == attempt.c.run_id)
+    order = (run.c.ordinal, run.c.id, attempt.c.generation)
+    for attempt_id, run_id, generation in conn.execute(
+        query.where(run.c.campaign_id == campaign_id).order_by(*order)
+    ).all():
+        found = {(device.node_rank, device.gpu): device for device in gpu_devices(conn, attempt_id)}
+        for row in conn.execute(_samples(attempt_id), execution_options=_BY_BLOCK):
+            sample = GpuSample(*row)
+            yield run_id, generation, found.get((sample.node_rank, sample.gpu)), sample
+
+
+def node_offsets(conn: Connection, attempt_ids: Sequence[int]) -> dict[int, dict[int, int]]:
+    """How many bytes of each node's telemetry the store holds, by attempt id and node."""
+    row = node_spool.c
+    held: dict[int, dict[int, int]] = defaultdict(dict)
+    for start in range(0, len(attempt_ids), _BATCH):
+        some = row.attempt_id.in_(attempt_ids[start : start + _BATCH])
+        for attempt_id, node_rank, offset in conn.execute(
+            select(row.attempt_id, row.node_rank, row.spool_offset).where(some)
+        ):
+            held[attempt_id][node_rank] = offset
+    return dict(held)
+
+
+def _token_energy(conn: Connection, attempt_id: int, counters: Mapping[_Place, _Counter]) -> TokenEnergy | None:
+    """The energy of an attempt's steps, and their tokens.
+
+    From the end of one step to the end of another: the first ``WARM_UP_STEPS`` do not count, nor does any step that
+    is not covered by samples of every GPU on every node. Whatever happened in between is in it: saving, evaluating,
+    waiting for data.
+
+    Returns:
+        None where that cannot be told: the script does not say tokens_per_s, fewer than two steps are left, the time
+        between them is below ``MIN_WINDOW_S``, or a GPU has no counter.
+    """
+    covered, step = _covered(conn, attempt_id, counters), step_metric.c
+    said = and_(step.tokens_per_s.is_not(None), step.ts_s.is_not(None))
+    ends = _ends(conn, attempt_id, and_(said, step.ts_s.between(*covered)), said) if covered else None
+    if ends is None or ends[1][1] - ends[0][1] < MIN_WINDOW_S:
+        return None
+    (first, from_s), (last, to_s) = ends
+    tokens = conn.execute(_tokens(attempt_id, first, last)).scalar() or 0.0
+    energy = conn.execute(_window(attempt_id, from_s, to_s)).scalar() or 0.0
+    if not (math.isfinite(tokens) and tokens > 0 and energy > 0):
+        return None
+    return TokenEnergy(first, last, to_s - from_s, energy, tokens)
+
+
+def _timed(conn: Connection, attempt_id: int) -> tuple[GpuUse, ...]:
+    """What each GPU did from the end of the warm-up to that of the last step, saving and evaluating in between too."""
+    ends = _ends(conn, attempt_id, step_metric.c.ts_s.is_not(None))
+    if ends is None:
+        return ()
+    (_, from_s), (_, to_s) = ends
+    rows = conn.execute(_uses(attempt_id, gpu_sample.c.ts_s.between(from_s, to_s)))
+    return tuple(_use(row._asdict(), {}) for row in rows)
+
+
+def _samples(attempt_id: int) -> Select[Any]:
+    row = gpu_sample.c
+    columns = [row[field.name] for field in fields(GpuSample)]
+    return select(*columns).where(row.attempt_id == attempt_id).order_by(row.node_rank, row.gpu, row.ts_s)
+
+
+def _uses(attempt_id: int, *which: ColumnElement[bool]) -> Select[Any]:
+    """A row for each GPU that has such samples, with all of ``GpuUse`` but its energy."""
+    row = gpu_sample.c
+    here = and_(gpu.c.attempt_id == row.attempt_id, gpu.c.node_rank == row.node_rank, gpu.c.gpu == row.gpu)
+    query = select(
+        row.node_rank,
+        row.gpu,
+        func.coalesce(func.max(gpu.c.node), "").label("node"),
+        func.coalesce(func.max(gpu.c.name), "").label("name"),
+        func.count().label("samples"),
+        func.min(row.ts_s).label("from_s"),
+        func.max(row.ts_s).label("to_s"),
+        _mean(row.util_pct).label("util_pct"),
+        _mean(row.power_w).label("power_w"),
+        func.max(row.power_w).label("power_peak_w"),
+        _mean(row.power_avg_w).label("power_avg_w"),
+        func.max(row.power_avg_w).label("power_avg_peak_w"),
+        func.max(row.temperature_c).label("temperature_max_c"),
+        func.max(row.mem_used_gb).label("mem_used_max_gb"),
+        _mean(_has(SLOWED)).label("slowed"),
+        _mean(_has(POWER_CAPPED)).label("power_capped"),
+        (func.max(row.ecc_errors) - func.min(row.ecc_errors)).label("ecc_errors"),
+        func.sum(row.span_s).label("sampled_s"),
+    )
+    joined = query.select_from(gpu_sample.outerjoin(gpu, here)).where(row.attempt_id == attempt_id, *which)
+    return joined.group_by(row.node_rank, row.gpu).order_by(row.node_rank, row.gpu)
+
+
+def _mean(value: ColumnElement[Any]) -> ColumnElement[Any]:
+    """Over time, of the samples that have it."""
+    span_s = gpu_sample.c.span_s
+    return func.sum(value * span_s) / func.nullif(func.sum(case((value.is_not(None), span_s))), 0)
+
+
+def _has(bits: int) -> ColumnElement[float]:
+    """1 where one of these reasons holds the clocks down, 0 where none does."""
+    throttle = gpu_sample.c.throttle
+    return case((throttle.bitwise_and(bits) != 0, 1.0), (throttle.is_not(None), 0.0))
+
+
+def _use(row: dict[str, Any], counters: Mapping[_Place, _Counter]) -> GpuUse:
+    counter = counters.get((row["node_rank"], row["gpu"]))
+    return GpuUse(**row, energy_j=counter.energy_j if counter else None)
+
+
+def _grown(attempt_id: int) -> Subquery:
+    """How much the counter of each GPU grew from sample to sample; one that began anew has grown by what it shows."""
+    row = gpu_sample.c
+    order: dict[str, Any] = {"partition_by": (row.node_rank, row.gpu), "order_by": row.ts_s}
+    before_s, before_j = func.lag(row.ts_s).over(**order), func.lag(row.energy_j).over(**order)
+    grown_j = case((before_j.is_(None), 0.0), (row.energy_j >= before_j, row.energy_j - before_j), else_=row.energy_j)
+    query = select(row.node_rank, row.gpu, row.ts_s, before_s.label("before_s"), grown_j.label("grown_j"))
+    return query.where(row.attempt_id == attempt_id, row.energy_j.is_not(None)).subquery()
+
+
+def _counters(conn: Connection, attempt_id: int) -> dict[_Place, _Counter]:
+    """What is known of the counter of each GPU that has one."""
+    grown = _grown(attempt_id).c
+    known = (func.min(grown.ts_s), func.max(grown.ts_s), func.sum(grown.grown_j))
+    rows = conn.execute(select(grown.node_rank, grown.gpu, *known).group_by(grown.node_rank, grown.gpu))
+    return {(node_rank, number): _Counter(*span) for node_rank, number, *span in rows}
+
+
+def _window(attempt_id: int, from_s: float, to_s: float) -> Select[Any]:
+    """Joules of all GPUs between two moments; of a sample that reaches beyond, its part."""
+    grown = _grown(attempt_id).c
+    begin_s = case((grown.before_s < from_s, from_s), else_=grown.before_s)
+    end_s = case((grown.ts_s > to_s, to_s), else_=grown.ts_s)
+    part_j = grown.grown_j * (end_s - begin_s) / (grown.ts_s - grown.before_s)
+    return select(func.sum(part_j)).where(grown.before_s < to_s, grown.ts_s > from_s)
+
+
+def _covered(conn: Connection, attempt_id: int, counters: Mapping[_Place, _Counter]) -> tuple[float, float] | None:
+    """From when to when the counters of all GPUs of all nodes are known."""
+    found = {(device.node_rank, device.gpu) for device in gpu_devices(conn, attempt_id)}
+    nodes = conn.execute(select(attempt.c.nodes).where(attempt.c.id == attempt_id)).scalar()
+    if not found or set(counters) != found or len({node for node, _ in found}) != nodes:
+        return None
+    return max(counter.from_s for counter in counters.values()), min(counter.to_s for counter in counters.values())
+
+
+def _ends(
+    conn: Connection, attempt_id: int, counts: ColumnElement[bool], said: ColumnElement[bool] | None = None
+) -> tuple[tuple[int, float], tuple[int, float]] | None:
+    """The first and the last step that count, each with the time of its end.
+
+    Args:
+        counts: which steps may.
+        said: which steps make up the warm-up and what follows it; the same without it.
+    """
+    row = step_metric.c
+    mine = row.attempt_id == attempt_id
+    bounds = conn.execute(select(func.min(row.step), func.max(row.step)).where(mine, counts if said is None else said))
+    lowest, highest = bounds.one()
+    if lowest is None:
+        return None
+    begun, ended = conn.execute(
+        select(attempt.c.start_step, attempt.c.last_step).where(attempt.c.id == attempt_id)
+    ).one()
+    before = lowest - 1 if begun is None else min(begun, lowest - 1)
+    warm = before + min(WARM_UP_STEPS, (max(highest, ended or 0) - before) // 2)
+    steps = select(row.step, row.ts_s).where(mine, counts, row.step >= warm)
+    first = conn.execute(steps.order_by(row.step).limit(1)).first()
+    last = conn.execute(steps.order_by(row.step.desc()).limit(1)).first()
+    return ((first[0], first[1]), (last[0], last[1])) if first and last and first[0] < last[0] else None
+
+
+def _tokens(attempt_id: int, first: int, last: int) -> Select[Any]:
+    """Tokens of the steps after the first, to the last. A line stands for the steps since the line before it too."""
+    row = step_metric.c
+    before, before_s = (func.lag(column).over(order_by=row.step) for column in (row.step, row.ts_s))
+    steps = row.step - before
+    time_s = func.coalesce(row.step_time_s * steps, row.ts_s - before_s)
+    query = select((row.tokens_per_s * time_s).label("tokens")).where(
+        row.attempt_id == attempt_id,
+        row.tokens_per_s.is_not(None),
+        row.ts_s.is_not(None),
+        row.step.between(first, last),
+    )
+    return select(func.sum(query.subquery().c.tokens))

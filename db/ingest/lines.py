@@ -1,0 +1,180 @@
+"""From the bytes of a spool to rows: pure, and strict about what it takes.
+
+Nearly every line is one flat object of numbers, so a block of lines is read at once and checked as a whole. A block
+with anything else in it is read again line by line, which says exactly what was wrong and where.
+"""
+
+from __future__ import annotations
+
+import json
+import math
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+from functools import lru_cache
+from itertools import chain
+from typing import Any, Final
+
+_BLOCK: Final = 1 << 16  # bytes read at once: a few hundred lines, which share the memory of their names
+PREFIX: Final = 200  # characters of a bad line that its event keeps
+_MAX_NAME: Final = 200  # characters, as metric_extra.name
+MAX_EVENT: Final = 50  # characters, so that event.kind holds them after "script."
+MAX_WHOLE: Final = 2**53  # beyond, a float skips whole numbers
+_NUMBERS: Final = (float, bool, type(None))
+
+# Whole numbers become floats as they are read: no metric overflows a column, and one type is quick to check.
+_DECODER: Final = json.JSONDecoder(parse_int=float)
+
+
+@dataclass(frozen=True)
+class SpoolEvent:
+    """A line that tells of something other than a step."""
+
+    name: str
+    ts_s: float | None
+    data: dict[str, Any]
+
+
+@dataclass(frozen=True)
+class BadLine:
+    """A line, or a part of one, that could not be taken: where it lies in the spool, why, and how it begins."""
+
+    offset: int
+    length: int
+    why: str
+    prefix: str
+
+
+@dataclass
+class Batch:
+    """What a stretch of any spool says.
+
+    Attributes:
+        events: Lines that tell of something that happened, in their order.
+        bad: Lines, or parts of them, that were set aside.
+        lines: How many lines that is.
+        length: How many bytes.
+    """
+
+    events: list[SpoolEvent] = field(default_factory=list)
+    bad: list[BadLine] = field(default_factory=list)
+    lines: int = 0
+    length: int = 0
+
+
+@dataclass
+class MetricBatch(Batch):
+    """What a stretch of metrics says.
+
+    Attributes:
+        steps: For each step its values by the names of the metric lines, `step` and `ts` among them. Lines of one step
+            are merged, and the first value of a name counts.
+    """
+
+    steps: dict[int, dict[str, float]] = field(default_factory=dict)
+
+
+def parse(chunk: bytes, offset: int) -> MetricBatch:
+    """Reads the complete lines of a stretch of a spool; a last line without its newline is left for later.
+
+    Args:
+        chunk: The bytes.
+        offset: Where in the spool they begin.
+    """
+    batch = MetricBatch()
+    for block in _blocks(chunk):
+        rows = _plain(block)
+        if rows is None:
+            _take_lines(block, offset + batch.length, batch)
+        else:
+            for row in rows:
+                _merge(batch, row)
+        batch.lines += block.count(b"\n")
+        batch.length += len(block)
+    return batch
+
+
+def _blocks(chunk: bytes) -> Iterator[bytes]:
+    """Stretches of complete lines."""
+    start, last = 0, chunk.rfind(b"\n") + 1
+    while start < last:
+        end = chunk.find(b"\n", start + _BLOCK, last) + 1 or last
+        yield chunk[start:end]
+        start = end
+
+
+def _plain(block: bytes) -> list[dict[str, float]] | None:
+    """The block's lines, or None unless each of them is one flat object of numbers with a step, and no event.
+
+    As many objects as lines, none of them nested, every line's end between two braces and none inside a string
+    (a raw newline there is no JSON): then no line can have borrowed from its neighbour.
+    """
+    lines = block.count(b"\n")
+    if block.count(b"}\n{") != lines - 1:
+        return None
+    try:
+        rows = _DECODER.decode("[" + block.decode().replace("}\n{", "},\n{") + "]")
+    except (ValueError, RecursionError):
+        return None
+    if len(rows) != lines or set(map(type, rows)) != {dict}:
+        return None
+    names = set().union(*rows)
+    if "event" in names or not all(map(_is_name, names)):
+        return None
+    flat = set(map(type, chain.from_iterable(map(dict.values, rows)))) == {float}
+    return rows if flat and all(map(_has_step, rows)) else None
+
+
+def _merge(batch: MetricBatch, row: dict[str, float]) -> None:
+    first = batch.steps.setdefault(int(row["step"]), row)
+    if first is not row:
+        first.update({name: value for name, value in row.items() if name not in first})
+
+
+def _take_lines(block: bytes, offset: int, batch: MetricBatch) -> None:
+    """Reads a block line by line and sets aside what cannot be taken."""
+    for line in block.split(b"\n")[:-1]:
+        if why := _take(line, batch):
+            batch.bad.append(BadLine(offset, len(line) + 1, why, line.decode(errors="replace")[:PREFIX]))
+        offset += len(line) + 1
+
+
+def _take(line: bytes, batch: MetricBatch) -> str | None:
+    """Adds a line to the batch; returns what is wrong with it, if anything."""
+    try:
+        row = _DECODER.decode(line.decode())
+    except (ValueError, RecursionError):
+        return "not JSON"
+    if type(row) is not dict:
+        return "not a JSON object"
+    if "event" in row:
+        return _take_event(row, batch)
+    if not _has_step(row):
+        return "no step"
+    # Keep what can be stored, true as 1; null is the same as not there.
+    wrong = [name for name, value in row.items() if not (_is_name(name) and isinstance(value, _NUMBERS))]
+    _merge(batch, {name: float(value) for name, value in row.items() if name not in wrong and value is not None})
+    return f"not a number with a name: {', '.join(wrong)}"[:PREFIX] if wrong else None
+
+
+def _take_event(row: dict[str, Any], batch: MetricBatch) -> str | None:
+    name, ts_s = row.pop("event"), row.pop("ts", None)
+    if not (isinstance(name, str) and _is_name(name) and len(name) <= MAX_EVENT):
+        return "an event without a name"
+    when = ts_s if isinstance(ts_s, float) and math.isfinite(ts_s) else None
+    batch.events.append(SpoolEvent(name, when, {key: _whole(value) for key, value in row.items()}))
+    return None
+
+
+def _whole(value: Any) -> Any:
+    """A whole number as it was written."""
+    return int(value) if isinstance(value, float) and abs(value) <= MAX_WHOLE and value.is_integer() else value
+
+
+def _has_step(row: dict[str, Any]) -> bool:
+    step = row.get("step")
+    return type(step) is float and step.is_integer() and 0 <= step <= MAX_WHOLE
+
+
+@lru_cache(maxsize=4096)
+def _is_name(name: str) -> bool:
+    return 0 < len(name) <= _MAX_NAME and name.isprintable()

@@ -1,0 +1,110 @@
+"""The metrics of an attempt: steps, and what its script says besides.
+
+The bytes of this spool that the store holds are counted with the attempt itself, in `attempt.spool_offset`.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any, Final
+
+from sqlalchemy import Connection, case, func, select, update
+
+from .. import schema
+from ..queries import observe_memory, record_checkpoint, storable
+from ..records import Checkpoint, MemoryObservation, memory_observation_key
+from ..store import Store
+from ..upsert import insert_extras, insert_steps, upsert_latest
+from .lines import MetricBatch, parse
+from .spool import Source, Spool
+
+METRICS: Final = -2
+"""The number of this spool, which `node_spool` has no row of."""
+
+_MEMORY_FIGURES: Final = ("after_init_gb", "per_sample_gb", "peak_allocated_gb", "peak_reserved_gb", "usable_gb")
+
+
+class Metrics(Spool[MetricBatch]):
+    """What the script of an attempt reports."""
+
+    def __init__(self, attempt_id: int, path: Path) -> None:
+        super().__init__(attempt_id, path, METRICS)
+        self.truncated_kind = "spool.truncated"
+
+    def parse(self, chunk: bytes, offset: int) -> MetricBatch:
+        """Steps and events."""
+        return parse(chunk, offset)
+
+    def source(self, store: Store) -> Source:
+        """As of every spool; the offset is that of the attempt's own row."""
+        attempt, run = schema.attempt.c, schema.run.c
+        query = select(run.campaign_id, run.id, attempt.generation, attempt.id, attempt.spool_offset)
+        of_attempt = query.join(schema.run, run.id == attempt.run_id).where(attempt.id == self.attempt_id)
+        with store.read() as conn:
+            row = conn.execute(of_attempt).first()
+        if row is None:
+            raise LookupError(f"no attempt {self.attempt_id}")
+        return Source(*row)
+
+    def advance(self, conn: Connection, source: Source, batch: MetricBatch) -> bool:
+        """Moves the offset and the attempt's steps on, and takes its row's lock; False when somebody else was first."""
+        row = schema.attempt.c
+        values: dict[str, Any] = {"spool_offset": source.offset + batch.length}
+        if batch.steps:
+            first, last = min(batch.steps), max(batch.steps)
+            values["start_step"] = func.coalesce(row.start_step, max(first - 1, 0))
+            values["last_step"] = case((row.last_step > last, row.last_step), else_=last)
+        unmoved = update(schema.attempt).where(row.id == source.attempt_id, row.spool_offset == source.offset)
+        return conn.execute(unmoved.values(values)).rowcount == 1
+
+    def insert(self, conn: Connection, source: Source, batch: MetricBatch) -> None:
+        """Rows for the steps; an event for each other line, and what the built-in trainer's lines mean."""
+        if batch.steps:
+            insert_steps(conn, source.attempt_id, batch.steps)
+            insert_extras(conn, source.attempt_id, batch.steps)
+            upsert_latest(conn, (source.run_id, source.attempt_id, source.generation), batch.steps)
+        for event in batch.events:
+            source.tell(conn, f"script.{event.name}", "", event.data, event.ts_s)
+            if event.name == "target":
+                _know_target(conn, source, event.data.get("steps"))
+            if event.name == "checkpoint":
+                _know_checkpoint(conn, source, event.data)
+            if event.name == "memory":
+                _know_memory(conn, source, event.data)
+
+
+def _know_target(conn: Connection, source: Source, steps: object) -> None:
+    """A run of so many epochs learns from its script how many steps that is."""
+    if isinstance(steps, int | float) and steps >= 1:
+        run = schema.run.c
+        unknown = update(schema.run).where(run.id == source.run_id, run.target_step.is_(None))
+        conn.execute(unknown.values(target_step=int(steps)))
+
+
+def _know_checkpoint(conn: Connection, source: Source, data: Mapping[str, Any]) -> None:
+    """A checkpoint of the built-in trainer; a script of one's own may use the word for something else."""
+    step, path, size_bytes = data.get("step"), data.get("path"), data.get("size_bytes")
+    if isinstance(step, int) and isinstance(path, str) and isinstance(size_bytes, int):
+        saved = Checkpoint(source.run_id, source.attempt_id, source.generation, step, storable(path), size_bytes)
+        record_checkpoint(conn, saved)
+
+
+def _know_memory(conn: Connection, source: Source, data: Mapping[str, Any]) -> None:
+    """What the attempt's ranks say of their memory, for the batch ledger: see docs/architecture.md for the names."""
+    row = schema.attempt.c
+    query = select(row.memory_key, row.micro_batch).where(row.id == source.attempt_id)
+    memory_key, micro_batch = conn.execute(query).one()
+    micro_batch = data.get("micro_batch", micro_batch)
+    if memory_key is None or not isinstance(micro_batch, int) or micro_batch < 1:
+        return
+    given = {name: value for name in _MEMORY_FIGURES if _is_size(value := data.get(name))}
+    if given:
+        where = (storable(str(data.get(name, ""))) for name in ("device", "torch"))
+        key = memory_observation_key(memory_key, *where)
+        observe_memory(conn, MemoryObservation(key, source.attempt_id, micro_batch, oom=False, **given))
+
+
+def _is_size(value: object) -> bool:
+    return isinstance(value, int | float) and not isinstance(value, bool) and 0 < value < math.inf

@@ -1,0 +1,212 @@
+"""From a spool into the store: any number of callers, every line once.
+
+The store counts the bytes of a spool that it holds. One transaction moves that offset, if it still is what was read,
+and inserts what the bytes between say: whoever comes second finds the offset moved and inserts nothing, and a crash
+leaves either all of it or none.
+"""
+
+from __future__ import annotations
+
+import os
+from abc import ABC, abstractmethod
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Final, Generic, TypeVar
+
+from sqlalchemy import Connection, and_, func, select, update
+
+from .. import schema
+from ..queries import add_event
+from ..store import Store, insert_into
+from .lines import BadLine, Batch
+
+MAX_BYTES: Final = 8 << 20
+
+_NAMED_BAD_LINES: Final = 20  # a batch; a spool full of rubbish must not become a table full of it
+
+B = TypeVar("B", bound=Batch)
+
+
+@dataclass(frozen=True)
+class IngestResult:
+    """What one call did.
+
+    Attributes:
+        lines: Complete lines taken from the spool, the bad ones among them.
+        new_offset: Bytes of the spool that the store now holds.
+        rejected: Lines set aside with an event.
+        events: Lines that became events.
+        caught_up: No complete line was left when the spool was read.
+        stale: Another caller took these lines first; nothing was written.
+    """
+
+    lines: int
+    new_offset: int
+    rejected: int
+    events: int
+    caught_up: bool
+    stale: bool = False
+
+
+@dataclass(frozen=True)
+class Source:
+    """Whose spool it is, and how many of its bytes the store holds."""
+
+    campaign_id: int
+    run_id: int
+    generation: int
+    attempt_id: int
+    offset: int
+
+    def tell(
+        self, conn: Connection, kind: str, message: str, data: Mapping[str, Any], ts_s: float | None = None
+    ) -> None:
+        """Records an event of the attempt."""
+        ids = {"run_id": self.run_id, "attempt_id": self.attempt_id}
+        add_event(conn, self.campaign_id, kind, message, **ids, data=data, ts_s=ts_s)
+
+
+class Spool(ABC, Generic[B]):
+    """A file that an attempt appends lines to, and what becomes of them. A subclass is one sink.
+
+    Args:
+        attempt_id: The attempt that writes the file.
+        path: The file; one that does not exist yet counts as empty.
+        number: Under which `node_spool` counts the bytes that the store holds: the rank of the node that writes it, or
+            a negative number of its own.
+    """
+
+    def __init__(self, attempt_id: int, path: Path, number: int) -> None:
+        self.attempt_id, self.path, self.number = attempt_id, path, number
+        self.truncated_kind = f"{path.name}.truncated"  # of the event that tells of a file that shrank
+
+    @abstractmethod
+    def parse(self, chunk: bytes, offset: int) -> B:
+        """The complete lines of a stretch that begins at an offset."""
+
+    @abstractmethod
+    def insert(self, conn: Connection, source: Source, batch: B) -> None:
+        """Puts them into their tables."""
+
+    def source(self, store: Store) -> Source:
+        """Whose spool it is.
+
+        Raises:
+            LookupError: There is no such attempt.
+        """
+        attempt, run, read = schema.attempt.c, schema.run.c, schema.node_spool.c
+        of_node = and_(read.attempt_id == attempt.id, read.node_rank == self.number)
+        joined = schema.attempt.join(schema.run, run.id == attempt.run_id).outerjoin(schema.node_spool, of_node)
+        columns = (run.campaign_id, run.id, attempt.generation, attempt.id, func.coalesce(read.spool_offset, 0))
+        with store.read() as conn:
+            row = conn.execute(select(*columns).select_from(joined).where(attempt.id == self.attempt_id)).first()
+        if row is None:
+            raise LookupError(f"no attempt {self.attempt_id}")
+        return Source(*row)
+
+    def advance(self, conn: Connection, source: Source, batch: B) -> bool:
+        """Moves the offset on and takes its row's lock; False when somebody else moved it."""
+        row = schema.node_spool.c
+        if not source.offset:  # a second caller waits here for the first one's row
+            first = {"attempt_id": self.attempt_id, "node_rank": self.number, "spool_offset": 0}
+            conn.execute(insert_into(conn, schema.node_spool).values(first).on_conflict_do_nothing())
+        unmoved = update(schema.node_spool).where(
+            row.attempt_id == self.attempt_id, row.node_rank == self.number, row.spool_offset == source.offset
+        )
+        return conn.execute(unmoved.values(spool_offset=source.offset + batch.length)).rowcount == 1
+
+
+def ingest(store: Store, spool: Spool[Any], *, max_bytes: int = MAX_BYTES) -> IngestResult:
+    """Takes the next stretch of a spool into the store. Call it again until `caught_up`.
+
+    Args:
+        store: The store.
+        spool: The spool.
+        max_bytes: How much to take at most, in one transaction.
+
+    Raises:
+        StoreUnreachable: The store did not answer; nothing was taken, and nothing is lost.
+        LookupError: There is no such attempt.
+        OSError: The spool cannot be read.
+    """
+    source = spool.source(store)
+    chunk, size = _read_on(spool.path, source.offset, max_bytes)
+    if size is not None and size < source.offset:
+        return _truncated(store, source, size, spool.truncated_kind)
+    batch = spool.parse(chunk, source.offset)
+    # Torn means that the file ends in mid-line: nothing more to take before the rest is there.
+    caught_up = len(chunk) < max_bytes
+    if not batch.length and not caught_up:  # wait for this line's end, and the spool would never move again
+        begin = chunk[:100].decode(errors="replace")
+        batch.bad.append(BadLine(source.offset, len(chunk), "a line without end", begin))
+        batch.lines, batch.length = 1, len(chunk)
+    if not batch.length:
+        return IngestResult(0, source.offset, 0, 0, caught_up)
+    with store.write() as conn:
+        if not spool.advance(conn, source, batch):
+            return IngestResult(0, source.offset, 0, 0, caught_up=False, stale=True)
+        spool.insert(conn, source, batch)
+        _set_aside(conn, source, batch.bad, spool.path)
+    return IngestResult(batch.lines, source.offset + batch.length, len(batch.bad), len(batch.events), caught_up)
+
+
+def drain(store: Store, spool: Spool[Any], held: int | None = None) -> None:
+    """Takes all that a spool holds, or leaves the rest to another caller who is at it.
+
+    Args:
+        store: The store.
+        spool: The spool.
+        held: Bytes of it that the store was seen to hold: the store is not asked if the file has just that size.
+
+    Raises:
+        StoreUnreachable, LookupError, OSError: As of `ingest`.
+    """
+    if _size(spool.path) in (None, held):
+        return
+    while not (result := ingest(store, spool)).caught_up and not result.stale:
+        pass
+
+
+def _size(path: Path) -> int | None:
+    """The file's size now: opening it makes a network file system ask for it again. None if there is no file."""
+    try:
+        with path.open("rb", buffering=0) as file:
+            return file.seek(0, os.SEEK_END)
+    except FileNotFoundError:
+        return None
+
+
+def _read_on(path: Path, offset: int, max_bytes: int) -> tuple[bytes, int | None]:
+    """The bytes from an offset on, and the size of the whole file, None when there is no file."""
+    try:
+        with path.open("rb", buffering=0) as file:
+            size = file.seek(0, os.SEEK_END)
+            file.seek(offset)
+            return file.read(max_bytes) or b"", size
+    except FileNotFoundError:
+        return b"", None
+
+
+def _set_aside(conn: Connection, source: Source, bad: Sequence[BadLine], path: Path) -> None:
+    """One event for each bad line, and one for all that are too many to name."""
+    for line in bad[:_NAMED_BAD_LINES]:
+        data = {"offset": line.offset, "bytes": line.length, "text": line.prefix}
+        source.tell(conn, "spool.corrupt", f"{line.why} at byte {line.offset} of {path.name}", data)
+    if rest := bad[_NAMED_BAD_LINES:]:
+        data = {"offset": rest[0].offset, "last_offset": rest[-1].offset, "lines": len(rest)}
+        source.tell(conn, "spool.corrupt", f"{len(rest)} more bad lines of {path.name}", data)
+
+
+def _truncated(store: Store, source: Source, size: int, kind: str) -> IngestResult:
+    """Tells once of a spool that shrank; what was taken stays.
+
+    It is never read again from its beginning: a shared file system may show a stale size for a while.
+    """
+    row = schema.events.c
+    with store.write() as conn:
+        told = select(row.id).where(row.run_id == source.run_id, row.attempt_id == source.attempt_id, row.kind == kind)
+        if conn.execute(told.limit(1)).first() is None:
+            message = f"the spool has {size} bytes, {source.offset} were read before"
+            source.tell(conn, kind, message, {"size": size, "offset": source.offset})
+    return IngestResult(0, source.offset, 0, 0, caught_up=True)

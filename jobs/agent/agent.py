@@ -1,0 +1,387 @@
+"""One node of one attempt: claim, launch, watch, push, write down how it ended.
+
+Started on every node of a job by srun (or by the local executor):  python -m dscampaign.jobs.agent BATCH_DIR [INDEX]
+It decides nothing about what comes next; it leaves evidence, and the reconciler decides.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import os
+import signal
+import subprocess
+import sys
+import threading
+import time
+from dataclasses import replace
+from pathlib import Path
+from types import FrameType
+
+import psutil
+
+from ..forward.processes import Forwarders
+from ..shared import checkpoint, retention, spool_steps
+from ..shared.checkpoint import Checkpoint
+from ..shared.files import create_exclusively, read_json, write_atomically
+from ..shared.layout import AttemptPaths, RunPaths, payload_file
+from ..shared.ownership import distrust
+from ..shared.payload import Payload
+from . import cleanup, evidence, launch
+from .evidence import LogLine, NodeOutcome
+from .node import Node, RendezvousTimeout, Start, announce, free_port, join
+from .node_facts import NodeFacts
+from .progress import Watch
+from .push import Pusher
+from .telemetry import Telemetry
+
+RESERVE_BYTES = 128 * 1024
+LINES_KEPT = 40
+"""Lines of the logs that an outcome on a full disk holds."""
+
+EXIT_FAILED = 1
+EXIT_NOT_MINE = 75
+POLL_S = 0.5
+HEARTBEAT_S = 10.0
+STOP_REPEAT_S = 3.0
+JOIN_TIMEOUT_S = 600.0
+"""Other nodes wait for node 0 for so long without a sign of life."""
+TERM_GRACE_S = 3.0
+"""Below the usual KillWait, so that the outcome is written before Slurm kills us too."""
+PEER_GRACE_S = 10.0
+TEARDOWN_GRACE_S = 15.0
+"""The launcher ends ranks one after another, 30 s each; ranks that wait for a dead one wait for nothing."""
+
+DEAF_TO_USR2 = ("/bin/sh", "-c", 'trap "" USR2; exec "$@"', "launcher")
+"""Slurm may send USR2 to every process of the job, and the launcher would die of it. A signal that is ignored stays
+ignored in the ranks until they ask for it."""
+
+
+def main(argv: list[str]) -> int:
+    """Runs this node's part of element ``argv[1]``, by default ``SLURM_ARRAY_TASK_ID``, of the batch in ``argv[0]``."""
+    os.umask(0o077)
+    index = int(argv[1] if len(argv) > 1 else os.environ["SLURM_ARRAY_TASK_ID"])
+    batch = Path(argv[0])
+    if why := distrust(payload_file(batch, index), batch.parents[2]):  # the campaign's `dir`
+        print(f"not run: {why}", file=sys.stderr)
+        return EXIT_NOT_MINE
+    payload = Payload.read(payload_file(batch, index))
+    return Agent(payload, Node.from_environment(os.environ)).run()
+
+
+class Agent:
+    """The state of one node's watch over its ranks."""
+
+    def __init__(self, payload: Payload, node: Node) -> None:
+        self.payload, self.node = payload, node
+        self.paths, self.run_paths = AttemptPaths(Path(payload.attempt_dir)), RunPaths(Path(payload.run_dir))
+        first = node.rank * payload.ranks_per_node
+        self.ranks = range(first, first + payload.ranks_per_node)
+        self.progress = Watch(self.ranks)
+        self._stop_asked = self._term_asked = False
+        self._last_beat_s = self._last_stop_s = 0.0
+        self._since: dict[str, float] = {}
+        self._gone_s: dict[int, float] = {}
+        self._ending_s: float | None = None
+        gpus, visible = payload.gpus_per_node, node.visible_devices
+        self._facts = NodeFacts(gpus, visible)
+        used = 0 if payload.env.get("DS_ACCELERATOR") == "cpu" else gpus
+        self._telemetry = Telemetry(used, visible, node.name, self.paths.gpu_spool(node.rank), payload.telemetry_s)
+
+    def run(self) -> int:
+        """Runs the attempt's part on this node; returns the exit code for Slurm."""
+        signal.signal(signal.SIGUSR2, self._on_usr2)
+        signal.signal(signal.SIGTERM, self._on_term)
+        started_s = time.time()
+        try:
+            start = self._start()
+        except RendezvousTimeout as exc:
+            print(exc, file=sys.stderr)
+            self._write_outcome(None, "rendezvous", started_s, Start("", "", "", 0, "", 0, started_s))
+            return EXIT_FAILED
+        if start is None:
+            return EXIT_NOT_MINE
+        pusher = Pusher(self.payload, self.paths.metrics, self._store_url() if self.node.rank == 0 else None)
+        pusher.start()
+        forwarders = Forwarders(self.payload, self.paths, self.node.rank)
+        exit_code, ended_by = self._train(start, forwarders)
+        forwarders.end(exit_code, ended_by)
+        outcome = self._write_outcome(exit_code, ended_by, started_s, start)
+        self._telemetry.wait()
+        pusher.finish()  # late: it may take longer than Slurm lets a cancelled job live
+        forwarders.wait()  # until then they had as long as this took
+        if self.node.rank == 0:  # what a killed rank left half written takes room that the next attempt may need
+            retention.remove_drafts(self._checkpoints, self.payload.generation + 1)
+        return 0 if outcome.launcher_exit == 0 else EXIT_FAILED
+
+    # -- start ---------------------------------------------------------------------------------------------------
+
+    def _start(self) -> Start | None:
+        """Agrees with the other nodes on how to start; None if another job runs this attempt."""
+        if self.node.rank > 0:
+            start = join(self.paths, self.node, JOIN_TIMEOUT_S, self._claimed_by_another)
+            if start and not self._take(self.paths.node_claim(self.node.rank)):
+                return None
+            if start:
+                self._resize(start.micro_batch, start.accumulation)
+        elif not self._claim():
+            return None
+        else:
+            start = self._announce()
+        return start
+
+    def _claim(self) -> bool:
+        return self._take(self.paths.claim)
+
+    def _take(self, path: Path) -> bool:
+        """Takes a claim. Each node has one: a slurmctld that crashed may launch one job twice, under the same id."""
+        claim = {"job_id": self.node.job_id, "host": self.node.name, "ts": time.time()}
+        if not self._superseded() and create_exclusively(path, json.dumps(claim)):
+            return True
+        holder = (read_json(self.paths.claim) or {}).get("job_id", "a newer attempt")
+        print(f"not mine: {self.paths.dir.name} of {self.payload.run} belongs to {holder}", file=sys.stderr)
+        return False
+
+    def _claimed_by_another(self) -> bool:
+        claim = read_json(self.paths.claim)
+        return self._superseded() or (claim is not None and claim["job_id"] != self.node.job_id)
+
+    @property
+    def _checkpoints(self) -> Path:
+        return self.run_paths.checkpoints(self.payload.config_hash)
+
+    def _resize(self, micro_batch: int | None, accumulation: int | None) -> None:
+        """Begins with a smaller micro-batch: a sibling ran out of memory while this attempt waited in the queue."""
+        if micro_batch is None or accumulation is None or micro_batch == self.payload.micro_batch:
+            return
+        try:
+            self.payload = self.payload.resized(micro_batch, accumulation)
+        except ValueError as exc:
+            print(f"{self.paths.resize.name} is not used: {exc}", file=sys.stderr, flush=True)
+
+    def _announce(self) -> Start:
+        asked = read_json(self.paths.resize) or {}
+        self._resize(asked.get("micro_batch"), asked.get("accumulation"))
+        payload = self.payload
+        write_atomically(self.paths.ds_config, json.dumps(payload.ds_config, indent=1))
+        if payload.train:
+            write_atomically(self.paths.train_config, json.dumps(payload.train, indent=1))
+        found = self._verified_checkpoint()
+        start = Start(
+            job_id=self.node.job_id,
+            host=self.node.name,
+            address=self.node.address(payload.nodes),
+            port=free_port(),
+            resume=str(found.path) if found else "",
+            start_step=found.step if found else 0 if payload.steps_decide else None,
+            started_s=time.time(),
+            micro_batch=payload.micro_batch,
+            accumulation=payload.accumulation,
+        )
+        announce(self.paths, start)
+        return start
+
+    def _verified_checkpoint(self) -> Checkpoint | None:
+        """The newest checkpoint that is whole. It may take minutes to read: meanwhile the heart goes on beating."""
+        done = threading.Event()
+        heart = threading.Thread(target=self._beat_until, args=(done,), daemon=True)
+        heart.start()
+        try:
+            found = checkpoint.newest_verified(
+                self._checkpoints,
+                self.payload.config_hash,
+                self.payload.resumable_world,
+                zero_stage=self.payload.zero_stage,
+                arrangement=self.payload.arrangement,
+                on_skip=self._tell_skipped,
+            )
+        finally:
+            done.set()
+            heart.join()
+        if (step := found.step if found else 0) < (recorded := self.payload.min_resume_step):
+            reason = f"the checkpoint of step {recorded} that was recorded cannot be used, steps are made again"
+            self._tell("checkpoint_older", reason=reason, step=step, recorded_step=recorded)
+        return found
+
+    def _beat_until(self, done: threading.Event) -> None:
+        while not done.wait(POLL_S):
+            self._beat()
+
+    def _tell_skipped(self, path: Path, reason: str) -> None:
+        self._tell("checkpoint_skipped", reason=reason, path=str(path))
+
+    def _tell(self, event: str, **data: object) -> None:
+        """An event of the attempt, which `campaign describe` shows. Only before the ranks write to the spool."""
+        print(event, *data.values(), file=sys.stderr, flush=True)
+        line = json.dumps({"event": event, "ts": time.time(), **data}) + "\n"
+        with contextlib.suppress(OSError), self.paths.metrics.open("a") as spool:
+            spool.write(line)
+
+    # -- watch ---------------------------------------------------------------------------------------------------
+
+    def _train(self, start: Start, forwarders: Forwarders) -> tuple[int, str]:
+        for folder in (self.paths.logs, self.paths.ranks, self._checkpoints):
+            folder.mkdir(parents=True, exist_ok=True)
+        self._keep_room()
+        hostfile = self.paths.dir / f"hostfile-{self.node.rank}"
+        write_atomically(hostfile, launch.hostfile_text(self.payload.nodes, self.payload.ranks_per_node))
+        cores = len(os.sched_getaffinity(0))
+        env = launch.environment(self.payload, self.paths, self.node, start.resume, os.environ, cores)
+        env |= self.progress.open()
+        line = launch.command(self.payload, self.paths, hostfile, self.node.rank, start.address, start.port)
+        for mark in cleanup.clear_build_marks(env):
+            print(f"removed {mark}: who was building there has ended", file=sys.stderr, flush=True)
+        self._facts.ready()
+        self._telemetry.start()
+        forwarders.start()
+        with self.paths.launcher_log(self.node.rank).open("ab") as log:
+            launcher = subprocess.Popen([*DEAF_TO_USR2, *line], env=env, stdout=log, stderr=log, start_new_session=True)
+        ended_by = self._watch(launcher)
+        _kill_group(launcher.pid, signal.SIGKILL)  # ranks and loader workers that outlived their launcher
+        cleanup.clear_shared_memory(start.address, start.port)
+        self._telemetry.stop()
+        self.progress.look()
+        self.progress.close()
+        return launcher.wait(), ended_by
+
+    def _watch(self, launcher: subprocess.Popen[bytes]) -> str:
+        while launcher.poll() is None:
+            time.sleep(POLL_S)
+            self.progress.look()
+            self._beat()
+            if self._stop_asked:
+                self._pass_on_stop(launcher)
+            if reason := self._reason_to_end():
+                self._ending_s = self._ending_s or time.time()
+                _terminate_group(launcher)
+                return reason
+        return "signal" if self._term_asked else "stop" if self._stop_asked else ""
+
+    def _reason_to_end(self) -> str:
+        if self._term_asked:
+            return "signal"
+        if self._superseded():
+            return "superseded"
+        if self._lasting("peer", self._peer_failed(), PEER_GRACE_S):
+            return "peer"
+        if self._lasting("teardown", self._rank_died(), TEARDOWN_GRACE_S):
+            return "teardown"
+        return ""
+
+    def _lasting(self, what: str, condition: bool, grace_s: float) -> bool:
+        """True once ``condition`` has held for ``grace_s``."""
+        if not condition:
+            self._since.pop(what, None)
+            return False
+        return time.monotonic() - self._since.setdefault(what, time.monotonic()) >= grace_s
+
+    def _superseded(self) -> bool:
+        current = read_json(self.run_paths.current)
+        return current is not None and current["generation"] > self.payload.generation
+
+    def _peer_failed(self) -> bool:
+        others = (n for n in range(self.payload.nodes) if n != self.node.rank)
+        outcomes = (read_json(self.paths.outcome(n)) for n in others)
+        return any(o is not None and o["launcher_exit"] != 0 for o in outcomes)
+
+    def _rank_died(self) -> bool:
+        records = {rank: read_json(self.paths.rank_record(rank)) for rank in self.ranks}
+        gone = [rank for rank, record in records.items() if record is not None and _vanished(record)]
+        for rank in gone:
+            self._gone_s.setdefault(rank, time.time())
+        return bool(gone) or any(r is not None and r.get("exit", 0) != 0 for r in records.values())
+
+    def _pass_on_stop(self, launcher: subprocess.Popen[bytes]) -> None:
+        """Again and again: a rank that is still importing has no handler yet and would miss the only signal."""
+        if time.monotonic() - self._last_stop_s >= STOP_REPEAT_S:
+            self._last_stop_s = time.monotonic()
+            if not self.paths.stop.exists():
+                write_atomically(self.paths.stop, json.dumps({"ts": time.time()}))
+            _kill_group(launcher.pid, signal.SIGUSR2)
+
+    def _beat(self) -> None:
+        if time.monotonic() - self._last_beat_s >= HEARTBEAT_S:
+            self._last_beat_s = time.monotonic()
+            with contextlib.suppress(OSError):  # a full disk ends in the ranks' own error, which says more
+                beat = self.progress.heartbeat(self.node.name)
+                write_atomically(self.paths.heartbeat(self.node.rank), beat.as_json())
+
+    # -- end -----------------------------------------------------------------------------------------------------
+
+    def _write_outcome(self, exit_code: int | None, ended_by: str, started_s: float, start: Start) -> NodeOutcome:
+        outcome = NodeOutcome(
+            generation=self.payload.generation,
+            job_id=self.node.job_id,
+            node_rank=self.node.rank,
+            host=self.node.name,
+            launcher_exit=exit_code,
+            ended_by=ended_by,
+            started_s=started_s,
+            ended_s=time.time(),
+            start_step=self._first_step(start) - 1,
+            last_step=spool_steps.last_step(self.paths.metrics),
+            ranks=self.progress.placed(evidence.rank_ends(self.paths, self.ranks, self._gone_s)),
+            lines=evidence.gather_lines(self.paths, self.ranks, self.node.rank, self.payload.user_patterns),
+            target_step=spool_steps.target_step(self.paths.metrics),
+            ending_s=self._ending_s,
+            **self._facts.end(),
+        )
+        self._leave(outcome)
+        return outcome
+
+    def _keep_room(self) -> None:
+        with contextlib.suppress(OSError):  # no room at all: the ranks will say so themselves
+            write_atomically(self.paths.reserve(self.node.rank), " " * RESERVE_BYTES)
+
+    def _leave(self, outcome: NodeOutcome) -> None:
+        """Writes the outcome, also on a full disk: then into the room that was kept for it, with that as its proof."""
+        reserve = self.paths.reserve(self.node.rank)
+        try:
+            outcome.write(self.paths.outcome(self.node.rank))
+        except OSError as exc:
+            reserve.unlink(missing_ok=True)
+            proof = LogLine(evidence.AGENT, 0, f"OSError: {exc}")
+            replace(outcome, lines=(proof, *outcome.lines[-LINES_KEPT:])).write(self.paths.outcome(self.node.rank))
+        reserve.unlink(missing_ok=True)
+
+    def _first_step(self, start: Start) -> int:
+        """The first step of this attempt; only a script with checkpoints of its own has to be asked."""
+        if start.start_step is not None:
+            return start.start_step + 1
+        return spool_steps.first_step(self.paths.metrics, default=1)
+
+    def _store_url(self) -> str | None:
+        """The store to push to. A password travels only in the environment, never in a file of ours."""
+        return os.environ.get("CAMPAIGN_STORE", self.payload.store) if self.payload.store else None
+
+    def _on_usr2(self, _signum: int, _frame: FrameType | None) -> None:
+        self._stop_asked = True
+
+    def _on_term(self, _signum: int, _frame: FrameType | None) -> None:
+        self._term_asked = True
+        self._ending_s = self._ending_s or time.time()
+
+
+def _vanished(record: dict[str, object]) -> bool:
+    return record.get("state") == "running" and not _alive(int(str(record["pid"])))
+
+
+def _alive(pid: int) -> bool:
+    """Whether the process runs; one that nobody has collected yet does not."""
+    try:
+        return psutil.Process(pid).status() not in (psutil.STATUS_ZOMBIE, psutil.STATUS_DEAD)
+    except psutil.NoSuchProcess:
+        return False
+
+
+def _kill_group(group: int, signum: int) -> None:
+    with contextlib.suppress(ProcessLookupError, PermissionError):
+        os.killpg(group, signum)
+
+
+def _terminate_group(launcher: subprocess.Popen[bytes]) -> None:
+    _kill_group(launcher.pid, signal.SIGTERM)
+    try:
+        launcher.wait(TERM_GRACE_S)
+    except subprocess.TimeoutExpired:
+        _kill_group(launcher.pid, signal.SIGKILL)

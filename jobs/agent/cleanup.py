@@ -1,0 +1,73 @@
+"""What earlier attempts of this user left on a node, and nobody uses any more."""
+
+from __future__ import annotations
+
+import glob
+import os
+from collections.abc import Iterator, Mapping
+from contextlib import suppress
+from pathlib import Path
+
+from ...db.file_systems import on_local_disk
+from ..shared.layout import SHARED_MEMORY
+
+
+def clear_build_marks(env: Mapping[str, str]) -> list[Path]:
+    """Removes the marks of builds that no process of this user on this node holds; returns them.
+
+    DeepSpeed's operators are compiled by PyTorch when a rank first needs them. A file marks a build, and everybody else
+    waits until it is gone: a rank that is killed meanwhile leaves it, and each later attempt on the node would wait for
+    the rest of its time.
+
+    Only from a local disk, where the prologue has them lie: on a shared one another node's process may be building.
+
+    Args:
+        env: The ranks' environment, which says where they build.
+    """
+    folder = _folder(env)
+    if not on_local_disk(folder):
+        return []
+    left = [mark for mark in folder.glob("**/lock") if _left(mark)]
+    for mark in left:
+        with suppress(OSError):
+            mark.unlink()
+    return left
+
+
+def clear_shared_memory(address: str, port: int, memory: Path = SHARED_MEMORY) -> None:
+    """Removes the buffers of this user's ranks that met at ``address`` and ``port``; they have ended.
+
+    DeepSpeed's all-reduce for ranks on CPUs keeps 66 MiB of each in files that it never removes (as of 0.19.8): on a
+    node without GPUs every attempt would take memory until the node starts again.
+    """
+    name = glob.escape(f"deepspeed_allreduce_buffer_{os.getuid()}_{address}_{port}_")
+    for left in memory.glob(f"{name}*"):
+        with suppress(OSError):
+            left.unlink()
+
+
+def _folder(env: Mapping[str, str]) -> Path:
+    """Where PyTorch builds, as its `cpp_extension` says."""
+    if chosen := env.get("TORCH_EXTENSIONS_DIR"):
+        return Path(chosen)
+    return Path(env.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "torch_extensions"
+
+
+def _left(mark: Path) -> bool:
+    """Whether the mark's process has ended: while it lives, it has the file open."""
+    with suppress(OSError):
+        return mark.stat().st_uid == os.getuid() and not any(_same(file, mark) for file in _open_files())
+    return False
+
+
+def _open_files() -> Iterator[Path]:
+    """Links of the kernel: psutil's paths are those of the other process, which a container may see as other files."""
+    for process in Path("/proc").glob("[0-9]*"):
+        with suppress(OSError):  # it has just ended, or is somebody else's
+            yield from (process / "fd").iterdir()
+
+
+def _same(file: Path, mark: Path) -> bool:
+    with suppress(OSError):
+        return mark.samefile(file)
+    return False

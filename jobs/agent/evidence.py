@@ -1,0 +1,270 @@
+"""How an attempt's processes ended on one node, with the proof. Facts only: what they mean is decided elsewhere."""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import os
+import re
+import time
+from collections import deque
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import asdict, dataclass, field
+from itertools import islice
+from pathlib import Path
+from typing import Any, TextIO
+
+from ..shared.files import read_json, write_atomically
+from ..shared.layout import AttemptPaths
+from ..shared.spool_steps import TAIL_BYTES, tail
+from .gpus import GpuFacts
+from .kernel_log import KernelLine
+
+AGENT = "agent"
+"""Stands for a log's name where a line, number 0, is the agent's own word: the folder took no outcome."""
+
+TAIL_LINES = 40
+LINE_LIMIT = 600
+BLOCK_LINES = 400
+FIRST_SUSPECTS = 20
+SUSPECT_LIMIT = 60
+GATHER_S = 5.0
+"""For the logs of a node, in all: the outcome must be written before Slurm sends SIGKILL."""
+"""The first and the last suspects are kept: where one line repeats a thousand times, what ended it comes last."""
+
+SUSPECTS = (
+    *("error", "exception", "killed", "out of memory", "oom", "can't allocate", "bad_alloc", "nvrm", "xid", "ecc"),
+    *("fallen off", "watchdog", "no space", "quota", "stale", "cannot", "not permitted", "check batch", "fail"),
+    *("usage:", "no module", "not found", "timed out", "could not", "missing", "no such", "corrupt", "is lost"),
+    *("mismatch", "invalid", "read-only", "not connected", "loss scale"),
+)
+"""Worth keeping from the middle of a log, in lower case; a superset of what the rules of failure classes look for.
+
+Plain words are ten times as fast as a pattern, and the logs of a long run are searched between SIGTERM and SIGKILL.
+"""
+
+
+@dataclass(frozen=True)
+class LogLine:
+    """A line of a log, with where it stands."""
+
+    file: str
+    number: int
+    text: str
+
+
+@dataclass(frozen=True)
+class RankEnd:
+    """How one rank ended.
+
+    Attributes:
+        exit: its exit code; None if it left no record of an end, as after a signal.
+        error: type, message, trace, causes and time of the exception that ended it.
+        pid: its process, as its node numbers it.
+        gone_s: when the agent saw that its process was gone without a record of an end.
+        step: newest step that it had worked on, None if it never said.
+    """
+
+    rank: int
+    exit: int | None
+    error: dict[str, Any] | None
+    pid: int | None = None
+    gone_s: float | None = None
+    step: int | None = None
+
+
+@dataclass(frozen=True)
+class NodeOutcome:
+    """One node's evidence, written once when its launcher has ended.
+
+    Attributes:
+        launcher_exit: exit code; negative is the number of the signal that killed the launcher.
+        ended_by: why the agent itself ended it: "stop" (asked to checkpoint), "signal" (SIGTERM), "peer" (another node
+            failed), "teardown" (ranks died, the launcher lingered), "superseded", "rendezvous", or "".
+        start_step: steps that were done when it began.
+        last_step: newest step in the spool, None if nothing was reported.
+        oom_kills: how often the kernel killed a process of this job for memory while it ran.
+        target_step: the target that the script itself counted and reported, None if it did not.
+        ending_s: when the agent began to end the processes, None if they ended by themselves: what they say later is
+            an answer to that.
+        gpus: the GPUs that it saw, None for a run without.
+        kernel: the kernel's words about GPUs, memory and storage while it ran.
+        memory_peak_bytes: the most that the attempt took of this node's memory, None where unknown.
+        memory_peak_of: "cgroup" for the mark of its own control group, which counts cached files too and reaches the
+            limit in good health; "processes" for the sum over its processes, sampled (see ``host_memory``); else "".
+        memory_limit_bytes: of the control group that it ran in, None for none.
+    """
+
+    generation: int
+    job_id: str
+    node_rank: int
+    host: str
+    launcher_exit: int | None
+    ended_by: str
+    started_s: float
+    ended_s: float
+    start_step: int
+    last_step: int | None
+    ranks: tuple[RankEnd, ...]
+    lines: tuple[LogLine, ...] = field(default=())
+    oom_kills: int = 0
+    target_step: int | None = None
+    ending_s: float | None = None
+    gpus: GpuFacts | None = None
+    kernel: tuple[KernelLine, ...] = ()
+    memory_peak_bytes: int | None = None
+    memory_peak_of: str = ""
+    memory_limit_bytes: int | None = None
+
+    def write(self, path: Path) -> None:
+        """Writes the record, complete or not at all."""
+        write_atomically(path, json.dumps(asdict(self), indent=1))
+
+    @classmethod
+    def read(cls, path: Path) -> NodeOutcome | None:
+        """The record in ``path``, or None while there is none that this version can read."""
+        raw = read_json(path)
+        try:
+            return cls(**{**raw, **_parts(raw)}) if raw else None
+        except (KeyError, TypeError):
+            return None
+
+
+def rank_ends(
+    paths: AttemptPaths, ranks: Iterable[int], gone_s: Mapping[int, float] | None = None
+) -> tuple[RankEnd, ...]:
+    """What each of ``ranks`` wrote down of its end.
+
+    Args:
+        gone_s: when the processes of those that wrote nothing were seen to be gone.
+    """
+    gone = gone_s or {}
+    return tuple(_rank_end(rank, read_json(paths.rank_record(rank)) or {}, gone.get(rank)) for rank in ranks)
+
+
+def gather_lines(
+    paths: AttemptPaths, ranks: Iterable[int], node_rank: int, user_patterns: Iterable[str] = ()
+) -> tuple[LogLine, ...]:
+    """The suspect lines and the tail of each log of this node, the ranks' logs first.
+
+    Each log may take an equal share of the time that is left of ``GATHER_S``; of one that takes longer the rest is
+    passed over up to its end, whose lines are numbered on from where it was left.
+
+    Args:
+        user_patterns: regular expressions of the user's own rules, which make a line suspect too.
+    """
+    patterns, until_s = _compile(user_patterns), time.monotonic() + GATHER_S
+    logs = [log for rank in ranks for log in sorted(paths.logs.glob(f"*_rank{rank}.log"))]
+    logs.append(paths.launcher_log(node_rank))
+    found: list[LogLine] = []
+    for left, log in zip(range(len(logs), 0, -1), logs, strict=True):
+        now_s = time.monotonic()
+        found += _worth_keeping(log, patterns, now_s + (until_s - now_s) / left)
+    return tuple(found)
+
+
+def pick(name: str, lines: Iterable[str], patterns: Sequence[re.Pattern[str]] = ()) -> list[LogLine]:
+    """Of one log's lines: the suspects, before each the last sign of training, and the end."""
+    keeper = _Keeper(name, patterns)
+    numbered = enumerate(lines, 1)
+    held: list[tuple[int, str]] = []
+    while block := list(islice(numbered, BLOCK_LINES)):
+        held += block
+        keeper.look(held[:-TAIL_LINES])
+        held = held[-TAIL_LINES:]
+    return [*keeper.kept(), *(_line(name, number, text) for number, text in held)]
+
+
+class _Keeper:
+    """Finds suspects, a block of lines at a time: most blocks hold none, and that is seen at once."""
+
+    def __init__(self, name: str, patterns: Sequence[re.Pattern[str]]) -> None:
+        self._name, self._patterns = name, patterns
+        self._first: list[LogLine] = []
+        self._last: deque[LogLine] = deque(maxlen=SUSPECT_LIMIT - FIRST_SUSPECTS)
+        self._progress: tuple[int, str] | None = None
+
+    def look(self, block: Sequence[tuple[int, str]]) -> None:
+        if self._suspicious("\n".join(text[:LINE_LIMIT] for _, text in block)):
+            for line in block:
+                self._look_at(line)
+        else:
+            found = (line for line in reversed(block) if _may_be_progress(line[1]))
+            self._progress = next(found, self._progress)
+
+    def kept(self) -> list[LogLine]:
+        """The suspects, and whether training went on after the last one."""
+        if self._progress and self._first:
+            self._keep(self._progress)
+        return [*self._first, *self._last]
+
+    def _look_at(self, line: tuple[int, str]) -> None:
+        if self._suspicious(line[1][:LINE_LIMIT]):
+            if self._progress:
+                self._keep(self._progress)
+            self._keep(line)
+            self._progress = None
+        elif _may_be_progress(line[1]):
+            self._progress = line
+
+    def _suspicious(self, text: str) -> bool:
+        lowered = text.lower()
+        return any(word in lowered for word in SUSPECTS) or any(pattern.search(text) for pattern in self._patterns)
+
+    def _keep(self, line: tuple[int, str]) -> None:
+        (self._first if len(self._first) < FIRST_SUSPECTS else self._last).append(_line(self._name, *line))
+
+
+def _may_be_progress(text: str) -> bool:
+    lowered = text[:LINE_LIMIT].lower()
+    return "step" in lowered or "loss" in lowered
+
+
+def _parts(raw: dict[str, Any]) -> dict[str, Any]:
+    """The nested records of an outcome; those that an older version did not write are absent."""
+    gpus = raw.get("gpus")
+    return {
+        "ranks": tuple(RankEnd(**rank) for rank in raw["ranks"]),
+        "lines": tuple(LogLine(**line) for line in raw["lines"]),
+        "kernel": tuple(KernelLine(**line) for line in raw.get("kernel", ())),
+        "gpus": GpuFacts.parse(gpus) if gpus else None,
+    }
+
+
+def _rank_end(rank: int, record: dict[str, Any], gone_s: float | None) -> RankEnd:
+    ended = record.get("exit")
+    return RankEnd(rank, ended, record.get("error"), record.get("pid"), gone_s if ended is None else None)
+
+
+def _worth_keeping(log: Path, patterns: Sequence[re.Pattern[str]], until_s: float) -> list[LogLine]:
+    with contextlib.suppress(OSError):
+        return pick(log.name, _lines(log, until_s), patterns)
+    return []
+
+
+def _lines(log: Path, until_s: float) -> Iterator[str]:
+    """A log's lines; from that moment on only those of its end."""
+    with log.open(errors="replace") as file:
+        for line in file:
+            yield line
+            if time.monotonic() >= until_s and _unread(file) > TAIL_BYTES:
+                break
+        else:
+            return
+    yield from tail(log)[1:]  # the first is torn
+
+
+def _unread(file: TextIO) -> int:
+    return os.fstat(file.fileno()).st_size - file.buffer.tell()
+
+
+def _compile(patterns: Iterable[str]) -> list[re.Pattern[str]]:
+    found = []
+    for pattern in patterns:
+        with contextlib.suppress(re.error):  # the spec has checked them; another Python may see it otherwise
+            found.append(re.compile(pattern, re.MULTILINE))
+    return found
+
+
+def _line(name: str, number: int, text: str) -> LogLine:
+    return LogLine(name, number, text.rstrip()[:LINE_LIMIT])

@@ -1,0 +1,185 @@
+"""The GPUs that an attempt finds on its node, and how full they are, through NVIDIA's management library.
+
+A node that shows fewer GPUs than were asked for is broken; memory in use before the first rank starts belongs to
+somebody else. The library may be absent, and a GPU that is dying can block it: nobody waits for it for long.
+"""
+
+from __future__ import annotations
+
+import re
+import threading
+import time
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from ..shared.nvml import (
+    Unavailable,
+    gpu_handle,
+    gpu_names,
+    listed,
+    memory_bytes,
+    session,
+)
+
+BEFORE_TIMEOUT_S = 15.0
+"""Without its persistence daemon, the driver needs seconds to wake up each GPU."""
+END_TIMEOUT_S = 0.5
+"""In all, at the end: that is between SIGTERM and SIGKILL."""
+_LOST = re.compile(r"\bis lost\b", re.IGNORECASE)
+"""The library's word for a GPU that was there and does not answer any more."""
+
+
+@dataclass(frozen=True)
+class Gpu:
+    """One GPU at one moment.
+
+    Attributes:
+        device: as CUDA_VISIBLE_DEVICES names it.
+        address: on the PCI bus, as the kernel's log names it (domain:bus:device), "" where it is not known.
+    """
+
+    device: str
+    used_bytes: int
+    total_bytes: int
+    address: str = ""
+
+
+@dataclass(frozen=True)
+class GpuFacts:
+    """What was seen of a node's GPUs.
+
+    Attributes:
+        asked: GPUs that the job asked of a node.
+        before, after: those that answered before the launcher started and after it ended; None if the library could
+            not be asked.
+        trouble: its word for why not.
+    """
+
+    asked: int
+    before: tuple[Gpu, ...] | None
+    after: tuple[Gpu, ...] | None
+    trouble: str = ""
+
+    @classmethod
+    def parse(cls, raw: Mapping[str, Any]) -> GpuFacts:
+        """The record as JSON holds it."""
+        seen = {name: _gpus(raw[name]) for name in ("before", "after")}
+        return cls(raw["asked"], seen["before"], seen["after"], raw.get("trouble", ""))
+
+    @property
+    def addresses(self) -> frozenset[str]:
+        """Where the attempt's GPUs are on the PCI bus; empty unless it is known of all of them."""
+        found = [gpu.address for gpu in self.before or ()]
+        return frozenset(found) if all(found) and len(found) >= self.asked else frozenset()
+
+    @property
+    def missing(self) -> bool:
+        """Whether fewer answered than were asked for."""
+        return self.before is not None and len(self.before) < self.asked
+
+    @property
+    def lost(self) -> bool:
+        """Whether one that answered at first did not at the end."""
+        return self.before is not None and self.after is not None and len(self.after) < len(self.before)
+
+
+class GpuWatch:
+    """Looks at a node's GPUs when an attempt begins and when it ends.
+
+    Args:
+        asked: GPUs that the job asked of a node, 0 for a run without.
+        visible: CUDA_VISIBLE_DEVICES as Slurm set it, "" where it did not.
+    """
+
+    def __init__(self, asked: int, visible: str) -> None:
+        self._asked = asked
+        self._visible = listed(visible)
+        self._before = _Look(self._visible, asked) if asked else None
+
+    def facts(self) -> GpuFacts | None:
+        """What was seen, once the processes have ended; None for a run without GPUs."""
+        if self._before is None:
+            return None
+        until_s = time.monotonic() + END_TIMEOUT_S
+        before, trouble = self._before.wait(END_TIMEOUT_S)
+        look = _Look(self._visible, self._asked) if before is not None else None
+        after = look.wait(max(0.0, until_s - time.monotonic()))[0] if look else None
+        return GpuFacts(self._asked, before, after, trouble)
+
+    def wait(self) -> None:
+        """Until the first look is done: what ranks hold would count as somebody else's."""
+        if self._before is not None:
+            self._before.wait(BEFORE_TIMEOUT_S)
+
+
+class _Look:
+    """One look, in a thread of its own, which may never return."""
+
+    def __init__(self, visible: Sequence[str], asked: int) -> None:
+        self._found: tuple[Gpu, ...] | None = None
+        self._trouble = "the driver did not answer in time"
+        self._thread = threading.Thread(target=self._look, args=(visible, asked), daemon=True)
+        self._thread.start()
+
+    def wait(self, timeout_s: float) -> tuple[tuple[Gpu, ...] | None, str]:
+        """What was found, and why nothing if nothing was."""
+        self._thread.join(timeout_s)
+        return self._found, "" if self._found is not None else self._trouble
+
+    def _look(self, visible: Sequence[str], asked: int) -> None:
+        try:
+            with session() as nvml:
+                self._found = read_gpus(nvml, visible, asked)
+        except (Unavailable, NotKnown) as exc:
+            self._trouble = str(exc)
+
+
+class NotKnown(Exception):
+    """Fewer GPUs were found than asked for, but nothing proves that one is missing."""
+
+
+def read_gpus(nvml: Any, visible: Sequence[str], asked: int) -> tuple[Gpu, ...]:
+    """The GPUs that answer, out of ``visible`` or of all.
+
+    Fewer than ``asked`` only where one is lost, or where the node has fewer altogether: a name may be one that CUDA
+    understands and the library does not, such as the beginning of a UUID, or a part of a GPU (MIG).
+
+    Args:
+        nvml: the module pynvml of a session.
+        visible: entries of CUDA_VISIBLE_DEVICES.
+
+    Raises:
+        nvml.NVMLError: the driver does not answer.
+        NotKnown: the names do not tell.
+    """
+    count = nvml.nvmlDeviceGetCount()
+    found = [_read_gpu(nvml, name) for name in gpu_names(nvml, visible)]
+    gpus = tuple(gpu for gpu in found if isinstance(gpu, Gpu))
+    troubles = [trouble for trouble in found if isinstance(trouble, str)]
+    parts = any(name.startswith("MIG") for name in visible)
+    if len(gpus) < asked and not any(map(_LOST.search, troubles)) and (parts or count >= asked):
+        raise NotKnown("; ".join(troubles) or f"CUDA_VISIBLE_DEVICES names {len(visible)} GPUs of {asked}")
+    return gpus
+
+
+def _read_gpu(nvml: Any, name: str) -> Gpu | str:
+    """The GPU, or the library's word for why not."""
+    try:
+        handle = gpu_handle(nvml, name)
+        used, total = memory_bytes(nvml, handle)
+    except nvml.NVMLError as exc:
+        return f"{name}: {exc}"
+    return Gpu(name, used, total, _address(nvml, handle))
+
+
+def _address(nvml: Any, handle: Any) -> str:
+    try:
+        pci = nvml.nvmlDeviceGetPciInfo(handle)
+        return f"{int(pci.domain):04x}:{int(pci.bus):02x}:{int(pci.device):02x}"
+    except (nvml.NVMLError, AttributeError):
+        return ""
+
+
+def _gpus(raw: Sequence[Mapping[str, Any]] | None) -> tuple[Gpu, ...] | None:
+    return None if raw is None else tuple(Gpu(**gpu) for gpu in raw)

@@ -1,0 +1,97 @@
+"""The `deepspeed` command line, hostfile and environment of one node. Pure: nothing is started here."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Mapping
+from pathlib import Path
+
+from ..shared.layout import AttemptPaths, RunPaths
+from ..shared.payload import Payload
+from .node import Node
+
+RANK_SCRIPT = str(Path(__file__).parents[1] / "rank.py")
+
+
+def command(
+    payload: Payload, paths: AttemptPaths, hostfile: Path, node_rank: int, address: str, port: int
+) -> list[str]:
+    """The launcher's command line.
+
+    ``--no_ssh`` starts only this node's ranks: every node has an agent of its own, so no node needs ssh to another.
+    A hostfile with one host serves the single node too; without one the launcher would count the machine's devices,
+    not the job's.
+    """
+    launcher = launcher_command(payload.python, hostfile, node_rank, address, port)
+    return [*launcher, "--no_local_rank", "--enable_each_rank_log", str(paths.logs), RANK_SCRIPT, *payload.command]
+
+
+def launcher_command(python: str, hostfile: Path, node_rank: int, address: str, port: int) -> list[str]:
+    """DeepSpeed's launcher for the ranks of one node; its other options and the script follow."""
+    return [
+        *(python, "-u", "-m", "deepspeed.launcher.runner"),
+        *("--hostfile", str(hostfile), "--no_ssh", "--node_rank", str(node_rank)),
+        *("--master_addr", address, "--master_port", str(port)),
+    ]
+
+
+def hostfile_text(nodes: int, ranks_per_node: int) -> str:
+    """One line a node. The names are only labels: with ``--no_ssh`` nobody resolves them."""
+    return "".join(f"node-{rank} slots={ranks_per_node}\n" for rank in range(nodes))
+
+
+def environment(
+    payload: Payload, paths: AttemptPaths, node: Node, resume: str, base: Mapping[str, str], cpu_count: int
+) -> dict[str, str]:
+    """What the launcher and, through it, every rank finds in its environment.
+
+    Args:
+        resume: folder of the verified checkpoint to start from, or "".
+        base: the agent's own environment.
+        cpu_count: cores that the job may use on this node.
+    """
+    env = {**base, **_defaults(payload, cpu_count, base), **payload.env, **_contract(payload, paths, resume)}
+    env["CAMPAIGN_AGENT_PID"] = str(os.getpid())
+    env["CAMPAIGN_VISIBLE_DEVICES"] = node.visible_devices if payload.gpus_per_node else ""
+    if payload.mem_per_process_bytes:
+        on_cpu = env.get("DS_ACCELERATOR") == "cpu"
+        limited = "CAMPAIGN_MEM_PER_PROCESS" if on_cpu else "CAMPAIGN_GPU_MEM_PER_PROCESS"
+        env[limited] = str(payload.mem_per_process_bytes)
+    return env
+
+
+def _defaults(payload: Payload, cpu_count: int, base: Mapping[str, str]) -> dict[str, str]:
+    defaults = {
+        "OMP_NUM_THREADS": str(max(1, cpu_count // payload.ranks_per_node)),
+        "PYTHONUNBUFFERED": "1",
+        "PYTHONFAULTHANDLER": "1",
+        "TOKENIZERS_PARALLELISM": "false",
+    }
+    if not payload.gpus_per_node:
+        defaults["DS_ACCELERATOR"] = "cpu"
+    return {name: value for name, value in defaults.items() if name not in base}
+
+
+def _contract(payload: Payload, paths: AttemptPaths, resume: str) -> dict[str, str]:
+    run = RunPaths(Path(payload.run_dir))
+    values: dict[str, object] = {
+        "METRICS_FILE": paths.metrics,
+        "ATTEMPT_DIR": paths.dir,
+        "RUN_DIR": run.dir,
+        "CHECKPOINT_DIR": run.checkpoints(payload.config_hash),
+        "RESUME": resume,
+        "DS_CONFIG": paths.ds_config,
+        "TRAIN_CONFIG": paths.train_config if payload.train else "",
+        "STOP_FILE": paths.stop,
+        "DATA_DIR": payload.data_dir,
+        "NAME": payload.campaign,
+        "RUN": payload.run,
+        "GENERATION": payload.generation,
+        "CONFIG_HASH": payload.config_hash,
+        "SEED": payload.seed,
+        "STEPS": payload.target_step or "",
+        "GLOBAL_BATCH": payload.global_batch or "",
+        "MICRO_BATCH": payload.micro_batch or "",
+        "ACCUMULATION": payload.accumulation or "",
+    }
+    return {f"CAMPAIGN_{name}": str(value) for name, value in values.items()}

@@ -1,0 +1,128 @@
+"""Which node of which job this is, and where its ranks meet. The only module that knows how Slurm tells a task that."""
+
+from __future__ import annotations
+
+import json
+import os
+import socket
+import time
+from collections.abc import Callable, Mapping
+from dataclasses import asdict, dataclass
+
+from ..shared.files import read_json, write_atomically
+from ..shared.layout import AttemptPaths
+
+POLL_S = 0.2
+
+
+class RendezvousTimeout(Exception):
+    """Node 0 did not say in time where to meet."""
+
+
+@dataclass(frozen=True)
+class Node:
+    """This node's place in the job.
+
+    Attributes:
+        job_id: Slurm's ``ARRAYJOB_INDEX``, or ``local-HOST-PID``.
+        rank: 0 for the node that claims the attempt and hosts the rendezvous.
+        visible_devices: Slurm's choice of GPUs for this job, "" where it made none.
+    """
+
+    job_id: str
+    rank: int
+    name: str
+    visible_devices: str
+
+    @classmethod
+    def from_environment(cls, env: Mapping[str, str]) -> Node:
+        """Reads Slurm's variables, or describes this machine when there is no Slurm job."""
+        name = env.get("SLURMD_NODENAME") or socket.gethostname()
+        devices = env.get("CUDA_VISIBLE_DEVICES", "")
+        if "SLURM_JOB_ID" not in env:
+            return cls(f"local-{socket.gethostname()}-{os.getpid()}", 0, name, devices)
+        job_id = env["SLURM_JOB_ID"]
+        if array := env.get("SLURM_ARRAY_JOB_ID"):
+            job_id = f"{array}_{env['SLURM_ARRAY_TASK_ID']}"
+        return cls(job_id, int(env.get("SLURM_NODEID", "0")), name, devices)
+
+    def address(self, nodes: int) -> str:
+        """An address under which the job's other nodes reach this one."""
+        if nodes == 1:
+            return "127.0.0.1"
+        for name in (self.name, socket.gethostname()):
+            try:
+                return socket.gethostbyname(name)
+            except OSError:
+                continue  # Slurm's node names need not resolve
+        return "127.0.0.1"
+
+
+def free_port() -> int:
+    """A TCP port nobody listens on now."""
+    with socket.socket() as probe:
+        probe.bind(("", 0))
+        return int(probe.getsockname()[1])
+
+
+@dataclass(frozen=True)
+class Start:
+    """What all nodes of an attempt agree on: node 0 decides it and says it once.
+
+    Attributes:
+        resume: folder of the verified checkpoint to start from, or "".
+        start_step: that checkpoint's step, 0 for none; None for a script that keeps checkpoints of its own.
+        micro_batch, accumulation: what it really runs with, see ``resize.json``.
+    """
+
+    job_id: str
+    host: str
+    address: str
+    port: int
+    resume: str
+    start_step: int | None
+    started_s: float
+    micro_batch: int | None = None
+    accumulation: int | None = None
+
+    @classmethod
+    def read(cls, paths: AttemptPaths) -> Start | None:
+        """What node 0 said, or None while it has not."""
+        raw = read_json(paths.started)
+        try:
+            return cls(**raw) if raw else None
+        except TypeError:  # of another version
+            return None
+
+
+def announce(paths: AttemptPaths, start: Start) -> None:
+    """Node 0: says how the attempt starts."""
+    write_atomically(paths.started, json.dumps(asdict(start)))
+
+
+def join(paths: AttemptPaths, node: Node, timeout_s: float, lost: Callable[[], bool] = lambda: False) -> Start | None:
+    """Other nodes: waits for node 0 of the same job.
+
+    Args:
+        timeout_s: how long node 0 may give no sign of life. Verifying a large checkpoint takes longer, but it shows.
+        lost: whether another job runs the attempt, so that node 0 of this one will never announce anything.
+
+    Returns:
+        What node 0 decided; None if it is another job's to decide.
+
+    Raises:
+        RendezvousTimeout: node 0 neither came nor lived for ``timeout_s``.
+    """
+    deadline, seen = time.monotonic() + timeout_s, read_json(paths.heartbeat(0))
+    while time.monotonic() < deadline:
+        start = Start.read(paths)
+        if start and start.job_id == node.job_id:
+            return start
+        if lost():
+            return None
+        if (beat := read_json(paths.heartbeat(0))) != seen:
+            deadline, seen = time.monotonic() + timeout_s, beat
+        time.sleep(POLL_S)
+    raise RendezvousTimeout(
+        f"node 0 of job {node.job_id} did not announce itself, and gave no sign of life for {timeout_s:.0f} s"
+    )

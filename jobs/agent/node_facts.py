@@ -1,0 +1,117 @@
+"""What a node itself shows of an attempt: GPUs, the kernel's log, the job's memory. Begun before it, read after it."""
+
+from __future__ import annotations
+
+import os
+import re
+from pathlib import Path
+from typing import Any
+
+from .gpus import GpuWatch
+from .host_memory import ProcessMemory, tree
+from .kernel_log import KernelLog
+
+CGROUPS = Path("/sys/fs/cgroup")
+
+OF_GROUP, OF_PROCESSES = "cgroup", "processes"
+"""What a peak of host memory is of: the job's own control group, or its processes, as they were sampled."""
+
+_PEAK = ("memory.peak", "memory.max_usage_in_bytes")
+
+
+class NodeFacts:
+    """Looks at the node before and after an attempt.
+
+    Args:
+        gpus: those that the job asked of a node.
+        visible_devices: CUDA_VISIBLE_DEVICES as Slurm set it.
+    """
+
+    def __init__(self, gpus: int, visible_devices: str) -> None:
+        self._kernel = KernelLog()
+        self._gpus = GpuWatch(gpus, visible_devices)
+        self._oom_kills = oom_kill_count()
+        self._group = own_group(os.environ.get("SLURM_JOB_ID", ""))
+        self._processes = ProcessMemory(os.getpid())
+
+    def ready(self) -> None:
+        """To be called before the first rank starts.
+
+        Waits until the look at the GPUs is done: a rank's memory would count as somebody else's.
+        """
+        self._gpus.wait()
+        if self._group is None:
+            self._processes.start()
+
+    def end(self) -> dict[str, Any]:
+        """The facts, by the names of the outcome's fields."""
+        peak = _number(self._group, *_PEAK) if self._group else self._processes.stop()
+        of = OF_GROUP if self._group else OF_PROCESSES
+        return {
+            "oom_kills": oom_kill_count() - self._oom_kills,
+            "gpus": self._gpus.facts(),
+            "kernel": self._kernel.lines(),
+            "memory_peak_bytes": peak,
+            "memory_peak_of": of if peak is not None else "",
+            "memory_limit_bytes": memory_limit_bytes(),
+        }
+
+
+def own_group(job: str) -> Path | None:
+    """This process's control group of memory, where it keeps a peak and was made for a step of this Slurm job alone.
+
+    A peak is of all that ever ran in a group. So one of a container or a machine says nothing about an attempt, nor
+    does that of a job in which somebody works by hand: there others are in it when this process begins.
+
+    Args:
+        job: its raw id (``SLURM_JOB_ID``), "" outside of Slurm.
+    """
+    group = _memory_group()
+    its = job and f"job_{job}" in group.parts and any(part.startswith("step_") for part in group.parts)
+    alone = bool(its) and _pids(group) <= {process.pid for process in tree(os.getpid())}
+    return group if alone and _number(group, *_PEAK) is not None else None
+
+
+def _pids(group: Path) -> set[int]:
+    """Processes that a control group holds now."""
+    return {int(word) for word in _read(group / "cgroup.procs").split()}
+
+
+def oom_kill_count() -> int:
+    """How often the kernel killed a process of this control group for memory; 0 where that cannot be read."""
+    for name in ("memory.events", "memory.oom_control"):
+        found = re.search(r"^oom_kill (\d+)$", _read(_memory_group() / name), re.MULTILINE)
+        if found:
+            return int(found[1])
+    return 0
+
+
+def memory_limit_bytes() -> int | None:
+    """Memory that this process's control group may use; None for no limit."""
+    return _number(_memory_group(), "memory.max", "memory.limit_in_bytes")
+
+
+def _memory_group() -> Path:
+    """This process's control group of memory, of version 2 or 1."""
+    lines = [line.split(":", 2) for line in _read(Path("/proc/self/cgroup")).splitlines() if line.count(":") >= 2]
+    for _, controllers, path in lines:
+        if "memory" in controllers.split(","):
+            return CGROUPS / "memory" / path.lstrip("/")
+    path = next((path for _, controllers, path in lines if not controllers), "/")
+    return CGROUPS / path.lstrip("/")
+
+
+def _number(group: Path, *names: str) -> int | None:
+    """The number in the first of these files that has one; "max", or what no machine has, is none."""
+    for name in names:
+        text = _read(group / name).strip()
+        if text.isdigit() and int(text) < 2**60:
+            return int(text)
+    return None
+
+
+def _read(path: Path) -> str:
+    try:
+        return path.read_text()
+    except OSError:
+        return ""

@@ -1,0 +1,201 @@
+"""How far the ranks of one node are: their records, watched by the agent and told in its heartbeat.
+
+Every rank overwrites a record of its own in memory of its node (``report.py``), which costs it a microsecond. The
+agent looks at them twice a second and writes what it saw into the heartbeat, which is all that leaves the node.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import fcntl
+import json
+import os
+import shutil
+import tempfile
+import time
+from collections import deque
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import asdict, dataclass, field, replace
+from pathlib import Path
+
+from ..shared.files import read_json
+from ..shared.layout import SHARED_MEMORY
+from .evidence import RankEnd
+
+DIR_VARIABLE = "CAMPAIGN_PROGRESS_DIR"
+PREFIX, LOCK = "campaign-ranks-", "agent"
+PAUSE_S = 10.0
+"""Seconds between two looks that only a job that was stopped lets pass: the agent looks twice a second."""
+
+WINDOW = 32
+"""Steps, as they happen to be seen, over which a rank's busy time is judged."""
+
+QUIET_START = "start"
+
+
+@dataclass(frozen=True)
+class RankProgress:
+    """How far one rank is.
+
+    Attributes:
+        step: newest step that it has worked on; 0 before the first.
+        phase: what it does: "start", "compile", "train", "checkpoint", "eval", the script's own word, or
+            "steps" where it makes steps and has not said any.
+        busy_ms: median time that it computed in a step before it waited for others, in milliseconds; 0 if unknown.
+        samples: steps from which that is known.
+    """
+
+    step: int
+    phase: str
+    busy_ms: float = 0.0
+    samples: int = 0
+
+
+@dataclass(frozen=True)
+class Heartbeat:
+    """An agent's sign of life, with what it sees of its ranks.
+
+    Attributes:
+        ts: when it was written, by the node's clock, in seconds since 1970.
+        host: the node's name, "" in a file of an older version.
+        idle_s: since when no record of any rank here has changed, in seconds; None if there are no records.
+        phase: what the slowest rank does.
+        ranks: global rank -> how far it is; those that have left a record.
+    """
+
+    ts: float
+    host: str = ""
+    idle_s: float | None = None
+    phase: str = QUIET_START
+    ranks: Mapping[int, RankProgress] = field(default_factory=dict)
+
+    def as_json(self) -> str:
+        """What ``read`` reads."""
+        return json.dumps(asdict(self))
+
+    @classmethod
+    def read(cls, path: Path) -> Heartbeat | None:
+        """The heartbeat in ``path``; None if there is none. What an older version did not write has its default."""
+        raw = read_json(path) or {}
+        ts = raw.get("ts")
+        if not isinstance(ts, int | float):
+            return None
+        try:
+            ranks = {int(rank): RankProgress(**values) for rank, values in raw.pop("ranks", {}).items()}
+            return cls(**raw, ranks=ranks)
+        except (AttributeError, TypeError, ValueError):  # of another version: a sign of life all the same
+            return cls(float(ts))
+
+
+class Watch:
+    """The records of this node's ranks, from the start of an attempt to its end."""
+
+    def __init__(self, ranks: Iterable[int]) -> None:
+        self._ranks = tuple(ranks)
+        self._folder: Path | None = None
+        self._lock: int | None = None
+        self._seen: dict[int, bytes] = {}
+        self._now: dict[int, RankProgress] = {}
+        self._busy_ms: dict[int, deque[float]] = {}
+        self._changed_s = self._looked_s = time.monotonic()
+
+    def open(self) -> dict[str, str]:
+        """Makes the folder for the records; returns what the ranks find in their environment."""
+        try:
+            parent = SHARED_MEMORY if os.access(SHARED_MEMORY, os.W_OK) else Path(tempfile.gettempdir())
+            _sweep(parent)
+            folder = Path(tempfile.mkdtemp(prefix=PREFIX, dir=parent))
+            self._lock = _locked(folder)
+            self._folder = folder
+        except OSError:  # a full or missing /tmp: then nobody knows, and training goes on
+            return {DIR_VARIABLE: ""}
+        return {DIR_VARIABLE: str(self._folder)}
+
+    def close(self) -> None:
+        """Removes the folder."""
+        if self._folder:
+            shutil.rmtree(self._folder, ignore_errors=True)
+        if self._lock is not None:
+            os.close(self._lock)
+            self._lock = None
+
+    def look(self) -> None:
+        """Takes in what has changed. Call it often: each call sees at most one step of a rank."""
+        if self._folder is None:
+            return
+        self._forget_pause()
+        for rank in self._ranks:
+            record = _read(self._folder / f"rank-{rank}")
+            if record and record != self._seen.get(rank):
+                self._seen[rank], self._changed_s = record, time.monotonic()
+                self._take(rank, record)
+
+    def _forget_pause(self) -> None:
+        """Time in which the whole job was stopped, as by a preemption that suspends, is nobody's silence."""
+        now_s = time.monotonic()
+        if (gap_s := now_s - self._looked_s) > PAUSE_S:
+            self._changed_s += gap_s
+        self._looked_s = now_s
+
+    def heartbeat(self, host: str) -> Heartbeat:
+        """What is known now."""
+        ranks = {rank: self._judged(rank, progress) for rank, progress in self._now.items()}
+        slowest = min(ranks.values(), key=lambda progress: progress.step, default=None)
+        return Heartbeat(
+            ts=time.time(),
+            host=host,
+            idle_s=round(time.monotonic() - self._changed_s, 1) if ranks else None,
+            phase=slowest.phase if slowest else QUIET_START,
+            ranks=ranks,
+        )
+
+    def placed(self, ends: Sequence[RankEnd]) -> tuple[RankEnd, ...]:
+        """The ranks' ends, each with the newest step that it had worked on."""
+        return tuple(replace(end, step=self._now[end.rank].step) if end.rank in self._now else end for end in ends)
+
+    def _take(self, rank: int, record: bytes) -> None:
+        try:
+            raw = json.loads(record)
+            found = RankProgress(int(raw["step"]), str(raw["phase"]), float(raw["busy_ms"]))
+        except (ValueError, KeyError, TypeError):  # caught in the middle of a write; the next look sees it whole
+            return
+        before, self._now[rank] = self._now.get(rank), found
+        if found.busy_ms and (before is None or found.step != before.step):
+            self._busy_ms.setdefault(rank, deque(maxlen=WINDOW)).append(found.busy_ms)
+
+    def _judged(self, rank: int, progress: RankProgress) -> RankProgress:
+        busy_ms = sorted(self._busy_ms.get(rank, ()))
+        median = busy_ms[len(busy_ms) // 2] if busy_ms else 0.0
+        return replace(progress, busy_ms=round(median, 3), samples=len(busy_ms))
+
+
+def _locked(folder: Path) -> int:
+    """Takes the folder's lock, which ends with this process however it ends.
+
+    Raises:
+        OSError: somebody lives who has it, or the folder is not ours.
+    """
+    descriptor = os.open(folder / LOCK, os.O_RDWR | os.O_CREAT, 0o600)
+    try:
+        fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except OSError:
+        os.close(descriptor)
+        raise
+    return descriptor
+
+
+def _sweep(parent: Path) -> None:
+    """Removes what agents left that were killed together with their ranks."""
+    for folder in parent.glob(f"{PREFIX}*"):
+        with contextlib.suppress(OSError):
+            if folder.stat().st_uid == os.getuid() and (folder / LOCK).exists():
+                lock = _locked(folder)
+                shutil.rmtree(folder, ignore_errors=True)
+                os.close(lock)
+
+
+def _read(path: Path) -> bytes:
+    try:
+        return path.read_bytes()
+    except OSError:
+        return b""

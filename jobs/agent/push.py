@@ -1,0 +1,78 @@
+"""Sends the spool's lines to a store that this node can reach, in the background.
+
+Never in the way of training: whatever cannot be pushed now waits in the spool, and the reconciler drains the rest.
+"""
+
+from __future__ import annotations
+
+import random
+import sys
+import threading
+from pathlib import Path
+
+from ..shared.layout import AttemptPaths
+from ..shared.payload import Payload
+
+INTERVAL_S = 5.0
+FINAL_TIMEOUT_S = 20.0
+
+
+class Pusher:
+    """A thread that ingests an attempt's metrics and the telemetry of all its nodes: one connection an attempt.
+
+    Does nothing where the store is not for agents (SQLite).
+    """
+
+    def __init__(self, payload: Payload, spool: Path, store_url: str | None) -> None:
+        self._attempt_id, self._token, self._nodes = payload.attempt_id, payload.token, payload.nodes
+        self._spool, self._url = spool, store_url
+        self._stop = threading.Event()
+        self._thread = threading.Thread(target=self._loop, daemon=True)
+        self._said = ""
+
+    def start(self) -> None:
+        """Starts pushing, if there is a store to push to."""
+        if self._url:
+            self._thread.start()
+
+    def finish(self) -> None:
+        """Pushes once more and stops; gives up after a deadline, since the spool keeps everything."""
+        if self._url:
+            self._stop.set()
+            self._thread.join(FINAL_TIMEOUT_S)
+
+    def _loop(self) -> None:
+        while not self._stop.wait(INTERVAL_S * random.uniform(0.8, 1.2)):  # a thousand agents must not come at once
+            self._push()
+        self._push()
+
+    def _push(self) -> None:
+        # Imported here: SQLAlchemy costs a third of a second, and an agent without a database never needs it.
+        from ...db import queries
+        from ...db.errors import StoreError
+        from ...db.ingest.attempt import AttemptSpools, drain_attempt
+        from ...db.store import Store
+
+        assert self._url is not None
+        paths = AttemptPaths(self._spool.parent)
+        gpus = [paths.gpu_spool(node) for node in range(self._nodes)]
+        try:
+            store = Store.open(self._url)
+            try:
+                with store.read() as conn:
+                    if not queries.knows_attempt(conn, self._attempt_id, self._token):
+                        raise StoreError("it knows nothing of this attempt: does CAMPAIGN_STORE name another store?")
+                with store.write() as conn:
+                    queries.beat(conn, self._attempt_id)
+                drain_attempt(store, AttemptSpools(self._attempt_id, self._spool, paths.forward_spool, gpus))
+            finally:
+                store.close()
+        except (StoreError, OSError, ImportError) as exc:
+            self._say(f"metrics or telemetry wait beside {self._spool.name}, the store does not take them: {exc}")
+        else:
+            self._say("")
+
+    def _say(self, text: str) -> None:
+        if text and text != self._said:
+            print(text, file=sys.stderr, flush=True)
+        self._said = text

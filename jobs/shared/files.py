@@ -1,0 +1,96 @@
+"""Files on a shared file system: complete or absent, created by exactly one, never half read, used by one at a time."""
+
+from __future__ import annotations
+
+import contextlib
+import fcntl
+import json
+import os
+import uuid
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+
+def write_atomically(path: Path, text: str) -> None:
+    """Replaces ``path`` by a file that holds ``text``; a crash leaves the old file or the new one (mode 0600)."""
+    temporary = _write_temporary(path, text)
+    temporary.replace(path)
+    sync_dir(path.parent)
+
+
+def create_exclusively(path: Path, text: str) -> bool:
+    """Creates ``path`` with ``text`` unless it exists; True for the one caller that created it.
+
+    A hard link is the only creation that is both exclusive and complete on every NFS version: O_EXCL would show an
+    empty file to a reader that comes between creation and write.
+    """
+    temporary = _write_temporary(path, text)
+    try:
+        os.link(temporary, path)
+    except FileExistsError:
+        # NFS may repeat a request whose answer was lost, and refuse the repetition: the link is there all the same.
+        if temporary.stat().st_nlink != 2:
+            return False
+    finally:
+        temporary.unlink()
+    sync_dir(path.parent)
+    return True
+
+
+def make_private(folder: Path) -> None:
+    """Creates a folder, and those above it that are missing, for the user alone whatever the umask."""
+    previous = os.umask(0o077)
+    try:
+        folder.mkdir(parents=True, exist_ok=True)
+    finally:
+        os.umask(previous)
+
+
+def read_json(path: Path) -> dict[str, Any] | None:
+    """The JSON object in ``path``; None if the file is absent, unreadable or not (yet) an object."""
+    with contextlib.suppress(OSError, ValueError):
+        value = json.loads(path.read_text(errors="replace"))
+        return value if isinstance(value, dict) else None
+    return None
+
+
+def sync_dir(path: Path) -> None:
+    """Makes a rename in ``path`` survive a crash of the machine."""
+    descriptor = os.open(path, os.O_RDONLY)
+    try:
+        os.fsync(descriptor)
+    finally:
+        os.close(descriptor)
+
+
+def _write_temporary(path: Path, text: str) -> Path:
+    temporary = path.with_name(f".{path.name}.{os.getpid()}.{uuid.uuid4().hex[:8]}")
+    descriptor = os.open(temporary, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600)
+    try:
+        with os.fdopen(descriptor, "w") as file:
+            file.write(text)
+            file.flush()
+            os.fsync(descriptor)
+    except OSError:  # a full disk
+        temporary.unlink(missing_ok=True)
+        raise
+    return temporary
+
+
+@contextlib.contextmanager
+def alone(path: Path) -> Iterator[None]:
+    """One process at a time: waits until no other is in here with the same file.
+
+    A file system without locks lets everyone in.
+
+    Args:
+        path: made if it is not there; it stays.
+
+    Raises:
+        OSError: it cannot be made.
+    """
+    with path.open("w") as lock:
+        with contextlib.suppress(OSError):
+            fcntl.flock(lock, fcntl.LOCK_EX)
+        yield

@@ -1,0 +1,177 @@
+"""Where everything of a campaign lies on the shared folder. Pure paths, no I/O.
+
+{dir}/campaign.db                              the default store
+{dir}/data/                                    prepared tokens, shared by all runs
+{dir}/{campaign}/batches/{token}/{index}.json  what one array task is to run
+{dir}/{campaign}/runs/{run}/checkpoints/{hash} what the run can resume from
+{dir}/{campaign}/runs/{run}/g0001/             one attempt
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Final
+
+SHARED_MEMORY: Final = Path("/dev/shm")  # noqa: S108
+"""The node's own, where ranks leave what is of no use after them."""
+
+FORWARD_ROOT_LEVELS = 3
+"""From an attempt's folder up to the campaign's `dir`: {campaign}/runs/{run}/g0001."""
+
+
+@dataclass(frozen=True)
+class AttemptPaths:
+    """The files of one attempt. Written by its agents and ranks, read by the reconciler."""
+
+    dir: Path
+
+    @property
+    def claim(self) -> Path:
+        """Created exclusively by the one job that may run the attempt; holds its job id."""
+        return self.dir / "claim"
+
+    def node_claim(self, node_rank: int) -> Path:
+        """Created exclusively by the one agent that starts the ranks of that node, for every node but the first."""
+        return self.dir / f"claim-{node_rank}"
+
+    @property
+    def started(self) -> Path:
+        """Node 0's word to all: where the ranks meet, the checkpoint to resume from, host and time."""
+        return self.dir / "started.json"
+
+    @property
+    def metrics(self) -> Path:
+        """The spool: one JSON line per reported step."""
+        return self.dir / "metrics.jsonl"
+
+    def gpu_spool(self, node_rank: int) -> Path:
+        """What the GPUs of that node did: one JSON line a sample."""
+        return self.dir / f"gpus-{node_rank}.jsonl"
+
+    @property
+    def forward_payload(self) -> Path:
+        """The attempt as it really runs, for the processes that forward its metrics."""
+        return self.dir / "forward.json"
+
+    @property
+    def forward_spool(self) -> Path:
+        """What these processes say: one JSON line an event."""
+        return self.dir / "forward.jsonl"
+
+    def forward_log(self, tool: str) -> Path:
+        """What a tool prints."""
+        return self.logs / f"forward-{tool}.log"
+
+    @property
+    def ds_config(self) -> Path:
+        """The rendered DeepSpeed configuration of this attempt."""
+        return self.dir / "ds_config.json"
+
+    @property
+    def train_config(self) -> Path:
+        """The built-in trainer's configuration of this attempt."""
+        return self.dir / "train.json"
+
+    @property
+    def stop(self) -> Path:
+        """Exists when the ranks are asked to checkpoint and leave."""
+        return self.dir / "stop"
+
+    @property
+    def resize(self) -> Path:
+        """The reconciler's word, left while the attempt waited in the queue, to begin with a smaller micro-batch."""
+        return self.dir / "resize.json"
+
+    @property
+    def logs(self) -> Path:
+        """Logs of the launcher and of each rank."""
+        return self.dir / "logs"
+
+    @property
+    def ranks(self) -> Path:
+        """One record per rank of how it ended."""
+        return self.dir / "ranks"
+
+    def rank_record(self, rank: int) -> Path:
+        """How rank ``rank`` ended."""
+        return self.ranks / f"rank-{rank}.json"
+
+    def heartbeat(self, node_rank: int) -> Path:
+        """Touched by the node's agent while it watches."""
+        return self.dir / f"heartbeat-{node_rank}.json"
+
+    def reserve(self, node_rank: int) -> Path:
+        """Room that the node's agent keeps for its outcome, should the disk fill up meanwhile."""
+        return self.dir / f"reserve-{node_rank}"
+
+    def outcome(self, node_rank: int) -> Path:
+        """The node's evidence, complete or absent."""
+        return self.dir / f"outcome-{node_rank}.json"
+
+    def launcher_log(self, node_rank: int) -> Path:
+        """Output of the ``deepspeed`` launcher on that node."""
+        return self.logs / f"launcher-{node_rank}.log"
+
+
+@dataclass(frozen=True)
+class RunPaths:
+    """The folder of one run, which outlives its attempts."""
+
+    dir: Path
+
+    def checkpoints(self, config_hash: str) -> Path:
+        """What all attempts of one experiment of the run have saved.
+
+        A run whose experiment was changed in the spec keeps its name: what a script finds here must be of its own.
+        """
+        return self.dir / "checkpoints" / config_hash
+
+    def forward_state(self, config_hash: str, tool: str) -> Path:
+        """How much of one experiment of the run a tool has, and under which id."""
+        return self.forward / f"{config_hash}-{tool}.json"
+
+    @property
+    def forward(self) -> Path:
+        """What is kept of the run for other tools."""
+        return self.dir / "forward"
+
+    @property
+    def current(self) -> Path:
+        """The generation that may write; an agent of an older one ends itself."""
+        return self.dir / "current"
+
+    def attempt(self, generation: int) -> AttemptPaths:
+        """The folder of one attempt."""
+        return AttemptPaths(self.dir / f"g{generation:04d}")
+
+
+@dataclass(frozen=True)
+class CampaignPaths:
+    """The folder of one campaign below the shared ``root``."""
+
+    root: Path
+    campaign: str
+
+    @property
+    def dir(self) -> Path:
+        """The campaign's folder."""
+        return self.root / self.campaign
+
+    @property
+    def data(self) -> Path:
+        """Prepared data, shared by all campaigns under the same root."""
+        return self.root / "data"
+
+    def run(self, name: str) -> RunPaths:
+        """The folder of one run."""
+        return RunPaths(self.dir / "runs" / name)
+
+    def batch(self, token: str) -> Path:
+        """The folder of one job array: payloads, submission file, Slurm's logs."""
+        return self.dir / "batches" / token
+
+
+def payload_file(batch_dir: Path, index: int) -> Path:
+    """What array task ``index`` of the batch is to run."""
+    return batch_dir / f"{index}.json"

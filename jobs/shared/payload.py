@@ -1,0 +1,128 @@
+"""What the reconciler hands to the agents of one attempt: a JSON file, never a pickle.
+
+A pickle is code, is renamed by submitit only after sbatch has answered (a job adopted after a crash would wait for
+it in vain), and ties the node's interpreter to the login node's. See docs/adr/0001-json-payload.md.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping
+from dataclasses import asdict, dataclass, field, fields, replace
+from pathlib import Path
+from typing import Any
+
+from .files import write_atomically
+from .state_layout import arrangement
+
+
+@dataclass(frozen=True)
+class Payload:
+    """One attempt, complete: an agent needs nothing else to run it.
+
+    Attributes:
+        command: script and arguments for each rank; ``["-m", module, ...]`` runs a module.
+        store: URL without a password, or None where agents must leave the store alone (SQLite).
+        target_step: optimizer step at which the run is complete; None if only the script knows.
+        steps_decide: True if exit 0 before ``target_step`` is not success (the built-in trainer).
+        min_resume_step: step of the newest checkpoint that the store knows; to resume from an older one is said.
+        mem_per_process_bytes: limit on each rank's memory of its GPU, else on its address space; None for none.
+        train: the built-in trainer's configuration, or None for a script of the user's own.
+        user_patterns: regular expressions whose lines in a log are worth keeping.
+        telemetry_s: seconds between two samples of the node's GPUs, 0 for none.
+        params: what the matrix sets for the run, by short names.
+        forward: tools that get its metrics too, each with its options.
+    """
+
+    campaign: str
+    run: str
+    generation: int
+    token: str
+    attempt_id: int
+    run_dir: str
+    attempt_dir: str
+    data_dir: str
+    config_hash: str
+    nodes: int
+    ranks_per_node: int
+    gpus_per_node: int
+    python: str
+    command: tuple[str, ...]
+    global_batch: int | None
+    micro_batch: int | None
+    accumulation: int | None
+    seed: int
+    target_step: int | None
+    steps_decide: bool
+    ds_config: Mapping[str, Any]
+    train: Mapping[str, Any] | None = None
+    env: Mapping[str, str] = field(default_factory=dict)
+    store: str | None = None
+    mem_per_process_bytes: int | None = None
+    user_patterns: tuple[str, ...] = ()
+    min_resume_step: int = 0
+    telemetry_s: float = 0.0
+    params: Mapping[str, Any] = field(default_factory=dict)
+    forward: Mapping[str, Mapping[str, Any]] = field(default_factory=dict)
+
+    @property
+    def world_size(self) -> int:
+        """Data-parallel ranks over all nodes."""
+        return self.nodes * self.ranks_per_node
+
+    def resized(self, micro_batch: int, accumulation: int) -> Payload:
+        """The same optimizer steps in smaller pieces: other sizes in DeepSpeed's and the trainer's configuration.
+
+        Raises:
+            ValueError: it would be another global batch, or a larger micro-batch.
+        """
+        if self.micro_batch is None or self.accumulation is None:
+            raise ValueError("the script manages its own batches")
+        if (
+            micro_batch * accumulation != self.micro_batch * self.accumulation
+            or not 0 < micro_batch <= self.micro_batch
+        ):
+            raise ValueError(f"{micro_batch} x {accumulation} instead of {self.micro_batch} x {self.accumulation}")
+        sizes = {"micro_batch": micro_batch, "accumulation": accumulation}
+        names = {"train_micro_batch_size_per_gpu": micro_batch, "gradient_accumulation_steps": accumulation}
+        return replace(
+            self,
+            micro_batch=micro_batch,
+            accumulation=accumulation,
+            train=None if self.train is None else {**self.train, **sizes},
+            ds_config={**self.ds_config, **names},
+        )
+
+    @property
+    def resumable_world(self) -> int | None:
+        """The number of ranks whose checkpoints it can load; None for any."""
+        return None if self.train and self.train.get("universal_checkpoint") else self.world_size
+
+    @property
+    def zero_stage(self) -> int | None:
+        """ZeRO stage of the built-in training, None for a script of the user's own."""
+        return self.train.get("zero_stage") if self.train else None
+
+    @property
+    def arrangement(self) -> str | None:
+        """How the built-in trainer's state lies in checkpoints; None for a script of the user's own."""
+        return arrangement(self.train) if self.train else None
+
+    def write(self, path: Path) -> None:
+        """Writes the payload, complete or not at all, readable by its owner only."""
+        write_atomically(path, json.dumps(asdict(self), indent=1))
+
+    @classmethod
+    def read(cls, path: Path) -> Payload:
+        """Reads what ``write`` wrote.
+
+        Raises:
+            OSError: the file is missing or unreadable.
+            ValueError: it is not a payload of this version.
+        """
+        raw = json.loads(path.read_text())
+        known = {f.name for f in fields(cls)}
+        if unknown := set(raw) - known:
+            raise ValueError(f"{path}: written by another version of dscampaign: {sorted(unknown)}")
+        lists = {name: tuple(raw.get(name, ())) for name in ("command", "user_patterns")}
+        return cls(**{**raw, **lists})

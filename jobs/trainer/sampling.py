@@ -1,0 +1,94 @@
+"""Which samples each optimizer step sees, and this rank's micro-batches of them, one ahead of the computation.
+
+The order is of seed and step alone, not of micro-batch or ranks. Step t consumes the samples [(t-1) G, t G) of an
+endless sequence in which every epoch is a permutation of all samples. So a run resumes by sample, and a smaller
+micro-batch changes nothing but the grouping of the same samples.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator
+from functools import lru_cache
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from .config import Job, TrainConfig
+from .data import Indices, Samples
+from .fused_loss import IGNORED_TARGET
+
+Batch = tuple[Tensor, Tensor]
+"""Inputs and targets, each (micro_batch, seq_len)."""
+
+
+def step_samples(step: int, global_batch: int, sample_count: int, seed: int) -> Indices:
+    """Indices of the ``global_batch`` samples of optimizer step ``step`` (1 is the first)."""
+    positions = np.arange((step - 1) * global_batch, step * global_batch)
+    epochs, offsets = np.divmod(positions, sample_count)
+    indices = [_epoch(int(e), sample_count, seed)[offsets[epochs == e]] for e in np.unique(epochs)]
+    return np.concatenate(indices)
+
+
+def rank_micro_batches(samples: Indices, rank: int, world_size: int, micro_batch: int) -> Indices:
+    """The share of one rank of a step's samples, shape (accumulation, micro_batch)."""
+    share: Indices = samples.reshape(world_size, -1)[rank]
+    return share.reshape(-1, micro_batch)
+
+
+@lru_cache(maxsize=2)
+def _epoch(epoch: int, sample_count: int, seed: int) -> Indices:
+    # The legacy generator: NumPy guarantees its stream for ever, so an upgrade never changes a running experiment.
+    return np.random.RandomState([seed % 2**32, epoch]).permutation(sample_count).astype(np.int64)
+
+
+def training_batches(
+    samples: Samples, config: TrainConfig, job: Job, steps: range, device: torch.device
+) -> Iterator[Batch]:
+    """This rank's micro-batches of the given optimizer steps, ``accumulation`` for each."""
+    return _one_ahead(
+        _load(samples, indices, device)
+        for step in steps
+        for indices in rank_micro_batches(
+            step_samples(step, config.global_batch, len(samples), config.seed),
+            job.rank,
+            job.world_size,
+            config.micro_batch,
+        )
+    )
+
+
+def evaluation_batches(samples: Samples, config: TrainConfig, job: Job, device: torch.device) -> Iterator[Batch]:
+    """This rank's micro-batches of the held-out text, as many on every rank.
+
+    What is left over at the end is filled up with ignored targets. At most ``eval_batches`` global batches, so the
+    text does not depend on the micro-batch.
+    """
+    limit = len(samples) if config.eval_batches is None else config.eval_batches * config.global_batch
+    count = min(len(samples), limit)
+    stride = config.micro_batch * job.world_size
+    begins = range(job.rank * config.micro_batch, -(-count // stride) * stride, stride)
+    return _one_ahead(_load(samples, np.arange(b, b + config.micro_batch), device, count) for b in begins)
+
+
+def _load(samples: Samples, indices: Indices, device: torch.device, count: int | None = None) -> Batch:
+    """Args: count: samples from this index on are filling."""
+    filling = np.zeros(len(indices), dtype=bool) if count is None else indices >= count
+    tokens = torch.from_numpy(samples.read(np.where(filling, 0, indices)))
+    targets = tokens[:, 1:].masked_fill(torch.from_numpy(filling)[:, None], IGNORED_TARGET)
+    return _move(tokens[:, :-1].contiguous(), device), _move(targets, device)
+
+
+def _move(tensor: Tensor, device: torch.device) -> Tensor:
+    return tensor.pin_memory().to(device, non_blocking=True) if device.type == "cuda" else tensor
+
+
+def _one_ahead(batches: Iterable[Batch]) -> Iterator[Batch]:
+    """Starts the copy of the next batch before it hands out the present one."""
+    ahead: Batch | None = None
+    for batch in batches:
+        if ahead is not None:
+            yield ahead
+        ahead = batch
+    if ahead is not None:
+        yield ahead

@@ -1,0 +1,74 @@
+"""Marks of operators that nobody builds any more, and buffers of ranks that have ended."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+from torch.utils.file_baton import FileBaton
+
+from dscampaign.jobs.agent import cleanup
+from dscampaign.jobs.agent.cleanup import clear_build_marks, clear_shared_memory
+
+BUILD = "import sys; from torch.utils.file_baton import FileBaton; FileBaton(sys.argv[1]).try_acquire(); "
+
+
+def test_the_mark_of_a_killed_build_goes(tmp_path: Path) -> None:
+    mark = tmp_path / "cpu_adam" / "lock"
+    mark.parent.mkdir()
+    killed = subprocess.run([sys.executable, "-c", BUILD + "import os; os.kill(os.getpid(), 9)", mark], check=False)
+    assert killed.returncode == -9
+    assert mark.exists()
+    assert clear_build_marks({"TORCH_EXTENSIONS_DIR": str(tmp_path)}) == [mark]
+    assert FileBaton(str(mark)).try_acquire()
+
+
+def test_the_mark_of_a_build_that_goes_on_stays(tmp_path: Path) -> None:
+    mark = tmp_path / "cpu_adam" / "lock"
+    mark.parent.mkdir()
+    command = [sys.executable, "-c", BUILD + "print(flush=True); input()", str(mark)]
+    with subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE) as building:
+        assert building.stdout
+        building.stdout.readline()
+        assert clear_build_marks({"TORCH_EXTENSIONS_DIR": str(tmp_path)}) == []
+        building.kill()
+    assert clear_build_marks({"TORCH_EXTENSIONS_DIR": str(tmp_path)}) == [mark]
+
+
+def test_where_nothing_is_said_it_is_pytorch_s_own_folder(tmp_path: Path) -> None:
+    mark = tmp_path / "torch_extensions" / "py311_cpu" / "cpu_adam" / "lock"
+    mark.parent.mkdir(parents=True)
+    mark.touch()
+    assert clear_build_marks({"XDG_CACHE_HOME": str(tmp_path)}) == [mark]
+
+
+def test_on_a_shared_disk_another_node_may_be_building(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(cleanup, "on_local_disk", lambda _: False)
+    (tmp_path / "lock").touch()
+    assert clear_build_marks({"TORCH_EXTENSIONS_DIR": str(tmp_path)}) == []
+    assert (tmp_path / "lock").exists()
+
+
+def test_nothing_built_yet(tmp_path: Path) -> None:
+    assert clear_build_marks({"TORCH_EXTENSIONS_DIR": str(tmp_path / "none")}) == []
+
+
+def test_only_the_attempt_s_own_buffers_go(tmp_path: Path) -> None:
+    def buffer(user: int, address: str, port: int, rank: int) -> Path:
+        path = tmp_path / f"deepspeed_allreduce_buffer_{user}_{address}_{port}_{rank}"
+        path.write_bytes(b"0")
+        return path
+
+    me = os.getuid()
+    own = [buffer(me, "10.0.0.1", 2950, rank) for rank in range(2)]
+    others = [buffer(me, "10.0.0.1", 29501, 0), buffer(me, "10.0.0.2", 2950, 0), buffer(me + 1, "10.0.0.1", 2950, 0)]
+    clear_shared_memory("10.0.0.1", 2950, tmp_path)
+    assert set(tmp_path.iterdir()) == set(others)
+    assert not any(path.exists() for path in own)
+
+
+def test_a_node_without_shared_memory_has_nothing_to_clear_shared_memory(tmp_path: Path) -> None:
+    clear_shared_memory("10.0.0.1", 2950, tmp_path / "none")

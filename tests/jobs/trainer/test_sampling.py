@@ -1,0 +1,41 @@
+"""Sample order: of seed and step alone."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+
+from dscampaign.jobs.trainer.sampling import rank_micro_batches, step_samples
+
+
+def test_an_epoch_sees_every_sample_once() -> None:
+    epoch = np.concatenate([step_samples(step, 4, 20, seed=1) for step in range(1, 6)])
+    assert sorted(epoch.tolist()) == list(range(20))
+    assert epoch.tolist() != list(range(20))
+
+
+def test_epochs_differ_and_a_step_may_span_two() -> None:
+    two_epochs = np.concatenate([step_samples(step, 4, 10, seed=1) for step in range(1, 6)])
+    assert sorted(two_epochs[:10].tolist()) == sorted(two_epochs[10:].tolist()) == list(range(10))
+    assert two_epochs[:10].tolist() != two_epochs[10:].tolist()
+
+
+def test_a_batch_may_be_larger_than_the_data() -> None:
+    assert np.bincount(step_samples(1, 9, 3, seed=0)).tolist() == [3, 3, 3]
+
+
+def test_seeds_differ() -> None:
+    assert step_samples(1, 50, 100, seed=1).tolist() != step_samples(1, 50, 100, seed=2).tolist()
+
+
+def test_the_order_stays_what_it_is() -> None:
+    """A run must be able to resume after any upgrade."""
+    assert step_samples(3, 4, 10, seed=42).tolist() == [8, 9, 3, 1]
+
+
+@pytest.mark.parametrize(("world_size", "micro_batch"), [(1, 1), (1, 8), (2, 2), (4, 1), (8, 1)])
+def test_micro_batches_of_all_ranks_are_the_step(world_size: int, micro_batch: int) -> None:
+    samples = step_samples(1, 8, 100, seed=3)
+    shares = [rank_micro_batches(samples, rank, world_size, micro_batch) for rank in range(world_size)]
+    assert shares[0].shape == (8 // (world_size * micro_batch), micro_batch)
+    assert np.concatenate([share.ravel() for share in shares]).tolist() == samples.tolist()
