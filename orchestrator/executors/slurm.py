@@ -144,7 +144,7 @@ def _job_array(batch: JobArray) -> Any:
     import submitit  # imported here, as below: `campaign status` must not pay for it
     from submitit.core.utils import FailedSubmissionError
 
-    class JobArray(submitit.SlurmExecutor):
+    class SubmititArray(submitit.SlurmExecutor):
         """submitit's executor with our agent as the command and always an array, also for one job."""
 
         @property
@@ -171,7 +171,7 @@ def _job_array(batch: JobArray) -> Any:
                 raise SubmissionUnclear(str(exc)) from exc
 
     try:
-        array = JobArray(folder=batch.folder)
+        array = SubmititArray(folder=batch.folder)
     except RuntimeError as exc:  # submitit's word for "there is no srun"
         raise Unreachable(f"cannot submit: {exc}", "is this a login node of a Slurm cluster?") from exc
     array.update_parameters(**_parameters(batch))

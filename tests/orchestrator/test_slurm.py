@@ -4,10 +4,12 @@ from __future__ import annotations
 
 import os
 import time
+from inspect import getattr_static, signature
 from pathlib import Path
 from typing import Any
 
 import pytest
+import submitit
 
 from dscampaign.orchestrator.errors import Unreachable
 from dscampaign.orchestrator.executors.base import (
@@ -73,6 +75,23 @@ def test_a_batch_is_one_array_with_its_token_in_name_and_comment(slurm: FakeSlur
     assert "--kill-on-bad-exit=0" in srun
     assert srun.endswith(f"-u -m dscampaign.jobs.agent {tmp_path}/batches/abc")
     assert call.script.index("module load cuda") < call.script.index("srun ")
+
+
+PRIVATE = {
+    "_submitit_command_str": ["self"],
+    "_make_submission_file_text": ["self", "command", "uid"],
+    "_make_submission_command": ["self", "submission_file_path"],
+    "_get_job_id_from_submission_command": ["string"],
+}
+"""What the executor uses of submitit's that is private, with the parameters that it gives."""
+
+
+@pytest.mark.parametrize("name", PRIVATE)
+def test_submitit_still_has_what_is_used_of_it(name: str) -> None:
+    """A release without it shall fail here, by name, before it fails at the first `submit` (docs/adr/0011)."""
+    member = getattr_static(submitit.SlurmExecutor, name)
+    function = member.fget if isinstance(member, property) else getattr(member, "__func__", member)
+    assert list(signature(function).parameters) == PRIVATE[name]
 
 
 def test_one_attempt_is_an_array_too(slurm: FakeSlurm, tmp_path: Path) -> None:
