@@ -65,53 +65,22 @@ def _cuda(nvml: Any) -> str:
 
 def _device(nvml: Any, number: int, handle: Any) -> Device:
     given: dict[str, Any] = {}
-    for reader in _READERS:
+    for name, figure in _FIGURES.items():
         try:
-            given |= reader(nvml, handle)
+            given[name] = figure(nvml, handle)
         except (nvml.NVMLError, AttributeError):  # not supported, or the library is older than the question
             continue
     return Device(number, **given)
 
 
-def _name(nvml: Any, handle: Any) -> Mapping[str, Any]:
-    return {"name": _text(nvml.nvmlDeviceGetName(handle))}
-
-
-def _memory(nvml: Any, handle: Any) -> Mapping[str, Any]:
-    memory = nvml.nvmlDeviceGetMemoryInfo(handle)
-    return {"total_gb": memory.total / GB, "used_gb": memory.used / GB}
-
-
-def _compute_mode(nvml: Any, handle: Any) -> Mapping[str, Any]:
-    return {"compute_mode": int(nvml.nvmlDeviceGetComputeMode(handle))}
-
-
-def _ecc(nvml: Any, handle: Any) -> Mapping[str, Any]:
-    return {"ecc": bool(nvml.nvmlDeviceGetEccMode(handle)[0])}
-
-
-def _ecc_errors(nvml: Any, handle: Any) -> Mapping[str, Any]:
+def _ecc_errors(nvml: Any, handle: Any) -> int:
     kind = (nvml.NVML_MEMORY_ERROR_TYPE_UNCORRECTED, nvml.NVML_VOLATILE_ECC)
-    return {"ecc_errors": int(nvml.nvmlDeviceGetTotalEccErrors(handle, *kind))}
+    return int(nvml.nvmlDeviceGetTotalEccErrors(handle, *kind))
 
 
-def _remapped(nvml: Any, handle: Any) -> Mapping[str, Any]:
+def _remap(nvml: Any, handle: Any) -> str:
     _, _, pending, failed = nvml.nvmlDeviceGetRemappedRows(handle)
-    return {"remap": "failed" if failed else "pending" if pending else ""}
-
-
-def _throttle(nvml: Any, handle: Any) -> Mapping[str, Any]:
-    return {"throttle": int(nvml.nvmlDeviceGetCurrentClocksThrottleReasons(handle))}
-
-
-def _pcie(nvml: Any, handle: Any) -> Mapping[str, Any]:
-    """The width only: an idle GPU lowers its generation to save power."""
-    width = int(nvml.nvmlDeviceGetCurrPcieLinkWidth(handle))
-    return {"pcie_width": width, "pcie_width_max": int(nvml.nvmlDeviceGetMaxPcieLinkWidth(handle))}
-
-
-def _nvlinks(nvml: Any, handle: Any) -> Mapping[str, Any]:
-    return {"nvlinks": sum(_active(nvml, handle))}
+    return "failed" if failed else "pending" if pending else ""
 
 
 def _active(nvml: Any, handle: Any) -> Iterator[bool]:
@@ -141,15 +110,13 @@ def _text(value: str | bytes) -> str:
     return value.decode(errors="replace") if isinstance(value, bytes) else value
 
 
-_Reader = Callable[[Any, Any], Mapping[str, Any]]
-_READERS: tuple[_Reader, ...] = (
-    _name,
-    _memory,
-    _compute_mode,
-    _ecc,
-    _ecc_errors,
-    _remapped,
-    _throttle,
-    _pcie,
-    _nvlinks,
-)
+_FIGURES: Final[Mapping[str, Callable[[Any, Any], Any]]] = {
+    "name": lambda nvml, gpu: _text(nvml.nvmlDeviceGetName(gpu)),
+    "total_gb": lambda nvml, gpu: nvml.nvmlDeviceGetMemoryInfo(gpu).total / GB,
+    "used_gb": lambda nvml, gpu: nvml.nvmlDeviceGetMemoryInfo(gpu).used / GB,
+    "ecc_errors": _ecc_errors,
+    "remap": _remap,
+    "throttle": lambda nvml, gpu: int(nvml.nvmlDeviceGetCurrentClocksThrottleReasons(gpu)),
+    "nvlinks": lambda nvml, gpu: sum(_active(nvml, gpu)),
+}
+"""How each figure of a `Device` is read."""

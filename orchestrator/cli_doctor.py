@@ -14,7 +14,7 @@ from .cli_spec import set_option
 from .errors import UserError
 
 if TYPE_CHECKING:
-    from .wants import Wants
+    from .wants import Requirements
 
 
 @verb
@@ -44,9 +44,9 @@ def doctor(
     """Look whether this machine, the cluster and the store are fit for a campaign.
 
     With SPEC also whether the cluster has what it asks for. With --on-node a job on the spec's partition, with the GPUs
-    of one node, looks at that node: driver, GPUs and the links between them, memory, torch, DeepSpeed and its
-    operators, an all-reduce by DeepSpeed's launcher, speed of the shared folder and of nvme_path, clocks, and whether
-    the database can be reached. With `executor: local` all that is asked of this machine.
+    of one node, looks at that node: driver, GPUs and the links between them, memory, the disk at nvme_path, torch,
+    DeepSpeed and its operators, an all-reduce by DeepSpeed's launcher, clocks, and whether the database can be
+    reached. With `executor: local` all that is asked of this machine.
 
     Each check is ok, a note, a warning or a problem, with what to do next. Exit code 1: there is a problem. 3: all that
     is wrong is that Slurm or the store did not answer.
@@ -63,9 +63,9 @@ def doctor(
 
     if on_node and spec is None:
         raise UserError("--on-node needs a spec: which partition, how many GPUs?", "campaign doctor SPEC --on-node")
-    where, wants = _asked(spec, sets, dir, store)
+    where, requirements = _asked(spec, sets, dir, store)
     with terminated_as_interrupted():
-        checks = look(where, wants, on_node=on_node, wait_s=60 * wait_min, tell=tell)
+        checks = look(where, requirements, on_node=on_node, wait_s=60 * wait_min, tell=tell)
     if as_json:
         show_json(doctor_document(checks))
     else:
@@ -73,10 +73,12 @@ def doctor(
     return exit_code(checks)
 
 
-def _asked(spec: Path | None, sets: Sequence[str], dir: str | None, store: str | None) -> tuple[Place, list[Wants]]:
+def _asked(
+    spec: Path | None, sets: Sequence[str], dir: str | None, store: str | None
+) -> tuple[Place, list[Requirements]]:
     if spec is None:
         return place(dir, store), []
-    from .wants import wants_of
+    from .wants import requirements_of
 
     submission, where = read_submission(spec, sets, dir, store)
-    return where, wants_of(submission.runs)
+    return where, requirements_of(submission.runs)

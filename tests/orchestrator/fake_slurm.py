@@ -49,7 +49,7 @@ class FakeSlurm:
     def __init__(self, folder: Path) -> None:
         self.folder = folder
         folder.mkdir()
-        for name in ("sbatch", "squeue", "sacct", "scancel", "srun"):
+        for name in ("sbatch", "squeue", "sacct", "scancel", "scontrol", "sinfo", "srun"):
             command = folder / name
             command.write_text(_SCRIPT.format(python=sys.executable, folder=str(folder)))
             command.chmod(stat.S_IRWXU)
