@@ -6,7 +6,6 @@ Every look has a time of its own; the report is written anew after each, so that
 
 from __future__ import annotations
 
-import json
 import os
 import resource
 import shutil
@@ -17,7 +16,7 @@ import time
 from collections.abc import Callable, Iterable
 from dataclasses import replace
 from pathlib import Path
-from typing import Any, Final
+from typing import TYPE_CHECKING, Any, Final
 
 from ..db.file_systems import file_system
 from . import children, launch
@@ -29,6 +28,9 @@ from .node_report import Collective, Disk, Gpus, Host, NodeReport, Question, Sof
 from .retention import probe
 from .shared_memory import MEMORY
 from .trust import distrust
+
+if TYPE_CHECKING:
+    from ..db.store import Store
 
 EXIT_REFUSED: Final = 75
 EXIT_ENDED: Final = 128 + signal.SIGTERM
@@ -113,21 +115,17 @@ class _Examination:
 
         store = Store.open(os.environ.get("CAMPAIGN_STORE") or str(self.question.store))
         try:
-            with store.read() as conn:
-                store.now(conn)  # the first answer pays for the connection
-                before_s = time.time()
-                found_s = store.now(conn)
-                return found_s - (before_s + time.time()) / 2
+            return store_offset_s(store)
         finally:
             store.close()
 
-    def _software(self) -> Software:
+    def _software(self) -> Software | None:
         output = self.talk.folder / "software.json"
         command = [self.question.python, str(_TRAINER / "software.py"), str(output), *self.question.ops]
         children.run(command, self.env, SOFTWARE_S, output.with_suffix(".log"))
-        return Software(**json.loads(output.read_text()))
+        return Software.read(output)
 
-    def _collective(self) -> Collective:
+    def _collective(self) -> Collective | None:
         question, output, hostfile = self.question, self.talk.folder / "collective.json", self.talk.folder / "hostfile"
         hostfile.write_text(launch.hostfile_text(1, question.ranks))
         launcher = launch.launcher_command(question.python, hostfile, 0, "127.0.0.1", free_port())
@@ -135,7 +133,7 @@ class _Examination:
         devices = self.node.visible_devices if question.gpus else ""
         env = self.env | {"CAMPAIGN_VISIBLE_DEVICES": devices}
         children.run(command, env, COLLECTIVE_S, output.with_suffix(".log"))
-        return Collective(**json.loads(output.read_text()))
+        return Collective.read(output)
 
     def _greet(self) -> None:
         """Says the time to the host that asks, and waits for its echo: that bounds the difference of the clocks."""
@@ -187,13 +185,23 @@ def missing_files(paths: Iterable[str]) -> tuple[str, ...]:
     return tuple(path for path in paths if not os.path.exists(path))  # noqa: PTH110
 
 
+def store_offset_s(store: Store) -> float:
+    """The database's clock minus this machine's."""
+    with store.read() as conn:
+        store.now(conn)  # the first answer pays for the connection
+        before_s = time.time()
+        found_s = store.now(conn)
+        return found_s - (before_s + time.time()) / 2
+
+
 def _within(timeout_s: float, look: Look) -> tuple[Any, str]:
     """What a look sees, or why it sees nothing. A thread that hangs is left behind."""
     seen: list[tuple[Any, str]] = []
 
     def watched() -> None:
         try:
-            seen.append((look(), ""))
+            found = look()
+            seen.append((found, "" if found is not None else "nothing was written"))
         except children.ChildFailed as exc:
             seen.append((None, str(exc)))
         except Exception as exc:  # noqa: BLE001 - a look that fails must hide no other

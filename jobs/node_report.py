@@ -12,7 +12,7 @@ from typing import Any, Self, get_args, get_origin, get_type_hints
 from .files import read_json, write_atomically
 
 
-def from_json(kind: Any, raw: Any) -> Any:
+def _from_json(kind: Any, raw: Any) -> Any:
     """A value of a type, from what JSON made of it: dataclasses and tuples of them, and what JSON has itself.
 
     Raises:
@@ -24,13 +24,13 @@ def from_json(kind: Any, raw: Any) -> Any:
         kind = get_args(kind)[0]
     if is_dataclass(kind):
         kinds = get_type_hints(kind)
-        return kind(**{name: from_json(kinds.get(name), value) for name, value in raw.items()})  # type: ignore[operator]
+        return kind(**{name: _from_json(kinds.get(name), value) for name, value in raw.items()})  # type: ignore[operator]
     if get_origin(kind) is tuple:
-        return tuple(from_json(get_args(kind)[0], value) for value in raw)
+        return tuple(_from_json(get_args(kind)[0], value) for value in raw)
     return raw
 
 
-class _Document:
+class Document:
     """A dataclass that is kept in a file."""
 
     def write(self, path: Path) -> None:
@@ -44,12 +44,12 @@ class _Document:
         Raises:
             TypeError: it was written by another version.
         """
-        found: Self | None = from_json(cls, read_json(path))
+        found: Self | None = _from_json(cls, read_json(path))
         return found
 
 
 @dataclass(frozen=True)
-class Question(_Document):
+class Question(Document):
     """What a node is asked.
 
     Attributes:
@@ -146,7 +146,7 @@ class Disk:
 
 
 @dataclass(frozen=True)
-class Software:
+class Software(Document):
     """What the training's Python has.
 
     Attributes:
@@ -156,7 +156,7 @@ class Software:
         deepspeed_trouble: why DeepSpeed does not load.
         accelerator: what DeepSpeed trains on, "cuda" or "cpu".
         ops: for each operator that the training needs whether it is built, or compiles on demand.
-        packages: versions of the packages of the built-in training, "" where one is missing.
+        missing: packages that the built-in training needs.
     """
 
     python: str
@@ -168,29 +168,27 @@ class Software:
     deepspeed_trouble: str = ""
     accelerator: str = ""
     ops: Mapping[str, bool] = field(default_factory=dict)
-    packages: Mapping[str, str] = field(default_factory=dict)
+    missing: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True)
-class Collective:
+class Collective(Document):
     """An all-reduce over the ranks of a node, started by DeepSpeed's launcher.
 
     Attributes:
         backend: nccl or gloo.
         correct: every rank got the sum.
-        size_mb: of the tensor, in 10^6 bytes.
         bus_gb_s: bus bandwidth, 2 (n - 1) / n x size / time as NCCL's own tests count it; None for one rank.
     """
 
     backend: str
     ranks: int
     correct: bool
-    size_mb: float
     bus_gb_s: float | None
 
 
 @dataclass(frozen=True)
-class NodeReport(_Document):
+class NodeReport(Document):
     """The answer. A section is None where it was not asked for, was not reached, or failed: that hides no other.
 
     Attributes:

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import contextlib
 import json
+import math
 import os
 import shutil
 import sys
@@ -137,89 +138,72 @@ def _by_job(required: Requirements, batch: Batch, wait_s: float, tell: Tell) -> 
     except (BatchTooLarge, SubmissionUnclear, Unreachable) as exc:
         return Examined(None, _last(str(exc)), "try again", away=True)
     tell(f"job {job_id} looks at a node with {required.gpus} GPUs; Ctrl-C cancels it")
-    watch = _Watch(executor, batch, job_id, tell, every_s=0.0 if local else ASK_SLURM_S)
+    found = None
     try:
-        return watch.until_over(wait_s)
+        found = _outcome(executor, batch, job_id, wait_s, tell)
+        return found
     finally:
-        if not watch.over:
+        if found is None or found.shared is None:  # it waits, or runs
             with contextlib.suppress(Unreachable):
                 executor.cancel([job_id])
 
 
-class _Watch:
-    """Waits for the job and its report.
-
-    Args:
-        every_s: how often the executor is asked, at most.
-    """
-
-    def __init__(self, executor: Executor, batch: Batch, job_id: str, tell: Tell, *, every_s: float) -> None:
-        self._executor, self._batch, self._job_id, self._tell = executor, batch, job_id, tell
-        self._talk = Talk(batch.folder)
-        self._since_s, self._every_s = time.time(), every_s
-        self._ask_s = time.monotonic() + every_s
-        self._said = ""
-        self._seen: JobView | None = None
-        self.over = False
-
-    def until_over(self, wait_s: float) -> Examined:
-        """What came of it, once the report is complete, the job is over, or it has waited too long in the queue."""
-        deadline_s, over_s = time.monotonic() + wait_s, 0.0
-        while True:
-            job = self._job()  # before the report is read, so that what a job writes last counts
-            if report := _complete(self._talk):
-                self.over = True  # it ends by itself
-                return self._told(report)
-            now_s = time.monotonic()
-            if job is not None and job.terminal:
-                over_s = over_s or now_s
-                if now_s - over_s >= self._executor.settle_grace_s:
-                    return self._ended(job)
-            elif job is not None and job.pending and now_s > deadline_s:
-                reason = f"job {self._job_id} waited in the queue for {wait_s / 60:.0f} min: {job.reason}"
-                return Examined(None, reason, "try again later, or with a longer --wait", away=True)
-            elif now_s > deadline_s + 60 * TIME_MIN + _OVER_S:
-                reason = f"nothing is heard any more of job {self._job_id}"
-                return Examined(None, reason, "try again", away=True)
-            time.sleep(_POLL_S)
-
-    def _job(self) -> JobView | None:
-        """The job as it was last seen."""
-        if time.monotonic() >= self._ask_s and not self.over:
-            self._ask_s = time.monotonic() + self._every_s
-            with contextlib.suppress(Unreachable):
-                looked = self._executor.look({self._batch.token: {0}}, self._since_s)
-                self._seen = looked.jobs.get((self._batch.token, 0), self._seen)
-            if self._seen is not None:
-                self.over = self._seen.terminal
-                self._say(self._seen)
-        return self._seen
-
-    def _say(self, job: JobView) -> None:
+def _outcome(executor: Executor, batch: Batch, job_id: str, wait_s: float, tell: Tell) -> Examined:
+    """What came of a job, once its report is complete, it is over, or it has waited for too long."""
+    talk, said, over_s, deadline_s = Talk(batch.folder), "", math.inf, time.monotonic() + wait_s
+    looks = _looks(executor, batch, job_id)
+    while True:
+        job = next(looks)  # before the report is read, so that what a job writes last counts
+        if report := _complete(talk):
+            return _told(report, batch.folder)
+        now_s = time.monotonic()
         words = f"waits in the queue: {job.reason}" if job.pending else f"is {job.state.lower()}"
-        if words != self._said and not job.terminal:
-            self._tell(f"job {self._job_id} {words}")
-            self._said = words
+        if job.terminal:
+            over_s = min(over_s, now_s)
+            if now_s - over_s >= executor.settle_grace_s:
+                return _ended(job, batch.folder)
+        elif job.pending and now_s > deadline_s:
+            reason = f"job {job_id} waited in the queue for {wait_s / 60:.0f} min: {job.reason}"
+            return Examined(None, reason, "try again later, or with a longer --wait", away=True)
+        elif now_s > deadline_s + 60 * TIME_MIN + _OVER_S:
+            return Examined(None, f"nothing is heard any more of job {job_id}", "try again", away=True)
+        elif words != said:
+            tell(f"job {job_id} {words}")
+            said = words
 
-    def _told(self, report: NodeReport) -> Examined:
-        """The report is complete. Where a program failed, its output tells more."""
-        folder = self._batch.folder
-        if {"software", "collective"} & report.troubles.keys():
-            return Examined(report, hint=f"its logs are in {folder}", shared=True, folder=folder)
-        return Examined(report, shared=True)
 
-    def _ended(self, job: JobView) -> Examined:
-        """The job is over without a complete report."""
-        folder, report = self._batch.folder, NodeReport.read(self._talk.report)
-        how = "" if job.state == "GONE" else f" as {job.state}"
-        state = f"job {self._job_id}{f' on {job.nodes}' if job.nodes else ''} ended{how}"
-        found = Examined(report, state, f"its files are in {folder}", shared=True, folder=folder)
-        if report is not None:
-            return replace(found, trouble=f"{state} while it looked at: {report.running}")
-        if log := _log_tail(folder):
-            return replace(found, trouble=f"{state}: {log}")
-        hint = f"is {folder} the same folder on the nodes? Choose one that all of them see"
-        return replace(found, trouble=f"{state}, and nothing that it wrote is seen here", hint=hint, shared=False)
+def _looks(executor: Executor, batch: Batch, job_id: str) -> Iterator[JobView]:
+    """The job as it was last seen, again and again; Slurm is not asked each time."""
+    every_s = ASK_SLURM_S if isinstance(executor, SlurmExecutor) else 0.0
+    job, since_s, ask_s = JobView(batch.token, 0, job_id, "SUBMITTED"), time.time(), 0.0
+    while True:
+        if time.monotonic() >= ask_s and not job.terminal:
+            ask_s = time.monotonic() + every_s
+            with contextlib.suppress(Unreachable):
+                job = executor.look({batch.token: {0}}, since_s).jobs.get((batch.token, 0), job)
+        yield job
+        time.sleep(_POLL_S)
+
+
+def _told(report: NodeReport, folder: Path) -> Examined:
+    """The report is complete. Where a program failed, its output tells more."""
+    if {"software", "collective"} & report.troubles.keys():
+        return Examined(report, hint=f"its logs are in {folder}", shared=True, folder=folder)
+    return Examined(report, shared=True)
+
+
+def _ended(job: JobView, folder: Path) -> Examined:
+    """The job is over without a complete report."""
+    report = NodeReport.read(Talk(folder).report)
+    how = "" if job.state == "GONE" else f" as {job.state}"
+    state = f"job {job.job_id}{f' on {job.nodes}' if job.nodes else ''} ended{how}"
+    found = Examined(report, state, f"its files are in {folder}", shared=True, folder=folder)
+    if report is not None:
+        return replace(found, trouble=f"{state} while it looked at: {report.running}")
+    if log := _log_tail(folder):
+        return replace(found, trouble=f"{state}: {log}")
+    hint = f"is {folder} the same folder on the nodes? Choose one that all of them see"
+    return replace(found, trouble=f"{state}, and nothing that it wrote is seen here", hint=hint, shared=False)
 
 
 def _complete(talk: Talk) -> NodeReport | None:

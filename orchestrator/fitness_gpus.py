@@ -9,13 +9,10 @@ from typing import Final
 from ..db.gpu_records import SLOWED, THROTTLE_REASONS
 from ..jobs.node_report import Device, Gpus
 from .checks import At, Check
-from .model_states import gpu_memory_gb
 from .wants import Requirements
 
 BUSY_GB: Final = 2.0
 """Memory in use on an idle GPU that the driver itself does not account for."""
-_SMALLER: Final = 0.9
-"""A GPU shows a little less memory than its name says."""
 
 
 def gpu_checks(gpus: Gpus, required: Requirements, at: At) -> Iterator[Check]:
@@ -52,18 +49,11 @@ def _count(gpus: Gpus, required: Requirements, at: At) -> Check:
 
 
 def _memory(devices: Sequence[Device], required: Requirements, at: At) -> Iterator[Check]:
-    sizes = [device.total_gb for device in devices if device.total_gb]
-    if not sizes:
-        return
-    least = min(sizes)
-    named = gpu_memory_gb(required.config.slurm) if required.config.executor == "slurm" else None
-    if required.on_gpus and required.gpu_gb > least:
+    least = min((device.total_gb for device in devices if device.total_gb), default=None)
+    if least and required.on_gpus and required.gpu_gb > least:
         seen = f"{least:,.0f} GB, the model's states alone take {required.gpu_gb:,.0f} GB ({required.named})"
         yield at.problem("gpu.memory", seen, "`campaign plan` says which ZeRO stage fits")
-    elif named and least < _SMALLER * named:
-        seen = f"{least:,.0f} GB, a {required.config.slurm.gpu_type} has {named:,.0f} GB"
-        yield at.note("gpu.memory", seen, "`campaign plan` reckons with the larger one")
-    else:
+    elif least:
         yield at.ok("gpu.memory", f"{least:,.0f} GB each")
 
 

@@ -7,7 +7,6 @@ import os
 import platform
 import shutil
 import socket
-import time
 import uuid
 from collections.abc import Iterator, Sequence
 from importlib import metadata
@@ -16,6 +15,7 @@ from typing import TYPE_CHECKING, Final
 from urllib.parse import urlsplit
 
 from ..db.file_systems import LOCAL, file_system
+from ..jobs.examine import store_offset_s
 from ..jobs.files import create_exclusively
 from ..jobs.trust import distrust
 from . import storage
@@ -151,9 +151,8 @@ def _answers(store: Store, settings: Settings, at: At) -> Iterator[Check]:
     if store.is_sqlite:
         yield at.ok("store.reachable", seen)
         return
+    offset_s = store_offset_s(store)
     with store.read() as conn:
-        before_s = time.time()
-        offset_s = store.now(conn) - (before_s + time.time()) / 2
         server = conn.exec_driver_sql("SHOW server_version").scalar_one()
     yield at.ok("store.reachable", f"{seen}, PostgreSQL {server}")
     yield clock_check("store.clock", offset_s, offset_s, "the database's clock", "this host's", at)

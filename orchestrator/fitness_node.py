@@ -128,7 +128,7 @@ def _collective(found: Collective, gpus: Gpus | None, at: At) -> Check:
         return at.problem("node.all_reduce", f"{seen}: wrong sum", hint)
     if found.bus_gb_s is None:
         return at.ok("node.all_reduce", f"{found.backend}, one rank: DeepSpeed's launcher works")
-    seen += f": right sum, bus bandwidth {found.bus_gb_s:.3g} GB/s with {found.size_mb:.0f} MB"
+    seen += f": right sum, bus bandwidth {found.bus_gb_s:.3g} GB/s"
     nvlink = gpus is not None and bool(gpus.links) and set(gpus.links.values()) == {"NVLink"}
     if found.backend == "nccl" and found.bus_gb_s < (SLOW_NVLINK_GB_S if nvlink else SLOW_PCIE_GB_S):
         hint = "`NCCL_DEBUG=INFO` in env tells which way it takes; look for NCCL_P2P_DISABLE, and for ACS on PCIe"

@@ -34,9 +34,8 @@ def software_checks(software: Software, gpus: Gpus | None, required: Requirement
     yield _deepspeed(software, at)
     if software.ops:
         yield _ops(software, at)
-    missing = [name for name, version in software.packages.items() if not version]
-    if required.config.command is None and missing:
-        yield at.problem("software.packages", f"the built-in training needs {', '.join(missing)}", _TRAIN)
+    if required.config.command is None and software.missing:
+        yield at.problem("software.packages", f"the built-in training needs {', '.join(software.missing)}", _TRAIN)
 
 
 def _torch(software: Software, gpus: Gpus | None, required: Requirements, at: At) -> Check:
@@ -55,7 +54,8 @@ def _no_gpus(software: Software, gpus: Gpus | None, required: Requirements) -> t
     """Why torch cannot use the GPUs, and what to do; "" if it can."""
     if not software.torch_cuda:
         return "it sees no GPU", "install a build of torch for CUDA"
-    if gpus and _too_new(software.torch_cuda, gpus.cuda):
+    # a driver serves newer minor versions of its CUDA than its own, but no newer major one
+    if gpus and _numbers(software.torch_cuda)[:1] > _numbers(gpus.cuda)[:1]:
         oldest = _OLDEST_DRIVERS.get(_numbers(software.torch_cuda)[0])
         driver = f"a driver from {oldest} on" if oldest else "a newer driver"
         hint = f"ask for {driver}, or install torch built for CUDA {_numbers(gpus.cuda)[0]}"
@@ -65,11 +65,6 @@ def _no_gpus(software: Software, gpus: Gpus | None, required: Requirements) -> t
     if software.devices < required.gpus:
         return f"sees {software.devices} of {required.gpus} GPUs", "look at CUDA_VISIBLE_DEVICES, and at the driver"
     return "", ""
-
-
-def _too_new(built_for: str, served: str) -> bool:
-    """A driver serves newer minor versions of its CUDA than its own, but no newer major one."""
-    return _numbers(built_for)[:1] > _numbers(served)[:1]
 
 
 def _deepspeed(software: Software, at: At) -> Check:

@@ -9,6 +9,7 @@ import json
 import os
 import platform
 import sys
+from importlib.util import find_spec
 from typing import Any
 
 sys.path[:] = [path for path in sys.path if path != os.path.dirname(os.path.abspath(__file__))]
@@ -19,7 +20,8 @@ PACKAGES = ("datasets", "filelock", "numpy", "pyarrow", "tokenizers", "transform
 
 def main() -> None:
     """Writes what is found, also when a part of it cannot be loaded."""
-    facts = {"python": platform.python_version(), "torch": "", "packages": _packages()}
+    missing = [name for name in PACKAGES if find_spec(name) is None]
+    facts = {"python": platform.python_version(), "torch": "", "missing": missing}
     try:
         facts.update(_torch())
     except Exception as exc:  # noqa: BLE001 - any failure of a foreign library is what is asked for
@@ -61,18 +63,6 @@ def _compatible(builder: object) -> bool:
         return bool(builder.is_compatible(verbose=False))  # type: ignore[attr-defined]
     except Exception:  # noqa: BLE001 - it asks compilers and drivers that may not be there
         return False
-
-
-def _packages() -> dict[str, Any]:
-    from importlib import metadata
-
-    found = {}
-    for name in PACKAGES:
-        try:
-            found[name] = metadata.version(name)
-        except metadata.PackageNotFoundError:
-            found[name] = ""
-    return found
 
 
 def _line(exc: Exception) -> str:
