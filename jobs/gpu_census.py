@@ -116,7 +116,6 @@ _FIGURES: Final[Mapping[str, Callable[[Any, Any], Any]]] = {
     "used_gb": lambda nvml, gpu: nvml.nvmlDeviceGetMemoryInfo(gpu).used / GB,
     "ecc_errors": _ecc_errors,
     "remap": _remap,
-    "throttle": lambda nvml, gpu: int(nvml.nvmlDeviceGetCurrentClocksThrottleReasons(gpu)),
     "nvlinks": lambda nvml, gpu: sum(_active(nvml, gpu)),
 }
 """How each figure of a `Device` is read."""

@@ -82,7 +82,6 @@ class Device:
         used_gb: memory in use before anything of ours ran.
         ecc_errors: of memory, uncorrected, since the driver was loaded.
         remap: "failed" or "pending", where broken rows of its memory were or are to be replaced.
-        throttle: bits of NVML's clock event reasons.
         nvlinks: active ones.
     """
 
@@ -92,7 +91,6 @@ class Device:
     used_gb: float | None = None
     ecc_errors: int | None = None
     remap: str = ""
-    throttle: int | None = None
     nvlinks: int | None = None
 
 

@@ -92,16 +92,11 @@ def _examined(
 def _of_node(examined: Examined, requirements: Sequence[Requirements], host: str) -> Iterator[Check]:
     """Verdicts on the node that was looked at."""
     required, *others = requirements
-    slurm = required.config.executor == "slurm"
     at = At(f"node {examined.report.node}" if examined.report else "node")
     if examined.trouble:
         yield at.problem("node.reached", examined.trouble, examined.hint, away=examined.away)
-    elif slurm:
-        yield at.ok("node.reached", "a job ran there and reported")
-    if slurm and examined.shared:
-        yield at.ok("node.shared", "reads what this host writes into the folder, and this host what it writes")
-    elif examined.shared is False:
-        yield at.problem("node.shared", "does not see the folder as this host does", examined.hint)
+    elif required.config.executor == "slurm":
+        yield at.ok("node.reached", "a job ran there; it sees the folder as this host does")
     if examined.report is not None:
         yield from node_checks(examined.report, required, left=examined.hint, other=f"that of {host}")
     if others:

@@ -25,12 +25,12 @@ from ..sbatch import prologue
 from . import attempts
 from .errors import Unreachable
 from .executor import Batch, BatchTooLarge, Executor, JobView, SubmissionRefused, SubmissionUnclear
-from .local import LocalExecutor
+from .local import EXAMINE, LocalExecutor
 from .settings import Settings
 from .slurm import SlurmExecutor, job_name
+from .views.text import count
 from .wants import Requirements
 
-PROGRAM: Final = "dscampaign.jobs.examine"
 FOLDER: Final = ".doctor"
 """Below the campaign's folder; no campaign can have such a name."""
 TIME_MIN: Final = 15
@@ -125,7 +125,7 @@ def _batch(required: Requirements, token: str, folder: Path) -> Batch:
     for name in ("signal_delay_s", *(["nodelist"] if several else [])):  # a list of several nodes would ask for all
         resources.pop(name, None)
     minutes = min(required.config.slurm.time_min, TIME_MIN)
-    return Batch(token, job_name(token), folder, 1, {**resources, "nodes": 1, "time": str(minutes)}, PROGRAM)
+    return Batch(token, job_name(token), folder, 1, {**resources, "nodes": 1, "time": str(minutes)}, EXAMINE)
 
 
 def _by_job(required: Requirements, batch: Batch, wait_s: float, tell: Tell) -> Examined:
@@ -137,7 +137,8 @@ def _by_job(required: Requirements, batch: Batch, wait_s: float, tell: Tell) -> 
         return Examined(None, f"sbatch refused the job: {_last(str(exc))}", "change what `slurm:` asks for")
     except (BatchTooLarge, SubmissionUnclear, Unreachable) as exc:
         return Examined(None, _last(str(exc)), "try again", away=True)
-    tell(f"job {job_id} looks at a node with {required.gpus} GPUs; Ctrl-C cancels it")
+    gpus = f" with {count(required.gpus, 'GPU')}" if required.gpus else ""
+    tell(f"job {job_id} looks at a node{gpus}; Ctrl-C cancels it")
     found = None
     try:
         found = _outcome(executor, batch, job_id, wait_s, tell)

@@ -6,7 +6,6 @@ from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
 from typing import Final
 
-from ..db.gpu_records import SLOWED, THROTTLE_REASONS
 from ..jobs.node_report import Device, Gpus
 from .checks import At, Check
 from .wants import Requirements
@@ -29,7 +28,9 @@ def gpu_checks(gpus: Gpus, required: Requirements, at: At) -> Iterator[Check]:
     yield at.ok("gpu.driver", f"driver {gpus.driver}, serves up to CUDA {gpus.cuda}")
     yield from _memory(gpus.devices, required, at)
     yield _ecc(gpus.devices, at)
-    yield from _disturbed(gpus.devices, at)
+    if busy := _those(gpus.devices, lambda gpu: (gpu.used_gb or 0.0) > BUSY_GB):
+        seen = f"{busy}: {max(gpu.used_gb or 0.0 for gpu in gpus.devices):,.0f} GB are in use by somebody else"
+        yield at.warning("gpu.busy", seen, "`nvidia-smi` on the node shows the processes")
     if gpus.links:
         yield _links(gpus, at)
 
@@ -67,17 +68,6 @@ def _ecc(devices: Sequence[Device], at: At) -> Check:
     if pending := _those(devices, lambda gpu: gpu.remap == "pending"):
         return at.warning("gpu.ecc", f"{pending}: rows of memory wait to be replaced", "the GPU wants a reset")
     return at.ok("gpu.ecc", "no uncorrected memory errors")
-
-
-def _disturbed(devices: Sequence[Device], at: At) -> Iterator[Check]:
-    """GPUs that are slowed down, or that somebody else uses."""
-    if slowed := _those(devices, lambda gpu: bool((gpu.throttle or 0) & SLOWED)):
-        why = [reason for bit, reason in THROTTLE_REASONS.items() if any((gpu.throttle or 0) & bit for gpu in devices)]
-        yield at.warning("gpu.throttle", f"{slowed}: slowed down, {', '.join(why)}", "look at cooling and power supply")
-    if busy := _those(devices, lambda gpu: (gpu.used_gb or 0.0) > BUSY_GB):
-        most = max(gpu.used_gb or 0.0 for gpu in devices)
-        seen = f"{busy}: {most:,.0f} GB are in use by somebody else"
-        yield at.warning("gpu.busy", seen, "`nvidia-smi` on the node shows the processes")
 
 
 def _links(gpus: Gpus, at: At) -> Check:

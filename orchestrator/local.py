@@ -21,7 +21,8 @@ from .errors import Unreachable
 from .executor import Batch, JobView, Look, SubmissionUnclear
 
 AGENT = "dscampaign.jobs.agent"
-PROGRAMS = frozenset({AGENT, "dscampaign.jobs.examine"})
+EXAMINE = "dscampaign.jobs.examine"
+PROGRAMS = frozenset({AGENT, EXAMINE})
 """What may run for an element of a batch: an agent, or the look at a node that `campaign doctor` takes."""
 HOST_FILE = "host"
 EXEC_TRIES = 200

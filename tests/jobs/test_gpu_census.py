@@ -58,7 +58,7 @@ def test_gpus_and_the_links_between_them() -> None:
     assert (found.driver, found.cuda, found.troubles) == ("570.124.06", "12.8", ())
     assert found.links == {"0-1": "NVLink", "0-2": "one socket", "1-2": "one socket"}
     gpu = found.devices[0]
-    assert (gpu.name, gpu.ecc_errors, gpu.remap, gpu.nvlinks, gpu.throttle) == ("NVIDIA H200", 0, "pending", 17, 4)
+    assert (gpu.name, gpu.ecc_errors, gpu.remap, gpu.nvlinks) == ("NVIDIA H200", 0, "pending", 17)
     assert gpu.total_gb == pytest.approx(150.75, abs=0.01)
     assert gpu.used_gb == 40.0
 

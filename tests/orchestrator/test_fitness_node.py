@@ -21,7 +21,7 @@ OFFLOADED = RunConfig.model_validate(
 REQUIRED = Requirements(("run",), CONFIG, ranks=2, gpus=2, on_gpus=True)
 NVME = replace(REQUIRED, config=OFFLOADED, disk_gb=900.0)
 
-H100 = Device(0, "NVIDIA H100 80GB HBM3", 85.5, 0.6, 0, "", 0, 18)
+H100 = Device(0, "NVIDIA H100 80GB HBM3", 85.5, 0.6, 0, "", 18)
 GPUS = Gpus("570.124.06", "12.8", (H100, replace(H100, number=1)), {"0-1": "NVLink"})
 HOST = Host(52, 442.0, None, 200.0)
 DISK = Disk("/nvme", "xfs", 900.0)
@@ -86,7 +86,6 @@ def test_a_driver_that_is_too_old_for_torch(driver: str, cuda: str, torch_cuda: 
         ({"remap": "failed"}, "gpu.ecc", "problem", "GPU 1"),
         ({"remap": "pending"}, "gpu.ecc", "warning", "GPU 1"),
         ({"ecc_errors": 3}, "gpu.ecc", "warning", "GPU 1: 3 uncorrected memory errors"),
-        ({"throttle": 0x40 | 0x4}, "gpu.throttle", "warning", "GPU 1: slowed down, too hot (hardware)"),
         ({"used_gb": 20.0}, "gpu.busy", "warning", "GPU 1: 20 GB are in use"),
         ({"nvlinks": 17}, "gpu.links", "warning", "17 to 18 active links"),
     ],
@@ -94,10 +93,6 @@ def test_a_driver_that_is_too_old_for_torch(driver: str, cuda: str, torch_cuda: 
 def test_a_gpu_that_is_unwell(changed: dict[str, Any], about: str, verdict: str, words: str) -> None:
     found = verdicts(gpus=device(**changed))[about]
     assert (found.verdict, words in found.seen) == (verdict, True), found.seen
-
-
-def test_a_gpu_at_its_power_limit_is_as_busy_gpus_are() -> None:
-    assert "gpu.throttle" not in verdicts(gpus=device(throttle=0x4))
 
 
 def test_a_gpu_that_tells_little_is_no_problem() -> None:
