@@ -133,8 +133,10 @@ def slurm(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> FakeSlurm:
     return fake
 
 
-def test_slurm_is_asked_and_understood(slurm: FakeSlurm) -> None:
+def test_slurm_is_asked_and_understood(slurm: FakeSlurm, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("SINFO_PARTITION", "debug")  # the user's default would hide the others
     found = inspect_cluster()
+    assert not any("SINFO_PARTITION" in call.env for call in slurm.calls)
     assert (found.trouble, found.accounting, found.warns) == ("", "kept", True)
     idle, drained, silent, empty = found.nodes
     has = "gpu:h100:8,nvme:1, 1000000 MB, 96 cores, ib,nvlink"
