@@ -13,6 +13,8 @@ from typing import Final
 
 _ERROR: Final = re.compile(r"^\s*(?:\[[^\]]*\]: ?)?([A-Za-z_][\w.]*(?:Error|Exception)\b.*)$")
 _TAIL: Final = 64 * 1024
+_running: set[int] = set()
+"""Process groups."""
 
 
 class ChildFailed(Exception):
@@ -37,15 +39,27 @@ def run(command: Sequence[str], env: Mapping[str, str], timeout_s: float, log: P
             )
         except OSError as exc:
             raise ChildFailed(f"{command[0]}: {exc.strerror}") from exc
+        _running.add(child.pid)
         try:
             code = child.wait(timeout_s)
         except subprocess.TimeoutExpired as exc:
             raise ChildFailed(f"did not end within {timeout_s:.0f} s{_said(log)}") from exc
         finally:
-            with contextlib.suppress(ProcessLookupError):
-                os.killpg(child.pid, signal.SIGKILL)
+            _kill(child.pid)
+            _running.discard(child.pid)
     if code:
         raise ChildFailed(f"ended with code {code}{_said(log)}")
+
+
+def kill_all() -> None:
+    """Ends all that runs, with all that it has started."""
+    for group in tuple(_running):
+        _kill(group)
+
+
+def _kill(group: int) -> None:
+    with contextlib.suppress(ProcessLookupError):
+        os.killpg(group, signal.SIGKILL)
 
 
 def _said(log: Path) -> str:

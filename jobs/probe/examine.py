@@ -6,40 +6,47 @@ Every look has a time of its own; the report is written anew after each, so that
 
 from __future__ import annotations
 
-import json
 import os
+import resource
+import shutil
+import signal
 import sys
 import threading
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable
 from dataclasses import replace
 from pathlib import Path
-from typing import Any, Final
+from typing import TYPE_CHECKING, Any, Final
 
+from ...db.file_systems import file_system
 from ..agent import launch
 from ..agent.node import Node, free_port
-from ..shared.files import read_json, write_atomically
+from ..agent.node_facts import memory_limit_bytes
+from ..shared.files import read_json
+from ..shared.layout import SHARED_MEMORY
 from ..shared.ownership import distrust
-from .children import ChildFailed, run
-from .disk_speed import measure
+from ..shared.retention import probe
+from . import children
 from .gpu_census import census
-from .host_census import host
-from .node_report import Collective, Files, NodeReport, Question, Software, StoreSeen, Talk, Trouble
+from .node_report import Collective, Disk, Gpus, Host, NodeReport, Question, Software, Talk
+
+if TYPE_CHECKING:
+    from ...db.store import Store
 
 EXIT_REFUSED: Final = 75
-SHARED_BYTES: Final = 256 << 20
-NVME_BYTES: Final = 4 << 30
-DISK_S: Final = 10.0
-"""Seconds of writing, and of reading."""
+EXIT_ENDED: Final = 128 + signal.SIGTERM
 SOFTWARE_S: Final = 240.0
 """A first import over a busy network file system takes minutes."""
 COLLECTIVE_S: Final = 240.0
 LONGEST_S: Final = 2 * SOFTWARE_S + 120
 """All looks together, at most."""
+GB: Final = 1e9
+_TRAINER: Final = Path(__file__).parents[1] / "trainer"
+_RDMA: Final = Path("/sys/class/infiniband")
 _GRACE_S: Final = 15.0
 _POLL_S: Final = 0.1
 
-JobListing = Callable[[], Any]
+Look = Callable[[], Any]
 
 
 def main(argv: list[str]) -> int:
@@ -50,9 +57,18 @@ def main(argv: list[str]) -> int:
     if why := distrust(talk.question, folder):
         print(f"not examined: {why}", file=sys.stderr)
         return EXIT_REFUSED
-    _Examination(Question.read(talk.question), talk, Node.from_environment(os.environ)).run()
+    signal.signal(signal.SIGTERM, _end)
+    question = Question.read(talk.question)
+    assert question is not None  # it was trusted
+    _Examination(question, talk, Node.from_environment(os.environ)).run()
     sys.stdout.flush()
     os._exit(0)  # a look that hangs in the driver must not keep the job alive
+
+
+def _end(*_: object) -> None:
+    """Nobody wants to know any more."""
+    children.kill_all()
+    os._exit(EXIT_ENDED)
 
 
 class _Examination:
@@ -67,107 +83,135 @@ class _Examination:
     def run(self) -> None:
         """Looks at everything that was asked for."""
         threading.Thread(target=self._greet, daemon=True).start()
-        for name, (look, timeout_s) in self._looks().items():
-            self._write(replace(self.report, running=name))
-            self._write(replace(self.report, **{name: _within(timeout_s, look)}))
-        self._write(replace(self.report, running=""))
+        for section, (look, timeout_s) in self._looks().items():
+            self._write(running=section)
+            seen, trouble = _within(timeout_s, look)
+            self._write(**({"troubles": {**self.report.troubles, section: trouble}} if trouble else {section: seen}))
+        self._write(running="")
 
-    def _looks(self) -> dict[str, tuple[JobListing, float]]:
+    def _looks(self) -> dict[str, tuple[Look, float]]:
+        """For each section of the report, who looks, and for how many seconds at most."""
         question = self.question
-        looks: dict[str, tuple[JobListing, float]] = {"host": (host, 10.0)}
+        looks: dict[str, tuple[Look, float]] = {"host": (_host, 10.0)}
         if question.gpus:  # before anything of ours uses them
             looks["gpus"] = (self._gpus, 30.0)
-        looks["files"] = (lambda: Files(_missing(question.files)), 30.0)
+        looks["missing_files"] = (lambda: missing_files(question.files), 30.0)
         if question.store:
-            looks["store"] = (self._store, 30.0)
-        looks["disk"] = (lambda: measure(Path(question.folder), SHARED_BYTES, DISK_S), 4 * DISK_S)
+            looks["store_offset_s"] = (self._store_offset_s, 30.0)
         if question.nvme_path:
             path = Path(question.nvme_path)
-            looks["nvme"] = (lambda: measure(path, NVME_BYTES, DISK_S), 4 * DISK_S)
+            looks["nvme"] = (lambda: _disk(path), 30.0)
         looks["software"] = (self._software, SOFTWARE_S + _GRACE_S)
         looks["collective"] = (self._collective, COLLECTIVE_S + _GRACE_S)
         return looks
 
-    def _gpus(self) -> Any:
+    def _gpus(self) -> Gpus:
         import pynvml  # here: a node without the library can be looked at too
 
         visible = [name.strip() for name in self.node.visible_devices.split(",") if name.strip()]
-        try:
-            return census(pynvml, visible, self.question.gpus)
-        except pynvml.NVMLError as exc:
-            return Trouble(str(exc))
+        return census(pynvml, visible, self.question.gpus)
 
-    def _store(self) -> StoreSeen:
+    def _store_offset_s(self) -> float:
         from ...db.store import Store  # SQLAlchemy, where there is a store to reach
 
         store = Store.open(os.environ.get("CAMPAIGN_STORE") or str(self.question.store))
         try:
-            with store.read() as conn:
-                store.now(conn)  # the first answer pays for the connection
-                before_s = time.time()
-                found_s = store.now(conn)
-                return StoreSeen(found_s - (before_s + time.time()) / 2)
+            return store_offset_s(store)
         finally:
             store.close()
 
-    def _software(self) -> Any:
-        script, output = Path(__file__).parents[1] / "trainer/software.py", self.talk.software
-        run([self.question.python, str(script), str(output)], self.env, SOFTWARE_S, self.talk.software_log)
-        return Software(**json.loads(output.read_text()))
+    def _software(self) -> Software | None:
+        output = self.talk.folder / "software.json"
+        command = [self.question.python, str(_TRAINER / "software.py"), str(output), *self.question.ops]
+        children.run(command, self.env, SOFTWARE_S, output.with_suffix(".log"))
+        return Software.read(output)
 
-    def _collective(self) -> Any:
-        talk, question = self.talk, self.question
-        talk.hostfile.write_text(launch.hostfile_text(1, question.ranks))
-        launcher = launch.launcher_command(question.python, talk.hostfile, 0, "127.0.0.1", free_port())
-        script = Path(__file__).parents[1] / "trainer/all_reduce.py"
-        command = [*launcher, "--no_local_rank", str(script), str(talk.collective)]
+    def _collective(self) -> Collective | None:
+        question, output, hostfile = self.question, self.talk.folder / "collective.json", self.talk.folder / "hostfile"
+        hostfile.write_text(launch.hostfile_text(1, question.ranks))
+        launcher = launch.launcher_command(question.python, hostfile, 0, "127.0.0.1", free_port())
+        command = [*launcher, "--no_local_rank", str(_TRAINER / "all_reduce.py"), str(output)]
         devices = self.node.visible_devices if question.gpus else ""
-        run(command, self.env | {"CAMPAIGN_VISIBLE_DEVICES": devices}, COLLECTIVE_S, talk.collective_log)
-        return Collective(**json.loads(talk.collective.read_text()))
+        env = self.env | {"CAMPAIGN_VISIBLE_DEVICES": devices}
+        children.run(command, env, COLLECTIVE_S, output.with_suffix(".log"))
+        return Collective.read(output)
 
     def _greet(self) -> None:
         """Says the time to the host that asks, and waits for its echo: that bounds the difference of the clocks."""
         said_s = time.time()
-        write_atomically(self.talk.hello, json.dumps({"said_s": said_s}))
+        self.talk.hello.touch()
         for _ in range(int(LONGEST_S / _POLL_S)):
             if echo := read_json(self.talk.echo):
                 self.clock = (said_s - echo["heard_s"], time.time() - echo["heard_s"])
                 return
             time.sleep(_POLL_S)
 
-    def _write(self, report: NodeReport) -> None:
+    def _write(self, **changed: Any) -> None:
         least_s, most_s = self.clock or (None, None)
-        self.report = replace(report, clock_least_s=least_s, clock_most_s=most_s)
+        self.report = replace(self.report, clock_least_s=least_s, clock_most_s=most_s, **changed)
         self.report.write(self.talk.report)
 
 
 def _environment(question: Question) -> dict[str, str]:
     """What the ranks of an attempt would find, as far as it matters here."""
-    defaults = {"OMP_NUM_THREADS": "1"} | ({} if question.on_gpus else {"DS_ACCELERATOR": "cpu"})
-    return {**defaults, **os.environ, **question.env, **({} if question.on_gpus else {"DS_ACCELERATOR": "cpu"})}
+    on_cpu = {} if question.on_gpus else {"DS_ACCELERATOR": "cpu"}
+    return {"OMP_NUM_THREADS": "1", **os.environ, **question.env, **on_cpu}
 
 
-def _missing(paths: Sequence[str]) -> tuple[str, ...]:
-    """Those that are not here, or not for this user: pathlib would raise an error."""
+def _host() -> Host:
+    """This machine, as this job may use it."""
+    limit, locked = memory_limit_bytes(), resource.getrlimit(resource.RLIMIT_MEMLOCK)[0]
+    return Host(
+        cpus=len(os.sched_getaffinity(0)),
+        memory_gb=os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES") / GB,
+        limit_gb=None if limit is None else limit / GB,
+        shm_gb=shutil.disk_usage(SHARED_MEMORY).total / GB if SHARED_MEMORY.is_dir() else 0.0,
+        locked_gb=None if locked == resource.RLIM_INFINITY else locked / GB,
+        infiniband=_RDMA.is_dir() and any(_RDMA.iterdir()),
+    )
+
+
+def _disk(folder: Path) -> Disk:
+    """The disk of a folder.
+
+    Raises:
+        OSError: the folder is not there, or takes no files.
+    """
+    probe(folder)
+    return Disk(str(folder), file_system(folder), shutil.disk_usage(folder).free / GB)
+
+
+def missing_files(paths: Iterable[str]) -> tuple[str, ...]:
+    """Those that are not on this host, or not for this user: pathlib would raise an error."""
     return tuple(path for path in paths if not os.path.exists(path))  # noqa: PTH110
 
 
-def _within(timeout_s: float, look: JobListing) -> Any:
-    """What a look sees; a `Trouble` where it fails or hangs. A thread that hangs is left behind."""
-    seen: list[Any] = []
+def store_offset_s(store: Store) -> float:
+    """The database's clock minus this machine's."""
+    with store.read() as conn:
+        store.now(conn)  # the first answer pays for the connection
+        before_s = time.time()
+        found_s = store.now(conn)
+        return found_s - (before_s + time.time()) / 2
+
+
+def _within(timeout_s: float, look: Look) -> tuple[Any, str]:
+    """What a look sees, or why it sees nothing. A thread that hangs is left behind."""
+    seen: list[tuple[Any, str]] = []
 
     def watched() -> None:
         try:
-            seen.append(look())
-        except ChildFailed as exc:
-            seen.append(Trouble(str(exc)))
+            found = look()
+            seen.append((found, "" if found is not None else "nothing was written"))
+        except children.ChildFailed as exc:
+            seen.append((None, str(exc)))
         except Exception as exc:  # noqa: BLE001 - a look that fails must hide no other
-            seen.append(Trouble(f"{type(exc).__name__}: {exc}"))
+            seen.append((None, f"{type(exc).__name__}: {exc}"))
 
     thread = threading.Thread(target=watched, daemon=True)
     thread.start()
     thread.join(timeout_s)
-    return seen[0] if seen else Trouble(f"no answer within {timeout_s:.0f} s")
+    return seen[0] if seen else (None, f"no answer within {timeout_s:.0f} s")
 
 
 if __name__ == "__main__":

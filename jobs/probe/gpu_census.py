@@ -6,15 +6,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from itertools import combinations
 from typing import Any, Final
 
-from ..shared.nvml import (
-    gpu_handle,
-    memory_bytes,
-    read_ecc_errors,
-    read_name,
-    read_throttle,
-    started,
-    text,
-)
+from ..shared.nvml import gpu_handle, gpu_names, memory_bytes, read_ecc_errors, started, text
 from .node_report import Device, Gpus
 
 GB: Final = 1e9
@@ -41,7 +33,7 @@ def census(nvml: Any, visible: Sequence[str], asked: int) -> Gpus:
         nvml.NVMLError: the driver does not answer at all.
     """
     with started(nvml):
-        names = list(visible) or [str(index) for index in range(nvml.nvmlDeviceGetCount())]
+        names = gpu_names(nvml, visible)
         handles, troubles = _handles(nvml, names if visible else names[: asked or None])
         return Gpus(
             driver=text(nvml.nvmlSystemGetDriverVersion()),
@@ -70,40 +62,17 @@ def _cuda(nvml: Any) -> str:
 
 def _device(nvml: Any, number: int, handle: Any) -> Device:
     given: dict[str, Any] = {}
-    for reader in _READERS:
+    for name, figure in _FIGURES.items():
         try:
-            given |= reader(nvml, handle)
+            given[name] = figure(nvml, handle)
         except (nvml.NVMLError, AttributeError):  # not supported, or the library is older than the question
             continue
     return Device(number, **given)
 
 
-def _memory(nvml: Any, handle: Any) -> Mapping[str, Any]:
-    used, total = memory_bytes(nvml, handle)
-    return {"total_gb": total / GB, "used_gb": used / GB}
-
-
-def _compute_mode(nvml: Any, handle: Any) -> Mapping[str, Any]:
-    return {"compute_mode": int(nvml.nvmlDeviceGetComputeMode(handle))}
-
-
-def _ecc(nvml: Any, handle: Any) -> Mapping[str, Any]:
-    return {"ecc": bool(nvml.nvmlDeviceGetEccMode(handle)[0])}
-
-
-def _remapped(nvml: Any, handle: Any) -> Mapping[str, Any]:
+def _remap(nvml: Any, handle: Any) -> str:
     _, _, pending, failed = nvml.nvmlDeviceGetRemappedRows(handle)
-    return {"remap": "failed" if failed else "pending" if pending else ""}
-
-
-def _pcie(nvml: Any, handle: Any) -> Mapping[str, Any]:
-    """The width only: an idle GPU lowers its generation to save power."""
-    width = int(nvml.nvmlDeviceGetCurrPcieLinkWidth(handle))
-    return {"pcie_width": width, "pcie_width_max": int(nvml.nvmlDeviceGetMaxPcieLinkWidth(handle))}
-
-
-def _nvlinks(nvml: Any, handle: Any) -> Mapping[str, Any]:
-    return {"nvlinks": sum(_active(nvml, handle))}
+    return "failed" if failed else "pending" if pending else ""
 
 
 def _active(nvml: Any, handle: Any) -> Iterator[bool]:
@@ -129,15 +98,12 @@ def _link(nvml: Any, first: Any, second: Any) -> str:
     return next((words for most, words in _WAYS if level <= most), "")
 
 
-_Reader = Callable[[Any, Any], Mapping[str, Any]]
-_READERS: tuple[_Reader, ...] = (
-    read_name,
-    _memory,
-    _compute_mode,
-    _ecc,
-    read_ecc_errors,
-    _remapped,
-    read_throttle,
-    _pcie,
-    _nvlinks,
-)
+_FIGURES: Final[Mapping[str, Callable[[Any, Any], Any]]] = {
+    "name": lambda nvml, gpu: text(nvml.nvmlDeviceGetName(gpu)),
+    "total_gb": lambda nvml, gpu: memory_bytes(nvml, gpu)[1] / GB,
+    "used_gb": lambda nvml, gpu: memory_bytes(nvml, gpu)[0] / GB,
+    "ecc_errors": lambda nvml, gpu: read_ecc_errors(nvml, gpu)["ecc_errors"],
+    "remap": _remap,
+    "nvlinks": lambda nvml, gpu: sum(_active(nvml, gpu)),
+}
+"""How each figure of a `Device` is read."""

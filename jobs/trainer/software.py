@@ -1,4 +1,4 @@
-"""What the training's Python has: torch, DeepSpeed and its operators. Run by file path, with a file to write to.
+"""What the training's Python has: torch, DeepSpeed, packages. Run by file path: OUTPUT [NAME OF AN OPERATOR]...
 
 Under whatever Python a training environment has: 3.8 syntax, and nothing of this package.
 """
@@ -9,17 +9,19 @@ import json
 import os
 import platform
 import sys
+from importlib.util import find_spec
 from typing import Any
 
 sys.path[:] = [path for path in sys.path if path != os.path.dirname(os.path.abspath(__file__))]
 """The modules beside this file would hide others of their names."""
 
-PACKAGES = ("accelerate", "datasets", "filelock", "numpy", "pyarrow", "tokenizers", "transformers")
+PACKAGES = ("datasets", "filelock", "numpy", "pyarrow", "tokenizers", "transformers")
 
 
 def main() -> None:
     """Writes what is found, also when a part of it cannot be loaded."""
-    facts = {"python": platform.python_version(), "torch": "", "packages": _packages()}
+    missing = [name for name in PACKAGES if find_spec(name) is None]
+    facts = {"python": platform.python_version(), "torch": "", "missing": missing}
     try:
         facts.update(_torch())
     except Exception as exc:  # noqa: BLE001 - any failure of a foreign library is what is asked for
@@ -51,28 +53,16 @@ def _deepspeed() -> dict[str, Any]:
         from deepspeed.ops.op_builder.all_ops import ALL_OPS
     except Exception as exc:  # noqa: BLE001 - as above
         return {"deepspeed_trouble": _line(exc)}
-    ops = {name: bool(installed_ops.get(name)) or _compatible(builder) for name, builder in ALL_OPS.items()}
-    ops.pop("deepspeed_not_implemented", None)
+    ops = {name: bool(installed_ops.get(name)) or _compatible(ALL_OPS.get(name)) for name in sys.argv[2:]}
     return {"deepspeed": deepspeed.__version__, "accelerator": get_accelerator().device_name(), "ops": ops}
 
 
 def _compatible(builder: object) -> bool:
+    """Whether an operator compiles on demand."""
     try:
         return bool(builder.is_compatible(verbose=False))  # type: ignore[attr-defined]
     except Exception:  # noqa: BLE001 - it asks compilers and drivers that may not be there
         return False
-
-
-def _packages() -> dict[str, Any]:
-    from importlib import metadata
-
-    found = {}
-    for name in PACKAGES:
-        try:
-            found[name] = metadata.version(name)
-        except metadata.PackageNotFoundError:
-            found[name] = ""
-    return found
 
 
 def _line(exc: Exception) -> str:

@@ -15,7 +15,7 @@ from .common import echo, echo_err, echo_json, json_option, page_for, read_submi
 from .spec import set_option
 
 if TYPE_CHECKING:
-    from ..doctor.requirements import Wants
+    from ..doctor.requirements import Requirements
 
 
 @verb
@@ -45,9 +45,9 @@ def doctor(
     """Look whether this machine, the cluster and the store are fit for a campaign.
 
     With SPEC also whether the cluster has what it asks for. With --on-node a job on the spec's partition, with the GPUs
-    of one node, looks at that node: driver, GPUs and the links between them, memory, torch, DeepSpeed and its
-    operators, an all-reduce by DeepSpeed's launcher, speed of the shared folder and of nvme_path, clocks, and whether
-    the database can be reached. With `executor: local` all that is asked of this machine.
+    of one node, looks at that node: driver, GPUs and the links between them, memory, the disk at nvme_path, torch,
+    DeepSpeed and its operators, an all-reduce by DeepSpeed's launcher, clocks, and whether the database can be
+    reached. With `executor: local` all that is asked of this machine.
 
     Each check is ok, a note, a warning or a problem, with what to do next. Exit code 1: there is a problem. 3: all that
     is wrong is that Slurm or the store did not answer.
@@ -64,9 +64,9 @@ def doctor(
 
     if on_node and spec is None:
         raise UserError("--on-node needs a spec: which partition, how many GPUs?", "campaign doctor SPEC --on-node")
-    where, wants = _asked(spec, sets, dir, store)
+    where, requirements = _asked(spec, sets, dir, store)
     with terminated_as_interrupted():
-        checks = look(where, wants, on_node=on_node, wait_s=60 * wait_min, tell=echo_err)
+        checks = look(where, requirements, on_node=on_node, wait_s=60 * wait_min, tell=echo_err)
     if as_json:
         echo_json(doctor_document(checks))
     else:
@@ -74,10 +74,12 @@ def doctor(
     return exit_code(checks)
 
 
-def _asked(spec: Path | None, sets: Sequence[str], dir: str | None, store: str | None) -> tuple[Location, list[Wants]]:
+def _asked(
+    spec: Path | None, sets: Sequence[str], dir: str | None, store: str | None
+) -> tuple[Location, list[Requirements]]:
     if spec is None:
         return locate(dir, store), []
-    from ..doctor.requirements import wants_of
+    from ..doctor.requirements import requirements_of
 
     submission, where = read_submission(spec, sets, dir, store)
-    return where, wants_of(submission.runs)
+    return where, requirements_of(submission.runs)

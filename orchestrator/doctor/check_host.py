@@ -1,166 +1,215 @@
-"""From what was seen of the login host to verdicts: versions, the shared folder, the store, clocks. Pure."""
+"""Looks at the host on which `campaign doctor` is called: the shared folder, the store, forward tools, clocks."""
 
 from __future__ import annotations
 
-import re
+import netrc
+import os
+import platform
+import shutil
+import socket
+import uuid
 from collections.abc import Iterator, Sequence
-from typing import Final
+from importlib import metadata
+from pathlib import Path
+from typing import TYPE_CHECKING, Final
+from urllib.parse import urlsplit
 
-from ...db.file_systems import LOCAL
+from ...db.file_systems import LOCAL, file_system
+from ...jobs.probe.examine import store_offset_s
+from ...jobs.shared.files import create_exclusively
+from ...jobs.shared.ownership import distrust
+from ..executors import storage
+from ..settings import Settings
 from ..spec.forward_section import WandbConfig
 from .check import At, Check
-from .login_host import Folder, Login, Package, StoreFacts
-from .requirements import Wants
+from .requirements import Requirements
 
+if TYPE_CHECKING:
+    from ...db.store import Store
+    from ..campaign.location import Location
+
+GB: Final = 1e9
 LEAST_FREE_GB: Final = 5.0
 CLOCKS_AGREE_S: Final = 2.0
 MUNGE_TOLERATES_S: Final = 300.0
 """Above this difference Slurm's own authentication fails."""
 
-_WAL_BUG: Final = ((3, 7, 0), (3, 51, 2))
 _SEVERAL_HOSTS: Final = "use PostgreSQL: `--store postgresql://USER@HOST/NAME`, then `campaign db upgrade`"
+_PACKAGES: Final = {"wandb": ("wandb",), "tensorboard": ("tensorboard",), "mlflow": ("mlflow-skinny", "mlflow")}
+"""Of each tool to which metrics can be forwarded, those of which one is enough."""
 
 
-def host_checks(login: Login, wants: Sequence[Wants], *, shared: bool = False) -> Iterator[Check]:
-    """Verdicts on the host where `campaign` was called, on the folder and on the store.
+def host_checks(where: Location, requirements: Sequence[Requirements], *, shared: bool = False) -> Iterator[Check]:
+    """Verdicts on this host, and on a campaign's folder and store as they are seen from here.
 
     Args:
-        login: What was seen.
-        wants: What a spec asks for; empty without one.
+        where: The folder and the store.
+        requirements: What a spec asks for; empty without one.
         shared: A node has proved to see the same folder.
     """
-    yield from _versions(At(f"host {login.host}"), login)
-    slurm = any(want.config.executor == "slurm" for want in wants)
-    yield from folder_checks(login.folder, wants, at=At("shared folder"), nodes_need_it=slurm and not shared)
-    yield from store_checks(login.store, at=At("store"), slurm=slurm)
-    yield from _forward_checks(login, wants, at=At("forward"))
+    slurm = any(required.config.executor == "slurm" for required in requirements)
+    yield At(f"host {socket.gethostname()}").ok("host.python", f"Python {platform.python_version()}")
+    checkpoints_gb = sum(required.checkpoints_gb for required in requirements)
+    yield from folder_checks(where.settings.dir, checkpoints_gb, nodes_need_it=slurm and not shared)
+    yield from store_checks(where, slurm=slurm)
+    yield from forward_checks(requirements)
 
 
-def _versions(at: At, login: Login) -> Iterator[Check]:
-    yield at.ok("host.python", f"Python {login.python}")
-    if login.packages is None:
-        yield at.note("host.packages", "runs from a checkout that is not installed", "`pip install .` there")
+# -- the shared folder -------------------------------------------------------------------------------------------------
+
+
+def folder_checks(folder: Path, checkpoints_gb: float = 0.0, *, nodes_need_it: bool = False) -> Iterator[Check]:
+    """Verdicts on a campaign's folder, or on the nearest one above it that exists.
+
+    Args:
+        folder: The campaign's.
+        checkpoints_gb: What the checkpoints of all runs take.
+        nodes_need_it: Other hosts must see it, and none has been asked.
+    """
+    at = At("shared folder")
+    there = next(path for path in (folder, *folder.parents) if os.path.isdir(path))  # noqa: PTH112 - pathlib would raise
+    path = str(folder) if folder == there else f"{folder}, to be made in {there}"
+    if trouble := storage.trouble(there):
+        hint = "choose a folder that you can write to: `--dir`, or `dir` in campaign.toml"
+        yield at.problem("folder.writable", f"{path}: {trouble}", hint)
         return
-    wrong = [_wrong(package) for package in login.packages if _wrong(package)]
-    if wrong:
-        yield at.problem("host.packages", ", ".join(wrong), "install it again: `pip install -c constraints.txt .`")
+    yield at.ok("folder.writable", path)
+    if folder == there and (others := distrust(folder, folder)):
+        hint = f"`chmod go-w {folder}`: nodes run nothing from a folder in which others can write"
+        yield at.problem("folder.private", others, hint)
+    if trouble := _without_links(there):
+        hint = "claims need hard links: choose a folder on NFS, Lustre, GPFS, BeeGFS or a local disk"
+        yield at.problem("folder.links", f"a file cannot be created exactly once: {trouble}", hint)
+    kind = file_system(there)
+    if nodes_need_it and kind in LOCAL:
+        hint = "`--on-node` asks a node; choose a folder that all nodes see, if they do not see this one"
+        yield at.warning("folder.file_system", f"{kind}, which other hosts do not see unless it is exported", hint)
     else:
-        yield at.ok("host.packages", f"all {len(login.packages)} that it needs")
+        yield at.ok("folder.file_system", kind or "unknown file system")
+    yield _space(shutil.disk_usage(there).free / GB, checkpoints_gb, at)
 
 
-def _forward_checks(login: Login, wants: Sequence[Wants], *, at: At) -> Iterator[Check]:
+def _without_links(folder: Path) -> str:
+    """Why a file cannot be created by exactly one of several here, as claims must be; "" if it can."""
+    path = folder / f".doctor-{uuid.uuid4().hex[:12]}"
+    try:
+        first, second = create_exclusively(path, "first"), create_exclusively(path, "second")
+    except OSError as exc:
+        return exc.strerror or str(exc)
+    finally:
+        path.unlink(missing_ok=True)
+    return "" if first and not second else "two creations of one file both went well"
+
+
+def _space(free_gb: float, needed_gb: float, at: At) -> Check:
+    free = f"{free_gb:,.0f} GB are free"
+    if free_gb < needed_gb:
+        seen = f"{free}, the checkpoints of all runs take about {needed_gb:,.0f} GB"
+        return at.warning("folder.space", seen, "keep fewer (train.keep_checkpoints), or make room")
+    if free_gb < LEAST_FREE_GB:
+        return at.warning("folder.space", f"{free_gb:,.1f} GB are free", "make room, or choose another folder")
+    return at.ok("folder.space", f"{free}, checkpoints take about {needed_gb:,.0f} GB" if needed_gb >= 1 else free)
+
+
+# -- the store ---------------------------------------------------------------------------------------------------------
+
+
+def store_checks(where: Location, *, slurm: bool) -> Iterator[Check]:
+    """Verdicts on the database.
+
+    Args:
+        where: Where it is.
+        slurm: Attempts run on other hosts.
+    """
+    from ...db.errors import StoreError, StoreMissing, StoreUnreachable
+
+    at, settings = At("store"), where.settings
+    try:
+        store = where.open()
+        try:
+            yield from _answers(store, settings, at)
+        finally:
+            store.close()
+    except StoreMissing:
+        seen = f"{settings.store_without_password} is made by the first `campaign submit`"
+        yield at.ok("store.reachable", seen)
+    except StoreError as exc:
+        away = isinstance(exc, StoreUnreachable)
+        yield at.problem("store.reachable", exc.message, exc.hint or "see `--store`", away=away)
+    except ImportError as exc:
+        yield at.problem("store.reachable", str(exc), "pip install 'dscampaign[postgres]'")
+    except Exception as exc:  # noqa: BLE001 - a bug here must hide no other check, and its text may hold an address
+        seen = f"cannot be asked: {type(exc).__name__}"
+        yield at.problem("store.reachable", seen, "`campaign status --debug`")
+    if settings.store.startswith("sqlite"):
+        kind = file_system(Path(settings.store_without_password.removeprefix("sqlite:///")))
+        yield sqlite_check(kind, at, slurm=slurm)
+
+
+def _answers(store: Store, settings: Settings, at: At) -> Iterator[Check]:
+    seen = f"{settings.store_without_password}, schema {store.version()}"
+    if store.is_sqlite:
+        yield at.ok("store.reachable", seen)
+        return
+    offset_s = store_offset_s(store)
+    with store.read() as conn:
+        server = conn.exec_driver_sql("SHOW server_version").scalar_one()
+    yield at.ok("store.reachable", f"{seen}, PostgreSQL {server}")
+    yield clock_check("store.clock", offset_s, offset_s, "the database's clock", "this host's", at)
+
+
+def sqlite_check(kind: str, at: At, *, slurm: bool) -> Check:
+    """The verdict on the file system of a SQLite file; a kind that is not known counts as a network's."""
+    if kind not in LOCAL:
+        seen = f"SQLite on {kind or 'an unknown file system'}, over a network: slower, and damaged if two hosts open it"
+        return at.warning("store.file_system", seen, f"run every `campaign` on this one host, or {_SEVERAL_HOSTS}")
+    if slurm:
+        seen = f"SQLite on {kind}: only this host can open it, metrics arrive when the reconciler passes"
+        return at.note("store.file_system", seen, f"for a reconciler as a job, {_SEVERAL_HOSTS}")
+    return at.ok("store.file_system", f"SQLite on {kind}")
+
+
+# -- tools that get metrics too ----------------------------------------------------------------------------------------
+
+
+def forward_checks(requirements: Sequence[Requirements]) -> Iterator[Check]:
     """Verdicts on the tools that get metrics too. Training does without them, so nothing here is a problem."""
-    asked = {tool: (options, want) for want in wants for tool, options in want.config.forward.options().items()}
-    for tool, (options, want) in sorted(asked.items()):
-        version = login.tools.get(tool)
+    at, configs = At("forward"), [required.config for required in requirements]
+    asked = {tool: (options, config.env) for config in configs for tool, options in config.forward.options().items()}
+    for tool, (options, env) in sorted(asked.items()):
+        mode = options.get("mode") or env.get("WANDB_MODE") or os.environ.get("WANDB_MODE") or "online"
+        version = _installed(tool)
         if not version:
             hint = f"`pip install 'dscampaign[{tool}]'` into the environment that runs campaign"
             yield at.warning(f"forward.{tool}", f"{tool} is not installed: it will get no metrics", hint)
-        elif tool == "wandb" and _wandb_asks(options.get("mode") or want.config.env.get("WANDB_MODE"), login):
+        elif tool == "wandb" and mode == "online" and not _has_wandb_key():
             hint = f"{WandbConfig.login()}, or `mode: offline`"
             yield at.warning("forward.wandb", f"wandb {version}, which does not know who you are", hint)
         else:
             yield at.ok(f"forward.{tool}", f"{tool} {version}")
 
 
-def _wandb_asks(mode: str | None, login: Login) -> bool:
-    """Whether W&B wants to know who is there, and cannot."""
-    return not login.wandb_key and (mode or login.wandb_mode or "online") == "online"
-
-
-def _wrong(package: Package) -> str:
-    if not package.found:
-        return f"{package.name} is missing"
-    if numbers(package.found) < numbers(package.least):
-        return f"{package.name} {package.found} is older than {package.least}"
+def _installed(tool: str) -> str:
+    """The version of a tool that is installed, "" if none is."""
+    for name in _PACKAGES[tool]:
+        try:
+            return metadata.version(name)
+        except metadata.PackageNotFoundError:
+            continue
     return ""
 
 
-def numbers(version: str) -> tuple[int, ...]:
-    """The numbers that a version begins with, to be compared: (3, 40, 1); empty where it has none."""
-    found = re.match(r"\d+(?:\.\d+)*", version)
-    return tuple(map(int, found[0].split("."))) if found else ()
+def _has_wandb_key() -> bool:
+    if os.environ.get("WANDB_API_KEY"):
+        return True
+    server = urlsplit(os.environ.get("WANDB_BASE_URL") or "https://api.wandb.ai").hostname or ""
+    try:
+        return netrc.netrc(os.environ.get("NETRC") or None).authenticators(server) is not None
+    except (OSError, netrc.NetrcParseError):
+        return False
 
 
-def folder_checks(folder: Folder, wants: Sequence[Wants], *, at: At, nodes_need_it: bool) -> Iterator[Check]:
-    """Verdicts on the campaign's folder.
-
-    Args:
-        nodes_need_it: Other hosts must see it, and none has been asked.
-    """
-    path = str(folder.path) if folder.path == folder.looked_at else f"{folder.path}, to be made in {folder.looked_at}"
-    if folder.trouble:
-        hint = "choose a folder that you can write to: `--dir`, or `dir` in campaign.toml"
-        yield at.problem("folder.writable", f"{path}: {folder.trouble}", hint)
-        return
-    yield at.ok("folder.writable", path)
-    if folder.distrust:
-        hint = f"`chmod go-w {folder.path}`: nodes run nothing from a folder in which others can write"
-        yield at.problem("folder.private", folder.distrust, hint)
-    if folder.links:
-        hint = "claims need hard links: choose a folder on NFS, Lustre, GPFS, BeeGFS or a local disk"
-        yield at.problem("folder.links", f"a file cannot be created exactly once: {folder.links}", hint)
-    else:
-        yield at.ok("folder.links", "hard links and renames work")
-    kind = folder.file_system or "unknown file system"
-    if nodes_need_it and folder.file_system in LOCAL:
-        hint = "`--on-node` asks a node; choose a folder that all nodes see, if they do not see this one"
-        yield at.warning("folder.file_system", f"{kind}, which other hosts do not see unless it is exported", hint)
-    else:
-        yield at.ok("folder.file_system", kind)
-    yield _space(folder, sum(want.checkpoints_gb for want in wants), at)
-
-
-def _space(folder: Folder, needed_gb: float, at: At) -> Check:
-    free = f"{folder.free_gb:,.0f} GB are free"
-    if folder.free_gb < needed_gb:
-        message = f"{free}, the checkpoints of all runs take about {needed_gb:,.0f} GB"
-        return at.warning("folder.space", message, "keep fewer (train.keep_checkpoints), or make room")
-    if folder.free_gb < LEAST_FREE_GB:
-        return at.warning("folder.space", f"{folder.free_gb:,.1f} GB are free", "make room, or choose another folder")
-    return at.ok("folder.space", f"{free}, checkpoints take about {needed_gb:,.0f} GB" if needed_gb >= 1 else free)
-
-
-def store_checks(store: StoreFacts, *, at: At, slurm: bool) -> Iterator[Check]:
-    """Verdicts on the database.
-
-    Args:
-        slurm: Attempts run on other hosts.
-    """
-    if store.trouble:
-        yield at.problem("store.reachable", store.trouble, store.hint or "see `--store`", away=store.away)
-    elif store.missing:
-        yield at.ok("store.reachable", f"{store.address} is made by the first `campaign submit`")
-    else:
-        yield at.ok("store.reachable", f"{store.address}, schema {store.schema}")
-    if not store.sqlite:
-        if store.version:
-            yield at.ok("store.version", f"PostgreSQL {store.version}")
-        if store.offset_s is not None:
-            yield clock_check("store.clock", store.offset_s, store.offset_s, "the database's clock", "this host's", at)
-        return
-    yield _sqlite_version(store.version, at)
-    yield _sqlite_disk(store, at, slurm=slurm)
-
-
-def _sqlite_version(version: str, at: At) -> Check:
-    least, most = _WAL_BUG
-    if least <= numbers(version) <= most:
-        seen = f"SQLite {version} can damage a database that several programs write to at once (WAL reset)"
-        hint = "campaigns write one at a time, which avoids it: let nothing else write to the file, or use PostgreSQL"
-        return at.note("store.version", seen, hint)
-    return at.ok("store.version", f"SQLite {version}")
-
-
-def _sqlite_disk(store: StoreFacts, at: At, *, slurm: bool) -> Check:
-    kind = store.file_system or "unknown file system"
-    if store.file_system not in LOCAL:
-        seen = f"SQLite on {kind}, a network file system: slower, and damaged if two hosts open it"
-        return at.warning("store.file_system", seen, f"run every `campaign` on this one host, or {_SEVERAL_HOSTS}")
-    if slurm:
-        seen = f"SQLite on {kind}: only this host can open it, metrics arrive when the reconciler passes"
-        return at.note("store.file_system", seen, f"for a reconciler as a job, {_SEVERAL_HOSTS}")
-    return at.ok("store.file_system", f"SQLite on {kind}")
+# -- clocks ------------------------------------------------------------------------------------------------------------
 
 
 def clock_check(about: str, least_s: float, most_s: float, clock: str, other: str, at: At) -> Check:

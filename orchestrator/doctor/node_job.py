@@ -1,4 +1,4 @@
-"""Looks at a node from within: a short job on the shared folder, or a process of this machine for `executor: local`.
+"""Looks at a node from within: by a short job on the shared folder, or a process of this machine.
 
 The host writes a question, the node a report; while they talk, each says the time, which bounds how far their clocks
 differ. Whatever ends the examination, Ctrl-C too, ends its job.
@@ -8,10 +8,9 @@ from __future__ import annotations
 
 import contextlib
 import json
+import math
 import os
 import shutil
-import signal
-import subprocess
 import sys
 import time
 import uuid
@@ -20,18 +19,18 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, Final
 
-from ...jobs.probe.examine import LONGEST_S
-from ...jobs.probe.node_report import NodeReport, Question, Talk, Trouble
+from ...jobs.probe.node_report import NodeReport, Question, Talk
 from ...jobs.shared.files import make_private, write_atomically
 from ...sbatch import prologue
 from ..errors import Unreachable
 from ..executors import job_request
-from ..executors.base import ArrayTooLarge, JobArray, JobView, SubmissionRefused, SubmissionUnclear
+from ..executors.base import ArrayTooLarge, Executor, JobArray, JobView, SubmissionRefused, SubmissionUnclear
+from ..executors.local import EXAMINE, LocalExecutor
 from ..executors.slurm import SlurmExecutor, job_name
+from ..formatting import count
 from ..settings import Settings
-from .requirements import Wants
+from .requirements import Requirements
 
-PROGRAM: Final = "dscampaign.jobs.probe.examine"
 FOLDER: Final = ".doctor"
 """Below the campaign's folder; no campaign can have such a name."""
 TIME_MIN: Final = 15
@@ -40,8 +39,6 @@ ASK_SLURM_S: Final = 10.0
 _POLL_S: Final = 0.3
 _OVER_S: Final = 120.0
 """How long after the last moment at which its job can have ended the examination is given up."""
-_FILES_LAG_S: Final = 15.0
-"""How long after a job's end its files may take to be seen here."""
 _LOG_LINES: Final = 3
 
 Tell = Callable[[str], None]
@@ -68,11 +65,11 @@ class Examined:
     folder: Path | None = None
 
 
-def examine(want: Wants, settings: Settings, wait_s: float, tell: Tell) -> Examined:
+def examine(required: Requirements, settings: Settings, wait_s: float, tell: Tell) -> Examined:
     """Has a node looked at that runs would get.
 
     Args:
-        want: What they ask for.
+        required: What they ask for.
         settings: Where the campaign is.
         wait_s: How long the job may wait in the queue.
         tell: Takes words on what it waits for.
@@ -83,13 +80,8 @@ def examine(want: Wants, settings: Settings, wait_s: float, tell: Tell) -> Exami
         make_private(folder)
         kept = False
         try:
-            _question(want, settings).write(Talk(folder).question)
-            if want.config.executor == "local":
-                found = _locally(want, folder)
-            else:
-                found = _by_slurm(want, _batch(want, token, folder), wait_s, tell)
-            if found.report and not found.trouble and _has_logs(found.report):
-                found = replace(found, hint=f"its logs are in {folder}", folder=folder)
+            _question(required, settings).write(Talk(folder).question)
+            found = _by_job(required, _batch(required, token, folder), wait_s, tell)
             kept = found.folder is not None
             return found
         finally:
@@ -97,24 +89,18 @@ def examine(want: Wants, settings: Settings, wait_s: float, tell: Tell) -> Exami
                 shutil.rmtree(folder, ignore_errors=True)
 
 
-def _has_logs(report: NodeReport) -> bool:
-    """Whether a program failed whose output tells more than the report."""
-    return isinstance(report.software, Trouble) or isinstance(report.collective, Trouble)
-
-
-def _question(want: Wants, settings: Settings) -> Question:
+def _question(required: Requirements, settings: Settings) -> Question:
     store = settings.store_without_password
     return Question(
-        python=want.config.python or sys.executable,
-        env=want.config.env,
-        ranks=want.ranks,
-        gpus=want.gpus,
-        on_gpus=want.on_gpus,
-        folder=str(settings.dir),
-        files=want.files,
-        nvme_path=want.nvme_path,
+        python=required.config.python or sys.executable,
+        env=required.config.env,
+        ranks=required.ranks,
+        gpus=required.gpus,
+        on_gpus=required.on_gpus,
+        files=required.files,
+        ops=required.ops,
+        nvme_path=required.nvme_path,
         store=None if store.startswith("sqlite") else store,
-        asked_s=time.time(),
     )
 
 
@@ -132,100 +118,93 @@ def _made(dir: Path) -> Iterator[Path]:
                 folder.rmdir()
 
 
-def _batch(want: Wants, token: str, folder: Path) -> JobArray:
+def _batch(required: Requirements, token: str, folder: Path) -> JobArray:
     """One job for one node, with what an attempt would ask for."""
-    resources: dict[str, Any] = job_request.resources(want.config, prologue=prologue())
-    several = want.config.nodes > 1
+    resources: dict[str, Any] = job_request.resources(required.config, prologue=prologue())
+    several = required.config.nodes > 1
     for name in ("signal_delay_s", *(["nodelist"] if several else [])):  # a list of several nodes would ask for all
         resources.pop(name, None)
-    minutes = min(want.config.slurm.time_min, TIME_MIN)
-    return JobArray(token, job_name(token), folder, 1, {**resources, "nodes": 1, "time": str(minutes)}, PROGRAM)
+    minutes = min(required.config.slurm.time_min, TIME_MIN)
+    return JobArray(token, job_name(token), folder, 1, {**resources, "nodes": 1, "time": str(minutes)}, EXAMINE)
 
 
-# -- by Slurm ----------------------------------------------------------------------------------------------------------
-
-
-def _by_slurm(want: Wants, batch: JobArray, wait_s: float, tell: Tell) -> Examined:
-    executor = SlurmExecutor()
+def _by_job(required: Requirements, batch: JobArray, wait_s: float, tell: Tell) -> Examined:
+    local = required.config.executor == "local"
+    executor: Executor = LocalExecutor(batch.folder.parent) if local else SlurmExecutor()
     try:
         [job_id] = executor.submit(batch)
     except SubmissionRefused as exc:
         return Examined(None, f"sbatch refused the job: {_last(str(exc))}", "change what `slurm:` asks for")
     except (ArrayTooLarge, SubmissionUnclear, Unreachable) as exc:
         return Examined(None, _last(str(exc)), "try again", away=True)
-    tell(f"job {job_id} looks at a node with {want.gpus} GPUs; Ctrl-C cancels it")
-    watch = _Watch(executor, batch, job_id, wait_s, tell)
+    gpus = f" with {count(required.gpus, 'GPU')}" if required.gpus else ""
+    tell(f"job {job_id} looks at a node{gpus}; Ctrl-C cancels it")
+    found = None
     try:
-        return watch.until_over()
+        found = _outcome(executor, batch, job_id, wait_s, tell)
+        return found
     finally:
-        if not watch.over:
+        if found is None or found.shared is None:  # it waits, or runs
             with contextlib.suppress(Unreachable):
                 executor.cancel([job_id])
 
 
-class _Watch:
-    """Waits for the job and its report."""
-
-    def __init__(self, executor: SlurmExecutor, batch: JobArray, job_id: str, wait_s: float, tell: Tell) -> None:
-        self._executor, self._batch, self._job_id, self._tell = executor, batch, job_id, tell
-        self._talk = Talk(batch.folder)
-        self._wait_s, self._since_s = wait_s, time.time()
-        self._ask_s = time.monotonic() + ASK_SLURM_S
-        self._said = ""
-        self._seen: JobView | None = None
-        self.over = False
-
-    def until_over(self) -> Examined:
-        """What came of it, once the report is complete, the job is over, or it has waited too long."""
-        deadline_s, over_s = time.monotonic() + self._wait_s, 0.0
-        while True:
-            if report := _complete(self._talk):
-                self.over = True  # it ends by itself
-                return Examined(report, shared=True)
-            job = self._job()
-            if job is not None and job.terminal:
-                self.over = True
-                over_s = over_s or time.monotonic()
-                if time.monotonic() - over_s > _FILES_LAG_S:
-                    return self._ended(job)
-            if job is not None and job.pending and time.monotonic() > deadline_s:
-                reason = f"job {self._job_id} waited in the queue for {self._wait_s / 60:.0f} min: {job.reason}"
-                return Examined(None, reason, "try again later, or with a longer --wait", away=True)
-            if time.monotonic() > deadline_s + 60 * TIME_MIN + _OVER_S:
-                reason = f"neither the job nor Slurm says anything any more of job {self._job_id}"
-                return Examined(None, reason, "try again", away=True)
-            time.sleep(_POLL_S)
-
-    def _job(self) -> JobView | None:
-        """The job as Slurm last showed it; it is not asked at every look."""
-        if time.monotonic() >= self._ask_s and not self.over:
-            self._ask_s = time.monotonic() + ASK_SLURM_S
-            with contextlib.suppress(Unreachable):
-                looked = self._executor.list_jobs({self._batch.token: {0}}, self._since_s)
-                self._seen = looked.jobs.get((self._batch.token, 0), self._seen)
-            self._say()
-        return self._seen
-
-    def _say(self) -> None:
-        job = self._seen
-        if job is None:
-            return
+def _outcome(executor: Executor, batch: JobArray, job_id: str, wait_s: float, tell: Tell) -> Examined:
+    """What came of a job, once its report is complete, it is over, or it has waited for too long."""
+    talk, said, over_s, deadline_s = Talk(batch.folder), "", math.inf, time.monotonic() + wait_s
+    looks = _looks(executor, batch, job_id)
+    while True:
+        job = next(looks)  # before the report is read, so that what a job writes last counts
+        if report := _complete(talk):
+            return _told(report, batch.folder)
+        now_s = time.monotonic()
         words = f"waits in the queue: {job.reason}" if job.pending else f"is {job.state.lower()}"
-        if words != self._said and not job.terminal:
-            self._tell(f"job {self._job_id} {words}")
-            self._said = words
+        if job.terminal:
+            over_s = min(over_s, now_s)
+            if now_s - over_s >= executor.outcome_grace_s:
+                return _ended(job, batch.folder)
+        elif job.pending and now_s > deadline_s:
+            reason = f"job {job_id} waited in the queue for {wait_s / 60:.0f} min: {job.reason}"
+            return Examined(None, reason, "try again later, or with a longer --wait", away=True)
+        elif now_s > deadline_s + 60 * TIME_MIN + _OVER_S:
+            return Examined(None, f"nothing is heard any more of job {job_id}", "try again", away=True)
+        elif words != said:
+            tell(f"job {job_id} {words}")
+            said = words
 
-    def _ended(self, job: JobView) -> Examined:
-        """The job is over without a complete report."""
-        report, folder = NodeReport.read(self._talk.report), self._batch.folder
-        state = f"job {self._job_id} on {job.nodes or 'no node'} ended as {job.state}"
-        if report is not None:
-            reason = f"{state} while it looked at: {report.running}"
-            return Examined(report, reason, f"its log is in {folder}", shared=True, folder=folder)
-        if log := _log_tail(folder):
-            return Examined(None, f"{state}: {log}", f"its files are in {folder}", shared=True, folder=folder)
-        hint = f"is {folder} the same folder on the nodes? Choose one that all of them see"
-        return Examined(None, f"{state}, and nothing that it wrote is seen here", hint, shared=False, folder=folder)
+
+def _looks(executor: Executor, batch: JobArray, job_id: str) -> Iterator[JobView]:
+    """The job as it was last seen, again and again; Slurm is not asked each time."""
+    every_s = ASK_SLURM_S if isinstance(executor, SlurmExecutor) else 0.0
+    job, since_s, ask_s = JobView(batch.token, 0, job_id, "SUBMITTED"), time.time(), 0.0
+    while True:
+        if time.monotonic() >= ask_s and not job.terminal:
+            ask_s = time.monotonic() + every_s
+            with contextlib.suppress(Unreachable):
+                job = executor.list_jobs({batch.token: {0}}, since_s).jobs.get((batch.token, 0), job)
+        yield job
+        time.sleep(_POLL_S)
+
+
+def _told(report: NodeReport, folder: Path) -> Examined:
+    """The report is complete. Where a program failed, its output tells more."""
+    if {"software", "collective"} & report.troubles.keys():
+        return Examined(report, hint=f"its logs are in {folder}", shared=True, folder=folder)
+    return Examined(report, shared=True)
+
+
+def _ended(job: JobView, folder: Path) -> Examined:
+    """The job is over without a complete report."""
+    report = NodeReport.read(Talk(folder).report)
+    how = "" if job.state == "GONE" else f" as {job.state}"
+    state = f"job {job.job_id}{f' on {job.nodes}' if job.nodes else ''} ended{how}"
+    found = Examined(report, state, f"its files are in {folder}", shared=True, folder=folder)
+    if report is not None:
+        return replace(found, trouble=f"{state} while it looked at: {report.running}")
+    if log := _log_tail(folder):
+        return replace(found, trouble=f"{state}: {log}")
+    hint = f"is {folder} the same folder on the nodes? Choose one that all of them see"
+    return replace(found, trouble=f"{state}, and nothing that it wrote is seen here", hint=hint, shared=False)
 
 
 def _complete(talk: Talk) -> NodeReport | None:
@@ -239,41 +218,10 @@ def _complete(talk: Talk) -> NodeReport | None:
 
 def _log_tail(folder: Path) -> str:
     """The last lines of the job's logs, "" if there are none."""
-    lines = [
-        line.strip()
-        for log in sorted(folder.glob("*_log.*"))
-        for line in log.read_text(errors="replace").splitlines()
-        if line.strip()
-    ]
-    return " · ".join(lines[-_LOG_LINES:])
+    logs = sorted([*folder.glob("*_log.*"), *folder.glob("0.log")])
+    lines = [line.strip() for log in logs for line in log.read_text(errors="replace").splitlines()]
+    return " · ".join(list(filter(None, lines))[-_LOG_LINES:])
 
 
 def _last(text: str) -> str:
     return (text.strip().splitlines() or [text])[-1].removeprefix("sbatch: error: ")
-
-
-# -- on this machine ---------------------------------------------------------------------------------------------------
-
-
-def _locally(want: Wants, folder: Path) -> Examined:
-    """As the local executor starts an attempt, but waits for it."""
-    talk = Talk(folder)
-    script = "\n".join([*want.config.local.setup, 'exec "$@"'])
-    command = ["bash", "-c", script, "campaign", sys.executable, "-u", "-m", PROGRAM, str(folder)]
-    with (folder / "0_log.out").open("wb") as log:
-        child = subprocess.Popen(command, stdin=subprocess.DEVNULL, stdout=log, stderr=log, start_new_session=True)
-        deadline_s = time.monotonic() + LONGEST_S
-        try:
-            while child.poll() is None and time.monotonic() < deadline_s:
-                if report := _complete(talk):
-                    return Examined(report, shared=True)
-                time.sleep(_POLL_S)
-        finally:
-            with contextlib.suppress(ProcessLookupError):
-                os.killpg(child.pid, signal.SIGKILL)
-            child.wait()
-    if report := _complete(talk):
-        return Examined(report, shared=True)
-    what = "ended" if child.returncode is not None and child.returncode >= 0 else "did not end in time"
-    reason = f"the examination {what}: {_log_tail(folder) or f'exit code {child.returncode}'}"
-    return Examined(NodeReport.read(talk.report), reason, f"its files are in {folder}", folder=folder)

@@ -22,7 +22,7 @@ _BYTES_FULL: Final = 12
 
 
 @dataclass(frozen=True)
-class Wants:
+class Requirements:
     """What like runs ask for: of each figure the most that one of them asks.
 
     Attributes:
@@ -60,12 +60,12 @@ class Wants:
         return self.runs[0] if len(self.runs) == 1 else f"{self.runs[0]} and {len(self.runs) - 1} more"
 
 
-def wants_of(runs: Iterable[Run]) -> list[Wants]:
+def requirements_of(runs: Iterable[Run]) -> list[Requirements]:
     """One for each kind of machine, what asks for the most GPUs and memory first."""
     groups: dict[str, list[Run]] = {}
     for run in runs:
         groups.setdefault(_kind(run), []).append(run)
-    return sorted(map(_wants, groups.values()), key=lambda w: (-w.gpus * w.config.nodes, -w.host_gb))
+    return sorted(map(_of_like_runs, groups.values()), key=lambda r: (-r.gpus * r.config.nodes, -r.host_gb))
 
 
 def _kind(run: Run) -> str:
@@ -74,11 +74,11 @@ def _kind(run: Run) -> str:
     return json.dumps(asked, sort_keys=True)
 
 
-def _wants(runs: Sequence[Run]) -> Wants:
+def _of_like_runs(runs: Sequence[Run]) -> Requirements:
     config = runs[0].config.model_copy(update={"ranks_per_node": runs[0].ranks_per_node})
     needs = [needs_of(r.config, Sizes(r.world_size, r.ranks_per_node, r.accumulation)) for r in runs]
     states = [need.states for need in needs if need.states]
-    return Wants(
+    return Requirements(
         runs=tuple(run.name for run in runs),
         config=config,
         ranks=runs[0].ranks_per_node,

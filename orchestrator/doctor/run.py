@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import shutil
+import socket
 import tempfile
 import uuid
 from collections.abc import Iterator, Sequence
@@ -10,6 +11,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from ...jobs.probe.examine import missing_files
 from ..errors import Unreachable
 from ..executors import job_request
 from ..executors.base import JobArray, SubmissionRefused, SubmissionUnclear
@@ -17,96 +19,89 @@ from ..executors.slurm import SlurmExecutor, job_name
 from .check import At, Check
 from .check_host import host_checks
 from .check_node import files_check, node_checks
-from .check_slurm import Forecast, slurm_checks
-from .cluster import Cluster, cluster
-from .login_host import login, missing_files
+from .check_slurm import slurm_checks
+from .cluster import Cluster, inspect_cluster
 from .node_job import Examined, Tell, examine
-from .requirements import Wants
+from .requirements import Requirements
 
 if TYPE_CHECKING:
     from ..campaign.location import Location
 
 
-def doctor(where: Location, wants: Sequence[Wants], *, on_node: bool, wait_s: float, tell: Tell) -> list[Check]:
+def doctor(
+    where: Location, requirements: Sequence[Requirements], *, on_node: bool, wait_s: float, tell: Tell
+) -> list[Check]:
     """All verdicts.
 
     Args:
         where: The campaign's folder and store.
-        wants: What a spec asks for; empty without one.
+        requirements: What a spec asks for; empty without one.
         on_node: Have a node looked at too, the one that asks for the most.
         wait_s: How long its job may wait in the queue.
         tell: Takes words on what is waited for.
     """
-    seen = login(where)
-    by_slurm = [want for want in wants if want.config.executor == "slurm"]
-    found = cluster() if by_slurm or (not wants and shutil.which("scontrol")) else None
-    checks = list(slurm_checks(found, by_slurm, _forecasts(found, by_slurm))) if found else []
-    checks += _files(f"host {seen.host}", wants)
-    examined = _examined(where, wants, found, wait_s, tell) if on_node and wants else None
+    host = socket.gethostname()
+    by_slurm = [required for required in requirements if required.config.executor == "slurm"]
+    cluster = inspect_cluster() if by_slurm or (not requirements and shutil.which("sinfo")) else None
+    checks = list(slurm_checks(cluster, by_slurm, _forecasts(cluster, by_slurm))) if cluster else []
+    checks += _files(f"host {host}", requirements)
+    examined = _examined(where, requirements, cluster, wait_s, tell) if on_node and requirements else None
     shared = examined is not None and examined.shared is True
-    first = list(host_checks(seen, wants, shared=shared))
-    return [*first, *checks, *(_of_node(examined, wants, seen.host) if examined else [])]
+    first = list(host_checks(where, requirements, shared=shared))
+    return [*first, *checks, *(_of_node(examined, requirements, host) if examined else [])]
 
 
-def _forecasts(found: Cluster | None, wants: Sequence[Wants]) -> list[Forecast]:
-    """Slurm's word on each kind of job."""
-    if found is None or found.trouble:
+def _forecasts(cluster: Cluster, requirements: Sequence[Requirements]) -> list[str | Exception]:
+    """Slurm's word on each kind of job: when it would start, or why not."""
+    if cluster.trouble:
         return []
     with tempfile.TemporaryDirectory(prefix="campaign-doctor-") as folder:
-        return [_forecast(want, Path(folder)) for want in wants]
+        return [_forecast(required, Path(folder)) for required in requirements]
 
 
-def _forecast(want: Wants, folder: Path) -> Forecast:
+def _forecast(required: Requirements, folder: Path) -> str | Exception:
     token = uuid.uuid4().hex[:12]
-    batch = JobArray(token, job_name(token), folder, 1, job_request.resources(want.config))
     try:
-        return Forecast(SlurmExecutor().forecast(batch))
-    except SubmissionRefused as exc:
-        return Forecast(str(exc), refused=True)
-    except SubmissionUnclear as exc:
-        return Forecast(str(exc), unknown=True)
-    except Unreachable as exc:
-        return Forecast(exc.message, unknown=True)
+        return SlurmExecutor().forecast(
+            JobArray(token, job_name(token), folder, 1, job_request.resources(required.config))
+        )
+    except (SubmissionRefused, SubmissionUnclear, Unreachable) as exc:
+        return exc
 
 
-def _files(here: str, wants: Sequence[Wants]) -> Iterator[Check]:
+def _files(here: str, requirements: Sequence[Requirements]) -> Iterator[Check]:
     """What the spec names, seen from here. A node of a cluster may have what this host has not."""
-    named = sorted({path for want in wants for path in want.files})
-    if not named:
-        return
+    named = sorted({path for required in requirements for path in required.files})
     missing = missing_files(named)
-    local = any(want.config.executor == "local" for want in wants)
+    local = any(required.config.executor == "local" for required in requirements)
     if missing and not local:
         yield At(here).note("host.files", f"not here: {', '.join(missing)}", "`--on-node` tells whether nodes have it")
-    else:
+    elif named:
         yield replace(files_check(missing, At(here)), id="host.files")
 
 
-def _examined(where: Location, wants: Sequence[Wants], found: Cluster | None, wait_s: float, tell: Tell) -> Examined:
-    if found is not None and found.trouble:
+def _examined(
+    where: Location, requirements: Sequence[Requirements], cluster: Cluster | None, wait_s: float, tell: Tell
+) -> Examined:
+    if cluster is not None and cluster.trouble:
         return Examined(None, "no node was looked at: Slurm does not answer", "try again", away=True)
     try:
-        return examine(wants[0], where.settings, wait_s, tell)
+        return examine(requirements[0], where.settings, wait_s, tell)
     except OSError as exc:
         return Examined(None, f"{exc.filename or where.settings.dir}: {exc.strerror or exc}", "see folder.writable")
 
 
-def _of_node(examined: Examined, wants: Sequence[Wants], host: str) -> Iterator[Check]:
+def _of_node(examined: Examined, requirements: Sequence[Requirements], host: str) -> Iterator[Check]:
     """Verdicts on the node that was looked at."""
-    want, at = wants[0], At("node")
-    if examined.report is not None:
-        at = At(f"node {examined.report.node}")
+    required, *others = requirements
+    at = At(f"node {examined.report.node}" if examined.report else "node")
     if examined.trouble:
         yield at.problem("node.reached", examined.trouble, examined.hint, away=examined.away)
-    elif want.config.executor == "slurm":
-        yield at.ok("node.reached", "a job ran there and reported")
-    if want.config.executor == "slurm" and examined.shared:
-        yield at.ok("node.shared", "reads what this host writes into the folder, and this host what it writes")
-    elif examined.shared is False:
-        yield at.problem("node.shared", "does not see the folder as this host does", examined.hint)
+    elif required.config.executor == "slurm":
+        yield at.ok("node.reached", "a job ran there; it sees the folder as this host does")
     if examined.report is not None:
-        yield from node_checks(examined.report, want, left=examined.hint, other=f"that of {host}")
-    if len(wants) > 1:
-        others = ", ".join(other.named for other in wants[1:])
-        seen = f"looked at for {want.named}; other runs ask for other machines: {others}"
+        yield from node_checks(examined.report, required, left=examined.hint, other=f"that of {host}")
+    if others:
+        names = ", ".join(other.named for other in others)
+        seen = f"looked at for {required.named}; other runs ask for other machines: {names}"
         yield at.note("node.others", seen, "a spec of theirs alone lets you look at those")

@@ -21,6 +21,9 @@ from ..errors import Unreachable
 from .base import JobArray, JobListing, JobView, SubmissionUnclear
 
 AGENT = "dscampaign.jobs.agent"
+EXAMINE = "dscampaign.jobs.probe.examine"
+PROGRAMS = frozenset({AGENT, EXAMINE})
+"""What may run for an element of a batch: an agent, or the look at a node that `campaign doctor` takes."""
 HOST_FILE = "host"
 EXEC_TRIES = 200
 """Milliseconds for which a process may be between two programs, without a command line, before it counts as none."""
@@ -84,7 +87,7 @@ class LocalExecutor:
                     os.kill(ours[job_id], signal.SIGTERM)
 
     def _start(self, batch: JobArray, index: int, setup: list[str]) -> str:
-        agent = [sys.executable, "-u", "-m", AGENT, str(batch.folder), str(index)]
+        agent = [sys.executable, "-u", "-m", batch.program, str(batch.folder), str(index)]
         script = "\n".join([*setup, 'exec "$@"'])
         with (batch.folder / f"{index}.log").open("ab") as log:
             child = subprocess.Popen(
@@ -126,7 +129,7 @@ def _agent(process: Path) -> tuple[tuple[str, int], int] | None:
     """Token and index of an agent, and its parent; None of any other process."""
     try:
         words = _command_line(process)
-        if AGENT not in words or not words[-1].isdigit():
+        if PROGRAMS.isdisjoint(words) or not words[-1].isdigit():
             return None
         return (Path(words[-2]).name, int(words[-1])), int(_stat(process)[1])
     except OSError:

@@ -319,8 +319,8 @@ def ask(command: list[str]) -> subprocess.CompletedProcess[str]:
     Raises:
         Unreachable: it did not answer in time, or is not there.
     """
-    # the user's own defaults for squeue, such as one partition alone, would hide jobs from us
-    own = {k: v for k, v in os.environ.items() if not k.startswith(("SQUEUE_", "SACCT_"))}
+    # the user's own defaults, such as one partition alone, would hide jobs and nodes from us
+    own = {k: v for k, v in os.environ.items() if not k.startswith(("SQUEUE_", "SACCT_", "SINFO_"))}
     try:
         return _run(command, {**own, "SLURM_TIME_FORMAT": "%s", "LC_ALL": "C"})
     except subprocess.TimeoutExpired as exc:

@@ -13,7 +13,8 @@ import json, os, sys, pathlib
 here = pathlib.Path({folder!r})
 name = pathlib.Path(sys.argv[0]).name
 script = pathlib.Path(sys.argv[-1]).read_text() if name == "sbatch" else ""
-slurm = {{k: v for k, v in os.environ.items() if k.startswith(("SLURM_", "SBATCH_", "SQUEUE_", "SACCT_"))}}
+own = ("SLURM_", "SBATCH_", "SQUEUE_", "SACCT_", "SINFO_")
+slurm = {{k: v for k, v in os.environ.items() if k.startswith(own)}}
 with (here / "calls.jsonl").open("a") as log:
     log.write(json.dumps({{"name": name, "args": sys.argv[1:], "env": slurm, "script": script}}) + "\\n")
 answer = json.loads((here / f"{{name}}.json").read_text())
@@ -49,7 +50,7 @@ class FakeSlurm:
     def __init__(self, folder: Path) -> None:
         self.folder = folder
         folder.mkdir()
-        for name in ("sbatch", "squeue", "sacct", "scancel", "srun"):
+        for name in ("sbatch", "squeue", "sacct", "scancel", "scontrol", "sinfo", "srun"):
             command = folder / name
             command.write_text(_SCRIPT.format(python=sys.executable, folder=str(folder)))
             command.chmod(stat.S_IRWXU)

@@ -90,7 +90,7 @@ PRIVATE = {
 def test_submitit_still_has_what_is_used_of_it(name: str) -> None:
     """A release without it shall fail here, by name, before it fails at the first `submit` (docs/adr/0011)."""
     member = getattr_static(submitit.SlurmExecutor, name)
-    function = member.fget if isinstance(member, property) else getattr(member, "__func__", member)
+    function: Any = member.fget if isinstance(member, property) else getattr(member, "__func__", member)
     assert list(signature(function).parameters) == PRIVATE[name]
 
 

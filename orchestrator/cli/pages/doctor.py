@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Iterator, Sequence
-from itertools import groupby
 from typing import Any, Final
 
 from ...campaign.status import SCHEMA_VERSION
@@ -22,20 +21,14 @@ _INDENT: Final = " " * 9
 
 
 def doctor_page(checks: Sequence[Check], page: Page) -> str:
-    """All checks with a summary."""
-    ordered = sorted(checks, key=lambda check: _places(checks).index(check.where))
+    """All checks, and how many there are: `Doctor: 1 problem, 2 warnings, 1 note, 18 ok`."""
     lines: list[str] = []
-    for where, group in groupby(ordered, key=lambda check: check.where):
-        lines += [page.paint(where, Style.BOLD), *_rows(list(group), page), ""]
-    return "\n".join([*lines, summary(checks, page)])
-
-
-def summary(checks: Sequence[Check], page: Page) -> str:
-    """`Doctor: 1 problem, 2 warnings, 1 note, 18 ok`."""
+    for where in dict.fromkeys(check.where for check in checks):
+        lines += [page.paint(where, Style.BOLD), *_rows([c for c in checks if c.where == where], page), ""]
     numbers = Counter(check.verdict for check in checks)
-    worst_first = list(reversed(Verdict))
-    parts = [count(numbers[verdict], verdict) for verdict in worst_first if numbers[verdict] and verdict != Verdict.OK]
-    return f"{page.paint('Doctor:', Style.BOLD)} {', '.join([*parts, f'{numbers[Verdict.OK]} ok'])}"
+    parts = [count(numbers[verdict], verdict) for verdict in (Verdict.PROBLEM, Verdict.WARNING, Verdict.NOTE)]
+    summary = ", ".join([*(part for part in parts if not part.startswith("0 ")), f"{numbers[Verdict.OK]} ok"])
+    return "\n".join([*lines, f"{page.paint('Doctor:', Style.BOLD)} {summary}"])
 
 
 def doctor_document(checks: Sequence[Check]) -> dict[str, Any]:
@@ -49,10 +42,6 @@ def doctor_document(checks: Sequence[Check]) -> dict[str, Any]:
             for c in checks
         ],
     }
-
-
-def _places(checks: Sequence[Check]) -> list[str]:
-    return list(dict.fromkeys(check.where for check in checks))
 
 
 def _rows(checks: Sequence[Check], page: Page) -> Iterator[str]:
