@@ -16,8 +16,8 @@ from .errors import EXIT_OK, UserError
 
 if TYPE_CHECKING:
     from ..db.store import Store
-    from .report.conditions import Condition
-    from .report.results import Results
+    from .report.compare.conditions import Condition
+    from .report.compare.results import Results
 
 _baseline: Final = click.option(
     "--baseline", metavar="NAME", help="Condition to compare with.  [default: ddp, else the first]"
@@ -46,12 +46,12 @@ def report(
       campaign report sweep --json | jq '.workloads[].recommendation.sentence'
     """
     with _needs_the_extra():
-        from .report.background import read_background
-        from .report.document import document_of
-        from .report.pictures import first_conditions
-        from .report.summary import summary
-        from .report.telemetry import read_traces
-        from .report.write import write_report
+        from .report.measure.background import read_background
+        from .report.measure.telemetry import read_traces
+        from .report.page.data import document_of
+        from .report.page.figures import first_conditions
+        from .report.page.summary import summary
+        from .report.page.write import write_report
 
         opened, results = _results(name, baseline, dir, store)
         first = first_conditions(results)
@@ -84,8 +84,8 @@ def recommend(name: str | None, baseline: str | None, dir: str | None, store: st
       campaign recommend sweep --json
     """
     with _needs_the_extra():
-        from .report.document import recommendation_document
-        from .report.write import rendered_configs
+        from .report.page.data import recommendation_document
+        from .report.page.write import rendered_configs
         from .views.report import recommendation_page
 
         _, results = _results(name, baseline, dir, store)
@@ -113,8 +113,8 @@ def compare(words: Sequence[str], dir: str | None, store: str | None, as_json: b
       campaign compare sweep-before sweep-after
     """
     with _needs_the_extra():
-        from .report.compare import comparison_document
-        from .report.sides import sides_of
+        from .report.compare.difference import comparison_document
+        from .report.compare.sides import sides_of
         from .status import SCHEMA_VERSION
         from .views.report import comparison_page
 
@@ -130,8 +130,8 @@ def compare(words: Sequence[str], dir: str | None, store: str | None, as_json: b
 
 def _results(name: str | None, baseline: str | None, dir: str | None, store: str | None) -> tuple[Store, Results]:
     from .find import find
-    from .report.load import read_runs
-    from .report.results import results_of
+    from .report.compare.results import results_of
+    from .report.measure.load import read_runs
 
     where = place(dir, store, [name])
     opened = where.open()

@@ -4,12 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
 
-from ..report.compare import Comparison, comparison_tables, verdict
-from ..report.guide import guide
-from ..report.pages import without_empty_columns
-from ..report.results import Compared, Results
-from ..report.shapes import Table
-from ..report.sides import Sides
+from ..report.compare.difference import Comparison, comparison_tables, verdict
+from ..report.compare.guide import guide
+from ..report.compare.results import Compared, Results
+from ..report.compare.sides import Sides
+from ..report.page.elements import Table
+from ..report.page.render import without_empty_columns
 from .text import Page, Style, clean, table
 
 

@@ -8,8 +8,8 @@ from pathlib import Path
 import pytest
 
 from dscampaign.db.store import Store
-from dscampaign.orchestrator.report.facts import RunFacts
-from dscampaign.orchestrator.report.load import read_runs
+from dscampaign.orchestrator.report.measure.load import read_runs
+from dscampaign.orchestrator.report.measure.run import RunFacts
 
 from .planted import Planted, plant
 

@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 from dscampaign.db.records import RunState
-from dscampaign.orchestrator.report.compare import compare, verdict
-from dscampaign.orchestrator.report.conditions import conditions_of
+from dscampaign.orchestrator.report.compare.conditions import conditions_of
+from dscampaign.orchestrator.report.compare.difference import compare, verdict
 
 from .conftest import Plant
 from .planted import Planted, Try

@@ -7,15 +7,15 @@ from collections.abc import Callable, Sequence
 import pytest
 
 from dscampaign.db.records import RunState
-from dscampaign.orchestrator.report.conditions import conditions_of
-from dscampaign.orchestrator.report.facts import RunFacts
-from dscampaign.orchestrator.report.flags import flags_of
-from dscampaign.orchestrator.report.judge import Judged, judge
-from dscampaign.orchestrator.report.prices import price_sentence, prices
-from dscampaign.orchestrator.report.recommend import Recommendation, _beats, recommend
-from dscampaign.orchestrator.report.scaling import scaling_of
-from dscampaign.orchestrator.report.statistics import Order, Sameness
-from dscampaign.orchestrator.report.workloads import times_to_loss, workloads_of
+from dscampaign.orchestrator.report.compare.baseline import Judged, judge
+from dscampaign.orchestrator.report.compare.conditions import conditions_of
+from dscampaign.orchestrator.report.compare.recommend import Recommendation, _beats, recommend
+from dscampaign.orchestrator.report.compare.scaling import scaling_of
+from dscampaign.orchestrator.report.compare.sensitivity import price_sentence, prices
+from dscampaign.orchestrator.report.compare.statistics import Order, Sameness
+from dscampaign.orchestrator.report.compare.workloads import times_to_loss, workloads_of
+from dscampaign.orchestrator.report.measure.run import RunFacts
+from dscampaign.orchestrator.report.page.flags import flags_of
 
 from .planted import Planted, Try
 

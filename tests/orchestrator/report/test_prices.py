@@ -5,10 +5,10 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
-from dscampaign.orchestrator.report.conditions import conditions_of
-from dscampaign.orchestrator.report.facts import RunFacts
-from dscampaign.orchestrator.report.judge import judge
-from dscampaign.orchestrator.report.prices import price_sentence, prices
+from dscampaign.orchestrator.report.compare.baseline import judge
+from dscampaign.orchestrator.report.compare.conditions import conditions_of
+from dscampaign.orchestrator.report.compare.sensitivity import price_sentence, prices
+from dscampaign.orchestrator.report.measure.run import RunFacts
 
 from .conftest import Plant
 from .planted import Planted

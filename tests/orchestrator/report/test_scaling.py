@@ -8,9 +8,9 @@ from typing import Any
 
 import pytest
 
-from dscampaign.orchestrator.report.conditions import conditions_of
-from dscampaign.orchestrator.report.facts import RunFacts
-from dscampaign.orchestrator.report.scaling import scaling_of
+from dscampaign.orchestrator.report.compare.conditions import conditions_of
+from dscampaign.orchestrator.report.compare.scaling import scaling_of
+from dscampaign.orchestrator.report.measure.run import RunFacts
 
 from .conftest import Plant
 from .planted import Planted

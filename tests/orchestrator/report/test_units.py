@@ -7,14 +7,14 @@ from dataclasses import replace
 
 import pytest
 
-from dscampaign.orchestrator.report.conditions import conditions_of
-from dscampaign.orchestrator.report.document import condition_rows
-from dscampaign.orchestrator.report.facts import RunFacts
-from dscampaign.orchestrator.report.judge import Judged, judge
-from dscampaign.orchestrator.report.prices import price_sentence, prices
-from dscampaign.orchestrator.report.recommend import recommend
-from dscampaign.orchestrator.report.results import results_of
-from dscampaign.orchestrator.report.statistics import Order
+from dscampaign.orchestrator.report.compare.baseline import Judged, judge
+from dscampaign.orchestrator.report.compare.conditions import conditions_of
+from dscampaign.orchestrator.report.compare.recommend import recommend
+from dscampaign.orchestrator.report.compare.results import results_of
+from dscampaign.orchestrator.report.compare.sensitivity import price_sentence, prices
+from dscampaign.orchestrator.report.compare.statistics import Order
+from dscampaign.orchestrator.report.measure.run import RunFacts
+from dscampaign.orchestrator.report.page.data import condition_rows
 
 from .conftest import Plant
 from .planted import Planted, results_at

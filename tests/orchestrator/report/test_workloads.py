@@ -8,12 +8,12 @@ from dataclasses import replace
 import pytest
 
 from dscampaign.db.records import RunState
-from dscampaign.orchestrator.report.conditions import conditions_of
-from dscampaign.orchestrator.report.facts import RunFacts
-from dscampaign.orchestrator.report.guide import guide
-from dscampaign.orchestrator.report.judge import judge
-from dscampaign.orchestrator.report.recommend import recommend
-from dscampaign.orchestrator.report.workloads import times_to_loss, workloads_of
+from dscampaign.orchestrator.report.compare.baseline import judge
+from dscampaign.orchestrator.report.compare.conditions import conditions_of
+from dscampaign.orchestrator.report.compare.guide import guide
+from dscampaign.orchestrator.report.compare.recommend import recommend
+from dscampaign.orchestrator.report.compare.workloads import times_to_loss, workloads_of
+from dscampaign.orchestrator.report.measure.run import RunFacts
 
 from .conftest import Plant
 from .planted import Planted

@@ -1,0 +1,98 @@
+"""A campaign's results: its figures, judged. Pure."""
+
+from __future__ import annotations
+
+import json
+from collections import defaultdict
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from ....db.records import CampaignRow
+from ..measure.cost import Cost
+from ..measure.run import RunFacts
+from .baseline import Judged, judge
+from .conditions import Condition, conditions_of
+from .recommend import Recommendation, recommend
+from .workloads import TimeToLoss, Workload, times_to_loss, workloads_of
+
+
+@dataclass(frozen=True)
+class Compared:
+    """A workload with its conditions judged, and what to use for it."""
+
+    workload: Workload
+    judged: tuple[Judged, ...]
+    recommendation: Recommendation
+
+
+@dataclass(frozen=True)
+class Results:
+    """Everything that a report says.
+
+    Attributes:
+        runs: in the order of the matrix.
+        times: conditions that differ in their tokens per step, by the time they took to the same loss.
+        cost: of all runs together.
+    """
+
+    campaign: CampaignRow
+    runs: tuple[RunFacts, ...]
+    compared: tuple[Compared, ...]
+    times: tuple[TimeToLoss, ...]
+    cost: Cost
+
+    @property
+    def conditions(self) -> list[Condition]:
+        """Of all workloads."""
+        return [one.condition for compared in self.compared for one in compared.judged]
+
+
+def results_of(campaign: CampaignRow, runs: Sequence[RunFacts], baseline: str | None = None) -> Results:
+    """Judges a campaign's runs.
+
+    Args:
+        campaign: its row.
+        runs: all of them.
+        baseline: name of the condition to compare with; the usual one without it.
+    """
+    conditions = conditions_of(runs)
+    workloads = workloads_of(conditions, baseline)
+    compared = [_compare(workload) for workload in workloads]
+    return Results(campaign, tuple(runs), tuple(compared), tuple(_times(workloads)), _sum(runs))
+
+
+def _compare(workload: Workload) -> Compared:
+    judged = tuple(judge(workload.conditions, workload.baseline))
+    return Compared(workload, judged, recommend(judged))
+
+
+def _times(workloads: Sequence[Workload]) -> list[TimeToLoss]:
+    """Of workloads with the same model and data, each set of several of which a run counts."""
+    alike: dict[str, list[Workload]] = defaultdict(list)
+    for workload in workloads:
+        first = workload.conditions[0]
+        counts = any(condition.counted for condition in workload.conditions)
+        if counts and not first.runs[0].config.get("command"):
+            alike[json.dumps([first.field("model"), first.field("dataset")], default=str, sort_keys=True)].append(
+                workload
+            )
+    several = [group for group in alike.values() if len({_tokens(workload) for workload in group}) > 1]
+    return [time for group in several for time in times_to_loss([each for one in group for each in one.conditions])]
+
+
+def _tokens(workload: Workload) -> int | None:
+    return workload.conditions[0].tokens_per_step
+
+
+def _sum(runs: Sequence[RunFacts]) -> Cost:
+    lost: dict[str, float] = defaultdict(float)
+    for run in runs:
+        for kind, value in run.cost.lost.items():
+            lost[kind] += value
+    return Cost(
+        training=sum(run.cost.training for run in runs),
+        warm_up=sum(run.cost.warm_up for run in runs),
+        around=sum(run.cost.around for run in runs),
+        lost=dict(sorted(lost.items(), key=lambda item: -item[1])),
+        queued_s=sum(run.cost.queued_s for run in runs),
+    )

@@ -1,0 +1,72 @@
+"""Reads what a report needs of a campaign, run by run: of a million steps only one run's are in memory at a time."""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Iterator, Mapping
+from typing import Any, Final
+
+from sqlalchemy import Connection
+
+from ....db import queries
+from ....db.records import AttemptRow, CampaignRow, EventRow, RunRow
+from ....db.series import extra_highest, run_series
+from ....db.store import Store
+from .run import RunData, RunFacts, facts_of
+
+_SAID: Final = ("start", "speed", "memory")
+_SKIPPED: Final = "skipped_steps"
+
+
+def read_runs(store: Store, campaign: CampaignRow) -> list[RunFacts]:
+    """The figures of every run, in the order of the matrix."""
+    with store.read() as conn:
+        now_s = store.now(conn)
+        attempts: dict[int, list[AttemptRow]] = defaultdict(list)
+        for attempt in queries.attempts(conn, campaign.id):
+            attempts[attempt.run_id].append(attempt)
+        said = _said(queries.events(conn, campaign.id))
+        forwards = queries.forwards(conn, campaign.id)
+        runs = queries.runs(conn, campaign.id)
+        return [facts_of(data) for data in _each(conn, runs, attempts, said, forwards, now_s)]
+
+
+def _each(
+    conn: Connection,
+    runs: list[RunRow],
+    attempts: Mapping[int, list[AttemptRow]],
+    said: Mapping[tuple[int | None, str], Mapping[str, Any]],
+    forwards: Mapping[int, Mapping[str, Mapping[str, Any]]],
+    now_s: float,
+) -> Iterator[RunData]:
+    for run in runs:
+        own = sorted(attempts.get(run.id, ()), key=lambda attempt: attempt.generation)
+        mine = [attempt.id for attempt in own if attempt.config_hash == run.config_hash]
+        skipped = extra_highest(conn, run.id, [_SKIPPED]).get(_SKIPPED)
+        yield RunData(
+            run=run,
+            attempts=own,
+            series=run_series(conn, run.id),
+            gpus=queries.run_gpus(conn, run.id),
+            **{name: _newest(said, mine, name) for name in _SAID},
+            skipped_steps=None if skipped is None else int(skipped),
+            forwarded={tool: str(data.get("run_id", "")) for tool, data in forwards.get(run.id, {}).items()},
+            now_s=now_s,
+        )
+
+
+def _said(events: list[EventRow]) -> dict[tuple[int | None, str], dict[str, Any]]:
+    """By attempt and name, what the trainer's events of that name say together; of each fact the newest."""
+    kinds = {f"script.{name}": name for name in _SAID}
+    said: dict[tuple[int | None, str], dict[str, Any]] = defaultdict(dict)
+    for event in events:
+        if event.kind in kinds:
+            said[event.attempt_id, kinds[event.kind]] |= event.data
+    return said
+
+
+def _newest(
+    said: Mapping[tuple[int | None, str], Mapping[str, Any]], attempts: list[int], name: str
+) -> Mapping[str, Any]:
+    found = (said[attempt, name] for attempt in reversed(attempts) if (attempt, name) in said)
+    return next(found, {})

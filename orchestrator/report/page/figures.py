@@ -1,0 +1,120 @@
+"""Which conditions a figure draws, and what its caption says. Pure."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Sequence
+from typing import Final
+
+from ..compare.conditions import Condition
+from ..compare.results import Compared, Results
+from ..compare.wording import listed
+from ..measure.run import RunFacts
+from .elements import Picture
+
+MOST_CURVES: Final = 12
+"""So many conditions have a colour of their own."""
+
+MOST_BARS: Final = 24
+"""So many are told apart by their place; those without a colour of their own are grey."""
+
+MOST_WORKLOADS: Final = 8
+"""So many workloads have figures; who has more reads the tables."""
+
+_LISTED: Final = 24
+
+
+def drawn(kind: str, one: Compared) -> list[Condition]:
+    """The conditions of a workload that a figure of this kind draws, in the order of the matrix.
+
+    What is recommended and the baseline always, then the first others, as far as there are data for them.
+    """
+    shown, most = _KINDS[kind]
+    able = [each.condition for each in one.judged if shown(each.condition, one)]
+    always = [each for each in able if each is one.recommendation.chosen or each is one.workload.baseline]
+    kept = {each.name for each in [*always, *(each for each in able if each not in always)][:most]}
+    return [each for each in able if each.name in kept]
+
+
+def pictures(kind: str, results: Results) -> tuple[Picture, ...]:
+    """The figures of this kind, one for each workload."""
+    found = []
+    for name, one in named(kind, results):
+        there = {each.name for each in drawn(kind, one)}
+        if kind == "loss_difference":
+            there.add(one.workload.baseline.name)  # the line at 0
+        missing = [each.condition.name for each in one.judged if each.condition.name not in there]
+        said = [_CAPTIONS[kind]]
+        said += [f"Workload: {one.workload.name}."] if one.workload.name else []
+        said += [f"Not drawn: {listed(missing, _LISTED)}."] if missing else []
+        found.append(Picture(name, " ".join(said)))
+    if found and (more := len(results.compared) - MOST_WORKLOADS) > 0:
+        found[-1] = Picture(found[-1].name, f"{found[-1].caption} Workloads without a figure: {more}.")
+    return tuple(found)
+
+
+def named(kind: str, results: Results) -> list[tuple[str, Compared]]:
+    """Name and workload of each figure of this kind that there are data for."""
+    several = len(results.compared) > 1
+    each = enumerate(results.compared[:MOST_WORKLOADS], 1)
+    return [(f"{kind}_{number}" if several else kind, one) for number, one in each if drawn(kind, one)]
+
+
+def first_conditions(results: Results) -> list[Condition]:
+    """All conditions: what is recommended, the baselines, then the others in the order of the matrix."""
+    chosen = [one.recommendation.chosen for one in results.compared]
+    baselines = [one.workload.baseline for one in results.compared]
+    ordered = [*chosen, *baselines, *results.conditions]
+    return list({one.name: one for one in ordered if one}.values())
+
+
+def colours_of(one: Compared, palette: Sequence[str], rest: str) -> dict[str, str]:
+    """By name, a condition's colour: the same in all figures of its workload, those of its loss curves first."""
+    curves = drawn("loss", one) or drawn("speed", one)[: len(palette)]
+    own = {each.name: colour for each, colour in zip(curves, palette, strict=False)}
+    return {each.condition.name: own.get(each.condition.name, rest) for each in one.judged}
+
+
+def has_loss(run: RunFacts) -> bool:
+    """Whether there is a curve to draw."""
+    return any(math.isfinite(value) for value in run.curve.raw)
+
+
+def _learns(condition: Condition, _one: Compared) -> bool:
+    return any(has_loss(run) for run in condition.runs)
+
+
+def _differs(condition: Condition, one: Compared) -> bool:
+    baseline = one.workload.baseline
+    return condition is not baseline and _learns(condition, one) and _learns(baseline, one)
+
+
+def _is_timed(condition: Condition, _one: Compared) -> bool:
+    return any(run.timing for run in condition.counted)
+
+
+def _has_speed(condition: Condition, one: Compared) -> bool:
+    return any(each.speeds for each in one.judged if each.condition is condition)
+
+
+def _has_memory(condition: Condition, _one: Compared) -> bool:
+    return condition.highest(lambda run: run.memory.reserved) is not None
+
+
+_KINDS: Final[dict[str, tuple[Callable[[Condition, Compared], bool], int]]] = {
+    "loss": (_learns, MOST_CURVES),
+    "loss_difference": (_differs, MOST_CURVES - 1),  # beside the baseline
+    "step_time": (_is_timed, MOST_BARS),
+    "speed": (_has_speed, MOST_BARS),
+    "memory": (_has_memory, MOST_BARS),
+}
+_CAPTIONS: Final = {
+    "loss": (
+        "Loss by optimizer steps, tokens and time of training: smoothed, of several repeats the mean with a band from "
+        "the lowest to the highest; diamonds are on held-out text."
+    ),
+    "loss_difference": "Smoothed loss minus the baseline's at the same step: below 0 is better.",
+    "step_time": "Step times of the middle repeat: quartiles and median; whiskers from the 5th to the 95th percentile.",
+    "speed": "Speed over all ranks: medians; points are repeats.",
+    "memory": "Memory, highest of any rank.",
+}

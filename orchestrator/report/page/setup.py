@@ -1,0 +1,153 @@
+"""What each condition trains, and how: what all have in common once, and every field in which they differ. Pure."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable, Iterator, Mapping
+from typing import Any, Final
+
+from ...spec_model import DESCRIBES_ONLY
+from ...views.text import short_number
+from ..compare.conditions import Condition
+from ..compare.results import Results
+from .elements import Section, Table
+
+
+def setup(results: Results) -> Section:
+    """The fields in which conditions differ, a row a condition, and those that they have in common."""
+    each = [(condition.name, dict(_fields(condition))) for condition in results.conditions]
+    names = list(dict.fromkeys(name for _, fields in each for name in fields))
+    different = [name for name in names if len({fields.get(name, "") for _, fields in each}) > 1]
+    common = tuple((name, said) for name in names if name not in different if (said := _in_common(name, each[0][1])))
+    rows = tuple((name, *(fields.get(field, "") for field in different)) for name, fields in each)
+    right = "-" + "".join("r" if name in _NUMBERS else "-" for name in different)
+    tables = [Table(("condition", *different), rows, right)] if different else []
+    if common:
+        tables.append(Table(("in all conditions" if len(each) > 1 else "field", "value"), common))
+    return Section("Set-up", (), tuple(tables))
+
+
+def _in_common(name: str, fields: Mapping[str, str]) -> str:
+    """What all conditions say of it; empty for what only matters where they differ."""
+    return "" if name in _MINOR or name.startswith("env.") else fields.get(name, "")
+
+
+def _fields(condition: Condition) -> Iterator[tuple[str, str]]:
+    """All fields of a condition's configuration by name, the most important first.
+
+    Of a script of one's own nobody knows which of the trainer's fields it heeds: its command, and what the matrix sets.
+    """
+    config = condition.runs[0].config
+    own = bool(config.get("command"))
+    for name, tell in _MAIN.items():
+        if not own or name in _OF_ANY_SCRIPT:
+            yield name, tell(condition)
+    if own:
+        yield from ((name, _text(value)) for name, value in condition.params.items() if name != "label")
+    sections = ("deepspeed", "env") if own else ("train", "deepspeed", "env")
+    for section in (*sections, *(() if config.get("executor") == "local" else ("slurm",))):
+        prefix = "" if section == "train" else f"{section}."
+        for name, value in _flat(config.get(section) or {}, prefix):
+            if name.partition(".")[0] not in _TOLD and name not in _TOLD:
+                yield name, _text(value)
+
+
+def _ranks(condition: Condition) -> str:
+    run = condition.runs[0]
+    nodes = 1 if run.config.get("executor") == "local" else (run.config.get("slurm") or {}).get("nodes") or 1
+    return f"{nodes} × {run.world_size // nodes}"
+
+
+def _batch(condition: Condition) -> str:
+    run, samples = condition.runs[0], condition.field("global_batch")
+    parts = f" = {run.micro_batch} × {run.accumulation} × {run.world_size}" if run.accumulation else ""
+    return f"{samples}{parts}" if samples else ""
+
+
+def _samples(condition: Condition) -> str:
+    batch, steps = condition.field("global_batch"), condition.runs[0].target_step
+    return f"{batch * steps:,}" if batch and steps else ""
+
+
+def _stage(condition: Condition) -> str:
+    if condition.field("engine") == "ddp":
+        return "without"
+    return _text(condition.field("zero_stage"))
+
+
+def _compiled(condition: Condition) -> str:
+    if condition.field("compile") is None:
+        return ""
+    return "DeepCompile" if condition.field("deepcompile") else "torch.compile" if condition.field("compile") else "no"
+
+
+def _named(value: object) -> str:
+    """A model or a data set: its name or path, or the fields that make it."""
+    return ", ".join(_words(value)) if isinstance(value, Mapping) else _text(value)
+
+
+def _words(fields: Mapping[str, Any]) -> Iterator[str]:
+    for name, value in fields.items():
+        if value is not None:
+            yield _text(value) if name in ("path", "model_type") else f"{name} {_text(value)}"
+
+
+def _field(name: str) -> Callable[[Condition], str]:
+    return lambda condition: _text(condition.field(name))
+
+
+_MAIN: Final[dict[str, Callable[[Condition], str]]] = {
+    "command": lambda condition: _text(condition.runs[0].config.get("command")),
+    "model": lambda condition: _named(condition.field("model")),
+    "parameters": lambda condition: short_number(condition.runs[0].parameters),
+    "data": lambda condition: _named(condition.field("dataset")),
+    "nodes × ranks": _ranks,
+    "batch": _batch,
+    "tokens a step": lambda condition: _text(condition.runs[0].tokens_per_step),
+    "length": _field("seq_len"),
+    "steps": lambda condition: _text(condition.runs[0].target_step),
+    "epochs": _field("epochs"),
+    "samples": _samples,
+    "precision": _field("precision"),
+    "ZeRO": _stage,
+    "offload": _field("offload"),
+    "activation checkpointing": _field("activation_checkpointing"),
+    "compile": _compiled,
+    "lr": _field("lr"),
+}
+"""By name of the column, what a condition says."""
+
+_OF_ANY_SCRIPT: Final = frozenset(("command", "parameters", "nodes × ranks", "tokens a step", "steps"))
+
+_TOLD: Final = DESCRIBES_ONLY | {
+    "model", "dataset", "global_batch", "micro_batch", "seq_len", "steps", "epochs", "precision", "engine",
+    "zero_stage", "offload", "activation_checkpointing", "compile", "deepcompile", "lr", "slurm.nodes",
+    "slurm.gpus_per_node",
+}  # fmt: skip
+"""Fields that the columns above tell, and those that change nothing of the training."""
+
+_MINOR: Final = frozenset(("slurm.time", "slurm.array_parallelism", "slurm.signal_delay_s", "slurm.setup"))
+"""How jobs are scheduled."""
+
+_NUMBERS: Final = frozenset(
+    ("parameters", "nodes × ranks", "batch", "tokens a step", "length", "steps", "epochs", "samples", "lr")
+)
+
+
+def _flat(fields: Mapping[str, Any], prefix: str) -> Iterator[tuple[str, Any]]:
+    for name, value in fields.items():
+        if isinstance(value, Mapping):
+            yield from _flat(value, f"{prefix}{name}.")
+        else:
+            yield f"{prefix}{name}", value
+
+
+def _text(value: object) -> str:
+    """A field's value; empty where it is not set."""
+    if value is None or value == []:
+        return ""
+    if isinstance(value, bool):
+        return "yes" if value else "no"
+    if isinstance(value, int):
+        return f"{value:,}" if abs(value) >= 10_000 else str(value)
+    return value if isinstance(value, str) else json.dumps(value, default=str)
