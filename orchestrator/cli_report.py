@@ -46,7 +46,7 @@ def report(
       campaign report sweep --json | jq '.workloads[].recommendation.sentence'
     """
     with _needs_the_extra():
-        from .report.measure.background import read_background
+        from .report.measure.failures import read_background
         from .report.measure.telemetry import read_traces
         from .report.page.data import document_of
         from .report.page.figures import first_conditions

@@ -12,10 +12,10 @@ from ..compare.conditions import Condition
 from ..compare.guide import guide
 from ..compare.results import Compared, Results
 from ..compare.statistics import Estimate
-from ..measure.background import Background, Behind
+from ..measure.failures import Background, Behind
+from ..measure.flags import flags_of
 from ..measure.metrics import ESTIMATES, figures_of
 from ..measure.run import RunFacts
-from .flags import flags_of
 
 Row = Sequence[Any]
 

@@ -10,7 +10,7 @@ from typing import Final
 from ....jobs.layout import CampaignPaths
 from ..compare.results import Results
 from ..compare.wording import gigabytes, listed
-from ..measure.background import Background
+from ..measure.failures import Background
 from .elements import Section, Table
 
 _FAILED_HEADER: Final = ("run", "attempt", "failure class", "reason", "what was done")

@@ -8,7 +8,7 @@ from ....db.gpu_records import GpuUse
 from ...views.text import figure
 from ..compare.results import Results
 from ..compare.wording import gigabytes, kilojoules, part, value
-from ..measure.background import Background
+from ..measure.failures import Background
 from ..measure.metrics import highest, median
 from .elements import Picture, Section, Table
 

@@ -8,7 +8,7 @@ from typing import Any, Final
 from ..compare.conditions import Condition
 from ..compare.results import Results
 from ..compare.wording import percent
-from ..measure.background import Background
+from ..measure.failures import Background
 from .elements import Section, Table
 
 _TEXT: Final = (

@@ -12,7 +12,7 @@ from ..compare.guide import guide
 from ..compare.results import Compared, Results
 from ..compare.statistics import LossTest
 from ..compare.wording import difference, gigabytes, nats, percent, span, times, value
-from ..measure.background import Background
+from ..measure.failures import Background
 from ..measure.run import RunFacts
 from . import tables
 from .elements import Section, Table

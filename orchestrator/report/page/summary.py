@@ -8,7 +8,7 @@ from ...views.text import count
 from ..compare.results import Results
 from ..compare.statistics import Sameness
 from ..compare.wording import devices, hours, listed, only_cpus, unit
-from .flags import flags_of
+from ..measure.flags import flags_of
 
 
 def summary(results: Results) -> Iterator[str]:

@@ -19,11 +19,11 @@ from ..compare.wording import (
     unit,
     value,
 )
+from ..measure.flags import flags_of
 from ..measure.metrics import highest, loss, median, memory_beside
 from ..measure.run import RunFacts
 from .elements import Picture, Section, Table
 from .figures import pictures
-from .flags import flags_of
 
 _LOSS_TEXT: Final = (
     "In nats per token. Final is the mean over the last twentieth of the steps, reduction what it is below the first; "

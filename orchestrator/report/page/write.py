@@ -13,7 +13,7 @@ from typing import Any, Final
 from ....jobs.layout import CampaignPaths
 from ...errors import UserError
 from ..compare.results import Results
-from ..measure.background import Background
+from ..measure.failures import Background
 from ..measure.telemetry import Trace
 from .data import condition_rows, document_of, run_rows
 from .plots import as_png, as_svg, draw

@@ -14,8 +14,8 @@ from dscampaign.orchestrator.report.compare.scaling import scaling_of
 from dscampaign.orchestrator.report.compare.sensitivity import price_sentence, prices
 from dscampaign.orchestrator.report.compare.statistics import Order, Sameness
 from dscampaign.orchestrator.report.compare.workloads import times_to_loss, workloads_of
+from dscampaign.orchestrator.report.measure.flags import flags_of
 from dscampaign.orchestrator.report.measure.run import RunFacts
-from dscampaign.orchestrator.report.page.flags import flags_of
 
 from .planted import Planted, Try
 

@@ -12,7 +12,7 @@ import pytest
 
 from dscampaign.orchestrator.cli import main
 from dscampaign.orchestrator.report.compare.statistics import Sameness
-from dscampaign.orchestrator.report.page.flags import flags_of
+from dscampaign.orchestrator.report.measure.flags import flags_of
 
 from .page import Page
 from .planted import Planted, results_at

@@ -10,9 +10,9 @@ import pytest
 
 from dscampaign.db.records import METRIC_COLUMNS
 from dscampaign.db.series import Series
+from dscampaign.orchestrator.report.measure.flags import flags_of
 from dscampaign.orchestrator.report.measure.run import RunFacts
 from dscampaign.orchestrator.report.measure.timing import lines_of
-from dscampaign.orchestrator.report.page.flags import flags_of
 
 from .planted import Planted, Try, results_at
 

@@ -7,9 +7,9 @@ from collections.abc import Iterator
 from typing import Final
 
 from ...views.text import count
-from ..measure.hardware import LEAST_SAMPLES
-from ..measure.run import RunFacts
-from ..measure.timing import LEAST_S, LEAST_STEPS
+from .hardware import LEAST_SAMPLES
+from .run import RunFacts
+from .timing import LEAST_S, LEAST_STEPS
 
 GAPS: Final = 0.01
 SLOWED: Final = 0.01
