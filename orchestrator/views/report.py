@@ -6,7 +6,7 @@ from collections.abc import Iterator, Mapping
 
 from ..report.compare.difference import Comparison, comparison_tables, verdict
 from ..report.compare.guide import guide
-from ..report.compare.results import Compared, Results
+from ..report.compare.results import Results, WorkloadResults
 from ..report.compare.sides import Sides
 from ..report.page.elements import Table
 from ..report.page.render import without_empty_columns
@@ -24,7 +24,7 @@ def comparison_page(sides: Sides, page: Page) -> str:
     return "\n\n".join([*("\n".join(_comparison(one, page)) for one in sides.comparisons), *alone])
 
 
-def _recommendation(one: Compared, configs: Mapping[str, str], page: Page) -> Iterator[str]:
+def _recommendation(one: WorkloadResults, configs: Mapping[str, str], page: Page) -> Iterator[str]:
     said = one.recommendation
     if one.workload.name:
         yield page.paint(clean(one.workload.name), Style.BOLD)

@@ -10,7 +10,7 @@ from .statistics import Estimate, LossTest, Order, Sameness, estimate, loss_test
 
 
 @dataclass(frozen=True)
-class Judged:
+class BaselineComparison:
     """A condition beside the baseline.
 
     Attributes:
@@ -34,17 +34,17 @@ class Judged:
     loss_is: str
 
 
-def judge(conditions: Sequence[Condition], baseline: Condition) -> list[Judged]:
+def compare_to_baseline(conditions: Sequence[Condition], baseline: Condition) -> list[BaselineComparison]:
     """All conditions of a workload beside its baseline, in their order."""
     held_out = any(condition.held_out for condition in conditions)
     in_tokens = all(condition.says_tokens for condition in conditions)
     return [_judge(condition, baseline, in_tokens=in_tokens, held_out=held_out) for condition in conditions]
 
 
-def _judge(condition: Condition, baseline: Condition, *, in_tokens: bool, held_out: bool) -> Judged:
+def _judge(condition: Condition, baseline: Condition, *, in_tokens: bool, held_out: bool) -> BaselineComparison:
     itself = condition is baseline
     speeds, beside = condition.speeds(in_tokens=in_tokens), baseline.speeds(in_tokens=in_tokens)
-    return Judged(
+    return BaselineComparison(
         condition=condition,
         is_baseline=itself,
         in_tokens=in_tokens,

@@ -10,7 +10,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Final
 
-from ..measure.run import RunFacts
+from ..measure.run import MeasuredRun
 from .statistics import Estimate, estimate
 
 ALIKE: Final = 0.02
@@ -29,10 +29,10 @@ class Condition:
 
     name: str
     params: Mapping[str, Any]
-    runs: tuple[RunFacts, ...]
+    runs: tuple[MeasuredRun, ...]
 
     @property
-    def counted(self) -> tuple[RunFacts, ...]:
+    def counted(self) -> tuple[MeasuredRun, ...]:
         """Repeats that may be compared: completed, and as the spec asks for them."""
         return tuple(run for run in self.runs if run.completed and not run.changed)
 
@@ -60,18 +60,18 @@ class Condition:
         alike = known and max(known) <= (1.0 + ALIKE) * min(known)
         return round(statistics.median(known)) if alike else None
 
-    def median(self, figure: Callable[[RunFacts], float | None]) -> Estimate | None:
+    def median(self, figure: Callable[[MeasuredRun], float | None]) -> Estimate | None:
         """The median of a figure over the counted repeats."""
         return estimate([value for run in self.counted if (value := figure(run)) is not None])
 
-    def loss(self, figure: Callable[[RunFacts], float | None]) -> Estimate | None:
+    def loss(self, figure: Callable[[MeasuredRun], float | None]) -> Estimate | None:
         """The median of a loss over the counted repeats; NaN where one of them has none because it was not finite."""
         known = [value for run in self.counted if (value := figure(run)) is not None]
         if all(map(math.isfinite, known)):
             return estimate(known)
         return Estimate(math.nan, None, None, None, None, len(known))
 
-    def highest(self, figure: Callable[[RunFacts], float | None]) -> float | None:
+    def highest(self, figure: Callable[[MeasuredRun], float | None]) -> float | None:
         """The highest of a figure over all repeats."""
         return max((value for run in self.runs if (value := figure(run)) is not None), default=None)
 
@@ -80,9 +80,9 @@ class Condition:
         return (self.runs[0].config.get("train") or {}).get(name)
 
 
-def conditions_of(runs: Sequence[RunFacts]) -> list[Condition]:
+def conditions_of(runs: Sequence[MeasuredRun]) -> list[Condition]:
     """The conditions of a campaign, in the order of the matrix."""
-    grouped: dict[str, list[RunFacts]] = {}
+    grouped: dict[str, list[MeasuredRun]] = {}
     for run in runs:
         grouped.setdefault(json.dumps(run.params, sort_keys=True, default=str), []).append(run)
     found = []

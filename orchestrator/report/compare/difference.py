@@ -9,7 +9,7 @@ from typing import Any, Final
 
 from ..page.elements import Table
 from ..page.sections import loss_word
-from .baseline import Judged, judge
+from .baseline import BaselineComparison, compare_to_baseline
 from .conditions import Condition
 from .wording import difference, values_of
 
@@ -28,14 +28,16 @@ class Comparison:
     left: Condition
     right: Condition
     differences: tuple[tuple[str, str, str], ...]
-    judged: Judged
+    judged: BaselineComparison
 
 
 def compare(left: Condition, right: Condition) -> Comparison:
     """Compares two conditions. Single runs are a pair, whatever their seeds."""
     if len(left.runs) == len(right.runs) == 1 and left is not right:
         right = replace(right, runs=(replace(right.runs[0], repeat=left.runs[0].repeat),))
-    _, judged = judge([left, right], left) if left is not right else judge([left, left], left)
+    _, judged = (
+        compare_to_baseline([left, right], left) if left is not right else compare_to_baseline([left, left], left)
+    )
     return Comparison(left, right, tuple(differences(left.runs[0].config, right.runs[0].config)), judged)
 
 

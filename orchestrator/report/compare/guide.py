@@ -9,10 +9,10 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from typing import Final
 
-from .baseline import Judged
+from .baseline import BaselineComparison
 from .conditions import Condition
 from .recommend import Recommendation
-from .sensitivity import price_sentence, prices
+from .sensitivity import sensitivities, sensitivity_sentence
 from .statistics import LOSS_MARGIN_NATS
 
 ROOMY: Final = 0.60
@@ -26,7 +26,7 @@ COARSE_NATS: Final = 5 * LOSS_MARGIN_NATS
 """A margin above this hides what most comparisons are after."""
 
 
-def guide(judged: Sequence[Judged], recommendation: Recommendation) -> list[str]:
+def guide(judged: Sequence[BaselineComparison], recommendation: Recommendation) -> list[str]:
     """Sentences on what was measured, and what follows for the next run."""
     chosen = recommendation.chosen
     about = [*_memory(chosen), *_alone(chosen)] if chosen else []
@@ -35,7 +35,7 @@ def guide(judged: Sequence[Judged], recommendation: Recommendation) -> list[str]
         *_too_large(judged),
         *_coarse(judged),
         *_scattered(judged),
-        *(price_sentence(price) for price in prices(judged)),
+        *(sensitivity_sentence(price) for price in sensitivities(judged)),
     ]
 
 
@@ -57,7 +57,7 @@ def _alone(chosen: Condition) -> Iterator[str]:
         yield f"On one rank ZeRO {stage} has nobody to share with: it saves memory only together with offload."
 
 
-def _too_large(judged: Sequence[Judged]) -> Iterator[str]:
+def _too_large(judged: Sequence[BaselineComparison]) -> Iterator[str]:
     names = [one.condition.name for one in judged if any(_ran_out(run.cost.lost) for run in one.condition.runs)]
     if names:
         saves = "What saves most: ZeRO 3, then offload, then a smaller micro-batch."
@@ -68,7 +68,7 @@ def _ran_out(lost: object) -> bool:
     return isinstance(lost, dict) and ("oom" in lost or "fragmentation" in lost)
 
 
-def _coarse(judged: Sequence[Judged]) -> Iterator[str]:
+def _coarse(judged: Sequence[BaselineComparison]) -> Iterator[str]:
     margin = next((one.loss.margin for one in judged if one.is_baseline), 0.0)
     if margin > COARSE_NATS:
         yield (
@@ -77,7 +77,7 @@ def _coarse(judged: Sequence[Judged]) -> Iterator[str]:
         )
 
 
-def _scattered(judged: Sequence[Judged]) -> Iterator[str]:
+def _scattered(judged: Sequence[BaselineComparison]) -> Iterator[str]:
     for one in judged:
         speeds = one.speeds
         if len(speeds) > 1 and max(speeds) > SCATTER * min(speeds):

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from typing import Final
 
 from ...status import LIVE
-from .baseline import Judged
+from .baseline import BaselineComparison
 from .conditions import Condition
 from .statistics import LEAST_REPEATS, TIE, Order, Sameness, order
 from .wording import times
@@ -38,7 +38,7 @@ class Recommendation:
     sentence: str
 
 
-def recommend(judged: Sequence[Judged]) -> Recommendation:
+def recommend(judged: Sequence[BaselineComparison]) -> Recommendation:
     """Chooses among conditions that were measured beside the same baseline.
 
     Speeds that tie are decided by memory, then by the lower ZeRO stage, then by joules per token. What another one is
@@ -61,7 +61,7 @@ def recommend(judged: Sequence[Judged]) -> Recommendation:
     )
 
 
-def _choice(left: Sequence[Judged]) -> Judged:
+def _choice(left: Sequence[BaselineComparison]) -> BaselineComparison:
     """The thriftiest of those that tie with the fastest and that no other is faster than: a tie is not transitive.
 
     Memory counts to a tenth of a GB here, so one of those that none beats comes first, as long as there is one.
@@ -73,7 +73,7 @@ def _choice(left: Sequence[Judged]) -> Judged:
     return next((one for one in able if one.condition.name in front), able[0])
 
 
-def _unfit(one: Judged) -> str:
+def _unfit(one: BaselineComparison) -> str:
     """Why a condition may not be chosen; empty where it may."""
     return infeasible(one.condition) or _unequal(one) or ("" if one.speed else "its speed is not known")
 
@@ -103,7 +103,7 @@ def _strained(condition: Condition) -> str:
     return ""
 
 
-def _unequal(one: Judged) -> str:
+def _unequal(one: BaselineComparison) -> str:
     """Why a condition does not learn as well as the baseline, as far as is known; to learn better is no fault."""
     test = one.loss
     if test.verdict in (Sameness.EQUIVALENT, Sameness.BETTER):
@@ -119,14 +119,14 @@ def _unequal(one: Judged) -> str:
     return f"equal {one.loss_is} loss is not established: {test.reason} ({seen})"
 
 
-def _unfinished(judged: Sequence[Judged]) -> Iterator[str]:
+def _unfinished(judged: Sequence[BaselineComparison]) -> Iterator[str]:
     waiting = [one.condition.name for one in judged if any(run.state in LIVE for run in one.condition.runs)]
     if waiting:
         verb = "is" if len(waiting) == 1 else "are"
         yield f"Provisional: {_listed(waiting)} {verb} not finished."
 
 
-def _doubts(chosen: Judged, left: Sequence[Judged]) -> Iterator[str]:
+def _doubts(chosen: BaselineComparison, left: Sequence[BaselineComparison]) -> Iterator[str]:
     """Why it is not established that the chosen one learns as well, and is as fast as any."""
     if any(len(one.speeds) < LEAST_REPEATS or not _sure(one) for one in left):
         yield f"Not established: that takes {LEAST_REPEATS} repeats of each (`repeats:`)."
@@ -138,16 +138,16 @@ def _doubts(chosen: Judged, left: Sequence[Judged]) -> Iterator[str]:
         yield f"Not established: repeats differ too much to tell it from {names}; more of them would."
 
 
-def _sure(one: Judged) -> bool:
+def _sure(one: BaselineComparison) -> bool:
     """Whether there are repeats enough to say that it learns as well."""
     return one.loss.difference is not None and one.loss.difference.repeats >= LEAST_REPEATS
 
 
-def _pace(one: Judged) -> float:
+def _pace(one: BaselineComparison) -> float:
     return one.speed.value if one.speed else 0.0
 
 
-def _faster(one: Judged, other: Judged) -> bool:
+def _faster(one: BaselineComparison, other: BaselineComparison) -> bool:
     """Whether it is faster, or looks faster while nothing is established."""
     if _pace(one) <= _pace(other):
         return False
@@ -157,11 +157,11 @@ def _faster(one: Judged, other: Judged) -> bool:
     return _pace(one) * (1.0 - TIE) >= _pace(other)
 
 
-def _ties(one: Judged, other: Judged) -> bool:
+def _ties(one: BaselineComparison, other: BaselineComparison) -> bool:
     return not _faster(one, other) and not _faster(other, one)
 
 
-def _thrift(one: Judged) -> tuple[float, int, float]:
+def _thrift(one: BaselineComparison) -> tuple[float, int, float]:
     condition, memory = one.condition, _reserved(one)
     energy = condition.median(lambda run: run.gpus.j_per_token)
     stage = condition.field("zero_stage")
@@ -169,17 +169,17 @@ def _thrift(one: Judged) -> tuple[float, int, float]:
     return rough, stage if isinstance(stage, int) else 0, energy.value if energy else float("inf")
 
 
-def _reserved(one: Judged) -> float | None:
+def _reserved(one: BaselineComparison) -> float | None:
     return one.condition.highest(lambda run: run.memory.reserved)
 
 
-def _needs_least(chosen: Judged, tied: Sequence[Judged]) -> bool:
+def _needs_least(chosen: BaselineComparison, tied: Sequence[BaselineComparison]) -> bool:
     """Whether it takes less memory than each of these; a tie is not transitive, so one of them may take less."""
     own, others = _reserved(chosen), [_reserved(one) for one in tied]
     return own is not None and all(other is not None and own < other for other in others)
 
 
-def _front(left: Sequence[Judged]) -> tuple[str, ...]:
+def _front(left: Sequence[BaselineComparison]) -> tuple[str, ...]:
     points = {one.condition.name: _point(one) for one in left}
     names = [name for name, point in points.items() if not any(_beats(other, point) for other in points.values())]
     return tuple(sorted(names, key=lambda name: points[name][0] or 0.0))
@@ -188,7 +188,7 @@ def _front(left: Sequence[Judged]) -> tuple[str, ...]:
 _Point = tuple[float | None, float | None, float | None]
 
 
-def _point(one: Judged) -> _Point:
+def _point(one: BaselineComparison) -> _Point:
     """What is to be small: time, memory, energy; None where nobody knows."""
     energy = one.condition.median(lambda run: run.gpus.j_per_token)
     return 1.0 / _pace(one), _reserved(one), energy.value if energy else None
@@ -200,7 +200,12 @@ def _beats(one: _Point, other: _Point) -> bool:
     return all(a <= b for a, b in known) and any(a < b for a, b in known)
 
 
-def _sentence(chosen: Judged, tied: Sequence[Judged], left: Sequence[Judged], excluded: Mapping[str, str]) -> str:
+def _sentence(
+    chosen: BaselineComparison,
+    tied: Sequence[BaselineComparison],
+    left: Sequence[BaselineComparison],
+    excluded: Mapping[str, str],
+) -> str:
     name = chosen.condition.name
     good = "feasible and learn no worse than the baseline"
     if len(left) == 1:

@@ -9,19 +9,19 @@ from dataclasses import dataclass
 
 from ....db.records import CampaignRow
 from ..measure.cost import Cost
-from ..measure.run import RunFacts
-from .baseline import Judged, judge
+from ..measure.run import MeasuredRun
+from .baseline import BaselineComparison, compare_to_baseline
 from .conditions import Condition, conditions_of
 from .recommend import Recommendation, recommend
 from .workloads import TimeToLoss, Workload, times_to_loss, workloads_of
 
 
 @dataclass(frozen=True)
-class Compared:
+class WorkloadResults:
     """A workload with its conditions judged, and what to use for it."""
 
     workload: Workload
-    judged: tuple[Judged, ...]
+    judged: tuple[BaselineComparison, ...]
     recommendation: Recommendation
 
 
@@ -36,8 +36,8 @@ class Results:
     """
 
     campaign: CampaignRow
-    runs: tuple[RunFacts, ...]
-    compared: tuple[Compared, ...]
+    runs: tuple[MeasuredRun, ...]
+    compared: tuple[WorkloadResults, ...]
     times: tuple[TimeToLoss, ...]
     cost: Cost
 
@@ -47,7 +47,7 @@ class Results:
         return [one.condition for compared in self.compared for one in compared.judged]
 
 
-def results_of(campaign: CampaignRow, runs: Sequence[RunFacts], baseline: str | None = None) -> Results:
+def results_of(campaign: CampaignRow, runs: Sequence[MeasuredRun], baseline: str | None = None) -> Results:
     """Judges a campaign's runs.
 
     Args:
@@ -61,9 +61,9 @@ def results_of(campaign: CampaignRow, runs: Sequence[RunFacts], baseline: str | 
     return Results(campaign, tuple(runs), tuple(compared), tuple(_times(workloads)), _sum(runs))
 
 
-def _compare(workload: Workload) -> Compared:
-    judged = tuple(judge(workload.conditions, workload.baseline))
-    return Compared(workload, judged, recommend(judged))
+def _compare(workload: Workload) -> WorkloadResults:
+    judged = tuple(compare_to_baseline(workload.conditions, workload.baseline))
+    return WorkloadResults(workload, judged, recommend(judged))
 
 
 def _times(workloads: Sequence[Workload]) -> list[TimeToLoss]:
@@ -84,7 +84,7 @@ def _tokens(workload: Workload) -> int | None:
     return workload.conditions[0].tokens_per_step
 
 
-def _sum(runs: Sequence[RunFacts]) -> Cost:
+def _sum(runs: Sequence[MeasuredRun]) -> Cost:
     lost: dict[str, float] = defaultdict(float)
     for run in runs:
         for kind, value in run.cost.lost.items():

@@ -10,7 +10,7 @@ from itertools import combinations
 from typing import Any, Final
 
 from .conditions import Condition
-from .surroundings import surroundings
+from .surroundings import environment_key
 
 STRONG: Final = "batch"
 WEAK: Final = "batch of a rank"
@@ -20,7 +20,7 @@ _NUMBER: Final = re.compile(r"(^|:)[1-9]\d*(?=,|$)")
 
 
 @dataclass(frozen=True)
-class Scaled:
+class ScalingPoint:
     """A condition beside the one with the fewest ranks.
 
     Attributes:
@@ -37,7 +37,7 @@ class Scaled:
     efficiency: float
 
 
-def scaling_of(conditions: Sequence[Condition]) -> list[Scaled]:
+def scaling_of(conditions: Sequence[Condition]) -> list[ScalingPoint]:
     """Every set of conditions that differ only in their ranks, from the fewest on.
 
     A set has one condition for each number of ranks. All of it have the same batch, or else the same batch of a rank;
@@ -53,14 +53,14 @@ def scaling_of(conditions: Sequence[Condition]) -> list[Scaled]:
     return [one for keeps, group in ordered for alike in _apart(group) for one in _scaled(alike, keeps)]
 
 
-def _scaled(alike: Sequence[Condition], keeps: str) -> Iterator[Scaled]:
+def _scaled(alike: Sequence[Condition], keeps: str) -> Iterator[ScalingPoint]:
     if len(alike) < 2:
         return
     reference, *_ = ordered = sorted(alike, key=_ranks)
     least = _tokens_per_s(reference) / _ranks(reference)
     for one in ordered:
         speed = _tokens_per_s(one)
-        yield Scaled(one, reference, keeps, _ranks(one), speed, speed / _ranks(one) / least)
+        yield ScalingPoint(one, reference, keeps, _ranks(one), speed, speed / _ranks(one) / least)
 
 
 def _tokens_per_s(condition: Condition) -> float:
@@ -81,7 +81,7 @@ def _batches(condition: Condition) -> list[tuple[str, float]]:
 def _kind(condition: Condition) -> list[Any]:
     """Everything of the configuration but the ranks and what may go with their number."""
     train = condition.runs[0].config.get("train") or {}
-    around = {name: value for name, value in surroundings(condition).items() if name != "ranks_per_node"}
+    around = {name: value for name, value in environment_key(condition).items() if name != "ranks_per_node"}
     slurm = {name: value for name, value in around["slurm"].items() if name not in ("nodes", "cpus_per_task")}
     types = {name: _NUMBER.sub("", str(slurm[name])) for name in ("gpus_per_node", "gres") if name in slurm}
     own = {name: value for name, value in train.items() if name not in ("global_batch", "micro_batch")}

@@ -8,9 +8,9 @@ from dataclasses import dataclass
 from itertools import pairwise, product
 from typing import Any, Final
 
-from .baseline import Judged
+from .baseline import BaselineComparison
 from .statistics import Order, order, ratio
-from .surroundings import surroundings
+from .surroundings import environment_key
 from .wording import times
 
 FIELDS: Final = (
@@ -34,7 +34,7 @@ LEAST_GB: Final = 0.1
 
 
 @dataclass(frozen=True)
-class Price:
+class Sensitivity:
     """One change and the pairs of conditions that show it.
 
     Attributes:
@@ -45,13 +45,13 @@ class Price:
     field: str
     before: object
     after: object
-    pairs: tuple[tuple[Judged, Judged], ...]
+    pairs: tuple[tuple[BaselineComparison, BaselineComparison], ...]
 
 
-def prices(judged: Sequence[Judged]) -> list[Price]:
+def sensitivities(judged: Sequence[BaselineComparison]) -> list[Sensitivity]:
     """Every change of one field of the strategy that was measured, from each value to the next that there is."""
     known = [one for one in judged if one.speed]
-    found: dict[tuple[str, str, str], list[tuple[Judged, Judged]]] = {}
+    found: dict[tuple[str, str, str], list[tuple[BaselineComparison, BaselineComparison]]] = {}
     for field in FIELDS:
         for group in _alike(known, field):
             for cheaper, dearer in pairwise(_by_value(group, field)):
@@ -59,32 +59,32 @@ def prices(judged: Sequence[Judged]) -> list[Price]:
                     key = (field, _value(before, field), _value(after, field))
                     found.setdefault(key, []).append((before, after))
     return [
-        Price(field, pairs[0][0].condition.field(field), pairs[0][1].condition.field(field), tuple(pairs))
+        Sensitivity(field, pairs[0][0].condition.field(field), pairs[0][1].condition.field(field), tuple(pairs))
         for (field, _, _), pairs in found.items()
     ]
 
 
-def price_sentence(price: Price) -> str:
+def sensitivity_sentence(price: Sensitivity) -> str:
     """The price in words: over one pair with its interval, over several as a range."""
     change = f"{price.field} {_word(price.before)} → {_word(price.after)}"
     return f"{change}: {_speed(price)}{_memory(price)} ({_which(price)})."
 
 
-def _alike(judged: Sequence[Judged], field: str) -> Iterator[list[Judged]]:
+def _alike(judged: Sequence[BaselineComparison], field: str) -> Iterator[list[BaselineComparison]]:
     """Conditions that differ in nothing but the field, in groups of at least two: also on the same kind of machine."""
     varied = {"strategy", field} | _FOLLOWS.get(field, set())
-    groups: dict[str, list[Judged]] = {}
+    groups: dict[str, list[BaselineComparison]] = {}
     for one in judged:
         train = one.condition.runs[0].config.get("train") or {}
-        rest = [{name: value for name, value in train.items() if name not in varied}, surroundings(one.condition)]
+        rest = [{name: value for name, value in train.items() if name not in varied}, environment_key(one.condition)]
         groups.setdefault(json.dumps(rest, sort_keys=True, default=str), []).append(one)
     yield from (group for group in groups.values() if len(group) > 1)
 
 
-def _by_value(group: Sequence[Judged], field: str) -> list[list[Judged]]:
+def _by_value(group: Sequence[BaselineComparison], field: str) -> list[list[BaselineComparison]]:
     """The group by its values of the field, from the first to the last; of an engine only the lowest ZeRO stage."""
     values = _STEPS.get(field, _SWITCH)
-    found: dict[int, list[Judged]] = {}
+    found: dict[int, list[BaselineComparison]] = {}
     for one in group:
         value = one.condition.field(field)
         found.setdefault(values.index(value) if value in values else 0, []).append(one)
@@ -92,12 +92,12 @@ def _by_value(group: Sequence[Judged], field: str) -> list[list[Judged]]:
     return [_lowest_stage(alike) for alike in ordered] if field == "engine" else ordered
 
 
-def _lowest_stage(group: Sequence[Judged]) -> list[Judged]:
+def _lowest_stage(group: Sequence[BaselineComparison]) -> list[BaselineComparison]:
     stages = [one.condition.field("zero_stage") or 0 for one in group]
     return [one for one, stage in zip(group, stages, strict=True) if stage == min(stages)]
 
 
-def _value(one: Judged, field: str) -> str:
+def _value(one: BaselineComparison, field: str) -> str:
     return json.dumps(one.condition.field(field), default=str)
 
 
@@ -105,7 +105,7 @@ def _word(value: Any) -> str:
     return {True: "on", False: "off"}.get(value, str(value)) if isinstance(value, bool) else str(value)
 
 
-def _speed(price: Price) -> str:
+def _speed(price: Sensitivity) -> str:
     found = [one for a, b in price.pairs if (one := ratio(b.speeds, a.speeds))]
     verdicts = {order(after.speeds, before.speeds) for before, after in price.pairs}
     values = sorted(one.value for one in found)
@@ -116,7 +116,7 @@ def _speed(price: Price) -> str:
     return f"{times(found[0])} × the speed"
 
 
-def _memory(price: Price) -> str:
+def _memory(price: Sensitivity) -> str:
     saved = []
     for before, after in price.pairs:
         one, other = (each.condition.highest(lambda run: run.memory.reserved) for each in (before, after))
@@ -128,7 +128,7 @@ def _memory(price: Price) -> str:
     return f", {low:+.1f} GB" if high - low < LEAST_GB else f", {low:+.1f} to {high:+.1f} GB"
 
 
-def _which(price: Price) -> str:
+def _which(price: Sensitivity) -> str:
     (before, after), *more = price.pairs
     names = f"{before.condition.name} → {after.condition.name}"
     repeats = min(len(one.speeds) for pair in price.pairs for one in pair)
@@ -137,5 +137,5 @@ def _which(price: Price) -> str:
     return f"{names}{others}{doubt}"
 
 
-def _unclear(price: Price) -> bool:
+def _unclear(price: Sensitivity) -> bool:
     return any(order(b.speeds, a.speeds) == Order.NOT_ESTABLISHED for a, b in price.pairs)

@@ -12,7 +12,7 @@ _ALLOWED: Final = {"account", "qos", "time", "mem", "array_parallelism", "signal
 """Of Slurm: who pays, how long, and how much at once; they say nothing of the machine."""
 
 
-def surroundings(condition: Condition) -> dict[str, Any]:
+def environment_key(condition: Condition) -> dict[str, Any]:
     """Everything beside the trainer's fields that may change a condition's speed: its script, software and machine."""
     config = condition.runs[0].config
     asked = {name: value for name, value in (config.get("slurm") or {}).items() if name not in _ALLOWED}

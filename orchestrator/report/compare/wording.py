@@ -7,31 +7,31 @@ from collections.abc import Iterable, Sequence
 from typing import Final
 
 from ...views.text import figure, short_number
-from ..measure.run import RunFacts
+from ..measure.run import MeasuredRun
 from .conditions import Condition
 from .statistics import Estimate
 
 HOUR_S: Final = 3600.0
 
 
-def devices(runs: Iterable[RunFacts]) -> str:
+def devices(runs: Iterable[MeasuredRun]) -> str:
     """Names of the devices that runs were on."""
     names = dict.fromkeys(name for run in runs for name in (run.gpus.names or _told(run)))
     return ", ".join(names) or "an unknown device"
 
 
-def unit(runs: Iterable[RunFacts]) -> str:
+def unit(runs: Iterable[MeasuredRun]) -> str:
     """What the time of attempts is counted in."""
     return "GPU-hours" if any(_on_gpus(run) for run in runs) else "rank-hours"
 
 
-def only_cpus(runs: Sequence[RunFacts]) -> bool:
+def only_cpus(runs: Sequence[MeasuredRun]) -> bool:
     """Whether all runs that say where they were say that it was on CPUs."""
     told = [_told(run) for run in runs if _told(run)]
     return bool(told) and all("cpu" in names for names in told) and not any(run.gpus.names for run in runs)
 
 
-def _on_gpus(run: RunFacts) -> bool:
+def _on_gpus(run: MeasuredRun) -> bool:
     """As it says, else as its job was asked to be."""
     if run.gpus.names or _told(run):
         return "cpu" not in _told(run)
@@ -105,14 +105,14 @@ def kilojoules(found: Estimate | None) -> str:
     return "" if found is None else figure(found.value / 1e3, 3)
 
 
-def samples_per_s(run: RunFacts) -> float | None:
+def samples_per_s(run: MeasuredRun) -> float | None:
     """Samples of all ranks; None where the tokens of a step or its samples are not known."""
     samples = (run.config.get("train") or {}).get("global_batch")
     tokens = run.timing.tokens_per_s if run.timing else None
     return tokens / run.tokens_per_step * samples if tokens and run.tokens_per_step and samples else None
 
 
-def loss_reduction(run: RunFacts) -> float | None:
+def loss_reduction(run: MeasuredRun) -> float | None:
     """By what part of the first loss the final one is lower."""
     first, final = run.loss.first, run.loss.final
     return 1 - final / first if first and final is not None else None
@@ -137,5 +137,5 @@ def values_of(condition: Condition) -> list[tuple[str, str]]:
     ]
 
 
-def _told(run: RunFacts) -> tuple[str, ...]:
+def _told(run: MeasuredRun) -> tuple[str, ...]:
     return (run.software["device"],) if run.software.get("device") else ()

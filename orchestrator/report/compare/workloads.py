@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from typing import Any, Final
 
 from ...views.text import count
-from ..measure.run import RunFacts
+from ..measure.run import MeasuredRun
 from .conditions import ALIKE, Condition, baseline_of
 
 _WORK: Final = ("model", "pretrained", "seq_len", "global_batch", "steps", "epochs", "dataset", "tokenizer")
@@ -165,12 +165,12 @@ def _time(condition: Condition, target: float) -> TimeToLoss:
     return TimeToLoss(condition, target, seconds, tokens if math.isfinite(tokens) else None)
 
 
-def _reached(run: RunFacts, target: float) -> tuple[float, float] | None:
+def _reached(run: MeasuredRun, target: float) -> tuple[float, float] | None:
     curve = run.curve
     points = zip(curve.smoothed, curve.seconds, curve.tokens, strict=True)
     return next(((seconds, tokens) for loss, seconds, tokens in points if loss <= target), None)
 
 
-def _lowest(run: RunFacts) -> float | None:
+def _lowest(run: MeasuredRun) -> float | None:
     known = [loss for loss in run.curve.smoothed if math.isfinite(loss)]
     return min(known, default=None)

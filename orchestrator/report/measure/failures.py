@@ -16,7 +16,7 @@ from ....db.store import Store
 from ...views.text import clean
 from ..compare.conditions import Condition
 from ..compare.results import Results
-from .run import RunFacts
+from .run import MeasuredRun
 from .telemetry import MOST_RUNS
 
 _WELL: Final = frozenset({"completed", "stopped"})
@@ -117,7 +117,7 @@ def _excluded(events: Sequence[EventRow]) -> dict[int | None, Sequence[str]]:
 
 def _behind(
     conn: Connection,
-    run: RunFacts,
+    run: MeasuredRun,
     attempts: Sequence[AttemptRow],
     said: Mapping[tuple[int | None, str], dict[str, Any]],
 ) -> Behind:
@@ -137,7 +137,7 @@ def _behind(
 
 
 def _failures(
-    run: RunFacts, attempts: Sequence[AttemptRow], excluded: Mapping[int | None, Sequence[str]]
+    run: MeasuredRun, attempts: Sequence[AttemptRow], excluded: Mapping[int | None, Sequence[str]]
 ) -> Iterator[Failure]:
     ordered = sorted(attempts, key=lambda row: row.generation)
     for index, row in enumerate(ordered):
@@ -165,7 +165,7 @@ def _again(failed: AttemptRow, later: AttemptRow, excluded: Sequence[str]) -> st
     return ", ".join(said)
 
 
-def _in_the_end(run: RunFacts) -> str:
+def _in_the_end(run: MeasuredRun) -> str:
     if run.state == RunState.FAILED:
         return f"no further try: {run.reason}" if run.reason else "no further try"
     return f"run is {run.state}"

@@ -8,7 +8,7 @@ from typing import Final
 
 from ...views.text import count
 from .hardware import LEAST_SAMPLES
-from .run import RunFacts
+from .run import MeasuredRun
 from .timing import LEAST_S, LEAST_STEPS
 
 GAPS: Final = 0.01
@@ -21,19 +21,19 @@ PADDED_NATS: Final = 1.0
 """A language model on text that it has not seen often does not come below; one that predicts padding does."""
 
 
-def flags_of(run: RunFacts) -> list[str]:
+def flags_of(run: MeasuredRun) -> list[str]:
     """What a reader has to know of a run's figures."""
     return [*_configuration(run), *_points(run), *_timing(run), *_loss(run), *_gpus(run)]
 
 
-def _configuration(run: RunFacts) -> Iterator[str]:
+def _configuration(run: MeasuredRun) -> Iterator[str]:
     if run.micro_batch != run.first_micro_batch:
         yield f"a retry changed the micro-batch from {run.first_micro_batch} to {run.micro_batch}, global batch kept"
     if run.changes:
         yield f"a retry changed the configuration: {run.changes}"
 
 
-def _points(run: RunFacts) -> Iterator[str]:
+def _points(run: MeasuredRun) -> Iterator[str]:
     quality = run.quality
     if quality.expected and quality.received < quality.expected * (1 - GAPS):
         yield f"{quality.received:,} of {quality.expected:,} steps reported"
@@ -45,7 +45,7 @@ def _points(run: RunFacts) -> Iterator[str]:
         yield f"{quality.alloc_retries:,} retries of the GPU's allocator: memory was nearly full"
 
 
-def _timing(run: RunFacts) -> Iterator[str]:
+def _timing(run: MeasuredRun) -> Iterator[str]:
     timing, quality = run.timing, run.quality
     if timing and timing.short:
         limits = f"{LEAST_STEPS} steps and {LEAST_S:.0f} s are asked for"
@@ -59,7 +59,7 @@ def _timing(run: RunFacts) -> Iterator[str]:
         yield f"the host's clock says {quality.clock_ratio - 1.0:+.0%} of the device's time"
 
 
-def _loss(run: RunFacts) -> Iterator[str]:
+def _loss(run: MeasuredRun) -> Iterator[str]:
     final, held_out = run.loss.final, run.loss.held_out
     if held_out is not None and not math.isfinite(held_out):
         yield "its newest held-out loss, or the training loss after that, is not finite"
@@ -67,7 +67,7 @@ def _loss(run: RunFacts) -> Iterator[str]:
         yield f"a training loss of {final:.2f} nats is what padding or memorised text gives"
 
 
-def _gpus(run: RunFacts) -> Iterator[str]:
+def _gpus(run: MeasuredRun) -> Iterator[str]:
     if run.timing and run.gpus.few:
         yield f"{count(run.gpus.samples, 'sample')} of a GPU in the timed window, fewer than {LEAST_SAMPLES}"
     if run.gpus.slowed is not None and run.gpus.slowed > SLOWED:

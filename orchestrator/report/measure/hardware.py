@@ -54,7 +54,7 @@ class Memory:
 
 
 @dataclass(frozen=True)
-class Gpus:
+class GpuSummary:
     """Telemetry of all attempts of the present configuration; None where it is not known.
 
     All but energy and errors is of the timed window: from the end of each attempt's warm-up to that of its last step.
@@ -124,7 +124,7 @@ def memory_of(
     )
 
 
-def gpus_of(attempts: Sequence[AttemptGpus], rows: Sequence[AttemptRow] = ()) -> Gpus:
+def gpus_of(attempts: Sequence[AttemptGpus], rows: Sequence[AttemptRow] = ()) -> GpuSummary:
     """What the GPUs of a run did.
 
     Args:
@@ -135,7 +135,7 @@ def gpus_of(attempts: Sequence[AttemptGpus], rows: Sequence[AttemptRow] = ()) ->
     timed = [gpu for attempt in attempts for gpu in attempt.timed]
     ecc = [gpu.ecc_errors for gpu in whole if gpu.ecc_errors is not None]
     samples = sum(gpu.samples for gpu in timed)
-    return Gpus(
+    return GpuSummary(
         names=tuple(dict.fromkeys(gpu.name for gpu in whole if gpu.name)),
         samples=sum(_fewest(attempt) for attempt in attempts),
         interval_s=sum(gpu.sampled_s for gpu in timed) / samples if samples else None,

@@ -12,13 +12,13 @@ from ....db import queries
 from ....db.records import AttemptRow, CampaignRow, EventRow, RunRow
 from ....db.series import extra_highest, run_series
 from ....db.store import Store
-from .run import RunData, RunFacts, facts_of
+from .run import MeasuredRun, RunData, measured_run
 
 _SAID: Final = ("start", "speed", "memory")
 _SKIPPED: Final = "skipped_steps"
 
 
-def read_runs(store: Store, campaign: CampaignRow) -> list[RunFacts]:
+def read_runs(store: Store, campaign: CampaignRow) -> list[MeasuredRun]:
     """The figures of every run, in the order of the matrix."""
     with store.read() as conn:
         now_s = store.now(conn)
@@ -28,7 +28,7 @@ def read_runs(store: Store, campaign: CampaignRow) -> list[RunFacts]:
         said = _said(queries.events(conn, campaign.id))
         forwards = queries.forwards(conn, campaign.id)
         runs = queries.runs(conn, campaign.id)
-        return [facts_of(data) for data in _each(conn, runs, attempts, said, forwards, now_s)]
+        return [measured_run(data) for data in _each(conn, runs, attempts, said, forwards, now_s)]
 
 
 def _each(

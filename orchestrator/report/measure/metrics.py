@@ -8,10 +8,10 @@ from typing import Final
 from ..compare.conditions import Condition
 from ..compare.statistics import Estimate
 from ..compare.wording import loss_reduction, samples_per_s
-from .run import RunFacts
+from .run import MeasuredRun
 from .timing import Timing
 
-Figure = Callable[[RunFacts], float | None]
+Figure = Callable[[MeasuredRun], float | None]
 
 
 def _timed(figure: Callable[[Timing], float | None]) -> Figure:

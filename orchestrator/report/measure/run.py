@@ -14,7 +14,7 @@ from ....db.records import AttemptRow, RunRow, RunState
 from ....db.series import Series
 from ...views.text import clean
 from .cost import Cost, cost_of
-from .hardware import Gpus, Memory, gpus_of, memory_of
+from .hardware import GpuSummary, Memory, gpus_of, memory_of
 from .timing import Lines, Timing, lines_of, smooth, timing
 
 CURVE_POINTS: Final = 400
@@ -115,7 +115,7 @@ class Curve:
 
 
 @dataclass(frozen=True)
-class RunFacts:
+class MeasuredRun:
     """One run's figures.
 
     Attributes:
@@ -143,7 +143,7 @@ class RunFacts:
     timing: Timing | None
     loss: Loss
     memory: Memory
-    gpus: Gpus
+    gpus: GpuSummary
     quality: Quality
     cost: Cost
     curve: Curve
@@ -163,7 +163,7 @@ class RunFacts:
         return bool(self.changes) or self.micro_batch != self.first_micro_batch
 
 
-def facts_of(data: RunData) -> RunFacts:
+def measured_run(data: RunData) -> MeasuredRun:
     """Everything that is known of a run."""
     run, mine = data.run, data.mine
     newest = mine[-1] if mine else None
@@ -173,7 +173,7 @@ def facts_of(data: RunData) -> RunFacts:
     lines = lines_of(data.series, first_steps, train.get("log_every") or 1, last_steps)
     tokens = _tokens_per_step(run.config, lines, data.series)
     parameters = data.start.get("parameters")
-    return RunFacts(
+    return MeasuredRun(
         name=run.name,
         params=run.params,
         repeat=run.repeat,

@@ -25,8 +25,8 @@ LEAST_S: Final = 20.0
 
 _SHARES: Final = (0.05, 0.25, 0.5, 0.75, 0.95, 0.99)
 
-Numbers = NDArray[np.float64]
-Whole = NDArray[np.int64]
+Floats = NDArray[np.float64]
+Integers = NDArray[np.int64]
 
 
 @dataclass(frozen=True)
@@ -82,17 +82,17 @@ class Lines:
         by_clock: as in ``Timing``.
     """
 
-    step: Whole
-    generation: Whole
-    stands_for: Whole
-    step_s: Numbers
+    step: Integers
+    generation: Integers
+    stands_for: Integers
+    step_s: Floats
     timed: NDArray[np.bool_]
     by_clock: bool
 
     @property
-    def spent_s(self) -> Numbers:
+    def spent_s(self) -> Floats:
         """What all steps of a line took; 0 where it is not known."""
-        spent: Numbers = np.nan_to_num(self.step_s) * self.stands_for
+        spent: Floats = np.nan_to_num(self.step_s) * self.stands_for
         return spent
 
     def seconds_of(self, generation: int) -> tuple[float, float]:
@@ -100,7 +100,7 @@ class Lines:
         own = self.generation == generation
         return float(self.spent_s[own & self.timed].sum()), float(self.spent_s[own & ~self.timed].sum())
 
-    def steady_s(self) -> Numbers:
+    def steady_s(self) -> Floats:
         """What all steps of a line would have taken without a warm-up, whose steps count as the median of the others.
 
         Where none of those is known, they count as what they took.
@@ -109,7 +109,7 @@ class Lines:
         if not known.any():
             return self.spent_s
         (usual_s,) = quantiles(self.step_s[known], self.stands_for[known], (0.5,))
-        steady: Numbers = np.where(self.timed, self.spent_s, usual_s * self.stands_for)
+        steady: Floats = np.where(self.timed, self.spent_s, usual_s * self.stands_for)
         return steady
 
 
@@ -164,18 +164,18 @@ def timing(series: Series, lines: Lines) -> Timing | None:
     )
 
 
-def smooth(values: Numbers) -> Numbers:
+def smooth(values: Floats) -> Floats:
     """A trailing mean over a fiftieth of the values, which leaves out what is not finite."""
     width = max(1, values.size // 50)
     finite = np.isfinite(values)
     sums, counts = (np.cumsum(part, dtype=float) for part in (np.where(finite, values, 0.0), finite))
     sums[width:], counts[width:] = sums[width:] - sums[:-width], counts[width:] - counts[:-width]
     with np.errstate(invalid="ignore"):
-        smoothed: Numbers = sums / np.where(counts > 0, counts, math.nan)
+        smoothed: Floats = sums / np.where(counts > 0, counts, math.nan)
     return smoothed
 
 
-def quantiles(values: Numbers, weights: Whole, shares: tuple[float, ...]) -> tuple[float, ...]:
+def quantiles(values: Floats, weights: Integers, shares: tuple[float, ...]) -> tuple[float, ...]:
     """Quantiles of values that each stand for several, interpolated linearly: NumPy's of each so often repeated."""
     order = np.argsort(values, kind="stable")
     ordered, reached = values[order], np.cumsum(weights[order])
@@ -187,7 +187,7 @@ def quantiles(values: Numbers, weights: Whole, shares: tuple[float, ...]) -> tup
 
 
 def _spans(
-    generation: Whole, step: Whole, first_steps: Mapping[int, int], last_steps: Mapping[int, int]
+    generation: Integers, step: Integers, first_steps: Mapping[int, int], last_steps: Mapping[int, int]
 ) -> dict[int, tuple[int, int]]:
     """By generation, how many steps were done when the attempt began, and the last that it made."""
     lines = list(zip(generation.tolist(), step.tolist(), strict=True))
@@ -198,7 +198,7 @@ def _spans(
     }
 
 
-def _after_warm_up(done: Whole, stands_for: Whole, made: Whole) -> NDArray[np.bool_]:
+def _after_warm_up(done: Integers, stands_for: Integers, made: Integers) -> NDArray[np.bool_]:
     """Which lines are behind their attempt's warm-up, with all steps that they stand for.
 
     Where every line reaches back into one, those whose last step is behind it.
@@ -213,7 +213,7 @@ def _after_warm_up(done: Whole, stands_for: Whole, made: Whole) -> NDArray[np.bo
     return behind if behind.any() else done > warm_up
 
 
-def _over_time(values: Numbers, spent_s: Numbers) -> float | None:
+def _over_time(values: Floats, spent_s: Floats) -> float | None:
     """The mean of a rate over time; None where it is not known for most of it."""
     known = np.isfinite(values)
     if spent_s[known].sum() < 0.5 * spent_s.sum() or not known.any():
@@ -221,5 +221,5 @@ def _over_time(values: Numbers, spent_s: Numbers) -> float | None:
     return float(np.average(values[known], weights=spent_s[known]))
 
 
-def _figure(series: Series, name: str) -> Numbers:
+def _figure(series: Series, name: str) -> Floats:
     return np.asarray(series.figures[name], np.float64)

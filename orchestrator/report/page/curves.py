@@ -12,7 +12,7 @@ from matplotlib.figure import Figure
 from numpy.typing import NDArray
 
 from ..compare.conditions import Condition
-from ..compare.results import Compared
+from ..compare.results import WorkloadResults
 from ..measure.run import Curve
 from .figures import drawn, has_loss
 
@@ -20,13 +20,13 @@ WIDTH: Final = 8.0
 """Of a figure, in inches."""
 
 
-def entitle(axis: Axes, one: Compared) -> None:
+def entitle(axis: Axes, one: WorkloadResults) -> None:
     """Says which of several workloads it is."""
     if one.workload.name:
         axis.set_title(one.workload.name, loc="left", fontsize="small", color="#666666")
 
 
-def loss(one: Compared, colours: dict[str, str]) -> Figure:
+def loss(one: WorkloadResults, colours: dict[str, str]) -> Figure:
     """Loss by steps, by tokens, and by hours of training: of several repeats their mean, with a band."""
     shown = drawn("loss", one)
     figure = Figure((WIDTH, 10.0), layout="constrained")
@@ -44,7 +44,7 @@ def loss(one: Compared, colours: dict[str, str]) -> Figure:
     return figure
 
 
-def loss_difference(one: Compared, colours: dict[str, str]) -> Figure:
+def loss_difference(one: WorkloadResults, colours: dict[str, str]) -> Figure:
     """What curves that lie upon each other hide: each smoothed loss minus the baseline's at the same step."""
     figure = Figure((WIDTH, 3.8), layout="constrained")
     axis = figure.subplots()

@@ -7,15 +7,15 @@ from dataclasses import asdict, fields
 from typing import Any, Final
 
 from ...status import SCHEMA_VERSION, finite
-from ..compare.baseline import Judged
+from ..compare.baseline import BaselineComparison
 from ..compare.conditions import Condition
 from ..compare.guide import guide
-from ..compare.results import Compared, Results
+from ..compare.results import Results, WorkloadResults
 from ..compare.statistics import Estimate
 from ..measure.failures import Background, Behind
 from ..measure.flags import flags_of
 from ..measure.metrics import ESTIMATES, figures_of
-from ..measure.run import RunFacts
+from ..measure.run import MeasuredRun
 
 Row = Sequence[Any]
 
@@ -89,7 +89,7 @@ def _with_all_columns(document: dict[str, Any]) -> dict[str, Any]:
     return {**whole, "loss": {**loss, "difference": loss["difference"] or missing}}
 
 
-def _workload(one: Compared) -> dict[str, Any]:
+def _workload(one: WorkloadResults) -> dict[str, Any]:
     said = one.recommendation
     return {
         "name": one.workload.name,
@@ -107,11 +107,11 @@ def _workload(one: Compared) -> dict[str, Any]:
     }
 
 
-def _conditions(one: Compared) -> list[dict[str, Any]]:
+def _conditions(one: WorkloadResults) -> list[dict[str, Any]]:
     return [_condition(judged, one.workload.baseline) for judged in one.judged]
 
 
-def _condition(one: Judged, baseline: Condition) -> dict[str, Any]:
+def _condition(one: BaselineComparison, baseline: Condition) -> dict[str, Any]:
     condition = one.condition
     return {
         "name": condition.name,
@@ -141,7 +141,7 @@ def _estimate(found: Estimate | None) -> dict[str, Any] | None:
     return asdict(found) if found else None
 
 
-def _run(run: RunFacts) -> dict[str, Any]:
+def _run(run: MeasuredRun) -> dict[str, Any]:
     parts = {name: asdict(value) if (value := getattr(run, name)) else None for name in _PARTS}
     plain = {name: getattr(run, name) for name in _RUN_FIELDS}
     return {

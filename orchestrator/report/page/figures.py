@@ -7,9 +7,9 @@ from collections.abc import Callable, Sequence
 from typing import Final
 
 from ..compare.conditions import Condition
-from ..compare.results import Compared, Results
+from ..compare.results import Results, WorkloadResults
 from ..compare.wording import listed
-from ..measure.run import RunFacts
+from ..measure.run import MeasuredRun
 from .elements import Picture
 
 MOST_CURVES: Final = 12
@@ -24,7 +24,7 @@ MOST_WORKLOADS: Final = 8
 _LISTED: Final = 24
 
 
-def drawn(kind: str, one: Compared) -> list[Condition]:
+def drawn(kind: str, one: WorkloadResults) -> list[Condition]:
     """The conditions of a workload that a figure of this kind draws, in the order of the matrix.
 
     What is recommended and the baseline always, then the first others, as far as there are data for them.
@@ -53,7 +53,7 @@ def pictures(kind: str, results: Results) -> tuple[Picture, ...]:
     return tuple(found)
 
 
-def named(kind: str, results: Results) -> list[tuple[str, Compared]]:
+def named(kind: str, results: Results) -> list[tuple[str, WorkloadResults]]:
     """Name and workload of each figure of this kind that there are data for."""
     several = len(results.compared) > 1
     each = enumerate(results.compared[:MOST_WORKLOADS], 1)
@@ -68,40 +68,40 @@ def first_conditions(results: Results) -> list[Condition]:
     return list({one.name: one for one in ordered if one}.values())
 
 
-def colours_of(one: Compared, palette: Sequence[str], rest: str) -> dict[str, str]:
+def colours_of(one: WorkloadResults, palette: Sequence[str], rest: str) -> dict[str, str]:
     """By name, a condition's colour: the same in all figures of its workload, those of its loss curves first."""
     curves = drawn("loss", one) or drawn("speed", one)[: len(palette)]
     own = {each.name: colour for each, colour in zip(curves, palette, strict=False)}
     return {each.condition.name: own.get(each.condition.name, rest) for each in one.judged}
 
 
-def has_loss(run: RunFacts) -> bool:
+def has_loss(run: MeasuredRun) -> bool:
     """Whether there is a curve to draw."""
     return any(math.isfinite(value) for value in run.curve.raw)
 
 
-def _learns(condition: Condition, _one: Compared) -> bool:
+def _learns(condition: Condition, _one: WorkloadResults) -> bool:
     return any(has_loss(run) for run in condition.runs)
 
 
-def _differs(condition: Condition, one: Compared) -> bool:
+def _differs(condition: Condition, one: WorkloadResults) -> bool:
     baseline = one.workload.baseline
     return condition is not baseline and _learns(condition, one) and _learns(baseline, one)
 
 
-def _is_timed(condition: Condition, _one: Compared) -> bool:
+def _is_timed(condition: Condition, _one: WorkloadResults) -> bool:
     return any(run.timing for run in condition.counted)
 
 
-def _has_speed(condition: Condition, one: Compared) -> bool:
+def _has_speed(condition: Condition, one: WorkloadResults) -> bool:
     return any(each.speeds for each in one.judged if each.condition is condition)
 
 
-def _has_memory(condition: Condition, _one: Compared) -> bool:
+def _has_memory(condition: Condition, _one: WorkloadResults) -> bool:
     return condition.highest(lambda run: run.memory.reserved) is not None
 
 
-_KINDS: Final[dict[str, tuple[Callable[[Condition, Compared], bool], int]]] = {
+_KINDS: Final[dict[str, tuple[Callable[[Condition, WorkloadResults], bool], int]]] = {
     "loss": (_learns, MOST_CURVES),
     "loss_difference": (_differs, MOST_CURVES - 1),  # beside the baseline
     "step_time": (_is_timed, MOST_BARS),

@@ -12,9 +12,9 @@ from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 
 from ..compare.conditions import Condition
-from ..compare.results import Compared, Results
+from ..compare.results import Results, WorkloadResults
 from ..compare.wording import unit
-from ..measure.run import RunFacts
+from ..measure.run import MeasuredRun
 from ..measure.telemetry import Trace
 from .curves import WIDTH, entitle, loss, loss_difference
 from .figures import colours_of, drawn, named
@@ -42,7 +42,7 @@ _STYLE: Final = {
 }
 _SMALLEST: Final = 0.3  # inches of a bar
 
-Draw = Callable[[Compared, dict[str, str]], Figure]
+Draw = Callable[[WorkloadResults, dict[str, str]], Figure]
 """Draws a workload's conditions, each in its colour."""
 
 
@@ -75,7 +75,7 @@ def as_png(figure: Figure) -> bytes:
     return stream.getvalue()
 
 
-def _step_time(one: Compared, colours: dict[str, str]) -> Figure:
+def _step_time(one: WorkloadResults, colours: dict[str, str]) -> Figure:
     """Box: quartiles; whiskers: 5th and 95th percentile of the steps of the middle repeat."""
     shown = drawn("step_time", one)[::-1]
     figure, axis = _bars(len(shown))
@@ -102,7 +102,7 @@ def _box(condition: Condition) -> dict[str, Any]:
     return {"label": _short(condition.name), **box}
 
 
-def _speed(one: Compared, colours: dict[str, str]) -> Figure:
+def _speed(one: WorkloadResults, colours: dict[str, str]) -> Figure:
     """Tokens or steps per second: the median, and every repeat as a point."""
     shown = drawn("speed", one)[::-1]
     judged = {each.condition.name: each for each in one.judged}
@@ -118,11 +118,11 @@ def _speed(one: Compared, colours: dict[str, str]) -> Figure:
     return figure
 
 
-def _memory(one: Compared, _colours: dict[str, str]) -> Figure:
+def _memory(one: WorkloadResults, _colours: dict[str, str]) -> Figure:
     """Three kinds of memory beside each other."""
     shown = drawn("memory", one)[::-1]
     figure, axis = _bars(len(shown), each=0.5)
-    picks: dict[str, tuple[Callable[[RunFacts], float | None], str]] = {
+    picks: dict[str, tuple[Callable[[MeasuredRun], float | None], str]] = {
         "allocated": (lambda run: run.memory.allocated, "#0072B2"),
         "reserved": (lambda run: run.memory.reserved, "#56B4E9"),
         "device": (lambda run: run.memory.device, "#999999"),

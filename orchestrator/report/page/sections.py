@@ -6,14 +6,14 @@ from collections.abc import Iterator
 from typing import Final
 
 from ...views.text import duration, short_number
-from ..compare.baseline import Judged
+from ..compare.baseline import BaselineComparison
 from ..compare.conditions import Condition
 from ..compare.guide import guide
-from ..compare.results import Compared, Results
+from ..compare.results import Results, WorkloadResults
 from ..compare.statistics import LossTest
 from ..compare.wording import difference, gigabytes, nats, percent, span, times, value
 from ..measure.failures import Background
-from ..measure.run import RunFacts
+from ..measure.run import MeasuredRun
 from . import tables
 from .elements import Section, Table
 from .environment import environment, failures
@@ -61,7 +61,7 @@ def sections_of(results: Results, background: Background, ds_configs: dict[str, 
     return [section for section in found if section.text or section.tables or section.code]
 
 
-def _conditions(one: Compared) -> Section:
+def _conditions(one: WorkloadResults) -> Section:
     rows = [_condition_row(each) for each in one.judged]
     loss = one.judged[0].loss_is
     header = (
@@ -77,16 +77,16 @@ def _conditions(one: Compared) -> Section:
     return Section(title, tuple(text), (Table(header, tuple(rows), "-rrr-r-rr-rrr"),))
 
 
-def _compared_with(one: Compared) -> str:
+def _compared_with(one: WorkloadResults) -> str:
     baseline, conditions = one.workload.baseline, one.workload.conditions
     if not any(run.completed for condition in conditions for run in condition.runs):
         return f"Nothing has completed yet; {baseline.name} is the baseline."
     if not baseline.counted:
         return f"Nothing can be compared yet: no run of {baseline.name}, the baseline, has completed as the spec asks."
-    return f"Compared with {baseline.name}, the baseline."
+    return f"WorkloadResults with {baseline.name}, the baseline."
 
 
-def _condition_row(one: Judged) -> tuple[str, ...]:
+def _condition_row(one: BaselineComparison) -> tuple[str, ...]:
     condition = one.condition
     done = sum(run.completed for run in condition.runs)
     return (
@@ -112,7 +112,7 @@ def loss_word(test: LossTest) -> str:
 
 
 def _loss_cell(condition: Condition, which: str) -> str:
-    def loss(run: RunFacts) -> float | None:
+    def loss(run: MeasuredRun) -> float | None:
         return run.loss.held_out if which == "held-out" else run.loss.final
 
     return nats(condition.loss(loss))
@@ -138,7 +138,7 @@ def _time_to_loss(results: Results) -> Iterator[Section]:
     )
 
 
-def _recommendation(one: Compared, ds_configs: dict[str, str]) -> Section:
+def _recommendation(one: WorkloadResults, ds_configs: dict[str, str]) -> Section:
     said = one.recommendation
     title = f"Recommendation: {one.workload.name}" if one.workload.name else "Recommendation"
     text = [said.sentence]

@@ -21,7 +21,7 @@ from ..compare.wording import (
 )
 from ..measure.flags import flags_of
 from ..measure.metrics import highest, loss, median, memory_beside
-from ..measure.run import RunFacts
+from ..measure.run import MeasuredRun
 from .elements import Picture, Section, Table
 from .figures import pictures
 
@@ -122,7 +122,7 @@ def _speed_row(condition: Condition) -> tuple[str, ...]:
     )
 
 
-def _step_s(run: RunFacts) -> float | None:
+def _step_s(run: MeasuredRun) -> float | None:
     return run.timing.step_s if run.timing else None
 
 
@@ -172,7 +172,7 @@ def quality(results: Results) -> Section:
     return Section("Data quality", (), (Table(header, rows, "--rrrrrrrrr-"),) if rows else ())
 
 
-def _quality_row(run: RunFacts) -> tuple[str, ...]:
+def _quality_row(run: MeasuredRun) -> tuple[str, ...]:
     quality = run.quality
     return (
         run.name,

@@ -5,18 +5,18 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
-from dscampaign.orchestrator.report.compare.baseline import judge
+from dscampaign.orchestrator.report.compare.baseline import compare_to_baseline
 from dscampaign.orchestrator.report.compare.conditions import conditions_of
-from dscampaign.orchestrator.report.compare.sensitivity import price_sentence, prices
-from dscampaign.orchestrator.report.measure.run import RunFacts
+from dscampaign.orchestrator.report.compare.sensitivity import sensitivities, sensitivity_sentence
+from dscampaign.orchestrator.report.measure.run import MeasuredRun
 
 from .conftest import Plant
 from .planted import Planted
 
 
-def said(runs: Sequence[RunFacts]) -> list[str]:
+def said(runs: Sequence[MeasuredRun]) -> list[str]:
     conditions = conditions_of(runs)
-    return [price_sentence(price) for price in prices(judge(conditions, conditions[0]))]
+    return [sensitivity_sentence(change) for change in sensitivities(compare_to_baseline(conditions, conditions[0]))]
 
 
 def on(name: str, step_s: float, zero_stage: int, *, train: dict[str, Any] | None = None, **slurm: Any) -> Planted:
