@@ -46,22 +46,20 @@ def report(
       campaign report sweep --json | jq '.workloads[].recommendation.sentence'
     """
     with _needs_the_extra():
-        from .report.measure.failures import read_background
-        from .report.measure.telemetry import read_traces
+        from .report.measure.telemetry import read_gpu_details
         from .report.page.data import document_of
-        from .report.page.figures import first_conditions
-        from .report.page.summary import summary
+        from .report.page.figures import sampled_runs
+        from .report.page.sections import summary
         from .report.page.write import write_report
 
         opened, results = _results(name, baseline, dir, store)
-        first = first_conditions(results)
-        background = read_background(opened, results, first)
+        details = read_gpu_details(opened, results.runs, sampled_runs(results))
         if as_json:
-            show_json(document_of(results, background))
+            show_json(document_of(results, details))
             if output is None:
                 return EXIT_OK
         folder = output or Path(f"{results.campaign.name}-report")
-        written = write_report(results, background, read_traces(opened, first), folder, time.time())
+        written = write_report(results, details, folder, time.time())
         if not as_json:
             show("\n".join(summary(results)))
         tell(f"{written[0]}, and {len(written) - 1} more files beside it")
@@ -113,18 +111,18 @@ def compare(words: Sequence[str], dir: str | None, store: str | None, as_json: b
       campaign compare sweep-before sweep-after
     """
     with _needs_the_extra():
-        from .report.compare.difference import comparison_document
-        from .report.compare.sides import sides_of
+        from .report.compare.difference import compare_operands
+        from .report.page.data import comparison_document
         from .status import SCHEMA_VERSION
         from .views.report import comparison_page
 
-        sides = sides_of(place(dir, store, words[:1] if len(words) > 2 else ()).open(), words)
+        compared = compare_operands(place(dir, store, words[:1] if len(words) > 2 else ()).open(), words)
         if as_json:
-            documents = [comparison_document(one) for one in sides.comparisons]
-            alone = [{"campaign": name, "conditions": list(names)} for name, names in sides.alone]
+            documents = [comparison_document(one) for one in compared.comparisons]
+            alone = [{"campaign": name, "conditions": list(names)} for name, names in compared.alone]
             show_json({"schema_version": SCHEMA_VERSION, "comparisons": documents, "only_in": alone})
         else:
-            show(comparison_page(sides, page_for(sys.stdout)))
+            show(comparison_page(compared, page_for(sys.stdout)))
     return EXIT_OK
 
 

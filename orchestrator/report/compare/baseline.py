@@ -21,6 +21,7 @@ class BaselineComparison:
         order: what the speeds have shown.
         loss: what the losses have shown.
         loss_is: which loss that is: ``held-out`` or ``final training``.
+        more_memory: by what part more memory is reserved than the baseline does; None of the baseline itself.
     """
 
     condition: Condition
@@ -32,16 +33,17 @@ class BaselineComparison:
     order: Order
     loss: LossTest
     loss_is: str
+    more_memory: float | None
 
 
 def compare_to_baseline(conditions: Sequence[Condition], baseline: Condition) -> list[BaselineComparison]:
     """All conditions of a workload beside its baseline, in their order."""
     held_out = any(condition.held_out for condition in conditions)
     in_tokens = all(condition.says_tokens for condition in conditions)
-    return [_judge(condition, baseline, in_tokens=in_tokens, held_out=held_out) for condition in conditions]
+    return [_compare(condition, baseline, in_tokens=in_tokens, held_out=held_out) for condition in conditions]
 
 
-def _judge(condition: Condition, baseline: Condition, *, in_tokens: bool, held_out: bool) -> BaselineComparison:
+def _compare(condition: Condition, baseline: Condition, *, in_tokens: bool, held_out: bool) -> BaselineComparison:
     itself = condition is baseline
     speeds, beside = condition.speeds(in_tokens=in_tokens), baseline.speeds(in_tokens=in_tokens)
     return BaselineComparison(
@@ -54,6 +56,7 @@ def _judge(condition: Condition, baseline: Condition, *, in_tokens: bool, held_o
         order=Order.TIE if itself else order(speeds, beside),
         loss=_loss(condition, baseline, held_out=held_out),
         loss_is="held-out" if held_out else "final training",
+        more_memory=None if itself else _more_memory(condition, baseline),
     )
 
 
@@ -69,3 +72,8 @@ def _losses(condition: Condition, *, held_out: bool) -> list[tuple[int, float]]:
     if held_out:
         return condition.held_out
     return [(run.repeat, run.loss.final) for run in condition.counted if run.loss.final is not None]
+
+
+def _more_memory(condition: Condition, baseline: Condition) -> float | None:
+    own, other = condition.value("mem_reserved_gb"), baseline.value("mem_reserved_gb")
+    return own / other - 1 if own is not None and other else None

@@ -6,15 +6,22 @@ import json
 import math
 import re
 import statistics
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Final
 
+from ..measure.metrics import METRICS, OverRepeats
 from ..measure.run import MeasuredRun
 from .statistics import Estimate, estimate
 
 ALIKE: Final = 0.02
 """Tokens per step so far apart are the same: a script's own follow from speeds and times that it has rounded."""
+
+_ENVIRONMENT: Final = ("command", "deepspeed", "env", "python", "executor", "local", "ranks_per_node")
+"""Sections of a configuration that may change the speed, beside the trainer's and Slurm's."""
+
+_SCHEDULING: Final = {"account", "qos", "time", "mem", "array_parallelism", "signal_delay_s"}
+"""Of Slurm: who pays, how long, and how much at once; they say nothing of the machine."""
 
 
 @dataclass(frozen=True)
@@ -30,6 +37,11 @@ class Condition:
     name: str
     params: Mapping[str, Any]
     runs: tuple[MeasuredRun, ...]
+
+    @property
+    def key(self) -> str:
+        """The same for conditions with the same parameters, in whichever campaign."""
+        return params_key(self.params)
 
     @property
     def counted(self) -> tuple[MeasuredRun, ...]:
@@ -54,37 +66,68 @@ class Condition:
         return [(run.repeat, run.loss.held_out) for run in self.counted if run.loss.held_out is not None]
 
     @property
+    def ranks(self) -> int:
+        """How many processes train, or would."""
+        return self.runs[0].world_size
+
+    @property
     def tokens_per_step(self) -> int | None:
         """Of its runs, None where they differ or nobody knows. A script's own come from rounded speeds."""
         known = [run.tokens_per_step for run in self.runs if run.tokens_per_step]
         alike = known and max(known) <= (1.0 + ALIKE) * min(known)
         return round(statistics.median(known)) if alike else None
 
-    def median(self, figure: Callable[[MeasuredRun], float | None]) -> Estimate | None:
-        """The median of a figure over the counted repeats."""
-        return estimate([value for run in self.counted if (value := figure(run)) is not None])
-
-    def loss(self, figure: Callable[[MeasuredRun], float | None]) -> Estimate | None:
-        """The median of a loss over the counted repeats; NaN where one of them has none because it was not finite."""
-        known = [value for run in self.counted if (value := figure(run)) is not None]
-        if all(map(math.isfinite, known)):
+    def summary(self, metric: str) -> Estimate | float | None:
+        """A metric over the repeats, as the registry says that they make one value; None where nothing is known."""
+        of, over = METRICS[metric].of, METRICS[metric].over
+        runs = self.runs if over is OverRepeats.HIGHEST else self.counted
+        known = [value for run in runs if (value := of(run)) is not None]
+        if over is OverRepeats.LOSS and not all(map(math.isfinite, known)):
+            return Estimate(math.nan, None, None, None, None, len(known))
+        if over in (OverRepeats.LOSS, OverRepeats.MEDIAN):
             return estimate(known)
-        return Estimate(math.nan, None, None, None, None, len(known))
+        return None if not known else max(known) if over is OverRepeats.HIGHEST else sum(known)
 
-    def highest(self, figure: Callable[[MeasuredRun], float | None]) -> float | None:
-        """The highest of a figure over all repeats."""
-        return max((value for run in self.runs if (value := figure(run)) is not None), default=None)
+    def estimate(self, metric: str) -> Estimate | None:
+        """A metric's median over the repeats; None for one of which they make no median."""
+        found = self.summary(metric)
+        return found if isinstance(found, Estimate) else None
+
+    def value(self, metric: str) -> float | None:
+        """A metric over the repeats as a number; of a median without its interval."""
+        found = self.summary(metric)
+        return found.value if isinstance(found, Estimate) else found
+
+    def text(self, metric: str) -> str:
+        """A metric over the repeats with its unit; empty where it is not known."""
+        return METRICS[metric].text(self.value(metric))
+
+    def number(self, metric: str) -> str:
+        """A metric over the repeats without its unit; empty where it is not known."""
+        return METRICS[metric].number(self.value(metric))
 
     def field(self, name: str) -> Any:
         """A field of the trainer's configuration, None where the condition trains with a script of its own."""
-        return (self.runs[0].config.get("train") or {}).get(name)
+        return self.runs[0].train.get(name)
+
+
+def params_key(params: Mapping[str, Any]) -> str:
+    """The same text for the same parameters."""
+    return json.dumps(params, sort_keys=True, default=str)
+
+
+def environment_key(condition: Condition) -> dict[str, Any]:
+    """Everything beside the trainer's fields that may change a condition's speed: its script, software and machine."""
+    run = condition.runs[0]
+    machine = {name: value for name, value in run.slurm.items() if name not in _SCHEDULING}
+    return {**{section: run.config.get(section) for section in _ENVIRONMENT}, "slurm": machine}
 
 
 def conditions_of(runs: Sequence[MeasuredRun]) -> list[Condition]:
     """The conditions of a campaign, in the order of the matrix."""
     grouped: dict[str, list[MeasuredRun]] = {}
     for run in runs:
-        grouped.setdefault(json.dumps(run.params, sort_keys=True, default=str), []).append(run)
+        grouped.setdefault(params_key(run.params), []).append(run)
     found = []
     for group in grouped.values():
         repeats = sorted(group, key=lambda run: run.repeat)

@@ -1,19 +1,39 @@
-"""Which configuration to use: feasible, then as good as the baseline, then fastest. Pure."""
+"""Which configuration to use: feasible, then as good as the baseline, then fastest; and what to try next. Pure.
+
+The usual advice ("ZeRO 2 is 10 to 15 % slower", "offload costs a half") is about other models on other machines; the
+sentences here are about what this campaign measured.
+"""
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Final
 
 from ...status import LIVE
+from ..measure.metrics import METRICS
 from .baseline import BaselineComparison
 from .conditions import Condition
-from .statistics import LEAST_REPEATS, TIE, Order, Sameness, order
-from .wording import times
+from .sensitivity import sensitivities, sensitivity_sentence
+from .statistics import LEAST_REPEATS, LOSS_MARGIN_NATS, TIE, Order, Sameness, order
+from .wording import listed, times
 
 MEMORY_SHARE: Final = 0.92
 """Of the usable memory, on every rank: above it the allocator begins to retry."""
+
+ROOMY: Final = 0.60
+TIGHT: Final = 0.80
+"""Shares of the usable memory."""
+
+SCATTER: Final = 1.25
+"""Repeats of one condition usually differ by a few percent."""
+
+COARSE_NATS: Final = 5 * LOSS_MARGIN_NATS
+"""A margin above this hides what most comparisons are after."""
+
+_BESIDE_SPEED: Final = ("mem_reserved_gb", "j_per_token")
+"""Metrics by which a configuration may be better than a faster one."""
 
 
 @dataclass(frozen=True)
@@ -28,6 +48,7 @@ class Recommendation:
         excluded: by name, why a condition may not be chosen.
         front: names of conditions that none beats in speed, memory and energy at once, fastest first.
         sentence: all of it in plain words.
+        advice: sentences on what was measured, and what follows for the next run.
     """
 
     chosen: Condition | None
@@ -36,21 +57,22 @@ class Recommendation:
     excluded: dict[str, str]
     front: tuple[str, ...]
     sentence: str
+    advice: tuple[str, ...]
 
 
-def recommend(judged: Sequence[BaselineComparison]) -> Recommendation:
+def recommend(comparisons: Sequence[BaselineComparison]) -> Recommendation:
     """Chooses among conditions that were measured beside the same baseline.
 
     Speeds that tie are decided by memory, then by the lower ZeRO stage, then by joules per token. What another one is
     faster than is not chosen, nor what another beats in speed, memory and energy at once.
     """
-    excluded = {one.condition.name: why for one in judged if (why := _unfit(one))}
-    left = [one for one in judged if one.condition.name not in excluded]
+    excluded = {one.condition.name: why for one in comparisons if (why := _unfit(one))}
+    left = [one for one in comparisons if one.condition.name not in excluded]
     if not left:
-        return Recommendation(None, False, (), excluded, (), _nothing(excluded))
+        return Recommendation(None, False, (), excluded, (), _nothing(excluded), tuple(_advice(comparisons, None)))
     chosen = _choice(left)
     tied = [one for one in left if one is not chosen and _ties(one, chosen)]
-    doubts = [*_unfinished(judged), *_doubts(chosen, left)]
+    doubts = [*_unfinished(comparisons), *_doubts(chosen, left)]
     return Recommendation(
         chosen=chosen.condition,
         established=not doubts,
@@ -58,6 +80,7 @@ def recommend(judged: Sequence[BaselineComparison]) -> Recommendation:
         excluded=excluded,
         front=_front(left),
         sentence=" ".join([_sentence(chosen, tied, left, excluded), *doubts]),
+        advice=tuple(_advice(comparisons, chosen.condition)),
     )
 
 
@@ -93,12 +116,12 @@ def infeasible(condition: Condition) -> str:
 
 def _strained(condition: Condition) -> str:
     """Why what has completed may not do so again, or not as well."""
-    share = condition.highest(lambda run: run.memory.share)
+    share = condition.value("mem_share")
     if share is not None and share > MEMORY_SHARE:
         return f"it takes {share:.0%} of the GPU's memory, above {MEMORY_SHARE:.0%}"
-    if condition.highest(lambda run: run.quality.alloc_retries):
+    if any(run.quality.alloc_retries for run in condition.runs):
         return "the GPU's allocator had to retry: memory was nearly full"
-    if condition.highest(lambda run: run.quality.skipped_steps):
+    if any(run.quality.skipped_steps for run in condition.runs):
         return "it skipped optimizer steps because gradients overflowed"
     return ""
 
@@ -119,11 +142,11 @@ def _unequal(one: BaselineComparison) -> str:
     return f"equal {one.loss_is} loss is not established: {test.reason} ({seen})"
 
 
-def _unfinished(judged: Sequence[BaselineComparison]) -> Iterator[str]:
-    waiting = [one.condition.name for one in judged if any(run.state in LIVE for run in one.condition.runs)]
+def _unfinished(comparisons: Sequence[BaselineComparison]) -> Iterator[str]:
+    waiting = [one.condition.name for one in comparisons if any(run.state in LIVE for run in one.condition.runs)]
     if waiting:
         verb = "is" if len(waiting) == 1 else "are"
-        yield f"Provisional: {_listed(waiting)} {verb} not finished."
+        yield f"Provisional: {listed(waiting, 3)} {verb} not finished."
 
 
 def _doubts(chosen: BaselineComparison, left: Sequence[BaselineComparison]) -> Iterator[str]:
@@ -134,7 +157,7 @@ def _doubts(chosen: BaselineComparison, left: Sequence[BaselineComparison]) -> I
     others = (one for one in left if one is not chosen)
     unclear = [one for one in others if order(one.speeds, chosen.speeds) == Order.NOT_ESTABLISHED]
     if unclear:
-        names = _listed([one.condition.name for one in unclear])
+        names = listed([one.condition.name for one in unclear], 3)
         yield f"Not established: repeats differ too much to tell it from {names}; more of them would."
 
 
@@ -162,15 +185,14 @@ def _ties(one: BaselineComparison, other: BaselineComparison) -> bool:
 
 
 def _thrift(one: BaselineComparison) -> tuple[float, int, float]:
-    condition, memory = one.condition, _reserved(one)
-    energy = condition.median(lambda run: run.gpus.j_per_token)
-    stage = condition.field("zero_stage")
-    rough = float("inf") if memory is None else round(memory, 1)
-    return rough, stage if isinstance(stage, int) else 0, energy.value if energy else float("inf")
+    memory, energy = (one.condition.value(metric) for metric in ("mem_reserved_gb", "j_per_token"))
+    stage = one.condition.field("zero_stage")
+    rough = math.inf if memory is None else round(memory, 1)
+    return rough, stage if isinstance(stage, int) else 0, math.inf if energy is None else energy
 
 
 def _reserved(one: BaselineComparison) -> float | None:
-    return one.condition.highest(lambda run: run.memory.reserved)
+    return one.condition.value("mem_reserved_gb")
 
 
 def _needs_least(chosen: BaselineComparison, tied: Sequence[BaselineComparison]) -> bool:
@@ -185,13 +207,13 @@ def _front(left: Sequence[BaselineComparison]) -> tuple[str, ...]:
     return tuple(sorted(names, key=lambda name: points[name][0] or 0.0))
 
 
-_Point = tuple[float | None, float | None, float | None]
+_Point = tuple[float | None, ...]
 
 
 def _point(one: BaselineComparison) -> _Point:
     """What is to be small: time, memory, energy; None where nobody knows."""
-    energy = one.condition.median(lambda run: run.gpus.j_per_token)
-    return 1.0 / _pace(one), _reserved(one), energy.value if energy else None
+    others = (METRICS[metric].penalty(one.condition.value(metric)) for metric in _BESIDE_SPEED)
+    return 1.0 / _pace(one), *others
 
 
 def _beats(one: _Point, other: _Point) -> bool:
@@ -214,7 +236,7 @@ def _sentence(
         why = why if excluded else "the only configuration"
     elif tied:
         least = ", and needs least" if _needs_least(chosen, tied) else ""
-        why = f"as fast as {_listed([one.condition.name for one in tied])}{least}"
+        why = f"as fast as {listed([one.condition.name for one in tied], 3)}{least}"
     else:
         why = f"the fastest of {len(left)} configurations that are {good}"
     gain = "" if chosen.is_baseline or not chosen.times_baseline else f" ({times(chosen.times_baseline)} × baseline)"
@@ -227,6 +249,60 @@ def _nothing(excluded: dict[str, str]) -> str:
     return "There is nothing to recommend yet: no run has figures."
 
 
-def _listed(names: Sequence[str], most: int = 3) -> str:
-    shown = ", ".join(names[:most])
-    return shown if len(names) <= most else f"{shown} and {len(names) - most} more"
+def _advice(comparisons: Sequence[BaselineComparison], chosen: Condition | None) -> Iterator[str]:
+    """What was measured, and what follows for the next run."""
+    if chosen:
+        yield from _room(chosen)
+        yield from _alone(chosen)
+    yield from _too_large(comparisons)
+    yield from _coarse(comparisons)
+    yield from _scattered(comparisons)
+    yield from map(sensitivity_sentence, sensitivities(comparisons))
+
+
+def _room(chosen: Condition) -> Iterator[str]:
+    share = chosen.value("mem_share")
+    if share is None:
+        return
+    takes = f"{chosen.name} takes {share:.0%} of the GPU's memory"
+    if share < ROOMY:
+        offloaded = chosen.field("offload") not in (None, "none")
+        yield f"{takes}: a larger micro-batch is likely to be faster{', and so is no offload' if offloaded else ''}."
+    elif share > TIGHT:
+        yield f"{takes}: longer samples or a larger model need ZeRO 2 or 3."
+
+
+def _alone(chosen: Condition) -> Iterator[str]:
+    stage, offload = chosen.field("zero_stage"), chosen.field("offload")
+    if chosen.ranks == 1 and stage and offload in (None, "none"):
+        yield f"On one rank ZeRO {stage} has nobody to share with: it saves memory only together with offload."
+
+
+def _too_large(comparisons: Sequence[BaselineComparison]) -> Iterator[str]:
+    names = [one.condition.name for one in comparisons if any(_ran_out(run.cost.lost) for run in one.condition.runs)]
+    if names:
+        saves = "What saves most: ZeRO 3, then offload, then a smaller micro-batch."
+        yield f"Out of memory as configured: {', '.join(names)}. {saves}"
+
+
+def _ran_out(lost: object) -> bool:
+    return isinstance(lost, dict) and ("oom" in lost or "fragmentation" in lost)
+
+
+def _coarse(comparisons: Sequence[BaselineComparison]) -> Iterator[str]:
+    margin = next((one.loss.margin for one in comparisons if one.is_baseline), 0.0)
+    if margin > COARSE_NATS:
+        yield (
+            f"The baseline's repeats differ so much that losses {margin:.3f} nats apart count as equal: longer runs or "
+            "more held-out text would show smaller differences."
+        )
+
+
+def _scattered(comparisons: Sequence[BaselineComparison]) -> Iterator[str]:
+    for one in comparisons:
+        speeds = one.speeds
+        if len(speeds) > 1 and max(speeds) > SCATTER * min(speeds):
+            yield (
+                f"The fastest repeat of {one.condition.name} ran at {max(speeds) / min(speeds):.1f} × the slowest: "
+                "something else may have used the machine."
+            )

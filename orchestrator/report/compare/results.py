@@ -1,4 +1,4 @@
-"""A campaign's results: its figures, judged. Pure."""
+"""A campaign's results: its runs, compared, and what follows. Pure."""
 
 from __future__ import annotations
 
@@ -18,10 +18,10 @@ from .workloads import TimeToLoss, Workload, times_to_loss, workloads_of
 
 @dataclass(frozen=True)
 class WorkloadResults:
-    """A workload with its conditions judged, and what to use for it."""
+    """A workload with each condition beside its baseline, and what to use for it."""
 
     workload: Workload
-    judged: tuple[BaselineComparison, ...]
+    comparisons: tuple[BaselineComparison, ...]
     recommendation: Recommendation
 
 
@@ -37,33 +37,48 @@ class Results:
 
     campaign: CampaignRow
     runs: tuple[MeasuredRun, ...]
-    compared: tuple[WorkloadResults, ...]
+    workloads: tuple[WorkloadResults, ...]
     times: tuple[TimeToLoss, ...]
     cost: Cost
 
     @property
+    def comparisons(self) -> list[BaselineComparison]:
+        """Of all workloads."""
+        return [each for one in self.workloads for each in one.comparisons]
+
+    @property
     def conditions(self) -> list[Condition]:
         """Of all workloads."""
-        return [one.condition for compared in self.compared for one in compared.judged]
+        return [one.condition for one in self.comparisons]
+
+    @property
+    def hour_unit(self) -> str:
+        """What the time of attempts is counted in."""
+        return "GPU-hours" if any(run.on_gpus for run in self.runs) else "rank-hours"
+
+    @property
+    def only_cpus(self) -> bool:
+        """Whether all runs that say where they were say that it was on CPUs."""
+        told = [run for run in self.runs if run.device_names]
+        return bool(told) and all(run.on_cpus for run in told)
 
 
 def results_of(campaign: CampaignRow, runs: Sequence[MeasuredRun], baseline: str | None = None) -> Results:
-    """Judges a campaign's runs.
+    """Compares a campaign's runs.
 
     Args:
         campaign: its row.
         runs: all of them.
         baseline: name of the condition to compare with; the usual one without it.
     """
-    conditions = conditions_of(runs)
-    workloads = workloads_of(conditions, baseline)
-    compared = [_compare(workload) for workload in workloads]
-    return Results(campaign, tuple(runs), tuple(compared), tuple(_times(workloads)), _sum(runs))
+    workloads = workloads_of(conditions_of(runs), baseline)
+    compared = tuple(_results(workload) for workload in workloads)
+    return Results(campaign, tuple(runs), compared, tuple(_times(workloads)), _sum(runs))
 
 
-def _compare(workload: Workload) -> WorkloadResults:
-    judged = tuple(compare_to_baseline(workload.conditions, workload.baseline))
-    return WorkloadResults(workload, judged, recommend(judged))
+def _results(workload: Workload) -> WorkloadResults:
+    comparisons = tuple(compare_to_baseline(workload.conditions, workload.baseline))
+    return WorkloadResults(workload, comparisons, recommend(comparisons))
 
 
 def _times(workloads: Sequence[Workload]) -> list[TimeToLoss]:
@@ -73,15 +88,10 @@ def _times(workloads: Sequence[Workload]) -> list[TimeToLoss]:
         first = workload.conditions[0]
         counts = any(condition.counted for condition in workload.conditions)
         if counts and not first.runs[0].config.get("command"):
-            alike[json.dumps([first.field("model"), first.field("dataset")], default=str, sort_keys=True)].append(
-                workload
-            )
-    several = [group for group in alike.values() if len({_tokens(workload) for workload in group}) > 1]
+            key = json.dumps([first.field("model"), first.field("dataset")], default=str, sort_keys=True)
+            alike[key].append(workload)
+    several = [group for group in alike.values() if len({one.conditions[0].tokens_per_step for one in group}) > 1]
     return [time for group in several for time in times_to_loss([each for one in group for each in one.conditions])]
-
-
-def _tokens(workload: Workload) -> int | None:
-    return workload.conditions[0].tokens_per_step
 
 
 def _sum(runs: Sequence[MeasuredRun]) -> Cost:

@@ -9,8 +9,7 @@ from dataclasses import dataclass
 from itertools import combinations
 from typing import Any, Final
 
-from .conditions import Condition
-from .surroundings import environment_key
+from .conditions import Condition, environment_key
 
 STRONG: Final = "batch"
 WEAK: Final = "batch of a rank"
@@ -56,35 +55,31 @@ def scaling_of(conditions: Sequence[Condition]) -> list[ScalingPoint]:
 def _scaled(alike: Sequence[Condition], keeps: str) -> Iterator[ScalingPoint]:
     if len(alike) < 2:
         return
-    reference, *_ = ordered = sorted(alike, key=_ranks)
-    least = _tokens_per_s(reference) / _ranks(reference)
+    reference, *_ = ordered = sorted(alike, key=lambda one: one.ranks)
+    least = _tokens_per_s(reference) / reference.ranks
     for one in ordered:
         speed = _tokens_per_s(one)
-        yield ScalingPoint(one, reference, keeps, _ranks(one), speed, speed / _ranks(one) / least)
+        yield ScalingPoint(one, reference, keeps, one.ranks, speed, speed / one.ranks / least)
 
 
 def _tokens_per_s(condition: Condition) -> float:
-    found = condition.median(lambda run: run.timing.tokens_per_s if run.timing else None)
-    return found.value if found else 0.0
-
-
-def _ranks(condition: Condition) -> int:
-    return condition.runs[0].world_size
+    return condition.value("tokens_per_s") or 0.0
 
 
 def _batches(condition: Condition) -> list[tuple[str, float]]:
     """What of its batch others have to have, too: all of it, or the part of a rank."""
     samples = condition.field("global_batch")
-    return [(STRONG, samples), (WEAK, samples / _ranks(condition))] if samples else [("", 0)]
+    return [(STRONG, samples), (WEAK, samples / condition.ranks)] if samples else [("", 0)]
 
 
 def _kind(condition: Condition) -> list[Any]:
     """Everything of the configuration but the ranks and what may go with their number."""
-    train = condition.runs[0].config.get("train") or {}
     around = {name: value for name, value in environment_key(condition).items() if name != "ranks_per_node"}
     slurm = {name: value for name, value in around["slurm"].items() if name not in ("nodes", "cpus_per_task")}
     types = {name: _NUMBER.sub("", str(slurm[name])) for name in ("gpus_per_node", "gres") if name in slurm}
-    own = {name: value for name, value in train.items() if name not in ("global_batch", "micro_batch")}
+    own = {
+        name: value for name, value in condition.runs[0].train.items() if name not in ("global_batch", "micro_batch")
+    }
     return [own, around | {"slurm": slurm | types}]
 
 
@@ -95,12 +90,12 @@ def _apart(group: Sequence[Condition]) -> list[list[Condition]]:
         parts: dict[tuple[Any, ...], list[Condition]] = {}
         for one in group:
             parts.setdefault(tuple(_detail(one, name) for name in details), []).append(one)
-        if all(len({_ranks(one) for one in part}) == len(part) for part in parts.values()):
+        if all(len({one.ranks for one in part}) == len(part) for part in parts.values()):
             return list(parts.values())
     return []
 
 
 def _detail(condition: Condition, name: str) -> Any:
     """What may go with the number of ranks, and tells apart conditions with the same number."""
-    config = condition.runs[0].config
-    return (config.get("train" if name == "micro_batch" else "slurm") or {}).get(name)
+    run = condition.runs[0]
+    return (run.train if name == "micro_batch" else run.slurm).get(name)

@@ -1,4 +1,4 @@
-"""What one change of the strategy costs in speed and saves in memory, over all pairs that differ in it alone. Pure."""
+"""How sensitive speed and memory are to one change of the strategy, over all pairs that differ in it alone. Pure."""
 
 from __future__ import annotations
 
@@ -9,8 +9,8 @@ from itertools import pairwise, product
 from typing import Any, Final
 
 from .baseline import BaselineComparison
+from .conditions import environment_key
 from .statistics import Order, order, ratio
-from .surroundings import environment_key
 from .wording import times
 
 FIELDS: Final = (
@@ -48,9 +48,9 @@ class Sensitivity:
     pairs: tuple[tuple[BaselineComparison, BaselineComparison], ...]
 
 
-def sensitivities(judged: Sequence[BaselineComparison]) -> list[Sensitivity]:
+def sensitivities(comparisons: Sequence[BaselineComparison]) -> list[Sensitivity]:
     """Every change of one field of the strategy that was measured, from each value to the next that there is."""
-    known = [one for one in judged if one.speed]
+    known = [one for one in comparisons if one.speed]
     found: dict[tuple[str, str, str], list[tuple[BaselineComparison, BaselineComparison]]] = {}
     for field in FIELDS:
         for group in _alike(known, field):
@@ -64,18 +64,18 @@ def sensitivities(judged: Sequence[BaselineComparison]) -> list[Sensitivity]:
     ]
 
 
-def sensitivity_sentence(price: Sensitivity) -> str:
-    """The price in words: over one pair with its interval, over several as a range."""
-    change = f"{price.field} {_word(price.before)} → {_word(price.after)}"
-    return f"{change}: {_speed(price)}{_memory(price)} ({_which(price)})."
+def sensitivity_sentence(change: Sensitivity) -> str:
+    """The sensitivity in words: over one pair with its interval, over several as a range."""
+    what = f"{change.field} {_word(change.before)} → {_word(change.after)}"
+    return f"{what}: {_speed(change)}{_memory(change)} ({_which(change)})."
 
 
-def _alike(judged: Sequence[BaselineComparison], field: str) -> Iterator[list[BaselineComparison]]:
+def _alike(comparisons: Sequence[BaselineComparison], field: str) -> Iterator[list[BaselineComparison]]:
     """Conditions that differ in nothing but the field, in groups of at least two: also on the same kind of machine."""
     varied = {"strategy", field} | _FOLLOWS.get(field, set())
     groups: dict[str, list[BaselineComparison]] = {}
-    for one in judged:
-        train = one.condition.runs[0].config.get("train") or {}
+    for one in comparisons:
+        train = one.condition.runs[0].train
         rest = [{name: value for name, value in train.items() if name not in varied}, environment_key(one.condition)]
         groups.setdefault(json.dumps(rest, sort_keys=True, default=str), []).append(one)
     yield from (group for group in groups.values() if len(group) > 1)
@@ -105,9 +105,9 @@ def _word(value: Any) -> str:
     return {True: "on", False: "off"}.get(value, str(value)) if isinstance(value, bool) else str(value)
 
 
-def _speed(price: Sensitivity) -> str:
-    found = [one for a, b in price.pairs if (one := ratio(b.speeds, a.speeds))]
-    verdicts = {order(after.speeds, before.speeds) for before, after in price.pairs}
+def _speed(change: Sensitivity) -> str:
+    found = [one for a, b in change.pairs if (one := ratio(b.speeds, a.speeds))]
+    verdicts = {order(after.speeds, before.speeds) for before, after in change.pairs}
     values = sorted(one.value for one in found)
     if verdicts == {Order.TIE}:
         return "as fast"
@@ -116,10 +116,10 @@ def _speed(price: Sensitivity) -> str:
     return f"{times(found[0])} × the speed"
 
 
-def _memory(price: Sensitivity) -> str:
+def _memory(change: Sensitivity) -> str:
     saved = []
-    for before, after in price.pairs:
-        one, other = (each.condition.highest(lambda run: run.memory.reserved) for each in (before, after))
+    for before, after in change.pairs:
+        one, other = (each.condition.value("mem_reserved_gb") for each in (before, after))
         if one is not None and other is not None:
             saved.append(other - one)
     if not saved or max(map(abs, saved)) < LEAST_GB:
@@ -128,14 +128,14 @@ def _memory(price: Sensitivity) -> str:
     return f", {low:+.1f} GB" if high - low < LEAST_GB else f", {low:+.1f} to {high:+.1f} GB"
 
 
-def _which(price: Sensitivity) -> str:
-    (before, after), *more = price.pairs
+def _which(change: Sensitivity) -> str:
+    (before, after), *more = change.pairs
     names = f"{before.condition.name} → {after.condition.name}"
-    repeats = min(len(one.speeds) for pair in price.pairs for one in pair)
+    repeats = min(len(one.speeds) for pair in change.pairs for one in pair)
     others = f" and {len(more)} more" if more else ""
-    doubt = "; one repeat" if repeats == 1 else "; not established" if _unclear(price) else ""
+    doubt = "; one repeat" if repeats == 1 else "; not established" if _unclear(change) else ""
     return f"{names}{others}{doubt}"
 
 
-def _unclear(price: Sensitivity) -> bool:
-    return any(order(b.speeds, a.speeds) == Order.NOT_ESTABLISHED for a, b in price.pairs)
+def _unclear(change: Sensitivity) -> bool:
+    return any(order(b.speeds, a.speeds) == Order.NOT_ESTABLISHED for a, b in change.pairs)

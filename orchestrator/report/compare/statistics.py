@@ -92,7 +92,12 @@ class LossTest:
 
 def estimate(values: Sequence[float]) -> Estimate | None:
     """The median of what is finite of the values; None if nothing is."""
-    known = np.array([value for value in values if math.isfinite(value)])
+    return _estimate(tuple(value for value in values if math.isfinite(value)))
+
+
+@lru_cache(maxsize=100_000)  # a page asks for the same ones in several places, and the draws take a millisecond
+def _estimate(values: tuple[float, ...]) -> Estimate | None:
+    known = np.array(values)
     if not known.size:
         return None
     low, high = _interval(_medians(known, 0)) if known.size >= LEAST_REPEATS else (None, None)
@@ -107,7 +112,7 @@ def ratio(above: Sequence[float], below: Sequence[float]) -> Estimate | None:
     return _ratio(tuple(above), tuple(below))
 
 
-@lru_cache(maxsize=100_000)  # a page asks for the same ones in several places, and the draws take a millisecond
+@lru_cache(maxsize=100_000)
 def _ratio(above: tuple[float, ...], below: tuple[float, ...]) -> Estimate | None:
     over, under = (np.array([v for v in side if math.isfinite(v) and v > 0]) for side in (above, below))
     if not (over.size and under.size):

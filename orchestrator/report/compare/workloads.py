@@ -90,13 +90,13 @@ def _tokens_per_step(conditions: Sequence[Condition]) -> list[int | None]:
     """
     known: dict[int, list[int]] = {}
     for condition in conditions:
-        alike = known.setdefault(condition.runs[0].world_size, [])
+        alike = known.setdefault(condition.ranks, [])
         own = condition.tokens_per_step
         if own is not None and _nearest(own, alike) is None:
             alike.append(own)
     found = []
     for condition in conditions:
-        alike, own = known[condition.runs[0].world_size], condition.tokens_per_step
+        alike, own = known[condition.ranks], condition.tokens_per_step
         only = alike[0] if len(alike) == 1 else None
         found.append(only if own is None else _nearest(own, alike))
     return found
@@ -107,12 +107,10 @@ def _nearest(own: int, known: Sequence[int]) -> int | None:
 
 
 def _work(condition: Condition, tokens_per_step: int | None) -> dict[str, Any]:
-    config = condition.runs[0].config
-    train = config.get("train") or {}
-    ranks = {_RANKS: condition.runs[0].world_size}
-    if config.get("command"):
+    ranks = {_RANKS: condition.ranks}
+    if condition.runs[0].config.get("command"):
         return {"tokens per step": tokens_per_step, **ranks}
-    return {**{name: train.get(name) for name in _WORK}, **ranks}
+    return {**{name: condition.field(name) for name in _WORK}, **ranks}
 
 
 def _names(groups: Sequence[Sequence[Condition]], works: Sequence[Mapping[str, Any]]) -> list[str]:
@@ -132,7 +130,7 @@ def _shared(group: Sequence[Condition]) -> dict[str, Any]:
 
 def _names_work(name: str, condition: Condition) -> bool:
     """Not a label, which names a point; not a field that says how; not the digest that stands for a whole structure."""
-    train = condition.runs[0].config.get("train") or {}
+    train = condition.runs[0].train
     digest = isinstance(train.get(name), Mapping) and _DIGEST.fullmatch(str(condition.params[name]))
     says_how = name in ("label", "strategy") or (name in train and name not in _WORK)
     return not (digest or says_how)

@@ -40,7 +40,7 @@ class Cost:
         return self.training + self.warm_up + self.around + sum(self.lost.values())
 
 
-_WELL: Final = frozenset({"completed", "stopped"})
+NO_FAILURE: Final = frozenset({"completed", "stopped"})
 """Failure classes that are no failure."""
 
 _BADLY: Final = {AttemptState.FAILED: "unknown", AttemptState.CANCELLED: AttemptState.CANCELLED.value}
@@ -70,7 +70,7 @@ def cost_of(attempts: Sequence[AttemptRow], lines: Lines, config_hash: str, now_
         first = min(spent - steady, first)
         training += steady
         warm_up += first
-        if attempt.state not in _BADLY or attempt.failure_class in _WELL:
+        if attempt.state not in _BADLY or attempt.failure_class in NO_FAILURE:
             around += spent - steady - first
         else:
             lost[attempt.failure_class or _BADLY[attempt.state]] += spent - steady - first

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Final
 
@@ -133,7 +133,6 @@ def gpus_of(attempts: Sequence[AttemptGpus], rows: Sequence[AttemptRow] = ()) ->
     """
     whole = [gpu for attempt in attempts for gpu in attempt.gpus]
     timed = [gpu for attempt in attempts for gpu in attempt.timed]
-    ecc = [gpu.ecc_errors for gpu in whole if gpu.ecc_errors is not None]
     samples = sum(gpu.samples for gpu in timed)
     return GpuSummary(
         names=tuple(dict.fromkeys(gpu.name for gpu in whole if gpu.name)),
@@ -141,15 +140,21 @@ def gpus_of(attempts: Sequence[AttemptGpus], rows: Sequence[AttemptRow] = ()) ->
         interval_s=sum(gpu.sampled_s for gpu in timed) / samples if samples else None,
         util_pct=_mean(timed, lambda gpu: gpu.util_pct),
         power_w=_mean(timed, lambda gpu: gpu.power_w),
-        power_peak_w=_highest([gpu.power_peak_w for gpu in timed]),
-        power_avg_peak_w=_highest([gpu.power_avg_peak_w for gpu in timed]),
-        temperature_c=_highest([gpu.temperature_max_c for gpu in timed]),
+        power_peak_w=_highest(gpu.power_peak_w for gpu in timed),
+        power_avg_peak_w=_highest(gpu.power_avg_peak_w for gpu in timed),
+        temperature_c=_highest(gpu.temperature_max_c for gpu in timed),
         energy_j=total(attempt.energy_j for attempt in attempts) if _are_covered(rows, attempts) else None,
         j_per_token=j_per_token(attempts),
-        slowed=_highest([gpu.slowed for gpu in timed]),
-        power_capped=_highest([gpu.power_capped for gpu in timed]),
-        ecc_errors=sum(ecc) if ecc else None,
+        slowed=_highest(gpu.slowed for gpu in timed),
+        power_capped=_highest(gpu.power_capped for gpu in timed),
+        ecc_errors=_ecc_errors(whole),
     )
+
+
+def _ecc_errors(gpus: Sequence[GpuUse]) -> int | None:
+    """Of all GPUs that count them."""
+    known = [gpu.ecc_errors for gpu in gpus if gpu.ecc_errors is not None]
+    return sum(known) if known else None
 
 
 def _are_covered(rows: Sequence[AttemptRow], sampled: Sequence[AttemptGpus]) -> bool:
@@ -177,7 +182,7 @@ def _peak(values: Sequence[float]) -> float | None:
     return float(known.max()) if known.size else None
 
 
-def _highest(values: Sequence[float | None]) -> float | None:
+def _highest(values: Iterable[float | None]) -> float | None:
     return max((value for value in values if value is not None), default=None)
 
 

@@ -3,13 +3,12 @@
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping, Sequence
+from itertools import groupby
 from typing import Any, Final
 
-from sqlalchemy import Connection
-
 from ....db import queries
-from ....db.records import AttemptRow, CampaignRow, EventRow, RunRow
+from ....db.records import SUBMITTING, CampaignRow, EventRow
 from ....db.series import extra_highest, run_series
 from ....db.store import Store
 from .run import MeasuredRun, RunData, measured_run
@@ -20,42 +19,35 @@ _SKIPPED: Final = "skipped_steps"
 
 def read_runs(store: Store, campaign: CampaignRow) -> list[MeasuredRun]:
     """The figures of every run, in the order of the matrix."""
+    measured = []
     with store.read() as conn:
         now_s = store.now(conn)
-        attempts: dict[int, list[AttemptRow]] = defaultdict(list)
-        for attempt in queries.attempts(conn, campaign.id):
-            attempts[attempt.run_id].append(attempt)
-        said = _said(queries.events(conn, campaign.id))
+        by_run = groupby(queries.attempts(conn, campaign.id), lambda attempt: attempt.run_id)
+        attempts = {run_id: list(own) for run_id, own in by_run}
+        events = queries.events(conn, campaign.id)
+        said = _said(events)
+        excluded = {event.attempt_id: event.data.get("exclude", ()) for event in events if event.kind == SUBMITTING}
         forwards = queries.forwards(conn, campaign.id)
-        runs = queries.runs(conn, campaign.id)
-        return [measured_run(data) for data in _each(conn, runs, attempts, said, forwards, now_s)]
+        for run in queries.runs(conn, campaign.id):
+            own = attempts.get(run.id, [])
+            mine = [attempt.id for attempt in own if attempt.config_hash == run.config_hash]
+            skipped = extra_highest(conn, run.id, [_SKIPPED]).get(_SKIPPED)
+            data = RunData(
+                run=run,
+                attempts=own,
+                series=run_series(conn, run.id),
+                gpus=queries.run_gpus(conn, run.id),
+                **{name: _newest(said, mine, name) for name in _SAID},
+                excluded=excluded,
+                skipped_steps=None if skipped is None else int(skipped),
+                forwarded={tool: str(data.get("run_id", "")) for tool, data in forwards.get(run.id, {}).items()},
+                now_s=now_s,
+            )
+            measured.append(measured_run(data))
+    return measured
 
 
-def _each(
-    conn: Connection,
-    runs: list[RunRow],
-    attempts: Mapping[int, list[AttemptRow]],
-    said: Mapping[tuple[int | None, str], Mapping[str, Any]],
-    forwards: Mapping[int, Mapping[str, Mapping[str, Any]]],
-    now_s: float,
-) -> Iterator[RunData]:
-    for run in runs:
-        own = sorted(attempts.get(run.id, ()), key=lambda attempt: attempt.generation)
-        mine = [attempt.id for attempt in own if attempt.config_hash == run.config_hash]
-        skipped = extra_highest(conn, run.id, [_SKIPPED]).get(_SKIPPED)
-        yield RunData(
-            run=run,
-            attempts=own,
-            series=run_series(conn, run.id),
-            gpus=queries.run_gpus(conn, run.id),
-            **{name: _newest(said, mine, name) for name in _SAID},
-            skipped_steps=None if skipped is None else int(skipped),
-            forwarded={tool: str(data.get("run_id", "")) for tool, data in forwards.get(run.id, {}).items()},
-            now_s=now_s,
-        )
-
-
-def _said(events: list[EventRow]) -> dict[tuple[int | None, str], dict[str, Any]]:
+def _said(events: Sequence[EventRow]) -> dict[tuple[int | None, str], dict[str, Any]]:
     """By attempt and name, what the trainer's events of that name say together; of each fact the newest."""
     kinds = {f"script.{name}": name for name in _SAID}
     said: dict[tuple[int | None, str], dict[str, Any]] = defaultdict(dict)

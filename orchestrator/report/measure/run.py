@@ -1,4 +1,4 @@
-"""What a report knows of each run: figures, no judgement. Pure."""
+"""What a report knows of each run, without judgement. Pure."""
 
 from __future__ import annotations
 
@@ -14,12 +14,15 @@ from ....db.records import AttemptRow, RunRow, RunState
 from ....db.series import Series
 from ...views.text import clean
 from .cost import Cost, cost_of
+from .failures import FailedAttempt, failed_attempts
 from .hardware import GpuSummary, Memory, gpus_of, memory_of
 from .timing import Lines, Timing, lines_of, smooth, timing
 
 CURVE_POINTS: Final = 400
 FINAL_SHARE: Final = 0.05
 """Part of the steps, at the end, whose mean loss is called final."""
+
+_SOFTWARE: Final = ("device", "driver", "cuda", "torch", "deepspeed", "transformers")
 
 
 @dataclass(frozen=True)
@@ -30,6 +33,7 @@ class RunData:
         attempts: oldest first; ``mine`` of them have the run's present configuration.
         gpus: telemetry of those.
         start, speed, memory: what the trainer said last when it began, of its speed, and of the GPU's memory.
+        excluded: by id of an attempt, the nodes that it was to do without.
         skipped_steps: optimizer steps left out because gradients overflowed; None where nobody counts.
         forwarded: by tool that it was forwarded to, its id there.
         now_s: of the store's clock.
@@ -42,6 +46,7 @@ class RunData:
     start: Mapping[str, Any]
     speed: Mapping[str, Any]
     memory: Mapping[str, Any]
+    excluded: Mapping[int | None, Sequence[str]]
     skipped_steps: int | None
     forwarded: Mapping[str, str]
     now_s: float
@@ -67,6 +72,11 @@ class Loss:
     best: float | None
     final: float | None
     held_out: float | None
+
+    @property
+    def reduction(self) -> float | None:
+        """By what part of the first loss the final one is lower."""
+        return 1 - self.final / self.first if self.first and self.final is not None else None
 
 
 @dataclass(frozen=True)
@@ -113,6 +123,11 @@ class Curve:
     eval_step: list[float]
     held_out: list[float]
 
+    @property
+    def drawable(self) -> bool:
+        """Whether any loss of it is known."""
+        return any(map(math.isfinite, self.raw))
+
 
 @dataclass(frozen=True)
 class MeasuredRun:
@@ -120,6 +135,10 @@ class MeasuredRun:
 
     Attributes:
         parameters: of the model, as the trainer says; None of a script that does not.
+        start, speed: what the trainer said last of the model and its software, and of its own speed.
+        hosts: nodes of the newest attempt that ended.
+        host_limits_gb: by node, how much memory the job could have had there; nodes without a limit are missing.
+        failures: its attempts that failed, oldest first.
         generation, attempt_id: of the newest attempt with the present configuration; 0 and None before the first.
     """
 
@@ -147,7 +166,11 @@ class MeasuredRun:
     quality: Quality
     cost: Cost
     curve: Curve
-    software: Mapping[str, str]
+    start: Mapping[str, Any]
+    speed: Mapping[str, Any]
+    hosts: tuple[str, ...]
+    host_limits_gb: Mapping[str, float]
+    failures: tuple[FailedAttempt, ...]
     forwarded: Mapping[str, str]
     generation: int
     attempt_id: int | None
@@ -162,16 +185,54 @@ class MeasuredRun:
         """Whether a retry changed its configuration, so that it is not what the spec asks for."""
         return bool(self.changes) or self.micro_batch != self.first_micro_batch
 
+    @property
+    def train(self) -> Mapping[str, Any]:
+        """The trainer's configuration."""
+        return self.config.get("train") or {}
+
+    @property
+    def slurm(self) -> Mapping[str, Any]:
+        """What its jobs ask of Slurm."""
+        return self.config.get("slurm") or {}
+
+    @property
+    def software(self) -> dict[str, str]:
+        """The device and the versions of what it trained with, as far as the trainer says."""
+        return {name: str(self.start[name]) for name in _SOFTWARE if self.start.get(name)}
+
+    @property
+    def device_names(self) -> tuple[str, ...]:
+        """The kinds of devices that it trained on: of its telemetry, else what the trainer says."""
+        device = self.start.get("device")
+        return self.gpus.names or ((str(device),) if device else ())
+
+    @property
+    def on_cpus(self) -> bool:
+        """Whether it says that it trained on CPUs."""
+        return self.device_names == ("cpu",)
+
+    @property
+    def on_gpus(self) -> bool:
+        """Whether it trained on GPUs: as it says, else as its jobs ask for them."""
+        if self.device_names:
+            return not self.on_cpus
+        return self.config.get("executor") != "local" and bool(self.slurm.get("gpus_per_node"))
+
+    @property
+    def samples_per_s(self) -> float | None:
+        """Samples of all ranks; None where the tokens of a step or its samples are not known."""
+        samples = self.train.get("global_batch")
+        tokens = self.timing.tokens_per_s if self.timing else None
+        return tokens / self.tokens_per_step * samples if tokens and self.tokens_per_step and samples else None
+
 
 def measured_run(data: RunData) -> MeasuredRun:
     """Everything that is known of a run."""
     run, mine = data.run, data.mine
     newest = mine[-1] if mine else None
-    train = run.config.get("train") or {}
-    first_steps = {attempt.generation: attempt.start_step or 0 for attempt in mine}
-    last_steps = {attempt.generation: attempt.last_step for attempt in mine if attempt.last_step is not None}
-    lines = lines_of(data.series, first_steps, train.get("log_every") or 1, last_steps)
+    lines = _lines(data)
     tokens = _tokens_per_step(run.config, lines, data.series)
+    nodes = next((attempt.evidence["nodes"] for attempt in mine[::-1] if attempt.evidence.get("nodes")), ())
     parameters = data.start.get("parameters")
     return MeasuredRun(
         name=run.name,
@@ -183,13 +244,8 @@ def measured_run(data: RunData) -> MeasuredRun:
         step=int(lines.step[-1]) if len(data.series) else None,
         target_step=run.target_step,
         tries=len(data.attempts),
-        changes=newest.changes if newest else "",
-        micro_batch=newest.micro_batch if newest else train.get("micro_batch"),
-        first_micro_batch=mine[0].micro_batch if mine else train.get("micro_batch"),
-        accumulation=newest.accumulation if newest else None,
-        world_size=newest.world_size if newest else _ranks(run.config),
+        parameters=parameters if isinstance(parameters, int) else None,
         tokens_per_step=tokens,
-        parameters=int(parameters) if isinstance(parameters, int) else None,
         config=run.config,
         timing=timing(data.series, lines),
         loss=_loss(data.series),
@@ -198,14 +254,39 @@ def measured_run(data: RunData) -> MeasuredRun:
         quality=_quality(data, lines),
         cost=cost_of(data.attempts, lines, run.config_hash, data.now_s),
         curve=_curve(data.series, lines, tokens),
-        software={name: str(data.start[name]) for name in _SOFTWARE if data.start.get(name)},
+        start=data.start,
+        speed=data.speed,
+        hosts=_hosts(nodes),
+        host_limits_gb=_host_limits_gb(nodes),
+        failures=tuple(failed_attempts(run, data.attempts, data.excluded)),
         forwarded=data.forwarded,
         generation=newest.generation if newest else 0,
         attempt_id=newest.id if newest else None,
+        **_batch(run.config, mine),
     )
 
 
-_SOFTWARE: Final = ("device", "driver", "cuda", "torch", "deepspeed", "transformers")
+def _lines(data: RunData) -> Lines:
+    first_steps = {attempt.generation: attempt.start_step or 0 for attempt in data.mine}
+    last_steps = {attempt.generation: attempt.last_step for attempt in data.mine if attempt.last_step is not None}
+    every = (data.run.config.get("train") or {}).get("log_every") or 1
+    return lines_of(data.series, first_steps, every, last_steps)
+
+
+def _batch(config: Mapping[str, Any], attempts: Sequence[AttemptRow]) -> dict[str, Any]:
+    """The batch, how it is divided, and what a retry changed: of the newest attempt, else what the run asks for."""
+    if not attempts:
+        asked = (config.get("train") or {}).get("micro_batch")
+        sizes = {"micro_batch": asked, "first_micro_batch": asked, "accumulation": None}
+        return {**sizes, "changes": "", "world_size": _ranks(config)}
+    first, newest = attempts[0], attempts[-1]
+    sizes = {"micro_batch": newest.micro_batch, "first_micro_batch": first.micro_batch}
+    return {
+        **sizes,
+        "accumulation": newest.accumulation,
+        "changes": newest.changes,
+        "world_size": newest.world_size,
+    }
 
 
 def _ranks(config: Mapping[str, Any]) -> int:
@@ -223,6 +304,15 @@ def _tokens_per_step(config: Mapping[str, Any], lines: Lines, series: Series) ->
         said = np.asarray(series.figures["tokens_per_s"]) * lines.step_s
     known = said[np.isfinite(said) & (said > 0)]
     return round(float(np.median(known))) if known.size else None
+
+
+def _hosts(nodes: Sequence[Mapping[str, Any]]) -> tuple[str, ...]:
+    return tuple(dict.fromkeys(str(node["host"]) for node in nodes if node.get("host")))
+
+
+def _host_limits_gb(nodes: Sequence[Mapping[str, Any]]) -> dict[str, float]:
+    limits = ((node.get("host"), node.get("memory_limit_bytes")) for node in nodes)
+    return {str(host): limit / 1e9 for host, limit in limits if host and isinstance(limit, int)}
 
 
 def _loss(series: Series) -> Loss:
@@ -256,18 +346,17 @@ def _quality(data: RunData, lines: Lines) -> Quality:
     span = int(lines.step[-1]) if len(data.series) else 0
     gaps = max(0, span - received)
     made = sum(max(0, (a.last_step or 0) - (a.start_step or 0)) for a in data.mine if a.last_step is not None)
-    retries, wait, clock = (data.speed.get(name) for name in ("alloc_retries", "data_wait_share", "clock_ratio"))
-    finished = data.run.state == RunState.COMPLETED
+    known = {name: value for name, value in data.speed.items() if isinstance(value, int | float)}
     return Quality(
-        expected=data.run.target_step if finished else (span or None),
+        expected=data.run.target_step if data.run.state == RunState.COMPLETED else (span or None),
         received=received,
         gaps=gaps,
         repeated=max(0, made - received - gaps),
         non_finite=data.series.non_finite.get("loss", 0),
         skipped_steps=data.skipped_steps,
-        alloc_retries=int(retries) if isinstance(retries, int | float) else None,
-        data_wait=float(wait) if isinstance(wait, int | float) else None,
-        clock_ratio=float(clock) if isinstance(clock, int | float) else None,
+        alloc_retries=int(known["alloc_retries"]) if "alloc_retries" in known else None,
+        data_wait=float(known["data_wait_share"]) if "data_wait_share" in known else None,
+        clock_ratio=float(known["clock_ratio"]) if "clock_ratio" in known else None,
     )
 
 

@@ -8,39 +8,41 @@ from typing import Any, Final
 
 from ...status import SCHEMA_VERSION, finite
 from ..compare.baseline import BaselineComparison
-from ..compare.conditions import Condition
-from ..compare.guide import guide
+from ..compare.difference import Comparison, figures, verdict
 from ..compare.results import Results, WorkloadResults
 from ..compare.statistics import Estimate
-from ..measure.failures import Background, Behind
 from ..measure.flags import flags_of
-from ..measure.metrics import ESTIMATES, figures_of
+from ..measure.metrics import METRICS, OverRepeats
 from ..measure.run import MeasuredRun
+from ..measure.telemetry import GpuDetails
 
-Row = Sequence[Any]
+CsvRow = Sequence[Any]
 
 _RUN_FIELDS: Final = (
     "name", "repeat", "state", "reason", "step", "target_step", "tries", "changes", "micro_batch", "first_micro_batch",
     "accumulation", "world_size", "tokens_per_step",
 )  # fmt: skip
-_ESTIMATES: Final = frozenset(["speed", "times_baseline", *ESTIMATES])
+_ESTIMATES: Final = frozenset(
+    ["speed", "times_baseline"]
+    + [metric.name for metric in METRICS.values() if metric.over in (OverRepeats.LOSS, OverRepeats.MEDIAN)]
+)
 _PARTS: Final = ("timing", "loss", "memory", "gpus", "quality", "cost")
 
 
-def document_of(results: Results, background: Background) -> dict[str, Any]:
+def document_of(results: Results, details: GpuDetails) -> dict[str, Any]:
     """Everything but the curves, ready for JSON."""
     document: dict[str, Any] = strict(
         {
             "schema_version": SCHEMA_VERSION,
             "campaign": results.campaign.name,
-            "workloads": [_workload(one) for one in results.compared],
+            "workloads": [_workload(one) for one in results.workloads],
             "time_to_loss": [
                 {"condition": t.condition.name, "loss": t.loss, "seconds": t.seconds, "tokens": t.tokens}
                 for t in results.times
             ],
             "cost": asdict(results.cost),
-            "runs": [{**_run(run), **_behind(background.runs.get(run.name))} for run in results.runs],
-            "failures": [asdict(failure) for failure in background.failures],
+            "runs": [{**_run(run), **_origin(run, details)} for run in results.runs],
+            "failures": [asdict(failure) for run in results.runs for failure in run.failures],
         }
     )
     return document
@@ -49,17 +51,31 @@ def document_of(results: Results, background: Background) -> dict[str, Any]:
 def recommendation_document(results: Results) -> dict[str, Any]:
     """What to use, for `campaign recommend --json`."""
     keys = ("name", "baseline", "recommendation")
-    workloads = [{key: whole[key] for key in keys} for one in results.compared for whole in [_workload(one)]]
+    workloads = [{key: whole[key] for key in keys} for one in results.workloads for whole in [_workload(one)]]
     document: dict[str, Any] = {"schema_version": SCHEMA_VERSION, "campaign": results.campaign.name}
     return {**document, "workloads": strict(workloads)}
 
 
-def condition_rows(results: Results) -> tuple[list[str], Iterator[Row]]:
+def comparison_document(one: Comparison) -> dict[str, Any]:
+    """Two conditions beside each other, for `campaign compare --json`."""
+    return {
+        "left": one.left.name,
+        "right": one.right.name,
+        "configuration": [{"field": name, "left": a, "right": b} for name, a, b in one.differences],
+        "times_left": one.result.times_baseline.value if one.result.times_baseline else None,
+        "order": one.result.order,
+        "loss": {**_loss(one.result), "difference": one.result.loss.difference and one.result.loss.difference.value},
+        "figures": {name: [a, b] for name, a, b in figures(one)},
+        "verdict": verdict(one),
+    }
+
+
+def condition_rows(results: Results) -> tuple[list[str], Iterator[CsvRow]]:
     """Names of columns, and a row a condition."""
-    return _rows([_with_all_columns(each) for one in results.compared for each in _conditions(one)])
+    return _rows([_with_all_columns(_condition(one)) for one in results.comparisons])
 
 
-def run_rows(results: Results) -> tuple[list[str], Iterator[Row]]:
+def run_rows(results: Results) -> tuple[list[str], Iterator[CsvRow]]:
     """Names of columns, and a row a run."""
     return _rows([_run(run) for run in results.runs])
 
@@ -73,7 +89,7 @@ def strict(value: Any) -> Any:
     return [strict(each) for each in value] if isinstance(value, list | tuple) else value
 
 
-def _rows(documents: Sequence[dict[str, Any]]) -> tuple[list[str], Iterator[Row]]:
+def _rows(documents: Sequence[dict[str, Any]]) -> tuple[list[str], Iterator[CsvRow]]:
     flat = [_flat(document) for document in documents]
     names = dict.fromkeys(name for row in flat for name in row)
     nested = {name.rpartition(".")[0] for name in names}  # of a figure that some rows lack as a whole
@@ -90,28 +106,24 @@ def _with_all_columns(document: dict[str, Any]) -> dict[str, Any]:
 
 
 def _workload(one: WorkloadResults) -> dict[str, Any]:
-    said = one.recommendation
+    found = one.recommendation
     return {
         "name": one.workload.name,
         "baseline": one.workload.baseline.name,
-        "conditions": _conditions(one),
+        "conditions": [_condition(each) for each in one.comparisons],
         "recommendation": {
-            "condition": said.chosen.name if said.chosen else None,
-            "established": said.established,
-            "tied": said.tied,
-            "excluded": said.excluded,
-            "pareto_front": said.front,
-            "sentence": said.sentence,
-            "guide": guide(one.judged, said),
+            "condition": found.chosen.name if found.chosen else None,
+            "established": found.established,
+            "tied": found.tied,
+            "excluded": found.excluded,
+            "pareto_front": found.front,
+            "sentence": found.sentence,
+            "guide": found.advice,
         },
     }
 
 
-def _conditions(one: WorkloadResults) -> list[dict[str, Any]]:
-    return [_condition(judged, one.workload.baseline) for judged in one.judged]
-
-
-def _condition(one: BaselineComparison, baseline: Condition) -> dict[str, Any]:
+def _condition(one: BaselineComparison) -> dict[str, Any]:
     condition = one.condition
     return {
         "name": condition.name,
@@ -124,21 +136,25 @@ def _condition(one: BaselineComparison, baseline: Condition) -> dict[str, Any]:
         "times_baseline": _estimate(one.times_baseline),
         "order": one.order,
         "loss_is": one.loss_is,
-        "loss": {
-            "verdict": one.loss.verdict,
-            "difference": _estimate(one.loss.difference),
-            "margin": one.loss.margin,
-            "reason": one.loss.reason,
-        },
-        **{
-            name: _estimate(value) if isinstance(value, Estimate) else value
-            for name, value in figures_of(condition, baseline).items()
-        },
+        "loss": _loss(one),
+        **{name: _estimate(condition.summary(name)) for name, metric in METRICS.items() if metric.in_files},
+        "mem_beside_baseline": one.more_memory,
+        "ranks": condition.ranks,
     }
 
 
-def _estimate(found: Estimate | None) -> dict[str, Any] | None:
-    return asdict(found) if found else None
+def _loss(one: BaselineComparison) -> dict[str, Any]:
+    test = one.loss
+    return {
+        "verdict": test.verdict,
+        "difference": _estimate(test.difference),
+        "margin": test.margin,
+        "reason": test.reason,
+    }
+
+
+def _estimate(found: Estimate | float | None) -> dict[str, Any] | float | None:
+    return asdict(found) if isinstance(found, Estimate) else found
 
 
 def _run(run: MeasuredRun) -> dict[str, Any]:
@@ -148,21 +164,20 @@ def _run(run: MeasuredRun) -> dict[str, Any]:
         **plain,
         "params": dict(run.params),
         **parts,
-        "software": dict(run.software),
+        "software": run.software,
         "forwarded": dict(run.forwarded),
         "remarks": flags_of(run),
     }
 
 
-def _behind(found: Behind | None) -> dict[str, Any]:
+def _origin(run: MeasuredRun, details: GpuDetails) -> dict[str, Any]:
     """Where a run was, and what its MFU was calculated from."""
-    start, speed = (found.start, found.speed) if found else ({}, {})
     return {
-        "nodes": list(found.hosts) if found else [],
-        "devices": [asdict(device) for device in found.devices] if found else [],
+        "nodes": list(run.hosts),
+        "devices": [asdict(device) for device in details.devices.get(run.name, ())],
         "mfu_inputs": {
-            **{name: start.get(name) for name in ("parameters", "layers", "width")},
-            **{name: speed.get(name) for name in ("flops_per_token", "peak_flops")},
+            **{name: run.start.get(name) for name in ("parameters", "layers", "width")},
+            **{name: run.speed.get(name) for name in ("flops_per_token", "peak_flops")},
         },
     }
 

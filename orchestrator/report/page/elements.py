@@ -1,8 +1,10 @@
-"""What a page is made of, whatever it is written in."""
+"""What a page is made of, whatever it is written in. Pure."""
 
 from __future__ import annotations
 
 from dataclasses import dataclass
+
+from ...views.text import clean
 
 
 @dataclass(frozen=True)
@@ -16,6 +18,16 @@ class Table:
     header: tuple[str, ...]
     rows: tuple[tuple[str, ...], ...]
     right: str = ""
+
+    def without_empty_columns(self) -> Table:
+        """The table without columns that are empty in every row; the first one always stays."""
+        used = [i for i in range(len(self.header)) if i == 0 or any(row[i] for row in self.rows)]
+        right = self.right.ljust(len(self.header), "-")
+        return Table(
+            tuple(self.header[i] for i in used),
+            tuple(tuple(clean(row[i]) for i in used) for row in self.rows),
+            "".join(right[i] for i in used),
+        )
 
 
 @dataclass(frozen=True)

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Callable, Sequence
 from typing import Final
 
@@ -21,6 +20,9 @@ MOST_BARS: Final = 24
 MOST_WORKLOADS: Final = 8
 """So many workloads have figures; who has more reads the tables."""
 
+MOST_SAMPLED: Final = 3
+"""So many runs have their GPUs drawn over time."""
+
 _LISTED: Final = 24
 
 
@@ -30,7 +32,7 @@ def drawn(kind: str, one: WorkloadResults) -> list[Condition]:
     What is recommended and the baseline always, then the first others, as far as there are data for them.
     """
     shown, most = _KINDS[kind]
-    able = [each.condition for each in one.judged if shown(each.condition, one)]
+    able = [each.condition for each in one.comparisons if shown(each.condition, one)]
     always = [each for each in able if each is one.recommendation.chosen or each is one.workload.baseline]
     kept = {each.name for each in [*always, *(each for each in able if each not in always)][:most]}
     return [each for each in able if each.name in kept]
@@ -43,45 +45,41 @@ def pictures(kind: str, results: Results) -> tuple[Picture, ...]:
         there = {each.name for each in drawn(kind, one)}
         if kind == "loss_difference":
             there.add(one.workload.baseline.name)  # the line at 0
-        missing = [each.condition.name for each in one.judged if each.condition.name not in there]
+        missing = [each.condition.name for each in one.comparisons if each.condition.name not in there]
         said = [_CAPTIONS[kind]]
         said += [f"Workload: {one.workload.name}."] if one.workload.name else []
         said += [f"Not drawn: {listed(missing, _LISTED)}."] if missing else []
         found.append(Picture(name, " ".join(said)))
-    if found and (more := len(results.compared) - MOST_WORKLOADS) > 0:
+    if found and (more := len(results.workloads) - MOST_WORKLOADS) > 0:
         found[-1] = Picture(found[-1].name, f"{found[-1].caption} Workloads without a figure: {more}.")
     return tuple(found)
 
 
 def named(kind: str, results: Results) -> list[tuple[str, WorkloadResults]]:
     """Name and workload of each figure of this kind that there are data for."""
-    several = len(results.compared) > 1
-    each = enumerate(results.compared[:MOST_WORKLOADS], 1)
+    several = len(results.workloads) > 1
+    each = enumerate(results.workloads[:MOST_WORKLOADS], 1)
     return [(f"{kind}_{number}" if several else kind, one) for number, one in each if drawn(kind, one)]
 
 
-def first_conditions(results: Results) -> list[Condition]:
-    """All conditions: what is recommended, the baselines, then the others in the order of the matrix."""
-    chosen = [one.recommendation.chosen for one in results.compared]
-    baselines = [one.workload.baseline for one in results.compared]
-    ordered = [*chosen, *baselines, *results.conditions]
-    return list({one.name: one for one in ordered if one}.values())
+def sampled_runs(results: Results) -> list[MeasuredRun]:
+    """The runs whose GPUs are drawn over time: of what is recommended, the baselines, then the first others."""
+    chosen = [one.recommendation.chosen for one in results.workloads]
+    baselines = [one.workload.baseline for one in results.workloads]
+    ordered = {one.name: one for one in (*chosen, *baselines, *results.conditions) if one}
+    sampled = (next((run for run in one.runs if run.gpus.names and run.attempt_id), None) for one in ordered.values())
+    return [run for run in sampled if run][:MOST_SAMPLED]
 
 
 def colours_of(one: WorkloadResults, palette: Sequence[str], rest: str) -> dict[str, str]:
     """By name, a condition's colour: the same in all figures of its workload, those of its loss curves first."""
     curves = drawn("loss", one) or drawn("speed", one)[: len(palette)]
     own = {each.name: colour for each, colour in zip(curves, palette, strict=False)}
-    return {each.condition.name: own.get(each.condition.name, rest) for each in one.judged}
-
-
-def has_loss(run: MeasuredRun) -> bool:
-    """Whether there is a curve to draw."""
-    return any(math.isfinite(value) for value in run.curve.raw)
+    return {each.condition.name: own.get(each.condition.name, rest) for each in one.comparisons}
 
 
 def _learns(condition: Condition, _one: WorkloadResults) -> bool:
-    return any(has_loss(run) for run in condition.runs)
+    return any(run.curve.drawable for run in condition.runs)
 
 
 def _differs(condition: Condition, one: WorkloadResults) -> bool:
@@ -94,11 +92,11 @@ def _is_timed(condition: Condition, _one: WorkloadResults) -> bool:
 
 
 def _has_speed(condition: Condition, one: WorkloadResults) -> bool:
-    return any(each.speeds for each in one.judged if each.condition is condition)
+    return any(each.speeds for each in one.comparisons if each.condition is condition)
 
 
 def _has_memory(condition: Condition, _one: WorkloadResults) -> bool:
-    return condition.highest(lambda run: run.memory.reserved) is not None
+    return condition.value("mem_reserved_gb") is not None
 
 
 _KINDS: Final[dict[str, tuple[Callable[[Condition, WorkloadResults], bool], int]]] = {

@@ -5,15 +5,15 @@ from __future__ import annotations
 import re
 import time
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from importlib import resources
 from typing import Final
 
 from jinja2 import Environment, FunctionLoader, StrictUndefined, select_autoescape
 from markupsafe import Markup, escape
 
-from ...views.text import clean
 from ..compare.results import Results
-from .elements import Section, Table
+from .elements import Section
 
 FOLDED: Final = 40
 """A table with more rows is folded."""
@@ -32,17 +32,6 @@ def markdown_page(results: Results, sections: Sequence[Section], figures: Mappin
     return _render("report.md", results, sections, figures, made_s)
 
 
-def without_empty_columns(table: Table) -> Table:
-    """The table without columns that are empty in every row; the first one always stays."""
-    used = [i for i in range(len(table.header)) if i == 0 or any(row[i] for row in table.rows)]
-    right = table.right.ljust(len(table.header), "-")
-    return Table(
-        tuple(table.header[i] for i in used),
-        tuple(tuple(clean(row[i]) for i in used) for row in table.rows),
-        "".join(right[i] for i in used),
-    )
-
-
 def _render(
     name: str, results: Results, sections: Sequence[Section], figures: Mapping[str, object], made_s: float
 ) -> str:
@@ -54,13 +43,7 @@ def _render(
     )
     environment.filters |= {"md": _markdown, "marked": _marked}
     shown = [
-        Section(
-            section.title,
-            section.text,
-            tuple(without_empty_columns(table) for table in section.tables),
-            section.figures,
-            section.code,
-        )
+        replace(section, tables=tuple(table.without_empty_columns() for table in section.tables))
         for section in sections
     ]
     made = time.strftime("%Y-%m-%d %H:%M UTC", time.gmtime(made_s))

@@ -1,35 +1,45 @@
-"""What each condition trains, and how: what all have in common once, and every field in which they differ. Pure."""
+"""What was run: what each condition trains, on which software and machines, what failed, where the logs are. Pure."""
 
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Iterator, Mapping
+from collections import defaultdict
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from pathlib import Path
 from typing import Any, Final
 
+from ....db.gpu_records import GpuDevice
+from ....jobs.layout import CampaignPaths
 from ...spec_model import DESCRIBES_ONLY
 from ...views.text import short_number
 from ..compare.conditions import Condition
 from ..compare.results import Results
+from ..compare.wording import listed
+from ..measure.metrics import METRICS
+from ..measure.telemetry import GpuDetails
 from .elements import Section, Table
 
 
 def setup(results: Results) -> Section:
     """The fields in which conditions differ, a row a condition, and those that they have in common."""
     each = [(condition.name, dict(_fields(condition))) for condition in results.conditions]
-    names = list(dict.fromkeys(name for _, fields in each for name in fields))
-    different = [name for name in names if len({fields.get(name, "") for _, fields in each}) > 1]
-    common = tuple((name, said) for name in names if name not in different if (said := _in_common(name, each[0][1])))
-    rows = tuple((name, *(fields.get(field, "") for field in different)) for name, fields in each)
-    right = "-" + "".join("r" if name in _NUMBERS else "-" for name in different)
-    tables = [Table(("condition", *different), rows, right)] if different else []
+    names = dict.fromkeys(name for _, fields in each for name in fields)
+    values = {name: [fields.get(name, "") for _, fields in each] for name in names}
+    different = [name for name in names if len(set(values[name])) > 1]
+    common = tuple((name, values[name][0]) for name in names if name not in different and _is_shown(name, values[name]))
+    tables = []
+    if different:
+        rows = tuple((name, *(fields.get(field, "") for field in different)) for name, fields in each)
+        right = "-" + "".join("r" if name in _NUMBERS else "-" for name in different)
+        tables.append(Table(("condition", *different), rows, right))
     if common:
         tables.append(Table(("in all conditions" if len(each) > 1 else "field", "value"), common))
     return Section("Set-up", (), tuple(tables))
 
 
-def _in_common(name: str, fields: Mapping[str, str]) -> str:
-    """What all conditions say of it; empty for what only matters where they differ."""
-    return "" if name in _MINOR or name.startswith("env.") else fields.get(name, "")
+def _is_shown(name: str, values: Sequence[str]) -> bool:
+    """Whether what all conditions have in common is worth a line: not what only matters where they differ."""
+    return bool(values[0]) and name not in _MINOR and not name.startswith("env.")
 
 
 def _fields(condition: Condition) -> Iterator[tuple[str, str]]:
@@ -54,7 +64,7 @@ def _fields(condition: Condition) -> Iterator[tuple[str, str]]:
 
 def _ranks(condition: Condition) -> str:
     run = condition.runs[0]
-    nodes = 1 if run.config.get("executor") == "local" else (run.config.get("slurm") or {}).get("nodes") or 1
+    nodes = 1 if run.config.get("executor") == "local" else run.slurm.get("nodes") or 1
     return f"{nodes} × {run.world_size // nodes}"
 
 
@@ -151,3 +161,64 @@ def _text(value: object) -> str:
     if isinstance(value, int):
         return f"{value:,}" if abs(value) >= 10_000 else str(value)
     return value if isinstance(value, str) else json.dumps(value, default=str)
+
+
+def failures(results: Results) -> Section:
+    """Every attempt that failed, why, and what was done about it."""
+    rows = tuple(
+        (one.run, str(one.generation), one.kind, one.reason, one.then) for run in results.runs for one in run.failures
+    )
+    header = ("run", "attempt", "failure class", "reason", "what was done")
+    return Section("What failed", (), (Table(header, rows, "-r---"),) if rows else ())
+
+
+def environment(results: Results, details: GpuDetails) -> Section:
+    """The campaign, its software, its machines, and of each run its ids in other tools and where its logs are."""
+    groups: dict[tuple[tuple[str, str], ...], list[str]] = {}
+    for run in results.runs:
+        if run.software:
+            groups.setdefault(tuple(run.software.items()), []).append(run.name)
+    facts = {**results.campaign.provenance, "executor": results.campaign.executor, "folder": results.campaign.dir}
+    campaign = tuple((name, str(value)) for name, value in facts.items() if value)
+    tables = [Table(("campaign", "value"), campaign)]
+    tables += [Table((listed(names, 4), "value"), facts) for facts, names in groups.items()]
+    if machines := tuple(_machines(results, details)):
+        header = ("node", "GPUs", "GPU", "GPU memory", "power limit", "host memory limit", "runs")
+        tables.append(Table(header, machines, "-r-rrr-"))
+    tools = sorted({tool for run in results.runs for tool in run.forwarded})
+    tables += [Table(("run", *tools, "logs of its newest attempt"), tuple(_places(results, tools)))]
+    return Section("Environment", (), tuple(tables))
+
+
+def _machines(results: Results, details: GpuDetails) -> Iterator[tuple[str, ...]]:
+    """The nodes of the newest attempts, with their GPUs as far as any of these used them."""
+    runs: dict[str, list[str]] = defaultdict(list)
+    limits: dict[str, set[float]] = defaultdict(set)
+    gpus: dict[str, dict[tuple[str, str, str], set[str]]] = defaultdict(lambda: defaultdict(set))
+    for run in results.runs:
+        devices = details.devices.get(run.name, ())
+        for node in dict.fromkeys((*run.hosts, *(device.node for device in devices))):
+            runs[node].append(run.name)
+        for node, limit_gb in run.host_limits_gb.items():
+            limits[node].add(limit_gb)
+        for device in devices:
+            gpus[device.node][_kind(device)].add(device.uuid or str(device.gpu))
+    for node, names in runs.items():
+        # Jobs on one node may have had different limits.
+        limit = ", ".join(dict.fromkeys(map(METRICS["mem_host_gb"].text, sorted(limits[node]))))
+        for kind, found in (gpus.get(node) or {("", "", ""): set[str]()}).items():
+            yield node, str(len(found) or ""), *kind, limit, listed(names, 4)
+
+
+def _kind(device: GpuDevice) -> tuple[str, str, str]:
+    limit = "" if device.power_limit_w is None else f"{device.power_limit_w:,.0f} W"
+    return device.name, METRICS["mem_usable_gb"].text(device.mem_total_gb), limit
+
+
+def _places(results: Results, tools: Sequence[str]) -> Iterator[tuple[str, ...]]:
+    """Of each run that has begun, its ids in other tools, and where its logs are."""
+    paths = CampaignPaths(Path(results.campaign.dir), results.campaign.name)
+    for run in results.runs:
+        if run.generation:
+            logs = paths.run(run.name).attempt(run.generation).logs
+            yield run.name, *(run.forwarded.get(tool, "") for tool in tools), str(logs)

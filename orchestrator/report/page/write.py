@@ -13,8 +13,7 @@ from typing import Any, Final
 from ....jobs.layout import CampaignPaths
 from ...errors import UserError
 from ..compare.results import Results
-from ..measure.failures import Background
-from ..measure.telemetry import Trace
+from ..measure.telemetry import GpuDetails
 from .data import condition_rows, document_of, run_rows
 from .plots import as_png, as_svg, draw
 from .render import html_page, markdown_page
@@ -26,29 +25,26 @@ _OURS: Final = re.compile(r"(?:loss|loss_difference|step_time|speed|memory|gpus|
 """Names of figures."""
 
 
-def write_report(
-    results: Results, background: Background, traces: Sequence[Trace], folder: Path, made_s: float
-) -> list[Path]:
+def write_report(results: Results, details: GpuDetails, folder: Path, made_s: float) -> list[Path]:
     """Writes the page, its Markdown, the tables, and the figures; returns what was written, the page first.
 
     Args:
         results: what the report says.
-        background: what stands behind it.
-        traces: GPUs over time.
+        details: the GPUs one by one.
         folder: where to; made where it is missing.
         made_s: now, in seconds since 1970.
 
     Raises:
         UserError: the folder cannot be written.
     """
-    drawn = draw(results, traces)
+    drawn = draw(results, details.traces)
     svgs = {name: as_svg(figure) for name, figure in drawn.items()}
-    sections = sections_of(results, background, rendered_configs(results))
+    sections = sections_of(results, details, rendered_configs(results))
     pictures = {name: f"figures/{name}.png" for name in drawn}
     files: dict[str, str | bytes] = {
         PAGE: html_page(results, sections, svgs, made_s),
         "report.md": markdown_page(results, sections, pictures, made_s),
-        "report.json": json.dumps(document_of(results, background), indent=1, allow_nan=False) + "\n",
+        "report.json": json.dumps(document_of(results, details), indent=1, allow_nan=False) + "\n",
         "conditions.csv": _csv(*condition_rows(results)),
         "runs.csv": _csv(*run_rows(results)),
         **{f"figures/{name}.svg": svg for name, svg in svgs.items()},

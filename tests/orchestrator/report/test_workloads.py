@@ -10,7 +10,6 @@ import pytest
 from dscampaign.db.records import RunState
 from dscampaign.orchestrator.report.compare.baseline import compare_to_baseline
 from dscampaign.orchestrator.report.compare.conditions import conditions_of
-from dscampaign.orchestrator.report.compare.guide import guide
 from dscampaign.orchestrator.report.compare.recommend import recommend
 from dscampaign.orchestrator.report.compare.workloads import times_to_loss, workloads_of
 from dscampaign.orchestrator.report.measure.run import MeasuredRun
@@ -63,7 +62,7 @@ def test_a_baseline_whose_repeats_differ_much_is_a_coarse_measure(planted: Plant
     (workload,) = workloads_of(conditions_of(runs))
     judged = compare_to_baseline(workload.conditions, workload.baseline)
     assert judged[0].loss.margin == judged[1].loss.margin == pytest.approx(0.4)
-    assert any("losses 0.400 nats apart count as equal" in sentence for sentence in guide(judged, recommend(judged)))
+    assert any("losses 0.400 nats apart count as equal" in sentence for sentence in recommend(judged).advice)
 
 
 def test_the_time_to_a_loss_is_a_median_of_two_repeats_too(planted: Plant) -> None:
