@@ -6,13 +6,15 @@ import json
 import math
 import re
 import statistics
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any, Final
+from typing import Any, Final, TypeVar
 
 from ..measure.metrics import METRICS, OverRepeats
 from ..measure.run import MeasuredRun
 from .statistics import Estimate, estimate
+
+T = TypeVar("T")
 
 ALIKE: Final = 0.02
 """Tokens per step so far apart are the same: a script's own follow from speeds and times that it has rounded."""
@@ -41,7 +43,7 @@ class Condition:
     @property
     def key(self) -> str:
         """The same for conditions with the same parameters, in whichever campaign."""
-        return params_key(self.params)
+        return key_of(self.params)
 
     @property
     def counted(self) -> tuple[MeasuredRun, ...]:
@@ -111,9 +113,17 @@ class Condition:
         return self.runs[0].train.get(name)
 
 
-def params_key(params: Mapping[str, Any]) -> str:
-    """The same text for the same parameters."""
-    return json.dumps(params, sort_keys=True, default=str)
+def key_of(value: Any) -> str:
+    """The same text for equal values, whatever the order of their fields."""
+    return json.dumps(value, sort_keys=True, default=str)
+
+
+def grouped(items: Iterable[T], key: Callable[[T], Any]) -> list[list[T]]:
+    """Items with equal keys, groups and items in the order in which they came."""
+    groups: dict[str, list[T]] = {}
+    for item in items:
+        groups.setdefault(key_of(key(item)), []).append(item)
+    return list(groups.values())
 
 
 def environment_key(condition: Condition) -> dict[str, Any]:
@@ -125,11 +135,8 @@ def environment_key(condition: Condition) -> dict[str, Any]:
 
 def conditions_of(runs: Sequence[MeasuredRun]) -> list[Condition]:
     """The conditions of a campaign, in the order of the matrix."""
-    grouped: dict[str, list[MeasuredRun]] = {}
-    for run in runs:
-        grouped.setdefault(params_key(run.params), []).append(run)
     found = []
-    for group in grouped.values():
+    for group in grouped(runs, lambda run: run.params):
         repeats = sorted(group, key=lambda run: run.repeat)
         first = repeats[0]
         name = re.sub(rf"-r{first.repeat}$", "", first.name) if first.repeat else first.name

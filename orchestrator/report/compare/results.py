@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from collections import defaultdict
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -11,7 +10,7 @@ from ....db.records import CampaignRow
 from ..measure.cost import Cost
 from ..measure.run import MeasuredRun
 from .baseline import BaselineComparison, compare_to_baseline
-from .conditions import Condition, conditions_of
+from .conditions import Condition, conditions_of, grouped
 from .recommend import Recommendation, recommend
 from .workloads import TimeToLoss, Workload, times_to_loss, workloads_of
 
@@ -83,15 +82,17 @@ def _results(workload: Workload) -> WorkloadResults:
 
 def _times(workloads: Sequence[Workload]) -> list[TimeToLoss]:
     """Of workloads with the same model and data, each set of several of which a run counts."""
-    alike: dict[str, list[Workload]] = defaultdict(list)
-    for workload in workloads:
-        first = workload.conditions[0]
-        counts = any(condition.counted for condition in workload.conditions)
-        if counts and not first.runs[0].config.get("command"):
-            key = json.dumps([first.field("model"), first.field("dataset")], default=str, sort_keys=True)
-            alike[key].append(workload)
-    several = [group for group in alike.values() if len({one.conditions[0].tokens_per_step for one in group}) > 1]
+    alike = grouped(
+        filter(_has_curves, workloads), lambda one: [one.conditions[0].field(name) for name in ("model", "dataset")]
+    )
+    several = [group for group in alike if len({one.conditions[0].tokens_per_step for one in group}) > 1]
     return [time for group in several for time in times_to_loss([each for one in group for each in one.conditions])]
+
+
+def _has_curves(workload: Workload) -> bool:
+    """Whether it trains a model that is known, and a run of it counts."""
+    script = workload.conditions[0].runs[0].config.get("command")
+    return not script and any(condition.counted for condition in workload.conditions)
 
 
 def _sum(runs: Sequence[MeasuredRun]) -> Cost:

@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
-import json
 import re
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
+from functools import partial
 from itertools import combinations
 from typing import Any, Final
 
-from .conditions import Condition, environment_key
+from .conditions import Condition, environment_key, grouped
 
 STRONG: Final = "batch"
 WEAK: Final = "batch of a rank"
@@ -42,14 +42,14 @@ def scaling_of(conditions: Sequence[Condition]) -> list[ScalingPoint]:
     A set has one condition for each number of ranks. All of it have the same batch, or else the same batch of a rank;
     a condition may be in one set of either kind.
     """
-    groups: dict[str, tuple[str, list[Condition]]] = {}
-    for condition in conditions:
-        if _tokens_per_s(condition):
-            for keeps, samples in _batches(condition):
-                key = json.dumps([keeps, samples, _kind(condition)], sort_keys=True, default=str)
-                groups.setdefault(key, (keeps, []))[1].append(condition)
-    ordered = sorted(groups.values(), key=lambda group: group[0])
-    return [one for keeps, group in ordered for alike in _apart(group) for one in _scaled(alike, keeps)]
+    known = [condition for condition in conditions if _tokens_per_s(condition)]
+    batches = [(*batch, condition) for condition in known for batch in _batches(condition)]
+    groups = grouped(batches, lambda one: [one[0], one[1], _kind(one[2])])
+    found: list[ScalingPoint] = []
+    for group in sorted(groups, key=lambda group: group[0][0]):
+        for alike in _apart([condition for *_, condition in group]):
+            found += _scaled(alike, group[0][0])
+    return found
 
 
 def _scaled(alike: Sequence[Condition], keeps: str) -> Iterator[ScalingPoint]:
@@ -74,12 +74,11 @@ def _batches(condition: Condition) -> list[tuple[str, float]]:
 
 def _kind(condition: Condition) -> list[Any]:
     """Everything of the configuration but the ranks and what may go with their number."""
+    own = condition.runs[0].train
     around = {name: value for name, value in environment_key(condition).items() if name != "ranks_per_node"}
     slurm = {name: value for name, value in around["slurm"].items() if name not in ("nodes", "cpus_per_task")}
     types = {name: _NUMBER.sub("", str(slurm[name])) for name in ("gpus_per_node", "gres") if name in slurm}
-    own = {
-        name: value for name, value in condition.runs[0].train.items() if name not in ("global_batch", "micro_batch")
-    }
+    own = {name: value for name, value in own.items() if name not in ("global_batch", "micro_batch")}
     return [own, around | {"slurm": slurm | types}]
 
 
@@ -87,15 +86,13 @@ def _apart(group: Sequence[Condition]) -> list[list[Condition]]:
     """Parts with one condition for each number of ranks, which agree in as few details as that takes."""
     every = ("micro_batch", "nodes", "cpus_per_task")
     for details in (chosen for number in range(len(every) + 1) for chosen in combinations(every, number)):
-        parts: dict[tuple[Any, ...], list[Condition]] = {}
-        for one in group:
-            parts.setdefault(tuple(_detail(one, name) for name in details), []).append(one)
-        if all(len({one.ranks for one in part}) == len(part) for part in parts.values()):
-            return list(parts.values())
+        parts = grouped(group, partial(_details, details))
+        if all(len({one.ranks for one in part}) == len(part) for part in parts):
+            return parts
     return []
 
 
-def _detail(condition: Condition, name: str) -> Any:
+def _details(names: Sequence[str], condition: Condition) -> list[Any]:
     """What may go with the number of ranks, and tells apart conditions with the same number."""
     run = condition.runs[0]
-    return (run.train if name == "micro_batch" else run.slurm).get(name)
+    return [(run.train if name == "micro_batch" else run.slurm).get(name) for name in names]

@@ -9,7 +9,7 @@ from itertools import pairwise, product
 from typing import Any, Final
 
 from .baseline import BaselineComparison
-from .conditions import environment_key
+from .conditions import environment_key, grouped
 from .statistics import Order, order, ratio
 from .wording import times
 
@@ -73,12 +73,12 @@ def sensitivity_sentence(change: Sensitivity) -> str:
 def _alike(comparisons: Sequence[BaselineComparison], field: str) -> Iterator[list[BaselineComparison]]:
     """Conditions that differ in nothing but the field, in groups of at least two: also on the same kind of machine."""
     varied = {"strategy", field} | _FOLLOWS.get(field, set())
-    groups: dict[str, list[BaselineComparison]] = {}
-    for one in comparisons:
+
+    def rest(one: BaselineComparison) -> list[Any]:
         train = one.condition.runs[0].train
-        rest = [{name: value for name, value in train.items() if name not in varied}, environment_key(one.condition)]
-        groups.setdefault(json.dumps(rest, sort_keys=True, default=str), []).append(one)
-    yield from (group for group in groups.values() if len(group) > 1)
+        return [{name: value for name, value in train.items() if name not in varied}, environment_key(one.condition)]
+
+    yield from (group for group in grouped(comparisons, rest) if len(group) > 1)
 
 
 def _by_value(group: Sequence[BaselineComparison], field: str) -> list[list[BaselineComparison]]:

@@ -12,7 +12,7 @@ from typing import Any, Final
 
 from ...views.text import count
 from ..measure.run import MeasuredRun
-from .conditions import ALIKE, Condition, baseline_of
+from .conditions import ALIKE, Condition, baseline_of, grouped
 
 _WORK: Final = ("model", "pretrained", "seq_len", "global_batch", "steps", "epochs", "dataset", "tokenizer")
 """Fields of the trainer's configuration that say what is trained on what; all others say how."""
@@ -58,19 +58,11 @@ def workloads_of(conditions: Sequence[Condition], baseline: str | None = None) -
         conditions: all of them.
         baseline: name of one; its workload is compared with it, the others with their usual one.
     """
-    grouped: dict[str, list[Condition]] = {}
-    works: dict[str, dict[str, Any]] = {}
-    tokens = _tokens_per_step(conditions)
-    for condition, own in zip(conditions, tokens, strict=True):
-        work = _work(condition, own)
-        key = json.dumps(work, sort_keys=True, default=str)
-        works[key] = work
-        grouped.setdefault(key, []).append(condition)
-    groups = list(grouped.values())
-    names = _names(groups, list(works.values()))
-    return [
-        Workload(name, tuple(group), baseline_of(group, baseline)) for name, group in zip(names, groups, strict=True)
-    ]
+    works = map(_work, conditions, _tokens_per_step(conditions))
+    pairs = grouped(zip(conditions, works, strict=True), lambda pair: pair[1])
+    groups = [tuple(condition for condition, _ in group) for group in pairs]
+    names = _names(groups, [group[0][1] for group in pairs])
+    return [Workload(name, group, baseline_of(group, baseline)) for name, group in zip(names, groups, strict=True)]
 
 
 def times_to_loss(conditions: Sequence[Condition]) -> list[TimeToLoss]:

@@ -133,11 +133,10 @@ def gpus_of(attempts: Sequence[AttemptGpus], rows: Sequence[AttemptRow] = ()) ->
     """
     whole = [gpu for attempt in attempts for gpu in attempt.gpus]
     timed = [gpu for attempt in attempts for gpu in attempt.timed]
-    samples = sum(gpu.samples for gpu in timed)
     return GpuSummary(
         names=tuple(dict.fromkeys(gpu.name for gpu in whole if gpu.name)),
         samples=sum(_fewest(attempt) for attempt in attempts),
-        interval_s=sum(gpu.sampled_s for gpu in timed) / samples if samples else None,
+        interval_s=_interval_s(timed),
         util_pct=_mean(timed, lambda gpu: gpu.util_pct),
         power_w=_mean(timed, lambda gpu: gpu.power_w),
         power_peak_w=_highest(gpu.power_peak_w for gpu in timed),
@@ -149,6 +148,12 @@ def gpus_of(attempts: Sequence[AttemptGpus], rows: Sequence[AttemptRow] = ()) ->
         power_capped=_highest(gpu.power_capped for gpu in timed),
         ecc_errors=_ecc_errors(whole),
     )
+
+
+def _interval_s(gpus: Sequence[GpuUse]) -> float | None:
+    """Between two samples of a GPU."""
+    samples = sum(gpu.samples for gpu in gpus)
+    return sum(gpu.sampled_s for gpu in gpus) / samples if samples else None
 
 
 def _ecc_errors(gpus: Sequence[GpuUse]) -> int | None:

@@ -279,14 +279,8 @@ def _batch(config: Mapping[str, Any], attempts: Sequence[AttemptRow]) -> dict[st
         asked = (config.get("train") or {}).get("micro_batch")
         sizes = {"micro_batch": asked, "first_micro_batch": asked, "accumulation": None}
         return {**sizes, "changes": "", "world_size": _ranks(config)}
-    first, newest = attempts[0], attempts[-1]
-    sizes = {"micro_batch": newest.micro_batch, "first_micro_batch": first.micro_batch}
-    return {
-        **sizes,
-        "accumulation": newest.accumulation,
-        "changes": newest.changes,
-        "world_size": newest.world_size,
-    }
+    of_newest = ("micro_batch", "accumulation", "changes", "world_size")
+    return {"first_micro_batch": attempts[0].micro_batch, **{name: getattr(attempts[-1], name) for name in of_newest}}
 
 
 def _ranks(config: Mapping[str, Any]) -> int:

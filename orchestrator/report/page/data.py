@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import asdict, fields
 from typing import Any, Final
 
@@ -90,11 +90,11 @@ def strict(value: Any) -> Any:
 
 
 def _rows(documents: Sequence[dict[str, Any]]) -> tuple[list[str], Iterator[CsvRow]]:
-    flat = [_flat(document) for document in documents]
+    flat = [dict(flat_fields(document)) for document in documents]
     names = dict.fromkeys(name for row in flat for name in row)
     nested = {name.rpartition(".")[0] for name in names}  # of a figure that some rows lack as a whole
     columns = [name for name in names if name not in nested or any(row.get(name) is not None for row in flat)]
-    return columns, ([strict(row.get(name)) for name in columns] for row in flat)
+    return columns, ([_cell(row.get(name)) for name in columns] for row in flat)
 
 
 def _with_all_columns(document: dict[str, Any]) -> dict[str, Any]:
@@ -182,12 +182,15 @@ def _origin(run: MeasuredRun, details: GpuDetails) -> dict[str, Any]:
     }
 
 
-def _flat(document: dict[str, Any], prefix: str = "") -> dict[str, Any]:
-    """Nested fields as columns with dots in their names; lists as text."""
-    flat: dict[str, Any] = {}
-    for name, value in document.items():
-        if isinstance(value, dict):
-            flat |= _flat(value, f"{prefix}{name}.")
+def flat_fields(fields: Mapping[str, Any], prefix: str = "") -> Iterator[tuple[str, Any]]:
+    """Fields and their values, with dots in the names of nested ones."""
+    for name, value in fields.items():
+        if isinstance(value, Mapping):
+            yield from flat_fields(value, f"{prefix}{name}.")
         else:
-            flat[prefix + name] = "; ".join(map(str, value)) if isinstance(value, list | tuple) else value
-    return flat
+            yield f"{prefix}{name}", value
+
+
+def _cell(value: Any) -> Any:
+    """A value in a CSV file: lists as text."""
+    return "; ".join(map(str, value)) if isinstance(value, list | tuple) else strict(value)

@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from dataclasses import dataclass
 from typing import Final
 
+from ..compare.baseline import BaselineComparison
 from ..compare.conditions import Condition
 from ..compare.results import Results, WorkloadResults
 from ..compare.wording import listed
@@ -26,15 +28,57 @@ MOST_SAMPLED: Final = 3
 _LISTED: Final = 24
 
 
+@dataclass(frozen=True)
+class _Kind:
+    """A kind of figure.
+
+    Attributes:
+        shows: whether there are data to draw a condition; the second argument is the baseline.
+        most: so many conditions are drawn.
+    """
+
+    shows: Callable[[BaselineComparison, Condition], bool]
+    most: int
+    caption: str
+
+
+def _learns(condition: Condition) -> bool:
+    return any(run.curve.drawable for run in condition.runs)
+
+
+_KINDS: Final = {
+    "loss": _Kind(
+        lambda one, _: _learns(one.condition),
+        MOST_CURVES,
+        "Loss by optimizer steps, tokens and time of training: smoothed, of several repeats the mean with a band from "
+        "the lowest to the highest; diamonds are on held-out text.",
+    ),
+    "loss_difference": _Kind(
+        lambda one, baseline: not one.is_baseline and _learns(one.condition) and _learns(baseline),
+        MOST_CURVES - 1,  # beside the baseline
+        "Smoothed loss minus the baseline's at the same step: below 0 is better.",
+    ),
+    "step_time": _Kind(
+        lambda one, _: any(run.timing for run in one.condition.counted),
+        MOST_BARS,
+        "Step times of the middle repeat: quartiles and median; whiskers from the 5th to the 95th percentile.",
+    ),
+    "speed": _Kind(lambda one, _: bool(one.speeds), MOST_BARS, "Speed over all ranks: medians; points are repeats."),
+    "memory": _Kind(
+        lambda one, _: one.condition.value("mem_reserved_gb") is not None, MOST_BARS, "Memory, highest of any rank."
+    ),
+}
+
+
 def drawn(kind: str, one: WorkloadResults) -> list[Condition]:
     """The conditions of a workload that a figure of this kind draws, in the order of the matrix.
 
     What is recommended and the baseline always, then the first others, as far as there are data for them.
     """
-    shown, most = _KINDS[kind]
-    able = [each.condition for each in one.comparisons if shown(each.condition, one)]
-    always = [each for each in able if each is one.recommendation.chosen or each is one.workload.baseline]
-    kept = {each.name for each in [*always, *(each for each in able if each not in always)][:most]}
+    baseline, shows = one.workload.baseline, _KINDS[kind].shows
+    able = [each.condition for each in one.comparisons if shows(each, baseline)]
+    always = [each for each in able if each is one.recommendation.chosen or each is baseline]
+    kept = {each.name for each in [*always, *(each for each in able if each not in always)][: _KINDS[kind].most]}
     return [each for each in able if each.name in kept]
 
 
@@ -46,7 +90,7 @@ def pictures(kind: str, results: Results) -> tuple[Picture, ...]:
         if kind == "loss_difference":
             there.add(one.workload.baseline.name)  # the line at 0
         missing = [each.condition.name for each in one.comparisons if each.condition.name not in there]
-        said = [_CAPTIONS[kind]]
+        said = [_KINDS[kind].caption]
         said += [f"Workload: {one.workload.name}."] if one.workload.name else []
         said += [f"Not drawn: {listed(missing, _LISTED)}."] if missing else []
         found.append(Picture(name, " ".join(said)))
@@ -76,43 +120,3 @@ def colours_of(one: WorkloadResults, palette: Sequence[str], rest: str) -> dict[
     curves = drawn("loss", one) or drawn("speed", one)[: len(palette)]
     own = {each.name: colour for each, colour in zip(curves, palette, strict=False)}
     return {each.condition.name: own.get(each.condition.name, rest) for each in one.comparisons}
-
-
-def _learns(condition: Condition, _one: WorkloadResults) -> bool:
-    return any(run.curve.drawable for run in condition.runs)
-
-
-def _differs(condition: Condition, one: WorkloadResults) -> bool:
-    baseline = one.workload.baseline
-    return condition is not baseline and _learns(condition, one) and _learns(baseline, one)
-
-
-def _is_timed(condition: Condition, _one: WorkloadResults) -> bool:
-    return any(run.timing for run in condition.counted)
-
-
-def _has_speed(condition: Condition, one: WorkloadResults) -> bool:
-    return any(each.speeds for each in one.comparisons if each.condition is condition)
-
-
-def _has_memory(condition: Condition, _one: WorkloadResults) -> bool:
-    return condition.value("mem_reserved_gb") is not None
-
-
-_KINDS: Final[dict[str, tuple[Callable[[Condition, WorkloadResults], bool], int]]] = {
-    "loss": (_learns, MOST_CURVES),
-    "loss_difference": (_differs, MOST_CURVES - 1),  # beside the baseline
-    "step_time": (_is_timed, MOST_BARS),
-    "speed": (_has_speed, MOST_BARS),
-    "memory": (_has_memory, MOST_BARS),
-}
-_CAPTIONS: Final = {
-    "loss": (
-        "Loss by optimizer steps, tokens and time of training: smoothed, of several repeats the mean with a band from "
-        "the lowest to the highest; diamonds are on held-out text."
-    ),
-    "loss_difference": "Smoothed loss minus the baseline's at the same step: below 0 is better.",
-    "step_time": "Step times of the middle repeat: quartiles and median; whiskers from the 5th to the 95th percentile.",
-    "speed": "Speed over all ranks: medians; points are repeats.",
-    "memory": "Memory, highest of any rank.",
-}

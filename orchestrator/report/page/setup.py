@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 from collections import defaultdict
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from itertools import chain
 from pathlib import Path
 from typing import Any, Final
 
@@ -17,29 +18,27 @@ from ..compare.results import Results
 from ..compare.wording import listed
 from ..measure.metrics import METRICS
 from ..measure.telemetry import GpuDetails
+from .data import flat_fields
 from .elements import Section, Table
 
 
 def setup(results: Results) -> Section:
     """The fields in which conditions differ, a row a condition, and those that they have in common."""
-    each = [(condition.name, dict(_fields(condition))) for condition in results.conditions]
-    names = dict.fromkeys(name for _, fields in each for name in fields)
-    values = {name: [fields.get(name, "") for _, fields in each] for name in names}
-    different = [name for name in names if len(set(values[name])) > 1]
-    common = tuple((name, values[name][0]) for name in names if name not in different and _is_shown(name, values[name]))
-    tables = []
-    if different:
-        rows = tuple((name, *(fields.get(field, "") for field in different)) for name, fields in each)
-        right = "-" + "".join("r" if name in _NUMBERS else "-" for name in different)
-        tables.append(Table(("condition", *different), rows, right))
-    if common:
-        tables.append(Table(("in all conditions" if len(each) > 1 else "field", "value"), common))
-    return Section("Set-up", (), tuple(tables))
+    names = [condition.name for condition in results.conditions]
+    each = [dict(_fields(condition)) for condition in results.conditions]
+    columns = {field: [fields.get(field, "") for fields in each] for field in dict.fromkeys(chain(*each))}
+    varying = {field: values for field, values in columns.items() if len(set(values)) > 1}
+    common = tuple((field, values[0]) for field, values in columns.items() if _is_shown(field, values))
+    right = "-" + "".join("r" if field in _NUMBERS else "-" for field in varying)
+    rows = tuple(zip(names, *varying.values(), strict=True)) if varying else ()
+    differ = Table(("condition", *varying), rows, right)
+    alike = Table(("in all conditions" if len(names) > 1 else "field", "value"), common)
+    return Section("Set-up", tables=tuple(table for table in (differ, alike) if table.rows))
 
 
-def _is_shown(name: str, values: Sequence[str]) -> bool:
-    """Whether what all conditions have in common is worth a line: not what only matters where they differ."""
-    return bool(values[0]) and name not in _MINOR and not name.startswith("env.")
+def _is_shown(field: str, values: Sequence[str]) -> bool:
+    """Whether all conditions have the same value, which is worth a line: not what only matters where they differ."""
+    return len(set(values)) == 1 and values[0] != "" and field not in _MINOR and not field.startswith("env.")
 
 
 def _fields(condition: Condition) -> Iterator[tuple[str, str]]:
@@ -47,17 +46,22 @@ def _fields(condition: Condition) -> Iterator[tuple[str, str]]:
 
     Of a script of one's own nobody knows which of the trainer's fields it heeds: its command, and what the matrix sets.
     """
-    config = condition.runs[0].config
-    own = bool(config.get("command"))
-    for name, tell in _MAIN.items():
-        if not own or name in _OF_ANY_SCRIPT:
-            yield name, tell(condition)
-    if own:
+    if condition.runs[0].config.get("command"):
+        yield from ((name, _MAIN[name](condition)) for name in _MAIN if name in _OF_ANY_SCRIPT)
         yield from ((name, _text(value)) for name, value in condition.params.items() if name != "label")
-    sections = ("deepspeed", "env") if own else ("train", "deepspeed", "env")
-    for section in (*sections, *(() if config.get("executor") == "local" else ("slurm",))):
-        prefix = "" if section == "train" else f"{section}."
-        for name, value in _flat(config.get(section) or {}, prefix):
+        yield from _sections(condition, "deepspeed", "env")
+    else:
+        yield from ((name, tell(condition)) for name, tell in _MAIN.items())
+        yield from _sections(condition, "train", "deepspeed", "env")
+    if condition.runs[0].config.get("executor") != "local":
+        yield from _sections(condition, "slurm")
+
+
+def _sections(condition: Condition, *sections: str) -> Iterator[tuple[str, str]]:
+    """The fields of these sections of a configuration that no column of its own tells."""
+    for section in sections:
+        fields = condition.runs[0].config.get(section) or {}
+        for name, value in flat_fields(fields, "" if section == "train" else f"{section}."):
             if name.partition(".")[0] not in _TOLD and name not in _TOLD:
                 yield name, _text(value)
 
@@ -142,14 +146,6 @@ _MINOR: Final = frozenset(("slurm.time", "slurm.array_parallelism", "slurm.signa
 _NUMBERS: Final = frozenset(
     ("parameters", "nodes × ranks", "batch", "tokens a step", "length", "steps", "epochs", "samples", "lr")
 )
-
-
-def _flat(fields: Mapping[str, Any], prefix: str) -> Iterator[tuple[str, Any]]:
-    for name, value in fields.items():
-        if isinstance(value, Mapping):
-            yield from _flat(value, f"{prefix}{name}.")
-        else:
-            yield f"{prefix}{name}", value
 
 
 def _text(value: object) -> str:
