@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 from collections import defaultdict
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
 from itertools import chain
 from pathlib import Path
 from typing import Any, Final
@@ -29,7 +30,7 @@ def setup(results: Results) -> Section:
     columns = {field: [fields.get(field, "") for fields in each] for field in dict.fromkeys(chain(*each))}
     varying = {field: values for field, values in columns.items() if len(set(values)) > 1}
     common = tuple((field, values[0]) for field, values in columns.items() if _is_shown(field, values))
-    right = "-" + "".join("r" if field in _NUMBERS else "-" for field in varying)
+    right = "-" + "".join("r" if field in _COLUMNS and _COLUMNS[field].number else "-" for field in varying)
     rows = tuple(zip(names, *varying.values(), strict=True)) if varying else ()
     differ = Table(("condition", *varying), rows, right)
     alike = Table(("in all conditions" if len(names) > 1 else "field", "value"), common)
@@ -47,11 +48,11 @@ def _fields(condition: Condition) -> Iterator[tuple[str, str]]:
     Of a script of one's own nobody knows which of the trainer's fields it heeds: its command, and what the matrix sets.
     """
     if condition.runs[0].config.get("command"):
-        yield from ((name, _MAIN[name](condition)) for name in _MAIN if name in _OF_ANY_SCRIPT)
+        yield from ((name, column.cell(condition)) for name, column in _COLUMNS.items() if column.of_scripts)
         yield from ((name, _text(value)) for name, value in condition.params.items() if name != "label")
         yield from _sections(condition, "deepspeed", "env")
     else:
-        yield from ((name, tell(condition)) for name, tell in _MAIN.items())
+        yield from ((name, column.cell(condition)) for name, column in _COLUMNS.items())
         yield from _sections(condition, "train", "deepspeed", "env")
     if condition.runs[0].config.get("executor") != "local":
         yield from _sections(condition, "slurm")
@@ -106,46 +107,52 @@ def _words(fields: Mapping[str, Any]) -> Iterator[str]:
             yield _text(value) if name in ("path", "model_type") else f"{name} {_text(value)}"
 
 
-def _field(name: str) -> Callable[[Condition], str]:
-    return lambda condition: _text(condition.field(name))
+@dataclass(frozen=True)
+class _Column:
+    """What a column says of a condition.
+
+    Attributes:
+        tells: fields of the configuration that need no column of their own beside it.
+        number: whether its cells are numbers.
+        of_scripts: whether it is known of a script of one's own, too.
+    """
+
+    cell: Callable[[Condition], str]
+    tells: tuple[str, ...] = ()
+    number: bool = False
+    of_scripts: bool = False
 
 
-_MAIN: Final[dict[str, Callable[[Condition], str]]] = {
-    "command": lambda condition: _text(condition.runs[0].config.get("command")),
-    "model": lambda condition: _named(condition.field("model")),
-    "parameters": lambda condition: short_number(condition.runs[0].parameters),
-    "data": lambda condition: _named(condition.field("dataset")),
-    "nodes × ranks": _ranks,
-    "batch": _batch,
-    "tokens a step": lambda condition: _text(condition.runs[0].tokens_per_step),
-    "length": _field("seq_len"),
-    "steps": lambda condition: _text(condition.runs[0].target_step),
-    "epochs": _field("epochs"),
-    "samples": _samples,
+def _field(name: str, *, number: bool = False) -> _Column:
+    return _Column(lambda condition: _text(condition.field(name)), (name,), number)
+
+
+_COLUMNS: Final = {
+    "command": _Column(lambda condition: _text(condition.runs[0].config.get("command")), of_scripts=True),
+    "model": _Column(lambda condition: _named(condition.field("model")), ("model",)),
+    "parameters": _Column(lambda condition: short_number(condition.runs[0].parameters), number=True, of_scripts=True),
+    "data": _Column(lambda condition: _named(condition.field("dataset")), ("dataset",)),
+    "nodes × ranks": _Column(_ranks, ("slurm.nodes", "slurm.gpus_per_node"), number=True, of_scripts=True),
+    "batch": _Column(_batch, ("global_batch", "micro_batch"), number=True),
+    "tokens a step": _Column(lambda condition: _text(condition.runs[0].tokens_per_step), number=True, of_scripts=True),
+    "length": _field("seq_len", number=True),
+    "steps": _Column(lambda condition: _text(condition.runs[0].target_step), ("steps",), number=True, of_scripts=True),
+    "epochs": _field("epochs", number=True),
+    "samples": _Column(_samples, number=True),
     "precision": _field("precision"),
-    "ZeRO": _stage,
+    "ZeRO": _Column(_stage, ("engine", "zero_stage")),
     "offload": _field("offload"),
     "activation checkpointing": _field("activation_checkpointing"),
-    "compile": _compiled,
-    "lr": _field("lr"),
+    "compile": _Column(_compiled, ("compile", "deepcompile")),
+    "lr": _field("lr", number=True),
 }
-"""By name of the column, what a condition says."""
+"""By heading, the most important first."""
 
-_OF_ANY_SCRIPT: Final = frozenset(("command", "parameters", "nodes × ranks", "tokens a step", "steps"))
-
-_TOLD: Final = DESCRIBES_ONLY | {
-    "model", "dataset", "global_batch", "micro_batch", "seq_len", "steps", "epochs", "precision", "engine",
-    "zero_stage", "offload", "activation_checkpointing", "compile", "deepcompile", "lr", "slurm.nodes",
-    "slurm.gpus_per_node",
-}  # fmt: skip
+_TOLD: Final = DESCRIBES_ONLY | {field for column in _COLUMNS.values() for field in column.tells}
 """Fields that the columns above tell, and those that change nothing of the training."""
 
 _MINOR: Final = frozenset(("slurm.time", "slurm.array_parallelism", "slurm.signal_delay_s", "slurm.setup"))
 """How jobs are scheduled."""
-
-_NUMBERS: Final = frozenset(
-    ("parameters", "nodes × ranks", "batch", "tokens a step", "length", "steps", "epochs", "samples", "lr")
-)
 
 
 def _text(value: object) -> str:
