@@ -103,7 +103,7 @@ def _unfit(one: BaselineComparison) -> str:
 
 def infeasible(condition: Condition) -> str:
     """Why a condition cannot be relied on to run; empty where it can."""
-    if any(run.state in LIVE for run in condition.runs):
+    if _is_unfinished(condition):
         return "it is not finished"
     failed = [run for run in condition.runs if not run.completed]
     if failed:
@@ -112,6 +112,10 @@ def infeasible(condition: Condition) -> str:
     if any(run.changed for run in condition.runs):
         return "it ran out of memory as configured; a retry changed it"
     return _strained(condition)
+
+
+def _is_unfinished(condition: Condition) -> bool:
+    return any(run.state in LIVE for run in condition.runs)
 
 
 def _strained(condition: Condition) -> str:
@@ -143,8 +147,7 @@ def _unequal(one: BaselineComparison) -> str:
 
 
 def _unfinished(comparisons: Sequence[BaselineComparison]) -> Iterator[str]:
-    waiting = [one.condition.name for one in comparisons if any(run.state in LIVE for run in one.condition.runs)]
-    if waiting:
+    if waiting := [one.condition.name for one in comparisons if _is_unfinished(one.condition)]:
         verb = "is" if len(waiting) == 1 else "are"
         yield f"Provisional: {listed(waiting, 3)} {verb} not finished."
 

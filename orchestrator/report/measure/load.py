@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from itertools import groupby
 from typing import Any, Final
 
@@ -37,7 +37,7 @@ def read_runs(store: Store, campaign: CampaignRow) -> list[MeasuredRun]:
                 attempts=own,
                 series=run_series(conn, run.id),
                 gpus=queries.run_gpus(conn, run.id),
-                **{name: _newest(said, mine, name) for name in _SAID},
+                **{name: next((said[one, name] for one in mine[::-1] if (one, name) in said), {}) for name in _SAID},
                 excluded=excluded,
                 skipped_steps=None if skipped is None else int(skipped),
                 forwarded={tool: str(data.get("run_id", "")) for tool, data in forwards.get(run.id, {}).items()},
@@ -55,10 +55,3 @@ def _said(events: Sequence[EventRow]) -> dict[tuple[int | None, str], dict[str, 
         if event.kind in kinds:
             said[event.attempt_id, kinds[event.kind]] |= event.data
     return said
-
-
-def _newest(
-    said: Mapping[tuple[int | None, str], Mapping[str, Any]], attempts: list[int], name: str
-) -> Mapping[str, Any]:
-    found = (said[attempt, name] for attempt in reversed(attempts) if (attempt, name) in said)
-    return next(found, {})

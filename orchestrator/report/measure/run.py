@@ -312,15 +312,13 @@ def _host_limits_gb(nodes: Sequence[Mapping[str, Any]]) -> dict[str, float]:
 def _loss(series: Series) -> Loss:
     loss = np.asarray(series.figures["loss"])
     known = loss[np.isfinite(loss)]
-    last = max(1, math.ceil(FINAL_SHARE * known.size))
     ended_at = series.ended_at.get("loss")
-    return Loss(
-        first=float(known[0]) if known.size else None,
-        last=float(known[-1]) if known.size else None,
-        best=float(known.min()) if known.size else None,
-        final=math.nan if ended_at is not None else float(known[-last:].mean()) if known.size else None,
-        held_out=_held_out(series, ended_at),
-    )
+    held_out = _held_out(series, ended_at)
+    if not known.size:
+        return Loss(None, None, None, math.nan if ended_at is not None else None, held_out)
+    last = max(1, math.ceil(FINAL_SHARE * known.size))
+    final = math.nan if ended_at is not None else float(known[-last:].mean())
+    return Loss(float(known[0]), float(known[-1]), float(known.min()), final, held_out)
 
 
 def _held_out(series: Series, ended_at: int | None) -> float | None:
