@@ -74,11 +74,11 @@ def _batches(condition: Condition) -> list[tuple[str, float]]:
 
 def _kind(condition: Condition) -> list[Any]:
     """Everything of the configuration but the ranks and what may go with their number."""
-    own = condition.runs[0].train
+    train = condition.runs[0].train
     around = {name: value for name, value in environment_key(condition).items() if name != "ranks_per_node"}
     slurm = {name: value for name, value in around["slurm"].items() if name not in ("nodes", "cpus_per_task")}
     types = {name: _NUMBER.sub("", str(slurm[name])) for name in ("gpus_per_node", "gres") if name in slurm}
-    own = {name: value for name, value in own.items() if name not in ("global_batch", "micro_batch")}
+    own = {name: value for name, value in train.items() if name not in ("global_batch", "micro_batch")}
     return [own, around | {"slurm": slurm | types}]
 
 

@@ -67,7 +67,8 @@ class Metric:
 
     def text(self, value: float | None) -> str:
         """The value with its unit; empty where it is not known."""
-        return " ".join(filter(None, (self.number(value), self.unit))) if value is not None else ""
+        number = self.number(value)
+        return f"{number} {self.unit}" if self.unit and number not in ("", "NaN") else number
 
     def penalty(self, value: float | None) -> float | None:
         """A value that is lower the better this one is."""
