@@ -91,7 +91,8 @@ _loss = partial(Metric, over=OverRepeats.LOSS, digits="{:.4f}".format, unit="nat
 _median = partial(Metric, over=OverRepeats.MEDIAN)
 _step_time = partial(_median, unit="ms", scale=1e3, better=Better.LOWER)
 _gpu = partial(_median, digits=_significant(3))
-_memory = partial(Metric, over=OverRepeats.HIGHEST, digits="{:.1f}".format, unit="GB", better=Better.LOWER)
+_highest = partial(Metric, over=OverRepeats.HIGHEST, better=Better.LOWER)
+_memory = partial(_highest, digits="{:.1f}".format, unit="GB")
 _sum = partial(Metric, over=OverRepeats.SUM)
 
 _ALL: Final = (
@@ -120,9 +121,9 @@ _ALL: Final = (
     _memory("mem_peak_reserved_gb", lambda run: run.memory.peak_reserved),
     _memory("mem_device_gb", lambda run: run.memory.device),
     _memory("mem_usable_gb", lambda run: run.memory.usable, better=Better.NEITHER),
-    _memory("mem_share", lambda run: run.memory.share, digits=_WHOLE_PERCENT, unit=""),
+    _highest("mem_share", lambda run: run.memory.share, digits=_WHOLE_PERCENT),
     _memory("mem_host_gb", lambda run: run.memory.host),
-    _memory("gpu_power_capped", lambda run: run.gpus.power_capped, digits=_WHOLE_PERCENT, unit=""),
+    _highest("gpu_power_capped", lambda run: run.gpus.power_capped, digits=_WHOLE_PERCENT),
     _memory("mem_higher_peak_gb", lambda run: run.memory.higher_peak, in_files=False),
     _sum("steps_timed", _timed(lambda timing: timing.steps), digits=_COUNT),
     _sum("window_s", _timed(lambda timing: timing.window_s), digits="{:,.1f}".format, unit="s"),
