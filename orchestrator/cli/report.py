@@ -17,8 +17,8 @@ from .common import echo, echo_err, echo_json, json_option, page_for, store_opti
 
 if TYPE_CHECKING:
     from ...db.store import Store
-    from ..report.conditions import Condition
-    from ..report.results import Results
+    from ..report.compare.conditions import Condition
+    from ..report.compare.results import Results
 
 _baseline: Final = click.option(
     "--baseline", metavar="NAME", help="Condition to compare with.  [default: ddp, else the first]"
@@ -47,22 +47,20 @@ def report(
       campaign report sweep --json | jq '.workloads[].recommendation.sentence'
     """
     with _needs_the_extra():
-        from ..report.background import read_background
-        from ..report.document import document_of
-        from ..report.pictures import first_conditions
-        from ..report.summary import summary
-        from ..report.telemetry import read_traces
-        from ..report.write import write_report
+        from ..report.measure.telemetry import read_gpu_details
+        from ..report.page.data import document_of
+        from ..report.page.figures import sampled_runs
+        from ..report.page.sections import summary
+        from ..report.page.write import write_report
 
         opened, results = _results(name, baseline, dir, store)
-        first = first_conditions(results)
-        background = read_background(opened, results, first)
+        details = read_gpu_details(opened, results.runs, sampled_runs(results))
         if as_json:
-            echo_json(document_of(results, background))
+            echo_json(document_of(results, details))
             if output is None:
                 return EXIT_OK
         folder = output or Path(f"{results.campaign.name}-report")
-        written = write_report(results, background, read_traces(opened, first), folder, time.time())
+        written = write_report(results, details, folder, time.time())
         if not as_json:
             echo("\n".join(summary(results)))
         echo_err(f"{written[0]}, and {len(written) - 1} more files beside it")
@@ -85,8 +83,8 @@ def recommend(name: str | None, baseline: str | None, dir: str | None, store: st
       campaign recommend sweep --json
     """
     with _needs_the_extra():
-        from ..report.document import recommendation_document
-        from ..report.write import rendered_configs
+        from ..report.page.data import recommendation_document
+        from ..report.page.write import rendered_configs
         from .pages.report import recommendation_page
 
         _, results = _results(name, baseline, dir, store)
@@ -115,24 +113,24 @@ def compare(words: Sequence[str], dir: str | None, store: str | None, as_json: b
     """
     with _needs_the_extra():
         from ..campaign.status import SCHEMA_VERSION
-        from ..report.compare import comparison_document
-        from ..report.sides import sides_of
+        from ..report.compare.difference import compare_operands
+        from ..report.page.data import comparison_document
         from .pages.report import comparison_page
 
-        sides = sides_of(locate(dir, store, words[:1] if len(words) > 2 else ()).open(), words)
+        compared = compare_operands(locate(dir, store, words[:1] if len(words) > 2 else ()).open(), words)
         if as_json:
-            documents = [comparison_document(one) for one in sides.comparisons]
-            alone = [{"campaign": name, "conditions": list(names)} for name, names in sides.alone]
+            documents = [comparison_document(one) for one in compared.comparisons]
+            alone = [{"campaign": name, "conditions": list(names)} for name, names in compared.alone]
             echo_json({"schema_version": SCHEMA_VERSION, "comparisons": documents, "only_in": alone})
         else:
-            echo(comparison_page(sides, page_for(sys.stdout)))
+            echo(comparison_page(compared, page_for(sys.stdout)))
     return EXIT_OK
 
 
 def _results(name: str | None, baseline: str | None, dir: str | None, store: str | None) -> tuple[Store, Results]:
     from ..campaign.lookup import find
-    from ..report.load import read_runs
-    from ..report.results import results_of
+    from ..report.compare.results import results_of
+    from ..report.measure.load import read_runs
 
     where = locate(dir, store, [name])
     opened = where.open()

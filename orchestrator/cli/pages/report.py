@@ -5,34 +5,32 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping
 
 from ...formatting import clean
-from ...report.compare import Comparison, comparison_tables, verdict
-from ...report.guide import guide
-from ...report.pages import without_empty_columns
-from ...report.results import Compared, Results
-from ...report.shapes import Table
-from ...report.sides import Sides
+from ...report.compare.difference import ComparedOperands, Comparison, verdict
+from ...report.compare.results import Results, WorkloadResults
+from ...report.page.elements import Table
+from ...report.page.tables import comparison_tables
 from .text import Page, Style, table
 
 
 def recommendation_page(results: Results, configs: Mapping[str, str], page: Page) -> str:
     """What to use for each workload, why not the others, and the configuration."""
-    return "\n\n".join("\n".join(_recommendation(one, configs, page)) for one in results.compared)
+    return "\n\n".join("\n".join(_recommendation(one, configs, page)) for one in results.workloads)
 
 
-def comparison_page(sides: Sides, page: Page) -> str:
+def comparison_page(compared: ComparedOperands, page: Page) -> str:
     """Each comparison: what differs, the figures, what they show; then what has nothing beside it."""
-    alone = [f"Only in {campaign}: {', '.join(names)}." for campaign, names in sides.alone]
-    return "\n\n".join([*("\n".join(_comparison(one, page)) for one in sides.comparisons), *alone])
+    alone = [f"Only in {campaign}: {', '.join(names)}." for campaign, names in compared.alone]
+    return "\n\n".join([*("\n".join(_comparison(one, page)) for one in compared.comparisons), *alone])
 
 
-def _recommendation(one: Compared, configs: Mapping[str, str], page: Page) -> Iterator[str]:
+def _recommendation(one: WorkloadResults, configs: Mapping[str, str], page: Page) -> Iterator[str]:
     said = one.recommendation
     if one.workload.name:
         yield page.paint(clean(one.workload.name), Style.BOLD)
     yield clean(said.sentence)
     if len(said.front) > 1:
         yield f"None beats these in speed, memory and energy at once: {', '.join(said.front)}."
-    yield from (clean(sentence) for sentence in guide(one.judged, said))
+    yield from (clean(sentence) for sentence in said.advice)
     if said.excluded:
         yield ""
         yield from _lines(Table(("not considered", "because"), tuple(said.excluded.items())), page)
@@ -50,5 +48,5 @@ def _comparison(one: Comparison, page: Page) -> Iterator[str]:
 
 
 def _lines(shown: Table, page: Page, *, capitals: bool = True) -> list[str]:
-    used = without_empty_columns(shown)
+    used = shown.without_empty_columns()
     return table(page, used.header, used.rows, used.right, capitals=capitals)

@@ -8,13 +8,13 @@ from pathlib import Path
 import pytest
 
 from dscampaign.db.store import Store
-from dscampaign.orchestrator.report.facts import RunFacts
-from dscampaign.orchestrator.report.load import read_runs
+from dscampaign.orchestrator.report.measure.load import read_runs
+from dscampaign.orchestrator.report.measure.run import MeasuredRun
 
 from .planted import Planted, plant
 
 PlantStore = Callable[..., str]
-Plant = Callable[..., list[RunFacts]]
+Plant = Callable[..., list[MeasuredRun]]
 
 
 @pytest.fixture
@@ -36,7 +36,7 @@ def planted(tmp_path: Path) -> Iterator[Plant]:
     """Plants conditions and reads them back as facts."""
     store = Store.open(f"sqlite:///{tmp_path}/campaign.db", create=True)
 
-    def facts(*conditions: Planted) -> list[RunFacts]:
+    def facts(*conditions: Planted) -> list[MeasuredRun]:
         return read_runs(store, plant(store, tmp_path, conditions))
 
     yield facts

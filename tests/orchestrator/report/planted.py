@@ -15,8 +15,8 @@ from dscampaign.db.ingest.metrics import Metrics
 from dscampaign.db.ingest.spool import ingest
 from dscampaign.db.records import SUBMITTING, AttemptState, CampaignRow, NewAttempt, NewRun, RunRow, RunState
 from dscampaign.db.store import Store
-from dscampaign.orchestrator.report.load import read_runs
-from dscampaign.orchestrator.report.results import Results, results_of
+from dscampaign.orchestrator.report.compare.results import Results, results_of
+from dscampaign.orchestrator.report.measure.load import read_runs
 
 SEQ_LEN = 128
 GLOBAL_BATCH = 8

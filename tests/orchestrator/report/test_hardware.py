@@ -14,7 +14,7 @@ import pytest
 from dscampaign.db.gpu_records import AttemptGpus, GpuUse, TokenEnergy
 from dscampaign.db.records import METRIC_COLUMNS, AttemptRow
 from dscampaign.db.series import Series
-from dscampaign.orchestrator.report.hardware import Memory, gpus_of, memory_of
+from dscampaign.orchestrator.report.measure.hardware import Memory, gpus_of, memory_of
 
 GPU = GpuUse(
     node_rank=0,

@@ -7,28 +7,28 @@ from collections.abc import Callable, Sequence
 import pytest
 
 from dscampaign.db.records import RunState
-from dscampaign.orchestrator.report.conditions import conditions_of
-from dscampaign.orchestrator.report.facts import RunFacts
-from dscampaign.orchestrator.report.flags import flags_of
-from dscampaign.orchestrator.report.judge import Judged, judge
-from dscampaign.orchestrator.report.prices import price_sentence, prices
-from dscampaign.orchestrator.report.recommend import Recommendation, _beats, recommend
-from dscampaign.orchestrator.report.scaling import scaling_of
-from dscampaign.orchestrator.report.statistics import Order, Sameness
-from dscampaign.orchestrator.report.workloads import times_to_loss, workloads_of
+from dscampaign.orchestrator.report.compare.baseline import BaselineComparison, compare_to_baseline
+from dscampaign.orchestrator.report.compare.conditions import conditions_of
+from dscampaign.orchestrator.report.compare.recommend import Recommendation, _beats, recommend
+from dscampaign.orchestrator.report.compare.scaling import scaling_of
+from dscampaign.orchestrator.report.compare.sensitivity import sensitivities, sensitivity_sentence
+from dscampaign.orchestrator.report.compare.statistics import Order, Sameness
+from dscampaign.orchestrator.report.compare.workloads import times_to_loss, workloads_of
+from dscampaign.orchestrator.report.measure.flags import flags_of
+from dscampaign.orchestrator.report.measure.run import MeasuredRun
 
 from .planted import Planted, Try
 
-Plant = Callable[..., list[RunFacts]]
+Plant = Callable[..., list[MeasuredRun]]
 
 
-def judged(runs: Sequence[RunFacts]) -> dict[str, Judged]:
+def judged(runs: Sequence[MeasuredRun]) -> dict[str, BaselineComparison]:
     (workload,) = workloads_of(conditions_of(runs))
     assert workload.baseline
-    return {one.condition.name: one for one in judge(workload.conditions, workload.baseline)}
+    return {one.condition.name: one for one in compare_to_baseline(workload.conditions, workload.baseline)}
 
 
-def advice(runs: Sequence[RunFacts]) -> Recommendation:
+def advice(runs: Sequence[MeasuredRun]) -> Recommendation:
     return recommend(list(judged(runs).values()))
 
 
@@ -142,7 +142,7 @@ def test_every_change_of_one_field_has_its_price(planted: Plant) -> None:
         Planted("zero3-cpu", (0.5, 0.5, 0.5), reserved_gb=3.0, train={"zero_stage": 3, "offload": "optimizer"}),
         Planted("other", (0.01, 0.01, 0.01), train={"zero_stage": 2, "precision": "fp16", "compile": True}),
     )
-    said = [price_sentence(price) for price in prices(list(judged(runs).values()))]
+    said = [sensitivity_sentence(change) for change in sensitivities(list(judged(runs).values()))]
     assert said == [
         "engine ddp → deepspeed: 0.80 [0.80, 0.80] × the speed, -2.0 GB (ddp → zero2).",
         "zero_stage 2 → 3: 0.50 to 1.00 × the speed, -2.0 GB (zero2 → zero3 and 1 more).",
@@ -160,8 +160,8 @@ def test_every_change_of_one_field_has_its_price(planted: Plant) -> None:
 )
 def test_a_price_says_what_the_repeats_show(planted: Plant, times: tuple[float, ...], sentence: str) -> None:
     runs = planted(Planted("a", (0.1, 0.1, 0.1), train={"zero_stage": 0}), Planted("b", times, train={"zero_stage": 1}))
-    (price,) = prices(list(judged(runs).values()))
-    assert price_sentence(price) == sentence
+    (change,) = sensitivities(list(judged(runs).values()))
+    assert sensitivity_sentence(change) == sentence
 
 
 def test_one_repeat_establishes_nothing_and_says_so(planted: Plant) -> None:

@@ -11,8 +11,8 @@ from pathlib import Path
 import pytest
 
 from dscampaign.orchestrator.cli.main import main
-from dscampaign.orchestrator.report.flags import flags_of
-from dscampaign.orchestrator.report.statistics import Sameness
+from dscampaign.orchestrator.report.compare.statistics import Sameness
+from dscampaign.orchestrator.report.measure.flags import flags_of
 
 from .page import Page
 from .planted import Planted, results_at
@@ -32,8 +32,8 @@ ENDINGS = {
 
 @pytest.mark.parametrize("ending", ENDINGS)
 def test_a_loss_that_ended_not_finite_is_worse(planted_url: PlantStore, ending: str) -> None:
-    (one,) = results_at(planted_url(BASE, ENDINGS[ending])).compared
-    _, wild = one.judged
+    (one,) = results_at(planted_url(BASE, ENDINGS[ending])).workloads
+    _, wild = one.comparisons
     assert (wild.loss.verdict, wild.loss.reason) == (Sameness.WORSE, "a loss is not finite")
     assert one.recommendation.chosen is not None
     assert one.recommendation.chosen.name == "base"
@@ -47,17 +47,17 @@ def test_without_a_held_out_loss_the_training_loss_may_end_so_too(planted_url: P
     none = (None,) * 3
     (one,) = results_at(
         planted_url(Planted("base", held_out=none), Planted("wild", (0.05,) * 3, none, nan_from=98))
-    ).compared
-    _, wild = one.judged
+    ).workloads
+    _, wild = one.comparisons
     assert (wild.loss_is, wild.loss.verdict) == ("final training", Sameness.WORSE)
     assert wild.condition.runs[0].loss.last is not None
 
 
 def test_a_loss_that_became_finite_again_counts(planted_url: PlantStore) -> None:
     url = planted_url(BASE, Planted("fast", (0.05,) * 3, evaluated={50: NAN}))
-    (one,) = results_at(url).compared
-    assert [run.loss.held_out for run in one.judged[1].condition.runs] == [3.0] * 3
-    assert one.judged[1].loss.verdict == Sameness.EQUIVALENT
+    (one,) = results_at(url).workloads
+    assert [run.loss.held_out for run in one.comparisons[1].condition.runs] == [3.0] * 3
+    assert one.comparisons[1].loss.verdict == Sameness.EQUIVALENT
 
 
 def test_a_report_names_what_is_not_finite(planted_url: PlantStore, tmp_path: Path) -> None:
@@ -84,6 +84,6 @@ def test_a_report_names_what_is_not_finite(planted_url: PlantStore, tmp_path: Pa
 
 def test_a_baseline_whose_losses_ended_so_is_not_recommended(planted_url: PlantStore) -> None:
     base = Planted("base", (0.05,) * 3, (NAN,) * 3)
-    (one,) = results_at(planted_url(base, Planted("other", (0.1,) * 3))).compared
-    assert one.judged[0].loss.verdict == Sameness.WORSE
+    (one,) = results_at(planted_url(base, Planted("other", (0.1,) * 3))).workloads
+    assert one.comparisons[0].loss.verdict == Sameness.WORSE
     assert one.recommendation.chosen is None or one.recommendation.chosen.name == "other"

@@ -10,16 +10,16 @@ import pytest
 
 from dscampaign.db.records import METRIC_COLUMNS
 from dscampaign.db.series import Series
-from dscampaign.orchestrator.report.facts import RunFacts
-from dscampaign.orchestrator.report.flags import flags_of
-from dscampaign.orchestrator.report.timing import lines_of
+from dscampaign.orchestrator.report.measure.flags import flags_of
+from dscampaign.orchestrator.report.measure.run import MeasuredRun
+from dscampaign.orchestrator.report.measure.timing import lines_of
 
 from .planted import Planted, Try, results_at
 
 PlantStore = Callable[..., str]
 
 
-def first_run(url: str) -> RunFacts:
+def first_run(url: str) -> MeasuredRun:
     return results_at(url).runs[0]
 
 

@@ -5,18 +5,18 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import replace
 
-from dscampaign.orchestrator.report.conditions import conditions_of
-from dscampaign.orchestrator.report.facts import RunFacts
-from dscampaign.orchestrator.report.judge import judge
-from dscampaign.orchestrator.report.recommend import Recommendation, recommend
+from dscampaign.orchestrator.report.compare.baseline import compare_to_baseline
+from dscampaign.orchestrator.report.compare.conditions import conditions_of
+from dscampaign.orchestrator.report.compare.recommend import Recommendation, recommend
+from dscampaign.orchestrator.report.measure.run import MeasuredRun
 
 from .conftest import Plant
 from .planted import Planted
 
 
-def advice(runs: Sequence[RunFacts]) -> Recommendation:
+def advice(runs: Sequence[MeasuredRun]) -> Recommendation:
     conditions = conditions_of(runs)
-    return recommend(judge(conditions, conditions[0]))
+    return recommend(compare_to_baseline(conditions, conditions[0]))
 
 
 def test_one_that_ties_may_need_less_than_the_chosen_one(planted: Plant) -> None:

@@ -8,9 +8,9 @@ from typing import Any
 
 import pytest
 
-from dscampaign.orchestrator.report.conditions import conditions_of
-from dscampaign.orchestrator.report.facts import RunFacts
-from dscampaign.orchestrator.report.scaling import scaling_of
+from dscampaign.orchestrator.report.compare.conditions import conditions_of
+from dscampaign.orchestrator.report.compare.scaling import scaling_of
+from dscampaign.orchestrator.report.measure.run import MeasuredRun
 
 from .conftest import Plant
 from .planted import Planted
@@ -19,7 +19,7 @@ Row = tuple[str, str, Any]
 STRONG, WEAK = "batch", "batch of a rank"
 
 
-def rows(runs: Sequence[RunFacts], keeps: str | None = None) -> list[Row]:
+def rows(runs: Sequence[MeasuredRun], keeps: str | None = None) -> list[Row]:
     """Of each condition its name, beside which it stands, and its efficiency in percent."""
     found = [one for one in scaling_of(conditions_of(runs)) if keeps in (None, one.keeps)]
     return [(one.condition.name, one.reference.name, pytest.approx(100 * one.efficiency, abs=2)) for one in found]
@@ -98,6 +98,6 @@ def test_of_a_script_nobody_knows_the_batch(planted: Plant) -> None:
     assert rows(silent) == [("1", "1", 100), ("2", "1", 50)]
 
 
-def _without_batch(run: RunFacts) -> RunFacts:
+def _without_batch(run: MeasuredRun) -> MeasuredRun:
     train = {name: value for name, value in run.config["train"].items() if name != "global_batch"}
     return replace(run, config={**run.config, "train": train})

@@ -7,7 +7,7 @@ import math
 import numpy as np
 import pytest
 
-from dscampaign.orchestrator.report.statistics import (
+from dscampaign.orchestrator.report.compare.statistics import (
     LOSS_MARGIN_NATS,
     Order,
     Sameness,

@@ -12,7 +12,7 @@ import pytest
 from dscampaign.db.records import METRIC_COLUMNS
 from dscampaign.db.series import Series
 from dscampaign.jobs.trainer.speed import quartiles_of
-from dscampaign.orchestrator.report.timing import Lines, lines_of, quantiles, timing
+from dscampaign.orchestrator.report.measure.timing import Lines, lines_of, quantiles, timing
 
 
 def series(steps: Sequence[int], step_s: Sequence[float], generation: int = 1) -> Series:

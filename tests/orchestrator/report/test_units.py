@@ -7,32 +7,32 @@ from dataclasses import replace
 
 import pytest
 
-from dscampaign.orchestrator.report.conditions import conditions_of
-from dscampaign.orchestrator.report.document import condition_rows
-from dscampaign.orchestrator.report.facts import RunFacts
-from dscampaign.orchestrator.report.judge import Judged, judge
-from dscampaign.orchestrator.report.prices import price_sentence, prices
-from dscampaign.orchestrator.report.recommend import recommend
-from dscampaign.orchestrator.report.results import results_of
-from dscampaign.orchestrator.report.statistics import Order
+from dscampaign.orchestrator.report.compare.baseline import BaselineComparison, compare_to_baseline
+from dscampaign.orchestrator.report.compare.conditions import conditions_of
+from dscampaign.orchestrator.report.compare.recommend import recommend
+from dscampaign.orchestrator.report.compare.results import results_of
+from dscampaign.orchestrator.report.compare.sensitivity import sensitivities, sensitivity_sentence
+from dscampaign.orchestrator.report.compare.statistics import Order
+from dscampaign.orchestrator.report.measure.run import MeasuredRun
+from dscampaign.orchestrator.report.page.data import condition_rows
 
 from .conftest import Plant
 from .planted import Planted, results_at
 
 
-def silent(runs: Sequence[RunFacts], *names: str) -> list[RunFacts]:
+def silent(runs: Sequence[MeasuredRun], *names: str) -> list[MeasuredRun]:
     """The same, of which these runs do not say tokens."""
     return [_without_tokens(run) if run.name in names else run for run in runs]
 
 
-def _without_tokens(run: RunFacts) -> RunFacts:
+def _without_tokens(run: MeasuredRun) -> MeasuredRun:
     assert run.timing
     return replace(run, timing=replace(run.timing, tokens_per_s=None))
 
 
-def judged(runs: Sequence[RunFacts]) -> list[Judged]:
+def judged(runs: Sequence[MeasuredRun]) -> list[BaselineComparison]:
     conditions = conditions_of(runs)
-    return judge(conditions, conditions[0])
+    return compare_to_baseline(conditions, conditions[0])
 
 
 def test_a_repeat_that_does_not_say_tokens_is_compared_by_its_steps(planted: Plant) -> None:
@@ -44,8 +44,8 @@ def test_a_repeat_that_does_not_say_tokens_is_compared_by_its_steps(planted: Pla
     assert found[1].times_baseline.value == pytest.approx(1.25, rel=0.01)
     assert found[1].order == Order.FASTER
     assert recommend(found).sentence.startswith("Use b (1.25 ")
-    (price,) = prices(found)
-    assert price_sentence(price).startswith("engine ddp → deepspeed: 1.25 ")
+    (change,) = sensitivities(found)
+    assert sensitivity_sentence(change).startswith("engine ddp → deepspeed: 1.25 ")
 
 
 def test_where_all_say_tokens_they_are_the_unit(planted: Plant) -> None:

@@ -8,23 +8,22 @@ from dataclasses import replace
 import pytest
 
 from dscampaign.db.records import RunState
-from dscampaign.orchestrator.report.conditions import conditions_of
-from dscampaign.orchestrator.report.facts import RunFacts
-from dscampaign.orchestrator.report.guide import guide
-from dscampaign.orchestrator.report.judge import judge
-from dscampaign.orchestrator.report.recommend import recommend
-from dscampaign.orchestrator.report.workloads import times_to_loss, workloads_of
+from dscampaign.orchestrator.report.compare.baseline import compare_to_baseline
+from dscampaign.orchestrator.report.compare.conditions import conditions_of
+from dscampaign.orchestrator.report.compare.recommend import recommend
+from dscampaign.orchestrator.report.compare.workloads import times_to_loss, workloads_of
+from dscampaign.orchestrator.report.measure.run import MeasuredRun
 
 from .conftest import Plant
 from .planted import Planted
 
 
-def workloads(runs: Sequence[RunFacts]) -> list[list[str]]:
+def workloads(runs: Sequence[MeasuredRun]) -> list[list[str]]:
     """Names of the conditions of each."""
     return [[one.name for one in workload.conditions] for workload in workloads_of(conditions_of(runs))]
 
 
-def own_script(runs: Sequence[RunFacts], *tokens_per_step: int | None) -> list[RunFacts]:
+def own_script(runs: Sequence[MeasuredRun], *tokens_per_step: int | None) -> list[MeasuredRun]:
     """The same, of a script of one's own that says so many tokens per step."""
     config = {"command": ["python", "train.py"]}
     return [replace(run, config=config, tokens_per_step=said) for run, said in zip(runs, tokens_per_step, strict=True)]
@@ -35,7 +34,7 @@ def test_what_has_yet_to_begin_is_on_the_ranks_that_it_asks_for(planted: Plant) 
     runs = planted(Planted("base"), Planted("fast", (0.05,) * 3), waits)
     assert workloads(runs) == [["base", "fast", "waits"]]
     (workload,) = workloads_of(conditions_of(runs))
-    found = recommend(judge(workload.conditions, workload.baseline))
+    found = recommend(compare_to_baseline(workload.conditions, workload.baseline))
     assert not found.established
     assert "Provisional" in found.sentence
 
@@ -61,9 +60,9 @@ def test_a_baseline_whose_repeats_differ_much_is_a_coarse_measure(planted: Plant
     base = Planted("base", held_out=(2.8, 3.0, 3.2))
     runs = planted(base, Planted("worse", held_out=(3.1, 3.3, 3.5)))
     (workload,) = workloads_of(conditions_of(runs))
-    judged = judge(workload.conditions, workload.baseline)
+    judged = compare_to_baseline(workload.conditions, workload.baseline)
     assert judged[0].loss.margin == judged[1].loss.margin == pytest.approx(0.4)
-    assert any("losses 0.400 nats apart count as equal" in sentence for sentence in guide(judged, recommend(judged)))
+    assert any("losses 0.400 nats apart count as equal" in sentence for sentence in recommend(judged).advice)
 
 
 def test_the_time_to_a_loss_is_a_median_of_two_repeats_too(planted: Plant) -> None:
@@ -78,7 +77,7 @@ def test_the_time_to_a_loss_is_a_median_of_two_repeats_too(planted: Plant) -> No
         assert found.tokens == pytest.approx(sum(tokens) / 2)
 
 
-def _reached(run: RunFacts, loss: float) -> tuple[float, float] | None:
+def _reached(run: MeasuredRun, loss: float) -> tuple[float, float] | None:
     """Seconds and tokens when its smoothed loss first came down to this."""
     curve = run.curve
     points = zip(curve.smoothed, curve.seconds, curve.tokens, strict=True)

@@ -1,0 +1,79 @@
+"""Each condition of a workload against its baseline. Pure."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from .conditions import Condition
+from .statistics import Estimate, LossTest, Order, Sameness, estimate, loss_test, order, ratio
+
+
+@dataclass(frozen=True)
+class BaselineComparison:
+    """A condition beside the baseline.
+
+    Attributes:
+        in_tokens: speeds are tokens per second; steps per second where a repeat of the workload does not say tokens.
+        speeds: of each of its repeats.
+        speed: over its repeats.
+        times_baseline: speed as a multiple of the baseline's.
+        order: what the speeds have shown.
+        loss: what the losses have shown.
+        loss_is: which loss that is: ``held-out`` or ``final training``.
+        more_memory: by what part more memory is reserved than the baseline does; None of the baseline itself.
+    """
+
+    condition: Condition
+    is_baseline: bool
+    in_tokens: bool
+    speeds: tuple[float, ...]
+    speed: Estimate | None
+    times_baseline: Estimate | None
+    order: Order
+    loss: LossTest
+    loss_is: str
+    more_memory: float | None
+
+
+def compare_to_baseline(conditions: Sequence[Condition], baseline: Condition) -> list[BaselineComparison]:
+    """All conditions of a workload beside its baseline, in their order."""
+    held_out = any(condition.held_out for condition in conditions)
+    in_tokens = all(condition.says_tokens for condition in conditions)
+    return [_compare(condition, baseline, in_tokens=in_tokens, held_out=held_out) for condition in conditions]
+
+
+def _compare(condition: Condition, baseline: Condition, *, in_tokens: bool, held_out: bool) -> BaselineComparison:
+    itself = condition is baseline
+    speeds, beside = condition.speeds(in_tokens=in_tokens), baseline.speeds(in_tokens=in_tokens)
+    return BaselineComparison(
+        condition=condition,
+        is_baseline=itself,
+        in_tokens=in_tokens,
+        speeds=tuple(speeds),
+        speed=estimate(speeds),
+        times_baseline=ratio(speeds, beside),
+        order=Order.TIE if itself else order(speeds, beside),
+        loss=_loss(condition, baseline, held_out=held_out),
+        loss_is="held-out" if held_out else "final training",
+        more_memory=None if itself else _more_memory(condition, baseline),
+    )
+
+
+def _loss(condition: Condition, baseline: Condition, *, held_out: bool) -> LossTest:
+    if condition is baseline and condition.counted:
+        none, own = estimate([0.0] * len(condition.counted)), _losses(baseline, held_out=held_out)
+        itself = loss_test(own, own)
+        return itself if itself.verdict == Sameness.WORSE else LossTest(Sameness.EQUIVALENT, none, itself.margin)
+    return loss_test(_losses(condition, held_out=held_out), _losses(baseline, held_out=held_out))
+
+
+def _losses(condition: Condition, *, held_out: bool) -> list[tuple[int, float]]:
+    if held_out:
+        return condition.held_out
+    return [(run.repeat, run.loss.final) for run in condition.counted if run.loss.final is not None]
+
+
+def _more_memory(condition: Condition, baseline: Condition) -> float | None:
+    own, other = condition.value("mem_reserved_gb"), baseline.value("mem_reserved_gb")
+    return own / other - 1 if own is not None and other else None

@@ -1,0 +1,160 @@
+"""Runs that differ in nothing but their seed are repeats of one condition. Pure."""
+
+from __future__ import annotations
+
+import json
+import math
+import re
+import statistics
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any, Final, TypeVar
+
+from ..measure.metrics import METRICS, OverRepeats
+from ..measure.run import MeasuredRun
+from .statistics import Estimate, estimate
+
+T = TypeVar("T")
+
+ALIKE: Final = 0.02
+"""Tokens per step so far apart are the same: a script's own follow from speeds and times that it has rounded."""
+
+_ENVIRONMENT: Final = ("command", "deepspeed", "env", "python", "executor", "local", "ranks_per_node")
+"""Sections of a configuration that may change the speed, beside the trainer's and Slurm's."""
+
+_SCHEDULING: Final = {"account", "qos", "time", "mem", "array_parallelism", "signal_delay_s"}
+"""Of Slurm: who pays, how long, and how much at once; they say nothing of the machine."""
+
+
+@dataclass(frozen=True)
+class Condition:
+    """One point of the matrix with its repeats.
+
+    Attributes:
+        name: of its first run, without the number of the repeat.
+        params: what sets it apart.
+        runs: its repeats, in their order.
+    """
+
+    name: str
+    params: Mapping[str, Any]
+    runs: tuple[MeasuredRun, ...]
+
+    @property
+    def key(self) -> str:
+        """The same for conditions with the same parameters, in whichever campaign."""
+        return key_of(self.params)
+
+    @property
+    def counted(self) -> tuple[MeasuredRun, ...]:
+        """Repeats that may be compared: completed, and as the spec asks for them."""
+        return tuple(run for run in self.runs if run.completed and not run.changed)
+
+    @property
+    def says_tokens(self) -> bool:
+        """Whether every counted repeat whose speed is known says it in tokens."""
+        return all(run.timing.tokens_per_s for run in self.counted if run.timing and run.timing.step_s > 0)
+
+    def speeds(self, *, in_tokens: bool) -> list[float]:
+        """Tokens per second, or else steps per second, of each counted repeat that says them."""
+        timings = [run.timing for run in self.counted if run.timing]
+        if in_tokens:
+            return [timing.tokens_per_s for timing in timings if timing.tokens_per_s]
+        return [1.0 / timing.step_s for timing in timings if timing.step_s > 0]
+
+    @property
+    def held_out(self) -> list[tuple[int, float]]:
+        """Repeat and held-out loss of each counted repeat that has one."""
+        return [(run.repeat, run.loss.held_out) for run in self.counted if run.loss.held_out is not None]
+
+    @property
+    def ranks(self) -> int:
+        """How many processes train, or would."""
+        return self.runs[0].world_size
+
+    @property
+    def tokens_per_step(self) -> int | None:
+        """Of its runs, None where they differ or nobody knows. A script's own come from rounded speeds."""
+        known = [run.tokens_per_step for run in self.runs if run.tokens_per_step]
+        alike = known and max(known) <= (1.0 + ALIKE) * min(known)
+        return round(statistics.median(known)) if alike else None
+
+    def summary(self, metric: str) -> Estimate | float | None:
+        """A metric over the repeats, as the registry says that they make one value; None where nothing is known."""
+        of, over = METRICS[metric].of, METRICS[metric].over
+        runs = self.runs if over is OverRepeats.HIGHEST else self.counted
+        known = [value for run in runs if (value := of(run)) is not None]
+        if over is OverRepeats.LOSS and not all(map(math.isfinite, known)):
+            return Estimate(math.nan, None, None, None, None, len(known))
+        if over in (OverRepeats.LOSS, OverRepeats.MEDIAN):
+            return estimate(known)
+        return None if not known else max(known) if over is OverRepeats.HIGHEST else sum(known)
+
+    def estimate(self, metric: str) -> Estimate | None:
+        """A metric's median over the repeats; None for one of which they make no median."""
+        found = self.summary(metric)
+        return found if isinstance(found, Estimate) else None
+
+    def value(self, metric: str) -> float | None:
+        """A metric over the repeats as a number; of a median without its interval."""
+        found = self.summary(metric)
+        return found.value if isinstance(found, Estimate) else found
+
+    def text(self, metric: str) -> str:
+        """A metric over the repeats with its unit; empty where it is not known."""
+        return METRICS[metric].text(self.value(metric))
+
+    def number(self, metric: str) -> str:
+        """A metric over the repeats without its unit; empty where it is not known."""
+        return METRICS[metric].number(self.value(metric))
+
+    def field(self, name: str) -> Any:
+        """A field of the trainer's configuration, None where the condition trains with a script of its own."""
+        return self.runs[0].train.get(name)
+
+
+def key_of(value: Any) -> str:
+    """The same text for equal values, whatever the order of their fields."""
+    return json.dumps(value, sort_keys=True, default=str)
+
+
+def grouped(items: Iterable[T], key: Callable[[T], Any]) -> list[list[T]]:
+    """Items with equal keys, groups and items in the order in which they came."""
+    groups: dict[str, list[T]] = {}
+    for item in items:
+        groups.setdefault(key_of(key(item)), []).append(item)
+    return list(groups.values())
+
+
+def environment_key(condition: Condition) -> dict[str, Any]:
+    """Everything beside the trainer's fields that may change a condition's speed: its script, software and machine."""
+    run = condition.runs[0]
+    machine = {name: value for name, value in run.slurm.items() if name not in _SCHEDULING}
+    return {**{section: run.config.get(section) for section in _ENVIRONMENT}, "slurm": machine}
+
+
+def conditions_of(runs: Sequence[MeasuredRun]) -> list[Condition]:
+    """The conditions of a campaign, in the order of the matrix."""
+    found = []
+    for group in grouped(runs, lambda run: run.params):
+        repeats = sorted(group, key=lambda run: run.repeat)
+        first = repeats[0]
+        name = re.sub(rf"-r{first.repeat}$", "", first.name) if first.repeat else first.name
+        found.append(Condition(name, first.params, tuple(repeats)))
+    return found
+
+
+def baseline_of(conditions: Sequence[Condition], name: str | None = None) -> Condition:
+    """What all others are compared with: the condition of that name, or the usual one where none has it.
+
+    That is the first that trains without DeepSpeed's engine, else the first of the matrix: among those of which a run
+    counts, or among all as long as there are none.
+
+    Args:
+        conditions: at least one.
+        name: of a condition, or of a run of it.
+    """
+    named = [each for each in conditions if name in (each.name, *(run.name for run in each.runs))]
+    ready = [each for each in conditions if each.counted] or list(conditions)
+    plain = [each for each in ready if each.field("engine") == "ddp"]
+    return next(iter([*named, *plain, *ready]))

@@ -1,0 +1,195 @@
+"""Two conditions beside each other, down to what differs in their configurations: what `campaign compare` shows."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
+from typing import Any, Final
+
+from ....db import queries
+from ....db.records import CampaignRow
+from ....db.store import Store
+from ...campaign.lookup import find
+from ...errors import UserError
+from ..measure.load import read_runs
+from .baseline import BaselineComparison, compare_to_baseline
+from .conditions import Condition, conditions_of
+from .wording import difference, loss_verdict
+
+FIRST: Final = "-r0"
+"""Names the first repeat by itself, whose own name stands for the whole condition."""
+
+MISSING: Final = "–"
+
+_USAGE: Final = "`campaign compare [NAME] A B`"
+
+
+@dataclass(frozen=True)
+class Comparison:
+    """One condition beside another, which is the baseline.
+
+    Attributes:
+        differences: (field of the configuration, left value, right value), by name.
+        result: the right one beside the left one.
+    """
+
+    left: Condition
+    right: Condition
+    differences: tuple[tuple[str, str, str], ...]
+    result: BaselineComparison
+
+
+@dataclass(frozen=True)
+class ComparedOperands:
+    """What is compared, and what is not because only one of two campaigns has it.
+
+    Attributes:
+        alone: name of a campaign and those of its conditions that the other lacks.
+    """
+
+    comparisons: tuple[Comparison, ...]
+    alone: tuple[tuple[str, tuple[str, ...]], ...] = ()
+
+
+def compare_operands(store: Store, words: Sequence[str]) -> ComparedOperands:
+    """Reads and compares what `[NAME] A B` asks for: campaigns, conditions, single runs.
+
+    Raises:
+        UserError: it is not two, one of them does not exist, or one is a part of the other.
+    """
+    if len(words) not in (2, 3):
+        raise UserError("name two runs, conditions or campaigns", _USAGE)
+    with store.read() as conn:
+        campaigns = {row.name: row for row in queries.list_campaigns(conn)}
+    if len(words) == 2 and set(words) <= campaigns.keys():
+        return _compare_campaigns(store, campaigns[words[0]], campaigns[words[1]])
+    named = find(store, words[0]) if len(words) == 3 else None
+    (home, left), (abroad, right) = (_condition(store, word, campaigns, named) for word in words[-2:])
+    shared = {run.name for run in left.runs} & {run.name for run in right.runs}
+    if home == abroad and shared and len(left.runs) != len(right.runs):
+        whole, part = sorted((left, right), key=lambda one: -len(one.runs))
+        raise UserError(
+            f"{whole.name} is all {len(whole.runs)} repeats, and {part.name} one of them",
+            f"{whole.name}{FIRST} is the first run by itself",
+        )
+    return ComparedOperands((compare(left, right),))
+
+
+def compare(left: Condition, right: Condition) -> Comparison:
+    """Compares two conditions. Single runs are a pair, whatever their seeds."""
+    if len(left.runs) == len(right.runs) == 1 and left is not right:
+        right = replace(right, runs=(replace(right.runs[0], repeat=left.runs[0].repeat),))
+    _, result = compare_to_baseline([left, right], left)
+    return Comparison(left, right, tuple(differences(left.runs[0].config, right.runs[0].config)), result)
+
+
+def differences(left: Mapping[str, Any], right: Mapping[str, Any], prefix: str = "") -> Iterator[tuple[str, str, str]]:
+    """Fields of two configurations that differ, with dots in the names of nested ones."""
+    for name in sorted({*left, *right}):
+        one, other = left.get(name, _ABSENT), right.get(name, _ABSENT)
+        if isinstance(one, Mapping) and isinstance(other, Mapping):
+            yield from differences(one, other, f"{prefix}{name}.")
+        elif one != other:
+            yield f"{prefix}{name}", _text(one), _text(other)
+
+
+def figures(one: Comparison) -> list[tuple[str, str, str]]:
+    """(figure, left value, right value) as text, as far as a side has it."""
+    both = zip(_figures(one.left), _figures(one.right), strict=True)
+    return [(name, left, right) for (name, left), (_, right) in both if left or right]
+
+
+def verdict(one: Comparison) -> list[str]:
+    """What the comparison has shown, in sentences."""
+    result, right, left = one.result, one.right.name, one.left.name
+    shown = list(_left_out(one))
+    if result.times_baseline:
+        shown.append(f"Speed: {right} runs at {result.times_baseline.value:.3f} × {left}: {result.order}.")
+    apart = f"{difference(result.loss.difference)} nats: " if result.loss.difference else ""
+    shown.append(f"{result.loss_is.capitalize()} loss: {apart}{loss_verdict(result.loss)}.")
+    return shown
+
+
+def _figures(condition: Condition) -> list[tuple[str, str]]:
+    done = sum(run.completed for run in condition.runs)
+    return [
+        ("runs completed", f"{done} of {len(condition.runs)}"),
+        ("step time", condition.text("step_s")),
+        ("tokens/s", condition.text("tokens_per_s")),
+        ("MFU", condition.text("mfu")),
+        ("final loss", condition.number("final_loss")),
+        ("held-out loss", condition.number("held_out")),
+        ("memory reserved", condition.text("mem_reserved_gb")),
+        ("GPU utilisation", condition.text("gpu_util_pct")),
+        ("power of a GPU", condition.text("gpu_power_w")),
+        ("J/token", condition.text("j_per_token")),
+        ("tries", str(sum(run.tries for run in condition.runs))),
+    ]
+
+
+def _left_out(one: Comparison) -> Iterator[str]:
+    """Why a side has nothing to be compared."""
+    for side in (one.left, one.right) if one.left is not one.right else (one.left,):
+        if side.counted:
+            continue
+        changed = [run for run in side.runs if run.completed and run.changed]
+        why = "a retry changed what completed" if changed else "none of its runs has completed"
+        yield f"{side.name} is not compared: {why}."
+
+
+_ABSENT: Final = object()
+
+
+def _text(value: object) -> str:
+    return MISSING if value is _ABSENT else value if isinstance(value, str) else json.dumps(value, default=str)
+
+
+def _compare_campaigns(store: Store, left: CampaignRow, right: CampaignRow) -> ComparedOperands:
+    """Compares the conditions that have the same parameters in both, in the order of the left one."""
+    both = [_conditions(store, row) for row in (left, right)]
+    keys = [{one.key: one for one in conditions} for conditions in both]
+    shared = [key for key in keys[0] if key in keys[1]]
+    if not shared:
+        raise UserError(f"{left.name} and {right.name} have no condition with the same parameters")
+    compared = tuple(compare(_titled(keys[0][key], left.name), _titled(keys[1][key], right.name)) for key in shared)
+    alone = []
+    for row, conditions in zip((left, right), both, strict=True):
+        if names := tuple(one.name for one in conditions if one.key not in shared):
+            alone.append((row.name, names))
+    return ComparedOperands(compared, tuple(alone))
+
+
+def _titled(condition: Condition, campaign: str) -> Condition:
+    return replace(condition, name=f"{campaign}/{condition.name}")
+
+
+def _conditions(store: Store, campaign: CampaignRow) -> list[Condition]:
+    return conditions_of(read_runs(store, campaign))
+
+
+def _condition(
+    store: Store, word: str, campaigns: Mapping[str, CampaignRow], named: CampaignRow | None
+) -> tuple[str, Condition]:
+    """The campaign, and its condition of that name, else one run by itself; `CAMPAIGN/NAME` is one of another campaign.
+
+    Raises:
+        UserError: there is neither.
+    """
+    campaign, _, rest = word.partition("/")
+    if rest and campaign in campaigns:
+        return campaign, _titled(_named(rest, _conditions(store, campaigns[campaign]), campaign), campaign)
+    row = named or find(store, None)
+    return row.name, _named(word, _conditions(store, row), row.name)
+
+
+def _named(name: str, conditions: Sequence[Condition], campaign: str) -> Condition:
+    for condition in conditions:
+        if condition.name == name:
+            return condition
+        for run in condition.runs:
+            if name in (run.name, f"{condition.name}-r{run.repeat}"):
+                return replace(condition, name=name, runs=(run,))
+    shown = ", ".join(condition.name for condition in conditions[:8])
+    more = ", …" if len(conditions) > 8 else ""
+    raise UserError(f"no run or condition named {name} in {campaign}", f"one of: {shown}{more}")

@@ -1,0 +1,311 @@
+"""Which configuration to use: feasible, then as good as the baseline, then fastest; and what to try next. Pure.
+
+The usual advice ("ZeRO 2 is 10 to 15 % slower", "offload costs a half") is about other models on other machines; the
+sentences here are about what this campaign measured.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Final
+
+from ....db.records import UNSETTLED_RUN
+from ..measure.metrics import METRICS
+from .baseline import BaselineComparison
+from .conditions import Condition
+from .sensitivity import sensitivities, sensitivity_sentence
+from .statistics import LEAST_REPEATS, LOSS_MARGIN_NATS, TIE, Order, Sameness, order
+from .wording import listed, times
+
+MEMORY_SHARE: Final = 0.92
+"""Of the usable memory, on every rank: above it the allocator begins to retry."""
+
+ROOMY: Final = 0.60
+TIGHT: Final = 0.80
+"""Shares of the usable memory."""
+
+SCATTER: Final = 1.25
+"""Repeats of one condition usually differ by a few percent."""
+
+COARSE_NATS: Final = 5 * LOSS_MARGIN_NATS
+"""A margin above this hides what most comparisons are after."""
+
+_BESIDE_SPEED: Final = ("mem_reserved_gb", "j_per_token")
+"""Metrics by which a configuration may be better than a faster one."""
+
+
+@dataclass(frozen=True)
+class Recommendation:
+    """What to use, and why not the others.
+
+    Attributes:
+        chosen: None where no condition may be recommended.
+        established: the repeats suffice for the claim that it learns as well as the baseline and is the fastest, or as
+            fast as ``tied``.
+        tied: conditions as fast as it.
+        excluded: by name, why a condition may not be chosen.
+        front: names of conditions that none beats in speed, memory and energy at once, fastest first.
+        sentence: all of it in plain words.
+        advice: sentences on what was measured, and what follows for the next run.
+    """
+
+    chosen: Condition | None
+    established: bool
+    tied: tuple[str, ...]
+    excluded: dict[str, str]
+    front: tuple[str, ...]
+    sentence: str
+    advice: tuple[str, ...]
+
+
+def recommend(comparisons: Sequence[BaselineComparison]) -> Recommendation:
+    """Chooses among conditions that were measured beside the same baseline.
+
+    Speeds that tie are decided by memory, then by the lower ZeRO stage, then by joules per token. What another one is
+    faster than is not chosen, nor what another beats in speed, memory and energy at once.
+    """
+    excluded = {one.condition.name: why for one in comparisons if (why := _unfit(one))}
+    left = [one for one in comparisons if one.condition.name not in excluded]
+    if not left:
+        return Recommendation(None, False, (), excluded, (), _nothing(excluded), tuple(_advice(comparisons, None)))
+    chosen = _choice(left)
+    tied = [one for one in left if one is not chosen and _ties(one, chosen)]
+    doubts = [*_unfinished(comparisons), *_doubts(chosen, left)]
+    return Recommendation(
+        chosen=chosen.condition,
+        established=not doubts,
+        tied=tuple(one.condition.name for one in tied),
+        excluded=excluded,
+        front=_front(left),
+        sentence=" ".join([_sentence(chosen, tied, left, excluded), *doubts]),
+        advice=tuple(_advice(comparisons, chosen.condition)),
+    )
+
+
+def _choice(left: Sequence[BaselineComparison]) -> BaselineComparison:
+    """The thriftiest of those that tie with the fastest and that no other is faster than: a tie is not transitive.
+
+    Memory counts to a tenth of a GB here, so one of those that none beats comes first, as long as there is one.
+    """
+    by_pace = sorted(left, key=_pace, reverse=True)
+    front = _front(left)
+    thrifty = sorted((one for one in by_pace if _ties(one, by_pace[0])), key=_thrift)
+    able = [one for one in thrifty if not any(_faster(other, one) for other in by_pace)]
+    return next((one for one in able if one.condition.name in front), able[0])
+
+
+def _unfit(one: BaselineComparison) -> str:
+    """Why a condition may not be chosen; empty where it may."""
+    return infeasible(one.condition) or _unequal(one) or ("" if one.speed else "its speed is not known")
+
+
+def infeasible(condition: Condition) -> str:
+    """Why a condition cannot be relied on to run; empty where it can."""
+    if _is_unfinished(condition):
+        return "it is not finished"
+    failed = [run for run in condition.runs if not run.completed]
+    if failed:
+        word = f"{len(failed)} of {len(condition.runs)} repeats" if len(condition.runs) > 1 else "it"
+        return f"{word} ended {failed[0].state}" + (f": {failed[0].reason}" if failed[0].reason else "")
+    if any(run.changed for run in condition.runs):
+        return "it ran out of memory as configured; a retry changed it"
+    return _strained(condition)
+
+
+def _is_unfinished(condition: Condition) -> bool:
+    return any(run.state in UNSETTLED_RUN for run in condition.runs)
+
+
+def _strained(condition: Condition) -> str:
+    """Why what has completed may not do so again, or not as well."""
+    share = condition.value("mem_share")
+    if share is not None and share > MEMORY_SHARE:
+        return f"it takes {share:.0%} of the GPU's memory, above {MEMORY_SHARE:.0%}"
+    if any(run.quality.alloc_retries for run in condition.runs):
+        return "the GPU's allocator had to retry: memory was nearly full"
+    if any(run.quality.skipped_steps for run in condition.runs):
+        return "it skipped optimizer steps because gradients overflowed"
+    return ""
+
+
+def _unequal(one: BaselineComparison) -> str:
+    """Why a condition does not learn as well as the baseline, as far as is known; to learn better is no fault."""
+    test = one.loss
+    if test.verdict in (Sameness.EQUIVALENT, Sameness.BETTER):
+        return ""
+    if test.difference is None:
+        return test.reason if test.verdict == Sameness.WORSE else f"equal loss is not established: {test.reason}"
+    highest = test.difference.value if test.difference.high is None else test.difference.high
+    if highest <= test.margin:
+        return ""
+    if test.verdict == Sameness.WORSE:
+        return f"its {one.loss_is} loss is worse by {test.difference.value:.3f} nats"
+    seen = f"seen: {test.difference.value:+.3f} nats"
+    return f"equal {one.loss_is} loss is not established: {test.reason} ({seen})"
+
+
+def _unfinished(comparisons: Sequence[BaselineComparison]) -> Iterator[str]:
+    if waiting := [one.condition.name for one in comparisons if _is_unfinished(one.condition)]:
+        verb = "is" if len(waiting) == 1 else "are"
+        yield f"Provisional: {listed(waiting, 3)} {verb} not finished."
+
+
+def _doubts(chosen: BaselineComparison, left: Sequence[BaselineComparison]) -> Iterator[str]:
+    """Why it is not established that the chosen one learns as well, and is as fast as any."""
+    if any(len(one.speeds) < LEAST_REPEATS or not _sure(one) for one in left):
+        yield f"Not established: that takes {LEAST_REPEATS} repeats of each (`repeats:`)."
+        return
+    others = (one for one in left if one is not chosen)
+    unclear = [one for one in others if order(one.speeds, chosen.speeds) == Order.NOT_ESTABLISHED]
+    if unclear:
+        names = listed([one.condition.name for one in unclear], 3)
+        yield f"Not established: repeats differ too much to tell it from {names}; more of them would."
+
+
+def _sure(one: BaselineComparison) -> bool:
+    """Whether there are repeats enough to say that it learns as well."""
+    return one.loss.difference is not None and one.loss.difference.repeats >= LEAST_REPEATS
+
+
+def _pace(one: BaselineComparison) -> float:
+    return one.speed.value if one.speed else 0.0
+
+
+def _faster(one: BaselineComparison, other: BaselineComparison) -> bool:
+    """Whether it is faster, or looks faster while nothing is established."""
+    if _pace(one) <= _pace(other):
+        return False
+    found = order(one.speeds, other.speeds)
+    if found != Order.NOT_ESTABLISHED:
+        return found == Order.FASTER
+    return _pace(one) * (1.0 - TIE) >= _pace(other)
+
+
+def _ties(one: BaselineComparison, other: BaselineComparison) -> bool:
+    return not _faster(one, other) and not _faster(other, one)
+
+
+def _thrift(one: BaselineComparison) -> tuple[float, int, float]:
+    memory, energy = (one.condition.value(metric) for metric in ("mem_reserved_gb", "j_per_token"))
+    stage = one.condition.field("zero_stage")
+    rough = math.inf if memory is None else round(memory, 1)
+    return rough, stage if isinstance(stage, int) else 0, math.inf if energy is None else energy
+
+
+def _reserved(one: BaselineComparison) -> float | None:
+    return one.condition.value("mem_reserved_gb")
+
+
+def _needs_least(chosen: BaselineComparison, tied: Sequence[BaselineComparison]) -> bool:
+    """Whether it takes less memory than each of these; a tie is not transitive, so one of them may take less."""
+    own, others = _reserved(chosen), [_reserved(one) for one in tied]
+    return own is not None and all(other is not None and own < other for other in others)
+
+
+def _front(left: Sequence[BaselineComparison]) -> tuple[str, ...]:
+    points = {one.condition.name: _point(one) for one in left}
+    names = [name for name, point in points.items() if not any(_beats(other, point) for other in points.values())]
+    return tuple(sorted(names, key=lambda name: points[name][0] or 0.0))
+
+
+_Point = tuple[float | None, ...]
+
+
+def _point(one: BaselineComparison) -> _Point:
+    """What is to be small: time, memory, energy; None where nobody knows."""
+    others = (METRICS[metric].penalty(one.condition.value(metric)) for metric in _BESIDE_SPEED)
+    return 1.0 / _pace(one), *others
+
+
+def _beats(one: _Point, other: _Point) -> bool:
+    """Whether it is nowhere worse and somewhere better, in what is known of both."""
+    known = [(a, b) for a, b in zip(one, other, strict=True) if a is not None and b is not None]
+    return all(a <= b for a, b in known) and any(a < b for a, b in known)
+
+
+def _sentence(
+    chosen: BaselineComparison,
+    tied: Sequence[BaselineComparison],
+    left: Sequence[BaselineComparison],
+    excluded: Mapping[str, str],
+) -> str:
+    name = chosen.condition.name
+    good = "feasible and learn no worse than the baseline"
+    if len(left) == 1:
+        why = "the only configuration so far that is feasible and learns no worse than the baseline"
+        why = "the baseline; nothing else can be recommended beside it" if chosen.is_baseline else why
+        why = why if excluded else "the only configuration"
+    elif tied:
+        least = ", and needs least" if _needs_least(chosen, tied) else ""
+        why = f"as fast as {listed([one.condition.name for one in tied], 3)}{least}"
+    else:
+        why = f"the fastest of {len(left)} configurations that are {good}"
+    gain = "" if chosen.is_baseline or not chosen.times_baseline else f" ({times(chosen.times_baseline)} × baseline)"
+    return f"Use {name}{gain}: {why}."
+
+
+def _nothing(excluded: dict[str, str]) -> str:
+    for name, why in excluded.items():
+        return f"Nothing can be recommended: {name}: {why}."
+    return "There is nothing to recommend yet: no run has figures."
+
+
+def _advice(comparisons: Sequence[BaselineComparison], chosen: Condition | None) -> Iterator[str]:
+    """What was measured, and what follows for the next run."""
+    if chosen:
+        yield from _room(chosen)
+        yield from _alone(chosen)
+    yield from _too_large(comparisons)
+    yield from _coarse(comparisons)
+    yield from _scattered(comparisons)
+    yield from map(sensitivity_sentence, sensitivities(comparisons))
+
+
+def _room(chosen: Condition) -> Iterator[str]:
+    share = chosen.value("mem_share")
+    if share is None:
+        return
+    takes = f"{chosen.name} takes {share:.0%} of the GPU's memory"
+    if share < ROOMY:
+        offloaded = chosen.field("offload") not in (None, "none")
+        yield f"{takes}: a larger micro-batch is likely to be faster{', and so is no offload' if offloaded else ''}."
+    elif share > TIGHT:
+        yield f"{takes}: longer samples or a larger model need ZeRO 2 or 3."
+
+
+def _alone(chosen: Condition) -> Iterator[str]:
+    stage, offload = chosen.field("zero_stage"), chosen.field("offload")
+    if chosen.ranks == 1 and stage and offload in (None, "none"):
+        yield f"On one rank ZeRO {stage} has nobody to share with: it saves memory only together with offload."
+
+
+def _too_large(comparisons: Sequence[BaselineComparison]) -> Iterator[str]:
+    names = [one.condition.name for one in comparisons if any(_ran_out(run.cost.lost) for run in one.condition.runs)]
+    if names:
+        saves = "What saves most: ZeRO 3, then offload, then a smaller micro-batch."
+        yield f"Out of memory as configured: {', '.join(names)}. {saves}"
+
+
+def _ran_out(lost: object) -> bool:
+    return isinstance(lost, dict) and ("oom" in lost or "fragmentation" in lost)
+
+
+def _coarse(comparisons: Sequence[BaselineComparison]) -> Iterator[str]:
+    margin = next((one.loss.margin for one in comparisons if one.is_baseline), 0.0)
+    if margin > COARSE_NATS:
+        yield (
+            f"The baseline's repeats differ so much that losses {margin:.3f} nats apart count as equal: longer runs or "
+            "more held-out text would show smaller differences."
+        )
+
+
+def _scattered(comparisons: Sequence[BaselineComparison]) -> Iterator[str]:
+    for one in comparisons:
+        speeds = one.speeds
+        if len(speeds) > 1 and max(speeds) > SCATTER * min(speeds):
+            yield (
+                f"The fastest repeat of {one.condition.name} ran at {max(speeds) / min(speeds):.1f} × the slowest: "
+                "something else may have used the machine."
+            )

@@ -1,0 +1,109 @@
+"""A campaign's results: its runs, compared, and what follows. Pure."""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from ....db.records import CampaignRow
+from ..measure.cost import Cost
+from ..measure.run import MeasuredRun
+from .baseline import BaselineComparison, compare_to_baseline
+from .conditions import Condition, conditions_of, grouped
+from .recommend import Recommendation, recommend
+from .workloads import TimeToLoss, Workload, times_to_loss, workloads_of
+
+
+@dataclass(frozen=True)
+class WorkloadResults:
+    """A workload with each condition beside its baseline, and what to use for it."""
+
+    workload: Workload
+    comparisons: tuple[BaselineComparison, ...]
+    recommendation: Recommendation
+
+
+@dataclass(frozen=True)
+class Results:
+    """Everything that a report says.
+
+    Attributes:
+        runs: in the order of the matrix.
+        times: conditions that differ in their tokens per step, by the time they took to the same loss.
+        cost: of all runs together.
+    """
+
+    campaign: CampaignRow
+    runs: tuple[MeasuredRun, ...]
+    workloads: tuple[WorkloadResults, ...]
+    times: tuple[TimeToLoss, ...]
+    cost: Cost
+
+    @property
+    def comparisons(self) -> list[BaselineComparison]:
+        """Of all workloads."""
+        return [each for one in self.workloads for each in one.comparisons]
+
+    @property
+    def conditions(self) -> list[Condition]:
+        """Of all workloads."""
+        return [one.condition for one in self.comparisons]
+
+    @property
+    def hour_unit(self) -> str:
+        """What the time of attempts is counted in."""
+        return "GPU-hours" if any(run.on_gpus for run in self.runs) else "rank-hours"
+
+    @property
+    def only_cpus(self) -> bool:
+        """Whether all runs that say where they were say that it was on CPUs."""
+        told = [run for run in self.runs if run.device_names]
+        return bool(told) and all(run.on_cpus for run in told)
+
+
+def results_of(campaign: CampaignRow, runs: Sequence[MeasuredRun], baseline: str | None = None) -> Results:
+    """Compares a campaign's runs.
+
+    Args:
+        campaign: its row.
+        runs: all of them.
+        baseline: name of the condition to compare with; the usual one without it.
+    """
+    workloads = workloads_of(conditions_of(runs), baseline)
+    compared = tuple(_results(workload) for workload in workloads)
+    return Results(campaign, tuple(runs), compared, tuple(_times(workloads)), _sum(runs))
+
+
+def _results(workload: Workload) -> WorkloadResults:
+    comparisons = tuple(compare_to_baseline(workload.conditions, workload.baseline))
+    return WorkloadResults(workload, comparisons, recommend(comparisons))
+
+
+def _times(workloads: Sequence[Workload]) -> list[TimeToLoss]:
+    """Of workloads with the same model and data, each set of several of which a run counts."""
+    alike = grouped(
+        filter(_has_curves, workloads), lambda one: [one.conditions[0].field(name) for name in ("model", "dataset")]
+    )
+    several = [group for group in alike if len({one.conditions[0].tokens_per_step for one in group}) > 1]
+    return [time for group in several for time in times_to_loss([each for one in group for each in one.conditions])]
+
+
+def _has_curves(workload: Workload) -> bool:
+    """Whether it trains a model that is known, and a run of it counts."""
+    script = workload.conditions[0].runs[0].config.get("command")
+    return not script and any(condition.counted for condition in workload.conditions)
+
+
+def _sum(runs: Sequence[MeasuredRun]) -> Cost:
+    lost: dict[str, float] = defaultdict(float)
+    for run in runs:
+        for kind, value in run.cost.lost.items():
+            lost[kind] += value
+    return Cost(
+        training=sum(run.cost.training for run in runs),
+        warm_up=sum(run.cost.warm_up for run in runs),
+        around=sum(run.cost.around for run in runs),
+        lost=dict(sorted(lost.items(), key=lambda item: -item[1])),
+        queued_s=sum(run.cost.queued_s for run in runs),
+    )

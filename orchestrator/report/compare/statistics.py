@@ -1,0 +1,191 @@
+"""Medians with intervals, ratios, and what may be concluded from them. Pure; needs NumPy.
+
+Everything is about runs, never about steps: the steps of one run share its machine, its luck and its compiler, so a
+thousand of them are one observation. Intervals are percentile bootstraps (Efron 1979) with fixed draws, so that the
+same data always give the same page. With three repeats such an interval is their range, which holds the true median
+three times in four; of five or more about nineteen in twenty do.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass
+from enum import StrEnum
+from functools import lru_cache
+from typing import Final
+
+import numpy as np
+from numpy.typing import NDArray
+
+DRAWS: Final = 10_000
+COVERAGE: Final = 0.95
+
+LEAST_REPEATS: Final = 3
+"""Fewer say nothing about how much repeats differ."""
+
+TIE: Final = 0.02
+"""Speeds that differ by less are equal, however narrow their intervals are."""
+
+CLOSE: Final = 0.10
+"""Speeds that may differ by more than this are not equal, though their repeats overlap: too little is known."""
+
+LOSS_MARGIN_NATS: Final = 0.01
+"""Held-out losses that differ by less are equal, however narrow their intervals are."""
+
+_SEED: Final = 20_240_101
+
+
+@dataclass(frozen=True)
+class Estimate:
+    """A median over repeats.
+
+    Attributes:
+        value: the median.
+        low, high: its interval; None with fewer than ``LEAST_REPEATS``.
+        iqr, std: distance between the quartiles, and standard deviation, of the repeats; None for one.
+        repeats: how many there are.
+    """
+
+    value: float
+    low: float | None
+    high: float | None
+    iqr: float | None
+    std: float | None
+    repeats: int
+
+
+class Order(StrEnum):
+    """What a comparison of two speeds has shown."""
+
+    FASTER = "faster"
+    SLOWER = "slower"
+    TIE = "tie"
+    NOT_ESTABLISHED = "not established"
+
+
+class Sameness(StrEnum):
+    """What a comparison of two losses has shown."""
+
+    EQUIVALENT = "equivalent"
+    BETTER = "better"
+    WORSE = "worse"
+    NOT_ESTABLISHED = "not established"
+
+
+@dataclass(frozen=True)
+class LossTest:
+    """The test of a condition's held-out loss against the baseline's.
+
+    Attributes:
+        verdict: what it has shown.
+        difference: the condition's less the baseline's, in nats, with its interval over pairs of repeats.
+        margin: differences up to it count as none, in nats.
+        reason: why nothing could be shown; empty otherwise.
+    """
+
+    verdict: Sameness
+    difference: Estimate | None
+    margin: float
+    reason: str = ""
+
+
+def estimate(values: Sequence[float]) -> Estimate | None:
+    """The median of what is finite of the values; None if nothing is."""
+    return _estimate(tuple(value for value in values if math.isfinite(value)))
+
+
+@lru_cache(maxsize=100_000)  # a page asks for the same ones in several places, and the draws take a millisecond
+def _estimate(values: tuple[float, ...]) -> Estimate | None:
+    known = np.array(values)
+    if not known.size:
+        return None
+    low, high = _interval(_medians(known, 0)) if known.size >= LEAST_REPEATS else (None, None)
+    several = known.size > 1
+    iqr = float(np.subtract(*np.percentile(known, [75, 25]))) if several else None
+    std = float(np.std(known, ddof=1)) if several else None
+    return Estimate(float(np.median(known)), low, high, iqr, std, int(known.size))
+
+
+def ratio(above: Sequence[float], below: Sequence[float]) -> Estimate | None:
+    """The ratio of two medians, with an interval where both sides have the repeats for one; values above 0."""
+    return _ratio(tuple(above), tuple(below))
+
+
+@lru_cache(maxsize=100_000)
+def _ratio(above: tuple[float, ...], below: tuple[float, ...]) -> Estimate | None:
+    over, under = (np.array([v for v in side if math.isfinite(v) and v > 0]) for side in (above, below))
+    if not (over.size and under.size):
+        return None
+    repeats = int(min(over.size, under.size))
+    low, high = (None, None) if repeats < LEAST_REPEATS else _interval(_medians(over, 1) / _medians(under, 2))
+    return Estimate(float(np.median(over) / np.median(under)), low, high, None, None, repeats)
+
+
+def order(speeds: Sequence[float], baseline: Sequence[float]) -> Order:
+    """Whether speeds (higher is faster) differ from the baseline's.
+
+    A ratio within ``TIE`` of 1, or whose interval holds 1, is a tie if all of the interval lies within ``CLOSE`` of 1;
+    if not, it shows nothing. Nor do fewer than ``LEAST_REPEATS`` on a side.
+    """
+    found = ratio(speeds, baseline)
+    if found is None or found.low is None or found.high is None:
+        return Order.NOT_ESTABLISHED
+    if abs(found.value - 1.0) < TIE or found.low <= 1.0 <= found.high:
+        close = found.low >= 1.0 / (1.0 + CLOSE) and found.high <= 1.0 + CLOSE
+        return Order.TIE if close else Order.NOT_ESTABLISHED
+    return Order.FASTER if found.value > 1.0 else Order.SLOWER
+
+
+def loss_test(losses: Sequence[tuple[int, float]], baseline: Sequence[tuple[int, float]]) -> LossTest:
+    """Whether held-out losses are as good as the baseline's, from pairs with the same seed and order of data.
+
+    The margin is ``LOSS_MARGIN_NATS``, or twice the standard deviation of the baseline's repeats where that is more.
+    All within it is equivalence; all beyond it is a difference. Anything else, and fewer than ``LEAST_REPEATS``, shows
+    nothing.
+
+    Args:
+        losses, baseline: (number of the repeat, held-out loss in nats); the number stands for the seed.
+    """
+    base = {number: loss for number, loss in baseline if math.isfinite(loss)}
+    margin = _margin(list(base.values()))
+    ended = {number: loss for number, loss in losses if math.isfinite(loss)}
+    if len(ended) < len(losses):
+        return LossTest(Sameness.WORSE, None, margin, "a loss is not finite")
+    differences = [loss - base[number] for number, loss in sorted(ended.items()) if number in base]
+    found = estimate(differences)
+    if found is None:
+        return LossTest(Sameness.NOT_ESTABLISHED, None, margin, "no repeat of both has this loss")
+    return LossTest(*_concluded(found, margin))
+
+
+def _concluded(found: Estimate, margin: float) -> tuple[Sameness, Estimate, float, str]:
+    if found.low is None or found.high is None:
+        return Sameness.NOT_ESTABLISHED, found, margin, f"fewer than {LEAST_REPEATS} repeats"
+    if -margin <= found.low and found.high <= margin:
+        return Sameness.EQUIVALENT, found, margin, ""
+    if found.low > margin:
+        return Sameness.WORSE, found, margin, ""
+    if found.high < -margin:
+        return Sameness.BETTER, found, margin, ""
+    return Sameness.NOT_ESTABLISHED, found, margin, "the repeats differ too much"
+
+
+def _margin(baseline: Sequence[float]) -> float:
+    if len(baseline) < LEAST_REPEATS:
+        return LOSS_MARGIN_NATS
+    return max(LOSS_MARGIN_NATS, 2.0 * float(np.std(baseline, ddof=1)))
+
+
+def _medians(values: NDArray[np.float64], stream: int) -> NDArray[np.float64]:
+    """Medians of ``DRAWS`` samples of the values, drawn with replacement."""
+    draw = np.random.default_rng((_SEED, stream))
+    chosen = draw.integers(0, values.size, (DRAWS, values.size))
+    medians: NDArray[np.float64] = np.median(values[chosen], axis=1)
+    return medians
+
+
+def _interval(draws: NDArray[np.float64]) -> tuple[float, float]:
+    tail = 50.0 * (1.0 - COVERAGE)
+    low, high = np.percentile(draws, [tail, 100.0 - tail])
+    return float(low), float(high)

@@ -1,0 +1,44 @@
+"""Estimates, comparisons and lists as parts of a sentence or of a table. Pure."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from ...formatting import figure, short_number
+from .statistics import Estimate, LossTest
+
+
+def listed(names: Sequence[str], most: int = 6) -> str:
+    """The first names, and how many more."""
+    return ", ".join(names[:most]) + (f" and {len(names) - most} more" if len(names) > most else "")
+
+
+def times(found: Estimate) -> str:
+    """A ratio, with its interval where there is one."""
+    interval = "" if found.low is None or found.high is None else f" [{found.low:.2f}, {found.high:.2f}]"
+    return f"{found.value:.2f}{interval}"
+
+
+def span(found: Estimate | None) -> str:
+    """The interval of a median."""
+    if found is None or found.low is None or found.high is None:
+        return ""
+    return f"{short_number(found.low)} to {short_number(found.high)}"
+
+
+def deviation(found: Estimate | None, scale: float = 1.0) -> str:
+    """The standard deviation over repeats, in a unit of which its own is ``scale``."""
+    if found is None or found.std is None:
+        return ""
+    std = found.std * scale
+    return short_number(std) if std >= 1000 else figure(std, 3)
+
+
+def difference(found: Estimate) -> str:
+    """Of losses, with its sign; what rounds to nothing has none of its own."""
+    return f"{round(found.value, 4) + 0.0:+.4f}"
+
+
+def loss_verdict(test: LossTest) -> str:
+    """What a comparison of losses has shown, with its margin or why it has shown nothing."""
+    return f"{test.verdict} (± {test.margin:.3f})" if not test.reason else f"{test.verdict}: {test.reason}"

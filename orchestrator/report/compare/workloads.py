@@ -1,0 +1,166 @@
+"""Conditions that do the same work may be compared: the same model, tokens and order, on as many ranks. Pure."""
+
+from __future__ import annotations
+
+import json
+import math
+import re
+import statistics
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any, Final
+
+from ...formatting import count
+from ..measure.run import MeasuredRun
+from .conditions import ALIKE, Condition, baseline_of, grouped
+
+_WORK: Final = ("model", "pretrained", "seq_len", "global_batch", "steps", "epochs", "dataset", "tokenizer")
+"""Fields of the trainer's configuration that say what is trained on what; all others say how."""
+
+
+_DIGEST: Final = re.compile(r"[0-9a-f]{6}")  # as matrix.py makes it
+_RANKS: Final = "ranks"
+
+
+@dataclass(frozen=True)
+class Workload:
+    """Conditions with the same model, data, tokens per step and ranks, and with what they are compared.
+
+    Attributes:
+        name: what sets it apart from the campaign's other ones, such as ``model gpt2-large``; empty if it is the only.
+        baseline: whether or not anything has completed.
+    """
+
+    name: str
+    conditions: tuple[Condition, ...]
+    baseline: Condition
+
+
+@dataclass(frozen=True)
+class TimeToLoss:
+    """How long a condition trained until its smoothed loss first came down to what all of them reach.
+
+    Attributes:
+        loss: in nats.
+        seconds, tokens: median over repeats; None where one of them never got there.
+    """
+
+    condition: Condition
+    loss: float
+    seconds: float | None
+    tokens: float | None
+
+
+def workloads_of(conditions: Sequence[Condition], baseline: str | None = None) -> list[Workload]:
+    """The workloads of a campaign, in the order of the matrix.
+
+    Args:
+        conditions: all of them.
+        baseline: name of one; its workload is compared with it, the others with their usual one.
+    """
+    works = map(_work, conditions, _tokens_per_step(conditions))
+    pairs = grouped(zip(conditions, works, strict=True), lambda pair: pair[1])
+    groups = [tuple(condition for condition, _ in group) for group in pairs]
+    names = _names(groups, [group[0][1] for group in pairs])
+    return [Workload(name, group, baseline_of(group, baseline)) for name, group in zip(names, groups, strict=True)]
+
+
+def times_to_loss(conditions: Sequence[Condition]) -> list[TimeToLoss]:
+    """For conditions with the same model and data but other tokens per step, whose losses at the end say nothing."""
+    counted = [condition for condition in conditions if condition.counted]
+    ends = [end for condition in counted for run in condition.counted if (end := _lowest(run)) is not None]
+    if not ends:
+        return []
+    target = max(ends)
+    return [_time(condition, target) for condition in counted]
+
+
+def _tokens_per_step(conditions: Sequence[Condition]) -> list[int | None]:
+    """Of each condition, as one number where a script's own are alike.
+
+    A condition of which nobody knows any yet does what the others on as many ranks do, if these all do the same.
+    """
+    known: dict[int, list[int]] = {}
+    for condition in conditions:
+        alike = known.setdefault(condition.ranks, [])
+        own = condition.tokens_per_step
+        if own is not None and _nearest(own, alike) is None:
+            alike.append(own)
+    found = []
+    for condition in conditions:
+        alike, own = known[condition.ranks], condition.tokens_per_step
+        only = alike[0] if len(alike) == 1 else None
+        found.append(only if own is None else _nearest(own, alike))
+    return found
+
+
+def _nearest(own: int, known: Sequence[int]) -> int | None:
+    return next((one for one in known if abs(one - own) <= ALIKE * one), None)
+
+
+def _work(condition: Condition, tokens_per_step: int | None) -> dict[str, Any]:
+    ranks = {_RANKS: condition.ranks}
+    if condition.runs[0].config.get("command"):
+        return {"tokens per step": tokens_per_step, **ranks}
+    return {**{name: condition.field(name) for name in _WORK}, **ranks}
+
+
+def _names(groups: Sequence[Sequence[Condition]], works: Sequence[Mapping[str, Any]]) -> list[str]:
+    """What the spec's own parameters say of each, where they tell them apart, else what the configurations do."""
+    shared = [_shared(group) for group in groups]
+    told = [_name(params, _varying(shared)) for params in shared]
+    if all(told) and len(set(told)) == len(groups):
+        return told
+    return [_name(work, _varying(works)) for work in works]
+
+
+def _shared(group: Sequence[Condition]) -> dict[str, Any]:
+    """Parameters that all conditions of a workload have the same and that may name it."""
+    named = {name: value for name, value in group[0].params.items() if _names_work(name, group[0])}
+    return {name: value for name, value in named.items() if all(one.params.get(name) == value for one in group)}
+
+
+def _names_work(name: str, condition: Condition) -> bool:
+    """Not a label, which names a point; not a field that says how; not the digest that stands for a whole structure."""
+    train = condition.runs[0].train
+    digest = isinstance(train.get(name), Mapping) and _DIGEST.fullmatch(str(condition.params[name]))
+    says_how = name in ("label", "strategy") or (name in train and name not in _WORK)
+    return not (digest or says_how)
+
+
+def _varying(works: Sequence[Mapping[str, Any]]) -> list[str]:
+    names = dict.fromkeys(name for work in works for name in work)
+    return [name for name in names if len({json.dumps(work.get(name), default=str) for work in works}) > 1]
+
+
+def _name(work: Mapping[str, Any], varying: Sequence[str]) -> str:
+    words = (f"{name} {_word(work[name])}" for name in varying if work.get(name) is not None and name != _RANKS)
+    return ", ".join([*words, *([count(work[_RANKS], "rank")] if _RANKS in varying else [])])
+
+
+def _word(value: Any) -> str:
+    """A value in a heading: of a model's or dataset's fields the first that names it."""
+    if isinstance(value, Mapping):
+        numbers = [f"{key}={value[key]}" for key in value if isinstance(value[key], int | str)]
+        return " ".join(numbers[:3])
+    return str(value)
+
+
+def _time(condition: Condition, target: float) -> TimeToLoss:
+    reached = [_reached(run, target) for run in condition.counted]
+    known = [point for point in reached if point is not None]
+    if len(known) < len(reached) or not known:
+        return TimeToLoss(condition, target, None, None)
+    seconds, tokens = (statistics.median(values) for values in zip(*known, strict=True))
+    return TimeToLoss(condition, target, seconds, tokens if math.isfinite(tokens) else None)
+
+
+def _reached(run: MeasuredRun, target: float) -> tuple[float, float] | None:
+    curve = run.curve
+    points = zip(curve.smoothed, curve.seconds, curve.tokens, strict=True)
+    return next(((seconds, tokens) for loss, seconds, tokens in points if loss <= target), None)
+
+
+def _lowest(run: MeasuredRun) -> float | None:
+    known = [loss for loss in run.curve.smoothed if math.isfinite(loss)]
+    return min(known, default=None)

@@ -1,0 +1,94 @@
+"""Where the hours of a run's GPUs went: goodput. Pure."""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Final
+
+from ....db.records import AttemptRow, AttemptState
+from .timing import Lines
+
+OTHER_CONFIGURATION: Final = "another configuration"
+"""Why an attempt's work was lost that ran before its experiment was changed."""
+
+
+@dataclass(frozen=True)
+class Cost:
+    """Seconds times devices: GPUs, or ranks where they train on CPUs.
+
+    Attributes:
+        training: in steps that count, after the warm-up of each attempt.
+        warm_up: in the first steps of attempts, which compile, allocate and fill caches, as far as they were not made
+            again.
+        around: the rest of attempts that ended well or still run: starting, evaluating, saving, and steps that were
+            made again.
+        lost: by failure class, what attempts took that failed or were cancelled, without their steps that count.
+        queued_s: from submission to start, of all attempts; plain seconds.
+    """
+
+    training: float
+    warm_up: float
+    around: float
+    lost: Mapping[str, float]
+    queued_s: float
+
+    @property
+    def total(self) -> float:
+        """All of it, without waiting."""
+        return self.training + self.warm_up + self.around + sum(self.lost.values())
+
+
+NO_FAILURE: Final = frozenset({"completed", "stopped"})
+"""Failure classes that are no failure."""
+
+_BADLY: Final = {AttemptState.FAILED: "unknown", AttemptState.CANCELLED: AttemptState.CANCELLED.value}
+"""States of attempts that came to nothing but the steps that count, and what to call that where there is no class."""
+
+
+def cost_of(attempts: Sequence[AttemptRow], lines: Lines, config_hash: str, now_s: float) -> Cost:
+    """What a run's attempts cost.
+
+    Args:
+        attempts: all of them.
+        lines: of the present configuration.
+        config_hash: of the present configuration.
+        now_s: the end of what still runs.
+    """
+    training = warm_up = around = queued = 0.0
+    lost: dict[str, float] = defaultdict(float)
+    for attempt in attempts:
+        queued += _queued_s(attempt, now_s)
+        spent = _seconds(attempt, now_s) * attempt.world_size
+        mine = attempt.config_hash == config_hash
+        if not mine:
+            lost[OTHER_CONFIGURATION] += spent
+            continue
+        steady, first = (seconds * attempt.world_size for seconds in lines.seconds_of(attempt.generation))
+        steady = min(spent, steady)
+        first = min(spent - steady, first)
+        training += steady
+        warm_up += first
+        if attempt.state not in _BADLY or attempt.failure_class in NO_FAILURE:
+            around += spent - steady - first
+        else:
+            lost[attempt.failure_class or _BADLY[attempt.state]] += spent - steady - first
+    return Cost(training, warm_up, around, {kind: value for kind, value in lost.items() if value > 0}, queued)
+
+
+def _seconds(attempt: AttemptRow, now_s: float) -> float:
+    if attempt.started_s is None:
+        return 0.0
+    running = attempt.state == AttemptState.RUNNING
+    end_s = attempt.ended_s if attempt.ended_s is not None else now_s if running else attempt.started_s
+    return max(0.0, end_s - attempt.started_s)
+
+
+def _queued_s(attempt: AttemptRow, now_s: float) -> float:
+    if attempt.submit_time_s is None:
+        return 0.0
+    end_s = attempt.started_s if attempt.started_s is not None else attempt.ended_s
+    if end_s is None:
+        end_s = now_s if attempt.state == AttemptState.QUEUED else attempt.submit_time_s
+    return max(0.0, end_s - attempt.submit_time_s)

@@ -1,0 +1,67 @@
+"""Which attempts of a run failed, and what was done about each. Pure."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from itertools import zip_longest
+
+from ....db.records import AttemptRow, RunRow, RunState
+from ...formatting import clean
+from .cost import NO_FAILURE
+
+
+@dataclass(frozen=True)
+class FailedAttempt:
+    """An attempt that failed.
+
+    Attributes:
+        kind: its failure class.
+        then: what was done about it.
+    """
+
+    run: str
+    generation: int
+    kind: str
+    reason: str
+    then: str
+
+
+def failed_attempts(
+    run: RunRow, attempts: Sequence[AttemptRow], excluded: Mapping[int | None, Sequence[str]]
+) -> Iterator[FailedAttempt]:
+    """The failed ones, oldest first.
+
+    Args:
+        run: whose they are.
+        attempts: all of them, oldest first.
+        excluded: by id of an attempt, the nodes that it was to do without.
+    """
+    for attempt, later in zip_longest(attempts, attempts[1:]):
+        if attempt.failure_class and attempt.failure_class not in NO_FAILURE:
+            yield FailedAttempt(
+                run=run.name,
+                generation=attempt.generation,
+                kind=attempt.failure_class.replace("_", " "),
+                reason=clean(str(attempt.evidence.get("reason") or "")),
+                then=_retry(attempt, later, excluded.get(later.id, ())) if later else _end(run),
+            )
+
+
+def _retry(failed: AttemptRow, later: AttemptRow, excluded: Sequence[str]) -> str:
+    done = [f"attempt {later.generation} from step {later.start_step or 0:,}"]
+    if later.micro_batch != failed.micro_batch:
+        done.append(f"micro-batch {failed.micro_batch} → {later.micro_batch}")
+    if later.changes != failed.changes:
+        done.append(f"with {later.changes}")
+    if excluded:
+        done.append(f"without {' '.join(excluded)}")
+    if later.config_hash != failed.config_hash:
+        done.append("of a changed experiment")
+    return ", ".join(done)
+
+
+def _end(run: RunRow) -> str:
+    if run.state == RunState.FAILED:
+        return f"no further try: {clean(run.reason)}" if run.reason else "no further try"
+    return f"run is {run.state}"

@@ -1,0 +1,76 @@
+"""What stands against a run's figures: each in one sentence. Pure."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator
+from typing import Final
+
+from ...formatting import count
+from .hardware import LEAST_SAMPLES
+from .run import MeasuredRun
+from .timing import LEAST_S, LEAST_STEPS
+
+GAPS: Final = 0.01
+SLOWED: Final = 0.01
+WAITED: Final = 0.05
+CLOCKS_DIFFER: Final = 0.02
+CLOCKED_STEPS: Final = 50
+"""Over fewer the host's clock says little: it knows the end of a step to within a step."""
+PADDED_NATS: Final = 1.0
+"""A language model on text that it has not seen often does not come below; one that predicts padding does."""
+
+
+def flags_of(run: MeasuredRun) -> list[str]:
+    """What a reader has to know of a run's figures."""
+    return [*_configuration(run), *_points(run), *_timing(run), *_loss(run), *_gpus(run)]
+
+
+def _configuration(run: MeasuredRun) -> Iterator[str]:
+    if run.micro_batch != run.first_micro_batch:
+        yield f"a retry changed the micro-batch from {run.first_micro_batch} to {run.micro_batch}, global batch kept"
+    if run.changes:
+        yield f"a retry changed the configuration: {run.changes}"
+
+
+def _points(run: MeasuredRun) -> Iterator[str]:
+    quality = run.quality
+    if quality.expected and quality.received < quality.expected * (1 - GAPS):
+        yield f"{quality.received:,} of {quality.expected:,} steps reported"
+    if quality.non_finite:
+        yield f"{quality.non_finite:,} losses are not finite"
+    if quality.skipped_steps:
+        yield f"{quality.skipped_steps:,} optimizer steps skipped because gradients overflowed"
+    if quality.alloc_retries:
+        yield f"{quality.alloc_retries:,} retries of the GPU's allocator: memory was nearly full"
+
+
+def _timing(run: MeasuredRun) -> Iterator[str]:
+    timing, quality = run.timing, run.quality
+    if timing and timing.short:
+        limits = f"{LEAST_STEPS} steps and {LEAST_S:.0f} s are asked for"
+        yield f"timed over only {count(timing.steps, 'step')}, {timing.window_s:,.1f} s: {limits}"
+    if timing and timing.by_clock:
+        yield "step times are the time between two lines: the script does not report step_time"
+    if quality.data_wait is not None and quality.data_wait > WAITED:
+        yield f"{quality.data_wait:.0%} of the time waited for data"
+    long = timing is not None and timing.steps >= CLOCKED_STEPS
+    if long and quality.clock_ratio is not None and abs(quality.clock_ratio - 1.0) > CLOCKS_DIFFER:
+        yield f"the host's clock says {quality.clock_ratio - 1.0:+.0%} of the device's time"
+
+
+def _loss(run: MeasuredRun) -> Iterator[str]:
+    final, held_out = run.loss.final, run.loss.held_out
+    if held_out is not None and not math.isfinite(held_out):
+        yield "its newest held-out loss, or the training loss after that, is not finite"
+    if final is not None and final < PADDED_NATS and (held_out is None or held_out - final > PADDED_NATS):
+        yield f"a training loss of {final:.2f} nats is what padding or memorised text gives"
+
+
+def _gpus(run: MeasuredRun) -> Iterator[str]:
+    if run.timing and run.gpus.few:
+        yield f"{count(run.gpus.samples, 'sample')} of a GPU in the timed window, fewer than {LEAST_SAMPLES}"
+    if run.gpus.slowed is not None and run.gpus.slowed > SLOWED:
+        yield f"GPU clocks were held down by heat or hardware for {run.gpus.slowed:.0%} of the time"
+    if run.gpus.ecc_errors:
+        yield f"{run.gpus.ecc_errors:,} uncorrected memory errors of a GPU"

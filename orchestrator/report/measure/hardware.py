@@ -1,0 +1,195 @@
+"""What a run took of its machine: memory, and what the GPUs did while it was timed. Pure."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any, Final
+
+import numpy as np
+
+from ....db.gpu_records import AttemptGpus, GpuUse, j_per_token, total
+from ....db.records import AttemptRow
+from ....db.series import Series
+
+LEAST_SAMPLES: Final = 10
+"""Of a GPU in the timed window: figures from fewer are flagged."""
+
+DIFFERS: Final = 0.02
+"""A whole peak that is higher by more than this share is worth a word."""
+
+
+@dataclass(frozen=True)
+class Memory:
+    """Highest memory of any GPU, in GB (10^9 bytes).
+
+    Attributes:
+        allocated, reserved: what tensors took and what PyTorch held, after the warm-up where that is known apart.
+        peak_allocated, peak_reserved: the same over all steps: what has to fit.
+        device: what the driver counted, other processes included.
+        usable: what the trainer could have had; None without a GPU.
+        host: of a node's memory: the highest sampled sum over the attempt's processes there (shared pages once), or, in
+            a control group of the job's own, that group's peak, which counts cached files too.
+    """
+
+    allocated: float | None
+    reserved: float | None
+    peak_allocated: float | None
+    peak_reserved: float | None
+    device: float | None
+    usable: float | None
+    host: float | None
+
+    @property
+    def share(self) -> float | None:
+        """Part of the usable memory that PyTorch held at most."""
+        return self.peak_reserved / self.usable if self.peak_reserved is not None and self.usable else None
+
+    @property
+    def higher_peak(self) -> float | None:
+        """The whole peak of what PyTorch held, where the warm-up took more than what follows."""
+        if self.peak_reserved is None or self.reserved is None:
+            return None
+        return self.peak_reserved if self.peak_reserved > self.reserved * (1 + DIFFERS) else None
+
+
+@dataclass(frozen=True)
+class GpuSummary:
+    """Telemetry of all attempts of the present configuration; None where it is not known.
+
+    All but energy and errors is of the timed window: from the end of each attempt's warm-up to that of its last step.
+
+    Attributes:
+        names: of the GPUs, each once.
+        samples, interval_s: fewest samples of a GPU in the window, and seconds between two.
+        util_pct: mean utilisation, which is not efficiency.
+        power_w, power_peak_w, power_avg_peak_w: of one GPU: mean and highest of the momentary power that was sampled,
+            highest over a second. The first may be below the last: a peak between two samples is missed.
+        temperature_c: highest.
+        energy_j: of all GPUs, over whole attempts; not known if there are no samples of one that made steps.
+        j_per_token: over the same window, where it is long enough.
+        slowed, power_capped: highest share of the time in which clocks were held down, by heat or hardware and by the
+            power limit.
+    """
+
+    names: tuple[str, ...]
+    samples: int
+    interval_s: float | None
+    util_pct: float | None
+    power_w: float | None
+    power_peak_w: float | None
+    power_avg_peak_w: float | None
+    temperature_c: float | None
+    energy_j: float | None
+    j_per_token: float | None
+    slowed: float | None
+    power_capped: float | None
+    ecc_errors: int | None
+
+    @property
+    def few(self) -> bool:
+        """Whether the figures are from too few samples to rely on."""
+        return bool(self.names) and self.samples < LEAST_SAMPLES
+
+
+def memory_of(
+    attempts: Sequence[AttemptRow],
+    series: Series,
+    gpus: Sequence[AttemptGpus],
+    told: Mapping[str, Any],
+    speed: Mapping[str, Any],
+) -> Memory:
+    """What a run took of memory.
+
+    Args:
+        attempts: of the present configuration.
+        series: its steps, whose memory is the peak so far.
+        gpus: telemetry.
+        told: what the trainer said of the GPU's memory.
+        speed: what it said of the steps after the warm-up.
+    """
+    device = [gpu.mem_used_max_gb for attempt in gpus for gpu in attempt.gpus]
+    nodes = [node for attempt in attempts for node in attempt.evidence.get("nodes") or ()]
+    host = [_number(node.get("memory_peak_bytes")) for node in nodes if node.get("memory_peak_of")]
+    allocated, reserved = (_peak(series.figures[name]) for name in ("mem_allocated_gb", "mem_reserved_gb"))
+    timed = [_number(speed.get(name)) for name in ("mem_allocated_gb", "mem_reserved_gb")]
+    return Memory(
+        allocated=allocated if timed[0] is None else timed[0],
+        reserved=reserved if timed[1] is None else timed[1],
+        peak_allocated=_highest([allocated, timed[0]]),
+        peak_reserved=_highest([reserved, timed[1]]),
+        device=_highest(device),
+        usable=_number(told.get("usable_gb")),
+        host=None if (most := _highest(host)) is None else most / 1e9,
+    )
+
+
+def gpus_of(attempts: Sequence[AttemptGpus], rows: Sequence[AttemptRow] = ()) -> GpuSummary:
+    """What the GPUs of a run did.
+
+    Args:
+        attempts: telemetry of those that were sampled.
+        rows: all attempts of the present configuration.
+    """
+    whole = [gpu for attempt in attempts for gpu in attempt.gpus]
+    timed = [gpu for attempt in attempts for gpu in attempt.timed]
+    return GpuSummary(
+        names=tuple(dict.fromkeys(gpu.name for gpu in whole if gpu.name)),
+        samples=sum(_fewest(attempt) for attempt in attempts),
+        interval_s=_interval_s(timed),
+        util_pct=_mean(timed, lambda gpu: gpu.util_pct),
+        power_w=_mean(timed, lambda gpu: gpu.power_w),
+        power_peak_w=_highest(gpu.power_peak_w for gpu in timed),
+        power_avg_peak_w=_highest(gpu.power_avg_peak_w for gpu in timed),
+        temperature_c=_highest(gpu.temperature_max_c for gpu in timed),
+        energy_j=total(attempt.energy_j for attempt in attempts) if _are_covered(rows, attempts) else None,
+        j_per_token=j_per_token(attempts),
+        slowed=_highest(gpu.slowed for gpu in timed),
+        power_capped=_highest(gpu.power_capped for gpu in timed),
+        ecc_errors=_ecc_errors(whole),
+    )
+
+
+def _interval_s(gpus: Sequence[GpuUse]) -> float | None:
+    """Between two samples of a GPU."""
+    samples = sum(gpu.samples for gpu in gpus)
+    return sum(gpu.sampled_s for gpu in gpus) / samples if samples else None
+
+
+def _ecc_errors(gpus: Sequence[GpuUse]) -> int | None:
+    """Of all GPUs that count them."""
+    known = [gpu.ecc_errors for gpu in gpus if gpu.ecc_errors is not None]
+    return sum(known) if known else None
+
+
+def _are_covered(rows: Sequence[AttemptRow], sampled: Sequence[AttemptGpus]) -> bool:
+    """Whether there are samples of every node of the attempts that made steps, and of those that have any at all."""
+    nodes = {attempt.attempt_id: len({gpu.node_rank for gpu in attempt.gpus}) for attempt in sampled}
+    ran = [row for row in rows if row.id in nodes or (row.last_step or 0) > (row.start_step or 0)]
+    return all(nodes.get(row.id, 0) >= row.nodes for row in ran)
+
+
+def _fewest(attempt: AttemptGpus) -> int:
+    """Samples of the GPU that has the fewest in the window."""
+    every = len(attempt.timed) == len(attempt.gpus)
+    return min((gpu.samples for gpu in attempt.timed), default=0) if every else 0
+
+
+def _mean(gpus: Sequence[GpuUse], figure: Callable[[GpuUse], float | None]) -> float | None:
+    """Over the time that each was sampled."""
+    known = [(value, gpu.sampled_s) for gpu in gpus if (value := figure(gpu)) is not None]
+    spent_s = sum(seconds for _, seconds in known)
+    return sum(value * seconds for value, seconds in known) / spent_s if spent_s else None
+
+
+def _peak(values: Sequence[float]) -> float | None:
+    known = np.asarray(values)[np.isfinite(np.asarray(values))]
+    return float(known.max()) if known.size else None
+
+
+def _highest(values: Iterable[float | None]) -> float | None:
+    return max((value for value in values if value is not None), default=None)
+
+
+def _number(value: object) -> float | None:
+    return float(value) if isinstance(value, int | float) and not isinstance(value, bool) else None

@@ -1,0 +1,57 @@
+"""Reads what a report needs of a campaign, run by run: of a million steps only one run's are in memory at a time."""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Sequence
+from itertools import groupby
+from typing import Any, Final
+
+from ....db import queries
+from ....db.records import SUBMITTING, CampaignRow, EventRow
+from ....db.series import extra_highest, run_series
+from ....db.store import Store
+from .run import MeasuredRun, RunData, measured_run
+
+_SAID: Final = ("start", "speed", "memory")
+_SKIPPED: Final = "skipped_steps"
+
+
+def read_runs(store: Store, campaign: CampaignRow) -> list[MeasuredRun]:
+    """The figures of every run, in the order of the matrix."""
+    measured = []
+    with store.read() as conn:
+        now_s = store.now(conn)
+        by_run = groupby(queries.attempts(conn, campaign.id), lambda attempt: attempt.run_id)
+        attempts = {run_id: list(own) for run_id, own in by_run}
+        events = queries.events(conn, campaign.id)
+        said = _said(events)
+        excluded = {event.attempt_id: event.data.get("exclude", ()) for event in events if event.kind == SUBMITTING}
+        forwards = queries.forwards(conn, campaign.id)
+        for run in queries.runs(conn, campaign.id):
+            own = attempts.get(run.id, [])
+            mine = [attempt.id for attempt in own if attempt.config_hash == run.config_hash]
+            skipped = extra_highest(conn, run.id, [_SKIPPED]).get(_SKIPPED)
+            data = RunData(
+                run=run,
+                attempts=own,
+                series=run_series(conn, run.id),
+                gpus=queries.run_gpus(conn, run.id),
+                **{name: next((said[one, name] for one in mine[::-1] if (one, name) in said), {}) for name in _SAID},
+                excluded=excluded,
+                skipped_steps=None if skipped is None else int(skipped),
+                forwarded={tool: str(data.get("run_id", "")) for tool, data in forwards.get(run.id, {}).items()},
+                now_s=now_s,
+            )
+            measured.append(measured_run(data))
+    return measured
+
+
+def _said(events: Sequence[EventRow]) -> dict[tuple[int | None, str], dict[str, Any]]:
+    """By attempt and name, what the trainer's events of that name say together; of each fact the newest."""
+    kinds = {f"script.{name}": name for name in _SAID}
+    said: dict[tuple[int | None, str], dict[str, Any]] = defaultdict(dict)
+    for event in events:
+        if event.kind in kinds:
+            said[event.attempt_id, kinds[event.kind]] |= event.data
+    return said

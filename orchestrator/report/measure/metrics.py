@@ -1,0 +1,135 @@
+"""The registry of a run's metrics, for the page, its data files, comparisons and recommendations. Pure.
+
+A metric that is to be reported is one row here, and a column of a table where the page shows it.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from enum import Enum, auto
+from functools import partial
+from typing import Final
+
+from ...formatting import duration, figure, short_number
+from .run import MeasuredRun
+from .timing import Timing
+
+
+class OverRepeats(Enum):
+    """How the repeats of a condition make one value."""
+
+    MEDIAN = auto()
+    """The median of those that may be compared, with its interval."""
+    LOSS = auto()
+    """The same, but NaN where one of them was not finite."""
+    HIGHEST = auto()
+    """The highest of all repeats."""
+    SUM = auto()
+    """The sum over those that may be compared."""
+
+
+class Better(Enum):
+    """Which of two values is preferred."""
+
+    LOWER = auto()
+    HIGHER = auto()
+    NEITHER = auto()
+
+
+@dataclass(frozen=True)
+class Metric:
+    """One number that a run is measured by.
+
+    Attributes:
+        name: in report.json and conditions.csv.
+        of: its value for a run; None where it is not known.
+        over: how repeats make one value.
+        digits: the value, in ``unit``, as text.
+        unit: that is shown; empty where ``digits`` says it.
+        scale: how many of that unit one of the value's own is.
+        in_files: whether report.json and conditions.csv have it.
+    """
+
+    name: str
+    of: Callable[[MeasuredRun], float | None]
+    over: OverRepeats
+    digits: Callable[[float], str]
+    unit: str = ""
+    scale: float = 1.0
+    better: Better = Better.NEITHER
+    in_files: bool = True
+
+    def number(self, value: float | None) -> str:
+        """The value without its unit, for a column that is named by it; empty where it is not known."""
+        return "" if value is None else "NaN" if math.isnan(value) else self.digits(value * self.scale)
+
+    def text(self, value: float | None) -> str:
+        """The value with its unit; empty where it is not known."""
+        number = self.number(value)
+        return f"{number} {self.unit}" if self.unit and number not in ("", "NaN") else number
+
+    def penalty(self, value: float | None) -> float | None:
+        """A value that is lower the better this one is."""
+        return -value if value is not None and self.better is Better.HIGHER else value
+
+
+def _timed(value: Callable[[Timing], float | None]) -> Callable[[MeasuredRun], float | None]:
+    return lambda run: value(run.timing) if run.timing else None
+
+
+def _significant(number: int) -> Callable[[float], str]:
+    return lambda value: figure(value, number)
+
+
+_PERCENT: Final = "{:.1%}".format
+_WHOLE_PERCENT: Final = "{:.0%}".format
+_COUNT: Final = "{:,.0f}".format
+
+_loss = partial(Metric, over=OverRepeats.LOSS, digits="{:.4f}".format, unit="nats", better=Better.LOWER)
+_median = partial(Metric, over=OverRepeats.MEDIAN)
+_step_time = partial(_median, unit="ms", scale=1e3, better=Better.LOWER)
+_gpu = partial(_median, digits=_significant(3))
+_highest = partial(Metric, over=OverRepeats.HIGHEST, better=Better.LOWER)
+_memory = partial(_highest, digits="{:.1f}".format, unit="GB")
+_sum = partial(Metric, over=OverRepeats.SUM)
+
+_ALL: Final = (
+    _loss("held_out", lambda run: run.loss.held_out),
+    _loss("first_loss", lambda run: run.loss.first),
+    _loss("final_loss", lambda run: run.loss.final),
+    _loss("best_loss", lambda run: run.loss.best),
+    _loss("loss_reduction", lambda run: run.loss.reduction, digits=_PERCENT, unit="", better=Better.HIGHER),
+    _step_time("step_s", _timed(lambda timing: timing.step_s), digits=_significant(4)),
+    _step_time("step_iqr_s", _timed(lambda timing: timing.iqr_s), digits=_significant(3)),
+    _step_time("step_p99_s", _timed(lambda timing: timing.p99_s), digits=_significant(4)),
+    _median("tokens_per_s", _timed(lambda timing: timing.tokens_per_s), digits=short_number, better=Better.HIGHER),
+    _median("samples_per_s", lambda run: run.samples_per_s, digits=_significant(4), better=Better.HIGHER),
+    _median("mfu", _timed(lambda timing: timing.mfu), digits=_PERCENT, better=Better.HIGHER),
+    _gpu("gpu_util_pct", lambda run: run.gpus.util_pct, unit="%"),
+    _gpu("gpu_power_w", lambda run: run.gpus.power_w, unit="W"),
+    _gpu("gpu_power_peak_w", lambda run: run.gpus.power_peak_w, unit="W"),
+    _gpu("gpu_power_avg_peak_w", lambda run: run.gpus.power_avg_peak_w, unit="W"),
+    _gpu("gpu_temperature_c", lambda run: run.gpus.temperature_c, unit="°C"),
+    _median("gpu_samples", lambda run: run.gpus.samples if run.gpus.names else None, digits=_significant(4)),
+    _median("gpu_interval_s", lambda run: run.gpus.interval_s, digits=_significant(2), unit="s"),
+    _gpu("energy_j", lambda run: run.gpus.energy_j, unit="kJ", scale=1e-3, better=Better.LOWER),
+    _median("j_per_token", lambda run: run.gpus.j_per_token, digits=_significant(4), better=Better.LOWER),
+    _memory("mem_allocated_gb", lambda run: run.memory.allocated),
+    _memory("mem_reserved_gb", lambda run: run.memory.reserved),
+    _memory("mem_peak_reserved_gb", lambda run: run.memory.peak_reserved),
+    _memory("mem_device_gb", lambda run: run.memory.device),
+    _memory("mem_usable_gb", lambda run: run.memory.usable, better=Better.NEITHER),
+    _highest("mem_share", lambda run: run.memory.share, digits=_WHOLE_PERCENT),
+    _memory("mem_host_gb", lambda run: run.memory.host),
+    _highest("gpu_power_capped", lambda run: run.gpus.power_capped, digits=_WHOLE_PERCENT),
+    _memory("mem_higher_peak_gb", lambda run: run.memory.higher_peak, in_files=False),
+    _sum("steps_timed", _timed(lambda timing: timing.steps), digits=_COUNT),
+    _sum("window_s", _timed(lambda timing: timing.window_s), digits="{:,.1f}".format, unit="s"),
+    _sum("warm_up_steps", _timed(lambda timing: timing.warm_up_steps), digits=_COUNT),
+    _sum("warm_up_s", _timed(lambda timing: timing.warm_up_s), digits=duration),
+)
+
+METRICS: Final[Mapping[str, Metric]] = {metric.name: metric for metric in _ALL}
+"""By name, in the order of the data files."""

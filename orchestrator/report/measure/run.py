@@ -1,0 +1,369 @@
+"""What a report knows of each run, without judgement. Pure."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any, Final
+
+import numpy as np
+
+from ....db.gpu_records import AttemptGpus
+from ....db.records import AttemptRow, RunRow, RunState
+from ....db.series import Series
+from ...formatting import clean
+from .cost import Cost, cost_of
+from .failures import FailedAttempt, failed_attempts
+from .hardware import GpuSummary, Memory, gpus_of, memory_of
+from .timing import Lines, Timing, lines_of, smooth, timing
+
+CURVE_POINTS: Final = 400
+FINAL_SHARE: Final = 0.05
+"""Part of the steps, at the end, whose mean loss is called final."""
+
+_SOFTWARE: Final = ("device", "driver", "cuda", "torch", "deepspeed", "transformers")
+
+
+@dataclass(frozen=True)
+class RunData:
+    """What the store holds of one run.
+
+    Attributes:
+        attempts: oldest first; ``mine`` of them have the run's present configuration.
+        gpus: telemetry of those.
+        start, speed, memory: what the trainer said last when it began, of its speed, and of the GPU's memory.
+        excluded: by id of an attempt, the nodes that it was to do without.
+        skipped_steps: optimizer steps left out because gradients overflowed; None where nobody counts.
+        forwarded: by tool that it was forwarded to, its id there.
+        now_s: of the store's clock.
+    """
+
+    run: RunRow
+    attempts: Sequence[AttemptRow]
+    series: Series
+    gpus: Sequence[AttemptGpus]
+    start: Mapping[str, Any]
+    speed: Mapping[str, Any]
+    memory: Mapping[str, Any]
+    excluded: Mapping[int | None, Sequence[str]]
+    skipped_steps: int | None
+    forwarded: Mapping[str, str]
+    now_s: float
+
+    @property
+    def mine(self) -> list[AttemptRow]:
+        """Attempts with the run's present configuration."""
+        return [attempt for attempt in self.attempts if attempt.config_hash == self.run.config_hash]
+
+
+@dataclass(frozen=True)
+class Loss:
+    """Losses in nats.
+
+    Attributes:
+        first, last, best: of single steps, where they are finite.
+        final: mean over the last ``FINAL_SHARE`` of the lines; NaN if the newest of them was not finite.
+        held_out: the newest on held-out text; NaN if it was not finite, or the training loss no longer was after it.
+    """
+
+    first: float | None
+    last: float | None
+    best: float | None
+    final: float | None
+    held_out: float | None
+
+    @property
+    def reduction(self) -> float | None:
+        """By what part of the first loss the final one is lower."""
+        return 1 - self.final / self.first if self.first and self.final is not None else None
+
+
+@dataclass(frozen=True)
+class Quality:
+    """How complete and how clean a run's figures are.
+
+    Attributes:
+        expected, received: steps that should have been made by now, and those that lines stand for.
+        gaps: how many steps are missing between the first and the last line.
+        repeated: steps that attempts made again after a rollback.
+        non_finite: losses that were not numbers.
+        skipped_steps, alloc_retries: None where nobody counts.
+        data_wait: share of the window in which the first rank waited for data.
+        clock_ratio: the host's clock over the device's.
+    """
+
+    expected: int | None
+    received: int
+    gaps: int
+    repeated: int
+    non_finite: int
+    skipped_steps: int | None
+    alloc_retries: int | None
+    data_wait: float | None
+    clock_ratio: float | None
+
+
+@dataclass(frozen=True)
+class Curve:
+    """The loss of a run, thinned to at most ``CURVE_POINTS`` lines; NaN where it is not known.
+
+    Attributes:
+        step, seconds, tokens: optimizer steps, seconds of training and tokens so far. The seconds are of steps alone,
+            those of warm-ups counted as the run's median step.
+        raw, smoothed: single steps, and a trailing mean over a fiftieth of the run.
+        eval_step, held_out: where held-out text was evaluated.
+    """
+
+    step: list[float]
+    seconds: list[float]
+    tokens: list[float]
+    raw: list[float]
+    smoothed: list[float]
+    eval_step: list[float]
+    held_out: list[float]
+
+    @property
+    def drawable(self) -> bool:
+        """Whether any loss of it is known."""
+        return any(map(math.isfinite, self.raw))
+
+
+@dataclass(frozen=True)
+class MeasuredRun:
+    """One run's figures.
+
+    Attributes:
+        parameters: of the model, as the trainer says; None of a script that does not.
+        start, speed: what the trainer said last of the model and its software, and of its own speed.
+        hosts: nodes of the newest attempt that ended.
+        host_limits_gb: by node, how much memory the job could have had there; nodes without a limit are missing.
+        failures: its attempts that failed, oldest first.
+        generation, attempt_id: of the newest attempt with the present configuration; 0 and None before the first.
+    """
+
+    name: str
+    params: Mapping[str, Any]
+    repeat: int
+    ordinal: int
+    state: RunState
+    reason: str
+    step: int | None
+    target_step: int | None
+    tries: int
+    changes: str
+    micro_batch: int | None
+    first_micro_batch: int | None
+    accumulation: int | None
+    world_size: int
+    tokens_per_step: int | None
+    parameters: int | None
+    config: Mapping[str, Any]
+    timing: Timing | None
+    loss: Loss
+    memory: Memory
+    gpus: GpuSummary
+    quality: Quality
+    cost: Cost
+    curve: Curve
+    start: Mapping[str, Any]
+    speed: Mapping[str, Any]
+    hosts: tuple[str, ...]
+    host_limits_gb: Mapping[str, float]
+    failures: tuple[FailedAttempt, ...]
+    forwarded: Mapping[str, str]
+    generation: int
+    attempt_id: int | None
+
+    @property
+    def completed(self) -> bool:
+        """Whether it reached its target."""
+        return self.state == RunState.COMPLETED
+
+    @property
+    def changed(self) -> bool:
+        """Whether a retry changed its configuration, so that it is not what the spec asks for."""
+        return bool(self.changes) or self.micro_batch != self.first_micro_batch
+
+    @property
+    def train(self) -> Mapping[str, Any]:
+        """The trainer's configuration."""
+        return self.config.get("train") or {}
+
+    @property
+    def slurm(self) -> Mapping[str, Any]:
+        """What its jobs ask of Slurm."""
+        return self.config.get("slurm") or {}
+
+    @property
+    def software(self) -> dict[str, str]:
+        """The device and the versions of what it trained with, as far as the trainer says."""
+        return {name: str(self.start[name]) for name in _SOFTWARE if self.start.get(name)}
+
+    @property
+    def device_names(self) -> tuple[str, ...]:
+        """The kinds of devices that it trained on: of its telemetry, else what the trainer says."""
+        device = self.start.get("device")
+        return self.gpus.names or ((str(device),) if device else ())
+
+    @property
+    def on_cpus(self) -> bool:
+        """Whether it says that it trained on CPUs."""
+        return self.device_names == ("cpu",)
+
+    @property
+    def on_gpus(self) -> bool:
+        """Whether it trained on GPUs: as it says, else as its jobs ask for them."""
+        if self.device_names:
+            return not self.on_cpus
+        return self.config.get("executor") != "local" and bool(self.slurm.get("gpus_per_node"))
+
+    @property
+    def samples_per_s(self) -> float | None:
+        """Samples of all ranks; None where the tokens of a step or its samples are not known."""
+        samples = self.train.get("global_batch")
+        tokens = self.timing.tokens_per_s if self.timing else None
+        return tokens / self.tokens_per_step * samples if tokens and self.tokens_per_step and samples else None
+
+
+def measured_run(data: RunData) -> MeasuredRun:
+    """Everything that is known of a run."""
+    run, mine = data.run, data.mine
+    newest = mine[-1] if mine else None
+    lines = _lines(data)
+    tokens = _tokens_per_step(run.config, lines, data.series)
+    nodes = next((attempt.evidence["nodes"] for attempt in mine[::-1] if attempt.evidence.get("nodes")), ())
+    parameters = data.start.get("parameters")
+    return MeasuredRun(
+        name=run.name,
+        params=run.params,
+        repeat=run.repeat,
+        ordinal=run.ordinal,
+        state=run.state,
+        reason=clean(run.reason),
+        step=int(lines.step[-1]) if len(data.series) else None,
+        target_step=run.target_step,
+        tries=len(data.attempts),
+        parameters=parameters if isinstance(parameters, int) else None,
+        tokens_per_step=tokens,
+        config=run.config,
+        timing=timing(data.series, lines),
+        loss=_loss(data.series),
+        memory=memory_of(mine, data.series, data.gpus, data.memory, data.speed),
+        gpus=gpus_of(data.gpus, mine),
+        quality=_quality(data, lines),
+        cost=cost_of(data.attempts, lines, run.config_hash, data.now_s),
+        curve=_curve(data.series, lines, tokens),
+        start=data.start,
+        speed=data.speed,
+        hosts=_hosts(nodes),
+        host_limits_gb=_host_limits_gb(nodes),
+        failures=tuple(failed_attempts(run, data.attempts, data.excluded)),
+        forwarded=data.forwarded,
+        generation=newest.generation if newest else 0,
+        attempt_id=newest.id if newest else None,
+        **_batch(run.config, mine),
+    )
+
+
+def _lines(data: RunData) -> Lines:
+    first_steps = {attempt.generation: attempt.start_step or 0 for attempt in data.mine}
+    last_steps = {attempt.generation: attempt.last_step for attempt in data.mine if attempt.last_step is not None}
+    every = (data.run.config.get("train") or {}).get("log_every") or 1
+    return lines_of(data.series, first_steps, every, last_steps)
+
+
+def _batch(config: Mapping[str, Any], attempts: Sequence[AttemptRow]) -> dict[str, Any]:
+    """The batch, how it is divided, and what a retry changed: of the newest attempt, else what the run asks for."""
+    if not attempts:
+        asked = (config.get("train") or {}).get("micro_batch")
+        sizes = {"micro_batch": asked, "first_micro_batch": asked, "accumulation": None}
+        return {**sizes, "changes": "", "world_size": _ranks(config)}
+    of_newest = ("micro_batch", "accumulation", "changes", "world_size")
+    return {"first_micro_batch": attempts[0].micro_batch, **{name: getattr(attempts[-1], name) for name in of_newest}}
+
+
+def _ranks(config: Mapping[str, Any]) -> int:
+    """Of a run that has yet to begin."""
+    nodes = (config.get("slurm") or {}).get("nodes") if config.get("executor") != "local" else 1
+    return int((nodes or 1) * (config.get("ranks_per_node") or 1))
+
+
+def _tokens_per_step(config: Mapping[str, Any], lines: Lines, series: Series) -> int | None:
+    """Of the built-in trainer by its configuration, whose samples are full; of a script by what it says."""
+    train = config.get("train") or {}
+    if not config.get("command") and train.get("global_batch") and train.get("seq_len"):
+        return int(train["global_batch"] * train["seq_len"])
+    with np.errstate(invalid="ignore"):
+        said = np.asarray(series.figures["tokens_per_s"]) * lines.step_s
+    known = said[np.isfinite(said) & (said > 0)]
+    return round(float(np.median(known))) if known.size else None
+
+
+def _hosts(nodes: Sequence[Mapping[str, Any]]) -> tuple[str, ...]:
+    return tuple(dict.fromkeys(str(node["host"]) for node in nodes if node.get("host")))
+
+
+def _host_limits_gb(nodes: Sequence[Mapping[str, Any]]) -> dict[str, float]:
+    limits = ((node.get("host"), node.get("memory_limit_bytes")) for node in nodes)
+    return {str(host): limit / 1e9 for host, limit in limits if host and isinstance(limit, int)}
+
+
+def _loss(series: Series) -> Loss:
+    loss = np.asarray(series.figures["loss"])
+    known = loss[np.isfinite(loss)]
+    ended_at = series.ended_at.get("loss")
+    held_out = _held_out(series, ended_at)
+    if not known.size:
+        return Loss(None, None, None, math.nan if ended_at is not None else None, held_out)
+    last = max(1, math.ceil(FINAL_SHARE * known.size))
+    final = math.nan if ended_at is not None else float(known[-last:].mean())
+    return Loss(float(known[0]), float(known[-1]), float(known.min()), final, held_out)
+
+
+def _held_out(series: Series, ended_at: int | None) -> float | None:
+    """The newest held-out loss; ``ended_at`` is the newest step whose training loss was not finite, if it ended so."""
+    if "eval_loss" in series.ended_at:
+        return math.nan
+    losses = series.figures["eval_loss"]
+    evaluated = np.flatnonzero(np.isfinite(losses))
+    if not evaluated.size:
+        return None
+    newest = int(evaluated[-1])
+    return math.nan if ended_at is not None and series.step[newest] < ended_at else losses[newest]
+
+
+def _quality(data: RunData, lines: Lines) -> Quality:
+    received = int(lines.stands_for.sum())
+    span = int(lines.step[-1]) if len(data.series) else 0
+    gaps = max(0, span - received)
+    made = sum(max(0, (a.last_step or 0) - (a.start_step or 0)) for a in data.mine if a.last_step is not None)
+    known = {name: value for name, value in data.speed.items() if isinstance(value, int | float)}
+    return Quality(
+        expected=data.run.target_step if data.run.state == RunState.COMPLETED else (span or None),
+        received=received,
+        gaps=gaps,
+        repeated=max(0, made - received - gaps),
+        non_finite=data.series.non_finite.get("loss", 0),
+        skipped_steps=data.skipped_steps,
+        alloc_retries=int(known["alloc_retries"]) if "alloc_retries" in known else None,
+        data_wait=float(known["data_wait_share"]) if "data_wait_share" in known else None,
+        clock_ratio=float(known["clock_ratio"]) if "clock_ratio" in known else None,
+    )
+
+
+def _curve(series: Series, lines: Lines, tokens_per_step: int | None) -> Curve:
+    loss, held_out = (np.asarray(series.figures[name]) for name in ("loss", "eval_loss"))
+    smoothed = smooth(np.asarray(loss, np.float64))
+    shown = np.unique(np.linspace(0, loss.size - 1, min(loss.size, CURVE_POINTS)).astype(int))
+    evaluated = np.flatnonzero(np.isfinite(held_out))
+    step = lines.step.astype(float)
+    return Curve(
+        step=step[shown].tolist(),
+        seconds=np.cumsum(lines.steady_s())[shown].tolist(),
+        tokens=(step[shown] * (tokens_per_step or math.nan)).tolist(),
+        raw=loss[shown].tolist(),
+        smoothed=smoothed[shown].tolist(),
+        eval_step=step[evaluated].tolist(),
+        held_out=held_out[evaluated].tolist(),
+    )

@@ -1,0 +1,89 @@
+"""What GPUs did, one by one, of a few runs: a campaign may have a hundred million samples."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Final
+
+from ....db import queries
+from ....db.gpu_records import GpuDevice, GpuSample, GpuUse
+from ....db.store import Store
+from .run import MeasuredRun
+
+MOST_GPUS: Final = 4
+"""Of one run."""
+
+POINTS: Final = 600
+
+
+@dataclass(frozen=True)
+class GpuTrace:
+    """One GPU of an attempt; lists of equal length, NaN where nothing is known.
+
+    Attributes:
+        name: of the run and the GPU.
+        seconds: since its first sample.
+        power_w, power_avg_w: momentary, and over one second.
+    """
+
+    name: str
+    seconds: list[float]
+    power_w: list[float]
+    power_avg_w: list[float]
+    temperature_c: list[float]
+
+
+@dataclass(frozen=True)
+class GpuDetails:
+    """The GPUs of the newest attempts.
+
+    Attributes:
+        devices: by name of the run; those without any attempt are missing.
+        uses: of the runs whose GPUs are drawn over time, each GPU with the run's name.
+        traces: what is drawn of them.
+    """
+
+    devices: Mapping[str, tuple[GpuDevice, ...]]
+    uses: tuple[tuple[str, GpuUse], ...]
+    traces: tuple[GpuTrace, ...]
+
+
+def read_gpu_details(store: Store, runs: Sequence[MeasuredRun], drawn: Sequence[MeasuredRun]) -> GpuDetails:
+    """Reads them.
+
+    Args:
+        store: the campaign's store.
+        runs: all runs of the campaign.
+        drawn: those whose GPUs are drawn over time; each has an attempt.
+    """
+    uses, traces = [], []
+    with store.read() as conn:
+        devices = {
+            run.name: tuple(queries.gpu_devices(conn, run.attempt_id)) for run in runs if run.attempt_id is not None
+        }
+        for run in drawn:
+            attempt_id = run.attempt_id or 0
+            used = queries.attempt_gpus(conn, attempt_id)
+            uses += [(run.name, gpu) for gpu in (used.gpus if used else ())]
+            for one in devices[run.name][:MOST_GPUS]:
+                samples = queries.gpu_trace(conn, attempt_id, one.node_rank, one.gpu, POINTS)
+                traces += [_trace(run.name, samples)] if samples else []
+    return GpuDetails(devices, tuple(uses), tuple(traces))
+
+
+def _trace(run: str, samples: Sequence[GpuSample]) -> GpuTrace:
+    first = samples[0]
+
+    def column(name: str) -> list[float]:
+        values = (getattr(sample, name) for sample in samples)
+        return [math.nan if value is None else float(value) for value in values]
+
+    return GpuTrace(
+        name=f"{run}, GPU {first.gpu}" + (f" of node {first.node_rank}" if first.node_rank else ""),
+        seconds=[sample.ts_s - first.ts_s for sample in samples],
+        power_w=column("power_w"),
+        power_avg_w=column("power_avg_w"),
+        temperature_c=column("temperature_c"),
+    )

@@ -1,0 +1,225 @@
+"""How fast a run trained: the window of its steps that count, and what they say. Pure; needs NumPy.
+
+The first ``WARM_UP_STEPS`` of every attempt, or its first half where it is short, compile, allocate and fill caches;
+they are left out, and reported apart. How long it was goes by the attempt, not by the lines that later ones left of it.
+A line of metrics may stand for several steps, so each counts as often as it stands for a step; but for no more than
+lines usually do, or a lost line would not be missed.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Final
+
+import numpy as np
+from numpy.typing import NDArray
+
+from ....db.gpu_queries import WARM_UP_STEPS
+from ....db.series import Series
+
+LEAST_STEPS: Final = 100
+LEAST_S: Final = 20.0
+"""Figures of a window of fewer steps, or of less time, are flagged."""
+
+_SHARES: Final = (0.05, 0.25, 0.5, 0.75, 0.95, 0.99)
+
+Floats = NDArray[np.float64]
+Integers = NDArray[np.int64]
+
+
+@dataclass(frozen=True)
+class Timing:
+    """A run's speed over all of its attempts, without their warm-up.
+
+    Attributes:
+        step_s: median time of an optimizer step.
+        quantiles_s: its 5th, 25th, 75th, 95th and 99th percentiles.
+        tokens_per_s: all tokens of the window by all its time, over all ranks; None where nobody says.
+        mfu: mean over the window's time, from 0 to 1; None where nobody says.
+        steps, window_s: that count, and what they took.
+        warm_up_steps, warm_up_s: that do not, and what they took.
+        by_clock: the script does not say how long a step takes: it is the time between two lines.
+    """
+
+    step_s: float
+    quantiles_s: tuple[float, float, float, float, float]
+    tokens_per_s: float | None
+    mfu: float | None
+    steps: int
+    window_s: float
+    warm_up_steps: int
+    warm_up_s: float
+    by_clock: bool
+
+    @property
+    def iqr_s(self) -> float:
+        """Distance of the quartiles."""
+        return self.quantiles_s[2] - self.quantiles_s[1]
+
+    @property
+    def p99_s(self) -> float:
+        """99th percentile."""
+        return self.quantiles_s[4]
+
+    @property
+    def short(self) -> bool:
+        """Whether the window is too short to rely on."""
+        return self.steps < LEAST_STEPS or self.window_s < LEAST_S
+
+
+@dataclass(frozen=True)
+class Lines:
+    """The lines of a run with what each stands for; arrays of equal length.
+
+    Attributes:
+        step, generation: of the line.
+        stands_for: steps since the line before, of the same attempt, as far as lines are usually apart; of an attempt's
+            last line also those after it, from which the next attempt went on.
+        step_s: time of one of them; NaN where it is not known.
+        timed: whether all that it stands for is behind its attempt's warm-up.
+        by_clock: as in ``Timing``.
+    """
+
+    step: Integers
+    generation: Integers
+    stands_for: Integers
+    step_s: Floats
+    timed: NDArray[np.bool_]
+    by_clock: bool
+
+    @property
+    def spent_s(self) -> Floats:
+        """What all steps of a line took; 0 where it is not known."""
+        spent: Floats = np.nan_to_num(self.step_s) * self.stands_for
+        return spent
+
+    def seconds_of(self, generation: int) -> tuple[float, float]:
+        """What the steps took that an attempt made for good: those after its warm-up, and those of it."""
+        own = self.generation == generation
+        return float(self.spent_s[own & self.timed].sum()), float(self.spent_s[own & ~self.timed].sum())
+
+    def steady_s(self) -> Floats:
+        """What all steps of a line would have taken without a warm-up, whose steps count as the median of the others.
+
+        Where none of those is known, they count as what they took.
+        """
+        known = self.timed & np.isfinite(self.step_s)
+        if not known.any():
+            return self.spent_s
+        (usual_s,) = quantiles(self.step_s[known], self.stands_for[known], (0.5,))
+        steady: Floats = np.where(self.timed, self.spent_s, usual_s * self.stands_for)
+        return steady
+
+
+def lines_of(
+    series: Series, first_steps: Mapping[int, int], every: int = 1, last_steps: Mapping[int, int] | None = None
+) -> Lines:
+    """What each line stands for.
+
+    Args:
+        series: the run's lines.
+        first_steps: by generation, how many steps were done when the attempt began.
+        every: steps between two lines, where the configuration says so.
+        last_steps: by generation, the last step that the attempt made, though a later one may have made it again;
+            that of its last line in the series, where it is not known.
+    """
+    step, generation = np.asarray(series.step, np.int64), np.asarray(series.generation, np.int64)
+    spans = _spans(generation, step, first_steps, last_steps or {})
+    begun, ended = (np.array([spans[int(number)][end] for number in generation], np.int64) for end in (0, 1))
+    follows = np.r_[False, generation[1:] == generation[:-1]] if step.size else np.zeros(0, bool)
+    left = np.r_[begun[:1], step[:-1]]  # the line before, of whichever attempt
+    apart = step - np.where(follows, left, np.maximum(begun, left))
+    said, clock = _figure(series, "step_time_s"), _figure(series, "ts_s")
+    by_clock = not np.isfinite(said).any()
+    if by_clock and step.size:
+        said = np.where(follows, np.r_[math.nan, np.diff(clock)] / apart, math.nan)
+    usual = max(every, int(np.median(apart))) if step.size else every
+    stands_for = np.minimum(apart, usual)
+    timed = _after_warm_up(step - begun, stands_for, ended - begun)
+    stands_for[:-1] += (np.minimum(step - left, usual) - stands_for)[1:]
+    return Lines(step, generation, stands_for, np.where(said >= 0, said, math.nan), timed, by_clock)
+
+
+def timing(series: Series, lines: Lines) -> Timing | None:
+    """The speed of a run; None where no step's time is known."""
+    known = np.isfinite(lines.step_s)
+    counts = known & lines.timed
+    if not counts.any():
+        return None
+    times, weights = lines.step_s[counts], lines.stands_for[counts]
+    low, first, median, third, high, p99 = quantiles(times, weights, _SHARES)
+    warm_up = known & ~counts
+    return Timing(
+        step_s=median,
+        quantiles_s=(low, first, third, high, p99),
+        tokens_per_s=_over_time(_figure(series, "tokens_per_s")[counts], times * weights),
+        mfu=_over_time(_figure(series, "mfu")[counts], times * weights),
+        steps=int(weights.sum()),
+        window_s=float((times * weights).sum()),
+        warm_up_steps=int(lines.stands_for[warm_up].sum()),
+        warm_up_s=float(lines.spent_s[warm_up].sum()),
+        by_clock=lines.by_clock,
+    )
+
+
+def smooth(values: Floats) -> Floats:
+    """A trailing mean over a fiftieth of the values, which leaves out what is not finite."""
+    width = max(1, values.size // 50)
+    finite = np.isfinite(values)
+    sums, counts = (np.cumsum(part, dtype=float) for part in (np.where(finite, values, 0.0), finite))
+    sums[width:], counts[width:] = sums[width:] - sums[:-width], counts[width:] - counts[:-width]
+    with np.errstate(invalid="ignore"):
+        smoothed: Floats = sums / np.where(counts > 0, counts, math.nan)
+    return smoothed
+
+
+def quantiles(values: Floats, weights: Integers, shares: tuple[float, ...]) -> tuple[float, ...]:
+    """Quantiles of values that each stand for several, interpolated linearly: NumPy's of each so often repeated."""
+    order = np.argsort(values, kind="stable")
+    ordered, reached = values[order], np.cumsum(weights[order])
+    places = np.asarray(shares) * (reached[-1] - 1)
+    below = np.floor(places)
+    low, high = (ordered[np.searchsorted(reached, place, side="right")] for place in (below, np.ceil(places)))
+    found = low + (places - below) * (high - low)
+    return tuple(float(value) for value in found)
+
+
+def _spans(
+    generation: Integers, step: Integers, first_steps: Mapping[int, int], last_steps: Mapping[int, int]
+) -> dict[int, tuple[int, int]]:
+    """By generation, how many steps were done when the attempt began, and the last that it made."""
+    lines = list(zip(generation.tolist(), step.tolist(), strict=True))
+    first, last = dict(reversed(lines)), dict(lines)
+    return {
+        number: (min(first_steps.get(number, 0), first[number] - 1), max(last_steps.get(number, 0), last[number]))
+        for number in last
+    }
+
+
+def _after_warm_up(done: Integers, stands_for: Integers, made: Integers) -> NDArray[np.bool_]:
+    """Which lines are behind their attempt's warm-up, with all steps that they stand for.
+
+    Where every line reaches back into one, those whose last step is behind it.
+
+    Args:
+        done: steps that the line's attempt had made with it.
+        stands_for: of the line.
+        made: steps that the line's attempt made in all, those that a later one made again among them.
+    """
+    warm_up = np.minimum(WARM_UP_STEPS, made // 2)
+    behind: NDArray[np.bool_] = done - stands_for >= warm_up
+    return behind if behind.any() else done > warm_up
+
+
+def _over_time(values: Floats, spent_s: Floats) -> float | None:
+    """The mean of a rate over time; None where it is not known for most of it."""
+    known = np.isfinite(values)
+    if spent_s[known].sum() < 0.5 * spent_s.sum() or not known.any():
+        return None
+    return float(np.average(values[known], weights=spent_s[known]))
+
+
+def _figure(series: Series, name: str) -> Floats:
+    return np.asarray(series.figures[name], np.float64)

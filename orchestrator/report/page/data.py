@@ -1,0 +1,196 @@
+"""The report as data: one JSON document, and rows for CSV files. Pure."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import asdict, fields
+from typing import Any, Final
+
+from ...campaign.status import SCHEMA_VERSION, finite
+from ..compare.baseline import BaselineComparison
+from ..compare.difference import Comparison, figures, verdict
+from ..compare.results import Results, WorkloadResults
+from ..compare.statistics import Estimate
+from ..measure.flags import flags_of
+from ..measure.metrics import METRICS, OverRepeats
+from ..measure.run import MeasuredRun
+from ..measure.telemetry import GpuDetails
+
+CsvRow = Sequence[Any]
+
+_RUN_FIELDS: Final = (
+    "name", "repeat", "state", "reason", "step", "target_step", "tries", "changes", "micro_batch", "first_micro_batch",
+    "accumulation", "world_size", "tokens_per_step",
+)  # fmt: skip
+_ESTIMATES: Final = frozenset(
+    ["speed", "times_baseline"]
+    + [metric.name for metric in METRICS.values() if metric.over in (OverRepeats.LOSS, OverRepeats.MEDIAN)]
+)
+_PARTS: Final = ("timing", "loss", "memory", "gpus", "quality", "cost")
+
+
+def document_of(results: Results, details: GpuDetails) -> dict[str, Any]:
+    """Everything but the curves, ready for JSON."""
+    document: dict[str, Any] = strict(
+        {
+            "schema_version": SCHEMA_VERSION,
+            "campaign": results.campaign.name,
+            "workloads": [_workload(one) for one in results.workloads],
+            "time_to_loss": [
+                {"condition": t.condition.name, "loss": t.loss, "seconds": t.seconds, "tokens": t.tokens}
+                for t in results.times
+            ],
+            "cost": asdict(results.cost),
+            "runs": [{**_run(run), **_origin(run, details)} for run in results.runs],
+            "failures": [asdict(failure) for run in results.runs for failure in run.failures],
+        }
+    )
+    return document
+
+
+def recommendation_document(results: Results) -> dict[str, Any]:
+    """What to use, for `campaign recommend --json`."""
+    keys = ("name", "baseline", "recommendation")
+    workloads = [{key: whole[key] for key in keys} for one in results.workloads for whole in [_workload(one)]]
+    document: dict[str, Any] = {"schema_version": SCHEMA_VERSION, "campaign": results.campaign.name}
+    return {**document, "workloads": strict(workloads)}
+
+
+def comparison_document(one: Comparison) -> dict[str, Any]:
+    """Two conditions beside each other, for `campaign compare --json`."""
+    return {
+        "left": one.left.name,
+        "right": one.right.name,
+        "configuration": [{"field": name, "left": a, "right": b} for name, a, b in one.differences],
+        "times_left": one.result.times_baseline.value if one.result.times_baseline else None,
+        "order": one.result.order,
+        "loss": {**_loss(one.result), "difference": one.result.loss.difference and one.result.loss.difference.value},
+        "figures": {name: [a, b] for name, a, b in figures(one)},
+        "verdict": verdict(one),
+    }
+
+
+def condition_rows(results: Results) -> tuple[list[str], Iterator[CsvRow]]:
+    """Names of columns, and a row a condition."""
+    return _rows([_with_all_columns(_condition(one)) for one in results.comparisons])
+
+
+def run_rows(results: Results) -> tuple[list[str], Iterator[CsvRow]]:
+    """Names of columns, and a row a run."""
+    return _rows([_run(run) for run in results.runs])
+
+
+def strict(value: Any) -> Any:
+    """The value with what strict JSON cannot hold replaced by its name."""
+    if isinstance(value, float):
+        return finite(value)
+    if isinstance(value, dict):
+        return {str(key): strict(each) for key, each in value.items()}
+    return [strict(each) for each in value] if isinstance(value, list | tuple) else value
+
+
+def _rows(documents: Sequence[dict[str, Any]]) -> tuple[list[str], Iterator[CsvRow]]:
+    flat = [dict(flat_fields(document)) for document in documents]
+    names = dict.fromkeys(name for row in flat for name in row)
+    nested = {name.rpartition(".")[0] for name in names}  # of a figure that some rows lack as a whole
+    columns = [name for name in names if name not in nested or any(row.get(name) is not None for row in flat)]
+    return columns, ([_cell(row.get(name)) for name in columns] for row in flat)
+
+
+def _with_all_columns(document: dict[str, Any]) -> dict[str, Any]:
+    """The same columns for every campaign: an estimate that nobody has still has its fields."""
+    missing: dict[str, Any] = dict.fromkeys(field.name for field in fields(Estimate))
+    whole = {name: missing if value is None and name in _ESTIMATES else value for name, value in document.items()}
+    loss = whole["loss"]
+    return {**whole, "loss": {**loss, "difference": loss["difference"] or missing}}
+
+
+def _workload(one: WorkloadResults) -> dict[str, Any]:
+    found = one.recommendation
+    return {
+        "name": one.workload.name,
+        "baseline": one.workload.baseline.name,
+        "conditions": [_condition(each) for each in one.comparisons],
+        "recommendation": {
+            "condition": found.chosen.name if found.chosen else None,
+            "established": found.established,
+            "tied": found.tied,
+            "excluded": found.excluded,
+            "pareto_front": found.front,
+            "sentence": found.sentence,
+            "guide": found.advice,
+        },
+    }
+
+
+def _condition(one: BaselineComparison) -> dict[str, Any]:
+    condition = one.condition
+    return {
+        "name": condition.name,
+        "params": condition.params,
+        "baseline": one.is_baseline,
+        "runs": [run.name for run in condition.runs],
+        "counted": len(condition.counted),
+        "speed_unit": "tokens/s" if one.in_tokens else "steps/s",
+        "speed": _estimate(one.speed),
+        "times_baseline": _estimate(one.times_baseline),
+        "order": one.order,
+        "loss_is": one.loss_is,
+        "loss": _loss(one),
+        **{name: _estimate(condition.summary(name)) for name, metric in METRICS.items() if metric.in_files},
+        "mem_beside_baseline": one.more_memory,
+        "ranks": condition.ranks,
+    }
+
+
+def _loss(one: BaselineComparison) -> dict[str, Any]:
+    test = one.loss
+    return {
+        "verdict": test.verdict,
+        "difference": _estimate(test.difference),
+        "margin": test.margin,
+        "reason": test.reason,
+    }
+
+
+def _estimate(found: Estimate | float | None) -> dict[str, Any] | float | None:
+    return asdict(found) if isinstance(found, Estimate) else found
+
+
+def _run(run: MeasuredRun) -> dict[str, Any]:
+    parts = {name: asdict(value) if (value := getattr(run, name)) else None for name in _PARTS}
+    plain = {name: getattr(run, name) for name in _RUN_FIELDS}
+    return {
+        **plain,
+        "params": dict(run.params),
+        **parts,
+        "software": run.software,
+        "forwarded": dict(run.forwarded),
+        "remarks": flags_of(run),
+    }
+
+
+def _origin(run: MeasuredRun, details: GpuDetails) -> dict[str, Any]:
+    """Where a run was, and what its MFU was calculated from."""
+    return {
+        "nodes": list(run.hosts),
+        "devices": [asdict(device) for device in details.devices.get(run.name, ())],
+        "mfu_inputs": {
+            **{name: run.start.get(name) for name in ("parameters", "layers", "width")},
+            **{name: run.speed.get(name) for name in ("flops_per_token", "peak_flops")},
+        },
+    }
+
+
+def flat_fields(fields: Mapping[str, Any], prefix: str = "") -> Iterator[tuple[str, Any]]:
+    """Fields and their values, with dots in the names of nested ones."""
+    for name, value in fields.items():
+        if isinstance(value, Mapping):
+            yield from flat_fields(value, f"{prefix}{name}.")
+        else:
+            yield f"{prefix}{name}", value
+
+
+def _cell(value: Any) -> Any:
+    """A value in a CSV file: lists as text."""
+    return "; ".join(map(str, value)) if isinstance(value, list | tuple) else strict(value)

@@ -1,0 +1,304 @@
+"""The report's figures, drawn with Matplotlib."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Sequence
+from io import BytesIO
+from typing import Any, Final
+
+import matplotlib as mpl
+import numpy as np
+from matplotlib.axes import Axes
+from matplotlib.figure import Figure
+from numpy.typing import NDArray
+
+from ..compare.conditions import Condition
+from ..compare.results import Results, WorkloadResults
+from ..measure.run import Curve
+from ..measure.telemetry import GpuTrace
+from .figures import colours_of, drawn, named
+
+_COLOURS: Final = (
+    "#0072B2", "#D55E00", "#009E73", "#CC79A7", "#E69F00", "#56B4E9", "#000000", "#8C510A", "#7570B3", "#66A61E",
+    "#F781BF", "#B2182B",
+)  # fmt: skip
+"""Okabe and Ito's, which people who see few colours can tell apart, and five more."""
+
+_GREY: Final = "#999999"
+"""Of what has no colour of its own."""
+
+_STYLE: Final = {
+    "font.size": 10,
+    "axes.spines.top": False,
+    "axes.spines.right": False,
+    "axes.grid": True,
+    "grid.color": "#e5e5e5",
+    "axes.axisbelow": True,
+    "legend.frameon": False,
+    "svg.fonttype": "path",
+    "text.parse_math": False,  # a name may hold a $
+    "svg.hashsalt": "dscampaign",
+}
+_MEMORY_COLOURS: Final = {"allocated": "#0072B2", "reserved": "#56B4E9", "device": "#999999"}
+_WIDTH: Final = 8.0  # inches of a figure
+_SMALLEST: Final = 0.3  # inches of a bar
+
+Draw = Callable[[WorkloadResults, dict[str, str]], Figure]
+"""Draws a workload's conditions, each in its colour."""
+
+
+def draw(results: Results, traces: Sequence[GpuTrace]) -> dict[str, Figure]:
+    """All figures that there are data for, by name."""
+    with mpl.rc_context(_STYLE):
+        made = {
+            name: make(one, colours_of(one, _COLOURS, _GREY))
+            for kind, make in _FIGURES.items()
+            for name, one in named(kind, results)
+        }
+        whole = {"gpus": _gpus(traces), "goodput": _goodput(results)}
+    return made | {name: figure for name, figure in whole.items() if figure}
+
+
+def as_svg(figure: Figure) -> str:
+    """The figure as an SVG element; the same bytes for the same figure."""
+    with mpl.rc_context(_STYLE):
+        stream = BytesIO()
+        figure.savefig(stream, format="svg", metadata={"Date": None})
+    text = stream.getvalue().decode()
+    return text[text.index("<svg") :]
+
+
+def as_png(figure: Figure) -> bytes:
+    """The figure as a PNG of 150 dots per inch."""
+    with mpl.rc_context(_STYLE):
+        stream = BytesIO()
+        figure.savefig(stream, format="png", dpi=150, metadata={"Software": None})
+    return stream.getvalue()
+
+
+def _entitle(axis: Axes, one: WorkloadResults) -> None:
+    """Says which of several workloads it is."""
+    if one.workload.name:
+        axis.set_title(one.workload.name, loc="left", fontsize="small", color="#666666")
+
+
+def _loss(one: WorkloadResults, colours: dict[str, str]) -> Figure:
+    """Loss by steps, by tokens, and by hours of training: of several repeats their mean, with a band."""
+    shown = drawn("loss", one)
+    figure = Figure((_WIDTH, 10.0), layout="constrained")
+    axes = figure.subplots(3, 1)
+    time_unit_s, time_name = _time_unit(shown)
+    for condition in shown:
+        curves = [run.curve for run in condition.runs if run.curve.drawable]
+        for axis, pick, scale in zip(axes, _CURVE_AXES, (1.0, 1e6, time_unit_s), strict=True):
+            _curve(axis, curves, pick, scale, colours[condition.name], condition.name)
+    for axis, label in zip(axes, ("optimizer steps", "million tokens", f"{time_name} of training steps"), strict=True):
+        axis.set(xlabel=label, ylabel="loss (nats)")
+    axes[0].legend(loc="upper right", fontsize="small", ncols=2 if len(shown) > 6 else 1)
+    _entitle(axes[0], one)
+    _zoom(axes, [v for each in shown for run in each.runs for v in run.curve.smoothed])
+    return figure
+
+
+def _loss_difference(one: WorkloadResults, colours: dict[str, str]) -> Figure:
+    """What curves that lie upon each other hide: each smoothed loss minus the baseline's at the same step."""
+    figure = Figure((_WIDTH, 3.8), layout="constrained")
+    axis = figure.subplots()
+    differences: list[float] = []
+    baseline = one.workload.baseline
+    steps, zero = _mean_loss(baseline)
+    axis.axhline(0.0, color=colours[baseline.name], linewidth=1.2, linestyle="--", label=baseline.name)
+    for condition in drawn("loss_difference", one):
+        own_steps, own = _mean_loss(condition)
+        apart = own - np.interp(own_steps, steps, zero, left=math.nan, right=math.nan)
+        axis.plot(own_steps, apart, color=colours[condition.name], linewidth=1.4, label=condition.name)
+        differences += apart.tolist()
+    axis.set(xlabel="optimizer steps", ylabel="loss minus the baseline's (nats)")
+    figure.legend(loc="outside lower center", ncols=4, fontsize="small")
+    _entitle(axis, one)
+    _zoom([axis], [*differences, 0.0], least=1e-4)
+    return figure
+
+
+def _mean_loss(condition: Condition) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
+    """Steps of the longest repeat, and the mean of all repeats' smoothed losses there."""
+    curves = [run.curve for run in condition.runs if run.curve.drawable]
+    steps = np.asarray(max((curve.step for curve in curves), key=lambda found: found[-1]))
+    each = [np.interp(steps, curve.step, curve.smoothed, left=math.nan, right=math.nan) for curve in curves]
+    return steps, _where_all_are(each).mean(axis=0).filled(math.nan)
+
+
+def _where_all_are(curves: Sequence[NDArray[np.float64]]) -> np.ma.MaskedArray[Any, Any]:
+    """The curves where each has a value: a mean over fewer would jump where one ends."""
+    together = np.ma.masked_invalid(curves)
+    return np.ma.masked_where(np.broadcast_to(together.mask.any(axis=0), together.shape), together)
+
+
+def _time_unit(conditions: Sequence[Condition]) -> tuple[float, str]:
+    """Seconds of the unit, and its name."""
+    longest_s = max((run.curve.seconds[-1] for one in conditions for run in one.runs if run.curve.seconds), default=0.0)
+    return (3600.0, "hours") if longest_s > 3 * 3600 else (60.0, "minutes") if longest_s > 180 else (1.0, "seconds")
+
+
+_CURVE_AXES: Final[tuple[Callable[[Curve], list[float]], ...]] = (
+    lambda curve: curve.step,
+    lambda curve: curve.tokens,
+    lambda curve: curve.seconds,
+)
+
+
+def _curve(
+    axis: Axes, curves: Sequence[Curve], pick: Callable[[Curve], list[float]], scale: float, colour: str, name: str
+) -> None:
+    longest = max(curves, key=lambda curve: pick(curve)[-1] if pick(curve) else 0.0)
+    x = np.asarray(pick(longest)) / scale
+    if not np.isfinite(x).any():
+        return
+    axis.plot(x, longest.raw, color=colour, alpha=0.18, linewidth=0.7)
+    each = [np.interp(x, np.asarray(pick(c)) / scale, c.smoothed, left=math.nan, right=math.nan) for c in curves]
+    together = _where_all_are(each)
+    axis.plot(x, together.mean(axis=0), color=colour, linewidth=1.6, label=name)
+    if len(each) > 1:
+        axis.fill_between(x, together.min(axis=0), together.max(axis=0), color=colour, alpha=0.2, linewidth=0)
+    for curve in curves:
+        where = np.interp(curve.eval_step, curve.step, np.asarray(pick(curve)) / scale)
+        axis.plot(where, curve.held_out, marker="D", linestyle="none", color=colour, markersize=4, alpha=0.8)
+
+
+def _zoom(axes: Sequence[Axes], values: Sequence[float], least: float = 0.1) -> None:
+    """Leaves room for the curves, not for the first steps' noise or one that diverged."""
+    finite = [value for value in values if math.isfinite(value)]
+    if finite:
+        low, high = np.percentile(finite, [0, 99])
+        for axis in axes:
+            axis.set_ylim(low - 0.05 * (high - low + least), high + 0.08 * (high - low + least))
+
+
+def _step_time(one: WorkloadResults, colours: dict[str, str]) -> Figure:
+    """Box: quartiles; whiskers: 5th and 95th percentile of the steps of the middle repeat."""
+    shown = drawn("step_time", one)[::-1]
+    figure, axis = _bars(len(shown))
+    bars = axis.bxp(
+        [_box(condition) for condition in shown],
+        orientation="horizontal",
+        showfliers=False,
+        patch_artist=True,
+        medianprops={"color": "#333333"},
+    )
+    for patch, condition in zip(bars["boxes"], shown, strict=True):
+        patch.set(facecolor=colours[condition.name], alpha=0.6)
+    axis.set_xlabel("step time (ms); whiskers: 5th to 95th percentile")
+    axis.set_xlim(left=0)
+    _entitle(axis, one)
+    return figure
+
+
+def _box(condition: Condition) -> dict[str, Any]:
+    timings = sorted((run.timing for run in condition.counted if run.timing), key=lambda timing: timing.step_s)
+    middle = timings[len(timings) // 2]
+    low, first, third, high, _ = (1e3 * value for value in middle.quantiles_s)
+    box = {"whislo": low, "q1": first, "med": 1e3 * middle.step_s, "q3": third, "whishi": high}
+    return {"label": _short(condition.name), **box}
+
+
+def _speed(one: WorkloadResults, colours: dict[str, str]) -> Figure:
+    """Tokens or steps per second: the median, and every repeat as a point."""
+    shown = drawn("speed", one)[::-1]
+    compared = {each.condition.name: each for each in one.comparisons}
+    figure, axis = _bars(len(shown))
+    for place, condition in enumerate(shown):
+        speeds = compared[condition.name].speeds
+        axis.barh(place, float(np.median(speeds)), color=colours[condition.name], alpha=0.6, height=0.6)
+        axis.plot(speeds, [place] * len(speeds), "o", color="#333333", markersize=3)
+    _name(axis, shown)
+    axis.set_xlabel(("tokens" if one.comparisons[0].in_tokens else "steps") + " per second; points: repeats")
+    axis.xaxis.set_major_formatter(_thousands)
+    _entitle(axis, one)
+    return figure
+
+
+def _memory(one: WorkloadResults, _colours: dict[str, str]) -> Figure:
+    """Three kinds of memory beside each other."""
+    shown = drawn("memory", one)[::-1]
+    figure, axis = _bars(len(shown), each=0.5)
+    for index, (name, colour) in enumerate(_MEMORY_COLOURS.items()):
+        values = [each.value(f"mem_{name}_gb") for each in shown]
+        if any(value is not None for value in values):
+            places = np.arange(len(values)) + 0.26 * (1 - index)
+            axis.barh(places, [value or 0.0 for value in values], height=0.24, color=colour, label=name)
+    if usable := max((each.value("mem_usable_gb") or 0.0 for each in shown), default=0.0):
+        axis.axvline(usable, color="#D55E00", linestyle="--", linewidth=1, label="usable")
+    _name(axis, shown)
+    axis.set_xlabel("GB, highest of any rank")
+    figure.legend(loc="outside lower center", ncols=4, fontsize="small")
+    _entitle(axis, one)
+    return figure
+
+
+def _gpus(traces: Sequence[GpuTrace]) -> Figure | None:
+    """Momentary power against its mean over a second, and temperature under load."""
+    if not traces:
+        return None
+    figure = Figure((_WIDTH, 5.5), layout="constrained")
+    power, heat = figure.subplots(2, 1, sharex=True)
+    longest_s = max(trace.seconds[-1] for trace in traces)
+    scale, name = (60.0, "minutes") if longest_s > 180 else (1.0, "seconds")
+    for trace, colour in zip(traces, _COLOURS, strict=False):
+        when = np.asarray(trace.seconds) / scale
+        power.plot(when, trace.power_w, color=colour, linewidth=0.7, alpha=0.5)
+        power.plot(when, trace.power_avg_w, color=colour, linewidth=1.6, label=trace.name)
+        heat.plot(when, trace.temperature_c, color=colour, linewidth=1.6)
+    power.set_ylabel("W; thin: momentary,\nthick: over one second")
+    heat.set(ylabel="°C", xlabel=f"{name} since the first sample")
+    figure.legend(loc="outside lower center", ncols=3, fontsize="small")
+    return figure
+
+
+def _goodput(results: Results) -> Figure | None:
+    """Where the hours of the GPUs went."""
+    cost = results.cost
+    if not cost.total:
+        return None
+    parts = [("training", cost.training, "#009E73"), ("warm-up", cost.warm_up, "#F0E442")]
+    parts += [("around it", cost.around, "#56B4E9")]
+    reds = ("#D55E00", "#E69F00", "#CC79A7", "#8C510A", "#B2182B", "#999999")
+    parts += [(kind.replace("_", " "), value, reds[i % len(reds)]) for i, (kind, value) in enumerate(cost.lost.items())]
+    figure = Figure((_WIDTH, 1.5), layout="constrained")
+    axis = figure.subplots()
+    left = 0.0
+    for name, value, colour in parts:
+        axis.barh(0, value / 3600, left=left, color=colour, label=f"{name} {value / cost.total:.0%}")
+        left += value / 3600
+    axis.set(yticks=[], xlabel=results.hour_unit)
+    axis.grid(visible=False)
+    figure.legend(loc="outside upper center", ncols=4, fontsize="small")
+    return figure
+
+
+_FIGURES: Final[dict[str, Draw]] = {
+    "loss": _loss,
+    "loss_difference": _loss_difference,
+    "step_time": _step_time,
+    "speed": _speed,
+    "memory": _memory,
+}
+
+
+def _bars(number: int, each: float = 0.34) -> tuple[Figure, Axes]:
+    figure = Figure((_WIDTH, 1.0 + max(each, _SMALLEST) * number), layout="constrained")
+    axis = figure.subplots()
+    axis.grid(visible=False, axis="y")
+    return figure, axis
+
+
+def _name(axis: Axes, conditions: Sequence[Condition]) -> None:
+    axis.set_yticks(range(len(conditions)), [_short(condition.name) for condition in conditions])
+
+
+def _short(name: str) -> str:
+    return name if len(name) <= 40 else name[:39] + "…"
+
+
+def _thousands(value: float, _place: Any) -> str:
+    return f"{value / 1e3:,.0f}k" if abs(value) >= 1e4 else f"{value:,.4g}"

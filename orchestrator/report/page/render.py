@@ -1,0 +1,69 @@
+"""The report as one HTML page that needs nothing else, and as Markdown."""
+
+from __future__ import annotations
+
+import re
+import time
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
+from importlib import resources
+from typing import Final
+
+from jinja2 import Environment, FunctionLoader, StrictUndefined, select_autoescape
+from markupsafe import Markup, escape
+
+from ..compare.results import Results
+from .elements import Section
+
+FOLDED: Final = 40
+"""A table with more rows is folded."""
+
+_CODE: Final = re.compile(r"`([^`]+)`")
+_MARKDOWN: Final = re.compile(r"([\\*_{}\[\]<>#|])")
+
+
+def html_page(results: Results, sections: Sequence[Section], figures: Mapping[str, str], made_s: float) -> str:
+    """The page. Args: figures: SVG elements by name; made_s: when, in seconds since 1970."""
+    return _render("report.html", results, sections, {name: Markup(svg) for name, svg in figures.items()}, made_s)  # noqa: S704 - drawn here
+
+
+def markdown_page(results: Results, sections: Sequence[Section], figures: Mapping[str, str], made_s: float) -> str:
+    """The same in Markdown. Args: figures: paths of pictures by name, relative to the file."""
+    return _render("report.md", results, sections, figures, made_s)
+
+
+def _render(
+    name: str, results: Results, sections: Sequence[Section], figures: Mapping[str, object], made_s: float
+) -> str:
+    environment = Environment(
+        loader=FunctionLoader(_source),
+        autoescape=select_autoescape(["html"]),
+        undefined=StrictUndefined,
+        keep_trailing_newline=True,
+    )
+    environment.filters |= {"md": _markdown, "marked": _marked}
+    shown = [
+        replace(section, tables=tuple(table.without_empty_columns() for table in section.tables))
+        for section in sections
+    ]
+    made = time.strftime("%Y-%m-%d %H:%M UTC", time.gmtime(made_s))
+    return environment.get_template(name).render(
+        title=f"Campaign {results.campaign.name}",
+        subtitle=f"{len(results.runs)} runs, {len(results.conditions)} conditions · {made} · dscampaign",
+        sections=shown,
+        figures=figures,
+        folded=FOLDED,
+    )
+
+
+def _marked(text: str) -> Markup:
+    """Text in which what stands between backquotes is code."""
+    return Markup(_CODE.sub(r"<code>\1</code>", str(escape(text))))  # noqa: S704 - escaped in the line
+
+
+def _source(name: str) -> str:
+    return resources.files("dscampaign.templates").joinpath(name).read_text(encoding="utf-8")
+
+
+def _markdown(text: str) -> str:
+    return _MARKDOWN.sub(r"\\\1", text).replace("\n", " ")

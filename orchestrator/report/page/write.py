@@ -1,0 +1,94 @@
+"""Writes a report into a folder: each file whole or not at all."""
+
+from __future__ import annotations
+
+import csv
+import io
+import json
+import re
+from collections.abc import Iterable, Mapping, Sequence
+from pathlib import Path
+from typing import Any, Final
+
+from ....jobs.shared.layout import CampaignPaths
+from ...errors import UserError
+from ..compare.results import Results
+from ..measure.telemetry import GpuDetails
+from .data import condition_rows, document_of, run_rows
+from .plots import as_png, as_svg, draw
+from .render import html_page, markdown_page
+from .sections import sections_of
+
+PAGE: Final = "report.html"
+
+_OURS: Final = re.compile(r"(?:loss|loss_difference|step_time|speed|memory|gpus|goodput)(?:_\d+)?\.(?:svg|png)")
+"""Names of figures."""
+
+
+def write_report(results: Results, details: GpuDetails, folder: Path, made_s: float) -> list[Path]:
+    """Writes the page, its Markdown, the tables, and the figures; returns what was written, the page first.
+
+    Args:
+        results: what the report says.
+        details: the GPUs one by one.
+        folder: where to; made where it is missing.
+        made_s: now, in seconds since 1970.
+
+    Raises:
+        UserError: the folder cannot be written.
+    """
+    drawn = draw(results, details.traces)
+    svgs = {name: as_svg(figure) for name, figure in drawn.items()}
+    sections = sections_of(results, details, rendered_configs(results))
+    pictures = {name: f"figures/{name}.png" for name in drawn}
+    files: dict[str, str | bytes] = {
+        PAGE: html_page(results, sections, svgs, made_s),
+        "report.md": markdown_page(results, sections, pictures, made_s),
+        "report.json": json.dumps(document_of(results, details), indent=1, allow_nan=False) + "\n",
+        "conditions.csv": _csv(*condition_rows(results)),
+        "runs.csv": _csv(*run_rows(results)),
+        **{f"figures/{name}.svg": svg for name, svg in svgs.items()},
+        **{f"figures/{name}.png": as_png(figure) for name, figure in drawn.items()},
+    }
+    try:
+        return _write(folder, files)
+    except OSError as error:
+        raise UserError(f"cannot write {error.filename or folder}: {error.strerror}") from error
+
+
+def rendered_configs(results: Results) -> dict[str, str]:
+    """By condition that trains with DeepSpeed, the configuration of its first run's newest attempt, if it is there."""
+    paths = CampaignPaths(Path(results.campaign.dir), results.campaign.name)
+    found = {}
+    for condition in results.conditions:
+        run = condition.runs[0]
+        if run.generation and condition.field("engine") != "ddp":
+            file = paths.run(run.name).attempt(run.generation).ds_config
+            try:
+                found[condition.name] = file.read_text(encoding="utf-8").rstrip()
+            except (OSError, UnicodeDecodeError):
+                continue
+    return found
+
+
+def _write(folder: Path, files: Mapping[str, str | bytes]) -> list[Path]:
+    (folder / "figures").mkdir(parents=True, exist_ok=True)
+    written = []
+    for name, content in files.items():
+        path = folder / name
+        partial = path.with_name(f".{path.name}.partial")
+        partial.write_bytes(content.encode() if isinstance(content, str) else content)
+        partial.replace(path)
+        written.append(path)
+    for path in (folder / "figures").iterdir():
+        if path not in written and _OURS.fullmatch(path.name):  # of an earlier report: it may have had more workloads
+            path.unlink()
+    return written
+
+
+def _csv(columns: Sequence[str], rows: Iterable[Sequence[Any]]) -> str:
+    stream = io.StringIO()
+    writer = csv.writer(stream, lineterminator="\n")
+    writer.writerow(columns)
+    writer.writerows(rows)
+    return stream.getvalue()
