@@ -59,7 +59,7 @@ def done(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Observed]:
     sizes = {"steps": STEPS, "crash_at": CRASH_AT, "every": EVERY}
     spec.write_text(SPEC.format(script=SCRIPT, launcher=launcher, folder=folder, path=path, **sizes))
     store = open_store(f"sqlite:///{folder}/campaign.db")
-    yield run_to_end(store, submit(spec, folder, store), timeout_s=240)
+    yield run_to_end(store, submit(spec, folder, store))
     store.close()
 
 

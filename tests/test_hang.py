@@ -28,7 +28,7 @@ def test_a_training_that_hangs_is_ended_and_resumed_and_the_rank_is_named(tmp_pa
     spec = tmp_path / "hang.yaml"
     spec.write_text(SPEC)
     store = open_store(f"sqlite:///{tmp_path}/campaign.db")
-    seen = run_to_end(store, submit(spec, tmp_path, store), timeout_s=180)
+    seen = run_to_end(store, submit(spec, tmp_path, store))
     [(name, tried)] = seen.attempts.items()
     assert seen.states() == {name: RunState.COMPLETED}
     assert [attempt.failure_class for attempt in tried] == ["hang", "completed"]

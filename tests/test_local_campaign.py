@@ -68,7 +68,7 @@ def done(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Observed]:
     spec = folder / "spec.yaml"
     spec.write_text(SPEC)
     store = open_store(f"sqlite:///{folder}/campaign.db")
-    yield run_to_end(store, submit(spec, folder, store), timeout_s=280, each_pass=Killer())
+    yield run_to_end(store, submit(spec, folder, store), each_pass=Killer())
     store.close()
 
 
@@ -117,8 +117,8 @@ def test_what_did_not_fit_learns_the_same_in_smaller_pieces(done: Observed) -> N
 
 def test_a_grown_matrix_keeps_what_ran_and_adds_what_is_new(tmp_path: Path) -> None:
     store = open_store(f"sqlite:///{tmp_path}/campaign.db")
-    first = run_to_end(store, submit(_grown(tmp_path, "[a]"), tmp_path, store), timeout_s=90)
-    done = run_to_end(store, submit(_grown(tmp_path, "[b, a]"), tmp_path, store), timeout_s=90)
+    first = run_to_end(store, submit(_grown(tmp_path, "[a]"), tmp_path, store))
+    done = run_to_end(store, submit(_grown(tmp_path, "[b, a]"), tmp_path, store))
     assert done.states() == {"DEPTH-b": RunState.COMPLETED, "DEPTH-a": RunState.COMPLETED}
     assert done.attempts["DEPTH-a"] == first.attempts["DEPTH-a"]
     store.close()

@@ -26,7 +26,7 @@ from .orchestrator.report.page import Page
 NAMES: Final = list(TEMPLATES) if os.environ.get("DOCUMENTS") == "all" else ["gpu-telemetry"]
 WARM_UP_STEPS: Final = 20
 
-pytestmark = [pytest.mark.training, pytest.mark.timeout(3600)]
+pytestmark = pytest.mark.training
 
 
 @dataclass(frozen=True)

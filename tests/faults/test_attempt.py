@@ -13,7 +13,7 @@ from ..cluster.slurm_cluster import SlurmCluster
 from .promises import broken_promises
 from .trial import REAL, SLURM, Trial, begin, case
 
-pytestmark = [pytest.mark.training, pytest.mark.timeout(400)]  # whichever test comes first waits for the campaign
+pytestmark = pytest.mark.training
 
 PREEMPTIONS = 10
 SIGNALS = (9, 6, 11)
@@ -59,7 +59,7 @@ def trial(slurm: SlurmCluster, tmp_path_factory: pytest.TempPathFactory) -> Iter
         case("mistake-no-interpreter", "3", python="/no/such/python"),
     ]
     begun = begin(tmp_path_factory.mktemp("attempt"), cases, slurm={**SLURM, "exclude": "gpu004"})
-    begun.watch(timeout_s=390, each_pass=Preemptor(slurm, begun))
+    begun.watch(each_pass=Preemptor(slurm, begun))
     yield begun
     begun.store.close()
 

@@ -42,7 +42,7 @@ def test_no_step_is_missing_after_the_database_was_away(
     store = open_store(postgres.new_database())
     campaign = submit(write_spec(tmp_path, steps=STEPS, step_s=0.5, runs=1), tmp_path, store)
     outage = Outage(postgres)
-    done = run_to_end(store, campaign, timeout_s=150, each_pass=outage, each_error=outage.while_away)
+    done = run_to_end(store, campaign, each_pass=outage, each_error=outage.while_away)
     [name] = done.runs
     assert done.runs[name].state is RunState.COMPLETED
     assert outage.passes >= 5

@@ -16,7 +16,7 @@ from dscampaign.jobs import telemetry
 from dscampaign.jobs.gpu_meter import Figures
 from dscampaign.jobs.telemetry import Alarms, Telemetry, columns
 
-from .attempt import wait_until
+from ..waiting import wait_until
 from .fake_gpus import FakeGpus
 
 Make = Callable[..., Telemetry]

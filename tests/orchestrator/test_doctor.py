@@ -24,8 +24,8 @@ from dscampaign.orchestrator.views.doctor import doctor_document, doctor_page
 from dscampaign.orchestrator.views.text import Page
 from dscampaign.orchestrator.wants import Wants, needed_ops, wants_of
 
-from ..daemon import wait_until
 from ..postgres import PostgresServer
+from ..waiting import HANGS_S, wait_until
 from .fake_slurm import FakeSlurm
 
 Output = pytest.CaptureFixture[str]
@@ -160,10 +160,10 @@ def test_being_told_to_end_ends_the_examination(spec: Path, number: signal.Signa
     words = ["doctor", str(spec), "--on-node", "--set", "python=./python"]
     command = [sys.executable, "-m", "dscampaign.orchestrator.cli", *words]
     process = subprocess.Popen(command, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
-    wait_until(lambda: bool(_examining(spec.parent)), what="the examination")
+    wait_until(lambda: bool(_examining(spec.parent)), "the examination")
     process.send_signal(number)
-    assert process.wait(30) == 130
-    wait_until(lambda: not _examining(spec.parent), what="its end")
+    assert process.wait(HANGS_S) == 130
+    wait_until(lambda: not _examining(spec.parent), "its end")
 
 
 def _examining(folder: Path) -> list[str]:
