@@ -97,7 +97,7 @@ def test_a_lost_state_directory_of_slurm(
     own_slurm: SlurmCluster, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Slurm forgets its jobs and gives their ids to others: attempts are known by token, none runs beside its heir."""
-    monkeypatch.setattr(SlurmExecutor, "lost_grace_s", HEARTBEAT_S + SOON_S)
+    monkeypatch.setattr(SlurmExecutor, "lost_grace_s", 2 * HEARTBEAT_S)
     trial = begin(tmp_path, [case(name, "60", "slow=0.3@2") for name in ("one", "two")])
     trial.watch(until=lambda: all(x.last_step() > 3 for x in trial.all_ledgers().values()))
     own_slurm.lose_state()
@@ -113,7 +113,7 @@ def test_a_lost_state_directory_of_slurm(
 def test_a_full_disk(slurm: SlurmCluster, tmp_path: Path) -> None:
     """Nothing is spent on a folder that takes no files: the run waits until there is room, and then completes."""
     with SmallDisk(tmp_path / "disk", mb=4) as disk:
-        trial = begin(tmp_path, [case("full", "30", "--step-s=0.2")], dir=disk.path / "campaign")
+        trial = begin(tmp_path, [case("full", "30", "--step-s=0.5")], dir=disk.path / "campaign")
         trial.watch(until=lambda: trial.ledger("case-full").last_step() > 3)
         disk.fill()
         seen = len(trial.passes)

@@ -4,16 +4,12 @@ from __future__ import annotations
 
 from pathlib import Path
 
-import pytest
-
 from dscampaign.db.records import RunState
 
 from ..campaigns import Observed, open_store, run_to_end, submit
 from ..cluster.slurm_cluster import SlurmCluster
 from ..postgres import PostgresServer
 from .test_submission import write_spec
-
-pytestmark = pytest.mark.training
 
 STEPS = 40
 

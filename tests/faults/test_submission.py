@@ -19,8 +19,7 @@ from dscampaign.orchestrator.reconcile import Reconciler
 from ..campaigns import observe, open_store, run_to_end, submit
 from ..cluster.slurm_cluster import SlurmCluster
 from ..waiting import HANGS_S, wait_until
-
-pytestmark = pytest.mark.training
+from .trial import stand_in
 
 SLOW = Path(__file__).parents[1] / "cluster" / "scripts" / "slow.py"
 
@@ -31,6 +30,7 @@ def write_spec(folder: Path, *, steps: int = 3, step_s: float = 0.1, runs: int =
     spec.write_text(
         textwrap.dedent(f"""\
         name: submission
+        python: {stand_in(folder)}
         ranks_per_node: 1
         slurm: {{partition: h100, gpus_per_node: 0, time: 5, mem: 2G{slurm}}}
         retry: {{backoff_s: 0}}

@@ -129,7 +129,7 @@ def begin(
     """
     (folder / "ledger").mkdir()
     ledger = {"LEDGER_DIR": str(folder / "ledger")}
-    wanted = {**BASE, "name": "faults", "python": str(_stand_in(folder)), "env": ledger, **spec}
+    wanted = {**BASE, "name": "faults", "python": str(stand_in(folder)), "env": ledger, **spec}
     store = open_store(url or f"sqlite:///{folder}/campaign.db")
     campaign = submit(_write_spec(folder, wanted, cases), dir or folder / "campaign", store)
     return Trial(folder, store, campaign, wanted, len(cases))
@@ -147,8 +147,8 @@ def _write_spec(folder: Path, spec: Mapping[str, Any], cases: Sequence[Mapping[s
     return path
 
 
-def _stand_in(folder: Path) -> Path:
-    """A Python whose `deepspeed` launcher starts in a twentieth of a second."""
+def stand_in(folder: Path) -> Path:
+    """A Python whose `deepspeed` launcher starts in a twentieth of a second; it runs scripts with this one."""
     path = folder / "python"
     path.write_text(f'#!/bin/sh\nexec "{sys.executable}" "{STUB}" "$@"\n')
     path.chmod(0o755)
