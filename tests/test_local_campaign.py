@@ -43,8 +43,6 @@ matrix:
     - {{label: fits}}
     - {{label: zero-3-killed, zero_stage: 3, steps: {KILLED_STEPS}, global_batch: 8, micro_batch: 4}}
     - {{label: oom, micro_batch: 32, local.mem_per_process: 2250M}}
-    - {{label: config-error, deepspeed: {{zero_optimization: {{no_such_key: true}}}}}}
-    - {{label: own-script, command: ["{SLOW}", "5", "0.1", "5"], steps: 5}}
 """
 
 
@@ -72,22 +70,14 @@ def done(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Observed]:
     store.close()
 
 
-def test_every_run_ends_in_the_state_that_it_deserves(done: Observed) -> None:
-    assert done.states() == {
-        "case-fits": RunState.COMPLETED,
-        "case-zero-3-killed": RunState.COMPLETED,
-        "case-oom": RunState.COMPLETED,
-        "case-config-error": RunState.FAILED,
-        "case-own-script": RunState.COMPLETED,
-    }
-    assert len(done.attempts["case-config-error"]) == 1
+def test_every_run_is_completed(done: Observed) -> None:
+    assert done.states() == dict.fromkeys(("case-fits", "case-zero-3-killed", "case-oom"), RunState.COMPLETED)
 
 
 def test_every_step_is_in_the_store_exactly_once(done: Observed) -> None:
     for name in ("case-fits", "case-oom"):
         assert done.steps(name) == [1, 2, 3, 4]
     assert done.steps("case-zero-3-killed") == list(range(1, KILLED_STEPS + 1))
-    assert done.steps("case-own-script") == [1, 2, 3, 4, 5]
 
 
 def test_a_run_whose_agent_was_killed_resumes_from_its_checkpoint(done: Observed) -> None:
