@@ -101,7 +101,7 @@ def test_a_lost_state_directory_of_slurm(
     trial = begin(tmp_path, [case(name, "60", "slow=0.3@2") for name in ("one", "two")])
     trial.watch(until=lambda: all(x.last_step() > 3 for x in trial.all_ledgers().values()))
     own_slurm.lose_state()
-    wait_until(own_slurm.idle)
+    wait_until(own_slurm.idle, "idle nodes")
     stranger = own_slurm.sbatch("true", "--array=0-1", "--hold")
     done = trial.watch()
     assert {rows[0].job_id for rows in done.attempts.values()} == {f"{stranger}_0", f"{stranger}_1"}

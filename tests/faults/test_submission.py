@@ -74,7 +74,7 @@ def test_a_submitter_killed_before_it_knew_the_job_id_is_not_repeated(slurm: Slu
     assert set(done.states().values()) == {RunState.COMPLETED}
     assert all(len(rows) == 1 for rows in done.attempts.values())
     assert len([e for e in done.events() if e.kind == "adopted"]) == 2
-    assert jobs_of(slurm, done.attempts) == 2
+    assert jobs_of(slurm, done.attempts, once=2) == 2
 
 
 def test_an_answer_that_never_came_is_looked_for_not_repeated(slurm: SlurmCluster, tmp_path: Path) -> None:
@@ -85,7 +85,7 @@ def test_an_answer_that_never_came_is_looked_for_not_repeated(slurm: SlurmCluste
     store = Store.open(f"sqlite:///{tmp_path}/campaign.db")
     done = run_to_end(store, submit(spec, tmp_path, store))
     assert set(done.states().values()) == {RunState.COMPLETED}
-    assert jobs_of(slurm, done.attempts) == 1
+    assert jobs_of(slurm, done.attempts, once=1) == 1
 
 
 def test_a_submission_that_led_to_nothing_is_revoked_and_tried_again(
@@ -136,7 +136,12 @@ def has_trained(store: Store, campaign: CampaignRow) -> bool:
     return all(rows and rows[-1].last_step for rows in observe(store, campaign).attempts.values())
 
 
-def jobs_of(slurm: SlurmCluster, attempts: dict[str, list[AttemptRow]]) -> int:
-    """How many jobs Slurm has ever seen of these attempts."""
+def jobs_of(slurm: SlurmCluster, attempts: dict[str, list[AttemptRow]], once: int) -> int:
+    """How many jobs Slurm has ever seen of these attempts, once its accounting shows so many."""
     names = ",".join(sorted({f"dscampaign-{a.token}" for rows in attempts.values() for a in rows}))
-    return len(slurm.run("sacct", "-X", "-n", "-P", f"--name={names}", "--format=JobID").splitlines())
+
+    def seen() -> int:
+        return len(slurm.run("sacct", "-X", "-n", "-P", f"--name={names}", "--format=JobID").splitlines())
+
+    wait_until(lambda: seen() >= once, "the accounting")
+    return seen()
