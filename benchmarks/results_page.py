@@ -38,7 +38,7 @@ def main() -> None:
         words = [
             sys.executable,
             "-m",
-            "dscampaign.orchestrator.cli.main",
+            "dscampaign.orchestrator.cli",
             "report",
             "large",
             "--store",

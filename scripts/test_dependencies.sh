@@ -1,15 +1,16 @@
 #!/usr/bin/env bash
 # Sees to it that what the tests need is installed: Slurm, munge and MariaDB (tests/cluster), PostgreSQL (tests/postgres.py), a compiler
-# and libaio's headers (tests/jobs/trainer/test_nvme.py).
+# (torch.compile, operators of DeepSpeed) and libaio's headers (tests/jobs/trainer/test_nvme.py).
 #
 # As root on Debian or Ubuntu it installs what is missing. Elsewhere it says what to install and fails, unless every
-# missing group is named: SKIP="cluster postgres nvme". Tests are never left out silently.
+# missing group is named: SKIP="cluster postgres nvme training". Tests are never left out silently.
 set -euo pipefail
 
 declare -A packages=(
   [cluster]="slurm-wlm slurmdbd munge mariadb-server"
   [postgres]="postgresql"
-  [nvme]="libaio-dev g++"
+  [nvme]="libaio-dev"
+  [training]="g++"
 )
 
 has() { command -v "$1" >/dev/null || [ -x "/usr/sbin/$1" ]; }
@@ -17,7 +18,8 @@ has() { command -v "$1" >/dev/null || [ -x "/usr/sbin/$1" ]; }
 installed() {
   case $1 in
     cluster) has slurmctld && has slurmd && has slurmdbd && has munged && has mariadbd && [ "$(id -u)" = 0 ] ;;
-    nvme) [ -e /usr/include/libaio.h ] && has c++ ;;
+    nvme) [ -e /usr/include/libaio.h ] ;;
+    training) has c++ ;;
     postgres) compgen -G "/usr/lib/postgresql/*/bin/initdb" >/dev/null || has initdb ;;
   esac
 }
@@ -30,7 +32,7 @@ install() {
 }
 
 missing=()
-for group in cluster nvme postgres; do
+for group in cluster nvme postgres training; do
   [[ " ${SKIP:-} " == *" $group "* ]] || installed "$group" || missing+=("$group")
 done
 [ "${#missing[@]}" -gt 0 ] || exit 0

@@ -16,6 +16,8 @@ from dscampaign.orchestrator.reconcile.loop import Reconciler
 from dscampaign.orchestrator.spec.expand import expand
 from dscampaign.orchestrator.spec.load import load_spec
 
+from .waiting import CAMPAIGN_HANGS_S
+
 TEXT = Path(__file__).parents[1] / "examples" / "data" / "wikitext.txt"
 
 
@@ -78,7 +80,6 @@ def run_to_end(
     store: Store,
     campaign: CampaignRow,
     *,
-    timeout_s: float,
     each_pass: Callable[[Observed], None] = lambda _: None,
     each_error: Callable[[Exception], None] | None = None,
     poll_s: float = 1.0,
@@ -86,11 +87,10 @@ def run_to_end(
     """Passes until the campaign is settled.
 
     Args:
-        timeout_s: After so long the test fails.
         each_pass: Called after every pass with what the store holds, to do something at the right moment.
         each_error: Called instead when the store did not answer; without it the test fails then.
     """
-    deadline = time.monotonic() + timeout_s
+    deadline_s = time.monotonic() + CAMPAIGN_HANGS_S
     reconciler = Reconciler(store, campaign)
     for done in reconciler.watch(poll_s=poll_s):
         if isinstance(done, Exception):
@@ -98,7 +98,7 @@ def run_to_end(
                 raise done
             each_error(done)
             continue
-        if time.monotonic() > deadline:
+        if time.monotonic() > deadline_s:
             seen = observe(store, campaign)
             raise AssertionError(f"not settled: {[(r.name, r.state, r.reason) for r in seen.runs.values()]}")
         each_pass(observe(store, campaign))

@@ -17,6 +17,15 @@ _HERE = Path(__file__).parent
 _ON_THE_CLUSTER = {"cluster", "faults"}
 """Folders of tests; elsewhere `slurm` is a fake one, or a section of a spec."""
 
+_LONGEST = (
+    *("test_main_job", "test_strategies", "test_attempt", "test_training", "test_machines", "test_local_campaign"),
+    *("test_soak", "test_nvme", "test_reconciler", "test_machine", "test_submission", "test_trained_documents"),
+    *("test_torture", "test_states", "test_store_away", "test_examples", "test_by_hand", "test_weights", "test_hang"),
+    *("test_forward", "test_agent", "test_cli_runs", "test_doctor"),
+)
+"""Files that take longest; they come first, so that no process is left with a long one at the end. Those that wait for
+Slurm and those that compute come in turn, so that they share the processors."""
+
 
 # How long a property takes to be tried depends on what else the machine does: no reason to fail.
 settings.register_profile("any-machine", deadline=None, suppress_health_check=[HealthCheck.too_slow])
@@ -40,7 +49,7 @@ def pytest_addoption(parser: pytest.Parser) -> None:
 
 
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
-    """Marks each test by what it asks for, then deselects the groups that were named."""
+    """Marks each test by what it asks for, deselects the groups that were named, and puts long files first."""
     for item in items:
         real = item.path.relative_to(_HERE).parts[0] in _ON_THE_CLUSTER
         for fixture, group in _GROUP_OF_FIXTURE.items():
@@ -51,6 +60,7 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
     if left_out:
         items[:] = [item for item in items if item not in set(left_out)]
         config.hook.pytest_deselected(items=left_out)
+    items.sort(key=lambda item: _LONGEST.index(item.path.stem) if item.path.stem in _LONGEST else len(_LONGEST))
 
 
 def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter, config: pytest.Config) -> None:

@@ -6,30 +6,11 @@ import random
 import signal
 import socket
 import subprocess
-import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 
-POLL_S = 0.05
-
-
-def wait_until(condition: Callable[[], bool], timeout_s: float = 60.0, what: str = "condition") -> None:
-    """Polls until `condition()` is true.
-
-    Args:
-        condition: Cheap check without side effects.
-        timeout_s: Longest wait in seconds.
-        what: Named in the error.
-
-    Raises:
-        TimeoutError: The condition did not become true in time.
-    """
-    deadline = time.monotonic() + timeout_s
-    while not condition():
-        if time.monotonic() > deadline:
-            raise TimeoutError(f"{what}: not within {timeout_s:g} s")
-        time.sleep(POLL_S)
+from .waiting import HANGS_S, wait_until
 
 
 def listens(port: int) -> bool:
@@ -106,7 +87,7 @@ class Daemon:
         """What the server prints."""
         return self.run_dir / f"{self.name}.log"
 
-    def start(self, ready: Callable[[], bool] | None = None, timeout_s: float = 60.0) -> None:
+    def start(self, ready: Callable[[], bool] | None = None, timeout_s: float = HANGS_S) -> None:
         """Starts the server, and waits until `ready()` where one is given. Does nothing where it already runs.
 
         Raises:
@@ -124,7 +105,7 @@ class Daemon:
                 )
             self._pid_file.write_text(f"{self._child.pid} {start_time(self._child.pid) or 0}\n")
         if ready is not None:
-            wait_until(lambda: self._check_alive() and ready(), timeout_s, what=f"{self.name} ready")
+            wait_until(lambda: self._check_alive() and ready(), f"{self.name} ready", timeout_s=timeout_s)
 
     def send(self, number: signal.Signals) -> None:
         """Sends a signal where the process lives."""
@@ -135,14 +116,14 @@ class Daemon:
     def kill(self) -> None:
         """Ends it the hard way and waits for its end."""
         self.send(signal.SIGKILL)
-        wait_until(lambda: self.pid is None, what=f"{self.name} killed")
+        wait_until(lambda: self.pid is None, f"{self.name} killed")
 
     def stop(self, timeout_s: float = 10.0) -> None:
         """Asks it to end, and kills it when it does not."""
         self.send(signal.SIGCONT)
         self.send(self.stop_signal)
         try:
-            wait_until(lambda: self.pid is None, timeout_s)
+            wait_until(lambda: self.pid is None, f"{self.name} stopped", timeout_s=timeout_s)
         except TimeoutError:
             self.kill()
 

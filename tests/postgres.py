@@ -9,10 +9,8 @@ import tempfile
 from pathlib import Path
 from typing import Literal, Self
 
-import psycopg
-from psycopg import sql
-
 from .daemon import Daemon, free_ports
+from .waiting import HANGS_S
 
 StopMode = Literal["smart", "fast", "immediate"]
 _SIGNALS = {"smart": signal.SIGTERM, "fast": signal.SIGINT, "immediate": signal.SIGQUIT}
@@ -64,7 +62,7 @@ class PostgresServer:
     def stop(self, mode: StopMode = "fast") -> None:
         """Stops the server as `pg_ctl stop -m MODE` does; `immediate` is a crash."""
         self._daemon.stop_signal = _SIGNALS[mode]
-        self._daemon.stop(timeout_s=30)
+        self._daemon.stop(HANGS_S)  # killed, it would leave its children
 
     def url(self, database: str = "postgres") -> str:
         """The address of one database."""
@@ -72,9 +70,11 @@ class PostgresServer:
 
     def new_database(self) -> str:
         """Creates an empty database and returns its address."""
+        import psycopg  # here, so that tests which need no server need no driver either
+
         name = next(self._names)
         with psycopg.connect(self.url(), autocommit=True) as connection:
-            connection.execute(sql.SQL("create database {}").format(sql.Identifier(name)))
+            connection.execute(f"create database {name}")
         return self.url(name)
 
     def _make_daemon(self) -> Daemon:

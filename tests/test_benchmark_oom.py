@@ -1,20 +1,13 @@
-"""The out-of-memory experiment: its arithmetic, and a tiny one on a CPU, which shows that it would run on a GPU."""
+"""The arithmetic of the out-of-memory experiment."""
 
 from __future__ import annotations
 
-import json
-import os
-import subprocess
-import sys
-from pathlib import Path
 from typing import Any
 
 import pytest
 
 from dscampaign.benchmarks.oom.figures import figures, noise_check
 from dscampaign.benchmarks.oom.plan import gpu_plan
-
-SCRIPT = Path(__file__).parents[1] / "benchmarks/oom"
 
 
 def run(seed: int, *losses: float) -> dict[str, Any]:
@@ -62,23 +55,3 @@ def test_figures_of_an_experiment() -> None:
     assert found["largest_error_of_a_submission"] == 0.03
     assert found["largest_error_of_the_siblings_line"] == 0.02
     assert found["largest_error_before_the_first_step"] == 0.04
-
-
-@pytest.mark.training
-def test_the_tiny_experiment_runs_from_the_first_failure_to_the_figures(tmp_path: Path) -> None:
-    out = tmp_path / "oom.json"
-    command = [sys.executable, str(SCRIPT), "--tiny", "--work", str(tmp_path / "work"), "--out", str(out)]
-    env = {**os.environ, "XDG_CONFIG_HOME": str(tmp_path)}
-    done = subprocess.run(command, capture_output=True, text=True, check=False, cwd=tmp_path, env=env)
-    assert done.returncode == 0, done.stdout + done.stderr
-    document = json.loads(out.read_text())
-    first, second = document["siblings"]["runs"]
-    assert (first["state"], second["state"]) == ("completed", "completed"), done.stdout
-    assert first["attempts"][0]["micro_batch"] == 240
-    assert first["attempts"][0]["failure_class"] == "oom"
-    settled = first["attempts"][-1]["micro_batch"]
-    assert [attempt["micro_batch"] for attempt in second["attempts"]] == [settled]  # it learnt from the first
-    assert first["attempts"][-1]["measured_gb"] < first["attempts"][-1]["usable_gb"]
-    assert document["figures"]["ooms"] == len(first["attempts"]) - 1
-    assert document["noise"]["largest_difference_to_same_seed"] < 1e-5  # smaller pieces, the same steps
-    assert "largest_fitting_divisor" in done.stdout

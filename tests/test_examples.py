@@ -18,7 +18,7 @@ EXAMPLES = Path(__file__).parents[1] / "examples"
 @pytest.mark.training
 def test_the_hugging_face_trainer_reports_every_step(tmp_path: Path) -> None:
     store = open_store(f"sqlite:///{tmp_path}/campaign.db")
-    done = run_to_end(store, submit(EXAMPLES / "byo_hf_trainer" / "spec.yaml", tmp_path, store), timeout_s=240)
+    done = run_to_end(store, submit(EXAMPLES / "byo_hf_trainer" / "spec.yaml", tmp_path, store))
     assert done.states() == {"zero_stage-2": RunState.COMPLETED}
     losses = [row.loss or 9.0 for row in done.metrics("zero_stage-2")]
     assert done.steps("zero_stage-2") == list(range(1, 21))

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import os
-import sys
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -16,8 +15,8 @@ from dscampaign.jobs.forward import processes
 from dscampaign.orchestrator.cli.main import main
 
 from .campaigns import Observed, open_store, run_to_end, submit
+from .faults.trial import stand_in
 from .jobs import curves
-from .jobs.attempt import LAUNCHER
 
 SCRIPT = Path(__file__).parent / "scripts" / "curve.py"
 STEPS, CRASH_AT, EVERY = 12, 8, 5
@@ -53,13 +52,10 @@ def done(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Observed]:
     curves.make_mlflow_tables(f"sqlite:///{folder}/mlflow.db")
     path = os.pathsep.join([str(folder / "fake"), *filter(None, [os.environ.get("PYTHONPATH")])])
     spec = folder / "spec.yaml"
-    launcher = folder / "python"  # the ranks import this package, so they need the Python of the tests
-    launcher.write_text(LAUNCHER.read_text().replace("/usr/bin/env python3", sys.executable, 1))
-    launcher.chmod(0o755)
     sizes = {"steps": STEPS, "crash_at": CRASH_AT, "every": EVERY}
-    spec.write_text(SPEC.format(script=SCRIPT, launcher=launcher, folder=folder, path=path, **sizes))
+    spec.write_text(SPEC.format(script=SCRIPT, launcher=stand_in(folder), folder=folder, path=path, **sizes))
     store = open_store(f"sqlite:///{folder}/campaign.db")
-    yield run_to_end(store, submit(spec, folder, store), timeout_s=240)
+    yield run_to_end(store, submit(spec, folder, store))
     store.close()
 
 

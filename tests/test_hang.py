@@ -4,31 +4,30 @@ from __future__ import annotations
 
 from pathlib import Path
 
-import pytest
-
 from dscampaign.db.records import RunState
 
 from .campaigns import open_store, run_to_end, submit
+from .faults.trial import stand_in
 
-pytestmark = pytest.mark.training
-
+SCRIPT = Path(__file__).parent / "scripts" / "hang.py"
 STEPS, HANG_AT = 40, 33
 
-SPEC = f"""\
+SPEC = """\
 name: hang
 executor: local
+python: {python}
 ranks_per_node: 2
-retry: {{backoff_s: 0, hang_min_s: 8, hang_factor: 20}}
-train: {{steps: {STEPS}}}
-command: [{Path(__file__).parent / "scripts" / "hang.py"}, "{STEPS}", "{HANG_AT}"]
+retry: {{backoff_s: 0, hang_min_s: 15, hang_factor: 20}}
+train: {{steps: {steps}}}
+command: [{script}, "{steps}", "{hang_at}"]
 """
 
 
 def test_a_training_that_hangs_is_ended_and_resumed_and_the_rank_is_named(tmp_path: Path) -> None:
     spec = tmp_path / "hang.yaml"
-    spec.write_text(SPEC)
+    spec.write_text(SPEC.format(python=stand_in(tmp_path), script=SCRIPT, steps=STEPS, hang_at=HANG_AT))
     store = open_store(f"sqlite:///{tmp_path}/campaign.db")
-    seen = run_to_end(store, submit(spec, tmp_path, store), timeout_s=180)
+    seen = run_to_end(store, submit(spec, tmp_path, store))
     [(name, tried)] = seen.attempts.items()
     assert seen.states() == {name: RunState.COMPLETED}
     assert [attempt.failure_class for attempt in tried] == ["hang", "completed"]

@@ -26,7 +26,7 @@ from .orchestrator.report.page import Page
 NAMES: Final = list(TEMPLATES) if os.environ.get("DOCUMENTS") == "all" else ["gpu-telemetry"]
 WARM_UP_STEPS: Final = 20
 
-pytestmark = [pytest.mark.training, pytest.mark.timeout(3600)]
+pytestmark = pytest.mark.training
 
 
 @dataclass(frozen=True)
@@ -44,7 +44,7 @@ class Trained:
 
 
 def _campaign(folder: Path, *arguments: str) -> None:
-    command = [sys.executable, "-m", "dscampaign.orchestrator.cli.main", *arguments]
+    command = [sys.executable, "-m", "dscampaign.orchestrator.cli", *arguments]
     done = subprocess.run(command, cwd=folder, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True, check=False)
     assert done.returncode == 0, done.stdout
 

@@ -75,7 +75,7 @@ def run_campaign(plan: Plan, work: Path, name: str, seeds: Sequence[int], limit_
     }
     path = folder / "spec.yaml"  # JSON is YAML
     path.write_text(json.dumps(spec, indent=1))
-    campaign = [sys.executable, "-m", "dscampaign.orchestrator.cli.main"]
+    campaign = [sys.executable, "-m", "dscampaign.orchestrator.cli"]
     words = ["submit", str(path), "--yes", "--watch", "--dir", str(folder)]
     process = subprocess.Popen([*campaign, *words])
     try:

@@ -24,7 +24,7 @@ from .serve import serve
 from .work import LEARNING_RATE, OURS, OURS_ALWAYS, Measured, Request
 
 NAME = "speed"
-CAMPAIGN = (sys.executable, "-m", "dscampaign.orchestrator.cli.main")
+CAMPAIGN = (sys.executable, "-m", "dscampaign.orchestrator.cli")
 LOOK_S = 2
 END_S = 25
 """What a campaign may take to end when it is cancelled."""

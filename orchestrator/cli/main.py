@@ -119,7 +119,3 @@ def _never_fail_on_encoding() -> None:
     for stream in (sys.stdout, sys.stderr):
         if reconfigure := getattr(stream, "reconfigure", None):
             reconfigure(errors="replace")
-
-
-if __name__ == "__main__":
-    sys.exit(main())

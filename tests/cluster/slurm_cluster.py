@@ -20,7 +20,8 @@ from pathlib import Path
 from types import TracebackType
 from typing import Self
 
-from ..daemon import Daemon, free_ports, listens, wait_until
+from ..daemon import Daemon, free_ports, listens
+from ..waiting import HANGS_S, wait_until
 from . import slurm_config as config
 
 _SOCKET_PATH_MAX = 107
@@ -76,7 +77,7 @@ class SlurmCluster:
         """Starts every server and waits until all nodes are idle. Safe to repeat."""
         self._write_files()
         self._start_all()
-        wait_until(self.idle, what=f"all nodes idle; see {self.dir}/log")
+        wait_until(self.idle, f"all nodes idle; see {self.dir}/log")
 
     def down(self) -> None:
         """Ends everything that belongs to this cluster, jobs included, and frees the space of the databases."""
@@ -88,7 +89,7 @@ class SlurmCluster:
         for name in ("sql", "state", "spool"):
             shutil.rmtree(self.dir / name, ignore_errors=True)
 
-    def run(self, *command: str, timeout_s: float = 60.0) -> str:
+    def run(self, *command: str, timeout_s: float = HANGS_S) -> str:
         """Runs one command on this cluster and returns what it printed, without white space around it.
 
         Raises:
@@ -112,7 +113,7 @@ class SlurmCluster:
         lines = self.run("sacct", "-j", job_id, *fields).splitlines()
         return lines[-1].split()[0] if lines else ""
 
-    def wait_job(self, job_id: str, *states: str, timeout_s: float = 60.0) -> str:
+    def wait_job(self, job_id: str, *states: str) -> str:
         """Waits until the accounting shows one of these states (default: any end) and returns it."""
         wanted = frozenset(states) or ENDED
         seen = ""
@@ -122,7 +123,7 @@ class SlurmCluster:
             seen = self.job_state(job_id)
             return seen in wanted
 
-        wait_until(reached, timeout_s, what=f"job {job_id} {'/'.join(sorted(wanted))}")
+        wait_until(reached, f"job {job_id} {'/'.join(sorted(wanted))}")
         return seen
 
     def expire(self, job_id: str, after_s: int = 1) -> None:
@@ -176,7 +177,7 @@ class SlurmCluster:
         self._kill_jobs()
         self.run("scancel", "--user=root")
         self.undrain()
-        wait_until(self.idle, what=f"all nodes idle again; see {self.dir}/log")
+        wait_until(self.idle, f"all nodes idle again; see {self.dir}/log")
 
     def undrain(self) -> None:
         """Gives back the nodes that Slurm has taken out of service, as an administrator would."""

@@ -11,8 +11,8 @@ from dscampaign.db.records import RunState
 from dscampaign.orchestrator.cli.main import main
 
 from ..campaigns import TEXT, observe, open_store, submit
-from ..daemon import wait_until
 from ..faults.test_submission import write_spec
+from ..waiting import CAMPAIGN_HANGS_S, wait_until
 from .slurm_cluster import SlurmCluster
 
 pytestmark = pytest.mark.training
@@ -41,7 +41,7 @@ def test_one_run_by_hand_trains_without_the_store(
     (tmp_path / "spec.yaml").write_text(SPEC)
     assert main(["render", "spec.yaml", "-o", "run.sbatch", "--dir", str(tmp_path)]) == 0
     job = slurm.run("sbatch", "--parsable", "run.sbatch")
-    state = slurm.wait_job(job, timeout_s=120)
+    state = slurm.wait_job(job)
     logs = "".join(log.read_text() for log in tmp_path.glob("*.log"))
     assert state == "COMPLETED", logs
     [spool] = tmp_path.glob("by-hand/by-hand/*/g0001/metrics.jsonl")
@@ -59,9 +59,9 @@ def test_the_reconciler_as_a_job_brings_a_campaign_to_its_end(slurm: SlurmCluste
     job = slurm.run("sbatch", "--parsable", str(script))
     wait_until(
         lambda: set(observe(store, campaign).states().values()) == {RunState.COMPLETED},
-        timeout_s=150,
-        what="the campaign",
+        "the campaign",
+        timeout_s=CAMPAIGN_HANGS_S,
     )
-    assert slurm.wait_job(job, timeout_s=60) == "COMPLETED"
+    assert slurm.wait_job(job) == "COMPLETED"
     assert "2 completed" in (tmp_path / "reconcile.log").read_text()
     store.close()

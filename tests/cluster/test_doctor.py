@@ -11,7 +11,7 @@ import pytest
 
 from dscampaign.orchestrator.cli.main import main
 
-from ..daemon import wait_until
+from ..waiting import HANGS_S, wait_until
 from .slurm_cluster import SlurmCluster
 
 Output = pytest.CaptureFixture[str]
@@ -73,9 +73,9 @@ def test_what_the_cluster_does_not_have(slurm: SlurmCluster, spec: Path, capsys:
 
 def test_ctrl_c_cancels_the_job(slurm: SlurmCluster, spec: Path) -> None:
     words = ["doctor", str(spec), "--on-node", "--set", "slurm.begin=now+1hour"]
-    command = [sys.executable, "-m", "dscampaign.orchestrator.cli.main", *words]
+    command = [sys.executable, "-m", "dscampaign.orchestrator.cli", *words]
     process = subprocess.Popen(command, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
-    wait_until(lambda: slurm.run("squeue", "-h", "-o", "%T") == "PENDING", what="the job in the queue")
+    wait_until(lambda: slurm.run("squeue", "-h", "-o", "%T") == "PENDING", "the job in the queue")
     process.send_signal(signal.SIGINT)
-    assert process.wait(30) == 130
-    wait_until(lambda: not slurm.run("squeue", "-h", "-t", "pending,running"), what="an empty queue")
+    assert process.wait(HANGS_S) == 130
+    wait_until(lambda: not slurm.run("squeue", "-h", "-t", "pending,running"), "an empty queue")

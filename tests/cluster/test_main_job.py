@@ -16,7 +16,7 @@ from ..campaigns import TEXT, Observed, batch_of, open_store, run_to_end, submit
 from ..postgres import PostgresServer
 from .slurm_cluster import SlurmCluster
 
-pytestmark = [pytest.mark.training, pytest.mark.timeout(600)]  # whichever test comes first waits for the campaign
+pytestmark = pytest.mark.training
 
 SLOW = Path(__file__).parent / "scripts" / "slow.py"
 SPEC = Path(__file__).parent / "main_job.yaml"
@@ -58,7 +58,7 @@ def done(slurm: SlurmCluster, postgres: PostgresServer, tmp_path_factory: pytest
     spec.write_text(SPEC.read_text().replace("{text}", str(TEXT)).replace("{slow}", str(SLOW)))
     store = open_store(postgres.new_database())
     campaign = submit(spec, folder, store)
-    yield run_to_end(store, campaign, timeout_s=540, each_pass=Trouble(slurm), poll_s=2)
+    yield run_to_end(store, campaign, each_pass=Trouble(slurm), poll_s=2)
     store.close()
 
 

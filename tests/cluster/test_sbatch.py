@@ -5,7 +5,7 @@ from pathlib import Path
 
 from dscampaign import sbatch
 
-from ..daemon import wait_until
+from ..waiting import wait_until
 from .slurm_cluster import SlurmCluster
 
 
@@ -15,9 +15,9 @@ def test_the_reconciler_hands_over_to_its_successor_and_never_runs_twice(slurm: 
     values = _reconciler(tmp_path, script, f"bash -c {shlex.quote(only_one)}")
     script.write_text(sbatch.render("reconciler.sbatch", values))
     first = slurm.run("sbatch", "--parsable", str(script))
-    wait_until(lambda: log.exists() and "began" in log.read_text(), what="the first reconciler")
+    wait_until(lambda: log.exists() and "began" in log.read_text(), "the first reconciler")
     slurm.run("scancel", "--batch", "--signal=USR1", first)
-    wait_until(lambda: log.read_text().count("began") == 2, what="the second reconciler")
+    wait_until(lambda: log.read_text().count("began") == 2, "the second reconciler")
     assert slurm.wait_job(first) == "COMPLETED"
     assert "TWICE" not in log.read_text()
     running = slurm.run("squeue", "-h", "--name=reconcile-demo", "-t", "running", "-o", "%A").split()

@@ -39,7 +39,7 @@ _BITE = 1 << 15  # bytes a transaction: many transactions to be killed in
 _EVENT_EVERY = 100
 _PAUSE_S = 0.003  # of the writer, at each event
 _DEADLINE_S = 240.0
-_TIMEOUT_S = 300 + LINES // 500
+_TIMEOUT_S = 1800 + LINES // 100
 _FORK = multiprocessing.get_context("fork")
 
 

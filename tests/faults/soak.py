@@ -31,6 +31,7 @@ from dscampaign.orchestrator.executors.slurm import SlurmExecutor
 from ..campaigns import Observed
 from ..cluster.fixtures import running_cluster
 from ..postgres import PostgresServer
+from ..waiting import CAMPAIGN_HANGS_S
 from . import processes
 from .disk import SmallDisk
 from .injector import Injector, Victims
@@ -45,9 +46,6 @@ SECONDS_PER_RUN = 3.0
 WAVES = 5
 STRIKING_SHARE = 0.7
 """Of the time; the rest is for what was struck to come to its end."""
-
-SETTLE_S = 240.0
-"""At least so long: what Slurm has lost is missed only after a while."""
 
 GAP_S = (0.2, 2.0)
 NOT_ROOT = 1000
@@ -155,7 +153,7 @@ class Soak:
                 grow(self._trial, [planned.case for planned in self._planned])
 
     def _settle(self, start_s: float) -> bool:
-        until_s = max(start_s + self.seconds, time.monotonic() + SETTLE_S)
+        until_s = max(start_s + self.seconds, time.monotonic() + CAMPAIGN_HANGS_S)
         while time.monotonic() < until_s:
             if not self._unsettled():
                 return True

@@ -14,12 +14,11 @@ from dscampaign.orchestrator.executors.base import JobArray
 from dscampaign.orchestrator.executors.slurm import SlurmExecutor
 
 from ..cluster.slurm_cluster import SlurmCluster
-from ..daemon import wait_until
+from ..waiting import wait_until
 from .disk import SmallDisk
 from .promises import broken_promises
 from .trial import Trial, begin, case
 
-PATIENCE_S = 90.0
 SOON_S = 3.0
 
 
@@ -46,10 +45,10 @@ def test_slurmctld_stopped_around_sbatch(
         return submit(self, batch)
 
     monkeypatch.setattr(SlurmExecutor, "submit", submit_while_it_stops)
-    trial.watch(timeout_s=PATIENCE_S, until=lambda: bool(stop.ident))
+    trial.watch(until=lambda: bool(stop.ident))
     stop.join()
     slurm.resume("slurmctld")
-    trial.watch(timeout_s=PATIENCE_S)
+    trial.watch()
     assert completed(trial)
     assert broken_promises(trial) == []
     executed = {line.job for ledger in trial.all_ledgers().values() for line in ledger.lines}
@@ -59,14 +58,14 @@ def test_slurmctld_stopped_around_sbatch(
 def test_kill_9_of_slurmd(slurm: SlurmCluster, tmp_path: Path) -> None:
     """A node fails while its processes go on: they end before another job resumes the run, and it completes."""
     trial = begin(tmp_path, [case("fails", "120", "slow=0.5@3"), case("elsewhere", "6", **{"slurm.exclude": "gpu001"})])
-    trial.watch(timeout_s=PATIENCE_S, until=lambda: trial.ledger("case-fails").last_step() > 3)
+    trial.watch(until=lambda: trial.ledger("case-fails").last_step() > 3)
     node = trial.ledger("case-fails").lines[-1].node
     slurm.kill(node)
     # what Slurm does by itself after SlurmdTimeout and a round of pings: the soak waits for it
     slurm.run("scontrol", "update", f"NodeName={node}", "State=DOWN", "Reason=no answer")
-    trial.watch(timeout_s=PATIENCE_S, until=lambda: len(trial.observe().attempts["case-fails"]) > 1)
+    trial.watch(until=lambda: len(trial.observe().attempts["case-fails"]) > 1)
     slurm.start(node)
-    done = trial.watch(timeout_s=PATIENCE_S)
+    done = trial.watch()
     first, *_ = done.attempts["case-fails"]
     assert first.failure_class == "node"
     assert completed(trial)
@@ -80,12 +79,12 @@ def test_slurmdbd_away_and_lagging(slurm: SlurmCluster, tmp_path: Path, monkeypa
     cases = [case("away", "5", "exit=3@3"), case("lags", "30", "--step-s=0.3", "exit=3@25")]
     trial = begin(tmp_path, cases)
     slurm.kill("slurmdbd")
-    trial.watch(timeout_s=PATIENCE_S, until=lambda: trial.observe().states()["case-away"] is RunState.COMPLETED)
+    trial.watch(until=lambda: trial.observe().states()["case-away"] is RunState.COMPLETED)
     slurm.start("slurmdbd")
     slurm.pause("slurmdbd")
-    trial.watch(timeout_s=PATIENCE_S, until=lambda: len(trial.observe().attempts["case-lags"]) > 1)
+    trial.watch(until=lambda: len(trial.observe().attempts["case-lags"]) > 1)
     slurm.resume("slurmdbd")
-    done = trial.watch(timeout_s=PATIENCE_S)
+    done = trial.watch()
     assert completed(trial)
     assert {name: [a.failure_class for a in rows] for name, rows in done.attempts.items()} == {
         "case-away": ["crash", "completed"],
@@ -98,13 +97,13 @@ def test_a_lost_state_directory_of_slurm(
     own_slurm: SlurmCluster, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Slurm forgets its jobs and gives their ids to others: attempts are known by token, none runs beside its heir."""
-    monkeypatch.setattr(SlurmExecutor, "lost_grace_s", HEARTBEAT_S + SOON_S)
+    monkeypatch.setattr(SlurmExecutor, "lost_grace_s", 2 * HEARTBEAT_S)
     trial = begin(tmp_path, [case(name, "60", "slow=0.3@2") for name in ("one", "two")])
-    trial.watch(timeout_s=PATIENCE_S, until=lambda: all(x.last_step() > 3 for x in trial.all_ledgers().values()))
+    trial.watch(until=lambda: all(x.last_step() > 3 for x in trial.all_ledgers().values()))
     own_slurm.lose_state()
-    wait_until(own_slurm.idle)
+    wait_until(own_slurm.idle, "idle nodes")
     stranger = own_slurm.sbatch("true", "--array=0-1", "--hold")
-    done = trial.watch(timeout_s=PATIENCE_S)
+    done = trial.watch()
     assert {rows[0].job_id for rows in done.attempts.values()} == {f"{stranger}_0", f"{stranger}_1"}
     assert completed(trial), [run.reason for run in done.runs.values()]
     assert broken_promises(trial) == []
@@ -114,8 +113,8 @@ def test_a_lost_state_directory_of_slurm(
 def test_a_full_disk(slurm: SlurmCluster, tmp_path: Path) -> None:
     """Nothing is spent on a folder that takes no files: the run waits until there is room, and then completes."""
     with SmallDisk(tmp_path / "disk", mb=4) as disk:
-        trial = begin(tmp_path, [case("full", "30", "--step-s=0.2")], dir=disk.path / "campaign")
-        trial.watch(timeout_s=PATIENCE_S, until=lambda: trial.ledger("case-full").last_step() > 3)
+        trial = begin(tmp_path, [case("full", "30", "--step-s=0.5")], dir=disk.path / "campaign")
+        trial.watch(until=lambda: trial.ledger("case-full").last_step() > 3)
         disk.fill()
         seen = len(trial.passes)
 
@@ -123,11 +122,11 @@ def test_a_full_disk(slurm: SlurmCluster, tmp_path: Path) -> None:
             disk.fill()  # what the end of an attempt has freed, somebody else takes
             return len(trial.passes) + len(trial.errors) > seen + 30
 
-        trial.watch(timeout_s=PATIENCE_S, until=thirty_passes_later)
+        trial.watch(until=thirty_passes_later)
         while_full = len(trial.ledger("case-full").generations())
         assert trial.observe().states()["case-full"] not in (RunState.FAILED, RunState.COMPLETED)
         disk.free()
-        done = trial.watch(timeout_s=PATIENCE_S)
+        done = trial.watch()
         assert completed(trial), done.runs["case-full"].reason
         assert while_full <= 2, "it was tried again and again on a full disk"
         assert broken_promises(trial) == []

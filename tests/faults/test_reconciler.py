@@ -19,8 +19,8 @@ from dscampaign.orchestrator.reconcile.actions import Finish
 from dscampaign.orchestrator.reconcile.lease import LeaseHolder
 
 from ..cluster.slurm_cluster import SlurmCluster
-from ..daemon import wait_until
 from ..postgres import PostgresServer
+from ..waiting import CAMPAIGN_HANGS_S, wait_until
 from . import processes
 from .processes import EXIT_STALE, Boundary
 from .promises import broken_promises
@@ -28,7 +28,6 @@ from .trial import SLURM, Trial, begin, case
 
 HOUR_S = 3600.0
 SOON_S = 2.0
-PATIENCE_S = 60.0
 
 
 def _ends(actions: object, *_: object) -> bool:
@@ -70,13 +69,13 @@ def test_kill_9_of_the_reconciler_at_every_effect(
     url = f"sqlite:///{tmp_path}/campaign.db"
     for effect in EFFECTS:
         killed = processes.start(processes.reconcile, url, trial.campaign, partial(effect.install, signal.SIGKILL))
-        killed.join(PATIENCE_S)
+        killed.join(CAMPAIGN_HANGS_S)
         assert killed.exitcode == -signal.SIGKILL, f"it never came to {effect}"
-    done = trial.watch(timeout_s=PATIENCE_S)
+    done = trial.watch()
     assert set(done.states().values()) == {RunState.COMPLETED}
     assert broken_promises(trial) == []
     ran = {attempt.job_id for attempt in done.attempts["case-killed"] if attempt.job_id}
-    wait_until(lambda: jobs_of(slurm, trial) >= ran, what="the accounting")
+    wait_until(lambda: jobs_of(slurm, trial) >= ran, "the accounting")
     assert jobs_of(slurm, trial) == ran
 
 
@@ -91,13 +90,13 @@ def test_two_reconcilers_at_once(slurm: SlurmCluster, postgres: PostgresServer, 
         for log in logs
     ]
     for process in both:
-        process.join(2 * PATIENCE_S)
+        process.join(CAMPAIGN_HANGS_S)
         assert process.exitcode == 0
     done = trial.observe()
     assert set(done.states().values()) == {RunState.COMPLETED}
     assert {len(attempts) for attempts in done.attempts.values()} == {3}
     assert broken_promises(trial) == []
-    wait_until(lambda: len(jobs_of(slurm, trial)) >= 18, what="the accounting")
+    wait_until(lambda: len(jobs_of(slurm, trial)) >= 18, "the accounting")
     assert len(jobs_of(slurm, trial)) == 18
     assert all(log.read_text() for log in logs), "one of them never acted"
 
@@ -112,15 +111,15 @@ def test_a_leader_stopped_past_its_lease(
     trial = begin(tmp_path, [case("contested", "12", "--step-s=0.5")], url)
     stop = Boundary(SlurmExecutor, "submit", after=False)
     leader = processes.start(processes.reconcile, url, trial.campaign, partial(stop.install, signal.SIGSTOP))
-    wait_until(lambda: processes.is_stopped(leader), what="the leader's stop")
+    wait_until(lambda: processes.is_stopped(leader), "the leader's stop")
     [late] = trial.observe().attempts["case-contested"]
 
-    trial.watch(timeout_s=PATIENCE_S, until=lambda: trial.ledger("case-contested").last_step() > 2)
+    trial.watch(until=lambda: trial.ledger("case-contested").last_step() > 2)
     assert leader.pid is not None
     os.kill(leader.pid, signal.SIGCONT)
-    leader.join(PATIENCE_S)
+    leader.join(CAMPAIGN_HANGS_S)
     assert leader.exitcode == EXIT_STALE
-    done = trial.watch(timeout_s=PATIENCE_S)
+    done = trial.watch()
 
     assert set(done.states().values()) == {RunState.COMPLETED}
     assert [a.failure_class for a in done.attempts["case-contested"]] == ["lost", "completed"]
@@ -142,7 +141,7 @@ def test_a_clock_one_hour_off(slurm: SlurmCluster, postgres: PostgresServer, tmp
         shift = partial(_shift_clock, -ahead_s)
         started.append((ahead_s, trial, processes.start(processes.reconcile, url, trial.campaign, shift)))
     for ahead_s, trial, process in started:
-        process.join(2 * PATIENCE_S)
+        process.join(CAMPAIGN_HANGS_S)
         assert process.exitcode == 0
         done = trial.observe()
         assert set(done.states().values()) == {RunState.COMPLETED}
@@ -167,7 +166,7 @@ def ended_jobs(slurm: SlurmCluster, token: str) -> list[str]:
         lines = slurm.run(*query).splitlines()
         return bool(lines) and not any(line.endswith("|Unknown") for line in lines)
 
-    wait_until(over, what="the late job's end")
+    wait_until(over, "the late job's end")
     return [line.split("|")[0] for line in slurm.run(*query).splitlines()]
 
 

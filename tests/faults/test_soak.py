@@ -10,7 +10,7 @@ import pytest
 
 from .soak import Soak
 
-pytestmark = [pytest.mark.cluster, pytest.mark.postgres, pytest.mark.training, pytest.mark.timeout(400)]
+pytestmark = [pytest.mark.cluster, pytest.mark.postgres, pytest.mark.training]
 
 SECONDS = 25.0
 SEED = int(os.environ.get("SEED", "7"))

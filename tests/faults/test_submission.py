@@ -18,9 +18,8 @@ from dscampaign.orchestrator.reconcile.loop import Reconciler
 
 from ..campaigns import observe, open_store, run_to_end, submit
 from ..cluster.slurm_cluster import SlurmCluster
-from ..daemon import wait_until
-
-pytestmark = pytest.mark.training
+from ..waiting import HANGS_S, wait_until
+from .trial import stand_in
 
 SLOW = Path(__file__).parents[1] / "cluster" / "scripts" / "slow.py"
 
@@ -31,6 +30,7 @@ def write_spec(folder: Path, *, steps: int = 3, step_s: float = 0.1, runs: int =
     spec.write_text(
         textwrap.dedent(f"""\
         name: submission
+        python: {stand_in(folder)}
         ranks_per_node: 1
         slurm: {{partition: h100, gpus_per_node: 0, time: 5, mem: 2G{slurm}}}
         retry: {{backoff_s: 0}}
@@ -55,17 +55,8 @@ def wrap_sbatch(folder: Path, body: str) -> dict[str, str]:
 
 def submit_in_a_process(spec: Path, folder: Path, env: dict[str, str]) -> subprocess.CompletedProcess[str]:
     """`campaign submit`, as a user types it."""
-    command = [
-        sys.executable,
-        "-m",
-        "dscampaign.orchestrator.cli.main",
-        "submit",
-        str(spec),
-        "--dir",
-        str(folder),
-        "--yes",
-    ]
-    return subprocess.run(command, capture_output=True, text=True, env=env, timeout=120, check=False)
+    command = [sys.executable, "-m", "dscampaign.orchestrator.cli", "submit", str(spec), "--dir", str(folder), "--yes"]
+    return subprocess.run(command, capture_output=True, text=True, env=env, timeout=HANGS_S, check=False)
 
 
 def test_a_submitter_killed_before_it_knew_the_job_id_is_not_repeated(slurm: SlurmCluster, tmp_path: Path) -> None:
@@ -78,12 +69,12 @@ def test_a_submitter_killed_before_it_knew_the_job_id_is_not_repeated(slurm: Slu
     before = observe(store, campaign)
     assert {a.state for rows in before.attempts.values() for a in rows} == {AttemptState.INTENT}
 
-    done = run_to_end(store, campaign, timeout_s=150)
+    done = run_to_end(store, campaign)
 
     assert set(done.states().values()) == {RunState.COMPLETED}
     assert all(len(rows) == 1 for rows in done.attempts.values())
     assert len([e for e in done.events() if e.kind == "adopted"]) == 2
-    assert jobs_of(slurm, done.attempts) == 2
+    assert jobs_of(slurm, done.attempts, once=2) == 2
 
 
 def test_an_answer_that_never_came_is_looked_for_not_repeated(slurm: SlurmCluster, tmp_path: Path) -> None:
@@ -92,9 +83,9 @@ def test_an_answer_that_never_came_is_looked_for_not_repeated(slurm: SlurmCluste
     env = wrap_sbatch(tmp_path, f'"$REAL" "$@" >/dev/null; echo "{lost}" >&2; exit 1')
     assert submit_in_a_process(spec, tmp_path, env).returncode == 3
     store = Store.open(f"sqlite:///{tmp_path}/campaign.db")
-    done = run_to_end(store, submit(spec, tmp_path, store), timeout_s=150)
+    done = run_to_end(store, submit(spec, tmp_path, store))
     assert set(done.states().values()) == {RunState.COMPLETED}
-    assert jobs_of(slurm, done.attempts) == 1
+    assert jobs_of(slurm, done.attempts, once=1) == 1
 
 
 def test_a_submission_that_led_to_nothing_is_revoked_and_tried_again(
@@ -106,7 +97,7 @@ def test_a_submission_that_led_to_nothing_is_revoked_and_tried_again(
     store = Store.open(f"sqlite:///{tmp_path}/campaign.db")
     campaign = submit(spec, tmp_path, store)
     monkeypatch.setattr("dscampaign.orchestrator.executors.slurm.SlurmExecutor.intent_grace_s", 0.0)
-    done = run_to_end(store, campaign, timeout_s=150)
+    done = run_to_end(store, campaign)
     assert set(done.states().values()) == {RunState.COMPLETED}
     assert [a.failure_class for a in done.attempts["DEPTH-0"]] == ["lost", "completed"]
 
@@ -114,7 +105,7 @@ def test_a_submission_that_led_to_nothing_is_revoked_and_tried_again(
 def test_what_sbatch_will_never_take_fails_at_once_with_its_words(slurm: SlurmCluster, tmp_path: Path) -> None:
     spec = write_spec(tmp_path, runs=1, slurm=", account: nobody, constraint: no-such-feature")
     store = open_store(f"sqlite:///{tmp_path}/campaign.db")
-    done = run_to_end(store, submit(spec, tmp_path, store), timeout_s=30)
+    done = run_to_end(store, submit(spec, tmp_path, store))
     [run] = done.runs.values()
     assert run.state is RunState.FAILED
     assert "nvalid feature" in run.reason
@@ -127,7 +118,7 @@ def test_a_controller_that_does_not_answer_changes_nothing(slurm: SlurmCluster, 
     campaign = submit(spec, tmp_path, store)
     reconciler = Reconciler(store, campaign)
     # a controller that is paused while a job starts makes Slurm wait two minutes before it tries again
-    wait_until(lambda: bool(reconciler.run_pass()) and has_trained(store, campaign), what="the first step")
+    wait_until(lambda: bool(reconciler.run_pass()) and has_trained(store, campaign), "the first step")
     before = observe(store, campaign)
     slurm.pause("slurmctld")
     blind = reconciler.run_pass()
@@ -136,7 +127,7 @@ def test_a_controller_that_does_not_answer_changes_nothing(slurm: SlurmCluster, 
     assert not blind.actions
     assert observe(store, campaign).attempts == before.attempts
     reconciler.close()
-    done = run_to_end(store, campaign, timeout_s=120)
+    done = run_to_end(store, campaign)
     assert set(done.states().values()) == {RunState.COMPLETED}
 
 
@@ -145,7 +136,12 @@ def has_trained(store: Store, campaign: CampaignRow) -> bool:
     return all(rows and rows[-1].last_step for rows in observe(store, campaign).attempts.values())
 
 
-def jobs_of(slurm: SlurmCluster, attempts: dict[str, list[AttemptRow]]) -> int:
-    """How many jobs Slurm has ever seen of these attempts."""
+def jobs_of(slurm: SlurmCluster, attempts: dict[str, list[AttemptRow]], once: int) -> int:
+    """How many jobs Slurm has ever seen of these attempts, once its accounting shows so many."""
     names = ",".join(sorted({f"dscampaign-{a.token}" for rows in attempts.values() for a in rows}))
-    return len(slurm.run("sacct", "-X", "-n", "-P", f"--name={names}", "--format=JobID").splitlines())
+
+    def seen() -> int:
+        return len(slurm.run("sacct", "-X", "-n", "-P", f"--name={names}", "--format=JobID").splitlines())
+
+    wait_until(lambda: seen() >= once, "the accounting")
+    return seen()

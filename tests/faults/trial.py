@@ -17,6 +17,7 @@ from dscampaign.db.store import Store
 from dscampaign.orchestrator.reconcile.loop import Pass, Reconciler
 
 from ..campaigns import Observed, observe, open_store, submit
+from ..waiting import CAMPAIGN_HANGS_S
 from .ledger import Ledger, read_all
 
 SCRIPT = Path(__file__).parent / "scripts" / "train.py"
@@ -77,7 +78,6 @@ class Trial:
 
     def watch(
         self,
-        timeout_s: float,
         each_pass: Callable[[], None] = lambda: None,
         until: Callable[[], bool] = lambda: False,
         poll_s: float = POLL_S,
@@ -85,12 +85,11 @@ class Trial:
         """Passes until the campaign is settled, or `until()`.
 
         Args:
-            timeout_s: After so long the test fails.
             each_pass: Called after every pass, also one that failed, to do something at the right moment.
             until: Called after it; true ends the watch.
             poll_s: Seconds between passes.
         """
-        deadline = time.monotonic() + timeout_s
+        deadline_s = time.monotonic() + CAMPAIGN_HANGS_S
         reconciler = Reconciler(self.store, self.campaign)
         began_s = time.time()
         for done in reconciler.watch(poll_s=poll_s, sleep=time.sleep):
@@ -98,7 +97,7 @@ class Trial:
                 self.errors.append(done)
             else:
                 self.passes.append(Timed(began_s, time.time(), done))
-            assert time.monotonic() < deadline, f"not settled: {self._unsettled()}"
+            assert time.monotonic() < deadline_s, f"not settled: {self._unsettled()}"
             each_pass()
             if until():
                 break
@@ -130,7 +129,7 @@ def begin(
     """
     (folder / "ledger").mkdir()
     ledger = {"LEDGER_DIR": str(folder / "ledger")}
-    wanted = {**BASE, "name": "faults", "python": str(_stand_in(folder)), "env": ledger, **spec}
+    wanted = {**BASE, "name": "faults", "python": str(stand_in(folder)), "env": ledger, **spec}
     store = open_store(url or f"sqlite:///{folder}/campaign.db")
     campaign = submit(_write_spec(folder, wanted, cases), dir or folder / "campaign", store)
     return Trial(folder, store, campaign, wanted, len(cases))
@@ -148,8 +147,8 @@ def _write_spec(folder: Path, spec: Mapping[str, Any], cases: Sequence[Mapping[s
     return path
 
 
-def _stand_in(folder: Path) -> Path:
-    """A Python whose `deepspeed` launcher starts in a twentieth of a second."""
+def stand_in(folder: Path) -> Path:
+    """A Python whose `deepspeed` launcher starts in a twentieth of a second; it runs scripts with this one."""
     path = folder / "python"
     path.write_text(f'#!/bin/sh\nexec "{sys.executable}" "{STUB}" "$@"\n')
     path.chmod(0o755)

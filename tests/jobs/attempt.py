@@ -7,8 +7,6 @@ import os
 import subprocess
 import sys
 import textwrap
-import time
-from collections.abc import Callable
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
@@ -119,15 +117,3 @@ class Attempt:
 
     def exits(self) -> dict[int, int | None]:
         return {rank.rank: rank.exit for rank in self.outcome().ranks}
-
-
-def wait_until(condition: Callable[[], bool], what: str, timeout_s: float = 20.0) -> None:
-    """Waits for something that another process does.
-
-    Raises:
-        AssertionError: it did not happen.
-    """
-    deadline = time.monotonic() + timeout_s
-    while not condition():
-        assert time.monotonic() < deadline, f"{what} did not happen within {timeout_s:.0f} s"
-        time.sleep(0.01)

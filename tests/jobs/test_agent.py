@@ -21,7 +21,8 @@ from dscampaign.jobs.agent.progress import Heartbeat
 from dscampaign.jobs.shared import checkpoint
 from dscampaign.jobs.shared.files import create_exclusively, read_json, write_atomically
 
-from .attempt import Attempt, make_payload, wait_until
+from ..waiting import HANGS_S, wait_until
+from .attempt import Attempt, make_payload
 from .fake_gpus import FakeGpus
 from .test_checkpoint import make
 
@@ -241,7 +242,7 @@ def test_an_outcome_finds_room_on_a_full_disk_and_says_so(attempt: Attempt, monk
 def test_a_payload_that_others_could_have_written_is_not_run(attempt: Attempt) -> None:
     attempt.batch.chmod(0o777)
     process = attempt.start()
-    said, _ = process.communicate(timeout=60)
+    said, _ = process.communicate(timeout=HANGS_S)
     assert process.returncode == agent.EXIT_NOT_MINE
     assert f"others can write to {attempt.batch}" in said
     assert not attempt.paths.claim.exists()
@@ -562,7 +563,7 @@ def test_two_nodes_meet_and_each_leaves_its_outcome(attempt: Attempt) -> None:
     attempt.change(nodes=2, ranks_per_node=1)
     attempt.script("print('MEET', rank, os.environ['MASTER_PORT'], os.environ['WORLD_SIZE'])\nreport(rank + 1)")
     second, first = attempt.start(1), attempt.start(0)
-    assert (first.wait(30), second.wait(30)) == (0, 0)
+    assert (first.wait(HANGS_S), second.wait(HANGS_S)) == (0, 0)
     assert [attempt.outcome(node).ranks[0].rank for node in (0, 1)] == [0, 1]
     meets = [next(attempt.paths.logs.glob(f"*_rank{rank}.log")).read_text().split()[2:] for rank in (0, 1)]
     assert meets[0] == meets[1]
@@ -591,10 +592,10 @@ def test_a_job_that_is_launched_a_second_time_under_its_id_runs_on_no_node(attem
     attempt.change(nodes=2, ranks_per_node=1)
     attempt.script("[report(step) for step in (1, 2, 3)]")
     launched = [attempt.start(node) for node in (1, 0)]
-    assert [process.wait(30) for process in launched] == [0, 0]
+    assert [process.wait(HANGS_S) for process in launched] == [0, 0]
     before = attempt.outcome(1)
     again = [attempt.start(node) for node in (1, 0)]
-    assert [process.wait(30) for process in again] == [EXIT_NOT_MINE, EXIT_NOT_MINE]
+    assert [process.wait(HANGS_S) for process in again] == [EXIT_NOT_MINE, EXIT_NOT_MINE]
     assert attempt.outcome(1) == before
 
 
@@ -610,7 +611,7 @@ def test_a_node_does_not_wait_for_a_first_one_that_has_lost_the_claim(attempt: A
 
 def test_everything_is_for_its_owner_alone(attempt: Attempt) -> None:
     attempt.script("report(1)")
-    assert attempt.start().wait(30) == 0
+    assert attempt.start().wait(HANGS_S) == 0
     for path in attempt.paths.dir.rglob("*"):
         mode = stat.S_IMODE(path.stat().st_mode)
         assert mode & 0o077 == 0, f"{path.name} is {mode:o}"
@@ -629,7 +630,7 @@ def test_a_payload_of_another_version_is_refused_with_words(attempt: Attempt) ->
     path = attempt.batch / "0.json"
     path.write_text(json.dumps({**json.loads(path.read_text()), "frobnicate": 1}))
     process = attempt.start()
-    assert process.wait(30) == 1
+    assert process.wait(HANGS_S) == 1
     assert process.stdout is not None
     assert "written by another version of dscampaign: ['frobnicate']" in process.stdout.read()
 

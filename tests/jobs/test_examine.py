@@ -17,7 +17,7 @@ from dscampaign.jobs.probe import children, examine
 from dscampaign.jobs.probe.children import ChildFailed
 from dscampaign.jobs.probe.node_report import Host, NodeReport, Question, Software, Talk
 
-from ..daemon import wait_until
+from ..waiting import HANGS_S, wait_until
 
 PYTHON = """\
 #!{python}
@@ -49,7 +49,7 @@ def examined(question: Question, folder: Path) -> NodeReport:
     talk.echo.write_text(json.dumps({"heard_s": 1e9}))  # from a host whose clock is far behind
     command = [sys.executable, "-m", "dscampaign.jobs.probe.examine", str(folder)]
     env = {k: v for k, v in os.environ.items() if k not in ("SLURM_JOB_ID", "SLURMD_NODENAME")}
-    subprocess.run(command, check=True, timeout=60, env=env)
+    subprocess.run(command, check=True, timeout=HANGS_S, env=env)
     report = NodeReport.read(talk.report)
     assert report is not None
     return report
@@ -112,7 +112,7 @@ def test_a_program_that_does_not_end_is_killed_with_all_that_it_started(tmp_path
     script = f"sleep 60 & echo $! > {pid}; echo begun; wait"
     with pytest.raises(ChildFailed, match="did not end within 1 s: begun"):
         children.run(["sh", "-c", script], os.environ, 1.0, tmp_path / "log")
-    wait_until(lambda: not _runs(pid.read_text().strip()), what="the end of what it started")
+    wait_until(lambda: not _runs(pid.read_text().strip()), "the end of what it started")
 
 
 def _runs(pid: str) -> bool:

@@ -23,8 +23,9 @@ from dscampaign.jobs.shared.files import write_atomically
 from dscampaign.jobs.shared.layout import AttemptPaths, RunPaths
 from dscampaign.jobs.shared.payload import Payload
 
+from ..waiting import wait_until
 from . import curves
-from .attempt import make_payload, wait_until
+from .attempt import make_payload
 
 FIRST, SECOND = range(1, 8), range(5, 10)
 """Steps of two attempts: the second one goes on from step 4."""

@@ -22,8 +22,9 @@ from dscampaign.jobs.forward.__main__ import NOT_RUN
 from dscampaign.jobs.shared import files
 from dscampaign.jobs.shared.layout import AttemptPaths
 
+from ..waiting import HANGS_S, wait_until
 from . import curves
-from .attempt import Attempt, make_payload, wait_until
+from .attempt import Attempt, make_payload
 
 
 @pytest.fixture
@@ -167,7 +168,7 @@ def test_it_goes_on_through_slurms_signals_and_ends_with_its_agent(alone: Attemp
     assert process.stdin is not None
     process.stdin.close()  # as when the agent is killed
     process.stdin = None
-    assert process.wait(20) == 0
+    assert process.wait(HANGS_S) == 0
     assert curve(alone) == [1, 2, 3]
 
 
@@ -182,7 +183,7 @@ def test_an_attempt_waits_for_the_end_of_the_one_before(alone: Attempt) -> None:
         first_line = len(alone.paths.metrics.read_bytes().splitlines(keepends=True)[0])
         passed_on = {"key": "k", "run_id": "", "where": "", "offsets": {"1": first_line}, "marks": {}}
         files.write_atomically(state, json.dumps(passed_on))
-    process.communicate(timeout=20)
+    process.communicate(timeout=HANGS_S)
     assert curve(alone) == [2]
 
 
@@ -195,7 +196,7 @@ def test_typed_in_a_terminal_it_passes_on_what_was_left(alone: Attempt) -> None:
     terminal, process_end = pty.openpty()
     try:
         process = start(alone, process_end)
-        assert process.wait(20) == 0
+        assert process.wait(HANGS_S) == 0
     finally:
         os.close(terminal)
         os.close(process_end)
@@ -205,6 +206,6 @@ def test_typed_in_a_terminal_it_passes_on_what_was_left(alone: Attempt) -> None:
 def test_what_others_may_have_written_is_not_believed(alone: Attempt) -> None:
     alone.paths.forward_payload.chmod(0o666)
     process = start(alone, subprocess.DEVNULL)
-    out, _ = process.communicate(timeout=20)
+    out, _ = process.communicate(timeout=HANGS_S)
     assert (process.returncode, "others can write to" in out) == (NOT_RUN, True)
     assert not (alone.folder / "c" / "tensorboard").exists()

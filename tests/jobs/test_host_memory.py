@@ -14,6 +14,8 @@ import pytest
 from dscampaign.jobs.agent import host_memory
 from dscampaign.jobs.agent.host_memory import ProcessMemory, tree_bytes
 
+from ..waiting import HANGS_S
+
 MB = 10**6
 
 HOLD = "import sys; held = b'x' * int(sys.argv[1]); print('ready', flush=True); sys.stdin.readline()"
@@ -70,7 +72,7 @@ def test_the_peak_is_kept_when_memory_is_given_back(monkeypatch: pytest.MonkeyPa
     monkeypatch.setattr(host_memory, "tree_bytes", look)
     memory = ProcessMemory(1)
     memory.start()
-    assert seen.wait(10)
+    assert seen.wait(HANGS_S)
     assert memory.stop() == 9
 
 

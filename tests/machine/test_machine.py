@@ -264,7 +264,7 @@ def store(clock: Clock) -> Iterator[Store]:
         made.close()
 
 
-@pytest.mark.timeout(300 + 2 * EXAMPLES)
+@pytest.mark.timeout(1800 + 10 * EXAMPLES)
 def test_every_history_keeps_the_promises(store: Store, clock: Clock) -> None:
     class Here(Machine):
         pass

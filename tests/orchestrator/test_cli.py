@@ -53,7 +53,7 @@ def spec(tmp_path: Path) -> Path:
 
 
 def process(*words: str, **options: object) -> "subprocess.CompletedProcess[str]":
-    command = [sys.executable, "-m", "dscampaign.orchestrator.cli.main", *words]
+    command = [sys.executable, "-m", "dscampaign.orchestrator.cli", *words]
     return subprocess.run(command, capture_output=True, text=True, check=False, **options)  # type: ignore[call-overload,no-any-return]
 
 
@@ -141,7 +141,7 @@ def test_a_bug_has_an_exit_code_that_no_script_takes_for_an_answer(
 
 def test_a_closed_pipe_is_no_error(tmp_path: Path) -> None:
     make_world(tmp_path)
-    words = shlex.join([sys.executable, "-m", "dscampaign.orchestrator.cli.main", "describe", "--json"])
+    words = shlex.join([sys.executable, "-m", "dscampaign.orchestrator.cli", "describe", "--json"])
     done = subprocess.run(["bash", "-c", f"{words} | true"], capture_output=True, text=True, check=False)
     assert done.stderr == ""
 

@@ -153,7 +153,7 @@ def test_submit_leaves_the_rest_to_a_reconciler_that_is_at_work(place: Place, ca
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
 def test_an_interrupted_watch_says_that_jobs_go_on_and_frees_the_lease(place: Place, number: int) -> None:
     spec = place.write("exec sleep 60")
-    command = [sys.executable, "-m", "dscampaign.orchestrator.cli.main", "submit", spec, "--watch"]
+    command = [sys.executable, "-m", "dscampaign.orchestrator.cli", "submit", spec, "--watch"]
     with subprocess.Popen(command, stderr=subprocess.PIPE, stdout=subprocess.PIPE, text=True) as watch:
         assert watch.stderr is not None
         for line in watch.stderr:
@@ -193,7 +193,7 @@ def on_terminal(words: list[str], typed: bytes) -> tuple[int, str]:
     """Runs the command on a terminal of its own; returns its exit code and what the terminal got."""
     ours, theirs = pty.openpty()
     env = {**os.environ, "TERM": "xterm-256color", "COLUMNS": "100", "LINES": "30"}
-    command = [sys.executable, "-m", "dscampaign.orchestrator.cli.main", *words]
+    command = [sys.executable, "-m", "dscampaign.orchestrator.cli", *words]
     with subprocess.Popen(command, stdin=theirs, stdout=theirs, stderr=theirs, env=env) as child:
         os.close(theirs)
         os.write(ours, typed)

@@ -25,8 +25,8 @@ from dscampaign.orchestrator.executors.slurm import SlurmExecutor, job_name
 from dscampaign.orchestrator.spec.expand import expand
 from dscampaign.orchestrator.spec.model import RunConfig, Spec
 
-from ..daemon import wait_until
 from ..postgres import PostgresServer
+from ..waiting import HANGS_S, wait_until
 from .fake_slurm import FakeSlurm
 
 Output = pytest.CaptureFixture[str]
@@ -153,13 +153,13 @@ def test_being_told_to_end_ends_all_that_was_started(spec: Path, number: signal.
     (spec.parent / "python").write_text("#!/bin/sh\nsleep 600\n")
     (spec.parent / "python").chmod(0o700)
     words = ["doctor", str(spec), "--on-node", "--set", "python=./python"]
-    command = [sys.executable, "-m", "dscampaign.orchestrator.cli.main", *words]
+    command = [sys.executable, "-m", "dscampaign.orchestrator.cli", *words]
     process = subprocess.Popen(command, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
-    wait_until(lambda: bool(_running("software.py", spec.parent)), what="the look at the training's Python")
+    wait_until(lambda: bool(_running("software.py", spec.parent)), "the look at the training's Python")
     process.send_signal(number)
-    assert process.wait(30) == 130
+    assert process.wait(HANGS_S) == 130
     for program in (EXAMINE, "software.py"):
-        wait_until(lambda program=program: not _running(program, spec.parent), what=f"the end of {program}")  # type: ignore[misc]
+        wait_until(lambda program=program: not _running(program, spec.parent), f"the end of {program}")  # type: ignore[misc]
 
 
 def _running(program: str, folder: Path) -> list[str]:

@@ -21,7 +21,8 @@ from dscampaign.orchestrator.errors import Unreachable
 from dscampaign.orchestrator.executors.base import JobArray, SubmissionUnclear
 from dscampaign.orchestrator.executors.local import AGENT, HOST_FILE, LocalExecutor
 
-from ..jobs.attempt import make_payload, wait_until
+from ..jobs.attempt import make_payload
+from ..waiting import HANGS_S, wait_until
 
 
 class Place:
@@ -57,7 +58,7 @@ def place(tmp_path: Path) -> Iterator[Place]:
     jobs = made.executor.list_jobs({made.token: range(4)}, 0.0).jobs.values()
     made.executor.cancel([view.job_id for view in jobs if view.state == "RUNNING"])
     for child in made.executor._children:
-        child.wait(30)
+        child.wait(HANGS_S)
 
 
 def test_attempts_run_on_whoever_asks(place: Place) -> None:
@@ -98,7 +99,7 @@ def test_a_child_that_an_agent_has_just_forked_is_not_taken_for_it(place: Place)
         job_id = look.jobs[place.token, 0].job_id
         assert job_id.endswith(f"-{agent.pid}")
         place.executor.cancel([job_id])
-        assert agent.wait(10) == -signal.SIGTERM
+        assert agent.wait(HANGS_S) == -signal.SIGTERM
     finally:
         os.killpg(agent.pid, signal.SIGKILL)
 

@@ -15,6 +15,7 @@ from dscampaign.orchestrator.spec.model import TrainConfig as SpecTrain
 REPOSITORY = Path(__file__).parents[3]
 TEXT = REPOSITORY / "examples/data/wikitext.txt"
 WORLD_SIZE = 2
+ON_CPU = {"DS_ACCELERATOR": "cpu"}
 CONFIG_HASH = "0123456789abcdef"
 TINY: dict[str, Any] = {
     "model": {"model_type": "gpt2", "n_layer": 2, "n_embd": 32, "n_head": 2},
@@ -116,7 +117,7 @@ class Attempt:
             "CAMPAIGN_GENERATION": str(self.generation),
             "CAMPAIGN_CONFIG_HASH": CONFIG_HASH,
             "CAMPAIGN_DATA_DIR": str(data_dir),
-            "DS_ACCELERATOR": "cpu",
+            **ON_CPU,
         }
 
     @property

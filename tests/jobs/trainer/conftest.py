@@ -5,8 +5,6 @@ from __future__ import annotations
 import json
 import os
 import socket
-import subprocess
-import sys
 from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
 from typing import Any
@@ -15,9 +13,10 @@ import pytest
 
 from dscampaign.jobs.agent import cleanup
 
-from .attempts import WORLD_SIZE, Attempt
+from .attempts import ON_CPU, WORLD_SIZE, Attempt
+from .ranks import Ranks
 
-Launch = Callable[..., "subprocess.Popen[str]"]
+Launch = Callable[..., Ranks]
 
 
 @pytest.fixture(scope="session")
@@ -27,28 +26,19 @@ def data_dir(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 @pytest.fixture(scope="session")
-def launch(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Launch]:
-    """Starts ``deepspeed ... ARGUMENTS``, on two ranks unless another number is said."""
-    folder = tmp_path_factory.mktemp("launch")
-    ports = []
+def launch() -> Iterator[Launch]:
+    """Starts ``python ARGUMENTS`` on two ranks, unless another number is said."""
+    started: dict[int, Ranks] = {}
     cleanup.clear_build_marks(os.environ)
 
-    def start(*arguments: str, env: Mapping[str, str], ranks: int = WORLD_SIZE) -> subprocess.Popen[str]:
-        hostfile = folder / f"hostfile-{ranks}"
-        hostfile.write_text(f"localhost slots={ranks}\n")
-        launcher = [sys.executable, "-m", "deepspeed.launcher.runner", "--hostfile", str(hostfile), "--no_ssh"]
-        options = ["--node_rank", "0", "--no_local_rank", "--master_addr", "127.0.0.1", "--master_port"]
-        ports.append(_free_port())
-        return subprocess.Popen(
-            [*launcher, *options, str(ports[-1]), *arguments],
-            env={**os.environ, "OMP_NUM_THREADS": "1", **env},
-            stdout=subprocess.PIPE,
-            stderr=subprocess.STDOUT,
-            text=True,
-        )
+    def start(*arguments: str, env: Mapping[str, str], ranks: int = WORLD_SIZE) -> Ranks:
+        port = _free_port()
+        started[port] = Ranks(arguments, env, ranks, port)
+        return started[port]
 
     yield start
-    for port in ports:
+    for port, ranks in started.items():
+        ranks.kill()
         cleanup.clear_shared_memory("127.0.0.1", port)
 
 
@@ -64,9 +54,8 @@ def train_many(
         environments = [attempts[name].prepare(data_dir, **changes) for name, changes in changes_by_name.items()]
         (folder / "environments.json").write_text(json.dumps(environments))
         script = str(Path(__file__).with_name("many.py"))
-        process = launch(script, str(folder / "environments.json"), env={"DS_ACCELERATOR": "cpu"}, ranks=ranks)
-        output, _ = process.communicate()
-        assert process.returncode == 0, output
+        code, output = launch(script, str(folder / "environments.json"), env=ON_CPU, ranks=ranks).finish()
+        assert code == 0, output
         return attempts
 
     return train

@@ -17,9 +17,8 @@ def test_a_deepspeed_script_stops_and_resumes(launch: Launch, data_dir: Path, tm
     stopped, resumed = Attempt(tmp_path / "run"), Attempt(tmp_path / "run", generation=2)
     for attempt in (stopped, resumed):
         environment = attempt.prepare(data_dir, stop=attempt is stopped)
-        process = launch(script, env={**environment, "CAMPAIGN_STEPS": "4", "CAMPAIGN_SEED": "1"})
-        output, _ = process.communicate()
-        assert process.returncode == 0, output
+        code, output = launch(script, env={**environment, "CAMPAIGN_STEPS": "4", "CAMPAIGN_SEED": "1"}).finish()
+        assert code == 0, output
     assert list(stopped.values("loss")) == [1]
     assert list(resumed.values("loss")) == [2, 3, 4]
     assert resumed.values("loss")[4] < stopped.values("loss")[1]

@@ -12,7 +12,7 @@ from transformers import AutoConfig, AutoModelForCausalLM
 
 from .attempts import Attempt
 
-pytestmark = [pytest.mark.training, pytest.mark.nvme, pytest.mark.timeout(900)]
+pytestmark = [pytest.mark.training, pytest.mark.nvme]
 
 MODEL = {"model_type": "gpt2", "n_layer": 2, "n_embd": 512, "n_head": 2}  # DeepSpeed leaves less than 1 MB alone
 

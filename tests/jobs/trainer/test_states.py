@@ -10,7 +10,7 @@ import pytest
 
 from dscampaign.orchestrator.memory.zero_memory import model_states
 
-from .attempts import WORLD_SIZE
+from .attempts import ON_CPU, WORLD_SIZE
 from .conftest import Launch
 
 pytestmark = pytest.mark.training
@@ -26,9 +26,8 @@ SMALL = 0.25
 def held(launch: Launch, tmp_path_factory: pytest.TempPathFactory) -> Held:
     """What the first rank holds."""
     result = tmp_path_factory.mktemp("held") / "result.json"
-    process = launch(str(Path(__file__).with_name("held.py")), str(result), env={"DS_ACCELERATOR": "cpu"})
-    output, _ = process.communicate()
-    assert process.returncode == 0, output
+    code, output = launch(str(Path(__file__).with_name("held.py")), str(result), env=ON_CPU).finish()
+    assert code == 0, output
     return {tuple(case): needed for *case, needed in json.loads(result.read_text())}
 
 

@@ -8,7 +8,6 @@ import math
 import os
 import shutil
 import signal
-import time
 from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
@@ -19,6 +18,7 @@ import pytest
 from dscampaign.jobs import rank
 from dscampaign.jobs.shared import checkpoint, retention
 
+from ...waiting import wait_until
 from .attempts import CONFIG_HASH, WORLD_SIZE, Attempt
 from .conftest import Launch
 
@@ -26,7 +26,7 @@ pytestmark = pytest.mark.training
 
 STATIC_SCALE = {"fp16": {"loss_scale": 128}}  # the dynamic one begins so high that steps are skipped, not the same ones
 TAG = "deepspeed"
-TRAINER = ("--module", "dscampaign.jobs.trainer")
+TRAINER = ("-m", "dscampaign.jobs.trainer")
 
 
 @pytest.fixture(scope="module")
@@ -242,12 +242,11 @@ def test_leaves_with_a_checkpoint_when_one_rank_is_signalled(launch: Launch, dat
     environment = attempt.prepare(data_dir, steps=100_000)
     (attempt.dir / "ranks").mkdir()
     environment["CAMPAIGN_PROGRESS_DIR"] = str(tmp_path)
-    process = launch(rank.__file__, "-m", "dscampaign.jobs.trainer", env=environment)
-    while process.poll() is None and not (attempt.started and attempt.values("loss")):
-        time.sleep(0.1)
+    process = launch(rank.__file__, *TRAINER, env=environment)
+    wait_until(lambda: process.poll() is not None or (attempt.started and bool(attempt.values("loss"))), "a step")
     os.kill(json.loads((attempt.dir / "ranks/rank-1.json").read_text())["pid"], signal.SIGUSR2)
-    output, _ = process.communicate()
-    assert process.returncode == 0, output
+    code, output = process.finish()
+    assert code == 0, output
     newest = checkpoint.newest_verified(attempt.checkpoints, CONFIG_HASH, WORLD_SIZE)
     assert newest is not None
     assert list(attempt.values("loss")) == list(range(1, newest.step + 1))
@@ -260,9 +259,8 @@ def test_leaves_with_a_checkpoint_when_one_rank_is_signalled(launch: Launch, dat
 
 def test_diverged_training_fails_and_has_reported_it(launch: Launch, data_dir: Path, tmp_path: Path) -> None:
     attempt = Attempt(tmp_path / "run")
-    process = launch(*TRAINER, env=attempt.prepare(data_dir, lr=1e30, grad_clip=0.0, steps=50))
-    output, _ = process.communicate()
-    assert process.returncode != 0  # 1, or 250 if gloo aborts a rank whose peer was faster to leave
+    code, output = launch(*TRAINER, env=attempt.prepare(data_dir, lr=1e30, grad_clip=0.0, steps=50)).finish()
+    assert code != 0  # 1, or -6 if gloo aborts a rank whose peer was faster to leave
     *finite, last = attempt.values("loss").values()
     assert all(math.isfinite(loss) for loss in finite)
     assert not math.isfinite(last)
@@ -281,8 +279,8 @@ def test_a_checkpoint_that_cannot_be_loaded_is_not_tried_twice(
     manifest = checkpoint.read_manifest(bad)
     checkpoint.write_manifest(bad, replace(manifest, files={**manifest.files, **checkpoint.seal(bad, [shard])}))
     assert checkpoint.verify(bad)
-    output, _ = (process := launch(*TRAINER, env=environment)).communicate()
-    assert process.returncode != 0
+    code, output = launch(*TRAINER, env=environment).finish()
+    assert code != 0
     assert "CheckpointError: " in output
     assert "later attempts begin at the one before it" in output
     newest = checkpoint.newest_verified(attempt.checkpoints, CONFIG_HASH, WORLD_SIZE)
@@ -308,8 +306,8 @@ def full_from_now_on(*arguments, **options):
 train.load = full_from_now_on
 train.main()
 """)
-    output, _ = (process := launch(str(script), env=environment)).communicate()
-    assert process.returncode != 0
+    code, output = launch(str(script), env=environment).finish()
+    assert code != 0
     assert "OSError: [Errno 27] File too large for a checkpoint: " in output
     assert [path for path in attempt.checkpoints.rglob("*") if path.is_file()] == []
     retention.remove_drafts(attempt.checkpoints, attempt.generation + 1)  # as the agent does then
@@ -332,8 +330,8 @@ except OSError as error:
     print(f"RANK {os.environ['RANK']}: {error}", flush=True)
 leave_process_group()
 """)
-    output, _ = (process := launch(str(script), env=environment)).communicate()
-    assert process.returncode == 0
+    code, output = launch(str(script), env=environment).finish()
+    assert code == 0
     for number in range(WORLD_SIZE):
         assert f"RANK {number}: [Errno 28] No space left on device for a checkpoint: it needs 0.00 GB" in output
     assert list(attempt.checkpoints.iterdir()) == []

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import math
-from pathlib import Path
+from typing import Any
 
 import pytest
 import torch
@@ -12,7 +12,7 @@ from transformers import AutoConfig, AutoModelForCausalLM
 
 from dscampaign.jobs.trainer.weights import random_model
 
-from .attempts import LLAMA, TINY
+from .attempts import LLAMA, ON_CPU, TINY
 from .conftest import Launch
 
 GROUPED = {**LLAMA, "num_key_value_heads": 2, "vocab_size": 257}
@@ -63,23 +63,29 @@ from dscampaign.jobs.trainer.model import pad_vocabulary
 deepspeed.ops.__compatible_ops__ = {}
 deepspeed.init_distributed(verbose=False)
 weights.WHOLE_BYTES = 10_000  # several times within this model
-shape, half, fp32 = json.loads(sys.argv[1]), sys.argv[2] == "bf16", {"dtype": torch.float32}
-expected = weights.random_model(AutoConfig.for_model(**shape), fp32, 7, None)
-config = {"train_micro_batch_size_per_gpu": 1, "bf16": {"enabled": half}, "zero_optimization": {"stage": 3}}
-model = weights.random_model(AutoConfig.for_model(**shape), fp32, 7, config)
-parts = {name: weight.ds_tensor.numel() for name, weight in model.named_parameters() if is_zero_param(weight)}
-for one in (expected, model):
-    torch.manual_seed(8)
-    pad_vocabulary(one)
-weights.hand_over(model, config)
-with zero.GatheredParameters([weight for weight in model.parameters() if is_zero_param(weight)]):
-    pairs = list(zip(expected.parameters(), model.parameters(), strict=True))
-    same = all(torch.equal(a.to(b.dtype), b) for a, b in pairs)
-    formats = sorted({str(b.dtype) for _, b in pairs})
-if dist.get_rank() == 0:
+
+def drawn(shape, kind):
+    fp32 = {"dtype": torch.float32}
+    expected = weights.random_model(AutoConfig.for_model(**shape), fp32, 7, None)
+    half = {"bf16": {"enabled": kind == "bf16"}}
+    config = {"train_micro_batch_size_per_gpu": 1, **half, "zero_optimization": {"stage": 3}}
+    model = weights.random_model(AutoConfig.for_model(**shape), fp32, 7, config)
+    parts = {name: weight.ds_tensor.numel() for name, weight in model.named_parameters() if is_zero_param(weight)}
+    for one in (expected, model):
+        torch.manual_seed(8)
+        pad_vocabulary(one)
+    weights.hand_over(model, config)
+    with zero.GatheredParameters([weight for weight in model.parameters() if is_zero_param(weight)]):
+        pairs = list(zip(expected.parameters(), model.parameters(), strict=True))
+        same = all(torch.equal(a.to(b.dtype), b) for a, b in pairs)
+        formats = sorted({str(b.dtype) for _, b in pairs})
     rows = {name: list(weight.shape) for name, weight in expected.named_parameters()}
-    with open(sys.argv[3], "w") as file:
-        json.dump({"same": same, "formats": formats, "whole": rows, "parts": parts}, file)
+    return {"same": same, "formats": formats, "whole": rows, "parts": parts}
+
+found = [drawn(*case) for case in json.loads(sys.argv[1])]
+if dist.get_rank() == 0:
+    with open(sys.argv[2], "w") as file:
+        json.dump(found, file)
 dist.barrier()
 leave_process_group()
 """
@@ -96,17 +102,25 @@ TIED_BIAS = {
 }
 
 
-@pytest.mark.training
-@pytest.mark.parametrize(("shape", "kind"), [(GROUPED, "bf16"), (GPT2, "fp32"), (TIED_BIAS, "fp32")])
-def test_under_zero_3_a_rank_keeps_its_part_of_the_same_weights(
-    shape: dict[str, int | str], kind: str, launch: Launch, tmp_path: Path
-) -> None:
-    script, found = tmp_path / "draw.py", tmp_path / "found.json"
+DIVIDED = [(GROUPED, "bf16"), (GPT2, "fp32"), (TIED_BIAS, "fp32")]
+
+
+@pytest.fixture(scope="module")
+def divided(launch: Launch, tmp_path_factory: pytest.TempPathFactory) -> list[dict[str, Any]]:
+    """What became of each of these models under ZeRO 3, in one launch."""
+    folder = tmp_path_factory.mktemp("divided")
+    script, found = folder / "draw.py", folder / "found.json"
     script.write_text(SCRIPT)
-    process = launch(str(script), json.dumps(shape), kind, str(found), env={"DS_ACCELERATOR": "cpu"})
-    output, _ = process.communicate()
-    assert process.returncode == 0, output
-    seen = json.loads(found.read_text())
+    code, output = launch(str(script), json.dumps(DIVIDED), str(found), env=ON_CPU).finish()
+    assert code == 0, output
+    result: list[dict[str, Any]] = json.loads(found.read_text())
+    return result
+
+
+@pytest.mark.training
+@pytest.mark.parametrize("number", range(len(DIVIDED)))
+def test_under_zero_3_a_rank_keeps_its_part_of_the_same_weights(number: int, divided: list[dict[str, Any]]) -> None:
+    seen, (_, kind) = divided[number], DIVIDED[number]
     assert seen["same"]
     assert seen["formats"] == ["torch.bfloat16" if kind == "bf16" else "torch.float32"]
     inner = {name: math.prod(size) for name, size in seen["whole"].items() if size[0] != PADDED}
