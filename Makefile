@@ -27,7 +27,7 @@ demo: $(STAMP)
 test: export TORCH_EXTENSIONS_DIR := $(CURDIR)/.venv/torch_extensions
 test: $(STAMP)
 	SKIP="$(SKIP)" scripts/test_dependencies.sh
-	$(if $(filter training,$(SKIP)),,DS_ACCELERATOR=cpu $(BIN)/python -m tests.jobs.trainer.build_operators $(filter-out $(SKIP),nvme))
+	$(if $(filter training,$(SKIP)),,DS_ACCELERATOR=cpu $(BIN)/python -m tests.integration.trainer.build_operators $(filter-out $(SKIP),nvme))
 	$(BIN)/pytest -n 3 --dist loadfile --no-loadscope-reorder --durations=20 --durations-min=10 $(addprefix --without=,$(SKIP)) $(PYTEST_ARGS)
 
 soak: $(STAMP)
@@ -42,10 +42,10 @@ bench: $(STAMP)
 
 torture: $(STAMP)
 	SKIP="cluster" scripts/test_dependencies.sh
-	TORTURE_LINES=800000 $(BIN)/pytest -s tests/db/test_torture.py $(PYTEST_ARGS)
+	TORTURE_LINES=800000 $(BIN)/pytest -s tests/integration/test_torture.py $(PYTEST_ARGS)
 
 documents: $(STAMP)
-	DOCUMENTS=all $(BIN)/pytest -v --durations=0 --durations-min=10 tests/test_trained_documents.py $(PYTEST_ARGS)
+	DOCUMENTS=all $(BIN)/pytest -v --durations=0 --durations-min=10 tests/integration/local/test_trained_documents.py $(PYTEST_ARGS)
 
 clean:
 	rm -rf .venv .lint .mypy_cache .ruff_cache .pytest_cache .hypothesis .import_linter_cache demo build dist *.egg-info

@@ -1,4 +1,4 @@
-"""The tables. Their shape is a promise: a change here needs a migration (`tests/db/test_upgrade.py` compares)."""
+"""The tables. Their shape is a promise: a change here needs a migration (`tests/unit/db/test_upgrade.py` compares)."""
 
 from __future__ import annotations
 

@@ -7,14 +7,14 @@ from pathlib import Path
 import pytest
 from hypothesis import HealthCheck, settings
 
-from .cluster.fixtures import running_cluster
-from .cluster.slurm_cluster import SlurmCluster
-from .postgres import PostgresServer
+from dscampaign.tests.support.postgres import PostgresServer
+from dscampaign.tests.support.slurm_cluster import SlurmCluster
+from dscampaign.tests.support.slurm_fixtures import running_cluster
 
 GROUPS = ("cluster", "nvme", "postgres", "training")
 _GROUP_OF_FIXTURE = {"slurm": "cluster", "own_slurm": "cluster", "postgres": "postgres"}
 _HERE = Path(__file__).parent
-_ON_THE_CLUSTER = {"cluster", "faults"}
+_ON_THE_CLUSTER = ("integration/slurm", "faults")
 """Folders of tests; elsewhere `slurm` is a fake one, or a section of a spec."""
 
 _LONGEST = (
@@ -51,7 +51,7 @@ def pytest_addoption(parser: pytest.Parser) -> None:
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
     """Marks each test by what it asks for, deselects the groups that were named, and puts long files first."""
     for item in items:
-        real = item.path.relative_to(_HERE).parts[0] in _ON_THE_CLUSTER
+        real = item.path.relative_to(_HERE).as_posix().startswith(_ON_THE_CLUSTER)
         for fixture, group in _GROUP_OF_FIXTURE.items():
             if fixture in getattr(item, "fixturenames", ()) and (group != "cluster" or real):
                 item.add_marker(group)

@@ -16,9 +16,9 @@ from typing import Any
 
 from dscampaign.jobs.shared.files import read_json
 from dscampaign.jobs.shared.layout import payload_file
+from dscampaign.tests.support.postgres import PostgresServer
+from dscampaign.tests.support.slurm_cluster import SlurmCluster
 
-from ..cluster.slurm_cluster import SlurmCluster
-from ..postgres import PostgresServer
 from .disk import SmallDisk
 from .ledger import Ledger
 

@@ -16,8 +16,8 @@ from dscampaign.orchestrator.executors.job_request import run_config
 from dscampaign.orchestrator.failures.policy import FailureClass
 from dscampaign.orchestrator.reconcile.actions import Finish, SetRun, Submit
 from dscampaign.orchestrator.reconcile.snapshot import AttemptView, Snapshot
+from dscampaign.tests.support.campaigns import Observed
 
-from ..campaigns import Observed
 from .ledger import Ledger, duplicate_executions, restarts
 from .trial import Timed, Trial
 

@@ -27,11 +27,11 @@ from pathlib import Path
 from dscampaign.db.errors import StoreError
 from dscampaign.db.records import SETTLED_RUN, CampaignRow
 from dscampaign.orchestrator.executors.slurm import SlurmExecutor
+from dscampaign.tests.support.campaigns import Observed
+from dscampaign.tests.support.postgres import PostgresServer
+from dscampaign.tests.support.slurm_fixtures import running_cluster
+from dscampaign.tests.support.waiting import CAMPAIGN_HANGS_S
 
-from ..campaigns import Observed
-from ..cluster.fixtures import running_cluster
-from ..postgres import PostgresServer
-from ..waiting import CAMPAIGN_HANGS_S
 from . import processes
 from .disk import SmallDisk
 from .injector import Injector, Victims

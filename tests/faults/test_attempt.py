@@ -7,9 +7,9 @@ from collections.abc import Iterator
 import pytest
 
 from dscampaign.db.records import AttemptRow, RunState
+from dscampaign.tests.support.campaigns import Observed
+from dscampaign.tests.support.slurm_cluster import SlurmCluster
 
-from ..campaigns import Observed
-from ..cluster.slurm_cluster import SlurmCluster
 from .promises import broken_promises
 from .trial import REAL, SLURM, Trial, begin, case
 

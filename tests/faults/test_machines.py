@@ -12,9 +12,9 @@ from dscampaign.jobs.agent.agent import HEARTBEAT_S
 from dscampaign.orchestrator.executors import slurm as slurm_commands
 from dscampaign.orchestrator.executors.base import JobArray
 from dscampaign.orchestrator.executors.slurm import SlurmExecutor
+from dscampaign.tests.support.slurm_cluster import SlurmCluster
+from dscampaign.tests.support.waiting import wait_until
 
-from ..cluster.slurm_cluster import SlurmCluster
-from ..waiting import wait_until
 from .disk import SmallDisk
 from .promises import broken_promises
 from .trial import Trial, begin, case

@@ -20,13 +20,13 @@ MENU = {
     "kill -9 of the agent": "faults/test_attempt.py::test_an_agent_killed",
     "a rank killed with 9, 6, 11": "faults/test_attempt.py::test_a_rank_killed_by_a_signal",
     "a real allocation failure": (
-        "cluster/test_main_job.py::test_out_of_memory_is_tried_smaller_with_the_same_global_batch"
+        "integration/slurm/test_main_job.py::test_out_of_memory_is_tried_smaller_with_the_same_global_batch"
     ),
     "--mem overrun": "faults/test_attempt.py::test_more_memory_than_the_job_asked_for",
     "slurmdbd away, slurmdbd lagging": "faults/test_machines.py::test_slurmdbd_away_and_lagging",
     "preemption ten times": "faults/test_attempt.py::test_ten_preemptions",
     "a time limit of one minute": (
-        "cluster/test_main_job.py::test_a_run_that_is_killed_by_its_time_limit_finishes_on_resume"
+        "integration/slurm/test_main_job.py::test_a_run_that_is_killed_by_its_time_limit_finishes_on_resume"
     ),
     "a truncated checkpoint": "faults/test_attempt.py::test_a_truncated_checkpoint",
     "a kill in the midst of a save": "faults/test_attempt.py::test_a_kill_in_the_midst_of_a_save",

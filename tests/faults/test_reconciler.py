@@ -17,10 +17,10 @@ from dscampaign.orchestrator.reconcile import loop as reconcile
 from dscampaign.orchestrator.reconcile import submit as submission
 from dscampaign.orchestrator.reconcile.actions import Finish
 from dscampaign.orchestrator.reconcile.lease import LeaseHolder
+from dscampaign.tests.support.postgres import PostgresServer
+from dscampaign.tests.support.slurm_cluster import SlurmCluster
+from dscampaign.tests.support.waiting import CAMPAIGN_HANGS_S, wait_until
 
-from ..cluster.slurm_cluster import SlurmCluster
-from ..postgres import PostgresServer
-from ..waiting import CAMPAIGN_HANGS_S, wait_until
 from . import processes
 from .processes import EXIT_STALE, Boundary
 from .promises import broken_promises

@@ -5,10 +5,10 @@ from __future__ import annotations
 from pathlib import Path
 
 from dscampaign.db.records import RunState
+from dscampaign.tests.support.campaigns import Observed, open_store, run_to_end, submit
+from dscampaign.tests.support.postgres import PostgresServer
+from dscampaign.tests.support.slurm_cluster import SlurmCluster
 
-from ..campaigns import Observed, open_store, run_to_end, submit
-from ..cluster.slurm_cluster import SlurmCluster
-from ..postgres import PostgresServer
 from .test_submission import write_spec
 
 STEPS = 40

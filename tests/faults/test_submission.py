@@ -15,13 +15,14 @@ import pytest
 from dscampaign.db.records import AttemptRow, AttemptState, CampaignRow, RunState
 from dscampaign.db.store import Store
 from dscampaign.orchestrator.reconcile.loop import Reconciler
+from dscampaign.tests.support import SCRIPTS
+from dscampaign.tests.support.campaigns import observe, open_store, run_to_end, submit
+from dscampaign.tests.support.slurm_cluster import SlurmCluster
+from dscampaign.tests.support.waiting import HANGS_S, wait_until
 
-from ..campaigns import observe, open_store, run_to_end, submit
-from ..cluster.slurm_cluster import SlurmCluster
-from ..waiting import HANGS_S, wait_until
 from .trial import stand_in
 
-SLOW = Path(__file__).parents[1] / "cluster" / "scripts" / "slow.py"
+SLOW = SCRIPTS / "slow.py"
 
 
 def write_spec(folder: Path, *, steps: int = 3, step_s: float = 0.1, runs: int = 2, slurm: str = "") -> Path:

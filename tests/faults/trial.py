@@ -15,13 +15,14 @@ from dscampaign.db.errors import StoreError
 from dscampaign.db.records import CampaignRow
 from dscampaign.db.store import Store
 from dscampaign.orchestrator.reconcile.loop import Pass, Reconciler
+from dscampaign.tests.support import REPOSITORY
+from dscampaign.tests.support.campaigns import Observed, observe, open_store, submit
+from dscampaign.tests.support.waiting import CAMPAIGN_HANGS_S
 
-from ..campaigns import Observed, observe, open_store, submit
-from ..waiting import CAMPAIGN_HANGS_S
 from .ledger import Ledger, read_all
 
 SCRIPT = Path(__file__).parent / "scripts" / "train.py"
-STUB = Path(__file__).parents[1] / "jobs" / "stub_launcher.py"
+STUB = REPOSITORY / "tests/support/stub_launcher.py"
 POLL_S = 0.5
 
 SLURM: dict[str, Any] = {"partition": "h100", "gpus_per_node": 0, "time": 10, "mem": "500M", "cpus_per_task": 1}

@@ -1,1 +1,0 @@
-"""Tests against a real, private Slurm cluster."""

@@ -1,0 +1,650 @@
+"""One node's watch over its ranks: who may run, how it ends, and what it leaves behind."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import stat
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from dscampaign.jobs import report
+from dscampaign.jobs.agent import agent, gpus
+from dscampaign.jobs.agent.agent import EXIT_NOT_MINE
+from dscampaign.jobs.agent.evidence import NodeOutcome
+from dscampaign.jobs.agent.node import Node, Start
+from dscampaign.jobs.agent.progress import Heartbeat
+from dscampaign.jobs.shared import checkpoint
+from dscampaign.jobs.shared.files import create_exclusively, read_json, write_atomically
+from dscampaign.tests.support.attempt import Attempt, make_payload
+from dscampaign.tests.support.fake_gpus import FakeGpus
+from dscampaign.tests.support.waiting import HANGS_S, wait_until
+from dscampaign.tests.unit.jobs.test_checkpoint import make
+
+FOREVER = "time.sleep(100)\n"
+
+
+@pytest.fixture
+def attempt(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Attempt]:
+    """An attempt whose agent, when it runs in this process, is quick and puts the signals back."""
+    monkeypatch.setattr(agent, "POLL_S", 0.02)
+    monkeypatch.setattr(agent, "STOP_REPEAT_S", 0.05)
+    monkeypatch.setattr(agent, "TEARDOWN_GRACE_S", 0.3)
+    monkeypatch.setattr(agent, "PEER_GRACE_S", 0.1)
+    before = {number: signal.getsignal(number) for number in (signal.SIGUSR2, signal.SIGTERM)}
+    made = Attempt(tmp_path, make_payload(tmp_path))
+    made.prepare()
+    yield made
+    for number, handler in before.items():
+        signal.signal(number, handler)
+    for process in made.processes:
+        process.kill()
+        process.communicate()
+
+
+# -- the good end -----------------------------------------------------------------------------------------------
+
+
+def test_an_attempt_that_succeeds_leaves_its_proof(attempt: Attempt) -> None:
+    attempt.script("for step in (1, 2, 3): report(step)")
+    assert attempt.run() == 0
+    found = attempt.outcome()
+    assert (found.launcher_exit, found.ended_by, found.start_step, found.last_step) == (0, "", 0, 3)
+    assert (found.generation, found.job_id, found.host) == (1, "7_0", "n0")
+    assert attempt.exits() == {0: 0, 1: 0}
+    assert read_json(attempt.paths.claim) == {
+        "job_id": "7_0",
+        "host": "n0",
+        "ts": pytest.approx(found.started_s, abs=9),
+    }
+
+
+def test_nothing_of_the_ranks_stays_in_the_node_s_memory(attempt: Attempt) -> None:
+    attempt.script(
+        """
+        name = f"deepspeed_allreduce_buffer_{os.getuid()}_{os.environ['MASTER_ADDR']}_{os.environ['MASTER_PORT']}"
+        open(f"/dev/shm/{name}_{rank}", "wb").close()  # as DeepSpeed does on CPUs
+        open(f"{os.environ['CAMPAIGN_ATTEMPT_DIR']}/name", "w").write(name)
+        """
+    )
+    assert attempt.run() == 0
+    name = (attempt.paths.dir / "name").read_text()
+    assert not list(Path("/dev/shm").glob(f"{name}*"))
+
+
+def test_ranks_do_not_wait_for_a_build_that_was_killed(attempt: Attempt, tmp_path: Path) -> None:
+    mark = tmp_path / "extensions" / "cpu_adam" / "lock"
+    mark.parent.mkdir(parents=True)
+    mark.touch()
+    attempt.change(env={"TORCH_EXTENSIONS_DIR": str(tmp_path / "extensions")})
+    attempt.script(f"while os.path.exists({str(mark)!r}): time.sleep(0.1)")  # as PyTorch does
+    assert attempt.run() == 0
+
+
+def test_ranks_get_the_promised_environment(attempt: Attempt) -> None:
+    attempt.change(env={"DEPTH": "5"}, steps_decide=True)
+    attempt.script("""
+        names = [k for k in os.environ if k.startswith("CAMPAIGN_")]
+        keep = {k: os.environ[k] for k in [*names, "DEPTH", "WORLD_SIZE", "OMP_NUM_THREADS", "DS_ACCELERATOR"]}
+        if rank == 0: print("SEEN", json.dumps([keep, sys.argv]), flush=True)
+    """)
+    assert attempt.run() == 0
+    log = next(attempt.paths.logs.glob("*_rank0.log")).read_text()
+    env, argv = json.loads(log.split("SEEN", 1)[1])
+    run = attempt.run_paths
+    assert argv == [f"{attempt.folder}/train.py", "--depth", "2"]
+    assert env["CAMPAIGN_METRICS_FILE"] == str(attempt.paths.metrics)
+    assert env["CAMPAIGN_CHECKPOINT_DIR"] == str(run.checkpoints(env["CAMPAIGN_CONFIG_HASH"]))
+    assert Path(env["CAMPAIGN_CHECKPOINT_DIR"]).is_dir()
+    assert json.loads(Path(env["CAMPAIGN_DS_CONFIG"]).read_text()) == {"train_batch_size": 8}
+    assert (env["CAMPAIGN_RESUME"], env["CAMPAIGN_STEPS"], env["CAMPAIGN_GENERATION"]) == ("", "3", "1")
+    assert (env["DEPTH"], env["WORLD_SIZE"], env["DS_ACCELERATOR"]) == ("5", "2", "cpu")
+
+
+def test_what_the_environment_already_says_is_not_overridden(attempt: Attempt, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("OMP_NUM_THREADS", "7")
+    attempt.script("sys.exit(os.environ['OMP_NUM_THREADS'] != '7')")
+    assert attempt.run() == 0
+
+
+@pytest.mark.parametrize(("gpus", "expected"), [(2, "5,3"), (0, "0")])
+def test_a_shared_node_s_devices_are_given_back_to_the_ranks(attempt: Attempt, gpus: int, expected: str) -> None:
+    attempt.change(gpus_per_node=gpus, ranks_per_node=1)
+    attempt.script("print('DEVICES', os.environ['CUDA_VISIBLE_DEVICES'])")
+    assert attempt.run(devices="5,3") == 0
+    assert f"DEVICES {expected}\n" in next(attempt.paths.logs.glob("*_rank0.log")).read_text()
+
+
+def test_the_gpus_of_its_node_are_sampled_while_the_ranks_run(
+    attempt: Attempt, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    nvml = FakeGpus()
+    monkeypatch.setitem(sys.modules, "pynvml", nvml)
+    attempt.change(gpus_per_node=2, telemetry_s=0.01)
+    attempt.script(f"""
+        spool = {str(attempt.paths.gpu_spool(0))!r}
+        while not os.path.exists(spool) or open(spool).read().count("span_s") < 3: time.sleep(0.01)
+        report(1)
+    """)
+    assert attempt.run() == 0
+    first, *samples = [json.loads(line) for line in attempt.paths.gpu_spool(0).read_text().splitlines()]
+    assert (first["node"], len(first["devices"])) == ("n0", 2)
+    assert all(sample["gpu"] == [0, 1] for sample in samples)
+    assert attempt.outcome().last_step == 1
+
+
+def test_an_agent_ends_though_the_driver_hangs(attempt: Attempt, monkeypatch: pytest.MonkeyPatch) -> None:
+    nvml = FakeGpus()
+    monkeypatch.setitem(sys.modules, "pynvml", nvml)
+    monkeypatch.setattr(gpus, "BEFORE_TIMEOUT_S", 0.2)
+    nvml.stuck = "nvmlDeviceGetUtilizationRates"
+    attempt.change(gpus_per_node=2, telemetry_s=0.01)
+    attempt.script("report(1)")
+    assert attempt.run() == 0
+    assert nvml.calls[nvml.stuck] == 1
+    assert attempt.outcome().launcher_exit == 0
+    nvml.never.set()
+
+
+def test_a_script_with_checkpoints_of_its_own_says_where_it_began(attempt: Attempt) -> None:
+    attempt.script("report(41); report(42)")
+    attempt.run()
+    assert (attempt.outcome().start_step, attempt.outcome().last_step) == (40, 42)
+
+
+def test_the_trainer_s_start_is_known_though_it_logs_seldom(attempt: Attempt) -> None:
+    attempt.change(steps_decide=True)
+    attempt.script("report(10)")
+    attempt.run()
+    assert attempt.outcome().start_step == 0
+
+
+def test_a_target_that_the_script_counted_is_part_of_the_proof(attempt: Attempt) -> None:
+    attempt.script("""
+        if rank == 0:
+            line = json.dumps({"event": "target", "ts": 1.0, "steps": 37})
+            open(os.environ["CAMPAIGN_METRICS_FILE"], "a").write(line + "\\n")
+    """)
+    attempt.run()
+    assert attempt.outcome().target_step == 37
+
+
+SIZES = """
+    sizes = [os.environ["CAMPAIGN_" + name] for name in ("MICRO_BATCH", "ACCUMULATION", "GLOBAL_BATCH")]
+    config = json.load(open(os.environ["CAMPAIGN_DS_CONFIG"]))
+    open(os.environ["CAMPAIGN_ATTEMPT_DIR"] + f"/seen-{rank}", "w").write(json.dumps([sizes, config]))
+    report(3)
+"""
+
+
+def test_an_attempt_begins_with_the_sizes_that_it_was_told_in_the_queue(attempt: Attempt) -> None:
+    attempt.change(train={"micro_batch": 2, "accumulation": 2, "lr": 1})
+    write_atomically(attempt.paths.resize, json.dumps({"micro_batch": 1, "accumulation": 4, "why": "too big"}))
+    attempt.script(SIZES)
+    assert attempt.run() == 0
+    sizes, config = json.loads((attempt.paths.dir / "seen-1").read_text())
+    assert sizes == ["1", "4", "8"]
+    assert (config["train_micro_batch_size_per_gpu"], config["gradient_accumulation_steps"]) == (1, 4)
+    assert read_json(attempt.paths.train_config) == {"micro_batch": 1, "accumulation": 4, "lr": 1}
+    start = Start.read(attempt.paths)
+    assert start is not None
+    assert (start.micro_batch, start.accumulation) == (1, 4)
+
+
+@pytest.mark.parametrize("told", [{}, {"micro_batch": 1}, {"micro_batch": 3, "accumulation": 1}, {"micro_batch": 2}])
+def test_sizes_that_would_change_the_step_are_not_used(attempt: Attempt, told: dict[str, int]) -> None:
+    write_atomically(attempt.paths.resize, json.dumps(told))
+    attempt.script(SIZES)
+    assert attempt.run() == 0
+    assert json.loads((attempt.paths.dir / "seen-0").read_text())[0] == ["2", "2", "8"]
+    start = Start.read(attempt.paths)
+    assert start is not None
+    assert (start.micro_batch, start.accumulation) == (2, 2)
+
+
+def test_other_nodes_begin_with_the_sizes_of_the_first(attempt: Attempt) -> None:
+    """They do not read the file: it may come between one node's look and another's."""
+    attempt.change(nodes=2, ranks_per_node=1, micro_batch=4, accumulation=1)
+    start = Start("7_0", "n0", "127.0.0.1", 4000, "", 0, 1.0, 2, 2)
+    write_atomically(attempt.paths.started, json.dumps(vars(start)))
+    write_atomically(attempt.paths.ds_config, "{}")
+    write_atomically(attempt.paths.resize, json.dumps({"micro_batch": 1, "accumulation": 4}))
+    attempt.script(SIZES)
+    assert attempt.run(node_rank=1) == 0
+    assert json.loads((attempt.paths.dir / "seen-1").read_text())[0] == ["2", "2", "8"]
+
+
+# -- who may run ------------------------------------------------------------------------------------------------
+
+
+def test_an_outcome_finds_room_on_a_full_disk_and_says_so(attempt: Attempt, monkeypatch: pytest.MonkeyPatch) -> None:
+    attempt.script("sys.exit(1)")
+    write, reserve = NodeOutcome.write, attempt.paths.reserve(0)
+    kept: list[int] = []
+
+    def on_full_disk(outcome: NodeOutcome, path: Path) -> None:
+        if reserve.exists():
+            kept.append(reserve.stat().st_size)
+            raise OSError(28, "No space left on device")
+        write(outcome, path)
+
+    monkeypatch.setattr(NodeOutcome, "write", on_full_disk)
+    assert attempt.run() == 1
+    assert kept == [agent.RESERVE_BYTES]
+    assert "No space left on device" in attempt.outcome().lines[0].text
+
+
+def test_a_payload_that_others_could_have_written_is_not_run(attempt: Attempt) -> None:
+    attempt.batch.chmod(0o777)
+    process = attempt.start()
+    said, _ = process.communicate(timeout=HANGS_S)
+    assert process.returncode == agent.EXIT_NOT_MINE
+    assert f"others can write to {attempt.batch}" in said
+    assert not attempt.paths.claim.exists()
+
+
+def test_whoever_loses_the_claim_starts_nothing(attempt: Attempt, capsys: pytest.CaptureFixture[str]) -> None:
+    attempt.script("report(1)")
+    assert create_exclusively(attempt.paths.claim, json.dumps({"job_id": "6_0"}))
+    assert attempt.run() == EXIT_NOT_MINE
+    assert "belongs to 6_0" in capsys.readouterr().err
+    assert not attempt.paths.metrics.exists()
+    assert not attempt.paths.outcome(0).exists()
+
+
+def test_an_attempt_that_a_newer_one_replaced_does_not_begin(attempt: Attempt) -> None:
+    write_atomically(attempt.run_paths.current, json.dumps({"generation": 2}))
+    assert attempt.run() == EXIT_NOT_MINE
+    assert not attempt.paths.claim.exists()
+
+
+def test_an_attempt_that_is_replaced_while_it_runs_ends_itself(attempt: Attempt) -> None:
+    attempt.script(f"""
+        if rank == 0: open({str(attempt.run_paths.current)!r}, "w").write('{{"generation": 2}}')
+        {FOREVER}
+    """)
+    assert attempt.run() == 1
+    assert attempt.outcome().ended_by == "superseded"
+
+
+# -- stop -------------------------------------------------------------------------------------------------------
+
+
+def test_a_rank_that_heeds_a_stop_is_not_killed_by_its_repetition(attempt: Attempt) -> None:
+    """As a process shuts down, its handlers are gone already; with a framework loaded that takes a while."""
+    attempt.script("""
+        class Slow:
+            def __del__(self, sleep=time.sleep): sleep(1.5)
+        sys.slow = Slow()
+        heard = []
+        signal.signal(signal.SIGUSR2, lambda *_: heard.append(1))
+        if rank == 0: os.kill(agent, signal.SIGUSR2)
+        while not heard: time.sleep(0.01)
+        report(2)
+    """)
+    assert attempt.run() == 0
+    assert (attempt.outcome().ended_by, attempt.outcome().launcher_exit) == ("stop", 0)
+
+
+def test_a_stop_is_repeated_until_a_rank_that_still_loads_hears_it(attempt: Attempt) -> None:
+    attempt.script("""
+        stop = os.environ["CAMPAIGN_STOP_FILE"]
+        if rank == 0: os.kill(agent, signal.SIGUSR2)
+        while not os.path.exists(stop): time.sleep(0.01)
+        time.sleep(0.2)  # several signals go by while this rank still imports
+        heard = []
+        signal.signal(signal.SIGUSR2, lambda *_: heard.append(1))
+        while not heard: time.sleep(0.01)
+        report(2)
+    """)
+    assert attempt.run() == 0
+    found = attempt.outcome()
+    assert (found.ended_by, found.launcher_exit, found.last_step) == ("stop", 0, 2)
+    assert attempt.exits() == {0: 0, 1: 0}
+
+
+def test_nobody_dies_of_a_stop_that_nobody_heeds(attempt: Attempt) -> None:
+    attempt.script("""
+        if rank == 0: os.kill(agent, signal.SIGUSR2)
+        while not os.path.exists(os.environ["CAMPAIGN_STOP_FILE"]): time.sleep(0.01)
+        time.sleep(0.2)
+        report(3)
+    """)
+    assert attempt.run() == 0
+    assert attempt.outcome().last_step == 3
+
+
+# -- the bad ends -----------------------------------------------------------------------------------------------
+
+
+def test_sigterm_ends_everything_and_the_outcome_says_so(attempt: Attempt) -> None:
+    attempt.script(f"report(1)\nif rank == 0: os.kill(agent, signal.SIGTERM)\n{FOREVER}")
+    assert attempt.run() == 1
+    found = attempt.outcome()
+    assert (found.ended_by, found.last_step) == ("signal", 1)
+    assert found.ending_s is not None
+    assert found.started_s < found.ending_s <= found.ended_s
+    assert attempt.exits() == {0: None, 1: None}
+
+
+def test_ranks_that_ignore_sigterm_are_killed_in_time(attempt: Attempt, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(agent, "TERM_GRACE_S", 0.2)
+    attempt.script(f"""
+        signal.signal(signal.SIGTERM, signal.SIG_IGN)
+        open({str(attempt.folder)!r} + f"/pid{{rank}}", "w").write(str(os.getpid()))
+        others = [{str(attempt.folder)!r} + f"/pid{{i}}" for i in (0, 1)]
+        while not all(os.path.exists(p) and open(p).read() for p in others): time.sleep(0.01)
+        if rank == 0: os.kill(agent, signal.SIGTERM)
+        {FOREVER}
+    """)
+    assert attempt.run() == 1
+    assert attempt.outcome().ended_by == "signal"
+    pids = [(attempt.folder / f"pid{rank}").read_text() for rank in (0, 1)]
+    wait_until(lambda: not any(alive(pid) for pid in pids), "the end of the ranks")
+
+
+def alive(pid: str) -> bool:
+    """Whether the process exists and is not just waiting to be collected."""
+    try:
+        return Path(f"/proc/{pid}/stat").read_text().rsplit(")", 1)[1].split()[0] != "Z"
+    except OSError:
+        return False
+
+
+def test_the_rank_that_raised_first_leaves_the_reason(attempt: Attempt) -> None:
+    attempt.script(f"""
+        if rank == 1: raise ValueError("no such depth")
+        {FOREVER}
+    """)
+    assert attempt.run() == 1
+    found = attempt.outcome()
+    assert found.launcher_exit == 1
+    assert found.ranks[0].exit is None
+    assert found.ranks[1].error is not None
+    assert (found.ranks[1].error["type"], found.ranks[1].error["message"]) == ("builtins.ValueError", "no such depth")
+    assert found.ranks[1].error["trace"][-1] == "ValueError: no such depth"
+    assert any(line.text == "ValueError: no such depth" for line in found.lines)
+
+
+def test_a_rank_killed_by_a_signal_has_begun_and_never_ended(attempt: Attempt) -> None:
+    attempt.script(f"if rank == 0: os.kill(os.getpid(), signal.SIGKILL)\n{FOREVER}")
+    assert attempt.run() == 1
+    assert attempt.outcome().launcher_exit in (247, -9)
+    assert attempt.exits() == {0: None, 1: None}
+    assert attempt.record(0)["state"] == "running"
+
+
+@pytest.mark.parametrize("death", ["os.kill(os.getpid(), signal.SIGKILL)", "sys.exit(3)"])
+def test_a_launcher_that_lingers_over_a_dead_rank_is_ended(
+    attempt: Attempt, death: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("LINGER", "1")
+    attempt.script(f"if rank == 0: {death}\n{FOREVER}")
+    assert attempt.run() == 1
+    found = attempt.outcome()
+    assert found.ended_by == "teardown"
+    assert found.ending_s is not None
+    if "SIGKILL" in death:  # seen to be gone before anybody was told to end; the other one was not
+        gone_s = [rank.gone_s for rank in found.ranks]
+        assert gone_s[0] is not None
+        assert gone_s[0] < found.ending_s
+        assert gone_s[1] is None or gone_s[1] >= gone_s[0]
+        assert found.ranks[0].pid == attempt.record(0)["pid"]
+
+
+def test_what_the_user_s_own_rules_look_for_is_kept_from_the_middle_of_a_log(attempt: Attempt) -> None:
+    attempt.change(user_patterns=("licen[cs]e server",), ranks_per_node=1)
+    attempt.script("""
+        print("the licence server said no")
+        for i in range(1000): print("line", i)
+        sys.exit(1)
+    """)
+    assert attempt.run() == 1
+    assert any(line.text == "the licence server said no" for line in attempt.outcome().lines)
+
+
+def test_memory_that_a_process_may_not_have_is_an_error_with_a_record(attempt: Attempt) -> None:
+    attempt.change(mem_per_process_bytes=2**30, ranks_per_node=1)
+    attempt.script("block = bytearray(2 * 2**30)")
+    assert attempt.run() == 1
+    error = attempt.outcome().ranks[0].error
+    assert error is not None
+    assert error["type"] == "builtins.MemoryError"
+
+
+def test_an_interpreter_that_does_not_exist_leaves_its_line(attempt: Attempt) -> None:
+    attempt.change(python="/nope/python")
+    assert attempt.run() == 1
+    found = attempt.outcome()
+    assert found.launcher_exit == 127
+    assert any("/nope/python: not found" in line.text for line in found.lines)
+
+
+def test_loader_workers_do_not_outlive_their_launcher(attempt: Attempt) -> None:
+    attempt.script(f"""
+        import subprocess
+        if rank == 0:
+            child = subprocess.Popen(["sleep", "100"])
+            open({str(attempt.folder)!r} + "/worker", "w").write(str(child.pid))
+    """)
+    assert attempt.run() == 0
+    pid = (attempt.folder / "worker").read_text()
+    wait_until(lambda: not alive(pid), "the end of the worker")
+
+
+# -- what it resumes from ----------------------------------------------------------------------------------------
+
+
+def resumed(attempt: Attempt) -> str:
+    attempt.script("print('RESUME', os.environ['CAMPAIGN_RESUME'])")
+    assert attempt.run() == 0
+    return Path(next(attempt.paths.logs.glob("*_rank0.log")).read_text().split("RESUME", 1)[1].strip()).name
+
+
+def events(attempt: Attempt) -> list[dict[str, object]]:
+    lines = (json.loads(line) for line in attempt.paths.metrics.read_text().splitlines())
+    return [{name: value for name, value in line.items() if name != "ts"} for line in lines]
+
+
+def test_a_checkpoint_that_is_passed_over_is_told_in_the_store(attempt: Attempt) -> None:
+    folder = attempt.run_paths.checkpoints("hash")
+    make(folder, 100, config_hash="hash")
+    damaged = make(folder, 200, config_hash="hash")
+    (damaged / "shards/1.pt").write_bytes(b"x" * 1000)
+    attempt.change(min_resume_step=200)
+    assert resumed(attempt) == "g0001-step00000100"
+    skipped, older = events(attempt)
+    reason = "1.pt: content differs from the manifest"
+    assert skipped == {"event": "checkpoint_skipped", "reason": reason, "path": str(damaged)}
+    assert (older["event"], older["step"], older["recorded_step"]) == ("checkpoint_older", 100, 200)
+
+
+def test_a_recorded_checkpoint_that_is_gone_is_missed(attempt: Attempt) -> None:
+    attempt.change(min_resume_step=200)
+    assert resumed(attempt) == ""
+    [older] = events(attempt)
+    assert (older["event"], older["step"], older["recorded_step"]) == ("checkpoint_older", 0, 200)
+
+
+def test_ranks_of_another_number_resume_only_what_fits_any(attempt: Attempt) -> None:
+    make(attempt.run_paths.checkpoints("hash"), 200, config_hash="hash", world_size=4)
+    assert resumed(attempt) == ""
+    assert "written by 4 ranks, not 2" in str(events(attempt)[0]["reason"])
+
+
+def test_a_universal_run_resumes_what_any_number_of_ranks_wrote(attempt: Attempt) -> None:
+    folder = attempt.run_paths.checkpoints("hash")
+    make(folder, 200, config_hash="hash", world_size=4, arrangement="single padded")
+    attempt.change(train={"universal_checkpoint": True})
+    assert resumed(attempt) == "g0001-step00000200"
+
+
+@pytest.mark.parametrize("written", ["", "joined padded"])
+def test_a_checkpoint_whose_state_lies_otherwise_is_passed_over(attempt: Attempt, written: str) -> None:
+    make(attempt.run_paths.checkpoints("hash"), 200, config_hash="hash", arrangement=written)
+    attempt.change(train={"zero_stage": 1, "compile": True, "activation_checkpointing": True})
+    assert resumed(attempt) == ""
+    assert "its state is laid out otherwise" in attempt.paths.metrics.read_text()
+
+
+def test_what_is_as_new_as_recorded_needs_no_word(attempt: Attempt) -> None:
+    make(attempt.run_paths.checkpoints("hash"), 200, config_hash="hash")
+    attempt.change(min_resume_step=200)
+    assert resumed(attempt) == "g0001-step00000200"
+    assert not attempt.paths.metrics.exists()
+
+
+def test_the_heart_beats_while_a_checkpoint_is_verified(attempt: Attempt, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(agent, "HEARTBEAT_S", 0.0)
+    beats = []
+
+    def slow(*_: object, **__: object) -> None:
+        wait_until(attempt.paths.heartbeat(0).exists, "a heartbeat")
+        beats.append(Heartbeat.read(attempt.paths.heartbeat(0)))
+
+    monkeypatch.setattr(checkpoint, "newest_verified", slow)
+    assert resumed(attempt) == ""
+    assert [(beat.host, beat.phase) for beat in beats if beat] == [("n0", "start")]
+
+
+def test_what_a_killed_rank_left_half_written_is_removed(attempt: Attempt) -> None:
+    folder = attempt.run_paths.checkpoints("hash")
+    checkpoint.begin(folder, 2, 100)  # of a newer attempt
+    attempt.script(f"os.makedirs({str(folder)!r} + '/g0001-step00000003.tmp'); os.kill(os.getpid(), signal.SIGKILL)")
+    assert attempt.run() == 1
+    assert [path.name for path in folder.iterdir()] == ["g0002-step00000100.tmp"]
+
+
+# -- how far the ranks are --------------------------------------------------------------------------------------
+
+
+def test_the_heartbeat_tells_how_far_each_rank_is_and_the_outcome_where_it_was_killed(
+    attempt: Attempt, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(agent, "HEARTBEAT_S", 0.05)
+    attempt.script(f"""
+        sys.path.insert(0, {str(Path(report.__file__).parent)!r})
+        from report import phase, progress  # as a script in another environment does
+        progress(119 + rank)
+        if rank == 0:
+            told, seen = {str(attempt.paths.heartbeat(0))!r}, {{}}
+            while seen.get("1", {{}}).get("phase") != "eval" or "0" not in seen:
+                time.sleep(0.05)
+                seen = json.load(open(told))["ranks"] if os.path.exists(told) else {{}}
+            os.kill(os.getpid(), signal.SIGKILL)
+        phase("eval")
+        {FOREVER}
+    """)
+    assert attempt.run() == 1
+    assert [rank.step for rank in attempt.outcome().ranks] == [119, 120]
+    found = Heartbeat.read(attempt.paths.heartbeat(0))
+    assert found is not None
+    assert (found.host, found.phase) == ("n0", "steps")
+    assert {rank: (p.step, p.phase) for rank, p in found.ranks.items()} == {0: (119, "steps"), 1: (120, "eval")}
+    assert found.idle_s is not None
+
+
+def test_nothing_of_the_ranks_records_is_left(attempt: Attempt) -> None:
+    attempt.script("print('DIR', os.environ['CAMPAIGN_PROGRESS_DIR'])")
+    assert attempt.run() == 0
+    folder = next(attempt.paths.logs.glob("*_rank0.log")).read_text().split()[1]
+    assert not Path(folder).exists()
+
+
+# -- several nodes ----------------------------------------------------------------------------------------------
+
+
+def test_two_nodes_meet_and_each_leaves_its_outcome(attempt: Attempt) -> None:
+    attempt.change(nodes=2, ranks_per_node=1)
+    attempt.script("print('MEET', rank, os.environ['MASTER_PORT'], os.environ['WORLD_SIZE'])\nreport(rank + 1)")
+    second, first = attempt.start(1), attempt.start(0)
+    assert (first.wait(HANGS_S), second.wait(HANGS_S)) == (0, 0)
+    assert [attempt.outcome(node).ranks[0].rank for node in (0, 1)] == [0, 1]
+    meets = [next(attempt.paths.logs.glob(f"*_rank{rank}.log")).read_text().split()[2:] for rank in (0, 1)]
+    assert meets[0] == meets[1]
+    assert meets[0][1] == "2"
+
+
+def test_a_node_whose_peer_failed_does_not_wait_for_it(attempt: Attempt) -> None:
+    attempt.change(nodes=2, ranks_per_node=1)
+    attempt.script(FOREVER)
+    write_atomically(attempt.paths.outcome(1), json.dumps({"launcher_exit": 1}))
+    assert attempt.run() == 1
+    assert attempt.outcome().ended_by == "peer"
+
+
+def test_a_node_that_waits_in_vain_for_the_first_says_so(attempt: Attempt, monkeypatch: pytest.MonkeyPatch) -> None:
+    attempt.change(nodes=2)
+    monkeypatch.setattr(agent, "JOIN_TIMEOUT_S", 0.1)
+    stale = Start("6_0", "n0", "10.0.0.1", 1, "", 0, 0.0)  # of another job
+    write_atomically(attempt.paths.started, json.dumps(vars(stale)))
+    assert attempt.run(node_rank=1) == 1
+    assert (attempt.outcome(1).ended_by, attempt.outcome(1).launcher_exit) == ("rendezvous", None)
+
+
+def test_a_job_that_is_launched_a_second_time_under_its_id_runs_on_no_node(attempt: Attempt) -> None:
+    """A slurmctld that was killed may forget that it has launched a job."""
+    attempt.change(nodes=2, ranks_per_node=1)
+    attempt.script("[report(step) for step in (1, 2, 3)]")
+    launched = [attempt.start(node) for node in (1, 0)]
+    assert [process.wait(HANGS_S) for process in launched] == [0, 0]
+    before = attempt.outcome(1)
+    again = [attempt.start(node) for node in (1, 0)]
+    assert [process.wait(HANGS_S) for process in again] == [EXIT_NOT_MINE, EXIT_NOT_MINE]
+    assert attempt.outcome(1) == before
+
+
+def test_a_node_does_not_wait_for_a_first_one_that_has_lost_the_claim(attempt: Attempt) -> None:
+    attempt.change(nodes=2)
+    create_exclusively(attempt.paths.claim, json.dumps({"job_id": "revoked-abc"}))
+    assert attempt.run(node_rank=1) == EXIT_NOT_MINE
+    assert not attempt.paths.outcome(1).exists()
+
+
+# -- as a process -----------------------------------------------------------------------------------------------
+
+
+def test_everything_is_for_its_owner_alone(attempt: Attempt) -> None:
+    attempt.script("report(1)")
+    assert attempt.start().wait(HANGS_S) == 0
+    for path in attempt.paths.dir.rglob("*"):
+        mode = stat.S_IMODE(path.stat().st_mode)
+        assert mode & 0o077 == 0, f"{path.name} is {mode:o}"
+
+
+def test_ranks_die_with_their_agent(attempt: Attempt) -> None:
+    attempt.script(f"open({str(attempt.folder)!r} + f'/pid{{rank}}', 'w').write(str(os.getpid()))\n{FOREVER}")
+    process = attempt.start()
+    pids = [attempt.folder / f"pid{rank}" for rank in (0, 1)]
+    wait_until(lambda: all(pid.exists() and pid.read_text() for pid in pids), "the start of the ranks")
+    process.kill()
+    wait_until(lambda: not any(alive(pid.read_text()) for pid in pids), "the end of the ranks")
+
+
+def test_a_payload_of_another_version_is_refused_with_words(attempt: Attempt) -> None:
+    path = attempt.batch / "0.json"
+    path.write_text(json.dumps({**json.loads(path.read_text()), "frobnicate": 1}))
+    process = attempt.start()
+    assert process.wait(HANGS_S) == 1
+    assert process.stdout is not None
+    assert "written by another version of dscampaign: ['frobnicate']" in process.stdout.read()
+
+
+def test_the_agent_needs_no_training_stack_and_no_database() -> None:
+    import subprocess
+
+    heavy = "{'torch', 'deepspeed', 'transformers', 'numpy', 'sqlalchemy', 'pydantic', 'rich', 'submitit'}"
+    code = f"import sys, dscampaign.jobs.agent.agent; print(sorted({heavy} & set(sys.modules)))"
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    assert done.stdout == "[]\n"
+
+
+def test_a_node_knows_its_place_from_slurm() -> None:
+    env = {"SLURM_JOB_ID": "9", "SLURM_ARRAY_JOB_ID": "7", "SLURM_ARRAY_TASK_ID": "3", "SLURM_NODEID": "2"}
+    node = Node.from_environment({**env, "SLURMD_NODENAME": "gpu3", "CUDA_VISIBLE_DEVICES": "4,5"})
+    assert node == Node("7_3", 2, "gpu3", "4,5")
+    assert Node.from_environment({}).job_id.endswith(f"-{os.getpid()}")

@@ -1,0 +1,210 @@
+"""The processes that forward metrics: what they cost an attempt that they fail, and how they end."""
+
+from __future__ import annotations
+
+import fcntl
+import json
+import os
+import pty
+import signal
+import subprocess
+import sys
+import textwrap
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from dscampaign.jobs.agent import agent
+from dscampaign.jobs.forward import processes
+from dscampaign.jobs.forward.__main__ import NOT_RUN
+from dscampaign.jobs.shared import files
+from dscampaign.jobs.shared.layout import AttemptPaths
+from dscampaign.tests.support import curves
+from dscampaign.tests.support.attempt import Attempt, make_payload
+from dscampaign.tests.support.waiting import HANGS_S, wait_until
+
+
+@pytest.fixture
+def attempt(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Attempt]:
+    """An attempt whose metrics go to TensorBoard, by an agent that is quick and puts the signals back."""
+    monkeypatch.setattr(agent, "POLL_S", 0.02)
+    before = {number: signal.getsignal(number) for number in (signal.SIGUSR2, signal.SIGTERM)}
+    made = Attempt(tmp_path, make_payload(tmp_path, forward={"tensorboard": {}}))
+    made.prepare()
+    made.script("for step in (1, 2, 3): report(step)")
+    yield made
+    for number, handler in before.items():
+        signal.signal(number, handler)
+    for process in made.processes:
+        process.kill()
+        process.communicate()
+
+
+def said(paths: AttemptPaths) -> list[dict[str, Any]]:
+    return [json.loads(line) for line in paths.forward_spool.read_text().splitlines()]
+
+
+def curve(attempt: Attempt) -> list[int]:
+    """Steps of the figure `x` that TensorBoard has."""
+    return [step for step, _ in curves.tensorboard_curve(attempt.folder / "c" / "tensorboard" / "r", "x")]
+
+
+def with_figure(attempt: Attempt) -> None:
+    attempt.script("""
+        if rank == 0:
+            with open(os.environ["CAMPAIGN_METRICS_FILE"], "a") as spool:
+                for step in (1, 2, 3):
+                    spool.write(json.dumps({"step": step, "x": 0.5}) + "\\n")
+    """)
+
+
+def fake(attempt: Attempt, package: str, code: str) -> None:
+    """Puts something else in a package's place, for the agent's children alone."""
+    folder = attempt.folder / "fake"
+    folder.mkdir()
+    (folder / f"{package}.py").write_text(textwrap.dedent(code))
+    path = os.pathsep.join([str(folder), *filter(None, [os.environ.get("PYTHONPATH")])])
+    attempt.change(env={"PYTHONPATH": path}, forward={"tensorboard": {}, package: {}})
+
+
+def test_an_attempt_ends_with_all_its_lines_in_the_tool(attempt: Attempt) -> None:
+    with_figure(attempt)
+    assert attempt.run() == 0
+    assert curve(attempt) == [1, 2, 3]
+    assert [line["event"] for line in said(attempt.paths)] == ["opened"]
+
+
+def test_only_the_first_node_forwards(attempt: Attempt) -> None:
+    forwarders = processes.Forwarders(attempt.payload, attempt.paths, node_rank=1)
+    forwarders.start()
+    forwarders.end(0, "")
+    forwarders.wait()
+    assert not attempt.paths.forward_payload.exists()
+
+
+def test_a_tool_that_hangs_holds_nothing_up(attempt: Attempt, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Neither the training nor the other tool, and the attempt's end only for so long."""
+    monkeypatch.setattr(processes, "FINISH_S", 0.1)
+    hangs = attempt.folder / "hangs"
+    fake(
+        attempt,
+        "wandb",
+        f"""
+        import os, pathlib, time
+        pathlib.Path({str(hangs)!r}).write_text(str(os.getpid()))
+        time.sleep(1000)
+    """,
+    )
+    attempt.script(f"""
+        from pathlib import Path
+        if rank == 0:
+            with open(os.environ["CAMPAIGN_METRICS_FILE"], "a") as spool:
+                for step in (1, 2, 3):
+                    spool.write(json.dumps({{"step": step, "x": 0.5}}) + "\\n")
+            state = Path({str(attempt.run_paths.forward_state("hash", "tensorboard"))!r})
+            while not (Path({str(hangs)!r}).exists() and state.exists() and '"x": 3' in state.read_text()):
+                time.sleep(0.05)
+    """)
+    assert attempt.run() == 0
+    assert attempt.outcome().last_step == 3
+    assert curve(attempt) == [1, 2, 3]
+    [unfinished] = [line for line in said(attempt.paths) if line["tool"] == "wandb"]
+    assert unfinished["event"] == "unfinished"
+    assert "did not take everything within 0.1 s" in unfinished["message"]
+    assert not agent._alive(int(hangs.read_text()))
+
+
+def test_a_tool_that_dies_is_told_of(attempt: Attempt) -> None:
+    fake(attempt, "wandb", "import os, signal\nos.kill(os.getpid(), signal.SIGKILL)\n")
+    assert attempt.run() == 0
+    [unfinished] = [line for line in said(attempt.paths) if line["tool"] == "wandb"]
+    assert f"its process ended with -9, see {attempt.paths.forward_log('wandb')}" in unfinished["message"]
+
+
+def test_a_folder_that_takes_no_file_costs_only_the_forwarding(
+    attempt: Attempt, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """As far as it is the forwarding's own file."""
+    attempt.paths.forward_payload.mkdir()
+    assert attempt.run() == 0
+    assert "metrics are not forwarded" in capsys.readouterr().err
+
+
+# -- one process, without an agent ------------------------------------------------------------------------------
+
+
+@pytest.fixture
+def alone(attempt: Attempt) -> Attempt:
+    """What an agent leaves to the process."""
+    attempt.paths.logs.mkdir()
+    attempt.payload.write(attempt.paths.forward_payload)
+    report(attempt, 1, 2)
+    return attempt
+
+
+def report(attempt: Attempt, *steps: int) -> None:
+    with attempt.paths.metrics.open("a") as spool:
+        spool.writelines(json.dumps({"step": step, "x": 0.5}) + "\n" for step in steps)
+
+
+def start(attempt: Attempt, stdin: int) -> subprocess.Popen[str]:
+    command = [sys.executable, "-m", "dscampaign.jobs.forward", str(attempt.paths.dir), "tensorboard"]
+    process = subprocess.Popen(
+        command, stdin=stdin, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True, start_new_session=True
+    )
+    attempt.processes.append(process)
+    return process
+
+
+def test_it_goes_on_through_slurms_signals_and_ends_with_its_agent(alone: Attempt) -> None:
+    process = start(alone, subprocess.PIPE)
+    wait_until(alone.paths.forward_spool.exists, "the opening")
+    for number in (signal.SIGTERM, signal.SIGUSR2, signal.SIGINT):
+        process.send_signal(number)
+    report(alone, 3)
+    assert process.stdin is not None
+    process.stdin.close()  # as when the agent is killed
+    process.stdin = None
+    assert process.wait(HANGS_S) == 0
+    assert curve(alone) == [1, 2, 3]
+
+
+def test_an_attempt_waits_for_the_end_of_the_one_before(alone: Attempt) -> None:
+    """What that one has passed on must be written down first."""
+    state = alone.run_paths.forward_state("hash", "tensorboard")
+    files.make_private(state.parent)
+    with state.with_suffix(".lock").open("w") as held:
+        fcntl.flock(held, fcntl.LOCK_EX)
+        process = start(alone, subprocess.PIPE)
+        wait_until(lambda: _waits_for_a_lock(process.pid), "the wait")
+        first_line = len(alone.paths.metrics.read_bytes().splitlines(keepends=True)[0])
+        passed_on = {"key": "k", "run_id": "", "where": "", "offsets": {"1": first_line}, "marks": {}}
+        files.write_atomically(state, json.dumps(passed_on))
+    process.communicate(timeout=HANGS_S)
+    assert curve(alone) == [2]
+
+
+def _waits_for_a_lock(pid: int) -> bool:
+    return any("->" in line and f" {pid} " in line for line in Path("/proc/locks").read_text().splitlines())
+
+
+def test_typed_in_a_terminal_it_passes_on_what_was_left(alone: Attempt) -> None:
+    files.write_atomically(alone.paths.outcome(0), json.dumps({"launcher_exit": 0, "ended_by": ""}))
+    terminal, process_end = pty.openpty()
+    try:
+        process = start(alone, process_end)
+        assert process.wait(HANGS_S) == 0
+    finally:
+        os.close(terminal)
+        os.close(process_end)
+    assert curve(alone) == [1, 2]
+
+
+def test_what_others_may_have_written_is_not_believed(alone: Attempt) -> None:
+    alone.paths.forward_payload.chmod(0o666)
+    process = start(alone, subprocess.DEVNULL)
+    out, _ = process.communicate(timeout=HANGS_S)
+    assert (process.returncode, "others can write to" in out) == (NOT_RUN, True)
+    assert not (alone.folder / "c" / "tensorboard").exists()

@@ -1,0 +1,122 @@
+"""The same campaign without Slurm and without a server: processes of this machine and SQLite."""
+
+from __future__ import annotations
+
+import os
+import signal
+import textwrap
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from dscampaign.db.records import RunState
+from dscampaign.tests.faults.trial import stand_in
+from dscampaign.tests.support import SCRIPTS
+from dscampaign.tests.support.campaigns import TEXT, Observed, batch_of, open_store, run_to_end, submit
+
+pytestmark = pytest.mark.training
+
+CHECKPOINT_EVERY = 2
+KILLED_STEPS = 24
+SLOW = SCRIPTS / "slow.py"
+
+SPEC = f"""\
+name: local
+executor: local
+ranks_per_node: 2
+local: {{parallel: 2}}
+retry: {{backoff_s: 0}}
+train:
+  model: {{model_type: gpt2, n_layer: 1, n_embd: 16, n_head: 1, vocab_size: 50304}}
+  tokenizer: bytes
+  dataset: {TEXT}
+  seq_len: 64
+  global_batch: 64
+  micro_batch: 16
+  steps: 4
+  precision: fp32
+  checkpoint_every: {CHECKPOINT_EVERY}
+  eval_batches: 1
+matrix:
+  case:
+    - {{label: fits}}
+    - {{label: zero-3-killed, zero_stage: 3, steps: {KILLED_STEPS}, global_batch: 8, micro_batch: 4}}
+    - {{label: oom, micro_batch: 32, local.mem_per_process: 2250M}}
+"""
+
+
+class Killer:
+    """Kills the agent of one run, once, when it has something to lose: its ranks must end, and a successor resume."""
+
+    def __init__(self) -> None:
+        self._done = False
+
+    def __call__(self, seen: Observed) -> None:
+        attempts = seen.attempts["case-zero-3-killed"]
+        if not self._done and attempts and (attempts[-1].last_step or 0) >= CHECKPOINT_EVERY + 1:
+            os.kill(int((attempts[-1].job_id or "").rpartition("-")[2]), signal.SIGKILL)
+            self._done = True
+
+
+@pytest.fixture(scope="module")
+def done(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Observed]:
+    """The campaign after it has settled."""
+    folder = tmp_path_factory.mktemp("local")
+    spec = folder / "spec.yaml"
+    spec.write_text(SPEC)
+    store = open_store(f"sqlite:///{folder}/campaign.db")
+    yield run_to_end(store, submit(spec, folder, store), each_pass=Killer())
+    store.close()
+
+
+def test_every_run_is_completed(done: Observed) -> None:
+    assert done.states() == dict.fromkeys(("case-fits", "case-zero-3-killed", "case-oom"), RunState.COMPLETED)
+
+
+def test_every_step_is_in_the_store_exactly_once(done: Observed) -> None:
+    for name in ("case-fits", "case-oom"):
+        assert done.steps(name) == [1, 2, 3, 4]
+    assert done.steps("case-zero-3-killed") == list(range(1, KILLED_STEPS + 1))
+
+
+def test_a_run_whose_agent_was_killed_resumes_from_its_checkpoint(done: Observed) -> None:
+    first, last = done.attempts["case-zero-3-killed"]
+    reached, resumed = first.last_step or 0, last.start_step or 0
+    assert first.state == "failed"
+    assert CHECKPOINT_EVERY <= resumed <= reached < KILLED_STEPS
+    assert reached - resumed <= CHECKPOINT_EVERY
+
+
+def test_what_did_not_fit_learns_the_same_in_smaller_pieces(done: Observed) -> None:
+    first, *_, last = done.attempts["case-oom"]
+    assert first.failure_class == "oom"
+    assert batch_of(last) < batch_of(first)
+    assert batch_of(last)[1] == batch_of(first)[1] == 64
+    losses = [[row.loss for row in done.metrics(name)] for name in ("case-oom", "case-fits")]
+    assert losses[0] == pytest.approx(losses[1], rel=1e-5)
+
+
+def test_a_grown_matrix_keeps_what_ran_and_adds_what_is_new(tmp_path: Path) -> None:
+    store = open_store(f"sqlite:///{tmp_path}/campaign.db")
+    first = run_to_end(store, submit(_grown(tmp_path, "[a]"), tmp_path, store))
+    done = run_to_end(store, submit(_grown(tmp_path, "[b, a]"), tmp_path, store))
+    assert done.states() == {"DEPTH-b": RunState.COMPLETED, "DEPTH-a": RunState.COMPLETED}
+    assert done.attempts["DEPTH-a"] == first.attempts["DEPTH-a"]
+    store.close()
+
+
+def _grown(folder: Path, values: str) -> Path:
+    spec = folder / "spec.yaml"
+    spec.write_text(
+        textwrap.dedent(f"""\
+        name: grown
+        executor: local
+        python: {stand_in(folder)}
+        command: ["{SLOW}", "2", "0.1", "5"]
+        train: {{steps: 2}}
+        matrix:
+          env.DEPTH: {values}
+        """)
+    )
+    return spec

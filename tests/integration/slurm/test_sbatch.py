@@ -1,0 +1,59 @@
+"""The batch scripts of sbatch/ on a real cluster."""
+
+import shlex
+from pathlib import Path
+
+from dscampaign import sbatch
+from dscampaign.tests.support.slurm_cluster import SlurmCluster
+from dscampaign.tests.support.waiting import wait_until
+
+
+def test_the_reconciler_hands_over_to_its_successor_and_never_runs_twice(slurm: SlurmCluster, tmp_path: Path) -> None:
+    script, log = tmp_path / "reconciler.sbatch", tmp_path / "log"
+    only_one = "mkdir busy || echo TWICE; echo began; trap 'rmdir busy; exit 143' TERM; sleep 300 & wait"
+    values = _reconciler(tmp_path, script, f"bash -c {shlex.quote(only_one)}")
+    script.write_text(sbatch.render("reconciler.sbatch", values))
+    first = slurm.run("sbatch", "--parsable", str(script))
+    wait_until(lambda: log.exists() and "began" in log.read_text(), "the first reconciler")
+    slurm.run("scancel", "--batch", "--signal=USR1", first)
+    wait_until(lambda: log.read_text().count("began") == 2, "the second reconciler")
+    assert slurm.wait_job(first) == "COMPLETED"
+    assert "TWICE" not in log.read_text()
+    running = slurm.run("squeue", "-h", "--name=reconcile-demo", "-t", "running", "-o", "%A").split()
+    assert len(running) == 1
+    assert running != [first]
+
+
+def test_the_reconciler_ends_when_all_is_settled(slurm: SlurmCluster, tmp_path: Path) -> None:
+    script = tmp_path / "reconciler.sbatch"
+    script.write_text(sbatch.render("reconciler.sbatch", _reconciler(tmp_path, script, "true")))
+    assert slurm.wait_job(slurm.run("sbatch", "--parsable", str(script))) == "COMPLETED"
+    assert slurm.run("squeue", "-h", "-t", "pending,running") == ""
+
+
+def test_one_run_by_hand_starts_a_launcher_on_each_node(slurm: SlurmCluster, tmp_path: Path) -> None:
+    script, log = tmp_path / "run.sbatch", tmp_path / "log"
+    launcher = tmp_path / "python"
+    launcher.write_text('#!/bin/bash\nprintf "%s|" "$SEED" "$@"; echo\n')
+    launcher.chmod(0o755)
+    script.write_text(sbatch.render("run.sbatch", _run(tmp_path, launcher)))
+    job = slurm.run("sbatch", "--parsable", str(script))
+    assert slurm.wait_job(job) == "COMPLETED", log.read_text()
+    address = f"--master_addr|gpu001|--master_port|{20000 + int(job) % 10000}|--no_ssh|--no_local_rank"
+    common = f"7|-u|-m|deepspeed.launcher.runner|--hostfile|{tmp_path}/attempt/hostfile|{address}"
+    lines = [f"{common}|--node_rank|{node}|train.py|--name|two words|" for node in (0, 1)]
+    assert sorted(log.read_text().splitlines()) == lines
+    assert (tmp_path / "attempt/hostfile").read_text() == "node-0 slots=4\nnode-1 slots=4\n"
+
+
+def _reconciler(folder: Path, script: Path, reconcile: str) -> dict[str, sbatch.Value]:
+    values: dict[str, sbatch.Value] = {"name": "reconcile-demo", "time": 10, "log": folder / "log", "options": []}
+    return values | {"script": script, "setup": [f"cd {folder}"], "reconcile": [reconcile]}
+
+
+def _run(folder: Path, python: Path) -> dict[str, sbatch.Value]:
+    values: dict[str, sbatch.Value] = {"name": "by-hand", "nodes": 2, "log": folder / "log", "python": python}
+    shell: dict[str, sbatch.Value] = {"options": ["--time=5"], "prologue": sbatch.prologue(), "setup": []}
+    environment: dict[str, sbatch.Value] = {"environment": ["SEED=7"], "ranks_per_node": 4}
+    training = [shlex.join(["train.py", "--name", "two words"])]
+    return values | shell | environment | {"attempt_dir": folder / "attempt", "training": training}

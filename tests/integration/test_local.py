@@ -1,0 +1,166 @@
+"""Attempts as processes of this machine: found by what they are, not by who started them.
+
+The process table is one for all, so every batch here has a token that nobody else uses.
+"""
+
+from __future__ import annotations
+
+import os
+import signal
+import subprocess
+import sys
+import uuid
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from dscampaign.jobs.shared.layout import payload_file
+from dscampaign.orchestrator.errors import Unreachable
+from dscampaign.orchestrator.executors.base import JobArray, SubmissionUnclear
+from dscampaign.orchestrator.executors.local import AGENT, HOST_FILE, LocalExecutor
+from dscampaign.tests.support.attempt import make_payload
+from dscampaign.tests.support.waiting import HANGS_S, wait_until
+
+
+class Place:
+    """An executor, and batches of agents that wait."""
+
+    def __init__(self, folder: Path) -> None:
+        self.folder = folder
+        self.executor = LocalExecutor(folder / "batches")
+        self.token = uuid.uuid4().hex[:12]
+        python = folder / "python"
+        python.write_text("#!/bin/sh\nexec sleep 100\n")
+        python.chmod(0o755)
+
+    def batch(self, size: int = 1, **resources: Any) -> JobArray:
+        token = self.token
+        folder = self.folder / "batches" / token
+        folder.mkdir(parents=True)
+        for index in range(size):
+            payload = make_payload(self.folder / str(index), python=str(self.folder / "python"), token=token)
+            Path(payload.attempt_dir).mkdir(parents=True)
+            payload.write(payload_file(folder, index))
+        return JobArray(token, f"dscampaign-{token}", folder, size, resources)
+
+    def states(self, size: int = 1, executor: LocalExecutor | None = None) -> list[str]:
+        found = (executor or self.executor).list_jobs({self.token: range(size)}, 0.0)
+        return [found.jobs[self.token, index].state for index in range(size)]
+
+
+@pytest.fixture
+def place(tmp_path: Path) -> Iterator[Place]:
+    made = Place(tmp_path)
+    yield made
+    jobs = made.executor.list_jobs({made.token: range(4)}, 0.0).jobs.values()
+    made.executor.cancel([view.job_id for view in jobs if view.state == "RUNNING"])
+    for child in made.executor._children:
+        child.wait(HANGS_S)
+
+
+def test_attempts_run_on_whoever_asks(place: Place) -> None:
+    ids = place.executor.submit(place.batch(2))
+    other = LocalExecutor(place.folder / "batches")
+    found = other.list_jobs({place.token: [0, 1]}, 0.0)
+    assert found.complete
+    assert [found.jobs[place.token, index].job_id for index in (0, 1)] == ids
+    assert place.states(2, other) == ["RUNNING", "RUNNING"]
+
+
+def test_an_attempt_that_has_just_been_started_is_seen(place: Place) -> None:
+    """A process that changes from one program to the next has no command line for a moment."""
+    place.executor.submit(place.batch(4))
+    other = LocalExecutor(place.folder / "batches")
+    seen = {tuple(place.states(4, other)) for _ in range(100)}
+    assert seen == {("RUNNING",) * 4}
+
+
+def test_a_cancelled_attempt_ends_with_all_its_processes(place: Place) -> None:
+    [job_id] = place.executor.submit(place.batch())
+    claim = place.folder / "0" / "c" / "runs" / "r" / "g0001"
+    wait_until((claim / "logs" / "launcher-0.log").exists, "the start of the launcher")
+    other = LocalExecutor(place.folder / "batches")
+    other.cancel([job_id])
+    wait_until(lambda: place.states() == ["GONE"], "the end of the agent")
+    assert (claim / "outcome-0.json").exists()
+    place.executor.cancel([job_id])  # again does no harm
+
+
+def test_a_child_that_an_agent_has_just_forked_is_not_taken_for_it(place: Place) -> None:
+    batch = place.batch()
+    forks = "import os, signal, time; os.fork() or signal.signal(signal.SIGTERM, signal.SIG_IGN); time.sleep(60)"
+    agent = subprocess.Popen([sys.executable, "-c", forks, AGENT, str(batch.folder), "0"], start_new_session=True)
+    try:
+        wait_until(lambda: bool(Path(f"/proc/{agent.pid}/task/{agent.pid}/children").read_text()), "the fork")
+        look = place.executor.list_jobs({place.token: [0]}, 0.0)
+        job_id = look.jobs[place.token, 0].job_id
+        assert job_id.endswith(f"-{agent.pid}")
+        place.executor.cancel([job_id])
+        assert agent.wait(HANGS_S) == -signal.SIGTERM
+    finally:
+        os.killpg(agent.pid, signal.SIGKILL)
+
+
+def test_what_was_never_started_is_gone(place: Place) -> None:
+    place.batch(2)
+    assert place.states(2) == ["GONE", "GONE"]
+
+
+def test_a_killed_agent_is_gone_though_nobody_collected_it(place: Place) -> None:
+    [job_id] = place.executor.submit(place.batch())
+    pid = int(job_id.rsplit("-", 1)[1])
+    os.kill(pid, signal.SIGKILL)
+    other = LocalExecutor(place.folder / "batches")  # not its parent
+    wait_until(lambda: place.states(1, other) == ["GONE"], "the end of the agent")
+
+
+def test_absence_on_this_machine_says_nothing_about_another(place: Place) -> None:
+    batch = place.batch()
+    (batch.folder / HOST_FILE).write_text("another-host")
+    new = uuid.uuid4().hex
+    found = place.executor.list_jobs({place.token: [0], new: [0]}, 0.0)
+    assert (place.token, 0) not in found.jobs
+    assert found.jobs[new, 0].state == "GONE"
+    assert not found.complete
+
+
+def test_the_spec_s_setup_comes_first_and_its_failure_is_in_the_log(place: Place) -> None:
+    batch = place.batch(setup=["echo hello", "exit 3"])
+    place.executor.submit(batch)
+    wait_until(lambda: place.states() == ["GONE"], "the end of the shell")
+    assert (batch.folder / "0.log").read_text() == "hello\n"
+
+
+def test_agents_go_on_when_the_terminal_is_interrupted(place: Place) -> None:
+    place.executor.submit(place.batch())
+    [child] = place.executor._children
+    assert os.getsid(child.pid) == child.pid != os.getsid(0)
+
+
+@pytest.mark.parametrize(("fails_at", "kind"), [(0, Unreachable), (1, SubmissionUnclear)])
+def test_a_machine_without_room_for_processes(
+    place: Place, monkeypatch: pytest.MonkeyPatch, fails_at: int, kind: type[Exception]
+) -> None:
+    real, count = subprocess.Popen, 0
+
+    def popen(*args: Any, **options: Any) -> Any:
+        nonlocal count
+        count += 1
+        if count > fails_at:
+            raise BlockingIOError(11, "Resource temporarily unavailable")
+        return real(*args, **options)
+
+    monkeypatch.setattr(subprocess, "Popen", popen)
+    with pytest.raises(kind, match="temporarily unavailable"):
+        place.executor.submit(place.batch(2))
+    monkeypatch.undo()
+    assert place.states(2) == ["RUNNING"] * fails_at + ["GONE"] * (2 - fails_at)
+
+
+def test_other_processes_are_not_taken_for_agents(place: Place) -> None:
+    words = ["-c", "import time; time.sleep(100)", "dscampaign.jobs.agent", str(place.folder / place.token)]
+    with subprocess.Popen([sys.executable, *words]) as other:
+        assert place.executor.list_jobs({place.token: [0]}, 0.0).jobs[place.token, 0].state == "GONE"
+        other.kill()

@@ -1,0 +1,66 @@
+"""Real training on two CPU ranks."""
+
+from __future__ import annotations
+
+import json
+import os
+import socket
+from collections.abc import Callable, Iterator, Mapping
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from dscampaign.jobs.agent import cleanup
+from dscampaign.tests.integration.trainer.attempts import ON_CPU, WORLD_SIZE, Attempt
+from dscampaign.tests.integration.trainer.ranks import Ranks
+
+Launch = Callable[..., Ranks]
+
+
+@pytest.fixture(scope="session")
+def data_dir(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Prepared tokens, shared by all runs of the session."""
+    return tmp_path_factory.mktemp("data")
+
+
+@pytest.fixture(scope="session")
+def launch() -> Iterator[Launch]:
+    """Starts ``python ARGUMENTS`` on two ranks, unless another number is said."""
+    started: dict[int, Ranks] = {}
+    cleanup.clear_build_marks(os.environ)
+
+    def start(*arguments: str, env: Mapping[str, str], ranks: int = WORLD_SIZE) -> Ranks:
+        port = _free_port()
+        started[port] = Ranks(arguments, env, ranks, port)
+        return started[port]
+
+    yield start
+    for port, ranks in started.items():
+        ranks.kill()
+        cleanup.clear_shared_memory("127.0.0.1", port)
+
+
+@pytest.fixture(scope="session")
+def train_many(
+    launch: Launch, data_dir: Path, tmp_path_factory: pytest.TempPathFactory
+) -> Callable[..., dict[str, Attempt]]:
+    """Trains attempts that differ from the tiny one as said, in one launch."""
+
+    def train(ranks: int = WORLD_SIZE, /, **changes_by_name: Mapping[str, Any]) -> dict[str, Attempt]:
+        folder = tmp_path_factory.mktemp("runs")
+        attempts = {name: Attempt(folder / name) for name in changes_by_name}
+        environments = [attempts[name].prepare(data_dir, **changes) for name, changes in changes_by_name.items()]
+        (folder / "environments.json").write_text(json.dumps(environments))
+        script = str(Path(__file__).with_name("many.py"))
+        code, output = launch(script, str(folder / "environments.json"), env=ON_CPU, ranks=ranks).finish()
+        assert code == 0, output
+        return attempts
+
+    return train
+
+
+def _free_port() -> int:
+    with socket.create_server(("127.0.0.1", 0)) as server:
+        port: int = server.getsockname()[1]
+        return port

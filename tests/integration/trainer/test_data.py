@@ -1,0 +1,163 @@
+"""Prepared tokens: packed, shared, complete or absent."""
+
+from __future__ import annotations
+
+import json
+import multiprocessing
+import os
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.parquet as pq
+import pytest
+
+from dscampaign.jobs.trainer import data
+from dscampaign.jobs.trainer.config import TrainConfig
+from dscampaign.jobs.trainer.corpus import Corpus
+from dscampaign.jobs.trainer.tokens import ByteTokenizer, load_tokenizer, tokenizer_identity
+from dscampaign.tests.integration.trainer.attempts import TEXT, train_config
+from dscampaign.tests.support import REPOSITORY
+
+EOS = ByteTokenizer().eos
+TOKENIZER = str(REPOSITORY / "examples/data/tokenizer")
+
+
+def config(path: Path, seq_len: int = 4, **dataset: Any) -> TrainConfig:
+    """One sample a step."""
+    batch = {"global_batch": 1, "micro_batch": 1, "world_size": 1}
+    return train_config(dataset={"path": str(path), **dataset}, seq_len=seq_len, **batch)
+
+
+def corpus(path: Path, **changes: Any) -> Corpus:
+    return Corpus(**{"path": str(path), "name": None, "split": None, "text_field": "text", **changes})
+
+
+def tokens(corpus: Corpus, data_dir: Path) -> list[int]:
+    folder = data.prepare_tokens(corpus, "bytes", data_dir)
+    return np.fromfile(folder / "tokens.bin", dtype=np.uint16).tolist()  # type: ignore[no-any-return]
+
+
+def test_documents_end_with_the_end_of_text(tmp_path: Path) -> None:
+    (tmp_path / "a.txt").write_text("ab\nc")
+    (tmp_path / "b.jsonl").write_text('{"text": "d"}\n\n{"text": ""}\n')
+    pq.write_table(pa.table({"text": ["ef", "ä"]}), tmp_path / "c.parquet")
+    expected = [*b"ab\nc", EOS, *b"d", EOS, EOS, *b"ef", EOS, *"ä".encode(), EOS]
+    assert tokens(corpus(tmp_path), tmp_path / "data") == expected
+
+
+def test_a_long_file_is_read_in_pieces_and_stays_one_document(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("dscampaign.jobs.trainer.corpus.CHUNK_CHARS", 8)
+    monkeypatch.setattr(data, "CHARS_PER_CALL", 16)
+    text = "one line\n" * 9 + "the last"
+    (tmp_path / "a.txt").write_text(text)
+    assert tokens(corpus(tmp_path / "a.txt"), tmp_path / "data") == [*text.encode(), EOS]
+
+
+def test_samples_overlap_by_the_target_of_the_last_input() -> None:
+    samples = data.Samples(np.arange(10), seq_len=4)
+    assert len(samples) == 2
+    assert samples.read(np.array([1, 0])).tolist() == [[4, 5, 6, 7, 8], [0, 1, 2, 3, 4]]
+    assert len(data.Samples(np.arange(4), seq_len=4)) == 0
+
+
+def test_the_end_is_held_out(tmp_path: Path) -> None:
+    (tmp_path / "a.txt").write_text("0123456789" * 10)
+    found = data.load(config(tmp_path, eval_fraction=0.2), tmp_path / "data", prepare=True)
+    assert (len(found.train.tokens), len(found.held_out.tokens)) == (81, 20)
+    assert (found.vocab_size, found.eos) == (257, 256)
+
+
+def test_held_out_text_of_its_own(tmp_path: Path) -> None:
+    (tmp_path / "train.txt").write_text("training text")
+    (tmp_path / "valid.txt").write_text("held out")
+    separate = config(tmp_path / "train.txt", eval_path=str(tmp_path / "valid.txt"))
+    split = config(tmp_path, split="train", eval_split="valid")
+    for said in (separate, split):
+        found = data.load(said, tmp_path / "data", prepare=True)
+        assert found.train.tokens.tolist() == [*b"training text", EOS]
+        assert found.held_out.tokens.tolist() == [*b"held out", EOS]
+
+
+def test_other_text_or_tokenizer_is_other_data(tmp_path: Path) -> None:
+    (tmp_path / "a.txt").write_text("one")
+    first = data.prepare_tokens(corpus(tmp_path / "a.txt"), "bytes", tmp_path / "data")
+    assert data.prepare_tokens(corpus(tmp_path / "a.txt"), "bytes", tmp_path / "data") == first
+    assert data.prepare_tokens(corpus(tmp_path / "a.txt"), TOKENIZER, tmp_path / "data") != first
+    (tmp_path / "a.txt").write_text("other")
+    assert data.prepare_tokens(corpus(tmp_path / "a.txt"), "bytes", tmp_path / "data") != first
+
+
+def test_ranks_open_what_the_first_one_named(tmp_path: Path) -> None:
+    """The same file may show another time on another node, or not be there at all."""
+    (tmp_path / "a.txt").write_text("0123456789")
+    said: list[list[str]] = []
+
+    def hear(_: list[str]) -> list[str]:
+        return said[0]
+
+    def say(names: list[str]) -> list[str]:
+        said.append(names)
+        return names
+
+    first = data.load(config(tmp_path), tmp_path / "data", prepare=True, share=say)
+    os.utime(tmp_path / "a.txt", (1.0, 1.0))
+    other = data.load(config(tmp_path), tmp_path / "data", prepare=False, share=hear)
+    assert other.train.tokens.tolist() == first.train.tokens.tolist()
+    (tmp_path / "a.txt").unlink()
+    data.load(config(tmp_path / "a.txt"), tmp_path / "data", prepare=False, share=hear)
+
+
+def test_the_shipped_tokenizer(tmp_path: Path) -> None:
+    tokenizer = load_tokenizer(TOKENIZER)
+    assert tokenizer.vocab_size == 2048
+    [ids] = tokenizer.encode(["The lobster is a crustacean ."])
+    assert len(ids) < 16
+    copy = tmp_path / "copy"
+    copy.mkdir()
+    for file in Path(TOKENIZER).iterdir():
+        (copy / file.name).write_bytes(file.read_bytes())
+    assert tokenizer_identity(str(copy)) == tokenizer_identity(TOKENIZER)
+
+
+@pytest.mark.parametrize(
+    ("dataset", "changes", "error", "message"),
+    [
+        ("missing", {}, FileNotFoundError, "no data set at"),
+        ("empty", {}, FileNotFoundError, r"no \.txt, \.jsonl"),
+        ("short.txt", {}, ValueError, "4 training tokens, one sample has 5"),
+        ("wrong.jsonl", {}, KeyError, "text"),
+        ("short.txt", {"tokenizer": None, "model": {}}, ValueError, "has none of its own"),
+    ],
+)
+def test_says_what_is_wrong(
+    tmp_path: Path, dataset: str, changes: dict[str, Any], error: type[Exception], message: str
+) -> None:
+    (tmp_path / "empty").mkdir()
+    (tmp_path / "short.txt").write_text("abc")
+    (tmp_path / "wrong.jsonl").write_text(json.dumps({"body": "abc"}))
+    bad = replace(config(tmp_path / dataset), **changes)
+    with pytest.raises(error, match=message):
+        data.load(bad, tmp_path / "data", prepare=True)
+    left = [path.name for path in (tmp_path / "data").glob("*") if path.suffix != ".lock"]
+    assert all((tmp_path / "data" / name / "meta.json").exists() for name in left)
+
+
+def test_processes_that_prepare_at_once_share_one_folder(tmp_path: Path) -> None:
+    context = multiprocessing.get_context("spawn")
+    arguments = (corpus(TEXT), "bytes", tmp_path)
+    with context.Pool(3) as pool:
+        folders = set(pool.starmap(data.prepare_tokens, [arguments] * 3))
+    [folder] = folders
+    assert [path for path in tmp_path.iterdir() if path.suffix != ".lock"] == [folder]
+    assert (folder / "tokens.bin").stat().st_size == 2 * (TEXT.stat().st_size + 1)
+
+
+def test_who_loses_the_race_without_locks_takes_the_winner(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    (tmp_path / "a.txt").write_text("text")
+    winner = data.prepare_tokens(corpus(tmp_path / "a.txt"), "bytes", tmp_path / "data")
+    data._make(winner, corpus(tmp_path / "a.txt"), ByteTokenizer())
+    assert sorted(path.name for path in winner.iterdir()) == ["meta.json", "tokens.bin"]
+    assert [path for path in (tmp_path / "data").iterdir() if path.suffix != ".lock"] == [winner]

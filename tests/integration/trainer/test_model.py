@@ -1,0 +1,99 @@
+"""The model: padding that changes nothing, attention that is only faster, the same weights always."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from torch.nn import functional
+
+from dscampaign.jobs.trainer.data import Data, Samples
+from dscampaign.jobs.trainer.fused_loss import IGNORED_TARGET
+from dscampaign.jobs.trainer.model import (
+    NextTokenLoss,
+    _refuse_misspelt,
+    build_model,
+    parameter_groups,
+)
+from dscampaign.tests.integration.trainer.attempts import LLAMA, TINY, train_config
+
+NOTHING = Samples(np.zeros(0, dtype=np.uint16), 32)
+GROUPED = {**LLAMA, "num_key_value_heads": 2}
+OPT = {"model_type": "opt", "hidden_size": 32, "ffn_dim": 64, "num_hidden_layers": 2, "num_attention_heads": 4}
+
+
+def build(vocab_size: int = 257, **changes: Any) -> NextTokenLoss:
+    config = train_config(**changes)
+    return build_model(config, Data(NOTHING, NOTHING, vocab_size, vocab_size - 1), {})[0]
+
+
+@pytest.fixture
+def batch() -> tuple[torch.Tensor, torch.Tensor]:
+    tokens = torch.randint(257, (2, 17), generator=torch.Generator().manual_seed(0))
+    return tokens[:, :-1], tokens[:, 1:]
+
+
+def test_padding_of_the_vocabulary_never_changes_the_loss(batch: tuple[torch.Tensor, torch.Tensor]) -> None:
+    model = build()
+    table = model.model.get_input_embeddings().weight
+    assert table.shape[0] == 384
+    before = model(*batch)
+    with torch.no_grad():
+        table[257:] = 100.0
+    assert torch.equal(model(*batch), before)
+
+
+def test_the_loss_is_the_mean_over_targets_that_count(batch: tuple[torch.Tensor, torch.Tensor]) -> None:
+    model, (inputs, targets) = build(), batch
+    ignored = targets.clone()
+    ignored[:, 8:] = IGNORED_TARGET
+    logits = model.model(input_ids=inputs).logits[..., :257]
+    expected = functional.cross_entropy(logits[:, :8].reshape(-1, 257), targets[:, :8].reshape(-1))
+    torch.testing.assert_close(model(inputs, ignored), expected)
+
+
+@pytest.mark.parametrize("architecture", [TINY["model"], GROUPED, OPT])
+def test_fast_attention_is_the_same_attention(
+    architecture: dict[str, Any], batch: tuple[torch.Tensor, torch.Tensor]
+) -> None:
+    fast = build(model=architecture)
+    assert fast.model.config._attn_implementation == "causal_sdpa"
+    slow = build(model=architecture)
+    slow.model.set_attn_implementation("eager")
+    torch.testing.assert_close(fast(*batch), slow(*batch))
+
+
+def test_weights_follow_the_seed_alone() -> None:
+    first, again, other = build(), build(zero_stage=3, micro_batch=1), build(seed=8)
+    assert all(torch.equal(a, b) for a, b in zip(first.parameters(), again.parameters(), strict=True))
+    assert not torch.equal(first.model.lm_head.weight, other.model.lm_head.weight)
+
+
+def test_only_matrices_decay() -> None:
+    decaying, others = parameter_groups(build())
+    assert {p.dim() for p in decaying["params"]} == {2}
+    assert {p.dim() for p in others["params"]} == {1}
+    assert others["weight_decay"] == 0.0
+
+
+@pytest.mark.parametrize(
+    ("changes", "message"),
+    [
+        ({"model": {**TINY["model"], "vocab_size": 256}}, "256 token ids, the tokenizer 257"),
+        ({"model": {**TINY["model"], "n_positions": 16}}, "seq_len: 32, but the model has 16"),
+    ],
+)
+def test_model_and_data_must_fit(changes: dict[str, Any], message: str) -> None:
+    with pytest.raises(ValueError, match=message):
+        build(**changes)
+
+
+def test_a_misspelt_field_of_the_model_is_refused() -> None:
+    with pytest.raises(ValueError, match="did you mean n_layer"):
+        _refuse_misspelt({"model_type": "gpt2", "n_layers": 2})
+
+
+def test_names_that_a_model_type_takes_besides_its_own_pass() -> None:
+    _refuse_misspelt({"model_type": "llama", "rope_theta": 1e4, "rope_scaling": None, "torch_dtype": "bfloat16"})

@@ -1,0 +1,76 @@
+"""Every strategy that people compare learns what fp32 without DeepSpeed learns, on two CPU ranks and real text."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from statistics import fmean
+from typing import Any
+
+import pytest
+
+from dscampaign.tests.integration.trainer.attempts import Attempt
+
+pytestmark = pytest.mark.training
+
+STEPS, HALF = 50, 25
+LONG: dict[str, Any] = {"steps": STEPS, "eval_batches": 2, "checkpoint_every": HALF}
+FP32: dict[str, dict[str, Any]] = {
+    **{f"zero{stage}": {"zero_stage": stage} for stage in range(4)},
+    **{f"zero{stage}-offload": {"zero_stage": stage, "offload": "optimizer"} for stage in (2, 3)},
+    "zero3-offload-full": {"zero_stage": 3, "offload": "full"},
+    "fused-loss": {"fused_loss": True},
+    "eager-attention": {"attention": "eager"},
+    "compiled": {"compile": True},
+    "compiled-zero2": {"compile": True, "zero_stage": 2},
+    "compiled-ddp": {"compile": True, "engine": "ddp", "zero_stage": 0},
+    "micro1": {"engine": "ddp", "zero_stage": 0, "micro_batch": 1},
+}
+BF16: dict[str, dict[str, Any]] = {
+    **{f"zero{stage}-bf16": {"zero_stage": stage, "precision": "bf16"} for stage in (1, 3)},
+    "ddp-bf16": {"engine": "ddp", "zero_stage": 0, "precision": "bf16"},
+    "compiled-fused-bf16": {"compile": True, "fused_loss": True, "precision": "bf16"},
+}
+
+
+RESUMED = ("ddp", "compiled", "zero2-offload", "zero3-offload-full", "ddp-bf16")
+EVERYTHING = {"ddp": {"engine": "ddp", "zero_stage": 0}, **FP32, **BF16}
+
+
+@pytest.fixture(scope="module")
+def trained(train_many: Callable[..., dict[str, Attempt]]) -> dict[str, Attempt]:
+    """One attempt of each strategy, and the baseline."""
+    return train_many(**{name: {**LONG, **changes} for name, changes in EVERYTHING.items()})
+
+
+@pytest.fixture(scope="module")
+def resumed(trained: dict[str, Attempt], train_many: Callable[..., dict[str, Attempt]]) -> dict[str, Attempt]:
+    """Attempts that begin where the others had their checkpoint half-way."""
+    halfway = f"g0001-step{HALF:08d}"
+    return train_many(
+        **{name: {**LONG, **EVERYTHING[name], "resume": trained[name].checkpoints / halfway} for name in RESUMED}
+    )
+
+
+@pytest.mark.parametrize("name", FP32)
+def test_fp32_strategies_learn_the_same(trained: dict[str, Attempt], name: str) -> None:
+    """To 1e-3 nats at every of 50 steps: they add up the same numbers in other orders."""
+    for metric, tolerance in (("loss", 1e-3), ("eval_loss", 1e-3), ("lr", 0.0)):
+        assert trained[name].values(metric) == pytest.approx(trained["ddp"].values(metric), abs=tolerance)
+
+
+@pytest.mark.parametrize("name", BF16)
+def test_bf16_strategies_stay_close(trained: dict[str, Attempt], name: str) -> None:
+    """To 0.02 nats in the mean, and 0.05 at any step: weights of 8 bits round a loss of 5.5 by as much."""
+    expected, found = trained["ddp"].values("loss"), trained[name].values("loss")
+    assert found == pytest.approx(expected, abs=0.05)
+    assert fmean(found.values()) == pytest.approx(fmean(expected.values()), abs=0.02)
+
+
+@pytest.mark.parametrize("name", RESUMED)
+def test_a_resumed_strategy_goes_on_as_if_nothing_had_happened(
+    trained: dict[str, Attempt], resumed: dict[str, Attempt], name: str
+) -> None:
+    for metric in ("loss", "grad_norm", "lr", "eval_loss"):
+        expected = {step: value for step, value in trained[name].values(metric).items() if step > HALF}
+        assert len(expected) in (1, HALF)
+        assert resumed[name].values(metric) == pytest.approx(expected, abs=1e-6)

@@ -1,0 +1,336 @@
+"""The trainer on two CPU ranks: what must not change the loss, does not."""
+
+from __future__ import annotations
+
+import gzip
+import json
+import math
+import os
+import shutil
+import signal
+from collections.abc import Callable
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from dscampaign.jobs import rank
+from dscampaign.jobs.shared import checkpoint, retention
+from dscampaign.tests.integration.trainer.attempts import CONFIG_HASH, WORLD_SIZE, Attempt
+from dscampaign.tests.integration.trainer.conftest import Launch
+from dscampaign.tests.support.waiting import wait_until
+
+pytestmark = pytest.mark.training
+
+STATIC_SCALE = {"fp16": {"loss_scale": 128}}  # the dynamic one begins so high that steps are skipped, not the same ones
+TAG = "deepspeed"
+TRAINER = ("-m", "dscampaign.jobs.trainer")
+
+
+@pytest.fixture(scope="module")
+def trained(train_many: Callable[..., dict[str, Attempt]]) -> dict[str, Attempt]:
+    """One attempt for each thing that should make no difference."""
+    return train_many(
+        zero0={"zero_stage": 0},
+        zero1={"checkpoint_every": 3, "keep_checkpoints": 5},
+        zero2={"zero_stage": 2},
+        zero3={"zero_stage": 3, "checkpoint_every": 3, "keep_checkpoints": 5},
+        micro1={"micro_batch": 1},
+        micro4={"micro_batch": 4},
+        zero0_bf16={"zero_stage": 0, "precision": "bf16"},
+        zero1_bf16={"precision": "bf16"},
+        zero0_fp16={"zero_stage": 0, "precision": "fp16", "deepspeed": STATIC_SCALE},
+        zero1_fp16={"precision": "fp16", "deepspeed": STATIC_SCALE},
+        recomputed={"activation_checkpointing": True},
+        recomputed3={"activation_checkpointing": True, "zero_stage": 3},
+        dropout={"dropout": 0.2, "checkpoint_every": 3, "keep_checkpoints": 5},
+        one_epoch={"steps": None, "epochs": 0.002, "eval_batches": None},
+        sparse={"log_every": 4, "eval_every": 4},
+        profiled={"profile_at": 22, "steps": 26, "warmup_steps": 2},
+        profiled_to_the_end={"profile_at": 5},
+        best={"checkpoint_every": 2, "eval_every": 2, "keep_checkpoints": 1, "keep_best": True, "lr": 1.0},
+    )
+
+
+def same(found: dict[int, float], expected: dict[int, float], tolerance: float) -> None:
+    assert found == pytest.approx(expected, abs=tolerance)
+
+
+def test_reports_every_step(trained: dict[str, Attempt]) -> None:
+    steps = [line for line in trained["zero1"].lines() if "loss" in line]
+    assert [line["step"] for line in steps] == [1, 2, 3, 4, 5, 6]
+    for line in steps:
+        assert line["tokens_per_s"] == pytest.approx(8 * 32 / line["step_time"])
+        assert line["samples_seen"] == line["step"] * 8
+        assert 0.1 < line["mem_allocated"] <= line["mem_reserved"] < 4
+
+
+def test_reports_only_some_steps_on_request(trained: dict[str, Attempt]) -> None:
+    assert list(trained["sparse"].values("loss")) == [4, 6]
+
+
+def test_profiles_three_steps_and_leaves_them_out_of_the_speed(trained: dict[str, Attempt]) -> None:
+    attempt = trained["profiled"]
+    folder = Path(attempt.event("profile")["folder"])
+    assert folder == attempt.dir / "profile"
+    assert "aten::addmm" in (folder / "operators.txt").read_text()
+    forwards = [each for each in operators(folder) if each["name"] == "aten::embedding"]
+    assert len(forwards) == 3 * 2 * 2  # steps, micro-batches, tables
+    assert attempt.event("speed")["steps"] == 26 - 13 - 3
+    assert list(attempt.values("loss")) == list(range(1, 27))
+    assert attempt.values("step_time").keys() == attempt.values("tokens_per_s").keys() == {*range(1, 22), 25, 26}
+
+
+def test_a_profile_ends_with_the_last_step(trained: dict[str, Attempt]) -> None:
+    attempt = trained["profiled_to_the_end"]
+    forwards = [each for each in operators(attempt.dir / "profile") if each["name"] == "aten::embedding"]
+    assert len(forwards) == 2 * 2 * 2
+    assert attempt.values("loss") == trained["zero1"].values("loss")
+    assert not (trained["zero1"].dir / "profile").exists()
+
+
+def operators(folder: Path) -> list[dict[str, Any]]:
+    """Of a profile's trace."""
+    with gzip.open(folder / "trace.json.gz", "rt") as trace:
+        return [each for each in json.load(trace)["traceEvents"] if each.get("cat") == "cpu_op"]
+
+
+def test_starts_from_ignorance_and_learns(trained: dict[str, Attempt]) -> None:
+    losses = trained["zero1"].values("loss")
+    assert losses[1] == pytest.approx(math.log(257), abs=0.1)
+    assert losses[6] < losses[1] - 0.1
+
+
+@pytest.mark.parametrize("stage", [0, 2, 3])
+def test_zero_stage_changes_nothing(trained: dict[str, Attempt], stage: int) -> None:
+    for metric in ("loss", "grad_norm", "eval_loss", "lr"):
+        same(trained[f"zero{stage}"].values(metric), trained["zero1"].values(metric), 1e-4)
+
+
+@pytest.mark.parametrize("micro_batch", [1, 4])
+def test_micro_batch_changes_nothing(trained: dict[str, Attempt], micro_batch: int) -> None:
+    for metric in ("loss", "grad_norm", "eval_loss", "lr"):
+        same(trained[f"micro{micro_batch}"].values(metric), trained["zero1"].values(metric), 1e-4)
+
+
+@pytest.mark.parametrize(("name", "reference"), [("recomputed", "zero1"), ("recomputed3", "zero3")])
+def test_activation_checkpointing_changes_nothing(trained: dict[str, Attempt], name: str, reference: str) -> None:
+    same(trained[name].values("loss"), trained[reference].values("loss"), 1e-5)
+
+
+@pytest.mark.parametrize("precision", ["bf16", "fp16"])
+def test_half_precision_without_zero_takes_the_same_steps(trained: dict[str, Attempt], precision: str) -> None:
+    """DeepSpeed's trial step at start and its forgotten loss scale made these differ by 0.03 at step 2."""
+    for metric, tolerance in (("loss", 2e-3), ("grad_norm", 2e-2)):
+        same(trained[f"zero0_{precision}"].values(metric), trained[f"zero1_{precision}"].values(metric), tolerance)
+
+
+def test_evaluates_when_due_and_at_the_end(trained: dict[str, Attempt]) -> None:
+    held_out = trained["sparse"].values("eval_loss")
+    assert list(held_out) == [4, 6]
+    assert held_out[6] == trained["zero1"].values("eval_loss")[6]
+    same(trained["sparse"].values("eval_ppl"), {step: math.exp(loss) for step, loss in held_out.items()}, 1e-6)
+
+
+def test_epochs_decide_the_target(trained: dict[str, Attempt]) -> None:
+    attempt = trained["one_epoch"]
+    steps = attempt.event("target")["steps"]
+    assert attempt.lines()[0]["event"] == "target"
+    assert steps == len(attempt.values("loss")) == 2  # 9,200 samples in batches of 8, 0.002 of them
+
+
+def test_reports_memory_before_the_first_step_and_after_the_third(trained: dict[str, Attempt]) -> None:
+    lines = trained["zero1"].lines()
+    before, after = (place for place, line in enumerate(lines) if line.get("event") == "memory")
+    first = next(place for place, line in enumerate(lines) if line.get("step") == 1 and "loss" in line)
+    third = next(place for place, line in enumerate(lines) if line.get("step") == 3 and "loss" in line)
+    assert before < first < third < after
+    assert 0.1 < lines[before]["after_init_gb"] <= lines[after]["peak_reserved_gb"] < 100
+    assert "usable_gb" not in lines[before]  # nothing limits a rank on CPUs
+    for place in (before, after):
+        assert (lines[place]["micro_batch"], lines[place]["device"]) == (2, "cpu")
+
+
+def test_reports_what_speed_is_judged_by(trained: dict[str, Attempt]) -> None:
+    start = trained["zero1"].event("start")
+    blocks = 2 * (12 * 32 * 32 + 13 * 32)
+    assert start["parameters"] == blocks + 257 * 32 + 1024 * 32 + 2 * 32  # the 127 rows of padding are no parameters
+    assert start["flops_per_token"] == 6 * start["parameters"] + 12 * 2 * 32 * 32
+
+
+def test_checkpoints_are_complete(trained: dict[str, Attempt]) -> None:
+    folder = trained["zero1"].checkpoints
+    assert sorted(path.name for path in folder.iterdir()) == ["g0001-step00000003", "g0001-step00000006"]
+    newest = checkpoint.newest_verified(folder, CONFIG_HASH, WORLD_SIZE)
+    assert newest is not None
+    assert (newest.step, newest.samples_seen) == (6, 48)
+    assert len(newest.manifest.files) == 3  # the model, and the optimizer's shard of each rank
+
+
+def test_the_best_checkpoint_stays(trained: dict[str, Attempt]) -> None:
+    losses = trained["best"].values("eval_loss")
+    best = min(losses, key=lambda step: losses[step])
+    assert best < 6, "this learning rate is meant to make it worse"
+    kept = [checkpoint.verify(path).manifest for path in sorted(trained["best"].checkpoints.iterdir())]
+    assert [(manifest.step, manifest.eval_loss) for manifest in kept] == [(best, losses[best]), (6, losses[6])]
+
+
+@pytest.fixture(scope="module")
+def continued(trained: dict[str, Attempt], train_many: Callable[..., dict[str, Attempt]]) -> dict[str, Attempt]:
+    """Attempts that begin at others' checkpoints, or are to end before they begin."""
+    return train_many(
+        zero1={"resume": trained["zero1"].checkpoints / "g0001-step00000003", "micro_batch": 4},
+        dropout={"resume": trained["dropout"].checkpoints / "g0001-step00000003", "dropout": 0.2},
+        stopped={"stop": True},
+        finished={"resume": trained["zero1"].checkpoints / "g0001-step00000006"},
+    )
+
+
+@pytest.mark.parametrize(("name", "tolerance"), [("dropout", 0.0), ("zero1", 1e-4)])
+def test_resumes_to_the_sample(
+    trained: dict[str, Attempt], continued: dict[str, Attempt], name: str, tolerance: float
+) -> None:
+    """Steps 4 to 6 are those of the run that was never interrupted; with another micro-batch, up to rounding."""
+    for metric in ("loss", "grad_norm", "lr"):
+        expected = {step: value for step, value in trained[name].values(metric).items() if step > 3}
+        same(continued[name].values(metric), expected, tolerance)
+    assert continued[name].event("start")["step"] == 3
+
+
+@pytest.fixture(scope="module")
+def on_one_rank(trained: dict[str, Attempt], train_many: Callable[..., dict[str, Attempt]]) -> dict[str, Attempt]:
+    """Attempts of one rank that begin at checkpoints of two; one of them makes a checkpoint itself."""
+    sources = {name: trained[name].checkpoints / "g0001-step00000003" for name in ("zero1", "zero3")}
+    zero1 = {"resume": sources["zero1"], "world_size": 1}
+    return train_many(1, zero1=zero1, zero3={"resume": sources["zero3"], "world_size": 1, "zero_stage": 3})
+
+
+@pytest.mark.parametrize("name", ["zero1", "zero3"])
+def test_a_universal_checkpoint_resumes_on_another_number_of_ranks(
+    trained: dict[str, Attempt], on_one_rank: dict[str, Attempt], name: str
+) -> None:
+    """With ZeRO 3 the loss went astray from the second step on until Adam's state was put in order."""
+    for metric in ("loss", "grad_norm", "lr", "eval_loss"):
+        expected = {step: value for step, value in trained[name].values(metric).items() if step > 3}
+        same(on_one_rank[name].values(metric), expected, 1e-4)
+    converted = trained[name].checkpoints / "universal-g0001-step00000003"
+    assert sorted(path.name for path in converted.iterdir()) == [TAG, "latest_universal"]
+    retention.prune(trained[name].checkpoints, 5, 6)
+    assert not converted.exists()
+
+
+def test_a_run_killed_in_its_last_evaluation_only_evaluates(
+    trained: dict[str, Attempt], continued: dict[str, Attempt]
+) -> None:
+    for metric in ("loss", "lr", "grad_norm", "step_time"):  # of the last step, which the checkpoint remembers
+        assert continued["finished"].values(metric)[6] == trained["zero1"].values(metric)[6]
+    assert list(continued["finished"].values("loss")) == [6]
+    assert continued["finished"].values("eval_loss") == trained["zero1"].values("eval_loss")
+
+
+def test_stops_on_the_stop_file(continued: dict[str, Attempt]) -> None:
+    attempt = continued["stopped"]
+    assert list(attempt.values("loss")) == [1, 2]
+    assert [path.name for path in attempt.checkpoints.iterdir()] == ["g0001-step00000002"]
+    assert not attempt.values("eval_loss")
+
+
+def test_leaves_with_a_checkpoint_when_one_rank_is_signalled(launch: Launch, data_dir: Path, tmp_path: Path) -> None:
+    attempt = Attempt(tmp_path / "run")
+    environment = attempt.prepare(data_dir, steps=100_000)
+    (attempt.dir / "ranks").mkdir()
+    environment["CAMPAIGN_PROGRESS_DIR"] = str(tmp_path)
+    process = launch(rank.__file__, *TRAINER, env=environment)
+    wait_until(lambda: process.poll() is not None or (attempt.started and bool(attempt.values("loss"))), "a step")
+    os.kill(json.loads((attempt.dir / "ranks/rank-1.json").read_text())["pid"], signal.SIGUSR2)
+    code, output = process.finish()
+    assert code == 0, output
+    newest = checkpoint.newest_verified(attempt.checkpoints, CONFIG_HASH, WORLD_SIZE)
+    assert newest is not None
+    assert list(attempt.values("loss")) == list(range(1, newest.step + 1))
+    assert not attempt.values("eval_loss")
+    for record in (tmp_path / "rank-0", tmp_path / "rank-1"):
+        found = json.loads(record.read_text())
+        assert (found["step"], found["phase"]) == (newest.step, "train")
+        assert 0 < found["busy_ms"] < 1000 * max(attempt.values("step_time").values())
+
+
+def test_diverged_training_fails_and_has_reported_it(launch: Launch, data_dir: Path, tmp_path: Path) -> None:
+    attempt = Attempt(tmp_path / "run")
+    code, output = launch(*TRAINER, env=attempt.prepare(data_dir, lr=1e30, grad_clip=0.0, steps=50)).finish()
+    assert code != 0  # 1, or -6 if gloo aborts a rank whose peer was faster to leave
+    *finite, last = attempt.values("loss").values()
+    assert all(math.isfinite(loss) for loss in finite)
+    assert not math.isfinite(last)
+    assert f"FloatingPointError: non-finite loss {last} at step {len(finite) + 1}" in output
+
+
+def test_a_checkpoint_that_cannot_be_loaded_is_not_tried_twice(
+    trained: dict[str, Attempt], launch: Launch, data_dir: Path, tmp_path: Path
+) -> None:
+    attempt = Attempt(tmp_path / "run", generation=2)
+    environment = attempt.prepare(data_dir, resume=attempt.checkpoints / "g0001-step00000006")
+    shutil.copytree(trained["zero1"].checkpoints, attempt.checkpoints, dirs_exist_ok=True)
+    bad = attempt.checkpoints / "g0001-step00000006"
+    shard = next((bad / TAG).glob("zero_pp_rank_1_*"))
+    shard.write_bytes(shard.read_bytes()[:-1000])
+    manifest = checkpoint.read_manifest(bad)
+    checkpoint.write_manifest(bad, replace(manifest, files={**manifest.files, **checkpoint.seal(bad, [shard])}))
+    assert checkpoint.verify(bad)
+    code, output = launch(*TRAINER, env=environment).finish()
+    assert code != 0
+    assert "CheckpointError: " in output
+    assert "later attempts begin at the one before it" in output
+    newest = checkpoint.newest_verified(attempt.checkpoints, CONFIG_HASH, WORLD_SIZE)
+    assert newest is not None
+    assert newest.step == 3
+
+
+def test_a_disk_that_is_full_in_the_middle_of_a_checkpoint_keeps_nothing_of_it(
+    launch: Launch, data_dir: Path, tmp_path: Path
+) -> None:
+    attempt = Attempt(tmp_path / "run")
+    environment = attempt.prepare(data_dir, checkpoint_every=2)
+    script = tmp_path / "full.py"
+    script.write_text("""
+import resource, signal
+from dscampaign.jobs.trainer import train
+signal.signal(signal.SIGXFSZ, signal.SIG_IGN)
+load = train.load
+def full_from_now_on(*arguments, **options):
+    data = load(*arguments, **options)
+    resource.setrlimit(resource.RLIMIT_FSIZE, (100_000, 100_000))
+    return data
+train.load = full_from_now_on
+train.main()
+""")
+    code, output = launch(str(script), env=environment).finish()
+    assert code != 0
+    assert "OSError: [Errno 27] File too large for a checkpoint: " in output
+    assert [path for path in attempt.checkpoints.rglob("*") if path.is_file()] == []
+    retention.remove_drafts(attempt.checkpoints, attempt.generation + 1)  # as the agent does then
+    assert list(attempt.checkpoints.iterdir()) == []
+    assert list(attempt.values("loss")) == [1, 2]
+
+
+def test_all_ranks_give_up_on_a_disk_without_room(launch: Launch, data_dir: Path, tmp_path: Path) -> None:
+    attempt = Attempt(tmp_path / "run")
+    environment = attempt.prepare(data_dir, checkpoint_every=2)
+    script = tmp_path / "full.py"
+    script.write_text("""
+import os, shutil, types
+from dscampaign.jobs.trainer.engine import leave_process_group
+from dscampaign.jobs.trainer.train import main
+shutil.disk_usage = lambda _: types.SimpleNamespace(free=100_000)
+try:
+    main()
+except OSError as error:
+    print(f"RANK {os.environ['RANK']}: {error}", flush=True)
+leave_process_group()
+""")
+    code, output = launch(str(script), env=environment).finish()
+    assert code == 0
+    for number in range(WORLD_SIZE):
+        assert f"RANK {number}: [Errno 28] No space left on device for a checkpoint: it needs 0.00 GB" in output
+    assert list(attempt.checkpoints.iterdir()) == []

@@ -1,0 +1,1 @@
+"""The reconciler against thousands of histories of a nasty Slurm, in simulated time."""

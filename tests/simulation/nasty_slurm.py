@@ -1,0 +1,325 @@
+"""An executor in memory that does what Slurm does on a bad day, with jobs whose agents write real files."""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import TypeVar
+
+from dscampaign.jobs.agent.node import Node
+from dscampaign.jobs.shared.layout import payload_file
+from dscampaign.jobs.shared.payload import Payload
+from dscampaign.orchestrator.errors import Unreachable
+from dscampaign.orchestrator.executors.base import (
+    LIVE_PENDING,
+    TERMINAL_STATES,
+    JobArray,
+    JobListing,
+    JobView,
+    SubmissionRefused,
+    SubmissionUnclear,
+)
+from dscampaign.orchestrator.executors.slurm import SINCE_SLACK_S, SlurmExecutor
+from dscampaign.tests.simulation.accidents import Effects
+from dscampaign.tests.simulation.clock import Clock
+from dscampaign.tests.simulation.fake_agent import FakeAgent
+from dscampaign.tests.simulation.fates import COMPLETES, FATES, GUESSES, VANISHES, Fate
+
+_T = TypeVar("_T")
+
+MIN_JOB_AGE_S = 300.0
+"""After which Slurm without accounting forgets a job that is over."""
+
+SUBMISSIONS = (
+    "taken",
+    "taken, no answer",
+    "taken late, no answer",
+    "taken twice, no answer",
+    "dropped, no answer",
+    "unreachable",
+    "refused",
+)
+LOOKS = ("good", "stale", "older", "incomplete", "unreachable")
+
+
+@dataclass
+class Job:
+    """One element of an array.
+
+    Attributes:
+        visible_s: before, no look shows it.
+        classes: what its attempt may be called in the end.
+        unsaid: how it ended, while its agents have not yet written that down.
+    """
+
+    token: str
+    index: int
+    job_id: str
+    payload: Payload
+    submit_time_s: float
+    visible_s: float
+    state: str = "PENDING"
+    started_s: float | None = None
+    ended_s: float | None = None
+    step_out_of_memory: bool = False
+    forgotten: bool = False
+    agents: list[FakeAgent] = field(default_factory=list)
+    shown: list[JobView] = field(default_factory=list)
+    classes: set[str] = field(default_factory=set)
+    blind: set[str] = field(default_factory=lambda: set(GUESSES))
+    unsaid: Fate | None = None
+
+    @property
+    def live(self) -> bool:
+        """Whether Slurm takes it for one that is not over."""
+        return self.state not in TERMINAL_STATES and not self.forgotten
+
+    @property
+    def training(self) -> bool:
+        """Whether its processes run, whatever Slurm thinks."""
+        return any(agent.alive for agent in self.agents)
+
+    @property
+    def name(self) -> tuple[str, int]:
+        """The attempt that it is to run."""
+        return self.payload.run, self.payload.generation
+
+    def becomes(self, state: str, **values: object) -> None:
+        """Takes a new state, and remembers how the old one looked."""
+        self.shown.append(self.view())
+        self.state = state
+        for name, value in values.items():
+            setattr(self, name, value)
+
+    def view(self) -> JobView:
+        """What Slurm says of it now."""
+        times = self.submit_time_s, self.started_s, self.ended_s
+        nodes = "n0" if self.started_s else ""
+        return JobView(self.token, self.index, self.job_id, self.state, "", *times, "", nodes, self.step_out_of_memory)
+
+
+class NastySlurm:
+    """The cluster.
+
+    Attributes:
+        accounting: whether it remembers jobs for ever.
+        sbatch: what becomes of the next submission, one of SUBMISSIONS; then all is well again.
+        squeue: how the next look is, one of LOOKS; likewise.
+        jobs: all that it ever took, in the order of submission.
+        refused: tokens that it would not take.
+        executions: which jobs have claimed an attempt, by (run, generation).
+        cancelled: runs of which a job was cancelled by the program.
+    """
+
+    intent_grace_s = SlurmExecutor.intent_grace_s
+    lost_grace_s = SlurmExecutor.lost_grace_s
+    outcome_grace_s = SlurmExecutor.outcome_grace_s
+    user = 0
+
+    def __init__(self, clock: Clock, effects: Effects, accounting: bool) -> None:
+        self._clock, self._effects, self.accounting = clock, effects, accounting
+        self.sbatch, self.squeue = "taken", "good"
+        self.jobs: list[Job] = []
+        self.refused: set[str] = set()
+        self.executions: dict[tuple[str, int], list[Job]] = {}
+        self.cancelled: set[str] = set()
+        self._next_id, self._looks = 1, 0
+
+    # -- what the reconciler sees --------------------------------------------------------------------------------
+
+    def submit(self, batch: JobArray) -> list[str]:
+        self._effects.moment(Unreachable("sbatch is away"))
+        assert batch.token not in {job.token for job in self.jobs}, "one token was submitted twice"
+        how, self.sbatch = self.sbatch, "taken"
+        if how == "unreachable":
+            raise Unreachable("sbatch is away")
+        if how == "refused":
+            self.refused.add(batch.token)
+            raise SubmissionRefused("invalid partition")
+        ids = [] if how.startswith("dropped") else self._take(batch, 200.0 if "late" in how else 0.0)
+        if "twice" in how:  # a request that was sent again to a backup controller
+            self._take(batch, 0.0)
+        self._effects.moment(SubmissionUnclear("Socket timed out"))
+        if how.endswith("no answer"):
+            raise SubmissionUnclear("Socket timed out")
+        return ids
+
+    def list_jobs(self, expected: Mapping[str, Collection[int]], since_s: float) -> JobListing:
+        self._effects.moment(Unreachable("squeue is away"))
+        how, self.squeue = self.squeue, "good"
+        if how == "unreachable":
+            raise Unreachable("squeue is away")
+        found: dict[tuple[str, int], JobView] = {}
+        self._looks += 1
+        for key in ((token, index) for token, indexes in expected.items() for index in indexes):
+            jobs = self.named(*key)
+            views = [view for job in jobs if (view := self._shown(job, how, since_s))]
+            if views:
+                found[key] = views[self._looks % len(views)]
+            for job in jobs:
+                if len(views) != 1:  # of two, the one that runs it may not be the one that is shown
+                    job.classes |= job.blind | {"lost"}
+        self._effects.moment(Unreachable("squeue is away"))
+        return JobListing(found, how != "incomplete")
+
+    def cancel(self, job_ids: Sequence[str]) -> None:
+        self._effects.moment(Unreachable("scancel is away"))
+        for job_id in job_ids:
+            # a number that is used again means the newest job
+            named = [job for job in self.jobs if job.job_id == job_id and not job.forgotten]
+            for job in named[-1:]:
+                if job.live:
+                    self.cancelled.add(job.payload.run)
+                    self.end(job, FATES["is cancelled by somebody"])
+        self._effects.moment(Unreachable("scancel is away"))
+
+    def nodes(self) -> int | None:
+        return 8
+
+    # -- what the test does --------------------------------------------------------------------------------------
+
+    def named(self, token: str, index: int) -> list[Job]:
+        """The jobs of that token: none, one, or two of a batch that was taken twice."""
+        return [job for job in self.jobs if (job.token, job.index) == (token, index)]
+
+    def pending(self) -> list[Job]:
+        """The jobs that wait."""
+        return [job for job in self.jobs if job.live and job.state in LIVE_PENDING]
+
+    def running(self) -> list[Job]:
+        """The jobs that Slurm takes for running."""
+        return [job for job in self.jobs if job.live and job.state not in LIVE_PENDING]
+
+    def training(self) -> list[Job]:
+        """The jobs whose processes run."""
+        return [job for job in self.jobs if job.training]
+
+    def silent(self) -> list[Job]:
+        """The jobs that are over and whose agents have not yet said how."""
+        return [job for job in self.jobs if job.unsaid]
+
+    def start(self, job: Job) -> None:
+        """Its nodes begin: the first one claims the attempt."""
+        now_s = self._clock.node_s()
+        job.becomes("RUNNING", started_s=now_s)
+        nodes = (Node(job.job_id, rank, f"n{rank}", "") for rank in range(job.payload.nodes))
+        job.agents = [FakeAgent(job.payload, node, now_s) for node in nodes]
+        first, *_ = [agent.begin() for agent in job.agents]
+        if first:
+            self.executions.setdefault(job.name, []).append(job)
+        else:
+            job.becomes("FAILED", ended_s=now_s)  # as the agent's exit code makes it
+            job.classes.add("lost")
+
+    def work(self, job: Job, steps: int = 1) -> None:
+        """Its agents look around; its training makes steps, if it may."""
+        for _ in range(steps):
+            agents = [agent for agent in job.agents if agent.alive]
+            if any(agent.superseded for agent in agents):
+                for agent in agents:
+                    agent.give_way()
+                if job.live:
+                    self._over(job, Fate("FAILED", frozenset()))
+                return
+            self._check_alone(job)
+            for agent in agents:
+                agent.watch()
+                if not agent.finished:
+                    agent.train()
+
+    def end(self, job: Job, fate: Fate, *, late: bool = False) -> None:
+        """It ends.
+
+        Args:
+            late: the agents' word is written only after Slurm has shown the end, see `say`.
+        """
+        if fate.reaches and job.training:
+            self.work(job, max(0, (job.payload.target_step or 0) - job.agents[0].step))
+        if fate.reaches and not job.training:
+            return  # it had to give way
+        self._over(job, fate)
+        if fate.zombie:
+            job.classes |= COMPLETES.classes
+        elif not fate.word:
+            for agent in job.agents:
+                agent.die()
+        elif job.training:
+            job.unsaid = fate
+            job.classes |= GUESSES if late else set()
+            if not late:
+                self.say(job)
+
+    def say(self, job: Job) -> None:
+        """The agents of a job that is over write down how it ended."""
+        fate, job.unsaid = job.unsaid, None
+        for agent in job.agents:
+            if fate and agent.alive:
+                agent.end(fate)
+
+    def lose_state(self, *, zombies: bool) -> None:
+        """Slurm's state directory is lost: nobody knows the jobs any more, and their numbers are given out again."""
+        self._next_id = 1
+        for job in self.jobs:
+            if job.live or job.training:
+                self._over(job, VANISHES)
+                job.classes |= COMPLETES.classes if zombies else set()
+            job.forgotten = True
+            for agent in job.agents:
+                if agent.alive and not zombies:
+                    agent.die()
+
+    def finish_all(self) -> None:
+        """All that waits begins, and all that runs completes, unless it has to give way."""
+        for job in self.pending():
+            self.start(job)
+        for job in list(self.jobs):
+            self.say(job)
+            if job.live:
+                self.end(job, COMPLETES)
+            elif job.training:
+                self.work(job, (job.payload.target_step or 0) + 1)
+                for agent in job.agents:
+                    if agent.alive:
+                        agent.end(COMPLETES)
+
+    # -- helpers -------------------------------------------------------------------------------------------------
+
+    def _take(self, batch: JobArray, delay_s: float) -> list[str]:
+        number, self._next_id = self._next_id, self._next_id + 1
+        for index in range(batch.size):
+            payload = Payload.read(payload_file(batch.folder, index))
+            times = self._clock.node_s(), self._clock.now_s + delay_s
+            self.jobs.append(Job(batch.token, index, f"{number}_{index}", payload, *times))
+        return [f"{number}_{index}" for index in range(batch.size)]
+
+    def _over(self, job: Job, fate: Fate) -> None:
+        now_s = self._clock.node_s()
+        job.becomes(fate.state or job.state, ended_s=now_s, step_out_of_memory=fate.step_out_of_memory)
+        job.classes |= fate.classes
+        job.blind = set(fate.blind)
+        if fate.saves and job.training and job.agents[0].finished:
+            job.classes |= COMPLETES.classes
+
+    def _shown(self, job: Job, how: str, since_s: float) -> JobView | None:
+        if job.ended_s and not self.accounting and self._clock.node_s() - job.ended_s > MIN_JOB_AGE_S:
+            job.forgotten = True
+        too_old = job.submit_time_s < since_s - SINCE_SLACK_S
+        if job.forgotten or too_old or self._clock.now_s < job.visible_s:
+            return None
+        if how == "incomplete" and not job.live:
+            return None
+        views = [None, *job.shown, job.view()]
+        back = {"stale": 1, "older": 2}.get(how, 0)
+        return views[max(0, len(views) - 1 - back)]
+
+    def _check_alone(self, job: Job) -> None:
+        """A job may train only while no newer attempt of its run has begun."""
+        run, generation = job.name
+        newer = [g for r, g in self.executions if r == run and g > generation]
+        assert not newer, f"{run}: generation {generation} trains on beside generation {newer}"
+
+
+def every(things: Sequence[_T], which: int) -> Iterator[_T]:
+    """The one of that number, counted round; none if there is none."""
+    if things:
+        yield things[which % len(things)]

@@ -1,0 +1,222 @@
+"""What must hold after every step, and in the end, whatever happened. Promises, with the spec's own numbers."""
+
+from __future__ import annotations
+
+import itertools
+import json
+from collections import defaultdict
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+
+from sqlalchemy import Connection, select
+
+from dscampaign.db import queries, schema
+from dscampaign.db.records import TERMINAL_ATTEMPT, AttemptRow, RunRow, RunState
+from dscampaign.orchestrator.executors.job_request import run_config
+from dscampaign.orchestrator.spec.model import RetryConfig
+from dscampaign.tests.simulation.nasty_slurm import NastySlurm
+
+BUDGETS = {
+    "crash": {"crash"},
+    "infra": {"node", "lost", "gpu", "gpu_fault", "hang", "foreign_oom", "storage"},
+    "oom": {"oom", "fragmentation"},
+    "host_oom": {"host_oom"},
+}
+"""Which classes of failure count against which budget of the spec."""
+
+FINAL = {"deterministic", "diverged", "refused"}
+"""Classes after which a run is not tried again."""
+
+FREE = {"preempted", "stopped", "time_limit"}
+"""Classes that count against no budget, but three of which without a new checkpoint are the end."""
+
+FREE_LIMIT = 3
+
+
+@dataclass
+class Promises:
+    """Checks of one world, and what it remembers of earlier ones.
+
+    Attributes:
+        unwanted: runs that the user has ever cancelled or dropped.
+    """
+
+    cluster: NastySlurm
+    unwanted: set[str] = field(default_factory=set)
+    _ended: dict[int, tuple[str, str | None]] = field(default_factory=dict)
+
+    def check(self, conn: Connection, campaign_id: int) -> None:
+        """What must hold at every moment."""
+        runs, rows = _read(conn, campaign_id)
+        self._check_executions()
+        self._check_live(runs, rows)
+        self._check_memory(rows)
+        self._check_taken(runs, rows)
+        for run in runs.values():
+            mine = [row for row in rows if row.run_id == run.id]
+            unwanted = run.name in self.unwanted or any("hang" in row.evidence for row in mine)
+            assert unwanted or run.name not in self.cluster.cancelled, f"{run.name} is wanted and was cancelled"
+            self._check_attempts(run, mine)
+            for counted in _counted_together(mine):
+                _check_budgets(run, counted, run_config(run).retry)
+                self._check_free(run, counted)
+
+    def check_end(self, conn: Connection, campaign_id: int) -> None:
+        """What must hold when all is settled."""
+        runs, rows = _read(conn, campaign_id)
+        for run in runs.values():
+            mine = [row for row in rows if row.run_id == run.id]
+            assert run.state in _deserved(run, mine), f"{run.name} is {run.state}: {_story(mine)}"
+            for row in mine:
+                assert row.state in TERMINAL_ATTEMPT
+                assert _stored_steps(conn, row) == _reported_steps(Path(row.spool_path)), f"{run.name} {row.generation}"
+
+    def _check_executions(self) -> None:
+        for (run, generation), jobs in self.cluster.executions.items():
+            assert len(jobs) == 1, f"{run}: attempt {generation} was run by jobs {[job.job_id for job in jobs]}"
+
+    def _check_memory(self, rows: Sequence[AttemptRow]) -> None:
+        """An attempt that has ended stays, and stays as it ended."""
+        ended = {row.id: (str(row.state), row.failure_class) for row in rows if row.state in TERMINAL_ATTEMPT}
+        for attempt_id, how in self._ended.items():
+            assert ended.get(attempt_id) == how, f"attempt {attempt_id} had ended as {how}, now {ended.get(attempt_id)}"
+        self._ended = ended
+
+    def _check_live(self, runs: Mapping[int, RunRow], rows: Sequence[AttemptRow]) -> None:
+        """An attempt whose job trained when it was judged is over only where nobody had heard of it for long."""
+        live = {job.name for job in self.cluster.running() if job.training}
+        for row in rows:
+            new = row.state in TERMINAL_ATTEMPT and row.id not in self._ended
+            if new and (runs[row.run_id].name, row.generation) in live:
+                unheard = {"lost", "cancelled"} if runs[row.run_id].name in self.unwanted else {"lost"}
+                assert row.failure_class in unheard, f"it trains, and was judged: {_story([row])}"
+
+    def _check_taken(self, runs: Mapping[int, RunRow], rows: Sequence[AttemptRow]) -> None:
+        """What Slurm took, the store knows for ever."""
+        known = {(row.token, row.array_index): (runs[row.run_id].name, row.generation) for row in rows}
+        for job in self.cluster.jobs:
+            stored = known.get((job.token, job.index))
+            assert stored == job.name, f"job {job.job_id} runs {job.name}, the store has {stored}"
+
+    def _check_attempts(self, run: RunRow, rows: Sequence[AttemptRow]) -> None:
+        by_age = sorted(rows, key=lambda row: row.id)
+        generations = [row.generation for row in by_age]
+        assert generations == sorted(set(generations)), f"{run.name}: generations {generations}"
+        assert sum(row.state not in TERMINAL_ATTEMPT for row in rows) <= 1, f"{run.name} has two live attempts"
+        asked = run_config(run).train.global_batch
+        for row in rows:
+            if asked and row.micro_batch and row.accumulation:
+                assert row.micro_batch * row.accumulation * row.world_size == asked
+            if row.state in TERMINAL_ATTEMPT:
+                allowed = self._allowed(run, row)
+                assert row.failure_class in allowed, f"{run.name} {_story([row])}, but it was {sorted(allowed)}"
+
+    def _allowed(self, run: RunRow, row: AttemptRow) -> set[str]:
+        """What the attempt may be called."""
+        jobs = self.cluster.named(row.token, row.array_index or 0)
+        ran = [job for job in jobs if job in self.cluster.executions.get(job.name, ())]
+        wish = {"cancelled"} if run.name in self.unwanted else set()
+        if row.token in self.cluster.refused:
+            return {"refused", "lost"}  # taken back meanwhile, by another leader
+        if not jobs:
+            return {"lost"}
+        if "led to no job" in str(row.evidence.get("reason")):
+            assert not ran, f"{run.name}: attempt {row.generation} was taken back, and run"
+            return {"lost"}
+        classes = set().union(*(job.classes for job in ran or jobs))
+        return classes | wish | ({"hang"} if "hang" in row.evidence else set())
+
+    def _check_free(self, run: RunRow, rows: Sequence[AttemptRow]) -> None:
+        starts: dict[int | None, int] = defaultdict(int)
+        for row in rows:
+            if row.failure_class in FREE and (run.name, row.generation) in self.cluster.executions:
+                starts[row.start_step] += 1
+        assert max(starts.values(), default=0) <= FREE_LIMIT, f"{run.name} gets nowhere: {_story(rows)}"
+
+
+def _read(conn: Connection, campaign_id: int) -> tuple[dict[int, RunRow], list[AttemptRow]]:
+    runs = {run.id: run for run in queries.runs(conn, campaign_id)}
+    return runs, queries.attempts(conn, campaign_id)
+
+
+def _counted_together(rows: Sequence[AttemptRow]) -> Iterable[list[AttemptRow]]:
+    """The attempts of one experiment since one `campaign retry`, oldest first."""
+    groups: dict[tuple[str, int], list[AttemptRow]] = defaultdict(list)
+    for row in sorted(rows, key=lambda row: row.generation):
+        groups[row.config_hash, row.retry_epoch].append(row)
+    return groups.values()
+
+
+def _check_budgets(run: RunRow, rows: Sequence[AttemptRow], retry: RetryConfig) -> None:
+    """A budget of n allows n further tries; after what cannot be cured there is none."""
+    for name, classes in BUDGETS.items():
+        count, budget = sum(row.failure_class in classes for row in rows), int(getattr(retry, name))
+        last = rows[-1].failure_class in classes
+        assert count <= budget + last, f"{run.name}: retry.{name} is {budget}: {_story(rows)}"
+    for row, after in itertools.pairwise(rows):
+        assert row.failure_class not in FINAL, f"{run.name} was tried again: {_story(rows)}"
+        if row.failure_class == "oom":
+            smaller = (after.micro_batch or 0) < (row.micro_batch or 0) or after.changes != row.changes
+            assert smaller, f"{run.name} is no smaller: {_story(rows)}"
+
+
+def _deserved(run: RunRow, rows: Sequence[AttemptRow]) -> set[RunState]:
+    """The states in which a run with these attempts may stay, by an account of our own."""
+    mine = [row for row in rows if row.config_hash == run.config_hash]
+    if any(row.failure_class == "completed" for row in mine):
+        return {RunState.COMPLETED}
+    if run.desired != "run":
+        return {RunState.CANCELLED, RunState.FAILED}
+    counted = [row for row in mine if row.retry_epoch == run.retry_epoch]
+    if not counted:
+        return set()
+    return _used_up(counted, run_config(run).retry) | _ENDED.get(str(counted[-1].failure_class), set())
+
+
+_ENDED = {kind: {RunState.FAILED} for kind in FINAL} | {"cancelled": {RunState.CANCELLED}}
+
+
+def _used_up(rows: Sequence[AttemptRow], retry: RetryConfig) -> set[RunState]:
+    """The states that budgets lead to, after the last of these attempts."""
+    last, states = rows[-1], set()
+    for name, classes in BUDGETS.items():
+        if last.failure_class in classes and sum(row.failure_class in classes for row in rows) > getattr(retry, name):
+            states.add(RunState.FAILED)
+    if last.failure_class in ("crash", "time_limit") and _crashes(rows) > retry.crash:
+        states.add(RunState.FAILED)
+    if last.failure_class == "oom" and last.micro_batch in (None, 1):
+        states.add(RunState.FAILED)
+    if sum(row.failure_class in FREE or _progressed(row) for row in rows) >= FREE_LIMIT:
+        states.add(RunState.HELD)
+    return states
+
+
+def _progressed(row: AttemptRow) -> bool:
+    return (row.last_step or 0) > (row.start_step or 0)
+
+
+def _crashes(rows: Sequence[AttemptRow]) -> int:
+    """A time limit without a step is one too."""
+    return sum(
+        row.failure_class == "crash" or (row.failure_class == "time_limit" and not _progressed(row)) for row in rows
+    )
+
+
+def _stored_steps(conn: Connection, row: AttemptRow) -> list[int]:
+    metric = schema.step_metric.c
+    return list(conn.execute(select(metric.step).where(metric.attempt_id == row.id).order_by(metric.step)).scalars())
+
+
+def _reported_steps(spool: Path) -> list[int]:
+    lines = spool.read_text().splitlines() if spool.exists() else []
+    return sorted(json.loads(line)["step"] for line in lines)
+
+
+def _story(rows: Sequence[AttemptRow]) -> str:
+    """The attempts in words, for a failure's message."""
+    return ", ".join(
+        f"{row.generation} {row.failure_class or row.state} ({row.evidence.get('reason', '')}; micro-batch"
+        f" {row.micro_batch}, steps {row.start_step} to {row.last_step})"
+        for row in rows
+    )

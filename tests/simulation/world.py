@@ -1,0 +1,208 @@
+"""One campaign in a store and a folder of its own, two processes that reconcile it, and a cluster."""
+
+from __future__ import annotations
+
+import json
+import socket
+from collections.abc import Callable, Collection, Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from tempfile import TemporaryDirectory
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+from sqlalchemy import Connection
+
+from dscampaign.db import queries
+from dscampaign.db.records import RETRYABLE_RUN, SETTLED_RUN, CampaignRow, RunRow
+from dscampaign.db.schema import lease, metadata
+from dscampaign.db.store import Store
+from dscampaign.jobs.agent import agent as agent_module
+from dscampaign.orchestrator.campaign import desired as campaigns
+from dscampaign.orchestrator.reconcile.lease import LEASE_TTL_S, FencedWriter, LeaseHolder
+from dscampaign.orchestrator.reconcile.loop import Pass, Reconciler
+from dscampaign.orchestrator.spec.expand import expand
+from dscampaign.orchestrator.spec.load import load_spec
+from dscampaign.tests.simulation.accidents import Effects
+from dscampaign.tests.simulation.clock import Clock
+from dscampaign.tests.simulation.nasty_slurm import NastySlurm
+from dscampaign.tests.simulation.promises import Promises
+
+DEPTHS = (1, 2, 3)
+TARGET = 5
+NO_PROCESS = 2**22 + 1
+"""A process number that Linux never gives."""
+
+
+def make_spec(*, builtin: bool, nodes: int, retry: dict[str, int]) -> dict[str, Any]:
+    """A spec of as many runs as DEPTHS."""
+    own = {"command": ["train.py", "{depth}"], "train": {"steps": TARGET}}
+    trained = {
+        "train": {
+            "model": {"model_type": "gpt2", "n_layer": 1},
+            "tokenizer": "bytes",
+            "dataset": {"path": "text.txt"},
+            "global_batch": 8,
+            "micro_batch": 4 // nodes,
+            "steps": TARGET,
+            "checkpoint_every": 2,
+        }
+    }
+    return {
+        "name": "c",
+        "slurm": {"gpus_per_node": 1, "nodes": nodes, "mem": "1G", "time": "5"},
+        "ranks_per_node": 1,
+        "retry": {"max_backoff_s": 600, **retry},
+        **(trained if builtin else own),
+    }
+
+
+def in_memory() -> TemporaryDirectory[str]:
+    """A folder that is in no disk's way, where there is such a place."""
+    memory = Path("/dev/shm")
+    return TemporaryDirectory(dir=memory if memory.is_dir() else None)
+
+
+class World:
+    """Everything that a test plays with.
+
+    Args:
+        store: a SQLite database, which is emptied first. One for all worlds: what SQLAlchemy learns of a statement is
+            worth keeping. All processes of a world use it, one after another.
+        clock: what the store's time is made of.
+        spec: as `make_spec` makes it.
+        accounting: whether Slurm remembers jobs for ever.
+        error_s: how far the nodes' clocks are ahead of the database's.
+    """
+
+    def __init__(self, store: Store, clock: Clock, spec: dict[str, Any], *, accounting: bool, error_s: float) -> None:
+        self._folder = in_memory()
+        self.dir = Path(self._folder.name)
+        self._patch = pytest.MonkeyPatch()
+        self._spec, self._submissions = spec, dict[tuple[int, ...], campaigns.Submission]()
+        self._axis = "depth" if "command" in spec else "train.seed"
+        self.store, self.clock = store, clock
+        self.clock.begin(error_s)
+        with store.write() as conn:
+            for table in reversed(metadata.sorted_tables):
+                conn.execute(table.delete())
+        self.effects = Effects(self._patch)
+        self.cluster = NastySlurm(self.clock, self.effects, accounting)
+        self.promises = Promises(self.cluster)
+        self._patch.setattr(agent_module, "time", self.clock.as_module())
+        self._patch.setattr(agent_module, "free_port", lambda: 29500)
+        self._patch.setattr(agent_module, "NodeFacts", lambda *_: SimpleNamespace(end=dict))
+        self._patch.setattr(campaigns, "_git_state", lambda _: "")
+        self._patch.setattr(FencedWriter, "write", _watched(FencedWriter.write))
+        self._born = 0
+        self.campaign = self.wish_for(DEPTHS)
+        self.leaders = [self._make_leader(), self._make_leader()]
+
+    def close(self) -> None:
+        """Removes everything."""
+        self._patch.undo()
+        self._folder.cleanup()
+
+    # -- reconcilers ---------------------------------------------------------------------------------------------
+
+    def run_pass(self, which: int) -> Pass:
+        """One pass of one of the two, some time after the last."""
+        self.clock.now_s += 10
+        return self.leaders[which].run_pass()
+
+    def takes_over(self, which: int) -> None:
+        """The other one has stopped for longer than its lease: this one works in its place."""
+        self.clock.now_s += LEASE_TTL_S + 1
+        self.leaders[which].run_pass()
+
+    def bury(self, which: int, *, on_this_host: bool) -> None:
+        """The process is dead; another one begins.
+
+        Args:
+            on_this_host: the next one can see that it is dead; else its lease has to run out.
+        """
+        died = self.leaders[which]
+        if on_this_host:
+            dead = f"{socket.gethostname()}:{NO_PROCESS}:x"
+            with self.store.write() as conn:
+                conn.execute(lease.update().where(lease.c.holder == str(died._holder)).values(holder=dead))
+        self.leaders[which] = self._make_leader()
+
+    # -- the user ------------------------------------------------------------------------------------------------
+
+    def wish_for(self, depths: Collection[int]) -> CampaignRow:
+        """Submits a spec of these runs; the others are no longer wanted."""
+        found = self._submission(tuple(sorted(depths)))
+        if hasattr(self, "campaign"):
+            named = {run.name for run in found.runs}
+            self.promises.unwanted |= {run.name for run in self.runs() if run.name not in named}
+        return campaigns.record(self.store, found)
+
+    def cancel(self, run: RunRow) -> None:
+        """The user cancels a run."""
+        self.promises.unwanted |= {run.name for run in campaigns.cancel(self.store, self.campaign, [run.name])}
+
+    def retry(self, run: RunRow) -> None:
+        """The user has a run tried again."""
+        campaigns.retry(self.store, self.campaign, [run.name])
+
+    def cancellable(self) -> list[RunRow]:
+        """Runs that are wanted and not over."""
+        return [run for run in self.runs() if run.desired == "run" and run.state not in SETTLED_RUN]
+
+    def retryable(self) -> list[RunRow]:
+        """Runs that `campaign retry` takes."""
+        return [run for run in self.runs() if run.state in RETRYABLE_RUN]
+
+    def runs(self) -> list[RunRow]:
+        """The runs as stored."""
+        with self.store.read() as conn:
+            return queries.runs(conn, self.campaign.id)
+
+    # -- what must hold ------------------------------------------------------------------------------------------
+
+    def check(self) -> None:
+        """Every promise of this moment."""
+        with self.store.read() as conn:
+            self.promises.check(conn, self.campaign.id)
+
+    def check_end(self) -> None:
+        """Every promise of a settled campaign."""
+        with self.store.read() as conn:
+            self.promises.check(conn, self.campaign.id)
+            self.promises.check_end(conn, self.campaign.id)
+
+    # -- helpers -------------------------------------------------------------------------------------------------
+
+    def _make_leader(self) -> Reconciler:
+        leader = Reconciler(self.store, self.campaign, self.cluster)
+        self._born += 1
+        leader._holder = LeaseHolder(
+            "elsewhere", str(self._born), "x"
+        )  # another host, whose processes cannot be seen from here
+        return leader
+
+    def _submission(self, depths: tuple[int, ...]) -> campaigns.Submission:
+        if depths not in self._submissions:
+            path = self.dir / "spec.yaml"
+            path.write_text(json.dumps({**self._spec, "matrix": {self._axis: list(depths)}}))
+            for name in ("train.py", "text.txt"):
+                (self.dir / name).write_text("text")
+            spec = load_spec(path)
+            self._submissions[depths] = campaigns.Submission(spec, path.read_text(), expand(spec), self.dir, path)
+        return self._submissions[depths]
+
+
+def _watched(real: Callable[[FencedWriter], Any]) -> Callable[[FencedWriter], Any]:
+    """Every write under a lease ends while that lease still is its writer's."""
+
+    @contextmanager
+    def write(authority: FencedWriter) -> Iterator[Connection]:
+        with real(authority) as conn:
+            yield conn
+            held = queries.read_lease(conn, authority.lease)
+            assert held is not None
+            assert held.epoch == authority.epoch, "a write after the lease was lost"
+
+    return write

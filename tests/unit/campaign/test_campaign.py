@@ -1,0 +1,147 @@
+"""What a user may want, as changes of what is desired."""
+
+from __future__ import annotations
+
+import stat
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from dscampaign.db import queries
+from dscampaign.db.records import RunState
+from dscampaign.orchestrator.campaign import desired as campaigns
+from dscampaign.orchestrator.campaign.diff import ABSENT
+from dscampaign.orchestrator.errors import UserError
+from dscampaign.tests.support.world_on_disk import World, make_world
+
+
+@pytest.fixture
+def world(tmp_path: Path) -> Iterator[World]:
+    made = make_world(tmp_path)
+    yield made
+    made.store.close()
+
+
+def set_run(world: World, name: str, **values: Any) -> None:
+    with world.store.write() as conn:
+        queries.update_run(conn, world.runs()[name].id, **values)
+
+
+def test_a_submission_records_all_that_a_run_needs(world: World) -> None:
+    row = world.record()
+    runs = world.runs()
+    assert list(runs) == ["depth-1", "depth-2"]
+    first = runs["depth-1"]
+    assert (first.state, first.desired, first.target_step, first.params) == (RunState.PENDING, "run", 3, {"depth": 1})
+    assert first.config["command"][-1] == "1"
+    assert (row.dir, row.executor, row.desired) == (str(world.folder), "slurm", "active")
+    assert row.provenance["spec"] == str(world.folder / "spec.yaml")
+
+
+def test_the_same_submission_again_changes_nothing(world: World) -> None:
+    world.record()
+    before = {name: (run.id, run.state, run.config_hash) for name, run in world.runs().items()}
+    campaign, change = campaigns.compare(world.store, world.submission())
+    assert campaign is not None
+    assert (len(change.keep), change.create, change.replace, change.drop) == (2, (), (), ())
+    world.record()
+    assert {name: (run.id, run.state, run.config_hash) for name, run in world.runs().items()} == before
+
+
+def test_what_describes_a_run_may_change_while_it_stands(world: World) -> None:
+    world.record()
+    set_run(world, "depth-1", state=RunState.RUNNING)
+    world.record(retry={"crash": 7, "backoff_s": 0})
+    assert world.runs()["depth-1"].config["retry"]["crash"] == 7
+    assert world.runs()["depth-1"].state is RunState.RUNNING
+
+
+def test_an_experiment_that_failed_may_be_another_one(world: World) -> None:
+    world.record(matrix={"depth": [1]})
+    set_run(world, "depth-1", state=RunState.FAILED, reason="x", not_before_s=5.0, desired="cancel")
+    before = world.runs()["depth-1"]
+    world.record(matrix={"depth": [1]}, train={"steps": 9})
+    after = world.runs()["depth-1"]
+    assert (after.id, after.state, after.reason, after.not_before_s) == (before.id, RunState.PENDING, "", None)
+    assert (after.desired, after.target_step) == ("run", 9)
+    assert after.config_hash != before.config_hash
+    assert [event.message for event in world.events("replaced")] == ["its experiment changed in the spec"]
+
+
+def test_what_leaves_the_spec_is_not_wanted_but_not_forgotten(world: World) -> None:
+    world.record()
+    world.record(matrix={"depth": [2, 3]})
+    assert {name: run.desired for name, run in world.runs().items()} == {
+        "depth-1": ABSENT,
+        "depth-2": "run",
+        "depth-3": "run",
+    }
+    assert [run.ordinal for name, run in world.runs().items() if name != "depth-1"] == [0, 1]
+
+
+def test_a_campaign_stays_where_it_is(world: World, tmp_path: Path) -> None:
+    world.record()
+    elsewhere = campaigns.Submission(**{**vars(world.submission()), "dir": tmp_path / "other"})
+    with pytest.raises(UserError, match="lives in") as caught:
+        campaigns.record(world.store, elsewhere)
+    assert f"--dir {world.folder}" in (caught.value.hint or "")
+    with pytest.raises(UserError, match="runs on slurm, the spec says local"):
+        world.record(executor="local", slurm={})
+
+
+def test_a_refused_submission_changes_nothing(world: World) -> None:
+    world.record()
+    set_run(world, "depth-1", state=RunState.RUNNING)
+    before = world.runs()
+    with pytest.raises(UserError, match="its experiment has changed"):
+        world.record(train={"steps": 9})
+    assert world.runs() == before
+
+
+def test_folders_are_for_the_user_alone(world: World, tmp_path: Path) -> None:
+    campaigns.record(world.store, campaigns.Submission(**{**vars(world.submission()), "dir": tmp_path / "a" / "b"}))
+    assert [stat.S_IMODE((tmp_path / name).stat().st_mode) for name in ("a", "a/b")] == [0o700, 0o700]
+
+
+# -- cancel and retry --------------------------------------------------------------------------------------------
+
+
+def test_cancel_takes_what_is_not_over_and_is_asked_once(world: World) -> None:
+    world.record()
+    set_run(world, "depth-2", state=RunState.COMPLETED)
+    assert [run.name for run in campaigns.cancel(world.store, world.campaign, None)] == ["depth-1"]
+    assert campaigns.cancel(world.store, world.campaign, None) == []
+    assert [event.kind for event in world.events("cancel.asked")] == ["cancel.asked"]
+    assert {run.desired for run in world.runs().values()} == {"cancel", "run"}
+
+
+def test_a_name_that_is_no_run_is_refused_before_anything_is_done(world: World) -> None:
+    world.record()
+    for action in (campaigns.cancel, campaigns.retry):
+        with pytest.raises(UserError, match="no run named depth-9 in c"):
+            action(world.store, world.campaign, ["depth-1", "depth-9"])
+    assert {run.desired for run in world.runs().values()} == {"run"}
+
+
+def test_retry_takes_failed_and_held_runs_and_by_name_cancelled_ones(world: World) -> None:
+    world.record(matrix={"depth": [1, 2, 3, 4]})
+    for name, state in (("depth-1", "failed"), ("depth-2", "held"), ("depth-3", "cancelled"), ("depth-4", "completed")):
+        set_run(world, name, state=RunState(state), reason="x", desired="cancel" if state == "cancelled" else "run")
+    assert [run.name for run in campaigns.retry(world.store, world.campaign, None)] == ["depth-1", "depth-2"]
+    assert [run.name for run in campaigns.retry(world.store, world.campaign, ["depth-3"])] == ["depth-3"]
+    again = [world.runs()[f"depth-{i}"] for i in (1, 2, 3)]
+    assert {(run.state, run.reason, run.desired, run.retry_epoch) for run in again} == {
+        (RunState.PENDING, "", "run", 1)
+    }
+    with pytest.raises(UserError, match="run depth-4 is completed"):
+        campaigns.retry(world.store, world.campaign, ["depth-4"])
+
+
+def test_retry_of_all_leaves_out_what_the_spec_no_longer_names(world: World) -> None:
+    world.record()
+    set_run(world, "depth-1", state=RunState.FAILED)
+    world.record(matrix={"depth": [2]})
+    assert campaigns.retry(world.store, world.campaign, None) == []
+    assert [run.name for run in campaigns.retry(world.store, world.campaign, ["depth-1"])] == ["depth-1"]

@@ -1,0 +1,117 @@
+"""A spec's runs against the stored ones."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from dscampaign.db.records import RunRow, RunState
+from dscampaign.orchestrator.campaign.diff import ABSENT, desired_again, merge
+from dscampaign.orchestrator.errors import UserError
+from dscampaign.orchestrator.spec.expand import Run, RunConfig
+from dscampaign.tests.support.policy_world import run_row
+
+
+def new(name: str, config_hash: str = "") -> Run:
+    """A run of a spec."""
+    return Run(name, {}, 0, RunConfig(), config_hash or f"hash-{name}", 10, 1, 1, 1, 8, 8, 1)
+
+
+def stored(name: str, state: RunState = RunState.PENDING, **values: Any) -> RunRow:
+    return run_row(**{"name": name, "config_hash": f"hash-{name}", "state": state, **values})
+
+
+def test_all_runs_of_a_first_submission_are_new() -> None:
+    found = merge([new("a"), new("b")], [])
+    assert [run.name for run in found.create] == ["a", "b"]
+    assert (found.keep, found.replace, found.drop) == ((), (), ())
+
+
+@pytest.mark.parametrize("state", list(RunState))
+def test_the_same_experiment_is_kept_in_whatever_state(state: RunState) -> None:
+    row = stored("a", state)
+    found = merge([new("a")], [row])
+    assert found.keep == ((row, new("a")),)
+    assert (found.create, found.replace, found.drop) == ((), (), ())
+
+
+def test_a_run_keeps_its_name_when_the_matrix_would_now_name_it_otherwise() -> None:
+    row = stored("lr-1", RunState.COMPLETED)
+    [(kept, run)] = merge([new("lr-1-depth-2", "hash-lr-1")], [row]).keep
+    assert (kept.name, run.config_hash) == ("lr-1", "hash-lr-1")
+
+
+def test_a_new_run_does_not_take_the_name_of_a_kept_one() -> None:
+    row = stored("a", RunState.COMPLETED, config_hash="old")
+    found = merge([new("b", "old"), new("a", "newhash123")], [row])
+    assert [run.name for run in found.create] == ["a-newhas"]
+    assert not found.replace
+
+
+@pytest.mark.parametrize("state", [RunState.PENDING, RunState.FAILED, RunState.HELD, RunState.CANCELLED])
+def test_an_experiment_that_never_got_anywhere_may_change(state: RunState) -> None:
+    row = stored("a", state)
+    assert merge([new("a", "other")], [row]).replace == ((row, new("a", "other")),)
+
+
+@pytest.mark.parametrize(
+    ("state", "hint"),
+    [
+        (RunState.QUEUED, "cancel it first, or give the campaign another name"),
+        (RunState.RUNNING, "cancel it first, or give the campaign another name"),
+        (RunState.COMPLETED, "from one experiment: give the campaign another name"),
+    ],
+)
+def test_results_under_one_name_come_from_one_experiment(state: RunState, hint: str) -> None:
+    with pytest.raises(UserError, match=f"run a is {state}, and its experiment has changed") as caught:
+        merge([new("a", "other")], [stored("a", state)])
+    assert hint in (caught.value.hint or "")
+
+
+def test_a_run_with_a_checkpoint_keeps_its_ranks() -> None:
+    before = new("a").stored_config
+    before["ranks_per_node"] = 4
+    row = stored("a", RunState.FAILED, id=7, config=before)
+    with pytest.raises(UserError, match=r"has a checkpoint, .* other ranks: ranks_per_node 4 → 1") as caught:
+        merge([new("a", "other")], [row], saved=[7])
+    assert "train.universal_checkpoint" in (caught.value.hint or "")
+    assert merge([new("a", "other")], [row], saved=[8]).replace  # nothing would be lost
+    before["train"] |= {"lr": 0.5}
+    assert merge([new("a", "other")], [row], saved=[7]).replace  # another experiment, which starts afresh anyway
+
+
+def test_a_changed_experiment_is_refused_by_the_fields_that_changed() -> None:
+    before = new("a").stored_config
+    before["train"] |= {"lr": 0.5, "eval_every": 7}
+    before["slurm"] |= {"time": "9:00"}  # no part of the experiment
+    before["deepspeed"] = {"zero_optimization": {"overlap_comm": False}}
+    with pytest.raises(UserError) as caught:
+        merge([new("a", "other")], [stored("a", RunState.RUNNING, config=before)])
+    lr = RunConfig().train.lr
+    changes = f"in the spec: train.lr 0.5 → {lr}, deepspeed.zero_optimization.overlap_comm False → not set"
+    assert caught.value.message.endswith(changes)
+
+
+def test_what_the_spec_no_longer_names_is_dropped() -> None:
+    rows = [stored("a"), stored("b", RunState.COMPLETED)]
+    assert merge([new("c")], rows).drop == tuple(rows)
+
+
+@pytest.mark.parametrize(
+    ("state", "becomes", "epochs"),
+    [
+        (RunState.CANCELLED, RunState.PENDING, 1),
+        (RunState.RUNNING, RunState.RUNNING, 1),
+        (RunState.COMPLETED, RunState.COMPLETED, 0),
+        (RunState.FAILED, RunState.FAILED, 0),
+    ],
+)
+def test_what_comes_back_into_the_spec_is_wanted_again(state: RunState, becomes: RunState, epochs: int) -> None:
+    again = desired_again(stored("a", state, desired=ABSENT))
+    assert (again.desired, again.state, again.retry_epoch) == ("run", becomes, epochs)
+
+
+def test_a_run_that_was_cancelled_by_name_stays_cancelled() -> None:
+    row = stored("a", RunState.CANCELLED, desired="cancel")
+    assert desired_again(row) == row

@@ -1,0 +1,309 @@
+"""The command as its user meets it: errors, exit codes, streams, start-up, and its own page of documentation."""
+
+import json
+import os
+import shlex
+import subprocess
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+
+import click
+import pytest
+
+from dscampaign.orchestrator.campaign.plan import Plan, PlannedRun, Sign
+from dscampaign.orchestrator.cli import main as cli
+from dscampaign.orchestrator.cli.main import main
+from dscampaign.orchestrator.cli.pages.plan import plan_page
+from dscampaign.orchestrator.cli.pages.text import Page
+from dscampaign.orchestrator.spec.expand import expand
+from dscampaign.orchestrator.spec.load import load_spec
+from dscampaign.tests.support.cli_world import make_world
+
+Output = pytest.CaptureFixture[str]
+
+SPEC = """\
+name: sweep
+command: train.py --depth {depth}
+slurm:
+  {partition: gpu, gpus_per_node: 4, nodes: 2, time: "4:00:00", nice: 10, exclusive: true, setup: ["export A='b c'"]}
+env: {QUOTED: "it's $HOME"}
+train: {global_batch: 64, micro_batch: 4, steps: 300}
+matrix:
+  depth: [1, 2]
+  zero_stage: [1, 2]
+"""
+
+
+@pytest.fixture(autouse=True)
+def _elsewhere(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setenv("XDG_CONFIG_HOME", str(tmp_path / "config"))
+    for name in ("CAMPAIGN_DIR", "CAMPAIGN_STORE", "FORCE_COLOR", "NO_COLOR"):
+        monkeypatch.delenv(name, raising=False)
+
+
+@pytest.fixture
+def spec(tmp_path: Path) -> Path:
+    (tmp_path / "train.py").write_text("print('trained')\n")
+    path = tmp_path / "sweep.yaml"
+    path.write_text(SPEC)
+    return path
+
+
+def process(*words: str, **options: object) -> "subprocess.CompletedProcess[str]":
+    command = [sys.executable, "-m", "dscampaign.orchestrator.cli", *words]
+    return subprocess.run(command, capture_output=True, text=True, check=False, **options)  # type: ignore[call-overload,no-any-return]
+
+
+# -- errors ------------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("words", "code", "error", "hint"),
+    [
+        (["stauts"], 2, "no command named stauts", 'did you mean "status"?'),
+        (["db", "upgrad"], 2, "no command named upgrad", 'did you mean "upgrade"?'),
+        (["plan"], 2, "missing argument 'SPEC'", "`campaign plan --help`"),
+        (["plan", "no.yaml"], 2, "no.yaml: No such file or directory", "`campaign init` writes a spec to start from"),
+        (["status"], 2, "there is no store at", "campaign submit SPEC makes one"),
+        (["status", "--store", "postgresql://nobody@127.0.0.1:1/x"], 3, "postgresql", "nothing is lost: try again"),
+        (["status", "--store", "mysql://x"], 2, "mysql is not a store", "use sqlite:///FILE"),
+        (["init", "--from", "nothing"], 2, "no template named nothing", "one of: "),
+        (["init", "no/x.yaml"], 2, "there is no folder no", "`mkdir -p no` makes it"),
+    ],
+)
+def test_an_error_says_what_is_wrong_and_what_to_do(
+    words: list[str], code: int, error: str, hint: str, capsys: Output
+) -> None:
+    assert main(words) == code
+    out, err = capsys.readouterr()
+    assert out == ""
+    assert err.startswith("error: ")
+    assert error in err
+    assert f"hint: {hint}" in err
+
+
+def test_all_errors_of_a_spec_are_shown_with_their_lines(spec: Path, capsys: Output) -> None:
+    spec.write_text(SPEC.replace("partition", "partitoin").replace("steps: 300", "steps: many"))
+    assert main(["validate", str(spec)]) == 2
+    err = capsys.readouterr().err
+    assert f"{spec}:4:" in err
+    assert 'did you mean "partition"?' in err
+    assert f"{spec}:6:" in err
+
+
+def test_errors_of_a_spec_as_a_document(spec: Path, capsys: Output) -> None:
+    spec.write_text(SPEC.replace("partition", "partitoin").replace("steps: 300", "steps: many"))
+    assert main(["validate", str(spec), "--json"]) == 2
+    out, err = capsys.readouterr()
+    found = json.loads(out)
+    assert (found["valid"], err) == (False, "")
+    assert [(e["path"], e["line"], e["field"]) for e in found["errors"]] == [
+        (str(spec), 4, "slurm.partitoin"),
+        (str(spec), 6, "train.steps"),
+    ]
+    assert 'did you mean "partition"?' in found["errors"][0]["hint"]
+
+
+def test_unknown_names_get_a_guess(capsys: Output, tmp_path: Path) -> None:
+    make_world(tmp_path)
+    assert main(["explain", "smal"]) == 2
+    assert 'error: no run named smal in sweep\nhint: did you mean "small"?' in capsys.readouterr().err
+    assert main(["explain", "sweep"]) == 2
+    assert "which run of sweep?" in capsys.readouterr().err
+    assert main(["status", "swep"]) == 2
+    assert "no campaign named swep\nhint: one of: sweep" in capsys.readouterr().err
+    assert main(["status", "no.yaml"]) == 2
+    assert "no campaign or spec file named no.yaml\nhint: one of: sweep" in capsys.readouterr().err
+    assert main(["export", "-o", "no/x.csv"]) == 2
+    assert "there is no folder no" in capsys.readouterr().err
+    assert main(["export", "-o", "."]) == 2
+    assert ". is a folder" in capsys.readouterr().err
+
+
+def test_a_bug_keeps_its_traceback_and_debug_shows_all(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    with pytest.raises(Exception, match="no store"):
+        main(["status", "--debug"])
+
+
+def test_a_bug_has_an_exit_code_that_no_script_takes_for_an_answer(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: Output
+) -> None:
+    def bug(*_: object) -> None:
+        raise RuntimeError("never thought of")
+
+    monkeypatch.setattr("dscampaign.orchestrator.campaign.location.Location.open", bug)
+    assert main(["status"]) == 70
+    assert "RuntimeError: never thought of" in capsys.readouterr().err
+
+
+def test_a_closed_pipe_is_no_error(tmp_path: Path) -> None:
+    make_world(tmp_path)
+    words = shlex.join([sys.executable, "-m", "dscampaign.orchestrator.cli", "describe", "--json"])
+    done = subprocess.run(["bash", "-c", f"{words} | true"], capture_output=True, text=True, check=False)
+    assert done.stderr == ""
+
+
+def test_colour_is_for_terminals_or_on_request(tmp_path: Path, capsys: Output, monkeypatch: pytest.MonkeyPatch) -> None:
+    make_world(tmp_path)
+    main(["status"])
+    assert "\x1b" not in capsys.readouterr().out
+    monkeypatch.setenv("FORCE_COLOR", "1")
+    main(["status"])
+    assert "\x1b[32m✓ completed\x1b[0m" in capsys.readouterr().out
+    monkeypatch.setenv("NO_COLOR", "1")
+    main(["status"])
+    assert "\x1b" not in capsys.readouterr().out
+
+
+# -- specs -------------------------------------------------------------------------------------------------------------
+
+
+def test_validate(spec: Path, capsys: Output) -> None:
+    assert main(["validate", str(spec)]) == 0
+    assert capsys.readouterr().out == f"{spec}: ok · sweep, 4 runs\n"
+
+
+def test_plan_shows_the_arithmetic_and_makes_nothing(spec: Path, tmp_path: Path, capsys: Output) -> None:
+    assert main(["plan", str(spec)]) == 0
+    lines = capsys.readouterr().out.splitlines()
+    first = "+  depth-1_zero_stage-1  64 = 4 × 2 × 8 ranks  2 nodes × 4 GPUs  4:00:00    300"
+    assert lines[3] == first
+    assert lines[-1] == "Plan: 4 to submit, 0 kept, 0 to cancel · 1 sbatch array · up to 128 GPU-hours"
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["sweep.yaml", "train.py"]
+
+
+def test_repeats_that_are_planned_alike_share_a_row(spec: Path) -> None:
+    runs = expand(load_spec(spec, ["repeats=3"]))
+    kept = PlannedRun(Sign.KEEP, runs[0].name, "completed", runs[0], runs[0].micro_batch)
+    new = [PlannedRun(Sign.CREATE, run.name, "", run, run.micro_batch) for run in runs[1:]]
+    lines = plan_page(Plan("sweep", "slurm", (kept, *new)), Page()).splitlines()
+    assert [line.split("  ")[1] for line in lines[3:-2]] == [
+        "depth-1_zero_stage-1",
+        "depth-1_zero_stage-1-r1 × 2",
+        "depth-1_zero_stage-2 × 3",
+        "depth-2_zero_stage-1 × 3",
+        "depth-2_zero_stage-2 × 3",
+    ]
+    assert lines[-1].startswith("Plan: 11 to submit, 1 kept")
+
+
+def test_plan_as_a_document_holds_the_deepspeed_configuration(spec: Path, capsys: Output) -> None:
+    assert main(["plan", str(spec), "--set", "train.micro_batch=2", "--json"]) == 0
+    found = json.loads(capsys.readouterr().out)
+    assert (found["to_submit"], found["gpu_hours"], found["arrays"]) == (4, 128.0, 1)
+    config = found["runs"][1]["ds_config"]
+    assert (config["train_micro_batch_size_per_gpu"], config["gradient_accumulation_steps"]) == (2, 4)
+    assert config["zero_optimization"]["stage"] == 2
+
+
+def test_plan_of_one_run_shows_its_deepspeed_configuration(spec: Path, capsys: Output) -> None:
+    assert main(["plan", str(spec), "depth-2_zero_stage-1"]) == 0
+    title, _, config = capsys.readouterr().out.partition("\n")
+    assert title == "depth-2_zero_stage-1 · ds_config.json"
+    assert json.loads(config)["train_batch_size"] == 64
+
+
+def test_a_large_submission_needs_a_yes(spec: Path, tmp_path: Path, capsys: Output) -> None:
+    done = process("submit", str(spec), stdin=subprocess.DEVNULL)
+    assert done.returncode == 2
+    assert "128 GPU-hours are more than ask_above_gpu_hours = 100" in done.stderr
+    assert "hint: add --yes" in done.stderr
+    assert not (tmp_path / "campaign").exists()
+
+
+def test_a_dry_run_is_a_plan(spec: Path, tmp_path: Path, capsys: Output) -> None:
+    assert main(["submit", str(spec), "--dry-run=plan"]) == 0
+    assert "Plan: 4 to submit" in capsys.readouterr().out
+    assert not (tmp_path / "campaign").exists()
+
+
+def test_init_overwrites_nothing(tmp_path: Path, capsys: Output) -> None:
+    assert main(["init"]) == 0
+    text = (tmp_path / "campaign.yaml").read_text()
+    assert text
+    (tmp_path / "campaign.yaml").write_text("mine")
+    assert main(["init"]) == 2
+    assert "campaign.yaml is there already" in capsys.readouterr().err
+    assert (tmp_path / "campaign.yaml").read_text() == "mine"
+
+
+def test_a_rendered_script_holds_the_whole_run(spec: Path, tmp_path: Path) -> None:
+    script = tmp_path / "run.sbatch"
+    assert main(["render", str(spec), "depth-2_zero_stage-1", "-o", str(script)]) == 0
+    text = script.read_text()
+    options = [line.removeprefix("#SBATCH ") for line in text.splitlines() if line.startswith("#SBATCH ")]
+    assert {"--nodes=2", "--partition=gpu", "--time=4:00:00", "--nice=10", "--exclusive"} <= set(options)
+    assert "--signal=USR2@120" in options
+    assert shlex.join([str(tmp_path / "train.py"), "--depth", "2"]) in text
+    before_launch = text.partition("# Each node starts")[0]
+    shown = 'printf "%s\\n" "$A" "$QUOTED" "$CAMPAIGN_MICRO_BATCH"; cat "$CAMPAIGN_DS_CONFIG"'
+    done = subprocess.run(["bash", "-c", before_launch + shown], capture_output=True, text=True, check=True)
+    a, quoted, micro_batch, config = done.stdout.split("\n", 3)
+    assert (a, quoted, micro_batch) == ("b c", "it's $HOME", "4")
+    assert json.loads(config)["zero_optimization"]["stage"] == 1
+
+
+def test_a_rendered_reconciler_submits_itself_and_holds_no_password(
+    spec: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: Output
+) -> None:
+    script = tmp_path / "reconcile.sbatch"
+    monkeypatch.setenv("CAMPAIGN_STORE", "postgresql://me:secret@db/campaigns")
+    assert main(["render", str(spec), "--reconciler", "-o", str(script)]) == 0
+    text = script.read_text()
+    assert f"sbatch {script}" in text
+    assert "--store postgresql://me@db/campaigns" in text
+    assert "secret" not in text
+    assert subprocess.run(["bash", "-n", str(script)], check=False).returncode == 0
+    assert main(["render", str(spec), "--reconciler"]) == 2
+
+
+def test_db_upgrade_says_what_it_found(tmp_path: Path, capsys: Output) -> None:
+    make_world(tmp_path)
+    assert main(["db", "upgrade"]) == 0
+    assert capsys.readouterr().out.rstrip().endswith("up to date")
+
+
+# -- itself ------------------------------------------------------------------------------------------------------------
+
+
+def test_a_status_loads_nothing_that_is_slow(tmp_path: Path) -> None:
+    make_world(tmp_path)
+    slow = {"pydantic", "rich", "submitit", "torch", "yaml", "alembic", "numpy"}
+    code = (
+        "import sys; from dscampaign.orchestrator.cli.main import main; code = main(['status', '--json']);"
+        f"print(sorted({slow} & set(sys.modules)), file=sys.stderr); sys.exit(code)"
+    )
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=False)
+    assert (done.returncode, done.stderr) == (0, "[]\n")
+
+
+def test_help_loads_no_database() -> None:
+    code = (
+        "import sys; from dscampaign.orchestrator.cli.main import main; main(['--help']);"
+        "sys.exit('sqlalchemy' in sys.modules)"
+    )
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=False)
+    assert done.returncode == 0
+    assert "reconcile" in done.stdout
+
+
+def _verbs(ctx: click.Context) -> Iterator[click.Context]:
+    assert isinstance(ctx.command, click.Group)
+    for name, command in ctx.command.commands.items():
+        verb = click.Context(command, parent=ctx, info_name=name)
+        yield from _verbs(verb) if isinstance(command, click.Group) else (verb,)
+
+
+def test_every_command_has_an_example_of_itself() -> None:
+    with click.Context(cli.campaign, info_name="campaign") as ctx:
+        for verb in _verbs(ctx):
+            help_text = verb.command.help or ""
+            examples = help_text.partition("\b\nExamples:\n")[2]
+            assert verb.command_path in examples, f"{verb.command_path} has no example"
+
+
+def test_a_program_can_complete_the_verbs() -> None:
+    env = os.environ | {"_CAMPAIGN_COMPLETE": "bash_complete", "COMP_WORDS": "campaign sta", "COMP_CWORD": "1"}
+    assert process(env=env).stdout == "plain,status\n"

@@ -1,0 +1,103 @@
+"""Values → text."""
+
+import io
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+
+from dscampaign.db import queries
+from dscampaign.orchestrator.campaign.status import read_status
+from dscampaign.orchestrator.cli.pages.status import status_page
+from dscampaign.orchestrator.cli.pages.text import Cell, Page, Style, table
+from dscampaign.orchestrator.cli.watch import _Lines
+from dscampaign.orchestrator.formatting import clean, count, duration, figure, short_number
+from dscampaign.tests.support.cli_world import make_world
+
+PLAIN = Page()
+
+
+def test_a_table_lines_up_whatever_its_colours() -> None:
+    rows: list[list[Cell | str]] = [[Cell("a", Style.RED), "1,000", ""], ["longer", "2", ""]]
+    assert table(PLAIN, ("name", "n", "empty"), rows, "-r-") == [
+        "NAME        N",
+        "a       1,000",
+        "longer      2",
+    ]
+    coloured = table(Page(colour=True), ("name", "n", "empty"), rows, "-r-")
+    assert coloured[1] == "\x1b[31ma     \x1b[0m  1,000"
+
+
+def test_only_the_last_column_is_cut_to_fit() -> None:
+    rows: list[list[Cell | str]] = [["name", "a reason that is long"]]
+    assert table(Page(width=14), ("run", ""), rows)[1] == "name  a reaso…"
+    assert table(PLAIN, ("run", ""), rows)[1] == "name  a reason that is long"
+
+
+def test_a_narrow_page_loses_whole_columns_and_cuts_no_number() -> None:
+    header, rows = ("run", "speed", "memory", ""), [["name", "3.34k", "11.5 GB", "a long reason"]]
+    lines = {
+        width: table(Page(width=width), header, rows, "-rr-", ("memory", "", "speed"))[1] for width in (26, 24, 12, 9)
+    }
+    assert lines == {26: "name  3.34k  a long reason", 24: "name  3.34k  a long rea…", 12: "name  3.34k", 9: "name"}
+    assert table(Page(width=9), header[:2], [["name", "3.34k"]], "-r")[1] == "name  3.34k"
+
+
+def test_text_of_others_moves_no_cursor() -> None:
+    assert clean("\x1b[2J\x1b[31mred\x1b[0m\a\x00 one\ntwo\r") == "red one two"
+
+
+@pytest.mark.parametrize(
+    ("seconds", "text"),
+    [
+        (0.4, "0 s"),
+        (59, "59 s"),
+        (60, "1 min"),
+        (3600, "1 h"),
+        (106, "1 min 46 s"),
+        (770, "13 min"),
+        (3599.6, "1 h"),
+        (5400, "1 h 30 min"),
+        (90000, "1 d 1 h"),
+        (-3, "0 s"),
+    ],
+)
+def test_durations(seconds: float, text: str) -> None:
+    assert duration(seconds) == text
+
+
+def test_numbers() -> None:
+    assert [figure(v) for v in (None, 3.14159, float("nan"), 0.00012345, 123456.0)] == [
+        "", "3.142", "nan", "0.0001234", "123,456",
+    ]  # fmt: skip
+    assert [short_number(v) for v in (None, 950.0, 48231.0, 1.5e6)] == ["", "950", "48.2k", "1.5M"]
+    assert [short_number(v) for v in (999.4, 999.9, 999_960.0)] == ["999", "1k", "1M"]
+    assert [figure(v, 3) for v in (0.12345, 999.4, 999.6, 12_346.4, 3.2e12)] == [
+        *("0.123", "999", "1,000", "12,346"),
+        "3.2e+12",
+    ]
+    assert [count(1, "run"), count(1200, "run"), count(2, "batch")] == ["1 run", "1,200 runs", "2 batches"]
+
+
+def test_a_page_that_is_too_long_keeps_what_is_at_work(tmp_path: Path) -> None:
+    world = make_world(tmp_path)
+    with world.store.read() as conn:
+        campaign = queries.list_campaigns(conn)[0]
+    page = status_page(read_status(world.store, campaign), PLAIN, height=11)
+    assert "small" in page
+    assert "… and 1 more run" in page
+    assert "done" not in page
+
+
+def test_a_log_is_told_how_far_training_is_even_if_nothing_else_happens(tmp_path: Path) -> None:
+    world, out, clock = make_world(tmp_path), io.StringIO(), [0.0]
+    with world.store.read() as conn:
+        campaign = queries.list_campaigns(conn)[0]
+    lines = _Lines(out, lambda: clock[0])
+    before = read_status(world.store, campaign)
+    after = replace(before, runs=tuple(run._replace(step=2) if run.name == "small" else run for run in before.runs))
+    for at_s, status in ((0.0, before), (100.0, before), (110.0, after), (130.0, before), (175.0, before)):
+        clock[0] = at_s
+        lines.update(status)
+    told = [line.rpartition(" · ")[2] for line in out.getvalue().splitlines()]
+    assert told == ["5 of 12 steps", "6 of 12 steps", "5 of 12 steps"]

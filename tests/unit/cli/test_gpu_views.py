@@ -1,0 +1,130 @@
+"""What is shown of an attempt's GPUs, and their samples as a table."""
+
+from __future__ import annotations
+
+import csv
+import io
+import json
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from dscampaign.db.gpu_records import AttemptGpus, GpuUse, TokenEnergy
+from dscampaign.db.ingest.gpus import NodeGpus
+from dscampaign.db.ingest.spool import ingest
+from dscampaign.orchestrator.cli.main import main
+from dscampaign.orchestrator.cli.pages.gpus import energy_document, gpu_lines, gpus_document
+from dscampaign.tests.support.cli_world import World, make_world
+
+Output = pytest.CaptureFixture[str]
+
+GPU = GpuUse(
+    node_rank=0,
+    gpu=0,
+    node="n1",
+    name="NVIDIA H200",
+    samples=100,
+    from_s=1000.0,
+    to_s=1100.0,
+    util_pct=93.0,
+    power_w=529.0,
+    power_peak_w=698.4,
+    power_avg_w=531.0,
+    power_avg_peak_w=651.2,
+    energy_j=52_900.0,
+    temperature_max_c=64.0,
+    mem_used_max_gb=40.0,
+    slowed=0.0,
+    power_capped=0.41,
+    ecc_errors=0,
+)
+OTHER = replace(GPU, gpu=1, util_pct=95.0, power_w=540.0, energy_j=54_000.0, temperature_max_c=66.0, slowed=0.031)
+USED = AttemptGpus(1, (GPU, OTHER), TokenEnergy(20, 400, 38.0, 40_000.0, 3_000_000.0))
+
+
+@pytest.fixture
+def world(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> World:
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setenv("XDG_CONFIG_HOME", str(tmp_path / "config"))
+    return make_world(tmp_path)
+
+
+def sampled(world: World, run: str = "done", nodes: int = 2) -> None:
+    """A hundred seconds of two GPUs a node at 529 W and 540 W, and a step a second."""
+    for node in range(nodes):
+        devices = [{"gpu": gpu, "name": "NVIDIA H200"} for gpu in (0, 1)]
+        lines: list[dict[str, Any]] = [{"devices": devices, "node": f"n{node}"}]
+        for ts in range(101):
+            joules = [529.0 * ts, 540.0 * ts]
+            lines.append({"ts": 1000 + ts, "span_s": 1, "gpu": [0, 1], "power_w": [529, 540], "energy_j": joules})
+        spool = world.attempt_paths(run).gpu_spool(node)
+        spool.write_text("".join(json.dumps(line) + "\n" for line in lines))
+        ingest(world.store, NodeGpus(1, spool, node))
+
+
+def test_an_attempt_s_gpus_are_two_lines() -> None:
+    gpus, energy = gpu_lines(USED)
+    power = "1,069 W (GPU0 529 W, GPU1 540 W), peak 698 W (651 W over a second)"
+    assert gpus == f"gpus: 2 × NVIDIA H200, 94 % busy, {power}, at most 66 °C"
+    held = "at its power limit 41 % of the time, slowed down 3.1 % of the time"
+    assert energy == f"energy: 106.9 kJ, 0.0133 J/token over steps 21 to 400, {held}"
+
+
+def test_what_is_not_known_is_left_out() -> None:
+    none: dict[str, Any] = dict.fromkeys(
+        ("util_pct", "power_w", "power_peak_w", "power_avg_peak_w", "energy_j", "temperature_max_c", "slowed",
+         "power_capped")
+    )  # fmt: skip
+    assert list(gpu_lines(AttemptGpus(1, (replace(GPU, **none),), None))) == ["gpus: 1 × NVIDIA H200"]
+    assert list(gpu_lines(None)) == []
+
+
+def test_gpus_of_several_nodes_have_its_name_and_many_have_a_range() -> None:
+    far = replace(OTHER, node_rank=1, node="n2")
+    assert "(n1 GPU0 529 W, n2 GPU1 540 W)" in next(gpu_lines(AttemptGpus(1, (GPU, far), None)))
+    many = tuple(replace(GPU, gpu=number, power_w=500.0 + number) for number in range(16))
+    assert "8,120 W (500 to 515 W each)" in next(gpu_lines(AttemptGpus(1, many, None)))
+
+
+def test_a_document_has_every_gpu() -> None:
+    found = gpus_document(USED)
+    assert found is not None
+    assert (found["power_w"], found["energy_j"], found["j_per_token"]) == (1069.0, 106_900.0, pytest.approx(1 / 75))
+    assert [gpu["power_w"] for gpu in found["gpus"]] == [529.0, 540.0]
+    assert gpus_document(None) is None
+    assert energy_document([]) == {"energy_j": None, "j_per_token": None}
+
+
+def test_describe_shows_them(world: World, capsys: Output) -> None:
+    sampled(world)
+    assert main(["describe", "sweep", "done"]) == 0
+    page = capsys.readouterr().out
+    assert "gpus: 4 × NVIDIA H200, 2,138 W (n0 GPU0 529 W, n0 GPU1 540 W, n1 GPU0 529 W, n1 GPU1 540 W)" in page
+    assert "energy: 213.8 kJ\n" in page
+    assert main(["describe", "sweep", "done", "--json"]) == 0
+    found = json.loads(capsys.readouterr().out, parse_constant=pytest.fail)
+    assert found["gpus"] == {"energy_j": pytest.approx(213_800.0), "j_per_token": None}
+    assert len(found["attempts"][0]["gpus"]["gpus"]) == 4
+
+
+def test_export_of_gpus_has_a_row_for_each_sample(world: World, capsys: Output) -> None:
+    sampled(world, nodes=1)
+    assert main(["export", "sweep", "--what", "gpus"]) == 0
+    rows = list(csv.DictReader(io.StringIO(capsys.readouterr().out)))
+    assert len(rows) == 202
+    first = {name: rows[0][name] for name in ("run", "generation", "node", "gpu", "ts_s", "power_w", "util_pct")}
+    assert list(first.values()) == ["done", "1", "n0", "0", "1000.0", "529.0", ""]
+
+
+def test_export_of_gpus_that_nobody_sampled_is_empty(world: World, tmp_path: Path) -> None:
+    out = tmp_path / "out.json"
+    assert main(["export", "--what", "gpus", "--format", "json", "-o", str(out)]) == 0
+    assert json.loads(out.read_text())["rows"] == []
+
+
+def test_the_energy_of_a_run_is_known_only_if_that_of_every_attempt_is() -> None:
+    sampled = AttemptGpus(1, (GPU, OTHER), None)
+    assert energy_document([sampled])["energy_j"] == 106_900.0
+    assert energy_document([sampled, None])["energy_j"] is None

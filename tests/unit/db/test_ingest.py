@@ -1,0 +1,259 @@
+"""From the spool into the store: every line once, nothing in silence."""
+
+import json
+import math
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import replace
+
+import pytest
+
+from dscampaign.db import queries
+from dscampaign.db.ingest.metrics import Metrics
+from dscampaign.db.ingest.spool import ingest
+from dscampaign.db.records import MemoryObservation, MetricRow, RunLatest
+from dscampaign.tests.support.worlds import World
+
+_ALL = {
+    "loss": 1.0,
+    "eval_loss": 2.0,
+    "lr": 3.0,
+    "grad_norm": 4.0,
+    "step_time": 5.0,
+    "tokens_per_s": 6.0,
+    "mem_allocated": 7.0,
+    "mem_reserved": 8.0,
+    "gpu_util": 9.0,
+    "power": 10.0,
+    "mfu": 11.0,
+}
+
+
+def _lines(first: int, last: int, **values: float) -> list[dict[str, object]]:
+    return [{"step": step, "ts": 1e9 + step, "loss": 1 / step, **values} for step in range(first, last + 1)]
+
+
+def test_every_value_finds_its_column(world: World) -> None:
+    world.write({"step": 5, "ts": 12.5, **_ALL, "samples_seen": 320})
+    world.ingest()
+    [row] = world.metrics()
+    assert (row.attempt_id, row.generation, row.step, row.ts_s) == (1, 1, 5, 12.5)
+    named = [row.loss, row.eval_loss, row.lr, row.grad_norm, row.step_time_s, row.tokens_per_s]
+    named += [row.mem_allocated_gb, row.mem_reserved_gb, row.gpu_util_pct, row.power_w, row.mfu]
+    assert named == list(_ALL.values())
+    assert row.extra == {"samples_seen": 320}
+
+
+@pytest.mark.parametrize("count", [3, 450])
+def test_a_spool_is_taken_once(world: World, count: int) -> None:
+    """Few rows and many go different ways into Postgres."""
+    world.write(*_lines(1, count, extra=7))
+    result = world.ingest()
+    size = world.spool().stat().st_size
+    assert (result.lines, result.new_offset, result.rejected, result.caught_up) == (count, size, 0, True)
+    again = world.ingest()
+    assert (again.lines, again.new_offset, again.caught_up) == (0, size, True)
+    assert [(row.step, row.loss, row.extra) for row in world.metrics()] == [
+        (step, 1 / step, {"extra": 7}) for step in range(1, count + 1)
+    ]
+
+
+def test_a_checkpoint_is_known_and_the_word_is_free_for_scripts(world: World) -> None:
+    world.write({"event": "checkpoint", "step": 20, "path": "/c/g0001-step00000020", "size_bytes": 8})
+    world.write({"event": "checkpoint", "note": "of my own"})
+    assert world.ingest().events == 2
+    with world.store.read() as conn:
+        [found] = queries.checkpoints(conn, world.run_id)
+    assert (found.step, found.path, found.size_bytes) == (20, "/c/g0001-step00000020", 8)
+
+
+def test_a_spool_that_does_not_exist_yet_is_empty(world: World) -> None:
+    assert world.ingest().caught_up
+
+
+def test_the_attempt_knows_where_it_began_and_how_far_it_came(world: World) -> None:
+    world.write(*_lines(101, 120))
+    world.ingest()
+    world.write({"step": 110, "eval_loss": 1.0})
+    world.ingest()
+    with world.store.read() as conn:
+        [attempt] = queries.attempts(conn, world.campaign_id)
+    assert (attempt.start_step, attempt.last_step) == (100, 120)
+    assert attempt.spool_offset == world.spool().stat().st_size
+
+
+def test_a_torn_line_waits_for_its_rest(world: World) -> None:
+    world.write(*_lines(1, 2), b'{"step":3,"lo')
+    first = world.ingest()
+    assert (first.lines, first.caught_up, len(world.metrics())) == (2, True, 2)
+    world.write(b'ss":0.5}\n')
+    assert world.ingest().lines == 1
+    assert world.metrics()[-1].loss == 0.5
+    assert world.events("spool.corrupt") == []
+
+
+@pytest.mark.parametrize("split", [True, False], ids=["two batches", "one batch"])
+def test_lines_of_a_step_complete_each_other_and_the_first_value_counts(world: World, split: bool) -> None:
+    world.write({"step": 1, "loss": 3.0, "lr": math.nan, "a": 1})
+    if split:
+        world.ingest()
+    world.write({"step": 1, "loss": 9.0, "lr": 9.0, "eval_loss": math.nan, "grad_norm": 2.0, "a": 9, "b": 2})
+    world.ingest()
+    [row] = world.metrics()
+    assert (row.loss, row.grad_norm, row.extra) == (3.0, 2.0, {"a": 1, "b": 2})
+    assert row.lr is not None
+    assert math.isnan(row.lr)
+    assert row.eval_loss is not None
+    assert math.isnan(row.eval_loss)
+    assert row.tokens_per_s is None
+
+
+@pytest.mark.parametrize("count", [1, 300])
+def test_what_is_not_finite_survives(world: World, count: int) -> None:
+    values = {"loss": math.nan, "eval_loss": math.inf, "grad_norm": -math.inf, "mine": math.nan, "yours": math.inf}
+    world.write(*({"step": step, **values} for step in range(1, count + 1)))
+    world.ingest()
+    rows: list[MetricRow | RunLatest] = [*world.metrics(), world.latest()]
+    for row in rows:
+        assert row.loss is not None
+        assert math.isnan(row.loss)
+        assert row.eval_loss == math.inf
+    last = world.metrics()[-1]
+    assert last.grad_norm == -math.inf
+    assert math.isnan(last.extra["mine"])
+    assert last.extra["yours"] == math.inf
+    assert last.lr is None
+
+
+def test_a_corrupt_line_is_set_aside_and_the_rest_is_taken(world: World) -> None:
+    good = json.dumps({"step": 1, "loss": 1.0}) + "\n"
+    world.write(good.encode(), 'half{"step":\0', {"step": 2, "loss": 0.5})
+    assert world.ingest().rejected == 1
+    [event] = world.events("spool.corrupt")
+    assert event.data == {"offset": len(good), "bytes": 14, "text": 'half{"step":\0'}
+    assert (event.run_id, event.attempt_id) == (world.run_id, 1)
+    assert [row.step for row in world.metrics()] == [1, 2]
+    world.ingest()
+    assert len(world.events("spool.corrupt")) == 1
+
+
+def test_a_spool_of_rubbish_does_not_flood_the_events(world: World) -> None:
+    world.write(*["rubbish"] * 100)
+    assert world.ingest().rejected == 100
+    events = world.events("spool.corrupt")
+    assert len(events) == 21
+    assert events[-1].data == {"offset": 160, "last_offset": 792, "lines": 80}
+
+
+def test_a_line_without_end_does_not_stop_the_spool(world: World) -> None:
+    world.write(b"x" * 250 + b"\n", {"step": 1, "loss": 1.0})
+    while not world.ingest(max_bytes=100).caught_up:
+        pass
+    assert [row.step for row in world.metrics()] == [1]
+    assert len(world.events("spool.corrupt")) == 3
+
+
+def test_events_of_the_script_come_once(world: World) -> None:
+    world.write({"event": "memory", "ts": 77.5, "after_init_gb": 1.5, "worst": math.nan, "who": "a\0\ud800"})
+    assert world.ingest().events == 1
+    world.ingest()
+    [event] = world.events("script.memory")
+    assert event.ts_s == 77.5
+    assert event.data == {"after_init_gb": 1.5, "worst": "nan", "who": "a\0\ud800"}
+
+
+def _ledger(world: World) -> list[MemoryObservation]:
+    with world.store.read() as conn:
+        return [replace(seen, created_s=None) for seen in queries.memory_of_run(conn, world.run_id)]
+
+
+def test_what_ranks_say_of_their_memory_reaches_the_ledger(world: World) -> None:
+    with world.store.write() as conn:
+        queries.update_attempt(conn, 1, memory_key="gpt2 #1")
+    device = {"device": "NVIDIA|H100", "torch": "2.11.0"}
+    world.write({"event": "memory", "after_init_gb": 2, "per_sample_gb": 1.25, "usable_gb": 84.0, **device})
+    world.ingest()
+    expected = MemoryObservation("gpt2 #1|NVIDIA/H100|2.11.0", 1, 4, oom=False, after_init_gb=2, per_sample_gb=1.25)
+    assert _ledger(world) == [replace(expected, usable_gb=84.0)]
+    world.write({"event": "memory", "peak_reserved_gb": 9.5, "peak_allocated_gb": 9.0, "micro_batch": 4, **device})
+    world.ingest()
+    world.ingest()
+    assert _ledger(world) == [replace(expected, usable_gb=84.0, peak_reserved_gb=9.5, peak_allocated_gb=9.0)]
+
+
+@pytest.mark.parametrize(
+    "said",
+    [
+        {},
+        {"usable_gb": math.inf},
+        {"usable_gb": -1.0},
+        {"usable_gb": "84"},
+        {"usable_gb": True},
+        {"usable_gb": 84.0, "micro_batch": 0},
+        {"usable_gb": 84.0, "micro_batch": "4"},
+        {"size": 84.0},
+    ],
+)
+def test_the_word_memory_is_free_for_scripts(world: World, said: dict[str, object]) -> None:
+    with world.store.write() as conn:
+        queries.update_attempt(conn, 1, memory_key="k")
+    world.write({"event": "memory", **said})
+    assert world.ingest().events == 1
+    assert _ledger(world) == []
+
+
+def test_an_attempt_without_a_memory_key_has_no_ledger(world: World) -> None:
+    world.write({"event": "memory", "usable_gb": 84.0})
+    assert world.ingest().events == 1
+    assert _ledger(world) == []
+
+
+def test_a_spool_that_shrank_is_told_once(world: World) -> None:
+    world.write(*_lines(1, 5))
+    offset = world.ingest().new_offset
+    world.spool().write_bytes(b"")
+    for _ in range(2):
+        assert world.ingest().new_offset == offset
+    assert len(world.events("spool.truncated")) == 1
+    assert len(world.metrics()) == 5
+
+
+def test_small_bites_give_the_same(world: World) -> None:
+    world.write(*_lines(1, 50))
+    bites = 1
+    while not world.ingest(max_bytes=100).caught_up:
+        bites += 1
+    assert bites > 20
+    assert [row.step for row in world.metrics()] == list(range(1, 51))
+
+
+def test_two_drainers_at_once_take_every_line_once(world: World) -> None:
+    count = 3000
+    world.write(*_lines(1, count), *({"event": "tick", "n": number} for number in range(20)))
+
+    def drain(_: int) -> int:
+        taken = 0
+        while True:
+            result = ingest(world.store, Metrics(1, world.spool()), max_bytes=5000)
+            taken += result.lines
+            if result.caught_up:
+                return taken
+
+    with ThreadPoolExecutor(2) as pool:
+        assert sum(pool.map(drain, range(2))) == count + 20
+    assert [row.step for row in world.metrics()] == list(range(1, count + 1))
+    assert [event.data["n"] for event in world.events("script.tick")] == list(range(20))
+
+
+def test_an_unknown_attempt_is_an_error(world: World) -> None:
+    with pytest.raises(LookupError, match="no attempt 99"):
+        ingest(world.store, Metrics(99, world.spool()))
+
+
+@pytest.mark.parametrize(("steps", "target"), [(37, 37), ("many", None), (0, None)])
+def test_a_target_that_the_script_counted_is_the_run_s(world: World, steps: object, target: int | None) -> None:
+    world.write({"event": "target", "ts": 1.0, "steps": steps})
+    world.write({"event": "target", "ts": 2.0, "steps": 99} if target else {"event": "other", "ts": 2.0})
+    world.ingest()
+    with world.store.read() as conn:
+        [run] = queries.runs(conn, world.campaign_id)
+    assert run.target_step == target

@@ -1,0 +1,193 @@
+"""The questions that the orchestrator asks."""
+
+import re
+import time
+from dataclasses import replace
+
+import pytest
+from sqlalchemy import JSON, event
+from sqlalchemy.exc import SQLAlchemyError
+
+from dscampaign.db import queries, schema
+from dscampaign.db.errors import StaleWrite
+from dscampaign.db.records import (
+    AttemptState,
+    Checkpoint,
+    MemoryObservation,
+    NewRun,
+    RunState,
+)
+from dscampaign.db.store import Store
+from dscampaign.tests.support.worlds import World, new_attempt, new_campaign
+
+
+def test_a_campaign_and_its_runs_come_back_as_they_went_in(store: Store) -> None:
+    with store.write() as conn:
+        campaign_id = queries.insert_campaign(
+            conn, name="sweep", spec="a: ü", spec_hash="s", dir="/d", executor="slurm", provenance={"git": "abc"}
+        )
+        queries.insert_runs(conn, campaign_id, [_new_run("b", 1), _new_run("a", 0)])
+        now_s = store.now(conn)
+    with store.read() as conn:
+        campaign = queries.campaign_by_name(conn, "sweep")
+        first, second = queries.runs(conn, campaign_id)
+        assert queries.list_campaigns(conn) == [campaign]
+        assert queries.campaign_by_name(conn, "none") is None
+    assert campaign is not None
+    assert (campaign.spec, campaign.desired, campaign.provenance) == ("a: ü", "active", {"git": "abc"})
+    assert abs(campaign.created_s - now_s) < 60
+    assert (first.name, second.name) == ("a", "b")
+    assert (first.params, first.config, first.target_step) == ({"lr": 1e-4}, {"deep": [1, None]}, 100)
+    assert (first.state, first.generation, first.retry_epoch, first.desired) == (RunState.PENDING, 0, 0, "run")
+
+
+def test_many_runs_go_in_at_once(store: Store) -> None:
+    with store.write() as conn:
+        campaign_id = new_campaign(conn)
+        queries.insert_runs(conn, campaign_id, [_new_run(f"r{number}", number) for number in range(2500)])
+        assert len(queries.runs(conn, campaign_id)) == 2500
+
+
+def test_a_name_is_taken_once(world: World) -> None:
+    with pytest.raises(StaleWrite), world.store.write() as conn:
+        new_campaign(conn)
+    with pytest.raises(StaleWrite), world.store.write() as conn:
+        queries.insert_runs(conn, world.campaign_id, [_new_run("fresh"), _new_run("run")])
+    with world.store.read() as conn:
+        assert [run.name for run in queries.runs(conn, world.campaign_id)] == ["run"]
+
+
+def test_an_update_that_expects_another_state_changes_nothing(world: World) -> None:
+    with world.store.write() as conn:
+        assert queries.update_run(conn, world.run_id, expect_states=[RunState.PENDING], state=RunState.QUEUED)
+        assert not queries.update_run(conn, world.run_id, expect_states=[RunState.PENDING], state=RunState.FAILED)
+        assert queries.update_attempt(conn, 1, expect_states=[AttemptState.INTENT], job_id="7", evidence={"a": 1})
+        assert not queries.update_attempt(conn, 1, expect_states=[AttemptState.RUNNING], job_id="8")
+        assert not queries.update_attempt(conn, 99, job_id="8")
+        [run] = queries.runs(conn, world.campaign_id)
+        [attempt] = queries.attempts(conn, world.campaign_id)
+    assert run.state is RunState.QUEUED
+    assert (attempt.job_id, attempt.evidence, attempt.state) == ("7", {"a": 1}, AttemptState.INTENT)
+
+
+def test_a_wrong_column_or_state_is_refused(world: World) -> None:
+    with pytest.raises(SQLAlchemyError), world.store.write() as conn:
+        queries.update_run(conn, world.run_id, no_such_column=1)
+    with pytest.raises((SQLAlchemyError, ValueError)), world.store.write() as conn:
+        queries.update_run(conn, world.run_id, state="sleeping")
+
+
+def test_a_generation_is_decided_once(world: World) -> None:
+    world.attempt(2)
+    with pytest.raises(StaleWrite):
+        world.attempt(2)
+    with world.store.read() as conn:
+        assert queries.runs(conn, world.campaign_id)[0].generation == 2
+        assert [row.generation for row in queries.attempts(conn, world.campaign_id, world.run_id)] == [1, 2]
+
+
+def test_a_heartbeat_is_the_databases_time(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(time, "time", lambda: 0.0)
+    with world.store.write() as conn:
+        assert queries.beat(conn, 1)
+        [attempt] = queries.attempts(conn, world.campaign_id)
+        assert attempt.heartbeat_s is not None
+        assert abs(attempt.heartbeat_s - world.store.now(conn)) < 60
+
+
+def test_events_come_in_order_and_a_limit_keeps_the_newest(world: World) -> None:
+    with world.store.write() as conn:
+        for number in range(5):
+            run_id = world.run_id if number % 2 else None
+            queries.add_event(conn, world.campaign_id, "note", f"n{number}\0\ud800", run_id=run_id, data={"n": number})
+        assert [event.data["n"] for event in queries.events(conn, world.campaign_id)] == [0, 1, 2, 3, 4]
+        assert [event.data["n"] for event in queries.events(conn, world.campaign_id, limit=2)] == [3, 4]
+        of_run = queries.events(conn, world.campaign_id, world.run_id)
+    assert [event.data["n"] for event in of_run] == [1, 3]
+    assert of_run[0].message == "n1\ufffd?"
+
+
+def test_checkpoints_and_memory_are_recorded_once(world: World) -> None:
+    saved = [Checkpoint(world.run_id, 1, 1, step, f"/c/{step}", 10, 5.0) for step in (100, 200)]
+    seen = [MemoryObservation("k", 1, 4, oom, 1.0, 2.0, 80.0, 5.0) for oom in (False, True)]
+    for _ in range(2):
+        with world.store.write() as conn:
+            for checkpoint in saved:
+                queries.record_checkpoint(conn, checkpoint)
+            for observation in seen:
+                queries.observe_memory(conn, observation)
+    with world.store.read() as conn:
+        assert queries.checkpoints(conn, world.run_id) == saved[::-1]
+        assert sorted(queries.memory_of_run(conn, world.run_id), key=lambda row: row.oom) == seen
+
+
+def test_the_newest_checkpoint_counts_of_the_present_configuration_alone(world: World) -> None:
+    with world.store.write() as conn:
+        assert queries.saved_steps(conn, world.campaign_id) == {}
+        assert queries.checkpoint_sizes(conn, world.campaign_id) == {}
+        for step, size in ((100, 30), (200, 10)):
+            queries.record_checkpoint(conn, Checkpoint(world.run_id, 1, 1, step, f"/c/{step}", size))
+        assert queries.saved_steps(conn, world.campaign_id) == {world.run_id: 200}
+        assert queries.checkpoint_sizes(conn, world.campaign_id) == {world.run_id: 30}
+        queries.update_run(conn, world.run_id, config_hash="another")
+        assert queries.saved_steps(conn, world.campaign_id) == {}
+
+
+def test_what_is_said_later_of_memory_fills_in(world: World) -> None:
+    first = MemoryObservation("k|GPU|2", 1, 4, oom=False, after_init_gb=1.0, per_sample_gb=0.5, usable_gb=80.0)
+    later = MemoryObservation("k|?|?", 1, 4, oom=False, peak_reserved_gb=9.0, usable_gb=79.0)
+    with world.store.write() as conn:
+        for observation in (first, later, MemoryObservation("k|?|?", 1, 8, oom=True), replace(later, usable_gb=None)):
+            queries.observe_memory(conn, observation)
+    with world.store.read() as conn:
+        fitted, failed = sorted(queries.memory_of_run(conn, world.run_id), key=lambda row: row.oom)
+    assert (failed.micro_batch, failed.usable_gb) == (8, None)
+    assert fitted.created_s
+    assert replace(fitted, created_s=None) == replace(first, peak_reserved_gb=9.0, usable_gb=79.0)
+
+
+def test_the_ledger_of_a_key_spans_campaigns(world: World) -> None:
+    with world.store.write() as conn:
+        other = new_campaign(conn, "other")
+        queries.insert_runs(conn, other, [NewRun("run", {}, {}, "h", 0)])
+        [run] = queries.runs(conn, other)
+        ids = [1, queries.insert_attempt(conn, replace(new_attempt(run.id), memory_key="a_b"))]
+        queries.update_attempt(conn, 1, memory_key="a_b")
+        ids.append(queries.insert_attempt(conn, replace(new_attempt(run.id, 2), memory_key="axb")))
+        for attempt_id, key in zip(ids, ("a_b|GPU|2", "a_b|CPU|2", "axb|GPU|2"), strict=True):
+            queries.observe_memory(conn, MemoryObservation(key, attempt_id, 4, oom=False, usable_gb=1.0))
+    with world.store.read() as conn:
+        found = queries.memory_of(conn, ["a_b", "nothing"])
+        assert queries.memory_of(conn, []) == {}
+    assert [seen.key for seen in found.pop("a_b")] == ["a_b|GPU|2", "a_b|CPU|2"]
+    assert not found
+
+
+def test_status_shows_runs_with_and_without_figures(world: World) -> None:
+    world.write({"step": 3, "loss": 2.0})
+    world.ingest()
+    with world.store.write() as conn:
+        queries.insert_runs(conn, world.campaign_id, [_new_run("late", 1)])
+        queries.update_run(conn, world.run_id, state=RunState.RUNNING)
+        first, second = queries.status(conn, world.campaign_id)
+        assert queries.count_states(conn, world.campaign_id) == {RunState.RUNNING: 1, RunState.PENDING: 1}
+    assert (first.run_id, first.name, first.state, first.step, first.loss) == (1, "run", RunState.RUNNING, 3, 2.0)
+    assert (first.micro_batch, first.accumulation, first.world_size) == (4, 2, 2)
+    assert (second.name, second.step, second.micro_batch, second.target_step) == ("late", None, None, 100)
+
+
+def test_a_status_is_one_question_that_reads_no_metrics_and_no_json(world: World) -> None:
+    """Else a page of ten thousand runs would take seconds; benchmarks/store.py measures it."""
+    asked: list[str] = []
+    with world.store.read() as conn:
+        event.listen(conn, "before_cursor_execute", lambda *given: asked.append(given[2]))
+        assert len(queries.status(conn, world.campaign_id)) == 1
+    [question] = asked
+    tables = (schema.run, schema.attempt, schema.run_latest)
+    heavy = [column.name for table in tables for column in table.c if isinstance(column.type, JSON)]
+    assert {"config", "params"} <= set(heavy)
+    assert [name for name in (schema.step_metric.name, *heavy) if re.search(rf"\b{name}\b", question)] == []
+
+
+def _new_run(name: str, ordinal: int = 0) -> NewRun:
+    return NewRun(name, {"lr": 1e-4}, {"deep": [1, None]}, "h1", ordinal, target_step=100)

@@ -1,0 +1,54 @@
+"""A run's steps as columns: what the rows say, on both databases."""
+
+from __future__ import annotations
+
+import math
+
+from dscampaign.db.series import Series, extra_highest, run_series
+from dscampaign.tests.support.worlds import World
+
+
+def series(world: World) -> Series:
+    with world.store.read() as conn:
+        return run_series(conn, world.run_id)
+
+
+def test_columns_say_what_rows_say(world: World) -> None:
+    world.attempt(2)
+    world.write(*({"step": step, "ts": step, "loss": float(step)} for step in range(1, 8)))
+    world.write(*({"step": step, "ts": step, "loss": 100.0 + step} for step in range(5, 10)), generation=2)
+    world.ingest()
+    world.ingest(2)
+    found, rows = series(world), world.metrics()
+    assert list(found.step) == [row.step for row in rows] == list(range(1, 10))
+    assert list(found.generation) == [row.generation for row in rows]
+    assert list(found.figures["loss"]) == [row.loss for row in rows]
+    assert list(found.figures["ts_s"]) == [row.ts_s for row in rows]
+    assert len(found) == 9
+
+
+def test_what_is_not_finite_is_told_from_what_was_not_reported(world: World) -> None:
+    world.write('{"step": 1, "loss": NaN, "grad_norm": Infinity}', {"step": 2, "loss": 2.0}, '{"step": 3, "loss": NaN}')
+    world.ingest()
+    found = series(world)
+    assert [math.isnan(value) for value in found.figures["loss"]] == [True, False, True]
+    assert all(math.isnan(value) for value in found.figures["eval_loss"])
+    assert found.non_finite["loss"] == 2
+    assert "eval_loss" not in found.non_finite
+
+
+def test_a_run_without_steps_has_empty_columns(world: World) -> None:
+    found = series(world)
+    assert (len(found), list(found.figures["loss"]), found.non_finite) == (0, [], {})
+
+
+def test_the_highest_of_a_count_is_over_all_attempts(world: World) -> None:
+    world.attempt(2)
+    world.attempt(3, config_hash="h2")
+    world.write({"step": 1, "skipped_steps": 1.0}, {"step": 2, "skipped_steps": 3.0})
+    world.write({"step": 2, "skipped_steps": 2.0}, generation=2)
+    world.write({"step": 2, "skipped_steps": 9.0}, generation=3)  # of another configuration
+    for generation in (1, 2, 3):
+        world.ingest(generation)
+    with world.store.read() as conn:
+        assert extra_highest(conn, world.run_id, ["skipped_steps", "other"]) == {"skipped_steps": 3.0}

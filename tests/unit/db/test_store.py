@@ -1,0 +1,249 @@
+"""Opening a store, its transactions, and what its errors say."""
+
+import os
+import sqlite3
+import subprocess
+import sys
+import time
+from concurrent.futures import ThreadPoolExecutor
+from importlib.resources import files
+from pathlib import Path
+
+import pytest
+from sqlalchemy import Connection
+
+from dscampaign.db import queries
+from dscampaign.db.engine import parse_url, without_password
+from dscampaign.db.errors import StoreBusy, StoreError, StoreMissing, StoreUnreachable
+from dscampaign.db.file_systems import on_local_disk
+from dscampaign.db.ingest.gpus import NodeGpus
+from dscampaign.db.ingest.metrics import Metrics
+from dscampaign.db.ingest.spool import ingest
+from dscampaign.db.records import RunState
+from dscampaign.db.store import Store
+from dscampaign.db.upgrade import upgrade
+from dscampaign.db.writer_lock import writer_lock
+from dscampaign.tests.support.postgres import PostgresServer
+from dscampaign.tests.support.worlds import World, make_world, new_campaign
+
+
+def test_a_new_file_is_the_owners_alone(tmp_path: Path) -> None:
+    store = Store.open(f"sqlite:///{tmp_path}/deep/campaign.db", create=True)
+    with store.write() as conn:
+        new_campaign(conn)
+    files = list((tmp_path / "deep").iterdir())
+    assert len(files) >= 2
+    assert {path.stat().st_mode & 0o777 for path in files} == {0o600}
+
+
+def test_creating_is_done_once(tmp_path: Path) -> None:
+    url = f"sqlite:///{tmp_path}/campaign.db"
+    with ThreadPoolExecutor(4) as pool:
+        stores = list(pool.map(lambda _: Store.open(url, create=True), range(4)))
+    with stores[0].write() as conn:
+        new_campaign(conn)
+    with Store.open(url, create=True).read() as conn:
+        assert len(queries.list_campaigns(conn)) == 1
+
+
+def test_opening_a_store_twice_keeps_its_locks(tmp_path: Path) -> None:
+    """Else the next process to come takes the log that is being written for left over, and deletes it."""
+    url = f"sqlite:///{tmp_path}/campaign.db"
+    first = Store.open(url, create=True)
+    second = Store.open(url, create=True)
+    with second.write() as conn:
+        new_campaign(conn)
+    logs = [tmp_path / "campaign.db-wal", tmp_path / "campaign.db-shm"]
+    before = [path.stat().st_ino for path in logs]
+    visit = "import sqlite3, sys; db = sqlite3.connect(sys.argv[1]); print(*db.execute('select name from campaign'))"
+    command = [sys.executable, "-c", visit, str(tmp_path / "campaign.db")]
+    assert "sweep" in subprocess.run(command, capture_output=True, text=True, check=True).stdout
+    assert [path.stat().st_ino for path in logs] == before
+    first.close()
+
+
+@pytest.mark.parametrize("again", [False, True])
+def test_a_file_that_is_deleted_while_in_use_is_missed_at_once(tmp_path: Path, again: bool) -> None:
+    url = f"sqlite:///{tmp_path}/campaign.db"
+    store = Store.open(url, create=True)
+    for path in tmp_path.iterdir():
+        path.unlink()
+    if again:
+        Store.open(url, create=True)
+    with pytest.raises(StoreMissing, match="deleted or replaced while it was in use"), store.write() as conn:
+        new_campaign(conn)
+
+
+def test_a_missing_file_is_not_made_unasked(tmp_path: Path) -> None:
+    with pytest.raises(StoreMissing, match=r"campaign\.db"):
+        Store.open(f"sqlite:///{tmp_path}/campaign.db")
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_a_file_that_is_no_database_is_said_so(tmp_path: Path) -> None:
+    (tmp_path / "campaign.db").write_text("hello " * 1000)
+    with pytest.raises(StoreError, match="not a database"):
+        Store.open(f"sqlite:///{tmp_path}/campaign.db", create=True)
+
+
+@pytest.mark.parametrize("url", ["mysql://h/d", "sqlite://", "sqlite:///:memory:", "nonsense", "postgresql://h:port/d"])
+def test_a_wrong_address_is_said_so(url: str) -> None:
+    with pytest.raises(StoreError):
+        Store.open(url)
+
+
+def test_the_password_stays_out_of_sight() -> None:
+    url = parse_url("postgresql://me:secret@127.0.0.1:1/db?password=secret&sslmode=disable")
+    assert without_password(url) == "postgresql+psycopg://me@127.0.0.1:1/db?sslmode=disable"
+    with pytest.raises(StoreUnreachable) as caught:
+        Store.open("postgresql://me:secret@127.0.0.1:1/db")
+    assert "secret" not in f"{caught.value} {caught.value.hint} {caught.value.__cause__}"
+    assert caught.value.retryable
+
+
+def test_a_transaction_that_raises_leaves_nothing(store: Store) -> None:
+    with pytest.raises(KeyError), store.write() as conn:
+        raise KeyError(new_campaign(conn))
+    with store.read() as conn:
+        assert queries.list_campaigns(conn) == []
+
+
+def test_a_reader_sees_one_moment(store: Store) -> None:
+    with store.read() as reader:
+        assert queries.list_campaigns(reader) == []
+        with store.write() as writer:
+            new_campaign(writer)
+        assert queries.list_campaigns(reader) == []
+
+
+def test_a_reader_cannot_write_to_postgres(postgres: PostgresServer, tmp_path: Path) -> None:
+    store = Store.open(postgres.new_database(), check_schema=False)
+    with pytest.raises(StoreError, match="read-only"), store.read() as conn:
+        conn.exec_driver_sql("CREATE TABLE t (x int)")
+
+
+def test_writers_wait_in_line(world: World) -> None:
+    """Each reads, then writes what follows from it: with a deferred BEGIN most of these would fail."""
+
+    def count_up(_: int) -> None:
+        store = Store.open(world.store._engine.url.render_as_string(hide_password=False))
+        for _step in range(25):
+            with store.write() as conn:
+                assert queries.update_attempt(conn, 1, gpu_seconds=_lock_and_read(store, conn) + 1)
+        store.close()
+
+    with ThreadPoolExecutor(4) as pool:
+        list(pool.map(count_up, range(4)))
+    with world.store.read() as conn:
+        assert queries.attempts(conn, 1)[0].gpu_seconds == 100
+
+
+def _lock_and_read(store: Store, conn: Connection) -> float:
+    lock = "" if store.is_sqlite else " FOR UPDATE"
+    return float(conn.exec_driver_sql(f"SELECT gpu_seconds FROM attempt WHERE id = 1{lock}").scalar_one())
+
+
+def test_a_lock_held_too_long_is_busy(tmp_path: Path) -> None:
+    with (
+        writer_lock(tmp_path / "lock", 0),
+        pytest.raises(StoreBusy, match="lock"),
+        writer_lock(tmp_path / "lock", 0),
+    ):
+        pass
+    with writer_lock(tmp_path / "lock", 0):
+        pass
+
+
+@pytest.mark.postgres
+def test_a_postgres_that_went_away_comes_back(crashing_postgres: PostgresServer) -> None:
+    store = Store.open(crashing_postgres.new_database(), check_schema=False)
+    crashing_postgres.stop("immediate")
+    with pytest.raises(StoreUnreachable, match="refused"), store.read() as conn:
+        store.now(conn)
+    crashing_postgres.start()
+    with store.read() as conn:
+        assert abs(store.now(conn) - time.time()) < 60
+
+
+def test_a_connection_that_breaks_in_mid_transaction_is_unreachable(postgres: PostgresServer) -> None:
+    store = Store.open(postgres.new_database(), check_schema=False)
+    with pytest.raises(StoreUnreachable):
+        _die_in_transaction(store)
+    with store.read() as conn:
+        store.now(conn)
+
+
+def _die_in_transaction(store: Store) -> None:
+    with store.write() as conn:
+        conn.exec_driver_sql("SELECT pg_terminate_backend(pg_backend_pid())")
+
+
+def test_the_log_is_written_ahead_only_on_a_local_disk(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    path = tmp_path / "campaign.db"
+    for local, journal in ((True, "wal"), (False, "delete"), (True, "wal")):
+        monkeypatch.setattr("dscampaign.db.engine.on_local_disk", lambda _path, local=local: local)
+        Store.open(f"sqlite:///{path}", create=True).close()
+        with sqlite3.connect(path) as connection:
+            assert connection.execute("PRAGMA journal_mode").fetchone() == (journal,)
+        connection.close()
+
+
+@pytest.mark.parametrize(
+    ("path", "local"),
+    [("/etc/x", True), ("/home/me/x", False), ("/home/me/fast disk/x", True), ("/homes/x", True), ("/odd/x", False)],
+)
+def test_only_known_file_systems_are_local(path: str, local: bool) -> None:
+    mounts = [("/", "ext4"), ("/home", "nfs4"), ("/home/me/fast\\040disk", "xfs"), ("/odd", "ext4"), ("/odd", "lustre")]
+    text = "\n".join(
+        f"{number} 1 0:1 / {mount} rw,relatime shared:1 - {kind} dev rw" for number, (mount, kind) in enumerate(mounts)
+    )
+    assert on_local_disk(Path(path), text) is local
+
+
+def test_rows_cost_no_database_import() -> None:
+    code = "import sys, dscampaign.db.records; sys.exit('sqlalchemy' in sys.modules)"
+    assert subprocess.run([sys.executable, "-c", code], cwd=os.sep, check=False).returncode == 0
+    code = "import sys, dscampaign.db.ingest.attempt; sys.exit('alembic' in sys.modules)"
+    assert subprocess.run([sys.executable, "-c", code], cwd=os.sep, check=False).returncode == 0
+
+
+def _with_login(postgres: PostgresServer, folder: Path, login: str, role: str) -> tuple[World, Store]:
+    """A small campaign, as its owner sees it, and its store as somebody in one of our roles opens it."""
+    owner = Store.open(postgres.new_database(), check_schema=False)
+    upgrade(owner)
+    world = make_world(owner, folder)
+    with owner.write() as conn:
+        conn.exec_driver_sql((files("dscampaign.db") / "roles.sql").read_text().replace("%", "%%"))
+        conn.exec_driver_sql(f"CREATE ROLE {login} LOGIN IN ROLE {role}")
+    return world, Store.open(owner.url_without_password.replace("postgres@", f"{login}@"))
+
+
+def test_the_ingest_role_ingests_and_decides_nothing(postgres: PostgresServer, tmp_path: Path) -> None:
+    world, job = _with_login(postgres, tmp_path, "a_job", "campaign_ingest")
+    world.write(*({"step": step, "loss": 1.0, "mine": 2.0} for step in range(1, 301)), {"event": "hello"}, "bad")
+    saved = {"event": "checkpoint", "step": 9, "path": "/c", "size_bytes": 8}
+    world.write({"event": "target", "steps": 300}, saved)
+    assert ingest(job, Metrics(1, world.spool())).lines == 304
+    with job.write() as conn:
+        assert queries.beat(conn, 1)
+    with pytest.raises(StoreError, match="permission denied"), job.write() as conn:
+        queries.update_run(conn, world.run_id, state=RunState.COMPLETED)
+    assert len(world.metrics()) == 300
+
+
+def test_the_ingest_role_takes_telemetry(postgres: PostgresServer, tmp_path: Path) -> None:
+    world, job = _with_login(postgres, tmp_path, "a_gpu_job", "campaign_ingest")
+    spool = tmp_path / "gpus-0.jsonl"
+    device = '{"devices":[{"gpu":0,"name":"H200"}],"node":"n1"}\n'
+    sample = '{"ts":%d,"span_s":1,"gpu":[0],"power_w":[500]}\n'
+    spool.write_text(device + "".join(sample % second for second in range(300)) + '{"event":"xid","gpu":0}\n')
+    assert ingest(job, NodeGpus(1, spool, 0)).lines == 302
+    with world.store.read() as conn:
+        assert len(queries.gpu_samples(conn, 1)) == 300
+
+
+def test_the_owner_s_role_takes_back_what_was_not_submitted(postgres: PostgresServer, tmp_path: Path) -> None:
+    world, login = _with_login(postgres, tmp_path, "a_login", "campaign_owner")
+    with login.write() as conn:
+        queries.withdraw_attempts(conn, [1])
+        assert queries.attempts(conn, world.campaign_id) == []

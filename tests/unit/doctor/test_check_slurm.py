@@ -1,0 +1,153 @@
+"""What Slurm tells of a cluster, how it is read, and the verdict on what a spec asks of it."""
+
+from __future__ import annotations
+
+import os
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from dscampaign.orchestrator.doctor.check import Check, Verdict, exit_code
+from dscampaign.orchestrator.doctor.check_slurm import slurm_checks
+from dscampaign.orchestrator.doctor.cluster import Cluster, Nodes, inspect_cluster
+from dscampaign.orchestrator.doctor.requirements import Requirements
+from dscampaign.orchestrator.executors.base import SubmissionRefused, SubmissionUnclear
+from dscampaign.orchestrator.spec.model import RunConfig
+from dscampaign.tests.support.fake_slurm import FakeSlurm
+
+HAS = "gpu:h100:8, 1000000 MB, 96 cores"
+MAIN = Nodes("main", default=True, max_time_min=1440, max_nodes="2", count=3, memory_mb=1_000_000, has=HAS)
+BROKEN = replace(MAIN, count=1, in_service=False)
+SCAVENGE = replace(MAIN, partition="scavenge", default=False, max_nodes="infinite", preemptible=True)
+CLUSTER = Cluster("", "23.11.4", "kept", (MAIN, BROKEN, SCAVENGE))
+STARTS = "Job 7 to start at 2030-01-01T00:00:00"
+
+
+def required(host_gb: float = 0.0, train: dict[str, Any] | None = None, **slurm: Any) -> Requirements:
+    config = RunConfig.model_validate({"slurm": {"partition": "main", **slurm}, "train": train or {}})
+    return Requirements(("run",), config, ranks=8, gpus=8, on_gpus=True, host_gb=host_gb)
+
+
+def verdicts(asked: Requirements, on: Cluster = CLUSTER, forecast: str | Exception = STARTS) -> dict[str, Check]:
+    return {check.id: check for check in slurm_checks(on, [asked], [forecast])}
+
+
+def test_a_fit_cluster_has_nothing_to_do() -> None:
+    found = verdicts(required(time="1-0", nodes=2))
+    assert {check.verdict for check in found.values()} == {Verdict.OK}
+    assert found["slurm.nodes"].seen == f"main: 4 nodes ({HAS}), at most 2 a job"
+    assert found["slurm.submit"].seen == STARTS
+
+
+@pytest.mark.parametrize(
+    ("asked", "seen", "hint"),
+    [
+        ({"partition": "mian"}, "there is no partition mian", 'did you mean "main"?'),
+        ({"partition": "x"}, "there is no partition x", "there are: main, scavenge"),
+        (
+            {"time": "2-0"},
+            "main allows 1,440 min, slurm.time is 2,880 min: jobs would wait for ever",
+            "write `time: 1440`",
+        ),
+    ],
+)
+def test_partitions(asked: dict[str, Any], seen: str, hint: str) -> None:
+    found = verdicts(required(**asked))["slurm.partition"]
+    assert (found.verdict, found.seen) == (Verdict.PROBLEM, seen)
+    assert found.next.startswith(hint)
+
+
+def test_a_partition_that_is_down_is_away_and_the_default_one_needs_no_name() -> None:
+    down = replace(CLUSTER, nodes=(replace(MAIN, state="down"),))
+    assert exit_code(verdicts(required(partition=None), down).values()) == 3
+
+
+def test_what_sbatch_refuses_is_told_beside_what_there_is() -> None:
+    refused = SubmissionRefused("Requested node configuration is not available")
+    found = verdicts(required(gpus_per_node="h10:8"), forecast=refused)["slurm.submit"]
+    assert found.verdict is Verdict.PROBLEM
+    assert found.seen == "sbatch would refuse: Requested node configuration is not available"
+    assert found.next == f"change what `slurm:` asks for (run); there is main: 4 nodes ({HAS}), at most 2 a job"
+    nowhere = verdicts(required(partition="x"), forecast=refused)["slurm.submit"]
+    assert nowhere.next.endswith("there is no such partition")
+
+
+def test_an_sbatch_that_does_not_answer_is_a_warning() -> None:
+    silent = SubmissionUnclear("sbatch gave no answer within 60 s")
+    assert verdicts(required(), forecast=silent)["slurm.submit"].verdict is Verdict.WARNING
+
+
+def test_a_model_that_is_too_large_for_a_node() -> None:
+    found = verdicts(required(host_gb=2000.0))["slurm.nodes"]
+    assert found.verdict is Verdict.PROBLEM
+    assert found.seen == "the model takes 2,000 GB of a node's memory (run), nodes have 1,049 GB"
+
+
+def test_nodes_out_of_service_are_a_warning() -> None:
+    found = verdicts(required(nodes=4))["slurm.nodes"]
+    assert (found.verdict, found.seen) == (Verdict.WARNING, "4 asked for, but only 3 in service")
+
+
+def test_a_controller_that_does_not_answer_is_all_that_is_said() -> None:
+    found = list(slurm_checks(Cluster("sinfo gave no answer within 60 s"), [required()], []))
+    assert [check.id for check in found] == ["slurm.controller"]
+    assert exit_code(found) == 3
+
+
+def test_accounting() -> None:
+    for said, verdict in (("none", Verdict.NOTE), ("sacct: x", Verdict.WARNING)):
+        assert verdicts(required(), replace(CLUSTER, accounting=said))["slurm.accounting"].verdict is verdict
+
+
+def test_preemption_without_warning_wants_checkpoints() -> None:
+    scavenge = required(partition="scavenge")
+    assert verdicts(scavenge)["slurm.preemption"].verdict is Verdict.WARNING
+    kept = required(train={"checkpoint_every": 5}, partition="scavenge")
+    assert verdicts(kept)["slurm.preemption"].verdict is Verdict.NOTE
+    found = verdicts(scavenge, replace(CLUSTER, warns=True))["slurm.preemption"]
+    assert (found.verdict, found.next) == (Verdict.NOTE, "")
+    assert "slurm.preemption" not in verdicts(required())
+
+
+# -- Slurm's own words -------------------------------------------------------------------------------------------------
+
+
+SINFO = """\
+a notice of the site's wrapper
+main*|up|7-00:00:00|1-infinite|OFF|3|idle|gpu:h100:8(S:0-1),nvme:1|1000000|96|ib,nvlink
+main*|up|7-00:00:00|1-infinite|OFF|1|drained|(null)|1000|8|(null)
+debug|down|30:00|1|REQUEUE|2|mixed*|(null)|1000|8|(null)
+empty|up|infinite|1-infinite|OFF|0|n/a|(null)|n/a|n/a|(null)
+"""
+
+
+@pytest.fixture
+def slurm(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> FakeSlurm:
+    fake = FakeSlurm(tmp_path / "bin")
+    monkeypatch.setenv("PATH", f"{fake.folder}:{os.environ['PATH']}")
+    fake.answers("sinfo", SINFO)
+    fake.answers("scontrol", "SlurmctldParameters     = preempt_send_user_signal,enable_configless\n")
+    return fake
+
+
+def test_slurm_is_asked_and_understood(slurm: FakeSlurm, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("SINFO_PARTITION", "debug")  # the user's default would hide the others
+    found = inspect_cluster()
+    assert not any("SINFO_PARTITION" in call.env for call in slurm.calls)
+    assert (found.trouble, found.accounting, found.warns) == ("", "kept", True)
+    idle, drained, silent, empty = found.nodes
+    has = "gpu:h100:8,nvme:1, 1000000 MB, 96 cores, ib,nvlink"
+    assert idle == Nodes("main", True, "up", 7 * 1440, "infinite", False, 3, True, 1_000_000, has)
+    assert (drained.in_service, drained.has) == (False, "1000 MB, 8 cores")
+    assert silent == Nodes("debug", False, "down", 30, "1", True, 2, False, 1000, "1000 MB, 8 cores")
+    assert (empty.count, empty.memory_mb, empty.max_time_min) == (0, 0, None)
+
+
+def test_the_answers_of_a_slurm_that_fails_are_part_of_what_is_seen(slurm: FakeSlurm) -> None:
+    slurm.answers("scontrol", "SlurmctldParameters     = (null)\n")
+    slurm.answers("sacct", err="Slurm accounting storage is disabled\n", code=1)
+    assert (inspect_cluster().accounting, inspect_cluster().warns) == ("none", False)
+    slurm.answers("sinfo", err="sinfo: error: Unable to contact slurm controller\n", code=1)
+    assert "Unable to contact slurm controller" in inspect_cluster().trouble

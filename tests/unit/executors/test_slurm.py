@@ -1,0 +1,404 @@
+"""Slurm's commands: how they are called and how their answers are read. The commands are scripts on PATH."""
+
+from __future__ import annotations
+
+import os
+import time
+from inspect import getattr_static, signature
+from pathlib import Path
+from typing import Any
+
+import pytest
+import submitit
+
+from dscampaign.orchestrator.errors import Unreachable
+from dscampaign.orchestrator.executors.base import (
+    ArrayTooLarge,
+    JobArray,
+    JobView,
+    SubmissionRefused,
+    SubmissionUnclear,
+)
+from dscampaign.orchestrator.executors.slurm import REFUSED, SlurmExecutor, job_name
+from dscampaign.tests.support.fake_slurm import FakeSlurm
+
+
+@pytest.fixture
+def slurm(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> FakeSlurm:
+    fake = FakeSlurm(tmp_path / "bin")
+    monkeypatch.setenv("PATH", f"{fake.folder}:{os.environ['PATH']}")
+    return fake
+
+
+def batch(tmp_path: Path, size: int = 2, **resources: Any) -> JobArray:
+    folder = tmp_path / "batches" / "abc"
+    folder.mkdir(parents=True)
+    return JobArray("abc", job_name("abc"), folder, size, resources)
+
+
+def look(expected: dict[str, set[int]], since_s: float = 1e9) -> tuple[dict[tuple[str, int], JobView], bool]:
+    found = SlurmExecutor().list_jobs(expected, since_s)
+    return dict(found.jobs), found.complete
+
+
+def squeue_line(
+    job_id: str, state: str, *, reason: str = "None", token: str = "abc", node: str = "n1", end: str = "N/A"
+) -> str:
+    return f"{job_id}|{state}|{reason}|1000|1010|{end}|{node}|dscampaign-{token}\n"
+
+
+def sacct_line(job_id: str, state: str, code: str = "0:0", *, name: str = "dscampaign-abc", end: str = "1100") -> str:
+    return f"{job_id}|{state}|{code}|1000|1010|{end}|n1|{name}\n"
+
+
+# -- submission --------------------------------------------------------------------------------------------------
+
+
+def test_a_batch_is_one_array_with_its_token_in_name_and_comment(slurm: FakeSlurm, tmp_path: Path) -> None:
+    resources = {"partition": "h100", "nodes": 2, "mem": "64G", "array_parallelism": 64, "signal_delay_s": 60}
+    extra = {"additional_parameters": {"mail-type": "END"}, "setup": ["module load cuda"]}
+    ids = SlurmExecutor().submit(batch(tmp_path, 3, **resources, **extra))
+    assert ids == ["12_0", "12_1", "12_2"]
+    [call] = slurm.calls
+    assert call.options >= {
+        "--array=0-2%3",
+        "--job-name=dscampaign-abc",
+        "--comment=dscampaign:abc",
+        "--ntasks-per-node=1",
+        "--nodes=2",
+        "--no-requeue",
+        "--signal=USR2@60",
+        "--mail-type=END",
+    }
+    srun = next(line for line in call.script.splitlines() if line.startswith("srun "))
+    assert "--kill-on-bad-exit=0" in srun
+    assert srun.endswith(f"-u -m dscampaign.jobs.agent {tmp_path}/batches/abc")
+    assert call.script.index("module load cuda") < call.script.index("srun ")
+
+
+PRIVATE = {
+    "_submitit_command_str": ["self"],
+    "_make_submission_file_text": ["self", "command", "uid"],
+    "_make_submission_command": ["self", "submission_file_path"],
+    "_get_job_id_from_submission_command": ["string"],
+}
+"""What the executor uses of submitit's that is private, with the parameters that it gives."""
+
+
+@pytest.mark.parametrize("name", PRIVATE)
+def test_submitit_still_has_what_is_used_of_it(name: str) -> None:
+    """A release without it shall fail here, by name, before it fails at the first `submit` (docs/adr/0011)."""
+    member = getattr_static(submitit.SlurmExecutor, name)
+    function: Any = member.fget if isinstance(member, property) else getattr(member, "__func__", member)
+    assert list(signature(function).parameters) == PRIVATE[name]
+
+
+def test_one_attempt_is_an_array_too(slurm: FakeSlurm, tmp_path: Path) -> None:
+    assert SlurmExecutor().submit(batch(tmp_path, 1)) == ["12_0"]
+    assert "--array=0-0%1" in slurm.calls[0].options
+
+
+def test_the_job_that_a_reconciler_runs_in_leaves_no_mark(
+    slurm: FakeSlurm, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("SLURM_JOB_ID", "7")
+    monkeypatch.setenv("SLURM_MEM_PER_NODE", "512")
+    monkeypatch.setenv("SLURM_CONF", "/etc/slurm.conf")
+    SlurmExecutor().submit(batch(tmp_path))
+    assert {k for k in slurm.calls[0].env if k.startswith("SLURM_")} == {"SLURM_CONF"}
+    assert os.environ["SLURM_JOB_ID"] == "7"
+
+
+def test_what_the_spec_says_beats_the_environment_of_the_user(
+    slurm: FakeSlurm, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Variables of sbatch overrule a script: another name, and no look would ever find the job."""
+    for name in ("JOB_NAME", "ARRAY_INX", "REQUEUE", "PARTITION", "ACCOUNT"):
+        monkeypatch.setenv(f"SBATCH_{name}", "mine")
+    SlurmExecutor().submit(batch(tmp_path, partition="h100"))
+    assert {k for k in slurm.calls[0].env if k.startswith("SBATCH_")} == {"SBATCH_ACCOUNT"}
+
+
+def test_an_sbatch_that_hangs_may_have_submitted(
+    slurm: FakeSlurm, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("dscampaign.orchestrator.executors.slurm.COMMAND_TIMEOUT_S", 0.2)
+    (slurm.folder / "sbatch").write_text("#!/bin/sh\nexec sleep 5\n")
+    with pytest.raises(SubmissionUnclear, match="no answer within"):
+        SlurmExecutor().submit(batch(tmp_path))
+
+
+@pytest.mark.parametrize(
+    ("err", "kind"),
+    [
+        ("sbatch: error: invalid partition specified: nope", SubmissionRefused),
+        ("sbatch: error: Batch job submission failed: Socket timed out on send/recv operation", SubmissionUnclear),
+        ("sbatch: error: something nobody has seen before", SubmissionUnclear),
+        ("sbatch: error: Unable to contact slurm controller (connect failure)", Unreachable),
+        (
+            "sbatch: error: Batch job submission failed: Resource temporarily unavailable: temporarily unable",
+            Unreachable,
+        ),
+        ("sbatch: error: QOSMaxCpuPerJobLimit\nsbatch: error: violates policy (job submit limit)", SubmissionRefused),
+    ],
+)
+def test_what_a_failed_sbatch_means(slurm: FakeSlurm, tmp_path: Path, err: str, kind: type[Exception]) -> None:
+    slurm.answers("sbatch", err=err, code=1)
+    with pytest.raises(kind) as caught:
+        SlurmExecutor().submit(batch(tmp_path))
+    assert err.split("\n", maxsplit=1)[0] in str(caught.value)
+
+
+@pytest.mark.parametrize(
+    ("err", "for_now"),
+    [
+        ("sbatch: error: Batch job submission failed: Invalid job array specification", False),
+        ("sbatch: error: AssocMaxSubmitJobLimit\nsbatch: error: violates policy (job submit limit)", True),
+        ("sbatch: error: QOSMaxSubmitJobPerUserLimit\nsbatch: error: violates policy (job submit limit)", True),
+    ],
+)
+def test_a_batch_may_be_too_large(slurm: FakeSlurm, tmp_path: Path, err: str, for_now: bool) -> None:
+    slurm.answers("sbatch", err=err, code=1)
+    with pytest.raises(ArrayTooLarge) as caught:
+        SlurmExecutor().submit(batch(tmp_path))
+    assert caught.value.for_now is for_now
+
+
+def test_an_answer_without_a_job_id_is_unclear(slurm: FakeSlurm, tmp_path: Path) -> None:
+    slurm.answers("sbatch", "Thank you for using this cluster\n")
+    with pytest.raises(SubmissionUnclear):
+        SlurmExecutor().submit(batch(tmp_path))
+
+
+def test_without_slurm_the_error_says_what_to_do(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("PATH", str(tmp_path))
+    with pytest.raises(Unreachable, match="cannot submit"):
+        SlurmExecutor().submit(batch(tmp_path))
+    with pytest.raises(Unreachable, match="squeue is not on PATH") as caught:
+        look({"abc": {0}})
+    assert "executor: local" in (caught.value.hint or "")
+
+
+# -- look --------------------------------------------------------------------------------------------------------
+
+
+def test_nothing_expected_asks_nobody(slurm: FakeSlurm) -> None:
+    assert look({}) == ({}, True)
+    assert slurm.calls == []
+
+
+def test_one_squeue_is_enough_while_every_job_is_alive(slurm: FakeSlurm) -> None:
+    slurm.answers("squeue", squeue_line("12_0", "RUNNING") + squeue_line("12_1", "PENDING", reason="Priority", node=""))
+    jobs, complete = look({"abc": {0, 1}})
+    assert complete
+    assert jobs["abc", 0] == JobView("abc", 0, "12_0", "RUNNING", "None", 1000.0, 1010.0, None, "", "n1")
+    assert (jobs["abc", 1].pending, jobs["abc", 1].reason) == (True, "Priority")
+    assert slurm.names() == ["squeue"]
+
+
+def test_many_batches_are_one_squeue_and_one_sacct(slurm: FakeSlurm) -> None:
+    look({f"t{i}": {0, 1} for i in range(50)})
+    assert slurm.names() == ["squeue", "sacct"]
+    assert any(a.startswith("--name=") and a.count(",") == 49 for a in slurm.calls[0].args)
+
+
+def test_squeue_shows_hidden_partitions_and_no_default_of_the_user_hides_jobs(
+    slurm: FakeSlurm, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("SQUEUE_PARTITION", "debug")
+    monkeypatch.setenv("SACCT_FORMAT", "JobID")
+    look({"abc": {0}})
+    assert {"--all", "--array", "--states=all"} <= set(slurm.calls[0].args)
+    for call in slurm.calls:
+        assert {k for k in call.env if k.startswith(("SQUEUE_", "SACCT_"))} == set()
+        assert call.env["SLURM_TIME_FORMAT"] == "%s"
+
+
+def test_sacct_is_asked_from_well_before_the_first_submission(slurm: FakeSlurm) -> None:
+    look({"abc": {0}}, since_s=1_750_000_000.0)
+    args = slurm.calls[-1].args
+    assert args[args.index("-S") + 1].startswith("2025-06-14T")  # the day before
+    assert "-X" not in args  # it would hide the step that ran out of memory
+
+
+@pytest.mark.parametrize(
+    ("lines", "state", "hidden"),
+    [
+        (sacct_line("12_0", "COMPLETED"), "COMPLETED", False),
+        (sacct_line("12_0", "CANCELLED by 0", "0:15"), "CANCELLED", False),
+        (sacct_line("12_0", "CANCELLED"), "GONE", False),  # nobody's wish: slurmctld lost its state
+        (
+            sacct_line("12_0", "FAILED", "1:0") + sacct_line("12_0.0", "OUT_OF_MEMORY", "0:125", name="a"),
+            "FAILED",
+            True,
+        ),
+        (
+            sacct_line("12_0", "FAILED", "1:0") + sacct_line("12_0.batch", "FAILED", "0:125", name="batch"),
+            "FAILED",
+            True,
+        ),
+        (sacct_line("12_0", "FAILED", "1:0") + sacct_line("12_1.0", "OUT_OF_MEMORY", name="a"), "FAILED", False),
+    ],
+)
+def test_what_the_accounting_says_of_an_ended_job(slurm: FakeSlurm, lines: str, state: str, hidden: bool) -> None:
+    slurm.answers("sacct", lines)
+    jobs, complete = look({"abc": {0}})
+    assert complete
+    view = jobs["abc", 0]
+    assert (view.state, view.terminal, view.step_out_of_memory, view.ended_s) == (state, True, hidden, 1100.0)
+
+
+def test_only_expected_array_tasks_of_ours_are_taken(slurm: FakeSlurm) -> None:
+    other = "somebody-else|13_0|x\nCLUSTER: main\n" + squeue_line("12", "PENDING") + squeue_line("12_[3-9]", "PENDING")
+    slurm.answers("squeue", other + squeue_line("12_5", "RUNNING") + squeue_line("14_0", "RUNNING", token="zzz"))
+    slurm.answers("sacct", sacct_line("12_[3-9]", "PENDING") + sacct_line("15_0", "FAILED", name="my-dscampaign-abc"))
+    assert look({"abc": {0}}) == ({}, True)
+
+
+def test_a_finished_job_in_squeue_is_looked_up_for_its_steps(slurm: FakeSlurm) -> None:
+    slurm.answers("squeue", squeue_line("12_0", "FAILED"))
+    slurm.answers("sacct", sacct_line("12_0", "OUT_OF_MEMORY", "0:125"))
+    assert look({"abc": {0}})[0]["abc", 0].state == "OUT_OF_MEMORY"
+    slurm.answers("sacct", sacct_line("12_0", "RUNNING", end="Unknown"))  # it lags
+    assert look({"abc": {0}})[0]["abc", 0].state == "FAILED"
+
+
+@pytest.mark.parametrize(
+    ("ago_s", "sacct", "state"),
+    [
+        (60, sacct_line("12_0", "RUNNING", end="Unknown"), "COMPLETING"),
+        (60, sacct_line("12_0", "CANCELLED by 0"), "CANCELLED"),
+        (300, sacct_line("12_0", "RUNNING", end="Unknown"), "CANCELLED"),
+    ],
+)
+def test_who_cancelled_a_job_is_waited_for_longer(slurm: FakeSlurm, ago_s: int, sacct: str, state: str) -> None:
+    slurm.answers("squeue", squeue_line("12_0", "CANCELLED", end=str(int(time.time() - ago_s))))
+    slurm.answers("sacct", sacct)
+    assert look({"abc": {0}})[0]["abc", 0].state == state
+
+
+def test_a_failure_waits_a_little_for_what_only_the_accounting_knows(slurm: FakeSlurm) -> None:
+    """Squeue shows no step that ran out of memory; slurmdbd learns of it some seconds later."""
+    now, long_ago = str(int(time.time())), str(int(time.time() - 60))
+    slurm.answers("squeue", squeue_line("12_0", "FAILED", end=now) + squeue_line("12_1", "TIMEOUT", end=now))
+    slurm.answers("sacct", sacct_line("12_0", "RUNNING", end="Unknown"))
+    jobs, _ = look({"abc": {0, 1}})
+    assert [(job.state, job.terminal) for job in jobs.values()] == [("COMPLETING", False), ("TIMEOUT", True)]
+    slurm.answers("squeue", squeue_line("12_0", "FAILED", end=long_ago))
+    assert look({"abc": {0}})[0]["abc", 0].terminal
+    slurm.answers("squeue", squeue_line("12_0", "FAILED", end=now))
+    slurm.answers("sacct", sacct_line("12_0", "FAILED") + sacct_line("12_0.0", "OUT_OF_MEMORY", "0:125", name="a"))
+    assert look({"abc": {0}})[0]["abc", 0].step_out_of_memory
+
+
+def test_without_an_accounting_no_failure_waits_for_it(slurm: FakeSlurm) -> None:
+    slurm.answers("squeue", squeue_line("12_0", "FAILED", end=str(int(time.time()))))
+    slurm.answers("sacct", err="Slurm accounting storage is disabled\n", code=1)
+    assert look({"abc": {0}})[0]["abc", 0].terminal
+
+
+def test_a_job_that_the_queue_has_forgotten_is_looked_up_in_the_accounting(slurm: FakeSlurm) -> None:
+    """MinJobAge is over: squeue is silent, or says that it has never heard of the job."""
+    slurm.answers("sacct", sacct_line("12_0", "COMPLETED") + sacct_line("12_1", "PREEMPTED"))
+    jobs, complete = look({"abc": {0, 1}})
+    assert complete
+    assert {key[1]: job.state for key, job in jobs.items()} == {0: "COMPLETED", 1: "PREEMPTED"}
+
+
+def test_the_queue_beats_an_accounting_that_lags(slurm: FakeSlurm) -> None:
+    slurm.answers("squeue", squeue_line("12_0", "RUNNING") + squeue_line("12_1", "COMPLETED"))
+    slurm.answers("sacct", sacct_line("12_0", "NODE_FAIL"))
+    assert look({"abc": {0, 1}})[0]["abc", 0].state == "RUNNING"
+
+
+def test_a_job_that_only_the_accounting_takes_for_alive_is_gone(slurm: FakeSlurm) -> None:
+    slurm.answers("sacct", sacct_line("12_0", "RUNNING", end="Unknown"))
+    assert look({"abc": {0}}) == ({}, True)
+
+
+def test_without_accounting_the_queue_is_all_there_is(slurm: FakeSlurm) -> None:
+    slurm.answers("sacct", err="Slurm accounting storage is disabled\n", code=1)
+    assert look({"abc": {0}}) == ({}, True)
+
+
+def test_an_accounting_that_does_not_answer_leaves_the_look_incomplete(slurm: FakeSlurm) -> None:
+    slurm.answers("squeue", squeue_line("12_1", "RUNNING"))
+    slurm.answers("sacct", err="sacct: error: slurm_persist_conn_open: Unable to connect\n", code=1)
+    jobs, complete = look({"abc": {0, 1}})
+    assert set(jobs) == {("abc", 1)}
+    assert not complete
+
+
+def test_an_accounting_that_hangs_does_not_hide_what_the_queue_shows(
+    slurm: FakeSlurm, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("dscampaign.orchestrator.executors.slurm.COMMAND_TIMEOUT_S", 1.0)
+    slurm.answers("squeue", squeue_line("12_0", "COMPLETED"))
+    (slurm.folder / "sacct").write_text("#!/bin/sh\nexec sleep 9\n")
+    jobs, complete = look({"abc": {0}})
+    assert jobs["abc", 0].state == "COMPLETED"
+    assert not complete
+
+
+def test_a_queue_that_does_not_answer_is_an_error_not_an_empty_queue(slurm: FakeSlurm) -> None:
+    slurm.answers("squeue", err="slurm_load_jobs error: Unable to contact slurm controller\n", code=1)
+    with pytest.raises(Unreachable, match="Unable to contact"):
+        look({"abc": {0}})
+    assert slurm.names() == ["squeue"]
+
+
+def test_a_command_that_hangs_is_given_up(slurm: FakeSlurm, monkeypatch: pytest.MonkeyPatch) -> None:
+    (slurm.folder / "squeue").write_text("#!/bin/sh\nexec sleep 60\n")
+    monkeypatch.setattr("dscampaign.orchestrator.executors.slurm.COMMAND_TIMEOUT_S", 0.2)
+    with pytest.raises(Unreachable, match="no answer"):
+        look({"abc": {0}})
+
+
+# -- cancel ------------------------------------------------------------------------------------------------------
+
+
+def test_many_jobs_are_one_scancel(slurm: FakeSlurm) -> None:
+    SlurmExecutor().cancel([])
+    SlurmExecutor().cancel(["12_0", "12_1"])
+    assert [(call.name, call.args) for call in slurm.calls] == [("scancel", ["12_0", "12_1"])]
+
+
+def test_a_job_that_has_ended_by_itself_is_cancelled_too(slurm: FakeSlurm) -> None:
+    slurm.answers("scancel", err="scancel: error: Kill job error on job id 12_0: Invalid job id specified\n", code=1)
+    SlurmExecutor().cancel(["12_0"])
+    slurm.answers("scancel", err="scancel: error: Unable to contact slurm controller\n", code=1)
+    with pytest.raises(Unreachable):
+        SlurmExecutor().cancel(["12_0"])
+
+
+POLICY = "sbatch: error: Job violates accounting/QOS policy (job submit limit, user's size and/or time limits)"
+
+NEVER_TAKEN = [
+    "sbatch: error: invalid partition specified: nope",
+    "sbatch: error: Batch job submission failed: Invalid account or account/partition combination specified",
+    "sbatch: error: Batch job submission failed: Requested node configuration is not available",
+    "sbatch: error: Batch job submission failed: Requested time limit is invalid (missing or exceeds some limit)",
+    "sbatch: error: Batch job submission failed: Invalid feature specification",
+    "sbatch: error: Batch job submission failed: Invalid qos specification",
+    "sbatch: error: Memory specification can not be satisfied",
+    "sbatch: unrecognized option '--frob'",
+    f"sbatch: error: QOSMaxWallDurationPerJobLimit\n{POLICY}",
+]
+
+
+@pytest.mark.parametrize("text", NEVER_TAKEN)
+def test_what_sbatch_will_never_take(text: str) -> None:
+    assert REFUSED.search(text)
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "sbatch: error: Batch job submission failed: Socket timed out on send/recv operation",
+        "sbatch: error: Batch job submission failed: Unable to contact slurm controller (connect failure)",
+        f"sbatch: error: QOSMaxSubmitJobPerUserLimit\n{POLICY}",
+        "slurm_load_jobs error: Unexpected message received",
+    ],
+)
+def test_what_sbatch_may_take_another_time(text: str) -> None:
+    assert not REFUSED.search(text)

@@ -1,0 +1,98 @@
+"""`dscampaign.load`: a campaign's results as pandas frames."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+from pathlib import Path
+
+import pandas as pd
+import pytest
+
+import dscampaign
+from dscampaign.orchestrator.errors import UserError
+from dscampaign.orchestrator.export import frames
+from dscampaign.tests.support.cli_world import World, make_world
+
+
+@pytest.fixture
+def world(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> World:
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setenv("XDG_CONFIG_HOME", str(tmp_path / "config"))
+    for name in ("CAMPAIGN_DIR", "CAMPAIGN_STORE"):
+        monkeypatch.delenv(name, raising=False)
+    return make_world(tmp_path)
+
+
+@pytest.mark.usefixtures("world")
+def test_runs_have_their_parameters_as_columns() -> None:
+    runs = dscampaign.load("sweep").runs
+    assert list(runs["run"]) == ["done", "small", "bad", "new"]
+    assert list(runs["param.lr"]) == [0.1] * 4
+    assert runs.set_index("run")["loss"].dropna().to_dict() == {"done": 1.0, "small": 2.5}
+    assert runs["step"].dtype == "Int64"
+    assert list(runs["step"].isna()) == [False, False, False, True]
+
+
+@pytest.mark.usefixtures("world")
+def test_steps_carry_the_parameters_and_keep_the_order_of_the_matrix() -> None:
+    steps = dscampaign.load().steps
+    assert list(zip(steps["run"], steps["step"], strict=True)) == [
+        ("done", 1), ("done", 2), ("done", 3), ("small", 1), ("bad", 1),
+    ]  # fmt: skip
+    assert list(steps["run"].cat.categories) == ["done", "small", "bad", "new"]
+    assert list(steps["param.lr"]) == [0.1] * 5
+    assert steps["ts_s"][0] == pd.Timestamp(101.0, unit="s", tz="UTC")
+    assert steps.groupby("run", observed=True)["loss"].min().to_dict()["done"] == 1.0
+    assert steps.loc[steps["run"] == "small", "my_figure"].item() == 1.5
+
+
+@pytest.mark.usefixtures("world")
+def test_all_tables_are_there_also_the_empty_ones() -> None:
+    found = dscampaign.load("sweep")
+    assert list(found.attempts["failure_class"].dropna()) == ["completed", "oom", "deterministic"]
+    assert found.attempts["gpu_seconds"].dtype == "float64"
+    assert list(found.events["message"]) == ["attempt 1: deterministic"]
+    assert found.gpus.empty
+    assert {"run", "ts_s", "power_w", "param.lr"} <= set(found.gpus)
+    assert repr(found) == "<campaign sweep: runs, steps, attempts, gpus, events>"
+
+
+@pytest.mark.usefixtures("world")
+def test_many_rows_are_read_in_parts(monkeypatch: pytest.MonkeyPatch) -> None:
+    whole = dscampaign.load().steps
+    monkeypatch.setattr(frames, "_ROWS_AT_A_TIME", 2)
+    pd.testing.assert_frame_equal(dscampaign.load().steps, whole)
+
+
+def test_it_looks_where_the_command_line_looks(world: World, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    elsewhere = tmp_path / "notebooks"
+    elsewhere.mkdir()
+    monkeypatch.chdir(elsewhere)
+    (tmp_path / "campaign.toml").write_text('dir = "campaign"\n')
+    assert dscampaign.load().name == "sweep"
+    (tmp_path / "campaign.toml").unlink()
+    assert dscampaign.load(dir=str(world.dir)).name == "sweep"
+    assert dscampaign.load(store=world.store.url_without_password).name == "sweep"
+    monkeypatch.setenv("CAMPAIGN_DIR", str(world.dir))
+    assert dscampaign.load("sweep").name == "sweep"
+
+
+@pytest.mark.usefixtures("world")
+def test_a_campaign_that_is_not_there_is_named() -> None:
+    with pytest.raises(UserError, match="no campaign named swep") as raised:
+        dscampaign.load("swep")
+    (note,) = raised.value.__notes__
+    assert note.startswith("hint: one of: ")
+
+
+@pytest.mark.usefixtures("world")
+def test_without_pandas_it_says_what_to_install(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(sys.modules, "pandas", None)
+    with pytest.raises(ImportError, match=r"pip install 'dscampaign\[pandas\]'"):
+        dscampaign.load("sweep")
+
+
+def test_the_package_itself_loads_nothing() -> None:
+    code = "import sys, dscampaign; print(*{'pandas', 'sqlalchemy', 'pydantic', 'click'} & set(sys.modules))"
+    assert subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True).stdout == "\n"

@@ -1,0 +1,141 @@
+"""`campaign export --format parquet`: the same columns as CSV, with types, and whole or not at all."""
+
+from __future__ import annotations
+
+import csv
+import datetime as dt
+import json
+import math
+import sys
+from pathlib import Path
+from typing import Any
+
+import pyarrow as pa
+import pyarrow.parquet as pq
+import pytest
+
+from dscampaign.db.ingest.gpus import NodeGpus
+from dscampaign.db.ingest.spool import ingest
+from dscampaign.orchestrator.cli.main import main
+from dscampaign.orchestrator.export import parquet
+from dscampaign.orchestrator.export.columns import Kind
+from dscampaign.tests.support.cli_world import World, make_world
+
+TABLES = ("steps", "runs", "attempts", "gpus", "events")
+
+
+@pytest.fixture
+def world(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> World:
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setenv("XDG_CONFIG_HOME", str(tmp_path / "config"))
+    made = make_world(tmp_path)
+    spool = made.attempt_paths("done").gpu_spool(0)
+    spool.write_text('{"ts":100.5,"span_s":1,"gpu":[0],"power_w":[500],"throttle":[4]}\n')
+    ingest(made.store, NodeGpus(1, spool, 0))
+    return made
+
+
+def exported(what: str) -> pa.Table:
+    assert main(["export", "--what", what, "--format", "parquet", "-o", f"{what}.parquet"]) == 0
+    return pq.read_table(f"{what}.parquet")
+
+
+@pytest.mark.usefixtures("world")
+@pytest.mark.parametrize("what", TABLES)
+def test_columns_and_rows_are_those_of_csv(what: str) -> None:
+    table = exported(what)
+    assert main(["export", "--what", what, "-o", "rows.csv"]) == 0
+    with Path("rows.csv").open() as file:
+        header, *rows = csv.reader(file)
+    assert (table.column_names, table.num_rows) == (header, len(rows))
+    assert table.num_rows > 0
+    for name, column in zip(header, zip(*rows, strict=True), strict=True):
+        assert [_as_csv(value) for value in table[name].to_pylist()] == [_same(text) for text in column], name
+
+
+def _as_csv(value: Any) -> object:
+    if isinstance(value, dt.datetime):
+        return pytest.approx(value.timestamp(), abs=1e-5)
+    return "" if value is None else _same(str(value))
+
+
+def _same(text: str) -> object:
+    try:
+        return "nan" if math.isnan(float(text)) else float(text)
+    except ValueError:
+        return text
+
+
+@pytest.mark.usefixtures("world")
+def test_columns_have_types() -> None:
+    text, whole, real, time = pa.string(), pa.int64(), pa.float64(), pa.timestamp("us", tz="UTC")
+    for what, expected in {
+        "steps": {
+            "run": text,
+            "generation": whole,
+            "step": whole,
+            "ts_s": time,
+            "step_time_s": real,
+            "my_figure": real,
+        },
+        "runs": {"name": text, "step": whole, "loss": real, "param.lr": real, "attempts": whole},
+        "attempts": {"job_id": text, "array_index": whole, "started_s": time, "gpu_seconds": real, "evidence": text},
+        "gpus": {"node": text, "gpu": whole, "ts_s": time, "span_s": real, "power_w": real, "throttle": whole},
+        "events": {"id": whole, "ts_s": time, "kind": text, "data": text},
+    }.items():
+        schema = exported(what).schema
+        assert {name: schema.field(name).type for name in expected} == expected
+    assert schema.metadata == {b"schema_version": b"1", b"campaign": b"sweep", b"what": b"events"}
+
+
+@pytest.mark.usefixtures("world")
+def test_what_was_not_reported_is_null_and_nan_is_nan() -> None:
+    steps = exported("steps").to_pylist()
+    [bad] = [row for row in steps if row["run"] == "bad"]
+    assert math.isnan(bad["loss"])
+    assert bad["eval_loss"] is None
+    runs = {row["name"]: row["loss"] for row in exported("runs").to_pylist()}
+    assert math.isnan(runs["bad"])
+    assert runs["new"] is None
+    [evidence] = [json.loads(row["evidence"]) for row in exported("attempts").to_pylist() if row["run"] == "bad"]
+    assert evidence["rule"] == "script-error"
+
+
+@pytest.mark.usefixtures("world")
+def test_many_rows_are_several_groups(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(parquet, "ROWS_A_GROUP", 2)
+    assert exported("steps").num_rows == 5
+    assert pq.ParquetFile("steps.parquet").num_row_groups == 3
+
+
+@pytest.mark.usefixtures("world")
+def test_a_file_is_whole_or_stays_as_it_was(monkeypatch: pytest.MonkeyPatch) -> None:
+    exported("steps")
+    before, stored = Path("steps.parquet").read_bytes(), parquet._stored
+
+    def fail_at_the_fourth_row(value: Any, kind: Kind) -> Any:
+        if value == 2.5:
+            raise ValueError("a broken row")
+        return stored(value, kind)
+
+    monkeypatch.setattr(parquet, "ROWS_A_GROUP", 2)
+    monkeypatch.setattr(parquet, "_stored", fail_at_the_fourth_row)
+    assert main(["export", "--format", "parquet", "-o", "steps.parquet"]) == 70
+    assert Path("steps.parquet").read_bytes() == before
+    assert [path.name for path in Path().glob(".*")] == []
+
+
+@pytest.mark.usefixtures("world")
+def test_it_needs_a_file(capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["export", "--format", "parquet"]) == 2
+    assert "name a file: -o steps.parquet" in capsys.readouterr().err
+
+
+@pytest.mark.usefixtures("world")
+def test_without_pyarrow_it_says_what_to_install(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setitem(sys.modules, "pyarrow", None)
+    assert main(["export", "--format", "parquet", "-o", "x.parquet"]) == 2
+    assert "pip install 'dscampaign[parquet]'" in capsys.readouterr().err
+    assert not Path("x.parquet").exists()

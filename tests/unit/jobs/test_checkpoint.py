@@ -1,0 +1,194 @@
+"""Checkpoints are complete or absent."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import subprocess
+import sys
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+from dscampaign.jobs.shared import checkpoint, retention
+from dscampaign.jobs.shared.checkpoint import CheckpointError, Manifest
+from dscampaign.tests.support import REPOSITORY
+
+HASH = "abc"
+
+
+def make(
+    folder: Path, step: int, *, generation: int = 1, config_hash: str = HASH, world_size: int = 2, arrangement: str = ""
+) -> Path:
+    draft = checkpoint.begin(folder, generation, step)
+    (draft / "shards").mkdir()
+    for rank in range(world_size):
+        (draft / "shards" / f"{rank}.pt").write_bytes(bytes([step % 256]) * 1000)
+    files = checkpoint.seal(draft, (draft / "shards").iterdir())
+    manifest = Manifest(step, config_hash, world_size, 1, generation, step * 8, files, arrangement=arrangement)
+    return checkpoint.commit(draft, manifest).path
+
+
+def newest(folder: Path) -> tuple[str | None, dict[str, str]]:
+    """Name of the newest usable checkpoint, and why newer ones are not."""
+    reasons: dict[str, str] = {}
+    found = checkpoint.newest_verified(folder, HASH, 2, on_skip=lambda path, why: reasons.update({path.name: why}))
+    return found.path.name if found else None, reasons
+
+
+def test_the_furthest_is_the_newest(tmp_path: Path) -> None:
+    make(tmp_path, 200)
+    make(tmp_path, 1000)
+    make(tmp_path, 300, generation=2)
+    assert newest(tmp_path) == ("g0001-step00001000", {})
+    make(tmp_path, 1000, generation=2)
+    assert newest(tmp_path) == ("g0002-step00001000", {})
+
+
+def test_nothing_to_resume_from(tmp_path: Path) -> None:
+    assert newest(tmp_path / "missing") == (None, {})
+    (tmp_path / "gothic-stepladder").mkdir()
+    assert newest(tmp_path) == (None, {"gothic-stepladder": "no manifest"})
+
+
+def truncate(path: Path) -> None:
+    os.truncate(path / "shards/1.pt", 10)
+
+
+def flip(path: Path) -> None:
+    (path / "shards/1.pt").write_bytes(b"x" * 1000)
+
+
+def lose(path: Path) -> None:
+    (path / "shards/0.pt").unlink()
+
+
+def tear(path: Path) -> None:
+    os.truncate(path / "manifest.json", 30)
+
+
+def modernise(path: Path) -> None:
+    manifest = json.loads((path / "manifest.json").read_text())
+    (path / "manifest.json").write_text(json.dumps({**manifest, "format": 2}))
+
+
+def strip(path: Path) -> None:
+    (path / "manifest.json").unlink()
+
+
+@pytest.mark.parametrize(
+    ("damage", "reason"),
+    [
+        (truncate, "1.pt: 10 bytes, 1000 in the manifest"),
+        (flip, "1.pt: content differs from the manifest"),
+        (lose, "0.pt: No such file or directory"),
+        (tear, "unreadable manifest"),
+        (modernise, "manifest format 2, this version reads 1"),
+        (strip, "no manifest"),
+    ],
+)
+def test_a_damaged_one_is_passed_over(tmp_path: Path, damage: Callable[[Path], None], reason: str) -> None:
+    make(tmp_path, 100)
+    damage(make(tmp_path, 200))
+    name, reasons = newest(tmp_path)
+    assert name == "g0001-step00000100"
+    assert reason in reasons["g0001-step00000200"]
+
+
+def test_one_of_another_experiment_or_size_is_passed_over(tmp_path: Path) -> None:
+    make(tmp_path, 100)
+    make(tmp_path, 200, world_size=4)
+    make(tmp_path, 300, config_hash="other")
+    name, reasons = newest(tmp_path)
+    assert name == "g0001-step00000100"
+    assert reasons == {
+        "g0001-step00000300": "of another experiment (other, not abc)",
+        "g0001-step00000200": "written by 4 ranks, not 2; only a run with train.universal_checkpoint resumes from it",
+    }
+
+
+def test_one_that_could_not_be_loaded_is_passed_over_until_somebody_says_otherwise(tmp_path: Path) -> None:
+    older, newer = make(tmp_path, 100), make(tmp_path, 200)
+    retention.mark_unusable(newer, "KeyError: 'param_groups'")
+    assert newest(tmp_path) == (older.name, {newer.name: "marked as unusable: KeyError: 'param_groups'"})
+    (newer / "unusable").unlink()
+    assert newest(tmp_path) == (newer.name, {})
+
+
+def test_of_many_files_any_one_may_differ(tmp_path: Path) -> None:
+    make(tmp_path, 100, world_size=40)
+    damaged = make(tmp_path, 200, world_size=40)
+    (damaged / "shards/37.pt").write_bytes(b"x" * 1000)
+    with pytest.raises(CheckpointError, match=r"37\.pt: content differs"):
+        checkpoint.verify(damaged)
+
+
+def test_a_manifest_of_before_evaluations_were_rated_is_read(tmp_path: Path) -> None:
+    path = make(tmp_path, 100)
+    manifest = json.loads((path / "manifest.json").read_text())
+    del manifest["eval_loss"]
+    (path / "manifest.json").write_text(json.dumps(manifest))
+    assert checkpoint.verify(path).manifest.eval_loss is None
+
+
+def test_where_any_number_of_ranks_will_do_the_newest_counts(tmp_path: Path) -> None:
+    make(tmp_path, 100)
+    make(tmp_path, 200, world_size=4)
+    found = checkpoint.newest_verified(tmp_path, HASH, None)
+    assert found is not None
+    assert (found.step, found.manifest.world_size) == (200, 4)
+
+
+@pytest.mark.parametrize(("stage", "loadable"), [(0, False), (1, True), (2, True), (3, False), (None, True)])
+def test_shards_of_another_kind_of_zero_are_passed_over(tmp_path: Path, stage: int | None, loadable: bool) -> None:
+    make(tmp_path, 100)  # with stage 1
+    assert (checkpoint.newest_verified(tmp_path, HASH, 2, zero_stage=stage) is not None) == loadable
+
+
+def test_sizes_alone_can_be_checked(tmp_path: Path) -> None:
+    flip(path := make(tmp_path, 100))
+    assert checkpoint.verify(path, check_digests=False).step == 100
+    with pytest.raises(CheckpointError, match="content differs"):
+        checkpoint.verify(path)
+
+
+def test_begin_starts_from_nothing(tmp_path: Path) -> None:
+    (checkpoint.begin(tmp_path, 1, 100) / "left over").touch()
+    assert list(checkpoint.begin(tmp_path, 1, 100).iterdir()) == []
+
+
+KILLED = """
+import os, signal, sys
+from pathlib import Path
+from dscampaign.jobs.shared import checkpoint, retention
+from tests.unit.jobs.test_checkpoint import make
+
+calls = 0
+def trace(event, arguments):
+    global calls
+    if event in ("open", "os.rename", "os.mkdir", "os.truncate") and sys.argv[1] in str(arguments[0]):
+        calls += 1
+        if calls == int(sys.argv[2]):
+            os.kill(os.getpid(), signal.SIGKILL)
+
+sys.addaudithook(trace)
+make(Path(sys.argv[1]), 200)
+"""
+
+
+def test_killed_at_any_moment_leaves_a_complete_one_or_none(tmp_path: Path) -> None:
+    """Kills the writer at its first, second, ... file operation until it gets through."""
+    script = [sys.executable, "-c", KILLED]
+    for moment in range(1, 50):
+        folder = tmp_path / str(moment)
+        make(folder, 100)
+        process = subprocess.run([*script, str(folder), str(moment)], cwd=REPOSITORY, check=False)
+        name, reasons = newest(folder)
+        assert reasons == {}
+        if process.returncode == 0:
+            break
+        assert process.returncode == -signal.SIGKILL
+    assert name == "g0001-step00000200"
+    assert moment > 8

@@ -1,0 +1,103 @@
+"""Host memory of an attempt: that of its own processes, and of no others."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+import threading
+from collections.abc import Iterator
+from contextlib import contextmanager
+
+import psutil
+import pytest
+
+from dscampaign.jobs.agent import host_memory
+from dscampaign.jobs.agent.host_memory import ProcessMemory, tree_bytes
+from dscampaign.tests.support.waiting import HANGS_S
+
+MB = 10**6
+
+HOLD = "import sys; held = b'x' * int(sys.argv[1]); print('ready', flush=True); sys.stdin.readline()"
+SPAWN = "import subprocess, sys; sys.exit(subprocess.run([sys.executable, '-c', *sys.argv[1:]]).returncode)"
+
+FORK = """
+import os, sys
+held = b"x" * int(sys.argv[1])
+if os.fork() and os.fork():
+    print("ready", flush=True)
+sys.stdin.readline()
+"""
+
+
+@contextmanager
+def attempt(size: int) -> Iterator[int]:
+    """A launcher whose only rank holds so many bytes; its id."""
+    line = [sys.executable, "-c", SPAWN, HOLD, str(size)]
+    with subprocess.Popen(line, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True) as launcher:
+        assert launcher.stdout
+        assert launcher.stdin
+        assert launcher.stdout.readline() == "ready\n"
+        yield launcher.pid
+        launcher.stdin.write("\n")
+
+
+def peak(size: int) -> int:
+    """What is seen of an attempt, some time after its memory has grown."""
+    with attempt(size) as pid:
+        memory = ProcessMemory(pid)
+        memory.start()
+        memory.stop()
+    found = memory.stop()
+    assert found is not None
+    return found
+
+
+def test_the_second_of_two_attempts_does_not_show_the_first_one_s_memory() -> None:
+    first, second = peak(400 * MB), peak(10 * MB)
+    assert 400 * MB < first < 500 * MB
+    assert second < 100 * MB
+
+
+def test_the_peak_is_kept_when_memory_is_given_back(monkeypatch: pytest.MonkeyPatch) -> None:
+    sizes, seen = iter([5, 9, None, 7]), threading.Event()
+
+    def look(_root: int) -> int | None:
+        size = next(sizes, 0)
+        if size == 0:
+            seen.set()
+        return size
+
+    monkeypatch.setattr(host_memory, "INTERVAL_S", 0.0)
+    monkeypatch.setattr(host_memory, "tree_bytes", look)
+    memory = ProcessMemory(1)
+    memory.start()
+    assert seen.wait(HANGS_S)
+    assert memory.stop() == 9
+
+
+def test_shared_pages_count_once() -> None:
+    line = [sys.executable, "-c", FORK, str(200 * MB)]
+    with subprocess.Popen(line, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True) as parent:
+        assert parent.stdout
+        parent.stdout.readline()
+        held = tree_bytes(parent.pid)
+        parent.communicate("\n" * 4)
+    assert held is not None
+    assert 200 * MB < held < 300 * MB
+
+
+def test_without_its_maps_a_process_counts_by_what_it_does_not_share(monkeypatch: pytest.MonkeyPatch) -> None:
+    def denied(_: psutil.Process) -> None:
+        raise psutil.AccessDenied
+
+    monkeypatch.setattr(psutil.Process, "memory_full_info", denied)
+    with attempt(200 * MB) as pid:
+        held = tree_bytes(pid)
+    assert held is not None
+    assert 200 * MB < held < 300 * MB
+
+
+def test_a_process_that_has_ended_tells_nothing() -> None:
+    with attempt(MB) as pid:
+        pass
+    assert tree_bytes(pid) is None

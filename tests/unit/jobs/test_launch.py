@@ -1,0 +1,69 @@
+"""The launcher's command line, hostfile and environment."""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+
+import pytest
+
+from dscampaign.jobs.agent import launch
+from dscampaign.jobs.agent.node import Node
+from dscampaign.jobs.shared.layout import AttemptPaths
+from dscampaign.jobs.shared.payload import Payload
+from dscampaign.tests.support.attempt import make_payload
+
+
+def environment(payload: Payload, node: Node | None = None, base: dict[str, str] | None = None) -> dict[str, str]:
+    paths = AttemptPaths(Path(payload.attempt_dir))
+    return launch.environment(payload, paths, node or Node("7_0", 0, "n0", "4,5"), "/ck", base or {}, cpu_count=9)
+
+
+def test_every_node_starts_its_own_ranks_and_nobody_needs_ssh(tmp_path: Path) -> None:
+    payload = make_payload(tmp_path, nodes=2)
+    paths = AttemptPaths(Path(payload.attempt_dir))
+    line = launch.command(payload, paths, Path("/h"), 1, "10.0.0.1", 4000)
+    assert line[:4] == [payload.python, "-u", "-m", "deepspeed.launcher.runner"]
+    assert " ".join(line[4:13]) == "--hostfile /h --no_ssh --node_rank 1 --master_addr 10.0.0.1 --master_port 4000"
+    assert line[13:16] == ["--no_local_rank", "--enable_each_rank_log", str(paths.logs)]
+    assert line[16:] == [launch.RANK_SCRIPT, *payload.command]
+    assert Path(launch.RANK_SCRIPT).is_file()
+
+
+@pytest.mark.parametrize(
+    ("nodes", "ranks", "text"), [(1, 2, "node-0 slots=2\n"), (2, 8, "node-0 slots=8\nnode-1 slots=8\n")]
+)
+def test_the_hostfile_counts_the_job_s_ranks_not_the_machine_s_devices(nodes: int, ranks: int, text: str) -> None:
+    assert launch.hostfile_text(nodes, ranks) == text
+
+
+def test_cores_are_shared_among_ranks_unless_somebody_said_otherwise(tmp_path: Path) -> None:
+    payload = make_payload(tmp_path)
+    assert environment(payload)["OMP_NUM_THREADS"] == "4"
+    assert environment(payload, base={"OMP_NUM_THREADS": "2"})["OMP_NUM_THREADS"] == "2"
+    spec = make_payload(tmp_path, env={"OMP_NUM_THREADS": "3"})
+    assert environment(spec, base={"OMP_NUM_THREADS": "2"})["OMP_NUM_THREADS"] == "3"
+    assert environment(make_payload(tmp_path, ranks_per_node=64))["OMP_NUM_THREADS"] == "1"
+
+
+def test_the_spec_cannot_override_what_ties_a_rank_to_its_attempt(tmp_path: Path) -> None:
+    payload = make_payload(tmp_path, env={"CAMPAIGN_METRICS_FILE": "/elsewhere", "CAMPAIGN_AGENT_PID": "1"})
+    env = environment(payload, base={"CAMPAIGN_RESUME": "/old"})
+    assert env["CAMPAIGN_METRICS_FILE"] == str(AttemptPaths(Path(payload.attempt_dir)).metrics)
+    assert (env["CAMPAIGN_AGENT_PID"], env["CAMPAIGN_RESUME"]) == (str(os.getpid()), "/ck")
+
+
+def test_what_a_script_of_one_s_own_does_not_know_is_empty(tmp_path: Path) -> None:
+    payload = make_payload(tmp_path, target_step=None, global_batch=None, micro_batch=None, accumulation=None)
+    env = environment(payload)
+    assert {env[f"CAMPAIGN_{name}"] for name in ("STEPS", "GLOBAL_BATCH", "MICRO_BATCH", "ACCUMULATION")} == {""}
+    assert env["CAMPAIGN_TRAIN_CONFIG"] == ""
+    assert "CAMPAIGN_MEM_PER_PROCESS" not in env
+
+
+@pytest.mark.parametrize(("gpus", "devices", "accelerator"), [(2, "4,5", None), (0, "", "cpu")])
+def test_only_ranks_with_gpus_get_devices(tmp_path: Path, gpus: int, devices: str, accelerator: str | None) -> None:
+    env = environment(make_payload(tmp_path, gpus_per_node=gpus, mem_per_process_bytes=5))
+    assert (env["CAMPAIGN_VISIBLE_DEVICES"], env.get("DS_ACCELERATOR")) == (devices, accelerator)
+    limited, other = ("CAMPAIGN_GPU_MEM_PER_PROCESS", "CAMPAIGN_MEM_PER_PROCESS")[:: 1 if gpus else -1]
+    assert (env[limited], env.get(other)) == ("5", None)

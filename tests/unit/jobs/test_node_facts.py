@@ -1,0 +1,314 @@
+"""What the node itself shows: GPUs through a library that may be absent or stuck, the kernel's log, memory."""
+
+from __future__ import annotations
+
+import os
+import sys
+import threading
+import time
+from collections.abc import Callable
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+
+from dscampaign.jobs.agent import gpus, node_facts
+from dscampaign.jobs.agent.gpus import Gpu, GpuFacts, GpuWatch
+from dscampaign.jobs.agent.kernel_log import KernelLine, KernelLog
+from dscampaign.tests.support.waiting import HANGS_S, wait_until
+
+
+class NVMLError(Exception):
+    """Stands in for the library's own."""
+
+
+class FakeNvml:
+    """Two GPUs, of which some may not answer."""
+
+    NVMLError = NVMLError
+
+    def __init__(self, used: tuple[int | None, ...] = (10, 20), trouble: str = "") -> None:
+        self.used, self.trouble = used, trouble
+        self.stuck: threading.Event | None = None
+        self.tells_addresses = False
+
+    def nvmlInit(self) -> None:  # noqa: N802
+        if self.stuck:
+            self.stuck.wait()
+        if self.trouble:
+            raise NVMLError(self.trouble)
+
+    def nvmlShutdown(self) -> None:  # noqa: N802
+        pass
+
+    def nvmlDeviceGetCount(self) -> int:  # noqa: N802
+        return len(self.used)
+
+    def nvmlDeviceGetHandleByIndex(self, index: int) -> int:  # noqa: N802
+        if index >= len(self.used):
+            raise NVMLError("Invalid Argument")
+        if self.used[index] is None:
+            raise NVMLError("GPU is lost")
+        return index
+
+    def nvmlDeviceGetHandleByUUID(self, uuid: str) -> int:  # noqa: N802
+        if len(uuid) < len("GPU-a0"):
+            raise NVMLError("Not Found")
+        return self.nvmlDeviceGetHandleByIndex(int(uuid[-1]))
+
+    def nvmlDeviceGetMemoryInfo(self, handle: int) -> Any:  # noqa: N802
+        return SimpleNamespace(used=self.used[handle], total=80)
+
+    def nvmlDeviceGetPciInfo(self, handle: int) -> Any:  # noqa: N802
+        if not self.tells_addresses:
+            raise NVMLError("Not Supported")
+        return SimpleNamespace(domain=0, bus=0x18 + handle, device=0)
+
+
+@pytest.fixture
+def nvml(monkeypatch: pytest.MonkeyPatch) -> FakeNvml:
+    fake = FakeNvml()
+    monkeypatch.setitem(sys.modules, "pynvml", fake)
+    monkeypatch.setattr(gpus, "END_TIMEOUT_S", HANGS_S)
+    return fake
+
+
+def test_the_gpus_are_seen_before_and_after(nvml: FakeNvml) -> None:
+    watch = GpuWatch(2, "")
+    watch.wait()
+    nvml.used = (70, None)
+    facts = watch.facts()
+    assert facts is not None
+    assert facts.before == (Gpu("0", 10, 80), Gpu("1", 20, 80))
+    assert facts.after == (Gpu("0", 70, 80),)
+    assert (facts.missing, facts.lost) == (False, True)
+
+
+def test_the_addresses_of_the_gpus_are_as_the_kernel_writes_them(nvml: FakeNvml) -> None:
+    nvml.tells_addresses = True
+    facts = GpuWatch(2, "").facts()
+    assert facts is not None
+    assert facts.addresses == {"0000:18:00", "0000:19:00"}
+
+
+def test_addresses_are_known_of_all_gpus_or_of_none() -> None:
+    one, other = Gpu("0", 0, 80, "0000:18:00"), Gpu("1", 0, 80)
+    assert GpuFacts(2, (one, other), None).addresses == frozenset()
+    assert GpuFacts(2, (one,), None).addresses == frozenset()
+    assert GpuFacts(2, None, None).addresses == frozenset()
+
+
+@pytest.mark.parametrize(
+    ("visible", "asked", "seen"),
+    [("1", 1, ["1"]), ("GPU-b1, GPU-a0", 2, ["GPU-b1", "GPU-a0"]), ("0,1,2", 3, ["0", "1"]), ("", 2, ["0", "1"])],
+)
+def test_only_the_gpus_that_are_visible_count(nvml: FakeNvml, visible: str, asked: int, seen: list[str]) -> None:
+    facts = GpuWatch(asked, visible).facts()
+    assert facts is not None
+    assert facts.before is not None
+    assert [gpu.device for gpu in facts.before] == seen
+    assert facts.missing is (len(seen) < asked)
+
+
+@pytest.mark.parametrize("visible", ["GPU-a,GPU-b", "GPU-a0,GPU-b", "MIG-1,MIG-2", "MIG-1,MIG-2,MIG-3", "0,3", "1"])
+def test_a_name_that_the_library_does_not_know_is_no_missing_gpu(nvml: FakeNvml, visible: str) -> None:
+    facts = GpuWatch(max(2, visible.count(",") + 1), visible).facts()
+    assert facts is not None
+    assert (facts.before, facts.missing, facts.lost) == (None, False, False)
+    assert facts.trouble
+
+
+def test_a_gpu_that_was_lost_before_the_attempt_is_missing(nvml: FakeNvml) -> None:
+    nvml.used = (10, None)
+    facts = GpuWatch(2, "GPU-a0,GPU-b1").facts()
+    assert facts is not None
+    assert (facts.before, facts.missing) == ((Gpu("GPU-a0", 10, 80),), True)
+
+
+def test_a_driver_that_is_broken_gives_its_word(nvml: FakeNvml) -> None:
+    nvml.trouble = "Driver/library version mismatch"
+    facts = GpuWatch(2, "").facts()
+    assert facts is not None
+    assert (facts.before, facts.after, facts.trouble) == (None, None, "Driver/library version mismatch")
+    assert not facts.missing
+
+
+def test_a_machine_without_the_library_says_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(sys.modules, "pynvml", None)
+    facts = GpuWatch(2, "").facts()
+    assert facts is not None
+    assert facts.before is None
+    assert "pynvml" in facts.trouble
+
+
+def test_a_driver_that_is_stuck_is_not_waited_for(nvml: FakeNvml, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(gpus, "BEFORE_TIMEOUT_S", 0.05)
+    monkeypatch.setattr(gpus, "END_TIMEOUT_S", 0.05)
+    nvml.stuck = threading.Event()
+    watch = GpuWatch(2, "")
+    watch.wait()
+    facts = watch.facts()
+    nvml.stuck.set()
+    assert facts is not None
+    assert facts.trouble == "the driver did not answer in time"
+
+
+@pytest.mark.parametrize("answers_at_first", [False, True])
+def test_at_the_end_nobody_waits_for_the_driver(
+    nvml: FakeNvml, answers_at_first: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    stuck = threading.Event()
+    nvml.stuck = None if answers_at_first else stuck
+    watch = GpuWatch(2, "")
+    if answers_at_first:
+        watch.wait()
+    nvml.stuck = stuck
+    monkeypatch.setattr(gpus, "END_TIMEOUT_S", 0.05)
+    waits_s, wait = [], gpus._Look.wait
+
+    def noted(look: gpus._Look, most_s: float) -> Any:
+        waits_s.append(most_s)
+        return wait(look, most_s)
+
+    monkeypatch.setattr(gpus._Look, "wait", noted)
+    facts = watch.facts()
+    stuck.set()
+    assert facts is not None
+    assert (facts.before is not None, facts.after) == (answers_at_first, None)
+    assert max(waits_s) <= gpus.END_TIMEOUT_S
+
+
+def test_a_run_without_gpus_asks_nobody(nvml: FakeNvml) -> None:
+    nvml.trouble = "must not be asked"
+    assert GpuWatch(0, "").facts() is None
+
+
+def record(text: str, ago_s: float = 0.0) -> bytes:
+    """A record of the kernel's log."""
+    return b"3,1,%d,-;%s\n" % ((time.clock_gettime(time.CLOCK_MONOTONIC) - ago_s) * 1e6, text.encode())
+
+
+def kernel_says(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, *answers: bytes | OSError) -> list[KernelLine]:
+    """What is kept of these answers of the device, one a read, as the real one gives them."""
+    (tmp_path / "kmsg").write_bytes(b"")
+    log = KernelLog(tmp_path / "kmsg")
+    waiting = [*answers, BlockingIOError()]
+
+    def read(_file: int, _size: int) -> bytes:
+        answer = waiting.pop(0)
+        if isinstance(answer, OSError):
+            raise answer
+        return answer
+
+    with monkeypatch.context() as patch:
+        patch.setattr(os, "read", read)
+        return list(log.lines())
+
+
+def test_the_kernel_s_interesting_lines_are_kept(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    begun_s = time.time()
+    records = [record("usb 1-1: new device"), record("NVRM: Xid (PCI:0000:3b:00): 79"), record("Killed process 7")]
+    found = kernel_says(tmp_path, monkeypatch, *records, b"rubbish")
+    assert [line.text for line in found] == ["NVRM: Xid (PCI:0000:3b:00): 79", "Killed process 7"]
+    assert all(begun_s - 1 < line.ts < time.time() + 1 for line in found)
+
+
+def test_what_the_kernel_said_before_the_attempt_is_not_its_own(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    assert kernel_says(tmp_path, monkeypatch, record("NVRM: Xid (PCI:0000:3b:00): 79", ago_s=600)) == []
+
+
+def test_records_that_were_overwritten_are_passed_over(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    found = kernel_says(tmp_path, monkeypatch, BrokenPipeError(), record("I/O error, dev sda"))
+    assert [line.text for line in found] == ["I/O error, dev sda"]
+
+
+def test_without_the_device_dmesg_is_asked_for_the_attempt_s_own_time(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    now_s = time.clock_gettime(time.CLOCK_MONOTONIC)
+    old, new = f"[{now_s - 3000:12.6f}] NVRM: Xid (old): 79", f"[{now_s:12.6f}] NVRM: Xid (new): 79"
+    tool = tmp_path / "dmesg"
+    tool.write_text(f"#!/bin/sh\necho '{old}'\necho '{new}'\necho rubbish\n")
+    tool.chmod(0o755)
+    monkeypatch.setenv("PATH", str(tmp_path), prepend=os.pathsep)
+    assert [line.text for line in KernelLog(tmp_path / "absent").lines()] == ["NVRM: Xid (new): 79"]
+
+
+def test_where_neither_may_be_read_there_are_no_lines(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("PATH", str(tmp_path))
+    assert KernelLog(tmp_path / "absent").lines() == ()
+
+
+def test_the_facts_of_this_machine_are_the_outcome_s_fields() -> None:
+    facts = node_facts.NodeFacts(0, "").end()
+    names = {"oom_kills", "gpus", "kernel", "memory_peak_bytes", "memory_peak_of", "memory_limit_bytes"}
+    assert set(facts) == names
+    assert facts["oom_kills"] >= 0
+    assert (facts["memory_peak_bytes"], facts["memory_peak_of"]) == (None, "")  # no rank has begun
+
+
+Group = Callable[..., None]
+
+
+@pytest.fixture
+def group(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Group:
+    """Puts this process into a control group with these files."""
+
+    def make(table: str, folder: str, **files: str) -> None:
+        (tmp_path / folder).mkdir(parents=True)
+        for name, text in files.items():
+            (tmp_path / folder / name.replace("__", ".")).write_text(text)
+        monkeypatch.setattr(node_facts, "CGROUPS", tmp_path)
+        real = node_facts._read
+        monkeypatch.setattr(node_facts, "_read", lambda path: table if path.name == "cgroup" else real(path))
+
+    monkeypatch.setenv("SLURM_JOB_ID", "1")
+    return make
+
+
+STEP = "slurm/job_1/step_0/task_0"
+
+
+@pytest.mark.parametrize(
+    ("table", "folder", "events", "peak"),
+    [
+        (f"0::/{STEP}\n", STEP, "memory__events", "memory__peak"),
+        (f"4:memory:/{STEP}\n0::/\n", f"memory/{STEP}", "memory__oom_control", "memory__max_usage_in_bytes"),
+    ],
+)
+def test_both_versions_of_control_groups_are_read(
+    group: Group, table: str, folder: str, events: str, peak: str
+) -> None:
+    group(table, folder, **{events: "low 0\noom_kill 3\n", peak: "4096\n", "cgroup__procs": f"{os.getpid()}\n"})
+    assert node_facts.oom_kill_count() == 3
+    facts = node_facts.NodeFacts(0, "").end()
+    assert (facts["memory_peak_bytes"], facts["memory_peak_of"]) == (4096, "cgroup")
+    assert facts["memory_limit_bytes"] is None
+
+
+@pytest.mark.parametrize(
+    ("folder", "pids"),
+    [
+        ("docker/3f2a", ""),  # a container: its mark is of everything that ever ran there
+        ("slurm/job_1", ""),  # all steps of the job
+        ("slurm/job_2/step_0", ""),
+        (STEP, f"{os.getppid()}\n"),  # somebody works in the job by hand, and starts one attempt after another
+    ],
+)
+def test_the_mark_of_a_group_that_is_not_the_attempt_s_own_is_not_its_peak(
+    group: Group, folder: str, pids: str
+) -> None:
+    group(f"0::/{folder}\n", folder, memory__peak=f"{10**15}\n", cgroup__procs=f"{pids}{os.getpid()}\n")
+    facts = node_facts.NodeFacts(0, "")
+    facts.ready()
+    found = wait_for_peak(facts)
+    assert found["memory_peak_of"] == "processes"
+    assert found["memory_peak_bytes"] < 10**12
+
+
+def wait_for_peak(facts: node_facts.NodeFacts) -> dict[str, Any]:
+    wait_until(lambda: facts._processes._peak is not None, "the first look at the processes")
+    return facts.end()

@@ -1,0 +1,113 @@
+"""What is read of one GPU, and what is left out."""
+
+from __future__ import annotations
+
+import pytest
+
+from dscampaign.db.gpu_records import GPU_FIGURES
+from dscampaign.jobs.shared.nvml import GpuMeter, XidWatch
+from dscampaign.tests.support.fake_gpus import FakeGpus
+
+ALL = {
+    "energy_j": 1234.567,
+    "power_w": 529.4,
+    "power_avg_w": 500.1,
+    "util_pct": 93,
+    "mem_util_pct": 41,
+    "mem_used_gb": 40.0,
+    "temperature_c": 64,
+    "sm_clock_mhz": 1980,
+    "mem_clock_mhz": 3201,
+    "throttle": 4,
+    "ecc_errors": 0,
+}
+
+
+@pytest.fixture
+def nvml() -> FakeGpus:
+    return FakeGpus()
+
+
+def test_every_figure_has_its_unit(nvml: FakeGpus) -> None:
+    assert GpuMeter(nvml, 1, 1).read() == ALL
+    assert set(ALL) == set(GPU_FIGURES)
+
+
+def test_what_does_not_change_is_told_once(nvml: FakeGpus) -> None:
+    assert GpuMeter(nvml, 1, 0).device() == {
+        "gpu": 0,
+        "name": "NVIDIA H200",
+        "uuid": "GPU-1",
+        "mem_total_gb": 150.755,
+        "power_limit_w": 700.0,
+        "sm_clock_max_mhz": 2000,
+        "mem_clock_max_mhz": 3300,
+    }
+
+
+def test_what_a_gpu_does_not_support_is_asked_once(nvml: FakeGpus) -> None:
+    nvml.fail("nvmlDeviceGetTotalEccErrors", 0, nvml.NVML_ERROR_NOT_SUPPORTED)
+    meter = GpuMeter(nvml, 0, 0)
+    for _ in range(3):
+        assert meter.read() == {name: value for name, value in ALL.items() if name != "ecc_errors"}
+    assert nvml.calls["nvmlDeviceGetTotalEccErrors"] == 1
+    assert "ecc_errors" in GpuMeter(nvml, 1, 1).read()
+
+
+def test_what_fails_for_a_moment_comes_back(nvml: FakeGpus) -> None:
+    meter = GpuMeter(nvml, 0, 0)
+    nvml.fail("nvmlDeviceGetTotalEnergyConsumption", 0, 999)
+    assert "energy_j" not in meter.read()
+    nvml.fail("nvmlDeviceGetTotalEnergyConsumption", 0, None)
+    assert meter.read() == ALL
+
+
+def test_a_gpu_that_is_lost_has_no_figures(nvml: FakeGpus) -> None:
+    meter = GpuMeter(nvml, 0, 0)
+    meter.read()
+    for name in [*nvml.calls]:
+        nvml.fail(name, 0, nvml.NVML_ERROR_GPU_IS_LOST)
+    assert meter.read() == {}
+
+
+def test_an_older_library_lacks_a_question(nvml: FakeGpus, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.delattr(FakeGpus, "nvmlDeviceGetFieldValues")
+    found = GpuMeter(nvml, 0, 0).read()
+    others = {name: value for name, value in ALL.items() if not name.startswith("power")}
+    assert found == {**others, "power_w": 500.1}  # what it said before there were two kinds
+
+
+@pytest.mark.parametrize(
+    ("instant", "average", "seen"),
+    [
+        (529_400, None, {"power_w": 529.4}),
+        (None, 500_100, {"power_avg_w": 500.1}),
+        (None, None, {"power_w": 123.0}),
+    ],
+)
+def test_a_driver_may_know_one_power_only(
+    nvml: FakeGpus, instant: int | None, average: int | None, seen: dict[str, float]
+) -> None:
+    nvml.gpus[0] |= {"instant_mw": instant, "average_mw": average}
+    found = GpuMeter(nvml, 0, 0).read()
+    assert {name: value for name, value in found.items() if name.startswith("power")} == seen
+
+
+def test_each_xid_is_seen_once_with_its_gpu(nvml: FakeGpus) -> None:
+    watch = XidWatch(nvml, [GpuMeter(nvml, 1, 0)])
+    nvml.xids = [(1, 31), (1, 79)]
+    assert list(watch.read()) == [(0, 31), (0, 79)]
+    assert list(watch.read()) == []
+
+
+def test_an_xid_of_a_gpu_that_has_fallen_off_the_bus_is_told(nvml: FakeGpus) -> None:
+    watch = XidWatch(nvml, [GpuMeter(nvml, 1, 0)])
+    nvml.fail("nvmlDeviceGetUUID", 1, nvml.NVML_ERROR_GPU_IS_LOST)
+    nvml.xids = [(1, 79)]
+    assert list(watch.read()) == [(None, 79)]
+
+
+def test_a_driver_that_tells_no_xids_is_silent(nvml: FakeGpus) -> None:
+    nvml.fail("nvmlDeviceRegisterEvents", 0, nvml.NVML_ERROR_NOT_SUPPORTED)
+    nvml.xids = [(0, 79)]
+    assert list(XidWatch(nvml, [GpuMeter(nvml, 0, 0)]).read()) == []

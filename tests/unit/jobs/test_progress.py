@@ -1,0 +1,198 @@
+"""How far the ranks of a node are, from their records to the heartbeat."""
+
+from __future__ import annotations
+
+import json
+import os
+import stat
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from dscampaign.jobs.agent import progress
+from dscampaign.jobs.agent.evidence import RankEnd
+from dscampaign.jobs.agent.progress import Heartbeat, RankProgress, Watch
+from dscampaign.tests.unit.jobs.test_report import PREAMBLE
+
+
+class Clock:
+    """Monotonic time by hand."""
+
+    def __init__(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        self.now_s = 1000.0
+        monkeypatch.setattr("time.monotonic", lambda: self.now_s)
+
+
+def rank(folder: str, number: int, script: str) -> None:
+    """Runs what one rank says of itself."""
+    env = {**os.environ, "CAMPAIGN_PROGRESS_DIR": folder, "RANK": str(number), "CAMPAIGN_METRICS_FILE": ""}
+    subprocess.run([sys.executable, "-S", "-c", PREAMBLE + script], env=env, check=True)
+
+
+@pytest.fixture
+def clock(monkeypatch: pytest.MonkeyPatch) -> Clock:
+    return Clock(monkeypatch)
+
+
+def test_every_rank_says_how_far_it_is(clock: Clock) -> None:
+    watch = Watch(range(4, 6))
+    folder = watch.open()["CAMPAIGN_PROGRESS_DIR"]
+    assert stat.S_IMODE(Path(folder).stat().st_mode) == 0o700
+    assert (watch.heartbeat("n1").idle_s, watch.heartbeat("n1").phase) == (None, "start")
+    rank(folder, 4, "r.report(7, loss=1.0); r.progress(8, busy_s=0.25)")
+    rank(folder, 5, "r.report(7)\nwith r.phase('eval'): r.report(7, eval_loss=2)\nr.phase('save it!')")
+    watch.look()
+    clock.now_s += 12.0
+    found = watch.heartbeat("n1")
+    assert (found.host, found.idle_s, found.phase) == ("n1", 12.0, "save_it_")
+    assert found.ranks == {4: RankProgress(8, "steps", 250.0, 1), 5: RankProgress(7, "save_it_")}
+    watch.close()
+    assert not Path(folder).exists()
+
+
+def test_only_who_says_phases_is_known_to_train() -> None:
+    watch = Watch(range(3))
+    folder = watch.open()["CAMPAIGN_PROGRESS_DIR"]
+    rank(folder, 0, "r.progress(1)")
+    rank(folder, 1, "r.progress(1); r.phase('train')")
+    rank(folder, 2, "r.progress(1)\nwith r.phase('eval'): r.progress(1)")
+    watch.look()
+    assert [found.phase for found in watch.heartbeat("n").ranks.values()] == ["steps", "train", "train"]
+    watch.close()
+
+
+def test_the_first_step_ends_the_start_unless_more_is_said() -> None:
+    watch = Watch(range(2))
+    folder = watch.open()["CAMPAIGN_PROGRESS_DIR"]
+    rank(folder, 0, "r.phase('compile'); r.progress(1)")
+    rank(folder, 1, "with r.phase('compile'): r.progress(1)")
+    watch.look()
+    assert [found.phase for found in watch.heartbeat("n").ranks.values()] == ["compile", "start"]
+    rank(folder, 1, "r.progress(2)")
+    watch.look()
+    assert watch.heartbeat("n").ranks[1].phase == "steps"
+    watch.close()
+
+
+def test_time_without_a_change_counts_from_the_last_rank_that_moved(clock: Clock) -> None:
+    watch = Watch(range(2))
+    folder = Path(watch.open()["CAMPAIGN_PROGRESS_DIR"])
+    for number, at_s in ((0, 1010.0), (1, 1015.0)):
+        clock.now_s = at_s
+        (folder / f"rank-{number}").write_text('{"step": 3, "phase": "train", "busy_ms": 1.5}')
+        watch.look()
+    for at_s in range(1020, 1041, 5):
+        clock.now_s = float(at_s)
+        watch.look()
+    assert watch.heartbeat("n").idle_s == 25.0
+    watch.close()
+
+
+def test_time_in_which_the_whole_job_was_stopped_does_not_count(clock: Clock) -> None:
+    watch = Watch(range(1))
+    folder = Path(watch.open()["CAMPAIGN_PROGRESS_DIR"])
+    (folder / "rank-0").write_text('{"step": 3, "phase": "train", "busy_ms": 1.5}')
+    watch.look()
+    for wait_s in (5.0, 3600.0, 5.0):
+        clock.now_s += wait_s
+        watch.look()
+    assert watch.heartbeat("n").idle_s == 10.0
+    watch.close()
+
+
+def test_busy_time_is_the_median_over_the_steps_last_seen() -> None:
+    watch = Watch(range(1))
+    record = Path(watch.open()["CAMPAIGN_PROGRESS_DIR"]) / "rank-0"
+    for step in range(1, 101):
+        busy_ms = 900.0 if step == 99 else float(step)
+        for phase in ("eval", "train"):  # one step counts once
+            record.write_text(json.dumps({"step": step, "phase": phase, "busy_ms": busy_ms}))
+            watch.look()
+    found = watch.heartbeat("n").ranks[0]
+    assert (found.busy_ms, found.samples) == (85.0, progress.WINDOW)
+    watch.close()
+
+
+def test_a_torn_record_is_read_again() -> None:
+    watch = Watch(range(1))
+    record = Path(watch.open()["CAMPAIGN_PROGRESS_DIR"]) / "rank-0"
+    for text in ('{"step": 5, "phase": "train", "busy_ms": 1}', '{"step": 6, "ph'):
+        record.write_text(text)
+        watch.look()
+    assert watch.heartbeat("n").ranks[0].step == 5
+    watch.close()
+
+
+def test_a_rank_s_end_has_its_place() -> None:
+    watch = Watch(range(2))
+    (Path(watch.open()["CAMPAIGN_PROGRESS_DIR"]) / "rank-1").write_text('{"step": 5, "phase": "x", "busy_ms": 0}')
+    watch.look()
+    watch.close()
+    ends = watch.placed([RankEnd(0, 0, None), RankEnd(1, None, None)])
+    assert ends == (RankEnd(0, 0, None), RankEnd(1, None, None, step=5))
+
+
+def test_without_a_place_for_records_nobody_fails(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    def no_room(**_: object) -> str:
+        raise OSError(28, "No space left on device")
+
+    monkeypatch.setattr("tempfile.mkdtemp", no_room)
+    watch = Watch(range(1))
+    assert watch.open() == {"CAMPAIGN_PROGRESS_DIR": ""}
+    watch.look()
+    assert watch.heartbeat("n").idle_s is None
+    watch.close()
+    rank(str(tmp_path / "not seen in this container"), 0, "r.report(1); r.progress(2)\nwith r.phase('eval'): pass")
+
+
+def test_what_a_killed_agent_left_is_swept_up_and_what_a_living_one_has_is_not() -> None:
+    code = """
+import os
+from dscampaign.jobs.agent.progress import Watch
+watch = Watch(range(1))
+print(*watch.open().values(), flush=True)
+os.kill(os.getpid(), 9)
+"""
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=False)
+    dead = Path(done.stdout.strip())
+    assert dead.is_dir()
+    first, second = Watch(range(1)), Watch(range(1))
+    living = Path(first.open()["CAMPAIGN_PROGRESS_DIR"])
+    assert not dead.exists()
+    second.open()
+    assert living.is_dir()
+    first.close()
+    second.close()
+
+
+def test_a_worker_of_a_rank_is_not_the_rank(tmp_path: Path) -> None:
+    """A data loader's process imports the script anew, and with it the module."""
+    rank(str(tmp_path), 0, "r.report(7)")
+    before = (tmp_path / "rank-0").read_bytes()
+    rank(str(tmp_path), 0, "pass")
+    assert (tmp_path / "rank-0").read_bytes() == before
+    assert len(before) == 128
+
+
+def test_a_heartbeat_comes_back_as_it_was(tmp_path: Path) -> None:
+    beat = Heartbeat(5.0, "n1", 3.5, "eval", {0: RankProgress(3, "eval", 1.5, 8), 11: RankProgress(4, "train")})
+    (tmp_path / "beat").write_text(beat.as_json())
+    assert Heartbeat.read(tmp_path / "beat") == beat
+
+
+@pytest.mark.parametrize(
+    "text",
+    ['{"ts": 5.0}', '{"ts": 5.0, "mood": 1}', '{"ts": 5.0, "ranks": [1]}', '{"ts": 5, "ranks": {"0": {"x": 1}}}'],
+)
+def test_of_another_version_it_is_a_sign_of_life(tmp_path: Path, text: str) -> None:
+    (tmp_path / "beat").write_text(text)
+    assert Heartbeat.read(tmp_path / "beat") == Heartbeat(5.0)
+
+
+@pytest.mark.parametrize("text", ["", "{", "[]", '{"ts": null}', "{}"])
+def test_no_heartbeat_is_none(tmp_path: Path, text: str) -> None:
+    (tmp_path / "beat").write_text(text)
+    assert Heartbeat.read(tmp_path / "beat") is None
+    assert Heartbeat.read(tmp_path / "missing") is None

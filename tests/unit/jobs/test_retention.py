@@ -1,0 +1,129 @@
+"""Which checkpoints stay, and whether there is room for one more."""
+
+from __future__ import annotations
+
+import errno
+import math
+import shutil
+from pathlib import Path
+from typing import NamedTuple
+
+import pytest
+
+from dscampaign.jobs.shared import checkpoint, retention
+from dscampaign.jobs.shared.retention import prune, rate
+from dscampaign.tests.unit.jobs.test_checkpoint import make
+
+
+def test_prune_keeps_the_newest(tmp_path: Path) -> None:
+    paths = [make(tmp_path, step) for step in (100, 200, 300)]
+    assert prune(tmp_path, 2, 300) == paths[:1]
+    prune(tmp_path, 0, 300)
+    assert list(tmp_path.iterdir()) == paths[2:]
+
+
+def test_what_lies_further_ahead_takes_no_place(tmp_path: Path) -> None:
+    """A damaged one, or the attempt would have begun there."""
+    (ahead := make(tmp_path, 100)).joinpath("manifest.json").unlink()
+    for step in (10, 20):
+        mine = make(tmp_path, step)
+        prune(tmp_path, 1, step)
+        assert sorted(tmp_path.iterdir()) == sorted([ahead, mine])
+
+
+def test_drafts_of_earlier_attempts_are_removed(tmp_path: Path) -> None:
+    old, own = checkpoint.begin(tmp_path, 1, 100), checkpoint.begin(tmp_path, 2, 100)
+    retention.remove_drafts(tmp_path, before_generation=2)
+    assert (old.exists(), own.exists()) == (False, True)
+
+
+def names(folder: Path) -> list[int]:
+    """The steps of all checkpoints that are there."""
+    return sorted(checkpoint.position(path.name)[0] for path in checkpoint.newest_first(folder))
+
+
+def test_the_best_stays_beside_the_newest(tmp_path: Path) -> None:
+    for step, loss in ((100, 3.0), (200, 2.0), (300, 2.0), (400, 2.5), (500, None), (600, 2.1)):
+        make(tmp_path, step)
+        if loss is not None:
+            rate(tmp_path, step, loss)
+        prune(tmp_path, 2, step, keep_best=True)
+    assert names(tmp_path) == [300, 500, 600]
+    assert checkpoint.verify(tmp_path / "g0001-step00000300").manifest.eval_loss == 2.0
+    make(tmp_path, 700)
+    rate(tmp_path, 700, 1.9)
+    prune(tmp_path, 2, 700, keep_best=True)
+    assert names(tmp_path) == [600, 700]
+
+
+def test_without_being_asked_the_best_goes_like_any_other(tmp_path: Path) -> None:
+    for step in (100, 200):
+        make(tmp_path, step)
+        rate(tmp_path, step, float(step))
+    prune(tmp_path, 1, 200)
+    assert names(tmp_path) == [200]
+
+
+def test_only_what_is_there_and_a_number_is_rated(tmp_path: Path) -> None:
+    assert rate(tmp_path, 100, 1.0) is None
+    path = make(tmp_path, 100)
+    assert rate(tmp_path, 100, math.nan) is None
+    assert rate(tmp_path, 101, 1.0) is None
+    again = make(tmp_path, 100, generation=2)  # after a rollback the newer one is what was evaluated
+    assert rate(tmp_path, 100, 1.0) == again
+    assert checkpoint.verify(path).manifest.eval_loss is None
+
+
+def test_what_cannot_be_loaded_takes_no_place_and_goes_when_there_is_better(tmp_path: Path) -> None:
+    bad, *good = [make(tmp_path, step) for step in (100, 200, 300)]
+    retention.mark_unusable(bad, "why")
+    assert prune(tmp_path, 2, 100) == []  # nothing else was reached: better this than nothing
+    assert prune(tmp_path, 2, 300) == [bad]
+    assert sorted(tmp_path.iterdir()) == good
+
+
+class Usage(NamedTuple):
+    """What `disk_usage` says, as far as it is asked."""
+
+    free: float
+
+
+@pytest.fixture
+def disk(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Path:
+    """A disk of 10,000 bytes."""
+
+    def usage(folder: Path) -> Usage:
+        return Usage(10_000 - sum(file.stat().st_size for file in folder.rglob("*.pt")))
+
+    monkeypatch.setattr(shutil, "disk_usage", usage)
+    return tmp_path
+
+
+def test_room_is_asked_for_as_much_as_the_last_one_took(disk: Path) -> None:
+    make(disk, 100, world_size=4)
+    retention.require_room(disk, 1, expected_bytes=1e12)
+    make(disk, 200, world_size=4)
+    with pytest.raises(OSError, match=r"No space left on device for a checkpoint: it needs 0.00 GB") as caught:
+        retention.require_room(disk, 1, expected_bytes=0.0)
+    assert caught.value.errno == errno.ENOSPC
+
+
+def test_the_first_one_asks_for_what_is_expected(disk: Path) -> None:
+    retention.require_room(disk, 1, expected_bytes=9_000)
+    with pytest.raises(OSError, match=r"needs 5\.10 GB, 0\.00 GB are free"):
+        retention.require_room(disk, 1, expected_bytes=5e9)
+
+
+def test_drafts_make_room_but_not_those_of_a_newer_attempt(disk: Path) -> None:
+    for generation in (1, 2, 3):
+        draft = checkpoint.begin(disk, generation, 100)
+        (draft / "half.pt").write_bytes(bytes(3000))
+    retention.require_room(disk, 2, expected_bytes=6500)
+    assert [path.name for path in disk.iterdir()] == ["g0003-step00000100.tmp"]
+
+
+def test_a_disk_that_takes_something_is_not_full(tmp_path: Path) -> None:
+    retention.probe(tmp_path)
+    assert list(tmp_path.iterdir()) == []
+    with pytest.raises(FileNotFoundError):
+        retention.probe(tmp_path / "missing")

@@ -1,0 +1,238 @@
+"""The thread that samples a node's GPUs: what it writes, and that nobody ever waits for it."""
+
+from __future__ import annotations
+
+import json
+import os
+import sys
+import time
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from dscampaign.jobs.agent import telemetry
+from dscampaign.jobs.agent.telemetry import Alarms, Telemetry, columns
+from dscampaign.jobs.shared.nvml import Figures
+from dscampaign.tests.support.fake_gpus import FakeGpus
+from dscampaign.tests.support.waiting import HANGS_S, wait_until
+
+Make = Callable[..., Telemetry]
+
+
+@pytest.fixture
+def nvml(monkeypatch: pytest.MonkeyPatch) -> Iterator[FakeGpus]:
+    fake = FakeGpus()
+    monkeypatch.setitem(sys.modules, "pynvml", fake)
+    monkeypatch.setattr(telemetry, "WAIT_S", HANGS_S)
+    yield fake
+    fake.never.set()
+
+
+@pytest.fixture
+def spool(tmp_path: Path) -> Path:
+    return tmp_path / "gpus-0.jsonl"
+
+
+@pytest.fixture
+def make(spool: Path) -> Iterator[Make]:
+    """Makes telemetry, and ends it after the test."""
+    made: list[Telemetry] = []
+
+    def new(gpus: int = 2, visible: str = "", interval_s: float = 0.005) -> Telemetry:
+        made.append(Telemetry(gpus, visible, "n1", spool, interval_s))
+        return made[-1]
+
+    yield new
+    for one in made:
+        one.stop()
+        one.wait()
+
+
+def lines(spool: Path) -> list[dict[str, Any]]:
+    return [json.loads(line) for line in spool.read_text().splitlines()] if spool.exists() else []
+
+
+def sampled(spool: Path) -> list[dict[str, Any]]:
+    return [line for line in lines(spool) if "span_s" in line]
+
+
+def test_each_gpu_is_sampled_until_it_is_stopped(nvml: FakeGpus, make: Make, spool: Path) -> None:
+    made = make()
+    made.start()
+    wait_until(lambda: len(sampled(spool)) >= 3, "three samples")
+    nvml.gpus[1]["energy_mj"] = 9_000_000
+    made.stop()
+    made.wait()
+    first, *_, last = lines(spool)
+    assert (first["node"], [gpu["name"] for gpu in first["devices"]]) == ("n1", ["NVIDIA H200"] * 2)
+    assert (last["gpu"], last["energy_j"], last["power_w"]) == ([0, 1], [1234.567, 9000.0], [529.4, 529.4])
+    assert abs(last["ts"] - time.time()) < 60
+    assert not made._thread.is_alive()
+
+
+def test_the_library_is_started_once_and_handles_are_kept(nvml: FakeGpus, make: Make, spool: Path) -> None:
+    make().start()
+    wait_until(lambda: len(sampled(spool)) >= 5, "five samples")
+    assert (nvml.calls["nvmlInit"], nvml.calls["nvmlDeviceGetHandleByIndex"]) == (1, 2)
+
+
+@pytest.mark.parametrize(
+    ("gpus", "visible", "uuids"),
+    [(1, "", ["GPU-0"]), (1, "1", ["GPU-1"]), (2, "GPU-1, GPU-0", ["GPU-1", "GPU-0"]), (2, "1,7", ["GPU-1", None])],
+)
+def test_the_gpus_of_the_attempt_are_numbered_as_its_ranks_count_them(
+    nvml: FakeGpus, make: Make, spool: Path, gpus: int, visible: str, uuids: list[str | None]
+) -> None:
+    make(gpus, visible).start()
+    wait_until(lambda: bool(sampled(spool)), "a sample")
+    devices = lines(spool)[0]["devices"]
+    assert [(gpu["gpu"], gpu.get("uuid")) for gpu in devices] == list(enumerate(uuids))
+    assert sampled(spool)[0]["gpu"] == [number for number, uuid in enumerate(uuids) if uuid]
+
+
+@pytest.mark.parametrize(("gpus", "interval_s"), [(0, 1.0), (2, 0.0)])
+def test_nothing_is_sampled_where_nothing_is_wanted(
+    nvml: FakeGpus, make: Make, spool: Path, gpus: int, interval_s: float
+) -> None:
+    made = make(gpus, interval_s=interval_s)
+    made.start()
+    made.stop()
+    made.wait()
+    assert (nvml.calls, spool.exists()) == ({}, False)
+
+
+@pytest.mark.parametrize("call", ["nvmlInit", "nvmlDeviceGetFieldValues"])
+def test_nobody_waits_for_a_driver_that_hangs(
+    nvml: FakeGpus, make: Make, monkeypatch: pytest.MonkeyPatch, call: str
+) -> None:
+    monkeypatch.setattr(telemetry, "WAIT_S", 0.05)
+    nvml.stuck = call
+    made = make()
+    made.start()
+    wait_until(lambda: nvml.calls.get(call, 0) > 0, "the call that hangs")
+    made.stop()
+    made.wait()
+    assert made._thread.is_alive()  # the call still hangs
+
+
+def test_a_gpu_that_is_lost_is_left_out_and_the_others_go_on(nvml: FakeGpus, make: Make, spool: Path) -> None:
+    make().start()
+    wait_until(lambda: bool(sampled(spool)), "a sample")
+    for name in [*nvml.calls]:
+        nvml.fail(name, 0, nvml.NVML_ERROR_GPU_IS_LOST)
+    wait_until(lambda: sampled(spool)[-1]["gpu"] == [1], "a sample of the other one")
+
+
+@pytest.mark.parametrize("module", [None, "broken"])
+def test_a_node_without_library_or_driver_says_so(
+    make: Make, spool: Path, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str], module: str | None
+) -> None:
+    broken = FakeGpus()
+    broken.fail("nvmlInit", -1, 9)
+    monkeypatch.setitem(sys.modules, "pynvml", broken if module else None)
+    monkeypatch.setattr(telemetry, "WAIT_S", HANGS_S)
+    made = make()
+    made.start()
+    made.wait()
+    assert not spool.exists()
+    assert "no telemetry of this node's GPUs" in capfd.readouterr().err
+
+
+def test_a_folder_that_takes_no_file_ends_it(nvml: FakeGpus, tmp_path: Path, capfd: pytest.CaptureFixture[str]) -> None:
+    made = Telemetry(2, "", "n1", tmp_path / "gone" / "gpus-0.jsonl", 0.01)
+    made.start()
+    made.wait()
+    assert "No such file" in capfd.readouterr().err
+
+
+def test_a_full_disk_leaves_a_gap_and_no_broken_line(
+    nvml: FakeGpus, make: Make, spool: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    write, left = os.write, [10]
+
+    def short(descriptor: int, data: bytes) -> int:
+        if not data.startswith(b'{"ts"') or not left:
+            return write(descriptor, data)
+        return write(descriptor, data[: left.pop()])
+
+    monkeypatch.setattr(os, "write", short)
+    make().start()
+    wait_until(lambda: spool.exists() and spool.read_bytes().count(b"\n") > 4, "lines after the broken one")
+    texts = spool.read_bytes().split(b"\n")[:-1]
+    assert len(texts[1]) == 10
+    assert all(json.loads(text) for text in [texts[0], *texts[2:]])
+
+
+def test_a_long_run_is_sampled_ever_more_rarely(monkeypatch: pytest.MonkeyPatch) -> None:
+    clock = [100.0]
+    monkeypatch.setattr(telemetry, "SAMPLES_AT_A_RATE", 3)
+    monkeypatch.setattr(time, "monotonic", lambda: clock[0])
+    rate, taken = telemetry._Rate(1.0), []
+    for _ in range(8):
+        clock[0] += rate.rest_s()
+        taken.append((clock[0], rate.next_span_s()))
+    assert taken == [(100, 1), (101, 1), (102, 1), (103, 1), (105, 2), (107, 2), (109, 2), (113, 4)]
+    clock[0] += 1000
+    assert (rate.rest_s(), rate.next_span_s(), rate.rest_s()) == (0.0, 8.0, 0.0)
+
+
+def test_a_figure_that_one_gpu_lacks_is_none_there() -> None:
+    assert columns({0: {"power_w": 5.0}, 3: {"energy_j": 1.5}}) == {
+        "gpu": [0, 3],
+        "power_w": [5.0, None],
+        "energy_j": [None, 1.5],
+    }
+
+
+# -- events -----------------------------------------------------------------------------------------------------
+
+
+def look(alarms: Alarms, now_s: float, *, throttle: int = 0, ecc: int = 0, xids: Any = ()) -> list[str]:
+    figures: dict[int, Figures] = {1: {"throttle": throttle, "ecc_errors": ecc, "temperature_c": 90}}
+    return [event["message"] for event in alarms.look(figures, xids, now_s)]
+
+
+def test_a_gpu_that_begins_to_be_slowed_down_is_told() -> None:
+    alarms = Alarms("n1")
+    assert look(alarms, 0.0, throttle=0x4 | 0x1) == []
+    assert look(alarms, 1.0, throttle=0x4 | 0x40) == ["GPU 1 of n1 is slowed down: too hot (hardware)"]
+    assert look(alarms, 2.0, throttle=0x40) == []
+    assert look(alarms, 3.0, throttle=0x48) == ["GPU 1 of n1 is slowed down: hardware slowdown"]
+    assert look(alarms, 4.0) == []
+    assert look(alarms, 5.0, throttle=0x40) == []  # told a moment ago
+    assert look(alarms, 6.0) == []
+    assert look(alarms, 602.0, throttle=0x40) == ["GPU 1 of n1 is slowed down: too hot (hardware)"]
+
+
+def test_memory_errors_that_come_are_told_and_none_is_forgotten() -> None:
+    alarms = Alarms("n1")
+    assert look(alarms, 0.0, ecc=7) == []  # of somebody before
+    assert look(alarms, 1.0, ecc=8) == ["GPU 1 of n1 has 1 new uncorrected memory errors"]
+    assert look(alarms, 2.0, ecc=10) == []
+    assert look(alarms, 700.0, ecc=10) == ["GPU 1 of n1 has 2 new uncorrected memory errors"]
+
+
+def test_each_xid_is_told_and_repeats_are_not() -> None:
+    alarms = Alarms("n1")
+    assert look(alarms, 0.0, xids=[(1, 79), (1, 79), (0, 31), (None, 79)]) == [
+        "GPU 1 of n1 reports Xid 79",
+        "GPU 0 of n1 reports Xid 31",
+        "a GPU of n1 reports Xid 79",
+    ]
+
+
+def test_a_node_tells_no_more_than_so_much() -> None:
+    alarms = Alarms("n1")
+    told = [look(alarms, 1000.0 * number, xids=[(0, 31)]) for number in range(2 * telemetry.EVENT_LIMIT)]
+    assert sum(map(len, told)) == telemetry.EVENT_LIMIT
+
+
+def test_an_event_reaches_the_file(nvml: FakeGpus, make: Make, spool: Path) -> None:
+    make().start()
+    wait_until(lambda: bool(sampled(spool)), "a sample")
+    nvml.xids = [(1, 79)]
+    wait_until(lambda: any("event" in line for line in lines(spool)), "the event")
+    [event] = [line for line in lines(spool) if "event" in line]
+    assert (event["event"], event["gpu"], event["xid"], event["node"]) == ("xid", 1, 79, "n1")

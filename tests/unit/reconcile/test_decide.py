@@ -1,0 +1,695 @@
+"""The policy: what is done about every end, how often, when, and that doing it twice changes nothing."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import Any
+
+import pytest
+from hypothesis import Phase, given, settings
+from hypothesis import strategies as st
+
+from dscampaign.db.records import AttemptRow, AttemptState, RunState
+from dscampaign.jobs.agent.evidence import RankEnd
+from dscampaign.jobs.agent.node import Start
+from dscampaign.jobs.agent.progress import Heartbeat, RankProgress
+from dscampaign.orchestrator.reconcile.actions import (
+    Adopt,
+    CancelJob,
+    Finish,
+    MarkAttempt,
+    Note,
+    Revoke,
+    SetRun,
+    Submit,
+)
+from dscampaign.orchestrator.reconcile.decide import decide, settled
+from dscampaign.orchestrator.reconcile.snapshot import AttemptView, RunView
+from dscampaign.orchestrator.spec.model import RetryConfig, RunConfig
+from dscampaign.orchestrator.spec.slurm_section import SlurmConfig
+from dscampaign.tests.support.policy_world import (
+    CAMPAIGN,
+    NOW_S,
+    Simulation,
+    attempt_row,
+    ended_row,
+    job,
+    of_kind,
+    outcome,
+    rank_error,
+    run_row,
+    run_view,
+    snapshot,
+)
+
+
+def after(*past: AttemptRow, **values: Any) -> tuple[Submit | None, SetRun | None]:
+    """What follows these ended attempts: a new attempt, and the run's new state."""
+    actions = decide(snapshot(run_view(*past, **values), storage=""))
+    submits, states = of_kind(Submit, actions), of_kind(SetRun, actions)
+    return (submits[0] if submits else None), (states[-1] if states else None)
+
+
+# -- what comes after which end --------------------------------------------------------------------------------
+
+
+def test_a_new_run_is_submitted_with_the_micro_batch_of_the_spec() -> None:
+    [submit] = decide(snapshot(run_view()))
+    assert submit == Submit(run_row(), 1, 8, "first attempt", 1.0)
+
+
+@pytest.mark.parametrize(
+    ("kind", "state", "submits"),
+    [
+        ("completed", RunState.COMPLETED, False),
+        ("deterministic", RunState.FAILED, False),
+        ("diverged", RunState.FAILED, False),
+        ("refused", RunState.FAILED, False),
+        ("host_oom", RunState.FAILED, False),
+        ("cancelled", RunState.CANCELLED, False),
+        ("preempted", RunState.PENDING, True),
+        ("stopped", RunState.PENDING, True),
+        ("time_limit", RunState.PENDING, True),
+        ("node", RunState.PENDING, True),
+        ("lost", RunState.PENDING, True),
+        ("crash", RunState.PENDING, True),
+        ("oom", RunState.PENDING, True),
+        ("fragmentation", RunState.PENDING, True),
+        ("foreign_oom", RunState.PENDING, True),
+        ("gpu", RunState.PENDING, True),
+        ("gpu_fault", RunState.PENDING, True),
+        ("hang", RunState.PENDING, True),
+        ("checkpoint", RunState.PENDING, True),
+        ("storage", RunState.PENDING, True),
+    ],
+)
+def test_every_class_has_one_answer(kind: str, state: RunState, submits: bool) -> None:
+    run = run_row(generation=1, state=RunState.RUNNING)
+    submit, change = after(ended_row(1, kind, last_step=20), run=run)
+    assert change is not None
+    assert change.state is state
+    assert (submit is not None) is submits
+    if submit:
+        assert submit.generation == 2
+
+
+def test_out_of_memory_is_tried_at_half_the_micro_batch() -> None:
+    submit, _ = after(ended_row(1, "oom"))
+    assert submit is not None
+    assert submit.micro_batch == 4
+    assert "micro-batch 8, tried at 4" in submit.why
+
+
+def test_the_smaller_micro_batch_stays_after_another_kind_of_failure() -> None:
+    submit, _ = after(ended_row(1, "oom"), ended_row(2, "preempted", micro_batch=4, last_step=3))
+    assert submit is not None
+    assert submit.micro_batch == 4
+
+
+@pytest.mark.parametrize(
+    ("attempt", "values", "words"),
+    [
+        (ended_row(1, "oom", micro_batch=1), {}, "at micro-batch 1 · retry.allow may name activation_checkpointing"),
+        (ended_row(1, "oom", micro_batch=None), {"micro_batch": None, "global_batch": None}, "give train.global_batch"),
+        (ended_row(1, "oom"), {"retry": RetryConfig(oom=0)}, "retry.oom = 0 is used up"),
+    ],
+)
+def test_out_of_memory_that_cannot_be_helped_says_what_would(
+    attempt: AttemptRow, values: dict[str, Any], words: str
+) -> None:
+    submit, change = after(attempt, **values)
+    assert submit is None
+    assert change is not None
+    assert change.state is RunState.FAILED
+    assert words in change.reason
+
+
+def test_memory_in_pieces_is_first_tried_whole_and_then_smaller() -> None:
+    whole, _ = after(ended_row(1, "fragmentation"))
+    smaller, _ = after(ended_row(1, "fragmentation"), ended_row(2, "fragmentation", changes="expandable_segments"))
+    assert whole is not None
+    assert smaller is not None
+    assert (whole.micro_batch, whole.changes) == (8, ("expandable_segments",))
+    assert (smaller.micro_batch, smaller.changes) == (4, ("expandable_segments",))
+
+
+def test_at_micro_batch_1_only_what_the_spec_allows_is_changed_one_by_one() -> None:
+    retry = RetryConfig(oom=9, allow=("activation_checkpointing", "offload_optimizer", "zero_stage"))
+    changes: list[str] = []
+    past: list[AttemptRow] = []
+    while len(past) < 9:
+        past.append(ended_row(len(past) + 1, "oom", micro_batch=1, changes=" ".join(changes)))
+        submit, change = after(*past, retry=retry)
+        if submit is None:
+            break
+        assert submit.micro_batch == 1
+        changes = list(submit.changes)
+    assert changes == [
+        "activation_checkpointing",
+        "zero_stage=1",
+        "offload_optimizer",  # needs ZeRO
+        "zero_stage=2",
+        "zero_stage=3",
+    ]
+    assert change is not None
+    assert change.state is RunState.FAILED
+
+
+def test_a_change_that_was_necessary_once_stays() -> None:
+    past = ended_row(1, "preempted", changes="expandable_segments activation_checkpointing", micro_batch=1, last_step=3)
+    submit, _ = after(past, checkpoint_step=3)
+    assert submit is not None
+    assert (submit.micro_batch, submit.changes) == (1, ("expandable_segments", "activation_checkpointing"))
+
+
+def at(host: str, **values: Any) -> dict[str, Any]:
+    """Evidence of a node."""
+    return {"reason": "x", "hint": "", "host": host, "seen_s": NOW_S - 4000, **values}
+
+
+def test_a_bad_node_is_excluded_for_every_run_unless_the_spec_names_its_nodes() -> None:
+    bad = run_view(ended_row(1, "gpu", evidence=at("n1")))
+    other = run_view(run=run_row(id=2, name="r2"))
+    fixed = run_view(run=run_row(id=3, name="r3"), config=RunConfig(slurm=SlurmConfig(nodelist="n1")))
+    submits = of_kind(Submit, decide(snapshot(bad, other, fixed, nodes=8)))
+    assert [submit.exclude for submit in submits] == [("n1",), ("n1",), ()]
+
+
+def test_an_ambiguous_gpu_error_goes_elsewhere_once_and_is_then_the_script_s() -> None:
+    first = ended_row(1, "gpu_fault", evidence=at("n1"))
+    submit, _ = after(first, retry=RetryConfig(infra=1, crash=0))
+    assert submit is not None
+    assert submit.exclude == ("n1",)
+    again, change = after(first, ended_row(2, "gpu_fault", evidence=at("n2")), retry=RetryConfig(infra=9, crash=0))
+    assert again is None
+    assert change is not None
+    assert "retry.crash = 0 is used up" in change.reason
+
+
+def test_a_bad_checkpoint_costs_nothing_once() -> None:
+    retry = RetryConfig(crash=0, infra=0)
+    assert after(ended_row(1, "checkpoint"), retry=retry)[0] is not None
+    assert after(ended_row(1, "checkpoint"), ended_row(2, "checkpoint"), retry=retry)[0] is None
+
+
+def test_three_attempts_that_trained_and_saved_nothing_are_held_whatever_ended_them() -> None:
+    kinds = ("crash", "node", "preempted")
+    past = [ended_row(i, kind, start_step=20, last_step=60) for i, kind in enumerate(kinds, 1)]
+    submit, change = after(*past, checkpoint_step=20)
+    assert submit is None
+    assert change is not None
+    assert change.state is RunState.HELD
+    assert after(*past, checkpoint_step=40)[0] is not None
+
+
+def test_more_memory_is_asked_for_where_the_spec_names_a_size() -> None:
+    first, _ = after(ended_row(1, "host_oom"), mem_mb=1000)
+    second, _ = after(ended_row(1, "host_oom"), ended_row(2, "preempted", last_step=5), mem_mb=1000)
+    assert first is not None
+    assert second is not None
+    assert (first.mem_scale, first.micro_batch) == (1.5, 8)
+    assert second.mem_scale == 1.5  # what was necessary once stays
+
+
+@pytest.mark.parametrize(
+    ("kind", "budget"),
+    [
+        ("crash", 3),
+        ("node", 8),
+        ("lost", 8),
+        ("gpu", 8),
+        ("hang", 8),
+        ("foreign_oom", 8),
+        ("storage", 8),
+        ("oom", 4),
+        ("fragmentation", 4),
+        ("host_oom", 2),
+        ("time_limit", 3),
+        ("gpu_fault", 4),  # one is the machine's, three further tries
+        ("checkpoint", 4),  # one is for nothing
+    ],
+)
+def test_a_budget_is_the_number_of_further_tries(kind: str, budget: int) -> None:
+    def tried(times: int) -> tuple[Submit | None, SetRun | None]:
+        past = [ended_row(i + 1, kind, micro_batch=2 ** (9 - i)) for i in range(times)]
+        return after(*past, mem_mb=1000, global_batch=2048)
+
+    assert tried(budget)[0] is not None
+    submit, change = tried(budget + 1)
+    assert submit is None
+    assert change is not None
+    assert change.state is RunState.FAILED
+    assert "is used up" in change.reason
+
+
+def test_a_time_limit_counts_as_a_crash_only_without_a_step() -> None:
+    stuck = [ended_row(i, "time_limit", last_step=None) for i in range(1, 5)]
+    moving = [ended_row(i, "time_limit", start_step=10 * i, last_step=10 * i + 10) for i in range(1, 5)]
+    assert after(*stuck)[0] is None
+    assert after(*moving)[0] is not None
+
+
+def test_preemptions_with_progress_go_on_for_ever() -> None:
+    past = [ended_row(i, "preempted", start_step=10 * i, last_step=10 * i + 5) for i in range(1, 30)]
+    assert after(*past, checkpoint_step=300)[0] is not None
+
+
+@pytest.mark.parametrize(
+    ("every", "hint"), [(None, "set train.checkpoint_every"), (50, "lower train.checkpoint_every")]
+)
+def test_three_attempts_from_one_step_are_held(every: int | None, hint: str) -> None:
+    past = [ended_row(i, "preempted", start_step=20, last_step=30) for i in (1, 2, 3)]
+    submit, change = after(*past, checkpoint_every=every, checkpoint_step=20)
+    assert submit is None
+    assert change is not None
+    assert change.state is RunState.HELD
+    assert hint in change.reason
+
+
+def test_of_crashes_that_lead_nowhere_the_last_comes_first() -> None:
+    past = [ended_row(i, "crash", start_step=0, last_step=3, evidence={"reason": "ValueError: odd"}) for i in (1, 2, 3)]
+    _, change = after(*past)
+    assert change is not None
+    assert change.reason.startswith("ValueError: odd · 3 attempts ended without a new checkpoint; mend it, or ")
+
+
+def test_a_checkpoint_of_the_last_attempt_is_progress() -> None:
+    past = [ended_row(i, "preempted", start_step=20, last_step=30) for i in (1, 2, 3)]
+    assert after(*past, checkpoint_step=30)[0] is not None
+
+
+def test_failures_with_a_budget_of_their_own_do_not_hold_a_run() -> None:
+    past = [ended_row(1, "oom"), ended_row(2, "oom", micro_batch=4), ended_row(3, "preempted", micro_batch=2)]
+    assert after(*past)[0] is not None
+
+
+# -- when -------------------------------------------------------------------------------------------------------
+
+
+def waits_s(kind: str, count: int, retry: RetryConfig | None = None, name: str = "r1") -> float:
+    """Seconds from the end of the last of `count` attempts to the next one."""
+    past = [ended_row(i + 1, kind, ended_s=NOW_S) for i in range(count)]
+    run = run_row(name=name, generation=count)
+    _, change = after(*past, run=run, retry=retry or RetryConfig(crash=99, infra=99))
+    assert change is not None
+    return (change.not_before_s or NOW_S) - NOW_S
+
+
+def test_waits_double_up_to_a_limit_that_they_never_exceed() -> None:
+    crash = [waits_s("crash", count) for count in (1, 2, 3, 4, 12)]
+    assert all(0.75 * 30 * 2**i <= wait <= 30 * 2**i for i, wait in enumerate(crash[:4]))
+    assert 0.75 * 1800 <= crash[4] <= 1800
+    assert waits_s("node", 12) <= 600
+    assert waits_s("node", 12, RetryConfig(infra=99, max_backoff_s=7)) <= 7
+    assert waits_s("preempted", 1) == 0
+
+
+def test_the_jitter_is_the_same_in_every_pass_and_differs_between_runs() -> None:
+    assert waits_s("crash", 2) == waits_s("crash", 2)
+    assert len({waits_s("crash", 2, name=f"r{i}") for i in range(10)}) > 5
+
+
+def test_a_wait_counts_from_when_the_end_was_seen_whatever_the_node_s_clock_says() -> None:
+    late = ended_row(1, "crash", ended_s=NOW_S + 3600, evidence={"reason": "x", "hint": "", "seen_s": NOW_S - 40})
+    assert after(late)[0] is not None
+
+
+def test_a_run_that_waits_says_until_when_and_does_so_once() -> None:
+    past = ended_row(1, "crash", ended_s=NOW_S)
+    _, change = after(past)
+    assert change is not None
+    assert change.not_before_s is not None
+    waiting = run_row(generation=1, state=change.state, reason=change.reason, not_before_s=change.not_before_s)
+    assert decide(snapshot(run_view(past, run=waiting))) == []
+    assert of_kind(Submit, decide(snapshot(run_view(past, run=waiting), now_s=change.not_before_s)))
+
+
+def test_only_so_many_attempts_are_active_at_once() -> None:
+    def runs(count: int) -> list[RunView]:
+        return [run_view(run=run_row(id=i, name=f"r{i}")) for i in range(1, count + 1)]
+
+    assert len(of_kind(Submit, decide(snapshot(*runs(5), capacity=2)))) == 2
+    running = run_view(AttemptView(attempt_row(), job("RUNNING")), run=run_row(generation=1, id=9))
+    assert len(of_kind(Submit, decide(snapshot(running, *runs(5), capacity=2)))) == 1
+    ended = run_view(
+        AttemptView(attempt_row(), job("COMPLETED"), outcomes=(outcome(),)), run=run_row(generation=1, id=9)
+    )
+    assert len(of_kind(Submit, decide(snapshot(ended, *runs(5), capacity=2)))) == 2
+
+
+# -- what the newest attempt is now -----------------------------------------------------------------------------
+
+
+def about(view: AttemptView, **values: Any) -> list[Any]:
+    """What is decided about a queued or running run with this attempt, besides the run's state."""
+    found = decide(snapshot(run_view(view, run=run_row(generation=1, state=RunState.RUNNING)), **values))
+    return [action for action in found if not isinstance(action, SetRun)]
+
+
+def test_a_job_without_a_known_id_is_adopted_by_its_token() -> None:
+    row = attempt_row(state=AttemptState.INTENT, job_id=None)
+    adopt, mark = about(AttemptView(row, job("RUNNING", submit_time_s=5.0)))
+    assert adopt == Adopt(row, "7_0", 5.0)
+    assert isinstance(mark, MarkAttempt)
+
+
+def test_an_intent_that_no_job_answers_for_is_revoked_after_its_time() -> None:
+    def intent(age_s: float) -> AttemptView:
+        return AttemptView(
+            attempt_row(state=AttemptState.INTENT, job_id=None, submit_time_s=None, created_s=NOW_S - age_s)
+        )
+
+    assert about(intent(59)) == []
+    [revoke] = about(intent(61))
+    assert isinstance(revoke, Revoke)
+
+
+def test_a_job_that_slurm_forgot_before_it_began_is_revoked_much_later() -> None:
+    row = attempt_row(state=AttemptState.QUEUED, submit_time_s=NOW_S - 599)
+    assert about(AttemptView(row)) == []
+    [revoke] = about(AttemptView(replace(row, submit_time_s=NOW_S - 601)))
+    assert isinstance(revoke, Revoke)
+
+
+def test_absence_proves_nothing_while_somebody_could_not_be_asked() -> None:
+    row = attempt_row(state=AttemptState.INTENT, job_id=None)
+    assert about(AttemptView(row), complete=False) == []
+    assert about(AttemptView(row), listed=False, complete=False) == []
+    assert about(AttemptView(attempt_row(), outcomes=(outcome(),)), listed=False, complete=False) == []
+
+
+def test_a_forgotten_job_is_judged_by_its_outcome_at_once_and_by_its_silence_late() -> None:
+    [finish] = about(AttemptView(attempt_row(), outcomes=(outcome(),), claimed=True), complete=False)
+    assert finish.verdict.kind == "completed"
+    assert about(AttemptView(attempt_row(), claimed=True, heartbeats=(Heartbeat(ts=NOW_S - 500),))) == []
+    assert about(AttemptView(attempt_row(heartbeat_s=NOW_S - 500), claimed=True)) == []
+    assert about(AttemptView(attempt_row(), claimed=True, claimed_s=NOW_S - 500)) == []
+    [finish] = about(AttemptView(attempt_row(), claimed=True, heartbeats=(Heartbeat(ts=NOW_S - 700),)))
+    assert finish.verdict.kind == "lost"
+
+
+@pytest.mark.parametrize("clock_s", [-3600.0, 3600.0])
+def test_an_outcome_has_time_to_arrive_but_a_wrong_clock_costs_none(clock_s: float) -> None:
+    fresh = AttemptView(attempt_row(), job("FAILED", ended_s=NOW_S - 3), claimed=True)
+    assert about(fresh) == []
+    off = AttemptView(attempt_row(), job("FAILED", ended_s=NOW_S + clock_s), claimed=True)
+    assert of_kind(Finish, about(off))
+    context = AttemptView(attempt_row(), job("COMPLETED", ended_s=NOW_S - 3), outcomes=(outcome(),))
+    assert of_kind(Finish, about(context))
+
+
+def test_a_job_that_is_completing_is_not_over() -> None:
+    view = AttemptView(attempt_row(), job("COMPLETING"), outcomes=(outcome(),))
+    assert about(view) == []
+
+
+def test_a_local_process_that_is_gone_and_never_claimed_never_started() -> None:
+    finish, *_ = about(AttemptView(attempt_row(), job("GONE", ended_s=None)))
+    assert (finish.verdict.kind, finish.verdict.reason) == ("lost", "never started")
+
+
+def test_a_running_attempt_is_marked_once_with_the_step_it_began_from() -> None:
+    row = attempt_row(state=AttemptState.QUEUED, start_step=None)
+    start = Start("7_0", "n1", "a", 1, "/ck", 40, 123.0)
+    [mark] = about(AttemptView(row, job("RUNNING"), start=start))
+    assert (mark.state, mark.start_step, mark.started_s) == (AttemptState.RUNNING, 40, 123.0)
+    seen = replace(row, state=AttemptState.RUNNING, start_step=40)
+    assert about(AttemptView(seen, job("RUNNING"), start=start)) == []
+
+
+@pytest.mark.parametrize(
+    ("reason", "words"),
+    [
+        ("Priority", "waiting: Priority"),
+        ("QOSMaxJobsPerUserLimit", "waiting: QOSMaxJobsPerUserLimit"),
+        ("QOSMaxWallDurationPerJobLimit", "will not start"),
+        ("AssocMaxNodePerJobLimit", "will not start"),
+        ("PartitionTimeLimit", "will not start"),
+        ("None", ""),
+    ],
+)
+def test_a_pending_job_says_what_it_waits_for(reason: str, words: str) -> None:
+    view = AttemptView(attempt_row(state=AttemptState.QUEUED), job("PENDING", reason=reason))
+    [change] = decide(snapshot(run_view(view, run=run_row(generation=1, state=RunState.RUNNING))))
+    assert isinstance(change, SetRun)
+    assert change.state is RunState.QUEUED
+    assert change.reason.startswith(words)
+    assert bool(change.reason) is bool(words)
+
+
+def test_what_the_store_knew_counts_where_no_agent_could_say_it() -> None:
+    row = attempt_row(start_step=40, last_step=60)
+    finish, change, submit = decide(snapshot(run_view(AttemptView(row, job("TIMEOUT"), claimed=True))))
+    assert isinstance(finish, Finish)
+    assert (finish.verdict.kind, finish.ended.start_step, finish.ended.last_step) == ("time_limit", 40, 60)
+    assert isinstance(change, SetRun)
+    assert isinstance(submit, Submit)
+    assert "resumed" in submit.why
+
+
+# -- what is noticed of a running attempt -------------------------------------------------------------------------
+
+
+def beat(idle_s: float, **ranks: int) -> Heartbeat:
+    """Ranks that train, by the step at which they stand."""
+    placed = {int(rank[1:]): RankProgress(step, "train") for rank, step in ranks.items()}
+    return Heartbeat(ts=NOW_S, host="n1", idle_s=idle_s, phase="train", ranks=placed)
+
+
+def watched(row: AttemptRow, idle_s: float, **values: Any) -> list[Any]:
+    """What is decided about an attempt whose ranks have not moved for so long."""
+    view = AttemptView(row, job("RUNNING"), heartbeats=(beat(idle_s, r0=120, r1=119),))
+    run = run_row(generation=1, state=RunState.RUNNING)
+    return decide(snapshot(run_view(view, run=run, **{"p99_step_s": 0.5, "steps_known": 40, **values})))
+
+
+def test_a_run_without_a_step_for_long_is_ended_and_says_who_stands_where() -> None:
+    note, cancel = watched(attempt_row(), 601)
+    assert isinstance(note, Note)
+    assert note.kind == "hang"
+    assert "no step for 601 s" in note.message
+    assert "rank 1 on n1 stands at step 119" in note.message
+    assert cancel == CancelJob(attempt_row(), "7_0")
+
+
+@pytest.mark.parametrize(
+    ("idle_s", "values"),
+    [
+        (599, {}),
+        (601, {"p99_step_s": 40.0}),
+        (601, {"steps_known": 19}),
+        (601, {"p99_step_s": None}),
+        (6010, {"retry": RetryConfig(hang_factor=0)}),
+    ],
+)
+def test_a_slow_run_does_not_hang(idle_s: float, values: dict[str, Any]) -> None:
+    assert watched(attempt_row(), idle_s, **values) == []
+
+
+def test_its_job_is_ended_until_it_is_gone_and_then_it_hung() -> None:
+    row = attempt_row(evidence={"hang": "no step for 601 s"})
+    assert watched(row, 0) == [CancelJob(row, "7_0")]
+    ended = outcome(RankEnd(0, None, None), RankEnd(1, None, None), ended_by="signal", launcher_exit=1, last_step=120)
+    view = AttemptView(row, job("CANCELLED"), outcomes=(ended,), claimed=True)
+    finish, *_ = decide(snapshot(run_view(view, run=run_row(generation=1, state=RunState.RUNNING))))
+    assert isinstance(finish, Finish)
+    assert (finish.verdict.kind, finish.verdict.reason) == ("hang", "no step for 601 s")
+
+
+@pytest.mark.parametrize(
+    ("user", "nodes", "by", "claimed", "kind"),
+    [
+        (0, "gpu001", 0, False, "lost"),  # slurmd could not launch it, and cancelled it as root
+        (0, "gpu001", 0, True, "cancelled"),  # it ran, and we are root ourselves
+        (0, "None assigned", 0, False, "cancelled"),  # it waited in the queue
+        (0, "", 0, False, "cancelled"),
+        (1000, "gpu001", 1000, False, "cancelled"),  # the user, while its setup ran
+        (1000, "gpu001", 1000, True, "cancelled"),
+        (1000, "gpu001", 0, True, "lost"),  # an administrator, or Slurm itself
+        (1000, "None assigned", 1001, False, "lost"),
+        (1000, "gpu001", None, True, "cancelled"),  # nobody knows
+    ],
+)
+def test_only_the_user_cancels_a_run(user: int, nodes: str, by: int | None, claimed: bool, kind: str) -> None:
+    view = AttemptView(attempt_row(), job("CANCELLED", nodes=nodes, cancelled_by=by), claimed=claimed)
+    running = run_view(view, run=run_row(generation=1, state=RunState.RUNNING))
+    finish, *_ = decide(snapshot(running, user=user))
+    assert isinstance(finish, Finish)
+    assert finish.verdict.kind == kind
+
+
+def test_an_end_is_that_of_the_sizes_that_it_began_with() -> None:
+    start = Start("7_0", "n1", "a", 1, "", 0, 123.0, 16, 2)
+    view = AttemptView(attempt_row(), job("COMPLETED"), start=start, outcomes=(outcome(),))
+    finish, *_ = decide(snapshot(run_view(view)))
+    assert isinstance(finish, Finish)
+    assert (finish.attempt.micro_batch, finish.attempt.accumulation) == (16, 2)
+
+
+def test_a_run_that_moved_on_after_all_has_not_hung() -> None:
+    row = attempt_row(evidence={"hang": "no step for 601 s"})
+    view = AttemptView(row, job("COMPLETED"), outcomes=(outcome(),))
+    finish, *_ = decide(snapshot(run_view(view)))
+    assert isinstance(finish, Finish)
+    assert finish.verdict.kind == "completed"
+
+
+def test_a_straggler_is_named_once() -> None:
+    ranks = {rank: RankProgress(50, "train", 30.0 if rank == 2 else 10.0, 20) for rank in range(4)}
+    slow = (Heartbeat(ts=NOW_S, host="n1", idle_s=0.0, phase="train", ranks=ranks),)
+    run = run_row(generation=1, state=RunState.RUNNING)
+    [note] = decide(snapshot(run_view(AttemptView(attempt_row(), job("RUNNING"), heartbeats=slow), run=run)))
+    assert isinstance(note, Note)
+    assert note.kind == "straggler"
+    assert "rank 2 on n1 computes 3.0 times as long" in note.message
+    known = attempt_row(evidence={"straggler": note.message})
+    assert decide(snapshot(run_view(AttemptView(known, job("RUNNING"), heartbeats=slow), run=run))) == []
+
+
+# -- what the user wants ----------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("desired", ["cancel", "absent"])
+def test_an_unwanted_run_is_ended_and_says_so_truly(desired: str) -> None:
+    world = Simulation([run_view(run=run_row())])
+    world.settle_down()
+    world.runs = [replace(view, run=replace(view.run, desired=desired)) for view in world.runs]
+    world.take(decide(world.snapshot()))
+    done = world.settle_down()
+    [finish] = of_kind(Finish, done)
+    assert (finish.state, finish.verdict.reason) == (
+        AttemptState.CANCELLED,
+        "ended because the run is no longer wanted",
+    )
+    assert world.runs[0].run.state is RunState.CANCELLED
+    assert settled(world.snapshot())
+
+
+def test_the_end_of_a_local_run_that_was_cancelled_is_no_crash() -> None:
+    killed = outcome(RankEnd(0, None, None), ended_by="signal", launcher_exit=1)
+    view = AttemptView(attempt_row(), job("GONE"), outcomes=(killed,), claimed=True)
+    finish, _ = decide(snapshot(run_view(view, run=run_row(generation=1, desired="cancel"))))
+    assert isinstance(finish, Finish)
+    assert finish.verdict.kind == "cancelled"
+
+
+def test_a_run_that_succeeded_before_it_could_be_cancelled_has_succeeded() -> None:
+    view = AttemptView(attempt_row(), job("COMPLETED"), outcomes=(outcome(),))
+    run = run_row(generation=1, desired="cancel", state=RunState.RUNNING)
+    assert decide(snapshot(run_view(view, run=run)))[-1] == SetRun(run, RunState.COMPLETED, "")
+
+
+@pytest.mark.parametrize("state", [RunState.COMPLETED, RunState.FAILED])
+def test_cancelling_changes_no_verdict(state: RunState) -> None:
+    run = run_row(generation=1, desired="cancel", state=state, reason="x")
+    assert decide(snapshot(run_view(ended_row(1, "deterministic"), run=run))) == []
+
+
+def test_a_cancelled_campaign_ends_all_its_runs() -> None:
+    view = AttemptView(attempt_row(), job("RUNNING"))
+    actions = decide(snapshot(run_view(view), run_view(), campaign=replace(CAMPAIGN, desired="cancelled")))
+    assert len(of_kind(CancelJob, actions)) == 1
+    assert not of_kind(Submit, actions)
+
+
+def test_retry_gives_fresh_budgets_and_keeps_the_micro_batch_that_fitted() -> None:
+    past = [ended_row(1, "oom"), *(ended_row(i, "crash", micro_batch=4) for i in range(2, 6))]
+    submit, _ = after(*past, run=run_row(generation=5, retry_epoch=1))
+    assert submit is not None
+    assert (submit.generation, submit.micro_batch, submit.why) == (6, 4, "retried by the user")
+
+
+def test_another_configuration_starts_afresh() -> None:
+    past = [ended_row(i, "deterministic", micro_batch=1) for i in (1, 2)]
+    submit, _ = after(*past, run=run_row(generation=2, config_hash="other"))
+    assert submit is not None
+    assert (submit.generation, submit.micro_batch) == (3, 8)
+
+
+def test_the_success_of_an_older_configuration_is_not_the_new_one_s() -> None:
+    view = AttemptView(attempt_row(config_hash="old"), job("COMPLETED"), outcomes=(outcome(),))
+    actions = decide(snapshot(run_view(view, run=run_row(generation=1))))
+    assert [submit.generation for submit in of_kind(Submit, actions)] == [2]
+
+
+def test_a_success_counts_whenever_the_run_was_retried() -> None:
+    _, change = after(ended_row(1, "completed"), run=run_row(generation=1, retry_epoch=1))
+    assert change is not None
+    assert change.state is RunState.COMPLETED
+
+
+# -- as a whole -------------------------------------------------------------------------------------------------
+
+
+def test_the_end_is_recorded_before_the_successor_is_submitted() -> None:
+    row = attempt_row(start_step=None)
+    died = outcome(rank_error(0, "builtins.RuntimeError", "boom"), last_step=3)
+    view = AttemptView(row, job("FAILED"), outcomes=(died,))
+    retry = RetryConfig(backoff_s=0)
+    kinds = [type(a) for a in decide(snapshot(run_view(view, retry=retry)))]
+    assert kinds == [Finish, SetRun, Submit]
+
+
+def test_one_mistake_in_every_run_costs_exactly_one_attempt_each() -> None:
+    world = Simulation([run_view(run=run_row(id=i, name=f"r{i}")) for i in range(12)])
+    for _ in range(5):
+        world.settle_down()
+        world.end("FAILED", {"ranks": (rank_error(0, "builtins.ModuleNotFoundError", "No module named 'x'"),)})
+        world.now_s += 10_000
+    assert {len(view.attempts) for view in world.runs} == {1}
+    assert {view.run.state for view in world.runs} == {RunState.FAILED}
+
+
+LAST: list[tuple[str | None, dict[str, Any]]] = [
+    ("COMPLETED", {}),
+    ("CANCELLED", {"last_step": None, "launcher_exit": 1}),
+    ("FAILED", {"ranks": (rank_error(0, "builtins.TypeError", "no"),), "launcher_exit": 1, "last_step": None}),
+]
+LASTING: list[tuple[str | None, dict[str, Any]]] = [
+    (None, {}),
+    ("COMPLETED", {"last_step": 30}),
+    ("COMPLETED", {"last_step": 30, "ended_by": "stop"}),
+    ("PREEMPTED", {"last_step": 20}),
+    ("NODE_FAIL", {"last_step": None}),
+    ("TIMEOUT", {"last_step": None}),
+    ("TIMEOUT", {"last_step": 15}),
+    ("OUT_OF_MEMORY", {"ranks": (RankEnd(0, None, None),), "launcher_exit": 1, "last_step": None}),
+    ("FAILED", {"ranks": (rank_error(0, "torch.OutOfMemoryError", "CUDA out of memory"),), "launcher_exit": 1}),
+    ("FAILED", {"ranks": (rank_error(0, "builtins.RuntimeError", "boom"),), "launcher_exit": 1}),
+]
+QUICK = settings(max_examples=60, deadline=None, phases=[Phase.generate], derandomize=True, database=None)
+
+
+@QUICK
+@given(st.lists(st.sampled_from(LASTING), min_size=30, max_size=40), st.booleans())
+def test_whatever_happens_attempts_are_few_and_one_at_a_time(history: list[Any], limited: bool) -> None:
+    world = Simulation([run_view(run=run_row(), mem_mb=1000)], options={"capacity": 1} if limited else {})
+    for state, values in history:
+        world.settle_down()
+        assert sum(a.active for a in world.runs[0].attempts) <= 1
+        world.end(state, values)
+        world.now_s += 2500
+    world.settle_down()
+    generations = [a.row.generation for a in world.runs[0].attempts]
+    assert generations == list(range(1, len(generations) + 1))
+    # the first, every budget, and two of three that lead nowhere
+    assert len(generations) <= 1 + 3 + 8 + 3 + 2 + 2
+    assert settled(world.snapshot())
+
+
+@QUICK
+@given(st.lists(st.sampled_from(LAST + LASTING), min_size=1, max_size=8), st.integers(0, 2000))
+def test_a_decision_that_was_carried_out_is_not_made_again(history: list[Any], wait_s: int) -> None:
+    world = Simulation([run_view(run=run_row(id=i, name=f"r{i}")) for i in (1, 2)])
+    for state, values in history:
+        world.end(state, values)
+        world.settle_down()
+        assert decide(world.snapshot()) == []
+        world.now_s += wait_s
+
+
+def test_all_first_repeats_come_before_any_second() -> None:
+    points = [(0, 0), (0, 1), (1, 0), (1, 1)]
+    runs = [run_view(run=run_row(id=n, name=f"r{n}", ordinal=n, repeat=r)) for n, (_, r) in enumerate(points)]
+    submitted = [action.run.id for action in of_kind(Submit, decide(snapshot(*runs)))]
+    assert submitted == [0, 2, 1, 3]

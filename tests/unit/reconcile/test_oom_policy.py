@@ -1,0 +1,107 @@
+"""Memory: what one run's out-of-memory means for itself, for its siblings, and when it is taken back."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import Any
+
+from dscampaign.db.records import AttemptState, MemoryObservation, RunState
+from dscampaign.orchestrator.memory import config_changes
+from dscampaign.orchestrator.memory.prediction import Ledger, memory_key
+from dscampaign.orchestrator.reconcile.actions import Resize, Submit
+from dscampaign.orchestrator.reconcile.decide import decide
+from dscampaign.orchestrator.reconcile.snapshot import AttemptView, RunView
+from dscampaign.orchestrator.spec.model import RetryConfig, RunConfig
+from dscampaign.tests.support.policy_world import attempt_row, ended_row, job, of_kind, run_row, run_view, snapshot
+
+TRAIN = {"model": "gpt2", "dataset": "text", "global_batch": 64, "micro_batch": 32, "steps": 100}
+CONFIG = RunConfig.model_validate({"train": TRAIN, "slurm": {"gpus_per_node": 2}})
+KEY = memory_key(CONFIG) or ""
+
+
+def a_run(*attempts: Any, **values: Any) -> RunView:
+    """A run of 32 samples a rank, all at once if they fit."""
+    return run_view(*attempts, config=CONFIG, micro_batch=32, **values)
+
+
+def seen(micro: int, peak_gb: float | None = None, *, oom: bool = False) -> MemoryObservation:
+    """What some run of the same key has shown on an 80 GB device."""
+    return MemoryObservation(f"{KEY}|H100|2", 1, micro, oom, peak_reserved_gb=peak_gb, usable_gb=80.0)
+
+
+def ledgers(*observations: MemoryObservation) -> dict[str, Ledger]:
+    return {KEY: Ledger.of(observations)}
+
+
+LINE = (seen(4, 20.0), seen(8, 30.0))  # 10 + 2.5 a sample: 16 takes 50 GB, 32 would take 90
+
+
+def submitted(view: RunView, **values: Any) -> Submit:
+    [submit] = of_kind(Submit, decide(snapshot(view, **values)))
+    return submit
+
+
+def test_a_sibling_starts_with_what_is_predicted_to_fit_and_says_why() -> None:
+    submit = submitted(a_run(), ledgers=ledgers(*LINE))
+    assert (submit.micro_batch, submit.predicted_gb) == (16, 50.0)
+    assert "32 is predicted to take 90.0 of 80.0 GB" in submit.why
+
+
+def test_a_sibling_starts_below_what_ran_out_of_memory() -> None:
+    assert submitted(a_run(), ledgers=ledgers(seen(32, oom=True))).micro_batch == 16
+
+
+def test_one_out_of_memory_is_enough_where_the_line_is_known() -> None:
+    submit = submitted(a_run(ended_row(1, "oom", micro_batch=32)), ledgers=ledgers(*LINE, seen(32, oom=True)))
+    assert (submit.micro_batch, submit.predicted_gb) == (16, 50.0)
+    steep = (seen(1, 20.0), seen(2, 35.0))  # 5 + 15 a sample: 4 takes 65 GB
+    assert submitted(a_run(ended_row(1, "oom", micro_batch=32)), ledgers=ledgers(*steep)).micro_batch == 4
+
+
+def test_it_grows_again_only_where_the_run_starts_again_anyway() -> None:
+    small = ended_row(1, "preempted", micro_batch=4, last_step=9)
+    assert submitted(a_run(small), ledgers=ledgers(*LINE)).micro_batch == 16
+    assert submitted(a_run(small)).micro_batch == 4
+    running = AttemptView(attempt_row(micro_batch=4), job("RUNNING"))
+    assert of_kind(Resize, decide(snapshot(a_run(running), ledgers=ledgers(*LINE)))) == []
+
+
+def waiting(**values: Any) -> RunView:
+    """A run whose attempt waits in the queue."""
+    row = attempt_row(state=AttemptState.QUEUED, micro_batch=32, accumulation=1)
+    view = AttemptView(row, job("PENDING", ended_s=None), **values)
+    return a_run(view, run=run_row(generation=1, state=RunState.QUEUED))
+
+
+def test_what_waits_in_the_queue_is_told_once() -> None:
+    [resize] = of_kind(Resize, decide(snapshot(waiting(), ledgers=ledgers(*LINE))))
+    assert (resize.micro_batch, resize.predicted_gb) == (16, 50.0)
+    view = waiting()
+    told = replace(view, attempts=tuple(replace(a, row=replace(a.row, micro_batch=16)) for a in view.attempts))
+    assert of_kind(Resize, decide(snapshot(told, ledgers=ledgers(*LINE)))) == []
+
+
+def test_what_has_begun_is_left_alone() -> None:
+    assert of_kind(Resize, decide(snapshot(waiting(claimed=True), ledgers=ledgers(*LINE)))) == []
+
+
+def test_a_changed_run_learns_from_those_that_were_changed_alike() -> None:
+    retry = RetryConfig(allow=("activation_checkpointing",))
+    config = CONFIG.model_copy(update={"retry": retry})
+    changed = config_changes.changed(CONFIG, ("activation_checkpointing",))
+    last = ended_row(1, "preempted", micro_batch=1, last_step=3, changes="activation_checkpointing")
+    view = run_view(last, config=config, micro_batch=32)
+    other = {memory_key(changed) or "": Ledger.of((seen(4, 12.0), seen(8, 14.0)))}
+    assert submitted(view, ledgers=other).micro_batch == 32
+    assert submitted(view, ledgers=ledgers(*LINE)).micro_batch == 1
+
+
+def test_memory_in_pieces_that_would_not_do_in_one_piece_is_tried_smaller() -> None:
+    """Joining the pieces cures what nearly fits; of a micro-batch that is far too big it would waste an attempt."""
+    pieces = ended_row(1, "fragmentation", micro_batch=32)
+    submit = submitted(a_run(pieces), ledgers=ledgers(*LINE))
+    assert (submit.micro_batch, submit.changes) == (16, ())
+    nearly = submitted(a_run(pieces), ledgers=ledgers(seen(4, 10.0), seen(8, 20.0)))  # 32 would take 80 of 80 GB
+    assert nearly.micro_batch == 16
+    fits = submitted(a_run(pieces), ledgers=ledgers(seen(4, 9.0), seen(8, 18.0)))
+    assert (fits.micro_batch, fits.changes) == (32, (config_changes.EXPANDABLE_SEGMENTS,))

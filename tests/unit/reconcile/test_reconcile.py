@@ -1,0 +1,657 @@
+"""Passes of the loop on a real store: whatever breaks at whichever moment, nothing runs twice and all settles."""
+
+from __future__ import annotations
+
+import json
+import socket
+import stat
+import subprocess
+import sys
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager, nullcontext
+from dataclasses import replace
+from pathlib import Path
+from tempfile import TemporaryDirectory
+from typing import Any
+
+import pytest
+from sqlalchemy import select
+
+from dscampaign.db import queries
+from dscampaign.db.errors import StaleLease, StoreUnreachable
+from dscampaign.db.records import RunState
+from dscampaign.db.schema import step_metric
+from dscampaign.db.store import Store
+from dscampaign.jobs.shared.files import create_exclusively, make_private
+from dscampaign.orchestrator.campaign import desired as campaigns
+from dscampaign.orchestrator.campaign.status import read_status
+from dscampaign.orchestrator.errors import Unreachable
+from dscampaign.orchestrator.executors.base import ArrayTooLarge, JobArray, SubmissionRefused, SubmissionUnclear
+from dscampaign.orchestrator.reconcile import act
+from dscampaign.orchestrator.reconcile import submit as submission
+from dscampaign.orchestrator.reconcile.actions import Revoke, Submit
+from dscampaign.orchestrator.reconcile.lease import LeaseHeld
+from dscampaign.orchestrator.reconcile.loop import Pass
+from dscampaign.tests.support.world_on_disk import SPEC, Cluster, World, make_world
+
+
+class Killed(BaseException):
+    """The process died here."""
+
+
+@pytest.fixture
+def folder() -> Iterator[Path]:
+    """In memory, where there is such a place: these tests write much and are not about the disk."""
+    memory = Path("/dev/shm")
+    with TemporaryDirectory(dir=memory if memory.is_dir() else None) as name:
+        yield Path(name)
+
+
+@pytest.fixture
+def world(folder: Path) -> Iterator[World]:
+    made = make_world(folder)
+    yield made
+    made.store.close()
+
+
+def settle_all(world: World, **ending: Any) -> None:
+    """Passes, with jobs that run in between, until all is settled."""
+    for _ in range(12):
+        if world.run_pass().settled:
+            return
+        world.run_jobs(**ending)
+    raise AssertionError(f"not settled: {world.states()}")
+
+
+# -- the ordinary course ----------------------------------------------------------------------------------------
+
+
+def test_a_campaign_from_submission_to_results(world: World) -> None:
+    world.record()
+    done = world.run_pass()
+    assert len([a for a in done.actions if isinstance(a, Submit)]) == 2
+    assert [batch.size for batch in world.cluster.submitted] == [2]  # one shape, one array
+    assert world.states() == {"depth-1": "queued", "depth-2": "queued"}
+    world.run_jobs()
+    settle_all(world)
+    assert world.states() == {"depth-1": "completed", "depth-2": "completed"}
+    assert world.steps("depth-1") == [1, 2, 3]
+    [attempt] = world.attempts("depth-1")
+    assert (attempt.job_id, attempt.state, attempt.failure_class) == ("1_0", "completed", "completed")
+    assert (attempt.started_s, attempt.ended_s, attempt.gpu_seconds) == (100.0, 160.0, 60.0)
+
+
+def test_every_change_leaves_an_event_that_says_why(world: World) -> None:
+    world.record(retry={"crash": 1, "backoff_s": 0}, matrix={"depth": [1]})
+    settle_all(world, state="FAILED", exit_code=1, error="boom")
+    with world.store.read() as conn:
+        told = [(event.kind, event.message) for event in queries.events(conn, world.campaign.id)]
+    assert told == [
+        ("submitting", "attempt 1: first attempt"),
+        ("submitted", "attempt 1 is job 1_0"),
+        ("ended", "attempt 1: crash: RuntimeError: boom"),
+        ("submitting", "attempt 2: RuntimeError: boom, tried again (1 of 1)"),
+        ("submitted", "attempt 2 is job 2_0"),
+        ("ended", "attempt 2: crash: RuntimeError: boom"),
+    ]
+    assert world.runs()["depth-1"].reason == "RuntimeError: boom · retry.crash = 1 is used up"
+
+
+def test_a_second_pass_without_news_writes_nothing(world: World) -> None:
+    world.record()
+    world.run_pass()
+    world.run_pass()
+    before = world.runs(), world.attempts("depth-1")
+    assert world.run_pass().actions == ()
+    assert (world.runs(), world.attempts("depth-1")) == before
+
+
+def test_attempts_of_different_shapes_are_different_arrays(world: World) -> None:
+    other = {"exclude": [{"depth": 3}], "include": [{"depth": 3, "slurm.mem": "2G"}]}
+    world.record(matrix={"depth": [1, 2, 3], **other})
+    world.run_pass()
+    assert sorted(batch.size for batch in world.cluster.submitted) == [1, 2]
+
+
+def test_more_runs_than_an_array_may_have_are_several_arrays(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(submission, "ARRAY_LIMIT", 2)
+    world.record(matrix={"depth": [1, 2, 3, 4, 5]})
+    world.run_pass()
+    assert [batch.size for batch in world.cluster.submitted] == [2, 2, 1]
+    settle_all(world)
+    assert sorted(world.ran) == [(f"depth-{depth}", 1) for depth in (1, 2, 3, 4, 5)]
+
+
+def test_what_is_written_is_for_the_user_alone(world: World) -> None:
+    world.record()
+    world.run_pass()
+    made = [path for path in world.paths.dir.rglob("*") if not path.name.endswith(".yaml")]
+    assert made
+    assert {stat.S_IMODE(path.stat().st_mode) & 0o077 for path in made} == {0}
+
+
+def test_the_newest_generation_is_the_one_that_may_write(world: World) -> None:
+    world.record(matrix={"depth": [1]})
+    world.run_pass()
+    world.run_jobs("PREEMPTED", exit_code=None)
+    world.run_pass()
+    run = world.paths.run("depth-1")
+    assert json.loads(run.current.read_text()) == {"generation": 2}
+    assert [payload.generation for payload in world.cluster.payloads()] == [2]
+
+
+# -- a submission that breaks ------------------------------------------------------------------------------------
+
+
+def raising(error: BaseException) -> Callable[..., None]:
+    def fail(*_: object, **__: object) -> None:
+        raise error
+
+    return fail
+
+
+def test_an_unreachable_cluster_leaves_no_trace_of_the_attempt(world: World) -> None:
+    world.record()
+    world.cluster.on_submit = raising(Unreachable("sbatch is away"))
+    done = world.run_pass()
+    assert [str(trouble) for trouble in done.troubles] == ["sbatch is away"]
+    assert not done.settled
+    assert world.attempts("depth-1") == []
+    assert world.states() == {"depth-1": "pending", "depth-2": "pending"}
+    world.cluster.on_submit = lambda _: None
+    settle_all(world)
+    assert [a.generation for a in world.attempts("depth-1")] == [1]
+
+
+def test_what_sbatch_refuses_fails_with_its_words_and_is_not_tried_again(world: World) -> None:
+    world.record()
+    world.cluster.on_submit = raising(SubmissionRefused("invalid partition"))
+    settle_all(world)
+    assert {(run.state, run.reason) for run in world.runs().values()} == {
+        (RunState.FAILED, "sbatch refused it: invalid partition")
+    }
+    assert [a.failure_class for a in world.attempts("depth-1")] == ["refused"]
+
+
+@pytest.mark.parametrize("taken", [True, False])
+def test_an_unclear_answer_is_looked_for_before_anything_else(world: World, taken: bool) -> None:
+    world.record()
+    error = SubmissionUnclear("Socket timed out")
+    if taken:
+        world.cluster.after_submit = raising(error)
+    else:
+        world.cluster.on_submit = raising(error)
+    assert "no clear answer" in str(world.run_pass().troubles[0])
+    assert [event.message for event in world.events("submission.unclear")] == ["Socket timed out"] * 2
+    world.cluster.on_submit = world.cluster.after_submit = lambda _: None
+    settle_all(world)
+    assert set(world.states().values()) == {"completed"}
+    assert len(world.events("adopted")) == (2 if taken else 0)
+    assert [a.failure_class for a in world.attempts("depth-1")] == (["completed"] if taken else ["lost", "completed"])
+    assert len(world.ran) == 2
+
+
+def taking(cluster: Cluster, most: int, *, for_now: bool) -> Callable[[JobArray], None]:
+    """A cluster in which no array may have more elements; or, for now, no user more jobs in the queue."""
+
+    def on_submit(batch: JobArray) -> None:
+        queued = sum(not view.terminal for view in cluster.jobs.values()) if for_now else 0
+        if queued + batch.size > most:
+            raise ArrayTooLarge("no", for_now=for_now)
+
+    return on_submit
+
+
+def test_an_array_larger_than_the_site_allows_is_halved(world: World) -> None:
+    world.record(matrix={"depth": list(range(10))})
+    world.cluster.on_submit = taking(world.cluster, 3, for_now=False)
+    assert world.run_pass().troubles == ()
+    assert [batch.size for batch in world.cluster.submitted] == [3, 3, 3, 1]
+    settle_all(world)
+    assert sorted(world.ran) == [(f"depth-{depth}", 1) for depth in range(10)]
+    assert len(world.events("submitting")) == 10  # what was too large has left nothing behind
+
+
+def test_a_site_without_job_arrays_is_an_end(world: World) -> None:
+    world.record()
+    world.cluster.on_submit = taking(world.cluster, 0, for_now=False)
+    settle_all(world)
+    assert {run.reason for run in world.runs().values()} == {"sbatch refused it: no"}
+
+
+def test_what_the_queue_has_no_room_for_waits_and_is_said_once(world: World) -> None:
+    world.record(matrix={"depth": list(range(10))})
+    world.cluster.on_submit = taking(world.cluster, 4, for_now=True)
+    for _ in range(3):
+        done = world.run_pass()
+        assert [str(trouble) for trouble in done.troubles] == ["6 runs wait for room in the queue: no"]
+    assert sum(batch.size for batch in world.cluster.submitted) == 4
+    assert [event.message for event in world.events("queue.full")] == ["6 runs wait for room in the queue: no"]
+    assert len(world.events("submitting")) == 4
+    settle_all(world)
+    assert sorted(world.ran) == [(f"depth-{depth}", 1) for depth in range(10)]
+
+
+def test_a_queue_that_was_full_is_tried_carefully(world: World) -> None:
+    world.record(matrix={"depth": list(range(10))})
+    asked: list[int] = []
+    limit = taking(world.cluster, 2, for_now=True)
+
+    def on_submit(batch: JobArray) -> None:
+        asked.append(batch.size)
+        limit(batch)
+
+    world.cluster.on_submit = on_submit
+    world.run_pass()
+    assert asked == [10, 5, 3, 2, 2, 1]
+    asked.clear()
+    world.run_pass()
+    assert asked == [1]
+    asked.clear()
+    limit = taking(world.cluster, 100, for_now=True)
+    world.run_pass()
+    assert asked == [1, 2, 4, 1]
+
+
+def test_a_full_disk_stops_the_submission_not_the_pass(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
+    world.record()
+    monkeypatch.setattr(submission, "write_atomically", raising(OSError(28, "No space left on device")))
+    done = world.run_pass()
+    assert "No space left on device" in str(done.troubles[0])
+    assert world.attempts("depth-1") == []
+    monkeypatch.undo()
+    settle_all(world)
+    assert set(world.states().values()) == {"completed"}
+
+
+def test_a_run_that_changed_since_the_decision_is_not_submitted(world: World) -> None:
+    world.record()
+    second = world.store
+    reconciler = world.reconciler()
+
+    def user_cancels() -> None:
+        campaigns.cancel(second, world.campaign, ["depth-2"])
+
+    world.cluster.on_look = user_cancels
+    reconciler.run_pass()
+    world.cluster.on_look = lambda: None
+    reconciler.close()
+    assert [payload.run for payload in world.cluster.payloads()] == ["depth-1"]
+    settle_all(world)
+    assert world.states() == {"depth-1": "completed", "depth-2": "cancelled"}
+    assert world.attempts("depth-2") == []
+
+
+# -- a job that breaks -------------------------------------------------------------------------------------------
+
+
+def test_a_job_that_vanished_is_revoked_so_that_it_can_never_run(world: World) -> None:
+    world.record(matrix={"depth": [1]})
+    world.run_pass()
+    late = dict(world.cluster.jobs)
+    world.cluster.jobs.clear()
+    world.run_pass()  # revoked
+    world.cluster.jobs.update(late)  # and then it starts after all
+    world.run_jobs()
+    assert world.ran == []
+    settle_all(world)
+    assert [a.failure_class for a in world.attempts("depth-1")] == ["lost", "completed"]
+    assert world.ran == [("depth-1", 2)]
+
+
+def test_a_job_that_was_faster_than_the_revocation_keeps_its_claim(
+    world: World, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    world.record(matrix={"depth": [1]})
+    world.run_pass()
+    hidden = dict(world.cluster.jobs)
+    world.cluster.jobs.clear()
+    real = make_private
+
+    def job_starts_now(folder: Path) -> None:
+        real(folder)
+        create_exclusively(folder / "claim", json.dumps({"job_id": "1_0"}))
+
+    monkeypatch.setattr(act, "make_private", job_starts_now)
+    assert [type(action) for action in world.run_pass().actions] == [Revoke]
+    world.cluster.jobs.update(hidden)
+    assert world.run_pass().actions == ()
+    assert [str(a.state) for a in world.attempts("depth-1")] == ["queued"]
+
+
+def test_a_new_store_takes_nothing_for_its_own_that_a_deleted_one_left(world: World, folder: Path) -> None:
+    world.record(matrix={"depth": [1]})
+    settle_all(world)
+    world.store.close()
+    for path in folder.glob("campaign.db*"):
+        path.unlink()
+    again = make_world(folder)
+    again.record(matrix={"depth": [1]}, train={"steps": 3, "seed": 7})
+    settle_all(again)
+    assert again.states() == {"depth-1": "completed"}
+    assert again.ran == [("depth-1", 2)]
+    again.store.close()
+
+
+def test_a_blind_pass_changes_nothing(world: World) -> None:
+    world.record()
+    world.run_pass()
+    world.run_pass()
+    world.run_jobs()
+    before = world.runs()
+    world.cluster.on_look = raising(Unreachable("squeue is away"))
+    done = world.run_pass()
+    assert (done.actions, [str(t) for t in done.troubles]) == ((), ["squeue is away"])
+    assert world.runs() == before
+
+
+def test_metrics_arrive_though_the_cluster_does_not_answer(world: World) -> None:
+    world.record()
+    world.run_pass()
+    world.run_jobs()
+    world.cluster.on_look = raising(Unreachable("squeue is away"))
+    world.run_pass()
+    assert world.steps("depth-1") == [1, 2, 3]
+
+
+def test_lines_that_came_late_are_taken_though_a_newer_attempt_runs(world: World) -> None:
+    world.record(matrix={"depth": [1]})
+    world.run_pass()
+    world.run_jobs("PREEMPTED", exit_code=None)
+    world.run_pass()
+    late = world.paths.run("depth-1").attempt(1).metrics
+    with late.open("a") as spool:  # a shared folder shows them only now
+        spool.write('{"step": 4, "ts": 1.0}\n')
+    world.run_pass()
+    assert world.steps("depth-1") == [1, 2, 3, 4]
+
+
+def test_lines_that_could_not_be_read_for_a_while_are_taken_though_two_newer_attempts_have_begun(world: World) -> None:
+    world.record(matrix={"depth": [1]})
+    world.run_pass()
+    spool = world.paths.run("depth-1").attempt(1).metrics
+    for _ in range(2):
+        world.run_jobs("PREEMPTED", exit_code=None)
+        if spool.is_file():
+            spool.rename(spool.with_name("away"))
+            spool.mkdir()  # which cannot be read as a file
+        world.run_pass()
+    assert len(world.attempts("depth-1")) == 3
+    spool.rmdir()
+    spool.with_name("away").rename(spool)
+    world.run_pass()
+    with world.store.read() as conn:
+        stored = conn.execute(select(step_metric.c.attempt_id, step_metric.c.step)).all()
+    first, second, _ = (attempt.id for attempt in world.attempts("depth-1"))
+    assert sorted(stored) == [(first, 1), (first, 2), (first, 3), (second, 1), (second, 2), (second, 3)]
+
+
+def test_telemetry_of_every_node_is_taken_once_and_late_lines_too(world: World) -> None:
+    world.record(matrix={"depth": [1]}, slurm={**SPEC["slurm"], "nodes": 2})
+    world.run_pass()
+    attempt = world.paths.run("depth-1").attempt(1)
+    sample = '{"ts":%d,"span_s":1,"gpu":[0],"power_w":[500]}\n'
+    for node in (0, 1):
+        attempt.gpu_spool(node).write_text(sample % 1 + sample % 2)
+    world.run_pass()
+    world.run_jobs()
+    world.run_pass()
+    with attempt.gpu_spool(1).open("a") as late:
+        late.write(sample % 3)
+    world.run_pass()
+    with world.store.read() as conn:
+        found = queries.gpu_samples(conn, world.attempts("depth-1")[0].id)
+    assert [(row.node_rank, row.ts_s) for row in found] == [(0, 1.0), (0, 2.0), (1, 1.0), (1, 2.0), (1, 3.0)]
+
+
+def test_a_spool_that_cannot_be_read_is_a_trouble_of_its_own(world: World) -> None:
+    world.record()
+    world.run_pass()
+    world.paths.run("depth-1").attempt(1).metrics.mkdir()
+    done = world.run_pass()
+    assert "cannot read metrics" in str(done.troubles[0])
+    assert not done.settled
+
+
+# -- what the user wants -----------------------------------------------------------------------------------------
+
+
+def test_cancel_ends_jobs_and_settles(world: World) -> None:
+    world.record()
+    world.run_pass()
+    assert [run.name for run in campaigns.cancel(world.store, world.campaign, ["depth-1"])] == ["depth-1"]
+    world.run_pass()
+    assert world.cluster.cancelled == ["1_0"]
+    settle_all(world)
+    assert world.states() == {"depth-1": "cancelled", "depth-2": "completed"}
+    [attempt] = world.attempts("depth-1")
+    assert attempt.evidence["reason"] == "ended because the run is no longer wanted"
+
+
+def test_retry_starts_again_with_fresh_budgets(world: World) -> None:
+    world.record(retry={"crash": 0}, matrix={"depth": [1]})
+    settle_all(world, state="FAILED", exit_code=1, error="boom")
+    assert world.states() == {"depth-1": "failed"}
+    campaigns.retry(world.store, world.campaign, None)
+    settle_all(world)
+    assert world.states() == {"depth-1": "completed"}
+    assert [a.retry_epoch for a in world.attempts("depth-1")] == [0, 1]
+
+
+def test_a_run_that_leaves_the_spec_and_comes_back_runs_again(world: World) -> None:
+    world.record()
+    world.run_pass()
+    world.record(matrix={"depth": [2]})
+    world.run_pass()
+    settle_all(world)
+    assert world.states() == {"depth-1": "cancelled", "depth-2": "completed"}
+    world.record()
+    settle_all(world)
+    assert world.states() == {"depth-1": "completed", "depth-2": "completed"}
+    assert [a.failure_class for a in world.attempts("depth-1")] == ["cancelled", "completed"]
+    assert len(world.attempts("depth-2")) == 1
+
+
+# -- two reconcilers ----------------------------------------------------------------------------------------------
+
+
+def test_only_one_reconciler_works_at_a_time(world: World) -> None:
+    world.record()
+    first, second = world.reconciler(), world.reconciler()
+    first.run_pass()
+    with pytest.raises(LeaseHeld, match="is being reconciled by process"):
+        second.run_pass()
+    first.close()
+    second.run_pass()
+
+
+def test_a_holder_that_has_died_on_this_host_is_not_waited_for(world: World) -> None:
+    world.record()
+    pid = "import os; print(os.getpid(), end='')"
+    dead = subprocess.run([sys.executable, "-c", pid], capture_output=True, text=True, check=True).stdout
+    for host, waits in (("another-host", True), (socket.gethostname(), False)):
+        world.expire_lease()
+        with world.store.write() as conn:
+            queries.acquire_lease(conn, f"reconciler:{world.campaign.id}", f"{host}:{dead}:x", 60.0)
+        assert read_status(world.store, world.campaign).reconciled_now is waits
+        with pytest.raises(LeaseHeld, match="being reconciled") if waits else nullcontext():
+            world.run_pass()
+
+
+def test_a_reconciler_that_slept_past_its_lease_writes_nothing_more(world: World) -> None:
+    world.record()
+    sleeper, successor = world.reconciler(), world.reconciler()
+
+    def falls_asleep(_: JobArray) -> None:
+        world.cluster.on_submit = lambda _: None
+        world.expire_lease()
+        successor.run_pass()
+
+    world.cluster.on_submit = falls_asleep
+    with pytest.raises(StaleLease):
+        sleeper.run_pass()
+    successor.close()
+    settle_all(world)
+    assert [a.failure_class for a in world.attempts("depth-1")] == ["lost", "completed"]
+    assert world.ran == [("depth-1", 2), ("depth-2", 2)]  # though the sleeper's jobs were there too
+
+
+def test_watching_waits_for_a_store_and_a_lease_that_are_away(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
+    world.record()
+    other = world.reconciler()
+    other.run_pass()
+    watched = world.reconciler().watch(sleep=lambda _: None)
+    assert isinstance(next(watched), LeaseHeld)
+    other.close()
+    real = Store.read
+    monkeypatch.setattr(Store, "read", raising(StoreUnreachable("away")))
+    assert isinstance(next(watched), StoreUnreachable)
+    monkeypatch.setattr(Store, "read", real)
+    seen = []
+    for done in watched:
+        seen.append(done)
+        world.run_jobs()
+    assert isinstance(seen[-1], Pass)
+    assert seen[-1].settled
+
+
+def test_a_folder_that_cannot_be_read_is_waited_for(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
+    world.record(matrix={"depth": [1]})
+    with monkeypatch.context() as patch:
+        patch.setattr("dscampaign.orchestrator.reconcile.observe._begun", raising(OSError(116, "Stale file handle")))
+        watched = world.reconciler().watch(sleep=lambda _: None)
+        seen = next(watched)
+        assert isinstance(seen, Unreachable)
+        assert "Stale file handle" in str(seen)
+    assert isinstance(next(watched), Pass)
+    assert world.states() == {"depth-1": "queued"}
+
+
+# -- death at every effect -----------------------------------------------------------------------------------------
+
+
+class Saboteur:
+    """Dies at the n-th effect of a pass: before or after a write to the store, a file, or a word to the cluster."""
+
+    def __init__(self, world: World, monkeypatch: pytest.MonkeyPatch) -> None:
+        self._count = self._fatal = 0
+        self._wrap_store(monkeypatch)
+        self._wrap_files(monkeypatch)
+        self._wrap_cluster(world.cluster, monkeypatch)
+
+    @contextmanager
+    def at_work(self, fatal: int) -> Iterator[None]:
+        """Counts the effects of this pass, unless it has struck already."""
+        self._fatal = fatal
+        try:
+            yield
+        finally:
+            self._fatal = 0
+
+    def step(self) -> None:
+        self._count += self._fatal > 0
+        if self._fatal and self._count == self._fatal:
+            raise Killed
+
+    def _wrap_store(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        real = Store.write
+
+        def write(store: Store) -> Any:
+            self.step()
+            return real(store)
+
+        monkeypatch.setattr(Store, "write", write)
+
+    def _wrap_files(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        effects = (submission, "write_atomically"), (submission, "make_private"), (act, "create_exclusively")
+        for module, name in (*effects, (act, "make_private")):
+            real = getattr(module, name)
+
+            def wrapped(*args: Any, _real: Callable[..., Any] = real) -> Any:
+                result = _real(*args)
+                self.step()
+                return result
+
+            monkeypatch.setattr(module, name, wrapped)
+
+    def _wrap_cluster(self, cluster: Cluster, monkeypatch: pytest.MonkeyPatch) -> None:
+        for name in ("submit", "cancel"):
+            real = getattr(cluster, name)
+
+            def wrapped(*args: Any, _real: Callable[..., Any] = real) -> Any:
+                self.step()
+                result = _real(*args)
+                self.step()
+                return result
+
+            monkeypatch.setattr(cluster, name, wrapped)
+
+
+def story(world: World, pass_: Callable[[], object]) -> None:
+    """A run that is preempted and resumed, one whose first job vanishes, one that is cancelled while it runs."""
+    pass_()
+    if not world.cluster.jobs:  # died before anything was submitted
+        pass_()
+    gone = next(key for key, view in world.cluster.jobs.items() if view.job_id.endswith("_1"))
+    del world.cluster.jobs[gone]
+    keep = {key: view for key, view in world.cluster.jobs.items() if view.job_id.endswith("_2")}
+    for key in keep:
+        del world.cluster.jobs[key]
+    world.run_jobs("PREEMPTED", exit_code=None)
+    world.cluster.jobs.update({key: replace(view, state="RUNNING") for key, view in keep.items()})
+    pass_()
+    campaigns.cancel(world.store, world.campaign, ["depth-3"])
+    for _ in range(10):
+        pass_()
+        world.run_jobs()
+        if set(world.states().values()) <= {"completed", "cancelled", "failed"}:
+            break
+
+
+def test_a_process_that_dies_at_any_effect_is_continued_by_the_next(
+    folder: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    fatal, deaths = 0, 0
+    while True:
+        fatal += 1
+        (folder / str(fatal)).mkdir()
+        world = make_world(folder / str(fatal))
+        with monkeypatch.context() as patch:
+            saboteur = Saboteur(world, patch)
+            died = tell(world, saboteur, fatal)
+        deaths += died
+        assert world.states() == {"depth-1": "completed", "depth-2": "completed", "depth-3": "cancelled"}, fatal
+        assert len(world.ran) == len(set(world.ran)), fatal
+        assert world.steps("depth-1") == world.steps("depth-2") == [1, 2, 3]
+        for name in ("depth-1", "depth-2"):
+            assert [a.failure_class for a in world.attempts(name)].count("completed") == 1, fatal
+            assert len(world.attempts(name)) <= 3, fatal
+        world.store.close()
+        if not died:
+            break
+    assert deaths > 25
+
+
+def tell(world: World, saboteur: Saboteur, fatal: int) -> bool:
+    """The story with one death; whether there was one."""
+    world.record(matrix={"depth": [1, 2, 3]})
+    died = False
+
+    def pass_() -> None:
+        nonlocal died
+        reconciler = world.reconciler()
+        try:
+            with saboteur.at_work(fatal):
+                reconciler.run_pass()
+        except Killed:
+            died = True
+            world.expire_lease()
+            world.run_pass()
+        world.expire_lease()
+
+    story(world, pass_)
+    for _ in range(6):
+        if world.run_pass().settled:
+            break
+        world.run_jobs()
+    return died

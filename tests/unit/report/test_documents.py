@@ -1,0 +1,280 @@
+"""Every table and figure of the published comparisons, in kind: their templates, with planted results."""
+
+from __future__ import annotations
+
+import csv
+import re
+from pathlib import Path
+
+import pytest
+
+from dscampaign.db import queries
+from dscampaign.db.records import OPENED_ELSEWHERE, RunRow
+from dscampaign.db.store import Store
+from dscampaign.orchestrator.cli.main import main
+from dscampaign.tests.support.campaigns import submit
+from dscampaign.tests.support.planted import Planted, Try, plant_run
+from dscampaign.tests.unit.report.documents import COMMON_FIELDS, LOGS, PER_WORKLOAD, SPARSE, TEMPLATES
+from dscampaign.tests.unit.report.page import HtmlTables, Page
+
+STEPS = 60
+
+
+class _Pages(dict[str, Page]):
+    """The report of each template that a test asks for."""
+
+    def __init__(self, folders: pytest.TempPathFactory) -> None:
+        super().__init__()
+        self._folders = folders
+
+    def __missing__(self, name: str) -> Page:
+        self[name] = _report(name, self._folders.mktemp(name))
+        return self[name]
+
+
+@pytest.fixture(scope="module")
+def pages(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Page]:
+    """The report of each template."""
+    return _Pages(tmp_path_factory)
+
+
+def _report(name: str, folder: Path) -> Page:
+    spec = folder / "spec.yaml"
+    assert main(["init", str(spec), "--from", name, "--scale", "smoke"]) == 0
+    url = f"sqlite:///{folder}/campaign.db"
+    store = Store.open(url, create=True)
+    campaign = submit(spec, folder, store)
+    with store.read() as conn:
+        runs = queries.runs(conn, campaign.id)
+    for run in runs:
+        plant_run(store, folder, _results(run, len(runs)), run)
+        with store.write() as conn:
+            data = {"tool": "wandb", "run_id": f"wandb-{run.id}"}
+            queries.add_event(conn, campaign.id, OPENED_ELSEWHERE, "opened", run_id=run.id, data=data)
+    store.close()
+    assert main(["report", name, "--store", url, "-o", str(folder / "out")]) == 0
+    return Page(folder / "out")
+
+
+def _results(run: RunRow, runs: int) -> Planted:
+    """The higher the stage the slower and the smaller; offload more so."""
+    stage, offloaded = run.config["train"]["zero_stage"], run.config["train"]["offload"] != "none"
+    step_s = (0.1 + 0.05 * stage) * (3 if offloaded else 1) * (0.8 if run.config["train"]["compile"] else 1)
+    step_s *= 2 if runs < 10 else 1  # energy takes ten seconds of steps
+    repeats = run.repeat + 1
+    return Planted(
+        run.name,
+        step_s=tuple(step_s * (1 + 0.001 * repeat) for repeat in range(repeats)),
+        held_out=tuple(3.0 + 0.001 * repeat for repeat in range(repeats)),
+        reserved_gb=30.0 - 5 * stage - (4 if offloaded else 0),
+        steps=STEPS,
+        tries=(Try(last=STEPS),),
+        gpu="NVIDIA H100 80GB HBM3" if runs < 10 or run.repeat == 0 else "",
+        speed={"data_wait_share": 0.02},
+    )
+
+
+_COLUMNS = (
+    *("first_loss.value", "final_loss.value", "best_loss.value", "held_out.value", "loss_reduction.value"),
+    *("step_s.value", "step_iqr_s.value", "step_p99_s.value", "tokens_per_s.value", "mfu.value", "ranks"),
+    *("steps_timed", "window_s", "warm_up_steps", "warm_up_s"),
+    *("mem_allocated_gb", "mem_peak_reserved_gb", "mem_usable_gb", "mem_share"),
+    *("gpu_power_w.value", "gpu_power_peak_w.value", "gpu_power_avg_peak_w.value", "gpu_temperature_c.value"),
+    *("gpu_samples.value", "gpu_interval_s.value", "energy_j.value"),
+)
+"""Of conditions.csv: what the tables of losses, speed, memory and GPUs have of every condition."""
+
+every_template = pytest.mark.parametrize("name", TEMPLATES)
+
+
+@every_template
+def test_every_table_of_the_document_is_there_and_filled(pages: dict[str, Page], name: str) -> None:
+    tables = [table for section in pages[name].sections for table in pages[name].tables(section)]
+    assert [table.header for table in tables if " and " not in table.header[0] and "-r1" not in table.header[0]] == (
+        TEMPLATES[name]
+    )
+    for table in tables:
+        assert len(set(table.header)) == len(table.header)
+        assert table.cells
+        for row in table.rows:
+            empty = {column for column, cell in row.items() if not cell}
+            assert empty <= SPARSE | {"J/token"}, (table.header, row)
+        for column in SPARSE & set(table.header):
+            filled = [row[column] for row in table.rows if row[column]]
+            baselines = sum("(baseline)" in row["condition"] for row in table.rows) or len(pages[name].workloads)
+            assert len(filled) == len(table.rows) - baselines
+
+
+@every_template
+def test_both_pages_have_the_same_tables(pages: dict[str, Page], name: str) -> None:
+    page = pages[name]
+    in_markdown = [[*map(list, (table.header, *table.cells))] for each in page.sections for table in page.tables(each)]
+    assert HtmlTables(page.html).found == in_markdown
+
+
+@every_template
+def test_every_figure_is_drawn_named_and_shown(pages: dict[str, Page], name: str) -> None:
+    page = pages[name]
+    expected = {"gpus", "goodput"}
+    for number, workload in enumerate(page.workloads, 1):
+        names = [one["name"] for one in workload["conditions"]]
+        for kind, words in PER_WORKLOAD.items():
+            if kind == "loss_difference" and len(names) == 1:
+                continue
+            figure = kind if len(page.workloads) == 1 else f"{kind}_{number}"
+            expected.add(figure)
+            there = page.words(figure)
+            assert words <= there
+            short = {label if len(label) <= 40 else label[:39] + "…" for label in names}
+            assert (set(names) if kind.startswith("loss") else short) <= there, figure
+            assert workload["name"] in {"", *there}
+    assert page.figures() == expected
+    assert page.words("gpus") >= {"°C"}
+    assert any("training" in word for word in page.words("goodput"))
+    assert set(re.findall(r"!\[[^]]*\]\(figures/(\w+)\.png\)", page.markdown)) == expected
+    assert page.html.count("<svg") == len(expected)
+    for figure in expected:
+        assert (page.folder / "figures" / f"{figure}.svg").read_text() in page.html
+        assert (page.folder / "figures" / f"{figure}.png").read_bytes().startswith(b"\x89PNG")
+
+
+@every_template
+def test_every_field_is_said_once(pages: dict[str, Page], name: str) -> None:
+    tables = pages[name].tables("Set-up")
+    common = tables[-1].rows
+    said = [row[tables[-1].header[0]] for row in common]
+    told = [*(tables[0].header[1:] if len(tables) > 1 else ()), *said]
+    assert len(set(told)) == len(told)
+    by_epochs = name == "loss-verification"  # how many steps that is only its trainer knows
+    assert set(told) >= (COMMON_FIELDS - {"steps", "samples"} | {"epochs"} if by_epochs else COMMON_FIELDS)
+    if len(tables) > 1:
+        for column in tables[0].header[1:]:
+            assert len({row[column] for row in tables[0].rows}) > 1
+
+
+@every_template
+def test_mfu_can_be_calculated_again(pages: dict[str, Page], name: str) -> None:
+    mfu = {one["name"]: one["mfu"]["value"] for each in pages[name].workloads for one in each["conditions"]}
+    rows = pages[name].table("What MFU")
+    assert [row["condition"] for row in rows] == list(mfu)
+    assert "dense bf16" in pages[name].text("What MFU")
+    for row in rows:
+        of = {column: float(cell.replace(",", "")) for column, cell in row.items() if re.fullmatch(r"[\d.,]+", cell)}
+        flops = 6 * of["parameters"] + 12 * of["layers"] * of["width"] * of["length"]
+        assert of["FLOP a token"] == flops
+        again = of["tokens/s of a rank"] * flops / (of["peak TFLOP/s"] * 1e12)
+        assert again == pytest.approx(mfu[row["condition"]], rel=5e-3)
+
+
+@every_template
+def test_environment_says_software_machines_and_places(pages: dict[str, Page], name: str) -> None:
+    page = pages[name]
+    for fact in ("NVIDIA H100", "570.124.06", "12.8", "2.11.0", "0.19.8"):
+        assert fact in page.text("Environment")
+    (machine,) = page.table("Environment", 2)
+    assert (machine["node"], machine["GPUs"], machine["GPU"]) == ("n0", "1", "NVIDIA H100 80GB HBM3")
+    assert (machine["GPU memory"], machine["power limit"], machine["host memory limit"]) == (
+        "80.0 GB",
+        "700 W",
+        "64.0 GB",
+    )
+    runs = page.document["runs"]
+    places = page.table("Environment", 3)
+    assert [row["run"] for row in places] == [run["name"] for run in runs]
+    assert all(row["wandb"].startswith("wandb-") and "g0001/logs" in row[LOGS[-1]] for row in places)
+
+
+def test_loss_verification(pages: dict[str, Page]) -> None:
+    """Six conditions with their status; data points; advice."""
+    page = pages["loss-verification"]
+    conditions = page.table("Conditions")
+    assert len(conditions) == len(page.table("Set-up")) == len(page.table("Loss")) == len(page.table("Memory")) == 6
+    assert {row["completed"] for row in conditions} == {"3/3"}
+    assert {row["received"] for row in page.table("Data quality")} == {str(STEPS)}
+    assert {row["repeats"] for row in page.table("Speed")} == {"3"}
+    assert "Use " in page.text("Recommendation")
+    for row in page.table("Loss"):
+        assert float(row["best step"]) < float(row["final"]) < float(row["first"])
+        share = 1 - float(row["final"]) / float(row["first"])
+        assert float(row["reduction"].removesuffix("%")) == pytest.approx(100 * share, abs=0.2)
+
+
+def test_zero_precision_matrix(pages: dict[str, Page]) -> None:
+    """Eight experiments: median and deviation of tokens/s and step time, peak memory, utilisation."""
+    page = pages["zero-precision-matrix"]
+    speed = page.table("Speed")
+    assert len(speed) == len(page.table("Memory")) == 8
+    for row in speed:  # the repeats' step times are 0.1 % apart
+        assert 0 < float(row["± ms"]) < 0.01 * float(row["step ms"])
+        assert 0 < float(row["± tokens/s"]) < 10 * float(row["tokens/s"].removesuffix("k"))
+        assert float(row["samples/s"]) == pytest.approx(1e3 * 32 / float(row["step ms"]), rel=0.02)
+    assert {row["utilisation"] for row in page.table("GPUs")} == {"90 %"}
+
+
+def test_five_strategies(pages: dict[str, Page]) -> None:
+    """Two models, each with its own baseline: model, parameters, memory beside the baseline, speed-up, losses."""
+    page = pages["five-strategies"]
+    assert len(page.workloads) == 2
+    medium = page.workloads[0]
+    assert "ddp" in medium["baseline"]
+    ratios = {one["name"]: one["times_baseline"]["value"] for one in medium["conditions"]}
+    assert len(ratios) == 3
+    common = {row["in all conditions"]: row["value"] for row in page.table("Set-up", 1)}
+    assert common["parameters"] == "124M"
+    assert common["samples"]
+    assert {row["model"].split(",")[0] for row in page.table("Set-up")} == {"gpt2"}
+    assert [row["offload"] for row in page.table("Set-up")].count("optimizer") == 1
+    assert any(row["beside baseline"].startswith("-") for row in page.table("Memory"))
+    assert len(page.table("Loss")) == 5
+
+
+def test_gpu_telemetry(pages: dict[str, Page]) -> None:
+    """The machine, throughput, momentary against mean power over time, and temperature under load."""
+    page = pages["gpu-telemetry"]
+    (row,) = page.table("GPUs")
+    assert (row["peak"], row["peak over 1 s"], row["hottest"]) == ("400 W", "320 W", "60 °C")
+    assert row["J/token"]
+    (gpu,) = page.table("GPUs", 1)
+    assert (gpu["run"], gpu["node"], gpu["GPU"]) == ("precision-bf16", "n0", "0")
+    assert (gpu["peak"], gpu["hottest"], gpu["memory"]) == ("400 W", "60 °C", "21.0 GB")
+    assert {"precision-bf16, GPU 0", "seconds since the first sample"} <= page.words("gpus")
+
+
+def test_zero_and_offload(pages: dict[str, Page]) -> None:
+    """GPU and host memory, time, tokens/s and a recommendation with its reasons for each model, batch and length."""
+    page = pages["zero-and-offload"]
+    assert len(page.workloads) == 4
+    assert all(one["recommendation"]["sentence"] for one in page.workloads)
+    assert {row["host"] for row in page.table("Memory")} == {"12.0 GB"}
+    guided = [sentence for one in page.workloads for sentence in one["recommendation"]["guide"]]
+    assert any("× the speed" in sentence for sentence in guided)
+
+
+def test_five_strategies_next(pages: dict[str, Page]) -> None:
+    """Three models; what computing activations again costs."""
+    page = pages["five-strategies-next"]
+    assert len(page.workloads) == 3
+    setup = {row["condition"]: row for row in page.table("Set-up")}
+    alike = [_without_name(setup[name]) for name in ("xl-zero3", "xl-zero3-recomputed")]
+    assert [row.pop("activation checkpointing") for row in alike] == ["no", "yes"]
+    assert alike[0] == alike[1]
+
+
+def _without_name(row: dict[str, str]) -> dict[str, str]:
+    return {column: cell for column, cell in row.items() if column != "condition"}
+
+
+@every_template
+def test_rows_of_conditions_have_every_figure_that_is_known(pages: dict[str, Page], name: str) -> None:
+    with (pages[name].folder / "conditions.csv").open() as stream:
+        rows = list(csv.DictReader(stream))
+    assert len(rows) == sum(len(one["conditions"]) for one in pages[name].workloads)
+    for row in rows:
+        for column in ("mem_reserved_gb", "mem_device_gb", "mem_host_gb", "gpu_util_pct.value", "samples_per_s.value"):
+            assert float(row[column]) > 0
+        for column in _COLUMNS:
+            assert float(row[column]) > 0, column
+    columns = rows[0].keys()
+    assert not [each for each in columns if any(other.startswith(f"{each}.") for other in columns)]
+    assert "j_per_token.value" in columns
+    assert "j_per_token" not in columns

@@ -1,0 +1,329 @@
+"""From planted campaigns to verdicts: equal, faster, worse, changed by a retry, too little to tell."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+
+import pytest
+
+from dscampaign.db.records import RunState
+from dscampaign.orchestrator.report.compare.baseline import BaselineComparison, compare_to_baseline
+from dscampaign.orchestrator.report.compare.conditions import conditions_of
+from dscampaign.orchestrator.report.compare.recommend import Recommendation, _beats, recommend
+from dscampaign.orchestrator.report.compare.scaling import scaling_of
+from dscampaign.orchestrator.report.compare.sensitivity import sensitivities, sensitivity_sentence
+from dscampaign.orchestrator.report.compare.statistics import Order, Sameness
+from dscampaign.orchestrator.report.compare.workloads import times_to_loss, workloads_of
+from dscampaign.orchestrator.report.measure.flags import flags_of
+from dscampaign.orchestrator.report.measure.run import MeasuredRun
+from dscampaign.tests.support.planted import Planted, Try
+
+Plant = Callable[..., list[MeasuredRun]]
+
+
+def judged(runs: Sequence[MeasuredRun]) -> dict[str, BaselineComparison]:
+    (workload,) = workloads_of(conditions_of(runs))
+    assert workload.baseline
+    return {one.condition.name: one for one in compare_to_baseline(workload.conditions, workload.baseline)}
+
+
+def advice(runs: Sequence[MeasuredRun]) -> Recommendation:
+    return recommend(list(judged(runs).values()))
+
+
+BASE = Planted("base", (0.100, 0.101, 0.102), (3.000, 3.002, 2.998))
+
+
+def test_speed_is_all_tokens_over_all_time_without_the_warm_up(planted: Plant) -> None:
+    (run,) = planted(Planted("one", (0.1,), (3.0,)))
+    assert run.timing
+    assert run.timing.step_s == pytest.approx(0.1, rel=0.01)
+    assert run.timing.tokens_per_s == pytest.approx(8 * 128 / 0.1, rel=0.01)
+    assert run.timing.mfu == pytest.approx(0.4, rel=0.01)
+    assert (run.timing.steps, run.timing.warm_up_steps) == (80, 20)
+    assert run.timing.warm_up_s == pytest.approx(30 * 0.1 + 9 * 0.3 + 10 * 0.1, rel=0.02)
+    assert run.tokens_per_step == 8 * 128
+    assert run.loss.held_out == 3.0
+    assert flags_of(run) == ["timed over only 80 steps, 8.0 s: 100 steps and 20 s are asked for"]
+
+
+def test_repeats_are_one_condition_and_the_first_point_is_the_baseline(planted: Plant) -> None:
+    found = judged(planted(BASE, Planted("twice", (0.05, 0.051, 0.049))))
+    assert list(found) == ["base", "twice"]
+    assert found["base"].is_baseline
+    assert len(found["twice"].condition.runs) == 3
+    assert found["twice"].times_baseline
+    assert found["twice"].times_baseline.value == pytest.approx(2.02, rel=0.01)
+    assert found["twice"].order == Order.FASTER
+
+
+def test_without_deepspeed_s_engine_is_the_usual_baseline(planted: Plant) -> None:
+    found = judged(planted(BASE, Planted("ddp", train={"engine": "ddp"})))
+    assert found["ddp"].is_baseline
+
+
+def test_the_fastest_of_those_that_learn_as_well_is_chosen(planted: Plant) -> None:
+    found = advice(
+        planted(
+            BASE,
+            Planted("fast", (0.05, 0.051, 0.052), (3.001, 3.003, 2.999)),
+            Planted("careless", (0.01, 0.011, 0.012), (3.2, 3.21, 3.22)),
+        )
+    )
+    assert found.chosen
+    assert (found.chosen.name, found.established, found.tied) == ("fast", True, ())
+    assert found.excluded == {"careless": "its held-out loss is worse by 0.208 nats"}
+    assert found.sentence.startswith("Use fast (1.98 [")
+
+
+def test_a_tie_goes_to_what_takes_less_memory(planted: Plant) -> None:
+    found = advice(
+        planted(
+            BASE,
+            Planted("lean", (0.1005, 0.101, 0.1015), (3.0, 3.002, 2.998), reserved_gb=6.0, train={"zero_stage": 2}),
+        )
+    )
+    assert found.chosen
+    assert (found.chosen.name, found.tied) == ("lean", ("base",))
+    assert "as fast as base, and needs least" in found.sentence
+
+
+def test_what_another_is_faster_than_is_not_chosen_though_it_ties_with_the_fastest(planted: Plant) -> None:
+    found = advice(
+        planted(
+            Planted("fastest", (0.0960, 0.1000, 0.1060)),
+            Planted("steady", (0.1001, 0.1002, 0.1003), reserved_gb=8.0),
+            Planted("lean", (0.1030, 0.1040, 0.1045), reserved_gb=2.0),
+        )
+    )
+    assert found.chosen
+    assert (found.chosen.name, found.tied, found.established) == ("steady", ("fastest",), True)
+
+
+def test_repeats_that_differ_too_much_are_no_tie(planted: Plant) -> None:
+    found = advice(
+        planted(Planted("scattered", (0.05, 0.06, 0.12)), Planted("lean", (0.09, 0.10, 0.11), reserved_gb=2.0))
+    )
+    assert found.chosen
+    assert (found.chosen.name, found.tied, found.established) == ("scattered", (), False)
+    assert found.sentence.endswith("repeats differ too much to tell it from lean; more of them would.")
+
+
+def test_what_is_not_finished_makes_it_provisional(planted: Plant) -> None:
+    running = Planted("late", (0.01,) * 3, state=RunState.RUNNING, tries=(Try(ended=None),))
+    found = advice(planted(BASE, Planted("fast", (0.05, 0.051, 0.052), (3.001, 3.003, 2.999)), running))
+    assert found.chosen
+    assert (found.chosen.name, found.established) == ("fast", False)
+    assert found.sentence.endswith("Provisional: late is not finished.")
+
+
+def test_without_three_pairs_of_losses_nothing_is_established(planted: Plant) -> None:
+    runs = planted(BASE, Planted("fast", (0.05, 0.051), (3.0, 3.0)))
+    fast = judged(runs)["fast"]
+    assert (fast.loss.verdict, fast.loss.reason) == (Sameness.NOT_ESTABLISHED, "fewer than 3 repeats")
+    found = advice(runs)
+    assert found.chosen
+    assert (found.chosen.name, found.established) == ("fast", False)
+
+
+def test_what_nobody_measured_beats_nothing() -> None:
+    assert not _beats((1.0, 2.0, None), (1.0, 2.0, 0.5))
+    assert not _beats((1.0, 2.0, 0.5), (1.0, 2.0, None))
+    assert _beats((0.9, 2.0, None), (1.0, 2.0, 0.5))
+
+
+def test_every_change_of_one_field_has_its_price(planted: Plant) -> None:
+    runs = planted(
+        Planted("ddp", (0.1, 0.1, 0.1), train={"engine": "ddp", "zero_stage": 0, "offload": "none"}),
+        Planted("zero2", (0.125, 0.125, 0.125), reserved_gb=8.0, train={"zero_stage": 2, "offload": "none"}),
+        Planted("zero3", (0.25, 0.25, 0.25), reserved_gb=6.0, train={"zero_stage": 3, "offload": "none"}),
+        Planted("zero2-cpu", (0.5, 0.5, 0.5), reserved_gb=5.0, train={"zero_stage": 2, "offload": "optimizer"}),
+        Planted("zero3-cpu", (0.5, 0.5, 0.5), reserved_gb=3.0, train={"zero_stage": 3, "offload": "optimizer"}),
+        Planted("other", (0.01, 0.01, 0.01), train={"zero_stage": 2, "precision": "fp16", "compile": True}),
+    )
+    said = [sensitivity_sentence(change) for change in sensitivities(list(judged(runs).values()))]
+    assert said == [
+        "engine ddp → deepspeed: 0.80 [0.80, 0.80] × the speed, -2.0 GB (ddp → zero2).",
+        "zero_stage 2 → 3: 0.50 to 1.00 × the speed, -2.0 GB (zero2 → zero3 and 1 more).",
+        "offload none → optimizer: 0.25 to 0.50 × the speed, -3.0 GB (zero2 → zero2-cpu and 1 more).",
+    ]
+
+
+@pytest.mark.parametrize(
+    ("times", "sentence"),
+    [
+        ((0.100, 0.101, 0.099), "zero_stage 0 → 1: as fast (a → b)."),
+        ((0.05, 0.10, 0.20), "zero_stage 0 → 1: 1.00 [0.50, 2.00] × the speed (a → b; not established)."),
+        ((0.05, 0.09, 0.20), "zero_stage 0 → 1: 1.11 [0.50, 2.00] × the speed (a → b; not established)."),
+    ],
+)
+def test_a_price_says_what_the_repeats_show(planted: Plant, times: tuple[float, ...], sentence: str) -> None:
+    runs = planted(Planted("a", (0.1, 0.1, 0.1), train={"zero_stage": 0}), Planted("b", times, train={"zero_stage": 1}))
+    (change,) = sensitivities(list(judged(runs).values()))
+    assert sensitivity_sentence(change) == sentence
+
+
+def test_one_repeat_establishes_nothing_and_says_so(planted: Plant) -> None:
+    runs = planted(Planted("base", (0.1,), (3.0,)), Planted("fast", (0.05,), (3.001,)))
+    assert judged(runs)["fast"].order == Order.NOT_ESTABLISHED
+    found = advice(runs)
+    assert found.chosen
+    assert (found.chosen.name, found.established) == ("fast", False)
+    assert "Not established" in found.sentence
+
+
+def test_what_a_retry_changed_is_not_compared(planted: Plant) -> None:
+    tries = (Try(last=0, ended="oom"), Try(micro_batch=2))
+    runs = planted(BASE, Planted("big", (0.01, 0.01, 0.01), tries=tries))
+    big = next(run for run in runs if run.name == "big")
+    assert big.changed
+    assert flags_of(big)[0] == "a retry changed the micro-batch from 4 to 2, global batch kept"
+    found = advice(runs)
+    assert found.chosen
+    assert found.chosen.name == "base"
+    assert found.excluded["big"] == "it ran out of memory as configured; a retry changed it"
+    assert len(judged(runs)["big"].speeds) == 2
+
+
+def test_nearly_full_memory_is_not_recommended(planted: Plant) -> None:
+    found = advice(planted(BASE, Planted("tight", (0.05, 0.05, 0.05), reserved_gb=78.0)))
+    assert found.excluded == {"tight": "it takes 98% of the GPU's memory, above 92%"}
+
+
+def test_planted_divergence(planted: Plant) -> None:
+    runs = planted(
+        BASE,
+        Planted(
+            "wild",
+            (0.05,),
+            (3.0,),
+            nan_from=60,
+            state=RunState.FAILED,
+            reason="non-finite loss",
+            tries=(Try(ended="diverged"),),
+        ),
+    )
+    wild = next(run for run in runs if run.name == "wild")
+    assert wild.quality.non_finite == 41
+    assert "41 losses are not finite" in flags_of(wild)
+    assert advice(runs).excluded["wild"] == "it ended failed: non-finite loss"
+
+
+def test_missing_points_are_counted_and_do_not_spoil_the_speed(planted: Plant) -> None:
+    (run,) = planted(Planted("gappy", (0.1,), (3.0,), drop=frozenset(range(30, 40)), tries=(Try(0, 35), Try(40, 100))))
+    assert run.quality.expected == 100
+    assert run.quality.received == 89
+    assert run.quality.gaps == 11
+    assert "89 of 100 steps reported" in flags_of(run)
+
+
+def test_lines_that_are_lost_within_an_attempt_are_missed(planted: Plant) -> None:
+    (run,) = planted(Planted("gappy", (0.1,), (3.0,), drop=frozenset(range(30, 40))))
+    assert (run.quality.received, run.quality.gaps) == (90, 10)
+    assert "90 of 100 steps reported" in flags_of(run)
+
+
+def test_a_line_may_stand_for_as_many_steps_as_the_configuration_says(planted: Plant) -> None:
+    silent = frozenset(step for step in range(1, 101) if step % 10)
+    (run,) = planted(Planted("seldom", (0.1,), (3.0,), drop=silent, train={"log_every": 10}))
+    assert (run.quality.received, run.quality.gaps) == (100, 0)
+    assert run.timing
+    assert run.timing.steps == 80
+
+
+def test_a_resumed_run_counts_each_step_once_and_its_losses_by_cause(planted: Plant) -> None:
+    (run,) = planted(
+        Planted("back", (0.1,), (3.0,), tries=(Try(0, 60, "preempted", queued_s=100.0), Try(50, 100, after_s=4.0)))
+    )
+    assert run.quality.received == 100
+    assert run.quality.repeated == 10
+    assert run.tries == 2
+    cost = run.cost
+    assert set(cost.lost) == {"preempted"}
+    assert cost.lost["preempted"] == pytest.approx(2 * (10 + 10 * 0.1), rel=0.05)  # its start, and ten steps made again
+    assert cost.queued_s == pytest.approx(105.0)
+    assert cost.around == pytest.approx(2 * (10 + 4), rel=0.05)
+    first_steps_s = 30 * 0.1 + 9 * 0.3 + 10 * 0.1
+    assert cost.warm_up == pytest.approx(2 * 2 * first_steps_s, rel=0.02)
+    assert cost.training == pytest.approx(2 * 60 * 0.1, rel=0.02)
+    assert run.timing
+    assert run.timing.warm_up_steps == 40
+
+
+def test_steps_that_compiled_do_not_count_though_the_rest_of_their_attempt_was_made_again(planted: Plant) -> None:
+    back, other, _ = planted(Planted("back", tries=(Try(0, 60, "node"), Try(10, 100))))
+    assert back.timing
+    assert other.timing
+    assert (back.timing.steps, back.timing.warm_up_steps) == (70, 30)
+    assert back.timing.p99_s == pytest.approx(other.timing.p99_s, rel=0.01)
+    assert back.timing.tokens_per_s == pytest.approx(other.timing.tokens_per_s, rel=0.01)
+
+
+def test_other_models_are_other_workloads_with_their_own_baselines(planted: Plant) -> None:
+    runs = planted(
+        Planted("m-ddp", train={"engine": "ddp"}),
+        Planted("m-zero1"),
+        Planted("l-zero3", train={"model": "gpt2-large", "zero_stage": 3}),
+        Planted("l-offload", train={"model": "gpt2-large", "offload": "optimizer"}),
+    )
+    found = workloads_of(conditions_of(runs))
+    assert [(one.name, one.baseline.name if one.baseline else "") for one in found] == [
+        ("model gpt2", "m-ddp"),
+        ("model gpt2-large", "l-zero3"),
+    ]
+
+
+def test_a_workload_goes_by_the_spec_s_words_where_they_name_it(planted: Plant) -> None:
+    models = [{"model_type": "gpt2", "n_layer": layers} for layers in (2, 4)]
+    digests = planted(
+        Planted("a", params={"model": "1f7c1b", "strategy": "zero1"}, train={"model": models[0]}),
+        Planted("b", params={"model": "93c843", "strategy": "zero3"}, train={"model": models[1]}),
+    )
+    found = [one.name for one in workloads_of(conditions_of(digests))]
+    assert found == ["model model_type=gpt2 n_layer=2", "model model_type=gpt2 n_layer=4"]
+
+
+def test_names_of_values_name_a_workload(planted: Plant) -> None:
+    models = [{"model_type": "gpt2", "n_layer": layers} for layers in (2, 4)]
+    named = planted(
+        Planted("a", params={"model": "tiny", "zero_stage": 1}, train={"model": models[0]}),
+        Planted("b", params={"model": "large", "zero_stage": 3}, train={"model": models[1]}),
+    )
+    assert [one.name for one in workloads_of(conditions_of(named))] == ["model tiny", "model large"]
+
+
+def test_other_tokens_per_step_are_compared_by_the_time_to_a_loss(planted: Plant) -> None:
+    runs = planted(Planted("small", (0.1,), (3.0,)), Planted("large", (0.3,), (3.0,), train={"global_batch": 32}))
+    conditions = conditions_of(runs)
+    assert [one.name for one in workloads_of(conditions)] == ["global_batch 8", "global_batch 32"]
+    small, large = times_to_loss(conditions)
+    assert small.seconds
+    assert large.seconds
+    assert large.seconds / small.seconds == pytest.approx(3.0, rel=0.2)
+
+
+def test_a_loss_that_padding_gives_and_few_timed_steps_are_flagged(planted: Plant) -> None:
+    (run,) = planted(Planted("short", (0.1,), (3.0,), floor=-0.2, steps=30, tries=(Try(0, 30),)))
+    flags = flags_of(run)
+    assert "timed over only 15 steps, 1.5 s: 100 steps and 20 s are asked for" in flags
+    assert any("is what padding or memorised text gives" in flag for flag in flags)
+
+
+def test_nothing_completed_recommends_nothing(planted: Plant) -> None:
+    found = advice(planted(Planted("a", (0.1,), (3.0,), state=RunState.RUNNING, tries=(Try(ended=None),))))
+    assert found.chosen is None
+    assert found.sentence == "Nothing can be recommended: a: it is not finished."
+
+
+def test_more_ranks_are_another_workload_and_have_an_efficiency(planted: Plant) -> None:
+    runs = planted(
+        Planted("two", (0.1,), (3.0,)),
+        Planted("four", (0.1,), (3.0,), ranks=4, train={"global_batch": 16}),
+        Planted("four-slow", (0.1,), (3.0,), ranks=4, train={"global_batch": 16, "zero_stage": 3}),
+    )
+    conditions = conditions_of(runs)
+    assert len(workloads_of(conditions)) == 2
+    found = {one.condition.name: one for one in scaling_of(conditions)}
+    assert list(found) == ["two", "four"]
+    assert found["four"].reference.name == "two"
+    assert found["four"].efficiency == pytest.approx(1.0, rel=0.01)  # twice the samples on twice the ranks, as fast

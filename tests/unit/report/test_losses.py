@@ -1,0 +1,88 @@
+"""Losses that are not finite: what is judged, and what a report shows of them."""
+
+from __future__ import annotations
+
+import csv
+import json
+import math
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+from dscampaign.orchestrator.cli.main import main
+from dscampaign.orchestrator.report.compare.statistics import Sameness
+from dscampaign.orchestrator.report.measure.flags import flags_of
+from dscampaign.tests.support.planted import Planted, results_at
+from dscampaign.tests.unit.report.page import Page
+
+PlantStore = Callable[..., str]
+
+NAN = float("nan")
+BASE = Planted("base")
+ENDINGS = {
+    "evaluated": Planted("wild", (0.05,) * 3, (NAN,) * 3, evaluated={50: 3.0}, nan_from=60),
+    "evaluated alone": Planted("wild", (0.05,) * 3, (NAN,) * 3, evaluated={50: 3.0}),
+    "one repeat": Planted("wild", (0.05,) * 3, (3.0, 3.0, NAN)),
+    "after the last evaluation": Planted("wild", (0.05,) * 3, (None,) * 3, evaluated={50: 3.0}, nan_from=60),
+}
+"""Each learned as well as the baseline as long as its losses were finite, and is twice as fast."""
+
+
+@pytest.mark.parametrize("ending", ENDINGS)
+def test_a_loss_that_ended_not_finite_is_worse(planted_url: PlantStore, ending: str) -> None:
+    (one,) = results_at(planted_url(BASE, ENDINGS[ending])).workloads
+    _, wild = one.comparisons
+    assert (wild.loss.verdict, wild.loss.reason) == (Sameness.WORSE, "a loss is not finite")
+    assert one.recommendation.chosen is not None
+    assert one.recommendation.chosen.name == "base"
+    last = wild.condition.runs[-1]
+    assert last.loss.held_out is not None
+    assert math.isnan(last.loss.held_out)
+    assert "its newest held-out loss, or the training loss after that, is not finite" in flags_of(last)
+
+
+def test_without_a_held_out_loss_the_training_loss_may_end_so_too(planted_url: PlantStore) -> None:
+    none = (None,) * 3
+    (one,) = results_at(
+        planted_url(Planted("base", held_out=none), Planted("wild", (0.05,) * 3, none, nan_from=98))
+    ).workloads
+    _, wild = one.comparisons
+    assert (wild.loss_is, wild.loss.verdict) == ("final training", Sameness.WORSE)
+    assert wild.condition.runs[0].loss.last is not None
+
+
+def test_a_loss_that_became_finite_again_counts(planted_url: PlantStore) -> None:
+    url = planted_url(BASE, Planted("fast", (0.05,) * 3, evaluated={50: NAN}))
+    (one,) = results_at(url).workloads
+    assert [run.loss.held_out for run in one.comparisons[1].condition.runs] == [3.0] * 3
+    assert one.comparisons[1].loss.verdict == Sameness.EQUIVALENT
+
+
+def test_a_report_names_what_is_not_finite(planted_url: PlantStore, tmp_path: Path) -> None:
+    url = planted_url(BASE, ENDINGS["evaluated"])
+    assert main(["report", "sweep", "--store", url, "-o", str(tmp_path / "out")]) == 0
+    page = Page(tmp_path / "out")
+    _, wild = page.table("Loss")
+    assert (wild["final"], wild["reduction"], wild["held out"]) == ("NaN", "NaN", "NaN")
+    _, wild = page.table("Conditions")
+    assert (wild["held-out loss"], wild["loss"]) == ("NaN", "worse: a loss is not finite")
+    assert "NaN" in page.html
+    found = page.workloads[0]["conditions"][1]
+    assert found["held_out"] == {"value": "NaN", "low": None, "high": None, "iqr": None, "std": None, "repeats": 3}
+    json.dumps(page.document, allow_nan=False)
+    for file in ("conditions.csv", "runs.csv"):
+        rows = list(csv.DictReader((page.folder / file).open()))
+        column = "held_out.value" if file == "conditions.csv" else "loss.held_out"
+        assert [row[column] for row in rows][-1] == "NaN"
+        assert not any(cell == "nan" for row in rows for cell in row.values())
+    for words in (["recommend", "sweep"], ["compare", "sweep", "base", "wild"]):
+        assert main([*words, "--store", url]) == 0
+        assert main([*words, "--store", url, "--json"]) == 0
+
+
+def test_a_baseline_whose_losses_ended_so_is_not_recommended(planted_url: PlantStore) -> None:
+    base = Planted("base", (0.05,) * 3, (NAN,) * 3)
+    (one,) = results_at(planted_url(base, Planted("other", (0.1,) * 3))).workloads
+    assert one.comparisons[0].loss.verdict == Sameness.WORSE
+    assert one.recommendation.chosen is None or one.recommendation.chosen.name == "other"

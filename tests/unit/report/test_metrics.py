@@ -1,0 +1,52 @@
+"""The registry of metrics: what each is called, and how its values are written."""
+
+from __future__ import annotations
+
+import math
+
+import pytest
+
+from dscampaign.orchestrator.report.compare.conditions import conditions_of
+from dscampaign.orchestrator.report.compare.statistics import Estimate
+from dscampaign.orchestrator.report.measure.metrics import _ALL, METRICS, OverRepeats
+from dscampaign.tests.support.planted import Planted
+from dscampaign.tests.unit.report.conftest import Plant
+
+
+def test_no_name_is_taken_twice() -> None:
+    assert [metric.name for metric in _ALL] == list(METRICS)
+
+
+@pytest.mark.parametrize(
+    ("name", "value", "text", "number"),
+    [
+        ("step_s", 0.10104, "101 ms", "101"),
+        ("held_out", 3.0, "3.0000 nats", "3.0000"),
+        ("held_out", math.nan, "NaN", "NaN"),
+        ("loss_reduction", 0.25, "25.0%", "25.0%"),
+        ("mem_reserved_gb", 10.04, "10.0 GB", "10.0"),
+        ("mem_share", 0.125, "12%", "12%"),
+        ("energy_j", 5200.0, "5.2 kJ", "5.2"),
+        ("tokens_per_s", 48_231.0, "48.2k", "48.2k"),
+        ("steps_timed", 1240.0, "1,240", "1,240"),
+        ("mem_host_gb", None, "", ""),
+    ],
+)
+def test_a_value_is_written_with_its_unit_or_without(name: str, value: float | None, text: str, number: str) -> None:
+    assert (METRICS[name].text(value), METRICS[name].number(value)) == (text, number)
+
+
+def test_less_of_a_penalty_is_better() -> None:
+    assert METRICS["mem_reserved_gb"].penalty(2.0) == 2.0
+    assert METRICS["mfu"].penalty(0.4) == -0.4
+    assert METRICS["mfu"].penalty(None) is None
+
+
+def test_repeats_make_one_value_of_every_metric(planted: Plant) -> None:
+    (condition,) = conditions_of(planted(Planted("one", (0.1, 0.2, 0.3), reserved_gb=20.0, gpu="NVIDIA H100")))
+    assert condition.value("step_s") == pytest.approx(0.2, rel=0.01)
+    assert condition.value("steps_timed") == 240
+    assert condition.value("mem_reserved_gb") == 20.0
+    for name, metric in METRICS.items():
+        found = condition.summary(name)
+        assert isinstance(found, Estimate | None) or metric.over in (OverRepeats.HIGHEST, OverRepeats.SUM)

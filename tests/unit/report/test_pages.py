@@ -1,0 +1,317 @@
+"""What `campaign report`, `recommend` and `compare` write and print."""
+
+from __future__ import annotations
+
+import csv
+import io
+import json
+import re
+from collections.abc import Callable
+from contextlib import redirect_stdout
+from html.parser import HTMLParser
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from dscampaign.db.records import RunState
+from dscampaign.db.store import Store
+from dscampaign.orchestrator.cli.main import main
+from dscampaign.tests.support.planted import Planted, Try, plant
+
+PlantStore = Callable[..., str]
+CONDITIONS = (
+    Planted("base", (0.100, 0.101, 0.102), (3.000, 3.002, 2.998), gpu="NVIDIA H100 80GB HBM3"),
+    Planted("<fast>", (0.05, 0.051, 0.052), (3.001, 3.003, 2.999), train={"zero_stage": 2}),
+    Planted("back", tries=(Try(0, 60, "gpu"), Try(50, 100, exclude=("n7", "n9")))),
+    Planted("wild", (0.05,), (3.0,), nan_from=60, state=RunState.FAILED, tries=(Try(ended="diverged"),)),
+)
+FILES = {"report.html", "report.md", "report.json", "conditions.csv", "runs.csv"}
+FIGURES = {"loss", "loss_difference", "step_time", "speed", "memory", "gpus", "goodput"}
+
+
+class _Page(HTMLParser):
+    """What a page would fetch, its headings, and its cells."""
+
+    def __init__(self, text: str) -> None:
+        super().__init__()
+        self.fetched: list[str] = []
+        self.words: list[str] = []
+        self.feed(text)
+
+    def handle_starttag(self, tag: str, attrs: list[tuple[str, str | None]]) -> None:
+        if tag in ("script", "iframe", "object", "embed", "audio", "video", "base"):
+            self.fetched.append(tag)
+        for name, value in attrs:
+            if name in ("src", "href", "xlink:href", "srcset", "action", "data") and not (value or "").startswith("#"):
+                self.fetched.append(f"{tag} {name}={value}")
+
+    def handle_data(self, data: str) -> None:
+        self.words.append(data.strip())
+
+
+@pytest.fixture(scope="module")
+def written(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, str]:
+    """The folder of a report, and what was printed."""
+    folder = tmp_path_factory.mktemp("report")
+    url = f"sqlite:///{folder}/campaign.db"
+    store = Store.open(url, create=True)
+    plant(store, folder, CONDITIONS)
+    store.close()
+    printed = io.StringIO()
+    with redirect_stdout(printed):
+        assert main(["report", "sweep", "--store", url, "-o", str(folder / "out")]) == 0
+    return folder / "out", printed.getvalue()
+
+
+def test_a_report_is_a_page_and_its_parts(written: tuple[Path, str]) -> None:
+    folder, printed = written
+    assert {path.name for path in folder.iterdir()} == {*FILES, "figures"}
+    assert {path.stem for path in (folder / "figures").iterdir()} == FIGURES
+    assert {path.suffix for path in (folder / "figures").iterdir()} == {".png", ".svg"}
+    assert printed.startswith("9 of 10 runs completed, in 4 conditions")
+    assert "Use <fast>" in printed
+
+
+def test_the_page_fetches_nothing_and_escapes_names(written: tuple[Path, str]) -> None:
+    text = (written[0] / "report.html").read_text()
+    page = _Page(text)
+    assert page.fetched == []
+    assert "url(http" not in text
+    assert "default-src 'none'" in text
+    assert "<fast>" in page.words
+    assert "<fast>" not in re.sub(r"&lt;fast&gt;", "", text)
+    for heading in ("Summary", "Conditions", "Loss", "Speed", "Memory", "GPUs", "Data quality", "Goodput"):
+        assert heading in page.words
+    assert text.count("<svg") == len(FIGURES)
+
+
+def test_markdown_has_the_same_tables_and_pictures(written: tuple[Path, str]) -> None:
+    text = (written[0] / "report.md").read_text()
+    assert "![loss](figures/loss.png)" in text
+    rows = [line for line in text.splitlines() if line.startswith("| back ")]
+    assert rows
+    header = next(line for line in text.splitlines() if line.startswith("| condition | completed"))
+    assert rows[0].count("|") == header.count("|")
+    assert r"\<fast\>" in text
+
+
+def test_what_failed_is_told_with_what_was_done(written: tuple[Path, str]) -> None:
+    _, _, rest = (written[0] / "report.md").read_text().partition("## What failed\n")
+    rows = [line for line in rest.partition("\n## ")[0].splitlines() if line.startswith("|")]
+    assert rows[0] == "| run | attempt | failure class | reason | what was done |"
+    assert rows[2:] == [
+        "| back | 1 | gpu | it ended gpu | attempt 2 from step 50, without n7 n9 |",
+        "| wild | 1 | diverged | it ended diverged | no further try |",
+    ]
+
+
+def test_what_is_recommended_is_drawn_however_many_there_are(planted_url: PlantStore, tmp_path: Path) -> None:
+    """Of 16 conditions the last is the fastest, the one before it the baseline; the first four are left out."""
+    slow = [Planted(f"slow-{n:02}", (0.1,), (3.0,), train={"lr": n}) for n in range(14)]
+    last = [
+        Planted("base", (0.1,), (3.0,), train={"engine": "ddp"}, params={"strategy": "ddp"}),
+        Planted("fast", (0.05,), (3.0,)),
+    ]
+    out = tmp_path / "out"
+    assert main(["report", "--store", planted_url(*slow, *last), "-o", str(out)]) == 0
+    text = (out / "report.md").read_text()
+    assert "Use fast" in text
+    for figure in ("loss", "loss_difference"):
+        words = set(re.findall(r"<!-- (.*?) -->", (out / f"figures/{figure}.svg").read_text()))
+        assert {"base", "fast", *(f"slow-{n:02}" for n in range(10))} <= words
+        assert not words & {f"slow-{n}" for n in range(10, 14)}
+    assert text.count("Not drawn: slow-10, slow-11, slow-12, slow-13.") == 2
+    assert {f"slow-{n:02}" for n in range(14)} <= set(
+        re.findall(r"<!-- (.*?) -->", (out / "figures/speed.svg").read_text())
+    )
+    setup = text.partition("## Set-up\n")[2]
+    assert "| condition | ZeRO | lr |" in setup
+    assert "| slow-13 | 1 | 13 |" in setup
+
+
+def test_data_files_hold_every_condition_and_run(written: tuple[Path, str]) -> None:
+    folder, _ = written
+    document = json.loads((folder / "report.json").read_text(), parse_constant=pytest.fail)
+    (workload,) = document["workloads"]
+    assert workload["recommendation"]["condition"] == "<fast>"
+    assert workload["recommendation"]["established"] is True
+    assert [one["name"] for one in workload["conditions"]] == ["base", "<fast>", "back", "wild"]
+    assert workload["conditions"][1]["order"] == "faster"
+    assert document["cost"]["lost"].keys() == {"gpu", "diverged"}
+    assert [(one["run"], one["generation"], one["kind"]) for one in document["failures"]] == [
+        ("back", 1, "gpu"),
+        ("wild", 1, "diverged"),
+    ]
+    first = document["runs"][0]
+    assert (first["nodes"], first["devices"][0]["name"]) == (["n0"], "NVIDIA H100 80GB HBM3")
+    work = first["mfu_inputs"]
+    flops = 6 * work["parameters"] + 12 * work["layers"] * work["width"] * 128
+    assert work["flops_per_token"] == flops
+    of_a_rank = first["timing"]["tokens_per_s"] / first["world_size"]
+    assert of_a_rank * flops / work["peak_flops"] == pytest.approx(first["timing"]["mfu"], rel=0.01)
+    with (folder / "runs.csv").open() as stream:
+        runs = list(csv.DictReader(stream))
+    assert len(runs) == 10
+    assert float(runs[0]["timing.step_s"]) == pytest.approx(0.1, rel=0.01)
+    with (folder / "conditions.csv").open() as stream:
+        assert [row["name"] for row in csv.DictReader(stream)] == ["base", "<fast>", "back", "wild"]
+
+
+def test_a_second_report_leaves_no_figure_of_the_first(planted_url: PlantStore, tmp_path: Path) -> None:
+    other = Planted("other", train={"model": "gpt2-large"})
+    both, one = planted_url(CONDITIONS[0], other, name="both"), tmp_path / "out"
+    assert main(["report", "both", "--store", both, "-o", str(one)]) == 0
+    assert (one / "figures/speed_2.svg").exists()
+    (one / "figures/mine.png").touch()
+    assert main(["report", "single", "--store", planted_url(CONDITIONS[0], name="single"), "-o", str(one)]) == 0
+    found = {path.name for path in (one / "figures").iterdir()}
+    assert {"speed.svg", "mine.png"} <= found
+    assert not any("_1" in name or "_2" in name for name in found)
+
+
+def test_the_same_results_give_the_same_page(
+    planted_url: PlantStore, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    url = planted_url(*CONDITIONS[:2])
+    monkeypatch.setattr("time.time", lambda: 1.7e9)
+    for name in ("a", "b"):
+        assert main(["report", "--store", url, "-o", str(tmp_path / name)]) == 0
+    assert (tmp_path / "a/report.html").read_bytes() == (tmp_path / "b/report.html").read_bytes()
+
+
+def test_an_empty_campaign_has_a_page_too(planted_url: PlantStore, tmp_path: Path) -> None:
+    url = planted_url(Planted("a", (0.1,), (3.0,), state=RunState.PENDING, tries=(Try(last=0, ended=None),)))
+    assert main(["report", "--store", url, "-o", str(tmp_path / "out")]) == 0
+    assert (
+        "nothing to recommend" in (tmp_path / "out/report.html").read_text().lower()
+        or "Nothing can be" in (tmp_path / "out/report.html").read_text()
+    )
+
+
+def _conditions(url: str, folder: Path, *words: str) -> str:
+    """What the page says of its conditions."""
+    assert main(["report", "--store", url, "-o", str(folder / "out"), *words]) == 0
+    return (folder / "out/report.md").read_text().partition("## Conditions")[2].partition("\n|")[0].strip()
+
+
+def test_a_page_says_that_nothing_has_completed(planted_url: PlantStore, tmp_path: Path) -> None:
+    failed = [Planted(name, (0.1,), (3.0,), state=RunState.FAILED, reason="boom") for name in "ab"]
+    assert _conditions(planted_url(*failed), tmp_path) == "Nothing has completed yet; a is the baseline."
+
+
+def test_a_page_says_that_its_baseline_has_not_completed(planted_url: PlantStore, tmp_path: Path) -> None:
+    url = planted_url(Planted("a", (0.1,), (3.0,)), Planted("b", (0.1,), (3.0,), state=RunState.FAILED, reason="boom"))
+    said = _conditions(url, tmp_path, "--baseline", "b")
+    assert said.startswith("Nothing can be compared yet: no run of b, the baseline, has completed as the spec asks.")
+
+
+def test_a_baseline_that_is_not_there_is_refused(planted_url: PlantStore, capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["recommend", "--store", planted_url(*CONDITIONS[:2]), "--baseline", "bose"]) == 2
+    error = capsys.readouterr().err
+    assert "no condition named bose in sweep" in error
+    assert "one of: base, <fast>" in error
+
+
+def test_a_folder_that_cannot_be_written_is_an_error(
+    planted_url: PlantStore, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    (tmp_path / "file").write_text("")
+    assert main(["report", "--store", planted_url(*CONDITIONS[:1]), "-o", str(tmp_path / "file/out")]) == 2
+    assert "cannot write" in capsys.readouterr().err
+
+
+def test_recommend_names_one_and_says_why_not_the_others(
+    planted_url: PlantStore, capsys: pytest.CaptureFixture[str]
+) -> None:
+    url = planted_url(*CONDITIONS)
+    assert main(["recommend", "--store", url]) == 0
+    page = capsys.readouterr().out
+    assert page.startswith("Use <fast> (1.98 [1.92, 2.04] × baseline): the fastest of 3 configurations")
+    assert re.search(r"^wild +it ended failed", page, re.MULTILINE)
+    assert main(["recommend", "--store", url, "--json"]) == 0
+    document = json.loads(capsys.readouterr().out)
+    assert document["schema_version"] == 1
+    assert document["workloads"][0]["recommendation"]["pareto_front"][0] == "<fast>"
+
+
+def compared(url: str, capsys: pytest.CaptureFixture[str], *words: str) -> list[dict[str, Any]]:
+    assert main(["compare", *words, "--store", url, "--json"]) == 0
+    comparisons: list[dict[str, Any]] = json.loads(capsys.readouterr().out)["comparisons"]
+    return comparisons
+
+
+def test_two_conditions_are_compared_down_to_the_configuration(
+    planted_url: PlantStore, capsys: pytest.CaptureFixture[str]
+) -> None:
+    url = planted_url(*CONDITIONS)
+    (one,) = compared(url, capsys, "base", "<fast>")
+    assert one["configuration"] == [{"field": "train.zero_stage", "left": "1", "right": "2"}]
+    assert one["times_left"] == pytest.approx(1.98, rel=0.01)
+    assert (one["order"], one["loss"]["verdict"]) == ("faster", "equivalent")
+    assert main(["compare", "sweep", "base", "<fast>", "--store", url]) == 0
+    page = capsys.readouterr().out
+    assert "Speed: <fast> runs at 1.98" in page
+    assert re.search(r"^configuration +base +<fast>$", page, re.MULTILINE)
+
+
+def test_two_repeats_of_one_condition_are_compared_as_runs(
+    planted_url: PlantStore, capsys: pytest.CaptureFixture[str]
+) -> None:
+    (one,) = compared(url := planted_url(*CONDITIONS), capsys, "base-r1", "base-r2")
+    assert (one["configuration"], one["order"]) == ([], "not established")
+    (one,) = compared(url, capsys, "base-r0", "base-r2")
+    assert one["loss"]["difference"] == pytest.approx(-0.002)  # with other seeds
+    assert one["loss"]["verdict"] == "not established"
+
+
+def test_a_condition_is_not_compared_with_its_own_repeat(
+    planted_url: PlantStore, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert main(["compare", "base", "base-r2", "--store", planted_url(*CONDITIONS)]) == 2
+    said = capsys.readouterr().err
+    assert "base is all 3 repeats, and base-r2 one of them" in said
+    assert "base-r0 is the first run by itself" in said
+
+
+def test_two_campaigns_are_compared_by_their_parameters(
+    planted_url: PlantStore, capsys: pytest.CaptureFixture[str]
+) -> None:
+    planted_url(*CONDITIONS[:2], name="before")
+    url = planted_url(Planted("base", (0.2, 0.202, 0.204), (3.0, 3.002, 2.998)), CONDITIONS[2], name="after")
+    (one,) = compared(url, capsys, "before", "after")
+    assert (one["left"], one["right"], one["order"]) == ("before/base", "after/base", "slower")
+    assert main(["compare", "before", "after", "--store", url]) == 0
+    page = capsys.readouterr().out
+    assert "Only in before: <fast>." in page
+    assert "Only in after: back." in page
+    (one,) = compared(url, capsys, "before/base-r1", "after/back")
+    assert (one["left"], one["right"]) == ("before/base-r1", "after/back")
+
+
+def test_what_is_not_there_cannot_be_compared(planted_url: PlantStore, capsys: pytest.CaptureFixture[str]) -> None:
+    url = planted_url(*CONDITIONS[:2])
+    assert main(["compare", "base", "bose", "--store", url]) == 2
+    assert "no run or condition named bose" in capsys.readouterr().err
+    assert main(["compare", "base", "--store", url]) == 2
+
+
+def test_names_with_signs_of_a_formula_are_drawn(planted_url: PlantStore, tmp_path: Path) -> None:
+    odd = [
+        Planted(f"m{n}", (0.1,), (3.0,), train={"model": f"$A_{{$/{n}"}, params={"model": f"$A_{{$/{n}"}) for n in "12"
+    ]
+    assert main(["report", "--store", planted_url(*odd), "-o", str(tmp_path / "out")]) == 0
+    assert (tmp_path / "out" / "figures" / "loss_1.png").exists()
+
+
+def test_a_reason_moves_no_cursor(planted_url: PlantStore, tmp_path: Path) -> None:
+    """Not in the terminal either, nor a line."""
+    failed = Planted(
+        "a", (0.1,), (3.0,), state=RunState.FAILED, reason="red \x1b[31m\nline", tries=(Try(ended="crash"),)
+    )
+    printed = io.StringIO()
+    with redirect_stdout(printed):
+        assert main(["report", "--store", planted_url(failed), "-o", str(tmp_path / "out")]) == 0
+    assert "\x1b" not in printed.getvalue()
+    for name in ("report.html", "report.md"):
+        assert "\x1b" not in (tmp_path / "out" / name).read_text()

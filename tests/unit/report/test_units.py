@@ -1,0 +1,71 @@
+"""Speeds are compared in one unit, whatever each run says of them."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import replace
+
+import pytest
+
+from dscampaign.orchestrator.report.compare.baseline import BaselineComparison, compare_to_baseline
+from dscampaign.orchestrator.report.compare.conditions import conditions_of
+from dscampaign.orchestrator.report.compare.recommend import recommend
+from dscampaign.orchestrator.report.compare.results import results_of
+from dscampaign.orchestrator.report.compare.sensitivity import sensitivities, sensitivity_sentence
+from dscampaign.orchestrator.report.compare.statistics import Order
+from dscampaign.orchestrator.report.measure.run import MeasuredRun
+from dscampaign.orchestrator.report.page.data import condition_rows
+from dscampaign.tests.support.planted import Planted, results_at
+from dscampaign.tests.unit.report.conftest import Plant
+
+
+def silent(runs: Sequence[MeasuredRun], *names: str) -> list[MeasuredRun]:
+    """The same, of which these runs do not say tokens."""
+    return [_without_tokens(run) if run.name in names else run for run in runs]
+
+
+def _without_tokens(run: MeasuredRun) -> MeasuredRun:
+    assert run.timing
+    return replace(run, timing=replace(run.timing, tokens_per_s=None))
+
+
+def judged(runs: Sequence[MeasuredRun]) -> list[BaselineComparison]:
+    conditions = conditions_of(runs)
+    return compare_to_baseline(conditions, conditions[0])
+
+
+def test_a_repeat_that_does_not_say_tokens_is_compared_by_its_steps(planted: Plant) -> None:
+    runs = planted(Planted("a", train={"engine": "ddp"}), Planted("b", (0.08,) * 3))
+    found = judged(silent(runs, "b-r2"))
+    assert [one.in_tokens for one in found] == [False, False]
+    assert [one.speed.value for one in found if one.speed] == pytest.approx([10, 12.5], rel=0.01)
+    assert found[1].times_baseline
+    assert found[1].times_baseline.value == pytest.approx(1.25, rel=0.01)
+    assert found[1].order == Order.FASTER
+    assert recommend(found).sentence.startswith("Use b (1.25 ")
+    (change,) = sensitivities(found)
+    assert sensitivity_sentence(change).startswith("engine ddp → deepspeed: 1.25 ")
+
+
+def test_where_all_say_tokens_they_are_the_unit(planted: Plant) -> None:
+    found = judged(planted(Planted("a"), Planted("b", (0.08,) * 3)))
+    assert [one.in_tokens for one in found] == [True, True]
+    assert [one.speed.value for one in found if one.speed] == pytest.approx([10_240, 12_800], rel=0.01)
+
+
+def test_a_repeat_whose_speed_nobody_knows_leaves_the_unit_to_the_others(planted: Plant) -> None:
+    runs = silent(planted(Planted("a"), Planted("b", (0.08,) * 3)), "b-r2")
+    unknown = runs[-1]
+    assert unknown.timing
+    runs[-1] = replace(unknown, timing=replace(unknown.timing, step_s=0.0))
+    found = judged(runs)
+    assert found[1].in_tokens
+    assert len(found[1].speeds) == 2
+
+
+def test_files_say_the_unit(planted_url: Callable[..., str]) -> None:
+    whole = results_at(planted_url(Planted("a"), Planted("b")))
+    mixed = results_of(whole.campaign, silent(whole.runs, "b-r2"))
+    for results, unit in ((whole, "tokens/s"), (mixed, "steps/s")):
+        columns, rows = condition_rows(results)
+        assert [dict(zip(columns, row, strict=True))["speed_unit"] for row in rows] == [unit] * 2

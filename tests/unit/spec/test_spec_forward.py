@@ -1,0 +1,130 @@
+"""`forward:` in a spec: its forms, what is wrong with it, and what becomes of it."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from dscampaign.jobs.shared.layout import CampaignPaths
+from dscampaign.jobs.shared.payload import Payload
+from dscampaign.orchestrator.errors import Problem, SpecError
+from dscampaign.orchestrator.executors import job_request as attempts
+from dscampaign.orchestrator.spec.expand import expand
+from dscampaign.orchestrator.spec.load import Spec, load_spec
+from dscampaign.tests.support.cli_world import make_world
+
+
+@pytest.fixture
+def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    monkeypatch.setenv("MLFLOW_TRACKING_URI", "https://mlflow.example.org")
+    (tmp_path / "train.py").touch()
+    return tmp_path
+
+
+def read(folder: Path, forward: str) -> Spec:
+    (folder / "spec.yaml").write_text(f"name: n\ncommand: train.py\nforward: {forward}\n")
+    return load_spec(folder / "spec.yaml")
+
+
+def problem(folder: Path, forward: str) -> Problem:
+    with pytest.raises(SpecError) as caught:
+        read(folder, forward)
+    [found] = caught.value.problems
+    return found
+
+
+@pytest.mark.parametrize(
+    ("text", "expected"),
+    [
+        ("", {}),
+        ("wandb", {"wandb": {"tags": []}}),
+        ("[tensorboard, wandb]", {"wandb": {"tags": []}, "tensorboard": {}}),
+        ("{tensorboard: , mlflow: {experiment: e}}", {"tensorboard": {}, "mlflow": {"experiment": "e"}}),
+        ("[tensorboard, {mlflow: {experiment: e}}]", {"tensorboard": {}, "mlflow": {"experiment": "e"}}),
+        (
+            "{wandb: {project: 5, mode: offline, tags: [a]}}",
+            {"wandb": {"project": "5", "mode": "offline", "tags": ["a"]}},
+        ),
+    ],
+)
+def test_each_form_names_tools_and_their_options(folder: Path, text: str, expected: dict[str, Any]) -> None:
+    spec = read(folder, text)
+    assert spec.forward.options() == expected
+    [run] = expand(spec)
+    assert type(run.config).model_validate_json(run.config.model_dump_json()) == run.config
+    assert type(spec.forward).model_validate(run.stored_config["forward"]) == spec.forward
+
+
+@pytest.mark.parametrize(
+    ("text", "column", "field", "message", "hint"),
+    [
+        ("[wandbb]", 10, "forward", "wandbb is none of wandb, tensorboard, mlflow", 'did you mean "wandb"?'),
+        ("comet", 10, "forward", "comet is none of", "write [wandb, tensorboard]"),
+        ("{wandbb: {}}", 11, "forward.wandbb", "unknown field", 'did you mean "wandb"?'),
+        ("{wandb: {projct: x}}", 19, "forward.wandb.projct", "unknown field", 'did you mean "project"?'),
+        ("{wandb: {mode: on}}", 25, "forward.wandb.mode", "expected 'online' or 'offline'", ""),
+        ("{wandb: {api_key: abc}}", 18, "forward.wandb", "api_key does not belong into a spec", "WANDB_API_KEY"),
+        ("{mlflow: {token: abc}}", 19, "forward.mlflow", "token does not belong", "MLFLOW_TRACKING_TOKEN"),
+        (
+            "{mlflow: {tracking_uri: 'https://a:b@h'}}",
+            34,
+            "forward.mlflow.tracking_uri",
+            "holds a name",
+            "MLFLOW_TRACKING_",
+        ),
+        ("{mlflow: {tracking_uri: mlruns}}", 34, "forward.mlflow.tracking_uri", "is no address", "sqlite:////"),
+        ("{tensorboard: {dir: logs}}", 30, "forward.tensorboard.dir", "is no absolute path", "leave it out"),
+        ("3", 10, "forward", "expected a mapping of fields", ""),
+    ],
+)
+def test_what_is_wrong_is_said_where_it_stands(
+    folder: Path, text: str, column: int, field: str, message: str, hint: str
+) -> None:
+    found = problem(folder, text)
+    assert (found.line, found.column, found.field) == (3, column, field)
+    assert message in found.message
+    assert hint in (found.hint or "")
+
+
+@pytest.mark.parametrize("text", ["mlflow", "[wandb, mlflow]", "{mlflow: {experiment: e}}"])
+def test_mlflow_needs_a_server(folder: Path, text: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.delenv("MLFLOW_TRACKING_URI")
+    found = problem(folder, text)
+    assert (found.line, found.message) == (3, "mlflow has no tracking server")
+    assert "or export MLFLOW_TRACKING_URI" in (found.hint or "")
+    read(folder, text + "\nenv: {MLFLOW_TRACKING_URI: 'https://h'}")
+    read(folder, text + "\nslurm: {setup: [export MLFLOW_TRACKING_URI=https://h]}")
+
+
+def test_a_password_does_not_get_in_by_a_variable(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("SERVER", "https://me:hidden@h")
+    assert "holds a name" in problem(folder, "{mlflow: {tracking_uri: '${SERVER}'}}").message
+
+
+def test_it_is_no_part_of_the_experiment(folder: Path) -> None:
+    [without], [with_it] = expand(read(folder, "")), expand(read(folder, "[wandb, tensorboard]"))
+    assert without.config_hash == with_it.config_hash
+
+
+def test_the_agents_are_told_the_tools_and_the_parameters(folder: Path, tmp_path: Path) -> None:
+    [run] = expand(read(folder, "{tensorboard: {dir: /logs}}"))
+    row = make_world(tmp_path)
+    with row.store.read() as conn:
+        from dscampaign.db import queries
+
+        stored = queries.runs(conn, row.campaign_id)[0]
+    told = attempts.payload(
+        stored,
+        run.config,
+        CampaignPaths(tmp_path, "sweep"),
+        generation=1,
+        micro_batch=None,
+        token="t",
+        attempt_id=1,
+        store=None,
+    )
+    told.write(tmp_path / "payload.json")
+    found = Payload.read(tmp_path / "payload.json")
+    assert (found.forward, found.params) == ({"tensorboard": {"dir": "/logs"}}, {"lr": 0.1})
