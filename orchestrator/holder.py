@@ -6,6 +6,7 @@ import os
 import socket
 import uuid
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Self
 
 
@@ -38,6 +39,4 @@ class Holder:
     @property
     def dead(self) -> bool:
         """Whether it surely is no more: it ran on this host, and this host has no such process."""
-        import psutil  # imported here: only who finds the lease taken asks
-
-        return self.host == socket.gethostname() and not psutil.pid_exists(int(self.pid))
+        return self.host == socket.gethostname() and not Path("/proc", self.pid).exists()
