@@ -15,7 +15,6 @@ from sqlalchemy import Connection, case, func, select, update
 from .. import schema
 from ..queries import observe_memory, record_checkpoint, storable
 from ..records import Checkpoint, MemoryObservation, memory_observation_key
-from ..store import Store
 from ..upsert import insert_extras, insert_steps, upsert_latest
 from .lines import MetricBatch, parse
 from .spool import Source, Spool
@@ -29,6 +28,8 @@ _MEMORY_FIGURES: Final = ("after_init_gb", "per_sample_gb", "peak_allocated_gb",
 class Metrics(Spool[MetricBatch]):
     """What the script of an attempt reports."""
 
+    held = schema.attempt.c.spool_offset
+
     def __init__(self, attempt_id: int, path: Path) -> None:
         super().__init__(attempt_id, path, METRICS)
         self.truncated_kind = "spool.truncated"
@@ -36,17 +37,6 @@ class Metrics(Spool[MetricBatch]):
     def parse(self, chunk: bytes, offset: int) -> MetricBatch:
         """Steps and events."""
         return parse(chunk, offset)
-
-    def source(self, store: Store) -> Source:
-        """As of every spool; the offset is that of the attempt's own row."""
-        attempt, run = schema.attempt.c, schema.run.c
-        query = select(run.campaign_id, run.id, attempt.generation, attempt.id, attempt.spool_offset)
-        of_attempt = query.join(schema.run, run.id == attempt.run_id).where(attempt.id == self.attempt_id)
-        with store.read() as conn:
-            row = conn.execute(of_attempt).first()
-        if row is None:
-            raise LookupError(f"no attempt {self.attempt_id}")
-        return Source(*row)
 
     def advance(self, conn: Connection, source: Source, batch: MetricBatch) -> bool:
         """Moves the offset and the attempt's steps on, and takes its row's lock; False when somebody else was first."""

@@ -12,9 +12,9 @@ from abc import ABC, abstractmethod
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Final, Generic, TypeVar
+from typing import Any, ClassVar, Final, Generic, TypeVar
 
-from sqlalchemy import Connection, and_, func, select, update
+from sqlalchemy import ColumnElement, Connection, and_, func, select, update
 
 from .. import schema
 from ..queries import add_event
@@ -77,6 +77,8 @@ class Spool(ABC, Generic[B]):
             a negative number of its own.
     """
 
+    held: ClassVar[ColumnElement[int]] = func.coalesce(schema.node_spool.c.spool_offset, 0)
+
     def __init__(self, attempt_id: int, path: Path, number: int) -> None:
         self.attempt_id, self.path, self.number = attempt_id, path, number
         self.truncated_kind = f"{path.name}.truncated"  # of the event that tells of a file that shrank
@@ -98,7 +100,7 @@ class Spool(ABC, Generic[B]):
         attempt, run, read = schema.attempt.c, schema.run.c, schema.node_spool.c
         of_node = and_(read.attempt_id == attempt.id, read.node_rank == self.number)
         joined = schema.attempt.join(schema.run, run.id == attempt.run_id).outerjoin(schema.node_spool, of_node)
-        columns = (run.campaign_id, run.id, attempt.generation, attempt.id, func.coalesce(read.spool_offset, 0))
+        columns = (run.campaign_id, run.id, attempt.generation, attempt.id, self.held)
         with store.read() as conn:
             row = conn.execute(select(*columns).select_from(joined).where(attempt.id == self.attempt_id)).first()
         if row is None:

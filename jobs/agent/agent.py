@@ -18,8 +18,6 @@ from dataclasses import replace
 from pathlib import Path
 from types import FrameType
 
-import psutil
-
 from ..forward.processes import Forwarders
 from ..shared import checkpoint, retention, spool_steps
 from ..shared.checkpoint import Checkpoint
@@ -369,8 +367,8 @@ def _vanished(record: dict[str, object]) -> bool:
 def _alive(pid: int) -> bool:
     """Whether the process runs; one that nobody has collected yet does not."""
     try:
-        return psutil.Process(pid).status() not in (psutil.STATUS_ZOMBIE, psutil.STATUS_DEAD)
-    except psutil.NoSuchProcess:
+        return Path(f"/proc/{pid}/stat").read_text().rsplit(")", 1)[1].split()[0] not in "ZX"
+    except OSError:
         return False
 
 

@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from .gpus import GpuWatch
-from .host_memory import ProcessMemory, tree
+from .host_memory import ProcessMemory, group_pids, tree
 from .kernel_log import KernelLog
 
 CGROUPS = Path("/sys/fs/cgroup")
@@ -68,13 +68,8 @@ def own_group(job: str) -> Path | None:
     """
     group = _memory_group()
     its = job and f"job_{job}" in group.parts and any(part.startswith("step_") for part in group.parts)
-    alone = bool(its) and _pids(group) <= {process.pid for process in tree(os.getpid())}
+    alone = bool(its) and group_pids(group) <= set(tree(os.getpid()))
     return group if alone and _number(group, *_PEAK) is not None else None
-
-
-def _pids(group: Path) -> set[int]:
-    """Processes that a control group holds now."""
-    return {int(word) for word in _read(group / "cgroup.procs").split()}
 
 
 def oom_kill_count() -> int:

@@ -149,7 +149,7 @@ def _command_line(process: Path) -> list[str]:
 def _has_program(process: Path) -> bool:
     """Whether it is neither a zombie nor a thread of the kernel, which have no command line for good.
 
-    The flags that say so are why this reads /proc itself: psutil shows all three as a process without a command line.
+    The flags are why this reads /proc itself: psutil cannot tell such a thread from a process between two programs.
     """
     fields = _stat(process)
     return fields[0] not in "ZXx" and not int(fields[6]) & KERNEL_THREAD

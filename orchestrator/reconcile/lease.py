@@ -12,6 +12,7 @@ import uuid
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any, Self
 
 from sqlalchemy import Connection
@@ -64,9 +65,7 @@ class LeaseHolder:
     @property
     def dead(self) -> bool:
         """Whether it surely is no more: it ran on this host, and this host has no such process."""
-        import psutil  # imported here: only who finds the lease taken asks
-
-        return self.host == socket.gethostname() and not psutil.pid_exists(int(self.pid))
+        return self.host == socket.gethostname() and not Path("/proc", self.pid).exists()
 
 
 @dataclass(frozen=True)

@@ -46,6 +46,7 @@ def upgrade() -> None:
     """Applies the change; there is no way back but a backup."""
     _campaigns_and_runs()
     _attempts()
+    _checkpoints_and_events()
     _metrics()
     _gpus()
     op.execute(_RUN_METRIC)
@@ -102,7 +103,7 @@ def _campaigns_and_runs() -> None:
 
 
 def _attempts() -> None:
-    """Attempts, and what they left."""
+    """What was submitted, and how it ended."""
     op.create_table(
         "attempt",
         sa.Column("id", _ID, nullable=False),
@@ -139,6 +140,10 @@ def _attempts() -> None:
         sa.UniqueConstraint("run_id", "generation", name="uq_attempt_run_id_generation"),
     )
     op.create_index("ix_attempt_token", "attempt", ["token"])
+
+
+def _checkpoints_and_events() -> None:
+    """What attempts left, and what happened."""
     op.create_table(
         "checkpoint",
         sa.Column("run_id", sa.BigInteger, nullable=False),

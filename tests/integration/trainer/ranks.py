@@ -1,6 +1,6 @@
 """Ranks of one node without the `deepspeed` launcher, which costs as much to start as they do.
 
-That the launcher starts them is tested with whole attempts: tests/integration/local/test_local_campaign.py, tests/faults.
+That the launcher starts them is tested with whole attempts, in tests/integration/local and tests/faults.
 """
 
 from __future__ import annotations
