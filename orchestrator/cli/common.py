@@ -132,7 +132,16 @@ def page_for(stream: IO[str]) -> Page:
         colour = True
     else:
         colour = terminal and os.environ.get("TERM") != "dumb"
-    return Page(colour, shutil.get_terminal_size((120, 40)).columns if terminal else None)
+    return Page(colour, terminal_size(stream).columns if terminal else None)
+
+
+def terminal_size(stream: IO[str]) -> os.terminal_size:
+    """Columns and lines of the stream's terminal; COLUMNS and LINES are respected."""
+    try:
+        own = os.get_terminal_size(stream.fileno())
+    except OSError:
+        own = os.terminal_size((120, 40))
+    return shutil.get_terminal_size(own)
 
 
 def check_folder_of(path: Path) -> None:
