@@ -14,7 +14,8 @@ from typing import IO, Protocol
 from ...db.errors import StaleLease, StoreUnreachable
 from ...db.records import CampaignRow
 from ...db.store import Store
-from ..campaign.status import CampaignStatus, read_status, status_document
+from ..campaign.documents import status_document
+from ..campaign.status import CampaignStatus, read_status
 from ..errors import UserError
 from ..reconcile.lease import LeaseHeld
 from ..reconcile.loop import SLURM_POLL_S, Pass, Reconciler
