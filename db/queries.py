@@ -198,6 +198,14 @@ def attempts(conn: Connection, campaign_id: int, run_id: int | None = None) -> l
     return _fetch(conn, AttemptRow, table, where, order=[table.c.run_id, table.c.generation])
 
 
+def attempts_by_run(conn: Connection, campaign_id: int) -> dict[int, list[AttemptRow]]:
+    """The attempts of a campaign by the id of their run, oldest first; of a run without any, an empty list."""
+    rows: dict[int, list[AttemptRow]] = defaultdict(list)
+    for row in attempts(conn, campaign_id):
+        rows[row.run_id].append(row)
+    return rows
+
+
 def update_attempt(
     conn: Connection, attempt_id: int, *, expect_states: Collection[AttemptState] | None = None, **values: Any
 ) -> bool:

@@ -2,21 +2,15 @@
 
 from __future__ import annotations
 
-import math
-from collections import Counter, defaultdict
-from collections.abc import Mapping
+from collections import Counter
 from dataclasses import dataclass
-from typing import Any, Final
 
 from sqlalchemy import Connection
 
 from ...db import queries
-from ...db.records import UNSETTLED_RUN, AttemptRow, CampaignRow, Lease, RunRow, RunState, RunStatus
+from ...db.records import UNSETTLED_RUN, AttemptRow, CampaignRow, Lease, RunState, RunStatus
 from ...db.store import Store
 from ..reconcile.lease import LeaseHolder, lease_name
-
-SCHEMA_VERSION: Final = 1
-"""Of every JSON document that the command prints. Fields are only ever added."""
 
 
 @dataclass(frozen=True)
@@ -70,83 +64,6 @@ def read_status(store: Store, campaign: CampaignRow) -> CampaignStatus:
         )
 
 
-def status_document(store: Store, campaign: CampaignRow) -> dict[str, Any]:
-    """The status as one document for `--json`."""
-    status = read_status(store, campaign)
-    with store.read() as conn:
-        runs = {run.id: run for run in queries.runs(conn, campaign.id)}
-        attempts = _by_run(queries.attempts(conn, campaign.id))
-        forwards = queries.forwards(conn, campaign.id)
-    return {
-        "schema_version": SCHEMA_VERSION,
-        "campaign": campaign.name,
-        "settled": status.settled,
-        "reconciled_now": status.reconciled_now,
-        "counts": {str(state): status.counts.get(state, 0) for state in RunState},
-        "runs": [_run_document(row, runs[row.run_id], attempts[row.run_id], forwards) for row in status.runs],
-    }
-
-
-def batch_of(run: RunRow) -> dict[str, int | None]:
-    """A run's batch arithmetic as its spec asks for it, before any attempt made the micro-batch smaller."""
-    config, train = run.config, run.config.get("train", {})
-    nodes = 1 if config.get("executor") == "local" else config.get("slurm", {}).get("nodes", 1)
-    world_size = nodes * config.get("ranks_per_node", 1)
-    batch, micro = train.get("global_batch"), train.get("micro_batch")
-    accumulation = batch // (micro * world_size) if batch and micro else None
-    return {"global_batch": batch, "micro_batch": micro, "accumulation": accumulation, "world_size": world_size}
-
-
-def finite(value: float | None) -> float | str | None:
-    """A number that strict JSON can hold: NaN and the infinities become their names."""
-    if value is None or math.isfinite(value):
-        return value
-    return "NaN" if math.isnan(value) else "Infinity" if value > 0 else "-Infinity"
-
-
-def _run_document(
-    row: RunStatus, run: RunRow, attempts: list[AttemptRow], forwards: Mapping[int, Mapping[str, Mapping[str, Any]]]
-) -> dict[str, Any]:
-    now = {"micro_batch": row.micro_batch, "accumulation": row.accumulation, "world_size": row.world_size}
-    return {
-        "name": row.name,
-        "params": run.params,
-        "state": row.state,
-        "reason": row.reason,
-        "step": row.step,
-        "target_step": row.target_step,
-        "loss": finite(row.loss),
-        "eval_loss": finite(row.eval_loss),
-        "tokens_per_s": finite(row.tokens_per_s),
-        "mem_reserved_gb": finite(row.mem_reserved_gb),
-        "mfu": finite(row.mfu),
-        **batch_of(run),
-        **{name: value for name, value in now.items() if value is not None},
-        "changes": row.changes or "",
-        "predicted_gb": attempts[-1].predicted_gb if attempts else None,
-        "forwarded": {
-            tool: {name: str(data.get(name, "")) for name in ("run_id", "where")}
-            for tool, data in forwards.get(row.run_id, {}).items()
-        },
-        "attempts": [_attempt_document(attempt) for attempt in attempts],
-    }
-
-
-def _attempt_document(row: AttemptRow) -> dict[str, Any]:
-    return {
-        "generation": row.generation,
-        "state": row.state,
-        "failure_class": row.failure_class,
-        "job_id": row.job_id,
-        "micro_batch": row.micro_batch,
-        "accumulation": row.accumulation,
-        "changes": row.changes,
-        "predicted_gb": row.predicted_gb,
-        "start_step": row.start_step,
-        "last_step": row.last_step,
-    }
-
-
 def _with_nonfinite(conn: Connection, campaign_id: int, rows: list[RunStatus]) -> list[RunStatus]:
     """The light query shows a loss that is not a number as none at all."""
     if all(row.step is None or row.loss is not None for row in rows):
@@ -158,16 +75,9 @@ def _with_nonfinite(conn: Connection, campaign_id: int, rows: list[RunStatus]) -
 def _first_micro_batch(conn: Connection, campaign_id: int, rows: list[RunStatus]) -> dict[int, int | None]:
     if all(row.generation <= 1 for row in rows):
         return {}
-    attempts = _by_run(queries.attempts(conn, campaign_id))
+    attempts = queries.attempts_by_run(conn, campaign_id)
     return {run_id: _first_of_present(tried).micro_batch for run_id, tried in attempts.items()}
 
 
 def _first_of_present(tried: list[AttemptRow]) -> AttemptRow:
     return next(attempt for attempt in tried if attempt.config_hash == tried[-1].config_hash)
-
-
-def _by_run(rows: list[AttemptRow]) -> dict[int, list[AttemptRow]]:
-    attempts: dict[int, list[AttemptRow]] = defaultdict(list)
-    for row in rows:
-        attempts[row.run_id].append(row)
-    return attempts

@@ -9,7 +9,7 @@ import re
 import shlex
 import shutil
 import sys
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from difflib import get_close_matches
 from pathlib import Path
 from typing import IO, TYPE_CHECKING, Any, TypeVar
@@ -132,7 +132,16 @@ def page_for(stream: IO[str]) -> Page:
         colour = True
     else:
         colour = terminal and os.environ.get("TERM") != "dumb"
-    return Page(colour, shutil.get_terminal_size((120, 40)).columns if terminal else None)
+    return Page(colour, terminal_size(stream).columns if terminal else None)
+
+
+def terminal_size(stream: IO[str]) -> os.terminal_size:
+    """Columns and lines of the stream's terminal; COLUMNS and LINES are respected."""
+    try:
+        columns, lines = os.get_terminal_size(stream.fileno())
+    except OSError:
+        columns, lines = 0, 0
+    return shutil.get_terminal_size((columns or 120, lines or 40))
 
 
 def check_folder_of(path: Path) -> None:
@@ -153,9 +162,11 @@ def echo(text: str) -> None:
     sys.stdout.flush()
 
 
-def echo_json(document: Any) -> None:
-    """Prints one JSON document."""
-    echo(json.dumps(document, indent=2, default=str, allow_nan=False))
+def echo_json(document: Mapping[str, Any]) -> None:
+    """Prints one JSON document, with the version of its schema."""
+    from ..campaign.documents import SCHEMA_VERSION
+
+    echo(json.dumps({"schema_version": SCHEMA_VERSION, **document}, indent=2, default=str, allow_nan=False))
 
 
 def echo_err(text: str) -> None:

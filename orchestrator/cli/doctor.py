@@ -59,8 +59,8 @@ def doctor(
     """
     from ..doctor.check import exit_code
     from ..doctor.run import doctor as look
-    from .interrupts import terminated_as_interrupted
     from .pages.doctor import doctor_document, doctor_page
+    from .watch import terminated_as_interrupted
 
     if on_node and spec is None:
         raise UserError("--on-node needs a spec: which partition, how many GPUs?", "campaign doctor SPEC --on-node")

@@ -1,6 +1,6 @@
 """The command `campaign`: parse, one call, print. What each verb does is in the `cli_*` modules beside this one.
 
-Nothing here imports pydantic, SQLAlchemy, submitit or rich before a verb needs it: `campaign --help` must be instant.
+Nothing here imports pydantic, SQLAlchemy or submitit before a verb needs it: `campaign --help` must be instant.
 """
 
 from __future__ import annotations

@@ -112,7 +112,6 @@ def compare(words: Sequence[str], dir: str | None, store: str | None, as_json: b
       campaign compare sweep-before sweep-after
     """
     with _needs_the_extra():
-        from ..campaign.status import SCHEMA_VERSION
         from ..report.compare.difference import compare_operands
         from ..report.page.data import comparison_document
         from .pages.report import comparison_page
@@ -121,7 +120,7 @@ def compare(words: Sequence[str], dir: str | None, store: str | None, as_json: b
         if as_json:
             documents = [comparison_document(one) for one in compared.comparisons]
             alone = [{"campaign": name, "conditions": list(names)} for name, names in compared.alone]
-            echo_json({"schema_version": SCHEMA_VERSION, "comparisons": documents, "only_in": alone})
+            echo_json({"comparisons": documents, "only_in": alone})
         else:
             echo(comparison_page(compared, page_for(sys.stdout)))
     return EXIT_OK

@@ -35,8 +35,9 @@ def status(name: str | None, watch: bool, dir: str | None, store: str | None, as
       campaign status sweep --watch
       campaign status sweep --json | jq '.runs[] | select(.state == "failed") | .name'
     """
+    from ..campaign.documents import status_document
     from ..campaign.lookup import find
-    from ..campaign.status import read_status, status_document
+    from ..campaign.status import read_status
     from .pages.status import status_page
 
     where = locate(dir, store, [name])
@@ -79,7 +80,8 @@ def describe(words: Sequence[str], settings: bool, dir: str | None, store: str |
     if names:
         return _describe_run(opened, (campaign.name, *names), as_json)
     from ..campaign.details import campaign_details
-    from .pages.describe import campaign_document, campaign_page
+    from ..campaign.documents import campaign_document
+    from .pages.describe import campaign_page
 
     facts = campaign_details(opened, campaign)
     if as_json:
@@ -157,8 +159,9 @@ def logs(
 
 def _describe_run(store: Store, words: Sequence[str], as_json: bool) -> int:
     from ..campaign.details import run_details
+    from ..campaign.documents import run_document
     from ..campaign.lookup import find_run
-    from .pages.describe import run_document, run_page
+    from .pages.describe import run_page
 
     facts = run_details(store, *find_run(store, words))
     if as_json:
@@ -169,13 +172,12 @@ def _describe_run(store: Store, words: Sequence[str], as_json: bool) -> int:
 
 
 def _describe_settings(where: Location, as_json: bool) -> int:
-    from ..campaign.status import SCHEMA_VERSION
     from .pages.describe import settings_page
 
     shown = where.settings.shown
     if as_json:
         rows = [{"name": s.name, "value": s.value, "source": s.source} for s in shown]
-        echo_json({"schema_version": SCHEMA_VERSION, "settings": rows})
+        echo_json({"settings": rows})
     else:
         echo(settings_page(shown, page_for(sys.stdout)))
     return EXIT_OK

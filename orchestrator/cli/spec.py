@@ -95,11 +95,11 @@ def validate(spec: Path, sets: Sequence[str], as_json: bool) -> int:
     except SpecError as error:
         if not as_json:
             raise
-        echo_json({"schema_version": 1, "valid": False, "errors": [asdict(problem) for problem in error.problems]})
+        echo_json({"valid": False, "errors": [asdict(problem) for problem in error.problems]})
         return error.exit_code
     name, runs = submission.spec.name, submission.runs
     if as_json:
-        echo_json({"schema_version": 1, "campaign": name, "valid": True, "runs": [run.name for run in runs]})
+        echo_json({"campaign": name, "valid": True, "runs": [run.name for run in runs]})
     else:
         echo(f"{spec}: ok · {name}, {count(len(runs), 'run')}")
     return EXIT_OK
@@ -215,7 +215,7 @@ def _list_templates(as_json: bool) -> None:
     found = templates.templates()
     if as_json:
         rows = [{"name": one.name, "summary": one.summary, "scales": sorted(one.specs)} for one in found]
-        echo_json({"schema_version": 1, "templates": rows})
+        echo_json({"templates": rows})
         return
     lines = [(one.name, "yes" if templates.SMOKE in one.specs else "", one.summary) for one in found]
     echo("\n".join(table(page_for(sys.stdout), ("template", "smoke", ""), lines)))

@@ -3,21 +3,23 @@
 from __future__ import annotations
 
 import os
+import signal
 import sys
 import time
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
-from typing import IO, Any, Protocol
+from types import FrameType
+from typing import IO, Protocol
 
 from ...db.errors import StaleLease, StoreUnreachable
 from ...db.records import CampaignRow
 from ...db.store import Store
-from ..campaign.status import CampaignStatus, read_status, status_document
+from ..campaign.documents import status_document
+from ..campaign.status import CampaignStatus, read_status
 from ..errors import UserError
 from ..reconcile.lease import LeaseHeld
 from ..reconcile.loop import SLURM_POLL_S, Pass, Reconciler
-from .common import echo, echo_err, echo_json, page_for
-from .interrupts import terminated_as_interrupted
+from .common import echo, echo_err, echo_json, page_for, terminal_size
 from .pages.actions import action_lines, trouble_lines
 from .pages.status import headline, status_page, steps_line
 
@@ -111,22 +113,29 @@ def print_end(store: Store, campaign: CampaignRow, as_json: bool, *, brief: bool
 
 
 @contextmanager
+def terminated_as_interrupted() -> Iterator[None]:
+    """Makes SIGTERM, as from Slurm, a service manager or `timeout`, end a command as cleanly as Ctrl-C."""
+
+    def interrupt(*_: int | FrameType | None) -> None:
+        raise KeyboardInterrupt
+
+    previous = signal.signal(signal.SIGTERM, interrupt)
+    try:
+        yield
+    finally:
+        signal.signal(signal.SIGTERM, previous)
+
+
+@contextmanager
 def display(stream: IO[str]) -> Iterator[Display]:
     """A live table where the stream is a terminal, else lines."""
     page = page_for(stream)
     if page.width is None or os.environ.get("TERM") == "dumb":
         yield _Lines(stream)
         return
-    from rich.console import Console  # imported here: only a terminal pays for it
-    from rich.live import Live
-
-    console = Console(file=stream, force_terminal=True, no_color=not page.colour, highlight=False, soft_wrap=False)
-    with Live(console=console, auto_refresh=False, transient=True, vertical_overflow="crop") as live:
-        try:
-            yield _LiveTable(live, stream)
-        except KeyboardInterrupt:
-            live.transient = False  # who stops looking keeps what there was to see
-            raise
+    table = _LiveTable(stream)
+    yield table
+    table.clear()  # not where an exception ended the watch: then the last table stays
 
 
 class _Lines:
@@ -137,8 +146,7 @@ class _Lines:
         self._counts, self._steps, self._said_s = "", "", clock()
 
     def say(self, lines: Sequence[str]) -> None:
-        for line in lines:
-            self._stream.write(f"{time.strftime('%H:%M:%S')} {line}\n" if line else "\n")
+        self._stream.write(_stamped(lines))
         self._stream.flush()
 
     def update(self, status: CampaignStatus) -> None:
@@ -152,22 +160,32 @@ class _Lines:
 class _LiveTable:
     """For a terminal: lines scroll by above a table that is redrawn in place."""
 
-    def __init__(self, live: Any, stream: IO[str]) -> None:
-        self._live, self._stream = live, stream
+    def __init__(self, stream: IO[str]) -> None:
+        self._stream = stream
+        self._shown: list[str] = []
 
     def say(self, lines: Sequence[str]) -> None:
-        from rich.text import Text
-
-        for line in lines:
-            self._live.console.print(Text.from_ansi(f"{time.strftime('%H:%M:%S')} {line}" if line else ""))
+        self._draw(_stamped(lines), self._shown)
 
     def update(self, status: CampaignStatus) -> None:
-        from rich.text import Text
+        height = terminal_size(self._stream).lines  # read anew: the window may have been resized
+        self._draw("", status_page(status, page_for(self._stream), height).splitlines()[: height - 1])
 
-        page = page_for(self._stream)  # asked anew: the window may have been resized
-        text = Text.from_ansi(status_page(status, page, self._live.console.size.height))
-        text.no_wrap = True
-        self._live.update(text, refresh=True)
+    def clear(self) -> None:
+        """Removes the table."""
+        self._draw("", [])
+
+    def _draw(self, above: str, table: list[str]) -> None:
+        """Replaces the table. The terminal cuts its lines, so that each takes one line of the screen."""
+        up = f"\x1b[{len(self._shown)}F" if self._shown else ""
+        rows = "".join(f"{line}\n" for line in table)
+        self._stream.write(f"{up}\x1b[J{above}\x1b[?7l{rows}\x1b[?7h")
+        self._stream.flush()
+        self._shown = table
+
+
+def _stamped(lines: Sequence[str]) -> str:
+    return "".join(f"{time.strftime('%H:%M:%S')} {line}\n" if line else "\n" for line in lines)
 
 
 def _lines(seen: Pass | Exception, status: CampaignStatus) -> list[str]:

@@ -6,11 +6,12 @@ import json
 import sys
 from collections.abc import Mapping, Sequence
 from math import ceil
+from pathlib import Path
 from typing import Any
 
-from ...db.records import RunRow
+from ...db.records import AttemptRow, RunRow
 from ...jobs.shared import ds_config
-from ...jobs.shared.layout import CampaignPaths
+from ...jobs.shared.layout import AttemptPaths, CampaignPaths
 from ...jobs.shared.payload import Payload
 from ..spec import batch_size
 from ..spec.model import RunConfig
@@ -22,6 +23,11 @@ TRAINER = ("-m", "dscampaign.jobs.trainer")
 def run_config(run: RunRow) -> RunConfig:
     """The configuration that the store keeps for a run."""
     return RunConfig.model_validate(run.config)
+
+
+def attempt_paths(row: AttemptRow) -> AttemptPaths:
+    """The folder of an attempt."""
+    return AttemptPaths(Path(row.spool_path).parent)
 
 
 def payload(
@@ -43,7 +49,7 @@ def payload(
         store: URL without a password to which agents push, or None.
         min_resume_step: step of the newest checkpoint that was recorded.
     """
-    world_size = config.nodes * config.ranks()
+    world_size = config.world_size()
     accumulation = accumulation_of(config, micro_batch, world_size)
     train = config.train_json(micro_batch=micro_batch, accumulation=accumulation, world_size=world_size)
     rendered = ds_config.render(

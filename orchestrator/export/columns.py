@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-import types
 from collections.abc import Sequence
-from dataclasses import fields
 from enum import Enum
-from typing import Any, Final, Union, get_args, get_origin, get_type_hints
+from typing import Any, Final
 
-from ...db.gpu_records import GpuSample
-from ...db.records import AttemptRow, EventRow, MetricRow
+from sqlalchemy import JSON, Column, Float, Integer
+
+from ...db import schema
 
 
 class Kind(Enum):
@@ -25,11 +24,15 @@ class Kind(Enum):
 
 
 _TIMES: Final = frozenset({"ts_s", "created_s", "submit_time_s", "heartbeat_s", "started_s", "ended_s"})
-_RECORDS: Final[dict[str, type]] = {"steps": MetricRow, "attempts": AttemptRow, "gpus": GpuSample, "events": EventRow}
-_WHOLE_OF_RUNS: Final = frozenset(
-    {"step", "target_step", "global_batch", "micro_batch", "accumulation", "world_size", "attempts"}
-)
-_REAL_OF_RUNS: Final = frozenset({"loss", "eval_loss", "tokens_per_s", "mem_reserved_gb", "mfu", "predicted_gb"})
+_TABLES: Final = {
+    "steps": (schema.run_metric,),
+    "runs": (schema.attempt, schema.run, schema.run_latest),
+    "attempts": (schema.attempt,),
+    "gpus": (schema.gpu_sample,),
+    "events": (schema.events,),
+}
+_JOINED: Final = {"run": Kind.TEXT, "node": Kind.TEXT, "changes": Kind.TEXT, "generation": Kind.WHOLE}
+"""Columns from another table than the rows'."""
 
 
 def kinds(what: str, columns: Sequence[str], rows: Sequence[Sequence[Any]] = ()) -> list[Kind]:
@@ -40,46 +43,28 @@ def kinds(what: str, columns: Sequence[str], rows: Sequence[Sequence[Any]] = ())
         columns: Names of its columns.
         rows: Its rows, where the matrix decides what a column holds: of `runs`.
     """
+    known = _JOINED | {column.name: _kind_of(column) for table in _TABLES[what] for column in table.columns}
     if what == "runs":
-        return [_kind_of_runs(name, [row[index] for row in rows]) for index, name in enumerate(columns)]
-    known = _known(_RECORDS[what])
-    others = {"generation": Kind.WHOLE, "run": Kind.TEXT, "node": Kind.TEXT, "changes": Kind.TEXT}
-    return [known.get(name) or others.get(name, Kind.REAL) for name in columns]  # a script's own figures
+        known["global_batch"] = Kind.WHOLE
+        return [known.get(name) or _kind_of_values([row[i] for row in rows]) for i, name in enumerate(columns)]
+    return [known.get(name, Kind.REAL) for name in columns]  # a script's own figures
 
 
 def typed(value: Any, kind: Kind) -> Any:
-    """A value of a row as its column's kind has it: figures of `runs` that are none come as text."""
+    """A value of a row as its column's kind has it; in `runs`, a figure that is not finite comes as its name."""
     if kind is Kind.REAL and isinstance(value, str | int):
         return float(value)
     return str(value) if kind is Kind.TEXT and value is not None else value
 
 
-def _known(record: type) -> dict[str, Kind]:
-    hints = get_type_hints(record)
-    return {field.name: _kind_of(field.name, hints[field.name]) for field in fields(record)}
-
-
-def _kind_of(name: str, hint: Any) -> Kind:
-    if name in _TIMES:
+def _kind_of(column: Column[Any]) -> Kind:
+    if column.name in _TIMES:
         return Kind.TIME
-    parts = [part for part in get_args(hint) if part is not type(None)] if _is_union(hint) else [hint]
-    if float in parts:
-        return Kind.REAL
-    if int in parts:
-        return Kind.WHOLE
-    structured = any((get_origin(part) or part) in (dict, list, tuple) for part in parts)
-    return Kind.STRUCTURE if structured else Kind.TEXT
+    types = {Float: Kind.REAL, Integer: Kind.WHOLE, JSON: Kind.STRUCTURE}
+    return next((kind for base, kind in types.items() if isinstance(column.type, base)), Kind.TEXT)
 
 
-def _is_union(hint: Any) -> bool:
-    return get_origin(hint) in (Union, types.UnionType)
-
-
-def _kind_of_runs(name: str, values: Sequence[Any]) -> Kind:
-    if name in _WHOLE_OF_RUNS:
-        return Kind.WHOLE
-    if name in _REAL_OF_RUNS:
-        return Kind.REAL
+def _kind_of_values(values: Sequence[Any]) -> Kind:
     given = {type(value) for value in values if value is not None}
     if not given or not given <= {bool, int, float}:
         return Kind.TEXT

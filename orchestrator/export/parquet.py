@@ -8,7 +8,7 @@ from collections.abc import Iterable, Sequence
 from itertools import islice
 from typing import IO, Any, Final
 
-from ..campaign.status import SCHEMA_VERSION
+from ..campaign.documents import SCHEMA_VERSION
 from ..errors import UserError
 from .columns import Kind, kinds, typed
 

@@ -15,7 +15,7 @@ from ...db import queries
 from ...db.gpu_records import GpuSample
 from ...db.records import AttemptRow, CampaignRow, EventRow, MetricRow
 from ...db.store import Store
-from ..campaign.status import SCHEMA_VERSION, finite, status_document
+from ..campaign.documents import SCHEMA_VERSION, finite, status_document
 
 Row = Sequence[Any]
 
@@ -58,8 +58,7 @@ def write_json(stream: IO[str], campaign: str, what: str, columns: Sequence[str]
     stream.write(f'{json.dumps(head)[:-1]}, "rows": [')
     number = 0
     for row in rows:
-        values = (finite(value) if isinstance(value, float) else value for value in row)
-        line = json.dumps(dict(zip(columns, values, strict=True)), allow_nan=False)
+        line = json.dumps(dict(zip(columns, map(finite, row), strict=True)), allow_nan=False)
         stream.write(f"{',' if number else ''}\n{line}")
         number += 1
     stream.write("\n]}\n")

@@ -8,26 +8,26 @@ from dataclasses import replace
 from sqlalchemy import Connection, select
 
 from ...db import queries
-from ...db.records import AttemptRow, MemoryObservation, RunRow, memory_observation_key
+from ...db.records import AttemptRow, MemoryObservation, memory_observation_key
 from ...db.store import now_s
-from ..executors.job_request import run_config
 from ..failures.policy import FailureClass
+from ..spec.model import RunConfig
 from .config_changes import EXPANDABLE_SEGMENTS
 from .prediction import Ledger, believed, memory_key
 
 
-def read_ledgers(conn: Connection, runs: Iterable[RunRow], rows: Iterable[AttemptRow]) -> Mapping[str, Ledger]:
+def read_ledgers(conn: Connection, configs: Iterable[RunConfig], rows: Iterable[AttemptRow]) -> Mapping[str, Ledger]:
     """What was measured of memory by these runs and all that are like them, in every campaign of the store.
 
     Args:
         conn: A transaction.
-        runs: Runs as the spec asks for them.
+        configs: Of runs, as the spec asks for them.
         rows: Their attempts, of which some may have been changed to fit into memory.
 
     Returns:
         Ledgers by memory key; a key of which nothing is known has none.
     """
-    keys = {memory_key(run_config(run)) for run in runs} | {row.memory_key for row in rows}
+    keys = {memory_key(config) for config in configs} | {row.memory_key for row in rows}
     return ledgers_of(conn, (key for key in keys if key))
 
 

@@ -12,16 +12,12 @@ from sqlalchemy import Connection
 
 from ...db import queries
 from ...db.records import ACTIVE_ATTEMPT, AttemptRow, AttemptState
-from ...jobs.shared.files import (
-    create_exclusively,
-    make_private,
-    read_json,
-    write_atomically,
-)
-from ...jobs.shared.layout import CampaignPaths, RunPaths
+from ...jobs.shared.files import create_exclusively, make_private, read_json, write_atomically
+from ...jobs.shared.layout import CampaignPaths
 from ..errors import Unreachable
 from ..executors import job_request, storage
 from ..executors.base import Executor
+from ..executors.job_request import attempt_paths
 from ..failures.policy import FailureClass
 from ..memory.observations import remember_end
 from .actions import Action, Adopt, CancelJob, Finish, MarkAttempt, Note, Resize, Revoke, SetRun, Submit
@@ -30,28 +26,28 @@ from .submit import submit
 
 
 def act(actions: Sequence[Action], writer: FencedWriter, executor: Executor, paths: CampaignPaths) -> list[Unreachable]:
-    """Carries the actions out, as far as the world lets it.
+    """Carries the actions out, as far as that is possible now.
 
     Returns:
         What could not be done for now; the next pass decides anew.
 
     Raises:
-        StaleLease: somebody else acts for this campaign now; nothing more was done.
+        StaleLease: another reconciler has taken over; nothing more was done.
     """
     if any(isinstance(action, Finish | Revoke) for action in actions):
         with writer.write():
             pass  # claims are files, which know no lease: whoever has lost it must not take them either
-    troubles = _close([a.attempt for a in actions if isinstance(a, Finish)], writer, paths)
+    troubles = _close([a.attempt for a in actions if isinstance(a, Finish)])
     if troubles:
         return troubles  # a job could still begin what would be recorded as over
     _record(actions, writer)
     troubles += _cancel([a for a in actions if isinstance(a, CancelJob)], executor)
-    troubles += _resize_all([a for a in actions if isinstance(a, Resize)], writer, paths)
-    troubles += _revoke_all([a.attempt for a in actions if isinstance(a, Revoke)], writer, paths)
+    troubles += _resize_all([a for a in actions if isinstance(a, Resize)], writer)
+    troubles += _revoke_all([a.attempt for a in actions if isinstance(a, Revoke)], writer)
     return troubles + submit([a for a in actions if isinstance(a, Submit)], writer, executor, paths)
 
 
-# -- what is only written down -------------------------------------------------------------------------------
+# -- what is only recorded -----------------------------------------------------------------------------------
 
 
 def _record(actions: Iterable[Action], writer: FencedWriter) -> None:
@@ -145,7 +141,7 @@ def _evidence(action: Finish) -> dict[str, Any]:
     }
 
 
-# -- what changes the world ----------------------------------------------------------------------------------
+# -- what has effects outside of the store -------------------------------------------------------------------
 
 
 def _cancel(actions: Sequence[CancelJob], executor: Executor) -> list[Unreachable]:
@@ -157,19 +153,18 @@ def _cancel(actions: Sequence[CancelJob], executor: Executor) -> list[Unreachabl
     return []
 
 
-def _resize_all(actions: Sequence[Resize], writer: FencedWriter, paths: CampaignPaths) -> list[Unreachable]:
-    """Leaves word for the agents of attempts that wait; what one has really begun with, it says itself."""
-    names = _run_names(writer) if actions else {}
+def _resize_all(actions: Sequence[Resize], writer: FencedWriter) -> list[Unreachable]:
+    """Tells the agents of queued attempts; what an attempt really begins with, its agent reports."""
     troubles = []
     for action in actions:
         try:
-            _resize(action, paths.run(names[action.attempt.run_id]), writer)
+            _resize(action, writer)
         except OSError as exc:
             troubles.append(storage.unwritable(exc))
     return troubles
 
 
-def _resize(action: Resize, run: RunPaths, writer: FencedWriter) -> None:
+def _resize(action: Resize, writer: FencedWriter) -> None:
     row, micro = action.attempt, action.micro_batch
     accumulation = row.accumulation and row.accumulation * (row.micro_batch or micro) // micro
     sizes = {"micro_batch": micro, "accumulation": accumulation}
@@ -177,49 +172,39 @@ def _resize(action: Resize, run: RunPaths, writer: FencedWriter) -> None:
         written = {**sizes, "predicted_gb": action.predicted_gb}
         if queries.update_attempt(conn, row.id, expect_states=ACTIVE_ATTEMPT, **written):
             writer.event(conn, "resized", f"attempt {row.generation} begins at {action.why}", row)
-            write_atomically(run.attempt(row.generation).resize, json.dumps({**sizes, "why": action.why}))
+            write_atomically(attempt_paths(row).resize, json.dumps({**sizes, "why": action.why}))
 
 
-def _run_names(writer: FencedWriter) -> dict[int, str]:
-    with writer.store.read() as conn:
-        return {run.id: run.name for run in queries.runs(conn, writer.campaign_id)}
-
-
-def _revoke_all(rows: Sequence[AttemptRow], writer: FencedWriter, paths: CampaignPaths) -> list[Unreachable]:
-    names = _run_names(writer) if rows else {}
+def _revoke_all(rows: Sequence[AttemptRow], writer: FencedWriter) -> list[Unreachable]:
+    """A job that was faster keeps its claim, and the next pass finds that job."""
     troubles = []
     for row in rows:
         try:
-            _revoke(row, paths.run(names[row.run_id]), writer)
+            taken = _take_claim(row)
         except OSError as exc:
             troubles.append(storage.unwritable(exc))
+            continue
+        if taken:
+            with writer.write() as conn:
+                writer.end_unrun(conn, row, FailureClass.LOST, "the submission led to no job")
     return troubles
 
 
-def _close(rows: Sequence[AttemptRow], writer: FencedWriter, paths: CampaignPaths) -> list[Unreachable]:
-    """No job shall begin an attempt that is over: no twin of a batch that was taken twice, none that is requeued."""
-    names = _run_names(writer) if rows else {}
+def _close(rows: Sequence[AttemptRow]) -> list[Unreachable]:
+    """Keeps every job from beginning an attempt that is over: a batch that was submitted twice, a job that requeues."""
     try:
         for row in rows:
-            _take_claim(row, paths.run(names[row.run_id]))
+            _take_claim(row)
     except OSError as exc:
         return [storage.unwritable(exc)]
     return []
 
 
-def _take_claim(row: AttemptRow, run: RunPaths) -> bool:
-    """Takes an attempt's claim ourselves; False if a job was faster."""
-    files, mine = run.attempt(row.generation), job_request.revoked(row.token)
+def _take_claim(row: AttemptRow) -> bool:
+    """Takes an attempt's claim for the reconciler; False if a job was faster."""
+    files, mine = attempt_paths(row), job_request.revoked(row.token)
     if files.claim.exists():
         return (read_json(files.claim) or {}).get("job_id") == mine
     make_private(files.dir)
     taken = create_exclusively(files.claim, json.dumps({"job_id": mine, "ts": time.time()}))
     return taken or (read_json(files.claim) or {}).get("job_id") == mine
-
-
-def _revoke(row: AttemptRow, run: RunPaths, writer: FencedWriter) -> None:
-    """Takes the claim ourselves. A job that was faster keeps it, and the next look finds that job."""
-    if not _take_claim(row, run):
-        return
-    with writer.write() as conn:
-        writer.end_unrun(conn, row, FailureClass.LOST, "the submission led to no job")

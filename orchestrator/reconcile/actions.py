@@ -8,12 +8,13 @@ from dataclasses import dataclass
 from ...db.records import AttemptRow, AttemptState, RunRow, RunState
 from ..failures.evidence import Ended
 from ..failures.verdict import Verdict
+from ..spec.model import RunConfig
 from .snapshot import RunView
 
 
 @dataclass(frozen=True)
 class Adopt:
-    """Records the job that a submission without an answer has led to."""
+    """Records the job of a submission that got no response."""
 
     attempt: AttemptRow
     job_id: str
@@ -92,13 +93,15 @@ class Submit:
     """Starts the next attempt of a run.
 
     Attributes:
+        config: what the spec asks for, before `changes`.
         mem_scale: factor on the memory of a node that the spec asks for.
-        changes: changes made so that it fits into memory, see `config_changes`.
+        changes: made so that it fits into memory, see `config_changes`.
         predicted_gb: the peak that is expected of it.
         exclude: nodes that it shall not run on.
     """
 
     run: RunRow
+    config: RunConfig
     generation: int
     micro_batch: int | None
     why: str

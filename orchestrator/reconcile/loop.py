@@ -13,14 +13,15 @@ from ...db.ingest.attempt import AttemptSpools, drain_attempt
 from ...db.ingest.metrics import METRICS
 from ...db.records import AttemptRow, CampaignRow, StepTimes
 from ...db.store import Store
-from ...jobs.shared.layout import AttemptPaths, CampaignPaths
+from ...jobs.shared.layout import CampaignPaths
 from ..errors import Unreachable
 from ..executors.base import Executor
+from ..executors.job_request import attempt_paths
 from .act import act
 from .actions import Action, Finish
 from .decide import decide, settled
 from .lease import LeaseHeld, LeaseHolder, release_lease, take_lease
-from .observe import by_run, observe, read_store
+from .observe import observe, read_store
 from .snapshot import Snapshot
 
 LATE_S = 3600.0
@@ -108,7 +109,7 @@ class Reconciler:
         The last may still write; of those before, a shared folder may lag, or a spool could not be read for a while.
         """
         with self._store.read() as conn:
-            attempts, late_s = by_run(queries.attempts(conn, self._campaign.id)), self._store.now(conn) - LATE_S
+            attempts, late_s = queries.attempts_by_run(conn, self._campaign.id), self._store.now(conn) - LATE_S
         return [
             row
             for rows in attempts.values()
@@ -156,6 +157,7 @@ def drain(store: Store, rows: Sequence[AttemptRow]) -> list[Unreachable]:
 
 
 def _spools(row: AttemptRow) -> AttemptSpools:
-    metrics = Path(row.spool_path)
-    paths = AttemptPaths(metrics.parent)
-    return AttemptSpools(row.id, metrics, paths.forward_spool, [paths.gpu_spool(node) for node in range(row.nodes)])
+    paths = attempt_paths(row)
+    return AttemptSpools(
+        row.id, paths.metrics, paths.forward_spool, [paths.gpu_spool(node) for node in range(row.nodes)]
+    )

@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
+from itertools import chain
 from pathlib import Path
 from typing import Any
 
@@ -39,6 +40,7 @@ class Stored:
     """What the store knows of a campaign at one moment of its clock.
 
     Attributes:
+        configs: by run id, what the spec asks for.
         attempts: by run id, oldest first.
         ledgers: what was measured of memory, by memory key.
         checkpoint_bytes: size of the largest recorded checkpoint, by run id.
@@ -47,6 +49,7 @@ class Stored:
     now_s: float
     campaign: CampaignRow
     runs: tuple[RunRow, ...]
+    configs: Mapping[int, RunConfig]
     attempts: Mapping[int, Sequence[AttemptRow]]
     ledgers: Mapping[str, Ledger] = field(default_factory=dict)
     checkpoint_bytes: Mapping[int, int] = field(default_factory=dict)
@@ -61,23 +64,17 @@ def read_store(store: Store, campaign: CampaignRow) -> Stored:
     """Reads the campaign in one transaction."""
     with store.read() as conn:
         fresh = queries.campaign_by_name(conn, campaign.name) or campaign
-        runs, rows, now_s = queries.runs(conn, campaign.id), queries.attempts(conn, campaign.id), store.now(conn)
+        runs, attempts = queries.runs(conn, campaign.id), queries.attempts_by_run(conn, campaign.id)
+        configs = {run.id: run_config(run) for run in runs}
         return Stored(
-            now_s=now_s,
+            now_s=store.now(conn),
             campaign=fresh,
             runs=tuple(runs),
-            attempts=by_run(rows),
-            ledgers=read_ledgers(conn, runs, rows),
+            configs=configs,
+            attempts=attempts,
+            ledgers=read_ledgers(conn, configs.values(), chain.from_iterable(attempts.values())),
             checkpoint_bytes=queries.checkpoint_sizes(conn, campaign.id),
         )
-
-
-def by_run(rows: Iterable[AttemptRow]) -> dict[int, list[AttemptRow]]:
-    """Attempts by the id of their run, in the order in which they come."""
-    attempts: dict[int, list[AttemptRow]] = defaultdict(list)
-    for row in rows:
-        attempts[row.run_id].append(row)
-    return attempts
 
 
 def observe(
@@ -108,7 +105,7 @@ def observe(
         runs=views,
         listed=trouble is None,
         complete=look.complete,
-        capacity=_capacity(stored.runs),
+        capacity=_capacity(stored),
         intent_grace_s=executor.intent_grace_s,
         lost_grace_s=executor.lost_grace_s,
         outcome_grace_s=executor.outcome_grace_s,
@@ -132,7 +129,7 @@ def _look(active: Sequence[AttemptRow], executor: Executor) -> tuple[JobListing,
 
 
 def _run_view(run: RunRow, stored: Stored, look: JobListing, paths: CampaignPaths, step_times: Clock) -> RunView:
-    rows, config = stored.attempts.get(run.id, ()), run_config(run)
+    rows, config = stored.attempts.get(run.id, ()), stored.configs[run.id]
     over = run.state in SETTLED_RUN and run.state is not RunState.HELD  # then its files need no look
     attempts = tuple(_attempt_view(row, run, look, paths) for row in rows)
     idle_s = max((beat.idle_s or 0.0 for attempt in attempts for beat in attempt.heartbeats), default=0.0)
@@ -143,13 +140,7 @@ def _run_view(run: RunRow, stored: Stored, look: JobListing, paths: CampaignPath
         run=run,
         attempts=attempts,
         config=config,
-        world_size=config.nodes * config.ranks(),
-        global_batch=config.train.global_batch,
-        micro_batch=config.train.micro_batch,
-        steps_decide=config.command is None,
         on_cpu=trains_on_cpu(config),
-        checkpoint_every=config.train.checkpoint_every,
-        mem_mb=config.slurm.mem_mb,
         checkpoint_step=_saved_step(run, config, rows[-1], paths) if rows and not over else 0,
         begun=0 if run.generation else _begun(paths.run(run.name)),
         p99_step_s=usual_s,
@@ -163,7 +154,7 @@ def _saved_step(run: RunRow, config: RunConfig, last: AttemptRow, paths: Campaig
     found = checkpoint.newest_verified(
         paths.run(run.name).checkpoints(run.config_hash),
         run.config_hash,
-        None if train.universal_checkpoint else config.nodes * config.ranks(),
+        None if train.universal_checkpoint else config.world_size(),
         zero_stage=train.zero_stage if config.command is None else None,
         arrangement=arrangement(train.model_dump()) if config.command is None else None,
         check_digests=False,
@@ -242,7 +233,7 @@ def _waits_for_storage(run: RunRow, stored: Stored) -> bool:
     return rows[-1].failure_class == FailureClass.STORAGE and rows[-1].state in TERMINAL_ATTEMPT
 
 
-def _capacity(runs: Sequence[RunRow]) -> int | None:
+def _capacity(stored: Stored) -> int | None:
     """How many attempts may be active at once: on this machine, what the spec says; Slurm has a queue of its own."""
-    local = [run_config(run).local.parallel for run in runs if run.config.get("executor") == "local"]
-    return max(local) if local else None
+    configs = (stored.configs[run.id] for run in stored.runs)
+    return max((config.local.parallel for config in configs if config.executor == "local"), default=None)

@@ -54,11 +54,12 @@ def starting_fit(view: RunView, last: AttemptRow | None, ledgers: Ledgers) -> Fi
         ledgers: what like runs have measured, by memory key.
     """
     changes = config_changes.parse(last.changes) if last else ()
-    micro = (last.micro_batch if last else None) or view.micro_batch
+    asked = view.config.train
+    micro = (last.micro_batch if last else None) or asked.micro_batch
     ledger = _ledger(view, changes, ledgers)
-    if ledger is None or not view.global_batch or not view.micro_batch:
+    if ledger is None or not asked.global_batch or not asked.micro_batch:
         return Fit(micro, changes)
-    choice = prediction.start_micro_batch(view.global_batch, view.world_size, view.micro_batch, ledger)
+    choice = prediction.start_micro_batch(asked.global_batch, view.config.world_size(), asked.micro_batch, ledger)
     if micro and choice.predicted_gb is None:  # nothing was measured that would make a larger one fit
         return Fit(min(micro, choice.micro_batch), changes, None, choice.why)
     return Fit(choice.micro_batch, changes, choice.predicted_gb, choice.why)
@@ -66,7 +67,7 @@ def starting_fit(view: RunView, last: AttemptRow | None, ledgers: Ledgers) -> Fi
 
 def after_out_of_memory(view: RunView, past: Sequence[EndedAttempt], ledgers: Ledgers) -> Fit | NoFit:
     """What to try after the last of these attempts ran out of memory."""
-    last, batch = past[-1], view.global_batch
+    last, batch = past[-1], view.config.train.global_batch
     micro = last.row.micro_batch
     tries = count(past, FailureClass.OOM, FailureClass.FRAGMENTATION)
     if tries > view.retry.oom:
@@ -83,7 +84,7 @@ def after_out_of_memory(view: RunView, past: Sequence[EndedAttempt], ledgers: Le
     if not batch or not micro:
         hint = "give train.global_batch and train.micro_batch, so that it can be tried smaller"
         return NoFit(f"{last.reason} · {hint}")
-    if choice := prediction.after_oom(batch, view.world_size, micro, ledger):
+    if choice := prediction.after_oom(batch, view.config.world_size(), micro, ledger):
         why = f"out of memory at micro-batch {micro}, tried at {choice.micro_batch} with the same global batch"
         return Fit(choice.micro_batch, last.changes, choice.predicted_gb, why)
     return _next_change(view, last, micro)

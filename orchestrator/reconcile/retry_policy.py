@@ -1,4 +1,4 @@
-"""The answer to each class of end: what a run's last attempt means for the next one. Pure."""
+"""What a run's last attempt means for the next one, by failure class. Pure."""
 
 from __future__ import annotations
 
@@ -66,7 +66,7 @@ def next_attempt(view: RunView, past: Sequence[EndedAttempt], context: PassConte
 def _end(view: RunView, last: EndedAttempt) -> tuple[RunState, str] | None:
     """The state in which a run stays after such an attempt; None if there is another one to come."""
     policy = last.kind.policy
-    if policy.retry is Retry.MORE_MEMORY and not view.mem_mb:
+    if policy.retry is Retry.MORE_MEMORY and not view.config.slurm.mem_mb:
         return RunState.FAILED, last.with_hint
     if policy.run is None:
         return None
@@ -112,7 +112,9 @@ def _within(view: RunView, past: Sequence[EndedAttempt], budget: Budget, context
 
 
 def _held(view: RunView, last: EndedAttempt) -> Iterator[Action]:
-    hint = "set train.checkpoint_every" if view.checkpoint_every is None else "lower train.checkpoint_every"
+    hint = (
+        "set train.checkpoint_every" if view.config.train.checkpoint_every is None else "lower train.checkpoint_every"
+    )
     ended = f"{NO_PROGRESS_LIMIT} attempts ended without a new checkpoint"
     reason = f"{ended}; {hint}, then `campaign retry` (last: {last.reason})"
     if last.kind is FailureClass.CRASH:  # what ended them is to be mended, not how often they save
@@ -133,6 +135,7 @@ def _submit(view: RunView, past: Sequence[EndedAttempt], how: _Next, context: Pa
     yield from set_run(view, RunState.PENDING, why if past else "")
     yield Submit(
         run=view.run,
+        config=view.config,
         generation=max(view.run.generation, view.begun) + 1,
         micro_batch=fit.micro_batch,
         why=why,

@@ -1,4 +1,4 @@
-"""What a pass of the reconciler sees: the observed world at one moment. Values only."""
+"""What a pass of the reconciler sees: one moment of the store, the folder and the executor. Values only."""
 
 from __future__ import annotations
 
@@ -66,13 +66,10 @@ class RunView:
 
     Attributes:
         config: what the spec asks for.
-        mem_mb: memory that the spec asks of a node, None or 0 where it names no size.
         checkpoint_step: step of the newest complete checkpoint of this configuration, 0 for none.
         begun: the highest generation that a job has begun, as the folder of a run without attempts shows it: another
             store, since deleted, may have left some. 0 for none.
-        steps_decide: whether exit 0 before the target step is not success.
         on_cpu: whether the ranks' device memory is the host's.
-        global_batch, micro_batch: as the spec asks; None for a script that manages its own batches.
         p99_step_s: 99th percentile of the time that a step of its present configuration took, None if not known.
         steps_known: how many steps that was taken from.
     """
@@ -80,13 +77,7 @@ class RunView:
     run: RunRow
     attempts: tuple[AttemptView, ...]
     config: RunConfig
-    world_size: int
-    global_batch: int | None
-    micro_batch: int | None
-    steps_decide: bool
     on_cpu: bool
-    checkpoint_every: int | None
-    mem_mb: int | None
     checkpoint_step: int = 0
     begun: int = 0
     p99_step_s: float | None = None
@@ -109,7 +100,7 @@ class RunView:
             outcomes=attempt.outcomes,
             nodes=attempt.row.nodes,
             target_step=self.run.target_step or next((o.target_step for o in attempt.outcomes if o.target_step), None),
-            steps_decide=self.steps_decide,
+            steps_decide=self.config.command is None,
             on_cpu=self.on_cpu,
             agent_lines=attempt.lines,
             known_start_step=attempt.start_step,
@@ -120,7 +111,7 @@ class RunView:
 
 @dataclass(frozen=True)
 class Snapshot:
-    """The observed world at one moment.
+    """One moment of a campaign.
 
     Attributes:
         now_s: the store's clock.

@@ -98,10 +98,8 @@ def _batches(actions: Sequence[Submit]) -> Iterator[tuple[dict[str, Any], Sequen
     shapes: dict[str, list[Submit]] = defaultdict(list)
     asked: dict[str, dict[str, Any]] = {}
     for action in actions:
-        config = job_request.run_config(action.run)
-        resources = job_request.resources(
-            config, mem_scale=action.mem_scale, exclude=action.exclude, prologue=prologue()
-        )
+        scale, exclude = action.mem_scale, action.exclude
+        resources = job_request.resources(action.config, mem_scale=scale, exclude=exclude, prologue=prologue())
         shapes[key := job_request.shape(resources)].append(action)
         asked[key] = resources
     for key, group in shapes.items():
@@ -271,8 +269,7 @@ def _decided_on(run: RunRow) -> tuple[int, str, str, int, int]:
 
 
 def _new_attempt(action: Submit, index: int, token: str, paths: CampaignPaths) -> NewAttempt:
-    config = job_request.run_config(action.run)
-    world_size = config.nodes * config.ranks()
+    config, world_size = action.config, action.config.world_size()
     return NewAttempt(
         run_id=action.run.id,
         generation=action.generation,
@@ -295,7 +292,7 @@ def _new_attempt(action: Submit, index: int, token: str, paths: CampaignPaths) -
 def _payload(row: AttemptRow, action: Submit, paths: CampaignPaths, store: str | None, saved_step: int) -> Payload:
     return job_request.payload(
         action.run,
-        config_changes.changed(job_request.run_config(action.run), action.changes),
+        config_changes.changed(action.config, action.changes),
         paths,
         generation=row.generation,
         micro_batch=action.micro_batch,

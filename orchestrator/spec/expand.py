@@ -121,7 +121,7 @@ def _config(base: Mapping[str, Any], point: Point, local_gpus: int) -> RunConfig
     findings += contradictions
     try:
         config = RunConfig.model_validate(data)
-        findings += check(config, config.nodes * config.ranks(local_gpus), local_gpus)
+        findings += check(config, config.world_size(local_gpus), local_gpus)
     except ValidationError as error:
         findings += validation_findings(error, data)
     if findings:

@@ -354,6 +354,10 @@ class RunConfig(_Section):
         gpus = local_gpus if self.executor == "local" else self.slurm.gpus
         return self.ranks_per_node or gpus or 1
 
+    def world_size(self, local_gpus: int = 0) -> int:
+        """Processes of one run; arguments as `ranks`."""
+        return self.nodes * self.ranks(local_gpus)
+
     def train_json(self, *, micro_batch: int | None, accumulation: int | None, world_size: int) -> dict[str, Any]:
         """The content of an attempt's train.json.
 

@@ -22,11 +22,13 @@ from dscampaign.orchestrator.reconcile.actions import (
 )
 from dscampaign.orchestrator.reconcile.decide import decide
 from dscampaign.orchestrator.reconcile.snapshot import AttemptView, RunView, Snapshot
-from dscampaign.orchestrator.spec.model import RetryConfig, RunConfig
+from dscampaign.orchestrator.spec.model import RunConfig, TrainConfig
 
 _A = TypeVar("_A")
 
 NOW_S = 1_000_000.0
+
+_TRAIN = {"global_batch": 64, "micro_batch": 8, "checkpoint_every": 10}
 
 CAMPAIGN = CampaignRow(1, "c", "", "h", "/shared", "slurm", "active", {}, 0.0)
 
@@ -135,21 +137,20 @@ def log_lines(*texts: str) -> tuple[LogLine, ...]:
 
 
 def run_view(*attempts: AttemptView | AttemptRow, run: RunRow | None = None, **values: Any) -> RunView:
-    """A run with these attempts, 64 samples a step, micro-batch 8 on 2 ranks; `retry` goes into its configuration."""
-    config = RunConfig(retry=values.pop("retry", RetryConfig()))
+    """A run with these attempts, 64 samples a step, micro-batch 8 on 2 ranks.
+
+    `retry`, `slurm` and fields of `train` go into its configuration.
+    """
+    train = {name: values.pop(name, value) for name, value in _TRAIN.items()}
+    sections = {name: values.pop(name) for name in ("retry", "slurm") if name in values}
+    config = RunConfig(ranks_per_node=2, train=TrainConfig().model_copy(update=train), **sections)
     views = tuple(a if isinstance(a, AttemptView) else AttemptView(a) for a in attempts)
     newest = views[-1].row.generation if views else 0
     defaults: dict[str, Any] = {
         "run": run or run_row(generation=newest),
         "attempts": views,
         "config": config,
-        "world_size": 2,
-        "global_batch": 64,
-        "micro_batch": 8,
-        "steps_decide": True,
         "on_cpu": False,
-        "checkpoint_every": 10,
-        "mem_mb": None,
     }
     return RunView(**{**defaults, **values})
 

@@ -5,19 +5,18 @@ from __future__ import annotations
 import json
 import time
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import asdict
-from typing import Any
+from typing import Any, Final
 
 from ....db.records import AttemptRow, EventRow, MemoryObservation, RunState
 from ...campaign.details import CampaignDetails, RunDetails
-from ...campaign.status import SCHEMA_VERSION, batch_of, finite
+from ...campaign.documents import batch_of, forwards_document, speed_document
 from ...formatting import clean, count, duration, figure, short_number, shorten, source
 from ...settings import Setting
-from .forwards import forward_pairs, forwards_document
-from .gpus import energy_document, gpu_lines, gpus_document
-from .speed import speed_document, speed_line
+from .gpus import gpu_lines
 from .states import counts_line, state_cell
 from .text import Cell, Page, Style, table
+
+_CLOCKS_AGREE: Final = 0.02
 
 
 def settings_page(settings: Sequence[Setting], page: Page) -> str:
@@ -69,42 +68,6 @@ def next_commands(facts: RunDetails) -> list[str]:
     return []
 
 
-def campaign_document(facts: CampaignDetails) -> dict[str, Any]:
-    """A campaign for `--json`."""
-    campaign = facts.status.campaign
-    return {
-        "schema_version": SCHEMA_VERSION,
-        "campaign": campaign.name,
-        "executor": campaign.executor,
-        "dir": campaign.dir,
-        "store": facts.store,
-        "created_s": campaign.created_s,
-        "provenance": campaign.provenance,
-        "spec": campaign.spec,
-        "settled": facts.status.settled,
-        "counts": {str(state): facts.status.counts.get(state, 0) for state in RunState},
-        "events": [_event_document(event) for event in facts.events],
-    }
-
-
-def run_document(facts: RunDetails) -> dict[str, Any]:
-    """A run for `--json`."""
-    latest = {key: finite(value) for key, value in asdict(facts.latest).items()} if facts.latest else None
-    return {
-        "schema_version": SCHEMA_VERSION,
-        "campaign": facts.campaign.name,
-        "run_dir": str(facts.paths.dir),
-        **{key: value for key, value in asdict(facts.run).items() if key not in ("id", "campaign_id")},
-        "batch": batch_of(facts.run),
-        "latest": latest,
-        "forwarded": forwards_document(facts.events),
-        "gpus": energy_document(facts.gpus.get(row.id) for row in _present(facts) if _used_gpus(row, facts)),
-        "attempts": [_attempt_document(row, facts) for row in facts.attempts],
-        "checkpoints": [asdict(checkpoint) for checkpoint in facts.checkpoints],
-        "events": [_event_document(event) for event in facts.events],
-    }
-
-
 def _run_pairs(facts: RunDetails, page: Page) -> dict[str, str]:
     run, latest = facts.run, facts.latest
     look = state_cell(run.state)
@@ -120,7 +83,7 @@ def _run_pairs(facts: RunDetails, page: Page) -> dict[str, str]:
         "step": f"{latest.step:,} of {run.target_step or '?'}" if latest else "",
         "folder": str(facts.paths.dir),
         "experiment": run.config_hash,
-        **forward_pairs(facts.events),
+        **_forwards(facts.events),
     }
     if latest:
         held_out = f"held out {figure(latest.eval_loss)}" if latest.eval_loss is not None else ""
@@ -133,6 +96,12 @@ def _run_pairs(facts: RunDetails, page: Page) -> dict[str, str]:
         newest = facts.checkpoints[0]
         pairs["checkpoint"] = f"step {newest.step:,}, attempt {newest.generation}: {newest.path}"
     return pairs
+
+
+def _forwards(events: Sequence[EventRow]) -> dict[str, str]:
+    """By tool, where the run is shown there."""
+    forwards = forwards_document(events).items()
+    return {clean(tool): clean(f"run {found['run_id']}, {found['where']}") for tool, found in forwards}
 
 
 def _batch(facts: RunDetails) -> str:
@@ -184,6 +153,23 @@ def memory_line(row: AttemptRow, seen: MemoryObservation | None) -> str:
     return f"{measured_gb:.1f}{usable} GB at the peak{error}{held}"
 
 
+def speed_line(events: Sequence[EventRow], attempt_id: int) -> str:
+    """Such as `400k tokens/s (100k a GPU), MFU 34.8%, 20.5 ms a step (IQR 0.3) over 80 steps; ...`.
+
+    Nothing where nothing is known.
+    """
+    said = speed_document(events, attempt_id)
+    if said is None:
+        return ""
+    parts = [f"{short_number(said['tokens_per_s'])} tokens/s{_speed_of_each(said)}", _mfu(said), _step_time(said)]
+    rest = [f"warm-up of {count(int(said.get('warm_up_steps', 0)), 'step')} took {said.get('warm_up_s', 0.0):.1f} s"]
+    rest += [f"{said['data_wait_share']:.1%} waited for data"] if said.get("data_wait_share", 0.0) >= 0.001 else []
+    rest += [f"{said['alloc_retries']:.0f} retries of the allocator"] if said.get("alloc_retries") else []
+    off = said.get("clock_ratio", 1.0) - 1.0
+    rest += [f"the host's clock says {off:+.0%}"] if abs(off) > _CLOCKS_AGREE else []
+    return "; ".join([", ".join(filter(None, parts)), *rest])
+
+
 def _needs_gb(row: AttemptRow, seen: MemoryObservation | None) -> float | None:
     """What its ranks expected of themselves before their first step."""
     if seen is None or not (seen.after_init_gb and seen.per_sample_gb and row.micro_batch):
@@ -191,28 +177,20 @@ def _needs_gb(row: AttemptRow, seen: MemoryObservation | None) -> float | None:
     return seen.after_init_gb + seen.per_sample_gb * row.micro_batch
 
 
-def _present(facts: RunDetails) -> list[AttemptRow]:
-    """The attempts of the run's present configuration."""
-    return [row for row in facts.attempts if row.config_hash == facts.run.config_hash]
+def _speed_of_each(said: Mapping[str, float]) -> str:
+    one = said.get("tokens_per_s_per_gpu")
+    return f" ({short_number(one)} a GPU)" if one and one != said["tokens_per_s"] else ""
 
 
-def _used_gpus(row: AttemptRow, facts: RunDetails) -> bool:
-    return row.id in facts.gpus or (row.last_step or 0) > (row.start_step or 0)
+def _mfu(said: Mapping[str, float]) -> str:
+    return f"MFU {said['mfu']:.1%}" if said.get("mfu") else ""
 
 
-def _attempt_document(row: AttemptRow, facts: RunDetails) -> dict[str, Any]:
-    return {
-        **asdict(row),
-        "memory": _memory_document(row, facts),
-        "speed": speed_document(facts.events, row.id),
-        "gpus": gpus_document(facts.gpus.get(row.id)),
-    }
-
-
-def _memory_document(row: AttemptRow, facts: RunDetails) -> dict[str, Any] | None:
-    seen = facts.memory.get(row.id)
-    names = ("after_init_gb", "per_sample_gb", "usable_gb", "peak_allocated_gb", "peak_reserved_gb")
-    return {name: getattr(seen, name) for name in names} if seen else None
+def _step_time(said: Mapping[str, float]) -> str:
+    if "step_time_median_s" not in said:
+        return ""
+    median, spread = (1e3 * said.get(name, 0.0) for name in ("step_time_median_s", "step_time_iqr_s"))
+    return f"{figure(median)} ms a step (IQR {figure(spread)}) over {count(int(said.get('steps', 0)), 'step')}"
 
 
 def _verdict(row: AttemptRow, page: Page) -> Iterator[str]:
@@ -279,10 +257,6 @@ def _fact(value: Any) -> str:
     if isinstance(value, float):
         return figure(value)
     return clean(value if isinstance(value, str) else json.dumps(value))
-
-
-def _event_document(event: EventRow) -> dict[str, Any]:
-    return {"ts_s": event.ts_s, "kind": event.kind, "message": event.message, "data": event.data}
 
 
 def _pairs(pairs: Mapping[str, str], page: Page) -> list[str]:

@@ -6,7 +6,6 @@ from collections import Counter
 from collections.abc import Iterator, Sequence
 from typing import Any, Final
 
-from ...campaign.status import SCHEMA_VERSION
 from ...doctor.check import Check, Verdict
 from ...formatting import clean, count
 from .text import Cell, Page, Style, table
@@ -35,7 +34,6 @@ def doctor_document(checks: Sequence[Check]) -> dict[str, Any]:
     """The checks as one document for `--json`."""
     numbers = Counter(check.verdict for check in checks)
     return {
-        "schema_version": SCHEMA_VERSION,
         "counts": {verdict.value: numbers[verdict] for verdict in Verdict},
         "checks": [
             {"id": c.id, "where": c.where, "verdict": c.verdict.value, "seen": c.seen, "next": c.next or None}

@@ -4,10 +4,8 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Iterable, Iterator
-from dataclasses import asdict
-from typing import Any
 
-from ....db.gpu_records import AttemptGpus, GpuUse, j_per_token, total
+from ....db.gpu_records import AttemptGpus, GpuUse
 from ...formatting import clean, figure
 
 SHOWN_GPUS = 8
@@ -21,27 +19,6 @@ def gpu_lines(used: AttemptGpus | None) -> Iterator[str]:
     yield "gpus: " + ", ".join(filter(None, (_devices(used), _busy(used), _power(used), _peak(used), _heat(used))))
     if line := ", ".join(filter(None, (_joules(used), _token(used), _held_down(used)))):
         yield f"energy: {line}"
-
-
-def gpus_document(used: AttemptGpus | None) -> dict[str, Any] | None:
-    """An attempt's GPUs for `--json`."""
-    if used is None:
-        return None
-    return {
-        "util_pct": used.util_pct,
-        "power_w": used.power_w,
-        "energy_j": used.energy_j,
-        "j_per_token": used.per_token.j_per_token if used.per_token else None,
-        "steps": asdict(used.per_token) if used.per_token else None,
-        "gpus": [asdict(gpu) for gpu in used.gpus],
-    }
-
-
-def energy_document(used: Iterable[AttemptGpus | None]) -> dict[str, float | None]:
-    """What all attempts of a run took together, and what a token cost, for `--json`; None was not sampled."""
-    attempts = list(used)
-    whole = total(one.energy_j if one else None for one in attempts)
-    return {"energy_j": whole, "j_per_token": j_per_token(one for one in attempts if one)}
 
 
 def _devices(used: AttemptGpus) -> str:

@@ -11,7 +11,6 @@ from typing import Any, Final
 from ....db.records import RunState
 from ....jobs.shared import ds_config
 from ...campaign.plan import Plan, PlannedRun, Sign
-from ...campaign.status import SCHEMA_VERSION
 from ...formatting import clean, count, short_number
 from ...memory.config_changes import changed
 from ...memory.feasibility import Shortage
@@ -79,7 +78,6 @@ def _ended_badly(plan: Plan) -> list[str]:
 def plan_document(plan: Plan) -> dict[str, Any]:
     """The plan as one document for `--json`."""
     return {
-        "schema_version": SCHEMA_VERSION,
         "campaign": plan.campaign,
         "executor": plan.executor,
         "to_submit": plan.count(Sign.CREATE, Sign.RESUBMIT),

@@ -6,7 +6,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import asdict, fields
 from typing import Any, Final
 
-from ...campaign.status import SCHEMA_VERSION, finite
+from ...campaign.documents import SCHEMA_VERSION, finite
 from ..compare.baseline import BaselineComparison
 from ..compare.difference import Comparison, figures, verdict
 from ..compare.results import Results, WorkloadResults

@@ -637,7 +637,7 @@ def test_a_payload_of_another_version_is_refused_with_words(attempt: Attempt) ->
 def test_the_agent_needs_no_training_stack_and_no_database() -> None:
     import subprocess
 
-    heavy = "{'torch', 'deepspeed', 'transformers', 'numpy', 'sqlalchemy', 'pydantic', 'rich', 'submitit'}"
+    heavy = "{'torch', 'deepspeed', 'transformers', 'numpy', 'sqlalchemy', 'pydantic', 'submitit'}"
     code = f"import sys, dscampaign.jobs.agent.agent; print(sorted({heavy} & set(sys.modules)))"
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
     assert done.stdout == "[]\n"

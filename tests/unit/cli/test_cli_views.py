@@ -10,7 +10,7 @@ from dscampaign.db import queries
 from dscampaign.orchestrator.campaign.status import read_status
 from dscampaign.orchestrator.cli.pages.status import status_page
 from dscampaign.orchestrator.cli.pages.text import Cell, Page, Style, table
-from dscampaign.orchestrator.cli.watch import _Lines
+from dscampaign.orchestrator.cli.watch import _Lines, _LiveTable
 from dscampaign.orchestrator.formatting import clean, count, duration, figure, short_number
 from dscampaign.tests.support.cli_world import make_world
 
@@ -101,3 +101,22 @@ def test_a_log_is_told_how_far_training_is_even_if_nothing_else_happens(tmp_path
         lines.update(status)
     told = [line.rpartition(" · ")[2] for line in out.getvalue().splitlines()]
     assert told == ["5 of 12 steps", "6 of 12 steps", "5 of 12 steps"]
+
+
+def test_a_live_table_is_redrawn_in_place_below_what_scrolls_by(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("LINES", "6")
+    world, out = make_world(tmp_path), io.StringIO()
+    with world.store.read() as conn:
+        campaign = queries.list_campaigns(conn)[0]
+    table = _LiveTable(out)
+    table.update(read_status(world.store, campaign))
+    first = out.getvalue()
+    assert first.count("\n") == 5  # one line less than the screen has
+    table.say(["what stays", ""])
+    table.clear()
+    said, cleared = out.getvalue().removeprefix(first).split("\x1b[5F\x1b[J")[1:]
+    assert said.partition("\n")[0].endswith(" what stays")
+    assert said.partition("\n\n")[2] == first.removeprefix("\x1b[J")
+    assert "\n" not in cleared

@@ -14,8 +14,9 @@ import pytest
 from dscampaign.db.gpu_records import AttemptGpus, GpuUse, TokenEnergy
 from dscampaign.db.ingest.gpus import NodeGpus
 from dscampaign.db.ingest.spool import ingest
+from dscampaign.orchestrator.campaign.documents import energy_document, gpus_document
 from dscampaign.orchestrator.cli.main import main
-from dscampaign.orchestrator.cli.pages.gpus import energy_document, gpu_lines, gpus_document
+from dscampaign.orchestrator.cli.pages.gpus import gpu_lines
 from dscampaign.tests.support.cli_world import World, make_world
 
 Output = pytest.CaptureFixture[str]

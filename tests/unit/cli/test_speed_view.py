@@ -7,7 +7,8 @@ from typing import Any
 import pytest
 
 from dscampaign.db.records import EventRow
-from dscampaign.orchestrator.cli.pages.speed import speed_document, speed_line
+from dscampaign.orchestrator.campaign.documents import speed_document
+from dscampaign.orchestrator.cli.pages.describe import speed_line
 
 SAID: dict[str, Any] = {
     "steps": 80,

@@ -189,9 +189,9 @@ def test_the_ledgers_of_a_campaign_are_those_of_its_runs_and_of_what_they_became
         queries.observe_memory(conn, MemoryObservation("x", row.id, 8, oom=False, usable_gb=9.0))
     with world.store.read() as conn:
         rows = queries.attempts(conn, world.campaign.id)
-        assert set(read_ledgers(conn, [runs[1]], [])) == {other}
-        assert set(read_ledgers(conn, [first], [])) == set()
-        assert set(read_ledgers(conn, [first], rows)) == {other}
+        assert set(read_ledgers(conn, [run_config(runs[1])], [])) == {other}
+        assert set(read_ledgers(conn, [run_config(first)], [])) == set()
+        assert set(read_ledgers(conn, [run_config(first)], rows)) == {other}
 
 
 def test_what_was_noticed_is_kept_with_the_attempt(world: World) -> None:
@@ -221,7 +221,7 @@ def test_where_nothing_runs_without_a_bad_node_it_is_not_done_without(world: Wor
             raise SubmissionRefused("Requested node configuration is not available")
 
     world.cluster.on_submit = refuse
-    assert take(world, Submit(run, 2, None, "tried again", exclude=("n1",))) == []
+    assert take(world, Submit(run, run_config(run), 2, None, "tried again", exclude=("n1",))) == []
     assert "exclude" not in world.cluster.submitted[-1].resources
     assert (latest(world).generation, latest(world).state) == (2, AttemptState.QUEUED)
     assert "Requested node configuration" in world.events("withdrawn")[-1].message
@@ -239,7 +239,10 @@ def test_what_is_unusual_about_an_attempt_is_in_its_row_its_payload_and_its_even
     take(world, finish(world))
     [run] = world.runs().values()
     changes = ("expandable_segments",)
-    take(world, Submit(run, 2, None, "tried again", changes=changes, predicted_gb=3.5, exclude=("n7", "n9")))
+    take(
+        world,
+        Submit(run, run_config(run), 2, None, "tried again", changes=changes, predicted_gb=3.5, exclude=("n7", "n9")),
+    )
     row = latest(world)
     assert (row.changes, row.predicted_gb) == ("expandable_segments", 3.5)
     assert world.cluster.submitted[-1].resources["exclude"] == "n7,n9"
@@ -252,7 +255,7 @@ def test_what_is_unusual_about_an_attempt_is_in_its_row_its_payload_and_its_even
 def test_nothing_is_done_without_the_lease(world: World) -> None:
     stale = replace(authority(world), epoch=99)
     run = world.runs()["depth-1"]
-    for action in (SetRun(run, RunState.FAILED, "x"), finish(world), Submit(run, 2, None, "why")):
+    for action in (SetRun(run, RunState.FAILED, "x"), finish(world), Submit(run, run_config(run), 2, None, "why")):
         with pytest.raises(StaleLease):
             act([action], stale, world.cluster, world.paths)
     assert world.runs()["depth-1"] == run
@@ -275,7 +278,10 @@ def test_a_cancellation_that_was_not_heard_stops_nothing_else(world: World, monk
     monkeypatch.setattr(world.cluster, "cancel", away)
     run = world.runs()["depth-1"]
     troubles = take(
-        world, CancelJob(latest(world), "1_0"), SetRun(run, RunState.FAILED, "x"), Submit(run, 2, None, "y")
+        world,
+        CancelJob(latest(world), "1_0"),
+        SetRun(run, RunState.FAILED, "x"),
+        Submit(run, run_config(run), 2, None, "y"),
     )
     assert [str(trouble) for trouble in troubles] == ["scancel is away"]
     assert len(world.cluster.submitted) == 2

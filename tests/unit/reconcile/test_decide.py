@@ -55,7 +55,7 @@ def after(*past: AttemptRow, **values: Any) -> tuple[Submit | None, SetRun | Non
 
 def test_a_new_run_is_submitted_with_the_micro_batch_of_the_spec() -> None:
     [submit] = decide(snapshot(run_view()))
-    assert submit == Submit(run_row(), 1, 8, "first attempt", 1.0)
+    assert submit == Submit(run_row(), run_view().config, 1, 8, "first attempt", 1.0)
 
 
 @pytest.mark.parametrize(
@@ -203,8 +203,8 @@ def test_three_attempts_that_trained_and_saved_nothing_are_held_whatever_ended_t
 
 
 def test_more_memory_is_asked_for_where_the_spec_names_a_size() -> None:
-    first, _ = after(ended_row(1, "host_oom"), mem_mb=1000)
-    second, _ = after(ended_row(1, "host_oom"), ended_row(2, "preempted", last_step=5), mem_mb=1000)
+    first, _ = after(ended_row(1, "host_oom"), slurm=SlurmConfig(mem="1000M"))
+    second, _ = after(ended_row(1, "host_oom"), ended_row(2, "preempted", last_step=5), slurm=SlurmConfig(mem="1000M"))
     assert first is not None
     assert second is not None
     assert (first.mem_scale, first.micro_batch) == (1.5, 8)
@@ -232,7 +232,7 @@ def test_more_memory_is_asked_for_where_the_spec_names_a_size() -> None:
 def test_a_budget_is_the_number_of_further_tries(kind: str, budget: int) -> None:
     def tried(times: int) -> tuple[Submit | None, SetRun | None]:
         past = [ended_row(i + 1, kind, micro_batch=2 ** (9 - i)) for i in range(times)]
-        return after(*past, mem_mb=1000, global_batch=2048)
+        return after(*past, slurm=SlurmConfig(mem="1000M"), global_batch=2048)
 
     assert tried(budget)[0] is not None
     submit, change = tried(budget + 1)
@@ -663,7 +663,9 @@ QUICK = settings(max_examples=60, deadline=None, phases=[Phase.generate], derand
 @QUICK
 @given(st.lists(st.sampled_from(LASTING), min_size=30, max_size=40), st.booleans())
 def test_whatever_happens_attempts_are_few_and_one_at_a_time(history: list[Any], limited: bool) -> None:
-    world = Simulation([run_view(run=run_row(), mem_mb=1000)], options={"capacity": 1} if limited else {})
+    world = Simulation(
+        [run_view(run=run_row(), slurm=SlurmConfig(mem="1000M"))], options={"capacity": 1} if limited else {}
+    )
     for state, values in history:
         world.settle_down()
         assert sum(a.active for a in world.runs[0].attempts) <= 1

@@ -21,7 +21,7 @@ KEY = memory_key(CONFIG) or ""
 
 def a_run(*attempts: Any, **values: Any) -> RunView:
     """A run of 32 samples a rank, all at once if they fit."""
-    return run_view(*attempts, config=CONFIG, micro_batch=32, **values)
+    return run_view(*attempts, config=CONFIG, **values)
 
 
 def seen(micro: int, peak_gb: float | None = None, *, oom: bool = False) -> MemoryObservation:
@@ -90,7 +90,7 @@ def test_a_changed_run_learns_from_those_that_were_changed_alike() -> None:
     config = CONFIG.model_copy(update={"retry": retry})
     changed = config_changes.changed(CONFIG, ("activation_checkpointing",))
     last = ended_row(1, "preempted", micro_batch=1, last_step=3, changes="activation_checkpointing")
-    view = run_view(last, config=config, micro_batch=32)
+    view = run_view(last, config=config)
     other = {memory_key(changed) or "": Ledger.of((seen(4, 12.0), seen(8, 14.0)))}
     assert submitted(view, ledgers=other).micro_batch == 32
     assert submitted(view, ledgers=ledgers(*LINE)).micro_batch == 1

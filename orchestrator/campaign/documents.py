@@ -1,0 +1,181 @@
+"""The JSON documents about campaigns and runs. Keys are only ever added: scripts rely on them."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import asdict
+from typing import Any, Final
+
+from ...db import queries
+from ...db.gpu_records import AttemptGpus, j_per_token, total
+from ...db.records import OPENED_ELSEWHERE, AttemptRow, CampaignRow, EventRow, RunRow, RunState, RunStatus
+from ...db.store import Store
+from .details import CampaignDetails, RunDetails
+from .status import CampaignStatus, read_status
+
+SCHEMA_VERSION: Final = 1
+"""Of every JSON document that the command prints."""
+
+_FIGURES: Final = ("step", "target_step", "loss", "eval_loss", "tokens_per_s", "mem_reserved_gb", "mfu")
+_SIZES: Final = ("micro_batch", "accumulation", "world_size")
+_ATTEMPT: Final = (
+    *("generation", "state", "failure_class", "job_id", "micro_batch", "accumulation", "changes", "predicted_gb"),
+    *("start_step", "last_step"),
+)
+"""What the status of a campaign shows of an attempt; there may be ten thousand."""
+
+_MEMORY: Final = ("after_init_gb", "per_sample_gb", "usable_gb", "peak_allocated_gb", "peak_reserved_gb")
+_SPEED: Final = "script.speed"
+
+
+def finite(value: Any) -> Any:
+    """A value as strict JSON can hold it: NaN and the infinities become their names."""
+    if not isinstance(value, float) or math.isfinite(value):
+        return value
+    return "NaN" if math.isnan(value) else "Infinity" if value > 0 else "-Infinity"
+
+
+def status_document(store: Store, campaign: CampaignRow) -> dict[str, Any]:
+    """Where a campaign stands."""
+    status = read_status(store, campaign)
+    with store.read() as conn:
+        runs = {run.id: run for run in queries.runs(conn, campaign.id)}
+        attempts = queries.attempts_by_run(conn, campaign.id)
+        forwards = queries.forwards(conn, campaign.id)
+    return {
+        "campaign": campaign.name,
+        "settled": status.settled,
+        "reconciled_now": status.reconciled_now,
+        "counts": _counts(status),
+        "runs": [
+            _run_of_status(row, runs[row.run_id], attempts[row.run_id], forwards.get(row.run_id, {}))
+            for row in status.runs
+        ],
+    }
+
+
+def campaign_document(facts: CampaignDetails) -> dict[str, Any]:
+    """A campaign with its newest events."""
+    campaign = facts.status.campaign
+    return {
+        "campaign": campaign.name,
+        "executor": campaign.executor,
+        "dir": campaign.dir,
+        "store": facts.store,
+        "created_s": campaign.created_s,
+        "provenance": campaign.provenance,
+        "spec": campaign.spec,
+        "settled": facts.status.settled,
+        "counts": _counts(facts.status),
+        "events": [_event(event) for event in facts.events],
+    }
+
+
+def run_document(facts: RunDetails) -> dict[str, Any]:
+    """A run with its attempts, checkpoints and events."""
+    present = [row for row in facts.attempts if row.config_hash == facts.run.config_hash]
+    return {
+        "campaign": facts.campaign.name,
+        "run_dir": str(facts.paths.dir),
+        **{key: value for key, value in asdict(facts.run).items() if key not in ("id", "campaign_id")},
+        "batch": batch_of(facts.run),
+        "latest": {key: finite(value) for key, value in asdict(facts.latest).items()} if facts.latest else None,
+        "forwarded": forwards_document(facts.events),
+        "gpus": energy_document(facts.gpus.get(row.id) for row in present if _used_gpus(row, facts)),
+        "attempts": [_attempt(row, facts) for row in facts.attempts],
+        "checkpoints": [asdict(checkpoint) for checkpoint in facts.checkpoints],
+        "events": [_event(event) for event in facts.events],
+    }
+
+
+def batch_of(run: RunRow) -> dict[str, int | None]:
+    """A run's batch arithmetic as its spec asks for it, before any attempt made the micro-batch smaller."""
+    config, train = run.config, run.config.get("train", {})
+    nodes = 1 if config.get("executor") == "local" else config.get("slurm", {}).get("nodes", 1)
+    world_size = nodes * config.get("ranks_per_node", 1)
+    batch, micro = train.get("global_batch"), train.get("micro_batch")
+    accumulation = batch // (micro * world_size) if batch and micro else None
+    return {"global_batch": batch, "micro_batch": micro, "accumulation": accumulation, "world_size": world_size}
+
+
+def forwards_document(events: Sequence[EventRow]) -> dict[str, dict[str, str]]:
+    """By tool, the id and the address or folder that the run's newest attempt has there."""
+    return _forwarded({str(e.data.get("tool")): e.data for e in events if e.kind == OPENED_ELSEWHERE})
+
+
+def speed_document(events: Sequence[EventRow], attempt_id: int) -> dict[str, float] | None:
+    """The figures that the attempt reported of its speed, None where it did not. A script may report anything."""
+    reports = [event.data for event in events if event.kind == _SPEED and event.attempt_id == attempt_id]
+    figures = {name: float(value) for name, value in reports[-1].items() if _is_number(value)} if reports else {}
+    return figures if "tokens_per_s" in figures else None
+
+
+def gpus_document(used: AttemptGpus | None) -> dict[str, Any] | None:
+    """The GPUs of an attempt."""
+    if used is None:
+        return None
+    return {
+        "util_pct": used.util_pct,
+        "power_w": used.power_w,
+        "energy_j": used.energy_j,
+        "j_per_token": used.per_token.j_per_token if used.per_token else None,
+        "steps": asdict(used.per_token) if used.per_token else None,
+        "gpus": [asdict(gpu) for gpu in used.gpus],
+    }
+
+
+def energy_document(used: Iterable[AttemptGpus | None]) -> dict[str, float | None]:
+    """What all attempts of a run took together, and what a token cost; None was not sampled."""
+    attempts = list(used)
+    whole = total(one.energy_j if one else None for one in attempts)
+    return {"energy_j": whole, "j_per_token": j_per_token(one for one in attempts if one)}
+
+
+def _counts(status: CampaignStatus) -> dict[str, int]:
+    return {str(state): status.counts.get(state, 0) for state in RunState}
+
+
+def _run_of_status(
+    row: RunStatus, run: RunRow, attempts: Sequence[AttemptRow], forwards: Mapping[str, Mapping[str, Any]]
+) -> dict[str, Any]:
+    now = {name: getattr(row, name) for name in _SIZES}
+    return {
+        "name": row.name,
+        "params": run.params,
+        "state": row.state,
+        "reason": row.reason,
+        **{name: finite(getattr(row, name)) for name in _FIGURES},
+        **batch_of(run),
+        **{name: value for name, value in now.items() if value is not None},
+        "changes": row.changes or "",
+        "predicted_gb": attempts[-1].predicted_gb if attempts else None,
+        "forwarded": _forwarded(forwards),
+        "attempts": [{name: getattr(attempt, name) for name in _ATTEMPT} for attempt in attempts],
+    }
+
+
+def _attempt(row: AttemptRow, facts: RunDetails) -> dict[str, Any]:
+    memory = facts.memory.get(row.id)
+    return {
+        **asdict(row),
+        "memory": {name: getattr(memory, name) for name in _MEMORY} if memory else None,
+        "speed": speed_document(facts.events, row.id),
+        "gpus": gpus_document(facts.gpus.get(row.id)),
+    }
+
+
+def _forwarded(by_tool: Mapping[str, Mapping[str, Any]]) -> dict[str, dict[str, str]]:
+    return {tool: {name: str(data.get(name, "")) for name in ("run_id", "where")} for tool, data in by_tool.items()}
+
+
+def _event(event: EventRow) -> dict[str, Any]:
+    return {"ts_s": event.ts_s, "kind": event.kind, "message": event.message, "data": event.data}
+
+
+def _used_gpus(row: AttemptRow, facts: RunDetails) -> bool:
+    return row.id in facts.gpus or (row.last_step or 0) > (row.start_step or 0)
+
+
+def _is_number(value: Any) -> bool:
+    return isinstance(value, int | float) and not isinstance(value, bool) and math.isfinite(value)
