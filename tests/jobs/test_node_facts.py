@@ -167,7 +167,12 @@ def test_at_the_end_nobody_waits_for_the_driver(
     nvml.stuck = stuck
     monkeypatch.setattr(gpus, "END_TIMEOUT_S", 0.05)
     waits_s, wait = [], gpus._Look.wait
-    monkeypatch.setattr(gpus._Look, "wait", lambda look, most_s: (waits_s.append(most_s), wait(look, most_s))[1])
+
+    def noted(look: gpus._Look, most_s: float) -> Any:
+        waits_s.append(most_s)
+        return wait(look, most_s)
+
+    monkeypatch.setattr(gpus._Look, "wait", noted)
     facts = watch.facts()
     stuck.set()
     assert facts is not None
