@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import re
 from dataclasses import dataclass
+from functools import partial
 
 from .policy import FailureClass
 
@@ -52,14 +53,16 @@ USER_ACTIONS = {
 """What a user's action comes to: the class whose answer it is."""
 
 
-def _rule(
-    name: str, kind: FailureClass, pattern: str, hint: str = "", *, early: bool = False, per_node: bool = False
-) -> Rule:
-    return Rule(name, kind, re.compile(pattern, re.MULTILINE), hint, early, per_node)
+def _rule(kind: FailureClass, name: str, pattern: str, hint: str = "", **holds: bool) -> Rule:
+    return Rule(name, kind, re.compile(pattern, re.MULTILINE), hint, **holds)
 
 
 _K = FailureClass
-_D = FailureClass.DETERMINISTIC
+_mistake = partial(_rule, FailureClass.DETERMINISTIC)
+_early_mistake = partial(_mistake, early=True)
+_node_mistake = partial(_mistake, per_node=True)
+_early_node_mistake = partial(_mistake, early=True, per_node=True)
+
 _TYPE = r"^(?:\w+\.)*"
 """Where an exception's own line begins: a message that only mentions one (ImportError, falling back) proves nothing."""
 _FIRST = r"\A(?:\w+\.)*"
@@ -73,229 +76,185 @@ XID_AMBIGUOUS = "13|31|43|62|94"
 _MEMORY = (
     # PyTorch's caching allocator, with its class names of torch 2.5 and before; HIP is the same on ROCm.
     _rule(
-        "cuda-oom",
         _K.OOM,
+        "cuda-oom",
         _TYPE + r"OutOfMemoryError\b|(?:CUDA|HIP) out of memory\. Tried to allocate \d"
         r"|^(?:[\w.]+: )*(?:CUDA|HIP) out of memory|(?:CUDA|HIP)\b[\]\w ]*: out of memory",
     ),
     # The handles and workspaces of NVIDIA's libraries, allocated behind PyTorch's back; NCCL's channels.
-    _rule("cublas-alloc", _K.OOM, r"\b(?:CUBLAS|CUDNN|CUSOLVER|CUSPARSE)_STATUS_ALLOC_FAILED"),
-    _rule("nccl-oom", _K.OOM, r"Cuda failure (?:\d+ )?'out of memory'"),
+    _rule(_K.OOM, "cublas-alloc", r"\b(?:CUBLAS|CUDNN|CUSOLVER|CUSPARSE)_STATUS_ALLOC_FAILED"),
+    _rule(_K.OOM, "nccl-oom", r"Cuda failure (?:\d+ )?'out of memory'"),
     # c10's CPU allocator and the runtimes of C++, Rust and Python under a memory limit: a device only where the CPU
     # trains.
     _rule(
-        "cpu-alloc",
         _K.HOST_OOM,
+        "cpu-alloc",
         r"DefaultCPUAllocator: (?:can't allocate|not enough) memory|std::bad_alloc"
         r"|^memory allocation of \d+ bytes failed",
     ),
-    _rule("memory-error", _K.HOST_OOM, _TYPE + r"_?\w*MemoryError\b|Cannot allocate memory"),
+    _rule(_K.HOST_OOM, "memory-error", _TYPE + r"_?\w*MemoryError\b|Cannot allocate memory"),
     # torch's data loader: /dev/shm holds what workers hand over, and counts as the job's memory.
     _rule(
-        "shared-memory",
         _K.HOST_OOM,
+        "shared-memory",
         r"out of shared memory|insufficient shared memory|torch_\d+_\d+\S*:? No space left"
         r"|shared memory (?:object|segment) .*No space",
         "fewer data-loader workers, or a larger /dev/shm",
     ),
     # slurmstepd, of several versions, and the kernel.
-    _rule("slurm-oom", _K.HOST_OOM, r"oom[_-]kill event|[Ee]xceeded (?:job|step) memory limit|exceeded memory limit"),
+    _rule(_K.HOST_OOM, "slurm-oom", r"oom[_-]kill event|[Ee]xceeded (?:job|step) memory limit|exceeded memory limit"),
 )
 
 _CONFIGURATION = (
     # DeepSpeed's and pydantic's checks of the configuration.
-    _rule("ds-batch", _D, r"Check batch related parameters", "global_batch must be micro × accumulation × world size"),
-    _rule("ds-config", _D, r"Extra inputs are not permitted|DeepSpeedConfigError", "correct the `deepspeed:` section"),
-    _rule("ds-config-value", _D, r"validation errors? for DeepSpeed", "correct the `deepspeed:` section"),
-    _rule(
-        "ds-world", _D, r"checkpoint being loaded used a DP world size", "resume on the number of ranks that saved it"
+    _mistake("ds-batch", r"Check batch related parameters", "global_batch must be micro × accumulation × world size"),
+    _mistake("ds-config", r"Extra inputs are not permitted|DeepSpeedConfigError", "correct the `deepspeed:` section"),
+    _mistake("ds-config-value", r"validation errors? for DeepSpeed", "correct the `deepspeed:` section"),
+    _mistake(
+        "ds-world", r"checkpoint being loaded used a DP world size", "resume on the number of ranks that saved it"
     ),
     # torch.nn.Module.load_state_dict: whole files, another model.
-    _rule("state-dict", _D, r"Error\(s\) in loading state_dict for", "the checkpoint is of another model", early=True),
+    _early_mistake("state-dict", r"Error\(s\) in loading state_dict for", "the checkpoint is of another model"),
 )
 
 _ENVIRONMENT = (
     # What torch builds for DeepSpeed is shared by ranks and runs, which may find it half written.
     _rule(
-        "extension-race",
         _K.CRASH,
+        "extension-race",
         r"torch_extensions.*(?:cannot open shared object file|file too short|No such file)"
         r"|lock file .*torch_extensions",
         "build DeepSpeed's extensions once before the campaign",
     ),
     # Python's own words only: libraries log what they can do without.
-    _rule(
+    _node_mistake(
         "no-module",
-        _D,
         r"^(?:[\w.]*(?:Error|Exception): |\S*python[\d.]*: )*No module named|finding module specification for",
         "install it in the environment that `python:` names",
-        per_node=True,
     ),
-    _rule(
-        "no-mpi",
-        _D,
-        r"cannot load MPI library",
-        "start through the `deepspeed` launcher; mpi4py is broken here",
-        per_node=True,
+    _node_mistake(
+        "no-mpi", r"cannot load MPI library", "start through the `deepspeed` launcher; mpi4py is broken here"
     ),
     # The dynamic linker, in the words that Python gives on.
-    _rule(
+    _early_node_mistake(
         "no-library",
-        _D,
         r"cannot open shared object file|version `?(?:GLIBC|GLIBCXX|CXXABI)_[\d.]+'? not found|undefined symbol: ",
         "the library must be the same on all nodes",
-        early=True,
-        per_node=True,
     ),
     # CUDA's runtime and torch's words for it.
-    _rule(
-        "device-ordinal",
-        _D,
-        r"invalid device ordinal|Duplicate GPU detected",
-        "more ranks than GPUs: lower ranks_per_node",
-        per_node=True,
+    _node_mistake(
+        "device-ordinal", r"invalid device ordinal|Duplicate GPU detected", "more ranks than GPUs: lower ranks_per_node"
     ),
-    _rule(
+    _early_node_mistake(
         "no-gpu",
-        _D,
         r"No CUDA GPUs are available|no CUDA-capable device is detected|Found no NVIDIA driver"
         r"|Torch not compiled with CUDA enabled|doesn't have NCCL built in|no GPUs found",
         "ask for GPUs in `slurm:`, and install a torch that can use them",
-        early=True,
-        per_node=True,
     ),
-    _rule(
+    _early_node_mistake(
         "no-kernel-image",
-        _D,
         r"no kernel image is available|out of resource: shared memory",
         "build torch or the kernel for this GPU",
-        early=True,
-        per_node=True,
     ),
     # An index beyond an embedding's or a loss's classes, as a rule; data that come later may be another matter.
-    _rule(
-        "device-assert", _D, r"CUDA error: device-side assert triggered", "a label or token out of range", early=True
-    ),
+    _early_mistake("device-assert", r"CUDA error: device-side assert triggered", "a label or token out of range"),
     # The operating system, before and after Python gives it a class.
-    _rule(
+    _early_node_mistake(
         "no-file",
-        _D,
         _FIRST + r"(?:FileNotFound|NotADirectory|IsADirectory|Permission)Error\b|can't open file",
         "the path must exist on the compute nodes",
-        early=True,
-        per_node=True,
     ),
     # DeepSpeed's and triton's builders.
-    _rule(
+    _early_node_mistake(
         "no-compiler",
-        _D,
         r"Error building extension '|MissingCUDAException|CUDA_HOME (?:does not exist|environment variable is not set)"
         r"|Failed to find C compiler",
         "load a compiler and CUDA in `slurm.setup`, or switch the offload off",
-        early=True,
-        per_node=True,
     ),
     # The built-in trainer, of DeepSpeed's operators.
-    _rule(
+    _early_node_mistake(
         "no-operator",
-        _D,
         r"train\.(?:offload nvme|deepcompile) needs .* which this node does not have",
         "install it on all nodes, or load it in `slurm.setup`",
-        early=True,
-        per_node=True,
     ),
     # huggingface_hub and transformers.
-    _rule(
-        "no-hub-file", _D, r"Repository Not Found|gated repo|is not a local folder and is not a valid model", early=True
-    ),
-    _rule("hub-access", _D, _TYPE + r"(?:GatedRepo|(?:Repository|Entry|Dataset)NotFound)Error\b", early=True),
-    _rule("no-network", _D, r"OfflineModeIsEnabled", "fetch it on the login node first", early=True, per_node=True),
+    _early_mistake("no-hub-file", r"Repository Not Found|gated repo|is not a local folder and is not a valid model"),
+    _early_mistake("hub-access", _TYPE + r"(?:GatedRepo|(?:Repository|Entry|Dataset)NotFound)Error\b"),
+    _early_node_mistake("no-network", r"OfflineModeIsEnabled", "fetch it on the login node first"),
     # Nodes without a way out say the same as those of an hour in which the hub is down: that passes.
     _rule(
-        "hub-away",
         _K.CRASH,
+        "hub-away",
         _TYPE + r"(?:LocalEntryNotFoundError\b|OSError: We couldn't connect to 'https://huggingface)",
         "fetch it on the login node first",
     ),
     # jobs/agent/agent.py and jobs/shared/ownership.py: the agent refuses what others may have written.
-    _rule(
+    _mistake(
         "not-trusted",
-        _D,
         r"^not run: (?:others can write to |.+ belongs to user \d)",
         "only you may own and be able to write what it names: chmod go-w",
     ),
     # The shell that starts the launcher.
-    _rule(
-        "no-interpreter",
-        _D,
-        r"^\S*(?:launcher|sh): .*(?:exec: .*not found|No such file)",
-        "correct `python:`",
-        early=True,
-        per_node=True,
+    _early_node_mistake(
+        "no-interpreter", r"^\S*(?:launcher|sh): .*(?:exec: .*not found|No such file)", "correct `python:`"
     ),
 )
 
 _SCRIPT = (
-    _rule("syntax", _D, _FIRST + r"(?:Syntax|Indentation|Tab)Error\b"),
-    _rule(
+    _mistake("syntax", _FIRST + r"(?:Syntax|Indentation|Tab)Error\b"),
+    _early_mistake(
         "script-error",
-        _D,
         _FIRST + r"(?:Type|Key|Attribute|Name|UnboundLocal|Value|Import|Index|Assertion|NotImplemented|ZeroDivision"
         r"|Scanner|ConfigAttribute)Error\b",
-        early=True,
     ),
     # Tensors that do not fit together: torch's words, all of them RuntimeErrors.
-    _rule(
+    _early_mistake(
         "tensor-shapes",
-        _D,
         r"RuntimeError: (?:.{0,80}\b(?:must match|must have the same|must be equal|is not compatible|only supports?)\b"
         r"|.{0,40}\b[Ee]xpected\b.{0,120}\b(?:but|got|found|on the same device)\b|.{0,80}\bdoes not require grad"
         r"|mat1 and mat2 shapes|shape '\[.*\]' is invalid|Given groups=|einsum\(\)|stack expects each tensor)",
-        early=True,
     ),
     # The C library's assert, of a compiled library; not CUDA's on the device, which name a block and a thread.
-    _rule("assertion", _K.CRASH, r"^\S+: \S+:\d+: .{1,400}: Assertion `.{1,400}' failed\.$"),
+    _rule(_K.CRASH, "assertion", r"^\S+: \S+:\d+: .{1,400}: Assertion `.{1,400}' failed\.$"),
     # argparse, click and hydra.
-    _rule(
+    _early_mistake(
         "argparse",
-        _D,
         r"error: (?:the following arguments|unrecognized arguments|argument |ambiguous option|one of the arguments)"
         r"|^(?:Error: )?(?:No such option|Missing (?:option|argument|parameter)|Got unexpected extra argument)"
         r"|^Error: Invalid value for|^Could not override '|^Key '\S+' is not in struct",
-        early=True,
     ),
 )
 
 _TRAINING = (
     # The built-in trainer's word, and DeepSpeed's fp16 optimizer's; the same steps would end the same way.
-    _rule("non-finite", _K.DIVERGED, r"FloatingPointError: non-finite loss", "lower train.lr, or warm up longer"),
+    _rule(_K.DIVERGED, "non-finite", r"FloatingPointError: non-finite loss", "lower train.lr, or warm up longer"),
     _rule(
-        "loss-scale",
         _K.DIVERGED,
+        "loss-scale",
         r"Current loss scale already at minimum|Minimum loss scale reached",
         "use bf16, lower train.lr, or warm up longer",
     ),
     # What scripts say who look at their loss themselves.
     _rule(
-        "loss-not-finite",
         _K.DIVERGED,
+        "loss-not-finite",
         _TYPE + r"\w*Error: .*\b(?:loss|grad(?:ient)?s?|grad norm)\b.{0,40}\b(?:nan|NaN|inf|infinite|non-finite)\b"
         r"|\bfound NaN in local (?:forward|grad)",
         "lower train.lr, or warm up longer",
     ),
     # jobs/shared/checkpoint.py, torch's zip reader and pickle, safetensors, DeepSpeed's list of shards; not the
     # recomputation of activations, which torch calls checkpointing too.
-    _rule("checkpoint", _K.CHECKPOINT, r"(?<!torch\.utils\.checkpoint\.)Checkpoint(?:Error|Exception)\b"),
+    _rule(_K.CHECKPOINT, "checkpoint", r"(?<!torch\.utils\.checkpoint\.)Checkpoint(?:Error|Exception)\b"),
     _rule(
-        "checkpoint-file",
         _K.CHECKPOINT,
+        "checkpoint-file",
         r"PytorchStreamReader failed|UnpicklingError: (?:invalid load key|pickle data was truncated)"
         r"|EOFError: Ran out of input|unexpected EOF, expected \d+ more bytes|Error while deserializing header"
         r"|Invalid magic number; corrupt file|failed finding central directory",
     ),
     _rule(
-        "checkpoint-shard",
         _K.CHECKPOINT,
+        "checkpoint-shard",
         r"zero checkpoints? paths? (?:is|are) missing|(?:FileNotFoundError|No such file or directory).*"
         r"(?:mp_rank_\d+|zero_pp_rank_\d+)\w*\.pt|can't find .*\b(?:mp_rank|zero_pp_rank)\w*\.pt",
     ),
@@ -304,22 +263,22 @@ _TRAINING = (
 _MACHINE = (
     # NVIDIA's driver, in the kernel's log and in CUDA's words.
     _rule(
-        "gpu-xid",
         _K.GPU,
+        "gpu-xid",
         rf"NVRM: Xid \([^)]*\): (?:{XID_HARDWARE})\b|GPU has fallen off the bus|GPU is lost"
         r"|(?:GPU Reset|Node Reboot) Required",
     ),
-    _rule("gpu-ecc", _K.GPU, r"[Uu]ncorrectable (?:ECC|NVLink) error"),
+    _rule(_K.GPU, "gpu-ecc", r"[Uu]ncorrectable (?:ECC|NVLink) error"),
     _rule(
-        "gpu-driver",
         _K.GPU,
+        "gpu-driver",
         r"Driver/library version mismatch|unsupported display driver / cuda driver"
         r"|CUDA error: system not yet initialized|Unable to determine the device handle",
     ),
-    _rule("gpu-fault-xid", _K.GPU_FAULT, rf"NVRM: Xid \([^)]*\): (?:{XID_AMBIGUOUS})\b"),
+    _rule(_K.GPU_FAULT, "gpu-fault-xid", rf"NVRM: Xid \([^)]*\): (?:{XID_AMBIGUOUS})\b"),
     _rule(
-        "gpu-fault",
         _K.GPU_FAULT,
+        "gpu-fault",
         r"(?:an illegal memory access|an illegal instruction|misaligned address) was encountered"
         r"|CUDA error: (?:misaligned address|unspecified launch failure|hardware stack error|invalid program counter"
         r"|unknown error|(?:all )?CUDA-capable device(?:s are|\(s\) is/are) busy|Invalid access of peer GPU memory)"
@@ -327,14 +286,14 @@ _MACHINE = (
     ),
     # errno 28, 122, 116, 5, 30, 108 and 107, as libc words them; torch's zip writer and sqlite on a full disk.
     _rule(
-        "storage",
         _K.STORAGE,
+        "storage",
         r"No space left on device|[Qq]uota exceeded|[Ss]tale (?:NFS )?file handle|Input/output error|Errno 5\]"
         r"|PytorchStreamWriter failed writing|unexpected pos \d+ vs \d+|database or disk is full"
         r"|Read-only file system|Cannot send after transport endpoint shutdown|Transport endpoint is not connected",
     ),
     # torch.distributed's start: node 0 waits for others that never came.
-    _rule("no-peers", _K.NODE, r"waiting for clients\. \d+/\d+ clients joined"),
+    _rule(_K.NODE, "no-peers", r"waiting for clients\. \d+/\d+ clients joined"),
 )
 
 RULES = (*_MEMORY, *_CONFIGURATION, *_MACHINE, *_TRAINING, *_ENVIRONMENT, *_SCRIPT)
