@@ -52,10 +52,11 @@ def classify(ended: Ended) -> Verdict:
         or _ended_by_slurm(ended)
         or _by_user_rule(ended)
         or _by_root(ended)
-        or _machine(node_evidence.bad_gpu(ended))
+        or node_evidence.bad_gpu(ended)
         or _at_time_limit(ended)
         or _out_of_memory(ended)
-        or _machine(node_evidence.ambiguous_gpu(ended) or node_evidence.storage(ended))
+        or node_evidence.ambiguous_gpu(ended)
+        or node_evidence.storage(ended)
         or _by_log(ended)
         or left_alone(ended)
         or _cascade(ended)
@@ -76,9 +77,8 @@ def _finished(ended: Ended) -> Verdict | None:
         return Verdict(FailureClass.COMPLETED, "")
     if clean and not ended.steps_decide and not ended.stop_asked:
         early = ended.target_step is not None and ended.step < ended.target_step
-        return Verdict(
-            FailureClass.COMPLETED, f"the script ended at step {ended.step} of {ended.target_step}" if early else ""
-        )
+        reason = f"the script ended at step {ended.step} of {ended.target_step}" if early else ""
+        return Verdict(FailureClass.COMPLETED, reason)
     if _stopped(ended, exits):
         return Verdict(FailureClass.STOPPED, f"stopped after a checkpoint at step {ended.step}")
     return None
@@ -117,9 +117,8 @@ def _at_time_limit(ended: Ended) -> Verdict | None:
     hung = next((clue for clue in log_clues(ended) if HANG.search(clue.text)), None)
     if hung:  # the watchdog only said so, and the ranks went on waiting
         return _hang(hung)
-    return Verdict(
-        FailureClass.TIME_LIMIT, "reached Slurm's time limit", "", LogLine("slurm", 0, job.state), "slurm-state"
-    )
+    proof = LogLine("slurm", 0, job.state)
+    return Verdict(FailureClass.TIME_LIMIT, "reached Slurm's time limit", "", proof, "slurm-state")
 
 
 # -- errors ---------------------------------------------------------------------------------------------------
@@ -151,7 +150,7 @@ def _by_root(ended: Ended) -> Verdict | None:
     root = roots[0]
     rule, text = _rule_of(root, ended)
     if node_evidence.concerns_gpu(text):
-        found = _machine(node_evidence.bad_gpu(ended) or (None if rule else node_evidence.ambiguous_gpu(ended)))
+        found = node_evidence.bad_gpu(ended) or (None if rule else node_evidence.ambiguous_gpu(ended))
         if found:
             return found
     if rule is None:
@@ -247,10 +246,11 @@ def _hang(clue: Clue) -> Verdict:
 
 def _proved(rule: Rule, clue: Clue, text: str, ended: Ended) -> Verdict:
     if rule.kind is FailureClass.HOST_OOM:
-        return _memory(ended, clue, text, rule)
+        return _memory(ended, clue, text, rule.name, rule.hint or "raise slurm.mem")
     if rule.kind is FailureClass.OOM:
         if (killed := node_evidence.host_memory(ended)) and not node_evidence.has_numbers(text):
-            return _memory(ended, killed.clue, text, None, killed.rule)  # pinned memory is the host's
+            proof, name = killed
+            return _memory(ended, proof, text, name)  # pinned memory is the host's
         kind, reason, hint = node_evidence.whose_memory(ended, clue, text)
         return Verdict(kind, reason or headline(text), hint, clue.line, rule.name, clue.host)
     return Verdict(rule.kind, headline(text), rule.hint, clue.line, rule.name, clue.host)
@@ -259,21 +259,15 @@ def _proved(rule: Rule, clue: Clue, text: str, ended: Ended) -> Verdict:
 # -- the machine ----------------------------------------------------------------------------------------------
 
 
-def _machine(found: node_evidence.NodeFinding | None) -> Verdict | None:
-    if found is None:
-        return None
-    return Verdict(found.kind, found.reason, found.hint, found.clue.line, found.rule, found.clue.host)
-
-
 def _out_of_memory(ended: Ended) -> Verdict | None:
-    found = node_evidence.host_memory(ended)
-    return _memory(ended, found.clue, found.clue.text, None, found.rule) if found else None
+    if found := node_evidence.host_memory(ended):
+        clue, name = found
+        return _memory(ended, clue, clue.text, name)
+    return None
 
 
-def _memory(ended: Ended, clue: Clue, text: str, rule: Rule | None, name: str = "") -> Verdict:
+def _memory(ended: Ended, clue: Clue, text: str, name: str, hint: str = "raise slurm.mem") -> Verdict:
     """Host memory. Where the CPU trains it is the device's, and a smaller micro-batch helps; else it does not."""
-    name = rule.name if rule else name
     if ended.on_cpu:
         return Verdict(FailureClass.OOM, "out of memory: " + headline(text), "", clue.line, name, clue.host)
-    hint = (rule.hint if rule else "") or "raise slurm.mem"
     return Verdict(FailureClass.HOST_OOM, "the node's memory ran out", hint, clue.line, name, clue.host)

@@ -3,16 +3,14 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator
-from dataclasses import dataclass
 
 from ...jobs.agent.evidence import AGENT, LogLine, NodeOutcome
 from . import cuda_oom
 from .evidence import Clue, Ended, death_signal, kernel_clues, outcome_of, rank_pids, root_errors, silent_ranks
 from .policy import FailureClass
 from .rules import KERNEL_OOM, KERNEL_STORAGE, RULES
+from .verdict import Verdict
 
-_GIB = 2.0**30
 _DRIVER_TROUBLE = re.compile(r"mismatch|GPU is lost|[Uu]nknown Error|reset required|requires reset", re.IGNORECASE)
 _OF_GPUS = re.compile(
     r"CUDA|[Cc]uda|cuDNN|CUBLAS|CUDNN|NCCL|NVML|device ordinal|GPUs?\b|NVIDIA|unspecified launch failure"
@@ -21,59 +19,43 @@ _ADDRESS = re.compile(r"\b([0-9a-f]{4,8}):([0-9a-f]{2}):([0-9a-f]{2})\b", re.IGN
 _LOADER_KILLED = re.compile(r"DataLoader worker .*(?:killed by signal: Killed|exited unexpectedly)")
 
 
-@dataclass(frozen=True)
-class NodeFinding:
-    """What a machine's own evidence proves."""
-
-    kind: FailureClass
-    reason: str
-    clue: Clue
-    rule: str
-    hint: str = ""
-
-
 def concerns_gpu(text: str) -> bool:
     """Whether a broken GPU could make a rank say that."""
     return bool(_OF_GPUS.search(text))
 
 
-def bad_gpu(ended: Ended) -> NodeFinding | None:
+def bad_gpu(ended: Ended) -> Verdict | None:
     """A GPU, or its driver, that the node itself shows to be broken."""
     return _by_kernel(ended, FailureClass.GPU) or next((f for o in ended.outcomes if (f := _gpu_count(o))), None)
 
 
-def ambiguous_gpu(ended: Ended) -> NodeFinding | None:
+def ambiguous_gpu(ended: Ended) -> Verdict | None:
     """The kernel's word for a fault of a GPU that a script can cause as well."""
     return _by_kernel(ended, FailureClass.GPU_FAULT)
 
 
-def storage(ended: Ended) -> NodeFinding | None:
+def storage(ended: Ended) -> Verdict | None:
     """The agent's word that the folder took no outcome, or the kernel's for storage that did not answer."""
-    full = next(
-        ((o, line) for o in ended.outcomes for line in o.lines if line.file == AGENT and line.number == 0), None
-    )
-    if full:
-        outcome, line = full
-        return NodeFinding(
-            FailureClass.STORAGE, f"{outcome.host}: {line.text}", Clue(line, outcome.host), "agent-storage"
-        )
+    full = (Clue(line, o.host) for o in ended.outcomes for line in o.lines if line.file == AGENT and line.number == 0)
+    if clue := next(full, None):
+        return _shown(FailureClass.STORAGE, clue, "agent-storage")
     clue = next((clue for clue in kernel_clues(ended) if KERNEL_STORAGE.search(clue.text)), None)
-    return NodeFinding(FailureClass.STORAGE, f"{clue.host}: {clue.text}", clue, "kernel-storage") if clue else None
+    return _shown(FailureClass.STORAGE, clue, "kernel-storage") if clue else None
 
 
-def host_memory(ended: Ended) -> NodeFinding | None:
-    """Slurm's, the control group's or the kernel's word for host memory that ran out."""
+def host_memory(ended: Ended) -> tuple[Clue, str] | None:
+    """Slurm's, the control group's or the kernel's word for host memory that ran out, and its rule."""
     job = ended.job
     if job is not None and (job.state == "OUT_OF_MEMORY" or job.step_out_of_memory):
-        return _memory(Clue(LogLine("slurm", 0, job.state)), "slurm-state")
+        return Clue(LogLine("slurm", 0, job.state)), "slurm-state"
     if job is not None and job.reason == "JobLaunchFailure" and job.exit_code == "0:9" and not ended.outcomes:
         # what Slurm's OverMemoryKill makes of a batch step
-        return _memory(Clue(LogLine("slurm", 0, f"{job.state} {job.exit_code} {job.reason}")), "slurm-overmemory")
+        return Clue(LogLine("slurm", 0, f"{job.state} {job.exit_code} {job.reason}")), "slurm-overmemory"
     killed = next((o for o in ended.outcomes if o.oom_kills), None)
     if killed:
-        return _memory(Clue(LogLine("memory.events", 0, "oom_kill"), killed.host), "cgroup-oom")
+        return Clue(LogLine("memory.events", 0, "oom_kill"), killed.host), "cgroup-oom"
     clue = next((clue for clue in kernel_clues(ended) if _killed_ours(clue, ended)), None)
-    return _memory(clue, "kernel-oom") if clue else None
+    return (clue, "kernel-oom") if clue else None
 
 
 def has_numbers(text: str) -> bool:
@@ -102,12 +84,12 @@ def whose_memory(ended: Ended, clue: Clue, text: str) -> tuple[FailureClass, str
     return kind, "", ""
 
 
-def _by_kernel(ended: Ended, kind: FailureClass) -> NodeFinding | None:
+def _by_kernel(ended: Ended, kind: FailureClass) -> Verdict | None:
     rules = [rule for rule in RULES if rule.kind is kind]
     for clue in kernel_clues(ended):
         for rule in rules:
             if rule.pattern.search(clue.text) and not _of_a_neighbour(clue, ended):
-                return NodeFinding(kind, f"{clue.host}: {clue.text}", clue, rule.name)
+                return _shown(kind, clue, rule.name)
     return None
 
 
@@ -121,7 +103,7 @@ def _of_a_neighbour(clue: Clue, ended: Ended) -> bool:
     return bool(ours) and f"{int(named[1], 16):04x}:{named[2]}:{named[3]}".lower() not in ours
 
 
-def _gpu_count(outcome: NodeOutcome) -> NodeFinding | None:
+def _gpu_count(outcome: NodeOutcome) -> Verdict | None:
     """Fewer GPUs than Slurm was asked for. Without Slurm nobody has promised any."""
     gpus = outcome.gpus
     if gpus is None or outcome.job_id.startswith("local-"):
@@ -130,35 +112,31 @@ def _gpu_count(outcome: NodeOutcome) -> NodeFinding | None:
     if gpus.before is None:
         if not _DRIVER_TROUBLE.search(gpus.trouble):
             return None
-        return NodeFinding(FailureClass.GPU, f"{outcome.host}: NVIDIA's driver: {gpus.trouble}", clue, "gpu-driver")
+        return _shown(FailureClass.GPU, clue, "gpu-driver", f"{outcome.host}: NVIDIA's driver: {gpus.trouble}")
     seen = len(gpus.before)
     if gpus.missing:
-        return NodeFinding(FailureClass.GPU, f"{outcome.host} shows {seen} GPUs of {gpus.asked}", clue, "gpu-count")
+        return _shown(FailureClass.GPU, clue, "gpu-count", f"{outcome.host} shows {seen} GPUs of {gpus.asked}")
     if gpus.lost and gpus.after is not None:
         reason = f"{outcome.host} lost a GPU while it ran: {len(gpus.after)} of {seen} answer"
-        return NodeFinding(FailureClass.GPU, reason, clue, "gpu-count")
+        return _shown(FailureClass.GPU, clue, "gpu-count", reason)
     return None
 
 
-def _memory(clue: Clue, rule: str) -> NodeFinding:
-    return NodeFinding(FailureClass.HOST_OOM, "the node's memory ran out", clue, rule)
+def _shown(kind: FailureClass, clue: Clue, rule: str, reason: str = "") -> Verdict:
+    """What a machine's own evidence proves; by default in its own words."""
+    return Verdict(kind, reason or f"{clue.host}: {clue.text}", "", clue.line, rule, clue.host)
 
 
 def _killed_ours(clue: Clue, ended: Ended) -> bool:
     """Whether the kernel killed a process of this attempt: on a shared node it may have been a neighbour's."""
     outcome = outcome_of(ended, clue.host)
-    pids = set(_killed_pids(clue.text))
+    pids = {int(pid) for groups in KERNEL_OOM.findall(clue.text) for pid in groups if pid}
     if not pids or outcome is None:
         return False
     if pids & rank_pids(outcome):
         return True
     unexplained = bool(silent_ranks(ended)) and death_signal(ended) == 9 and not rank_pids(outcome)
     return unexplained or any(_LOADER_KILLED.search(root.text) for root in root_errors(ended))
-
-
-def _killed_pids(text: str) -> Iterator[int]:
-    for groups in KERNEL_OOM.findall(text):
-        yield from (int(pid) for pid in groups if pid)
 
 
 def _used_before(outcome: NodeOutcome, clue: Clue) -> float:
