@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
-from typing import Final
+from difflib import get_close_matches
+from typing import Final, TypeVar
 
 EXIT_OK: Final = 0
 EXIT_FAILED: Final = 1
@@ -116,6 +117,15 @@ class SpecError(UserError):
     def __init__(self, problems: Sequence[Problem]) -> None:
         self.problems = sorted(problems, key=lambda p: (p.line, p.column, p.field))
         super().__init__("\n".join(str(problem) for problem in self.problems))
+
+
+_Else = TypeVar("_Else", str, str | None)
+
+
+def did_you_mean(word: str, known: Iterable[str], otherwise: _Else, cutoff: float = 0.6) -> str | _Else:
+    """A hint that names what is nearest to a word, or else another hint."""
+    near = get_close_matches(word, known, 1, cutoff)
+    return f'did you mean "{near[0]}"?' if near else otherwise
 
 
 def dotted(place: FieldPath) -> str:

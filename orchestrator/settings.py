@@ -7,11 +7,10 @@ import re
 import tomllib
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, replace
-from difflib import get_close_matches
 from pathlib import Path
 from typing import Final
 
-from .errors import UserError
+from .errors import UserError, did_you_mean
 
 FILE_NAME: Final = "campaign.toml"
 
@@ -147,8 +146,8 @@ def _read(path: Path) -> dict[str, str]:
         raise UserError(f"{path}: {error}", "it is a TOML file with `dir` and `store`") from error
     for name, value in values.items():
         if name not in _DEFAULTS:
-            near = get_close_matches(name, _DEFAULTS, 1)
-            raise UserError(f"{path}: {name}: unknown setting", f'did you mean "{(near or list(_DEFAULTS))[0]}"?')
+            hint = did_you_mean(name, _DEFAULTS, f"the settings are {', '.join(_DEFAULTS)}")
+            raise UserError(f"{path}: {name}: unknown setting", hint)
         if isinstance(value, bool) or not isinstance(value, str | int | float):
             raise UserError(f"{path}: {name}: expected one value")
     return {name: str(value) for name, value in values.items()}

@@ -3,12 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from difflib import get_close_matches
 
 from ...db import queries
 from ...db.records import CampaignRow, RunRow
 from ...db.store import Store
-from ..errors import UserError
+from ..errors import UserError, did_you_mean
 
 
 def find(store: Store, name: str | None) -> CampaignRow:
@@ -43,7 +42,8 @@ def find_with_runs(store: Store, words: Sequence[str]) -> tuple[CampaignRow, lis
         existing = [row.name for row in queries.status(conn, campaign.id)]
     for name in names:
         if name not in existing:
-            raise UserError(f"no run named {name} in {campaign.name}", _like(name, existing, campaign.name))
+            hint = did_you_mean(name, existing, f"`campaign status {campaign.name}` lists them")
+            raise UserError(f"no run named {name} in {campaign.name}", hint)
     return campaign, names
 
 
@@ -65,8 +65,3 @@ def find_run(store: Store, words: Sequence[str]) -> tuple[CampaignRow, RunRow]:
 def _known(store: Store) -> dict[str, CampaignRow]:
     with store.read() as conn:
         return {campaign.name: campaign for campaign in queries.list_campaigns(conn)}
-
-
-def _like(name: str, existing: Sequence[str], campaign: str) -> str:
-    near = get_close_matches(name, existing, 1)
-    return f'did you mean "{near[0]}"?' if near else f"`campaign status {campaign}` lists them"

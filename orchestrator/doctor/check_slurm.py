@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Iterator, Sequence
-from difflib import get_close_matches
 from typing import Final
 
+from ..errors import did_you_mean
 from ..executors.base import SubmissionRefused
 from ..formatting import count
 from ..spec.slurm_section import SlurmConfig
@@ -60,8 +60,7 @@ def _accounting(cluster: Cluster) -> Check:
 def _partition(name: str, cluster: Cluster, slurm: SlurmConfig) -> Check:
     partitions = {nodes.partition: nodes for nodes in cluster.nodes}
     if name not in partitions:
-        near = get_close_matches(name, partitions, 1, cutoff=0.5)
-        hint = f'did you mean "{near[0]}"?' if near else f"there are: {', '.join(partitions)}"
+        hint = did_you_mean(name, partitions, f"there are: {', '.join(partitions)}", cutoff=0.5)
         return _AT.problem("slurm.partition", f"there is no partition {name}", hint)
     state, most_min = partitions[name].state, partitions[name].max_time_min
     if state != "up":

@@ -3,21 +3,19 @@
 from __future__ import annotations
 
 import re
-from difflib import get_close_matches
 from pathlib import Path
 from typing import Annotated, Any, Final, Literal
 
 from pydantic import (
-    BaseModel,
     BeforeValidator,
-    ConfigDict,
     SerializerFunctionWrapHandler,
     field_validator,
     model_serializer,
     model_validator,
 )
 
-from .slurm_section import Hint, Text
+from ..errors import did_you_mean
+from .slurm_section import Hint, Section, Text
 
 TOOLS: Final = ("wandb", "tensorboard", "mlflow")
 
@@ -25,9 +23,7 @@ _CREDENTIAL: Final = re.compile(r"(?:^|_)(?:api_?key|key|token|password|passwd|s
 _PASSWORD: Final = re.compile(r"://[^/\s@]*@")
 
 
-class _Tool(BaseModel):
-    model_config = ConfigDict(frozen=True, extra="forbid", use_attribute_docstrings=True)
-
+class _Tool(Section):
     @model_validator(mode="before")
     @classmethod
     def _no_credentials(cls, value: Any) -> Any:
@@ -101,10 +97,8 @@ class MlflowConfig(_Tool):
         return "`export MLFLOW_TRACKING_USERNAME=… MLFLOW_TRACKING_PASSWORD=…` or MLFLOW_TRACKING_TOKEN"
 
 
-class ForwardConfig(BaseModel):
+class ForwardConfig(Section):
     """Tools that get each run's metrics while it runs: `[wandb, tensorboard]`, or a mapping with their options."""
-
-    model_config = ConfigDict(frozen=True, extra="forbid", use_attribute_docstrings=True)
 
     wandb: WandbConfig | None = None
     """Weights & Biases, see below."""
@@ -133,14 +127,10 @@ def _as_mapping(value: Any) -> Any:
     for item in listed:
         for name, options in (item if isinstance(item, dict) else {item: None}).items():
             if name not in TOOLS:
-                near = get_close_matches(str(name), TOOLS, 1)
-                raise Hint(f"{name} is none of {', '.join(TOOLS)}", _guess(near))
+                hint = did_you_mean(str(name), TOOLS, "write [wandb, tensorboard], or a mapping with options")
+                raise Hint(f"{name} is none of {', '.join(TOOLS)}", hint)
             tools[name] = {} if options is None else options
     return tools
-
-
-def _guess(near: list[str]) -> str:
-    return f'did you mean "{near[0]}"?' if near else "write [wandb, tensorboard], or a mapping with options"
 
 
 Forward = Annotated[ForwardConfig, BeforeValidator(_as_mapping)]

@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping, Sequence
 from collections.abc import Set as AbstractSet
 from dataclasses import dataclass, replace
-from difflib import get_close_matches
 from functools import cache
 from hashlib import sha256
 from itertools import product
@@ -15,7 +14,7 @@ from typing import Any, Final
 
 from pydantic import BaseModel
 
-from ..errors import FieldPath, Finding
+from ..errors import FieldPath, Finding, did_you_mean
 from .model import LocalConfig, RetryConfig, RunConfig, TrainConfig
 from .slurm_section import Scalar, SlurmConfig
 
@@ -77,7 +76,6 @@ def points(
     """All points of a matrix, the last axis varying fastest; one empty point without a matrix.
 
     Args:
-        matrix: The spec's `matrix`.
         placeholders: Names that the command uses, so that a key that is no field can be a parameter of its own.
 
     Returns:
@@ -247,8 +245,7 @@ def _rivals(axes: Mapping[str, Sequence[Point]]) -> Iterator[Finding]:
 
 def _near(key: str) -> str:
     names = [*_leaves(), *(".".join(path) for paths in _leaves().values() for path in paths)]
-    near = get_close_matches(key, names, 1)
-    return f'did you mean "{near[0]}"?' if near else "write the dotted path of a field, such as train.lr"
+    return did_you_mean(key, names, "write the dotted path of a field, such as train.lr")
 
 
 def _is_field(path: Path) -> bool:

@@ -6,10 +6,10 @@ import re
 import shlex
 from typing import Annotated, Any, Final, Literal
 
-from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, Strict, field_validator
+from pydantic import BeforeValidator, Field, Strict, field_validator
 
 from .forward_section import Forward, ForwardConfig
-from .slurm_section import Hint, MemorySize, SlurmConfig, Text, one_line, parse_mem_mb
+from .slurm_section import Hint, MemorySize, Section, SlurmConfig, Text, one_line, parse_mem_mb
 
 Real = Annotated[float, Strict(), Field(allow_inf_nan=False)]
 """A finite number, never text."""
@@ -48,28 +48,17 @@ _SECRET_VALUE: Final = re.compile(
 """The forms of well-known tokens, and an address with a password."""
 
 DESCRIBES_ONLY: Final = frozenset(
-    [
-        "checkpoint_every",
-        "keep_checkpoints",
-        "keep_best",
-        "universal_checkpoint",
-        "eval_every",
-        "eval_batches",
-        "log_every",
-        "profile_at",
-    ]
+    {
+        *("checkpoint_every", "keep_checkpoints", "keep_best", "universal_checkpoint"),
+        *("eval_every", "eval_batches", "log_every", "profile_at"),
+    }
 )
 """Fields of `train` that watch or save a run and do not change what it learns."""
-
 
 MIN_TELEMETRY_S: Final = 0.1
 
 
-class _Section(BaseModel):
-    model_config = ConfigDict(frozen=True, extra="forbid", use_attribute_docstrings=True)
-
-
-class DatasetConfig(_Section):
+class DatasetConfig(Section):
     """Text to train on. `dataset: wikitext` is short for `dataset: {path: wikitext}`."""
 
     path: str
@@ -88,7 +77,7 @@ class DatasetConfig(_Section):
     """Part of the end of the text that is held out where neither eval_path nor eval_split is given."""
 
 
-class TrainConfig(_Section):
+class TrainConfig(Section):
     """The experiment. Built-in training takes all fields; with `command` they reach the script by environment."""
 
     model: str | dict[str, Any] | None = None
@@ -187,7 +176,7 @@ class TrainConfig(_Section):
     operators lie in the attempt's folder `profile`. They are slower, and have no times in metrics and reports."""
 
 
-class LocalConfig(_Section):
+class LocalConfig(Section):
     """How runs share this machine when `executor: local`."""
 
     parallel: Positive = 1
@@ -206,7 +195,7 @@ class LocalConfig(_Section):
         return None if limit is None else parse_mem_mb(limit)
 
 
-class RetryRule(_Section):
+class RetryRule(Section):
     """What you know of your own training's errors; it comes before what this program knows."""
 
     match: Text
@@ -230,7 +219,7 @@ class RetryRule(_Section):
         return value
 
 
-class RetryConfig(_Section):
+class RetryConfig(Section):
     """How often a run is tried again, by what went wrong. A preemption or a time limit counts against nothing."""
 
     crash: Count = 3
@@ -259,7 +248,7 @@ class RetryConfig(_Section):
     """Errors of your own training and what they mean, the first that matches counts."""
 
 
-class LimitsConfig(_Section):
+class LimitsConfig(Section):
     """What the campaign may use, all its runs and their retries together."""
 
     gpu_hours: Annotated[float, Strict(), Field(gt=0, allow_inf_nan=False)] | None = None
@@ -268,7 +257,7 @@ class LimitsConfig(_Section):
     """Attempts that may be queued or running at the same time. Default: all of them, Slurm has a queue."""
 
 
-class RunConfig(_Section):
+class RunConfig(Section):
     """Everything that one run needs; a spec is this and a matrix."""
 
     executor: Executor = "slurm"
@@ -285,11 +274,11 @@ class RunConfig(_Section):
     for scripts that want the argument which the launcher would add, others read LOCAL_RANK."""
     python: str | None = None
     """Python that runs the training, such as `/envs/train/bin/python`. Default: the one that runs this program."""
-    env: dict[str, str] = {}
+    env: dict[str, str] = Field(default={})
     """Environment variables of the training. They are kept in the store: no place for secrets."""
     ranks_per_node: Positive | None = None
     """Processes on one node. Default: its GPUs, or 1."""
-    deepspeed: dict[str, Any] = {}
+    deepspeed: dict[str, Any] = Field(default={})
     """DeepSpeed configuration that is merged over the one that is made from `train`."""
     retry: RetryConfig = RetryConfig()
     """How often a run is tried again."""
@@ -332,7 +321,7 @@ class RunConfig(_Section):
         for name, text in value.items():
             if not re.fullmatch(r"[A-Za-z_][A-Za-z0-9_]*", str(name)):
                 raise Hint(f"{name!r} is no name of an environment variable", "use letters, digits and underscores")
-            if _is_secret(str(name), text):
+            if isinstance(text, str) and text and (_SECRET.search(str(name)) or _SECRET_VALUE.search(text)):
                 hint = "leave it out and export it in your shell: jobs inherit your environment"
                 raise Hint(f"{name} looks like a secret, and a spec is kept in the store", hint)
             if str(name).startswith("CAMPAIGN_"):
@@ -359,13 +348,7 @@ class RunConfig(_Section):
         return self.nodes * self.ranks(local_gpus)
 
     def train_json(self, *, micro_batch: int | None, accumulation: int | None, world_size: int) -> dict[str, Any]:
-        """The content of an attempt's train.json.
-
-        Args:
-            micro_batch: Samples of one forward pass on one rank, as this attempt uses it.
-            accumulation: Passes of one optimizer step.
-            world_size: Ranks.
-        """
+        """The content of train.json for an attempt with this micro-batch and accumulation."""
         sizes = {"micro_batch": micro_batch, "accumulation": accumulation, "world_size": world_size}
         return self.train.model_dump(mode="json", exclude={"strategy"}) | sizes
 
@@ -379,7 +362,7 @@ class Spec(RunConfig):
     """Folder that every node sees, for checkpoints, logs and data; relative to where `campaign` runs."""
     store: str | None = None
     """Database of runs and metrics, `postgresql://user@host/name` or `sqlite:///path`. Default: a file in `dir`."""
-    matrix: dict[str, Any] = {}
+    matrix: dict[str, Any] = Field(default={})
     """What varies: axes with their values, `include` and `exclude`, see below."""
     repeats: Positive = 1
     """Runs of every point of the matrix, each with its own seed."""
@@ -387,13 +370,6 @@ class Spec(RunConfig):
     """What the campaign may use."""
     max_runs: Positive = 1000
     """A matrix that expands to more runs is refused."""
-
-
-def _is_secret(name: str, value: Any) -> bool:
-    """Whether a variable's name or value says that nobody else should read it."""
-    if not isinstance(value, str) or not value:
-        return False
-    return bool(_SECRET.search(name)) or bool(_SECRET_VALUE.search(value))
 
 
 def _env_value(value: Any) -> Any:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import re
-from difflib import get_close_matches
 from math import ceil
 from typing import Annotated, Any, Final
 
@@ -17,6 +16,8 @@ from pydantic import (
     field_validator,
     model_validator,
 )
+
+from ..errors import did_you_mean
 
 Whole = Annotated[int, Strict()]
 """A whole number: neither text nor true/false, which pydantic would convert."""
@@ -84,12 +85,7 @@ _UNIT_MB = {"K": 1 / 1024, "M": 1.0, "G": 1024.0, "T": 1024.0**2}
 
 
 class Hint(ValueError):
-    """A wrong value, and what to write instead.
-
-    Args:
-        message: What is wrong.
-        hint: What to write instead.
-    """
+    """A wrong value, and what to write instead."""
 
     def __init__(self, message: str, hint: str) -> None:
         super().__init__(message)
@@ -161,10 +157,16 @@ SlurmTime = Annotated[Text, AfterValidator(_checked_time)]
 """A Slurm time such as `90`, `4:00:00` or `2-12`."""
 
 
-class SlurmConfig(BaseModel):
+class Section(BaseModel):
+    """A part of a spec whose fields are documented by their docstrings."""
+
+    model_config = ConfigDict(frozen=True, extra="forbid", use_attribute_docstrings=True)
+
+
+class SlurmConfig(Section):
     """What an attempt asks Slurm for. Any other long option of sbatch can be given too and is passed through."""
 
-    model_config = ConfigDict(frozen=True, extra="allow", use_attribute_docstrings=True)
+    model_config = ConfigDict(extra="allow")
 
     partition: Text | None = None
     """Partition, or several separated by commas. Default: the cluster's."""
@@ -243,21 +245,13 @@ class SlurmConfig(BaseModel):
 
 
 def option_problem(name: str, value: Any) -> tuple[str, str | None] | None:
-    """What is wrong with an option of sbatch that has no field of its own, and a hint.
-
-    Args:
-        name: The option's name, with dashes or underscores.
-        value: Its value in the spec.
-
-    Returns:
-        None where nothing is wrong.
-    """
+    """What is wrong with an option of sbatch that has no field of its own, and a hint; None where nothing is."""
     name = name.replace("-", "_")
     if name in OWNED_OPTIONS:
         return "is set by this program", OWNED_OPTIONS[name]
     if name not in PASSED_OPTIONS:
-        near = get_close_matches(name, [*SlurmConfig.model_fields, *PASSED_OPTIONS], 1)
-        return "unknown field", f'did you mean "{near[0]}"?' if near else "it is no long option of sbatch"
+        known = [*SlurmConfig.model_fields, *PASSED_OPTIONS]
+        return "unknown field", did_you_mean(name, known, "it is no long option of sbatch")
     if not isinstance(value, Scalar):
         return "expected one value", None
     try:

@@ -5,13 +5,12 @@ from __future__ import annotations
 from collections.abc import Mapping
 from contextlib import suppress
 from dataclasses import dataclass
-from difflib import get_close_matches
 from importlib.resources import files
 from importlib.resources.abc import Traversable
 from pathlib import Path
 from typing import Final
 
-from ..errors import UserError
+from ..errors import UserError, did_you_mean
 
 FULL: Final = "full"
 SMOKE: Final = "smoke"
@@ -70,9 +69,8 @@ def find(name: str) -> Template:
     """
     known = {template.name: template for template in templates()}
     if name not in known:
-        near = get_close_matches(name, known, 1)
-        guess = f'did you mean "{near[0]}"? ' if near else ""
-        raise UserError(f"no template named {name}", f"{guess}one of: {', '.join(known)}")
+        hint = f"{did_you_mean(name, known, '')} one of: {', '.join(known)}"
+        raise UserError(f"no template named {name}", hint.lstrip())
     return known[name]
 
 

@@ -2,16 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping
 from dataclasses import replace
-from difflib import get_close_matches
 from typing import Any, Final
 
 from pydantic import BaseModel, ValidationError
 
 from ...jobs.shared.ds_config import KNOWN_KEYS, render
 from ...jobs.shared.model_shapes import find_shape, positions_of
-from ..errors import FieldPath, Finding
+from ..errors import FieldPath, Finding, did_you_mean
 from . import batch_size, strategies
 from .model import RunConfig, Spec
 from .normalize import is_section, section
@@ -29,32 +28,25 @@ _MAPPINGS: Final = (("zero_optimization",), ("optimizer",), ("optimizer", "param
 
 
 def check(config: RunConfig, world_size: int, local_gpus: int = 0) -> list[Finding]:
-    """Everything that is wrong in the configuration of one run.
+    """Everything that is wrong in the configuration of one run whose fields are valid one by one.
 
     Args:
-        config: The configuration, valid field by field.
+        config: The configuration.
         world_size: Ranks.
         local_gpus: GPUs of this machine, which count for `executor: local`.
     """
     local = _local(config, world_size, local_gpus)
     found = [*_train(config), *_batch(config, world_size), *_slurm(config), *local, *_deepspeed(config)]
     gpus = local_gpus if config.executor == "local" else config.slurm.gpus
-    return [*found, *strategies.check(config, gpus), *_retry(config)]
-
-
-def _retry(config: RunConfig) -> Iterator[Finding]:
+    found += strategies.check(config, gpus)
     if config.retry.allow and config.command is not None:
         hint = "leave it out: a command's own configuration cannot be changed from here"
-        yield Finding((("retry", "allow"),), "is for the built-in training", hint)
+        found.append(Finding((("retry", "allow"),), "is for the built-in training", hint))
+    return found
 
 
 def validation_findings(error: ValidationError, data: Mapping[str, Any]) -> list[Finding]:
-    """What pydantic says, in the words of a spec.
-
-    Args:
-        error: What pydantic says about `data`.
-        data: The content of the spec, or the values of one run.
-    """
+    """What pydantic says about the content of a spec, or the values of one run, in the words of a spec."""
     merged: dict[FieldPath, Finding] = {}
     for finding in (_finding(detail, data) for detail in error.errors(include_url=False)):
         place = finding.places[0]
@@ -167,10 +159,8 @@ def _deepspeed(config: RunConfig) -> Iterator[Finding]:
 def _misspelt(given: Mapping[str, Any]) -> Iterator[Finding]:
     """Keys that DeepSpeed would ignore. One that is like none of its own may be what a newer version knows."""
     for key in given:
-        if key not in KNOWN_KEYS and (
-            near := get_close_matches(key.lower().replace("-", "_"), KNOWN_KEYS, 1, cutoff=0.8)
-        ):
-            hint = f'did you mean "{near[0]}"?'
+        hint = did_you_mean(key.lower().replace("-", "_"), KNOWN_KEYS, None, cutoff=0.8)
+        if hint and key not in KNOWN_KEYS:
             yield Finding((("deepspeed", key),), "is no key of DeepSpeed, which would ignore it", hint, at_key=True)
 
 
@@ -214,16 +204,12 @@ def _finding(detail: Mapping[str, Any], data: Mapping[str, Any]) -> Finding:
     place = _existing(place, data)
     if kind == "extra_forbidden":
         name = str(place[-1]).replace("-", "_")
-        return Finding((place,), "unknown field", _guess(name, _fields(place[:-1])), at_key=True)
+        return Finding((place,), "unknown field", did_you_mean(name, _fields(place[:-1]), None), at_key=True)
     if kind == "value_error":
         return Finding((place,), str(context["error"]), getattr(context["error"], "hint", None))
-    hint = _guess(str(detail["input"]), context["expected"].split("'")[1::2]) if kind == "literal_error" else None
+    known = context["expected"].split("'")[1::2] if kind == "literal_error" else ()
+    hint = did_you_mean(str(detail["input"]), known, None)
     return Finding((place,), _WORDS.get(kind, detail["msg"][:1].lower() + detail["msg"][1:]).format(**context), hint)
-
-
-def _guess(word: str, known: Sequence[str]) -> str | None:
-    near = get_close_matches(word, known, 1)
-    return f'did you mean "{near[0]}"?' if near else None
 
 
 _WORDS: Final = {
