@@ -19,7 +19,7 @@ from ...jobs.shared.files import make_private
 from ...jobs.shared.ownership import distrust
 from ..errors import UserError
 from ..spec.expand import Run
-from ..spec.load import Spec
+from ..spec.model import Spec
 from .diff import ABSENT, SpecDiff, desired_again, merge
 
 

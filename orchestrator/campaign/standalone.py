@@ -10,7 +10,6 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any, Final
 
-from ...db.records import RunRow, RunState
 from ...jobs.agent import launch
 from ...jobs.agent.node import Node
 from ...jobs.shared.layout import AttemptPaths, CampaignPaths, RunPaths
@@ -75,7 +74,7 @@ def _payload(submission: Submission, run: Run) -> tuple[Payload, AttemptPaths]:
     paths = CampaignPaths(submission.dir, submission.spec.name)
     folder = paths.dir / BY_HAND / run.name
     payload = job_request.payload(
-        _row(run),
+        run,
         run.config.model_copy(update={"ranks_per_node": run.ranks_per_node}),
         paths,
         generation=1,
@@ -86,28 +85,6 @@ def _payload(submission: Submission, run: Run) -> tuple[Payload, AttemptPaths]:
     )
     payload = replace(payload, run_dir=str(folder), attempt_dir=str(folder / "g0001"))
     return payload, AttemptPaths(Path(payload.attempt_dir))
-
-
-def _row(run: Run) -> RunRow:
-    """The run as if it had been recorded."""
-    return RunRow(
-        id=0,
-        campaign_id=0,
-        name=run.name,
-        params=run.params,
-        config={},
-        config_hash=run.config_hash,
-        repeat=run.repeat,
-        state=RunState.PENDING,
-        reason="",
-        desired="run",
-        generation=0,
-        retry_epoch=0,
-        target_step=run.target_step,
-        ordinal=0,
-        not_before_s=None,
-        updated_s=0.0,
-    )
 
 
 def _options(resources: Mapping[str, Any]) -> Iterator[str]:

@@ -8,25 +8,14 @@ from pathlib import Path
 from typing import Any, Protocol
 
 TERMINAL_STATES = frozenset(
-    [
-        "BOOT_FAIL",
-        "CANCELLED",
-        "COMPLETED",
-        "DEADLINE",
-        "FAILED",
-        "LAUNCH_FAILED",
-        "NODE_FAIL",
-        "OUT_OF_MEMORY",
-        "PREEMPTED",
-        "REVOKED",
-        "TIMEOUT",
-        "GONE",
-    ]
+    {
+        *("COMPLETED", "FAILED", "CANCELLED", "TIMEOUT", "DEADLINE", "OUT_OF_MEMORY", "PREEMPTED", "REVOKED"),
+        *("NODE_FAIL", "BOOT_FAIL", "LAUNCH_FAILED", "GONE"),
+    }
 )
 """Slurm's states that a job never leaves, and the local executor's only one."""
 
 LIVE_PENDING = frozenset({"PENDING", "CONFIGURING", "REQUEUED", "REQUEUE_HOLD", "RESV_DEL_HOLD", "SPECIAL_EXIT"})
-
 
 ARRAY_LIMIT = 1000
 """Elements of one job array: Slurm's own limit (MaxArraySize) is 1001 unless a site says otherwise."""
@@ -135,7 +124,7 @@ class Executor(Protocol):
 
         Raises:
             SubmissionRefused: it will never be accepted.
-            BatchTooLarge: a smaller one may be.
+            ArrayTooLarge: a smaller one may be.
             SubmissionUnclear: nobody knows.
             Unreachable, OSError: surely nothing was submitted.
         """

@@ -14,7 +14,9 @@ from ...jobs.shared import ds_config
 from ...jobs.shared.layout import AttemptPaths, CampaignPaths
 from ...jobs.shared.payload import Payload
 from ..spec import batch_size
+from ..spec.expand import Run
 from ..spec.model import RunConfig
+from ..spec.slurm_section import SlurmConfig
 from .host import local_gpus
 
 TRAINER = ("-m", "dscampaign.jobs.trainer")
@@ -31,7 +33,7 @@ def attempt_paths(row: AttemptRow) -> AttemptPaths:
 
 
 def payload(
-    run: RunRow,
+    run: RunRow | Run,
     config: RunConfig,
     paths: CampaignPaths,
     *,
@@ -121,23 +123,13 @@ def resources(
     if config.executor == "local":
         return {"setup": list(config.local.setup)}
     slurm = config.slurm
-    asked: dict[str, Any] = {
-        "partition": slurm.partition,
-        "account": slurm.account,
-        "qos": slurm.qos,
-        "nodes": slurm.nodes,
-        "gres": slurm.gres,
+    passed = {name.replace("_", "-"): value for name, value in slurm.passed_options.items()}
+    asked = slurm.model_dump(include=set(SlurmConfig.model_fields) - {"reservation"}) | {
         "gpus_per_node": slurm.gpus_per_node if slurm.gres is None and slurm.gpus else None,
-        "time": slurm.time,
-        "mem": _memory(slurm.mem, slurm.mem_mb, mem_scale),
-        "cpus_per_task": slurm.cpus_per_task,
-        "constraint": slurm.constraint,
+        "mem": f"{ceil(slurm.mem_mb * mem_scale)}M" if slurm.mem_mb and mem_scale != 1.0 else slurm.mem,
         "exclude": ",".join(filter(None, (slurm.exclude, *exclude))) or None,
-        "nodelist": slurm.nodelist,
-        "array_parallelism": slurm.array_parallelism,
-        "signal_delay_s": slurm.signal_delay_s,
         "setup": [*prologue, *slurm.setup],
-        "additional_parameters": _additional(slurm.reservation, slurm.passed_options),
+        "additional_parameters": passed | ({"reservation": slurm.reservation} if slurm.reservation else {}),
     }
     return {name: value for name, value in asked.items() if value is not None}
 
@@ -150,12 +142,3 @@ def shape(resources: Mapping[str, Any]) -> str:
 def revoked(token: str) -> str:
     """Who holds the claim of an attempt that was taken back before any job began it."""
     return f"revoked-{token}"
-
-
-def _memory(text: str | None, mem_mb: int | None, scale: float) -> str | None:
-    return f"{ceil(mem_mb * scale)}M" if mem_mb and scale != 1.0 else text
-
-
-def _additional(reservation: str | None, passed: Mapping[str, Any]) -> dict[str, Any]:
-    given = {name.replace("_", "-"): value for name, value in passed.items()}
-    return {**given, "reservation": reservation} if reservation else given

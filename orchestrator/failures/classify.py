@@ -29,17 +29,8 @@ from .evidence import (
 from .exits import faulted, how_it_died, left_alone, unknown
 from .log_lines import echoes_input, ends_a_program
 from .policy import FailureClass
-from .rules import GENERIC_RULES, HANG, RULES, USER_ACTIONS, Rule, UserRule
+from .rules import GENERIC_RULES, HANG, RULES, USER_ACTIONS, Rule
 from .verdict import Verdict, headline
-
-__all__ = [
-    "EXIT_STOPPED",
-    "Ended",
-    "FailureClass",
-    "UserRule",
-    "Verdict",
-    "classify",
-]
 
 EXIT_STOPPED = 85
 """A script's word for "I was asked to stop and have saved a checkpoint"."""

@@ -8,8 +8,10 @@ from dataclasses import replace
 
 from ...db.records import AttemptRow, AttemptState, RunState
 from ..executors.base import JobView
-from ..failures.classify import Ended, Verdict, classify
+from ..failures.classify import classify
+from ..failures.evidence import Ended
 from ..failures.policy import FailureClass
+from ..failures.verdict import Verdict
 from . import hang_detection, oom_policy
 from .actions import Action, Adopt, CancelJob, Finish, MarkAttempt, Note, Resize, Revoke, set_run
 from .snapshot import AttemptView, RunView, Snapshot

@@ -11,7 +11,7 @@ from ...jobs.agent.evidence import LogLine, NodeOutcome
 from ...jobs.agent.node import Start
 from ...jobs.agent.progress import Heartbeat
 from ..executors.base import JobView
-from ..failures.classify import Ended
+from ..failures.evidence import Ended
 from ..failures.rules import UserRule
 from ..memory.prediction import Ledger
 from ..spec.model import RetryConfig, RunConfig

@@ -63,13 +63,3 @@ def smaller_micro_batch(global_batch: int, world_size: int, micro_batch: int) ->
     """
     share = per_rank_batch(global_batch, world_size)
     return max((d for d in divisors(share) if d <= micro_batch // 2), default=None)
-
-
-def explain(global_batch: int, micro_batch: int, world_size: int) -> str:
-    """The arithmetic in words: `16 = 4 micro-batch x 2 accumulation x 2 ranks`.
-
-    Raises:
-        ValueError: The three numbers do not multiply.
-    """
-    steps = accumulation(global_batch, micro_batch, world_size)
-    return f"{global_batch} = {micro_batch} micro-batch x {steps} accumulation x {world_size} ranks"

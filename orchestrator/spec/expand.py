@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from copy import deepcopy
 from dataclasses import dataclass, replace
 from hashlib import sha256
@@ -16,20 +16,18 @@ from ...jobs.shared.ds_config import merged
 from ..errors import FieldPath, Finding, InvalidSpec
 from . import batch_size, strategies
 from .matrix import AxisSetting, Path, Point, points, short_name
-from .model import DESCRIBES_ONLY, RunConfig, Spec
+from .model import DESCRIBES_ONLY, RunConfig, Spec, env_text
 from .normalize import canonical
 from .run_names import run_name
 from .slurm_section import Scalar
 from .validate import check, validation_findings
-
-__all__ = ["Run", "RunConfig", "expand"]
 
 _CAMPAIGN_FIELDS = frozenset(Spec.model_fields) - frozenset(RunConfig.model_fields)
 _MACHINE = frozenset({"partition", "constraint", "gres", "gpus_per_node", "cpus_per_task"})
 _WORLD = frozenset({("slurm", "nodes"), ("slurm", "gpus_per_node"), ("slurm", "gres"), ("ranks_per_node",)})
 _PLACEHOLDER: Final = re.compile(r"\{([A-Za-z_][A-Za-z0-9_.]*)\}")
 _SHRINKS = frozenset({"micro_batch", "accumulation"})
-_OF_A_RANK = frozenset({"local_rank"})
+_OF_A_RANK = "local_rank"
 """Filled in by each rank when it starts."""
 
 
@@ -106,11 +104,7 @@ def expand(spec: Spec, local_gpus: int = 0) -> tuple[Run, ...]:
 
 
 def _config(base: Mapping[str, Any], point: Point, local_gpus: int) -> RunConfig:
-    """The configuration of one point, checked.
-
-    Raises:
-        InvalidSpec: With what is wrong, placed at the matrix's value where that is to blame.
-    """
+    """The configuration of one point, checked: what is wrong is placed at the matrix's value that is to blame."""
     data = deepcopy(dict(base))
     findings: list[Finding] = []
     for setting in point.settings:
@@ -212,7 +206,7 @@ def _assign(data: dict[str, Any], path: Path, value: Any) -> bool:
 def _placeholders(spec: Spec) -> set[str]:
     """Names in braces that the command or the environment uses."""
     texts = [*(spec.command or ()), *spec.env.values()]
-    return {short_name(name) for text in texts for name in _PLACEHOLDER.findall(text)} - _OF_A_RANK
+    return {short_name(name) for text in texts for name in _PLACEHOLDER.findall(text)} - {_OF_A_RANK}
 
 
 def _values(config: RunConfig, point: Point, name: str, repeat: int) -> dict[str, object]:
@@ -220,8 +214,8 @@ def _values(config: RunConfig, point: Point, name: str, repeat: int) -> dict[str
     fields = {key: value for key, value in config.train.model_dump().items() if isinstance(value, Scalar)}
     fields |= {"strategy": word} if (word := strategies.word_of(config.train)) else {}
     own = {setting.key: setting.value for setting in point.settings}
-    of_a_rank = {name: f"{{{name}}}" for name in _OF_A_RANK}
-    return fields | own | point.params | of_a_rank | {"run": name, "repeat": repeat, "seed": config.train.seed}
+    always = {"run": name, "repeat": repeat, "seed": config.train.seed, _OF_A_RANK: f"{{{_OF_A_RANK}}}"}
+    return fields | own | point.params | always
 
 
 def _filled(config: RunConfig, values: Mapping[str, object]) -> RunConfig:
@@ -239,14 +233,14 @@ def _filled(config: RunConfig, values: Mapping[str, object]) -> RunConfig:
         raise InvalidSpec(findings)
 
     def fill(text: str) -> str:
-        return _PLACEHOLDER.sub(lambda match: _text(values[match[1]]), text)
+        return _PLACEHOLDER.sub(lambda match: env_text(values[match[1]]), text)
 
     command = tuple(fill(word) for word in config.command)
     env = {variable: fill(text) for variable, text in config.env.items()}
     return config.model_copy(update={"command": command, "env": env})
 
 
-def _unknown(place: FieldPath, texts: tuple[str, ...] | list[str], values: Mapping[str, object]) -> Iterator[Finding]:
+def _unknown(place: FieldPath, texts: Iterable[str], values: Mapping[str, object]) -> Iterator[Finding]:
     for name in dict.fromkeys(name for text in texts for name in _PLACEHOLDER.findall(text)):
         if name in _SHRINKS:
             hint = f"read CAMPAIGN_{name.upper()} in the script: it changes when memory runs out"
@@ -254,10 +248,6 @@ def _unknown(place: FieldPath, texts: tuple[str, ...] | list[str], values: Mappi
         elif name not in values:
             hint = "use a parameter of the matrix, a field of train, {run}, {repeat} or {local_rank}"
             yield Finding((place,), f"{{{name}}} stands for nothing in some point", hint)
-
-
-def _text(value: object) -> str:
-    return str(value).lower() if isinstance(value, bool) else str(value)
 
 
 def _blamed(finding: Finding, point: Point, moved: Mapping[FieldPath, FieldPath]) -> Finding:

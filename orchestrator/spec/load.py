@@ -17,33 +17,17 @@ from pydantic import ValidationError
 from ..errors import FieldPath, Finding, InvalidSpec, Problem, SpecError, UserError
 from .expand import expand
 from .matrix import field_path
-from .model import DatasetConfig, LocalConfig, RetryConfig, RunConfig, Spec, TrainConfig
-from .slurm_section import SlurmConfig
+from .model import Spec
 from .validate import validation_findings
 from .yaml_source import YamlDocument, load, parse_value
-
-__all__ = [
-    "DatasetConfig",
-    "LocalConfig",
-    "RetryConfig",
-    "RunConfig",
-    "SlurmConfig",
-    "Spec",
-    "TrainConfig",
-    "load_spec",
-]
 
 _VARIABLE: Final = re.compile(r"\$\{([A-Za-z_][A-Za-z0-9_]*)\}")
 _STORE: Final = re.compile(r"\$\{|sqlite:///.|postgres(ql)?(\+psycopg)?://")
 _PASSWORD: Final = re.compile(r"://[^/@:]*:(?!\$\{)[^/@]+@")
 _INPUTS: Final = frozenset(
     {
-        ("train", "model"),
-        ("train", "tokenizer"),
-        ("train", "dataset"),
-        ("train", "dataset", "path"),
-        ("train", "dataset", "eval_path"),
-        ("python",),
+        *(("train", "model"), ("train", "tokenizer"), ("train", "dataset"), ("python",)),
+        *(("train", "dataset", "path"), ("train", "dataset", "eval_path")),
     }
 )
 """Fields that name something on the disk, or on the hub."""

@@ -327,7 +327,7 @@ class RunConfig(Section):
             if str(name).startswith("CAMPAIGN_"):
                 raise Hint(f"{name} is set by this program", "choose a name that does not start with CAMPAIGN_")
             one_line(text)
-        return {name: _env_value(text) for name, text in value.items()}
+        return {name: env_text(text) if isinstance(text, int | float) else text for name, text in value.items()}
 
     @property
     def nodes(self) -> int:
@@ -372,7 +372,6 @@ class Spec(RunConfig):
     """A matrix that expands to more runs is refused."""
 
 
-def _env_value(value: Any) -> Any:
-    if isinstance(value, bool):
-        return str(value).lower()
-    return str(value) if isinstance(value, int | float) else value
+def env_text(value: object) -> str:
+    """A value as a shell or a script reads it: `true`, not `True`."""
+    return str(value).lower() if isinstance(value, bool) else str(value)

@@ -27,11 +27,9 @@ def canonical(data: Mapping[str, Any]) -> tuple[dict[str, Any], dict[FieldPath, 
 
     That is the stage, precision and gradient clipping; for the built-in training also offload and DeepCompile.
 
-    Args:
-        data: Values of one run as given, before defaults are filled in.
-
     Returns:
-        A changed copy, where each moved value was, and a finding for each value that is given twice and differs.
+        A changed copy of one run's values as given, without defaults; where each moved value was; and a finding for
+        each value that is given twice and differs.
     """
     result: dict[str, Any] = deepcopy(dict(data))
     deepspeed, train = result.get("deepspeed"), result.setdefault("train", {})

@@ -61,12 +61,7 @@ def _forget_unused_path(train: dict[str, Any]) -> None:
 
 
 def check(config: RunConfig, gpus: int) -> Iterator[Finding]:
-    """What cannot work together; of a command's own training, only what DeepSpeed refuses.
-
-    Args:
-        config: the configuration of one run.
-        gpus: GPUs of one of its nodes.
-    """
+    """What of a run with so many GPUs a node cannot work together; of a command, only what DeepSpeed refuses."""
     train, on_gpus = config.train, bool(gpus) and config.env.get("DS_ACCELERATOR") != "cpu"
     if config.command is not None:
         yield from _offload(train)
@@ -80,22 +75,18 @@ def check(config: RunConfig, gpus: int) -> Iterator[Finding]:
 
 
 def _without_deepspeed(config: RunConfig) -> Iterator[Finding]:
-    train = config.train
+    train, hint = config.train, "leave it out, or remove the engine"
     given = {"zero_stage": train.zero_stage, "offload": train.offload != "none", "deepcompile": train.deepcompile}
     for name in (name for name, value in given.items() if value):
-        yield _finding(
-            name, "is DeepSpeed's, and engine ddp is without DeepSpeed", "leave it out, or remove the engine"
-        )
+        yield _finding(name, "is DeepSpeed's, and engine ddp is without DeepSpeed", hint)
     if config.deepspeed:
-        places: tuple[FieldPath, ...] = (("deepspeed",), ("train", "engine"))
-        yield Finding(places, "has no effect with engine ddp", "leave it out, or remove the engine")
+        yield Finding((("deepspeed",), ("train", "engine")), "has no effect with engine ddp", hint)
 
 
 def _offload(train: TrainConfig) -> Iterator[Finding]:
     if train.offload == "optimizer" and not train.zero_stage:
-        yield _finding(
-            "offload", "optimizer needs ZeRO: DeepSpeed offloads what it has sharded", "zero_stage 1, 2 or 3"
-        )
+        message = "optimizer needs ZeRO: DeepSpeed offloads what it has sharded"
+        yield _finding("offload", message, "zero_stage 1, 2 or 3")
     if train.offload in ("full", "nvme") and train.zero_stage != 3:
         yield _finding("offload", f"{train.offload} needs ZeRO 3: only it takes parameters away", "zero_stage: 3")
     if train.offload == "nvme" and not train.nvme_path:
@@ -135,5 +126,4 @@ def _kernels(train: TrainConfig, on_gpus: bool) -> Iterator[Finding]:
 
 
 def _finding(field: str, message: str, hint: str) -> Finding:
-    places: tuple[FieldPath, ...] = (("train", field), ("train",))
-    return Finding(places, message, hint)
+    return Finding((("train", field), ("train",)), message, hint)

@@ -60,9 +60,9 @@ def validation_findings(error: ValidationError, data: Mapping[str, Any]) -> list
 def _train(config: RunConfig) -> Iterator[Finding]:
     train = config.train
     if config.command is None:
-        for field in _REQUIRED:
+        for field, hint in _REQUIRED.items():
             if getattr(train, field) is None:
-                yield Finding((("train", field), ("train",)), f"{field} is required", _REQUIRED[field])
+                yield Finding((("train", field), ("train",)), f"{field} is required", hint)
         if train.steps is None and train.epochs is None:
             yield Finding((("train", "steps"), ("train",)), "steps is required", "or epochs")
         yield from _positions(config)

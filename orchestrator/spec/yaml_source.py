@@ -46,12 +46,7 @@ class YamlDocument:
     overridden: dict[FieldPath, str] = field(default_factory=dict)
 
     def position(self, place: FieldPath, *, at_key: bool = False) -> Position:
-        """Where a value stands, or the closest thing around it that is in the text.
-
-        Args:
-            place: Keys and indices that lead to it.
-            at_key: Where its key stands instead.
-        """
+        """Where a value, or its key, stands, or the closest thing around it that is in the text."""
         known = self._known(place)
         positions = self.keys if at_key or len(known) < len(place) else self.values
         return positions.get(known, self.values.get(known, (1, 1)))
@@ -62,9 +57,14 @@ class YamlDocument:
         text = next((text for path, text in self.overridden.items() if place[: len(path)] == path), None)
         if text is not None:
             return Problem(f"--set {text}", 0, 0, dotted(place), finding.message, finding.hint)
-        line, column = self.position(place, at_key=finding.at_key)
+        position = self.position(place, at_key=finding.at_key)
+        return self.problem_at(position, place, finding.message, finding.hint)
+
+    def problem_at(self, position: Position, place: FieldPath, message: str, hint: str | None = None) -> Problem:
+        """What is wrong at a position, with the text of its line."""
+        line, column = position
         source_line = self.lines[line - 1] if line <= len(self.lines) else None
-        return Problem(self.filename, line, column, dotted(place), finding.message, finding.hint, source_line)
+        return Problem(self.filename, line, column, dotted(place), message, hint, source_line)
 
     def _known(self, place: FieldPath) -> FieldPath:
         """The longest part of a place that the text has, in the text's own spelling."""
@@ -88,19 +88,19 @@ def load(text: str, filename: str) -> YamlDocument:
     Raises:
         SpecError: It is not YAML, or it has a key twice.
     """
-    lines = tuple(text.splitlines())
+    document = YamlDocument({}, filename, tuple(text.splitlines()))
     try:
         node = yaml.compose(text, Loader=_Loader)
     except yaml.YAMLError as error:
-        raise SpecError([_syntax_problem(error, filename, lines)]) from error
+        raise SpecError([_syntax_problem(error, document)]) from error
     if not isinstance(node, MappingNode):
         message = "is empty" if node is None else "expected fields with their values"
-        raise SpecError([Problem(filename, 1, 1, "", message, "see `campaign init`", lines[0] if lines else "")])
-    builder = _Builder(filename, lines)
-    data = builder.mapping(node, ())
+        raise SpecError([document.problem_at((1, 1), (), message, "see `campaign init`")])
+    builder = _Builder(document)
+    document.data.update(builder.mapping(node, ()))
     if builder.problems:
         raise SpecError(builder.problems)
-    return YamlDocument(data, filename, lines, builder.values, builder.keys)
+    return document
 
 
 def parse_value(text: str, field: str) -> Any:
@@ -146,11 +146,8 @@ def _is_free(place: FieldPath) -> bool:
 class _Builder:
     """Turns nodes into plain values and notes where each of them stands."""
 
-    def __init__(self, filename: str, lines: tuple[str, ...]) -> None:
-        self.filename = filename
-        self.lines = lines
-        self.values: dict[FieldPath, Position] = {}
-        self.keys: dict[FieldPath, Position] = {}
+    def __init__(self, document: YamlDocument) -> None:
+        self.document = document
         self.problems: list[Problem] = []
         self._open: list[Node] = []
 
@@ -162,15 +159,15 @@ class _Builder:
                 self._complain(key_node, place, "a key must be text")
             elif key not in result:
                 result[key] = self.value(value_node, inner)
-                self.keys[inner] = _position(key_node)
+                self.document.keys[inner] = _position(key_node)
             elif not merged:
-                line = self.keys[inner][0]
+                line = self.document.keys[inner][0]
                 self._complain(key_node, inner, f"is there twice, first on line {line}", "remove one of them")
         return result
 
     def value(self, node: Node, place: FieldPath) -> Any:
-        self.values[place] = _position(node)
-        if len(self.values) > _MAX_VALUES or any(node is outer for outer in self._open):
+        self.document.values[place] = _position(node)
+        if len(self.document.values) > _MAX_VALUES or any(node is outer for outer in self._open):
             self._complain(node, place, "an alias makes this document endless")
             raise SpecError(self.problems)
         if node.tag not in _TAGS:
@@ -206,9 +203,7 @@ class _Builder:
             return None
 
     def _complain(self, node: Node, place: FieldPath, message: str, hint: str | None = None) -> None:
-        line, column = _position(node)
-        source_line = self.lines[line - 1] if line <= len(self.lines) else None
-        self.problems.append(Problem(self.filename, line, column, dotted(place), message, hint, source_line))
+        self.problems.append(self.document.problem_at(_position(node), place, message, hint))
 
 
 def _plain(text: str, kind: str) -> Any:
@@ -232,12 +227,12 @@ def _position(node: Node) -> Position:
     return node.start_mark.line + 1, node.start_mark.column + 1
 
 
-def _syntax_problem(error: yaml.YAMLError, filename: str, lines: tuple[str, ...]) -> Problem:
+def _syntax_problem(error: yaml.YAMLError, document: YamlDocument) -> Problem:
     """PyYAML's error in one line, with a hint where the usual mistake is known."""
     mark = getattr(error, "problem_mark", None)
     text = getattr(error, "problem", None) or str(error).splitlines()[0]
     if mark is None:
-        return Problem(filename, 0, 0, "", f"not valid YAML: {text}", "save it as UTF-8 text")
-    source_line = lines[mark.line] if mark.line < len(lines) else None
-    hint = "indent with spaces, not with tabs" if source_line and "\t" in source_line else None
-    return Problem(filename, mark.line + 1, mark.column + 1, "", f"not valid YAML: {text}", hint, source_line)
+        return Problem(document.filename, 0, 0, "", f"not valid YAML: {text}", "save it as UTF-8 text")
+    tabbed = any("\t" in line for line in document.lines[mark.line : mark.line + 1])
+    hint = "indent with spaces, not with tabs" if tabbed else None
+    return document.problem_at((mark.line + 1, mark.column + 1), (), f"not valid YAML: {text}", hint)

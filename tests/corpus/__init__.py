@@ -31,7 +31,7 @@ from dscampaign.jobs.agent.evidence import LogLine, NodeOutcome, RankEnd, pick
 from dscampaign.jobs.agent.gpus import Gpu, GpuFacts
 from dscampaign.jobs.agent.kernel_log import KernelLine
 from dscampaign.orchestrator.executors.base import JobView
-from dscampaign.orchestrator.failures.classify import Ended
+from dscampaign.orchestrator.failures.evidence import Ended
 
 FOLDER = Path(__file__).parent
 GIB = 2**30

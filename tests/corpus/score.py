@@ -6,7 +6,8 @@ from collections import Counter
 from collections.abc import Iterable
 from dataclasses import dataclass
 
-from dscampaign.orchestrator.failures.classify import Verdict, classify
+from dscampaign.orchestrator.failures.classify import classify
+from dscampaign.orchestrator.failures.verdict import Verdict
 
 from . import Case
 

@@ -9,7 +9,8 @@ import pytest
 from dscampaign.db.records import RunRow, RunState
 from dscampaign.orchestrator.campaign.diff import ABSENT, desired_again, merge
 from dscampaign.orchestrator.errors import UserError
-from dscampaign.orchestrator.spec.expand import Run, RunConfig
+from dscampaign.orchestrator.spec.expand import Run
+from dscampaign.orchestrator.spec.model import RunConfig
 from dscampaign.tests.support.policy_world import run_row
 
 

@@ -17,8 +17,10 @@ from dscampaign.jobs.agent.gpus import Gpu, GpuFacts
 from dscampaign.jobs.agent.kernel_log import KernelLine
 from dscampaign.jobs.shared.layout import payload_file
 from dscampaign.orchestrator.executors.base import JobView
-from dscampaign.orchestrator.failures.classify import Ended, UserRule, Verdict, classify
-from dscampaign.orchestrator.failures.rules import USER_ACTIONS
+from dscampaign.orchestrator.failures.classify import classify
+from dscampaign.orchestrator.failures.evidence import Ended
+from dscampaign.orchestrator.failures.rules import USER_ACTIONS, UserRule
+from dscampaign.orchestrator.failures.verdict import Verdict
 from dscampaign.tests.support.policy_world import job, log_lines, outcome, rank_error
 
 KILLED = RankEnd(0, None, None), RankEnd(1, None, None)

@@ -17,8 +17,9 @@ from dscampaign.jobs.shared.files import make_private, read_json
 from dscampaign.orchestrator.errors import Unreachable
 from dscampaign.orchestrator.executors.base import JobArray, SubmissionRefused
 from dscampaign.orchestrator.executors.job_request import resources, run_config
-from dscampaign.orchestrator.failures.classify import Ended, Verdict
+from dscampaign.orchestrator.failures.evidence import Ended
 from dscampaign.orchestrator.failures.policy import FailureClass
+from dscampaign.orchestrator.failures.verdict import Verdict
 from dscampaign.orchestrator.memory.observations import ledgers_of, read_ledgers
 from dscampaign.orchestrator.memory.prediction import memory_key
 from dscampaign.orchestrator.reconcile.act import act

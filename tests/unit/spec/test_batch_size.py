@@ -46,7 +46,3 @@ def test_an_error_says_what_would_fit() -> None:
 def test_fewer_samples_than_ranks_suggests_only_more() -> None:
     with pytest.raises(ValueError, match=r"use 16$"):
         batch_size.per_rank_batch(5, 16)
-
-
-def test_explain() -> None:
-    assert batch_size.explain(64, 4, 8) == "64 = 4 micro-batch x 2 accumulation x 8 ranks"

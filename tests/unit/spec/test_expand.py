@@ -8,8 +8,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from dscampaign.orchestrator.errors import InvalidSpec
-from dscampaign.orchestrator.spec.expand import Run, RunConfig, expand
-from dscampaign.orchestrator.spec.load import Spec
+from dscampaign.orchestrator.spec.expand import Run, expand
+from dscampaign.orchestrator.spec.model import RunConfig, Spec
 from dscampaign.orchestrator.spec.run_names import run_name
 
 TRAIN = {"model": "gpt2", "dataset": "wikitext", "global_batch": 16, "steps": 100}

@@ -7,7 +7,8 @@ import pytest
 
 from dscampaign.orchestrator.errors import EXIT_USAGE, SpecError, UserError
 from dscampaign.orchestrator.spec.expand import expand
-from dscampaign.orchestrator.spec.load import Spec, load_spec
+from dscampaign.orchestrator.spec.load import load_spec
+from dscampaign.orchestrator.spec.model import Spec
 from dscampaign.orchestrator.spec.slurm_section import parse_mem_mb, parse_time_min
 from dscampaign.orchestrator.spec.yaml_source import load
 

@@ -14,7 +14,8 @@ from dscampaign.jobs.shared.model_shapes import SHAPES
 from dscampaign.orchestrator.cli.main import main
 from dscampaign.orchestrator.spec import templates
 from dscampaign.orchestrator.spec.expand import Run, expand
-from dscampaign.orchestrator.spec.load import Spec, load_spec
+from dscampaign.orchestrator.spec.load import load_spec
+from dscampaign.orchestrator.spec.model import Spec
 
 Output = pytest.CaptureFixture[str]
 ROOT = Path(templates.__file__).parents[2]
