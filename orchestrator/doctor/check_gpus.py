@@ -15,13 +15,7 @@ BUSY_GB: Final = 2.0
 
 
 def gpu_checks(gpus: Gpus, required: Requirements, at: At) -> Iterator[Check]:
-    """Verdicts on the GPUs that a job was promised.
-
-    Args:
-        gpus: What NVML showed.
-        required: What the runs ask for.
-        at: The node.
-    """
+    """Verdicts on the GPUs that a job was promised."""
     yield _count(gpus, required, at)
     if not gpus.devices:
         return

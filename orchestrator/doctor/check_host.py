@@ -115,12 +115,7 @@ def _space(free_gb: float, needed_gb: float, at: At) -> Check:
 
 
 def store_checks(where: Location, *, slurm: bool) -> Iterator[Check]:
-    """Verdicts on the database.
-
-    Args:
-        where: Where it is.
-        slurm: Attempts run on other hosts.
-    """
+    """Verdicts on the database; with `slurm`, attempts on other hosts need it too."""
     from ...db.errors import StoreError, StoreMissing, StoreUnreachable
 
     at, settings = At("store"), where.settings
@@ -131,8 +126,7 @@ def store_checks(where: Location, *, slurm: bool) -> Iterator[Check]:
         finally:
             store.close()
     except StoreMissing:
-        seen = f"{settings.store_without_password} is made by the first `campaign submit`"
-        yield at.ok("store.reachable", seen)
+        yield at.ok("store.reachable", f"{settings.store_without_password} is made by the first `campaign submit`")
     except StoreError as exc:
         away = isinstance(exc, StoreUnreachable)
         yield at.problem("store.reachable", exc.message, exc.hint or "see `--store`", away=away)
@@ -191,12 +185,8 @@ def forward_checks(requirements: Sequence[Requirements]) -> Iterator[Check]:
 
 def _installed(tool: str) -> str:
     """The version of a tool that is installed, "" if none is."""
-    for name in _PACKAGES[tool]:
-        try:
-            return metadata.version(name)
-        except metadata.PackageNotFoundError:
-            continue
-    return ""
+    found = (package for name in _PACKAGES[tool] for package in metadata.distributions(name=name))
+    return next((package.version for package in found), "")
 
 
 def _has_wandb_key() -> bool:
@@ -213,13 +203,7 @@ def _has_wandb_key() -> bool:
 
 
 def clock_check(about: str, least_s: float, most_s: float, clock: str, other: str, at: At) -> Check:
-    """The verdict on the difference of two clocks.
-
-    Args:
-        about: The check's id.
-        least_s, most_s: Bounds of the first minus the second.
-        clock, other: Whose they are.
-    """
+    """The verdict on a clock minus another one, which lies between `least_s` and `most_s`."""
     off_s = 0.0 if least_s <= 0 <= most_s else min(abs(least_s), abs(most_s))
     if off_s <= CLOCKS_AGREE_S:
         return at.ok(about, f"{clock} agrees with {other} within {max(abs(least_s), abs(most_s), 0.1):.1f} s")

@@ -64,8 +64,8 @@ def _partition(name: str, cluster: Cluster, slurm: SlurmConfig) -> Check:
         return _AT.problem("slurm.partition", f"there is no partition {name}", hint)
     state, most_min = partitions[name].state, partitions[name].max_time_min
     if state != "up":
-        hint = "wait, or choose another partition"
-        return _AT.problem("slurm.partition", f"{name} is {state}: it starts no jobs", hint, away=True)
+        seen = f"{name} is {state}: it starts no jobs"
+        return _AT.problem("slurm.partition", seen, "wait, or choose another partition", away=True)
     if most_min is not None and slurm.time_min > most_min:
         seen = f"{name} allows {most_min:,} min, slurm.time is {slurm.time_min:,} min: jobs would wait for ever"
         return _AT.problem("slurm.partition", seen, f"write `time: {most_min}`: a run resumes in a new job")

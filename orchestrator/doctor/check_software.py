@@ -18,14 +18,7 @@ _TRAIN: Final = "`pip install -c constraints.txt '.[train]'` for that Python"
 
 
 def software_checks(software: Software, gpus: Gpus | None, required: Requirements, at: At) -> Iterator[Check]:
-    """Verdicts on the training's Python.
-
-    Args:
-        software: What it has.
-        gpus: What the driver shows; None where it showed nothing.
-        required: What the runs ask for.
-        at: The node.
-    """
+    """Verdicts on the training's Python; `gpus` are what the driver shows, None where it showed nothing."""
     which = required.config.python or "the one that runs campaign"
     yield at.ok("software.python", f"Python {software.python} ({which})")
     yield _torch(software, gpus, required, at)

@@ -71,11 +71,7 @@ def inspect_cluster() -> Cluster:
 
 
 def _answer(*command: str) -> str:
-    """What a command prints.
-
-    Raises:
-        Unreachable: it fails.
-    """
+    """What a command prints. Raises `Unreachable` where it fails."""
     done = ask(list(command))
     if done.returncode:
         raise Unreachable(f"{command[0]}: {_last_line(done.stderr).removeprefix(f'{command[0]}: ')}")

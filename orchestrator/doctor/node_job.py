@@ -66,26 +66,18 @@ class Examined:
 
 
 def examine(required: Requirements, settings: Settings, wait_s: float, tell: Tell) -> Examined:
-    """Has a node looked at that runs would get.
-
-    Args:
-        required: What they ask for.
-        settings: Where the campaign is.
-        wait_s: How long the job may wait in the queue.
-        tell: Takes words on what it waits for.
-    """
+    """Has a node looked at that runs would get; its job may wait so long in the queue."""
     token = uuid.uuid4().hex[:12]
     with _made(settings.dir) as room:
         folder = room / token
         make_private(folder)
-        kept = False
+        found = None
         try:
             _question(required, settings).write(Talk(folder).question)
             found = _by_job(required, _batch(required, token, folder), wait_s, tell)
-            kept = found.folder is not None
             return found
         finally:
-            if not kept:
+            if found is None or found.folder is None:
                 shutil.rmtree(folder, ignore_errors=True)
 
 
@@ -156,7 +148,9 @@ def _outcome(executor: Executor, batch: JobArray, job_id: str, wait_s: float, te
     while True:
         job = next(looks)  # before the report is read, so that what a job writes last counts
         if report := _complete(talk):
-            return _told(report, batch.folder)
+            if {"software", "collective"} & report.troubles.keys():  # the output of the program that failed tells more
+                return Examined(report, hint=f"its logs are in {batch.folder}", shared=True, folder=batch.folder)
+            return Examined(report, shared=True)
         now_s = time.monotonic()
         words = f"waits in the queue: {job.reason}" if job.pending else f"is {job.state.lower()}"
         if job.terminal:
@@ -184,13 +178,6 @@ def _looks(executor: Executor, batch: JobArray, job_id: str) -> Iterator[JobView
                 job = executor.list_jobs({batch.token: {0}}, since_s).jobs.get((batch.token, 0), job)
         yield job
         time.sleep(_POLL_S)
-
-
-def _told(report: NodeReport, folder: Path) -> Examined:
-    """The report is complete. Where a program failed, its output tells more."""
-    if {"software", "collective"} & report.troubles.keys():
-        return Examined(report, hint=f"its logs are in {folder}", shared=True, folder=folder)
-    return Examined(report, shared=True)
 
 
 def _ended(job: JobView, folder: Path) -> Examined:

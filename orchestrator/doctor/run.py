@@ -62,9 +62,8 @@ def _forecasts(cluster: Cluster, requirements: Sequence[Requirements]) -> list[s
 def _forecast(required: Requirements, folder: Path) -> str | Exception:
     token = uuid.uuid4().hex[:12]
     try:
-        return SlurmExecutor().forecast(
-            JobArray(token, job_name(token), folder, 1, job_request.resources(required.config))
-        )
+        array = JobArray(token, job_name(token), folder, 1, job_request.resources(required.config))
+        return SlurmExecutor().forecast(array)
     except (SubmissionRefused, SubmissionUnclear, Unreachable) as exc:
         return exc
 

@@ -47,14 +47,14 @@ def next_change(config: RunConfig, allowed: Collection[ConfigChange], taken: Col
         return None  # only the built-in training is known to follow
     now = changed(config, taken)
     stage = now.train.zero_stage
+    offloads = now.train.offload != "none" or now.deepspeed.get("zero_optimization", {}).get("offload_optimizer")
     candidates = {
         ACTIVATION_CHECKPOINTING: None if now.train.activation_checkpointing else ACTIVATION_CHECKPOINTING,
-        OFFLOAD_OPTIMIZER: OFFLOAD_OPTIMIZER if stage and not _offloads(now) else None,
+        OFFLOAD_OPTIMIZER: OFFLOAD_OPTIMIZER if stage and not offloads else None,
         ZERO_STAGE: f"{ZERO_STAGE}={stage + 1}" if stage < 3 else None,
     }
-    return next(
-        (change for name, change in candidates.items() if name in allowed and change and _works(now, change)), None
-    )
+    possible = (change for name, change in candidates.items() if change and name in allowed)
+    return next((change for change in possible if _works(now, change)), None)
 
 
 def changed(config: RunConfig, changes: Collection[str]) -> RunConfig:
@@ -83,9 +83,3 @@ def _works(config: RunConfig, change: str) -> bool:
 
 def _with_train(config: RunConfig, **values: Any) -> RunConfig:
     return config.model_copy(update={"train": config.train.model_copy(update=values)})
-
-
-def _offloads(config: RunConfig) -> bool:
-    return config.train.offload != "none" or bool(
-        config.deepspeed.get("zero_optimization", {}).get("offload_optimizer")
-    )

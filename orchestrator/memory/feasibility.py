@@ -15,12 +15,7 @@ _DRAWN = 4  # bytes of a weight in fp32
 
 @dataclass(frozen=True)
 class Shortage:
-    """Why a run cannot fit.
-
-    Attributes:
-        message: what is too much, for what.
-        hint: what would fit.
-    """
+    """Why a run cannot fit: what is too much for what, and what would fit."""
 
     message: str
     hint: str
@@ -44,13 +39,7 @@ class ModelNeeds:
 
 
 def needs_of(config: RunConfig, sizes: Sizes, usable_gb: float | None = None) -> ModelNeeds:
-    """What a run's model needs.
-
-    Args:
-        config: The run's configuration.
-        sizes: How it divides its work.
-        usable_gb: What a rank could use of its GPU where like runs ran; counts before the GPU's type.
-    """
+    """What a run's model needs; what a rank could use of its GPU where like runs ran counts before the GPU's type."""
     parameters = parameters_of(config)
     if parameters is None or config.command is not None:
         return ModelNeeds(config.train.model is not None, parameters)
@@ -58,19 +47,12 @@ def needs_of(config: RunConfig, sizes: Sizes, usable_gb: float | None = None) ->
     room_gb = usable_gb or _gpu_room_gb(config)
     shortage = _host_shortage(config, states, start_gb=_start_gb(config, parameters) * sizes.ranks_per_node)
     if room_gb is not None and states.gpu_gb > room_gb:
-        ways = alternatives(config, parameters, sizes)
-        shortage = _gpu_shortage(states, ways, room_gb)
+        shortage = _gpu_shortage(states, alternatives(config, parameters, sizes), room_gb)
     return ModelNeeds(True, parameters, states, shortage)
 
 
 def host_need_gb(config: RunConfig, needs: ModelNeeds, ranks_per_node: int) -> float:
-    """The most of a node's memory that a run's model is known to take at any time, in GB of 10^9 bytes; 0 if unknown.
-
-    Args:
-        config: The run's configuration.
-        needs: Its model's.
-        ranks_per_node: Its processes on one node.
-    """
+    """The most of a node's memory that a run's model is known to take at any time, in GB of 10^9 bytes, or 0."""
     if needs.states is None or needs.parameters is None:
         return 0.0
     return max(needs.states.host_gb, _start_gb(config, needs.parameters) * ranks_per_node)

@@ -23,16 +23,13 @@ def read_ledgers(conn: Connection, configs: Iterable[RunConfig], rows: Iterable[
         conn: A transaction.
         configs: Of runs, as the spec asks for them.
         rows: Their attempts, of which some may have been changed to fit into memory.
-
-    Returns:
-        Ledgers by memory key; a key of which nothing is known has none.
     """
     keys = {memory_key(config) for config in configs} | {row.memory_key for row in rows}
     return ledgers_of(conn, (key for key in keys if key))
 
 
 def ledgers_of(conn: Connection, keys: Iterable[str]) -> Mapping[str, Ledger]:
-    """The ledgers of some memory keys; a key of which nothing is known has none."""
+    """The ledgers by memory key; a key of which nothing is known has none."""
     present_s = conn.execute(select(now_s(conn))).scalar_one()
     return {key: Ledger.of(believed(seen, present_s)) for key, seen in queries.memory_of(conn, set(keys)).items()}
 
@@ -45,10 +42,9 @@ def remember_end(conn: Connection, row: AttemptRow, kind: FailureClass) -> None:
     if row.memory_key is None or row.micro_batch is None:
         return
     seen = queries.memory_of(conn, [row.memory_key]).get(row.memory_key, [])
-    in_pieces = kind is FailureClass.FRAGMENTATION
     ledger = ledgers_of(conn, [row.memory_key]).get(row.memory_key, Ledger())
     hopeless = EXPANDABLE_SEGMENTS in row.changes or ledger.fits(row.micro_batch) is False
-    if kind is not FailureClass.OOM and not (in_pieces and hopeless):
+    if kind is not FailureClass.OOM and not (kind is FailureClass.FRAGMENTATION and hopeless):
         return
     unknown = MemoryObservation(memory_observation_key(row.memory_key), row.id, row.micro_batch, oom=False)
     before = next((told for told in seen if told.attempt_id == row.id and not told.oom), unknown)

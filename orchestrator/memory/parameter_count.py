@@ -88,32 +88,24 @@ def count_of_shape(shape: Shape) -> int | None:
 
 
 def _of_name(model: str) -> Shape | None:
-    return find_shape(model) or _of_folder(Path(model))
-
-
-def _of_folder(folder: Path) -> Shape | None:
+    if shape := find_shape(model):
+        return shape
     try:
-        fields = json.loads((folder / "config.json").read_text(encoding="utf-8"))
+        fields = json.loads((Path(model) / "config.json").read_text(encoding="utf-8"))
     except (OSError, ValueError):
         return None  # a name on the hub, or a folder that only the compute nodes see
     return fields if isinstance(fields, dict) else None
 
 
 def _with_vocabulary(model: Shape, tokenizer: str | None) -> Shape | None:
-    """The configuration with the number of tokens that the trainer gives it."""
+    """The configuration with the number of tokens that the trainer gives it; None where only files could say it."""
     if model.get("vocab_size", "auto") != "auto":
         return model
-    size = _vocabulary(tokenizer)
-    return None if size is None else {**model, "vocab_size": size}
-
-
-def _vocabulary(tokenizer: str | None) -> int | None:
-    """Tokens of a tokenizer; None where only its files could say."""
     if tokenizer == _BYTES:
-        return _BYTES_VOCABULARY
+        return {**model, "vocab_size": _BYTES_VOCABULARY}
     shape = find_shape(tokenizer) if tokenizer else None
     # OPT's models have a few more rows than their tokenizer has tokens.
-    return int(shape["vocab_size"]) if shape and shape["model_type"] != "opt" else None
+    return {**model, "vocab_size": shape["vocab_size"]} if shape and shape["model_type"] != "opt" else None
 
 
 def _linear(inputs: int, outputs: int, *, bias: bool) -> int:

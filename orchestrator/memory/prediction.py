@@ -18,7 +18,7 @@ from typing import Any, Final
 
 from ...db.records import UNKNOWN, MemoryObservation
 from ..spec.batch_size import divisors, per_rank_batch, smaller_micro_batch
-from ..spec.model import DESCRIBES_ONLY, RunConfig, TrainConfig
+from ..spec.model import DESCRIBES_ONLY, RunConfig
 
 HEADROOM: Final = 0.96
 """The part of the usable memory that a prediction may fill: the rest is what the allocator cannot piece together."""
@@ -85,7 +85,8 @@ def _facts(config: RunConfig) -> dict[str, Any]:
         "dropout": train.dropout > 0,  # its masks are kept until the backward pass
         "activation_checkpointing": train.activation_checkpointing,
         "compile": train.compile,
-        **_strategy(train),
+        # Keys stay what they were before there was a choice: only what is not left at its default is in them.
+        **train.model_dump(mode="json", include=set(_STRATEGY), exclude_defaults=True),
         "deepspeed": _of_memory(config.deepspeed),
         "env": config.env,
         "python": config.python,
@@ -96,11 +97,6 @@ def _facts(config: RunConfig) -> dict[str, Any]:
         facts["command"] = config.command
         facts["train"] = train.model_dump(mode="json", exclude={*_NO_MEMORY_OF_COMMANDS, *_STRATEGY, "strategy"})
     return facts
-
-
-def _strategy(train: TrainConfig) -> dict[str, Any]:
-    """What is not left at its default: keys stay what they were before there was a choice."""
-    return train.model_dump(mode="json", include=set(_STRATEGY), exclude_defaults=True)
 
 
 def _of_memory(deepspeed: Mapping[str, Any]) -> dict[str, Any]:
@@ -136,17 +132,15 @@ def believed(observations: Iterable[MemoryObservation], now_s: float) -> list[Me
     """What still counts of the observations of one memory key.
 
     An out-of-memory expires, and one gives way to a micro-batch as large that has trained on that device since. On each
-    device what other versions of PyTorch took gives way to the newest one's figures.
-
-    Args:
-        observations: oldest first.
-        now_s: the present.
+    device what other versions of PyTorch took gives way to the newest one's figures. The oldest observation is first.
     """
     by_device: dict[str, list[MemoryObservation]] = defaultdict(list)
     for seen in observations:
         by_device[_place(seen)[0]].append(seen)
     kept = [seen for group in by_device.values() for seen in _of_newest_version(group)]
-    return [seen for seen in kept if not seen.oom or not (_expired(seen, now_s) or _refuted(seen, kept))]
+    expired_s = now_s - OOM_EXPIRES_S
+    recent = [seen for seen in kept if not seen.oom or seen.created_s is None or seen.created_s >= expired_s]
+    return [seen for seen in recent if not seen.oom or not _refuted(seen, kept)]
 
 
 def _place(seen: MemoryObservation) -> tuple[str, str]:
@@ -164,10 +158,6 @@ def _of_newest_version(observations: Sequence[MemoryObservation]) -> Iterable[Me
 
 def _trained(seen: MemoryObservation) -> bool:
     return not seen.oom and seen.peak_gb is not None
-
-
-def _expired(seen: MemoryObservation, now_s: float) -> bool:
-    return seen.created_s is not None and seen.created_s < now_s - OOM_EXPIRES_S
 
 
 def _refuted(failed: MemoryObservation, others: Iterable[MemoryObservation]) -> bool:

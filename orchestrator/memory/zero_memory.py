@@ -160,24 +160,12 @@ class Sizes:
 
 
 def states_of(config: RunConfig, parameters: int, sizes: Sizes) -> States:
-    """What the states of a run's model take, with all that its DeepSpeed configuration says.
-
-    Args:
-        config: A run of the built-in training.
-        parameters: Of its model.
-        sizes: How it divides its work.
-    """
+    """What the states of a model take in a run of the built-in training, with all that its `deepspeed` section says."""
     return model_states(parameters, **_choices(config), **asdict(sizes))
 
 
 def alternatives(config: RunConfig, parameters: int, sizes: Sizes) -> Iterator[tuple[str, States]]:
-    """What else the same model could take, in words, the fastest first.
-
-    Args:
-        config: A run of the built-in training.
-        parameters: Of its model.
-        sizes: How it divides its work.
-    """
+    """What else the model of a run of the built-in training could take, in words, the fastest first."""
     given = _choices(config)
     least = given["zero_stage"]
     ways: list[tuple[int, Offload, str]] = [(stage, "none", f"ZeRO stage {stage}") for stage in range(least + 1, 4)]
