@@ -157,6 +157,5 @@ def _number(setting: Setting) -> float:
     try:
         return float(setting.value)
     except ValueError as error:
-        raise UserError(
-            f"{setting.name}: {setting.value!r} is not a number", f"it comes from: {setting.source}"
-        ) from error
+        message = f"{setting.name}: {setting.value!r} is not a number"
+        raise UserError(message, f"it comes from: {setting.source}") from error

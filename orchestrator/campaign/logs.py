@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shutil
 import time
 from collections import deque
 from collections.abc import Callable, Iterator
@@ -49,11 +50,13 @@ class Wanted:
             rows = queries.attempts(conn, campaign.id, run.id)
         row = next((row for row in reversed(rows) if generation in (None, row.generation)), None)
         if row is None:
-            have = (
-                f"it has {', '.join(str(row.generation) for row in rows)}" if rows else "it has not been submitted yet"
-            )
-            raise UserError(f"{run.name} has no attempt {generation}" if generation else f"{run.name} has no log", have)
-        _check_number(run, rank, "node" if launcher else "rank", row.nodes if launcher else row.world_size)
+            have = ", ".join(str(row.generation) for row in rows)
+            message = f"{run.name} has no attempt {generation}" if generation else f"{run.name} has no log"
+            raise UserError(message, f"it has {have}" if rows else "it has not been submitted yet")
+        what, number = ("node", row.nodes) if launcher else ("rank", row.world_size)
+        if rank >= number:
+            has = f"{what}s 0 to {number - 1}" if number > 1 else f"{what} 0 alone"
+            raise UserError(f"{run.name} has no {what} {rank}", f"it has {has}")
         paths = CampaignPaths(Path(campaign.dir), campaign.name)
         return cls(
             attempt=paths.run(run.name).attempt(row.generation),
@@ -68,12 +71,6 @@ class Wanted:
     def ended(self) -> bool:
         """Whether nothing more will be written."""
         return self.over or self.attempt.outcome(0).exists()
-
-
-def _check_number(run: RunRow, number: int, what: str, count: int) -> None:
-    if number >= count:
-        has = f"{what}s 0 to {count - 1}" if count > 1 else f"{what} 0 alone"
-        raise UserError(f"{run.name} has no {what} {number}", f"it has {has}")
 
 
 def newest_log(wanted: Wanted) -> Path:
@@ -95,12 +92,7 @@ def await_attempt(
 ) -> None:
     """Waits while the run has no attempt that goes on, but is to get one: it is queued, or is to be tried again.
 
-    Args:
-        store: where its attempts are.
-        campaign: the run's campaign.
-        run: the run.
-        say: is told once what is waited for.
-        sleep: waits for so many seconds.
+    `say` is told once what is waited for.
     """
     said = False
     while True:
@@ -115,14 +107,14 @@ def await_attempt(
         sleep(POLL_S)
 
 
-def print_log(path: Path, lines: int | None, out: BinaryIO) -> int:
-    """Copies a log, or its last lines; returns how many bytes of it that were."""
+def print_log(path: Path, lines: int | None, out: BinaryIO, offset: int = 0) -> int:
+    """Copies a log from an offset, or its last lines; returns the offset of its end."""
     with path.open("rb") as log:
         if lines is not None:
             out.writelines(deque(log, lines))
         else:
-            while block := log.read(_BLOCK):
-                out.write(block)
+            log.seek(offset)
+            shutil.copyfileobj(log, out, _BLOCK)
         out.flush()
         return log.tell()
 
@@ -143,7 +135,7 @@ def follow_log(
         if current is not None and current != path:
             path, offset = current, print_log(current, lines, out)
         elif path is not None:
-            offset = _copy_from(path, offset, out)
+            offset = print_log(path, None, out, offset)
         if ended:
             newest_log(wanted)
             return
@@ -161,12 +153,3 @@ def _candidates(wanted: Wanted) -> Iterator[Path]:
             yield launcher
         for pattern in wanted.job_logs:
             yield from (path for path in sorted(wanted.batch.glob(pattern)) if path.stat().st_size)
-
-
-def _copy_from(path: Path, offset: int, out: BinaryIO) -> int:
-    with path.open("rb") as log:
-        log.seek(offset)
-        while block := log.read(_BLOCK):
-            out.write(block)
-        out.flush()
-        return log.tell()

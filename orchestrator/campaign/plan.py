@@ -101,8 +101,8 @@ class Plan:
     @property
     def arrays(self) -> int:
         """Job arrays that would be submitted: one for each resource shape, or several where it has very many runs."""
-        starting = (item for item in self.runs if item.run and item.starts)
-        asked = (job_request.resources(i.run.config, mem_scale=i.mem_scale) for i in starting if i.run)
+        starting = ((item.run, item.mem_scale) for item in self.runs if item.run and item.starts)
+        asked = (job_request.resources(run.config, mem_scale=scale) for run, scale in starting)
         sizes = Counter(job_request.shape(resources) for resources in asked)
         return sum(ceil(size / ARRAY_LIMIT) for size in sizes.values())
 
@@ -120,17 +120,13 @@ class Plan:
 
 
 def make_plan(store: Store | None, submission: Submission) -> Plan:
-    """Makes the plan.
-
-    Args:
-        store: None if there is none yet.
-        submission: What would be submitted.
+    """Makes the plan; `store` is None if there is none yet.
 
     Raises:
         UserError: as `compare`.
     """
     campaign, change = compare(store, submission)
-    submits, trouble = _decided(store, _as_wanted(campaign, submission), change) if store and campaign else ({}, None)
+    submits, trouble = _decided(store, campaign, submission, change) if store and campaign else ({}, None)
     place = {run.config_hash: index for index, run in enumerate(submission.runs)}
     planned = map(_with_needs, _with_memory(store, list(_planned(change, submits))))
     runs = sorted(planned, key=lambda item: place[item.run.config_hash] if item.run else len(place))
@@ -188,13 +184,12 @@ def _with_needs(item: PlannedRun) -> PlannedRun:
     return replace(item, needs=needs_of(config, sizes, item.usable_gb))
 
 
-def _as_wanted(campaign: CampaignRow, submission: Submission) -> CampaignRow:
-    """The campaign as submitting the spec would leave it."""
-    return replace(campaign, desired="active", limits=submission.spec.limits.model_dump(exclude_none=True))
-
-
-def _decided(store: Store, campaign: CampaignRow, change: SpecDiff) -> tuple[dict[int, Submit], Unreachable | None]:
+def _decided(
+    store: Store, campaign: CampaignRow, submission: Submission, change: SpecDiff
+) -> tuple[dict[int, Submit], Unreachable | None]:
     """What the next pass would submit of the kept runs, by run id. Room on this machine does not count here."""
+    # as submitting the spec would leave it
+    campaign = replace(campaign, desired="active", limits=submission.spec.limits.model_dump(exclude_none=True))
     stored = read_store(store, campaign)
     kept = {row.id for row, _ in change.keep}
     rows = tuple(desired_again(row) for row in stored.runs if row.id in kept)

@@ -31,11 +31,7 @@ KERNEL_THREAD = 0x00200000
 
 
 class LocalExecutor:
-    """Runs agents in the background; they go on when this process ends.
-
-    Args:
-        batches: the campaign's folder of batches.
-    """
+    """Runs agents in the background, for batches in a campaign's folder; they go on when this process ends."""
 
     intent_grace_s = 0.0
     lost_grace_s = 0.0

@@ -256,7 +256,6 @@ def _sacct(names: str, since_s: float) -> _History | None:
 
 
 def _parse_sacct(text: str) -> dict[tuple[str, int], JobView]:
-    jobs: dict[tuple[str, int], JobView] = {}
     out_of_memory = set()
     by_id = {}
     for job_id, word, exit_code, submit, start, end, nodes, name in _fields(text):
@@ -270,10 +269,8 @@ def _parse_sacct(text: str) -> dict[tuple[str, int], JobView]:
             by = re.fullmatch(r"CANCELLED by (\d+)", word)
             cancelled_by = int(by[1]) if by else None
             by_id[job_id] = JobView(*key, job_id, state, "", *times, exit_code, nodes, cancelled_by=cancelled_by)
-    for job_id, job in by_id.items():
-        hidden = job_id in out_of_memory
-        jobs[job.token, job.index] = JobView(**{**vars(job), "step_out_of_memory": True}) if hidden else job
-    return jobs
+    found = (replace(job, step_out_of_memory=job_id in out_of_memory) for job_id, job in by_id.items())
+    return {(job.token, job.index): job for job in found}
 
 
 def _fields(text: str) -> Iterator[list[str]]:
@@ -293,11 +290,7 @@ def _time(text: str) -> float | None:
 
 
 def _sbatch(command: list[str], given: Collection[str]) -> subprocess.CompletedProcess[str]:
-    """Runs sbatch.
-
-    Args:
-        command: The command.
-        given: Names of the parameters that the spec decides.
+    """Runs sbatch; `given` are the parameters that the spec decides.
 
     Raises:
         SubmissionUnclear: it did not answer in time.

@@ -152,11 +152,8 @@ def first_to_die(ended: Ended) -> tuple[str, str]:
     earliest = silent[0][0].gone_s
     first = [(rank.rank, o.host) for rank, o in silent if rank.gone_s == earliest]
     hosts = {host for _, host in first}
-    numbers = [str(rank) for rank, _ in first]
-    if len(numbers) == 1:
-        name = f"rank {numbers[0]}"
-    else:
-        name = f"one of ranks {', '.join(numbers)}" if len(numbers) <= 8 else f"one of {len(numbers)} ranks"
+    several = f"ranks {', '.join(str(rank) for rank, _ in first)}" if len(first) <= 8 else f"{len(first)} ranks"
+    name = f"rank {first[0][0]}" if len(first) == 1 else f"one of {several}"
     return name, hosts.pop() if len(hosts) == 1 else ""
 
 

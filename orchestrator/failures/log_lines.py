@@ -72,11 +72,7 @@ def is_cascade(text: str) -> bool:
 
 
 def evidence(lines: Iterable[LogLine]) -> Iterator[LogLine]:
-    """The lines that may decide, with their decoration (rank, time, level) taken off.
-
-    Args:
-        lines: those kept of the logs of one node; each log's in their order.
-    """
+    """Which of a node's lines, each log's in their order, may decide; without their decoration (rank, time, level)."""
     for _, group in groupby(lines, key=lambda line: line.file):
         of_one_log = list(group)
         handled_until = max((line.number for line in of_one_log if _shows_progress(line.text)), default=0)
