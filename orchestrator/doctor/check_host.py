@@ -22,13 +22,12 @@ from ..executors import storage
 from ..settings import Settings
 from ..spec.forward_section import WandbConfig
 from .check import At, Check
-from .requirements import Requirements
+from .requirements import GB, Requirements
 
 if TYPE_CHECKING:
     from ...db.store import Store
     from ..campaign.location import Location
 
-GB: Final = 1e9
 LEAST_FREE_GB: Final = 5.0
 CLOCKS_AGREE_S: Final = 2.0
 MUNGE_TOLERATES_S: Final = 300.0
@@ -177,7 +176,7 @@ def forward_checks(requirements: Sequence[Requirements]) -> Iterator[Check]:
             hint = f"`pip install 'dscampaign[{tool}]'` into the environment that runs campaign"
             yield at.warning(f"forward.{tool}", f"{tool} is not installed: it will get no metrics", hint)
         elif tool == "wandb" and mode == "online" and not _has_wandb_key():
-            hint = f"{WandbConfig.login()}, or `mode: offline`"
+            hint = f"{WandbConfig.login}, or `mode: offline`"
             yield at.warning("forward.wandb", f"wandb {version}, which does not know who you are", hint)
         else:
             yield at.ok(f"forward.{tool}", f"{tool} {version}")

@@ -8,7 +8,6 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Final
 
-from ...jobs.shared import ds_config
 from ..executors import job_request
 from ..memory.feasibility import ModelNeeds, host_need_gb, needs_of
 from ..memory.zero_memory import Sizes
@@ -106,9 +105,7 @@ def needed_ops(config: RunConfig) -> Iterator[str]:
     """DeepSpeed's operators that a run's configuration asks for, by the names of DeepSpeed's own report."""
     if config.train.engine == "ddp":
         return
-    rendered = ds_config.render(
-        config.train.model_dump(), micro_batch=1, accumulation=1, world_size=1, overrides=config.deepspeed
-    )
+    rendered = config.rendered_deepspeed()
     zero: Mapping[str, Any] = rendered["zero_optimization"]
     offloaded = {(zero.get(part) or {}).get("device", "none") for part in ("offload_optimizer", "offload_param")}
     if "nvme" in offloaded:

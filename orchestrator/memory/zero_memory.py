@@ -15,7 +15,6 @@ from collections.abc import Iterator
 from dataclasses import asdict, dataclass
 from typing import Any, Final, Literal
 
-from ...jobs.shared import ds_config
 from ...jobs.shared.state_layout import joins_parameters
 from ..spec.model import RunConfig
 from ..spec.slurm_section import SlurmConfig
@@ -193,9 +192,7 @@ def gpu_memory_gb(slurm: SlurmConfig) -> float | None:
 
 def _choices(config: RunConfig) -> dict[str, Any]:
     """What a run has chosen, from the DeepSpeed configuration that it would get."""
-    rendered = ds_config.render(
-        config.train.model_dump(), micro_batch=1, accumulation=1, world_size=1, overrides=config.deepspeed
-    )
+    rendered = config.rendered_deepspeed()
     zero, optimizer = rendered["zero_optimization"], rendered["optimizer"]
     devices = [(zero.get(name) or {}).get("device", "none") for name in ("offload_optimizer", "offload_param")]
     buffers = (1 + bool(zero.get("overlap_comm"))) * bool(zero.get("contiguous_gradients", True))

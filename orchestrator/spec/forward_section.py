@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 from pathlib import Path
-from typing import Annotated, Any, Final, Literal
+from typing import Annotated, Any, ClassVar, Final, Literal
 
 from pydantic import (
     BeforeValidator,
@@ -24,24 +24,23 @@ _PASSWORD: Final = re.compile(r"://[^/\s@]*@")
 
 
 class _Tool(Section):
+    login: ClassVar[str] = ""
+    """Where the tool finds out who is asking."""
+
     @model_validator(mode="before")
     @classmethod
     def _no_credentials(cls, value: Any) -> Any:
         for name in value if isinstance(value, dict) else ():
             if _CREDENTIAL.search(str(name)):
-                hint = f"leave it out, and log in as the tool asks ({cls.login()}): jobs inherit your environment"
+                hint = f"leave it out, and log in as the tool asks ({cls.login}): jobs inherit your environment"
                 raise Hint(f"{name} does not belong into a spec, which is kept in the store", hint)
         return value
-
-    @classmethod
-    def login(cls) -> str:
-        """Where the tool finds out who is asking."""
-        return ""
 
 
 class WandbConfig(_Tool):
     """Weights & Biases. Who you are comes from `WANDB_API_KEY` or `wandb login`, never from here."""
 
+    login: ClassVar[str] = "`export WANDB_API_KEY=…` or `wandb login`"
     project: Text | None = None
     """Default: `WANDB_PROJECT`, or the campaign's name."""
     entity: Text | None = None
@@ -52,11 +51,6 @@ class WandbConfig(_Tool):
     """`offline` keeps the run in files, which `wandb sync` sends later. Default: `WANDB_MODE`, or online."""
     tags: tuple[Text, ...] = ()
     """Tags beside the campaign's name."""
-
-    @classmethod
-    def login(cls) -> str:
-        """Where W&B finds the key."""
-        return "`export WANDB_API_KEY=…` or `wandb login`"
 
 
 class TensorBoardConfig(_Tool):
@@ -77,6 +71,7 @@ class TensorBoardConfig(_Tool):
 class MlflowConfig(_Tool):
     """MLflow. Who you are comes from `MLFLOW_TRACKING_USERNAME` and the like, never from here."""
 
+    login: ClassVar[str] = "`export MLFLOW_TRACKING_USERNAME=… MLFLOW_TRACKING_PASSWORD=…` or MLFLOW_TRACKING_TOKEN"
     tracking_uri: Text | None = None
     """The tracking server, such as `https://mlflow.example.org`. One is needed. Default: `MLFLOW_TRACKING_URI`."""
     experiment: Text | None = None
@@ -86,15 +81,10 @@ class MlflowConfig(_Tool):
     @classmethod
     def _nameless(cls, value: str | None) -> str | None:
         if value and _PASSWORD.search(value):
-            raise Hint("holds a name or a password", f"leave it out of the address, and use {cls.login()}")
+            raise Hint("holds a name or a password", f"leave it out of the address, and use {cls.login}")
         if value and not re.match(r"[a-z][a-z0-9+-]*:|databricks$", value):
             raise Hint("is no address", "write https://HOST, or sqlite:////absolute/path for runs on one machine")
         return value
-
-    @classmethod
-    def login(cls) -> str:
-        """Where MLflow finds name and password."""
-        return "`export MLFLOW_TRACKING_USERNAME=… MLFLOW_TRACKING_PASSWORD=…` or MLFLOW_TRACKING_TOKEN"
 
 
 class ForwardConfig(Section):

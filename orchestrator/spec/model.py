@@ -8,6 +8,7 @@ from typing import Annotated, Any, Final, Literal
 
 from pydantic import BeforeValidator, Field, Strict, field_validator
 
+from ...jobs.shared.ds_config import render
 from .forward_section import Forward, ForwardConfig
 from .slurm_section import Hint, MemorySize, Section, SlurmConfig, Text, one_line, parse_mem_mb
 
@@ -346,6 +347,10 @@ class RunConfig(Section):
     def world_size(self, local_gpus: int = 0) -> int:
         """Processes of one run; arguments as `ranks`."""
         return self.nodes * self.ranks(local_gpus)
+
+    def rendered_deepspeed(self) -> dict[str, Any]:
+        """The DeepSpeed configuration that the run would get, but for the sizes of batches."""
+        return render(self.train.model_dump(), micro_batch=1, accumulation=1, world_size=1, overrides=self.deepspeed)
 
     def train_json(self, *, micro_batch: int | None, accumulation: int | None, world_size: int) -> dict[str, Any]:
         """The content of train.json for an attempt with this micro-batch and accumulation."""

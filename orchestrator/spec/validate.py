@@ -8,7 +8,7 @@ from typing import Any, Final
 
 from pydantic import BaseModel, ValidationError
 
-from ...jobs.shared.ds_config import KNOWN_KEYS, render
+from ...jobs.shared.ds_config import KNOWN_KEYS
 from ...jobs.shared.model_shapes import find_shape, positions_of
 from ..errors import FieldPath, Finding, did_you_mean
 from . import batch_size, strategies
@@ -67,11 +67,10 @@ def _train(config: RunConfig) -> Iterator[Finding]:
             yield Finding((("train", "steps"), ("train",)), "steps is required", "or epochs")
         yield from _positions(config)
     if train.steps is not None and train.epochs is not None:
-        both: tuple[FieldPath, ...] = (("train", "epochs"), ("train", "steps"))
-        yield Finding(both, "epochs is given together with steps", "remove one of them")
+        yield Finding(_train_fields("epochs", "steps"), "epochs is given together with steps", "remove one of them")
     if train.steps and train.warmup_steps > train.steps:
-        places: tuple[FieldPath, ...] = (("train", "warmup_steps"), ("train", "steps"))
-        yield Finding(places, f"warmup_steps {train.warmup_steps} is more than the {train.steps} steps of the run")
+        message = f"warmup_steps {train.warmup_steps} is more than the {train.steps} steps of the run"
+        yield Finding(_train_fields("warmup_steps", "steps"), message)
 
 
 def _positions(config: RunConfig) -> Iterator[Finding]:
@@ -79,9 +78,8 @@ def _positions(config: RunConfig) -> Iterator[Finding]:
     train = config.train
     shape = find_shape(train.model) if isinstance(train.model, str) else None
     if shape is not None and train.seq_len > (positions := positions_of(shape)):
-        places: tuple[FieldPath, ...] = (("train", "seq_len"), ("train", "model"))
         message = f"seq_len {train.seq_len} is more than the {positions} positions of {train.model}"
-        yield Finding(places, message, f"use at most {positions}")
+        yield Finding(_train_fields("seq_len", "model"), message, f"use at most {positions}")
 
 
 def _batch(config: RunConfig, world_size: int) -> Iterator[Finding]:
@@ -93,8 +91,12 @@ def _batch(config: RunConfig, world_size: int) -> Iterator[Finding]:
         batch_size.accumulation(train.global_batch, micro_batch, world_size)
     except ValueError as error:
         message, _, hint = str(error).partition("; ")
-        places: tuple[FieldPath, ...] = (("train", "micro_batch"), ("train", "global_batch"), *_WORLD)
+        places = (*_train_fields("micro_batch", "global_batch"), *_WORLD)
         yield Finding(places if message.startswith("micro_batch") else places[1:], message, hint)
+
+
+def _train_fields(*names: str) -> tuple[FieldPath, ...]:
+    return tuple(("train", name) for name in names)
 
 
 def _local(config: RunConfig, ranks: int, gpus: int) -> Iterator[Finding]:
@@ -146,7 +148,7 @@ def _deepspeed(config: RunConfig) -> Iterator[Finding]:
     yield from (Finding((("deepspeed", *path),), "expected a mapping") for path in shapeless)
     if shapeless or autos:
         return
-    merged = render(config.train.model_dump(), micro_batch=1, accumulation=1, world_size=1, overrides=given)
+    merged = config.rendered_deepspeed()
     if all(section(merged, (name,)).get("enabled") is True for name in ("bf16", "fp16")):
         yield Finding((("deepspeed", "fp16"),), "bf16 and fp16 are both enabled", "use train.precision")
     zero = merged["zero_optimization"]
