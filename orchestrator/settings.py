@@ -128,15 +128,12 @@ def _first(name: str, layers: list[_Layer]) -> Setting:
     return Setting(name, value, layer.source)
 
 
-def _files(environ: Mapping[str, str], cwd: Path) -> Iterator[Path]:
+def _files(environ: Mapping[str, str], cwd: Path) -> list[Path]:
     """The nearest campaign.toml upward, then the user's own."""
-    nearest = next((path for folder in (cwd, *cwd.parents) if (path := folder / FILE_NAME).is_file()), None)
-    if nearest:
-        yield nearest
+    nearest = [path for folder in (cwd, *cwd.parents) if (path := folder / FILE_NAME).is_file()][:1]
     home = environ.get("XDG_CONFIG_HOME") or Path("~/.config").expanduser()
     own = Path(home) / "dscampaign" / FILE_NAME
-    if own.is_file():
-        yield own
+    return [*nearest, own] if own.is_file() else nearest
 
 
 def _read(path: Path) -> dict[str, str]:

@@ -54,6 +54,7 @@ def render_reconciler(submission: Submission, store: str, script: Path, time: st
         time: Time limit of one such job, in Slurm's form.
     """
     spec = submission.spec
+    command = ["campaign", "reconcile", spec.name, "--watch", "--dir", str(submission.dir), "--store", store]
     asked = {"partition": spec.slurm.partition, "account": spec.slurm.account, "qos": spec.slurm.qos}
     values: dict[str, Value] = {
         "name": f"reconcile-{spec.name}",
@@ -62,9 +63,7 @@ def render_reconciler(submission: Submission, store: str, script: Path, time: st
         "time": time,
         "options": [f"--{name}={shlex.quote(value)}" for name, value in asked.items() if value],
         "setup": [f"export PATH={shlex.quote(str(Path(sys.executable).parent))}:$PATH"],
-        "reconcile": [
-            shlex.join(["campaign", "reconcile", spec.name, "--watch", "--dir", str(submission.dir), "--store", store])
-        ],
+        "reconcile": [shlex.join(command)],
     }
     return render("reconciler.sbatch", values)
 

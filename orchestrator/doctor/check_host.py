@@ -41,10 +41,7 @@ _PACKAGES: Final = {"wandb": ("wandb",), "tensorboard": ("tensorboard",), "mlflo
 def host_checks(where: Location, requirements: Sequence[Requirements], *, shared: bool = False) -> Iterator[Check]:
     """Verdicts on this host, and on a campaign's folder and store as they are seen from here.
 
-    Args:
-        where: The folder and the store.
-        requirements: What a spec asks for; empty without one.
-        shared: A node has proved to see the same folder.
+    Without a spec nothing is required; with `shared`, a node has proved to see the same folder.
     """
     slurm = any(required.config.executor == "slurm" for required in requirements)
     yield At(f"host {socket.gethostname()}").ok("host.python", f"Python {platform.python_version()}")
@@ -60,10 +57,7 @@ def host_checks(where: Location, requirements: Sequence[Requirements], *, shared
 def folder_checks(folder: Path, checkpoints_gb: float = 0.0, *, nodes_need_it: bool = False) -> Iterator[Check]:
     """Verdicts on a campaign's folder, or on the nearest one above it that exists.
 
-    Args:
-        folder: The campaign's.
-        checkpoints_gb: What the checkpoints of all runs take.
-        nodes_need_it: Other hosts must see it, and none has been asked.
+    With `nodes_need_it`, other hosts must see it, and none has been asked.
     """
     at = At("shared folder")
     there = next(path for path in (folder, *folder.parents) if os.path.isdir(path))  # noqa: PTH112 - pathlib would raise

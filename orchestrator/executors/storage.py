@@ -10,12 +10,7 @@ from ..errors import Unreachable
 
 
 def trouble(folder: Path, needed_bytes: int = 0) -> str:
-    """What is wrong with a folder; "" if it takes files.
-
-    Args:
-        folder: where attempts write.
-        needed_bytes: what must be free for the next attempt to get anywhere, such as the size of a checkpoint.
-    """
+    """What is wrong with a folder; "" if it takes files, and has room for the next checkpoint."""
     try:
         retention.probe(folder)
         free = shutil.disk_usage(folder).free

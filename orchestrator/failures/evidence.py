@@ -164,15 +164,8 @@ def gone_before(ended: Ended, ts: float) -> RankEnd | None:
 
 def death_signal(ended: Ended) -> int | None:
     """The signal that killed a rank, or a launcher, before anybody ended it; None if none did."""
-    for outcome in ended.outcomes:
-        code = outcome.launcher_exit
-        if code is None or outcome.ended_by not in ("", "stop"):
-            continue
-        if code in DEADLY:
-            return DEADLY[code]
-        if code < 0:
-            return -code
-    return None
+    codes = (o.launcher_exit for o in ended.outcomes if o.launcher_exit is not None and o.ended_by in ("", "stop"))
+    return next((DEADLY.get(code, -code) for code in codes if code in DEADLY or code < 0), None)
 
 
 def rank_pids(outcome: NodeOutcome) -> set[int]:

@@ -36,12 +36,9 @@ def text(changes: Collection[str]) -> str:
 
 
 def next_change(config: RunConfig, allowed: Collection[ConfigChange], taken: Collection[str]) -> str | None:
-    """What to change next where the micro-batch cannot be made smaller; None where nothing is left that is allowed.
+    """What to change next of a run, beside what was taken, where its micro-batch cannot be made smaller.
 
-    Args:
-        config: the run as its spec asks for it.
-        allowed: what its spec allows to be changed.
-        taken: what was changed already.
+    None where nothing is left that its spec allows.
     """
     if config.command is not None:
         return None  # only the built-in training is known to follow

@@ -19,10 +19,7 @@ from .prediction import Ledger, believed, memory_key
 def read_ledgers(conn: Connection, configs: Iterable[RunConfig], rows: Iterable[AttemptRow]) -> Mapping[str, Ledger]:
     """What was measured of memory by these runs and all that are like them, in every campaign of the store.
 
-    Args:
-        conn: A transaction.
-        configs: Of runs, as the spec asks for them.
-        rows: Their attempts, of which some may have been changed to fit into memory.
+    Runs are as the spec asks for them; of their attempts some may have been changed to fit into memory.
     """
     keys = {memory_key(config) for config in configs} | {row.memory_key for row in rows}
     return ledgers_of(conn, (key for key in keys if key))

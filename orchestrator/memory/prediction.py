@@ -33,6 +33,7 @@ _NO_MEMORY_OF_COMMANDS: Final = DESCRIBES_ONLY | {
     *("seed", "lr", "warmup_steps", "schedule", "min_lr_ratio", "weight_decay", "beta1", "beta2", "eps"),
     *("steps", "epochs", "micro_batch"),
 }
+_ALWAYS: Final = ("model", "seq_len", "precision", "zero_stage", "activation_checkpointing", "compile")
 _STRATEGY: Final = ("engine", "offload", "nvme_path", "deepcompile", "attention", "fused_loss")
 _NO_MEMORY_SECTIONS: Final = frozenset({"gradient_clipping", "scheduler", "steps_per_print", "wall_clock_breakdown"})
 
@@ -77,14 +78,9 @@ def _facts(config: RunConfig) -> dict[str, Any]:
     limits = {"gpu": config.local.gpu_mem_per_process, "cpu": config.local.mem_per_process}
     machine = slurm.model_dump(include={"partition", "constraint", "gres", "gpus_per_node"})
     facts: dict[str, Any] = {
-        "model": train.model,
+        **train.model_dump(include=set(_ALWAYS)),
         "tokenizer": train.tokenizer if isinstance(train.model, Mapping) else None,  # its size is the vocabulary's
-        "seq_len": train.seq_len,
-        "precision": train.precision,
-        "zero_stage": train.zero_stage,
         "dropout": train.dropout > 0,  # its masks are kept until the backward pass
-        "activation_checkpointing": train.activation_checkpointing,
-        "compile": train.compile,
         # Keys stay what they were before there was a choice: only what is not left at its default is in them.
         **train.model_dump(mode="json", include=set(_STRATEGY), exclude_defaults=True),
         "deepspeed": _of_memory(config.deepspeed),

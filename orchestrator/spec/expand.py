@@ -75,7 +75,6 @@ def expand(spec: Spec, local_gpus: int = 0) -> tuple[Run, ...]:
     """All runs of a spec: every point of the matrix, and each repeat of it.
 
     Args:
-        spec: The spec.
         local_gpus: GPUs of this machine, which count for `executor: local`.
 
     Raises:

@@ -35,12 +35,11 @@ def spell_out(train: dict[str, Any]) -> tuple[dict[FieldPath, FieldPath], list[F
         _forget_unused_path(train)
         return {}, []
     place: FieldPath = ("train", "strategy")
-    findings = [
-        Finding((place, ("train", name)), f"{word} means {name} {value}, but train.{name} is {train[name]}", hint)
-        for name, value in fields.items()
-        if train.get(name, value) != value
-        for hint in [f"remove strategy or {name}"]
-    ]
+    findings = []
+    for name, value in fields.items():
+        if train.get(name, value) != value:
+            message = f"{word} means {name} {value}, but train.{name} is {train[name]}"
+            findings.append(Finding((place, ("train", name)), message, f"remove strategy or {name}"))
     del train["strategy"]
     moved: dict[FieldPath, FieldPath] = {("train", name): place for name in fields if name not in train}
     train.update(fields)

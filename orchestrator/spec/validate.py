@@ -31,8 +31,6 @@ def check(config: RunConfig, world_size: int, local_gpus: int = 0) -> list[Findi
     """Everything that is wrong in the configuration of one run whose fields are valid one by one.
 
     Args:
-        config: The configuration.
-        world_size: Ranks.
         local_gpus: GPUs of this machine, which count for `executor: local`.
     """
     local = _local(config, world_size, local_gpus)
@@ -167,7 +165,7 @@ def _misspelt(given: Mapping[str, Any]) -> Iterator[Finding]:
 
 
 def _zero(zero: Mapping[str, Any], given: Mapping[str, Any]) -> Iterator[Finding]:
-    """Args: zero: the section as rendered; given: as the spec has it. What `train.offload` says is checked there."""
+    """Of the section as rendered, and as the spec gives it. What `train.offload` says is checked there."""
 
     def at(*path: str) -> FieldPath:
         return ("deepspeed", "zero_optimization", *path)
@@ -245,13 +243,8 @@ def _fields(place: FieldPath) -> list[str]:
     """Names of the fields of the section at a place."""
     sections = Spec.model_fields
     for part in place:
-        field = sections.get(str(part))
-        section = next((t for t in _types(field.annotation) if issubclass(t, BaseModel)), None) if field else None
+        annotation = sections[str(part)].annotation if str(part) in sections else None
+        kinds = (annotation, *getattr(annotation, "__args__", ()))  # such as `DatasetConfig | None`
+        section = next((kind for kind in kinds if isinstance(kind, type) and issubclass(kind, BaseModel)), None)
         sections = section.model_fields if section else {}
     return list(sections)
-
-
-def _types(annotation: Any) -> list[type]:
-    """The classes in an annotation such as `DatasetConfig | None`."""
-    parts = [annotation, *getattr(annotation, "__args__", ())]
-    return [part for part in parts if isinstance(part, type)]
