@@ -57,7 +57,16 @@ def _rule(kind: FailureClass, name: str, pattern: str, hint: str = "", **holds: 
     return Rule(name, kind, re.compile(pattern, re.MULTILINE), hint, **holds)
 
 
-_K = FailureClass
+# A rule begins with its class, and a mistake with when and where it counts as one.
+_oom = partial(_rule, FailureClass.OOM)
+_host_oom = partial(_rule, FailureClass.HOST_OOM)
+_gpu = partial(_rule, FailureClass.GPU)
+_gpu_fault = partial(_rule, FailureClass.GPU_FAULT)
+_node = partial(_rule, FailureClass.NODE)
+_storage = partial(_rule, FailureClass.STORAGE)
+_checkpoint = partial(_rule, FailureClass.CHECKPOINT)
+_diverged = partial(_rule, FailureClass.DIVERGED)
+_crash = partial(_rule, FailureClass.CRASH)
 _mistake = partial(_rule, FailureClass.DETERMINISTIC)
 _early_mistake = partial(_mistake, early=True)
 _node_mistake = partial(_mistake, per_node=True)
@@ -75,34 +84,31 @@ XID_AMBIGUOUS = "13|31|43|62|94"
 
 _MEMORY = (
     # PyTorch's caching allocator, with its class names of torch 2.5 and before; HIP is the same on ROCm.
-    _rule(
-        _K.OOM,
+    _oom(
         "cuda-oom",
         _TYPE + r"OutOfMemoryError\b|(?:CUDA|HIP) out of memory\. Tried to allocate \d"
         r"|^(?:[\w.]+: )*(?:CUDA|HIP) out of memory|(?:CUDA|HIP)\b[\]\w ]*: out of memory",
     ),
     # The handles and workspaces of NVIDIA's libraries, allocated behind PyTorch's back; NCCL's channels.
-    _rule(_K.OOM, "cublas-alloc", r"\b(?:CUBLAS|CUDNN|CUSOLVER|CUSPARSE)_STATUS_ALLOC_FAILED"),
-    _rule(_K.OOM, "nccl-oom", r"Cuda failure (?:\d+ )?'out of memory'"),
+    _oom("cublas-alloc", r"\b(?:CUBLAS|CUDNN|CUSOLVER|CUSPARSE)_STATUS_ALLOC_FAILED"),
+    _oom("nccl-oom", r"Cuda failure (?:\d+ )?'out of memory'"),
     # c10's CPU allocator and the runtimes of C++, Rust and Python under a memory limit: a device only where the CPU
     # trains.
-    _rule(
-        _K.HOST_OOM,
+    _host_oom(
         "cpu-alloc",
         r"DefaultCPUAllocator: (?:can't allocate|not enough) memory|std::bad_alloc"
         r"|^memory allocation of \d+ bytes failed",
     ),
-    _rule(_K.HOST_OOM, "memory-error", _TYPE + r"_?\w*MemoryError\b|Cannot allocate memory"),
+    _host_oom("memory-error", _TYPE + r"_?\w*MemoryError\b|Cannot allocate memory"),
     # torch's data loader: /dev/shm holds what workers hand over, and counts as the job's memory.
-    _rule(
-        _K.HOST_OOM,
+    _host_oom(
         "shared-memory",
         r"out of shared memory|insufficient shared memory|torch_\d+_\d+\S*:? No space left"
         r"|shared memory (?:object|segment) .*No space",
         "fewer data-loader workers, or a larger /dev/shm",
     ),
     # slurmstepd, of several versions, and the kernel.
-    _rule(_K.HOST_OOM, "slurm-oom", r"oom[_-]kill event|[Ee]xceeded (?:job|step) memory limit|exceeded memory limit"),
+    _host_oom("slurm-oom", r"oom[_-]kill event|[Ee]xceeded (?:job|step) memory limit|exceeded memory limit"),
 )
 
 _CONFIGURATION = (
@@ -119,8 +125,7 @@ _CONFIGURATION = (
 
 _ENVIRONMENT = (
     # What torch builds for DeepSpeed is shared by ranks and runs, which may find it half written.
-    _rule(
-        _K.CRASH,
+    _crash(
         "extension-race",
         r"torch_extensions.*(?:cannot open shared object file|file too short|No such file)"
         r"|lock file .*torch_extensions",
@@ -182,8 +187,7 @@ _ENVIRONMENT = (
     _early_mistake("hub-access", _TYPE + r"(?:GatedRepo|(?:Repository|Entry|Dataset)NotFound)Error\b"),
     _early_node_mistake("no-network", r"OfflineModeIsEnabled", "fetch it on the login node first"),
     # Nodes without a way out say the same as those of an hour in which the hub is down: that passes.
-    _rule(
-        _K.CRASH,
+    _crash(
         "hub-away",
         _TYPE + r"(?:LocalEntryNotFoundError\b|OSError: We couldn't connect to 'https://huggingface)",
         "fetch it on the login node first",
@@ -215,7 +219,7 @@ _SCRIPT = (
         r"|mat1 and mat2 shapes|shape '\[.*\]' is invalid|Given groups=|einsum\(\)|stack expects each tensor)",
     ),
     # The C library's assert, of a compiled library; not CUDA's on the device, which name a block and a thread.
-    _rule(_K.CRASH, "assertion", r"^\S+: \S+:\d+: .{1,400}: Assertion `.{1,400}' failed\.$"),
+    _crash("assertion", r"^\S+: \S+:\d+: .{1,400}: Assertion `.{1,400}' failed\.$"),
     # argparse, click and hydra.
     _early_mistake(
         "argparse",
@@ -227,16 +231,14 @@ _SCRIPT = (
 
 _TRAINING = (
     # The built-in trainer's word, and DeepSpeed's fp16 optimizer's; the same steps would end the same way.
-    _rule(_K.DIVERGED, "non-finite", r"FloatingPointError: non-finite loss", "lower train.lr, or warm up longer"),
-    _rule(
-        _K.DIVERGED,
+    _diverged("non-finite", r"FloatingPointError: non-finite loss", "lower train.lr, or warm up longer"),
+    _diverged(
         "loss-scale",
         r"Current loss scale already at minimum|Minimum loss scale reached",
         "use bf16, lower train.lr, or warm up longer",
     ),
     # What scripts say who look at their loss themselves.
-    _rule(
-        _K.DIVERGED,
+    _diverged(
         "loss-not-finite",
         _TYPE + r"\w*Error: .*\b(?:loss|grad(?:ient)?s?|grad norm)\b.{0,40}\b(?:nan|NaN|inf|infinite|non-finite)\b"
         r"|\bfound NaN in local (?:forward|grad)",
@@ -244,16 +246,14 @@ _TRAINING = (
     ),
     # jobs/shared/checkpoint.py, torch's zip reader and pickle, safetensors, DeepSpeed's list of shards; not the
     # recomputation of activations, which torch calls checkpointing too.
-    _rule(_K.CHECKPOINT, "checkpoint", r"(?<!torch\.utils\.checkpoint\.)Checkpoint(?:Error|Exception)\b"),
-    _rule(
-        _K.CHECKPOINT,
+    _checkpoint("checkpoint", r"(?<!torch\.utils\.checkpoint\.)Checkpoint(?:Error|Exception)\b"),
+    _checkpoint(
         "checkpoint-file",
         r"PytorchStreamReader failed|UnpicklingError: (?:invalid load key|pickle data was truncated)"
         r"|EOFError: Ran out of input|unexpected EOF, expected \d+ more bytes|Error while deserializing header"
         r"|Invalid magic number; corrupt file|failed finding central directory",
     ),
-    _rule(
-        _K.CHECKPOINT,
+    _checkpoint(
         "checkpoint-shard",
         r"zero checkpoints? paths? (?:is|are) missing|(?:FileNotFoundError|No such file or directory).*"
         r"(?:mp_rank_\d+|zero_pp_rank_\d+)\w*\.pt|can't find .*\b(?:mp_rank|zero_pp_rank)\w*\.pt",
@@ -262,22 +262,19 @@ _TRAINING = (
 
 _MACHINE = (
     # NVIDIA's driver, in the kernel's log and in CUDA's words.
-    _rule(
-        _K.GPU,
+    _gpu(
         "gpu-xid",
         rf"NVRM: Xid \([^)]*\): (?:{XID_HARDWARE})\b|GPU has fallen off the bus|GPU is lost"
         r"|(?:GPU Reset|Node Reboot) Required",
     ),
-    _rule(_K.GPU, "gpu-ecc", r"[Uu]ncorrectable (?:ECC|NVLink) error"),
-    _rule(
-        _K.GPU,
+    _gpu("gpu-ecc", r"[Uu]ncorrectable (?:ECC|NVLink) error"),
+    _gpu(
         "gpu-driver",
         r"Driver/library version mismatch|unsupported display driver / cuda driver"
         r"|CUDA error: system not yet initialized|Unable to determine the device handle",
     ),
-    _rule(_K.GPU_FAULT, "gpu-fault-xid", rf"NVRM: Xid \([^)]*\): (?:{XID_AMBIGUOUS})\b"),
-    _rule(
-        _K.GPU_FAULT,
+    _gpu_fault("gpu-fault-xid", rf"NVRM: Xid \([^)]*\): (?:{XID_AMBIGUOUS})\b"),
+    _gpu_fault(
         "gpu-fault",
         r"(?:an illegal memory access|an illegal instruction|misaligned address) was encountered"
         r"|CUDA error: (?:misaligned address|unspecified launch failure|hardware stack error|invalid program counter"
@@ -285,15 +282,14 @@ _MACHINE = (
         r"|CUDA unknown error|\b(?:CUBLAS|CUDNN)_STATUS_(?:EXECUTION_FAILED|MAPPING_ERROR|INTERNAL_ERROR)",
     ),
     # errno 28, 122, 116, 5, 30, 108 and 107, as libc words them; torch's zip writer and sqlite on a full disk.
-    _rule(
-        _K.STORAGE,
+    _storage(
         "storage",
         r"No space left on device|[Qq]uota exceeded|[Ss]tale (?:NFS )?file handle|Input/output error|Errno 5\]"
         r"|PytorchStreamWriter failed writing|unexpected pos \d+ vs \d+|database or disk is full"
         r"|Read-only file system|Cannot send after transport endpoint shutdown|Transport endpoint is not connected",
     ),
     # torch.distributed's start: node 0 waits for others that never came.
-    _rule(_K.NODE, "no-peers", r"waiting for clients\. \d+/\d+ clients joined"),
+    _node("no-peers", r"waiting for clients\. \d+/\d+ clients joined"),
 )
 
 RULES = (*_MEMORY, *_CONFIGURATION, *_MACHINE, *_TRAINING, *_ENVIRONMENT, *_SCRIPT)
