@@ -9,6 +9,21 @@ from ...db import queries
 from ...db.records import CampaignRow, RunRow
 from ...db.store import Store
 from ..errors import UserError
+from .location import locate
+
+
+def open_campaign(dir: str | None, store: str | None, name: str | None) -> tuple[Store, CampaignRow]:
+    """Opens the store where `locate` finds it, and the campaign as `find` does."""
+    where = locate(dir, store, [name])
+    opened = where.open()
+    return opened, find(opened, where.name)
+
+
+def open_runs(dir: str | None, store: str | None, words: Sequence[str]) -> tuple[Store, CampaignRow, list[str]]:
+    """As `open_campaign`, with the runs that were named, as `find_with_runs`."""
+    where = locate(dir, store, words)
+    opened = where.open()
+    return opened, *find_with_runs(opened, where.words)
 
 
 def find(store: Store, name: str | None) -> CampaignRow:

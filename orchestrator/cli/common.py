@@ -111,7 +111,7 @@ def read_submission(path: Path, sets: Sequence[str], dir: str | None, store: str
         UserError: It or a configuration file cannot be read.
     """
     from ..campaign.desired import Submission
-    from ..executors.host import local_gpus
+    from ..executors.local import local_gpus
     from ..spec.expand import expand
     from ..spec.load import load_spec
 

@@ -11,7 +11,6 @@ from typing import IO, Any, Final
 
 import click
 
-from ..campaign.location import locate
 from ..errors import EXIT_OK, UserError
 from .common import check_folder_of, echo_err, store_options, verb
 
@@ -37,7 +36,7 @@ def export(name: str | None, form: str, what: str, output: Path | None, dir: str
       campaign export sweep --what gpus -o power.csv
       campaign export sweep --format parquet -o steps.parquet
     """
-    from ..campaign.lookup import find
+    from ..campaign.lookup import open_campaign
     from ..export.parquet import require_pyarrow, write_parquet
     from ..export.rows import columns_and_rows, write_csv, write_json
 
@@ -46,9 +45,7 @@ def export(name: str | None, form: str, what: str, output: Path | None, dir: str
         if output is None:
             raise UserError("Parquet is no text to print", f"name a file: -o {what}.parquet")
 
-    where = locate(dir, store, [name])
-    opened = where.open()
-    campaign = find(opened, where.name)
+    opened, campaign = open_campaign(dir, store, name)
     writers: dict[str, Callable[..., int]] = {"csv": write_csv, "json": write_json, "parquet": write_parquet}
     with _output(output, form) as stream, columns_and_rows(opened, campaign, what) as (columns, rows):
         number = writers[form](stream, campaign.name, what, columns, rows)

@@ -127,13 +127,11 @@ def compare(words: Sequence[str], dir: str | None, store: str | None, as_json: b
 
 
 def _results(name: str | None, baseline: str | None, dir: str | None, store: str | None) -> tuple[Store, Results]:
-    from ..campaign.lookup import find
+    from ..campaign.lookup import open_campaign
     from ..report.compare.results import results_of
     from ..report.measure.load import read_runs
 
-    where = locate(dir, store, [name])
-    opened = where.open()
-    campaign = find(opened, where.name)
+    opened, campaign = open_campaign(dir, store, name)
     results = results_of(campaign, read_runs(opened, campaign), baseline)
     if baseline is not None and not any(baseline in _names(each) for each in results.conditions):
         raise UserError(f"no condition named {baseline} in {campaign.name}", _one_of(results.conditions))

@@ -9,7 +9,6 @@ from typing import TYPE_CHECKING, Final
 
 import click
 
-from ..campaign.location import locate
 from ..errors import EXIT_FAILED, EXIT_OK, EXIT_UNREACHABLE, EXIT_UNSETTLED, UserError
 from ..formatting import count
 from ..settings import Settings
@@ -95,11 +94,9 @@ def reconcile(
       campaign reconcile sweep --watch
       */5 * * * * campaign reconcile sweep --dir /shared/campaign     (a crontab line)
     """
-    where = locate(dir, store, [name])
-    from ..campaign.lookup import find
+    from ..campaign.lookup import open_campaign
 
-    opened = where.open()
-    campaign = find(opened, where.name)
+    opened, campaign = open_campaign(dir, store, name)
     if interval is not None and not watch:
         raise UserError("--interval is for --watch")
     if watch:
@@ -121,11 +118,9 @@ def cancel(words: Sequence[str], everything: bool, dir: str | None, store: str |
       campaign cancel sweep --all
     """
     from ..campaign import desired
-    from ..campaign.lookup import find_with_runs
+    from ..campaign.lookup import open_runs
 
-    where = locate(dir, store, words)
-    opened = where.open()
-    campaign, names = find_with_runs(opened, where.words)
+    opened, campaign, names = open_runs(dir, store, words)
     if bool(names) is everything:
         raise UserError("which runs?", f"name them, or `campaign cancel {campaign.name} --all`")
     changed = desired.cancel(opened, campaign, names or None)
@@ -147,11 +142,9 @@ def retry(words: Sequence[str], dir: str | None, store: str | None) -> int:
       campaign retry sweep zero_stage-3
     """
     from ..campaign import desired
-    from ..campaign.lookup import find_with_runs
+    from ..campaign.lookup import open_runs
 
-    where = locate(dir, store, words)
-    opened = where.open()
-    campaign, names = find_with_runs(opened, where.words)
+    opened, campaign, names = open_runs(dir, store, words)
     changed = desired.retry(opened, campaign, names or None)
     echo_err(f"{count(len(changed), 'run')} to try again")
     if not changed:

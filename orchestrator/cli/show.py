@@ -36,13 +36,11 @@ def status(name: str | None, watch: bool, dir: str | None, store: str | None, as
       campaign status sweep --json | jq '.runs[] | select(.state == "failed") | .name'
     """
     from ..campaign.documents import status_document
-    from ..campaign.lookup import find
+    from ..campaign.lookup import open_campaign
     from ..campaign.status import read_status
     from .pages.status import status_page
 
-    where = locate(dir, store, [name])
-    opened = where.open()
-    campaign = find(opened, where.name)
+    opened, campaign = open_campaign(dir, store, name)
     if watch:
         from .watch import watch_status
 
@@ -70,13 +68,11 @@ def describe(words: Sequence[str], settings: bool, dir: str | None, store: str |
       campaign describe sweep zero_stage-2
       campaign describe --config
     """
-    where = locate(dir, store, words)
     if settings:
-        return _describe_settings(where, as_json)
-    opened = where.open()
-    from ..campaign.lookup import find_with_runs
+        return _describe_settings(locate(dir, store, words), as_json)
+    from ..campaign.lookup import open_runs
 
-    campaign, names = find_with_runs(opened, where.words)
+    opened, campaign, names = open_runs(dir, store, words)
     if names:
         return _describe_run(opened, (campaign.name, *names), as_json)
     from ..campaign.details import campaign_details

@@ -15,7 +15,7 @@ from ...jobs.shared.layout import AttemptPaths, CampaignPaths
 from ...jobs.shared.payload import Payload
 from ..spec import batch_size
 from ..spec.model import RunConfig
-from .host import local_gpus
+from .local import local_gpus
 
 TRAINER = ("-m", "dscampaign.jobs.trainer")
 

@@ -7,6 +7,7 @@ that run, whoever started them and whatever this program forgot. What is not the
 from __future__ import annotations
 
 import contextlib
+import functools
 import os
 import signal
 import socket
@@ -17,6 +18,7 @@ from collections import defaultdict
 from collections.abc import Collection, Mapping, Sequence
 from pathlib import Path
 
+from ...jobs.shared.nvml import Unavailable, listed, session
 from ..errors import Unreachable
 from .base import JobArray, JobListing, JobView, SubmissionUnclear
 
@@ -28,6 +30,19 @@ HOST_FILE = "host"
 EXEC_TRIES = 200
 """Milliseconds for which a process may be between two programs, without a command line, before it counts as none."""
 KERNEL_THREAD = 0x00200000
+
+
+@functools.cache
+def local_gpus() -> int:
+    """NVIDIA GPUs of this machine that a process started here may use; 0 without a driver."""
+    visible = os.environ.get("CUDA_VISIBLE_DEVICES")
+    if visible is not None:
+        return len([device for device in listed(visible) if device != "-1"])
+    try:
+        with session() as nvml:
+            return int(nvml.nvmlDeviceGetCount())
+    except Unavailable:
+        return 0
 
 
 class LocalExecutor:

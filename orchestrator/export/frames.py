@@ -10,8 +10,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 from ...db.records import CampaignRow
 from ...db.store import Store
-from ..campaign.location import locate
-from ..campaign.lookup import find
+from ..campaign.lookup import open_campaign
 from .columns import Kind, kinds, typed
 from .rows import columns_and_rows
 
@@ -40,9 +39,7 @@ def load(name: str | None = None, *, store: str | None = None, dir: str | None =
         import pandas as pd  # noqa: F401 - to say so now, not at the first frame
     except ImportError as error:
         raise ImportError("dscampaign.load needs pandas: pip install 'dscampaign[pandas]'") from error
-    where = locate(dir, store, [name])
-    opened = where.open()
-    return Frames(opened, find(opened, where.name))
+    return Frames(*open_campaign(dir, store, name))
 
 
 class Frames:
