@@ -559,7 +559,7 @@ def test_an_unwanted_run_is_ended_and_says_so_truly(desired: str) -> None:
     [finish] = of_kind(Finish, done)
     assert (finish.state, finish.verdict.reason) == (
         AttemptState.CANCELLED,
-        "ended because the run is no longer wanted",
+        "cancelled because the run is no longer desired",
     )
     assert world.runs[0].run.state is RunState.CANCELLED
     assert settled(world.snapshot())
