@@ -168,8 +168,8 @@ class FailureClass(StrEnum):
         Policy(
             shows="the same, but torch holds at least as much as it requested, and a twentieth of the GPU, in free"
             " fragments",
-            follows="one retry with `expandable_segments:True`, same configuration; after that, or if unfragmented memory"
-            " would not have sufficed either, as `oom`",
+            follows="one retry with `expandable_segments:True`; after that, or if it would not have fitted unfragmented"
+            " either, as `oom`",
             retry=Retry.SMALLER,
             budgets=(Budget.OOM,),
         ),
@@ -208,8 +208,8 @@ class FailureClass(StrEnum):
     GPU_FAULT = (
         "gpu_fault",
         Policy(
-            shows="an error that either bad hardware or the script's own kernels may cause: an illegal memory access, an"
-            " unspecified launch failure, Xid 13, 31, 43, 62 or 94, a segmentation fault or bus error without a message",
+            shows="an error that bad hardware or the script's own kernels may cause: an illegal memory access, an"
+            " unspecified launch failure, Xid 13, 31, 43, 62 or 94, a segmentation fault or bus error without message",
             follows="one retry on another node; after that, it counts as a crash of the script",
             budgets=(Budget.INFRA, Budget.CRASH),
             elsewhere=True,
@@ -228,9 +228,9 @@ class FailureClass(StrEnum):
     STORAGE = (
         "storage",
         Policy(
-            shows="no space, quota, stale handle, input/output error, a file system that became read-only or unavailable",
-            follows="waits until the campaign's folder is writable and has room for a checkpoint; until then no run of the"
-            " campaign starts",
+            shows="no space, quota, stale handle, input/output error, a file system that is read-only or gone",
+            follows="waits until the campaign's folder is writable and has room for a checkpoint; until then no run of"
+            " the campaign starts",
             budgets=(Budget.INFRA,),
             awaits_storage=True,
         ),
