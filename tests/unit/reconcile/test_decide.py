@@ -270,7 +270,7 @@ def test_of_crashes_that_lead_nowhere_the_last_comes_first() -> None:
     past = [ended_row(i, "crash", start_step=0, last_step=3, evidence={"reason": "ValueError: odd"}) for i in (1, 2, 3)]
     _, change = after(*past)
     assert change is not None
-    assert change.reason.startswith("ValueError: odd · 3 attempts ended without a new checkpoint; mend it, or ")
+    assert change.reason.startswith("ValueError: odd · 3 attempts ended without a new checkpoint; fix it, or ")
 
 
 def test_a_checkpoint_of_the_last_attempt_is_progress() -> None:

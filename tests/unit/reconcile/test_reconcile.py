@@ -181,7 +181,7 @@ def test_an_unclear_answer_is_looked_for_before_anything_else(world: World, take
         world.cluster.after_submit = raising(error)
     else:
         world.cluster.on_submit = raising(error)
-    assert "no clear answer" in str(world.run_pass().troubles[0])
+    assert "did not confirm the submission" in str(world.run_pass().troubles[0])
     assert [event.message for event in world.events("submission.unclear")] == ["Socket timed out"] * 2
     world.cluster.on_submit = world.cluster.after_submit = lambda _: None
     settle_all(world)
