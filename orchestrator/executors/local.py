@@ -46,7 +46,7 @@ def local_gpus() -> int:
 
 
 class LocalExecutor:
-    """Runs agents in the background; they go on when this process ends.
+    """Runs agents in the background; they keep running when this process ends.
 
     Args:
         batches: the campaign's folder of batches.
@@ -80,12 +80,12 @@ class LocalExecutor:
             child.poll()  # a zombie is no agent
         jobs, complete = {}, True
         for token, indexes in expected.items():
-            here = self._is_here(token)
-            complete = complete and here
+            local = self._started_here(token)
+            complete = complete and local
             for index in indexes:
                 if pid := running.get((token, index)):
                     jobs[token, index] = JobView(token, index, _job_id(pid), "RUNNING", nodes=socket.gethostname())
-                elif here:
+                elif local:
                     jobs[token, index] = JobView(token, index, "", "GONE")
         return JobListing(jobs, complete)
 
@@ -94,7 +94,7 @@ class LocalExecutor:
         return 1
 
     def cancel(self, job_ids: Sequence[str]) -> None:
-        """Asks the agents to end their ranks and themselves."""
+        """Tells the agents to end their ranks and exit."""
         ours = {_job_id(pid): pid for pid in _agents().values()}
         for job_id in job_ids:
             if job_id in ours:
@@ -115,7 +115,7 @@ class LocalExecutor:
         self._children.append(child)
         return _job_id(child.pid)
 
-    def _is_here(self, token: str) -> bool:
+    def _started_here(self, token: str) -> bool:
         """Whether the batch was started on this machine, or on none: only then does absence say that it is over."""
         try:
             return (self._batches / token / HOST_FILE).read_text() == socket.gethostname()

@@ -33,7 +33,7 @@ def load(name: str | None = None, *, store: str | None = None, dir: str | None =
     Raises:
         ImportError: pandas is not installed.
         UserError: There is no such campaign, or a configuration file cannot be read.
-        StoreError: The database is not there, does not answer, or was made by another version.
+        StoreError: The database does not exist, does not respond, or belongs to another version.
     """
     try:
         import pandas as pd  # noqa: F401 - to say so now, not at the first frame
@@ -43,7 +43,7 @@ def load(name: str | None = None, *, store: str | None = None, dir: str | None =
 
 
 class Frames:
-    """The tables of a campaign, each read when it is first asked for; `load` again for what came since.
+    """The tables of a campaign, each read on first use; call `load` again to refresh.
 
     The columns are those of `campaign export`. Times are UTC; a figure that was not reported is NaN, as is one that
     was not a number: Parquet and CSV tell the two apart.
