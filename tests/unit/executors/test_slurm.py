@@ -124,7 +124,7 @@ def test_an_sbatch_that_hangs_may_have_submitted(
 ) -> None:
     monkeypatch.setattr("dscampaign.orchestrator.executors.slurm.COMMAND_TIMEOUT_S", 0.2)
     (slurm.folder / "sbatch").write_text("#!/bin/sh\nexec sleep 5\n")
-    with pytest.raises(SubmissionUnclear, match="no answer within"):
+    with pytest.raises(SubmissionUnclear, match="did not respond within"):
         SlurmExecutor().submit(batch(tmp_path))
 
 
