@@ -14,7 +14,7 @@ from sqlalchemy import Connection, case, func, select, update
 
 from .. import schema
 from ..queries import observe_memory, record_checkpoint, storable
-from ..records import MemoryObservation, memory_observation_key
+from ..records import CheckpointRow, MemoryObservation, memory_observation_key
 from ..upsert import insert_extras, insert_steps, upsert_latest
 from .lines import MetricBatch, parse
 from .spool import Source, Spool
