@@ -12,7 +12,6 @@ from .evidence import Clue, Ended, death_signal, kernel_clues, outcome_of, rank_
 from .policy import FailureClass
 from .rules import KERNEL_OOM, KERNEL_STORAGE, RULES
 
-_GIB = 2.0**30
 _DRIVER_TROUBLE = re.compile(r"mismatch|GPU is lost|[Uu]nknown Error|reset required|requires reset", re.IGNORECASE)
 _OF_GPUS = re.compile(
     r"CUDA|[Cc]uda|cuDNN|CUBLAS|CUDNN|NCCL|NVML|device ordinal|GPUs?\b|NVIDIA|unspecified launch failure"
@@ -135,7 +134,7 @@ def _gpu_count(outcome: NodeOutcome) -> NodeFinding | None:
     if gpus.missing:
         return NodeFinding(FailureClass.GPU, f"{outcome.host} shows {seen} GPUs of {gpus.asked}", clue, "gpu-count")
     if gpus.lost and gpus.after is not None:
-        reason = f"{outcome.host} lost a GPU while it ran: {len(gpus.after)} of {seen} answer"
+        reason = f"{outcome.host} lost a GPU while it ran: {len(gpus.after)} of {seen} respond"
         return NodeFinding(FailureClass.GPU, reason, clue, "gpu-count")
     return None
 

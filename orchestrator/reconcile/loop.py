@@ -72,7 +72,7 @@ class Reconciler:
         Raises:
             LeaseHeld: another reconciler is at work.
             Unreachable: the shared folder cannot be read.
-            StoreUnreachable: the store did not answer; nothing is lost, the next pass goes on.
+            StoreUnreachable: the store did not respond; nothing is lost, the next pass continues.
             StaleLease: another reconciler took over in the middle.
         """
         writer = take_lease(self._store, self._campaign, self._holder)
