@@ -13,7 +13,12 @@ from dscampaign.tests.support.slurm_cluster import SlurmCluster
 from dscampaign.tests.support.slurm_fixtures import running_cluster
 
 GROUPS = ("cluster", "nvme", "postgres", "training")
-_GROUP_OF_FIXTURE = {"slurm": "cluster", "own_slurm": "cluster", "postgres": "postgres"}
+_GROUP_OF_FIXTURE = {
+    "slurm": "cluster",
+    "own_slurm": "cluster",
+    "postgres": "postgres",
+    "crashing_postgres": "postgres",
+}
 NOT_PURE = ("torch", "deepspeed", "transformers", "datasets", "mlflow", "tensorboard", "wandb")
 _HERE = Path(__file__).parent
 _UNIT = _HERE / "unit"
@@ -93,6 +98,13 @@ def _without(config: pytest.Config) -> set[str]:
 @pytest.fixture(scope="session")
 def postgres() -> Iterator[PostgresServer]:
     """A running PostgreSQL server; ask it for `new_database()`."""
+    with PostgresServer() as server:
+        yield server
+
+
+@pytest.fixture(scope="session")
+def crashing_postgres() -> Iterator[PostgresServer]:
+    """A server of its own for the tests that crash it: recovery goes through the files of all its databases."""
     with PostgresServer() as server:
         yield server
 
