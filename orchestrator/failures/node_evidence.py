@@ -1,4 +1,4 @@
-"""What the machines say for themselves: GPUs that are missing, the kernels' logs, memory. Pure."""
+"""Evidence of the nodes themselves: missing GPUs, kernel logs, memory. Pure."""
 
 from __future__ import annotations
 
@@ -20,22 +20,22 @@ _LOADER_KILLED = re.compile(r"DataLoader worker .*(?:killed by signal: Killed|ex
 
 
 def concerns_gpu(text: str) -> bool:
-    """Whether a broken GPU could make a rank say that."""
+    """Whether a broken GPU could cause that error."""
     return bool(_OF_GPUS.search(text))
 
 
 def bad_gpu(ended: Ended) -> Verdict | None:
-    """A GPU, or its driver, that the node itself shows to be broken."""
+    """A broken GPU or driver, by the node's own evidence."""
     return _by_kernel(ended, FailureClass.GPU) or next((f for o in ended.outcomes if (f := _gpu_count(o))), None)
 
 
 def ambiguous_gpu(ended: Ended) -> Verdict | None:
-    """The kernel's word for a fault of a GPU that a script can cause as well."""
+    """A GPU fault in the kernel log that a script can cause as well."""
     return _by_kernel(ended, FailureClass.GPU_FAULT)
 
 
 def storage(ended: Ended) -> Verdict | None:
-    """The agent's word that the folder took no outcome, or the kernel's for storage that did not answer."""
+    """A folder that the agent could not write to, or a storage error in the kernel log."""
     full = (Clue(line, o.host) for o in ended.outcomes for line in o.lines if line.file == AGENT and line.number == 0)
     if clue := next(full, None):
         return _shown(FailureClass.STORAGE, clue, "agent-storage")
@@ -44,7 +44,7 @@ def storage(ended: Ended) -> Verdict | None:
 
 
 def host_memory(ended: Ended) -> tuple[Clue, str] | None:
-    """Slurm's, the control group's or the kernel's word for host memory that ran out, and its rule."""
+    """Out of host memory, by Slurm, the control group or the kernel log; the proof and its rule."""
     job = ended.job
     if job is not None and (job.state == "OUT_OF_MEMORY" or job.step_out_of_memory):
         return Clue(LogLine("slurm", 0, job.state)), "slurm-state"
@@ -104,7 +104,7 @@ def _of_a_neighbour(clue: Clue, ended: Ended) -> bool:
 
 
 def _gpu_count(outcome: NodeOutcome) -> Verdict | None:
-    """Fewer GPUs than Slurm was asked for. Without Slurm nobody has promised any."""
+    """Fewer GPUs than Slurm allocated. Without Slurm there is no such promise."""
     gpus = outcome.gpus
     if gpus is None or outcome.job_id.startswith("local-"):
         return None
@@ -117,7 +117,7 @@ def _gpu_count(outcome: NodeOutcome) -> Verdict | None:
     if gpus.missing:
         return _shown(FailureClass.GPU, clue, "gpu-count", f"{outcome.host} shows {seen} GPUs of {gpus.asked}")
     if gpus.lost and gpus.after is not None:
-        reason = f"{outcome.host} lost a GPU while it ran: {len(gpus.after)} of {seen} answer"
+        reason = f"{outcome.host} lost a GPU while it ran: {len(gpus.after)} of {seen} respond"
         return _shown(FailureClass.GPU, clue, "gpu-count", reason)
     return None
 

@@ -7,6 +7,7 @@ import gc
 import json
 import os
 import sys
+import time
 from itertools import product
 from pathlib import Path
 
@@ -20,10 +21,23 @@ from dscampaign.orchestrator.spec.model import TrainConfig
 
 WIDTH, LAYERS = 128, 64
 PARAMETERS = LAYERS * WIDTH * WIDTH
+STEADY = 4
 
 
 def held() -> float:
-    """Bytes of all tensors of this process, those that share memory counted once, for each parameter."""
+    """Bytes that the tensors of this process take for each parameter, once that stays the same for a while.
+
+    A thread of gloo lets go of a collective's tensors a moment after the collective is over.
+    """
+    seen = [_held()]
+    while len(seen) < STEADY or len(set(seen[-STEADY:])) > 1:
+        time.sleep(0.02)
+        seen.append(_held())
+    return seen[-1]
+
+
+def _held() -> float:
+    """Those that share memory are counted once."""
     gc.collect()
     tensors = [found for found in gc.get_objects() if isinstance(found, torch.Tensor)]
     tensors += [tensor.grad for tensor in tensors if tensor.is_leaf and tensor.grad is not None]

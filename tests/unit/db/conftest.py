@@ -7,7 +7,6 @@ import pytest
 
 from dscampaign.db.store import Store
 from dscampaign.db.upgrade import upgrade
-from dscampaign.tests.support.postgres import PostgresServer
 from dscampaign.tests.support.worlds import World, make_world
 
 
@@ -18,13 +17,6 @@ def empty_url(request: pytest.FixtureRequest, tmp_path: Path) -> str:
         return f"sqlite:///{tmp_path}/store/campaign.db"
     url: str = request.getfixturevalue("postgres").new_database()
     return url
-
-
-@pytest.fixture(scope="session")
-def crashing_postgres() -> Iterator[PostgresServer]:
-    """A server of its own for the tests that crash it: recovery goes through the files of all its databases."""
-    with PostgresServer() as server:
-        yield server
 
 
 @pytest.fixture
