@@ -1,12 +1,11 @@
-"""The first schema."""
+"""The first schema, frozen: what a database that was made with it has. Migrations must lead on from here."""
 
 from __future__ import annotations
 
 import sqlalchemy as sa
 from alembic import op
 
-revision = "0001"
-down_revision = None
+REVISION = "0001"
 
 _REAL = sa.Float(53)
 _ID = sa.BigInteger().with_variant(sa.Integer(), "sqlite")
@@ -42,8 +41,8 @@ WHERE NOT EXISTS (
 """
 
 
-def upgrade() -> None:
-    """Applies the change; there is no way back but a backup."""
+def create() -> None:
+    """Makes the tables, within Alembic's `Operations.context`."""
     _campaigns_and_runs()
     _attempts()
     _checkpoints_and_events()
