@@ -30,7 +30,7 @@ from .records import (
     AttemptRow,
     AttemptState,
     CampaignRow,
-    Checkpoint,
+    CheckpointRow,
     EventRow,
     MemoryObservation,
     NewAttempt,
@@ -298,16 +298,16 @@ def forwards(conn: Connection, campaign_id: int) -> dict[int, dict[str, dict[str
     return dict(found)
 
 
-def record_checkpoint(conn: Connection, new: Checkpoint) -> None:
+def record_checkpoint(conn: Connection, new: CheckpointRow) -> None:
     """Records a complete checkpoint; the same step of the same attempt is recorded once."""
     _insert_once(conn, schema.checkpoint, [{**asdict(new), "created_s": new.created_s or now_s(conn)}])
 
 
-def checkpoints(conn: Connection, run_id: int) -> list[Checkpoint]:
+def checkpoints(conn: Connection, run_id: int) -> list[CheckpointRow]:
     """A run's recorded checkpoints, newest first."""
     table = schema.checkpoint
     return _fetch(
-        conn, Checkpoint, table, table.c.run_id == run_id, order=[table.c.generation.desc(), table.c.step.desc()]
+        conn, CheckpointRow, table, table.c.run_id == run_id, order=[table.c.generation.desc(), table.c.step.desc()]
     )
 
 

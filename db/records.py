@@ -296,7 +296,7 @@ class EventRow:
 
 
 @dataclass(frozen=True)
-class Checkpoint:
+class CheckpointRow:
     """A checkpoint that was complete when it was recorded."""
 
     run_id: int

@@ -14,7 +14,7 @@ from sqlalchemy import Connection, case, func, select, update
 
 from .. import schema
 from ..queries import observe_memory, record_checkpoint, storable
-from ..records import Checkpoint, MemoryObservation, memory_observation_key
+from ..records import CheckpointRow, MemoryObservation, memory_observation_key
 from ..upsert import insert_extras, insert_steps, upsert_latest
 from .lines import MetricBatch, parse
 from .spool import Source, Spool
@@ -77,7 +77,7 @@ def _know_checkpoint(conn: Connection, source: Source, data: Mapping[str, Any]) 
     """A checkpoint of the built-in trainer; a script of one's own may use the word for something else."""
     step, path, size_bytes = data.get("step"), data.get("path"), data.get("size_bytes")
     if isinstance(step, int) and isinstance(path, str) and isinstance(size_bytes, int):
-        saved = Checkpoint(source.run_id, source.attempt_id, source.generation, step, storable(path), size_bytes)
+        saved = CheckpointRow(source.run_id, source.attempt_id, source.generation, step, storable(path), size_bytes)
         record_checkpoint(conn, saved)
 
 

@@ -91,7 +91,7 @@ class Telemetry:
         return meters
 
     def _sample(self, meters: list[GpuMeter], xids: XidWatch) -> None:
-        spool, alarms, rate = _Spool(self._spool), Alarms(self._node), _Rate(self._interval_s)
+        spool, alarms, rate = _GpuSpool(self._spool), Alarms(self._node), _Rate(self._interval_s)
         spool.write({"devices": self._devices(meters), "node": self._node, "ts": time.time()})
         stopped = False
         while not stopped:
@@ -191,7 +191,7 @@ class _Rate:
         return span_s
 
 
-class _Spool:
+class _GpuSpool:
     """The append-only file of this node: one write a line, so that a killed agent loses none."""
 
     def __init__(self, path: Path) -> None:

@@ -11,7 +11,7 @@ from typing import Any, Literal, Self
 
 
 @dataclass(frozen=True)
-class DatasetConfig:
+class TrainerDataset:
     """Where the text comes from.
 
     Attributes:
@@ -34,7 +34,7 @@ class DatasetConfig:
 
 
 @dataclass(frozen=True)
-class TrainConfig:
+class TrainerConfig:
     """One attempt's training, with the fields of ``train.json``. It holds all of them: defaults are the spec's affair.
 
     Only a field that is new in a version has one here: an attempt that the version before has queued does not name it.
@@ -65,7 +65,7 @@ class TrainConfig:
     """
 
     model: str | Mapping[str, Any]
-    dataset: DatasetConfig
+    dataset: TrainerDataset
     global_batch: int
     micro_batch: int
     accumulation: int
@@ -114,8 +114,8 @@ class TrainConfig:
         """
         raw = json.loads(text)
         _require_fields(cls, raw)
-        _require_fields(DatasetConfig, raw["dataset"])
-        config = cls(**{**raw, "dataset": DatasetConfig(**raw["dataset"])})
+        _require_fields(TrainerDataset, raw["dataset"])
+        config = cls(**{**raw, "dataset": TrainerDataset(**raw["dataset"])})
         if config.global_batch != config.micro_batch * config.accumulation * config.world_size:
             raise ValueError("train.json: global_batch is not micro_batch * accumulation * world_size")
         return config
@@ -170,7 +170,7 @@ class Job:
         )
 
 
-def _require_fields(cls: type[TrainConfig | DatasetConfig], raw: Mapping[str, Any]) -> None:
+def _require_fields(cls: type[TrainerConfig | TrainerDataset], raw: Mapping[str, Any]) -> None:
     known = {f.name for f in fields(cls)}
     required = {f.name for f in fields(cls) if f.default is MISSING}
     for what, names in (("unknown", set(raw) - known), ("missing", required - set(raw))):

@@ -21,7 +21,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from ..shared.files import sync_dir
-from .config import DatasetConfig, TrainConfig
+from .config import TrainerConfig, TrainerDataset
 from .corpus import Corpus
 from .tokens import Tokenizer, load_tokenizer, tokenizer_identity
 
@@ -77,7 +77,7 @@ def _alone(names: list[str]) -> list[str]:
 
 
 def load(
-    config: TrainConfig, data_dir: Path, *, prepare: bool, share: Callable[[list[str]], list[str]] = _alone
+    config: TrainerConfig, data_dir: Path, *, prepare: bool, share: Callable[[list[str]], list[str]] = _alone
 ) -> Data:
     """Opens the run's prepared data.
 
@@ -132,13 +132,13 @@ def _prepare(folder: Path, corpus: Corpus, tokenizer: str) -> None:
                 _make(folder, corpus, load_tokenizer(tokenizer))
 
 
-def _tokenizer_name(config: TrainConfig) -> str:
+def _tokenizer_name(config: TrainerConfig) -> str:
     if config.tokenizer is None and not isinstance(config.model, str):
         raise ValueError("train.tokenizer: the model has none of its own; name one, or 'bytes'")
     return config.tokenizer or str(config.model)
 
 
-def _corpora(dataset: DatasetConfig) -> list[Corpus]:
+def _corpora(dataset: TrainerDataset) -> list[Corpus]:
     main = Corpus(dataset.path, dataset.name, dataset.split, dataset.text_field)
     if dataset.eval_path is None and dataset.eval_split is None:
         return [main]

@@ -15,7 +15,7 @@ import torch.distributed as dist
 from torch import Tensor, nn
 from torch.nn.parallel import DistributedDataParallel
 
-from .config import TrainConfig
+from .config import TrainerConfig
 
 STATE_FILE: Final = "training_state.pt"
 _HALF: Final = {"bf16": torch.bfloat16, "fp16": torch.float16}
@@ -32,7 +32,7 @@ class PlainEngine:
     """
 
     def __init__(
-        self, model: nn.Module, groups: list[dict[str, Any]], config: TrainConfig, device: torch.device
+        self, model: nn.Module, groups: list[dict[str, Any]], config: TrainerConfig, device: torch.device
     ) -> None:
         self.module = model.to(device)
         self.device = device

@@ -16,13 +16,13 @@ from deepspeed.runtime.zero import stage_1_and_2
 from torch import Tensor
 
 from . import swap_space
-from .config import TrainConfig
+from .config import TrainerConfig
 
 _NOT_FINITE = "mask_nan_or_inf_with_val_inplace"
 _DECIDES = "should_release_reduce_buckets"
 
 
-def build_operators(config: TrainConfig, ds_config: Mapping[str, Any]) -> None:
+def build_operators(config: TrainerConfig, ds_config: Mapping[str, Any]) -> None:
     """Builds the compiled operators that the configurations need, or waits until another process of this node has.
 
     Raises:
@@ -40,7 +40,7 @@ def _build(builder: Any, needs: str) -> None:
     builder.load(verbose=False)
 
 
-def keep_reduce_buckets(config: TrainConfig) -> None:
+def keep_reduce_buckets(config: TrainerConfig) -> None:
     """Makes compiled backward passes of this process keep their buckets; call it before anything is compiled.
 
     DeepCompile with ZeRO 1 and accumulation aborts in its second step as DeepSpeed 0.19.8 has it. At the end of each

@@ -18,7 +18,7 @@ from deepspeed.runtime.fp16.unfused_optimizer import FP16_UnfusedOptimizer
 from torch import Tensor, nn
 
 from ..shared.state_layout import joins_parameters
-from .config import Job, TrainConfig
+from .config import Job, TrainerConfig
 from .ddp_engine import PlainEngine
 from .deepspeed_patches import keep_reduce_buckets, remove_waits
 from .flat_parameters import FlatModel
@@ -101,7 +101,7 @@ def leave_process_group() -> None:
 
 
 def create_engine(
-    model: NextTokenLoss, config: TrainConfig, ds_config: Mapping[str, Any], *, universal: bool = False
+    model: NextTokenLoss, config: TrainerConfig, ds_config: Mapping[str, Any], *, universal: bool = False
 ) -> Engine:
     """Hands the model to DeepSpeed, as its configuration says, or to the plain engine.
 

@@ -11,21 +11,21 @@ import torch.distributed as dist
 
 from .. import report
 from ..shared import retention
-from .config import Job, TrainConfig
+from .config import Job, TrainerConfig
 from .data import Samples
 from .engine import Engine
 from .fused_loss import IGNORED_TARGET
 from .sampling import evaluation_batches
 
 
-def evaluate(engine: Engine, held_out: Samples, config: TrainConfig, job: Job, step: int) -> None:
+def evaluate(engine: Engine, held_out: Samples, config: TrainerConfig, job: Job, step: int) -> None:
     """Reports ``eval_loss`` (nats per token, over all ranks) and ``eval_ppl`` for ``step``; nothing without text."""
     if len(held_out):
         with report.phase("eval"):
             _evaluate(engine, held_out, config, job, step)
 
 
-def _evaluate(engine: Engine, held_out: Samples, config: TrainConfig, job: Job, step: int) -> None:
+def _evaluate(engine: Engine, held_out: Samples, config: TrainerConfig, job: Job, step: int) -> None:
     sums = torch.zeros(2, dtype=torch.float64, device=engine.device)
     engine.eval()
     with torch.no_grad(), without_cudnn_attention():

@@ -14,7 +14,7 @@ from torch import Tensor
 
 from .. import report
 from . import memory
-from .config import TrainConfig
+from .config import TrainerConfig
 from .speed import End, Speed, Work, peak_flops, profiled_steps, warm_up_steps
 
 MEMORY_STEP = 3
@@ -44,7 +44,7 @@ class Meter:
         reported: what was reported last.
     """
 
-    def __init__(self, config: TrainConfig, device: torch.device, steps: range, flops_per_token: float) -> None:
+    def __init__(self, config: TrainerConfig, device: torch.device, steps: range, flops_per_token: float) -> None:
         """Starts the clock.
 
         Args:

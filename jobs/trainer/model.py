@@ -18,7 +18,7 @@ from transformers.utils import logging
 
 from ..shared.model_shapes import find_shape
 from . import swap_space
-from .config import TrainConfig
+from .config import TrainerConfig
 from .data import Data
 from .flat_parameters import FlatModel
 from .fused_loss import linear_cross_entropy, plain_cross_entropy
@@ -75,7 +75,7 @@ class NextTokenLoss(nn.Module):
         return plain_cross_entropy(logits_BSV.flatten(0, 1), targets_BS.flatten(), self.vocab_size)
 
 
-def build_model(config: TrainConfig, data: Data, ds_config: Mapping[str, Any]) -> tuple[NextTokenLoss, ModelFacts]:
+def build_model(config: TrainerConfig, data: Data, ds_config: Mapping[str, Any]) -> tuple[NextTokenLoss, ModelFacts]:
     """Builds the model with the same weights whatever the ZeRO stage, ranks or micro-batch.
 
     Random weights are drawn on every rank's CPU from the seed, in fp32; a model that `shapes` knows by name needs no
@@ -138,7 +138,7 @@ def causal_sdpa(
     return output_BHSD.transpose(1, 2).contiguous(), None
 
 
-def _model_config(config: TrainConfig, data: Data) -> PreTrainedConfig:
+def _model_config(config: TrainerConfig, data: Data) -> PreTrainedConfig:
     fields = config.model
     if isinstance(fields, str):
         shape = None if config.pretrained else find_shape(fields)
@@ -172,7 +172,7 @@ def _from_fields(model: Mapping[str, Any], data: Data) -> PreTrainedConfig:
     return AutoConfig.for_model(**fields)
 
 
-def _require_fit(model_config: PreTrainedConfig, config: TrainConfig, data: Data) -> None:
+def _require_fit(model_config: PreTrainedConfig, config: TrainerConfig, data: Data) -> None:
     """Here, because on a GPU an index out of range is an assertion that names nothing."""
     if model_config.vocab_size < data.vocab_size:
         raise ValueError(f"the model has {model_config.vocab_size} token ids, the tokenizer {data.vocab_size}")
@@ -181,7 +181,7 @@ def _require_fit(model_config: PreTrainedConfig, config: TrainConfig, data: Data
         raise ValueError(f"train.seq_len: {config.seq_len}, but the model has {positions} positions")
 
 
-def _create(config: TrainConfig, model_config: PreTrainedConfig, ds_config: Mapping[str, Any]) -> PreTrainedModel:
+def _create(config: TrainerConfig, model_config: PreTrainedConfig, ds_config: Mapping[str, Any]) -> PreTrainedModel:
     AttentionInterface.register(CAUSAL_SDPA, causal_sdpa)
     options = {"attn_implementation": _attention(config, model_config), "dtype": torch.float32}
     partitioned = _with_room(ds_config, model_config) if config.zero_stage == 3 and ds_config else None
@@ -203,7 +203,7 @@ def _with_room(ds_config: Mapping[str, Any], model_config: PreTrainedConfig) -> 
     return swap_space.with_room(ds_config, max(p.numel() for p in shapes.parameters()), dist.get_world_size())
 
 
-def _attention(config: TrainConfig, model_config: PreTrainedConfig) -> str:
+def _attention(config: TrainerConfig, model_config: PreTrainedConfig) -> str:
     if config.attention != "auto":
         return config.attention
     plain = model_config.model_type in PLAIN_CAUSAL_MODELS and getattr(model_config, "sliding_window", None) is None

@@ -18,7 +18,7 @@ from torch import Tensor
 
 from .. import report
 from . import memory
-from .config import Job, TrainConfig
+from .config import Job, TrainerConfig
 from .engine import Engine
 from .model import NextTokenLoss
 
@@ -39,7 +39,7 @@ class Needs:
     sample_gb: float | None
 
 
-def report_memory(engine: Engine, config: TrainConfig, job: Job) -> None:
+def report_memory(engine: Engine, config: TrainerConfig, job: Job) -> None:
     """Reports event ``memory`` of the rank that needs the most, and of the one that can use the least.
 
     All ranks call it, when the engine is complete and no step has been made. What one of them cannot measure is left
@@ -60,7 +60,7 @@ def report_memory(engine: Engine, config: TrainConfig, job: Job) -> None:
     report.event("memory", micro_batch=config.micro_batch, **known, **memory.place(device))
 
 
-def _needs(engine: Engine, config: TrainConfig, job: Job) -> Needs:
+def _needs(engine: Engine, config: TrainerConfig, job: Job) -> Needs:
     device = engine.device
     if device.type != "cuda":
         return Needs(_measured(lambda: memory.current_gb(device)), None)
@@ -85,7 +85,7 @@ def _measured(measure: Callable[[], float | None]) -> float | None:
         return None
 
 
-def _sample_gb(engine: Engine, config: TrainConfig, job: Job) -> float | None:
+def _sample_gb(engine: Engine, config: TrainerConfig, job: Job) -> float | None:
     if not _can_probe(engine, config):
         return None
     device = engine.device
@@ -95,7 +95,7 @@ def _sample_gb(engine: Engine, config: TrainConfig, job: Job) -> float | None:
     )
 
 
-def _can_probe(engine: Any, config: TrainConfig) -> bool:
+def _can_probe(engine: Any, config: TrainerConfig) -> bool:
     """Whether one pass through the bare module takes what a pass through the engine takes, and changes nothing.
 
     With the fused loss a few samples are less than what it works on at a time, and say nothing of many.

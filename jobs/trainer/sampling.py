@@ -14,7 +14,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from .config import Job, TrainConfig
+from .config import Job, TrainerConfig
 from .data import Indices, Samples
 from .fused_loss import IGNORED_TARGET
 
@@ -43,7 +43,7 @@ def _epoch(epoch: int, sample_count: int, seed: int) -> Indices:
 
 
 def training_batches(
-    samples: Samples, config: TrainConfig, job: Job, steps: range, device: torch.device
+    samples: Samples, config: TrainerConfig, job: Job, steps: range, device: torch.device
 ) -> Iterator[Batch]:
     """This rank's micro-batches of the given optimizer steps, ``accumulation`` for each."""
     return _one_ahead(
@@ -58,7 +58,7 @@ def training_batches(
     )
 
 
-def evaluation_batches(samples: Samples, config: TrainConfig, job: Job, device: torch.device) -> Iterator[Batch]:
+def evaluation_batches(samples: Samples, config: TrainerConfig, job: Job, device: torch.device) -> Iterator[Batch]:
     """This rank's micro-batches of the held-out text, as many on every rank.
 
     What is left over at the end is filled up with ignored targets. At most ``eval_batches`` global batches, so the

@@ -17,7 +17,7 @@ from .. import report
 from ..shared import checkpoint, retention
 from ..shared.checkpoint import CheckpointError, FileEntry
 from ..shared.state_layout import arrangement
-from .config import Job, TrainConfig
+from .config import Job, TrainerConfig
 from .engine import Engine
 from .universal import adam_kept, fitting
 
@@ -27,7 +27,7 @@ TAG = "deepspeed"
 _WRITING_FAILED = re.compile(r"PytorchStreamWriter|inline_container|basic_ios|iostream", re.IGNORECASE)
 
 
-def save(engine: Engine, config: TrainConfig, job: Job, step: int, reported: dict[str, float]) -> None:
+def save(engine: Engine, config: TrainerConfig, job: Job, step: int, reported: dict[str, float]) -> None:
     """Writes the checkpoint of ``step``, complete or not at all. All ranks call it.
 
     Args:
@@ -56,7 +56,7 @@ def save(engine: Engine, config: TrainConfig, job: Job, step: int, reported: dic
 
 
 @dataclass(frozen=True)
-class Source:
+class ResumeSource:
     """What an attempt begins with.
 
     Attributes:
@@ -70,7 +70,7 @@ class Source:
     universal: bool
 
 
-def find_source(job: Job) -> Source:
+def find_source(job: Job) -> ResumeSource:
     """Finds what to load, and converts it if it is of another number of ranks. All ranks call it.
 
     Raises:
@@ -79,12 +79,12 @@ def find_source(job: Job) -> Source:
         ValueError: it has to be converted, and cannot be.
     """
     if job.resume is None:
-        return Source(None, Path(), universal=False)
+        return ResumeSource(None, Path(), universal=False)
     folder, universal = fitting(checkpoint.verify(job.resume, check_digests=False).path, job, TAG)
-    return Source(job.resume, folder, universal)
+    return ResumeSource(job.resume, folder, universal)
 
 
-def restore(engine: Engine, source: Source) -> tuple[int, dict[str, float]]:
+def restore(engine: Engine, source: ResumeSource) -> tuple[int, dict[str, float]]:
     """Loads what ``find_source`` found; returns its step, 0 for a fresh start, and what was reported of it.
 
     Raises:
@@ -105,7 +105,7 @@ def restore(engine: Engine, source: Source) -> tuple[int, dict[str, float]]:
     return checkpoint.read_manifest(source.checkpoint).step, client_state.get(REPORTED, {})
 
 
-def expected_bytes(engine: Engine, config: TrainConfig) -> float:
+def expected_bytes(engine: Engine, config: TrainerConfig) -> float:
     """Size of a checkpoint: the weights, and the optimizer's shards of all ranks."""
     outer = engine.optimizer
     inner = getattr(outer, "optimizer", outer)
@@ -122,7 +122,7 @@ def _bytes(tensors: Iterable[torch.Tensor]) -> int:
     return sum(tensor.numel() * tensor.element_size() for tensor in tensors)
 
 
-def _require_room(engine: Engine, config: TrainConfig, job: Job) -> None:
+def _require_room(engine: Engine, config: TrainerConfig, job: Job) -> None:
     """The first rank looks, and all of them give up, none of which may wait for one that has."""
     problem = [""]
     if job.rank == 0:
@@ -158,7 +158,7 @@ def _writer(name: str) -> int:
     return int(match[1]) if match else 0
 
 
-def _commit(draft: Path, files: dict[str, FileEntry], config: TrainConfig, job: Job, step: int) -> None:
+def _commit(draft: Path, files: dict[str, FileEntry], config: TrainerConfig, job: Job, step: int) -> None:
     report.sync()  # the metrics first: a run that resumes here never reports these steps again
     manifest = checkpoint.Manifest(
         step=step,

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import math
 
-from .config import TrainConfig
+from .config import TrainerConfig
 
 
-def learning_rate(config: TrainConfig, step: int, steps: int) -> float:
+def learning_rate(config: TrainerConfig, step: int, steps: int) -> float:
     """The learning rate of optimizer step ``step`` of ``steps``.
 
     Rises linearly over the warm-up (its last step has the full rate), then follows the schedule down towards

@@ -15,7 +15,7 @@ from .. import report
 from ..shared import retention
 from ..shared.nvml import driver_version
 from . import swap_space
-from .config import Job, TrainConfig
+from .config import Job, TrainerConfig
 from .data import Data, load
 from .deepspeed_patches import build_operators
 from .engine import (
@@ -47,7 +47,7 @@ def main() -> None:
     """
     begin_s = time.perf_counter()
     job = Job.from_environment()
-    config = TrainConfig.from_json(job.train_config.read_text())
+    config = TrainerConfig.from_json(job.train_config.read_text())
     device = start_process_group(job)
     data = load(config, job.data_dir, prepare=job.rank == 0, share=from_first_rank)
     steps = target_step(config, data)
@@ -71,7 +71,7 @@ def main() -> None:
         swap_space.clear(job)
 
 
-def train(engine: Engine, config: TrainConfig, job: Job, data: Data, steps: range, flops_per_token: float) -> None:
+def train(engine: Engine, config: TrainerConfig, job: Job, data: Data, steps: range, flops_per_token: float) -> None:
     """Does the optimizer steps ``steps`` and the final evaluation; leaves earlier, with a checkpoint, if asked to."""
     step, target = steps.start - 1, steps.stop - 1
     # DeepSpeed 0.19.8 cannot take states on a disk up again: such a run begins anew
@@ -116,7 +116,7 @@ def train(engine: Engine, config: TrainConfig, job: Job, data: Data, steps: rang
         evaluate(engine, data.held_out, config, job, step)
 
 
-def target_step(config: TrainConfig, data: Data) -> int:
+def target_step(config: TrainerConfig, data: Data) -> int:
     """The run's number of optimizer steps: ``steps``, or the whole batches in ``epochs``, at least 1."""
     if config.steps is not None:
         return config.steps
@@ -127,7 +127,7 @@ def _due(step: int, every: int | None, target: int) -> bool:
     return every is not None and (step % every == 0 or step == target)
 
 
-def _seed_dropout(config: TrainConfig, job: Job, step: int) -> None:
+def _seed_dropout(config: TrainerConfig, job: Job, step: int) -> None:
     """Random numbers of a step follow from the step, so a resumed run drops what the uninterrupted one would have."""
     if config.dropout:
         torch.manual_seed(hash((config.seed, step, job.rank)) % 2**63)

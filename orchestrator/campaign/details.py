@@ -7,7 +7,7 @@ from pathlib import Path
 
 from ...db import queries
 from ...db.gpu_records import AttemptGpus
-from ...db.records import AttemptRow, CampaignRow, Checkpoint, EventRow, MemoryObservation, RunLatest, RunRow
+from ...db.records import AttemptRow, CampaignRow, CheckpointRow, EventRow, MemoryObservation, RunLatest, RunRow
 from ...db.store import Store
 from ...jobs.shared.layout import CampaignPaths, RunPaths
 from .status import CampaignStatus, read_status
@@ -38,7 +38,7 @@ class RunDetails:
     run: RunRow
     latest: RunLatest | None
     attempts: tuple[AttemptRow, ...]
-    checkpoints: tuple[Checkpoint, ...]
+    checkpoints: tuple[CheckpointRow, ...]
     events: tuple[EventRow, ...]
     paths: RunPaths
     memory: dict[int, MemoryObservation]

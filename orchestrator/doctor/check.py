@@ -9,7 +9,7 @@ from enum import StrEnum
 from ..errors import EXIT_FAILED, EXIT_OK, EXIT_UNREACHABLE
 
 
-class Verdict(StrEnum):
+class Severity(StrEnum):
     """How it stands with one thing, the best first."""
 
     OK = "ok"
@@ -35,7 +35,7 @@ class Check:
 
     id: str
     where: str
-    verdict: Verdict
+    verdict: Severity
     seen: str
     next: str = ""
     away: bool = False
@@ -49,24 +49,24 @@ class At:
 
     def ok(self, about: str, seen: str) -> Check:
         """Nothing to do."""
-        return Check(about, self.where, Verdict.OK, seen)
+        return Check(about, self.where, Severity.OK, seen)
 
     def note(self, about: str, seen: str, then: str = "") -> Check:
         """Worth knowing."""
-        return Check(about, self.where, Verdict.NOTE, seen, then)
+        return Check(about, self.where, Severity.NOTE, seen, then)
 
     def warning(self, about: str, seen: str, then: str) -> Check:
         """May go badly."""
-        return Check(about, self.where, Verdict.WARNING, seen, then)
+        return Check(about, self.where, Severity.WARNING, seen, then)
 
     def problem(self, about: str, seen: str, then: str, *, away: bool = False) -> Check:
         """Will go badly; `away` where something gave no answer."""
-        return Check(about, self.where, Verdict.PROBLEM, seen, then, away)
+        return Check(about, self.where, Severity.PROBLEM, seen, then, away)
 
 
 def exit_code(checks: Iterable[Check]) -> int:
     """1 where a problem has to be solved first; 3 where all that is wrong is that Slurm or the store did not answer."""
-    problems = [check for check in checks if check.verdict is Verdict.PROBLEM]
+    problems = [check for check in checks if check.verdict is Severity.PROBLEM]
     if not problems:
         return EXIT_OK
     return EXIT_UNREACHABLE if all(check.away for check in problems) else EXIT_FAILED

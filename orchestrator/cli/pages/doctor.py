@@ -6,15 +6,15 @@ from collections import Counter
 from collections.abc import Iterator, Sequence
 from typing import Any, Final
 
-from ...doctor.check import Check, Verdict
+from ...doctor.check import Check, Severity
 from ...formatting import clean, count
 from .text import Cell, Page, Style, table
 
 _STYLES: Final = {
-    Verdict.OK: Style.GREEN,
-    Verdict.NOTE: Style.CYAN,
-    Verdict.WARNING: Style.YELLOW,
-    Verdict.PROBLEM: Style.RED,
+    Severity.OK: Style.GREEN,
+    Severity.NOTE: Style.CYAN,
+    Severity.WARNING: Style.YELLOW,
+    Severity.PROBLEM: Style.RED,
 }
 _INDENT: Final = " " * 9
 
@@ -25,8 +25,8 @@ def doctor_page(checks: Sequence[Check], page: Page) -> str:
     for where in dict.fromkeys(check.where for check in checks):
         lines += [page.paint(where, Style.BOLD), *_rows([c for c in checks if c.where == where], page), ""]
     numbers = Counter(check.verdict for check in checks)
-    parts = [count(numbers[verdict], verdict) for verdict in (Verdict.PROBLEM, Verdict.WARNING, Verdict.NOTE)]
-    summary = ", ".join([*(part for part in parts if not part.startswith("0 ")), f"{numbers[Verdict.OK]} ok"])
+    parts = [count(numbers[verdict], verdict) for verdict in (Severity.PROBLEM, Severity.WARNING, Severity.NOTE)]
+    summary = ", ".join([*(part for part in parts if not part.startswith("0 ")), f"{numbers[Severity.OK]} ok"])
     return "\n".join([*lines, f"{page.paint('Doctor:', Style.BOLD)} {summary}"])
 
 
@@ -34,7 +34,7 @@ def doctor_document(checks: Sequence[Check]) -> dict[str, Any]:
     """The checks as one document for `--json`."""
     numbers = Counter(check.verdict for check in checks)
     return {
-        "counts": {verdict.value: numbers[verdict] for verdict in Verdict},
+        "counts": {verdict.value: numbers[verdict] for verdict in Severity},
         "checks": [
             {"id": c.id, "where": c.where, "verdict": c.verdict.value, "seen": c.seen, "next": c.next or None}
             for c in checks

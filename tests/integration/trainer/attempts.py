@@ -8,9 +8,8 @@ from pathlib import Path
 from typing import Any
 
 from dscampaign.jobs.shared.ds_config import render
-from dscampaign.jobs.trainer.config import TrainConfig
-from dscampaign.orchestrator.spec.model import RunConfig
-from dscampaign.orchestrator.spec.model import TrainConfig as SpecTrain
+from dscampaign.jobs.trainer.config import TrainerConfig
+from dscampaign.orchestrator.spec.model import RunConfig, TrainConfig
 from dscampaign.tests.support import REPOSITORY
 
 TEXT = REPOSITORY / "examples/data/wikitext.txt"
@@ -52,13 +51,13 @@ def train_json(**changes: Any) -> dict[str, Any]:
     given = {**TINY, **changes}
     micro_batch, world_size = given["micro_batch"], given.pop("world_size")
     accumulation = given["global_batch"] // (micro_batch * world_size)
-    spec = RunConfig(train=SpecTrain(**{name: value for name, value in given.items() if value is not None}))
+    spec = RunConfig(train=TrainConfig(**{name: value for name, value in given.items() if value is not None}))
     return spec.train_json(micro_batch=micro_batch, accumulation=accumulation, world_size=world_size)
 
 
-def train_config(**changes: Any) -> TrainConfig:
+def train_config(**changes: Any) -> TrainerConfig:
     """The same, as the trainer reads it."""
-    return TrainConfig.from_json(json.dumps(train_json(**changes)))
+    return TrainerConfig.from_json(json.dumps(train_json(**changes)))
 
 
 @dataclass(frozen=True)

@@ -15,7 +15,7 @@ import pyarrow.parquet as pq
 import pytest
 
 from dscampaign.jobs.trainer import data
-from dscampaign.jobs.trainer.config import TrainConfig
+from dscampaign.jobs.trainer.config import TrainerConfig
 from dscampaign.jobs.trainer.corpus import Corpus
 from dscampaign.jobs.trainer.tokens import ByteTokenizer, load_tokenizer, tokenizer_identity
 from dscampaign.tests.integration.trainer.attempts import TEXT, train_config
@@ -25,7 +25,7 @@ EOS = ByteTokenizer().eos
 TOKENIZER = str(REPOSITORY / "examples/data/tokenizer")
 
 
-def config(path: Path, seq_len: int = 4, **dataset: Any) -> TrainConfig:
+def config(path: Path, seq_len: int = 4, **dataset: Any) -> TrainerConfig:
     """One sample a step."""
     batch = {"global_batch": 1, "micro_batch": 1, "world_size": 1}
     return train_config(dataset={"path": str(path), **dataset}, seq_len=seq_len, **batch)

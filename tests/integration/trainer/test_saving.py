@@ -18,7 +18,7 @@ from dscampaign.jobs.shared import checkpoint
 from dscampaign.jobs.shared.checkpoint import CheckpointError, Manifest
 from dscampaign.jobs.trainer import saving
 from dscampaign.jobs.trainer.config import Job
-from dscampaign.jobs.trainer.saving import Source, restore, save
+from dscampaign.jobs.trainer.saving import ResumeSource, restore, save
 from dscampaign.tests.integration.trainer.attempts import Attempt, train_config
 
 pytestmark = pytest.mark.training
@@ -56,7 +56,7 @@ def failing(error: Exception) -> Any:
 )
 def test_a_file_that_proves_damaged_marks_the_checkpoint(error: Exception, saved: Path) -> None:
     with pytest.raises(CheckpointError, match="later attempts begin at the one before it"):
-        restore(failing(error), Source(saved, saved, universal=False))
+        restore(failing(error), ResumeSource(saved, saved, universal=False))
     assert (saved / checkpoint.UNUSABLE).exists()
 
 
@@ -66,7 +66,7 @@ def test_a_file_that_differs_from_the_manifest_marks_it_whatever_was_raised(
 ) -> None:
     damage(saved / SHARD)
     with pytest.raises(CheckpointError):
-        restore(failing(KeyError("optimizer_state_dict")), Source(saved, saved, universal=False))
+        restore(failing(KeyError("optimizer_state_dict")), ResumeSource(saved, saved, universal=False))
     assert (saved / checkpoint.UNUSABLE).exists()
 
 
@@ -86,7 +86,7 @@ def test_a_file_that_differs_from_the_manifest_marks_it_whatever_was_raised(
 )
 def test_an_error_of_the_environment_leaves_the_checkpoint_usable(error: Exception, saved: Path) -> None:
     with pytest.raises(type(error)) as raised:
-        restore(failing(error), Source(saved, saved, universal=False))
+        restore(failing(error), ResumeSource(saved, saved, universal=False))
     assert raised.value is error
     assert checkpoint.verify(saved)
 
@@ -94,14 +94,14 @@ def test_an_error_of_the_environment_leaves_the_checkpoint_usable(error: Excepti
 def test_where_nothing_is_found_in_a_whole_checkpoint_it_stays_usable(saved: Path) -> None:
     nothing = engine(lambda *_, **__: (None, None))
     with pytest.raises(RuntimeError, match="found nothing to load"):
-        restore(nothing, Source(saved, saved, universal=False))
+        restore(nothing, ResumeSource(saved, saved, universal=False))
     assert checkpoint.verify(saved)
 
 
 def test_a_manifest_that_cannot_be_read_proves_nothing(saved: Path) -> None:
     (saved / checkpoint.MANIFEST).write_text(json.dumps({}))
     with pytest.raises(KeyError):
-        restore(failing(KeyError("x")), Source(saved, saved, universal=False))
+        restore(failing(KeyError("x")), ResumeSource(saved, saved, universal=False))
     assert not (saved / checkpoint.UNUSABLE).exists()
 
 

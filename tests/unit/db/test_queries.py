@@ -12,7 +12,7 @@ from dscampaign.db import queries, schema
 from dscampaign.db.errors import StaleWrite
 from dscampaign.db.records import (
     AttemptState,
-    Checkpoint,
+    CheckpointRow,
     MemoryObservation,
     NewRun,
     RunState,
@@ -108,7 +108,7 @@ def test_events_come_in_order_and_a_limit_keeps_the_newest(world: World) -> None
 
 
 def test_checkpoints_and_memory_are_recorded_once(world: World) -> None:
-    saved = [Checkpoint(world.run_id, 1, 1, step, f"/c/{step}", 10, 5.0) for step in (100, 200)]
+    saved = [CheckpointRow(world.run_id, 1, 1, step, f"/c/{step}", 10, 5.0) for step in (100, 200)]
     seen = [MemoryObservation("k", 1, 4, oom, 1.0, 2.0, 80.0, 5.0) for oom in (False, True)]
     for _ in range(2):
         with world.store.write() as conn:
@@ -126,7 +126,7 @@ def test_the_newest_checkpoint_counts_of_the_present_configuration_alone(world: 
         assert queries.saved_steps(conn, world.campaign_id) == {}
         assert queries.checkpoint_sizes(conn, world.campaign_id) == {}
         for step, size in ((100, 30), (200, 10)):
-            queries.record_checkpoint(conn, Checkpoint(world.run_id, 1, 1, step, f"/c/{step}", size))
+            queries.record_checkpoint(conn, CheckpointRow(world.run_id, 1, 1, step, f"/c/{step}", size))
         assert queries.saved_steps(conn, world.campaign_id) == {world.run_id: 200}
         assert queries.checkpoint_sizes(conn, world.campaign_id) == {world.run_id: 30}
         queries.update_run(conn, world.run_id, config_hash="another")

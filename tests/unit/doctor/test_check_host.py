@@ -13,7 +13,7 @@ import pytest
 from dscampaign.db.errors import SchemaMismatch, StoreUnreachable
 from dscampaign.orchestrator.campaign.location import Location
 from dscampaign.orchestrator.doctor import check_host
-from dscampaign.orchestrator.doctor.check import At, Check, Verdict, exit_code
+from dscampaign.orchestrator.doctor.check import At, Check, Severity, exit_code
 from dscampaign.orchestrator.doctor.check_host import (
     clock_check,
     folder_checks,
@@ -52,7 +52,7 @@ def test_a_fit_host_has_nothing_to_do_and_nothing_is_left_behind(
 ) -> None:
     on("ext4", monkeypatch)
     found = by_id(host_checks(place, []))
-    assert {check.verdict for check in found.values()} == {Verdict.OK}
+    assert {check.verdict for check in found.values()} == {Severity.OK}
     assert "campaign submit" in found["store.reachable"].seen  # which makes the database
     assert list(place.settings.dir.iterdir()) == []
 
@@ -65,7 +65,7 @@ def test_a_folder_that_takes_no_files_is_a_problem_and_all_that_is_said_of_it(
 ) -> None:
     monkeypatch.setattr(storage, "trouble", lambda _folder: "Read-only file system")
     [found] = folder_checks(tmp_path / "to/be/made")
-    assert (found.id, found.verdict) == ("folder.writable", Verdict.PROBLEM)
+    assert (found.id, found.verdict) == ("folder.writable", Severity.PROBLEM)
     assert found.seen == f"{tmp_path}/to/be/made, to be made in {tmp_path}: Read-only file system"
 
 
@@ -87,9 +87,9 @@ def test_a_folder_without_hard_links_is_a_problem(tmp_path: Path, monkeypatch: p
 
 def test_a_local_disk_is_a_warning_until_a_node_has_seen_it(place: Location, monkeypatch: pytest.MonkeyPatch) -> None:
     on("xfs", monkeypatch)
-    assert by_id(host_checks(place, [REQUIRED]))["folder.file_system"].verdict is Verdict.WARNING
-    assert by_id(host_checks(place, [REQUIRED], shared=True))["folder.file_system"].verdict is Verdict.OK
-    assert by_id(host_checks(place, []))["folder.file_system"].verdict is Verdict.OK
+    assert by_id(host_checks(place, [REQUIRED]))["folder.file_system"].verdict is Severity.WARNING
+    assert by_id(host_checks(place, [REQUIRED], shared=True))["folder.file_system"].verdict is Severity.OK
+    assert by_id(host_checks(place, []))["folder.file_system"].verdict is Severity.OK
 
 
 def test_checkpoints_of_all_runs_must_fit(place: Location, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -97,11 +97,11 @@ def test_checkpoints_of_all_runs_must_fit(place: Location, monkeypatch: pytest.M
     monkeypatch.setattr(shutil, "disk_usage", lambda _path: usage._replace(free=900 * 10**9))
     half = replace(REQUIRED, checkpoints_gb=500.0)
     found = by_id(host_checks(place, [half, half]))["folder.space"]
-    assert found.verdict is Verdict.WARNING
+    assert found.verdict is Severity.WARNING
     assert found.seen == "900 GB are free, the checkpoints of all runs take about 1,000 GB"
-    assert by_id(host_checks(place, [half]))["folder.space"].verdict is Verdict.OK
+    assert by_id(host_checks(place, [half]))["folder.space"].verdict is Severity.OK
     monkeypatch.setattr(shutil, "disk_usage", lambda _path: usage._replace(free=10**9))
-    assert by_id(host_checks(place, []))["folder.space"].verdict is Verdict.WARNING
+    assert by_id(host_checks(place, []))["folder.space"].verdict is Severity.WARNING
 
 
 # -- the store ---------------------------------------------------------------------------------------------------------
@@ -110,17 +110,17 @@ def test_checkpoints_of_all_runs_must_fit(place: Location, monkeypatch: pytest.M
 @pytest.mark.parametrize(
     ("kind", "slurm", "verdict"),
     [
-        ("nfs4", False, Verdict.WARNING),
-        ("lustre", False, Verdict.WARNING),
-        ("", False, Verdict.WARNING),  # not known: counts as a network's
-        ("ext4", False, Verdict.OK),
-        ("ext4", True, Verdict.NOTE),
+        ("nfs4", False, Severity.WARNING),
+        ("lustre", False, Severity.WARNING),
+        ("", False, Severity.WARNING),  # not known: counts as a network's
+        ("ext4", False, Severity.OK),
+        ("ext4", True, Severity.NOTE),
     ],
 )
-def test_where_a_sqlite_file_lies(kind: str, slurm: bool, verdict: Verdict) -> None:
+def test_where_a_sqlite_file_lies(kind: str, slurm: bool, verdict: Severity) -> None:
     found = sqlite_check(kind, AT, slurm=slurm)
     assert found.verdict is verdict
-    assert ("PostgreSQL" in found.next) == (verdict is not Verdict.OK)
+    assert ("PostgreSQL" in found.next) == (verdict is not Severity.OK)
 
 
 def test_a_store_that_does_not_answer_is_away_and_one_of_another_version_is_not(
@@ -164,7 +164,7 @@ def forwarded(env: dict[str, str] | None = None, **tools: Any) -> dict[str, Chec
 
 def test_a_tool_that_gets_metrics_is_there_with_its_version() -> None:
     found = forwarded(tensorboard={}, mlflow={"tracking_uri": "https://host"})  # the tests forward to all of them
-    assert {check.verdict for check in found.values()} == {Verdict.OK}
+    assert {check.verdict for check in found.values()} == {Severity.OK}
     assert found["forward.mlflow"].seen.removeprefix("mlflow ")[0].isdigit()
     assert "forward.wandb" not in found
 
@@ -172,7 +172,7 @@ def test_a_tool_that_gets_metrics_is_there_with_its_version() -> None:
 def test_a_tool_that_is_not_installed_is_a_warning(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(check_host, "_PACKAGES", {"tensorboard": ("no-such-package",)})
     found = forwarded(tensorboard={})["forward.tensorboard"]
-    assert (found.verdict, found.seen) == (Verdict.WARNING, "tensorboard is not installed: it will get no metrics")
+    assert (found.verdict, found.seen) == (Severity.WARNING, "tensorboard is not installed: it will get no metrics")
     assert "dscampaign[tensorboard]" in found.next
 
 
@@ -180,26 +180,26 @@ def test_a_tool_that_is_not_installed_is_a_warning(monkeypatch: pytest.MonkeyPat
 @pytest.mark.parametrize(
     ("said", "of_spec", "inherited", "verdict"),
     [
-        ({"mode": "online"}, "offline", "offline", Verdict.WARNING),
-        ({"mode": "offline"}, "", "", Verdict.OK),
-        ({}, "", "", Verdict.WARNING),
-        ({}, "", "offline", Verdict.OK),
-        ({}, "offline", "online", Verdict.OK),
+        ({"mode": "online"}, "offline", "offline", Severity.WARNING),
+        ({"mode": "offline"}, "", "", Severity.OK),
+        ({}, "", "", Severity.WARNING),
+        ({}, "", "offline", Severity.OK),
+        ({}, "offline", "online", Severity.OK),
     ],
 )
 def test_only_online_does_wandb_ask_who_you_are(
-    said: dict[str, str], of_spec: str, inherited: str, verdict: Verdict, monkeypatch: pytest.MonkeyPatch
+    said: dict[str, str], of_spec: str, inherited: str, verdict: Severity, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("WANDB_MODE", inherited)
     found = forwarded({"WANDB_MODE": of_spec} if of_spec else {}, wandb=said)["forward.wandb"]
     assert found.verdict is verdict
-    assert ("WANDB_API_KEY" in found.next) == (verdict is Verdict.WARNING)
+    assert ("WANDB_API_KEY" in found.next) == (verdict is Severity.WARNING)
 
 
 @pytest.mark.usefixtures("nobody")
 def test_wandb_knows_who_has_logged_in(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     def known() -> bool:
-        return forwarded(wandb={})["forward.wandb"].verdict is Verdict.OK
+        return forwarded(wandb={})["forward.wandb"].verdict is Severity.OK
 
     (tmp_path / "netrc").write_text("machine\n")  # cannot be read
     assert not known()

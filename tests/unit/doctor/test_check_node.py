@@ -18,7 +18,7 @@ from dscampaign.jobs.probe.node_report import (
     Question,
     Software,
 )
-from dscampaign.orchestrator.doctor.check import Check, Verdict
+from dscampaign.orchestrator.doctor.check import Check, Severity
 from dscampaign.orchestrator.doctor.check_node import node_checks
 from dscampaign.orchestrator.doctor.requirements import Requirements
 from dscampaign.orchestrator.spec.model import RunConfig
@@ -54,7 +54,7 @@ def device(**changed: Any) -> Gpus:
 
 def test_a_fit_node_has_nothing_to_do() -> None:
     found = verdicts()
-    assert {check.verdict for check in found.values()} == {Verdict.OK}
+    assert {check.verdict for check in found.values()} == {Severity.OK}
     assert {check.where for check in found.values()} == {"node gpu7"}
     assert found["gpu.count"].seen == "2 × NVIDIA H100 80GB HBM3"
     assert found["gpu.links"].seen == "all pairs: NVLink (18 links each)"
@@ -63,7 +63,7 @@ def test_a_fit_node_has_nothing_to_do() -> None:
 
 def test_gpus_that_slurm_promises_and_the_driver_does_not_show() -> None:
     found = failed(gpus="NVML Shared Library Not Found")["gpu.count"]
-    assert found.verdict is Verdict.PROBLEM
+    assert found.verdict is Severity.PROBLEM
     assert found.seen == "Slurm promises 2 GPUs, NVML sees none (NVML Shared Library Not Found)"
     one = replace(GPUS, devices=(H100,), links={}, troubles=("GPU 1: GPU is lost",))
     assert verdicts(gpus=one)["gpu.count"].seen == "Slurm promises 2 GPUs, NVML sees 1 (GPU 1: GPU is lost)"
@@ -111,7 +111,7 @@ def test_a_gpu_that_tells_little_is_no_problem() -> None:
 
 def test_a_machine_without_gpus_is_told_where_none_was_meant() -> None:
     local = replace(REQUIRED, config=RunConfig(executor="local"), gpus=0, on_gpus=False)
-    assert verdicts(local)["gpu.count"].verdict is Verdict.NOTE
+    assert verdicts(local)["gpu.count"].verdict is Severity.NOTE
     meant = replace(local, config=RunConfig(executor="local", env={"DS_ACCELERATOR": "cpu"}))
     assert "gpu.count" not in verdicts(meant)
     assert "node.clock" not in verdicts(meant)  # one machine has one clock
@@ -119,19 +119,19 @@ def test_a_machine_without_gpus_is_told_where_none_was_meant() -> None:
 
 def test_states_that_do_not_fit_into_the_gpu_that_is_there() -> None:
     found = verdicts(replace(REQUIRED, gpu_gb=100.0))["gpu.memory"]
-    assert found.verdict is Verdict.PROBLEM
+    assert found.verdict is Severity.PROBLEM
     assert "86 GB, the model's states alone take 100 GB (run)" in found.seen
 
 
 def test_too_little_memory_for_the_offload() -> None:
     found = verdicts(replace(REQUIRED, host_gb=500.0))["node.memory"]
-    assert found.verdict is Verdict.PROBLEM
+    assert found.verdict is Severity.PROBLEM
     assert found.seen == "the model takes 500 GB of a node's memory (run), the job may use 442 GB"
     assert "use more nodes" in found.next
     limited = verdicts(replace(REQUIRED, host_gb=300.0), host=replace(HOST, limit_gb=100.0))["node.memory"]
     assert limited.seen.endswith("the job may use 100 GB of the node's 442 GB")
     assert limited.next == "raise slurm.mem"
-    assert verdicts(replace(REQUIRED, host_gb=300.0))["node.memory"].verdict is Verdict.OK
+    assert verdicts(replace(REQUIRED, host_gb=300.0))["node.memory"].verdict is Severity.OK
 
 
 @pytest.mark.parametrize(
@@ -144,7 +144,7 @@ def test_too_little_memory_for_the_offload() -> None:
 )
 def test_limits_of_the_host(changed: dict[str, Any], about: str, words: str) -> None:
     found = verdicts(host=replace(HOST, **changed))[about]
-    assert (found.verdict, words in found.seen) == (Verdict.WARNING, True), found.seen
+    assert (found.verdict, words in found.seen) == (Severity.WARNING, True), found.seen
 
 
 @pytest.mark.parametrize(
@@ -161,17 +161,17 @@ def test_limits_of_the_host(changed: dict[str, Any], about: str, words: str) -> 
 )
 def test_software_that_is_missing_or_wrong(changed: dict[str, Any], about: str, words: str) -> None:
     found = verdicts(software=replace(SOFTWARE, **changed))[about]
-    assert (found.verdict, words in found.seen) == (Verdict.PROBLEM, True), found.seen
+    assert (found.verdict, words in found.seen) == (Severity.PROBLEM, True), found.seen
 
 
 def test_an_old_deepspeed_is_a_warning() -> None:
-    assert verdicts(software=replace(SOFTWARE, deepspeed="0.17.0"))["software.deepspeed"].verdict is Verdict.WARNING
+    assert verdicts(software=replace(SOFTWARE, deepspeed="0.17.0"))["software.deepspeed"].verdict is Severity.WARNING
 
 
 @pytest.mark.parametrize(("name", "words"), [("async_io", "libaio"), ("cpu_adam", "C++"), ("fused_lion", "nvcc")])
 def test_an_operator_that_a_run_needs_and_cannot_have(name: str, words: str) -> None:
     found = verdicts(software=replace(SOFTWARE, ops={name: False, "fused_lamb": True}))["software.ops"]
-    assert found.verdict is Verdict.PROBLEM
+    assert found.verdict is Severity.PROBLEM
     assert f"cannot use {name}, which" in found.seen
     assert words in found.next
     assert "software.ops" not in verdicts(software=replace(SOFTWARE, ops={}))
@@ -217,7 +217,7 @@ def test_a_look_that_failed_or_was_not_reached_is_a_problem_with_its_reason_and_
     found = verdicts(software=None, troubles={"software": "did not end within 240 s"}, collective=None)
     assert found["software.torch"].seen == "did not end within 240 s"
     assert "not looked at" in found["node.all_reduce"].seen
-    assert found["node.memory"].verdict is Verdict.OK
+    assert found["node.memory"].verdict is Severity.OK
 
 
 def test_whatever_fails_has_a_next_step() -> None:
@@ -229,13 +229,13 @@ def test_whatever_fails_has_a_next_step() -> None:
 
 def test_clocks_files_and_the_store() -> None:
     found = verdicts(clock_least_s=39.0, clock_most_s=41.0, missing_files=("/data/text",))
-    assert found["node.clock"].verdict is Verdict.WARNING
+    assert found["node.clock"].verdict is Severity.WARNING
     assert found["node.files"].seen == "does not see /data/text"
     away = failed(store_offset_s="no route")["node.store"]
-    assert away.verdict is Verdict.WARNING  # metrics wait in files
+    assert away.verdict is Severity.WARNING  # metrics wait in files
     assert away.seen == "does not reach the database: no route"
     assert "node.store" not in verdicts(store_offset_s=None)
-    assert verdicts(store_offset_s=-40.0)["node.store_clock"].verdict is Verdict.WARNING
+    assert verdicts(store_offset_s=-40.0)["node.store_clock"].verdict is Severity.WARNING
 
 
 def test_question_and_report_survive_their_way_through_json(tmp_path: Path) -> None:

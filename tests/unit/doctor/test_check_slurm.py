@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from dscampaign.orchestrator.doctor.check import Check, Verdict, exit_code
+from dscampaign.orchestrator.doctor.check import Check, Severity, exit_code
 from dscampaign.orchestrator.doctor.check_slurm import slurm_checks
 from dscampaign.orchestrator.doctor.cluster import Cluster, Nodes, inspect_cluster
 from dscampaign.orchestrator.doctor.requirements import Requirements
@@ -36,7 +36,7 @@ def verdicts(asked: Requirements, on: Cluster = CLUSTER, forecast: str | Excepti
 
 def test_a_fit_cluster_has_nothing_to_do() -> None:
     found = verdicts(required(time="1-0", nodes=2))
-    assert {check.verdict for check in found.values()} == {Verdict.OK}
+    assert {check.verdict for check in found.values()} == {Severity.OK}
     assert found["slurm.nodes"].seen == f"main: 4 nodes ({HAS}), at most 2 a job"
     assert found["slurm.submit"].seen == STARTS
 
@@ -55,7 +55,7 @@ def test_a_fit_cluster_has_nothing_to_do() -> None:
 )
 def test_partitions(asked: dict[str, Any], seen: str, hint: str) -> None:
     found = verdicts(required(**asked))["slurm.partition"]
-    assert (found.verdict, found.seen) == (Verdict.PROBLEM, seen)
+    assert (found.verdict, found.seen) == (Severity.PROBLEM, seen)
     assert found.next.startswith(hint)
 
 
@@ -67,7 +67,7 @@ def test_a_partition_that_is_down_is_away_and_the_default_one_needs_no_name() ->
 def test_what_sbatch_refuses_is_told_beside_what_there_is() -> None:
     refused = SubmissionRefused("Requested node configuration is not available")
     found = verdicts(required(gpus_per_node="h10:8"), forecast=refused)["slurm.submit"]
-    assert found.verdict is Verdict.PROBLEM
+    assert found.verdict is Severity.PROBLEM
     assert found.seen == "sbatch would refuse: Requested node configuration is not available"
     assert found.next == f"change what `slurm:` asks for (run); there is main: 4 nodes ({HAS}), at most 2 a job"
     nowhere = verdicts(required(partition="x"), forecast=refused)["slurm.submit"]
@@ -76,18 +76,18 @@ def test_what_sbatch_refuses_is_told_beside_what_there_is() -> None:
 
 def test_an_sbatch_that_does_not_answer_is_a_warning() -> None:
     silent = SubmissionUnclear("sbatch gave no answer within 60 s")
-    assert verdicts(required(), forecast=silent)["slurm.submit"].verdict is Verdict.WARNING
+    assert verdicts(required(), forecast=silent)["slurm.submit"].verdict is Severity.WARNING
 
 
 def test_a_model_that_is_too_large_for_a_node() -> None:
     found = verdicts(required(host_gb=2000.0))["slurm.nodes"]
-    assert found.verdict is Verdict.PROBLEM
+    assert found.verdict is Severity.PROBLEM
     assert found.seen == "the model takes 2,000 GB of a node's memory (run), nodes have 1,049 GB"
 
 
 def test_nodes_out_of_service_are_a_warning() -> None:
     found = verdicts(required(nodes=4))["slurm.nodes"]
-    assert (found.verdict, found.seen) == (Verdict.WARNING, "4 asked for, but only 3 in service")
+    assert (found.verdict, found.seen) == (Severity.WARNING, "4 asked for, but only 3 in service")
 
 
 def test_a_controller_that_does_not_answer_is_all_that_is_said() -> None:
@@ -97,17 +97,17 @@ def test_a_controller_that_does_not_answer_is_all_that_is_said() -> None:
 
 
 def test_accounting() -> None:
-    for said, verdict in (("none", Verdict.NOTE), ("sacct: x", Verdict.WARNING)):
+    for said, verdict in (("none", Severity.NOTE), ("sacct: x", Severity.WARNING)):
         assert verdicts(required(), replace(CLUSTER, accounting=said))["slurm.accounting"].verdict is verdict
 
 
 def test_preemption_without_warning_wants_checkpoints() -> None:
     scavenge = required(partition="scavenge")
-    assert verdicts(scavenge)["slurm.preemption"].verdict is Verdict.WARNING
+    assert verdicts(scavenge)["slurm.preemption"].verdict is Severity.WARNING
     kept = required(train={"checkpoint_every": 5}, partition="scavenge")
-    assert verdicts(kept)["slurm.preemption"].verdict is Verdict.NOTE
+    assert verdicts(kept)["slurm.preemption"].verdict is Severity.NOTE
     found = verdicts(scavenge, replace(CLUSTER, warns=True))["slurm.preemption"]
-    assert (found.verdict, found.next) == (Verdict.NOTE, "")
+    assert (found.verdict, found.next) == (Severity.NOTE, "")
     assert "slurm.preemption" not in verdicts(required())
 
 

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from dscampaign.jobs.trainer.config import Job, TrainConfig
+from dscampaign.jobs.trainer.config import Job, TrainerConfig
 from dscampaign.tests.integration.trainer.attempts import Attempt, train_config, train_json
 
 
@@ -27,16 +27,16 @@ def test_reads_what_was_written() -> None:
 )
 def test_refuses_what_it_does_not_understand(changes: dict[str, object], message: str) -> None:
     with pytest.raises(ValueError, match=message):
-        TrainConfig.from_json(json.dumps({**train_json(), **changes}))
+        TrainerConfig.from_json(json.dumps({**train_json(), **changes}))
 
 
 def test_what_the_version_before_has_queued_is_understood() -> None:
     queued = train_json()
     for added in ("keep_best", "universal_checkpoint"):
         queued.pop(added)
-    assert TrainConfig.from_json(json.dumps(queued)) == train_config()
+    assert TrainerConfig.from_json(json.dumps(queued)) == train_config()
     with pytest.raises(ValueError, match=r"missing fields .'log_every'."):
-        TrainConfig.from_json(json.dumps({name: value for name, value in queued.items() if name != "log_every"}))
+        TrainerConfig.from_json(json.dumps({name: value for name, value in queued.items() if name != "log_every"}))
 
 
 def test_an_empty_resume_is_a_fresh_start(tmp_path: Path) -> None:
