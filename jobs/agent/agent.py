@@ -301,8 +301,7 @@ class Agent:
         if time.monotonic() - self._last_beat_s >= HEARTBEAT_S:
             self._last_beat_s = time.monotonic()
             with contextlib.suppress(OSError):  # a full disk ends in the ranks' own error, which says more
-                beat = self.progress.heartbeat(self.node.name)
-                write_atomically(self.paths.heartbeat(self.node.rank), beat.as_json())
+                self.progress.heartbeat(self.node.name).write(self.paths.heartbeat(self.node.rank))
 
     # -- end -----------------------------------------------------------------------------------------------------
 
