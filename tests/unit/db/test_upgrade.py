@@ -12,8 +12,9 @@ from sqlalchemy import inspect
 
 from dscampaign.db import queries, schema
 from dscampaign.db.errors import SchemaMismatch, StoreError
+from dscampaign.db.schema import HEAD
 from dscampaign.db.store import Store
-from dscampaign.db.upgrade import HEAD, migrations, upgrade
+from dscampaign.db.upgrade import migrations, upgrade
 from dscampaign.tests.support.worlds import new_campaign
 from dscampaign.tests.unit.db import schema_0001
 
