@@ -121,10 +121,11 @@ class Watch:
             return
         self._forget_pause()
         for rank in self._ranks:
-            record = _read(self._folder / f"rank-{rank}")
-            if record and record != self._seen.get(rank):
-                self._seen[rank], self._changed_s = record, time.monotonic()
-                self._take(rank, record)
+            with contextlib.suppress(OSError):
+                record = (self._folder / f"rank-{rank}").read_bytes()
+                if record and record != self._seen.get(rank):
+                    self._seen[rank], self._changed_s = record, time.monotonic()
+                    self._take(rank, record)
 
     def _forget_pause(self) -> None:
         """Time in which the whole job was stopped, as by a preemption that suspends, is nobody's silence."""
@@ -188,10 +189,3 @@ def _sweep(parent: Path) -> None:
                 lock = _locked(folder)
                 shutil.rmtree(folder, ignore_errors=True)
                 os.close(lock)
-
-
-def _read(path: Path) -> bytes:
-    try:
-        return path.read_bytes()
-    except OSError:
-        return b""

@@ -72,8 +72,8 @@ def start_process_group(job: Job) -> torch.device:
     # without.
     deepspeed.ops.__compatible_ops__ = {}
     accelerator = get_accelerator()
-    if accelerator.device_name() == "cpu":
-        _share_cores(job)
+    if accelerator.device_name() == "cpu" and "OMP_NUM_THREADS" not in os.environ:
+        torch.set_num_threads(max(1, len(os.sched_getaffinity(0)) // job.local_world))
     accelerator.set_device(job.local_rank)
     if job.gpu_mem_bytes and torch.cuda.is_available():
         total = torch.cuda.get_device_properties(job.local_rank).total_memory
@@ -163,11 +163,6 @@ def _deepspeed_engine(
         _forget_trial_step(engine.optimizer)
     remove_waits(engine.optimizer)
     return engine
-
-
-def _share_cores(job: Job) -> None:
-    if "OMP_NUM_THREADS" not in os.environ:
-        torch.set_num_threads(max(1, len(os.sched_getaffinity(0)) // job.local_world))
 
 
 def _forget_trial_step(optimizer: FP16_UnfusedOptimizer) -> None:

@@ -15,6 +15,7 @@ from torch import Tensor
 from .. import report
 from . import memory
 from .config import TrainerConfig
+from .sampling import to_device
 from .speed import End, Speed, Work, peak_flops, profiled_steps, warm_up_steps
 
 MEMORY_STEP = 3
@@ -113,7 +114,7 @@ class Meter:
         self._retries = peak.retries
         held = (peak.allocated_gb, peak.reserved_gb, timed.allocated_gb, timed.reserved_gb)
         host = torch.tensor([0.0, 0.0, float(report.should_stop()), *held])
-        row = _to_device(host, self._device)
+        row = to_device(host, self._device)
         row[0] = self._loss
         if norm is not None:
             row[1] = norm
@@ -246,10 +247,6 @@ def _gather(row: Tensor) -> Tensor:
     rows = [torch.empty_like(row) for _ in range(dist.get_world_size())]
     dist.all_gather(rows, row)
     return torch.stack(rows)
-
-
-def _to_device(host: Tensor, device: torch.device) -> Tensor:
-    return host.pin_memory().to(device, non_blocking=True) if device.type == "cuda" else host
 
 
 def _to_host(rows: Tensor) -> Tensor:

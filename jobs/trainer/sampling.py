@@ -76,10 +76,11 @@ def _load(samples: Samples, indices: Indices, device: torch.device, count: int |
     filling = np.zeros(len(indices), dtype=bool) if count is None else indices >= count
     tokens = torch.from_numpy(samples.read(np.where(filling, 0, indices)))
     targets = tokens[:, 1:].masked_fill(torch.from_numpy(filling)[:, None], IGNORED_TARGET)
-    return _move(tokens[:, :-1].contiguous(), device), _move(targets, device)
+    return to_device(tokens[:, :-1].contiguous(), device), to_device(targets, device)
 
 
-def _move(tensor: Tensor, device: torch.device) -> Tensor:
+def to_device(tensor: Tensor, device: torch.device) -> Tensor:
+    """Queues the copy to a GPU, and waits for none."""
     return tensor.pin_memory().to(device, non_blocking=True) if device.type == "cuda" else tensor
 
 
