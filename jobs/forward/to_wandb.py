@@ -74,8 +74,8 @@ class ToWandb(Tool):
             settings["root_dir"] = str(root)
         if "WANDB_INIT_TIMEOUT" not in os.environ:
             settings["init_timeout"] = INIT_TIMEOUT_S
-        given = {name: self._options[name] for name in ("entity",) if self._options.get(name)}
         return wandb.init(
+            entity=self._options.get("entity"),
             project=self._options.get("project") or os.environ.get("WANDB_PROJECT") or self._payload.campaign,
             group=self._options.get("group") or os.environ.get("WANDB_RUN_GROUP") or self._payload.campaign,
             name=self._payload.run,
@@ -84,7 +84,6 @@ class ToWandb(Tool):
             tags=[tag[:_TAG_LENGTH] for tag in (self._payload.campaign, *self._options.get("tags", ()))],
             mode=mode,
             settings=wandb.Settings(**settings),
-            **given,
         )
 
 

@@ -89,16 +89,6 @@ class Checkpoint:
         """Completed optimizer steps."""
         return self.manifest.step
 
-    @property
-    def generation(self) -> int:
-        """The attempt that wrote it."""
-        return self.manifest.generation
-
-    @property
-    def samples_seen(self) -> int:
-        """Training samples consumed."""
-        return self.manifest.samples_seen
-
 
 def begin(folder: Path, generation: int, step: int) -> Path:
     """Creates the empty draft of a checkpoint; what an earlier try left of the same draft is removed."""
