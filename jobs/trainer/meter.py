@@ -166,32 +166,24 @@ class Meter:
             self._timed_peak = {"mem_allocated_gb": worst[5], "mem_reserved_gb": worst[6]}
         self.stop_agreed |= stop > 0
         if pending.step % self._config.log_every == 0 or pending.step == self._steps:
-            optional = {"grad_norm": norm} if pending.has_norm else {}
-            self._report(pending, time_s, loss, worst[3], worst[4], {**optional, **pending.extra})
+            self._report(pending, time_s, loss, norm, worst)
         if self._read_steps == MEMORY_STEP or (pending.step == self._steps and self._read_steps < MEMORY_STEP):
             self._report_memory(worst[3], worst[4])
         if not math.isfinite(loss):
             raise FloatingPointError(f"non-finite loss {loss} at step {pending.step}")
 
-    def _report(
-        self,
-        pending: _Pending,
-        time_s: float,
-        loss: float,
-        allocated_gb: float,
-        reserved_gb: float,
-        more: dict[str, float],
-    ) -> None:
+    def _report(self, pending: _Pending, time_s: float, loss: float, norm: float, worst: list[float]) -> None:
         self._say(pending, loss, self._work.tokens / time_s)
         self.reported = {
             "ts": pending.end.wall_s,
             "loss": loss,
             "lr": pending.lr,
             **({} if pending.step in self._profiled else self._pace(time_s)),
-            "mem_allocated": allocated_gb,
-            "mem_reserved": reserved_gb,
+            "mem_allocated": worst[3],
+            "mem_reserved": worst[4],
             "samples_seen": pending.step * self._config.global_batch,
-            **more,
+            **({"grad_norm": norm} if pending.has_norm else {}),
+            **pending.extra,
         }
         report.report(pending.step, **self.reported)
 

@@ -33,7 +33,8 @@ def report_memory(engine: Engine, config: TrainerConfig, job: Job) -> None:
     """
     device = engine.device
     unknown = float("inf")
-    worst = torch.tensor([unknown if figure is None else figure for figure in _needs(engine, config, job)]).to(device)
+    figures = [unknown if figure is None else figure for figure in _needs(engine, config, job)]
+    worst = torch.tensor(figures, device=device)
     dist.all_reduce(worst, dist.ReduceOp.MAX)
     # after the first collective, which allocates what communication needs
     usable_gb = _measured(lambda: memory.usable_gb(device, job.gpu_mem_bytes) or unknown)
