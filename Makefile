@@ -1,4 +1,5 @@
 # make demo    a small campaign on this machine, from spec to report, under demo/
+# make check   format, lint, types, import rules and the pure tests: under a minute, without torch, Slurm or a database
 # make test    all tests, in three processes, for many of them wait most of their time; installs the servers that they need
 #              (Debian, root). SKIP="cluster postgres nvme" leaves groups out
 # make lint    format, lint, types, import rules
@@ -15,9 +16,10 @@ SEED ?=
 
 BIN := .venv/bin
 STAMP := .venv/installed
+SMALL := .venv/installed-small
 BENCHMARKS := $(filter-out %/facts.py,$(wildcard benchmarks/*.py)) benchmarks/oom benchmarks/train
 
-.PHONY: demo test soak lint bench torture documents clean
+.PHONY: demo check test soak lint bench torture documents clean
 .DELETE_ON_ERROR:
 
 demo: $(STAMP)
@@ -25,10 +27,15 @@ demo: $(STAMP)
 
 # What DeepSpeed compiles is kept with the environment that it was compiled for.
 test: export TORCH_EXTENSIONS_DIR := $(CURDIR)/.venv/torch_extensions
+test: export CXX := $(CURDIR)/tests/support/without_debug_info/c++
 test: $(STAMP)
 	SKIP="$(SKIP)" scripts/test_dependencies.sh
 	$(if $(filter training,$(SKIP)),,DS_ACCELERATOR=cpu $(BIN)/python -m tests.integration.trainer.build_operators $(filter-out $(SKIP),nvme))
 	$(BIN)/pytest -n 3 --dist loadfile --no-loadscope-reorder --durations=20 --durations-min=10 $(addprefix --without=,$(SKIP)) $(PYTEST_ARGS)
+
+# Needs no torch: a small environment does, and the full one will do.
+check: $(if $(wildcard $(STAMP)),$(STAMP),$(SMALL))
+	BIN="$(BIN)" scripts/check.sh $(PYTEST_ARGS)
 
 soak: $(STAMP)
 	scripts/test_dependencies.sh
@@ -51,12 +58,14 @@ clean:
 	rm -rf .venv .lint .mypy_cache .ruff_cache .pytest_cache .hypothesis .import_linter_cache demo build dist *.egg-info
 
 # Installs again only when what to install changed.
-$(STAMP): pyproject.toml constraints.txt
+$(STAMP): EXTRAS := train,postgres,report,wandb,tensorboard,mlflow,pandas,parquet,check,dev
+$(SMALL): EXTRAS := postgres,report,pandas,parquet,check
+$(STAMP) $(SMALL): pyproject.toml constraints.txt
 	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11))' || \
 	  { echo "dscampaign needs Python 3.11 or newer: make PYTHON=/path/to/python3.11" >&2; exit 1; }
 	@$(PYTHON) -c 'import ensurepip' 2>/dev/null || { [ "$$(id -u)" = 0 ] && command -v apt-get >/dev/null && \
 	  apt-get update -q && apt-get install -q -y --no-install-recommends python3-venv; } || \
 	  { echo "$(PYTHON) cannot make environments: install its venv package (Debian: python3-venv)" >&2; exit 1; }
 	$(PYTHON) -m venv .venv
-	$(BIN)/python -m pip install -q --disable-pip-version-check -c constraints.txt -e '.[train,postgres,report,wandb,tensorboard,mlflow,pandas,parquet,dev]'
+	$(BIN)/python -m pip install -q --disable-pip-version-check -c constraints.txt -e '.[$(EXTRAS)]'
 	@touch $@

@@ -1,1 +1,1 @@
-"""The store: schema, engine, ingest, queries, migrations."""
+"""The store: engine, tables, queries, upgrades. Imports nothing of `orchestrator` and `jobs`."""

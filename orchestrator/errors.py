@@ -16,11 +16,11 @@ EXIT_INTERRUPTED: Final = 130
 
 
 class UserError(Exception):
-    """Something that the user can put right: what is wrong, what to do about it, how the command ends.
+    """An error that the user can fix: what is wrong, what to do about it, and the exit code.
 
     Args:
         message: What is wrong, without a trailing period.
-        hint: What to change or to type next.
+        hint: What to change or type next.
         exit_code: The exit code of the command.
     """
 
@@ -30,26 +30,26 @@ class UserError(Exception):
         self.hint = hint
         self.exit_code = exit_code
         if hint:
-            self.add_note(f"hint: {hint}")  # for who gets it as an exception, from `dscampaign.load`
+            self.add_note(f"hint: {hint}")  # shown in tracebacks, as of `dscampaign.load`
 
 
 class Unreachable(UserError):
-    """Slurm or the store did not answer; nothing changed, and it is safe to try again."""
+    """Slurm or the store did not respond; nothing changed, and it is safe to retry."""
 
     def __init__(self, message: str, hint: str | None = None) -> None:
         super().__init__(message, hint, EXIT_UNREACHABLE)
 
 
 FieldPath = tuple[str | int, ...]
-"""Where something stands in a spec: the keys and list indices that lead to it."""
+"""Path to a value in a spec: keys and list indices."""
 
 
 @dataclass(frozen=True)
 class Finding:
-    """One thing that is wrong with a spec's values, before it is known on which line they stand.
+    """An error in a spec's values, before its line is known.
 
     Attributes:
-        places: Fields that could be to blame, the likeliest first.
+        places: Fields that may be wrong, the likeliest first.
         message: What is wrong.
         hint: What to write instead.
         at_key: The field's name is wrong, not its value.
@@ -62,7 +62,7 @@ class Finding:
 
 
 class InvalidSpec(UserError):
-    """A spec whose values do not make sense together.
+    """A spec with contradictory values.
 
     Args:
         findings: What is wrong; at least one.
@@ -75,11 +75,11 @@ class InvalidSpec(UserError):
 
 @dataclass(frozen=True)
 class Problem:
-    """One thing that is wrong in a spec, and where.
+    """An error in a spec, with its line.
 
     Attributes:
         path: The spec's file name as the user gave it.
-        line: Line of the value, 1-based; 0 where no line is to blame.
+        line: Line of the value, 1-based; 0 if the error has no line.
         column: Column of the value, 1-based.
         field: Dotted path of the field, empty for the whole file.
         message: What is wrong.
@@ -107,7 +107,7 @@ class Problem:
 
 
 class SpecError(UserError):
-    """Everything that is wrong in a spec, in the order of its lines.
+    """All errors in a spec, in the order of its lines.
 
     Args:
         problems: What is wrong; at least one.
@@ -119,7 +119,7 @@ class SpecError(UserError):
 
 
 def dotted(place: FieldPath) -> str:
-    """A place as people write it: `matrix.zero_stage[1]`."""
+    """A path as text: `matrix.zero_stage[1]`."""
     return "".join(f"[{part}]" if isinstance(part, int) else f".{part}" for part in place).removeprefix(".")
 
 

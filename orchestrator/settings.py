@@ -1,4 +1,4 @@
-"""Where a command finds its campaign, and who said so: flag, environment, spec, campaign.toml, XDG file, default."""
+"""The settings of a command and their origins: flag, environment, spec, campaign.toml, XDG file, default."""
 
 from __future__ import annotations
 
@@ -32,12 +32,12 @@ class Setting:
 
 @dataclass(frozen=True)
 class Settings:
-    """What a command runs with.
+    """The settings of a command.
 
     Attributes:
         dir: the shared folder, absolute.
-        store: the database's URL; it may hold a password, so it is never printed as it is.
-        ask_above_runs, ask_above_gpu_hours: a submission of more than this is asked about.
+        store: the database's URL; it may contain a password, so never print it as is.
+        ask_above_runs, ask_above_gpu_hours: a larger submission needs confirmation.
         origins: every value with its source, in the order of the documentation.
     """
 
@@ -49,18 +49,18 @@ class Settings:
 
     @property
     def shown(self) -> list[Setting]:
-        """The origins, fit to be printed: without a password."""
+        """The origins without passwords, for printing."""
         return [replace(origin, value=_PASSWORD.sub("://\\1:***@", origin.value)) for origin in self.origins]
 
     @property
     def store_without_password(self) -> str:
-        """The database's URL as it may be written into a file; its password comes from ~/.pgpass."""
+        """The database's URL without its password, which then comes from ~/.pgpass."""
         return _PASSWORD.sub("://\\1@", self.store)
 
 
 @dataclass(frozen=True)
 class _Layer:
-    """One place that may give values; a relative `dir` counts from its folder."""
+    """One source of values; a relative `dir` is relative to its folder."""
 
     source: str
     values: Mapping[str, str]
@@ -74,7 +74,7 @@ def resolve(
     environ: Mapping[str, str] | None = None,
     cwd: Path | None = None,
 ) -> Settings:
-    """Takes each value from the first place that gives it.
+    """Takes each value from the first source that sets it.
 
     Args:
         flags: `dir` and `store` of the command line.
@@ -83,7 +83,7 @@ def resolve(
         cwd: By default the process's.
 
     Raises:
-        UserError: A configuration file cannot be read, or a value makes no sense.
+        UserError: A configuration file cannot be read, or a value is invalid.
     """
     environ, cwd = os.environ if environ is None else environ, cwd or Path.cwd()
     layers = list(_layers(flags, spec or {}, environ, cwd))
@@ -100,7 +100,7 @@ def resolve(
 
 
 def filled(text: str, environ: Mapping[str, str]) -> str:
-    """The text with each `${NAME}` replaced; one that is not set stays as it is."""
+    """Replaces each `${NAME}` by the variable, if it is set."""
     return _VARIABLE.sub(lambda match: environ.get(match[1], match[0]), text)
 
 
@@ -130,7 +130,7 @@ def _first(name: str, layers: list[_Layer]) -> Setting:
 
 
 def _files(environ: Mapping[str, str], cwd: Path) -> Iterator[Path]:
-    """The nearest campaign.toml upward, then the user's own."""
+    """The nearest campaign.toml in this folder or above, then the user's."""
     nearest = next((path for folder in (cwd, *cwd.parents) if (path := folder / FILE_NAME).is_file()), None)
     if nearest:
         yield nearest
@@ -144,7 +144,7 @@ def _read(path: Path) -> dict[str, str]:
     try:
         values = tomllib.loads(path.read_text(encoding="utf-8"))
     except (OSError, ValueError) as error:
-        raise UserError(f"{path}: {error}", "it is a TOML file with `dir` and `store`") from error
+        raise UserError(f"{path}: {error}", "expected a TOML file with settings such as `dir` and `store`") from error
     for name, value in values.items():
         if name not in _DEFAULTS:
             near = get_close_matches(name, _DEFAULTS, 1)

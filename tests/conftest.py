@@ -1,6 +1,7 @@
 """Fixtures of all tests, and the one way to leave tests out: by name, and said aloud."""
 
 import signal
+import sys
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -13,7 +14,9 @@ from dscampaign.tests.support.slurm_fixtures import running_cluster
 
 GROUPS = ("cluster", "nvme", "postgres", "training")
 _GROUP_OF_FIXTURE = {"slurm": "cluster", "own_slurm": "cluster", "postgres": "postgres"}
+NOT_PURE = ("torch", "deepspeed", "transformers", "datasets", "mlflow", "tensorboard", "wandb")
 _HERE = Path(__file__).parent
+_UNIT = _HERE / "unit"
 _ON_THE_CLUSTER = ("integration/slurm", "faults")
 """Folders of tests; elsewhere `slurm` is a fake one, or a section of a spec."""
 
@@ -32,9 +35,12 @@ settings.register_profile("any-machine", deadline=None, suppress_health_check=[H
 settings.load_profile("any-machine")
 
 
-def pytest_configure() -> None:
+def pytest_configure(config: pytest.Config) -> None:
     """A shell starts what it puts into the background deaf to Ctrl-C, and some tests send one."""
     signal.signal(signal.SIGINT, signal.default_int_handler)
+    if config.getoption("--pure"):
+        for name in NOT_PURE:
+            sys.modules[name] = None  # type: ignore[assignment] # to import it is an error now
 
 
 def pytest_addoption(parser: pytest.Parser) -> None:
@@ -46,6 +52,9 @@ def pytest_addoption(parser: pytest.Parser) -> None:
         choices=GROUPS,
         help="leave out the tests that need this; otherwise what is missing makes them fail, never skip",
     )
+    parser.addoption(
+        "--pure", action="store_true", help="only tests/unit, without any group; to import torch or a tracker fails"
+    )
 
 
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
@@ -55,8 +64,13 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
         for fixture, group in _GROUP_OF_FIXTURE.items():
             if fixture in getattr(item, "fixturenames", ()) and (group != "cluster" or real):
                 item.add_marker(group)
-    without = set(config.getoption("--without"))
-    left_out = [item for item in items if any(item.get_closest_marker(group) for group in without)]
+    without = _without(config)
+    pure = config.getoption("--pure")
+    left_out = [
+        item
+        for item in items
+        if any(item.get_closest_marker(group) for group in without) or (pure and _UNIT not in item.path.parents)
+    ]
     if left_out:
         items[:] = [item for item in items if item not in set(left_out)]
         config.hook.pytest_deselected(items=left_out)
@@ -65,8 +79,15 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
 
 def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter, config: pytest.Config) -> None:
     """Says at the end which groups were left out, so that a green run cannot hide it."""
-    if without := config.getoption("--without"):
+    if config.getoption("--pure"):
+        left_out = "all but tests/unit, and of that what trains or asks PostgreSQL"
+        terminalreporter.write_line(f"LEFT OUT by --pure: {left_out}; `make test` runs everything", yellow=True)
+    elif without := _without(config):
         terminalreporter.write_line(f"LEFT OUT by --without: {', '.join(sorted(without))}", yellow=True)
+
+
+def _without(config: pytest.Config) -> set[str]:
+    return set(GROUPS) if config.getoption("--pure") else set(config.getoption("--without"))
 
 
 @pytest.fixture(scope="session")

@@ -1,1 +1,1 @@
-"""Alembic migrations of the store."""
+"""The versions of the schema, by Alembic. May import `db.schema`."""

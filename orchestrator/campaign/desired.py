@@ -1,4 +1,4 @@
-"""What a user may want of a campaign, as changes of what is desired. A pass of the reconciler does the rest."""
+"""Changes of a campaign's desired state: submit, cancel, retry. A pass of the reconciler does the rest."""
 
 from __future__ import annotations
 
@@ -49,12 +49,12 @@ def compare(store: Store | None, submission: Submission) -> tuple[CampaignRow | 
         campaign = queries.campaign_by_name(conn, submission.spec.name)
         stored = queries.runs(conn, campaign.id) if campaign else []
         saved = queries.saved_steps(conn, campaign.id) if campaign else {}
-    _check_place(campaign, submission)
+    _check_unchanged(campaign, submission)
     return campaign, merge(submission.runs, stored, saved.keys())
 
 
 def record(store: Store, submission: Submission) -> CampaignRow:
-    """Writes down what the spec desires; idempotent.
+    """Records the runs of the spec as desired; idempotent.
 
     Raises:
         UserError: as `compare`.
@@ -64,7 +64,7 @@ def record(store: Store, submission: Submission) -> CampaignRow:
         raise UserError(f"{why}, and could make your jobs run anything", f"chmod go-w {submission.dir}, or use --dir")
     with store.write() as conn:
         campaign = queries.campaign_by_name(conn, submission.spec.name)
-        _check_place(campaign, submission)
+        _check_unchanged(campaign, submission)
         if campaign is None:
             campaign_id = queries.insert_campaign(conn, **_campaign_values(submission))
         else:
@@ -79,7 +79,7 @@ def record(store: Store, submission: Submission) -> CampaignRow:
 
 
 def cancel(store: Store, campaign: CampaignRow, names: Collection[str] | None) -> list[RunRow]:
-    """Asks for the end of these runs, or of all; returns those that this changes."""
+    """Marks these runs, or all, as cancelled; returns those that this changes."""
     with store.write() as conn:
         chosen = [
             run for run in _chosen(conn, campaign, names) if run.state not in ENDED_RUN and run.desired != "cancel"
@@ -91,17 +91,17 @@ def cancel(store: Store, campaign: CampaignRow, names: Collection[str] | None) -
 
 
 def retry(store: Store, campaign: CampaignRow, names: Collection[str] | None) -> list[RunRow]:
-    """Gives these runs, or all that failed or were held, fresh budgets; returns those that this changes.
+    """Marks these runs, or all that failed or are held, for retry with fresh budgets; returns those that this changes.
 
     Raises:
-        UserError: a run that was named is not one to retry.
+        UserError: a named run cannot be retried.
     """
     with store.write() as conn:
         chosen = _chosen(conn, campaign, names)
         wrong = [run for run in chosen if run.state not in RETRYABLE_RUN]
         if names and wrong:
             raise UserError(
-                f"run {wrong[0].name} is {wrong[0].state}", "only a failed, held or cancelled run is retried"
+                f"run {wrong[0].name} is {wrong[0].state}", "only a failed, held or cancelled run can be retried"
             )
         if not names:
             again = (RunState.FAILED, RunState.HELD)
@@ -122,7 +122,7 @@ def _chosen(conn: Connection, campaign: CampaignRow, names: Collection[str] | No
     return [run for run in runs if run.name in names]
 
 
-def _check_place(campaign: CampaignRow | None, submission: Submission) -> None:
+def _check_unchanged(campaign: CampaignRow | None, submission: Submission) -> None:
     if campaign is None:
         return
     if Path(campaign.dir) != submission.dir:

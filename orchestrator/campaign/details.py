@@ -1,4 +1,4 @@
-"""Everything that the store knows about a campaign or a run, as values."""
+"""All that the store knows about a campaign or a run."""
 
 from __future__ import annotations
 
@@ -30,8 +30,8 @@ class RunDetails:
     """A run with its attempts and events, oldest first, and its checkpoints, newest first.
 
     Attributes:
-        memory: by attempt id, what its ranks said of their memory.
-        gpus: by attempt id, what its GPUs did, where they were sampled.
+        memory: by attempt id, the memory that its ranks reported.
+        gpus: by attempt id, the samples of its GPUs, if there are any.
     """
 
     campaign: CampaignRow
@@ -46,7 +46,7 @@ class RunDetails:
 
 
 def campaign_details(store: Store, campaign: CampaignRow) -> CampaignDetails:
-    """Reads what there is to say about a campaign."""
+    """Reads the details of a campaign."""
     status = read_status(store, campaign)
     with store.read() as conn:
         events = queries.events(conn, campaign.id, limit=RECENT_EVENTS)
@@ -55,7 +55,7 @@ def campaign_details(store: Store, campaign: CampaignRow) -> CampaignDetails:
 
 
 def run_details(store: Store, campaign: CampaignRow, run: RunRow) -> RunDetails:
-    """Reads what there is to say about a run."""
+    """Reads the details of a run."""
     with store.read() as conn:
         attempts = tuple(queries.attempts(conn, campaign.id, run.id))
         used = (queries.attempt_gpus(conn, attempt.id) for attempt in attempts)

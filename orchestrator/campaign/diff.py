@@ -1,4 +1,4 @@
-"""A spec's runs against the stored ones: what is new, kept, changed or gone. Pure.
+"""Compares a spec's runs with the stored ones: new, kept, changed or removed. Pure.
 
 A run is recognised by the hash of its experiment, so it keeps its name and its results when the matrix grows around it.
 """
@@ -75,7 +75,7 @@ def merge(runs: Sequence[Run], stored: Sequence[RunRow], saved: Collection[int] 
 
 
 def desired_again(row: RunRow) -> RunRow:
-    """The row as it is once the spec names its run again: cancelled for its absence, it starts with fresh budgets."""
+    """The row once the spec names its run again: if it was cancelled for its absence, it starts with fresh budgets."""
     if row.desired != ABSENT:
         return row
     row = replace(row, desired="run")
@@ -105,7 +105,7 @@ def _refuse_started(changed: Sequence[tuple[RunRow, Run]]) -> None:
 
 
 def _refuse_other_ranks(changed: Sequence[tuple[RunRow, Run]]) -> None:
-    """A checkpoint is loaded by as many ranks as have written it: the run would silently start from step 0."""
+    """Refuses because only as many ranks as wrote a checkpoint can load it: the run would restart from step 0."""
     for row, run in changed:
         changes = _changes(row.config, run.stored_config)
         if changes and all(change.startswith(_RANKS) for change in changes):

@@ -1,4 +1,4 @@
-"""Where a campaign is: its folder, its store, and its name, from options, a spec and configuration files."""
+"""Finds a campaign: its folder, store and name, from options, a spec and configuration files."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class Location:
-    """Where a command looks, and the words that say at what: `[NAME] [RUN...]`."""
+    """The settings of a command, and its arguments `[NAME] [RUN...]`."""
 
     settings: Settings
     words: tuple[str, ...]
@@ -32,7 +32,7 @@ class Location:
             create: Make the SQLite file where there is none.
 
         Raises:
-            StoreError: It is not there, does not answer, or was made by another version.
+            StoreError: It does not exist, does not respond, or belongs to another version.
         """
         from ...db.store import Store
 
@@ -49,7 +49,7 @@ class Location:
 
 
 def locate(dir: str | None, store: str | None, words: Sequence[str | None] = ()) -> Location:
-    """Where to look. A spec file as the first word stands for the campaign that it names, with its `dir` and `store`.
+    """Resolves options and arguments. A spec file as the first argument stands for its campaign, `dir` and `store`.
 
     Raises:
         UserError: The spec or a configuration file cannot be read.

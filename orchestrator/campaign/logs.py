@@ -1,4 +1,4 @@
-"""The log that a user means: of a rank, of the launcher, or of the batch job while nothing else is there."""
+"""The log to show: of a rank, of the launcher, or of the batch job as long as there is no other."""
 
 from __future__ import annotations
 
@@ -24,9 +24,9 @@ class Wanted:
     """Which output to show.
 
     Attributes:
-        rank: whose; of the launcher, the number of its node.
-        job_logs: glob patterns of what the batch job itself wrote, before any rank or launcher existed.
-        over: whether the store takes the attempt for ended.
+        rank: number of the rank; of the node for the launcher.
+        job_logs: glob patterns of the batch job's own logs, from before the launcher started.
+        over: whether the attempt has ended, according to the store.
     """
 
     attempt: AttemptPaths
@@ -84,7 +84,7 @@ def newest_log(wanted: Wanted) -> Path:
     """
     found = next(_candidates(wanted), None)
     if found is None:
-        hint = "it has not started yet; -f waits for it" if not wanted.ended else f"look into {wanted.attempt.logs}"
+        hint = "it has not started yet; -f waits for it" if not wanted.ended else f"see {wanted.attempt.logs}"
         what = "launcher" if wanted.launcher else "rank"
         raise UserError(f"no log of {what} {wanted.rank} in {wanted.attempt.dir.name}", hint)
     return found
@@ -93,13 +93,13 @@ def newest_log(wanted: Wanted) -> Path:
 def await_attempt(
     store: Store, campaign: CampaignRow, run: RunRow, say: Callable[[str], None], sleep: Callable[[float], None]
 ) -> None:
-    """Waits while the run has no attempt that goes on, but is to get one: it is queued, or is to be tried again.
+    """Waits while the run has no active attempt but will get one.
 
     Args:
         store: where its attempts are.
         campaign: the run's campaign.
         run: the run.
-        say: is told once what is waited for.
+        say: called once with what is waited for.
         sleep: waits for so many seconds.
     """
     said = False
@@ -133,7 +133,7 @@ def follow_log(
     """Copies a log as it grows until the attempt ends; waits for one that is not there yet.
 
     Raises:
-        UserError: the attempt ended without leaving any.
+        UserError: the attempt ended without a log.
     """
     path: Path | None = None
     offset = 0
@@ -151,7 +151,7 @@ def follow_log(
 
 
 def _candidates(wanted: Wanted) -> Iterator[Path]:
-    """The logs that there are, the best one first. The launcher dates a rank's log, so the last name is the newest."""
+    """The existing logs, best first. Names of ranks' logs contain the date, so the last one is the newest."""
     if not wanted.launcher:
         ranks = sorted(wanted.attempt.logs.glob(f"*_rank{wanted.rank}.log"), reverse=True)
         yield from (path for path in ranks if path.stat().st_size)

@@ -1,4 +1,4 @@
-"""Which campaign and which runs a user means. Imports nothing but the store: `campaign status` must feel instant."""
+"""Finds the campaign and the runs that a user names. Imports only the store: `campaign status` must be instant."""
 
 from __future__ import annotations
 
@@ -9,6 +9,21 @@ from ...db import queries
 from ...db.records import CampaignRow, RunRow
 from ...db.store import Store
 from ..errors import UserError
+from .location import locate
+
+
+def open_campaign(dir: str | None, store: str | None, name: str | None) -> tuple[Store, CampaignRow]:
+    """Opens the store where `locate` finds it, and the campaign as `find` does."""
+    where = locate(dir, store, [name])
+    opened = where.open()
+    return opened, find(opened, where.name)
+
+
+def open_runs(dir: str | None, store: str | None, words: Sequence[str]) -> tuple[Store, CampaignRow, list[str]]:
+    """As `open_campaign`, with the runs that were named, as `find_with_runs`."""
+    where = locate(dir, store, words)
+    opened = where.open()
+    return opened, *find_with_runs(opened, where.words)
 
 
 def find(store: Store, name: str | None) -> CampaignRow:
@@ -29,7 +44,7 @@ def find(store: Store, name: str | None) -> CampaignRow:
 
 
 def find_with_runs(store: Store, words: Sequence[str]) -> tuple[CampaignRow, list[str]]:
-    """What `[NAME] [RUN...]` means: the name may be left out where there is only one campaign.
+    """Resolves `[NAME] [RUN...]`; the name may be omitted if there is only one campaign.
 
     Raises:
         UserError: as `find`; a run that does not exist.
@@ -48,7 +63,7 @@ def find_with_runs(store: Store, words: Sequence[str]) -> tuple[CampaignRow, lis
 
 
 def find_run(store: Store, words: Sequence[str]) -> tuple[CampaignRow, RunRow]:
-    """What `[NAME] RUN` means; the run may be left out where the campaign has only one.
+    """Resolves `[NAME] RUN`; the run may be omitted if the campaign has only one.
 
     Raises:
         UserError: as `find_with_runs`, or it is not one run.

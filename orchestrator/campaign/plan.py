@@ -1,4 +1,4 @@
-"""What submitting a spec would do: the merge with the stored runs, and what the next pass decides. Changes nothing."""
+"""The plan: what submitting a spec would change, and what the next pass would then submit. Changes nothing."""
 
 from __future__ import annotations
 
@@ -48,9 +48,9 @@ class PlannedRun:
         micro_batch: samples of one forward pass on one rank in the attempt that would be submitted.
         mem_scale: factor on the memory that the spec asks of a node.
         changes: made to its configuration so that it fits into memory, see `memory.config_changes`.
-        predicted_gb: the peak memory of a rank that like runs make expect, None where none has said enough.
-        usable_gb: what a rank could use where they ran.
-        needs: its model's size, as far as arithmetic tells it.
+        predicted_gb: predicted peak memory of a rank, None if like runs have not measured enough.
+        usable_gb: memory that a rank could use where they ran.
+        needs: size and states of its model, as far as they can be computed.
     """
 
     sign: Sign
@@ -66,7 +66,7 @@ class PlannedRun:
 
     @property
     def config(self) -> RunConfig | None:
-        """The configuration of that attempt: settled as the store would keep it, with its changes."""
+        """The configuration of that attempt: with all defaults resolved, and with its changes."""
         return changed(RunConfig.model_validate(self.run.stored_config), self.changes) if self.run else None
 
     @property
@@ -85,7 +85,7 @@ class Plan:
     """All runs of a campaign with what would happen to them.
 
     Attributes:
-        trouble: why the executor could not be asked, so that resubmissions may be missing.
+        trouble: why the executor could not be reached, so that resubmissions may be missing.
     """
 
     campaign: str
@@ -108,7 +108,7 @@ class Plan:
 
     @property
     def gpu_hours(self) -> float | None:
-        """The most that the submitted attempts can use before their time limit; None without Slurm."""
+        """The maximum that the submitted attempts can use within their time limits; None without Slurm."""
         if self.executor != "slurm":
             return None
         asked = (run.config.slurm for run in self.starting)
@@ -130,10 +130,12 @@ def make_plan(store: Store | None, submission: Submission) -> Plan:
         UserError: as `compare`.
     """
     campaign, change = compare(store, submission)
-    submits, trouble = _decided(store, _as_wanted(campaign, submission), change) if store and campaign else ({}, None)
-    place = {run.config_hash: index for index, run in enumerate(submission.runs)}
+    submits, trouble = (
+        _decided(store, _as_submitted(campaign, submission), change) if store and campaign else ({}, None)
+    )
+    order = {run.config_hash: index for index, run in enumerate(submission.runs)}
     planned = map(_with_needs, _with_memory(store, list(_planned(change, submits))))
-    runs = sorted(planned, key=lambda item: place[item.run.config_hash] if item.run else len(place))
+    runs = sorted(planned, key=lambda item: order[item.run.config_hash] if item.run else len(order))
     return Plan(submission.spec.name, submission.spec.executor, tuple(runs), trouble)
 
 
@@ -158,7 +160,7 @@ def _kept(row: RunRow, run: Run, submit: Submit | None) -> PlannedRun:
 
 
 def _with_memory(store: Store | None, planned: Sequence[PlannedRun]) -> Iterator[PlannedRun]:
-    """The planned attempts with what like runs make expect of their memory."""
+    """Adds the memory predicted from like runs."""
     keys = {item.name: key for item in planned if item.starts and item.config and (key := memory_key(item.config))}
     ledgers: Mapping[str, Ledger] = {}
     if store and keys:
@@ -170,7 +172,7 @@ def _with_memory(store: Store | None, planned: Sequence[PlannedRun]) -> Iterator
 
 
 def _remembered(item: PlannedRun, ledger: Ledger) -> PlannedRun:
-    """A run that is new to the store starts where the ledger says; of the others that has been decided already."""
+    """Starts a run that is new to the store where the ledger says; for the others the policy has decided that."""
     run, micro, why = item.run, item.micro_batch, item.why
     if run and run.global_batch and run.micro_batch and micro == run.micro_batch and not item.changes:
         choice = start_micro_batch(run.global_batch, run.world_size, micro, ledger)
@@ -180,7 +182,7 @@ def _remembered(item: PlannedRun, ledger: Ledger) -> PlannedRun:
 
 
 def _with_needs(item: PlannedRun) -> PlannedRun:
-    """The planned run with what its model takes, as far as arithmetic tells it."""
+    """Adds size and states of the model, as far as they can be computed."""
     run, config = item.run, item.config
     if run is None or config is None:
         return item
@@ -188,13 +190,13 @@ def _with_needs(item: PlannedRun) -> PlannedRun:
     return replace(item, needs=needs_of(config, sizes, item.usable_gb))
 
 
-def _as_wanted(campaign: CampaignRow, submission: Submission) -> CampaignRow:
+def _as_submitted(campaign: CampaignRow, submission: Submission) -> CampaignRow:
     """The campaign as submitting the spec would leave it."""
     return replace(campaign, desired="active", limits=submission.spec.limits.model_dump(exclude_none=True))
 
 
 def _decided(store: Store, campaign: CampaignRow, change: SpecDiff) -> tuple[dict[int, Submit], Unreachable | None]:
-    """What the next pass would submit of the kept runs, by run id. Room on this machine does not count here."""
+    """What the next pass would submit of the kept runs, by run id, regardless of `local.parallel`."""
     stored = read_store(store, campaign)
     kept = {row.id for row, _ in change.keep}
     rows = tuple(desired_again(row) for row in stored.runs if row.id in kept)

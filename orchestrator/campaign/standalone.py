@@ -1,4 +1,4 @@
-"""One run as a batch script that stands alone: for a look at what a campaign does, or to run it by hand."""
+"""A run as a self-contained batch script, to inspect or to run by hand."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ _HANDLED: Final = frozenset({"nodes", "setup", "array_parallelism", "signal_dela
 
 
 def render_run(submission: Submission, run: Run) -> str:
-    """The script. What it trains lies in `{dir}/{campaign}/by-hand/{run}`, apart from the campaign's own attempts."""
+    """The script. It writes to `{dir}/{campaign}/by-hand/{run}`, apart from the campaign's own attempts."""
     payload, paths = _payload(submission, run)
     resources = job_request.resources(run.config)
     values: dict[str, Value] = {
@@ -47,11 +47,11 @@ def render_run(submission: Submission, run: Run) -> str:
 
 
 def render_reconciler(submission: Submission, store: str, script: Path, time: str) -> str:
-    """A job that looks after the campaign until everything is settled and resubmits itself before its time limit.
+    """A job that reconciles the campaign until every run is settled, resubmitting itself before its time limit.
 
     Args:
         store: URL without a password.
-        script: Where the text will lie: the job submits this file again.
+        script: Path of the script, which the job resubmits.
         time: Time limit of one such job, in Slurm's form.
     """
     spec = submission.spec
@@ -71,7 +71,7 @@ def render_reconciler(submission: Submission, store: str, script: Path, time: st
 
 
 def _payload(submission: Submission, run: Run) -> tuple[Payload, AttemptPaths]:
-    """What an agent would be told, with folders of its own."""
+    """The payload of an agent, with separate folders."""
     paths = CampaignPaths(submission.dir, submission.spec.name)
     folder = paths.dir / BY_HAND / run.name
     payload = job_request.payload(
@@ -129,8 +129,8 @@ def _environment(payload: Payload, paths: AttemptPaths) -> Iterator[str]:
 
 
 def _files(payload: Payload, paths: AttemptPaths) -> Iterator[str]:
-    """Lines of shell that write the configuration files, so that the script needs nothing beside it."""
-    again = f"{paths.dir} holds what this script has trained before: move it away to train anew"
+    """Shell lines that write the configuration files, so that the script needs no other file."""
+    again = f"{paths.dir} holds an earlier run of this script: move it away to train again"
     yield f"[ ! -e {shlex.quote(str(paths.metrics))} ] || {{ echo {shlex.quote(again)} >&2; exit 1; }}"
     folders = (paths.dir, paths.logs, paths.ranks, RunPaths(Path(payload.run_dir)).checkpoints(payload.config_hash))
     yield f"mkdir -p {shlex.join(str(folder) for folder in folders)}"

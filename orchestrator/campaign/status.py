@@ -1,4 +1,4 @@
-"""Where a campaign stands, from the store alone. Reads no metrics and writes nothing."""
+"""The status of a campaign, from the store alone. Reads no metrics and writes nothing."""
 
 from __future__ import annotations
 
@@ -19,8 +19,8 @@ class CampaignStatus:
 
     Attributes:
         runs: in the order of the matrix.
-        first_micro_batch: by run id, what a run's present configuration began with; only of runs tried more than once.
-        reconciler: who holds the campaign's lease, or held it last.
+        first_micro_batch: by run id, the first micro-batch of its present configuration; only of retried runs.
+        reconciler: the campaign's lease, current or last.
     """
 
     campaign: CampaignRow
@@ -36,17 +36,17 @@ class CampaignStatus:
 
     @property
     def settled(self) -> bool:
-        """Whether nothing is left that this program would do."""
+        """Whether every run is settled."""
         return not any(run.state in UNSETTLED_RUN for run in self.runs)
 
     @property
     def all_completed(self) -> bool:
-        """Whether every run reached its target; a cancelled one was taken out by the user."""
+        """Whether every run that the user did not cancel completed."""
         return all(run.state in (RunState.COMPLETED, RunState.CANCELLED) for run in self.runs)
 
     @property
     def reconciled_now(self) -> bool:
-        """Whether a reconciler is at work: it has the lease, and is not known to have died."""
+        """Whether a reconciler is active: it has the lease and is not known to have died."""
         lease = self.reconciler
         return lease is not None and lease.expires_s > self.now_s and not LeaseHolder.parse(lease.holder).dead
 
@@ -65,7 +65,7 @@ def read_status(store: Store, campaign: CampaignRow) -> CampaignStatus:
 
 
 def _with_nonfinite(conn: Connection, campaign_id: int, rows: list[RunStatus]) -> list[RunStatus]:
-    """The light query shows a loss that is not a number as none at all."""
+    """Adds losses that are not finite, which the status query does not return."""
     if all(row.step is None or row.loss is not None for row in rows):
         return rows
     latest = queries.latest(conn, campaign_id)

@@ -1,4 +1,4 @@
-"""What the verbs share: common options, finding the store, printing."""
+"""What the commands share: common options, reading a spec, printing."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ Decorated = TypeVar("Decorated", bound=Callable[..., Any])
 
 
 class Verb(click.Command):
-    """A command whose help keeps the lines of its examples: a paragraph with indented lines is not filled."""
+    """A command whose help keeps the line breaks of its examples."""
 
     def __init__(self, *args: Any, **kwargs: Any) -> None:
         super().__init__(*args, **kwargs)
@@ -36,33 +36,33 @@ class Verb(click.Command):
 
 
 def keep_examples(text: str) -> str:
-    """Marks, in click's way, the paragraphs of a help text that have indented lines."""
+    """Marks the paragraphs of a help text that have indented lines, so that click does not rewrap them."""
     return re.sub(r"\n\n(?=[^\n]*\n  )", "\n\n\b\n", inspect.cleandoc(text))
 
 
 def verb(function: Callable[..., int]) -> Verb:
-    """Makes a command of a function, which returns the exit code."""
+    """Makes a command of a function that returns the exit code."""
     return click.command(cls=Verb)(function)
 
 
 class Verbs(click.Group):
-    """A group that lists its verbs in the order of a campaign's life, and guesses at a misspelt one."""
+    """A group that lists its commands in the order in which they are used, and suggests a name for a misspelt one."""
 
     def __init__(self, *args: Any, **kwargs: Any) -> None:
         super().__init__(*args, **kwargs)
         self.help = keep_examples(self.help or "")
 
     def list_commands(self, ctx: click.Context) -> list[str]:  # noqa: ARG002 - click's signature
-        """The verbs as they were added."""
+        """The commands as they were added."""
         return list(self.commands)
 
     def resolve_command(
         self, ctx: click.Context, args: list[str]
     ) -> tuple[str | None, click.Command | None, list[str]]:
-        """Finds the verb.
+        """Finds the command.
 
         Raises:
-            UserError: There is no such verb.
+            UserError: There is no such command.
         """
         if args and not args[0].startswith("-") and self.get_command(ctx, args[0]) is None:
             near = get_close_matches(args[0], self.commands, 1)
@@ -72,7 +72,7 @@ class Verbs(click.Group):
 
 
 def default_options(command: Decorated) -> Decorated:
-    """`--dir` and `--store` in front of the verb count as those behind it."""
+    """Accepts `--dir` and `--store` before the command as well."""
 
     def pass_on(ctx: click.Context, param: click.Parameter, value: str | None) -> None:
         if value and isinstance(ctx.command, click.Group):
@@ -92,9 +92,9 @@ def _given_to_all(group: click.Group, values: dict[str, Any]) -> dict[str, Any]:
 
 
 def store_options(command: Decorated) -> Decorated:
-    """The options that say where the campaign is."""
+    """`--dir` and `--store`: where the campaign is."""
     folder = click.option("--dir", metavar="DIR", help="Shared folder of the campaign.  [default: ./campaign]")
-    store = click.option("--store", metavar="URL", help="Database.  [default: sqlite file in the shared folder]")
+    store = click.option("--store", metavar="URL", help="Database URL.  [default: SQLite file in the shared folder]")
     return folder(store(command))
 
 
@@ -111,7 +111,7 @@ def read_submission(path: Path, sets: Sequence[str], dir: str | None, store: str
         UserError: It or a configuration file cannot be read.
     """
     from ..campaign.desired import Submission
-    from ..executors.host import local_gpus
+    from ..executors.local import local_gpus
     from ..spec.expand import expand
     from ..spec.load import load_spec
 
@@ -124,7 +124,7 @@ def read_submission(path: Path, sets: Sequence[str], dir: str | None, store: str
 
 
 def page_for(stream: IO[str]) -> Page:
-    """What a stream can show: NO_COLOR, FORCE_COLOR and TERM=dumb are respected."""
+    """What a stream can show, by NO_COLOR, FORCE_COLOR and TERM=dumb."""
     terminal = stream.isatty()
     if os.environ.get("NO_COLOR"):
         colour = False
@@ -145,10 +145,10 @@ def terminal_size(stream: IO[str]) -> os.terminal_size:
 
 
 def check_folder_of(path: Path) -> None:
-    """Checks that a file can be made there.
+    """Checks that a file can be created there.
 
     Raises:
-        UserError: There is no such folder, or it is one itself.
+        UserError: Its folder does not exist, or it is a folder itself.
     """
     if path.is_dir():
         raise UserError(f"{path} is a folder", "name a file")
@@ -157,7 +157,7 @@ def check_folder_of(path: Path) -> None:
 
 
 def echo(text: str) -> None:
-    """Prints data, at once, so that it stands in order with what is said on stderr."""
+    """Prints data, unbuffered, so that it stays in order with stderr."""
     sys.stdout.write(f"{text}\n")
     sys.stdout.flush()
 
@@ -170,13 +170,13 @@ def echo_json(document: Mapping[str, Any]) -> None:
 
 
 def echo_err(text: str) -> None:
-    """Says something that is no data."""
+    """Prints a message."""
     sys.stderr.write(f"{text}\n")
     sys.stderr.flush()
 
 
 def echo_error(message: str, hint: str | None) -> None:
-    """Says what is wrong, and what to do about it."""
+    """Prints what is wrong and what to do about it."""
     page = page_for(sys.stderr)
     echo_err(f"{page.paint('error:', Style.RED)} {message}")
     if hint:
@@ -184,5 +184,5 @@ def echo_error(message: str, hint: str | None) -> None:
 
 
 def echo_next(text: str) -> None:
-    """Says what to type next."""
+    """Prints what to type next."""
     echo_err(f"{page_for(sys.stderr).paint('next:', Style.CYAN)} {text}")

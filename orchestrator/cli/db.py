@@ -1,4 +1,4 @@
-"""The verb about the store itself: db upgrade."""
+"""The command db upgrade."""
 
 from __future__ import annotations
 
@@ -11,16 +11,16 @@ from .common import Verb, Verbs, echo, store_options
 
 @click.group(cls=Verbs)
 def db() -> None:
-    """Look after the store."""
+    """Manage the store."""
 
 
 @db.command(cls=Verb)
 @store_options
 def upgrade(dir: str | None, store: str | None) -> int:
-    """Make the store's tables, or bring them up to date.
+    """Create or upgrade the store's tables.
 
-    A SQLite file gets its tables by itself; a PostgreSQL database gets them from this command alone. Stop the
-    reconcilers of the older version first; jobs may go on, their metrics wait in files.
+    SQLite needs this only after an upgrade of this program, PostgreSQL also before its first use. Stop reconcilers of
+    the older version first. Jobs may keep running: their metrics wait in files.
 
     Examples:
       campaign db upgrade --store postgresql://me@db/campaigns

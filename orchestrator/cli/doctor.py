@@ -1,4 +1,4 @@
-"""The verb that looks whether a machine, a cluster and a store are fit for a campaign: doctor."""
+"""The command doctor."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 
 @verb
 @click.argument("spec", metavar="[SPEC]", type=click.Path(path_type=Path), required=False)
-@click.option("--on-node", is_flag=True, help="Have a node looked at too, by a short job.")
+@click.option("--on-node", is_flag=True, help="Also check a node, with a short job.")
 @click.option(
     "--wait",
     "wait_min",
@@ -28,7 +28,7 @@ if TYPE_CHECKING:
     default=10,
     show_default=True,
     metavar="MINUTES",
-    help="How long that job may wait in the queue.",
+    help="Longest time that this job may wait in the queue.",
 )
 @set_option
 @store_options
@@ -42,15 +42,15 @@ def doctor(
     store: str | None,
     as_json: bool,
 ) -> int:
-    """Look whether this machine, the cluster and the store are fit for a campaign.
+    """Check whether this machine, the cluster and the store are ready for a campaign.
 
-    With SPEC also whether the cluster has what it asks for. With --on-node a job on the spec's partition, with the GPUs
-    of one node, looks at that node: driver, GPUs and the links between them, memory, the disk at nvme_path, torch,
-    DeepSpeed and its operators, an all-reduce by DeepSpeed's launcher, clocks, and whether the database can be
-    reached. With `executor: local` all that is asked of this machine.
+    With SPEC, also checks that the cluster has what the spec asks for. With --on-node, a job on the spec's partition,
+    with the GPUs of one node, checks that node: driver, GPUs and the links between them, memory, the disk at nvme_path,
+    torch, DeepSpeed and its operators, an all-reduce by DeepSpeed's launcher, clocks, and whether it reaches the
+    database. With `executor: local`, this machine is that node.
 
-    Each check is ok, a note, a warning or a problem, with what to do next. Exit code 1: there is a problem. 3: all that
-    is wrong is that Slurm or the store did not answer.
+    Each check is ok, a note, a warning or a problem, with what to do next. Exit code 1: there is a problem. 3: the only
+    problem is that Slurm or the store did not respond.
 
     Examples:
       campaign doctor

@@ -1,4 +1,4 @@
-"""Verbs about what came out: export."""
+"""The command export."""
 
 from __future__ import annotations
 
@@ -11,7 +11,6 @@ from typing import IO, Any, Final
 
 import click
 
-from ..campaign.location import locate
 from ..errors import EXIT_OK, UserError
 from .common import check_folder_of, echo_err, store_options, verb
 
@@ -21,15 +20,15 @@ TABLES: Final = ("steps", "runs", "attempts", "gpus", "events")
 
 @verb
 @click.argument("name", metavar="[NAME]", required=False)
-@click.option("--format", "form", type=click.Choice(FORMATS), default="csv", show_default=True, help="What to write.")
-@click.option("--what", type=click.Choice(TABLES), default="steps", show_default=True, help="Which rows.")
+@click.option("--format", "form", type=click.Choice(FORMATS), default="csv", show_default=True, help="File format.")
+@click.option("--what", type=click.Choice(TABLES), default="steps", show_default=True, help="Rows to export.")
 @click.option("-o", "--output", type=click.Path(path_type=Path), help="File to write.  [default: standard output]")
 @store_options
 def export(name: str | None, form: str, what: str, output: Path | None, dir: str | None, store: str | None) -> int:
-    """Write a campaign's results as CSV, JSON or Parquet.
+    """Export a campaign's results as CSV, JSON or Parquet.
 
-    Each step stands there once, from the highest attempt that made it. A file is written whole or not at all. In
-    Parquet a figure that was not reported is null, one that is not a number NaN, and times are UTC timestamps.
+    Each step appears once, as reported by the newest attempt that ran it. Files are written atomically. In Parquet, a
+    missing figure is null, one that is not a number is NaN, and times are UTC timestamps.
 
     Examples:
       campaign export sweep -o steps.csv
@@ -37,18 +36,16 @@ def export(name: str | None, form: str, what: str, output: Path | None, dir: str
       campaign export sweep --what gpus -o power.csv
       campaign export sweep --format parquet -o steps.parquet
     """
-    from ..campaign.lookup import find
+    from ..campaign.lookup import open_campaign
     from ..export.parquet import require_pyarrow, write_parquet
     from ..export.rows import columns_and_rows, write_csv, write_json
 
     if form == "parquet":
         require_pyarrow()
         if output is None:
-            raise UserError("Parquet is no text to print", f"name a file: -o {what}.parquet")
+            raise UserError("Parquet cannot be printed", f"name a file: -o {what}.parquet")
 
-    where = locate(dir, store, [name])
-    opened = where.open()
-    campaign = find(opened, where.name)
+    opened, campaign = open_campaign(dir, store, name)
     writers: dict[str, Callable[..., int]] = {"csv": write_csv, "json": write_json, "parquet": write_parquet}
     with _output(output, form) as stream, columns_and_rows(opened, campaign, what) as (columns, rows):
         number = writers[form](stream, campaign.name, what, columns, rows)

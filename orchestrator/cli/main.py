@@ -1,6 +1,6 @@
-"""The command `campaign`: parse, one call, print. What each verb does is in the `cli_*` modules beside this one.
+"""The command `campaign`; its subcommands are in the modules beside this one.
 
-Nothing here imports pydantic, SQLAlchemy or submitit before a verb needs it: `campaign --help` must be instant.
+Nothing here imports pydantic, SQLAlchemy or submitit before a subcommand needs it: `campaign --help` must be instant.
 """
 
 from __future__ import annotations
@@ -39,15 +39,15 @@ from .common import Verbs, default_options, echo, echo_err, echo_error
 @default_options
 @click.pass_context
 def campaign(ctx: click.Context) -> None:
-    """Campaigns of DeepSpeed training runs on a Slurm cluster.
+    """Run campaigns of DeepSpeed training runs on a Slurm cluster.
 
-    Its life:
-      campaign init                     write a spec to start from
+    A typical session:
+      campaign init                     write a spec from a template
       campaign plan campaign.yaml       show what would be submitted
       campaign submit campaign.yaml     submit it
-      campaign reconcile --watch        look after it until everything is settled
-      campaign status                   see where it stands
-      campaign report                   see what came out
+      campaign reconcile --watch        resubmit and resume runs until all are settled
+      campaign status                   show the status of every run
+      campaign report                   write tables and figures
     """
     if ctx.invoked_subcommand is None:
         echo(ctx.get_help())
@@ -76,13 +76,13 @@ def main(argv: Sequence[str] | None = None) -> int:
         if debug:
             raise
         if (code := _explained(error)) is None:
-            traceback.print_exc()  # a bug deserves it, and a code that no script takes for an answer
+            traceback.print_exc()
             return EXIT_BUG
         return code
 
 
 def _explained(error: Exception) -> int | None:
-    """Says what is wrong and what to do; returns the exit code, None for a bug, which deserves its traceback."""
+    """Prints what is wrong and what to do; returns the exit code, None for a bug."""
     code: int | None = None
     match error:
         case click.Abort():
@@ -97,7 +97,7 @@ def _explained(error: Exception) -> int | None:
             echo_error(error.message, error.hint)
             code = error.exit_code
         case StaleWrite():
-            echo_error(f"somebody else was faster: {error.message}", "nothing is lost: try again")
+            echo_error(f"another process changed the store first: {error.message}", "nothing is lost: try again")
             code = EXIT_UNREACHABLE
         case StoreError():
             echo_error(error.message, error.hint)

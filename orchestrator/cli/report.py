@@ -1,4 +1,4 @@
-"""Verbs about what follows from the results: report, recommend, compare."""
+"""Commands that evaluate the results: report, recommend, compare."""
 
 from __future__ import annotations
 
@@ -36,10 +36,10 @@ _baseline: Final = click.option(
 def report(
     name: str | None, output: Path | None, baseline: str | None, dir: str | None, store: str | None, as_json: bool
 ) -> int:
-    """Write a campaign's results as a page, with tables and figures.
+    """Write a report of a campaign's results, with tables and figures.
 
-    report.html needs nothing else and opens offline; beside it lie Markdown, JSON, CSV, PNG and SVG. Repeats of a point
-    of the matrix are one condition; medians have intervals over repeats, never over steps.
+    report.html is self-contained and opens offline; the folder also holds Markdown, JSON, CSV, PNG and SVG. Repeats of
+    a point of the matrix form one condition; intervals of medians are over repeats, never over steps.
 
     Examples:
       campaign report sweep
@@ -73,10 +73,11 @@ def report(
 @store_options
 @json_option
 def recommend(name: str | None, baseline: str | None, dir: str | None, store: str | None, as_json: bool) -> int:
-    """Say which configuration to use, and why not the others.
+    """Recommend a configuration, and explain why not the others.
 
-    Feasible first (completed as configured, memory left), then as good as the baseline (held-out loss), then fastest;
-    a tie goes to less memory. The chosen DeepSpeed configuration is printed last, ready to copy.
+    Keeps the feasible ones (completed as configured, with memory to spare) that are as good as the baseline (held-out
+    loss) and takes the fastest; of equally fast ones, that with the least memory. Prints the chosen DeepSpeed
+    configuration last, ready to copy.
 
     Examples:
       campaign recommend sweep
@@ -102,9 +103,9 @@ def recommend(name: str | None, baseline: str | None, dir: str | None, store: st
 def compare(words: Sequence[str], dir: str | None, store: str | None, as_json: bool) -> int:
     """Compare two runs, two conditions, or two campaigns.
 
-    A condition is a run with its repeats, and goes by the name of its first; that one by itself is NAME-r0. What
-    differs in the configurations comes first, then the figures, then what they show. Of two campaigns, conditions with
-    the same parameters are compared; CAMPAIGN/NAME is a condition or run of another one.
+    A condition is a run with its repeats, named after the first of them; that run alone is NAME-r0. Shows what differs
+    in the configurations, then the figures, then what they mean. For two campaigns, compares the conditions with the
+    same parameters. CAMPAIGN/NAME is a condition or run of another campaign.
 
     Examples:
       campaign compare zero_stage-1 zero_stage-2
@@ -127,13 +128,11 @@ def compare(words: Sequence[str], dir: str | None, store: str | None, as_json: b
 
 
 def _results(name: str | None, baseline: str | None, dir: str | None, store: str | None) -> tuple[Store, Results]:
-    from ..campaign.lookup import find
+    from ..campaign.lookup import open_campaign
     from ..report.compare.results import results_of
     from ..report.measure.load import read_runs
 
-    where = locate(dir, store, [name])
-    opened = where.open()
-    campaign = find(opened, where.name)
+    opened, campaign = open_campaign(dir, store, name)
     results = results_of(campaign, read_runs(opened, campaign), baseline)
     if baseline is not None and not any(baseline in _names(each) for each in results.conditions):
         raise UserError(f"no condition named {baseline} in {campaign.name}", _one_of(results.conditions))

@@ -1,4 +1,4 @@
-"""Verbs that change what is desired, and then do one pass of the same loop: submit, reconcile, cancel, retry."""
+"""Commands that change the desired state and then run a pass of the reconciler: submit, reconcile, cancel, retry."""
 
 from __future__ import annotations
 
@@ -9,7 +9,6 @@ from typing import TYPE_CHECKING, Final
 
 import click
 
-from ..campaign.location import locate
 from ..errors import EXIT_FAILED, EXIT_OK, EXIT_UNREACHABLE, EXIT_UNSETTLED, UserError
 from ..formatting import count
 from ..settings import Settings
@@ -27,9 +26,11 @@ _words: Final = click.argument("words", metavar="[NAME] [RUN...]", nargs=-1)
 @verb
 @spec_argument
 @set_option
-@click.option("--yes", "-y", is_flag=True, help="Do not ask.")
-@click.option("--watch", "-w", is_flag=True, help="Then look after it until everything is settled.")
-@click.option("--dry-run", is_flag=False, flag_value="plan", type=click.Choice(["plan"]), help="Stop after the plan.")
+@click.option("--yes", "-y", is_flag=True, help="Do not ask for confirmation.")
+@click.option("--watch", "-w", is_flag=True, help="Then reconcile until every run is settled.")
+@click.option(
+    "--dry-run", is_flag=False, flag_value="plan", type=click.Choice(["plan"]), help="Show the plan and stop."
+)
 @store_options
 @json_option
 @click.pass_context
@@ -44,10 +45,10 @@ def submit(
     store: str | None,
     as_json: bool,
 ) -> int:
-    """Submit what a spec asks for and the store does not have yet.
+    """Submit the runs of a spec that the store does not have yet.
 
-    Shows the plan, asks where it is large, records the runs, and does one pass of `campaign reconcile`. Submitting the
-    same spec again is harmless; after the spec has grown, only what is new is submitted.
+    Shows the plan, asks for confirmation if it is large, records the runs, and runs one pass of `campaign reconcile`.
+    Submitting a spec again is safe: only new runs are submitted.
 
     Examples:
       campaign submit campaign.yaml
@@ -77,29 +78,27 @@ def submit(
 
 @verb
 @click.argument("name", metavar="[NAME]", required=False)
-@click.option("--watch", "-w", is_flag=True, help="Again and again, until everything is settled.")
+@click.option("--watch", "-w", is_flag=True, help="Repeat until every run is settled.")
 @click.option("--interval", type=float, metavar="SECONDS", help="Time between two passes of --watch.  [default: 10]")
 @store_options
 @json_option
 def reconcile(
     name: str | None, watch: bool, interval: float | None, dir: str | None, store: str | None, as_json: bool
 ) -> int:
-    """Bring a campaign towards what is desired.
+    """Bring a campaign to its desired state.
 
-    Sees how its jobs ended, resubmits, resumes, finishes: one pass, or with --watch passes until everything is settled.
-    It may be stopped and started again anywhere: the next pass finishes the job. Exit code 0: all runs completed, or
-    were cancelled. 1: settled, but some failed or are held. 8: not settled yet.
+    Records how jobs ended, retries failed runs and resumes interrupted ones: one pass, or with --watch repeated passes
+    until every run is settled. It is safe to stop and restart at any time. Exit code 0: every run completed
+    or was cancelled. 1: settled, but some runs failed or are held. 8: not settled yet.
 
     Examples:
       campaign reconcile
       campaign reconcile sweep --watch
       */5 * * * * campaign reconcile sweep --dir /shared/campaign     (a crontab line)
     """
-    where = locate(dir, store, [name])
-    from ..campaign.lookup import find
+    from ..campaign.lookup import open_campaign
 
-    opened = where.open()
-    campaign = find(opened, where.name)
+    opened, campaign = open_campaign(dir, store, name)
     if interval is not None and not watch:
         raise UserError("--interval is for --watch")
     if watch:
@@ -109,27 +108,25 @@ def reconcile(
 
 @verb
 @_words
-@click.option("--all", "everything", is_flag=True, help="The whole campaign.")
+@click.option("--all", "everything", is_flag=True, help="Cancel the whole campaign.")
 @store_options
 def cancel(words: Sequence[str], everything: bool, dir: str | None, store: str | None) -> int:
-    """End runs, with their jobs.
+    """Cancel runs and their jobs.
 
-    What they have reported stays, and `campaign retry` lets them go on from their last checkpoint.
+    Their metrics are kept, and `campaign retry` resumes them from their last checkpoint.
 
     Examples:
       campaign cancel sweep zero_stage-3
       campaign cancel sweep --all
     """
     from ..campaign import desired
-    from ..campaign.lookup import find_with_runs
+    from ..campaign.lookup import open_runs
 
-    where = locate(dir, store, words)
-    opened = where.open()
-    campaign, names = find_with_runs(opened, where.words)
+    opened, campaign, names = open_runs(dir, store, words)
     if bool(names) is everything:
         raise UserError("which runs?", f"name them, or `campaign cancel {campaign.name} --all`")
     changed = desired.cancel(opened, campaign, names or None)
-    echo_err(f"asked for the end of {count(len(changed), 'run')}")
+    echo_err(f"cancelling {count(len(changed), 'run')}")
     return _one_pass(opened, campaign, as_json=False)
 
 
@@ -137,33 +134,31 @@ def cancel(words: Sequence[str], everything: bool, dir: str | None, store: str |
 @_words
 @store_options
 def retry(words: Sequence[str], dir: str | None, store: str | None) -> int:
-    """Try failed or held runs again.
+    """Retry failed, held or cancelled runs.
 
-    With fresh budgets, from their last checkpoint. Without RUN, all that failed or are held; a cancelled run has to be
-    named.
+    Each resumes from its last checkpoint, with fresh retry budgets. Without RUN, retries every failed or held run;
+    name a cancelled run to retry it.
 
     Examples:
       campaign retry sweep
       campaign retry sweep zero_stage-3
     """
     from ..campaign import desired
-    from ..campaign.lookup import find_with_runs
+    from ..campaign.lookup import open_runs
 
-    where = locate(dir, store, words)
-    opened = where.open()
-    campaign, names = find_with_runs(opened, where.words)
+    opened, campaign, names = open_runs(dir, store, words)
     changed = desired.retry(opened, campaign, names or None)
-    echo_err(f"{count(len(changed), 'run')} to try again")
+    echo_err(f"retrying {count(len(changed), 'run')}")
     if not changed:
-        echo_next(f"campaign retry {campaign.name} RUN, for a run that was cancelled or has left the spec")
+        echo_next(f"campaign retry {campaign.name} RUN, for a run that was cancelled or is no longer in the spec")
     return _one_pass(opened, campaign, as_json=False)
 
 
 def _agreed(planned: Plan, settings: Settings, yes: bool) -> bool:
-    """Whether the user wants it; asked only where it is large, or ends something.
+    """Whether to submit; asks only if the plan is large or cancels runs.
 
     Raises:
-        UserError: There is nobody to ask.
+        UserError: There is no terminal to ask at.
     """
     reason = _large(planned, settings)
     if yes or reason is None:
@@ -178,7 +173,7 @@ def _large(planned: Plan, settings: Settings) -> str | None:
 
     hours, ends = planned.gpu_hours or 0.0, planned.count(Sign.CANCEL)
     if ends:
-        return f"it ends {count(ends, 'run')}"
+        return f"it cancels {count(ends, 'run')}"
     if len(planned.starting) > settings.ask_above_runs:
         return f"{count(len(planned.starting), 'run')} are more than ask_above_runs = {settings.ask_above_runs}"
     if hours > settings.ask_above_gpu_hours:
@@ -187,13 +182,13 @@ def _large(planned: Plan, settings: Settings) -> str | None:
 
 
 def _one_pass(store: Store, campaign: CampaignRow, as_json: bool, *, say_unsettled: bool = False) -> int:
-    """One pass, told line by line, and where the campaign stands after it.
+    """Runs one pass, printed line by line, then prints the status.
 
     Args:
         store: The store.
         campaign: Its row.
         as_json: Print the status as a document.
-        say_unsettled: Whether the exit code tells that something is left to do.
+        say_unsettled: Whether the exit code tells that runs are not settled yet.
     """
     from ..campaign.status import read_status
     from .watch import print_end, run_one_pass

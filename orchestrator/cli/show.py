@@ -1,4 +1,4 @@
-"""Verbs that only look: status, describe, explain, logs."""
+"""Commands that only read: status, describe, explain, logs."""
 
 from __future__ import annotations
 
@@ -21,14 +21,14 @@ _words: Final = click.argument("words", metavar="[NAME] [RUN]", nargs=-1)
 
 @verb
 @click.argument("name", metavar="[NAME]", required=False)
-@click.option("--watch", "-w", is_flag=True, help="Again every two seconds, until everything is settled.")
+@click.option("--watch", "-w", is_flag=True, help="Refresh every two seconds until every run is settled.")
 @store_options
 @json_option
 def status(name: str | None, watch: bool, dir: str | None, store: str | None, as_json: bool) -> int:
-    """Show where a campaign stands.
+    """Show the status of a campaign.
 
-    NAME is a campaign or its spec file, and may be left out where there is only one. It only reads: figures are as
-    fresh as the last pass of the reconciler.
+    NAME is a campaign or its spec file; leave it out if there is only one. This only reads the store: metrics are as
+    recent as the reconciler's last pass.
 
     Examples:
       campaign status
@@ -36,13 +36,11 @@ def status(name: str | None, watch: bool, dir: str | None, store: str | None, as
       campaign status sweep --json | jq '.runs[] | select(.state == "failed") | .name'
     """
     from ..campaign.documents import status_document
-    from ..campaign.lookup import find
+    from ..campaign.lookup import open_campaign
     from ..campaign.status import read_status
     from .pages.status import status_page
 
-    where = locate(dir, store, [name])
-    opened = where.open()
-    campaign = find(opened, where.name)
+    opened, campaign = open_campaign(dir, store, name)
     if watch:
         from .watch import watch_status
 
@@ -57,26 +55,24 @@ def status(name: str | None, watch: bool, dir: str | None, store: str | None, as
 
 @verb
 @_words
-@click.option("--config", "settings", is_flag=True, help="Show the settings, and where each comes from.")
+@click.option("--config", "settings", is_flag=True, help="Show the settings and where each comes from.")
 @store_options
 @json_option
 def describe(words: Sequence[str], settings: bool, dir: str | None, store: str | None, as_json: bool) -> int:
-    """Show everything about a campaign, or about one run.
+    """Show the details of a campaign or of one run.
 
-    Of a run: its configuration, every attempt with its verdict and the proof, and what happened when.
+    For a run: its configuration, why each attempt ended, with the evidence, and a log of events.
 
     Examples:
       campaign describe sweep
       campaign describe sweep zero_stage-2
       campaign describe --config
     """
-    where = locate(dir, store, words)
     if settings:
-        return _describe_settings(where, as_json)
-    opened = where.open()
-    from ..campaign.lookup import find_with_runs
+        return _describe_settings(locate(dir, store, words), as_json)
+    from ..campaign.lookup import open_runs
 
-    campaign, names = find_with_runs(opened, where.words)
+    opened, campaign, names = open_runs(dir, store, words)
     if names:
         return _describe_run(opened, (campaign.name, *names), as_json)
     from ..campaign.details import campaign_details
@@ -96,9 +92,9 @@ def describe(words: Sequence[str], settings: bool, dir: str | None, store: str |
 @store_options
 @json_option
 def explain(words: Sequence[str], dir: str | None, store: str | None, as_json: bool) -> int:
-    """Show why a run is where it is.
+    """Explain the state of a run.
 
-    The verdict on each attempt, the line that proves it, and what to do: the same as `describe` of a run.
+    For each attempt: why it ended, the log line that proves it, and what to do. The same as `describe` of a run.
 
     Examples:
       campaign explain zero_stage-3
@@ -110,16 +106,11 @@ def explain(words: Sequence[str], dir: str | None, store: str | None, as_json: b
 
 @verb
 @_words
-@click.option("--rank", type=click.IntRange(min=0), default=0, show_default=True, help="Whose output.")
-@click.option("--launcher", is_flag=True, help="The launcher's output, on node --rank, instead of a rank's.")
-@click.option("--attempt", type=click.IntRange(min=1), help="Which attempt.  [default: the newest]")
-@click.option("-n", "--lines", type=click.IntRange(min=0), metavar="LINES", help="Only so many, from the end.")
-@click.option(
-    "-f",
-    "--follow",
-    is_flag=True,
-    help="Go on as more is written, until the attempt ends; wait for one that is to come.",
-)
+@click.option("--rank", type=click.IntRange(min=0), default=0, show_default=True, help="Rank whose output to show.")
+@click.option("--launcher", is_flag=True, help="Show the launcher's output on node --rank instead.")
+@click.option("--attempt", type=click.IntRange(min=1), help="Attempt to show.  [default: the newest]")
+@click.option("-n", "--lines", type=click.IntRange(min=0), metavar="LINES", help="Show only the last LINES lines.")
+@click.option("-f", "--follow", is_flag=True, help="Follow the log until the attempt ends; wait for a queued attempt.")
 @store_options
 def logs(
     words: Sequence[str],
@@ -131,9 +122,9 @@ def logs(
     dir: str | None,
     store: str | None,
 ) -> int:
-    """Show what a rank of a run printed.
+    """Show the output of one rank of a run.
 
-    Where it has printed nothing yet, the launcher's output or the batch job's is shown instead.
+    As long as the rank has printed nothing, shows the output of the launcher or of the batch job.
 
     Examples:
       campaign logs sweep zero_stage-2 -f

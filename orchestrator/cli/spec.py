@@ -1,4 +1,4 @@
-"""Verbs about a spec that change nothing but files: init, validate, plan, render."""
+"""Commands about a spec, which change nothing but files: init, validate, plan, render."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ if TYPE_CHECKING:
 RECONCILER_TIME: Final = "1-0"
 spec_argument: Final = click.argument("spec", metavar="SPEC", type=click.Path(path_type=Path))
 set_option: Final = click.option(
-    "--set", "sets", multiple=True, metavar="FIELD=VALUE", help="Replace a value of the spec; may be repeated."
+    "--set", "sets", multiple=True, metavar="FIELD=VALUE", help="Override a field of the spec; repeatable."
 )
 
 
@@ -46,14 +46,14 @@ set_option: Final = click.option(
     type=click.Choice(templates.SCALES),
     default=templates.FULL,
     show_default=True,
-    help="`smoke` is the same campaign shrunk to a tiny model, for a few minutes on the CPU of this machine.",
+    help="`smoke` shrinks the campaign to a tiny model that trains for a few minutes on this machine's CPU.",
 )
-@click.option("--list", "wants_list", is_flag=True, help="List the templates instead.")
+@click.option("--list", "list_only", is_flag=True, help="List the templates instead.")
 @click.option("--json", "as_json", is_flag=True, help="Print the list as one JSON document.")
-def init(path: Path, template: str, scale: str, wants_list: bool, as_json: bool) -> int:
-    """Write a spec to start from.
+def init(path: Path, template: str, scale: str, list_only: bool, as_json: bool) -> int:
+    """Write a spec from a template.
 
-    An existing file is never overwritten. Beside a spec of the scale `smoke` stands the text that it trains on.
+    Never overwrites a file. With `--scale smoke`, also writes the text that the spec trains on.
 
     Examples:
       campaign init
@@ -61,7 +61,7 @@ def init(path: Path, template: str, scale: str, wants_list: bool, as_json: bool)
       campaign init --from five-strategies sweep.yaml
       campaign init --from five-strategies --scale smoke
     """
-    if wants_list or as_json:
+    if list_only or as_json:
         _list_templates(as_json)
         return EXIT_OK
     chosen = templates.find(template)
@@ -82,9 +82,9 @@ def init(path: Path, template: str, scale: str, wants_list: bool, as_json: bool)
 @set_option
 @json_option
 def validate(spec: Path, sets: Sequence[str], as_json: bool) -> int:
-    """Check a spec, down to every run that it expands to.
+    """Check a spec and every run that it expands to.
 
-    All errors are shown at once, each with its line; with --json as a list, for an editor or a script.
+    Reports all errors at once, each with its line; with --json as a list, for editors and scripts.
 
     Examples:
       campaign validate campaign.yaml
@@ -115,11 +115,11 @@ def validate(spec: Path, sets: Sequence[str], as_json: bool) -> int:
 def plan(
     spec: Path, run: str | None, sets: Sequence[str], verbose: bool, dir: str | None, store: str | None, as_json: bool
 ) -> int:
-    """Show what submitting a spec would do, and change nothing.
+    """Show what submitting a spec would do.
 
-    Each run has its batch arithmetic, global batch = micro-batch x accumulation x ranks, the parameters of its model,
-    and what their states (weights, gradients, optimizer) take of one GPU. With RUN, its DeepSpeed configuration is
-    shown instead.
+    Changes nothing. Lists each run with its batch arithmetic (global batch = micro-batch x accumulation x ranks), the
+    number of parameters of its model, and the memory that weights, gradients and optimizer states take on one GPU.
+    With RUN, shows that run's DeepSpeed configuration instead.
 
     Examples:
       campaign plan campaign.yaml
@@ -147,7 +147,7 @@ def plan(
 @spec_argument
 @click.argument("run", required=False)
 @click.option("-o", "--output", type=click.Path(path_type=Path), help="File to write.  [default: standard output]")
-@click.option("--reconciler", is_flag=True, help="Write the job that looks after the campaign instead of a run.")
+@click.option("--reconciler", is_flag=True, help="Write a job that reconciles the campaign instead.")
 @set_option
 @store_options
 def render(
@@ -159,10 +159,10 @@ def render(
     dir: str | None,
     store: str | None,
 ) -> int:
-    """Write a batch script that runs one run by hand, or one that looks after the campaign.
+    """Write a batch script that runs one run by hand, or that reconciles the campaign.
 
-    The script stands alone: it holds the DeepSpeed configuration and all settings of the run, and needs neither the
-    store nor this program's reconciler. What it trains goes to a folder of its own.
+    A run's script is self-contained: it holds the DeepSpeed configuration and all settings of the run, needs neither
+    the store nor the reconciler, and writes to a folder of its own.
 
     Examples:
       campaign render campaign.yaml zero_stage-2 -o run.sbatch && sbatch run.sbatch

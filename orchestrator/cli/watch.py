@@ -1,4 +1,4 @@
-"""Passes of the reconciler with somebody looking on: lines in a log, a table that redraws itself on a terminal."""
+"""Passes of the reconciler as the user sees them: lines in a log, on a terminal a table that redraws itself."""
 
 from __future__ import annotations
 
@@ -25,11 +25,11 @@ from .pages.status import headline, status_page, steps_line
 
 STATUS_POLL_S = 2.0
 STEPS_EVERY_S = 60.0
-"""How often a log without a terminal is told how far training is while nothing else happens."""
+"""How often a log shows the progress of training while nothing else happens."""
 
 
 class Display(Protocol):
-    """Where a watch shows what it sees."""
+    """Where a watch shows its progress."""
 
     def say(self, lines: Sequence[str]) -> None:
         """Lines that stay."""
@@ -39,7 +39,7 @@ class Display(Protocol):
 
 
 def run_one_pass(store: Store, campaign: CampaignRow) -> bool:
-    """One pass, told on stderr; True if something could not be asked or done for now.
+    """Runs one pass and prints it on stderr; True if something could not be read or done for now.
 
     Another reconciler at work is no trouble: it does what this one would have done.
     """
@@ -56,17 +56,17 @@ def run_one_pass(store: Store, campaign: CampaignRow) -> bool:
 
 
 def watch_passes(store: Store, campaign: CampaignRow, interval_s: float | None = None) -> None:
-    """Passes until everything is settled, whoever settles it.
+    """Runs passes until every run is settled, by this reconciler or another.
 
     Raises:
         UserError: The interval is too short.
-        KeyboardInterrupt: Stopped by the user or a signal; the jobs go on, and that was said.
+        KeyboardInterrupt: Stopped by the user or a signal; the jobs keep running, and a message said so.
     """
     least_s = SLURM_POLL_S if campaign.executor == "slurm" else 0.1
     if interval_s is not None and interval_s < least_s:
         raise UserError(f"--interval {interval_s:g} is too short", f"at least {least_s:g} s: others use Slurm too")
     reconciler = Reconciler(store, campaign)
-    said = ""  # what keeps this from working is said once, not at every look
+    said = ""  # an obstacle is reported once, not in every pass
     with display(sys.stderr) as shown, terminated_as_interrupted():
         try:
             for seen in reconciler.watch(poll_s=interval_s):
@@ -80,7 +80,7 @@ def watch_passes(store: Store, campaign: CampaignRow, interval_s: float | None =
                 if status.settled and not isinstance(seen, Pass):
                     return
         except KeyboardInterrupt:
-            shown.say(["", f"stopped looking; the jobs go on. `campaign reconcile {campaign.name} --watch` resumes"])
+            shown.say(["", f"stopped; the jobs keep running. `campaign reconcile {campaign.name} --watch` resumes"])
             raise
         finally:
             reconciler.close()
@@ -95,7 +95,7 @@ def _status_if_any(store: Store, campaign: CampaignRow) -> CampaignStatus | None
 
 
 def watch_status(store: Store, campaign: CampaignRow, *, sleep: Callable[[float], None] = time.sleep) -> None:
-    """Shows the status again and again until everything is settled; only reads."""
+    """Refreshes the status until every run is settled; only reads."""
     with display(sys.stderr) as shown:
         while not (status := read_status(store, campaign)).settled:
             shown.update(status)
@@ -103,7 +103,7 @@ def watch_status(store: Store, campaign: CampaignRow, *, sleep: Callable[[float]
 
 
 def print_end(store: Store, campaign: CampaignRow, as_json: bool, *, brief: bool = False) -> None:
-    """Where the campaign stands, as data; brief: one line where no run is in trouble."""
+    """Prints the status on stdout; brief: one line if no run failed or is held."""
     if as_json:
         echo_json(status_document(store, campaign))
         return
@@ -139,7 +139,7 @@ def display(stream: IO[str]) -> Iterator[Display]:
 
 
 class _Lines:
-    """For a file, a pipe or a dumb terminal: every line with its time, the counts when they change, steps at times."""
+    """For a file, a pipe or a dumb terminal: lines with their time, the counts when they change, steps now and then."""
 
     def __init__(self, stream: IO[str], clock: Callable[[], float] = time.monotonic) -> None:
         self._stream, self._page, self._clock = stream, page_for(stream), clock

@@ -1,4 +1,4 @@
-"""What the reconciler needs of a place where attempts run. Two places have it: `slurm` and `local`."""
+"""The executor interface: how the reconciler submits, lists and cancels jobs. Implemented by `slurm` and `local`."""
 
 from __future__ import annotations
 
@@ -23,13 +23,13 @@ TERMINAL_STATES = frozenset(
         "GONE",
     ]
 )
-"""Slurm's states that a job never leaves, and the local executor's only one."""
+"""Slurm's final states, and the one of the local executor."""
 
 LIVE_PENDING = frozenset({"PENDING", "CONFIGURING", "REQUEUED", "REQUEUE_HOLD", "RESV_DEL_HOLD", "SPECIAL_EXIT"})
 
 
 ARRAY_LIMIT = 1000
-"""Elements of one job array: Slurm's own limit (MaxArraySize) is 1001 unless a site says otherwise."""
+"""Elements of one job array: Slurm's default limit (MaxArraySize) is 1001."""
 
 
 @dataclass(frozen=True)
@@ -70,7 +70,7 @@ class JobView:
 
 @dataclass(frozen=True)
 class JobArray:
-    """Attempts of one resource shape, submitted together as one job array; their payloads lie in ``folder``.
+    """Attempts with equal resources, submitted as one job array; ``folder`` holds their payloads.
 
     Attributes:
         program: the module that runs on each node, with the folder as its argument.
@@ -85,14 +85,14 @@ class JobArray:
 
 
 class SubmissionRefused(Exception):
-    """The executor said that it will never take the batch. Nothing was submitted."""
+    """The executor rejected the batch for good. Nothing was submitted."""
 
 
 class ArrayTooLarge(Exception):
-    """Nothing was submitted: the batch has too many elements; fewer may be taken.
+    """Nothing was submitted: the batch has too many elements; fewer may be accepted.
 
     Args:
-        message: The executor's words.
+        message: The executor's message.
         for_now: What the user has in the queue already is too much with it; else it is too large for any array.
     """
 
@@ -102,12 +102,12 @@ class ArrayTooLarge(Exception):
 
 
 class SubmissionUnclear(Exception):
-    """The batch may or may not have been submitted: look before doing anything else."""
+    """The batch may or may not have been submitted: list jobs before doing anything else."""
 
 
 @dataclass(frozen=True)
 class JobListing:
-    """What the executor knew at one moment.
+    """The jobs that the executor knew at one moment.
 
     Attributes:
         jobs: by (token, index). Absence means unknown, never failed.
@@ -122,21 +122,21 @@ class Executor(Protocol):
     """Where attempts run."""
 
     intent_grace_s: float
-    """How long a submission without an answer may take to show up in ``list_jobs``."""
+    """How long an unconfirmed submission may take to show up in ``list_jobs``."""
     lost_grace_s: float
     """How long a job may be absent from a complete ``list_jobs`` before it counts as lost."""
     user: int
-    """Number of the user as whom jobs run."""
+    """Id of the user as whom jobs run."""
     outcome_grace_s: float
-    """How long after a job's end its files may take to be seen here."""
+    """How long after a job's end its files may take to become visible here."""
 
     def submit(self, batch: JobArray) -> list[str]:
         """Submits the batch as one job array; returns the job id of each of its elements, in order.
 
         Raises:
             SubmissionRefused: it will never be accepted.
-            BatchTooLarge: a smaller one may be.
-            SubmissionUnclear: nobody knows.
+            ArrayTooLarge: a smaller one may be.
+            SubmissionUnclear: it may or may not have been submitted.
             Unreachable, OSError: surely nothing was submitted.
         """
 
@@ -144,15 +144,15 @@ class Executor(Protocol):
         """The jobs of these batches (token → indexes), submitted after ``since_s``.
 
         Raises:
-            Unreachable: it could not look.
+            Unreachable: the executor could not be reached.
         """
 
     def nodes(self) -> int | None:
-        """How many nodes there are; None where that cannot be said."""
+        """Number of nodes; None if not known."""
 
     def cancel(self, job_ids: Sequence[str]) -> None:
-        """Ends these jobs, if they still exist.
+        """Cancels these jobs, if they still exist.
 
         Raises:
-            Unreachable: it could not say so to the executor.
+            Unreachable: the executor could not be reached.
         """

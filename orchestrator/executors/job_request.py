@@ -1,4 +1,4 @@
-"""From a run and a decision to what is submitted: the payload and the resources. Pure."""
+"""What an attempt submits: its payload and its resources. Pure."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from ...jobs.shared.layout import AttemptPaths, CampaignPaths
 from ...jobs.shared.payload import Payload
 from ..spec import batch_size
 from ..spec.model import RunConfig
-from .host import local_gpus
+from .local import local_gpus
 
 TRAINER = ("-m", "dscampaign.jobs.trainer")
 
@@ -42,7 +42,7 @@ def payload(
     store: str | None,
     min_resume_step: int = 0,
 ) -> Payload:
-    """What the agents of one attempt are told.
+    """The payload for the agents of an attempt.
 
     Args:
         micro_batch: samples of one forward pass on one rank in this attempt.
@@ -92,30 +92,30 @@ def payload(
 
 
 def accumulation_of(config: RunConfig, micro_batch: int | None, world_size: int) -> int | None:
-    """Forward passes of one rank in one optimizer step; None for a script that manages its own batches."""
+    """Forward passes per optimizer step and rank; None for a script that manages its own batches."""
     if config.train.global_batch is None or micro_batch is None:
         return None
     return batch_size.accumulation(config.train.global_batch, micro_batch, world_size)
 
 
 def gpus_per_node(config: RunConfig) -> int:
-    """GPUs that the ranks of one node use, 0 where they train on its CPU."""
+    """GPUs that the ranks of a node use; 0 if they train on its CPU."""
     return config.slurm.gpus if config.executor == "slurm" else min(local_gpus(), config.ranks())
 
 
 def trains_on_cpu(config: RunConfig) -> bool:
-    """Whether the memory that the ranks compute in is the host's."""
+    """Whether the ranks compute in host memory."""
     return gpus_per_node(config) == 0 or config.env.get("DS_ACCELERATOR") == "cpu"
 
 
 def resources(
     config: RunConfig, *, mem_scale: float = 1.0, exclude: Sequence[str] = (), prologue: Sequence[str] = ()
 ) -> dict[str, Any]:
-    """What an attempt asks its executor for, in submitit's words; attempts with equal resources share a job array.
+    """The resources of an attempt, by submitit's names; attempts with equal resources share a job array.
 
     Args:
         mem_scale: factor on the memory of a node, after a host ran out of it.
-        exclude: nodes to do without, beside those that the spec excludes.
+        exclude: nodes to exclude, besides those of the spec.
         prologue: shell lines that come before the spec's own.
     """
     if config.executor == "local":
@@ -148,7 +148,7 @@ def shape(resources: Mapping[str, Any]) -> str:
 
 
 def revoked(token: str) -> str:
-    """Who holds the claim of an attempt that was taken back before any job began it."""
+    """What a claim names as its job after the reconciler has revoked the attempt."""
     return f"revoked-{token}"
 
 

@@ -7,6 +7,7 @@ that run, whoever started them and whatever this program forgot. What is not the
 from __future__ import annotations
 
 import contextlib
+import functools
 import os
 import signal
 import socket
@@ -17,6 +18,7 @@ from collections import defaultdict
 from collections.abc import Collection, Mapping, Sequence
 from pathlib import Path
 
+from ...jobs.shared.nvml import Unavailable, listed, session
 from ..errors import Unreachable
 from .base import JobArray, JobListing, JobView, SubmissionUnclear
 
@@ -30,8 +32,21 @@ EXEC_TRIES = 200
 KERNEL_THREAD = 0x00200000
 
 
+@functools.cache
+def local_gpus() -> int:
+    """NVIDIA GPUs of this machine that a process started here may use; 0 without a driver."""
+    visible = os.environ.get("CUDA_VISIBLE_DEVICES")
+    if visible is not None:
+        return len([device for device in listed(visible) if device != "-1"])
+    try:
+        with session() as nvml:
+            return int(nvml.nvmlDeviceGetCount())
+    except Unavailable:
+        return 0
+
+
 class LocalExecutor:
-    """Runs agents in the background; they go on when this process ends.
+    """Runs agents in the background; they keep running when this process ends.
 
     Args:
         batches: the campaign's folder of batches.
@@ -65,12 +80,12 @@ class LocalExecutor:
             child.poll()  # a zombie is no agent
         jobs, complete = {}, True
         for token, indexes in expected.items():
-            here = self._is_here(token)
-            complete = complete and here
+            local = self._started_here(token)
+            complete = complete and local
             for index in indexes:
                 if pid := running.get((token, index)):
                     jobs[token, index] = JobView(token, index, _job_id(pid), "RUNNING", nodes=socket.gethostname())
-                elif here:
+                elif local:
                     jobs[token, index] = JobView(token, index, "", "GONE")
         return JobListing(jobs, complete)
 
@@ -79,7 +94,7 @@ class LocalExecutor:
         return 1
 
     def cancel(self, job_ids: Sequence[str]) -> None:
-        """Asks the agents to end their ranks and themselves."""
+        """Tells the agents to end their ranks and exit."""
         ours = {_job_id(pid): pid for pid in _agents().values()}
         for job_id in job_ids:
             if job_id in ours:
@@ -100,7 +115,7 @@ class LocalExecutor:
         self._children.append(child)
         return _job_id(child.pid)
 
-    def _is_here(self, token: str) -> bool:
+    def _started_here(self, token: str) -> bool:
         """Whether the batch was started on this machine, or on none: only then does absence say that it is over."""
         try:
             return (self._batches / token / HOST_FILE).read_text() == socket.gethostname()

@@ -1,4 +1,4 @@
-"""The only place that runs Slurm's commands, or submitit; `slurm_facts.py` asks through it what a cluster has.
+"""The only place that runs Slurm's commands, or submitit; `campaign doctor` queries the cluster through it.
 
 submitit writes the submission file and calls sbatch; nothing else of it is used. Its payload would be a pickle, and its
 view of a job's state is not ours (it takes PREEMPTED for running). Facts of Slurm that matter here:
@@ -26,13 +26,13 @@ from .base import ArrayTooLarge, JobArray, JobListing, JobView, SubmissionRefuse
 
 COMMAND_TIMEOUT_S = 60.0
 SINCE_SLACK_S = 86_400.0
-"""How far before the first submission sacct is asked: clocks differ, and a day costs nothing."""
+"""How far before the first submission to query sacct: clocks differ, and a day costs nothing."""
 
 ACCOUNTING_LAG_S = 15.0
 """How long a failure that squeue shows may take to reach sacct: with passes every ten seconds, one more pass."""
 
 CANCEL_LAG_S = 180.0
-"""The same of a cancelled job. Only sacct tells who did it, and to take Slurm for the user ends a run for good."""
+"""The same for a cancelled job. Only sacct tells who did it, and to mistake Slurm for the user ends a run for good."""
 
 SCRIPT = "submission.sh"
 SITE_DEFAULTS = ("ACCOUNT", "PARTITION", "QOS", "RESERVATION", "CONSTRAINT")
@@ -53,16 +53,16 @@ REFUSED = re.compile(
     r"|unrecognized option|Invalid \S+ specification|Unable to open file|invalid numeric|user not permitted"
     r"|(QOS|Assoc)M(ax|in)\w*(PerJob|GRES\b)",
 )
-"""sbatch's words for a job that no repetition will make acceptable."""
+"""sbatch's errors that are final: retrying will not help."""
 NO_ACCOUNTING = re.compile(r"accounting storage is disabled", re.IGNORECASE)
 
 
-class _NoAnswer(Unreachable):
-    """A command hangs: what it asks is away for now."""
+class _TimedOut(Unreachable):
+    """A command timed out."""
 
 
 class SlurmExecutor:
-    """Slurm through its commands, with one squeue and at most one sacct a look, whatever the number of jobs."""
+    """Slurm by its commands, with one squeue and at most one sacct per listing, whatever the number of jobs."""
 
     intent_grace_s = 60.0
     lost_grace_s = 600.0
@@ -96,7 +96,7 @@ class SlurmExecutor:
         return said
 
     def list_jobs(self, expected: Mapping[str, Collection[int]], since_s: float) -> JobListing:
-        """Asks squeue, and sacct where squeue does not show every expected job alive."""
+        """Runs squeue, and sacct if squeue does not show every expected job alive."""
         if not expected:
             return JobListing({}, True)
         wanted = {(token, index) for token, indexes in expected.items() for index in indexes}
@@ -115,7 +115,7 @@ class SlurmExecutor:
         return JobListing({**jobs, **ended}, True)
 
     def nodes(self) -> int | None:
-        """Asks sinfo."""
+        """Runs sinfo."""
         try:
             done = ask(["sinfo", "--all", "--noheader", "-N", "-o", "%N"])
         except Unreachable:
@@ -123,7 +123,7 @@ class SlurmExecutor:
         return len(set(done.stdout.split())) or None
 
     def cancel(self, job_ids: Sequence[str]) -> None:
-        """One scancel for all."""
+        """Runs one scancel for all."""
         if job_ids:
             done = ask(["scancel", *job_ids])
             if done.returncode and "Invalid job id" not in done.stderr:
@@ -131,7 +131,7 @@ class SlurmExecutor:
 
 
 def job_name(token: str) -> str:
-    """The name of a batch's jobs: how squeue and sacct are asked for them, and how they are told apart."""
+    """The name of a batch's jobs, by which squeue and sacct find them."""
     return f"dscampaign-{token}"
 
 
@@ -159,14 +159,14 @@ def _job_array(batch: JobArray) -> Any:
             write_atomically(script, self._make_submission_file_text(self._submitit_command_str, batch.token))
             return [str(word) for word in self._make_submission_command(script)]
 
-        def job_id(self, answer: str) -> str:
+        def job_id(self, output: str) -> str:
             """The array's job id.
 
             Raises:
-                SubmissionUnclear: the answer names none.
+                SubmissionUnclear: the output names none.
             """
             try:
-                return str(self._get_job_id_from_submission_command(answer))
+                return str(self._get_job_id_from_submission_command(output))
             except FailedSubmissionError as exc:
                 raise SubmissionUnclear(str(exc)) from exc
 
@@ -232,7 +232,7 @@ class _History:
 
 
 def _or_unfinished(job: JobView, told: JobView | None) -> JobView:
-    """The job, as one that is not yet over while the accounting may have more to say of its end.
+    """The job; not yet ended while the accounting may still tell more about its end.
 
     That a step ran out of memory, or who cancelled a job, squeue does not show. An accounting that lags for long is not
     waited for.
@@ -244,11 +244,11 @@ def _or_unfinished(job: JobView, told: JobView | None) -> JobView:
 
 
 def _sacct(names: str, since_s: float) -> _History | None:
-    """Asks the accounting; None if it did not answer."""
+    """Runs sacct; None if it did not respond."""
     since = time.strftime("%Y-%m-%dT%H:%M:%S", time.localtime(max(0.0, since_s - SINCE_SLACK_S)))
     try:
         done = ask(["sacct", "-nP", f"--name={names}", "-S", since, "-o", SACCT_FORMAT])
-    except _NoAnswer:  # a slurmdbd that hangs must not hide what squeue shows
+    except _TimedOut:  # a slurmdbd that hangs must not hide what squeue shows
         return None
     if NO_ACCOUNTING.search(done.stderr):
         return _History({}, kept=False)
@@ -300,7 +300,7 @@ def _sbatch(command: list[str], given: Collection[str]) -> subprocess.CompletedP
         given: Names of the parameters that the spec decides.
 
     Raises:
-        SubmissionUnclear: it did not answer in time.
+        SubmissionUnclear: it timed out.
         Unreachable: it is not there.
     """
     kept = {f"SBATCH_{name}" for name in SITE_DEFAULTS if name.lower() not in given}
@@ -310,21 +310,21 @@ def _sbatch(command: list[str], given: Collection[str]) -> subprocess.CompletedP
     try:
         return _run(command, env)
     except subprocess.TimeoutExpired as exc:
-        raise SubmissionUnclear(f"sbatch gave no answer within {COMMAND_TIMEOUT_S:.0f} s") from exc
+        raise SubmissionUnclear(f"sbatch did not respond within {COMMAND_TIMEOUT_S:.0f} s") from exc
 
 
 def ask(command: list[str]) -> subprocess.CompletedProcess[str]:
     """Runs a command that may be repeated.
 
     Raises:
-        Unreachable: it did not answer in time, or is not there.
+        Unreachable: it timed out, or is not installed.
     """
     # the user's own defaults, such as one partition alone, would hide jobs and nodes from us
     own = {k: v for k, v in os.environ.items() if not k.startswith(("SQUEUE_", "SACCT_", "SINFO_"))}
     try:
         return _run(command, {**own, "SLURM_TIME_FORMAT": "%s", "LC_ALL": "C"})
     except subprocess.TimeoutExpired as exc:
-        raise _NoAnswer(f"{command[0]} gave no answer within {COMMAND_TIMEOUT_S:.0f} s") from exc
+        raise _TimedOut(f"{command[0]} did not respond within {COMMAND_TIMEOUT_S:.0f} s") from exc
 
 
 def _run(command: list[str], env: Mapping[str, str]) -> subprocess.CompletedProcess[str]:

@@ -1,4 +1,4 @@
-"""Whether the campaign's folder takes files: tried by writing one, since quotas and stale handles show in no figure."""
+"""Whether the campaign's folder is writable: tested by writing, since no figure shows quotas and stale handles."""
 
 from __future__ import annotations
 
@@ -10,11 +10,11 @@ from ..errors import Unreachable
 
 
 def trouble(folder: Path, needed_bytes: int = 0) -> str:
-    """What is wrong with a folder; "" if it takes files.
+    """What is wrong with a folder; "" if it is writable.
 
     Args:
         folder: where attempts write.
-        needed_bytes: what must be free for the next attempt to get anywhere, such as the size of a checkpoint.
+        needed_bytes: space that the next attempt needs, such as the size of a checkpoint.
     """
     try:
         retention.probe(folder)
@@ -27,5 +27,5 @@ def trouble(folder: Path, needed_bytes: int = 0) -> str:
 
 
 def unwritable(exc: OSError) -> Unreachable:
-    """The shared folder is in trouble, not the attempt."""
-    return Unreachable(f"the shared folder does not take files: {exc}", "the next pass tries again")
+    """The error for a shared folder that cannot be written."""
+    return Unreachable(f"the shared folder is not writable: {exc}", "the next pass tries again")

@@ -10,8 +10,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 from ...db.records import CampaignRow
 from ...db.store import Store
-from ..campaign.location import locate
-from ..campaign.lookup import find
+from ..campaign.lookup import open_campaign
 from .columns import Kind, kinds, typed
 from .rows import columns_and_rows
 
@@ -34,19 +33,17 @@ def load(name: str | None = None, *, store: str | None = None, dir: str | None =
     Raises:
         ImportError: pandas is not installed.
         UserError: There is no such campaign, or a configuration file cannot be read.
-        StoreError: The database is not there, does not answer, or was made by another version.
+        StoreError: The database does not exist, does not respond, or belongs to another version.
     """
     try:
         import pandas as pd  # noqa: F401 - to say so now, not at the first frame
     except ImportError as error:
         raise ImportError("dscampaign.load needs pandas: pip install 'dscampaign[pandas]'") from error
-    where = locate(dir, store, [name])
-    opened = where.open()
-    return Frames(opened, find(opened, where.name))
+    return Frames(*open_campaign(dir, store, name))
 
 
 class Frames:
-    """The tables of a campaign, each read when it is first asked for; `load` again for what came since.
+    """The tables of a campaign, each read on first use; call `load` again to refresh.
 
     The columns are those of `campaign export`. Times are UTC; a figure that was not reported is NaN, as is one that
     was not a number: Parquet and CSV tell the two apart.

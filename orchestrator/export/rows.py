@@ -1,4 +1,4 @@
-"""A campaign's results as rows, written while they are read: a million steps need no memory of a million rows."""
+"""A campaign's results as rows, streamed to CSV or JSON."""
 
 from __future__ import annotations
 

@@ -1,1 +1,1 @@
-"""What an ended attempt was, with the proof: evidence → class. Pure; may import executors and below."""
+"""Classifies ended attempts: evidence in, failure class with its proof out. Pure; may import executors and below."""

@@ -42,11 +42,11 @@ __all__ = [
 ]
 
 EXIT_STOPPED = 85
-"""A script's word for "I was asked to stop and have saved a checkpoint"."""
+"""The exit code of a script that was asked to stop and has saved a checkpoint."""
 
 
 def classify(ended: Ended) -> Verdict:
-    """What the ended attempt was, with the proof."""
+    """The failure class of an ended attempt, with the proof."""
     return (
         _finished(ended)
         or _ended_by_slurm(ended)
@@ -85,7 +85,7 @@ def _finished(ended: Ended) -> Verdict | None:
 
 
 def _stopped(ended: Ended, exits: set[int | None]) -> bool:
-    """Whether the ranks left as they were asked to.
+    """Whether the ranks exited because they were asked to.
 
     A script's own exit code for it is word enough, and makes the launcher end the ranks that are slower to leave.
     """
@@ -137,14 +137,14 @@ def _by_user_rule(ended: Ended) -> Verdict | None:
 
 
 def _all_lines(ended: Ended) -> list[Clue]:
-    """What the user's own rules are tried on: every line that is kept, but not the configuration that it repeats."""
+    """What the user's own rules are matched with: every line that is kept, except repeated configurations."""
     lines = [Clue(line, o.host) for o in ended.outcomes for line in o.lines]
     lines += [Clue(line) for line in ended.agent_lines]
     return [clue for clue in lines if not echoes_input(clue.text)]
 
 
 def _by_root(ended: Ended) -> Verdict | None:
-    """The root error, if a rank wrote one down."""
+    """The root error, if a rank recorded one."""
     roots = root_errors(ended)
     if not roots:
         return None
@@ -163,7 +163,7 @@ def _by_root(ended: Ended) -> Verdict | None:
 
 
 def _rule_of(clue: Clue, ended: Ended) -> tuple[Rule | None, str]:
-    """The rule that the error matches, and the text that did: its own, or that of what it was raised in place of."""
+    """The rule that the error matches, and the matching text: its own or that of an exception in its chain."""
     found = _match(clue.text, ended)
     if found is None or found.name in GENERIC_RULES:
         for text in clue.causes:
@@ -179,7 +179,7 @@ def _match(text: str, ended: Ended) -> Rule | None:
 
 
 def _mistake(rule: Rule, root: Clue, roots: Sequence[Clue], ended: Ended) -> Verdict:
-    """A mistake, unless a node or a rank that was gone before explains it."""
+    """A deterministic error, unless the node or a rank that died earlier explains it."""
     gone = gone_before(ended, root.ts) if root.ts is not None else None
     if gone:
         reason = f"{headline(root.text)} (rank {gone.rank} had ended without a word before)"
@@ -208,7 +208,7 @@ def _on_one_node_only(rule: Rule, root: Clue, roots: Sequence[Clue], ended: Ende
 
 
 def _by_log(ended: Ended) -> Verdict | None:
-    """What the logs say, where nobody wrote down why it ended."""
+    """The verdict from the logs, if no rank recorded an error."""
     for clue in log_clues(ended):
         if HANG.search(clue.text):
             return _hang(clue)
@@ -271,7 +271,7 @@ def _out_of_memory(ended: Ended) -> Verdict | None:
 
 
 def _memory(ended: Ended, clue: Clue, text: str, rule: Rule | None, name: str = "") -> Verdict:
-    """Host memory. Where the CPU trains it is the device's, and a smaller micro-batch helps; else it does not."""
+    """Out of host memory. If the ranks train on the CPU, a smaller micro-batch helps; else it does not."""
     name = rule.name if rule else name
     if ended.on_cpu:
         return Verdict(FailureClass.OOM, "out of memory: " + headline(text), "", clue.line, name, clue.host)

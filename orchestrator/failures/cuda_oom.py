@@ -1,4 +1,4 @@
-"""What torch's message about a GPU that is full says: whose memory it was. Pure.
+"""Reads torch's out-of-memory message: whose memory filled the GPU. Pure.
 
 Three formats: torch 2.1 and later ("GPU 0 has a total capacity of ..."), the one before ("GPU 0; 11.17 GiB total
 capacity; ..."), and either with the limit that a process may have set itself ("allowed"). Sizes are in GiB.
@@ -13,7 +13,7 @@ from dataclasses import dataclass
 from .policy import FailureClass
 
 FOREIGN_SHARE = 0.1
-"""Of a GPU's memory. Less is what drivers, CUDA contexts and rounding come to."""
+"""Share of a GPU's memory. Less may be drivers, CUDA contexts and rounding."""
 
 FRAGMENT_SHARE = 0.05
 """Likewise. Less is what any allocator has in hand, also when 20 MiB are all that did not fit."""
@@ -51,12 +51,12 @@ class CudaMemory:
     others: tuple[tuple[int, float], ...]
 
     def foreign(self, siblings: Collection[int] = ()) -> float:
-        """What is held by processes that are not this run's, whose process ids are ``siblings``."""
+        """Memory of processes outside of this run, whose own process ids are ``siblings``."""
         family = sum(size for pid, size in self.others if pid in siblings)
         return max(0.0, self.total - self.free - self.ours - family)
 
     def kind(self, siblings: Collection[int] = ()) -> FailureClass:
-        """Whose fault it was."""
+        """The cause."""
         foreign = self.foreign(siblings)
         limited = self.allowed is not None and self.ours + self.tried > self.allowed
         if not limited and foreign > FOREIGN_SHARE * self.total and self.free + foreign >= self.tried:

@@ -1,4 +1,4 @@
-"""What is known of an attempt that has ended, and the order in which its ranks died. Facts only, pure."""
+"""The evidence about an ended attempt, and the order in which its ranks died. Facts only, pure."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ itself leaves with 1, or with the code of a rank that had failed before."""
 
 @dataclass(frozen=True)
 class Ended:
-    """All that is known of an attempt that has ended.
+    """All evidence about an ended attempt.
 
     Attributes:
         target_step: the step at which the run is complete, None if only its script knows.
@@ -61,7 +61,7 @@ class Ended:
 
     @property
     def step(self) -> int:
-        """How far the run has come: an attempt that resumes at the target step has nothing left to report."""
+        """The last step of the run: an attempt that resumes at the target step reports none of its own."""
         return max(self.last_step or 0, self.start_step)
 
     @property
@@ -71,7 +71,7 @@ class Ended:
 
     @property
     def trained(self) -> bool:
-        """Whether this experiment has ever made a step: then its configuration is no mistake."""
+        """Whether this experiment has ever made a step, which proves that its configuration works."""
         return self.step > 0
 
     @property
@@ -81,7 +81,7 @@ class Ended:
 
     @property
     def stop_asked(self) -> bool:
-        """Whether some node was asked to checkpoint and leave."""
+        """Whether some node was asked to save a checkpoint and exit."""
         return any(o.ended_by == "stop" for o in self.outcomes)
 
 
@@ -103,12 +103,12 @@ class Clue:
 
     @property
     def text(self) -> str:
-        """What it says."""
+        """Its text."""
         return self.line.text
 
 
 def rank_errors(ended: Ended) -> list[Clue]:
-    """What ranks wrote down, earliest first, without what is only an answer to being ended."""
+    """Errors that ranks recorded, earliest first, without those caused by being ended."""
     found = (
         _rank_clue(outcome, rank)
         for outcome in ended.outcomes
@@ -119,7 +119,7 @@ def rank_errors(ended: Ended) -> list[Clue]:
 
 
 def root_errors(ended: Ended) -> list[Clue]:
-    """Those of them that are not the echo of another rank's death."""
+    """Those of them that are not consequences of another rank's death."""
     return [clue for clue in rank_errors(ended) if not is_cascade(clue.text)]
 
 
@@ -131,7 +131,7 @@ def log_clues(ended: Ended) -> list[Clue]:
 
 
 def kernel_clues(ended: Ended) -> list[Clue]:
-    """What the kernels said while the attempt ran, earliest first."""
+    """Kernel messages during the attempt, earliest first."""
     found = (
         Clue(LogLine("kernel", number, line.text), o.host, ts=line.ts)
         for o in ended.outcomes
@@ -147,7 +147,7 @@ def silent_ranks(ended: Ended) -> list[tuple[RankEnd, NodeOutcome]]:
 
 
 def first_to_die(ended: Ended) -> tuple[str, str]:
-    """Which rank died first without a word, in words, and its node; "" where several nodes may have had it."""
+    """A sentence about the rank that died first without a record, and its node; "" if it may have been on several."""
     silent = silent_ranks(ended)
     earliest = silent[0][0].gone_s
     first = [(rank.rank, o.host) for rank, o in silent if rank.gone_s == earliest]

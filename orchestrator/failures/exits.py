@@ -1,4 +1,4 @@
-"""An attempt that ended without an error that any rule knows: what exit codes and signals still tell. Pure."""
+"""Classifies attempts without an error that any rule matches, by exit codes and signals. Pure."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from .verdict import Verdict, headline
 
 
 def left_alone(ended: Ended) -> Verdict | None:
-    """A node to which the first one never came."""
+    """A node that never joined the first one."""
     lonely = next((o for o in ended.outcomes if o.ended_by == "rendezvous"), None)
     if lonely is None:
         return None
@@ -19,7 +19,7 @@ def left_alone(ended: Ended) -> Verdict | None:
 
 
 def unknown(ended: Ended) -> Verdict:
-    """The verdict on an attempt of which nothing but its end is known."""
+    """The verdict on an attempt of which only exit codes and signals are known."""
     job, outcomes = ended.job, ended.outcomes
     if not outcomes:
         return _without_outcome(ended)
@@ -60,7 +60,7 @@ def _usage(ended: Ended) -> Verdict | None:
 
 
 def _without_outcome(ended: Ended) -> Verdict:
-    """The agents died too, or never lived: Slurm's word is all there is."""
+    """The agents died too, or never started: only Slurm's record is left."""
     job = ended.job
     if job is None or job.state == "GONE":
         return Verdict(FailureClass.CRASH, "ended without a record of how", "see `campaign logs`")
@@ -72,7 +72,7 @@ def _without_outcome(ended: Ended) -> Verdict:
 
 
 def faulted(ended: Ended) -> Verdict | None:
-    """A segmentation fault or a bus error without another word: the script's own kernels, or the machine."""
+    """A segmentation fault or bus error without a message: the script's own kernels, or the machine."""
     number = death_signal(ended)
     if number not in (signal.SIGSEGV, signal.SIGBUS) or not silent_ranks(ended) or ended.on_cpu:
         return None
@@ -83,7 +83,7 @@ def faulted(ended: Ended) -> Verdict | None:
 
 
 def how_it_died(ended: Ended) -> str:
-    """What became of a rank that left no record, as far as its launcher's exit code tells."""
+    """How a rank without a record ended, as far as its launcher's exit code tells."""
     number = death_signal(ended)
     if number is None:
         return "ended without a word"

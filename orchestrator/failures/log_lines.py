@@ -1,4 +1,4 @@
-"""Which lines of a log are evidence at all, and which errors are only the echo of another rank's death. Pure.
+"""Which lines of a log are evidence, and which errors are only consequences of another rank's death. Pure.
 
 Logs are full of words that sound like failures: the configuration that a launcher prints, warnings, errors that a
 script caught and went on from, what a destructor says while the interpreter shuts down. None of these may decide.
@@ -19,13 +19,13 @@ CASCADE = re.compile(
     r"|killed by signal: Terminated|SignalException|^(?:builtins\.)?KeyboardInterrupt|Rendezvous\w*Error"
     r"|Timed out waiting \d+ms|monitoredBarrier"
 )
-"""What the other ranks say when one has died, and what a rank says that is being ended itself."""
+"""Messages of ranks after another one has died, and of ranks that are being ended."""
 
 OWN_FAULT = re.compile(
     r"CUDA error: |Cuda failure|CUDA out of memory|Duplicate GPU detected|doesn't have NCCL built in|no GPUs found"
     r"|clients joined|shared memory|^(?:builtins\.)?(?:Type|Value|Attribute|Name|Key|Import|ModuleNotFound|Syntax)Error"
 )
-"""In a cascade's words, but the fault of whoever says it: the watchdog gives on what CUDA said to its own rank."""
+"""Worded like a cascade, but the rank's own fault: its watchdog passes on a CUDA error of the same rank."""
 
 _INSET = re.compile(r"^(?:\s|[│|#>*+-]\s)")
 """Source lines, frames, printed configurations and tables: an error's own line begins at the margin."""
@@ -67,7 +67,7 @@ _NO_PROGRESS = re.compile(r"error|exception|fail|warn|^wandb:|save|nan|resum", r
 
 
 def is_cascade(text: str) -> bool:
-    """Whether the text is what a rank says because another one has died."""
+    """Whether the error is a consequence of another rank's death."""
     return bool(CASCADE.search(text)) and not OWN_FAULT.search(text)
 
 
@@ -104,7 +104,7 @@ def echoes_input(text: str) -> bool:
 
 
 def _shows_progress(text: str) -> bool:
-    """Whether training went on here: what stands before such a line in the same log has ended nothing."""
+    """Whether training continued here: errors before such a line in the same log were not fatal."""
     return bool(_PROGRESS.search(text)) and not _NO_PROGRESS.search(text)
 
 
@@ -115,7 +115,7 @@ def _no_evidence(text: str) -> bool:
 
 
 def _without_abandoned(lines: Sequence[LogLine]) -> Iterator[LogLine]:
-    """Leaves out what a destructor or a side thread raised: nobody ended for it."""
+    """Leaves out exceptions of destructors and side threads, which end no process."""
     skip_until = 0
     for line in lines:
         text = bare(line.text)

@@ -1,4 +1,4 @@
-"""What the machines say for themselves: GPUs that are missing, the kernels' logs, memory. Pure."""
+"""Evidence of the nodes themselves: missing GPUs, kernel logs, memory. Pure."""
 
 from __future__ import annotations
 
@@ -12,7 +12,6 @@ from .evidence import Clue, Ended, death_signal, kernel_clues, outcome_of, rank_
 from .policy import FailureClass
 from .rules import KERNEL_OOM, KERNEL_STORAGE, RULES
 
-_GIB = 2.0**30
 _DRIVER_TROUBLE = re.compile(r"mismatch|GPU is lost|[Uu]nknown Error|reset required|requires reset", re.IGNORECASE)
 _OF_GPUS = re.compile(
     r"CUDA|[Cc]uda|cuDNN|CUBLAS|CUDNN|NCCL|NVML|device ordinal|GPUs?\b|NVIDIA|unspecified launch failure"
@@ -23,7 +22,7 @@ _LOADER_KILLED = re.compile(r"DataLoader worker .*(?:killed by signal: Killed|ex
 
 @dataclass(frozen=True)
 class NodeFinding:
-    """What a machine's own evidence proves."""
+    """The verdict that the nodes' own evidence proves, if any."""
 
     kind: FailureClass
     reason: str
@@ -33,22 +32,22 @@ class NodeFinding:
 
 
 def concerns_gpu(text: str) -> bool:
-    """Whether a broken GPU could make a rank say that."""
+    """Whether a broken GPU could cause that error."""
     return bool(_OF_GPUS.search(text))
 
 
 def bad_gpu(ended: Ended) -> NodeFinding | None:
-    """A GPU, or its driver, that the node itself shows to be broken."""
+    """A broken GPU or driver, by the node's own evidence."""
     return _by_kernel(ended, FailureClass.GPU) or next((f for o in ended.outcomes if (f := _gpu_count(o))), None)
 
 
 def ambiguous_gpu(ended: Ended) -> NodeFinding | None:
-    """The kernel's word for a fault of a GPU that a script can cause as well."""
+    """A GPU fault in the kernel log that a script can cause as well."""
     return _by_kernel(ended, FailureClass.GPU_FAULT)
 
 
 def storage(ended: Ended) -> NodeFinding | None:
-    """The agent's word that the folder took no outcome, or the kernel's for storage that did not answer."""
+    """A folder that the agent could not write to, or a storage error in the kernel log."""
     full = next(
         ((o, line) for o in ended.outcomes for line in o.lines if line.file == AGENT and line.number == 0), None
     )
@@ -62,7 +61,7 @@ def storage(ended: Ended) -> NodeFinding | None:
 
 
 def host_memory(ended: Ended) -> NodeFinding | None:
-    """Slurm's, the control group's or the kernel's word for host memory that ran out."""
+    """Out of host memory, by Slurm, the control group or the kernel log."""
     job = ended.job
     if job is not None and (job.state == "OUT_OF_MEMORY" or job.step_out_of_memory):
         return _memory(Clue(LogLine("slurm", 0, job.state)), "slurm-state")
@@ -122,7 +121,7 @@ def _of_a_neighbour(clue: Clue, ended: Ended) -> bool:
 
 
 def _gpu_count(outcome: NodeOutcome) -> NodeFinding | None:
-    """Fewer GPUs than Slurm was asked for. Without Slurm nobody has promised any."""
+    """Fewer GPUs than Slurm allocated. Without Slurm there is no such promise."""
     gpus = outcome.gpus
     if gpus is None or outcome.job_id.startswith("local-"):
         return None
@@ -135,7 +134,7 @@ def _gpu_count(outcome: NodeOutcome) -> NodeFinding | None:
     if gpus.missing:
         return NodeFinding(FailureClass.GPU, f"{outcome.host} shows {seen} GPUs of {gpus.asked}", clue, "gpu-count")
     if gpus.lost and gpus.after is not None:
-        reason = f"{outcome.host} lost a GPU while it ran: {len(gpus.after)} of {seen} answer"
+        reason = f"{outcome.host} lost a GPU while it ran: {len(gpus.after)} of {seen} respond"
         return NodeFinding(FailureClass.GPU, reason, clue, "gpu-count")
     return None
 

@@ -1,7 +1,7 @@
-"""The classes of failure, and the policy for each: one row says all that follows when an attempt ends so.
+"""The failure classes and the policy for each: one row holds everything that follows when an attempt ends that way.
 
-A class without a row cannot be written: its member of `FailureClass` is its row. `reconcile/` acts on it, the report
-counts by it, and the table of docs/failures.md is made from it.
+A class without a row cannot be written: the member of `FailureClass` is the row. `reconcile/` acts on it, the report
+counts by it, and the table of docs/failures.md is generated from it.
 """
 
 from __future__ import annotations
@@ -15,10 +15,10 @@ from ...db.records import AttemptState, RunState
 
 
 class Budget(StrEnum):
-    """What a further try is paid from: a number of the spec's section `retry`.
+    """What a retry counts against: a number in the spec's `retry` section.
 
     Attributes:
-        longest_wait_s: to which the wait before a try grows, besides `retry.max_backoff_s`; 0 for no wait.
+        longest_wait_s: upper bound of the wait before a retry, besides `retry.max_backoff_s`; 0 for no wait.
     """
 
     longest_wait_s: float
@@ -29,27 +29,27 @@ class Budget(StrEnum):
     HOST_OOM = "host_oom", 0.0
 
     def __new__(cls, value: str, longest_wait_s: float) -> Self:
-        """A member with what belongs to it."""
+        """A member with its attribute."""
         member = str.__new__(cls, value)
         member._value_, member.longest_wait_s = value, longest_wait_s
         return member
 
 
 class Retry(Enum):
-    """How another attempt differs from the last."""
+    """How the next attempt differs from the last."""
 
-    RESUME = "from the newest checkpoint that is whole"
-    SMALLER = "the same global batch in smaller pieces, or what else `retry.allow` names"
-    MORE_MEMORY = "more of the node's memory, where the spec asks for a size"
+    RESUME = "from the newest complete checkpoint"
+    SMALLER = "the same global batch in smaller micro-batches, or a change that `retry.allow` names"
+    MORE_MEMORY = "more host memory, if the spec requests a size"
 
 
 @dataclass(frozen=True)
 class Strike:
-    """What an end says against the node that showed it.
+    """What a failure counts against its node.
 
     Attributes:
-        weight: part of an exclusion; a node is excluded from 1 on.
-        hours: how long it counts, unless `retry.exclude_h` says less.
+        weight: a node whose strikes add up to 1 or more is excluded.
+        hours: how long it counts, if `retry.exclude_h` is not less.
     """
 
     weight: float
@@ -65,19 +65,19 @@ class Policy:
     """What follows when an attempt ends in one way.
 
     Attributes:
-        shows: how the class shows; Markdown, for docs/failures.md.
-        follows: what is done about it; likewise.
+        shows: how to recognize the class; Markdown, for docs/failures.md.
+        follows: what happens next; likewise.
         attempt: the state of the attempt.
-        run: the state in which the run stays; None if another attempt follows.
+        run: the final state of the run; None if another attempt follows.
         retry: how that one differs.
-        budgets: what the first, the second, ... such end counts against, None for nothing; the last entry holds for all
-            further ones.
+        budgets: what the first, second, ... such failure counts against, None for nothing; the last entry applies to
+            all further ones.
         progress_is_free: whether it counts against nothing if the attempt made a step.
-        must_save: whether three such ends in a row without a new checkpoint hold the run, though none made a step.
-        elsewhere: whether the next attempt avoids the node that showed it.
-        awaits_storage: whether the next attempt waits until the campaign's folder takes files.
-        strike: what it says against the node, for all runs of the campaign.
-        may_hide_hang: whether a job that this program cancelled because it hung may look like this.
+        must_save: whether three of these in a row without a new checkpoint hold the run, even if none made a step.
+        elsewhere: whether the next attempt avoids the node.
+        awaits_storage: whether the next attempt waits until the campaign's folder is writable.
+        strike: what it counts against the node, for all runs of the campaign.
+        may_hide_hang: whether a job that the reconciler cancelled because it hung may look like this.
         failure: whether its time counts as lost to failures.
     """
 
@@ -96,10 +96,10 @@ class Policy:
     failure: bool = True
 
     def budget(self, earlier: int, *, progressed: bool) -> Budget | None:
-        """What an end counts against.
+        """What an attempt counts against.
 
         Args:
-            earlier: how many attempts of the run ended so before.
+            earlier: how many earlier attempts of the run ended in this class.
             progressed: whether the attempt made a step.
         """
         if self.progress_is_free and progressed:
@@ -108,15 +108,15 @@ class Policy:
 
 
 class FailureClass(StrEnum):
-    """What an ended attempt was, with its policy."""
+    """Why an attempt ended, with the policy for it."""
 
     policy: Policy
 
     COMPLETED = (
         "completed",
         Policy(
-            shows="every node left an outcome, every rank exited with 0, the target step was reached; a script of one's"
-            " own: all exited with 0 and nobody asked it to stop",
+            shows="every node wrote an outcome, every rank exited with 0, and the target step was reached; for your own"
+            " script: every rank exited with 0 without being asked to stop",
             follows="done",
             attempt=AttemptState.COMPLETED,
             run=RunState.COMPLETED,
@@ -126,18 +126,18 @@ class FailureClass(StrEnum):
     STOPPED = (
         "stopped",
         Policy(
-            shows="the ranks were asked to stop, saved, and exited with 0 or 85",
-            follows="resume from the checkpoint",
+            shows="the ranks were asked to stop, saved a checkpoint, and exited with 0 or 85",
+            follows="resumes from the checkpoint",
             must_save=True,
             failure=False,
         ),
     )
-    PREEMPTED = "preempted", Policy(shows="Slurm: PREEMPTED", follows="resume", must_save=True)
+    PREEMPTED = "preempted", Policy(shows="Slurm: PREEMPTED", follows="resumes", must_save=True)
     TIME_LIMIT = (
         "time_limit",
         Policy(
-            shows="Slurm: TIMEOUT, DEADLINE, and no rank reported an error before it was told to end",
-            follows="resume; without a new step it counts as a crash",
+            shows="Slurm: TIMEOUT, DEADLINE, and no rank reported an error before the signal",
+            follows="resumes; counts as a crash if no step was made",
             budgets=(Budget.CRASH,),
             progress_is_free=True,
             must_save=True,
@@ -146,9 +146,9 @@ class FailureClass(StrEnum):
     OOM = (
         "oom",
         Policy(
-            shows="torch's `OutOfMemoryError`, `CUDA error: out of memory`, an allocation of cuBLAS, cuDNN or NCCL that"
-            " failed; host memory where the ranks train on the CPU",
-            follows="a smaller micro-batch, accumulation grown to match; the global batch stays ([below](#memory))",
+            shows="torch's `OutOfMemoryError`, `CUDA error: out of memory`, a failed"
+            " allocation of cuBLAS, cuDNN or NCCL; out of host memory if the ranks train on the CPU",
+            follows="a smaller micro-batch with more accumulation; the global batch stays the same ([below](#memory))",
             retry=Retry.SMALLER,
             budgets=(Budget.OOM,),
         ),
@@ -156,9 +156,9 @@ class FailureClass(StrEnum):
     FOREIGN_OOM = (
         "foreign_oom",
         Policy(
-            shows="the same, but torch's numbers (or the GPU's, before the first rank began) show that processes other"
-            " than this run's hold more than a tenth of the GPU, and without them it would have fitted",
-            follows="resume elsewhere, same configuration; the node is [excluded](#bad-nodes) for two hours",
+            shows="the same, but processes outside of this run hold more than a tenth of the GPU, by torch's figures or"
+            " the GPU's before the first rank started, and without them it would have fitted",
+            follows="resumes elsewhere, same configuration; the node is [excluded](#bad-nodes) for two hours",
             budgets=(Budget.INFRA,),
             strike=Strike(1.0, hours=2.0),  # another process goes away sooner than a broken GPU is mended
         ),
@@ -166,9 +166,10 @@ class FailureClass(StrEnum):
     FRAGMENTATION = (
         "fragmentation",
         Policy(
-            shows="the same, but torch holds at least as much as it asked for, and a twentieth of the GPU, in pieces",
-            follows="once more with `expandable_segments:True`, same configuration; again, or where whole memory would"
-            " not have done either, as `oom`",
+            shows="the same, but torch holds at least as much as it requested, and a twentieth of the GPU, in free"
+            " fragments",
+            follows="one retry with `expandable_segments:True`; after that, or if it would not have fitted unfragmented"
+            " either, as `oom`",
             retry=Retry.SMALLER,
             budgets=(Budget.OOM,),
         ),
@@ -178,8 +179,8 @@ class FailureClass(StrEnum):
         Policy(
             shows="Slurm: OUT_OF_MEMORY of the job or a step, or a killed batch step under OverMemoryKill; an"
             " `oom_kill` of the job's control group or, of one of its ranks, in the kernel's log; `can't allocate"
-            " memory`, `MemoryError`, too small a `/dev/shm`; under a run on GPUs",
-            follows="1.5 times the memory, if the spec has `slurm.mem`; else failed",
+            " memory`, `MemoryError`, a `/dev/shm` that is too small; for runs on GPUs",
+            follows="retries with 1.5 times the memory if the spec sets `slurm.mem`; else fails",
             retry=Retry.MORE_MEMORY,
             budgets=(Budget.HOST_OOM,),
         ),
@@ -187,10 +188,9 @@ class FailureClass(StrEnum):
     NODE = (
         "node",
         Policy(
-            shows="Slurm: NODE_FAIL, BOOT_FAIL, LAUNCH_FAILED, a step that could not be started; other nodes that never"
-            " came; what would be a mistake (a missing file, library, module or GPU), but on one node only, or where"
-            " earlier attempts have trained",
-            follows="resume, later",
+            shows="Slurm: NODE_FAIL, BOOT_FAIL, LAUNCH_FAILED, a step that could not start; nodes that never joined; a"
+            " missing file, library, module or GPU, but on one node only, or where earlier attempts have trained",
+            follows="resumes after a wait",
             budgets=(Budget.INFRA,),
             strike=SUSPECT,
         ),
@@ -199,8 +199,8 @@ class FailureClass(StrEnum):
         "gpu",
         Policy(
             shows="the kernel's `NVRM: Xid` 48, 64, 74, 79, 95, 119 or 120, an uncorrectable ECC or NVLink error, fewer"
-            " GPUs than were asked of Slurm, a GPU that is lost, a driver that does not answer",
-            follows="resume elsewhere; the node is [excluded](#bad-nodes)",
+            " GPUs than Slurm allocated, a lost GPU, a driver that does not respond",
+            follows="resumes elsewhere; the node is [excluded](#bad-nodes)",
             budgets=(Budget.INFRA,),
             strike=BAD,
         ),
@@ -208,9 +208,9 @@ class FailureClass(StrEnum):
     GPU_FAULT = (
         "gpu_fault",
         Policy(
-            shows="what bad hardware and a script's own kernels both cause: an illegal memory access, an unspecified"
-            " launch failure, Xid 13, 31, 43, 62 or 94, a segmentation fault or bus error without another word",
-            follows="once on another node; again, it is the script's",
+            shows="an error that bad hardware or the script's own kernels may cause: an illegal memory access, an"
+            " unspecified launch failure, Xid 13, 31, 43, 62 or 94, a segmentation fault or bus error without message",
+            follows="one retry on another node; after that, it counts as a crash of the script",
             budgets=(Budget.INFRA, Budget.CRASH),
             elsewhere=True,
             strike=SUSPECT,
@@ -219,18 +219,18 @@ class FailureClass(StrEnum):
     HANG = (
         "hang",
         Policy(
-            shows="a collective waited for as long as it may (NCCL's watchdog, gloo, the store, a monitored barrier),"
-            " and no earlier error explains it; or [no step for too long](#hangs-and-stragglers)",
-            follows="resume, later",
+            shows="a collective timed out (NCCL's watchdog, gloo, the store, a monitored barrier) and no earlier error"
+            " explains it; or [no step for too long](#hangs-and-stragglers)",
+            follows="resumes after a wait",
             budgets=(Budget.INFRA,),
         ),
     )
     STORAGE = (
         "storage",
         Policy(
-            shows="no space, quota, stale handle, input/output error, a file system that became read-only or went away",
-            follows="waits until the campaign's folder takes a file again, and has room for a checkpoint; meanwhile no"
-            " run of the campaign is started",
+            shows="no space, quota, stale handle, input/output error, a file system that is read-only or gone",
+            follows="waits until the campaign's folder is writable and has room for a checkpoint; until then no run of"
+            " the campaign starts",
             budgets=(Budget.INFRA,),
             awaits_storage=True,
         ),
@@ -238,17 +238,17 @@ class FailureClass(StrEnum):
     CHECKPOINT = (
         "checkpoint",
         Policy(
-            shows="what it resumed from cannot be read: a truncated or missing shard, a manifest that differs",
-            follows="the checkpoint before it",
+            shows="the checkpoint cannot be read: a truncated or missing shard, a manifest that does not match",
+            follows="resumes from the checkpoint before it",
             budgets=(None, Budget.CRASH),
         ),
     )
     LOST = (
         "lost",
         Policy(
-            shows="submitted, perhaps, but no job ever claimed it; or the job is gone and left no word of how it ended;"
-            " or it was cancelled by root or another user: by an administrator, or by a Slurm that has lost its state",
-            follows="the same again, later",
+            shows="no job ever claimed it, or the job disappeared without a record of its end; or root or another user"
+            " cancelled it: an administrator, or a Slurm controller that lost its state",
+            follows="retries after a wait",
             budgets=(Budget.INFRA,),
             may_hide_hang=True,
         ),
@@ -256,9 +256,9 @@ class FailureClass(StrEnum):
     CRASH = (
         "crash",
         Policy(
-            shows="anything else: an error that no rule knows, a hub that cannot be reached, a rank killed by a signal,"
-            " an end without any record",
-            follows="resume, later",
+            shows="anything else: an error that no rule matches, an unreachable hub, a rank killed by a signal, an end"
+            " without any record",
+            follows="resumes after a wait",
             budgets=(Budget.CRASH,),
             may_hide_hang=True,
         ),
@@ -266,34 +266,34 @@ class FailureClass(StrEnum):
     DETERMINISTIC = (
         "deterministic",
         Policy(
-            shows="a mistake in the configuration, the script or the environment, which would show again: on every"
-            " node, or on the only one; an agent that runs nothing because others can write to the campaign's folder",
-            follows="failed at once, with what to change",
+            shows="an error in the configuration, the script or the environment that would recur: on every node, or on"
+            " the only one; an agent that refuses to run because others can write to the campaign's folder",
+            follows="fails at once, with a hint what to change",
             run=RunState.FAILED,
         ),
     )
     DIVERGED = (
         "diverged",
         Policy(
-            shows="the loss is not finite: the built-in trainer's word, or a script's own; fp16 with no loss scale"
-            " left",
-            follows="failed",
+            shows="the loss is not finite, as the built-in trainer or your script reports; fp16 with the loss scale"
+            " exhausted",
+            follows="fails",
             run=RunState.FAILED,
         ),
     )
     REFUSED = (
         "refused",
         Policy(
-            shows="`sbatch` will never take it, such as an invalid partition",
-            follows="failed, with sbatch's words",
+            shows="`sbatch` rejects it for good, such as for an invalid partition",
+            follows="fails, with sbatch's message",
             run=RunState.FAILED,
         ),
     )
     CANCELLED = (
         "cancelled",
         Policy(
-            shows="the job was cancelled by the user outside this program, or by it because the run is no longer"
-            " wanted",
+            shows="the user cancelled the job outside of this program, or the reconciler did because the run is no"
+            " longer desired",
             follows="the run is cancelled",
             attempt=AttemptState.CANCELLED,
             run=RunState.CANCELLED,

@@ -1,4 +1,4 @@
-"""The table of rules: what an error's text proves, each with where the text comes from. Values only.
+"""The table of rules: what an error's text proves, and where that text comes from. Values only.
 
 A rule is tried on what a rank wrote down (type, message) and, where nobody wrote anything, on lines of logs from which
 `failure_lines` has taken echoes, handled errors and decoration. Words that people also use in prose, in help texts and
@@ -49,7 +49,7 @@ USER_ACTIONS = {
     "exclude_node": FailureClass.GPU,
     "smaller": FailureClass.OOM,
 }
-"""What a user's action comes to: the class whose answer it is."""
+"""The failure class that has the policy of a user's action."""
 
 
 def _rule(
@@ -356,7 +356,7 @@ KERNEL_STORAGE = re.compile(
     r"|LustreError: .*evicted",
     re.IGNORECASE,
 )
-"""The kernel's words for storage that does not answer."""
+"""Kernel messages about storage that does not respond."""
 
 KERNEL_OOM = re.compile(r"Killed process (\d+)|oom-kill:.*\bpid=(\d+)")
-"""The kernel's words for a process that it has killed for memory."""
+"""Kernel messages about a process killed for lack of memory."""

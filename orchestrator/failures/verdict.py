@@ -1,4 +1,4 @@
-"""What an ended attempt was, with the proof, in words that a person understands."""
+"""The verdict on an ended attempt: its failure class, the reason and the proof."""
 
 from __future__ import annotations
 
@@ -13,10 +13,10 @@ HEADLINE_LIMIT = 240
 
 @dataclass(frozen=True)
 class Verdict:
-    """A class with the proof.
+    """A failure class with its proof.
 
     Attributes:
-        reason: one line a person understands.
+        reason: one line for people.
         hint: what to change, "" if nothing.
         line: the line that matched, with its file.
         rule: the name of the rule that matched; "user: PATTERN" for one of the user's own.

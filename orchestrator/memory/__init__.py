@@ -1,1 +1,1 @@
-"""What a run needs of memory, and what may be changed so that it fits. May import failures and below."""
+"""Predicts the memory of a run, and what to change so that it fits. May import failures and below."""

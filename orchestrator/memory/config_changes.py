@@ -1,7 +1,7 @@
-"""What may be changed of a run so that it fits into memory, beside its micro-batch. Pure.
+"""Changes of a run's configuration that save memory, besides its micro-batch. Pure.
 
-A change that was made is kept with the attempt as text (`expandable_segments zero_stage=2`), and every output marks it:
-all but the first change what is being measured, so they need the spec's leave (`retry.allow`).
+The attempt keeps its changes as text (`expandable_segments zero_stage=2`), and every output marks them: all but the
+first change what is measured, so the spec has to allow them (`retry.allow`).
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ from ..spec import strategies
 from ..spec.model import ConfigChange, RunConfig
 
 EXPANDABLE_SEGMENTS: Final = "expandable_segments"
-"""Lets PyTorch's allocator join free pieces: it changes no result, and cures an out-of-memory by fragmentation."""
+"""Lets PyTorch's allocator join free fragments; changes no results."""
 
 ACTIVATION_CHECKPOINTING: Final = "activation_checkpointing"
 OFFLOAD_OPTIMIZER: Final = "offload_optimizer"
@@ -36,7 +36,7 @@ def text(changes: Collection[str]) -> str:
 
 
 def next_change(config: RunConfig, allowed: Collection[ConfigChange], taken: Collection[str]) -> str | None:
-    """What to change next where the micro-batch cannot be made smaller; None where nothing is left that is allowed.
+    """The next change if the micro-batch cannot be reduced; None if no allowed one is left.
 
     Args:
         config: the run as its spec asks for it.
@@ -44,7 +44,7 @@ def next_change(config: RunConfig, allowed: Collection[ConfigChange], taken: Col
         taken: what was changed already.
     """
     if config.command is not None:
-        return None  # only the built-in training is known to follow
+        return None  # only the built-in training is known to apply it
     now = changed(config, taken)
     stage = now.train.zero_stage
     candidates = {
@@ -76,7 +76,7 @@ def changed(config: RunConfig, changes: Collection[str]) -> RunConfig:
 
 
 def _works(config: RunConfig, change: str) -> bool:
-    """Whether a run with this change is one that a spec may ask for."""
+    """Whether a spec may ask for a run with this change."""
     gpus = config.slurm.gpus
     return set(strategies.check(changed(config, [change]), gpus)) <= set(strategies.check(config, gpus))
 

@@ -1,4 +1,4 @@
-"""The batch ledgers that the store keeps: read for a pass, and added to when an attempt ran out of memory."""
+"""The batch ledgers in the store: reads them, and records attempts that ran out of memory."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from .prediction import Ledger, believed, memory_key
 
 
 def read_ledgers(conn: Connection, configs: Iterable[RunConfig], rows: Iterable[AttemptRow]) -> Mapping[str, Ledger]:
-    """What was measured of memory by these runs and all that are like them, in every campaign of the store.
+    """The measured memory of these runs and of all like them, in every campaign of the store.
 
     Args:
         conn: A transaction.
@@ -32,15 +32,15 @@ def read_ledgers(conn: Connection, configs: Iterable[RunConfig], rows: Iterable[
 
 
 def ledgers_of(conn: Connection, keys: Iterable[str]) -> Mapping[str, Ledger]:
-    """The ledgers of some memory keys; a key of which nothing is known has none."""
+    """The ledgers of these memory keys; a key without observations has none."""
     present_s = conn.execute(select(now_s(conn))).scalar_one()
     return {key: Ledger.of(believed(seen, present_s)) for key, seen in queries.memory_of(conn, set(keys)).items()}
 
 
 def remember_end(conn: Connection, row: AttemptRow, kind: FailureClass) -> None:
-    """Adds that an attempt's micro-batch did not fit, if that is how it ended, on the device that it named before.
+    """Records that an attempt's micro-batch did not fit, on the device that it reported, if that is how it ended.
 
-    Memory in pieces is no proof of that, unless it was asked for in segments that can grow, or was known not to do.
+    Fragmentation does not prove that, unless expandable segments were on or the ledger says so too.
     """
     if row.memory_key is None or row.micro_batch is None:
         return

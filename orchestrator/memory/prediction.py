@@ -1,4 +1,4 @@
-"""The batch ledger: what is known of the memory of a configuration, and the micro-batch that follows from it. Pure.
+"""The batch ledger: the measured memory of a configuration, and the micro-batch that follows from it. Pure.
 
 The memory of a rank is `a + b x micro_batch`: weights, gradients and optimizer states, and the activations of so many
 samples. What runs of one memory key have measured decides where the next one of that key starts, so one run's
@@ -56,7 +56,7 @@ class Choice:
 
 
 def memory_key(config: RunConfig) -> str | None:
-    """Names all that decides a rank's memory except its micro-batch: equal for runs that can learn from each other.
+    """Identifies all that determines a rank's memory except its micro-batch: equal for runs that can share a ledger.
 
     Of a command all words, the environment and all sizes count, since nobody knows what it does with them; only how it
     learns, for how long and how it is watched do not.
@@ -133,7 +133,7 @@ def _readable(config: RunConfig) -> Iterable[str]:
 
 
 def believed(observations: Iterable[MemoryObservation], now_s: float) -> list[MemoryObservation]:
-    """What still counts of the observations of one memory key.
+    """The observations of one memory key that still count.
 
     An out-of-memory expires, and one gives way to a micro-batch as large that has trained on that device since. On each
     device what other versions of PyTorch took gives way to the newest one's figures.
@@ -183,7 +183,7 @@ def _refuted(failed: MemoryObservation, others: Iterable[MemoryObservation]) -> 
 
 @dataclass(frozen=True)
 class Ledger:
-    """What has been observed under one memory key, on whatever devices."""
+    """The observations of one memory key, on all devices."""
 
     observations: tuple[MemoryObservation, ...] = ()
 
@@ -193,7 +193,7 @@ class Ledger:
         return cls(tuple(observations))
 
     def with_oom(self, micro_batch: int) -> Ledger:
-        """The ledger that also knows of this out-of-memory."""
+        """The ledger with this out-of-memory added."""
         return Ledger((*self.observations, MemoryObservation("", 0, micro_batch, oom=True)))
 
     @cached_property
@@ -299,7 +299,7 @@ def _least_squares(points: Sequence[tuple[int, float]]) -> tuple[float, float] |
 
 
 def start_micro_batch(global_batch: int, world_size: int, asked: int, ledger: Ledger) -> Choice:
-    """The micro-batch for a run that starts: what its spec asks for, or less where that is known not to fit.
+    """The micro-batch to start a run with: its spec's, or less if that is known not to fit.
 
     Args:
         global_batch: samples of one optimizer step over all ranks, which stays.

@@ -1,4 +1,4 @@
-"""Actions → effects. Every write depends on the lease and on the state that the decision was made from."""
+"""Carries out actions. Every write depends on the lease and on the state that the decision was made from."""
 
 from __future__ import annotations
 
@@ -29,17 +29,17 @@ def act(actions: Sequence[Action], writer: FencedWriter, executor: Executor, pat
     """Carries the actions out, as far as that is possible now.
 
     Returns:
-        What could not be done for now; the next pass decides anew.
+        What could not be done for now; the next pass decides again.
 
     Raises:
         StaleLease: another reconciler has taken over; nothing more was done.
     """
     if any(isinstance(action, Finish | Revoke) for action in actions):
         with writer.write():
-            pass  # claims are files, which know no lease: whoever has lost it must not take them either
+            pass  # claims are files, outside of the lease: a process that has lost it must not take them either
     troubles = _close([a.attempt for a in actions if isinstance(a, Finish)])
     if troubles:
-        return troubles  # a job could still begin what would be recorded as over
+        return troubles  # a job could still start what would be recorded as ended
     _record(actions, writer)
     troubles += _cancel([a for a in actions if isinstance(a, CancelJob)], executor)
     troubles += _resize_all([a for a in actions if isinstance(a, Resize)], writer)

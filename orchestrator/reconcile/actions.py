@@ -35,10 +35,10 @@ class MarkAttempt:
 
 @dataclass(frozen=True)
 class Note:
-    """Records once what was noticed of an active attempt.
+    """Records an observation about an active attempt, once.
 
     Attributes:
-        kind: of the event, and the attempt's evidence keeps the message under this name.
+        kind: of the event; also the key of the message in the attempt's evidence.
     """
 
     attempt: AttemptRow
@@ -48,7 +48,7 @@ class Note:
 
 @dataclass(frozen=True)
 class Resize:
-    """Tells an attempt that waits in the queue to begin with a smaller micro-batch."""
+    """Tells a queued attempt to start with a smaller micro-batch."""
 
     attempt: AttemptRow
     micro_batch: int
@@ -61,7 +61,7 @@ class Finish:
     """Records how an attempt ended.
 
     Attributes:
-        seen_s: when this was seen, by the store's clock: what waits for a while afterwards counts from there.
+        seen_s: when this was observed, by the store's clock; backoff counts from here.
     """
 
     attempt: AttemptRow
@@ -73,14 +73,14 @@ class Finish:
 
 @dataclass(frozen=True)
 class Revoke:
-    """Takes the claim of an attempt that never showed up, so that no late job can run it."""
+    """Takes the claim of an attempt without a job, so that no late job can run it."""
 
     attempt: AttemptRow
 
 
 @dataclass(frozen=True)
 class SetRun:
-    """Records where a run stands, and why."""
+    """Records the state of a run, and why."""
 
     run: RunRow
     state: RunState
@@ -97,7 +97,7 @@ class Submit:
         mem_scale: factor on the memory of a node that the spec asks for.
         changes: made so that it fits into memory, see `config_changes`.
         predicted_gb: the peak that is expected of it.
-        exclude: nodes that it shall not run on.
+        exclude: nodes that it must not run on.
     """
 
     run: RunRow
@@ -113,7 +113,7 @@ class Submit:
 
 @dataclass(frozen=True)
 class CancelJob:
-    """Asks the executor to end an attempt's job."""
+    """Cancels an attempt's job."""
 
     attempt: AttemptRow
     job_id: str
@@ -123,6 +123,6 @@ Action = Adopt | MarkAttempt | Note | Finish | Revoke | SetRun | Submit | Cancel
 
 
 def set_run(view: RunView, state: RunState, reason: str, not_before_s: float | None = None) -> Iterator[Action]:
-    """Where the run stands now, if that is news."""
+    """Records the state of the run, if it has changed."""
     if (view.run.state, view.run.reason, view.run.not_before_s) != (state, reason, not_before_s):
         yield SetRun(view.run, state, reason, not_before_s)

@@ -1,4 +1,4 @@
-"""The ended attempts of a run, as the policy remembers them. Pure."""
+"""The ended attempts of a run, as the policy sees them. Pure."""
 
 from __future__ import annotations
 
@@ -19,8 +19,8 @@ class EndedAttempt:
     """An attempt that is over.
 
     Attributes:
-        rule: name of the rule that told its class.
-        host: the node that showed it, "" where none is known.
+        rule: name of the rule that classified it.
+        host: the node where it failed, "" if not known.
         ended_s: when that was seen, by the store's clock.
     """
 
@@ -41,7 +41,7 @@ class EndedAttempt:
 
     @property
     def changes(self) -> tuple[str, ...]:
-        """The changes that it had taken."""
+        """The changes of its configuration, see `config_changes`."""
         return config_changes.parse(self.row.changes)
 
     @property
@@ -51,7 +51,7 @@ class EndedAttempt:
 
 
 def ended_attempt(row: AttemptRow) -> EndedAttempt:
-    """An attempt that the store knows to be over."""
+    """An attempt that the store records as ended."""
     told = row.evidence
     return EndedAttempt(
         row=row,
@@ -84,14 +84,14 @@ def ending_attempt(finish: Finish) -> EndedAttempt:
 
 def attempt_history(view: RunView) -> list[EndedAttempt]:
     """The ended attempts that count for what comes next, oldest first."""
-    past = (ended_attempt(attempt.row) for attempt in view.attempts if not attempt.active)
-    return [p for p in past if counts(p, view.run)]
+    ended = (ended_attempt(attempt.row) for attempt in view.attempts if not attempt.active)
+    return [attempt for attempt in ended if counts(attempt, view.run)]
 
 
-def counts(past: EndedAttempt, run: RunRow) -> bool:
+def counts(attempt: EndedAttempt, run: RunRow) -> bool:
     """Whether it is of the present configuration and, unless it succeeded, of the time since `campaign retry`."""
-    fresh = past.row.retry_epoch == run.retry_epoch or past.kind is FailureClass.COMPLETED
-    return fresh and past.row.config_hash == run.config_hash
+    fresh = attempt.row.retry_epoch == run.retry_epoch or attempt.kind is FailureClass.COMPLETED
+    return fresh and attempt.row.config_hash == run.config_hash
 
 
 def latest_of_configuration(view: RunView) -> AttemptRow | None:
@@ -100,12 +100,12 @@ def latest_of_configuration(view: RunView) -> AttemptRow | None:
     return same[-1] if same else None
 
 
-def count(past: Sequence[EndedAttempt], *kinds: FailureClass) -> int:
+def count(history: Sequence[EndedAttempt], *kinds: FailureClass) -> int:
     """How many ended in one of these ways."""
-    return sum(1 for p in past if p.kind in kinds)
+    return sum(attempt.kind in kinds for attempt in history)
 
 
-def makes_no_progress(past: Sequence[EndedAttempt], checkpoint_step: int) -> bool:
+def makes_no_progress(history: Sequence[EndedAttempt], checkpoint_step: int) -> bool:
     """Whether three attempts that trained, or that no budget bounds, all began where the next one would begin too."""
-    starts = [p.start_step for p in past if p.progressed or p.kind.policy.must_save][-NO_PROGRESS_LIMIT:]
+    starts = [end.start_step for end in history if end.progressed or end.kind.policy.must_save][-NO_PROGRESS_LIMIT:]
     return len(starts) == NO_PROGRESS_LIMIT and len(set(starts)) == 1 and checkpoint_step <= starts[0]

@@ -1,4 +1,4 @@
-"""What a run's newest attempt is now: adopted, waiting, running, over. The first half of the policy, pure."""
+"""The state of a run's newest attempt: adopted, queued, running, ended. The first half of the policy, pure."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ STRAGGLER = "straggler"
 
 
 def transitions(view: RunView, attempt: AttemptView, snapshot: Snapshot) -> Iterator[Action]:
-    """What to record of an attempt that the store takes for active: adopted, getting on, or how it ended."""
+    """What to record of an attempt that is active in the store: its job, its progress, or how it ended."""
     job, row = attempt.job, attempt.row
     if not snapshot.listed:
         return
@@ -53,9 +53,9 @@ def transitions(view: RunView, attempt: AttemptView, snapshot: Snapshot) -> Iter
         yield from _observe_live(view, attempt, job, snapshot)
 
 
-def follow_attempt(view: RunView, attempt: AttemptView, settled: Sequence[Action]) -> Iterator[Action]:
-    """The run's state follows its attempt's."""
-    marked = next((action.state for action in settled if isinstance(action, MarkAttempt)), attempt.row.state)
+def follow_attempt(view: RunView, attempt: AttemptView, recorded: Sequence[Action]) -> Iterator[Action]:
+    """Lets the run's state follow its attempt's."""
+    marked = next((action.state for action in recorded if isinstance(action, MarkAttempt)), attempt.row.state)
     job = attempt.job
     if marked is AttemptState.RUNNING:
         yield from set_run(view, RunState.RUNNING, "")
@@ -80,7 +80,7 @@ def _observe_live(view: RunView, attempt: AttemptView, job: JobView, snapshot: S
 
 
 def _notice(view: RunView, attempt: AttemptView) -> Iterator[Note]:
-    """What is worth a note of a running attempt, once: that it hangs, that a rank is slow."""
+    """Notes about a running attempt, each made once: it hangs, or a rank is slow."""
     row, retry = attempt.row, view.retry
     if HANG not in row.evidence and view.p99_step_s is not None and retry.hang_factor:
         limits = {"factor": retry.hang_factor, "floor_s": float(retry.hang_min_s)}
@@ -92,17 +92,17 @@ def _notice(view: RunView, attempt: AttemptView) -> Iterator[Note]:
 
 
 def _resize(view: RunView, row: AttemptRow, snapshot: Snapshot) -> Iterator[Resize]:
-    """An attempt in the queue learns what its siblings found out meanwhile."""
+    """Shrinks a queued attempt by what like runs have measured meanwhile."""
     fit = oom_policy.starting_fit(view, row, snapshot.ledgers)
     if fit.micro_batch and row.micro_batch and fit.micro_batch < row.micro_batch:
         yield Resize(row, fit.micro_batch, fit.predicted_gb, fit.why)
 
 
 def _observe_absent(view: RunView, attempt: AttemptView, snapshot: Snapshot) -> Iterator[Action]:
-    """The executor does not show the job. That alone proves nothing."""
+    """The executor does not list the job. That alone proves nothing."""
     row = attempt.row
     if attempt.complete:
-        yield _finish(view, attempt, snapshot)  # Slurm has forgotten it, but every node wrote down its end
+        yield _finish(view, attempt, snapshot)  # Slurm has forgotten the job, but every node recorded its end
     elif not snapshot.complete:
         return
     elif not attempt.claimed:
@@ -131,7 +131,7 @@ def _finish(view: RunView, attempt: AttemptView, snapshot: Snapshot) -> Finish:
     ended = view.ended(attempt)
     verdict = classify(ended)
     if not snapshot.is_desired(view) and verdict.kind is not FailureClass.COMPLETED and _was_ended(ended):
-        verdict = Verdict(FailureClass.CANCELLED, "ended because the run is no longer wanted")
+        verdict = Verdict(FailureClass.CANCELLED, "cancelled because the run is no longer desired")
     elif HANG in attempt.row.evidence and verdict.kind.policy.may_hide_hang:
         verdict = Verdict(FailureClass.HANG, str(attempt.row.evidence[HANG]), rule="no-step")
     elif verdict.kind is FailureClass.CRASH and not ended.outcomes:
@@ -142,7 +142,7 @@ def _finish(view: RunView, attempt: AttemptView, snapshot: Snapshot) -> Finish:
 
 
 def _as_begun(attempt: AttemptView) -> AttemptRow:
-    """The attempt with the sizes that it really began with: a word left in the queue may have come too late."""
+    """The attempt with the sizes that it really began with: a `Resize` may have come too late."""
     row, start = attempt.row, attempt.start
     if start is None or start.micro_batch is None or start.micro_batch == row.micro_batch:
         return row
@@ -150,24 +150,24 @@ def _as_begun(attempt: AttemptView) -> AttemptRow:
 
 
 def _was_ended(ended: Ended) -> bool:
-    """Whether it ended from outside: Slurm says so, or its agents, or these were killed before they could."""
+    """Whether it was ended from outside: by Slurm's or its agents' record, or because there is none."""
     killed = ended.job is not None and ended.job.state == "CANCELLED"
     return killed or not ended.outcomes or any(o.ended_by == "signal" for o in ended.outcomes)
 
 
 def _without_a_trace(attempt: AttemptView) -> Verdict | None:
     if attempt.job is None:
-        return Verdict(FailureClass.LOST, "the job is gone, and nobody knows how it ended")
+        return Verdict(FailureClass.LOST, "the job disappeared without a record of how it ended")
     if attempt.job.state == "GONE" and not attempt.claimed:
         return Verdict(FailureClass.LOST, "never started")
     return None
 
 
 def _not_the_user(attempt: AttemptView, user: int) -> str:
-    """Why a cancelled job was not the user's wish; "" if it may have been.
+    """Who cancelled a job, if it surely was not the user; "" if it may have been.
 
-    An administrator cancels jobs, and so does Slurm itself, as root: where slurmd cannot launch a job, or a controller
-    that has lost its state gives out a job's number again. A job that is cancelled in the queue has no nodes.
+    An administrator cancels jobs, and so does Slurm itself, as root, if slurmd cannot launch a job or a controller that
+    has lost its state reuses its number. A job that is cancelled in the queue has no nodes.
     """
     job = attempt.job
     if job is None or job.cancelled_by is None:

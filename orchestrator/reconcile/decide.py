@@ -1,8 +1,8 @@
 """Snapshot → actions: the whole policy, pure. No clock, no I/O, no randomness but what the snapshot carries.
 
-For every run: first what its newest attempt is now (`attempt_state`), then, if nothing of it is active any more, what
-comes next (`retry_policy`). Both in one pass: a successor is submitted in the pass that sees the end. Between the two
-stands what all runs share: nodes that proved bad, limits of the campaign, a folder that is full.
+For every run: first the state of its newest attempt (`attempt_state`), then, if no attempt is active, what comes next
+(`retry_policy`). Both happen in one pass: the next attempt is submitted in the pass that sees the last one end. Between
+the two comes what all runs share: bad nodes, limits of the campaign, a full disk.
 """
 
 from __future__ import annotations
@@ -24,29 +24,29 @@ from .snapshot import RunView, Snapshot
 
 @dataclass(frozen=True)
 class _Seen:
-    """A run with what was found of its newest attempt.
+    """A run with what happened to its newest attempt.
 
     Attributes:
         found: what to record of that attempt.
-        past: the ended attempts that count, None while one is active.
+        history: the ended attempts that count, None while one is active.
     """
 
     view: RunView
     found: tuple[Action, ...]
-    past: list[EndedAttempt] | None
+    history: list[EndedAttempt] | None
 
 
 def decide(snapshot: Snapshot) -> list[Action]:
     """What to do now, run by run, in an order that is safe to carry out one after another.
 
-    All first repeats come before any second one: what drifts on a machine meanwhile falls on all conditions alike.
+    All first repeats come before any second one, so that drift of a machine affects all conditions alike.
     """
     seen = [_see(view, snapshot) for view in sorted(snapshot.runs, key=lambda view: view.run.repeat)]
     everything = list(_all_ended(seen))
     nodes = NodeEvidence.of(everything)
-    context = _circumstances(snapshot, [nodes.reattribute(past) for past in everything])
+    context = _circumstances(snapshot, [nodes.reattribute(end) for end in everything])
     closed, most = gate(snapshot), room(snapshot)
-    active = sum(1 for one in seen if one.past is None)
+    active = sum(1 for one in seen if one.history is None)
     actions: list[Action] = []
     for one in seen:
         planned = [*one.found, *_follow_up(one, snapshot, nodes, context)]
@@ -85,26 +85,26 @@ def _all_ended(seen: Sequence[_Seen]) -> Iterator[EndedAttempt]:
         yield from (ending_attempt(action) for action in one.found if isinstance(action, Finish))
 
 
-def _circumstances(snapshot: Snapshot, judged: Sequence[EndedAttempt]) -> PassContext:
+def _circumstances(snapshot: Snapshot, ended: Sequence[EndedAttempt]) -> PassContext:
     hours = max((view.retry.exclude_h for view in snapshot.runs), default=0.0)
     return PassContext(
         now_s=snapshot.now_s,
         ledgers=snapshot.ledgers,
-        excluded=excluded(judged, snapshot.now_s, hours, snapshot.nodes),
+        excluded=excluded(ended, snapshot.now_s, hours, snapshot.nodes),
         storage_known=snapshot.storage == "",
     )
 
 
 def _follow_up(one: _Seen, snapshot: Snapshot, nodes: NodeEvidence, context: PassContext) -> Iterator[Action]:
     """What comes after the ended attempts of a run; nothing while one is active."""
-    view, past = one.view, one.past
-    if past is None:
+    view, history = one.view, one.history
+    if history is None:
         return
     if not snapshot.is_desired(view):
         if view.run.state not in (RunState.COMPLETED, RunState.FAILED):
-            done = bool(past) and past[-1].kind is FailureClass.COMPLETED
+            done = bool(history) and history[-1].kind is FailureClass.COMPLETED
             yield from set_run(view, RunState.COMPLETED if done else RunState.CANCELLED, "")
-    elif past:
-        yield from retry_policy.next_attempt(view, [nodes.reattribute(end) for end in past], context)
+    elif history:
+        yield from retry_policy.next_attempt(view, [nodes.reattribute(end) for end in history], context)
     else:
         yield from retry_policy.first_attempt(view, context)

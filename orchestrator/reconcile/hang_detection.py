@@ -1,4 +1,4 @@
-"""From heartbeats to what they mean for a run's pace: does it hang, and for which ranks do the others wait? Pure."""
+"""From heartbeats: does a run hang, and which of its ranks are stragglers? Pure."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ KNOWN_STEPS: Final = 20
 """Steps whose time must be known before a long one can be told from a usual one."""
 
 FEW_STEPS_FACTOR: Final = 6
-"""How many times as long an attempt is waited for while fewer are known: an hour unless the spec says otherwise."""
+"""How many times longer to wait while fewer are known: an hour unless the spec says otherwise."""
 
 TRAINING: Final = "train"
 """The only phase in which a long time without a step means anything."""
@@ -22,7 +22,7 @@ by a few percent; a GPU that throttles or shares its node with somebody loses a 
 
 STRAGGLER_SAMPLES: Final = 16
 STRAGGLER_EXCESS_MS: Final = 2.0
-"""What a scheduler takes now and then from one process and not from another is not worth a word."""
+"""Ignores what a scheduler takes from one process and not from another."""
 
 NAMED_RANKS: Final = 8
 
@@ -74,12 +74,12 @@ def hang(
 
 def stragglers(heartbeats: Sequence[Heartbeat]) -> list[Straggler]:
     """The ranks that compute longer than the median rank before they wait for the others, the slowest first."""
-    judged = [rank for rank in _ranks(heartbeats) if rank.progress.samples >= STRAGGLER_SAMPLES]
-    if len(judged) < 2:
+    measured = [rank for rank in _ranks(heartbeats) if rank.progress.samples >= STRAGGLER_SAMPLES]
+    if len(measured) < 2:
         return []
-    usual_ms = sorted(rank.progress.busy_ms for rank in judged)[(len(judged) - 1) // 2]
+    usual_ms = sorted(rank.progress.busy_ms for rank in measured)[(len(measured) - 1) // 2]
     slow = [
-        rank for rank in judged if rank.progress.busy_ms > max(STRAGGLES * usual_ms, usual_ms + STRAGGLER_EXCESS_MS)
+        rank for rank in measured if rank.progress.busy_ms > max(STRAGGLES * usual_ms, usual_ms + STRAGGLER_EXCESS_MS)
     ]
     found = (Straggler(rank.rank, rank.host, round(rank.progress.busy_ms / max(usual_ms, 1e-3), 2)) for rank in slow)
     return sorted(found, key=lambda straggler: -straggler.ratio)
@@ -91,7 +91,7 @@ def _ranks(heartbeats: Sequence[Heartbeat]) -> list[_Placed]:
 
 
 def _positions(ranks: Sequence[_Placed]) -> str:
-    """Who stands where: the ranks that the others wait for, if they differ."""
+    """The steps of the ranks: first those that the others wait for, if they differ."""
     steps = sorted({rank.progress.step for rank in ranks})
     if len(steps) == 1:
         who = "the only rank stands" if len(ranks) == 1 else f"all {len(ranks)} ranks stand"

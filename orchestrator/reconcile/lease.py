@@ -1,7 +1,7 @@
 """Who may act for a campaign: one reconciler at a time, by a lease in the store whose epoch fences every write.
 
-The store's clock decides. A holder whose lease ran out finds its writes refused (`StaleLease`); one that has died on
-this host is known to be dead at once.
+The store's clock decides. Writes after the lease has expired are refused (`StaleLease`). The lease of a process that
+has died on this host is taken over at once.
 """
 
 from __future__ import annotations
@@ -24,11 +24,11 @@ from ..errors import UserError
 from ..failures.policy import FailureClass
 
 LEASE_TTL_S = 120.0
-"""Longer than a pass may take; a process that was stopped for longer finds its writes refused."""
+"""Longer than a pass may take; the writes of a process that was stopped for longer are refused."""
 
 
 class LeaseHeld(UserError):
-    """Another reconciler works on the campaign. Nothing is wrong: it will do what this one would have done."""
+    """Another reconciler has the lease. Nothing is wrong: it does what this one would have done."""
 
 
 def lease_name(campaign_id: int) -> str:
@@ -41,7 +41,7 @@ class LeaseHolder:
     """A process that reconciles, kept by the store as `host:pid:id`.
 
     Attributes:
-        id: tells it from another of the same number.
+        id: tells it apart from a process that reuses its number.
     """
 
     host: str
@@ -64,7 +64,7 @@ class LeaseHolder:
 
     @property
     def dead(self) -> bool:
-        """Whether it surely is no more: it ran on this host, and this host has no such process."""
+        """Whether it is known to have died: it ran on this host, which has no such process."""
         return self.host == socket.gethostname() and not Path("/proc", self.pid).exists()
 
 
@@ -79,7 +79,7 @@ class FencedWriter:
 
     @contextmanager
     def write(self) -> Iterator[Connection]:
-        """A write transaction that fails with StaleLease if somebody else has taken over."""
+        """A write transaction; raises StaleLease if another reconciler has taken over."""
         with self.store.write() as conn:
             queries.check_lease(conn, self.lease, self.epoch)
             yield conn
@@ -91,14 +91,14 @@ class FencedWriter:
         )
 
     def end_unrun(self, conn: Connection, row: AttemptRow, kind: FailureClass, reason: str) -> None:
-        """Ends an attempt that no job has run and none will."""
+        """Ends an attempt that no job has run or ever will."""
         values = {"failure_class": kind, "evidence": {"reason": reason, "hint": ""}, "ended_s": self.store.now(conn)}
         if queries.update_attempt(conn, row.id, expect_states=ACTIVE_ATTEMPT, state=AttemptState.FAILED, **values):
             self.event(conn, "ended", f"attempt {row.generation}: {kind}: {reason}", row)
 
 
 def take_lease(store: Store, campaign: CampaignRow, holder: LeaseHolder) -> FencedWriter:
-    """Takes the campaign's lease or renews it, if need be from a process that died without giving it back.
+    """Takes or renews the campaign's lease, also from a process that died without releasing it.
 
     Raises:
         LeaseHeld: another process has it.
@@ -120,7 +120,7 @@ def take_lease(store: Store, campaign: CampaignRow, holder: LeaseHolder) -> Fenc
 
 
 def release_lease(store: Store, campaign: CampaignRow, holder: LeaseHolder) -> None:
-    """Lets the next reconciler begin at once, if this one still has the lease."""
+    """Releases the lease, if this process still has it, so that the next reconciler can start at once."""
     with store.write() as conn:
         lease = queries.read_lease(conn, lease_name(campaign.id))
         if lease and lease.holder == str(holder):

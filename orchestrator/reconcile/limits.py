@@ -1,4 +1,4 @@
-"""What holds every run of a campaign back at once: GPU-hours that are used up, a folder that takes no files. Pure."""
+"""What stops all runs of a campaign at once: used-up GPU-hours, a folder that is not writable. Pure."""
 
 from __future__ import annotations
 
@@ -10,16 +10,16 @@ from .snapshot import Snapshot
 
 @dataclass(frozen=True)
 class Gate:
-    """Why no attempt is started now, and the state in which runs wait meanwhile."""
+    """Why no attempt may start now, and the state of the runs that wait."""
 
     state: RunState
     reason: str
 
 
 def gate(snapshot: Snapshot) -> Gate | None:
-    """What keeps the campaign from starting any attempt; None if nothing does."""
+    """Why the campaign may start no attempt now; None if it may."""
     if snapshot.storage:
-        return Gate(RunState.PENDING, f"waits until the campaign's folder takes files: {snapshot.storage}")
+        return Gate(RunState.PENDING, f"waits until the campaign's folder is writable: {snapshot.storage}")
     limit = snapshot.campaign.limits.get("gpu_hours")
     if limit is not None and (used := gpu_hours(snapshot)) >= limit:
         hint = "raise it in the spec and submit again"

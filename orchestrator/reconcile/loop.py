@@ -1,4 +1,4 @@
-"""The loop: drain, observe, decide, act, under a lease. Every command is a use of one pass of it."""
+"""The reconcile loop: drain, observe, decide, act, under a lease."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ from .observe import observe, read_store
 from .snapshot import Snapshot
 
 LATE_S = 3600.0
-"""For so long after an attempt's end was seen, its metrics may still become readable."""
+"""How long after an attempt's end its metrics may still become readable."""
 
 SLURM_POLL_S = 10.0
 LOCAL_POLL_S = 1.0
@@ -36,8 +36,8 @@ class Pass:
     """What one pass saw and did.
 
     Attributes:
-        settled: whether nothing is left that this program would do.
-        troubles: what could not be asked or done for now.
+        settled: whether nothing is left to do.
+        troubles: what could not be read or done for now.
     """
 
     snapshot: Snapshot
@@ -72,7 +72,7 @@ class Reconciler:
         Raises:
             LeaseHeld: another reconciler is at work.
             Unreachable: the shared folder cannot be read.
-            StoreUnreachable: the store did not answer; nothing is lost, the next pass goes on.
+            StoreUnreachable: the store did not respond; nothing is lost, the next pass continues.
             StaleLease: another reconciler took over in the middle.
         """
         writer = take_lease(self._store, self._campaign, self._holder)
@@ -90,8 +90,7 @@ class Reconciler:
     ) -> Iterator[Pass | Exception]:
         """Passes until everything is settled.
 
-        A store or a folder that is away, or a campaign that another reconciler holds, is waited for: the exception is
-        yielded.
+        Where the store or the folder is unreachable, or another reconciler has the lease, yields the error and waits.
         """
         while True:
             try:
@@ -104,9 +103,9 @@ class Reconciler:
             sleep(poll_s or self.poll_s)
 
     def _newest_attempts(self) -> list[AttemptRow]:
-        """The two newest attempts of each run, and those whose end was seen of late.
+        """The two newest attempts of each run, and those that ended recently.
 
-        The last may still write; of those before, a shared folder may lag, or a spool could not be read for a while.
+        The last may still write; of those before, files may have arrived late or been unreadable for a while.
         """
         with self._store.read() as conn:
             attempts, late_s = queries.attempts_by_run(conn, self._campaign.id), self._store.now(conn) - LATE_S
@@ -122,7 +121,7 @@ class Reconciler:
             return queries.step_times(conn, run_id)
 
     def close(self) -> None:
-        """Lets the next reconciler begin at once."""
+        """Releases the lease."""
         release_lease(self._store, self._campaign, self._holder)
 
 
@@ -138,7 +137,7 @@ def make_executor(campaign: CampaignRow, paths: CampaignPaths) -> Executor:
 
 
 def drain(store: Store, rows: Sequence[AttemptRow]) -> list[Unreachable]:
-    """Brings into the store what the agents have not pushed.
+    """Ingests what the agents have not pushed into the store.
 
     Returns:
         The spools that could not be read for now.

@@ -1,8 +1,8 @@
-"""Which nodes the campaign does without for now. Pure.
+"""Which nodes the campaign excludes for now: the quarantine of bad nodes. Pure.
 
-A node that proved bad has a strike against it for all runs of the campaign: what is surely the hardware's fault
-excludes it at once, what may be another's fault only the second time. Strikes expire, and never more than a quarter of
-the cluster is excluded: beyond that the fault is not in the nodes.
+A failure counts as a strike against its node, for all runs of the campaign: a certain hardware fault excludes the node
+at once, a suspected one the second time. Strikes expire, and at most a quarter of the cluster is excluded: beyond that
+the nodes are not to blame.
 """
 
 from __future__ import annotations
@@ -18,17 +18,17 @@ from .attempt_history import EndedAttempt
 MOST_EXCLUDED: Final = 0.25
 
 ENVIRONMENT: Final = frozenset({"no-mpi", "device-ordinal"})
-"""Rules about what is alike on all nodes of a sound cluster, whatever a run does."""
+"""Rules about what is the same on all nodes of a healthy cluster."""
 
 
 def excluded(ended: Iterable[EndedAttempt], now_s: float, exclude_h: float, nodes: int | None) -> tuple[str, ...]:
-    """The nodes that no attempt shall run on now, by name.
+    """The nodes to exclude now, by name.
 
     Args:
         ended: the ended attempts of all runs.
         now_s: the store's clock.
-        exclude_h: hours that a strike lasts.
-        nodes: nodes of the cluster; where nobody knows, one node is excluded at most.
+        exclude_h: hours for which a strike counts.
+        nodes: nodes of the cluster; None if not known, then at most one node is excluded.
     """
     weights: dict[str, float] = defaultdict(float)
     newest: dict[str, float] = defaultdict(float)
@@ -45,10 +45,10 @@ def excluded(ended: Iterable[EndedAttempt], now_s: float, exclude_h: float, node
 
 @dataclass(frozen=True)
 class NodeEvidence:
-    """What all ended attempts of a campaign together say of its nodes.
+    """What all ended attempts of a campaign together tell about its nodes.
 
     Attributes:
-        shown_by: the nodes that have shown an error of the environment, by the rule that told it.
+        shown_by: by rule, the nodes that had such an error of the environment.
         trained_on: the nodes on which a run has made a step.
     """
 
@@ -57,15 +57,15 @@ class NodeEvidence:
 
     @classmethod
     def of(cls, ended: Sequence[EndedAttempt]) -> NodeEvidence:
-        """What these attempts say."""
+        """What these attempts tell."""
         shown_by = {rule: frozenset(end.host for end in ended if end.rule == rule) for rule in ENVIRONMENT}
         return cls(shown_by, frozenset(host for end in ended if end.progressed for host in hosts(end)))
 
     def reattribute(self, end: EndedAttempt) -> EndedAttempt:
-        """The attempt as it is to be judged beside all others of the campaign.
+        """The attempt, classified in the light of all others of the campaign.
 
-        An error of the environment that only one node has shown, while runs have trained on others but never on that
-        one, is that node's: the run goes elsewhere, and the node is done without, as one with a broken GPU.
+        An error of the environment that occurred on one node alone, while runs have trained on others but never on that
+        one, is the node's fault: the run resumes elsewhere and the node is excluded, as with a broken GPU.
         """
         if end.kind is not FailureClass.DETERMINISTIC or end.rule not in ENVIRONMENT or not end.host:
             return end

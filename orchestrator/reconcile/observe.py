@@ -1,4 +1,4 @@
-"""The store, the shared folder and the executor → a snapshot. Reads only."""
+"""Reads the store, the shared folder and the executor into a snapshot."""
 
 from __future__ import annotations
 
@@ -80,23 +80,23 @@ def read_store(store: Store, campaign: CampaignRow) -> Stored:
 def observe(
     stored: Stored, executor: Executor, paths: CampaignPaths, step_times: Clock
 ) -> tuple[Snapshot, Unreachable | None]:
-    """Looks at the executor once, and at the folders of the attempts that may still run.
+    """Lists the executor's jobs once, and reads the folders of the attempts that may still run.
 
     Args:
         stored: what the store knows.
         executor: where attempts run.
         paths: the campaign's folders.
-        step_times: tells how long the steps of a run take, asked only of those that have made none for long.
+        step_times: how long the steps of a run take; called only for runs that have made none for long.
 
     Returns:
-        The snapshot, and why the executor could not be asked if it could not: the snapshot then says so.
+        The snapshot, and the error if the executor could not be reached: the snapshot then says so.
 
     Raises:
         Unreachable: the shared folder cannot be read.
     """
-    look, trouble = _look(stored.active, executor)
+    listing, trouble = _list_jobs(stored.active, executor)
     try:
-        views = tuple(_run_view(run, stored, look, paths, step_times) for run in stored.runs)
+        views = tuple(_run_view(run, stored, listing, paths, step_times) for run in stored.runs)
     except OSError as exc:
         raise Unreachable(f"the shared folder cannot be read: {exc}", "the next pass tries again") from exc
     snapshot = Snapshot(
@@ -104,7 +104,7 @@ def observe(
         campaign=stored.campaign,
         runs=views,
         listed=trouble is None,
-        complete=look.complete,
+        complete=listing.complete,
         capacity=_capacity(stored),
         intent_grace_s=executor.intent_grace_s,
         lost_grace_s=executor.lost_grace_s,
@@ -117,7 +117,7 @@ def observe(
     return snapshot, trouble
 
 
-def _look(active: Sequence[AttemptRow], executor: Executor) -> tuple[JobListing, Unreachable | None]:
+def _list_jobs(active: Sequence[AttemptRow], executor: Executor) -> tuple[JobListing, Unreachable | None]:
     expected: dict[str, set[int]] = defaultdict(set)
     for row in active:
         expected[row.token].add(row.array_index or 0)
@@ -128,13 +128,13 @@ def _look(active: Sequence[AttemptRow], executor: Executor) -> tuple[JobListing,
         return JobListing({}, False), exc
 
 
-def _run_view(run: RunRow, stored: Stored, look: JobListing, paths: CampaignPaths, step_times: Clock) -> RunView:
+def _run_view(run: RunRow, stored: Stored, listing: JobListing, paths: CampaignPaths, step_times: Clock) -> RunView:
     rows, config = stored.attempts.get(run.id, ()), stored.configs[run.id]
-    over = run.state in SETTLED_RUN and run.state is not RunState.HELD  # then its files need no look
-    attempts = tuple(_attempt_view(row, run, look, paths) for row in rows)
+    over = run.state in SETTLED_RUN and run.state is not RunState.HELD  # then its files do not matter
+    attempts = tuple(_attempt_view(row, run, listing, paths) for row in rows)
     idle_s = max((beat.idle_s or 0.0 for attempt in attempts for beat in attempt.heartbeats), default=0.0)
     times = step_times(run.id) if idle_s >= config.retry.hang_min_s else StepTimes(None, 0)
-    # the built-in training says every step how far it is, a script of one's own only when it reports
+    # the built-in training writes its progress every step, a custom script only when it reports
     usual_s = times.p99_s if config.command is None else times.between_s
     return RunView(
         run=run,
@@ -167,15 +167,15 @@ def _begun(run: RunPaths) -> int:
     return max((int(claim.parent.name[1:]) for claim in run.dir.glob("g[0-9]*/claim")), default=0)
 
 
-def _attempt_view(row: AttemptRow, run: RunRow, look: JobListing, paths: CampaignPaths) -> AttemptView:
+def _attempt_view(row: AttemptRow, run: RunRow, listing: JobListing, paths: CampaignPaths) -> AttemptView:
     if row.state in TERMINAL_ATTEMPT:
         return AttemptView(row)
     files = paths.run(run.name).attempt(row.generation)
     claim = _claim(files, row.token)
-    holder = str((claim or {}).get("job_id", ""))
-    job = look.jobs.get((row.token, row.array_index or 0))
-    if job and holder and job.job_id not in ("", holder):
-        job = None  # a batch that was taken twice: this is the job that found the claim taken and left
+    claimed_by = str((claim or {}).get("job_id", ""))
+    job = listing.jobs.get((row.token, row.array_index or 0))
+    if job and claimed_by and job.job_id not in ("", claimed_by):
+        job = None  # a batch that was submitted twice: this is the job that found the claim taken and left
     found = (NodeOutcome.read(files.outcome(node)) for node in range(row.nodes))
     outcomes = tuple(outcome for outcome in found if outcome is not None)
     lines = _agent_lines(paths.batch(row.token), row, job) if job and job.terminal and not outcomes else ()
@@ -188,7 +188,7 @@ def _attempt_view(row: AttemptRow, run: RunRow, look: JobListing, paths: Campaig
 def _claim(files: AttemptPaths, token: str) -> dict[str, Any] | None:
     """A job's claim, empty where it cannot be read; None for none.
 
-    We may have taken it ourselves, and died before writing that down.
+    The reconciler may have taken it and died before recording that.
     """
     claim = read_json(files.claim)
     if claim is None:
@@ -197,7 +197,7 @@ def _claim(files: AttemptPaths, token: str) -> dict[str, Any] | None:
 
 
 def _agent_lines(batch: Path, row: AttemptRow, job: JobView) -> tuple[LogLine, ...]:
-    """The end of the agents' own logs: why a job failed before an agent could say anything."""
+    """The end of the agents' own logs: why a job failed before an agent wrote an outcome."""
     logs = [*batch.glob(f"{job.job_id}_*_log.err"), batch / f"{row.array_index or 0}.log"]
     return tuple(line for log in logs if log.is_file() for line in _tail(log))
 
@@ -209,7 +209,7 @@ def _tail(log: Path) -> list[LogLine]:
 
 
 def _nodes(stored: Stored, executor: Executor) -> int | None:
-    """Nodes of the cluster, asked for only where one has a strike."""
+    """Nodes of the cluster, queried only if one has a strike."""
     struck = any(
         FailureClass(row.failure_class).policy.strike
         for rows in stored.attempts.values()
@@ -220,7 +220,7 @@ def _nodes(stored: Stored, executor: Executor) -> int | None:
 
 
 def _storage(stored: Stored, paths: CampaignPaths) -> str | None:
-    """What is wrong with the campaign's folder, tried only where a run waits for it."""
+    """What is wrong with the campaign's folder, tested only if a run waits for it."""
     waiting = [run.id for run in stored.runs if _waits_for_storage(run, stored)]
     needed = max((stored.checkpoint_bytes.get(run_id, 0) for run_id in waiting), default=0)
     return trouble_of(paths.dir, needed) if waiting else None
@@ -234,6 +234,6 @@ def _waits_for_storage(run: RunRow, stored: Stored) -> bool:
 
 
 def _capacity(stored: Stored) -> int | None:
-    """How many attempts may be active at once: on this machine, what the spec says; Slurm has a queue of its own."""
+    """How many attempts may be active at once: on this machine, what the spec says; Slurm has its own queue."""
     configs = (stored.configs[run.id] for run in stored.runs)
     return max((config.local.parallel for config in configs if config.executor == "local"), default=None)

@@ -65,11 +65,11 @@ def starting_fit(view: RunView, last: AttemptRow | None, ledgers: Ledgers) -> Fi
     return Fit(choice.micro_batch, changes, choice.predicted_gb, choice.why)
 
 
-def after_out_of_memory(view: RunView, past: Sequence[EndedAttempt], ledgers: Ledgers) -> Fit | NoFit:
+def after_out_of_memory(view: RunView, history: Sequence[EndedAttempt], ledgers: Ledgers) -> Fit | NoFit:
     """What to try after the last of these attempts ran out of memory."""
-    last, batch = past[-1], view.config.train.global_batch
+    last, batch = history[-1], view.config.train.global_batch
     micro = last.row.micro_batch
-    tries = count(past, FailureClass.OOM, FailureClass.FRAGMENTATION)
+    tries = count(history, FailureClass.OOM, FailureClass.FRAGMENTATION)
     if tries > view.retry.oom:
         return NoFit(f"{last.reason} · retry.oom = {view.retry.oom} is used up")
     ledger = _ledger(view, last.changes, ledgers) or Ledger(())

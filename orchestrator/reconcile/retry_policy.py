@@ -22,8 +22,8 @@ class PassContext:
     """What is the same for all runs in this pass.
 
     Attributes:
-        excluded: nodes that no attempt shall run on now.
-        storage_known: whether the campaign's folder was tried and takes files.
+        excluded: nodes to exclude now.
+        storage_known: whether the campaign's folder was tested and is writable.
     """
 
     now_s: float
@@ -34,7 +34,7 @@ class PassContext:
 
 @dataclass(frozen=True)
 class _Next:
-    """How the next attempt shall be, and from when on."""
+    """How to start the next attempt, and when."""
 
     why: str
     not_before_s: float = 0.0
@@ -48,23 +48,23 @@ def first_attempt(view: RunView, context: PassContext) -> Iterator[Action]:
     yield from _submit(view, (), _Next("retried by the user" if view.run.retry_epoch else changed), context)
 
 
-def next_attempt(view: RunView, past: Sequence[EndedAttempt], context: PassContext) -> Iterator[Action]:
+def next_attempt(view: RunView, history: Sequence[EndedAttempt], context: PassContext) -> Iterator[Action]:
     """What follows the last of these attempts."""
-    last = past[-1]
+    last = history[-1]
     if end := _end(view, last):
         yield from set_run(view, *end)
     elif last.kind.policy.retry is Retry.SMALLER:
-        yield from _fitted(view, past, context)
+        yield from _fitted(view, history, context)
     elif last.kind.policy.awaits_storage and not context.storage_known:
-        yield from set_run(view, RunState.PENDING, f"{last.reason}, tried again once the folder takes files")
-    elif budget := _budget(past, len(past) - 1):
-        yield from _within(view, past, budget, context)
+        yield from set_run(view, RunState.PENDING, f"{last.reason}, retried once the folder is writable")
+    elif budget := _budget(history, len(history) - 1):
+        yield from _within(view, history, budget, context)
     else:
-        yield from _resumed(view, past, context)
+        yield from _resumed(view, history, context)
 
 
 def _end(view: RunView, last: EndedAttempt) -> tuple[RunState, str] | None:
-    """The state in which a run stays after such an attempt; None if there is another one to come."""
+    """The final state of a run after such an attempt; None if another one follows."""
     policy = last.kind.policy
     if policy.retry is Retry.MORE_MEMORY and not view.config.slurm.mem_mb:
         return RunState.FAILED, last.with_hint
@@ -73,42 +73,42 @@ def _end(view: RunView, last: EndedAttempt) -> tuple[RunState, str] | None:
     return policy.run, last.with_hint if policy.run is RunState.FAILED else last.reason
 
 
-def _budget(past: Sequence[EndedAttempt], index: int) -> Budget | None:
+def _budget(history: Sequence[EndedAttempt], index: int) -> Budget | None:
     """What an attempt counts against, None for nothing."""
-    end, before = past[index], past[:index]
+    end, before = history[index], history[:index]
     return end.kind.policy.budget(count(before, end.kind), progressed=end.progressed)
 
 
-def _fitted(view: RunView, past: Sequence[EndedAttempt], context: PassContext) -> Iterator[Action]:
-    """The same global batch in smaller pieces, or what else the spec allows."""
-    match oom_policy.after_out_of_memory(view, past, context.ledgers):
+def _fitted(view: RunView, history: Sequence[EndedAttempt], context: PassContext) -> Iterator[Action]:
+    """Retries with a smaller micro-batch, or another change that the spec allows."""
+    match oom_policy.after_out_of_memory(view, history, context.ledgers):
         case NoFit(reason):
             yield from set_run(view, RunState.FAILED, reason)
         case Fit() as fit:
-            yield from _submit(view, past, _Next(fit.why, past[-1].ended_s, fit), context)
+            yield from _submit(view, history, _Next(fit.why, history[-1].ended_s, fit), context)
 
 
-def _resumed(view: RunView, past: Sequence[EndedAttempt], context: PassContext) -> Iterator[Action]:
-    """The same again, from the newest checkpoint, unless that leads nowhere."""
-    if makes_no_progress(past, view.checkpoint_step):
-        yield from _held(view, past[-1])
+def _resumed(view: RunView, history: Sequence[EndedAttempt], context: PassContext) -> Iterator[Action]:
+    """Resumes from the newest checkpoint, unless the run makes no progress."""
+    if makes_no_progress(history, view.checkpoint_step):
+        yield from _held(view, history[-1])
     else:
-        yield from _submit(view, past, _Next(f"{past[-1].reason}, resumed", past[-1].ended_s), context)
+        yield from _submit(view, history, _Next(f"{history[-1].reason}, resumed", history[-1].ended_s), context)
 
 
-def _within(view: RunView, past: Sequence[EndedAttempt], budget: Budget, context: PassContext) -> Iterator[Action]:
-    """Another try, if the budget has one left and the last ones have led anywhere."""
-    last, allowed = past[-1], int(getattr(view.retry, budget))
-    tries = sum(_budget(past, index) is budget for index in range(len(past)))
+def _within(view: RunView, history: Sequence[EndedAttempt], budget: Budget, context: PassContext) -> Iterator[Action]:
+    """Retries if the budget allows it and the run makes progress."""
+    last, allowed = history[-1], int(getattr(view.retry, budget))
+    tries = sum(_budget(history, index) is budget for index in range(len(history)))
     if tries > allowed:
         yield from set_run(view, RunState.FAILED, f"{last.with_hint} · retry.{budget} = {allowed} is used up")
-    elif last.progressed and makes_no_progress(past, view.checkpoint_step):
+    elif last.progressed and makes_no_progress(history, view.checkpoint_step):
         yield from _held(view, last)
     else:
         wait_s = _backoff(view, last, tries, min(budget.longest_wait_s, view.retry.max_backoff_s))
         elsewhere = (last.host,) if last.kind.policy.elsewhere and last.host else ()
         why = f"{last.reason}, tried again ({tries} of {allowed})"
-        yield from _submit(view, past, _Next(why, last.ended_s + wait_s, exclude=elsewhere), context)
+        yield from _submit(view, history, _Next(why, last.ended_s + wait_s, exclude=elsewhere), context)
 
 
 def _held(view: RunView, last: EndedAttempt) -> Iterator[Action]:
@@ -117,29 +117,29 @@ def _held(view: RunView, last: EndedAttempt) -> Iterator[Action]:
     )
     ended = f"{NO_PROGRESS_LIMIT} attempts ended without a new checkpoint"
     reason = f"{ended}; {hint}, then `campaign retry` (last: {last.reason})"
-    if last.kind is FailureClass.CRASH:  # what ended them is to be mended, not how often they save
-        reason = f"{last.with_hint} · {ended}; mend it, or {hint}, then `campaign retry`"
+    if last.kind is FailureClass.CRASH:  # fix the crash, not the checkpoint interval
+        reason = f"{last.with_hint} · {ended}; fix it, or {hint}, then `campaign retry`"
     yield from set_run(view, RunState.HELD, reason)
 
 
-def _submit(view: RunView, past: Sequence[EndedAttempt], how: _Next, context: PassContext) -> Iterator[Action]:
-    """Starts the next attempt, or says when."""
-    if past and context.now_s < how.not_before_s:
+def _submit(view: RunView, history: Sequence[EndedAttempt], how: _Next, context: PassContext) -> Iterator[Action]:
+    """Starts the next attempt, or says when it will start."""
+    if history and context.now_s < how.not_before_s:
         yield from set_run(view, RunState.PENDING, how.why, how.not_before_s)
         return
     fit = how.fit or oom_policy.starting_fit(
-        view, past[-1].row if past else latest_of_configuration(view), context.ledgers
+        view, history[-1].row if history else latest_of_configuration(view), context.ledgers
     )
     why = how.why if how.fit or not fit.why else f"{how.why}; {fit.why}"
     # a run that waits for room shows as pending, also when its last attempt has just ended
-    yield from set_run(view, RunState.PENDING, why if past else "")
+    yield from set_run(view, RunState.PENDING, why if history else "")
     yield Submit(
         run=view.run,
         config=view.config,
         generation=max(view.run.generation, view.begun) + 1,
         micro_batch=fit.micro_batch,
         why=why,
-        mem_scale=MEM_GROWTH ** count(past, FailureClass.HOST_OOM),
+        mem_scale=MEM_GROWTH ** count(history, FailureClass.HOST_OOM),
         changes=fit.changes,
         predicted_gb=fit.predicted_gb,
         exclude=_excluding(view, (*context.excluded, *how.exclude)),
@@ -147,13 +147,13 @@ def _submit(view: RunView, past: Sequence[EndedAttempt], how: _Next, context: Pa
 
 
 def _excluding(view: RunView, nodes: Sequence[str]) -> tuple[str, ...]:
-    """The nodes to do without; none where the spec names those to run on, or there is only this machine."""
+    """The nodes to exclude; none if the spec names its nodes, or there is only this machine."""
     fixed = view.config.slurm.nodelist or view.config.executor == "local"
     return () if fixed else tuple(sorted(set(nodes)))
 
 
 def _backoff(view: RunView, last: EndedAttempt, tries: int, most_s: float) -> float:
-    """Doubling, with a jitter that is the same in every pass: runs that failed together do not come back together."""
+    """Exponential, with a jitter that is the same in every pass: runs that failed together do not restart together."""
     seed = hashlib.sha256(f"{view.run.campaign_id}/{view.run.name}/{last.row.generation}".encode()).digest()[0]
     jitter = 0.75 + 0.25 * seed / 255  # never above what the spec says
     return float(min(view.retry.backoff_s * 2 ** max(tries - 1, 0), most_s) * jitter)

@@ -40,23 +40,23 @@ class AttemptView:
 
     @property
     def heartbeat_s(self) -> float | None:
-        """The newest sign of life of its agents, by their clocks. The claim is the first."""
+        """The newest heartbeat of its agents, by their clocks; before the first, the claim."""
         return max((beat.ts for beat in self.heartbeats), default=self.claimed_s)
 
     @property
     def start_step(self) -> int | None:
-        """The step it began from, where its agents or its metrics have said so."""
+        """The step it started from, by its agents or its metrics."""
         known = self.start.start_step if self.start else None
         return self.row.start_step if known is None else known
 
     @property
     def active(self) -> bool:
-        """Whether the store still takes it for one that may run."""
+        """Whether it may still run, according to the store."""
         return self.row.state not in TERMINAL_ATTEMPT
 
     @property
     def complete(self) -> bool:
-        """Whether every node has written down how it ended."""
+        """Whether every node has recorded how it ended."""
         return len(self.outcomes) >= self.row.nodes
 
 
@@ -67,8 +67,8 @@ class RunView:
     Attributes:
         config: what the spec asks for.
         checkpoint_step: step of the newest complete checkpoint of this configuration, 0 for none.
-        begun: the highest generation that a job has begun, as the folder of a run without attempts shows it: another
-            store, since deleted, may have left some. 0 for none.
+        begun: the highest generation found in the folder of a run without attempts, left by a store that has since been
+            deleted; 0 for none.
         on_cpu: whether the ranks' device memory is the host's.
         p99_step_s: 99th percentile of the time that a step of its present configuration took, None if not known.
         steps_known: how many steps that was taken from.
@@ -115,12 +115,12 @@ class Snapshot:
 
     Attributes:
         now_s: the store's clock.
-        listed: whether the executor answered; if not, nothing may be concluded from its silence.
+        listed: whether the executor responded; if not, nothing may be concluded from absent jobs.
         complete: whether an absent job was looked for everywhere.
         capacity: attempts that may be active at once on this machine; None for no limit.
         ledgers: what was measured of memory, by memory key.
-        nodes: nodes of the cluster; None where nobody knows, or nobody needs to.
-        storage: what is wrong with the campaign's folder, "" for nothing; None where nobody has tried.
+        nodes: nodes of the cluster; None if not known or not needed.
+        storage: what is wrong with the campaign's folder, "" for nothing; None if not tested.
         intent_grace_s, lost_grace_s, outcome_grace_s: the executor's delays, see there.
         user: number of the user as whom jobs run.
     """

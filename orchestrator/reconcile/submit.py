@@ -1,12 +1,12 @@
-"""From the decision to start attempts to jobs that run them. Every crash in between is harmless.
+"""Submits attempts as jobs. A crash between any two steps is harmless.
 
 In this order:
   1. the store: attempts with intent, a token and a place in the array;
   2. the shared folder: payloads, the pointer to the current generation;
   3. sbatch, with the token in name and comment;
   4. the store: the job ids.
-A process that dies after 1 or 2 leaves an intent that no job answers for: revoked and tried again. One that dies after
-3 leaves a job that the next look finds by its token: adopted.
+After a crash behind 1 or 2, the intent has no job: it is revoked and retried. After a crash behind 3, the next pass
+finds the job by its token and adopts it.
 """
 
 from __future__ import annotations
@@ -40,10 +40,10 @@ from .lease import FencedWriter
 
 WITHDRAWN = "withdrawn"
 QUEUE_FULL = "queue.full"
-"""The kind of the event that tells of a submit limit, for all runs that wait for it."""
+"""Kind of the event about a submit limit, for all runs that wait for it."""
 
 QUEUE_FULL_S = 600.0
-"""For so long after it, a full queue is tried carefully, and is no news."""
+"""For so long after it, a full queue is probed with few jobs, and not reported again."""
 
 
 class QueueFull(Unreachable):
@@ -60,7 +60,7 @@ class Planned:
 
 @dataclass(frozen=True)
 class _Way:
-    """By what right attempts are submitted, to what, and where their files lie."""
+    """What a submission needs: the right to write, the executor, the campaign's folders."""
 
     writer: FencedWriter
     executor: Executor
@@ -76,10 +76,10 @@ def submit(
     """One job array for all attempts of one resource shape, or several where they are too many for one.
 
     Returns:
-        What could not be submitted for now; the next pass decides anew.
+        What could not be submitted for now; the next pass decides again.
 
     Raises:
-        StaleLease: somebody else acts for this campaign now.
+        StaleLease: another reconciler has taken over.
     """
     troubles: list[Unreachable] = []
     way = _Way(writer, executor, paths)
@@ -94,7 +94,7 @@ def submit(
 
 
 def _batches(actions: Sequence[Submit]) -> Iterator[tuple[dict[str, Any], Sequence[Submit]]]:
-    """What is submitted together, with what it asks for."""
+    """What is submitted together, with its resources."""
     shapes: dict[str, list[Submit]] = defaultdict(list)
     asked: dict[str, dict[str, Any]] = {}
     for action in actions:
@@ -110,8 +110,8 @@ def _batches(actions: Sequence[Submit]) -> Iterator[tuple[dict[str, Any], Sequen
 def _submit_group(group: Sequence[Submit], resources: dict[str, Any], way: _Way) -> None:
     """One array, or several where it is too much for one: halved until sbatch takes it, down to single jobs.
 
-    A queue that was full a while ago is tried with one job first, then with twice as many each time: to write down a
-    thousand attempts in every pass, and to take them back, would be work for nothing.
+    If the queue was full a while ago, starts with one job and doubles: recording a thousand attempts in every pass and
+    withdrawing them again would be wasted work.
     """
     doubles = _was_full(way.writer)
     done, most = 0, 1 if doubles else len(group)
@@ -132,13 +132,13 @@ def _was_full(writer: FencedWriter) -> bool:
 
 
 def _lately(conn: Connection, kind: str, writer: FencedWriter) -> bool:
-    """Whether such an event was told a while ago: the same every ten seconds tells nobody anything."""
+    """Whether there was such an event a while ago: repeating it every ten seconds tells nothing new."""
     told_s = queries.newest_event_s(conn, writer.campaign_id, kind)
     return told_s is not None and writer.store.now(conn) - told_s < QUEUE_FULL_S
 
 
 def _full(waiting: int, writer: FencedWriter, exc: ArrayTooLarge) -> QueueFull:
-    """Says so, once in a while."""
+    """The error for a full queue; now and then, also an event."""
     message = f"{waiting} {'run waits' if waiting == 1 else 'runs wait'} for room in the queue: {exc}"
     if not _was_full(writer):
         with writer.write() as conn:
@@ -172,7 +172,7 @@ def _submit_batch(group: Sequence[Submit], resources: dict[str, Any], way: _Way)
         raise
     except SubmissionUnclear as exc:
         _leave_open(rows, writer, exc)
-        raise Unreachable(f"sbatch gave no clear answer: {exc}", "the next pass looks for the job") from exc
+        raise Unreachable(f"sbatch did not confirm the submission: {exc}", "the next pass looks for the job") from exc
     except (Unreachable, OSError) as exc:
         _withdraw(rows, writer, exc)
         shutil.rmtree(batch.folder, ignore_errors=True)
@@ -182,10 +182,10 @@ def _submit_batch(group: Sequence[Submit], resources: dict[str, Any], way: _Way)
 
 
 def _require_trust(paths: CampaignPaths) -> None:
-    """What runs jobs is believed only where nobody else can have written it.
+    """Refuses to submit if other users can write to the folder that jobs run from.
 
     Raises:
-        Unreachable: others could have; nothing was written.
+        Unreachable: they can; nothing was written.
     """
     batches = paths.batch("any").parent
     try:
@@ -198,7 +198,7 @@ def _require_trust(paths: CampaignPaths) -> None:
 
 
 def _submit_without_exclusions(group: Sequence[Submit], way: _Way) -> None:
-    """Tries again with every node: the ones that were to be done without may be all that there are, or be gone.
+    """Retries without excluded nodes: they may be all that there are, or no longer exist.
 
     Raises:
         Unreachable: as `submit`.
@@ -216,7 +216,7 @@ def _refuse(rows: Sequence[_Row], writer: FencedWriter, reason: str) -> None:
 
 
 def _leave_open(rows: Sequence[_Row], writer: FencedWriter, unclear: SubmissionUnclear) -> None:
-    """The intent stays: only a look can tell whether there is a job."""
+    """Keeps the intent: only the next listing tells whether there is a job."""
     with writer.write() as conn:
         for row, _ in rows:
             writer.event(conn, "submission.unclear", str(unclear), row)
@@ -233,9 +233,9 @@ def _withdraw(rows: Sequence[_Row], writer: FencedWriter, exc: Exception) -> Non
 
 
 def _write_intent(group: Sequence[Submit], token: str, writer: FencedWriter, paths: CampaignPaths) -> list[_Row]:
-    """Says in the store what is about to be submitted; from here on the next pass knows what to look for.
+    """Records in the store what is about to be submitted, so that the next pass knows what to look for.
 
-    A run that the user has changed since the decision is left out: the next pass decides anew.
+    Leaves out runs that the user has changed since the decision: the next pass decides again.
     """
     with writer.write() as conn:
         now = {_decided_on(run) for run in queries.runs(conn, writer.campaign_id)}
@@ -257,7 +257,7 @@ def _write_intent(group: Sequence[Submit], token: str, writer: FencedWriter, pat
 
 
 def _unusual(action: Submit) -> str:
-    """What of the attempt the spec alone does not say."""
+    """What the spec alone does not tell about the attempt."""
     micro = f" micro-batch {action.micro_batch}" if action.micro_batch else ""
     changes = f" with {config_changes.text(action.changes)}" if action.changes else ""
     exclude = f" without {', '.join(action.exclude)}" if action.exclude else ""

@@ -1,4 +1,4 @@
-"""Results of a campaign: what its runs measured, how they compare, and the page that says so.
+"""Results: what runs measured, how they compare, and the report that says so. May import campaign and below.
 
-Imports go one way: ``page`` -> ``compare`` -> ``measure``.
+Imports go one way: `page` -> `compare` -> `measure`.
 """

@@ -1,4 +1,4 @@
-"""The `forward:` section: tools that get the metrics of the runs too, while they run."""
+"""The `forward:` section: tools that runs forward their metrics to."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ class _Tool(BaseModel):
     def _no_credentials(cls, value: Any) -> Any:
         for name in value if isinstance(value, dict) else ():
             if _CREDENTIAL.search(str(name)):
-                hint = f"leave it out, and log in as the tool asks ({cls.login()}): jobs inherit your environment"
+                hint = f"leave it out and log in as the tool documents ({cls.login()}): jobs inherit your environment"
                 raise Hint(f"{name} does not belong into a spec, which is kept in the store", hint)
         return value
 
@@ -44,7 +44,7 @@ class _Tool(BaseModel):
 
 
 class WandbConfig(_Tool):
-    """Weights & Biases. Who you are comes from `WANDB_API_KEY` or `wandb login`, never from here."""
+    """Weights & Biases. Credentials come from `WANDB_API_KEY` or `wandb login`, never from here."""
 
     project: Text | None = None
     """Default: `WANDB_PROJECT`, or the campaign's name."""
@@ -53,9 +53,9 @@ class WandbConfig(_Tool):
     group: Text | None = None
     """Default: `WANDB_RUN_GROUP`, or the campaign's name."""
     mode: Literal["online", "offline"] | None = None
-    """`offline` keeps the run in files, which `wandb sync` sends later. Default: `WANDB_MODE`, or online."""
+    """`offline` keeps the run in files, for `wandb sync` to upload later. Default: `WANDB_MODE`, or online."""
     tags: tuple[Text, ...] = ()
-    """Tags beside the campaign's name."""
+    """Tags in addition to the campaign's name."""
 
     @classmethod
     def login(cls) -> str:
@@ -64,25 +64,25 @@ class WandbConfig(_Tool):
 
 
 class TensorBoardConfig(_Tool):
-    """TensorBoard: one folder a run."""
+    """TensorBoard: one folder per run."""
 
     dir: Text | None = None
-    """Absolute path of a folder that the nodes see; a run is in `<campaign>/<run>` below. Default: `tensorboard/<run>`
-    in the campaign's folder."""
+    """Absolute path of a folder that all nodes see; each run writes to `<campaign>/<run>` in it. Default:
+    `tensorboard/<run>` in the campaign's folder."""
 
     @field_validator("dir")
     @classmethod
     def _absolute(cls, value: str | None) -> str | None:
         if value is not None and not Path(value).expanduser().is_absolute():
-            raise Hint("is no absolute path", "jobs do not run in this folder; leave it out for the campaign's own")
+            raise Hint("is not an absolute path", "jobs do not run in this folder; leave it out for the campaign's own")
         return value
 
 
 class MlflowConfig(_Tool):
-    """MLflow. Who you are comes from `MLFLOW_TRACKING_USERNAME` and the like, never from here."""
+    """MLflow. Credentials come from `MLFLOW_TRACKING_USERNAME` and the like, never from here."""
 
     tracking_uri: Text | None = None
-    """The tracking server, such as `https://mlflow.example.org`. One is needed. Default: `MLFLOW_TRACKING_URI`."""
+    """The tracking server, such as `https://mlflow.example.org`. Required. Default: `MLFLOW_TRACKING_URI`."""
     experiment: Text | None = None
     """Default: `MLFLOW_EXPERIMENT_NAME`, or the campaign's name."""
 
@@ -90,9 +90,9 @@ class MlflowConfig(_Tool):
     @classmethod
     def _nameless(cls, value: str | None) -> str | None:
         if value and _PASSWORD.search(value):
-            raise Hint("holds a name or a password", f"leave it out of the address, and use {cls.login()}")
+            raise Hint("contains a name or a password", f"leave it out of the address, and use {cls.login()}")
         if value and not re.match(r"[a-z][a-z0-9+-]*:|databricks$", value):
-            raise Hint("is no address", "write https://HOST, or sqlite:////absolute/path for runs on one machine")
+            raise Hint("is not a URL", "write https://HOST, or sqlite:////absolute/path for runs on one machine")
         return value
 
     @classmethod
@@ -102,7 +102,7 @@ class MlflowConfig(_Tool):
 
 
 class ForwardConfig(BaseModel):
-    """Tools that get each run's metrics while it runs: `[wandb, tensorboard]`, or a mapping with their options."""
+    """Tools that get each run's metrics while it trains: `[wandb, tensorboard]`, or a mapping with their options."""
 
     model_config = ConfigDict(frozen=True, extra="forbid", use_attribute_docstrings=True)
 

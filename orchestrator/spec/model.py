@@ -40,27 +40,18 @@ _SECRET: Final = re.compile(
     r"(?:^|_)(?:TOKEN|SECRET|PASSWORD|PASSWD|PASSPHRASE|CREDENTIALS?|(?:API|ACCESS|PRIVATE)_?KEY|APIKEY)(?:_|$)",
     re.IGNORECASE,
 )
-"""Names of environment variables whose values nobody else should read."""
+"""Names of environment variables that hold secrets."""
 
 _SECRET_VALUE: Final = re.compile(
     r"^(?:hf_|sk-|gh[opsu]_|github_pat_|xox[abp]-|AKIA)[\w-]{12,}$|://[^/\s:@]*:[^/\s@]+@"
 )
-"""The forms of well-known tokens, and an address with a password."""
+"""Well-known tokens, and URLs with a password."""
 
 DESCRIBES_ONLY: Final = frozenset(
-    [
-        "checkpoint_every",
-        "keep_checkpoints",
-        "keep_best",
-        "universal_checkpoint",
-        "eval_every",
-        "eval_batches",
-        "log_every",
-        "profile_at",
-    ]
+    """checkpoint_every keep_checkpoints keep_best universal_checkpoint eval_every eval_batches log_every
+    profile_at""".split()  # noqa: SIM905
 )
-"""Fields of `train` that watch or save a run and do not change what it learns."""
-
+"""Fields of `train` that observe or save a run without changing what it learns."""
 
 MIN_TELEMETRY_S: Final = 0.1
 
@@ -81,122 +72,121 @@ class DatasetConfig(_Section):
     text_field: str = "text"
     """Field that holds the text."""
     eval_path: str | None = None
-    """Held-out text in a file or folder of its own."""
+    """Held-out text in a separate file or folder."""
     eval_split: str | None = None
-    """Split that is held out."""
+    """Held-out split."""
     eval_fraction: Real = Field(default=0.05, ge=0, lt=1)
-    """Part of the end of the text that is held out where neither eval_path nor eval_split is given."""
+    """Share of the text, at its end, that is held out if neither eval_path nor eval_split is given."""
 
 
 class TrainConfig(_Section):
-    """The experiment. Built-in training takes all fields; with `command` they reach the script by environment."""
+    """The experiment. The built-in training uses all fields; a `command` gets them as environment variables."""
 
     model: str | dict[str, Any] | None = None
     """Causal language model: a name such as `gpt2` or `meta-llama/Llama-2-7b-hf`, a folder, or a configuration such as
-    `{model_type: gpt2, n_layer: 2}`. With random weights, a name that docs/models.md lists needs no hub."""
+    `{model_type: gpt2, n_layer: 2}`. With random weights, the names in docs/models.md need no hub access."""
     pretrained: bool = False
     """Start from the model's published weights instead of random ones."""
     tokenizer: str | None = None
-    """Hub name or folder of a tokenizer, or `bytes` for one token a byte. Default: the model's own."""
+    """Hub name or folder of a tokenizer, or `bytes` for one token per byte. Default: the model's own."""
     dataset: Annotated[
         DatasetConfig | None, BeforeValidator(lambda value: {"path": value} if isinstance(value, str) else value)
     ] = None
     """Text to train on: a hub name or path, or the fields below."""
     seq_len: Positive = 1024
-    """Tokens of one sample."""
+    """Tokens per sample."""
     global_batch: Positive | None = None
-    """Samples of one optimizer step over all ranks: global_batch = micro_batch x accumulation x ranks."""
+    """Samples per optimizer step over all ranks: global_batch = micro_batch x accumulation x ranks."""
     micro_batch: Positive | None = None
-    """Samples of one forward pass on one rank. Default: the largest divisor of a rank's share that is at most 8.
-    It is made smaller, with more accumulation, when memory runs out."""
+    """Samples per forward pass on one rank. Default: the largest divisor of a rank's share that is at most 8.
+    Out-of-memory errors reduce it and increase accumulation."""
     steps: Positive | None = None
     """Optimizer steps; either this or epochs."""
     epochs: Annotated[float, Strict(), Field(gt=0, allow_inf_nan=False)] | None = None
     """Passes over the text; either this or steps."""
     precision: Precision = "bf16"
-    """Number format of the training: fp32, tf32 (fp32 whose matrix products are rounded to 10 bits, on the matrix
-    units), bf16, or fp16 (with dynamic loss scaling)."""
+    """Number format: fp32, tf32 (fp32 with matrix products on the tensor cores, rounded to 10 bits of mantissa), bf16,
+    or fp16 (with dynamic loss scaling)."""
     strategy: Strategy | None = None
     """One word for engine, zero_stage and offload: `ddp`, `zero0` to `zero3`, `zero1-offload` to `zero3-offload`
     (optimizer on the CPU), `zero3-offload-full` (parameters too), `zero-infinity` (both on a disk, see nvme_path)."""
     engine: Literal["deepspeed", "ddp"] = "deepspeed"
-    """`ddp` is PyTorch's own data parallel training without DeepSpeed's engine: the baseline."""
+    """`ddp` is PyTorch's DistributedDataParallel without DeepSpeed's engine: the baseline."""
     zero_stage: Annotated[int, Strict(), Field(ge=0, le=3)] = 0
     """ZeRO stage: 0 keeps everything on every rank; 1 shards optimizer states, 2 also gradients, 3 also parameters."""
     offload: Literal["none", "optimizer", "full", "nvme"] = "none"
-    """What is kept out of the GPU's memory: `optimizer` its states, in the node's memory (ZeRO 1 to 3); `full`
-    parameters too (ZeRO 3); `nvme` both, on the disk at nvme_path (ZeRO 3)."""
+    """What to offload from GPU memory: `optimizer` the optimizer states to host memory (ZeRO 1 to 3); `full` the
+    parameters too (ZeRO 3); `nvme` both to the disk at nvme_path (ZeRO 3)."""
     nvme_path: str | None = None
     """Folder on a fast local disk of each node, for `offload: nvme`. DeepSpeed needs libaio there."""
     lr: Real = Field(default=3e-4, gt=0)
-    """Highest learning rate."""
+    """Peak learning rate."""
     schedule: Literal["constant", "linear", "cosine"] = "cosine"
-    """How the learning rate falls after the warm-up."""
+    """Decay of the learning rate after warm-up."""
     warmup_steps: Count = 0
-    """Steps over which the learning rate rises from 0."""
+    """Steps of linear warm-up from 0."""
     min_lr_ratio: Real = Field(default=0.1, ge=0, le=1)
-    """Where the learning rate falls to, as a part of the highest one: the step after the last would have it."""
+    """Final learning rate as a share of the peak, reached one step after the last."""
     weight_decay: Real = Field(default=0.1, ge=0)
     """AdamW's weight decay."""
     beta1: Real = Field(default=0.9, ge=0, lt=1)
-    """AdamW's decay of the gradient's mean."""
+    """AdamW's beta1."""
     beta2: Real = Field(default=0.95, ge=0, lt=1)
-    """AdamW's decay of the squared gradient's mean."""
+    """AdamW's beta2."""
     eps: Real = Field(default=1e-8, gt=0)
     """AdamW's epsilon."""
     grad_clip: Real = Field(default=1.0, ge=0)
-    """Gradients are scaled down to this norm; 0 leaves them as they are."""
+    """Clip gradients to this norm; 0 disables clipping."""
     seed: Count = 42
     """Seed of the initial weights and of the order of the samples. Repeat number r uses seed + r."""
     dropout: Real = Field(default=0.0, ge=0, lt=1)
     """Dropout of the model."""
     checkpoint_every: Positive | None = None
-    """Steps between checkpoints. Default: none, so an interrupted run starts again from step 0."""
+    """Steps between checkpoints. Default: none, so an interrupted run restarts from step 0."""
     keep_checkpoints: Positive = 2
-    """Checkpoints that are kept, newest first."""
+    """Number of newest checkpoints to keep."""
     keep_best: bool = False
-    """Keep beside these the checkpoint with the lowest loss on held-out text, which its manifest.json says as
-    eval_loss. Only a checkpoint at whose step there is an evaluation can be the best: give eval_every and
-    checkpoint_every, and make one a multiple of the other; the last step has both. An interrupted run resumes from
-    the newest, not from the best."""
+    """Also keep the checkpoint with the lowest loss on held-out text, `eval_loss` in its manifest.json. Only a
+    checkpoint whose step was evaluated can be the best: set eval_every and checkpoint_every, one a multiple of the
+    other; the last step always has both. An interrupted run resumes from the newest checkpoint, not from the best."""
     universal_checkpoint: bool = False
-    """Let the run resume on another number of nodes or ranks: its checkpoint is then converted first, with DeepSpeed's
-    own tool, which for a while takes three times its room. Say so before the run begins: its nodes and ranks then are
-    no part of the experiment, unless the matrix varies them. For the built-in training."""
+    """Let the run resume on a different number of nodes or ranks, by DeepSpeed's conversion to a universal checkpoint,
+    which temporarily takes three times the space. Set it before the run starts: nodes and ranks are then not part of
+    the experiment, unless the matrix varies them. Built-in training only."""
     eval_every: Positive | None = None
     """Steps between evaluations on held-out text. Default: only at the end."""
     eval_batches: Positive | None = None
-    """Batches of one evaluation, at most. Default: all held-out text."""
+    """Maximum number of batches per evaluation. Default: all held-out text."""
     activation_checkpointing: bool = False
-    """Compute activations again in the backward pass: less memory, about a third slower."""
+    """Recompute activations in the backward pass: less memory, about a third slower."""
     compile: bool = False
-    """Use torch.compile. With ZeRO 0 to 2 the parameters then lie in two tensors, and DeepSpeed's cost for each of
-    them falls away."""
+    """Use torch.compile. With ZeRO 0 to 2, also keeps the parameters in two flat tensors, which avoids DeepSpeed's
+    overhead per parameter."""
     deepcompile: bool = False
-    """Use DeepSpeed's compiler passes (DeepCompile), on GPUs with ZeRO 1 to 3; it includes `compile`."""
+    """Use DeepSpeed's compiler passes (DeepCompile), on GPUs with ZeRO 1 to 3; implies `compile`."""
     attention: Literal["auto", "sdpa", "eager", "flash_attention_2"] = "auto"
-    """Implementation of attention. `auto`: PyTorch's without a mask tensor where the model's attention is plain, and
-    so on its fastest kernels; else `sdpa`. `flash_attention_2` needs the package flash-attn."""
+    """Attention implementation. `auto` uses PyTorch's causal attention without a mask tensor, its fastest kernels, if
+    the model's attention allows it, else `sdpa`. `flash_attention_2` needs the package flash-attn."""
     fused_loss: bool = False
-    """Compute output layer and cross-entropy together, 8,192 tokens at a time: the logits never lie in memory as a
-    whole. For ZeRO 0 to 2 and models without anything behind the output layer."""
+    """Compute output layer and cross-entropy together, 8,192 tokens at a time, so that the full logits are never in
+    memory. For ZeRO 0 to 2 and models with nothing after the output layer."""
     log_every: Positive = 1
     """Steps between metric lines."""
     profile_at: Positive | None = None
-    """Profile three steps from this one on, on the first rank, with PyTorch's profiler: a trace and a table of its
-    operators lie in the attempt's folder `profile`. They are slower, and have no times in metrics and reports."""
+    """Profile three steps from this one on rank 0 with PyTorch's profiler: writes a trace and a table of operators to
+    the attempt's folder `profile`. Metrics and reports leave out the times of these steps."""
 
 
 class LocalConfig(_Section):
     """How runs share this machine when `executor: local`."""
 
     parallel: Positive = 1
-    """Runs at the same time."""
+    """Number of runs at a time."""
     mem_per_process: MemorySize | None = None
-    """Address space that one rank may use, such as `8G`: a run on CPUs that asks for more fails like an
-    out-of-memory on a GPU. It has no effect where ranks use GPUs."""
+    """Limit of one rank's address space, such as `8G`: a run on CPUs that exceeds it fails as if a GPU ran out of
+    memory. No effect if ranks use GPUs."""
     gpu_mem_per_process: MemorySize | None = None
-    """Memory of its GPU that one rank of the built-in training may use, such as `40G`, as if the GPU were smaller."""
+    """Limit of the GPU memory of one rank of the built-in training, such as `40G`, as if the GPU were smaller."""
     setup: tuple[Text, ...] = ()
     """Shell lines that run before the training, on this machine."""
 
@@ -207,13 +197,13 @@ class LocalConfig(_Section):
 
 
 class RetryRule(_Section):
-    """What you know of your own training's errors; it comes before what this program knows."""
+    """What an error of your own training means; takes precedence over the built-in rules."""
 
     match: Text
-    """Regular expression, looked for in every rank's error and in each line of the logs."""
+    """Regular expression, searched in every rank's error and in each line of the logs."""
     action: Literal["stop", "retry", "exclude_node", "smaller"]
-    """`stop`: failed, no further try. `retry`: again, counts as a crash. `exclude_node`: again, on other nodes, counts
-    as infra. `smaller`: an out-of-memory, tried at a smaller micro-batch."""
+    """`stop` fails the run. `retry` retries it and counts against crash. `exclude_node` retries it on other nodes and
+    counts against infra. `smaller` treats it as out of memory and retries with a smaller micro-batch."""
     hint: str = ""
     """What to do about it, shown with the failure."""
 
@@ -224,57 +214,57 @@ class RetryRule(_Section):
             compiled = re.compile(value)
             everything = compiled.search("") or (compiled.search("x") and compiled.search("0"))
         except re.error as error:
-            raise Hint(f"is no regular expression: {error}", "write \\( for a parenthesis, \\. for a dot") from error
+            raise Hint(f"is not a regular expression: {error}", "write \\( for a parenthesis, \\. for a dot") from error
         if everything:
-            raise Hint("matches nearly every line", "name the words that your error always has")
+            raise Hint("matches nearly every line", "use words that only your error has")
         return value
 
 
 class RetryConfig(_Section):
-    """How often a run is tried again, by what went wrong. A preemption or a time limit counts against nothing."""
+    """How often to retry a run, by the kind of failure. A preemption or a time limit counts against nothing."""
 
     crash: Count = 3
-    """Failures of the training itself, and failures that nothing explains."""
+    """Retries after failures of the training itself, and after unexplained ones."""
     infra: Count = 8
-    """Failures of nodes, GPUs, network or storage."""
+    """Retries after failures of nodes, GPUs, network or storage."""
     oom: Count = 4
-    """Times that the micro-batch may be made smaller."""
+    """Retries with a smaller micro-batch after running out of GPU memory."""
     host_oom: Count = 2
-    """Times that the node's own memory may be raised."""
+    """Retries with more host memory after running out of it."""
     backoff_s: Count = 30
-    """Seconds before the second try; doubled for every further one."""
+    """Seconds before the first retry; doubled for each further one."""
     max_backoff_s: Count = 1800
-    """Seconds before a try, at most."""
+    """Maximum seconds before a retry."""
     allow: tuple[ConfigChange, ...] = ()
-    """What may be changed when memory runs out at micro-batch 1, one after another: activation_checkpointing,
-    offload_optimizer, zero_stage (one higher each time). It changes what you measure, and every table marks it."""
+    """Changes that may be tried, one after another, if memory runs out at micro-batch 1: activation_checkpointing,
+    offload_optimizer, zero_stage (one higher each time). They change what you measure, and every table marks them."""
     exclude_h: Real = Field(default=24.0, ge=0)
-    """Hours that a node which proved bad is not used; 0 never excludes one."""
+    """Hours for which to exclude a bad node; 0 excludes none."""
     hang_factor: Real = Field(default=20.0, ge=0)
-    """A run that makes no step for this many times the 99th percentile of its own step time is ended and resumed; the
-    time of compiling, saving and evaluating does not count. 0 waits for ever."""
+    """A run that makes no step for this many times the 99th percentile of its step time is cancelled and resumed; time
+    for compiling, saving and evaluating does not count. 0 disables this."""
     hang_min_s: Count = 600
-    """Seconds without a step, at least, before a run is taken to hang."""
+    """Minimum seconds without a step before a run counts as hanging."""
     rules: tuple[RetryRule, ...] = ()
-    """Errors of your own training and what they mean, the first that matches counts."""
+    """Errors of your own training and what they mean; the first match counts."""
 
 
 class LimitsConfig(_Section):
-    """What the campaign may use, all its runs and their retries together."""
+    """Limits of the whole campaign, retries included."""
 
     gpu_hours: Annotated[float, Strict(), Field(gt=0, allow_inf_nan=False)] | None = None
-    """GPU-hours after which no further attempt is started; what runs goes on, what waits is held. Default: no limit."""
+    """GPU-hours after which no attempt starts; running ones continue, waiting runs are held. Default: no limit."""
     running: Positive | None = None
-    """Attempts that may be queued or running at the same time. Default: all of them, Slurm has a queue."""
+    """Maximum number of queued and running attempts. Default: no limit, as Slurm has a queue."""
 
 
 class RunConfig(_Section):
-    """Everything that one run needs; a spec is this and a matrix."""
+    """The configuration of one run; a spec adds a matrix."""
 
     executor: Executor = "slurm"
     """`slurm`, or `local` for processes on this machine."""
     slurm: SlurmConfig = SlurmConfig()
-    """What an attempt asks Slurm for."""
+    """What an attempt requests from Slurm."""
     local: LocalConfig = LocalConfig()
     """How runs share this machine when `executor: local`."""
     train: TrainConfig = TrainConfig()
@@ -286,33 +276,33 @@ class RunConfig(_Section):
     python: str | None = None
     """Python that runs the training, such as `/envs/train/bin/python`. Default: the one that runs this program."""
     env: dict[str, str] = {}
-    """Environment variables of the training. They are kept in the store: no place for secrets."""
+    """Environment variables of the training. They are kept in the store, so never put secrets here."""
     ranks_per_node: Positive | None = None
-    """Processes on one node. Default: its GPUs, or 1."""
+    """Processes per node. Default: its number of GPUs, or 1."""
     deepspeed: dict[str, Any] = {}
-    """DeepSpeed configuration that is merged over the one that is made from `train`."""
+    """DeepSpeed configuration, merged over the one generated from `train`."""
     retry: RetryConfig = RetryConfig()
-    """How often a run is tried again."""
+    """How often to retry a run."""
     telemetry_s: Real = Field(default=1.0, ge=0)
-    """Seconds between two looks at the GPUs of a run, from 0.1: their power, energy, use, temperature, clocks; 0 for
-    none. Every node's agent looks, not the training. After every 3600 looks of an attempt the time doubles. It is no
-    part of the experiment."""
+    """Seconds between two samples of a run's GPUs, at least 0.1: power, energy, utilization, temperature, clocks; 0
+    disables sampling. The node's agent samples, not the training. The interval doubles after every 3600 samples of an
+    attempt. Not part of the experiment."""
     forward: Forward = ForwardConfig()
-    """Tools that get the metrics too, while the run goes on: any of `wandb`, `tensorboard`, `mlflow`, as a list or as a
-    mapping with their options. [What they get, and what happens when one fails](tools.md)."""
+    """Tools to forward metrics to while the run trains: any of `wandb`, `tensorboard`, `mlflow`, as a list or as a
+    mapping with their options. [What they get, and what happens if one fails](tools.md)."""
 
     @field_validator("telemetry_s")
     @classmethod
     def _not_too_often(cls, value: float) -> float:
         """The counters themselves change about ten times a second."""
         if 0 < value < MIN_TELEMETRY_S:
-            raise Hint(f"is below {MIN_TELEMETRY_S} s", "write 0 for no telemetry")
+            raise Hint(f"is below {MIN_TELEMETRY_S} s", "write 0 to disable it")
         return value
 
     @field_validator("command", mode="before")
     @classmethod
     def _words(cls, value: Any) -> Any:
-        """A command in one line of text is split as a shell does."""
+        """Splits a command given as text as a shell does."""
         try:
             words = shlex.split(value) if isinstance(value, str) else value
         except ValueError as error:
@@ -326,14 +316,14 @@ class RunConfig(_Section):
     @field_validator("env", mode="before")
     @classmethod
     def _env_text(cls, value: Any) -> Any:
-        """Numbers and true/false may stand in `env` without quotes."""
+        """Accepts numbers and true/false without quotes."""
         if not isinstance(value, dict):
             return value
         for name, text in value.items():
             if not re.fullmatch(r"[A-Za-z_][A-Za-z0-9_]*", str(name)):
-                raise Hint(f"{name!r} is no name of an environment variable", "use letters, digits and underscores")
+                raise Hint(f"{name!r} is not a valid variable name", "use letters, digits and underscores")
             if _is_secret(str(name), text):
-                hint = "leave it out and export it in your shell: jobs inherit your environment"
+                hint = "export it in your shell instead: jobs inherit your environment"
                 raise Hint(f"{name} looks like a secret, and a spec is kept in the store", hint)
             if str(name).startswith("CAMPAIGN_"):
                 raise Hint(f"{name} is set by this program", "choose a name that does not start with CAMPAIGN_")
@@ -342,11 +332,11 @@ class RunConfig(_Section):
 
     @property
     def nodes(self) -> int:
-        """Nodes of one run."""
+        """Nodes per run."""
         return 1 if self.executor == "local" else self.slurm.nodes
 
     def ranks(self, local_gpus: int = 0) -> int:
-        """Processes on one node.
+        """Processes per node.
 
         Args:
             local_gpus: GPUs of this machine, for `executor: local`.
@@ -376,21 +366,21 @@ class Spec(RunConfig):
     name: Annotated[str, Field(pattern=r"^[A-Za-z0-9][A-Za-z0-9._-]{0,63}$")]
     """Name of the campaign: letters, digits, `.`, `_` and `-`, at most 64."""
     dir: str = "./campaign"
-    """Folder that every node sees, for checkpoints, logs and data; relative to where `campaign` runs."""
+    """Shared folder for checkpoints, logs and data; relative to the working directory of `campaign`."""
     store: str | None = None
-    """Database of runs and metrics, `postgresql://user@host/name` or `sqlite:///path`. Default: a file in `dir`."""
+    """Database URL, `postgresql://user@host/name` or `sqlite:///path`. Default: a file in `dir`."""
     matrix: dict[str, Any] = {}
-    """What varies: axes with their values, `include` and `exclude`, see below."""
+    """Axes and their values, `include` and `exclude`, see below."""
     repeats: Positive = 1
-    """Runs of every point of the matrix, each with its own seed."""
+    """Runs per point of the matrix, each with its own seed."""
     limits: LimitsConfig = LimitsConfig()
-    """What the campaign may use."""
+    """Limits of the whole campaign."""
     max_runs: Positive = 1000
-    """A matrix that expands to more runs is refused."""
+    """Upper limit of the number of runs that the matrix expands to."""
 
 
 def _is_secret(name: str, value: Any) -> bool:
-    """Whether a variable's name or value says that nobody else should read it."""
+    """Whether a variable's name or value looks like a secret."""
     if not isinstance(value, str) or not value:
         return False
     return bool(_SECRET.search(name)) or bool(_SECRET_VALUE.search(value))

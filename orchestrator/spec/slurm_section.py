@@ -25,10 +25,10 @@ Scalar = str | int | float | bool
 """What one YAML value without structure can be."""
 
 OWNED_OPTIONS: Final = {
-    "array": "all attempts of one shape are submitted as one array",
-    "batch": "the batch script runs wherever the first task runs",
+    "array": "attempts with the same resources are submitted as one array",
+    "batch": "the batch script runs on the node of the first task",
     "chdir": "the campaign's folder is `dir`",
-    "clusters": "one campaign talks to one cluster",
+    "clusters": "a campaign uses one cluster",
     "comment": "it carries the token that identifies an attempt",
     "dependency": "a resubmitted attempt would wait for it again; chain with `campaign submit --watch` in a script",
     "error": "logs go to the attempt's folder",
@@ -40,25 +40,25 @@ OWNED_OPTIONS: Final = {
     "gpus_per_task": "use gpus_per_node, which says how many ranks a node runs",
     "input": "an attempt reads nothing from standard input",
     "job_name": "it carries the token that identifies an attempt",
-    "no_requeue": "it is always set: only this program restarts an attempt",
-    "ntasks": "one task a node starts the ranks",
-    "ntasks_per_core": "one task a node starts the ranks",
-    "ntasks_per_gpu": "one task a node starts the ranks",
-    "ntasks_per_node": "one task a node starts the ranks; use ranks_per_node",
-    "ntasks_per_socket": "one task a node starts the ranks",
+    "no_requeue": "always set: only this program restarts an attempt",
+    "ntasks": "one task per node starts the ranks",
+    "ntasks_per_core": "one task per node starts the ranks",
+    "ntasks_per_gpu": "one task per node starts the ranks",
+    "ntasks_per_node": "one task per node starts the ranks; use ranks_per_node",
+    "ntasks_per_socket": "one task per node starts the ranks",
     "open_mode": "logs go to the attempt's folder",
     "output": "logs go to the attempt's folder",
-    "parsable": "sbatch's answer is read by this program",
-    "quiet": "sbatch's answer is read by this program",
+    "parsable": "this program parses sbatch's output",
+    "quiet": "this program parses sbatch's output",
     "requeue": "only this program restarts an attempt, so that none runs twice",
     "signal": "use signal_delay_s",
     "test_only": "use `campaign plan`",
     "uid": "jobs run as you",
-    "verbose": "sbatch's answer is read by this program",
+    "verbose": "this program parses sbatch's output",
     "wait": "use `campaign submit --watch`",
-    "wrap": "the attempt's own script is submitted",
+    "wrap": "this program submits its own script",
 }
-"""Options of sbatch that this program sets itself, and why they cannot be given."""
+"""Options of sbatch that a spec cannot set, and why."""
 
 PASSED_OPTIONS: Final = frozenset(
     """acctg_freq bb bbf begin cluster_constraint container contiguous core_spec cores_per_socket cpu_freq cpus_per_gpu
@@ -130,9 +130,9 @@ def one_line(value: Any) -> Any:
         Hint: The text holds a control character.
     """
     if isinstance(value, str) and any(ord(char) < 32 or ord(char) == 127 for char in value):
-        raise Hint("holds a line break or another control character", "write it on one line")
+        raise Hint("contains a line break or another control character", "write it on one line")
     if isinstance(value, str) and any(0xD800 <= ord(char) <= 0xDFFF for char in value):
-        raise Hint("holds half a character", "write the character itself, not its \\u codes")
+        raise Hint("contains half a character", "write the character itself, not its \\u codes")
     return value
 
 
@@ -162,43 +162,43 @@ SlurmTime = Annotated[Text, AfterValidator(_checked_time)]
 
 
 class SlurmConfig(BaseModel):
-    """What an attempt asks Slurm for. Any other long option of sbatch can be given too and is passed through."""
+    """What an attempt requests from Slurm. Any other long option of sbatch is accepted and passed through."""
 
     model_config = ConfigDict(frozen=True, extra="allow", use_attribute_docstrings=True)
 
     partition: Text | None = None
     """Partition, or several separated by commas. Default: the cluster's."""
     account: Text | None = None
-    """Account that is charged."""
+    """Account to charge."""
     qos: Text | None = None
     """Quality of service."""
     nodes: Whole = Field(default=1, ge=1)
-    """Nodes of one run."""
+    """Nodes per run."""
     gpus_per_node: Text = "8"
-    """GPUs of one node: a number, or Slurm's `type:number` such as `h100:8`; `0` for a run on CPUs."""
+    """GPUs per node: a number, or Slurm's `type:number` such as `h100:8`; `0` for a run on CPUs."""
     gres: Text | None = None
-    """Generic resources, where a cluster wants its GPUs asked for this way (`gpu:h100:8`); replaces gpus_per_node."""
+    """Generic resources, for clusters where GPUs are requested this way (`gpu:h100:8`); replaces gpus_per_node."""
     time: SlurmTime = "1:00:00"
-    """Time limit of one attempt: minutes, `4:00:00`, or days-hours such as `2-12`. A run that needs longer resumes."""
+    """Time limit of one attempt: minutes, `4:00:00`, or days-hours such as `2-12`. A longer run resumes."""
     mem: MemorySize | None = None
-    """Memory of one node, such as `512G`; `0` means all of it."""
+    """Memory per node, such as `512G`; `0` means all of it."""
     cpus_per_task: Whole | None = Field(default=None, ge=1)
-    """CPU cores of one node: one task a node starts all its ranks."""
+    """CPU cores per node: one task per node starts all its ranks."""
     constraint: Text | None = None
     """Node features, such as `nvlink&ib`."""
     exclude: Text | None = None
-    """Nodes to stay off."""
+    """Nodes to exclude."""
     nodelist: Text | None = None
     """Nodes to run on."""
     reservation: Text | None = None
     """Reservation to run in."""
     array_parallelism: Whole = Field(default=64, ge=1)
-    """Attempts of one job array that run at the same time, at most."""
+    """Maximum number of attempts of one job array that run at a time."""
     setup: tuple[Text, ...] = ()
-    """Shell lines that run before the training, such as `module load cuda`: in the batch script, so once, on the first
-    node; what they export reaches the processes on all nodes."""
+    """Shell lines to run before the training, such as `module load cuda`: in the batch script, so once, on the first
+    node. Exported variables reach the processes on all nodes."""
     signal_delay_s: Whole = Field(default=120, ge=1)
-    """Seconds before the time limit at which a run is told to save a checkpoint and end."""
+    """Seconds before the time limit at which to tell a run to save a checkpoint and exit."""
 
     @model_validator(mode="before")
     @classmethod
@@ -257,7 +257,7 @@ def option_problem(name: str, value: Any) -> tuple[str, str | None] | None:
         return "is set by this program", OWNED_OPTIONS[name]
     if name not in PASSED_OPTIONS:
         near = get_close_matches(name, [*SlurmConfig.model_fields, *PASSED_OPTIONS], 1)
-        return "unknown field", f'did you mean "{near[0]}"?' if near else "it is no long option of sbatch"
+        return "unknown field", f'did you mean "{near[0]}"?' if near else "it is not a long option of sbatch"
     if not isinstance(value, Scalar):
         return "expected one value", None
     try:

@@ -16,6 +16,7 @@ from dscampaign.orchestrator.executors.job_request import run_config
 from dscampaign.orchestrator.failures.policy import FailureClass
 from dscampaign.orchestrator.reconcile.actions import Finish, SetRun, Submit
 from dscampaign.orchestrator.reconcile.snapshot import AttemptView, Snapshot
+from dscampaign.tests.support.budgets import FINAL, spent
 from dscampaign.tests.support.campaigns import Observed
 
 from .ledger import Ledger, duplicate_executions, restarts
@@ -104,22 +105,14 @@ def _rollbacks(ledger: Ledger) -> Iterator[str]:
 
 
 def _budgets(run: RunRow, attempts: Sequence[AttemptRow]) -> Iterator[str]:
-    """Each budget allows so many tries after the first; a mistake is tried once."""
+    """Each budget allows so many tries after the first; what is final is tried once."""
     retry = run_config(run).retry
-    count = Counter(attempt.failure_class for attempt in attempts)
-    allowed = {
-        FailureClass.DETERMINISTIC: 1,
-        FailureClass.CRASH: retry.crash + 1,
-        FailureClass.OOM: retry.oom + 1,
-        FailureClass.HOST_OOM: retry.host_oom + 1,
-        FailureClass.COMPLETED: 1,
-    }
-    for kind, most in allowed.items():
-        if count[kind] > most:
-            yield f"{run.name}: {count[kind]} attempts of class {kind}, {most} are allowed"
-    infra = sum(count[kind] for kind in (FailureClass.NODE, FailureClass.LOST))
-    if infra > retry.infra + 1:
-        yield f"{run.name}: {infra} attempts lost to machines, {retry.infra + 1} are allowed"
+    for budget, used in spent(attempts).items():
+        if used > (most := getattr(retry, budget) + 1):
+            yield f"{run.name}: {used} attempts count against retry.{budget}, {most} are allowed"
+    for kind, count in Counter(attempt.failure_class for attempt in attempts).items():
+        if count > 1 and (kind in FINAL or kind == FailureClass.COMPLETED):
+            yield f"{run.name}: {count} attempts of class {kind}, one is allowed"
 
 
 def _slow_decisions(passes: Sequence[Timed]) -> Iterator[str]:

@@ -115,7 +115,7 @@ def test_a_grown_spec_submits_only_what_is_new_and_a_shrunk_one_asks(place: Plac
     assert main(["plan", spec]) == 0
     assert "-  depth-1" in capsys.readouterr().out
     assert main(["submit", spec]) == 2
-    assert "it ends 1 run, and there is no terminal to ask at" in capsys.readouterr().err
+    assert "it cancels 1 run, and there is no terminal to ask at" in capsys.readouterr().err
 
 
 def test_cancel_ends_what_runs(place: Place, capsys: Output) -> None:
@@ -162,7 +162,7 @@ def test_an_interrupted_watch_says_that_jobs_go_on_and_frees_the_lease(place: Pl
         watch.send_signal(number)
         rest = watch.stderr.read()
     assert watch.returncode == 130
-    assert "stopped looking; the jobs go on. `campaign reconcile demo --watch` resumes" in rest
+    assert "stopped; the jobs keep running. `campaign reconcile demo --watch` resumes" in rest
     with place.store.read() as conn:
         lease = queries.read_lease(conn, f"reconciler:{queries.list_campaigns(conn)[0].id}")
     assert lease is not None

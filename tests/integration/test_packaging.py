@@ -5,6 +5,7 @@ import fnmatch
 import sys
 import tomllib
 from collections.abc import Iterator
+from importlib import import_module
 from importlib.metadata import packages_distributions
 from pathlib import Path
 from typing import Any
@@ -79,3 +80,13 @@ def requirements() -> list[Requirement]:
     project = PYPROJECT["project"]
     lines = [line for group in project["optional-dependencies"].values() for line in group]
     return [Requirement(line) for line in [*project["dependencies"], *lines]]
+
+
+def test_an_installation_has_all_templates(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(ROOT)
+    project = import_module("setuptools").Distribution()  # what builds the wheel; it ships no types
+    project.parse_config_files()
+    build = project.get_command_obj("build_py")
+    build.ensure_finalized()
+    [installed] = [set(found) for package, _, _, found in build.data_files if package == "dscampaign.templates"]
+    assert {path.name for path in (ROOT / "templates").iterdir() if path.suffix in (".yaml", ".txt")} <= installed

@@ -16,20 +16,7 @@ from dscampaign.db.records import TERMINAL_ATTEMPT, AttemptRow, RunRow, RunState
 from dscampaign.orchestrator.executors.job_request import run_config
 from dscampaign.orchestrator.spec.model import RetryConfig
 from dscampaign.tests.simulation.nasty_slurm import NastySlurm
-
-BUDGETS = {
-    "crash": {"crash"},
-    "infra": {"node", "lost", "gpu", "gpu_fault", "hang", "foreign_oom", "storage"},
-    "oom": {"oom", "fragmentation"},
-    "host_oom": {"host_oom"},
-}
-"""Which classes of failure count against which budget of the spec."""
-
-FINAL = {"deterministic", "diverged", "refused"}
-"""Classes after which a run is not tried again."""
-
-FREE = {"preempted", "stopped", "time_limit"}
-"""Classes that count against no budget, but three of which without a new checkpoint are the end."""
+from dscampaign.tests.support.budgets import FINAL, MUST_SAVE, charged, progressed, spent
 
 FREE_LIMIT = 3
 
@@ -130,7 +117,7 @@ class Promises:
     def _check_free(self, run: RunRow, rows: Sequence[AttemptRow]) -> None:
         starts: dict[int | None, int] = defaultdict(int)
         for row in rows:
-            if row.failure_class in FREE and (run.name, row.generation) in self.cluster.executions:
+            if row.failure_class in MUST_SAVE and (run.name, row.generation) in self.cluster.executions:
                 starts[row.start_step] += 1
         assert max(starts.values(), default=0) <= FREE_LIMIT, f"{run.name} gets nowhere: {_story(rows)}"
 
@@ -150,10 +137,10 @@ def _counted_together(rows: Sequence[AttemptRow]) -> Iterable[list[AttemptRow]]:
 
 def _check_budgets(run: RunRow, rows: Sequence[AttemptRow], retry: RetryConfig) -> None:
     """A budget of n allows n further tries; after what cannot be cured there is none."""
-    for name, classes in BUDGETS.items():
-        count, budget = sum(row.failure_class in classes for row in rows), int(getattr(retry, name))
-        last = rows[-1].failure_class in classes
-        assert count <= budget + last, f"{run.name}: retry.{name} is {budget}: {_story(rows)}"
+    last = charged(rows[:-1], rows[-1])
+    for budget, count in spent(rows).items():
+        most = int(getattr(retry, budget))
+        assert count <= most + (last is budget), f"{run.name}: retry.{budget} is {most}: {_story(rows)}"
     for row, after in itertools.pairwise(rows):
         assert row.failure_class not in FINAL, f"{run.name} was tried again: {_story(rows)}"
         if row.failure_class == "oom":
@@ -174,33 +161,20 @@ def _deserved(run: RunRow, rows: Sequence[AttemptRow]) -> set[RunState]:
     return _used_up(counted, run_config(run).retry) | _ENDED.get(str(counted[-1].failure_class), set())
 
 
-_ENDED = {kind: {RunState.FAILED} for kind in FINAL} | {"cancelled": {RunState.CANCELLED}}
+_ENDED: dict[str, set[RunState]] = {kind: {RunState.FAILED} for kind in FINAL} | {"cancelled": {RunState.CANCELLED}}
 
 
 def _used_up(rows: Sequence[AttemptRow], retry: RetryConfig) -> set[RunState]:
     """The states that budgets lead to, after the last of these attempts."""
     last, states = rows[-1], set()
-    for name, classes in BUDGETS.items():
-        if last.failure_class in classes and sum(row.failure_class in classes for row in rows) > getattr(retry, name):
-            states.add(RunState.FAILED)
-    if last.failure_class in ("crash", "time_limit") and _crashes(rows) > retry.crash:
+    budget = charged(rows[:-1], last)
+    if budget and spent(rows)[budget] > getattr(retry, budget):
         states.add(RunState.FAILED)
     if last.failure_class == "oom" and last.micro_batch in (None, 1):
         states.add(RunState.FAILED)
-    if sum(row.failure_class in FREE or _progressed(row) for row in rows) >= FREE_LIMIT:
+    if sum(row.failure_class in MUST_SAVE or progressed(row) for row in rows) >= FREE_LIMIT:
         states.add(RunState.HELD)
     return states
-
-
-def _progressed(row: AttemptRow) -> bool:
-    return (row.last_step or 0) > (row.start_step or 0)
-
-
-def _crashes(rows: Sequence[AttemptRow]) -> int:
-    """A time limit without a step is one too."""
-    return sum(
-        row.failure_class == "crash" or (row.failure_class == "time_limit" and not _progressed(row)) for row in rows
-    )
 
 
 def _stored_steps(conn: Connection, row: AttemptRow) -> list[int]:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import ast
 import re
 from collections.abc import Iterator
 from contextlib import redirect_stdout
@@ -17,7 +18,7 @@ from dscampaign.orchestrator.cli.main import campaign as command
 from dscampaign.orchestrator.spec.load import load_spec
 
 ROOT = Path(jobs.__file__).parents[1]
-PAGES = sorted([ROOT / "README.md", ROOT / "CHANGELOG.md", *ROOT.glob("docs/**/*.md"), *ROOT.glob("examples/**/*.md")])
+PAGES = sorted([*ROOT.glob("*.md"), *ROOT.glob("docs/**/*.md"), *ROOT.glob("examples/**/*.md")])
 MADE_BY_RUNNING = ("demo/", "campaign/")
 ARCHITECTURE = (ROOT / "docs/architecture.md").read_text(encoding="utf-8")
 
@@ -141,6 +142,25 @@ def test_the_architecture_names_every_module_of_a_pass() -> None:
     assert named <= known
     loop = {"loop", "observe", "decide", "act", "classify", "slurm", "local", "agent", "rank", "spool"}
     assert loop <= named
+
+
+def test_the_source_layout_is_the_packages_and_what_they_say_of_themselves() -> None:
+    shown = dict(re.findall(r"^\| `([a-z_/]+)/` \| (.+) \|$", ARCHITECTURE, re.MULTILINE))
+    told = {name_of(file.parent): _first_paragraph(file) for file in _packages()}
+    assert shown == told
+
+
+def _packages() -> Iterator[Path]:
+    """Those with a line of their own: not the pages of the command line, nor the single versions of the schema."""
+    for room in ("orchestrator", "jobs", "db"):
+        for file in (ROOT / room).rglob("__init__.py"):
+            if name_of(file.parent) not in ("orchestrator", "orchestrator/cli/pages", "jobs", "db/migrations/versions"):
+                yield file
+
+
+def _first_paragraph(file: Path) -> str:
+    docstring = ast.get_docstring(ast.parse(file.read_text(encoding="utf-8"))) or ""
+    return " ".join(docstring.partition("\n\n")[0].split())
 
 
 def test_the_architecture_names_every_variable_of_a_script() -> None:

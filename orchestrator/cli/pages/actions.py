@@ -17,7 +17,7 @@ _STATE_STYLES = {RunState.COMPLETED: Style.GREEN, RunState.FAILED: Style.RED, Ru
 
 
 def action_lines(done: Pass, after: Mapping[int, RunStatus], page: Page) -> list[str]:
-    """One line for everything worth knowing; what another line of the same run already says is left out.
+    """One line for each noteworthy action, without what another line of the same run already says.
 
     Args:
         done: The pass.
@@ -66,15 +66,15 @@ def _say(action: Action, after: Mapping[int, RunStatus], page: Page) -> Iterator
         case MarkAttempt():
             yield _doing(action)
         case Adopt():
-            yield f"job {action.job_id} found by its token, though its submission had given no answer"
+            yield f"job {action.job_id} adopted: its submission was never confirmed"
         case Revoke():
-            yield f"attempt {action.attempt.generation} never reached the queue, withdrawn"
+            yield f"attempt {action.attempt.generation} withdrawn: it never reached the queue"
         case CancelJob():
-            yield f"job {action.job_id} asked to end"
+            yield f"cancelling job {action.job_id}"
 
 
 def _submission(action: Submit, now: RunStatus, page: Page) -> str:
-    """Whether it came about: sbatch may have refused it, or given no answer."""
+    """Whether it was submitted: sbatch may have refused it, or timed out."""
     if now.state is RunState.FAILED:
         return f"{page.paint(now.state, Style.RED)}: {clean(now.reason)}"
     if not now.job_id:
@@ -93,7 +93,7 @@ def _ending(action: Finish) -> str:
 
 
 def _standing(action: SetRun, page: Page) -> Iterator[str]:
-    """Queued and running are said by the attempt's own line."""
+    """The attempt's own line tells that the run is queued or running."""
     if action.state not in (RunState.QUEUED, RunState.RUNNING):
         reason = f": {clean(action.reason)}" if action.reason else ""
         yield page.paint(action.state, _STATE_STYLES.get(action.state, Style.PLAIN)) + reason

@@ -1,4 +1,4 @@
-"""The status page: counts, one row a run, what failed with the next command, who looks after it."""
+"""The status page: counts, one row a run, what failed with the next command, who reconciles it."""
 
 from __future__ import annotations
 
@@ -122,17 +122,17 @@ def _failures(campaign: str, troubled: Iterable[RunStatus], page: Page) -> list[
 
 
 def _footer(status: CampaignStatus) -> str:
-    """Whether anybody looks after what is left to do."""
+    """Who reconciles the runs that are not settled."""
     if not any(run.state in UNSETTLED_RUN for run in status.runs):
         return ""
     lease, name = status.reconciler, status.campaign.name
-    advice = f"`campaign reconcile {name} --watch` does"
+    advice = f"run `campaign reconcile {name} --watch`"
     if lease is None:
-        return f"nobody looks after it yet: {advice}"
+        return f"not reconciled yet: {advice}"
     holder = LeaseHolder.parse(lease.holder)
     if status.reconciled_now:
-        return f"process {holder.pid} on {holder.host} looks after it"
+        return f"reconciled by process {holder.pid} on {holder.host}"
     if lease.expires_s > status.now_s:
-        return f"process {holder.pid} has died, and nobody looks after it: {advice}"
+        return f"the reconciler, process {holder.pid}, has died: {advice}"
     at = time.strftime("%H:%M", time.localtime(lease.expires_s))
-    return f"nobody has looked after it since {at} ({duration(status.now_s - lease.expires_s)} ago): {advice}"
+    return f"not reconciled since {at} ({duration(status.now_s - lease.expires_s)} ago): {advice}"

@@ -47,18 +47,18 @@ def test_failures_come_last_with_what_to_type_next(world: World, capsys: Output)
     main(["status"])
     out = capsys.readouterr().out
     assert "bad failed: KeyError: 'x'[bold] · look at x\n  next: campaign explain sweep bad\n" in out
-    assert out.rstrip().endswith("nobody looks after it yet: `campaign reconcile sweep --watch` does")
+    assert out.rstrip().endswith("not reconciled yet: run `campaign reconcile sweep --watch`")
 
 
 def test_status_says_who_looks_after_the_campaign(world: World, capsys: Output) -> None:
     with world.store.write() as conn:
         queries.acquire_lease(conn, f"reconciler:{world.campaign_id}", "login7:4242:abc", 60.0)
     main(["status"])
-    assert "process 4242 on login7 looks after it" in capsys.readouterr().out
+    assert "reconciled by process 4242 on login7" in capsys.readouterr().out
     with world.store.write() as conn:
         conn.execute(lease.update().values(holder=f"{socket.gethostname()}:0:abc"))  # no process has this number
     main(["status"])
-    assert "process 0 has died, and nobody looks after it" in capsys.readouterr().out
+    assert "the reconciler, process 0, has died" in capsys.readouterr().out
 
 
 def test_status_as_a_document(world: World, capsys: Output) -> None:

@@ -151,7 +151,8 @@ def test_a_problem_that_stays_outweighs_what_may_pass() -> None:
 
 @pytest.fixture
 def nobody(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Nobody has logged in to W&B."""
+    """W&B is installed, and nobody has logged in to it."""
+    monkeypatch.setattr(check_host, "_PACKAGES", {"wandb": ("pytest",)})
     for name in ("WANDB_API_KEY", "WANDB_BASE_URL", "WANDB_MODE"):
         monkeypatch.delenv(name, raising=False)
     monkeypatch.setenv("NETRC", str(tmp_path / "netrc"))
@@ -162,8 +163,10 @@ def forwarded(env: dict[str, str] | None = None, **tools: Any) -> dict[str, Chec
     return by_id(forward_checks([replace(REQUIRED, config=config)]))
 
 
-def test_a_tool_that_gets_metrics_is_there_with_its_version() -> None:
-    found = forwarded(tensorboard={}, mlflow={"tracking_uri": "https://host"})  # the tests forward to all of them
+def test_a_tool_that_gets_metrics_is_there_with_its_version(monkeypatch: pytest.MonkeyPatch) -> None:
+    here = {"tensorboard": ("pytest",), "mlflow": ("no-such-package", "pytest")}  # stand in for what a cluster has
+    monkeypatch.setattr(check_host, "_PACKAGES", here)
+    found = forwarded(tensorboard={}, mlflow={"tracking_uri": "https://host"})
     assert {check.verdict for check in found.values()} == {Severity.OK}
     assert found["forward.mlflow"].seen.removeprefix("mlflow ")[0].isdigit()
     assert "forward.wandb" not in found

@@ -124,7 +124,7 @@ def test_an_sbatch_that_hangs_may_have_submitted(
 ) -> None:
     monkeypatch.setattr("dscampaign.orchestrator.executors.slurm.COMMAND_TIMEOUT_S", 0.2)
     (slurm.folder / "sbatch").write_text("#!/bin/sh\nexec sleep 5\n")
-    with pytest.raises(SubmissionUnclear, match="no answer within"):
+    with pytest.raises(SubmissionUnclear, match="did not respond within"):
         SlurmExecutor().submit(batch(tmp_path))
 
 
@@ -350,7 +350,7 @@ def test_a_queue_that_does_not_answer_is_an_error_not_an_empty_queue(slurm: Fake
 def test_a_command_that_hangs_is_given_up(slurm: FakeSlurm, monkeypatch: pytest.MonkeyPatch) -> None:
     (slurm.folder / "squeue").write_text("#!/bin/sh\nexec sleep 60\n")
     monkeypatch.setattr("dscampaign.orchestrator.executors.slurm.COMMAND_TIMEOUT_S", 0.2)
-    with pytest.raises(Unreachable, match="no answer"):
+    with pytest.raises(Unreachable, match="did not respond"):
         look({"abc": {0}})
 
 

@@ -46,9 +46,9 @@ def test_half_precision_is_as_the_paper_has_it(stage: int, expected_gb: float) -
 
 
 def test_the_arithmetic_meets_what_a_gpu_was_measured_to_need() -> None:
-    """benchmarks/results/oom-h100.json: GPT-2 with 50,304 rows, bf16, ZeRO 1 on one GPU, before its first sample."""
+    """benchmarks/results/oom-h200.json: GPT-2 with 50,304 rows, bf16, ZeRO 1 on one GPU, before its first sample."""
     parameters = 124_439_808 + 47 * 768
-    measured = json.loads((REPOSITORY / "benchmarks/results/oom-h100.json").read_text())
+    measured = json.loads((REPOSITORY / "benchmarks/results/oom-h200.json").read_text())
     [after_init_gb] = {a["after_init_gb"] for run in measured["repeats"]["runs"] for a in run["attempts"]}
     assert model_states(parameters, precision="bf16", zero_stage=1, ranks=1).gpu_gb == pytest.approx(
         after_init_gb, rel=1e-3

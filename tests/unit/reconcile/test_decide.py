@@ -270,7 +270,7 @@ def test_of_crashes_that_lead_nowhere_the_last_comes_first() -> None:
     past = [ended_row(i, "crash", start_step=0, last_step=3, evidence={"reason": "ValueError: odd"}) for i in (1, 2, 3)]
     _, change = after(*past)
     assert change is not None
-    assert change.reason.startswith("ValueError: odd · 3 attempts ended without a new checkpoint; mend it, or ")
+    assert change.reason.startswith("ValueError: odd · 3 attempts ended without a new checkpoint; fix it, or ")
 
 
 def test_a_checkpoint_of_the_last_attempt_is_progress() -> None:
@@ -559,7 +559,7 @@ def test_an_unwanted_run_is_ended_and_says_so_truly(desired: str) -> None:
     [finish] = of_kind(Finish, done)
     assert (finish.state, finish.verdict.reason) == (
         AttemptState.CANCELLED,
-        "ended because the run is no longer wanted",
+        "cancelled because the run is no longer desired",
     )
     assert world.runs[0].run.state is RunState.CANCELLED
     assert settled(world.snapshot())

@@ -85,5 +85,5 @@ def test_a_full_folder_holds_everything_back_until_it_takes_files() -> None:
     full = decide(snapshot(failed, fresh, storage="No space left on device"))
     assert not of_kind(Submit, full)
     assert {change.state for change in of_kind(SetRun, full)} == {RunState.PENDING}
-    assert "waits until the campaign's folder takes files: No space left" in of_kind(SetRun, full)[-1].reason
+    assert "waits until the campaign's folder is writable: No space left" in of_kind(SetRun, full)[-1].reason
     assert len(of_kind(Submit, decide(snapshot(failed, fresh, storage="")))) == 2

@@ -181,7 +181,7 @@ def test_an_unclear_answer_is_looked_for_before_anything_else(world: World, take
         world.cluster.after_submit = raising(error)
     else:
         world.cluster.on_submit = raising(error)
-    assert "no clear answer" in str(world.run_pass().troubles[0])
+    assert "did not confirm the submission" in str(world.run_pass().troubles[0])
     assert [event.message for event in world.events("submission.unclear")] == ["Socket timed out"] * 2
     world.cluster.on_submit = world.cluster.after_submit = lambda _: None
     settle_all(world)
@@ -425,7 +425,7 @@ def test_cancel_ends_jobs_and_settles(world: World) -> None:
     settle_all(world)
     assert world.states() == {"depth-1": "cancelled", "depth-2": "completed"}
     [attempt] = world.attempts("depth-1")
-    assert attempt.evidence["reason"] == "ended because the run is no longer wanted"
+    assert attempt.evidence["reason"] == "cancelled because the run is no longer desired"
 
 
 def test_retry_starts_again_with_fresh_budgets(world: World) -> None:

@@ -71,11 +71,11 @@ def test_each_form_names_tools_and_their_options(folder: Path, text: str, expect
             "{mlflow: {tracking_uri: 'https://a:b@h'}}",
             34,
             "forward.mlflow.tracking_uri",
-            "holds a name",
+            "contains a name",
             "MLFLOW_TRACKING_",
         ),
-        ("{mlflow: {tracking_uri: mlruns}}", 34, "forward.mlflow.tracking_uri", "is no address", "sqlite:////"),
-        ("{tensorboard: {dir: logs}}", 30, "forward.tensorboard.dir", "is no absolute path", "leave it out"),
+        ("{mlflow: {tracking_uri: mlruns}}", 34, "forward.mlflow.tracking_uri", "is not a URL", "sqlite:////"),
+        ("{tensorboard: {dir: logs}}", 30, "forward.tensorboard.dir", "is not an absolute path", "leave it out"),
         ("3", 10, "forward", "expected a mapping of fields", ""),
     ],
 )
@@ -100,7 +100,7 @@ def test_mlflow_needs_a_server(folder: Path, text: str, monkeypatch: pytest.Monk
 
 def test_a_password_does_not_get_in_by_a_variable(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("SERVER", "https://me:hidden@h")
-    assert "holds a name" in problem(folder, "{mlflow: {tracking_uri: '${SERVER}'}}").message
+    assert "contains a name" in problem(folder, "{mlflow: {tracking_uri: '${SERVER}'}}").message
 
 
 def test_it_is_no_part_of_the_experiment(folder: Path) -> None:

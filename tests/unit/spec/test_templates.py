@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import re
-from importlib import import_module
 from itertools import product
 from pathlib import Path
 
@@ -252,14 +251,3 @@ def test_the_text_is_written_once_and_never_over_another(capsys: Output) -> None
     assert "wikitext.txt is there already, with another text" in capsys.readouterr().err
     assert Path(templates.TEXT).read_text() == "my own notes"
     assert not Path("third.yaml").exists()
-
-
-def test_an_installation_has_all_of_it(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.chdir(ROOT)
-    project = import_module("setuptools").Distribution()  # what builds the wheel; it ships no types
-    project.parse_config_files()
-    build = project.get_command_obj("build_py")
-    build.ensure_finalized()
-    [installed] = [set(found) for package, _, _, found in build.data_files if package == "dscampaign.templates"]
-    assert {f"{name}{end}" for name in POINTS for end in (".yaml", ".smoke.yaml")} <= installed
-    assert {templates.TEXT, "wikitext-license.txt", "starter.yaml", "local.yaml"} <= installed
