@@ -3,25 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass
-
-GPU_FIGURES = (
-    "util_pct",
-    "mem_util_pct",
-    "mem_used_gb",
-    "temperature_c",
-    "sm_clock_mhz",
-    "mem_clock_mhz",
-    "power_w",
-    "power_avg_w",
-    "energy_j",
-    "throttle",
-    "ecc_errors",
-)
-"""What is sampled of a GPU: the names in a line of telemetry, and the columns of ``gpu_sample``."""
-
-WHOLE_FIGURES = frozenset({"throttle", "ecc_errors"})
-"""Those that are whole numbers."""
+from dataclasses import dataclass, fields
 
 THROTTLE_REASONS = {
     0x8: "hardware slowdown",
@@ -89,6 +71,15 @@ class GpuSample:
     energy_j: float | None = None
     throttle: int | None = None
     ecc_errors: int | None = None
+
+
+_KEY = ("attempt_id", "node_rank", "gpu", "ts_s", "span_s")
+
+GPU_FIGURES = tuple(field.name for field in fields(GpuSample) if field.name not in _KEY)
+"""What is sampled of a GPU: the names in a line of telemetry, and the columns of ``gpu_sample``."""
+
+WHOLE_FIGURES = frozenset({"throttle", "ecc_errors"})
+"""Those that are whole numbers."""
 
 
 @dataclass(frozen=True)

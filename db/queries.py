@@ -41,50 +41,23 @@ from .records import (
 )
 from .store import insert_into, now_s
 
-__all__ = [
+__all__ = [  # what other modules here have
     "acquire_lease",
-    "add_event",
     "attempt_gpus",
-    "attempts",
-    "beat",
-    "campaign_by_name",
     "check_lease",
-    "checkpoint_sizes",
-    "checkpoints",
-    "count_states",
-    "events",
-    "evidence",
     "extra_names",
-    "forwards",
     "gpu_devices",
     "gpu_samples",
     "gpu_trace",
-    "insert_attempt",
-    "insert_campaign",
-    "insert_runs",
     "iter_gpu_samples",
     "iter_metrics",
     "latest",
-    "list_campaigns",
-    "memory_of",
-    "memory_of_run",
     "metrics",
-    "newest_event_s",
     "node_offsets",
-    "observe_memory",
     "read_lease",
-    "record_checkpoint",
     "release_lease",
-    "run_by_name",
     "run_gpus",
-    "runs",
-    "saved_steps",
-    "status",
     "step_times",
-    "update_attempt",
-    "update_campaign",
-    "update_run",
-    "withdraw_attempts",
 ]
 
 _Row = TypeVar("_Row")
@@ -243,13 +216,6 @@ def status(conn: Connection, campaign_id: int) -> list[RunStatus]:
     return [RunStatus._make(row) for row in rows.all()]
 
 
-def count_states(conn: Connection, campaign_id: int) -> dict[RunState, int]:
-    """How many runs are in each state; states without a run are left out."""
-    state = schema.run.c.state
-    query = select(state, func.count()).where(schema.run.c.campaign_id == campaign_id).group_by(state)
-    return {row[0]: row[1] for row in conn.execute(query)}
-
-
 def add_event(
     conn: Connection,
     campaign_id: int,
@@ -300,7 +266,8 @@ def forwards(conn: Connection, campaign_id: int) -> dict[int, dict[str, dict[str
 
 def record_checkpoint(conn: Connection, new: CheckpointRow) -> None:
     """Records a complete checkpoint; the same step of the same attempt is recorded once."""
-    _insert_once(conn, schema.checkpoint, [{**asdict(new), "created_s": new.created_s or now_s(conn)}])
+    row = {**asdict(new), "created_s": new.created_s or now_s(conn)}
+    conn.execute(insert_into(conn, schema.checkpoint).values(row).on_conflict_do_nothing())
 
 
 def checkpoints(conn: Connection, run_id: int) -> list[CheckpointRow]:
@@ -392,9 +359,3 @@ def _update(
     if expect_states is not None:
         statement = statement.where(table.c.state.in_(list(expect_states)))
     return conn.execute(statement).rowcount == 1
-
-
-def _insert_once(conn: Connection, table: Table, rows: Sequence[Mapping[str, Any]]) -> None:
-    if not rows:
-        return
-    conn.execute(insert_into(conn, table).values(rows).on_conflict_do_nothing())

@@ -79,12 +79,13 @@ def _ref(name: str, to: Table, *, nullable: bool = False) -> Column[int]:
     return Column(name, BigInteger, ForeignKey(to.c.id), nullable=nullable)
 
 
+def _key(name: str, kind: type[Integer] = BigInteger) -> Column[int]:
+    """A part of a key that others give."""
+    return Column(name, kind, primary_key=True, autoincrement=False)
+
+
 def _gpu_key() -> tuple[Column[int], Column[int], Column[int]]:
-    return (
-        Column("attempt_id", BigInteger, primary_key=True, autoincrement=False),
-        Column("node_rank", Integer, primary_key=True, autoincrement=False),
-        Column("gpu", Integer, primary_key=True, autoincrement=False),
-    )
+    return _key("attempt_id"), _key("node_rank", Integer), _key("gpu", Integer)
 
 
 campaign = Table(
@@ -165,8 +166,8 @@ attempt = Table(
 step_metric = Table(
     "step_metric",
     metadata,
-    Column("attempt_id", BigInteger, primary_key=True, autoincrement=False),
-    Column("step", BigInteger, primary_key=True, autoincrement=False),
+    _key("attempt_id"),
+    _key("step"),
     Column("ts_s", Real),
     *(Column(name, Real) for name in METRIC_COLUMNS.values()),
     # Bit i set: column i of METRIC_COLUMNS is not finite. SQLite has no NaN: it is NULL with its bit set.
@@ -177,8 +178,8 @@ step_metric = Table(
 metric_extra = Table(
     "metric_extra",
     metadata,
-    Column("attempt_id", BigInteger, primary_key=True, autoincrement=False),
-    Column("step", BigInteger, primary_key=True, autoincrement=False),
+    _key("attempt_id"),
+    _key("step"),
     Column("name", String(200), primary_key=True),
     Column("value", Real),  # NULL is NaN
     sqlite_with_rowid=False,
@@ -206,8 +207,8 @@ gpu = Table(
 node_spool = Table(
     "node_spool",
     metadata,
-    Column("attempt_id", BigInteger, primary_key=True, autoincrement=False),
-    Column("node_rank", Integer, primary_key=True, autoincrement=False),
+    _key("attempt_id"),
+    _key("node_rank", Integer),
     Column("spool_offset", BigInteger, nullable=False),
     sqlite_with_rowid=False,
 )

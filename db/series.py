@@ -59,7 +59,7 @@ def run_series(conn: Connection, run_id: int) -> Series:
                 masks[mask] = masks.get(mask, 0) + 1
                 newest[mask] = number
         for name, column in zip(names, values, strict=True):
-            figures[name].extend(_numbers(column))
+            figures[name].extend(math.nan if value is None else value for value in column)
     return Series(step, generation, figures, _non_finite(masks), _ended_at(newest, step, figures))
 
 
@@ -75,10 +75,6 @@ def extra_highest(conn: Connection, run_id: int, names: Iterable[str]) -> dict[s
     )
     found = conn.execute(query.group_by(extra.name))
     return {name: value for name, value in found if value is not None and math.isfinite(value)}
-
-
-def _numbers(column: Iterable[float | None]) -> Iterable[float]:
-    return (math.nan if value is None else value for value in column)
 
 
 def _non_finite(masks: dict[int, int]) -> dict[str, int]:

@@ -119,7 +119,8 @@ class Store:
             new = _is_empty(conn)  # never used, or its maker died before the one transaction below
         if new:
             with self.write() as conn:
-                _create_tables(conn)
+                if _is_empty(conn):  # still: another process may have been faster
+                    create_tables(conn)
 
     def _check_file(self) -> None:
         """SQLite goes on happily in a file that was deleted, and all that it writes is lost.
@@ -186,6 +187,13 @@ def read_version(conn: Connection) -> str | None:
     return conn.execute(select(_VERSION.c.version_num)).scalar_one_or_none()
 
 
+def create_tables(conn: Connection) -> None:
+    """Makes all tables of the newest schema in a database that has none."""
+    metadata.create_all(conn, checkfirst=False)
+    conn.exec_driver_sql("CREATE TABLE alembic_version (version_num VARCHAR(32) NOT NULL PRIMARY KEY)")
+    conn.execute(insert(_VERSION).values(version_num=HEAD))
+
+
 def _create_file(path: Path) -> None:
     """Makes an empty file for the user alone, unless there is one.
 
@@ -203,13 +211,6 @@ def _identity(path: Path) -> tuple[int, int]:
 
 def _is_empty(conn: Connection) -> bool:
     return not inspect(conn).get_table_names()
-
-
-def _create_tables(conn: Connection) -> None:
-    if _is_empty(conn):  # still: another process may have been faster
-        metadata.create_all(conn)
-        conn.exec_driver_sql("CREATE TABLE alembic_version (version_num VARCHAR(32) NOT NULL PRIMARY KEY)")
-        conn.execute(insert(_VERSION).values(version_num=HEAD))
 
 
 def _first_line(error: BaseException | None) -> str:

@@ -9,13 +9,13 @@ from alembic import command
 from alembic.config import Config
 
 from .schema import HEAD
-from .store import Store
+from .store import Store, create_tables, read_version
 
 _ADVISORY_LOCK: Final = 0x64736361  # any fixed number: "dsca"
 
 
 def upgrade(store: Store) -> tuple[str | None, str]:
-    """Applies the migrations that a database lacks, all in one transaction.
+    """Makes a database's tables, or applies the migrations that they lack, all in one transaction.
 
     Args:
         store: Opened with `check_schema=False`.
@@ -26,24 +26,17 @@ def upgrade(store: Store) -> tuple[str | None, str]:
     Raises:
         StoreUnreachable: The database broke off; it is as it was before.
     """
-    found = current_version(store)
     with store.write() as conn:
         if not store.is_sqlite:  # two upgrades at once: the second waits, then finds nothing left to do
             conn.exec_driver_sql(f"SELECT pg_advisory_xact_lock({_ADVISORY_LOCK})")
-        config = migrations()
-        config.attributes["connection"] = conn
-        command.upgrade(config, "head")
-    return found, head_version()
-
-
-def current_version(store: Store) -> str | None:
-    """The revision that a database has, None when it has no schema."""
-    return store.version()
-
-
-def head_version() -> str:
-    """The revision that this program needs."""
-    return HEAD
+        found = read_version(conn)
+        if found is None:
+            create_tables(conn)
+        else:
+            config = migrations()
+            config.attributes["connection"] = conn
+            command.upgrade(config, "head")
+    return found, HEAD
 
 
 def migrations() -> Config:

@@ -5,13 +5,35 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, Final
+
+from sqlalchemy import Connection
 
 from ..store import Store
-from .forwards import Forwards
 from .gpus import NodeGpus
+from .lines import MetricBatch, parse
 from .metrics import Metrics
-from .spool import Spool, drain
+from .spool import Source, Spool, drain
+
+FORWARDERS: Final = -1
+"""Stands for a node in `node_spool`: no node writes this file."""
+
+
+class Forwards(Spool[MetricBatch]):
+    """What became of an attempt's metrics in other tools: each line of its forwarders is an event `forward.<event>`."""
+
+    def __init__(self, attempt_id: int, path: Path) -> None:
+        super().__init__(attempt_id, path, FORWARDERS)
+
+    def parse(self, chunk: bytes, offset: int) -> MetricBatch:
+        """Only its events are of interest."""
+        return parse(chunk, offset)
+
+    def insert(self, conn: Connection, source: Source, batch: MetricBatch) -> None:
+        """Records each event."""
+        for event in batch.events:
+            message = str(event.data.pop("message", ""))
+            source.tell(conn, f"forward.{event.name}", message, event.data, event.ts_s)
 
 
 @dataclass(frozen=True)

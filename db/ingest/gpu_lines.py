@@ -11,7 +11,7 @@ from dataclasses import dataclass, field, fields
 from typing import Any, Final
 
 from ..gpu_records import GPU_FIGURES, WHOLE_FIGURES, GpuDevice
-from .lines import MAX_EVENT, MAX_WHOLE, PREFIX, BadLine, Batch, SpoolEvent
+from .lines import MAX_WHOLE, PREFIX, Batch, take_event, take_lines
 
 _MAX_TEXT: Final = 255
 _MAX_GPU: Final = 2**15
@@ -43,18 +43,14 @@ def parse(chunk: bytes, offset: int) -> GpuBatch:
         offset: Where in the file they begin.
     """
     batch = GpuBatch()
-    for line in chunk.split(b"\n")[:-1]:
-        why = _take(line, batch) if line else None  # empty: the writer closed a line that had broken off
-        if why:
-            prefix = line.decode(errors="replace")[:PREFIX]
-            batch.bad.append(BadLine(offset + batch.length, len(line) + 1, why, prefix))
-        batch.lines += 1
-        batch.length += len(line) + 1
+    take_lines(chunk, offset, batch, _take)
     return batch
 
 
 def _take(line: bytes, batch: GpuBatch) -> str | None:
     """Adds a line to the batch; returns what is wrong with it, if anything."""
+    if not line:  # the writer closed a line that had broken off
+        return None
     try:
         row = json.loads(line)
     except (ValueError, RecursionError):
@@ -62,18 +58,10 @@ def _take(line: bytes, batch: GpuBatch) -> str | None:
     if type(row) is not dict:
         return "not a JSON object"
     if "event" in row:
-        return _take_event(row, batch)
+        return take_event(row, batch)
     if "devices" in row:
         return _take_devices(row, batch)
     return _take_sample(row, batch)
-
-
-def _take_event(row: dict[str, Any], batch: GpuBatch) -> str | None:
-    name, ts_s = row.pop("event"), row.pop("ts", None)
-    if not (isinstance(name, str) and name.isprintable() and 0 < len(name) <= MAX_EVENT):
-        return "an event without a name"
-    batch.events.append(SpoolEvent(name, float(ts_s) if _is_number(ts_s) else None, row))
-    return None
 
 
 def _take_devices(row: dict[str, Any], batch: GpuBatch) -> str | None:

@@ -7,17 +7,16 @@ with anything else in it is read again line by line, which says exactly what was
 from __future__ import annotations
 
 import json
-import math
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 from functools import lru_cache
 from itertools import chain
-from typing import Any, Final
+from typing import Any, Final, TypeVar
 
 _BLOCK: Final = 1 << 16  # bytes read at once: a few hundred lines, which share the memory of their names
 PREFIX: Final = 200  # characters of a bad line that its event keeps
 _MAX_NAME: Final = 200  # characters, as metric_extra.name
-MAX_EVENT: Final = 50  # characters, so that event.kind holds them after "script."
+_MAX_EVENT: Final = 50  # characters, so that event.kind holds them after "script."
 MAX_WHOLE: Final = 2**53  # beyond, a float skips whole numbers
 _NUMBERS: Final = (float, bool, type(None))
 
@@ -61,6 +60,9 @@ class Batch:
     length: int = 0
 
 
+B = TypeVar("B", bound=Batch)
+
+
 @dataclass
 class MetricBatch(Batch):
     """What a stretch of metrics says.
@@ -84,13 +86,40 @@ def parse(chunk: bytes, offset: int) -> MetricBatch:
     for block in _blocks(chunk):
         rows = _plain(block)
         if rows is None:
-            _take_lines(block, offset + batch.length, batch)
-        else:
-            for row in rows:
-                _merge(batch, row)
-        batch.lines += block.count(b"\n")
+            take_lines(block, offset, batch, _take)
+            continue
+        for row in rows:
+            _merge(batch, row)
+        batch.lines += len(rows)
         batch.length += len(block)
     return batch
+
+
+def take_lines(block: bytes, offset: int, batch: B, take: Callable[[bytes, B], str | None]) -> None:
+    """Reads complete lines one by one into a batch, and sets aside what cannot be taken.
+
+    Args:
+        block: The lines; a last one without its newline is left out.
+        offset: Where in the spool the batch begins.
+        batch: What was read before.
+        take: Adds a line to the batch; returns what is wrong with it, if anything.
+    """
+    for line in block.split(b"\n")[:-1]:
+        if why := take(line, batch):
+            prefix = line.decode(errors="replace")[:PREFIX]
+            batch.bad.append(BadLine(offset + batch.length, len(line) + 1, why, prefix))
+        batch.lines += 1
+        batch.length += len(line) + 1
+
+
+def take_event(row: dict[str, Any], batch: Batch) -> str | None:
+    """Adds a line that tells of something to the batch; returns what is wrong with it, if anything."""
+    name, ts_s = row.pop("event"), row.pop("ts", None)
+    if not (isinstance(name, str) and _is_name(name) and len(name) <= _MAX_EVENT):
+        return "an event without a name"
+    when = float(ts_s) if type(ts_s) in (int, float) and abs(ts_s) <= MAX_WHOLE else None
+    batch.events.append(SpoolEvent(name, when, {key: _whole(value) for key, value in row.items()}))
+    return None
 
 
 def _blocks(chunk: bytes) -> Iterator[bytes]:
@@ -130,14 +159,6 @@ def _merge(batch: MetricBatch, row: dict[str, float]) -> None:
         first.update({name: value for name, value in row.items() if name not in first})
 
 
-def _take_lines(block: bytes, offset: int, batch: MetricBatch) -> None:
-    """Reads a block line by line and sets aside what cannot be taken."""
-    for line in block.split(b"\n")[:-1]:
-        if why := _take(line, batch):
-            batch.bad.append(BadLine(offset, len(line) + 1, why, line.decode(errors="replace")[:PREFIX]))
-        offset += len(line) + 1
-
-
 def _take(line: bytes, batch: MetricBatch) -> str | None:
     """Adds a line to the batch; returns what is wrong with it, if anything."""
     try:
@@ -147,22 +168,13 @@ def _take(line: bytes, batch: MetricBatch) -> str | None:
     if type(row) is not dict:
         return "not a JSON object"
     if "event" in row:
-        return _take_event(row, batch)
+        return take_event(row, batch)
     if not _has_step(row):
         return "no step"
     # Keep what can be stored, true as 1; null is the same as not there.
     wrong = [name for name, value in row.items() if not (_is_name(name) and isinstance(value, _NUMBERS))]
     _merge(batch, {name: float(value) for name, value in row.items() if name not in wrong and value is not None})
     return f"not a number with a name: {', '.join(wrong)}"[:PREFIX] if wrong else None
-
-
-def _take_event(row: dict[str, Any], batch: MetricBatch) -> str | None:
-    name, ts_s = row.pop("event"), row.pop("ts", None)
-    if not (isinstance(name, str) and _is_name(name) and len(name) <= MAX_EVENT):
-        return "an event without a name"
-    when = ts_s if isinstance(ts_s, float) and math.isfinite(ts_s) else None
-    batch.events.append(SpoolEvent(name, when, {key: _whole(value) for key, value in row.items()}))
-    return None
 
 
 def _whole(value: Any) -> Any:

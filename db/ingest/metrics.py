@@ -57,16 +57,13 @@ class Metrics(Spool[MetricBatch]):
             upsert_latest(conn, (source.run_id, source.attempt_id, source.generation), batch.steps)
         for event in batch.events:
             source.tell(conn, f"script.{event.name}", "", event.data, event.ts_s)
-            if event.name == "target":
-                _know_target(conn, source, event.data.get("steps"))
-            if event.name == "checkpoint":
-                _know_checkpoint(conn, source, event.data)
-            if event.name == "memory":
-                _know_memory(conn, source, event.data)
+            if know := _MEANINGS.get(event.name):
+                know(conn, source, event.data)
 
 
-def _know_target(conn: Connection, source: Source, steps: object) -> None:
+def _know_target(conn: Connection, source: Source, data: Mapping[str, Any]) -> None:
     """A run of so many epochs learns from its script how many steps that is."""
+    steps = data.get("steps")
     if isinstance(steps, int | float) and steps >= 1:
         run = schema.run.c
         unknown = update(schema.run).where(run.id == source.run_id, run.target_step.is_(None))
@@ -98,3 +95,7 @@ def _know_memory(conn: Connection, source: Source, data: Mapping[str, Any]) -> N
 
 def _is_size(value: object) -> bool:
     return isinstance(value, int | float) and not isinstance(value, bool) and 0 < value < math.inf
+
+
+_MEANINGS: Final = {"target": _know_target, "checkpoint": _know_checkpoint, "memory": _know_memory}
+"""What the store learns from the built-in trainer's events."""

@@ -12,20 +12,18 @@ from abc import ABC, abstractmethod
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, ClassVar, Final, Generic, TypeVar
+from typing import Any, ClassVar, Final, Generic
 
 from sqlalchemy import ColumnElement, Connection, and_, func, select, update
 
 from .. import schema
 from ..queries import add_event
 from ..store import Store, insert_into
-from .lines import BadLine, Batch
+from .lines import B, BadLine
 
 MAX_BYTES: Final = 8 << 20
 
 _NAMED_BAD_LINES: Final = 20  # a batch; a spool full of rubbish must not become a table full of it
-
-B = TypeVar("B", bound=Batch)
 
 
 @dataclass(frozen=True)
@@ -164,23 +162,17 @@ def drain(store: Store, spool: Spool[Any], held: int | None = None) -> None:
     Raises:
         StoreUnreachable, LookupError, OSError: As of `ingest`.
     """
-    if _size(spool.path) in (None, held):
+    if _read_on(spool.path, 0, 0)[1] in (None, held):
         return
     while not (result := ingest(store, spool)).caught_up and not result.stale:
         pass
 
 
-def _size(path: Path) -> int | None:
-    """The file's size now: opening it makes a network file system ask for it again. None if there is no file."""
-    try:
-        with path.open("rb", buffering=0) as file:
-            return file.seek(0, os.SEEK_END)
-    except FileNotFoundError:
-        return None
-
-
 def _read_on(path: Path, offset: int, max_bytes: int) -> tuple[bytes, int | None]:
-    """The bytes from an offset on, and the size of the whole file, None when there is no file."""
+    """The bytes from an offset on, and the size of the whole file, None when there is no file.
+
+    The size is that of now: opening a file makes a network file system ask for it again.
+    """
     try:
         with path.open("rb", buffering=0) as file:
             size = file.seek(0, os.SEEK_END)

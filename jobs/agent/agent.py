@@ -116,20 +116,13 @@ class Agent:
 
     def _start(self) -> Start | None:
         """Agrees with the other nodes on how to start; None if another job runs this attempt."""
-        if self.node.rank > 0:
-            start = join(self.paths, self.node, JOIN_TIMEOUT_S, self._claimed_by_another)
-            if start and not self._take(self.paths.node_claim(self.node.rank)):
-                return None
-            if start:
-                self._resize(start.micro_batch, start.accumulation)
-        elif not self._claim():
+        if self.node.rank == 0:
+            return self._announce() if self._take(self.paths.claim) else None
+        start = join(self.paths, self.node, JOIN_TIMEOUT_S, self._claimed_by_another)
+        if start is None or not self._take(self.paths.node_claim(self.node.rank)):
             return None
-        else:
-            start = self._announce()
+        self._resize(start.micro_batch, start.accumulation)
         return start
-
-    def _claim(self) -> bool:
-        return self._take(self.paths.claim)
 
     def _take(self, path: Path) -> bool:
         """Takes a claim. Each node has one: a slurmctld that crashed may launch one job twice, under the same id."""
@@ -191,7 +184,7 @@ class Agent:
                 self.payload.resumable_world,
                 zero_stage=self.payload.zero_stage,
                 arrangement=self.payload.arrangement,
-                on_skip=self._tell_skipped,
+                on_skip=lambda path, reason: self._tell("checkpoint_skipped", reason=reason, path=str(path)),
             )
         finally:
             done.set()
@@ -204,9 +197,6 @@ class Agent:
     def _beat_until(self, done: threading.Event) -> None:
         while not done.wait(POLL_S):
             self._beat()
-
-    def _tell_skipped(self, path: Path, reason: str) -> None:
-        self._tell("checkpoint_skipped", reason=reason, path=str(path))
 
     def _tell(self, event: str, **data: object) -> None:
         """An event of the attempt, which `campaign describe` shows. Only before the ranks write to the spool."""
@@ -262,9 +252,7 @@ class Agent:
             return "superseded"
         if self._lasting("peer", self._peer_failed(), PEER_GRACE_S):
             return "peer"
-        if self._lasting("teardown", self._rank_died(), TEARDOWN_GRACE_S):
-            return "teardown"
-        return ""
+        return "teardown" if self._lasting("teardown", self._rank_died(), TEARDOWN_GRACE_S) else ""
 
     def _lasting(self, what: str, condition: bool, grace_s: float) -> bool:
         """True once ``condition`` has held for ``grace_s``."""
@@ -301,8 +289,7 @@ class Agent:
         if time.monotonic() - self._last_beat_s >= HEARTBEAT_S:
             self._last_beat_s = time.monotonic()
             with contextlib.suppress(OSError):  # a full disk ends in the ranks' own error, which says more
-                beat = self.progress.heartbeat(self.node.name)
-                write_atomically(self.paths.heartbeat(self.node.rank), beat.as_json())
+                self.progress.heartbeat(self.node.name).write(self.paths.heartbeat(self.node.rank))
 
     # -- end -----------------------------------------------------------------------------------------------------
 
@@ -361,15 +348,13 @@ class Agent:
 
 
 def _vanished(record: dict[str, object]) -> bool:
-    return record.get("state") == "running" and not _alive(int(str(record["pid"])))
-
-
-def _alive(pid: int) -> bool:
-    """Whether the process runs; one that nobody has collected yet does not."""
-    try:
-        return Path(f"/proc/{pid}/stat").read_text().rsplit(")", 1)[1].split()[0] not in "ZX"
-    except OSError:
+    """Whether a rank's process is gone without a record of its end; one that nobody has collected yet is."""
+    if record.get("state") != "running":
         return False
+    try:
+        return Path(f"/proc/{record['pid']}/stat").read_text().rsplit(")", 1)[1].split()[0] in "ZX"
+    except OSError:
+        return True
 
 
 def _kill_group(group: int, signum: int) -> None:

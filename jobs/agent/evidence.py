@@ -3,18 +3,18 @@
 from __future__ import annotations
 
 import contextlib
-import json
 import os
 import re
 import time
 from collections import deque
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import asdict, dataclass, field
+from dataclasses import dataclass, field
 from itertools import islice
 from pathlib import Path
 from typing import Any, TextIO
 
-from ..shared.files import read_json, write_atomically
+from ..shared.documents import Document
+from ..shared.files import read_json
 from ..shared.layout import AttemptPaths
 from ..shared.spool_steps import TAIL_BYTES, tail
 from .gpus import GpuFacts
@@ -74,7 +74,7 @@ class RankEnd:
 
 
 @dataclass(frozen=True)
-class NodeOutcome:
+class NodeOutcome(Document):
     """One node's evidence, written once when its launcher has ended.
 
     Attributes:
@@ -116,18 +116,12 @@ class NodeOutcome:
     memory_peak_of: str = ""
     memory_limit_bytes: int | None = None
 
-    def write(self, path: Path) -> None:
-        """Writes the record, complete or not at all."""
-        write_atomically(path, json.dumps(asdict(self), indent=1))
-
     @classmethod
     def read(cls, path: Path) -> NodeOutcome | None:
         """The record in ``path``, or None while there is none that this version can read."""
-        raw = read_json(path)
-        try:
-            return cls(**{**raw, **_parts(raw)}) if raw else None
-        except (KeyError, TypeError):
-            return None
+        with contextlib.suppress(AttributeError, TypeError, ValueError):
+            return super().read(path)
+        return None
 
 
 def rank_ends(
@@ -218,17 +212,6 @@ class _Keeper:
 def _may_be_progress(text: str) -> bool:
     lowered = text[:LINE_LIMIT].lower()
     return "step" in lowered or "loss" in lowered
-
-
-def _parts(raw: dict[str, Any]) -> dict[str, Any]:
-    """The nested records of an outcome; those that an older version did not write are absent."""
-    gpus = raw.get("gpus")
-    return {
-        "ranks": tuple(RankEnd(**rank) for rank in raw["ranks"]),
-        "lines": tuple(LogLine(**line) for line in raw["lines"]),
-        "kernel": tuple(KernelLine(**line) for line in raw.get("kernel", ())),
-        "gpus": GpuFacts.parse(gpus) if gpus else None,
-    }
 
 
 def _rank_end(rank: int, record: dict[str, Any], gone_s: float | None) -> RankEnd:

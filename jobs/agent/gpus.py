@@ -9,7 +9,7 @@ from __future__ import annotations
 import re
 import threading
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -60,12 +60,6 @@ class GpuFacts:
     before: tuple[Gpu, ...] | None
     after: tuple[Gpu, ...] | None
     trouble: str = ""
-
-    @classmethod
-    def parse(cls, raw: Mapping[str, Any]) -> GpuFacts:
-        """The record as JSON holds it."""
-        seen = {name: _gpus(raw[name]) for name in ("before", "after")}
-        return cls(raw["asked"], seen["before"], seen["after"], raw.get("trouble", ""))
 
     @property
     def addresses(self) -> frozenset[str]:
@@ -179,7 +173,3 @@ def _address(nvml: Any, handle: Any) -> str:
         return f"{int(pci.domain):04x}:{int(pci.bus):02x}:{int(pci.device):02x}"
     except (nvml.NVMLError, AttributeError):
         return ""
-
-
-def _gpus(raw: Sequence[Mapping[str, Any]] | None) -> tuple[Gpu, ...] | None:
-    return None if raw is None else tuple(Gpu(**gpu) for gpu in raw)

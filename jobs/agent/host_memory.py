@@ -73,7 +73,7 @@ def tree_bytes(root: int) -> int | None:
 
 def group_pids(group: Path) -> set[int]:
     """Processes that a control group holds now."""
-    return {int(word) for word in _read(group / "cgroup.procs").split() if word.isdigit()}
+    return {int(word) for word in read(group / "cgroup.procs").split() if word.isdigit()}
 
 
 def tree(root: int) -> Iterator[int]:
@@ -84,7 +84,7 @@ def tree(root: int) -> Iterator[int]:
     """
     children: dict[int, list[int]] = defaultdict(list)
     for entry in os.scandir(PROC):
-        if entry.name.isdigit() and (stat := _read(Path(entry, "stat"))):
+        if entry.name.isdigit() and (stat := read(Path(entry, "stat"))):
             children[int(stat.rsplit(")", 1)[1].split()[1])].append(int(entry.name))
     left = [root]
     while left:
@@ -94,15 +94,15 @@ def tree(root: int) -> Iterator[int]:
 
 
 def _process_bytes(pid: int) -> int | None:
-    words = _read(PROC / str(pid) / "statm").split()
+    words = read(PROC / str(pid) / "statm").split()
     own = (int(words[1]) - int(words[2])) * _PAGE if len(words) > 2 else None
     if own is not None and int(words[1]) * _PAGE > WALKED_BYTES:
         return own
-    found = _PSS.search(_read(PROC / str(pid) / "smaps_rollup"))
+    found = _PSS.search(read(PROC / str(pid) / "smaps_rollup"))
     return int(found[1]) * 1024 if found else own
 
 
-def _read(path: Path) -> str:
+def read(path: Path) -> str:
     """The file's text; "" where there is none, or none for us."""
     try:
         return path.read_text()

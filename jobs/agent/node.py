@@ -7,8 +7,10 @@ import os
 import socket
 import time
 from collections.abc import Callable, Mapping
+from contextlib import suppress
 from dataclasses import asdict, dataclass
 
+from ..shared.documents import decode
 from ..shared.files import read_json, write_atomically
 from ..shared.layout import AttemptPaths
 
@@ -88,11 +90,10 @@ class Start:
     @classmethod
     def read(cls, paths: AttemptPaths) -> Start | None:
         """What node 0 said, or None while it has not."""
-        raw = read_json(paths.started)
-        try:
-            return cls(**raw) if raw else None
-        except TypeError:  # of another version
-            return None
+        with suppress(ValueError):  # of another version
+            found: Start | None = decode(cls, read_json(paths.started))
+            return found
+        return None
 
 
 def announce(paths: AttemptPaths, start: Start) -> None:

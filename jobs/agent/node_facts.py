@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from .gpus import GpuWatch
-from .host_memory import ProcessMemory, group_pids, tree
+from .host_memory import ProcessMemory, group_pids, read, tree
 from .kernel_log import KernelLog
 
 CGROUPS = Path("/sys/fs/cgroup")
@@ -75,7 +75,7 @@ def own_group(job: str) -> Path | None:
 def oom_kill_count() -> int:
     """How often the kernel killed a process of this control group for memory; 0 where that cannot be read."""
     for name in ("memory.events", "memory.oom_control"):
-        found = re.search(r"^oom_kill (\d+)$", _read(_memory_group() / name), re.MULTILINE)
+        found = re.search(r"^oom_kill (\d+)$", read(_memory_group() / name), re.MULTILINE)
         if found:
             return int(found[1])
     return 0
@@ -88,7 +88,7 @@ def memory_limit_bytes() -> int | None:
 
 def _memory_group() -> Path:
     """This process's control group of memory, of version 2 or 1."""
-    lines = [line.split(":", 2) for line in _read(Path("/proc/self/cgroup")).splitlines() if line.count(":") >= 2]
+    lines = [line.split(":", 2) for line in read(Path("/proc/self/cgroup")).splitlines() if line.count(":") >= 2]
     for _, controllers, path in lines:
         if "memory" in controllers.split(","):
             return CGROUPS / "memory" / path.lstrip("/")
@@ -99,14 +99,7 @@ def _memory_group() -> Path:
 def _number(group: Path, *names: str) -> int | None:
     """The number in the first of these files that has one; "max", or what no machine has, is none."""
     for name in names:
-        text = _read(group / name).strip()
+        text = read(group / name).strip()
         if text.isdigit() and int(text) < 2**60:
             return int(text)
     return None
-
-
-def _read(path: Path) -> str:
-    try:
-        return path.read_text()
-    except OSError:
-        return ""

@@ -15,9 +15,10 @@ import tempfile
 import time
 from collections import deque
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import asdict, dataclass, field, replace
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 
+from ..shared.documents import Document, decode
 from ..shared.files import read_json
 from ..shared.layout import SHARED_MEMORY
 from .evidence import RankEnd
@@ -52,7 +53,7 @@ class RankProgress:
 
 
 @dataclass(frozen=True)
-class Heartbeat:
+class Heartbeat(Document):
     """An agent's sign of life, with what it sees of its ranks.
 
     Attributes:
@@ -69,22 +70,17 @@ class Heartbeat:
     phase: str = QUIET_START
     ranks: Mapping[int, RankProgress] = field(default_factory=dict)
 
-    def as_json(self) -> str:
-        """What ``read`` reads."""
-        return json.dumps(asdict(self))
-
     @classmethod
     def read(cls, path: Path) -> Heartbeat | None:
         """The heartbeat in ``path``; None if there is none. What an older version did not write has its default."""
         raw = read_json(path) or {}
-        ts = raw.get("ts")
-        if not isinstance(ts, int | float):
+        if not isinstance(raw.get("ts"), int | float):
             return None
         try:
-            ranks = {int(rank): RankProgress(**values) for rank, values in raw.pop("ranks", {}).items()}
-            return cls(**raw, ranks=ranks)
+            found: Heartbeat = decode(cls, raw)
         except (AttributeError, TypeError, ValueError):  # of another version: a sign of life all the same
-            return cls(float(ts))
+            return cls(float(raw["ts"]))
+        return found
 
 
 class Watch:
@@ -125,10 +121,11 @@ class Watch:
             return
         self._forget_pause()
         for rank in self._ranks:
-            record = _read(self._folder / f"rank-{rank}")
-            if record and record != self._seen.get(rank):
-                self._seen[rank], self._changed_s = record, time.monotonic()
-                self._take(rank, record)
+            with contextlib.suppress(OSError):
+                record = (self._folder / f"rank-{rank}").read_bytes()
+                if record and record != self._seen.get(rank):
+                    self._seen[rank], self._changed_s = record, time.monotonic()
+                    self._take(rank, record)
 
     def _forget_pause(self) -> None:
         """Time in which the whole job was stopped, as by a preemption that suspends, is nobody's silence."""
@@ -192,10 +189,3 @@ def _sweep(parent: Path) -> None:
                 lock = _locked(folder)
                 shutil.rmtree(folder, ignore_errors=True)
                 os.close(lock)
-
-
-def _read(path: Path) -> bytes:
-    try:
-        return path.read_bytes()
-    except OSError:
-        return b""

@@ -2,19 +2,21 @@
 
 from __future__ import annotations
 
+import json
 import random
 import threading
 from collections.abc import Callable
+from dataclasses import asdict
 from pathlib import Path
 
 from ...db.ingest.lines import MetricBatch, parse
 from ..shared import spool_steps
-from ..shared.files import read_json
+from ..shared.documents import decode
+from ..shared.files import make_private, read_json, write_atomically
 from ..shared.layout import RunPaths
 from ..shared.payload import Payload
 from .spool import tell, tell_unfinished
-from .state import State
-from .tool import Opened, Steps, Tool, make_tool
+from .tool import Opened, State, Steps, Tool, make_tool
 
 POLL_S = 5.0
 MAX_WAIT_S = 60.0
@@ -38,7 +40,7 @@ class Forwarding:
         self._run_paths = RunPaths(Path(payload.run_dir))
         self._paths = self._run_paths.attempt(payload.generation)
         self._state_file = self._run_paths.forward_state(payload.config_hash, tool)
-        self._state = State.load(self._state_file)
+        self._state: State = decode(State, read_json(self._state_file)) or State()
         self._state.offsets.setdefault(payload.generation, 0)
         self._tool: Tool | None = None
         self._trouble = ""
@@ -85,7 +87,7 @@ class Forwarding:
 
     def _pass_on(self, last: bool) -> None:
         if self._tool is None:
-            self._state.save(self._state_file)
+            self._save()
             tool = make_tool(self._name, self._payload, self._state)
             self._told(tool.open())
             self._tool = tool
@@ -134,7 +136,11 @@ class Forwarding:
             for name in values:
                 self._state.marks[name] = max(step, self._state.marks.get(name, -1))
         self._state.offsets[generation] += batch.length
-        self._state.save(self._state_file)
+        self._save()
+
+    def _save(self) -> None:
+        make_private(self._state_file.parent)
+        write_atomically(self._state_file, json.dumps(asdict(self._state)))
 
     def _new(self, steps: Steps) -> Steps:
         """What the tool has no value of yet."""
@@ -165,7 +171,7 @@ class Forwarding:
     def _told(self, opened: Opened) -> None:
         """Writes down which run it is before anything is sent to it."""
         self._state.run_id, self._state.where = opened.run_id, opened.where
-        self._state.save(self._state_file)
+        self._save()
         message = f"{self._title}: run {opened.run_id}, {opened.where}"
         self._tell("opened", message, run_id=opened.run_id, where=opened.where)
         if opened.trouble:

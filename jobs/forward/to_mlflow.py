@@ -24,8 +24,7 @@ from ..shared.files import alone
 from ..shared.payload import Payload
 from .processes import FINISHED
 from .spool import without_password
-from .state import State
-from .tool import Opened, Steps, flat, metrics_of, settings_of, sizes_of
+from .tool import Opened, State, Steps, Tool, flat, metrics_of, settings_of, sizes_of
 
 METRICS_A_REQUEST = 1000
 PARAMS_A_REQUEST = 100
@@ -39,13 +38,13 @@ class NoServer(Exception):
     """Nobody said where the runs shall be kept."""
 
 
-class ToMlflow:
-    """Args: payload: the attempt; state: what MLflow has of its run."""
+class ToMlflow(Tool):
+    """One MLflow run."""
 
     keeps_first = True  # it keeps every value that it is sent
 
     def __init__(self, payload: Payload, state: State) -> None:
-        self._payload, self._state = payload, state
+        super().__init__(payload, state)
         self._options = payload.forward["mlflow"]
         self._client: Any = None
         self._run_id = state.run_id
@@ -68,9 +67,6 @@ class ToMlflow:
         self._describe()
         web = f"/#/experiments/{experiment}/runs/{self._run_id}" if uri.startswith("http") else ""
         return Opened(self._run_id, without_password(uri).rstrip("/") + web)
-
-    def resume(self, step: int) -> None:
-        """MLflow goes on by itself."""
 
     def send(self, steps: Steps) -> None:
         """Logs the values, as many in a request as the server takes."""

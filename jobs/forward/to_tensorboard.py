@@ -16,19 +16,18 @@ from tensorboard.summary.writer.event_file_writer import EventFileWriter
 from ..shared.files import make_private
 from ..shared.layout import RunPaths
 from ..shared.payload import Payload
-from .state import State
-from .tool import Opened, Steps, flat, metrics_of, settings_of, sizes_of
+from .tool import Opened, State, Steps, Tool, flat, metrics_of, settings_of, sizes_of
 
 HASH_DIGITS = 6
 
 
-class ToTensorBoard:
-    """Args: payload: the attempt; state: what TensorBoard has of its run."""
+class ToTensorBoard(Tool):
+    """One folder of event files."""
 
     keeps_first = False  # what a restart orphans TensorBoard leaves out
 
     def __init__(self, payload: Payload, state: State) -> None:
-        self._payload, self._state = payload, state
+        super().__init__(payload, state)
         self._writer: Any = None
         self._said_sizes = False
 

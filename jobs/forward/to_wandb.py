@@ -12,21 +12,20 @@ from ..shared.files import make_private
 from ..shared.layout import RunPaths
 from ..shared.payload import Payload
 from .processes import FINISHED
-from .state import State
-from .tool import Opened, Steps, metrics_of, settings_of, sizes_of
+from .tool import Opened, State, Steps, Tool, metrics_of, settings_of, sizes_of
 
 INIT_TIMEOUT_S = 30.0
 """For a server that does not answer, before the attempt is kept offline."""
 _TAG_LENGTH = 64
 
 
-class ToWandb:
-    """Args: payload: the attempt; state: what W&B has of its run."""
+class ToWandb(Tool):
+    """One W&B run."""
 
     keeps_first = True  # its steps only ever rise
 
     def __init__(self, payload: Payload, state: State) -> None:
-        self._payload, self._state = payload, state
+        super().__init__(payload, state)
         self._options = payload.forward["wandb"]
         self._run: Any = None
 
@@ -42,9 +41,6 @@ class ToWandb:
             trouble = f"{_first_line(exc)}; this attempt is kept offline, `wandb sync {self._folder}` sends it"
         self._run.config.update({**settings_of(self._payload), **sizes_of(self._payload)}, allow_val_change=True)
         return Opened(self._run.id, self._folder if self._run.offline else self._run.url or "", trouble)
-
-    def resume(self, step: int) -> None:
-        """W&B goes on by itself."""
 
     def send(self, steps: Steps) -> None:
         """Logs each step; one that W&B has gone past it would refuse."""
@@ -78,8 +74,8 @@ class ToWandb:
             settings["root_dir"] = str(root)
         if "WANDB_INIT_TIMEOUT" not in os.environ:
             settings["init_timeout"] = INIT_TIMEOUT_S
-        given = {name: self._options[name] for name in ("entity",) if self._options.get(name)}
         return wandb.init(
+            entity=self._options.get("entity"),
             project=self._options.get("project") or os.environ.get("WANDB_PROJECT") or self._payload.campaign,
             group=self._options.get("group") or os.environ.get("WANDB_RUN_GROUP") or self._payload.campaign,
             name=self._payload.run,
@@ -88,7 +84,6 @@ class ToWandb:
             tags=[tag[:_TAG_LENGTH] for tag in (self._payload.campaign, *self._options.get("tags", ()))],
             mode=mode,
             settings=wandb.Settings(**settings),
-            **given,
         )
 
 

@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+import uuid
+from abc import ABC, abstractmethod
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from importlib import import_module
-from typing import Any, Final, Protocol
+from typing import Any, ClassVar, Final
 
 from ..shared.payload import Payload
-from .state import State
 
 Steps = Mapping[int, Mapping[str, float]]
 """The values of each step by the names that the script reported; ``step`` and ``ts``, in epoch seconds, among them."""
@@ -31,24 +32,53 @@ class Opened:
     trouble: str = ""
 
 
-class Tool(Protocol):
+@dataclass
+class State:
+    """How much of a run a tool has, over all its attempts, so that they become one curve there.
+
+    Attributes:
+        key: made up before the tool was first asked for anything, so that a run whose id got lost is found again.
+        run_id: the tool's own id of the run, "" before it has one.
+        where: address or folder of the run in the tool.
+        offsets: for each attempt, the bytes of its spool that the tool has.
+        marks: for each metric, the highest step that the tool has.
+    """
+
+    key: str = field(default_factory=lambda: uuid.uuid4().hex[:12])
+    run_id: str = ""
+    where: str = ""
+    offsets: dict[int, int] = field(default_factory=dict)
+    marks: dict[str, int] = field(default_factory=dict)
+
+
+class Tool(ABC):
     """One tool, of which only its own module is imported.
+
+    Args:
+        payload: the attempt.
+        state: what the tool has of its run.
 
     Attributes:
         keeps_first: a value that a later attempt reports for the same step would be a second one, so it is not sent.
     """
 
-    keeps_first: bool
+    keeps_first: ClassVar[bool]
 
+    def __init__(self, payload: Payload, state: State) -> None:
+        self._payload, self._state = payload, state
+
+    @abstractmethod
     def open(self) -> Opened:
         """Begins the run, or goes on with it. Raises whatever the tool raises."""
 
-    def resume(self, step: int) -> None:
+    def resume(self, step: int) -> None:  # noqa: B027 - most tools go on by themselves
         """The lines from now on are of a new attempt, which begins with this step."""
 
+    @abstractmethod
     def send(self, steps: Steps) -> None:
         """Passes values on; when it returns they are the tool's to keep."""
 
+    @abstractmethod
     def close(self, how: str) -> None:
         """Ends the attempt's part; how: as ``how_it_ended`` says."""
 

@@ -24,6 +24,7 @@ from ..agent.node import Node, free_port
 from ..agent.node_facts import memory_limit_bytes
 from ..shared.files import read_json
 from ..shared.layout import SHARED_MEMORY
+from ..shared.nvml import listed
 from ..shared.ownership import distrust
 from ..shared.retention import probe
 from . import children
@@ -108,8 +109,7 @@ class _Examination:
     def _gpus(self) -> Gpus:
         import pynvml  # here: a node without the library can be looked at too
 
-        visible = [name.strip() for name in self.node.visible_devices.split(",") if name.strip()]
-        return census(pynvml, visible, self.question.gpus)
+        return census(pynvml, listed(self.node.visible_devices), self.question.gpus)
 
     def _store_offset_s(self) -> float:
         from ...db.store import Store  # SQLAlchemy, where there is a store to reach

@@ -6,7 +6,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from itertools import combinations
 from typing import Any, Final
 
-from ..shared.nvml import gpu_handle, gpu_names, memory_bytes, read_ecc_errors, started, text
+from ..shared.nvml import ecc_errors, gpu_handle, gpu_names, memory_bytes, started, text
 from .node_report import Device, Gpus
 
 GB: Final = 1e9
@@ -102,7 +102,7 @@ _FIGURES: Final[Mapping[str, Callable[[Any, Any], Any]]] = {
     "name": lambda nvml, gpu: text(nvml.nvmlDeviceGetName(gpu)),
     "total_gb": lambda nvml, gpu: memory_bytes(nvml, gpu)[1] / GB,
     "used_gb": lambda nvml, gpu: memory_bytes(nvml, gpu)[0] / GB,
-    "ecc_errors": lambda nvml, gpu: read_ecc_errors(nvml, gpu)["ecc_errors"],
+    "ecc_errors": ecc_errors,
     "remap": _remap,
     "nvlinks": lambda nvml, gpu: sum(_active(nvml, gpu)),
 }

@@ -2,50 +2,11 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Mapping
-from dataclasses import asdict, dataclass, field, is_dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
-from types import UnionType
-from typing import Any, Self, get_args, get_origin, get_type_hints
 
-from ..shared.files import read_json, write_atomically
-
-
-def _from_json(kind: Any, raw: Any) -> Any:
-    """A value of a type, from what JSON made of it: dataclasses and tuples of them, and what JSON has itself.
-
-    Raises:
-        TypeError: a dataclass has no such field, or lacks one: it was written by another version.
-    """
-    if raw is None:
-        return None
-    if isinstance(kind, UnionType):  # X | None
-        kind = get_args(kind)[0]
-    if is_dataclass(kind):
-        kinds = get_type_hints(kind)
-        return kind(**{name: _from_json(kinds.get(name), value) for name, value in raw.items()})  # type: ignore[operator]
-    if get_origin(kind) is tuple:
-        return tuple(_from_json(get_args(kind)[0], value) for value in raw)
-    return raw
-
-
-class Document:
-    """A dataclass that is kept in a file."""
-
-    def write(self, path: Path) -> None:
-        """Writes it, complete or not at all, readable by its owner only."""
-        write_atomically(path, json.dumps(asdict(self), indent=1))  # type: ignore[call-overload]
-
-    @classmethod
-    def read(cls, path: Path) -> Self | None:
-        """What ``write`` wrote; None if it is not there.
-
-        Raises:
-            TypeError: it was written by another version.
-        """
-        found: Self | None = _from_json(cls, read_json(path))
-        return found
+from ..shared.documents import Document
 
 
 @dataclass(frozen=True)

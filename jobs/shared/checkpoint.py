@@ -20,6 +20,7 @@ from concurrent.futures import ThreadPoolExecutor
 from dataclasses import asdict, dataclass
 from pathlib import Path
 
+from .documents import decode
 from .files import sync_dir, write_atomically
 
 FORMAT = 1
@@ -88,16 +89,6 @@ class Checkpoint:
         """Completed optimizer steps."""
         return self.manifest.step
 
-    @property
-    def generation(self) -> int:
-        """The attempt that wrote it."""
-        return self.manifest.generation
-
-    @property
-    def samples_seen(self) -> int:
-        """Training samples consumed."""
-        return self.manifest.samples_seen
-
 
 def begin(folder: Path, generation: int, step: int) -> Path:
     """Creates the empty draft of a checkpoint; what an earlier try left of the same draft is removed."""
@@ -162,12 +153,12 @@ def read_manifest(path: Path) -> Manifest:
         raw = json.loads((path / MANIFEST).read_text())
         if raw["format"] != FORMAT:
             raise CheckpointError(f"manifest format {raw['format']}, this version reads {FORMAT}")
-        files = {name: FileEntry(**entry) for name, entry in raw.pop("files").items()}
-        return Manifest(files=files, **raw)
+        manifest: Manifest = decode(Manifest, raw)
     except FileNotFoundError:
         raise CheckpointError("no manifest") from None
     except (OSError, ValueError, TypeError, KeyError, AttributeError) as error:
         raise CheckpointError(f"unreadable manifest: {error}") from None
+    return manifest
 
 
 def write_manifest(path: Path, manifest: Manifest) -> None:

@@ -57,7 +57,8 @@ def render(
         "timers": {"throughput": {"enabled": False}},
     }
     config["zero_optimization"] = {"stage": train["zero_stage"], **config.get("zero_optimization", {})}
-    return merged(config | {"optimizer": _optimizer(train, overrides)}, _without_optimizer(overrides))
+    others = {key: value for key, value in overrides.items() if key != "optimizer"}
+    return merged(config | {"optimizer": _optimizer(train, overrides)}, others)
 
 
 def merged(base: Mapping[str, Any], over: Mapping[str, Any]) -> dict[str, Any]:
@@ -117,7 +118,3 @@ def _optimizer(train: Mapping[str, Any], overrides: Mapping[str, Any]) -> dict[s
     if optimizer["params"]["torch_adam"]:
         optimizer["params"].setdefault("fused", True)
     return optimizer
-
-
-def _without_optimizer(overrides: Mapping[str, Any]) -> dict[str, Any]:
-    return {key: value for key, value in overrides.items() if key != "optimizer"}

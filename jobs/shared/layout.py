@@ -20,78 +20,59 @@ FORWARD_ROOT_LEVELS = 3
 """From an attempt's folder up to the campaign's `dir`: {campaign}/runs/{run}/g0001."""
 
 
+class _Below:
+    """The file or folder of that name in the folder of the attempt or run that is asked."""
+
+    def __init__(self, name: str) -> None:
+        self._name = name
+
+    def __get__(self, owner: AttemptPaths | RunPaths, kind: object) -> Path:
+        return owner.dir / self._name
+
+
 @dataclass(frozen=True)
 class AttemptPaths:
     """The files of one attempt. Written by its agents and ranks, read by the reconciler."""
 
     dir: Path
 
-    @property
-    def claim(self) -> Path:
-        """Created exclusively by the one job that may run the attempt; holds its job id."""
-        return self.dir / "claim"
+    claim = _Below("claim")
+    """Created exclusively by the one job that may run the attempt; holds its job id."""
 
     def node_claim(self, node_rank: int) -> Path:
         """Created exclusively by the one agent that starts the ranks of that node, for every node but the first."""
         return self.dir / f"claim-{node_rank}"
 
-    @property
-    def started(self) -> Path:
-        """Node 0's word to all: where the ranks meet, the checkpoint to resume from, host and time."""
-        return self.dir / "started.json"
-
-    @property
-    def metrics(self) -> Path:
-        """The spool: one JSON line per reported step."""
-        return self.dir / "metrics.jsonl"
+    started = _Below("started.json")
+    """Node 0's word to all: where the ranks meet, the checkpoint to resume from, host and time."""
+    metrics = _Below("metrics.jsonl")
+    """The spool: one JSON line per reported step."""
 
     def gpu_spool(self, node_rank: int) -> Path:
         """What the GPUs of that node did: one JSON line a sample."""
         return self.dir / f"gpus-{node_rank}.jsonl"
 
-    @property
-    def forward_payload(self) -> Path:
-        """The attempt as it really runs, for the processes that forward its metrics."""
-        return self.dir / "forward.json"
-
-    @property
-    def forward_spool(self) -> Path:
-        """What these processes say: one JSON line an event."""
-        return self.dir / "forward.jsonl"
+    forward_payload = _Below("forward.json")
+    """The attempt as it really runs, for the processes that forward its metrics."""
+    forward_spool = _Below("forward.jsonl")
+    """What these processes say: one JSON line an event."""
 
     def forward_log(self, tool: str) -> Path:
         """What a tool prints."""
         return self.logs / f"forward-{tool}.log"
 
-    @property
-    def ds_config(self) -> Path:
-        """The rendered DeepSpeed configuration of this attempt."""
-        return self.dir / "ds_config.json"
-
-    @property
-    def train_config(self) -> Path:
-        """The built-in trainer's configuration of this attempt."""
-        return self.dir / "train.json"
-
-    @property
-    def stop(self) -> Path:
-        """Exists when the ranks are asked to checkpoint and leave."""
-        return self.dir / "stop"
-
-    @property
-    def resize(self) -> Path:
-        """The reconciler's word, left while the attempt waited in the queue, to begin with a smaller micro-batch."""
-        return self.dir / "resize.json"
-
-    @property
-    def logs(self) -> Path:
-        """Logs of the launcher and of each rank."""
-        return self.dir / "logs"
-
-    @property
-    def ranks(self) -> Path:
-        """One record per rank of how it ended."""
-        return self.dir / "ranks"
+    ds_config = _Below("ds_config.json")
+    """The rendered DeepSpeed configuration of this attempt."""
+    train_config = _Below("train.json")
+    """The built-in trainer's configuration of this attempt."""
+    stop = _Below("stop")
+    """Exists when the ranks are asked to checkpoint and leave."""
+    resize = _Below("resize.json")
+    """The reconciler's word, left while the attempt waited in the queue, to begin with a smaller micro-batch."""
+    logs = _Below("logs")
+    """Logs of the launcher and of each rank."""
+    ranks = _Below("ranks")
+    """One record per rank of how it ended."""
 
     def rank_record(self, rank: int) -> Path:
         """How rank ``rank`` ended."""
@@ -131,15 +112,10 @@ class RunPaths:
         """How much of one experiment of the run a tool has, and under which id."""
         return self.forward / f"{config_hash}-{tool}.json"
 
-    @property
-    def forward(self) -> Path:
-        """What is kept of the run for other tools."""
-        return self.dir / "forward"
-
-    @property
-    def current(self) -> Path:
-        """The generation that may write; an agent of an older one ends itself."""
-        return self.dir / "current"
+    forward = _Below("forward")
+    """What is kept of the run for other tools."""
+    current = _Below("current")
+    """The generation that may write; an agent of an older one ends itself."""
 
     def attempt(self, generation: int) -> AttemptPaths:
         """The folder of one attempt."""

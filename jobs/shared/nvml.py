@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
+from functools import partial
 from typing import Any
 
 POWER_AVERAGE_FIELD = 185
@@ -120,11 +121,11 @@ class GpuMeter:
         try:
             return dict(reader(self._nvml, self.handle))
         except self._nvml.NVMLError as exc:
-            if getattr(exc, "value", None) in self._never and reader in self._readers:
-                self._readers.remove(reader)
+            never = getattr(exc, "value", None) in self._never
         except AttributeError:  # a library that is older than the question
-            if reader in self._readers:
-                self._readers.remove(reader)
+            never = True
+        if never and reader in self._readers:
+            self._readers.remove(reader)
         return {}
 
 
@@ -164,28 +165,10 @@ class XidWatch:
             return None
 
 
-def _utilisation(nvml: Any, handle: Any) -> Figures:
-    rates = nvml.nvmlDeviceGetUtilizationRates(handle)
-    return {"util_pct": int(rates.gpu), "mem_util_pct": int(rates.memory)}
-
-
 def memory_bytes(nvml: Any, handle: Any) -> tuple[int, int]:
     """What is in use, and all."""
     memory = nvml.nvmlDeviceGetMemoryInfo(handle)
     return int(memory.used), int(memory.total)
-
-
-def _memory(nvml: Any, handle: Any) -> Figures:
-    return {"mem_used_gb": round(memory_bytes(nvml, handle)[0] / 1e9, 3)}
-
-
-def _temperature(nvml: Any, handle: Any) -> Figures:
-    return {"temperature_c": int(nvml.nvmlDeviceGetTemperature(handle, nvml.NVML_TEMPERATURE_GPU))}
-
-
-def _clocks(nvml: Any, handle: Any) -> Figures:
-    kinds = {"sm_clock_mhz": nvml.NVML_CLOCK_SM, "mem_clock_mhz": nvml.NVML_CLOCK_MEM}
-    return {name: int(nvml.nvmlDeviceGetClockInfo(handle, kind)) for name, kind in kinds.items()}
 
 
 def _never(nvml: Any) -> frozenset[int]:
@@ -217,41 +200,20 @@ def _value(field: Any) -> float:
     return float(getattr(field.value, _VALUE_NAMES[field.valueType]))
 
 
-def _energy(nvml: Any, handle: Any) -> Figures:
-    return {"energy_j": round(nvml.nvmlDeviceGetTotalEnergyConsumption(handle) / 1e3, 3)}
+def _utilisation(nvml: Any, handle: Any) -> Figures:
+    rates = nvml.nvmlDeviceGetUtilizationRates(handle)
+    return {"util_pct": int(rates.gpu), "mem_util_pct": int(rates.memory)}
 
 
-def read_throttle(nvml: Any, handle: Any) -> Figures:
-    """The reasons why its clocks are held down, as bits, under their old name, which all drivers know."""
-    return {"throttle": int(nvml.nvmlDeviceGetCurrentClocksThrottleReasons(handle))}
+def _clocks(nvml: Any, ask: Callable[[int], Any], suffix: str) -> Figures:
+    kinds = {"sm_clock": nvml.NVML_CLOCK_SM, "mem_clock": nvml.NVML_CLOCK_MEM}
+    return {f"{name}{suffix}": int(ask(kind)) for name, kind in kinds.items()}
 
 
-def read_ecc_errors(nvml: Any, handle: Any) -> Figures:
+def ecc_errors(nvml: Any, handle: Any) -> int:
     """Memory errors since the driver was loaded that could not be corrected."""
     kind = (nvml.NVML_MEMORY_ERROR_TYPE_UNCORRECTED, nvml.NVML_VOLATILE_ECC)
-    return {"ecc_errors": int(nvml.nvmlDeviceGetTotalEccErrors(handle, *kind))}
-
-
-def read_name(nvml: Any, handle: Any) -> Mapping[str, Any]:
-    """Its model."""
-    return {"name": text(nvml.nvmlDeviceGetName(handle))}
-
-
-def _uuid(nvml: Any, handle: Any) -> Mapping[str, Any]:
-    return {"uuid": text(nvml.nvmlDeviceGetUUID(handle))}
-
-
-def _capacity(nvml: Any, handle: Any) -> Mapping[str, Any]:
-    return {"mem_total_gb": round(memory_bytes(nvml, handle)[1] / 1e9, 3)}
-
-
-def _power_limit(nvml: Any, handle: Any) -> Mapping[str, Any]:
-    return {"power_limit_w": nvml.nvmlDeviceGetEnforcedPowerLimit(handle) / 1e3}
-
-
-def _highest_clocks(nvml: Any, handle: Any) -> Mapping[str, Any]:
-    kinds = {"sm_clock_max_mhz": nvml.NVML_CLOCK_SM, "mem_clock_max_mhz": nvml.NVML_CLOCK_MEM}
-    return {name: int(nvml.nvmlDeviceGetMaxClockInfo(handle, kind)) for name, kind in kinds.items()}
+    return int(nvml.nvmlDeviceGetTotalEccErrors(handle, *kind))
 
 
 def text(value: str | bytes) -> str:
@@ -260,14 +222,25 @@ def text(value: str | bytes) -> str:
 
 
 _Reader = Callable[[Any, Any], Mapping[str, Any]]
+
 _READERS: tuple[_Reader, ...] = (
-    _energy,
+    lambda nvml, gpu: {"energy_j": round(nvml.nvmlDeviceGetTotalEnergyConsumption(gpu) / 1e3, 3)},
     _power,
     _utilisation,
-    _memory,
-    _temperature,
-    _clocks,
-    read_throttle,
-    read_ecc_errors,
+    lambda nvml, gpu: {"mem_used_gb": round(memory_bytes(nvml, gpu)[0] / 1e9, 3)},
+    lambda nvml, gpu: {"temperature_c": int(nvml.nvmlDeviceGetTemperature(gpu, nvml.NVML_TEMPERATURE_GPU))},
+    lambda nvml, gpu: _clocks(nvml, partial(nvml.nvmlDeviceGetClockInfo, gpu), "_mhz"),
+    # the reasons why its clocks are held down, as bits, under their old name, which all drivers know
+    lambda nvml, gpu: {"throttle": int(nvml.nvmlDeviceGetCurrentClocksThrottleReasons(gpu))},
+    lambda nvml, gpu: {"ecc_errors": ecc_errors(nvml, gpu)},
 )
-_FACTS: tuple[_Reader, ...] = (read_name, _uuid, _capacity, _power_limit, _highest_clocks)
+"""What is sampled: each asks the library for figures that go together."""
+
+_FACTS: tuple[_Reader, ...] = (
+    lambda nvml, gpu: {"name": text(nvml.nvmlDeviceGetName(gpu))},
+    lambda nvml, gpu: {"uuid": text(nvml.nvmlDeviceGetUUID(gpu))},
+    lambda nvml, gpu: {"mem_total_gb": round(memory_bytes(nvml, gpu)[1] / 1e9, 3)},
+    lambda nvml, gpu: {"power_limit_w": nvml.nvmlDeviceGetEnforcedPowerLimit(gpu) / 1e3},
+    lambda nvml, gpu: _clocks(nvml, partial(nvml.nvmlDeviceGetMaxClockInfo, gpu), "_max_mhz"),
+)
+"""What does not change."""

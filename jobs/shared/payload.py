@@ -8,16 +8,16 @@ from __future__ import annotations
 
 import json
 from collections.abc import Mapping
-from dataclasses import asdict, dataclass, field, fields, replace
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
-from .files import write_atomically
+from .documents import Document, decode
 from .state_layout import arrangement
 
 
 @dataclass(frozen=True)
-class Payload:
+class Payload(Document):
     """One attempt, complete: an agent needs nothing else to run it.
 
     Attributes:
@@ -108,10 +108,6 @@ class Payload:
         """How the built-in trainer's state lies in checkpoints; None for a script of the user's own."""
         return arrangement(self.train) if self.train else None
 
-    def write(self, path: Path) -> None:
-        """Writes the payload, complete or not at all, readable by its owner only."""
-        write_atomically(path, json.dumps(asdict(self), indent=1))
-
     @classmethod
     def read(cls, path: Path) -> Payload:
         """Reads what ``write`` wrote.
@@ -120,9 +116,8 @@ class Payload:
             OSError: the file is missing or unreadable.
             ValueError: it is not a payload of this version.
         """
-        raw = json.loads(path.read_text())
-        known = {f.name for f in fields(cls)}
-        if unknown := set(raw) - known:
-            raise ValueError(f"{path}: written by another version of dscampaign: {sorted(unknown)}")
-        lists = {name: tuple(raw.get(name, ())) for name in ("command", "user_patterns")}
-        return cls(**{**raw, **lists})
+        try:
+            found: Payload = decode(cls, json.loads(path.read_text()))
+        except (TypeError, ValueError) as error:
+            raise ValueError(f"{path}: {error}") from None
+        return found

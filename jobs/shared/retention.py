@@ -55,11 +55,8 @@ def prune(folder: Path, keep: int, step: int, *, keep_best: bool = False) -> lis
 def rate(folder: Path, step: int, eval_loss: float) -> Path | None:
     """Writes into the checkpoint of ``step`` how good it is; returns it, or None if there is none to rate."""
     found = next((path for path in newest_first(folder) if position(path.name)[0] == step), None)
-    if found is None or not math.isfinite(eval_loss):
-        return None
-    try:
-        manifest = read_manifest(found)
-    except CheckpointError:
+    manifest = _manifest(found) if found else None
+    if found is None or manifest is None or not math.isfinite(eval_loss):
         return None
     write_manifest(found, replace(manifest, eval_loss=eval_loss))
     return found
@@ -96,9 +93,14 @@ def require_room(folder: Path, generation: int, expected_bytes: float) -> None:
     needed = MARGIN * (_last_size(folder) or expected_bytes)
     if shutil.disk_usage(folder).free < needed:
         remove_drafts(folder, generation + 1)
-    if (free := shutil.disk_usage(folder).free) < needed:
-        figures = f"it needs {needed / GB:.2f} GB, {free / GB:.2f} GB are free"
-        raise OSError(errno.ENOSPC, f"No space left on device for a checkpoint: {figures}", str(folder))
+    require_free(folder, needed, "for a checkpoint")
+
+
+def require_free(folder: Path, needed_bytes: float, purpose: str) -> None:
+    """Raises OSError, ENOSPC with the figures, unless so much is free on a folder's disk."""
+    if (free := shutil.disk_usage(folder).free) < needed_bytes:
+        figures = f"it needs {needed_bytes / GB:.2f} GB, {free / GB:.2f} GB are free"
+        raise OSError(errno.ENOSPC, f"No space left on device {purpose}: {figures}", str(folder))
 
 
 def probe(folder: Path) -> None:
@@ -119,13 +121,9 @@ def probe(folder: Path) -> None:
 
 def _best(paths: list[Path]) -> Path | None:
     """The lowest loss, of equals the newest; None if none is rated."""
-    rated = [(loss, index) for index, path in enumerate(paths) if (loss := _eval_loss(path)) is not None]
+    manifests = ((index, _manifest(path)) for index, path in enumerate(paths))
+    rated = [(found.eval_loss, index) for index, found in manifests if found and found.eval_loss is not None]
     return paths[min(rated)[1]] if rated else None
-
-
-def _eval_loss(path: Path) -> float | None:
-    manifest = _manifest(path)
-    return manifest.eval_loss if manifest else None
 
 
 def _last_size(folder: Path) -> int:

@@ -5,9 +5,11 @@ from __future__ import annotations
 import json
 import os
 from collections.abc import Mapping
-from dataclasses import MISSING, dataclass, fields
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Literal, Self
+
+from ..shared.documents import decode
 
 
 @dataclass(frozen=True)
@@ -112,10 +114,7 @@ class TrainerConfig:
         Raises:
             ValueError: not JSON, unknown or missing fields, or a batch arithmetic that does not hold.
         """
-        raw = json.loads(text)
-        _require_fields(cls, raw)
-        _require_fields(TrainerDataset, raw["dataset"])
-        config = cls(**{**raw, "dataset": TrainerDataset(**raw["dataset"])})
+        config: Self = decode(cls, json.loads(text))
         if config.global_batch != config.micro_batch * config.accumulation * config.world_size:
             raise ValueError("train.json: global_batch is not micro_batch * accumulation * world_size")
         return config
@@ -168,11 +167,3 @@ class Job:
             resume=Path(env["CAMPAIGN_RESUME"]) if env.get("CAMPAIGN_RESUME") else None,
             gpu_mem_bytes=int(env["CAMPAIGN_GPU_MEM_PER_PROCESS"]) if "CAMPAIGN_GPU_MEM_PER_PROCESS" in env else None,
         )
-
-
-def _require_fields(cls: type[TrainerConfig | TrainerDataset], raw: Mapping[str, Any]) -> None:
-    known = {f.name for f in fields(cls)}
-    required = {f.name for f in fields(cls) if f.default is MISSING}
-    for what, names in (("unknown", set(raw) - known), ("missing", required - set(raw))):
-        if names:
-            raise ValueError(f"train.json: {what} fields {sorted(names)}; written by another version of dscampaign?")

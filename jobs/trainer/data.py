@@ -72,12 +72,8 @@ class _Meta:
     eos: int
 
 
-def _alone(names: list[str]) -> list[str]:
-    return names
-
-
 def load(
-    config: TrainerConfig, data_dir: Path, *, prepare: bool, share: Callable[[list[str]], list[str]] = _alone
+    config: TrainerConfig, data_dir: Path, *, prepare: bool, share: Callable[[list[str]], list[str]] = list
 ) -> Data:
     """Opens the run's prepared data.
 

@@ -51,11 +51,7 @@ def keep_reduce_buckets(config: TrainerConfig) -> None:
     """
     needed = config.deepcompile and config.zero_stage == 1 and config.accumulation > 1
     if needed and hasattr(zero_1_and_2_compile, _DECIDES):
-        setattr(zero_1_and_2_compile, _DECIDES, _never)
-
-
-def _never(graph_order: object, graph_id: int) -> bool:  # noqa: ARG001 - as DeepSpeed's
-    return False
+        setattr(zero_1_and_2_compile, _DECIDES, lambda *_graph: False)
 
 
 def remove_waits(optimizer: Any) -> None:

@@ -7,7 +7,7 @@ import time
 from collections.abc import Mapping
 from copy import deepcopy
 from dataclasses import asdict
-from typing import Any, Final, Protocol
+from typing import Any, Final, TypeAlias
 
 import deepspeed
 import torch
@@ -15,7 +15,7 @@ import torch.distributed as dist
 from deepspeed import DeepSpeedEngine
 from deepspeed.accelerator import get_accelerator
 from deepspeed.runtime.fp16.unfused_optimizer import FP16_UnfusedOptimizer
-from torch import Tensor, nn
+from torch import Tensor
 
 from ..shared.state_layout import joins_parameters
 from .config import Job, TrainerConfig
@@ -27,43 +27,8 @@ from .model import NextTokenLoss, parameter_groups
 LET_GO_S: Final = 0.1
 
 
-class Engine(Protocol):
-    """What the trainer needs of an engine: DeepSpeed's has it, and the plain one."""
-
-    module: nn.Module
-    optimizer: Any
-    device: torch.device
-    skipped_steps: int
-
-    def __call__(self, *inputs: Tensor) -> Tensor:
-        """The loss of a micro-batch."""
-
-    def backward(self, loss: Tensor) -> Any:
-        """Adds its gradients to those of the step."""
-
-    def step(self) -> None:
-        """Updates the weights after the last micro-batch of a step."""
-
-    def compile(self) -> None:
-        """Compiles the model."""
-
-    def get_global_grad_norm(self) -> Any:
-        """2-norm of the last step's gradients."""
-
-    def train(self) -> Any:
-        """To learn."""
-
-    def eval(self) -> Any:
-        """To be judged."""
-
-    def zero_optimization_stage(self) -> int:
-        """ZeRO stage."""
-
-    def save_checkpoint(self, save_dir: str, tag: str, client_state: dict[str, Any], *, save_latest: bool) -> Any:
-        """Writes ``save_dir/tag``; all ranks call it."""
-
-    def load_checkpoint(self, load_dir: str, tag: str) -> Any:
-        """Reads it; returns its path, None if there is none, and ``client_state``."""
+Engine: TypeAlias = DeepSpeedEngine | PlainEngine
+"""What trains. DeepSpeed's has no types: what is asked of both is checked by the plain one."""
 
 
 def start_process_group(job: Job) -> torch.device:
@@ -72,8 +37,8 @@ def start_process_group(job: Job) -> torch.device:
     # without.
     deepspeed.ops.__compatible_ops__ = {}
     accelerator = get_accelerator()
-    if accelerator.device_name() == "cpu":
-        _share_cores(job)
+    if accelerator.device_name() == "cpu" and "OMP_NUM_THREADS" not in os.environ:
+        torch.set_num_threads(max(1, len(os.sched_getaffinity(0)) // job.local_world))
     accelerator.set_device(job.local_rank)
     if job.gpu_mem_bytes and torch.cuda.is_available():
         total = torch.cuda.get_device_properties(job.local_rank).total_memory
@@ -163,11 +128,6 @@ def _deepspeed_engine(
         _forget_trial_step(engine.optimizer)
     remove_waits(engine.optimizer)
     return engine
-
-
-def _share_cores(job: Job) -> None:
-    if "OMP_NUM_THREADS" not in os.environ:
-        torch.set_num_threads(max(1, len(os.sched_getaffinity(0)) // job.local_world))
 
 
 def _forget_trial_step(optimizer: FP16_UnfusedOptimizer) -> None:

@@ -15,6 +15,7 @@ from torch import Tensor
 from .. import report
 from . import memory
 from .config import TrainerConfig
+from .sampling import to_device
 from .speed import End, Speed, Work, peak_flops, profiled_steps, warm_up_steps
 
 MEMORY_STEP = 3
@@ -113,7 +114,7 @@ class Meter:
         self._retries = peak.retries
         held = (peak.allocated_gb, peak.reserved_gb, timed.allocated_gb, timed.reserved_gb)
         host = torch.tensor([0.0, 0.0, float(report.should_stop()), *held])
-        row = _to_device(host, self._device)
+        row = to_device(host, self._device)
         row[0] = self._loss
         if norm is not None:
             row[1] = norm
@@ -165,32 +166,24 @@ class Meter:
             self._timed_peak = {"mem_allocated_gb": worst[5], "mem_reserved_gb": worst[6]}
         self.stop_agreed |= stop > 0
         if pending.step % self._config.log_every == 0 or pending.step == self._steps:
-            optional = {"grad_norm": norm} if pending.has_norm else {}
-            self._report(pending, time_s, loss, worst[3], worst[4], {**optional, **pending.extra})
+            self._report(pending, time_s, loss, norm, worst)
         if self._read_steps == MEMORY_STEP or (pending.step == self._steps and self._read_steps < MEMORY_STEP):
             self._report_memory(worst[3], worst[4])
         if not math.isfinite(loss):
             raise FloatingPointError(f"non-finite loss {loss} at step {pending.step}")
 
-    def _report(
-        self,
-        pending: _Pending,
-        time_s: float,
-        loss: float,
-        allocated_gb: float,
-        reserved_gb: float,
-        more: dict[str, float],
-    ) -> None:
+    def _report(self, pending: _Pending, time_s: float, loss: float, norm: float, worst: list[float]) -> None:
         self._say(pending, loss, self._work.tokens / time_s)
         self.reported = {
             "ts": pending.end.wall_s,
             "loss": loss,
             "lr": pending.lr,
             **({} if pending.step in self._profiled else self._pace(time_s)),
-            "mem_allocated": allocated_gb,
-            "mem_reserved": reserved_gb,
+            "mem_allocated": worst[3],
+            "mem_reserved": worst[4],
             "samples_seen": pending.step * self._config.global_batch,
-            **more,
+            **({"grad_norm": norm} if pending.has_norm else {}),
+            **pending.extra,
         }
         report.report(pending.step, **self.reported)
 
@@ -246,10 +239,6 @@ def _gather(row: Tensor) -> Tensor:
     rows = [torch.empty_like(row) for _ in range(dist.get_world_size())]
     dist.all_gather(rows, row)
     return torch.stack(rows)
-
-
-def _to_device(host: Tensor, device: torch.device) -> Tensor:
-    return host.pin_memory().to(device, non_blocking=True) if device.type == "cuda" else host
 
 
 def _to_host(rows: Tensor) -> Tensor:

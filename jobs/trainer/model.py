@@ -115,8 +115,8 @@ def parameter_groups(model: nn.Module) -> list[dict[str, Any]]:
     if isinstance(model, FlatModel):
         return [{"params": [model.matrices]}, {"params": [model.vectors], "weight_decay": 0.0}]
     parameters = list(model.parameters())
-    matrices = [p for p in parameters if len(_shape(p)) >= 2]
-    vectors = [p for p in parameters if len(_shape(p)) < 2]
+    matrices = [p for p in parameters if len(whole_shape(p)) >= 2]
+    vectors = [p for p in parameters if len(whole_shape(p)) < 2]
     return [{"params": matrices}, {"params": vectors, "weight_decay": 0.0}]
 
 
@@ -222,10 +222,11 @@ def _require_plain_output(model: PreTrainedModel) -> None:
 def _facts(model: PreTrainedModel, seq_len: int) -> ModelFacts:
     """Of the model before its vocabulary is padded."""
     layers, width, vocab_size = model.config.num_hidden_layers, model.config.hidden_size, model.config.vocab_size
-    parameters = sum(_shape(p).numel() for p in model.parameters())
+    parameters = sum(whole_shape(p).numel() for p in model.parameters())
     return ModelFacts(parameters, layers, width, vocab_size, 6.0 * parameters + 12.0 * layers * width * seq_len)
 
 
-def _shape(parameter: nn.Parameter) -> torch.Size:
+def whole_shape(parameter: Tensor) -> torch.Size:
     """The whole parameter's shape, also where ZeRO-3 has left this rank a part."""
-    return getattr(parameter, "ds_shape", parameter.shape)
+    shape: torch.Size = getattr(parameter, "ds_shape", parameter.shape)
+    return shape

@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Callable
-from dataclasses import dataclass
 from typing import Any, cast
 
 import torch
@@ -20,23 +19,10 @@ from .. import report
 from . import memory
 from .config import Job, TrainerConfig
 from .engine import Engine
-from .model import NextTokenLoss
+from .model import NextTokenLoss, whole_shape
 
 LARGEST_PROBE = 8
 """Samples. The difference between two sizes leaves out what does not depend on them."""
-
-
-@dataclass(frozen=True)
-class Needs:
-    """What one rank needs, in GB.
-
-    Attributes:
-        base_gb: whatever the micro-batch: weights, gradients, optimizer states, buffers; None where that is not known.
-        sample_gb: for each sample of a micro-batch; None where that is not known.
-    """
-
-    base_gb: float | None
-    sample_gb: float | None
 
 
 def report_memory(engine: Engine, config: TrainerConfig, job: Job) -> None:
@@ -46,9 +32,8 @@ def report_memory(engine: Engine, config: TrainerConfig, job: Job) -> None:
     out: training does not depend on it.
     """
     device = engine.device
-    needs = _needs(engine, config, job)
     unknown = float("inf")
-    figures = [unknown if figure is None else figure for figure in (needs.base_gb, needs.sample_gb)]
+    figures = [unknown if figure is None else figure for figure in _needs(engine, config, job)]
     worst = torch.tensor(figures, device=device)
     dist.all_reduce(worst, dist.ReduceOp.MAX)
     # after the first collective, which allocates what communication needs
@@ -60,17 +45,21 @@ def report_memory(engine: Engine, config: TrainerConfig, job: Job) -> None:
     report.event("memory", micro_batch=config.micro_batch, **known, **memory.place(device))
 
 
-def _needs(engine: Engine, config: TrainerConfig, job: Job) -> Needs:
+def _needs(engine: Engine, config: TrainerConfig, job: Job) -> tuple[float | None, float | None]:
+    """What this rank needs, in GB; None for what is not known.
+
+    Whatever the micro-batch (weights, gradients, optimizer states, buffers), and for each sample of one.
+    """
     device = engine.device
     if device.type != "cuda":
-        return Needs(_measured(lambda: memory.current_gb(device)), None)
+        return _measured(lambda: memory.current_gb(device)), None
     base_gb = _measured(lambda: memory.current_gb(device) + to_come_bytes(engine) / memory.GB)
     if base_gb is None or job.resume is not None:
-        return Needs(base_gb, None)
+        return base_gb, None
     sample_gb = _measured(lambda: _sample_gb(engine, config, job))
     torch.cuda.empty_cache()
     torch.cuda.reset_peak_memory_stats(device)
-    return Needs(base_gb, sample_gb)
+    return base_gb, sample_gb
 
 
 def _measured(measure: Callable[[], float | None]) -> float | None:
@@ -167,7 +156,7 @@ def to_come_bytes(engine: Any) -> int:
 
 def _gradient_bytes(engine: Any) -> int:
     parameters = [p for p in engine.module.parameters() if p.requires_grad]
-    whole = sum(_bytes(p, _full_size(p)) for p in parameters)
+    whole = sum(_bytes(p, whole_shape(p).numel()) for p in parameters)
     if engine.zero_optimization_stage() >= 2:
         return 0 if _states_on_host(engine) else whole // dist.get_world_size()
     return whole
@@ -191,12 +180,6 @@ def _state_bytes(engine: Any) -> int:
 def _states_on_host(engine: Any) -> bool:
     optimizer = getattr(engine.optimizer, "optimizer", engine.optimizer)
     return all(p.device.type == "cpu" for group in optimizer.param_groups for p in group["params"])
-
-
-def _full_size(parameter: Tensor) -> int:
-    """Numbers in the whole parameter, also where ZeRO 3 has left this rank a part."""
-    shape: torch.Size = getattr(parameter, "ds_shape", parameter.shape)
-    return int(shape.numel())
 
 
 def _bytes(tensor: Tensor, numbers: int) -> int:

@@ -18,7 +18,7 @@ from .config import Job, TrainerConfig
 from .data import Indices, Samples
 from .fused_loss import IGNORED_TARGET
 
-Batch = tuple[Tensor, Tensor]
+MicroBatch = tuple[Tensor, Tensor]
 """Inputs and targets, each (micro_batch, seq_len)."""
 
 
@@ -44,7 +44,7 @@ def _epoch(epoch: int, sample_count: int, seed: int) -> Indices:
 
 def training_batches(
     samples: Samples, config: TrainerConfig, job: Job, steps: range, device: torch.device
-) -> Iterator[Batch]:
+) -> Iterator[MicroBatch]:
     """This rank's micro-batches of the given optimizer steps, ``accumulation`` for each."""
     return _one_ahead(
         _load(samples, indices, device)
@@ -58,7 +58,7 @@ def training_batches(
     )
 
 
-def evaluation_batches(samples: Samples, config: TrainerConfig, job: Job, device: torch.device) -> Iterator[Batch]:
+def evaluation_batches(samples: Samples, config: TrainerConfig, job: Job, device: torch.device) -> Iterator[MicroBatch]:
     """This rank's micro-batches of the held-out text, as many on every rank.
 
     What is left over at the end is filled up with ignored targets. At most ``eval_batches`` global batches, so the
@@ -71,21 +71,22 @@ def evaluation_batches(samples: Samples, config: TrainerConfig, job: Job, device
     return _one_ahead(_load(samples, np.arange(b, b + config.micro_batch), device, count) for b in begins)
 
 
-def _load(samples: Samples, indices: Indices, device: torch.device, count: int | None = None) -> Batch:
+def _load(samples: Samples, indices: Indices, device: torch.device, count: int | None = None) -> MicroBatch:
     """Args: count: samples from this index on are filling."""
     filling = np.zeros(len(indices), dtype=bool) if count is None else indices >= count
     tokens = torch.from_numpy(samples.read(np.where(filling, 0, indices)))
     targets = tokens[:, 1:].masked_fill(torch.from_numpy(filling)[:, None], IGNORED_TARGET)
-    return _move(tokens[:, :-1].contiguous(), device), _move(targets, device)
+    return to_device(tokens[:, :-1].contiguous(), device), to_device(targets, device)
 
 
-def _move(tensor: Tensor, device: torch.device) -> Tensor:
+def to_device(tensor: Tensor, device: torch.device) -> Tensor:
+    """Queues the copy to a GPU, and waits for none."""
     return tensor.pin_memory().to(device, non_blocking=True) if device.type == "cuda" else tensor
 
 
-def _one_ahead(batches: Iterable[Batch]) -> Iterator[Batch]:
+def _one_ahead(batches: Iterable[MicroBatch]) -> Iterator[MicroBatch]:
     """Starts the copy of the next batch before it hands out the present one."""
-    ahead: Batch | None = None
+    ahead: MicroBatch | None = None
     for batch in batches:
         if ahead is not None:
             yield ahead

@@ -24,6 +24,7 @@ from .universal import adam_kept, fitting
 REPORTED = "reported"
 TAG = "deepspeed"
 
+_SHARD = re.compile(r"zero_pp_rank_(\d+)_")
 _WRITING_FAILED = re.compile(r"PytorchStreamWriter|inline_container|basic_ios|iostream", re.IGNORECASE)
 
 
@@ -101,7 +102,10 @@ def restore(engine: Engine, source: ResumeSource) -> tuple[int, dict[str, float]
     except Exception as error:
         if not _damaged(source.checkpoint, error):
             raise
-        raise _unusable(source.checkpoint, f"{type(error).__name__}: {error}") from error
+        reason = f"{type(error).__name__}: {error}"
+        retention.mark_unusable(source.checkpoint, reason)
+        later = "later attempts begin at the one before it"
+        raise CheckpointError(f"{source.checkpoint} cannot be loaded, {later}: {reason}") from error
     return checkpoint.read_manifest(source.checkpoint).step, client_state.get(REPORTED, {})
 
 
@@ -150,12 +154,8 @@ def _write(engine: Engine, job: Job, draft: Path, step: int, reported: dict[str,
 
 def _written_by(rank: int, draft: Path) -> list[Path]:
     """The files of a draft that this rank wrote: DeepSpeed names shards after it; the rest is the first rank's."""
-    return [path for path in (draft / TAG).iterdir() if _writer(path.name) == rank]
-
-
-def _writer(name: str) -> int:
-    match = re.search(r"zero_pp_rank_(\d+)_", name)
-    return int(match[1]) if match else 0
+    writers = ((path, _SHARD.search(path.name)) for path in (draft / TAG).iterdir())
+    return [path for path, shard in writers if rank == (int(shard[1]) if shard else 0)]
 
 
 def _commit(draft: Path, files: dict[str, FileEntry], config: TrainerConfig, job: Job, step: int) -> None:
@@ -216,8 +216,3 @@ def _differs(file: Path, entry: FileEntry) -> bool:
         return file.stat().st_size != entry.size
     except OSError as error:
         return error.errno == errno.ENOENT  # others are the file system's
-
-
-def _unusable(path: Path, reason: str) -> CheckpointError:
-    retention.mark_unusable(path, reason)
-    return CheckpointError(f"{path} cannot be loaded, later attempts begin at the one before it: {reason}")

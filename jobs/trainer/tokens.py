@@ -5,27 +5,12 @@ from __future__ import annotations
 import hashlib
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Protocol
+from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
     from transformers import PreTrainedTokenizerBase
 
 BYTES = "bytes"
-
-
-class Tokenizer(Protocol):
-    """Text to token ids."""
-
-    @property
-    def vocab_size(self) -> int:
-        """Number of ids, ``eos`` included."""
-
-    @property
-    def eos(self) -> int:
-        """The id that ends a document."""
-
-    def encode(self, texts: list[str]) -> list[list[int]]:
-        """Ids of each text, without special tokens."""
 
 
 def load_tokenizer(name: str) -> Tokenizer:
@@ -49,18 +34,23 @@ def tokenizer_identity(name: str) -> str:
 
 @dataclass(frozen=True)
 class ByteTokenizer:
-    """UTF-8 bytes as ids, and one id for the end of a document. Needs no files."""
+    """UTF-8 bytes as ids, and one id for the end of a document. Needs no files.
+
+    Attributes:
+        vocab_size: number of ids, ``eos`` included.
+        eos: the id that ends a document.
+    """
 
     vocab_size: int = 257
     eos: int = 256
 
     def encode(self, texts: list[str]) -> list[list[int]]:
-        """Ids of each text."""
+        """Ids of each text, without special tokens."""
         return [list(text.encode()) for text in texts]
 
 
 class HubTokenizer:
-    """A tokenizer of the Transformers library."""
+    """A tokenizer of the Transformers library, with the members of ``ByteTokenizer``."""
 
     def __init__(self, inner: PreTrainedTokenizerBase) -> None:
         eos: int | None = inner.eos_token_id if inner.eos_token_id is not None else inner.sep_token_id
@@ -74,6 +64,9 @@ class HubTokenizer:
     def encode(self, texts: list[str]) -> list[list[int]]:
         """Ids of each text."""
         return list(self._inner(texts, add_special_tokens=False, return_attention_mask=False)["input_ids"])
+
+
+Tokenizer = ByteTokenizer | HubTokenizer
 
 
 def _from_transformers(name: str) -> PreTrainedTokenizerBase:

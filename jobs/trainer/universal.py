@@ -6,9 +6,7 @@ together, parameter by parameter, beside the checkpoint; what comes out fits any
 
 from __future__ import annotations
 
-import errno
 import os
-import shutil
 import subprocess
 import sys
 import time
@@ -46,7 +44,7 @@ def fitting(path: Path, job: Job, tag: str) -> tuple[Path, bool]:
         return path, False
     converted = path.with_name(retention.UNIVERSAL + path.name)
     if job.rank == 0 and not converted.exists():
-        _require_room(path, manifest.size_bytes)
+        retention.require_free(path.parent, ROOM * manifest.size_bytes, "to convert a checkpoint")
         _convert(path, converted, tag)
     while not converted.exists():  # the launcher ends this rank if the one that converts fails
         time.sleep(POLL_S)
@@ -68,13 +66,6 @@ def adam_kept(engine: DeepSpeedEngine) -> Iterator[None]:
     for state in adam.state.values():
         if isinstance(state.get("step"), torch.Tensor):
             state["step"] = state["step"].clone()
-
-
-def _require_room(path: Path, size_bytes: int) -> None:
-    free = shutil.disk_usage(path).free
-    if free < ROOM * size_bytes:
-        figures = f"it needs {ROOM * size_bytes / 1e9:.2f} GB, {free / 1e9:.2f} GB are free"
-        raise OSError(errno.ENOSPC, f"No space left on device to convert a checkpoint: {figures}", str(path.parent))
 
 
 def _convert(path: Path, converted: Path, tag: str) -> None:

@@ -38,7 +38,7 @@ class Effects:
         self.happened = False
         patch.setattr(Store, "write", self._store_write(Store.write))
         patch.setattr(Store, "read", self._store_read(Store.read))
-        patch.setattr(spool, "_size", self._read(spool._size))
+        patch.setattr(spool, "_read_on", self._read(spool._read_on))
         for module, name, real in _users_of_files():
             patch.setattr(module, name, self._file(real))
 
@@ -107,6 +107,6 @@ def _users_of_files() -> list[tuple[Any, str, Callable[..., Any]]]:
     ours: list[Any] = [
         module
         for name, module in list(sys.modules.items())
-        if name.startswith("dscampaign.orchestrator.") or name == "dscampaign.jobs.shared.payload"
+        if name.startswith("dscampaign.orchestrator.") or name == "dscampaign.jobs.shared.documents"
     ]
     return [(module, name, real) for module in ours for name, real in REAL.items() if vars(module).get(name) is real]

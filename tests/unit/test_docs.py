@@ -18,7 +18,9 @@ from dscampaign.orchestrator.cli.main import campaign as command
 from dscampaign.orchestrator.spec.load import load_spec
 
 ROOT = Path(jobs.__file__).parents[1]
-PAGES = sorted([*ROOT.glob("*.md"), *ROOT.glob("docs/**/*.md"), *ROOT.glob("examples/**/*.md")])
+PAGES = sorted(
+    [*ROOT.glob("*.md"), *ROOT.glob("docs/**/*.md"), *ROOT.glob("examples/**/*.md"), *ROOT.glob("benchmarks/**/*.md")]
+)
 MADE_BY_RUNNING = ("demo/", "campaign/")
 ARCHITECTURE = (ROOT / "docs/architecture.md").read_text(encoding="utf-8")
 

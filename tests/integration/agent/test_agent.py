@@ -631,7 +631,7 @@ def test_a_payload_of_another_version_is_refused_with_words(attempt: Attempt) ->
     process = attempt.start()
     assert process.wait(HANGS_S) == 1
     assert process.stdout is not None
-    assert "written by another version of dscampaign: ['frobnicate']" in process.stdout.read()
+    assert "unknown fields ['frobnicate']; written by another version of dscampaign" in process.stdout.read()
 
 
 def test_the_agent_needs_no_training_stack_and_no_database() -> None:

@@ -164,7 +164,7 @@ def test_checkpoints_are_complete(trained: dict[str, Attempt]) -> None:
     assert sorted(path.name for path in folder.iterdir()) == ["g0001-step00000003", "g0001-step00000006"]
     newest = checkpoint.newest_verified(folder, CONFIG_HASH, WORLD_SIZE)
     assert newest is not None
-    assert (newest.step, newest.samples_seen) == (6, 48)
+    assert (newest.step, newest.manifest.samples_seen) == (6, 48)
     assert len(newest.manifest.files) == 3  # the model, and the optimizer's shard of each rank
 
 

@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from dscampaign.db import queries
-from dscampaign.db.ingest.forwards import FORWARDERS, Forwards
+from dscampaign.db.ingest.attempt import FORWARDERS, Forwards
 from dscampaign.db.ingest.spool import ingest
 from dscampaign.db.store import Store
 from dscampaign.tests.support.worlds import World, make_world

@@ -7,7 +7,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from dscampaign.db.ingest.lines import MetricBatch, _take_lines, parse
+from dscampaign.db.ingest.lines import MetricBatch, _take, parse, take_lines
 
 
 def test_lines_of_one_step_merge_and_the_first_value_counts() -> None:
@@ -84,6 +84,6 @@ _LINES = st.one_of(
 @given(st.lists(_LINES, min_size=1, max_size=6))
 def test_reading_by_the_block_is_reading_by_the_line(lines: list[bytes]) -> None:
     block = b"".join(line + b"\n" for line in lines)
-    slow = MetricBatch(lines=len(lines), length=len(block))
-    _take_lines(block, 7, slow)
+    slow = MetricBatch()
+    take_lines(block, 7, slow, _take)
     assert repr(parse(block, 7)) == repr(slow)  # repr: NaN is not equal to itself

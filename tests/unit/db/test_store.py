@@ -10,10 +10,10 @@ from importlib.resources import files
 from pathlib import Path
 
 import pytest
-from sqlalchemy import Connection
+from sqlalchemy import Connection, make_url
 
 from dscampaign.db import queries
-from dscampaign.db.engine import parse_url, without_password
+from dscampaign.db.engine import one_writer, parse_url, without_password
 from dscampaign.db.errors import StoreBusy, StoreError, StoreMissing, StoreUnreachable
 from dscampaign.db.file_systems import on_local_disk
 from dscampaign.db.ingest.gpus import NodeGpus
@@ -22,7 +22,6 @@ from dscampaign.db.ingest.spool import ingest
 from dscampaign.db.records import RunState
 from dscampaign.db.store import Store
 from dscampaign.db.upgrade import upgrade
-from dscampaign.db.writer_lock import writer_lock
 from dscampaign.tests.support.postgres import PostgresServer
 from dscampaign.tests.support.worlds import World, make_world, new_campaign
 
@@ -144,13 +143,10 @@ def _lock_and_read(store: Store, conn: Connection) -> float:
 
 
 def test_a_lock_held_too_long_is_busy(tmp_path: Path) -> None:
-    with (
-        writer_lock(tmp_path / "lock", 0),
-        pytest.raises(StoreBusy, match="lock"),
-        writer_lock(tmp_path / "lock", 0),
-    ):
+    url = make_url(f"sqlite:///{tmp_path}/store.db")
+    with one_writer(url, 0), pytest.raises(StoreBusy, match=r"store\.db-writer"), one_writer(url, 0):
         pass
-    with writer_lock(tmp_path / "lock", 0):
+    with one_writer(url, 0):
         pass
 
 

@@ -1,4 +1,4 @@
-"""Migrations and tables say the same, and a database of another version is left alone."""
+"""Migrations lead from the first schema to the tables that the program knows; another version's are left alone."""
 
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
@@ -6,14 +6,17 @@ from pathlib import Path
 import pytest
 from alembic.autogenerate import compare_metadata
 from alembic.migration import MigrationContext
+from alembic.operations import Operations
 from alembic.script import ScriptDirectory
 from sqlalchemy import inspect
 
 from dscampaign.db import queries, schema
 from dscampaign.db.errors import SchemaMismatch, StoreError
+from dscampaign.db.schema import HEAD
 from dscampaign.db.store import Store
-from dscampaign.db.upgrade import current_version, head_version, migrations, upgrade
+from dscampaign.db.upgrade import migrations, upgrade
 from dscampaign.tests.support.worlds import new_campaign
+from dscampaign.tests.unit.db import schema_0001
 
 
 def _unmade(url: str) -> Store:
@@ -27,18 +30,30 @@ def _unmade(url: str) -> Store:
 
 
 def test_the_head_is_the_newest_migration() -> None:
-    assert ScriptDirectory.from_config(migrations()).get_current_head() == head_version()
+    assert ScriptDirectory.from_config(migrations()).get_current_head() == HEAD
 
 
-def test_migrations_make_the_tables_that_the_program_knows(empty_url: str) -> None:
+def _first_release(store: Store) -> None:
+    """Makes the tables as the first release made them."""
+    with store.write() as conn:
+        context = MigrationContext.configure(conn)
+        with Operations.context(context):
+            schema_0001.create()
+        context.stamp(ScriptDirectory.from_config(migrations()), schema_0001.REVISION)
+
+
+@pytest.mark.parametrize("first", [False, True])
+def test_an_upgrade_makes_the_tables_that_the_program_knows(empty_url: str, *, first: bool) -> None:
     store = _unmade(empty_url)
-    assert upgrade(store) == (None, head_version())
+    if first:
+        _first_release(store)
+    assert upgrade(store) == (schema_0001.REVISION if first else None, HEAD)
     with store.read() as conn:
         assert compare_metadata(MigrationContext.configure(conn), schema.metadata) == []
         assert inspect(conn).get_view_names() == ["run_metric"]
         assert queries.metrics(conn, 1) == []
     Store.open(empty_url).close()
-    assert upgrade(store) == (head_version(), head_version())
+    assert upgrade(store) == (HEAD, HEAD)
 
 
 NEXT = """
@@ -58,7 +73,7 @@ def upgrade() -> None:
 
 def _release(folder: Path, patch: pytest.MonkeyPatch, then: str = "pass") -> None:
     """Makes the program one with a second revision."""
-    (folder / "next.py").write_text(NEXT.format(head=head_version(), then=then))
+    (folder / "next.py").write_text(NEXT.format(head=HEAD, then=then))
     ours = migrations()
     folders = [str(Path(str(ours.get_main_option("script_location")), "versions")), str(folder)]
     ours.set_main_option("path_separator", "newline")
@@ -70,7 +85,7 @@ def _release(folder: Path, patch: pytest.MonkeyPatch, then: str = "pass") -> Non
 def test_an_older_store_is_brought_up_to_date_and_keeps_what_it_has(
     url: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    store, first = Store.open(url), head_version()
+    store, first = Store.open(url), HEAD
     with store.write() as conn:
         new_campaign(conn)
     _release(tmp_path, monkeypatch)
@@ -84,11 +99,11 @@ def test_an_older_store_is_brought_up_to_date_and_keeps_what_it_has(
 
 
 def test_an_upgrade_that_breaks_off_changes_nothing(url: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    store, first = Store.open(url), head_version()
+    store, first = Store.open(url), HEAD
     _release(tmp_path, monkeypatch, then="op.drop_table('of nobody')")
     with pytest.raises(StoreError):
         upgrade(store)
-    assert current_version(store) == first
+    assert store.version() == first
     with store.read() as conn:
         assert "owner" not in {column["name"] for column in inspect(conn).get_columns("campaign")}
 
@@ -99,7 +114,7 @@ def test_a_database_without_tables_is_not_used(empty_url: str) -> None:
         Store.open(empty_url)
     assert (caught.value.found, caught.value.wanted, caught.value.hint) == (
         None,
-        head_version(),
+        HEAD,
         "campaign db upgrade",
     )
 
@@ -113,7 +128,7 @@ def test_a_database_of_another_version_is_not_used(url: str) -> None:
     assert caught.value.found == "9999"
     with pytest.raises(SchemaMismatch):
         Store.open(url, create=True)
-    assert current_version(store) == "9999"
+    assert store.version() == "9999"
 
 
 def test_two_upgrades_at_once_are_one(empty_url: str) -> None:

@@ -178,7 +178,7 @@ def test_a_worker_of_a_rank_is_not_the_rank(tmp_path: Path) -> None:
 
 def test_a_heartbeat_comes_back_as_it_was(tmp_path: Path) -> None:
     beat = Heartbeat(5.0, "n1", 3.5, "eval", {0: RankProgress(3, "eval", 1.5, 8), 11: RankProgress(4, "train")})
-    (tmp_path / "beat").write_text(beat.as_json())
+    beat.write(tmp_path / "beat")
     assert Heartbeat.read(tmp_path / "beat") == beat
 
 
