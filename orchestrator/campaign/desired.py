@@ -35,13 +35,9 @@ class Submission:
 
 
 def compare(store: Store | None, submission: Submission) -> tuple[CampaignRow | None, SpecDiff]:
-    """What submitting would change.
+    """What submitting would change; `store` is None if there is none yet.
 
-    Args:
-        store: None if there is none yet.
-
-    Raises:
-        UserError: the spec contradicts what the campaign already did, see `merge`.
+    Raises UserError if the spec contradicts what the campaign already did, see `merge`.
     """
     if store is None:
         return None, merge(submission.runs, [])
@@ -54,11 +50,7 @@ def compare(store: Store | None, submission: Submission) -> tuple[CampaignRow | 
 
 
 def record(store: Store, submission: Submission) -> CampaignRow:
-    """Records the runs of the spec as desired; idempotent.
-
-    Raises:
-        UserError: as `compare`.
-    """
+    """Records the runs of the spec as desired; idempotent. Raises UserError as `compare`."""
     make_private(submission.dir)
     if why := distrust(submission.dir, submission.dir):
         raise UserError(f"{why}, and could make your jobs run anything", f"chmod go-w {submission.dir}, or use --dir")
@@ -93,8 +85,7 @@ def cancel(store: Store, campaign: CampaignRow, names: Collection[str] | None) -
 def retry(store: Store, campaign: CampaignRow, names: Collection[str] | None) -> list[RunRow]:
     """Marks these runs, or all that failed or are held, for retry with fresh budgets; returns those that this changes.
 
-    Raises:
-        UserError: a named run cannot be retried.
+    Raises UserError if a named run cannot be retried.
     """
     with store.write() as conn:
         chosen = _chosen(conn, campaign, names)

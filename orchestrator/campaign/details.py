@@ -29,9 +29,7 @@ class CampaignDetails:
 class RunDetails:
     """A run with its attempts and events, oldest first, and its checkpoints, newest first.
 
-    Attributes:
-        memory: by attempt id, the memory that its ranks reported.
-        gpus: by attempt id, the samples of its GPUs, if there are any.
+    `memory`, which its ranks reported, and `gpus`, where they were sampled, are by attempt id.
     """
 
     campaign: CampaignRow

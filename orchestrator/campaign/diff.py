@@ -28,7 +28,6 @@ class SpecDiff:
     """What submitting a spec changes.
 
     Attributes:
-        create: runs that are new.
         keep: stored runs that the spec still names, with what it says of them now.
         replace: stored runs of the same name whose experiment was changed before anything came of them.
         drop: stored runs that the spec no longer names.
@@ -46,16 +45,10 @@ class SpecDiff:
 
 
 def merge(runs: Sequence[Run], stored: Sequence[RunRow], saved: Collection[int] = ()) -> SpecDiff:
-    """Compares the runs of a spec with those that the store has of the campaign.
+    """Compares the runs of a spec with the stored ones; `saved` are the ids of those that have a checkpoint.
 
-    Args:
-        runs: The spec's.
-        stored: The campaign's.
-        saved: Ids of the stored runs that have a checkpoint.
-
-    Raises:
-        UserError: a run that has started or finished would become another experiment under the same name, or one that
-            has a checkpoint would resume on another number of ranks.
+    Raises UserError if a run that has started or finished would become another experiment under the same name, or one
+    with a checkpoint would resume on another number of ranks.
     """
     by_hash = {row.config_hash: row for row in reversed(stored)}
     keep = tuple((by_hash[run.config_hash], run) for run in runs if run.config_hash in by_hash)

@@ -26,13 +26,9 @@ class Location:
         return self.words[0] if self.words else None
 
     def open(self, *, create: bool = False) -> Store:
-        """Opens the store.
+        """Opens the store; `create` makes a missing SQLite file.
 
-        Args:
-            create: Make the SQLite file where there is none.
-
-        Raises:
-            StoreError: It does not exist, does not respond, or belongs to another version.
+        Raises StoreError if it does not exist, does not respond, or belongs to another version.
         """
         from ...db.store import Store
 
@@ -49,10 +45,9 @@ class Location:
 
 
 def locate(dir: str | None, store: str | None, words: Sequence[str | None] = ()) -> Location:
-    """Resolves options and arguments. A spec file as the first argument stands for its campaign, `dir` and `store`.
+    """Resolves options and arguments; a spec file as the first argument stands for its campaign, `dir` and `store`.
 
-    Raises:
-        UserError: The spec or a configuration file cannot be read.
+    Raises UserError if the spec or a configuration file cannot be read.
     """
     given = tuple(word for word in words if word)
     spec: dict[str, str | None] = {}

@@ -25,9 +25,9 @@ class Wanted:
     """Which output to show.
 
     Attributes:
-        rank: number of the rank; of the node for the launcher.
+        rank: of the launcher, the number of its node.
         job_logs: glob patterns of the batch job's own logs, from before the launcher started.
-        over: whether the attempt has ended, according to the store.
+        over: whether the store says that the attempt has ended.
     """
 
     attempt: AttemptPaths
@@ -41,11 +41,7 @@ class Wanted:
     def of(
         cls, store: Store, campaign: CampaignRow, run: RunRow, *, rank: int, launcher: bool, generation: int | None
     ) -> Wanted:
-        """Finds the attempt, by default the newest.
-
-        Raises:
-            UserError: the run has no such attempt or rank.
-        """
+        """Finds the attempt, by default the newest; raises UserError if the run has no such attempt or rank."""
         with store.read() as conn:
             rows = queries.attempts(conn, campaign.id, run.id)
         row = next((row for row in reversed(rows) if generation in (None, row.generation)), None)
@@ -74,11 +70,7 @@ class Wanted:
 
 
 def newest_log(wanted: Wanted) -> Path:
-    """The log to show: the rank's if there is one yet, then the launcher's, then the batch job's.
-
-    Raises:
-        UserError: there is none.
-    """
+    """The rank's log if there is one, else the launcher's or the batch job's; raises UserError if there is none."""
     found = next(_candidates(wanted), None)
     if found is None:
         hint = "it has not started yet; -f waits for it" if not wanted.ended else f"see {wanted.attempt.logs}"
@@ -124,8 +116,7 @@ def follow_log(
 ) -> None:
     """Copies a log as it grows until the attempt ends; waits for one that is not there yet.
 
-    Raises:
-        UserError: the attempt ended without a log.
+    Raises UserError if the attempt ended without a log.
     """
     path: Path | None = None
     offset = 0

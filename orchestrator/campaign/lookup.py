@@ -26,11 +26,7 @@ def open_runs(dir: str | None, store: str | None, words: Sequence[str]) -> tuple
 
 
 def find(store: Store, name: str | None) -> CampaignRow:
-    """The campaign of that name, or the only one.
-
-    Raises:
-        UserError: there is none, or no name was given and there are several.
-    """
+    """The campaign of that name, or the only one; raises UserError if there is none, or a name is needed."""
     known = _known(store)
     if name in known:
         return known[name]
@@ -45,8 +41,7 @@ def find(store: Store, name: str | None) -> CampaignRow:
 def find_with_runs(store: Store, words: Sequence[str]) -> tuple[CampaignRow, list[str]]:
     """Resolves `[NAME] [RUN...]`; the name may be omitted if there is only one campaign.
 
-    Raises:
-        UserError: as `find`; a run that does not exist.
+    Raises UserError as `find`, or if a run does not exist.
     """
     known = _known(store)
     if words and words[0] not in known and len(known) == 1:
@@ -65,8 +60,7 @@ def find_with_runs(store: Store, words: Sequence[str]) -> tuple[CampaignRow, lis
 def find_run(store: Store, words: Sequence[str]) -> tuple[CampaignRow, RunRow]:
     """Resolves `[NAME] RUN`; the run may be omitted if the campaign has only one.
 
-    Raises:
-        UserError: as `find_with_runs`, or it is not one run.
+    Raises UserError as `find_with_runs`, or if it is not one run.
     """
     campaign, names = find_with_runs(store, words)
     with store.read() as conn:

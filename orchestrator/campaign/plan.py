@@ -44,13 +44,12 @@ class PlannedRun:
     """A run, what would happen to it, and why.
 
     Attributes:
-        run: what the spec says of it; None for one that the spec no longer names.
-        micro_batch: samples of one forward pass on one rank in the attempt that would be submitted.
+        run: None for one that the spec no longer names.
+        micro_batch: of the attempt that would be submitted.
         mem_scale: factor on the memory that the spec asks of a node.
-        changes: made to its configuration so that it fits into memory, see `memory.config_changes`.
-        predicted_gb: predicted peak memory of a rank, None if like runs have not measured enough.
+        changes: made so that the attempt fits into memory, see `memory.config_changes`.
+        predicted_gb: peak memory of a rank, None if like runs have not measured enough.
         usable_gb: memory that a rank could use where they ran.
-        needs: size and states of its model, as far as they can be computed.
     """
 
     sign: Sign
@@ -82,11 +81,7 @@ class PlannedRun:
 
 @dataclass(frozen=True)
 class Plan:
-    """All runs of a campaign with what would happen to them.
-
-    Attributes:
-        trouble: why the executor could not be reached, so that resubmissions may be missing.
-    """
+    """All runs of a campaign with what would happen to them; `trouble`: why resubmissions may be missing."""
 
     campaign: str
     executor: str
@@ -120,11 +115,7 @@ class Plan:
 
 
 def make_plan(store: Store | None, submission: Submission) -> Plan:
-    """Makes the plan; `store` is None if there is none yet.
-
-    Raises:
-        UserError: as `compare`.
-    """
+    """Makes the plan; `store` is None if there is none yet. Raises UserError as `compare`."""
     campaign, change = compare(store, submission)
     submits, trouble = _decided(store, campaign, submission, change) if store and campaign else ({}, None)
     order = {run.config_hash: index for index, run in enumerate(submission.runs)}

@@ -46,12 +46,9 @@ def render_run(submission: Submission, run: Run) -> str:
 
 
 def render_reconciler(submission: Submission, store: str, script: Path, time: str) -> str:
-    """A job that reconciles the campaign until every run is settled, resubmitting itself before its time limit.
+    """A job that reconciles the campaign until every run is settled, resubmitting `script` before its `time` limit.
 
-    Args:
-        store: URL without a password.
-        script: Path of the script, which the job resubmits.
-        time: Time limit of one such job, in Slurm's form.
+    The store's URL must have no password; `time` is in Slurm's form.
     """
     spec = submission.spec
     command = ["campaign", "reconcile", spec.name, "--watch", "--dir", str(submission.dir), "--store", store]

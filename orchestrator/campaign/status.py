@@ -15,11 +15,10 @@ from ..reconcile.lease import LeaseHolder, lease_name
 
 @dataclass(frozen=True)
 class CampaignStatus:
-    """A campaign at one moment of the store's clock.
+    """A campaign at one moment of the store's clock, with its runs in the order of the matrix.
 
     Attributes:
-        runs: in the order of the matrix.
-        first_micro_batch: by run id, the first micro-batch of its present configuration; only of retried runs.
+        first_micro_batch: by run id, the first one of its present configuration; only of retried runs.
         reconciler: the campaign's lease, current or last.
     """
 

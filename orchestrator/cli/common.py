@@ -59,11 +59,7 @@ class Verbs(click.Group):
     def resolve_command(
         self, ctx: click.Context, args: list[str]
     ) -> tuple[str | None, click.Command | None, list[str]]:
-        """Finds the command.
-
-        Raises:
-            UserError: There is no such command.
-        """
+        """Finds the command; raises UserError if there is none."""
         if args and not args[0].startswith("-") and self.get_command(ctx, args[0]) is None:
             near = get_close_matches(args[0], self.commands, 1)
             hint = f'did you mean "{near[0]}"?' if near else f"`{ctx.command_path} --help` lists them"
@@ -106,9 +102,7 @@ def json_option(command: Decorated) -> Decorated:
 def read_submission(path: Path, sets: Sequence[str], dir: str | None, store: str | None) -> tuple[Submission, Location]:
     """Reads, checks and expands a spec, and finds where its campaign is.
 
-    Raises:
-        SpecError: With everything that is wrong in it.
-        UserError: It or a configuration file cannot be read.
+    Raises SpecError with everything that is wrong in it, UserError if a file cannot be read.
     """
     from ..campaign.desired import Submission
     from ..executors.local import local_gpus
@@ -145,11 +139,7 @@ def terminal_size(stream: IO[str]) -> os.terminal_size:
 
 
 def check_folder_of(path: Path) -> None:
-    """Checks that a file can be created there.
-
-    Raises:
-        UserError: Its folder does not exist, or it is a folder itself.
-    """
+    """Checks that a file can be created there: raises UserError if its folder is missing, or it is a folder itself."""
     if path.is_dir():
         raise UserError(f"{path} is a folder", "name a file")
     if not path.parent.is_dir():

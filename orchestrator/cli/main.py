@@ -62,8 +62,7 @@ for _verb in (*cli_spec.VERBS, *cli_runs.VERBS, *cli_show.VERBS, *_RESULTS, cli_
 def main(argv: Sequence[str] | None = None) -> int:
     """Runs the command; returns its exit code.
 
-    Args:
-        argv: Words after `campaign`, by default those of this process. `--debug` anywhere shows tracebacks.
+    `argv` are the words after `campaign`, by default those of this process; `--debug` anywhere shows tracebacks.
     """
     words = list(sys.argv[1:] if argv is None else argv)
     if debug := "--debug" in words:

@@ -155,11 +155,7 @@ def retry(words: Sequence[str], dir: str | None, store: str | None) -> int:
 
 
 def _agreed(planned: Plan, settings: Settings, yes: bool) -> bool:
-    """Whether to submit; asks only if the plan is large or cancels runs.
-
-    Raises:
-        UserError: There is no terminal to ask at.
-    """
+    """Whether to submit; asks only if the plan is large or cancels runs. Raises UserError if there is no terminal."""
     reason = _large(planned, settings)
     if yes or reason is None:
         return True
@@ -184,11 +180,7 @@ def _large(planned: Plan, settings: Settings) -> str | None:
 def _one_pass(store: Store, campaign: CampaignRow, as_json: bool, *, say_unsettled: bool = False) -> int:
     """Runs one pass, printed line by line, then prints the status.
 
-    Args:
-        store: The store.
-        campaign: Its row.
-        as_json: Print the status as a document.
-        say_unsettled: Whether the exit code tells that runs are not settled yet.
+    Only with `say_unsettled` does the exit code tell that runs are not settled yet.
     """
     from ..campaign.status import read_status
     from .watch import print_end, run_one_pass

@@ -194,11 +194,7 @@ def _write(path: Path, script: str) -> None:
 
 
 def _chosen(planned: Plan, run: str | None) -> list[PlannedRun]:
-    """The runs whose configuration is shown.
-
-    Raises:
-        UserError: There is no run of that name.
-    """
+    """The runs whose configuration is shown; raises UserError if there is no run of that name."""
     known = [item for item in planned.runs if item.run]
     if run and run not in [item.name for item in known]:
         raise _no_such_run(run, [item.name for item in known])

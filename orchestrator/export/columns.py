@@ -36,13 +36,7 @@ _JOINED: Final = {"run": Kind.TEXT, "node": Kind.TEXT, "changes": Kind.TEXT, "ge
 
 
 def kinds(what: str, columns: Sequence[str], rows: Sequence[Sequence[Any]] = ()) -> list[Kind]:
-    """What each column of a table holds.
-
-    Args:
-        what: The table.
-        columns: Names of its columns.
-        rows: Its rows, where the matrix decides what a column holds: of `runs`.
-    """
+    """What each column of a table holds. What `runs` has depends on the matrix, so its rows tell."""
     known = _JOINED | {column.name: _kind_of(column) for table in _TABLES[what] for column in table.columns}
     if what == "runs":
         known["global_batch"] = Kind.WHOLE

@@ -45,12 +45,8 @@ def load(name: str | None = None, *, store: str | None = None, dir: str | None =
 class Frames:
     """The tables of a campaign, each read on first use; call `load` again to refresh.
 
-    The columns are those of `campaign export`. Times are UTC; a figure that was not reported is NaN, as is one that
-    was not a number: Parquet and CSV tell the two apart.
-
-    Args:
-        store: Where the results are.
-        campaign: Whose they are.
+    The columns are those of `campaign export`. Times are UTC; a figure that was not reported is NaN, as is one that was
+    not a number: Parquet and CSV tell the two apart.
     """
 
     def __init__(self, store: Store, campaign: CampaignRow) -> None:

@@ -18,13 +18,10 @@ ROWS_A_GROUP: Final = 1 << 16
 def write_parquet(
     stream: IO[bytes], campaign: str, what: str, columns: Sequence[str], rows: Iterable[Sequence[Any]]
 ) -> int:
-    """Writes a Parquet file; returns the number of rows.
+    """Writes a Parquet file; returns the number of rows. Raises UserError if pyarrow is not installed.
 
     A figure that was not reported is null, one that is not a number is NaN. Times are UTC timestamps in microseconds;
     structures are JSON text.
-
-    Raises:
-        UserError: pyarrow is not installed.
     """
     pa, parquet = require_pyarrow()
     runs = list(rows) if what == "runs" else None
@@ -52,11 +49,7 @@ def write_parquet(
 
 
 def require_pyarrow() -> tuple[Any, Any]:
-    """The packages that Parquet needs.
-
-    Raises:
-        UserError: They are not installed.
-    """
+    """The packages that Parquet needs; raises UserError if they are not installed."""
     try:
         import pyarrow as pa
         import pyarrow.parquet

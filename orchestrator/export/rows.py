@@ -27,12 +27,9 @@ _EVENT_COLUMNS: Final = tuple(n for n in EventRow.__dataclass_fields__ if n not 
 
 @contextmanager
 def columns_and_rows(store: Store, campaign: CampaignRow, what: str) -> Iterator[tuple[Sequence[str], Iterable[Row]]]:
-    """Names of the columns, and the rows, valid inside the block and all of one moment.
+    """Names of the columns, and the rows of `steps`, `runs`, `attempts`, `gpus` or `events`.
 
-    Args:
-        store: The store.
-        campaign: Its row.
-        what: `steps`, `runs`, `attempts`, `gpus` or `events`.
+    They are valid inside the block and all of one moment.
     """
     if what == "runs":
         yield _runs(status_document(store, campaign)["runs"])

@@ -26,13 +26,9 @@ from .submit import submit
 
 
 def act(actions: Sequence[Action], writer: FencedWriter, executor: Executor, paths: CampaignPaths) -> list[Unreachable]:
-    """Carries the actions out, as far as that is possible now.
+    """Carries the actions out, as far as that is possible now; returns what was not: the next pass decides again.
 
-    Returns:
-        What could not be done for now; the next pass decides again.
-
-    Raises:
-        StaleLease: another reconciler has taken over; nothing more was done.
+    Raises StaleLease if another reconciler has taken over; nothing more was done.
     """
     if any(isinstance(action, Finish | Revoke) for action in actions):
         with writer.write():

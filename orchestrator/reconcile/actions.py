@@ -35,11 +35,7 @@ class MarkAttempt:
 
 @dataclass(frozen=True)
 class Note:
-    """Records an observation about an active attempt, once.
-
-    Attributes:
-        kind: of the event; also the key of the message in the attempt's evidence.
-    """
+    """Records an observation about an active attempt, once: as an event of this kind, and under it in the evidence."""
 
     attempt: AttemptRow
     kind: str
@@ -58,11 +54,7 @@ class Resize:
 
 @dataclass(frozen=True)
 class Finish:
-    """Records how an attempt ended.
-
-    Attributes:
-        seen_s: when this was observed, by the store's clock; backoff counts from here.
-    """
+    """Records how an attempt ended; backoff counts from `seen_s`, by the store's clock."""
 
     attempt: AttemptRow
     state: AttemptState
@@ -93,10 +85,9 @@ class Submit:
     """Starts the next attempt of a run.
 
     Attributes:
-        config: what the spec asks for, before `changes`.
+        config: what the spec asks for, before `changes`, which make it fit into memory (see `config_changes`).
         mem_scale: factor on the memory of a node that the spec asks for.
-        changes: made so that it fits into memory, see `config_changes`.
-        predicted_gb: the peak that is expected of it.
+        predicted_gb: the peak that is expected of a rank.
         exclude: nodes that it must not run on.
     """
 

@@ -16,12 +16,9 @@ NO_PROGRESS_LIMIT = 3
 
 @dataclass(frozen=True)
 class EndedAttempt:
-    """An attempt that is over.
+    """An attempt that is over; `host` is where it failed, "" if not known.
 
-    Attributes:
-        rule: name of the rule that classified it.
-        host: the node where it failed, "" if not known.
-        ended_s: when that was seen, by the store's clock.
+    `rule` classified it, and `ended_s` is when its end was seen, by the store's clock.
     """
 
     row: AttemptRow

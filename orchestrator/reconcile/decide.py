@@ -24,12 +24,7 @@ from .snapshot import RunView, Snapshot
 
 @dataclass(frozen=True)
 class _Seen:
-    """A run with what happened to its newest attempt.
-
-    Attributes:
-        found: what to record of that attempt.
-        history: the ended attempts that count, None while one is active.
-    """
+    """A run, what to record of its newest attempt, and the ended attempts that count, None while one is active."""
 
     view: RunView
     found: tuple[Action, ...]

@@ -28,13 +28,7 @@ NAMED_RANKS: Final = 8
 
 
 class Straggler(NamedTuple):
-    """A rank that computes longer than the others.
-
-    Attributes:
-        rank: its number.
-        host: its node.
-        ratio: its time over that of the median rank.
-    """
+    """A rank that computes longer than the others; `ratio` is its time over that of the median rank."""
 
     rank: int
     host: str

@@ -38,11 +38,7 @@ def lease_name(campaign_id: int) -> str:
 
 @dataclass(frozen=True)
 class LeaseHolder:
-    """A process that reconciles, kept by the store as `host:pid:id`.
-
-    Attributes:
-        id: tells it apart from a process that reuses its number.
-    """
+    """A process that reconciles, kept by the store as `host:pid:id`; the id tells it from one that reuses its pid."""
 
     host: str
     pid: str
@@ -100,8 +96,7 @@ class FencedWriter:
 def take_lease(store: Store, campaign: CampaignRow, holder: LeaseHolder) -> FencedWriter:
     """Takes or renews the campaign's lease, also from a process that died without releasing it.
 
-    Raises:
-        LeaseHeld: another process has it.
+    Raises LeaseHeld if another process has it.
     """
     name = lease_name(campaign.id)
     with store.write() as conn:

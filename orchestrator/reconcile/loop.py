@@ -33,12 +33,7 @@ LOCAL_POLL_S = 1.0
 
 @dataclass(frozen=True)
 class Pass:
-    """What one pass saw and did.
-
-    Attributes:
-        settled: whether nothing is left to do.
-        troubles: what could not be read or done for now.
-    """
+    """What one pass saw and did; `settled` if nothing is left to do, `troubles` are what failed for now."""
 
     snapshot: Snapshot
     actions: tuple[Action, ...]
@@ -47,13 +42,7 @@ class Pass:
 
 
 class Reconciler:
-    """Brings one campaign towards its desired state, pass by pass.
-
-    Args:
-        store: where its runs and decisions are kept.
-        campaign: its row.
-        executor: where its attempts run; by default the one that its spec names.
-    """
+    """Brings one campaign towards its desired state, pass by pass, by default with the executor that its spec names."""
 
     def __init__(self, store: Store, campaign: CampaignRow, executor: Executor | None = None) -> None:
         self._store, self._campaign = store, campaign
@@ -137,11 +126,7 @@ def make_executor(campaign: CampaignRow, paths: CampaignPaths) -> Executor:
 
 
 def drain(store: Store, rows: Sequence[AttemptRow]) -> list[Unreachable]:
-    """Ingests what the agents have not pushed into the store.
-
-    Returns:
-        The spools that could not be read for now.
-    """
+    """Ingests what the agents have not pushed into the store; returns the spools that could not be read for now."""
     if not rows:
         return []
     troubles = []

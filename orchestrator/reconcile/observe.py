@@ -39,11 +39,8 @@ Clock = Callable[[int], StepTimes]
 class Stored:
     """What the store knows of a campaign at one moment of its clock.
 
-    Attributes:
-        configs: by run id, what the spec asks for.
-        attempts: by run id, oldest first.
-        ledgers: what was measured of memory, by memory key.
-        checkpoint_bytes: size of the largest recorded checkpoint, by run id.
+    By run id: what the spec asks for, its attempts, oldest first, and the size of its largest recorded checkpoint. By
+    memory key: what was measured of memory.
     """
 
     now_s: float
@@ -82,17 +79,10 @@ def observe(
 ) -> tuple[Snapshot, Unreachable | None]:
     """Lists the executor's jobs once, and reads the folders of the attempts that may still run.
 
-    Args:
-        stored: what the store knows.
-        executor: where attempts run.
-        paths: the campaign's folders.
-        step_times: how long the steps of a run take; called only for runs that have made none for long.
+    Returns the snapshot, and the error if the executor could not be reached: the snapshot then says so. `step_times`
+    tells how long the steps of a run take; it is called only for runs that have made none for long.
 
-    Returns:
-        The snapshot, and the error if the executor could not be reached: the snapshot then says so.
-
-    Raises:
-        Unreachable: the shared folder cannot be read.
+    Raises Unreachable if the shared folder cannot be read.
     """
     listing, trouble = _list_jobs(stored.active, executor)
     try:

@@ -23,10 +23,7 @@ Ledgers = Mapping[str, Ledger]
 class Fit:
     """How an attempt is made to fit.
 
-    Attributes:
-        changes: the changes made, in order.
-        predicted_gb: the peak that the ledger predicts, None where it knows too little.
-        why: what was changed for it, "" for nothing.
+    `predicted_gb` is the peak, None where the ledger knows too little; `why` tells what was changed, "" for nothing.
     """
 
     micro_batch: int | None
@@ -46,12 +43,7 @@ def starting_fit(view: RunView, last: AttemptRow | None, ledgers: Ledgers) -> Fi
     """How to start a run, or to start it again after something other than memory ended it.
 
     What was necessary once stays, until the ledger knows that more fits: only here, where the run starts again anyway,
-    does the micro-batch grow.
-
-    Args:
-        view: the run.
-        last: its newest attempt of the present configuration.
-        ledgers: what like runs have measured, by memory key.
+    does the micro-batch grow. `last` is its newest attempt of the present configuration.
     """
     changes = config_changes.parse(last.changes) if last else ()
     asked = view.config.train

@@ -19,12 +19,7 @@ MEM_GROWTH = 1.5
 
 @dataclass(frozen=True)
 class PassContext:
-    """What is the same for all runs in this pass.
-
-    Attributes:
-        excluded: nodes to exclude now.
-        storage_known: whether the campaign's folder was tested and is writable.
-    """
+    """What is the same for all runs in this pass; `storage_known`: the campaign's folder was tested and is writable."""
 
     now_s: float
     ledgers: Ledgers

@@ -75,11 +75,8 @@ def submit(
 ) -> list[Unreachable]:
     """One job array for all attempts of one resource shape, or several where they are too many for one.
 
-    Returns:
-        What could not be submitted for now; the next pass decides again.
-
-    Raises:
-        StaleLease: another reconciler has taken over.
+    Returns what could not be submitted for now; the next pass decides again. Raises StaleLease if another reconciler
+    has taken over.
     """
     troubles: list[Unreachable] = []
     way = _Way(writer, executor, paths)
@@ -182,11 +179,7 @@ def _submit_batch(group: Sequence[Submit], resources: dict[str, Any], way: _Way)
 
 
 def _require_trust(paths: CampaignPaths) -> None:
-    """Refuses to submit if other users can write to the folder that jobs run from.
-
-    Raises:
-        Unreachable: they can; nothing was written.
-    """
+    """Refuses to submit, with Unreachable, if other users can write to the folder that jobs run from."""
     batches = paths.batch("any").parent
     try:
         make_private(batches)
@@ -198,11 +191,7 @@ def _require_trust(paths: CampaignPaths) -> None:
 
 
 def _submit_without_exclusions(group: Sequence[Submit], way: _Way) -> None:
-    """Retries without excluded nodes: they may be all that there are, or no longer exist.
-
-    Raises:
-        Unreachable: as `submit`.
-    """
+    """Retries without excluded nodes: they may be all that there are, or no longer exist."""
     everywhere = [replace(action, exclude=()) for action in group]
     for resources, part in _batches(everywhere):
         _submit_batch(part, resources, way)

@@ -19,10 +19,7 @@ _STATE_STYLES = {RunState.COMPLETED: Style.GREEN, RunState.FAILED: Style.RED, Ru
 def action_lines(done: Pass, after: Mapping[int, RunStatus], page: Page) -> list[str]:
     """One line for each noteworthy action, without what another line of the same run already says.
 
-    Args:
-        done: The pass.
-        after: By run id, where each run stands after it: what was decided need not have come about.
-        page: What the lines are written for.
+    `after` tells by run id where each run stands now: what was decided need not have come about.
     """
     names = {view.run.id: view.run.name for view in done.snapshot.runs}
     starting = [action for action in done.actions if isinstance(action, Submit)]

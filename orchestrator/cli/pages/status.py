@@ -23,13 +23,7 @@ _FIXED_LINES = 6
 
 
 def status_page(status: CampaignStatus, page: Page, height: int | None = None) -> str:
-    """The whole page.
-
-    Args:
-        status: What to show.
-        page: What it is written for.
-        height: Lines of the terminal where the page is redrawn; runs that are over then give way.
-    """
+    """The whole page; runs that are over give way to `height`, the lines of a terminal where it is redrawn."""
     troubled = [run for run in status.runs if run.state in _TROUBLED]
     failures = _failures(status.campaign.name, troubled, page)
     rows, hidden = _fitting(status.runs, None if height is None else height - _FIXED_LINES - len(failures))

@@ -29,12 +29,7 @@ class Style(StrEnum):
 
 @dataclass(frozen=True)
 class Page:
-    """What text is written for.
-
-    Attributes:
-        colour: whether styles are shown.
-        width: columns of the terminal, None for a file or a pipe, where nothing is cut.
-    """
+    """How text is shown: with or without colour, and cut to `width` columns; None for a file or a pipe."""
 
     colour: bool = False
     width: int | None = None
@@ -64,12 +59,9 @@ def table(
     """Lines of a table; columns that are empty in every row are left out, a last one without a name is cut to fit.
 
     Args:
-        page: What it is written for.
-        header: Names of the columns.
-        rows: As many cells each.
-        right: For each column `r` where its cells are numbers, else any other character.
-        drop: Names of columns to leave out, one after the other, until no cell needs to be cut.
-        capitals: Names of columns are this program's own words, and shown in capitals.
+        right: for each column `r` where its cells are numbers, else any other character.
+        drop: names of columns to leave out, one after the other, until no cell needs to be cut.
+        capitals: whether the names of columns, being this program's own words, are shown in capitals.
     """
     cells = [[cell if isinstance(cell, Cell) else Cell(cell) for cell in row] for row in rows]
     used = [i for i in range(len(header)) if any(row[i].text for row in cells)]

@@ -16,11 +16,8 @@ class BaselineComparison:
     Attributes:
         in_tokens: speeds are tokens per second; steps per second where a repeat of the workload does not say tokens.
         speeds: of each of its repeats.
-        speed: over its repeats.
         times_baseline: speed as a multiple of the baseline's.
-        order: what the speeds have shown.
-        loss: what the losses have shown.
-        loss_is: which loss that is: ``held-out`` or ``final training``.
+        loss_is: which loss was compared: ``held-out`` or ``final training``.
         more_memory: by what part more memory is reserved than the baseline does; None of the baseline itself.
     """
 

@@ -28,13 +28,7 @@ _SCHEDULING: Final = {"account", "qos", "time", "mem", "array_parallelism", "sig
 
 @dataclass(frozen=True)
 class Condition:
-    """One point of the matrix with its repeats.
-
-    Attributes:
-        name: of its first run, without the number of the repeat.
-        params: what sets it apart.
-        runs: its repeats, in their order.
-    """
+    """One point of the matrix with its repeats, in order; named after the first one, without the repeat's number."""
 
     name: str
     params: Mapping[str, Any]
@@ -145,14 +139,10 @@ def conditions_of(runs: Sequence[MeasuredRun]) -> list[Condition]:
 
 
 def baseline_of(conditions: Sequence[Condition], name: str | None = None) -> Condition:
-    """What all others are compared with: the condition of that name, or the usual one where none has it.
+    """What all others are compared with: the condition of that name, or that has a run of it, else the usual one.
 
     That is the first that trains without DeepSpeed's engine, else the first of the matrix: among those of which a run
-    counts, or among all as long as there are none.
-
-    Args:
-        conditions: at least one.
-        name: of a condition, or of a run of it.
+    counts, or among all as long as there are none. There must be at least one condition.
     """
     named = [each for each in conditions if name in (each.name, *(run.name for run in each.runs))]
     ready = [each for each in conditions if each.counted] or list(conditions)

@@ -27,12 +27,7 @@ _USAGE: Final = "`campaign compare [NAME] A B`"
 
 @dataclass(frozen=True)
 class Comparison:
-    """One condition beside another, which is the baseline.
-
-    Attributes:
-        differences: (field of the configuration, left value, right value), by name.
-        result: the right one beside the left one.
-    """
+    """One condition beside another, the baseline; differences are (field of the configuration, left, right value)."""
 
     left: Condition
     right: Condition
@@ -42,11 +37,7 @@ class Comparison:
 
 @dataclass(frozen=True)
 class ComparedOperands:
-    """What is compared, and what is not because only one of two campaigns has it.
-
-    Attributes:
-        alone: name of a campaign and those of its conditions that the other lacks.
-    """
+    """What is compared, and by campaign the names of the conditions that the other one lacks."""
 
     comparisons: tuple[Comparison, ...]
     alone: tuple[tuple[str, tuple[str, ...]], ...] = ()
@@ -55,8 +46,7 @@ class ComparedOperands:
 def compare_operands(store: Store, words: Sequence[str]) -> ComparedOperands:
     """Reads and compares what `[NAME] A B` asks for: campaigns, conditions, single runs.
 
-    Raises:
-        UserError: it is not two, one of them does not exist, or one is a part of the other.
+    Raises UserError if it is not two, one of them does not exist, or one is a part of the other.
     """
     if len(words) not in (2, 3):
         raise UserError("name two runs, conditions or campaigns", _USAGE)
@@ -171,10 +161,9 @@ def _conditions(store: Store, campaign: CampaignRow) -> list[Condition]:
 def _condition(
     store: Store, word: str, campaigns: Mapping[str, CampaignRow], named: CampaignRow | None
 ) -> tuple[str, Condition]:
-    """The campaign, and its condition of that name, else one run by itself; `CAMPAIGN/NAME` is one of another campaign.
+    """The campaign, and its condition of that name, else one run by itself; raises UserError if there is neither.
 
-    Raises:
-        UserError: there is neither.
+    `CAMPAIGN/NAME` is one of another campaign.
     """
     campaign, _, rest = word.partition("/")
     if rest and campaign in campaigns:

@@ -44,7 +44,6 @@ class Recommendation:
         chosen: None where no condition may be recommended.
         established: the repeats suffice for the claim that it learns as well as the baseline and is the fastest, or as
             fast as ``tied``.
-        tied: conditions as fast as it.
         excluded: by name, why a condition may not be chosen.
         front: names of conditions that none beats in speed, memory and energy at once, fastest first.
         sentence: all of it in plain words.

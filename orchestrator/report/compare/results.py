@@ -26,12 +26,9 @@ class WorkloadResults:
 
 @dataclass(frozen=True)
 class Results:
-    """Everything that a report says.
+    """Everything that a report says; the runs are in the order of the matrix.
 
-    Attributes:
-        runs: in the order of the matrix.
-        times: conditions that differ in their tokens per step, by the time they took to the same loss.
-        cost: of all runs together.
+    `times` are of conditions that differ in their tokens per step, by the time they took to the same loss.
     """
 
     campaign: CampaignRow
@@ -63,13 +60,7 @@ class Results:
 
 
 def results_of(campaign: CampaignRow, runs: Sequence[MeasuredRun], baseline: str | None = None) -> Results:
-    """Compares a campaign's runs.
-
-    Args:
-        campaign: its row.
-        runs: all of them.
-        baseline: name of the condition to compare with; the usual one without it.
-    """
+    """Compares a campaign's runs with the condition named as the baseline, or with the usual one."""
     workloads = workloads_of(conditions_of(runs), baseline)
     compared = tuple(_results(workload) for workload in workloads)
     return Results(campaign, tuple(runs), compared, tuple(_times(workloads)), _sum(runs))

@@ -20,10 +20,9 @@ _NUMBER: Final = re.compile(r"(^|:)[1-9]\d*(?=,|$)")
 
 @dataclass(frozen=True)
 class ScalingPoint:
-    """A condition beside the one with the fewest ranks.
+    """A condition beside the one with the fewest ranks, its reference, which may be itself.
 
     Attributes:
-        reference: that one; itself for the first.
         keeps: what both have the same: ``STRONG`` or ``WEAK``; empty where nobody knows the batch.
         efficiency: speed of a rank as a share of the reference's.
     """

@@ -35,12 +35,7 @@ LEAST_GB: Final = 0.1
 
 @dataclass(frozen=True)
 class Sensitivity:
-    """One change and the pairs of conditions that show it.
-
-    Attributes:
-        field, before, after: of the trainer's configuration.
-        pairs: conditions that differ in this field alone, each without and with the change.
-    """
+    """One change of a field, and the pairs of conditions that differ in it alone, each without and with the change."""
 
     field: str
     before: object

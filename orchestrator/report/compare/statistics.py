@@ -41,10 +41,8 @@ class Estimate:
     """A median over repeats.
 
     Attributes:
-        value: the median.
         low, high: its interval; None with fewer than ``LEAST_REPEATS``.
         iqr, std: distance between the quartiles, and standard deviation, of the repeats; None for one.
-        repeats: how many there are.
     """
 
     value: float
@@ -78,7 +76,6 @@ class LossTest:
     """The test of a condition's held-out loss against the baseline's.
 
     Attributes:
-        verdict: what it has shown.
         difference: the condition's less the baseline's, in nats, with its interval over pairs of repeats.
         margin: differences up to it count as none, in nats.
         reason: why nothing could be shown; empty otherwise.
@@ -140,12 +137,9 @@ def order(speeds: Sequence[float], baseline: Sequence[float]) -> Order:
 def loss_test(losses: Sequence[tuple[int, float]], baseline: Sequence[tuple[int, float]]) -> LossTest:
     """Whether held-out losses are as good as the baseline's, from pairs with the same seed and order of data.
 
-    The margin is ``LOSS_MARGIN_NATS``, or twice the standard deviation of the baseline's repeats where that is more.
-    All within it is equivalence; all beyond it is a difference. Anything else, and fewer than ``LEAST_REPEATS``, shows
-    nothing.
-
-    Args:
-        losses, baseline: (number of the repeat, held-out loss in nats); the number stands for the seed.
+    Both are (number of the repeat, held-out loss in nats); the number stands for the seed. The margin is
+    ``LOSS_MARGIN_NATS``, or twice the standard deviation of the baseline's repeats where that is more. All within it is
+    equivalence; all beyond it is a difference. Anything else, and fewer than ``LEAST_REPEATS``, shows nothing.
     """
     base = {number: loss for number, loss in baseline if math.isfinite(loss)}
     margin = _margin(list(base.values()))

@@ -26,9 +26,7 @@ _RANKS: Final = "ranks"
 class Workload:
     """Conditions with the same model, data, tokens per step and ranks, and with what they are compared.
 
-    Attributes:
-        name: what sets it apart from the campaign's other ones, such as ``model gpt2-large``; empty if it is the only.
-        baseline: whether or not anything has completed.
+    The name is what sets it apart, such as ``model gpt2-large``; empty if the campaign has no other.
     """
 
     name: str
@@ -38,11 +36,9 @@ class Workload:
 
 @dataclass(frozen=True)
 class TimeToLoss:
-    """How long a condition trained until its smoothed loss first came down to what all of them reach.
+    """How long a condition trained until its smoothed loss, in nats, first came down to what all of them reach.
 
-    Attributes:
-        loss: in nats.
-        seconds, tokens: median over repeats; None where one of them never got there.
+    Seconds and tokens are medians over repeats; None where one of them never got there.
     """
 
     condition: Condition
@@ -54,9 +50,7 @@ class TimeToLoss:
 def workloads_of(conditions: Sequence[Condition], baseline: str | None = None) -> list[Workload]:
     """The workloads of a campaign, in the order of the matrix.
 
-    Args:
-        conditions: all of them.
-        baseline: name of one; its workload is compared with it, the others with their usual one.
+    The one with the condition named as the baseline is compared with it, the others with their usual one.
     """
     works = map(_work, conditions, _tokens_per_step(conditions))
     pairs = grouped(zip(conditions, works, strict=True), lambda pair: pair[1])

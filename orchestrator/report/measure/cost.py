@@ -20,10 +20,8 @@ class Cost:
 
     Attributes:
         training: in steps that count, after the warm-up of each attempt.
-        warm_up: in the first steps of attempts, which compile, allocate and fill caches, as far as they were not made
-            again.
-        around: the rest of attempts that ended well or still run: starting, evaluating, saving, and steps that were
-            made again.
+        warm_up: in the first steps of attempts, which compile, allocate and fill caches, unless they were made again.
+        around: the rest of attempts that ended well or still run: starting, evaluating, saving, steps made again.
         lost: by failure class, what attempts took that failed or were cancelled, without their steps that count.
         queued_s: from submission to start, of all attempts; plain seconds.
     """
@@ -48,14 +46,7 @@ _BADLY: Final = {AttemptState.FAILED: "unknown", AttemptState.CANCELLED: Attempt
 
 
 def cost_of(attempts: Sequence[AttemptRow], lines: Lines, config_hash: str, now_s: float) -> Cost:
-    """What a run's attempts cost.
-
-    Args:
-        attempts: all of them.
-        lines: of the present configuration.
-        config_hash: of the present configuration.
-        now_s: the end of what still runs.
-    """
+    """What a run's attempts cost until now; `lines` and `config_hash` are of its present configuration."""
     training = warm_up = around = queued = 0.0
     lost: dict[str, float] = defaultdict(float)
     for attempt in attempts:

@@ -13,12 +13,7 @@ from .cost import NO_FAILURE
 
 @dataclass(frozen=True)
 class FailedAttempt:
-    """An attempt that failed.
-
-    Attributes:
-        kind: its failure class.
-        then: what was done about it.
-    """
+    """An attempt that failed, its failure class, and what was done then."""
 
     run: str
     generation: int
@@ -30,13 +25,7 @@ class FailedAttempt:
 def failed_attempts(
     run: RunRow, attempts: Sequence[AttemptRow], excluded: Mapping[int | None, Sequence[str]]
 ) -> Iterator[FailedAttempt]:
-    """The failed ones, oldest first.
-
-    Args:
-        run: whose they are.
-        attempts: all of them, oldest first.
-        excluded: by id of an attempt, the nodes that it was to do without.
-    """
+    """The failed ones, oldest first; `excluded` has, by id of an attempt, the nodes that it was to do without."""
     for attempt, later in zip_longest(attempts, attempts[1:]):
         if attempt.failure_class and attempt.failure_class not in NO_FAILURE:
             yield FailedAttempt(

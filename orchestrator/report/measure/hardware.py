@@ -60,16 +60,13 @@ class GpuSummary:
     All but energy and errors is of the timed window: from the end of each attempt's warm-up to that of its last step.
 
     Attributes:
-        names: of the GPUs, each once.
         samples, interval_s: fewest samples of a GPU in the window, and seconds between two.
         util_pct: mean utilisation, which is not efficiency.
         power_w, power_peak_w, power_avg_peak_w: of one GPU: mean and highest of the momentary power that was sampled,
             highest over a second. The first may be below the last: a peak between two samples is missed.
-        temperature_c: highest.
         energy_j: of all GPUs, over whole attempts; not known if there are no samples of one that made steps.
         j_per_token: over the same window, where it is long enough.
-        slowed, power_capped: highest share of the time in which clocks were held down, by heat or hardware and by the
-            power limit.
+        slowed, power_capped: highest share of the time in which heat or hardware, or the power limit, held down clocks.
     """
 
     names: tuple[str, ...]
@@ -99,14 +96,9 @@ def memory_of(
     told: Mapping[str, Any],
     speed: Mapping[str, Any],
 ) -> Memory:
-    """What a run took of memory.
+    """What the attempts of a run's present configuration took of memory; the series' memory is the peak so far.
 
-    Args:
-        attempts: of the present configuration.
-        series: its steps, whose memory is the peak so far.
-        gpus: telemetry.
-        told: what the trainer said of the GPU's memory.
-        speed: what it said of the steps after the warm-up.
+    `told` and `speed` are what the trainer said of the GPU's memory, and of the steps after the warm-up.
     """
     device = [gpu.mem_used_max_gb for attempt in gpus for gpu in attempt.gpus]
     nodes = [node for attempt in attempts for node in attempt.evidence.get("nodes") or ()]
@@ -125,12 +117,7 @@ def memory_of(
 
 
 def gpus_of(attempts: Sequence[AttemptGpus], rows: Sequence[AttemptRow] = ()) -> GpuSummary:
-    """What the GPUs of a run did.
-
-    Args:
-        attempts: telemetry of those that were sampled.
-        rows: all attempts of the present configuration.
-    """
+    """What the GPUs of a run did: in the attempts that were sampled, of all `rows` of the present configuration."""
     whole = [gpu for attempt in attempts for gpu in attempt.gpus]
     timed = [gpu for attempt in attempts for gpu in attempt.timed]
     return GpuSummary(

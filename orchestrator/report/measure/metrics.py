@@ -45,7 +45,6 @@ class Metric:
     Attributes:
         name: in report.json and conditions.csv.
         of: its value for a run; None where it is not known.
-        over: how repeats make one value.
         digits: the value, in ``unit``, as text.
         unit: that is shown; empty where ``digits`` says it.
         scale: how many of that unit one of the value's own is.

@@ -30,13 +30,11 @@ class RunData:
     """What the store holds of one run.
 
     Attributes:
-        attempts: oldest first; ``mine`` of them have the run's present configuration.
-        gpus: telemetry of those.
+        attempts: oldest first; ``mine`` of them have the run's present configuration, as does the telemetry.
         start, speed, memory: what the trainer said last when it began, of its speed, and of the GPU's memory.
         excluded: by id of an attempt, the nodes that it was to do without.
         skipped_steps: optimizer steps left out because gradients overflowed; None where nobody counts.
         forwarded: by tool that it was forwarded to, its id there.
-        now_s: of the store's clock.
     """
 
     run: RunRow
@@ -138,7 +136,6 @@ class MeasuredRun:
         start, speed: what the trainer said last of the model and its software, and of its own speed.
         hosts: nodes of the newest attempt that ended.
         host_limits_gb: by node, how much memory the job could have had there; nodes without a limit are missing.
-        failures: its attempts that failed, oldest first.
         generation, attempt_id: of the newest attempt with the present configuration; 0 and None before the first.
     """
 

@@ -20,12 +20,9 @@ POINTS: Final = 600
 
 @dataclass(frozen=True)
 class GpuTrace:
-    """One GPU of an attempt; lists of equal length, NaN where nothing is known.
+    """One GPU of an attempt over the seconds since its first sample, power momentary and over one second.
 
-    Attributes:
-        name: of the run and the GPU.
-        seconds: since its first sample.
-        power_w, power_avg_w: momentary, and over one second.
+    The lists have equal length, and NaN where nothing is known.
     """
 
     name: str
@@ -37,13 +34,7 @@ class GpuTrace:
 
 @dataclass(frozen=True)
 class GpuDetails:
-    """The GPUs of the newest attempts.
-
-    Attributes:
-        devices: by name of the run; those without any attempt are missing.
-        uses: of the runs whose GPUs are drawn over time, each GPU with the run's name.
-        traces: what is drawn of them.
-    """
+    """The GPUs of the newest attempts: devices by run, and of the runs that are drawn what each GPU did over time."""
 
     devices: Mapping[str, tuple[GpuDevice, ...]]
     uses: tuple[tuple[str, GpuUse], ...]
@@ -51,13 +42,7 @@ class GpuDetails:
 
 
 def read_gpu_details(store: Store, runs: Sequence[MeasuredRun], drawn: Sequence[MeasuredRun]) -> GpuDetails:
-    """Reads them.
-
-    Args:
-        store: the campaign's store.
-        runs: all runs of the campaign.
-        drawn: those whose GPUs are drawn over time; each has an attempt.
-    """
+    """Reads the devices of all runs, and the samples of those that are drawn over time, which have an attempt."""
     uses, traces = [], []
     with store.read() as conn:
         devices = {

@@ -74,7 +74,6 @@ class Lines:
     """The lines of a run with what each stands for; arrays of equal length.
 
     Attributes:
-        step, generation: of the line.
         stands_for: steps since the line before, of the same attempt, as far as lines are usually apart; of an attempt's
             last line also those after it, from which the next attempt went on.
         step_s: time of one of them; NaN where it is not known.
@@ -116,14 +115,13 @@ class Lines:
 def lines_of(
     series: Series, first_steps: Mapping[int, int], every: int = 1, last_steps: Mapping[int, int] | None = None
 ) -> Lines:
-    """What each line stands for.
+    """What each line of a run stands for.
 
     Args:
-        series: the run's lines.
         first_steps: by generation, how many steps were done when the attempt began.
         every: steps between two lines, where the configuration says so.
-        last_steps: by generation, the last step that the attempt made, though a later one may have made it again;
-            that of its last line in the series, where it is not known.
+        last_steps: by generation, the last step that the attempt made, though a later one may have made it again; that
+            of its last line in the series, where it is not known.
     """
     step, generation = np.asarray(series.step, np.int64), np.asarray(series.generation, np.int64)
     spans = _spans(generation, step, first_steps, last_steps or {})
@@ -201,12 +199,8 @@ def _spans(
 def _after_warm_up(done: Integers, stands_for: Integers, made: Integers) -> NDArray[np.bool_]:
     """Which lines are behind their attempt's warm-up, with all steps that they stand for.
 
-    Where every line reaches back into one, those whose last step is behind it.
-
-    Args:
-        done: steps that the line's attempt had made with it.
-        stands_for: of the line.
-        made: steps that the line's attempt made in all, those that a later one made again among them.
+    Where every line reaches back into one, those whose last step is behind it. ``done`` are the steps that the attempt
+    had made with the line, ``made`` all that it made, those that a later one made again among them.
     """
     warm_up = np.minimum(WARM_UP_STEPS, made // 2)
     behind: NDArray[np.bool_] = done - stands_for >= warm_up

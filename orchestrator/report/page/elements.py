@@ -9,11 +9,7 @@ from ...formatting import clean
 
 @dataclass(frozen=True)
 class Table:
-    """A table of text. Columns that are empty in every row are left out.
-
-    Attributes:
-        right: of each column, ``r`` where its cells are numbers.
-    """
+    """A table of text; ``right`` has an ``r`` for each column of numbers."""
 
     header: tuple[str, ...]
     rows: tuple[tuple[str, ...], ...]
@@ -32,12 +28,7 @@ class Table:
 
 @dataclass(frozen=True)
 class Picture:
-    """A figure where it is shown.
-
-    Attributes:
-        name: of its file, without the ending.
-        caption: what a reader has to know of it.
-    """
+    """A figure where it is shown; `name` is that of its file, without the ending."""
 
     name: str
     caption: str = ""
@@ -45,12 +36,7 @@ class Picture:
 
 @dataclass(frozen=True)
 class Section:
-    """A heading with what stands below it.
-
-    Attributes:
-        figures: those that belong here, where they were drawn.
-        code: text that is shown as it is.
-    """
+    """A heading with what stands below it: figures, if they were drawn, and code, shown as it is."""
 
     title: str
     text: tuple[str, ...] = ()

@@ -30,12 +30,7 @@ _LISTED: Final = 24
 
 @dataclass(frozen=True)
 class _Kind:
-    """A kind of figure.
-
-    Attributes:
-        shows: whether there are data to draw a condition; the second argument is the baseline.
-        most: so many conditions are drawn.
-    """
+    """A kind of figure: whether there are data to draw a condition beside the baseline, and how many it draws."""
 
     shows: Callable[[BaselineComparison, Condition], bool]
     most: int

@@ -28,13 +28,7 @@ _TO_LOSS_TEXT: Final = (
 
 
 def sections_of(results: Results, details: GpuDetails, ds_configs: dict[str, str]) -> list[Section]:
-    """The report, from what matters most.
-
-    Args:
-        results: what to say.
-        details: the GPUs one by one.
-        ds_configs: by name of the condition, its rendered DeepSpeed configuration.
-    """
+    """The report, from what matters most; ``ds_configs`` has by condition its rendered DeepSpeed configuration."""
     found = [
         Section("Summary", tuple(summary(results))),
         *(_conditions(one) for one in results.workloads),

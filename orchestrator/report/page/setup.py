@@ -113,7 +113,6 @@ class _Column:
 
     Attributes:
         tells: fields of the configuration that need no column of their own beside it.
-        number: whether its cells are numbers.
         of_scripts: whether it is known of a script of one's own, too.
     """
 
