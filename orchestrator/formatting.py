@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 import re
+from collections.abc import Sequence
 from typing import Final
 
 _CONTROL: Final = re.compile(r"\x1b\[[0-9;?]*[A-Za-z]|[\x00-\x08\x0b-\x1f\x7f-\x9f]")
@@ -28,6 +29,11 @@ def count(number: int, noun: str) -> str:
     """`1 run`, `24 runs`, `1,536 GPU-hours`; a noun that ends in s, x or h gets `es`."""
     plural = noun if number == 1 else noun + ("es" if noun.endswith(("s", "x", "h")) else "s")
     return f"{number:,} {plural}"
+
+
+def some(names: Sequence[str], most: int) -> str:
+    """The first names, and whether there are more: `a, b, …`."""
+    return ", ".join([*names[:most], *(["…"] if len(names) > most else [])])
 
 
 _WHOLE: Final = 1e9

@@ -11,6 +11,7 @@ from typing import Any
 
 from ...db.records import DECIDED_RUN, STARTED_RUN, RunRow, RunState
 from ..errors import UserError
+from ..formatting import some
 from ..spec.expand import Run
 from ..spec.model import DESCRIBES_ONLY
 
@@ -89,7 +90,7 @@ def _refuse_started(changed: Sequence[tuple[RunRow, Run]]) -> None:
         return
     (first, run), more = started[0], f" (and {len(started) - 1} more)" if len(started) > 1 else ""
     changes = _changes(first.config, run.stored_config)
-    shown = f": {', '.join(changes[:_SHOWN])}" + (", …" if len(changes) > _SHOWN else "") if changes else ""
+    shown = f": {some(changes, _SHOWN)}" if changes else ""
     advice = "cancel it first, or " if first.state is not RunState.COMPLETED else ""
     raise UserError(
         f"run {first.name}{more} is {first.state}, and its experiment has changed in the spec{shown}",

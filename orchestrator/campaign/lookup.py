@@ -8,6 +8,7 @@ from ...db import queries
 from ...db.records import CampaignRow, RunRow
 from ...db.store import Store
 from ..errors import UserError, did_you_mean
+from ..formatting import some
 from .location import locate
 
 
@@ -66,7 +67,7 @@ def find_run(store: Store, words: Sequence[str]) -> tuple[CampaignRow, RunRow]:
     with store.read() as conn:
         runs = [run for run in queries.runs(conn, campaign.id) if not names or run.name in names]
     if len(runs) != 1:
-        hint = f"add one of: {', '.join(run.name for run in runs[:5])}{', …' if len(runs) > 5 else ''}"
+        hint = f"add one of: {some([run.name for run in runs], 5)}"
         raise UserError("one run at a time" if names else f"which run of {campaign.name}?", hint)
     return campaign, runs[0]
 

@@ -10,14 +10,13 @@ import shlex
 import shutil
 import sys
 from collections.abc import Callable, Mapping, Sequence
-from difflib import get_close_matches
 from pathlib import Path
 from typing import IO, TYPE_CHECKING, Any, TypeVar
 
 import click
 
 from ..campaign.location import Location
-from ..errors import UserError
+from ..errors import UserError, did_you_mean
 from ..settings import resolve
 from .pages.text import Page, Style
 
@@ -61,8 +60,7 @@ class Verbs(click.Group):
     ) -> tuple[str | None, click.Command | None, list[str]]:
         """Finds the command; raises UserError if there is none."""
         if args and not args[0].startswith("-") and self.get_command(ctx, args[0]) is None:
-            near = get_close_matches(args[0], self.commands, 1)
-            hint = f'did you mean "{near[0]}"?' if near else f"`{ctx.command_path} --help` lists them"
+            hint = did_you_mean(args[0], self.commands, f"`{ctx.command_path} --help` lists them")
             raise UserError(f"no command named {args[0]}", hint)
         return super().resolve_command(ctx, args)
 
@@ -157,6 +155,14 @@ def echo_json(document: Mapping[str, Any]) -> None:
     from ..campaign.documents import SCHEMA_VERSION
 
     echo(json.dumps({"schema_version": SCHEMA_VERSION, **document}, indent=2, default=str, allow_nan=False))
+
+
+def echo_either(as_json: bool, document: Callable[[], Mapping[str, Any]], text: Callable[[Page], str]) -> None:
+    """Prints one JSON document where `--json` asks for it, else text."""
+    if as_json:
+        echo_json(document())
+    else:
+        echo(text(page_for(sys.stdout)))
 
 
 def echo_err(text: str) -> None:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import sys
 from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -11,7 +10,7 @@ import click
 
 from ..campaign.location import Location, locate
 from ..errors import UserError
-from .common import echo, echo_err, echo_json, json_option, page_for, read_submission, store_options, verb
+from .common import echo_either, echo_err, json_option, read_submission, store_options, verb
 from .spec import set_option
 
 if TYPE_CHECKING:
@@ -67,10 +66,7 @@ def doctor(
     where, requirements = _asked(spec, sets, dir, store)
     with terminated_as_interrupted():
         checks = look(where, requirements, on_node=on_node, wait_s=60 * wait_min, tell=echo_err)
-    if as_json:
-        echo_json(doctor_document(checks))
-    else:
-        echo(doctor_page(checks, page_for(sys.stdout)))
+    echo_either(as_json, lambda: doctor_document(checks), lambda page: doctor_page(checks, page))
     return exit_code(checks)
 
 

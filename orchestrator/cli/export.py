@@ -70,6 +70,3 @@ def _output(path: Path | None, form: str) -> Iterator[IO[Any]]:
         raise UserError(f"cannot write {path}: {error.strerror}") from error
     finally:
         partial.unlink(missing_ok=True)
-
-
-VERBS: Final = (export,)

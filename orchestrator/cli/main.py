@@ -24,14 +24,14 @@ from ..errors import (
     SpecError,
     UserError,
 )
-from . import db as cli_db
-from . import doctor as cli_doctor
-from . import export as cli_results
-from . import report as cli_report
-from . import runs as cli_runs
-from . import show as cli_show
-from . import spec as cli_spec
 from .common import Verbs, default_options, echo, echo_err, echo_error
+from .db import db
+from .doctor import doctor
+from .export import export
+from .report import compare, recommend, report
+from .runs import cancel, reconcile, retry, submit
+from .show import describe, explain, logs, status
+from .spec import init, plan, render, validate
 
 
 @click.group(cls=Verbs, invoke_without_command=True, context_settings={"help_option_names": ["-h", "--help"]})
@@ -53,9 +53,8 @@ def campaign(ctx: click.Context) -> None:
         echo(ctx.get_help())
 
 
-_RESULTS = (*cli_results.VERBS, *cli_report.VERBS)
-
-for _verb in (*cli_spec.VERBS, *cli_runs.VERBS, *cli_show.VERBS, *_RESULTS, cli_doctor.doctor, cli_db.db):
+_RUNS = (init, validate, plan, render, submit, reconcile, cancel, retry, status, describe, explain, logs)
+for _verb in (*_RUNS, export, report, recommend, compare, doctor, db):
     campaign.add_command(_verb)
 
 

@@ -2,22 +2,21 @@
 
 from __future__ import annotations
 
-import sys
 import time
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Final
 
 import click
 
 from ..campaign.location import locate
 from ..errors import EXIT_OK, UserError
-from .common import echo, echo_err, echo_json, json_option, page_for, store_options, verb
+from ..formatting import some
+from .common import echo, echo_either, echo_err, echo_json, json_option, store_options, verb
 
 if TYPE_CHECKING:
     from ...db.store import Store
-    from ..report.compare.conditions import Condition
     from ..report.compare.results import Results
 
 _baseline: Final = click.option(
@@ -89,10 +88,11 @@ def recommend(name: str | None, baseline: str | None, dir: str | None, store: st
         from .pages.report import recommendation_page
 
         _, results = _results(name, baseline, dir, store)
-        if as_json:
-            echo_json(recommendation_document(results))
-        else:
-            echo(recommendation_page(results, rendered_configs(results), page_for(sys.stdout)))
+        echo_either(
+            as_json,
+            lambda: recommendation_document(results),
+            lambda page: recommendation_page(results, rendered_configs(results), page),
+        )
     return EXIT_OK
 
 
@@ -118,12 +118,7 @@ def compare(words: Sequence[str], dir: str | None, store: str | None, as_json: b
         from .pages.report import comparison_page
 
         compared = compare_operands(locate(dir, store, words[:1] if len(words) > 2 else ()).open(), words)
-        if as_json:
-            documents = [comparison_document(one) for one in compared.comparisons]
-            alone = [{"campaign": name, "conditions": list(names)} for name, names in compared.alone]
-            echo_json({"comparisons": documents, "only_in": alone})
-        else:
-            echo(comparison_page(compared, page_for(sys.stdout)))
+        echo_either(as_json, lambda: comparison_document(compared), lambda page: comparison_page(compared, page))
     return EXIT_OK
 
 
@@ -134,18 +129,10 @@ def _results(name: str | None, baseline: str | None, dir: str | None, store: str
 
     opened, campaign = open_campaign(dir, store, name)
     results = results_of(campaign, read_runs(opened, campaign), baseline)
-    if baseline is not None and not any(baseline in _names(each) for each in results.conditions):
-        raise UserError(f"no condition named {baseline} in {campaign.name}", _one_of(results.conditions))
+    names = [condition.name for condition in results.conditions]
+    if baseline is not None and baseline not in (*names, *(run.name for run in results.runs)):
+        raise UserError(f"no condition named {baseline} in {campaign.name}", f"one of: {some(names, 8)}")
     return opened, results
-
-
-def _names(condition: Condition) -> list[str]:
-    return [condition.name, *(run.name for run in condition.runs)]
-
-
-def _one_of(conditions: Sequence[Condition]) -> str:
-    shown = ", ".join(condition.name for condition in conditions[:8])
-    return f"one of: {shown}{', …' if len(conditions) > 8 else ''}"
 
 
 @contextmanager
@@ -156,9 +143,5 @@ def _needs_the_extra() -> Iterator[None]:
     except ModuleNotFoundError as error:
         if error.name not in ("jinja2", "markupsafe", "matplotlib", "numpy"):
             raise
-        raise UserError(
-            f"this needs {error.name}, which is not installed", "pip install 'dscampaign[report]'"
-        ) from error
-
-
-VERBS: Final[tuple[Any, ...]] = (report, recommend, compare)
+        hint = "pip install 'dscampaign[report]'"
+        raise UserError(f"this needs {error.name}, which is not installed", hint) from error

@@ -204,6 +204,3 @@ def _watch(store: Store, campaign: CampaignRow, interval_s: float | None, as_jso
     watch_passes(store, campaign, interval_s)
     print_end(store, campaign, as_json)
     return EXIT_OK if read_status(store, campaign).all_completed else EXIT_FAILED
-
-
-VERBS: Final = (submit, reconcile, cancel, retry)

@@ -11,7 +11,7 @@ import click
 
 from ..campaign.location import Location, locate
 from ..errors import EXIT_FAILED, EXIT_OK
-from .common import echo, echo_err, echo_json, json_option, page_for, store_options, verb
+from .common import echo_either, echo_err, json_option, store_options, verb
 
 if TYPE_CHECKING:
     from ...db.store import Store
@@ -46,10 +46,7 @@ def status(name: str | None, watch: bool, dir: str | None, store: str | None, as
 
         watch_status(opened, campaign)
     seen = read_status(opened, campaign)
-    if as_json:
-        echo_json(status_document(opened, campaign))
-    else:
-        echo(status_page(seen, page_for(sys.stdout)))
+    echo_either(as_json, lambda: status_document(opened, campaign), lambda page: status_page(seen, page))
     return EXIT_FAILED if watch and not seen.all_completed else EXIT_OK
 
 
@@ -80,10 +77,7 @@ def describe(words: Sequence[str], settings: bool, dir: str | None, store: str |
     from .pages.describe import campaign_page
 
     facts = campaign_details(opened, campaign)
-    if as_json:
-        echo_json(campaign_document(facts))
-    else:
-        echo(campaign_page(facts, page_for(sys.stdout)))
+    echo_either(as_json, lambda: campaign_document(facts), lambda page: campaign_page(facts, page))
     return EXIT_OK
 
 
@@ -155,10 +149,7 @@ def _describe_run(store: Store, words: Sequence[str], as_json: bool) -> int:
     from .pages.describe import run_page
 
     facts = run_details(store, *find_run(store, words))
-    if as_json:
-        echo_json(run_document(facts))
-    else:
-        echo(run_page(facts, page_for(sys.stdout)))
+    echo_either(as_json, lambda: run_document(facts), lambda page: run_page(facts, page))
     return EXIT_OK
 
 
@@ -166,12 +157,6 @@ def _describe_settings(where: Location, as_json: bool) -> int:
     from .pages.describe import settings_page
 
     shown = where.settings.shown
-    if as_json:
-        rows = [{"name": s.name, "value": s.value, "source": s.source} for s in shown]
-        echo_json({"settings": rows})
-    else:
-        echo(settings_page(shown, page_for(sys.stdout)))
+    document = {"settings": [{"name": s.name, "value": s.value, "source": s.source} for s in shown]}
+    echo_either(as_json, lambda: document, lambda page: settings_page(shown, page))
     return EXIT_OK
-
-
-VERBS: Final = (status, describe, explain, logs)

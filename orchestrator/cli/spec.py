@@ -202,9 +202,9 @@ def _chosen(planned: Plan, run: str | None) -> list[PlannedRun]:
 
 
 def _no_such_run(run: str | None, names: Sequence[str]) -> UserError:
-    some = get_close_matches(run or "", names, 3, cutoff=0.4) or names[:5]
-    more = ", …" if len(names) > len(some) else ""
-    return UserError(f"no run named {run}" if run else "which run?", f"there are: {', '.join(some)}{more}")
+    near = get_close_matches(run or "", names, 3, cutoff=0.4) or names[:5]
+    more = ", …" if len(names) > len(near) else ""
+    return UserError(f"no run named {run}" if run else "which run?", f"there are: {', '.join(near)}{more}")
 
 
 def _list_templates(as_json: bool) -> None:
@@ -215,6 +215,3 @@ def _list_templates(as_json: bool) -> None:
         return
     lines = [(one.name, "yes" if templates.SMOKE in one.specs else "", one.summary) for one in found]
     echo("\n".join(table(page_for(sys.stdout), ("template", "smoke", ""), lines)))
-
-
-VERBS: Final = (init, validate, plan, render)

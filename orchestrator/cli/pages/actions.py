@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping, Sequence
 
 from ....db.records import RunState, RunStatus
-from ...formatting import clean, count, source
+from ...formatting import clean, count, some, source
 from ...reconcile.actions import Action, Adopt, CancelJob, Finish, MarkAttempt, Revoke, SetRun, Submit
 from ...reconcile.loop import Pass
 from .text import Page, Style
@@ -39,8 +39,7 @@ def _together(actions: Sequence[Submit], after: Mapping[int, RunStatus], page: P
     """Many first attempts in one line, with their job arrays."""
     jobs = [job_id for action in actions if (job_id := after[action.run.id].job_id)]
     arrays = list(dict.fromkeys(job_id.partition("_")[0] for job_id in jobs))
-    shown = ", ".join(arrays[:3]) + (", …" if len(arrays) > 3 else "")
-    said = {f"submitted as {shown}": len(jobs), "not submitted for now": len(actions) - len(jobs)}
+    said = {f"submitted as {some(arrays, 3)}": len(jobs), "not submitted for now": len(actions) - len(jobs)}
     return [f"{page.paint(count(number, 'run'), Style.BOLD)}: {text}" for text, number in said.items() if number]
 
 

@@ -12,6 +12,7 @@ from ....db.records import CampaignRow
 from ....db.store import Store
 from ...campaign.lookup import find
 from ...errors import UserError
+from ...formatting import some
 from ..measure.load import read_runs
 from .baseline import BaselineComparison, compare_to_baseline
 from .conditions import Condition, conditions_of
@@ -179,6 +180,5 @@ def _named(name: str, conditions: Sequence[Condition], campaign: str) -> Conditi
         for run in condition.runs:
             if name in (run.name, f"{condition.name}-r{run.repeat}"):
                 return replace(condition, name=name, runs=(run,))
-    shown = ", ".join(condition.name for condition in conditions[:8])
-    more = ", …" if len(conditions) > 8 else ""
-    raise UserError(f"no run or condition named {name} in {campaign}", f"one of: {shown}{more}")
+    known = some([condition.name for condition in conditions], 8)
+    raise UserError(f"no run or condition named {name} in {campaign}", f"one of: {known}")

@@ -8,7 +8,7 @@ from typing import Any, Final
 
 from ...campaign.documents import SCHEMA_VERSION, finite
 from ..compare.baseline import BaselineComparison
-from ..compare.difference import Comparison, figures, verdict
+from ..compare.difference import ComparedOperands, Comparison, figures, verdict
 from ..compare.results import Results, WorkloadResults
 from ..compare.statistics import Estimate
 from ..measure.flags import flags_of
@@ -56,15 +56,21 @@ def recommendation_document(results: Results) -> dict[str, Any]:
     return {**document, "workloads": strict(workloads)}
 
 
-def comparison_document(one: Comparison) -> dict[str, Any]:
-    """Two conditions beside each other, for `campaign compare --json`."""
+def comparison_document(compared: ComparedOperands) -> dict[str, Any]:
+    """Conditions beside each other, and those that have none, for `campaign compare --json`."""
+    alone = [{"campaign": name, "conditions": list(names)} for name, names in compared.alone]
+    return {"comparisons": [_comparison(one) for one in compared.comparisons], "only_in": alone}
+
+
+def _comparison(one: Comparison) -> dict[str, Any]:
+    loss = one.result.loss
     return {
         "left": one.left.name,
         "right": one.right.name,
         "configuration": [{"field": name, "left": a, "right": b} for name, a, b in one.differences],
         "times_left": one.result.times_baseline.value if one.result.times_baseline else None,
         "order": one.result.order,
-        "loss": {**_loss(one.result), "difference": one.result.loss.difference and one.result.loss.difference.value},
+        "loss": {**asdict(loss), "difference": loss.difference and loss.difference.value},
         "figures": {name: [a, b] for name, a, b in figures(one)},
         "verdict": verdict(one),
     }
@@ -136,20 +142,10 @@ def _condition(one: BaselineComparison) -> dict[str, Any]:
         "times_baseline": _estimate(one.times_baseline),
         "order": one.order,
         "loss_is": one.loss_is,
-        "loss": _loss(one),
+        "loss": asdict(one.loss),
         **{name: _estimate(condition.summary(name)) for name, metric in METRICS.items() if metric.in_files},
         "mem_beside_baseline": one.more_memory,
         "ranks": condition.ranks,
-    }
-
-
-def _loss(one: BaselineComparison) -> dict[str, Any]:
-    test = one.loss
-    return {
-        "verdict": test.verdict,
-        "difference": _estimate(test.difference),
-        "margin": test.margin,
-        "reason": test.reason,
     }
 
 
