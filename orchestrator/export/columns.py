@@ -2,13 +2,17 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from enum import Enum
+from itertools import islice
 from typing import Any, Final
 
 from sqlalchemy import JSON, Column, Float, Integer
 
 from ...db import schema
+from .rows import Row
+
+ROWS_A_GROUP: Final = 1 << 16
 
 
 class Kind(Enum):
@@ -35,13 +39,15 @@ _JOINED: Final = {"run": Kind.TEXT, "node": Kind.TEXT, "changes": Kind.TEXT, "ge
 """Columns from another table than the rows'."""
 
 
-def kinds(what: str, columns: Sequence[str], rows: Sequence[Sequence[Any]] = ()) -> list[Kind]:
-    """What each column of a table holds. What `runs` has depends on the matrix, so its rows tell."""
+def typed_groups(what: str, columns: Sequence[str], rows: Iterable[Row]) -> tuple[list[Kind], Iterator[Sequence[Row]]]:
+    """What each column of a table holds, and the rows in groups. What `runs` has is up to the matrix: its rows tell."""
     known = _JOINED | {column.name: _kind_of(column) for table in _TABLES[what] for column in table.columns}
+    found = [known.get(name, Kind.REAL) for name in columns]  # a script's own figures
     if what == "runs":
-        known["global_batch"] = Kind.WHOLE
-        return [known.get(name) or _kind_of_values([row[i] for row in rows]) for i, name in enumerate(columns)]
-    return [known.get(name, Kind.REAL) for name in columns]  # a script's own figures
+        rows, known["global_batch"] = list(rows), Kind.WHOLE
+        found = [known.get(name) or _kind_of_values([row[i] for row in rows]) for i, name in enumerate(columns)]
+    left = iter(rows)
+    return found, iter(lambda: list(islice(left, ROWS_A_GROUP)), [])
 
 
 def typed(value: Any, kind: Kind) -> Any:

@@ -5,19 +5,17 @@ from __future__ import annotations
 import json
 from collections.abc import Iterable, Sequence
 from functools import cached_property
-from itertools import islice
 from typing import TYPE_CHECKING, Any, Final
 
 from ...db.records import CampaignRow
 from ...db.store import Store
 from ..campaign.lookup import open_campaign
-from .columns import Kind, kinds, typed
-from .rows import columns_and_rows
+from .columns import Kind, typed, typed_groups
+from .rows import Row, columns_and_rows
 
 if TYPE_CHECKING:
     import pandas as pd
 
-_ROWS_AT_A_TIME: Final = 1 << 16
 _CATEGORIES: Final = frozenset({"run", "node", "state", "kind", "changes", "failure_class", "executor", "config_hash"})
 _PARAM: Final = "param."
 
@@ -63,8 +61,10 @@ class Frames:
     @cached_property
     def runs(self) -> pd.DataFrame:
         """One row a run, in the order of the matrix; what the matrix sets stands in columns `param.*`."""
+        import pandas as pd
+
         frame = self._read("runs")
-        return frame.rename(columns={"name": "run"}).astype({"run": self._names(frame["name"])})
+        return frame.rename(columns={"name": "run"}).astype({"run": pd.CategoricalDtype(list(frame["name"]))})
 
     @cached_property
     def steps(self) -> pd.DataFrame:
@@ -88,13 +88,7 @@ class Frames:
 
     def _read(self, what: str) -> pd.DataFrame:
         with columns_and_rows(self._store, self._campaign, what) as (columns, rows):
-            runs = list(rows) if what == "runs" else None
-            return _frame(columns, kinds(what, columns, runs or ()), rows if runs is None else runs)
-
-    def _names(self, names: Iterable[str]) -> pd.CategoricalDtype:
-        import pandas as pd
-
-        return pd.CategoricalDtype(list(names))
+            return _frame(columns, *typed_groups(what, columns, rows))
 
     def _with_params(self, frame: pd.DataFrame) -> pd.DataFrame:
         """The frame with the parameters of each row's run, and its runs in the order of the matrix."""
@@ -104,14 +98,13 @@ class Frames:
         return frame.join(rows)
 
 
-def _frame(columns: Sequence[str], found: Sequence[Kind], rows: Iterable[Sequence[Any]]) -> pd.DataFrame:
+def _frame(columns: Sequence[str], found: Sequence[Kind], groups: Iterable[Sequence[Row]]) -> pd.DataFrame:
     """Column by column, some rows at a time: numbers take eight bytes each, not those of an object."""
     import numpy as np
     import pandas as pd
 
     parts: list[list[Any]] = [[] for _ in columns]
-    left = iter(rows)
-    while group := list(islice(left, _ROWS_AT_A_TIME)):
+    for group in groups:
         for part, kind, values in zip(parts, found, zip(*group, strict=True), strict=True):
             part.append(_column(values, kind))
     series = {}

@@ -5,27 +5,22 @@ from __future__ import annotations
 import json
 import math
 from collections.abc import Iterable, Sequence
-from itertools import islice
-from typing import IO, Any, Final
+from typing import IO, Any
 
 from ..campaign.documents import SCHEMA_VERSION
 from ..errors import UserError
-from .columns import Kind, kinds, typed
+from .columns import Kind, typed, typed_groups
+from .rows import Row
 
-ROWS_A_GROUP: Final = 1 << 16
 
-
-def write_parquet(
-    stream: IO[bytes], campaign: str, what: str, columns: Sequence[str], rows: Iterable[Sequence[Any]]
-) -> int:
+def write_parquet(stream: IO[bytes], campaign: str, what: str, columns: Sequence[str], rows: Iterable[Row]) -> int:
     """Writes a Parquet file; returns the number of rows. Raises UserError if pyarrow is not installed.
 
     A figure that was not reported is null, one that is not a number is NaN. Times are UTC timestamps in microseconds;
     structures are JSON text.
     """
     pa, parquet = require_pyarrow()
-    runs = list(rows) if what == "runs" else None
-    found = kinds(what, columns, runs or ())
+    found, groups = typed_groups(what, columns, rows)
     made = {
         Kind.TEXT: pa.string(),
         Kind.WHOLE: pa.int64(),
@@ -36,14 +31,14 @@ def write_parquet(
     }
     about = {"schema_version": str(SCHEMA_VERSION), "campaign": campaign, "what": what}
     schema = pa.schema([(n, made[k]) for n, k in zip(columns, found, strict=True)], metadata=about)
-    number, left = 0, iter(rows if runs is None else runs)
+    number = 0
     with parquet.ParquetWriter(stream, schema) as writer:
-        while group := list(islice(left, ROWS_A_GROUP)):
+        for group in groups:
             arrays = [
                 pa.array([_stored(value, kind) for value in values], type=made[kind])
                 for values, kind in zip(zip(*group, strict=True), found, strict=True)
             ]
-            writer.write_table(pa.Table.from_arrays(arrays, schema=schema), row_group_size=ROWS_A_GROUP)
+            writer.write_table(pa.Table.from_arrays(arrays, schema=schema))
             number += len(group)
     return number
 

@@ -38,8 +38,14 @@ def act(actions: Sequence[Action], writer: FencedWriter, executor: Executor, pat
         return troubles  # a job could still start what would be recorded as ended
     _record(actions, writer)
     troubles += _cancel([a for a in actions if isinstance(a, CancelJob)], executor)
-    troubles += _resize_all([a for a in actions if isinstance(a, Resize)], writer)
-    troubles += _revoke_all([a.attempt for a in actions if isinstance(a, Revoke)], writer)
+    for action in actions:
+        try:
+            if isinstance(action, Resize):
+                _resize(action, writer)
+            elif isinstance(action, Revoke):
+                _revoke(action.attempt, writer)
+        except OSError as exc:
+            troubles.append(storage.unwritable(exc))
     return troubles + submit([a for a in actions if isinstance(a, Submit)], writer, executor, paths)
 
 
@@ -149,18 +155,8 @@ def _cancel(actions: Sequence[CancelJob], executor: Executor) -> list[Unreachabl
     return []
 
 
-def _resize_all(actions: Sequence[Resize], writer: FencedWriter) -> list[Unreachable]:
-    """Tells the agents of queued attempts; what an attempt really begins with, its agent reports."""
-    troubles = []
-    for action in actions:
-        try:
-            _resize(action, writer)
-        except OSError as exc:
-            troubles.append(storage.unwritable(exc))
-    return troubles
-
-
 def _resize(action: Resize, writer: FencedWriter) -> None:
+    """Tells the agent of a queued attempt; what an attempt really begins with, its agent reports."""
     row, micro = action.attempt, action.micro_batch
     accumulation = row.accumulation and row.accumulation * (row.micro_batch or micro) // micro
     sizes = {"micro_batch": micro, "accumulation": accumulation}
@@ -171,19 +167,11 @@ def _resize(action: Resize, writer: FencedWriter) -> None:
             write_atomically(attempt_paths(row).resize, json.dumps({**sizes, "why": action.why}))
 
 
-def _revoke_all(rows: Sequence[AttemptRow], writer: FencedWriter) -> list[Unreachable]:
+def _revoke(row: AttemptRow, writer: FencedWriter) -> None:
     """A job that was faster keeps its claim, and the next pass finds that job."""
-    troubles = []
-    for row in rows:
-        try:
-            taken = _take_claim(row)
-        except OSError as exc:
-            troubles.append(storage.unwritable(exc))
-            continue
-        if taken:
-            with writer.write() as conn:
-                writer.end_unrun(conn, row, FailureClass.LOST, "the submission led to no job")
-    return troubles
+    if _take_claim(row):
+        with writer.write() as conn:
+            writer.end_unrun(conn, row, FailureClass.LOST, "the submission led to no job")
 
 
 def _close(rows: Sequence[AttemptRow]) -> list[Unreachable]:

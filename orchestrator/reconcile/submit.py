@@ -17,7 +17,7 @@ import uuid
 from collections import defaultdict
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
-from typing import Any
+from typing import Any, NamedTuple
 
 from sqlalchemy import Connection
 
@@ -50,10 +50,10 @@ class QueueFull(Unreachable):
     """The user may have no more jobs in the queue for now."""
 
 
-@dataclass(frozen=True)
-class Planned:
+class _Element(NamedTuple):
     """One element of a batch that is being submitted."""
 
+    row: AttemptRow
     action: Submit
     payload: Payload
 
@@ -65,9 +65,6 @@ class _Way:
     writer: FencedWriter
     executor: Executor
     paths: CampaignPaths
-
-
-_Row = tuple[AttemptRow, Planned]
 
 
 def submit(
@@ -165,7 +162,7 @@ def _submit_batch(group: Sequence[Submit], resources: dict[str, Any], way: _Way)
             _refuse(rows, writer, f"sbatch refused it: {exc}")
             return
         with writer.write() as conn:
-            queries.withdraw_attempts(conn, [row.id for row, _ in rows])
+            queries.withdraw_attempts(conn, [row.id for row, *_ in rows])
         raise
     except SubmissionUnclear as exc:
         _leave_open(rows, writer, exc)
@@ -197,31 +194,31 @@ def _submit_without_exclusions(group: Sequence[Submit], way: _Way) -> None:
         _submit_batch(part, resources, way)
 
 
-def _refuse(rows: Sequence[_Row], writer: FencedWriter, reason: str) -> None:
+def _refuse(rows: Sequence[_Element], writer: FencedWriter, reason: str) -> None:
     with writer.write() as conn:
-        for row, _ in rows:
+        for row, *_ in rows:
             writer.end_unrun(conn, row, FailureClass.REFUSED, reason)
             queries.update_run(conn, row.run_id, state=RunState.FAILED, reason=reason)
 
 
-def _leave_open(rows: Sequence[_Row], writer: FencedWriter, unclear: SubmissionUnclear) -> None:
+def _leave_open(rows: Sequence[_Element], writer: FencedWriter, unclear: SubmissionUnclear) -> None:
     """Keeps the intent: only the next listing tells whether there is a job."""
     with writer.write() as conn:
-        for row, _ in rows:
+        for row, *_ in rows:
             writer.event(conn, "submission.unclear", str(unclear), row)
 
 
-def _withdraw(rows: Sequence[_Row], writer: FencedWriter, exc: Exception) -> None:
+def _withdraw(rows: Sequence[_Element], writer: FencedWriter, exc: Exception) -> None:
     """Nothing was submitted, so there was no attempt."""
     with writer.write() as conn:
-        queries.withdraw_attempts(conn, [row.id for row, _ in rows])
-        which = f"attempt {rows[0][0].generation} was" if len(rows) == 1 else f"attempts of {len(rows)} runs were"
-        run_id = rows[0][0].run_id if len(rows) == 1 else None
+        queries.withdraw_attempts(conn, [row.id for row, *_ in rows])
+        which = f"attempt {rows[0].row.generation} was" if len(rows) == 1 else f"attempts of {len(rows)} runs were"
+        run_id = rows[0].row.run_id if len(rows) == 1 else None
         if not _lately(conn, WITHDRAWN, writer):
             queries.add_event(conn, writer.campaign_id, WITHDRAWN, f"{which} not submitted: {exc}", run_id=run_id)
 
 
-def _write_intent(group: Sequence[Submit], token: str, writer: FencedWriter, paths: CampaignPaths) -> list[_Row]:
+def _write_intent(group: Sequence[Submit], token: str, writer: FencedWriter, paths: CampaignPaths) -> list[_Element]:
     """Records in the store what is about to be submitted, so that the next pass knows what to look for.
 
     Leaves out runs that the user has changed since the decision: the next pass decides again.
@@ -240,7 +237,7 @@ def _write_intent(group: Sequence[Submit], token: str, writer: FencedWriter, pat
             writer.event(conn, SUBMITTING, message, row, {"exclude": action.exclude} if action.exclude else None)
     store = None if writer.store.is_sqlite else writer.store.url_without_password
     return [
-        (row, Planned(action, _payload(row, action, paths, store, saved.get(row.run_id, 0))))
+        _Element(row, action, _payload(row, action, paths, store, saved.get(row.run_id, 0)))
         for row, action in zip(rows, group, strict=True)
     ]
 
@@ -292,19 +289,19 @@ def _payload(row: AttemptRow, action: Submit, paths: CampaignPaths, store: str |
     )
 
 
-def _write_files(rows: Sequence[_Row], batch: JobArray, paths: CampaignPaths) -> None:
+def _write_files(rows: Sequence[_Element], batch: JobArray, paths: CampaignPaths) -> None:
     make_private(batch.folder)
-    for row, planned in rows:
-        run = paths.run(planned.action.run.name)
+    for row, action, payload in rows:
+        run = paths.run(action.run.name)
         make_private(run.attempt(row.generation).dir)
         write_atomically(run.current, json.dumps({"generation": row.generation}))
-        planned.payload.write(payload_file(batch.folder, row.array_index or 0))
+        payload.write(payload_file(batch.folder, row.array_index or 0))
 
 
-def _record_job_ids(rows: Sequence[_Row], job_ids: Sequence[str], writer: FencedWriter) -> None:
+def _record_job_ids(rows: Sequence[_Element], job_ids: Sequence[str], writer: FencedWriter) -> None:
     with writer.write() as conn:
         submit_time_s = writer.store.now(conn)
-        for (row, _), job_id in zip(rows, job_ids, strict=True):
+        for (row, *_), job_id in zip(rows, job_ids, strict=True):
             values = {"job_id": job_id, "submit_time_s": submit_time_s, "state": AttemptState.QUEUED}
             if queries.update_attempt(conn, row.id, expect_states=[AttemptState.INTENT], **values):
                 writer.event(conn, "submitted", f"attempt {row.generation} is job {job_id}", row)

@@ -17,7 +17,7 @@ import pytest
 from dscampaign.db.ingest.gpus import NodeGpus
 from dscampaign.db.ingest.spool import ingest
 from dscampaign.orchestrator.cli.main import main
-from dscampaign.orchestrator.export import parquet
+from dscampaign.orchestrator.export import columns, parquet
 from dscampaign.orchestrator.export.columns import Kind
 from dscampaign.tests.support.cli_world import World, make_world
 
@@ -103,7 +103,7 @@ def test_what_was_not_reported_is_null_and_nan_is_nan() -> None:
 
 @pytest.mark.usefixtures("world")
 def test_many_rows_are_several_groups(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(parquet, "ROWS_A_GROUP", 2)
+    monkeypatch.setattr(columns, "ROWS_A_GROUP", 2)
     assert exported("steps").num_rows == 5
     assert pq.ParquetFile("steps.parquet").num_row_groups == 3
 
@@ -118,7 +118,7 @@ def test_a_file_is_whole_or_stays_as_it_was(monkeypatch: pytest.MonkeyPatch) -> 
             raise ValueError("a broken row")
         return stored(value, kind)
 
-    monkeypatch.setattr(parquet, "ROWS_A_GROUP", 2)
+    monkeypatch.setattr(columns, "ROWS_A_GROUP", 2)
     monkeypatch.setattr(parquet, "_stored", fail_at_the_fourth_row)
     assert main(["export", "--format", "parquet", "-o", "steps.parquet"]) == 70
     assert Path("steps.parquet").read_bytes() == before
