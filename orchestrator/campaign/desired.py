@@ -73,9 +73,8 @@ def record(store: Store, submission: Submission) -> CampaignRow:
 def cancel(store: Store, campaign: CampaignRow, names: Collection[str] | None) -> list[RunRow]:
     """Marks these runs, or all, as cancelled; returns those that this changes."""
     with store.write() as conn:
-        chosen = [
-            run for run in _chosen(conn, campaign, names) if run.state not in ENDED_RUN and run.desired != "cancel"
-        ]
+        runs = _chosen(conn, campaign, names)
+        chosen = [run for run in runs if run.state not in ENDED_RUN and run.desired != "cancel"]
         for run in chosen:
             queries.update_run(conn, run.id, desired="cancel")
             queries.add_event(conn, campaign.id, "cancel.asked", "cancelled by the user", run_id=run.id)
@@ -91,9 +90,8 @@ def retry(store: Store, campaign: CampaignRow, names: Collection[str] | None) ->
         chosen = _chosen(conn, campaign, names)
         wrong = [run for run in chosen if run.state not in RETRYABLE_RUN]
         if names and wrong:
-            raise UserError(
-                f"run {wrong[0].name} is {wrong[0].state}", "only a failed, held or cancelled run can be retried"
-            )
+            hint = "only a failed, held or cancelled run can be retried"
+            raise UserError(f"run {wrong[0].name} is {wrong[0].state}", hint)
         if not names:
             again = (RunState.FAILED, RunState.HELD)
             chosen = [run for run in chosen if run.state in again and run.desired != ABSENT]
@@ -129,18 +127,15 @@ def _check_unchanged(campaign: CampaignRow | None, submission: Submission) -> No
 
 
 def _campaign_values(submission: Submission) -> dict[str, Any]:
+    spec, path = submission.spec, submission.spec_path
     return {
-        "name": submission.spec.name,
+        "name": spec.name,
         "spec": submission.text,
         "spec_hash": hashlib.sha256(submission.text.encode()).hexdigest(),
         "dir": str(submission.dir),
-        "executor": submission.spec.executor,
-        "limits": submission.spec.limits.model_dump(exclude_none=True),
-        "provenance": {
-            "version": __version__,
-            "spec": str(submission.spec_path),
-            "git": _git_state(submission.spec_path.parent),
-        },
+        "executor": spec.executor,
+        "limits": spec.limits.model_dump(exclude_none=True),
+        "provenance": {"version": __version__, "spec": str(path), "git": _git_state(path.parent)},
     }
 
 
@@ -159,13 +154,9 @@ def _apply(conn: Connection, campaign_id: int, change: SpecDiff, order: Sequence
     new = [_new_run(run, ordinals[run.config_hash]) for run in change.create]
     queries.insert_runs(conn, campaign_id, new)
     for row, run in change.keep:
-        values: dict[str, Any] = {
-            "params": run.params,
-            "config": run.stored_config,
-            "ordinal": ordinals[run.config_hash],
-        }
         again = desired_again(row)
-        values |= {name: getattr(again, name) for name in ("desired", "state", "reason", "retry_epoch")}
+        values = {name: getattr(again, name) for name in ("desired", "state", "reason", "retry_epoch")}
+        values |= {"params": run.params, "config": run.stored_config, "ordinal": ordinals[run.config_hash]}
         queries.update_run(conn, row.id, **values)
     for row, run in change.replace:
         values = {**vars(_new_run(run, ordinals[run.config_hash])), "desired": "run", "not_before_s": None}

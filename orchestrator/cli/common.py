@@ -31,12 +31,8 @@ class Verb(click.Command):
 
     def __init__(self, *args: Any, **kwargs: Any) -> None:
         super().__init__(*args, **kwargs)
-        self.help = keep_examples(self.help or "")
-
-
-def keep_examples(text: str) -> str:
-    """Marks the paragraphs of a help text that have indented lines, so that click does not rewrap them."""
-    return re.sub(r"\n\n(?=[^\n]*\n  )", "\n\n\b\n", inspect.cleandoc(text))
+        # `\b` before a paragraph that has indented lines: click does not rewrap it
+        self.help = re.sub(r"\n\n(?=[^\n]*\n  )", "\n\n\b\n", inspect.cleandoc(self.help or ""))
 
 
 def verb(function: Callable[..., int]) -> Verb:
@@ -44,12 +40,8 @@ def verb(function: Callable[..., int]) -> Verb:
     return click.command(cls=Verb)(function)
 
 
-class Verbs(click.Group):
+class Verbs(Verb, click.Group):
     """A group that lists its commands in the order in which they are used, and suggests a name for a misspelt one."""
-
-    def __init__(self, *args: Any, **kwargs: Any) -> None:
-        super().__init__(*args, **kwargs)
-        self.help = keep_examples(self.help or "")
 
     def list_commands(self, ctx: click.Context) -> list[str]:  # noqa: ARG002 - click's signature
         """The commands as they were added."""

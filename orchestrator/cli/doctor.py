@@ -4,17 +4,13 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 import click
 
-from ..campaign.location import Location, locate
+from ..campaign.location import locate
 from ..errors import UserError
 from .common import echo_either, echo_err, json_option, read_submission, store_options, verb
 from .spec import set_option
-
-if TYPE_CHECKING:
-    from ..doctor.requirements import Requirements
 
 
 @verb
@@ -57,25 +53,16 @@ def doctor(
       campaign doctor campaign.yaml --json | jq '.checks[] | select(.verdict == "problem")'
     """
     from ..doctor.check import exit_code
+    from ..doctor.requirements import requirements_of
     from ..doctor.run import doctor as look
     from .pages.doctor import doctor_document, doctor_page
     from .watch import terminated_as_interrupted
 
     if on_node and spec is None:
         raise UserError("--on-node needs a spec: which partition, how many GPUs?", "campaign doctor SPEC --on-node")
-    where, requirements = _asked(spec, sets, dir, store)
+    submission, where = read_submission(spec, sets, dir, store) if spec else (None, locate(dir, store))
+    requirements = requirements_of(submission.runs) if submission else []
     with terminated_as_interrupted():
         checks = look(where, requirements, on_node=on_node, wait_s=60 * wait_min, tell=echo_err)
     echo_either(as_json, lambda: doctor_document(checks), lambda page: doctor_page(checks, page))
     return exit_code(checks)
-
-
-def _asked(
-    spec: Path | None, sets: Sequence[str], dir: str | None, store: str | None
-) -> tuple[Location, list[Requirements]]:
-    if spec is None:
-        return locate(dir, store), []
-    from ..doctor.requirements import requirements_of
-
-    submission, where = read_submission(spec, sets, dir, store)
-    return where, requirements_of(submission.runs)

@@ -18,6 +18,7 @@ from ..spec import templates
 from .common import (
     check_folder_of,
     echo,
+    echo_either,
     echo_err,
     echo_json,
     json_option,
@@ -209,9 +210,7 @@ def _no_such_run(run: str | None, names: Sequence[str]) -> UserError:
 
 def _list_templates(as_json: bool) -> None:
     found = templates.templates()
-    if as_json:
-        rows = [{"name": one.name, "summary": one.summary, "scales": sorted(one.specs)} for one in found]
-        echo_json({"templates": rows})
-        return
+    rows = [{"name": one.name, "summary": one.summary, "scales": sorted(one.specs)} for one in found]
     lines = [(one.name, "yes" if templates.SMOKE in one.specs else "", one.summary) for one in found]
-    echo("\n".join(table(page_for(sys.stdout), ("template", "smoke", ""), lines)))
+    header = ("template", "smoke", "")
+    echo_either(as_json, lambda: {"templates": rows}, lambda page: "\n".join(table(page, header, lines)))

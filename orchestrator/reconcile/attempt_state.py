@@ -17,15 +17,9 @@ from .actions import Action, Adopt, CancelJob, Finish, MarkAttempt, Note, Resize
 from .snapshot import AttemptView, RunView, Snapshot
 
 NEVER_STARTS = (
-    "PartitionNodeLimit",
-    "PartitionTimeLimit",
-    "BadConstraints",
-    "DependencyNeverSatisfied",
-    "AccountNotAllowed",
-    "InvalidAccount",
-    "InvalidQOS",
-    "JobHeldAdmin",
-)
+    "PartitionNodeLimit", "PartitionTimeLimit", "BadConstraints", "DependencyNeverSatisfied", "AccountNotAllowed",
+    "InvalidAccount", "InvalidQOS", "JobHeldAdmin",
+)  # fmt: skip
 """Slurm's reasons for a pending job that waiting will not cure."""
 
 PER_JOB_LIMIT = re.compile(r"(QOS|Assoc)Max\w+PerJob")

@@ -56,7 +56,8 @@ class NodeEvidence:
     def of(cls, ended: Sequence[EndedAttempt]) -> NodeEvidence:
         """What these attempts tell."""
         shown_by = {rule: frozenset(end.host for end in ended if end.rule == rule) for rule in ENVIRONMENT}
-        return cls(shown_by, frozenset(host for end in ended if end.progressed for host in hosts(end)))
+        trained = (node for end in ended if end.progressed for node in end.row.evidence.get("nodes", ()))
+        return cls(shown_by, frozenset(str(node["host"]) for node in trained))
 
     def reattribute(self, end: EndedAttempt) -> EndedAttempt:
         """The attempt, classified in the light of all others of the campaign.
@@ -70,8 +71,3 @@ class NodeEvidence:
         if alone and self.trained_on:
             return replace(end, kind=FailureClass.GPU, reason=f"{end.reason} (on {end.host} alone)", hint="")
         return end
-
-
-def hosts(end: EndedAttempt) -> tuple[str, ...]:
-    """The nodes that it ran on, as far as their agents have said."""
-    return tuple(str(node["host"]) for node in end.row.evidence.get("nodes", ()))

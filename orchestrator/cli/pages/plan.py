@@ -15,7 +15,6 @@ from ...formatting import clean, count, short_number
 from ...memory.config_changes import changed
 from ...memory.feasibility import Shortage
 from ...memory.prediction import HEADROOM
-from ...memory.zero_memory import States
 from ...spec.expand import Run
 from .states import changed_line, changed_name
 from .text import Cell, Page, Style, table
@@ -187,11 +186,7 @@ def _document(item: PlannedRun) -> Mapping[str, Any]:
         "predicted_gb": item.predicted_gb,
         "usable_gb": item.usable_gb,
         "parameters": item.needs.parameters,
-        "states": None if item.needs.states is None else _states_document(item.needs.states),
+        "states": {"gpu_gb": states.gpu_gb, **asdict(states)} if (states := item.needs.states) else None,
         "warnings": [asdict(item.needs.shortage)] if item.needs.shortage else [],
         "ds_config": ds_config_of(item),
     }
-
-
-def _states_document(states: States) -> dict[str, float]:
-    return {"gpu_gb": states.gpu_gb, **asdict(states)}

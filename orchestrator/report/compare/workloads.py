@@ -17,7 +17,6 @@ from .conditions import ALIKE, Condition, baseline_of, grouped
 _WORK: Final = ("model", "pretrained", "seq_len", "global_batch", "steps", "epochs", "dataset", "tokenizer")
 """Fields of the trainer's configuration that say what is trained on what; all others say how."""
 
-
 _DIGEST: Final = re.compile(r"[0-9a-f]{6}")  # as matrix.py makes it
 _RANKS: Final = "ranks"
 
@@ -62,7 +61,8 @@ def workloads_of(conditions: Sequence[Condition], baseline: str | None = None) -
 def times_to_loss(conditions: Sequence[Condition]) -> list[TimeToLoss]:
     """For conditions with the same model and data but other tokens per step, whose losses at the end say nothing."""
     counted = [condition for condition in conditions if condition.counted]
-    ends = [end for condition in counted for run in condition.counted if (end := _lowest(run)) is not None]
+    curves = ([*filter(math.isfinite, run.curve.smoothed)] for one in counted for run in one.counted)
+    ends = [min(losses) for losses in curves if losses]
     if not ends:
         return []
     target = max(ends)
@@ -153,8 +153,3 @@ def _reached(run: MeasuredRun, target: float) -> tuple[float, float] | None:
     curve = run.curve
     points = zip(curve.smoothed, curve.seconds, curve.tokens, strict=True)
     return next(((seconds, tokens) for loss, seconds, tokens in points if loss <= target), None)
-
-
-def _lowest(run: MeasuredRun) -> float | None:
-    known = [loss for loss in run.curve.smoothed if math.isfinite(loss)]
-    return min(known, default=None)

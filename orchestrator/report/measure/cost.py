@@ -52,8 +52,7 @@ def cost_of(attempts: Sequence[AttemptRow], lines: Lines, config_hash: str, now_
     for attempt in attempts:
         queued += _queued_s(attempt, now_s)
         spent = _seconds(attempt, now_s) * attempt.world_size
-        mine = attempt.config_hash == config_hash
-        if not mine:
+        if attempt.config_hash != config_hash:
             lost[OTHER_CONFIGURATION] += spent
             continue
         steady, first = (seconds * attempt.world_size for seconds in lines.seconds_of(attempt.generation))

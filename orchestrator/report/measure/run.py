@@ -142,7 +142,6 @@ class MeasuredRun:
     name: str
     params: Mapping[str, Any]
     repeat: int
-    ordinal: int
     state: RunState
     reason: str
     step: int | None
@@ -235,7 +234,6 @@ def measured_run(data: RunData) -> MeasuredRun:
         name=run.name,
         params=run.params,
         repeat=run.repeat,
-        ordinal=run.ordinal,
         state=run.state,
         reason=clean(run.reason),
         step=int(lines.step[-1]) if len(data.series) else None,
