@@ -47,7 +47,7 @@ def decide(snapshot: Snapshot) -> list[Action]:
         planned = [*one.found, *_follow_up(one, snapshot, nodes, context)]
         submits = any(isinstance(action, Submit) for action in planned)
         if submits and closed:
-            planned = [*one.found, *set_run(one.view, closed.state, closed.reason)]
+            planned = [*one.found, *set_run(one.view, *closed)]
         elif submits and most is not None and active >= most:
             planned = [action for action in planned if not isinstance(action, Submit)]
         else:

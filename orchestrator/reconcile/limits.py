@@ -2,28 +2,18 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-
 from ...db.records import RunState
 from .snapshot import Snapshot
 
 
-@dataclass(frozen=True)
-class Gate:
-    """Why no attempt may start now, and the state of the runs that wait."""
-
-    state: RunState
-    reason: str
-
-
-def gate(snapshot: Snapshot) -> Gate | None:
-    """Why the campaign may start no attempt now; None if it may."""
+def gate(snapshot: Snapshot) -> tuple[RunState, str] | None:
+    """State of the runs that wait, and why the campaign may start no attempt now; None if it may."""
     if snapshot.storage:
-        return Gate(RunState.PENDING, f"waits until the campaign's folder is writable: {snapshot.storage}")
+        return RunState.PENDING, f"waits until the campaign's folder is writable: {snapshot.storage}"
     limit = snapshot.campaign.limits.get("gpu_hours")
     if limit is not None and (used := gpu_hours(snapshot)) >= limit:
         hint = "raise it in the spec and submit again"
-        return Gate(RunState.HELD, f"limits.gpu_hours = {limit:g} is used up ({used:.3g} h); {hint}")
+        return RunState.HELD, f"limits.gpu_hours = {limit:g} is used up ({used:.3g} h); {hint}"
     return None
 
 

@@ -281,14 +281,10 @@ def _alone(chosen: Condition) -> Iterator[str]:
 
 
 def _too_large(comparisons: Sequence[BaselineComparison]) -> Iterator[str]:
-    names = [one.condition.name for one in comparisons if any(_ran_out(run.cost.lost) for run in one.condition.runs)]
-    if names:
+    lost = {one.condition.name: {kind for run in one.condition.runs for kind in run.cost.lost} for one in comparisons}
+    if names := [name for name, kinds in lost.items() if kinds & {"oom", "fragmentation"}]:
         saves = "What saves most: ZeRO 3, then offload, then a smaller micro-batch."
         yield f"Out of memory as configured: {', '.join(names)}. {saves}"
-
-
-def _ran_out(lost: object) -> bool:
-    return isinstance(lost, dict) and ("oom" in lost or "fragmentation" in lost)
 
 
 def _coarse(comparisons: Sequence[BaselineComparison]) -> Iterator[str]:

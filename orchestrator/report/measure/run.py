@@ -251,7 +251,7 @@ def measured_run(data: RunData) -> MeasuredRun:
         curve=_curve(data.series, lines, tokens),
         start=data.start,
         speed=data.speed,
-        hosts=_hosts(nodes),
+        hosts=tuple(dict.fromkeys(str(node["host"]) for node in nodes if node.get("host"))),
         host_limits_gb=_host_limits_gb(nodes),
         failures=tuple(failed_attempts(run, data.attempts, data.excluded)),
         forwarded=data.forwarded,
@@ -293,10 +293,6 @@ def _tokens_per_step(config: Mapping[str, Any], lines: Lines, series: Series) ->
         said = np.asarray(series.figures["tokens_per_s"]) * lines.step_s
     known = said[np.isfinite(said) & (said > 0)]
     return round(float(np.median(known))) if known.size else None
-
-
-def _hosts(nodes: Sequence[Mapping[str, Any]]) -> tuple[str, ...]:
-    return tuple(dict.fromkeys(str(node["host"]) for node in nodes if node.get("host")))
 
 
 def _host_limits_gb(nodes: Sequence[Mapping[str, Any]]) -> dict[str, float]:

@@ -178,7 +178,7 @@ def _zoom(axes: Sequence[Axes], values: Sequence[float], least: float = 0.1) -> 
 def _step_time(one: WorkloadResults, colours: dict[str, str]) -> Figure:
     """Box: quartiles; whiskers: 5th and 95th percentile of the steps of the middle repeat."""
     shown = drawn("step_time", one)[::-1]
-    figure, axis = _bars(len(shown))
+    figure, axis = _bars(one, len(shown))
     bars = axis.bxp(
         [_box(condition) for condition in shown],
         orientation="horizontal",
@@ -190,7 +190,6 @@ def _step_time(one: WorkloadResults, colours: dict[str, str]) -> Figure:
         patch.set(facecolor=colours[condition.name], alpha=0.6)
     axis.set_xlabel("step time (ms); whiskers: 5th to 95th percentile")
     axis.set_xlim(left=0)
-    _entitle(axis, one)
     return figure
 
 
@@ -206,7 +205,7 @@ def _speed(one: WorkloadResults, colours: dict[str, str]) -> Figure:
     """Tokens or steps per second: the median, and every repeat as a point."""
     shown = drawn("speed", one)[::-1]
     compared = {each.condition.name: each for each in one.comparisons}
-    figure, axis = _bars(len(shown))
+    figure, axis = _bars(one, len(shown))
     for place, condition in enumerate(shown):
         speeds = compared[condition.name].speeds
         axis.barh(place, float(np.median(speeds)), color=colours[condition.name], alpha=0.6, height=0.6)
@@ -214,14 +213,13 @@ def _speed(one: WorkloadResults, colours: dict[str, str]) -> Figure:
     _name(axis, shown)
     axis.set_xlabel(("tokens" if one.comparisons[0].in_tokens else "steps") + " per second; points: repeats")
     axis.xaxis.set_major_formatter(_thousands)
-    _entitle(axis, one)
     return figure
 
 
 def _memory(one: WorkloadResults, _colours: dict[str, str]) -> Figure:
     """Three kinds of memory beside each other."""
     shown = drawn("memory", one)[::-1]
-    figure, axis = _bars(len(shown), each=0.5)
+    figure, axis = _bars(one, len(shown), each=0.5)
     for index, (name, colour) in enumerate(_MEMORY_COLOURS.items()):
         values = [each.value(f"mem_{name}_gb") for each in shown]
         if any(value is not None for value in values):
@@ -232,7 +230,6 @@ def _memory(one: WorkloadResults, _colours: dict[str, str]) -> Figure:
     _name(axis, shown)
     axis.set_xlabel("GB, highest of any rank")
     figure.legend(loc="outside lower center", ncols=4, fontsize="small")
-    _entitle(axis, one)
     return figure
 
 
@@ -285,10 +282,11 @@ _FIGURES: Final[dict[str, Draw]] = {
 }
 
 
-def _bars(number: int, each: float = 0.34) -> tuple[Figure, Axes]:
+def _bars(one: WorkloadResults, number: int, each: float = 0.34) -> tuple[Figure, Axes]:
     figure = Figure((_WIDTH, 1.0 + max(each, _SMALLEST) * number), layout="constrained")
     axis = figure.subplots()
     axis.grid(visible=False, axis="y")
+    _entitle(axis, one)
     return figure, axis
 
 

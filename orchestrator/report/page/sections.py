@@ -53,9 +53,10 @@ def summary(results: Results) -> Iterator[str]:
     """The results in plain sentences."""
     runs = results.runs
     done = sum(run.completed for run in runs)
+    devices = ", ".join(dict.fromkeys(name for run in runs for name in run.device_names)) or "an unknown device"
     yield (
         f"{done} of {count(len(runs), 'run')} completed, in {count(len(results.conditions), 'condition')}; "
-        f"{_hours(results.cost.total, results.hour_unit)} on {_devices(results)}."
+        f"{_hours(results.cost.total, results.hour_unit)} on {devices}."
     )
     if results.only_cpus:
         yield "All on CPUs: their speeds and their memory say nothing about GPUs."
@@ -78,11 +79,6 @@ def _reservations(results: Results) -> Iterator[str]:
         yield f"A retry changed {listed(changed)}: not what the spec asks for, so left out of comparisons."
     if flagged := sum(bool(flags_of(run)) for run in results.runs):
         yield f"{count(flagged, 'run')} with remarks on the data: see Data quality."
-
-
-def _devices(results: Results) -> str:
-    names = dict.fromkeys(name for run in results.runs for name in run.device_names)
-    return ", ".join(names) or "an unknown device"
 
 
 def _hours(seconds: float, unit: str) -> str:
