@@ -46,7 +46,7 @@ class SpecDiff:
 
 
 def merge(runs: Sequence[Run], stored: Sequence[RunRow], saved: Collection[int] = ()) -> SpecDiff:
-    """Compares the runs of a spec with the stored ones; `saved` are the ids of those that have a checkpoint.
+    """Compares the runs of a spec with the stored ones; `saved` has the ids of stored runs with a checkpoint.
 
     Raises UserError if a run that has started or finished would become another experiment under the same name, or one
     with a checkpoint would resume on another number of ranks.

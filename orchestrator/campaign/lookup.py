@@ -27,7 +27,7 @@ def open_runs(dir: str | None, store: str | None, words: Sequence[str]) -> tuple
 
 
 def find(store: Store, name: str | None) -> CampaignRow:
-    """The campaign of that name, or the only one; raises UserError if there is none, or a name is needed."""
+    """The campaign of that name, or the only one; raises UserError if there is none, or no name for one of several."""
     known = _known(store)
     if name in known:
         return known[name]

@@ -81,7 +81,10 @@ class PlannedRun:
 
 @dataclass(frozen=True)
 class Plan:
-    """All runs of a campaign with what would happen to them; `trouble`: why resubmissions may be missing."""
+    """All runs of a campaign with what would happen to them.
+
+    If the executor could not be reached, `trouble` says so: resubmissions may be missing.
+    """
 
     campaign: str
     executor: str

@@ -46,9 +46,9 @@ def render_run(submission: Submission, run: Run) -> str:
 
 
 def render_reconciler(submission: Submission, store: str, script: Path, time: str) -> str:
-    """A job that reconciles the campaign until every run is settled, resubmitting `script` before its `time` limit.
+    """A job that reconciles the campaign until every run is settled; it resubmits `script` before its own time limit.
 
-    The store's URL must have no password; `time` is in Slurm's form.
+    `store` is a URL without a password, `time` the limit of one such job in Slurm's form.
     """
     spec = submission.spec
     command = ["campaign", "reconcile", spec.name, "--watch", "--dir", str(submission.dir), "--store", store]

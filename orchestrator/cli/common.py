@@ -92,7 +92,7 @@ def json_option(command: Decorated) -> Decorated:
 def read_submission(path: Path, sets: Sequence[str], dir: str | None, store: str | None) -> tuple[Submission, Location]:
     """Reads, checks and expands a spec, and finds where its campaign is.
 
-    Raises SpecError with everything that is wrong in it, UserError if a file cannot be read.
+    Raises SpecError with all errors of the spec, UserError if it or a configuration file cannot be read.
     """
     from ..campaign.desired import Submission
     from ..executors.local import local_gpus
@@ -129,7 +129,7 @@ def terminal_size(stream: IO[str]) -> os.terminal_size:
 
 
 def check_folder_of(path: Path) -> None:
-    """Checks that a file can be created there: raises UserError if its folder is missing, or it is a folder itself."""
+    """Checks that a file can be created there; raises UserError if it is a folder, or its own folder is missing."""
     if path.is_dir():
         raise UserError(f"{path} is a folder", "name a file")
     if not path.parent.is_dir():

@@ -58,7 +58,7 @@ def run_one_pass(store: Store, campaign: CampaignRow) -> bool:
 def watch_passes(store: Store, campaign: CampaignRow, interval_s: float | None = None) -> None:
     """Runs passes until every run is settled, by this reconciler or another; UserError if the interval is too short.
 
-    On KeyboardInterrupt, by the user or a signal, the jobs keep running, and a message says so.
+    Stopped by the user or a signal, it says that the jobs keep running, and raises KeyboardInterrupt.
     """
     least_s = SLURM_POLL_S if campaign.executor == "slurm" else 0.1
     if interval_s is not None and interval_s < least_s:

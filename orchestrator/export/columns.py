@@ -40,7 +40,7 @@ _JOINED: Final = {"run": Kind.TEXT, "node": Kind.TEXT, "changes": Kind.TEXT, "ge
 
 
 def typed_groups(what: str, columns: Sequence[str], rows: Iterable[Row]) -> tuple[list[Kind], Iterator[Sequence[Row]]]:
-    """What each column of a table holds, and the rows in groups. What `runs` has is up to the matrix: its rows tell."""
+    """The kind of each column, and the rows in groups. The columns of `runs` depend on the matrix: their rows tell."""
     known = _JOINED | {column.name: _kind_of(column) for table in _TABLES[what] for column in table.columns}
     found = [known.get(name, Kind.REAL) for name in columns]  # a script's own figures
     if what == "runs":

@@ -26,7 +26,7 @@ from .submit import submit
 
 
 def act(actions: Sequence[Action], writer: FencedWriter, executor: Executor, paths: CampaignPaths) -> list[Unreachable]:
-    """Carries the actions out, as far as that is possible now; returns what was not: the next pass decides again.
+    """Carries out the actions as far as possible; returns what failed for now: the next pass decides again.
 
     Raises StaleLease if another reconciler has taken over; nothing more was done.
     """

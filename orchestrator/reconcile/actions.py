@@ -35,7 +35,7 @@ class MarkAttempt:
 
 @dataclass(frozen=True)
 class Note:
-    """Records an observation about an active attempt, once: as an event of this kind, and under it in the evidence."""
+    """Records an observation about an active attempt, once: as an event of this kind, and in the attempt's evidence."""
 
     attempt: AttemptRow
     kind: str

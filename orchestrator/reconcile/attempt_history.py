@@ -16,9 +16,10 @@ NO_PROGRESS_LIMIT = 3
 
 @dataclass(frozen=True)
 class EndedAttempt:
-    """An attempt that is over; `host` is where it failed, "" if not known.
+    """An attempt that is over.
 
-    `rule` classified it, and `ended_s` is when its end was seen, by the store's clock.
+    `rule` classified it; `host` is where it failed, "" if not known; `ended_s` is when that was seen, by the store's
+    clock.
     """
 
     row: AttemptRow

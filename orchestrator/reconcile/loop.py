@@ -42,7 +42,7 @@ class Pass:
 
 
 class Reconciler:
-    """Brings one campaign towards its desired state, pass by pass, by default with the executor that its spec names."""
+    """Brings one campaign to its desired state, pass by pass; the default executor is the one that its spec names."""
 
     def __init__(self, store: Store, campaign: CampaignRow, executor: Executor | None = None) -> None:
         self._store, self._campaign = store, campaign

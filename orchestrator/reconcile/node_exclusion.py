@@ -22,10 +22,10 @@ ENVIRONMENT: Final = frozenset({"no-mpi", "device-ordinal"})
 
 
 def excluded(ended: Iterable[EndedAttempt], now_s: float, exclude_h: float, nodes: int | None) -> tuple[str, ...]:
-    """The nodes to exclude now, by name, for the ended attempts of all runs.
+    """The nodes to exclude now, by name, given the ended attempts of all runs.
 
-    A strike counts for `exclude_h` hours. `nodes` is how many the cluster has; None if not known, then at most one node
-    is excluded.
+    A strike counts for at most `exclude_h` hours. `nodes` is the size of the cluster; if unknown (None), at most one
+    node is excluded.
     """
     weights: dict[str, float] = defaultdict(float)
     newest: dict[str, float] = defaultdict(float)

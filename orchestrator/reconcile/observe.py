@@ -39,8 +39,8 @@ Clock = Callable[[int], StepTimes]
 class Stored:
     """What the store knows of a campaign at one moment of its clock.
 
-    By run id: what the spec asks for, its attempts, oldest first, and the size of its largest recorded checkpoint. By
-    memory key: what was measured of memory.
+    By run id: what the spec asks for, the attempts, oldest first, and the size of the largest recorded checkpoint, in
+    bytes. By memory key: the measured memory.
     """
 
     now_s: float
@@ -79,10 +79,9 @@ def observe(
 ) -> tuple[Snapshot, Unreachable | None]:
     """Lists the executor's jobs once, and reads the folders of the attempts that may still run.
 
-    Returns the snapshot, and the error if the executor could not be reached: the snapshot then says so. `step_times`
-    tells how long the steps of a run take; it is called only for runs that have made none for long.
-
-    Raises Unreachable if the shared folder cannot be read.
+    Returns the snapshot, and the error if the executor could not be reached, which the snapshot then says, too. Asks
+    for a run's `step_times` only if it has made no step for long. Raises Unreachable if the shared folder cannot be
+    read.
     """
     listing, trouble = _list_jobs(stored.active, executor)
     try:

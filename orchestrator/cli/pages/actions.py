@@ -17,9 +17,9 @@ _STATE_STYLES = {RunState.COMPLETED: Style.GREEN, RunState.FAILED: Style.RED, Ru
 
 
 def action_lines(done: Pass, after: Mapping[int, RunStatus], page: Page) -> list[str]:
-    """One line for each noteworthy action, without what another line of the same run already says.
+    """One line for each noteworthy action, unless another line about the run already says it.
 
-    `after` tells by run id where each run stands now: what was decided need not have come about.
+    `after` has each run's status after the pass, by run id: not everything that was decided has come about.
     """
     names = {view.run.id: view.run.name for view in done.snapshot.runs}
     starting = [action for action in done.actions if isinstance(action, Submit)]

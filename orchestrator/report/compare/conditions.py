@@ -113,7 +113,7 @@ def key_of(value: Any) -> str:
 
 
 def grouped(items: Iterable[T], key: Callable[[T], Any]) -> list[list[T]]:
-    """Items with equal keys, groups and items in the order in which they came."""
+    """Groups items with equal keys; groups and items keep their order."""
     groups: dict[str, list[T]] = {}
     for item in items:
         groups.setdefault(key_of(key(item)), []).append(item)
@@ -121,7 +121,7 @@ def grouped(items: Iterable[T], key: Callable[[T], Any]) -> list[list[T]]:
 
 
 def environment_key(condition: Condition) -> dict[str, Any]:
-    """Everything beside the trainer's fields that may change a condition's speed: its script, software and machine."""
+    """Everything besides the trainer's fields that may change a condition's speed: its script, software and machine."""
     run = condition.runs[0]
     machine = {name: value for name, value in run.slurm.items() if name not in _SCHEDULING}
     return {**{section: run.config.get(section) for section in _ENVIRONMENT}, "slurm": machine}
@@ -139,10 +139,10 @@ def conditions_of(runs: Sequence[MeasuredRun]) -> list[Condition]:
 
 
 def baseline_of(conditions: Sequence[Condition], name: str | None = None) -> Condition:
-    """What all others are compared with: the condition of that name, or that has a run of it, else the usual one.
+    """The condition to compare the others with: the one of that name, or with a run of that name, else the default.
 
-    That is the first that trains without DeepSpeed's engine, else the first of the matrix: among those of which a run
-    counts, or among all as long as there are none. There must be at least one condition.
+    The default is the first condition that trains without DeepSpeed's engine, else the first of the matrix, chosen
+    among those with a run that counts if there are any. There must be at least one condition.
     """
     named = [each for each in conditions if name in (each.name, *(run.name for run in each.runs))]
     ready = [each for each in conditions if each.counted] or list(conditions)

@@ -68,7 +68,7 @@ def compare_operands(store: Store, words: Sequence[str]) -> ComparedOperands:
 
 
 def compare(left: Condition, right: Condition) -> Comparison:
-    """Compares two conditions. Single runs are a pair, whatever their seeds."""
+    """Compares two conditions; single runs count as a pair, whatever their seeds."""
     if len(left.runs) == len(right.runs) == 1 and left is not right:
         right = replace(right, runs=(replace(right.runs[0], repeat=left.runs[0].repeat),))
     _, result = compare_to_baseline([left, right], left)
@@ -120,7 +120,7 @@ def _figures(condition: Condition) -> list[tuple[str, str]]:
 
 
 def _left_out(one: Comparison) -> Iterator[str]:
-    """Why a side has nothing to be compared."""
+    """Why a side is left out of the comparison."""
     for side in (one.left, one.right) if one.left is not one.right else (one.left,):
         if side.counted:
             continue

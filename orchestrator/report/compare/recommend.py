@@ -84,9 +84,9 @@ def recommend(comparisons: Sequence[BaselineComparison]) -> Recommendation:
 
 
 def _choice(left: Sequence[BaselineComparison]) -> BaselineComparison:
-    """The thriftiest of those that tie with the fastest and that no other is faster than: a tie is not transitive.
+    """The thriftiest condition that ties with the fastest and that no other is faster than: ties are not transitive.
 
-    Memory counts to a tenth of a GB here, so one of those that none beats comes first, as long as there is one.
+    Memory is rounded to a tenth of a GB here, so those that no other beats come first, as long as there is one.
     """
     by_pace = sorted(left, key=_pace, reverse=True)
     front = _front(left)
@@ -118,7 +118,7 @@ def _is_unfinished(condition: Condition) -> bool:
 
 
 def _strained(condition: Condition) -> str:
-    """Why what has completed may not do so again, or not as well."""
+    """Why a condition that has completed may not do so again, or not as well; empty where it may."""
     share = condition.value("mem_share")
     if share is not None and share > MEMORY_SHARE:
         return f"it takes {share:.0%} of the GPU's memory, above {MEMORY_SHARE:.0%}"
@@ -130,7 +130,7 @@ def _strained(condition: Condition) -> str:
 
 
 def _unequal(one: BaselineComparison) -> str:
-    """Why a condition does not learn as well as the baseline, as far as is known; to learn better is no fault."""
+    """Why a condition may learn worse than the baseline, as far as is known; learning better is no fault."""
     test = one.loss
     if test.verdict in (Sameness.EQUIVALENT, Sameness.BETTER):
         return ""
@@ -152,7 +152,7 @@ def _unfinished(comparisons: Sequence[BaselineComparison]) -> Iterator[str]:
 
 
 def _doubts(chosen: BaselineComparison, left: Sequence[BaselineComparison]) -> Iterator[str]:
-    """Why it is not established that the chosen one learns as well, and is as fast as any."""
+    """Why it is not established that the chosen condition learns as well as the baseline, and that none is faster."""
     if any(len(one.speeds) < LEAST_REPEATS or not _sure(one) for one in left):
         yield f"Not established: that takes {LEAST_REPEATS} repeats of each (`repeats:`)."
         return
@@ -164,7 +164,7 @@ def _doubts(chosen: BaselineComparison, left: Sequence[BaselineComparison]) -> I
 
 
 def _sure(one: BaselineComparison) -> bool:
-    """Whether there are repeats enough to say that it learns as well."""
+    """Whether there are enough repeats to say that it learns as well."""
     return one.loss.difference is not None and one.loss.difference.repeats >= LEAST_REPEATS
 
 
@@ -213,13 +213,13 @@ _Point = tuple[float | None, ...]
 
 
 def _point(one: BaselineComparison) -> _Point:
-    """What is to be small: time, memory, energy; None where nobody knows."""
+    """What is to be minimised: time, memory, energy; None where it is not known."""
     others = (METRICS[metric].penalty(one.condition.value(metric)) for metric in _BESIDE_SPEED)
     return 1.0 / _pace(one), *others
 
 
 def _beats(one: _Point, other: _Point) -> bool:
-    """Whether it is nowhere worse and somewhere better, in what is known of both."""
+    """Whether one dominates the other: nowhere worse and somewhere better, in what is known of both."""
     known = [(a, b) for a, b in zip(one, other, strict=True) if a is not None and b is not None]
     return all(a <= b for a, b in known) and any(a < b for a, b in known)
 

@@ -60,7 +60,7 @@ class Results:
 
 
 def results_of(campaign: CampaignRow, runs: Sequence[MeasuredRun], baseline: str | None = None) -> Results:
-    """Compares a campaign's runs with the condition named as the baseline, or with the usual one."""
+    """Compares a campaign's runs with the named baseline, or with the default one."""
     workloads = workloads_of(conditions_of(runs), baseline)
     compared = tuple(_results(workload) for workload in workloads)
     return Results(campaign, tuple(runs), compared, tuple(_times(workloads)), _sum(runs))

@@ -20,10 +20,10 @@ _NUMBER: Final = re.compile(r"(^|:)[1-9]\d*(?=,|$)")
 
 @dataclass(frozen=True)
 class ScalingPoint:
-    """A condition beside the one with the fewest ranks, its reference, which may be itself.
+    """A condition beside its reference, the one with the fewest ranks, which may be itself.
 
     Attributes:
-        keeps: what both have the same: ``STRONG`` or ``WEAK``; empty where nobody knows the batch.
+        keeps: what both have in common: ``STRONG`` or ``WEAK``; empty where the batch is not known.
         efficiency: speed of a rank as a share of the reference's.
     """
 
@@ -66,13 +66,13 @@ def _tokens_per_s(condition: Condition) -> float:
 
 
 def _batches(condition: Condition) -> list[tuple[str, float]]:
-    """What of its batch others have to have, too: all of it, or the part of a rank."""
+    """What others must have in common with it: the whole batch, or the batch of a rank."""
     samples = condition.field("global_batch")
     return [(STRONG, samples), (WEAK, samples / condition.ranks)] if samples else [("", 0)]
 
 
 def _kind(condition: Condition) -> list[Any]:
-    """Everything of the configuration but the ranks and what may go with their number."""
+    """Everything of the configuration but the number of ranks and what may change with it."""
     train = condition.runs[0].train
     around = {name: value for name, value in environment_key(condition).items() if name != "ranks_per_node"}
     slurm = {name: value for name, value in around["slurm"].items() if name not in ("nodes", "cpus_per_task")}
@@ -82,7 +82,7 @@ def _kind(condition: Condition) -> list[Any]:
 
 
 def _apart(group: Sequence[Condition]) -> list[list[Condition]]:
-    """Parts with one condition for each number of ranks, which agree in as few details as that takes."""
+    """Parts with one condition for each number of ranks, which agree in as few details as possible."""
     every = ("micro_batch", "nodes", "cpus_per_task")
     for details in (chosen for number in range(len(every) + 1) for chosen in combinations(every, number)):
         parts = grouped(group, partial(_details, details))
@@ -92,6 +92,6 @@ def _apart(group: Sequence[Condition]) -> list[list[Condition]]:
 
 
 def _details(names: Sequence[str], condition: Condition) -> list[Any]:
-    """What may go with the number of ranks, and tells apart conditions with the same number."""
+    """What may change with the number of ranks, and tells apart conditions with the same number."""
     run = condition.runs[0]
     return [(run.train if name == "micro_batch" else run.slurm).get(name) for name in names]

@@ -88,7 +88,7 @@ class LossTest:
 
 
 def estimate(values: Sequence[float]) -> Estimate | None:
-    """The median of what is finite of the values; None if nothing is."""
+    """The median of the finite values; None if there are none."""
     return _estimate(tuple(value for value in values if math.isfinite(value)))
 
 

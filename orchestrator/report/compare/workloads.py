@@ -23,9 +23,9 @@ _RANKS: Final = "ranks"
 
 @dataclass(frozen=True)
 class Workload:
-    """Conditions with the same model, data, tokens per step and ranks, and with what they are compared.
+    """Conditions with the same model, data, tokens per step and ranks, and the baseline that they are compared with.
 
-    The name is what sets it apart, such as ``model gpt2-large``; empty if the campaign has no other.
+    The name says how it differs from the others, such as ``model gpt2-large``; empty if the campaign has no other.
     """
 
     name: str
@@ -49,7 +49,7 @@ class TimeToLoss:
 def workloads_of(conditions: Sequence[Condition], baseline: str | None = None) -> list[Workload]:
     """The workloads of a campaign, in the order of the matrix.
 
-    The one with the condition named as the baseline is compared with it, the others with their usual one.
+    `baseline` names the baseline of the workload that it belongs to; the others have their default one.
     """
     works = map(_work, conditions, _tokens_per_step(conditions))
     pairs = grouped(zip(conditions, works, strict=True), lambda pair: pair[1])
@@ -59,7 +59,7 @@ def workloads_of(conditions: Sequence[Condition], baseline: str | None = None) -
 
 
 def times_to_loss(conditions: Sequence[Condition]) -> list[TimeToLoss]:
-    """For conditions with the same model and data but other tokens per step, whose losses at the end say nothing."""
+    """For conditions with the same model and data but other tokens per step, whose final losses cannot be compared."""
     counted = [condition for condition in conditions if condition.counted]
     curves = ([*filter(math.isfinite, run.curve.smoothed)] for one in counted for run in one.counted)
     ends = [min(losses) for losses in curves if losses]

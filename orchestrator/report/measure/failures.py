@@ -13,7 +13,7 @@ from .cost import NO_FAILURE
 
 @dataclass(frozen=True)
 class FailedAttempt:
-    """An attempt that failed, its failure class, and what was done then."""
+    """An attempt that failed, with its failure class, and what was done about it."""
 
     run: str
     generation: int

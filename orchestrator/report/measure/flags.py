@@ -22,7 +22,7 @@ PADDED_NATS: Final = 1.0
 
 
 def flags_of(run: MeasuredRun) -> list[str]:
-    """What a reader has to know of a run's figures."""
+    """What a reader must know about a run's figures, a sentence each."""
     return [*_configuration(run), *_points(run), *_timing(run), *_loss(run), *_gpus(run)]
 
 

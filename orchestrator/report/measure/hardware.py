@@ -96,7 +96,7 @@ def memory_of(
     told: Mapping[str, Any],
     speed: Mapping[str, Any],
 ) -> Memory:
-    """What the attempts of a run's present configuration took of memory; the series' memory is the peak so far.
+    """How much memory the attempts of a run's present configuration took; in the series it is the peak so far.
 
     `told` and `speed` are what the trainer said of the GPU's memory, and of the steps after the warm-up.
     """
@@ -117,7 +117,7 @@ def memory_of(
 
 
 def gpus_of(attempts: Sequence[AttemptGpus], rows: Sequence[AttemptRow] = ()) -> GpuSummary:
-    """What the GPUs of a run did: in the attempts that were sampled, of all `rows` of the present configuration."""
+    """What the GPUs of a run did in its sampled attempts; `rows` are all attempts of its present configuration."""
     whole = [gpu for attempt in attempts for gpu in attempt.gpus]
     timed = [gpu for attempt in attempts for gpu in attempt.timed]
     return GpuSummary(

@@ -20,9 +20,9 @@ POINTS: Final = 600
 
 @dataclass(frozen=True)
 class GpuTrace:
-    """One GPU of an attempt over the seconds since its first sample, power momentary and over one second.
+    """One GPU of an attempt over time; power is momentary, and averaged over one second.
 
-    The lists have equal length, and NaN where nothing is known.
+    `seconds` count from its first sample. The lists have equal length, with NaN where nothing is known.
     """
 
     name: str
@@ -34,7 +34,7 @@ class GpuTrace:
 
 @dataclass(frozen=True)
 class GpuDetails:
-    """The GPUs of the newest attempts: devices by run, and of the runs that are drawn what each GPU did over time."""
+    """The GPUs of the newest attempts: devices by run; of the runs that are drawn, what each GPU did over time."""
 
     devices: Mapping[str, tuple[GpuDevice, ...]]
     uses: tuple[tuple[str, GpuUse], ...]
@@ -42,7 +42,7 @@ class GpuDetails:
 
 
 def read_gpu_details(store: Store, runs: Sequence[MeasuredRun], drawn: Sequence[MeasuredRun]) -> GpuDetails:
-    """Reads the devices of all runs, and the samples of those that are drawn over time, which have an attempt."""
+    """Reads the devices of all runs, and the samples of the drawn ones, each of which has an attempt."""
     uses, traces = [], []
     with store.read() as conn:
         devices = {

@@ -163,7 +163,7 @@ def timing(series: Series, lines: Lines) -> Timing | None:
 
 
 def smooth(values: Floats) -> Floats:
-    """A trailing mean over a fiftieth of the values, which leaves out what is not finite."""
+    """A trailing mean over a fiftieth of the values; values that are not finite are left out."""
     width = max(1, values.size // 50)
     finite = np.isfinite(values)
     sums, counts = (np.cumsum(part, dtype=float) for part in (np.where(finite, values, 0.0), finite))
@@ -174,7 +174,7 @@ def smooth(values: Floats) -> Floats:
 
 
 def quantiles(values: Floats, weights: Integers, shares: tuple[float, ...]) -> tuple[float, ...]:
-    """Quantiles of values that each stand for several, interpolated linearly: NumPy's of each so often repeated."""
+    """Weighted quantiles, interpolated linearly: what NumPy gives with each value repeated as often as its weight."""
     order = np.argsort(values, kind="stable")
     ordered, reached = values[order], np.cumsum(weights[order])
     places = np.asarray(shares) * (reached[-1] - 1)
@@ -187,7 +187,7 @@ def quantiles(values: Floats, weights: Integers, shares: tuple[float, ...]) -> t
 def _spans(
     generation: Integers, step: Integers, first_steps: Mapping[int, int], last_steps: Mapping[int, int]
 ) -> dict[int, tuple[int, int]]:
-    """By generation, how many steps were done when the attempt began, and the last that it made."""
+    """By generation: how many steps were done when the attempt began, and the last step that it made."""
     lines = list(zip(generation.tolist(), step.tolist(), strict=True))
     first, last = dict(reversed(lines)), dict(lines)
     return {
@@ -208,7 +208,7 @@ def _after_warm_up(done: Integers, stands_for: Integers, made: Integers) -> NDAr
 
 
 def _over_time(values: Floats, spent_s: Floats) -> float | None:
-    """The mean of a rate over time; None where it is not known for most of it."""
+    """The mean of a rate over time; None where it is unknown for most of the time."""
     known = np.isfinite(values)
     if spent_s[known].sum() < 0.5 * spent_s.sum() or not known.any():
         return None

@@ -9,7 +9,7 @@ from ...formatting import clean
 
 @dataclass(frozen=True)
 class Table:
-    """A table of text; ``right`` has an ``r`` for each column of numbers."""
+    """A table of text; `right` has an `r` for each column whose cells are numbers."""
 
     header: tuple[str, ...]
     rows: tuple[tuple[str, ...], ...]

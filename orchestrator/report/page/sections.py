@@ -28,7 +28,7 @@ _TO_LOSS_TEXT: Final = (
 
 
 def sections_of(results: Results, details: GpuDetails, ds_configs: dict[str, str]) -> list[Section]:
-    """The report, from what matters most; ``ds_configs`` has by condition its rendered DeepSpeed configuration."""
+    """The report, the most important first; `ds_configs` has each condition's rendered DeepSpeed configuration."""
     found = [
         Section("Summary", tuple(summary(results))),
         *(_conditions(one) for one in results.workloads),

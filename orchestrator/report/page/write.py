@@ -28,8 +28,7 @@ _OURS: Final = re.compile(r"(?:loss|loss_difference|step_time|speed|memory|gpus|
 def write_report(results: Results, details: GpuDetails, folder: Path, made_s: float) -> list[Path]:
     """Writes the page, its Markdown, the tables, and the figures; returns what was written, the page first.
 
-    The folder is made where it is missing; ``made_s`` is now, in seconds since 1970. Raises UserError if the folder
-    cannot be written.
+    Makes the folder if needed; `made_s` is now, in seconds since 1970. Raises UserError if it cannot be written.
     """
     drawn = draw(results, details.traces)
     svgs = {name: as_svg(figure) for name, figure in drawn.items()}
