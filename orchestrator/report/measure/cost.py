@@ -8,6 +8,7 @@ from dataclasses import dataclass
 from typing import Final
 
 from ....db.records import AttemptRow, AttemptState
+from ...failures.policy import FailureClass
 from .timing import Lines
 
 OTHER_CONFIGURATION: Final = "another configuration"
@@ -38,7 +39,7 @@ class Cost:
         return self.training + self.warm_up + self.around + sum(self.lost.values())
 
 
-NO_FAILURE: Final = frozenset({"completed", "stopped"})
+NO_FAILURE: Final = frozenset(kind for kind in FailureClass if not kind.policy.failure)
 """Failure classes that are no failure."""
 
 _BADLY: Final = {AttemptState.FAILED: "unknown", AttemptState.CANCELLED: AttemptState.CANCELLED.value}
