@@ -5,7 +5,6 @@ from __future__ import annotations
 import os
 import signal
 import time
-from collections.abc import Sequence
 from functools import partial
 from pathlib import Path
 
@@ -36,17 +35,13 @@ def _ends(actions: object, *_: object) -> bool:
     return any(isinstance(action, Finish) for action in actions)
 
 
-def _any(rows: Sequence[object], *_: object) -> bool:
-    return bool(rows)
-
-
 EFFECTS = [
     Boundary(reconcile, "take_lease", after=True),
     Boundary(submission, "_write_intent", after=False),
     Boundary(submission, "_write_intent", after=True),
-    Boundary(act, "_revoke_all", after=False, when=_any),
+    Boundary(act, "_revoke", after=False),
     Boundary(act, "create_exclusively", after=True),
-    Boundary(act, "_revoke_all", after=True, when=_any),
+    Boundary(act, "_revoke", after=True),
     Boundary(submission, "write_atomically", after=True),
     Boundary(submission, "_write_files", after=True),
     Boundary(SlurmExecutor, "submit", after=False),
