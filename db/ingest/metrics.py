@@ -79,7 +79,7 @@ def _know_checkpoint(conn: Connection, source: Source, data: Mapping[str, Any]) 
 
 
 def _know_memory(conn: Connection, source: Source, data: Mapping[str, Any]) -> None:
-    """What the attempt's ranks say of their memory, for the batch ledger: see docs/architecture.md for the names."""
+    """What the attempt's ranks say of their memory, for the memory ledger: see docs/architecture.md for the names."""
     row = schema.attempt.c
     query = select(row.memory_key, row.micro_batch).where(row.id == source.attempt_id)
     memory_key, micro_batch = conn.execute(query).one()

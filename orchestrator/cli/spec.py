@@ -173,7 +173,7 @@ def render(
     submission, where = read_submission(spec, sets, dir, store)
     if reconciler:
         if output is None or run:
-            raise UserError("--reconciler takes no run, and needs a file: the job submits it again", "add -o FILE")
+            raise UserError("--reconciler takes no RUN and needs a file, which the job submits again", "add -o FILE")
         _write(output, render_reconciler(submission, where.settings.store_without_password, output, RECONCILER_TIME))
         return EXIT_OK
     names = [item.name for item in submission.runs]

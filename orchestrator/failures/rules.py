@@ -1,7 +1,7 @@
 """The table of rules: what an error's text proves, and where that text comes from. Values only.
 
 A rule is tried on what a rank wrote down (type, message) and, where nobody wrote anything, on lines of logs from which
-`failure_lines` has taken echoes, handled errors and decoration. Words that people also use in prose, in help texts and
+`log_lines` has taken echoes, handled errors and decoration. Words that people also use in prose, in help texts and
 in configurations are therefore tied to the place where an exception's own line begins.
 """
 
