@@ -181,8 +181,8 @@ class AttemptRow:
 
     `start_step` is the number of steps done when it began, `last_step` the highest step it reported; `spool_offset`
     is the number of bytes of its spool that the store already holds. `changes` names, separated by blanks, what was
-    changed of the configuration so that it fits into memory; `memory_key` and `predicted_gb` say where the memory ledger
-    finds its like, and the peak that was predicted from them.
+    changed of the configuration so that it fits into memory; `memory_key` and `predicted_gb` say where the memory
+    ledger finds its like, and the peak that was predicted from them.
     """
 
     id: int
