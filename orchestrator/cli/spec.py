@@ -159,7 +159,7 @@ def render(
     dir: str | None,
     store: str | None,
 ) -> int:
-    """Write a batch script that runs one run by hand, or that reconciles the campaign.
+    """Write a batch script for one run, or for the reconciler.
 
     A run's script is self-contained: it holds the DeepSpeed configuration and all settings of the run, needs neither
     the store nor the reconciler, and writes to a folder of its own.
