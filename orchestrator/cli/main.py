@@ -24,7 +24,13 @@ from ..errors import (
     SpecError,
     UserError,
 )
-from . import db, doctor, export, report, runs, show, spec
+from . import db as cli_db
+from . import doctor as cli_doctor
+from . import export as cli_results
+from . import report as cli_report
+from . import runs as cli_runs
+from . import show as cli_show
+from . import spec as cli_spec
 from .common import Verbs, default_options, echo, echo_err, echo_error
 
 
@@ -47,7 +53,9 @@ def campaign(ctx: click.Context) -> None:
         echo(ctx.get_help())
 
 
-for _verb in (*spec.VERBS, *runs.VERBS, *show.VERBS, *export.VERBS, *report.VERBS, doctor.doctor, db.db):
+_RESULTS = (*cli_results.VERBS, *cli_report.VERBS)
+
+for _verb in (*cli_spec.VERBS, *cli_runs.VERBS, *cli_show.VERBS, *_RESULTS, cli_doctor.doctor, cli_db.db):
     campaign.add_command(_verb)
 
 

@@ -161,7 +161,7 @@ def speed_line(events: Sequence[EventRow], attempt_id: int) -> str:
     said = speed_document(events, attempt_id)
     if said is None:
         return ""
-    parts = [f"{short_number(said['tokens_per_s'])} tokens/s{_speed_per_rank(said)}", _mfu(said), _step_time(said)]
+    parts = [f"{short_number(said['tokens_per_s'])} tokens/s{_speed_of_each(said)}", _mfu(said), _step_time(said)]
     rest = [f"warm-up of {count(int(said.get('warm_up_steps', 0)), 'step')} took {said.get('warm_up_s', 0.0):.1f} s"]
     rest += [f"{said['data_wait_share']:.1%} waited for data"] if said.get("data_wait_share", 0.0) >= 0.001 else []
     rest += [f"{said['alloc_retries']:.0f} retries of the allocator"] if said.get("alloc_retries") else []
@@ -177,7 +177,7 @@ def _needs_gb(row: AttemptRow, seen: MemoryObservation | None) -> float | None:
     return seen.after_init_gb + seen.per_sample_gb * row.micro_batch
 
 
-def _speed_per_rank(said: Mapping[str, float]) -> str:
+def _speed_of_each(said: Mapping[str, float]) -> str:
     one = said.get("tokens_per_s_per_gpu")
     return f" ({short_number(one)} a rank)" if one and one != said["tokens_per_s"] else ""
 
