@@ -19,19 +19,19 @@ from ..upsert import insert_extras, insert_steps, upsert_latest
 from .lines import MetricBatch, parse
 from .spool import Source, Spool
 
-METRICS: Final = -2
-"""The number of this spool, which `node_spool` has no row of."""
+METRIC_SPOOL_NUMBER: Final = -2
+"""The number of this spool; it has no row in `node_spool`."""
 
 _MEMORY_FIGURES: Final = ("after_init_gb", "per_sample_gb", "peak_allocated_gb", "peak_reserved_gb", "usable_gb")
 
 
-class Metrics(Spool[MetricBatch]):
+class MetricSpool(Spool[MetricBatch]):
     """What the script of an attempt reports."""
 
     held = schema.attempt.c.spool_offset
 
     def __init__(self, attempt_id: int, path: Path) -> None:
-        super().__init__(attempt_id, path, METRICS)
+        super().__init__(attempt_id, path, METRIC_SPOOL_NUMBER)
         self.truncated_kind = "spool.truncated"
 
     def parse(self, chunk: bytes, offset: int) -> MetricBatch:
