@@ -15,7 +15,7 @@ from .lines import MetricBatch, parse
 from .metrics import MetricSpool
 from .spool import Source, Spool, drain
 
-FORWARD_SPOOL_NUMBER: Final = -1
+FORWARDERS: Final = -1
 """Stands for a node in `node_spool`: no node writes this file."""
 
 
@@ -23,7 +23,7 @@ class ForwardSpool(Spool[MetricBatch]):
     """What became of an attempt's metrics in other tools: each line of its forwarders is an event `forward.<event>`."""
 
     def __init__(self, attempt_id: int, path: Path) -> None:
-        super().__init__(attempt_id, path, FORWARD_SPOOL_NUMBER)
+        super().__init__(attempt_id, path, FORWARDERS)
 
     def parse(self, chunk: bytes, offset: int) -> MetricBatch:
         """Only its events are of interest."""

@@ -19,7 +19,7 @@ from ..upsert import insert_extras, insert_steps, upsert_latest
 from .lines import MetricBatch, parse
 from .spool import Source, Spool
 
-METRIC_SPOOL_NUMBER: Final = -2
+METRICS: Final = -2
 """The number of this spool; it has no row in `node_spool`."""
 
 _MEMORY_FIGURES: Final = ("after_init_gb", "per_sample_gb", "peak_allocated_gb", "peak_reserved_gb", "usable_gb")
@@ -31,7 +31,7 @@ class MetricSpool(Spool[MetricBatch]):
     held = schema.attempt.c.spool_offset
 
     def __init__(self, attempt_id: int, path: Path) -> None:
-        super().__init__(attempt_id, path, METRIC_SPOOL_NUMBER)
+        super().__init__(attempt_id, path, METRICS)
         self.truncated_kind = "spool.truncated"
 
     def parse(self, chunk: bytes, offset: int) -> MetricBatch:

@@ -10,7 +10,7 @@ from pathlib import Path
 from ...db import queries
 from ...db.errors import StaleLease, StoreUnreachable
 from ...db.ingest.attempt import AttemptSpools, drain_attempt
-from ...db.ingest.metrics import METRIC_SPOOL_NUMBER
+from ...db.ingest.metrics import METRICS
 from ...db.records import AttemptRow, CampaignRow, StepTimes
 from ...db.store import Store
 from ...jobs.shared.layout import CampaignPaths
@@ -149,7 +149,7 @@ def drain(store: Store, rows: Sequence[AttemptRow]) -> list[Unreachable]:
         held = queries.node_offsets(conn, [row.id for row in rows])
     for row in rows:
         try:
-            drain_attempt(store, _spools(row), {METRIC_SPOOL_NUMBER: row.spool_offset, **held.get(row.id, {})})
+            drain_attempt(store, _spools(row), {METRICS: row.spool_offset, **held.get(row.id, {})})
         except OSError as exc:
             troubles.append(Unreachable(f"cannot read metrics: {exc}", "nothing is lost; the next pass tries again"))
     return troubles
