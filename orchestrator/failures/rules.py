@@ -298,7 +298,7 @@ RULES = (*_MEMORY, *_CONFIGURATION, *_MACHINE, *_TRAINING, *_ENVIRONMENT, *_SCRI
 GENERIC_RULES = frozenset({"script-error", "no-file"})
 """They only name an exception's class: what it was raised in place of says more."""
 
-HANG = re.compile(
+HANG_PATTERN = re.compile(
     r"Watchdog caught collective operation timeout|Timed out waiting \d+ms for (?:recv|send)"
     r"|failed to pass monitoredBarrier|Heartbeat monitor timed out|collective operation timed out"
     r"|wait timeout after \d+ms",
