@@ -15,7 +15,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 from dscampaign.db import queries
-from dscampaign.db.ingest.metrics import Metrics
+from dscampaign.db.ingest.metrics import MetricSpool
 from dscampaign.db.ingest.spool import ingest
 from dscampaign.db.records import AttemptState, NewAttempt, NewRun, RunState
 from dscampaign.db.store import Store
@@ -67,7 +67,7 @@ def _fill(store: Store, folder: Path, runs: int, steps: int) -> None:
     for run_id in ids:
         with store.write() as conn:
             attempt = queries.insert_attempt(conn, _attempt(run_id))
-        while not ingest(store, Metrics(attempt, spool)).caught_up:
+        while not ingest(store, MetricSpool(attempt, spool)).caught_up:
             pass
         with store.write() as conn:
             queries.update_attempt(

@@ -19,7 +19,7 @@ from pathlib import Path
 
 from dscampaign.db import queries
 from dscampaign.db.ingest.lines import parse
-from dscampaign.db.ingest.metrics import Metrics
+from dscampaign.db.ingest.metrics import MetricSpool
 from dscampaign.db.ingest.spool import ingest
 from dscampaign.db.records import NewAttempt, NewRun
 from dscampaign.db.store import Store
@@ -96,7 +96,7 @@ def _write_spool(folder: Path) -> Path:
 
 
 def _drain(store: Store, attempt_id: int, spool: Path) -> None:
-    while not ingest(store, Metrics(attempt_id, spool)).caught_up:
+    while not ingest(store, MetricSpool(attempt_id, spool)).caught_up:
         pass
 
 

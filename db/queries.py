@@ -294,7 +294,7 @@ def checkpoint_sizes(conn: Connection, campaign_id: int) -> dict[int, int]:
 
 
 def observe_memory(conn: Connection, new: MemoryObservation) -> None:
-    """Adds to the batch ledger; an attempt adds at most one that fitted and one that did not.
+    """Adds to the memory ledger; an attempt adds at most one that fitted and one that did not.
 
     What comes later of the same attempt fills in and replaces the figures that it gives.
     """
@@ -309,7 +309,7 @@ def observe_memory(conn: Connection, new: MemoryObservation) -> None:
 
 
 def memory_of(conn: Connection, memory_keys: Collection[str]) -> dict[str, list[MemoryObservation]]:
-    """The batch ledger by memory key, of all campaigns and devices; keys of which nothing is known are left out."""
+    """The memory ledger by memory key, of all campaigns and devices; keys of which nothing is known are left out."""
     table, attempt = schema.memory_observation, schema.attempt
     query = select(attempt.c.memory_key, *(table.c[field.name] for field in fields(MemoryObservation)))
     joined = query.join(attempt, attempt.c.id == table.c.attempt_id).order_by(table.c.created_s, table.c.attempt_id)
@@ -322,7 +322,7 @@ def memory_of(conn: Connection, memory_keys: Collection[str]) -> dict[str, list[
 
 
 def memory_of_run(conn: Connection, run_id: int) -> list[MemoryObservation]:
-    """What the attempts of a run have added to the batch ledger, oldest first."""
+    """What the attempts of a run have added to the memory ledger, oldest first."""
     table = schema.memory_observation
     of_run = table.c.attempt_id.in_(select(schema.attempt.c.id).where(schema.attempt.c.run_id == run_id))
     return _fetch(conn, MemoryObservation, table, of_run, order=[table.c.attempt_id, table.c.oom])

@@ -181,8 +181,8 @@ class AttemptRow:
 
     `start_step` is the number of steps done when it began, `last_step` the highest step it reported; `spool_offset`
     is the number of bytes of its spool that the store already holds. `changes` names, separated by blanks, what was
-    changed of the configuration so that it fits into memory; `memory_key` and `predicted_gb` say where the batch ledger
-    finds its like, and the peak that was predicted from them.
+    changed of the configuration so that it fits into memory; `memory_key` and `predicted_gb` say where the memory
+    ledger finds its like, and the peak that was predicted from them.
     """
 
     id: int
@@ -310,7 +310,7 @@ class CheckpointRow:
 
 @dataclass(frozen=True)
 class MemoryObservation:
-    """What one attempt's memory looked like: a line of the batch ledger.
+    """What one attempt's memory looked like: a line of the memory ledger.
 
     `key` names everything that decides memory except the micro-batch; figures are the worst rank's, in GB; `oom` marks
     a micro-batch that did not fit. `per_sample_gb` is what one more sample of the micro-batch costs, where that was

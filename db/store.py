@@ -109,7 +109,7 @@ class Store:
     def _prepare_file(self, path: Path, create: bool) -> None:
         if not create:
             if not path.exists():
-                raise StoreMissing(f"there is no store at {path}", hint="campaign submit SPEC makes one")
+                raise StoreMissing(f"there is no store at {path}", hint="`campaign submit SPEC` creates one")
             self._file = path, _identity(path)
             return
         path.parent.mkdir(parents=True, exist_ok=True)

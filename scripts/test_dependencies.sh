@@ -1,6 +1,7 @@
 #!/usr/bin/env bash
-# Sees to it that what the tests need is installed: Slurm, munge and MariaDB (tests/cluster), PostgreSQL (tests/support/postgres.py), a compiler
-# (torch.compile, operators of DeepSpeed) and libaio's headers (tests/integration/trainer/test_nvme.py).
+# Sees to it that what the tests need is installed: Slurm, munge and MariaDB (tests/support/slurm_cluster.py), PostgreSQL
+# (tests/support/postgres.py), a compiler (torch.compile, operators of DeepSpeed) and libaio's headers
+# (tests/integration/trainer/test_nvme.py).
 #
 # As root on Debian or Ubuntu it installs what is missing. Elsewhere it says what to install and fails, unless every
 # missing group is named: SKIP="cluster postgres nvme training". Tests are never left out silently.

@@ -1,1 +1,1 @@
-"""Real out-of-memory on one GPU, and what the batch ledger predicts of memory."""
+"""Real out-of-memory on one GPU, and what the memory ledger predicts of memory."""

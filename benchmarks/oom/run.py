@@ -1,4 +1,4 @@
-"""Real out-of-memory on one GPU: five siblings that start too big, and what the batch ledger predicts of their memory.
+"""Real out-of-memory on one GPU: five siblings that start too big, and what the memory ledger predicts of their memory.
 
     python benchmarks/oom [--out FILE] [--work FOLDER] [--parts siblings,repeats,sizes] [--gpu-memory 78G] [--tiny]
 

@@ -10,16 +10,16 @@ from typing import Any, Final
 from sqlalchemy import Connection
 
 from ..store import Store
-from .gpus import NodeGpus
+from .gpus import GpuSpool
 from .lines import MetricBatch, parse
-from .metrics import Metrics
+from .metrics import MetricSpool
 from .spool import Source, Spool, drain
 
 FORWARDERS: Final = -1
 """Stands for a node in `node_spool`: no node writes this file."""
 
 
-class Forwards(Spool[MetricBatch]):
+class ForwardSpool(Spool[MetricBatch]):
     """What became of an attempt's metrics in other tools: each line of its forwarders is an event `forward.<event>`."""
 
     def __init__(self, attempt_id: int, path: Path) -> None:
@@ -50,11 +50,11 @@ class AttemptSpools:
     gpus: Sequence[Path]
 
     def __iter__(self) -> Iterator[Spool[Any]]:
-        """The least that can be missed comes last."""
-        yield Metrics(self.attempt_id, self.metrics)
-        yield Forwards(self.attempt_id, self.forwards)
+        """The most important first: metrics, what became of them in other tools, telemetry."""
+        yield MetricSpool(self.attempt_id, self.metrics)
+        yield ForwardSpool(self.attempt_id, self.forwards)
         for node_rank, path in enumerate(self.gpus):
-            yield NodeGpus(self.attempt_id, path, node_rank)
+            yield GpuSpool(self.attempt_id, path, node_rank)
 
 
 def drain_attempt(store: Store, spools: AttemptSpools, held: Mapping[int, int] | None = None) -> None:

@@ -12,7 +12,7 @@ from .gpu_lines import GpuBatch, parse
 from .spool import Source, Spool
 
 
-class NodeGpus(Spool[GpuBatch]):
+class GpuSpool(Spool[GpuBatch]):
     """What one node of an attempt says of its GPUs; `number` is the node's rank."""
 
     def parse(self, chunk: bytes, offset: int) -> GpuBatch:

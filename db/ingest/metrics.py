@@ -20,12 +20,12 @@ from .lines import MetricBatch, parse
 from .spool import Source, Spool
 
 METRICS: Final = -2
-"""The number of this spool, which `node_spool` has no row of."""
+"""The number of this spool; it has no row in `node_spool`."""
 
 _MEMORY_FIGURES: Final = ("after_init_gb", "per_sample_gb", "peak_allocated_gb", "peak_reserved_gb", "usable_gb")
 
 
-class Metrics(Spool[MetricBatch]):
+class MetricSpool(Spool[MetricBatch]):
     """What the script of an attempt reports."""
 
     held = schema.attempt.c.spool_offset
@@ -79,7 +79,7 @@ def _know_checkpoint(conn: Connection, source: Source, data: Mapping[str, Any]) 
 
 
 def _know_memory(conn: Connection, source: Source, data: Mapping[str, Any]) -> None:
-    """What the attempt's ranks say of their memory, for the batch ledger: see docs/architecture.md for the names."""
+    """What the attempt's ranks say of their memory, for the memory ledger: see docs/architecture.md for the names."""
     row = schema.attempt.c
     query = select(row.memory_key, row.micro_batch).where(row.id == source.attempt_id)
     memory_key, micro_batch = conn.execute(query).one()

@@ -135,7 +135,7 @@ def ingest(store: Store, spool: Spool[Any], *, max_bytes: int = MAX_BYTES) -> In
     if size is not None and size < source.offset:
         return _truncated(store, source, size, spool.truncated_kind)
     batch = spool.parse(chunk, source.offset)
-    # Torn means that the file ends in mid-line: nothing more to take before the rest is there.
+    # What is left may end in mid-line: nothing more to take before the rest of that line is there.
     caught_up = len(chunk) < max_bytes
     if not batch.length and not caught_up:  # wait for this line's end, and the spool would never move again
         begin = chunk[:100].decode(errors="replace")

@@ -217,8 +217,8 @@ class Agent:
         env = launch.environment(self.payload, self.paths, self.node, start.resume, os.environ, cores)
         env |= self.progress.open()
         line = launch.command(self.payload, self.paths, hostfile, self.node.rank, start.address, start.port)
-        for mark in cleanup.clear_build_marks(env):
-            print(f"removed {mark}: who was building there has ended", file=sys.stderr, flush=True)
+        for lock in cleanup.clear_build_locks(env):
+            print(f"removed {lock}: who was building there has ended", file=sys.stderr, flush=True)
         self._facts.ready()
         self._telemetry.start()
         forwarders.start()

@@ -12,12 +12,12 @@ from ...db.file_systems import on_local_disk
 from ..shared.layout import SHARED_MEMORY
 
 
-def clear_build_marks(env: Mapping[str, str]) -> list[Path]:
-    """Removes the marks of builds that no process of this user on this node holds; returns them.
+def clear_build_locks(env: Mapping[str, str]) -> list[Path]:
+    """Removes the lock files of builds that no process of this user on this node has open; returns them.
 
-    DeepSpeed's operators are compiled by PyTorch when a rank first needs them. A file marks a build, and everybody else
-    waits until it is gone: a rank that is killed meanwhile leaves it, and each later attempt on the node would wait for
-    the rest of its time.
+    DeepSpeed's operators are compiled by PyTorch when a rank first needs them. A lock file exists while it builds, and
+    everybody else waits until that is gone: a rank that is killed meanwhile leaves it, and each later attempt on the
+    node would wait for the rest of its time.
 
     Only from a local disk, where the prologue has them lie: on a shared one another node's process may be building.
 
@@ -27,10 +27,10 @@ def clear_build_marks(env: Mapping[str, str]) -> list[Path]:
     folder = _folder(env)
     if not on_local_disk(folder):
         return []
-    left = [mark for mark in folder.glob("**/lock") if _left(mark)]
-    for mark in left:
+    left = [lock for lock in folder.glob("**/lock") if _left(lock)]
+    for lock in left:
         with suppress(OSError):
-            mark.unlink()
+            lock.unlink()
     return left
 
 
@@ -53,10 +53,10 @@ def _folder(env: Mapping[str, str]) -> Path:
     return Path(env.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "torch_extensions"
 
 
-def _left(mark: Path) -> bool:
-    """Whether the mark's process has ended: while it lives, it has the file open."""
+def _left(lock: Path) -> bool:
+    """Whether the process that made the lock file has ended: while it lives, it has the file open."""
     with suppress(OSError):
-        return mark.stat().st_uid == os.getuid() and not any(_same(file, mark) for file in _open_files())
+        return lock.stat().st_uid == os.getuid() and not any(_same(file, lock) for file in _open_files())
     return False
 
 
@@ -67,7 +67,7 @@ def _open_files() -> Iterator[Path]:
             yield from (process / "fd").iterdir()
 
 
-def _same(file: Path, mark: Path) -> bool:
+def _same(file: Path, lock: Path) -> bool:
     with suppress(OSError):
-        return mark.samefile(file)
+        return lock.samefile(file)
     return False

@@ -28,9 +28,9 @@ LINE_LIMIT = 600
 BLOCK_LINES = 400
 FIRST_SUSPECTS = 20
 SUSPECT_LIMIT = 60
+"""The first and the last suspects are kept: where one line repeats a thousand times, what ended it comes last."""
 GATHER_S = 5.0
 """For the logs of a node, in all: the outcome must be written before Slurm sends SIGKILL."""
-"""The first and the last suspects are kept: where one line repeats a thousand times, what ended it comes last."""
 
 SUSPECTS = (
     *("error", "exception", "killed", "out of memory", "oom", "can't allocate", "bad_alloc", "nvrm", "xid", "ecc"),

@@ -37,7 +37,7 @@ def doctor(
     store: str | None,
     as_json: bool,
 ) -> int:
-    """Check whether this machine, the cluster and the store are ready for a campaign.
+    """Check whether machine, cluster and store are ready.
 
     With SPEC, also checks that the cluster has what the spec asks for. With --on-node, a job on the spec's partition,
     with the GPUs of one node, checks that node: driver, GPUs and the links between them, memory, the disk at nvme_path,

@@ -35,7 +35,7 @@ _baseline: Final = click.option(
 def report(
     name: str | None, output: Path | None, baseline: str | None, dir: str | None, store: str | None, as_json: bool
 ) -> int:
-    """Write a report of a campaign's results, with tables and figures.
+    """Write a report of the results, with tables and figures.
 
     report.html is self-contained and opens offline; the folder also holds Markdown, JSON, CSV, PNG and SVG. Repeats of
     a point of the matrix form one condition; intervals of medians are over repeats, never over steps.

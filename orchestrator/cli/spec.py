@@ -160,7 +160,7 @@ def render(
     dir: str | None,
     store: str | None,
 ) -> int:
-    """Write a batch script that runs one run by hand, or that reconciles the campaign.
+    """Write a batch script for one run, or for the reconciler.
 
     A run's script is self-contained: it holds the DeepSpeed configuration and all settings of the run, needs neither
     the store nor the reconciler, and writes to a folder of its own.
@@ -174,7 +174,7 @@ def render(
     submission, where = read_submission(spec, sets, dir, store)
     if reconciler:
         if output is None or run:
-            raise UserError("--reconciler takes no run, and needs a file: the job submits it again", "add -o FILE")
+            raise UserError("--reconciler takes no RUN and needs a file, which the job submits again", "add -o FILE")
         _write(output, render_reconciler(submission, where.settings.store_without_password, output, RECONCILER_TIME))
         return EXIT_OK
     names = [item.name for item in submission.runs]

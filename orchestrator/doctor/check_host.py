@@ -61,7 +61,7 @@ def folder_checks(folder: Path, checkpoints_gb: float = 0.0, *, nodes_need_it: b
     """
     at = At("shared folder")
     there = next(path for path in (folder, *folder.parents) if os.path.isdir(path))  # noqa: PTH112 - pathlib would raise
-    path = str(folder) if folder == there else f"{folder}, to be made in {there}"
+    path = str(folder) if folder == there else f"{folder}, to be created in {there}"
     if trouble := storage.trouble(there):
         hint = "choose a folder that you can write to: `--dir`, or `dir` in campaign.toml"
         yield at.problem("folder.writable", f"{path}: {trouble}", hint)
@@ -119,7 +119,7 @@ def store_checks(where: Location, *, slurm: bool) -> Iterator[Check]:
         finally:
             store.close()
     except StoreMissing:
-        yield at.ok("store.reachable", f"{settings.store_without_password} is made by the first `campaign submit`")
+        yield at.ok("store.reachable", f"{settings.store_without_password} is created by the first `campaign submit`")
     except StoreError as exc:
         away = isinstance(exc, StoreUnreachable)
         yield at.problem("store.reachable", exc.message, exc.hint or "see `--store`", away=away)

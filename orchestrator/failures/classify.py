@@ -3,7 +3,7 @@
 The earliest error over all ranks is the root cause: a rank that dies makes the others fail in their collectives, and
 the launcher reports whichever it polls first. So the ranks' own records are asked before any log line, and Slurm's word
 for the job only decides where Slurm is the one that ended it. What a rank says when another one has died (a cascade)
-proves nothing while anything else does: the one that died may have left no word at all.
+proves nothing while anything else does: the one that died may have left no record at all.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ from .evidence import (
 from .exits import faulted, how_it_died, left_alone, unknown
 from .log_lines import echoes_input, ends_a_program
 from .policy import FailureClass
-from .rules import GENERIC_RULES, HANG, RULES, USER_ACTIONS, Rule
+from .rules import GENERIC_RULES, HANG_PATTERN, RULES, USER_ACTIONS, Rule
 from .verdict import Verdict, headline
 
 EXIT_STOPPED = 85
@@ -105,7 +105,7 @@ def _at_time_limit(ended: Ended) -> Verdict | None:
     job = ended.job
     if job is None or job.state not in ("TIMEOUT", "DEADLINE"):
         return None
-    hung = next((clue for clue in log_clues(ended) if HANG.search(clue.text)), None)
+    hung = next((clue for clue in log_clues(ended) if HANG_PATTERN.search(clue.text)), None)
     if hung:  # the watchdog only said so, and the ranks went on waiting
         return _hang(hung)
     proof = LogLine("slurm", 0, job.state)
@@ -172,7 +172,7 @@ def _mistake(rule: Rule, root: Clue, roots: Sequence[Clue], ended: Ended) -> Ver
     """A deterministic error, unless the node or a rank that died earlier explains it."""
     gone = gone_before(ended, root.ts) if root.ts is not None else None
     if gone:
-        reason = f"{headline(root.text)} (rank {gone.rank} had ended without a word before)"
+        reason = f"{headline(root.text)} (rank {gone.rank} had ended before, without a record)"
         return Verdict(FailureClass.CRASH, reason, line=root.line, host=root.host)
     if rule.per_node and _on_one_node_only(rule, root, roots, ended):
         reason = f"only on {root.host}: {headline(root.text)}"
@@ -200,7 +200,7 @@ def _on_one_node_only(rule: Rule, root: Clue, roots: Sequence[Clue], ended: Ende
 def _by_log(ended: Ended) -> Verdict | None:
     """The verdict from the logs, if no rank recorded an error."""
     for clue in log_clues(ended):
-        if HANG.search(clue.text):
+        if HANG_PATTERN.search(clue.text):
             return _hang(clue)
         rule = _match(clue.text, ended)
         if rule and not (rule.kind is FailureClass.DETERMINISTIC and _no_mistake(clue, ended)):
@@ -217,13 +217,13 @@ def _no_mistake(clue: Clue, ended: Ended) -> bool:
 
 
 def _cascade(ended: Ended) -> Verdict | None:
-    """What the survivors said, and who left no word: the launcher's victims are among those, and so is the cause."""
+    """What the survivors said, and who left no record: the launcher's victims are among those, and so is the cause."""
     echoes = rank_errors(ended)
     if not echoes:
         return None
     first = echoes[0]
-    if any(HANG.search(clue.text) for clue in echoes) and death_signal(ended) in (None, signal.SIGABRT):
-        return _hang(next(clue for clue in echoes if HANG.search(clue.text)))
+    if any(HANG_PATTERN.search(clue.text) for clue in echoes) and death_signal(ended) in (None, signal.SIGABRT):
+        return _hang(next(clue for clue in echoes if HANG_PATTERN.search(clue.text)))
     if fault := faulted(ended):
         return fault
     name, host = first_to_die(ended) if silent_ranks(ended) else ("", "")

@@ -158,7 +158,7 @@ def first_to_die(ended: Ended) -> tuple[str, str]:
 
 
 def gone_before(ended: Ended, ts: float) -> RankEnd | None:
-    """A rank whose process was gone without a word before this moment, on a node that was not being ended."""
+    """A rank whose process was gone without a record before this moment, on a node that was not being ended."""
     return next((rank for rank, _ in silent_ranks(ended) if rank.gone_s is not None and rank.gone_s < ts), None)
 
 

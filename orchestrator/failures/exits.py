@@ -15,7 +15,7 @@ def left_alone(ended: Ended) -> Verdict | None:
     lonely = next((o for o in ended.outcomes if o.ended_by == "rendezvous"), None)
     if lonely is None:
         return None
-    return Verdict(FailureClass.NODE, f"{lonely.host} waited in vain for the first node", rule="rendezvous")
+    return Verdict(FailureClass.NODE, f"{lonely.host} timed out waiting for the first node", rule="rendezvous")
 
 
 def unknown(ended: Ended) -> Verdict:
@@ -27,7 +27,7 @@ def unknown(ended: Ended) -> Verdict:
         return fault
     if len(outcomes) < ended.nodes:
         word = f" (Slurm: {job.state} {job.exit_code})" if job else ""
-        return Verdict(FailureClass.CRASH, f"{ended.nodes - len(outcomes)} of {ended.nodes} nodes left no word{word}")
+        return Verdict(FailureClass.CRASH, f"{ended.nodes - len(outcomes)} of {ended.nodes} nodes left no record{word}")
     return _by_exits(ended)
 
 
@@ -45,7 +45,7 @@ def _by_exits(ended: Ended) -> Verdict:
         return Verdict(FailureClass.CRASH, f"ended at step {ended.step} of {ended.target_step}")
     codes = sorted({rank.exit for o in ended.outcomes for rank in o.ranks if rank.exit})
     how = f"the script exited with {', '.join(map(str, codes))} and" if codes else "it"
-    return Verdict(FailureClass.CRASH, f"{how} failed without an error that is known", "see `campaign logs`")
+    return Verdict(FailureClass.CRASH, f"{how} failed without a known error", "see `campaign logs`")
 
 
 def _usage(ended: Ended) -> Verdict | None:
@@ -54,7 +54,7 @@ def _usage(ended: Ended) -> Verdict | None:
     if ended.trained or 2 not in exits or not exits <= {2, None}:
         return None
     words = [line for o in ended.outcomes for line in o.lines if "rank" in line.file and line.text.strip()]
-    reason = headline(words[-1].text) if words else "the script left with 2, as it does for arguments it does not know"
+    reason = headline(words[-1].text) if words else "the script exited with 2, as for arguments that it does not know"
     hint = "correct `command:`"
     return Verdict(FailureClass.DETERMINISTIC, reason, hint, words[-1] if words else None, "exit-2")
 
@@ -86,7 +86,7 @@ def how_it_died(ended: Ended) -> str:
     """How a rank without a record ended, as far as its launcher's exit code tells."""
     number = death_signal(ended)
     if number is None:
-        return "ended without a word"
+        return "left no record of its end"
     try:
         return f"was killed by {signal.Signals(number).name}"
     except ValueError:  # one of the real-time signals

@@ -1,7 +1,7 @@
 """The table of rules: what an error's text proves, and where that text comes from. Values only.
 
 A rule is tried on what a rank wrote down (type, message) and, where nobody wrote anything, on lines of logs from which
-`failure_lines` has taken echoes, handled errors and decoration. Words that people also use in prose, in help texts and
+`log_lines` has taken echoes, handled errors and decoration. Words that people also use in prose, in help texts and
 in configurations are therefore tied to the place where an exception's own line begins.
 """
 
@@ -298,7 +298,7 @@ RULES = (*_MEMORY, *_CONFIGURATION, *_MACHINE, *_TRAINING, *_ENVIRONMENT, *_SCRI
 GENERIC_RULES = frozenset({"script-error", "no-file"})
 """They only name an exception's class: what it was raised in place of says more."""
 
-HANG = re.compile(
+HANG_PATTERN = re.compile(
     r"Watchdog caught collective operation timeout|Timed out waiting \d+ms for (?:recv|send)"
     r"|failed to pass monitoredBarrier|Heartbeat monitor timed out|collective operation timed out"
     r"|wait timeout after \d+ms",

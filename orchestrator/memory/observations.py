@@ -1,4 +1,4 @@
-"""The batch ledgers in the store: reads them, and records attempts that ran out of memory."""
+"""The memory ledgers in the store: reads them, and records attempts that ran out of memory."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The batch ledger: the measured memory of a configuration, and the micro-batch that follows from it. Pure.
+"""The memory ledger: the measured memory of a configuration, and the micro-batch that follows from it. Pure.
 
 The memory of a rank is `a + b x micro_batch`: weights, gradients and optimizer states, and the activations of so many
 samples. What runs of one memory key have measured decides where the next one of that key starts, so one run's

@@ -1,7 +1,7 @@
 """Who may act for a campaign: one reconciler at a time, by a lease in the store whose epoch fences every write.
 
-The store's clock decides. Writes after the lease has expired are refused (`StaleLease`). The lease of a process that
-has died on this host is taken over at once.
+The store's clock decides when a lease expires. Another reconciler may then take it over, which refuses all further
+writes of the one before (`StaleLease`). The lease of a process that has died on this host is taken over at once.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ from ..errors import UserError
 from ..failures.policy import FailureClass
 
 LEASE_TTL_S = 120.0
-"""Longer than a pass may take; the writes of a process that was stopped for longer are refused."""
+"""Longer than a pass may take. A process that was stopped for longer may find another one in its place."""
 
 
 class LeaseHeld(UserError):

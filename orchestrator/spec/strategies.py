@@ -87,7 +87,7 @@ def _offload(train: TrainConfig) -> Iterator[Finding]:
         message = "optimizer needs ZeRO: DeepSpeed offloads what it has sharded"
         yield _finding("offload", message, "zero_stage 1, 2 or 3")
     if train.offload in ("full", "nvme") and train.zero_stage != 3:
-        yield _finding("offload", f"{train.offload} needs ZeRO 3: only it takes parameters away", "zero_stage: 3")
+        yield _finding("offload", f"{train.offload} needs ZeRO 3: only it shards parameters", "set zero_stage: 3")
     if train.offload == "nvme" and not train.nvme_path:
         yield _finding("nvme_path", "is required with offload nvme", "name a folder on a fast local disk of each node")
     if train.offload == "nvme" and train.checkpoint_every:
@@ -108,7 +108,7 @@ def _compilers(train: TrainConfig, on_gpus: bool) -> Iterator[Finding]:
     if not on_gpus:
         yield _finding("deepcompile", "needs GPUs: its operators are CUDA's", "write compile: true on CPUs")
     if train.offload != "none":
-        yield _finding("deepcompile", "does not know offloaded states", "remove one of them")
+        yield _finding("deepcompile", "does not support offloaded states", "remove one of them")
 
 
 def _kernels(train: TrainConfig, on_gpus: bool) -> Iterator[Finding]:

@@ -83,7 +83,7 @@ def write(template: Template, scale: str, path: Path) -> list[Path]:
         The files that were written.
 
     Raises:
-        UserError: The template has no such scale, or a file is there already.
+        UserError: The template has no such scale, or a file already exists.
     """
     texts = {path: template.text(scale)}
     if scale == SMOKE:
@@ -93,7 +93,7 @@ def write(template: Template, scale: str, path: Path) -> list[Path]:
             with file.open("x", encoding="utf-8") as new:
                 new.write(text)
         except FileExistsError as error:
-            raise UserError(f"{file} is there already", "name another file: `campaign init other.yaml`") from error
+            raise UserError(f"{file} already exists", "name another file: `campaign init other.yaml`") from error
     return list(texts)
 
 
@@ -106,6 +106,6 @@ def _unless_there(path: Path) -> dict[Path, str]:
     text = (_FOLDER / TEXT).read_text(encoding="utf-8")
     with suppress(FileNotFoundError):
         if path.read_bytes() != text.encode():
-            raise UserError(f"{path} is there already, with another text", "write the spec into another folder")
+            raise UserError(f"{path} already exists, with another text", "write the spec into another folder")
         return {}
     return {path: text}

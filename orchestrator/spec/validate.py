@@ -62,7 +62,7 @@ def _train(config: RunConfig) -> Iterator[Finding]:
             if getattr(train, field) is None:
                 yield Finding((("train", field), ("train",)), f"{field} is required", hint)
         if train.steps is None and train.epochs is None:
-            yield Finding((("train", "steps"), ("train",)), "steps is required", "or epochs")
+            yield Finding((("train", "steps"), ("train",)), "steps is required", "give steps, or epochs")
         yield from _positions(config)
     if train.steps is not None and train.epochs is not None:
         yield Finding(_train_fields("epochs", "steps"), "epochs is given together with steps", "remove one of them")

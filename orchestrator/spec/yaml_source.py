@@ -94,7 +94,7 @@ def load(text: str, filename: str) -> YamlDocument:
     except yaml.YAMLError as error:
         raise SpecError([_syntax_problem(error, document)]) from error
     if not isinstance(node, MappingNode):
-        message = "is empty" if node is None else "expected fields with their values"
+        message = "the file is empty" if node is None else "expected fields with their values"
         raise SpecError([document.problem_at((1, 1), (), message, "see `campaign init`")])
     builder = _Builder(document)
     document.data.update(builder.mapping(node, ()))

@@ -18,7 +18,7 @@ from sqlalchemy import select
 
 from dscampaign.db import queries, schema
 from dscampaign.db.errors import StoreUnreachable
-from dscampaign.db.ingest.metrics import Metrics
+from dscampaign.db.ingest.metrics import MetricSpool
 from dscampaign.db.ingest.spool import ingest
 from dscampaign.db.store import Store
 from dscampaign.db.upgrade import upgrade
@@ -110,7 +110,7 @@ def _torture(url: str, path: Path, crash: Callable[[], None] | None) -> Tally:
         for drainer in drainers:
             _kill(drainer)
     for attempt_id, spool in spools.items():
-        while not ingest(world.store, Metrics(attempt_id, spool)).caught_up:
+        while not ingest(world.store, MetricSpool(attempt_id, spool)).caught_up:
             pass
     tally.lines = _compare(world, spools)
     return tally
@@ -159,7 +159,7 @@ def _drain(url: str, path: Path) -> None:
                 attempts = [(row.id, row.generation) for row in queries.attempts(conn, 1)]
             for attempt_id, generation in attempts:
                 spool = path / f"g{generation:04d}.jsonl"
-                while not ingest(store, Metrics(attempt_id, spool), max_bytes=_BITE).caught_up:
+                while not ingest(store, MetricSpool(attempt_id, spool), max_bytes=_BITE).caught_up:
                     pass
         except StoreUnreachable:
             time.sleep(0.01)

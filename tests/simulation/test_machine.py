@@ -1,6 +1,6 @@
 """The whole loop against the worst that a cluster can do, in any order that hypothesis thinks of.
 
-MACHINE_EXAMPLES=5000 pytest tests/machine    tries as many histories; what fails is printed with a blob to repeat it.
+MACHINE_EXAMPLES=5000 pytest tests/simulation    tries as many histories; a failure is printed with a blob to repeat it.
 """
 
 from __future__ import annotations

@@ -6,7 +6,7 @@ from pathlib import Path
 from typing import Any
 
 from dscampaign.db import queries
-from dscampaign.db.ingest.metrics import Metrics
+from dscampaign.db.ingest.metrics import MetricSpool
 from dscampaign.db.ingest.spool import ingest
 from dscampaign.db.records import AttemptState, NewAttempt, NewRun, RunState
 from dscampaign.db.store import Store
@@ -58,7 +58,7 @@ class World:
         )
         with self.store.write() as conn:
             attempt_id = queries.insert_attempt(conn, new)
-        ingest(self.store, Metrics(attempt_id, paths.metrics))
+        ingest(self.store, MetricSpool(attempt_id, paths.metrics))
         return attempt_id
 
     def set_attempt(self, attempt_id: int, **values: Any) -> None:

@@ -10,8 +10,8 @@ from pathlib import Path
 from typing import Any
 
 from dscampaign.db import queries
-from dscampaign.db.ingest.gpus import NodeGpus
-from dscampaign.db.ingest.metrics import Metrics
+from dscampaign.db.ingest.gpus import GpuSpool
+from dscampaign.db.ingest.metrics import MetricSpool
 from dscampaign.db.ingest.spool import ingest
 from dscampaign.db.records import SUBMITTING, AttemptState, CampaignRow, NewAttempt, NewRun, RunRow, RunState
 from dscampaign.db.store import Store
@@ -187,7 +187,7 @@ def _plant_attempt(
     lines = list(_lines(condition, run, one, now_s + one.queued_s + one.setup_s))
     spool = folder / f"{run.id}-{generation}.jsonl"
     spool.write_text("".join(json.dumps(line) + "\n" for line in lines))
-    ingest(store, Metrics(attempt_id, spool))
+    ingest(store, MetricSpool(attempt_id, spool))
     if condition.gpu and one.sampled:
         _plant_gpu(store, folder, condition, attempt_id, float(lines[0]["ts"]), float(lines[-1]["ts"]))
     end_s = float(lines[-1]["ts"]) + one.after_s
@@ -238,7 +238,7 @@ def _plant_gpu(store: Store, folder: Path, condition: Planted, attempt_id: int, 
         for second in seconds
     ]
     spool.write_text("".join(json.dumps(line) + "\n" for line in lines))
-    ingest(store, NodeGpus(attempt_id, spool, 0))
+    ingest(store, GpuSpool(attempt_id, spool, 0))
 
 
 def _lines(condition: Planted, run: RunRow, one: Try, start_s: float) -> Iterator[dict[str, Any]]:

@@ -8,7 +8,7 @@ from pathlib import Path
 from sqlalchemy import Connection
 
 from dscampaign.db import queries
-from dscampaign.db.ingest.metrics import Metrics
+from dscampaign.db.ingest.metrics import MetricSpool
 from dscampaign.db.ingest.spool import IngestResult, ingest
 from dscampaign.db.records import EventRow, MetricRow, NewAttempt, NewRun, RunLatest
 from dscampaign.db.store import Store
@@ -41,7 +41,7 @@ class World:
     def ingest(self, generation: int = 1, **options: int) -> IngestResult:
         with self.store.read() as conn:
             found = {row.generation: row.id for row in queries.attempts(conn, self.campaign_id, self.run_id)}
-        return ingest(self.store, Metrics(found[generation], self.spool(generation)), **options)
+        return ingest(self.store, MetricSpool(found[generation], self.spool(generation)), **options)
 
     def metrics(self) -> list[MetricRow]:
         with self.store.read() as conn:

@@ -154,7 +154,7 @@ def memory_line(row: AttemptRow, seen: MemoryObservation | None) -> str:
 
 
 def speed_line(events: Sequence[EventRow], attempt_id: int) -> str:
-    """Such as `400k tokens/s (100k a GPU), MFU 34.8%, 20.5 ms a step (IQR 0.3) over 80 steps; ...`.
+    """Such as `400k tokens/s (100k a rank), MFU 34.8%, 20.5 ms a step (IQR 0.3) over 80 steps; ...`.
 
     Nothing where nothing is known.
     """
@@ -180,7 +180,7 @@ def _needs_gb(row: AttemptRow, seen: MemoryObservation | None) -> float | None:
 
 def _speed_of_each(said: Mapping[str, float]) -> str:
     one = said.get("tokens_per_s_per_gpu")
-    return f" ({short_number(one)} a GPU)" if one and one != said["tokens_per_s"] else ""
+    return f" ({short_number(one)} a rank)" if one and one != said["tokens_per_s"] else ""
 
 
 def _step_time(said: Mapping[str, float]) -> str:

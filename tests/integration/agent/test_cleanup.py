@@ -11,49 +11,49 @@ import pytest
 from torch.utils.file_baton import FileBaton
 
 from dscampaign.jobs.agent import cleanup
-from dscampaign.jobs.agent.cleanup import clear_build_marks, clear_shared_memory
+from dscampaign.jobs.agent.cleanup import clear_build_locks, clear_shared_memory
 
 BUILD = "import sys; from torch.utils.file_baton import FileBaton; FileBaton(sys.argv[1]).try_acquire(); "
 
 
-def test_the_mark_of_a_killed_build_goes(tmp_path: Path) -> None:
-    mark = tmp_path / "cpu_adam" / "lock"
-    mark.parent.mkdir()
-    killed = subprocess.run([sys.executable, "-c", BUILD + "import os; os.kill(os.getpid(), 9)", mark], check=False)
+def test_the_lock_of_a_killed_build_goes(tmp_path: Path) -> None:
+    lock = tmp_path / "cpu_adam" / "lock"
+    lock.parent.mkdir()
+    killed = subprocess.run([sys.executable, "-c", BUILD + "import os; os.kill(os.getpid(), 9)", lock], check=False)
     assert killed.returncode == -9
-    assert mark.exists()
-    assert clear_build_marks({"TORCH_EXTENSIONS_DIR": str(tmp_path)}) == [mark]
-    assert FileBaton(str(mark)).try_acquire()
+    assert lock.exists()
+    assert clear_build_locks({"TORCH_EXTENSIONS_DIR": str(tmp_path)}) == [lock]
+    assert FileBaton(str(lock)).try_acquire()
 
 
-def test_the_mark_of_a_build_that_goes_on_stays(tmp_path: Path) -> None:
-    mark = tmp_path / "cpu_adam" / "lock"
-    mark.parent.mkdir()
-    command = [sys.executable, "-c", BUILD + "print(flush=True); input()", str(mark)]
+def test_the_lock_of_a_build_that_goes_on_stays(tmp_path: Path) -> None:
+    lock = tmp_path / "cpu_adam" / "lock"
+    lock.parent.mkdir()
+    command = [sys.executable, "-c", BUILD + "print(flush=True); input()", str(lock)]
     with subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE) as building:
         assert building.stdout
         building.stdout.readline()
-        assert clear_build_marks({"TORCH_EXTENSIONS_DIR": str(tmp_path)}) == []
+        assert clear_build_locks({"TORCH_EXTENSIONS_DIR": str(tmp_path)}) == []
         building.kill()
-    assert clear_build_marks({"TORCH_EXTENSIONS_DIR": str(tmp_path)}) == [mark]
+    assert clear_build_locks({"TORCH_EXTENSIONS_DIR": str(tmp_path)}) == [lock]
 
 
 def test_where_nothing_is_said_it_is_pytorch_s_own_folder(tmp_path: Path) -> None:
-    mark = tmp_path / "torch_extensions" / "py311_cpu" / "cpu_adam" / "lock"
-    mark.parent.mkdir(parents=True)
-    mark.touch()
-    assert clear_build_marks({"XDG_CACHE_HOME": str(tmp_path)}) == [mark]
+    lock = tmp_path / "torch_extensions" / "py311_cpu" / "cpu_adam" / "lock"
+    lock.parent.mkdir(parents=True)
+    lock.touch()
+    assert clear_build_locks({"XDG_CACHE_HOME": str(tmp_path)}) == [lock]
 
 
 def test_on_a_shared_disk_another_node_may_be_building(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(cleanup, "on_local_disk", lambda _: False)
     (tmp_path / "lock").touch()
-    assert clear_build_marks({"TORCH_EXTENSIONS_DIR": str(tmp_path)}) == []
+    assert clear_build_locks({"TORCH_EXTENSIONS_DIR": str(tmp_path)}) == []
     assert (tmp_path / "lock").exists()
 
 
 def test_nothing_built_yet(tmp_path: Path) -> None:
-    assert clear_build_marks({"TORCH_EXTENSIONS_DIR": str(tmp_path / "none")}) == []
+    assert clear_build_locks({"TORCH_EXTENSIONS_DIR": str(tmp_path / "none")}) == []
 
 
 def test_only_the_attempt_s_own_buffers_go(tmp_path: Path) -> None:

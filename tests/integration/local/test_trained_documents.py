@@ -1,7 +1,7 @@
 """The published comparisons, trained: each template at its smallest scale on this machine's CPUs, up to its report.
 
 `make documents` trains all of them, in about half an hour; `make test` the one that is done in a minute. What a report
-has of GPUs is tested with planted results, in orchestrator/report/test_documents.py.
+has of GPUs is tested with planted results, in tests/unit/report/test_documents.py.
 """
 
 from __future__ import annotations

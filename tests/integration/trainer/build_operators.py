@@ -15,7 +15,7 @@ from dscampaign.jobs.trainer import deepspeed_patches
 from dscampaign.tests.integration.trainer.attempts import train_config
 
 if __name__ == "__main__":
-    cleanup.clear_build_marks(os.environ)  # of a build that was interrupted
+    cleanup.clear_build_locks(os.environ)  # of a build that was interrupted
     ShareMemCommBuilder().load(verbose=False)
     if "nvme" in sys.argv[1:]:
         on_disk = {"zero_optimization": {"offload_param": {"device": "nvme", "nvme_path": "unused"}}}

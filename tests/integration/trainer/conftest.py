@@ -28,7 +28,7 @@ def data_dir(tmp_path_factory: pytest.TempPathFactory) -> Path:
 def launch() -> Iterator[Launch]:
     """Starts ``python ARGUMENTS`` on two ranks, unless another number is said."""
     started: dict[int, Ranks] = {}
-    cleanup.clear_build_marks(os.environ)
+    cleanup.clear_build_locks(os.environ)
 
     def start(*arguments: str, env: Mapping[str, str], ranks: int = WORLD_SIZE) -> Ranks:
         port = _free_port()

@@ -66,7 +66,7 @@ def process(*words: str, **options: object) -> "subprocess.CompletedProcess[str]
         (["db", "upgrad"], 2, "no command named upgrad", 'did you mean "upgrade"?'),
         (["plan"], 2, "missing argument 'SPEC'", "`campaign plan --help`"),
         (["plan", "no.yaml"], 2, "no.yaml: No such file or directory", "`campaign init` writes a spec to start from"),
-        (["status"], 2, "there is no store at", "campaign submit SPEC makes one"),
+        (["status"], 2, "there is no store at", "`campaign submit SPEC` creates one"),
         (["status", "--store", "postgresql://nobody@127.0.0.1:1/x"], 3, "postgresql", "nothing is lost: try again"),
         (["status", "--store", "mysql://x"], 2, "mysql is not a store", "use sqlite:///FILE"),
         (["init", "--from", "nothing"], 2, "no template named nothing", "one of: "),
@@ -225,7 +225,7 @@ def test_init_overwrites_nothing(tmp_path: Path, capsys: Output) -> None:
     assert text
     (tmp_path / "campaign.yaml").write_text("mine")
     assert main(["init"]) == 2
-    assert "campaign.yaml is there already" in capsys.readouterr().err
+    assert "campaign.yaml already exists" in capsys.readouterr().err
     assert (tmp_path / "campaign.yaml").read_text() == "mine"
 
 

@@ -12,7 +12,7 @@ from typing import Any
 import pytest
 
 from dscampaign.db.gpu_records import AttemptGpus, GpuUse, TokenEnergy
-from dscampaign.db.ingest.gpus import NodeGpus
+from dscampaign.db.ingest.gpus import GpuSpool
 from dscampaign.db.ingest.spool import ingest
 from dscampaign.orchestrator.campaign.documents import energy_document, gpus_document
 from dscampaign.orchestrator.cli.main import main
@@ -62,7 +62,7 @@ def sampled(world: World, run: str = "done", nodes: int = 2) -> None:
             lines.append({"ts": 1000 + ts, "span_s": 1, "gpu": [0, 1], "power_w": [529, 540], "energy_j": joules})
         spool = world.attempt_paths(run).gpu_spool(node)
         spool.write_text("".join(json.dumps(line) + "\n" for line in lines))
-        ingest(world.store, NodeGpus(1, spool, node))
+        ingest(world.store, GpuSpool(1, spool, node))
 
 
 def test_an_attempt_s_gpus_are_two_lines() -> None:

@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from dscampaign.db import queries
-from dscampaign.db.ingest.attempt import FORWARDERS, Forwards
+from dscampaign.db.ingest.attempt import FORWARDERS, ForwardSpool
 from dscampaign.db.ingest.spool import ingest
 from dscampaign.db.store import Store
 from dscampaign.tests.support.worlds import World, make_world
@@ -31,9 +31,9 @@ def say(world: World, *lines: dict[str, object] | str) -> Path:
 def test_each_line_is_one_event(world: World) -> None:
     spool = say(world, OPENED)
     for _ in range(2):
-        assert ingest(world.store, Forwards(1, spool)).caught_up
+        assert ingest(world.store, ForwardSpool(1, spool)).caught_up
     say(world, {"event": "failed", "ts": 6.0, "tool": "wandb", "message": "no"})
-    ingest(world.store, Forwards(1, spool))
+    ingest(world.store, ForwardSpool(1, spool))
     [opened] = world.events("forward.opened")
     assert (opened.message, opened.ts_s, opened.attempt_id) == ("W&B: run a", 5.0, 1)
     assert opened.data == {"tool": "wandb", "run_id": "a", "where": "w"}
@@ -44,20 +44,20 @@ def test_each_line_is_one_event(world: World) -> None:
 
 def test_the_newest_word_of_each_tool_counts(world: World) -> None:
     spool = say(world, OPENED, {**OPENED, "tool": "mlflow"}, {**OPENED, "where": "w2"})
-    ingest(world.store, Forwards(1, spool))
+    ingest(world.store, ForwardSpool(1, spool))
     with world.store.read() as conn:
         found = queries.forwards(conn, world.campaign_id)
     assert {tool: data["where"] for tool, data in found[world.run_id].items()} == {"wandb": "w2", "mlflow": "w"}
 
 
 def test_what_is_no_event_is_set_aside(world: World) -> None:
-    ingest(world.store, Forwards(1, say(world, "rubbish", OPENED)))
+    ingest(world.store, ForwardSpool(1, say(world, "rubbish", OPENED)))
     [bad] = world.events("spool.corrupt")
     assert "byte 0 of forward.jsonl" in bad.message
     assert len(world.events("forward.opened")) == 1
 
 
 def test_a_file_that_is_not_there_is_empty(world: World) -> None:
-    assert ingest(world.store, Forwards(1, world.dir / "none")).caught_up
+    assert ingest(world.store, ForwardSpool(1, world.dir / "none")).caught_up
     with pytest.raises(LookupError):
-        ingest(world.store, Forwards(99, world.dir / "none"))
+        ingest(world.store, ForwardSpool(99, world.dir / "none"))

@@ -12,7 +12,7 @@ from dscampaign.db import queries
 from dscampaign.db.gpu_records import GPU_FIGURES, GpuDevice, GpuSample
 from dscampaign.db.ingest import gpus
 from dscampaign.db.ingest.gpu_lines import parse
-from dscampaign.db.ingest.gpus import NodeGpus
+from dscampaign.db.ingest.gpus import GpuSpool
 from dscampaign.db.ingest.spool import IngestResult, ingest
 from dscampaign.tests.support.worlds import World, as_bytes
 
@@ -41,7 +41,7 @@ def write(world: World, *lines: str | bytes | Mapping[str, object], node: int = 
 
 
 def take(world: World, node: int = 0, **options: int) -> IngestResult:
-    return ingest(world.store, NodeGpus(1, spool(world, node), node), **options)
+    return ingest(world.store, GpuSpool(1, spool(world, node), node), **options)
 
 
 def samples(world: World) -> list[GpuSample]:
@@ -206,7 +206,7 @@ def test_a_transaction_that_breaks_off_leaves_nothing_and_loses_nothing(
 
 def test_an_unknown_attempt_is_an_error(world: World) -> None:
     with pytest.raises(LookupError, match="no attempt 99"):
-        ingest(world.store, NodeGpus(99, spool(world), 0))
+        ingest(world.store, GpuSpool(99, spool(world), 0))
 
 
 def test_text_that_no_database_takes_is_made_storable(world: World) -> None:

@@ -8,7 +8,7 @@ import pytest
 
 from dscampaign.db import gpu_queries, queries
 from dscampaign.db.gpu_records import AttemptGpus, GpuUse, TokenEnergy, j_per_token, total
-from dscampaign.db.ingest.gpus import NodeGpus
+from dscampaign.db.ingest.gpus import GpuSpool
 from dscampaign.db.ingest.spool import ingest
 from dscampaign.tests.support.worlds import World, as_bytes
 
@@ -21,7 +21,7 @@ def sampled(world: World, lines: Sequence[dict[str, Any]], node: int = 0, gpus: 
     spool = world.dir / f"gpus-{node}.jsonl"
     devices = {"devices": [{"gpu": gpu, "name": "NVIDIA H200"} for gpu in range(gpus)], "node": f"n{node}"}
     spool.write_bytes(b"".join(map(as_bytes, [devices, *lines])))
-    ingest(world.store, NodeGpus(1, spool, node))
+    ingest(world.store, GpuSpool(1, spool, node))
 
 
 def counter(seconds: Sequence[float], joules: Callable[[float], float], **more: Any) -> list[dict[str, Any]]:
@@ -237,7 +237,7 @@ def test_a_run_counts_the_attempts_of_its_present_configuration(world: World) ->
         spool = world.dir / f"of-{generation}.jsonl"
         spool.write_bytes(b"".join(map(as_bytes, counter([1, 2], lambda ts: 7 * ts))))
         if generation < 4:
-            ingest(world.store, NodeGpus(attempt_id, spool, 0))
+            ingest(world.store, GpuSpool(attempt_id, spool, 0))
     with world.store.read() as conn:
         assert [used.energy_j for used in queries.run_gpus(conn, world.run_id)] == pytest.approx([5, 7])
 

@@ -8,7 +8,7 @@ from dataclasses import replace
 import pytest
 
 from dscampaign.db import queries
-from dscampaign.db.ingest.metrics import Metrics
+from dscampaign.db.ingest.metrics import MetricSpool
 from dscampaign.db.ingest.spool import ingest
 from dscampaign.db.records import MemoryObservation, MetricRow, RunLatest
 from dscampaign.tests.support.worlds import World
@@ -233,7 +233,7 @@ def test_two_drainers_at_once_take_every_line_once(world: World) -> None:
     def drain(_: int) -> int:
         taken = 0
         while True:
-            result = ingest(world.store, Metrics(1, world.spool()), max_bytes=5000)
+            result = ingest(world.store, MetricSpool(1, world.spool()), max_bytes=5000)
             taken += result.lines
             if result.caught_up:
                 return taken
@@ -246,7 +246,7 @@ def test_two_drainers_at_once_take_every_line_once(world: World) -> None:
 
 def test_an_unknown_attempt_is_an_error(world: World) -> None:
     with pytest.raises(LookupError, match="no attempt 99"):
-        ingest(world.store, Metrics(99, world.spool()))
+        ingest(world.store, MetricSpool(99, world.spool()))
 
 
 @pytest.mark.parametrize(("steps", "target"), [(37, 37), ("many", None), (0, None)])

@@ -16,8 +16,8 @@ from dscampaign.db import queries
 from dscampaign.db.engine import one_writer, parse_url, without_password
 from dscampaign.db.errors import StoreBusy, StoreError, StoreMissing, StoreUnreachable
 from dscampaign.db.file_systems import on_local_disk
-from dscampaign.db.ingest.gpus import NodeGpus
-from dscampaign.db.ingest.metrics import Metrics
+from dscampaign.db.ingest.gpus import GpuSpool
+from dscampaign.db.ingest.metrics import MetricSpool
 from dscampaign.db.ingest.spool import ingest
 from dscampaign.db.records import RunState
 from dscampaign.db.store import Store
@@ -219,7 +219,7 @@ def test_the_ingest_role_ingests_and_decides_nothing(postgres: PostgresServer, t
     world.write(*({"step": step, "loss": 1.0, "mine": 2.0} for step in range(1, 301)), {"event": "hello"}, "bad")
     saved = {"event": "checkpoint", "step": 9, "path": "/c", "size_bytes": 8}
     world.write({"event": "target", "steps": 300}, saved)
-    assert ingest(job, Metrics(1, world.spool())).lines == 304
+    assert ingest(job, MetricSpool(1, world.spool())).lines == 304
     with job.write() as conn:
         assert queries.beat(conn, 1)
     with pytest.raises(StoreError, match="permission denied"), job.write() as conn:
@@ -233,7 +233,7 @@ def test_the_ingest_role_takes_telemetry(postgres: PostgresServer, tmp_path: Pat
     device = '{"devices":[{"gpu":0,"name":"H200"}],"node":"n1"}\n'
     sample = '{"ts":%d,"span_s":1,"gpu":[0],"power_w":[500]}\n'
     spool.write_text(device + "".join(sample % second for second in range(300)) + '{"event":"xid","gpu":0}\n')
-    assert ingest(job, NodeGpus(1, spool, 0)).lines == 302
+    assert ingest(job, GpuSpool(1, spool, 0)).lines == 302
     with world.store.read() as conn:
         assert len(queries.gpu_samples(conn, 1)) == 300
 

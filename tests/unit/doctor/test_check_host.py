@@ -66,7 +66,7 @@ def test_a_folder_that_takes_no_files_is_a_problem_and_all_that_is_said_of_it(
     monkeypatch.setattr(storage, "trouble", lambda _folder: "Read-only file system")
     [found] = folder_checks(tmp_path / "to/be/made")
     assert (found.id, found.verdict) == ("folder.writable", Severity.PROBLEM)
-    assert found.seen == f"{tmp_path}/to/be/made, to be made in {tmp_path}: Read-only file system"
+    assert found.seen == f"{tmp_path}/to/be/made, to be created in {tmp_path}: Read-only file system"
 
 
 def test_a_folder_in_which_others_write_is_a_problem(place: Location) -> None:

@@ -14,7 +14,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
-from dscampaign.db.ingest.gpus import NodeGpus
+from dscampaign.db.ingest.gpus import GpuSpool
 from dscampaign.db.ingest.spool import ingest
 from dscampaign.orchestrator.cli.main import main
 from dscampaign.orchestrator.export import columns, parquet
@@ -31,7 +31,7 @@ def world(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> World:
     made = make_world(tmp_path)
     spool = made.attempt_paths("done").gpu_spool(0)
     spool.write_text('{"ts":100.5,"span_s":1,"gpu":[0],"power_w":[500],"throttle":[4]}\n')
-    ingest(made.store, NodeGpus(1, spool, 0))
+    ingest(made.store, GpuSpool(1, spool, 0))
     return made
 
 

@@ -256,7 +256,7 @@ def test_an_echo_alone_names_the_rank_that_left_no_word() -> None:
     verdict = judge(outcome(rank_error(0, "builtins.RuntimeError", GLOO), RankEnd(1, None, None), last_step=40))
     assert verdict.kind == "crash"
     assert "Connection closed by peer" in verdict.reason
-    assert "rank 1 ended without a word" in verdict.reason
+    assert "rank 1 left no record of its end" in verdict.reason
 
 
 def test_what_looks_like_a_mistake_is_none_once_the_experiment_has_trained() -> None:
@@ -285,7 +285,7 @@ def test_killed_ranks_are_named() -> None:
 def test_a_node_that_waited_in_vain_is_the_machine_s_fault() -> None:
     lonely = outcome(*KILLED, launcher_exit=None, ended_by="rendezvous", host="n2", node_rank=1)
     verdict = judge(lonely, nodes=2)
-    assert (verdict.kind, verdict.reason) == ("node", "n2 waited in vain for the first node")
+    assert (verdict.kind, verdict.reason) == ("node", "n2 timed out waiting for the first node")
 
 
 # -- logs, where nobody left a record --------------------------------------------------------------------------
@@ -401,7 +401,7 @@ def test_a_mistake_of_a_rank_that_another_had_left_alone_is_none() -> None:
     alone = outcome(rank_error(0, "builtins.ValueError", "7 of 8", ts=9.0), RankEnd(1, None, None, 12, gone_s=8.0))
     verdict = judge(alone)
     assert verdict.kind == "crash"
-    assert "rank 1 had ended without a word" in verdict.reason
+    assert "rank 1 had ended before, without a record" in verdict.reason
     torn_down = outcome(rank_error(0, "builtins.ValueError", "x", ts=9.0), RankEnd(1, None, None, 12, gone_s=9.8))
     assert judge(torn_down).kind == "deterministic"
 

@@ -1,4 +1,4 @@
-"""The batch ledger: whatever was observed, what follows divides, never grows, and never repeats a failure."""
+"""The memory ledger: whatever was observed, what follows divides, never grows, and never repeats a failure."""
 
 from __future__ import annotations
 

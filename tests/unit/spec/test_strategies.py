@@ -129,7 +129,7 @@ def test_the_zero_stage_of_deepspeed_s_section_must_agree(tmp_path: Path) -> Non
         ({"strategy": "zero-infinity"}, "train: is required with offload nvme"),
         ({"strategy": "zero-infinity", "checkpoint_every": 5, **NVME}, "train.checkpoint_every: is of no use"),
         ({"deepcompile": True}, "train.deepcompile: has no passes for ZeRO 0"),
-        ({"strategy": "zero2-offload", "deepcompile": True}, "train.deepcompile: does not know offloaded states"),
+        ({"strategy": "zero2-offload", "deepcompile": True}, "train.deepcompile: does not support offloaded states"),
         ({"zero_stage": 3, "fused_loss": True}, "train.fused_loss: needs the whole output layer"),
         ({"attention": "flash_attention_2", "precision": "fp32"}, "train.attention: flash_attention_2 is for half"),
         ({"attention": "flash_attention_2", "engine": "ddp"}, "train.attention: flash_attention_2 does not follow"),

@@ -249,6 +249,6 @@ def test_the_text_is_written_once_and_never_over_another(capsys: Output) -> None
     assert "wrote second.yaml; `campaign submit second.yaml --watch` runs it here" in capsys.readouterr().err
     Path(templates.TEXT).write_text("my own notes")
     assert main(["init", "--from", "gpu-telemetry", "--scale", "smoke", "third.yaml"]) == 2
-    assert "wikitext.txt is there already, with another text" in capsys.readouterr().err
+    assert "wikitext.txt already exists, with another text" in capsys.readouterr().err
     assert Path(templates.TEXT).read_text() == "my own notes"
     assert not Path("third.yaml").exists()

@@ -105,7 +105,7 @@ def test_anchors_and_merges() -> None:
         ("a: [1, 2\nb: 3\n", 2, "not valid YAML"),
         ("a: 'open\n", 2, "not valid YAML"),
         ("- 1\n- 2\n", 1, "expected fields"),
-        ("", 1, "is empty"),
+        ("", 1, "the file is empty"),
         ("a: 1\n---\nb: 2\n", 2, "not valid YAML"),
         ("a: !!python/object:os.system {}\n", 1, "not understood|mapping"),
         ("a: \x07\n", 0, "not valid YAML"),
