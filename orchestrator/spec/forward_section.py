@@ -15,7 +15,7 @@ from pydantic import (
 )
 
 from ..errors import did_you_mean
-from .slurm_section import Hint, Section, Text
+from .slurm_section import Hint, SpecSection, Text
 
 TOOLS: Final = ("wandb", "tensorboard", "mlflow")
 
@@ -23,7 +23,7 @@ _CREDENTIAL: Final = re.compile(r"(?:^|_)(?:api_?key|key|token|password|passwd|s
 _PASSWORD: Final = re.compile(r"://[^/\s@]*@")
 
 
-class _Tool(Section):
+class _Tool(SpecSection):
     login: ClassVar[str] = ""
     """Where the tool finds out who is asking."""
 
@@ -87,7 +87,7 @@ class MlflowConfig(_Tool):
         return value
 
 
-class ForwardConfig(Section):
+class ForwardConfig(SpecSection):
     """Tools that get each run's metrics while it trains: `[wandb, tensorboard]`, or a mapping with their options."""
 
     wandb: WandbConfig | None = None

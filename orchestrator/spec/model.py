@@ -10,7 +10,7 @@ from pydantic import BeforeValidator, Field, Strict, field_validator
 
 from ...jobs.shared.ds_config import render
 from .forward_section import Forward, ForwardConfig
-from .slurm_section import Hint, MemorySize, Section, SlurmConfig, Text, one_line, parse_mem_mb
+from .slurm_section import Hint, MemorySize, SlurmConfig, SpecSection, Text, one_line, parse_mem_mb
 
 Real = Annotated[float, Strict(), Field(allow_inf_nan=False)]
 """A finite number, never text."""
@@ -57,7 +57,7 @@ DESCRIBES_ONLY: Final = frozenset(
 MIN_TELEMETRY_S: Final = 0.1
 
 
-class DatasetConfig(Section):
+class DatasetConfig(SpecSection):
     """Text to train on. `dataset: wikitext` is short for `dataset: {path: wikitext}`."""
 
     path: str
@@ -76,7 +76,7 @@ class DatasetConfig(Section):
     """Share of the text, at its end, that is held out if neither eval_path nor eval_split is given."""
 
 
-class TrainConfig(Section):
+class TrainConfig(SpecSection):
     """The experiment. The built-in training uses all fields; a `command` gets them as environment variables."""
 
     model: str | dict[str, Any] | None = None
@@ -174,7 +174,7 @@ class TrainConfig(Section):
     the attempt's folder `profile`. Metrics and reports leave out the times of these steps."""
 
 
-class LocalConfig(Section):
+class LocalConfig(SpecSection):
     """How runs share this machine when `executor: local`."""
 
     parallel: Positive = 1
@@ -193,7 +193,7 @@ class LocalConfig(Section):
         return None if limit is None else parse_mem_mb(limit)
 
 
-class RetryRule(Section):
+class RetryRule(SpecSection):
     """What an error of your own training means; takes precedence over the built-in rules."""
 
     match: Text
@@ -217,7 +217,7 @@ class RetryRule(Section):
         return value
 
 
-class RetryConfig(Section):
+class RetryConfig(SpecSection):
     """How often to retry a run, by the kind of failure. A preemption or a time limit counts against nothing."""
 
     crash: Count = 3
@@ -246,7 +246,7 @@ class RetryConfig(Section):
     """Errors of your own training and what they mean; the first match counts."""
 
 
-class LimitsConfig(Section):
+class LimitsConfig(SpecSection):
     """Limits of the whole campaign, retries included."""
 
     gpu_hours: Annotated[float, Strict(), Field(gt=0, allow_inf_nan=False)] | None = None
@@ -255,7 +255,7 @@ class LimitsConfig(Section):
     """Maximum number of queued and running attempts. Default: no limit, as Slurm has a queue."""
 
 
-class RunConfig(Section):
+class RunConfig(SpecSection):
     """The configuration of one run; a spec adds a matrix."""
 
     executor: Executor = "slurm"

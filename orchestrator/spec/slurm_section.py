@@ -157,13 +157,13 @@ SlurmTime = Annotated[Text, AfterValidator(_checked_time)]
 """A Slurm time such as `90`, `4:00:00` or `2-12`."""
 
 
-class Section(BaseModel):
+class SpecSection(BaseModel):
     """A part of a spec whose fields are documented by their docstrings."""
 
     model_config = ConfigDict(frozen=True, extra="forbid", use_attribute_docstrings=True)
 
 
-class SlurmConfig(Section):
+class SlurmConfig(SpecSection):
     """What an attempt requests from Slurm. Any other long option of sbatch is accepted and passed through."""
 
     model_config = ConfigDict(extra="allow")
