@@ -14,15 +14,16 @@ def divisors(number: int) -> tuple[int, ...]:
     return (*small, *large)
 
 
-def per_rank_batch(global_batch: int, world_size: int) -> int:
+def per_rank_batch(global_batch: int, world_size: int, micro_batch: int = 1) -> int:
     """Samples that one rank handles in an optimizer step.
 
     Raises:
-        ValueError: The ranks cannot share the batch evenly; the text says what would fit.
+        ValueError: The ranks cannot share the batch evenly; the text says what would fit, also this micro-batch.
     """
     if global_batch % world_size:
-        below = global_batch - global_batch % world_size
-        nearest = " or ".join(str(size) for size in (below, below + world_size) if size)
+        unit = world_size * micro_batch
+        below = global_batch - global_batch % unit
+        nearest = " or ".join(str(size) for size in (below, below + unit) if size)
         raise ValueError(f"global_batch {global_batch} is not a multiple of {world_size} ranks; use {nearest}")
     return global_batch // world_size
 
@@ -33,7 +34,7 @@ def accumulation(global_batch: int, micro_batch: int, world_size: int) -> int:
     Raises:
         ValueError: The three numbers do not multiply; the text says which would.
     """
-    share = per_rank_batch(global_batch, world_size)
+    share = per_rank_batch(global_batch, world_size, micro_batch)
     if share % micro_batch:
         allowed = ", ".join(str(d) for d in divisors(share))
         raise ValueError(
