@@ -16,7 +16,7 @@ from . import retry_policy
 from .actions import Action, Finish, Submit, set_run
 from .attempt_history import EndedAttempt, attempt_history, counts, ended_attempt, ending_attempt
 from .attempt_state import follow_attempt, transitions
-from .limits import gate, room
+from .limits import gate, max_active
 from .node_exclusion import NodeEvidence, excluded
 from .retry_policy import PassContext
 from .snapshot import RunView, Snapshot
@@ -39,8 +39,8 @@ def decide(snapshot: Snapshot) -> list[Action]:
     seen = [_see(view, snapshot) for view in sorted(snapshot.runs, key=lambda view: view.run.repeat)]
     everything = list(_all_ended(seen))
     nodes = NodeEvidence.of(everything)
-    context = _circumstances(snapshot, [nodes.reattribute(end) for end in everything])
-    closed, most = gate(snapshot), room(snapshot)
+    context = _pass_context(snapshot, [nodes.reattribute(end) for end in everything])
+    closed, limit = gate(snapshot), max_active(snapshot)
     active = sum(1 for one in seen if one.history is None)
     actions: list[Action] = []
     for one in seen:
@@ -48,7 +48,7 @@ def decide(snapshot: Snapshot) -> list[Action]:
         submits = any(isinstance(action, Submit) for action in planned)
         if submits and closed:
             planned = [*one.found, *set_run(one.view, *closed)]
-        elif submits and most is not None and active >= most:
+        elif submits and limit is not None and active >= limit:
             planned = [action for action in planned if not isinstance(action, Submit)]
         else:
             active += submits
@@ -80,13 +80,13 @@ def _all_ended(seen: Sequence[_Seen]) -> Iterator[EndedAttempt]:
         yield from (ending_attempt(action) for action in one.found if isinstance(action, Finish))
 
 
-def _circumstances(snapshot: Snapshot, ended: Sequence[EndedAttempt]) -> PassContext:
+def _pass_context(snapshot: Snapshot, ended: Sequence[EndedAttempt]) -> PassContext:
     hours = max((view.retry.exclude_h for view in snapshot.runs), default=0.0)
     return PassContext(
         now_s=snapshot.now_s,
         ledgers=snapshot.ledgers,
         excluded=excluded(ended, snapshot.now_s, hours, snapshot.nodes),
-        storage_known=snapshot.storage == "",
+        storage_writable=snapshot.storage == "",
     )
 
 

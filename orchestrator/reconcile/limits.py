@@ -28,7 +28,7 @@ def gpu_hours(snapshot: Snapshot) -> float:
     return seconds / 3600
 
 
-def room(snapshot: Snapshot) -> int | None:
+def max_active(snapshot: Snapshot) -> int | None:
     """Attempts that may be active at once; None for no limit of ours."""
     limits = (snapshot.capacity, snapshot.campaign.limits.get("running"))
     return min((limit for limit in limits if limit is not None), default=None)

@@ -15,9 +15,10 @@ from typing import Final
 from ..failures.policy import FailureClass
 from .attempt_history import EndedAttempt
 
-MOST_EXCLUDED: Final = 0.25
+MAX_EXCLUDED_SHARE: Final = 0.25
+"""Of the nodes of the cluster."""
 
-ENVIRONMENT: Final = frozenset({"no-mpi", "device-ordinal"})
+ENVIRONMENT_RULES: Final = frozenset({"no-mpi", "device-ordinal"})
 """Rules about what is the same on all nodes of a healthy cluster."""
 
 
@@ -36,7 +37,7 @@ def excluded(ended: Iterable[EndedAttempt], now_s: float, exclude_h: float, node
             newest[attempt.host] = max(newest[attempt.host], attempt.ended_s)
     bad = [host for host, weight in weights.items() if weight >= 1.0]
     worst_first = sorted(bad, key=lambda host: (-weights[host], -newest[host], host))
-    room = 1 if nodes is None else int(nodes * MOST_EXCLUDED)
+    room = 1 if nodes is None else int(nodes * MAX_EXCLUDED_SHARE)
     return tuple(sorted(worst_first[:room]))
 
 
@@ -55,7 +56,7 @@ class NodeEvidence:
     @classmethod
     def of(cls, ended: Sequence[EndedAttempt]) -> NodeEvidence:
         """What these attempts tell."""
-        shown_by = {rule: frozenset(end.host for end in ended if end.rule == rule) for rule in ENVIRONMENT}
+        shown_by = {rule: frozenset(end.host for end in ended if end.rule == rule) for rule in ENVIRONMENT_RULES}
         trained = (node for end in ended if end.progressed for node in end.row.evidence.get("nodes", ()))
         return cls(shown_by, frozenset(str(node["host"]) for node in trained))
 
@@ -65,7 +66,7 @@ class NodeEvidence:
         An error of the environment that occurred on one node alone, while runs have trained on others but never on that
         one, is the node's fault: the run resumes elsewhere and the node is excluded, as with a broken GPU.
         """
-        if end.kind is not FailureClass.DETERMINISTIC or end.rule not in ENVIRONMENT or not end.host:
+        if end.kind is not FailureClass.DETERMINISTIC or end.rule not in ENVIRONMENT_RULES or not end.host:
             return end
         alone = self.shown_by[end.rule] == {end.host} and end.host not in self.trained_on
         if alone and self.trained_on:

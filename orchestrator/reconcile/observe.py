@@ -32,7 +32,7 @@ from .snapshot import AttemptView, RunView, Snapshot
 
 AGENT_LOG_LINES = 40
 
-Clock = Callable[[int], StepTimes]
+StepTimesOfRun = Callable[[int], StepTimes]
 
 
 @dataclass(frozen=True)
@@ -75,7 +75,7 @@ def read_store(store: Store, campaign: CampaignRow) -> Stored:
 
 
 def observe(
-    stored: Stored, executor: Executor, paths: CampaignPaths, step_times: Clock
+    stored: Stored, executor: Executor, paths: CampaignPaths, step_times: StepTimesOfRun
 ) -> tuple[Snapshot, Unreachable | None]:
     """Lists the executor's jobs once, and reads the folders of the attempts that may still run.
 
@@ -117,14 +117,16 @@ def _list_jobs(active: Sequence[AttemptRow], executor: Executor) -> tuple[JobLis
         return JobListing({}, False), exc
 
 
-def _run_view(run: RunRow, stored: Stored, listing: JobListing, paths: CampaignPaths, step_times: Clock) -> RunView:
+def _run_view(
+    run: RunRow, stored: Stored, listing: JobListing, paths: CampaignPaths, step_times: StepTimesOfRun
+) -> RunView:
     rows, config = stored.attempts.get(run.id, ()), stored.configs[run.id]
     over = run.state in SETTLED_RUN and run.state is not RunState.HELD  # then its files do not matter
     attempts = tuple(_attempt_view(row, run, listing, paths) for row in rows)
     idle_s = max((beat.idle_s or 0.0 for attempt in attempts for beat in attempt.heartbeats), default=0.0)
     times = step_times(run.id) if idle_s >= config.retry.hang_min_s else StepTimes(None, 0)
-    # the built-in training writes its progress every step, a custom script only when it reports
-    usual_s = times.p99_s if config.command is None else times.between_s
+    # the built-in trainer shows every step, a custom script only those that it reports
+    p99_s = times.p99_s if config.command is None else times.between_s
     return RunView(
         run=run,
         attempts=attempts,
@@ -132,7 +134,7 @@ def _run_view(run: RunRow, stored: Stored, listing: JobListing, paths: CampaignP
         on_cpu=trains_on_cpu(config),
         checkpoint_step=_saved_step(run, config, rows[-1], paths) if rows and not over else 0,
         begun=0 if run.generation else _begun(paths.run(run.name)),
-        p99_step_s=usual_s,
+        p99_step_s=p99_s,
         steps_known=times.known,
     )
 

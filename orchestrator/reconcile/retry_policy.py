@@ -19,12 +19,12 @@ MEM_GROWTH = 1.5
 
 @dataclass(frozen=True)
 class PassContext:
-    """What is the same for all runs in this pass; `storage_known`: the campaign's folder was tested and is writable."""
+    """What is the same for all runs in this pass; `storage_writable` also says that the folder was tested."""
 
     now_s: float
     ledgers: Ledgers
     excluded: tuple[str, ...]
-    storage_known: bool
+    storage_writable: bool
 
 
 @dataclass(frozen=True)
@@ -50,7 +50,7 @@ def next_attempt(view: RunView, history: Sequence[EndedAttempt], context: PassCo
         yield from set_run(view, *end)
     elif last.kind.policy.retry is Retry.SMALLER:
         yield from _fitted(view, history, context)
-    elif last.kind.policy.awaits_storage and not context.storage_known:
+    elif last.kind.policy.awaits_storage and not context.storage_writable:
         yield from set_run(view, RunState.PENDING, f"{last.reason}, retried once the folder is writable")
     elif budget := _budget(history, len(history) - 1):
         yield from _within(view, history, budget, context)

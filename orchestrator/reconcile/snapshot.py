@@ -70,7 +70,8 @@ class RunView:
         begun: the highest generation found in the folder of a run without attempts, left by a store that has since been
             deleted; 0 for none.
         on_cpu: whether the ranks' device memory is the host's.
-        p99_step_s: 99th percentile of the time that a step of its present configuration took, None if not known.
+        p99_step_s: 99th percentile of the time that a step of its present configuration took, for a custom script of
+            the time between two reports; None if not known.
         steps_known: how many steps that was taken from.
     """
 

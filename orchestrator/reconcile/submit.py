@@ -59,8 +59,8 @@ class _Element(NamedTuple):
 
 
 @dataclass(frozen=True)
-class _Way:
-    """What a submission needs: the right to write, the executor, the campaign's folders."""
+class _Target:
+    """Where submissions go: the store, through its fenced writer, the executor, the campaign's folders."""
 
     writer: FencedWriter
     executor: Executor
@@ -76,10 +76,10 @@ def submit(
     has taken over.
     """
     troubles: list[Unreachable] = []
-    way = _Way(writer, executor, paths)
+    target = _Target(writer, executor, paths)
     for resources, group in _batches(actions):
         try:
-            _submit_group(group, resources, way)
+            _submit_group(group, resources, target)
         except QueueFull as exc:
             return [*troubles, exc]  # the other shapes are of the same user
         except Unreachable as exc:
@@ -101,20 +101,20 @@ def _batches(actions: Sequence[Submit]) -> Iterator[tuple[dict[str, Any], Sequen
             yield asked[key], group[start : start + ARRAY_LIMIT]
 
 
-def _submit_group(group: Sequence[Submit], resources: dict[str, Any], way: _Way) -> None:
+def _submit_group(group: Sequence[Submit], resources: dict[str, Any], target: _Target) -> None:
     """One array, or several where it is too much for one: halved until sbatch takes it, down to single jobs.
 
     If the queue was full a while ago, starts with one job and doubles: recording a thousand attempts in every pass and
     withdrawing them again would be wasted work.
     """
-    doubles = _was_full(way.writer)
+    doubles = _was_full(target.writer)
     done, most = 0, 1 if doubles else len(group)
     while part := group[done : done + most]:
         try:
-            _submit_batch(part, resources, way)
+            _submit_batch(part, resources, target)
         except ArrayTooLarge as exc:
             if len(part) == 1:
-                raise _full(len(group) - done, way.writer, exc) from exc
+                raise _full(len(group) - done, target.writer, exc) from exc
             doubles, most = False, (len(part) + 1) // 2
         else:
             done, most = done + len(part), 2 * most if doubles else most
@@ -140,8 +140,8 @@ def _full(waiting: int, writer: FencedWriter, exc: ArrayTooLarge) -> QueueFull:
     return QueueFull(message, "nothing was submitted of them; the next pass tries again")
 
 
-def _submit_batch(group: Sequence[Submit], resources: dict[str, Any], way: _Way) -> None:
-    writer, paths = way.writer, way.paths
+def _submit_batch(group: Sequence[Submit], resources: dict[str, Any], target: _Target) -> None:
+    writer, paths = target.writer, target.paths
     _require_trust(paths)
     token = uuid.uuid4().hex[:12]
     rows = _write_intent(group, token, writer, paths)
@@ -150,11 +150,11 @@ def _submit_batch(group: Sequence[Submit], resources: dict[str, Any], way: _Way)
     batch = JobArray(token, job_name(token), paths.batch(token), len(rows), resources)
     try:
         _write_files(rows, batch, paths)
-        job_ids = way.executor.submit(batch)
+        job_ids = target.executor.submit(batch)
     except SubmissionRefused as exc:
         if any(action.exclude for action in group):
             _withdraw(rows, writer, exc)
-            _submit_without_exclusions(group, way)
+            _submit_without_exclusions(group, target)
             return
         _refuse(rows, writer, f"sbatch refused it: {exc}")
     except ArrayTooLarge as exc:
@@ -187,11 +187,11 @@ def _require_trust(paths: CampaignPaths) -> None:
         raise Unreachable(f"{why}, and could make your jobs run anything", f"chmod -R go-w {paths.root}")
 
 
-def _submit_without_exclusions(group: Sequence[Submit], way: _Way) -> None:
+def _submit_without_exclusions(group: Sequence[Submit], target: _Target) -> None:
     """Retries without excluded nodes: they may be all that there are, or no longer exist."""
     everywhere = [replace(action, exclude=()) for action in group]
     for resources, part in _batches(everywhere):
-        _submit_batch(part, resources, way)
+        _submit_batch(part, resources, target)
 
 
 def _refuse(rows: Sequence[_Element], writer: FencedWriter, reason: str) -> None:
