@@ -57,14 +57,14 @@ class AttemptSpools:
             yield GpuSpool(self.attempt_id, path, node_rank)
 
 
-def drain_attempt(store: Store, spools: AttemptSpools, held: Mapping[int, int] | None = None) -> None:
+def drain_attempt(store: Store, spools: AttemptSpools, offsets: Mapping[int, int] | None = None) -> None:
     """Takes into the store what it does not hold yet of an attempt's spools.
 
     Args:
         store: The store.
         spools: The spools.
-        held: Bytes that the store holds of each spool, by `Spool.number`; one that has just that size is left
-            alone. The store is asked where this is not given.
+        offsets: Bytes that the store has of each spool, by `Spool.number`; one that has just that size is left alone.
+            The store is asked where this is not given.
 
     Raises:
         StoreUnreachable: The store did not answer; what was not taken is not lost.
@@ -72,4 +72,4 @@ def drain_attempt(store: Store, spools: AttemptSpools, held: Mapping[int, int] |
         OSError: A spool cannot be read.
     """
     for spool in spools:
-        drain(store, spool, None if held is None else held.get(spool.number, 0))
+        drain(store, spool, None if offsets is None else offsets.get(spool.number, 0))

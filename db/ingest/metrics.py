@@ -28,7 +28,7 @@ _MEMORY_FIGURES: Final = ("after_init_gb", "per_sample_gb", "peak_allocated_gb",
 class MetricSpool(Spool[MetricBatch]):
     """What the script of an attempt reports."""
 
-    held = schema.attempt.c.spool_offset
+    stored_offset = schema.attempt.c.spool_offset
 
     def __init__(self, attempt_id: int, path: Path) -> None:
         super().__init__(attempt_id, path, METRICS)

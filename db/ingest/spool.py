@@ -75,7 +75,7 @@ class Spool(ABC, Generic[B]):
             a negative number of its own.
     """
 
-    held: ClassVar[ColumnElement[int]] = func.coalesce(schema.node_spool.c.spool_offset, 0)
+    stored_offset: ClassVar[ColumnElement[int]] = func.coalesce(schema.node_spool.c.spool_offset, 0)
 
     def __init__(self, attempt_id: int, path: Path, number: int) -> None:
         self.attempt_id, self.path, self.number = attempt_id, path, number
@@ -98,7 +98,7 @@ class Spool(ABC, Generic[B]):
         attempt, run, read = schema.attempt.c, schema.run.c, schema.node_spool.c
         of_node = and_(read.attempt_id == attempt.id, read.node_rank == self.number)
         joined = schema.attempt.join(schema.run, run.id == attempt.run_id).outerjoin(schema.node_spool, of_node)
-        columns = (run.campaign_id, run.id, attempt.generation, attempt.id, self.held)
+        columns = (run.campaign_id, run.id, attempt.generation, attempt.id, self.stored_offset)
         with store.read() as conn:
             row = conn.execute(select(*columns).select_from(joined).where(attempt.id == self.attempt_id)).first()
         if row is None:
@@ -151,18 +151,18 @@ def ingest(store: Store, spool: Spool[Any], *, max_bytes: int = MAX_BYTES) -> In
     return IngestResult(batch.lines, source.offset + batch.length, len(batch.bad), len(batch.events), caught_up)
 
 
-def drain(store: Store, spool: Spool[Any], held: int | None = None) -> None:
+def drain(store: Store, spool: Spool[Any], seen_offset: int | None = None) -> None:
     """Takes all that a spool holds, or leaves the rest to another caller who is at it.
 
     Args:
         store: The store.
         spool: The spool.
-        held: Bytes of it that the store was seen to hold: the store is not asked if the file has just that size.
+        seen_offset: Bytes of it that the store was seen to have: it is not asked if the file has just that size.
 
     Raises:
         StoreUnreachable, LookupError, OSError: As of `ingest`.
     """
-    if _read_on(spool.path, 0, 0)[1] in (None, held):
+    if _read_on(spool.path, 0, 0)[1] in (None, seen_offset):
         return
     while not (result := ingest(store, spool)).caught_up and not result.stale:
         pass

@@ -29,7 +29,7 @@ from . import cleanup, evidence, launch
 from .evidence import LogLine, NodeOutcome
 from .node import Node, RendezvousTimeout, Start, announce, free_port, join
 from .node_facts import NodeFacts
-from .progress import Watch
+from .progress import RankWatch
 from .push import Pusher
 from .telemetry import Telemetry
 
@@ -75,7 +75,7 @@ class Agent:
         self.paths, self.run_paths = AttemptPaths(Path(payload.attempt_dir)), RunPaths(Path(payload.run_dir))
         first = node.rank * payload.ranks_per_node
         self.ranks = range(first, first + payload.ranks_per_node)
-        self.progress = Watch(self.ranks)
+        self.progress = RankWatch(self.ranks)
         self._stop_asked = self._term_asked = False
         self._last_beat_s = self._last_stop_s = 0.0
         self._since: dict[str, float] = {}
@@ -173,10 +173,10 @@ class Agent:
         return start
 
     def _verified_checkpoint(self) -> Checkpoint | None:
-        """The newest checkpoint that is whole. It may take minutes to read: meanwhile the heart goes on beating."""
+        """The newest checkpoint that is whole. It may take minutes to read: meanwhile heartbeats go on."""
         done = threading.Event()
-        heart = threading.Thread(target=self._beat_until, args=(done,), daemon=True)
-        heart.start()
+        beats = threading.Thread(target=self._beat_until, args=(done,), daemon=True)
+        beats.start()
         try:
             found = checkpoint.newest_verified(
                 self._checkpoints,
@@ -188,7 +188,7 @@ class Agent:
             )
         finally:
             done.set()
-            heart.join()
+            beats.join()
         if (step := found.step if found else 0) < (recorded := self.payload.min_resume_step):
             reason = f"the checkpoint of step {recorded} that was recorded cannot be used, steps are made again"
             self._tell("checkpoint_older", reason=reason, step=step, recorded_step=recorded)

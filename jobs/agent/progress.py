@@ -83,7 +83,7 @@ class Heartbeat(Document):
         return found
 
 
-class Watch:
+class RankWatch:
     """The records of this node's ranks, from the start of an attempt to its end."""
 
     def __init__(self, ranks: Iterable[int]) -> None:

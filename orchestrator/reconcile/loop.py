@@ -131,13 +131,13 @@ def drain(store: Store, rows: Sequence[AttemptRow]) -> list[Unreachable]:
         return []
     troubles = []
     with store.read() as conn:
-        held = queries.node_offsets(conn, [row.id for row in rows])
+        offsets = queries.node_offsets(conn, [row.id for row in rows])
     for row in rows:
         paths = attempt_paths(row)
         gpus = [paths.gpu_spool(node) for node in range(row.nodes)]
         spools = AttemptSpools(row.id, paths.metrics, paths.forward_spool, gpus)
         try:
-            drain_attempt(store, spools, {METRICS: row.spool_offset, **held.get(row.id, {})})
+            drain_attempt(store, spools, {METRICS: row.spool_offset, **offsets.get(row.id, {})})
         except OSError as exc:
             troubles.append(Unreachable(f"cannot read metrics: {exc}", "nothing is lost; the next pass tries again"))
     return troubles

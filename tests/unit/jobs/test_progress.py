@@ -13,7 +13,7 @@ import pytest
 
 from dscampaign.jobs.agent import progress
 from dscampaign.jobs.agent.evidence import RankEnd
-from dscampaign.jobs.agent.progress import Heartbeat, RankProgress, Watch
+from dscampaign.jobs.agent.progress import Heartbeat, RankProgress, RankWatch
 from dscampaign.tests.unit.jobs.test_report import PREAMBLE
 
 
@@ -37,7 +37,7 @@ def clock(monkeypatch: pytest.MonkeyPatch) -> Clock:
 
 
 def test_every_rank_says_how_far_it_is(clock: Clock) -> None:
-    watch = Watch(range(4, 6))
+    watch = RankWatch(range(4, 6))
     folder = watch.open()["CAMPAIGN_PROGRESS_DIR"]
     assert stat.S_IMODE(Path(folder).stat().st_mode) == 0o700
     assert (watch.heartbeat("n1").idle_s, watch.heartbeat("n1").phase) == (None, "start")
@@ -53,7 +53,7 @@ def test_every_rank_says_how_far_it_is(clock: Clock) -> None:
 
 
 def test_only_who_says_phases_is_known_to_train() -> None:
-    watch = Watch(range(3))
+    watch = RankWatch(range(3))
     folder = watch.open()["CAMPAIGN_PROGRESS_DIR"]
     rank(folder, 0, "r.progress(1)")
     rank(folder, 1, "r.progress(1); r.phase('train')")
@@ -64,7 +64,7 @@ def test_only_who_says_phases_is_known_to_train() -> None:
 
 
 def test_the_first_step_ends_the_start_unless_more_is_said() -> None:
-    watch = Watch(range(2))
+    watch = RankWatch(range(2))
     folder = watch.open()["CAMPAIGN_PROGRESS_DIR"]
     rank(folder, 0, "r.phase('compile'); r.progress(1)")
     rank(folder, 1, "with r.phase('compile'): r.progress(1)")
@@ -77,7 +77,7 @@ def test_the_first_step_ends_the_start_unless_more_is_said() -> None:
 
 
 def test_time_without_a_change_counts_from_the_last_rank_that_moved(clock: Clock) -> None:
-    watch = Watch(range(2))
+    watch = RankWatch(range(2))
     folder = Path(watch.open()["CAMPAIGN_PROGRESS_DIR"])
     for number, at_s in ((0, 1010.0), (1, 1015.0)):
         clock.now_s = at_s
@@ -91,7 +91,7 @@ def test_time_without_a_change_counts_from_the_last_rank_that_moved(clock: Clock
 
 
 def test_time_in_which_the_whole_job_was_stopped_does_not_count(clock: Clock) -> None:
-    watch = Watch(range(1))
+    watch = RankWatch(range(1))
     folder = Path(watch.open()["CAMPAIGN_PROGRESS_DIR"])
     (folder / "rank-0").write_text('{"step": 3, "phase": "train", "busy_ms": 1.5}')
     watch.look()
@@ -103,7 +103,7 @@ def test_time_in_which_the_whole_job_was_stopped_does_not_count(clock: Clock) ->
 
 
 def test_busy_time_is_the_median_over_the_steps_last_seen() -> None:
-    watch = Watch(range(1))
+    watch = RankWatch(range(1))
     record = Path(watch.open()["CAMPAIGN_PROGRESS_DIR"]) / "rank-0"
     for step in range(1, 101):
         busy_ms = 900.0 if step == 99 else float(step)
@@ -116,7 +116,7 @@ def test_busy_time_is_the_median_over_the_steps_last_seen() -> None:
 
 
 def test_a_torn_record_is_read_again() -> None:
-    watch = Watch(range(1))
+    watch = RankWatch(range(1))
     record = Path(watch.open()["CAMPAIGN_PROGRESS_DIR"]) / "rank-0"
     for text in ('{"step": 5, "phase": "train", "busy_ms": 1}', '{"step": 6, "ph'):
         record.write_text(text)
@@ -126,7 +126,7 @@ def test_a_torn_record_is_read_again() -> None:
 
 
 def test_a_rank_s_end_has_its_place() -> None:
-    watch = Watch(range(2))
+    watch = RankWatch(range(2))
     (Path(watch.open()["CAMPAIGN_PROGRESS_DIR"]) / "rank-1").write_text('{"step": 5, "phase": "x", "busy_ms": 0}')
     watch.look()
     watch.close()
@@ -139,7 +139,7 @@ def test_without_a_place_for_records_nobody_fails(monkeypatch: pytest.MonkeyPatc
         raise OSError(28, "No space left on device")
 
     monkeypatch.setattr("tempfile.mkdtemp", no_room)
-    watch = Watch(range(1))
+    watch = RankWatch(range(1))
     assert watch.open() == {"CAMPAIGN_PROGRESS_DIR": ""}
     watch.look()
     assert watch.heartbeat("n").idle_s is None
@@ -150,15 +150,15 @@ def test_without_a_place_for_records_nobody_fails(monkeypatch: pytest.MonkeyPatc
 def test_what_a_killed_agent_left_is_swept_up_and_what_a_living_one_has_is_not() -> None:
     code = """
 import os
-from dscampaign.jobs.agent.progress import Watch
-watch = Watch(range(1))
+from dscampaign.jobs.agent.progress import RankWatch
+watch = RankWatch(range(1))
 print(*watch.open().values(), flush=True)
 os.kill(os.getpid(), 9)
 """
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=False)
     dead = Path(done.stdout.strip())
     assert dead.is_dir()
-    first, second = Watch(range(1)), Watch(range(1))
+    first, second = RankWatch(range(1)), RankWatch(range(1))
     living = Path(first.open()["CAMPAIGN_PROGRESS_DIR"])
     assert not dead.exists()
     second.open()
