@@ -4,10 +4,12 @@ from __future__ import annotations
 
 import json
 import random
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
+
+import pytest
 
 from dscampaign.db import queries
 from dscampaign.db.ingest.gpus import GpuSpool
@@ -17,6 +19,7 @@ from dscampaign.db.records import SUBMITTING, AttemptState, CampaignRow, NewAtte
 from dscampaign.db.store import Store
 from dscampaign.orchestrator.report.compare.results import Results, results_of
 from dscampaign.orchestrator.report.measure.load import read_runs
+from dscampaign.orchestrator.report.measure.run import MeasuredRun
 
 SEQ_LEN = 128
 GLOBAL_BATCH = 8
@@ -270,3 +273,33 @@ def _lines(condition: Planted, run: RunRow, one: Try, start_s: float) -> Iterato
     peak = tokens / condition.ranks * flops / MFU_S
     work = {"flops_per_token": flops, "peak_flops": peak, "device": SOFTWARE["device"]}
     yield {"event": "speed", "ts": ts_s, "tokens_per_s": tokens / step_s, **work, **condition.speed}
+
+
+PlantStore = Callable[..., str]
+Plant = Callable[..., list[MeasuredRun]]
+
+
+@pytest.fixture
+def planted_url(tmp_path: Path) -> Iterator[PlantStore]:
+    """Plants conditions as a campaign in one store and returns its address."""
+    url = f"sqlite:///{tmp_path}/campaign.db"
+    store = Store.open(url, create=True)
+
+    def make(*conditions: Planted, name: str = "sweep") -> str:
+        plant(store, tmp_path, conditions, name)
+        return url
+
+    yield make
+    store.close()
+
+
+@pytest.fixture
+def planted(tmp_path: Path) -> Iterator[Plant]:
+    """Plants conditions and reads them back as facts."""
+    store = Store.open(f"sqlite:///{tmp_path}/campaign.db", create=True)
+
+    def facts(*conditions: Planted) -> list[MeasuredRun]:
+        return read_runs(store, plant(store, tmp_path, conditions))
+
+    yield facts
+    store.close()

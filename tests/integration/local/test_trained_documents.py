@@ -1,7 +1,7 @@
 """The published comparisons, trained: each template at its smallest scale on this machine's CPUs, up to its report.
 
 `make documents` trains all of them, in about half an hour; `make test` the one that is done in a minute. What a report
-has of GPUs is tested with planted results, in tests/unit/report/test_documents.py.
+has of GPUs is tested with planted results, in tests/integration/report/test_documents.py.
 """
 
 from __future__ import annotations
@@ -19,8 +19,8 @@ import pytest
 from dscampaign.db import queries
 from dscampaign.db.records import CampaignRow, MetricRow
 from dscampaign.db.store import Store
-from dscampaign.tests.unit.report.documents import NEEDS_GPUS, ON_GPUS, PER_WORKLOAD, SPARSE, TEMPLATES
-from dscampaign.tests.unit.report.page import Page
+from dscampaign.tests.support.report_documents import NEEDS_GPUS, ON_GPUS, PER_WORKLOAD, SPARSE, TEMPLATES
+from dscampaign.tests.support.report_page import Page
 
 NAMES: Final = list(TEMPLATES) if os.environ.get("DOCUMENTS") == "all" else ["gpu-telemetry"]
 WARM_UP_STEPS: Final = 20

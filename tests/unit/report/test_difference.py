@@ -5,8 +5,7 @@ from __future__ import annotations
 from dscampaign.db.records import RunState
 from dscampaign.orchestrator.report.compare.conditions import conditions_of
 from dscampaign.orchestrator.report.compare.difference import compare, verdict
-from dscampaign.tests.support.planted import Planted, Try
-from dscampaign.tests.unit.report.conftest import Plant
+from dscampaign.tests.support.planted import Plant, Planted, Try
 
 
 def test_what_a_retry_changed_is_said_to_be_left_out(planted: Plant) -> None:

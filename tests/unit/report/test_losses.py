@@ -14,7 +14,7 @@ from dscampaign.orchestrator.cli.main import main
 from dscampaign.orchestrator.report.compare.statistics import Sameness
 from dscampaign.orchestrator.report.measure.flags import flags_of
 from dscampaign.tests.support.planted import Planted, results_at
-from dscampaign.tests.unit.report.page import Page
+from dscampaign.tests.support.report_page import Page
 
 PlantStore = Callable[..., str]
 

@@ -9,8 +9,7 @@ import pytest
 from dscampaign.orchestrator.report.compare.conditions import conditions_of
 from dscampaign.orchestrator.report.compare.statistics import Estimate
 from dscampaign.orchestrator.report.measure.metrics import _ALL, METRICS, OverRepeats
-from dscampaign.tests.support.planted import Planted
-from dscampaign.tests.unit.report.conftest import Plant
+from dscampaign.tests.support.planted import Plant, Planted
 
 
 def test_no_name_is_taken_twice() -> None:

@@ -11,8 +11,7 @@ import pytest
 from dscampaign.orchestrator.report.compare.conditions import conditions_of
 from dscampaign.orchestrator.report.compare.scaling import scaling_of
 from dscampaign.orchestrator.report.measure.run import MeasuredRun
-from dscampaign.tests.support.planted import Planted
-from dscampaign.tests.unit.report.conftest import Plant
+from dscampaign.tests.support.planted import Plant, Planted
 
 Row = tuple[str, str, Any]
 STRONG, WEAK = "batch", "batch of a rank"

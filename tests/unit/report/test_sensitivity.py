@@ -9,8 +9,7 @@ from dscampaign.orchestrator.report.compare.baseline import compare_to_baseline
 from dscampaign.orchestrator.report.compare.conditions import conditions_of
 from dscampaign.orchestrator.report.compare.sensitivity import sensitivities, sensitivity_sentence
 from dscampaign.orchestrator.report.measure.run import MeasuredRun
-from dscampaign.tests.support.planted import Planted
-from dscampaign.tests.unit.report.conftest import Plant
+from dscampaign.tests.support.planted import Plant, Planted
 
 
 def said(runs: Sequence[MeasuredRun]) -> list[str]:

@@ -15,8 +15,7 @@ from dscampaign.orchestrator.report.compare.sensitivity import sensitivities, se
 from dscampaign.orchestrator.report.compare.statistics import Order
 from dscampaign.orchestrator.report.measure.run import MeasuredRun
 from dscampaign.orchestrator.report.page.data import condition_rows
-from dscampaign.tests.support.planted import Planted, results_at
-from dscampaign.tests.unit.report.conftest import Plant
+from dscampaign.tests.support.planted import Plant, Planted, results_at
 
 
 def silent(runs: Sequence[MeasuredRun], *names: str) -> list[MeasuredRun]:

@@ -13,8 +13,7 @@ from dscampaign.orchestrator.report.compare.conditions import conditions_of
 from dscampaign.orchestrator.report.compare.recommend import recommend
 from dscampaign.orchestrator.report.compare.workloads import times_to_loss, workloads_of
 from dscampaign.orchestrator.report.measure.run import MeasuredRun
-from dscampaign.tests.support.planted import Planted
-from dscampaign.tests.unit.report.conftest import Plant
+from dscampaign.tests.support.planted import Plant, Planted
 
 
 def workloads(runs: Sequence[MeasuredRun]) -> list[list[str]]:

@@ -10,7 +10,7 @@ import pytest
 
 from dscampaign.orchestrator.cli.main import main
 from dscampaign.tests.support.planted import Planted, Try
-from dscampaign.tests.unit.report.page import Page
+from dscampaign.tests.support.report_page import Page
 
 PlantStore = Callable[..., str]
 

@@ -7,7 +7,7 @@ from pathlib import Path
 
 from dscampaign.orchestrator.cli.main import main
 from dscampaign.tests.support.planted import Planted
-from dscampaign.tests.unit.report.page import Page
+from dscampaign.tests.support.report_page import Page
 
 PlantStore = Callable[..., str]
 

@@ -14,8 +14,8 @@ from dscampaign.db.store import Store
 from dscampaign.orchestrator.cli.main import main
 from dscampaign.tests.support.campaigns import submit
 from dscampaign.tests.support.planted import Planted, Try, plant_run
-from dscampaign.tests.unit.report.documents import COMMON_FIELDS, LOGS, PER_WORKLOAD, SPARSE, TEMPLATES
-from dscampaign.tests.unit.report.page import HtmlTables, Page
+from dscampaign.tests.support.report_documents import COMMON_FIELDS, LOGS, PER_WORKLOAD, SPARSE, TEMPLATES
+from dscampaign.tests.support.report_page import HtmlTables, Page
 
 STEPS = 60
 

@@ -1,0 +1,1 @@
+"""The command `campaign report` from a planted store to pages, files and figures."""
