@@ -19,10 +19,10 @@ from typing import TYPE_CHECKING, Any
 
 from dscampaign.orchestrator.reconcile.actions import Finish, Submit
 from dscampaign.orchestrator.reconcile.loop import SLURM_POLL_S
+from dscampaign.tests.faults.trial import begin, case
+from dscampaign.tests.support.slurm_fixtures import running_cluster
 
-ROOT = Path(__file__).resolve().parents[1]
 NODES = 2
-TIMEOUT_S = 420
 STEPS = 7
 ENDS = {
     "a rank exits with an error": "exit=3",
@@ -38,12 +38,9 @@ if TYPE_CHECKING:
 
 def main() -> int:
     """Prints one line for each kind of end."""
-    sys.path.insert(0, str(ROOT))
     if not shutil.which("slurmctld", path="/usr/sbin:/usr/bin"):
         print("Slurm is not installed: scripts/test_dependencies.sh says what to install", file=sys.stderr)
         return 0
-    from tests.cluster.fixtures import running_cluster  # type: ignore[import-not-found]
-
     with (
         tempfile.TemporaryDirectory(prefix="decision-", dir="/tmp") as folder,
         running_cluster(Path(folder) / "slurm", NODES) as cluster,
@@ -53,15 +50,13 @@ def main() -> int:
 
 
 def _measure(folder: Path, cluster: Any) -> list[Decision]:
-    from tests.faults.trial import begin, case  # type: ignore[import-not-found]
-
     names = {f"end{kind}-{number}": end for kind, end in enumerate(ENDS) for number in range(RUNS_EACH)}
     cases = [
         case(name, str(STEPS), _step_time(number), *(f"{ENDS[end]}@{step}" for step in range(3, STEPS)))
         for number, (name, end) in enumerate(names.items())
     ]
     trial = begin(folder, cases, retry={"backoff_s": 0, "crash": 20, "infra": 20})
-    done = trial.watch(timeout_s=TIMEOUT_S, poll_s=SLURM_POLL_S)
+    done = trial.watch(poll_s=SLURM_POLL_S)
     kinds = {run.id: names[name.removeprefix("case-")] for name, run in done.runs.items()}
     submitted = _submit_times(cluster)
     return [decision for timed in trial.passes for decision in _decisions(timed, trial.passes, kinds, submitted)]

@@ -24,6 +24,7 @@ from dscampaign.db.ingest.spool import ingest
 from dscampaign.db.records import NewAttempt, NewRun
 from dscampaign.db.store import Store
 from dscampaign.db.upgrade import upgrade
+from dscampaign.tests.support.postgres import PostgresServer
 
 LINES = 100_000
 REPEATS = 5
@@ -119,9 +120,6 @@ def _postgres(url: str | None) -> Iterator[str | None]:
     if url:
         yield url
         return
-    sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
-    from tests.postgres import PostgresServer  # type: ignore[import-not-found]
-
     try:
         server = PostgresServer()
     except RuntimeError as error:
