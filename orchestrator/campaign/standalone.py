@@ -78,6 +78,7 @@ def _payload(submission: Submission, run: Run) -> tuple[Payload, AttemptPaths]:
         token=BY_HAND,
         attempt_id=0,
         store=None,
+        workdir=str(submission.workdir),
     )
     payload = replace(payload, run_dir=str(folder), attempt_dir=str(folder / "g0001"))
     return payload, AttemptPaths(Path(payload.attempt_dir))

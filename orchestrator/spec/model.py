@@ -270,6 +270,10 @@ class RunConfig(SpecSection):
     """Your own training script and its arguments instead of the built-in training: `train.py --depth {depth}`, or
     `-m package.module`. `{name}` stands for a matrix parameter or a field of train; `--local_rank={local_rank}` is
     for scripts that want the argument which the launcher would add, others read LOCAL_RANK."""
+    code: Literal["copy", "live"] = "copy"
+    """`copy`: a run keeps the code that it began with: the script's folder, or the git work tree around it, is copied
+    once per content, and every attempt runs from its copy ([what that means](training.md#the-code-of-a-run)). `live`:
+    an attempt runs the files as they are when it starts."""
     python: str | None = None
     """Python that runs the training, such as `/envs/train/bin/python`. Default: the one that runs this program."""
     env: dict[str, str] = Field(default={})
@@ -362,6 +366,9 @@ class Spec(RunConfig):
     """Name of the campaign: letters, digits, `.`, `_` and `-`, at most 64."""
     dir: str = "./campaign"
     """Shared folder for checkpoints, logs and data; relative to the working directory of `campaign`."""
+    workdir: str | None = None
+    """Folder in which `setup` and the training start, whoever submits; relative to the spec's folder. Default: that
+    folder."""
     store: str | None = None
     """Database URL, `postgresql://user@host/name` or `sqlite:///path`. Default: a file in `dir`."""
     matrix: dict[str, Any] = Field(default={})
