@@ -118,7 +118,7 @@ def inner_link(root: Path, path: str) -> str | None:
         return None
     text = os.fspath(place.readlink())
     lands = os.path.normpath(os.path.join(os.path.dirname(path), text))  # noqa: PTH118, PTH120 - by its text alone
-    return text if lands.split(os.sep)[0] not in ("", os.pardir) else None
+    return None if lands.startswith((os.sep, os.pardir)) else text
 
 
 def fingerprint(root: Path, path: str) -> str:
@@ -139,7 +139,7 @@ def counterpart(path: str, copy: CodeCopy, folder: Path) -> Path | None:
     """The place in the copy at `folder` of what lies at `path` below the copied root; None of what lies elsewhere."""
     for name, root in ((path, copy.root), (os.path.realpath(path), os.path.realpath(copy.root))):
         below = os.path.relpath(name, root)
-        if below.split(os.sep)[0] != os.pardir:
+        if not f"{below}/".startswith("../"):
             return folder / below
     return None
 

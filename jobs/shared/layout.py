@@ -142,9 +142,9 @@ class CampaignPaths:
         """Prepared data, shared by all campaigns under the same root."""
         return self.root / "data"
 
-    def code(self, hash: str) -> Path:
-        """The copy of the code with that hash, shared like the data."""
-        return self.root / CODE / hash
+    def code(self, name: str) -> Path:
+        """The copy of the code with that hash, shared by all campaigns like the data."""
+        return self.root / CODE / name
 
     def run(self, name: str) -> RunPaths:
         """The folder of one run."""

@@ -212,48 +212,52 @@ def _within_limits(root: Path, listing: _Listing, always: set[str], dir: Path) -
 
 def _git_root(folder: Path) -> Path | None:
     """The work tree around a folder, spelt as the folder is; None outside of one, or without git."""
-    said = _git(folder, "rev-parse", "--show-toplevel", "--show-cdup")
-    if said is None:
+    top, up = _git(folder, "rev-parse", "--show-toplevel"), _git(folder, "rev-parse", "--show-cdup")
+    if not top or up is None:
         return None
-    top, up, *_ = [*said.split("\n"), ""]
-    root = Path(os.path.normpath(folder / up))
-    return root if root.resolve() == Path(top).resolve() else Path(top)
+    spelt = Path(os.path.normpath(folder / up))
+    return spelt if spelt.resolve() == Path(top).resolve() else Path(top)
 
 
 def _git_listing(root: Path) -> _Listing | None:
+    """What git lists in a work tree; None if it does not answer. Repositories within are looked into."""
     listing = _Listing()
-    ignored = ("ls-files", "-z", "--others", "--ignored", "--exclude-standard", "--directory")
-    for paths, arguments in (
-        (listing.tracked, ("ls-files", "-z", "--cached")),
-        (listing.untracked, ("ls-files", "-z", "--others", "--exclude-standard")),
+    ignored = ("--others", "--ignored", "--exclude-standard", "--directory")
+    for paths, which in (
+        (listing.tracked, ("--cached",)),
+        (listing.untracked, ("--others", "--exclude-standard")),
         (listing.left_out, ignored),
     ):
-        said = _git(root, *arguments)
+        said = _git(root, "ls-files", "-z", *which)
         if said is None:
             return None
-        paths += dict.fromkeys(path.rstrip("/") for path in said.split("\0") if path)
-    for paths in (listing.tracked, listing.untracked):  # submodules, and repositories in the repository
+        paths.extend(dict.fromkeys(path.rstrip("/") for path in said.split("\0") if path))
+    for paths in (listing.tracked, listing.untracked):
         for nested in [path for path in paths if (root / path).is_dir() and not (root / path).is_symlink()]:
             paths.remove(nested)
-            inner = _git_listing(root / nested) if _git_root(root / nested) == root / nested else None
-            if inner is None:
-                listing.left_out.append(nested)
-            else:
-                paths += [f"{nested}/{path}" for path in (*inner.tracked, *inner.untracked)]
-                listing.left_out += [f"{nested}/{path}" for path in inner.left_out]
+            _add_nested(listing, paths, root, nested)
     return listing
+
+
+def _add_nested(listing: _Listing, paths: list[str], root: Path, nested: str) -> None:
+    """Adds what a repository in the repository lists; one that is not checked out, or none, is left out."""
+    inner = _git_listing(root / nested) if _git_root(root / nested) == root / nested else None
+    if inner is None:
+        listing.left_out.append(nested)
+        return
+    paths += [f"{nested}/{path}" for path in (*inner.tracked, *inner.untracked)]
+    listing.left_out += [f"{nested}/{path}" for path in inner.left_out]
 
 
 def _git(folder: Path, *arguments: str) -> str | None:
     """What git says; None if it fails, does not answer, or is not there."""
-    env = {name: value for name, value in os.environ.items() if not name.startswith("GIT_")}
+    command = ["git", "-C", os.fspath(folder), *arguments]
+    env = {name: value for name, value in os.environ.items() if not name.startswith("GIT_")}  # as in a hook of git's
     try:
-        done = subprocess.run(
-            ["git", "-C", os.fspath(folder), *arguments], env=env, capture_output=True, timeout=GIT_TIMEOUT_S, check=False
-        )
+        done = subprocess.run(command, env=env, capture_output=True, timeout=GIT_TIMEOUT_S, check=False)
     except (OSError, subprocess.TimeoutExpired):
         return None
-    return os.fsdecode(done.stdout) if done.returncode == 0 else None
+    return os.fsdecode(done.stdout.rstrip(b"\n")) if done.returncode == 0 else None
 
 
 # -- without git ----------------------------------------------------------------------------------------------
@@ -265,21 +269,21 @@ def _walk(root: Path, dir: Path) -> _Listing | None:
     for folder, folders, names in os.walk(root):
         below = os.path.relpath(folder, root)
         at = "" if below == os.curdir else f"{below}/"
-        for name in list(folders):
-            if name.startswith(".") or name in _UNSEEN | _TOOLS or f"{at}{name}" == own or _is_kept_by_tool(folder, name):
-                folders.remove(name)
-                listing.left_out.append(f"{at}{name}")
-            elif Path(folder, name).is_symlink():
-                listing.untracked.append(f"{at}{name}")
-        for name in names:
-            (listing.left_out if name.startswith(".") else listing.untracked).append(f"{at}{name}")
+        kept = [name for name in folders if f"{at}{name}" != own and not _is_a_tool_s(Path(folder, name))]
+        listing.left_out += [f"{at}{name}" for name in folders if name not in kept]
+        listing.left_out += [f"{at}{name}" for name in names if name.startswith(".")]
+        listing.untracked += [f"{at}{name}" for name in names if not name.startswith(".")]
+        listing.untracked += [f"{at}{name}" for name in kept if Path(folder, name).is_symlink()]
+        folders[:] = kept
         if len(listing.untracked) > 5 * TREE_LIMIT_FILES:
             return None
     return listing
 
 
-def _is_kept_by_tool(folder: str, name: str) -> bool:
-    return any(Path(folder, name, sign).exists() for sign in _ENVIRONMENT)
+def _is_a_tool_s(folder: Path) -> bool:
+    """Whether a folder is hidden, or kept by a tool: an environment, a cache, results."""
+    named = folder.name.startswith(".") or folder.name in _UNSEEN | _TOOLS
+    return named or any((folder / sign).exists() for sign in _ENVIRONMENT)
 
 
 def _has_module(folder: Path, command: Sequence[str]) -> bool:
@@ -292,7 +296,10 @@ def _has_module(folder: Path, command: Sequence[str]) -> bool:
 
 
 def _copy(tree: CodeTree, expected: CodeCopy, codes: Path) -> CodeCopy:
-    """Makes the copy, unless one is there that no agent found damaged: first beside its place, then renamed, so that it is never half."""
+    """Makes the copy, unless one is there that no agent found damaged.
+
+    First beside its place, then renamed: a half copy has no name that anybody looks for.
+    """
     place = CopyPaths(codes / expected.hash)
     if place.trouble():
         make_private(codes)

@@ -228,7 +228,11 @@ def _apply(
         values |= {} if has_code(row) else {"code": codes[run.config_hash]}
         queries.update_run(conn, row.id, **values)
     for row, run in change.replace:
-        values = {**vars(_new_run(run, ordinals[run.config_hash], codes[run.config_hash])), "desired": "run", "not_before_s": None}
+        values = {
+            **vars(_new_run(run, ordinals[run.config_hash], codes[run.config_hash])),
+            "desired": "run",
+            "not_before_s": None,
+        }
         queries.update_run(conn, row.id, **values)
         queries.add_event(conn, campaign_id, "replaced", "its experiment changed in the spec", run_id=row.id)
     for row in change.drop:

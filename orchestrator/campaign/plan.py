@@ -87,8 +87,8 @@ class PlannedRun:
 class Plan:
     """All runs of a campaign with what would happen to them.
 
-    If the executor could not be reached, `trouble` says so: resubmissions may be missing. `notes` say what code runs use,
-    and what stands in the way of all of them.
+    If the executor could not be reached, `trouble` says so: resubmissions may be missing. `notes` say what code runs
+    use, and what stands in the way of all of them.
     """
 
     campaign: str

@@ -59,6 +59,7 @@ def render_reconciler(submission: Submission, store: str, script: Path, time: st
         "log": script.absolute().with_suffix(".log"),
         "time": time,
         "options": [f"--{name}={shlex.quote(value)}" for name, value in asked.items() if value],
+        "workdir": submission.workdir,
         "setup": [f"export PATH={shlex.quote(str(Path(sys.executable).parent))}:$PATH"],
         "reconcile": [shlex.join(command)],
     }
