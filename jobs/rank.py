@@ -73,9 +73,13 @@ def _enter() -> None:
 
 
 def _first_on_path(folder: str) -> None:
-    """Not this file's folder: its names must never shadow the user's. With PYTHONSAFEPATH, as Python, no folder."""
-    if not getattr(sys.flags, "safe_path", False):
-        sys.path[0] = folder
+    """Not this file's folder: its names must never shadow the user's.
+
+    With PYTHONSAFEPATH Python puts none there, and before the built-in trainer nothing of the user's belongs either.
+    """
+    if getattr(sys.flags, "safe_path", False):
+        return
+    sys.path[:1] = [] if os.environ.get("CAMPAIGN_TRAIN_CONFIG") else [folder]
 
 
 def _in_copy(path: str) -> str:

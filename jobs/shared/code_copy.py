@@ -175,7 +175,9 @@ def in_copy_paths(value: str, workdir: str, copy: CodeCopy | None, folder: Path)
 
 
 def drifted(copy: CodeCopy) -> list[str]:
-    """Files of the copy, other than Python's, that by now differ where they came from."""
+    """Files of the copy, other than Python's, that by now differ where they came from, as far as that is seen here."""
+    if not Path(copy.root).is_dir():
+        return []
     return [path for path, kept in copy.files.items() if not path.endswith(".py") and _differs(copy.root, path, kept)]
 
 

@@ -154,7 +154,8 @@ def describe(codes: Iterable[Code]) -> list[str]:
             lines.append(f"code: used in place, not copied: {code.why}")
         elif code.tree:
             kept = f"code {code.hash}: {count(len(code.tree.files), 'file')} of {code.tree.root}"
-            left = f"; left out: {some(code.tree.left_out, _NAMED)}" if code.tree.left_out else ""
+            names = [os.fsencode(path).decode(errors="replace") for path in code.tree.left_out]
+            left = f"; left out: {some(names, _NAMED)}" if names else ""
             lines.append(kept + left)
     return lines
 
@@ -196,7 +197,7 @@ def _within_limits(root: Path, listing: _Listing, always: set[str], dir: Path) -
         linked = inner_link(root, path) is not None
         bytes_ = 0 if linked or not place.is_file() else place.stat().st_size
         is_output = path not in tracked and path.endswith(_OUTPUTS)
-        if path not in always and not linked and (bytes_ > FILE_LIMIT_BYTES or is_output or not place.is_file()):
+        if path not in always and not linked and (bytes_ > FILE_LIMIT_BYTES or is_output or not _readable(place)):
             left_out.add(path)
             continue
         files.add(path)
@@ -205,6 +206,11 @@ def _within_limits(root: Path, listing: _Listing, always: set[str], dir: Path) -
             return None
     hidden = {path for path in left_out if _UNSEEN.intersection(Path(path).parts) or f"{path}/".startswith(f"{below}/")}
     return CodeTree(root, tuple(sorted(files)), tuple(sorted(left_out - hidden)))
+
+
+def _readable(place: Path) -> bool:
+    """Whether it is a file, not a socket or the like, and may be read: folders of several users hold others too."""
+    return place.is_file() and os.access(place, os.R_OK)
 
 
 # -- git ------------------------------------------------------------------------------------------------------

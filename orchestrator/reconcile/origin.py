@@ -48,8 +48,8 @@ class Origin:
     """What `submit` recorded of the shell and the folder that it ran in.
 
     Attributes:
-        workdir: folder in which agents and ranks start; "" where an earlier version recorded none.
-        python: the interpreter that runs the training where the spec names none; "" likewise.
+        workdir: folder in which agents and ranks start; "" where none is known.
+        python: the interpreter that runs the training where the spec names none; "" where none is known.
         variables: names of the variables of that shell that matter, see `that_matter`.
     """
 
@@ -60,8 +60,9 @@ class Origin:
     @classmethod
     def of(cls, provenance: Mapping[str, Any]) -> Origin:
         """What the store keeps of it."""
-        names = provenance.get("variables") or ()
-        return cls(str(provenance.get("workdir", "")), str(provenance.get("python", "")), tuple(names))
+        spec = provenance.get("spec")  # all that earlier versions recorded
+        workdir = provenance.get("workdir") or (str(Path(spec).parent) if spec else "")
+        return cls(workdir, provenance.get("python", ""), tuple(provenance.get("variables", ())))
 
     @property
     def interpreter(self) -> str:

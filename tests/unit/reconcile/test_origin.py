@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
+from pathlib import Path
+
 import pytest
 
 from dscampaign.orchestrator.reconcile.origin import Origin, that_matter, why_held
 
-LOGIN = """SHELL TERM USER HOME PATH PWD OLDPWD SHLVL LANG LC_ALL LS_COLORS DISPLAY SSH_CLIENT SSH_TTY SSH_AUTH_SOCK
-XDG_RUNTIME_DIR DBUS_SESSION_BUS_ADDRESS HOSTNAME LOGNAME MAIL TMUX TMUX_PANE EDITOR HISTSIZE _ VIRTUAL_ENV
-VIRTUAL_ENV_PROMPT CONDA_PREFIX CONDA_SHLVL SLURM_CONF SLURM_JOB_ID SBATCH_ACCOUNT CAMPAIGN_STORE PS1 COLUMNS
-LESSOPEN TMPDIR NCCL_DEBUG WANDB_CONSOLE_LOG_LEVEL MODULESHOME MANPATH INFOPATH BASH_ENV COMP_WORDBREAKS""".split()
+LOGIN = ["SHELL", "TERM", "USER", "HOME", "PATH", "PWD", "OLDPWD", "SHLVL", "LANG", "LC_ALL", "LS_COLORS", "DISPLAY", "SSH_CLIENT", "SSH_TTY", "SSH_AUTH_SOCK", "XDG_RUNTIME_DIR", "DBUS_SESSION_BUS_ADDRESS", "HOSTNAME", "LOGNAME", "MAIL", "TMUX", "TMUX_PANE", "EDITOR", "HISTSIZE", "_", "VIRTUAL_ENV", "VIRTUAL_ENV_PROMPT", "CONDA_PREFIX", "CONDA_SHLVL", "SLURM_CONF", "SLURM_JOB_ID", "SBATCH_ACCOUNT", "CAMPAIGN_STORE", "PS1", "COLUMNS", "LESSOPEN", "TMPDIR", "NCCL_DEBUG", "WANDB_CONSOLE_LOG_LEVEL", "MODULESHOME", "MANPATH", "INFOPATH", "BASH_ENV", "COMP_WORDBREAKS"]
 
 
 def matter(*names: str, read: tuple[str, ...] = (), setup: str = "", given: tuple[str, ...] = ()) -> list[str]:
@@ -22,8 +21,7 @@ def test_a_login_shell_differs_from_cron_in_nothing_that_matters() -> None:
 
 @pytest.mark.parametrize(
     "name",
-    """HF_TOKEN HF_HOME WANDB_API_KEY OPENAI_API_KEY CUDA_HOME NCCL_SOCKET_IFNAME LD_LIBRARY_PATH PYTHONPATH
-    TORCH_CUDA_ARCH_LIST DS_SKIP_CUDA_CHECK OMP_NUM_THREADS https_proxy LOADEDMODULES PGPASSFILE GITLAB_TOKEN""".split(),
+    ["HF_TOKEN", "HF_HOME", "WANDB_API_KEY", "OPENAI_API_KEY", "CUDA_HOME", "NCCL_SOCKET_IFNAME", "LD_LIBRARY_PATH", "PYTHONPATH", "TORCH_CUDA_ARCH_LIST", "DS_SKIP_CUDA_CHECK", "OMP_NUM_THREADS", "https_proxy", "LOADEDMODULES", "PGPASSFILE", "GITLAB_TOKEN"],
 )
 def test_what_training_software_reads_matters(name: str) -> None:
     assert matter(name) == [name]
@@ -55,5 +53,14 @@ def test_a_shell_that_lacks_a_variable_is_told_which() -> None:
 
 
 def test_a_campaign_of_an_earlier_version_misses_nothing() -> None:
-    origin = Origin.of({"version": "0", "spec": "/s.yaml", "git": ""})
-    assert (origin, origin.missing({}), origin.interpreter) == (Origin(), [], "")
+    origin = Origin.of({"version": "0", "spec": "/project/s.yaml", "git": ""})
+    assert (origin, origin.missing({}), origin.interpreter) == (Origin("/project"), [], "")
+
+
+def test_the_python_of_the_submission_runs_the_training_as_long_as_it_is_there(tmp_path: Path) -> None:
+    python = tmp_path / "python"
+    python.touch()
+    origin = Origin.of({"python": str(python)})
+    assert origin.interpreter == str(python)
+    python.unlink()
+    assert origin.interpreter == ""
