@@ -91,8 +91,8 @@ def _defaults(payload: Payload, cpu_count: int, base: Mapping[str, str]) -> dict
 def _places(payload: Payload, copy: CodeCopy | None, env: Mapping[str, str]) -> dict[str, str]:
     """Where a rank starts, and where its code is. The launcher itself starts elsewhere, see `Agent`."""
     workdir = _workdir(payload)
-    places = {"CAMPAIGN_WORKDIR": workdir, "CAMPAIGN_CODE": payload.code if copy else ""}
-    places["CAMPAIGN_CODE_ROOT"] = copy.root if copy else ""
+    values = {"WORKDIR": workdir, "CODE": payload.code if copy else "", "CODE_ROOT": copy.root if copy else ""}
+    places = {f"CAMPAIGN_{name}": value for name, value in values.items()}
     if paths := env.get("PYTHONPATH"):
         places["PYTHONPATH"] = in_copy_paths(paths, workdir, copy, Path(payload.code))
     return places

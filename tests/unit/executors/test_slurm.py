@@ -411,5 +411,5 @@ def test_a_job_starts_in_the_folder_that_was_recorded_with_no_module_of_it_first
     array = replace(batch(tmp_path), workdir="/my project")
     SlurmExecutor().submit(array)
     script = (array.folder / "submission.sh").read_text()
-    assert "#SBATCH --chdir='/my project'" in script or "#SBATCH --chdir=/my project" in script
+    assert "#SBATCH --chdir='/my project'\n" in script
     assert " -P -u -m dscampaign.jobs.agent" in script

@@ -79,14 +79,10 @@ def test_what_is_installed_from_a_copied_folder_is_imported_from_the_copy(place:
     place.write("project/other/found.py", "NAME = 'edited'")
     place.write("copy/src/lib.py", "NAME = 'copied'")
     place.write("copy/other/found.py", "NAME = 'copied'")
-    finder = place.write(
-        "site/__editable___found_finder.py", "MAPPING = {'found': %r}\n" % str(place.folder / "project/other")
-    )
+    place.write("site/__editable___found_finder.py", f"MAPPING = {{'found': {str(place.folder / 'project/other')!r}}}")
     place.write("site/sitecustomize.py", "import __editable___found_finder")
-    assert finder
-    script = place.write(
-        "train.py", "import lib, sys, __editable___found_finder as f; print(lib.NAME, f.MAPPING['found'])"
-    )
+    look = "print(lib.NAME, finder.MAPPING['found'])"
+    script = place.write("train.py", f"import lib\nimport __editable___found_finder as finder\n{look}\n")
     path = os.pathsep.join(str(place.folder / name) for name in ("site", "project/src"))
     where = {"CAMPAIGN_CODE": str(place.folder / "copy"), "CAMPAIGN_CODE_ROOT": str(place.folder / "project")}
     assert place.run(script, PYTHONPATH=path).stdout == f"edited {place.folder}/project/other\n"

@@ -8,7 +8,67 @@ import pytest
 
 from dscampaign.orchestrator.reconcile.origin import Origin, that_matter, why_held
 
-LOGIN = ["SHELL", "TERM", "USER", "HOME", "PATH", "PWD", "OLDPWD", "SHLVL", "LANG", "LC_ALL", "LS_COLORS", "DISPLAY", "SSH_CLIENT", "SSH_TTY", "SSH_AUTH_SOCK", "XDG_RUNTIME_DIR", "DBUS_SESSION_BUS_ADDRESS", "HOSTNAME", "LOGNAME", "MAIL", "TMUX", "TMUX_PANE", "EDITOR", "HISTSIZE", "_", "VIRTUAL_ENV", "VIRTUAL_ENV_PROMPT", "CONDA_PREFIX", "CONDA_SHLVL", "SLURM_CONF", "SLURM_JOB_ID", "SBATCH_ACCOUNT", "CAMPAIGN_STORE", "PS1", "COLUMNS", "LESSOPEN", "TMPDIR", "NCCL_DEBUG", "WANDB_CONSOLE_LOG_LEVEL", "MODULESHOME", "MANPATH", "INFOPATH", "BASH_ENV", "COMP_WORDBREAKS"]
+LOGIN = [
+    *(
+        "SHELL",
+        "TERM",
+        "USER",
+        "HOME",
+        "PATH",
+        "PWD",
+        "OLDPWD",
+        "SHLVL",
+        "LANG",
+        "LC_ALL",
+        "LS_COLORS",
+    ),
+    *(
+        "DISPLAY",
+        "SSH_CLIENT",
+        "SSH_TTY",
+        "SSH_AUTH_SOCK",
+        "XDG_RUNTIME_DIR",
+    ),
+    *(
+        "DBUS_SESSION_BUS_ADDRESS",
+        "HOSTNAME",
+        "LOGNAME",
+        "MAIL",
+        "TMUX",
+        "TMUX_PANE",
+        "EDITOR",
+    ),
+    *(
+        "HISTSIZE",
+        "_",
+        "VIRTUAL_ENV",
+        "VIRTUAL_ENV_PROMPT",
+        "CONDA_PREFIX",
+        "CONDA_SHLVL",
+    ),
+    *(
+        "SLURM_CONF",
+        "SLURM_JOB_ID",
+        "SBATCH_ACCOUNT",
+        "CAMPAIGN_STORE",
+        "PS1",
+        "COLUMNS",
+    ),
+    *(
+        "LESSOPEN",
+        "TMPDIR",
+        "NCCL_DEBUG",
+        "WANDB_CONSOLE_LOG_LEVEL",
+        "MODULESHOME",
+        "MANPATH",
+    ),
+    *(
+        "INFOPATH",
+        "BASH_ENV",
+        "COMP_WORDBREAKS",
+    ),
+]
+"""What a terminal sets, and cron does not."""
 
 
 def matter(*names: str, read: tuple[str, ...] = (), setup: str = "", given: tuple[str, ...] = ()) -> list[str]:
@@ -21,7 +81,31 @@ def test_a_login_shell_differs_from_cron_in_nothing_that_matters() -> None:
 
 @pytest.mark.parametrize(
     "name",
-    ["HF_TOKEN", "HF_HOME", "WANDB_API_KEY", "OPENAI_API_KEY", "CUDA_HOME", "NCCL_SOCKET_IFNAME", "LD_LIBRARY_PATH", "PYTHONPATH", "TORCH_CUDA_ARCH_LIST", "DS_SKIP_CUDA_CHECK", "OMP_NUM_THREADS", "https_proxy", "LOADEDMODULES", "PGPASSFILE", "GITLAB_TOKEN"],
+    [
+        *(
+            "HF_TOKEN",
+            "HF_HOME",
+            "WANDB_API_KEY",
+            "OPENAI_API_KEY",
+            "CUDA_HOME",
+        ),
+        *(
+            "NCCL_SOCKET_IFNAME",
+            "LD_LIBRARY_PATH",
+            "PYTHONPATH",
+            "TORCH_CUDA_ARCH_LIST",
+        ),
+        *(
+            "DS_SKIP_CUDA_CHECK",
+            "OMP_NUM_THREADS",
+            "https_proxy",
+            "LOADEDMODULES",
+        ),
+        *(
+            "PGPASSFILE",
+            "GITLAB_TOKEN",
+        ),
+    ],
 )
 def test_what_training_software_reads_matters(name: str) -> None:
     assert matter(name) == [name]
