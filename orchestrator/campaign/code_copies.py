@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import Final
 
 from ...db.records import RunRow
-from ...jobs.shared.code_copy import LIVE, CodeCopy, CopyPaths, fingerprint, inner_link
+from ...jobs.shared.code_copy import LIVE, CodeCopy, CopyPaths, DamagedCopy, fingerprint, inner_link
 from ...jobs.shared.files import make_private, sync_dir
 from ...jobs.shared.layout import CODE
 from ..errors import UserError
@@ -40,6 +40,8 @@ _OUTPUTS: Final = (
     ".pyc",
 )
 """How files end that runs read and write; copied only where git keeps them."""
+_DOCUMENTS: Final = (".md", ".rst", ".ipynb")
+"""How files end that no run depends on; like the spec they are not copied, so editing them changes no code."""
 _READS: Final = re.compile(
     r"""(?:environ(?:\.get|\.pop)?\s*[\[(]|getenv\s*\()\s*["']([A-Za-z_]\w*)["']"""
     r"""|["']([A-Za-z_]\w*)["']\s+(?:not\s+)?in\s+(?:os\.)?environ"""
@@ -73,12 +75,13 @@ class Code:
 
     Attributes:
         hash: of the copy; LIVE for the files as they are when an attempt starts, "" for a program that is installed.
+        tree, copy: what is copied, and what the copy holds; None for nothing.
         why: why nothing is copied, "" where the spec says so.
     """
 
     hash: str
     tree: CodeTree | None = None
-    reads: tuple[str, ...] = ()
+    copy: CodeCopy | None = None
     why: str = ""
 
 
@@ -88,11 +91,13 @@ class CodeCopies:
 
     Args:
         dir: the campaign's `dir`.
+        spec: the campaign's spec.
         workdir: the folder in which attempts start.
         make: whether to copy; else this only says what would be.
     """
 
     dir: Path
+    spec: Path
     workdir: Path
     make: bool
     _known: dict[Path, Code] = field(default_factory=dict)
@@ -129,7 +134,7 @@ class CodeCopies:
         if script is None and _git_root(folder) is None and not _has_module(folder, command):
             return Code("")
         try:
-            tree = code_tree(folder, script, self.dir)
+            tree = code_tree(folder, script, self.dir, self.spec)
             if tree is None:
                 limits = f"{TREE_LIMIT_FILES:,} files or {TREE_LIMIT_BYTES // 10**6} MB"
                 return Code(LIVE, why=f"{folder} holds more than {limits}")
@@ -138,7 +143,7 @@ class CodeCopies:
                 found = _copy(tree, found, self.dir / CODE)
         except OSError as exc:
             raise UserError(f"the code in {folder} cannot be copied: {exc}", "`code: live` uses it in place") from exc
-        return Code(found.hash, tree, found.reads)
+        return Code(found.hash, tree, found)
 
 
 def has_code(row: RunRow) -> bool:
@@ -154,24 +159,39 @@ def describe(codes: Iterable[Code]) -> list[str]:
             lines.append(f"code: used in place, not copied: {code.why}")
         elif code.tree:
             kept = f"code {code.hash}: {count(len(code.tree.files), 'file')} of {code.tree.root}"
-            names = [os.fsencode(path).decode(errors="replace") for path in code.tree.left_out]
-            left = f"; left out: {some(names, _NAMED)}" if names else ""
+            left = f"; left out: {shown(code.tree.left_out)}" if code.tree.left_out else ""
             lines.append(kept + left)
     return lines
 
 
-def code_tree(folder: Path, script: Path | None, dir: Path) -> CodeTree | None:
+def shown(paths: Sequence[str]) -> str:
+    """A few paths, in any encoding."""
+    return some([os.fsencode(path).decode(errors="replace") for path in paths], _NAMED)
+
+
+def changed_files(older: str, code: Code, dir: Path) -> list[str]:
+    """What differs between an older copy and the code; nothing where the older one cannot be read."""
+    try:
+        before = CopyPaths(dir / CODE / older).read().files
+    except (DamagedCopy, OSError):
+        return []
+    now = code.copy.files if code.copy else {}
+    return sorted(path for path in before.keys() | now.keys() if before.get(path) != now.get(path))
+
+
+def code_tree(folder: Path, script: Path | None, dir: Path, spec: Path) -> CodeTree | None:
     """The git work tree around a folder; outside of one, or where that is too large, the folder. None if it is too.
 
     Args:
         script: a file that belongs to it in any case.
         dir: the campaign's `dir`, which never does.
+        spec: the campaign's spec, which is kept elsewhere.
     """
     root = _git_root(folder)
     listings = [(root, _git_listing(root))] if root else []
     for top, listing in [*listings, (folder, _walk(folder, dir))]:
         always = {os.path.relpath(script, top)} if script else set()
-        if listing is not None and (tree := _within_limits(top, listing, always, dir)):
+        if listing is not None and (tree := _within_limits(top, listing, always, dir, spec)):
             return tree
     return None
 
@@ -185,7 +205,7 @@ class _Listing:
     left_out: list[str] = field(default_factory=list)
 
 
-def _within_limits(root: Path, listing: _Listing, always: set[str], dir: Path) -> CodeTree | None:
+def _within_limits(root: Path, listing: _Listing, always: set[str], dir: Path, spec: Path) -> CodeTree | None:
     """What of a listing is copied; None if it is too much."""
     files, left_out, size = set(always), set(listing.left_out) - always, 0
     tracked = set(listing.tracked)
@@ -196,8 +216,8 @@ def _within_limits(root: Path, listing: _Listing, always: set[str], dir: Path) -
             continue
         linked = inner_link(root, path) is not None
         bytes_ = 0 if linked or not place.is_file() else place.stat().st_size
-        is_output = path not in tracked and path.endswith(_OUTPUTS)
-        if path not in always and not linked and (bytes_ > FILE_LIMIT_BYTES or is_output or not _readable(place)):
+        no_code = place == spec or path.endswith(_DOCUMENTS) or (path not in tracked and path.endswith(_OUTPUTS))
+        if path not in always and not linked and (no_code or bytes_ > FILE_LIMIT_BYTES or not _readable(place)):
             left_out.add(path)
             continue
         files.add(path)

@@ -45,7 +45,7 @@ class Submission:
 
     def codes(self, *, make: bool) -> CodeCopies:
         """The copies of the code of its runs; `make`: not only looked up, but made."""
-        return CodeCopies(self.dir, self.workdir, make)
+        return CodeCopies(self.dir, self.spec_path, self.workdir, make)
 
 
 def compare(store: Store | None, submission: Submission) -> tuple[CampaignRow | None, SpecDiff]:
@@ -104,7 +104,8 @@ def retry(store: Store, campaign: CampaignRow, names: Collection[str] | None) ->
     They get the code as it is now. Where they are held for variables that this shell lacks, the campaign goes on
     without these. Raises UserError if a named run cannot be retried, or its code cannot be copied.
     """
-    copies = CodeCopies(Path(campaign.dir), Path(Origin.of(campaign.provenance).workdir), make=True)
+    spec, origin = Path(campaign.provenance.get("spec", "")), Origin.of(campaign.provenance)
+    copies = CodeCopies(Path(campaign.dir), spec, Path(origin.workdir), make=True)
     with store.read() as conn:
         codes = {run.id: _code_now(run, copies) for run in _to_retry(conn, campaign, names)}
     with store.write() as conn:
@@ -198,7 +199,7 @@ def _variables(submission: Submission, copies: CodeCopies) -> list[str]:
     spec = submission.spec
     return that_matter(
         os.environ,
-        read={name for code in copies.seen for name in code.reads},
+        read={name for code in copies.seen if code.copy for name in code.copy.reads},
         setup="\n".join(spec.slurm.setup if spec.executor == "slurm" else spec.local.setup),
         given=spec.env,
         on_slurm=spec.executor == "slurm",

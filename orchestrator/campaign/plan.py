@@ -29,7 +29,7 @@ from ..reconcile.observe import observe, read_store
 from ..reconcile.origin import Origin, why_held
 from ..spec.expand import Run
 from ..spec.model import RunConfig
-from .code_copies import describe, has_code
+from .code_copies import Code, changed_files, describe, has_code, shown
 from .desired import Submission, compare
 from .diff import SpecDiff, desired_again
 
@@ -127,26 +127,27 @@ def make_plan(store: Store | None, submission: Submission) -> Plan:
     """Makes the plan; `store` is None if there is none yet. Raises UserError as `compare`."""
     campaign, change = compare(store, submission)
     copies = submission.codes(make=False)
-    codes = {run.config_hash: copies.of(run.config).hash for run in submission.runs}
+    codes = {run.config_hash: copies.of(run.config) for run in submission.runs}
     submits, trouble = _decided(store, campaign, submission, change) if store and campaign else ({}, None)
     order = {run.config_hash: index for index, run in enumerate(submission.runs)}
     planned = map(_with_needs, _with_memory(store, list(_planned(change, submits))))
     runs = sorted(planned, key=lambda item: order[item.run.config_hash] if item.run else len(order))
-    notes = [*describe(copies.seen), *_kept_code(change, codes)]
+    notes = [*describe(copies.seen), *_kept_code(change, codes, submission.dir)]
     if reason := why_held(Origin.of(campaign.provenance).missing(os.environ)) if campaign else "":
         notes.append(reason)
     return Plan(submission.spec.name, submission.spec.executor, tuple(runs), trouble, tuple(notes))
 
 
-def _kept_code(change: SpecDiff, codes: Mapping[str, str]) -> Iterator[str]:
+def _kept_code(change: SpecDiff, codes: Mapping[str, Code], dir: Path) -> Iterator[str]:
     """That runs which have begun keep their code, where it has changed since."""
-    older = [row for row, run in change.keep if has_code(row) and row.code != codes[run.config_hash]]
-    unfinished = [row for row in older if row.state in UNSETTLED_RUN]
+    pairs = [(row, codes[run.config_hash]) for row, run in change.keep if has_code(row)]
+    older = {row.code: code for row, code in pairs if row.code != code.hash}
     if older:
-        which = f"{count(len(older), 'run')} that began with other code"
-        keep = "keeps it" if len(older) == 1 else "keep it"
-        hint = f"; {len(unfinished)} of them not settled" if unfinished else ""
-        yield f"{which} {keep}{hint}: `campaign retry` gives the newest to one that failed, is held or was cancelled"
+        number = count(sum(row.code in older for row, _ in pairs), "run")
+        files = sorted({file for before, code in older.items() for file in changed_files(before, code, dir)})
+        since = f" (changed since: {shown(files)})" if files else ""
+        hint = "`campaign retry` gives the newest to runs that failed, are held or were cancelled"
+        yield f"older code stays with {number} that began with it{since}; {hint}"
 
 
 def _planned(change: SpecDiff, submits: Mapping[int, Submit]) -> Iterator[PlannedRun]:

@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 
 from dscampaign.jobs.shared.code_copy import LIVE, CodeCopy, CopyPaths, DamagedCopy
 from dscampaign.orchestrator.campaign import code_copies
-from dscampaign.orchestrator.campaign.code_copies import Code, CodeCopies, describe
+from dscampaign.orchestrator.campaign.code_copies import Code, CodeCopies, changed_files, describe
 from dscampaign.orchestrator.spec.model import RunConfig
 
 
@@ -35,7 +35,7 @@ class Project:
 
     def code(self, *command: str, make: bool = True, workdir: Path | None = None) -> Code:
         config = RunConfig.model_validate({"command": list(command or ["train.py"])})
-        return CodeCopies(self.dir, workdir or self.root, make).of(config)
+        return CodeCopies(self.dir, self.root / "spec.yaml", workdir or self.root, make).of(config)
 
     def copy(self, code: Code) -> CopyPaths:
         return CopyPaths(self.dir / "code" / code.hash)
@@ -165,18 +165,35 @@ def test_the_same_code_is_copied_once_and_other_code_beside_it(project: Project)
     assert len([path for path in (project.dir / "code").iterdir() if path.is_dir()]) == 2
 
 
+@pytest.mark.parametrize("git", [True, False])
+def test_a_grown_matrix_and_a_new_readme_are_no_other_code(project: Project, *, git: bool) -> None:
+    if git:
+        project.git("init", "-q")
+    project.write("spec.yaml", "matrix: {lr: [1]}")
+    project.write("README.md", "good")
+    first = project.code()
+    project.write("spec.yaml", "matrix: {lr: [1, 2]}")
+    project.write("README.md", "better")
+    second = project.code()
+    assert second.hash == first.hash
+    project.write("conf.yaml")
+    assert changed_files(first.hash, project.code(), project.dir) == ["conf.yaml"]
+
+
 def test_ten_thousand_runs_look_at_the_code_once(project: Project, monkeypatch: pytest.MonkeyPatch) -> None:
     looks: list[Path] = []
     real = code_copies.code_tree
     monkeypatch.setattr(code_copies, "code_tree", lambda folder, *rest: looks.append(folder) or real(folder, *rest))
-    copies = CodeCopies(project.dir, project.root, make=True)
+    copies = CodeCopies(project.dir, project.root / "spec.yaml", project.root, make=True)
     config = RunConfig.model_validate({"command": ["train.py", "--a", "1"]})
     assert len({copies.of(config).hash for _ in range(10_000)}) == 1
     assert len(looks) == 1
 
 
 def test_the_variables_that_the_code_reads_are_known_by_name(project: Project) -> None:
-    assert project.code().reads == ("DEBUG_IT", "GREETING", "STORAGE")
+    copy = project.code().copy
+    assert copy
+    assert copy.reads == ("DEBUG_IT", "GREETING", "STORAGE")
 
 
 @settings(max_examples=60, suppress_health_check=[HealthCheck.function_scoped_fixture])
