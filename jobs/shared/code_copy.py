@@ -151,25 +151,24 @@ def in_copy(command: Sequence[str], workdir: str, copy: CodeCopy, folder: Path) 
         workdir: folder that relative words start from.
     """
 
-    def copied(word: str) -> str:
+    def copied(word: str, *, script: bool) -> str:
         option, equals, value = word.rpartition("=") if word.startswith("-") else ("", "", word)
-        if not value.endswith(_CONFIGURATION):
+        if not (script or value.endswith(_CONFIGURATION)):
             return word
         found = counterpart(str(Path(workdir, value)), copy, folder)
         there = found is not None and str(found.relative_to(folder)) in copy.files
         return f"{option}{equals}{found}" if there else word
 
-    return tuple(map(copied, command))
+    return tuple(copied(word, script=position == 0) for position, word in enumerate(command))
 
 
 def in_copy_paths(value: str, workdir: str, copy: CodeCopy | None, folder: Path) -> str:
-    """A PYTHONPATH made absolute from `workdir`, with the copy's folders in place of those that it names."""
+    """A PYTHONPATH made absolute from `workdir`, with the copy's folders in place of those that were copied."""
 
     def copied(entry: str) -> str:
-        absolute = str(Path(workdir, entry))
-        found = counterpart(absolute, copy, folder) if copy else None
-        inside = found is not None and any(path.startswith(_below(found, folder)) for path in copy.files)  # type: ignore[union-attr]
-        return str(found) if inside else absolute
+        found = counterpart(str(Path(workdir, entry)), copy, folder) if copy else None
+        own = found is not None and found.is_dir() and found.resolve().is_relative_to(folder.resolve())  # not a link
+        return str(found) if own else str(Path(workdir, entry))
 
     return os.pathsep.join(map(copied, value.split(os.pathsep))) if value else value
 
@@ -186,7 +185,3 @@ def _differs(root: str, path: str, kept: str) -> bool:
         return fingerprint(Path(root), path) != kept
     except OSError:
         return True
-
-
-def _below(folder: Path, root: Path) -> str:
-    return "" if folder == root else f"{folder.relative_to(root)}/"

@@ -15,7 +15,15 @@ import yaml
 from dscampaign.db.records import CampaignRow, RunState
 from dscampaign.db.store import Store
 from dscampaign.orchestrator.campaign import desired
+from dscampaign.orchestrator.campaign.plan import make_plan
+from dscampaign.orchestrator.campaign.status import read_status
+from dscampaign.orchestrator.cli.pages.status import status_page
+from dscampaign.orchestrator.cli.pages.text import Page
 from dscampaign.orchestrator.reconcile.loop import Reconciler
+from dscampaign.orchestrator.report.measure.flags import flags_of
+from dscampaign.orchestrator.report.measure.load import read_runs
+from dscampaign.orchestrator.spec.expand import expand
+from dscampaign.orchestrator.spec.load import load_spec
 from dscampaign.tests.support import REPOSITORY
 from dscampaign.tests.support.campaigns import Observed, observe, open_store, submit
 from dscampaign.tests.support.waiting import wait_until
@@ -69,6 +77,12 @@ class Project:
         spec |= {"local": {"parallel": 4}, "retry": {"backoff_s": 0}, "train": {"steps": 1}}
         spec |= {"matrix": {"command": [command.split() for command in commands]}, **values}
         return submit(self.write("spec.yaml", yaml.safe_dump(spec)), self.dir, self.store)
+
+    def submission(self) -> desired.Submission:
+        """The same spec once more."""
+        spec = self.folder / "spec.yaml"
+        read = load_spec(spec)
+        return desired.Submission(read, spec.read_text(), expand(read), self.dir, spec)
 
     def settle(self, campaign: CampaignRow) -> Observed:
         reconciler = Reconciler(self.store, campaign)
@@ -149,6 +163,29 @@ def test_a_run_keeps_the_code_that_it_began_with_until_it_is_retried(project: Pr
     assert [attempt.code for attempt in done.attempts[run]] == [done.runs[run].code] * 2
     [changed] = [event.data["reason"] for event in done.events() if event.kind == "script.code_changed"]
     assert "conf/a.yaml" in changed
+
+
+def test_a_mistake_that_was_mended_is_mended_for_a_run_that_is_retried(project: Project) -> None:
+    script = project.write("train.py", "undefined\n")
+    project.write("other.py", "")
+    campaign = project.submit("train.py", "other.py")
+    failed = project.settle(campaign)
+    [run] = [run for run in failed.runs.values() if run.state is RunState.FAILED]
+    script.write_text("")
+    notes = make_plan(project.store, project.submission()).notes
+    assert any("older code stays with 2 runs" in note and "changed since: train.py" in note for note in notes), notes
+    desired.record(project.store, project.submission())
+    assert observe(project.store, campaign).runs[run.name].code == run.code
+    desired.retry(project.store, campaign, None)
+    done = project.settle(campaign)
+    assert set(done.states().values()) == {RunState.COMPLETED}
+    before, after = (attempt.code for attempt in done.attempts[run.name])
+    assert (before, after) == (run.code, done.runs[run.name].code)
+    assert before != after
+    status = status_page(read_status(project.store, campaign), Page())
+    assert f"{after} ({run.name})" in status
+    [measured] = [one for one in read_runs(project.store, campaign) if one.name == run.name]
+    assert flags_of(measured)[0] == f"its attempts ran different code: {before} → {after}"
 
 
 def test_live_code_is_used_as_it_is(project: Project) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from pathlib import Path
+from typing import Any
 
 import pytest
 import yaml
@@ -35,7 +36,7 @@ def test_a_job_is_the_same_when_it_is_submitted_from_elsewhere(
     (project / "settings.txt").write_text("five")
     (project / "pkg/train.py").write_text(SCRIPT.replace("VERSION", "old"))
     spec = project / "spec.yaml"
-    values = {"name": "same", "python": str(STUB), "command": "-m pkg.train", "train": {"steps": 1}}
+    values: dict[str, Any] = {"name": "same", "python": str(STUB), "command": "-m pkg.train", "train": {"steps": 1}}
     values |= {"slurm": {**SLURM, "setup": ["echo here > setup"]}, "ranks_per_node": 1, "retry": {"backoff_s": 0}}
     spec.write_text(yaml.safe_dump(values))
     monkeypatch.chdir(project)
