@@ -11,7 +11,7 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from dscampaign.jobs.shared.code_copy import LIVE, CodeCopy, CopyPaths, DamagedCopy
-from dscampaign.orchestrator.campaign import code_copies
+from dscampaign.orchestrator.campaign import code_copies, code_tree
 from dscampaign.orchestrator.campaign.code_copies import Code, CodeCopies, changed_files, describe
 from dscampaign.orchestrator.spec.model import RunConfig
 
@@ -91,7 +91,7 @@ def test_the_whole_work_tree_is_copied_for_a_script_deep_in_it(project: Project)
 def test_without_git_hidden_files_environments_and_data_are_left_out(
     project: Project, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(code_copies, "FILE_LIMIT_BYTES", 1000)
+    monkeypatch.setattr(code_tree, "FILE_LIMIT_BYTES", 1000)
     for name in (
         "settings.txt",
         "pkg/a.py",
@@ -103,10 +103,13 @@ def test_without_git_hidden_files_environments_and_data_are_left_out(
     ):
         project.write(name)
     project.write("large.txt", "x" * 1001)
+    monkeypatch.setattr(code_tree, "FOLDER_LIMIT_FILES", 3)
+    for number in range(4):
+        project.write(f"images/{number}.png")
     code = project.code()
     assert sorted(project.copy(code).verify().files) == ["pkg/a.py", "settings.txt", "train.py"]
     assert code.tree
-    assert code.tree.left_out == (".env", "env", "large.txt", "out/step.pt", "wandb")
+    assert code.tree.left_out == (".env", "env", "images", "large.txt", "out/step.pt", "wandb")
 
 
 def test_of_a_tree_that_is_too_large_the_script_s_folder_is_copied_and_then_nothing(
@@ -116,11 +119,11 @@ def test_of_a_tree_that_is_too_large_the_script_s_folder_is_copied_and_then_noth
     for number in range(9):
         project.write(f"many/{number}.py")
     project.write("few/train.py")
-    monkeypatch.setattr(code_copies, "TREE_LIMIT_FILES", 5)
+    monkeypatch.setattr(code_tree, "TREE_LIMIT_FILES", 5)
     assert project.files("few/train.py") == ["train.py"]
     nothing = project.code("many/1.py")
     assert nothing.hash == LIVE
-    assert "more than 5 files" in describe([nothing])[0]
+    assert "used in place" in describe([nothing])[0]
 
 
 def test_links_stay_links_within_the_code_and_lead_out_of_it_otherwise(project: Project, tmp_path: Path) -> None:
@@ -182,8 +185,8 @@ def test_a_grown_matrix_and_a_new_readme_are_no_other_code(project: Project, *, 
 
 def test_ten_thousand_runs_look_at_the_code_once(project: Project, monkeypatch: pytest.MonkeyPatch) -> None:
     looks: list[Path] = []
-    real = code_copies.code_tree
-    monkeypatch.setattr(code_copies, "code_tree", lambda folder, *rest: looks.append(folder) or real(folder, *rest))
+    real = code_copies.tree_around
+    monkeypatch.setattr(code_copies, "tree_around", lambda folder, *rest: looks.append(folder) or real(folder, *rest))
     copies = CodeCopies(project.dir, project.root / "spec.yaml", project.root, make=True)
     config = RunConfig.model_validate({"command": ["train.py", "--a", "1"]})
     assert len({copies.of(config).hash for _ in range(10_000)}) == 1
