@@ -23,14 +23,14 @@ FOLDER_LIMIT_FILES: Final = 1000
 GIT_TIMEOUT_S: Final = 60.0
 _UNSEEN: Final = frozenset({".git", "__pycache__"})
 """Neither copied nor linked."""
-_TOOLS: Final = frozenset({"node_modules", "wandb", "mlruns"})
+_TOOLS: Final = frozenset({"node_modules", "wandb", "mlruns", "lightning_logs"})
 _ENVIRONMENT: Final = ("pyvenv.cfg", "conda-meta", "campaign.db")
 """What only the folder of a Python environment holds, or that of a campaign."""
-_OUTPUTS: Final = (
-    *(".log", ".out", ".err", ".pt", ".pth", ".ckpt", ".safetensors", ".bin", ".npy", ".npz", ".parquet", ".arrow"),
-    ".pyc",
+_OUTPUTS: Final = re.compile(
+    r"\.(log|out|err|pyc|pt|pth|ckpt|safetensors|bin|np[yz]|h5|pkl|parquet|arrow|csv|tsv|jsonl|db|sqlite"
+    r"|png|jpe?g|svg|pdf|zip|tar|t?gz|zst)$|tfevents"
 )
-"""How files end that runs read and write; copied only where git keeps them."""
+"""How files are named that runs read and write; copied only where git keeps them."""
 _DOCUMENTS: Final = (".md", ".rst", ".ipynb")
 """How files end that no run depends on; like the spec they are not copied, so editing them changes no code."""
 _READS: Final = re.compile(
@@ -98,7 +98,7 @@ def _within_limits(root: Path, listing: _Listing, always: set[str], dir: Path, s
             continue
         linked = inner_link(root, path) is not None
         bytes_ = 0 if linked or not place.is_file() else place.stat().st_size
-        no_code = place == spec or path.endswith(_DOCUMENTS) or (path not in tracked and path.endswith(_OUTPUTS))
+        no_code = place == spec or path.endswith(_DOCUMENTS) or (path not in tracked and _is_output(path))
         if path not in always and not linked and (no_code or bytes_ > FILE_LIMIT_BYTES or not _readable(place)):
             left_out.add(path)
             continue
@@ -108,6 +108,10 @@ def _within_limits(root: Path, listing: _Listing, always: set[str], dir: Path, s
             return None
     hidden = {path for path in left_out if _UNSEEN.intersection(Path(path).parts) or f"{path}/".startswith(f"{below}/")}
     return CodeTree(root, tuple(sorted(files)), tuple(sorted(left_out - hidden)))
+
+
+def _is_output(path: str) -> bool:
+    return _OUTPUTS.search(path) is not None or not _TOOLS.isdisjoint(Path(path).parts)
 
 
 def _readable(place: Path) -> bool:

@@ -169,7 +169,7 @@ def test_the_same_code_is_copied_once_and_other_code_beside_it(project: Project)
 
 
 @pytest.mark.parametrize("git", [True, False])
-def test_a_grown_matrix_and_a_new_readme_are_no_other_code(project: Project, *, git: bool) -> None:
+def test_a_grown_matrix_a_new_readme_and_results_are_no_other_code(project: Project, *, git: bool) -> None:
     if git:
         project.git("init", "-q")
     project.write("spec.yaml", "matrix: {lr: [1]}")
@@ -179,6 +179,9 @@ def test_a_grown_matrix_and_a_new_readme_are_no_other_code(project: Project, *, 
     project.write("README.md", "better")
     second = project.code()
     assert second.hash == first.hash
+    for name in ("results.csv", "runs/events.out.tfevents.12.host", "wandb/run/config.yaml"):
+        project.write(name)
+    assert project.code().hash == first.hash
     project.write("conf.yaml")
     assert changed_files(first.hash, project.code(), project.dir) == ["conf.yaml"]
 
