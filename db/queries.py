@@ -87,6 +87,11 @@ def campaign_by_name(conn: Connection, name: str) -> CampaignRow | None:
     return next(iter(_fetch(conn, CampaignRow, schema.campaign, schema.campaign.c.name == name)), None)
 
 
+def campaign_by_id(conn: Connection, campaign_id: int) -> CampaignRow | None:
+    """The campaign of that id."""
+    return next(iter(_fetch(conn, CampaignRow, schema.campaign, schema.campaign.c.id == campaign_id)), None)
+
+
 def list_campaigns(conn: Connection) -> list[CampaignRow]:
     """All campaigns, oldest first."""
     return _fetch(conn, CampaignRow, schema.campaign, order=[schema.campaign.c.id])
@@ -207,7 +212,7 @@ def status(conn: Connection, campaign_id: int) -> list[RunStatus]:
     """One light row a run, for status pages: reads no metrics, and no JSON."""
     run, last, attempt = schema.run.c, schema.run_latest.c, schema.attempt.c
     homes: Mapping[str, ColumnElement[Any]] = {**schema.run_latest.c, **schema.attempt.c, **schema.run.c}
-    homes = {**homes, "run_id": run.id, "step": last.step, "ts_s": last.ts_s}
+    homes = {**homes, "run_id": run.id, "step": last.step, "ts_s": last.ts_s, "code": attempt.code}
     joined = schema.run.outerjoin(schema.run_latest, last.run_id == run.id).outerjoin(
         schema.attempt, and_(attempt.run_id == run.id, attempt.generation == run.generation)
     )

@@ -124,6 +124,7 @@ class NewRun:
     target_step: int | None = None
     state: RunState = RunState.PENDING
     reason: str = ""
+    code: str = ""
 
 
 @dataclass(frozen=True)
@@ -131,7 +132,8 @@ class RunRow:
     """A run.
 
     `generation` is the newest attempt's, 0 before the first; budgets count the attempts whose `retry_epoch` is the
-    run's own.
+    run's own. `code` is the hash of what its next attempt runs: "live" for the files as they then are, "" for a program
+    that is installed.
     """
 
     id: int
@@ -150,6 +152,7 @@ class RunRow:
     ordinal: int
     not_before_s: float | None
     updated_s: float
+    code: str = ""
 
 
 @dataclass(frozen=True)
@@ -173,6 +176,7 @@ class NewAttempt:
     changes: str = ""
     memory_key: str | None = None
     predicted_gb: float | None = None
+    code: str = ""
 
 
 @dataclass(frozen=True)
@@ -182,7 +186,8 @@ class AttemptRow:
     `start_step` is the number of steps done when it began, `last_step` the highest step it reported; `spool_offset`
     is the number of bytes of its spool that the store already holds. `changes` names, separated by blanks, what was
     changed of the configuration so that it fits into memory; `memory_key` and `predicted_gb` say where the memory
-    ledger finds its like, and the peak that was predicted from them.
+    ledger finds its like, and the peak that was predicted from them. `code` names what it ran, as far as that is known:
+    a hash, "live", or the version of this program with the hash of its trainer.
     """
 
     id: int
@@ -214,6 +219,7 @@ class AttemptRow:
     changes: str
     memory_key: str | None
     predicted_gb: float | None
+    code: str = ""
 
 
 @dataclass(frozen=True)
@@ -257,6 +263,7 @@ class RunStatus(NamedTuple):
     job_id: str | None
     failure_class: str | None
     changes: str | None
+    code: str | None
 
 
 @dataclass(frozen=True)

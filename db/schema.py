@@ -29,7 +29,7 @@ from sqlalchemy import (
 from .gpu_records import GPU_FIGURES, WHOLE_FIGURES
 from .records import METRIC_COLUMNS, AttemptState, RunState
 
-HEAD: Final = "0001"
+HEAD: Final = "0002"
 """The newest migration, named here so that opening a store does not import Alembic."""
 
 Real = Float(53)
@@ -122,6 +122,7 @@ run = Table(
     Column("ordinal", Integer, nullable=False),
     Column("not_before_s", Real),
     Column("updated_s", Real, nullable=False),
+    Column("code", String(64), nullable=False, server_default=""),
     UniqueConstraint("campaign_id", "name"),
     Index(None, "campaign_id", "ordinal"),
 )
@@ -158,6 +159,7 @@ attempt = Table(
     Column("changes", Text, nullable=False, server_default=""),
     Column("memory_key", String(255)),
     Column("predicted_gb", Real),
+    Column("code", String(64), nullable=False, server_default=""),
     UniqueConstraint("run_id", "generation"),
 )
 

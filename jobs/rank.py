@@ -50,14 +50,48 @@ def main(argv: List[str]) -> None:
 
 def _run(argv: List[str]) -> None:
     arguments = [a.replace("{local_rank}", os.environ.get("LOCAL_RANK", "0")) for a in argv]
+    _enter()
     if arguments[0] == "-m":
         sys.argv = arguments[1:]
-        sys.path[0] = os.getcwd()  # not this file's folder: its names must never shadow the user's
+        _first_on_path(_in_copy(os.getcwd()))
         runpy.run_module(arguments[1], run_name="__main__", alter_sys=True)
     else:
         sys.argv = arguments
-        sys.path[0] = os.path.dirname(os.path.realpath(arguments[0]))  # as Python: a link's neighbours are its target's
+        _first_on_path(os.path.dirname(os.path.realpath(arguments[0])))  # a link's neighbours are its target's
         runpy.run_path(arguments[0], run_name="__main__")
+
+
+def _enter() -> None:
+    """Goes to the training's folder. What is installed from a folder that was copied is imported from the copy."""
+    if os.environ.get("CAMPAIGN_WORKDIR"):
+        os.chdir(os.environ["CAMPAIGN_WORKDIR"])
+    sys.path[1:] = [_in_copy(entry) for entry in sys.path[1:]]
+    for name, module in list(sys.modules.items()):
+        if name.startswith("__editable__"):  # setuptools: modules by name, not on the path
+            mapping = getattr(module, "MAPPING", {})
+            mapping.update({module_name: _in_copy(place) for module_name, place in mapping.items()})
+
+
+def _first_on_path(folder: str) -> None:
+    """Not this file's folder: its names must never shadow the user's.
+
+    With PYTHONSAFEPATH Python puts none there, and before the built-in trainer nothing of the user's belongs either.
+    """
+    if getattr(sys.flags, "safe_path", False):
+        return
+    sys.path[:1] = [] if os.environ.get("CAMPAIGN_TRAIN_CONFIG") else [folder]
+
+
+def _in_copy(path: str) -> str:
+    """The place in the copy of the code, if what lies there was copied; a link in the copy stands for what was not."""
+    root, copy = os.environ.get("CAMPAIGN_CODE_ROOT"), os.environ.get("CAMPAIGN_CODE")
+    for name, top in ((path, root), (os.path.realpath(path), os.path.realpath(root or ""))):
+        if root and copy and top and (name + os.sep).startswith(top + os.sep):
+            place = os.path.normpath(os.path.join(copy, os.path.relpath(name, top)))
+            real = os.path.realpath(place)
+            inside = (real + os.sep).startswith(os.path.realpath(copy) + os.sep)
+            return place if inside and os.path.exists(place) else path
+    return path
 
 
 def _exit_record(exc: SystemExit) -> Dict[str, Any]:

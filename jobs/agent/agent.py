@@ -21,6 +21,7 @@ from types import FrameType
 from ..forward.processes import Forwarders
 from ..shared import checkpoint, retention, spool_steps
 from ..shared.checkpoint import Checkpoint
+from ..shared.code_copy import CodeCopy, CopyPaths, DamagedCopy, drifted
 from ..shared.files import create_exclusively, read_json, write_atomically
 from ..shared.layout import AttemptPaths, RunPaths, payload_file
 from ..shared.ownership import distrust
@@ -36,6 +37,9 @@ from .telemetry import Telemetry
 RESERVE_BYTES = 128 * 1024
 LINES_KEPT = 40
 """Lines of the logs that an outcome on a full disk holds."""
+
+FILES_NAMED = 3
+"""Changed files that an event names."""
 
 EXIT_FAILED = 1
 EXIT_NOT_MINE = 75
@@ -81,6 +85,7 @@ class Agent:
         self._since: dict[str, float] = {}
         self._gone_s: dict[int, float] = {}
         self._ending_s: float | None = None
+        self._copy: CodeCopy | None = None
         gpus, visible = payload.gpus_per_node, node.visible_devices
         self._facts = NodeFacts(gpus, visible)
         used = 0 if payload.env.get("DS_ACCELERATOR") == "cpu" else gpus
@@ -96,6 +101,9 @@ class Agent:
         except RendezvousTimeout as exc:
             print(exc, file=sys.stderr)
             self._write_outcome(None, "rendezvous", started_s, Start("", "", "", 0, "", 0, started_s))
+            return EXIT_FAILED
+        except DamagedCopy as exc:
+            print(f"the copy of the code cannot be used: {exc}", file=sys.stderr)
             return EXIT_FAILED
         if start is None:
             return EXIT_NOT_MINE
@@ -117,12 +125,36 @@ class Agent:
     def _start(self) -> Start | None:
         """Agrees with the other nodes on how to start; None if another job runs this attempt."""
         if self.node.rank == 0:
-            return self._announce() if self._take(self.paths.claim) else None
+            if not self._take(self.paths.claim):
+                return None
+            self._copy = self._verified_code()
+            return self._announce()
         start = join(self.paths, self.node, JOIN_TIMEOUT_S, self._claimed_by_another)
         if start is None or not self._take(self.paths.node_claim(self.node.rank)):
             return None
         self._resize(start.micro_batch, start.accumulation)
+        self._copy = CopyPaths(Path(self.payload.code)).read() if self.payload.code else None
         return start
+
+    def _verified_code(self) -> CodeCopy | None:
+        """What the copy of the code holds, after reading all of it. A damaged one is marked: nobody is to use it again.
+
+        Raises:
+            DamagedCopy: it is not what was copied.
+        """
+        if not self.payload.code:
+            return None
+        paths = CopyPaths(Path(self.payload.code))
+        try:
+            found = paths.verify()
+        except DamagedCopy as exc:
+            write_atomically(paths.damaged, str(exc))
+            raise
+        if changed := drifted(found):
+            what = f"{', '.join(changed[:FILES_NAMED])}{' and more' if changed[FILES_NAMED:] else ''}"
+            reason = f"changed in {found.root} since the code was copied: {what}; a relative path leads to the new ones"
+            self._tell("code_changed", reason=reason)
+        return found
 
     def _take(self, path: Path) -> bool:
         """Takes a claim. Each node has one: a slurmctld that crashed may launch one job twice, under the same id."""
@@ -214,16 +246,23 @@ class Agent:
         hostfile = self.paths.dir / f"hostfile-{self.node.rank}"
         write_atomically(hostfile, launch.hostfile_text(self.payload.nodes, self.payload.ranks_per_node))
         cores = len(os.sched_getaffinity(0))
-        env = launch.environment(self.payload, self.paths, self.node, start.resume, os.environ, cores)
+        env = launch.environment(self.payload, self.paths, self.node, start.resume, os.environ, cores, self._copy)
         env |= self.progress.open()
-        line = launch.command(self.payload, self.paths, hostfile, self.node.rank, start.address, start.port)
+        line = launch.command(self.payload, self.paths, hostfile, self.node.rank, start.address, start.port, self._copy)
         for lock in cleanup.clear_build_locks(env):
             print(f"removed {lock}: who was building there has ended", file=sys.stderr, flush=True)
         self._facts.ready()
         self._telemetry.start()
         forwarders.start()
         with self.paths.launcher_log(self.node.rank).open("ab") as log:
-            launcher = subprocess.Popen([*DEAF_TO_USR2, *line], env=env, stdout=log, stderr=log, start_new_session=True)
+            launcher = subprocess.Popen(
+                [*DEAF_TO_USR2, *line],
+                cwd=self.paths.dir,  # `python -m` puts the present folder first: the user's would shadow modules
+                env=env,
+                stdout=log,
+                stderr=log,
+                start_new_session=True,
+            )
         ended_by = self._watch(launcher)
         _kill_group(launcher.pid, signal.SIGKILL)  # ranks and loader workers that outlived their launcher
         cleanup.clear_shared_memory(start.address, start.port)

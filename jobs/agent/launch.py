@@ -6,6 +6,7 @@ import os
 from collections.abc import Mapping
 from pathlib import Path
 
+from ..shared.code_copy import CodeCopy, in_copy, in_copy_paths
 from ..shared.layout import AttemptPaths, RunPaths
 from ..shared.payload import Payload
 from .node import Node
@@ -14,7 +15,13 @@ RANK_SCRIPT = str(Path(__file__).parents[1] / "rank.py")
 
 
 def command(
-    payload: Payload, paths: AttemptPaths, hostfile: Path, node_rank: int, address: str, port: int
+    payload: Payload,
+    paths: AttemptPaths,
+    hostfile: Path,
+    node_rank: int,
+    address: str,
+    port: int,
+    copy: CodeCopy | None = None,
 ) -> list[str]:
     """The launcher's command line.
 
@@ -23,7 +30,8 @@ def command(
     not the job's.
     """
     launcher = launcher_command(payload.python, hostfile, node_rank, address, port)
-    return [*launcher, "--no_local_rank", "--enable_each_rank_log", str(paths.logs), RANK_SCRIPT, *payload.command]
+    script = in_copy(payload.command, _workdir(payload), copy, Path(payload.code)) if copy else payload.command
+    return [*launcher, "--no_local_rank", "--enable_each_rank_log", str(paths.logs), RANK_SCRIPT, *script]
 
 
 def launcher_command(python: str, hostfile: Path, node_rank: int, address: str, port: int) -> list[str]:
@@ -41,7 +49,13 @@ def hostfile_text(nodes: int, ranks_per_node: int) -> str:
 
 
 def environment(
-    payload: Payload, paths: AttemptPaths, node: Node, resume: str, base: Mapping[str, str], cpu_count: int
+    payload: Payload,
+    paths: AttemptPaths,
+    node: Node,
+    resume: str,
+    base: Mapping[str, str],
+    cpu_count: int,
+    copy: CodeCopy | None = None,
 ) -> dict[str, str]:
     """What the launcher and, through it, every rank finds in its environment.
 
@@ -49,8 +63,10 @@ def environment(
         resume: folder of the verified checkpoint to start from, or "".
         base: the agent's own environment.
         cpu_count: cores that the job may use on this node.
+        copy: what the attempt's copy of the code holds; None where it has none.
     """
     env = {**base, **_defaults(payload, cpu_count, base), **payload.env, **_contract(payload, paths, resume)}
+    env |= _places(payload, copy, env)
     env["CAMPAIGN_AGENT_PID"] = str(os.getpid())
     env["CAMPAIGN_VISIBLE_DEVICES"] = node.visible_devices if payload.gpus_per_node else ""
     if payload.mem_per_process_bytes:
@@ -70,6 +86,20 @@ def _defaults(payload: Payload, cpu_count: int, base: Mapping[str, str]) -> dict
     if not payload.gpus_per_node:
         defaults["DS_ACCELERATOR"] = "cpu"
     return {name: value for name, value in defaults.items() if name not in base}
+
+
+def _places(payload: Payload, copy: CodeCopy | None, env: Mapping[str, str]) -> dict[str, str]:
+    """Where a rank starts, and where its code is. The launcher itself starts elsewhere, see `Agent`."""
+    workdir = _workdir(payload)
+    values = {"WORKDIR": workdir, "CODE": payload.code if copy else "", "CODE_ROOT": copy.root if copy else ""}
+    places = {f"CAMPAIGN_{name}": value for name, value in values.items()}
+    if paths := env.get("PYTHONPATH"):
+        places["PYTHONPATH"] = in_copy_paths(paths, workdir, copy, Path(payload.code))
+    return places
+
+
+def _workdir(payload: Payload) -> str:
+    return payload.workdir or os.getcwd()  # noqa: PTH109 - as it is spelt
 
 
 def _contract(payload: Payload, paths: AttemptPaths, resume: str) -> dict[str, str]:

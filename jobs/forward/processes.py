@@ -77,7 +77,7 @@ class Forwarders:
     def _start(self, tool: str) -> subprocess.Popen[bytes]:
         with self._paths.forward_log(tool).open("ab") as log:
             return subprocess.Popen(
-                [sys.executable, "-u", "-m", "dscampaign.jobs.forward", str(self._paths.dir), tool],
+                [sys.executable, "-P", "-u", "-m", "dscampaign.jobs.forward", str(self._paths.dir), tool],
                 env={**os.environ, **self._payload.env},
                 stdin=subprocess.PIPE,
                 stdout=log,

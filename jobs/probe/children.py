@@ -27,7 +27,7 @@ def run(command: Sequence[str], env: Mapping[str, str], timeout_s: float, log: P
     Args:
         env: its whole environment.
         timeout_s: after so long it is killed, with all that it has started.
-        log: the file for what it prints.
+        log: the file for what it prints; the program starts in its folder, where nothing shadows a module.
 
     Raises:
         ChildFailed: it ended badly, or not in time.
@@ -35,7 +35,13 @@ def run(command: Sequence[str], env: Mapping[str, str], timeout_s: float, log: P
     with log.open("wb") as output:
         try:
             child = subprocess.Popen(
-                command, stdin=subprocess.DEVNULL, stdout=output, stderr=output, env=dict(env), start_new_session=True
+                command,
+                cwd=log.parent,
+                env=dict(env),
+                stdin=subprocess.DEVNULL,
+                stdout=output,
+                stderr=output,
+                start_new_session=True,
             )
         except OSError as exc:
             raise ChildFailed(f"{command[0]}: {exc.strerror}") from exc

@@ -2,6 +2,7 @@
 
 {dir}/campaign.db                              the default store
 {dir}/data/                                    prepared tokens, shared by all runs
+{dir}/code/{hash}/                             a copy of code that runs use, see `code_copy`
 {dir}/{campaign}/batches/{token}/{index}.json  what one array task is to run
 {dir}/{campaign}/runs/{run}/checkpoints/{hash} what the run can resume from
 {dir}/{campaign}/runs/{run}/g0001/             one attempt
@@ -15,6 +16,8 @@ from typing import Final
 
 SHARED_MEMORY: Final = Path("/dev/shm")  # noqa: S108
 """The node's own, where ranks leave what is of no use after them."""
+
+CODE: Final = "code"
 
 FORWARD_ROOT_LEVELS = 3
 """From an attempt's folder up to the campaign's `dir`: {campaign}/runs/{run}/g0001."""
@@ -138,6 +141,10 @@ class CampaignPaths:
     def data(self) -> Path:
         """Prepared data, shared by all campaigns under the same root."""
         return self.root / "data"
+
+    def code(self, name: str) -> Path:
+        """The copy of the code with that hash, shared by all campaigns like the data."""
+        return self.root / CODE / name
 
     def run(self, name: str) -> RunPaths:
         """The folder of one run."""

@@ -32,6 +32,8 @@ class Payload(Document):
         telemetry_s: seconds between two samples of the node's GPUs, 0 for none.
         params: what the matrix sets for the run, by short names.
         forward: tools that get its metrics too, each with its options.
+        workdir: folder in which the ranks start; "" for the agent's own.
+        code: the copy of the code that the ranks run, see `code_copy`; "" for none.
     """
 
     campaign: str
@@ -64,6 +66,8 @@ class Payload(Document):
     telemetry_s: float = 0.0
     params: Mapping[str, Any] = field(default_factory=dict)
     forward: Mapping[str, Mapping[str, Any]] = field(default_factory=dict)
+    workdir: str = ""
+    code: str = ""
 
     @property
     def world_size(self) -> int:

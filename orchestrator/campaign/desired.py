@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import hashlib
+import os
 import subprocess
-from collections.abc import Collection, Sequence
+import sys
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -18,8 +20,11 @@ from ...db.store import Store
 from ...jobs.shared.files import make_private
 from ...jobs.shared.ownership import distrust
 from ..errors import UserError
+from ..executors.job_request import run_config
+from ..reconcile.origin import Origin, that_matter, why_held
 from ..spec.expand import Run
 from ..spec.model import Spec
+from .code_copies import CodeCopies, has_code
 from .diff import ABSENT, SpecDiff, desired_again, merge
 
 
@@ -32,6 +37,15 @@ class Submission:
     runs: tuple[Run, ...]
     dir: Path
     spec_path: Path
+
+    @property
+    def workdir(self) -> Path:
+        """The folder in which attempts start; symbolic links stay, as a node may see another folder behind one."""
+        return Path(os.path.abspath(Path(self.spec_path.parent, Path(self.spec.workdir or "").expanduser())))  # noqa: PTH100
+
+    def codes(self, *, make: bool) -> CodeCopies:
+        """The copies of the code of its runs; `make`: not only looked up, but made."""
+        return CodeCopies(self.dir, self.spec_path, self.workdir, make)
 
 
 def compare(store: Store | None, submission: Submission) -> tuple[CampaignRow | None, SpecDiff]:
@@ -54,17 +68,20 @@ def record(store: Store, submission: Submission) -> CampaignRow:
     make_private(submission.dir)
     if why := distrust(submission.dir, submission.dir):
         raise UserError(f"{why}, and could make your jobs run anything", f"chmod go-w {submission.dir}, or use --dir")
+    copies = submission.codes(make=True)
+    codes = {run.config_hash: copies.of(run.config).hash for run in submission.runs}
     with store.write() as conn:
         campaign = queries.campaign_by_name(conn, submission.spec.name)
         _check_unchanged(campaign, submission)
+        values = _campaign_values(submission, campaign, copies)
         if campaign is None:
-            campaign_id = queries.insert_campaign(conn, **_campaign_values(submission))
+            campaign_id = queries.insert_campaign(conn, **values)
         else:
             campaign_id = campaign.id
-            queries.update_campaign(conn, campaign_id, **{**_campaign_values(submission), "desired": "active"})
+            queries.update_campaign(conn, campaign_id, **{**values, "desired": "active"})
         saved = queries.saved_steps(conn, campaign_id).keys()
         change = merge(submission.runs, queries.runs(conn, campaign_id), saved)
-        _apply(conn, campaign_id, change, submission.runs)
+        _apply(conn, campaign_id, change, submission.runs, codes)
         recorded = queries.campaign_by_name(conn, submission.spec.name)
     assert recorded is not None
     return recorded
@@ -84,22 +101,52 @@ def cancel(store: Store, campaign: CampaignRow, names: Collection[str] | None) -
 def retry(store: Store, campaign: CampaignRow, names: Collection[str] | None) -> list[RunRow]:
     """Marks these runs, or all that failed or are held, for retry with fresh budgets; returns those that this changes.
 
-    Raises UserError if a named run cannot be retried.
+    They get the code as it is now. Where they are held for variables that this shell lacks, the campaign goes on
+    without these. Raises UserError if a named run cannot be retried, or its code cannot be copied.
     """
+    spec, origin = Path(campaign.provenance.get("spec", "")), Origin.of(campaign.provenance)
+    copies = CodeCopies(Path(campaign.dir), spec, Path(origin.workdir), make=True)
+    with store.read() as conn:
+        codes = {run.id: _code_now(run, copies) for run in _to_retry(conn, campaign, names)}
     with store.write() as conn:
-        chosen = _chosen(conn, campaign, names)
-        wrong = [run for run in chosen if run.state not in RETRYABLE_RUN]
-        if names and wrong:
-            hint = "only a failed, held or cancelled run can be retried"
-            raise UserError(f"run {wrong[0].name} is {wrong[0].state}", hint)
-        if not names:
-            again = (RunState.FAILED, RunState.HELD)
-            chosen = [run for run in chosen if run.state in again and run.desired != ABSENT]
+        chosen = _to_retry(conn, campaign, names)
         for run in chosen:
             values: dict[str, Any] = {"desired": "run", "state": RunState.PENDING, "reason": "", "not_before_s": None}
-            queries.update_run(conn, run.id, retry_epoch=run.retry_epoch + 1, **values)
-            queries.add_event(conn, campaign.id, "retry.asked", "retried by the user", run_id=run.id)
+            code = codes.get(run.id, run.code)
+            queries.update_run(conn, run.id, retry_epoch=run.retry_epoch + 1, code=code, **values)
+            message = f"retried by the user{f' with code {code}' if code != run.code else ''}"
+            queries.add_event(conn, campaign.id, "retry.asked", message, run_id=run.id)
+        _go_on_without(conn, campaign, chosen)
     return chosen
+
+
+def _to_retry(conn: Connection, campaign: CampaignRow, names: Collection[str] | None) -> list[RunRow]:
+    chosen = _chosen(conn, campaign, names)
+    wrong = [run for run in chosen if run.state not in RETRYABLE_RUN]
+    if names and wrong:
+        hint = "only a failed, held or cancelled run can be retried"
+        raise UserError(f"run {wrong[0].name} is {wrong[0].state}", hint)
+    if names:
+        return chosen
+    again = (RunState.FAILED, RunState.HELD)
+    return [run for run in chosen if run.state in again and run.desired != ABSENT]
+
+
+def _code_now(run: RunRow, copies: CodeCopies) -> str:
+    """The code of a run that is retried: as it is now, unless its script is not seen from here."""
+    code = copies.of(run_config(run))
+    return run.code if code.why and has_code(run) else code.hash
+
+
+def _go_on_without(conn: Connection, campaign: CampaignRow, retried: Sequence[RunRow]) -> None:
+    """Forgets the variables that runs were held for, now that the user has retried them without."""
+    fresh = queries.campaign_by_id(conn, campaign.id) or campaign
+    origin = Origin.of(fresh.provenance)
+    missing = origin.missing(os.environ)
+    if missing and any(run.state is RunState.HELD and run.reason == why_held(missing) for run in retried):
+        kept = [name for name in origin.variables if name not in missing]
+        queries.update_campaign(conn, campaign.id, provenance={**fresh.provenance, "variables": kept})
+        queries.add_event(conn, campaign.id, "variables.dropped", f"goes on without {', '.join(missing)}")
 
 
 def _chosen(conn: Connection, campaign: CampaignRow, names: Collection[str] | None) -> list[RunRow]:
@@ -126,8 +173,9 @@ def _check_unchanged(campaign: CampaignRow | None, submission: Submission) -> No
         )
 
 
-def _campaign_values(submission: Submission) -> dict[str, Any]:
+def _campaign_values(submission: Submission, before: CampaignRow | None, copies: CodeCopies) -> dict[str, Any]:
     spec, path = submission.spec, submission.spec_path
+    earlier = Origin.of(before.provenance).variables if before else ()
     return {
         "name": spec.name,
         "spec": submission.text,
@@ -135,8 +183,27 @@ def _campaign_values(submission: Submission) -> dict[str, Any]:
         "dir": str(submission.dir),
         "executor": spec.executor,
         "limits": spec.limits.model_dump(exclude_none=True),
-        "provenance": {"version": __version__, "spec": str(path), "git": _git_state(path.parent)},
+        "provenance": {
+            "version": __version__,
+            "spec": str(path),
+            "git": _git_state(path.parent),
+            "workdir": str(submission.workdir),
+            "python": sys.executable,
+            "variables": sorted({*earlier, *_variables(submission, copies)}),
+        },
     }
+
+
+def _variables(submission: Submission, copies: CodeCopies) -> list[str]:
+    """Names of the variables of this shell that an attempt is likely to depend on."""
+    spec = submission.spec
+    return that_matter(
+        os.environ,
+        read={name for code in copies.seen if code.copy for name in code.copy.reads},
+        setup="\n".join(spec.slurm.setup if spec.executor == "slurm" else spec.local.setup),
+        given=spec.env,
+        on_slurm=spec.executor == "slurm",
+    )
 
 
 def _git_state(folder: Path) -> str:
@@ -149,24 +216,31 @@ def _git_state(folder: Path) -> str:
     return done.stdout.strip() if done.returncode == 0 else ""
 
 
-def _apply(conn: Connection, campaign_id: int, change: SpecDiff, order: Sequence[Run]) -> None:
+def _apply(
+    conn: Connection, campaign_id: int, change: SpecDiff, order: Sequence[Run], codes: Mapping[str, str]
+) -> None:
     ordinals = {run.config_hash: ordinal for ordinal, run in enumerate(order)}
-    new = [_new_run(run, ordinals[run.config_hash]) for run in change.create]
+    new = [_new_run(run, ordinals[run.config_hash], codes[run.config_hash]) for run in change.create]
     queries.insert_runs(conn, campaign_id, new)
     for row, run in change.keep:
         again = desired_again(row)
         values = {name: getattr(again, name) for name in ("desired", "state", "reason", "retry_epoch")}
         values |= {"params": run.params, "config": run.stored_config, "ordinal": ordinals[run.config_hash]}
+        values |= {} if has_code(row) else {"code": codes[run.config_hash]}
         queries.update_run(conn, row.id, **values)
     for row, run in change.replace:
-        values = {**vars(_new_run(run, ordinals[run.config_hash])), "desired": "run", "not_before_s": None}
+        values = {
+            **vars(_new_run(run, ordinals[run.config_hash], codes[run.config_hash])),
+            "desired": "run",
+            "not_before_s": None,
+        }
         queries.update_run(conn, row.id, **values)
         queries.add_event(conn, campaign_id, "replaced", "its experiment changed in the spec", run_id=row.id)
     for row in change.drop:
         queries.update_run(conn, row.id, desired=ABSENT)
 
 
-def _new_run(run: Run, ordinal: int) -> NewRun:
+def _new_run(run: Run, ordinal: int, code: str) -> NewRun:
     return NewRun(
         name=run.name,
         params=run.params,
@@ -175,4 +249,5 @@ def _new_run(run: Run, ordinal: int) -> NewRun:
         ordinal=ordinal,
         repeat=run.repeat,
         target_step=run.target_step,
+        code=code,
     )

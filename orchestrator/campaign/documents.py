@@ -12,6 +12,7 @@ from ...db.gpu_records import AttemptGpus, j_per_token, total
 from ...db.records import OPENED_ELSEWHERE, AttemptRow, CampaignRow, EventRow, RunRow, RunState, RunStatus
 from ...db.store import Store
 from .details import CampaignDetails, RunDetails
+from .mixed_code import codes_text
 from .status import CampaignStatus, read_status
 
 SCHEMA_VERSION: Final = 1
@@ -21,7 +22,7 @@ _FIGURES: Final = ("step", "target_step", "loss", "eval_loss", "tokens_per_s", "
 _SIZES: Final = ("micro_batch", "accumulation", "world_size")
 _ATTEMPT: Final = (
     *("generation", "state", "failure_class", "job_id", "micro_batch", "accumulation", "changes", "predicted_gb"),
-    *("start_step", "last_step"),
+    *("start_step", "last_step", "code"),
 )
 """What the status of a campaign shows of an attempt; there may be ten thousand."""
 
@@ -149,6 +150,7 @@ def _run_of_status(
         **batch_of(run),
         **{name: value for name, value in now.items() if value is not None},
         "changes": row.changes or "",
+        "code": codes_text(attempt.code for attempt in attempts if attempt.config_hash == run.config_hash),
         "predicted_gb": attempts[-1].predicted_gb if attempts else None,
         "forwarded": _forwarded(forwards),
         "attempts": [{name: getattr(attempt, name) for name in _ATTEMPT} for attempt in attempts],

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
@@ -15,6 +16,7 @@ from ...jobs.shared.layout import CampaignPaths
 from ..errors import Unreachable
 from ..executors import job_request
 from ..executors.base import ARRAY_LIMIT
+from ..formatting import count
 from ..memory.config_changes import changed
 from ..memory.feasibility import ModelNeeds, needs_of
 from ..memory.observations import ledgers_of
@@ -24,8 +26,10 @@ from ..reconcile.actions import Submit
 from ..reconcile.decide import decide
 from ..reconcile.loop import make_executor
 from ..reconcile.observe import observe, read_store
+from ..reconcile.origin import Origin, why_held
 from ..spec.expand import Run
 from ..spec.model import RunConfig
+from .code_copies import Code, changed_files, describe, has_code, shown
 from .desired import Submission, compare
 from .diff import SpecDiff, desired_again
 
@@ -83,13 +87,15 @@ class PlannedRun:
 class Plan:
     """All runs of a campaign with what would happen to them.
 
-    If the executor could not be reached, `trouble` says so: resubmissions may be missing.
+    If the executor could not be reached, `trouble` says so: resubmissions may be missing. `notes` say what code runs
+    use, and what stands in the way of all of them.
     """
 
     campaign: str
     executor: str
     runs: tuple[PlannedRun, ...]
     trouble: Unreachable | None = None
+    notes: tuple[str, ...] = ()
 
     @property
     def starting(self) -> list[Run]:
@@ -120,11 +126,28 @@ class Plan:
 def make_plan(store: Store | None, submission: Submission) -> Plan:
     """Makes the plan; `store` is None if there is none yet. Raises UserError as `compare`."""
     campaign, change = compare(store, submission)
+    copies = submission.codes(make=False)
+    codes = {run.config_hash: copies.of(run.config) for run in submission.runs}
     submits, trouble = _decided(store, campaign, submission, change) if store and campaign else ({}, None)
     order = {run.config_hash: index for index, run in enumerate(submission.runs)}
     planned = map(_with_needs, _with_memory(store, list(_planned(change, submits))))
     runs = sorted(planned, key=lambda item: order[item.run.config_hash] if item.run else len(order))
-    return Plan(submission.spec.name, submission.spec.executor, tuple(runs), trouble)
+    notes = [*describe(copies.seen), *_kept_code(change, codes, submission.dir)]
+    if reason := why_held(Origin.of(campaign.provenance).missing(os.environ)) if campaign else "":
+        notes.append(reason)
+    return Plan(submission.spec.name, submission.spec.executor, tuple(runs), trouble, tuple(notes))
+
+
+def _kept_code(change: SpecDiff, codes: Mapping[str, Code], dir: Path) -> Iterator[str]:
+    """That runs which have begun keep their code, where it has changed since."""
+    pairs = [(row, codes[run.config_hash]) for row, run in change.keep if has_code(row)]
+    older = {row.code: code for row, code in pairs if row.code != code.hash}
+    if older:
+        number = count(sum(row.code in older for row, _ in pairs), "run")
+        files = sorted({file for before, code in older.items() for file in changed_files(before, code, dir)})
+        since = f" (changed since: {shown(files)})" if files else ""
+        hint = "`campaign retry` gives the newest to runs that failed, are held or were cancelled"
+        yield f"older code stays with {number} that began with it{since}; {hint}"
 
 
 def _planned(change: SpecDiff, submits: Mapping[int, Submit]) -> Iterator[PlannedRun]:

@@ -59,6 +59,7 @@ def render_reconciler(submission: Submission, store: str, script: Path, time: st
         "log": script.absolute().with_suffix(".log"),
         "time": time,
         "options": [f"--{name}={shlex.quote(value)}" for name, value in asked.items() if value],
+        "workdir": submission.workdir,
         "setup": [f"export PATH={shlex.quote(str(Path(sys.executable).parent))}:$PATH"],
         "reconcile": [shlex.join(command)],
     }
@@ -78,6 +79,7 @@ def _payload(submission: Submission, run: Run) -> tuple[Payload, AttemptPaths]:
         token=BY_HAND,
         attempt_id=0,
         store=None,
+        workdir=str(submission.workdir),
     )
     payload = replace(payload, run_dir=str(folder), attempt_dir=str(folder / "g0001"))
     return payload, AttemptPaths(Path(payload.attempt_dir))

@@ -94,7 +94,7 @@ def reconcile(
     Examples:
       campaign reconcile
       campaign reconcile sweep --watch
-      */5 * * * * campaign reconcile sweep --dir /shared/campaign     (a crontab line)
+      */5 * * * * cd /project && . ./env.sh && campaign reconcile sweep --dir /shared/campaign     (a crontab line)
     """
     from ..campaign.lookup import open_campaign
 
@@ -136,8 +136,8 @@ def cancel(words: Sequence[str], everything: bool, dir: str | None, store: str |
 def retry(words: Sequence[str], dir: str | None, store: str | None) -> int:
     """Retry failed, held or cancelled runs.
 
-    Each resumes from its last checkpoint, with fresh retry budgets. Without RUN, retries every failed or held run;
-    name a cancelled run to retry it.
+    Each resumes from its last checkpoint, with fresh retry budgets and its script as it is now. Without RUN, retries
+    every failed or held run; name a cancelled run to retry it.
 
     Examples:
       campaign retry sweep

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -63,6 +64,7 @@ class JobArray:
 
     Attributes:
         program: the module that runs on each node, with the folder as its argument.
+        workdir: folder in which it and the spec's `setup` start; None for that of this process.
     """
 
     token: str
@@ -71,6 +73,12 @@ class JobArray:
     size: int
     resources: Mapping[str, Any] = field(default_factory=dict)
     program: str = "dscampaign.jobs.agent"
+    workdir: str | None = None
+
+
+def own_python() -> list[str]:
+    """Starts a module of ours with this Python; `-P` keeps what lies in the present folder from shadowing a module."""
+    return [sys.executable, "-P", "-u", "-m"]
 
 
 class SubmissionRefused(Exception):

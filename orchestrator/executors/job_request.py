@@ -2,15 +2,21 @@
 
 from __future__ import annotations
 
+import hashlib
 import json
+import os
+import re
 import sys
 from collections.abc import Mapping, Sequence
+from functools import cache
 from math import ceil
 from pathlib import Path
 from typing import Any
 
+from ... import __version__, jobs
 from ...db.records import AttemptRow, RunRow
 from ...jobs.shared import ds_config
+from ...jobs.shared.code_copy import LIVE
 from ...jobs.shared.layout import AttemptPaths, CampaignPaths
 from ...jobs.shared.payload import Payload
 from ..spec import batch_size
@@ -43,6 +49,9 @@ def payload(
     attempt_id: int,
     store: str | None,
     min_resume_step: int = 0,
+    workdir: str = "",
+    python: str = "",
+    code: str = "",
 ) -> Payload:
     """The payload for the agents of an attempt.
 
@@ -50,6 +59,9 @@ def payload(
         micro_batch: samples of one forward pass on one rank in this attempt.
         store: URL without a password to which agents push, or None.
         min_resume_step: step of the newest checkpoint that was recorded.
+        workdir: folder in which the ranks start; "" for that of their agent.
+        python: what runs the training where the spec does not say; "" for this program's own.
+        code: hash of the copy that they run; a word that names no copy for none.
     """
     world_size = config.world_size()
     accumulation = accumulation_of(config, micro_batch, world_size)
@@ -72,7 +84,7 @@ def payload(
         nodes=config.nodes,
         ranks_per_node=config.ranks(),
         gpus_per_node=gpus_per_node(config),
-        python=config.python or sys.executable,
+        python=config.python or python or sys.executable,
         command=config.command or TRAINER,
         global_batch=config.train.global_batch,
         micro_batch=micro_batch,
@@ -90,7 +102,31 @@ def payload(
         telemetry_s=config.telemetry_s,
         params=run.params,
         forward=config.forward.options(),
+        workdir=workdir,
+        code=str(paths.code(code)) if is_copy(code) else "",
     )
+
+
+def code_of(run: RunRow, config: RunConfig) -> str:
+    """What the next attempt of a run will have run, see `AttemptRow.code`."""
+    if config.command is None:
+        return trainer_code()
+    return LIVE if config.code == "live" else run.code
+
+
+def is_copy(code: str) -> bool:
+    """Whether it is the hash of a copy."""
+    return re.fullmatch(r"[0-9a-f]{16}", code) is not None
+
+
+@cache
+def trainer_code() -> str:
+    """The version of the built-in trainer, and a hash of its files and of all that runs beside it."""
+    digest = hashlib.sha256()
+    folder = Path(jobs.__file__).parent
+    for path in sorted(folder.rglob("*.py")):
+        digest.update(os.fsencode(path.relative_to(folder)) + b"\0" + path.read_bytes())
+    return f"dscampaign-{__version__}-{digest.hexdigest()[:12]}"[:64]
 
 
 def accumulation_of(config: RunConfig, micro_batch: int | None, world_size: int) -> int | None:

@@ -12,7 +12,6 @@ import os
 import signal
 import socket
 import subprocess
-import sys
 import time
 from collections import defaultdict
 from collections.abc import Collection, Mapping, Sequence
@@ -20,7 +19,7 @@ from pathlib import Path
 
 from ...jobs.shared.nvml import Unavailable, listed, session
 from ..errors import Unreachable
-from .base import JobArray, JobListing, JobView, SubmissionUnclear
+from .base import JobArray, JobListing, JobView, SubmissionUnclear, own_python
 
 AGENT = "dscampaign.jobs.agent"
 EXAMINE = "dscampaign.jobs.probe.examine"
@@ -98,11 +97,12 @@ class LocalExecutor:
                     os.kill(ours[job_id], signal.SIGTERM)
 
     def _start(self, batch: JobArray, index: int, setup: list[str]) -> str:
-        agent = [sys.executable, "-u", "-m", batch.program, str(batch.folder), str(index)]
+        agent = [*own_python(), batch.program, str(batch.folder), str(index)]
         script = "\n".join([*setup, 'exec "$@"'])
         with (batch.folder / f"{index}.log").open("ab") as log:
             child = subprocess.Popen(
                 ["bash", "-c", script, "campaign", *agent],
+                cwd=batch.workdir,
                 stdin=subprocess.DEVNULL,
                 stdout=log,
                 stderr=log,

@@ -14,7 +14,6 @@ import os
 import re
 import shlex
 import subprocess
-import sys
 import time
 from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
@@ -22,7 +21,7 @@ from typing import Any
 
 from ...jobs.shared.files import write_atomically
 from ..errors import Unreachable
-from .base import ArrayTooLarge, JobArray, JobListing, JobView, SubmissionRefused, SubmissionUnclear
+from .base import ArrayTooLarge, JobArray, JobListing, JobView, SubmissionRefused, SubmissionUnclear, own_python
 
 COMMAND_TIMEOUT_S = 60.0
 SINCE_SLACK_S = 86_400.0
@@ -149,7 +148,7 @@ def _job_array(batch: JobArray) -> Any:
 
         @property
         def _submitit_command_str(self) -> str:
-            line = [sys.executable, "-u", "-m", batch.program, str(batch.folder)]
+            line = [*own_python(), batch.program, str(batch.folder)]
             return " ".join(shlex.quote(word) for word in line)
 
         def command(self) -> list[str]:
@@ -182,6 +181,8 @@ def _parameters(batch: JobArray) -> dict[str, Any]:
     """Submitit's parameters: the spec's, and those that are ours alone."""
     resources = dict(batch.resources)
     additional = {"no-requeue": True, **resources.pop("additional_parameters", {})}
+    if batch.workdir:
+        additional["chdir"] = batch.workdir
     return {
         "wckey": None,
         **resources,

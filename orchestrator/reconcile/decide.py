@@ -16,7 +16,7 @@ from . import retry_policy
 from .actions import Action, Finish, Submit, set_run
 from .attempt_history import EndedAttempt, attempt_history, counts, ended_attempt, ending_attempt
 from .attempt_state import follow_attempt, transitions
-from .limits import gate, max_active
+from .limits import code_lost, gate, max_active
 from .node_exclusion import NodeEvidence, excluded
 from .retry_policy import PassContext
 from .snapshot import RunView, Snapshot
@@ -46,8 +46,8 @@ def decide(snapshot: Snapshot) -> list[Action]:
     for one in seen:
         planned = [*one.found, *_follow_up(one, snapshot, nodes, context)]
         submits = any(isinstance(action, Submit) for action in planned)
-        if submits and closed:
-            planned = [*one.found, *set_run(one.view, *closed)]
+        if submits and (held := closed or code_lost(one.view, snapshot)):
+            planned = [*one.found, *set_run(one.view, *held)]
         elif submits and limit is not None and active >= limit:
             planned = [action for action in planned if not isinstance(action, Submit)]
         else:

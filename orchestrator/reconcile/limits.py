@@ -1,20 +1,31 @@
-"""What stops all runs of a campaign at once: used-up GPU-hours, a folder that is not writable. Pure."""
+"""What stops runs from starting: used-up GPU-hours, a folder that is not writable, what the first attempt had. Pure."""
 
 from __future__ import annotations
 
 from ...db.records import RunState
-from .snapshot import Snapshot
+from ..executors.job_request import code_of
+from .origin import why_held
+from .snapshot import RunView, Snapshot
 
 
 def gate(snapshot: Snapshot) -> tuple[RunState, str] | None:
     """State of the runs that wait, and why the campaign may start no attempt now; None if it may."""
     if snapshot.storage:
         return RunState.PENDING, f"waits until the campaign's folder is writable: {snapshot.storage}"
+    if reason := why_held(snapshot.missing):
+        return RunState.HELD, reason
     limit = snapshot.campaign.limits.get("gpu_hours")
     if limit is not None and (used := gpu_hours(snapshot)) >= limit:
         hint = "raise it in the spec and submit again"
         return RunState.HELD, f"limits.gpu_hours = {limit:g} is used up ({used:.3g} h); {hint}"
     return None
+
+
+def code_lost(view: RunView, snapshot: Snapshot) -> tuple[RunState, str] | None:
+    """State of a run whose code cannot be had any more, and why; None if it can start."""
+    why = snapshot.damaged.get(code_of(view.run, view.config))
+    hint = "`campaign retry` takes the code as it is now"
+    return (RunState.HELD, f"its copy of the code cannot be used: {why}; {hint}") if why else None
 
 
 def gpu_hours(snapshot: Snapshot) -> float:

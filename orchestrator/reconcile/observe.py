@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from collections import defaultdict
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
@@ -16,18 +17,20 @@ from ...jobs.agent.evidence import LogLine, NodeOutcome
 from ...jobs.agent.node import Start
 from ...jobs.agent.progress import Heartbeat
 from ...jobs.shared import checkpoint
+from ...jobs.shared.code_copy import CopyPaths
 from ...jobs.shared.files import read_json
 from ...jobs.shared.layout import AttemptPaths, CampaignPaths, RunPaths
 from ...jobs.shared.state_layout import arrangement
 from ..errors import Unreachable
 from ..executors.base import Executor, JobListing, JobView
-from ..executors.job_request import revoked, run_config, trains_on_cpu
+from ..executors.job_request import code_of, is_copy, revoked, run_config, trains_on_cpu
 from ..executors.storage import trouble as trouble_of
 from ..failures.policy import FailureClass
 from ..memory import config_changes
 from ..memory.observations import read_ledgers
 from ..memory.prediction import Ledger
 from ..spec.model import RunConfig
+from .origin import Origin
 from .snapshot import AttemptView, RunView, Snapshot
 
 AGENT_LOG_LINES = 40
@@ -102,6 +105,8 @@ def observe(
         nodes=_nodes(stored, executor),
         storage=_storage(stored, paths),
         user=executor.user,
+        missing=tuple(Origin.of(stored.campaign.provenance).missing(os.environ)),
+        damaged=_damaged(stored, paths),
     )
     return snapshot, trouble
 
@@ -197,6 +202,14 @@ def _tail(log: Path) -> list[LogLine]:
     lines = log.read_text(errors="replace").splitlines()
     first = max(0, len(lines) - AGENT_LOG_LINES)
     return [LogLine(log.name, number, text) for number, text in enumerate(lines[first:], first + 1)]
+
+
+def _damaged(stored: Stored, paths: CampaignPaths) -> dict[str, str]:
+    """By hash, why a copy of code cannot be used that a run may still need."""
+    waiting = (run for run in stored.runs if run.state is RunState.HELD or run.state not in SETTLED_RUN)
+    codes = {code_of(run, stored.configs[run.id]) for run in waiting}
+    troubles = {code: CopyPaths(paths.code(code)).trouble() for code in codes if is_copy(code)}
+    return {code: why for code, why in troubles.items() if why}
 
 
 def _nodes(stored: Stored, executor: Executor) -> int | None:

@@ -124,6 +124,8 @@ class Snapshot:
         storage: what is wrong with the campaign's folder, "" for nothing; None if not tested.
         intent_grace_s, lost_grace_s, outcome_grace_s: the executor's delays, see there.
         user: number of the user as whom jobs run.
+        missing: variables of the shell that submitted the campaign which this process lacks.
+        damaged: by hash, why a copy of code cannot be used.
     """
 
     now_s: float
@@ -139,6 +141,8 @@ class Snapshot:
     nodes: int | None = None
     storage: str | None = None
     user: int = 0
+    missing: tuple[str, ...] = ()
+    damaged: Mapping[str, str] = field(default_factory=dict)
 
     def is_desired(self, view: RunView) -> bool:
         """Whether the run is still desired."""

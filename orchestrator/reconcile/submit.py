@@ -37,6 +37,7 @@ from ..memory import config_changes
 from ..memory.prediction import memory_key
 from .actions import Submit
 from .lease import FencedWriter
+from .origin import Origin
 
 WITHDRAWN = "withdrawn"
 QUEUE_FULL = "queue.full"
@@ -144,10 +145,11 @@ def _submit_batch(group: Sequence[Submit], resources: dict[str, Any], target: _T
     writer, paths = target.writer, target.paths
     _require_trust(paths)
     token = uuid.uuid4().hex[:12]
-    rows = _write_intent(group, token, writer, paths)
+    origin = _origin(writer)
+    rows = _write_intent(group, token, writer, paths, origin)
     if not rows:
         return
-    batch = JobArray(token, job_name(token), paths.batch(token), len(rows), resources)
+    batch = JobArray(token, job_name(token), paths.batch(token), len(rows), resources, workdir=origin.workdir or None)
     try:
         _write_files(rows, batch, paths)
         job_ids = target.executor.submit(batch)
@@ -173,6 +175,12 @@ def _submit_batch(group: Sequence[Submit], resources: dict[str, Any], target: _T
         raise exc if isinstance(exc, Unreachable) else storage.unwritable(exc) from exc
     else:
         _record_job_ids(rows, job_ids, writer)
+
+
+def _origin(writer: FencedWriter) -> Origin:
+    with writer.store.read() as conn:
+        campaign = queries.campaign_by_id(conn, writer.campaign_id)
+    return Origin.of(campaign.provenance if campaign else {})
 
 
 def _require_trust(paths: CampaignPaths) -> None:
@@ -218,7 +226,9 @@ def _withdraw(rows: Sequence[_Element], writer: FencedWriter, exc: Exception) ->
             queries.add_event(conn, writer.campaign_id, WITHDRAWN, f"{which} not submitted: {exc}", run_id=run_id)
 
 
-def _write_intent(group: Sequence[Submit], token: str, writer: FencedWriter, paths: CampaignPaths) -> list[_Element]:
+def _write_intent(
+    group: Sequence[Submit], token: str, writer: FencedWriter, paths: CampaignPaths, origin: Origin
+) -> list[_Element]:
     """Records in the store what is about to be submitted, so that the next pass knows what to look for.
 
     Leaves out runs that the user has changed since the decision: the next pass decides again.
@@ -237,7 +247,7 @@ def _write_intent(group: Sequence[Submit], token: str, writer: FencedWriter, pat
             writer.event(conn, SUBMITTING, message, row, {"exclude": action.exclude} if action.exclude else None)
     store = None if writer.store.is_sqlite else writer.store.url_without_password
     return [
-        _Element(row, action, _payload(row, action, paths, store, saved.get(row.run_id, 0)))
+        _Element(row, action, _payload(row, action, paths, store, saved.get(row.run_id, 0), origin))
         for row, action in zip(rows, group, strict=True)
     ]
 
@@ -272,10 +282,13 @@ def _new_attempt(action: Submit, index: int, token: str, paths: CampaignPaths) -
         changes=config_changes.text(action.changes),
         memory_key=memory_key(config_changes.changed(config, action.changes)),
         predicted_gb=action.predicted_gb,
+        code=job_request.code_of(action.run, config),
     )
 
 
-def _payload(row: AttemptRow, action: Submit, paths: CampaignPaths, store: str | None, saved_step: int) -> Payload:
+def _payload(
+    row: AttemptRow, action: Submit, paths: CampaignPaths, store: str | None, saved_step: int, origin: Origin
+) -> Payload:
     return job_request.payload(
         action.run,
         config_changes.changed(action.config, action.changes),
@@ -286,6 +299,9 @@ def _payload(row: AttemptRow, action: Submit, paths: CampaignPaths, store: str |
         attempt_id=row.id,
         store=store,
         min_resume_step=saved_step,
+        workdir=origin.workdir,
+        python=origin.interpreter,
+        code=row.code,
     )
 
 

@@ -270,6 +270,10 @@ class RunConfig(SpecSection):
     """Your own training script and its arguments instead of the built-in training: `train.py --depth {depth}`, or
     `-m package.module`. `{name}` stands for a matrix parameter or a field of train; `--local_rank={local_rank}` is
     for scripts that want the argument which the launcher would add, others read LOCAL_RANK."""
+    code: Literal["copy", "live"] = "copy"
+    """`copy`: a run keeps the code that it began with: the git work tree around the script, or the script's folder, is
+    copied once per content, and every attempt runs from its copy
+    ([what that means](cluster.md#the-same-attempt-every-time)). `live`: an attempt runs the files as they are."""
     python: str | None = None
     """Python that runs the training, such as `/envs/train/bin/python`. Default: the one that runs this program."""
     env: dict[str, str] = Field(default={})
@@ -320,7 +324,7 @@ class RunConfig(SpecSection):
             if not re.fullmatch(r"[A-Za-z_][A-Za-z0-9_]*", str(name)):
                 raise Hint(f"{name!r} is not a valid variable name", "use letters, digits and underscores")
             if isinstance(text, str) and text and (_SECRET.search(str(name)) or _SECRET_VALUE.search(text)):
-                hint = "export it in your shell instead: jobs inherit your environment"
+                hint = "export it in your shell instead, and where the reconciler runs: jobs inherit their environment"
                 raise Hint(f"{name} looks like a secret, and a spec is kept in the store", hint)
             if str(name).startswith("CAMPAIGN_"):
                 raise Hint(f"{name} is set by this program", "choose a name that does not start with CAMPAIGN_")
@@ -362,6 +366,9 @@ class Spec(RunConfig):
     """Name of the campaign: letters, digits, `.`, `_` and `-`, at most 64."""
     dir: str = "./campaign"
     """Shared folder for checkpoints, logs and data; relative to the working directory of `campaign`."""
+    workdir: str | None = None
+    """Folder in which `setup` and the training start, whoever submits; relative to the spec's folder. Default: that
+    folder."""
     store: str | None = None
     """Database URL, `postgresql://user@host/name` or `sqlite:///path`. Default: a file in `dir`."""
     matrix: dict[str, Any] = Field(default={})

@@ -15,6 +15,7 @@ RECONCILER: dict[str, sbatch.Value] = {
     "time": "7-0",
     "log": Path("/shared/my logs/reconciler.log"),
     "script": Path("/shared/it's here.sbatch"),
+    "workdir": Path("/my project"),
     "options": ["--account=physics", "--partition=cpu"],
     "setup": ["module load python", "export A={{name}}"],
     "reconcile": ["campaign reconcile demo --watch"],
@@ -79,8 +80,9 @@ def test_a_missing_or_an_unknown_value_is_an_error() -> None:
 
 def test_the_scrontab_line_runs_one_pass() -> None:
     values: dict[str, sbatch.Value] = {"name": "r", "log": "/r.log", "options": [], "reconcile": ["campaign reconcile"]}
+    values |= {"workdir": Path("/my project"), "environment": Path("/shared/env.sh")}
     lines = sbatch.render("scrontab", values).splitlines()
-    assert lines[-1] == "*/5 * * * * campaign reconcile"
+    assert lines[-1] == "*/5 * * * * cd '/my project' && . /shared/env.sh && campaign reconcile"
     assert all(line.startswith("#") for line in lines[:-1])
 
 

@@ -10,6 +10,7 @@ from typing import Any, Final
 from ....db.records import AttemptRow, EventRow, MemoryObservation, RunState
 from ...campaign.details import CampaignDetails, RunDetails
 from ...campaign.documents import batch_of, forwards_document, speed_document
+from ...campaign.mixed_code import codes_text
 from ...formatting import clean, count, duration, figure, short_number, shorten, source
 from ...settings import Setting
 from .gpus import gpu_lines
@@ -34,6 +35,7 @@ def campaign_page(facts: CampaignDetails, page: Page) -> str:
         "campaign": campaign.name,
         "runs": f"{count(len(status.runs), 'run')}: {counts_line(page, status.counts)}",
         "spec": f"{provenance.get('spec', '')}{commit}",
+        "working folder": str(provenance.get("workdir", "")),
         "executor": campaign.executor,
         "dir": campaign.dir,
         "store": facts.store,
@@ -81,6 +83,7 @@ def _run_pairs(facts: RunDetails, page: Page) -> dict[str, str]:
         "batch": _batch(facts),
         "command": " ".join(clean(word) for word in run.config.get("command") or ()),
         "step": f"{latest.step:,} of {run.target_step or '?'}" if latest else "",
+        "code": codes_text([*(row.code for row in facts.attempts if row.config_hash == run.config_hash), run.code]),
         "folder": str(facts.paths.dir),
         "experiment": run.config_hash,
         **_forwards(facts.events),
@@ -129,6 +132,8 @@ def _attempts(facts: RunDetails, page: Page) -> Iterator[str]:
         parts += [f"micro-batch {row.micro_batch} × {row.accumulation}" if row.micro_batch else ""]
         parts += [f"changed: {', '.join(row.changes.split())}" if row.changes else ""]
         said = " · ".join(part for part in parts if part)
+        before = next((prior.code for prior in facts.attempts if prior.generation == row.generation - 1), row.code)
+        said += f" · code {row.code}" if row.code != before else ""
         yield f"{row.generation}  {page.paint(look.text, look.style)}  {said}"
         if memory := memory_line(row, facts.memory.get(row.id)):
             yield f"   memory: {memory}"

@@ -31,7 +31,9 @@ def plan_page(plan: Plan, page: Page) -> str:
     """The plan with its summary."""
     lines = [page.paint(_LEGEND, Style.DIM), ""]
     lines += table(page, _HEADER, _rows(plan.runs), _RIGHT)
-    return "\n".join([*lines, "", *_changed(plan), *_shortages(plan, page), *_ended_badly(plan), summary(plan, page)])
+    notes = [clean(note) for note in plan.notes] + [""] * bool(plan.notes)
+    said = [*_changed(plan), *_shortages(plan, page), *_ended_badly(plan), *notes]
+    return "\n".join([*lines, "", *said, summary(plan, page)])
 
 
 def summary(plan: Plan, page: Page) -> str:
@@ -84,6 +86,7 @@ def plan_document(plan: Plan) -> dict[str, Any]:
         "to_cancel": plan.count(Sign.CANCEL),
         "arrays": plan.arrays,
         "gpu_hours": plan.gpu_hours,
+        "notes": list(plan.notes),
         "runs": [_document(item) for item in plan.runs],
     }
 

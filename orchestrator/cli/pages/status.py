@@ -6,6 +6,7 @@ import time
 from collections.abc import Iterable, Sequence
 
 from ....db.records import UNSETTLED_RUN, RunState, RunStatus
+from ...campaign.mixed_code import mixed_code
 from ...campaign.status import CampaignStatus
 from ...formatting import clean, count, duration, figure, short_number, shorten
 from ...reconcile.lease import LeaseHolder
@@ -32,6 +33,8 @@ def status_page(status: CampaignStatus, page: Page, height: int | None = None) -
     lines += [page.paint(f"… and {count(hidden, 'more run')}", Style.DIM)] if hidden else []
     changed = [changed_line(run.name, run.changes) for run in rows if run.changes]
     lines += ["", *(page.paint(line, Style.YELLOW) for line in changed)] if changed else []
+    mixed = mixed_code((run.name, run.code or "") for run in status.runs)
+    lines += ["", page.paint(mixed, Style.YELLOW)] if mixed else []
     lines += ["", *failures] if failures else []
     footer = _footer(status)
     return "\n".join([*lines, *(["", page.paint(footer, Style.DIM)] if footer else [])])

@@ -11,6 +11,7 @@ from ....db import queries
 from ....db.records import CampaignRow
 from ....db.store import Store
 from ...campaign.lookup import find
+from ...campaign.mixed_code import mixed_code
 from ...errors import UserError
 from ...formatting import some
 from ..measure.load import read_runs
@@ -95,6 +96,8 @@ def verdict(one: Comparison) -> list[str]:
     """What the comparison has shown, in sentences."""
     result, right, left = one.result, one.right.name, one.left.name
     shown = list(_left_out(one))
+    if mixed := mixed_code((side.name, _code(side)) for side in (one.left, one.right)):
+        shown.append(f"{mixed} What differs may come from it.")
     if result.times_baseline:
         shown.append(f"Speed: {right} runs at {result.times_baseline.value:.3f} × {left}: {result.order}.")
     apart = f"{difference(result.loss.difference)} nats: " if result.loss.difference else ""
@@ -115,8 +118,14 @@ def _figures(condition: Condition) -> list[tuple[str, str]]:
         ("GPU utilisation", condition.text("gpu_util_pct")),
         ("power of a GPU", condition.text("gpu_power_w")),
         ("J/token", condition.text("j_per_token")),
+        ("code", _code(condition)),
         ("tries", str(sum(run.tries for run in condition.runs))),
     ]
+
+
+def _code(condition: Condition) -> str:
+    """What its runs ran."""
+    return ", ".join(dict.fromkeys(run.code for run in condition.runs if run.code))
 
 
 def _left_out(one: Comparison) -> Iterator[str]:

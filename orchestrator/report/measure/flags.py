@@ -31,6 +31,8 @@ def _configuration(run: MeasuredRun) -> Iterator[str]:
         yield f"a retry changed the micro-batch from {run.first_micro_batch} to {run.micro_batch}, global batch kept"
     if run.changes:
         yield f"a retry changed the configuration: {run.changes}"
+    if "→" in run.code:
+        yield f"its attempts ran different code: {run.code}"
 
 
 def _points(run: MeasuredRun) -> Iterator[str]:

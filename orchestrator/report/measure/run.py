@@ -12,6 +12,7 @@ import numpy as np
 from ....db.gpu_records import AttemptGpus
 from ....db.records import AttemptRow, RunRow, RunState
 from ....db.series import Series
+from ...campaign.mixed_code import codes_text
 from ...formatting import clean
 from .cost import Cost, cost_of
 from .failures import FailedAttempt, failed_attempts
@@ -134,6 +135,7 @@ class MeasuredRun:
     Attributes:
         parameters: of the model, as the trainer says; None of a script that does not.
         start, speed: what the trainer said last of the model and its software, and of its own speed.
+        code: what its attempts with the present configuration ran, oldest first; "" where that is not known.
         hosts: nodes of the newest attempt that ended.
         host_limits_gb: by node, how much memory the job could have had there; nodes without a limit are missing.
         generation, attempt_id: of the newest attempt with the present configuration; 0 and None before the first.
@@ -148,6 +150,7 @@ class MeasuredRun:
     target_step: int | None
     tries: int
     changes: str
+    code: str
     micro_batch: int | None
     first_micro_batch: int | None
     accumulation: int | None
@@ -239,6 +242,7 @@ def measured_run(data: RunData) -> MeasuredRun:
         step=int(lines.step[-1]) if len(data.series) else None,
         target_step=run.target_step,
         tries=len(data.attempts),
+        code=codes_text(attempt.code for attempt in mine),
         parameters=parameters if isinstance(parameters, int) else None,
         tokens_per_step=tokens,
         config=run.config,

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import Final
 
+from ...campaign.mixed_code import mixed_code
 from ...formatting import count, duration, short_number
 from ..compare.baseline import BaselineComparison
 from ..compare.results import Results, WorkloadResults
@@ -77,6 +78,8 @@ def _reservations(results: Results) -> Iterator[str]:
         yield f"Learned worse than the baseline: {listed(worse)}."
     if changed := [run.name for run in results.runs if run.changed]:
         yield f"A retry changed {listed(changed)}: not what the spec asks for, so left out of comparisons."
+    if mixed := mixed_code((run.name, run.code) for run in results.runs):
+        yield mixed
     if flagged := sum(bool(flags_of(run)) for run in results.runs):
         yield f"{count(flagged, 'run')} with remarks on the data: see Data quality."
 

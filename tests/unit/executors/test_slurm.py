@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import time
+from dataclasses import replace
 from inspect import getattr_static, signature
 from pathlib import Path
 from typing import Any
@@ -402,3 +403,13 @@ def test_what_sbatch_will_never_take(text: str) -> None:
 )
 def test_what_sbatch_may_take_another_time(text: str) -> None:
     assert not REFUSED.search(text)
+
+
+def test_a_job_starts_in_the_folder_that_was_recorded_with_no_module_of_it_first(
+    slurm: FakeSlurm, tmp_path: Path
+) -> None:
+    array = replace(batch(tmp_path), workdir="/my project")
+    SlurmExecutor().submit(array)
+    script = (array.folder / "submission.sh").read_text()
+    assert "#SBATCH --chdir='/my project'\n" in script
+    assert " -P -u -m dscampaign.jobs.agent" in script

@@ -65,6 +65,36 @@ def test_a_script_sees_what_python_would_show_it(place: Place) -> None:
         assert place.run(*argv).stdout == place.python(*argv).stdout != ""
 
 
+def test_the_user_s_modules_shadow_nothing_of_the_built_in_trainer(place: Place) -> None:
+    place.write("platform.py", "print('shadowed')")
+    assert place.run("-m", "platform").stdout == "shadowed\n"
+    own = place.run("-m", "platform", CAMPAIGN_TRAIN_CONFIG="/train.json").stdout
+    assert "Linux" in own
+    assert place.run("-m", "platform", PYTHONSAFEPATH="1").stdout == own
+
+
+def test_what_is_installed_from_a_copied_folder_is_imported_from_the_copy(place: Place) -> None:
+    """As `pip install -e` leaves it: by a folder on the path, or by a finder of setuptools."""
+    place.write("project/src/lib.py", "NAME = 'edited'")
+    place.write("project/other/found.py", "NAME = 'edited'")
+    place.write("copy/src/lib.py", "NAME = 'copied'")
+    place.write("copy/other/found.py", "NAME = 'copied'")
+    place.write("site/__editable___found_finder.py", f"MAPPING = {{'found': {str(place.folder / 'project/other')!r}}}")
+    place.write("site/sitecustomize.py", "import __editable___found_finder")
+    look = "print(lib.NAME, finder.MAPPING['found'])"
+    script = place.write("train.py", f"import lib\nimport __editable___found_finder as finder\n{look}\n")
+    path = os.pathsep.join(str(place.folder / name) for name in ("site", "project/src"))
+    where = {"CAMPAIGN_CODE": str(place.folder / "copy"), "CAMPAIGN_CODE_ROOT": str(place.folder / "project")}
+    assert place.run(script, PYTHONPATH=path).stdout == f"edited {place.folder}/project/other\n"
+    assert place.run(script, PYTHONPATH=path, **where).stdout == f"copied {place.folder}/copy/other\n"
+
+
+def test_a_script_starts_in_the_folder_that_was_recorded(place: Place) -> None:
+    place.write("work/settings.txt", "five")
+    script = place.write("train.py", "print(open('settings.txt').read())")
+    assert place.run(script, CAMPAIGN_WORKDIR=str(place.folder / "work")).stdout == "five\n"
+
+
 def test_a_linked_script_finds_the_neighbours_of_its_target(place: Place) -> None:
     place.write("deep/neighbour.py", "")
     (place.folder / "link.py").symlink_to(place.write("deep/train.py", f"import neighbour\n{LOOK}"))

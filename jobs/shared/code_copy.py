@@ -1,0 +1,187 @@
+"""A copy of the code that attempts run: where it lies, what it holds, whether it is whole.
+
+{dir}/code/{hash}/          the files as they were, and links to what was left out
+{dir}/code/{hash}.json      what they must be
+{dir}/code/{hash}.damaged   why the copy is not to be used any more
+
+The hash is that of the folder's path and of every file in it: what a file finds beside it depends on both.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import hashlib
+import os
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Final
+
+from .documents import Document
+
+LIVE: Final = "live"
+"""Stands for the hash where a run uses the files as they are when an attempt starts."""
+
+_CONFIGURATION: Final = (".py", ".sh", ".yaml", ".yml", ".json", ".toml", ".ini", ".cfg", ".conf")
+"""How a word of a command ends that names a file to be read, never one to be written."""
+
+
+class DamagedCopy(Exception):
+    """A copy is not what it was made as; the message says what is wrong."""
+
+
+@dataclass(frozen=True)
+class CodeCopy(Document):
+    """What a copy holds.
+
+    Attributes:
+        root: the folder that was copied.
+        files: by path below it, the digest of each file; of a symbolic link, where it points.
+        reads: names of environment variables that its Python files read.
+    """
+
+    root: str
+    files: Mapping[str, str]
+    reads: tuple[str, ...] = field(default=())
+
+    @property
+    def hash(self) -> str:
+        """What the copy is known by."""
+        digest = hashlib.sha256(os.fsencode(self.root))
+        for path in sorted(self.files):
+            digest.update(b"\0" + os.fsencode(path) + b"\0" + os.fsencode(self.files[path]))
+        return digest.hexdigest()[:16]
+
+
+@dataclass(frozen=True)
+class CopyPaths:
+    """Where a copy lies."""
+
+    folder: Path
+
+    @property
+    def manifest(self) -> Path:
+        """What it must hold."""
+        return self.folder.with_name(f"{self.folder.name}.json")
+
+    @property
+    def damaged(self) -> Path:
+        """Why it is not to be used any more."""
+        return self.folder.with_name(f"{self.folder.name}.damaged")
+
+    def trouble(self) -> str:
+        """Why the copy is not to be used, at a glance: "" where no agent found it damaged, and it is there."""
+        with contextlib.suppress(FileNotFoundError):
+            return self.damaged.read_text(errors="replace") or "damaged"
+        return "" if self.folder.is_dir() and self.manifest.exists() else f"{self.folder} is gone"
+
+    def read(self) -> CodeCopy:
+        """What the copy must hold.
+
+        Raises:
+            DamagedCopy: it is not there, or not of its name.
+            OSError: it cannot be read for now.
+        """
+        try:
+            found = CodeCopy.read(self.manifest)
+        except (TypeError, ValueError, AttributeError) as exc:
+            raise DamagedCopy(f"{self.manifest}: {exc}") from exc
+        if found is None:
+            self.manifest.stat()  # a folder that is away for now raises; what follows is about one that is there
+            raise DamagedCopy(f"{self.manifest} holds no manifest")
+        if found.hash != self.folder.name:
+            raise DamagedCopy(f"{self.manifest} is that of {found.hash}")
+        return found
+
+    def verify(self) -> CodeCopy:
+        """Reads every file of the copy; returns what it holds.
+
+        Raises:
+            DamagedCopy: a file is missing, or is not what was copied.
+            OSError: it cannot be read for now.
+        """
+        found = self.read()
+        for path, expected in found.files.items():
+            try:
+                now = fingerprint(self.folder, path)
+            except (FileNotFoundError, NotADirectoryError, IsADirectoryError):
+                raise DamagedCopy(f"{self.folder / path} is missing") from None
+            if now != expected:
+                raise DamagedCopy(f"{self.folder / path} is not what was copied")
+        return found
+
+
+def inner_link(root: Path, path: str) -> str | None:
+    """Where a symbolic link points that names another place below the root; None of any other file."""
+    place = root / path
+    if not place.is_symlink():
+        return None
+    text = os.fspath(place.readlink())
+    lands = os.path.normpath(os.path.join(os.path.dirname(path), text))  # noqa: PTH118, PTH120 - by its text alone
+    return None if lands.startswith((os.sep, os.pardir)) else text
+
+
+def fingerprint(root: Path, path: str) -> str:
+    """The digest of a file below the root, with whether it is executable; of a link within it, where it points.
+
+    Raises:
+        OSError: it cannot be read.
+    """
+    if text := inner_link(root, path):
+        return f"-> {text}"
+    with (root / path).open("rb") as file:
+        digest = hashlib.file_digest(file, "sha256").hexdigest()
+        executable = os.fstat(file.fileno()).st_mode & 0o100
+    return f"{digest}{'x' if executable else ''}"
+
+
+def counterpart(path: str, copy: CodeCopy, folder: Path) -> Path | None:
+    """The place in the copy at `folder` of what lies at `path` below the copied root; None of what lies elsewhere."""
+    for name, root in ((path, copy.root), (os.path.realpath(path), os.path.realpath(copy.root))):
+        below = os.path.relpath(name, root)
+        if not f"{below}/".startswith("../"):
+            return folder / below
+    return None
+
+
+def in_copy(command: Sequence[str], workdir: str, copy: CodeCopy, folder: Path) -> tuple[str, ...]:
+    """A command with the copy's files in place of those that it names: the script, and files of configuration.
+
+    Args:
+        workdir: folder that relative words start from.
+    """
+
+    def copied(word: str, *, script: bool) -> str:
+        option, equals, value = word.rpartition("=") if word.startswith("-") else ("", "", word)
+        if not (script or value.endswith(_CONFIGURATION)):
+            return word
+        found = counterpart(str(Path(workdir, value)), copy, folder)
+        there = found is not None and str(found.relative_to(folder)) in copy.files
+        return f"{option}{equals}{found}" if there else word
+
+    return tuple(copied(word, script=position == 0) for position, word in enumerate(command))
+
+
+def in_copy_paths(value: str, workdir: str, copy: CodeCopy | None, folder: Path) -> str:
+    """A PYTHONPATH made absolute from `workdir`, with the copy's folders in place of those that were copied."""
+
+    def copied(entry: str) -> str:
+        found = counterpart(str(Path(workdir, entry)), copy, folder) if copy else None
+        own = found is not None and found.is_dir() and found.resolve().is_relative_to(folder.resolve())  # not a link
+        return str(found) if own else str(Path(workdir, entry))
+
+    return os.pathsep.join(map(copied, value.split(os.pathsep))) if value else value
+
+
+def drifted(copy: CodeCopy) -> list[str]:
+    """Files of the copy, other than Python's, that by now differ where they came from, as far as that is seen here."""
+    if not Path(copy.root).is_dir():
+        return []
+    return [path for path, kept in copy.files.items() if not path.endswith(".py") and _differs(copy.root, path, kept)]
+
+
+def _differs(root: str, path: str, kept: str) -> bool:
+    try:
+        return fingerprint(Path(root), path) != kept
+    except OSError:
+        return True

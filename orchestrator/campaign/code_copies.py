@@ -1,0 +1,190 @@
+"""Copies the code that runs use, once per content, so that a later edit changes no run that has begun (ADR 14)."""
+
+from __future__ import annotations
+
+import os
+import shutil
+import uuid
+from collections.abc import Iterable, Sequence
+from contextlib import suppress
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Final
+
+from ...db.records import RunRow
+from ...jobs.shared.code_copy import LIVE, CodeCopy, CopyPaths, DamagedCopy, inner_link
+from ...jobs.shared.files import make_private, sync_dir
+from ...jobs.shared.layout import CODE
+from ..errors import UserError
+from ..executors.job_request import is_copy
+from ..formatting import count, some
+from ..spec.model import RunConfig
+from .code_tree import TREE_LIMIT_BYTES, TREE_LIMIT_FILES, CodeTree, has_module, tree_around, work_tree
+
+_NAMED: Final = 5
+
+
+@dataclass(frozen=True)
+class Code:
+    """The code that new attempts of a run would use.
+
+    Attributes:
+        hash: of the copy; LIVE for the files as they are when an attempt starts, "" for a program that is installed.
+        tree, copy: what is copied, and what the copy holds; None for nothing.
+        why: why nothing is copied, "" where the spec says so.
+    """
+
+    hash: str
+    tree: CodeTree | None = None
+    copy: CodeCopy | None = None
+    why: str = ""
+
+
+@dataclass
+class CodeCopies:
+    """The copies below a campaign's `dir`. Each folder of scripts is looked at once, however many runs use it.
+
+    Args:
+        dir: the campaign's `dir`.
+        spec: the campaign's spec.
+        workdir: the folder in which attempts start.
+        make: whether to copy; else this only says what would be.
+    """
+
+    dir: Path
+    spec: Path
+    workdir: Path
+    make: bool
+    _known: dict[Path, Code] = field(default_factory=dict)
+
+    def of(self, config: RunConfig) -> Code:
+        """The code of a run with this configuration.
+
+        Raises:
+            UserError: it cannot be copied.
+        """
+        if config.command is None:
+            return Code("")
+        if config.code == "live":
+            return Code(LIVE)
+        module = config.command[0] == "-m"
+        script = self.workdir if module else Path(self.workdir, config.command[0])
+        if not script.exists():
+            return Code(LIVE, why=f"{script} is not seen from here")
+        key = script if module else script.parent
+        if key not in self._known or (not module and not self._holds(key, script)):
+            self._known[key] = self._code(key, None if module else script, config.command)
+        return self._known[key]
+
+    @property
+    def seen(self) -> tuple[Code, ...]:
+        """All that was asked for."""
+        return tuple(self._known.values())
+
+    def _holds(self, key: Path, script: Path) -> bool:
+        tree = self._known[key].tree
+        return tree is None or os.path.relpath(script, tree.root) in tree.files
+
+    def _code(self, folder: Path, script: Path | None, command: Sequence[str]) -> Code:
+        if script is None and work_tree(folder) is None and not has_module(folder, command):
+            return Code("")
+        try:
+            tree = tree_around(folder, script, self.dir, self.spec)
+            if tree is None:
+                limits = f"{TREE_LIMIT_FILES:,} files or {TREE_LIMIT_BYTES // 10**6} MB"
+                return Code(LIVE, why=f"{folder} holds more than {limits}")
+            found = tree.manifest(tree.root)
+            if self.make:
+                found = _copy(tree, found, self.dir / CODE)
+        except OSError as exc:
+            raise UserError(f"the code in {folder} cannot be copied: {exc}", "`code: live` uses it in place") from exc
+        return Code(found.hash, tree, found)
+
+
+def has_code(row: RunRow) -> bool:
+    """Whether a run has begun, and so keeps the code that it has."""
+    return bool(row.generation and is_copy(row.code))
+
+
+def describe(codes: Iterable[Code]) -> list[str]:
+    """One line for each code: what is copied, what is left out, what is used in place."""
+    lines = []
+    for code in codes:
+        if code.why:
+            lines.append(f"code: used in place, not copied: {code.why}")
+        elif code.tree:
+            kept = f"code {code.hash}: {count(len(code.tree.files), 'file')} of {code.tree.root}"
+            left = f"; left out: {shown(code.tree.left_out)}" if code.tree.left_out else ""
+            lines.append(kept + left)
+    return lines
+
+
+def shown(paths: Sequence[str]) -> str:
+    """A few paths, in any encoding."""
+    return some([os.fsencode(path).decode(errors="replace") for path in paths], _NAMED)
+
+
+def changed_files(older: str, code: Code, dir: Path) -> list[str]:
+    """What differs between an older copy and the code; nothing where the older one cannot be read."""
+    try:
+        before = CopyPaths(dir / CODE / older).read().files
+    except (DamagedCopy, OSError):
+        return []
+    now = code.copy.files if code.copy else {}
+    return sorted(path for path in before.keys() | now.keys() if before.get(path) != now.get(path))
+
+
+def _copy(tree: CodeTree, expected: CodeCopy, codes: Path) -> CodeCopy:
+    """Makes the copy, unless one is there that no agent found damaged.
+
+    First beside its place, then renamed: a half copy has no name that anybody looks for.
+    """
+    place = CopyPaths(codes / expected.hash)
+    if place.trouble():
+        make_private(codes)
+        draft = codes / f".{uuid.uuid4().hex}"
+        try:
+            for path in tree.files:
+                _copy_file(tree.root, path, draft)
+            expected = tree.manifest(draft)  # of what was really copied: a file may have changed meanwhile
+            place = CopyPaths(codes / expected.hash)
+            if place.trouble():
+                _publish(draft, expected, place)
+        finally:
+            shutil.rmtree(draft, ignore_errors=True)
+    for path in tree.left_out:
+        _link(place.folder / path, tree.root / path)
+    return expected
+
+
+def _publish(draft: Path, manifest: CodeCopy, place: CopyPaths) -> None:
+    """Gives a finished copy its name. A damaged one of that name goes; another process may have been faster."""
+    manifest.write(place.manifest)
+    if place.damaged.exists() and place.folder.exists():
+        damaged = draft.with_name(f"{draft.name}.damaged")
+        place.folder.rename(damaged)
+        shutil.rmtree(damaged, ignore_errors=True)
+    try:
+        draft.rename(place.folder)
+    except OSError:
+        if not place.folder.is_dir():
+            raise
+    place.damaged.unlink(missing_ok=True)
+    sync_dir(place.folder.parent)
+
+
+def _copy_file(root: Path, path: str, draft: Path) -> None:
+    source, target = root / path, draft / path
+    make_private(target.parent)
+    if text := inner_link(root, path):
+        target.symlink_to(text)
+        return
+    shutil.copy2(source, target)
+    target.chmod(0o500 if source.stat().st_mode & 0o100 else 0o400)
+
+
+def _link(link: Path, target: Path) -> None:
+    """A link in the copy to what was left out, unless it is there."""
+    with suppress(FileExistsError, NotADirectoryError):
+        make_private(link.parent)
+        link.symlink_to(target)

@@ -1,0 +1,213 @@
+"""What belongs to the code around a script: the git work tree, or the script's folder, without data. Copies nothing."""
+
+from __future__ import annotations
+
+import os
+import re
+import subprocess
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Final
+
+from ...jobs.shared.code_copy import CodeCopy, fingerprint, inner_link
+
+FILE_LIMIT_BYTES: Final = 10 * 10**6
+"""A larger file is data, not code."""
+TREE_LIMIT_BYTES: Final = 200 * 10**6
+TREE_LIMIT_FILES: Final = 20_000
+"""A larger tree is not copied: then the script's own folder is, and if that is as large, nothing."""
+
+FOLDER_LIMIT_FILES: Final = 1000
+"""Outside of git, a folder below the script's with more files of its own holds data."""
+GIT_TIMEOUT_S: Final = 60.0
+_UNSEEN: Final = frozenset({".git", "__pycache__"})
+"""Neither copied nor linked."""
+_TOOLS: Final = frozenset({"node_modules", "wandb", "mlruns", "lightning_logs"})
+_ENVIRONMENT: Final = ("pyvenv.cfg", "conda-meta", "campaign.db")
+"""What only the folder of a Python environment holds, or that of a campaign."""
+_OUTPUTS: Final = re.compile(
+    r"\.(log|out|err|pyc|pt|pth|ckpt|safetensors|bin|np[yz]|h5|pkl|parquet|arrow|csv|tsv|jsonl|db|sqlite"
+    r"|png|jpe?g|svg|pdf|zip|tar|t?gz|zst)$|tfevents"
+)
+"""How files are named that runs read and write; copied only where git keeps them."""
+_DOCUMENTS: Final = (".md", ".rst", ".ipynb")
+"""How files end that no run depends on; like the spec they are not copied, so editing them changes no code."""
+_READS: Final = re.compile(
+    r"""(?:environ(?:\.get|\.pop)?\s*[\[(]|getenv\s*\()\s*["']([A-Za-z_]\w*)["']"""
+    r"""|["']([A-Za-z_]\w*)["']\s+(?:not\s+)?in\s+(?:os\.)?environ"""
+)
+
+
+@dataclass(frozen=True)
+class CodeTree:
+    """A folder of code as it is now.
+
+    Attributes:
+        root: the folder.
+        files: what is copied, by paths below it.
+        left_out: files and whole folders that are not, by paths below it; the copy links to them.
+    """
+
+    root: Path
+    files: tuple[str, ...]
+    left_out: tuple[str, ...]
+
+    def manifest(self, folder: Path) -> CodeCopy:
+        """What a copy at `folder` holds, or would hold: then it is the root itself. Raises OSError."""
+        reads = sorted({name for path in self.files if path.endswith(".py") for name in _names_read(folder / path)})
+        prints = {path: fingerprint(folder, path) for path in self.files}
+        return CodeCopy(os.fspath(self.root), prints, tuple(reads))
+
+
+def tree_around(folder: Path, script: Path | None, dir: Path, spec: Path) -> CodeTree | None:
+    """The git work tree around a folder; outside of one, or where that is too large, the folder. None if it is too.
+
+    Args:
+        script: a file that belongs to it in any case.
+        dir: the campaign's `dir`, which never does.
+        spec: the campaign's spec, which is kept elsewhere.
+    """
+    root = work_tree(folder)
+    listings: list[tuple[Path, Callable[[Path], _Listing | None]]] = [(root, _git_listing)] if root else []
+    for top, listed in [*listings, (folder, lambda place: _walk(place, dir))]:
+        always = {os.path.relpath(script, top)} if script else set()
+        listing = listed(top)
+        if listing is not None and (tree := _within_limits(top, listing, always, dir, spec)):
+            return tree
+    return None
+
+
+@dataclass
+class _Listing:
+    """Paths below a folder: kept by git, not kept by it, and left out."""
+
+    tracked: list[str] = field(default_factory=list)
+    untracked: list[str] = field(default_factory=list)
+    left_out: list[str] = field(default_factory=list)
+
+
+def _within_limits(root: Path, listing: _Listing, always: set[str], dir: Path, spec: Path) -> CodeTree | None:
+    """What of a listing is copied; None if it is too much."""
+    files, left_out, size = set(always), set(listing.left_out) - always, 0
+    tracked = set(listing.tracked)
+    below = os.path.relpath(dir, root)
+    for path in {*tracked, *listing.untracked}:
+        place = root / path
+        if path == below or path.startswith(f"{below}/") or not os.path.lexists(place):
+            continue
+        linked = inner_link(root, path) is not None
+        bytes_ = 0 if linked or not place.is_file() else place.stat().st_size
+        no_code = place == spec or path.endswith(_DOCUMENTS) or (path not in tracked and _is_output(path))
+        if path not in always and not linked and (no_code or bytes_ > FILE_LIMIT_BYTES or not _readable(place)):
+            left_out.add(path)
+            continue
+        files.add(path)
+        size += bytes_
+        if size > TREE_LIMIT_BYTES or len(files) > TREE_LIMIT_FILES:
+            return None
+    hidden = {path for path in left_out if _UNSEEN.intersection(Path(path).parts) or f"{path}/".startswith(f"{below}/")}
+    return CodeTree(root, tuple(sorted(files)), tuple(sorted(left_out - hidden)))
+
+
+def _is_output(path: str) -> bool:
+    return _OUTPUTS.search(path) is not None or not _TOOLS.isdisjoint(Path(path).parts)
+
+
+def _readable(place: Path) -> bool:
+    """Whether it is a file, not a socket or the like, and may be read: folders of several users hold others too."""
+    return place.is_file() and os.access(place, os.R_OK)
+
+
+# -- git ------------------------------------------------------------------------------------------------------
+
+
+def work_tree(folder: Path) -> Path | None:
+    """The work tree around a folder, spelt as the folder is; None outside of one, or without git."""
+    top, up = _git(folder, "rev-parse", "--show-toplevel"), _git(folder, "rev-parse", "--show-cdup")
+    if not top or up is None:
+        return None
+    spelt = Path(os.path.normpath(folder / up))
+    return spelt if spelt.resolve() == Path(top).resolve() else Path(top)
+
+
+def _git_listing(root: Path) -> _Listing | None:
+    """What git lists in a work tree; None if it does not answer. Repositories within are looked into."""
+    listing = _Listing()
+    ignored = ("--others", "--ignored", "--exclude-standard", "--directory")
+    for paths, which in (
+        (listing.tracked, ("--cached",)),
+        (listing.untracked, ("--others", "--exclude-standard")),
+        (listing.left_out, ignored),
+    ):
+        said = _git(root, "ls-files", "-z", *which)
+        if said is None:
+            return None
+        paths.extend(dict.fromkeys(path.rstrip("/") for path in said.split("\0") if path))
+    for paths in (listing.tracked, listing.untracked):
+        for nested in [path for path in paths if (root / path).is_dir() and not (root / path).is_symlink()]:
+            paths.remove(nested)
+            _add_nested(listing, paths, root, nested)
+    return listing
+
+
+def _add_nested(listing: _Listing, paths: list[str], root: Path, nested: str) -> None:
+    """Adds what a repository in the repository lists; one that is not checked out, or none, is left out."""
+    inner = _git_listing(root / nested) if work_tree(root / nested) == root / nested else None
+    if inner is None:
+        listing.left_out.append(nested)
+        return
+    paths += [f"{nested}/{path}" for path in (*inner.tracked, *inner.untracked)]
+    listing.left_out += [f"{nested}/{path}" for path in inner.left_out]
+
+
+def _git(folder: Path, *arguments: str) -> str | None:
+    """What git says; None if it fails, does not answer, or is not there."""
+    command = ["git", "-C", os.fspath(folder), *arguments]
+    env = {name: value for name, value in os.environ.items() if not name.startswith("GIT_")}  # as in a hook of git's
+    try:
+        done = subprocess.run(command, env=env, capture_output=True, timeout=GIT_TIMEOUT_S, check=False)
+    except (OSError, subprocess.TimeoutExpired):
+        return None
+    return os.fsdecode(done.stdout.rstrip(b"\n")) if done.returncode == 0 else None
+
+
+# -- without git ----------------------------------------------------------------------------------------------
+
+
+def _walk(root: Path, dir: Path) -> _Listing | None:
+    """The files below a folder, but for what is hidden and what tools keep; None if they are too many."""
+    listing, own = _Listing(), os.path.relpath(dir, root)
+    for folder, folders, names in os.walk(root):
+        at = "" if folder == os.fspath(root) else f"{os.path.relpath(folder, root)}/"
+        if at and len(names) > FOLDER_LIMIT_FILES:
+            listing.left_out.append(at.rstrip("/"))
+            folders.clear()
+            continue
+        kept = [name for name in folders if f"{at}{name}" != own and not _is_a_tool_s(Path(folder, name))]
+        listing.left_out += [f"{at}{name}" for name in folders if name not in kept]
+        listing.left_out += [f"{at}{name}" for name in names if name.startswith(".")]
+        listing.untracked += [f"{at}{name}" for name in names if not name.startswith(".")]
+        listing.untracked += [f"{at}{name}" for name in kept if Path(folder, name).is_symlink()]
+        folders[:] = kept
+        if len(listing.untracked) > 5 * TREE_LIMIT_FILES:
+            return None
+    return listing
+
+
+def _is_a_tool_s(folder: Path) -> bool:
+    """Whether a folder is hidden, or kept by a tool: an environment, a cache, results."""
+    named = folder.name.startswith(".") or folder.name in _UNSEEN | _TOOLS
+    return named or any((folder / sign).exists() for sign in _ENVIRONMENT)
+
+
+def has_module(folder: Path, command: Sequence[str]) -> bool:
+    """Whether the module that a command names lies in a folder."""
+    top = command[1].split(".")[0] if len(command) > 1 else ""
+    return (folder / top).is_dir() or (folder / f"{top}.py").is_file()
+
+
+def _names_read(path: Path) -> Iterator[str]:
+    if not path.is_symlink():
+        for found in _READS.findall(path.read_text(encoding="utf-8", errors="replace")):
+            yield found[0] or found[1]

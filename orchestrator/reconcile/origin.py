@@ -1,0 +1,106 @@
+"""Where a campaign was submitted from: what every attempt has again, whoever submits it.
+
+An attempt inherits the environment of the process that submits it. Which of its variables matter, and are missing in
+this process, is decided by their names alone: no value is ever kept.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Collection, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Final
+
+from ..formatting import some
+
+_FAMILIES: Final = re.compile(
+    r"(HF|HUGGING|TRANSFORMERS|DATASETS|WANDB|MLFLOW|COMET|NEPTUNE|CLEARML"
+    r"|CUDA|NVIDIA|NVSHMEM|NCCL|GLOO|UCX|FI|IBV|HSA|ROCM|HIP|ROCR"
+    r"|TORCH|PYTORCH|TORCHINDUCTOR|TRITON|DS|DEEPSPEED|ACCELERATE|XFORMERS|FLASH_ATTENTION|OMP|MKL|OPENBLAS)_\w+"
+    r"|PYTHON(PATH|HOME|USERBASE|HASHSEED)|(LD_LIBRARY|LIBRARY|LD_RUN)_PATH|LD_PRELOAD|C(PLUS_INCLUDE_)?PATH"
+    r"|LOADEDMODULES|PGPASSFILE|PGSERVICE(FILE)?|(HTTPS?|ALL|NO)_PROXY|CC|CXX|\w+_(TOKEN|API_KEY)",
+    re.IGNORECASE,
+)
+"""Variables that training software reads, whatever the script's own text says."""
+
+_SESSION: Final = re.compile(
+    r"SSH_\w+|XDG_\w+|DBUS_\w+|LC_\w+|LANG(UAGE)?|LS_COLORS|TERM\w*|COLORTERM|COLUMNS|LINES|DISPLAY|WAYLAND\w*|XAUTHORITY"
+    r"|SHLVL|SHELL|PWD|OLDPWD|_|PS[1-4]|PROMPT_COMMAND|HIST\w+|EDITOR|VISUAL|PAGER|LESS\w*|MAIL|TMUX\w*|STY|WINDOW"
+    r"|USER|LOGNAME|HOME|HOSTNAME|PATH|TMP(DIR)?|TEMP|TZ|VSCODE_\w+|JPY_\w+|CI|GIT_\w+|VIRTUAL_ENV\w*|CONDA_\w+|PYENV_\w+"
+    r"|SLURM_\w+|SBATCH_\w+|SRUN_\w+|SCRONTAB_\w+|CAMPAIGN_\w+|PYTHON(UNBUFFERED|FAULTHANDLER|DONTWRITEBYTECODE|SAFEPATH)"
+    r"|RANK|LOCAL_RANK|WORLD_SIZE|LOCAL_WORLD_SIZE|MASTER_ADDR|MASTER_PORT"
+    r"|\w+_(DEBUG(_\w+)?|VERBOSITY|LOG_?LEVEL|LOGS?|PROGRESS_BARS?)"
+)
+"""Variables that belong to a session, or that the launcher, Slurm or this program sets; and those of logging alone.
+
+Those of an active Python environment are here because the interpreter is recorded by itself.
+"""
+
+_BY_SLURM: Final = frozenset({"CUDA_VISIBLE_DEVICES", "ROCR_VISIBLE_DEVICES", "HIP_VISIBLE_DEVICES"})
+_MENTIONED: Final = re.compile(r"\$\{?([A-Za-z_]\w*)")
+_ASSIGNED: Final = re.compile(r"(?:^|[\s;])(?:export\s+)?([A-Za-z_]\w*)=")
+_MODULES: Final = re.compile(r"\b(module|ml)\s")
+
+
+@dataclass(frozen=True)
+class Origin:
+    """What `submit` recorded of the shell and the folder that it ran in.
+
+    Attributes:
+        workdir: folder in which agents and ranks start; "" where none is known.
+        python: the interpreter that runs the training where the spec names none; "" where none is known.
+        variables: names of the variables of that shell that matter, see `that_matter`.
+    """
+
+    workdir: str = ""
+    python: str = ""
+    variables: tuple[str, ...] = ()
+
+    @classmethod
+    def of(cls, provenance: Mapping[str, Any]) -> Origin:
+        """What the store keeps of it."""
+        spec = provenance.get("spec")  # all that earlier versions recorded
+        workdir = provenance.get("workdir") or (str(Path(spec).parent) if spec else "")
+        return cls(workdir, provenance.get("python", ""), tuple(provenance.get("variables", ())))
+
+    @property
+    def interpreter(self) -> str:
+        """The recorded Python; "" where it is gone, as after an environment was made anew elsewhere."""
+        return self.python if Path(self.python).is_file() else ""
+
+    def missing(self, environ: Mapping[str, str]) -> list[str]:
+        """The variables that an attempt would lack if this process submitted it."""
+        return [name for name in self.variables if name not in environ]
+
+
+def that_matter(
+    environ: Collection[str], *, read: Collection[str], setup: str, given: Collection[str], on_slurm: bool
+) -> list[str]:
+    """The names in an environment that an attempt is likely to depend on.
+
+    Args:
+        environ: the names.
+        read: those that the code reads, by its text.
+        setup: the shell lines that run before the training: what they use matters, what they set does not.
+        given: names that the spec itself sets.
+    """
+    wanted = {*read, *_MENTIONED.findall(setup)}
+    set_anyway = {*given, *_ASSIGNED.findall(setup), *(_BY_SLURM if on_slurm else ())}
+    if _MODULES.search(setup):
+        set_anyway |= {"LOADEDMODULES", "LD_LIBRARY_PATH", "LIBRARY_PATH", "CPATH", "CC", "CXX", "CUDA_HOME"}
+    return sorted(
+        name
+        for name in environ
+        if (name in wanted or _FAMILIES.fullmatch(name)) and name not in set_anyway and not _SESSION.fullmatch(name)
+    )
+
+
+def why_held(missing: Collection[str]) -> str:
+    """The reason of runs that are held because variables are missing; "" if none is."""
+    if not missing:
+        return ""
+    names, verb = some(sorted(missing), 5), "was" if len(missing) == 1 else "were"
+    hint = "set it and reconcile, or `campaign retry` to go on without it"
+    hint = hint if len(missing) == 1 else hint.replace(" it", " them")
+    return f"{names} {verb} set where this campaign was submitted, not where it is reconciled: {hint}"

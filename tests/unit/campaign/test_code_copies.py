@@ -1,0 +1,258 @@
+"""What is copied of the code around a script, and that a copy is whole or not used."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+from pathlib import Path
+
+import pytest
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+
+from dscampaign.jobs.shared.code_copy import LIVE, CodeCopy, CopyPaths, DamagedCopy
+from dscampaign.orchestrator.campaign import code_copies, code_tree
+from dscampaign.orchestrator.campaign.code_copies import Code, CodeCopies, changed_files, describe
+from dscampaign.orchestrator.spec.model import RunConfig
+
+
+class Project:
+    """A folder with a script, and the copies of its code."""
+
+    def __init__(self, folder: Path) -> None:
+        self.root, self.dir = folder / "project", folder / "project" / "campaign"
+        self.write("train.py", "import os; os.environ['STORAGE']; os.getenv('GREETING'); 'DEBUG_IT' in os.environ")
+
+    def write(self, name: str, text: str = "x") -> Path:
+        path = self.root / name
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.write_text(text)
+        return path
+
+    def git(self, *arguments: str) -> None:
+        identity = ["-c", "user.name=a", "-c", "user.email=a@b", "-c", "protocol.file.allow=always"]
+        subprocess.run(["git", *identity, *arguments], cwd=self.root, check=True, capture_output=True)
+
+    def code(self, *command: str, make: bool = True, workdir: Path | None = None) -> Code:
+        config = RunConfig.model_validate({"command": list(command or ["train.py"])})
+        return CodeCopies(self.dir, self.root / "spec.yaml", workdir or self.root, make).of(config)
+
+    def copy(self, code: Code) -> CopyPaths:
+        return CopyPaths(self.dir / "code" / code.hash)
+
+    def files(self, *command: str) -> list[str]:
+        return sorted(self.copy(self.code(*command)).verify().files)
+
+
+@pytest.fixture
+def project(tmp_path: Path) -> Project:
+    return Project(tmp_path)
+
+
+def test_of_a_work_tree_what_git_does_not_ignore_is_copied_and_the_rest_linked(project: Project) -> None:
+    project.git("init", "-q")
+    project.write(".gitignore", "data/\n*.so\n")
+    for name in ("data/tokens.bin", "pkg/fast.so", "pkg/__init__.py", "notes.log", "kept.log", "campaign/x/run.json"):
+        project.write(name)
+    project.git("add", "kept.log")
+    code = project.code()
+    copy = project.copy(code)
+    assert sorted(copy.verify().files) == [".gitignore", "kept.log", "pkg/__init__.py", "train.py"]
+    assert [(copy.folder / name).resolve() for name in ("data", "pkg/fast.so", "notes.log")] == [
+        project.root / name for name in ("data", "pkg/fast.so", "notes.log")
+    ]
+    assert not (copy.folder / ".git").exists()
+    assert not (copy.folder / "campaign").exists()
+    assert describe([code])[0].endswith("left out: data, notes.log, pkg/fast.so")
+
+
+def test_a_script_that_git_ignores_is_copied_all_the_same(project: Project) -> None:
+    project.git("init", "-q")
+    project.write(".gitignore", "train.py\n")
+    assert project.files() == [".gitignore", "train.py"]
+
+
+def test_a_submodule_belongs_to_the_code(project: Project, tmp_path: Path) -> None:
+    library = Project(tmp_path / "library")
+    for one in (library, project):
+        one.git("init", "-q")
+        one.git("add", ".")
+        one.git("commit", "-qm", "first")
+    project.git("submodule", "add", "-q", str(library.root), "lib")
+    assert "lib/train.py" in project.files()
+
+
+def test_the_whole_work_tree_is_copied_for_a_script_deep_in_it(project: Project) -> None:
+    project.git("init", "-q")
+    project.write("scripts/deep.py")
+    assert project.files("scripts/deep.py") == ["scripts/deep.py", "train.py"]
+
+
+def test_without_git_hidden_files_environments_and_data_are_left_out(
+    project: Project, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(code_tree, "FILE_LIMIT_BYTES", 1000)
+    for name in (
+        "settings.txt",
+        "pkg/a.py",
+        ".env",
+        "env/pyvenv.cfg",
+        "pkg/__pycache__/a.pyc",
+        "out/step.pt",
+        "wandb/r",
+    ):
+        project.write(name)
+    project.write("large.txt", "x" * 1001)
+    monkeypatch.setattr(code_tree, "FOLDER_LIMIT_FILES", 3)
+    for number in range(4):
+        project.write(f"images/{number}.png")
+    code = project.code()
+    assert sorted(project.copy(code).verify().files) == ["pkg/a.py", "settings.txt", "train.py"]
+    assert code.tree
+    assert code.tree.left_out == (".env", "env", "images", "large.txt", "out/step.pt", "wandb")
+
+
+def test_of_a_tree_that_is_too_large_the_script_s_folder_is_copied_and_then_nothing(
+    project: Project, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    project.git("init", "-q")
+    for number in range(9):
+        project.write(f"many/{number}.py")
+    project.write("few/train.py")
+    monkeypatch.setattr(code_tree, "TREE_LIMIT_FILES", 5)
+    assert project.files("few/train.py") == ["train.py"]
+    nothing = project.code("many/1.py")
+    assert nothing.hash == LIVE
+    assert "used in place" in describe([nothing])[0]
+
+
+def test_links_stay_links_within_the_code_and_lead_out_of_it_otherwise(project: Project, tmp_path: Path) -> None:
+    (tmp_path / "shared").mkdir()
+    (tmp_path / "shared" / "outer.py").write_text("outer")
+    (project.root / "data").symlink_to(tmp_path / "shared")
+    (project.root / "outer.py").symlink_to(tmp_path / "shared" / "outer.py")
+    (project.root / "inner.py").symlink_to("train.py")
+    (project.root / "broken").symlink_to("/nowhere/at/all")
+    copy = project.copy(project.code())
+    assert copy.verify().files["inner.py"] == "-> train.py"
+    assert not (copy.folder / "outer.py").is_symlink()
+    assert (copy.folder / "data").resolve() == tmp_path / "shared"
+
+
+def test_a_module_brings_the_folder_that_holds_it_and_an_installed_one_nothing(project: Project) -> None:
+    project.write("pkg/__init__.py")
+    assert "pkg/__init__.py" in project.files("-m", "pkg.train")
+    assert project.code("-m", "timm.train") == Code("")
+
+
+def test_a_script_that_is_not_seen_from_here_is_used_in_place(project: Project) -> None:
+    code = project.code("/nodes/only/train.py")
+    assert code.hash == LIVE
+    assert "not seen from here" in code.why
+
+
+def test_the_plan_names_the_hash_that_submit_then_uses_and_writes_nothing(project: Project) -> None:
+    planned = project.code(make=False)
+    assert not project.dir.exists()
+    assert project.code().hash == planned.hash
+
+
+def test_the_same_code_is_copied_once_and_other_code_beside_it(project: Project) -> None:
+    first = project.code()
+    before = (project.copy(first).folder / "train.py").stat().st_ino
+    assert project.code().hash == first.hash
+    assert (project.copy(first).folder / "train.py").stat().st_ino == before
+    project.write("train.py", "other")
+    assert project.code().hash != first.hash
+    project.copy(first).verify()
+    assert len([path for path in (project.dir / "code").iterdir() if path.is_dir()]) == 2
+
+
+@pytest.mark.parametrize("git", [True, False])
+def test_a_grown_matrix_a_new_readme_and_results_are_no_other_code(project: Project, *, git: bool) -> None:
+    if git:
+        project.git("init", "-q")
+    project.write("spec.yaml", "matrix: {lr: [1]}")
+    project.write("README.md", "good")
+    first = project.code()
+    project.write("spec.yaml", "matrix: {lr: [1, 2]}")
+    project.write("README.md", "better")
+    second = project.code()
+    assert second.hash == first.hash
+    for name in ("results.csv", "runs/events.out.tfevents.12.host", "wandb/run/config.yaml"):
+        project.write(name)
+    assert project.code().hash == first.hash
+    project.write("conf.yaml")
+    assert changed_files(first.hash, project.code(), project.dir) == ["conf.yaml"]
+
+
+def test_ten_thousand_runs_look_at_the_code_once(project: Project, monkeypatch: pytest.MonkeyPatch) -> None:
+    looks: list[Path] = []
+    real = code_copies.tree_around
+    monkeypatch.setattr(code_copies, "tree_around", lambda folder, *rest: looks.append(folder) or real(folder, *rest))
+    copies = CodeCopies(project.dir, project.root / "spec.yaml", project.root, make=True)
+    config = RunConfig.model_validate({"command": ["train.py", "--a", "1"]})
+    assert len({copies.of(config).hash for _ in range(10_000)}) == 1
+    assert len(looks) == 1
+
+
+def test_the_variables_that_the_code_reads_are_known_by_name(project: Project) -> None:
+    copy = project.code().copy
+    assert copy
+    assert copy.reads == ("DEBUG_IT", "GREETING", "STORAGE")
+
+
+@settings(max_examples=60, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@given(
+    st.dictionaries(
+        st.from_regex(r"[a-zé ]{1,3}(/[a-z\n]{1,3})?", fullmatch=True), st.binary(max_size=40), min_size=1, max_size=6
+    ),
+    st.data(),
+)
+def test_no_change_of_a_copy_goes_unseen(
+    tmp_path_factory: pytest.TempPathFactory, contents: dict[str, bytes], data: st.DataObject
+) -> None:
+    project = Project(tmp_path_factory.mktemp("code"))
+    for name, content in contents.items():
+        path = project.root / name
+        if not path.is_dir() and not any(parent.is_file() for parent in path.parents):
+            path.parent.mkdir(parents=True, exist_ok=True)
+            path.write_bytes(content)
+    copy = project.copy(project.code())
+    victim = copy.folder / data.draw(st.sampled_from(sorted(copy.verify().files)))
+    harm = data.draw(st.sampled_from(["edit", "remove", "cut", "mode"]))
+    victim.chmod(0o600 if harm != "mode" else 0o700)
+    if harm == "edit":
+        victim.write_bytes(victim.read_bytes() + b"!")
+    elif harm == "cut" and victim.stat().st_size:
+        os.truncate(victim, victim.stat().st_size - 1)
+    elif harm != "mode":
+        victim.unlink()
+    with pytest.raises(DamagedCopy, match=r"is missing|is not what was copied"):
+        copy.verify()
+
+
+def test_a_manifest_of_other_files_is_not_believed(project: Project) -> None:
+    copy = project.copy(project.code())
+    (copy.folder / "train.py").chmod(0o600)
+    (copy.folder / "train.py").write_text("evil")
+    found = copy.read()
+    forged = CodeCopy(found.root, {**found.files, "train.py": "0" * 64})
+    forged.write(copy.manifest)
+    with pytest.raises(DamagedCopy, match="is that of"):
+        copy.verify()
+
+
+def test_a_copy_that_broke_off_is_no_copy(project: Project, monkeypatch: pytest.MonkeyPatch) -> None:
+    project.write("b.py")
+
+    def full(source: Path, target: Path) -> None:
+        Path(target).write_text("half")
+        raise OSError(28, "No space left on device")
+
+    with monkeypatch.context() as disk:
+        disk.setattr("shutil.copy2", full)
+        with pytest.raises(code_copies.UserError, match="No space left"):
+            project.code()
+    assert list((project.dir / "code").iterdir()) == []
+    assert project.files() == ["b.py", "train.py"]
