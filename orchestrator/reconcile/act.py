@@ -20,8 +20,9 @@ from ..executors.base import Executor
 from ..executors.job_request import attempt_paths
 from ..failures.policy import FailureClass
 from ..memory.observations import remember_end
-from .actions import Action, Adopt, CancelJob, Finish, MarkAttempt, Note, Resize, Revoke, SetRun, Submit
+from .actions import Action, Adopt, CancelJob, Finish, MarkAttempt, Note, NoteAbsence, Resize, Revoke, SetRun, Submit
 from .lease import FencedWriter
+from .snapshot import ABSENCE
 from .submit import submit
 
 
@@ -33,7 +34,7 @@ def act(actions: Sequence[Action], writer: FencedWriter, executor: Executor, pat
     if any(isinstance(action, Finish | Revoke) for action in actions):
         with writer.write():
             pass  # claims are files, outside of the lease: a process that has lost it must not take them either
-    troubles = _close([a.attempt for a in actions if isinstance(a, Finish)])
+    troubles = _close(writer.renewing(a.attempt for a in actions if isinstance(a, Finish)))
     if troubles:
         return troubles  # a job could still start what would be recorded as ended
     _record(actions, writer)
@@ -53,7 +54,7 @@ def act(actions: Sequence[Action], writer: FencedWriter, executor: Executor, pat
 
 
 def _record(actions: Iterable[Action], writer: FencedWriter) -> None:
-    recorded = [a for a in actions if isinstance(a, Adopt | MarkAttempt | Note | Finish | SetRun)]
+    recorded = [a for a in actions if isinstance(a, Adopt | MarkAttempt | Note | NoteAbsence | Finish | SetRun)]
     if not recorded:
         return
     with writer.write() as conn:
@@ -65,6 +66,8 @@ def _record(actions: Iterable[Action], writer: FencedWriter) -> None:
                     _mark(conn, action)
                 case Note():
                     _note(conn, action, writer)
+                case NoteAbsence():
+                    _note_absence(conn, action)
                 case Finish():
                     _finish(conn, action, writer)
                 case SetRun():
@@ -93,6 +96,13 @@ def _note(conn: Connection, action: Note, writer: FencedWriter) -> None:
     evidence = {**queries.evidence(conn, row.id), action.kind: action.message}  # another note may just have come
     if queries.update_attempt(conn, row.id, expect_states=ACTIVE_ATTEMPT, evidence=evidence):
         writer.event(conn, action.kind, action.message, row)
+
+
+def _note_absence(conn: Connection, action: NoteAbsence) -> None:
+    row, evidence = action.attempt, queries.evidence(conn, action.attempt.id)
+    evidence.pop(ABSENCE, None)
+    known = {ABSENCE: asdict(action.absence)} if action.absence else {}
+    queries.update_attempt(conn, row.id, expect_states=ACTIVE_ATTEMPT, evidence={**evidence, **known})
 
 
 def _finish(conn: Connection, action: Finish, writer: FencedWriter) -> None:
@@ -174,7 +184,7 @@ def _revoke(row: AttemptRow, writer: FencedWriter) -> None:
             writer.end_unrun(conn, row, FailureClass.LOST, "the submission led to no job")
 
 
-def _close(rows: Sequence[AttemptRow]) -> list[Unreachable]:
+def _close(rows: Iterable[AttemptRow]) -> list[Unreachable]:
     """Keeps every job from beginning an attempt that is over: a batch that was submitted twice, a job that requeues."""
     try:
         for row in rows:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from itertools import chain
 from pathlib import Path
@@ -75,17 +75,21 @@ def read_store(store: Store, campaign: CampaignRow) -> Stored:
 
 
 def observe(
-    stored: Stored, executor: Executor, paths: CampaignPaths, step_times: StepTimesOfRun
+    stored: Stored,
+    executor: Executor,
+    paths: CampaignPaths,
+    step_times: StepTimesOfRun,
+    renewing: Callable[[Iterable[RunRow]], Iterable[RunRow]] = iter,
 ) -> tuple[Snapshot, Unreachable | None]:
     """Lists the executor's jobs once, and reads the folders of the attempts that may still run.
 
     Returns the snapshot, and the error if the executor could not be reached, which the snapshot then says, too. Asks
-    for a run's `step_times` only if it has made no step for long. Raises Unreachable if the shared folder cannot be
-    read.
+    for a run's `step_times` only if it has made no step for long. Goes through the runs with `renewing`, which keeps
+    the lease. Raises Unreachable if the shared folder cannot be read.
     """
     listing, trouble = _list_jobs(stored.active, executor)
     try:
-        views = tuple(_run_view(run, stored, listing, paths, step_times) for run in stored.runs)
+        views = tuple(_run_view(run, stored, listing, paths, step_times) for run in renewing(stored.runs))
     except OSError as exc:
         raise Unreachable(f"the shared folder cannot be read: {exc}", "the next pass tries again") from exc
     snapshot = Snapshot(
@@ -172,8 +176,7 @@ def _attempt_view(row: AttemptRow, run: RunRow, listing: JobListing, paths: Camp
     lines = _agent_lines(paths.batch(row.token), row, job) if job and job.terminal and not outcomes else ()
     beats = (Heartbeat.read(files.heartbeat(node)) for node in range(row.nodes))
     heartbeats = () if job and (job.pending or job.terminal) else tuple(beat for beat in beats if beat)
-    claimed_s = (claim or {}).get("ts")
-    return AttemptView(row, job, Start.read(files), outcomes, claim is not None, claimed_s, lines, heartbeats)
+    return AttemptView(row, job, Start.read(files), outcomes, claim is not None, lines, heartbeats)
 
 
 def _claim(files: AttemptPaths, token: str) -> dict[str, Any] | None:

@@ -3,10 +3,11 @@
 In this order:
   1. the store: attempts with intent, a token and a place in the array;
   2. the shared folder: payloads, the pointer to the current generation;
-  3. sbatch, with the token in name and comment;
-  4. the store: the job ids.
-After a crash behind 1 or 2, the intent has no job: it is revoked and retried. After a crash behind 3, the next pass
-finds the job by its token and adopts it.
+  3. the store: a sign of life of the submitter, if the lease is still its own;
+  4. sbatch, with the token in name and comment;
+  5. the store: the job ids.
+After a crash behind 1, 2 or 3, the intent has no job: it is revoked and retried. After a crash behind 4, the next pass
+finds the job by its token and adopts it. A submitter that has lost its lease by step 3 submits nothing.
 """
 
 from __future__ import annotations
@@ -15,13 +16,14 @@ import json
 import shutil
 import uuid
 from collections import defaultdict
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from typing import Any, NamedTuple
 
 from sqlalchemy import Connection
 
 from ...db import queries
+from ...db.errors import StaleLease
 from ...db.records import SUBMITTING, AttemptRow, AttemptState, NewAttempt, RunRow, RunState
 from ...jobs.shared.files import make_private, write_atomically
 from ...jobs.shared.layout import CampaignPaths, payload_file
@@ -149,7 +151,8 @@ def _submit_batch(group: Sequence[Submit], resources: dict[str, Any], target: _T
         return
     batch = JobArray(token, job_name(token), paths.batch(token), len(rows), resources)
     try:
-        _write_files(rows, batch, paths)
+        _write_files(writer.renewing(rows), batch, paths)
+        _say_alive(batch, writer)
         job_ids = target.executor.submit(batch)
     except SubmissionRefused as exc:
         if any(action.exclude for action in group):
@@ -167,6 +170,9 @@ def _submit_batch(group: Sequence[Submit], resources: dict[str, Any], target: _T
     except SubmissionUnclear as exc:
         _leave_open(rows, writer, exc)
         raise Unreachable(f"sbatch did not confirm the submission: {exc}", "the next pass looks for the job") from exc
+    except StaleLease:
+        shutil.rmtree(batch.folder, ignore_errors=True)  # whoever has the lease now revokes the intent
+        raise
     except (Unreachable, OSError) as exc:
         _withdraw(rows, writer, exc)
         shutil.rmtree(batch.folder, ignore_errors=True)
@@ -289,7 +295,13 @@ def _payload(row: AttemptRow, action: Submit, paths: CampaignPaths, store: str |
     )
 
 
-def _write_files(rows: Sequence[_Element], batch: JobArray, paths: CampaignPaths) -> None:
+def _say_alive(batch: JobArray, writer: FencedWriter) -> None:
+    """The last moment before sbatch: the grace for its job to show up begins now, however long the files took."""
+    with writer.write() as conn:
+        queries.beat_batch(conn, batch.token)
+
+
+def _write_files(rows: Iterable[_Element], batch: JobArray, paths: CampaignPaths) -> None:
     make_private(batch.folder)
     for row, action, payload in rows:
         run = paths.run(action.run.name)

@@ -27,11 +27,12 @@ from dscampaign.orchestrator.campaign import desired as campaigns
 from dscampaign.orchestrator.campaign.status import read_status
 from dscampaign.orchestrator.errors import Unreachable
 from dscampaign.orchestrator.executors.base import ArrayTooLarge, JobArray, SubmissionRefused, SubmissionUnclear
-from dscampaign.orchestrator.reconcile import act
+from dscampaign.orchestrator.reconcile import act, lease
 from dscampaign.orchestrator.reconcile import submit as submission
 from dscampaign.orchestrator.reconcile.actions import Revoke, Submit
 from dscampaign.orchestrator.reconcile.lease import LeaseHeld
 from dscampaign.orchestrator.reconcile.loop import Pass
+from dscampaign.tests.simulation.clock import Clock
 from dscampaign.tests.support.world_on_disk import SPEC, Cluster, World, make_world
 
 
@@ -494,6 +495,79 @@ def test_a_reconciler_that_slept_past_its_lease_writes_nothing_more(world: World
     settle_all(world)
     assert [a.failure_class for a in world.attempts("depth-1")] == ["lost", "completed"]
     assert world.ran == [("depth-1", 2), ("depth-2", 2)]  # though the sleeper's jobs were there too
+
+
+@pytest.fixture
+def clock(world: World, monkeypatch: pytest.MonkeyPatch) -> Clock:
+    """The time of the store and of the reconcilers, which passes only when a test says so."""
+    made = Clock()
+    made.rule(world.store)
+    monkeypatch.setattr(lease, "time", made.as_module(), raising=False)
+    return made
+
+
+def on_each_file(monkeypatch: pytest.MonkeyPatch, happens: Callable[[], None]) -> None:
+    real = submission.write_atomically
+
+    def written(*args: Any) -> None:
+        happens()
+        real(*args)
+
+    monkeypatch.setattr(submission, "write_atomically", written)
+
+
+def test_a_pass_that_takes_long_keeps_its_lease_and_what_it_submits(
+    world: World, clock: Clock, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    world.record(matrix={"depth": list(range(8))})
+    world.cluster.intent_grace_s = 60.0
+    slow, other = world.reconciler(), world.reconciler()
+
+    def takes_long() -> None:
+        clock.now_s += 0.7 * lease.LEASE_TTL_S
+        with pytest.raises(LeaseHeld):
+            other.run_pass()
+
+    on_each_file(monkeypatch, takes_long)
+    slow.run_pass()
+    assert [batch.size for batch in world.cluster.submitted] == [8]
+    assert set(world.states().values()) == {"queued"}
+    assert all(len(world.attempts(name)) == 1 for name in world.states())
+
+
+def test_an_unclear_submission_has_its_grace_from_sbatch_on_however_long_its_files_took(
+    world: World, clock: Clock, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    world.record(matrix={"depth": [1]})
+    world.cluster.intent_grace_s = 60.0
+    on_each_file(monkeypatch, lambda: setattr(clock, "now_s", clock.now_s + 3600))
+    world.cluster.on_submit = raising(SubmissionUnclear("Socket timed out"))
+    world.run_pass()
+    clock.now_s += 50
+    assert not any(isinstance(action, Revoke) for action in world.run_pass().actions)
+    clock.now_s += 20
+    assert any(isinstance(action, Revoke) for action in world.run_pass().actions)
+
+
+def test_a_submitter_that_has_lost_its_lease_by_its_last_file_submits_nothing(
+    world: World, clock: Clock, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    world.record(matrix={"depth": [1]})
+    sleeper, successor = world.reconciler(), world.reconciler()
+
+    def falls_asleep() -> None:
+        if clock.now_s == began_s:
+            clock.now_s += lease.LEASE_TTL_S + 1
+            for _ in range(2):
+                successor.run_pass()
+
+    began_s = clock.now_s
+    on_each_file(monkeypatch, falls_asleep)
+    with pytest.raises(StaleLease):
+        sleeper.run_pass()
+    tokens = {attempt.token for attempt in world.attempts("depth-1")}
+    assert [batch.token for batch in world.cluster.submitted] == [world.attempts("depth-1")[-1].token]
+    assert {folder.name for folder in (world.paths.dir / "batches").iterdir()} < tokens
 
 
 def test_watching_waits_for_a_store_and_a_lease_that_are_away(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
