@@ -15,7 +15,7 @@ import time
 import uuid
 from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Self, TypeVar
 
@@ -82,7 +82,9 @@ class FencedWriter:
     lease: str
     epoch: int
     campaign_id: int
-    _renewed_s: float = field(default_factory=lambda: time.monotonic())
+
+    def __post_init__(self) -> None:
+        self._renewed_s = time.monotonic()
 
     @contextmanager
     def write(self) -> Iterator[Connection]:

@@ -16,7 +16,6 @@ from ..failures.rules import UserRule
 from ..memory.prediction import Ledger
 from ..spec.model import RetryConfig, RunConfig
 
-
 ABSENCE = "absence"
 """Where an attempt's evidence keeps it."""
 
