@@ -14,7 +14,7 @@ from .snapshot import Absence, RunView
 
 @dataclass(frozen=True)
 class Adopt:
-    """Records the job of a submission that got no response."""
+    """Records the job of a submission that got no response, or named another job."""
 
     attempt: AttemptRow
     job_id: str

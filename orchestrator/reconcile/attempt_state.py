@@ -39,7 +39,7 @@ def transitions(view: RunView, attempt: AttemptView, snapshot: Snapshot) -> Iter
     job, row = attempt.job, attempt.row
     if not snapshot.listed:
         return
-    if job is not None and job.job_id and row.job_id is None:
+    if job is not None and job.job_id and (row.job_id is None or (attempt.claimed and job.job_id != row.job_id)):
         yield Adopt(row, job.job_id, job.submit_time_s)
     if job is None:
         yield from _observe_absent(view, attempt, snapshot)

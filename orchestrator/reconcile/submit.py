@@ -38,6 +38,7 @@ from ..failures.policy import FailureClass
 from ..memory import config_changes
 from ..memory.prediction import memory_key
 from .actions import Submit
+from .claims import take_claim
 from .lease import FencedWriter
 
 WITHDRAWN = "withdrawn"
@@ -157,6 +158,7 @@ def _submit_batch(group: Sequence[Submit], resources: dict[str, Any], target: _T
     except SubmissionRefused as exc:
         if any(action.exclude for action in group):
             _withdraw(rows, writer, exc)
+            shutil.rmtree(batch.folder, ignore_errors=True)
             _submit_without_exclusions(group, target)
             return
         _refuse(rows, writer, f"sbatch refused it: {exc}")
@@ -166,6 +168,7 @@ def _submit_batch(group: Sequence[Submit], resources: dict[str, Any], target: _T
             return
         with writer.write() as conn:
             queries.withdraw_attempts(conn, [row.id for row, *_ in rows])
+        shutil.rmtree(batch.folder, ignore_errors=True)
         raise
     except SubmissionUnclear as exc:
         _leave_open(rows, writer, exc)
@@ -201,8 +204,16 @@ def _submit_without_exclusions(group: Sequence[Submit], target: _Target) -> None
 
 
 def _refuse(rows: Sequence[_Element], writer: FencedWriter, reason: str) -> None:
+    """Ends the attempts. Should sbatch be wrong, and there is a job, it finds the claim taken.
+
+    A job that has been faster keeps its claim, and the next pass finds it.
+    """
+    try:
+        refused = [row for row, *_ in writer.renewing(rows) if take_claim(row)]
+    except OSError as exc:
+        raise storage.unwritable(exc) from exc
     with writer.write() as conn:
-        for row, *_ in rows:
+        for row in refused:
             writer.end_unrun(conn, row, FailureClass.REFUSED, reason)
             queries.update_run(conn, row.run_id, state=RunState.FAILED, reason=reason)
 

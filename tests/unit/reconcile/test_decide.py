@@ -357,6 +357,13 @@ def test_a_job_without_a_known_id_is_adopted_by_its_token() -> None:
     assert isinstance(mark, MarkAttempt)
 
 
+def test_a_job_that_runs_the_attempt_under_another_id_is_adopted() -> None:
+    """Sbatch's answer was somebody's banner: the id in the claim is right."""
+    row = attempt_row(job_id="4242_0")
+    assert of_kind(Adopt, about(AttemptView(row, job("PENDING")))) == []
+    assert Adopt(row, "7_0", None) in about(AttemptView(row, job("RUNNING"), claimed=True))
+
+
 def test_an_intent_that_no_job_answers_for_is_revoked_after_its_time() -> None:
     def intent(age_s: float) -> AttemptView:
         return AttemptView(

@@ -27,7 +27,7 @@ from dscampaign.orchestrator.campaign import desired as campaigns
 from dscampaign.orchestrator.campaign.status import read_status
 from dscampaign.orchestrator.errors import Unreachable
 from dscampaign.orchestrator.executors.base import ArrayTooLarge, JobArray, SubmissionRefused, SubmissionUnclear
-from dscampaign.orchestrator.reconcile import act, lease
+from dscampaign.orchestrator.reconcile import claims, lease
 from dscampaign.orchestrator.reconcile import submit as submission
 from dscampaign.orchestrator.reconcile.actions import Revoke, Submit
 from dscampaign.orchestrator.reconcile.lease import LeaseHeld
@@ -313,7 +313,7 @@ def test_a_job_that_was_faster_than_the_revocation_keeps_its_claim(
         real(folder)
         create_exclusively(folder / "claim", json.dumps({"job_id": "1_0"}))
 
-    monkeypatch.setattr(act, "make_private", job_starts_now)
+    monkeypatch.setattr(claims, "make_private", job_starts_now)
     assert [type(action) for action in world.run_pass().actions] == [Revoke]
     world.cluster.jobs.update(hidden)
     assert world.run_pass().actions == ()
@@ -570,6 +570,29 @@ def test_a_submitter_that_has_lost_its_lease_by_its_last_file_submits_nothing(
     assert {folder.name for folder in (world.paths.dir / "batches").iterdir()} < tokens
 
 
+def test_a_refused_submission_that_was_none_runs_nothing(world: World) -> None:
+    world.record(matrix={"depth": [1]})
+    world.cluster.after_submit = raising(SubmissionRefused("Invalid qos specification"))
+    world.run_pass()
+    assert world.states() == {"depth-1": "failed"}
+    world.run_jobs()
+    assert world.ran == []
+
+
+def test_an_attempt_that_has_begun_is_not_refused(world: World) -> None:
+    world.record(matrix={"depth": [1]})
+
+    def begins(_: JobArray) -> None:
+        world.run_jobs()
+        raise SubmissionRefused("Invalid qos specification")
+
+    world.cluster.after_submit = begins
+    world.run_pass()
+    settle_all(world)
+    assert world.states() == {"depth-1": "completed"}
+    assert world.ran == [("depth-1", 1)]
+
+
 def test_watching_waits_for_a_store_and_a_lease_that_are_away(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
     world.record()
     other = world.reconciler()
@@ -637,8 +660,8 @@ class Saboteur:
         monkeypatch.setattr(Store, "write", write)
 
     def _wrap_files(self, monkeypatch: pytest.MonkeyPatch) -> None:
-        effects = (submission, "write_atomically"), (submission, "make_private"), (act, "create_exclusively")
-        for module, name in (*effects, (act, "make_private")):
+        effects = (submission, "write_atomically"), (submission, "make_private"), (claims, "create_exclusively")
+        for module, name in (*effects, (claims, "make_private")):
             real = getattr(module, name)
 
             def wrapped(*args: Any, _real: Callable[..., Any] = real) -> Any:
