@@ -25,6 +25,8 @@ AGENT = "agent"
 
 TAIL_LINES = 40
 LINE_LIMIT = 600
+PIECE = 8192
+"""Characters of a line that are read at once."""
 BLOCK_LINES = 400
 FIRST_SUSPECTS = 20
 SUSPECT_LIMIT = 60
@@ -226,10 +228,13 @@ def _worth_keeping(log: Path, patterns: Sequence[re.Pattern[str]], until_s: floa
 
 
 def _lines(log: Path, until_s: float) -> Iterator[str]:
-    """A log's lines; from that moment on only those of its end."""
+    """A log's lines, of each at most its first characters; from that moment on only those of its end."""
     with log.open(errors="replace") as file:
-        for line in file:
-            yield line
+        begins = True
+        while piece := file.readline(PIECE):  # a line may have no end
+            if begins:
+                yield piece
+            begins = piece.endswith("\n")
             if time.monotonic() >= until_s and _unread(file) > TAIL_BYTES:
                 break
         else:

@@ -12,12 +12,13 @@ from typing import Any
 from ...db import queries
 from ...db.records import SETTLED_RUN, TERMINAL_ATTEMPT, AttemptRow, CampaignRow, RunRow, RunState, StepTimes
 from ...db.store import Store
-from ...jobs.agent.evidence import LogLine, NodeOutcome
+from ...jobs.agent.evidence import LINE_LIMIT, LogLine, NodeOutcome
 from ...jobs.agent.node import Start
 from ...jobs.agent.progress import Heartbeat
 from ...jobs.shared import checkpoint
 from ...jobs.shared.files import read_json
 from ...jobs.shared.layout import AttemptPaths, CampaignPaths, RunPaths
+from ...jobs.shared.spool_steps import tail
 from ...jobs.shared.state_layout import arrangement
 from ..errors import Unreachable
 from ..executors.base import Executor, JobListing, JobView
@@ -31,6 +32,7 @@ from ..spec.model import RunConfig
 from .snapshot import AttemptView, RunView, Snapshot
 
 AGENT_LOG_LINES = 40
+BLOCK_BYTES = 2**20
 
 StepTimesOfRun = Callable[[int], StepTimes]
 
@@ -197,9 +199,18 @@ def _agent_lines(batch: Path, row: AttemptRow, job: JobView) -> tuple[LogLine, .
 
 
 def _tail(log: Path) -> list[LogLine]:
-    lines = log.read_text(errors="replace").splitlines()
-    first = max(0, len(lines) - AGENT_LOG_LINES)
-    return [LogLine(log.name, number, text) for number, text in enumerate(lines[first:], first + 1)]
+    """The last lines, cut like those that an agent keeps: a log may be of any length, and so may its lines."""
+    kept = tail(log)[-AGENT_LOG_LINES:]
+    first = max(1, _line_count(log) - len(kept) + 1)
+    return [LogLine(log.name, number, text.rstrip()[:LINE_LIMIT]) for number, text in enumerate(kept, first)]
+
+
+def _line_count(log: Path) -> int:
+    ends, last = 0, b"\n"
+    with log.open("rb") as file:
+        while block := file.read(BLOCK_BYTES):
+            ends, last = ends + block.count(b"\n"), block[-1:]
+    return ends + (last != b"\n")
 
 
 def _nodes(stored: Stored, executor: Executor) -> int | None:
