@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import re
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 
@@ -10,6 +9,7 @@ from ...db.records import TERMINAL_ATTEMPT, AttemptRow, CampaignRow, RunRow
 from ...jobs.agent.evidence import LogLine, NodeOutcome
 from ...jobs.agent.node import Start
 from ...jobs.agent.progress import Heartbeat
+from ...jobs.shared.user_pattern import UserPattern
 from ..executors.base import JobView
 from ..failures.evidence import Ended
 from ..failures.rules import UserRule
@@ -133,7 +133,7 @@ class RunView:
             agent_lines=attempt.lines,
             known_start_step=attempt.start_step,
             known_last_step=attempt.row.last_step,
-            user_rules=tuple(UserRule(re.compile(r.match, re.MULTILINE), r.action, r.hint) for r in self.retry.rules),
+            user_rules=tuple(UserRule(UserPattern(r.match), r.action, r.hint) for r in self.retry.rules),
         )
 
 

@@ -213,7 +213,7 @@ class RetryRule(SpecSection):
         try:
             compiled = re.compile(value)
             everything = compiled.search("") or (compiled.search("x") and compiled.search("0"))
-        except re.error as error:
+        except (re.error, OverflowError, RecursionError) as error:
             raise Hint(f"is not a regular expression: {error}", "write \\( for a parenthesis, \\. for a dot") from error
         if everything:
             raise Hint("matches nearly every line", "use words that only your error has")

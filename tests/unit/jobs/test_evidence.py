@@ -212,6 +212,14 @@ def test_bytes_that_are_no_text_are_no_obstacle(paths: AttemptPaths) -> None:
     assert evidence.gather_lines(paths, [], 0)[0].text.endswith(" error")
 
 
+def test_no_pattern_of_the_user_holds_the_evidence_up(paths: AttemptPaths, capfd: pytest.CaptureFixture[str]) -> None:
+    lines = ["the licence server said no", *(f"the quick brown fox {i} jumps over the lazy dog" for i in range(500))]
+    paths.launcher_log(0).write_text("\n".join([*lines, "RuntimeError: boom", *["x"] * 50]))
+    texts = [line.text for line in evidence.gather_lines(paths, [], 0, [r"(\w+\s?)+Error:", "licen[cs]e"])]
+    assert {"the licence server said no", "RuntimeError: boom"} <= set(texts)
+    assert "takes too long" in capfd.readouterr().err
+
+
 MIB = 2**20
 
 
