@@ -41,17 +41,24 @@ def acquire_lease(conn: Connection, name: str, holder: str, ttl_s: float) -> int
     return conn.execute(taken.returning(lease.c.epoch)).scalar_one_or_none()
 
 
-def check_lease(conn: Connection, name: str, epoch: int) -> None:
-    """Makes this transaction depend on a lease: nobody can take it over before the transaction ends.
+def renew_lease(conn: Connection, name: str, epoch: int, ttl_s: float) -> None:
+    """Renews a lease, and makes this transaction depend on it: nobody can take it over before the transaction ends.
 
     A lease that has run out but that nobody took is still good: there is no other leader to collide with.
+
+    Args:
+        conn: A write transaction.
+        name: Which lease.
+        epoch: The epoch under which it was acquired.
+        ttl_s: How long it lasts from now, in seconds.
 
     Raises:
         StaleLease: Somebody else took the lease.
     """
-    found = conn.execute(select(lease.c.epoch).where(lease.c.name == name).with_for_update(read=True)).scalar()
-    if found != epoch:
-        raise StaleLease(f"the lease {name} has moved on from epoch {epoch} to {found}")
+    mine = update(lease).where(lease.c.name == name, lease.c.epoch == epoch)
+    if not conn.execute(mine.values(expires_s=now_s(conn) + ttl_s)).rowcount:
+        found = read_lease(conn, name)
+        raise StaleLease(f"the lease {name} has moved on from epoch {epoch} to {found and found.epoch}")
 
 
 def read_lease(conn: Connection, name: str) -> Lease | None:

@@ -23,7 +23,7 @@ from .gpu_queries import (
     node_offsets,
     run_gpus,
 )
-from .leases import acquire_lease, check_lease, read_lease, release_lease
+from .leases import acquire_lease, read_lease, release_lease, renew_lease
 from .metrics import extra_names, iter_metrics, latest, metrics, step_times
 from .records import (
     OPENED_ELSEWHERE,
@@ -44,7 +44,6 @@ from .store import insert_into, now_s
 __all__ = [  # what other modules here have
     "acquire_lease",
     "attempt_gpus",
-    "check_lease",
     "extra_names",
     "gpu_devices",
     "gpu_samples",
@@ -56,6 +55,7 @@ __all__ = [  # what other modules here have
     "node_offsets",
     "read_lease",
     "release_lease",
+    "renew_lease",
     "run_gpus",
     "step_times",
 ]
@@ -206,6 +206,11 @@ def knows_attempt(conn: Connection, attempt_id: int, token: str) -> bool:
 def beat(conn: Connection, attempt_id: int) -> bool:
     """Says that an attempt's agent is alive, by the database's clock."""
     return _update(conn, schema.attempt, attempt_id, None, {"heartbeat_s": now_s(conn)})
+
+
+def beat_batch(conn: Connection, token: str) -> None:
+    """Says that whoever submits a batch is alive, by the database's clock: its attempts have no agents yet."""
+    conn.execute(update(schema.attempt).where(schema.attempt.c.token == token).values(heartbeat_s=now_s(conn)))
 
 
 def status(conn: Connection, campaign_id: int) -> list[RunStatus]:

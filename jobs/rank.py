@@ -21,6 +21,7 @@ from typing import Any, Dict, List
 
 MESSAGE_LIMIT = 4000
 TRACE_LIMIT = 30
+TRACE_LINE_LIMIT = 1000
 CAUSE_LIMIT = 5
 AGENT_POLL_S = 2.0
 
@@ -105,7 +106,7 @@ def _error(exc: BaseException) -> Dict[str, Any]:
     return {
         "type": _name(exc),
         "message": str(exc)[:MESSAGE_LIMIT],
-        "trace": "".join(trace).splitlines()[-TRACE_LIMIT:],
+        "trace": [line[:TRACE_LINE_LIMIT] for line in "".join(trace).splitlines()[-TRACE_LIMIT:]],
         "causes": _causes(exc),
         "ts": time.time(),
     }

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 import re
+import time
 from collections.abc import Sequence
 from typing import Final
 
@@ -18,6 +19,11 @@ def shorten(text: str, width: int | None) -> str:
 def clean(text: str) -> str:
     """Text of a script or a log without what would move the cursor or change colours."""
     return _CONTROL.sub("", text).replace("\n", " ").replace("\t", " ")
+
+
+def clock_time(seconds: float) -> str:
+    """The time of day of an epoch time: `14:32:10 UTC`."""
+    return time.strftime("%H:%M:%S UTC", time.gmtime(seconds))
 
 
 def source(file: str, line: int) -> str:

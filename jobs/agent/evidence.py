@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import os
 import re
+import sys
 import time
 from collections import deque
 from collections.abc import Iterable, Iterator, Mapping, Sequence
@@ -17,6 +18,7 @@ from ..shared.documents import Document
 from ..shared.files import read_json
 from ..shared.layout import AttemptPaths
 from ..shared.spool_steps import TAIL_BYTES, tail
+from ..shared.user_pattern import UserPattern
 from .gpus import GpuFacts
 from .kernel_log import KernelLine
 
@@ -25,12 +27,17 @@ AGENT = "agent"
 
 TAIL_LINES = 40
 LINE_LIMIT = 600
+PIECE = 8192
+"""Characters of a line that are read at once."""
 BLOCK_LINES = 400
 FIRST_SUSPECTS = 20
 SUSPECT_LIMIT = 60
 """The first and the last suspects are kept: where one line repeats a thousand times, what ended it comes last."""
 GATHER_S = 5.0
 """For the logs of a node, in all: the outcome must be written before Slurm sends SIGKILL."""
+
+PATTERNS_S = 3.0
+"""Of processor time, for the user's own patterns on all of them."""
 
 SUSPECTS = (
     *("error", "exception", "killed", "out of memory", "oom", "can't allocate", "bad_alloc", "nvrm", "xid", "ecc"),
@@ -154,10 +161,13 @@ def gather_lines(
     for left, log in zip(range(len(logs), 0, -1), logs, strict=True):
         now_s = time.monotonic()
         found += _worth_keeping(log, patterns, now_s + (until_s - now_s) / left)
+    for pattern in patterns:
+        if pattern.given_up:
+            print(f"retry.rules: {pattern.pattern} takes too long and was given up", file=sys.stderr, flush=True)
     return tuple(found)
 
 
-def pick(name: str, lines: Iterable[str], patterns: Sequence[re.Pattern[str]] = ()) -> list[LogLine]:
+def pick(name: str, lines: Iterable[str], patterns: Sequence[UserPattern] = ()) -> list[LogLine]:
     """Of one log's lines: the suspects, before each the last sign of training, and the end."""
     keeper = _Keeper(name, patterns)
     numbered = enumerate(lines, 1)
@@ -172,7 +182,7 @@ def pick(name: str, lines: Iterable[str], patterns: Sequence[re.Pattern[str]] = 
 class _Keeper:
     """Finds suspects, a block of lines at a time: most blocks hold none, and that is seen at once."""
 
-    def __init__(self, name: str, patterns: Sequence[re.Pattern[str]]) -> None:
+    def __init__(self, name: str, patterns: Sequence[UserPattern]) -> None:
         self._name, self._patterns = name, patterns
         self._first: list[LogLine] = []
         self._last: deque[LogLine] = deque(maxlen=SUSPECT_LIMIT - FIRST_SUSPECTS)
@@ -219,17 +229,20 @@ def _rank_end(rank: int, record: dict[str, Any], gone_s: float | None) -> RankEn
     return RankEnd(rank, ended, record.get("error"), record.get("pid"), gone_s if ended is None else None)
 
 
-def _worth_keeping(log: Path, patterns: Sequence[re.Pattern[str]], until_s: float) -> list[LogLine]:
+def _worth_keeping(log: Path, patterns: Sequence[UserPattern], until_s: float) -> list[LogLine]:
     with contextlib.suppress(OSError):
         return pick(log.name, _lines(log, until_s), patterns)
     return []
 
 
 def _lines(log: Path, until_s: float) -> Iterator[str]:
-    """A log's lines; from that moment on only those of its end."""
+    """A log's lines, of each at most its first characters; from that moment on only those of its end."""
     with log.open(errors="replace") as file:
-        for line in file:
-            yield line
+        begins = True
+        while piece := file.readline(PIECE):  # a line may have no end
+            if begins:
+                yield piece
+            begins = piece.endswith("\n")
             if time.monotonic() >= until_s and _unread(file) > TAIL_BYTES:
                 break
         else:
@@ -241,11 +254,11 @@ def _unread(file: TextIO) -> int:
     return os.fstat(file.fileno()).st_size - file.buffer.tell()
 
 
-def _compile(patterns: Iterable[str]) -> list[re.Pattern[str]]:
-    found = []
-    for pattern in patterns:
+def _compile(patterns: Iterable[str]) -> list[UserPattern]:
+    given, found = tuple(patterns), []
+    for pattern in given:
         with contextlib.suppress(re.error):  # the spec has checked them; another Python may see it otherwise
-            found.append(re.compile(pattern, re.MULTILINE))
+            found.append(UserPattern(pattern, PATTERNS_S / len(given)))
     return found
 
 

@@ -2,21 +2,20 @@
 
 from __future__ import annotations
 
-import contextlib
 import json
-from itertools import islice
 from pathlib import Path
-from typing import Final
+from typing import Any, Final
+
+from ...db.ingest.lines import MAX_WHOLE
 
 TAIL_BYTES: Final = 64 * 1024
+HEAD_BYTES: Final = 4 * 2**20
 HEAD_LINES: Final = 100
 
 
 def first_step(spool: Path, default: int) -> int:
-    """The oldest step in the spool, or ``default`` if there is none."""
-    with contextlib.suppress(OSError), spool.open(errors="replace") as file:
-        return next((step for line in file if (step := _step(line)) is not None), default)
-    return default
+    """The oldest step in the spool, or ``default`` if there is none near its beginning."""
+    return next((step for line in _head(spool) if (step := _step(line)) is not None), default)
 
 
 def last_step(spool: Path) -> int | None:
@@ -26,10 +25,8 @@ def last_step(spool: Path) -> int | None:
 
 def target_step(spool: Path) -> int | None:
     """The target that a script counts before its first step: the event ``target`` near the spool's beginning."""
-    with contextlib.suppress(OSError), spool.open(errors="replace") as file:
-        found = (_target(line) for line in islice(file, HEAD_LINES))
-        return next((steps for steps in found if steps is not None), None)
-    return None
+    found = (_target(line) for line in _head(spool)[:HEAD_LINES])
+    return next((steps for steps in found if steps is not None), None)
 
 
 def tail(path: Path) -> list[str]:
@@ -43,18 +40,33 @@ def tail(path: Path) -> list[str]:
         return []
 
 
-def _step(line: str) -> int | None:
+def _head(path: Path) -> list[str]:
+    """Lines of a file's beginning, of which the last may be torn; none where it cannot be read."""
     try:
-        step = json.loads(line).get("step")
-    except (ValueError, AttributeError):
-        return None  # torn, or not ours
-    return step if isinstance(step, int) and step > 0 else None
+        with path.open("rb") as file:
+            return file.read(HEAD_BYTES).decode(errors="replace").splitlines()
+    except OSError:
+        return []
+
+
+def _step(line: str) -> int | None:
+    return _whole(_object(line).get("step"))
 
 
 def _target(line: str) -> int | None:
+    event = _object(line)
+    return _whole(event.get("steps")) if event.get("event") == "target" else None
+
+
+def _object(line: str) -> dict[str, Any]:
+    """The object in a line; an empty one for a line that is torn, or not ours."""
     try:
-        event = json.loads(line)
-        steps = event["steps"] if event["event"] == "target" else None
-    except (ValueError, TypeError, KeyError):
-        return None
-    return steps if isinstance(steps, int) else None
+        found = json.loads(line)
+    except (ValueError, RecursionError):
+        return {}
+    return found if isinstance(found, dict) else {}
+
+
+def _whole(value: object) -> int | None:
+    """A number of steps, as ingest takes them."""
+    return value if isinstance(value, int) and not isinstance(value, bool) and 0 < value <= MAX_WHOLE else None

@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
+import os
 import shutil
 import time
-from collections import deque
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
@@ -102,13 +102,29 @@ def await_attempt(
 def print_log(path: Path, lines: int | None, out: BinaryIO, offset: int = 0) -> int:
     """Copies a log from an offset, or its last lines; returns the offset of its end."""
     with path.open("rb") as log:
-        if lines is not None:
-            out.writelines(deque(log, lines))
-        else:
-            log.seek(offset)
-            shutil.copyfileobj(log, out, _BLOCK)
+        log.seek(offset if lines is None else _start_of_last(log, lines))
+        shutil.copyfileobj(log, out, _BLOCK)
         out.flush()
         return log.tell()
+
+
+def _start_of_last(log: BinaryIO, lines: int) -> int:
+    """Where the last lines of a log begin, found from its end, a block at a time: a line may have none."""
+    end = log.seek(0, os.SEEK_END)
+    log.seek(max(0, end - 1))
+    open_end = log.read(1) not in (b"", b"\n")
+    wanted = lines + 1 - open_end  # line ends, with the one before the first wanted line
+    while end and wanted > 0:
+        begin = max(0, end - _BLOCK)
+        log.seek(begin)
+        block = log.read(end - begin)
+        if (count := block.count(b"\n")) >= wanted:
+            place = len(block)
+            for _ in range(wanted):
+                place = block.rindex(b"\n", 0, place)
+            return begin + place + 1
+        wanted, end = wanted - count, begin
+    return end
 
 
 def follow_log(

@@ -21,7 +21,8 @@ from typing import Any
 
 from ...jobs.shared.files import write_atomically
 from ..errors import Unreachable
-from .base import ArrayTooLarge, JobArray, JobListing, JobView, SubmissionRefused, SubmissionUnclear, own_python
+from .base import JobArray, JobListing, JobView, SubmissionRefused, SubmissionUnclear, own_python
+from .sbatch_answer import first_line, nothing_sent, submission_error, submitted_id
 
 COMMAND_TIMEOUT_S = 60.0
 SINCE_SLACK_S = 86_400.0
@@ -37,22 +38,14 @@ SCRIPT = "submission.sh"
 SITE_DEFAULTS = ("ACCOUNT", "PARTITION", "QOS", "RESERVATION", "CONSTRAINT")
 """What a user's or a site's SBATCH_* variables may decide where the spec does not. They would overrule a script."""
 
+NAMES_AT_ONCE = 2000
+"""Batches in one question: Linux takes 128 KiB as one argument."""
+
+IDS_AT_ONCE = 5000
+"""Jobs in one scancel: Linux takes 2 MiB as all arguments."""
+
 SQUEUE_FORMAT = "%i|%T|%r|%V|%S|%e|%N|%j"
 SACCT_FORMAT = "JobID,State,ExitCode,Submit,Start,End,NodeList,JobName"
-NOTHING_SENT = re.compile(
-    r"[Uu]nable to contact slurm controller|Connection refused|Munge|establish a configuration source"
-)
-TRY_LATER = re.compile(r"temporarily unable", re.IGNORECASE)
-SUBMIT_LIMIT = re.compile(r"QOSMaxSubmitJob|AssocMaxSubmitJob|job submit limit", re.IGNORECASE)
-ARRAY_TOO_LARGE = re.compile(r"invalid job array specification", re.IGNORECASE)
-"""Above the site's MaxArraySize. The arrays of this program have no other fault that sbatch could mean."""
-REFUSED = re.compile(
-    r"[Ii]nvalid (partition|account|qos|feature|node|generic resource|job array|reservation|license|wckey)"
-    r"|[Rr]equested (node configuration|time limit) is|Memory specification can not be satisfied"
-    r"|unrecognized option|Invalid \S+ specification|Unable to open file|invalid numeric|user not permitted"
-    r"|(QOS|Assoc)M(ax|in)\w*(PerJob|GRES\b)",
-)
-"""sbatch's errors that are final: retrying will not help."""
 NO_ACCOUNTING = re.compile(r"accounting storage is disabled", re.IGNORECASE)
 
 
@@ -61,7 +54,7 @@ class _TimedOut(Unreachable):
 
 
 class SlurmExecutor:
-    """Slurm by its commands, with one squeue and at most one sacct per listing, whatever the number of jobs."""
+    """Slurm by its commands, with one squeue and at most one sacct per listing, for thousands of jobs."""
 
     intent_grace_s = 60.0
     lost_grace_s = 600.0
@@ -71,10 +64,11 @@ class SlurmExecutor:
     def submit(self, batch: JobArray) -> list[str]:
         """Submits the batch as one array."""
         array = _job_array(batch)
-        done = _sbatch(array.command(), set(array.parameters))
+        sbatch, *rest = array.command()
+        done = _sbatch([sbatch, "--parsable", *rest], set(array.parameters))
         if done.returncode:
-            raise _submission_error(done.stderr.strip())
-        array_id = array.job_id(done.stdout)
+            raise submission_error(done.stdout, done.stderr)
+        array_id = submitted_id(done.stdout)
         return [f"{array_id}_{index}" for index in range(batch.size)]
 
     def forecast(self, batch: JobArray) -> str:
@@ -87,8 +81,8 @@ class SlurmExecutor:
         array = _job_array(batch)
         sbatch, *rest = array.command()
         done = _sbatch([sbatch, "--test-only", *rest], set(array.parameters))
-        said = _first_line(done.stderr).removeprefix("sbatch: ")
-        if NOTHING_SENT.search(done.stderr) or TRY_LATER.search(done.stderr):
+        said = first_line(done.stderr).removeprefix("sbatch: ")
+        if nothing_sent(done.stderr):
             raise Unreachable(said)
         if done.returncode:
             raise SubmissionRefused(said)
@@ -98,20 +92,11 @@ class SlurmExecutor:
         """Runs squeue, and sacct if squeue does not show every expected job alive."""
         if not expected:
             return JobListing({}, True)
-        wanted = {(token, index) for token, indexes in expected.items() for index in indexes}
-        names = ",".join(job_name(token) for token in sorted(expected))
-        jobs = {k: v for k, v in _squeue(names).items() if k in wanted}
-        if all(key in jobs and not jobs[key].terminal for key in wanted):
-            return JobListing(jobs, True)
-        history = _sacct(names, since_s)
-        if history is None or history.kept:
-            jobs = {k: _or_unfinished(v, history.jobs.get(k) if history else None) for k, v in jobs.items()}
-        if history is None:
-            return JobListing(jobs, False)
-        # what squeue does not show is over: that sacct takes it for alive means that it lags, or will never know
-        told = {k: v for k, v in history.jobs.items() if k in wanted and v.terminal}
-        ended = {k: v for k, v in told.items() if k not in jobs or jobs[k].terminal}
-        return JobListing({**jobs, **ended}, True)
+        tokens = sorted(expected)
+        parts = (tokens[start : start + NAMES_AT_ONCE] for start in range(0, len(tokens), NAMES_AT_ONCE))
+        found = [_list({token: expected[token] for token in part}, since_s) for part in parts]
+        jobs = {key: job for part in found for key, job in part.jobs.items()}
+        return JobListing(jobs, all(part.complete for part in found))
 
     def nodes(self) -> int | None:
         """Runs sinfo."""
@@ -122,9 +107,9 @@ class SlurmExecutor:
         return len(set(done.stdout.split())) or None
 
     def cancel(self, job_ids: Sequence[str]) -> None:
-        """Runs one scancel for all."""
-        if job_ids:
-            done = ask(["scancel", *job_ids])
+        """Runs one scancel for thousands."""
+        for start in range(0, len(job_ids), IDS_AT_ONCE):
+            done = ask(["scancel", *job_ids[start : start + IDS_AT_ONCE]])
             if done.returncode and "Invalid job id" not in done.stderr:
                 raise Unreachable(f"scancel: {done.stderr.strip()}")
 
@@ -141,7 +126,6 @@ def _job_array(batch: JobArray) -> Any:
         Unreachable: there is no Slurm here.
     """
     import submitit  # imported here, as below: `campaign status` must not pay for it
-    from submitit.core.utils import FailedSubmissionError
 
     class SubmititArray(submitit.SlurmExecutor):
         """submitit's executor with our agent as the command and always an array, also for one job."""
@@ -157,17 +141,6 @@ def _job_array(batch: JobArray) -> Any:
             script = batch.folder / SCRIPT
             write_atomically(script, self._make_submission_file_text(self._submitit_command_str, batch.token))
             return [str(word) for word in self._make_submission_command(script)]
-
-        def job_id(self, output: str) -> str:
-            """The array's job id.
-
-            Raises:
-                SubmissionUnclear: the output names none.
-            """
-            try:
-                return str(self._get_job_id_from_submission_command(output))
-            except FailedSubmissionError as exc:
-                raise SubmissionUnclear(str(exc)) from exc
 
     try:
         array = SubmititArray(folder=batch.folder)
@@ -195,20 +168,22 @@ def _parameters(batch: JobArray) -> dict[str, Any]:
     }
 
 
-def _submission_error(text: str) -> Exception:
-    if ARRAY_TOO_LARGE.search(text):
-        return ArrayTooLarge(_first_line(text), for_now=False)
-    if REFUSED.search(text):
-        return SubmissionRefused(text)
-    if SUBMIT_LIMIT.search(text):
-        return ArrayTooLarge(_first_line(text), for_now=True)
-    if TRY_LATER.search(text) or NOTHING_SENT.search(text):
-        return Unreachable(_first_line(text), "nothing was submitted; the next pass tries again")
-    return SubmissionUnclear(text)
-
-
-def _first_line(text: str) -> str:
-    return "sbatch: " + (text.strip().splitlines() or ["failed"])[0].removeprefix("sbatch: ")
+def _list(expected: Mapping[str, Collection[int]], since_s: float) -> JobListing:
+    """The jobs of as many batches as one question takes."""
+    wanted = {(token, index) for token, indexes in expected.items() for index in indexes}
+    names = ",".join(job_name(token) for token in expected)
+    jobs = {k: v for k, v in _squeue(names).items() if k in wanted}
+    if all(key in jobs and not jobs[key].terminal for key in wanted):
+        return JobListing(jobs, True)
+    history = _sacct(names, since_s)
+    if history is None or history.kept:
+        jobs = {k: _or_unfinished(v, history.jobs.get(k) if history else None) for k, v in jobs.items()}
+    if history is None:
+        return JobListing(jobs, False)
+    # what squeue does not show is over: that sacct takes it for alive means that it lags, or will never know
+    told = {k: v for k, v in history.jobs.items() if k in wanted and v.terminal}
+    ended = {k: v for k, v in told.items() if k not in jobs or jobs[k].terminal}
+    return JobListing({**jobs, **ended}, True)
 
 
 def _squeue(names: str) -> dict[tuple[str, int], JobView]:
@@ -323,7 +298,17 @@ def ask(command: list[str]) -> subprocess.CompletedProcess[str]:
 
 def _run(command: list[str], env: Mapping[str, str]) -> subprocess.CompletedProcess[str]:
     try:
-        return subprocess.run(command, capture_output=True, text=True, env=env, timeout=COMMAND_TIMEOUT_S, check=False)
+        return subprocess.run(
+            command,
+            capture_output=True,
+            text=True,
+            errors="replace",
+            env=env,
+            timeout=COMMAND_TIMEOUT_S,
+            check=False,
+        )
     except FileNotFoundError as exc:
         hint = "is this a login node of a Slurm cluster? `executor: local` needs none"
         raise Unreachable(f"{command[0]} is not on PATH", hint) from exc
+    except OSError as exc:
+        raise Unreachable(f"cannot run {command[0]}: {exc.strerror}", "the next pass tries again") from exc

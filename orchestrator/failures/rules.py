@@ -11,6 +11,7 @@ import re
 from dataclasses import dataclass
 from functools import partial
 
+from ...jobs.shared.user_pattern import UserPattern
 from .policy import FailureClass
 
 
@@ -39,7 +40,7 @@ class UserRule:
         action: "stop", "retry", "exclude_node" or "smaller".
     """
 
-    pattern: re.Pattern[str]
+    pattern: UserPattern | re.Pattern[str]
     action: str
     hint: str = ""
 

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import time
 from collections.abc import Iterable, Sequence
 from dataclasses import asdict
 from typing import Any
@@ -12,16 +11,18 @@ from sqlalchemy import Connection
 
 from ...db import queries
 from ...db.records import ACTIVE_ATTEMPT, AttemptRow, AttemptState
-from ...jobs.shared.files import create_exclusively, make_private, read_json, write_atomically
+from ...jobs.shared.files import write_atomically
 from ...jobs.shared.layout import CampaignPaths
 from ..errors import Unreachable
-from ..executors import job_request, storage
+from ..executors import storage
 from ..executors.base import Executor
 from ..executors.job_request import attempt_paths
 from ..failures.policy import FailureClass
 from ..memory.observations import remember_end
-from .actions import Action, Adopt, CancelJob, Finish, MarkAttempt, Note, Resize, Revoke, SetRun, Submit
+from .actions import Action, Adopt, CancelJob, Finish, MarkAttempt, Note, NoteAbsence, Resize, Revoke, SetRun, Submit
+from .claims import take_claim
 from .lease import FencedWriter
+from .snapshot import ABSENCE
 from .submit import submit
 
 
@@ -33,7 +34,7 @@ def act(actions: Sequence[Action], writer: FencedWriter, executor: Executor, pat
     if any(isinstance(action, Finish | Revoke) for action in actions):
         with writer.write():
             pass  # claims are files, outside of the lease: a process that has lost it must not take them either
-    troubles = _close([a.attempt for a in actions if isinstance(a, Finish)])
+    troubles = _close(writer.renewing(a.attempt for a in actions if isinstance(a, Finish)))
     if troubles:
         return troubles  # a job could still start what would be recorded as ended
     _record(actions, writer)
@@ -53,7 +54,7 @@ def act(actions: Sequence[Action], writer: FencedWriter, executor: Executor, pat
 
 
 def _record(actions: Iterable[Action], writer: FencedWriter) -> None:
-    recorded = [a for a in actions if isinstance(a, Adopt | MarkAttempt | Note | Finish | SetRun)]
+    recorded = [a for a in actions if isinstance(a, Adopt | MarkAttempt | Note | NoteAbsence | Finish | SetRun)]
     if not recorded:
         return
     with writer.write() as conn:
@@ -65,6 +66,8 @@ def _record(actions: Iterable[Action], writer: FencedWriter) -> None:
                     _mark(conn, action)
                 case Note():
                     _note(conn, action, writer)
+                case NoteAbsence():
+                    _note_absence(conn, action)
                 case Finish():
                     _finish(conn, action, writer)
                 case SetRun():
@@ -75,7 +78,8 @@ def _record(actions: Iterable[Action], writer: FencedWriter) -> None:
 def _adopt(conn: Connection, action: Adopt, writer: FencedWriter) -> None:
     row = action.attempt
     values = {"job_id": action.job_id, "submit_time_s": action.submit_time_s}
-    if queries.update_attempt(conn, row.id, expect_states=[AttemptState.INTENT], state=AttemptState.QUEUED, **values):
+    state = AttemptState.QUEUED if row.state is AttemptState.INTENT else row.state
+    if queries.update_attempt(conn, row.id, expect_states=[row.state], state=state, **values):
         writer.event(conn, "adopted", f"job {action.job_id} found by its token {row.token}", row)
 
 
@@ -93,6 +97,13 @@ def _note(conn: Connection, action: Note, writer: FencedWriter) -> None:
     evidence = {**queries.evidence(conn, row.id), action.kind: action.message}  # another note may just have come
     if queries.update_attempt(conn, row.id, expect_states=ACTIVE_ATTEMPT, evidence=evidence):
         writer.event(conn, action.kind, action.message, row)
+
+
+def _note_absence(conn: Connection, action: NoteAbsence) -> None:
+    row, evidence = action.attempt, queries.evidence(conn, action.attempt.id)
+    evidence.pop(ABSENCE, None)
+    known = {ABSENCE: asdict(action.absence)} if action.absence else {}
+    queries.update_attempt(conn, row.id, expect_states=ACTIVE_ATTEMPT, evidence={**evidence, **known})
 
 
 def _finish(conn: Connection, action: Finish, writer: FencedWriter) -> None:
@@ -169,26 +180,16 @@ def _resize(action: Resize, writer: FencedWriter) -> None:
 
 def _revoke(row: AttemptRow, writer: FencedWriter) -> None:
     """A job that was faster keeps its claim, and the next pass finds that job."""
-    if _take_claim(row):
+    if take_claim(row):
         with writer.write() as conn:
             writer.end_unrun(conn, row, FailureClass.LOST, "the submission led to no job")
 
 
-def _close(rows: Sequence[AttemptRow]) -> list[Unreachable]:
+def _close(rows: Iterable[AttemptRow]) -> list[Unreachable]:
     """Keeps every job from beginning an attempt that is over: a batch that was submitted twice, a job that requeues."""
     try:
         for row in rows:
-            _take_claim(row)
+            take_claim(row)
     except OSError as exc:
         return [storage.unwritable(exc)]
     return []
-
-
-def _take_claim(row: AttemptRow) -> bool:
-    """Takes an attempt's claim for the reconciler; False if a job was faster."""
-    files, mine = attempt_paths(row), job_request.revoked(row.token)
-    if files.claim.exists():
-        return (read_json(files.claim) or {}).get("job_id") == mine
-    make_private(files.dir)
-    taken = create_exclusively(files.claim, json.dumps({"job_id": mine, "ts": time.time()}))
-    return taken or (read_json(files.claim) or {}).get("job_id") == mine

@@ -9,12 +9,12 @@ from ...db.records import AttemptRow, AttemptState, RunRow, RunState
 from ..failures.evidence import Ended
 from ..failures.verdict import Verdict
 from ..spec.model import RunConfig
-from .snapshot import RunView
+from .snapshot import Absence, RunView
 
 
 @dataclass(frozen=True)
 class Adopt:
-    """Records the job of a submission that got no response."""
+    """Records the job of a submission that got no response, or named another job."""
 
     attempt: AttemptRow
     job_id: str
@@ -40,6 +40,14 @@ class Note:
     attempt: AttemptRow
     kind: str
     message: str
+
+
+@dataclass(frozen=True)
+class NoteAbsence:
+    """Records since when the executor has not listed the job of an attempt that begun; None: it does again."""
+
+    attempt: AttemptRow
+    absence: Absence | None
 
 
 @dataclass(frozen=True)
@@ -110,7 +118,7 @@ class CancelJob:
     job_id: str
 
 
-Action = Adopt | MarkAttempt | Note | Finish | Revoke | SetRun | Submit | CancelJob | Resize
+Action = Adopt | MarkAttempt | Note | NoteAbsence | Finish | Revoke | SetRun | Submit | CancelJob | Resize
 
 
 def set_run(view: RunView, state: RunState, reason: str, not_before_s: float | None = None) -> Iterator[Action]:

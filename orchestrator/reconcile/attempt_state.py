@@ -12,9 +12,10 @@ from ..failures.classify import classify
 from ..failures.evidence import Ended
 from ..failures.policy import FailureClass
 from ..failures.verdict import Verdict
+from ..formatting import clock_time
 from . import hang_detection, oom_policy
-from .actions import Action, Adopt, CancelJob, Finish, MarkAttempt, Note, Resize, Revoke, set_run
-from .snapshot import AttemptView, RunView, Snapshot
+from .actions import Action, Adopt, CancelJob, Finish, MarkAttempt, Note, NoteAbsence, Resize, Revoke, set_run
+from .snapshot import Absence, AttemptView, RunView, Snapshot
 
 NEVER_STARTS = (
     "PartitionNodeLimit", "PartitionTimeLimit", "BadConstraints", "DependencyNeverSatisfied", "AccountNotAllowed",
@@ -38,7 +39,7 @@ def transitions(view: RunView, attempt: AttemptView, snapshot: Snapshot) -> Iter
     job, row = attempt.job, attempt.row
     if not snapshot.listed:
         return
-    if job is not None and job.job_id and row.job_id is None:
+    if job is not None and job.job_id and (row.job_id is None or (attempt.claimed and job.job_id != row.job_id)):
         yield Adopt(row, job.job_id, job.submit_time_s)
     if job is None:
         yield from _observe_absent(view, attempt, snapshot)
@@ -49,19 +50,40 @@ def transitions(view: RunView, attempt: AttemptView, snapshot: Snapshot) -> Iter
         yield from _observe_live(view, attempt, job, snapshot)
 
 
-def follow_attempt(view: RunView, attempt: AttemptView, recorded: Sequence[Action]) -> Iterator[Action]:
+def follow_attempt(
+    view: RunView, attempt: AttemptView, recorded: Sequence[Action], snapshot: Snapshot
+) -> Iterator[Action]:
     """Lets the run's state follow its attempt's."""
     marked = next((action.state for action in recorded if isinstance(action, MarkAttempt)), attempt.row.state)
-    job = attempt.job
-    if marked is AttemptState.RUNNING:
-        yield from set_run(view, RunState.RUNNING, "")
+    running, job = marked is AttemptState.RUNNING, attempt.job
+    state = RunState.RUNNING if running else RunState.QUEUED
+    if job is None:
+        waits = snapshot.listed and not any(isinstance(action, Revoke) for action in recorded)
+        yield from set_run(view, state, _unknown(attempt, snapshot) if waits else "")
     else:
-        yield from set_run(view, RunState.QUEUED, _waiting(job.reason) if job else "")
+        yield from set_run(view, state, "" if running else _waiting(job.reason))
+
+
+def _unknown(attempt: AttemptView, snapshot: Snapshot) -> str:
+    """What is waited for while the job is absent, and until when."""
+    if not snapshot.complete and not attempt.complete:
+        return ""
+    row, before = attempt.row, Absence.of(attempt.row)
+    if before and not attempt.complete and attempt.signs != before.signs:
+        return f"Slurm does not know job {row.job_id}, but its agents are alive"
+    until = clock_time(_deadline_s(attempt, snapshot))
+    if row.job_id is None:
+        return f"its submission was not confirmed; its job is looked for until {until}"
+    if attempt.complete:
+        return f"it was ended by a signal; Slurm is asked until {until} who ended it"
+    return f"Slurm does not know job {row.job_id}; unless it shows up, it counts as lost at {until}"
 
 
 def _observe_live(view: RunView, attempt: AttemptView, job: JobView, snapshot: Snapshot) -> Iterator[Action]:
     """The job waits or runs."""
     row = attempt.row
+    if Absence.of(row):
+        yield NoteAbsence(row, None)
     if mark := _mark(attempt, AttemptState.QUEUED if job.pending else AttemptState.RUNNING):
         yield mark
     hangs = HANG in row.evidence
@@ -96,22 +118,34 @@ def _resize(view: RunView, row: AttemptRow, snapshot: Snapshot) -> Iterator[Resi
 
 def _observe_absent(view: RunView, attempt: AttemptView, snapshot: Snapshot) -> Iterator[Action]:
     """The executor does not list the job. That alone proves nothing."""
-    row = attempt.row
-    if attempt.complete:
+    if attempt.complete and not attempt.interrupted:
         yield _finish(view, attempt, snapshot)  # Slurm has forgotten the job, but every node recorded its end
-    elif not snapshot.complete:
-        return
-    elif not attempt.claimed:
-        waited = snapshot.now_s - (row.submit_time_s or row.created_s)
-        if waited > (snapshot.intent_grace_s if row.job_id is None else snapshot.lost_grace_s):
-            yield Revoke(row)
-    elif snapshot.now_s - _sign_of_life_s(attempt) > snapshot.lost_grace_s:
-        yield _finish(view, attempt, snapshot)
+    elif attempt.complete or (snapshot.complete and attempt.claimed):
+        absence = _absence(attempt, snapshot)
+        if snapshot.now_s >= _deadline_s(attempt, snapshot):
+            yield _finish(view, attempt, snapshot)
+        elif absence != Absence.of(attempt.row):
+            yield NoteAbsence(attempt.row, absence)
+    elif snapshot.complete and snapshot.now_s > _deadline_s(attempt, snapshot):
+        yield Revoke(attempt.row)
 
 
-def _sign_of_life_s(attempt: AttemptView) -> float:
-    row = attempt.row
-    return max(row.heartbeat_s or 0.0, attempt.heartbeat_s or 0.0, row.started_s or row.created_s)
+def _absence(attempt: AttemptView, snapshot: Snapshot) -> Absence:
+    """Since when nothing has been heard of an attempt without a job. A node's clock may be days off: it only ticks."""
+    before, now = Absence.of(attempt.row), Absence(snapshot.now_s, attempt.signs, snapshot.complete)
+    return before if before and replace(now, since_s=before.since_s) == before else now
+
+
+def _deadline_s(attempt: AttemptView, snapshot: Snapshot) -> float:
+    """Until when the job of an attempt may be absent, by the store's clock."""
+    row, beat_s = attempt.row, attempt.row.heartbeat_s  # of its submitter, then of its agent
+    if not attempt.claimed:
+        waits_s = snapshot.intent_grace_s if row.job_id is None else snapshot.lost_grace_s
+        return (beat_s or row.submit_time_s or row.created_s) + waits_s
+    # who interrupted an attempt the accounting may still say; where it responds, that takes it moments
+    soon = attempt.complete and snapshot.complete
+    waits_s = snapshot.outcome_grace_s if soon else snapshot.lost_grace_s
+    return max(_absence(attempt, snapshot).since_s, beat_s or 0.0) + waits_s
 
 
 def _may_still_arrive(attempt: AttemptView, snapshot: Snapshot) -> bool:

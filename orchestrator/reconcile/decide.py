@@ -68,7 +68,7 @@ def _see(view: RunView, snapshot: Snapshot) -> _Seen:
     found = tuple(transitions(view, latest, snapshot))
     finish = next((action for action in found if isinstance(action, Finish)), None)
     if finish is None:
-        return _Seen(view, (*found, *follow_attempt(view, latest, found)), None)
+        return _Seen(view, (*found, *follow_attempt(view, latest, found, snapshot)), None)
     ended = ending_attempt(finish)
     return _Seen(view, found, [*attempt_history(view), *([ended] if counts(ended, view.run) else [])])
 

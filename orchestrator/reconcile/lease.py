@@ -2,18 +2,22 @@
 
 The store's clock decides when a lease expires. Another reconciler may then take it over, which refuses all further
 writes of the one before (`StaleLease`). The lease of a process that has died on this host is taken over at once.
+
+The work itself renews the lease, not a thread beside it: a pass may take as long as it needs, and one that hangs loses
+its lease.
 """
 
 from __future__ import annotations
 
 import os
 import socket
+import time
 import uuid
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Self
+from typing import Any, Self, TypeVar
 
 from sqlalchemy import Connection
 
@@ -23,8 +27,14 @@ from ...db.store import Store
 from ..errors import UserError
 from ..failures.policy import FailureClass
 
+_T = TypeVar("_T")
+
 LEASE_TTL_S = 120.0
-"""Longer than a pass may take. A process that was stopped for longer may find another one in its place."""
+"""Longer than a single step of a pass may take, such as one call of sbatch. A process that was stopped for longer may
+find another one in its place."""
+
+RENEWED_SHARE = 0.25
+"""Of that time, after which the lease is renewed between two steps."""
 
 
 class LeaseHeld(UserError):
@@ -64,7 +74,7 @@ class LeaseHolder:
         return self.host == socket.gethostname() and not Path("/proc", self.pid).exists()
 
 
-@dataclass(frozen=True)
+@dataclass
 class FencedWriter:
     """The right to act for a campaign: a lease and its epoch, the fencing token that every write checks."""
 
@@ -73,12 +83,25 @@ class FencedWriter:
     epoch: int
     campaign_id: int
 
+    def __post_init__(self) -> None:
+        self._renewed_s = time.monotonic()
+
     @contextmanager
     def write(self) -> Iterator[Connection]:
-        """A write transaction; raises StaleLease if another reconciler has taken over."""
+        """A write transaction, which renews the lease; raises StaleLease if another reconciler has taken over."""
+        began_s = time.monotonic()
         with self.store.write() as conn:
-            queries.check_lease(conn, self.lease, self.epoch)
+            queries.renew_lease(conn, self.lease, self.epoch, LEASE_TTL_S)
             yield conn
+        self._renewed_s = began_s
+
+    def renewing(self, items: Iterable[_T]) -> Iterator[_T]:
+        """The items, with the lease renewed between them as often as needed; raises StaleLease as `write`."""
+        for item in items:
+            if time.monotonic() - self._renewed_s > RENEWED_SHARE * LEASE_TTL_S:
+                with self.write():
+                    pass
+            yield item
 
     def event(self, conn: Connection, kind: str, message: str, row: AttemptRow, data: Any = None) -> None:
         """Adds an event about an attempt."""

@@ -20,7 +20,7 @@ from ..executors.job_request import attempt_paths
 from .act import act
 from .actions import Action, Finish
 from .decide import decide, settled
-from .lease import LeaseHeld, LeaseHolder, release_lease, take_lease
+from .lease import FencedWriter, LeaseHeld, LeaseHolder, release_lease, take_lease
 from .observe import observe, read_store
 from .snapshot import Snapshot
 
@@ -65,13 +65,13 @@ class Reconciler:
             StaleLease: another reconciler took over in the middle.
         """
         writer = take_lease(self._store, self._campaign, self._holder)
-        troubles = drain(self._store, self._newest_attempts())
+        troubles = drain(self._newest_attempts(), writer)
         stored = read_store(self._store, self._campaign)
-        snapshot, trouble = observe(stored, self._executor, self.paths, self._step_times)
+        snapshot, trouble = observe(stored, self._executor, self.paths, self._step_times, writer.renewing)
         actions = decide(snapshot)
         troubles += [trouble] if trouble else []
         troubles += act(actions, writer, self._executor, self.paths)
-        troubles += drain(self._store, [action.attempt for action in actions if isinstance(action, Finish)])
+        troubles += drain([action.attempt for action in actions if isinstance(action, Finish)], writer)
         return Pass(snapshot, tuple(actions), not actions and not troubles and settled(snapshot), tuple(troubles))
 
     def watch(
@@ -125,14 +125,14 @@ def make_executor(campaign: CampaignRow, paths: CampaignPaths) -> Executor:
     return SlurmExecutor()
 
 
-def drain(store: Store, rows: Sequence[AttemptRow]) -> list[Unreachable]:
+def drain(rows: Sequence[AttemptRow], writer: FencedWriter) -> list[Unreachable]:
     """Ingests what the agents have not pushed into the store; returns the spools that could not be read for now."""
     if not rows:
         return []
-    troubles = []
+    troubles, store = [], writer.store
     with store.read() as conn:
         offsets = queries.node_offsets(conn, [row.id for row in rows])
-    for row in rows:
+    for row in writer.renewing(rows):
         paths = attempt_paths(row)
         gpus = [paths.gpu_spool(node) for node in range(row.nodes)]
         spools = AttemptSpools(row.id, paths.metrics, paths.forward_spool, gpus)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 from collections import defaultdict
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from itertools import chain
 from pathlib import Path
@@ -13,13 +13,14 @@ from typing import Any
 from ...db import queries
 from ...db.records import SETTLED_RUN, TERMINAL_ATTEMPT, AttemptRow, CampaignRow, RunRow, RunState, StepTimes
 from ...db.store import Store
-from ...jobs.agent.evidence import LogLine, NodeOutcome
+from ...jobs.agent.evidence import LINE_LIMIT, LogLine, NodeOutcome
 from ...jobs.agent.node import Start
 from ...jobs.agent.progress import Heartbeat
 from ...jobs.shared import checkpoint
 from ...jobs.shared.code_copy import CopyPaths
 from ...jobs.shared.files import read_json
 from ...jobs.shared.layout import AttemptPaths, CampaignPaths, RunPaths
+from ...jobs.shared.spool_steps import tail
 from ...jobs.shared.state_layout import arrangement
 from ..errors import Unreachable
 from ..executors.base import Executor, JobListing, JobView
@@ -34,6 +35,7 @@ from .origin import Origin
 from .snapshot import AttemptView, RunView, Snapshot
 
 AGENT_LOG_LINES = 40
+BLOCK_BYTES = 2**20
 
 StepTimesOfRun = Callable[[int], StepTimes]
 
@@ -78,17 +80,21 @@ def read_store(store: Store, campaign: CampaignRow) -> Stored:
 
 
 def observe(
-    stored: Stored, executor: Executor, paths: CampaignPaths, step_times: StepTimesOfRun
+    stored: Stored,
+    executor: Executor,
+    paths: CampaignPaths,
+    step_times: StepTimesOfRun,
+    renewing: Callable[[Iterable[RunRow]], Iterable[RunRow]] = iter,
 ) -> tuple[Snapshot, Unreachable | None]:
     """Lists the executor's jobs once, and reads the folders of the attempts that may still run.
 
     Returns the snapshot, and the error if the executor could not be reached, which the snapshot then says, too. Asks
-    for a run's `step_times` only if it has made no step for long. Raises Unreachable if the shared folder cannot be
-    read.
+    for a run's `step_times` only if it has made no step for long. Goes through the runs with `renewing`, which keeps
+    the lease. Raises Unreachable if the shared folder cannot be read.
     """
     listing, trouble = _list_jobs(stored.active, executor)
     try:
-        views = tuple(_run_view(run, stored, listing, paths, step_times) for run in stored.runs)
+        views = tuple(_run_view(run, stored, listing, paths, step_times) for run in renewing(stored.runs))
     except OSError as exc:
         raise Unreachable(f"the shared folder cannot be read: {exc}", "the next pass tries again") from exc
     snapshot = Snapshot(
@@ -177,8 +183,7 @@ def _attempt_view(row: AttemptRow, run: RunRow, listing: JobListing, paths: Camp
     lines = _agent_lines(paths.batch(row.token), row, job) if job and job.terminal and not outcomes else ()
     beats = (Heartbeat.read(files.heartbeat(node)) for node in range(row.nodes))
     heartbeats = () if job and (job.pending or job.terminal) else tuple(beat for beat in beats if beat)
-    claimed_s = (claim or {}).get("ts")
-    return AttemptView(row, job, Start.read(files), outcomes, claim is not None, claimed_s, lines, heartbeats)
+    return AttemptView(row, job, Start.read(files), outcomes, claim is not None, lines, heartbeats)
 
 
 def _claim(files: AttemptPaths, token: str) -> dict[str, Any] | None:
@@ -199,9 +204,18 @@ def _agent_lines(batch: Path, row: AttemptRow, job: JobView) -> tuple[LogLine, .
 
 
 def _tail(log: Path) -> list[LogLine]:
-    lines = log.read_text(errors="replace").splitlines()
-    first = max(0, len(lines) - AGENT_LOG_LINES)
-    return [LogLine(log.name, number, text) for number, text in enumerate(lines[first:], first + 1)]
+    """The last lines, cut like those that an agent keeps: a log may be of any length, and so may its lines."""
+    kept = tail(log)[-AGENT_LOG_LINES:]
+    first = max(1, _line_count(log) - len(kept) + 1)
+    return [LogLine(log.name, number, text.rstrip()[:LINE_LIMIT]) for number, text in enumerate(kept, first)]
+
+
+def _line_count(log: Path) -> int:
+    ends, last = 0, b"\n"
+    with log.open("rb") as file:
+        while block := file.read(BLOCK_BYTES):
+            ends, last = ends + block.count(b"\n"), block[-1:]
+    return ends + (last != b"\n")
 
 
 def _damaged(stored: Stored, paths: CampaignPaths) -> dict[str, str]:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import re
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 
@@ -10,11 +9,36 @@ from ...db.records import TERMINAL_ATTEMPT, AttemptRow, CampaignRow, RunRow
 from ...jobs.agent.evidence import LogLine, NodeOutcome
 from ...jobs.agent.node import Start
 from ...jobs.agent.progress import Heartbeat
+from ...jobs.shared.user_pattern import UserPattern
 from ..executors.base import JobView
 from ..failures.evidence import Ended
 from ..failures.rules import UserRule
 from ..memory.prediction import Ledger
 from ..spec.model import RetryConfig, RunConfig
+
+ABSENCE = "absence"
+"""Where an attempt's evidence keeps it."""
+
+
+@dataclass(frozen=True)
+class Absence:
+    """The job of an attempt that has begun is not listed.
+
+    Attributes:
+        since_s: when that was first seen, or when a sign of the attempt's agents last changed, by the store's clock.
+        signs: the times of the agents' heartbeats then, by their nodes' clocks: only a change of them means anything.
+        listed_all: whether an absent job was looked for everywhere.
+    """
+
+    since_s: float
+    signs: tuple[float, ...]
+    listed_all: bool = True
+
+    @classmethod
+    def of(cls, row: AttemptRow) -> Absence | None:
+        """What the store keeps; None while the job is listed."""
+        found = row.evidence.get(ABSENCE)
+        return cls(found["since_s"], tuple(found["signs"]), found["listed_all"]) if found else None
 
 
 @dataclass(frozen=True)
@@ -24,7 +48,6 @@ class AttemptView:
     Attributes:
         job: the executor's view; None where it showed nothing.
         claimed: whether a job has begun to run it.
-        claimed_s: when, by its node's clock; None where that cannot be read.
         heartbeats: what the agents of its nodes said last.
         lines: the end of the agents' own log, read only where no agent left an outcome.
     """
@@ -34,14 +57,18 @@ class AttemptView:
     start: Start | None = None
     outcomes: tuple[NodeOutcome, ...] = ()
     claimed: bool = False
-    claimed_s: float | None = None
     lines: tuple[LogLine, ...] = ()
     heartbeats: tuple[Heartbeat, ...] = ()
 
     @property
-    def heartbeat_s(self) -> float | None:
-        """The newest heartbeat of its agents, by their clocks; before the first, the claim."""
-        return max((beat.ts for beat in self.heartbeats), default=self.claimed_s)
+    def signs(self) -> tuple[float, ...]:
+        """The newest heartbeats of its agents, by their nodes' clocks."""
+        return tuple(beat.ts for beat in self.heartbeats)
+
+    @property
+    def interrupted(self) -> bool:
+        """Whether somebody from outside ended it: only the executor knows who."""
+        return any(outcome.ended_by == "signal" for outcome in self.outcomes)
 
     @property
     def start_step(self) -> int | None:
@@ -106,7 +133,7 @@ class RunView:
             agent_lines=attempt.lines,
             known_start_step=attempt.start_step,
             known_last_step=attempt.row.last_step,
-            user_rules=tuple(UserRule(re.compile(r.match, re.MULTILINE), r.action, r.hint) for r in self.retry.rules),
+            user_rules=tuple(UserRule(UserPattern(r.match), r.action, r.hint) for r in self.retry.rules),
         )
 
 

@@ -3,10 +3,11 @@
 In this order:
   1. the store: attempts with intent, a token and a place in the array;
   2. the shared folder: payloads, the pointer to the current generation;
-  3. sbatch, with the token in name and comment;
-  4. the store: the job ids.
-After a crash behind 1 or 2, the intent has no job: it is revoked and retried. After a crash behind 3, the next pass
-finds the job by its token and adopts it.
+  3. the store: a sign of life of the submitter, if the lease is still its own;
+  4. sbatch, with the token in name and comment;
+  5. the store: the job ids.
+After a crash behind 1, 2 or 3, the intent has no job: it is revoked and retried. After a crash behind 4, the next pass
+finds the job by its token and adopts it. A submitter that has lost its lease by step 3 submits nothing.
 """
 
 from __future__ import annotations
@@ -15,13 +16,14 @@ import json
 import shutil
 import uuid
 from collections import defaultdict
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from typing import Any, NamedTuple
 
 from sqlalchemy import Connection
 
 from ...db import queries
+from ...db.errors import StaleLease
 from ...db.records import SUBMITTING, AttemptRow, AttemptState, NewAttempt, RunRow, RunState
 from ...jobs.shared.files import make_private, write_atomically
 from ...jobs.shared.layout import CampaignPaths, payload_file
@@ -36,6 +38,7 @@ from ..failures.policy import FailureClass
 from ..memory import config_changes
 from ..memory.prediction import memory_key
 from .actions import Submit
+from .claims import take_claim
 from .lease import FencedWriter
 from .origin import Origin
 
@@ -151,11 +154,13 @@ def _submit_batch(group: Sequence[Submit], resources: dict[str, Any], target: _T
         return
     batch = JobArray(token, job_name(token), paths.batch(token), len(rows), resources, workdir=origin.workdir or None)
     try:
-        _write_files(rows, batch, paths)
+        _write_files(writer.renewing(rows), batch, paths)
+        _say_alive(batch, writer)
         job_ids = target.executor.submit(batch)
     except SubmissionRefused as exc:
         if any(action.exclude for action in group):
             _withdraw(rows, writer, exc)
+            shutil.rmtree(batch.folder, ignore_errors=True)
             _submit_without_exclusions(group, target)
             return
         _refuse(rows, writer, f"sbatch refused it: {exc}")
@@ -165,10 +170,14 @@ def _submit_batch(group: Sequence[Submit], resources: dict[str, Any], target: _T
             return
         with writer.write() as conn:
             queries.withdraw_attempts(conn, [row.id for row, *_ in rows])
+        shutil.rmtree(batch.folder, ignore_errors=True)
         raise
     except SubmissionUnclear as exc:
         _leave_open(rows, writer, exc)
         raise Unreachable(f"sbatch did not confirm the submission: {exc}", "the next pass looks for the job") from exc
+    except StaleLease:
+        shutil.rmtree(batch.folder, ignore_errors=True)  # whoever has the lease now revokes the intent
+        raise
     except (Unreachable, OSError) as exc:
         _withdraw(rows, writer, exc)
         shutil.rmtree(batch.folder, ignore_errors=True)
@@ -203,8 +212,16 @@ def _submit_without_exclusions(group: Sequence[Submit], target: _Target) -> None
 
 
 def _refuse(rows: Sequence[_Element], writer: FencedWriter, reason: str) -> None:
+    """Ends the attempts. Should sbatch be wrong, and there is a job, it finds the claim taken.
+
+    A job that has been faster keeps its claim, and the next pass finds it.
+    """
+    try:
+        refused = [row for row, *_ in writer.renewing(rows) if take_claim(row)]
+    except OSError as exc:
+        raise storage.unwritable(exc) from exc
     with writer.write() as conn:
-        for row, *_ in rows:
+        for row in refused:
             writer.end_unrun(conn, row, FailureClass.REFUSED, reason)
             queries.update_run(conn, row.run_id, state=RunState.FAILED, reason=reason)
 
@@ -305,7 +322,13 @@ def _payload(
     )
 
 
-def _write_files(rows: Sequence[_Element], batch: JobArray, paths: CampaignPaths) -> None:
+def _say_alive(batch: JobArray, writer: FencedWriter) -> None:
+    """The last moment before sbatch: the grace for its job to show up begins now, however long the files took."""
+    with writer.write() as conn:
+        queries.beat_batch(conn, batch.token)
+
+
+def _write_files(rows: Iterable[_Element], batch: JobArray, paths: CampaignPaths) -> None:
     make_private(batch.folder)
     for row, action, payload in rows:
         run = paths.run(action.run.name)

@@ -15,6 +15,7 @@ from pydantic import (
 )
 
 from ..errors import did_you_mean
+from ..formatting import shorten
 from .slurm_section import Hint, SpecSection, Text
 
 TOOLS: Final = ("wandb", "tensorboard", "mlflow")
@@ -115,10 +116,10 @@ def _as_mapping(value: Any) -> Any:
         return {k: {} if v is None else v for k, v in value.items()} if isinstance(value, dict) else value
     tools: dict[str, Any] = {}
     for item in listed:
-        for name, options in (item if isinstance(item, dict) else {item: None}).items():
+        for name, options in (item if isinstance(item, dict) else {str(item): None}).items():
             if name not in TOOLS:
                 hint = did_you_mean(str(name), TOOLS, "write [wandb, tensorboard], or a mapping with options")
-                raise Hint(f"{name} is none of {', '.join(TOOLS)}", hint)
+                raise Hint(f"{shorten(str(name), 40)} is none of {', '.join(TOOLS)}", hint)
             tools[name] = {} if options is None else options
     return tools
 

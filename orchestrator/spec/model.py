@@ -15,10 +15,13 @@ from .slurm_section import Hint, MemorySize, SlurmConfig, SpecSection, Text, one
 Real = Annotated[float, Strict(), Field(allow_inf_nan=False)]
 """A finite number, never text."""
 
-Positive = Annotated[int, Strict(), Field(ge=1)]
+MAX_WHOLE: Final = 2**31 - 1
+"""The store keeps sizes in four bytes, and the divisors of a larger batch take seconds to find."""
+
+Positive = Annotated[int, Strict(), Field(ge=1, le=MAX_WHOLE)]
 """A whole number from 1."""
 
-Count = Annotated[int, Strict(), Field(ge=0)]
+Count = Annotated[int, Strict(), Field(ge=0, le=MAX_WHOLE)]
 """A whole number from 0."""
 
 Precision = Literal["fp32", "tf32", "bf16", "fp16"]
@@ -134,7 +137,7 @@ class TrainConfig(SpecSection):
     """AdamW's epsilon."""
     grad_clip: Real = Field(default=1.0, ge=0)
     """Clip gradients to this norm; 0 disables clipping."""
-    seed: Count = 42
+    seed: Annotated[int, Strict(), Field(ge=0, le=2**63 - 1)] = 42
     """Seed of the initial weights and of the order of the samples. Repeat number r uses seed + r."""
     dropout: Real = Field(default=0.0, ge=0, lt=1)
     """Dropout of the model."""
@@ -210,7 +213,7 @@ class RetryRule(SpecSection):
         try:
             compiled = re.compile(value)
             everything = compiled.search("") or (compiled.search("x") and compiled.search("0"))
-        except re.error as error:
+        except (re.error, OverflowError, RecursionError) as error:
             raise Hint(f"is not a regular expression: {error}", "write \\( for a parenthesis, \\. for a dot") from error
         if everything:
             raise Hint("matches nearly every line", "use words that only your error has")
@@ -377,7 +380,7 @@ class Spec(RunConfig):
     """Runs per point of the matrix, each with its own seed."""
     limits: LimitsConfig = LimitsConfig()
     """Limits of the whole campaign."""
-    max_runs: Positive = 1000
+    max_runs: Annotated[int, Strict(), Field(ge=1, le=100_000)] = 1000
     """Upper limit of the number of runs that the matrix expands to."""
 
 

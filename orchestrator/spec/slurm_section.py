@@ -174,7 +174,7 @@ class SlurmConfig(SpecSection):
     """Account to charge."""
     qos: Text | None = None
     """Quality of service."""
-    nodes: Whole = Field(default=1, ge=1)
+    nodes: Whole = Field(default=1, ge=1, le=100_000)
     """Nodes per run."""
     gpus_per_node: Text = "8"
     """GPUs per node: a number, or Slurm's `type:number` such as `h100:8`; `0` for a run on CPUs."""

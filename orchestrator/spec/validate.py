@@ -10,6 +10,7 @@ from pydantic import BaseModel, ValidationError
 
 from ...jobs.shared.ds_config import KNOWN_KEYS
 from ...jobs.shared.model_shapes import find_shape, positions_of
+from ...jobs.shared.user_pattern import takes_too_long
 from ..errors import FieldPath, Finding, did_you_mean
 from . import batch_size, strategies
 from .model import RunConfig, Spec
@@ -36,7 +37,7 @@ def check(config: RunConfig, world_size: int, local_gpus: int = 0) -> list[Findi
     local = _local(config, world_size, local_gpus)
     found = [*_train(config), *_batch(config, world_size), *_slurm(config), *local, *_deepspeed(config)]
     gpus = local_gpus if config.executor == "local" else config.slurm.gpus
-    found += strategies.check(config, gpus)
+    found += [*strategies.check(config, gpus), *_rules(config)]
     if config.retry.allow and config.command is not None:
         hint = "leave it out: a command's own configuration cannot be changed from here"
         found.append(Finding((("retry", "allow"),), "is for the built-in training", hint))
@@ -53,6 +54,14 @@ def validation_findings(error: ValidationError, data: Mapping[str, Any]) -> list
         old = merged.get(place)
         merged[place] = replace(old, message=f"{old.message} or {alternative}") if old else finding
     return list(merged.values())
+
+
+def _rules(config: RunConfig) -> Iterator[Finding]:
+    for index, rule in enumerate(config.retry.rules):
+        if takes_too_long(rule.match):
+            hint = r"repeat nothing that repeats itself: \w+Error, not (\w+)+Error"
+            places = (("retry", "rules", index, "match"), ("retry", "rules"))
+            yield Finding(places, "takes too long on an ordinary line of a log", hint)
 
 
 def _train(config: RunConfig) -> Iterator[Finding]:

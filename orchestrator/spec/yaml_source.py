@@ -13,6 +13,7 @@ from dataclasses import dataclass, field
 from typing import Any, Final
 
 import yaml
+from yaml.composer import ComposerError
 from yaml.nodes import MappingNode, Node, ScalarNode, SequenceNode
 
 from ..errors import FieldPath, Finding, Problem, SpecError, dotted
@@ -21,6 +22,11 @@ Position = tuple[int, int]
 """Line and column, both from 1."""
 
 _MAX_VALUES: Final = 100_000
+_MAX_DEPTH: Final = 60
+_MAX_WHOLE: Final = 2**64
+_SHOWN: Final = 40
+"""Characters of a wrong value that its problem shows."""
+
 _TAGS: Final = frozenset(f"tag:yaml.org,2002:{kind}" for kind in ("str", "int", "float", "bool", "null", "map", "seq"))
 _MERGE: Final = "tag:yaml.org,2002:merge"
 
@@ -116,6 +122,20 @@ class _Loader(yaml.SafeLoader):
     """Composes nodes with the scalar forms of YAML 1.2; it constructs nothing."""
 
     yaml_implicit_resolvers: dict[str, list[tuple[str, re.Pattern[str]]]] = {}  # noqa: RUF012
+    depth = 0
+
+    def compose_node(self, parent: Node | None, index: int) -> Node | None:
+        """Composes a node with all that is in it.
+
+        Raises:
+            ComposerError: It lies too deep.
+        """
+        if self.depth > _MAX_DEPTH:
+            raise ComposerError(None, None, "nested too deeply", self.peek_event().start_mark)
+        self.depth += 1
+        node: Node | None = super().compose_node(parent, index)
+        self.depth -= 1
+        return node
 
 
 def _resolve(tag: str, pattern: str, first: str) -> None:
@@ -150,14 +170,16 @@ class _Builder:
         self.document = document
         self.problems: list[Problem] = []
         self._open: list[Node] = []
+        self._visits = 0
 
     def mapping(self, node: MappingNode, place: FieldPath) -> dict[str, Any]:
         result: dict[str, Any] = {}
         for key_node, value_node, merged in self._pairs(node, place):
-            key, inner = key_node.value, (*place, key_node.value)
-            if not isinstance(key_node, ScalarNode):
-                self._complain(key_node, place, "a key must be text")
-            elif key not in result:
+            key = self._key(key_node, place)
+            inner = (*place, key)
+            if key is None:
+                continue
+            if key not in result:
                 result[key] = self.value(value_node, inner)
                 self.document.keys[inner] = _position(key_node)
             elif not merged:
@@ -165,45 +187,78 @@ class _Builder:
                 self._complain(key_node, inner, f"is there twice, first on line {line}", "remove one of them")
         return result
 
+    def _key(self, node: Node, place: FieldPath) -> str | None:
+        if not isinstance(node, ScalarNode):
+            self._complain(node, place, "a key must be text")
+            return None
+        try:
+            return _whole(node.value)
+        except _Unfit as error:
+            self._complain(node, place, f"key {node.value[:_SHOWN]!r} {error}")
+            return None
+
     def value(self, node: Node, place: FieldPath) -> Any:
         self.document.values[place] = _position(node)
-        if len(self.document.values) > _MAX_VALUES or any(node is outer for outer in self._open):
-            self._complain(node, place, "an alias makes this document endless")
-            raise SpecError(self.problems)
+        self._visit(node, place)
         if node.tag not in _TAGS:
             self._complain(node, place, f"tag {node.tag} is not understood", "remove it")
         if isinstance(node, ScalarNode):
             return self._scalar(node, place)
         self._open.append(node)
-        try:
-            if isinstance(node, MappingNode):
-                return self.mapping(node, place)
-            return [self.value(item, (*place, index)) for index, item in enumerate(node.value)]
-        finally:
-            self._open.pop()
+        if isinstance(node, MappingNode):
+            found: Any = self.mapping(node, place)
+        else:
+            found = [self.value(item, (*place, index)) for index, item in enumerate(node.value)]
+        self._open.pop()
+        return found
 
-    def _pairs(self, node: MappingNode, place: FieldPath) -> Iterator[tuple[Node, Node, bool]]:
+    def _visit(self, node: Node, place: FieldPath) -> None:
+        """Counts what aliases repeat, and ends a document that they make endless, or too deep to be anything."""
+        self._visits += 1
+        if self._visits > _MAX_VALUES or any(node is outer for outer in self._open):
+            self._complain(node, place, "an alias makes this document endless")
+            raise SpecError(self.problems)
+        if len(self._open) > _MAX_DEPTH:
+            self._complain(node, place, "nested too deeply")
+            raise SpecError(self.problems)
+
+    def _pairs(self, node: MappingNode, place: FieldPath) -> list[tuple[Node, Node, bool]]:
         """Keys with values: first the mapping's own, then those that `<<` brings in."""
-        merges = [value for key, value in node.value if key.tag == _MERGE]
-        yield from ((key, value, False) for key, value in node.value if key.tag != _MERGE)
-        for merge in merges:
+        pairs = [(key, value, False) for key, value in node.value if key.tag != _MERGE]
+        self._open.append(node)
+        for merge in (value for key, value in node.value if key.tag == _MERGE):
             for source in merge.value if isinstance(merge, SequenceNode) else [merge]:
                 if isinstance(source, MappingNode) and not any(source is outer for outer in self._open):
-                    yield from ((key, value, True) for key, value, _ in self._pairs(source, place))
+                    pairs += self._merged(source, place)
                 else:
                     self._complain(source, place, "<< needs a mapping from elsewhere")
+        self._open.pop()
+        return pairs
+
+    def _merged(self, source: MappingNode, place: FieldPath) -> Iterator[tuple[Node, Node, bool]]:
+        self._visit(source, place)
+        for key, value, _ in self._pairs(source, place):
+            self._visits += 1
+            yield key, value, True
 
     def _scalar(self, node: ScalarNode, place: FieldPath) -> Any:
         if node.style is None and _is_free(place) and (said := _BOOLEANS.get(node.value.lower())) is not None:
             return said
         try:
             return _plain(node.value, node.tag.rpartition(":")[2])
-        except ValueError:
-            self._complain(node, place, f"{node.value!r} is not a number", "quote it if it is text")
+        except ValueError as error:
+            shown = repr(node.value[:_SHOWN])
+            why = str(error) if isinstance(error, _Unfit) else "is not a number"
+            hint = None if node.tag.endswith(":str") else "quote it if it is text"
+            self._complain(node, place, f"{shown} {why}", hint)
             return None
 
     def _complain(self, node: Node, place: FieldPath, message: str, hint: str | None = None) -> None:
         self.problems.append(self.document.problem_at(_position(node), place, message, hint))
+
+
+class _Unfit(ValueError):
+    """Nothing that is made of the spec could hold the value."""
 
 
 def _plain(text: str, kind: str) -> Any:
@@ -211,16 +266,33 @@ def _plain(text: str, kind: str) -> Any:
 
     Raises:
         ValueError: It says that it is a number and is none.
+        _Unfit: It is too large a number, or no text.
     """
     if kind == "null":
         return None
     if kind == "bool":
         return text.lower() == "true"
     if kind == "int":
-        return int(text.replace("_", ""), 0)
+        if len(text) > _SHOWN or abs(number := int(text.replace("_", ""), 0)) >= _MAX_WHOLE:
+            raise _Unfit("is too large a number")
+        return number
     if kind == "float":
         return float(text.replace("_", "").replace(".inf", "inf").replace(".nan", "nan"))
-    return text
+    return _whole(text)
+
+
+def _whole(text: str) -> str:
+    """The text, with characters whole that were written as two escapes, as JSON does.
+
+    Raises:
+        _Unfit: It holds half of one, or the character NUL.
+    """
+    if "\0" in text:
+        raise _Unfit("holds the character NUL")
+    try:
+        return text.encode("utf-16", "surrogatepass").decode("utf-16")
+    except UnicodeDecodeError as error:
+        raise _Unfit("holds half a character") from error
 
 
 def _position(node: Node) -> Position:

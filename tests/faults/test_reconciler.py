@@ -12,7 +12,7 @@ import pytest
 
 from dscampaign.db.records import RunState
 from dscampaign.orchestrator.executors.slurm import SlurmExecutor, job_name
-from dscampaign.orchestrator.reconcile import act, lease
+from dscampaign.orchestrator.reconcile import act, claims, lease
 from dscampaign.orchestrator.reconcile import loop as reconcile
 from dscampaign.orchestrator.reconcile import submit as submission
 from dscampaign.orchestrator.reconcile.actions import Finish
@@ -40,7 +40,7 @@ EFFECTS = [
     Boundary(submission, "_write_intent", after=False),
     Boundary(submission, "_write_intent", after=True),
     Boundary(act, "_revoke", after=False),
-    Boundary(act, "create_exclusively", after=True),
+    Boundary(claims, "create_exclusively", after=True),
     Boundary(act, "_revoke", after=True),
     Boundary(submission, "write_atomically", after=True),
     Boundary(submission, "_write_files", after=True),

@@ -35,6 +35,7 @@ class Effects:
     def __init__(self, patch: pytest.MonkeyPatch) -> None:
         self._left = 0
         self._accident: Callable[[Exception], None] | None = None
+        self._at_each: Callable[[], None] | None = None
         self.happened = False
         patch.setattr(Store, "write", self._store_write(Store.write))
         patch.setattr(Store, "read", self._store_read(Store.read))
@@ -56,8 +57,21 @@ class Effects:
         finally:
             self._accident = None
 
+    @contextmanager
+    def each_taking(self, happens: Callable[[], None]) -> Iterator[None]:
+        """At every effect of the pass something happens that is no part of it."""
+        self._at_each = happens
+        try:
+            yield
+        finally:
+            self._at_each = None
+
     def moment(self, usual: Exception) -> None:
         """A moment between two effects."""
+        if happens := self._at_each:
+            self._at_each = None
+            happens()
+            self._at_each = happens
         if self._accident is None:
             return
         self._left -= 1

@@ -18,20 +18,25 @@ class Clock:
 
     Attributes:
         now_s: the database's time, epoch seconds.
-        error_s: how far the clocks of Slurm and of the nodes are ahead of it.
+        error_s: how far Slurm's clock is ahead of it.
+        nodes_error_s: how far the nodes' clocks are.
     """
 
     def __init__(self) -> None:
         self.begin()
 
-    def begin(self, error_s: float = 0.0) -> None:
+    def begin(self, error_s: float = 0.0, nodes_error_s: float = 0.0) -> None:
         """The beginning of a world's time."""
         self.now_s = 1_800_000_000.0
-        self.error_s = error_s
+        self.error_s, self.nodes_error_s = error_s, nodes_error_s
+
+    def slurm_s(self) -> float:
+        """The time that Slurm believes in."""
+        return self.now_s + self.error_s
 
     def node_s(self) -> float:
-        """The time that nodes and Slurm believe in."""
-        return self.now_s + self.error_s
+        """The time that nodes believe in."""
+        return self.now_s + self.nodes_error_s
 
     def rule(self, store: Store) -> Store:
         """Makes a SQLite store take this clock for the database's own, and returns it."""
@@ -40,8 +45,8 @@ class Clock:
         return store
 
     def as_module(self) -> SimpleNamespace:
-        """What a node's agent takes for the module `time`."""
-        return SimpleNamespace(time=self.node_s, monotonic=self.node_s, sleep=lambda _: None)
+        """What a node's agent, or a reconciler's lease, takes for the module `time`."""
+        return SimpleNamespace(time=self.node_s, monotonic=lambda: self.now_s, sleep=lambda _: None)
 
     def _connected(self, connection: sqlite3.Connection, _record: object) -> None:
         # a function of one's own comes before SQLite's of that name

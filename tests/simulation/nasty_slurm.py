@@ -200,10 +200,10 @@ class NastySlurm:
 
     def start(self, job: Job) -> None:
         """Its nodes begin: the first one claims the attempt."""
-        now_s = self._clock.node_s()
+        now_s = self._clock.slurm_s()
         job.becomes("RUNNING", started_s=now_s)
         nodes = (Node(job.job_id, rank, f"n{rank}", "") for rank in range(job.payload.nodes))
-        job.agents = [FakeAgent(job.payload, node, now_s) for node in nodes]
+        job.agents = [FakeAgent(job.payload, node, self._clock.node_s()) for node in nodes]
         first, *_ = [agent.begin() for agent in job.agents]
         if first:
             self.executions.setdefault(job.name, []).append(job)
@@ -288,12 +288,12 @@ class NastySlurm:
         number, self._next_id = self._next_id, self._next_id + 1
         for index in range(batch.size):
             payload = Payload.read(payload_file(batch.folder, index))
-            times = self._clock.node_s(), self._clock.now_s + delay_s
+            times = self._clock.slurm_s(), self._clock.now_s + delay_s
             self.jobs.append(Job(batch.token, index, f"{number}_{index}", payload, *times))
         return [f"{number}_{index}" for index in range(batch.size)]
 
     def _over(self, job: Job, fate: Fate) -> None:
-        now_s = self._clock.node_s()
+        now_s = self._clock.slurm_s()
         job.becomes(fate.state or job.state, ended_s=now_s, step_out_of_memory=fate.step_out_of_memory)
         job.classes |= fate.classes
         job.blind = set(fate.blind)
@@ -301,7 +301,7 @@ class NastySlurm:
             job.classes |= COMPLETES.classes
 
     def _shown(self, job: Job, how: str, since_s: float) -> JobView | None:
-        if job.ended_s and not self.accounting and self._clock.node_s() - job.ended_s > MIN_JOB_AGE_S:
+        if job.ended_s and not self.accounting and self._clock.slurm_s() - job.ended_s > MIN_JOB_AGE_S:
             job.forgotten = True
         too_old = job.submit_time_s < since_s - SINCE_SLACK_S
         if job.forgotten or too_old or self._clock.now_s < job.visible_s:

@@ -9,7 +9,6 @@ import itertools
 import os
 import sys
 from collections.abc import Callable, Iterator
-from math import ceil
 from typing import Any
 
 import pytest
@@ -42,7 +41,11 @@ PHASES = [Phase.explicit, Phase.reuse, Phase.generate] if os.environ.get("MACHIN
 STEPS = 40
 PASS_S = 700.0
 MOST_PASSES = 10
-"""In which a world without further accidents settles, if so much time passes between two, and its clocks agree."""
+"""In which a world without further accidents settles, if so much time passes between two, whatever its clocks say."""
+
+DAY_S = 86_400.0
+EFFECTS_S = (3, 12)
+"""How long each effect of a slow pass takes: together more than the lease lasts, alone, and those of one run, less."""
 
 WHICH = st.integers(0, 5)
 ACCIDENTS = ("death", "death here", "sleep", "error", "cancel", "jobs start", "jobs complete")
@@ -65,18 +68,20 @@ class Machine(RuleBasedStateMachine):
         nodes=st.sampled_from([1, 1, 2]),
         accounting=st.booleans(),
         error_s=st.sampled_from([0.0, 0.0, 3600.0, -3600.0]),
+        nodes_error_s=st.sampled_from([0.0, 0.0, -700.0, 2 * DAY_S, -2 * DAY_S]),
         crash=st.integers(0, 2),
         infra=st.integers(1, 3),
         oom=st.integers(0, 2),
         backoff_s=st.sampled_from([0, 30]),
     )
     def begin(
-        self, builtin: bool, nodes: int, accounting: bool, error_s: float, crash: int, infra: int, oom: int,
-        backoff_s: int,
+        self, builtin: bool, nodes: int, accounting: bool, error_s: float, nodes_error_s: float, crash: int,
+        infra: int, oom: int, backoff_s: int,
     ) -> None:  # fmt: skip
         retry = {"crash": crash, "infra": infra, "oom": oom, "host_oom": oom, "backoff_s": backoff_s}
         spec = make_spec(builtin=builtin, nodes=nodes, retry=retry)
-        self.world = World(self.store, self.clock, spec, accounting=accounting, error_s=error_s)
+        clocks = {"error_s": error_s, "nodes_error_s": nodes_error_s}
+        self.world = World(self.store, self.clock, spec, accounting=accounting, **clocks)
         self.cluster = self.world.cluster
 
     # -- the program ---------------------------------------------------------------------------------------------
@@ -101,6 +106,13 @@ class Machine(RuleBasedStateMachine):
         self.cluster.sbatch = sbatch
         with self.world.effects.expecting(effect, self._accident(accident, leader, which)):
             self._pass(leader, trouble=True)
+
+    @rule(leader=st.integers(0, 1), effect_s=st.sampled_from(EFFECTS_S), sbatch=st.sampled_from(SUBMISSIONS))
+    def reconcile_slowly(self, leader: int, effect_s: int, sbatch: str) -> None:
+        """A pass that takes long, while the other process would like to work."""
+        self.cluster.sbatch = sbatch
+        with self.world.slowed(1 - leader, effect_s):
+            self._pass(leader, trouble=sbatch == "unreachable" or sbatch.endswith("no answer"))
 
     # -- the cluster ---------------------------------------------------------------------------------------------
 
@@ -237,8 +249,7 @@ class Machine(RuleBasedStateMachine):
 
     def _settle(self) -> None:
         """No more accidents: all that is wanted comes to its end."""
-        # What Slurm has lost is given up by its clock: one that is ahead makes the wait longer by as much.
-        for _ in range(MOST_PASSES + ceil(abs(self.world.clock.error_s) / PASS_S)):
+        for _ in range(MOST_PASSES):
             self.world.clock.now_s += PASS_S
             done = self.world.run_pass(0)
             self.world.check()

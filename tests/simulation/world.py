@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import socket
 from collections.abc import Callable, Collection, Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from tempfile import TemporaryDirectory
 from types import SimpleNamespace
@@ -15,12 +15,13 @@ import pytest
 from sqlalchemy import Connection
 
 from dscampaign.db import queries
-from dscampaign.db.records import RETRYABLE_RUN, SETTLED_RUN, CampaignRow, RunRow
+from dscampaign.db.records import RETRYABLE_RUN, SETTLED_RUN, AttemptState, CampaignRow, RunRow
 from dscampaign.db.schema import lease, metadata
 from dscampaign.db.store import Store
 from dscampaign.jobs.agent import agent as agent_module
 from dscampaign.orchestrator.campaign import desired as campaigns
-from dscampaign.orchestrator.reconcile.lease import LEASE_TTL_S, FencedWriter, LeaseHolder
+from dscampaign.orchestrator.reconcile import lease as lease_module
+from dscampaign.orchestrator.reconcile.lease import LEASE_TTL_S, FencedWriter, LeaseHeld, LeaseHolder
 from dscampaign.orchestrator.reconcile.loop import Pass, Reconciler
 from dscampaign.orchestrator.spec.expand import expand
 from dscampaign.orchestrator.spec.load import load_spec
@@ -31,6 +32,7 @@ from dscampaign.tests.simulation.promises import Promises
 
 DEPTHS = (1, 2, 3)
 TARGET = 5
+LOOKS_EVERY_S = 30.0
 NO_PROCESS = 2**22 + 1
 """A process number that Linux never gives."""
 
@@ -73,24 +75,35 @@ class World:
         clock: what the store's time is made of.
         spec: as `make_spec` makes it.
         accounting: whether Slurm remembers jobs for ever.
-        error_s: how far the nodes' clocks are ahead of the database's.
+        error_s: how far Slurm's clock is ahead of the database's.
+        nodes_error_s: how far the nodes' clocks are.
     """
 
-    def __init__(self, store: Store, clock: Clock, spec: dict[str, Any], *, accounting: bool, error_s: float) -> None:
+    def __init__(
+        self,
+        store: Store,
+        clock: Clock,
+        spec: dict[str, Any],
+        *,
+        accounting: bool,
+        error_s: float,
+        nodes_error_s: float,
+    ) -> None:
         self._folder = in_memory()
         self.dir = Path(self._folder.name)
         self._patch = pytest.MonkeyPatch()
         self._spec, self._submissions = spec, dict[tuple[int, ...], campaigns.Submission]()
         self._axis = "depth" if "command" in spec else "train.seed"
         self.store, self.clock = store, clock
-        self.clock.begin(error_s)
+        self.clock.begin(error_s, nodes_error_s)
         with store.write() as conn:
             for table in reversed(metadata.sorted_tables):
                 conn.execute(table.delete())
         self.effects = Effects(self._patch)
         self.cluster = NastySlurm(self.clock, self.effects, accounting)
         self.promises = Promises(self.cluster)
-        self._patch.setattr(agent_module, "time", self.clock.as_module())
+        for module in (agent_module, lease_module):
+            self._patch.setattr(module, "time", self.clock.as_module())
         self._patch.setattr(agent_module, "free_port", lambda: 29500)
         self._patch.setattr(agent_module, "NodeFacts", lambda *_: SimpleNamespace(end=dict))
         self._patch.setattr(campaigns, "_git_state", lambda _: "")
@@ -115,6 +128,33 @@ class World:
         """The other one has stopped for longer than its lease: this one works in its place."""
         self.clock.now_s += LEASE_TTL_S + 1
         self.leaders[which].run_pass()
+
+    @contextmanager
+    def slowed(self, other: int, effect_s: float) -> Iterator[None]:
+        """A pass whose every effect takes so long, while the other process tries passes of its own.
+
+        Whatever that one finds, it may not touch what the slow one submits.
+        """
+        others, looked_s = self._intents(), self.clock.now_s
+
+        def looks_in() -> None:
+            nonlocal looked_s
+            self.clock.now_s += effect_s
+            if self.clock.now_s < looked_s + LOOKS_EVERY_S:
+                return
+            looked_s, new = self.clock.now_s, self._intents() - others
+            with suppress(LeaseHeld):
+                self.leaders[other].run_pass()
+            assert new <= self._intents(), "what a live reconciler submits was revoked"
+            others.update(self._intents() - new)
+
+        with self.effects.each_taking(looks_in):
+            yield
+
+    def _intents(self) -> set[int]:
+        with self.store.read() as conn:
+            rows = queries.attempts(conn, self.campaign.id)
+        return {row.id for row in rows if row.state is AttemptState.INTENT}
 
     def bury(self, which: int, *, on_this_host: bool) -> None:
         """The process is dead; another one begins.

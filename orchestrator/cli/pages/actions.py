@@ -62,7 +62,9 @@ def _say(action: Action, after: Mapping[int, RunStatus], page: Page) -> Iterator
         case MarkAttempt():
             yield _doing(action)
         case Adopt():
-            yield f"job {action.job_id} adopted: its submission was never confirmed"
+            named = action.attempt.job_id
+            why = f"sbatch had named job {named}" if named else "its submission was never confirmed"
+            yield f"job {action.job_id} adopted: {why}"
         case Revoke():
             yield f"attempt {action.attempt.generation} withdrawn: it never reached the queue"
         case CancelJob():

@@ -40,7 +40,7 @@ def test_a_lapsed_lease_that_nobody_took_is_still_good(store: Store) -> None:
     epoch = _acquire(store, "a", _EXPIRED_S)
     assert epoch is not None
     with store.write() as conn:
-        queries.check_lease(conn, "reconciler", epoch)
+        queries.renew_lease(conn, "reconciler", epoch, 60.0)
 
 
 def test_a_released_lease_is_free_at_once(store: Store) -> None:
@@ -67,4 +67,4 @@ def test_the_hosts_clock_does_not_matter(store: Store, monkeypatch: pytest.Monke
 def _record_campaign(store: Store, epoch: int) -> None:
     with store.write() as conn:
         new_campaign(conn)
-        queries.check_lease(conn, "reconciler", epoch)
+        queries.renew_lease(conn, "reconciler", epoch, 60.0)

@@ -20,7 +20,8 @@ from dscampaign.orchestrator.executors.base import (
     SubmissionRefused,
     SubmissionUnclear,
 )
-from dscampaign.orchestrator.executors.slurm import REFUSED, SlurmExecutor, job_name
+from dscampaign.orchestrator.executors.sbatch_answer import REFUSED
+from dscampaign.orchestrator.executors.slurm import SlurmExecutor, job_name
 from dscampaign.tests.support.fake_slurm import FakeSlurm
 
 
@@ -81,7 +82,6 @@ PRIVATE = {
     "_submitit_command_str": ["self"],
     "_make_submission_file_text": ["self", "command", "uid"],
     "_make_submission_command": ["self", "submission_file_path"],
-    "_get_job_id_from_submission_command": ["string"],
 }
 """What the executor uses of submitit's that is private, with the parameters that it gives."""
 
@@ -165,6 +165,76 @@ def test_a_batch_may_be_too_large(slurm: FakeSlurm, tmp_path: Path, err: str, fo
     assert caught.value.for_now is for_now
 
 
+FAILED = "sbatch: error: Batch job submission failed: "
+TIMED_OUT = f"{FAILED}Socket timed out on send/recv operation\n"
+MUNGE = 'sbatch: error: Munge encode failed: Failed to access "/run/munge/munge.socket.2": Connection refused\n'
+NOTES = (
+    MUNGE.replace("refused", "refused (retrying)"),
+    "Note: jobs in an Invalid partition are rejected. See QOSMaxSubmitJobPerUserLimit.\n",
+    "sbatch: error: Requested time limit is invalid here; we set it to one day\n",
+    "sbatch: error: Slurm temporarily unable to accept job, sleeping and retrying.\n",
+    "Welcome! Your last job 4242 ended well.\n",
+)
+
+
+@pytest.mark.parametrize("note", NOTES)
+@pytest.mark.parametrize(
+    ("last", "kind"),
+    [
+        (TIMED_OUT, SubmissionUnclear),
+        (f"{FAILED}Unable to contact slurm controller (receive failure)\n", SubmissionUnclear),
+        (f"{FAILED}Unexpected message received\n", SubmissionUnclear),
+        (f"{FAILED}Invalid qos specification\n", SubmissionRefused),
+        (f"{FAILED}Unable to contact slurm controller (connect failure)\n", Unreachable),
+        (f"{FAILED}Invalid job array specification\n", ArrayTooLarge),
+    ],
+)
+def test_no_note_before_the_decisive_line_changes_what_it_means(
+    slurm: FakeSlurm, tmp_path: Path, note: str, last: str, kind: type[Exception]
+) -> None:
+    slurm.answers("sbatch", err=note + last, code=1)
+    with pytest.raises(kind):
+        SlurmExecutor().submit(batch(tmp_path))
+
+
+@pytest.mark.parametrize(
+    ("out", "err"),
+    [
+        ("12\n", f"{FAILED}Invalid qos specification\n"),  # the wrapper failed, not sbatch
+        ("", f"{TIMED_OUT}{FAILED}Invalid qos specification\n"),  # the wrapper tried twice
+        ("", f"sbatch: error: something new\n{FAILED}something newer\n"),
+    ],
+)
+def test_where_a_job_may_exist_all_the_same_the_answer_is_unclear(
+    slurm: FakeSlurm, tmp_path: Path, out: str, err: str
+) -> None:
+    slurm.answers("sbatch", out, err, 1)
+    with pytest.raises(SubmissionUnclear):
+        SlurmExecutor().submit(batch(tmp_path))
+
+
+def test_without_a_credential_nothing_was_sent(slurm: FakeSlurm, tmp_path: Path) -> None:
+    slurm.answers("sbatch", err=f"{MUNGE}{FAILED}Protocol authentication error\n", code=1)
+    with pytest.raises(Unreachable):
+        SlurmExecutor().submit(batch(tmp_path))
+
+
+@pytest.mark.parametrize(
+    "answer", ["12", "12;main", "Submitted batch job 12", "Submitted batch job 12 on cluster main"]
+)
+@pytest.mark.parametrize("banner", ["", "Your last job 4242 ended well.\n", "job 4242\n", "512 hours are left\n"])
+def test_a_job_id_is_read_from_sbatchs_own_answer(slurm: FakeSlurm, tmp_path: Path, banner: str, answer: str) -> None:
+    slurm.answers("sbatch", f"{banner}{answer}\n{banner}")
+    assert SlurmExecutor().submit(batch(tmp_path, 1)) == ["12_0"]
+    assert "--parsable" in slurm.calls[0].args
+
+
+def test_two_lines_that_could_be_the_answer_are_unclear(slurm: FakeSlurm, tmp_path: Path) -> None:
+    slurm.answers("sbatch", "512\n12\n")
+    with pytest.raises(SubmissionUnclear, match="2 jobs"):
+        SlurmExecutor().submit(batch(tmp_path))
+
+
 def test_an_answer_without_a_job_id_is_unclear(slurm: FakeSlurm, tmp_path: Path) -> None:
     slurm.answers("sbatch", "Thank you for using this cluster\n")
     with pytest.raises(SubmissionUnclear):
@@ -201,6 +271,18 @@ def test_many_batches_are_one_squeue_and_one_sacct(slurm: FakeSlurm) -> None:
     look({f"t{i}": {0, 1} for i in range(50)})
     assert slurm.names() == ["squeue", "sacct"]
     assert any(a.startswith("--name=") and a.count(",") == 49 for a in slurm.calls[0].args)
+
+
+def test_any_number_of_batches_is_listed_and_cancelled(slurm: FakeSlurm) -> None:
+    """One argument of a command takes 128 KiB, all of them together 2 MiB."""
+    last = f"{6999:012x}"
+    slurm.answers("squeue", squeue_line("12_0", "RUNNING", token=last))
+    jobs, complete = look({f"{number:012x}": {0} for number in range(7000)})
+    assert (set(jobs), complete) == ({(last, 0)}, True)
+    named = [arg for call in slurm.calls if call.name == "squeue" for arg in call.args if arg.startswith("--name=")]
+    assert sum(arg.count("dscampaign-") for arg in named) == 7000
+    SlurmExecutor().cancel([f"1234567_{index}" for index in range(130_000)])
+    assert sum(len(call.args) for call in slurm.calls if call.name == "scancel") == 130_000
 
 
 def test_squeue_shows_hidden_partitions_and_no_default_of_the_user_hides_jobs(

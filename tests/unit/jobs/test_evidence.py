@@ -3,6 +3,9 @@
 from __future__ import annotations
 
 import json
+import os
+import tracemalloc
+from collections.abc import Callable, Iterator
 from dataclasses import asdict
 from pathlib import Path
 
@@ -207,3 +210,56 @@ def test_a_long_log_leaves_the_others_their_share_of_the_time(
 def test_bytes_that_are_no_text_are_no_obstacle(paths: AttemptPaths) -> None:
     paths.launcher_log(0).write_bytes(b"\xff\xfe error\n")
     assert evidence.gather_lines(paths, [], 0)[0].text.endswith(" error")
+
+
+def test_no_pattern_of_the_user_holds_the_evidence_up(paths: AttemptPaths, capfd: pytest.CaptureFixture[str]) -> None:
+    lines = ["the licence server said no", *(f"the quick brown fox {i} jumps over the lazy dog" for i in range(500))]
+    paths.launcher_log(0).write_text("\n".join([*lines, "RuntimeError: boom", *["x"] * 50]))
+    texts = [line.text for line in evidence.gather_lines(paths, [], 0, [r"(\w+\s?)+Error:", "licen[cs]e"])]
+    assert {"the licence server said no", "RuntimeError: boom"} <= set(texts)
+    assert "takes too long" in capfd.readouterr().err
+
+
+MIB = 2**20
+
+
+@pytest.fixture
+def peak() -> Iterator[Callable[[], int]]:
+    """The most memory that was in use since the test began, in bytes."""
+    tracemalloc.start()
+    yield lambda: tracemalloc.get_traced_memory()[1]
+    tracemalloc.stop()
+
+
+@pytest.mark.parametrize("kept", ["logs/2025_rank0.log", "metrics.jsonl"])
+def test_a_line_without_end_is_never_held(paths: AttemptPaths, peak: Callable[[], int], kept: str) -> None:
+    endless = paths.dir / kept
+    endless.write_text("ValueError: no\n")
+    os.truncate(endless, 96 * MIB)  # a hole costs no disk
+    found = evidence.gather_lines(paths, [0], 0)
+    steps = spool_steps.first_step(paths.metrics, 7), spool_steps.last_step(paths.metrics)
+    assert (steps, spool_steps.target_step(paths.metrics)) == ((7, None), None)
+    assert [line.text for line in found[:1]] == (["ValueError: no"] if kept.startswith("logs") else [])
+    assert peak() < 24 * MIB
+
+
+def test_a_long_line_counts_as_one(paths: AttemptPaths) -> None:
+    paths.launcher_log(0).write_text(f"one\n{'x' * 100_000} error\nerror three\n")
+    assert [(line.number, line.text[:11]) for line in evidence.gather_lines(paths, [], 0)] == [
+        (1, "one"),
+        (2, "x" * 11),
+        (3, "error three"),
+    ]
+
+
+@pytest.mark.parametrize(
+    "line", ["[" * 100_000, '{"a":' * 100_000, '{"step": 1' + "0" * 40 + "}", '{"step": true}', "9" * 5000, '"step"']
+)
+def test_no_line_of_a_spool_is_an_obstacle(paths: AttemptPaths, line: str) -> None:
+    path = spool(paths, f"{line}\n", {"event": "target", "steps": 9}, {"step": 3}, f"{line[:30_000]}\n")
+    assert (spool_steps.first_step(path, 7), spool_steps.last_step(path), spool_steps.target_step(path)) == (3, 3, 9)
+
+
+@pytest.mark.parametrize("steps", ["1e400", "1" + "0" * 40, "true", "-3", "0", '"9"', "[]"])
+def test_a_target_that_is_no_number_of_steps_is_none(paths: AttemptPaths, steps: str) -> None:
+    assert spool_steps.target_step(spool(paths, f'{{"event": "target", "steps": {steps}}}\n')) is None

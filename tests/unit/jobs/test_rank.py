@@ -235,3 +235,10 @@ def test_it_is_python_3_8_and_the_standard_library() -> None:
     names = {alias.name for node in imports if isinstance(node, ast.Import) for alias in node.names}
     names |= {node.module or "." for node in imports if isinstance(node, ast.ImportFrom)}
     assert names <= sys.stdlib_module_names
+
+
+def test_a_message_of_any_length_leaves_a_small_record(place: Place) -> None:
+    """Its agent reads it twice a second, and copies it into the outcome."""
+    place.run(place.write("fails.py", "raise ValueError('x' * 5_000_000 + '\\n' + 'y' * 5_000_000)"))
+    assert place.record["error"]["message"].startswith("xxx")
+    assert len(json.dumps(place.record)) < 100_000

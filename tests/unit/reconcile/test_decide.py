@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
+from dataclasses import asdict, replace
 from typing import Any
 
 import pytest
@@ -13,18 +13,20 @@ from dscampaign.db.records import AttemptRow, AttemptState, RunState
 from dscampaign.jobs.agent.evidence import RankEnd
 from dscampaign.jobs.agent.node import Start
 from dscampaign.jobs.agent.progress import Heartbeat, RankProgress
+from dscampaign.orchestrator.formatting import clock_time
 from dscampaign.orchestrator.reconcile.actions import (
     Adopt,
     CancelJob,
     Finish,
     MarkAttempt,
     Note,
+    NoteAbsence,
     Revoke,
     SetRun,
     Submit,
 )
 from dscampaign.orchestrator.reconcile.decide import decide, settled
-from dscampaign.orchestrator.reconcile.snapshot import AttemptView, RunView
+from dscampaign.orchestrator.reconcile.snapshot import ABSENCE, Absence, AttemptView, RunView
 from dscampaign.orchestrator.spec.model import RetryConfig, RunConfig
 from dscampaign.orchestrator.spec.slurm_section import SlurmConfig
 from dscampaign.tests.support.policy_world import (
@@ -41,6 +43,8 @@ from dscampaign.tests.support.policy_world import (
     run_view,
     snapshot,
 )
+
+DAY_S = 86_400.0
 
 
 def after(*past: AttemptRow, **values: Any) -> tuple[Submit | None, SetRun | None]:
@@ -353,6 +357,13 @@ def test_a_job_without_a_known_id_is_adopted_by_its_token() -> None:
     assert isinstance(mark, MarkAttempt)
 
 
+def test_a_job_that_runs_the_attempt_under_another_id_is_adopted() -> None:
+    """Sbatch's answer was somebody's banner: the id in the claim is right."""
+    row = attempt_row(job_id="4242_0")
+    assert of_kind(Adopt, about(AttemptView(row, job("PENDING")))) == []
+    assert Adopt(row, "7_0", None) in about(AttemptView(row, job("RUNNING"), claimed=True))
+
+
 def test_an_intent_that_no_job_answers_for_is_revoked_after_its_time() -> None:
     def intent(age_s: float) -> AttemptView:
         return AttemptView(
@@ -381,11 +392,70 @@ def test_absence_proves_nothing_while_somebody_could_not_be_asked() -> None:
 def test_a_forgotten_job_is_judged_by_its_outcome_at_once_and_by_its_silence_late() -> None:
     [finish] = about(AttemptView(attempt_row(), outcomes=(outcome(),), claimed=True), complete=False)
     assert finish.verdict.kind == "completed"
-    assert about(AttemptView(attempt_row(), claimed=True, heartbeats=(Heartbeat(ts=NOW_S - 500),))) == []
-    assert about(AttemptView(attempt_row(heartbeat_s=NOW_S - 500), claimed=True)) == []
-    assert about(AttemptView(attempt_row(), claimed=True, claimed_s=NOW_S - 500)) == []
-    [finish] = about(AttemptView(attempt_row(), claimed=True, heartbeats=(Heartbeat(ts=NOW_S - 700),)))
+    silent = {"evidence": {ABSENCE: asdict(Absence(NOW_S - 700, ()))}}
+    assert about(AttemptView(attempt_row(heartbeat_s=NOW_S - 500, **silent), claimed=True)) == []
+    [finish] = about(AttemptView(attempt_row(heartbeat_s=NOW_S - 700, **silent), claimed=True))
     assert finish.verdict.kind == "lost"
+
+
+@given(
+    off_s=st.floats(-30 * DAY_S, 30 * DAY_S),
+    beats=st.lists(st.sampled_from([None, 0.0, 0.3]), min_size=1, max_size=60),
+    pass_s=st.sampled_from([1.0, 10.0, 61.0, 599.0]),
+)
+def test_an_attempt_is_lost_once_it_was_silent_for_long_whatever_its_nodes_clocks_say(
+    off_s: float, beats: list[float | None], pass_s: float
+) -> None:
+    """Beats: how long before a pass its agent gave a sign of life; None for none since the pass before."""
+    row, heard_s, signs = attempt_row(), NOW_S, ()
+    for number, beat in enumerate(beats):
+        now_s = NOW_S + number * pass_s
+        if beat is not None:
+            heard_s, signs = now_s, (Heartbeat(ts=now_s - beat + off_s),)
+        known = AttemptView(row, claimed=True, heartbeats=signs)
+        found = about(known, now_s=now_s)
+        assert bool(of_kind(Finish, found)) is (number > 0 and now_s - heard_s >= 600)
+        if of_kind(Finish, found):
+            break
+        for action in of_kind(NoteAbsence, found):
+            row = replace(row, evidence={ABSENCE: asdict(action.absence)})
+
+
+def test_a_job_that_shows_up_again_was_never_absent() -> None:
+    row = attempt_row(evidence={ABSENCE: asdict(Absence(NOW_S - 700, ()))})
+    assert NoteAbsence(row, None) in about(AttemptView(row, job("RUNNING"), claimed=True))
+
+
+@pytest.mark.parametrize(
+    ("view", "said"),
+    [
+        (AttemptView(attempt_row(state=AttemptState.QUEUED, submit_time_s=NOW_S)), "does not know job 7_0"),
+        (AttemptView(attempt_row(), claimed=True), "does not know job 7_0"),
+        (AttemptView(attempt_row(state=AttemptState.INTENT, job_id=None, heartbeat_s=NOW_S)), "was not confirmed"),
+    ],
+)
+def test_a_job_that_slurm_does_not_know_is_told_at_once_and_until_when_it_is_waited_for(
+    view: AttemptView, said: str
+) -> None:
+    [told] = of_kind(SetRun, decide(snapshot(run_view(view, run=run_row(generation=1, state=RunState.RUNNING)))))
+    assert said in told.reason
+    assert clock_time(NOW_S + (60 if view.row.job_id is None else 600)) in told.reason
+
+
+def test_who_interrupted_an_attempt_is_waited_for_while_the_accounting_is_away() -> None:
+    """`scancel` while slurmdbd is away, and slurmctld has forgotten the job: without this its run would be resumed."""
+    ranks = RankEnd(0, None, None), RankEnd(1, None, None)
+    ended = {"outcomes": (outcome(*ranks, ended_by="signal", last_step=50),), "claimed": True}
+    row = attempt_row()
+    [absent] = about(AttemptView(row, **ended), complete=False)
+    assert isinstance(absent, NoteAbsence)
+    row = replace(row, evidence={ABSENCE: asdict(absent.absence)})
+    assert about(AttemptView(row, **ended), complete=False, now_s=NOW_S + 500) == []
+    back = about(AttemptView(row, **ended), now_s=NOW_S + 510)  # it may still lag
+    assert [type(action) for action in back] == [NoteAbsence]
+    told = about(AttemptView(row, job("CANCELLED"), **ended), now_s=NOW_S + 512)
+    assert [action.verdict.kind for action in of_kind(Finish, told)] == ["cancelled"]
+    assert of_kind(Finish, about(AttemptView(row, **ended), complete=False, now_s=NOW_S + 601))
 
 
 @pytest.mark.parametrize("clock_s", [-3600.0, 3600.0])

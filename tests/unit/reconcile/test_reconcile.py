@@ -27,11 +27,12 @@ from dscampaign.orchestrator.campaign import desired as campaigns
 from dscampaign.orchestrator.campaign.status import read_status
 from dscampaign.orchestrator.errors import Unreachable
 from dscampaign.orchestrator.executors.base import ArrayTooLarge, JobArray, SubmissionRefused, SubmissionUnclear
-from dscampaign.orchestrator.reconcile import act
+from dscampaign.orchestrator.reconcile import claims, lease
 from dscampaign.orchestrator.reconcile import submit as submission
 from dscampaign.orchestrator.reconcile.actions import Revoke, Submit
 from dscampaign.orchestrator.reconcile.lease import LeaseHeld
 from dscampaign.orchestrator.reconcile.loop import Pass
+from dscampaign.tests.simulation.clock import Clock
 from dscampaign.tests.support.world_on_disk import SPEC, Cluster, World, make_world
 
 
@@ -312,7 +313,7 @@ def test_a_job_that_was_faster_than_the_revocation_keeps_its_claim(
         real(folder)
         create_exclusively(folder / "claim", json.dumps({"job_id": "1_0"}))
 
-    monkeypatch.setattr(act, "make_private", job_starts_now)
+    monkeypatch.setattr(claims, "make_private", job_starts_now)
     assert [type(action) for action in world.run_pass().actions] == [Revoke]
     world.cluster.jobs.update(hidden)
     assert world.run_pass().actions == ()
@@ -496,6 +497,114 @@ def test_a_reconciler_that_slept_past_its_lease_writes_nothing_more(world: World
     assert world.ran == [("depth-1", 2), ("depth-2", 2)]  # though the sleeper's jobs were there too
 
 
+@pytest.fixture
+def clock(world: World, monkeypatch: pytest.MonkeyPatch) -> Clock:
+    """The time of the store and of the reconcilers, which passes only when a test says so."""
+    made = Clock()
+    made.rule(world.store)
+    monkeypatch.setattr(lease, "time", made.as_module(), raising=False)
+    return made
+
+
+def on_each_file(monkeypatch: pytest.MonkeyPatch, happens: Callable[[], None]) -> None:
+    real = submission.write_atomically
+
+    def written(*args: Any) -> None:
+        happens()
+        real(*args)
+
+    monkeypatch.setattr(submission, "write_atomically", written)
+
+
+def test_a_pass_that_takes_long_keeps_its_lease_and_what_it_submits(
+    world: World, clock: Clock, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    world.record(matrix={"depth": list(range(8))})
+    world.cluster.intent_grace_s = 60.0
+    slow, other = world.reconciler(), world.reconciler()
+
+    def takes_long() -> None:
+        clock.now_s += 0.7 * lease.LEASE_TTL_S
+        with pytest.raises(LeaseHeld):
+            other.run_pass()
+
+    on_each_file(monkeypatch, takes_long)
+    slow.run_pass()
+    assert [batch.size for batch in world.cluster.submitted] == [8]
+    assert set(world.states().values()) == {"queued"}
+    assert all(len(world.attempts(name)) == 1 for name in world.states())
+
+
+def test_an_unclear_submission_has_its_grace_from_sbatch_on_however_long_its_files_took(
+    world: World, clock: Clock, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    world.record(matrix={"depth": [1]})
+    world.cluster.intent_grace_s = 60.0
+    on_each_file(monkeypatch, lambda: setattr(clock, "now_s", clock.now_s + 3600))
+    world.cluster.on_submit = raising(SubmissionUnclear("Socket timed out"))
+    world.run_pass()
+    clock.now_s += 50
+    assert not any(isinstance(action, Revoke) for action in world.run_pass().actions)
+    clock.now_s += 20
+    assert any(isinstance(action, Revoke) for action in world.run_pass().actions)
+
+
+def test_a_submitter_that_has_lost_its_lease_by_its_last_file_submits_nothing(
+    world: World, clock: Clock, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    world.record(matrix={"depth": [1]})
+    sleeper, successor = world.reconciler(), world.reconciler()
+
+    def falls_asleep() -> None:
+        if clock.now_s == began_s:
+            clock.now_s += lease.LEASE_TTL_S + 1
+            for _ in range(2):
+                successor.run_pass()
+
+    began_s = clock.now_s
+    on_each_file(monkeypatch, falls_asleep)
+    with pytest.raises(StaleLease):
+        sleeper.run_pass()
+    tokens = {attempt.token for attempt in world.attempts("depth-1")}
+    assert [batch.token for batch in world.cluster.submitted] == [world.attempts("depth-1")[-1].token]
+    assert {folder.name for folder in (world.paths.dir / "batches").iterdir()} < tokens
+
+
+def test_no_rule_of_the_user_holds_a_pass_up(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
+    """An older version has taken it, or it takes long only on this run's lines."""
+    with monkeypatch.context() as patch:
+        patch.setattr("dscampaign.orchestrator.spec.validate.takes_too_long", lambda _: False)
+        rules = [{"match": r"(\w+\s?)+Error:", "action": "stop"}, {"match": "licen[cs]e", "action": "stop"}]
+        world.record(retry={**SPEC["retry"], "rules": rules})
+    world.run_pass()
+    world.run_jobs("FAILED", exit_code=1, error=f"no licence {'word ' * 40}")
+    world.run_pass()
+    assert [a.failure_class for a in world.attempts("depth-1")] == ["deterministic"]
+
+
+def test_a_refused_submission_that_was_none_runs_nothing(world: World) -> None:
+    world.record(matrix={"depth": [1]})
+    world.cluster.after_submit = raising(SubmissionRefused("Invalid qos specification"))
+    world.run_pass()
+    assert world.states() == {"depth-1": "failed"}
+    world.run_jobs()
+    assert world.ran == []
+
+
+def test_an_attempt_that_has_begun_is_not_refused(world: World) -> None:
+    world.record(matrix={"depth": [1]})
+
+    def begins(_: JobArray) -> None:
+        world.run_jobs()
+        raise SubmissionRefused("Invalid qos specification")
+
+    world.cluster.after_submit = begins
+    world.run_pass()
+    settle_all(world)
+    assert world.states() == {"depth-1": "completed"}
+    assert world.ran == [("depth-1", 1)]
+
+
 def test_watching_waits_for_a_store_and_a_lease_that_are_away(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
     world.record()
     other = world.reconciler()
@@ -563,8 +672,8 @@ class Saboteur:
         monkeypatch.setattr(Store, "write", write)
 
     def _wrap_files(self, monkeypatch: pytest.MonkeyPatch) -> None:
-        effects = (submission, "write_atomically"), (submission, "make_private"), (act, "create_exclusively")
-        for module, name in (*effects, (act, "make_private")):
+        effects = (submission, "write_atomically"), (submission, "make_private"), (claims, "create_exclusively")
+        for module, name in (*effects, (claims, "make_private")):
             real = getattr(module, name)
 
             def wrapped(*args: Any, _real: Callable[..., Any] = real) -> Any:

@@ -1,11 +1,20 @@
 """YAML as people mean it, with positions."""
 
+import json
 import math
+from collections.abc import Iterable
+from pathlib import Path
 from typing import Any
 
 import pytest
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
 
-from dscampaign.orchestrator.errors import Finding, SpecError
+from dscampaign.orchestrator.errors import Finding, SpecError, UserError
+from dscampaign.orchestrator.spec.expand import expand
+from dscampaign.orchestrator.spec.load import load_spec
+from dscampaign.orchestrator.spec.model import RetryConfig, Spec, TrainConfig
+from dscampaign.orchestrator.spec.slurm_section import SlurmConfig
 from dscampaign.orchestrator.spec.yaml_source import load
 
 
@@ -126,3 +135,115 @@ def test_a_billion_laughs_ends_early() -> None:
     rows = ["a0: &a0 [1]"] + [f"a{i}: &a{i} [{', '.join([f'*a{i - 1}'] * 10)}]" for i in range(1, 12)]
     with pytest.raises(SpecError, match="endless"):
         load("\n".join(rows), "x.yaml")
+
+
+# -- hostile documents -------------------------------------------------------------------------------------------
+
+
+def chain(first: str, link: str, length: int) -> str:
+    """A document in which each value is made of the one before."""
+    links = (f"a{n}: &a{n} " + link.format(before=f"*a{n - 1}") for n in range(1, length))
+    return "\n".join([f"a0: &a0 {first}", *links])
+
+
+TEN = ", ".join(["{before}"] * 10)
+
+
+@pytest.mark.parametrize(
+    ("text", "words"),
+    [
+        (chain("{x: 1}", f"{{{{<<: [{TEN}]}}}}", 12), "endless"),
+        (chain("{}", f"{{{{<<: [{TEN}]}}}}", 12), "endless"),
+        (chain("[1]", f"[{TEN}]", 12), "endless"),
+        (chain("{x: 1}", "{{<<: {before}}}", 3000), "nested too deeply"),
+        (chain("[1]", "[{before}]", 3000), "nested too deeply"),
+        ("&top\n<<: *top\n", "endless|elsewhere"),
+        ("a: " + "[" * 900 + "]" * 900, "nested too deeply"),
+        ("[" * 100_000, "nested too deeply"),
+        ("".join(" " * depth + "a:\n" for depth in range(900)), "nested too deeply"),
+        (f"seed: 0x{'f' * 5000}", "is too large a number"),
+        (f"seed: {'9' * 5000}", "is too large a number"),
+        ("seed: 18446744073709551616", "is too large a number"),
+        ('a: "\\ud800"', "holds half a character"),
+        ('"\\udfff": 1', "holds half a character"),
+        ('a: "\\0"', "holds the character NUL"),
+    ],
+)
+def test_a_document_that_is_no_spec_is_an_error_with_its_place(text: str, words: str) -> None:
+    with pytest.raises(SpecError, match=words) as caught:
+        load(text, "x.yaml")
+    assert all(problem.line > 0 for problem in caught.value.problems)
+    assert len(str(caught.value)) < 3 * len(text) + 1000
+
+
+def test_a_character_written_as_two_escapes_is_whole() -> None:
+    assert load('a: "\\ud83d\\ude00"', "x.yaml").data == {"a": "\N{GRINNING FACE}"}
+
+
+WORDS = ("local", "zero3", "stop", "(a+)+b", "'['", "t.py {x}", "sqlite:///a", "${HOME}", "1G", "4:00:00", "*a", "*b")
+ODD = (
+    *("0x" + "f" * 5000, "9" * 5000, str(10**18 + 3), "-1", "0", "1e999", ".nan", "-.inf", "1e-400", "true", "no"),
+    *("~", "''", '"\\ud800"', '"\\0"', '"\\x1b[2J"', '"\\ud83d\\ude00"', "!!int x", "2024-01-31", "=", "é", "{}", "[]"),
+)
+NUMBERS = st.one_of(st.integers(0, 64), st.integers(0), st.floats(0, 1)).map(repr)
+SCALARS = st.one_of(
+    NUMBERS, NUMBERS, st.sampled_from(WORDS), st.sampled_from(ODD), st.text(max_size=20).map(json.dumps)
+)
+
+
+def _list(values: st.SearchStrategy[str]) -> st.SearchStrategy[str]:
+    return st.lists(values, max_size=4).map(lambda items: f"[{', '.join(items)}]")
+
+
+def _mapping(keys: Iterable[str], values: st.SearchStrategy[str]) -> st.SearchStrategy[str]:
+    """A mapping of a few of these keys, or at times of any others, or of a merge."""
+    names = st.one_of(*[st.sampled_from(sorted(keys))] * 8, SCALARS, st.just("<<"))
+    pairs = st.dictionaries(names, values, max_size=4).map(dict.items)
+    return pairs.map(lambda items: f"{{{', '.join(f'{key}: {value}' for key, value in items)}}}")
+
+
+LISTS = _list(SCALARS)
+ANY = st.recursive(SCALARS, lambda inner: st.one_of(_list(inner), _mapping(["a", "b"], inner)), max_leaves=9)
+DEEP = st.integers(40, 90).map(lambda depth: "[" * depth + "]" * depth)
+SECTIONS = {"train": TrainConfig, "slurm": SlurmConfig, "retry": RetryConfig}
+AXES = [f"{section}.{name}" for section, kind in SECTIONS.items() for name in kind.model_fields]
+VALUES = {
+    **{name: _mapping(kind.model_fields, st.one_of(SCALARS, SCALARS, LISTS, ANY)) for name, kind in SECTIONS.items()},
+    "matrix": _mapping([*AXES, "x", "include", "exclude"], st.one_of(LISTS, LISTS, ANY)),
+    "retry.rules": LISTS,
+}
+
+
+@st.composite
+def documents(draw: st.DrawFn) -> str:
+    """A spec in which anything may be odd: a name, a value, its kind, what an alias or a merge brings in."""
+    names = draw(st.lists(st.sampled_from([*VALUES, *VALUES, *Spec.model_fields, "x"]), unique=True, max_size=6))
+    lines = [f"{name}: {draw(VALUES.get(name, st.one_of(SCALARS, LISTS, ANY, DEEP)))}" for name in names]
+    anchors = {"&a": draw(st.one_of(SCALARS, ANY)), "&b": draw(_mapping(TrainConfig.model_fields, SCALARS))}
+    shared = [f"deepspeed: {{{', '.join(f'{key[1:]}: {key} {value}' for key, value in anchors.items())}}}"]
+    fixed = ["name: c", "executor: local", "command: [-m, train]"]
+    given = {line.partition(":")[0]: line for line in [*shared, *fixed, *lines]}
+    return "\n".join(given.values())
+
+
+@settings(max_examples=100, deadline=None, suppress_health_check=list(HealthCheck))
+@given(text=st.one_of(documents(), documents(), documents(), st.text()))
+def test_any_document_is_a_spec_or_an_error_with_its_place(text: str, tmp_path_factory: pytest.TempPathFactory) -> None:
+    path = tmp_path_factory.getbasetemp() / "any.yaml"
+    path.write_text(text, encoding="utf-8", errors="surrogatepass")
+    read = _read(path)
+    if isinstance(read, Spec):
+        assert expand(read)
+    elif isinstance(read, SpecError):
+        assert read.problems
+        assert len(str(read)) < 200 * len(text) + 100_000
+        str(read).encode()
+    else:
+        assert str(path) in str(read)  # it is no text
+
+
+def _read(path: Path) -> Spec | UserError:
+    try:
+        return load_spec(path)
+    except UserError as error:
+        return error

@@ -1,0 +1,97 @@
+r"""A regular expression of the user's own, whose search comes to an end: `(\w+\s?)+:` takes years on one line.
+
+Python's engine asks for signals while it searches. So a timer ends it, for certain, wherever it is.
+"""
+
+from __future__ import annotations
+
+import re
+import signal
+import time
+from collections.abc import Iterator
+from functools import cache
+from types import FrameType
+from typing import Final, NoReturn
+
+SEARCH_S: Final = 0.1
+"""Of processor time, for all lines of one attempt: others need less than a thousandth of it."""
+TRIAL_S: Final = 0.5
+AGAIN_S: Final = 0.01
+"""Between two signals, should the first come where an exception is swallowed, as in a destructor."""
+
+_LONG: Final = 600
+"""Characters of the longest line that an agent keeps."""
+_ORDINARY: Final = (
+    'Traceback (most recent call last):\n  File "/home/user/project/train.py", line 123, in forward_step\n',
+    "[2026-01-01 00:00:00,000] [INFO] [engine.py:123:step] step=100, loss=3.141592, lr=0.0001, samples/sec=12.5",
+    "torch.cuda.OutOfMemoryError CUDA out of memory Tried to allocate 2.00 GiB GPU 0 has a total capacity of 80 GiB",
+    "the quick brown fox jumps over the lazy dog and all of its friends come along for the ride home",
+    "/usr/lib/python3.11/site-packages/torch/nn/modules/module.py:1501: UserWarning: __floordiv__ is deprecated",
+)
+
+
+class UserPattern:
+    """A pattern that is searched for a limited time in all; then it is given up, and found nowhere.
+
+    Only the main thread may search.
+
+    Attributes:
+        pattern: its text.
+        given_up: whether its time is used up.
+
+    Args:
+        pattern: its text.
+        limit_s: processor time for all searches together, in seconds.
+
+    Raises:
+        re.error: it is no regular expression.
+    """
+
+    def __init__(self, pattern: str, limit_s: float = SEARCH_S) -> None:
+        self.pattern, self.given_up = pattern, False
+        self._compiled, self._left_s = re.compile(pattern, re.MULTILINE), limit_s
+
+    def search(self, text: str) -> bool:
+        """Whether it is found in the text; False once it is given up."""
+        if self.given_up:
+            return False
+        began_s, before = time.thread_time(), signal.signal(signal.SIGVTALRM, _stop)
+        try:
+            signal.setitimer(signal.ITIMER_VIRTUAL, self._left_s, AGAIN_S)
+            try:
+                return self._compiled.search(text) is not None
+            finally:
+                signal.setitimer(signal.ITIMER_VIRTUAL, 0)
+        except _TimeIsUpError:
+            signal.setitimer(signal.ITIMER_VIRTUAL, 0)
+            self.given_up = True
+            return False
+        finally:
+            signal.signal(signal.SIGVTALRM, before)
+            self._left_s -= time.thread_time() - began_s
+            self.given_up |= self._left_s <= 0
+
+
+@cache
+def takes_too_long(pattern: str) -> bool:
+    """Whether the pattern uses up its time on ordinary lines, or on long ones of the characters that it names."""
+    tried = UserPattern(pattern, TRIAL_S)
+    for line in _samples(pattern):
+        tried.search(line)
+    return tried.given_up
+
+
+def _samples(pattern: str) -> Iterator[str]:
+    yield from _ORDINARY
+    words = re.findall(r"\w+", pattern)
+    for unit in ("a", "0", " ", "a ", "a0_", "Ab.", "=", *sorted(set(pattern)), *words[:20]):
+        line = (unit * _LONG)[:_LONG]
+        yield from (line, f"{line}!", f"{line}\n")
+
+
+class _TimeIsUpError(Exception):
+    pass
+
+
+def _stop(_signum: int, _frame: FrameType | None) -> NoReturn:
+    raise _TimeIsUpError

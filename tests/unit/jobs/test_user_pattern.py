@@ -1,0 +1,73 @@
+"""No regular expression that a user writes holds a process up."""
+
+from __future__ import annotations
+
+import signal
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from dscampaign.jobs.shared.user_pattern import UserPattern, takes_too_long
+
+ENDLESS = (r"(\w+\s?)+Error:", "(a+)+b", "(x+x+)+y", "(.*)*z", "(a|aa)+$b", "(.*a){12}$b", r"^(\s+)+$x", "(=+ ?)+;")
+USUAL = (
+    r"MyError: code \d+",
+    "licen[cs]e",
+    ".*foo.*bar",
+    r"(?i)out of mem(ory)?.*gpu",
+    r"^Loss (is )?nan\b",
+    r"\[rank\d+\]",
+)
+
+
+@pytest.mark.parametrize("pattern", ENDLESS)
+def test_a_search_without_end_is_given_up(pattern: str) -> None:
+    tried = UserPattern(pattern, 0.05)
+    for unit in ("a", "x", " ", "word ", "="):
+        assert not tried.search(unit * 100 + "!")
+    assert tried.given_up
+    assert not tried.search("aab aError: b xxy z")
+    assert takes_too_long(pattern)
+
+
+@pytest.mark.parametrize("pattern", USUAL)
+def test_what_people_write_is_quick(pattern: str) -> None:
+    assert not takes_too_long(pattern)
+
+
+def test_a_search_leaves_no_timer_and_no_handler() -> None:
+    before = signal.getsignal(signal.SIGVTALRM)
+    assert UserPattern("^b").search("a\nb")
+    UserPattern("(a+)+b", 0.01).search("a" * 60)
+    assert signal.getitimer(signal.ITIMER_VIRTUAL) == (0.0, 0.0)
+    assert signal.getsignal(signal.SIGVTALRM) is before
+
+
+def test_many_short_searches_share_their_time() -> None:
+    tried = UserPattern("(a+)+b", 0.05)
+    for _ in range(10_000):
+        tried.search("a" * 14)
+    assert tried.given_up
+
+
+ATOMS = st.sampled_from(["a", "b", ".", r"\w", r"\s", "[ab]", "x"])
+
+
+@settings(max_examples=60, deadline=None)
+@given(
+    pattern=st.recursive(
+        ATOMS,
+        lambda inner: st.one_of(
+            st.tuples(inner, st.sampled_from("*+?")).map(lambda found: f"(?:{found[0]}){found[1]}"),
+            st.lists(inner, min_size=1, max_size=3).map("".join),
+            st.lists(inner, min_size=2, max_size=2).map(lambda found: f"(?:{'|'.join(found)})"),
+        ),
+        max_leaves=8,
+    ),
+    text=st.text("ab x", max_size=600),
+)
+def test_any_pattern_comes_to_an_end(pattern: str, text: str) -> None:
+    tried = UserPattern(pattern, 0.02)
+    for _ in range(20):
+        tried.search(text + "!")
