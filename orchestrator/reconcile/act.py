@@ -12,7 +12,7 @@ from sqlalchemy import Connection
 
 from ...db import queries
 from ...db.records import ACTIVE_ATTEMPT, AttemptRow, AttemptState
-from ...jobs.shared.files import create_exclusively, make_private, read_json, write_atomically
+from ...jobs.shared.files import create_exclusively, make_below, read_json, write_atomically
 from ...jobs.shared.layout import CampaignPaths
 from ..errors import Unreachable
 from ..executors import job_request, storage
@@ -189,6 +189,6 @@ def _take_claim(row: AttemptRow) -> bool:
     files, mine = attempt_paths(row), job_request.revoked(row.token)
     if files.claim.exists():
         return (read_json(files.claim) or {}).get("job_id") == mine
-    make_private(files.dir)
+    make_below(files.dir.parents[1], files.dir)  # the folder of all runs is made by whoever records the campaign
     taken = create_exclusively(files.claim, json.dumps({"job_id": mine, "ts": time.time()}))
     return taken or (read_json(files.claim) or {}).get("job_id") == mine
