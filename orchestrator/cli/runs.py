@@ -201,8 +201,9 @@ def _one_pass(store: Store, campaign: CampaignRow, as_json: bool, *, say_unsettl
 
 def _watch(store: Store, campaign: CampaignRow, interval_s: float | None, as_json: bool) -> int:
     from ..campaign.status import read_status
-    from .watch import print_end, watch_passes
+    from .watch import patiently, print_end, watch_passes
 
     watch_passes(store, campaign, interval_s)
-    print_end(store, campaign, as_json)
-    return EXIT_OK if read_status(store, campaign).all_completed else EXIT_FAILED
+    status = patiently(lambda: read_status(store, campaign))
+    patiently(lambda: print_end(store, campaign, as_json))
+    return EXIT_OK if status.all_completed else EXIT_FAILED

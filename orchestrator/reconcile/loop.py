@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Iterator, Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 
 from ...db import queries
@@ -21,6 +22,7 @@ from .act import act
 from .actions import Action, Finish
 from .campaign_folder import CampaignFolder, Identity
 from .decide import decide, settled
+from .environment import Environments
 from .lease import FencedWriter, LeaseHeld, LeaseHolder, release_lease, take_lease
 from .observe import observe, read_store
 from .snapshot import Snapshot
@@ -50,7 +52,7 @@ class Reconciler:
         self._folder = CampaignFolder(campaign)
         self.paths = self._folder.paths
         self._executor = executor or make_executor(campaign, self.paths)
-        self._holder = LeaseHolder.me()
+        self._holder, self._environments = LeaseHolder.me(), Environments()
 
     @property
     def poll_s(self) -> float:
@@ -78,8 +80,8 @@ class Reconciler:
         troubles = drain(self._store, newest)
         stored = read_store(self._store, self._campaign)
         snapshot, trouble = observe(stored, self._executor, self.paths, self._step_times)
-        actions = decide(snapshot)
-        troubles += [trouble] if trouble else []
+        actions, away = self._environments.ready(decide(snapshot), stored.configs.values())
+        troubles += [*([trouble] if trouble else []), *away]
         self._require_unchanged(seen, newest, actions)
         troubles += act(actions, writer, self._executor, self.paths)
         troubles += drain(self._store, [action.attempt for action in actions if isinstance(action, Finish)])
@@ -138,8 +140,9 @@ class Reconciler:
             return queries.step_times(conn, run_id)
 
     def close(self) -> None:
-        """Releases the lease."""
-        release_lease(self._store, self._campaign, self._holder)
+        """Releases the lease; in a store that is away it expires."""
+        with suppress(StoreUnreachable, StoreMissing):
+            release_lease(self._store, self._campaign, self._holder)
 
 
 def _has_appeared(finish: Finish) -> bool:

@@ -192,11 +192,15 @@ def test_what_a_server_refuses_for_now_is_unreachable_and_the_rest_is_not(
 ) -> None:
     store = Store.open(postgres.url(), check_schema=False)
     refusal = f"DO $$ BEGIN RAISE EXCEPTION 'no' USING ERRCODE = '{sqlstate}'; END $$"
-    with pytest.raises(StoreError, match="no") as refused, store.write() as conn:
+
+    def refuse(conn: Connection) -> None:
         if directly:
             conn.connection.cursor().execute(refusal)  # as COPY does
         else:
             conn.exec_driver_sql(refusal)
+
+    with pytest.raises(StoreError, match="no") as refused, store.write() as conn:
+        refuse(conn)
     assert type(refused.value) is kind
     with store.read() as conn:
         store.now(conn)
@@ -248,7 +252,7 @@ def test_files_of_sqlite_that_cannot_be_used_are_unreachable_and_those_of_caller
     lock = tmp_path / "campaign.db-writer"
     lock.unlink()
     lock.mkdir()
-    with pytest.raises(StoreUnreachable, match="campaign.db-writer"), store.write() as conn:
+    with pytest.raises(StoreUnreachable, match=r"campaign\.db-writer"), store.write() as conn:
         new_campaign(conn)
 
 

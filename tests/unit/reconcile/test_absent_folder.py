@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import os
 import sys
+import uuid
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -39,7 +40,7 @@ class SharedFolder:
             return
         if self.path.exists():
             self.traces += self.path.rglob("*")
-            self.path.rename(self.path.with_name(f"mount-point-{len(os.listdir(self.path.parent))}"))
+            self.path.rename(self.path.with_name(f"mount-point-{uuid.uuid4().hex}"))
         self._hidden.rename(self.path)
 
 
