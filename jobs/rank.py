@@ -11,10 +11,8 @@ Usage: rank.py SCRIPT [ARGUMENT...] | rank.py -m MODULE [ARGUMENT...]
 import json
 import os
 import runpy
-import shutil
 import signal
 import sys
-import threading
 import time
 import traceback
 from typing import Any, Dict, List
@@ -22,7 +20,6 @@ from typing import Any, Dict, List
 MESSAGE_LIMIT = 4000
 TRACE_LIMIT = 30
 CAUSE_LIMIT = 5
-AGENT_POLL_S = 2.0
 
 
 def main(argv: List[str]) -> None:
@@ -31,7 +28,7 @@ def main(argv: List[str]) -> None:
     _write({**record, "state": "running"})
     _restore_visible_devices()
     _limit_memory()
-    _die_with_agent()
+    _begin_guard()
     ending = {"exit": 1}  # type: Dict[str, Any]
     try:
         _run(argv)
@@ -106,36 +103,30 @@ def _limit_memory() -> None:
         resource.setrlimit(resource.RLIMIT_AS, (limit, limit))
 
 
-def _die_with_agent() -> None:
-    """Nobody restarts what an orphan still writes: without its agent a rank ends itself."""
-    agent = _int("CAMPAIGN_AGENT_PID")
-    if agent:
-        threading.Thread(target=_watch, args=(agent, _start_time(agent)), daemon=True).start()
+def _begin_guard() -> None:
+    """Starts the process that ends this one when nobody may need it any more.
 
-
-def _watch(agent: int, start_time: str) -> None:
-    # "": it died before this rank began
-    while start_time and _start_time(agent) == start_time:
-        time.sleep(AGENT_POLL_S)
-    _forget_progress()
-    os.kill(os.getpid(), signal.SIGKILL)
-
-
-def _forget_progress() -> None:
-    """The dead agent would have removed it, and memory is dear."""
-    folder = os.environ.get("CAMPAIGN_PROGRESS_DIR")
-    if folder:
-        shutil.rmtree(folder, ignore_errors=True)
-
-
-def _start_time(pid: int) -> str:
-    """When the process began, "" if it is over: a zombie may keep its entry for as long as nobody collects it."""
+    It is no child of ours: a script may wait for all of its children.
+    """
+    agent, rank = os.environ.get("CAMPAIGN_AGENT_PID"), str(os.getpid())
+    if not agent:
+        return
+    if not os.path.exists("/proc/" + agent):  # it died before this rank began
+        os.kill(os.getpid(), signal.SIGKILL)
+    guard = os.path.join(os.path.dirname(os.path.abspath(__file__)), "guard.py")
+    null = os.open(os.devnull, os.O_RDWR)
+    child = os.fork()
+    if child:
+        os.close(null)
+        os.waitpid(child, 0)
+        return
     try:
-        with open("/proc/%d/stat" % pid) as file:
-            fields = file.read().rsplit(")", 1)[1].split()
-    except OSError:
-        return ""
-    return "" if fields[0] in "ZX" else fields[19]
+        if os.fork() == 0:
+            os.dup2(null, 0)
+            os.dup2(null, 1)
+            os.execv(sys.executable, [sys.executable, "-I", "-S", guard, rank, agent])  # noqa: S606
+    finally:
+        os._exit(0)
 
 
 def _write(record: Dict[str, Any]) -> None:
