@@ -130,15 +130,25 @@ def _begin_guard() -> None:
 
 
 def _write(record: Dict[str, Any]) -> None:
-    folder = os.path.join(os.environ["CAMPAIGN_ATTEMPT_DIR"], "ranks")
-    path = os.path.join(folder, "rank-%d.json" % record["rank"])
-    temporary = "%s.%d" % (path, os.getpid())
+    """Leaves the record in the attempt's folder; where that is full or away, in the node's memory, for the agent."""
+    name = "rank-%d.json" % record["rank"]
     try:
-        with open(temporary, "w") as file:
-            json.dump(record, file)
-        os.replace(temporary, path)
-    except OSError as exc:  # a full disk must not replace the script's own error
-        print("rank.py: cannot write %s: %s" % (path, exc), file=sys.stderr)
+        _replace(os.path.join(os.environ["CAMPAIGN_ATTEMPT_DIR"], "ranks", name), record)
+    except OSError as exc:  # it must not replace the script's own error
+        memory = os.environ.get("CAMPAIGN_PROGRESS_DIR")
+        try:
+            if memory:
+                _replace(os.path.join(memory, name), record)
+            print("rank.py: cannot write %s: %s" % (name, exc), file=sys.stderr, flush=True)
+        except OSError:
+            pass
+
+
+def _replace(path: str, record: Dict[str, Any]) -> None:
+    temporary = "%s.%d" % (path, os.getpid())
+    with open(temporary, "w") as file:
+        json.dump(record, file)
+    os.replace(temporary, path)
 
 
 def _int(name: str) -> int:

@@ -18,6 +18,7 @@ from collections import deque
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
+from typing import Any
 
 from ..guard import ALIVE
 from ..shared.documents import Document, decode
@@ -162,6 +163,13 @@ class RankWatch:
             phase=slowest.phase if slowest else QUIET_START,
             ranks=ranks,
         )
+
+    def ends(self) -> dict[int, dict[str, Any]]:
+        """The last records of ranks that could not write them to the shared folder, by rank; none after `close`."""
+        if self._folder is None:
+            return {}
+        records = {rank: read_json(self._folder / f"rank-{rank}.json") for rank in self._ranks}
+        return {rank: record for rank, record in records.items() if record and record.get("state") == "ended"}
 
     def placed(self, ends: Sequence[RankEnd]) -> tuple[RankEnd, ...]:
         """The ranks' ends, each with the newest step that it had worked on."""
