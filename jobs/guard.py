@@ -31,7 +31,7 @@ SILENCE_S = 60.0
 """An agent whose machine swaps, or that somebody stops for a moment, is silent for less."""
 
 CURRENT_POLL_S = 10.0
-"""Each rank of the cluster reads the run's `current` so often."""
+"""How often each rank of the cluster reads its run's `current` while its agent is at work and does that too."""
 
 ALIVE = "alive"
 """The agent's sign of life, in CAMPAIGN_PROGRESS_DIR."""
@@ -42,11 +42,12 @@ def main(argv: List[str]) -> None:
     for number in (signal.SIGTERM, signal.SIGINT, signal.SIGHUP, signal.SIGUSR1, signal.SIGUSR2):
         signal.signal(number, signal.SIG_IGN)  # Slurm and the launcher signal all processes; the rank may yet save
     rank, agent = [(int(pid), _start_time(int(pid))) for pid in argv]
-    threading.Thread(target=_watch_current, args=(rank,), daemon=True).start()  # its file system may hang
-    _kill(rank, _watch_agent(rank, agent))
+    silent = threading.Event()
+    threading.Thread(target=_watch_current, args=(rank, silent), daemon=True).start()  # its file system may hang
+    _kill(rank, _watch_agent(rank, agent, silent))
 
 
-def _watch_agent(rank: Process, agent: Process) -> str:
+def _watch_agent(rank: Process, agent: Process, silent: threading.Event) -> str:
     """Waits until the rank is over, or returns why it must be."""
     sign, silent_s = 0, 0.0
     while _lives(rank) and silent_s < SILENCE_S:
@@ -57,14 +58,19 @@ def _watch_agent(rank: Process, agent: Process) -> str:
         before, sign = sign, _sign_of_life()
         # Counted, not timed: a job that was suspended as a whole has not been silent.
         silent_s = silent_s + POLL_S if sign and sign == before else 0.0
+        if silent_s:
+            silent.set()
+        else:
+            silent.clear()
     return "its agent gave no sign of life for %.0f s" % silent_s
 
 
-def _watch_current(rank: Process) -> None:
+def _watch_current(rank: Process, silent: threading.Event) -> None:
     path = os.path.join(os.environ.get("CAMPAIGN_RUN_DIR", ""), "current")
     mine, newest = int(os.environ.get("CAMPAIGN_GENERATION") or 0), 0
     while newest <= mine:
-        time.sleep(CURRENT_POLL_S)
+        silent.wait(CURRENT_POLL_S)
+        time.sleep(POLL_S)
         newest = _generation(path)
     _kill(rank, "attempt %d has begun" % newest)
 

@@ -28,7 +28,7 @@ from .evidence import RankEnd
 
 DIR_VARIABLE = "CAMPAIGN_PROGRESS_DIR"
 PREFIX, LOCK = "campaign-ranks-", "agent"
-PULSE_S = 2.0
+PULSE_S = 1.0
 HUNG_S = 1800.0
 """An agent that has not looked at its ranks for so long, as in a file system that hangs, stops saying that it lives."""
 
