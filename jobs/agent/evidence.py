@@ -128,7 +128,7 @@ def rank_ends(
     paths: AttemptPaths,
     ranks: Iterable[int],
     gone_s: Mapping[int, float] | None = None,
-    kept: Mapping[int, Mapping[str, Any]] | None = None,
+    kept: Mapping[int, dict[str, Any]] | None = None,
 ) -> tuple[RankEnd, ...]:
     """What each of ``ranks`` wrote down of its end.
 

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+
 from dscampaign.db.errors import StoreMissing, StoreUnreachable
 from dscampaign.orchestrator.cli.watch import Obstacles, patiently
 
@@ -33,7 +35,7 @@ def test_the_same_trouble_with_another_temporary_file_is_the_same() -> None:
 
 
 def test_the_last_word_waits_for_the_store() -> None:
-    answers = iter([StoreUnreachable("away"), StoreMissing("gone"), "done"])
+    answers: Iterator[Exception | str] = iter([StoreUnreachable("away"), StoreMissing("gone"), "done"])
 
     def read() -> str:
         answer = next(answers)

@@ -6,7 +6,7 @@ import json
 import os
 import sys
 import uuid
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
 from tempfile import TemporaryDirectory
@@ -48,18 +48,19 @@ class Opened:
     """Calls back at the n-th time that Python opens, makes, renames or lists something in a folder."""
 
     def __init__(self) -> None:
-        self._below, self._left, self._then = "", 0, lambda: None
+        self._below, self._left = "", 0
+        self._then: Callable[[], None] = lambda: None
         sys.addaudithook(self._hook)
 
     @contextmanager
-    def at(self, number: int, below: Path, then: Any) -> Iterator[None]:
+    def at(self, number: int, below: Path, then: Callable[[], None]) -> Iterator[None]:
         self._below, self._left, self._then = str(below), number, then
         try:
             yield
         finally:
             self._below = ""
 
-    def soon(self, number: int, then: Any) -> None:
+    def soon(self, number: int, then: Callable[[], None]) -> None:
         """The same again, so many times later."""
         self._left, self._then = number, then
 
