@@ -6,10 +6,10 @@ import os
 from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager, suppress
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
 from sqlalchemy import Connection, Engine, Float, Table, column, insert, inspect, literal_column, select, table
-from sqlalchemy.exc import DBAPIError, IntegrityError, InterfaceError, OperationalError
+from sqlalchemy.exc import DBAPIError
 from sqlalchemy.sql.elements import ColumnElement
 
 from .engine import BEGIN, make_engine, one_writer, parse_url, without_password
@@ -21,6 +21,18 @@ if TYPE_CHECKING:
 
 _VERSION = table("alembic_version", column("version_num"))
 _BUSY_SQLSTATES: Final = frozenset({"55P03", "40001", "40P01"})  # lock time-out, serialization, deadlock
+_AWAY_SQLSTATES: Final = ("08", "25006", "25P03", "25P04", "53", "57P", "58")
+"""The server is there and refuses for now, whatever class of error the driver makes of it: the connection broke, it is
+read-only, as a standby is, it ended a transaction for its age, is short of connections, memory or disk, shuts down or
+starts, has trouble with its files."""
+_TRY_AGAIN: Final = "nothing is lost: try again"
+
+
+class _Identity(NamedTuple):
+    """Which file a path leads to."""
+
+    device: int
+    inode: int
 
 
 class Store:
@@ -30,7 +42,7 @@ class Store:
         self._engine = engine
         self.is_sqlite: Final = engine.dialect.name == "sqlite"
         self.url_without_password: Final = without_password(engine.url)
-        self._file: tuple[Path, tuple[int, int]] | None = None  # the SQLite file, and which one it is
+        self._file: tuple[Path, _Identity] | None = None  # the SQLite file, and which one it is
 
     @classmethod
     def open(cls, url: str, *, create: bool = False, check_schema: bool = True) -> Store:
@@ -64,7 +76,7 @@ class Store:
         else:
             options = {"isolation_level": "REPEATABLE READ", "postgresql_readonly": True}
         self._check_file()
-        with self._named_errors(), self._engine.connect() as conn:
+        with self._named_errors(), self._connected() as conn:
             conn.execution_options(**options)
             with conn.begin():
                 yield conn
@@ -80,9 +92,10 @@ class Store:
         self._check_file()
         with ExitStack() as stack:
             stack.enter_context(self._named_errors())
-            conn = stack.enter_context(self._engine.connect())
+            conn = stack.enter_context(self._connected())
             if self.is_sqlite:  # after connecting, which may need the lock itself to set the journal
-                stack.enter_context(one_writer(self._engine.url))
+                with self._named_file_errors():
+                    stack.enter_context(one_writer(self._engine.url))
             # Deferred BEGIN fails at once when two readers both turn into writers; IMMEDIATE waits in line.
             conn.execution_options(**{BEGIN: "BEGIN IMMEDIATE"})
             stack.enter_context(conn.begin())
@@ -127,38 +140,58 @@ class Store:
 
         Raises:
             StoreMissing: The file is not the one that was opened.
+            StoreUnreachable: Nobody can tell.
         """
         if self._file is None:
             return
         path, opened = self._file
-        try:
-            same = _identity(path) == opened
-        except FileNotFoundError:
-            same = False
-        if not same:
+        with self._named_file_errors():
+            found = _identity(path) if path.exists() else None
+        if found == opened:
+            return
+        if found is None or found.inode != opened.inode:
             raise StoreMissing(f"{path} was deleted or replaced while it was in use", hint="put the file back")
+        self._engine.dispose()  # mounted anew, as another device: what is open leads to the mount that was
+        self._file = path, found
+
+    @contextmanager
+    def _connected(self) -> Iterator[Connection]:
+        with self._named_file_errors():
+            conn = self._engine.connect()
+        with conn:
+            yield conn
+
+    @contextmanager
+    def _named_file_errors(self) -> Iterator[None]:
+        """For what the store itself does with the files of SQLite; an OSError of a caller's is none of the store's."""
+        try:
+            yield
+        except OSError as error:
+            raise StoreUnreachable(f"{self.url_without_password}: {error}", hint=_TRY_AGAIN) from error
 
     @contextmanager
     def _named_errors(self) -> Iterator[None]:
         driver = self._engine.dialect.loaded_dbapi
         try:
             yield
-        except IntegrityError as error:
-            raise StaleWrite(_first_line(error.orig)) from error
-        except (OperationalError, InterfaceError) as error:
-            raise self._unreachable(error.orig) from error
         except DBAPIError as error:
-            if error.connection_invalidated:
-                raise self._unreachable(error.orig) from error
-            raise StoreError(f"{self.url_without_password}: {_first_line(error.orig)}") from error
-        except (driver.OperationalError, driver.InterfaceError) as error:  # COPY talks to the driver itself
-            raise self._unreachable(error) from error
+            raise self._named(error.orig, broken=error.connection_invalidated) from error
+        except driver.Error as error:  # COPY talks to the driver itself
+            raise self._named(error) from error
 
-    def _unreachable(self, error: BaseException | None) -> StoreUnreachable:
-        message = _first_line(error)
-        busy = "locked" in message if self.is_sqlite else getattr(error, "sqlstate", None) in _BUSY_SQLSTATES
-        kind = StoreBusy if busy else StoreUnreachable
-        return kind(f"{self.url_without_password}: {message}", hint="nothing is lost: try again")
+    def _named(self, error: BaseException | None, *, broken: bool = False) -> StoreError:
+        driver, sqlstate = self._engine.dialect.loaded_dbapi, getattr(error, "sqlstate", None) or ""
+        if isinstance(error, driver.IntegrityError):
+            return StaleWrite(_first_line(error))
+        message = f"{self.url_without_password}: {_first_line(error)}"
+        if not (broken or sqlstate.startswith(_AWAY_SQLSTATES)) and not isinstance(
+            error, (driver.OperationalError, driver.InterfaceError)
+        ):
+            return StoreError(message)
+        if "locked" in message if self.is_sqlite else sqlstate in _BUSY_SQLSTATES:
+            return StoreBusy(message, hint=_TRY_AGAIN)
+        self._engine.dispose()  # a server that is back, or another in its place, is met anew and with its own settings
+        return StoreUnreachable(message, hint=_TRY_AGAIN)
 
 
 def now_s(conn: Connection) -> ColumnElement[float]:
@@ -204,9 +237,9 @@ def _create_file(path: Path) -> None:
         os.close(os.open(path, os.O_RDWR | os.O_CREAT | os.O_EXCL, 0o600))
 
 
-def _identity(path: Path) -> tuple[int, int]:
+def _identity(path: Path) -> _Identity:
     found = path.stat()
-    return found.st_dev, found.st_ino
+    return _Identity(found.st_dev, found.st_ino)
 
 
 def _is_empty(conn: Connection) -> bool:

@@ -11,10 +11,8 @@ Usage: rank.py SCRIPT [ARGUMENT...] | rank.py -m MODULE [ARGUMENT...]
 import json
 import os
 import runpy
-import shutil
 import signal
 import sys
-import threading
 import time
 import traceback
 from typing import Any, Dict, List
@@ -23,7 +21,6 @@ MESSAGE_LIMIT = 4000
 TRACE_LIMIT = 30
 TRACE_LINE_LIMIT = 1000
 CAUSE_LIMIT = 5
-AGENT_POLL_S = 2.0
 
 
 def main(argv: List[str]) -> None:
@@ -32,7 +29,7 @@ def main(argv: List[str]) -> None:
     _write({**record, "state": "running"})
     _restore_visible_devices()
     _limit_memory()
-    _die_with_agent()
+    _begin_guard()
     ending = {"exit": 1}  # type: Dict[str, Any]
     try:
         _run(argv)
@@ -141,48 +138,52 @@ def _limit_memory() -> None:
         resource.setrlimit(resource.RLIMIT_AS, (limit, limit))
 
 
-def _die_with_agent() -> None:
-    """Nobody restarts what an orphan still writes: without its agent a rank ends itself."""
-    agent = _int("CAMPAIGN_AGENT_PID")
-    if agent:
-        threading.Thread(target=_watch, args=(agent, _start_time(agent)), daemon=True).start()
+def _begin_guard() -> None:
+    """Starts the process that ends this one when nobody may need it any more.
 
-
-def _watch(agent: int, start_time: str) -> None:
-    # "": it died before this rank began
-    while start_time and _start_time(agent) == start_time:
-        time.sleep(AGENT_POLL_S)
-    _forget_progress()
-    os.kill(os.getpid(), signal.SIGKILL)
-
-
-def _forget_progress() -> None:
-    """The dead agent would have removed it, and memory is dear."""
-    folder = os.environ.get("CAMPAIGN_PROGRESS_DIR")
-    if folder:
-        shutil.rmtree(folder, ignore_errors=True)
-
-
-def _start_time(pid: int) -> str:
-    """When the process began, "" if it is over: a zombie may keep its entry for as long as nobody collects it."""
+    It is no child of ours: a script may wait for all of its children.
+    """
+    agent, rank = os.environ.get("CAMPAIGN_AGENT_PID"), str(os.getpid())
+    if not agent:
+        return
+    if not os.path.exists("/proc/" + agent):  # it died before this rank began
+        os.kill(os.getpid(), signal.SIGKILL)
+    guard = os.path.join(os.path.dirname(os.path.abspath(__file__)), "guard.py")
+    null = os.open(os.devnull, os.O_RDWR)
+    child = os.fork()
+    if child:
+        os.close(null)
+        os.waitpid(child, 0)
+        return
     try:
-        with open("/proc/%d/stat" % pid) as file:
-            fields = file.read().rsplit(")", 1)[1].split()
-    except OSError:
-        return ""
-    return "" if fields[0] in "ZX" else fields[19]
+        if os.fork() == 0:
+            os.dup2(null, 0)
+            os.dup2(null, 1)
+            os.execv(sys.executable, [sys.executable, "-I", "-S", guard, rank, agent])  # noqa: S606
+    finally:
+        os._exit(0)
 
 
 def _write(record: Dict[str, Any]) -> None:
-    folder = os.path.join(os.environ["CAMPAIGN_ATTEMPT_DIR"], "ranks")
-    path = os.path.join(folder, "rank-%d.json" % record["rank"])
-    temporary = "%s.%d" % (path, os.getpid())
+    """Leaves the record in the attempt's folder; where that is full or away, in the node's memory, for the agent."""
+    name = "rank-%d.json" % record["rank"]
     try:
-        with open(temporary, "w") as file:
-            json.dump(record, file)
-        os.replace(temporary, path)
-    except OSError as exc:  # a full disk must not replace the script's own error
-        print("rank.py: cannot write %s: %s" % (path, exc), file=sys.stderr)
+        _replace(os.path.join(os.environ["CAMPAIGN_ATTEMPT_DIR"], "ranks", name), record)
+    except OSError as exc:  # it must not replace the script's own error
+        memory = os.environ.get("CAMPAIGN_PROGRESS_DIR")
+        try:
+            if memory:
+                _replace(os.path.join(memory, name), record)
+            print("rank.py: cannot write %s: %s" % (name, exc), file=sys.stderr, flush=True)
+        except OSError:
+            pass
+
+
+def _replace(path: str, record: Dict[str, Any]) -> None:
+    temporary = "%s.%d" % (path, os.getpid())
+    with open(temporary, "w") as file:
+        json.dump(record, file)
+    os.replace(temporary, path)
 
 
 def _int(name: str) -> int:

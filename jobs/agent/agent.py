@@ -14,15 +14,17 @@ import subprocess
 import sys
 import threading
 import time
+from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
 from types import FrameType
+from typing import Any
 
 from ..forward.processes import Forwarders
 from ..shared import checkpoint, retention, spool_steps
 from ..shared.checkpoint import Checkpoint
 from ..shared.code_copy import CodeCopy, CopyPaths, DamagedCopy, drifted
-from ..shared.files import create_exclusively, read_json, write_atomically
+from ..shared.files import create_exclusively, make_below, read_json, write_atomically
 from ..shared.layout import AttemptPaths, RunPaths, payload_file
 from ..shared.ownership import distrust
 from ..shared.payload import Payload
@@ -40,6 +42,10 @@ LINES_KEPT = 40
 
 FILES_NAMED = 3
 """Changed files that an event names."""
+
+FOLDER_WAIT_S = 1800.0
+"""How long an agent waits at its end for a shared folder that is away: what the nodes cost meanwhile is less than what
+the attempt has cost."""
 
 EXIT_FAILED = 1
 EXIT_NOT_MINE = 75
@@ -84,6 +90,7 @@ class Agent:
         self._last_beat_s = self._last_stop_s = 0.0
         self._since: dict[str, float] = {}
         self._gone_s: dict[int, float] = {}
+        self._ends: dict[int, dict[str, Any]] = {}
         self._ending_s: float | None = None
         self._copy: CodeCopy | None = None
         gpus, visible = payload.gpus_per_node, node.visible_devices
@@ -241,7 +248,7 @@ class Agent:
 
     def _train(self, start: Start, forwarders: Forwarders) -> tuple[int, str]:
         for folder in (self.paths.logs, self.paths.ranks, self._checkpoints):
-            folder.mkdir(parents=True, exist_ok=True)
+            make_below(self.run_paths.dir, folder)
         self._keep_room()
         hostfile = self.paths.dir / f"hostfile-{self.node.rank}"
         write_atomically(hostfile, launch.hostfile_text(self.payload.nodes, self.payload.ranks_per_node))
@@ -268,6 +275,7 @@ class Agent:
         cleanup.clear_shared_memory(start.address, start.port)
         self._telemetry.stop()
         self.progress.look()
+        self._ends = self.progress.ends()
         self.progress.close()
         return launcher.wait(), ended_by
 
@@ -320,8 +328,9 @@ class Agent:
         """Again and again: a rank that is still importing has no handler yet and would miss the only signal."""
         if time.monotonic() - self._last_stop_s >= STOP_REPEAT_S:
             self._last_stop_s = time.monotonic()
-            if not self.paths.stop.exists():
-                write_atomically(self.paths.stop, json.dumps({"ts": time.time()}))
+            with contextlib.suppress(OSError):  # the shared folder may be away; the signal comes in any case
+                if not self.paths.stop.exists():
+                    write_atomically(self.paths.stop, json.dumps({"ts": time.time()}))
             _kill_group(launcher.pid, signal.SIGUSR2)
 
     def _beat(self) -> None:
@@ -333,6 +342,8 @@ class Agent:
     # -- end -----------------------------------------------------------------------------------------------------
 
     def _write_outcome(self, exit_code: int | None, ended_by: str, started_s: float, start: Start) -> NodeOutcome:
+        ended_s = time.time()
+        _wait_for(self.paths.dir.is_dir, f"{self.paths.dir} is away")  # with all that shows how the ranks ended
         outcome = NodeOutcome(
             generation=self.payload.generation,
             job_id=self.node.job_id,
@@ -341,10 +352,10 @@ class Agent:
             launcher_exit=exit_code,
             ended_by=ended_by,
             started_s=started_s,
-            ended_s=time.time(),
+            ended_s=ended_s,
             start_step=self._first_step(start) - 1,
             last_step=spool_steps.last_step(self.paths.metrics),
-            ranks=self.progress.placed(evidence.rank_ends(self.paths, self.ranks, self._gone_s)),
+            ranks=self.progress.placed(evidence.rank_ends(self.paths, self.ranks, self._gone_s, self._ends)),
             lines=evidence.gather_lines(self.paths, self.ranks, self.node.rank, self.payload.user_patterns),
             target_step=spool_steps.target_step(self.paths.metrics),
             ending_s=self._ending_s,
@@ -358,15 +369,24 @@ class Agent:
             write_atomically(self.paths.reserve(self.node.rank), " " * RESERVE_BYTES)
 
     def _leave(self, outcome: NodeOutcome) -> None:
-        """Writes the outcome, also on a full disk: then into the room that was kept for it, with that as its proof."""
-        reserve = self.paths.reserve(self.node.rank)
-        try:
-            outcome.write(self.paths.outcome(self.node.rank))
-        except OSError as exc:
+        """Writes the outcome, also on a full disk: then into the room that was kept for it, with that as its proof.
+
+        Where that fails too, as on a folder that is away or read-only, tries again for a while.
+        """
+        reserve, path = self.paths.reserve(self.node.rank), self.paths.outcome(self.node.rank)
+
+        def written() -> bool:
+            try:
+                outcome.write(path)
+            except OSError as exc:
+                proof = LogLine(evidence.AGENT, 0, f"OSError: {exc}")
+                reserve.unlink(missing_ok=True)
+                replace(outcome, lines=(proof, *outcome.lines[-LINES_KEPT:])).write(path)
+            return True
+
+        _wait_for(written, f"{path} cannot be written")
+        with contextlib.suppress(OSError):
             reserve.unlink(missing_ok=True)
-            proof = LogLine(evidence.AGENT, 0, f"OSError: {exc}")
-            replace(outcome, lines=(proof, *outcome.lines[-LINES_KEPT:])).write(self.paths.outcome(self.node.rank))
-        reserve.unlink(missing_ok=True)
 
     def _first_step(self, start: Start) -> int:
         """The first step of this attempt; only a script with checkpoints of its own has to be asked."""
@@ -384,6 +404,25 @@ class Agent:
     def _on_term(self, _signum: int, _frame: FrameType | None) -> None:
         self._term_asked = True
         self._ending_s = self._ending_s or time.time()
+
+
+def _wait_for(done: Callable[[], bool], what: str) -> None:
+    """Tries for a while until it is done: a shared folder comes back, and what the ranks have done is worth the wait.
+
+    A job that is being ended has less time: Slurm decides how much.
+    """
+    deadline_s, said = time.monotonic() + FOLDER_WAIT_S, False
+    while time.monotonic() < deadline_s:
+        try:
+            if done():
+                return
+        except OSError as exc:
+            what = str(exc)
+        if not said:
+            print(f"waiting for the shared folder: {what}", file=sys.stderr, flush=True)
+            said = True
+        time.sleep(POLL_S)
+    print(f"gave up waiting: {what}", file=sys.stderr, flush=True)
 
 
 def _vanished(record: dict[str, object]) -> bool:

@@ -132,15 +132,20 @@ class NodeOutcome(Document):
 
 
 def rank_ends(
-    paths: AttemptPaths, ranks: Iterable[int], gone_s: Mapping[int, float] | None = None
+    paths: AttemptPaths,
+    ranks: Iterable[int],
+    gone_s: Mapping[int, float] | None = None,
+    kept: Mapping[int, dict[str, Any]] | None = None,
 ) -> tuple[RankEnd, ...]:
     """What each of ``ranks`` wrote down of its end.
 
     Args:
         gone_s: when the processes of those that wrote nothing were seen to be gone.
+        kept: what those wrote elsewhere that could not write here.
     """
-    gone = gone_s or {}
-    return tuple(_rank_end(rank, read_json(paths.rank_record(rank)) or {}, gone.get(rank)) for rank in ranks)
+    gone, kept = gone_s or {}, kept or {}
+    records = {rank: kept.get(rank) or read_json(paths.rank_record(rank)) or {} for rank in ranks}
+    return tuple(_rank_end(rank, record, gone.get(rank)) for rank, record in records.items())
 
 
 def gather_lines(

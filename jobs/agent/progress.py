@@ -12,12 +12,15 @@ import json
 import os
 import shutil
 import tempfile
+import threading
 import time
 from collections import deque
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
+from typing import Any
 
+from ..guard import ALIVE
 from ..shared.documents import Document, decode
 from ..shared.files import read_json
 from ..shared.layout import SHARED_MEMORY
@@ -25,6 +28,10 @@ from .evidence import RankEnd
 
 DIR_VARIABLE = "CAMPAIGN_PROGRESS_DIR"
 PREFIX, LOCK = "campaign-ranks-", "agent"
+PULSE_S = 1.0
+HUNG_S = 1800.0
+"""An agent that has not looked at its ranks for so long, as in a file system that hangs, stops saying that it lives."""
+
 PAUSE_S = 10.0
 """Seconds between two looks that only a job that was stopped lets pass: the agent looks twice a second."""
 
@@ -94,6 +101,7 @@ class RankWatch:
         self._now: dict[int, RankProgress] = {}
         self._busy_ms: dict[int, deque[float]] = {}
         self._changed_s = self._looked_s = time.monotonic()
+        self._closed = threading.Event()
 
     def open(self) -> dict[str, str]:
         """Makes the folder for the records; returns what the ranks find in their environment."""
@@ -102,13 +110,16 @@ class RankWatch:
             _sweep(parent)
             folder = Path(tempfile.mkdtemp(prefix=PREFIX, dir=parent))
             self._lock = _locked(folder)
+            (folder / ALIVE).touch()
             self._folder = folder
         except OSError:  # a full or missing /tmp: then nobody knows, and training goes on
             return {DIR_VARIABLE: ""}
+        threading.Thread(target=self._say_alive, args=(folder,), daemon=True).start()
         return {DIR_VARIABLE: str(self._folder)}
 
     def close(self) -> None:
         """Removes the folder."""
+        self._closed.set()
         if self._folder:
             shutil.rmtree(self._folder, ignore_errors=True)
         if self._lock is not None:
@@ -126,6 +137,13 @@ class RankWatch:
                 if record and record != self._seen.get(rank):
                     self._seen[rank], self._changed_s = record, time.monotonic()
                     self._take(rank, record)
+
+    def _say_alive(self, folder: Path) -> None:
+        """Tells the ranks' guards that this process is at work: a thread, since a slow shared folder is no reason."""
+        while not self._closed.wait(PULSE_S):
+            if time.monotonic() - self._looked_s < HUNG_S:
+                with contextlib.suppress(OSError):
+                    os.utime(folder / ALIVE)
 
     def _forget_pause(self) -> None:
         """Time in which the whole job was stopped, as by a preemption that suspends, is nobody's silence."""
@@ -145,6 +163,13 @@ class RankWatch:
             phase=slowest.phase if slowest else QUIET_START,
             ranks=ranks,
         )
+
+    def ends(self) -> dict[int, dict[str, Any]]:
+        """The last records of ranks that could not write them to the shared folder, by rank; none after `close`."""
+        if self._folder is None:
+            return {}
+        records = {rank: read_json(self._folder / f"rank-{rank}.json") for rank in self._ranks}
+        return {rank: record for rank, record in records.items() if record and record.get("state") == "ended"}
 
     def placed(self, ends: Sequence[RankEnd]) -> tuple[RankEnd, ...]:
         """The ranks' ends, each with the newest step that it had worked on."""

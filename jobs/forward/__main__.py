@@ -14,7 +14,7 @@ import sys
 import threading
 from pathlib import Path
 
-from ..shared.files import alone, make_private, read_json
+from ..shared.files import alone, make_below, read_json
 from ..shared.layout import FORWARD_ROOT_LEVELS, AttemptPaths, RunPaths
 from ..shared.ownership import distrust
 from ..shared.payload import Payload
@@ -41,7 +41,7 @@ def main(argv: list[str]) -> int:
     threading.Thread(target=over.await_end, daemon=True).start()
     payload = Payload.read(paths.forward_payload)
     state = RunPaths(Path(payload.run_dir)).forward_state(payload.config_hash, tool)
-    make_private(state.parent)
+    make_below(Path(payload.run_dir), state.parent)
     with alone(state.with_suffix(".lock")):  # the attempt before may have ended a moment ago
         Forwarding(payload, tool).run(over.event, over.how)
     return 0

@@ -12,7 +12,7 @@ from pathlib import Path
 from ...db.ingest.lines import MetricBatch, parse
 from ..shared import spool_steps
 from ..shared.documents import decode
-from ..shared.files import make_private, read_json, write_atomically
+from ..shared.files import make_below, read_json, write_atomically
 from ..shared.layout import RunPaths
 from ..shared.payload import Payload
 from .spool import tell, tell_unfinished
@@ -139,7 +139,7 @@ class Forwarding:
         self._save()
 
     def _save(self) -> None:
-        make_private(self._state_file.parent)
+        make_below(self._run_paths.dir, self._state_file.parent)
         write_atomically(self._state_file, json.dumps(asdict(self._state)))
 
     def _new(self, steps: Steps) -> Steps:

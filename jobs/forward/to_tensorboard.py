@@ -13,7 +13,7 @@ from tensorboard.compat.proto.summary_pb2 import Summary
 from tensorboard.plugins.hparams import summary_v2 as hparams
 from tensorboard.summary.writer.event_file_writer import EventFileWriter
 
-from ..shared.files import make_private
+from ..shared.files import make_below, make_private
 from ..shared.layout import RunPaths
 from ..shared.payload import Payload
 from .tool import Opened, State, Steps, Tool, flat, metrics_of, settings_of, sizes_of
@@ -34,7 +34,10 @@ class ToTensorBoard(Tool):
     def open(self) -> Opened:
         """Begins a file in the run's folder."""
         folder = self._state.where or str(self._new_folder())
-        make_private(Path(folder))
+        if Path(folder).is_relative_to(self._campaign):
+            make_below(self._campaign, Path(folder))
+        else:
+            make_private(Path(folder))
         self._writer = EventFileWriter(folder)
         if not self._state.where:
             settings = flat(settings_of(self._payload))
@@ -63,11 +66,14 @@ class ToTensorBoard(Tool):
     def _write(self, *, wall_time: float | None = None, **event: Any) -> None:
         self._writer.add_event(Event(wall_time=time.time() if wall_time is None else wall_time, **event))
 
+    @property
+    def _campaign(self) -> Path:
+        return RunPaths(Path(self._payload.run_dir)).dir.parents[1]
+
     def _new_folder(self) -> Path:
         """A folder of this experiment's own, also where another one had the run's name before."""
         run, given = self._payload.run, self._payload.forward["tensorboard"].get("dir")
-        campaign = RunPaths(Path(self._payload.run_dir)).dir.parents[1]
-        logs = Path(given).expanduser() / self._payload.campaign if given else campaign / "tensorboard"
+        logs = Path(given).expanduser() / self._payload.campaign if given else self._campaign / "tensorboard"
         taken = any((logs / run).glob("events.out.tfevents.*"))
         return logs / (f"{run}-{self._payload.config_hash[:HASH_DIGITS]}" if taken else run)
 

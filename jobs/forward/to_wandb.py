@@ -8,7 +8,7 @@ from typing import Any
 
 import wandb
 
-from ..shared.files import make_private
+from ..shared.files import make_below
 from ..shared.layout import RunPaths
 from ..shared.payload import Payload
 from .processes import FINISHED
@@ -70,7 +70,7 @@ class ToWandb(Tool):
         }
         if "WANDB_DIR" not in os.environ:
             root = RunPaths(Path(self._payload.run_dir)).forward
-            make_private(root)
+            make_below(root.parent, root)
             settings["root_dir"] = str(root)
         if "WANDB_INIT_TIMEOUT" not in os.environ:
             settings["init_timeout"] = INIT_TIMEOUT_S

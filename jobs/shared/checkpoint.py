@@ -91,10 +91,13 @@ class Checkpoint:
 
 
 def begin(folder: Path, generation: int, step: int) -> Path:
-    """Creates the empty draft of a checkpoint; what an earlier try left of the same draft is removed."""
+    """Creates the empty draft of a checkpoint; what an earlier try left of the same draft is removed.
+
+    Raises FileNotFoundError without ``folder``: made anew, it would be in the place of a shared folder that is away.
+    """
     draft = folder / f"g{generation:04d}-step{step:08d}{DRAFT_SUFFIX}"
     shutil.rmtree(draft, ignore_errors=True)
-    draft.mkdir(parents=True)
+    draft.mkdir()
     return draft
 
 

@@ -47,6 +47,22 @@ def make_private(folder: Path) -> None:
         os.umask(previous)
 
 
+def make_below(base: Path, folder: Path) -> None:
+    """Creates a folder, and those between it and ``base`` that are missing, for the user alone.
+
+    A shared folder that is away leaves an empty mount point, and what is created there is lost to everyone else: so
+    what must be there already is never created.
+
+    Raises:
+        FileNotFoundError: ``base`` is not there.
+        ValueError: ``folder`` is not below ``base``.
+    """
+    place = base
+    for name in folder.relative_to(base).parts:
+        place /= name
+        place.mkdir(0o700, exist_ok=True)
+
+
 def read_json(path: Path) -> dict[str, Any] | None:
     """The JSON object in ``path``; None if the file is absent, unreadable or not (yet) an object."""
     with contextlib.suppress(OSError, ValueError):

@@ -3,6 +3,7 @@
 {dir}/campaign.db                              the default store
 {dir}/data/                                    prepared tokens, shared by all runs
 {dir}/code/{hash}/                             a copy of code that runs use, see `code_copy`
+{dir}/{campaign}/campaign.json                 whose folder it is
 {dir}/{campaign}/batches/{token}/{index}.json  what one array task is to run
 {dir}/{campaign}/runs/{run}/checkpoints/{hash} what the run can resume from
 {dir}/{campaign}/runs/{run}/g0001/             one attempt
@@ -138,6 +139,11 @@ class CampaignPaths:
         return self.root / self.campaign
 
     @property
+    def marker(self) -> Path:
+        """Says whose folder this is. Where it is missing, so is the shared folder."""
+        return self.dir / "campaign.json"
+
+    @property
     def data(self) -> Path:
         """Prepared data, shared by all campaigns under the same root."""
         return self.root / "data"
@@ -146,13 +152,23 @@ class CampaignPaths:
         """The copy of the code with that hash, shared by all campaigns like the data."""
         return self.root / CODE / name
 
+    @property
+    def runs(self) -> Path:
+        """The folders of all runs."""
+        return self.dir / "runs"
+
+    @property
+    def batches(self) -> Path:
+        """The folders of all job arrays."""
+        return self.dir / "batches"
+
     def run(self, name: str) -> RunPaths:
         """The folder of one run."""
-        return RunPaths(self.dir / "runs" / name)
+        return RunPaths(self.runs / name)
 
     def batch(self, token: str) -> Path:
         """The folder of one job array: payloads, submission file, Slurm's logs."""
-        return self.dir / "batches" / token
+        return self.batches / token
 
 
 def payload_file(batch_dir: Path, index: int) -> Path:

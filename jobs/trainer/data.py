@@ -122,7 +122,7 @@ def _prepare(folder: Path, corpus: Corpus, tokenizer: str) -> None:
     from filelock import FileLock
 
     if not folder.exists():
-        folder.parent.mkdir(parents=True, exist_ok=True)
+        folder.parent.mkdir(exist_ok=True)
         with FileLock(f"{folder}.lock"):
             if not folder.exists():
                 _make(folder, corpus, load_tokenizer(tokenizer))

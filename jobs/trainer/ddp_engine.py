@@ -125,7 +125,7 @@ class PlainEngine:
         if dist.get_rank():
             return
         folder = Path(save_dir, tag)
-        folder.mkdir(parents=True, exist_ok=True)
+        folder.mkdir(exist_ok=True)
         state = {
             "module": self.module.state_dict(),
             "optimizer": self.optimizer.state_dict(),

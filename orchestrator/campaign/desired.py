@@ -21,6 +21,7 @@ from ...jobs.shared.files import make_private
 from ...jobs.shared.ownership import distrust
 from ..errors import UserError
 from ..executors.job_request import run_config
+from ..reconcile.campaign_folder import CampaignFolder
 from ..reconcile.origin import Origin, that_matter, why_held
 from ..spec.expand import Run
 from ..spec.model import Spec
@@ -64,8 +65,19 @@ def compare(store: Store | None, submission: Submission) -> tuple[CampaignRow | 
 
 
 def record(store: Store, submission: Submission) -> CampaignRow:
-    """Records the runs of the spec as desired; idempotent. Raises UserError as `compare`."""
-    make_private(submission.dir)
+    """Records the runs of the spec as desired; idempotent. The folder of a new campaign is made here.
+
+    Raises:
+        UserError: as of `compare`.
+        Unreachable: the campaign is known, but its folder is away, or cannot be written.
+    """
+    with store.read() as conn:
+        known = queries.campaign_by_name(conn, submission.spec.name)
+    _check_unchanged(known, submission)
+    if known is None:
+        make_private(submission.dir)
+    else:
+        CampaignFolder(known).require_or_begin_anew()
     if why := distrust(submission.dir, submission.dir):
         raise UserError(f"{why}, and could make your jobs run anything", f"chmod go-w {submission.dir}, or use --dir")
     copies = submission.codes(make=True)
@@ -83,7 +95,9 @@ def record(store: Store, submission: Submission) -> CampaignRow:
         change = merge(submission.runs, queries.runs(conn, campaign_id), saved)
         _apply(conn, campaign_id, change, submission.runs, codes)
         recorded = queries.campaign_by_name(conn, submission.spec.name)
-    assert recorded is not None
+        assert recorded is not None
+        if campaign is None:
+            CampaignFolder(recorded).create()  # before the commit: a campaign without its folder could never begin
     return recorded
 
 

@@ -7,6 +7,7 @@ from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from enum import StrEnum
+from itertools import chain
 from math import ceil
 from pathlib import Path
 
@@ -23,6 +24,7 @@ from ..memory.observations import ledgers_of
 from ..memory.prediction import Ledger, memory_key, start_micro_batch
 from ..memory.zero_memory import Sizes
 from ..reconcile.actions import Submit
+from ..reconcile.campaign_folder import CampaignFolder
 from ..reconcile.decide import decide
 from ..reconcile.loop import make_executor
 from ..reconcile.observe import observe, read_store
@@ -212,6 +214,10 @@ def _decided(
     rows = tuple(desired_again(row) for row in stored.runs if row.id in kept)
     paths = CampaignPaths(Path(campaign.dir), campaign.name)
     desired = replace(stored, runs=rows, campaign=campaign)
+    try:
+        CampaignFolder(campaign).require(chain.from_iterable(stored.attempts.values()))
+    except Unreachable as exc:
+        return {}, exc
     snapshot, trouble = observe(desired, make_executor(campaign, paths), paths, lambda _run_id: StepTimes(None, 0))
     actions = decide(replace(snapshot, capacity=None))
     return {action.run.id: action for action in actions if isinstance(action, Submit)}, trouble

@@ -62,7 +62,8 @@ def submit(
     if dry_run:
         return int(ctx.invoke(plan_verb, spec=spec, sets=sets, dir=dir, store=store, as_json=as_json))
     submission, where = read_submission(spec, sets, dir, store)
-    planned = make_plan(where.open_if_any(), submission)
+    existing = where.open_if_any()
+    planned = make_plan(existing, submission)
     echo_err(plan_page(planned, page_for(sys.stderr)))
     if not _agreed(planned, where.settings, yes):
         echo_err("nothing was submitted")
@@ -70,8 +71,9 @@ def submit(
     from ...jobs.shared.files import make_private
     from ..campaign.desired import record
 
-    make_private(where.settings.dir)
-    opened = where.open(create=True)
+    if existing is None:
+        make_private(where.settings.dir)
+    opened = existing or where.open(create=True)
     campaign = record(opened, submission)
     return _watch(opened, campaign, None, as_json) if watch else _one_pass(opened, campaign, as_json)
 
@@ -199,8 +201,9 @@ def _one_pass(store: Store, campaign: CampaignRow, as_json: bool, *, say_unsettl
 
 def _watch(store: Store, campaign: CampaignRow, interval_s: float | None, as_json: bool) -> int:
     from ..campaign.status import read_status
-    from .watch import print_end, watch_passes
+    from .watch import patiently, print_end, watch_passes
 
     watch_passes(store, campaign, interval_s)
-    print_end(store, campaign, as_json)
-    return EXIT_OK if read_status(store, campaign).all_completed else EXIT_FAILED
+    status = patiently(lambda: read_status(store, campaign))
+    patiently(lambda: print_end(store, campaign, as_json))
+    return EXIT_OK if status.all_completed else EXIT_FAILED

@@ -3,25 +3,32 @@
 from __future__ import annotations
 
 import os
+import re
 import signal
 import sys
 import time
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from types import FrameType
-from typing import IO, Protocol
+from typing import IO, Protocol, TypeVar
 
-from ...db.errors import StaleLease, StoreUnreachable
+from ...db.errors import StaleLease, StoreMissing, StoreUnreachable
 from ...db.records import CampaignRow
 from ...db.store import Store
 from ..campaign.documents import status_document
 from ..campaign.status import CampaignStatus, read_status
 from ..errors import UserError
+from ..formatting import duration
 from ..reconcile.lease import LeaseHeld
 from ..reconcile.loop import SLURM_POLL_S, Pass, Reconciler
 from .common import echo, echo_err, echo_json, page_for, terminal_size
 from .pages.actions import action_lines, trouble_lines
 from .pages.status import headline, status_page, steps_line
+
+T = TypeVar("T")
+
+AWAY = (StoreUnreachable, StoreMissing)
+"""A store that may come back."""
 
 STATUS_POLL_S = 2.0
 STEPS_EVERY_S = 60.0
@@ -50,7 +57,8 @@ def run_one_pass(store: Store, campaign: CampaignRow) -> bool:
         seen = held
     finally:
         reconciler.close()
-    for line in _lines(seen, read_status(store, campaign)):
+    done = _done(seen, read_status(store, campaign)) if isinstance(seen, Pass) else []
+    for line in (*done, *_in_the_way(seen)):
         echo_err(line)
     return isinstance(seen, Pass) and bool(seen.troubles)
 
@@ -63,19 +71,16 @@ def watch_passes(store: Store, campaign: CampaignRow, interval_s: float | None =
     least_s = SLURM_POLL_S if campaign.executor == "slurm" else 0.1
     if interval_s is not None and interval_s < least_s:
         raise UserError(f"--interval {interval_s:g} is too short", f"at least {least_s:g} s: others use Slurm too")
-    reconciler = Reconciler(store, campaign)
-    said = ""  # an obstacle is reported once, not in every pass
+    reconciler, obstacles = Reconciler(store, campaign), Obstacles()
     with display(sys.stderr) as shown, terminated_as_interrupted():
         try:
             for seen in reconciler.watch(poll_s=interval_s):
-                status = None if isinstance(seen, StoreUnreachable) else _status_if_any(store, campaign)
+                status, news = _status_if_any(store, campaign), obstacles.news(_in_the_way(seen))
+                shown.say([*_done(seen, status), *news] if status and isinstance(seen, Pass) else news)
                 if status is None:
-                    shown.say([str(seen)] if isinstance(seen, Exception) else [])
                     continue
-                shown.say(_lines(seen, status) if str(seen) != said else [])
-                said = "" if isinstance(seen, Pass) else str(seen)
                 shown.update(status)
-                if status.settled and not isinstance(seen, Pass):
+                if status.settled and isinstance(seen, LeaseHeld | StaleLease):
                     return
         except KeyboardInterrupt:
             shown.say(["", f"stopped; the jobs keep running. `campaign reconcile {campaign.name} --watch` resumes"])
@@ -88,8 +93,42 @@ def _status_if_any(store: Store, campaign: CampaignRow) -> CampaignStatus | None
     """None while the store is away: the next pass says so."""
     try:
         return read_status(store, campaign)
-    except StoreUnreachable:
+    except AWAY:
         return None
+
+
+def patiently(read: Callable[[], T], *, sleep: Callable[[float], None] = time.sleep) -> T:
+    """What `read` returns, once the store is there to be read."""
+    while True:
+        try:
+            return read()
+        except AWAY:
+            sleep(STATUS_POLL_S)
+
+
+class Obstacles:
+    """What keeps passes from doing their work: each is said once, and so is the end of them all."""
+
+    def __init__(self, clock: Callable[[], float] = time.monotonic) -> None:
+        self._clock, self._since_s, self._said = clock, 0.0, set[str]()
+
+    def news(self, messages: Sequence[str]) -> list[str]:
+        """What to say after a pass, given what is in the way now."""
+        if not messages:
+            over = f"over after {duration(self._clock() - self._since_s)}: passes go on"
+            lines = [over] if self._said else []
+            self._said.clear()
+            return lines
+        if not self._said:
+            self._since_s = self._clock()
+        new = {_gist(message): message for message in messages if _gist(message) not in self._said}
+        self._said.update(new)
+        return list(new.values())
+
+
+def _gist(message: str) -> str:
+    """A message without the numbers and the names of temporary files that make it another one in every pass."""
+    return re.sub(r"[0-9a-f]{8,}|\d+", "#", message)
 
 
 def watch_status(store: Store, campaign: CampaignRow, *, sleep: Callable[[float], None] = time.sleep) -> None:
@@ -186,10 +225,12 @@ def _stamped(lines: Sequence[str]) -> str:
     return "".join(f"{time.strftime('%H:%M:%S')} {line}\n" if line else "\n" for line in lines)
 
 
-def _lines(seen: Pass | Exception, status: CampaignStatus) -> list[str]:
+def _done(seen: Pass, status: CampaignStatus) -> list[str]:
+    return action_lines(seen, {run.run_id: run for run in status.runs}, page_for(sys.stderr))
+
+
+def _in_the_way(seen: Pass | Exception) -> Sequence[str]:
     if isinstance(seen, Pass):
-        after = {run.run_id: run for run in status.runs}
-        return [*action_lines(seen, after, page_for(sys.stderr)), *trouble_lines(seen)]
-    if isinstance(seen, LeaseHeld):
-        return [f"{seen.message}; {seen.hint}"]
-    return [str(seen)]
+        return trouble_lines(seen)
+    hint = getattr(seen, "hint", "")
+    return [f"{seen}; {hint}" if isinstance(seen, LeaseHeld) else f"{seen} ({hint})" if hint else str(seen)]

@@ -6,7 +6,7 @@ import json
 import time
 
 from ...db.records import AttemptRow
-from ...jobs.shared.files import create_exclusively, make_private, read_json
+from ...jobs.shared.files import create_exclusively, make_below, read_json
 from ..executors import job_request
 from ..executors.job_request import attempt_paths
 
@@ -20,6 +20,6 @@ def take_claim(row: AttemptRow) -> bool:
     files, mine = attempt_paths(row), job_request.revoked(row.token)
     if files.claim.exists():
         return (read_json(files.claim) or {}).get("job_id") == mine
-    make_private(files.dir)
+    make_below(files.dir.parents[1], files.dir)  # the folder of all runs is made by whoever records the campaign
     taken = create_exclusively(files.claim, json.dumps({"job_id": mine, "ts": time.time()}))
     return taken or (read_json(files.claim) or {}).get("job_id") == mine

@@ -4,22 +4,25 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Iterator, Sequence
+from contextlib import suppress
 from dataclasses import dataclass
-from pathlib import Path
 
 from ...db import queries
-from ...db.errors import StaleLease, StoreUnreachable
+from ...db.errors import StaleLease, StoreMissing, StoreUnreachable
 from ...db.ingest.attempt import AttemptSpools, drain_attempt
 from ...db.ingest.metrics import METRICS
 from ...db.records import AttemptRow, CampaignRow, StepTimes
 from ...db.store import Store
+from ...jobs.agent.evidence import NodeOutcome
 from ...jobs.shared.layout import CampaignPaths
 from ..errors import Unreachable
 from ..executors.base import Executor
 from ..executors.job_request import attempt_paths
 from .act import act
 from .actions import Action, Finish
+from .campaign_folder import CampaignFolder, Identity
 from .decide import decide, settled
+from .environment import Environments
 from .lease import FencedWriter, LeaseHeld, LeaseHolder, release_lease, take_lease
 from .observe import observe, read_store
 from .snapshot import Snapshot
@@ -46,9 +49,10 @@ class Reconciler:
 
     def __init__(self, store: Store, campaign: CampaignRow, executor: Executor | None = None) -> None:
         self._store, self._campaign = store, campaign
-        self.paths = CampaignPaths(Path(campaign.dir), campaign.name)
+        self._folder = CampaignFolder(campaign)
+        self.paths = self._folder.paths
         self._executor = executor or make_executor(campaign, self.paths)
-        self._holder = LeaseHolder.me()
+        self._holder, self._environments = LeaseHolder.me(), Environments()
 
     @property
     def poll_s(self) -> float:
@@ -60,16 +64,25 @@ class Reconciler:
 
         Raises:
             LeaseHeld: another reconciler is at work.
-            Unreachable: the shared folder cannot be read.
+            Unreachable: the shared folder, or this program's own environment, is away or cannot be read.
             StoreUnreachable: the store did not respond; nothing is lost, the next pass continues.
             StaleLease: another reconciler took over in the middle.
         """
         writer = take_lease(self._store, self._campaign, self._holder)
-        troubles = drain(self._newest_attempts(), writer)
+        try:
+            return self._pass(writer)
+        except (OSError, ImportError) as exc:  # a module that is loaded late belongs to an environment that may be away
+            raise Unreachable(f"the pass broke off: {exc}", "nothing is lost; the next pass continues") from exc
+
+    def _pass(self, writer: FencedWriter) -> Pass:
+        newest = self._newest_attempts()
+        seen = self._folder.require(newest)
+        troubles = drain(newest, writer)
         stored = read_store(self._store, self._campaign)
         snapshot, trouble = observe(stored, self._executor, self.paths, self._step_times, writer.renewing)
-        actions = decide(snapshot)
-        troubles += [trouble] if trouble else []
+        actions, away = self._environments.ready(decide(snapshot), stored.configs.values())
+        troubles += [*([trouble] if trouble else []), *away]
+        self._require_unchanged(seen, newest, actions)
         troubles += act(actions, writer, self._executor, self.paths)
         troubles += drain([action.attempt for action in actions if isinstance(action, Finish)], writer)
         return Pass(snapshot, tuple(actions), not actions and not troubles and settled(snapshot), tuple(troubles))
@@ -79,17 +92,34 @@ class Reconciler:
     ) -> Iterator[Pass | Exception]:
         """Passes until everything is settled.
 
-        Where the store or the folder is unreachable, or another reconciler has the lease, yields the error and waits.
+        Where another reconciler has the lease, yields the error and waits. So it does for a store, a shared folder or
+        an environment that is away, once a pass was possible: before that nobody knows that they will ever be there.
         """
+        begun = False
         while True:
             try:
                 done = self.run_pass()
                 yield done
                 if done.settled:
                     return
-            except (StoreUnreachable, LeaseHeld, StaleLease, Unreachable) as exc:
+                begun = True
+            except (LeaseHeld, StaleLease) as exc:
+                begun = True
+                yield exc
+            except (StoreUnreachable, StoreMissing, Unreachable) as exc:
+                if not begun:
+                    raise
                 yield exc
             sleep(poll_s or self.poll_s)
+
+    def _require_unchanged(self, seen: Identity, newest: Sequence[AttemptRow], actions: Sequence[Action]) -> None:
+        """Makes sure that the folder was there all the time: what was read while it was away seemed to be missing.
+
+        Raises Unreachable if it was not, OSError if it cannot be written.
+        """
+        if self._folder.require(newest) != seen or any(_has_appeared(a) for a in actions if isinstance(a, Finish)):
+            raise Unreachable("the shared folder was away for a moment", "the next pass looks again")
+        self._folder.complete()
 
     def _newest_attempts(self) -> list[AttemptRow]:
         """The two newest attempts of each run, and those that ended recently.
@@ -110,8 +140,16 @@ class Reconciler:
             return queries.step_times(conn, run_id)
 
     def close(self) -> None:
-        """Releases the lease."""
-        release_lease(self._store, self._campaign, self._holder)
+        """Releases the lease; in a store that is away it expires."""
+        with suppress(StoreUnreachable, StoreMissing):
+            release_lease(self._store, self._campaign, self._holder)
+
+
+def _has_appeared(finish: Finish) -> bool:
+    """Whether a node's outcome is there that was not when the attempt was judged."""
+    known = {outcome.node_rank for outcome in finish.ended.outcomes}
+    paths, nodes = attempt_paths(finish.attempt), range(finish.attempt.nodes)
+    return any(node not in known and NodeOutcome.read(paths.outcome(node)) is not None for node in nodes)
 
 
 def make_executor(campaign: CampaignRow, paths: CampaignPaths) -> Executor:

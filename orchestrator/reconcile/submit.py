@@ -25,7 +25,7 @@ from sqlalchemy import Connection
 from ...db import queries
 from ...db.errors import StaleLease
 from ...db.records import SUBMITTING, AttemptRow, AttemptState, NewAttempt, RunRow, RunState
-from ...jobs.shared.files import make_private, write_atomically
+from ...jobs.shared.files import make_below, write_atomically
 from ...jobs.shared.layout import CampaignPaths, payload_file
 from ...jobs.shared.ownership import distrust
 from ...jobs.shared.payload import Payload
@@ -194,10 +194,8 @@ def _origin(writer: FencedWriter) -> Origin:
 
 def _require_trust(paths: CampaignPaths) -> None:
     """Refuses to submit, with Unreachable, if other users can write to the folder that jobs run from."""
-    batches = paths.batch("any").parent
     try:
-        make_private(batches)
-        why = distrust(batches, paths.root)
+        why = distrust(paths.batches, paths.root)
     except OSError as exc:
         raise storage.unwritable(exc) from exc
     if why:
@@ -329,10 +327,10 @@ def _say_alive(batch: JobArray, writer: FencedWriter) -> None:
 
 
 def _write_files(rows: Iterable[_Element], batch: JobArray, paths: CampaignPaths) -> None:
-    make_private(batch.folder)
+    make_below(paths.batches, batch.folder)
     for row, action, payload in rows:
         run = paths.run(action.run.name)
-        make_private(run.attempt(row.generation).dir)
+        make_below(paths.runs, run.attempt(row.generation).dir)
         write_atomically(run.current, json.dumps({"generation": row.generation}))
         payload.write(payload_file(batch.folder, row.array_index or 0))
 

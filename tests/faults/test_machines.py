@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import os
+import re
+import signal
 import threading
 from pathlib import Path
 
@@ -71,6 +74,29 @@ def test_kill_9_of_slurmd(slurm: SlurmCluster, tmp_path: Path) -> None:
     assert completed(trial)
     assert len(done.attempts["case-elsewhere"]) == 1
     assert broken_promises(trial) == []
+
+
+def test_a_node_fails_while_its_agent_is_stopped(slurm: SlurmCluster, tmp_path: Path) -> None:
+    """Nobody else could end the ranks of the old attempt: they end themselves soon after the new one is known."""
+    trial = begin(tmp_path, [case("fails", "120", "--step-s=0.3", "--every=1000")])
+    trial.watch(until=lambda: trial.ledger("case-fails").last_step() > 3)
+    newest = trial.ledger("case-fails").lines[-1]
+    rank = Path(f"/proc/{newest.pid}")
+    agent = int(re.findall(r"CAMPAIGN_AGENT_PID=(\d+)", (rank / "environ").read_text())[0])
+    os.kill(agent, signal.SIGSTOP)
+    try:
+        slurm.kill(newest.node)
+        slurm.run("scontrol", "update", f"NodeName={newest.node}", "State=DOWN", "Reason=no answer")
+        trial.watch(until=lambda: len(trial.observe().attempts["case-fails"]) > 1)
+        wait_until(lambda: not rank.exists(), "the end of the old rank")
+        [log] = (tmp_path / "campaign/faults/runs/case-fails/g0001/logs").rglob("*rank0.log")
+        assert "attempt 2 has begun" in log.read_text()
+    finally:
+        os.kill(agent, signal.SIGKILL)
+    slurm.start(newest.node)
+    done = trial.watch()
+    assert [a.failure_class for a in done.attempts["case-fails"]] == ["node", "completed"]
+    assert [broken for broken in broken_promises(trial) if "after attempt 2 had begun" not in broken] == []
 
 
 def test_slurmdbd_away_and_lagging(slurm: SlurmCluster, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -238,6 +238,74 @@ def test_an_outcome_finds_room_on_a_full_disk_and_says_so(attempt: Attempt, monk
     assert "No space left on device" in attempt.outcome().lines[0].text
 
 
+def test_a_rank_that_finds_no_room_for_its_record_tells_the_agent(
+    attempt: Attempt, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """As on a full disk; what is not in the log either is why the run waits for room."""
+    attempt.script(
+        """
+        os.rename(os.path.join(os.environ["CAMPAIGN_ATTEMPT_DIR"], "ranks"), os.path.join(os.getcwd(), f"ranks-{rank}"))
+        raise OSError(28, "No space left on device", "/c/checkpoint")
+        """
+    )
+    attempt.change(ranks_per_node=1)
+    monkeypatch.chdir(attempt.folder)
+    assert attempt.run() == 1
+    [end] = attempt.outcome().ranks
+    assert end.exit == 1
+    assert end.error is not None
+    assert "No space left on device" in end.error["message"]
+
+
+@pytest.mark.parametrize("exit_code", [0, 3])
+def test_an_agent_waits_for_its_folder_to_leave_its_outcome(attempt: Attempt, exit_code: int) -> None:
+    """The ranks end while the shared folder is away: nothing is created in its place, and nothing is lost."""
+    shared, aside, over = attempt.folder / "c", attempt.folder / "aside", attempt.folder / "over"
+    attempt.script(f"""
+        report(3)
+        while not os.path.exists({str(over)!r}): time.sleep(0.02)
+        sys.exit({exit_code})
+    """)
+    agent_process = attempt.start()
+    wait_until(attempt.paths.metrics.exists, "the first step")
+    shared.rename(aside)
+    shared.mkdir()
+    over.touch()
+    assert agent_process.stdout is not None
+    said = iter(agent_process.stdout.readline, "")
+    assert any("waiting for the shared folder" in line for line in said)
+    assert list(shared.iterdir()) == []
+    shared.rmdir()
+    aside.rename(shared)
+    agent_process.communicate(timeout=HANGS_S)
+    assert agent_process.returncode == (1 if exit_code else 0)
+    assert attempt.exits() in ({0: exit_code, 1: exit_code}, {0: exit_code, 1: -15}, {0: -15, 1: exit_code})
+    assert attempt.outcome().last_step == 3
+
+
+def test_a_folder_that_is_away_is_not_made_anew(attempt: Attempt) -> None:
+    """Not at the start, and not when the ranks are to be asked to stop."""
+    shared, aside = attempt.folder / "c", attempt.folder / "aside"
+    attempt.script("report(1)\ntime.sleep(1000)")
+    agent_process = attempt.start()
+    wait_until(attempt.paths.metrics.exists, "the first step")
+    shared.rename(aside)
+    agent_process.send_signal(signal.SIGUSR2)
+    agent_process.send_signal(signal.SIGTERM)
+    assert agent_process.stdout is not None
+    said = iter(agent_process.stdout.readline, "")
+    assert any("waiting for the shared folder" in line for line in said)
+    assert not shared.exists()
+    aside.rename(shared)
+    agent_process.communicate(timeout=HANGS_S)
+    assert attempt.outcome().ended_by == "signal"
+    shared.rename(aside)
+    again = attempt.start()
+    again.communicate(timeout=HANGS_S)
+    assert again.returncode
+    assert not shared.exists()
+
+
 def test_a_payload_that_others_could_have_written_is_not_run(attempt: Attempt) -> None:
     attempt.batch.chmod(0o777)
     process = attempt.start()
@@ -513,6 +581,7 @@ def test_the_heart_beats_while_a_checkpoint_is_verified(attempt: Attempt, monkey
 
 def test_what_a_killed_rank_left_half_written_is_removed(attempt: Attempt) -> None:
     folder = attempt.run_paths.checkpoints("hash")
+    folder.mkdir(parents=True)
     checkpoint.begin(folder, 2, 100)  # of a newer attempt
     attempt.script(f"os.makedirs({str(folder)!r} + '/g0001-step00000003.tmp'); os.kill(os.getpid(), signal.SIGKILL)")
     assert attempt.run() == 1

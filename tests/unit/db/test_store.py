@@ -14,7 +14,7 @@ from sqlalchemy import Connection, make_url
 
 from dscampaign.db import queries
 from dscampaign.db.engine import one_writer, parse_url, without_password
-from dscampaign.db.errors import StoreBusy, StoreError, StoreMissing, StoreUnreachable
+from dscampaign.db.errors import StaleWrite, StoreBusy, StoreError, StoreMissing, StoreUnreachable
 from dscampaign.db.file_systems import on_local_disk
 from dscampaign.db.ingest.gpus import GpuSpool
 from dscampaign.db.ingest.metrics import MetricSpool
@@ -172,6 +172,88 @@ def test_a_connection_that_breaks_in_mid_transaction_is_unreachable(postgres: Po
 def _die_in_transaction(store: Store) -> None:
     with store.write() as conn:
         conn.exec_driver_sql("SELECT pg_terminate_backend(pg_backend_pid())")
+
+
+@pytest.mark.parametrize("directly", [False, True], ids=["sqlalchemy", "driver"])
+@pytest.mark.parametrize(
+    ("sqlstate", "kind"),
+    [
+        *(
+            (code, StoreUnreachable)
+            for code in ("08006", "25006", "25P03", "53100", "53300", "57P01", "57P03", "58030")
+        ),
+        *((code, StoreBusy) for code in ("40001", "40P01", "55P03")),
+        ("23505", StaleWrite),
+        *((code, StoreError) for code in ("22003", "42501", "XX000")),
+    ],
+)
+def test_what_a_server_refuses_for_now_is_unreachable_and_the_rest_is_not(
+    postgres: PostgresServer, sqlstate: str, kind: type[StoreError], directly: bool
+) -> None:
+    store = Store.open(postgres.url(), check_schema=False)
+    refusal = f"DO $$ BEGIN RAISE EXCEPTION 'no' USING ERRCODE = '{sqlstate}'; END $$"
+
+    def refuse(conn: Connection) -> None:
+        if directly:
+            conn.connection.cursor().execute(refusal)  # as COPY does
+        else:
+            conn.exec_driver_sql(refusal)
+
+    with pytest.raises(StoreError, match="no") as refused, store.write() as conn:
+        refuse(conn)
+    assert type(refused.value) is kind
+    with store.read() as conn:
+        store.now(conn)
+
+
+def test_a_postgres_that_was_read_only_is_written_to_again(postgres: PostgresServer) -> None:
+    """As in a failover: the server that answers is a standby, or it has been told to write nothing."""
+    store = Store.open(postgres.new_database(), check_schema=False)
+    administrator = Store.open(store.url_without_password, check_schema=False)
+    upgrade(store)
+    name = store.url_without_password.rpartition("/")[2]
+    with administrator.write() as conn:
+        conn.exec_driver_sql(f'ALTER DATABASE "{name}" SET default_transaction_read_only = on')
+    store.close()
+    for _ in range(2):
+        with pytest.raises(StoreUnreachable, match="read-only"), store.write() as conn:
+            new_campaign(conn)
+    with administrator.write() as conn:
+        conn.exec_driver_sql(f'ALTER DATABASE "{name}" RESET default_transaction_read_only')
+    with store.write() as conn:  # a session that was begun meanwhile would be read-only for good
+        new_campaign(conn)
+
+
+def test_a_file_that_comes_back_is_used_again(tmp_path: Path) -> None:
+    store = Store.open(f"sqlite:///{tmp_path}/dir/campaign.db", create=True)
+    for aside in ("dir", "dir/campaign.db"):
+        (tmp_path / aside).rename(tmp_path / "aside")
+        with pytest.raises(StoreMissing, match="deleted or replaced"), store.write() as conn:
+            new_campaign(conn)
+        (tmp_path / "aside").rename(tmp_path / aside)
+        with store.write() as conn:
+            new_campaign(conn, aside)
+
+
+def test_a_file_that_was_mounted_anew_is_the_same(tmp_path: Path) -> None:
+    store = Store.open(f"sqlite:///{tmp_path}/campaign.db", create=True)
+    assert store._file is not None
+    path, here = store._file
+    store._file = path, here._replace(device=here.device + 1)
+    with store.write() as conn:
+        new_campaign(conn)
+    assert store._file == (path, here)
+
+
+def test_files_of_sqlite_that_cannot_be_used_are_unreachable_and_those_of_callers_are_theirs(tmp_path: Path) -> None:
+    store = Store.open(f"sqlite:///{tmp_path}/campaign.db", create=True)
+    with pytest.raises(IsADirectoryError), store.write():
+        tmp_path.open()
+    lock = tmp_path / "campaign.db-writer"
+    lock.unlink()
+    lock.mkdir()
+    with pytest.raises(StoreUnreachable, match=r"campaign\.db-writer"), store.write() as conn:
+        new_campaign(conn)
 
 
 def test_the_log_is_written_ahead_only_on_a_local_disk(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

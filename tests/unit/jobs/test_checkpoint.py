@@ -22,6 +22,7 @@ HASH = "abc"
 def make(
     folder: Path, step: int, *, generation: int = 1, config_hash: str = HASH, world_size: int = 2, arrangement: str = ""
 ) -> Path:
+    folder.mkdir(parents=True, exist_ok=True)  # as the agent does
     draft = checkpoint.begin(folder, generation, step)
     (draft / "shards").mkdir()
     for rank in range(world_size):

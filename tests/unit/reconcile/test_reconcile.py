@@ -22,7 +22,7 @@ from dscampaign.db.errors import StaleLease, StoreUnreachable
 from dscampaign.db.records import RunState
 from dscampaign.db.schema import step_metric
 from dscampaign.db.store import Store
-from dscampaign.jobs.shared.files import create_exclusively, make_private
+from dscampaign.jobs.shared.files import create_exclusively, make_below
 from dscampaign.orchestrator.campaign import desired as campaigns
 from dscampaign.orchestrator.campaign.status import read_status
 from dscampaign.orchestrator.errors import Unreachable
@@ -307,13 +307,13 @@ def test_a_job_that_was_faster_than_the_revocation_keeps_its_claim(
     world.run_pass()
     hidden = dict(world.cluster.jobs)
     world.cluster.jobs.clear()
-    real = make_private
+    real = make_below
 
-    def job_starts_now(folder: Path) -> None:
-        real(folder)
+    def job_starts_now(base: Path, folder: Path) -> None:
+        real(base, folder)
         create_exclusively(folder / "claim", json.dumps({"job_id": "1_0"}))
 
-    monkeypatch.setattr(claims, "make_private", job_starts_now)
+    monkeypatch.setattr(claims, "make_below", job_starts_now)
     assert [type(action) for action in world.run_pass().actions] == [Revoke]
     world.cluster.jobs.update(hidden)
     assert world.run_pass().actions == ()
@@ -507,7 +507,7 @@ def clock(world: World, monkeypatch: pytest.MonkeyPatch) -> Clock:
 
 
 def on_each_file(monkeypatch: pytest.MonkeyPatch, happens: Callable[[], None]) -> None:
-    real = submission.write_atomically
+    real = write_atomically
 
     def written(*args: Any) -> None:
         happens()
@@ -626,9 +626,12 @@ def test_watching_waits_for_a_store_and_a_lease_that_are_away(world: World, monk
 
 def test_a_folder_that_cannot_be_read_is_waited_for(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
     world.record(matrix={"depth": [1]})
+    watched = world.reconciler().watch(sleep=lambda _: None)
+    world.cluster.on_submit = raising(Unreachable("later"))
+    assert isinstance(next(watched), Pass)
+    world.cluster.on_submit = lambda _: None
     with monkeypatch.context() as patch:
         patch.setattr("dscampaign.orchestrator.reconcile.observe._begun", raising(OSError(116, "Stale file handle")))
-        watched = world.reconciler().watch(sleep=lambda _: None)
         seen = next(watched)
         assert isinstance(seen, Unreachable)
         assert "Stale file handle" in str(seen)
@@ -672,8 +675,8 @@ class Saboteur:
         monkeypatch.setattr(Store, "write", write)
 
     def _wrap_files(self, monkeypatch: pytest.MonkeyPatch) -> None:
-        effects = (submission, "write_atomically"), (submission, "make_private"), (claims, "create_exclusively")
-        for module, name in (*effects, (claims, "make_private")):
+        effects = (submission, "write_atomically"), (submission, "make_below"), (claims, "create_exclusively")
+        for module, name in (*effects, (claims, "make_below")):
             real = getattr(module, name)
 
             def wrapped(*args: Any, _real: Callable[..., Any] = real) -> Any:

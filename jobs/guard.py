@@ -1,0 +1,124 @@
+"""Watches over one rank from outside of it, and kills it once nobody may need it any more.
+
+Nobody restarts what an orphan still writes, and an attempt that was given up must not write beside its successor: Slurm
+reports a node as failed though its processes go on, and the agent, which would end them, may be stopped or hang. So a
+rank ends
+
+- when its agent has died;
+- when the agent has given no sign of life for ``SILENCE_S``. The sign is a file in the memory of the node, so that a
+  slow shared folder ends no healthy training;
+- when the run has a newer attempt.
+
+A process, not a thread of the rank: whatever the training script does with Python's lock, this goes on.
+
+Standard library only, Python 3.8 syntax. Usage: guard.py RANK_PID AGENT_PID, with the rank's environment and its log as
+standard error. Started by rank.py.
+"""
+
+import json
+import os
+import shutil
+import signal
+import sys
+import threading
+import time
+from typing import List, Tuple
+
+Process = Tuple[int, str]  # its number, and when it began, which tells it from a later one of that number
+
+POLL_S = 2.0
+SILENCE_S = 60.0
+"""An agent whose machine swaps, or that somebody stops for a moment, is silent for less."""
+
+CURRENT_POLL_S = 10.0
+"""How often each rank of the cluster reads its run's `current` while its agent is at work and does that too."""
+
+ALIVE = "alive"
+"""The agent's sign of life, in CAMPAIGN_PROGRESS_DIR."""
+
+
+def main(argv: List[str]) -> None:
+    """Watches until the rank is over."""
+    for number in (signal.SIGTERM, signal.SIGINT, signal.SIGHUP, signal.SIGUSR1, signal.SIGUSR2):
+        signal.signal(number, signal.SIG_IGN)  # Slurm and the launcher signal all processes; the rank may yet save
+    rank, agent = [(int(pid), _start_time(int(pid))) for pid in argv]
+    silent = threading.Event()
+    threading.Thread(target=_watch_current, args=(rank, silent), daemon=True).start()  # its file system may hang
+    _kill(rank, _watch_agent(rank, agent, silent))
+
+
+def _watch_agent(rank: Process, agent: Process, silent: threading.Event) -> str:
+    """Waits until the rank is over, or returns why it must be."""
+    sign, silent_s = 0, 0.0
+    while _lives(rank) and silent_s < SILENCE_S:
+        if not _lives(agent):
+            _forget_progress()
+            return "its agent is gone"
+        time.sleep(POLL_S)
+        before, sign = sign, _sign_of_life()
+        # Counted, not timed: a job that was suspended as a whole has not been silent.
+        silent_s = silent_s + POLL_S if sign and sign == before else 0.0
+        if silent_s:
+            silent.set()
+        else:
+            silent.clear()
+    return "its agent gave no sign of life for %.0f s" % silent_s
+
+
+def _watch_current(rank: Process, silent: threading.Event) -> None:
+    path = os.path.join(os.environ.get("CAMPAIGN_RUN_DIR", ""), "current")
+    mine, newest = int(os.environ.get("CAMPAIGN_GENERATION") or 0), 0
+    while newest <= mine:
+        silent.wait(CURRENT_POLL_S)
+        time.sleep(POLL_S)
+        newest = _generation(path)
+    _kill(rank, "attempt %d has begun" % newest)
+
+
+def _generation(path: str) -> int:
+    """The generation that may write, 0 if that cannot be read."""
+    try:
+        with open(path) as file:
+            return int(json.load(file)["generation"])
+    except (OSError, ValueError, KeyError, TypeError):
+        return 0
+
+
+def _sign_of_life() -> int:
+    """When the agent was last at work, in ns; 0 where it leaves no sign, as in a container that does not see it."""
+    try:
+        return os.stat(os.path.join(os.environ["CAMPAIGN_PROGRESS_DIR"], ALIVE)).st_mtime_ns
+    except (OSError, KeyError):
+        return 0
+
+
+def _kill(rank: Process, why: str) -> None:
+    if _lives(rank):  # else it is over, and its number may be another's
+        os.kill(rank[0], signal.SIGKILL)
+        print("rank %s was ended: %s" % (os.environ.get("RANK", "?"), why), file=sys.stderr, flush=True)
+
+
+def _forget_progress() -> None:
+    """The dead agent would have removed it, and memory is dear."""
+    folder = os.environ.get("CAMPAIGN_PROGRESS_DIR")
+    if folder:
+        shutil.rmtree(folder, ignore_errors=True)
+
+
+def _lives(process: Process) -> bool:
+    pid, start_time = process
+    return start_time != "" and _start_time(pid) == start_time
+
+
+def _start_time(pid: int) -> str:
+    """When the process began, "" if it is over: a zombie may keep its entry for as long as nobody collects it."""
+    try:
+        with open("/proc/%d/stat" % pid) as file:
+            fields = file.read().rsplit(")", 1)[1].split()
+    except OSError:
+        return ""
+    return "" if fields[0] in "ZX" else fields[19]
+
+
+if __name__ == "__main__":
+    main(sys.argv[1:])

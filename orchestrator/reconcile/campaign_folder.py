@@ -1,0 +1,115 @@
+"""Whether a campaign's folder is here: that a file is absent means something only in a folder that is present.
+
+A shared folder that is not mounted looks like an empty one: no attempt has left an outcome, no checkpoint is saved, no
+claim is taken. So the folder carries a marker with what the store knows of its campaign, and nothing is concluded from
+a folder without it, and nothing created in its place.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterable
+from pathlib import Path
+from typing import Any, NamedTuple
+
+from ...db.records import AttemptRow, CampaignRow
+from ...jobs.shared.files import make_below, make_private, read_json, write_atomically
+from ...jobs.shared.layout import CampaignPaths
+from ..errors import Unreachable
+from ..executors import storage
+from ..executors.job_request import attempt_paths
+
+
+class Identity(NamedTuple):
+    """Which folder a path led to: another one has another device or number, as has one that is mounted over it."""
+
+    device: int
+    inode: int
+
+
+class CampaignFolder:
+    """The folder of a campaign that is recorded in the store."""
+
+    def __init__(self, campaign: CampaignRow) -> None:
+        self.paths = CampaignPaths(Path(campaign.dir), campaign.name)
+        # Both are in the store from the first day and never change.
+        self._marker: dict[str, Any] = {"campaign": campaign.name, "created_s": campaign.created_s}
+
+    def create(self) -> None:
+        """Makes the folder of a campaign that is being recorded for the first time.
+
+        One of that name that is there belonged to a campaign that the store does not know, and is taken over.
+
+        Raises:
+            Unreachable: it cannot be written.
+        """
+        try:
+            make_private(self.paths.dir)
+            self._make_folders()
+            self._mark()
+        except OSError as exc:
+            raise storage.unwritable(exc) from exc
+
+    def require(self, attempts: Iterable[AttemptRow] = ()) -> Identity:
+        """Makes sure that the folder is here, and writes nothing; returns which one it is.
+
+        Args:
+            attempts: of the campaign: a trace of one will do in a folder that an older version made, without a marker.
+
+        Raises:
+            Unreachable: the folder is not here, is another campaign's, or cannot be read.
+        """
+        try:
+            found = self.paths.dir.stat()
+            if not self._is_marked() and not self._has_trace_of(attempts):
+                raise self._away()
+        except FileNotFoundError as exc:
+            raise self._away() from exc
+        except OSError as exc:
+            raise Unreachable(f"the shared folder cannot be read: {exc}", "the next pass tries again") from exc
+        return Identity(found.st_dev, found.st_ino)
+
+    def complete(self) -> None:
+        """Adds what is missing in a folder that is here: all that an older version did not make.
+
+        Raises:
+            OSError: it cannot be written.
+        """
+        self._make_folders()
+        if not self._is_marked():
+            self._mark()
+
+    def require_or_begin_anew(self) -> None:
+        """As `require`, for a campaign that its user submits again: an empty folder of its name becomes its own.
+
+        An older version made it, or the user did after the old one was lost.
+
+        Raises:
+            Unreachable: as of `require`, or it cannot be written.
+        """
+        if self.paths.dir.is_dir() and not self.paths.marker.exists():
+            self.create()
+        self.require()
+
+    def _is_marked(self) -> bool:
+        found = read_json(self.paths.marker)
+        return found is not None and found.items() >= self._marker.items()
+
+    def _has_trace_of(self, attempts: Iterable[AttemptRow]) -> bool:
+        return not self.paths.marker.exists() and any(attempt_paths(row).dir.is_dir() for row in attempts)
+
+    def _make_folders(self) -> None:
+        for folder in (self.paths.runs, self.paths.batches):
+            make_below(self.paths.dir, folder)
+
+    def _mark(self) -> None:
+        write_atomically(self.paths.marker, json.dumps(self._marker))
+
+    def _away(self) -> Unreachable:
+        name, folder = self._marker["campaign"], self.paths.dir
+        if read_json(self.paths.marker):
+            return Unreachable(f"{folder} belongs to another campaign {name}", "give this one another name or --dir")
+        hint = (
+            f"is {self.paths.root} mounted here? If it is lost for good, `mkdir -p {folder}` and submit to start over"
+        )
+        return Unreachable(f"{folder} is not the folder of campaign {name}: it is missing or empty", hint)

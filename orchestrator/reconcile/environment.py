@@ -1,0 +1,53 @@
+"""Whether the Python environments that attempts start with are here: an attempt without its own fails at once."""
+
+from __future__ import annotations
+
+import os
+import shutil
+import sys
+from collections.abc import Iterable, Sequence
+
+from ...jobs.agent.launch import RANK_SCRIPT
+from ..errors import Unreachable
+from ..spec.model import RunConfig
+from .actions import Action, Submit
+
+_OWN = (sys.executable, RANK_SCRIPT)
+"""What every attempt needs of this program's environment; a cluster has it under the same path on all nodes."""
+
+
+class Environments:
+    """Holds attempts back while an environment is away that was here in an earlier pass.
+
+    One that was never seen here may be on the compute nodes alone, or misspelt: the first attempt shows.
+    """
+
+    def __init__(self) -> None:
+        self._seen = set(_OWN)
+
+    def ready(
+        self, actions: Sequence[Action], configs: Iterable[RunConfig]
+    ) -> tuple[Sequence[Action], list[Unreachable]]:
+        """The actions that need nothing that is away, and what is away.
+
+        Args:
+            configs: of all runs, whether they are about to start or not.
+        """
+        self._seen |= {config.python for config in configs if config.python and _is_here(config.python)}
+        away: set[str] = set()
+        ready = []
+        for action in actions:
+            missing = self._missing(action.config) if isinstance(action, Submit) else set()
+            away |= missing
+            if not missing:
+                ready.append(action)
+        hint = "what needs it is submitted when it is back"
+        return ready, [Unreachable(f"{path} is away", hint) for path in sorted(away)]
+
+    def _missing(self, config: RunConfig) -> set[str]:
+        return {path for path in (*_OWN, config.python) if path and path in self._seen and not _is_here(path)}
+
+
+def _is_here(path: str) -> bool:
+    """Whether a file is there, or a command on PATH."""
+    return os.access(path, os.R_OK) or shutil.which(path) is not None

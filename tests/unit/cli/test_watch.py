@@ -1,0 +1,46 @@
+"""What a watch says of what is in its way: once when it comes, once when it is over."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from dscampaign.db.errors import StoreMissing, StoreUnreachable
+from dscampaign.orchestrator.cli.watch import Obstacles, patiently
+
+
+def test_an_obstacle_is_said_once_and_so_is_its_end() -> None:
+    now_s = [0.0]
+    obstacles = Obstacles(lambda: now_s[0])
+    said = []
+    for messages in ([], ["folder away"], ["folder away"], ["store away"], ["folder away"], [], [], ["folder away"]):
+        said.append(obstacles.news(messages))
+        now_s[0] += 10
+    assert said == [
+        [],
+        ["folder away"],
+        [],
+        ["store away"],
+        [],
+        ["over after 40 s: passes go on"],
+        [],
+        ["folder away"],
+    ]
+
+
+def test_the_same_trouble_with_another_temporary_file_is_the_same() -> None:
+    obstacles = Obstacles()
+    assert obstacles.news(["Read-only file system: '/c/.current.4242.0a1b2c3d'", "squeue: timed out"])
+    assert obstacles.news(["Read-only file system: '/c/.current.4242.99ffee00'"]) == []
+    assert obstacles.news(["Read-only file system: '/c/.claim.4242.99ffee00'"]) != []
+
+
+def test_the_last_word_waits_for_the_store() -> None:
+    answers: Iterator[Exception | str] = iter([StoreUnreachable("away"), StoreMissing("gone"), "done"])
+
+    def read() -> str:
+        answer = next(answers)
+        if isinstance(answer, Exception):
+            raise answer
+        return answer
+
+    assert patiently(read, sleep=lambda _: None) == "done"

@@ -1,0 +1,142 @@
+"""What a watch waits for once a pass was possible, and what ends it at once before that."""
+
+from __future__ import annotations
+
+import errno
+import os
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any, NoReturn
+
+import pytest
+
+from dscampaign.db.errors import SchemaMismatch, StoreMissing, StoreUnreachable
+from dscampaign.db.store import Store
+from dscampaign.orchestrator.errors import Unreachable
+from dscampaign.orchestrator.reconcile import loop
+from dscampaign.orchestrator.reconcile.loop import Pass
+from dscampaign.tests.support.world_on_disk import World, make_world
+
+
+@pytest.fixture
+def world(tmp_path: Path) -> Iterator[World]:
+    made = make_world(tmp_path)
+    made.record(matrix={"depth": [1]})
+    yield made
+    made.store.close()
+
+
+def raising(error: Exception) -> Callable[..., NoReturn]:
+    def fail(*_: object, **__: object) -> NoReturn:
+        raise error
+
+    return fail
+
+
+PASSING = [
+    (StoreMissing("deleted or replaced"), StoreMissing),
+    (StoreUnreachable("read-only"), StoreUnreachable),
+    (Unreachable("the folder is away"), Unreachable),
+    (OSError(errno.EROFS, os.strerror(errno.EROFS), "/shared"), Unreachable),
+    (FileNotFoundError(errno.ENOENT, "No such file", "prologue.sh"), Unreachable),
+    (ModuleNotFoundError("No module named 'submitit'"), Unreachable),
+]
+
+
+@pytest.mark.parametrize(
+    ("where", "error", "seen_as"),
+    [
+        *(("take_lease", error, type(error)) for error in (StoreMissing("deleted"), StoreUnreachable("read-only"))),
+        *((where, error, seen_as) for where in ("drain", "observe", "act") for error, seen_as in PASSING),
+    ],
+)
+def test_a_watch_that_has_begun_waits_for_what_can_come_back(
+    world: World, monkeypatch: pytest.MonkeyPatch, where: str, error: Exception, seen_as: type[Exception]
+) -> None:
+    watched = world.reconciler().watch(sleep=lambda _: None)
+    assert isinstance(next(watched), Pass)
+    world.run_jobs()
+    with monkeypatch.context() as patch:
+        patch.setattr(loop, where, raising(error))
+        assert [type(next(watched)) for _ in range(3)] == [seen_as] * 3
+    assert [type(done) for done in watched][-1] is Pass
+    assert world.states() == {"depth-1": "completed"}
+    assert world.ran == [("depth-1", 1)]
+
+
+@pytest.mark.parametrize(("error", "seen_as"), PASSING, ids=[str(error) for error, _ in PASSING])
+def test_before_a_pass_was_possible_it_ends_the_watch(
+    world: World, monkeypatch: pytest.MonkeyPatch, error: Exception, seen_as: type[Exception]
+) -> None:
+    monkeypatch.setattr(loop, "observe", raising(error))
+    with pytest.raises(seen_as):
+        next(world.reconciler().watch(sleep=lambda _: None))
+
+
+def test_what_cannot_come_back_ends_the_watch(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
+    watched = world.reconciler().watch(sleep=lambda _: None)
+    assert isinstance(next(watched), Pass)
+    monkeypatch.setattr(Store, "write", raising(SchemaMismatch("0002", "0001")))
+    with pytest.raises(SchemaMismatch):
+        next(watched)
+
+
+def test_a_lease_in_a_store_that_is_away_expires(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
+    reconciler = world.reconciler()
+    reconciler.run_pass()
+    monkeypatch.setattr(Store, "write", raising(StoreUnreachable("away")))
+    reconciler.close()
+
+
+class Environment:
+    """A Python of the spec's that can be away."""
+
+    def __init__(self, path: Path) -> None:
+        self.path = path
+        path.touch(0o755)
+
+    def vanish(self) -> None:
+        self.path.rename(self.path.with_name("aside"))
+
+    def come_back(self) -> None:
+        self.path.with_name("aside").rename(self.path)
+
+
+def passes(watched: Iterator[Any], count: int) -> list[Pass]:
+    found = [next(watched) for _ in range(count)]
+    assert all(isinstance(done, Pass) for done in found), found
+    return found
+
+
+@pytest.mark.parametrize("own", [False, True])
+def test_no_attempt_starts_while_its_environment_is_away(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, own: bool
+) -> None:
+    made, environment = make_world(tmp_path), Environment(tmp_path / "python")
+    if own:
+        monkeypatch.setattr("dscampaign.orchestrator.reconcile.environment._OWN", (str(environment.path),))
+    made.record(matrix={"depth": [1]}, **({} if own else {"python": str(environment.path)}))
+    watched = made.reconciler().watch(sleep=lambda _: None)
+    passes(watched, 1)
+    made.run_jobs("PREEMPTED", exit_code=None)
+    environment.vanish()
+    for done in passes(watched, 3):
+        assert [str(trouble) for trouble in done.troubles] == [f"{environment.path} is away"]
+    assert len(made.cluster.submitted) == 1
+    assert [a.failure_class for a in made.attempts("depth-1")] == ["preempted"]
+    environment.come_back()
+    passes(watched, 1)
+    made.run_jobs()
+    last = list(watched)[-1]
+    assert isinstance(last, Pass)
+    assert last.settled
+    assert made.ran == [("depth-1", 1), ("depth-1", 2)]
+    made.store.close()
+
+
+def test_an_environment_that_was_never_seen_here_may_be_on_the_nodes_alone(tmp_path: Path) -> None:
+    made = make_world(tmp_path)
+    made.record(matrix={"depth": [1]}, python="/only/on/the/nodes/bin/python")
+    assert made.run_pass().troubles == ()
+    assert len(made.cluster.submitted) == 1
+    made.store.close()
