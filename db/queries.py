@@ -234,7 +234,7 @@ def add_event(
         "attempt_id": attempt_id,
         "ts_s": now_s(conn) if ts_s is None else ts_s,
         "kind": kind,
-        "message": storable(message),
+        "message": message,
         "data": dict(data or {}),
     }
     conn.execute(insert(schema.events).values(values))
@@ -326,11 +326,6 @@ def memory_of_run(conn: Connection, run_id: int) -> list[MemoryObservation]:
     table = schema.memory_observation
     of_run = table.c.attempt_id.in_(select(schema.attempt.c.id).where(schema.attempt.c.run_id == run_id))
     return _fetch(conn, MemoryObservation, table, of_run, order=[table.c.attempt_id, table.c.oom])
-
-
-def storable(text: str) -> str:
-    """Text that every database takes: no NUL, no half of a surrogate pair."""
-    return text.replace("\0", "\N{REPLACEMENT CHARACTER}").encode(errors="replace").decode()
 
 
 def _fetch(

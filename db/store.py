@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import ExitStack, contextmanager, suppress
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
@@ -144,21 +144,46 @@ class Store:
         try:
             yield
         except IntegrityError as error:
-            raise StaleWrite(_first_line(error.orig)) from error
+            raise StaleWrite(first_line(error.orig)) from error
         except (OperationalError, InterfaceError) as error:
             raise self._unreachable(error.orig) from error
         except DBAPIError as error:
             if error.connection_invalidated:
                 raise self._unreachable(error.orig) from error
-            raise StoreError(f"{self.url_without_password}: {_first_line(error.orig)}") from error
+            raise StoreError(f"{self.url_without_password}: {first_line(error.orig)}") from error
         except (driver.OperationalError, driver.InterfaceError) as error:  # COPY talks to the driver itself
             raise self._unreachable(error) from error
 
     def _unreachable(self, error: BaseException | None) -> StoreUnreachable:
-        message = _first_line(error)
+        message = first_line(error)
         busy = "locked" in message if self.is_sqlite else getattr(error, "sqlstate", None) in _BUSY_SQLSTATES
         kind = StoreBusy if busy else StoreUnreachable
         return kind(f"{self.url_without_password}: {message}", hint="nothing is lost: try again")
+
+
+def refusal(conn: Connection, write: Callable[[], object]) -> BaseException | None:
+    """Writes a part of a transaction that may fail alone.
+
+    Returns:
+        What the store, or the code that speaks to it, has against the part, of which nothing is left then; None once
+        it is written.
+
+    Raises:
+        Exception: What is not the part's fault: the database broke off, the lease is lost, a file cannot be read.
+    """
+    driver = conn.dialect.loaded_dbapi
+    try:
+        with conn.begin_nested():
+            write()
+    except (StoreError, OSError, OperationalError, InterfaceError, driver.OperationalError, driver.InterfaceError):
+        raise
+    except DBAPIError as error:
+        if error.connection_invalidated:
+            raise
+        return error.orig
+    except Exception as error:  # noqa: BLE001 - told by the caller, who knows whose part it is
+        return error
+    return None
 
 
 def now_s(conn: Connection) -> ColumnElement[float]:
@@ -213,5 +238,6 @@ def _is_empty(conn: Connection) -> bool:
     return not inspect(conn).get_table_names()
 
 
-def _first_line(error: BaseException | None) -> str:
+def first_line(error: BaseException | None) -> str:
+    """What an error says, in one line."""
     return (str(error).strip().splitlines() or ["unknown error"])[0]

@@ -32,8 +32,7 @@ class ForwardSpool(Spool[MetricBatch]):
     def insert(self, conn: Connection, source: Source, batch: MetricBatch) -> None:
         """Records each event."""
         for event in batch.events:
-            message = str(event.data.pop("message", ""))
-            source.tell(conn, f"forward.{event.name}", message, event.data, event.ts_s)
+            source.tell(conn, f"forward.{event.name}", event.message, event.facts, event.ts_s)
 
 
 @dataclass(frozen=True)
