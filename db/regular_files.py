@@ -7,6 +7,14 @@ import os
 import stat
 from io import FileIO
 from pathlib import Path
+from typing import Final
+
+_OF_ONE_FILE: Final = frozenset(
+    {
+        *(errno.EACCES, errno.EPERM, errno.EINVAL, errno.EISDIR, errno.ENOTDIR, errno.ELOOP, errno.ENAMETOOLONG),
+        *(errno.ENXIO, errno.ENODEV),
+    }
+)
 
 
 def open_regular(path: Path) -> FileIO:
@@ -24,3 +32,8 @@ def open_regular(path: Path) -> FileIO:
     except BaseException:
         os.close(descriptor)
         raise
+
+
+def concerns_one_file(error: OSError) -> bool:
+    """Whether an error is that of one file or folder; others may be the file system's, for all that lies on it."""
+    return error.errno in _OF_ONE_FILE

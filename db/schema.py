@@ -25,6 +25,7 @@ from sqlalchemy import (
     UniqueConstraint,
     event,
 )
+from sqlalchemy.types import TypeEngine
 
 from .gpu_records import GPU_FIGURES, WHOLE_FIGURES
 from .records import METRIC_COLUMNS, AttemptState, RunState
@@ -86,7 +87,10 @@ class StorableText(TypeDecorator[str]):
     def __init__(self, length: int | None = None, longest: int | None = MAX_TEXT) -> None:
         super().__init__()
         self.length, self.longest = length, length or longest
-        self.impl = String(length) if length else Text()
+
+    def load_dialect_impl(self, dialect: Dialect) -> TypeEngine[Any]:
+        """What the database has for it."""
+        return dialect.type_descriptor(String(self.length) if self.length else Text())
 
     def process_bind_param(self, value: str | None, dialect: Dialect) -> str | None:  # noqa: ARG002
         """Makes it storable."""

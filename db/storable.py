@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import math
 import re
-from typing import Any, Final
+from typing import Any, Final, TypeGuard
 
 MAX_WHOLE: Final = 2**53
 """Beyond, a float skips whole numbers."""
@@ -51,12 +51,12 @@ def to_json(value: object) -> str:
     return json.dumps(_plain(value), allow_nan=False) if nested or _SUSPECT.search(found) else found
 
 
-def is_whole(value: object, least: int = 0, most: int = MAX_WHOLE) -> bool:
+def is_whole(value: object, least: int = 0, most: int = MAX_WHOLE) -> TypeGuard[int]:
     """Whether it is a whole number in a range."""
     return type(value) is int and least <= value <= most
 
 
-def is_time(value: object) -> bool:
+def is_time(value: object) -> TypeGuard[float]:
     """Whether it is a moment in seconds since 1970."""
     return type(value) in (int, float) and 0 <= value <= MAX_TIME_S  # type: ignore[operator]
 

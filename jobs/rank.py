@@ -22,6 +22,7 @@ from typing import Any, Dict, List
 MESSAGE_LIMIT = 4000
 TRACE_LIMIT = 30
 CAUSE_LIMIT = 5
+CODE_LIMIT, OUT_OF_RANGE = 2**31, 255  # beyond, Python exits with this
 AGENT_POLL_S = 2.0
 
 
@@ -62,7 +63,8 @@ def _run(argv: List[str]) -> None:
 
 def _exit_record(exc: SystemExit) -> Dict[str, Any]:
     if exc.code is None or isinstance(exc.code, int):
-        return {"exit": exc.code or 0}
+        code = int(exc.code or 0)
+        return {"exit": code if abs(code) < CODE_LIMIT else OUT_OF_RANGE}
     return {"exit": 1, "error": _error(exc)}  # sys.exit("message")
 
 
@@ -71,7 +73,7 @@ def _error(exc: BaseException) -> Dict[str, Any]:
     return {
         "type": _name(exc),
         "message": str(exc)[:MESSAGE_LIMIT],
-        "trace": "".join(trace).splitlines()[-TRACE_LIMIT:],
+        "trace": [line[:MESSAGE_LIMIT] for line in "".join(trace).splitlines()[-TRACE_LIMIT:]],
         "causes": _causes(exc),
         "ts": time.time(),
     }

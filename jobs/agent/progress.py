@@ -18,7 +18,9 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 
-from ..shared.documents import Document, decode
+from ...db.regular_files import open_regular
+from ...db.storable import is_time
+from ..shared.documents import Document, Time, Whole, decode
 from ..shared.files import read_json
 from ..shared.layout import SHARED_MEMORY
 from .evidence import RankEnd
@@ -27,6 +29,9 @@ DIR_VARIABLE = "CAMPAIGN_PROGRESS_DIR"
 PREFIX, LOCK = "campaign-ranks-", "agent"
 PAUSE_S = 10.0
 """Seconds between two looks that only a job that was stopped lets pass: the agent looks twice a second."""
+
+RECORD_BYTES = 1024
+"""More than a rank's record has."""
 
 WINDOW = 32
 """Steps, as they happen to be seen, over which a rank's busy time is judged."""
@@ -46,10 +51,10 @@ class RankProgress:
         samples: steps from which that is known.
     """
 
-    step: int
+    step: Whole
     phase: str
     busy_ms: float = 0.0
-    samples: int = 0
+    samples: Whole = 0
 
 
 @dataclass(frozen=True)
@@ -64,7 +69,7 @@ class Heartbeat(Document):
         ranks: global rank -> how far it is; those that have left a record.
     """
 
-    ts: float
+    ts: Time
     host: str = ""
     idle_s: float | None = None
     phase: str = QUIET_START
@@ -74,11 +79,11 @@ class Heartbeat(Document):
     def read(cls, path: Path) -> Heartbeat | None:
         """The heartbeat in ``path``; None if there is none. What an older version did not write has its default."""
         raw = read_json(path) or {}
-        if not isinstance(raw.get("ts"), int | float):
+        if not is_time(raw.get("ts")):
             return None
         try:
             found: Heartbeat = decode(cls, raw)
-        except (AttributeError, TypeError, ValueError):  # of another version: a sign of life all the same
+        except ValueError:  # of another version: a sign of life all the same
             return cls(float(raw["ts"]))
         return found
 
@@ -122,7 +127,8 @@ class RankWatch:
         self._forget_pause()
         for rank in self._ranks:
             with contextlib.suppress(OSError):
-                record = (self._folder / f"rank-{rank}").read_bytes()
+                with open_regular(self._folder / f"rank-{rank}") as file:
+                    record = file.read(RECORD_BYTES)
                 if record and record != self._seen.get(rank):
                     self._seen[rank], self._changed_s = record, time.monotonic()
                     self._take(rank, record)
@@ -152,9 +158,8 @@ class RankWatch:
 
     def _take(self, rank: int, record: bytes) -> None:
         try:
-            raw = json.loads(record)
-            found = RankProgress(int(raw["step"]), str(raw["phase"]), float(raw["busy_ms"]))
-        except (ValueError, KeyError, TypeError):  # caught in the middle of a write; the next look sees it whole
+            found: RankProgress = decode(RankProgress, json.loads(record))
+        except (ValueError, RecursionError):  # caught in the middle of a write; the next look sees it whole
             return
         before, self._now[rank] = self._now.get(rank), found
         if found.busy_ms and (before is None or found.step != before.step):

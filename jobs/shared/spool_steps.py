@@ -4,18 +4,25 @@ from __future__ import annotations
 
 import contextlib
 import json
+import os
+from collections.abc import Iterator
 from itertools import islice
 from pathlib import Path
-from typing import Final
+from typing import Any, Final
+
+from ...db.ingest.stretch import read_on
+from ...db.regular_files import open_regular
+from ...db.storable import is_whole
 
 TAIL_BYTES: Final = 64 * 1024
 HEAD_LINES: Final = 100
+_CHUNK_BYTES: Final = 1 << 20
 
 
 def first_step(spool: Path, default: int) -> int:
     """The oldest step in the spool, or ``default`` if there is none."""
-    with contextlib.suppress(OSError), spool.open(errors="replace") as file:
-        return next((step for line in file if (step := _step(line)) is not None), default)
+    with contextlib.suppress(OSError):
+        return next((step for line in _lines(spool) if (step := _step(line)) is not None), default)
     return default
 
 
@@ -26,8 +33,8 @@ def last_step(spool: Path) -> int | None:
 
 def target_step(spool: Path) -> int | None:
     """The target that a script counts before its first step: the event ``target`` near the spool's beginning."""
-    with contextlib.suppress(OSError), spool.open(errors="replace") as file:
-        found = (_target(line) for line in islice(file, HEAD_LINES))
+    with contextlib.suppress(OSError):
+        found = (_target(line) for line in islice(_lines(spool), HEAD_LINES))
         return next((steps for steps in found if steps is not None), None)
     return None
 
@@ -35,26 +42,41 @@ def target_step(spool: Path) -> int | None:
 def tail(path: Path) -> list[str]:
     """Lines of a file's end, of which the first may be torn; none where it cannot be read."""
     try:
-        with path.open("rb") as file:
-            size = file.seek(0, 2)
+        with open_regular(path) as file:
+            size = file.seek(0, os.SEEK_END)
             file.seek(max(0, size - TAIL_BYTES))
-            return file.read().decode(errors="replace").splitlines()
+            return (file.read(TAIL_BYTES) or b"").decode(errors="replace").splitlines()
     except OSError:
         return []
 
 
-def _step(line: str) -> int | None:
-    try:
-        step = json.loads(line).get("step")
-    except (ValueError, AttributeError):
-        return None  # torn, or not ours
-    return step if isinstance(step, int) and step > 0 else None
+def _lines(spool: Path) -> Iterator[bytes]:
+    """The complete lines of a spool, but for those that are too long."""
+    offset = 0
+    while found := read_on(spool, offset, _CHUNK_BYTES):
+        lines = found.chunk[: found.chunk.rfind(b"\n") + 1]
+        yield from lines.splitlines()
+        taken = found.skipped + len(found.chunk if found.endless else lines)
+        if not taken:
+            return
+        offset += taken
 
 
-def _target(line: str) -> int | None:
+def _step(line: str | bytes) -> int | None:
+    step = _object(line).get("step")
+    return step if is_whole(step, 1) else None
+
+
+def _target(line: bytes) -> int | None:
+    event = _object(line)
+    steps = event.get("steps") if event.get("event") == "target" else None
+    return steps if is_whole(steps, 1) else None
+
+
+def _object(line: str | bytes) -> dict[str, Any]:
+    """A line's object, empty where it is torn, or not ours."""
     try:
-        event = json.loads(line)
-        steps = event["steps"] if event["event"] == "target" else None
-    except (ValueError, TypeError, KeyError):
-        return None
-    return steps if isinstance(steps, int) else None
+        found = json.loads(line)
+    except (ValueError, RecursionError):
+        return {}
+    return found if isinstance(found, dict) else {}
