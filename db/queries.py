@@ -119,6 +119,18 @@ def run_by_name(conn: Connection, campaign_id: int, name: str) -> RunRow | None:
     return next(iter(_fetch(conn, RunRow, table, where)), None)
 
 
+def run_by_id(conn: Connection, run_id: int) -> RunRow:
+    """The run of that id.
+
+    Raises:
+        LookupError: there is none.
+    """
+    found = _fetch(conn, RunRow, schema.run, schema.run.c.id == run_id)
+    if not found:
+        raise LookupError(f"no run {run_id}")
+    return found[0]
+
+
 def update_run(
     conn: Connection, run_id: int, *, expect_states: Collection[RunState] | None = None, **values: Any
 ) -> bool:
@@ -247,6 +259,13 @@ def events(conn: Connection, campaign_id: int, run_id: int | None = None, limit:
     if run_id is not None:
         where = and_(where, table.c.run_id == run_id)
     return _fetch(conn, EventRow, table, where, order=[table.c.id.desc()], limit=limit)[::-1]
+
+
+def events_of_kind(conn: Connection, run_id: int, kind: str, since_s: float) -> list[EventRow]:
+    """What of that kind happened to a run since then, oldest first."""
+    row = schema.events.c
+    where = and_(row.run_id == run_id, row.kind == kind, row.ts_s >= since_s)
+    return _fetch(conn, EventRow, schema.events, where, order=[row.id])
 
 
 def newest_event_s(conn: Connection, campaign_id: int, kind: str) -> float | None:

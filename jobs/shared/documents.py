@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import math
 from collections.abc import Collection, Iterator, Mapping
+from contextlib import suppress
 from dataclasses import MISSING, asdict, dataclass, fields, is_dataclass
 from functools import cache
 from pathlib import Path
@@ -83,6 +84,13 @@ class Document:
 
     @classmethod
     def read(cls, path: Path) -> Self | None:
+        """What ``write`` wrote; None if it is not there, or cannot be read."""
+        with suppress(OSError, Unreadable):
+            return cls.load(path)
+        return None
+
+    @classmethod
+    def load(cls, path: Path) -> Self | None:
         """What ``write`` wrote; None if it is not there.
 
         Raises:

@@ -27,6 +27,7 @@ class AttemptView:
         claimed_s: when, by its node's clock; None where that cannot be read.
         heartbeats: what the agents of its nodes said last.
         lines: the end of the agents' own log, read only where no agent left an outcome.
+        unreadable: what is wrong with the outcomes that are there and cannot be read.
     """
 
     row: AttemptRow
@@ -37,6 +38,7 @@ class AttemptView:
     claimed_s: float | None = None
     lines: tuple[LogLine, ...] = ()
     heartbeats: tuple[Heartbeat, ...] = ()
+    unreadable: tuple[str, ...] = ()
 
     @property
     def heartbeat_s(self) -> float | None:
@@ -111,6 +113,23 @@ class RunView:
 
 
 @dataclass(frozen=True)
+class BrokenRun:
+    """A run that cannot be seen: what its jobs have written, or what the store has of it, is not as it should be.
+
+    Attributes:
+        attempt: its newest one, if the store takes that to be active.
+        job: that attempt's job, None where the executor showed nothing.
+        passing: whether it is an error of the file system rather than of what lies there.
+    """
+
+    run: RunRow
+    attempt: AttemptRow | None
+    job: JobView | None
+    why: str
+    passing: bool = False
+
+
+@dataclass(frozen=True)
 class Snapshot:
     """One moment of a campaign.
 
@@ -124,6 +143,7 @@ class Snapshot:
         storage: what is wrong with the campaign's folder, "" for nothing; None if not tested.
         intent_grace_s, lost_grace_s, outcome_grace_s: the executor's delays, see there.
         user: number of the user as whom jobs run.
+        broken: the runs that cannot be seen; they are not among ``runs``.
     """
 
     now_s: float
@@ -139,7 +159,8 @@ class Snapshot:
     nodes: int | None = None
     storage: str | None = None
     user: int = 0
+    broken: tuple[BrokenRun, ...] = ()
 
-    def is_desired(self, view: RunView) -> bool:
+    def is_desired(self, view: RunView | BrokenRun) -> bool:
         """Whether the run is still desired."""
         return view.run.desired == "run" and self.campaign.desired != "cancelled"

@@ -38,7 +38,7 @@ class Effects:
         self.happened = False
         patch.setattr(Store, "write", self._store_write(Store.write))
         patch.setattr(Store, "read", self._store_read(Store.read))
-        patch.setattr(spool, "_read_on", self._read(spool._read_on))
+        patch.setattr(spool, "read_on", self._read(spool.read_on))
         for module, name, real in _users_of_files():
             patch.setattr(module, name, self._file(real))
 

@@ -88,7 +88,8 @@ def test_an_outcome_of_an_older_version_is_read(paths: AttemptPaths) -> None:
 def test_half_an_outcome_cannot_be_read(paths: AttemptPaths, text: str, why: str) -> None:
     paths.outcome(0).write_text(text)
     with pytest.raises(Unreadable, match=rf"outcome-0\.json: {why}"):
-        NodeOutcome.read(paths.outcome(0))
+        NodeOutcome.load(paths.outcome(0))
+    assert NodeOutcome.read(paths.outcome(0)) is None
 
 
 _ERROR = {"type": "X", "message": "m", "trace": [], "ts": 1.0}
@@ -125,13 +126,13 @@ _ERROR = {"type": "X", "message": "m", "trace": [], "ts": 1.0}
 def test_a_malformed_outcome_says_what_is_wrong(paths: AttemptPaths, changed: dict[str, object], why: str) -> None:
     paths.outcome(0).write_text(json.dumps({**asdict(OUTCOME), **changed}))
     with pytest.raises(Unreadable, match=re.escape(why)):
-        NodeOutcome.read(paths.outcome(0))
+        NodeOutcome.load(paths.outcome(0))
 
 
 def test_what_lies_in_the_place_of_a_record_is_not_waited_for(paths: AttemptPaths) -> None:
     os.mkfifo(paths.outcome(0))
     with pytest.raises(Unreadable, match="Not a regular file"):
-        NodeOutcome.read(paths.outcome(0))
+        NodeOutcome.load(paths.outcome(0))
     os.mkfifo(paths.metrics)
     assert (spool_steps.first_step(paths.metrics, 7), spool_steps.last_step(paths.metrics)) == (7, None)
     os.mkfifo(paths.rank_record(0))
@@ -142,7 +143,7 @@ def test_a_record_without_end_is_not_read(paths: AttemptPaths) -> None:
     with paths.outcome(0).open("w") as file:
         file.truncate(1 << 40)
     with pytest.raises(Unreadable, match="more than 32 MiB"):
-        NodeOutcome.read(paths.outcome(0))
+        NodeOutcome.load(paths.outcome(0))
 
 
 @pytest.mark.parametrize(
