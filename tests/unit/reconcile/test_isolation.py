@@ -11,7 +11,7 @@ from typing import Any
 
 import pytest
 
-from dscampaign.db import queries
+from dscampaign.db import schema
 from dscampaign.db.errors import StaleLease, StoreUnreachable
 from dscampaign.orchestrator.campaign import desired as campaigns
 from dscampaign.orchestrator.executors import job_request
@@ -253,6 +253,6 @@ def test_a_trouble_long_ago_does_not_count(world: World) -> None:
     world.run_pass()
     world.run_pass()
     with world.store.write() as conn:
-        conn.execute(queries.schema.events.update().values(ts_s=0.0))
+        conn.execute(schema.events.update().values(ts_s=0.0))
     world.run_pass()
     assert world.states()[BAD] == "queued"
