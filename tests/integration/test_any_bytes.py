@@ -31,7 +31,7 @@ from dscampaign.tests.support.world_on_disk import World
 
 BAD, GOOD = "depth-1", "depth-2"
 PASSES = 20
-EXAMPLES = int(os.environ.get("ANY_BYTES_EXAMPLES", "25"))
+EXAMPLES = int(os.environ.get("ANY_BYTES_EXAMPLES", "12"))
 """On each database; more of them look further."""
 
 _ODD: list[Any] = [
