@@ -153,18 +153,21 @@ def test_a_line_without_end_does_not_stop_the_spool(world: World) -> None:
     assert event.data["offset"] == 0
 
 
-@pytest.mark.parametrize("before", [0, 30])
-def test_the_rest_of_a_line_without_end_is_no_line(world: World, before: int) -> None:
-    """Wherever the first stretch ends, also where the rest of the line looks like a step."""
+@pytest.mark.parametrize("pieces", [1, 2, 3])
+def test_the_rest_of_a_line_without_end_is_no_line(world: World, pieces: int) -> None:
+    """Though it looks like one, and however much of it is there when a reader comes."""
     step = json.dumps({"step": 9, "loss": 9.0})
-    good = json.dumps({"step": 1, "loss": 1.0}) + "\n"
-    world.write(b"x" * before + b"\n", good.encode(), ("y" * (100 - before - 1 - len(good)) + step * 4).encode())
-    for _ in range(4):  # the reader comes while the line is written
+    world.write({"step": 1, "loss": 1.0}, b"y" * 100)
+    for _ in range(2):
         world.ingest(max_bytes=100)
-    world.write(f"{step}\n".encode(), {"step": 2, "loss": 0.5})
+    for piece in range(pieces):
+        world.write(f"{step}{'' if piece < pieces - 1 else chr(10)}".encode())
+        world.ingest(max_bytes=100)
+    world.write({"step": 2, "loss": 0.5})
     while not world.ingest(max_bytes=100).caught_up:
         pass
     assert [row.step for row in world.metrics()] == [1, 2]
+    assert len(world.events("spool.corrupt")) == 1
 
 
 @pytest.mark.parametrize(
