@@ -60,7 +60,7 @@ class _Raised(TypedDict):
 
 
 class RankError(_Raised, total=False):
-    """The exception that ended a rank, as ``rank.py`` wrote it down; what is not declared here is left out."""
+    """The exception that ended a rank, as ``rank.py`` wrote it down; what is not declared here is not checked."""
 
     trace: list[str]
     causes: list[str]

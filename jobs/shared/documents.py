@@ -162,11 +162,11 @@ def _record(kind: Any, raw: Any, place: str) -> Any:
 
 
 def _dictionary(kind: Any, raw: Any, place: str) -> dict[str, Any]:
-    """Of a typed dictionary only the keys that it declares."""
+    """A typed dictionary; keys that it does not declare stay as they are."""
     types, given = get_type_hints(kind, include_extras=True), _require(dict, raw, place)
     if names := kind.__required_keys__ - given.keys():
         raise ValueError(f"{_name(place)}missing fields {_listed(names)}")
-    return {name: decode(types[name], value, _below(place, name)) for name, value in given.items() if name in types}
+    return {name: decode(types.get(name, Any), value, _below(place, name)) for name, value in given.items()}
 
 
 @cache
