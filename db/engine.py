@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import fcntl
-import json
-import math
 import os
 import sqlite3
 import time
@@ -18,6 +16,7 @@ from sqlalchemy.exc import ArgumentError
 
 from .errors import StoreBusy, StoreError
 from .file_systems import on_local_disk
+from .storable import to_json
 
 BUSY_TIMEOUT_S: Final = 30
 """How long a transaction waits for another one's lock, on both databases."""
@@ -84,24 +83,6 @@ def one_writer(url: URL, timeout_s: float = BUSY_TIMEOUT_S) -> Iterator[None]:
         yield
     finally:
         os.close(fd)
-
-
-def to_json(value: object) -> str:
-    """JSON that every database takes: numbers that are not finite become text."""
-    try:
-        return json.dumps(value, allow_nan=False)
-    except ValueError:
-        return json.dumps(_finite(value), allow_nan=False)
-
-
-def _finite(value: object) -> object:
-    if isinstance(value, float) and not math.isfinite(value):
-        return str(value)
-    if isinstance(value, dict):
-        return {key: _finite(item) for key, item in value.items()}
-    if isinstance(value, (list, tuple)):
-        return [_finite(item) for item in value]
-    return value
 
 
 def _postgres_settings() -> dict[str, Any]:

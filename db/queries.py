@@ -124,6 +124,18 @@ def run_by_name(conn: Connection, campaign_id: int, name: str) -> RunRow | None:
     return next(iter(_fetch(conn, RunRow, table, where)), None)
 
 
+def run_by_id(conn: Connection, run_id: int) -> RunRow:
+    """The run of that id.
+
+    Raises:
+        LookupError: there is none.
+    """
+    found = _fetch(conn, RunRow, schema.run, schema.run.c.id == run_id)
+    if not found:
+        raise LookupError(f"no run {run_id}")
+    return found[0]
+
+
 def update_run(
     conn: Connection, run_id: int, *, expect_states: Collection[RunState] | None = None, **values: Any
 ) -> bool:
@@ -244,7 +256,7 @@ def add_event(
         "attempt_id": attempt_id,
         "ts_s": now_s(conn) if ts_s is None else ts_s,
         "kind": kind,
-        "message": storable(message),
+        "message": message,
         "data": dict(data or {}),
     }
     conn.execute(insert(schema.events).values(values))
@@ -257,6 +269,13 @@ def events(conn: Connection, campaign_id: int, run_id: int | None = None, limit:
     if run_id is not None:
         where = and_(where, table.c.run_id == run_id)
     return _fetch(conn, EventRow, table, where, order=[table.c.id.desc()], limit=limit)[::-1]
+
+
+def events_of_kind(conn: Connection, run_id: int, kind: str, since_s: float) -> list[EventRow]:
+    """What of that kind happened to a run since then, oldest first."""
+    row = schema.events.c
+    where = and_(row.run_id == run_id, row.kind == kind, row.ts_s >= since_s)
+    return _fetch(conn, EventRow, schema.events, where, order=[row.id])
 
 
 def newest_event_s(conn: Connection, campaign_id: int, kind: str) -> float | None:
@@ -336,11 +355,6 @@ def memory_of_run(conn: Connection, run_id: int) -> list[MemoryObservation]:
     table = schema.memory_observation
     of_run = table.c.attempt_id.in_(select(schema.attempt.c.id).where(schema.attempt.c.run_id == run_id))
     return _fetch(conn, MemoryObservation, table, of_run, order=[table.c.attempt_id, table.c.oom])
-
-
-def storable(text: str) -> str:
-    """Text that every database takes: no NUL, no half of a surrogate pair."""
-    return text.replace("\0", "\N{REPLACEMENT CHARACTER}").encode(errors="replace").decode()
 
 
 def _fetch(

@@ -25,9 +25,11 @@ from sqlalchemy import (
     UniqueConstraint,
     event,
 )
+from sqlalchemy.types import TypeEngine
 
 from .gpu_records import GPU_FIGURES, WHOLE_FIGURES
 from .records import METRIC_COLUMNS, AttemptState, RunState
+from .storable import MAX_TEXT, text
 
 HEAD: Final = "0002"
 """The newest migration, named here so that opening a store does not import Alembic."""
@@ -71,6 +73,30 @@ class StateType(TypeDecorator[StrEnum]):
         return {str(state): state for state in self.states}.get
 
 
+class StorableText(TypeDecorator[str]):
+    """Text from outside, made such that every database takes it: see `storable.text`.
+
+    Args:
+        length: Characters of a VARCHAR; None for TEXT.
+        longest: Characters that are kept, by default the column's; None for all.
+    """
+
+    impl = Text
+    cache_ok = True
+
+    def __init__(self, length: int | None = None, longest: int | None = MAX_TEXT) -> None:
+        super().__init__()
+        self.length, self.longest = length, length or longest
+
+    def load_dialect_impl(self, dialect: Dialect) -> TypeEngine[Any]:
+        """What the database has for it."""
+        return dialect.type_descriptor(String(self.length) if self.length else Text())
+
+    def process_bind_param(self, value: str | None, dialect: Dialect) -> str | None:  # noqa: ARG002
+        """Makes it storable."""
+        return None if value is None else text(value, self.longest)
+
+
 def _id() -> Column[int]:
     return Column("id", BigId, primary_key=True)
 
@@ -92,12 +118,12 @@ campaign = Table(
     "campaign",
     metadata,
     _id(),
-    Column("name", String(255), nullable=False, unique=True),
-    Column("spec", Text, nullable=False),
-    Column("spec_hash", String(64), nullable=False),
-    Column("dir", Text, nullable=False),
-    Column("executor", String(32), nullable=False),
-    Column("desired", String(16), nullable=False),
+    Column("name", StorableText(255), nullable=False, unique=True),
+    Column("spec", StorableText(longest=None), nullable=False),
+    Column("spec_hash", StorableText(64), nullable=False),
+    Column("dir", StorableText(), nullable=False),
+    Column("executor", StorableText(32), nullable=False),
+    Column("desired", StorableText(16), nullable=False),
     Column("provenance", JSON, nullable=False),
     Column("created_s", Real, nullable=False),
     Column("limits", JSON, nullable=False, server_default="{}"),
@@ -108,14 +134,14 @@ run = Table(
     metadata,
     _id(),
     _ref("campaign_id", campaign),
-    Column("name", String(255), nullable=False),
+    Column("name", StorableText(255), nullable=False),
     Column("params", JSON, nullable=False),
     Column("config", JSON, nullable=False),
-    Column("config_hash", String(64), nullable=False),
+    Column("config_hash", StorableText(64), nullable=False),
     Column("repeat", Integer, nullable=False),
     Column("state", StateType(RunState), nullable=False),
-    Column("reason", Text, nullable=False),
-    Column("desired", String(16), nullable=False),
+    Column("reason", StorableText(), nullable=False),
+    Column("desired", StorableText(16), nullable=False),
     Column("generation", Integer, nullable=False),
     Column("retry_epoch", Integer, nullable=False),
     Column("target_step", BigInteger),
@@ -133,13 +159,13 @@ attempt = Table(
     _id(),
     _ref("run_id", run),
     Column("generation", Integer, nullable=False),
-    Column("token", String(64), nullable=False, index=True),
+    Column("token", StorableText(64), nullable=False, index=True),
     Column("array_index", Integer),
-    Column("job_id", String(64)),
+    Column("job_id", StorableText(64)),
     Column("submit_time_s", Real),
     Column("created_s", Real, nullable=False),
     Column("state", StateType(AttemptState), nullable=False),
-    Column("config_hash", String(64), nullable=False),
+    Column("config_hash", StorableText(64), nullable=False),
     Column("retry_epoch", Integer, nullable=False),
     Column("micro_batch", Integer, nullable=True),
     Column("accumulation", Integer, nullable=True),
@@ -147,17 +173,17 @@ attempt = Table(
     Column("nodes", Integer, nullable=False),
     Column("start_step", BigInteger),
     Column("last_step", BigInteger),
-    Column("failure_class", String(64)),
+    Column("failure_class", StorableText(64)),
     Column("evidence", JSON, nullable=False),
     Column("heartbeat_s", Real),
     Column("gpu_seconds", Real, nullable=False),
-    Column("spool_path", Text, nullable=False),
+    Column("spool_path", StorableText(), nullable=False),
     Column("spool_offset", BigInteger, nullable=False),
     Column("started_s", Real),
     Column("ended_s", Real),
-    Column("executor", String(32), nullable=False),
-    Column("changes", Text, nullable=False, server_default=""),
-    Column("memory_key", String(255)),
+    Column("executor", StorableText(32), nullable=False),
+    Column("changes", StorableText(), nullable=False, server_default=""),
+    Column("memory_key", StorableText(255)),
     Column("predicted_gb", Real),
     Column("code", String(64), nullable=False, server_default=""),
     UniqueConstraint("run_id", "generation"),
@@ -182,7 +208,7 @@ metric_extra = Table(
     metadata,
     _key("attempt_id"),
     _key("step"),
-    Column("name", String(200), primary_key=True),
+    Column("name", StorableText(200), primary_key=True),
     Column("value", Real),  # NULL is NaN
     sqlite_with_rowid=False,
 )
@@ -201,7 +227,7 @@ gpu = Table(
     "gpu",
     metadata,
     *_gpu_key(),
-    *(Column(name, String(255), nullable=False) for name in ("node", "name", "uuid")),
+    *(Column(name, StorableText(255), nullable=False) for name in ("node", "name", "uuid")),
     *(Column(name, Real) for name in ("mem_total_gb", "power_limit_w", "sm_clock_max_mhz", "mem_clock_max_mhz")),
     sqlite_with_rowid=False,
 )
@@ -235,8 +261,8 @@ events = Table(
     _ref("run_id", run, nullable=True),
     _ref("attempt_id", attempt, nullable=True),
     Column("ts_s", Real, nullable=False),
-    Column("kind", String(64), nullable=False),
-    Column("message", Text, nullable=False),
+    Column("kind", StorableText(64), nullable=False),
+    Column("message", StorableText(), nullable=False),
     Column("data", JSON, nullable=False),
     Index(None, "campaign_id", "id"),
     Index(None, "run_id", "id"),
@@ -249,7 +275,7 @@ checkpoint = Table(
     _ref("attempt_id", attempt),
     Column("generation", Integer, nullable=False),
     Column("step", BigInteger, nullable=False),
-    Column("path", Text, nullable=False),
+    Column("path", StorableText(), nullable=False),
     Column("size_bytes", BigInteger, nullable=False),
     Column("created_s", Real, nullable=False),
     UniqueConstraint("attempt_id", "step"),
@@ -259,7 +285,7 @@ checkpoint = Table(
 memory_observation = Table(
     "memory_observation",
     metadata,
-    Column("key", String(255), nullable=False),
+    Column("key", StorableText(255), nullable=False),
     _ref("attempt_id", attempt),
     Column("micro_batch", Integer, nullable=False),
     Column("oom", Boolean, nullable=False),
@@ -276,8 +302,8 @@ memory_observation = Table(
 lease = Table(
     "lease",
     metadata,
-    Column("name", String(64), primary_key=True),
-    Column("holder", String(255), nullable=False),
+    Column("name", StorableText(64), primary_key=True),
+    Column("holder", StorableText(255), nullable=False),
     Column("epoch", BigInteger, nullable=False),
     Column("expires_s", Real, nullable=False),
 )

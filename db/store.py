@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import ExitStack, contextmanager, suppress
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final, NamedTuple
@@ -180,18 +180,53 @@ class Store:
             raise self._named(error) from error
 
     def _named(self, error: BaseException | None, *, broken: bool = False) -> StoreError:
-        driver, sqlstate = self._engine.dialect.loaded_dbapi, getattr(error, "sqlstate", None) or ""
+        driver = self._engine.dialect.loaded_dbapi
         if isinstance(error, driver.IntegrityError):
-            return StaleWrite(_first_line(error))
-        message = f"{self.url_without_password}: {_first_line(error)}"
-        if not (broken or sqlstate.startswith(_AWAY_SQLSTATES)) and not isinstance(
-            error, (driver.OperationalError, driver.InterfaceError)
-        ):
+            return StaleWrite(first_line(error))
+        message = f"{self.url_without_password}: {first_line(error)}"
+        if not (broken or _refused_for_now(error, driver)):
             return StoreError(message)
-        if "locked" in message if self.is_sqlite else sqlstate in _BUSY_SQLSTATES:
+        if "locked" in message if self.is_sqlite else _sqlstate(error) in _BUSY_SQLSTATES:
             return StoreBusy(message, hint=_TRY_AGAIN)
         self._engine.dispose()  # a server that is back, or another in its place, is met anew and with its own settings
         return StoreUnreachable(message, hint=_TRY_AGAIN)
+
+
+def _sqlstate(error: BaseException | None) -> str:
+    return getattr(error, "sqlstate", None) or ""
+
+
+def _refused_for_now(error: BaseException | None, driver: Any) -> bool:
+    """Whether a driver's error is the server's or the file's trouble, not that of what was to be written."""
+    trouble = isinstance(error, (driver.OperationalError, driver.InterfaceError))
+    return trouble or _sqlstate(error).startswith(_AWAY_SQLSTATES)
+
+
+def refusal(conn: Connection, write: Callable[[], object]) -> BaseException | None:
+    """Writes a part of a transaction that may fail alone.
+
+    Returns:
+        What the store, or the code that speaks to it, has against the part, of which nothing is left then; None once
+        it is written.
+
+    Raises:
+        Exception: What is not the part's fault: the database broke off, the lease is lost, a file cannot be read.
+    """
+    driver = conn.dialect.loaded_dbapi
+    try:
+        with conn.begin_nested():
+            write()
+    except (StoreError, OSError):
+        raise
+    except DBAPIError as error:
+        if error.connection_invalidated or _refused_for_now(error.orig, driver):
+            raise
+        return error.orig
+    except Exception as error:
+        if _refused_for_now(error, driver):  # COPY talks to the driver itself
+            raise
+        return error
+    return None
 
 
 def now_s(conn: Connection) -> ColumnElement[float]:
@@ -246,5 +281,6 @@ def _is_empty(conn: Connection) -> bool:
     return not inspect(conn).get_table_names()
 
 
-def _first_line(error: BaseException | None) -> str:
+def first_line(error: BaseException | None) -> str:
+    """What an error says, in one line."""
     return (str(error).strip().splitlines() or ["unknown error"])[0]

@@ -19,7 +19,6 @@ from sqlalchemy import (
     Connection,
     Float,
     Integer,
-    String,
     Table,
     case,
     func,
@@ -33,7 +32,7 @@ from sqlalchemy import (
 from sqlalchemy.dialects import postgresql, sqlite
 
 from .records import METRIC_COLUMNS
-from .schema import gpu_sample, metric_extra, run_latest, step_metric
+from .schema import StorableText, gpu_sample, metric_extra, run_latest, step_metric
 
 Steps = Mapping[int, Mapping[str, float]]
 
@@ -44,7 +43,7 @@ _OWN_PLACE: Final = frozenset(("step", *_LINE_NAMES))
 _ZERO: Final[ColumnElement[int]] = literal_column("0")
 _ROWS: Final = 100  # an INSERT: half the time of one by one
 _COPY_ROWS: Final = 200  # below, a private table costs more than it saves, and a thousand agents would make a thousand
-_POSTGRES_TYPES: Final = {BigInteger: "int8", Float: "float8", Integer: "int4", String: "text"}
+_POSTGRES_TYPES: Final = {BigInteger: "int8", Float: "float8", Integer: "int4", StorableText: "text"}
 
 
 def insert_steps(conn: Connection, attempt_id: int, steps: Steps) -> None:

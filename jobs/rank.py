@@ -21,6 +21,7 @@ MESSAGE_LIMIT = 4000
 TRACE_LIMIT = 30
 TRACE_LINE_LIMIT = 1000
 CAUSE_LIMIT = 5
+CODE_LIMIT, OUT_OF_RANGE = 2**31, 255  # beyond, Python exits with this
 
 
 def main(argv: List[str]) -> None:
@@ -94,7 +95,8 @@ def _in_copy(path: str) -> str:
 
 def _exit_record(exc: SystemExit) -> Dict[str, Any]:
     if exc.code is None or isinstance(exc.code, int):
-        return {"exit": exc.code or 0}
+        code = int(exc.code or 0)
+        return {"exit": code if abs(code) < CODE_LIMIT else OUT_OF_RANGE}
     return {"exit": 1, "error": _error(exc)}  # sys.exit("message")
 
 

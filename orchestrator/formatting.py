@@ -66,8 +66,21 @@ def short_number(value: float | None) -> str:
     return f"{rounded:.3g}"
 
 
+def moment(seconds: float) -> str:
+    """A time since 1970 in the local time zone: `2026-11-22 16:05:00`, or the bare number where no calendar has it."""
+    try:
+        return time.strftime("%Y-%m-%d %H:%M:%S", time.localtime(seconds))
+    except (OverflowError, ValueError, OSError):
+        return f"{seconds:g} s"
+
+
+_LONGEST_S: Final = 1e10
+
+
 def duration(seconds: float) -> str:
     """`45 s`, `1 min 46 s`, `12 min`, `3 h 20 min`, `2 d 4 h`: to the nearest of the last unit."""
+    if not seconds < _LONGEST_S:  # NaN too: clocks, and scripts, may say anything
+        return f"{seconds / 86400:.3g} d"
     whole = round(max(seconds, 0.0))
     minutes, hours = round(whole / 60), round(whole / 3600)
     if whole < 60:

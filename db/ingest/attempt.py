@@ -32,8 +32,7 @@ class ForwardSpool(Spool[MetricBatch]):
     def insert(self, conn: Connection, source: Source, batch: MetricBatch) -> None:
         """Records each event."""
         for event in batch.events:
-            message = str(event.data.pop("message", ""))
-            source.tell(conn, f"forward.{event.name}", message, event.data, event.ts_s)
+            source.tell(conn, f"forward.{event.name}", event.message, event.facts, event.ts_s)
 
 
 @dataclass(frozen=True)
@@ -69,7 +68,13 @@ def drain_attempt(store: Store, spools: AttemptSpools, offsets: Mapping[int, int
     Raises:
         StoreUnreachable: The store did not answer; what was not taken is not lost.
         LookupError: There is no such attempt.
-        OSError: A spool cannot be read.
+        OSError: A spool cannot be read; the others were taken.
     """
+    failed: OSError | None = None
     for spool in spools:
-        drain(store, spool, None if offsets is None else offsets.get(spool.number, 0))
+        try:
+            drain(store, spool, None if offsets is None else offsets.get(spool.number, 0))
+        except OSError as exc:
+            failed = failed or exc
+    if failed:
+        raise failed

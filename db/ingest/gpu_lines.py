@@ -11,10 +11,10 @@ from dataclasses import dataclass, field, fields
 from typing import Any, Final
 
 from ..gpu_records import GPU_FIGURES, WHOLE_FIGURES, GpuDevice
-from .lines import MAX_WHOLE, PREFIX, Batch, take_event, take_lines
+from ..storable import MAX_WHOLE, is_time, is_whole
+from .lines import PREFIX, Batch, take_event, take_lines
 
-_MAX_TEXT: Final = 255
-_MAX_GPU: Final = 2**15
+_MAX_GPU: Final = 2**15 - 1
 _TEXTS: Final = ("node", "name", "uuid")
 _DEVICE_FIGURES: Final = tuple(f.name for f in fields(GpuDevice) if f.name.endswith(("_gb", "_w", "_mhz")))
 
@@ -70,7 +70,7 @@ def _take_devices(row: dict[str, Any], batch: GpuBatch) -> str | None:
         return "not a list of GPUs"
     for one in devices:
         given = {"node": row.get("node"), **one}
-        texts = {name: str(given.get(name) or "")[:_MAX_TEXT] for name in _TEXTS}
+        texts = {name: said if isinstance(said := given.get(name), str) else "" for name in _TEXTS}
         figures = {name: given[name] if _is_number(given.get(name)) else None for name in _DEVICE_FIGURES}
         batch.devices.setdefault(one["gpu"], {**texts, **figures})
     return None
@@ -78,7 +78,7 @@ def _take_devices(row: dict[str, Any], batch: GpuBatch) -> str | None:
 
 def _take_sample(row: dict[str, Any], batch: GpuBatch) -> str | None:
     gpus, ts_s, span_s = row.pop("gpu", None), row.pop("ts", None), row.pop("span_s", None)
-    if not (isinstance(gpus, list) and all(map(_is_gpu, gpus)) and _is_number(ts_s) and _is_number(span_s)):
+    if not (isinstance(gpus, list) and all(map(_is_gpu, gpus)) and is_time(ts_s) and _is_number(span_s)):
         return "not a sample"
     wrong = [name for name, column in row.items() if not _is_column(name, column, len(gpus))]
     columns = [row[name] if name in row and name not in wrong else [None] * len(gpus) for name in GPU_FIGURES]
@@ -90,7 +90,7 @@ def _take_sample(row: dict[str, Any], batch: GpuBatch) -> str | None:
 def _is_column(name: str, column: object, length: int) -> bool:
     if name not in GPU_FIGURES or not isinstance(column, list) or len(column) != length:
         return False
-    fits = _is_whole if name in WHOLE_FIGURES else _is_number
+    fits = is_whole if name in WHOLE_FIGURES else _is_number
     return all(value is None or fits(value) for value in column)
 
 
@@ -98,9 +98,5 @@ def _is_number(value: object) -> bool:
     return isinstance(value, int | float) and not isinstance(value, bool) and abs(value) <= MAX_WHOLE
 
 
-def _is_whole(value: object) -> bool:
-    return type(value) is int and 0 <= value <= MAX_WHOLE
-
-
 def _is_gpu(value: object) -> bool:
-    return type(value) is int and 0 <= value < _MAX_GPU
+    return is_whole(value, most=_MAX_GPU)

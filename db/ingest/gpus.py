@@ -5,7 +5,6 @@ from __future__ import annotations
 from sqlalchemy import Connection
 
 from .. import schema
-from ..queries import storable
 from ..store import insert_into
 from ..upsert import insert_gpu_samples
 from .gpu_lines import GpuBatch, parse
@@ -23,14 +22,9 @@ class GpuSpool(Spool[GpuBatch]):
         """A row for each GPU that is new and for each sample, and the events."""
         key = {"attempt_id": source.attempt_id, "node_rank": self.number}
         if batch.devices:
-            rows = [{**key, "gpu": gpu, **_storable(found)} for gpu, found in batch.devices.items()]
+            rows = [{**key, "gpu": gpu, **found} for gpu, found in batch.devices.items()]
             conn.execute(insert_into(conn, schema.gpu).values(rows).on_conflict_do_nothing())
         insert_gpu_samples(conn, [(source.attempt_id, self.number, *row) for row in batch.samples.values()])
         for event in batch.events:
-            message = str(event.data.pop("message", ""))
-            data = {**event.data, "node_rank": self.number}
-            source.tell(conn, f"gpu.{event.name}", message, data, event.ts_s)
-
-
-def _storable(found: dict[str, object]) -> dict[str, object]:
-    return {name: storable(value) if isinstance(value, str) else value for name, value in found.items()}
+            data = {**event.facts, "node_rank": self.number}
+            source.tell(conn, f"gpu.{event.name}", event.message, data, event.ts_s)

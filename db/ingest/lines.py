@@ -13,11 +13,12 @@ from functools import lru_cache
 from itertools import chain
 from typing import Any, Final, TypeVar
 
+from ..storable import MAX_TIME_S, MAX_WHOLE, is_time
+
 _BLOCK: Final = 1 << 16  # bytes read at once: a few hundred lines, which share the memory of their names
 PREFIX: Final = 200  # characters of a bad line that its event keeps
 _MAX_NAME: Final = 200  # characters, as metric_extra.name
 _MAX_EVENT: Final = 50  # characters, so that event.kind holds them after "script."
-MAX_WHOLE: Final = 2**53  # beyond, a float skips whole numbers
 _NUMBERS: Final = (float, bool, type(None))
 
 # Whole numbers become floats as they are read: no metric overflows a column, and one type is quick to check.
@@ -31,6 +32,17 @@ class SpoolEvent:
     name: str
     ts_s: float | None
     data: dict[str, Any]
+
+    @property
+    def message(self) -> str:
+        """What it says to people."""
+        said = self.data.get("message")
+        return said if isinstance(said, str) else ""
+
+    @property
+    def facts(self) -> dict[str, Any]:
+        """What else it says."""
+        return {name: value for name, value in self.data.items() if name != "message"} if self.message else self.data
 
 
 @dataclass(frozen=True)
@@ -117,7 +129,7 @@ def take_event(row: dict[str, Any], batch: Batch) -> str | None:
     name, ts_s = row.pop("event"), row.pop("ts", None)
     if not (isinstance(name, str) and _is_name(name) and len(name) <= _MAX_EVENT):
         return "an event without a name"
-    when = float(ts_s) if type(ts_s) in (int, float) and abs(ts_s) <= MAX_WHOLE else None
+    when = float(ts_s) if is_time(ts_s) else None
     batch.events.append(SpoolEvent(name, when, {key: _whole(value) for key, value in row.items()}))
     return None
 
@@ -150,7 +162,7 @@ def _plain(block: bytes) -> list[dict[str, float]] | None:
     if "event" in names or not all(map(_is_name, names)):
         return None
     flat = set(map(type, chain.from_iterable(map(dict.values, rows)))) == {float}
-    return rows if flat and all(map(_has_step, rows)) else None
+    return rows if flat and all(map(_has_step, rows)) and all(map(_has_no_wrong_time, rows)) else None
 
 
 def _merge(batch: MetricBatch, row: dict[str, float]) -> None:
@@ -173,6 +185,8 @@ def _take(line: bytes, batch: MetricBatch) -> str | None:
         return "no step"
     # Keep what can be stored, true as 1; null is the same as not there.
     wrong = [name for name, value in row.items() if not (_is_name(name) and isinstance(value, _NUMBERS))]
+    if not (row.get("ts") is None or is_time(row["ts"]) or "ts" in wrong):
+        wrong.append("ts")
     _merge(batch, {name: float(value) for name, value in row.items() if name not in wrong and value is not None})
     return f"not a number with a name: {', '.join(wrong)}"[:PREFIX] if wrong else None
 
@@ -185,6 +199,10 @@ def _whole(value: Any) -> Any:
 def _has_step(row: dict[str, Any]) -> bool:
     step = row.get("step")
     return type(step) is float and step.is_integer() and 0 <= step <= MAX_WHOLE
+
+
+def _has_no_wrong_time(row: dict[str, float]) -> bool:
+    return 0 <= row.get("ts", 0.0) <= MAX_TIME_S
 
 
 @lru_cache(maxsize=4096)

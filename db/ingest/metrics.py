@@ -5,7 +5,6 @@ The bytes of this spool that the store holds are counted with the attempt itself
 
 from __future__ import annotations
 
-import math
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any, Final
@@ -13,8 +12,9 @@ from typing import Any, Final
 from sqlalchemy import Connection, case, func, select, update
 
 from .. import schema
-from ..queries import observe_memory, record_checkpoint, storable
+from ..queries import observe_memory, record_checkpoint
 from ..records import CheckpointRow, MemoryObservation, memory_observation_key
+from ..storable import MAX_INT, MAX_WHOLE, is_whole
 from ..upsert import insert_extras, insert_steps, upsert_latest
 from .lines import MetricBatch, parse
 from .spool import Source, Spool
@@ -64,17 +64,17 @@ class MetricSpool(Spool[MetricBatch]):
 def _know_target(conn: Connection, source: Source, data: Mapping[str, Any]) -> None:
     """A run of so many epochs learns from its script how many steps that is."""
     steps = data.get("steps")
-    if isinstance(steps, int | float) and steps >= 1:
+    if is_whole(steps, 1):
         run = schema.run.c
         unknown = update(schema.run).where(run.id == source.run_id, run.target_step.is_(None))
-        conn.execute(unknown.values(target_step=int(steps)))
+        conn.execute(unknown.values(target_step=steps))
 
 
 def _know_checkpoint(conn: Connection, source: Source, data: Mapping[str, Any]) -> None:
     """A checkpoint of the built-in trainer; a script of one's own may use the word for something else."""
     step, path, size_bytes = data.get("step"), data.get("path"), data.get("size_bytes")
-    if isinstance(step, int) and isinstance(path, str) and isinstance(size_bytes, int):
-        saved = CheckpointRow(source.run_id, source.attempt_id, source.generation, step, storable(path), size_bytes)
+    if is_whole(step) and isinstance(path, str) and is_whole(size_bytes):
+        saved = CheckpointRow(source.run_id, source.attempt_id, source.generation, step, path, size_bytes)
         record_checkpoint(conn, saved)
 
 
@@ -84,17 +84,17 @@ def _know_memory(conn: Connection, source: Source, data: Mapping[str, Any]) -> N
     query = select(row.memory_key, row.micro_batch).where(row.id == source.attempt_id)
     memory_key, micro_batch = conn.execute(query).one()
     micro_batch = data.get("micro_batch", micro_batch)
-    if memory_key is None or not isinstance(micro_batch, int) or micro_batch < 1:
+    if memory_key is None or not is_whole(micro_batch, 1, MAX_INT):
         return
     given = {name: value for name in _MEMORY_FIGURES if _is_size(value := data.get(name))}
     if given:
-        where = (storable(str(data.get(name, ""))) for name in ("device", "torch"))
-        key = memory_observation_key(memory_key, *where)
+        device, torch = (said if isinstance(said := data.get(name), str) else "" for name in ("device", "torch"))
+        key = memory_observation_key(memory_key, device, torch)
         observe_memory(conn, MemoryObservation(key, source.attempt_id, micro_batch, oom=False, **given))
 
 
 def _is_size(value: object) -> bool:
-    return isinstance(value, int | float) and not isinstance(value, bool) and 0 < value < math.inf
+    return isinstance(value, int | float) and not isinstance(value, bool) and 0 < value <= MAX_WHOLE
 
 
 _MEANINGS: Final = {"target": _know_target, "checkpoint": _know_checkpoint, "memory": _know_memory}

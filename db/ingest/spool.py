@@ -7,10 +7,10 @@ leaves either all of it or none.
 
 from __future__ import annotations
 
-import os
 from abc import ABC, abstractmethod
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
+from functools import partial
 from pathlib import Path
 from typing import Any, ClassVar, Final, Generic
 
@@ -18,8 +18,9 @@ from sqlalchemy import ColumnElement, Connection, and_, func, select, update
 
 from .. import schema
 from ..queries import add_event
-from ..store import Store, insert_into
-from .lines import B, BadLine
+from ..store import Store, first_line, insert_into, refusal
+from .lines import PREFIX, B, BadLine
+from .stretch import read_on
 
 MAX_BYTES: Final = 8 << 20
 
@@ -131,24 +132,29 @@ def ingest(store: Store, spool: Spool[Any], *, max_bytes: int = MAX_BYTES) -> In
         OSError: The spool cannot be read.
     """
     source = spool.source(store)
-    chunk, size = _read_on(spool.path, source.offset, max_bytes)
-    if size is not None and size < source.offset:
-        return _truncated(store, source, size, spool.truncated_kind)
-    batch = spool.parse(chunk, source.offset)
+    nothing = IngestResult(0, source.offset, 0, 0, caught_up=True)
+    found = read_on(spool.path, source.offset, max_bytes)
+    if found is None:
+        return nothing
+    if found.size < source.offset:
+        return _truncated(store, source, found.size, spool.truncated_kind)
+    begin, lines = source.offset + found.skipped, found.chunk[: found.chunk.rfind(b"\n") + 1]
+    batch = spool.parse(lines, begin)
+    if found.endless:  # wait for this line's end, and the spool would never move again
+        prefix = found.chunk[:PREFIX].decode(errors="replace")
+        batch.bad.append(BadLine(begin, len(found.chunk), "a line without end", prefix))
+        batch.lines, batch.length = 1, len(found.chunk)
+    batch.length += found.skipped
     # What is left may end in mid-line: nothing more to take before the rest of that line is there.
-    caught_up = len(chunk) < max_bytes
-    if not batch.length and not caught_up:  # wait for this line's end, and the spool would never move again
-        begin = chunk[:100].decode(errors="replace")
-        batch.bad.append(BadLine(source.offset, len(chunk), "a line without end", begin))
-        batch.lines, batch.length = 1, len(chunk)
+    caught_up = not found.more
     if not batch.length:
-        return IngestResult(0, source.offset, 0, 0, caught_up)
+        return replace(nothing, caught_up=caught_up)
     with store.write() as conn:
         if not spool.advance(conn, source, batch):
-            return IngestResult(0, source.offset, 0, 0, caught_up=False, stale=True)
-        spool.insert(conn, source, batch)
-        _set_aside(conn, source, batch.bad, spool.path)
-    return IngestResult(batch.lines, source.offset + batch.length, len(batch.bad), len(batch.events), caught_up)
+            return replace(nothing, caught_up=False, stale=True)
+        bad = _insert(conn, spool, source, batch, lines, begin)
+        _set_aside(conn, source, bad, spool.path)
+    return IngestResult(batch.lines, source.offset + batch.length, len(bad), len(batch.events), caught_up)
 
 
 def drain(store: Store, spool: Spool[Any], seen_offset: int | None = None) -> None:
@@ -162,24 +168,33 @@ def drain(store: Store, spool: Spool[Any], seen_offset: int | None = None) -> No
     Raises:
         StoreUnreachable, LookupError, OSError: As of `ingest`.
     """
-    if _read_on(spool.path, 0, 0)[1] in (None, seen_offset):
+    found = read_on(spool.path, 0, 0)
+    if found is None or found.size == seen_offset:
         return
     while not (result := ingest(store, spool)).caught_up and not result.stale:
         pass
 
 
-def _read_on(path: Path, offset: int, max_bytes: int) -> tuple[bytes, int | None]:
-    """The bytes from an offset on, and the size of the whole file, None when there is no file.
+def _insert(conn: Connection, spool: Spool[B], source: Source, batch: B, lines: bytes, offset: int) -> list[BadLine]:
+    """Puts lines into their tables; returns those that are set aside.
 
-    The size is that of now: opening a file makes a network file system ask for it again.
+    Where the store refuses some of them they are halved until only that line is left out which it does not take.
     """
-    try:
-        with path.open("rb", buffering=0) as file:
-            size = file.seek(0, os.SEEK_END)
-            file.seek(offset)
-            return file.read(max_bytes) or b"", size
-    except FileNotFoundError:
-        return b"", None
+    why = refusal(conn, partial(spool.insert, conn, source, batch))
+    if why is None:
+        return batch.bad
+    middle = _middle(lines)
+    if not middle:
+        prefix = lines.decode(errors="replace")[:PREFIX]
+        return [BadLine(offset, len(lines), f"the store does not take it ({first_line(why)})", prefix)]
+    parts = (lines[:middle], offset), (lines[middle:], offset + middle)
+    return [bad for part, at in parts for bad in _insert(conn, spool, source, spool.parse(part, at), part, at)]
+
+
+def _middle(lines: bytes) -> int:
+    """Where the line begins that is nearest to the middle; 0 where there is only one."""
+    half = len(lines) // 2
+    return lines.find(b"\n", half, len(lines) - 1) + 1 or lines.rfind(b"\n", 0, half) + 1
 
 
 def _set_aside(conn: Connection, source: Source, bad: Sequence[BadLine], path: Path) -> None:

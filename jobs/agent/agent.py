@@ -18,7 +18,6 @@ from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
 from types import FrameType
-from typing import Any
 
 from ..forward.processes import Forwarders
 from ..shared import checkpoint, retention, spool_steps
@@ -29,7 +28,7 @@ from ..shared.layout import AttemptPaths, RunPaths, payload_file
 from ..shared.ownership import distrust
 from ..shared.payload import Payload
 from . import cleanup, evidence, launch
-from .evidence import LogLine, NodeOutcome
+from .evidence import LogLine, NodeOutcome, RankRecord
 from .node import Node, RendezvousTimeout, Start, announce, free_port, join
 from .node_facts import NodeFacts
 from .progress import RankWatch
@@ -90,7 +89,7 @@ class Agent:
         self._last_beat_s = self._last_stop_s = 0.0
         self._since: dict[str, float] = {}
         self._gone_s: dict[int, float] = {}
-        self._ends: dict[int, dict[str, Any]] = {}
+        self._ends: dict[int, RankRecord] = {}
         self._ending_s: float | None = None
         self._copy: CodeCopy | None = None
         gpus, visible = payload.gpus_per_node, node.visible_devices
@@ -174,7 +173,7 @@ class Agent:
 
     def _claimed_by_another(self) -> bool:
         claim = read_json(self.paths.claim)
-        return self._superseded() or (claim is not None and claim["job_id"] != self.node.job_id)
+        return self._superseded() or (claim is not None and claim.get("job_id") != self.node.job_id)
 
     @property
     def _checkpoints(self) -> Path:
@@ -315,14 +314,14 @@ class Agent:
     def _peer_failed(self) -> bool:
         others = (n for n in range(self.payload.nodes) if n != self.node.rank)
         outcomes = (read_json(self.paths.outcome(n)) for n in others)
-        return any(o is not None and o["launcher_exit"] != 0 for o in outcomes)
+        return any(o is not None and o.get("launcher_exit") != 0 for o in outcomes)
 
     def _rank_died(self) -> bool:
-        records = {rank: read_json(self.paths.rank_record(rank)) for rank in self.ranks}
+        records = {rank: RankRecord.read(self.paths.rank_record(rank)) for rank in self.ranks}
         gone = [rank for rank, record in records.items() if record is not None and _vanished(record)]
         for rank in gone:
             self._gone_s.setdefault(rank, time.time())
-        return bool(gone) or any(r is not None and r.get("exit", 0) != 0 for r in records.values())
+        return bool(gone) or any(r is not None and r.exit not in (None, 0) for r in records.values())
 
     def _pass_on_stop(self, launcher: subprocess.Popen[bytes]) -> None:
         """Again and again: a rank that is still importing has no handler yet and would miss the only signal."""
@@ -425,12 +424,12 @@ def _wait_for(done: Callable[[], bool], what: str) -> None:
     print(f"gave up waiting: {what}", file=sys.stderr, flush=True)
 
 
-def _vanished(record: dict[str, object]) -> bool:
+def _vanished(record: RankRecord) -> bool:
     """Whether a rank's process is gone without a record of its end; one that nobody has collected yet is."""
-    if record.get("state") != "running":
+    if record.state != "running":
         return False
     try:
-        return Path(f"/proc/{record['pid']}/stat").read_text().rsplit(")", 1)[1].split()[0] in "ZX"
+        return Path(f"/proc/{record.pid}/stat").read_text().rsplit(")", 1)[1].split()[0] in "ZX"
     except OSError:
         return True
 

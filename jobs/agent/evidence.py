@@ -9,12 +9,12 @@ import sys
 import time
 from collections import deque
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, fields
 from itertools import islice
 from pathlib import Path
-from typing import Any, TextIO
+from typing import Annotated, Any, Self, TextIO, TypedDict
 
-from ..shared.documents import Document
+from ..shared.documents import Document, Number, Time, Whole, decode
 from ..shared.files import read_json
 from ..shared.layout import AttemptPaths
 from ..shared.spool_steps import TAIL_BYTES, tail
@@ -56,8 +56,43 @@ class LogLine:
     """A line of a log, with where it stands."""
 
     file: str
-    number: int
+    number: Whole
     text: str
+
+
+class _Raised(TypedDict):
+    type: str
+    message: str
+    ts: Time
+
+
+class RankError(_Raised, total=False):
+    """The exception that ended a rank, as ``rank.py`` wrote it down; what is not declared here is not checked."""
+
+    trace: list[str]
+    causes: list[str]
+
+
+@dataclass(frozen=True)
+class RankRecord:
+    """What a rank says of itself: who it is, and, unless a signal ended it, how it ended."""
+
+    state: str = ""
+    pid: Number | None = None
+    exit: Number | None = None
+    error: Annotated[dict[str, Any], RankError] | None = None
+
+    @classmethod
+    def read(cls, path: Path) -> Self | None:
+        """The record in ``path``; None if there is none that can be read. It may say more."""
+        raw = read_json(path)
+        if raw is None:
+            return None
+        with contextlib.suppress(ValueError):
+            known = {field.name for field in fields(cls)}
+            found: Self = decode(cls, {name: value for name, value in raw.items() if name in known})
+            return found
+        return None
 
 
 @dataclass(frozen=True)
@@ -72,12 +107,12 @@ class RankEnd:
         step: newest step that it had worked on, None if it never said.
     """
 
-    rank: int
-    exit: int | None
-    error: dict[str, Any] | None
-    pid: int | None = None
-    gone_s: float | None = None
-    step: int | None = None
+    rank: Number
+    exit: Number | None
+    error: Annotated[dict[str, Any], RankError] | None
+    pid: Number | None = None
+    gone_s: Time | None = None
+    step: Whole | None = None
 
 
 @dataclass(frozen=True)
@@ -102,40 +137,33 @@ class NodeOutcome(Document):
         memory_limit_bytes: of the control group that it ran in, None for none.
     """
 
-    generation: int
+    generation: Number
     job_id: str
-    node_rank: int
+    node_rank: Number
     host: str
-    launcher_exit: int | None
+    launcher_exit: Number | None
     ended_by: str
-    started_s: float
-    ended_s: float
-    start_step: int
-    last_step: int | None
+    started_s: Time
+    ended_s: Time
+    start_step: Whole
+    last_step: Whole | None
     ranks: tuple[RankEnd, ...]
     lines: tuple[LogLine, ...] = field(default=())
-    oom_kills: int = 0
-    target_step: int | None = None
-    ending_s: float | None = None
+    oom_kills: Whole = 0
+    target_step: Whole | None = None
+    ending_s: Time | None = None
     gpus: GpuFacts | None = None
     kernel: tuple[KernelLine, ...] = ()
-    memory_peak_bytes: int | None = None
+    memory_peak_bytes: Whole | None = None
     memory_peak_of: str = ""
-    memory_limit_bytes: int | None = None
-
-    @classmethod
-    def read(cls, path: Path) -> NodeOutcome | None:
-        """The record in ``path``, or None while there is none that this version can read."""
-        with contextlib.suppress(AttributeError, TypeError, ValueError):
-            return super().read(path)
-        return None
+    memory_limit_bytes: Whole | None = None
 
 
 def rank_ends(
     paths: AttemptPaths,
     ranks: Iterable[int],
     gone_s: Mapping[int, float] | None = None,
-    kept: Mapping[int, dict[str, Any]] | None = None,
+    kept: Mapping[int, RankRecord] | None = None,
 ) -> tuple[RankEnd, ...]:
     """What each of ``ranks`` wrote down of its end.
 
@@ -144,7 +172,7 @@ def rank_ends(
         kept: what those wrote elsewhere that could not write here.
     """
     gone, kept = gone_s or {}, kept or {}
-    records = {rank: kept.get(rank) or read_json(paths.rank_record(rank)) or {} for rank in ranks}
+    records = {rank: kept.get(rank) or RankRecord.read(paths.rank_record(rank)) for rank in ranks}
     return tuple(_rank_end(rank, record, gone.get(rank)) for rank, record in records.items())
 
 
@@ -229,9 +257,9 @@ def _may_be_progress(text: str) -> bool:
     return "step" in lowered or "loss" in lowered
 
 
-def _rank_end(rank: int, record: dict[str, Any], gone_s: float | None) -> RankEnd:
-    ended = record.get("exit")
-    return RankEnd(rank, ended, record.get("error"), record.get("pid"), gone_s if ended is None else None)
+def _rank_end(rank: int, record: RankRecord | None, gone_s: float | None) -> RankEnd:
+    said = record or RankRecord()
+    return RankEnd(rank, said.exit, said.error, said.pid, gone_s if said.exit is None else None)
 
 
 def _worth_keeping(log: Path, patterns: Sequence[UserPattern], until_s: float) -> list[LogLine]:

@@ -13,6 +13,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
+from ..shared.documents import Number, Whole
 from ..shared.nvml import (
     Unavailable,
     gpu_handle,
@@ -40,8 +41,8 @@ class Gpu:
     """
 
     device: str
-    used_bytes: int
-    total_bytes: int
+    used_bytes: Whole
+    total_bytes: Whole
     address: str = ""
 
 
@@ -56,7 +57,7 @@ class GpuFacts:
         trouble: its word for why not.
     """
 
-    asked: int
+    asked: Number
     before: tuple[Gpu, ...] | None
     after: tuple[Gpu, ...] | None
     trouble: str = ""

@@ -14,6 +14,8 @@ from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
+from ..shared.documents import Time
+
 KMSG = Path("/dev/kmsg")
 RECORD_BYTES = 8192
 RECORD_LIMIT = 20_000
@@ -31,7 +33,7 @@ INTERESTING = re.compile(
 class KernelLine:
     """A line of the kernel's log; ``ts`` by this node's clock, about a second true."""
 
-    ts: float
+    ts: Time
     text: str
 
 

@@ -10,7 +10,7 @@ from collections.abc import Callable, Mapping
 from contextlib import suppress
 from dataclasses import asdict, dataclass
 
-from ..shared.documents import decode
+from ..shared.documents import Count, Number, Time, Whole, decode
 from ..shared.files import read_json, write_atomically
 from ..shared.layout import AttemptPaths
 
@@ -80,18 +80,19 @@ class Start:
     job_id: str
     host: str
     address: str
-    port: int
+    port: Number
     resume: str
-    start_step: int | None
-    started_s: float
-    micro_batch: int | None = None
-    accumulation: int | None = None
+    start_step: Whole | None
+    started_s: Time
+    micro_batch: Count | None = None
+    accumulation: Count | None = None
 
     @classmethod
     def read(cls, paths: AttemptPaths) -> Start | None:
         """What node 0 said, or None while it has not."""
+        raw = read_json(paths.started)
         with suppress(ValueError):  # of another version
-            found: Start | None = decode(cls, read_json(paths.started))
+            found: Start | None = None if raw is None else decode(cls, raw)
             return found
         return None
 

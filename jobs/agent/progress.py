@@ -18,13 +18,14 @@ from collections import deque
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
-from typing import Any
 
+from ...db.regular_files import open_regular
+from ...db.storable import is_time
 from ..guard import ALIVE
-from ..shared.documents import Document, decode
+from ..shared.documents import Document, Time, Whole, decode
 from ..shared.files import read_json
 from ..shared.layout import SHARED_MEMORY
-from .evidence import RankEnd
+from .evidence import RankEnd, RankRecord
 
 DIR_VARIABLE = "CAMPAIGN_PROGRESS_DIR"
 PREFIX, LOCK = "campaign-ranks-", "agent"
@@ -34,6 +35,9 @@ HUNG_S = 1800.0
 
 PAUSE_S = 10.0
 """Seconds between two looks that only a job that was stopped lets pass: the agent looks twice a second."""
+
+RECORD_BYTES = 1024
+"""More than a rank's record has."""
 
 WINDOW = 32
 """Steps, as they happen to be seen, over which a rank's busy time is judged."""
@@ -53,10 +57,10 @@ class RankProgress:
         samples: steps from which that is known.
     """
 
-    step: int
+    step: Whole
     phase: str
     busy_ms: float = 0.0
-    samples: int = 0
+    samples: Whole = 0
 
 
 @dataclass(frozen=True)
@@ -71,7 +75,7 @@ class Heartbeat(Document):
         ranks: global rank -> how far it is; those that have left a record.
     """
 
-    ts: float
+    ts: Time
     host: str = ""
     idle_s: float | None = None
     phase: str = QUIET_START
@@ -81,11 +85,11 @@ class Heartbeat(Document):
     def read(cls, path: Path) -> Heartbeat | None:
         """The heartbeat in ``path``; None if there is none. What an older version did not write has its default."""
         raw = read_json(path) or {}
-        if not isinstance(raw.get("ts"), int | float):
+        if not is_time(raw.get("ts")):
             return None
         try:
             found: Heartbeat = decode(cls, raw)
-        except (AttributeError, TypeError, ValueError):  # of another version: a sign of life all the same
+        except ValueError:  # of another version: a sign of life all the same
             return cls(float(raw["ts"]))
         return found
 
@@ -133,7 +137,8 @@ class RankWatch:
         self._forget_pause()
         for rank in self._ranks:
             with contextlib.suppress(OSError):
-                record = (self._folder / f"rank-{rank}").read_bytes()
+                with open_regular(self._folder / f"rank-{rank}") as file:
+                    record = file.read(RECORD_BYTES)
                 if record and record != self._seen.get(rank):
                     self._seen[rank], self._changed_s = record, time.monotonic()
                     self._take(rank, record)
@@ -164,12 +169,12 @@ class RankWatch:
             ranks=ranks,
         )
 
-    def ends(self) -> dict[int, dict[str, Any]]:
+    def ends(self) -> dict[int, RankRecord]:
         """The last records of ranks that could not write them to the shared folder, by rank; none after `close`."""
         if self._folder is None:
             return {}
-        records = {rank: read_json(self._folder / f"rank-{rank}.json") for rank in self._ranks}
-        return {rank: record for rank, record in records.items() if record and record.get("state") == "ended"}
+        records = {rank: RankRecord.read(self._folder / f"rank-{rank}.json") for rank in self._ranks}
+        return {rank: record for rank, record in records.items() if record and record.state == "ended"}
 
     def placed(self, ends: Sequence[RankEnd]) -> tuple[RankEnd, ...]:
         """The ranks' ends, each with the newest step that it had worked on."""
@@ -177,9 +182,8 @@ class RankWatch:
 
     def _take(self, rank: int, record: bytes) -> None:
         try:
-            raw = json.loads(record)
-            found = RankProgress(int(raw["step"]), str(raw["phase"]), float(raw["busy_ms"]))
-        except (ValueError, KeyError, TypeError):  # caught in the middle of a write; the next look sees it whole
+            found: RankProgress = decode(RankProgress, json.loads(record))
+        except (ValueError, RecursionError):  # caught in the middle of a write; the next look sees it whole
             return
         before, self._now[rank] = self._now.get(rank), found
         if found.busy_ms and (before is None or found.step != before.step):

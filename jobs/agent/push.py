@@ -67,7 +67,7 @@ class Pusher:
                 drain_attempt(store, AttemptSpools(self._attempt_id, self._spool, paths.forward_spool, gpus))
             finally:
                 store.close()
-        except (StoreError, OSError, ImportError) as exc:
+        except Exception as exc:  # noqa: BLE001 - whatever it is, the spool keeps the lines, and the next try may go well
             self._say(f"metrics or telemetry wait beside {self._spool.name}, the store does not take them: {exc}")
         else:
             self._say("")

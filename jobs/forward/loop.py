@@ -6,10 +6,12 @@ import json
 import random
 import threading
 from collections.abc import Callable
+from contextlib import suppress
 from dataclasses import asdict
 from pathlib import Path
 
 from ...db.ingest.lines import MetricBatch, parse
+from ...db.ingest.stretch import read_on
 from ..shared import spool_steps
 from ..shared.documents import decode
 from ..shared.files import make_below, read_json, write_atomically
@@ -40,7 +42,7 @@ class Forwarding:
         self._run_paths = RunPaths(Path(payload.run_dir))
         self._paths = self._run_paths.attempt(payload.generation)
         self._state_file = self._run_paths.forward_state(payload.config_hash, tool)
-        self._state: State = decode(State, read_json(self._state_file)) or State()
+        self._state = _state(self._state_file)
         self._state.offsets.setdefault(payload.generation, 0)
         self._tool: Tool | None = None
         self._trouble = ""
@@ -117,15 +119,12 @@ class Forwarding:
     def _read(self, generation: int) -> MetricBatch:
         """The next complete lines of an attempt; what is no step is left out."""
         offset = self._state.offsets[generation]
-        try:
-            with self._run_paths.attempt(generation).metrics.open("rb") as spool:
-                spool.seek(offset)
-                chunk = spool.read(CHUNK_BYTES)
-        except FileNotFoundError:
+        found = read_on(self._run_paths.attempt(generation).metrics, offset, CHUNK_BYTES)
+        if found is None:
             return MetricBatch()
-        batch = parse(chunk, offset)
-        endless = not batch.length and len(chunk) == CHUNK_BYTES
-        return MetricBatch(length=len(chunk)) if endless else batch
+        batch = MetricBatch(length=len(found.chunk)) if found.endless else parse(found.chunk, offset + found.skipped)
+        batch.length += found.skipped
+        return batch
 
     def _send(self, generation: int, batch: MetricBatch) -> None:
         assert self._tool is not None
@@ -191,3 +190,11 @@ class Forwarding:
 
     def _tell(self, event: str, message: str, **data: object) -> None:
         tell(self._paths, event, self._name, message, **data)
+
+
+def _state(path: Path) -> State:
+    """What the tool has of the run; nothing where that cannot be read."""
+    with suppress(ValueError):
+        found: State = decode(State, read_json(path) or {})
+        return found
+    return State()

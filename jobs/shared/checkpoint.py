@@ -20,8 +20,8 @@ from concurrent.futures import ThreadPoolExecutor
 from dataclasses import asdict, dataclass
 from pathlib import Path
 
-from .documents import decode
-from .files import sync_dir, write_atomically
+from .documents import Number, Whole, decode
+from .files import load_json, sync_dir, write_atomically
 
 FORMAT = 1
 MANIFEST = "manifest.json"
@@ -41,7 +41,7 @@ class CheckpointError(Exception):
 class FileEntry:
     """One file of a checkpoint: size in bytes and hexadecimal BLAKE2b digest."""
 
-    size: int
+    size: Whole
     digest: str
 
 
@@ -60,12 +60,12 @@ class Manifest:
         arrangement: how the built-in trainer's state lies in it, see ``arrangement``; "" for others' scripts.
     """
 
-    step: int
+    step: Whole
     config_hash: str
-    world_size: int
-    zero_stage: int
-    generation: int
-    samples_seen: int
+    world_size: Number
+    zero_stage: Number
+    generation: Number
+    samples_seen: Whole
     files: Mapping[str, FileEntry]
     format: int = FORMAT
     eval_loss: float | None = None
@@ -153,13 +153,13 @@ def read_manifest(path: Path) -> Manifest:
         CheckpointError: there is no manifest that this version can read.
     """
     try:
-        raw = json.loads((path / MANIFEST).read_text())
-        if raw["format"] != FORMAT:
-            raise CheckpointError(f"manifest format {raw['format']}, this version reads {FORMAT}")
+        raw = load_json(path / MANIFEST)
+        if raw is None:
+            raise CheckpointError("no manifest")
+        if raw.get("format") != FORMAT:
+            raise CheckpointError(f"manifest format {str(raw.get('format'))[:20]}, this version reads {FORMAT}")
         manifest: Manifest = decode(Manifest, raw)
-    except FileNotFoundError:
-        raise CheckpointError("no manifest") from None
-    except (OSError, ValueError, TypeError, KeyError, AttributeError) as error:
+    except (OSError, ValueError) as error:
         raise CheckpointError(f"unreadable manifest: {error}") from None
     return manifest
 

@@ -1,37 +1,77 @@
-"""Dataclasses as JSON: written whole to files, and read back by the types of their fields."""
+"""Dataclasses as JSON: written whole to files, and read back by the types of their fields, or not at all."""
 
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping
+import math
+from collections.abc import Collection, Iterator, Mapping
+from contextlib import suppress
 from dataclasses import MISSING, asdict, dataclass, fields, is_dataclass
 from functools import cache
 from pathlib import Path
 from types import UnionType
-from typing import Any, Self, get_args, get_origin, get_type_hints
+from typing import Annotated, Any, Final, Self, Union, get_args, get_origin, get_type_hints, is_typeddict
 
-from .files import read_json, write_atomically
+from ...db.regular_files import concerns_one_file
+from ...db.storable import MAX_BIGINT, MAX_INT, MAX_TIME_S, MAX_WHOLE
+from .files import load_json, write_atomically
 
 
-def decode(kind: Any, raw: Any) -> Any:
-    """A value of a type, from what JSON made of it: dataclasses, tuples and mappings of them, and what JSON has itself.
+@dataclass(frozen=True)
+class Within:
+    """The range of a number, its ends included."""
+
+    least: float
+    most: float
+
+
+Time = Annotated[float, Within(0, MAX_TIME_S)]
+"""A moment, in seconds since 1970."""
+
+Whole = Annotated[int, Within(0, MAX_WHOLE)]
+"""Steps or bytes."""
+
+Count = Annotated[int, Within(1, MAX_INT)]
+"""How many there are of something, at least one."""
+
+Number = Annotated[int, Within(-MAX_INT, MAX_INT)]
+"""An exit code, a process, a rank."""
+
+_SHOWN: Final = 40  # characters of a wrong value
+_NAMED: Final = 8
+
+
+class Unreadable(ValueError):
+    """A file does not hold the record that it should; the message names the file and the first thing that is wrong."""
+
+
+def decode(kind: Any, raw: Any, place: str = "") -> Any:
+    """A value of a type, from what JSON made of it.
+
+    Args:
+        kind: a dataclass or a typed dictionary, a tuple, list or mapping of types, text, a number (whole ones have 64
+            bits, others are finite), a truth value, or any of these or None. An annotation narrows it: to a range, or
+            from any dictionary to a typed one.
+        raw: the value.
+        place: where it stands, for the error.
 
     Raises:
-        ValueError: a dataclass has no such field, or lacks one: another version wrote it.
-        TypeError, AttributeError: what stands for a dataclass, a tuple or a mapping is none.
+        ValueError: it is not of that type, or a dataclass has no such field, or lacks one: another version wrote it.
     """
-    if isinstance(kind, UnionType):  # X | None
-        kind = get_args(kind)[0]
-    if raw is None:
-        return None
-    if is_dataclass(kind):
-        return _record(kind, raw)
-    if get_origin(kind) is tuple:
-        return tuple(decode(get_args(kind)[0], value) for value in raw)
-    if get_origin(kind) in (dict, Mapping):
-        key_kind, value_kind = get_args(kind)
-        return {key_kind(key): decode(value_kind, value) for key, value in raw.items()}
-    return raw
+    origin, args = get_origin(kind), get_args(kind)
+    if origin in (UnionType, Union):  # X | None
+        return None if raw is None else decode(args[0], raw, place)
+    if origin is Annotated:
+        narrower = args[1]
+        found = decode(args[0] if isinstance(narrower, Within) else narrower, raw, place)
+        return _in_range(found, narrower, place) if isinstance(narrower, Within) else found
+    if origin in (tuple, list):
+        return origin(_values(origin, args, raw, place))
+    if origin in (dict, Mapping):
+        items = _require(dict, raw, place).items()
+        return {_key(args[0], key, place): decode(args[1], value, _below(place, key)) for key, value in items}
+    read = _record if is_dataclass(kind) else _dictionary if is_typeddict(kind) else _plain
+    return read(kind, raw, place)
 
 
 @dataclass(frozen=True)
@@ -44,28 +84,117 @@ class Document:
 
     @classmethod
     def read(cls, path: Path) -> Self | None:
+        """What ``write`` wrote; None if it is not there, or cannot be read."""
+        with suppress(OSError, Unreadable):
+            return cls.load(path)
+        return None
+
+    @classmethod
+    def load(cls, path: Path) -> Self | None:
         """What ``write`` wrote; None if it is not there.
 
         Raises:
-            ValueError: it was written by another version.
+            Unreadable: it is something else, was written by another version, or may not be read.
+            OSError: the file system does not answer.
         """
-        found: Self | None = decode(cls, read_json(path))
+        try:
+            raw = load_json(path)
+            found: Self | None = None if raw is None else decode(cls, raw)
+        except ValueError as exc:
+            raise Unreadable(f"{path.name}: {exc}") from None
+        except OSError as exc:
+            if not concerns_one_file(exc):
+                raise
+            raise Unreadable(f"{path.name}: {exc.strerror}") from None
         return found
 
 
-def _record(kind: Any, raw: Any) -> Any:
+def _plain(kind: Any, raw: Any, place: str) -> Any:
+    if kind is Any:
+        return raw
+    if kind is float and type(raw) is int and abs(raw) <= MAX_BIGINT:
+        raw = float(raw)
+    _require(kind, raw, place)
+    if kind is float and not math.isfinite(raw):
+        raise ValueError(f"{_name(place)}is not finite")
+    return _in_range(raw, Within(-MAX_BIGINT, MAX_BIGINT), place) if kind is int else raw
+
+
+def _require(kind: Any, raw: Any, place: str) -> Any:
+    if type(raw) is not kind:
+        names = {dict: "a JSON object", list: "a list", str: "text", bool: "a truth value"}
+        raise ValueError(f"{_name(place)}{_shown(raw)} is not {names.get(kind, 'a number')}")
+    return raw
+
+
+def _in_range(value: Any, within: Within, place: str) -> Any:
+    if not within.least <= value <= within.most:
+        raise ValueError(f"{_name(place)}{_shown(value)} is out of range")
+    return value
+
+
+def _values(kind: Any, args: tuple[Any, ...], raw: Any, place: str) -> Iterator[Any]:
+    values = _require(list, raw, place)
+    kinds = [args[0]] * len(values) if kind is list or args[-1] is Ellipsis else args
+    if len(kinds) != len(values):
+        raise ValueError(f"{_name(place)}{len(values)} values instead of {len(kinds)}")
+    for number, (one, value) in enumerate(zip(kinds, values, strict=True)):
+        yield decode(one, value, f"{place}[{number}]")
+
+
+def _key(kind: Any, key: str, place: str) -> Any:
+    """JSON's keys are text."""
+    if kind is not int:
+        return key
+    if not (key.isdecimal() and len(key) < len(str(MAX_INT))):
+        raise ValueError(f"{_name(place)}{_shown(key)} is not a number")
+    return int(key)
+
+
+def _record(kind: Any, raw: Any, place: str) -> Any:
     types, required = _fields(kind)
-    if not isinstance(raw, dict):
-        raise TypeError(f"{kind.__name__}: no JSON object")
-    for what, names in (("unknown", raw.keys() - types.keys()), ("missing", required - raw.keys())):
+    given = _require(dict, raw, place).keys()
+    for what, names in (("unknown", given - types.keys()), ("missing", required - given)):
         if names:
             another = "written by another version of dscampaign?"
-            raise ValueError(f"{kind.__name__}: {what} fields {sorted(names)}; {another}")
-    return kind(**{name: decode(types[name], value) for name, value in raw.items()})
+            raise ValueError(f"{_name(place)}{what} fields {_listed(names)}; {another}")
+    return kind(**{name: decode(types[name], value, _below(place, name)) for name, value in raw.items()})
+
+
+def _dictionary(kind: Any, raw: Any, place: str) -> dict[str, Any]:
+    """A typed dictionary; keys that it does not declare stay as they are."""
+    types, given = get_type_hints(kind, include_extras=True), _require(dict, raw, place)
+    if names := kind.__required_keys__ - given.keys():
+        raise ValueError(f"{_name(place)}missing fields {_listed(names)}")
+    return {name: decode(types.get(name, Any), value, _below(place, name)) for name, value in given.items()}
 
 
 @cache
 def _fields(kind: Any) -> tuple[dict[str, Any], frozenset[str]]:
     """The types of a dataclass's fields, and the names of those without a default."""
     without = (f.name for f in fields(kind) if f.default is MISSING and f.default_factory is MISSING)
-    return get_type_hints(kind), frozenset(without)
+    return get_type_hints(kind, include_extras=True), frozenset(without)
+
+
+def _below(place: str, name: str) -> str:
+    return f"{place}.{name[:_SHOWN]}" if place else name[:_SHOWN]
+
+
+def _name(place: str) -> str:
+    return f"{place}: " if place else ""
+
+
+def _listed(names: Collection[str]) -> str:
+    return str([name[:_SHOWN] for name in sorted(names)[:_NAMED]])
+
+
+def _shown(value: Any) -> str:
+    """The beginning of a value, whatever it is: nested ones and long numbers have no text of their own."""
+    if isinstance(value, dict):
+        return "an object"
+    if type(value) is int and abs(value) > MAX_BIGINT:
+        return "a number of more than 64 bits"
+    if isinstance(value, list):
+        return "a list"
+    found = json.dumps(value)
+    return found if len(found) <= _SHOWN else f"{found[:_SHOWN]}…"

@@ -9,7 +9,12 @@ import os
 import uuid
 from collections.abc import Iterator
 from pathlib import Path
-from typing import Any
+from typing import Any, Final
+
+from ...db.regular_files import open_regular
+
+MAX_BYTES: Final = 32 << 20
+"""Of a record; no job writes a longer one."""
 
 
 def write_atomically(path: Path, text: str) -> None:
@@ -66,9 +71,31 @@ def make_below(base: Path, folder: Path) -> None:
 def read_json(path: Path) -> dict[str, Any] | None:
     """The JSON object in ``path``; None if the file is absent, unreadable or not (yet) an object."""
     with contextlib.suppress(OSError, ValueError):
-        value = json.loads(path.read_text(errors="replace"))
-        return value if isinstance(value, dict) else None
+        return load_json(path)
     return None
+
+
+def load_json(path: Path) -> dict[str, Any] | None:
+    """The JSON object in ``path``; None if there is no such file.
+
+    Raises:
+        ValueError: it holds something else.
+        OSError: it cannot be read, or is no regular file.
+    """
+    try:
+        with open_regular(path) as file:
+            content = file.read(MAX_BYTES + 1) or b""
+    except FileNotFoundError:
+        return None
+    if len(content) > MAX_BYTES:
+        raise ValueError(f"more than {MAX_BYTES >> 20} MiB")
+    try:
+        value = json.loads(content.decode(errors="replace"))
+    except (ValueError, RecursionError) as exc:
+        raise ValueError("not JSON" if content else "empty") from exc
+    if isinstance(value, dict):
+        return value
+    raise ValueError("not a JSON object")
 
 
 def sync_dir(path: Path) -> None:

@@ -2,20 +2,29 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
+import os
+from collections.abc import Iterator
+from itertools import islice
 from pathlib import Path
 from typing import Any, Final
 
-from ...db.ingest.lines import MAX_WHOLE
+from ...db.ingest.stretch import read_on
+from ...db.regular_files import open_regular
+from ...db.storable import is_whole
 
 TAIL_BYTES: Final = 64 * 1024
-HEAD_BYTES: Final = 4 * 2**20
+HEAD_BYTES: Final = 16 * 2**20
 HEAD_LINES: Final = 100
+_CHUNK_BYTES: Final = 1 << 20
 
 
 def first_step(spool: Path, default: int) -> int:
     """The oldest step in the spool, or ``default`` if there is none near its beginning."""
-    return next((step for line in _head(spool) if (step := _step(line)) is not None), default)
+    with contextlib.suppress(OSError):
+        return next((step for line in _lines(spool) if (step := _step(line)) is not None), default)
+    return default
 
 
 def last_step(spool: Path) -> int | None:
@@ -25,48 +34,50 @@ def last_step(spool: Path) -> int | None:
 
 def target_step(spool: Path) -> int | None:
     """The target that a script counts before its first step: the event ``target`` near the spool's beginning."""
-    found = (_target(line) for line in _head(spool)[:HEAD_LINES])
-    return next((steps for steps in found if steps is not None), None)
+    with contextlib.suppress(OSError):
+        found = (_target(line) for line in islice(_lines(spool), HEAD_LINES))
+        return next((steps for steps in found if steps is not None), None)
+    return None
 
 
 def tail(path: Path) -> list[str]:
     """Lines of a file's end, of which the first may be torn; none where it cannot be read."""
     try:
-        with path.open("rb") as file:
-            size = file.seek(0, 2)
+        with open_regular(path) as file:
+            size = file.seek(0, os.SEEK_END)
             file.seek(max(0, size - TAIL_BYTES))
-            return file.read().decode(errors="replace").splitlines()
+            return (file.read(TAIL_BYTES) or b"").decode(errors="replace").splitlines()
     except OSError:
         return []
 
 
-def _head(path: Path) -> list[str]:
-    """Lines of a file's beginning, of which the last may be torn; none where it cannot be read."""
-    try:
-        with path.open("rb") as file:
-            return file.read(HEAD_BYTES).decode(errors="replace").splitlines()
-    except OSError:
-        return []
+def _lines(spool: Path) -> Iterator[bytes]:
+    """The complete lines of a spool's beginning, but for those that are too long."""
+    offset = 0
+    while offset < HEAD_BYTES and (found := read_on(spool, offset, _CHUNK_BYTES)):
+        lines = found.chunk[: found.chunk.rfind(b"\n") + 1]
+        yield from lines.splitlines()
+        taken = found.skipped + len(found.chunk if found.endless else lines)
+        if not taken:
+            return
+        offset += taken
 
 
-def _step(line: str) -> int | None:
-    return _whole(_object(line).get("step"))
+def _step(line: str | bytes) -> int | None:
+    step = _object(line).get("step")
+    return step if is_whole(step, 1) else None
 
 
-def _target(line: str) -> int | None:
+def _target(line: bytes) -> int | None:
     event = _object(line)
-    return _whole(event.get("steps")) if event.get("event") == "target" else None
+    steps = event.get("steps") if event.get("event") == "target" else None
+    return steps if is_whole(steps, 1) else None
 
 
-def _object(line: str) -> dict[str, Any]:
-    """The object in a line; an empty one for a line that is torn, or not ours."""
+def _object(line: str | bytes) -> dict[str, Any]:
+    """A line's object, empty where it is torn, or not ours."""
     try:
         found = json.loads(line)
     except (ValueError, RecursionError):
         return {}
     return found if isinstance(found, dict) else {}
-
-
-def _whole(value: object) -> int | None:
-    """A number of steps, as ingest takes them."""
-    return value if isinstance(value, int) and not isinstance(value, bool) and 0 < value <= MAX_WHOLE else None

@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 import json
-import math
 from collections.abc import Iterable, Sequence
 from typing import IO, Any
 
+from ...db.storable import MAX_TIME_S
 from ..campaign.documents import SCHEMA_VERSION
 from ..errors import UserError
 from .columns import Kind, typed, typed_groups
@@ -57,7 +57,7 @@ def _stored(value: Any, kind: Kind) -> Any:
     if value is None:
         return None
     if kind is Kind.TIME:
-        return round(value * 1e6) if math.isfinite(value) else None
+        return round(value * 1e6) if abs(value) <= MAX_TIME_S else None
     if kind is Kind.STRUCTURE:
         return json.dumps(value)
     return typed(value, kind)

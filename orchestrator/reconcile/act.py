@@ -3,14 +3,19 @@
 from __future__ import annotations
 
 import json
+from collections import defaultdict
 from collections.abc import Iterable, Sequence
-from dataclasses import asdict
+from dataclasses import asdict, replace
+from functools import partial
 from typing import Any
 
 from sqlalchemy import Connection
 
 from ...db import queries
-from ...db.records import ACTIVE_ATTEMPT, AttemptRow, AttemptState
+from ...db.errors import StaleLease, StoreUnreachable
+from ...db.records import ACTIVE_ATTEMPT, AttemptRow, AttemptState, RunState
+from ...db.regular_files import concerns_one_file
+from ...db.store import refusal
 from ...jobs.shared.files import write_atomically
 from ...jobs.shared.layout import CampaignPaths
 from ..errors import Unreachable
@@ -18,10 +23,26 @@ from ..executors import storage
 from ..executors.base import Executor
 from ..executors.job_request import attempt_paths
 from ..failures.policy import FailureClass
+from ..failures.verdict import Verdict
 from ..memory.observations import remember_end
-from .actions import Action, Adopt, CancelJob, Finish, MarkAttempt, Note, NoteAbsence, Resize, Revoke, SetRun, Submit
+from .actions import (
+    Action,
+    Adopt,
+    CancelJob,
+    Finish,
+    MarkAttempt,
+    Note,
+    NoteAbsence,
+    Resize,
+    Revoke,
+    SetAside,
+    SetRun,
+    Submit,
+    run_of,
+)
 from .claims import take_claim
 from .lease import FencedWriter
+from .set_aside import EVIDENCE, HINT, in_words, set_aside
 from .snapshot import ABSENCE
 from .submit import submit
 
@@ -34,10 +55,12 @@ def act(actions: Sequence[Action], writer: FencedWriter, executor: Executor, pat
     if any(isinstance(action, Finish | Revoke) for action in actions):
         with writer.write():
             pass  # claims are files, outside of the lease: a process that has lost it must not take them either
-    troubles = _close(writer.renewing(a.attempt for a in actions if isinstance(a, Finish)))
+    troubles, aside = _close([a for a in actions if isinstance(a, Finish)], writer)
     if troubles:
         return troubles  # a job could still start what would be recorded as ended
-    _record(actions, writer)
+    actions = _without(actions, aside)
+    aside += _record(actions, writer)
+    actions = _without(actions, aside)
     troubles += _cancel([a for a in actions if isinstance(a, CancelJob)], executor)
     for action in actions:
         try:
@@ -47,32 +70,67 @@ def act(actions: Sequence[Action], writer: FencedWriter, executor: Executor, pat
                 _revoke(action.attempt, writer)
         except OSError as exc:
             troubles.append(storage.unwritable(exc))
-    return troubles + submit([a for a in actions if isinstance(a, Submit)], writer, executor, paths)
+        except (StaleLease, StoreUnreachable):
+            raise
+        except Exception as exc:  # noqa: BLE001 - whatever it is, it is this run's alone
+            aside.append(SetAside(run_of(action), in_words(exc)))
+    refused, flawed = submit([a for a in actions if isinstance(a, Submit)], writer, executor, paths)
+    aside += [*flawed, *(a for a in actions if isinstance(a, SetAside))]
+    said = (set_aside(one, writer, executor.outcome_grace_s, partial(_finish, writer=writer)) for one in aside)
+    return [*troubles, *refused, *filter(None, said)]
+
+
+def _without(actions: Sequence[Action], aside: Sequence[SetAside]) -> list[Action]:
+    """What is not about a run that was set aside."""
+    left = {one.run_id for one in aside}
+    return [action for action in actions if run_of(action) not in left]
 
 
 # -- what is only recorded -----------------------------------------------------------------------------------
 
 
-def _record(actions: Iterable[Action], writer: FencedWriter) -> None:
+def _record(actions: Iterable[Action], writer: FencedWriter) -> list[SetAside]:
+    """Records each run's part in one transaction; returns the runs of which the store takes it not."""
     recorded = [a for a in actions if isinstance(a, Adopt | MarkAttempt | Note | NoteAbsence | Finish | SetRun)]
     if not recorded:
-        return
+        return []
+    parts: dict[int, list[Action]] = defaultdict(list)
+    for action in recorded:
+        parts[run_of(action)].append(action)
     with writer.write() as conn:
-        for action in recorded:
-            match action:
-                case Adopt():
-                    _adopt(conn, action, writer)
-                case MarkAttempt():
-                    _mark(conn, action)
-                case Note():
-                    _note(conn, action, writer)
-                case NoteAbsence():
-                    _note_absence(conn, action)
-                case Finish():
-                    _finish(conn, action, writer)
-                case SetRun():
-                    state, reason, not_before_s = action.state, action.reason, action.not_before_s
-                    queries.update_run(conn, action.run.id, state=state, reason=reason, not_before_s=not_before_s)
+        refused = {run_id: refusal(conn, partial(_record_run, conn, part, writer)) for run_id, part in parts.items()}
+    return [_unrecorded(run_id, parts[run_id], in_words(why)) for run_id, why in refused.items() if why]
+
+
+def _record_run(conn: Connection, actions: Iterable[Action], writer: FencedWriter) -> None:
+    for action in actions:
+        match action:
+            case Adopt():
+                _adopt(conn, action, writer)
+            case MarkAttempt():
+                _mark(conn, action)
+            case Note():
+                _note(conn, action, writer)
+            case NoteAbsence():
+                _note_absence(conn, action)
+            case Finish():
+                _finish(conn, action, writer)
+            case SetRun():
+                state, reason, not_before_s = action.state, action.reason, action.not_before_s
+                queries.update_run(conn, action.run.id, state=state, reason=reason, not_before_s=not_before_s)
+
+
+def _unrecorded(run_id: int, actions: Iterable[Action], why: str) -> SetAside:
+    """A run of which the store does not take what is to be recorded: if that lasts, its end without the evidence is."""
+    finish = next((action for action in actions if isinstance(action, Finish)), None)
+    if finish is None:
+        over = all(isinstance(action, SetRun) for action in actions)
+        return SetAside(run_id, why, RunState.HELD if over else None)
+    verdict = Verdict(FailureClass.CRASH, why, HINT, rule=EVIDENCE)
+    bare = replace(
+        finish, state=AttemptState.FAILED, verdict=verdict, ended=replace(finish.ended, job=None, outcomes=())
+    )
+    return SetAside(run_id, why, RunState.HELD, bare)
 
 
 def _adopt(conn: Connection, action: Adopt, writer: FencedWriter) -> None:
@@ -185,11 +243,17 @@ def _revoke(row: AttemptRow, writer: FencedWriter) -> None:
             writer.end_unrun(conn, row, FailureClass.LOST, "the submission led to no job")
 
 
-def _close(rows: Iterable[AttemptRow]) -> list[Unreachable]:
-    """Keeps every job from beginning an attempt that is over: a batch that was submitted twice, a job that requeues."""
-    try:
-        for row in rows:
-            take_claim(row)
-    except OSError as exc:
-        return [storage.unwritable(exc)]
-    return []
+def _close(ends: Sequence[Finish], writer: FencedWriter) -> tuple[list[Unreachable], list[SetAside]]:
+    """Keeps every job from beginning an attempt that is over: a batch that was submitted twice, a job that requeues.
+
+    Returns what is wrong with the folder, and the runs in whose own folders that cannot be done.
+    """
+    aside = []
+    for end in writer.renewing(ends):
+        try:
+            take_claim(end.attempt)
+        except Exception as exc:  # noqa: BLE001 - what is not the file system's is this run's alone
+            if isinstance(exc, OSError) and not concerns_one_file(exc):
+                return [storage.unwritable(exc)], []
+            aside.append(SetAside(end.attempt.run_id, in_words(exc), RunState.HELD, end))
+    return [], aside

@@ -118,7 +118,31 @@ class CancelJob:
     job_id: str
 
 
-Action = Adopt | MarkAttempt | Note | NoteAbsence | Finish | Revoke | SetRun | Submit | CancelJob | Resize
+@dataclass(frozen=True)
+class SetAside:
+    """Leaves a run alone that cannot be judged now, and says so; where that lasts, ends it in this state.
+
+    Attributes:
+        state: None while its job runs: then it is only said.
+        finish: how its newest attempt is recorded as ended then; None where none has just ended.
+        passing: an error of the file system is waited for as long as it lasts.
+    """
+
+    run_id: int
+    why: str
+    state: RunState | None = None
+    finish: Finish | None = None
+    passing: bool = False
+
+
+Action = Adopt | MarkAttempt | Note | NoteAbsence | Finish | Revoke | SetRun | Submit | CancelJob | Resize | SetAside
+
+
+def run_of(action: Action) -> int:
+    """The id of the run that an action is about."""
+    if isinstance(action, SetAside):
+        return action.run_id
+    return action.run.id if isinstance(action, SetRun | Submit) else action.attempt.run_id
 
 
 def set_run(view: RunView, state: RunState, reason: str, not_before_s: float | None = None) -> Iterator[Action]:

@@ -14,7 +14,20 @@ from ..failures.policy import FailureClass
 from ..failures.verdict import Verdict
 from ..formatting import clock_time
 from . import hang_detection, oom_policy
-from .actions import Action, Adopt, CancelJob, Finish, MarkAttempt, Note, NoteAbsence, Resize, Revoke, set_run
+from .actions import (
+    Action,
+    Adopt,
+    CancelJob,
+    Finish,
+    MarkAttempt,
+    Note,
+    NoteAbsence,
+    Resize,
+    Revoke,
+    SetAside,
+    set_run,
+)
+from .set_aside import EVIDENCE, HINT
 from .snapshot import Absence, AttemptView, RunView, Snapshot
 
 NEVER_STARTS = (
@@ -157,7 +170,7 @@ def _may_still_arrive(attempt: AttemptView, snapshot: Snapshot) -> bool:
     return ended_s is not None and abs(snapshot.now_s - ended_s) < snapshot.outcome_grace_s
 
 
-def _finish(view: RunView, attempt: AttemptView, snapshot: Snapshot) -> Finish:
+def _finish(view: RunView, attempt: AttemptView, snapshot: Snapshot) -> Finish | SetAside:
     ended = view.ended(attempt)
     verdict = classify(ended)
     if not snapshot.is_desired(view) and verdict.kind is not FailureClass.COMPLETED and _was_ended(ended):
@@ -168,7 +181,17 @@ def _finish(view: RunView, attempt: AttemptView, snapshot: Snapshot) -> Finish:
         verdict = _without_a_trace(attempt) or verdict
     elif verdict.kind is FailureClass.CANCELLED and (who := _not_the_user(attempt, snapshot.user)):
         verdict = Verdict(FailureClass.LOST, who, rule="slurm-state")
-    return Finish(_as_begun(attempt), verdict.kind.policy.attempt, verdict, ended, snapshot.now_s)
+    finish = Finish(_as_begun(attempt), verdict.kind.policy.attempt, verdict, ended, snapshot.now_s)
+    unproved = verdict.kind in (FailureClass.CRASH, FailureClass.LOST) and not (ended.outcomes and verdict.line)
+    if attempt.unreadable and unproved:
+        return _unread(view, "; ".join(attempt.unreadable), finish)
+    return finish
+
+
+def _unread(view: RunView, why: str, finish: Finish) -> SetAside:
+    """What is not known could be in evidence that cannot be read: to try again would not show it."""
+    verdict = Verdict(FailureClass.CRASH, f"{finish.verdict.reason}; {why}", HINT, rule=EVIDENCE)
+    return SetAside(view.run.id, verdict.reason, RunState.HELD, replace(finish, verdict=verdict))
 
 
 def _as_begun(attempt: AttemptView) -> AttemptRow:

@@ -8,27 +8,37 @@ the two comes what all runs share: bad nodes, limits of the campaign, a full dis
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
-from ...db.records import SETTLED_RUN, RunState
+from ...db.records import SETTLED_RUN, AttemptRow, AttemptState, RunState
+from ..executors.base import JobView
+from ..failures.evidence import Ended
 from ..failures.policy import FailureClass
+from ..failures.verdict import Verdict
 from . import retry_policy
-from .actions import Action, Finish, Submit, set_run
+from .actions import Action, CancelJob, Finish, SetAside, Submit, set_run
 from .attempt_history import EndedAttempt, attempt_history, counts, ended_attempt, ending_attempt
 from .attempt_state import follow_attempt, transitions
 from .limits import code_lost, gate, max_active
 from .node_exclusion import NodeEvidence, excluded
 from .retry_policy import PassContext
-from .snapshot import RunView, Snapshot
+from .set_aside import EVIDENCE, HINT, in_words, is_given_up
+from .snapshot import BrokenRun, RunView, Snapshot
 
 
 @dataclass(frozen=True)
 class _Seen:
-    """A run, what to record of its newest attempt, and the ended attempts that count, None while one is active."""
+    """A run, and what to record of its newest attempt.
+
+    Attributes:
+        history: the ended attempts that count, None while one is active.
+        ended: every ended attempt, whatever its configuration: a node is bad for all of them.
+    """
 
     view: RunView
     found: tuple[Action, ...]
     history: list[EndedAttempt] | None
+    ended: tuple[EndedAttempt, ...]
 
 
 def decide(snapshot: Snapshot) -> list[Action]:
@@ -36,15 +46,15 @@ def decide(snapshot: Snapshot) -> list[Action]:
 
     All first repeats come before any second one, so that drift of a machine affects all conditions alike.
     """
-    seen = [_see(view, snapshot) for view in sorted(snapshot.runs, key=lambda view: view.run.repeat)]
-    everything = list(_all_ended(seen))
+    seen, broken = _each(sorted(snapshot.runs, key=lambda view: view.run.repeat), snapshot)
+    everything = [end for one in seen for end in one.ended]
     nodes = NodeEvidence.of(everything)
     context = _pass_context(snapshot, [nodes.reattribute(end) for end in everything])
     closed, limit = gate(snapshot), max_active(snapshot)
-    active = sum(1 for one in seen if one.history is None)
-    actions: list[Action] = []
+    active = sum(1 for one in seen if one.history is None) + sum(1 for one in broken if one.attempt)
+    actions: list[Action] = [action for one in broken for action in _leave(one, snapshot)]
     for one in seen:
-        planned = [*one.found, *_follow_up(one, snapshot, nodes, context)]
+        planned = _planned(one, snapshot, nodes, context)
         submits = any(isinstance(action, Submit) for action in planned)
         if submits and (held := closed or code_lost(one.view, snapshot)):
             planned = [*one.found, *set_run(one.view, *held)]
@@ -58,26 +68,73 @@ def decide(snapshot: Snapshot) -> list[Action]:
 
 def settled(snapshot: Snapshot) -> bool:
     """Whether nothing is left that this program would do."""
-    return all(view.run.state in SETTLED_RUN and not (view.latest and view.latest.active) for view in snapshot.runs)
+    seen = all(view.run.state in SETTLED_RUN and not (view.latest and view.latest.active) for view in snapshot.runs)
+    return seen and all(broken.run.state in SETTLED_RUN and broken.attempt is None for broken in snapshot.broken)
+
+
+def _each(views: Sequence[RunView], snapshot: Snapshot) -> tuple[list[_Seen], list[BrokenRun]]:
+    """Looks at each run by itself: one of which the policy can make nothing is broken, and holds up no other."""
+    seen, broken = [], list(snapshot.broken)
+    for view in views:
+        try:
+            seen.append(_see(view, snapshot))
+        except Exception as exc:  # noqa: BLE001 - whatever it is, it is this run's alone
+            broken.append(_broken(view, exc))
+    return seen, broken
+
+
+def _broken(view: RunView, error: Exception) -> BrokenRun:
+    latest = view.latest
+    if latest is None or not latest.active:
+        return BrokenRun(view.run, None, None, in_words(error))
+    return BrokenRun(view.run, latest.row, latest.job, in_words(error))
+
+
+def _leave(broken: BrokenRun, snapshot: Snapshot) -> Iterator[Action]:
+    """What can be done for a run that cannot be judged: its job is let run, or cancelled if its user wants that."""
+    run, row, job = broken.run, broken.attempt, broken.job
+    wanted = snapshot.is_desired(broken)
+    state = RunState.HELD if wanted else RunState.CANCELLED
+    if row is None:
+        if run.state not in SETTLED_RUN:
+            yield SetAside(run.id, broken.why, state, passing=broken.passing)
+    elif _is_over(row, job, snapshot) and not broken.passing:
+        verdict = Verdict(FailureClass.CRASH, broken.why, HINT, rule=EVIDENCE)
+        ended = Ended(job, (), row.nodes, run.target_step, False, False, (), row.start_step, row.last_step)
+        yield SetAside(run.id, broken.why, state, Finish(row, AttemptState.FAILED, verdict, ended, snapshot.now_s))
+    else:
+        if job and job.job_id and not wanted:
+            yield CancelJob(row, job.job_id)
+        yield SetAside(run.id, broken.why, passing=broken.passing)
+
+
+def _is_over(row: AttemptRow, job: JobView | None, snapshot: Snapshot) -> bool:
+    if job is not None:
+        return job.terminal
+    silent_s = snapshot.now_s - max(row.heartbeat_s or 0.0, row.started_s or row.created_s)
+    return snapshot.listed and snapshot.complete and silent_s > snapshot.lost_grace_s
+
+
+def _planned(one: _Seen, snapshot: Snapshot, nodes: NodeEvidence, context: PassContext) -> list[Action]:
+    try:
+        return [*one.found, *_follow_up(one, snapshot, nodes, context)]
+    except Exception as exc:  # noqa: BLE001 - as above
+        ended = replace(_broken(one.view, exc), attempt=None)  # if one has just ended, that is recorded
+        return [*one.found, *_leave(ended, snapshot)]
 
 
 def _see(view: RunView, snapshot: Snapshot) -> _Seen:
     latest = view.latest
+    before = tuple(ended_attempt(attempt.row) for attempt in view.attempts if not attempt.active)
     if latest is None or not latest.active:
-        return _Seen(view, (), attempt_history(view))
+        return _Seen(view, (), attempt_history(view), before)
     found = tuple(transitions(view, latest, snapshot))
     finish = next((action for action in found if isinstance(action, Finish)), None)
     if finish is None:
-        return _Seen(view, (*found, *follow_attempt(view, latest, found, snapshot)), None)
+        return _Seen(view, (*found, *follow_attempt(view, latest, found, snapshot)), None, before)
     ended = ending_attempt(finish)
-    return _Seen(view, found, [*attempt_history(view), *([ended] if counts(ended, view.run) else [])])
-
-
-def _all_ended(seen: Sequence[_Seen]) -> Iterator[EndedAttempt]:
-    """Every ended attempt of the campaign, whatever its configuration: a node is bad for all of them."""
-    for one in seen:
-        yield from (ended_attempt(attempt.row) for attempt in one.view.attempts if not attempt.active)
-        yield from (ending_attempt(action) for action in one.found if isinstance(action, Finish))
+    history = [*attempt_history(view), *([ended] if counts(ended, view.run) else [])]
+    return _Seen(view, found, history, (*before, ended))
 
 
 def _pass_context(snapshot: Snapshot, ended: Sequence[EndedAttempt]) -> PassContext:
@@ -99,6 +156,8 @@ def _follow_up(one: _Seen, snapshot: Snapshot, nodes: NodeEvidence, context: Pas
         if view.run.state not in (RunState.COMPLETED, RunState.FAILED):
             done = bool(history) and history[-1].kind is FailureClass.COMPLETED
             yield from set_run(view, RunState.COMPLETED if done else RunState.CANCELLED, "")
+    elif is_given_up(view.run):
+        return
     elif history:
         yield from retry_policy.next_attempt(view, [nodes.reattribute(end) for end in history], context)
     else:

@@ -25,6 +25,7 @@ from .decide import decide, settled
 from .environment import Environments
 from .lease import FencedWriter, LeaseHeld, LeaseHolder, release_lease, take_lease
 from .observe import observe, read_store
+from .set_aside import give_up_spool
 from .snapshot import Snapshot
 
 LATE_S = 3600.0
@@ -77,14 +78,15 @@ class Reconciler:
     def _pass(self, writer: FencedWriter) -> Pass:
         newest = self._newest_attempts()
         seen = self._folder.require(newest)
-        troubles = drain(newest, writer)
+        troubles = drain(writer, newest, self._executor.outcome_grace_s)
         stored = read_store(self._store, self._campaign)
         snapshot, trouble = observe(stored, self._executor, self.paths, self._step_times, writer.renewing)
         actions, away = self._environments.ready(decide(snapshot), stored.configs.values())
         troubles += [*([trouble] if trouble else []), *away]
         self._require_unchanged(seen, newest, actions)
         troubles += act(actions, writer, self._executor, self.paths)
-        troubles += drain([action.attempt for action in actions if isinstance(action, Finish)], writer)
+        ended = [action.attempt for action in actions if isinstance(action, Finish)]
+        troubles += drain(writer, ended, self._executor.outcome_grace_s)
         return Pass(snapshot, tuple(actions), not actions and not troubles and settled(snapshot), tuple(troubles))
 
     def watch(
@@ -163,19 +165,30 @@ def make_executor(campaign: CampaignRow, paths: CampaignPaths) -> Executor:
     return SlurmExecutor()
 
 
-def drain(rows: Sequence[AttemptRow], writer: FencedWriter) -> list[Unreachable]:
-    """Ingests what the agents have not pushed into the store; returns the spools that could not be read for now."""
+def drain(writer: FencedWriter, rows: Sequence[AttemptRow], grace_s: float) -> list[Unreachable]:
+    """Ingests what the agents have not pushed into the store, each attempt's by itself.
+
+    Args:
+        writer: of the campaign.
+        rows: the attempts.
+        grace_s: how long files may take to become visible here.
+
+    Returns:
+        The spools that cannot be read for now; one of which that lasts is said in an event, and passed over.
+    """
     if not rows:
         return []
-    troubles, store = [], writer.store
-    with store.read() as conn:
+    troubles = []
+    with writer.store.read() as conn:
         offsets = queries.node_offsets(conn, [row.id for row in rows])
     for row in writer.renewing(rows):
         paths = attempt_paths(row)
         gpus = [paths.gpu_spool(node) for node in range(row.nodes)]
         spools = AttemptSpools(row.id, paths.metrics, paths.forward_spool, gpus)
         try:
-            drain_attempt(store, spools, {METRICS: row.spool_offset, **offsets.get(row.id, {})})
-        except OSError as exc:
-            troubles.append(Unreachable(f"cannot read metrics: {exc}", "nothing is lost; the next pass tries again"))
-    return troubles
+            drain_attempt(writer.store, spools, {METRICS: row.spool_offset, **offsets.get(row.id, {})})
+        except StoreUnreachable:
+            raise
+        except Exception as exc:  # noqa: BLE001 - whatever it is, it is this attempt's alone
+            troubles.append(give_up_spool(row, exc, writer, grace_s))
+    return [trouble for trouble in troubles if trouble]

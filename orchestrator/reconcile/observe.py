@@ -5,22 +5,25 @@ from __future__ import annotations
 import os
 from collections import defaultdict
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass, field
+from contextlib import suppress
+from dataclasses import dataclass, field, replace
 from itertools import chain
 from pathlib import Path
 from typing import Any
 
 from ...db import queries
+from ...db.errors import StoreError
 from ...db.records import SETTLED_RUN, TERMINAL_ATTEMPT, AttemptRow, CampaignRow, RunRow, RunState, StepTimes
+from ...db.regular_files import concerns_one_file, open_regular
 from ...db.store import Store
 from ...jobs.agent.evidence import LINE_LIMIT, LogLine, NodeOutcome
 from ...jobs.agent.node import Start
 from ...jobs.agent.progress import Heartbeat
 from ...jobs.shared import checkpoint
 from ...jobs.shared.code_copy import CopyPaths
+from ...jobs.shared.documents import Unreadable
 from ...jobs.shared.files import read_json
 from ...jobs.shared.layout import AttemptPaths, CampaignPaths, RunPaths
-from ...jobs.shared.spool_steps import tail
 from ...jobs.shared.state_layout import arrangement
 from ..errors import Unreachable
 from ..executors.base import Executor, JobListing, JobView
@@ -32,10 +35,11 @@ from ..memory.observations import read_ledgers
 from ..memory.prediction import Ledger
 from ..spec.model import RunConfig
 from .origin import Origin
-from .snapshot import AttemptView, RunView, Snapshot
+from .set_aside import in_words
+from .snapshot import AttemptView, BrokenRun, RunView, Snapshot
 
 AGENT_LOG_LINES = 40
-BLOCK_BYTES = 2**20
+LOG_BYTES = 1 << 20
 
 StepTimesOfRun = Callable[[int], StepTimes]
 
@@ -45,7 +49,7 @@ class Stored:
     """What the store knows of a campaign at one moment of its clock.
 
     By run id: what the spec asks for, the attempts, oldest first, and the size of the largest recorded checkpoint, in
-    bytes. By memory key: the measured memory.
+    bytes. By memory key: the measured memory. Of a run whose configuration cannot be read `unread` says why.
     """
 
     now_s: float
@@ -53,6 +57,7 @@ class Stored:
     runs: tuple[RunRow, ...]
     configs: Mapping[int, RunConfig]
     attempts: Mapping[int, Sequence[AttemptRow]]
+    unread: Mapping[int, str] = field(default_factory=dict)
     ledgers: Mapping[str, Ledger] = field(default_factory=dict)
     checkpoint_bytes: Mapping[int, int] = field(default_factory=dict)
 
@@ -67,16 +72,27 @@ def read_store(store: Store, campaign: CampaignRow) -> Stored:
     with store.read() as conn:
         fresh = queries.campaign_by_name(conn, campaign.name) or campaign
         runs, attempts = queries.runs(conn, campaign.id), queries.attempts_by_run(conn, campaign.id)
-        configs = {run.id: run_config(run) for run in runs}
+        configs, unread = _configs(runs)
         return Stored(
             now_s=store.now(conn),
             campaign=fresh,
             runs=tuple(runs),
             configs=configs,
             attempts=attempts,
+            unread=unread,
             ledgers=read_ledgers(conn, configs.values(), chain.from_iterable(attempts.values())),
             checkpoint_bytes=queries.checkpoint_sizes(conn, campaign.id),
         )
+
+
+def _configs(runs: Sequence[RunRow]) -> tuple[dict[int, RunConfig], dict[int, str]]:
+    found, unread = {}, {}
+    for run in runs:
+        try:
+            found[run.id] = run_config(run)
+        except Exception as exc:  # noqa: BLE001 - whatever it is, it is this run's alone
+            unread[run.id] = in_words(exc)
+    return found, unread
 
 
 def observe(
@@ -93,14 +109,12 @@ def observe(
     the lease. Raises Unreachable if the shared folder cannot be read.
     """
     listing, trouble = _list_jobs(stored.active, executor)
-    try:
-        views = tuple(_run_view(run, stored, listing, paths, step_times) for run in renewing(stored.runs))
-    except OSError as exc:
-        raise Unreachable(f"the shared folder cannot be read: {exc}", "the next pass tries again") from exc
+    views, broken = _views(stored, listing, paths, step_times, renewing)
     snapshot = Snapshot(
         now_s=stored.now_s,
         campaign=stored.campaign,
         runs=views,
+        broken=broken,
         listed=trouble is None,
         complete=listing.complete,
         capacity=_capacity(stored),
@@ -126,6 +140,38 @@ def _list_jobs(active: Sequence[AttemptRow], executor: Executor) -> tuple[JobLis
         return executor.list_jobs(expected, since_s), None
     except Unreachable as exc:
         return JobListing({}, False), exc
+
+
+def _views(
+    stored: Stored,
+    listing: JobListing,
+    paths: CampaignPaths,
+    step_times: StepTimesOfRun,
+    renewing: Callable[[Iterable[RunRow]], Iterable[RunRow]],
+) -> tuple[tuple[RunView, ...], tuple[BrokenRun, ...]]:
+    """Every run, each by itself: what one of them has written never hides the others."""
+    views, broken, failed = [], [], []
+    for run in renewing(stored.runs):
+        try:
+            if run.id in stored.unread:
+                broken.append(_broken(run, stored, listing, stored.unread[run.id]))
+            else:
+                views.append(_run_view(run, stored, listing, paths, step_times))
+        except StoreError:
+            raise
+        except Exception as exc:  # noqa: BLE001 - whatever it is, it is this run's alone
+            passing = isinstance(exc, OSError) and not concerns_one_file(exc)
+            broken.append(replace(_broken(run, stored, listing, in_words(exc)), passing=passing))
+            failed += [exc] if passing else []
+    if failed and all(view.run.state in SETTLED_RUN for view in views):  # no other could be read: it is the folder
+        raise Unreachable(f"the shared folder cannot be read: {failed[0]}", "the next pass tries again") from failed[0]
+    return tuple(views), tuple(broken)
+
+
+def _broken(run: RunRow, stored: Stored, listing: JobListing, why: str) -> BrokenRun:
+    rows = stored.attempts.get(run.id)
+    active = rows[-1] if rows and rows[-1].state not in TERMINAL_ATTEMPT else None
+    return BrokenRun(run, active, listing.jobs.get((active.token, active.array_index or 0)) if active else None, why)
 
 
 def _run_view(
@@ -178,12 +224,22 @@ def _attempt_view(row: AttemptRow, run: RunRow, listing: JobListing, paths: Camp
     job = listing.jobs.get((row.token, row.array_index or 0))
     if job and claimed_by and job.job_id not in ("", claimed_by):
         job = None  # a batch that was submitted twice: this is the job that found the claim taken and left
-    found = (NodeOutcome.read(files.outcome(node)) for node in range(row.nodes))
-    outcomes = tuple(outcome for outcome in found if outcome is not None)
+    outcomes, unreadable = _outcomes(files, row.nodes)
     lines = _agent_lines(paths.batch(row.token), row, job) if job and job.terminal and not outcomes else ()
     beats = (Heartbeat.read(files.heartbeat(node)) for node in range(row.nodes))
     heartbeats = () if job and (job.pending or job.terminal) else tuple(beat for beat in beats if beat)
-    return AttemptView(row, job, Start.read(files), outcomes, claim is not None, lines, heartbeats)
+    return AttemptView(row, job, Start.read(files), outcomes, claim is not None, lines, heartbeats, unreadable)
+
+
+def _outcomes(files: AttemptPaths, nodes: int) -> tuple[tuple[NodeOutcome, ...], tuple[str, ...]]:
+    """What the agents left, and what is wrong with that which cannot be read."""
+    found, unreadable = [], []
+    for node in range(nodes):
+        try:
+            found.append(NodeOutcome.load(files.outcome(node)))
+        except Unreadable as exc:
+            unreadable.append(str(exc))
+    return tuple(outcome for outcome in found if outcome is not None), tuple(unreadable)
 
 
 def _claim(files: AttemptPaths, token: str) -> dict[str, Any] | None:
@@ -200,40 +256,33 @@ def _claim(files: AttemptPaths, token: str) -> dict[str, Any] | None:
 def _agent_lines(batch: Path, row: AttemptRow, job: JobView) -> tuple[LogLine, ...]:
     """The end of the agents' own logs: why a job failed before an agent wrote an outcome."""
     logs = [*batch.glob(f"{job.job_id}_*_log.err"), batch / f"{row.array_index or 0}.log"]
-    return tuple(line for log in logs if log.is_file() for line in _tail(log))
+    return tuple(line for log in logs for line in _tail(log))
 
 
 def _tail(log: Path) -> list[LogLine]:
-    """The last lines, cut like those that an agent keeps: a log may be of any length, and so may its lines."""
-    kept = tail(log)[-AGENT_LOG_LINES:]
-    first = max(1, _line_count(log) - len(kept) + 1)
-    return [LogLine(log.name, number, text.rstrip()[:LINE_LIMIT]) for number, text in enumerate(kept, first)]
-
-
-def _line_count(log: Path) -> int:
-    ends, last = 0, b"\n"
-    with log.open("rb") as file:
-        while block := file.read(BLOCK_BYTES):
-            ends, last = ends + block.count(b"\n"), block[-1:]
-    return ends + (last != b"\n")
+    """The last lines of a log, cut like those that an agent keeps, and numbered where it is not too long for that."""
+    with suppress(OSError), open_regular(log) as file:
+        size = file.seek(0, os.SEEK_END)
+        file.seek(max(0, size - LOG_BYTES))
+        lines = (file.read(LOG_BYTES) or b"").decode(errors="replace").splitlines()
+        first = max(0, len(lines) - AGENT_LOG_LINES)
+        numbered = enumerate(lines[first:], first + 1)
+        return [LogLine(log.name, n * (size <= LOG_BYTES), text.rstrip()[:LINE_LIMIT]) for n, text in numbered]
+    return []
 
 
 def _damaged(stored: Stored, paths: CampaignPaths) -> dict[str, str]:
     """By hash, why a copy of code cannot be used that a run may still need."""
     waiting = (run for run in stored.runs if run.state is RunState.HELD or run.state not in SETTLED_RUN)
-    codes = {code_of(run, stored.configs[run.id]) for run in waiting}
+    codes = {code_of(run, stored.configs[run.id]) for run in waiting if run.id in stored.configs}
     troubles = {code: CopyPaths(paths.code(code)).trouble() for code in codes if is_copy(code)}
     return {code: why for code, why in troubles.items() if why}
 
 
 def _nodes(stored: Stored, executor: Executor) -> int | None:
     """Nodes of the cluster, queried only if one has a strike."""
-    struck = any(
-        FailureClass(row.failure_class).policy.strike
-        for rows in stored.attempts.values()
-        for row in rows
-        if row.failure_class
-    )
+    strikes = {kind for kind in FailureClass if kind.policy.strike}
+    struck = any(row.failure_class in strikes for rows in stored.attempts.values() for row in rows)
     return executor.nodes() if struck else None
 
 
@@ -253,5 +302,5 @@ def _waits_for_storage(run: RunRow, stored: Stored) -> bool:
 
 def _capacity(stored: Stored) -> int | None:
     """How many attempts may be active at once: on this machine, what the spec says; Slurm has its own queue."""
-    configs = (stored.configs[run.id] for run in stored.runs)
+    configs = stored.configs.values()
     return max((config.local.parallel for config in configs if config.executor == "local"), default=None)

@@ -50,6 +50,7 @@ class AttemptView:
         claimed: whether a job has begun to run it.
         heartbeats: what the agents of its nodes said last.
         lines: the end of the agents' own log, read only where no agent left an outcome.
+        unreadable: what is wrong with the outcomes that are there and cannot be read.
     """
 
     row: AttemptRow
@@ -59,6 +60,7 @@ class AttemptView:
     claimed: bool = False
     lines: tuple[LogLine, ...] = ()
     heartbeats: tuple[Heartbeat, ...] = ()
+    unreadable: tuple[str, ...] = ()
 
     @property
     def signs(self) -> tuple[float, ...]:
@@ -138,6 +140,23 @@ class RunView:
 
 
 @dataclass(frozen=True)
+class BrokenRun:
+    """A run that cannot be seen: what its jobs have written, or what the store has of it, is not as it should be.
+
+    Attributes:
+        attempt: its newest one, if the store takes that to be active.
+        job: that attempt's job, None where the executor showed nothing.
+        passing: whether it is an error of the file system rather than of what lies there.
+    """
+
+    run: RunRow
+    attempt: AttemptRow | None
+    job: JobView | None
+    why: str
+    passing: bool = False
+
+
+@dataclass(frozen=True)
 class Snapshot:
     """One moment of a campaign.
 
@@ -153,6 +172,7 @@ class Snapshot:
         user: number of the user as whom jobs run.
         missing: variables of the shell that submitted the campaign which this process lacks.
         damaged: by hash, why a copy of code cannot be used.
+        broken: the runs that cannot be seen; they are not among ``runs``.
     """
 
     now_s: float
@@ -170,7 +190,8 @@ class Snapshot:
     user: int = 0
     missing: tuple[str, ...] = ()
     damaged: Mapping[str, str] = field(default_factory=dict)
+    broken: tuple[BrokenRun, ...] = ()
 
-    def is_desired(self, view: RunView) -> bool:
+    def is_desired(self, view: RunView | BrokenRun) -> bool:
         """Whether the run is still desired."""
         return view.run.desired == "run" and self.campaign.desired != "cancelled"

@@ -16,15 +16,16 @@ import json
 import shutil
 import uuid
 from collections import defaultdict
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
 from typing import Any, NamedTuple
 
 from sqlalchemy import Connection
 
 from ...db import queries
-from ...db.errors import StaleLease
+from ...db.errors import StaleLease, StaleWrite, StoreUnreachable
 from ...db.records import SUBMITTING, AttemptRow, AttemptState, NewAttempt, RunRow, RunState
+from ...db.regular_files import concerns_one_file
 from ...jobs.shared.files import make_below, write_atomically
 from ...jobs.shared.layout import CampaignPaths, payload_file
 from ...jobs.shared.ownership import distrust
@@ -37,10 +38,11 @@ from ..executors.slurm import job_name
 from ..failures.policy import FailureClass
 from ..memory import config_changes
 from ..memory.prediction import memory_key
-from .actions import Submit
+from .actions import SetAside, Submit
 from .claims import take_claim
 from .lease import FencedWriter
 from .origin import Origin
+from .set_aside import in_words
 
 WITHDRAWN = "withdrawn"
 QUEUE_FULL = "queue.full"
@@ -48,6 +50,10 @@ QUEUE_FULL = "queue.full"
 
 QUEUE_FULL_S = 600.0
 """For so long after it, a full queue is probed with few jobs, and not reported again."""
+
+
+class RunUnwritable(Unreachable):
+    """The folder of one run cannot be written; that of the campaign can."""
 
 
 class QueueFull(Unreachable):
@@ -73,36 +79,66 @@ class _Target:
 
 def submit(
     actions: Sequence[Submit], writer: FencedWriter, executor: Executor, paths: CampaignPaths
-) -> list[Unreachable]:
+) -> tuple[list[Unreachable], list[SetAside]]:
     """One job array for all attempts of one resource shape, or several where they are too many for one.
 
-    Returns what could not be submitted for now; the next pass decides again. Raises StaleLease if another reconciler
-    has taken over.
+    Returns what could not be submitted for now, and the runs that cannot be submitted for a reason of their own; the
+    next pass decides again. Raises StaleLease if another reconciler has taken over.
     """
     troubles: list[Unreachable] = []
+    shapes, aside = _batches(actions)
     target = _Target(writer, executor, paths)
-    for resources, group in _batches(actions):
+    for resources, group in shapes:
         try:
-            _submit_group(group, resources, target)
+            _submit_apart(group, resources, target, aside)
         except QueueFull as exc:
-            return [*troubles, exc]  # the other shapes are of the same user
+            return [*troubles, exc], aside  # the other shapes are of the same user
         except Unreachable as exc:
             troubles.append(exc)
-    return troubles
+    return troubles, aside
 
 
-def _batches(actions: Sequence[Submit]) -> Iterator[tuple[dict[str, Any], Sequence[Submit]]]:
-    """What is submitted together, with its resources."""
+def _submit_apart(group: Sequence[Submit], resources: dict[str, Any], target: _Target, aside: list[SetAside]) -> None:
+    """Together, or one by one where one of them spoils it for the others."""
+    try:
+        _submit_group(group, resources, target)
+    except (StaleLease, StoreUnreachable):
+        raise
+    except StaleWrite as exc:
+        raise Unreachable(f"not submitted: {exc}", "another process was faster; the next pass looks again") from exc
+    except Exception as exc:
+        if isinstance(exc, Unreachable) and not isinstance(exc, RunUnwritable):
+            raise
+        if len(group) == 1:
+            aside.append(SetAside(group[0].run.id, in_words(exc), RunState.HELD))
+            return
+        for action in group:
+            _submit_apart([action], resources, target, aside)
+
+
+def _batches(actions: Sequence[Submit]) -> tuple[list[tuple[dict[str, Any], list[Submit]]], list[SetAside]]:
+    """What is submitted together, with its resources; and the runs that have none."""
     shapes: dict[str, list[Submit]] = defaultdict(list)
     asked: dict[str, dict[str, Any]] = {}
+    aside = []
     for action in actions:
         scale, exclude = action.mem_scale, action.exclude
-        resources = job_request.resources(action.config, mem_scale=scale, exclude=exclude, prologue=prologue())
+        try:
+            resources = job_request.resources(action.config, mem_scale=scale, exclude=exclude, prologue=prologue())
+        except OSError:  # the environment's own files
+            raise
+        except Exception as exc:  # noqa: BLE001 - whatever it is, it is this run's alone
+            aside.append(SetAside(action.run.id, in_words(exc), RunState.HELD))
+            continue
         shapes[key := job_request.shape(resources)].append(action)
         asked[key] = resources
-    for key, group in shapes.items():
-        for start in range(0, len(group), ARRAY_LIMIT):
-            yield asked[key], group[start : start + ARRAY_LIMIT]
+    groups = ((asked[key], group) for key, group in shapes.items())
+    parts = [
+        (asked, group[start : start + ARRAY_LIMIT])
+        for asked, group in groups
+        for start in range(0, len(group), ARRAY_LIMIT)
+    ]
+    return parts, aside
 
 
 def _submit_group(group: Sequence[Submit], resources: dict[str, Any], target: _Target) -> None:
@@ -205,7 +241,7 @@ def _require_trust(paths: CampaignPaths) -> None:
 def _submit_without_exclusions(group: Sequence[Submit], target: _Target) -> None:
     """Retries without excluded nodes: they may be all that there are, or no longer exist."""
     everywhere = [replace(action, exclude=()) for action in group]
-    for resources, part in _batches(everywhere):
+    for resources, part in _batches(everywhere)[0]:
         _submit_batch(part, resources, target)
 
 
@@ -260,11 +296,11 @@ def _write_intent(
         for row, action in zip(rows, group, strict=True):
             message = f"attempt {row.generation}{_unusual(action)}: {action.why}"
             writer.event(conn, SUBMITTING, message, row, {"exclude": action.exclude} if action.exclude else None)
-    store = None if writer.store.is_sqlite else writer.store.url_without_password
-    return [
-        _Element(row, action, _payload(row, action, paths, store, saved.get(row.run_id, 0), origin))
-        for row, action in zip(rows, group, strict=True)
-    ]
+        store = None if writer.store.is_sqlite else writer.store.url_without_password
+        return [
+            _Element(row, action, _payload(row, action, paths, store, saved.get(row.run_id, 0), origin))
+            for row, action in zip(rows, group, strict=True)
+        ]
 
 
 def _unusual(action: Submit) -> str:
@@ -330,8 +366,13 @@ def _write_files(rows: Iterable[_Element], batch: JobArray, paths: CampaignPaths
     make_below(paths.batches, batch.folder)
     for row, action, payload in rows:
         run = paths.run(action.run.name)
-        make_below(paths.runs, run.attempt(row.generation).dir)
-        write_atomically(run.current, json.dumps({"generation": row.generation}))
+        try:
+            make_below(paths.runs, run.attempt(row.generation).dir)
+            write_atomically(run.current, json.dumps({"generation": row.generation}))
+        except OSError as exc:
+            if not concerns_one_file(exc) and not isinstance(exc, FileExistsError):
+                raise
+            raise RunUnwritable(f"the run's folder is not writable: {exc}", "the next pass tries again") from exc
         payload.write(payload_file(batch.folder, row.array_index or 0))
 
 

@@ -6,7 +6,7 @@ from collections.abc import Iterator, Mapping, Sequence
 
 from ....db.records import RunState, RunStatus
 from ...formatting import clean, count, some, source
-from ...reconcile.actions import Action, Adopt, CancelJob, Finish, MarkAttempt, Revoke, SetRun, Submit
+from ...reconcile.actions import Action, Adopt, CancelJob, Finish, MarkAttempt, Revoke, SetAside, SetRun, Submit, run_of
 from ...reconcile.loop import Pass
 from .text import Page, Style
 
@@ -21,7 +21,8 @@ def action_lines(done: Pass, after: Mapping[int, RunStatus], page: Page) -> list
 
     `after` has each run's status after the pass, by run id: not everything that was decided has come about.
     """
-    names = {view.run.id: view.run.name for view in done.snapshot.runs}
+    runs = [*(view.run for view in done.snapshot.runs), *(broken.run for broken in done.snapshot.broken)]
+    names = {run.id: run.name for run in runs}
     starting = [action for action in done.actions if isinstance(action, Submit)]
     first = [a for a in starting if a.generation == 1 and after[a.run.id].state is not RunState.FAILED]
     together = first if len(first) > SINGLE_LINES else []
@@ -30,7 +31,7 @@ def action_lines(done: Pass, after: Mapping[int, RunStatus], page: Page) -> list
     lines = []
     for action in done.actions:
         if id(action) not in silent:
-            name = page.paint(_name(action, names), Style.BOLD)
+            name = page.paint(names[run_of(action)], Style.BOLD)
             lines += [f"{name}: {text}" for text in _say(action, after, page)]
     return [*lines, *_together(together, after, page)]
 
@@ -47,10 +48,6 @@ def _says_nothing(action: SetRun, starting: Sequence[Submit]) -> bool:
     return action.state is action.run.state or any(action.run.id == submit.run.id for submit in starting)
 
 
-def _name(action: Action, names: Mapping[int, str]) -> str:
-    return action.run.name if isinstance(action, SetRun | Submit) else names[action.attempt.run_id]
-
-
 def _say(action: Action, after: Mapping[int, RunStatus], page: Page) -> Iterator[str]:
     match action:
         case Submit():
@@ -58,7 +55,10 @@ def _say(action: Action, after: Mapping[int, RunStatus], page: Page) -> Iterator
         case Finish():
             yield _ending(action)
         case SetRun():
-            yield from _standing(action, page)
+            yield from _standing(action.state, action.reason, page)
+        case SetAside():  # before it comes to that, it is a trouble
+            if after[action.run_id].state is action.state:
+                yield from _standing(action.state, after[action.run_id].reason, page)
         case MarkAttempt():
             yield _doing(action)
         case Adopt():
@@ -90,11 +90,11 @@ def _ending(action: Finish) -> str:
     return f"attempt {generation} ended, {str(verdict.kind).replace('_', ' ')}{reason}{where}"
 
 
-def _standing(action: SetRun, page: Page) -> Iterator[str]:
+def _standing(state: RunState, reason: str, page: Page) -> Iterator[str]:
     """The attempt's own line tells that the run is queued or running."""
-    if action.state not in (RunState.QUEUED, RunState.RUNNING):
-        reason = f": {clean(action.reason)}" if action.reason else ""
-        yield page.paint(action.state, _STATE_STYLES.get(action.state, Style.PLAIN)) + reason
+    if state not in (RunState.QUEUED, RunState.RUNNING):
+        why = f": {clean(reason)}" if reason else ""
+        yield page.paint(state, _STATE_STYLES.get(state, Style.PLAIN)) + why
 
 
 def _doing(action: MarkAttempt) -> str:

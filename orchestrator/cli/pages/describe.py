@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import time
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Any, Final
 
@@ -11,7 +10,7 @@ from ....db.records import AttemptRow, EventRow, MemoryObservation, RunState
 from ...campaign.details import CampaignDetails, RunDetails
 from ...campaign.documents import batch_of, forwards_document, speed_document
 from ...campaign.mixed_code import codes_text
-from ...formatting import clean, count, duration, figure, short_number, shorten, source
+from ...formatting import clean, count, duration, figure, moment, short_number, shorten, source
 from ...settings import Setting
 from .gpus import gpu_lines
 from .states import counts_line, state_cell
@@ -39,7 +38,7 @@ def campaign_page(facts: CampaignDetails, page: Page) -> str:
         "executor": campaign.executor,
         "dir": campaign.dir,
         "store": facts.store,
-        "created": f"{_moment(campaign.created_s)}, by version {provenance.get('version', '?')}",
+        "created": f"{moment(campaign.created_s)}, by version {provenance.get('version', '?')}",
     }
     lines = _pairs(pairs, page)
     return "\n".join([*lines, *_section("Events", _events(facts.events, page, facts.run_names), page)])
@@ -238,13 +237,13 @@ def _time(row: AttemptRow) -> str:
     if row.started_s is None:
         return ""
     took = f", {duration(row.ended_s - row.started_s)}" if row.ended_s else ""
-    return f"from {_moment(row.started_s)}{took}"
+    return f"from {moment(row.started_s)}{took}"
 
 
 def _events(events: Sequence[EventRow], page: Page, names: Mapping[int, str] | None = None) -> Iterator[str]:
     for event in events:
         name = f"{names[event.run_id]}: " if names and event.run_id is not None else ""
-        yield f"{page.paint(_moment(event.ts_s), Style.DIM)}  {name}{_said(event)}"
+        yield f"{page.paint(moment(event.ts_s), Style.DIM)}  {name}{_said(event)}"
 
 
 def _said(event: EventRow) -> str:
@@ -269,7 +268,3 @@ def _pairs(pairs: Mapping[str, str], page: Page) -> list[str]:
 def _section(title: str, lines: Iterable[str], page: Page) -> list[str]:
     body = [f"  {line}" for line in lines]
     return ["", page.paint(title, Style.BOLD), *body] if body else []
-
-
-def _moment(seconds: float) -> str:
-    return time.strftime("%Y-%m-%d %H:%M:%S", time.localtime(seconds))

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections import defaultdict
 from collections.abc import Sequence
 from itertools import groupby
@@ -39,7 +40,7 @@ def read_runs(store: Store, campaign: CampaignRow) -> list[MeasuredRun]:
                 gpus=queries.run_gpus(conn, run.id),
                 **{name: next((said[one, name] for one in mine[::-1] if (one, name) in said), {}) for name in _SAID},
                 excluded=excluded,
-                skipped_steps=None if skipped is None else int(skipped),
+                skipped_steps=int(skipped) if skipped is not None and math.isfinite(skipped) else None,
                 forwarded={tool: str(data.get("run_id", "")) for tool, data in forwards.get(run.id, {}).items()},
                 now_s=now_s,
             )

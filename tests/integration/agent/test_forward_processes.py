@@ -17,6 +17,7 @@ from typing import Any
 import pytest
 
 from dscampaign.jobs.agent import agent
+from dscampaign.jobs.agent.evidence import RankRecord
 from dscampaign.jobs.forward import processes
 from dscampaign.jobs.forward.__main__ import NOT_RUN
 from dscampaign.jobs.shared import files
@@ -113,7 +114,7 @@ def test_a_tool_that_hangs_holds_nothing_up(attempt: Attempt, monkeypatch: pytes
     [unfinished] = [line for line in said(attempt.paths) if line["tool"] == "wandb"]
     assert unfinished["event"] == "unfinished"
     assert "did not take everything within 0.1 s" in unfinished["message"]
-    assert agent._vanished({"state": "running", "pid": int(hangs.read_text())})
+    assert agent._vanished(RankRecord("running", int(hangs.read_text())))
 
 
 def test_a_tool_that_dies_is_told_of(attempt: Attempt) -> None:

@@ -210,7 +210,7 @@ def test_an_unknown_attempt_is_an_error(world: World) -> None:
 
 
 def test_text_that_no_database_takes_is_made_storable(world: World) -> None:
-    write(world, json.dumps({"devices": [{"gpu": 0, "name": "a\0\ud800"}], "node": None}))
+    write(world, json.dumps({"devices": [{"gpu": 0, "name": "a\0\ud800", "uuid": [[]]}], "node": None}))
     take(world)
     with world.store.read() as conn:
         assert [(gpu.name, gpu.node) for gpu in queries.gpu_devices(conn, 1)] == [("a\ufffd?", "")]

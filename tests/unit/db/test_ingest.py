@@ -129,7 +129,7 @@ def test_a_corrupt_line_is_set_aside_and_the_rest_is_taken(world: World) -> None
     world.write(good.encode(), 'half{"step":\0', {"step": 2, "loss": 0.5})
     assert world.ingest().rejected == 1
     [event] = world.events("spool.corrupt")
-    assert event.data == {"offset": len(good), "bytes": 14, "text": 'half{"step":\0'}
+    assert event.data == {"offset": len(good), "bytes": 14, "text": 'half{"step":\ufffd'}
     assert (event.run_id, event.attempt_id) == (world.run_id, 1)
     assert [row.step for row in world.metrics()] == [1, 2]
     world.ingest()
@@ -149,7 +149,81 @@ def test_a_line_without_end_does_not_stop_the_spool(world: World) -> None:
     while not world.ingest(max_bytes=100).caught_up:
         pass
     assert [row.step for row in world.metrics()] == [1]
-    assert len(world.events("spool.corrupt")) == 3
+    [event] = world.events("spool.corrupt")
+    assert event.data["offset"] == 0
+
+
+@pytest.mark.parametrize("pieces", [1, 2, 3])
+def test_the_rest_of_a_line_without_end_is_no_line(world: World, pieces: int) -> None:
+    """Though it looks like one, and however much of it is there when a reader comes."""
+    step = json.dumps({"step": 9, "loss": 9.0})
+    world.write({"step": 1, "loss": 1.0}, b"y" * 100)
+    for _ in range(2):
+        world.ingest(max_bytes=100)
+    for piece in range(pieces):
+        world.write(f"{step}{'' if piece < pieces - 1 else chr(10)}".encode())
+        world.ingest(max_bytes=100)
+    world.write({"step": 2, "loss": 0.5})
+    while not world.ingest(max_bytes=100).caught_up:
+        pass
+    assert [row.step for row in world.metrics()] == [1, 2]
+    assert len(world.events("spool.corrupt")) == 1
+
+
+@pytest.mark.parametrize(
+    "line",
+    [
+        '{"event": "target", "steps": 1e400}',
+        '{"event": "target", "steps": 1e300}',
+        '{"event": "target", "steps": 9.3e18}',
+        '{"event": "target", "steps": 1180591620717411303424}',
+        '{"event": "target", "steps": NaN}',
+        '{"event": "checkpoint", "step": true, "path": "x", "size_bytes": true}',
+        '{"event": "checkpoint", "step": 1, "path": "\\ud800\\u0000", "size_bytes": 1e300}',
+        '{"event": "memory", "micro_batch": 1099511627776, "usable_gb": 1.0}',
+        '{"event": "memory", "micro_batch": true, "usable_gb": 1.0}',
+        '{"event": "deep", "x": ' + "[" * 600 + "NaN" + "]" * 600 + "}",
+        '{"event": "deep", "x": ' + "[" * 950 + "]" * 950 + "}",
+        '{"event": "odd", "ts": 1e300, "x": "\\ud800 \\u0000", "\\udfff": 1}',
+        '{"event": "big", "x": 1' + "0" * 5000 + "}",
+        '{"event": "long", "message": "' + "x" * 100_000 + '"}',
+        '{"step": 3, "ts": 1e300, "loss": 1e308}',
+        '{"step": 3, "ts": NaN, "loss": -1e400}',
+        '{"step": 9007199254740992, "ts": 0}',
+    ],
+)
+def test_whatever_a_line_says_its_neighbours_are_taken(world: World, line: str) -> None:
+    with world.store.write() as conn:
+        queries.update_attempt(conn, 1, memory_key="k")
+    world.write({"step": 1, "loss": 1.0}, line, {"step": 2, "loss": 0.5})
+    assert world.ingest().caught_up
+    assert [row.step for row in world.metrics()][:2] == [1, 2]
+    with world.store.read() as conn:
+        told = queries.events(conn, world.campaign_id)
+        [run] = queries.runs(conn, world.campaign_id)
+    assert all(0 < event.ts_s < 1e11 for event in told)
+    assert run.target_step is None
+    assert "\0" not in repr(told)
+    repr(told).encode()
+
+
+def test_what_the_store_refuses_is_set_aside_with_its_place(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
+    """As if a line were taken that no database takes: the line that nobody has thought of."""
+    with world.store.write() as conn:
+        queries.update_attempt(conn, 1, memory_key="k")
+    monkeypatch.setattr("dscampaign.db.ingest.metrics.is_whole", lambda *_: True)
+    good = [json.dumps({"step": step, "loss": 1.0}) + "\n" for step in range(1, 8)]
+    bad = json.dumps({"event": "checkpoint", "step": "many", "path": "x", "size_bytes": {}}) + "\n"
+    for line in (*good[:4], bad, *good[4:], bad):
+        world.write(line.encode())
+    result = world.ingest()
+    assert (result.rejected, result.caught_up) == (2, True)
+    assert [row.step for row in world.metrics()] == list(range(1, 8))
+    at = len("".join(good[:4]))
+    told = world.events("spool.corrupt")
+    assert [event.data["offset"] for event in told] == [at, len("".join(good)) + len(bad)]
+    assert "the store does not take it" in told[0].message
+    assert world.events("script.checkpoint") == []
 
 
 def test_events_of_the_script_come_once(world: World) -> None:
@@ -158,7 +232,7 @@ def test_events_of_the_script_come_once(world: World) -> None:
     world.ingest()
     [event] = world.events("script.memory")
     assert event.ts_s == 77.5
-    assert event.data == {"after_init_gb": 1.5, "worst": "nan", "who": "a\0\ud800"}
+    assert event.data == {"after_init_gb": 1.5, "worst": "nan", "who": "a\ufffd?"}
 
 
 def _ledger(world: World) -> list[MemoryObservation]:

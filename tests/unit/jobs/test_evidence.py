@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import re
 import tracemalloc
 from collections.abc import Callable, Iterator
 from dataclasses import asdict
@@ -16,6 +17,7 @@ from dscampaign.jobs.agent.evidence import LogLine, NodeOutcome, RankEnd
 from dscampaign.jobs.agent.gpus import Gpu, GpuFacts
 from dscampaign.jobs.agent.kernel_log import KernelLine
 from dscampaign.jobs.shared import spool_steps
+from dscampaign.jobs.shared.documents import Unreadable
 from dscampaign.jobs.shared.files import write_atomically
 from dscampaign.jobs.shared.layout import AttemptPaths
 
@@ -74,15 +76,108 @@ def test_an_outcome_of_an_older_version_is_read(paths: AttemptPaths) -> None:
     assert (old.ranks, old.gpus, old.kernel, old.ending_s) == (OUTCOME.ranks, None, (), None)
 
 
-@pytest.mark.parametrize("text", ["", "{", "[]", "{}", '{"ranks": []}'])
-def test_half_an_outcome_is_none(paths: AttemptPaths, text: str) -> None:
+@pytest.mark.parametrize(
+    ("text", "why"),
+    [
+        ("", "empty"),
+        ("{", "not JSON"),
+        ("[" * 100_000, "not JSON"),
+        ("[]", "not a JSON object"),
+        ("{}", "missing fields"),
+        ('{"ranks": []}', "missing fields"),
+    ],
+)
+def test_half_an_outcome_cannot_be_read(paths: AttemptPaths, text: str, why: str) -> None:
     paths.outcome(0).write_text(text)
+    with pytest.raises(Unreadable, match=rf"outcome-0\.json: {why}"):
+        NodeOutcome.load(paths.outcome(0))
     assert NodeOutcome.read(paths.outcome(0)) is None
 
 
-def test_an_outcome_of_another_version_is_none(paths: AttemptPaths) -> None:
-    write_atomically(paths.outcome(0), json.dumps({**asdict(OUTCOME), "frobnicate": 1}))
-    assert NodeOutcome.read(paths.outcome(0)) is None
+_ERROR = {"type": "X", "message": "m", "trace": [], "ts": 1.0}
+
+
+@pytest.mark.parametrize(
+    ("changed", "why"),
+    [
+        ({"frobnicate": 1}, "unknown fields ['frobnicate']; written by another version of dscampaign?"),
+        ({"started_s": "soon"}, 'started_s: "soon" is not a number'),
+        ({"started_s": None}, "started_s: null is not a number"),
+        ({"ended_s": 1e300}, "ended_s: 1e+300 is out of range"),
+        ({"ended_s": float("nan")}, "ended_s: is not finite"),
+        ({"ended_s": True}, "ended_s: true is not a number"),
+        ({"start_step": 10**30}, "start_step: a number of more than 64 bits is out of range"),
+        ({"start_step": 1.5}, "start_step: 1.5 is not a number"),
+        ({"start_step": -1}, "start_step: -1 is out of range"),
+        ({"last_step": "9"}, 'last_step: "9" is not a number'),
+        ({"target_step": 2**60}, "target_step: 1152921504606846976 is out of range"),
+        ({"launcher_exit": []}, "launcher_exit: a list is not a number"),
+        ({"host": {"a": 1}}, "host: an object is not text"),
+        ({"ranks": {}}, "ranks: an object is not a list"),
+        ({"ranks": [7]}, "ranks[0]: 7 is not a JSON object"),
+        ({"ranks": [{"rank": 0, "exit": 1, "error": {"type": "X", "message": "m"}}]}, "ranks[0].error: missing fields"),
+        ({"ranks": [{"rank": 0, "exit": 1, "error": {**_ERROR, "ts": "x"}}]}, 'ranks[0].error.ts: "x" is not a number'),
+        ({"ranks": [{"rank": 0, "exit": 1, "error": {**_ERROR, "trace": [1]}}]}, "ranks[0].error.trace[0]: 1 is not"),
+        ({"ranks": [{"rank": 0, "exit": 1, "error": "text"}]}, 'ranks[0].error: "text" is not a JSON object'),
+        ({"lines": [{"file": "f", "number": 1, "text": None}]}, "lines[0].text: null is not text"),
+        ({"gpus": {"asked": 1, "before": [{}], "after": None}}, "gpus.before[0]: missing fields"),
+        ({"kernel": [{"ts": -5, "text": "x"}]}, "kernel[0].ts: -5.0 is out of range"),
+        ({"memory_peak_bytes": 1e400}, "memory_peak_bytes: Infinity is not a number"),
+    ],
+)
+def test_a_malformed_outcome_says_what_is_wrong(paths: AttemptPaths, changed: dict[str, object], why: str) -> None:
+    paths.outcome(0).write_text(json.dumps({**asdict(OUTCOME), **changed}))
+    with pytest.raises(Unreadable, match=re.escape(why)):
+        NodeOutcome.load(paths.outcome(0))
+
+
+def test_what_lies_in_the_place_of_a_record_is_not_waited_for(paths: AttemptPaths) -> None:
+    os.mkfifo(paths.outcome(0))
+    with pytest.raises(Unreadable, match="Not a regular file"):
+        NodeOutcome.load(paths.outcome(0))
+    os.mkfifo(paths.metrics)
+    assert (spool_steps.first_step(paths.metrics, 7), spool_steps.last_step(paths.metrics)) == (7, None)
+    os.mkfifo(paths.rank_record(0))
+    assert evidence.rank_ends(paths, [0]) == (RankEnd(0, None, None),)
+
+
+def test_a_record_without_end_is_not_read(paths: AttemptPaths) -> None:
+    with paths.outcome(0).open("w") as file:
+        file.truncate(1 << 40)
+    with pytest.raises(Unreadable, match="more than 32 MiB"):
+        NodeOutcome.load(paths.outcome(0))
+
+
+def test_what_a_later_version_says_of_an_error_is_kept(paths: AttemptPaths) -> None:
+    error = {**_ERROR, "frames": [["f.py", 3]]}
+    paths.rank_record(0).write_text(json.dumps({"exit": 1, "error": error, "mood": "bad"}))
+    assert evidence.rank_ends(paths, [0]) == (RankEnd(0, 1, error),)
+
+
+@pytest.mark.parametrize(
+    "record",
+    [
+        {"exit": "1"},
+        {"exit": True},
+        {"exit": 2**40},
+        {"pid": "7", "state": "running"},
+        {"exit": 1, "error": {"type": "X"}},
+        {"exit": 1, "error": {**_ERROR, "ts": 1e300}},
+        {"exit": 1, "error": {**_ERROR, "message": 1}},
+    ],
+)
+def test_a_malformed_record_of_a_rank_is_none(paths: AttemptPaths, record: dict[str, object]) -> None:
+    paths.rank_record(0).write_text(json.dumps(record))
+    assert evidence.rank_ends(paths, [0]) == (RankEnd(0, None, None),)
+
+
+@pytest.mark.parametrize("line", ["[" * 100_000, '{"step": true}', '{"step": 1e400}', f'{{"step": {10**30}}}'])
+def test_odd_lines_of_a_spool_are_no_steps(paths: AttemptPaths, line: str) -> None:
+    """A line of brackets once ended the agent of a run that had ended well."""
+    odd = f"{line}\n", '{"event": "target", "steps": 1180591620717411303424}\n', '{"event": "target", "steps": true}\n'
+    path = spool(paths, *odd, {"step": 4}, {"event": "target", "steps": 9}, *odd)
+    assert (spool_steps.first_step(path, 7), spool_steps.target_step(path)) == (4, 9)
+    assert spool_steps.last_step(path) in (4, None)  # of so long a line only the end is read
 
 
 def test_a_rank_without_a_record_is_a_rank_without_an_exit(paths: AttemptPaths) -> None:

@@ -184,15 +184,32 @@ def test_a_heartbeat_comes_back_as_it_was(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize(
     "text",
-    ['{"ts": 5.0}', '{"ts": 5.0, "mood": 1}', '{"ts": 5.0, "ranks": [1]}', '{"ts": 5, "ranks": {"0": {"x": 1}}}'],
+    [
+        *('{"ts": 5.0}', '{"ts": 5.0, "mood": 1}', '{"ts": 5.0, "ranks": [1]}', '{"ts": 5, "ranks": {"0": {"x": 1}}}'),
+        *('{"ts": 5, "idle_s": "long"}', '{"ts": 5, "idle_s": NaN}', '{"ts": 5, "ranks": {"x": {}}}'),
+        *('{"ts": 5, "ranks": {"0": {"step": 1e9, "phase": "train"}}}', '{"ts": 5, "phase": null}'),
+    ],
 )
 def test_of_another_version_it_is_a_sign_of_life(tmp_path: Path, text: str) -> None:
     (tmp_path / "beat").write_text(text)
     assert Heartbeat.read(tmp_path / "beat") == Heartbeat(5.0)
 
 
-@pytest.mark.parametrize("text", ["", "{", "[]", '{"ts": null}', "{}"])
+@pytest.mark.parametrize("text", ["", "{", "[]", '{"ts": null}', "{}", '{"ts": NaN}', '{"ts": 1e300}', '{"ts": true}'])
 def test_no_heartbeat_is_none(tmp_path: Path, text: str) -> None:
     (tmp_path / "beat").write_text(text)
     assert Heartbeat.read(tmp_path / "beat") is None
     assert Heartbeat.read(tmp_path / "missing") is None
+
+
+@pytest.mark.parametrize("step", ["Infinity", "1e400", "[]", "true", '"1"', "1" * 5000, "[" * 900 + "]" * 900])
+def test_whatever_a_rank_says_its_agent_goes_on(tmp_path: Path, step: str) -> None:
+    watch = RankWatch([0, 1])
+    folder = Path(watch.open()["CAMPAIGN_PROGRESS_DIR"])
+    try:
+        (folder / "rank-0").write_text(f'{{"step": {step}, "phase": "train", "busy_ms": 1.0}}')
+        os.mkfifo(folder / "rank-1")
+        watch.look()
+        assert watch.heartbeat("n").ranks == {}
+    finally:
+        watch.close()

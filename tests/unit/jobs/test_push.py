@@ -55,3 +55,15 @@ def test_nothing_reaches_the_attempt_of_another_store_with_the_same_number(
     push(world, tmp_path, "another")
     assert world.metrics() == []
     assert "does CAMPAIGN_STORE name another store?" in capsys.readouterr().err
+
+
+def test_an_error_that_nobody_foresaw_is_said_and_the_next_try_goes_on(
+    world: World, tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    world.write({"step": 1, "loss": 2.0})
+    with monkeypatch.context() as patch:
+        patch.setattr("dscampaign.db.ingest.attempt.drain", lambda *_: 1 / 0)
+        push(world, tmp_path, "token")
+    assert "the store does not take them: division by zero" in capsys.readouterr().err
+    push(world, tmp_path, "token")
+    assert [row.step for row in world.metrics()] == [1]

@@ -1,0 +1,56 @@
+"""The next bytes of a file that somebody appends lines to. A line that is too long is given up, with all its rest."""
+
+from __future__ import annotations
+
+import os
+from dataclasses import dataclass
+from pathlib import Path
+
+from ..regular_files import open_regular
+
+
+@dataclass(frozen=True)
+class Stretch:
+    """What was read.
+
+    Attributes:
+        chunk: bytes that begin with a line; the last line may lack its end.
+        skipped: bytes before them, of a line that was given up.
+        size: of the whole file.
+        more: whether as much was read as was asked for: there may be more.
+    """
+
+    chunk: bytes
+    skipped: int
+    size: int
+    more: bool
+
+    @property
+    def endless(self) -> bool:
+        """Whether it is all one line, longer than what is read at once: it has to be given up."""
+        return self.more and not self.skipped and b"\n" not in self.chunk
+
+
+def read_on(path: Path, offset: int, max_bytes: int) -> Stretch | None:
+    """Reads on from an offset: that of a line, or within one that was given up.
+
+    Returns:
+        What was read; None when there is no file. The size is that of now: opening a file makes a network file system
+        ask for it again.
+
+    Raises:
+        OSError: It cannot be read, or is no regular file.
+    """
+    before = min(offset, 1)  # the byte that tells whether a line begins here
+    try:
+        with open_regular(path) as file:
+            size = file.seek(0, os.SEEK_END)
+            file.seek(offset - before)
+            chunk = file.read(max_bytes + before) or b""
+    except FileNotFoundError:
+        return None
+    more = len(chunk) == max_bytes + before
+    begins = before
+    if before and chunk and not chunk.startswith(b"\n"):
+        begins = chunk.find(b"\n") + 1 or len(chunk)
+    return Stretch(chunk[begins:], max(begins - before, 0), size, more)

@@ -1,0 +1,128 @@
+"""What happens to a run or a spool that cannot be read: it is said, tried again, and then given up for itself alone.
+
+A pass goes on without it. How often that was said is kept by the events that say it, at most one in the time in which a
+shared folder may lag: so a file that is late is waited for, also by reconcilers that make one pass each.
+"""
+
+from __future__ import annotations
+
+import traceback
+from collections.abc import Callable
+from functools import partial
+from pathlib import Path
+from typing import Final
+
+from sqlalchemy import Connection
+
+from ...db import queries
+from ...db.records import ACTIVE_ATTEMPT, AttemptRow, AttemptState, RunRow, RunState
+from ...db.regular_files import concerns_one_file
+from ...db.store import first_line, refusal
+from ..errors import Unreachable
+from ..failures.policy import FailureClass
+from .actions import Finish, SetAside
+from .lease import FencedWriter
+
+PASSES: Final = 3
+"""So often is it tried."""
+
+UNJUDGED: Final = "unjudged"
+"""Kind of the event about a run that cannot be judged."""
+
+UNREAD: Final = "spool.unreadable"
+
+EVIDENCE: Final = "unreadable"
+"""Stands for a rule in the verdict on an attempt whose evidence cannot be read."""
+
+HINT: Final = "the others go on; `campaign retry` starts it again"
+
+_LATELY_S: Final = 3600.0
+"""What was longer ago is another trouble."""
+
+
+def in_words(error: BaseException) -> str:
+    """An error in one line; of one that nobody foresaw also its place in the code."""
+    said = first_line(error)
+    if isinstance(error, OSError):
+        return said
+    place = traceback.extract_tb(error.__traceback__)[-1:]
+    where = "".join(f" ({Path(frame.filename).name}:{frame.lineno})" for frame in place)
+    return f"{type(error).__name__}: {said}{where}"
+
+
+def is_given_up(run: RunRow) -> bool:
+    """Whether a run was held for being unreadable: nothing follows from its history until its user wants that."""
+    return run.state is RunState.HELD and run.reason.endswith(HINT)
+
+
+def set_aside(
+    action: SetAside, writer: FencedWriter, grace_s: float, finish: Callable[[Connection, Finish], None]
+) -> Unreachable | None:
+    """Says that a run cannot be judged; the last time, ends it.
+
+    Args:
+        action: the run, and how it would be ended.
+        writer: of the campaign.
+        grace_s: for so long a trouble counts once.
+        finish: records the end of an attempt.
+
+    Returns:
+        What to say of the run, None where nothing is left to do for it.
+    """
+    with writer.write() as conn:
+        run = queries.run_by_id(conn, action.run_id)
+        trouble = Unreachable(f"run {run.name} cannot be judged: {action.why}", "the others go on; it is tried again")
+        if action.passing:
+            return trouble
+        epoch = {"retry_epoch": run.retry_epoch}
+        lasts = _tell(conn, writer, UNJUDGED, f"not judged: {action.why}", run.id, None, epoch, grace_s)
+        if not lasts or action.state is None:
+            return trouble
+        if action.finish is not None and refusal(conn, partial(finish, conn, action.finish)):
+            _end(conn, action.finish.attempt, action, action.finish.seen_s)
+        reason = f"{action.why} · {HINT}" if action.state is RunState.HELD else ""
+        queries.update_run(conn, run.id, state=action.state, reason=reason, not_before_s=None)
+    return None
+
+
+def _end(conn: Connection, row: AttemptRow, action: SetAside, now_s: float) -> None:
+    """Ends an attempt of which nothing else can be recorded."""
+    evidence = {"reason": action.why, "hint": HINT, "rule": EVIDENCE, "seen_s": now_s}
+    values = {"state": AttemptState.FAILED, "failure_class": FailureClass.CRASH, "evidence": evidence, "ended_s": now_s}
+    queries.update_attempt(conn, row.id, expect_states=ACTIVE_ATTEMPT, **values)
+
+
+def give_up_spool(row: AttemptRow, error: Exception, writer: FencedWriter, grace_s: float) -> Unreachable | None:
+    """Says that a spool cannot be read; returns that as a trouble, unless it lasts: then it is passed over.
+
+    An error of the file system is waited for.
+    """
+    trouble = Unreachable(f"cannot read metrics: {in_words(error)}", "nothing is lost; the next pass tries again")
+    if isinstance(error, OSError) and not concerns_one_file(error):
+        return trouble
+    with writer.write() as conn:
+        lasts = _tell(conn, writer, UNREAD, trouble.message, row.run_id, row.id, {}, grace_s)
+    return None if lasts else trouble
+
+
+def _tell(
+    conn: Connection,
+    writer: FencedWriter,
+    kind: str,
+    message: str,
+    run_id: int,
+    attempt_id: int | None,
+    data: dict[str, int],
+    grace_s: float,
+) -> bool:
+    """Adds an event, unless there was one a moment ago; returns whether it has been said often enough."""
+    now_s = writer.store.now(conn)
+    since_s = 0.0 if attempt_id else now_s - _LATELY_S
+    told = [e for e in queries.events_of_kind(conn, run_id, kind, since_s) if e.data == data]
+    told = [event for event in told if attempt_id in (None, event.attempt_id)]
+    if len(told) >= PASSES:
+        return True
+    if not told or now_s - told[-1].ts_s >= grace_s:
+        queries.add_event(conn, writer.campaign_id, kind, message, run_id=run_id, attempt_id=attempt_id, data=data)
+        return len(told) + 1 >= PASSES
+    return False

@@ -1,0 +1,259 @@
+"""One run's data is no other run's trouble: whatever it has written, the others complete, and no pass ends by it."""
+
+from __future__ import annotations
+
+import errno
+import json
+import os
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from dscampaign.db import schema
+from dscampaign.db.errors import StaleLease, StoreUnreachable
+from dscampaign.orchestrator.campaign import desired as campaigns
+from dscampaign.orchestrator.executors import job_request
+from dscampaign.orchestrator.reconcile import act, decide, observe
+from dscampaign.orchestrator.reconcile.claims import take_claim
+from dscampaign.orchestrator.reconcile.loop import Pass
+from dscampaign.tests.support.world_on_disk import World, make_world
+
+BAD, GOOD = "depth-1", "depth-2"
+
+
+@pytest.fixture
+def world(tmp_path: Path) -> Iterator[World]:
+    """Two runs, of which the first will do something odd."""
+    made = make_world(tmp_path)
+    made.record()
+    yield made
+    made.store.close()
+
+
+def settle(world: World, passes: int = 12) -> Pass:
+    """Passes until all is settled; each job that is submitted runs."""
+    for _ in range(passes):
+        done = world.run_pass()
+        if done.settled:
+            return done
+        world.run_jobs()
+    raise AssertionError(world.states(), [str(trouble) for trouble in done.troubles])
+
+
+def folder(world: World, name: str = BAD) -> Path:
+    return world.paths.run(name).attempt(1).dir
+
+
+def raising_for(name: str, error: Exception, real: Callable[..., Any], at: int = 0) -> Callable[..., Any]:
+    """The function, but for what concerns the run of that name, as its argument at that place tells."""
+
+    def wrapped(*args: Any, **options: Any) -> Any:
+        if name in repr(args[at]):
+            raise error
+        return real(*args, **options)
+
+    return wrapped
+
+
+def test_what_a_script_says_is_taken_or_set_aside(world: World) -> None:
+    world.run_pass()
+    with (folder(world) / "metrics.jsonl").open("w") as spool:
+        spool.write('{"event": "target", "steps": 1e400}\n{"event": "target", "steps": 1180591620717411303424}\n')
+    (folder(world) / "gpus-0.jsonl").write_text('{"devices": [{"gpu": 0, "name": "\\ud800\\u0000"}], "ts": 1e300}\n')
+    (folder(world) / "forward.jsonl").write_text('{"event": "opened", "ts": 1e300, "message": {}}\n')
+    world.run_jobs()
+    settle(world)
+    assert world.states() == {BAD: "completed", GOOD: "completed"}
+
+
+@pytest.mark.parametrize("text", ["cannot read \udcff.txt", "a\0b", "x" * 10_000_000], ids=["half", "nul", "long"])
+def test_any_error_text_can_be_recorded(world: World, text: str) -> None:
+    world.run_pass()
+    world.run_jobs("FAILED", exit_code=1, error=text)
+    world.run_pass()
+    assert all(text[:1] in run.reason for run in world.runs().values())
+    repr(world.events("ended")).encode()
+
+
+WHEN = {"started_s": 1.0, "ended_s": 2.0, "start_step": 0, "last_step": 3}
+WHO = {"generation": 1, "job_id": "1_0", "node_rank": 0, "host": "n", "launcher_exit": 0, "ended_by": ""}
+OUTCOME = {**WHO, **WHEN, "ranks": []}
+
+
+@pytest.mark.parametrize(
+    ("text", "why"),
+    [
+        ("", "empty"),
+        ("[" * 100_000, "not JSON"),
+        (json.dumps({**OUTCOME, "started_s": "x"}), "started_s"),
+        (json.dumps({**OUTCOME, "start_step": 10**30}), "start_step"),
+        (json.dumps({**OUTCOME, "ranks": [{"rank": 0, "exit": 1, "error": {"type": "X"}}]}), "missing fields"),
+        (None, "Not a regular file"),
+    ],
+)
+def test_an_outcome_that_cannot_be_read_holds_its_run(world: World, text: str | None, why: str) -> None:
+    world.run_pass()
+    world.run_jobs()
+    outcome = folder(world) / "outcome-0.json"
+    outcome.unlink()
+    if text is None:
+        os.mkfifo(outcome)
+    else:
+        outcome.write_text(text)
+    troubles = [str(trouble) for _ in range(2) for trouble in world.run_pass().troubles]
+    assert [trouble.startswith(f"run {BAD} cannot be judged") for trouble in troubles] == [True, True]
+    assert world.states() == {BAD: "queued", GOOD: "completed"}
+    settle(world)
+    assert world.states() == {BAD: "held", GOOD: "completed"}
+    assert why in world.runs()[BAD].reason
+    assert len(world.events("unjudged")) == 3
+    assert len(world.attempts(BAD)) == 1
+    assert world.attempts(BAD)[0].last_step == 3
+    assert world.run_pass().settled  # and it stays so
+    campaigns.retry(world.store, world.campaign, [BAD])
+    settle(world)
+    assert world.states() == {BAD: "completed", GOOD: "completed"}
+
+
+def test_slurm_s_word_is_enough_where_it_says_all(world: World) -> None:
+    """A preempted attempt is resumed, whatever its outcome looks like."""
+    world.run_pass()
+    world.run_jobs("PREEMPTED", exit_code=None)
+    (folder(world) / "outcome-0.json").write_text("{")
+    world.run_pass()
+    assert world.events("unjudged") == []
+    assert [str(row.failure_class) for row in world.attempts(BAD)] == ["preempted", "None"]
+
+
+@pytest.mark.parametrize("broken", ["folder", "pipe"])
+def test_a_spool_that_can_never_be_read_keeps_nobody(world: World, broken: str) -> None:
+    world.run_pass()
+    world.run_jobs()
+    spool = folder(world) / "metrics.jsonl"
+    spool.unlink()
+    spool.mkdir() if broken == "folder" else os.mkfifo(spool)
+    (folder(world) / "gpus-0.jsonl").write_text('{"event": "tick"}\n')
+    settle(world)
+    assert world.states() == {BAD: "completed", GOOD: "completed"}
+    assert len(world.events("spool.unreadable")) == 3
+    assert len(world.events("gpu.tick")) == 1
+
+
+@pytest.mark.parametrize(
+    ("module", "name"),
+    [(observe, "_run_view"), (observe, "run_config"), (decide, "transitions"), (decide, "_follow_up")],
+)
+def test_a_mistake_of_ours_about_one_run_is_that_run_s(
+    world: World, monkeypatch: pytest.MonkeyPatch, module: Any, name: str
+) -> None:
+    world.run_pass()
+    world.run_jobs()
+    with monkeypatch.context() as patch:
+        error = KeyError("no such thing")
+        patch.setattr(module, name, raising_for(f"name='{BAD}'", error, getattr(module, name)))
+        for _ in range(6):
+            done = world.run_pass()
+        assert done.settled
+        assert world.states() == {BAD: "held", GOOD: "completed"}
+        assert "KeyError: 'no such thing' (test_isolation.py:" in world.runs()[BAD].reason
+    campaigns.retry(world.store, world.campaign, [BAD])
+    settle(world)
+    assert world.states() == {BAD: "completed", GOOD: "completed"}
+
+
+@pytest.mark.parametrize(("name", "at"), [("_finish", 1), ("_mark", 1), ("_take_claim", 0)])
+def test_what_cannot_be_recorded_of_a_run_keeps_no_other(
+    world: World, monkeypatch: pytest.MonkeyPatch, name: str, at: int
+) -> None:
+    with monkeypatch.context() as patch:
+        patch.setattr(act, name, raising_for(f"runs/{BAD}/g0001", TypeError("odd"), getattr(act, name), at))
+        settle(world)
+    assert world.states()[GOOD] == "completed"
+
+
+def test_evidence_that_the_store_refuses_is_left_out(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
+    real = act._evidence
+
+    def evidence(action: Any) -> dict[str, Any]:
+        odd = {"x": {1, 2}} if BAD in action.attempt.spool_path and action.ended.outcomes else {}
+        return {**real(action), **odd}
+
+    monkeypatch.setattr(act, "_evidence", evidence)
+    settle(world)
+    assert world.states() == {BAD: "held", GOOD: "completed"}
+    assert "not JSON serializable" in world.runs()[BAD].reason
+
+
+def test_a_run_whose_folder_cannot_be_made_is_not_submitted(world: World) -> None:
+    world.paths.run(BAD).dir.parent.mkdir(parents=True)
+    world.paths.run(BAD).dir.write_text("a file")
+    settle(world)
+    assert world.states() == {BAD: "held", GOOD: "completed"}
+    assert "Not a directory" in world.runs()[BAD].reason
+
+
+def test_a_run_that_asks_for_nonsense_is_not_submitted(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
+    real = job_request.payload
+    monkeypatch.setattr(job_request, "payload", raising_for(f"name='{BAD}'", ZeroDivisionError("odd"), real))
+    settle(world)
+    assert world.states() == {BAD: "held", GOOD: "completed"}
+
+
+def test_a_claim_that_cannot_be_taken_keeps_no_other(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
+    refused = PermissionError(errno.EACCES, "Permission denied")
+    with monkeypatch.context() as patch:
+        patch.setattr(act, "take_claim", raising_for(BAD, refused, take_claim))
+        world.run_pass()
+        world.run_jobs()
+        world.run_pass()
+        assert world.states() == {BAD: "queued", GOOD: "completed"}
+        for _ in range(3):
+            world.run_pass()
+    assert world.run_pass().settled
+
+
+def test_an_error_of_the_file_system_is_waited_for(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
+    world.run_pass()
+    with monkeypatch.context() as patch:
+        stale = OSError(errno.ESTALE, "Stale file handle")
+        patch.setattr(observe, "_attempt_view", raising_for(f"runs/{BAD}/", stale, observe._attempt_view))
+        for _ in range(5):
+            done = world.run_pass()
+            assert "Stale file handle" in str(done.troubles[0])
+    assert world.events("unjudged") == []
+    settle(world)
+    assert world.states() == {BAD: "completed", GOOD: "completed"}
+
+
+def test_a_run_that_cannot_be_judged_can_be_cancelled(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
+    world.run_pass()
+    campaigns.cancel(world.store, world.campaign, [BAD])
+    monkeypatch.setattr(observe, "_run_view", raising_for(f"name='{BAD}'", KeyError("x"), observe._run_view))
+    for _ in range(6):
+        world.run_pass()
+    assert len(world.cluster.cancelled) == 1
+    assert world.states()[BAD] == "cancelled"
+
+
+@pytest.mark.parametrize("error", [StaleLease("taken"), StoreUnreachable("away")])
+def test_what_is_no_run_s_fault_ends_the_pass(world: World, monkeypatch: pytest.MonkeyPatch, error: Exception) -> None:
+    world.run_pass()
+    world.run_jobs()
+    monkeypatch.setattr(act, "_finish", raising_for(f"runs/{BAD}/", error, act._finish, 1))
+    with pytest.raises(type(error)):
+        world.run_pass()
+    assert world.states() == {BAD: "queued", GOOD: "queued"}
+
+
+def test_a_trouble_long_ago_does_not_count(world: World) -> None:
+    world.run_pass()
+    world.run_jobs()
+    (folder(world) / "outcome-0.json").write_text("{")
+    world.run_pass()
+    world.run_pass()
+    with world.store.write() as conn:
+        conn.execute(schema.events.update().values(ts_s=0.0))
+    world.run_pass()
+    assert world.states()[BAD] == "queued"
