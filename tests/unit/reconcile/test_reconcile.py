@@ -22,7 +22,7 @@ from dscampaign.db.errors import StaleLease, StoreUnreachable
 from dscampaign.db.records import RunState
 from dscampaign.db.schema import step_metric
 from dscampaign.db.store import Store
-from dscampaign.jobs.shared.files import create_exclusively, make_private
+from dscampaign.jobs.shared.files import create_exclusively, make_private, write_atomically
 from dscampaign.orchestrator.campaign import desired as campaigns
 from dscampaign.orchestrator.campaign.status import read_status
 from dscampaign.orchestrator.errors import Unreachable
@@ -507,7 +507,7 @@ def clock(world: World, monkeypatch: pytest.MonkeyPatch) -> Clock:
 
 
 def on_each_file(monkeypatch: pytest.MonkeyPatch, happens: Callable[[], None]) -> None:
-    real = submission.write_atomically
+    real = write_atomically
 
     def written(*args: Any) -> None:
         happens()
