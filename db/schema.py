@@ -88,9 +88,9 @@ class StorableText(TypeDecorator[str]):
         super().__init__()
         self.length, self.longest = length, length or longest
 
-    def load_dialect_impl(self, dialect: Dialect) -> TypeEngine[Any]:
-        """What the database has for it."""
-        return dialect.type_descriptor(String(self.length) if self.length else Text())
+    def load_dialect_impl(self, dialect: Dialect) -> TypeEngine[Any]:  # noqa: ARG002
+        """What the database has for it: the plain type, for a dialect's descriptor of TEXT may be VARCHAR."""
+        return String(self.length) if self.length else Text()
 
     def process_bind_param(self, value: str | None, dialect: Dialect) -> str | None:  # noqa: ARG002
         """Makes it storable."""

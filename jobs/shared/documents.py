@@ -9,7 +9,7 @@ from contextlib import suppress
 from dataclasses import MISSING, asdict, dataclass, fields, is_dataclass
 from functools import cache
 from pathlib import Path
-from types import UnionType
+from types import NoneType, UnionType
 from typing import Annotated, Any, Final, Self, Union, get_args, get_origin, get_type_hints, is_typeddict
 
 from ...db.regular_files import concerns_one_file
@@ -59,8 +59,8 @@ def decode(kind: Any, raw: Any, place: str = "") -> Any:
         ValueError: it is not of that type, or a dataclass has no such field, or lacks one: another version wrote it.
     """
     origin, args = get_origin(kind), get_args(kind)
-    if origin in (UnionType, Union):  # X | None
-        return None if raw is None else decode(args[0], raw, place)
+    if origin in (UnionType, Union):
+        return _first_that_fits(args, raw, place)
     if origin is Annotated:
         narrower = args[1]
         found = decode(args[0] if isinstance(narrower, Within) else narrower, raw, place)
@@ -107,6 +107,17 @@ class Document:
                 raise
             raise Unreadable(f"{path.name}: {exc.strerror}") from None
         return found
+
+
+def _first_that_fits(kinds: tuple[Any, ...], raw: Any, place: str) -> Any:
+    """By the first of several types that it is of; None is one of them."""
+    if raw is None and NoneType in kinds:
+        return None
+    *first, last = (kind for kind in kinds if kind is not NoneType)
+    for kind in first:
+        with suppress(ValueError):
+            return decode(kind, raw, place)
+    return decode(last, raw, place)
 
 
 def _plain(kind: Any, raw: Any, place: str) -> Any:

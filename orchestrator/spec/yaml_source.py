@@ -131,7 +131,8 @@ class _Loader(yaml.SafeLoader):
             ComposerError: It lies too deep.
         """
         if self.depth > _MAX_DEPTH:
-            raise ComposerError(None, None, "nested too deeply", self.peek_event().start_mark)
+            mark = self.peek_event().start_mark  # type: ignore[no-untyped-call]
+            raise ComposerError(None, None, "nested too deeply", mark)
         self.depth += 1
         node: Node | None = super().compose_node(parent, index)
         self.depth -= 1
@@ -176,9 +177,9 @@ class _Builder:
         result: dict[str, Any] = {}
         for key_node, value_node, merged in self._pairs(node, place):
             key = self._key(key_node, place)
-            inner = (*place, key)
             if key is None:
                 continue
+            inner = (*place, key)
             if key not in result:
                 result[key] = self.value(value_node, inner)
                 self.document.keys[inner] = _position(key_node)

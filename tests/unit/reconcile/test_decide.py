@@ -392,10 +392,16 @@ def test_absence_proves_nothing_while_somebody_could_not_be_asked() -> None:
 def test_a_forgotten_job_is_judged_by_its_outcome_at_once_and_by_its_silence_late() -> None:
     [finish] = about(AttemptView(attempt_row(), outcomes=(outcome(),), claimed=True), complete=False)
     assert finish.verdict.kind == "completed"
-    silent = {"evidence": {ABSENCE: asdict(Absence(NOW_S - 700, ()))}}
+    silent: dict[str, Any] = {"evidence": {ABSENCE: asdict(Absence(NOW_S - 700, ()))}}
     assert about(AttemptView(attempt_row(heartbeat_s=NOW_S - 500, **silent), claimed=True)) == []
     [finish] = about(AttemptView(attempt_row(heartbeat_s=NOW_S - 700, **silent), claimed=True))
     assert finish.verdict.kind == "lost"
+
+
+def noted(row: AttemptRow, action: NoteAbsence) -> AttemptRow:
+    """The attempt once that is recorded."""
+    assert action.absence is not None
+    return replace(row, evidence={ABSENCE: asdict(action.absence)})
 
 
 @given(
@@ -407,7 +413,8 @@ def test_an_attempt_is_lost_once_it_was_silent_for_long_whatever_its_nodes_clock
     off_s: float, beats: list[float | None], pass_s: float
 ) -> None:
     """Beats: how long before a pass its agent gave a sign of life; None for none since the pass before."""
-    row, heard_s, signs = attempt_row(), NOW_S, ()
+    row, heard_s = attempt_row(), NOW_S
+    signs: tuple[Heartbeat, ...] = ()
     for number, beat in enumerate(beats):
         now_s = NOW_S + number * pass_s
         if beat is not None:
@@ -418,7 +425,7 @@ def test_an_attempt_is_lost_once_it_was_silent_for_long_whatever_its_nodes_clock
         if of_kind(Finish, found):
             break
         for action in of_kind(NoteAbsence, found):
-            row = replace(row, evidence={ABSENCE: asdict(action.absence)})
+            row = noted(row, action)
 
 
 def test_a_job_that_shows_up_again_was_never_absent() -> None:
@@ -445,11 +452,11 @@ def test_a_job_that_slurm_does_not_know_is_told_at_once_and_until_when_it_is_wai
 def test_who_interrupted_an_attempt_is_waited_for_while_the_accounting_is_away() -> None:
     """`scancel` while slurmdbd is away, and slurmctld has forgotten the job: without this its run would be resumed."""
     ranks = RankEnd(0, None, None), RankEnd(1, None, None)
-    ended = {"outcomes": (outcome(*ranks, ended_by="signal", last_step=50),), "claimed": True}
+    ended: dict[str, Any] = {"outcomes": (outcome(*ranks, ended_by="signal", last_step=50),), "claimed": True}
     row = attempt_row()
     [absent] = about(AttemptView(row, **ended), complete=False)
     assert isinstance(absent, NoteAbsence)
-    row = replace(row, evidence={ABSENCE: asdict(absent.absence)})
+    row = noted(row, absent)
     assert about(AttemptView(row, **ended), complete=False, now_s=NOW_S + 500) == []
     back = about(AttemptView(row, **ended), now_s=NOW_S + 510)  # it may still lag
     assert [type(action) for action in back] == [NoteAbsence]

@@ -163,7 +163,7 @@ def test_a_mistake_of_ours_about_one_run_is_that_run_s(
     assert world.states() == {BAD: "completed", GOOD: "completed"}
 
 
-@pytest.mark.parametrize(("name", "at"), [("_finish", 1), ("_mark", 1), ("_take_claim", 0)])
+@pytest.mark.parametrize(("name", "at"), [("_finish", 1), ("_mark", 1), ("take_claim", 0)])
 def test_what_cannot_be_recorded_of_a_run_keeps_no_other(
     world: World, monkeypatch: pytest.MonkeyPatch, name: str, at: int
 ) -> None:
@@ -187,7 +187,7 @@ def test_evidence_that_the_store_refuses_is_left_out(world: World, monkeypatch: 
 
 
 def test_a_run_whose_folder_cannot_be_made_is_not_submitted(world: World) -> None:
-    world.paths.run(BAD).dir.parent.mkdir(parents=True)
+    world.paths.run(BAD).dir.parent.mkdir(parents=True, exist_ok=True)
     world.paths.run(BAD).dir.write_text("a file")
     settle(world)
     assert world.states() == {BAD: "held", GOOD: "completed"}

@@ -9,6 +9,7 @@ from typing import Any
 import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
+from pydantic import BaseModel
 
 from dscampaign.orchestrator.errors import Finding, SpecError, UserError
 from dscampaign.orchestrator.spec.expand import expand
@@ -205,7 +206,7 @@ def _mapping(keys: Iterable[str], values: st.SearchStrategy[str]) -> st.SearchSt
 LISTS = _list(SCALARS)
 ANY = st.recursive(SCALARS, lambda inner: st.one_of(_list(inner), _mapping(["a", "b"], inner)), max_leaves=9)
 DEEP = st.integers(40, 90).map(lambda depth: "[" * depth + "]" * depth)
-SECTIONS = {"train": TrainConfig, "slurm": SlurmConfig, "retry": RetryConfig}
+SECTIONS: dict[str, type[BaseModel]] = {"train": TrainConfig, "slurm": SlurmConfig, "retry": RetryConfig}
 AXES = [f"{section}.{name}" for section, kind in SECTIONS.items() for name in kind.model_fields]
 VALUES = {
     **{name: _mapping(kind.model_fields, st.one_of(SCALARS, SCALARS, LISTS, ANY)) for name, kind in SECTIONS.items()},
