@@ -279,7 +279,8 @@ def test_an_agent_waits_for_its_folder_to_leave_its_outcome(attempt: Attempt, ex
     aside.rename(shared)
     agent_process.communicate(timeout=HANGS_S)
     assert agent_process.returncode == (1 if exit_code else 0)
-    assert attempt.exits() in ({0: exit_code, 1: exit_code}, {0: exit_code, 1: -15}, {0: -15, 1: exit_code})
+    exits = set(attempt.exits().values())
+    assert exits == {0} if exit_code == 0 else 3 in exits  # the launcher may have been faster with the other rank
     assert attempt.outcome().last_step == 3
 
 

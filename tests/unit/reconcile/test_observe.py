@@ -116,6 +116,7 @@ def test_the_agents_log_is_read_where_they_left_no_outcome(world: World) -> None
 def test_a_checkpoint_of_this_experiment_is_found_until_the_run_is_settled(world: World) -> None:
     row = world.runs()["depth-1"]
     folder = world.paths.run("depth-1").checkpoints(row.config_hash)
+    folder.mkdir(parents=True)
     for step, config_hash in ((20, row.config_hash), (40, "another")):
         draft = checkpoint.begin(folder, 1, step)
         (draft / "weights").write_text("x")
