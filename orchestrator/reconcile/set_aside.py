@@ -20,6 +20,7 @@ from ...db.regular_files import concerns_one_file
 from ...db.store import first_line, refusal
 from ..errors import Unreachable
 from ..failures.policy import FailureClass
+from ..formatting import shorten
 from .actions import Finish, SetAside
 from .lease import FencedWriter
 
@@ -36,13 +37,15 @@ EVIDENCE: Final = "unreadable"
 
 HINT: Final = "the others go on; `campaign retry` starts it again"
 
+_LONGEST: Final = 500
+
 _LATELY_S: Final = 3600.0
 """What was longer ago is another trouble."""
 
 
 def in_words(error: BaseException) -> str:
     """An error in one line; of one that nobody foresaw also its place in the code."""
-    said = first_line(error)
+    said = shorten(first_line(error), _LONGEST)
     if isinstance(error, OSError):
         return said
     place = traceback.extract_tb(error.__traceback__)[-1:]
