@@ -311,8 +311,8 @@ def _unusual(action: Submit) -> str:
     return micro + changes + exclude
 
 
-def _decided_on(run: RunRow) -> tuple[int, str, str, int, int]:
-    return run.id, run.config_hash, run.desired, run.generation, run.retry_epoch
+def _decided_on(run: RunRow) -> tuple[int, str, str, str, int, int]:
+    return run.id, run.config_hash, run.code, run.desired, run.generation, run.retry_epoch
 
 
 def _new_attempt(action: Submit, index: int, token: str, paths: CampaignPaths) -> NewAttempt:

@@ -26,7 +26,7 @@ _STORE: Final = re.compile(r"\$\{|sqlite:///.|postgres(ql)?(\+psycopg)?://")
 _PASSWORD: Final = re.compile(r"://[^/@:]*:(?!\$\{)[^/@]+@")
 _INPUTS: Final = frozenset(
     {
-        *(("train", "model"), ("train", "tokenizer"), ("train", "dataset"), ("python",)),
+        *(("train", "model"), ("train", "tokenizer"), ("train", "dataset"), ("python",), ("workdir",)),
         *(("train", "dataset", "path"), ("train", "dataset", "eval_path")),
     }
 )
@@ -212,7 +212,7 @@ class _Prepared:
         elsewhere = text.startswith(("/", "~")) and not self.local
         if path.exists() or elsewhere:
             return _absolute(path)
-        if text.startswith(("/", "~", "./", "../")) or text.endswith(_TEXT_FILES):
+        if text.startswith(("/", "~", "./", "../")) or text.endswith(_TEXT_FILES) or place == ("workdir",):
             message = f"no such file or folder: {path}"
             self.findings.append(Finding((place,), message, "paths start at the spec's folder"))
         return text

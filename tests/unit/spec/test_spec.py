@@ -142,6 +142,8 @@ def test_an_error_reads_as_promised(write: Write) -> None:
         ("env: {a b: x}", 7, "env", "not a valid variable name"),
         ("command: python train.py", 7, "command", "deepspeed launches"),
         ("command: ./train.py", 7, "command", "no such script"),
+        ("code: none", 7, "code", "copy"),
+        ("workdir: gone", 7, "workdir", "no such file or folder"),
         ("command: 'a \"b'", 7, "command", "does not split"),
         ("deepspeed: {train_batch_size: 8}", 7, "deepspeed.train_batch_size", "train.global_batch"),
         ("deepspeed: {gradiant_clipping: 1.0}", 7, "deepspeed.gradiant_clipping", 'did you mean "gradient_clipping"'),
@@ -274,6 +276,7 @@ def test_paths_start_at_the_specs_folder(write: Write, monkeypatch: pytest.Monke
     matrix = "matrix: {dataset: [text, other, hub]}"
     spec = write.load(MINIMAL.replace("wikitext", "text") + "  tokenizer: ./other\n" + matrix)
     assert spec.train.tokenizer == str(folder / "other")
+    assert write.load(MINIMAL + "workdir: ..\n").workdir == str(folder.parent)
     assert [c.path for run in expand(spec) if (c := run.config.train.dataset)] == [
         str(folder / "text"),
         str(folder / "other"),
