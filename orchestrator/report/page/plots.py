@@ -96,7 +96,7 @@ def _loss(one: WorkloadResults, colours: dict[str, str]) -> Figure:
             _curve(axis, curves, pick, scale, colours[condition.name], condition.name)
     for axis, label in zip(axes, ("optimizer steps", "million tokens", f"{time_name} of training steps"), strict=True):
         axis.set(xlabel=label, ylabel="loss (nats)")
-    axes[0].legend(loc="upper right", fontsize="small", ncols=2 if len(shown) > 6 else 1)
+    axes[0].legend(loc="best", fontsize="small", ncols=2 if len(shown) > 6 else 1)
     _entitle(axes[0], one)
     curves = [run.curve for each in shown for run in each.runs]
     _zoom(axes, [v for curve in curves for v in curve.smoothed], marks=[v for curve in curves for v in curve.held_out])
