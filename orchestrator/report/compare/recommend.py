@@ -289,7 +289,7 @@ def _too_large(comparisons: Sequence[BaselineComparison]) -> Iterator[str]:
 
 def _coarse(comparisons: Sequence[BaselineComparison]) -> Iterator[str]:
     margin = next((one.loss.margin for one in comparisons if one.is_baseline), 0.0)
-    if margin > COARSE_NATS:
+    if len(comparisons) > 1 and margin > COARSE_NATS:
         yield (
             f"The baseline's repeats differ so much that losses {margin:.3f} nats apart count as equal: longer runs or "
             "more held-out text would show smaller differences."

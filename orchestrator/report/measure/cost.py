@@ -46,13 +46,16 @@ _BADLY: Final = {AttemptState.FAILED: "unknown", AttemptState.CANCELLED: Attempt
 """States of attempts that came to nothing but the steps that count, and what to call that where there is no class."""
 
 
-def cost_of(attempts: Sequence[AttemptRow], lines: Lines, config_hash: str, now_s: float) -> Cost:
-    """What a run's attempts cost until now; `lines` and `config_hash` are of its present configuration."""
+def cost_of(attempts: Sequence[AttemptRow], lines: Lines, config_hash: str, until_s: float) -> Cost:
+    """What a run's attempts cost, those that still run until then.
+
+    `lines` and `config_hash` are of its present configuration.
+    """
     training = warm_up = around = queued = 0.0
     lost: dict[str, float] = defaultdict(float)
     for attempt in attempts:
-        queued += _queued_s(attempt, now_s)
-        spent = _seconds(attempt, now_s) * attempt.world_size
+        queued += _queued_s(attempt, until_s)
+        spent = _seconds(attempt, until_s) * attempt.world_size
         if attempt.config_hash != config_hash:
             lost[OTHER_CONFIGURATION] += spent
             continue
@@ -68,18 +71,18 @@ def cost_of(attempts: Sequence[AttemptRow], lines: Lines, config_hash: str, now_
     return Cost(training, warm_up, around, {kind: value for kind, value in lost.items() if value > 0}, queued)
 
 
-def _seconds(attempt: AttemptRow, now_s: float) -> float:
+def _seconds(attempt: AttemptRow, until_s: float) -> float:
     if attempt.started_s is None:
         return 0.0
     running = attempt.state == AttemptState.RUNNING
-    end_s = attempt.ended_s if attempt.ended_s is not None else now_s if running else attempt.started_s
+    end_s = attempt.ended_s if attempt.ended_s is not None else until_s if running else attempt.started_s
     return max(0.0, end_s - attempt.started_s)
 
 
-def _queued_s(attempt: AttemptRow, now_s: float) -> float:
+def _queued_s(attempt: AttemptRow, until_s: float) -> float:
     if attempt.submit_time_s is None:
         return 0.0
     end_s = attempt.started_s if attempt.started_s is not None else attempt.ended_s
     if end_s is None:
-        end_s = now_s if attempt.state == AttemptState.QUEUED else attempt.submit_time_s
+        end_s = until_s if attempt.state == AttemptState.QUEUED else attempt.submit_time_s
     return max(0.0, end_s - attempt.submit_time_s)

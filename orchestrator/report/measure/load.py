@@ -8,10 +8,13 @@ from collections.abc import Sequence
 from itertools import groupby
 from typing import Any, Final
 
+from sqlalchemy import Connection
+
 from ....db import queries
 from ....db.records import SUBMITTING, CampaignRow, EventRow
 from ....db.series import extra_highest, run_series
 from ....db.store import Store
+from ...reconcile.lease import lease_name
 from .run import MeasuredRun, RunData, measured_run
 
 _SAID: Final = ("start", "speed", "memory")
@@ -22,7 +25,7 @@ def read_runs(store: Store, campaign: CampaignRow) -> list[MeasuredRun]:
     """The figures of every run, in the order of the matrix."""
     measured = []
     with store.read() as conn:
-        now_s = store.now(conn)
+        until_s = _looked_s(conn, store, campaign)
         by_run = groupby(queries.attempts(conn, campaign.id), lambda attempt: attempt.run_id)
         attempts = {run_id: list(own) for run_id, own in by_run}
         events = queries.events(conn, campaign.id)
@@ -42,10 +45,17 @@ def read_runs(store: Store, campaign: CampaignRow) -> list[MeasuredRun]:
                 excluded=excluded,
                 skipped_steps=int(skipped) if skipped is not None and math.isfinite(skipped) else None,
                 forwarded={tool: str(data.get("run_id", "")) for tool, data in forwards.get(run.id, {}).items()},
-                now_s=now_s,
+                until_s=until_s,
             )
             measured.append(measured_run(data))
     return measured
+
+
+def _looked_s(conn: Connection, store: Store, campaign: CampaignRow) -> float:
+    """When it was last looked at what runs: now while a reconciler has the lease, else when it gave it up."""
+    now_s = store.now(conn)
+    lease = queries.read_lease(conn, lease_name(campaign.id))
+    return now_s if lease is None else min(now_s, lease.expires_s)
 
 
 def _said(events: Sequence[EventRow]) -> dict[tuple[int | None, str], dict[str, Any]]:

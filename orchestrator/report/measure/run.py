@@ -36,6 +36,7 @@ class RunData:
         excluded: by id of an attempt, the nodes that it was to do without.
         skipped_steps: optimizer steps left out because gradients overflowed; None where nobody counts.
         forwarded: by tool that it was forwarded to, its id there.
+        until_s: when it was last looked at whether attempts run.
     """
 
     run: RunRow
@@ -48,7 +49,7 @@ class RunData:
     excluded: Mapping[int | None, Sequence[str]]
     skipped_steps: int | None
     forwarded: Mapping[str, str]
-    now_s: float
+    until_s: float
 
     @property
     def mine(self) -> list[AttemptRow]:
@@ -251,7 +252,7 @@ def measured_run(data: RunData) -> MeasuredRun:
         memory=memory_of(mine, data.series, data.gpus, data.memory, data.speed),
         gpus=gpus_of(data.gpus, mine),
         quality=_quality(data, lines),
-        cost=cost_of(data.attempts, lines, run.config_hash, data.now_s),
+        cost=cost_of(data.attempts, lines, run.config_hash, data.until_s),
         curve=_curve(data.series, lines, tokens),
         start=data.start,
         speed=data.speed,

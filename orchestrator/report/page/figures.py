@@ -56,7 +56,8 @@ _KINDS: Final = {
     "step_time": _Kind(
         lambda one, _: any(run.timing for run in one.condition.counted),
         MOST_BARS,
-        "Step times of the middle repeat: quartiles and median; whiskers from the 5th to the 95th percentile.",
+        "Step times of the middle repeat, of two the slower: quartiles and median; whiskers from the 5th to the 95th "
+        "percentile.",
     ),
     "speed": _Kind(lambda one, _: bool(one.speeds), MOST_BARS, "Speed over all ranks: medians; points are repeats."),
     "memory": _Kind(

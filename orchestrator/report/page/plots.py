@@ -43,6 +43,7 @@ _STYLE: Final = {
 _MEMORY_COLOURS: Final = {"allocated": "#0072B2", "reserved": "#56B4E9", "device": "#999999"}
 _WIDTH: Final = 8.0  # inches of a figure
 _SMALLEST: Final = 0.3  # inches of a bar
+_LEGEND_CHARACTERS: Final = 108  # in a row, in small type
 
 Draw = Callable[[WorkloadResults, dict[str, str]], Figure]
 """Draws a workload's conditions, each in its colour."""
@@ -95,9 +96,10 @@ def _loss(one: WorkloadResults, colours: dict[str, str]) -> Figure:
             _curve(axis, curves, pick, scale, colours[condition.name], condition.name)
     for axis, label in zip(axes, ("optimizer steps", "million tokens", f"{time_name} of training steps"), strict=True):
         axis.set(xlabel=label, ylabel="loss (nats)")
-    axes[0].legend(loc="upper right", fontsize="small", ncols=2 if len(shown) > 6 else 1)
+    axes[0].legend(loc="best", fontsize="small", ncols=2 if len(shown) > 6 else 1)
     _entitle(axes[0], one)
-    _zoom(axes, [v for each in shown for run in each.runs for v in run.curve.smoothed])
+    curves = [run.curve for each in shown for run in each.runs]
+    _zoom(axes, [v for curve in curves for v in curve.smoothed], marks=[v for curve in curves for v in curve.held_out])
     return figure
 
 
@@ -115,7 +117,7 @@ def _loss_difference(one: WorkloadResults, colours: dict[str, str]) -> Figure:
         axis.plot(own_steps, apart, color=colours[condition.name], linewidth=1.4, label=condition.name)
         differences += apart.tolist()
     axis.set(xlabel="optimizer steps", ylabel="loss minus the baseline's (nats)")
-    figure.legend(loc="outside lower center", ncols=4, fontsize="small")
+    _legend_below(figure, [baseline.name, *(each.name for each in drawn("loss_difference", one))])
     _entitle(axis, one)
     _zoom([axis], [*differences, 0.0], least=1e-4)
     return figure
@@ -166,11 +168,17 @@ def _curve(
         axis.plot(where, curve.held_out, marker="D", linestyle="none", color=colour, markersize=4, alpha=0.8)
 
 
-def _zoom(axes: Sequence[Axes], values: Sequence[float], least: float = 0.1) -> None:
-    """Leaves room for the curves, not for the first steps' noise or one that diverged."""
+def _zoom(axes: Sequence[Axes], values: Sequence[float], least: float = 0.1, marks: Sequence[float] = ()) -> None:
+    """Leaves room for the curves, not for the first steps' noise or one that diverged.
+
+    So it does for marks that are no farther from the curves than these are high: held-out text that is not learned.
+    """
     finite = [value for value in values if math.isfinite(value)]
     if finite:
         low, high = np.percentile(finite, [0, 99])
+        height = high - low + least
+        near = [mark for mark in marks if low - height <= mark <= high + height]
+        low, high = min([low, *near]), max([high, *near])
         for axis in axes:
             axis.set_ylim(low - 0.05 * (high - low + least), high + 0.08 * (high - low + least))
 
@@ -248,7 +256,7 @@ def _gpus(traces: Sequence[GpuTrace]) -> Figure | None:
         heat.plot(when, trace.temperature_c, color=colour, linewidth=1.6)
     power.set_ylabel("W; thin: momentary,\nthick: over one second")
     heat.set(ylabel="°C", xlabel=f"{name} since the first sample")
-    figure.legend(loc="outside lower center", ncols=3, fontsize="small")
+    _legend_below(figure, [trace.name for trace in traces])
     return figure
 
 
@@ -288,6 +296,12 @@ def _bars(one: WorkloadResults, number: int, each: float = 0.34) -> tuple[Figure
     axis.grid(visible=False, axis="y")
     _entitle(axis, one)
     return figure, axis
+
+
+def _legend_below(figure: Figure, names: Sequence[str]) -> None:
+    """A legend in as many columns as the figure is wide enough for."""
+    columns = _LEGEND_CHARACTERS // (6 + max(map(len, names)))  # a line's sample takes the room of six
+    figure.legend(loc="outside lower center", ncols=min(4, max(1, columns)), fontsize="small")
 
 
 def _name(axis: Axes, conditions: Sequence[Condition]) -> None:

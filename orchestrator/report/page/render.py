@@ -12,6 +12,7 @@ from typing import Final
 from jinja2 import Environment, FunctionLoader, StrictUndefined, select_autoescape
 from markupsafe import Markup, escape
 
+from ...formatting import count
 from ..compare.results import Results
 from .elements import Section
 
@@ -47,9 +48,10 @@ def _render(
         for section in sections
     ]
     made = time.strftime("%Y-%m-%d %H:%M UTC", time.gmtime(made_s))
+    size = f"{count(len(results.runs), 'run')}, {count(len(results.conditions), 'condition')}"
     return environment.get_template(name).render(
         title=f"Campaign {results.campaign.name}",
-        subtitle=f"{len(results.runs)} runs, {len(results.conditions)} conditions · {made} · dscampaign",
+        subtitle=f"{size} · {made} · dscampaign",
         sections=shown,
         figures=figures,
         folded=FOLDED,

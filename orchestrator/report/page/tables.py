@@ -49,9 +49,9 @@ _CPU_MEMORY_TEXT: Final = (
     "program itself and its libraries."
 )
 _GPUS_TEXT: Final = (
-    "Samples from the end of the warm-up to that of the last step; energy is of whole attempts and of all GPUs. "
-    "Utilisation says that some kernel ran, not how well: MFU is efficiency. Power is of one GPU. Its peak is of "
-    "single sampled moments, so it may miss what the peak over 1 s has."
+    "Samples from the end of the warm-up to that of the last step, J/token too; energy is of whole attempts and of all "
+    "GPUs. Medians over repeats. Utilisation says that some kernel ran, not how well: MFU is efficiency. Power is of "
+    "one GPU. Its peak is of single sampled moments, so it may miss what the peak over 1 s has."
 )
 _GPUS_CAPTION: Final = (
     "Power and temperature of the GPUs of a few runs over their newest attempt: those of what is recommended, the "

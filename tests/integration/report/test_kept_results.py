@@ -1,4 +1,4 @@
-"""The campaign that README.md shows is kept, and the command beside its figures still makes them."""
+"""The campaigns whose results are shown are kept, and the commands beside their figures still make them."""
 
 from __future__ import annotations
 
@@ -14,23 +14,21 @@ from dscampaign import jobs
 from dscampaign.orchestrator.cli.main import campaign as command
 
 ROOT = Path(jobs.__file__).parents[1]
-KEPT = ROOT / "benchmarks/results/zero-precision-matrix-h100"
+RESULTS = ROOT / "benchmarks/results"
+KEPT = sorted(RESULTS.glob("*/recommend.txt"))
+SHOWN = [(ROOT / "README.md", RESULTS / "zero-precision-matrix-h100"), *((page, page.parent) for page in KEPT)]
 
 
 def one_line(text: str) -> str:
     return " ".join(text.split())
 
 
-@pytest.fixture
-def store_folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    (tmp_path / "campaign.db").write_bytes(gzip.decompress((KEPT / "campaign.db.gz").read_bytes()))
+@pytest.mark.parametrize(("page", "folder"), SHOWN, ids=["readme", *(page.parent.name for page in KEPT)])
+def test_the_command_prints_what_is_shown(
+    page: Path, folder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "campaign.db").write_bytes(gzip.decompress((folder / "campaign.db.gz").read_bytes()))
     monkeypatch.chdir(tmp_path)
-    return tmp_path
-
-
-@pytest.mark.usefixtures("store_folder")
-@pytest.mark.parametrize("page", [ROOT / "README.md", KEPT / "recommend.txt"], ids=["readme", "kept"])
-def test_the_command_prints_what_is_shown(page: Path) -> None:
     shown = re.search(
         r"^\$ campaign (recommend .*sqlite:///campaign\.db.*)\n((?:.|\n)*?)(?:^```|\Z)", page.read_text(), re.MULTILINE
     )

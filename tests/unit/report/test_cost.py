@@ -6,8 +6,11 @@ from collections.abc import Callable
 
 import pytest
 
-from dscampaign.db.records import RunState
-from dscampaign.tests.support.planted import Planted, Try, results_at
+from dscampaign.db import queries
+from dscampaign.db.records import AttemptState, RunState
+from dscampaign.db.store import Store
+from dscampaign.orchestrator.reconcile.lease import lease_name
+from dscampaign.tests.support.planted import START_S, Planted, Try, results_at
 
 PlantStore = Callable[..., str]
 
@@ -34,3 +37,16 @@ def test_what_a_stopped_attempt_saved_is_not_lost(planted_url: PlantStore) -> No
     cost = results_at(planted_url(Planted("paused", (0.1,), tries=tries))).cost
     assert not cost.lost
     assert cost.around == pytest.approx(2 * (10 + 100 + 10))
+
+
+def test_a_running_attempt_counts_until_it_was_last_looked_at(planted_url: PlantStore) -> None:
+    """The report of a store that nobody reconciles says the same tomorrow."""
+    url = planted_url(Planted("left", (0.1,), tries=(Try(0, 60, None),), state=RunState.RUNNING))
+    store = Store.open(url)
+    with store.write() as conn:
+        queries.update_attempt(conn, 1, state=AttemptState.RUNNING, ended_s=None)
+        queries.acquire_lease(conn, lease_name(1), "host:1:a", START_S + 100 - store.now(conn))
+        lease = queries.read_lease(conn, lease_name(1))
+    store.close()
+    assert lease
+    assert results_at(url).cost.total == pytest.approx(2 * (lease.expires_s - START_S - 5))

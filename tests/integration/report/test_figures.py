@@ -1,0 +1,40 @@
+"""What has to be within the report's figures."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import pytest
+from matplotlib.backends.backend_agg import FigureCanvasAgg
+
+from dscampaign.orchestrator.report.measure.telemetry import GpuTrace
+from dscampaign.orchestrator.report.page.plots import draw
+from dscampaign.tests.support.planted import Planted, results_at
+
+PlantStore = Callable[..., str]
+
+
+@pytest.mark.parametrize(("held_out", "within"), [(5.0, True), (1e4, False)])
+def test_held_out_text_that_is_not_learned_is_shown_beside_the_curve(
+    planted_url: PlantStore, held_out: float, *, within: bool
+) -> None:
+    """A loss of 0 on memorised text looks good only where that on other text is cut off; one that diverged is."""
+    results = results_at(planted_url(Planted("small text", (0.1,), (held_out,), floor=0.0)))
+    curve = results.runs[0].curve
+    assert max(curve.smoothed) < 5
+    for axis in draw(results, [])["loss"].axes:
+        low, high = axis.get_ylim()
+        assert low < min(curve.smoothed)
+        assert bool(high > held_out) is within
+
+
+def test_a_legend_of_long_names_is_within_its_figure(planted_url: PlantStore) -> None:
+    results = results_at(planted_url(*(Planted(f"model-gpt2-medium_strategy-zero{n}") for n in range(6))))
+    traces = [GpuTrace(f"{run.name}, GPU 0 of node 10", [0.0], [1.0], [1.0], [1.0]) for run in results.runs[:4]]
+    figures = draw(results, traces)
+    for name in ("gpus", "loss_difference"):
+        figure = figures[name]
+        FigureCanvasAgg(figure).draw()
+        extent = figure.legends[0].get_window_extent()
+        assert extent.x0 >= 0, name
+        assert extent.x1 <= figure.bbox.width, name
