@@ -59,10 +59,12 @@ class RankEnd:
 
     Attributes:
         exit: its exit code; None if it left no record of an end, as after a signal.
-        error: type, message, trace, causes and time of the exception that ended it.
+        error: type, bases, message, errno, frames, trace, causes (and the same of each, `chain`) and time of the
+            exception that ended it.
         pid: its process, as its node numbers it.
         gone_s: when the agent saw that its process was gone without a record of an end.
         step: newest step that it had worked on, None if it never said.
+        phase: what it said that it did last, "" if it never said.
     """
 
     rank: int
@@ -71,6 +73,7 @@ class RankEnd:
     pid: int | None = None
     gone_s: float | None = None
     step: int | None = None
+    phase: str = ""
 
 
 @dataclass(frozen=True)

@@ -4,12 +4,15 @@ from __future__ import annotations
 
 import re
 import signal
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from functools import cached_property
+from typing import Any
 
 from ...jobs.agent.evidence import LogLine, NodeOutcome, RankEnd
 from ..executors.base import JobView
-from .log_lines import evidence, is_cascade
+from .log_lines import bare, evidence, is_cascade
+from .raised import Raised, of_trace, recorded, said
 from .rules import UserRule
 
 SIGNAL_SLACK_S = 1.0
@@ -92,19 +95,33 @@ class Clue:
     Attributes:
         host: the node that it is from, "" where that is unknown.
         rank: the rank that said it, None for a node's or the job's.
-        causes: of a rank's exception: those that it was raised in place of, first one first.
+        error: what a rank recorded of its exception, None for any other evidence.
     """
 
     line: LogLine
     host: str = ""
     rank: int | None = None
     ts: float | None = None
-    causes: tuple[str, ...] = ()
+    error: Mapping[str, Any] | None = None
 
     @property
     def text(self) -> str:
         """Its text."""
         return self.line.text
+
+    @cached_property
+    def raised(self) -> Raised:
+        """The exception that it tells of."""
+        return recorded(self.error) if self.error else said(self.text)
+
+    @cached_property
+    def causes(self) -> tuple[Raised, ...]:
+        """What a rank's exception was raised in place of, or as a group holds, first one first."""
+        error = self.error or {}
+        if error.get("chain"):
+            return tuple(recorded(cause) for cause in error["chain"])
+        texts = error.get("causes") or _causes(error.get("trace") or ())
+        return tuple(said(text) for text in texts)
 
 
 def rank_errors(ended: Ended) -> list[Clue]:
@@ -128,6 +145,20 @@ def log_clues(ended: Ended) -> list[Clue]:
     found = [Clue(line, o.host) for o in ended.outcomes for line in evidence(o.lines)]
     found += [Clue(line) for line in evidence(ended.agent_lines)]
     return sorted(found, key=lambda clue: is_cascade(clue.text))
+
+
+def traced(clue: Clue, ended: Ended) -> Raised:
+    """The exception of a log's line, with the frames that the log shows above it."""
+    outcome = outcome_of(ended, clue.host)
+    lines = outcome.lines if outcome else ended.agent_lines
+    above = [bare(line.text) for line in lines if line.file == clue.line.file and line.number < clue.line.number]
+    return said(clue.text, of_trace(_last_trace(above)))
+
+
+def _last_trace(above: Sequence[str]) -> Sequence[str]:
+    """The lines from the last traceback's head on."""
+    heads = [at for at, text in enumerate(above) if text.startswith("Traceback (most recent call last)")]
+    return above[heads[-1] :] if heads else ()
 
 
 def kernel_clues(ended: Ended) -> list[Clue]:
@@ -181,8 +212,7 @@ def outcome_of(ended: Ended, host: str) -> NodeOutcome | None:
 def _rank_clue(outcome: NodeOutcome, rank: RankEnd) -> Clue:
     error = rank.error or {}
     line = LogLine(f"ranks/rank-{rank.rank}.json", 0, f"{error['type']}: {error['message']}")
-    causes = error.get("causes") or _causes(error.get("trace") or ())
-    return Clue(line, outcome.host, rank.rank, error["ts"], tuple(causes))
+    return Clue(line, outcome.host, rank.rank, error["ts"], error)
 
 
 def _causes(trace: Iterable[str]) -> Iterator[str]:

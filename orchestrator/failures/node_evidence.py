@@ -9,7 +9,7 @@ from . import cuda_oom
 from .evidence import Clue, Ended, death_signal, kernel_clues, outcome_of, rank_pids, root_errors, silent_ranks
 from .policy import FailureClass
 from .rules import KERNEL_OOM, KERNEL_STORAGE, RULES
-from .verdict import Verdict
+from .verdict import Finding, Verdict
 
 _DRIVER_TROUBLE = re.compile(r"mismatch|GPU is lost|[Uu]nknown Error|reset required|requires reset", re.IGNORECASE)
 _OF_GPUS = re.compile(
@@ -22,6 +22,13 @@ _LOADER_KILLED = re.compile(r"DataLoader worker .*(?:killed by signal: Killed|ex
 def concerns_gpu(text: str) -> bool:
     """Whether a broken GPU could cause that error."""
     return bool(_OF_GPUS.search(text))
+
+
+def without_gpus(found: Finding | None, ended: Ended) -> bool:
+    """Whether no node has any GPU to show, nor trouble with one: a driver or a mask that is not there, not a broken GPU."""
+    facts = [o.gpus for o in ended.outcomes]
+    absent = all(gpus is not None and not gpus.before and not _DRIVER_TROUBLE.search(gpus.trouble) for gpus in facts)
+    return found is not None and found.name == "no-gpu" and bool(facts) and absent
 
 
 def bad_gpu(ended: Ended) -> Verdict | None:

@@ -11,24 +11,21 @@ import re
 from dataclasses import dataclass
 from functools import partial
 
+from . import errnos
 from .policy import FailureClass
+from .verdict import Finding
 
 
 @dataclass(frozen=True)
-class Rule:
+class Rule(Finding):
     """A pattern of an error's text that proves a class.
 
     Attributes:
         early: the rule holds only before the first step: later, the same error may be the machine's fault.
-        per_node: one node can be the reason: seen on a single one of several, it is that node's fault.
     """
 
-    name: str
-    kind: FailureClass
-    pattern: re.Pattern[str]
-    hint: str = ""
+    pattern: re.Pattern[str] = re.compile("(?!)")
     early: bool = False
-    per_node: bool = False
 
 
 @dataclass(frozen=True)
@@ -54,7 +51,7 @@ USER_ACTIONS = {
 
 
 def _rule(kind: FailureClass, name: str, pattern: str, hint: str = "", **holds: bool) -> Rule:
-    return Rule(name, kind, re.compile(pattern, re.MULTILINE), hint, **holds)
+    return Rule(name, kind, hint, pattern=re.compile(pattern, re.MULTILINE), **holds)
 
 
 # A rule begins with its class, and a mistake with when and where it counts as one.
@@ -166,7 +163,7 @@ _ENVIRONMENT = (
     # The operating system, before and after Python gives it a class.
     _early_node_mistake(
         "no-file",
-        _FIRST + r"(?:FileNotFound|NotADirectory|IsADirectory|Permission)Error\b|can't open file",
+        r"can't open file",
         "the path must exist on the compute nodes",
     ),
     # DeepSpeed's and triton's builders.
@@ -206,11 +203,6 @@ _ENVIRONMENT = (
 
 _SCRIPT = (
     _mistake("syntax", _FIRST + r"(?:Syntax|Indentation|Tab)Error\b"),
-    _early_mistake(
-        "script-error",
-        _FIRST + r"(?:Type|Key|Attribute|Name|UnboundLocal|Value|Import|Index|Assertion|NotImplemented|ZeroDivision"
-        r"|Scanner|ConfigAttribute)Error\b",
-    ),
     # Tensors that do not fit together: torch's words, all of them RuntimeErrors.
     _early_mistake(
         "tensor-shapes",
@@ -294,9 +286,6 @@ _MACHINE = (
 
 RULES = (*_MEMORY, *_CONFIGURATION, *_MACHINE, *_TRAINING, *_ENVIRONMENT, *_SCRIPT)
 """The first that matches counts: what names a cause stands before what only names an exception's class."""
-
-GENERIC_RULES = frozenset({"script-error", "no-file"})
-"""They only name an exception's class: what it was raised in place of says more."""
 
 HANG_PATTERN = re.compile(
     r"Watchdog caught collective operation timeout|Timed out waiting \d+ms for (?:recv|send)"
