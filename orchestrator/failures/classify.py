@@ -156,12 +156,16 @@ def _finding_of(clue: Clue, ended: Ended) -> tuple[Finding | None, str]:
 
 def _judged(raised: Raised, text: str, ended: Ended) -> Finding | None:
     """What its own words prove, else what kind of error it is."""
-    return _match(text, ended) or kind_of(Scene(raised, ended.trained, ended.nodes))
+    return _match(text, ended) or kind_of(_scene(raised, ended))
+
+
+def _scene(raised: Raised, ended: Ended) -> Scene:
+    return Scene(raised, ended.trained, ended.trained and not ended.progressed, ended.nodes)
 
 
 def _match(text: str, ended: Ended) -> Rule | None:
-    rules = (rule for rule in RULES if not (rule.early and ended.trained))
-    return next((rule for rule in rules if rule.pattern.search(text)), None)
+    trained = ended.trained
+    return next((rule for rule in RULES if not (rule.early and trained) and rule.pattern.search(text)), None)
 
 
 def _mistake(found: Finding, root: Clue, roots: Sequence[Clue], ended: Ended) -> Verdict:
@@ -211,7 +215,7 @@ def _by_last_words(ended: Ended) -> Verdict | None:
     clues = log_clues(ended)
     last = {(clue.host, clue.line.file): clue for clue in clues if ends_a_program(clue.text)}
     for clue in last.values():
-        found = kind_of(Scene(traced(clue, ended), ended.trained, ended.nodes))
+        found = kind_of(_scene(traced(clue, ended), ended))
         if found and not is_cascade(clue.text):
             if found.kind is not FailureClass.DETERMINISTIC or death_signal(ended) is None:
                 return _proved(found, clue, clue.text, ended)
@@ -255,7 +259,7 @@ def _cascade(ended: Ended) -> Verdict | None:
 def _hung_in_a_collective(echoes: Sequence[Clue], ended: Ended) -> Verdict | None:
     """A collective that gave up waiting, in words that only its kind tells: a hang, unless a rank was gone."""
     for clue in echoes:
-        found = kind_of(Scene(clue.raised, ended.trained, ended.nodes))
+        found = kind_of(_scene(clue.raised, ended))
         if found and found.kind in (FailureClass.HANG, FailureClass.NODE) and death_signal(ended) in (None, signal.SIGABRT):
             return Verdict(found.kind, headline(clue.text), "", clue.line, found.name, sure=found.sure)
     return None

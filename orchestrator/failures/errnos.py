@@ -108,12 +108,13 @@ FAULTS = {
 WORDS = {**_STORAGE, **_MEMORY, **_NETWORK, **_LIMIT, **_REQUEST}
 """errno → glibc's words for it."""
 
-OF_FILES = frozenset({37, 61, 67, 70, 71, 74, 110, 112})
+OF_FILES = frozenset({61, 67, 70, 71, 74, 110, 112})
 """Said of sockets and devices too: about storage only where a file was being used."""
 
-_SAID = re.compile(r"\[?\b[Ee]rrno:?(?: ?= ?| )(\d{1,3})\b|\(os error (\d{1,3})\)|\bcode: (\d{1,3}), kind: ")
-_WORDS = re.compile("|".join(f"(?P<e{n}>{re.escape(text)})" for n, text in WORDS.items()), re.IGNORECASE)
-_OLD_WORDS = re.compile(r"stale nfs file handle", re.IGNORECASE)
+_SAID = re.compile(r"\b[Ee]rrno:?(?: ?= ?| )(\d{1,3})\b|\(os error (\d{1,3})\)|\bcode: (\d{1,3}), kind: ")
+_NUMBERS = {text: number for number, text in WORDS.items()}
+_WORDS = re.compile("|".join(map(re.escape, sorted(_NUMBERS, reverse=True))))
+_OLD_WORDS = re.compile(r"[Ss]tale NFS file handle")
 
 
 def find(text: str) -> int | None:
@@ -121,5 +122,5 @@ def find(text: str) -> int | None:
     if said := _SAID.search(text):
         return int(next(group for group in said.groups() if group))
     if words := _WORDS.search(text):
-        return int(str(words.lastgroup)[1:])
+        return _NUMBERS[words[0]]
     return 116 if _OLD_WORDS.search(text) else None

@@ -18,6 +18,9 @@ from .rules import UserRule
 SIGNAL_SLACK_S = 1.0
 """Slurm's SIGTERM reaches agent and ranks at once: an error may be a moment older than the agent's note of it."""
 
+KILL_WAIT_S = 30.0
+"""What Slurm leaves, by default, between SIGTERM at the time limit and SIGKILL."""
+
 _FATAL = (
     *(signal.SIGILL, signal.SIGTRAP, signal.SIGABRT, signal.SIGBUS, signal.SIGFPE),
     *(signal.SIGKILL, signal.SIGSEGV, signal.SIGTERM),
@@ -130,7 +133,7 @@ def rank_errors(ended: Ended) -> list[Clue]:
         _rank_clue(outcome, rank)
         for outcome in ended.outcomes
         for rank in outcome.ranks
-        if rank.error and not _answers_the_end(rank.error["ts"], outcome)
+        if rank.error and not _answers_the_end(rank.error["ts"], outcome, ended.job)
     )
     return sorted(found, key=lambda clue: (clue.ts or 0.0, clue.rank or 0))
 
@@ -225,8 +228,9 @@ def _causes(trace: Iterable[str]) -> Iterator[str]:
             last = line
 
 
-def _answers_the_end(ts: float, outcome: NodeOutcome) -> bool:
+def _answers_the_end(ts: float, outcome: NodeOutcome, job: JobView | None) -> bool:
     if outcome.ending_s is None:
-        return False
+        at_limit = job is not None and job.state in ("TIMEOUT", "DEADLINE")
+        return at_limit and ts >= outcome.ended_s - KILL_WAIT_S
     slack_s = SIGNAL_SLACK_S if outcome.ended_by == "signal" else 0.0
     return ts >= outcome.ending_s - slack_s

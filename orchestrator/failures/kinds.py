@@ -26,11 +26,13 @@ class Scene:
 
     Attributes:
         trained: whether the experiment has ever made a step, so that its configuration works.
+        resumes: whether it began from a checkpoint and has made no step since.
         nodes: how many nodes the attempt has.
     """
 
     raised: Raised
     trained: bool
+    resumes: bool = False
     nodes: int = 1
 
     @cached_property
@@ -53,8 +55,8 @@ class Scene:
     def fault(self) -> Fault | None:
         """Who is at fault by the errno."""
         number = self.raised.errno
-        if number in errnos.OF_FILES and not self.about_files:
-            return Fault.NETWORK if number in (110, 112, 70) else None
+        if number in errnos.OF_FILES:
+            return Fault.STORAGE if self.about_files else Fault.NETWORK
         return errnos.FAULTS.get(number) if number is not None else None
 
     @property
@@ -96,7 +98,7 @@ _TRAINED_VALUE = _words(
     r"|scaler?|outputs?|hidden states?|rewards?|training|model|backward"
 )
 _BROKE_OFF = _words(r"stop\w*|abort\w*|exit\w*|terminat\w*|halt\w*|quit\w*|giving up|bail\w*|kill\w*|end(?:ing|ed)|fail\w*")
-_DATA_VALUE = _words(r"input|column|dataset|features?|array|label|row|field|dataframe|csv|target")
+_DATA_VALUE = _words(r"input|columns?|dataset|features?|array|dataframe|csv")
 
 _WAITED = _words(
     r"time[d]?[- ]?out\w*|timeout\w*|stuck|no progress|hung|hang(?:s|ing)?|deadlock\w*|stall\w*|not respond\w*"
@@ -113,14 +115,20 @@ _NETWORK = re.compile(
     r"HTTPS?Connection|Max retries exceeded|[Nn]ame resolution|[Nn]ame or service not known|getaddrinfo|resolve host"
     r"|\bSSL\w*|\bTLS\b|Bad Gateway|Service (?:Temporarily )?Unavailable|[Rr]ate limit|Too Many Requests|[Pp]roxy"
     r"|[Rr]ead timed out|[Cc]onnection (?:reset|refused|aborted|timed out|error|broken|closed)|[Nn]etwork is"
-    r"|couldn't connect|[Cc]annot connect|(?:ailed|nable) to (?:connect|reach|download|resolve|fetch)"
+    r"|\bfor url\b|(?:Client|Server) Error\b|couldn't connect|[Cc]annot connect|(?:ailed|nable) to (?:connect|reach|download|resolve|fetch)"
 )
 _STATUS = re.compile(r"\b([45]\d\d)\b(?=[^\n]{0,40}(?:Error|Not Found|Forbidden|Unauthorized|Gateway|Unavailable|Requests))"
                      r"|(?:status(?:[_ ]code)?|HTTP|code)[:= /.\d]{0,6}\b([45]\d\d)\b")  # fmt: skip
+_REFUSAL = re.compile(
+    r"[Ff]orbidden|[Uu]nauthorized|Access ?[Dd]enied|NoSuch(?:Key|Bucket)|[Nn]ot authorized|[Nn]o ?[Cc]redentials|[Ii]nvalid (?:\w+ )?"
+    r"(?:token|credentials?|API key)|[Nn]ot configured|does(?:n't| not) exist|gated|RepositoryNotFound|InvalidSchema|MissingSchema"
+)
+_NETWORK_MODULES = ("requests.", "urllib3.", "urllib.", "httpx.", "httpcore.", "aiohttp.", "botocore.", "http.", "google.api",
+                    "huggingface_hub.", "s3fs.", "gcsfs.", "azure.")  # fmt: skip
 _PASSING_STATUS = frozenset({408, 409, 421, 423, 425, 429})
 
 _TOOL = re.compile(
-    r"\b(?:nvcc|ninja|gcc|g\+\+|c\+\+|cc1plus|ptxas|clang(?:\+\+)?|cmake|hipcc|ld|cicc|make)\b(?!\w)"
+    r"(?<![\w./-])(?:nvcc|ninja|gcc|[gc]\+\+|cc1plus|ptxas|clang(?:\+\+)?|cmake|hipcc|ld|cicc|make)(?![\w+-])"
     r"|\b(?:C\+*|CUDA|host) compiler|\w+\.(?:h|hpp|cuh|cu|cpp)\b: No such file|cannot find -l\w+|CUDA_HOME|CPATH"
     r"|(?:JIT|extension|kernel|op)s? (?:load\w*|build\w*|compil\w*)|[Bb]uild(?:ing)? (?:of )?extension",
 )
@@ -129,12 +137,14 @@ _TOOL_TYPES = ("TorchDynamoException", "CppCompileError", "CompilationError", "P
                "CompileTimeAssertionFailure")  # fmt: skip
 _KILLED = re.compile(r"[Kk]illed|SIGKILL|signal (?:9|terminated)|exit (?:status|code) (?:-9|137)|\b-9\b|Resource temporarily")
 
+_DEVICE_FAILED = re.compile(r"CUDA(?: driver)? (?:error|failure|init)|cuda failure|[A-Z]_STATUS_[A-Z]|cuDNN error|NCCL error|HIP error|Xid")
+_MACHINE = re.compile(r"CUDA|[cC]uDNN|CUBLAS|NCCL|NVML|\b[Dd]rivers?\b|\bGPUs?\b|[Cc]ompute capability|\bsm_\d\d|device_count|MIG|P2P")
 _CIRCUMSTANCE = re.compile(
-    r"CUDA|[cC]uDNN|CUBLAS|CUDNN|NCCL|NVML|HIP error|\bdrivers?\b|\bGPUs?\b|[Cc]onnect|[Nn]etwork|\bsockets?\b|[Ss]erver"
-    r"|[Tt]ime(?:d)? ?out|[Ww]orkers?\b|[Pp]rocess(?:es)?\b|\bthreads?\b|[Dd]ownload|[Uu]navailable|[Tt]emporar|\bretr(?:y|ies)"
-    r"|\block(?:ed|s)?\b|\bbusy\b|\bmemory\b|\bsignal\b|[Kk]illed|[Tt]erminated|abrupt|\bexited\b|\bdisk\b|I/O|\bpeers?\b"
-    r"|\bhosts?\b|\baddress\b|\bports?\b|\bresolve\b|\bSSL|\bHTTP|[Cc]orrupt|[Tt]runcated|unexpectedly|\bdied\b|\blost\b"
-    r"|\bcrash|[Ww]atchdog|[Hh]eartbeat|\bqueue\b|\bquota\b|\bbroken\b|\bcancel|\bnode\b|at step \d|epoch \d"
+    r"[Cc]onnect|[Nn]etwork|\bsockets?\b|[Ss]ervers?\b|[Tt]ime(?:d)?[- ]?out|[Dd]ownload|[Uu]navailable|[Tt]emporar"
+    r"|\bretr(?:y|ies)|\b(?:un)?lock(?:ed|s)?\b|\bbusy\b|\bmemory\b|\bSIG[A-Z]{3,}|\bsignal \d|[Kk]illed|[Tt]erminated|[Aa]brupt"
+    r"|\bexited\b|\bdisk\b|\bI/O\b|\bpeers?\b|\bhosts?\b|\baddress\b|\bports?\b|\bresolve\b|\bSSL|\bHTTP|[Cc]orrupt|[Tt]runcated"
+    r"|unexpectedly|\b(?:died|dead|lost|gone|vanished|disappeared)\b|\bcrash|[Ww]atchdog|[Hh]eartbeat|\bqueue\b|\bquota\b|\bbroken\b"
+    r"|\bcancel|new thread|at step \d|epoch \d|too many open"
 )
 """What a message speaks of that may be otherwise the next time."""
 _DEMAND = re.compile(
@@ -144,13 +154,28 @@ _DEMAND = re.compile(
     r"|have|exist|require|accept|divide)|unsupported|unknown|unrecogni[sz]ed|unexpected|invalid|illegal|incompatible|mismatch"
     r"|missing|undefined|no such|cannot be (?:used|combined|specified|both|None|negative|zero)|can(?:'t|not) (?:use|combine|mix"
     r"|cast|convert|find|set|pickle|infer|determine|specify|access)|mutually exclusive|please (?:set|specify|use|provide|pass|install"
-    r"|upgrade|check|make sure)|forgot|not both|either .{1,40} or|greater than|less than|larger than|smaller than|exceeds?"
+    r"|upgrade|update|check|make sure)|forgot|not both|either .{1,40} or|greater than|less than|larger than|smaller than|exceeds?"
     r"|out of (?:range|bounds)|duplicate|ambiguous|deprecated|removed|conflict\w*|already (?:exists|registered|defined)"
     r"|no (?:attribute|module|package|field|key|parameter|option|argument|backend|operator|implementation|kernel|config\w*)"
-    r"|did you mean|got an?|but got|empty|too (?:small|large|long|short|few|many))\b",
+    r"|did you mean|got an?|but got|empty|too (?:small|large|long|short|few|many|old|new|low|high))\b",
     re.IGNORECASE,
 )
 """The grammar of a demand on the caller: what must hold and does not will not hold the next time either."""
+
+_CUDA_ARGUMENT = re.compile(
+    r"(?:CUDNN|CUBLAS|CUSOLVER|CUSPARSE|CUFFT|NCCL)_STATUS_(?:BAD_PARAM|NOT_SUPPORTED|ARCH_MISMATCH|VERSION_MISMATCH|INVALID_VALUE"
+    r"|SUBLIBRARY\w*|LICENSE\w*)|ncclInvalid(?:Usage|Argument)|no socket interface found"
+    r"|CUDA error: (?:invalid (?:argument|configuration argument|device function|resource handle|value)|too many resources requested"
+    r"|.{0,40}unsupported toolchain|device kernel image is invalid|API call is not supported|named symbol not found"
+    r"|peer access is not supported|operation not supported(?! on)|.{0,20}driver version is insufficient)"
+    r"|[Mm]ismatch between collectives|driver version is insufficient|re-initialize CUDA in forked"
+)
+"""Results of CUDA's libraries that, by their documentation, stand for what the caller passed or built."""
+_TENSORS = re.compile(
+    r"[Tt]ensors?\b|\bdtypes?\b|autograd|gradient computation|in-?place|backward\(?|requires_grad|\bstrides?\b|\bshapes?\b"
+    r"|dimensions?\b|\bmat\d\b|multiplied|embedding|contiguous|leaf variable|computation(?:al)? graph"
+)
+"""What torch's operators complain of."""
 
 _MISTAKEN = (
     "TypeError", "NameError", "AttributeError", "LookupError", "ImportError", "NotImplementedError", "AssertionError",
@@ -162,6 +187,8 @@ _MISTAKEN_NAME = re.compile(
     r"(?:Config|Configuration|Validation|Argument|Usage|Pars|Schema|Definition|Unsupported|Invalid|Compatib|Version"
     r"|NotImplemented|NotAllowed|Misconfiguration|Misconfig|Override|Template)\w*(?:Error|Exception|ing)?$"
 )
+_MISTAKEN_MODULES = ("deepspeed.", "omegaconf.", "hydra.", "pydantic", "yaml.", "jsonschema.", "argparse", "click.")
+"""Modules whose exceptions are about what they were given."""
 _CORRUPT = ("UnpicklingError", "EOFError", "BadZipFile", "SafetensorError", "LZMAError", "BadGzipFile", "error")
 _UNREADABLE = re.compile(
     r"[Cc]orrupt|[Tt]runcat|magic number|[Uu]nexpected (?:EOF|end)|central directory|[Ii]ncomplete|[Cc]hecksum"
@@ -199,6 +226,8 @@ def waited_for_others(text: str) -> bool:
 
 
 def _diverged(scene: Scene) -> bool:
+    if scene.raised.is_a("TypeError", "NameError", "AttributeError", "LookupError", "ImportError", "SyntaxError", "OSError"):
+        return False  # of a name that sounds so
     return not_finite(scene.text) or (scene.raised.is_a("AssertionError") and not_finite(scene.raised.statement))
 
 
@@ -222,6 +251,7 @@ def _status(scene: Scene) -> int | None:
 def _networked(scene: Scene) -> bool:
     return (
         scene.raised.is_a("NetworkError", "ConnectionError")
+        or scene.raised.module.startswith(_NETWORK_MODULES)
         or scene.fault is Fault.NETWORK
         or Place.DOWNLOAD in scene.places[:2]
         or bool(_NETWORK.search(scene.text))
@@ -229,13 +259,16 @@ def _networked(scene: Scene) -> bool:
 
 
 def _refused(scene: Scene) -> bool:
+    if not _networked(scene):
+        return False
     status = _status(scene)
-    return status is not None and 400 <= status < 500 and status not in _PASSING_STATUS and _networked(scene)
+    if status is None:
+        return bool(_REFUSAL.search(scene.text))
+    return 400 <= status < 500 and status not in _PASSING_STATUS
 
 
 def _away(scene: Scene) -> bool:
-    status = _status(scene)
-    return _networked(scene) or (status is not None and (status >= 500 or status in _PASSING_STATUS))
+    return _networked(scene)
 
 
 def _tools(scene: Scene) -> bool:
@@ -248,7 +281,8 @@ def _unreadable(scene: Scene) -> bool:
     raised = scene.raised
     reading = Place.LOADING in scene.places or _CHECKPOINT.search(raised.text)
     broken = raised.is_a(*_CORRUPT) or _UNREADABLE.search(raised.message)
-    return bool(reading and broken)
+    lacking = scene.resumes and (raised.is_a("LookupError", "ValueError", "AssertionError") or _no_such_request(scene))
+    return bool(reading and (broken or lacking)) and Place.DATA not in scene.places[:1]
 
 
 def _no_such_request(scene: Scene) -> bool:
@@ -271,10 +305,19 @@ def _demanded(scene: Scene) -> bool:
     raised = scene.raised
     if not raised.type or raised.is_a("KeyboardInterrupt", "GeneratorExit") or raised.module.startswith("mlflow"):
         return False
-    if _CIRCUMSTANCE.search(raised.message):
+    if _CIRCUMSTANCE.search(raised.message) or _DEVICE_FAILED.search(raised.message):
         return False
     in_code = scene.where in (Place.MODEL, Place.SETUP, Place.ARGUMENTS, Place.IMPORT)
-    return in_code or bool(_DEMAND.search(raised.message))
+    if in_code or raised.module.startswith(_MISTAKEN_MODULES):
+        return True
+    operator = raised.name == "RuntimeError" and _TENSORS.search(raised.message)
+    return bool(operator or _DEMAND.search(raised.message))
+
+
+def _unfit(scene: Scene) -> bool:
+    """A demand on the machine: its driver, its GPUs or their number."""
+    text = scene.raised.message
+    return bool(_CUDA_ARGUMENT.search(text)) or (bool(_MACHINE.search(text)) and _demanded(scene))
 
 
 _LOWER_RATE = "lower train.lr, or warm up longer"
@@ -305,6 +348,15 @@ KINDS: Sequence[Kind] = (
         "the path must exist on the compute nodes",
         per_node=True,
         holds=_no_such_request,
+        early=True,
+    ),
+    Kind(
+        "unfit-machine",
+        FailureClass.DETERMINISTIC,
+        "the nodes' GPUs or driver are not what the program wants",
+        per_node=True,
+        sure=Sureness.LIKELY,
+        holds=_unfit,
         early=True,
     ),
     Kind("script-error", FailureClass.DETERMINISTIC, sure=Sureness.LIKELY, holds=_mistaken, early=True),

@@ -42,13 +42,19 @@ class Raised:
         type: dotted name of its class, "" for a line that names none.
         bases: simple names of the class and of its bases, as far as they are known.
         frames: outermost first.
+        number: the errno that it was raised with, None if it was not recorded.
     """
 
     type: str
     message: str
     bases: frozenset[str]
-    errno: int | None = None
     frames: tuple[Frame, ...] = ()
+    number: int | None = None
+
+    @cached_property
+    def errno(self) -> int | None:
+        """The errno that it carries or names."""
+        return self.number if self.number is not None else errnos.find(self.message)
 
     @property
     def name(self) -> str:
@@ -91,8 +97,8 @@ def recorded(error: Mapping[str, Any]) -> Raised:
         kind,
         message,
         bases_of(kind, listed),
-        number if isinstance(number, int) else errnos.find(message),
         frames,
+        number if isinstance(number, int) else None,
     )
 
 
@@ -100,7 +106,7 @@ def said(text: str, frames: Sequence[Frame] = ()) -> Raised:
     """What a line of a log, or an exception known by its text alone, says."""
     head = _HEAD.match(text)
     kind, message = (head[1], text[head.end() :]) if head else ("", text)
-    return Raised(kind, message, bases_of(kind), errnos.find(text), tuple(frames))
+    return Raised(kind, message, bases_of(kind), tuple(frames))
 
 
 def of_trace(lines: Iterable[str]) -> tuple[Frame, ...]:
@@ -195,6 +201,10 @@ _BASES: Mapping[str, Sequence[str]] = {
     "ClientConnectorError": ("NetworkError",),
     "ServerDisconnectedError": ("NetworkError",),
     "HfHubHTTPError": ("HTTPError", "NetworkError"),
+    "RepositoryNotFoundError": ("HfHubHTTPError",),
+    "RevisionNotFoundError": ("HfHubHTTPError",),
+    "RemoteEntryNotFoundError": ("HfHubHTTPError",),
+    "GatedRepoError": ("HfHubHTTPError",),
     "LocalEntryNotFoundError": ("NetworkError",),
     # configurations
     "ValidationError": ("ValueError",),

@@ -74,10 +74,11 @@ _TYPE = r"^(?:\w+\.)*"
 _FIRST = r"\A(?:\w+\.)*"
 """Where the exception that ended a rank begins: further lines of its message may repeat what another program said."""
 
-XID_HARDWARE = "48|64|74|79|95|119|120"
-"""NVIDIA's list of Xid errors: double-bit ECC, row remapping failed, NVLink, off the bus, uncontained ECC, GSP gone."""
-XID_AMBIGUOUS = "13|31|43|62|94"
-"""Likewise: graphics exception, page fault, channel reset, controller halt, contained ECC."""
+XID_HARDWARE = "46|48|64|74|79|95|110|119|120|123|136|140|143|149"
+"""NVIDIA's list of Xid errors: stopped, double-bit ECC, row remapping failed, NVLink, off the bus, uncontained or
+unrecovered ECC, security fault, GSP or PMU gone."""
+XID_AMBIGUOUS = "8|13|31|32|43|62|68|69|94|109"
+"""Likewise: exceptions and faults of an engine, channel reset, controller halt, contained ECC, switch timeout."""
 
 _MEMORY = (
     # PyTorch's caching allocator, with its class names of torch 2.5 and before; HIP is the same on ROCm.
@@ -97,10 +98,17 @@ _MEMORY = (
         r"|^memory allocation of \d+ bytes failed",
     ),
     _host_oom("memory-error", _TYPE + r"_?\w*MemoryError\b|Cannot allocate memory"),
+    # Memory of the host that CUDA pins.
+    _host_oom(
+        "pinned-memory",
+        r"(?i)(?:out of memory|alloc\w* fail|failed to alloc|cannot allocate).*(?:cudaHostAlloc|cudaHostRegister|cudaMallocHost"
+        r"|pin(?:ned)?[_ ]memory|HostAllocator)|(?:cudaHostAlloc|cudaHostRegister|cudaMallocHost|pin(?:ned)?[_ ]memory"
+        r"|HostAllocator).*(?:out of memory|alloc\w* fail|failed to alloc|cannot allocate)",
+    ),
     # torch's data loader: /dev/shm holds what workers hand over, and counts as the job's memory.
     _host_oom(
         "shared-memory",
-        r"out of shared memory|insufficient shared memory|torch_\d+_\d+\S*:? No space left"
+        r"out of shared memory|/dev/shm\b.*No space|No space.*/dev/shm\b|insufficient shared memory|torch_\d+_\d+\S*:? No space left"
         r"|shared memory (?:object|segment) .*No space",
         "fewer data-loader workers, or a larger /dev/shm",
     ),
@@ -280,6 +288,10 @@ _MACHINE = (
         r"|PytorchStreamWriter failed writing|unexpected pos \d+ vs \d+|database or disk is full"
         r"|Read-only file system|Cannot send after transport endpoint shutdown|Transport endpoint is not connected",
     ),
+    # slurmstepd and srun, where Slurm's accounting has no word of it.
+    _rule(FailureClass.TIME_LIMIT, "slurm-log", r"CANCELLED AT .* DUE TO TIME LIMIT"),
+    _rule(FailureClass.PREEMPTED, "slurm-log", r"CANCELLED AT .* DUE TO PREEMPTION"),
+    _node("slurm-log", r"DUE TO NODE FAILURE|srun: error: Node failure on|Task launch for \S+ failed on node"),
     # torch.distributed's start: node 0 waits for others that never came.
     _node("no-peers", r"waiting for clients\. \d+/\d+ clients joined"),
 )
@@ -302,5 +314,5 @@ KERNEL_STORAGE = re.compile(
 )
 """Kernel messages about storage that does not respond."""
 
-KERNEL_OOM = re.compile(r"Killed process (\d+)|oom-kill:.*\bpid=(\d+)")
+KERNEL_OOM = re.compile(r"Kill(?:ed)? process (\d+)|oom-kill:.*\bpid=(\d+)|oom_reaper: reaped process (\d+)")
 """Kernel messages about a process killed for lack of memory."""
