@@ -1,7 +1,9 @@
 """Labelled attempts that ended: what torch, NCCL, DeepSpeed, Slurm and the kernel say, and the class that it comes to.
 
-A file holds `batch` (1: the rules were written with these cases at hand; 2, 3, 4: written afterwards, and first judged
-by rules that had not seen them) and `cases`. A case has `name`, `label` and what was left behind:
+A file holds `batch` (1: the rules were written with these cases at hand; 2 to 5: written afterwards, and first judged
+by rules that had not seen them), `family` and `cases`. A family is a subject, such as storage; by default the file's name
+names it. Those of batch 5 were written by people who had not read the rules, and were opened one family after the other:
+what the rules of that moment made of each is in benchmarks/results/first-contact.csv. A case has `name`, `label` and what was left behind:
 
     job       Slurm's state, exit code and reason; "GONE" where there is no Slurm. Default: FAILED 1:0
     nodes     one entry a node that left an outcome; the entry's keys may stand in the case itself for a single node
@@ -22,6 +24,7 @@ from __future__ import annotations
 import re
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
+from functools import cache
 from pathlib import Path
 from typing import Any
 
@@ -51,6 +54,7 @@ class Case:
 
     name: str
     batch: int
+    family: str
     label: str
     ended: Ended
     host: str | None
@@ -59,10 +63,15 @@ class Case:
 
 def load() -> list[Case]:
     """All cases of all files."""
-    phrases = _phrases()
-    return [case for path in sorted(FOLDER.glob("*-[0-9].yaml")) for case in _cases(path, phrases)]
+    return [case for path in sorted(FOLDER.glob("*-[0-9].yaml")) for case in read(path)]
 
 
+def read(path: Path) -> list[Case]:
+    """The cases of one file."""
+    return list(_cases(path, _phrases()))
+
+
+@cache
 def _phrases() -> dict[str, str]:
     raw = yaml.safe_load((FOLDER / "phrases.yaml").read_text(encoding="utf-8"))
     return {name: text.rstrip("\n") for name, text in raw.items()}
@@ -75,6 +84,7 @@ def _cases(path: Path, phrases: Mapping[str, str]) -> Iterator[Case]:
         yield Case(
             name=filled["name"],
             batch=text["batch"],
+            family=text.get("family", path.stem.rpartition("-")[0]),
             label=filled["label"],
             ended=_ended(filled),
             host=filled.get("host"),
