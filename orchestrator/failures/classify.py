@@ -29,11 +29,11 @@ from .evidence import (
     traced,
 )
 from .exits import faulted, how_it_died, left_alone, unknown
-from .kinds import Scene, breaks_off, kind_of, not_finite, waited_for_others
+from .kinds import Scene, breaks_off, by_errno, kind_of, not_finite, waited_for_others
 from .log_lines import echoes_input, ends_a_program, is_cascade
 from .policy import FailureClass
 from .raised import Raised
-from .rules import HANG_PATTERN, RULES, USER_ACTIONS, Rule
+from .rules import HANG_PATTERN, LOG_RULES, MEMORY_RULES, RULES, USER_ACTIONS, Rule
 from .verdict import Finding, Sureness, Verdict, headline
 
 
@@ -155,17 +155,18 @@ def _finding_of(clue: Clue, ended: Ended) -> tuple[Finding | None, str]:
 
 
 def _judged(raised: Raised, text: str, ended: Ended) -> Finding | None:
-    """What its own words prove, else what kind of error it is."""
-    return _match(text, ended) or kind_of(_scene(raised, ended))
+    """What its errno or its own words prove, else what kind of error it is."""
+    scene = _scene(raised, ended)
+    return _match(text, ended, MEMORY_RULES) or by_errno(scene) or _match(text, ended) or kind_of(scene)
 
 
 def _scene(raised: Raised, ended: Ended) -> Scene:
     return Scene(raised, ended.trained, ended.trained and not ended.progressed, ended.nodes)
 
 
-def _match(text: str, ended: Ended) -> Rule | None:
+def _match(text: str, ended: Ended, rules: Sequence[Rule] = RULES) -> Rule | None:
     trained = ended.trained
-    return next((rule for rule in RULES if not (rule.early and trained) and rule.pattern.search(text)), None)
+    return next((rule for rule in rules if not (rule.early and trained) and rule.pattern.search(text)), None)
 
 
 def _mistake(found: Finding, root: Clue, roots: Sequence[Clue], ended: Ended) -> Verdict:
@@ -204,7 +205,7 @@ def _by_log(ended: Ended) -> Verdict | None:
     for clue in log_clues(ended):
         if HANG_PATTERN.search(clue.text):
             return _hang(clue)
-        rule = _match(clue.text, ended)
+        rule = _match(clue.text, ended, LOG_RULES)
         if rule and not (rule.kind is FailureClass.DETERMINISTIC and _no_mistake(clue, ended)):
             return _proved(rule, clue, clue.text, ended)
     return None
@@ -215,7 +216,7 @@ def _by_last_words(ended: Ended) -> Verdict | None:
     clues = log_clues(ended)
     last = {(clue.host, clue.line.file): clue for clue in clues if ends_a_program(clue.text)}
     for clue in last.values():
-        found = kind_of(_scene(traced(clue, ended), ended))
+        found = _judged(traced(clue, ended), clue.text, ended)
         if found and not is_cascade(clue.text):
             if found.kind is not FailureClass.DETERMINISTIC or death_signal(ended) is None:
                 return _proved(found, clue, clue.text, ended)

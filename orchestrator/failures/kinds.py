@@ -78,6 +78,11 @@ class Kind(Finding):
     early: bool = False
 
 
+def by_errno(scene: Scene) -> Kind | None:
+    """What its errno proves, None if it has none that proves anything."""
+    return next((kind for kind in SYSTEM_KINDS if kind.holds(scene)), None)
+
+
 def kind_of(scene: Scene) -> Kind | None:
     """What kind of error it is; None if it is of none that is known."""
     return next((kind for kind in KINDS if not (kind.early and scene.trained) and kind.holds(scene)), None)
@@ -323,10 +328,20 @@ def _unfit(scene: Scene) -> bool:
 _LOWER_RATE = "lower train.lr, or warm up longer"
 _FETCH = "fetch it on the login node first"
 
-KINDS: Sequence[Kind] = (
-    Kind("loss-not-finite", FailureClass.DIVERGED, _LOWER_RATE, sure=Sureness.LIKELY, holds=_diverged),
+SYSTEM_KINDS: Sequence[Kind] = (
+    Kind(
+        "shared-memory",
+        FailureClass.HOST_OOM,
+        "fewer data-loader workers, or a larger /dev/shm",
+        holds=lambda scene: scene.fault is Fault.STORAGE and Place.SHARED_MEMORY in scene.places,
+    ),
     Kind("storage", FailureClass.STORAGE, holds=lambda scene: scene.fault is Fault.STORAGE),
     Kind("memory-error", FailureClass.HOST_OOM, holds=lambda scene: scene.fault is Fault.MEMORY),
+)
+"""What a system call's errno proves, whatever was made of it."""
+
+KINDS: Sequence[Kind] = (
+    Kind("loss-not-finite", FailureClass.DIVERGED, _LOWER_RATE, sure=Sureness.LIKELY, holds=_diverged),
     Kind("never-met", FailureClass.NODE, sure=Sureness.LIKELY, holds=_never_met),
     Kind("collective", FailureClass.HANG, sure=Sureness.LIKELY, holds=_hung),
     Kind("checkpoint-unreadable", FailureClass.CHECKPOINT, sure=Sureness.LIKELY, holds=_unreadable),

@@ -22,6 +22,7 @@ class Place(Enum):
     LOADING = "reading a checkpoint or weights"
     DATA = "reading training data"
     DOWNLOAD = "the network beyond the cluster"
+    SHARED_MEMORY = "memory that processes share"
     TRACKER = "an experiment tracker"
     TEARDOWN = "clean-up after training"
     IMPORT = "importing modules"
@@ -44,6 +45,7 @@ _FILES = (
         r"torch/(?:_inductor|_dynamo|_functorch|utils/(?:cpp_extension|_triton))|/triton/|op_builder|/ninja/"
         r"|/(?:setuptools|distutils)/",
     ),
+    (Place.SHARED_MEMORY, r"multiprocessing/(?:synchronize|shared_memory|heap|reductions)\.py$"),
     (Place.TRACKER, r"/(?:wandb|mlflow|comet_ml|neptune|tensorboardX?|clearml|swanlab|aim)/"),
     (
         Place.DOWNLOAD,

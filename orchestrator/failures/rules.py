@@ -11,7 +11,6 @@ import re
 from dataclasses import dataclass
 from functools import partial
 
-from . import errnos
 from .policy import FailureClass
 from .verdict import Finding
 
@@ -281,13 +280,8 @@ _MACHINE = (
         r"|unknown error|(?:all )?CUDA-capable device(?:s are|\(s\) is/are) busy|Invalid access of peer GPU memory)"
         r"|CUDA unknown error|\b(?:CUBLAS|CUDNN)_STATUS_(?:EXECUTION_FAILED|MAPPING_ERROR|INTERNAL_ERROR)",
     ),
-    # errno 28, 122, 116, 5, 30, 108 and 107, as libc words them; torch's zip writer and sqlite on a full disk.
-    _storage(
-        "storage",
-        r"No space left on device|[Qq]uota exceeded|[Ss]tale (?:NFS )?file handle|Input/output error|Errno 5\]"
-        r"|PytorchStreamWriter failed writing|unexpected pos \d+ vs \d+|database or disk is full"
-        r"|Read-only file system|Cannot send after transport endpoint shutdown|Transport endpoint is not connected",
-    ),
+    # torch's zip writer and sqlite on a full disk, which pass no errno on.
+    _storage("storage", r"PytorchStreamWriter failed writing|unexpected pos \d+ vs \d+|database or disk is full"),
     # slurmstepd and srun, where Slurm's accounting has no word of it.
     _rule(FailureClass.TIME_LIMIT, "slurm-log", r"CANCELLED AT .* DUE TO TIME LIMIT"),
     _rule(FailureClass.PREEMPTED, "slurm-log", r"CANCELLED AT .* DUE TO PREEMPTION"),
@@ -296,8 +290,23 @@ _MACHINE = (
     _node("no-peers", r"waiting for clients\. \d+/\d+ clients joined"),
 )
 
-RULES = (*_MEMORY, *_CONFIGURATION, *_MACHINE, *_TRAINING, *_ENVIRONMENT, *_SCRIPT)
+MEMORY_RULES = _MEMORY
+"""Asked before an errno: memory that is short has many names, one of them a full disk's."""
+
+RULES = (*_CONFIGURATION, *_MACHINE, *_TRAINING, *_ENVIRONMENT, *_SCRIPT)
 """The first that matches counts: what names a cause stands before what only names an exception's class."""
+
+LOG_RULES = (
+    *MEMORY_RULES,
+    *RULES,
+    # errno 28, 122, 116, 5, 30, 108 and 107, as libc words them, in whatever line: who died of it leaves no record.
+    _storage(
+        "storage",
+        r"No space left on device|[Qq]uota exceeded|[Ss]tale (?:NFS )?file handle|Input/output error|Errno 5\]"
+        r"|Read-only file system|Cannot send after transport endpoint shutdown|Transport endpoint is not connected",
+    ),
+)
+"""What lines of logs are matched with."""
 
 HANG_PATTERN = re.compile(
     r"Watchdog caught collective operation timeout|Timed out waiting \d+ms for (?:recv|send)"
