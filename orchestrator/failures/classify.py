@@ -161,12 +161,12 @@ def _judged(raised: Raised, text: str, ended: Ended) -> Finding | None:
 
 
 def _scene(raised: Raised, ended: Ended) -> Scene:
-    return Scene(raised, ended.trained, ended.trained and not ended.progressed, ended.nodes)
+    return Scene(raised, ended.trained, ended.resumes, ended.nodes)
 
 
 def _match(text: str, ended: Ended, rules: Sequence[Rule] = RULES) -> Rule | None:
-    trained = ended.trained
-    return next((rule for rule in rules if not (rule.early and trained) and rule.pattern.search(text)), None)
+    trained, resumes = ended.trained, ended.resumes
+    return next((rule for rule in rules if rule.may_hold(trained, resumes) and rule.pattern.search(text)), None)
 
 
 def _mistake(found: Finding, root: Clue, roots: Sequence[Clue], ended: Ended) -> Verdict:
@@ -189,7 +189,7 @@ def _on_one_node_only(found: Finding, root: Clue, roots: Sequence[Clue], ended: 
     What rank 0 alone does (reading a file for all) fails on its node only, and on every node that it will ever have:
     another rank beside it that got further acquits the node.
     """
-    if ended.trained and not ended.progressed:
+    if ended.resumes:
         return True  # the same environment has trained before
     same = [clue for clue in roots if (other := _judged(clue.raised, clue.text, ended)) and other.name == found.name]
     if ended.nodes < 2 or len(ended.outcomes) < 2 or {clue.host for clue in same} != {root.host}:

@@ -81,6 +81,11 @@ class Ended:
         return self.step > 0
 
     @property
+    def resumes(self) -> bool:
+        """Whether earlier attempts have trained, and this one made no step."""
+        return self.trained and not self.progressed
+
+    @property
     def reached(self) -> bool:
         """Whether the target step was reached."""
         return self.target_step is not None and self.step >= self.target_step

@@ -68,14 +68,9 @@ class Scene:
 
 @dataclass(frozen=True)
 class Kind(Finding):
-    """A kind of error.
-
-    Attributes:
-        early: it holds only before the first step: later, the same may be the machine's fault.
-    """
+    """A kind of error."""
 
     holds: Callable[[Scene], bool] = lambda _: False
-    early: bool = False
 
 
 def by_errno(scene: Scene) -> Kind | None:
@@ -85,7 +80,7 @@ def by_errno(scene: Scene) -> Kind | None:
 
 def kind_of(scene: Scene) -> Kind | None:
     """What kind of error it is; None if it is of none that is known."""
-    return next((kind for kind in KINDS if not (kind.early and scene.trained) and kind.holds(scene)), None)
+    return next((kind for kind in KINDS if kind.may_hold(scene.trained, scene.resumes) and kind.holds(scene)), None)
 
 
 # -- vocabulary -----------------------------------------------------------------------------------------------
@@ -353,6 +348,7 @@ KINDS: Sequence[Kind] = (
         FailureClass.DETERMINISTIC,
         "load a compiler and CUDA in `slurm.setup` that fit torch",
         per_node=True,
+        environment=True,
         sure=Sureness.LIKELY,
         holds=_tools,
         early=True,
@@ -370,6 +366,7 @@ KINDS: Sequence[Kind] = (
         FailureClass.DETERMINISTIC,
         "the nodes' GPUs or driver are not what the program wants",
         per_node=True,
+        environment=True,
         sure=Sureness.LIKELY,
         holds=_unfit,
         early=True,

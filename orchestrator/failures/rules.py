@@ -17,14 +17,9 @@ from .verdict import Finding
 
 @dataclass(frozen=True)
 class Rule(Finding):
-    """A pattern of an error's text that proves a class.
-
-    Attributes:
-        early: the rule holds only before the first step: later, the same error may be the machine's fault.
-    """
+    """A pattern of an error's text that proves a class."""
 
     pattern: re.Pattern[str] = re.compile("(?!)")
-    early: bool = False
 
 
 @dataclass(frozen=True)
@@ -67,6 +62,7 @@ _mistake = partial(_rule, FailureClass.DETERMINISTIC)
 _early_mistake = partial(_mistake, early=True)
 _node_mistake = partial(_mistake, per_node=True)
 _early_node_mistake = partial(_mistake, early=True, per_node=True)
+_lacking = partial(_early_node_mistake, environment=True)
 
 _TYPE = r"^(?:\w+\.)*"
 """Where an exception's own line begins: a message that only mentions one (ImportError, falling back) proves nothing."""
@@ -145,7 +141,7 @@ _ENVIRONMENT = (
         "no-mpi", r"cannot load MPI library", "start through the `deepspeed` launcher; mpi4py is broken here"
     ),
     # The dynamic linker, in the words that Python gives on.
-    _early_node_mistake(
+    _lacking(
         "no-library",
         r"cannot open shared object file|version `?(?:GLIBC|GLIBCXX|CXXABI)_[\d.]+'? not found|undefined symbol: ",
         "the library must be the same on all nodes",
@@ -154,13 +150,13 @@ _ENVIRONMENT = (
     _node_mistake(
         "device-ordinal", r"invalid device ordinal|Duplicate GPU detected", "more ranks than GPUs: lower ranks_per_node"
     ),
-    _early_node_mistake(
+    _lacking(
         "no-gpu",
         r"No CUDA GPUs are available|no CUDA-capable device is detected|Found no NVIDIA driver"
         r"|Torch not compiled with CUDA enabled|doesn't have NCCL built in|no GPUs found",
         "ask for GPUs in `slurm:`, and install a torch that can use them",
     ),
-    _early_node_mistake(
+    _lacking(
         "no-kernel-image",
         r"no kernel image is available|out of resource: shared memory",
         "build torch or the kernel for this GPU",
@@ -173,15 +169,8 @@ _ENVIRONMENT = (
         r"can't open file",
         "the path must exist on the compute nodes",
     ),
-    # DeepSpeed's and triton's builders.
-    _early_node_mistake(
-        "no-compiler",
-        r"Error building extension '|MissingCUDAException|CUDA_HOME (?:does not exist|environment variable is not set)"
-        r"|Failed to find C compiler",
-        "load a compiler and CUDA in `slurm.setup`, or switch the offload off",
-    ),
     # The built-in trainer, of DeepSpeed's operators.
-    _early_node_mistake(
+    _lacking(
         "no-operator",
         r"train\.(?:offload nvme|deepcompile) needs .* which this node does not have",
         "install it on all nodes, or load it in `slurm.setup`",

@@ -28,14 +28,23 @@ class Finding:
     """What a rule or a kind says of an error.
 
     Attributes:
+        early: it holds only before the first step: later, the same error may be the machine's fault.
         per_node: one node can be the reason: seen on a single one of several, it is that node's fault.
+        environment: all nodes should have what is lacking: where a run that has trained cannot resume, it is the node's
+            fault.
     """
 
     name: str
     kind: FailureClass
     hint: str = ""
+    early: bool = False
     per_node: bool = False
+    environment: bool = False
     sure: Sureness = Sureness.CERTAIN
+
+    def may_hold(self, trained: bool, resumes: bool) -> bool:
+        """Whether it holds at this time: see `Scene`."""
+        return not (self.early and trained) or (self.environment and resumes)
 
 
 @dataclass(frozen=True)
