@@ -29,7 +29,7 @@ from .evidence import (
     traced,
 )
 from .exits import faulted, how_it_died, left_alone, unknown
-from .kinds import Scene, breaks_off, by_errno, kind_of, not_finite, waited_for_others
+from .kinds import UNREADABLE_INPUT, Scene, breaks_off, by_errno, kind_of, not_finite, waited_for_others
 from .log_lines import echoes_input, ends_a_program, is_cascade
 from .policy import FailureClass
 from .raised import Raised
@@ -119,6 +119,8 @@ def _by_root(ended: Ended) -> Verdict | None:
         return None
     root = roots[0]
     found, text = _finding_of(root, ended)
+    if found and found.kind is FailureClass.CHECKPOINT and not ended.trained and ended.steps_decide:
+        found = UNREADABLE_INPUT
     if node_evidence.concerns_gpu(text) and not node_evidence.without_gpus(found, ended):
         broken = node_evidence.bad_gpu(ended) or (None if found else node_evidence.ambiguous_gpu(ended))
         if broken:

@@ -108,7 +108,7 @@ FAULTS = {
 WORDS = {**_STORAGE, **_MEMORY, **_NETWORK, **_LIMIT, **_REQUEST}
 """errno → glibc's words for it."""
 
-OF_FILES = frozenset({61, 67, 70, 71, 74, 110, 112})
+OF_FILES = frozenset({61, 67, 70, 71, 74, 107, 110, 112})
 """Said of sockets and devices too: about storage only where a file was being used."""
 
 _SAID = re.compile(r"\b[Ee]rrno:?(?: ?= ?| )(\d{1,3})\b|\(os error (\d{1,3})\)|\bcode: (\d{1,3}), kind: ")

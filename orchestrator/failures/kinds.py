@@ -91,7 +91,7 @@ def _words(pattern: str) -> re.Pattern[str]:
     return re.compile(rf"(?<![A-Za-z])(?:{pattern})(?![A-Za-z])", re.IGNORECASE)
 
 
-_PATH = re.compile(r"['\" ]/[\w.-]+/")
+_PATH = re.compile(r"['\" ]/[\w.-]+(?:/|['\"])")
 _NOT_FINITE = _words(r"nans?|infs?|infinit\w*|non-?finite|not[ _]finite|is_?(?:nan|inf|finite)|overflow\w*|diverg\w+|explod\w+")
 _TRAINED_VALUE = _words(
     r"loss(?:es)?|grad(?:ient)?s?|norms?|logits?|activations?|weights|parameters?|params?|perplexity|ppl|probability|probs?"
@@ -375,3 +375,8 @@ KINDS: Sequence[Kind] = (
     Kind("demand", FailureClass.DETERMINISTIC, sure=Sureness.LIKELY, holds=_demanded, early=True),
 )  # fmt: skip
 """In the order of what they prove: a value, the machine, others, and only then the program."""
+
+UNREADABLE_INPUT = Finding(
+    "input-unreadable", FailureClass.DETERMINISTIC, "fetch the file again", per_node=True, sure=Sureness.LIKELY
+)
+"""What an unreadable file is to a run that has no checkpoint yet: what it was given to start from."""
