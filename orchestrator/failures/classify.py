@@ -29,7 +29,7 @@ from .evidence import (
     traced,
 )
 from .exits import faulted, how_it_died, left_alone, unknown
-from .kinds import UNREADABLE_INPUT, Scene, breaks_off, by_errno, kind_of, not_finite, waited_for_others
+from .kinds import UNREADABLE_INPUT, Scene, breaks_off, by_errno, kind_of, not_finite, of_circumstances, waited_for_others
 from .log_lines import echoes_input, ends_a_program, is_cascade
 from .policy import FailureClass
 from .raised import Raised
@@ -149,10 +149,10 @@ def _finding_of(clue: Clue, ended: Ended) -> tuple[Finding | None, str]:
     """What the error is, and the text that says so: its own or that of an exception in its chain."""
     found = _judged(clue.raised, clue.text, ended)
     if found is None or found.sure is not Sureness.CERTAIN or found.name == "no-file":
-        for cause in clue.causes:
-            earlier = _judged(cause, cause.text, ended)
-            if earlier and earlier.kind is not FailureClass.DETERMINISTIC:
-                return earlier, cause.text
+        causes = [(earlier, cause.text) for cause in clue.causes if (earlier := _judged(cause, cause.text, ended))]
+        circumstances = (one for one in causes if one[0].kind is not FailureClass.DETERMINISTIC)
+        wrapped = causes[-1:] if found is None and not of_circumstances(clue.text) else []
+        return next(circumstances, None) or (wrapped[0] if wrapped else (found, clue.text))
     return found, clue.text
 
 

@@ -16,7 +16,7 @@ EXIT_STOPPED = 85
 
 _OUTCOME_PHASES = frozenset({"checkpoint", "eval"})
 """What a run's results still depend on after its last step."""
-_OF_TEARDOWN = frozenset({Place.TEARDOWN, Place.TRACKER, Place.COLLECTIVE})
+_OF_TEARDOWN = frozenset({Place.TEARDOWN, Place.TRACKER, Place.COLLECTIVE, Place.DOWNLOAD})
 _OF_RESULTS = frozenset({Place.SAVING, Place.LOADING, Place.DATA})
 _INNOCENT_SIGNALS = (None, signal.SIGABRT, signal.SIGSEGV, signal.SIGBUS, signal.SIGTERM)
 
@@ -67,8 +67,10 @@ def _had_work(rank: RankEnd) -> bool:
 
 
 def _of_teardown(clue: Clue, left: bool) -> bool:
-    """Whether the error concerns the clean-up alone: by its place, or an echo where others have left in good order."""
+    """Whether the error concerns the clean-up or an upload alone: by its place, or an echo where others have left in good order."""
     where = places(clue.raised.frames)
     if not _OF_RESULTS.isdisjoint(where):
         return False
-    return not _OF_TEARDOWN.isdisjoint(where[:3]) or is_cascade(clue.text) and (left or not where)
+    if clue.raised.is_a("NetworkError") or not _OF_TEARDOWN.isdisjoint(where[:3]):
+        return True
+    return is_cascade(clue.text) and (left or not where)

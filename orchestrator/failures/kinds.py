@@ -155,7 +155,7 @@ _DEMAND = re.compile(
     r"|missing|undefined|no such|cannot be (?:used|combined|specified|both|None|negative|zero)|can(?:'t|not) (?:use|combine|mix"
     r"|cast|convert|find|set|pickle|infer|determine|specify|access)|mutually exclusive|please (?:set|specify|use|provide|pass|install"
     r"|upgrade|update|check|make sure)|forgot|not both|either .{1,40} or|greater than|less than|larger than|smaller than|exceeds?"
-    r"|out of (?:range|bounds)|duplicate|ambiguous|deprecated|removed|conflict\w*|already (?:exists|registered|defined)"
+    r"|out of (?:range|bounds)|duplicate|ambiguous|deprecated|removed|no longer|conflict\w*|already (?:exists|registered|defined)"
     r"|no (?:attribute|module|package|field|key|parameter|option|argument|backend|operator|implementation|kernel|config\w*)"
     r"|did you mean|got an?|but got|empty|too (?:small|large|long|short|few|many|old|new|low|high))\b",
     re.IGNORECASE,
@@ -223,6 +223,11 @@ def breaks_off(text: str) -> bool:
 def waited_for_others(text: str) -> bool:
     """Whether the text says that a rank waited in vain for the others."""
     return _near(_WAITED, _TOGETHER, text, 160) and not _MEETING.search(text)
+
+
+def of_circumstances(text: str) -> bool:
+    """Whether the text speaks of what may be otherwise the next time."""
+    return bool(_CIRCUMSTANCE.search(text))
 
 
 def _diverged(scene: Scene) -> bool:
@@ -305,11 +310,13 @@ def _demanded(scene: Scene) -> bool:
     raised = scene.raised
     if not raised.type or raised.is_a("KeyboardInterrupt", "GeneratorExit") or raised.module.startswith("mlflow"):
         return False
-    if _CIRCUMSTANCE.search(raised.message) or _DEVICE_FAILED.search(raised.message):
+    if of_circumstances(raised.message) or _DEVICE_FAILED.search(raised.message):
         return False
     in_code = scene.where in (Place.MODEL, Place.SETUP, Place.ARGUMENTS, Place.IMPORT)
     if in_code or raised.module.startswith(_MISTAKEN_MODULES):
         return True
+    if raised.statement.startswith("raise ") and scene.where is Place.LIBRARY:
+        return True  # a library's own check
     operator = raised.name == "RuntimeError" and _TENSORS.search(raised.message)
     return bool(operator or _DEMAND.search(raised.message))
 
