@@ -147,6 +147,11 @@ _CIRCUMSTANCE = re.compile(
     r"|\bcancel|new thread|at step \d|epoch \d|too many open"
 )
 """What a message speaks of that may be otherwise the next time."""
+_ADVICE = re.compile(
+    r"\b(?:Please|If (?:you|this|the)|See|Try|Consider|Make sure|Alternatively|You (?:can|may|might)|For (?:more|debugging)|Visit|Search for"
+    r"|This (?:may|might|could|usually|is usually))\b.*?(?:\.\s|\n|$)"
+)
+"""Sentences for the reader, which name what has not happened."""
 _DEMAND = re.compile(
     r"\b(?:must|should|needs? to|ha(?:s|ve) to|requires?d?|expect(?:s|ed)|only supports?|(?:is|are) not (?:supported|allowed"
     r"|compatible|defined|implemented|valid|recogni[sz]ed|available|installed|registered|divisible|permitted|set|found|a )"
@@ -227,7 +232,7 @@ def waited_for_others(text: str) -> bool:
 
 def of_circumstances(text: str) -> bool:
     """Whether the text speaks of what may be otherwise the next time."""
-    return bool(_CIRCUMSTANCE.search(text))
+    return bool(_CIRCUMSTANCE.search(text)) and bool(_CIRCUMSTANCE.search(_ADVICE.sub("", text)))
 
 
 def _diverged(scene: Scene) -> bool:
