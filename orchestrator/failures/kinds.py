@@ -201,7 +201,7 @@ _UNREADABLE = re.compile(
     r"|[Ii]nvalid(?:Header|Tensor|Offset)|HeaderTooLarge|MetadataIncomplete"
 )
 _CHECKPOINT = re.compile(
-    r"checkpoint|ckpt|global_step\d|optim(?:izer)?_states|model_states|\.distcp|\.safetensors|shard|zero_pp_rank|state[_ ]dict",
+    r"checkpoint|ckpt|global_step\d|optim(?:izer)?_states|model_states|\.distcp|\.safetensors|zero_pp_rank|state[_ ]dict",
     re.IGNORECASE,
 )
 
