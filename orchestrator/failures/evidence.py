@@ -12,6 +12,7 @@ from typing import Any
 from ...jobs.agent.evidence import LogLine, NodeOutcome, RankEnd
 from ..executors.base import JobView
 from .log_lines import bare, evidence, is_cascade
+from .places import Place, places
 from .raised import Raised, of_trace, recorded, said
 from .rules import UserRule
 
@@ -145,7 +146,13 @@ def rank_errors(ended: Ended) -> list[Clue]:
 
 def root_errors(ended: Ended) -> list[Clue]:
     """Those of them that are not consequences of another rank's death."""
-    return [clue for clue in rank_errors(ended) if not is_cascade(clue.text)]
+    return [clue for clue in rank_errors(ended) if not is_cascade(clue.text) and not _garbled(clue)]
+
+
+def _garbled(clue: Clue) -> bool:
+    """Whether it is what half a message of another rank looks like."""
+    raised = clue.raised
+    return raised.is_a("UnpicklingError", "EOFError") and Place.COLLECTIVE in places(raised.frames)[:2]
 
 
 def log_clues(ended: Ended) -> list[Clue]:

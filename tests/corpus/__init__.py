@@ -7,7 +7,7 @@ what the rules of that moment made of each is in benchmarks/results/first-contac
 
     job       Slurm's state, exit code and reason; "GONE" where there is no Slurm. Default: FAILED 1:0
     nodes     one entry a node that left an outcome; the entry's keys may stand in the case itself for a single node
-      ranks     by number or range: an exit code, "silent", "silent @12.5" (gone at 12.5 s), or "12.5 Type: message",
+      ranks     by number or range: an exit code, "silent" (or the negative number of the signal), "silent @12.5" (gone at 12.5 s), or "12.5 Type: message",
                 with `trace` after "at" and "error" where it matters
       log, rank_logs   text of the launcher's and of ranks' logs; "@repeat N text" stands for N lines, {} for the number
       exit, by, ending, steps [start, last], oom_kills, kernel ["12.0 text"], gpus {asked, before, after} (GiB of 80)
@@ -157,8 +157,8 @@ def _ranks(raw: Mapping[Any, Any]) -> Iterator[RankEnd]:
 
 def _rank(rank: int, value: Any) -> RankEnd:
     pid = 4000 + rank
-    if isinstance(value, int):
-        return RankEnd(rank, value, None, pid)
+    if isinstance(value, int):  # who is killed by a signal records nothing
+        return RankEnd(rank, value if value >= 0 else None, None, pid)
     if isinstance(value, str) and (silent := _SILENT.fullmatch(value)):
         return RankEnd(rank, None, None, pid, float(silent[1]) if silent[1] else None)
     text, trace = (value["error"], value["trace"]) if isinstance(value, dict) else (value, "")
