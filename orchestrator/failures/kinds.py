@@ -188,6 +188,12 @@ _MISTAKEN = (
     "OmegaConfBaseException", "PickleError", "BufferError",
 )  # fmt: skip
 """Classes that say that the program asked for what cannot be."""
+_SIGNATURE = re.compile(
+    r"unexpected keyword argument|missing \d+ required|takes .{0,30}arguments? but|takes no (?:keyword )?arguments"
+    r"|multiple values for (?:keyword )?argument|required positional|invalid keyword argument|not JSON serializable"
+    r"|[Cc]an(?:'t|not) pickle|can't be used with"
+)
+"""How a call is written, whatever it is called with."""
 _MISTAKEN_NAME = re.compile(
     r"(?:Config|Configuration|Validation|Argument|Usage|Pars|Schema|Definition|Unsupported|Invalid|Compatib|Version"
     r"|NotImplemented|NotAllowed|Misconfiguration|Misconfig|Override|Template)\w*(?:Error|Exception|ing)?$"
@@ -301,6 +307,12 @@ def _no_such_request(scene: Scene) -> bool:
     )
 
 
+def _misspelled(scene: Scene) -> bool:
+    """An error of the program's text: neither data nor a machine can cause it, except one with other libraries."""
+    raised = scene.raised
+    return not scene.resumes and (raised.is_a("NameError") or (raised.is_a("TypeError") and bool(_SIGNATURE.search(raised.message))))
+
+
 def _mistaken(scene: Scene) -> bool:
     raised = scene.raised
     if raised.is_a("JSONDecodeError") and "Expecting value" in raised.message:  # an empty answer, or an empty file
@@ -383,6 +395,7 @@ KINDS: Sequence[Kind] = (
         holds=_unfit,
         early=True,
     ),
+    Kind("script-error", FailureClass.DETERMINISTIC, sure=Sureness.LIKELY, holds=_misspelled),
     Kind("script-error", FailureClass.DETERMINISTIC, sure=Sureness.LIKELY, holds=_mistaken, early=True),
     Kind("demand", FailureClass.DETERMINISTIC, sure=Sureness.LIKELY, holds=_demanded, early=True),
 )  # fmt: skip
