@@ -84,9 +84,11 @@ def _at_time_limit(ended: Ended) -> Verdict | None:
     job = ended.job
     if job is None or job.state not in ("TIMEOUT", "DEADLINE"):
         return None
-    hung = next((clue for clue in log_clues(ended) if HANG_PATTERN.search(clue.text)), None)
-    if hung:  # the watchdog only said so, and the ranks went on waiting
+    clues = log_clues(ended)  # a watchdog may only have said so, while the ranks went on waiting
+    if hung := next((clue for clue in clues if HANG_PATTERN.search(clue.text)), None):
         return _hang(hung)
+    if hung := next((clue for clue in clues if waited_for_others(clue.text)), None):
+        return _hang(hung, Sureness.LIKELY)
     proof = LogLine("slurm", 0, job.state)
     return Verdict(FailureClass.TIME_LIMIT, "reached Slurm's time limit", "", proof, "slurm-state")
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import signal
 
 from ...jobs.agent.evidence import RankEnd
+from . import errnos
 from .evidence import Clue, Ended, death_signal, rank_errors
 from .log_lines import is_cascade
 from .places import Place, places
@@ -18,6 +19,7 @@ _OUTCOME_PHASES = frozenset({"checkpoint", "eval"})
 """What a run's results still depend on after its last step."""
 _OF_TEARDOWN = frozenset({Place.TEARDOWN, Place.TRACKER, Place.COLLECTIVE, Place.DOWNLOAD})
 _OF_RESULTS = frozenset({Place.SAVING, Place.LOADING, Place.DATA})
+_MACHINE_FAULTS = frozenset({errnos.Fault.STORAGE, errnos.Fault.MEMORY})
 _INNOCENT_SIGNALS = (None, signal.SIGABRT, signal.SIGSEGV, signal.SIGBUS, signal.SIGTERM)
 
 
@@ -69,7 +71,7 @@ def _had_work(rank: RankEnd) -> bool:
 def _of_teardown(clue: Clue, left: bool) -> bool:
     """Whether the error concerns the clean-up or an upload alone: by its place, or an echo where others have left in good order."""
     where = places(clue.raised.frames)
-    if not _OF_RESULTS.isdisjoint(where):
+    if not _OF_RESULTS.isdisjoint(where) or errnos.FAULTS.get(clue.raised.errno or 0) in _MACHINE_FAULTS:
         return False
     if clue.raised.is_a("NetworkError") or not _OF_TEARDOWN.isdisjoint(where[:3]):
         return True

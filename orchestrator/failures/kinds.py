@@ -60,6 +60,11 @@ class Scene:
         return errnos.FAULTS.get(number) if number is not None else None
 
     @property
+    def resuming(self) -> bool:
+        """Whether the source on the stack speaks of resuming."""
+        return any(_RESUMING.search(frame.function) or _RESUMING.search(frame.code) for frame in self.raised.frames)
+
+    @property
     def about_files(self) -> bool:
         """Whether a file was being used: the error names a path, or checkpoints or data were read or written."""
         busy = {Place.SAVING, Place.LOADING, Place.DATA}
@@ -92,7 +97,14 @@ def _words(pattern: str) -> re.Pattern[str]:
 
 
 _PATH = re.compile(r"['\" ]/[\w.-]+(?:/|['\"])")
-_NOT_FINITE = _words(r"nans?|infs?|infinit\w*|non-?finite|not[ _]finite|is_?(?:nan|inf|finite)|overflow\w*|diverg\w+|explod\w+")
+_NOT_FINITE = _words(r"nans?|infs?|infinit\w*|non-?finite|not[ _]finite|is_?(?:nan|inf|finite)|overflow\w*|underflow\w*|diverg\w+|explod\w+|blew up")
+_NOT_A_NUMBER = _words(r"nans?|non-?finite|not[ _]finite|is_?(?:nan|finite)")
+_OF_NAN = re.compile(r"NaN|NAN|Nan(?=[A-Z]|$)|Non[Ff]inite|NotFinite|Diverge|Infinite|Inf(?=[A-Z])|Explod")
+"""In the name of a class of one's own."""
+_SCALE = _words(r"loss[_ ]scal\w*|(?:grad)?[_ ]?scaler?")
+_SPENT = _words(r"minim\w*|below|zero|exhaust\w*|too (?:small|low)|0")
+_LOSS = _words(r"loss(?:es)?|perplexity|ppl|grad[_ ]?norm")
+_OUT_OF_BOUNDS = _words(r"exceed\w*|above|too (?:large|high|big)|spik\w*|threshold|limit")
 _TRAINED_VALUE = _words(
     r"loss(?:es)?|grad(?:ient)?s?|norms?|logits?|activations?|weights|parameters?|params?|perplexity|ppl|probability|probs?"
     r"|scaler?|outputs?|hidden states?|rewards?|training|model|backward"
@@ -101,7 +113,7 @@ _BROKE_OFF = _words(r"stop\w*|abort\w*|exit\w*|terminat\w*|halt\w*|quit\w*|givin
 _DATA_VALUE = _words(r"input|columns?|dataset|features?|array|dataframe|csv")
 
 _WAITED = _words(
-    r"time[d]?[- ]?out\w*|timeout\w*|stuck|no progress|hung|hang(?:s|ing)?|deadlock\w*|stall\w*|not respond\w*"
+    r"time[d]?[- ]?out\w*|timeout\w*|stuck|no (?:progress|steps?|heartbeat|activity|output|sign of life)|hung|hang(?:s|ing)?|deadlock\w*|stall\w*|not respond\w*"
     r"|unresponsive|waited|still waiting|did not (?:arrive|join|reach|complete|finish|enter)|desync\w*|straggl\w*"
 )
 _TOGETHER = _words(
@@ -109,6 +121,8 @@ _TOGETHER = _words(
     r"|process[ _]?groups?\w*|ranks?|watchdog|torch\.distributed\w*|c10d\w*|TCPStore|store|peers?|rendezvous|allreduce\w*"
     r"|send|recv|isend|irecv|deepspeed\.comm\w*|comm"
 )
+_DUMP = re.compile(r"Timeout \(\d+:\d\d:\d\d")
+"""faulthandler's, from `dump_traceback_later`."""
 _MEETING = _words(r"connect\w*|clients? joined|rendezvous\w*|master[ _]?(?:addr\w*|node)|join\w*|bind|listen\w*")
 
 _NETWORK = re.compile(
@@ -206,6 +220,8 @@ _UNREADABLE = re.compile(
     r"|(?:hash|digest|CRC\w*|size) (?:mismatch|differs|does not match)|invalid (?:header|load key|data)|bad (?:zip|magic)"
     r"|[Ii]nvalid(?:Header|Tensor|Offset)|HeaderTooLarge|MetadataIncomplete"
 )
+_DIFFERS = re.compile(r"mismatch|does(?:n't| not) match|missing|differs?\b|instead of|[Ee]xpected|not found|size of")
+_RESUMING = re.compile(r"resum|restor|checkpoint|ckpt", re.IGNORECASE)
 _CHECKPOINT = re.compile(
     r"checkpoint|ckpt|global_step\d|optim(?:izer)?_states|model_states|\.distcp|\.safetensors|zero_pp_rank|state[_ ]dict",
     re.IGNORECASE,
@@ -232,8 +248,8 @@ def breaks_off(text: str) -> bool:
 
 
 def waited_for_others(text: str) -> bool:
-    """Whether the text says that a rank waited in vain for the others."""
-    return _near(_WAITED, _TOGETHER, text, 160) and not _MEETING.search(text)
+    """Whether the text says that a rank waited in vain for the others, or is the dump of one that was stuck."""
+    return bool(_DUMP.match(text)) or _near(_WAITED, _TOGETHER, text, 160) and not _MEETING.search(text)
 
 
 def of_circumstances(text: str) -> bool:
@@ -244,7 +260,19 @@ def of_circumstances(text: str) -> bool:
 def _diverged(scene: Scene) -> bool:
     if scene.raised.is_a("TypeError", "NameError", "AttributeError", "LookupError", "ImportError", "SyntaxError", "OSError"):
         return False  # of a name that sounds so
-    return not_finite(scene.text) or (scene.raised.is_a("AssertionError") and not_finite(scene.raised.statement))
+    raised = scene.raised
+    if raised.is_a("FloatingPointError") or _OF_NAN.search(raised.name):
+        return True
+    text = f"{raised.message} {raised.statement}" if not raised.statement.startswith("raise ") else raised.message
+    if not scene.trained:
+        return not_finite(text)
+    return (
+        _near(_NOT_FINITE, _TRAINED_VALUE, text)
+        or bool(_NOT_A_NUMBER.search(raised.message))
+        or _near(_SCALE, _SPENT, text, 40)
+        or _near(_LOSS, _OUT_OF_BOUNDS, text, 60)
+        or (raised.is_a("OverflowError") and bool(_TRAINED_VALUE.search(raised.statement)))
+    )
 
 
 def _hung(scene: Scene) -> bool:
@@ -295,10 +323,15 @@ def _tools(scene: Scene) -> bool:
 
 def _unreadable(scene: Scene) -> bool:
     raised = scene.raised
-    reading = Place.LOADING in scene.places or _CHECKPOINT.search(raised.text)
-    broken = raised.is_a(*_CORRUPT) or _UNREADABLE.search(raised.message)
-    lacking = scene.resumes and (raised.is_a("LookupError", "ValueError", "AssertionError") or _no_such_request(scene))
-    return bool(reading and (broken or lacking)) and Place.DATA not in scene.places[:1]
+    if Place.DATA in scene.places[:1]:
+        return False
+    named = bool(_CHECKPOINT.search(raised.text))
+    if (named or Place.LOADING in scene.places) and (raised.is_a(*_CORRUPT) or _UNREADABLE.search(raised.message)):
+        return True
+    if not scene.resumes or not (named or Place.LOADING in scene.places or scene.resuming):
+        return False
+    lacking = raised.is_a("LookupError", "ValueError", "AssertionError") or _no_such_request(scene)
+    return lacking or (named and bool(_DIFFERS.search(raised.message)))
 
 
 def _no_such_request(scene: Scene) -> bool:

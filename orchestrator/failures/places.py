@@ -32,7 +32,7 @@ class Place(Enum):
 
 _FUNCTIONS = {
     Place.TEARDOWN: r"destroy_process_group|_?shutdown(?:_\w+)?|__del__|_?teardown\w*|finish|cleanup"
-    r"|_run_exitfuncs|destroy|_exit_function",
+    r"|_run_exitfuncs|destroy|_exit_function|rotate\w*|prune\w*|_?rmtree\w*|unlink|remove(?:_\w+)?|clean\w*|close",
     Place.SAVING: r"_?save(?:_(?!for_backward)\w+)?|write_record|_legacy_save|write_checkpoint",
     Place.LOADING: r"_?load_(?:checkpoint|state|state_dict|zero|universal|file|pretrained|optimizer|model_states)\w*"
     r"|_?load_\w*(?:checkpoint|state_dict)\w*|_?load|from_pretrained|_legacy_load",
@@ -109,8 +109,8 @@ def places(frames: Iterable[Frame]) -> tuple[Place, ...]:
 def _of(file: str, function: str) -> tuple[Place, ...]:
     if not _LIBRARY.search(file):
         return (*_by_name(function), Place.USER)
-    if _STDLIB_PATHS.search(file):
-        return ()
+    if _STDLIB_PATHS.search(file):  # passes on what was asked
+        return tuple(_by_name(function))
     owner = next((place for place, pattern in _OF_FILE if pattern.search(file)), Place.LIBRARY)
     return (owner,) if owner in _NEVER_BY_NAME else (*_by_name(function), owner)
 
