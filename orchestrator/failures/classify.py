@@ -89,6 +89,8 @@ def _at_time_limit(ended: Ended) -> Verdict | None:
         return _hang(hung)
     if hung := next((clue for clue in clues if waited_for_others(clue.text)), None):
         return _hang(hung, Sureness.LIKELY)
+    if hung_before := _hung_in_a_collective(rank_errors(ended), ended):
+        return hung_before
     proof = LogLine("slurm", 0, job.state)
     return Verdict(FailureClass.TIME_LIMIT, "reached Slurm's time limit", "", proof, "slurm-state")
 
@@ -249,23 +251,23 @@ def _cascade(ended: Ended) -> Verdict | None:
     if not echoes:
         return None
     first = echoes[0]
-    if any(HANG_PATTERN.search(clue.text) for clue in echoes) and death_signal(ended) in (None, signal.SIGABRT):
-        return _hang(next(clue for clue in echoes if HANG_PATTERN.search(clue.text)))
+    if death_signal(ended) in (None, signal.SIGABRT) and (hung := _hung_in_a_collective(echoes, ended)):
+        return hung
     if fault := faulted(ended):
         return fault
     name, host = first_to_die(ended) if silent_ranks(ended) else ("", "")
     cause = f"{name} {how_it_died(ended)}; then " if name else ""
-    if found := _hung_in_a_collective(echoes, ended):
-        return found
     reason = cause + headline(first.text)
     return Verdict(FailureClass.CRASH, reason, line=first.line, host=host, sure=Sureness.UNSURE)
 
 
 def _hung_in_a_collective(echoes: Sequence[Clue], ended: Ended) -> Verdict | None:
-    """A collective that gave up waiting, in words that only its kind tells: a hang, unless a rank was gone."""
+    """A collective that gave up waiting, or a rank that never met the others."""
     for clue in echoes:
+        if HANG_PATTERN.search(clue.text):
+            return _hang(clue)
         found = kind_of(_scene(clue.raised, ended))
-        if found and found.kind in (FailureClass.HANG, FailureClass.NODE) and death_signal(ended) in (None, signal.SIGABRT):
+        if found and found.kind in (FailureClass.HANG, FailureClass.NODE):
             return Verdict(found.kind, headline(clue.text), "", clue.line, found.name, sure=found.sure)
     return None
 

@@ -210,8 +210,15 @@ def gone_before(ended: Ended, ts: float) -> RankEnd | None:
 
 def death_signal(ended: Ended) -> int | None:
     """The signal that killed a rank, or a launcher, before anybody ended it; None if none did."""
-    codes = (o.launcher_exit for o in ended.outcomes if o.launcher_exit is not None and o.ended_by in ("", "stop"))
+    own = (o for o in ended.outcomes if o.ended_by in ("", "stop") and not _was_ending(o))
+    codes = (o.launcher_exit for o in own if o.launcher_exit is not None)
     return next((DEADLY.get(code, -code) for code in codes if code in DEADLY or code < 0), None)
+
+
+def _was_ending(outcome: NodeOutcome) -> bool:
+    """Whether none of its ranks was gone before the agent began to end them."""
+    until_s = outcome.ending_s
+    return until_s is not None and not any(r.gone_s is not None and r.gone_s < until_s for r in outcome.ranks)
 
 
 def rank_pids(outcome: NodeOutcome) -> set[int]:
