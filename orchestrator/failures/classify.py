@@ -23,13 +23,20 @@ from .evidence import (
     gone_before,
     log_clues,
     outcome_of,
-    rank_errors,
-    root_errors,
     silent_ranks,
     traced,
 )
 from .exits import faulted, how_it_died, left_alone, unknown
-from .kinds import UNREADABLE_INPUT, Scene, breaks_off, by_errno, kind_of, not_finite, of_circumstances, waited_for_others
+from .kinds import (
+    UNREADABLE_INPUT,
+    Scene,
+    breaks_off,
+    by_errno,
+    kind_of,
+    not_finite,
+    of_circumstances,
+    waited_for_others,
+)
 from .log_lines import echoes_input, ends_a_program, is_cascade
 from .policy import FailureClass
 from .raised import Raised
@@ -89,7 +96,7 @@ def _at_time_limit(ended: Ended) -> Verdict | None:
         return _hang(hung)
     if hung := next((clue for clue in clues if waited_for_others(clue.text)), None):
         return _hang(hung, Sureness.LIKELY)
-    if hung_before := _hung_in_a_collective(rank_errors(ended), ended):
+    if hung_before := _hung_in_a_collective(ended.errors, ended):
         return hung_before
     proof = LogLine("slurm", 0, job.state)
     return Verdict(FailureClass.TIME_LIMIT, "reached Slurm's time limit", "", proof, "slurm-state")
@@ -99,7 +106,7 @@ def _at_time_limit(ended: Ended) -> Verdict | None:
 
 
 def _by_user_rule(ended: Ended) -> Verdict | None:
-    clues = [*rank_errors(ended), *_all_lines(ended)] if ended.user_rules else []
+    clues = [*ended.errors, *_all_lines(ended)] if ended.user_rules else []
     for rule in ended.user_rules:
         for clue in clues:
             if rule.pattern.search(clue.text):
@@ -118,14 +125,15 @@ def _all_lines(ended: Ended) -> list[Clue]:
 
 def _by_root(ended: Ended) -> Verdict | None:
     """The root error, if a rank recorded one."""
-    roots = root_errors(ended)
+    roots = ended.roots
     if not roots:
         return None
     root = roots[0]
     found, text = _finding_of(root, ended)
     if found and found.kind is FailureClass.CHECKPOINT and not ended.trained and ended.steps_decide:
         found = UNREADABLE_INPUT
-    if node_evidence.concerns_gpu(text) and not node_evidence.without_gpus(found, ended):
+    suspect = node_evidence.concerns_gpu(text) or (found is not None and found.kind is FailureClass.DIVERGED)
+    if suspect and not node_evidence.without_gpus(found, ended):
         broken = node_evidence.bad_gpu(ended) or (None if found else node_evidence.ambiguous_gpu(ended))
         if broken:
             return broken
@@ -145,7 +153,7 @@ def _unknown_error(root: Clue) -> Verdict:
         line=root.line,
         host=root.host,
         sure=Sureness.UNSURE,
-        place=root.raised.place,
+        place="" if of_circumstances(root.text) else root.raised.place,
     )
 
 
@@ -183,9 +191,7 @@ def _mistake(found: Finding, root: Clue, roots: Sequence[Clue], ended: Ended) ->
         return Verdict(FailureClass.CRASH, reason, line=root.line, host=root.host, sure=Sureness.LIKELY)
     if found.per_node and _on_one_node_only(found, root, roots, ended):
         reason = f"only on {root.host}: {headline(root.text)}"
-        return Verdict(
-            FailureClass.NODE, reason, found.hint, root.line, found.name, root.host, sure=Sureness.LIKELY
-        )
+        return Verdict(FailureClass.NODE, reason, found.hint, root.line, found.name, root.host, sure=Sureness.LIKELY)
     return _proved(found, root, root.text, ended)
 
 
@@ -247,7 +253,7 @@ def _no_mistake(clue: Clue, ended: Ended) -> bool:
 
 def _cascade(ended: Ended) -> Verdict | None:
     """What the survivors said, and who left no record: the launcher's victims are among those, and so is the cause."""
-    echoes = rank_errors(ended)
+    echoes = ended.errors
     if not echoes:
         return None
     first = echoes[0]

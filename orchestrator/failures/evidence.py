@@ -91,6 +91,22 @@ class Ended:
         """Whether the target step was reached."""
         return self.target_step is not None and self.step >= self.target_step
 
+    @cached_property
+    def errors(self) -> tuple[Clue, ...]:
+        """Errors that ranks recorded, earliest first, without those caused by being ended."""
+        found = (
+            _rank_clue(outcome, rank)
+            for outcome in self.outcomes
+            for rank in outcome.ranks
+            if rank.error and not _answers_the_end(rank.error["ts"], outcome, self.job)
+        )
+        return tuple(sorted(found, key=lambda clue: (clue.ts or 0.0, clue.rank or 0)))
+
+    @cached_property
+    def roots(self) -> tuple[Clue, ...]:
+        """Those of them that are not consequences of another rank's death."""
+        return tuple(clue for clue in self.errors if not is_cascade(clue.text) and not _garbled(clue))
+
     @property
     def stop_asked(self) -> bool:
         """Whether some node was asked to save a checkpoint and exit."""
@@ -131,22 +147,6 @@ class Clue:
             return tuple(recorded(cause) for cause in error["chain"])
         texts = error.get("causes") or _causes(error.get("trace") or ())
         return tuple(said(text) for text in texts)
-
-
-def rank_errors(ended: Ended) -> list[Clue]:
-    """Errors that ranks recorded, earliest first, without those caused by being ended."""
-    found = (
-        _rank_clue(outcome, rank)
-        for outcome in ended.outcomes
-        for rank in outcome.ranks
-        if rank.error and not _answers_the_end(rank.error["ts"], outcome, ended.job)
-    )
-    return sorted(found, key=lambda clue: (clue.ts or 0.0, clue.rank or 0))
-
-
-def root_errors(ended: Ended) -> list[Clue]:
-    """Those of them that are not consequences of another rank's death."""
-    return [clue for clue in rank_errors(ended) if not is_cascade(clue.text) and not _garbled(clue)]
 
 
 def _garbled(clue: Clue) -> bool:

@@ -6,7 +6,7 @@ import signal
 
 from ...jobs.agent.evidence import RankEnd
 from . import errnos
-from .evidence import Clue, Ended, death_signal, rank_errors
+from .evidence import Clue, Ended, death_signal
 from .log_lines import is_cascade
 from .places import Place, places
 from .policy import FailureClass
@@ -55,7 +55,7 @@ def _torn_down(ended: Ended) -> Verdict | None:
     ranks = [rank for o in ended.outcomes for rank in o.ranks]
     if not ended.reached or not ranks or any(o.oom_kills for o in ended.outcomes):
         return None
-    errors = rank_errors(ended)
+    errors = ended.errors
     left = any(rank.exit == 0 for rank in ranks)
     explained = left or errors or death_signal(ended) in _INNOCENT_SIGNALS[1:4]
     if not explained or not all(_of_teardown(clue, left) for clue in errors) or any(map(_had_work, ranks)):

@@ -97,7 +97,9 @@ def _words(pattern: str) -> re.Pattern[str]:
 
 
 _PATH = re.compile(r"['\" ]/[\w.-]+(?:/|['\"])")
-_NOT_FINITE = _words(r"nans?|infs?|infinit\w*|non-?finite|not[ _]finite|is_?(?:nan|inf|finite)|overflow\w*|underflow\w*|diverg\w+|explod\w+|blew up")
+_NOT_FINITE = _words(
+    r"nans?|infs?|infinit\w*|non-?finite|not[ _]finite|is_?(?:nan|inf|finite)|overflow\w*|underflow\w*|diverg\w+|explod\w+|blew up"
+)
 _NOT_A_NUMBER = _words(r"nans?|non-?finite|not[ _]finite|is_?(?:nan|finite)")
 _OF_NAN = re.compile(r"NaN|NAN|Nan(?=[A-Z]|$)|Non[Ff]inite|NotFinite|Diverge|Infinite|Inf(?=[A-Z])|Explod")
 """In the name of a class of one's own."""
@@ -109,7 +111,9 @@ _TRAINED_VALUE = _words(
     r"loss(?:es)?|grad(?:ient)?s?|norms?|logits?|activations?|weights|parameters?|params?|perplexity|ppl|probability|probs?"
     r"|scaler?|outputs?|hidden states?|rewards?|training|model|backward"
 )
-_BROKE_OFF = _words(r"stop\w*|abort\w*|exit\w*|terminat\w*|halt\w*|quit\w*|giving up|bail\w*|kill\w*|end(?:ing|ed)|fail\w*")
+_BROKE_OFF = _words(
+    r"stop\w*|abort\w*|exit\w*|terminat\w*|halt\w*|quit\w*|giving up|bail\w*|kill\w*|end(?:ing|ed)|fail\w*"
+)
 _DATA_VALUE = _words(r"input|columns?|dataset|features?|array|dataframe|csv")
 
 _WAITED = _words(
@@ -149,10 +153,16 @@ _TOOL = re.compile(
 _TOOL_TYPES = ("TorchDynamoException", "CppCompileError", "CompilationError", "PTXASError", "LoweringException",
                "MissingCUDAException", "CUDAMismatchException", "CompileError", "OutOfResources", "CppCompileError",
                "CompileTimeAssertionFailure")  # fmt: skip
-_KILLED = re.compile(r"[Kk]illed|SIGKILL|signal (?:9|terminated)|exit (?:status|code) (?:-9|137)|\b-9\b|Resource temporarily")
+_KILLED = re.compile(
+    r"[Kk]illed|SIGKILL|signal (?:9|terminated)|exit (?:status|code) (?:-9|137)|\b-9\b|Resource temporarily"
+)
 
-_DEVICE_FAILED = re.compile(r"CUDA(?: driver)? (?:error|failure|init)|cuda failure|[A-Z]_STATUS_[A-Z]|cuDNN error|NCCL error|HIP error|Xid")
-_MACHINE = re.compile(r"CUDA|[cC]uDNN|CUBLAS|NCCL|NVML|\b[Dd]rivers?\b|\bGPUs?\b|[Cc]ompute capability|\bsm_\d\d|device_count|MIG|P2P")
+_DEVICE_FAILED = re.compile(
+    r"CUDA(?: driver)? (?:error|failure|init)|cuda failure|[A-Z]_STATUS_[A-Z]|cuDNN error|NCCL error|HIP error|Xid"
+)
+_MACHINE = re.compile(
+    r"CUDA|[cC]uDNN|CUBLAS|NCCL|NVML|\b[Dd]rivers?\b|\bGPUs?\b|[Cc]ompute capability|\bsm_\d\d|device_count|MIG|P2P"
+)
 _CIRCUMSTANCE = re.compile(
     r"[Cc]onnect|[Nn]etwork|\bsockets?\b|[Ss]ervers?\b|[Tt]ime(?:d)?[- ]?out|[Dd]ownload|[Uu]navailable|[Tt]emporar"
     r"|\bretr(?:y|ies)|\b(?:un)?lock(?:ed|s)?\b|\bbusy\b|\bmemory\b|\bSIG[A-Z]{3,}|\bsignal \d|[Kk]illed|[Tt]erminated|[Aa]brupt"
@@ -258,7 +268,9 @@ def of_circumstances(text: str) -> bool:
 
 
 def _diverged(scene: Scene) -> bool:
-    if scene.raised.is_a("TypeError", "NameError", "AttributeError", "LookupError", "ImportError", "SyntaxError", "OSError"):
+    if scene.raised.is_a(
+        "TypeError", "NameError", "AttributeError", "LookupError", "ImportError", "SyntaxError", "OSError"
+    ):
         return False  # of a name that sounds so
     raised = scene.raised
     if raised.is_a("FloatingPointError") or _OF_NAN.search(raised.name):
@@ -343,7 +355,9 @@ def _no_such_request(scene: Scene) -> bool:
 def _misspelled(scene: Scene) -> bool:
     """An error of the program's text: neither data nor a machine can cause it, except one with other libraries."""
     raised = scene.raised
-    return not scene.resumes and (raised.is_a("NameError") or (raised.is_a("TypeError") and bool(_SIGNATURE.search(raised.message))))
+    return not scene.resumes and (
+        raised.is_a("NameError") or (raised.is_a("TypeError") and bool(_SIGNATURE.search(raised.message)))
+    )
 
 
 def _mistaken(scene: Scene) -> bool:

@@ -59,7 +59,9 @@ _FATAL_HEAD = re.compile(
     r"|not run: |\S+ fatal *: |(?:Error: )?(?:No such option|Missing \w+|Got unexpected)|Could not override|Key '|No module named )"
 )
 """How a line begins with which a program ends for a mistake; prose, tables and advice begin otherwise."""
-_ENDED_BY_SLURM = re.compile(r"\*\*\* (?:JOB|STEP) \S+ ON \S+ CANCELLED AT|srun: Job step aborted|srun: forcing job termination")
+_ENDED_BY_SLURM = re.compile(
+    r"\*\*\* (?:JOB|STEP) \S+ ON \S+ CANCELLED AT|srun: Job step aborted|srun: forcing job termination"
+)
 """After this, a log says only what came of it."""
 _ABANDONED_REACH = 40
 """Lines that the traceback of an abandoned exception may have."""

@@ -6,7 +6,7 @@ import re
 
 from ...jobs.agent.evidence import AGENT, LogLine, NodeOutcome
 from . import cuda_oom
-from .evidence import Clue, Ended, death_signal, kernel_clues, outcome_of, rank_pids, root_errors, silent_ranks
+from .evidence import Clue, Ended, death_signal, kernel_clues, outcome_of, rank_pids, silent_ranks
 from .policy import FailureClass
 from .rules import KERNEL_OOM, KERNEL_STORAGE, RULES
 from .verdict import Finding, Verdict
@@ -143,7 +143,7 @@ def _killed_ours(clue: Clue, ended: Ended) -> bool:
     if pids & rank_pids(outcome):
         return True
     unexplained = bool(silent_ranks(ended)) and death_signal(ended) == 9 and not rank_pids(outcome)
-    return unexplained or any(_LOADER_KILLED.search(root.text) for root in root_errors(ended))
+    return unexplained or any(_LOADER_KILLED.search(root.text) for root in ended.roots)
 
 
 def _used_before(outcome: NodeOutcome, clue: Clue) -> float:

@@ -93,7 +93,9 @@ _OF_FUNCTION = tuple((place, re.compile(rf"(?:{pattern})\Z")) for place, pattern
 _LIBRARY = re.compile(r"(?:site|dist)-packages/|/lib/python3|^<frozen|^<string>|/python3\.\d+/")
 _NEVER_BY_NAME = frozenset({Place.ARGUMENTS, Place.DATA, Place.IMPORT, Place.DOWNLOAD, Place.TOOLCHAIN})
 """Whose functions `load` and `save` are not about checkpoints."""
-_STDLIB_PATHS = re.compile(r"/(?:pathlib|shutil|os|tempfile|genericpath|posixpath|glob|contextlib|functools|typing)\b.*\.py$")
+_STDLIB_PATHS = re.compile(
+    r"/(?:pathlib|shutil|os|tempfile|genericpath|posixpath|glob|contextlib|functools|typing)\b.*\.py$"
+)
 
 
 def places(frames: Iterable[Frame]) -> tuple[Place, ...]:
