@@ -11,6 +11,7 @@ from __future__ import annotations
 import re
 import signal
 from collections.abc import Sequence
+from functools import cache
 
 from ...jobs.agent.evidence import LogLine
 from . import finish, node_evidence
@@ -27,21 +28,13 @@ from .evidence import (
     traced,
 )
 from .exits import faulted, how_it_died, left_alone, unknown
-from .kinds import (
-    UNREADABLE_INPUT,
-    Scene,
-    breaks_off,
-    by_errno,
-    kind_of,
-    not_finite,
-    of_circumstances,
-    waited_for_others,
-)
+from .kinds import UNREADABLE_INPUT, Scene, by_errno, kind_of
 from .log_lines import echoes_input, ends_a_program, is_cascade
 from .policy import FailureClass
 from .raised import Raised
 from .rules import HANG_PATTERN, LOG_RULES, MEMORY_RULES, RULES, USER_ACTIONS, Rule
 from .verdict import Finding, Sureness, Verdict, headline
+from .vocabulary import breaks_off, not_finite, of_circumstances, waited_for_others
 
 
 def classify(ended: Ended) -> Verdict:
@@ -178,9 +171,14 @@ def _scene(raised: Raised, ended: Ended) -> Scene:
     return Scene(raised, ended.trained, ended.resumes, ended.nodes)
 
 
-def _match(text: str, ended: Ended, rules: Sequence[Rule] = RULES) -> Rule | None:
-    trained, resumes = ended.trained, ended.resumes
-    return next((rule for rule in rules if rule.may_hold(trained, resumes) and rule.pattern.search(text)), None)
+def _match(text: str, ended: Ended, rules: tuple[Rule, ...] = RULES) -> Rule | None:
+    now = _at_this_time(rules, ended.trained, ended.resumes)
+    return next((rule for rule in now if rule.pattern.search(text)), None)
+
+
+@cache
+def _at_this_time(rules: tuple[Rule, ...], trained: bool, resumes: bool) -> tuple[Rule, ...]:
+    return tuple(rule for rule in rules if rule.may_hold(trained, resumes))
 
 
 def _mistake(found: Finding, root: Clue, roots: Sequence[Clue], ended: Ended) -> Verdict:
@@ -229,9 +227,9 @@ def _by_last_words(ended: Ended) -> Verdict | None:
     last = {(clue.host, clue.line.file): clue for clue in clues if ends_a_program(clue.text)}
     for clue in last.values():
         found = _judged(traced(clue, ended), clue.text, ended)
-        if found and not is_cascade(clue.text):
-            if found.kind is not FailureClass.DETERMINISTIC or death_signal(ended) is None:
-                return _proved(found, clue, clue.text, ended)
+        by_itself = found and (found.kind is not FailureClass.DETERMINISTIC or death_signal(ended) is None)
+        if found and by_itself and not is_cascade(clue.text):
+            return _proved(found, clue, clue.text, ended)
     for clue in clues:
         if not_finite(clue.text) and breaks_off(clue.text):
             return Verdict(

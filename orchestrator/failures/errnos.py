@@ -108,8 +108,9 @@ FAULTS = {
 WORDS = {**_STORAGE, **_MEMORY, **_NETWORK, **_LIMIT, **_REQUEST}
 """errno → glibc's words for it."""
 
-OF_FILES = frozenset({61, 67, 70, 71, 74, 107, 110, 112})
-"""Said of sockets and devices too: about storage only where a file was being used."""
+OF_SOCKETS = frozenset({67, 70, 71, 107, 110, 112})
+OF_FILES = OF_SOCKETS | {6, 19, 61, 74}
+"""Said of sockets or devices too: about storage only where a file was being used."""
 
 _SAID = re.compile(r"\b[Ee]rrno:?(?: ?= ?| )(\d{1,3})\b|\(os error (\d{1,3})\)|\bcode: (\d{1,3}), kind: ")
 _NUMBERS = {text: number for number, text in WORDS.items()}

@@ -66,7 +66,7 @@ class Ended:
         """The step it started from."""
         return max((o.start_step for o in self.outcomes), default=self.known_start_step or 0)
 
-    @property
+    @cached_property
     def step(self) -> int:
         """The last step of the run: an attempt that resumes at the target step reports none of its own."""
         return max(self.last_step or 0, self.start_step)
@@ -143,16 +143,16 @@ class Clue:
     def causes(self) -> tuple[Raised, ...]:
         """What a rank's exception was raised in place of, or as a group holds, first one first."""
         error = self.error or {}
-        if error.get("chain"):
-            return tuple(recorded(cause) for cause in error["chain"])
+        if isinstance(chain := error.get("chain"), list) and chain:
+            return tuple(recorded(cause) for cause in chain if isinstance(cause, Mapping))
         texts = error.get("causes") or _causes(error.get("trace") or ())
         return tuple(said(text) for text in texts)
 
 
 def _garbled(clue: Clue) -> bool:
     """Whether it is what half a message of another rank looks like."""
-    raised = clue.raised
-    return raised.is_a("UnpicklingError", "EOFError") and Place.COLLECTIVE in places(raised.frames)[:2]
+    kind = str((clue.error or {}).get("type", ""))
+    return kind.endswith(("UnpicklingError", "EOFError")) and Place.COLLECTIVE in places(clue.raised.frames)[:2]
 
 
 def log_clues(ended: Ended) -> list[Clue]:

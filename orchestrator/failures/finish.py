@@ -1,4 +1,4 @@
-"""Whether an attempt came to its end: success, an orderly stop, and what may fail once the target step is made. Pure."""
+"""Whether an attempt came to its end: success, an orderly stop, and what may fail after the target step. Pure."""
 
 from __future__ import annotations
 
@@ -69,7 +69,7 @@ def _had_work(rank: RankEnd) -> bool:
 
 
 def _of_teardown(clue: Clue, left: bool) -> bool:
-    """Whether the error concerns the clean-up or an upload alone: by its place, or an echo where others have left in good order."""
+    """Whether it concerns the clean-up or an upload alone: by its place, or an echo where others left in good order."""
     where = places(clue.raised.frames)
     if not _OF_RESULTS.isdisjoint(where) or errnos.FAULTS.get(clue.raised.errno or 0) in _MACHINE_FAULTS:
         return False

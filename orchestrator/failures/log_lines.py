@@ -23,7 +23,8 @@ CASCADE = re.compile(
 
 OWN_FAULT = re.compile(
     r"CUDA error: |Cuda failure|CUDA out of memory|Duplicate GPU detected|doesn't have NCCL built in|no GPUs found"
-    r"|clients joined|shared memory|ncclInvalid|no socket interface found|^(?:builtins\.)?(?:Type|Value|Attribute|Name|Key|Import|ModuleNotFound|Syntax|NotImplemented|Index|UnboundLocal)Error"
+    r"|clients joined|shared memory|ncclInvalid|no socket interface found|^(?:builtins\.)?(?:Type|Value|Attribute"
+    r"|Name|Key|Import|ModuleNotFound|Syntax|NotImplemented|Index|UnboundLocal)Error"
 )
 """Worded like a cascade, but the rank's own fault: its watchdog passes on a CUDA error of the same rank."""
 
@@ -56,7 +57,8 @@ _ABANDONED = re.compile(r"^Exception ignored in|^Exception in thread|^Error in a
 _ERROR_LINE = re.compile(r"^(?:\w+\.)*\w*(?:Error|Exception|Interrupt|Exit)\b")
 _FATAL_HEAD = re.compile(
     r"^(?:(?:\w+\.)*\w*(?:Error|Exception|Exit|Value)\b|(?:\S+: )?[Ee]rror: |\S*(?:python[\d.]*|launcher|sh): "
-    r"|not run: |\S+ fatal *: |(?:Error: )?(?:No such option|Missing \w+|Got unexpected)|Could not override|Key '|No module named )"
+    r"|not run: |\S+ fatal *: |(?:Error: )?(?:No such option|Missing \w+|Got unexpected)|Could not override|Key '"
+    r"|No module named )"
 )
 """How a line begins with which a program ends for a mistake; prose, tables and advice begin otherwise."""
 _ENDED_BY_SLURM = re.compile(

@@ -25,7 +25,7 @@ def concerns_gpu(text: str) -> bool:
 
 
 def without_gpus(found: Finding | None, ended: Ended) -> bool:
-    """Whether no node has any GPU to show, nor trouble with one: a driver or a mask that is not there, not a broken GPU."""
+    """Whether no node has a GPU to show, nor trouble with one: a driver or a mask is not right, no GPU is broken."""
     facts = [o.gpus for o in ended.outcomes]
     absent = all(gpus is not None and not gpus.before and not _DRIVER_TROUBLE.search(gpus.trouble) for gpus in facts)
     return found is not None and found.name == "no-gpu" and bool(facts) and absent

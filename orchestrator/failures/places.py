@@ -37,58 +37,51 @@ _FUNCTIONS = {
     Place.LOADING: r"_?load_(?:checkpoint|state|state_dict|zero|universal|file|pretrained|optimizer|model_states)\w*"
     r"|_?load_\w*(?:checkpoint|state_dict)\w*|_?load|from_pretrained|_legacy_load",
 }
-_FILES = (
-    (Place.IMPORT, r"<frozen importlib|importlib/(?:__init__|_bootstrap)"),
-    (Place.TEARDOWN, r"/(?:atexit|weakref)\.py$"),
-    (
-        Place.TOOLCHAIN,
+_FILES = {
+    Place.IMPORT: r"<frozen importlib|importlib/(?:__init__|_bootstrap)",
+    Place.TEARDOWN: r"/(?:atexit|weakref)\.py$",
+    Place.TOOLCHAIN: (
         r"torch/(?:_inductor|_dynamo|_functorch|utils/(?:cpp_extension|_triton))|/triton/|op_builder|/ninja/"
-        r"|/(?:setuptools|distutils)/",
+        r"|/(?:setuptools|distutils)/"
     ),
-    (Place.SHARED_MEMORY, r"multiprocessing/(?:synchronize|shared_memory|heap|reductions)\.py$"),
-    (Place.TRACKER, r"/(?:wandb|mlflow|comet_ml|neptune|tensorboardX?|clearml|swanlab|aim)/"),
-    (
-        Place.DOWNLOAD,
-        r"/(?:huggingface_hub|requests|urllib3?|httpx|httpcore|aiohttp|http|boto3|botocore|s3fs|gcsfs|google/cloud|hf_xet"
-        r"|modelscope|nltk/downloader|paramiko|xmlrpc)(?:/|\.py)|/(?:socket|ssl)\.py$",
+    Place.SHARED_MEMORY: r"multiprocessing/(?:synchronize|shared_memory|heap|reductions)\.py$",
+    Place.TRACKER: r"/(?:wandb|mlflow|comet_ml|neptune|tensorboardX?|clearml|swanlab|aim)/",
+    Place.DOWNLOAD: (
+        r"/(?:huggingface_hub|requests|urllib3?|httpx|httpcore|aiohttp|http|boto3|botocore|s3fs|gcsfs"
+        r"|google/cloud|hf_xet|modelscope|nltk/downloader|paramiko|xmlrpc)(?:/|\.py)|/(?:socket|ssl)\.py$"
     ),
-    (
-        Place.COLLECTIVE,
-        r"torch/distributed/(?:c10d_logger|distributed_c10d|rendezvous|device_mesh|_functional_collectives|nn/|algorithms)"
-        r"|deepspeed/comm/|/mpi4py/|runtime/pipe/p2p|runtime/comm/|accelerate/utils/operations",
+    Place.COLLECTIVE: (
+        r"torch/distributed/(?:c10d_logger|distributed_c10d|rendezvous|device_mesh|_functional_collectives|nn/"
+        r"|algorithms)"
+        r"|deepspeed/comm/|/mpi4py/|runtime/pipe/p2p|runtime/comm/|accelerate/utils/operations"
     ),
-    (
-        Place.ARGUMENTS,
+    Place.ARGUMENTS: (
         r"/(?:argparse|configparser|tomllib|json/(?:__init__|decoder|scanner)|yaml|ruamel|hydra|omegaconf|click|typer"
         r"|pydantic\w*|hjson|jsonargparse|fire|absl/flags|dataclasses|draccus|tyro)(?:/|\.py)"
         r"|hf_argparser|transformers/(?:training_args|integrations/deepspeed|configuration_utils)"
-        r"|accelerate/utils/(?:dataclasses|deepspeed)",
+        r"|accelerate/utils/(?:dataclasses|deepspeed)"
     ),
-    (
-        Place.SETUP,
+    Place.SETUP: (
         r"deepspeed/(?:__init__\.py|runtime/(?:config|\w*/config|config_utils|lr_schedules)|launcher|elasticity"
-        r"|module_inject|inference/config|monitor/config)",
+        r"|module_inject|inference/config|monitor/config)"
     ),
-    (Place.SAVING, r"torch/distributed/checkpoint/(?:state_dict_saver|filesystem)"),
-    (
-        Place.LOADING,
+    Place.SAVING: r"torch/distributed/checkpoint/(?:state_dict_saver|filesystem)",
+    Place.LOADING: (
         r"torch/distributed/checkpoint/|torch/serialization|/safetensors/|deepspeed/checkpoint/|checkpoint_engine"
-        r"|state_dict_factory|jobs/shared/checkpoint",
+        r"|state_dict_factory|jobs/shared/checkpoint"
     ),
-    (
-        Place.DATA,
-        r"torch/utils/data/|/(?:datasets|webdataset|pyarrow|pandas|polars|h5py|PIL|torchvision/(?:io|datasets)|torchaudio"
-        r"|tokenizers|sentencepiece|streaming|numpy/lib|fsspec|zarr|lmdb|tiktoken|torchcodec|decord)(?:/|\.py)"
-        r"|transformers/tokenization|/(?:zipfile|gzip|tarfile|lzma|bz2|csv)\b",
+    Place.DATA: (
+        r"torch/utils/data/|/(?:datasets|webdataset|pyarrow|pandas|polars|h5py|PIL|torchvision/(?:io|datasets)"
+        r"|torchaudio|tokenizers|sentencepiece|streaming|numpy/lib|fsspec|zarr|lmdb|tiktoken|torchcodec|decord)(?:/|\.py)"
+        r"|transformers/tokenization|/(?:zipfile|gzip|tarfile|lzma|bz2|csv)\b"
     ),
-    (
-        Place.MODEL,
+    Place.MODEL: (
         r"torch/(?:nn|optim|autograd|_tensor|functional|amp|cuda|_ops|utils/checkpoint|utils/_pytree|random)"
-        r"|transformers/(?:models|modeling|trainer|optimization|activations|loss)|/(?:peft|timm|diffusers|trl|flash_attn"
-        r"|xformers|bitsandbytes|apex|einops|accelerate|lightning|pytorch_lightning|deepspeed|megatron)(?:/|\.py)",
+        r"|transformers/(?:models|modeling|trainer|optimization|activations|loss)|/(?:peft|timm|diffusers|trl"
+        r"|flash_attn|xformers|bitsandbytes|apex|einops|accelerate|lightning|pytorch_lightning|deepspeed|megatron)(?:/|\.py)"
     ),
-)
-_OF_FILE = tuple((place, re.compile(pattern)) for place, pattern in _FILES)
+}
+_OF_FILE = tuple((place, re.compile(pattern)) for place, pattern in _FILES.items())
 _OF_FUNCTION = tuple((place, re.compile(rf"(?:{pattern})\Z")) for place, pattern in _FUNCTIONS.items())
 _LIBRARY = re.compile(r"(?:site|dist)-packages/|/lib/python3|^<frozen|^<string>|/python3\.\d+/")
 _NEVER_BY_NAME = frozenset({Place.ARGUMENTS, Place.DATA, Place.IMPORT, Place.DOWNLOAD, Place.TOOLCHAIN})

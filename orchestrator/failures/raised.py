@@ -92,7 +92,8 @@ def recorded(error: Mapping[str, Any]) -> Raised:
     kind, message = str(error.get("type", "")), str(error.get("message", ""))
     frames = _frames(error.get("frames")) or of_trace(error.get("trace") or ())
     number = error.get("errno")
-    listed = [str(base).rpartition(".")[2] for base in error.get("bases") or ()]
+    bases = error.get("bases")
+    listed = [str(base).rpartition(".")[2] for base in bases] if isinstance(bases, list) else []
     return Raised(
         kind,
         message,
@@ -124,7 +125,7 @@ def of_trace(lines: Iterable[str]) -> tuple[Frame, ...]:
 
 
 def bases_of(kind: str, listed: Iterable[str] = ()) -> frozenset[str]:
-    """Simple names of a class and of its bases: as a rank listed them, else as Python's own and known ones have them."""
+    """Simple names of a class and of its bases, as a rank listed them and as far as they are known here."""
     name = kind.rpartition(".")[2]
     return frozenset({name, *listed}) | _known(name) if name else frozenset()
 

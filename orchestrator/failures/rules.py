@@ -8,7 +8,7 @@ in configurations are therefore tied to the place where an exception's own line 
 from __future__ import annotations
 
 import re
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import partial
 
 from .policy import FailureClass
@@ -45,7 +45,7 @@ USER_ACTIONS = {
 
 
 def _rule(kind: FailureClass, name: str, pattern: str, hint: str = "", **holds: bool) -> Rule:
-    return Rule(name, kind, hint, pattern=re.compile(pattern, re.MULTILINE), **holds)
+    return replace(Rule(name, kind, hint, pattern=re.compile(pattern, re.MULTILINE)), **holds)
 
 
 # A rule begins with its class, and a mistake with when and where it counts as one.
@@ -96,14 +96,17 @@ _MEMORY = (
     # Memory of the host that CUDA pins.
     _host_oom(
         "pinned-memory",
-        r"(?i)(?:out of memory|alloc\w* fail|failed to alloc|cannot allocate).*(?:cudaHostAlloc|cudaHostRegister|cudaMallocHost"
-        r"|pin(?:ned)?[_ ]memory|HostAllocator)|(?:cudaHostAlloc|cudaHostRegister|cudaMallocHost|pin(?:ned)?[_ ]memory"
+        r"(?i)(?:out of memory|alloc\w* fail|failed to alloc|cannot allocate).*(?:cudaHostAlloc|cudaHostRegister"
+        r"|cudaMallocHost"
+        r"|pin(?:ned)?[_ ]memory|HostAllocator)|(?:cudaHostAlloc|cudaHostRegister|cudaMallocHost"
+        r"|pin(?:ned)?[_ ]memory"
         r"|HostAllocator).*(?:out of memory|alloc\w* fail|failed to alloc|cannot allocate)",
     ),
     # torch's data loader: /dev/shm holds what workers hand over, and counts as the job's memory.
     _host_oom(
         "shared-memory",
-        r"out of shared memory|/dev/shm\b.*No space|No space.*/dev/shm\b|insufficient shared memory|torch_\d+_\d+\S*:? No space left"
+        r"out of shared memory|/dev/shm\b.*No space|No space.*/dev/shm\b|insufficient shared memory"
+        r"|torch_\d+_\d+\S*:? No space left"
         r"|shared memory (?:object|segment) .*No space",
         "fewer data-loader workers, or a larger /dev/shm",
     ),
@@ -202,7 +205,8 @@ _SCRIPT = (
     # Tensors that do not fit together: torch's words, all of them RuntimeErrors.
     _early_mistake(
         "tensor-shapes",
-        r"RuntimeError: (?:.{0,80}\b(?:must match|must have the same|must be equal|is not compatible|only supports?)\b"
+        r"RuntimeError: (?:.{0,80}\b(?:must match|must have the same|must be equal|is not compatible"
+        r"|only supports?)\b"
         r"|.{0,40}\b[Ee]xpected\b.{0,120}\b(?:but|got|found|on the same device)\b|.{0,80}\bdoes not require grad"
         r"|mat1 and mat2 shapes|shape '\[.*\]' is invalid|Given groups=|einsum\(\)|stack expects each tensor)",
     ),

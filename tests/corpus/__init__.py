@@ -1,14 +1,15 @@
 """Labelled attempts that ended: what torch, NCCL, DeepSpeed, Slurm and the kernel say, and the class that it comes to.
 
 A file holds `batch` (1: the rules were written with these cases at hand; 2 to 5: written afterwards, and first judged
-by rules that had not seen them), `family` and `cases`. A family is a subject, such as storage; by default the file's name
-names it. Those of batch 5 were written by people who had not read the rules, and were opened one family after the other:
-what the rules of that moment made of each is in benchmarks/results/first-contact.csv. A case has `name`, `label` and what was left behind:
+by rules that had not seen them), `family` and `cases`. A family is a subject, such as storage; by default the file's
+name says it. Those of batch 5 are by people who had not read the rules, and were opened one family after the other:
+benchmarks/results/first-contact.csv keeps what the rules of that moment made of each. A case has `name`, `label` and
+what was left behind:
 
     job       Slurm's state, exit code and reason; "GONE" where there is no Slurm. Default: FAILED 1:0
     nodes     one entry a node that left an outcome; the entry's keys may stand in the case itself for a single node
-      ranks     by number or range: an exit code, "silent" (or the negative number of the signal), "silent @12.5" (gone at 12.5 s), or "12.5 Type: message",
-                with `trace` after "at" and "error" where it matters
+      ranks     by number or range: an exit code, "silent" (or the negative number of the signal), "silent @12.5"
+                (gone at 12.5 s), or "12.5 Type: message", with `trace` after "at" and "error" where it matters
       log, rank_logs   text of the launcher's and of ranks' logs; "@repeat N text" stands for N lines, {} for the number
       exit, by, ending, steps [start, last], oom_kills, kernel ["12.0 text"], gpus {asked, before, after} (GiB of 80)
     agent_log of Slurm's own file, where no agent left an outcome
