@@ -11,7 +11,6 @@ from __future__ import annotations
 import re
 import signal
 from collections.abc import Sequence
-from functools import cache
 
 from ...jobs.agent.evidence import LogLine
 from . import finish, node_evidence
@@ -32,7 +31,7 @@ from .kinds import UNREADABLE_INPUT, Scene, by_errno, kind_of
 from .log_lines import echoes_input, ends_a_program, is_cascade
 from .policy import FailureClass
 from .raised import Raised
-from .rules import HANG_PATTERN, LOG_RULES, MEMORY_RULES, RULES, USER_ACTIONS, Rule
+from .rules import HANG_PATTERN, LOG_RULES, MEMORY_RULES, RULES, USER_ACTIONS, Rule, RuleTable
 from .verdict import Finding, Sureness, Verdict, headline
 from .vocabulary import breaks_off, not_finite, of_circumstances, waited_for_others
 
@@ -171,14 +170,8 @@ def _scene(raised: Raised, ended: Ended) -> Scene:
     return Scene(raised, ended.trained, ended.resumes, ended.nodes)
 
 
-def _match(text: str, ended: Ended, rules: tuple[Rule, ...] = RULES) -> Rule | None:
-    now = _at_this_time(rules, ended.trained, ended.resumes)
-    return next((rule for rule in now if rule.pattern.search(text)), None)
-
-
-@cache
-def _at_this_time(rules: tuple[Rule, ...], trained: bool, resumes: bool) -> tuple[Rule, ...]:
-    return tuple(rule for rule in rules if rule.may_hold(trained, resumes))
+def _match(text: str, ended: Ended, rules: RuleTable = RULES) -> Rule | None:
+    return rules.first(text, trained=ended.trained, resumes=ended.resumes)
 
 
 def _mistake(found: Finding, root: Clue, roots: Sequence[Clue], ended: Ended) -> Verdict:

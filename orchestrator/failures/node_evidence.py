@@ -92,7 +92,7 @@ def whose_memory(ended: Ended, clue: Clue, text: str) -> tuple[FailureClass, str
 
 
 def _by_kernel(ended: Ended, kind: FailureClass) -> Verdict | None:
-    rules = [rule for rule in RULES if rule.kind is kind]
+    rules = [rule for rule in RULES.rules if rule.kind is kind]
     for clue in kernel_clues(ended):
         for rule in rules:
             if rule.pattern.search(clue.text) and not _of_a_neighbour(clue, ended):

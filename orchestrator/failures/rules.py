@@ -8,8 +8,9 @@ in configurations are therefore tied to the place where an exception's own line 
 from __future__ import annotations
 
 import re
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from functools import partial
+from typing import Any
 
 from .policy import FailureClass
 from .verdict import Finding
@@ -20,6 +21,22 @@ class Rule(Finding):
     """A pattern of an error's text that proves a class."""
 
     pattern: re.Pattern[str] = re.compile("(?!)")
+
+
+class RuleTable:
+    """Rules, of which the first that matches counts."""
+
+    def __init__(self, *rules: Rule) -> None:
+        self.rules = rules
+        self._at = {
+            (trained, resumes): tuple(rule for rule in rules if rule.may_hold(trained, resumes))
+            for trained in (False, True)
+            for resumes in (False, True)
+        }
+
+    def first(self, text: str, *, trained: bool, resumes: bool) -> Rule | None:
+        """The first rule that matches the text and may hold at this time."""
+        return next((rule for rule in self._at[trained, resumes] if rule.pattern.search(text)), None)
 
 
 @dataclass(frozen=True)
@@ -44,8 +61,8 @@ USER_ACTIONS = {
 """The failure class that has the policy of a user's action."""
 
 
-def _rule(kind: FailureClass, name: str, pattern: str, hint: str = "", **holds: bool) -> Rule:
-    return replace(Rule(name, kind, hint, pattern=re.compile(pattern, re.MULTILINE)), **holds)
+def _rule(kind: FailureClass, name: str, pattern: str, hint: str = "", **holds: Any) -> Rule:
+    return Rule(name, kind, hint, pattern=re.compile(pattern, re.MULTILINE), **holds)
 
 
 # A rule begins with its class, and a mistake with when and where it counts as one.
@@ -283,15 +300,15 @@ _MACHINE = (
     _node("no-peers", r"waiting for clients\. \d+/\d+ clients joined"),
 )
 
-MEMORY_RULES = _MEMORY
+MEMORY_RULES = RuleTable(*_MEMORY)
 """Asked before an errno: memory that is short has many names, one of them a full disk's."""
 
-RULES = (*_CONFIGURATION, *_MACHINE, *_TRAINING, *_ENVIRONMENT, *_SCRIPT)
+RULES = RuleTable(*_CONFIGURATION, *_MACHINE, *_TRAINING, *_ENVIRONMENT, *_SCRIPT)
 """The first that matches counts: what names a cause stands before what only names an exception's class."""
 
-LOG_RULES = (
-    *MEMORY_RULES,
-    *RULES,
+LOG_RULES = RuleTable(
+    *MEMORY_RULES.rules,
+    *RULES.rules,
     # errno 28, 122, 116, 5, 30, 108 and 107, as libc words them, in whatever line: who died of it leaves no record.
     _storage(
         "storage",
