@@ -26,6 +26,8 @@ def _what_decides(verdict: Verdict, ended: Ended) -> str:
         return "an attempt on another node: if it ends in the same way, the script's kernels are at fault"
     if verdict.place:
         return "another attempt: the same error at the same place is a mistake, and is not tried a third time"
+    if ended.roots:
+        return "another attempt: whether the error comes again"
     if not ended.outcomes or len(ended.outcomes) < ended.nodes:
         return "the logs of slurmd and of the kernel on the nodes that left no record"
     if silent_ranks(ended) and death_signal(ended) == 9:

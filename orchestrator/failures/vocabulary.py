@@ -76,7 +76,7 @@ NETWORK_MODULES = (
 PASSING_STATUS = frozenset({408, 409, 421, 423, 425, 429})
 
 TOOL = re.compile(
-    r"(?<![\w./-])(?:nvcc|ninja|gcc|[gc]\+\+|cc1plus|ptxas|clang(?:\+\+)?|cmake|hipcc|ld|cicc|make)(?![\w+-])"
+    r"(?<![\w./-])(?:nvcc|[Nn]inja|gcc|[gc]\+\+|cc1plus|ptxas|clang(?:\+\+)?|cmake|hipcc|ld|cicc|make)(?![\w+-])"
     r"|\b(?:C\+*|CUDA|host) compiler|\w+\.(?:h|hpp|cuh|cu|cpp)\b: No such file|cannot find -l\w+|CUDA_HOME|CPATH"
     r"|(?:JIT|extension|kernel|op)s? (?:load\w*|build\w*|compil\w*)|[Bb]uild(?:ing)? (?:of )?extension",
 )
