@@ -1,4 +1,6 @@
-"""The table of rules: what an error's text proves, and where that text comes from. Values only.
+"""The table of rules: what an error's own words prove, and where those words come from. Values only.
+
+What others may word otherwise is told by its kind (`kinds.py`).
 
 A rule is tried on what a rank wrote down (type, message) and, where nobody wrote anything, on lines of logs from which
 `log_lines` has taken echoes, handled errors and decoration. Words that people also use in prose, in help texts and
