@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import signal
 from dataclasses import replace
 
 from .evidence import Ended, death_signal, silent_ranks
@@ -28,9 +29,13 @@ def _what_decides(verdict: Verdict, ended: Ended) -> str:
         return "another attempt: the same error at the same place is a mistake, and is not tried a third time"
     if ended.roots:
         return "another attempt: whether the error comes again"
+    return _what_to_look_at(verdict, ended)
+
+
+def _what_to_look_at(verdict: Verdict, ended: Ended) -> str:
     if not ended.outcomes or len(ended.outcomes) < ended.nodes:
         return "the logs of slurmd and of the kernel on the nodes that left no record"
-    if silent_ranks(ended) and death_signal(ended) == 9:
+    if silent_ranks(ended) and death_signal(ended) == signal.SIGKILL:
         return f"the kernel's log on {verdict.host or 'the node'}: whether the kernel killed it for want of memory"
     if silent_ranks(ended):
         return "PYTHONFAULTHANDLER=1 in `env`: the stack at the moment of its death goes to the log"

@@ -184,8 +184,8 @@ class FailureClass(StrEnum):
     )
     GPU = Policy(
         "gpu",
-        shows="the kernel's `NVRM: Xid` of the hardware (48, 64, 74, 79, 95, 119, ...), an uncorrectable ECC or NVLink error, fewer"
-        " GPUs than Slurm allocated, a lost GPU, a driver that does not respond",
+        shows="the kernel's `NVRM: Xid` of the hardware (48, 64, 74, 79, 95, 119, ...), an uncorrectable ECC or NVLink"
+        " error, fewer GPUs than Slurm allocated, a lost GPU, a driver that does not respond",
         follows="resumes elsewhere; the node is [excluded](#bad-nodes)",
         budgets=(Budget.INFRA,),
         strike=BAD,
@@ -217,8 +217,8 @@ class FailureClass(StrEnum):
     )
     CHECKPOINT = Policy(
         "checkpoint",
-        shows="the checkpoint that a run resumes from cannot be read: a truncated or missing shard, a manifest that does"
-        " not match",
+        shows="the checkpoint that a run resumes from cannot be read: a truncated or missing shard, a manifest that"
+        " does not match",
         follows="resumes from the checkpoint before it",
         budgets=(None, Budget.CRASH),
     )

@@ -12,6 +12,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from dscampaign.jobs.agent.evidence import RankEnd
+from dscampaign.jobs.agent.kernel_log import KernelLine
 from dscampaign.orchestrator.failures import errnos
 from dscampaign.orchestrator.failures.classify import classify
 from dscampaign.orchestrator.failures.evidence import Ended
@@ -79,7 +80,7 @@ JSON = st.recursive(
 )
 
 
-@given(st.fixed_dictionaries({}, optional={key: JSON for key in ("bases", "errno", "frames", "chain")}))
+@given(st.fixed_dictionaries({}, optional=dict.fromkeys(("bases", "errno", "frames", "chain"), JSON)))
 def test_a_record_of_any_shape_is_read(record: dict[str, Any]) -> None:
     error = {"type": "builtins.RuntimeError", "message": "boom", "trace": [], "ts": 1.0, **record}
     assert classify(Ended(None, [outcome(RankEnd(0, 1, error))], 1, 10, True, False)).kind
@@ -215,8 +216,6 @@ def test_a_file_that_cannot_be_read_is_a_checkpoint_once_there_can_be_one() -> N
 
 
 def test_a_value_that_is_not_finite_beside_a_broken_gpu_is_the_gpu_s() -> None:
-    from dscampaign.jobs.agent.kernel_log import KernelLine
-
     kernel = (KernelLine(9.0, "NVRM: Xid (PCI:0000:3b:00): 48, pid=4000, name=python, DBE"),)
     assert judge("builtins.FloatingPointError", "loss is nan", last_step=30).kind == "diverged"
     assert judge("builtins.FloatingPointError", "loss is nan", last_step=30, kernel=kernel).kind == "gpu"

@@ -174,9 +174,8 @@ fetch()
     path = place.write("train.py", text)
     place.run(path)
     error = place.record["error"]
-    assert error["bases"] == ["builtins.FileNotFoundError", "builtins.OSError", "builtins.Exception"] + [
-        "builtins.BaseException"
-    ]
+    above = ("FileNotFoundError", "OSError", "Exception", "BaseException")
+    assert error["bases"] == [f"builtins.{name}" for name in above]
     assert error["errno"] == 2
     expected = [[path, 5, "<module>", "fetch()"], [path, 4, "fetch", 'raise MyError(2, "no", "/data")']]
     assert error["frames"] == expected
