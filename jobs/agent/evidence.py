@@ -36,7 +36,8 @@ SUSPECTS = (
     *("error", "exception", "killed", "out of memory", "oom", "can't allocate", "bad_alloc", "nvrm", "xid", "ecc"),
     *("fallen off", "watchdog", "no space", "quota", "stale", "cannot", "not permitted", "check batch", "fail"),
     *("usage:", "no module", "not found", "timed out", "could not", "missing", "no such", "corrupt", "is lost"),
-    *("mismatch", "invalid", "read-only", "not connected", "loss scale"),
+    *("mismatch", "invalid", "read-only", "not connected", "loss scale", "finite", "is nan", "diverg", "timeout"),
+    *("stuck", "no progress", "abort", "fatal"),
 )
 """Worth keeping from the middle of a log, in lower case; a superset of what the rules of failure classes look for.
 

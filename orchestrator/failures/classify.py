@@ -30,7 +30,7 @@ from .exits import faulted, how_it_died, left_alone, unknown
 from .kinds import UNREADABLE_INPUT, Scene, by_errno, kind_of
 from .log_lines import echoes_input, ends_a_program, is_cascade
 from .policy import FailureClass
-from .raised import Raised
+from .raised import Raised, nested
 from .rules import HANG_PATTERN, LOG_RULES, MEMORY_RULES, RULES, USER_ACTIONS, Rule, RuleTable
 from .verdict import Finding, Sureness, Verdict, headline
 from .vocabulary import breaks_off, not_finite, of_circumstances, waited_for_others
@@ -155,7 +155,8 @@ def _finding_of(clue: Clue, ended: Ended) -> tuple[Finding | None, str]:
     if found is None or found.sure is not Sureness.CERTAIN or found.name == "no-file":
         causes = [(earlier, cause.text) for cause in clue.causes if (earlier := _judged(cause, cause.text, ended))]
         circumstances = (one for one in causes if one[0].kind is not FailureClass.DETERMINISTIC)
-        wrapped = causes[-1:] if found is None and not of_circumstances(clue.text) else []
+        told = causes and (nested(clue.raised) or not of_circumstances(clue.text))
+        wrapped = causes[-1:] if found is None and told else []
         return next(circumstances, None) or (wrapped[0] if wrapped else (found, clue.text))
     return found, clue.text
 

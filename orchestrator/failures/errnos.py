@@ -71,6 +71,7 @@ _LIMIT = {
     24: "Too many open files",
     26: "Text file busy",
     35: "Resource deadlock avoided",
+    39: "Directory not empty",
     62: "Timer expired",
     105: "No buffer space available",
 }
@@ -87,7 +88,6 @@ _REQUEST = {
     22: "Invalid argument",
     36: "File name too long",
     38: "Function not implemented",
-    39: "Directory not empty",
     40: "Too many levels of symbolic links",
     95: "Operation not supported",
 }

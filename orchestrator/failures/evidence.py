@@ -13,7 +13,7 @@ from ...jobs.agent.evidence import LogLine, NodeOutcome, RankEnd
 from ..executors.base import JobView
 from .log_lines import bare, evidence, is_cascade
 from .places import Place, places
-from .raised import Raised, of_trace, recorded, said
+from .raised import Raised, nested, of_trace, recorded, said
 from .rules import UserRule
 
 SIGNAL_SLACK_S = 1.0
@@ -143,6 +143,8 @@ class Clue:
     def causes(self) -> tuple[Raised, ...]:
         """What a rank's exception was raised in place of, or as a group holds, first one first."""
         error = self.error or {}
+        if inner := nested(self.raised):
+            return (inner,)
         if isinstance(chain := error.get("chain"), list) and chain:
             return tuple(recorded(cause) for cause in chain if isinstance(cause, Mapping))
         texts = error.get("causes") or _causes(error.get("trace") or ())

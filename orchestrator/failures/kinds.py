@@ -186,6 +186,10 @@ def _no_such_request(scene: Scene) -> bool:
     )
 
 
+def _too_late(scene: Scene) -> bool:
+    return _no_such_request(scene) and bool(words.PASSING_FILE.search(scene.raised.message))
+
+
 def _misspelled(scene: Scene) -> bool:
     """An error of the program's text: neither data nor a machine can cause it, except one with other libraries."""
     raised = scene.raised
@@ -206,7 +210,7 @@ def _mistaken(scene: Scene) -> bool:
 def _demanded(scene: Scene) -> bool:
     """A demand on the caller, by any class of exception, that speaks of nothing that may be otherwise next time."""
     raised = scene.raised
-    if not raised.type or raised.is_a("KeyboardInterrupt", "GeneratorExit") or raised.module.startswith("mlflow"):
+    if not raised.type or raised.is_a("KeyboardInterrupt", "GeneratorExit") or raised.module.startswith(words.TRACKERS):
         return False
     if words.of_circumstances(raised.message) or words.DEVICE_FAILED.search(raised.message):
         return False
@@ -255,6 +259,7 @@ KINDS: Sequence[Kind] = (
     ),
     Kind("away", FailureClass.CRASH, _FETCH, sure=Sureness.LIKELY, holds=_away),
     Kind("limit", FailureClass.CRASH, sure=Sureness.LIKELY, holds=lambda scene: scene.fault is Fault.LIMIT),
+    Kind("passing-file", FailureClass.CRASH, sure=Sureness.LIKELY, holds=_too_late),
     Kind(
         "toolchain",
         FailureClass.DETERMINISTIC,

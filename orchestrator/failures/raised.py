@@ -20,6 +20,7 @@ INNERMOST = 5
 
 _FRAME = re.compile(r'^\s*File "([^"]+)", line (\d+)(?:, in (.+?)| in (\S+))?\s*$')
 _HEAD = re.compile(r"^((?:[A-Za-z_]\w*\.)*[A-Z_]\w*)(?:: |:?$)")
+_OF_WORKERS = ("builtins", "torch.", "multiprocessing.", "concurrent.", "joblib.")
 _BREAK = re.compile(r"(?:During handling of the above|The above exception was)")
 _MARKER = re.compile(r"^[\s~^]+$")
 
@@ -101,6 +102,16 @@ def recorded(error: Mapping[str, Any]) -> Raised:
         frames,
         number if isinstance(number, int) else None,
     )
+
+
+def nested(raised: Raised) -> Raised | None:
+    """The exception of a worker process, whose traceback is the message of one in its parent; None if there is none."""
+    _, mark, trace = raised.message.rpartition("Traceback (most recent call last):\n")
+    if not mark or not raised.module.startswith(_OF_WORKERS):
+        return None
+    lines = trace.splitlines()
+    last = next((at for at, line in enumerate(lines) if line and not line[0].isspace()), None)
+    return said("\n".join(lines[last:]), of_trace(lines[:last])) if last is not None else None
 
 
 def said(text: str, frames: Sequence[Frame] = ()) -> Raised:

@@ -289,7 +289,7 @@ _MACHINE = (
         "gpu-fault",
         r"(?:an illegal memory access|an illegal instruction|misaligned address) was encountered"
         r"|CUDA error: (?:misaligned address|unspecified launch failure|hardware stack error|invalid program counter"
-        r"|unknown error|(?:all )?CUDA-capable device(?:s are|\(s\) is/are) busy|Invalid access of peer GPU memory)"
+        r"|unknown error|Invalid access of peer GPU memory)|CUDA-capable device(?:s are|\(s\) is/are) busy"
         r"|CUDA unknown error|\b(?:CUBLAS|CUDNN)_STATUS_(?:EXECUTION_FAILED|MAPPING_ERROR|INTERNAL_ERROR)",
     ),
     # torch's zip writer and sqlite on a full disk, which pass no errno on.

@@ -73,6 +73,9 @@ NETWORK_MODULES = (
     *("requests.", "urllib3.", "urllib.", "httpx.", "httpcore.", "aiohttp.", "http."),
     *("botocore.", "google.api", "azure.", "s3fs.", "gcsfs.", "huggingface_hub."),
 )
+TRACKERS = ("wandb.", "mlflow.", "comet_ml.", "neptune.", "clearml.")
+PASSING_FILE = re.compile(r"\.(?:lock|tmp|temp|incomplete|partial|part)\b|\.nfs0")
+"""A file that exists for a moment: whoever misses it was too late or too early."""
 PASSING_STATUS = frozenset({408, 409, 421, 423, 425, 429})
 
 TOOL = re.compile(

@@ -149,6 +149,14 @@ REDUCE = (f"{SITE}/torch/distributed/distributed_c10d.py", 2806, "all_reduce", "
 ANSWER = (f"{SITE}/requests/models.py", 971, "json", "")
 OPERATOR = (f"{SITE}/torch/nn/functional.py", 2546, "layer_norm", "")
 
+WORKER = """
+-- Process 1 terminated with the following error:
+Traceback (most recent call last):
+  File "/u/t.py", line 3, in f
+    g()
+KeyError: 1
+"""
+
 EARLY: list[tuple[str, str, tuple[tuple[str, int, str, str], ...], str]] = [
     ("builtins.RuntimeError", "an odd complaint", (USER, OPERATOR), "deterministic"),
     ("builtins.RuntimeError", "the frob is out", (USER,), "crash"),
@@ -168,6 +176,11 @@ EARLY: list[tuple[str, str, tuple[tuple[str, int, str, str], ...], str]] = [
     ("builtins.RuntimeError", "CUDA error: invalid argument", (), "deterministic"),
     ("builtins.RuntimeError", "The GPU driver is too old for this build. Please download a newer one.", (),
      "deterministic"),
+    ("builtins.OSError", "[Errno 39] Directory not empty: '/s/cache'", (), "crash"),
+    ("builtins.FileNotFoundError", "[Errno 2] No such file or directory: '/c/blobs/a1.incomplete'", (), "crash"),
+    ("torch.multiprocessing.spawn.ProcessRaisedException", WORKER, (), "deterministic"),
+    ("mlflow.exceptions.MlflowException", "failed:\nTraceback (most recent call last):\nKeyError: 1", (), "crash"),
+    ("wandb.errors.CommError", "project not found: it must exist", (), "crash"),
     ("builtins.AssertionError", "", (("/u/t.py", 3, "step", "assert torch.isfinite(loss)"),), "diverged"),
     ("mylib.NanLossError", "step 3", (), "diverged"),
     ("builtins.TypeError", "clip() got an unexpected keyword argument 'error_if_nonfinite_grads'", (), "deterministic"),
