@@ -15,13 +15,16 @@ import signal
 import sys
 import time
 import traceback
-from typing import Any, Dict, List
+from typing import Any, Dict, List, Tuple
 
 MESSAGE_LIMIT = 4000
 TRACE_LIMIT = 30
 TRACE_LINE_LIMIT = 1000
 CAUSE_LIMIT = 5
-CODE_LIMIT, OUT_OF_RANGE = 2**31, 255  # beyond, Python exits with this
+EXIT_LIMIT, OUT_OF_RANGE = 2**31, 255  # beyond, Python exits with this
+BASES_LIMIT = 12
+OUTER_FRAMES, INNER_FRAMES = 6, 14
+SOURCE_LIMIT = 160
 
 
 def main(argv: List[str]) -> None:
@@ -96,29 +99,55 @@ def _in_copy(path: str) -> str:
 def _exit_record(exc: SystemExit) -> Dict[str, Any]:
     if exc.code is None or isinstance(exc.code, int):
         code = int(exc.code or 0)
-        return {"exit": code if abs(code) < CODE_LIMIT else OUT_OF_RANGE}
+        return {"exit": code if abs(code) < EXIT_LIMIT else OUT_OF_RANGE}
     return {"exit": 1, "error": _error(exc)}  # sys.exit("message")
 
 
 def _error(exc: BaseException) -> Dict[str, Any]:
     trace = traceback.format_exception(type(exc), exc, exc.__traceback__)
+    earlier = _earlier(exc)
+    return dict(
+        _facts(exc),
+        trace=[line[:TRACE_LINE_LIMIT] for line in "".join(trace).splitlines()[-TRACE_LIMIT:]],
+        causes=[_name(cause) + ": " + str(cause)[:MESSAGE_LIMIT] for cause in earlier],
+        chain=[_facts(cause) for cause in earlier],
+        ts=time.time(),
+    )
+
+
+def _facts(exc: BaseException) -> Dict[str, Any]:
+    """What the exception is and where it was raised, for programs rather than for people."""
+    number = getattr(exc, "errno", None)
     return {
         "type": _name(exc),
+        "bases": [base.__module__ + "." + base.__qualname__ for base in type(exc).__mro__[1:-1]][:BASES_LIMIT],
         "message": str(exc)[:MESSAGE_LIMIT],
-        "trace": [line[:TRACE_LINE_LIMIT] for line in "".join(trace).splitlines()[-TRACE_LIMIT:]],
-        "causes": _causes(exc),
-        "ts": time.time(),
+        "errno": number if type(number) is int and abs(number) < EXIT_LIMIT else None,
+        "frames": _frames(exc),
     }
 
 
-def _causes(exc: BaseException) -> List[str]:
-    """What the exception was raised in place of, first one first: a trace may be too long to show it."""
-    found = []  # type: List[str]
+def _frames(exc: BaseException) -> List[Tuple[str, int, str, str]]:
+    """File, line, function and source of each frame, outermost first, without those of this file and of `runpy`."""
+    found = [
+        (frame.filename, frame.lineno or 0, frame.name, (frame.line or "")[:SOURCE_LIMIT])
+        for frame in traceback.extract_tb(exc.__traceback__)
+        if frame.filename != __file__ and "runpy" not in frame.filename
+    ]
+    return found if len(found) <= OUTER_FRAMES + INNER_FRAMES else found[:OUTER_FRAMES] + found[-INNER_FRAMES:]
+
+
+def _earlier(exc: BaseException) -> List[BaseException]:
+    """What the exception was raised in place of, and what a group holds; first one first.
+
+    A trace may be too long to show them.
+    """
+    found = list(getattr(exc, "exceptions", ()))[:CAUSE_LIMIT]
     earlier = exc.__cause__ or exc.__context__
     while earlier is not None and len(found) < CAUSE_LIMIT:
-        found.append(_name(earlier) + ": " + str(earlier)[:MESSAGE_LIMIT])
+        found.insert(0, earlier)
         earlier = earlier.__cause__ or earlier.__context__
-    return found[::-1]
+    return [cause for cause in found if isinstance(cause, BaseException)]
 
 
 def _name(exc: BaseException) -> str:

@@ -43,7 +43,8 @@ SUSPECTS = (
     *("error", "exception", "killed", "out of memory", "oom", "can't allocate", "bad_alloc", "nvrm", "xid", "ecc"),
     *("fallen off", "watchdog", "no space", "quota", "stale", "cannot", "not permitted", "check batch", "fail"),
     *("usage:", "no module", "not found", "timed out", "could not", "missing", "no such", "corrupt", "is lost"),
-    *("mismatch", "invalid", "read-only", "not connected", "loss scale"),
+    *("mismatch", "invalid", "read-only", "not connected", "loss scale", "finite", "is nan", "diverg", "timeout"),
+    *("stuck", "no progress", "abort", "fatal"),
 )
 """Worth keeping from the middle of a log, in lower case; a superset of what the rules of failure classes look for.
 
@@ -60,17 +61,27 @@ class LogLine:
     text: str
 
 
-class _Raised(TypedDict):
+class _Named(TypedDict):
     type: str
     message: str
+
+
+class _Raised(_Named, total=False):
+    bases: list[str]
+    errno: Number | None
+    frames: list[tuple[str, Number, str, str]]
+
+
+class _Timed(_Raised):
     ts: Time
 
 
-class RankError(_Raised, total=False):
+class RankError(_Timed, total=False):
     """The exception that ended a rank, as ``rank.py`` wrote it down; what is not declared here is not checked."""
 
     trace: list[str]
     causes: list[str]
+    chain: list[_Raised]
 
 
 @dataclass(frozen=True)
@@ -101,10 +112,12 @@ class RankEnd:
 
     Attributes:
         exit: its exit code; None if it left no record of an end, as after a signal.
-        error: type, message, trace, causes and time of the exception that ended it.
+        error: type, bases, message, errno, frames, trace, causes (and the same of each, `chain`) and time of the
+            exception that ended it.
         pid: its process, as its node numbers it.
         gone_s: when the agent saw that its process was gone without a record of an end.
         step: newest step that it had worked on, None if it never said.
+        phase: what it said that it did last, "" if it never said.
     """
 
     rank: Number
@@ -113,6 +126,7 @@ class RankEnd:
     pid: Number | None = None
     gone_s: Time | None = None
     step: Whole | None = None
+    phase: str = ""
 
 
 @dataclass(frozen=True)

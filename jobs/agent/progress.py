@@ -177,8 +177,13 @@ class RankWatch:
         return {rank: record for rank, record in records.items() if record and record.state == "ended"}
 
     def placed(self, ends: Sequence[RankEnd]) -> tuple[RankEnd, ...]:
-        """The ranks' ends, each with the newest step that it had worked on."""
-        return tuple(replace(end, step=self._now[end.rank].step) if end.rank in self._now else end for end in ends)
+        """The ranks' ends, each with the newest step that it had worked on and its last phase."""
+        return tuple(
+            replace(end, step=self._now[end.rank].step, phase=self._now[end.rank].phase)
+            if end.rank in self._now
+            else end
+            for end in ends
+        )
 
     def _take(self, rank: int, record: bytes) -> None:
         try:

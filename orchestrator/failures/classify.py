@@ -13,7 +13,8 @@ import signal
 from collections.abc import Sequence
 
 from ...jobs.agent.evidence import LogLine
-from . import node_evidence
+from . import finish, node_evidence
+from .doubt import doubted
 from .evidence import (
     Clue,
     Ended,
@@ -22,24 +23,27 @@ from .evidence import (
     gone_before,
     log_clues,
     outcome_of,
-    rank_errors,
-    root_errors,
     silent_ranks,
+    traced,
 )
 from .exits import faulted, how_it_died, left_alone, unknown
-from .log_lines import echoes_input, ends_a_program
+from .kinds import UNREADABLE_INPUT, Scene, by_errno, kind_of
+from .log_lines import echoes_input, ends_a_program, is_cascade
 from .policy import FailureClass
-from .rules import GENERIC_RULES, HANG_PATTERN, RULES, USER_ACTIONS, Rule
-from .verdict import Verdict, headline
-
-EXIT_STOPPED = 85
-"""The exit code of a script that was asked to stop and has saved a checkpoint."""
+from .raised import Raised, nested
+from .rules import HANG_PATTERN, LOG_RULES, MEMORY_RULES, RULES, USER_ACTIONS, Rule, RuleTable
+from .verdict import Finding, Sureness, Verdict, headline
+from .vocabulary import breaks_off, not_finite, of_circumstances, waited_for_others
 
 
 def classify(ended: Ended) -> Verdict:
-    """The failure class of an ended attempt, with the proof."""
+    """The failure class of an ended attempt, with the proof and how sure it is."""
+    return doubted(_class_of(ended), ended)
+
+
+def _class_of(ended: Ended) -> Verdict:
     return (
-        _finished(ended)
+        finish.finished(ended)
         or _ended_by_slurm(ended)
         or _by_user_rule(ended)
         or _by_root(ended)
@@ -49,40 +53,14 @@ def classify(ended: Ended) -> Verdict:
         or node_evidence.ambiguous_gpu(ended)
         or node_evidence.storage(ended)
         or _by_log(ended)
+        or _by_last_words(ended)
         or left_alone(ended)
         or _cascade(ended)
         or unknown(ended)
     )
 
 
-# -- success, and what Slurm decides --------------------------------------------------------------------------
-
-
-def _finished(ended: Ended) -> Verdict | None:
-    """Success and an orderly stop need the outcome records of every node: COMPLETED 0:0 alone proves nothing."""
-    if len(ended.outcomes) < ended.nodes or any(o.launcher_exit is None for o in ended.outcomes):
-        return None
-    exits = {rank.exit for o in ended.outcomes for rank in o.ranks}
-    clean = exits == {0} and all(o.launcher_exit == 0 for o in ended.outcomes)
-    if exits == {0} and ended.reached:  # whatever became of the interpreters and the launcher afterwards
-        return Verdict(FailureClass.COMPLETED, "")
-    if clean and not ended.steps_decide and not ended.stop_asked:
-        early = ended.target_step is not None and ended.step < ended.target_step
-        reason = f"the script ended at step {ended.step} of {ended.target_step}" if early else ""
-        return Verdict(FailureClass.COMPLETED, reason)
-    if _stopped(ended, exits):
-        return Verdict(FailureClass.STOPPED, f"stopped after a checkpoint at step {ended.step}")
-    return None
-
-
-def _stopped(ended: Ended, exits: set[int | None]) -> bool:
-    """Whether the ranks exited because they were asked to.
-
-    A script's own exit code for it is word enough, and makes the launcher end the ranks that are slower to leave.
-    """
-    if EXIT_STOPPED in exits:
-        return exits <= {0, EXIT_STOPPED, None} and not any(rank.error for o in ended.outcomes for rank in o.ranks)
-    return exits == {0} and ended.stop_asked
+# -- what Slurm decides ---------------------------------------------------------------------------------------
 
 
 def _ended_by_slurm(ended: Ended) -> Verdict | None:
@@ -105,9 +83,13 @@ def _at_time_limit(ended: Ended) -> Verdict | None:
     job = ended.job
     if job is None or job.state not in ("TIMEOUT", "DEADLINE"):
         return None
-    hung = next((clue for clue in log_clues(ended) if HANG_PATTERN.search(clue.text)), None)
-    if hung:  # the watchdog only said so, and the ranks went on waiting
+    clues = log_clues(ended)  # a watchdog may only have said so, while the ranks went on waiting
+    if hung := next((clue for clue in clues if HANG_PATTERN.search(clue.text)), None):
         return _hang(hung)
+    if hung := next((clue for clue in clues if waited_for_others(clue.text)), None):
+        return _hang(hung, Sureness.LIKELY)
+    if hung_before := _hung_in_a_collective(ended.errors, ended):
+        return hung_before
     proof = LogLine("slurm", 0, job.state)
     return Verdict(FailureClass.TIME_LIMIT, "reached Slurm's time limit", "", proof, "slurm-state")
 
@@ -116,7 +98,7 @@ def _at_time_limit(ended: Ended) -> Verdict | None:
 
 
 def _by_user_rule(ended: Ended) -> Verdict | None:
-    clues = [*rank_errors(ended), *_all_lines(ended)] if ended.user_rules else []
+    clues = [*ended.errors, *_all_lines(ended)] if ended.user_rules else []
     for rule in ended.user_rules:
         for clue in clues:
             if rule.pattern.search(clue.text):
@@ -135,60 +117,85 @@ def _all_lines(ended: Ended) -> list[Clue]:
 
 def _by_root(ended: Ended) -> Verdict | None:
     """The root error, if a rank recorded one."""
-    roots = root_errors(ended)
+    roots = ended.roots
     if not roots:
         return None
     root = roots[0]
-    rule, text = _rule_of(root, ended)
-    if node_evidence.concerns_gpu(text):
-        found = node_evidence.bad_gpu(ended) or (None if rule else node_evidence.ambiguous_gpu(ended))
-        if found:
-            return found
-    if rule is None:
-        crash = Verdict(FailureClass.CRASH, headline(root.text), line=root.line, host=root.host)
-        return _out_of_memory(ended) or crash
-    if rule.kind is FailureClass.DETERMINISTIC:
-        return _mistake(rule, root, roots, ended)
-    return _proved(rule, root, text, ended)
+    found, text = _finding_of(root, ended)
+    if found and found.kind is FailureClass.CHECKPOINT and not ended.trained and ended.steps_decide:
+        found = UNREADABLE_INPUT
+    suspect = node_evidence.concerns_gpu(text) or (found is not None and found.kind is FailureClass.DIVERGED)
+    if suspect and not node_evidence.without_gpus(found, ended):
+        broken = node_evidence.bad_gpu(ended) or (None if found else node_evidence.ambiguous_gpu(ended))
+        if broken:
+            return broken
+    if found is None:
+        return _out_of_memory(ended) or _unknown_error(root)
+    if found.kind is FailureClass.DETERMINISTIC:
+        return _mistake(found, root, roots, ended)
+    if found.kind is FailureClass.CRASH and (memory := _out_of_memory(ended)):
+        return memory
+    return _proved(found, root, text, ended)
 
 
-def _rule_of(clue: Clue, ended: Ended) -> tuple[Rule | None, str]:
-    """The rule that the error matches, and the matching text: its own or that of an exception in its chain."""
-    found = _match(clue.text, ended)
-    if found is None or found.name in GENERIC_RULES:
-        for text in clue.causes:
-            cause = _match(text, ended)
-            if cause and cause.kind is not FailureClass.DETERMINISTIC:
-                return cause, text
+def _unknown_error(root: Clue) -> Verdict:
+    return Verdict(
+        FailureClass.CRASH,
+        headline(root.text),
+        line=root.line,
+        host=root.host,
+        sure=Sureness.UNSURE,
+        place="" if of_circumstances(root.text) else root.raised.place,
+    )
+
+
+def _finding_of(clue: Clue, ended: Ended) -> tuple[Finding | None, str]:
+    """What the error is, and the text that says so: its own or that of an exception in its chain."""
+    found = _judged(clue.raised, clue.text, ended)
+    if found is None or found.sure is not Sureness.CERTAIN or found.name == "no-file":
+        causes = [(earlier, cause.text) for cause in clue.causes if (earlier := _judged(cause, cause.text, ended))]
+        circumstances = (one for one in causes if one[0].kind is not FailureClass.DETERMINISTIC)
+        told = causes and (nested(clue.raised) or not of_circumstances(clue.text))
+        wrapped = causes[-1:] if found is None and told else []
+        return next(circumstances, None) or (wrapped[0] if wrapped else (found, clue.text))
     return found, clue.text
 
 
-def _match(text: str, ended: Ended) -> Rule | None:
-    rules = (rule for rule in RULES if not (rule.early and ended.trained))
-    return next((rule for rule in rules if rule.pattern.search(text)), None)
+def _judged(raised: Raised, text: str, ended: Ended) -> Finding | None:
+    """What its errno or its own words prove, else what kind of error it is."""
+    scene = _scene(raised, ended)
+    return _match(text, ended, MEMORY_RULES) or by_errno(scene) or _match(text, ended) or kind_of(scene)
 
 
-def _mistake(rule: Rule, root: Clue, roots: Sequence[Clue], ended: Ended) -> Verdict:
+def _scene(raised: Raised, ended: Ended) -> Scene:
+    return Scene(raised, ended.trained, ended.resumes, ended.nodes)
+
+
+def _match(text: str, ended: Ended, rules: RuleTable = RULES) -> Rule | None:
+    return rules.first(text, trained=ended.trained, resumes=ended.resumes)
+
+
+def _mistake(found: Finding, root: Clue, roots: Sequence[Clue], ended: Ended) -> Verdict:
     """A deterministic error, unless the node or a rank that died earlier explains it."""
     gone = gone_before(ended, root.ts) if root.ts is not None else None
     if gone:
         reason = f"{headline(root.text)} (rank {gone.rank} had ended before, without a record)"
-        return Verdict(FailureClass.CRASH, reason, line=root.line, host=root.host)
-    if rule.per_node and _on_one_node_only(rule, root, roots, ended):
+        return Verdict(FailureClass.CRASH, reason, line=root.line, host=root.host, sure=Sureness.LIKELY)
+    if found.per_node and _on_one_node_only(found, root, roots, ended):
         reason = f"only on {root.host}: {headline(root.text)}"
-        return Verdict(FailureClass.NODE, reason, rule.hint, root.line, rule.name, root.host)
-    return _proved(rule, root, root.text, ended)
+        return Verdict(FailureClass.NODE, reason, found.hint, root.line, found.name, root.host, sure=Sureness.LIKELY)
+    return _proved(found, root, root.text, ended)
 
 
-def _on_one_node_only(rule: Rule, root: Clue, roots: Sequence[Clue], ended: Ended) -> bool:
+def _on_one_node_only(found: Finding, root: Clue, roots: Sequence[Clue], ended: Ended) -> bool:
     """Whether the node is to blame: others had no such error, or earlier attempts had none.
 
     What rank 0 alone does (reading a file for all) fails on its node only, and on every node that it will ever have:
     another rank beside it that got further acquits the node.
     """
-    if ended.trained and not ended.progressed:
+    if ended.resumes:
         return True  # the same environment has trained before
-    same = [clue for clue in roots if (found := _match(clue.text, ended)) and found.name == rule.name]
+    same = [clue for clue in roots if (other := _judged(clue.raised, clue.text, ended)) and other.name == found.name]
     if ended.nodes < 2 or len(ended.outcomes) < 2 or {clue.host for clue in same} != {root.host}:
         return False
     beside = outcome_of(ended, root.host)
@@ -198,13 +205,33 @@ def _on_one_node_only(rule: Rule, root: Clue, roots: Sequence[Clue], ended: Ende
 
 
 def _by_log(ended: Ended) -> Verdict | None:
-    """The verdict from the logs, if no rank recorded an error."""
+    """The verdict from the words of the logs, if no rank recorded an error."""
     for clue in log_clues(ended):
         if HANG_PATTERN.search(clue.text):
             return _hang(clue)
-        rule = _match(clue.text, ended)
+        rule = _match(clue.text, ended, LOG_RULES)
         if rule and not (rule.kind is FailureClass.DETERMINISTIC and _no_mistake(clue, ended)):
             return _proved(rule, clue, clue.text, ended)
+    return None
+
+
+def _by_last_words(ended: Ended) -> Verdict | None:
+    """The verdict from the kind of error with which a log ends, or from what the script said of its own end."""
+    clues = log_clues(ended)
+    last = {(clue.host, clue.line.file): clue for clue in clues if ends_a_program(clue.text)}
+    for clue in last.values():
+        found = _judged(traced(clue, ended), clue.text, ended)
+        by_itself = found and (found.kind is not FailureClass.DETERMINISTIC or death_signal(ended) is None)
+        if found and by_itself and not is_cascade(clue.text):
+            return _proved(found, clue, clue.text, ended)
+    for clue in clues:
+        if not_finite(clue.text) and breaks_off(clue.text):
+            return Verdict(
+                FailureClass.DIVERGED, headline(clue.text), "lower train.lr, or warm up longer", clue.line,
+                "loss-not-finite", clue.host, sure=Sureness.LIKELY,
+            )  # fmt: skip
+        if waited_for_others(clue.text):
+            return _hang(clue, Sureness.LIKELY)
     return None
 
 
@@ -218,24 +245,36 @@ def _no_mistake(clue: Clue, ended: Ended) -> bool:
 
 def _cascade(ended: Ended) -> Verdict | None:
     """What the survivors said, and who left no record: the launcher's victims are among those, and so is the cause."""
-    echoes = rank_errors(ended)
+    echoes = ended.errors
     if not echoes:
         return None
     first = echoes[0]
-    if any(HANG_PATTERN.search(clue.text) for clue in echoes) and death_signal(ended) in (None, signal.SIGABRT):
-        return _hang(next(clue for clue in echoes if HANG_PATTERN.search(clue.text)))
+    if death_signal(ended) in (None, signal.SIGABRT) and (hung := _hung_in_a_collective(echoes, ended)):
+        return hung
     if fault := faulted(ended):
         return fault
     name, host = first_to_die(ended) if silent_ranks(ended) else ("", "")
     cause = f"{name} {how_it_died(ended)}; then " if name else ""
-    return Verdict(FailureClass.CRASH, cause + headline(first.text), line=first.line, host=host)
+    reason = cause + headline(first.text)
+    return Verdict(FailureClass.CRASH, reason, line=first.line, host=host, sure=Sureness.UNSURE)
 
 
-def _hang(clue: Clue) -> Verdict:
-    return Verdict(FailureClass.HANG, headline(clue.text), "", clue.line, "collective")
+def _hung_in_a_collective(echoes: Sequence[Clue], ended: Ended) -> Verdict | None:
+    """A collective that gave up waiting, or a rank that never met the others."""
+    for clue in echoes:
+        if HANG_PATTERN.search(clue.text):
+            return _hang(clue)
+        found = kind_of(_scene(clue.raised, ended))
+        if found and found.kind in (FailureClass.HANG, FailureClass.NODE):
+            return Verdict(found.kind, headline(clue.text), "", clue.line, found.name, sure=found.sure)
+    return None
 
 
-def _proved(rule: Rule, clue: Clue, text: str, ended: Ended) -> Verdict:
+def _hang(clue: Clue, sure: Sureness = Sureness.CERTAIN) -> Verdict:
+    return Verdict(FailureClass.HANG, headline(clue.text), "", clue.line, "collective", sure=sure)
+
+
+def _proved(rule: Finding, clue: Clue, text: str, ended: Ended) -> Verdict:
     if rule.kind is FailureClass.HOST_OOM:
         return _memory(ended, clue, text, rule.name, rule.hint or "raise slurm.mem")
     if rule.kind is FailureClass.OOM:
@@ -244,7 +283,7 @@ def _proved(rule: Rule, clue: Clue, text: str, ended: Ended) -> Verdict:
             return _memory(ended, proof, text, name)  # pinned memory is the host's
         kind, reason, hint = node_evidence.whose_memory(ended, clue, text)
         return Verdict(kind, reason or headline(text), hint, clue.line, rule.name, clue.host)
-    return Verdict(rule.kind, headline(text), rule.hint, clue.line, rule.name, clue.host)
+    return Verdict(rule.kind, headline(text), rule.hint, clue.line, rule.name, clue.host, sure=rule.sure)
 
 
 # -- the machine ----------------------------------------------------------------------------------------------

@@ -4,16 +4,23 @@ from __future__ import annotations
 
 import re
 import signal
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from functools import cached_property
+from typing import Any
 
 from ...jobs.agent.evidence import LogLine, NodeOutcome, RankEnd
 from ..executors.base import JobView
-from .log_lines import evidence, is_cascade
+from .log_lines import bare, evidence, is_cascade
+from .places import Place, places
+from .raised import Raised, nested, of_trace, recorded, said
 from .rules import UserRule
 
 SIGNAL_SLACK_S = 1.0
 """Slurm's SIGTERM reaches agent and ranks at once: an error may be a moment older than the agent's note of it."""
+
+KILL_WAIT_S = 30.0
+"""What Slurm leaves, by default, between SIGTERM at the time limit and SIGKILL."""
 
 _FATAL = (
     *(signal.SIGILL, signal.SIGTRAP, signal.SIGABRT, signal.SIGBUS, signal.SIGFPE),
@@ -59,7 +66,7 @@ class Ended:
         """The step it started from."""
         return max((o.start_step for o in self.outcomes), default=self.known_start_step or 0)
 
-    @property
+    @cached_property
     def step(self) -> int:
         """The last step of the run: an attempt that resumes at the target step reports none of its own."""
         return max(self.last_step or 0, self.start_step)
@@ -75,9 +82,30 @@ class Ended:
         return self.step > 0
 
     @property
+    def resumes(self) -> bool:
+        """Whether earlier attempts have trained, and this one made no step."""
+        return self.trained and not self.progressed
+
+    @property
     def reached(self) -> bool:
         """Whether the target step was reached."""
         return self.target_step is not None and self.step >= self.target_step
+
+    @cached_property
+    def errors(self) -> tuple[Clue, ...]:
+        """Errors that ranks recorded, earliest first, without those caused by being ended."""
+        found = (
+            _rank_clue(outcome, rank)
+            for outcome in self.outcomes
+            for rank in outcome.ranks
+            if rank.error and not _answers_the_end(rank.error["ts"], outcome, self.job)
+        )
+        return tuple(sorted(found, key=lambda clue: (clue.ts or 0.0, clue.rank or 0)))
+
+    @cached_property
+    def roots(self) -> tuple[Clue, ...]:
+        """Those of them that are not consequences of another rank's death."""
+        return tuple(clue for clue in self.errors if not is_cascade(clue.text) and not _garbled(clue))
 
     @property
     def stop_asked(self) -> bool:
@@ -92,35 +120,41 @@ class Clue:
     Attributes:
         host: the node that it is from, "" where that is unknown.
         rank: the rank that said it, None for a node's or the job's.
-        causes: of a rank's exception: those that it was raised in place of, first one first.
+        error: what a rank recorded of its exception, None for any other evidence.
     """
 
     line: LogLine
     host: str = ""
     rank: int | None = None
     ts: float | None = None
-    causes: tuple[str, ...] = ()
+    error: Mapping[str, Any] | None = None
 
     @property
     def text(self) -> str:
         """Its text."""
         return self.line.text
 
+    @cached_property
+    def raised(self) -> Raised:
+        """The exception that it tells of."""
+        return recorded(self.error) if self.error else said(self.text)
 
-def rank_errors(ended: Ended) -> list[Clue]:
-    """Errors that ranks recorded, earliest first, without those caused by being ended."""
-    found = (
-        _rank_clue(outcome, rank)
-        for outcome in ended.outcomes
-        for rank in outcome.ranks
-        if rank.error and not _answers_the_end(rank.error["ts"], outcome)
-    )
-    return sorted(found, key=lambda clue: (clue.ts or 0.0, clue.rank or 0))
+    @cached_property
+    def causes(self) -> tuple[Raised, ...]:
+        """What a rank's exception was raised in place of, or as a group holds, first one first."""
+        error = self.error or {}
+        if inner := nested(self.raised):
+            return (inner,)
+        if isinstance(chain := error.get("chain"), list) and chain:
+            return tuple(recorded(cause) for cause in chain if isinstance(cause, Mapping))
+        texts = error.get("causes") or _causes(error.get("trace") or ())
+        return tuple(said(text) for text in texts)
 
 
-def root_errors(ended: Ended) -> list[Clue]:
-    """Those of them that are not consequences of another rank's death."""
-    return [clue for clue in rank_errors(ended) if not is_cascade(clue.text)]
+def _garbled(clue: Clue) -> bool:
+    """Whether it is what half a message of another rank looks like."""
+    kind = str((clue.error or {}).get("type", ""))
+    return kind.endswith(("UnpicklingError", "EOFError")) and Place.COLLECTIVE in places(clue.raised.frames)[:2]
 
 
 def log_clues(ended: Ended) -> list[Clue]:
@@ -128,6 +162,20 @@ def log_clues(ended: Ended) -> list[Clue]:
     found = [Clue(line, o.host) for o in ended.outcomes for line in evidence(o.lines)]
     found += [Clue(line) for line in evidence(ended.agent_lines)]
     return sorted(found, key=lambda clue: is_cascade(clue.text))
+
+
+def traced(clue: Clue, ended: Ended) -> Raised:
+    """The exception of a log's line, with the frames that the log shows above it."""
+    outcome = outcome_of(ended, clue.host)
+    lines = outcome.lines if outcome else ended.agent_lines
+    above = [bare(line.text) for line in lines if line.file == clue.line.file and line.number < clue.line.number]
+    return said(clue.text, of_trace(_last_trace(above)))
+
+
+def _last_trace(above: Sequence[str]) -> Sequence[str]:
+    """The lines from the last traceback's head on."""
+    heads = [at for at, text in enumerate(above) if text.startswith("Traceback (most recent call last)")]
+    return above[heads[-1] :] if heads else ()
 
 
 def kernel_clues(ended: Ended) -> list[Clue]:
@@ -164,8 +212,15 @@ def gone_before(ended: Ended, ts: float) -> RankEnd | None:
 
 def death_signal(ended: Ended) -> int | None:
     """The signal that killed a rank, or a launcher, before anybody ended it; None if none did."""
-    codes = (o.launcher_exit for o in ended.outcomes if o.launcher_exit is not None and o.ended_by in ("", "stop"))
+    own = (o for o in ended.outcomes if o.ended_by in ("", "stop") and not _was_ending(o))
+    codes = (o.launcher_exit for o in own if o.launcher_exit is not None)
     return next((DEADLY.get(code, -code) for code in codes if code in DEADLY or code < 0), None)
+
+
+def _was_ending(outcome: NodeOutcome) -> bool:
+    """Whether none of its ranks was gone before the agent began to end them."""
+    until_s = outcome.ending_s
+    return until_s is not None and not any(r.gone_s is not None and r.gone_s < until_s for r in outcome.ranks)
 
 
 def rank_pids(outcome: NodeOutcome) -> set[int]:
@@ -181,8 +236,7 @@ def outcome_of(ended: Ended, host: str) -> NodeOutcome | None:
 def _rank_clue(outcome: NodeOutcome, rank: RankEnd) -> Clue:
     error = rank.error or {}
     line = LogLine(f"ranks/rank-{rank.rank}.json", 0, f"{error['type']}: {error['message']}")
-    causes = error.get("causes") or _causes(error.get("trace") or ())
-    return Clue(line, outcome.host, rank.rank, error["ts"], tuple(causes))
+    return Clue(line, outcome.host, rank.rank, error["ts"], error)
 
 
 def _causes(trace: Iterable[str]) -> Iterator[str]:
@@ -195,8 +249,9 @@ def _causes(trace: Iterable[str]) -> Iterator[str]:
             last = line
 
 
-def _answers_the_end(ts: float, outcome: NodeOutcome) -> bool:
+def _answers_the_end(ts: float, outcome: NodeOutcome, job: JobView | None) -> bool:
     if outcome.ending_s is None:
-        return False
+        at_limit = job is not None and job.state in ("TIMEOUT", "DEADLINE")
+        return at_limit and ts >= outcome.ended_s - KILL_WAIT_S
     slack_s = SIGNAL_SLACK_S if outcome.ended_by == "signal" else 0.0
     return ts >= outcome.ending_s - slack_s

@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+import re
 import signal
 
 from ...jobs.agent.evidence import LogLine
 from .evidence import Ended, death_signal, first_to_die, silent_ranks
 from .policy import FailureClass
-from .verdict import Verdict, headline
+from .verdict import Sureness, Verdict, headline
+
+_SHELL = re.compile(r"line \d+: .*: (?:No such file or directory|command not found|Permission denied|cannot execute)")
 
 
 def left_alone(ended: Ended) -> Verdict | None:
@@ -65,10 +68,21 @@ def _without_outcome(ended: Ended) -> Verdict:
     if job is None or job.state == "GONE":
         return Verdict(FailureClass.CRASH, "ended without a record of how", "see `campaign logs`")
     proof = LogLine("slurm", 0, f"{job.state} {job.exit_code} {job.reason}".strip())
+    if mistake := _not_found(ended, job.exit_code):
+        return mistake
     if job.exit_code == "0:53" or job.reason == "JobLaunchFailure":
         return Verdict(FailureClass.NODE, f"Slurm could not start it: {proof.text}", "", proof, "slurm-launch")
     reason = f"ended without a record of how (Slurm: {proof.text})"
     return Verdict(FailureClass.CRASH, reason, "see `campaign logs`", proof)
+
+
+def _not_found(ended: Ended, exit_code: str) -> Verdict | None:
+    """126 or 127, a shell's codes for a command that it cannot run or find, before anything ever ran."""
+    line = next((line for line in ended.agent_lines if _SHELL.search(line.text)), None)
+    if line is None or ended.trained or exit_code not in ("126:0", "127:0"):
+        return None
+    hint, name = "correct `python:` or `slurm.setup`", "no-interpreter"
+    return Verdict(FailureClass.DETERMINISTIC, headline(line.text), hint, line, name, sure=Sureness.LIKELY)
 
 
 def faulted(ended: Ended) -> Verdict | None:

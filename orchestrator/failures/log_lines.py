@@ -17,13 +17,14 @@ CASCADE = re.compile(
     r"|[Cc]onnection (?:closed|reset|refused)|Connection\w*(?:Reset|Refused|Aborted)|Broken ?[Pp]ipe"
     r"|TCPStore|c10d|[Ww]atchdog|Socket Timeout|failed to recv, got 0 bytes|Application timeout caused pair closure"
     r"|killed by signal: Terminated|SignalException|^(?:builtins\.)?KeyboardInterrupt|Rendezvous\w*Error"
-    r"|Timed out waiting \d+ms|monitoredBarrier"
+    r"|Timed out waiting \d+ms|monitoredBarrier|\bSIGTERM\b|signal 15\b|[Tt]ime limit|walltime|[Pp]reempted"
 )
 """Messages of ranks after another one has died, and of ranks that are being ended."""
 
 OWN_FAULT = re.compile(
     r"CUDA error: |Cuda failure|CUDA out of memory|Duplicate GPU detected|doesn't have NCCL built in|no GPUs found"
-    r"|clients joined|shared memory|^(?:builtins\.)?(?:Type|Value|Attribute|Name|Key|Import|ModuleNotFound|Syntax)Error"
+    r"|clients joined|shared memory|ncclInvalid|no socket interface found|^(?:builtins\.)?(?:Type|Value|Attribute"
+    r"|Name|Key|Import|ModuleNotFound|Syntax|NotImplemented|Index|UnboundLocal)Error"
 )
 """Worded like a cascade, but the rank's own fault: its watchdog passes on a CUDA error of the same rank."""
 
@@ -56,9 +57,14 @@ _ABANDONED = re.compile(r"^Exception ignored in|^Exception in thread|^Error in a
 _ERROR_LINE = re.compile(r"^(?:\w+\.)*\w*(?:Error|Exception|Interrupt|Exit)\b")
 _FATAL_HEAD = re.compile(
     r"^(?:(?:\w+\.)*\w*(?:Error|Exception|Exit|Value)\b|(?:\S+: )?[Ee]rror: |\S*(?:python[\d.]*|launcher|sh): "
-    r"|not run: |(?:Error: )?(?:No such option|Missing \w+|Got unexpected)|Could not override|Key '|No module named )"
+    r"|not run: |\S+ fatal *: |(?:Error: )?(?:No such option|Missing \w+|Got unexpected)|Could not override|Key '"
+    r"|No module named )"
 )
 """How a line begins with which a program ends for a mistake; prose, tables and advice begin otherwise."""
+_ENDED_BY_SLURM = re.compile(
+    r"\*\*\* (?:JOB|STEP) \S+ ON \S+ CANCELLED AT|srun: Job step aborted|srun: forcing job termination"
+)
+"""After this, a log says only what came of it."""
 _ABANDONED_REACH = 40
 """Lines that the traceback of an abandoned exception may have."""
 
@@ -76,7 +82,7 @@ def evidence(lines: Iterable[LogLine]) -> Iterator[LogLine]:
     for _, group in groupby(lines, key=lambda line: line.file):
         of_one_log = list(group)
         handled_until = max((line.number for line in of_one_log if _shows_progress(line.text)), default=0)
-        for line in _without_abandoned(of_one_log):
+        for line in _without_abandoned(_before_the_end(of_one_log)):
             text = bare(line.text)
             if line.number > handled_until and not _no_evidence(line.text) and not _INSET.match(text):
                 yield LogLine(line.file, line.number, text)
@@ -108,6 +114,12 @@ def _no_evidence(text: str) -> bool:
     if _NCCL_WARN.search(text):
         return False
     return bool(_NO_EVIDENCE.search(text)) or bool(_MILD.search(text[:_MILD_REACH]))
+
+
+def _before_the_end(lines: Sequence[LogLine]) -> Sequence[LogLine]:
+    """The lines until Slurm says that it ended the job, that one included."""
+    ends = (at for at, line in enumerate(lines, 1) if _ENDED_BY_SLURM.search(line.text))
+    return lines[: next(ends, len(lines))]
 
 
 def _without_abandoned(lines: Sequence[LogLine]) -> Iterator[LogLine]:

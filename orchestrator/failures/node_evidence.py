@@ -6,10 +6,10 @@ import re
 
 from ...jobs.agent.evidence import AGENT, LogLine, NodeOutcome
 from . import cuda_oom
-from .evidence import Clue, Ended, death_signal, kernel_clues, outcome_of, rank_pids, root_errors, silent_ranks
+from .evidence import Clue, Ended, death_signal, kernel_clues, outcome_of, rank_pids, silent_ranks
 from .policy import FailureClass
 from .rules import KERNEL_OOM, KERNEL_STORAGE, RULES
-from .verdict import Verdict
+from .verdict import Finding, Verdict
 
 _DRIVER_TROUBLE = re.compile(r"mismatch|GPU is lost|[Uu]nknown Error|reset required|requires reset", re.IGNORECASE)
 _OF_GPUS = re.compile(
@@ -22,6 +22,13 @@ _LOADER_KILLED = re.compile(r"DataLoader worker .*(?:killed by signal: Killed|ex
 def concerns_gpu(text: str) -> bool:
     """Whether a broken GPU could cause that error."""
     return bool(_OF_GPUS.search(text))
+
+
+def without_gpus(found: Finding | None, ended: Ended) -> bool:
+    """Whether no node has a GPU to show, nor trouble with one: a driver or a mask is not right, no GPU is broken."""
+    facts = [o.gpus for o in ended.outcomes]
+    absent = all(gpus is not None and not gpus.before and not _DRIVER_TROUBLE.search(gpus.trouble) for gpus in facts)
+    return found is not None and found.name == "no-gpu" and bool(facts) and absent
 
 
 def bad_gpu(ended: Ended) -> Verdict | None:
@@ -85,7 +92,7 @@ def whose_memory(ended: Ended, clue: Clue, text: str) -> tuple[FailureClass, str
 
 
 def _by_kernel(ended: Ended, kind: FailureClass) -> Verdict | None:
-    rules = [rule for rule in RULES if rule.kind is kind]
+    rules = [rule for rule in RULES.rules if rule.kind is kind]
     for clue in kernel_clues(ended):
         for rule in rules:
             if rule.pattern.search(clue.text) and not _of_a_neighbour(clue, ended):
@@ -136,7 +143,7 @@ def _killed_ours(clue: Clue, ended: Ended) -> bool:
     if pids & rank_pids(outcome):
         return True
     unexplained = bool(silent_ranks(ended)) and death_signal(ended) == 9 and not rank_pids(outcome)
-    return unexplained or any(_LOADER_KILLED.search(root.text) for root in root_errors(ended))
+    return unexplained or any(_LOADER_KILLED.search(root.text) for root in ended.roots)
 
 
 def _used_before(outcome: NodeOutcome, clue: Clue) -> float:

@@ -117,7 +117,8 @@ class FailureClass(StrEnum):
     COMPLETED = Policy(
         "completed",
         shows="every node wrote an outcome, every rank exited with 0, and the target step was reached; for your own"
-        " script: every rank exited with 0 without being asked to stop",
+        " script: every rank exited with 0 without being asked to stop; also where after the target step only the"
+        " clean-up failed",
         follows="done",
         attempt=AttemptState.COMPLETED,
         run=RunState.COMPLETED,
@@ -183,8 +184,8 @@ class FailureClass(StrEnum):
     )
     GPU = Policy(
         "gpu",
-        shows="the kernel's `NVRM: Xid` 48, 64, 74, 79, 95, 119 or 120, an uncorrectable ECC or NVLink error, fewer"
-        " GPUs than Slurm allocated, a lost GPU, a driver that does not respond",
+        shows="the kernel's `NVRM: Xid` of the hardware (48, 64, 74, 79, 95, 119, ...), an uncorrectable ECC or NVLink"
+        " error, fewer GPUs than Slurm allocated, a lost GPU, a driver that does not respond",
         follows="resumes elsewhere; the node is [excluded](#bad-nodes)",
         budgets=(Budget.INFRA,),
         strike=BAD,
@@ -192,7 +193,7 @@ class FailureClass(StrEnum):
     GPU_FAULT = Policy(
         "gpu_fault",
         shows="an error that bad hardware or the script's own kernels may cause: an illegal memory access, an"
-        " unspecified launch failure, Xid 13, 31, 43, 62 or 94, a segmentation fault or bus error without message",
+        " unspecified launch failure, Xid 13, 31, 43, 62, 94, ..., a segmentation fault or bus error without message",
         follows="one retry on another node; after that, it counts as a crash of the script",
         budgets=(Budget.INFRA, Budget.CRASH),
         elsewhere=True,
@@ -200,14 +201,15 @@ class FailureClass(StrEnum):
     )
     HANG = Policy(
         "hang",
-        shows="a collective timed out (NCCL's watchdog, gloo, the store, a monitored barrier) and no earlier error"
-        " explains it; or [no step for too long](#hangs-and-stragglers)",
+        shows="a collective timed out (NCCL's watchdog, gloo, the store, a monitored barrier, a script's own guard) and"
+        " no earlier error explains it; or [no step for too long](#hangs-and-stragglers)",
         follows="resumes after a wait",
         budgets=(Budget.INFRA,),
     )
     STORAGE = Policy(
         "storage",
-        shows="no space, quota, stale handle, input/output error, a file system that is read-only or gone",
+        shows="an errno of the file system: no space, quota, stale handle, input/output error, read-only, no locks, a"
+        " server that is gone",
         follows="waits until the campaign's folder is writable and has room for a checkpoint; until then no run of"
         " the campaign starts",
         budgets=(Budget.INFRA,),
@@ -215,7 +217,8 @@ class FailureClass(StrEnum):
     )
     CHECKPOINT = Policy(
         "checkpoint",
-        shows="the checkpoint cannot be read: a truncated or missing shard, a manifest that does not match",
+        shows="the checkpoint that a run resumes from cannot be read: a truncated or missing shard, a manifest that"
+        " does not match",
         follows="resumes from the checkpoint before it",
         budgets=(None, Budget.CRASH),
     )
@@ -231,7 +234,7 @@ class FailureClass(StrEnum):
         "crash",
         shows="anything else: an error that no rule matches, an unreachable hub, a rank killed by a signal, an end"
         " without any record",
-        follows="resumes after a wait",
+        follows="resumes after a wait; an unknown error that comes back at the same place fails",
         budgets=(Budget.CRASH,),
         may_hide_hang=True,
     )
@@ -244,8 +247,8 @@ class FailureClass(StrEnum):
     )
     DIVERGED = Policy(
         "diverged",
-        shows="the loss is not finite, as the built-in trainer or your script reports; fp16 with the loss scale"
-        " exhausted",
+        shows="a loss, gradient or other value of training is not finite, as the built-in trainer, a library or your"
+        " script finds; fp16 with the loss scale exhausted",
         follows="fails",
         run=RunState.FAILED,
     )

@@ -1,4 +1,6 @@
-"""The table of rules: what an error's text proves, and where that text comes from. Values only.
+"""The table of rules: what an error's own words prove, and where those words come from. Values only.
+
+What others may word otherwise is told by its kind (`kinds.py`).
 
 A rule is tried on what a rank wrote down (type, message) and, where nobody wrote anything, on lines of logs from which
 `log_lines` has taken echoes, handled errors and decoration. Words that people also use in prose, in help texts and
@@ -10,26 +12,34 @@ from __future__ import annotations
 import re
 from dataclasses import dataclass
 from functools import partial
+from typing import Any
 
 from ...jobs.shared.user_pattern import UserPattern
 from .policy import FailureClass
+from .verdict import Finding
 
 
 @dataclass(frozen=True)
-class Rule:
-    """A pattern of an error's text that proves a class.
+class Rule(Finding):
+    """A pattern of an error's text that proves a class."""
 
-    Attributes:
-        early: the rule holds only before the first step: later, the same error may be the machine's fault.
-        per_node: one node can be the reason: seen on a single one of several, it is that node's fault.
-    """
+    pattern: re.Pattern[str] = re.compile("(?!)")
 
-    name: str
-    kind: FailureClass
-    pattern: re.Pattern[str]
-    hint: str = ""
-    early: bool = False
-    per_node: bool = False
+
+class RuleTable:
+    """Rules, of which the first that matches counts."""
+
+    def __init__(self, *rules: Rule) -> None:
+        self.rules = rules
+        self._at = {
+            (trained, resumes): tuple(rule for rule in rules if rule.may_hold(trained, resumes))
+            for trained in (False, True)
+            for resumes in (False, True)
+        }
+
+    def first(self, text: str, *, trained: bool, resumes: bool) -> Rule | None:
+        """The first rule that matches the text and may hold at this time."""
+        return next((rule for rule in self._at[trained, resumes] if rule.pattern.search(text)), None)
 
 
 @dataclass(frozen=True)
@@ -54,8 +64,8 @@ USER_ACTIONS = {
 """The failure class that has the policy of a user's action."""
 
 
-def _rule(kind: FailureClass, name: str, pattern: str, hint: str = "", **holds: bool) -> Rule:
-    return Rule(name, kind, re.compile(pattern, re.MULTILINE), hint, **holds)
+def _rule(kind: FailureClass, name: str, pattern: str, hint: str = "", **holds: Any) -> Rule:
+    return Rule(name, kind, hint, pattern=re.compile(pattern, re.MULTILINE), **holds)
 
 
 # A rule begins with its class, and a mistake with when and where it counts as one.
@@ -72,16 +82,18 @@ _mistake = partial(_rule, FailureClass.DETERMINISTIC)
 _early_mistake = partial(_mistake, early=True)
 _node_mistake = partial(_mistake, per_node=True)
 _early_node_mistake = partial(_mistake, early=True, per_node=True)
+_lacking = partial(_early_node_mistake, environment=True)
 
 _TYPE = r"^(?:\w+\.)*"
 """Where an exception's own line begins: a message that only mentions one (ImportError, falling back) proves nothing."""
 _FIRST = r"\A(?:\w+\.)*"
 """Where the exception that ended a rank begins: further lines of its message may repeat what another program said."""
 
-XID_HARDWARE = "48|64|74|79|95|119|120"
-"""NVIDIA's list of Xid errors: double-bit ECC, row remapping failed, NVLink, off the bus, uncontained ECC, GSP gone."""
-XID_AMBIGUOUS = "13|31|43|62|94"
-"""Likewise: graphics exception, page fault, channel reset, controller halt, contained ECC."""
+XID_HARDWARE = "46|48|64|74|79|95|110|119|120|123|136|140|143|149"
+"""NVIDIA's list of Xid errors: stopped, double-bit ECC, row remapping failed, NVLink, off the bus, uncontained or
+unrecovered ECC, security fault, GSP or PMU gone."""
+XID_AMBIGUOUS = "8|13|31|32|43|62|68|69|94|109"
+"""Likewise: exceptions and faults of an engine, channel reset, controller halt, contained ECC, switch timeout."""
 
 _MEMORY = (
     # PyTorch's caching allocator, with its class names of torch 2.5 and before; HIP is the same on ROCm.
@@ -101,10 +113,20 @@ _MEMORY = (
         r"|^memory allocation of \d+ bytes failed",
     ),
     _host_oom("memory-error", _TYPE + r"_?\w*MemoryError\b|Cannot allocate memory"),
+    # Memory of the host that CUDA pins.
+    _host_oom(
+        "pinned-memory",
+        r"(?i)(?:out of memory|alloc\w* fail|failed to alloc|cannot allocate).*(?:cudaHostAlloc|cudaHostRegister"
+        r"|cudaMallocHost"
+        r"|pin(?:ned)?[_ ]memory|HostAllocator)|(?:cudaHostAlloc|cudaHostRegister|cudaMallocHost"
+        r"|pin(?:ned)?[_ ]memory"
+        r"|HostAllocator).*(?:out of memory|alloc\w* fail|failed to alloc|cannot allocate)",
+    ),
     # torch's data loader: /dev/shm holds what workers hand over, and counts as the job's memory.
     _host_oom(
         "shared-memory",
-        r"out of shared memory|insufficient shared memory|torch_\d+_\d+\S*:? No space left"
+        r"out of shared memory|/dev/shm\b.*No space|No space.*/dev/shm\b|insufficient shared memory"
+        r"|torch_\d+_\d+\S*:? No space left"
         r"|shared memory (?:object|segment) .*No space",
         "fewer data-loader workers, or a larger /dev/shm",
     ),
@@ -142,7 +164,7 @@ _ENVIRONMENT = (
         "no-mpi", r"cannot load MPI library", "start through the `deepspeed` launcher; mpi4py is broken here"
     ),
     # The dynamic linker, in the words that Python gives on.
-    _early_node_mistake(
+    _lacking(
         "no-library",
         r"cannot open shared object file|version `?(?:GLIBC|GLIBCXX|CXXABI)_[\d.]+'? not found|undefined symbol: ",
         "the library must be the same on all nodes",
@@ -151,13 +173,13 @@ _ENVIRONMENT = (
     _node_mistake(
         "device-ordinal", r"invalid device ordinal|Duplicate GPU detected", "more ranks than GPUs: lower ranks_per_node"
     ),
-    _early_node_mistake(
+    _lacking(
         "no-gpu",
         r"No CUDA GPUs are available|no CUDA-capable device is detected|Found no NVIDIA driver"
         r"|Torch not compiled with CUDA enabled|doesn't have NCCL built in|no GPUs found",
         "ask for GPUs in `slurm:`, and install a torch that can use them",
     ),
-    _early_node_mistake(
+    _lacking(
         "no-kernel-image",
         r"no kernel image is available|out of resource: shared memory",
         "build torch or the kernel for this GPU",
@@ -167,18 +189,11 @@ _ENVIRONMENT = (
     # The operating system, before and after Python gives it a class.
     _early_node_mistake(
         "no-file",
-        _FIRST + r"(?:FileNotFound|NotADirectory|IsADirectory|Permission)Error\b|can't open file",
+        r"can't open file",
         "the path must exist on the compute nodes",
     ),
-    # DeepSpeed's and triton's builders.
-    _early_node_mistake(
-        "no-compiler",
-        r"Error building extension '|MissingCUDAException|CUDA_HOME (?:does not exist|environment variable is not set)"
-        r"|Failed to find C compiler",
-        "load a compiler and CUDA in `slurm.setup`, or switch the offload off",
-    ),
     # The built-in trainer, of DeepSpeed's operators.
-    _early_node_mistake(
+    _lacking(
         "no-operator",
         r"train\.(?:offload nvme|deepcompile) needs .* which this node does not have",
         "install it on all nodes, or load it in `slurm.setup`",
@@ -207,15 +222,11 @@ _ENVIRONMENT = (
 
 _SCRIPT = (
     _mistake("syntax", _FIRST + r"(?:Syntax|Indentation|Tab)Error\b"),
-    _early_mistake(
-        "script-error",
-        _FIRST + r"(?:Type|Key|Attribute|Name|UnboundLocal|Value|Import|Index|Assertion|NotImplemented|ZeroDivision"
-        r"|Scanner|ConfigAttribute)Error\b",
-    ),
     # Tensors that do not fit together: torch's words, all of them RuntimeErrors.
     _early_mistake(
         "tensor-shapes",
-        r"RuntimeError: (?:.{0,80}\b(?:must match|must have the same|must be equal|is not compatible|only supports?)\b"
+        r"RuntimeError: (?:.{0,80}\b(?:must match|must have the same|must be equal|is not compatible"
+        r"|only supports?)\b"
         r"|.{0,40}\b[Ee]xpected\b.{0,120}\b(?:but|got|found|on the same device)\b|.{0,80}\bdoes not require grad"
         r"|mat1 and mat2 shapes|shape '\[.*\]' is invalid|Given groups=|einsum\(\)|stack expects each tensor)",
     ),
@@ -279,25 +290,36 @@ _MACHINE = (
         "gpu-fault",
         r"(?:an illegal memory access|an illegal instruction|misaligned address) was encountered"
         r"|CUDA error: (?:misaligned address|unspecified launch failure|hardware stack error|invalid program counter"
-        r"|unknown error|(?:all )?CUDA-capable device(?:s are|\(s\) is/are) busy|Invalid access of peer GPU memory)"
+        r"|unknown error|Invalid access of peer GPU memory)|CUDA-capable device(?:s are|\(s\) is/are) busy"
         r"|CUDA unknown error|\b(?:CUBLAS|CUDNN)_STATUS_(?:EXECUTION_FAILED|MAPPING_ERROR|INTERNAL_ERROR)",
     ),
-    # errno 28, 122, 116, 5, 30, 108 and 107, as libc words them; torch's zip writer and sqlite on a full disk.
-    _storage(
-        "storage",
-        r"No space left on device|[Qq]uota exceeded|[Ss]tale (?:NFS )?file handle|Input/output error|Errno 5\]"
-        r"|PytorchStreamWriter failed writing|unexpected pos \d+ vs \d+|database or disk is full"
-        r"|Read-only file system|Cannot send after transport endpoint shutdown|Transport endpoint is not connected",
-    ),
+    # torch's zip writer and sqlite on a full disk, which pass no errno on.
+    _storage("storage", r"PytorchStreamWriter failed writing|unexpected pos \d+ vs \d+|database or disk is full"),
+    # slurmstepd and srun, where Slurm's accounting has no word of it.
+    _rule(FailureClass.TIME_LIMIT, "slurm-log", r"CANCELLED AT .* DUE TO TIME LIMIT"),
+    _rule(FailureClass.PREEMPTED, "slurm-log", r"CANCELLED AT .* DUE TO PREEMPTION"),
+    _node("slurm-log", r"DUE TO NODE FAILURE|srun: error: Node failure on|Task launch for \S+ failed on node"),
     # torch.distributed's start: node 0 waits for others that never came.
     _node("no-peers", r"waiting for clients\. \d+/\d+ clients joined"),
 )
 
-RULES = (*_MEMORY, *_CONFIGURATION, *_MACHINE, *_TRAINING, *_ENVIRONMENT, *_SCRIPT)
+MEMORY_RULES = RuleTable(*_MEMORY)
+"""Asked before an errno: memory that is short has many names, one of them a full disk's."""
+
+RULES = RuleTable(*_CONFIGURATION, *_MACHINE, *_TRAINING, *_ENVIRONMENT, *_SCRIPT)
 """The first that matches counts: what names a cause stands before what only names an exception's class."""
 
-GENERIC_RULES = frozenset({"script-error", "no-file"})
-"""They only name an exception's class: what it was raised in place of says more."""
+LOG_RULES = RuleTable(
+    *MEMORY_RULES.rules,
+    *RULES.rules,
+    # errno 28, 122, 116, 5, 30, 108 and 107, as libc words them, in whatever line: who died of it leaves no record.
+    _storage(
+        "storage",
+        r"No space left on device|[Qq]uota exceeded|[Ss]tale (?:NFS )?file handle|Input/output error|Errno 5\]"
+        r"|Read-only file system|Cannot send after transport endpoint shutdown|Transport endpoint is not connected",
+    ),
+)
+"""What lines of logs are matched with."""
 
 HANG_PATTERN = re.compile(
     r"Watchdog caught collective operation timeout|Timed out waiting \d+ms for (?:recv|send)"
@@ -314,5 +336,5 @@ KERNEL_STORAGE = re.compile(
 )
 """Kernel messages about storage that does not respond."""
 
-KERNEL_OOM = re.compile(r"Killed process (\d+)|oom-kill:.*\bpid=(\d+)")
+KERNEL_OOM = re.compile(r"Kill(?:ed)? process (\d+)|oom-kill:.*\bpid=(\d+)|oom_reaper: reaped process (\d+)")
 """Kernel messages about a process killed for lack of memory."""

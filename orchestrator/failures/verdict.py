@@ -4,11 +4,47 @@ from __future__ import annotations
 
 import re
 from dataclasses import dataclass
+from enum import StrEnum
 
 from ...jobs.agent.evidence import LogLine
 from .policy import FailureClass
 
 HEADLINE_LIMIT = 240
+
+
+class Sureness(StrEnum):
+    """How sure a verdict is."""
+
+    CERTAIN = "certain"
+    """Slurm, the node or the error itself names the cause."""
+    LIKELY = "likely"
+    """The kind of error, its place and its time say so."""
+    UNSURE = "unsure"
+    """Nothing says what it was."""
+
+
+@dataclass(frozen=True)
+class Finding:
+    """What a rule or a kind says of an error.
+
+    Attributes:
+        early: it holds only before the first step: later, the same error may be the machine's fault.
+        per_node: one node can be the reason: seen on a single one of several, it is that node's fault.
+        environment: all nodes should have what is lacking: where a run that has trained cannot resume, it is the node's
+            fault.
+    """
+
+    name: str
+    kind: FailureClass
+    hint: str = ""
+    early: bool = False
+    per_node: bool = False
+    environment: bool = False
+    sure: Sureness = Sureness.CERTAIN
+
+    def may_hold(self, trained: bool, resumes: bool) -> bool:
+        """Whether it holds at this time: see `Scene`."""
+        return not (self.early and trained) or (self.environment and resumes)
 
 
 @dataclass(frozen=True)
@@ -21,6 +57,9 @@ class Verdict:
         line: the line that matched, with its file.
         rule: the name of the rule that matched; "user: PATTERN" for one of the user's own.
         host: the node whose evidence matched, "" if it points to none.
+        sure: how sure it is.
+        would_decide: of an unsure one, what would tell.
+        place: of an error that nobody knows, type and innermost frames: the same twice is a mistake.
     """
 
     kind: FailureClass
@@ -29,6 +68,9 @@ class Verdict:
     line: LogLine | None = None
     rule: str = ""
     host: str = ""
+    sure: Sureness = Sureness.CERTAIN
+    would_decide: str = ""
+    place: str = ""
 
 
 def headline(text: str) -> str:

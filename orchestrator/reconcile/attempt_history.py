@@ -12,6 +12,8 @@ from .actions import Finish
 from .snapshot import RunView
 
 NO_PROGRESS_LIMIT = 3
+SAME_STEP = 10
+"""Steps by which two ends of the same cause may differ: what is reported is seldom the step that failed."""
 
 
 @dataclass(frozen=True)
@@ -19,7 +21,7 @@ class EndedAttempt:
     """An attempt that is over.
 
     `rule` classified it; `host` is where it failed, "" if not known; `ended_s` is when that was seen, by the store's
-    clock.
+    clock; `place` is that of an error that nobody knows, see `Verdict`.
     """
 
     row: AttemptRow
@@ -31,6 +33,7 @@ class EndedAttempt:
     start_step: int
     last_step: int | None
     ended_s: float
+    place: str = ""
 
     @property
     def progressed(self) -> bool:
@@ -61,6 +64,7 @@ def ended_attempt(row: AttemptRow) -> EndedAttempt:
         start_step=row.start_step or 0,
         last_step=row.last_step,
         ended_s=float(told.get("seen_s") or row.ended_s or row.created_s),
+        place=str(told.get("place", "")),
     )
 
 
@@ -77,6 +81,7 @@ def ending_attempt(finish: Finish) -> EndedAttempt:
         start_step=ended.start_step,
         last_step=ended.last_step,
         ended_s=finish.seen_s,
+        place=verdict.place,
     )
 
 
@@ -101,6 +106,19 @@ def latest_of_configuration(view: RunView) -> AttemptRow | None:
 def count(history: Sequence[EndedAttempt], *kinds: FailureClass) -> int:
     """How many ended in one of these ways."""
     return sum(attempt.kind in kinds for attempt in history)
+
+
+def same_end_before(history: Sequence[EndedAttempt]) -> EndedAttempt | None:
+    """The earlier attempt that the same unknown error ended at the same place and step: then it is a mistake."""
+    last = history[-1]
+    if not last.place:
+        return None
+    alike = (end for end in history[:-1] if end.place == last.place and abs(_step(end) - _step(last)) <= SAME_STEP)
+    return next(alike, None)
+
+
+def _step(end: EndedAttempt) -> int:
+    return max(end.start_step, end.last_step or 0)
 
 
 def makes_no_progress(history: Sequence[EndedAttempt], checkpoint_step: int) -> bool:

@@ -10,7 +10,14 @@ from ...db.records import RunState
 from ..failures.policy import Budget, FailureClass, Retry
 from . import oom_policy
 from .actions import Action, Submit, set_run
-from .attempt_history import NO_PROGRESS_LIMIT, EndedAttempt, count, latest_of_configuration, makes_no_progress
+from .attempt_history import (
+    NO_PROGRESS_LIMIT,
+    EndedAttempt,
+    count,
+    latest_of_configuration,
+    makes_no_progress,
+    same_end_before,
+)
 from .oom_policy import Fit, Ledgers, NoFit
 from .snapshot import RunView
 
@@ -48,6 +55,9 @@ def next_attempt(view: RunView, history: Sequence[EndedAttempt], context: PassCo
     last = history[-1]
     if end := _end(view, last):
         yield from set_run(view, *end)
+    elif same := same_end_before(history):
+        again = f"the same error at the same place ended attempt {same.row.generation}: it will come again"
+        yield from set_run(view, RunState.FAILED, f"{last.with_hint} · {again}")
     elif last.kind.policy.retry is Retry.SMALLER:
         yield from _fitted(view, history, context)
     elif last.kind.policy.awaits_storage and not context.storage_writable:

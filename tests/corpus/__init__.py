@@ -1,12 +1,15 @@
 """Labelled attempts that ended: what torch, NCCL, DeepSpeed, Slurm and the kernel say, and the class that it comes to.
 
-A file holds `batch` (1: the rules were written with these cases at hand; 2, 3, 4: written afterwards, and first judged
-by rules that had not seen them) and `cases`. A case has `name`, `label` and what was left behind:
+A file holds `batch` (1: the rules were written with these cases at hand; 2 to 5: written afterwards, and first judged
+by rules that had not seen them), `family` and `cases`. A family is a subject, such as storage; by default the file's
+name says it. Those of batch 5 are by people who had not read the rules, and were opened one family after the other:
+benchmarks/results/first-contact.csv keeps what the rules of that moment made of each. A case has `name`, `label` and
+what was left behind:
 
     job       Slurm's state, exit code and reason; "GONE" where there is no Slurm. Default: FAILED 1:0
     nodes     one entry a node that left an outcome; the entry's keys may stand in the case itself for a single node
-      ranks     by number or range: an exit code, "silent", "silent @12.5" (gone at 12.5 s), or "12.5 Type: message",
-                with `trace` after "at" and "error" where it matters
+      ranks     by number or range: an exit code, "silent" (or the negative number of the signal), "silent @12.5"
+                (gone at 12.5 s), or "12.5 Type: message", with `trace` after "at" and "error" where it matters
       log, rank_logs   text of the launcher's and of ranks' logs; "@repeat N text" stands for N lines, {} for the number
       exit, by, ending, steps [start, last], oom_kills, kernel ["12.0 text"], gpus {asked, before, after} (GiB of 80)
     agent_log of Slurm's own file, where no agent left an outcome
@@ -22,6 +25,7 @@ from __future__ import annotations
 import re
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
+from functools import cache
 from pathlib import Path
 from typing import Any
 
@@ -51,6 +55,7 @@ class Case:
 
     name: str
     batch: int
+    family: str
     label: str
     ended: Ended
     host: str | None
@@ -59,10 +64,15 @@ class Case:
 
 def load() -> list[Case]:
     """All cases of all files."""
-    phrases = _phrases()
-    return [case for path in sorted(FOLDER.glob("*-[0-9].yaml")) for case in _cases(path, phrases)]
+    return [case for path in sorted(FOLDER.glob("*-[0-9].yaml")) for case in read(path)]
 
 
+def read(path: Path) -> list[Case]:
+    """The cases of one file."""
+    return list(_cases(path, _phrases()))
+
+
+@cache
 def _phrases() -> dict[str, str]:
     raw = yaml.safe_load((FOLDER / "phrases.yaml").read_text(encoding="utf-8"))
     return {name: text.rstrip("\n") for name, text in raw.items()}
@@ -75,6 +85,7 @@ def _cases(path: Path, phrases: Mapping[str, str]) -> Iterator[Case]:
         yield Case(
             name=filled["name"],
             batch=text["batch"],
+            family=text.get("family", path.stem.rpartition("-")[0]),
             label=filled["label"],
             ended=_ended(filled),
             host=filled.get("host"),
@@ -147,8 +158,8 @@ def _ranks(raw: Mapping[Any, Any]) -> Iterator[RankEnd]:
 
 def _rank(rank: int, value: Any) -> RankEnd:
     pid = 4000 + rank
-    if isinstance(value, int):
-        return RankEnd(rank, value, None, pid)
+    if isinstance(value, int):  # who is killed by a signal records nothing
+        return RankEnd(rank, value if value >= 0 else None, None, pid)
     if isinstance(value, str) and (silent := _SILENT.fullmatch(value)):
         return RankEnd(rank, None, None, pid, float(silent[1]) if silent[1] else None)
     text, trace = (value["error"], value["trace"]) if isinstance(value, dict) else (value, "")

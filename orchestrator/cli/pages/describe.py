@@ -204,12 +204,24 @@ def _verdict(row: AttemptRow, page: Page) -> Iterator[str]:
         rule = f", rule {evidence['rule']}" if evidence.get("rule") else ""
         yield page.paint(f"proof: {source(line['file'], line['number'])}{rule}", Style.DIM)
         yield page.paint(f"       {clean(line['text'])}", Style.DIM)
+    if doubt := _doubt(evidence):
+        yield page.paint(doubt, Style.DIM)
     for node in evidence.get("nodes") or ():
         yield page.paint(_node(node), Style.DIM)
     if (job := evidence.get("job")) and job["state"] != "GONE":
         yield page.paint(f"job: {job['state']} {job['exit_code']} {job['nodes']}".rstrip(), Style.DIM)
     if hint := evidence.get("hint"):
         yield f"hint: {clean(hint)}"
+
+
+def _doubt(evidence: Mapping[str, Any]) -> str:
+    """How sure the verdict is, where it is not certain, and what would decide it."""
+    match evidence.get("sure"):
+        case "likely":
+            return "likely: the kind of error, its place and its time say so"
+        case "unsure":
+            return f"unsure; what would decide it: {clean(evidence.get('would_decide') or 'another attempt')}"
+    return ""
 
 
 def _node(node: Mapping[str, Any]) -> str:

@@ -92,6 +92,7 @@ def test_explain_shows_the_proof_and_what_to_do(world: World, capsys: Output) ->
     out = capsys.readouterr().out
     assert "deterministic: KeyError: 'x'[bold]" in out
     assert "proof: launcher-0.log:17, rule script-error" in out
+    assert "unsure; what would decide it: another attempt[/]\n" in out
     assert "KeyError: 'x'[bold]\n" in out  # neither an escape sequence nor markup gets through
     assert "\x1b" not in out
     assert "hint: look at x" in out

@@ -136,3 +136,15 @@ def test_a_rank_s_own_fault_in_the_words_of_a_cascade(text: str) -> None:
 )
 def test_a_mistake_is_a_program_s_last_word(text: str, last_word: bool) -> None:
     assert ends_a_program(text) is last_word
+
+
+@pytest.mark.parametrize(
+    "end",
+    [
+        "slurmstepd: error: *** JOB 12 ON n0 CANCELLED AT 2026-11-21T03:00:00 DUE TO TIME LIMIT ***",
+        "slurmstepd: error: *** STEP 12.0 ON n0 CANCELLED AT 2026-11-21T03:00:00 ***",
+        "srun: Job step aborted: Waiting up to 32 seconds for job step to finish.",
+    ],
+)
+def test_what_a_log_says_after_slurm_ended_the_job_is_only_what_came_of_it(end: str) -> None:
+    assert left(ERROR, end, "ValueError: I/O operation on closed file.") == [ERROR, end]

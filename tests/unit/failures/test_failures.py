@@ -146,6 +146,32 @@ def test_a_collective_that_hung_until_the_limit_is_a_hang() -> None:
     assert judge(hung, state="TIMEOUT").kind == "hang"
 
 
+def test_an_error_just_before_the_end_of_a_job_at_its_limit_is_an_answer_to_slurm_s_signal() -> None:
+    """Where its agent did not come to note the signal."""
+    ended_s = outcome().ended_s
+
+    def left(state: str, before_s: float) -> str:
+        error = rank_error(0, "builtins.ValueError", "closed", ts=ended_s - before_s)
+        return judge(outcome(error, KILLED[1], last_step=None), state=state).kind
+
+    assert left("TIMEOUT", 5) == "time_limit"
+    assert left("TIMEOUT", 300) == left("FAILED", 5) == "deterministic"
+
+
+def test_a_collective_that_gave_up_before_the_limit_is_a_hang() -> None:
+    gave_up = rank_error(0, "builtins.RuntimeError", "Rank 2 failed to pass monitoredBarrier in 600000 ms")
+    late = outcome(gave_up, KILLED[1], ended_by="signal", ending_s=900.0, last_step=40)
+    assert judge(late, state="TIMEOUT").kind == "hang"
+
+
+def test_what_was_being_ended_did_not_die_by_itself() -> None:
+    wait = rank_error(0, "torch.distributed.DistStoreError", "wait timeout after 300000ms, keys: /a")
+    torn = outcome(RankEnd(2, None, None, gone_s=79.0), launcher_exit=247, ending_s=73.0, node_rank=1, last_step=None)
+    assert judge(outcome(wait), torn).kind == "hang"
+    killed = replace(torn, ranks=(RankEnd(2, None, None, gone_s=70.0),))
+    assert judge(outcome(wait), killed).kind == "crash"
+
+
 def test_preemption_beats_the_errors_that_it_causes() -> None:
     assert judge(raised("torch.distributed.DistBackendError", NCCL), state="PREEMPTED").kind == "preempted"
 
@@ -353,6 +379,14 @@ def test_the_agents_log_explains_a_job_that_never_began() -> None:
         "deterministic"
     )
     assert explained(["bash: line 1: python3: command not found"]) == "crash"
+
+
+@pytest.mark.parametrize(("code", "kind"), [("127:0", "deterministic"), ("126:0", "deterministic"), ("1:0", "crash")])
+def test_a_shell_that_finds_no_command_says_so_by_its_exit_code(code: str, kind: str) -> None:
+    said = log_lines("/var/spool/slurmd/job12/slurm_script: line 14: /u/env/bin/python: No such file or directory")
+    assert judge(state=job("FAILED", exit_code=code), agent_lines=said).kind == kind
+    assert judge(state=job("FAILED", exit_code=code), agent_lines=said, known_last_step=9).kind == "crash"
+    assert judge(state=job("FAILED", exit_code=code)).kind == "crash"
 
 
 def test_a_refusal_of_the_agent_is_not_tried_again(

@@ -22,8 +22,14 @@ MISTAKES = [
 ]
 """The classes after which nothing is tried again."""
 
-MISJUDGED = {"an exception group of Python 3.11"}
-"""What an exception group holds is not recorded: it is taken for a crash and tried again."""
+MISJUDGED = {
+    # What an exception group holds is not in the case: it is taken for a crash and tried again.
+    "an exception group of Python 3.11",
+    # Whether a job that left nothing was lost is decided by its claim, in reconcile/attempt_state.py.
+    "job vanished from the controller without a trace",
+    "no job ever took the attempt",
+}
+"""Known to be taken for something else."""
 
 NEVER_CLASSIFIED = {FailureClass.LOST, FailureClass.REFUSED}
 """Of attempts that never ran: decided where they are submitted."""
@@ -48,10 +54,11 @@ def test_the_corpus_is_large_enough_to_say_something(cases: list[Case]) -> None:
     labels = Counter(case.label for case in cases)
     assert len(cases) >= 150
     assert sum(case.hard for case in cases) >= 40
-    assert set(labels) == set(FailureClass) - NEVER_CLASSIFIED
-    assert min(labels.values()) >= 4
+    classified = set(FailureClass) - NEVER_CLASSIFIED
+    assert classified <= set(labels)
+    assert min(labels[kind] for kind in classified) >= 4
     assert len({case.name for case in cases}) == len(cases)
-    assert {case.batch for case in cases} == {1, 2, 3, 4}
+    assert {case.batch for case in cases} == {1, 2, 3, 4, 5}
 
 
 def test_most_verdicts_are_right(judged: list[Judged]) -> None:

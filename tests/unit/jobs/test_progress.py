@@ -131,7 +131,7 @@ def test_a_rank_s_end_has_its_place() -> None:
     watch.look()
     watch.close()
     ends = watch.placed([RankEnd(0, 0, None), RankEnd(1, None, None)])
-    assert ends == (RankEnd(0, 0, None), RankEnd(1, None, None, step=5))
+    assert ends == (RankEnd(0, 0, None), RankEnd(1, None, None, step=5, phase="x"))
 
 
 def test_without_a_place_for_records_nobody_fails(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:

@@ -186,6 +186,39 @@ except KeyError as exc:
     place.run(place.write("train.py", text))
     assert place.record["error"]["type"] == "builtins.RuntimeError"
     assert place.record["error"]["causes"] == ["builtins.MemoryError: no more", "builtins.KeyError: 'key'"]
+    memory, key = place.record["error"]["chain"]
+    assert (memory["type"], key["type"]) == ("builtins.MemoryError", "builtins.KeyError")
+    assert memory["frames"][-1][2:] == ["deep", 'raise MemoryError("no more")']
+    assert len(memory["frames"]) == rank.OUTER_FRAMES + rank.INNER_FRAMES
+    assert memory["frames"][0][2] == "<module>"
+
+
+def test_what_and_where_an_exception_was_is_recorded(place: Place) -> None:
+    text = """\
+class MyError(FileNotFoundError):
+    pass
+def fetch():
+    raise MyError(2, "no", "/data")
+fetch()
+"""
+    path = place.write("train.py", text)
+    place.run(path)
+    error = place.record["error"]
+    above = ("FileNotFoundError", "OSError", "Exception", "BaseException")
+    assert error["bases"] == [f"builtins.{name}" for name in above]
+    assert error["errno"] == 2
+    expected = [[path, 5, "<module>", "fetch()"], [path, 4, "fetch", 'raise MyError(2, "no", "/data")']]
+    assert error["frames"] == expected
+    place.run(place.write("train.py", "class E(Exception):\n    errno = 'none'\nraise E"))
+    assert place.record["error"]["errno"] is None
+
+
+@pytest.mark.skipif(sys.version_info < (3, 11), reason="ExceptionGroup is of Python 3.11")
+def test_what_a_group_of_exceptions_holds_is_recorded(place: Place) -> None:
+    place.run(place.write("train.py", "raise ExceptionGroup('two', [KeyError('a'), OSError(28, 'full')])"))
+    error = place.record["error"]
+    assert [one["type"] for one in error["chain"]] == ["builtins.KeyError", "builtins.OSError"]
+    assert [one["errno"] for one in error["chain"]] == [None, 28]
 
 
 def test_a_script_that_is_not_there_is_an_error_of_the_rank(place: Place) -> None:

@@ -97,6 +97,40 @@ def test_every_class_has_one_answer(kind: str, state: RunState, submits: bool) -
         assert submit.generation == 2
 
 
+PLACE = "builtins.RuntimeError at train.py:9 main"
+
+
+def crashed(generation: int, place: str = PLACE, last_step: int | None = 20, **values: Any) -> AttemptRow:
+    """An attempt that an error ended that no rule knows."""
+    row = ended_row(generation, "crash", reason="boom", last_step=last_step, **values)
+    return replace(row, evidence={**row.evidence, "place": place})
+
+
+def test_an_unknown_error_that_comes_back_at_the_same_place_is_not_tried_a_third_time() -> None:
+    submit, _ = after(crashed(1))
+    assert submit is not None
+    submit, change = after(crashed(1), ended_row(2, "preempted", last_step=10), crashed(3, last_step=25))
+    assert submit is None
+    assert change is not None
+    assert change.state is RunState.FAILED
+    assert change.reason == "boom · the same error at the same place ended attempt 1: it will come again"
+
+
+@pytest.mark.parametrize(
+    "before",
+    [
+        crashed(1, place="builtins.RuntimeError at train.py:12 main"),
+        crashed(1, last_step=500),
+        crashed(1, place=""),
+        crashed(1, retry_epoch=7),
+    ],
+)
+def test_another_place_step_or_epoch_is_another_error(before: AttemptRow) -> None:
+    submit, _ = after(before, crashed(2))
+    assert submit is not None
+    assert after(crashed(1, place=""), crashed(2, place=""))[0] is not None
+
+
 def test_out_of_memory_is_tried_at_half_the_micro_batch() -> None:
     submit, _ = after(ended_row(1, "oom"))
     assert submit is not None

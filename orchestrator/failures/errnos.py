@@ -1,0 +1,127 @@
+"""What an errno of Linux says about who is at fault. Values only, and how to find an errno in a text. Pure.
+
+The numbers and words are those of Linux's `asm-generic/errno.h` and glibc, wherever this program itself runs.
+"""
+
+from __future__ import annotations
+
+import re
+from enum import Enum
+
+
+class Fault(Enum):
+    """Who is at fault when a system call fails so."""
+
+    STORAGE = "the file system or what is below it"
+    MEMORY = "the host's memory"
+    NETWORK = "a connection or the other end of it"
+    LIMIT = "a limit of processes, files or locks that others use too"
+    REQUEST = "what was asked for: a path, a right, an argument"
+
+
+_STORAGE = {
+    5: "Input/output error",
+    6: "No such device or address",
+    19: "No such device",
+    27: "File too large",
+    28: "No space left on device",
+    30: "Read-only file system",
+    31: "Too many links",
+    37: "No locks available",
+    61: "No data available",
+    67: "Link has been severed",
+    70: "Communication error on send",
+    71: "Protocol error",
+    74: "Bad message",
+    107: "Transport endpoint is not connected",
+    108: "Cannot send after transport endpoint shutdown",
+    112: "Host is down",
+    116: "Stale file handle",
+    117: "Structure needs cleaning",
+    121: "Remote I/O error",
+    122: "Disk quota exceeded",
+    123: "No medium found",
+    124: "Wrong medium type",
+    126: "Required key not available",
+    127: "Key has expired",
+    128: "Key has been revoked",
+    129: "Key was rejected by service",
+    131: "State not recoverable",
+}
+_MEMORY = {12: "Cannot allocate memory"}
+_NETWORK = {
+    32: "Broken pipe",
+    98: "Address already in use",
+    99: "Cannot assign requested address",
+    100: "Network is down",
+    101: "Network is unreachable",
+    102: "Network dropped connection on reset",
+    103: "Software caused connection abort",
+    104: "Connection reset by peer",
+    110: "Connection timed out",
+    111: "Connection refused",
+    113: "No route to host",
+}
+_LIMIT = {
+    4: "Interrupted system call",
+    10: "No child processes",
+    11: "Resource temporarily unavailable",
+    16: "Device or resource busy",
+    23: "Too many open files in system",
+    24: "Too many open files",
+    26: "Text file busy",
+    35: "Resource deadlock avoided",
+    39: "Directory not empty",
+    62: "Timer expired",
+    105: "No buffer space available",
+}
+_REQUEST = {
+    1: "Operation not permitted",
+    2: "No such file or directory",
+    7: "Argument list too long",
+    8: "Exec format error",
+    13: "Permission denied",
+    17: "File exists",
+    18: "Invalid cross-device link",
+    20: "Not a directory",
+    21: "Is a directory",
+    22: "Invalid argument",
+    36: "File name too long",
+    38: "Function not implemented",
+    40: "Too many levels of symbolic links",
+    95: "Operation not supported",
+}
+
+FAULTS = {
+    number: fault
+    for fault, table in (
+        (Fault.STORAGE, _STORAGE),
+        (Fault.MEMORY, _MEMORY),
+        (Fault.NETWORK, _NETWORK),
+        (Fault.LIMIT, _LIMIT),
+        (Fault.REQUEST, _REQUEST),
+    )
+    for number in table
+}
+"""errno → who is at fault; what is not here proves nothing."""
+
+WORDS = {**_STORAGE, **_MEMORY, **_NETWORK, **_LIMIT, **_REQUEST}
+"""errno → glibc's words for it."""
+
+OF_SOCKETS = frozenset({67, 70, 71, 107, 110, 112})
+OF_FILES = OF_SOCKETS | {6, 19, 61, 74}
+"""Said of sockets or devices too: about storage only where a file was being used."""
+
+_SAID = re.compile(r"\b[Ee]rrno:?(?: ?= ?| )(\d{1,3})\b|\(os error (\d{1,3})\)|\bcode: (\d{1,3}), kind: ")
+_NUMBERS = {text: number for number, text in WORDS.items()}
+_WORDS = re.compile("|".join(map(re.escape, sorted(_NUMBERS, reverse=True))))
+_OLD_WORDS = re.compile(r"[Ss]tale NFS file handle")
+
+
+def find(text: str) -> int | None:
+    """The errno that an error's text names, by number or in glibc's words; None if it names none."""
+    if said := _SAID.search(text):
+        return int(next(group for group in said.groups() if group))
+    if words := _WORDS.search(text):
+        return _NUMBERS[words[0]]
+    return 116 if _OLD_WORDS.search(text) else None

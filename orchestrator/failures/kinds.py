@@ -1,0 +1,300 @@
+"""The kinds of errors: what an exception's class, its place, its errno and the time say, whatever its words. Pure.
+
+A kind is asked after the rules that know an error's own words (`rules.py`), and before nothing: what no kind knows is a
+crash. Where words count here, they are the vocabulary of a subject (what is not finite, who waited for whom), not
+sentences. The first kind that holds counts.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from functools import cached_property
+
+from . import errnos
+from . import vocabulary as words
+from .errnos import Fault
+from .places import Place, places
+from .policy import FailureClass
+from .raised import Raised
+from .verdict import Finding, Sureness
+
+
+@dataclass(frozen=True)
+class Scene:
+    """An exception and its circumstances.
+
+    Attributes:
+        trained: whether the experiment has ever made a step, so that its configuration works.
+        resumes: whether it began from a checkpoint and has made no step since.
+        nodes: how many nodes the attempt has.
+    """
+
+    raised: Raised
+    trained: bool
+    resumes: bool = False
+    nodes: int = 1
+
+    @cached_property
+    def places(self) -> tuple[Place, ...]:
+        """What the stack was doing, innermost first."""
+        return places(self.raised.frames)
+
+    @property
+    def where(self) -> Place | None:
+        """The innermost of them."""
+        return self.places[0] if self.places else None
+
+    @cached_property
+    def text(self) -> str:
+        """Type and message, or for an assertion without words its source."""
+        raised = self.raised
+        return raised.text if raised.message.strip() else f"{raised.type}: {raised.statement}"
+
+    @cached_property
+    def fault(self) -> Fault | None:
+        """Who is at fault by the errno."""
+        number = self.raised.errno
+        if number in errnos.OF_FILES and not self.about_files:
+            return Fault.NETWORK if number in errnos.OF_SOCKETS else None
+        if number in errnos.OF_FILES:
+            return Fault.STORAGE
+        return errnos.FAULTS.get(number) if number is not None else None
+
+    @property
+    def resuming(self) -> bool:
+        """Whether the source on the stack speaks of resuming."""
+        return any(
+            words.RESUMING.search(frame.function) or words.RESUMING.search(frame.code) for frame in self.raised.frames
+        )
+
+    @property
+    def about_files(self) -> bool:
+        """Whether a file was being used: the error names a path, or checkpoints or data were read or written."""
+        busy = {Place.SAVING, Place.LOADING, Place.DATA}
+        return bool(words.PATH.search(self.raised.message)) or not busy.isdisjoint(self.places)
+
+
+@dataclass(frozen=True)
+class Kind(Finding):
+    """A kind of error."""
+
+    holds: Callable[[Scene], bool] = lambda _: False
+
+
+def by_errno(scene: Scene) -> Kind | None:
+    """What its errno proves, None if it has none that proves anything."""
+    return next((kind for kind in SYSTEM_KINDS if kind.holds(scene)), None)
+
+
+def kind_of(scene: Scene) -> Kind | None:
+    """What kind of error it is; None if it is of none that is known."""
+    return next((kind for kind in KINDS if kind.may_hold(scene.trained, scene.resumes) and kind.holds(scene)), None)
+
+
+# -- what holds -----------------------------------------------------------------------------------------------
+
+
+def _diverged(scene: Scene) -> bool:
+    if scene.raised.is_a(
+        "TypeError", "NameError", "AttributeError", "LookupError", "ImportError", "SyntaxError", "OSError"
+    ):
+        return False  # of a name that sounds so
+    if Place.DATA in scene.places[:2]:
+        return False
+    raised = scene.raised
+    if raised.is_a("FloatingPointError") or words.OF_NAN.search(raised.name):
+        return True
+    text = f"{raised.message} {raised.statement}" if not raised.statement.startswith("raise ") else raised.message
+    if not scene.trained:
+        return words.not_finite(text)
+    return (
+        words.near(words.NOT_FINITE, words.TRAINED_VALUE, text)
+        or bool(words.NOT_A_NUMBER.search(raised.message))
+        or words.near(words.SCALE, words.SPENT, text, 40)
+        or words.near(words.LOSS, words.OUT_OF_BOUNDS, text, 60)
+        or (raised.is_a("OverflowError") and bool(words.TRAINED_VALUE.search(raised.statement)))
+    )
+
+
+def _hung(scene: Scene) -> bool:
+    if scene.raised.is_a("NetworkError") or Place.DATA in scene.places[:2]:
+        return False
+    together = Place.COLLECTIVE in scene.places and words.WAITED.search(scene.text)
+    return bool(together and not words.MEETING.search(scene.text)) or words.waited_for_others(scene.text)
+
+
+def _never_met(scene: Scene) -> bool:
+    text = scene.text
+    return scene.nodes > 1 and bool(
+        words.WAITED.search(text) and words.MEETING.search(text) and words.TOGETHER.search(text)
+    )
+
+
+def _status(scene: Scene) -> int | None:
+    found = words.STATUS.search(scene.text)
+    return int(found[1] or found[2]) if found else None
+
+
+def _networked(scene: Scene) -> bool:
+    return (
+        scene.raised.is_a("NetworkError", "ConnectionError")
+        or scene.raised.module.startswith(words.NETWORK_MODULES)
+        or scene.fault is Fault.NETWORK
+        or Place.DOWNLOAD in scene.places[:2]
+        or bool(words.NETWORK.search(scene.text))
+    )
+
+
+def _refused(scene: Scene) -> bool:
+    if not _networked(scene):
+        return False
+    status = _status(scene)
+    if status is None:
+        return bool(words.REFUSAL.search(scene.text))
+    return 400 <= status < 500 and status not in words.PASSING_STATUS
+
+
+def _away(scene: Scene) -> bool:
+    return _networked(scene)
+
+
+def _tools(scene: Scene) -> bool:
+    if words.KILLED.search(scene.text):
+        return False
+    return scene.raised.is_a(*words.TOOL_TYPES) or scene.where is Place.TOOLCHAIN or bool(words.TOOL.search(scene.text))
+
+
+def _unreadable(scene: Scene) -> bool:
+    raised = scene.raised
+    if Place.DATA in scene.places[:1]:
+        return False
+    named = bool(words.CHECKPOINT.search(raised.text))
+    if (named or Place.LOADING in scene.places) and (
+        raised.is_a(*words.CORRUPT) or words.UNREADABLE.search(raised.message)
+    ):
+        return True
+    if not scene.resumes or not (named or Place.LOADING in scene.places or scene.resuming):
+        return False
+    lacking = raised.is_a("LookupError", "ValueError", "AssertionError") or _no_such_request(scene)
+    return lacking or (named and bool(words.DIFFERS.search(raised.message)))
+
+
+def _no_such_request(scene: Scene) -> bool:
+    return scene.fault is Fault.REQUEST or scene.raised.is_a(
+        "FileNotFoundError", "NotADirectoryError", "IsADirectoryError", "PermissionError", "FileExistsError"
+    )
+
+
+def _too_late(scene: Scene) -> bool:
+    return _no_such_request(scene) and bool(words.PASSING_FILE.search(scene.raised.message))
+
+
+def _misspelled(scene: Scene) -> bool:
+    """An error of the program's text: neither data nor a machine can cause it, except one with other libraries."""
+    raised = scene.raised
+    return not scene.resumes and (
+        raised.is_a("NameError") or (raised.is_a("TypeError") and bool(words.SIGNATURE.search(raised.message)))
+    )
+
+
+def _mistaken(scene: Scene) -> bool:
+    raised = scene.raised
+    if raised.is_a("JSONDecodeError") and "Expecting value" in raised.message:  # an empty answer, or an empty file
+        return bool({Place.SETUP, Place.USER}.intersection(scene.places)) and Place.DOWNLOAD not in scene.places
+    if Place.TRACKER in scene.places[:1] and not raised.is_a("UsageError"):
+        return False
+    return raised.is_a(*words.MISTAKEN) or bool(words.MISTAKEN_NAME.search(raised.name))
+
+
+def _demanded(scene: Scene) -> bool:
+    """A demand on the caller, by any class of exception, that speaks of nothing that may be otherwise next time."""
+    raised = scene.raised
+    if not raised.type or raised.is_a("KeyboardInterrupt", "GeneratorExit") or raised.module.startswith(words.TRACKERS):
+        return False
+    if words.of_circumstances(raised.message) or words.DEVICE_FAILED.search(raised.message):
+        return False
+    in_code = scene.where in (Place.MODEL, Place.SETUP, Place.ARGUMENTS, Place.IMPORT)
+    if in_code or raised.module.startswith(words.MISTAKEN_MODULES):
+        return True
+    if raised.statement.startswith("raise ") and scene.where is Place.LIBRARY:
+        return True  # a library's own check
+    operator = raised.name == "RuntimeError" and words.TENSORS.search(raised.message)
+    return bool(operator or words.DEMAND.search(raised.message))
+
+
+def _unfit(scene: Scene) -> bool:
+    """A demand on the machine: its driver, its GPUs or their number."""
+    text = scene.raised.message
+    return bool(words.CUDA_ARGUMENT.search(text)) or (bool(words.MACHINE.search(text)) and _demanded(scene))
+
+
+_LOWER_RATE = "lower train.lr, or warm up longer"
+_FETCH = "fetch it on the login node first"
+
+SYSTEM_KINDS: Sequence[Kind] = (
+    Kind(
+        "shared-memory",
+        FailureClass.HOST_OOM,
+        "fewer data-loader workers, or a larger /dev/shm",
+        holds=lambda scene: scene.fault is Fault.STORAGE and Place.SHARED_MEMORY in scene.places,
+    ),
+    Kind("storage", FailureClass.STORAGE, holds=lambda scene: scene.fault is Fault.STORAGE),
+    Kind("memory-error", FailureClass.HOST_OOM, holds=lambda scene: scene.fault is Fault.MEMORY),
+)
+"""What a system call's errno proves, whatever was made of it."""
+
+KINDS: Sequence[Kind] = (
+    Kind("loss-not-finite", FailureClass.DIVERGED, _LOWER_RATE, sure=Sureness.LIKELY, holds=_diverged),
+    Kind("never-met", FailureClass.NODE, sure=Sureness.LIKELY, holds=_never_met),
+    Kind("collective", FailureClass.HANG, sure=Sureness.LIKELY, holds=_hung),
+    Kind("checkpoint-unreadable", FailureClass.CHECKPOINT, sure=Sureness.LIKELY, holds=_unreadable),
+    Kind(
+        "refused",
+        FailureClass.DETERMINISTIC,
+        "a name or a right is wrong",
+        sure=Sureness.LIKELY,
+        holds=_refused,
+        early=True,
+    ),
+    Kind("away", FailureClass.CRASH, _FETCH, sure=Sureness.LIKELY, holds=_away),
+    Kind("limit", FailureClass.CRASH, sure=Sureness.LIKELY, holds=lambda scene: scene.fault is Fault.LIMIT),
+    Kind("passing-file", FailureClass.CRASH, sure=Sureness.LIKELY, holds=_too_late),
+    Kind(
+        "toolchain",
+        FailureClass.DETERMINISTIC,
+        "load a compiler and CUDA in `slurm.setup` that fit torch",
+        per_node=True,
+        environment=True,
+        sure=Sureness.LIKELY,
+        holds=_tools,
+        early=True,
+    ),
+    Kind(
+        "no-file",
+        FailureClass.DETERMINISTIC,
+        "the path must exist on the compute nodes",
+        per_node=True,
+        holds=_no_such_request,
+        early=True,
+    ),
+    Kind(
+        "unfit-machine",
+        FailureClass.DETERMINISTIC,
+        "the nodes' GPUs or driver are not what the program wants",
+        per_node=True,
+        environment=True,
+        sure=Sureness.LIKELY,
+        holds=_unfit,
+        early=True,
+    ),
+    Kind("script-error", FailureClass.DETERMINISTIC, sure=Sureness.LIKELY, holds=_misspelled),
+    Kind("script-error", FailureClass.DETERMINISTIC, sure=Sureness.LIKELY, holds=_mistaken, early=True),
+    Kind("demand", FailureClass.DETERMINISTIC, sure=Sureness.LIKELY, holds=_demanded, early=True),
+)
+"""In the order of what they prove: a value, the machine, others, and only then the program."""
+
+UNREADABLE_INPUT = Finding(
+    "input-unreadable", FailureClass.DETERMINISTIC, "fetch the file again", per_node=True, sure=Sureness.LIKELY
+)
+"""What an unreadable file is to a run that has no checkpoint yet: what it was given to start from."""

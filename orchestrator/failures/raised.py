@@ -1,0 +1,244 @@
+"""An exception as a rank recorded it, or as a log shows it: type, bases, errno, and where it was raised. Pure.
+
+What a rank records is complete. Of records without frames, and of logs, the same is read from the traceback.
+"""
+
+from __future__ import annotations
+
+import builtins
+import re
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from functools import cache, cached_property
+from pathlib import PurePath
+from typing import Any
+
+from . import errnos
+
+INNERMOST = 5
+"""Frames that tell one place from another."""
+
+_FRAME = re.compile(r'^\s*File "([^"]+)", line (\d+)(?:, in (.+?)| in (\S+))?\s*$')
+_HEAD = re.compile(r"^((?:[A-Za-z_]\w*\.)*[A-Z_]\w*)(?:: |:?$)")
+_OF_WORKERS = ("builtins", "torch.", "multiprocessing.", "concurrent.", "joblib.")
+_BREAK = re.compile(r"(?:During handling of the above|The above exception was)")
+_MARKER = re.compile(r"^[\s~^]+$")
+
+
+@dataclass(frozen=True)
+class Frame:
+    """A call on the stack: file, function and its line of source, "" where that is not known."""
+
+    file: str
+    number: int
+    function: str
+    code: str = ""
+
+
+@dataclass(frozen=True)
+class Raised:
+    """One exception.
+
+    Attributes:
+        type: dotted name of its class, "" for a line that names none.
+        bases: simple names of the class and of its bases, as far as they are known.
+        frames: outermost first.
+        number: the errno that it was raised with, None if it was not recorded.
+    """
+
+    type: str
+    message: str
+    bases: frozenset[str]
+    frames: tuple[Frame, ...] = ()
+    number: int | None = None
+
+    @cached_property
+    def errno(self) -> int | None:
+        """The errno that it carries or names."""
+        return self.number if self.number is not None else errnos.find(self.message)
+
+    @property
+    def name(self) -> str:
+        """The class without its module."""
+        return self.type.rpartition(".")[2]
+
+    @property
+    def module(self) -> str:
+        """The module of the class, "builtins" for Python's own."""
+        return self.type.rpartition(".")[0] or "builtins"
+
+    @cached_property
+    def text(self) -> str:
+        """Type and message, as rules read them."""
+        return f"{self.type}: {self.message}" if self.type else self.message
+
+    def is_a(self, *names: str) -> bool:
+        """Whether the class or one of its bases has one of these simple names."""
+        return not self.bases.isdisjoint(names)
+
+    @property
+    def place(self) -> str:
+        """Class and innermost frames: the same for the same error of the same code; "" without frames."""
+        inner = ", ".join(f"{PurePath(f.file).name}:{f.number} {f.function}" for f in self.frames[-INNERMOST:])
+        return f"{self.type} at {inner}" if inner else ""
+
+    @property
+    def statement(self) -> str:
+        """The source that raised it, where it is known: all that an assertion without words says."""
+        return self.frames[-1].code if self.frames else ""
+
+
+def recorded(error: Mapping[str, Any]) -> Raised:
+    """What a rank recorded: an `error`, or one of its `chain`."""
+    kind, message = str(error.get("type", "")), str(error.get("message", ""))
+    frames = _frames(error.get("frames")) or of_trace(error.get("trace") or ())
+    number = error.get("errno")
+    bases = error.get("bases")
+    listed = [str(base).rpartition(".")[2] for base in bases] if isinstance(bases, list) else []
+    return Raised(
+        kind,
+        message,
+        bases_of(kind, listed),
+        frames,
+        number if isinstance(number, int) else None,
+    )
+
+
+def nested(raised: Raised) -> Raised | None:
+    """The exception of a worker process, whose traceback is the message of one in its parent; None if there is none."""
+    _, mark, trace = raised.message.rpartition("Traceback (most recent call last):\n")
+    if not mark or not raised.module.startswith(_OF_WORKERS):
+        return None
+    lines = trace.splitlines()
+    last = next((at for at, line in enumerate(lines) if line and not line[0].isspace()), None)
+    return said("\n".join(lines[last:]), of_trace(lines[:last])) if last is not None else None
+
+
+def said(text: str, frames: Sequence[Frame] = ()) -> Raised:
+    """What a line of a log, or an exception known by its text alone, says."""
+    head = _HEAD.match(text)
+    kind, message = (head[1], text[head.end() :]) if head else ("", text)
+    return Raised(kind, message, bases_of(kind), tuple(frames))
+
+
+def of_trace(lines: Iterable[str]) -> tuple[Frame, ...]:
+    """The frames of the last exception in a traceback, outermost first."""
+    found: list[Frame] = []
+    for line in lines:
+        if frame := _FRAME.match(line):
+            found.append(Frame(frame[1], int(frame[2]), frame[3] or frame[4] or ""))
+        elif _BREAK.match(line):
+            found.clear()
+        elif found and not found[-1].code and line.startswith("    ") and not _MARKER.match(line):
+            last = found[-1]
+            found[-1] = Frame(last.file, last.number, last.function, line.strip())
+    return tuple(found)
+
+
+def bases_of(kind: str, listed: Iterable[str] = ()) -> frozenset[str]:
+    """Simple names of a class and of its bases, as a rank listed them and as far as they are known here."""
+    name = kind.rpartition(".")[2]
+    return frozenset({name, *listed}) | _known(name) if name else frozenset()
+
+
+@cache
+def _known(name: str) -> frozenset[str]:
+    return frozenset(_walk(name))
+
+
+def _walk(name: str) -> Iterator[str]:
+    own = getattr(builtins, name, None)
+    if isinstance(own, type) and issubclass(own, BaseException):
+        yield from (base.__name__ for base in own.__mro__[:-1])
+    for base in _BASES.get(name, ()):
+        yield base
+        yield from _walk(base)
+
+
+def _frames(raw: object) -> tuple[Frame, ...]:
+    """The frames of a record; none if it is of another shape."""
+    if not isinstance(raw, Sequence) or isinstance(raw, str):
+        return ()
+    shaped = [one for one in raw if isinstance(one, Sequence) and len(one) >= 3]
+    return tuple(Frame(str(one[0]), _number(one[1]), str(one[2]), str(one[3]) if one[3:] else "") for one in shaped)
+
+
+def _number(raw: object) -> int:
+    return raw if isinstance(raw, int) else 0
+
+
+_BASES: Mapping[str, Sequence[str]] = {
+    # torch
+    "OutOfMemoryError": ("RuntimeError",),
+    "AcceleratorError": ("RuntimeError",),
+    "DistError": ("RuntimeError",),
+    "DistBackendError": ("DistError", "RuntimeError"),
+    "DistStoreError": ("DistError", "RuntimeError"),
+    "DistNetworkError": ("DistError", "RuntimeError"),
+    "BackendCompilerFailed": ("TorchDynamoException", "RuntimeError"),
+    "InductorError": ("BackendCompilerFailed", "TorchDynamoException"),
+    "InternalTorchDynamoError": ("TorchDynamoException", "RuntimeError"),
+    "TorchRuntimeError": ("TorchDynamoException", "RuntimeError"),
+    "Unsupported": ("TorchDynamoException", "RuntimeError"),
+    # the standard library
+    "JSONDecodeError": ("ValueError",),
+    "TOMLDecodeError": ("ValueError",),
+    "UnpicklingError": ("PickleError",),
+    "PicklingError": ("PickleError",),
+    "CalledProcessError": ("SubprocessError",),
+    "TimeoutExpired": ("SubprocessError",),
+    "InvalidVersion": ("ValueError",),
+    "gaierror": ("OSError", "NetworkError"),
+    "herror": ("OSError", "NetworkError"),
+    "SSLError": ("OSError", "NetworkError"),
+    "SSLCertVerificationError": ("SSLError",),
+    "URLError": ("OSError", "NetworkError"),
+    "HTTPError": ("OSError", "NetworkError"),
+    "HTTPException": ("NetworkError",),
+    "IncompleteRead": ("HTTPException",),
+    "RemoteDisconnected": ("ConnectionResetError", "NetworkError"),
+    "BadStatusLine": ("HTTPException",),
+    # requests, urllib3, httpx, aiohttp
+    "RequestException": ("OSError", "NetworkError"),
+    "ConnectTimeout": ("Timeout", "NetworkError"),
+    "ReadTimeout": ("Timeout", "NetworkError"),
+    "ReadTimeoutError": ("Timeout", "NetworkError"),
+    "MaxRetryError": ("NetworkError",),
+    "ProtocolError": ("NetworkError",),
+    "ProxyError": ("NetworkError",),
+    "ChunkedEncodingError": ("NetworkError",),
+    "ConnectError": ("NetworkError",),
+    "RemoteProtocolError": ("NetworkError",),
+    "ClientError": ("NetworkError",),
+    "ClientConnectorError": ("NetworkError",),
+    "ServerDisconnectedError": ("NetworkError",),
+    "HfHubHTTPError": ("HTTPError", "NetworkError"),
+    "RepositoryNotFoundError": ("HfHubHTTPError",),
+    "RevisionNotFoundError": ("HfHubHTTPError",),
+    "RemoteEntryNotFoundError": ("HfHubHTTPError",),
+    "GatedRepoError": ("HfHubHTTPError",),
+    "LocalEntryNotFoundError": ("NetworkError",),
+    # configurations
+    "ValidationError": ("ValueError",),
+    "DeepSpeedConfigError": ("ConfigError",),
+    "ConfigAttributeError": ("AttributeError", "OmegaConfBaseException"),
+    "ConfigKeyError": ("KeyError", "OmegaConfBaseException"),
+    "MissingMandatoryValue": ("OmegaConfBaseException",),
+    "InterpolationKeyError": ("OmegaConfBaseException",),
+    "MissingConfigException": ("ConfigError",),
+    "ConfigCompositionException": ("ConfigError",),
+    "ScannerError": ("YAMLError",),
+    "ParserError": ("YAMLError",),
+    "ComposerError": ("YAMLError",),
+    "ConstructorError": ("YAMLError",),
+    "MissingSectionHeaderError": ("ConfigError",),
+    "NoSectionError": ("ConfigError",),
+    "NoOptionError": ("ConfigError",),
+    "DuplicateOptionError": ("ConfigError",),
+    "ArgumentError": ("UsageError",),
+    "ArgumentTypeError": ("UsageError",),
+    "BadParameter": ("UsageError",),
+    "NoSuchOption": ("UsageError",),
+    "ParsingError": ("UsageError",),
+}
+"""Bases of classes that a record without them, or a log, names; the names that several libraries share come to one."""

@@ -1,0 +1,215 @@
+"""The vocabulary of an error's subjects: what is not finite, who waited for whom, what is demanded of the caller. Pure.
+
+Words and grammar, not sentences: whoever words an error anew uses these again.
+"""
+
+from __future__ import annotations
+
+import re
+
+
+def _words(pattern: str) -> re.Pattern[str]:
+    """Whole words, where `_` parts words too; upper or lower case."""
+    return re.compile(rf"(?<![A-Za-z])(?:{pattern})(?![A-Za-z])", re.IGNORECASE)
+
+
+PATH = re.compile(r"['\" ]/[\w.-]+(?:/|['\"])")
+NOT_FINITE = _words(
+    r"nans?|infs?|infinit\w*|non-?finite|not[ _]finite|is_?(?:nan|inf|finite)|overflow\w*|underflow\w*|diverg\w+"
+    r"|explod\w+|blew up"
+)
+NOT_A_NUMBER = _words(r"nans?|non-?finite|not[ _]finite|is_?(?:nan|finite)")
+OF_NAN = re.compile(r"NaN|NAN|Nan(?=[A-Z]|$)|Non[Ff]inite|NotFinite|Diverge|Infinite|Inf(?=[A-Z])|Explod")
+"""In the name of a class of one's own."""
+SCALE = _words(r"loss[_ ]scal\w*|(?:grad)?[_ ]?scaler?")
+SPENT = _words(r"minim\w*|below|zero|exhaust\w*|too (?:small|low)|0")
+LOSS = _words(r"loss(?:es)?|perplexity|ppl|grad[_ ]?norm")
+OUT_OF_BOUNDS = _words(r"exceed\w*|above|too (?:large|high|big)|spik\w*|threshold|limit")
+TRAINED_VALUE = _words(
+    r"loss(?:es)?|grad(?:ient)?s?|norms?|logits?|activations?|weights|parameters?|params?|perplexity|ppl"
+    r"|probability|probs?"
+    r"|scaler?|outputs?|hidden states?|rewards?|training|model|backward"
+)
+BROKE_OFF = _words(
+    r"stop\w*|abort\w*|exit\w*|terminat\w*|halt\w*|quit\w*|giving up|bail\w*|kill\w*|end(?:ing|ed)|fail\w*"
+)
+DATA_VALUE = _words(r"input|columns?|dataset|features?|array|dataframe|csv")
+
+WAITED = _words(
+    r"time[d]?[- ]?out\w*|timeout\w*|stuck|no (?:progress|steps?|heartbeat|activity|output|sign of life)|hung"
+    r"|hang(?:s|ing)?|deadlock\w*|stall\w*|not respond\w*"
+    r"|unresponsive|waited|still waiting|did not (?:arrive|join|reach|complete|finish|enter)|desync\w*|straggl\w*"
+)
+TOGETHER = _words(
+    r"all_?reduce\w*|all_?gather\w*|reduce_?scatter\w*|broadcast\w*|\w*barrier\w*|all_?to_?all\w*|collectives?"
+    r"|nccl\w*|gloo"
+    r"|process[ _]?groups?\w*|ranks?|watchdog|torch\.distributed\w*|c10d\w*|TCPStore|store|peers?|rendezvous"
+    r"|allreduce\w*"
+    r"|send|recv|isend|irecv|deepspeed\.comm\w*|comm"
+)
+DUMP = re.compile(r"Timeout \(\d+:\d\d:\d\d")
+"""faulthandler's, from `dump_traceback_later`."""
+MEETING = _words(r"connect\w*|clients? joined|rendezvous\w*|master[ _]?(?:addr\w*|node)|join\w*|bind|listen\w*")
+
+NETWORK = re.compile(
+    r"HTTPS?Connection|Max retries exceeded|[Nn]ame resolution|[Nn]ame or service not known|getaddrinfo|resolve host"
+    r"|\bSSL\w*|\bTLS\b|Bad Gateway|Service (?:Temporarily )?Unavailable|[Rr]ate limit|Too Many Requests|[Pp]roxy"
+    r"|[Rr]ead timed out|[Cc]onnection (?:reset|refused|aborted|timed out|error|broken|closed)|[Nn]etwork is"
+    r"|\bfor url\b|(?:Client|Server) Error\b|couldn't connect|[Cc]annot connect|(?:ailed|nable) to (?:connect"
+    r"|reach|download|resolve|fetch)"
+)
+STATUS = re.compile(
+    r"\b([45]\d\d)\b(?=[^\n]{0,40}(?:Error|Not Found|Forbidden|Unauthorized|Gateway|Unavailable|Requests))"
+    r"|(?:status(?:[_ ]code)?|HTTP|code)[:= /.\d]{0,6}\b([45]\d\d)\b"
+)
+"""HTTP's status."""
+REFUSAL = re.compile(
+    r"[Ff]orbidden|[Uu]nauthorized|Access ?[Dd]enied|NoSuch(?:Key|Bucket)|[Nn]ot authorized|[Nn]o ?[Cc]redentials"
+    r"|[Ii]nvalid (?:\w+ )?"
+    r"(?:token|credentials?|API key)|[Nn]ot configured|does(?:n't| not) exist|gated|RepositoryNotFound"
+    r"|InvalidSchema|MissingSchema"
+)
+NETWORK_MODULES = (
+    *("requests.", "urllib3.", "urllib.", "httpx.", "httpcore.", "aiohttp.", "http."),
+    *("botocore.", "google.api", "azure.", "s3fs.", "gcsfs.", "huggingface_hub."),
+)
+TRACKERS = ("wandb.", "mlflow.", "comet_ml.", "neptune.", "clearml.")
+PASSING_FILE = re.compile(r"\.(?:lock|tmp|temp|incomplete|partial|part)\b|\.nfs0")
+"""A file that exists for a moment: whoever misses it was too late or too early."""
+PASSING_STATUS = frozenset({408, 409, 421, 423, 425, 429})
+
+TOOL = re.compile(
+    r"(?<![\w./-])(?:nvcc|[Nn]inja|gcc|[gc]\+\+|cc1plus|ptxas|clang(?:\+\+)?|cmake|hipcc|ld|cicc|make)(?![\w+-])"
+    r"|\b(?:C\+*|CUDA|host) compiler|\w+\.(?:h|hpp|cuh|cu|cpp)\b: No such file|cannot find -l\w+|CUDA_HOME|CPATH"
+    r"|(?:JIT|extension|kernel|op)s? (?:load\w*|build\w*|compil\w*)|[Bb]uild(?:ing)? (?:of )?extension",
+)
+TOOL_TYPES = ("TorchDynamoException", "CppCompileError", "CompilationError", "PTXASError", "LoweringException",
+               "MissingCUDAException", "CUDAMismatchException", "CompileError", "OutOfResources", "CppCompileError",
+               "CompileTimeAssertionFailure")  # fmt: skip
+KILLED = re.compile(
+    r"[Kk]illed|SIGKILL|signal (?:9|terminated)|exit (?:status|code) (?:-9|137)|\b-9\b|Resource temporarily"
+)
+
+DEVICE_FAILED = re.compile(
+    r"CUDA(?: driver)? (?:error|failure|init)|cuda failure|[A-Z]_STATUS_[A-Z]|cuDNN error|NCCL error|HIP error|Xid"
+)
+MACHINE = re.compile(
+    r"CUDA|[cC]uDNN|CUBLAS|NCCL|NVML|\b[Dd]rivers?\b|\bGPUs?\b|[Cc]ompute capability|\bsm_\d\d|device_count|MIG|P2P"
+)
+CIRCUMSTANCE = re.compile(
+    r"[Cc]onnect|[Nn]etwork|\bsockets?\b|[Ss]ervers?\b|[Tt]ime(?:d)?[- ]?out|[Dd]ownload|[Uu]navailable|[Tt]emporar"
+    r"|\bretr(?:y|ies)|\b(?:un)?lock(?:ed|s)?\b|\bbusy\b|\bmemory\b|\bSIG[A-Z]{3,}|\bsignal \d|[Kk]illed"
+    r"|[Tt]erminated|[Aa]brupt"
+    r"|\bexited\b|\bdisk\b|\bI/O\b|\bpeers?\b|\bhosts?\b|\baddress\b|\bports?\b|\bresolve\b|\bSSL|\bHTTP"
+    r"|[Cc]orrupt|[Tt]runcated"
+    r"|unexpectedly|\b(?:died|dead|lost|gone|vanished|disappeared)\b|\bcrash|[Ww]atchdog|[Hh]eartbeat|\bqueue\b"
+    r"|\bquota\b|\bbroken\b"
+    r"|\bcancel|new thread|at step \d|epoch \d|too many open"
+)
+"""What a message speaks of that may be otherwise the next time."""
+ADVICE = re.compile(
+    r"\b(?:Please|If (?:you|this|the)|See|Try|Consider|Make sure|Alternatively|You (?:can|may|might)|For (?:more"
+    r"|debugging)|Visit|Search for"
+    r"|This (?:may|might|could|usually|is usually))\b.*?(?:\.\s|\n|$)"
+)
+"""Sentences for the reader, which name what has not happened."""
+DEMAND = re.compile(
+    r"\b(?:must|should|needs? to|ha(?:s|ve) to|requires?d?|expect(?:s|ed)|only supports?|(?:is"
+    r"|are) not (?:supported|allowed"
+    r"|compatible|defined|implemented|valid|recogni[sz]ed|available|installed|registered|divisible|permitted|set"
+    r"|found|a )"
+    r"|not (?:supported|implemented|allowed|divisible|compatible|recogni[sz]ed|understood)|does(?:n't"
+    r"| not) (?:support|match"
+    r"|have|exist|require|accept|divide)|unsupported|unknown|unrecogni[sz]ed|unexpected|invalid|illegal"
+    r"|incompatible|mismatch"
+    r"|missing|undefined|no such|cannot be (?:used|combined|specified|both|None|negative|zero)|can(?:'t"
+    r"|not) (?:use|combine|mix"
+    r"|cast|convert|find|set|pickle|infer|determine|specify|access)|mutually exclusive|please (?:set|specify|use"
+    r"|provide|pass|install"
+    r"|upgrade|update|check|make sure)|forgot|not both|either .{1,40} or|greater than|less than|larger than"
+    r"|smaller than|exceeds?"
+    r"|out of (?:range|bounds)|duplicate|ambiguous|deprecated|removed|no longer|conflict\w*|already (?:exists"
+    r"|registered|defined)"
+    r"|no (?:attribute|module|package|field|key|parameter|option|argument|backend|operator|implementation|kernel"
+    r"|config\w*)"
+    r"|did you mean|got an?|but got|empty|too (?:small|large|long|short|few|many|old|new|low|high))\b",
+    re.IGNORECASE,
+)
+"""The grammar of a demand on the caller: what must hold and does not will not hold the next time either."""
+
+CUDA_ARGUMENT = re.compile(
+    r"(?:CUDNN|CUBLAS|CUSOLVER|CUSPARSE|CUFFT|NCCL)_STATUS_(?:BAD_PARAM|NOT_SUPPORTED|ARCH_MISMATCH"
+    r"|VERSION_MISMATCH|INVALID_VALUE"
+    r"|SUBLIBRARY\w*|LICENSE\w*)|ncclInvalid(?:Usage|Argument)|no socket interface found"
+    r"|CUDA error: (?:invalid (?:argument|configuration argument|device function|resource handle|value)"
+    r"|too many resources requested"
+    r"|.{0,40}unsupported toolchain|device kernel image is invalid|API call is not supported|named symbol not found"
+    r"|peer access is not supported|operation not supported(?! on)|.{0,20}driver version is insufficient)"
+    r"|[Mm]ismatch between collectives|driver version is insufficient|re-initialize CUDA in forked"
+)
+"""Results of CUDA's libraries that, by their documentation, stand for what the caller passed or built."""
+TENSORS = re.compile(
+    r"[Tt]ensors?\b|\bdtypes?\b|autograd|gradient computation|in-?place|backward\(?|requires_grad|\bstrides?\b"
+    r"|\bshapes?\b"
+    r"|dimensions?\b|\bmat\d\b|multiplied|embedding|contiguous|leaf variable|computation(?:al)? graph"
+)
+"""What torch's operators complain of."""
+
+MISTAKEN = (
+    "TypeError", "NameError", "AttributeError", "LookupError", "ImportError", "NotImplementedError", "AssertionError",
+    "ArithmeticError", "ValueError", "SyntaxError", "RecursionError", "YAMLError", "ConfigError", "UsageError",
+    "OmegaConfBaseException", "PickleError", "BufferError",
+)  # fmt: skip
+"""Classes that say that the program asked for what cannot be."""
+SIGNATURE = re.compile(
+    r"unexpected keyword argument|missing \d+ required|takes .{0,30}arguments? but|takes no (?:keyword )?arguments"
+    r"|multiple values for (?:keyword )?argument|required positional|invalid keyword argument|not JSON serializable"
+    r"|[Cc]an(?:'t|not) pickle|can't be used with"
+)
+"""How a call is written, whatever it is called with."""
+MISTAKEN_NAME = re.compile(
+    r"(?:Config|Configuration|Validation|Argument|Usage|Pars|Schema|Definition|Unsupported|Invalid|Compatib|Version"
+    r"|NotImplemented|NotAllowed|Misconfiguration|Misconfig|Override|Template)\w*(?:Error|Exception|ing)?$"
+)
+MISTAKEN_MODULES = ("deepspeed.", "omegaconf.", "hydra.", "pydantic", "yaml.", "jsonschema.", "argparse", "click.")
+"""Modules whose exceptions are about what they were given."""
+CORRUPT = ("UnpicklingError", "EOFError", "BadZipFile", "SafetensorError", "LZMAError", "BadGzipFile", "error")
+UNREADABLE = re.compile(
+    r"[Cc]orrupt|[Tt]runcat|magic number|[Uu]nexpected (?:EOF|end)|central directory|[Ii]ncomplete|[Cc]hecksum"
+    r"|(?:hash|digest|CRC\w*|size) (?:mismatch|differs|does not match)|invalid (?:header|load key|data)"
+    r"|bad (?:zip|magic)"
+    r"|[Ii]nvalid(?:Header|Tensor|Offset)|HeaderTooLarge|MetadataIncomplete"
+)
+DIFFERS = re.compile(r"mismatch|does(?:n't| not) match|missing|differs?\b|instead of|[Ee]xpected|not found|size of")
+RESUMING = re.compile(r"resum|restor|checkpoint|ckpt", re.IGNORECASE)
+CHECKPOINT = re.compile(
+    r"checkpoint|ckpt|global_step\d|optim(?:izer)?_states|model_states|\.distcp|\.safetensors|zero_pp_rank"
+    r"|state[_ ]dict",
+    re.IGNORECASE,
+)
+
+
+def near(first: re.Pattern[str], second: re.Pattern[str], text: str, reach: int = 90) -> bool:
+    """Whether words of both stand within so many characters of each other."""
+    here = [found.start() for found in first.finditer(text)]
+    return bool(here) and any(abs(found.start() - at) <= reach for found in second.finditer(text) for at in here)
+
+
+def not_finite(text: str) -> bool:
+    """Whether the text says that a loss, a gradient or another value of training is not finite."""
+    return near(NOT_FINITE, TRAINED_VALUE, text) and not near(NOT_FINITE, DATA_VALUE, text, 24)
+
+
+def breaks_off(text: str) -> bool:
+    """Whether the text says that the program ends now."""
+    return bool(BROKE_OFF.search(text))
+
+
+def waited_for_others(text: str) -> bool:
+    """Whether the text says that a rank waited in vain for the others, or is the dump of one that was stuck."""
+    return bool(DUMP.match(text)) or (near(WAITED, TOGETHER, text, 160) and not MEETING.search(text))
+
+
+def of_circumstances(text: str) -> bool:
+    """Whether the text speaks of what may be otherwise the next time."""
+    return bool(CIRCUMSTANCE.search(text)) and bool(CIRCUMSTANCE.search(ADVICE.sub("", text)))

@@ -1,0 +1,20 @@
+"""The kept figures of first contacts are of the families in the corpus."""
+
+from __future__ import annotations
+
+import csv
+from collections import Counter
+
+from dscampaign.benchmarks.classify import FIRST_CONTACT
+from dscampaign.tests.corpus import load
+
+BATCH = 5
+
+
+def test_every_family_of_the_last_batch_has_its_first_contact() -> None:
+    rows = list(csv.DictReader(FIRST_CONTACT.read_text(encoding="utf-8").splitlines()))
+    cases = [case for case in load() if case.batch == BATCH]
+    assert {row["family"]: int(row["cases"]) for row in rows} == Counter(case.family for case in cases)
+    hard = Counter(case.family for case in cases if case.hard)
+    assert {row["family"]: int(row["hard"]) for row in rows} == hard
+    assert [int(row["order"]) for row in rows] == list(range(1, len(rows) + 1))

@@ -1,0 +1,316 @@
+"""What an exception's class, errno, place and time say, in words that no rule has seen."""
+
+from __future__ import annotations
+
+import errno
+import os
+import sys
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from dscampaign.jobs.agent.evidence import RankEnd
+from dscampaign.jobs.agent.kernel_log import KernelLine
+from dscampaign.orchestrator.failures import errnos
+from dscampaign.orchestrator.failures.classify import classify
+from dscampaign.orchestrator.failures.evidence import Ended
+from dscampaign.orchestrator.failures.kinds import Scene, kind_of
+from dscampaign.orchestrator.failures.places import Place, places
+from dscampaign.orchestrator.failures.raised import Frame, bases_of, of_trace, recorded, said
+from dscampaign.orchestrator.failures.verdict import Sureness, Verdict
+from dscampaign.tests.corpus import load
+from dscampaign.tests.support.policy_world import job, log_lines, outcome
+
+SITE = "/env/lib/python3.11/site-packages"
+USER = ("/u/train.py", 9, "main", "")
+
+
+def judge(
+    kind: str, message: str = "", *frames: tuple[str, int, str, str], last_step: int | None = None, **values: Any
+) -> Verdict:
+    """The verdict where rank 0 recorded such an exception, and rank 1 nothing."""
+    record = {"type": kind, "message": message, "ts": 10.0, "frames": [list(frame) for frame in frames]}
+    left = outcome(RankEnd(0, 1, record), RankEnd(1, None, None), last_step=last_step, **values)
+    return classify(Ended(job("FAILED"), [left], 1, 1000, True, False))
+
+
+# -- the exception ---------------------------------------------------------------------------------------------
+
+
+def test_bases_are_those_recorded_else_those_known() -> None:
+    assert bases_of("builtins.UnboundLocalError") >= {"UnboundLocalError", "NameError", "Exception"}
+    assert bases_of("json.decoder.JSONDecodeError") >= {"ValueError"}
+    assert bases_of("torch.distributed.DistStoreError") >= {"DistError", "RuntimeError"}
+    assert bases_of("mylib.Odd") == {"Odd"}
+    assert recorded({"type": "mylib.Odd", "bases": ["builtins.KeyError"], "message": ""}).is_a("KeyError")
+
+
+def test_frames_are_read_from_a_traceback_of_the_last_exception() -> None:
+    trace = """\
+Traceback (most recent call last):
+  File "/u/a.py", line 3, in f
+    g(x)
+KeyError: 1
+
+During handling of the above exception, another exception occurred:
+
+Traceback (most recent call last):
+  File "/u/a.py", line 5, in main
+    h(x,
+    ~^^^
+  File "/u/b.py", line 7, in h
+ValueError: 2
+""".splitlines()
+    assert of_trace(trace) == (Frame("/u/a.py", 5, "main", "h(x,"), Frame("/u/b.py", 7, "h"))
+
+
+def test_the_place_tells_one_error_from_another() -> None:
+    here = recorded({"type": "builtins.RuntimeError", "message": "a", "frames": [["/u/a.py", 3, "f", ""]]})
+    there = recorded({"type": "builtins.RuntimeError", "message": "a", "frames": [["/u/a.py", 4, "f", ""]]})
+    assert here.place == "builtins.RuntimeError at a.py:3 f" != there.place
+    assert said("RuntimeError: a").place == ""
+
+
+JSON = st.recursive(
+    st.none() | st.booleans() | st.integers() | st.floats(allow_nan=False) | st.text(max_size=8),
+    lambda inner: st.lists(inner, max_size=4) | st.dictionaries(st.text(max_size=8), inner, max_size=4),
+    max_leaves=12,
+)
+
+
+@given(st.fixed_dictionaries({}, optional=dict.fromkeys(("bases", "errno", "frames", "chain"), JSON)))
+def test_a_record_of_any_shape_is_read(record: dict[str, Any]) -> None:
+    error = {"type": "builtins.RuntimeError", "message": "boom", "trace": [], "ts": 1.0, **record}
+    assert classify(Ended(None, [outcome(RankEnd(0, 1, error))], 1, 10, True, False)).kind
+
+
+# -- errno -----------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.skipif(not sys.platform.startswith("linux"), reason="the numbers and words are those of Linux")
+def test_the_numbers_and_words_are_those_of_the_system() -> None:
+    glibc = {number: os.strerror(number) for number in errnos.WORDS}
+    assert glibc == errnos.WORDS
+    assert set(errnos.WORDS) <= set(errno.errorcode)
+
+
+@pytest.mark.parametrize("number", sorted(n for n in errnos.FAULTS if errnos.FAULTS[n] is errnos.Fault.STORAGE))
+def test_an_errno_of_storage_is_no_mistake_of_the_script(number: int) -> None:
+    said_so = judge("builtins.OSError", f"[Errno {number}] {errnos.WORDS[number]}: '/scratch/a/b'")
+    assert (said_so.kind, said_so.rule) == ("storage", "storage")
+    record = {"type": "h5.Error", "message": "cannot write /scratch/a", "errno": number, "ts": 1.0}
+    assert classify(Ended(None, [outcome(RankEnd(0, 1, record))], 1, 10, True, False)).kind == "storage"
+
+
+def test_what_sockets_say_too_is_about_storage_only_where_a_file_is_used() -> None:
+    assert judge("builtins.OSError", "[Errno 107] Transport endpoint is not connected", USER).kind == "crash"
+    assert judge("builtins.OSError", "[Errno 107] Transport endpoint is not connected: '/data'").kind == "storage"
+    reading = f"{SITE}/torch/utils/data/dataloader.py", 1, "__next__", ""
+    assert judge("builtins.TimeoutError", "[Errno 110] Connection timed out", USER, reading).kind == "storage"
+
+
+# -- place -----------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("file", "function", "place"),
+    [
+        ("/u/train.py", "main", Place.USER),
+        (f"{SITE}/torch/distributed/distributed_c10d.py", "all_reduce", Place.COLLECTIVE),
+        (f"{SITE}/deepspeed/comm/torch.py", "broadcast", Place.COLLECTIVE),
+        (f"{SITE}/torch/distributed/distributed_c10d.py", "destroy_process_group", Place.TEARDOWN),
+        (f"{SITE}/deepspeed/runtime/config.py", "__init__", Place.SETUP),
+        (f"{SITE}/deepspeed/runtime/engine.py", "save_checkpoint", Place.SAVING),
+        (f"{SITE}/deepspeed/runtime/engine.py", "load_checkpoint", Place.LOADING),
+        (f"{SITE}/torch/_inductor/codecache.py", "load", Place.TOOLCHAIN),
+        (f"{SITE}/deepspeed/ops/op_builder/builder.py", "jit_load", Place.TOOLCHAIN),
+        (f"{SITE}/huggingface_hub/file_download.py", "hf_hub_download", Place.DOWNLOAD),
+        (f"{SITE}/yaml/__init__.py", "load", Place.ARGUMENTS),
+        (f"{SITE}/torch/nn/modules/linear.py", "forward", Place.MODEL),
+        (f"{SITE}/torch/utils/data/_utils/fetch.py", "fetch", Place.DATA),
+        ("<frozen importlib._bootstrap>", "_find_and_load", Place.IMPORT),
+        (f"{SITE}/mylib/core.py", "run", Place.LIBRARY),
+    ],
+)
+def test_a_frame_has_an_owner(file: str, function: str, place: Place) -> None:
+    assert places([Frame("/u/train.py", 1, "main"), Frame(file, 2, function)])[0] is place
+
+
+def test_what_only_passes_calls_on_is_no_place() -> None:
+    inner = Frame("/usr/lib/python3.11/pathlib.py", 5, "open")
+    assert places([Frame("/u/train.py", 1, "main"), inner]) == (Place.USER,)
+
+
+# -- kinds -----------------------------------------------------------------------------------------------------
+
+REDUCE = (f"{SITE}/torch/distributed/distributed_c10d.py", 2806, "all_reduce", "work.wait()")
+ANSWER = (f"{SITE}/requests/models.py", 971, "json", "")
+OPERATOR = (f"{SITE}/torch/nn/functional.py", 2546, "layer_norm", "")
+
+WORKER = """
+-- Process 1 terminated with the following error:
+Traceback (most recent call last):
+  File "/u/t.py", line 3, in f
+    g()
+KeyError: 1
+"""
+
+EARLY: list[tuple[str, str, tuple[tuple[str, int, str, str], ...], str]] = [
+    ("builtins.RuntimeError", "an odd complaint", (USER, OPERATOR), "deterministic"),
+    ("builtins.RuntimeError", "the frob is out", (USER,), "crash"),
+    ("builtins.RuntimeError", "batch must be a multiple of 8", (), "deterministic"),
+    ("builtins.RuntimeError", "the server must be up, but nobody answered", (), "crash"),
+    ("mylib.BadConfigError", "no", (), "deterministic"),
+    ("deepspeed.x.OddException", "no", (), "deterministic"),
+    ("json.decoder.JSONDecodeError", "Expecting value: line 1 column 1 (char 0)", (USER,), "deterministic"),
+    ("json.decoder.JSONDecodeError", "Expecting value: line 1 column 1 (char 0)", (USER, ANSWER), "crash"),
+    ("json.decoder.JSONDecodeError", "Expecting ',' delimiter: line 3 column 9 (char 40)", (), "deterministic"),
+    ("subprocess.CalledProcessError", "Command '['which', 'c++']' returned non-zero exit status 1.", (),
+     "deterministic"),
+    ("builtins.RuntimeError", "Error building extension 'x': cc1plus: Killed", (), "crash"),
+    ("requests.exceptions.HTTPError", "403 Client Error: Forbidden for url: https://x", (), "deterministic"),
+    ("requests.exceptions.HTTPError", "502 Server Error: Bad Gateway for url: https://x", (), "crash"),
+    ("builtins.OSError", "[Errno 24] Too many open files", (), "crash"),
+    ("builtins.RuntimeError", "CUDA error: invalid argument", (), "deterministic"),
+    ("builtins.RuntimeError", "The GPU driver is too old for this build. Please download a newer one.", (),
+     "deterministic"),
+    ("builtins.OSError", "[Errno 39] Directory not empty: '/s/cache'", (), "crash"),
+    ("builtins.FileNotFoundError", "[Errno 2] No such file or directory: '/c/blobs/a1.incomplete'", (), "crash"),
+    ("torch.multiprocessing.spawn.ProcessRaisedException", WORKER, (), "deterministic"),
+    ("mlflow.exceptions.MlflowException", "failed:\nTraceback (most recent call last):\nKeyError: 1", (), "crash"),
+    ("wandb.errors.CommError", "project not found: it must exist", (), "crash"),
+    ("builtins.AssertionError", "", (("/u/t.py", 3, "step", "assert torch.isfinite(loss)"),), "diverged"),
+    ("mylib.NanLossError", "step 3", (), "diverged"),
+    ("builtins.TypeError", "clip() got an unexpected keyword argument 'error_if_nonfinite_grads'", (), "deterministic"),
+    ("builtins.ValueError", "Input contains NaN in column 3", (), "deterministic"),
+]  # fmt: skip
+
+
+@pytest.mark.parametrize(("kind", "message", "frames", "expected"), EARLY)
+def test_an_error_before_the_first_step(kind: str, message: str, frames: Any, expected: str) -> None:
+    verdict = judge(kind, message, *frames)
+    assert verdict.kind == expected, verdict
+
+
+LATE: list[tuple[str, str, tuple[tuple[str, int, str, str], ...], str]] = [
+    ("builtins.RuntimeError", "an odd complaint", (USER, OPERATOR), "crash"),
+    ("builtins.KeyError", "'x'", (USER,), "crash"),
+    ("builtins.NameError", "name 'val' is not defined", (USER,), "deterministic"),
+    ("builtins.TypeError", "f() missing 1 required positional argument: 'x'", (USER,), "deterministic"),
+    ("builtins.ValueError", "cannot convert float NaN to integer", (USER,), "diverged"),
+    ("builtins.RuntimeError", "loss 4e9 exceeds 100, giving up", (USER,), "diverged"),
+    ("builtins.TimeoutError", "no answer", (USER, REDUCE), "hang"),
+    ("builtins.RuntimeError", "rank 3 is stuck: no heartbeat for 900 s", (), "hang"),
+    ("_pickle.UnpicklingError", "pickle data was truncated", (USER, REDUCE), "crash"),
+]
+
+
+@pytest.mark.parametrize(("kind", "message", "frames", "expected"), LATE)
+def test_an_error_after_some_steps(kind: str, message: str, frames: Any, expected: str) -> None:
+    verdict = judge(kind, message, *frames, last_step=300)
+    assert verdict.kind == expected, verdict
+
+
+def test_where_a_run_resumes_the_environment_is_the_node_s() -> None:
+    for message in ("libcudart.so.12: cannot open shared object file", "Ninja is required to load C++ extensions"):
+        assert judge("builtins.ImportError", message).kind == "deterministic"
+        assert judge("builtins.ImportError", message, start_step=300).kind == "node"
+        assert judge("builtins.ImportError", message, last_step=300).kind == "crash"
+
+
+def test_a_file_that_cannot_be_read_is_a_checkpoint_once_there_can_be_one() -> None:
+    broken = "builtins.RuntimeError", "PytorchStreamReader failed reading zip archive"
+    assert judge(*broken).kind == "deterministic"
+    assert judge(*broken, start_step=300).kind == "checkpoint"
+    resume = "/u/train.py", 9, "main", "state = resume(path)"
+    assert judge("builtins.KeyError", "'optimizer'", resume, start_step=300).kind == "checkpoint"
+
+
+def test_a_value_that_is_not_finite_beside_a_broken_gpu_is_the_gpu_s() -> None:
+    kernel = (KernelLine(9.0, "NVRM: Xid (PCI:0000:3b:00): 48, pid=4000, name=python, DBE"),)
+    assert judge("builtins.FloatingPointError", "loss is nan", last_step=30).kind == "diverged"
+    assert judge("builtins.FloatingPointError", "loss is nan", last_step=30, kernel=kernel).kind == "gpu"
+
+
+def test_an_exception_that_only_wraps_another_is_what_it_wraps() -> None:
+    def wrapping(kind: str, message: str) -> str:
+        chain = [{"type": kind, "message": message}]
+        record = {"type": "mylib.JobFailed", "message": "the job failed", "ts": 1.0, "chain": chain}
+        return classify(Ended(None, [outcome(RankEnd(0, 1, record))], 1, 1000, True, False)).kind
+
+    assert wrapping("builtins.KeyError", "'x'") == "deterministic"
+    assert wrapping("torch.OutOfMemoryError", "CUDA out of memory.") == "oom"
+    assert wrapping("mylib.Odd", "odd") == "crash"
+
+
+def test_the_log_of_a_rank_without_a_record_has_places_too() -> None:
+    lines = log_lines(
+        "[rank0]: Traceback (most recent call last):",
+        '[rank0]:   File "/u/train.py", line 9, in main',
+        f'[rank0]:   File "{SITE}/torch/nn/functional.py", line 9, in layer_norm',
+        "[rank0]: RuntimeError: an odd complaint",
+    )
+    dead = outcome(RankEnd(0, 1, None), RankEnd(1, None, None), last_step=None, lines=lines)
+    verdict = classify(Ended(job("FAILED"), [dead], 1, 1000, True, False))
+    assert (verdict.kind, verdict.rule) == ("deterministic", "demand")
+
+
+# -- the end ---------------------------------------------------------------------------------------------------
+
+
+def test_what_fails_after_the_target_step_fails_nothing() -> None:
+    destroy = f"{SITE}/torch/distributed/distributed_c10d.py", 2, "destroy_process_group", ""
+    assert judge("builtins.RuntimeError", "odd", USER, destroy, last_step=1000).kind == "completed"
+    assert judge("builtins.RuntimeError", "odd", USER, destroy, last_step=999).kind == "crash"
+    save = f"{SITE}/deepspeed/runtime/engine.py", 2, "save_checkpoint", ""
+    assert judge("builtins.OSError", "[Errno 28] No space left", USER, save, last_step=1000).kind == "storage"
+    assert judge("builtins.KeyError", "'eval/loss'", USER, last_step=1000).kind == "crash"
+
+
+def test_a_signal_after_the_target_step_fails_nothing_unless_results_were_being_made() -> None:
+    def left(phase: str, code: int, *others: RankEnd) -> str:
+        ranks = RankEnd(0, None, None, phase=phase), *others
+        ended = Ended(job("FAILED"), [outcome(*ranks, last_step=1000, launcher_exit=code)], 1, 1000, True, False)
+        return classify(ended).kind
+
+    assert left("train", 250) == left("", 245) == "completed"
+    assert left("checkpoint", 250) == "crash"
+    assert left("eval", 245) == "gpu_fault"
+    assert left("", 247) == "crash"
+    assert left("", 247, RankEnd(1, 0, None)) == "completed"
+
+
+# -- how sure --------------------------------------------------------------------------------------------------
+
+
+def test_a_verdict_says_how_sure_it_is() -> None:
+    assert judge("torch.OutOfMemoryError", "CUDA out of memory.").sure is Sureness.CERTAIN
+    assert judge("mylib.BadConfigError", "no").sure is Sureness.LIKELY
+    unknown = judge("mylib.Odd", "odd", USER)
+    assert (unknown.sure, unknown.place) == (Sureness.UNSURE, "mylib.Odd at train.py:9 main")
+    assert "the same place" in unknown.would_decide
+
+
+def test_only_an_unknown_error_has_a_place_to_compare() -> None:
+    assert judge("builtins.ConnectionError", "no", USER).place == ""
+    assert judge("builtins.RuntimeError", "DataLoader worker (pid 4) exited unexpectedly", USER).place == ""
+
+
+def test_every_unsure_verdict_says_what_would_decide_it() -> None:
+    for case in load():
+        verdict = classify(case.ended)
+        assert (verdict.sure is Sureness.UNSURE) == bool(verdict.would_decide), case.name
+
+
+def test_a_mistake_is_never_a_guess() -> None:
+    found = [classify(case.ended) for case in load()]
+    assert all(one.sure is not Sureness.UNSURE for one in found if one.kind == "deterministic")
+
+
+def test_a_kind_holds_of_an_exception_alone() -> None:
+    found = kind_of(Scene(said("ValueError: heads must divide"), trained=False))
+    assert found is not None
+    assert found.name == "script-error"
+    assert kind_of(Scene(said("ValueError: heads must divide"), trained=True)) is None
