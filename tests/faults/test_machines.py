@@ -155,4 +155,5 @@ def test_a_full_disk(slurm: SlurmCluster, tmp_path: Path) -> None:
         done = trial.watch()
         assert completed(trial), done.runs["case-full"].reason
         assert while_full <= 2, "it was tried again and again on a full disk"
+        assert {a.failure_class for a in done.attempts["case-full"]} == {"storage", "completed"}
         assert broken_promises(trial) == []
