@@ -115,7 +115,7 @@ def _campaigns_own(dir: Path, root: Path) -> tuple[str, ...]:
     """How paths below the root begin that are of campaigns: the `dir`, or where that is the root, what lies in it."""
     if dir.resolve() != root.resolve():
         return (f"{os.path.relpath(dir, root)}/",)
-    folders = [place.parent.name for place in dir.glob("*/batches")]
+    folders = {place.parent.name for sign in ("batches", "campaign.json") for place in dir.glob(f"*/{sign}")}
     return (*(f"{name}/" for name in (CODE, *folders)), "campaign.db", ".dscampaign", ".doctor/")
 
 
