@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import Final
 
 from ...jobs.shared.code_copy import CodeCopy, fingerprint, inner_link
+from ...jobs.shared.layout import CODE
 
 FILE_LIMIT_BYTES: Final = 10 * 10**6
 """A larger file is data, not code."""
@@ -91,10 +92,10 @@ def _within_limits(root: Path, listing: _Listing, always: set[str], dir: Path, s
     """What of a listing is copied; None if it is too much."""
     files, left_out, size = set(always), set(listing.left_out) - always, 0
     tracked = set(listing.tracked)
-    below = os.path.relpath(dir, root)
+    own = _campaigns_own(dir, root)
     for path in {*tracked, *listing.untracked}:
         place = root / path
-        if path == below or path.startswith(f"{below}/") or not os.path.lexists(place):
+        if f"{path}/".startswith(own) or not os.path.lexists(place):
             continue
         linked = inner_link(root, path) is not None
         bytes_ = 0 if linked or not place.is_file() else place.stat().st_size
@@ -106,8 +107,16 @@ def _within_limits(root: Path, listing: _Listing, always: set[str], dir: Path, s
         size += bytes_
         if size > TREE_LIMIT_BYTES or len(files) > TREE_LIMIT_FILES:
             return None
-    hidden = {path for path in left_out if _UNSEEN.intersection(Path(path).parts) or f"{path}/".startswith(f"{below}/")}
+    hidden = {path for path in left_out if _UNSEEN.intersection(Path(path).parts) or f"{path}/".startswith(own)}
     return CodeTree(root, tuple(sorted(files)), tuple(sorted(left_out - hidden)))
+
+
+def _campaigns_own(dir: Path, root: Path) -> tuple[str, ...]:
+    """How paths below the root begin that are of campaigns: the `dir`, or where that is the root, what lies in it."""
+    if dir.resolve() != root.resolve():
+        return (f"{os.path.relpath(dir, root)}/",)
+    folders = {place.parent.name for sign in ("batches", "campaign.json") for place in dir.glob(f"*/{sign}")}
+    return (*(f"{name}/" for name in (CODE, *folders)), "campaign.db", ".dscampaign", ".doctor/")
 
 
 def _is_output(path: str) -> bool:

@@ -186,6 +186,18 @@ def test_a_grown_matrix_a_new_readme_and_results_are_no_other_code(project: Proj
     assert changed_files(first.hash, project.code(), project.dir) == ["conf.yaml"]
 
 
+@pytest.mark.parametrize("git", [True, False])
+def test_a_campaign_that_lives_in_the_script_s_folder_is_no_code(project: Project, *, git: bool) -> None:
+    if git:
+        project.git("init", "-q")
+    project.dir = project.root
+    first = project.code()
+    for name in ("sweep/batches/a/0.json", "sweep/runs/r/current", "campaign.db-wal", "code/other/train.py"):
+        project.write(name)
+    assert project.code().hash == first.hash
+    assert project.files() == ["train.py"]
+
+
 def test_ten_thousand_runs_look_at_the_code_once(project: Project, monkeypatch: pytest.MonkeyPatch) -> None:
     looks: list[Path] = []
     real = code_copies.tree_around
