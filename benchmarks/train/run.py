@@ -131,6 +131,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
 def measure(settings: Settings, results: Results, folder: Path) -> None:
     """Runs all children that are not done yet, one after another."""
     end_s = time.monotonic() + settings.stop_after_s
+    folder.mkdir(parents=True, exist_ok=True)
     tokens, dtype = _prepare(settings, folder / "data")
     for work, variant, repeat in order(settings):
         if results.has(work, variant, repeat):

@@ -59,7 +59,7 @@ def main(argv: list[str]) -> int:
         print(f"not examined: {why}", file=sys.stderr)
         return EXIT_REFUSED
     signal.signal(signal.SIGTERM, _end)
-    question = Question.read(talk.question)
+    question = Question.load(talk.question)
     assert question is not None  # it was trusted
     _Examination(question, talk, Node.from_environment(os.environ)).run()
     sys.stdout.flush()

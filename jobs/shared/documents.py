@@ -10,7 +10,7 @@ from dataclasses import MISSING, asdict, dataclass, fields, is_dataclass
 from functools import cache
 from pathlib import Path
 from types import NoneType, UnionType
-from typing import Annotated, Any, Final, Self, Union, get_args, get_origin, get_type_hints, is_typeddict
+from typing import Annotated, Any, Final, Literal, Self, Union, get_args, get_origin, get_type_hints, is_typeddict
 
 from ...db.regular_files import concerns_one_file
 from ...db.storable import MAX_BIGINT, MAX_INT, MAX_TIME_S, MAX_WHOLE
@@ -50,7 +50,7 @@ def decode(kind: Any, raw: Any, place: str = "") -> Any:
 
     Args:
         kind: a dataclass or a typed dictionary, a tuple, list or mapping of types, text, a number (whole ones have 64
-            bits, others are finite), a truth value, or any of these or None. An annotation narrows it: to a range, or
+            bits, others are finite), a truth value, one of some words, or any of these or None. An annotation narrows it: to a range, or
             from any dictionary to a typed one.
         raw: the value.
         place: where it stands, for the error.
@@ -61,6 +61,8 @@ def decode(kind: Any, raw: Any, place: str = "") -> Any:
     origin, args = get_origin(kind), get_args(kind)
     if origin in (UnionType, Union):
         return _first_that_fits(args, raw, place)
+    if origin is Literal:
+        return _one_of(args, raw, place)
     if origin is Annotated:
         narrower = args[1]
         found = decode(args[0] if isinstance(narrower, Within) else narrower, raw, place)
@@ -118,6 +120,12 @@ def _first_that_fits(kinds: tuple[Any, ...], raw: Any, place: str) -> Any:
         with suppress(ValueError):
             return decode(kind, raw, place)
     return decode(last, raw, place)
+
+
+def _one_of(values: tuple[Any, ...], raw: Any, place: str) -> Any:
+    if raw not in values:
+        raise ValueError(f"{_name(place)}{_shown(raw)} is none of {', '.join(map(str, values))}")
+    return raw
 
 
 def _plain(kind: Any, raw: Any, place: str) -> Any:

@@ -248,4 +248,4 @@ def test_question_and_report_survive_their_way_through_json(tmp_path: Path) -> N
     assert Question.read(tmp_path / "question.json") == question
     (tmp_path / "question.json").write_text('{"newer": 1}')
     with pytest.raises(ValueError, match="newer"):
-        Question.read(tmp_path / "question.json")
+        Question.load(tmp_path / "question.json")

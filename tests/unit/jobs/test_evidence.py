@@ -149,7 +149,7 @@ def test_a_record_without_end_is_not_read(paths: AttemptPaths) -> None:
 
 
 def test_what_a_later_version_says_of_an_error_is_kept(paths: AttemptPaths) -> None:
-    error = {**_ERROR, "frames": [["f.py", 3]]}
+    error = {**_ERROR, "notes": [["f.py", 3]]}
     paths.rank_record(0).write_text(json.dumps({"exit": 1, "error": error, "mood": "bad"}))
     assert evidence.rank_ends(paths, [0]) == (RankEnd(0, 1, error),)
 

@@ -191,7 +191,7 @@ def test_a_run_whose_folder_cannot_be_made_is_not_submitted(world: World) -> Non
     world.paths.run(BAD).dir.write_text("a file")
     settle(world)
     assert world.states() == {BAD: "held", GOOD: "completed"}
-    assert "Not a directory" in world.runs()[BAD].reason
+    assert "the run's folder is not writable" in world.runs()[BAD].reason
 
 
 def test_a_run_that_asks_for_nonsense_is_not_submitted(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
