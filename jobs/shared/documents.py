@@ -50,8 +50,8 @@ def decode(kind: Any, raw: Any, place: str = "") -> Any:
 
     Args:
         kind: a dataclass or a typed dictionary, a tuple, list or mapping of types, text, a number (whole ones have 64
-            bits, others are finite), a truth value, one of some words, or any of these or None. An annotation narrows it: to a range, or
-            from any dictionary to a typed one.
+            bits, others are finite), a truth value, one of some words, or any of these or None. An annotation narrows
+            it: to a range, or from any dictionary to a typed one.
         raw: the value.
         place: where it stands, for the error.
 
