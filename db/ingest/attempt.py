@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Final
@@ -56,7 +56,12 @@ class AttemptSpools:
             yield GpuSpool(self.attempt_id, path, node_rank)
 
 
-def drain_attempt(store: Store, spools: AttemptSpools, offsets: Mapping[int, int] | None = None) -> None:
+def drain_attempt(
+    store: Store,
+    spools: AttemptSpools,
+    offsets: Mapping[int, int] | None = None,
+    before_each: Callable[[], None] = lambda: None,
+) -> None:
     """Takes into the store what it does not hold yet of an attempt's spools.
 
     Args:
@@ -64,6 +69,7 @@ def drain_attempt(store: Store, spools: AttemptSpools, offsets: Mapping[int, int
         spools: The spools.
         offsets: Bytes that the store has of each spool, by `Spool.number`; one that has just that size is left alone.
             The store is asked where this is not given.
+        before_each: Called before each part of a spool; what it raises ends this.
 
     Raises:
         StoreUnreachable: The store did not answer; what was not taken is not lost.
@@ -73,7 +79,7 @@ def drain_attempt(store: Store, spools: AttemptSpools, offsets: Mapping[int, int
     failed: OSError | None = None
     for spool in spools:
         try:
-            drain(store, spool, None if offsets is None else offsets.get(spool.number, 0))
+            drain(store, spool, None if offsets is None else offsets.get(spool.number, 0), before_each)
         except OSError as exc:
             failed = failed or exc
     if failed:

@@ -8,7 +8,7 @@ leaves either all of it or none.
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
@@ -157,22 +157,27 @@ def ingest(store: Store, spool: Spool[Any], *, max_bytes: int = MAX_BYTES) -> In
     return IngestResult(batch.lines, source.offset + batch.length, len(bad), len(batch.events), caught_up)
 
 
-def drain(store: Store, spool: Spool[Any], seen_offset: int | None = None) -> None:
+def drain(
+    store: Store, spool: Spool[Any], seen_offset: int | None = None, before_each: Callable[[], None] = lambda: None
+) -> None:
     """Takes all that a spool holds, or leaves the rest to another caller who is at it.
 
     Args:
         store: The store.
         spool: The spool.
         seen_offset: Bytes of it that the store was seen to have: it is not asked if the file has just that size.
+        before_each: Called before each part of it; what it raises ends this.
 
     Raises:
         StoreUnreachable, LookupError, OSError: As of `ingest`.
     """
+    before_each()
     found = read_on(spool.path, 0, 0)
     if found is None or found.size == seen_offset:
         return
+    before_each()
     while not (result := ingest(store, spool)).caught_up and not result.stale:
-        pass
+        before_each()
 
 
 def _insert(conn: Connection, spool: Spool[B], source: Source, batch: B, lines: bytes, offset: int) -> list[BadLine]:

@@ -98,10 +98,14 @@ class FencedWriter:
     def renewing(self, items: Iterable[_T]) -> Iterator[_T]:
         """The items, with the lease renewed between them as often as needed; raises StaleLease as `write`."""
         for item in items:
-            if time.monotonic() - self._renewed_s > RENEWED_SHARE * LEASE_TTL_S:
-                with self.write():
-                    pass
+            self.renew()
             yield item
+
+    def renew(self) -> None:
+        """Renews the lease if it is time to; raises StaleLease as `write`."""
+        if time.monotonic() - self._renewed_s > RENEWED_SHARE * LEASE_TTL_S:
+            with self.write():
+                pass
 
     def event(self, conn: Connection, kind: str, message: str, row: AttemptRow, data: Any = None) -> None:
         """Adds an event about an attempt."""

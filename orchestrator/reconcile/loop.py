@@ -80,6 +80,7 @@ class Reconciler:
         seen = self._folder.require(newest)
         troubles = drain(writer, newest, self._executor.outcome_grace_s)
         stored = read_store(self._store, self._campaign)
+        writer.renew()
         snapshot, trouble = observe(stored, self._executor, self.paths, self._step_times, writer.renewing)
         actions, away = self._environments.ready(decide(snapshot), stored.configs.values())
         troubles += [*([trouble] if trouble else []), *away]
@@ -186,8 +187,8 @@ def drain(writer: FencedWriter, rows: Sequence[AttemptRow], grace_s: float) -> l
         gpus = [paths.gpu_spool(node) for node in range(row.nodes)]
         spools = AttemptSpools(row.id, paths.metrics, paths.forward_spool, gpus)
         try:
-            drain_attempt(writer.store, spools, {METRICS: row.spool_offset, **offsets.get(row.id, {})})
-        except StoreUnreachable:
+            drain_attempt(writer.store, spools, {METRICS: row.spool_offset, **offsets.get(row.id, {})}, writer.renew)
+        except (StoreUnreachable, StaleLease):
             raise
         except Exception as exc:  # noqa: BLE001 - whatever it is, it is this attempt's alone
             troubles.append(give_up_spool(row, exc, writer, grace_s))

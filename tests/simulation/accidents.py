@@ -15,7 +15,7 @@ from dscampaign.db.ingest import spool, stretch
 from dscampaign.db.store import Store
 from dscampaign.jobs.shared import files
 
-FILE_EFFECTS = ("write_atomically", "create_exclusively", "make_private")
+FILE_EFFECTS = ("write_atomically", "create_exclusively", "make_private", "make_below")
 REAL: dict[str, Callable[..., Any]] = {name: getattr(files, name) for name in FILE_EFFECTS}
 
 
