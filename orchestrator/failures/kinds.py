@@ -214,6 +214,8 @@ def _mistaken(scene: Scene) -> bool:
         return bool({Place.SETUP, Place.USER}.intersection(scene.places)) and Place.DOWNLOAD not in scene.places
     if Place.TRACKER in scene.places[:1] and not raised.is_a("UsageError"):
         return False
+    if raised.is_a(*words.OF_STATE) and words.PASSING.search(raised.message):
+        return False
     return raised.is_a(*words.MISTAKEN) or bool(words.MISTAKEN_NAME.search(raised.name))
 
 

@@ -107,7 +107,7 @@ _MEMORY = (
         + _NOT_OF_DEVICES
         + r"\b(?:(?:low on|out of|short of|insufficient|(?:not|n't) (?:have )?enough) (?:free )?"
         r"(?:memory|RAM)|exceed\w* (?:\S+ ){0,3}memory)|memory usage threshold|exceeded \d+% memory budget"
-        r"|(?i:(?:out of|insufficient|not enough|low)[ _](?:host|system|CPU|main)[ _](?:memory|RAM)\b)"
+        r"|(?i:(?:out[ _]of|insufficient|not enough|low)[ _](?:host|system|CPU|main)[ _](?:memory|RAM)\b)"
         r"|\b(?:[Hh]ost|[Ss]ystem|CPU|[Mm]ain) (?:memory|RAM) (?:is |was )?(?:exhausted|full|exceeded|ran out)",
     ),
     # PyTorch's caching allocator, with its class names of torch 2.5 and before, and whatever runs the device.

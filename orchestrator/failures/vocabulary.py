@@ -120,6 +120,14 @@ CIRCUMSTANCE = re.compile(
     r"|\bcancel|new thread|at step \d|epoch \d|too many open"
 )
 """What a message speaks of that may be otherwise the next time."""
+PASSING = re.compile(
+    r"[Cc]onnect(?:ion|ing) |[Tt]imed[ -]?out|[Tt]ime-?out (?:after|while|waiting|expired|exceeded)|[Uu]navailable"
+    r"|[Uu]nreachable|[Tt]emporarily|\bbusy\b|\bin use\b|\blocked by\b|other process"
+    r"|\b(?:died|killed|exited|vanished)\b"
+    r"|[Tt]erminated|unexpectedly|\bquota\b|[Hh]eartbeat|not (?:respond|answer|join|appear)|no (?:answer|response)"
+    r"|\b[Tt]ry again|[Rr]etries|\bI/O\b"
+)
+"""The part of it that is never a property of what was asked for, not even where a value or an index is wrong."""
 ADVICE = re.compile(
     r"\b(?:Please|If (?:you|this|the)|See|Try|Consider|Make sure|Alternatively|You (?:can|may|might)|For (?:more"
     r"|debugging)|Visit|Search for"
@@ -163,6 +171,8 @@ MISTAKEN = (
     "OmegaConfBaseException", "PickleError", "BufferError",
 )  # fmt: skip
 """Classes that say that the program asked for what cannot be."""
+OF_STATE = "ValueError", "LookupError", "AssertionError"
+"""Those of them that libraries also raise about what they find."""
 SIGNATURE = re.compile(
     r"unexpected keyword argument|missing \d+ required|takes .{0,30}arguments? but|takes no (?:keyword )?arguments"
     r"|multiple values for (?:keyword )?argument|required positional|invalid keyword argument|not JSON serializable"
@@ -171,7 +181,8 @@ SIGNATURE = re.compile(
 )
 """How a call is written, whatever it is called with."""
 MISTAKEN_NAME = re.compile(
-    r"(?:Config|Configuration|Validation|Argument|Usage|Pars|Schema|Definition|Unsupported|Invalid|Compatib|Version"
+    r"(?:Config|Configuration|Validation|Argument|Usage|Pars|Schema|Definition|Unsupported|Invalid(?!State)|Compatib"
+    r"|Version(?!Conflict)"
     r"|NotImplemented|NotAllowed|Misconfiguration|Misconfig|Override|Template)\w*(?:Error|Exception|ing)?$"
 )
 MISTAKEN_MODULES = ("deepspeed.", "omegaconf.", "hydra.", "pydantic", "yaml.", "jsonschema.", "argparse", "click.")
@@ -180,11 +191,10 @@ CORRUPT = ("UnpicklingError", "EOFError", "BadZipFile", "SafetensorError", "LZMA
 UNREADABLE = re.compile(
     r"[Cc]orrupt|[Tt]runcat|magic number|[Uu]nexpected (?:EOF|end)|central directory|[Ii]ncomplete|[Cc]hecksum"
     r"|(?:hash|digest|CRC\w*|size) (?:mismatch|differs|does not match)|invalid (?:header|load key|data)"
-    r"|bad (?:zip|magic)"
-    r"|[Ii]nvalid(?:Header|Tensor|Offset)|HeaderTooLarge|MetadataIncomplete|wrong size"
-    r"|file signature not found|DATA_LOSS|[Uu]nknown frame|[Ii]ncorrect (?:header|data) check|[Bb]ad CRC|(?:too|file) short"
-    r"|not a (?:zip|gzip|tar|HDF5) file"
-    r"|Not a gzipped|(?:is|was) empty|premature|all zeros|zero bytes|(?:is|has|of) 0 bytes"
+    r"|bad (?:zip|magic)|[Ii]nvalid(?:Header|Tensor|Offset)|HeaderTooLarge|MetadataIncomplete|wrong size"
+    r"|file signature not found|DATA_LOSS|[Uu]nknown frame|[Ii]ncorrect (?:header|data) check|[Bb]ad CRC"
+    r"|(?:too|file) short|not a (?:zip|gzip|tar|HDF5) file|Not a gzipped|(?:is|was) empty|premature|all zeros"
+    r"|zero bytes|(?:is|has|of) 0 bytes"
 )
 DIFFERS = re.compile(r"mismatch|does(?:n't| not) match|missing|differs?\b|instead of|[Ee]xpected|not found|size of")
 RESUMING = re.compile(r"resum|restor|checkpoint|ckpt", re.IGNORECASE)

@@ -25,6 +25,11 @@ MISTAKES = [
 MISJUDGED = {
     # What an exception group holds is not in the case: it is taken for a crash and tried again.
     "an exception group of Python 3.11",
+    # After a hundred steps, data or another node's library may cause the same. It is tried once more: the same error at
+    # the same place is then a mistake.
+    "kohya-shared-tensors-first-save",
+    "axolotl-wandb-save-attribute",
+    "metric-format-first-evaluation",
     # Whether a job that left nothing was lost is decided by its claim, in reconcile/attempt_state.py.
     "job vanished from the controller without a trace",
     "no job ever took the attempt",
