@@ -6,10 +6,10 @@ Batch 1 was at hand when the rules were written; the later ones were first judge
 Prints the confusion table (a row is what it was, a column what it was taken for), precision and recall of each class,
 the accuracy of each family, and the time for one case.
 
-What a user meets are ends that nobody had seen: the last table is of the first contact with each family of batch 5,
-whose authors had not read the rules. The rules of the commit named there had seen only the families above it. "Before"
-are the rules of 20ff707, which knew few kinds. To repeat a row, check the commit out and add that family's file to
-tests/corpus.
+What a user meets are ends that nobody had seen: the last table is of the first contact with each family of batches 5
+and 6, whose authors had not read the rules. The rules of the commit named there had seen only the families above it.
+"Before" are the rules of 20ff707, which knew few kinds. To repeat a row, check the commit out and add that family's
+file to tests/corpus.
 """
 
 from __future__ import annotations

@@ -44,7 +44,7 @@ SUSPECTS = (
     *("fallen off", "watchdog", "no space", "quota", "stale", "cannot", "not permitted", "check batch", "fail"),
     *("usage:", "no module", "not found", "timed out", "could not", "missing", "no such", "corrupt", "is lost"),
     *("mismatch", "invalid", "read-only", "not connected", "loss scale", "finite", "is nan", "diverg", "timeout"),
-    *("stuck", "no progress", "abort", "fatal"),
+    *("stuck", "no progress", "abort", "fatal", "access fault", "stalled"),
 )
 """Worth keeping from the middle of a log, in lower case; a superset of what the rules of failure classes look for.
 

@@ -14,6 +14,7 @@ from collections.abc import Sequence
 
 from ...jobs.agent.evidence import LogLine
 from . import finish, node_evidence
+from . import vocabulary as words
 from .doubt import doubted
 from .evidence import (
     Clue,
@@ -181,6 +182,9 @@ def _mistake(found: Finding, root: Clue, roots: Sequence[Clue], ended: Ended) ->
     if gone:
         reason = f"{headline(root.text)} (rank {gone.rank} had ended before, without a record)"
         return Verdict(FailureClass.CRASH, reason, line=root.line, host=root.host, sure=Sureness.LIKELY)
+    if words.DEVICE_MEMORY.search(root.text) and (crowded := node_evidence.crowded(root, ended)):
+        kind, reason = crowded
+        return Verdict(kind, reason, line=root.line, host=root.host, rule="device-memory", sure=Sureness.LIKELY)
     if found.per_node and _on_one_node_only(found, root, roots, ended):
         reason = f"only on {root.host}: {headline(root.text)}"
         return Verdict(FailureClass.NODE, reason, found.hint, root.line, found.name, root.host, sure=Sureness.LIKELY)

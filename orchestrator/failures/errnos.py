@@ -115,13 +115,31 @@ OF_FILES = OF_SOCKETS | {6, 19, 61, 74}
 _SAID = re.compile(r"\b[Ee]rrno:?(?: ?= ?| )(\d{1,3})\b|\(os error (\d{1,3})\)|\bcode: (\d{1,3}), kind: ")
 _NUMBERS = {text: number for number, text in WORDS.items()}
 _WORDS = re.compile("|".join(map(re.escape, sorted(_NUMBERS, reverse=True))))
-_OLD_WORDS = re.compile(r"[Ss]tale NFS file handle")
+_SYMBOLS = {
+    "EIO": 5, "EAGAIN": 11, "ENOMEM": 12, "EBUSY": 16, "ENFILE": 23, "EMFILE": 24, "ENOSPC": 28, "EROFS": 30,
+    "ENOLCK": 37, "ECONNRESET": 104, "ESHUTDOWN": 108, "ETIMEDOUT": 110, "ECONNREFUSED": 111, "EHOSTUNREACH": 113,
+    "ESTALE": 116, "EUCLEAN": 117, "EREMOTEIO": 121, "EDQUOT": 122,
+}  # fmt: skip
+_SYMBOL = re.compile(rf"\b(?:{'|'.join(_SYMBOLS)})\b")
+_OTHER_WORDS = {
+    5: "input/output error",
+    28: "no space left|(?:not enough|insufficient|out of) (?:free )?(?:disk|storage) space"
+    "|(?:disk|file ?system|volume) (?:is )?full",
+    30: "read-?only file ?system",
+    116: "stale (?:nfs )?file handle",
+    122: "disk quota exceeded",
+}
+"""As languages, libraries and older systems word what only files can cause."""
+_OTHERS = re.compile("|".join(f"(?P<_{number}>{words})" for number, words in _OTHER_WORDS.items()), re.IGNORECASE)
 
 
 def find(text: str) -> int | None:
-    """The errno that an error's text names, by number or in glibc's words; None if it names none."""
+    """The errno that an error's text names, by number, by symbol or in words; None if it names none."""
     if said := _SAID.search(text):
         return int(next(group for group in said.groups() if group))
     if words := _WORDS.search(text):
         return _NUMBERS[words[0]]
-    return 116 if _OLD_WORDS.search(text) else None
+    if symbol := _SYMBOL.search(text):
+        return _SYMBOLS[symbol[0]]
+    other = _OTHERS.search(text)
+    return int(other.lastgroup[1:]) if other and other.lastgroup else None

@@ -58,8 +58,8 @@ def _usage(ended: Ended) -> Verdict | None:
         return None
     words = [line for o in ended.outcomes for line in o.lines if "rank" in line.file and line.text.strip()]
     reason = headline(words[-1].text) if words else "the script exited with 2, as for arguments that it does not know"
-    hint = "correct `command:`"
-    return Verdict(FailureClass.DETERMINISTIC, reason, hint, words[-1] if words else None, "exit-2")
+    line = words[-1] if words else LogLine(f"outcome-{ended.outcomes[0].node_rank}.json", 0, "exit 2")
+    return Verdict(FailureClass.DETERMINISTIC, reason, "correct `command:`", line, "exit-2")
 
 
 def _without_outcome(ended: Ended) -> Verdict:

@@ -11,7 +11,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 
-from . import errnos
+from . import devices, errnos
 from . import vocabulary as words
 from .errnos import Fault
 from .places import Place, places
@@ -95,6 +95,10 @@ def kind_of(scene: Scene) -> Kind | None:
 # -- what holds -----------------------------------------------------------------------------------------------
 
 
+def _no_room(scene: Scene) -> bool:
+    return words.lacks_device_memory(scene.raised.message)
+
+
 def _diverged(scene: Scene) -> bool:
     if scene.raised.is_a(
         "TypeError", "NameError", "AttributeError", "LookupError", "ImportError", "SyntaxError", "OSError"
@@ -150,6 +154,8 @@ def _refused(scene: Scene) -> bool:
     if not _networked(scene):
         return False
     status = _status(scene)
+    if words.PASSING_REFUSAL.search(scene.text):
+        return False
     if status is None:
         return bool(words.REFUSAL.search(scene.text))
     return 400 <= status < 500 and status not in words.PASSING_STATUS
@@ -162,7 +168,9 @@ def _away(scene: Scene) -> bool:
 def _tools(scene: Scene) -> bool:
     if words.KILLED.search(scene.text):
         return False
-    return scene.raised.is_a(*words.TOOL_TYPES) or scene.where is Place.TOOLCHAIN or bool(words.TOOL.search(scene.text))
+    if scene.raised.is_a(*words.TOOL_TYPES) or words.TOOL.search(scene.text):
+        return True
+    return scene.where is Place.TOOLCHAIN and not words.of_circumstances(scene.raised.message)
 
 
 def _unreadable(scene: Scene) -> bool:
@@ -193,9 +201,11 @@ def _too_late(scene: Scene) -> bool:
 def _misspelled(scene: Scene) -> bool:
     """An error of the program's text: neither data nor a machine can cause it, except one with other libraries."""
     raised = scene.raised
-    return not scene.resumes and (
-        raised.is_a("NameError") or (raised.is_a("TypeError") and bool(words.SIGNATURE.search(raised.message)))
-    )
+    if scene.resumes:
+        return False
+    if raised.is_a("TypeError"):
+        return bool(words.SIGNATURE.search(raised.message))
+    return raised.is_a("NameError", "OmegaConfBaseException")
 
 
 def _mistaken(scene: Scene) -> bool:
@@ -203,6 +213,8 @@ def _mistaken(scene: Scene) -> bool:
     if raised.is_a("JSONDecodeError") and "Expecting value" in raised.message:  # an empty answer, or an empty file
         return bool({Place.SETUP, Place.USER}.intersection(scene.places)) and Place.DOWNLOAD not in scene.places
     if Place.TRACKER in scene.places[:1] and not raised.is_a("UsageError"):
+        return False
+    if raised.is_a(*words.OF_STATE) and words.PASSING.search(raised.message):
         return False
     return raised.is_a(*words.MISTAKEN) or bool(words.MISTAKEN_NAME.search(raised.name))
 
@@ -212,7 +224,7 @@ def _demanded(scene: Scene) -> bool:
     raised = scene.raised
     if not raised.type or raised.is_a("KeyboardInterrupt", "GeneratorExit") or raised.module.startswith(words.TRACKERS):
         return False
-    if words.of_circumstances(raised.message) or words.DEVICE_FAILED.search(raised.message):
+    if words.of_circumstances(raised.message) or devices.FAILED.search(raised.message):
         return False
     in_code = scene.where in (Place.MODEL, Place.SETUP, Place.ARGUMENTS, Place.IMPORT)
     if in_code or raised.module.startswith(words.MISTAKEN_MODULES):
@@ -226,7 +238,7 @@ def _demanded(scene: Scene) -> bool:
 def _unfit(scene: Scene) -> bool:
     """A demand on the machine: its driver, its GPUs or their number."""
     text = scene.raised.message
-    return bool(words.CUDA_ARGUMENT.search(text)) or (bool(words.MACHINE.search(text)) and _demanded(scene))
+    return bool(devices.ARGUMENT.search(text)) or (bool(words.MACHINE.search(text)) and _demanded(scene))
 
 
 _LOWER_RATE = "lower train.lr, or warm up longer"
@@ -245,6 +257,7 @@ SYSTEM_KINDS: Sequence[Kind] = (
 """What a system call's errno proves, whatever was made of it."""
 
 KINDS: Sequence[Kind] = (
+    Kind("device-memory", FailureClass.OOM, sure=Sureness.LIKELY, holds=_no_room),
     Kind("loss-not-finite", FailureClass.DIVERGED, _LOWER_RATE, sure=Sureness.LIKELY, holds=_diverged),
     Kind("never-met", FailureClass.NODE, sure=Sureness.LIKELY, holds=_never_met),
     Kind("collective", FailureClass.HANG, sure=Sureness.LIKELY, holds=_hung),

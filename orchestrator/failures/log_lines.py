@@ -17,12 +17,14 @@ CASCADE = re.compile(
     r"|[Cc]onnection (?:closed|reset|refused)|Connection\w*(?:Reset|Refused|Aborted)|Broken ?[Pp]ipe"
     r"|TCPStore|c10d|[Ww]atchdog|Socket Timeout|failed to recv, got 0 bytes|Application timeout caused pair closure"
     r"|killed by signal: Terminated|SignalException|^(?:builtins\.)?KeyboardInterrupt|Rendezvous\w*Error"
+    r"|Horovod has been shut down|MPI_ABORT was invoked"
     r"|Timed out waiting \d+ms|monitoredBarrier|\bSIGTERM\b|signal 15\b|[Tt]ime limit|walltime|[Pp]reempted"
 )
 """Messages of ranks after another one has died, and of ranks that are being ended."""
 
 OWN_FAULT = re.compile(
-    r"CUDA error: |Cuda failure|CUDA out of memory|Duplicate GPU detected|doesn't have NCCL built in|no GPUs found"
+    r"(?:CUDA|HIP|XPU|NPU) error: |(?:Cuda|HIP) failure|(?:CUDA|HIP|XPU|NPU) out of memory"
+    r"|Duplicate GPU detected|doesn't have NCCL built in|no GPUs found"
     r"|clients joined|shared memory|ncclInvalid|no socket interface found|^(?:builtins\.)?(?:Type|Value|Attribute"
     r"|Name|Key|Import|ModuleNotFound|Syntax|NotImplemented|Index|UnboundLocal)Error"
 )

@@ -5,23 +5,20 @@ from __future__ import annotations
 import re
 
 from ...jobs.agent.evidence import AGENT, LogLine, NodeOutcome
-from . import cuda_oom
+from . import cuda_oom, devices
 from .evidence import Clue, Ended, death_signal, kernel_clues, outcome_of, rank_pids, silent_ranks
 from .policy import FailureClass
 from .rules import KERNEL_OOM, KERNEL_STORAGE, RULES
 from .verdict import Finding, Verdict
 
 _DRIVER_TROUBLE = re.compile(r"mismatch|GPU is lost|[Uu]nknown Error|reset required|requires reset", re.IGNORECASE)
-_OF_GPUS = re.compile(
-    r"CUDA|[Cc]uda|cuDNN|CUBLAS|CUDNN|NCCL|NVML|device ordinal|GPUs?\b|NVIDIA|unspecified launch failure"
-)
 _ADDRESS = re.compile(r"\b([0-9a-f]{4,8}):([0-9a-f]{2}):([0-9a-f]{2})\b", re.IGNORECASE)
 _LOADER_KILLED = re.compile(r"DataLoader worker .*(?:killed by signal: Killed|exited unexpectedly)")
 
 
 def concerns_gpu(text: str) -> bool:
     """Whether a broken GPU could cause that error."""
-    return bool(_OF_GPUS.search(text))
+    return bool(devices.NAMED.search(text))
 
 
 def without_gpus(found: Finding | None, ended: Ended) -> bool:
@@ -75,11 +72,8 @@ def whose_memory(ended: Ended, clue: Clue, text: str) -> tuple[FailureClass, str
     outcome = outcome_of(ended, clue.host)
     memory = cuda_oom.read(text)
     if memory is None:
-        before = _used_before(outcome, clue) if outcome else 0.0
-        if outcome and before > cuda_oom.FOREIGN_SHARE:
-            reason = f"{outcome.host}: {before:.0%} of the GPU's memory was in use before the attempt began"
-            return FailureClass.FOREIGN_OOM, reason, ""
-        return FailureClass.OOM, "", ""
+        kind, reason = crowded(clue, ended) or (FailureClass.OOM, "")
+        return kind, reason, ""
     siblings = rank_pids(outcome) if outcome else set()
     kind = memory.kind(siblings)
     if kind is FailureClass.FOREIGN_OOM:
@@ -89,6 +83,16 @@ def whose_memory(ended: Ended, clue: Clue, text: str) -> tuple[FailureClass, str
         reason = f"{memory.unallocated:.1f} GiB are reserved in pieces, too small for {memory.tried:.1f} GiB"
         return kind, reason, "PYTORCH_ALLOC_CONF=expandable_segments:True"
     return kind, "", ""
+
+
+def crowded(clue: Clue, ended: Ended) -> tuple[FailureClass, str] | None:
+    """Others' memory on the rank's GPU before the attempt began, if it was much."""
+    outcome = outcome_of(ended, clue.host)
+    before = _used_before(outcome, clue) if outcome else 0.0
+    if outcome is None or before <= cuda_oom.FOREIGN_SHARE:
+        return None
+    reason = f"{outcome.host}: {before:.0%} of the GPU's memory was in use before the attempt began"
+    return FailureClass.FOREIGN_OOM, reason
 
 
 def _by_kernel(ended: Ended, kind: FailureClass) -> Verdict | None:

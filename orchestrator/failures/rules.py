@@ -15,6 +15,7 @@ from functools import partial
 from typing import Any
 
 from ...jobs.shared.user_pattern import UserPattern
+from . import devices
 from .policy import FailureClass
 from .verdict import Finding
 
@@ -95,16 +96,23 @@ unrecovered ECC, security fault, GSP or PMU gone."""
 XID_AMBIGUOUS = "8|13|31|32|43|62|68|69|94|109"
 """Likewise: exceptions and faults of an engine, channel reset, controller halt, contained ECC, switch timeout."""
 
+_NODE = r"\b(?:[Nn]odes?|[Hh]ost|[Mm]achine|[Cc]ontainer|[Pp]od|[Cc]group|[Ii]nstance)\b"
+_NOT_OF_DEVICES = r"(?:(?!CUDA|HIP|GPU|XPU|VRAM|[Dd]evice)[^\n]){0,60}?"
+
 _MEMORY = (
-    # PyTorch's caching allocator, with its class names of torch 2.5 and before; HIP is the same on ROCm.
-    _oom(
-        "cuda-oom",
-        _TYPE + r"OutOfMemoryError\b|(?:CUDA|HIP) out of memory\. Tried to allocate \d"
-        r"|^(?:[\w.]+: )*(?:CUDA|HIP) out of memory|(?:CUDA|HIP)\b[\]\w ]*: out of memory",
+    # What watches the host's memory: Ray, Dask, YARN, scripts; Level Zero's and OpenCL's names for it.
+    _host_oom(
+        "host-monitor",
+        _NODE
+        + _NOT_OF_DEVICES
+        + r"\b(?:(?:low on|out of|short of|insufficient|(?:not|n't) (?:have )?enough) (?:free )?"
+        r"(?:memory|RAM)|exceed\w* (?:\S+ ){0,3}memory)|memory usage threshold|exceeded \d+% memory budget"
+        r"|(?i:(?:out[ _]of|insufficient|not enough|low)[ _](?:host|system|CPU|main)[ _](?:memory|RAM)\b)"
+        r"|\b(?:[Hh]ost|[Ss]ystem|CPU|[Mm]ain) (?:memory|RAM) (?:is |was )?(?:exhausted|full|exceeded|ran out)",
     ),
-    # The handles and workspaces of NVIDIA's libraries, allocated behind PyTorch's back; NCCL's channels.
-    _oom("cublas-alloc", r"\b(?:CUBLAS|CUDNN|CUSOLVER|CUSPARSE)_STATUS_ALLOC_FAILED"),
-    _oom("nccl-oom", r"Cuda failure (?:\d+ )?'out of memory'"),
+    # PyTorch's caching allocator, with its class names of torch 2.5 and before, and whatever runs the device.
+    _oom("cuda-oom", _TYPE + r"OutOfMemoryError\b|" + devices.MEMORY),
+    _oom("cublas-alloc", devices.ALLOCATION),
     # c10's CPU allocator and the runtimes of C++, Rust and Python under a memory limit: a device only where the CPU
     # trains.
     _host_oom(
@@ -169,23 +177,20 @@ _ENVIRONMENT = (
         r"cannot open shared object file|version `?(?:GLIBC|GLIBCXX|CXXABI)_[\d.]+'? not found|undefined symbol: ",
         "the library must be the same on all nodes",
     ),
-    # CUDA's runtime and torch's words for it.
-    _node_mistake(
-        "device-ordinal", r"invalid device ordinal|Duplicate GPU detected", "more ranks than GPUs: lower ranks_per_node"
-    ),
+    # The device's runtime and torch's words for it.
+    _node_mistake("device-ordinal", devices.ORDINAL, "more ranks than GPUs: lower ranks_per_node"),
     _lacking(
         "no-gpu",
-        r"No CUDA GPUs are available|no CUDA-capable device is detected|Found no NVIDIA driver"
-        r"|Torch not compiled with CUDA enabled|doesn't have NCCL built in|no GPUs found",
+        devices.ABSENT,
         "ask for GPUs in `slurm:`, and install a torch that can use them",
     ),
     _lacking(
         "no-kernel-image",
-        r"no kernel image is available|out of resource: shared memory",
+        devices.NO_KERNEL,
         "build torch or the kernel for this GPU",
     ),
     # An index beyond an embedding's or a loss's classes, as a rule; data that come later may be another matter.
-    _early_mistake("device-assert", r"CUDA error: device-side assert triggered", "a label or token out of range"),
+    _early_mistake("device-assert", devices.ASSERTION, "a label or token out of range"),
     # The operating system, before and after Python gives it a class.
     _early_node_mistake(
         "no-file",
@@ -227,7 +232,7 @@ _SCRIPT = (
         "tensor-shapes",
         r"RuntimeError: (?:.{0,80}\b(?:must match|must have the same|must be equal|is not compatible"
         r"|only supports?)\b"
-        r"|.{0,40}\b[Ee]xpected\b.{0,120}\b(?:but|got|found|on the same device)\b|.{0,80}\bdoes not require grad"
+        r"|Expected all tensors to be on the same device|.{0,80}\bdoes not require grad"
         r"|mat1 and mat2 shapes|shape '\[.*\]' is invalid|Given groups=|einsum\(\)|stack expects each tensor)",
     ),
     # The C library's assert, of a compiled library; not CUDA's on the device, which name a block and a thread.
@@ -276,25 +281,19 @@ _MACHINE = (
     # NVIDIA's driver, in the kernel's log and in CUDA's words.
     _gpu(
         "gpu-xid",
-        rf"NVRM: Xid \([^)]*\): (?:{XID_HARDWARE})\b|GPU has fallen off the bus|GPU is lost"
-        r"|(?:GPU Reset|Node Reboot) Required",
+        rf"NVRM: Xid \([^)]*\): (?:{XID_HARDWARE})\b|{devices.LOST}",
     ),
-    _gpu("gpu-ecc", r"[Uu]ncorrectable (?:ECC|NVLink) error"),
-    _gpu(
-        "gpu-driver",
-        r"Driver/library version mismatch|unsupported display driver / cuda driver"
-        r"|CUDA error: system not yet initialized|Unable to determine the device handle",
-    ),
+    _gpu("gpu-ecc", devices.UNCORRECTABLE),
+    _gpu("gpu-driver", devices.DRIVER),
     _gpu_fault("gpu-fault-xid", rf"NVRM: Xid \([^)]*\): (?:{XID_AMBIGUOUS})\b"),
-    _gpu_fault(
-        "gpu-fault",
-        r"(?:an illegal memory access|an illegal instruction|misaligned address) was encountered"
-        r"|CUDA error: (?:misaligned address|unspecified launch failure|hardware stack error|invalid program counter"
-        r"|unknown error|Invalid access of peer GPU memory)|CUDA-capable device(?:s are|\(s\) is/are) busy"
-        r"|CUDA unknown error|\b(?:CUBLAS|CUDNN)_STATUS_(?:EXECUTION_FAILED|MAPPING_ERROR|INTERNAL_ERROR)",
+    _gpu_fault("gpu-fault", devices.FAULT),
+    # torch's zip writer, databases and MPI-IO, which pass no errno on.
+    _storage(
+        "storage",
+        r"PytorchStreamWriter failed writing|unexpected pos \d+ vs \d+|database or disk is full|disk I/O error"
+        r"|errors\.DiskFull\b|MPI_ERR_(?:NO_SPACE|QUOTA|READ_ONLY|IO)\b|kind: (?:StorageFull|ReadOnlyFilesystem"
+        r"|StaleNetworkFileHandle|\w*QuotaExceeded)|\bIO error: While (?:appending|fsync|sync|fdatasync|pread)",
     ),
-    # torch's zip writer and sqlite on a full disk, which pass no errno on.
-    _storage("storage", r"PytorchStreamWriter failed writing|unexpected pos \d+ vs \d+|database or disk is full"),
     # slurmstepd and srun, where Slurm's accounting has no word of it.
     _rule(FailureClass.TIME_LIMIT, "slurm-log", r"CANCELLED AT .* DUE TO TIME LIMIT"),
     _rule(FailureClass.PREEMPTED, "slurm-log", r"CANCELLED AT .* DUE TO PREEMPTION"),

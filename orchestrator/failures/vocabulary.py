@@ -24,6 +24,14 @@ OF_NAN = re.compile(r"NaN|NAN|Nan(?=[A-Z]|$)|Non[Ff]inite|NotFinite|Diverge|Infi
 SCALE = _words(r"loss[_ ]scal\w*|(?:grad)?[_ ]?scaler?")
 SPENT = _words(r"minim\w*|below|zero|exhaust\w*|too (?:small|low)|0")
 LOSS = _words(r"loss(?:es)?|perplexity|ppl|grad[_ ]?norm")
+DEVICE_MEMORY = _words(
+    r"(?:gpu|cuda|device|accelerator|hip|xpu|npu)[ _](?:memory|RAM)\w*"
+    r"|memory (?:on|of) (?:the |this |each )?(?:device|gpu)|v-?ram|hbm"
+)
+SHORT = _words(
+    r"free|available|insufficient|enough|less than|only|requires?|needs?|needed|remaining|exceed\w*|more than"
+)
+SIZE = re.compile(r"\d ?(?:[KMGT]i?B|bytes)\b")
 OUT_OF_BOUNDS = _words(r"exceed\w*|above|too (?:large|high|big)|spik\w*|threshold|limit")
 TRAINED_VALUE = _words(
     r"loss(?:es)?|grad(?:ient)?s?|norms?|logits?|activations?|weights|parameters?|params?|perplexity|ppl"
@@ -38,11 +46,12 @@ DATA_VALUE = _words(r"input|columns?|dataset|features?|array|dataframe|csv")
 WAITED = _words(
     r"time[d]?[- ]?out\w*|timeout\w*|stuck|no (?:progress|steps?|heartbeat|activity|output|sign of life)|hung"
     r"|hang(?:s|ing)?|deadlock\w*|stall\w*|not respond\w*"
-    r"|unresponsive|waited|still waiting|did not (?:arrive|join|reach|complete|finish|enter)|desync\w*|straggl\w*"
+    r"|unresponsive|waited|still waiting|waiting for (?:the )?(?:others?|rest|remain\w+)|DEADLINE_EXCEEDED"
+    r"|did not (?:arrive|join|reach|complete|finish|enter)|desync\w*|straggl\w*"
 )
 TOGETHER = _words(
     r"all_?reduce\w*|all_?gather\w*|reduce_?scatter\w*|broadcast\w*|\w*barrier\w*|all_?to_?all\w*|collectives?"
-    r"|nccl\w*|gloo"
+    r"|nccl\w*|rccl\w*|hccl\w*|oneccl|gloo|horovod|mpi(?:_\w+)?|coordinat(?:ion|or)"
     r"|process[ _]?groups?\w*|ranks?|watchdog|torch\.distributed\w*|c10d\w*|TCPStore|store|peers?|rendezvous"
     r"|allreduce\w*"
     r"|send|recv|isend|irecv|deepspeed\.comm\w*|comm"
@@ -74,8 +83,15 @@ NETWORK_MODULES = (
     *("botocore.", "google.api", "azure.", "s3fs.", "gcsfs.", "huggingface_hub."),
 )
 TRACKERS = ("wandb.", "mlflow.", "comet_ml.", "neptune.", "clearml.")
-PASSING_FILE = re.compile(r"\.(?:lock|tmp|temp|incomplete|partial|part)\b|\.nfs0")
+PASSING_FILE = re.compile(
+    r"\.(?:lock|tmp|temp|incomplete|partial|part|pid|sock|socket)\b|\.nfs0|/dev/shm/|/proc/\d|/tmp/(?:tmp|pymp-|ray/)"
+)
 """A file that exists for a moment: whoever misses it was too late or too early."""
+PASSING_REFUSAL = re.compile(
+    r"[Rr]ate[- ]?(?:limit|exceeded)|[Tt]oo [Mm]any|SlowDown|Throttl|[Qq]uota|RequestTime"
+    r"|Expired ?Token|token (?:has )?expired"
+)
+"""A refusal that is about this moment, whatever its status."""
 PASSING_STATUS = frozenset({408, 409, 421, 423, 425, 429})
 
 TOOL = re.compile(
@@ -90,9 +106,6 @@ KILLED = re.compile(
     r"[Kk]illed|SIGKILL|signal (?:9|terminated)|exit (?:status|code) (?:-9|137)|\b-9\b|Resource temporarily"
 )
 
-DEVICE_FAILED = re.compile(
-    r"CUDA(?: driver)? (?:error|failure|init)|cuda failure|[A-Z]_STATUS_[A-Z]|cuDNN error|NCCL error|HIP error|Xid"
-)
 MACHINE = re.compile(
     r"CUDA|[cC]uDNN|CUBLAS|NCCL|NVML|\b[Dd]rivers?\b|\bGPUs?\b|[Cc]ompute capability|\bsm_\d\d|device_count|MIG|P2P"
 )
@@ -107,6 +120,14 @@ CIRCUMSTANCE = re.compile(
     r"|\bcancel|new thread|at step \d|epoch \d|too many open"
 )
 """What a message speaks of that may be otherwise the next time."""
+PASSING = re.compile(
+    r"[Cc]onnect(?:ion|ing) |[Tt]imed[ -]?out|[Tt]ime-?out (?:after|while|waiting|expired|exceeded)|[Uu]navailable"
+    r"|[Uu]nreachable|[Tt]emporarily|\bbusy\b|\bin use\b|\blocked by\b|other process"
+    r"|\b(?:died|killed|exited|vanished)\b"
+    r"|[Tt]erminated|unexpectedly|\bquota\b|[Hh]eartbeat|not (?:respond|answer|join|appear)|no (?:answer|response)"
+    r"|\b[Tt]ry again|[Rr]etries|\bI/O\b"
+)
+"""The part of it that is never a property of what was asked for, not even where a value or an index is wrong."""
 ADVICE = re.compile(
     r"\b(?:Please|If (?:you|this|the)|See|Try|Consider|Make sure|Alternatively|You (?:can|may|might)|For (?:more"
     r"|debugging)|Visit|Search for"
@@ -137,17 +158,6 @@ DEMAND = re.compile(
 )
 """The grammar of a demand on the caller: what must hold and does not will not hold the next time either."""
 
-CUDA_ARGUMENT = re.compile(
-    r"(?:CUDNN|CUBLAS|CUSOLVER|CUSPARSE|CUFFT|NCCL)_STATUS_(?:BAD_PARAM|NOT_SUPPORTED|ARCH_MISMATCH"
-    r"|VERSION_MISMATCH|INVALID_VALUE"
-    r"|SUBLIBRARY\w*|LICENSE\w*)|ncclInvalid(?:Usage|Argument)|no socket interface found"
-    r"|CUDA error: (?:invalid (?:argument|configuration argument|device function|resource handle|value)"
-    r"|too many resources requested"
-    r"|.{0,40}unsupported toolchain|device kernel image is invalid|API call is not supported|named symbol not found"
-    r"|peer access is not supported|operation not supported(?! on)|.{0,20}driver version is insufficient)"
-    r"|[Mm]ismatch between collectives|driver version is insufficient|re-initialize CUDA in forked"
-)
-"""Results of CUDA's libraries that, by their documentation, stand for what the caller passed or built."""
 TENSORS = re.compile(
     r"[Tt]ensors?\b|\bdtypes?\b|autograd|gradient computation|in-?place|backward\(?|requires_grad|\bstrides?\b"
     r"|\bshapes?\b"
@@ -161,14 +171,18 @@ MISTAKEN = (
     "OmegaConfBaseException", "PickleError", "BufferError",
 )  # fmt: skip
 """Classes that say that the program asked for what cannot be."""
+OF_STATE = "ValueError", "LookupError", "AssertionError"
+"""Those of them that libraries also raise about what they find."""
 SIGNATURE = re.compile(
     r"unexpected keyword argument|missing \d+ required|takes .{0,30}arguments? but|takes no (?:keyword )?arguments"
     r"|multiple values for (?:keyword )?argument|required positional|invalid keyword argument|not JSON serializable"
-    r"|[Cc]an(?:'t|not) pickle|can't be used with"
+    r"|[Cc]an(?:'t|not) pickle|can't be used with|device type tensor to numpy|unsupported ScalarType|abstract class"
+    r"|'(?:module|function|method|type|property|builtin_function_or_method)' object"
 )
 """How a call is written, whatever it is called with."""
 MISTAKEN_NAME = re.compile(
-    r"(?:Config|Configuration|Validation|Argument|Usage|Pars|Schema|Definition|Unsupported|Invalid|Compatib|Version"
+    r"(?:Config|Configuration|Validation|Argument|Usage|Pars|Schema|Definition|Unsupported|Invalid(?!State)|Compatib"
+    r"|Version(?!Conflict)"
     r"|NotImplemented|NotAllowed|Misconfiguration|Misconfig|Override|Template)\w*(?:Error|Exception|ing)?$"
 )
 MISTAKEN_MODULES = ("deepspeed.", "omegaconf.", "hydra.", "pydantic", "yaml.", "jsonschema.", "argparse", "click.")
@@ -177,8 +191,10 @@ CORRUPT = ("UnpicklingError", "EOFError", "BadZipFile", "SafetensorError", "LZMA
 UNREADABLE = re.compile(
     r"[Cc]orrupt|[Tt]runcat|magic number|[Uu]nexpected (?:EOF|end)|central directory|[Ii]ncomplete|[Cc]hecksum"
     r"|(?:hash|digest|CRC\w*|size) (?:mismatch|differs|does not match)|invalid (?:header|load key|data)"
-    r"|bad (?:zip|magic)"
-    r"|[Ii]nvalid(?:Header|Tensor|Offset)|HeaderTooLarge|MetadataIncomplete"
+    r"|bad (?:zip|magic)|[Ii]nvalid(?:Header|Tensor|Offset)|HeaderTooLarge|MetadataIncomplete|wrong size"
+    r"|file signature not found|DATA_LOSS|[Uu]nknown frame|[Ii]ncorrect (?:header|data) check|[Bb]ad CRC"
+    r"|(?:too|file) short|not a (?:zip|gzip|tar|HDF5) file|Not a gzipped|(?:is|was) empty|premature|all zeros"
+    r"|zero bytes|(?:is|has|of) 0 bytes"
 )
 DIFFERS = re.compile(r"mismatch|does(?:n't| not) match|missing|differs?\b|instead of|[Ee]xpected|not found|size of")
 RESUMING = re.compile(r"resum|restor|checkpoint|ckpt", re.IGNORECASE)
@@ -198,6 +214,11 @@ def near(first: re.Pattern[str], second: re.Pattern[str], text: str, reach: int 
 def not_finite(text: str) -> bool:
     """Whether the text says that a loss, a gradient or another value of training is not finite."""
     return near(NOT_FINITE, TRAINED_VALUE, text) and not near(NOT_FINITE, DATA_VALUE, text, 24)
+
+
+def lacks_device_memory(text: str) -> bool:
+    """Whether the text says, with sizes, that a device has less memory than is wanted."""
+    return near(DEVICE_MEMORY, SHORT, text) and near(DEVICE_MEMORY, SIZE, text)
 
 
 def breaks_off(text: str) -> bool:

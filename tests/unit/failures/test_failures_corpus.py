@@ -25,6 +25,11 @@ MISTAKES = [
 MISJUDGED = {
     # What an exception group holds is not in the case: it is taken for a crash and tried again.
     "an exception group of Python 3.11",
+    # After a hundred steps, data or another node's library may cause the same. It is tried once more: the same error at
+    # the same place is then a mistake.
+    "kohya-shared-tensors-first-save",
+    "axolotl-wandb-save-attribute",
+    "metric-format-first-evaluation",
     # Whether a job that left nothing was lost is decided by its claim, in reconcile/attempt_state.py.
     "job vanished from the controller without a trace",
     "no job ever took the attempt",
@@ -58,7 +63,7 @@ def test_the_corpus_is_large_enough_to_say_something(cases: list[Case]) -> None:
     assert classified <= set(labels)
     assert min(labels[kind] for kind in classified) >= 4
     assert len({case.name for case in cases}) == len(cases)
-    assert {case.batch for case in cases} == {1, 2, 3, 4, 5}
+    assert {case.batch for case in cases} == {1, 2, 3, 4, 5, 6}
 
 
 def test_most_verdicts_are_right(judged: list[Judged]) -> None:

@@ -1,0 +1,89 @@
+"""What the runtimes and libraries of accelerators call their errors, whoever makes the device. Values only.
+
+HIP shares CUDA's words (`hipGetErrorString`) and the ends of its names (`hipErrorNoDevice`, `HIPBLAS_STATUS_...`).
+Level Zero, SYCL, OpenCL, HSA, CANN and XLA have names of their own for the same results.
+"""
+
+from __future__ import annotations
+
+import re
+
+_RUNTIME = r"(?:CUDA|Cuda|HIP|ROCm|XPU|NPU|MUSA|HPU|MPS)"
+_ERROR = _RUNTIME + r"(?: driver| runtime)? (?:error|failure):? (?:\d+ )?'?"
+"""How torch, NCCL and RCCL begin what a runtime told them."""
+
+
+def _named(camel: str, upper: str) -> str:
+    """Those results as the runtimes' and the drivers' enumerations name them."""
+    return rf"\b(?:cuda|hip)Error(?:{camel})\b|\b(?:CUDA|HIP)_ERROR_(?:{upper})\b"
+
+
+MEMORY = (
+    rf"{_RUNTIME}(?: backend)? out of memory\. Tried to allocate \d|^(?:[\w.]+: )*{_RUNTIME}(?: backend)? out of memory"
+    rf"|{_RUNTIME}\b[\]\w ]*: out of memory|{_ERROR}out of memory"
+    rf"|{_named('MemoryAllocation|OutOfMemory', 'OUT_OF_MEMORY')}"
+    r"|OUT_OF_DEVICE_MEMORY\b|\b(?:PI|UR_RESULT|HSA_STATUS)_ERROR_OUT_OF_RESOURCES|\bCL_OUT_OF_RESOURCES"
+    r"|MEM_OBJECT_ALLOCATION_FAILURE|ACL_ERROR_RT_MEMORY_ALLOCATION|PT_DEVMEM Allocation failed"
+    r"|RESOURCE_EXHAUSTED: (?:Out of memory|.{0,40}\ballocat)|OOM when allocating tensor"
+)
+ALLOCATION = r"\b[A-Z]+_(?:STATUS_)?ALLOC_FAILED\b|rocblas_status_memory_error|miopenStatusAllocFailed"
+"""The handles and workspaces of the vendors' libraries, allocated behind PyTorch's back."""
+FAULT = (
+    r"(?:an illegal memory access|an illegal instruction|misaligned address) was encountered"
+    rf"|{_ERROR}(?:misaligned address|unspecified launch failure|hardware stack error|invalid program counter"
+    r"|unknown error|Invalid access of peer GPU memory)|-capable device(?:s are|\(s\) is/are) busy|CUDA unknown error|"
+    + _named(
+        "IllegalAddress|LaunchFailure|MisalignedAddress|IllegalInstruction|HardwareStackError|InvalidPc"
+        "|DevicesUnavailable",
+        "ILLEGAL_ADDRESS|LAUNCH_FAILED|MISALIGNED_ADDRESS|ILLEGAL_INSTRUCTION|HARDWARE_STACK_ERROR|INVALID_PC",
+    )
+    + r"|\b(?:CU|HIP|ROC)[A-Z]+_(?:STATUS_)?(?:EXECUTION_FAILED|EXEC_FAILED|MAPPING_ERROR|INTERNAL_ERROR)"
+    r"|rocblas_status_internal_error|miopenStatus(?:Internal|Unknown)Error"
+    r"|Memory access fault by GPU|HW Exception by GPU|[Ss]egmentation fault from GPU"
+    r"|HSA_STATUS_ERROR_(?:EXCEPTION|MEMORY_\w+|ILLEGAL_INSTRUCTION)|ACL_ERROR_RT_(?:AICORE|AICPU|VECTOR_CORE)\w*"
+)
+"""What bad hardware and a kernel's own bug both cause."""
+UNCORRECTABLE = (
+    r"[Uu]ncorrectable (?:ECC|NVLink) error|[Uu]ncorrectable hardware errors? detected"
+    rf"|{_named('ECCUncorrectable|ECCNotCorrectable|NvlinkUncorrectable', '(?:ECC|NVLINK)_UNCORRECTABLE')}"
+)
+LOST = r"GPU has fallen off the bus|GPU is lost|\w_ERROR_DEVICE_LOST|(?:GPU Reset|Node Reboot) Required"
+DRIVER = (
+    r"Driver/library version mismatch|unsupported display driver / cuda driver|Unable to determine the device handle"
+    rf"|{_ERROR}system not yet initialized"
+    rf"|{_named('SystemNotReady|SystemDriverMismatch', 'SYSTEM_(?:NOT_READY|DRIVER_MISMATCH)')}"
+)
+ORDINAL = rf"invalid device ordinal|Duplicate GPU detected|{_named('InvalidDevice', 'INVALID_DEVICE')}"
+ABSENT = (
+    r"No (?:CUDA|HIP|XPU) (?:GPU|device)s are available|no (?:CUDA|ROCm)-capable device is detected"
+    r"|Found no NVIDIA driver|Torch not compiled with \w+ enabled|doesn't have NCCL built in|no GPUs found"
+    r"|_ERROR_DEVICE_NOT_FOUND"
+    rf"|{_named('NoDevice', 'NO_DEVICE')}"
+)
+NO_KERNEL = (
+    rf"no kernel image is available|out of resource: shared memory|Unable to find code object"
+    rf"|{_ERROR}invalid device function"
+    rf"|{_named('NoKernelImageForDevice|NoBinaryForGpu|InvalidDeviceFunction', 'NO_BINARY_FOR_GPU')}"
+    r"|HSA_STATUS_ERROR_INVALID_(?:ISA\w*|CODE_OBJECT)"
+)
+ASSERTION = rf"{_ERROR}device-side assert triggered|{_named('Assert', 'ASSERT')}"
+
+ARGUMENT = re.compile(
+    r"\b(?:CU|HIP|ROC|N)[A-Z]+_STATUS_(?:BAD_PARAM|NOT_SUPPORTED|ARCH_MISMATCH|VERSION_MISMATCH|INVALID_VALUE"
+    r"|SUBLIBRARY\w*|LICENSE\w*)|ncclInvalid(?:Usage|Argument)|no socket interface found"
+    rf"|{_ERROR}(?:invalid (?:argument|configuration argument|resource handle|value)|too many resources requested"
+    r"|.{0,40}unsupported toolchain|device kernel image is invalid|API call is not supported|named symbol not found"
+    r"|peer access is not supported|operation not supported(?! on)|.{0,20}driver version is insufficient)"
+    r"|[Mm]ismatch between collectives|driver version is insufficient|re-initialize CUDA in forked"
+)
+"""Results that, by their documentation, stand for what the caller passed or built."""
+FAILED = re.compile(
+    r"CUDA(?: driver)? init|cuda failure|[A-Z]_STATUS_[A-Z]|(?:cuDNN|MIOpen|NCCL|RCCL|HCCL) [Ee]rror|Xid"
+    rf"|{_RUNTIME}(?: driver)? (?:error|failure)|[A-Z]_RESULT_ERROR_|Native API"
+)
+"""A device's or a library's own word that something failed."""
+NAMED = re.compile(
+    r"CUDA|[Cc]uda|cuDNN|CUBLAS|CUDNN|NCCL|RCCL|NVML|HIP|ROCm|XPU|device ordinal|GPUs?\b|NVIDIA"
+    r"|unspecified launch failure"
+)
+"""Whether a device is spoken of at all."""
