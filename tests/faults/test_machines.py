@@ -139,7 +139,7 @@ def test_a_lost_state_directory_of_slurm(
 def test_a_full_disk(slurm: SlurmCluster, tmp_path: Path) -> None:
     """Nothing is spent on a folder that takes no files: the run waits until there is room, and then completes."""
     with SmallDisk(tmp_path / "disk", mb=4) as disk:
-        trial = begin(tmp_path, [case("full", "30", "--step-s=0.5")], dir=disk.path / "campaign")
+        trial = begin(tmp_path, [case("full", "30", "--step-s=0.5")], dir=disk.path / "campaign", code="live")
         trial.watch(until=lambda: trial.ledger("case-full").last_step() > 3)
         disk.fill()
         seen = len(trial.passes)

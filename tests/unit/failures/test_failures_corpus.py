@@ -33,6 +33,12 @@ MISJUDGED = {
     # Whether a job that left nothing was lost is decided by its claim, in reconcile/attempt_state.py.
     "job vanished from the controller without a trace",
     "no job ever took the attempt",
+    # Of the second blind set, after which no rule was written, so that its figure stays one of first contact.
+    "bitsandbytes-named-symbol-not-found",
+    "resume-refused-by-weights-only",
+    "policy-samples-from-nan",
+    "matching-cost-not-finite",
+    "script-s-own-guard",
 }
 """Known to be taken for something else."""
 
@@ -63,7 +69,7 @@ def test_the_corpus_is_large_enough_to_say_something(cases: list[Case]) -> None:
     assert classified <= set(labels)
     assert min(labels[kind] for kind in classified) >= 4
     assert len({case.name for case in cases}) == len(cases)
-    assert {case.batch for case in cases} == {1, 2, 3, 4, 5, 6}
+    assert {case.batch for case in cases} == {1, 2, 3, 4, 5, 6, 7}
 
 
 def test_most_verdicts_are_right(judged: list[Judged]) -> None:
