@@ -88,6 +88,12 @@ def test_the_whole_work_tree_is_copied_for_a_script_deep_in_it(project: Project)
     assert project.files("scripts/deep.py") == ["scripts/deep.py", "train.py"]
 
 
+def test_scripts_in_several_folders_of_a_work_tree_share_a_copy_that_is_named_once(project: Project) -> None:
+    project.git("init", "-q")
+    project.write("deep/in/it/train.py")
+    assert describe([project.code(), project.code("deep/in/it/train.py")]) == describe([project.code()])
+
+
 def test_without_git_hidden_files_environments_and_data_are_left_out(
     project: Project, monkeypatch: pytest.MonkeyPatch
 ) -> None:
