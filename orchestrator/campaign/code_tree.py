@@ -25,6 +25,8 @@ GIT_TIMEOUT_S: Final = 60.0
 _UNSEEN: Final = frozenset({".git", "__pycache__"})
 """Neither copied nor linked."""
 _TOOLS: Final = frozenset({"node_modules", "wandb", "mlruns", "lightning_logs"})
+_RESULTS: Final = frozenset({"outputs", "output", "out", "results", "multirun", "checkpoints", "artifacts", "logs"})
+"""Folders that runs write, whatever the files in them are called; modules in them are code all the same."""
 _ENVIRONMENT: Final = ("pyvenv.cfg", "conda-meta", "campaign.db")
 """What only the folder of a Python environment holds, or that of a campaign."""
 _OUTPUTS: Final = re.compile(
@@ -120,7 +122,9 @@ def _campaigns_own(dir: Path, root: Path) -> tuple[str, ...]:
 
 
 def _is_output(path: str) -> bool:
-    return _OUTPUTS.search(path) is not None or not _TOOLS.isdisjoint(Path(path).parts)
+    folders = Path(path).parts[:-1]
+    written = not path.endswith(".py") and not _RESULTS.isdisjoint(folders)
+    return written or _OUTPUTS.search(path) is not None or not _TOOLS.isdisjoint(folders)
 
 
 def _readable(place: Path) -> bool:

@@ -187,9 +187,12 @@ def test_a_grown_matrix_a_new_readme_and_results_are_no_other_code(project: Proj
     assert second.hash == first.hash
     for name in ("results.csv", "runs/events.out.tfevents.12.host", "wandb/run/config.yaml"):
         project.write(name)
+    for name in ("outputs/2026-01-01/config.yaml", "results/lr-1/summary.json", "deep/checkpoints/note.txt"):
+        project.write(name)
     assert project.code().hash == first.hash
-    project.write("conf.yaml")
-    assert changed_files(first.hash, project.code(), project.dir) == ["conf.yaml"]
+    for name in ("conf.yaml", "results/__init__.py"):
+        project.write(name)
+    assert changed_files(first.hash, project.code(), project.dir) == ["conf.yaml", "results/__init__.py"]
 
 
 @pytest.mark.parametrize("git", [True, False])
