@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 import re
 import subprocess
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence, Set
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Final
@@ -110,7 +110,14 @@ def _within_limits(root: Path, listing: _Listing, always: set[str], dir: Path, s
         if size > TREE_LIMIT_BYTES or len(files) > TREE_LIMIT_FILES:
             return None
     hidden = {path for path in left_out if _UNSEEN.intersection(Path(path).parts) or f"{path}/".startswith(own)}
-    return CodeTree(root, tuple(sorted(files)), tuple(sorted(left_out - hidden)))
+    return CodeTree(root, tuple(sorted(files)), tuple(sorted(_whole_folders(left_out - hidden, files))))
+
+
+def _whole_folders(left_out: Set[str], files: Set[str]) -> set[str]:
+    """What is left out, with a folder in place of its files where none of them is copied: new ones are found too."""
+    with_code = {Path(), *(folder for path in files for folder in Path(path).parents)}
+    chains = ([Path(path), *Path(path).parents] for path in left_out)
+    return {os.fspath(next(place for place in reversed(chain) if place not in with_code)) for chain in chains}
 
 
 def _campaigns_own(dir: Path, root: Path) -> tuple[str, ...]:

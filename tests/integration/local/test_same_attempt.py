@@ -236,7 +236,9 @@ def test_a_run_that_is_retried_goes_on_without_a_variable(project: Project, monk
     assert set(project.settle(campaign).states().values()) == {RunState.COMPLETED}
 
 
-def test_a_folder_that_is_away_is_waited_for(project: Project, elsewhere: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_folder_that_is_away_is_waited_for(
+    project: Project, elsewhere: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     project.write("train.py", "from said import saw\nsaw()\n")
     campaign = project.submit("train.py")
     project.first_attempts(campaign)
