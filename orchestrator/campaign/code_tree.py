@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 import re
 import subprocess
-from collections.abc import Callable, Iterator, Sequence, Set
+from collections.abc import Callable, Collection, Iterator, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Final
@@ -113,7 +113,7 @@ def _within_limits(root: Path, listing: _Listing, always: set[str], dir: Path, s
     return CodeTree(root, tuple(sorted(files)), tuple(sorted(_whole_folders(left_out - hidden, files))))
 
 
-def _whole_folders(left_out: Set[str], files: Set[str]) -> set[str]:
+def _whole_folders(left_out: Collection[str], files: Collection[str]) -> set[str]:
     """What is left out, with a folder in place of its files where none of them is copied: new ones are found too."""
     with_code = {Path(), *(folder for path in files for folder in Path(path).parents)}
     chains = ([Path(path), *Path(path).parents] for path in left_out)
