@@ -68,10 +68,26 @@ def _enter() -> None:
     if os.environ.get("CAMPAIGN_WORKDIR"):
         os.chdir(os.environ["CAMPAIGN_WORKDIR"])
     sys.path[1:] = [_in_copy(entry) for entry in sys.path[1:]]
+    sys.path_hooks.insert(0, _find_in_copy)
+    sys.path_importer_cache.clear()
     for name, module in list(sys.modules.items()):
         if name.startswith("__editable__"):  # setuptools: modules by name, not on the path
             mapping = getattr(module, "MAPPING", {})
             mapping.update({module_name: _in_copy(place) for module_name, place in mapping.items()})
+
+
+def _find_in_copy(entry: str) -> Any:
+    """Looks into the copy for folders that the script itself puts on the path, as by `sys.path.append("..")`."""
+    place = os.path.abspath(entry)
+    copied = _in_copy(place)
+    if copied == place:
+        raise ImportError(entry)
+    for hook in sys.path_hooks[1:]:
+        try:
+            return hook(copied)
+        except ImportError:
+            continue
+    raise ImportError(entry)
 
 
 def _first_on_path(folder: str) -> None:

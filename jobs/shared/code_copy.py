@@ -12,6 +12,7 @@ from __future__ import annotations
 import contextlib
 import hashlib
 import os
+import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -23,7 +24,14 @@ LIVE: Final = "live"
 """Stands for the hash where a run uses the files as they are when an attempt starts."""
 
 _CONFIGURATION: Final = (".py", ".sh", ".yaml", ".yml", ".json", ".toml", ".ini", ".cfg", ".conf")
-"""How a word of a command ends that names a file to be read, never one to be written."""
+"""How a word of a command ends that may name a file to be read."""
+
+_WRITTEN: Final = re.compile(
+    r"(?!.*(conf|cfg)).*(^-o$|[-_.](out(put|file|path)?|save[ds]?|dump|write|export|results?|metrics?|report|summary|stats"
+    r"|history|log(file|s)?)([-_.]|$))",
+    re.IGNORECASE,
+)
+"""Options that name a file to be written: it must be the user's own, not the copy's."""
 
 
 class DamagedCopy(Exception):
@@ -145,21 +153,28 @@ def counterpart(path: str, copy: CodeCopy, folder: Path) -> Path | None:
 
 
 def in_copy(command: Sequence[str], workdir: str, copy: CodeCopy, folder: Path) -> tuple[str, ...]:
-    """A command with the copy's files in place of those that it names: the script, and files of configuration.
+    """A command with the copy's files in place of those that it reads: the script, and files of configuration.
 
     Args:
         workdir: folder that relative words start from.
     """
 
-    def copied(word: str, *, script: bool) -> str:
+    def copied(word: str, before: str, *, script: bool) -> str:
         option, equals, value = word.rpartition("=") if word.startswith("-") else ("", "", word)
-        if not (script or value.endswith(_CONFIGURATION)):
+        named = option or (before if before.startswith("-") and "=" not in before else "")
+        if not (script or (value.endswith(_CONFIGURATION) and not is_written(named))):
             return word
         found = counterpart(str(Path(workdir, value)), copy, folder)
         there = found is not None and str(found.relative_to(folder)) in copy.files
         return f"{option}{equals}{found}" if there else word
 
-    return tuple(copied(word, script=position == 0) for position, word in enumerate(command))
+    pairs = zip(("", *command), command, strict=False)
+    return tuple(copied(word, before, script=position == 0) for position, (before, word) in enumerate(pairs))
+
+
+def is_written(option: str) -> bool:
+    """Whether an option of a command names a file that the script writes, as far as its name tells."""
+    return _WRITTEN.match(option) is not None
 
 
 def in_copy_paths(value: str, workdir: str, copy: CodeCopy | None, folder: Path) -> str:

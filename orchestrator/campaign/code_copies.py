@@ -116,7 +116,7 @@ def describe(codes: Iterable[Code]) -> list[str]:
             kept = f"code {code.hash}: {count(len(code.tree.files), 'file')} of {code.tree.root}"
             left = f"; left out: {shown(code.tree.left_out)}" if code.tree.left_out else ""
             lines.append(kept + left)
-    return lines
+    return list(dict.fromkeys(lines))  # scripts in several folders of a work tree share its copy
 
 
 def shown(paths: Sequence[str]) -> str:

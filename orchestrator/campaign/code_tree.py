@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 import re
 import subprocess
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Collection, Iterator, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Final
@@ -25,6 +25,8 @@ GIT_TIMEOUT_S: Final = 60.0
 _UNSEEN: Final = frozenset({".git", "__pycache__"})
 """Neither copied nor linked."""
 _TOOLS: Final = frozenset({"node_modules", "wandb", "mlruns", "lightning_logs"})
+_RESULTS: Final = frozenset({"outputs", "output", "out", "results", "multirun", "checkpoints", "artifacts", "logs"})
+"""Folders that runs write, whatever the files in them are called; modules in them are code all the same."""
 _ENVIRONMENT: Final = ("pyvenv.cfg", "conda-meta", "campaign.db")
 """What only the folder of a Python environment holds, or that of a campaign."""
 _OUTPUTS: Final = re.compile(
@@ -108,7 +110,14 @@ def _within_limits(root: Path, listing: _Listing, always: set[str], dir: Path, s
         if size > TREE_LIMIT_BYTES or len(files) > TREE_LIMIT_FILES:
             return None
     hidden = {path for path in left_out if _UNSEEN.intersection(Path(path).parts) or f"{path}/".startswith(own)}
-    return CodeTree(root, tuple(sorted(files)), tuple(sorted(left_out - hidden)))
+    return CodeTree(root, tuple(sorted(files)), tuple(sorted(_whole_folders(left_out - hidden, files))))
+
+
+def _whole_folders(left_out: Collection[str], files: Collection[str]) -> set[str]:
+    """What is left out, with a folder in place of its files where none of them is copied: new ones are found too."""
+    with_code = {Path(), *(folder for path in files for folder in Path(path).parents)}
+    chains = ([Path(path), *Path(path).parents] for path in left_out)
+    return {os.fspath(next(place for place in reversed(chain) if place not in with_code)) for chain in chains}
 
 
 def _campaigns_own(dir: Path, root: Path) -> tuple[str, ...]:
@@ -120,7 +129,9 @@ def _campaigns_own(dir: Path, root: Path) -> tuple[str, ...]:
 
 
 def _is_output(path: str) -> bool:
-    return _OUTPUTS.search(path) is not None or not _TOOLS.isdisjoint(Path(path).parts)
+    folders = Path(path).parts[:-1]
+    written = not path.endswith(".py") and not _RESULTS.isdisjoint(folders)
+    return written or _OUTPUTS.search(path) is not None or not _TOOLS.isdisjoint(folders)
 
 
 def _readable(place: Path) -> bool:

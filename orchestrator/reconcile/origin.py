@@ -12,8 +12,6 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Final
 
-from ..formatting import some
-
 _FAMILIES: Final = re.compile(
     r"(HF|HUGGING|TRANSFORMERS|DATASETS|WANDB|MLFLOW|COMET|NEPTUNE|CLEARML"
     r"|CUDA|NVIDIA|NVSHMEM|NCCL|GLOO|UCX|FI|IBV|HSA|ROCM|HIP|ROCR"
@@ -97,10 +95,10 @@ def that_matter(
 
 
 def why_held(missing: Collection[str]) -> str:
-    """The reason of runs that are held because variables are missing; "" if none is."""
+    """The reason of runs that are held because variables are missing, with all their names; "" if none is."""
     if not missing:
         return ""
-    names, verb = some(sorted(missing), 5), "was" if len(missing) == 1 else "were"
+    names, verb = ", ".join(sorted(missing)), "was" if len(missing) == 1 else "were"
     hint = "set it and reconcile, or `campaign retry` to go on without it"
     hint = hint if len(missing) == 1 else hint.replace(" it", " them")
     return f"{names} {verb} set where this campaign was submitted, not where it is reconciled: {hint}"

@@ -75,7 +75,7 @@ def _submission(action: Submit, now: RunStatus, page: Page) -> str:
     """Whether it was submitted: sbatch may have refused it, or timed out."""
     if now.state is RunState.FAILED:
         return f"{page.paint(now.state, Style.RED)}: {clean(now.reason)}"
-    if not now.job_id:
+    if not now.job_id or now.generation < action.generation:  # the job is that of the attempt before
         return "not submitted for now"
     again = action.generation > 1
     micro = f" at micro-batch {action.micro_batch}" if again and action.micro_batch else ""

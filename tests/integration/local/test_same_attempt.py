@@ -17,6 +17,7 @@ from dscampaign.db.store import Store
 from dscampaign.orchestrator.campaign import desired
 from dscampaign.orchestrator.campaign.plan import make_plan
 from dscampaign.orchestrator.campaign.status import read_status
+from dscampaign.orchestrator.cli.pages.actions import action_lines, trouble_lines
 from dscampaign.orchestrator.cli.pages.status import status_page
 from dscampaign.orchestrator.cli.pages.text import Page
 from dscampaign.orchestrator.reconcile.loop import Reconciler
@@ -232,6 +233,26 @@ def test_a_run_that_is_retried_goes_on_without_a_variable(project: Project, monk
     monkeypatch.delenv("HF_HOME")
     assert set(project.settle(campaign).states().values()) == {RunState.HELD}
     desired.retry(project.store, campaign, None)
+    assert set(project.settle(campaign).states().values()) == {RunState.COMPLETED}
+
+
+def test_a_folder_that_is_away_is_waited_for(
+    project: Project, elsewhere: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    project.write("train.py", "from said import saw\nsaw()\n")
+    campaign = project.submit("train.py")
+    project.first_attempts(campaign)
+    monkeypatch.chdir(elsewhere)
+    away = project.folder.rename(elsewhere / "away")
+    reconciler = Reconciler(project.store, campaign)
+    seen = reconciler.run_pass()
+    reconciler.close()
+    after = {run.run_id: run for run in read_status(project.store, campaign).runs}
+    said = "\n".join([*action_lines(seen, after, Page()), *trouble_lines(seen)])
+    assert "not submitted for now" in said
+    assert "submitted as" not in said
+    assert f"{project.folder}, the folder in which attempts start, is not there" in said
+    away.rename(project.folder)
     assert set(project.settle(campaign).states().values()) == {RunState.COMPLETED}
 
 

@@ -88,6 +88,27 @@ def test_the_whole_work_tree_is_copied_for_a_script_deep_in_it(project: Project)
     assert project.files("scripts/deep.py") == ["scripts/deep.py", "train.py"]
 
 
+@pytest.mark.parametrize("git", [True, False])
+def test_a_folder_of_which_nothing_is_copied_is_one_link(project: Project, *, git: bool) -> None:
+    """What runs write there by a path made from `__file__` is where the user looks, and later shards are found."""
+    if git:
+        project.git("init", "-q")
+    for name in ("data/train/1.npy", "data/2.npy", "outputs/first/config.yaml", "deep/module.py", "deep/3.npy"):
+        project.write(name)
+    code = project.code()
+    assert code.tree is not None
+    assert code.tree.left_out == ("data", "deep/3.npy", "outputs")
+    (project.copy(code).folder / "outputs/second.json").write_text("x")
+    assert (project.root / "outputs/second.json").exists()
+    assert project.code().hash == code.hash
+
+
+def test_scripts_in_several_folders_of_a_work_tree_share_a_copy_that_is_named_once(project: Project) -> None:
+    project.git("init", "-q")
+    project.write("deep/in/it/train.py")
+    assert describe([project.code(), project.code("deep/in/it/train.py")]) == describe([project.code()])
+
+
 def test_without_git_hidden_files_environments_and_data_are_left_out(
     project: Project, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -109,7 +130,7 @@ def test_without_git_hidden_files_environments_and_data_are_left_out(
     code = project.code()
     assert sorted(project.copy(code).verify().files) == ["pkg/a.py", "settings.txt", "train.py"]
     assert code.tree
-    assert code.tree.left_out == (".env", "env", "images", "large.txt", "out/step.pt", "wandb")
+    assert code.tree.left_out == (".env", "env", "images", "large.txt", "out", "wandb")
 
 
 def test_of_a_tree_that_is_too_large_the_script_s_folder_is_copied_and_then_nothing(
@@ -181,9 +202,12 @@ def test_a_grown_matrix_a_new_readme_and_results_are_no_other_code(project: Proj
     assert second.hash == first.hash
     for name in ("results.csv", "runs/events.out.tfevents.12.host", "wandb/run/config.yaml"):
         project.write(name)
+    for name in ("outputs/2026-01-01/config.yaml", "results/lr-1/summary.json", "deep/checkpoints/note.txt"):
+        project.write(name)
     assert project.code().hash == first.hash
-    project.write("conf.yaml")
-    assert changed_files(first.hash, project.code(), project.dir) == ["conf.yaml"]
+    for name in ("conf.yaml", "results/__init__.py"):
+        project.write(name)
+    assert changed_files(first.hash, project.code(), project.dir) == ["conf.yaml", "results/__init__.py"]
 
 
 @pytest.mark.parametrize("git", [True, False])

@@ -29,11 +29,21 @@ def test_the_script_and_files_of_configuration_are_the_copy_s(folder: Path, wher
     here, copy = str(folder / where), folder / "copy"
     conf = f"{copy}/conf/a.yaml"
     assert in_copy(words, here, copied(folder), copy) == (f"{copy}/src/train.py", "--config", conf, f"--config={conf}")
+    for option in ("--layout", "--rollout_config", "--metrics-config", "-c", "--deepspeed"):
+        assert in_copy(("run", option, "conf/a.yaml"), here, copied(folder), copy)[2] == conf, option
     assert in_copy(("run", "conf"), here, copied(folder), copy) == (f"{copy}/run", "conf")
 
 
 def test_what_is_written_or_was_not_copied_stays_where_it_is(folder: Path) -> None:
     words = ("-m", "pkg.train", "--out", "results.csv", "--data=data", "conf/b.yaml", "../a.yaml", "/etc/a.yaml", "-x=")
+    assert in_copy(words, str(folder / "project"), copied(folder), folder / "copy") == words
+
+
+@pytest.mark.parametrize("option", ["--out", "--output_file", "-o", "--save-to", "--metrics_json", "--train.results"])
+@pytest.mark.parametrize("form", ["{} conf/a.yaml", "{}=conf/a.yaml"])
+def test_a_file_that_an_option_has_written_is_the_user_s_own(folder: Path, option: str, form: str) -> None:
+    """A run that wrote into the copy would damage it for all other runs."""
+    words = ("-m", "pkg.train", *form.format(option).split())
     assert in_copy(words, str(folder / "project"), copied(folder), folder / "copy") == words
 
 

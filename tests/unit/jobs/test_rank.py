@@ -89,6 +89,20 @@ def test_what_is_installed_from_a_copied_folder_is_imported_from_the_copy(place:
     assert place.run(script, PYTHONPATH=path, **where).stdout == f"copied {place.folder}/copy/other\n"
 
 
+@pytest.mark.parametrize("folder", ["..", "../src", "{}/project/src", "{}/linked/src", ""])
+def test_a_folder_that_the_script_puts_on_the_path_is_the_copy_s(place: Place, folder: str) -> None:
+    for name in ("lib.py", "src/lib.py", "exp/lib.py"):
+        place.write(f"project/{name}", "NAME = 'edited'")
+        place.write(f"copy/{name}", "NAME = 'copied'")
+    (place.folder / "linked").symlink_to(place.folder / "project")
+    place.write("elsewhere/other.py", "NAME = 'other'")
+    added = [folder.format(place.folder), str(place.folder / "elsewhere")]
+    script = place.write("copy/run/train.py", f"import sys; sys.path += {added}\nimport lib, other; print(lib.NAME)\n")
+    where = {"CAMPAIGN_CODE": str(place.folder / "copy"), "CAMPAIGN_CODE_ROOT": str(place.folder / "project")}
+    done = place.run(script, CAMPAIGN_WORKDIR=str(place.folder / "project/exp"), **where)
+    assert done.stdout == "copied\n", done.stderr
+
+
 def test_a_script_starts_in_the_folder_that_was_recorded(place: Place) -> None:
     place.write("work/settings.txt", "five")
     script = place.write("train.py", "print(open('settings.txt').read())")

@@ -57,6 +57,8 @@ def test_a_shell_that_lacks_a_variable_is_told_which() -> None:
     assert origin.missing({"HF_TOKEN": "", "MORE": "x"}) == ["WANDB_API_KEY"]
     assert "WANDB_API_KEY was set" in why_held(["WANDB_API_KEY"])
     assert why_held([]) == ""
+    many = [f"HF_{number}" for number in range(20)]
+    assert all(name in why_held(many) for name in many)
 
 
 def test_a_campaign_of_an_earlier_version_misses_nothing() -> None:
