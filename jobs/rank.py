@@ -130,7 +130,7 @@ def _facts(exc: BaseException) -> Dict[str, Any]:
     }
 
 
-def _asked(question: Callable[[], T], otherwise: T) -> T:
+def _asked(question: Callable[[], T], otherwise: Any) -> T:
     """What an exception says of itself; its class is the script's, and may fail over that."""
     try:
         return question()
