@@ -135,7 +135,8 @@ def _asked(question: Callable[[], T], otherwise: Any) -> T:
     try:
         return question()
     except Exception:  # noqa: BLE001 - it must not replace the script's own error
-        return otherwise
+        instead = otherwise  # type: T
+        return instead
 
 
 def _frames(exc: BaseException) -> List[Tuple[str, int, str, str]]:
