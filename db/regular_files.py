@@ -12,7 +12,7 @@ from typing import Final
 _OF_ONE_FILE: Final = frozenset(
     {
         *(errno.EACCES, errno.EPERM, errno.EINVAL, errno.EISDIR, errno.ENOTDIR, errno.ELOOP, errno.ENAMETOOLONG),
-        *(errno.ENXIO, errno.ENODEV),
+        *(errno.ENXIO, errno.ENODEV, errno.EEXIST),
     }
 )
 

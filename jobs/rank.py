@@ -15,7 +15,10 @@ import signal
 import sys
 import time
 import traceback
-from typing import Any, Dict, List, Tuple
+from itertools import islice
+from typing import Any, Callable, Dict, List, Tuple, TypeVar
+
+T = TypeVar("T")
 
 MESSAGE_LIMIT = 4000
 TRACE_LIMIT = 30
@@ -120,27 +123,36 @@ def _exit_record(exc: SystemExit) -> Dict[str, Any]:
 
 
 def _error(exc: BaseException) -> Dict[str, Any]:
-    trace = traceback.format_exception(type(exc), exc, exc.__traceback__)
-    earlier = _earlier(exc)
+    trace = _asked(lambda: traceback.format_exception(type(exc), exc, exc.__traceback__), [])
+    chain = [_facts(cause) for cause in _asked(lambda: _earlier(exc), [])]
     return dict(
         _facts(exc),
         trace=[line[:TRACE_LINE_LIMIT] for line in "".join(trace).splitlines()[-TRACE_LIMIT:]],
-        causes=[_name(cause) + ": " + str(cause)[:MESSAGE_LIMIT] for cause in earlier],
-        chain=[_facts(cause) for cause in earlier],
+        causes=[cause["type"] + ": " + cause["message"] for cause in chain],
+        chain=chain,
         ts=time.time(),
     )
 
 
 def _facts(exc: BaseException) -> Dict[str, Any]:
     """What the exception is and where it was raised, for programs rather than for people."""
-    number = getattr(exc, "errno", None)
+    number = _asked(lambda: getattr(exc, "errno", None), None)
     return {
-        "type": _name(exc),
-        "bases": [base.__module__ + "." + base.__qualname__ for base in type(exc).__mro__[1:-1]][:BASES_LIMIT],
-        "message": str(exc)[:MESSAGE_LIMIT],
+        "type": _name(type(exc)),
+        "bases": [_name(base) for base in type(exc).__mro__[1:-1]][:BASES_LIMIT],
+        "message": _asked(lambda: "%.*s" % (MESSAGE_LIMIT, exc), "<exception str() failed>"),
         "errno": number if type(number) is int and abs(number) < EXIT_LIMIT else None,
-        "frames": _frames(exc),
+        "frames": _asked(lambda: _frames(exc), []),
     }
+
+
+def _asked(question: Callable[[], T], otherwise: Any) -> T:
+    """What an exception says of itself; its class is the script's, and may fail over that."""
+    try:
+        return question()
+    except Exception:  # noqa: BLE001 - it must not replace the script's own error
+        instead = otherwise  # type: T
+        return instead
 
 
 def _frames(exc: BaseException) -> List[Tuple[str, int, str, str]]:
@@ -158,7 +170,7 @@ def _earlier(exc: BaseException) -> List[BaseException]:
 
     A trace may be too long to show them.
     """
-    found = list(getattr(exc, "exceptions", ()))[:CAUSE_LIMIT]
+    found = list(islice(getattr(exc, "exceptions", ()), CAUSE_LIMIT))
     earlier = exc.__cause__ or exc.__context__
     while earlier is not None and len(found) < CAUSE_LIMIT:
         found.insert(0, earlier)
@@ -166,8 +178,8 @@ def _earlier(exc: BaseException) -> List[BaseException]:
     return [cause for cause in found if isinstance(cause, BaseException)]
 
 
-def _name(exc: BaseException) -> str:
-    return type(exc).__module__ + "." + type(exc).__qualname__
+def _name(kind: type) -> str:
+    return _asked(lambda: "%s.%s" % (kind.__module__, kind.__qualname__), "unknown")
 
 
 def _restore_visible_devices() -> None:

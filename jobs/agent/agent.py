@@ -16,6 +16,7 @@ import threading
 import time
 from collections.abc import Callable
 from dataclasses import replace
+from math import inf
 from pathlib import Path
 from types import FrameType
 
@@ -45,6 +46,9 @@ FILES_NAMED = 3
 FOLDER_WAIT_S = 1800.0
 """How long an agent waits at its end for a shared folder that is away: what the nodes cost meanwhile is less than what
 the attempt has cost."""
+
+ENDED_WAIT_S = 60.0
+"""How long it still waits once it was told to end: Slurm kills it sooner, and nobody else does."""
 
 EXIT_FAILED = 1
 EXIT_NOT_MINE = 75
@@ -91,6 +95,7 @@ class Agent:
         self._gone_s: dict[int, float] = {}
         self._ends: dict[int, RankRecord] = {}
         self._ending_s: float | None = None
+        self._told_s = inf
         self._copy: CodeCopy | None = None
         gpus, visible = payload.gpus_per_node, node.visible_devices
         self._facts = NodeFacts(gpus, visible)
@@ -342,7 +347,7 @@ class Agent:
 
     def _write_outcome(self, exit_code: int | None, ended_by: str, started_s: float, start: Start) -> NodeOutcome:
         ended_s = time.time()
-        _wait_for(self.paths.dir.is_dir, f"{self.paths.dir} is away")  # with all that shows how the ranks ended
+        self._wait_for(self.paths.dir.is_dir, f"{self.paths.dir} is away")  # with all that shows how the ranks ended
         outcome = NodeOutcome(
             generation=self.payload.generation,
             job_id=self.node.job_id,
@@ -383,9 +388,29 @@ class Agent:
                 replace(outcome, lines=(proof, *outcome.lines[-LINES_KEPT:])).write(path)
             return True
 
-        _wait_for(written, f"{path} cannot be written")
+        self._wait_for(written, f"{path} cannot be written")
         with contextlib.suppress(OSError):
             reserve.unlink(missing_ok=True)
+
+    def _wait_for(self, done: Callable[[], bool], what: str) -> None:
+        """Tries for a while until it is done: a shared folder comes back, and what the ranks have done is worth it.
+
+        An agent that is told to end waits no longer for a folder that may be gone for good.
+        """
+        begun_s, said = time.monotonic(), False
+        while True:
+            try:
+                if done():
+                    return
+            except OSError as exc:
+                what = str(exc)
+            if time.monotonic() >= min(begun_s + FOLDER_WAIT_S, self._told_s + ENDED_WAIT_S):
+                break
+            if not said:
+                print(f"waiting for the shared folder: {what}", file=sys.stderr, flush=True)
+                said = True
+            time.sleep(POLL_S)
+        print(f"gave up waiting: {what}", file=sys.stderr, flush=True)
 
     def _first_step(self, start: Start) -> int:
         """The first step of this attempt; only a script with checkpoints of its own has to be asked."""
@@ -402,26 +427,8 @@ class Agent:
 
     def _on_term(self, _signum: int, _frame: FrameType | None) -> None:
         self._term_asked = True
+        self._told_s = min(self._told_s, time.monotonic())
         self._ending_s = self._ending_s or time.time()
-
-
-def _wait_for(done: Callable[[], bool], what: str) -> None:
-    """Tries for a while until it is done: a shared folder comes back, and what the ranks have done is worth the wait.
-
-    A job that is being ended has less time: Slurm decides how much.
-    """
-    deadline_s, said = time.monotonic() + FOLDER_WAIT_S, False
-    while time.monotonic() < deadline_s:
-        try:
-            if done():
-                return
-        except OSError as exc:
-            what = str(exc)
-        if not said:
-            print(f"waiting for the shared folder: {what}", file=sys.stderr, flush=True)
-            said = True
-        time.sleep(POLL_S)
-    print(f"gave up waiting: {what}", file=sys.stderr, flush=True)
 
 
 def _vanished(record: RankRecord) -> bool:

@@ -60,6 +60,8 @@ def next_attempt(view: RunView, history: Sequence[EndedAttempt], context: PassCo
         yield from set_run(view, RunState.FAILED, f"{last.with_hint} · {again}")
     elif last.kind.policy.retry is Retry.SMALLER:
         yield from _fitted(view, history, context)
+    elif used_up := _used_up(view, history):  # before it waits: no folder is tested for a run that has failed
+        yield from set_run(view, RunState.FAILED, f"{last.with_hint} · {used_up}")
     elif last.kind.policy.awaits_storage and not context.storage_writable:
         yield from set_run(view, RunState.PENDING, f"{last.reason}, retried once the folder is writable")
     elif budget := _budget(history, len(history) - 1):
@@ -84,6 +86,17 @@ def _budget(history: Sequence[EndedAttempt], index: int) -> Budget | None:
     return end.kind.policy.budget(count(before, end.kind), progressed=end.progressed)
 
 
+def _tries(history: Sequence[EndedAttempt], budget: Budget) -> int:
+    return sum(_budget(history, index) is budget for index in range(len(history)))
+
+
+def _used_up(view: RunView, history: Sequence[EndedAttempt]) -> str:
+    """The setting whose budget the last attempt exceeds, "" for none."""
+    budget = _budget(history, len(history) - 1)
+    allowed = int(getattr(view.retry, budget)) if budget else 0
+    return f"retry.{budget} = {allowed} is used up" if budget and _tries(history, budget) > allowed else ""
+
+
 def _fitted(view: RunView, history: Sequence[EndedAttempt], context: PassContext) -> Iterator[Action]:
     """Retries with a smaller micro-batch, or another change that the spec allows."""
     match oom_policy.after_out_of_memory(view, history, context.ledgers):
@@ -102,12 +115,10 @@ def _resumed(view: RunView, history: Sequence[EndedAttempt], context: PassContex
 
 
 def _within(view: RunView, history: Sequence[EndedAttempt], budget: Budget, context: PassContext) -> Iterator[Action]:
-    """Retries if the budget allows it and the run makes progress."""
+    """Retries within a budget, if the run makes progress."""
     last, allowed = history[-1], int(getattr(view.retry, budget))
-    tries = sum(_budget(history, index) is budget for index in range(len(history)))
-    if tries > allowed:
-        yield from set_run(view, RunState.FAILED, f"{last.with_hint} · retry.{budget} = {allowed} is used up")
-    elif last.progressed and makes_no_progress(history, view.checkpoint_step):
+    tries = _tries(history, budget)
+    if last.progressed and makes_no_progress(history, view.checkpoint_step):
         yield from _held(view, last)
     else:
         wait_s = _backoff(view, last, tries, min(budget.longest_wait_s, view.retry.max_backoff_s))

@@ -370,7 +370,7 @@ def _write_files(rows: Iterable[_Element], batch: JobArray, paths: CampaignPaths
             make_below(paths.runs, run.attempt(row.generation).dir)
             write_atomically(run.current, json.dumps({"generation": row.generation}))
         except OSError as exc:
-            if not concerns_one_file(exc) and not isinstance(exc, FileExistsError):
+            if not concerns_one_file(exc):
                 raise
             raise RunUnwritable(f"the run's folder is not writable: {exc}", "the next pass tries again") from exc
         payload.write(payload_file(batch.folder, row.array_index or 0))

@@ -307,6 +307,17 @@ def test_a_folder_that_is_away_is_not_made_anew(attempt: Attempt) -> None:
     assert not shared.exists()
 
 
+def test_an_agent_that_is_told_to_end_waits_for_no_folder_for_long(
+    attempt: Attempt, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """On this machine nobody else ends it, and it has the place of another run."""
+    monkeypatch.setattr(agent, "ENDED_WAIT_S", 0.0)
+    waiting = agent.Agent(attempt.payload, Node.from_environment({}))
+    waiting._on_term(signal.SIGTERM, None)
+    waiting._wait_for(lambda: False, "the folder is away")
+    assert "gave up waiting: the folder is away" in capsys.readouterr().err
+
+
 def test_a_payload_that_others_could_have_written_is_not_run(attempt: Attempt) -> None:
     attempt.batch.chmod(0o777)
     process = attempt.start()

@@ -14,6 +14,7 @@ from typing import Any
 import pytest
 
 from dscampaign.jobs import rank
+from dscampaign.jobs.agent.evidence import RankRecord
 
 SCRIPT = Path(rank.__file__)
 
@@ -225,6 +226,43 @@ fetch()
     assert error["frames"] == expected
     place.run(place.write("train.py", "class E(Exception):\n    errno = 'none'\nraise E"))
     assert place.record["error"]["errno"] is None
+
+
+LIES = """\
+def lies(*_):
+    raise LookupError("of its own")
+class Kind(type):
+    def __getattribute__(cls, name):
+        return lies() if name == "__qualname__" else super().__getattribute__(name)
+class Endless(Exception):
+    @property
+    def exceptions(self):
+        while True:
+            yield self
+"""
+
+
+@pytest.mark.parametrize(
+    ("text", "message"),
+    [
+        ("class E(Exception):\n    __str__ = __repr__ = lies\nraise E", "<exception str() failed>"),
+        ("class E(Exception):\n    __str__ = lies\nraise SystemExit(E())", "<exception str() failed>"),
+        ("class E(Exception):\n    __module__ = None\nraise E('said')", "said"),
+        ("class E(Exception, metaclass=Kind):\n    pass\nraise E('said')", "said"),
+        ("class E(Exception):\n    errno = property(lies)\nraise E('said')", "said"),
+        ("class E(Exception):\n    exceptions = 7\nraise E('said')", "said"),
+        ("class S(str):\n    __getitem__ = lies\nraise Exception(S('said'))", "said"),
+        ("raise Endless('said')", "said"),
+        ("class E(Exception):\n    __str__ = lies\nraise Exception('said') from E()", "said"),
+    ],
+)
+def test_an_exception_whose_class_fails_to_describe_it_is_recorded(place: Place, text: str, message: str) -> None:
+    path = place.write("train.py", f"{LIES}{text}\n")
+    place.run(path)
+    error = place.record["error"]
+    assert error["message"] == message
+    assert error["frames"][-1][0] == path
+    assert RankRecord.read(place.folder / "ranks" / "rank-3.json")
 
 
 @pytest.mark.skipif(sys.version_info < (3, 11), reason="ExceptionGroup is of Python 3.11")

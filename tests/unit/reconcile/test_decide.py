@@ -13,6 +13,7 @@ from dscampaign.db.records import AttemptRow, AttemptState, RunState
 from dscampaign.jobs.agent.evidence import RankEnd
 from dscampaign.jobs.agent.node import Start
 from dscampaign.jobs.agent.progress import Heartbeat, RankProgress
+from dscampaign.orchestrator.failures.policy import FailureClass
 from dscampaign.orchestrator.formatting import clock_time
 from dscampaign.orchestrator.reconcile.actions import (
     Adopt,
@@ -278,6 +279,16 @@ def test_a_budget_is_the_number_of_further_tries(kind: str, budget: int) -> None
     assert change is not None
     assert change.state is RunState.FAILED
     assert "is used up" in change.reason
+
+
+@pytest.mark.parametrize("kind", [kind.value for kind in FailureClass])
+def test_a_run_that_has_failed_stays_so_in_a_folder_that_nobody_tests_for_it(kind: str) -> None:
+    """Else every pass would change its state, and a watch never end."""
+    past = [ended_row(i, kind, start_step=20, last_step=20) for i in range(1, 12)]
+    submit, change = after(*past)
+    if submit is None and change is not None and change.state is RunState.FAILED:
+        run = run_row(generation=len(past), state=change.state, reason=change.reason)
+        assert decide(snapshot(run_view(*past, run=run), storage=None)) == []
 
 
 def test_a_time_limit_counts_as_a_crash_only_without_a_step() -> None:

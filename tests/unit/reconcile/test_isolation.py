@@ -214,6 +214,23 @@ def test_a_claim_that_cannot_be_taken_keeps_no_other(world: World, monkeypatch: 
     assert world.run_pass().settled
 
 
+@pytest.mark.parametrize("target", ["nowhere", None])
+@pytest.mark.parametrize("levels", [0, 1])
+def test_what_lies_in_place_of_a_run_s_folder_keeps_no_other(world: World, levels: int, target: str | None) -> None:
+    """A link whose target is gone, or a file, in place of the run's folder or of its attempt's."""
+    world.run_pass()
+    world.run_jobs()
+    place = [folder(world), folder(world).parent][levels]
+    place.rename(place.with_name("aside"))
+    if target:
+        place.symlink_to(target)
+    else:
+        place.write_text("a file")
+    settle(world)
+    assert world.states()[GOOD] == "completed"
+    assert world.states()[BAD] in ("held", "failed", "completed")
+
+
 def test_an_error_of_the_file_system_is_waited_for(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
     world.run_pass()
     with monkeypatch.context() as patch:
