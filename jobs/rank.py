@@ -151,8 +151,7 @@ def _asked(question: Callable[[], T], otherwise: Any) -> T:
     try:
         return question()
     except Exception:  # noqa: BLE001 - it must not replace the script's own error
-        instead = otherwise  # type: T
-        return instead
+        return otherwise  # type: ignore[no-any-return]
 
 
 def _frames(exc: BaseException) -> List[Tuple[str, int, str, str]]:

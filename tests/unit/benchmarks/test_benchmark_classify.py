@@ -8,12 +8,12 @@ from collections import Counter
 from dscampaign.benchmarks.classify import FIRST_CONTACT
 from dscampaign.tests.corpus import load
 
-BATCH = 5
+BATCHES = (5, 6, 7)
 
 
-def test_every_family_of_the_last_batch_has_its_first_contact() -> None:
+def test_every_family_of_authors_who_had_not_read_the_rules_has_its_first_contact() -> None:
     rows = list(csv.DictReader(FIRST_CONTACT.read_text(encoding="utf-8").splitlines()))
-    cases = [case for case in load() if case.batch == BATCH]
+    cases = [case for case in load() if case.batch in BATCHES]
     assert {row["family"]: int(row["cases"]) for row in rows} == Counter(case.family for case in cases)
     hard = Counter(case.family for case in cases if case.hard)
     assert {row["family"]: int(row["hard"]) for row in rows} == hard
