@@ -115,7 +115,9 @@ def describe(codes: Iterable[Code]) -> list[str]:
         elif code.tree:
             kept = f"code {code.hash}: {count(len(code.tree.files), 'file')} of {code.tree.root}"
             left = f"; left out: {shown(code.tree.left_out)}" if code.tree.left_out else ""
-            lines.append(kept + left)
+            around = code.tree.narrowed_from
+            rest = f"; the rest of {around} is used in place, it is too much to copy" if around else ""
+            lines.append(kept + left + rest)
     return list(dict.fromkeys(lines))  # scripts in several folders of a work tree share its copy
 
 

@@ -6,7 +6,7 @@ import os
 import re
 import subprocess
 from collections.abc import Callable, Collection, Iterator, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Final
 
@@ -50,11 +50,13 @@ class CodeTree:
         root: the folder.
         files: what is copied, by paths below it.
         left_out: files and whole folders that are not, by paths below it; the copy links to them.
+        narrowed_from: the work tree around it, of which nothing else is copied; None where it is all.
     """
 
     root: Path
     files: tuple[str, ...]
     left_out: tuple[str, ...]
+    narrowed_from: Path | None = None
 
     def manifest(self, folder: Path) -> CodeCopy:
         """What a copy at `folder` holds, or would hold: then it is the root itself. Raises OSError."""
@@ -77,7 +79,7 @@ def tree_around(folder: Path, script: Path | None, dir: Path, spec: Path) -> Cod
         always = {os.path.relpath(script, top)} if script else set()
         listing = listed(top)
         if listing is not None and (tree := _within_limits(top, listing, always, dir, spec)):
-            return tree
+            return tree if top == (root or folder) else replace(tree, narrowed_from=root)
     return None
 
 

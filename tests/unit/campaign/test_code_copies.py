@@ -142,6 +142,7 @@ def test_of_a_tree_that_is_too_large_the_script_s_folder_is_copied_and_then_noth
     project.write("few/train.py")
     monkeypatch.setattr(code_tree, "TREE_LIMIT_FILES", 5)
     assert project.files("few/train.py") == ["train.py"]
+    assert f"the rest of {project.root} is used in place" in describe([project.code("few/train.py")])[0]
     nothing = project.code("many/1.py")
     assert nothing.hash == LIVE
     assert "used in place" in describe([nothing])[0]
