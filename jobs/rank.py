@@ -15,6 +15,7 @@ import signal
 import sys
 import time
 import traceback
+from contextlib import suppress
 from itertools import islice
 from typing import Any, Callable, Dict, List, Tuple, TypeVar
 
@@ -148,10 +149,10 @@ def _facts(exc: BaseException) -> Dict[str, Any]:
 
 def _asked(question: Callable[[], T], otherwise: Any) -> T:
     """What an exception says of itself; its class is the script's, and may fail over that."""
-    try:
-        return question()
-    except Exception:  # noqa: BLE001 - it must not replace the script's own error
-        return otherwise  # type: ignore[no-any-return]
+    said = otherwise  # type: T
+    with suppress(Exception):
+        said = question()
+    return said
 
 
 def _frames(exc: BaseException) -> List[Tuple[str, int, str, str]]:
