@@ -20,6 +20,7 @@ from math import inf
 from pathlib import Path
 from types import FrameType
 
+from ...db.regular_files import concerns_one_file
 from ..forward.processes import Forwarders
 from ..shared import checkpoint, retention, spool_steps
 from ..shared.checkpoint import Checkpoint
@@ -46,6 +47,9 @@ FILES_NAMED = 3
 FOLDER_WAIT_S = 1800.0
 """How long an agent waits at its end for a shared folder that is away: what the nodes cost meanwhile is less than what
 the attempt has cost."""
+
+OWN_WAIT_S = 60.0
+"""How long it waits for what is missing alone, beside a campaign's folder that is there."""
 
 ENDED_WAIT_S = 60.0
 """How long it still waits once it was told to end: Slurm kills it sooner, and nobody else does."""
@@ -118,6 +122,9 @@ class Agent:
             return EXIT_FAILED
         if start is None:
             return EXIT_NOT_MINE
+        if not self._can_enter():
+            self._write_outcome(None, "no_workdir", started_s, start)
+            return EXIT_FAILED
         pusher = Pusher(self.payload, self.paths.metrics, self._store_url() if self.node.rank == 0 else None)
         pusher.start()
         forwarders = Forwarders(self.payload, self.paths, self.node.rank)
@@ -166,6 +173,11 @@ class Agent:
             reason = f"changed in {found.root} since the code was copied: {what}; a relative path leads to the new ones"
             self._tell("code_changed", reason=reason)
         return found
+
+    def _can_enter(self) -> bool:
+        """Waits a moment for the folder in which the ranks are to start: it may lie on a file system of its own."""
+        workdir = Path(self.payload.workdir)
+        return self._wait_for(workdir.is_dir, f"{workdir}, where the training starts, is not there", own=True)
 
     def _take(self, path: Path) -> bool:
         """Takes a claim. Each node has one: a slurmctld that crashed may launch one job twice, under the same id."""
@@ -392,25 +404,37 @@ class Agent:
         with contextlib.suppress(OSError):
             reserve.unlink(missing_ok=True)
 
-    def _wait_for(self, done: Callable[[], bool], what: str) -> None:
+    def _wait_for(self, done: Callable[[], bool], what: str, *, own: bool = False) -> bool:
         """Tries for a while until it is done: a shared folder comes back, and what the ranks have done is worth it.
 
-        An agent that is told to end waits no longer for a folder that may be gone for good.
+        An agent that is told to end waits no longer for a folder that may be gone for good, nor one of which only its
+        own part is missing, or that is `own`.
+
+        Returns:
+            Whether it is done.
         """
         begun_s, said = time.monotonic(), False
         while True:
+            trouble = None
             try:
                 if done():
-                    return
+                    return True
             except OSError as exc:
-                what = str(exc)
-            if time.monotonic() >= min(begun_s + FOLDER_WAIT_S, self._told_s + ENDED_WAIT_S):
+                what, trouble = str(exc), exc
+            patience_s = OWN_WAIT_S if own or self._is_own(trouble) else FOLDER_WAIT_S
+            if time.monotonic() >= min(begun_s + patience_s, self._told_s + ENDED_WAIT_S):
                 break
             if not said:
                 print(f"waiting for the shared folder: {what}", file=sys.stderr, flush=True)
                 said = True
             time.sleep(POLL_S)
         print(f"gave up waiting: {what}", file=sys.stderr, flush=True)
+        return False
+
+    def _is_own(self, trouble: OSError | None) -> bool:
+        """Whether something is wrong with a single file or folder only: the campaign's folder is there."""
+        single = trouble is None or isinstance(trouble, FileNotFoundError) or concerns_one_file(trouble)
+        return single and self.run_paths.campaign_marker.exists()
 
     def _first_step(self, start: Start) -> int:
         """The first step of this attempt; only a script with checkpoints of its own has to be asked."""

@@ -136,7 +136,8 @@ class NodeOutcome(Document):
     Attributes:
         launcher_exit: exit code; negative is the number of the signal that killed the launcher.
         ended_by: why the agent itself ended it: "stop" (asked to checkpoint), "signal" (SIGTERM), "peer" (another node
-            failed), "teardown" (ranks died, the launcher lingered), "superseded", "rendezvous", or "".
+            failed), "teardown" (ranks died, the launcher lingered), "superseded", "rendezvous",
+            "no_workdir" (the folder where the training starts was not there), or "".
         start_step: steps that were done when it began.
         last_step: newest step in the spool, None if nothing was reported.
         oom_kills: how often the kernel killed a process of this job for memory while it ran.

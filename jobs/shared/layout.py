@@ -19,6 +19,7 @@ SHARED_MEMORY: Final = Path("/dev/shm")  # noqa: S108
 """The node's own, where ranks leave what is of no use after them."""
 
 CODE: Final = "code"
+MARKER: Final = "campaign.json"
 
 FORWARD_ROOT_LEVELS = 3
 """From an attempt's folder up to the campaign's `dir`: {campaign}/runs/{run}/g0001."""
@@ -105,6 +106,11 @@ class RunPaths:
 
     dir: Path
 
+    @property
+    def campaign_marker(self) -> Path:
+        """That of the campaign: `CampaignPaths.marker`."""
+        return self.dir.parents[1] / MARKER
+
     def checkpoints(self, config_hash: str) -> Path:
         """What all attempts of one experiment of the run have saved.
 
@@ -141,7 +147,7 @@ class CampaignPaths:
     @property
     def marker(self) -> Path:
         """Says whose folder this is. Where it is missing, so is the shared folder."""
-        return self.dir / "campaign.json"
+        return self.dir / MARKER
 
     @property
     def data(self) -> Path:

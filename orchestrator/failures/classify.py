@@ -27,7 +27,7 @@ from .evidence import (
     silent_ranks,
     traced,
 )
-from .exits import faulted, how_it_died, left_alone, unknown
+from .exits import faulted, how_it_died, never_began, unknown
 from .kinds import UNREADABLE_INPUT, Scene, by_errno, kind_of
 from .log_lines import echoes_input, ends_a_program, is_cascade
 from .policy import FailureClass
@@ -55,7 +55,7 @@ def _class_of(ended: Ended) -> Verdict:
         or node_evidence.storage(ended)
         or _by_log(ended)
         or _by_last_words(ended)
-        or left_alone(ended)
+        or never_began(ended)
         or _cascade(ended)
         or unknown(ended)
     )

@@ -13,12 +13,21 @@ from .verdict import Sureness, Verdict, headline
 _SHELL = re.compile(r"line \d+: .*: (?:No such file or directory|command not found|Permission denied|cannot execute)")
 
 
-def left_alone(ended: Ended) -> Verdict | None:
-    """A node that never joined the first one."""
-    lonely = next((o for o in ended.outcomes if o.ended_by == "rendezvous"), None)
-    if lonely is None:
+NEVER_BEGAN = {
+    "rendezvous": "timed out waiting for the first node",
+    "no_workdir": "does not have the folder where the training starts",
+}
+"""What became of an agent that started no ranks, by its own word for it."""
+
+
+def never_began(ended: Ended) -> Verdict | None:
+    """A node that started no ranks."""
+    idle = next((o for o in ended.outcomes if o.ended_by in NEVER_BEGAN), None)
+    if idle is None:
         return None
-    return Verdict(FailureClass.NODE, f"{lonely.host} timed out waiting for the first node", rule="rendezvous")
+    alone = idle.ended_by == "no_workdir" and sum(o.ended_by == idle.ended_by for o in ended.outcomes) == 1
+    host = idle.host if alone else ""
+    return Verdict(FailureClass.NODE, f"{idle.host} {NEVER_BEGAN[idle.ended_by]}", rule=idle.ended_by, host=host)
 
 
 def unknown(ended: Ended) -> Verdict:

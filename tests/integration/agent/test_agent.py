@@ -8,6 +8,7 @@ import signal
 import stat
 import sys
 from collections.abc import Iterator
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -316,6 +317,26 @@ def test_an_agent_that_is_told_to_end_waits_for_no_folder_for_long(
     waiting._on_term(signal.SIGTERM, None)
     waiting._wait_for(lambda: False, "the folder is away")
     assert "gave up waiting: the folder is away" in capsys.readouterr().err
+
+
+def test_what_alone_is_missing_beside_the_campaign_s_folder_holds_the_node_for_a_moment_only(
+    attempt: Attempt, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setattr(agent, "OWN_WAIT_S", 0.0)
+    waiting = agent.Agent(attempt.payload, Node.from_environment({}))
+    waiting.run_paths.campaign_marker.touch()
+    assert not waiting._wait_for(lambda: False, "the attempt's own folder is away")
+    assert "gave up waiting" in capsys.readouterr().err
+
+
+def test_a_training_whose_folder_is_not_there_is_not_begun(
+    attempt: Attempt, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setattr(agent, "OWN_WAIT_S", 0.0)
+    payload = replace(attempt.payload, workdir=str(attempt.folder / "unmounted"))
+    assert agent.Agent(payload, Node.from_environment({})).run() == agent.EXIT_FAILED
+    assert (attempt.outcome().ended_by, attempt.outcome().launcher_exit) == ("no_workdir", None)
+    assert "unmounted, where the training starts, is not there" in capsys.readouterr().err
 
 
 def test_a_payload_that_others_could_have_written_is_not_run(attempt: Attempt) -> None:

@@ -311,7 +311,15 @@ def test_killed_ranks_are_named() -> None:
 def test_a_node_that_waited_in_vain_is_the_machine_s_fault() -> None:
     lonely = outcome(*KILLED, launcher_exit=None, ended_by="rendezvous", host="n2", node_rank=1)
     verdict = judge(lonely, nodes=2)
-    assert (verdict.kind, verdict.reason) == ("node", "n2 timed out waiting for the first node")
+    assert (verdict.kind, verdict.reason, verdict.host) == ("node", "n2 timed out waiting for the first node", "")
+
+
+def test_a_working_folder_that_is_away_is_no_mistake_of_the_script() -> None:
+    """The file system that it lies on is away on the node, as a home folder may be."""
+    away = outcome(*KILLED, launcher_exit=None, ended_by="no_workdir", host="n2")
+    verdict = judge(away)
+    assert (verdict.kind, verdict.host) == ("node", "n2")
+    assert verdict.reason == "n2 does not have the folder where the training starts"
 
 
 # -- logs, where nobody left a record --------------------------------------------------------------------------
