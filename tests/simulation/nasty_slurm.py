@@ -153,11 +153,12 @@ class NastySlurm:
         self._looks += 1
         for key in ((token, index) for token, indexes in expected.items() for index in indexes):
             jobs = self.named(*key)
-            views = [view for job in jobs if (view := self._shown(job, how, since_s))]
+            shown = [self._shown(job, how, since_s) for job in jobs]
+            views = [view for view in shown if view]
             if views:
                 found[key] = views[self._looks % len(views)]
-            for job in jobs:
-                if len(views) != 1:  # of two, the one that runs it may not be the one that is shown
+            for job, view in zip(jobs, shown, strict=True):
+                if len(views) != 1 or view is None:  # of two, the one that runs it may not be the one that is shown
                     job.classes |= job.blind | {"lost"}
         self._effects.moment(Unreachable("squeue is away"))
         return JobListing(found, how != "incomplete")
