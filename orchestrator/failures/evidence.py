@@ -13,7 +13,7 @@ from ...jobs.agent.evidence import LogLine, NodeOutcome, RankEnd
 from ..executors.base import JobView
 from .log_lines import bare, evidence, is_cascade
 from .places import Place, places
-from .raised import Raised, nested, of_trace, recorded, said
+from .raised import MESSAGE_LIMIT, Raised, nested, of_trace, recorded, said
 from .rules import UserRule
 
 SIGNAL_SLACK_S = 1.0
@@ -235,7 +235,7 @@ def outcome_of(ended: Ended, host: str) -> NodeOutcome | None:
 
 def _rank_clue(outcome: NodeOutcome, rank: RankEnd) -> Clue:
     error = rank.error or {}
-    line = LogLine(f"ranks/rank-{rank.rank}.json", 0, f"{error['type']}: {error['message']}")
+    line = LogLine(f"ranks/rank-{rank.rank}.json", 0, f"{error['type']}: {error['message'][:MESSAGE_LIMIT]}")
     return Clue(line, outcome.host, rank.rank, error["ts"], error)
 
 

@@ -18,6 +18,9 @@ from . import errnos
 INNERMOST = 5
 """Frames that tell one place from another."""
 
+MESSAGE_LIMIT = 4000
+"""Characters of a message that are looked at, as many as `jobs/rank.py` records."""
+
 _FRAME = re.compile(r'^\s*File "([^"]+)", line (\d+)(?:, in (.+?)| in (\S+))?\s*$')
 _HEAD = re.compile(r"^((?:[A-Za-z_]\w*\.)*[A-Z_]\w*)(?:: |:?$)")
 _OF_WORKERS = ("builtins", "torch.", "multiprocessing.", "concurrent.", "joblib.")
@@ -90,7 +93,7 @@ class Raised:
 
 def recorded(error: Mapping[str, Any]) -> Raised:
     """What a rank recorded: an `error`, or one of its `chain`."""
-    kind, message = str(error.get("type", "")), str(error.get("message", ""))
+    kind, message = str(error.get("type", "")), str(error.get("message", ""))[:MESSAGE_LIMIT]
     frames = _frames(error.get("frames")) or of_trace(error.get("trace") or ())
     number = error.get("errno")
     bases = error.get("bases")
