@@ -79,23 +79,25 @@ def points(
         placeholders: Names that the command uses, so that a key that is no field can be a parameter of its own.
 
     Returns:
-        The points, and everything that is wrong in the matrix; what is wrong makes no points.
+        The points, and everything that is wrong in the matrix. There are no points where part of it says nothing: the
+        fields that it was to set would seem to be missing.
     """
     findings = list(_shape_findings(matrix))
-    wrong = {finding.places[0][1] for finding in findings}
-    matrix = {name: values for name, values in matrix.items() if name not in wrong}
-    includes, excludes = matrix.pop("include", []), matrix.pop("exclude", [])
-    if (size := prod(len(values) for values in matrix.values())) > _MAX_GRID:
+    usable = _usable(matrix)
+    axes = {name: values for name, values in usable.items() if values}
+    includes, excludes = axes.pop("include", {}), axes.pop("exclude", {})
+    if (size := prod(len(values) for values in axes.values())) > _MAX_GRID:
         return [], [*findings, Finding((("matrix",),), f"has {size} combinations", "vary less at once")]
-    choices = [[_choice(name, value, index) for index, value in enumerate(matrix[name])] for name in matrix]
-    grid = [_joined(combination) for combination in product(*choices)] if matrix or not includes else []
-    kept = [point for point in grid if not any(_matches(point, entry) for entry in excludes)]
+    choices = {name: [_choice(name, value, index) for index, value in values.items()] for name, values in axes.items()}
+    grid = [_joined(combination) for combination in product(*choices.values())] if axes or not includes else []
+    kept = [point for point in grid if not any(_matches(point, entry) for entry in excludes.values())]
     result = _include(kept, includes)
     findings += [*_key_findings([*grid, *result], placeholders), *_exclude_findings(grid, excludes)]
-    findings += _rivals(dict(zip(matrix, choices, strict=True)))
-    if not result:
+    findings += _rivals(choices)
+    silent = any(not values for values in usable.values())
+    if not result and not silent:
         findings.append(Finding((("matrix", "exclude"), ("matrix",)), "leaves no run", "exclude less"))
-    return result, findings
+    return [] if silent else result, findings
 
 
 def field_path(key: str) -> Path | None:
@@ -133,10 +135,24 @@ def _shape_findings(matrix: Mapping[str, Any]) -> Iterator[Finding]:
             wrong = [index for index, entry in enumerate(values) if not isinstance(entry, dict) or not entry]
             yield from (Finding(((*place, index),), "expected fields with their values") for index in wrong)
         else:
-            twice = [i for i, value in enumerate(values) if any(_same(value, other) for other in values[:i])]
+            twice = [i for i, value in enumerate(values) if _among(values[:i], value)]
             yield from (Finding(((*place, index),), "is there twice") for index in twice)
     if set(matrix) == {"exclude"}:
         yield Finding((("matrix", "exclude"),), "there is nothing to exclude from", "add an axis")
+
+
+def _usable(matrix: Mapping[str, Any]) -> dict[str, dict[int, Any]]:
+    """For each key its values by their index, without those that `_shape_findings` complains of."""
+    if set(matrix) == {"exclude"}:
+        return {}
+    usable: dict[str, dict[int, Any]] = {}
+    for name, given in matrix.items():
+        values = given if isinstance(given, list) else [given] if isinstance(given, Scalar) else []
+        if name in ("include", "exclude"):
+            usable[name] = {i: entry for i, entry in enumerate(values) if isinstance(entry, dict) and entry}
+        else:
+            usable[name] = {i: value for i, value in enumerate(values) if not _among(values[:i], value)}
+    return usable
 
 
 def _choice(name: str, value: Any, index: int) -> Point:
@@ -165,13 +181,13 @@ def _joined(parts: Sequence[Point]) -> Point:
     return Point(sum((part.settings for part in parts), ()), sum((part.labels for part in parts), ()))
 
 
-def _include(grid: Sequence[Point], entries: Sequence[Mapping[str, Any]]) -> list[Point]:
+def _include(grid: Sequence[Point], entries: Mapping[int, Mapping[str, Any]]) -> list[Point]:
     """Adds each entry to the points that it does not contradict; where there is none, as a point of its own.
 
     An entry with a label is always a point of its own: there is nothing else that the label could name.
     """
     grown, own = list(grid), []
-    for index, entry in enumerate(entries):
+    for index, entry in entries.items():
         point = _linked(entry, ("matrix", "include", index))
         fits = [i for i, original in enumerate(grid) if "label" not in entry and _agrees(original, entry)]
         added = tuple(replace(setting, axis=False) for setting in point.settings)
@@ -207,13 +223,17 @@ def _values(point: Point, key: str) -> Iterator[Any]:
     yield from (label for name, label in point.labels if name == key)
 
 
+def _among(values: Sequence[Any], value: Any) -> bool:
+    return any(_same(value, other) for other in values)
+
+
 def _same(one: Any, other: Any) -> bool:
     """Equality that tells 1 from true."""
     return isinstance(one, bool) == isinstance(other, bool) and bool(one == other)
 
 
-def _exclude_findings(grid: Sequence[Point], entries: Sequence[Mapping[str, Any]]) -> Iterator[Finding]:
-    for index, entry in enumerate(entries):
+def _exclude_findings(grid: Sequence[Point], entries: Mapping[int, Mapping[str, Any]]) -> Iterator[Finding]:
+    for index, entry in entries.items():
         if not any(_matches(point, entry) for point in grid):
             yield Finding((("matrix", "exclude", index),), "excludes nothing", "its values must be values of axes")
 

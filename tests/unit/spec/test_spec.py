@@ -92,6 +92,26 @@ def test_all_errors_come_at_once_in_the_order_of_their_lines(write: Write) -> No
     ]
 
 
+@pytest.mark.parametrize(
+    ("matrix", "fields"),
+    [
+        ("{train.model: [gpt2, gpt2]}", ["matrix.train.model[1]"]),
+        ("{train.model: [gpt2, gpt2, 3]}", ["matrix.train.model[1]", "matrix.train.model[2]"]),
+        ("{train.model: gpt2}", ["matrix.train.model"]),
+        ("{train.model: gpt2, lrr: [1]}", ["matrix.train.model", "matrix.lrr"]),
+        ("{train.model: []}", ["matrix.train.model"]),
+        ("{train.model: [], lr: [1e-4]}", ["matrix.train.model"]),
+        ("{size: [{model: gpt2, label: a}, {model: gpt2, label: a}]}", ["matrix.size[1]"]),
+        ("{include: [{model: gpt2}, 3]}", ["matrix.include[1]"]),
+        ("{include: [3, {model: gpt2, lr: -1}]}", ["matrix.include[0]", "matrix.include[1].lr"]),
+        ("{include: [3]}", ["matrix.include[0]"]),
+    ],
+)
+def test_what_is_wrong_in_the_matrix_hides_no_field_that_it_sets(write: Write, matrix: str, fields: list[str]) -> None:
+    found = write.problems(MINIMAL.replace("  model: gpt2\n", "") + f"matrix: {matrix}\n")
+    assert [field for _, field, _ in found] == fields
+
+
 def test_a_password_in_the_spec_is_refused_but_not_one_from_the_environment(
     write: Write, monkeypatch: pytest.MonkeyPatch
 ) -> None:
