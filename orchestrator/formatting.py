@@ -38,8 +38,9 @@ def count(number: int, noun: str) -> str:
 
 
 def some(names: Sequence[str], most: int) -> str:
-    """The first names, and whether there are more: `a, b, …`."""
-    return ", ".join([*names[:most], *(["…"] if len(names) > most else [])])
+    """The first names, and how many more there are: `a, b and 7 more`."""
+    more = f" and {len(names) - most:,} more" if len(names) > most else ""
+    return ", ".join(names[:most]) + more
 
 
 _WHOLE: Final = 1e9

@@ -22,7 +22,7 @@ from ...jobs.shared.ownership import distrust
 from ..errors import UserError
 from ..executors.job_request import run_config
 from ..reconcile.campaign_folder import CampaignFolder
-from ..reconcile.origin import Origin, that_matter, why_held
+from ..reconcile.origin import Origin, that_matter
 from ..spec.expand import Run
 from ..spec.model import Spec
 from .code_copies import CodeCopies, has_code
@@ -156,11 +156,12 @@ def _go_on_without(conn: Connection, campaign: CampaignRow, retried: Sequence[Ru
     """Forgets the variables that runs were held for, now that the user has retried them without."""
     fresh = queries.campaign_by_id(conn, campaign.id) or campaign
     origin = Origin.of(fresh.provenance)
-    missing = origin.missing(os.environ)
-    if missing and any(run.state is RunState.HELD and run.reason == why_held(missing) for run in retried):
-        kept = [name for name in origin.variables if name not in missing]
+    lacked = {name for run in retried if run.state is RunState.HELD for name in origin.held_for(run.reason)}
+    dropped = [name for name in origin.missing(os.environ) if name in lacked]
+    if dropped:
+        kept = [name for name in origin.variables if name not in dropped]
         queries.update_campaign(conn, campaign.id, provenance={**fresh.provenance, "variables": kept})
-        queries.add_event(conn, campaign.id, "variables.dropped", f"goes on without {', '.join(missing)}")
+        queries.add_event(conn, campaign.id, "variables.dropped", f"goes on without {', '.join(dropped)}")
 
 
 def _chosen(conn: Connection, campaign: CampaignRow, names: Collection[str] | None) -> list[RunRow]:

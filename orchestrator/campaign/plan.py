@@ -148,8 +148,9 @@ def _kept_code(change: SpecDiff, codes: Mapping[str, Code], dir: Path) -> Iterat
         number = count(sum(row.code in older for row, _ in pairs), "run")
         files = sorted({file for before, code in older.items() for file in changed_files(before, code, dir)})
         since = f" (changed since: {shown(files)})" if files else ""
-        hint = "`campaign retry` gives the newest to runs that failed, are held or were cancelled"
-        yield f"older code stays with {number} that began with it{since}; {hint}"
+        verb = "keeps" if number == "1 run" else "keep"
+        hint = "`campaign retry` takes the new code, for a run that failed, is held or was cancelled"
+        yield f"{number} {verb} older code{since}; {hint}"
 
 
 def _planned(change: SpecDiff, submits: Mapping[int, Submit]) -> Iterator[PlannedRun]:

@@ -11,6 +11,7 @@ from ...campaign.details import CampaignDetails, RunDetails
 from ...campaign.documents import batch_of, forwards_document, speed_document
 from ...campaign.mixed_code import codes_text
 from ...formatting import clean, count, duration, figure, moment, short_number, shorten, source
+from ...reconcile.origin import Origin
 from ...settings import Setting
 from .gpus import gpu_lines
 from .states import counts_line, state_cell
@@ -59,7 +60,11 @@ def next_commands(facts: RunDetails) -> list[str]:
     name = f"{facts.campaign.name} {facts.run.name}"
     match facts.run.state:
         case RunState.FAILED | RunState.HELD:
-            return [f"campaign logs {name}", f"campaign retry {name}   (when the cause is gone)"]
+            logs = [f"campaign logs {name}"] if facts.attempts else []
+            if lacking := ", ".join(Origin.of(facts.campaign.provenance).held_for(facts.run.reason)):
+                again = f"campaign reconcile {facts.campaign.name} --watch   (where {lacking} is set)"
+                return [*logs, again, f"campaign retry {name}   (to go on without)"]
+            return [*logs, f"campaign retry {name}   (when the cause is gone)"]
         case RunState.CANCELLED:
             return [f"campaign retry {name}"]
         case RunState.RUNNING:
@@ -218,7 +223,7 @@ def _doubt(evidence: Mapping[str, Any]) -> str:
     """How sure the verdict is, where it is not certain, and what would decide it."""
     match evidence.get("sure"):
         case "likely":
-            return "likely: the kind of error, its place and its time say so"
+            return "likely: judged by the kind of error, and by where and when it was raised"
         case "unsure":
             return f"unsure; what would decide it: {clean(evidence.get('would_decide') or 'another attempt')}"
     return ""

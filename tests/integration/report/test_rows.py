@@ -46,12 +46,16 @@ CELLS: dict[str, dict[str, tuple[str, float, float]]] = {
 """By section and column of the page: the column of the file, what it is multiplied by, and how exact the page is."""
 
 
+def report(url: str, folder: Path) -> tuple[Page, list[dict[str, str]]]:
+    """The page of the report, and the rows of its ``conditions.csv``."""
+    assert main(["report", "sweep", "--store", url, "-o", str(folder)]) == 0
+    with (folder / "conditions.csv").open() as stream:
+        return Page(folder), list(csv.DictReader(stream))
+
+
 def test_figures_are_those_of_the_page(planted_url: PlantStore, tmp_path: Path) -> None:
     url = planted_url(Planted("base", gpu="NVIDIA H100"), Planted("lean", gpu="NVIDIA H100", reserved_gb=5.0))
-    assert main(["report", "sweep", "--store", url, "-o", str(tmp_path / "out")]) == 0
-    page = Page(tmp_path / "out")
-    with (page.folder / "conditions.csv").open() as stream:
-        rows = list(csv.DictReader(stream))
+    page, rows = report(url, tmp_path)
     for section, columns in CELLS.items():
         for shown, row in zip(page.table(section), rows, strict=True):
             for title, (column, times, exact) in columns.items():
@@ -63,17 +67,13 @@ def test_figures_are_those_of_the_page(planted_url: PlantStore, tmp_path: Path) 
 
 def test_a_repeat_without_samples_counts_for_neither(planted_url: PlantStore, tmp_path: Path) -> None:
     url = planted_url(Planted("base", (0.1,) * 2, (3.0,) * 2, gpu="NVIDIA H100", tries=(Try(sampled=False),)))
-    assert main(["report", "sweep", "--store", url, "-o", str(tmp_path / "out")]) == 0
-    (shown,) = Page(tmp_path / "out").table("GPUs")
-    with (tmp_path / "out" / "conditions.csv").open() as stream:
-        (row,) = csv.DictReader(stream)
+    page, (row,) = report(url, tmp_path)
+    (shown,) = page.table("GPUs")
     assert float(row["gpu_samples.value"]) == float(shown["samples"]) > 0
 
 
 def test_the_loss_that_is_judged_has_a_column(planted_url: PlantStore, tmp_path: Path) -> None:
     url = planted_url(Planted("base", held_out=(None,) * 3))
-    assert main(["report", "sweep", "--store", url, "-o", str(tmp_path / "out")]) == 0
-    with (tmp_path / "out" / "conditions.csv").open() as stream:
-        (row,) = csv.DictReader(stream)
+    _, (row,) = report(url, tmp_path)
     assert (row["loss_is"], row["held_out.value"]) == ("final training", "")
     assert float(row["final_loss.value"]) > 0

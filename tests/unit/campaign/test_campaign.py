@@ -14,6 +14,7 @@ from dscampaign.db.records import RunState
 from dscampaign.orchestrator.campaign import desired as campaigns
 from dscampaign.orchestrator.campaign.diff import ABSENT
 from dscampaign.orchestrator.errors import UserError
+from dscampaign.orchestrator.reconcile.origin import why_held
 from dscampaign.tests.support.world_on_disk import World, make_world
 
 
@@ -145,3 +146,19 @@ def test_retry_of_all_leaves_out_what_the_spec_no_longer_names(world: World) -> 
     world.record(matrix={"depth": [2]})
     assert campaigns.retry(world.store, world.campaign, None) == []
     assert [run.name for run in campaigns.retry(world.store, world.campaign, ["depth-1"])] == ["depth-1"]
+
+
+def test_retry_goes_on_without_what_its_run_is_held_for_and_this_shell_lacks(
+    world: World, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    names = ["HF_HOME", "HF_TOKEN", "WANDB_API_KEY"]
+    for name in names:
+        monkeypatch.setenv(name, "x")
+    world.record()
+    recorded = set(world.campaign.provenance["variables"])
+    set_run(world, "depth-1", state=RunState.HELD, reason=why_held(["HF_HOME", "HF_TOKEN"]))
+    for name in ("HF_TOKEN", "WANDB_API_KEY"):
+        monkeypatch.delenv(name)
+    campaigns.retry(world.store, world.campaign, None)
+    assert recorded - set(world.campaign.provenance["variables"]) == {"HF_TOKEN"}
+    assert [event.message for event in world.events("variables.dropped")] == ["goes on without HF_TOKEN"]

@@ -15,6 +15,7 @@ from dscampaign.db.records import RunState
 from dscampaign.db.schema import lease
 from dscampaign.orchestrator.campaign.logs import Wanted, await_attempt, follow_log
 from dscampaign.orchestrator.cli.main import main
+from dscampaign.orchestrator.reconcile.origin import why_held
 from dscampaign.tests.support.cli_world import World, make_world
 
 Output = pytest.CaptureFixture[str]
@@ -30,6 +31,11 @@ def world(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> World:
 def document(capsys: Output, *words: str) -> Any:
     assert main([*words, "--json"]) == 0
     return json.loads(capsys.readouterr().out, parse_constant=pytest.fail)
+
+
+def shown(capsys: Output, *words: str) -> list[str]:
+    assert main([*words]) == 0
+    return capsys.readouterr().out.splitlines()
 
 
 def test_the_status_page_has_a_row_for_each_run(world: World, capsys: Output) -> None:
@@ -97,6 +103,19 @@ def test_explain_shows_the_proof_and_what_to_do(world: World, capsys: Output) ->
     assert "\x1b" not in out
     assert "hint: look at x" in out
     assert "next: campaign logs sweep bad" in out
+
+
+def test_explain_says_how_a_run_that_is_held_goes_on(world: World, capsys: Output) -> None:
+    with world.store.write() as conn:
+        queries.update_campaign(conn, world.campaign_id, provenance={"variables": ["HF_TOKEN"]})
+        reason = why_held(["HF_TOKEN"])
+        queries.update_run(conn, world.run_id("new"), state=RunState.HELD, reason=reason)
+        queries.update_run(conn, world.run_id("bad"), state=RunState.HELD, reason="out of room")
+    assert [line for line in shown(capsys, "explain", "sweep", "new") if line.startswith("next")] == [
+        "next: campaign reconcile sweep --watch   (where HF_TOKEN is set)",
+        "next: campaign retry sweep new   (to go on without)",
+    ]
+    assert shown(capsys, "explain", "sweep", "bad")[-1] == "next: campaign retry sweep bad   (when the cause is gone)"
 
 
 def test_describe_shows_the_batch_that_a_run_has_now(world: World, capsys: Output) -> None:

@@ -11,7 +11,7 @@ from dscampaign.orchestrator.campaign.status import read_status
 from dscampaign.orchestrator.cli.pages.status import status_page
 from dscampaign.orchestrator.cli.pages.text import Cell, Page, Style, table
 from dscampaign.orchestrator.cli.watch import _Lines, _LiveTable
-from dscampaign.orchestrator.formatting import clean, count, duration, figure, short_number
+from dscampaign.orchestrator.formatting import clean, count, duration, figure, short_number, some
 from dscampaign.tests.support.cli_world import make_world
 
 PLAIN = Page()
@@ -120,3 +120,8 @@ def test_a_live_table_is_redrawn_in_place_below_what_scrolls_by(
     assert said.partition("\n")[0].endswith(" what stays")
     assert said.partition("\n\n")[2] == first.removeprefix("\x1b[J")
     assert "\n" not in cleared
+
+
+def test_a_list_of_names_that_is_cut_says_how_many_are_missing() -> None:
+    assert [some(["a", "b", "c"], most) for most in (1, 2, 3)] == ["a and 2 more", "a, b and 1 more", "a, b, c"]
+    assert some([], 3) == ""
