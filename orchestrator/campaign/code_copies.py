@@ -5,11 +5,10 @@ from __future__ import annotations
 import os
 import shutil
 import uuid
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Final
 
 from ...db.records import RunRow
 from ...jobs.shared.code_copy import LIVE, CodeCopy, CopyPaths, DamagedCopy, inner_link
@@ -17,11 +16,8 @@ from ...jobs.shared.files import make_private, sync_dir
 from ...jobs.shared.layout import CODE
 from ..errors import UserError
 from ..executors.job_request import is_copy
-from ..formatting import count, some
 from ..spec.model import RunConfig
 from .code_tree import TREE_LIMIT_BYTES, TREE_LIMIT_FILES, CodeTree, has_module, tree_around, work_tree
-
-_NAMED: Final = 5
 
 
 @dataclass(frozen=True)
@@ -104,26 +100,6 @@ class CodeCopies:
 def has_code(row: RunRow) -> bool:
     """Whether a run has begun, and so keeps the code that it has."""
     return bool(row.generation and is_copy(row.code))
-
-
-def describe(codes: Iterable[Code]) -> list[str]:
-    """One line for each code: what is copied, what is left out, what is used in place."""
-    lines = []
-    for code in codes:
-        if code.why:
-            lines.append(f"code: used in place, not copied: {code.why}")
-        elif code.tree:
-            kept = f"code {code.hash}: {count(len(code.tree.files), 'file')} of {code.tree.root}"
-            left = f"; left out: {shown(code.tree.left_out)}" if code.tree.left_out else ""
-            around = code.tree.narrowed_from
-            rest = f"; the rest of {around} is used in place, it is too much to copy" if around else ""
-            lines.append(kept + left + rest)
-    return list(dict.fromkeys(lines))  # scripts in several folders of a work tree share its copy
-
-
-def shown(paths: Sequence[str]) -> str:
-    """A few paths, in any encoding."""
-    return some([os.fsencode(path).decode(errors="replace") for path in paths], _NAMED)
 
 
 def changed_files(older: str, code: Code, dir: Path) -> list[str]:

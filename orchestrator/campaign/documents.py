@@ -11,8 +11,8 @@ from ...db import queries
 from ...db.gpu_records import AttemptGpus, j_per_token, total
 from ...db.records import OPENED_ELSEWHERE, AttemptRow, CampaignRow, EventRow, RunRow, RunState, RunStatus
 from ...db.store import Store
+from .code_text import codes_text
 from .details import CampaignDetails, RunDetails
-from .mixed_code import codes_text
 from .status import CampaignStatus, read_status
 
 SCHEMA_VERSION: Final = 1

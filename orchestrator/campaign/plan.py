@@ -31,7 +31,8 @@ from ..reconcile.observe import observe, read_store
 from ..reconcile.origin import Origin, why_held
 from ..spec.expand import Run
 from ..spec.model import RunConfig
-from .code_copies import Code, changed_files, describe, has_code, shown
+from .code_copies import Code, changed_files, has_code
+from .code_text import describe, shown
 from .desired import Submission, compare
 from .diff import SpecDiff, desired_again
 

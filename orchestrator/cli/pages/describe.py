@@ -7,9 +7,9 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Any, Final
 
 from ....db.records import AttemptRow, EventRow, MemoryObservation, RunState
+from ...campaign.code_text import codes_text
 from ...campaign.details import CampaignDetails, RunDetails
 from ...campaign.documents import batch_of, forwards_document, speed_document
-from ...campaign.mixed_code import codes_text
 from ...formatting import clean, count, duration, figure, moment, short_number, shorten, source
 from ...reconcile.origin import Origin
 from ...settings import Setting

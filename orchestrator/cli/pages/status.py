@@ -6,7 +6,7 @@ import time
 from collections.abc import Iterable, Sequence
 
 from ....db.records import UNSETTLED_RUN, RunState, RunStatus
-from ...campaign.mixed_code import mixed_code
+from ...campaign.code_text import mixed_code
 from ...campaign.status import CampaignStatus
 from ...formatting import clean, count, duration, figure, short_number, shorten
 from ...reconcile.lease import LeaseHolder

@@ -10,8 +10,8 @@ from typing import Any, Final
 from ....db import queries
 from ....db.records import CampaignRow
 from ....db.store import Store
+from ...campaign.code_text import mixed_code
 from ...campaign.lookup import find
-from ...campaign.mixed_code import mixed_code
 from ...errors import UserError
 from ...formatting import some
 from ..measure.load import read_runs

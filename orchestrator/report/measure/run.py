@@ -12,7 +12,7 @@ import numpy as np
 from ....db.gpu_records import AttemptGpus
 from ....db.records import AttemptRow, RunRow, RunState
 from ....db.series import Series
-from ...campaign.mixed_code import codes_text
+from ...campaign.code_text import codes_text
 from ...formatting import clean
 from .cost import Cost, cost_of
 from .failures import FailedAttempt, failed_attempts

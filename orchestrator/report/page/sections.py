@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import Final
 
-from ...campaign.mixed_code import mixed_code
+from ...campaign.code_text import mixed_code
 from ...formatting import count, duration, short_number
 from ..compare.baseline import BaselineComparison
 from ..compare.results import Results, WorkloadResults

@@ -12,7 +12,8 @@ from hypothesis import strategies as st
 
 from dscampaign.jobs.shared.code_copy import LIVE, CodeCopy, CopyPaths, DamagedCopy
 from dscampaign.orchestrator.campaign import code_copies, code_tree
-from dscampaign.orchestrator.campaign.code_copies import Code, CodeCopies, changed_files, describe
+from dscampaign.orchestrator.campaign.code_copies import Code, CodeCopies, changed_files
+from dscampaign.orchestrator.campaign.code_text import describe
 from dscampaign.orchestrator.spec.model import RunConfig
 
 
