@@ -14,7 +14,7 @@ from typing import Any
 from ...db import queries
 from ...db.errors import StoreError
 from ...db.records import SETTLED_RUN, TERMINAL_ATTEMPT, AttemptRow, CampaignRow, RunRow, RunState, StepTimes
-from ...db.regular_files import concerns_one_file, open_regular
+from ...db.regular_files import open_regular
 from ...db.store import Store
 from ...jobs.agent.evidence import LINE_LIMIT, LogLine, NodeOutcome
 from ...jobs.agent.node import Start
@@ -35,7 +35,7 @@ from ..memory.observations import read_ledgers
 from ..memory.prediction import Ledger
 from ..spec.model import RunConfig
 from .origin import Origin
-from .set_aside import in_words
+from .set_aside import in_words, may_pass
 from .snapshot import AttemptView, BrokenRun, RunView, Snapshot
 
 AGENT_LOG_LINES = 40
@@ -160,7 +160,7 @@ def _views(
         except StoreError:
             raise
         except Exception as exc:  # noqa: BLE001 - whatever it is, it is this run's alone
-            passing = isinstance(exc, OSError) and not concerns_one_file(exc)
+            passing = may_pass(exc)
             broken.append(replace(_broken(run, stored, listing, in_words(exc)), passing=passing))
             failed += [exc] if passing else []
     if failed and all(view.run.state in SETTLED_RUN for view in views):  # no other could be read: it is the folder
