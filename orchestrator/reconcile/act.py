@@ -22,7 +22,6 @@ from ..executors import storage
 from ..executors.base import Executor
 from ..executors.job_request import attempt_paths
 from ..failures.policy import FailureClass
-from ..failures.verdict import Verdict
 from ..memory.observations import remember_end
 from .actions import (
     Action,
@@ -41,7 +40,7 @@ from .actions import (
 )
 from .claims import take_claim
 from .lease import FencedWriter
-from .set_aside import EVIDENCE, HINT, in_words, may_pass, set_aside
+from .set_aside import in_words, may_pass, set_aside, unreadable
 from .snapshot import ABSENCE
 from .submit import submit
 
@@ -115,10 +114,8 @@ def _unrecorded(run_id: int, actions: Iterable[Action], why: str) -> SetAside:
     if finish is None:
         over = all(isinstance(action, SetRun) for action in actions)
         return SetAside(run_id, why, RunState.HELD if over else None)
-    verdict = Verdict(FailureClass.CRASH, why, HINT, rule=EVIDENCE)
-    bare = replace(
-        finish, state=AttemptState.FAILED, verdict=verdict, ended=replace(finish.ended, job=None, outcomes=())
-    )
+    ended = replace(finish.ended, job=None, outcomes=())
+    bare = replace(finish, state=AttemptState.FAILED, verdict=unreadable(why), ended=ended)
     return SetAside(run_id, why, RunState.HELD, bare)
 
 
@@ -220,7 +217,7 @@ def _tell_jobs(
     actions: Sequence[Resize | Revoke], writer: FencedWriter, paths: CampaignPaths
 ) -> tuple[list[Unreachable], list[SetAside]]:
     """Writes what the jobs of attempts in the queue will read; returns the same as `_close`."""
-    aside = []
+    aside: list[SetAside] = []
     for action in actions:
         try:
             if isinstance(action, Resize):

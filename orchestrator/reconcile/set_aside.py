@@ -20,6 +20,7 @@ from ...db.regular_files import concerns_one_file
 from ...db.store import first_line, refusal
 from ..errors import Unreachable, UserError
 from ..failures.policy import FailureClass
+from ..failures.verdict import Verdict
 from ..formatting import shorten
 from .actions import Finish, SetAside
 from .lease import FencedWriter
@@ -51,6 +52,11 @@ def in_words(error: BaseException) -> str:
     place = traceback.extract_tb(error.__traceback__)[-1:]
     where = "".join(f" ({Path(frame.filename).name}:{frame.lineno})" for frame in place)
     return f"{type(error).__name__}: {said}{where}"
+
+
+def unreadable(why: str) -> Verdict:
+    """The verdict on an attempt that ended without evidence that can be read: to try again would not show more."""
+    return Verdict(FailureClass.CRASH, why, HINT, rule=EVIDENCE)
 
 
 def may_pass(error: BaseException) -> bool:
