@@ -63,14 +63,7 @@ def payload(
         python: what runs the training where the spec does not say; "" for this program's own.
         code: hash of the copy that they run; a word that names no copy for none.
     """
-    world_size = config.world_size()
-    accumulation = accumulation_of(config, micro_batch, world_size)
-    train = config.train_json(micro_batch=micro_batch, accumulation=accumulation, world_size=world_size)
-    rendered = ds_config.render(
-        train, micro_batch=micro_batch, accumulation=accumulation, world_size=world_size, overrides=config.deepspeed
-    )
     run_paths = paths.run(run.name)
-    limit_mb = config.local.limit_mb(gpus=not trains_on_cpu(config)) if config.executor == "local" else None
     return Payload(
         campaign=paths.campaign,
         run=run.name,
@@ -85,18 +78,11 @@ def payload(
         ranks_per_node=config.ranks(),
         gpus_per_node=gpus_per_node(config),
         python=config.python or python or sys.executable,
-        command=config.command or TRAINER,
-        global_batch=config.train.global_batch,
-        micro_batch=micro_batch,
-        accumulation=accumulation,
-        seed=config.train.seed,
+        **_training(config, micro_batch),
         target_step=run.target_step,
-        steps_decide=config.command is None,
-        ds_config=rendered,
-        train=train if config.command is None else None,
         env=config.env,
         store=store,
-        mem_per_process_bytes=limit_mb * 2**20 if limit_mb else None,
+        mem_per_process_bytes=_mem_limit_bytes(config),
         min_resume_step=min_resume_step,
         user_patterns=tuple(rule.match for rule in config.retry.rules),
         telemetry_s=config.telemetry_s,
@@ -105,6 +91,28 @@ def payload(
         workdir=workdir,
         code=str(paths.code(code)) if is_copy(code) else "",
     )
+
+
+def _training(config: RunConfig, micro_batch: int | None) -> dict[str, Any]:
+    """The fields of a payload that say what is trained, and in which sizes."""
+    world_size, built_in = config.world_size(), config.command is None
+    sizes = {"micro_batch": micro_batch, "accumulation": accumulation_of(config, micro_batch, world_size)}
+    train = config.train_json(**sizes, world_size=world_size)
+    return {
+        **sizes,
+        "command": config.command or TRAINER,
+        "global_batch": config.train.global_batch,
+        "seed": config.train.seed,
+        "steps_decide": built_in,
+        "ds_config": ds_config.render(train, **sizes, world_size=world_size, overrides=config.deepspeed),
+        "train": train if built_in else None,
+    }
+
+
+def _mem_limit_bytes(config: RunConfig) -> int | None:
+    """Host memory that a process may take on this machine; Slurm sets its own limit."""
+    limit_mb = config.local.limit_mb(gpus=not trains_on_cpu(config)) if config.executor == "local" else None
+    return limit_mb * 2**20 if limit_mb else None
 
 
 def code_of(run: RunRow, config: RunConfig) -> str:
@@ -173,8 +181,3 @@ def resources(
 def shape(resources: Mapping[str, Any]) -> str:
     """A key that is equal for equal resources."""
     return json.dumps(resources, sort_keys=True)
-
-
-def revoked(token: str) -> str:
-    """What a claim names as its job after the reconciler has revoked the attempt."""
-    return f"revoked-{token}"

@@ -21,6 +21,11 @@ def trouble(folder: Path, needed_bytes: int = 0) -> str:
     return ""
 
 
+def shared_trouble(error: Exception, folder: Path) -> Unreachable | None:
+    """The error for a shared folder in which nothing can be written; None if what failed is the trouble of one run."""
+    return unwritable(error) if isinstance(error, OSError) and trouble(folder) else None
+
+
 def unwritable(exc: OSError) -> Unreachable:
     """The error for a shared folder that cannot be written."""
     return Unreachable(f"the shared folder is not writable: {exc}", "the next pass tries again")

@@ -14,7 +14,6 @@ from sqlalchemy import Connection
 from ...db import queries
 from ...db.errors import StaleLease, StoreUnreachable
 from ...db.records import ACTIVE_ATTEMPT, AttemptRow, AttemptState, RunState
-from ...db.regular_files import concerns_one_file
 from ...db.store import refusal
 from ...jobs.shared.files import write_atomically
 from ...jobs.shared.layout import CampaignPaths
@@ -23,7 +22,6 @@ from ..executors import storage
 from ..executors.base import Executor
 from ..executors.job_request import attempt_paths
 from ..failures.policy import FailureClass
-from ..failures.verdict import Verdict
 from ..memory.observations import remember_end
 from .actions import (
     Action,
@@ -42,7 +40,7 @@ from .actions import (
 )
 from .claims import take_claim
 from .lease import FencedWriter
-from .set_aside import EVIDENCE, HINT, in_words, set_aside
+from .set_aside import in_words, may_pass, set_aside, unreadable
 from .snapshot import ABSENCE
 from .submit import submit
 
@@ -55,25 +53,15 @@ def act(actions: Sequence[Action], writer: FencedWriter, executor: Executor, pat
     if any(isinstance(action, Finish | Revoke) for action in actions):
         with writer.write():
             pass  # claims are files, outside of the lease: a process that has lost it must not take them either
-    troubles, aside = _close([a for a in actions if isinstance(a, Finish)], writer)
+    troubles, aside = _close([a for a in actions if isinstance(a, Finish)], writer, paths)
     if troubles:
         return troubles  # a job could still start what would be recorded as ended
     actions = _without(actions, aside)
     aside += _record(actions, writer)
     actions = _without(actions, aside)
     troubles += _cancel([a for a in actions if isinstance(a, CancelJob)], executor)
-    for action in actions:
-        try:
-            if isinstance(action, Resize):
-                _resize(action, writer)
-            elif isinstance(action, Revoke):
-                _revoke(action.attempt, writer)
-        except OSError as exc:
-            troubles.append(storage.unwritable(exc))
-        except (StaleLease, StoreUnreachable):
-            raise
-        except Exception as exc:  # noqa: BLE001 - whatever it is, it is this run's alone
-            aside.append(SetAside(run_of(action), in_words(exc)))
+    away, apart = _tell_jobs([a for a in actions if isinstance(a, Resize | Revoke)], writer, paths)
+    troubles, aside = [*troubles, *away], [*aside, *apart]
     refused, flawed = submit([a for a in actions if isinstance(a, Submit)], writer, executor, paths)
     aside += [*flawed, *(a for a in actions if isinstance(a, SetAside))]
     said = (set_aside(one, writer, executor.outcome_grace_s, partial(_finish, writer=writer)) for one in aside)
@@ -126,10 +114,8 @@ def _unrecorded(run_id: int, actions: Iterable[Action], why: str) -> SetAside:
     if finish is None:
         over = all(isinstance(action, SetRun) for action in actions)
         return SetAside(run_id, why, RunState.HELD if over else None)
-    verdict = Verdict(FailureClass.CRASH, why, HINT, rule=EVIDENCE)
-    bare = replace(
-        finish, state=AttemptState.FAILED, verdict=verdict, ended=replace(finish.ended, job=None, outcomes=())
-    )
+    ended = replace(finish.ended, job=None, outcomes=())
+    bare = replace(finish, state=AttemptState.FAILED, verdict=unreadable(why), ended=ended)
     return SetAside(run_id, why, RunState.HELD, bare)
 
 
@@ -227,6 +213,26 @@ def _cancel(actions: Sequence[CancelJob], executor: Executor) -> list[Unreachabl
     return []
 
 
+def _tell_jobs(
+    actions: Sequence[Resize | Revoke], writer: FencedWriter, paths: CampaignPaths
+) -> tuple[list[Unreachable], list[SetAside]]:
+    """Writes what the jobs of attempts in the queue will read; returns the same as `_close`."""
+    aside: list[SetAside] = []
+    for action in actions:
+        try:
+            if isinstance(action, Resize):
+                _resize(action, writer)
+            else:
+                _revoke(action.attempt, writer)
+        except (StaleLease, StoreUnreachable):
+            raise
+        except Exception as exc:  # noqa: BLE001 - whatever it is, it is this run's alone
+            if away := storage.shared_trouble(exc, paths.runs):
+                return [away], aside
+            aside.append(SetAside(run_of(action), in_words(exc), passing=may_pass(exc)))
+    return [], aside
+
+
 def _resize(action: Resize, writer: FencedWriter) -> None:
     """Tells the agent of a queued attempt; what an attempt really begins with, its agent reports."""
     row, micro = action.attempt, action.micro_batch
@@ -246,7 +252,9 @@ def _revoke(row: AttemptRow, writer: FencedWriter) -> None:
             writer.end_unrun(conn, row, FailureClass.LOST, "the submission led to no job")
 
 
-def _close(ends: Sequence[Finish], writer: FencedWriter) -> tuple[list[Unreachable], list[SetAside]]:
+def _close(
+    ends: Sequence[Finish], writer: FencedWriter, paths: CampaignPaths
+) -> tuple[list[Unreachable], list[SetAside]]:
     """Keeps every job from beginning an attempt that is over: a batch that was submitted twice, a job that requeues.
 
     Returns what is wrong with the folder, and the runs in whose own folders that cannot be done.
@@ -255,8 +263,8 @@ def _close(ends: Sequence[Finish], writer: FencedWriter) -> tuple[list[Unreachab
     for end in writer.renewing(ends):
         try:
             take_claim(end.attempt)
-        except Exception as exc:  # noqa: BLE001 - what is not the file system's is this run's alone
-            if isinstance(exc, OSError) and not concerns_one_file(exc):
-                return [storage.unwritable(exc)], []
-            aside.append(SetAside(end.attempt.run_id, in_words(exc), RunState.HELD, end))
+        except Exception as exc:  # noqa: BLE001 - whatever it is, it is this run's alone
+            if away := storage.shared_trouble(exc, paths.runs):
+                return [away], []
+            aside.append(SetAside(end.attempt.run_id, in_words(exc), RunState.HELD, end, may_pass(exc)))
     return [], aside

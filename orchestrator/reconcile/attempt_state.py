@@ -27,7 +27,7 @@ from .actions import (
     SetAside,
     set_run,
 )
-from .set_aside import EVIDENCE, HINT
+from .set_aside import unreadable
 from .snapshot import Absence, AttemptView, RunView, Snapshot
 
 NEVER_STARTS = (
@@ -184,14 +184,9 @@ def _finish(view: RunView, attempt: AttemptView, snapshot: Snapshot) -> Finish |
     finish = Finish(_as_begun(attempt), verdict.kind.policy.attempt, verdict, ended, snapshot.now_s)
     unproved = verdict.kind in (FailureClass.CRASH, FailureClass.LOST) and not (ended.outcomes and verdict.line)
     if attempt.unreadable and unproved:
-        return _unread(view, "; ".join(attempt.unreadable), finish)
+        why = "; ".join([verdict.reason, *attempt.unreadable])  # what is not known could be there
+        return SetAside(view.run.id, why, RunState.HELD, replace(finish, verdict=unreadable(why)))
     return finish
-
-
-def _unread(view: RunView, why: str, finish: Finish) -> SetAside:
-    """What is not known could be in evidence that cannot be read: to try again would not show it."""
-    verdict = Verdict(FailureClass.CRASH, f"{finish.verdict.reason}; {why}", HINT, rule=EVIDENCE)
-    return SetAside(view.run.id, verdict.reason, RunState.HELD, replace(finish, verdict=verdict))
 
 
 def _as_begun(attempt: AttemptView) -> AttemptRow:

@@ -14,7 +14,6 @@ from ...db.records import SETTLED_RUN, AttemptRow, AttemptState, RunState
 from ..executors.base import JobView
 from ..failures.evidence import Ended
 from ..failures.policy import FailureClass
-from ..failures.verdict import Verdict
 from . import retry_policy
 from .actions import Action, CancelJob, Finish, SetAside, Submit, set_run
 from .attempt_history import EndedAttempt, attempt_history, counts, ended_attempt, ending_attempt
@@ -22,7 +21,7 @@ from .attempt_state import follow_attempt, transitions
 from .limits import code_lost, gate, max_active
 from .node_exclusion import NodeEvidence, excluded
 from .retry_policy import PassContext
-from .set_aside import EVIDENCE, HINT, in_words, is_given_up
+from .set_aside import in_words, is_given_up, unreadable
 from .snapshot import BrokenRun, RunView, Snapshot
 
 
@@ -99,9 +98,9 @@ def _leave(broken: BrokenRun, snapshot: Snapshot) -> Iterator[Action]:
         if run.state not in SETTLED_RUN:
             yield SetAside(run.id, broken.why, state, passing=broken.passing)
     elif _is_over(row, job, snapshot) and not broken.passing:
-        verdict = Verdict(FailureClass.CRASH, broken.why, HINT, rule=EVIDENCE)
         ended = Ended(job, (), row.nodes, run.target_step, False, False, (), row.start_step, row.last_step)
-        yield SetAside(run.id, broken.why, state, Finish(row, AttemptState.FAILED, verdict, ended, snapshot.now_s))
+        finish = Finish(row, AttemptState.FAILED, unreadable(broken.why), ended, snapshot.now_s)
+        yield SetAside(run.id, broken.why, state, finish)
     else:
         if job and job.job_id and not wanted:
             yield CancelJob(row, job.job_id)

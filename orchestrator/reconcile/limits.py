@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from ...db.records import RunState
+from ...db.records import TERMINAL_ATTEMPT, AttemptRow, RunState
 from ..executors.job_request import code_of
 from .origin import why_held
 from .snapshot import RunView, Snapshot
@@ -29,14 +29,15 @@ def code_lost(view: RunView, snapshot: Snapshot) -> tuple[RunState, str] | None:
 
 
 def gpu_hours(snapshot: Snapshot) -> float:
-    """GPU-hours of all attempts of the campaign until now, failed ones and those that run included."""
-    seconds = 0.0
-    for view in snapshot.runs:
-        for attempt in view.attempts:
-            row = attempt.row
-            running_s = max(0.0, snapshot.now_s - row.started_s) if attempt.active and row.started_s else 0.0
-            seconds += row.gpu_seconds or row.world_size * running_s
-    return seconds / 3600
+    """GPU-hours of all attempts of the campaign until now, whatever became of them or of their runs."""
+    rows = [attempt.row for view in snapshot.runs for attempt in view.attempts]
+    rows += [row for broken in snapshot.broken for row in broken.attempts]
+    return sum(_gpu_seconds(row, snapshot.now_s) for row in rows) / 3600
+
+
+def _gpu_seconds(row: AttemptRow, now_s: float) -> float:
+    running_s = max(0.0, now_s - row.started_s) if row.started_s and row.state not in TERMINAL_ATTEMPT else 0.0
+    return row.gpu_seconds or row.world_size * running_s
 
 
 def max_active(snapshot: Snapshot) -> int | None:

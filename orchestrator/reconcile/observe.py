@@ -9,12 +9,11 @@ from contextlib import suppress
 from dataclasses import dataclass, field, replace
 from itertools import chain
 from pathlib import Path
-from typing import Any
 
 from ...db import queries
 from ...db.errors import StoreError
 from ...db.records import SETTLED_RUN, TERMINAL_ATTEMPT, AttemptRow, CampaignRow, RunRow, RunState, StepTimes
-from ...db.regular_files import concerns_one_file, open_regular
+from ...db.regular_files import open_regular
 from ...db.store import Store
 from ...jobs.agent.evidence import LINE_LIMIT, LogLine, NodeOutcome
 from ...jobs.agent.node import Start
@@ -22,20 +21,20 @@ from ...jobs.agent.progress import Heartbeat
 from ...jobs.shared import checkpoint
 from ...jobs.shared.code_copy import CopyPaths
 from ...jobs.shared.documents import Unreadable
-from ...jobs.shared.files import read_json
-from ...jobs.shared.layout import AttemptPaths, CampaignPaths, RunPaths
+from ...jobs.shared.layout import AttemptPaths, CampaignPaths
 from ...jobs.shared.state_layout import arrangement
 from ..errors import Unreachable
 from ..executors.base import Executor, JobListing, JobView
-from ..executors.job_request import code_of, is_copy, revoked, run_config, trains_on_cpu
+from ..executors.job_request import code_of, is_copy, run_config, trains_on_cpu
 from ..executors.storage import trouble as trouble_of
 from ..failures.policy import FailureClass
 from ..memory import config_changes
 from ..memory.observations import read_ledgers
 from ..memory.prediction import Ledger
 from ..spec.model import RunConfig
+from .claims import job_claim, newest_claimed
 from .origin import Origin
-from .set_aside import in_words
+from .set_aside import in_words, may_pass
 from .snapshot import AttemptView, BrokenRun, RunView, Snapshot
 
 AGENT_LOG_LINES = 40
@@ -160,7 +159,7 @@ def _views(
         except StoreError:
             raise
         except Exception as exc:  # noqa: BLE001 - whatever it is, it is this run's alone
-            passing = isinstance(exc, OSError) and not concerns_one_file(exc)
+            passing = may_pass(exc)
             broken.append(replace(_broken(run, stored, listing, in_words(exc)), passing=passing))
             failed += [exc] if passing else []
     if failed and all(view.run.state in SETTLED_RUN for view in views):  # no other could be read: it is the folder
@@ -169,9 +168,10 @@ def _views(
 
 
 def _broken(run: RunRow, stored: Stored, listing: JobListing, why: str) -> BrokenRun:
-    rows = stored.attempts.get(run.id)
+    rows = tuple(stored.attempts.get(run.id, ()))
     active = rows[-1] if rows and rows[-1].state not in TERMINAL_ATTEMPT else None
-    return BrokenRun(run, active, listing.jobs.get((active.token, active.array_index or 0)) if active else None, why)
+    job = listing.jobs.get((active.token, active.array_index or 0)) if active else None
+    return BrokenRun(run, active, job, why, attempts=rows)
 
 
 def _run_view(
@@ -190,7 +190,7 @@ def _run_view(
         config=config,
         on_cpu=trains_on_cpu(config),
         checkpoint_step=_saved_step(run, config, rows[-1], paths) if rows and not over else 0,
-        begun=0 if run.generation else _begun(paths.run(run.name)),
+        begun=0 if run.generation else newest_claimed(paths.run(run.name)),
         p99_step_s=p99_s,
         steps_known=times.known,
     )
@@ -210,16 +210,11 @@ def _saved_step(run: RunRow, config: RunConfig, last: AttemptRow, paths: Campaig
     return found.step if found else 0
 
 
-def _begun(run: RunPaths) -> int:
-    """The highest generation with a claim."""
-    return max((int(claim.parent.name[1:]) for claim in run.dir.glob("g[0-9]*/claim")), default=0)
-
-
 def _attempt_view(row: AttemptRow, run: RunRow, listing: JobListing, paths: CampaignPaths) -> AttemptView:
     if row.state in TERMINAL_ATTEMPT:
         return AttemptView(row)
     files = paths.run(run.name).attempt(row.generation)
-    claim = _claim(files, row.token)
+    claim = job_claim(files, row.token)
     claimed_by = str((claim or {}).get("job_id", ""))
     job = listing.jobs.get((row.token, row.array_index or 0))
     if job and claimed_by and job.job_id not in ("", claimed_by):
@@ -240,17 +235,6 @@ def _outcomes(files: AttemptPaths, nodes: int) -> tuple[tuple[NodeOutcome, ...],
         except Unreadable as exc:
             unreadable.append(str(exc))
     return tuple(outcome for outcome in found if outcome is not None), tuple(unreadable)
-
-
-def _claim(files: AttemptPaths, token: str) -> dict[str, Any] | None:
-    """A job's claim, empty where it cannot be read; None for none.
-
-    The reconciler may have taken it and died before recording that.
-    """
-    claim = read_json(files.claim)
-    if claim is None:
-        return {} if files.claim.exists() else None
-    return None if claim.get("job_id") == revoked(token) else claim
 
 
 def _agent_lines(batch: Path, row: AttemptRow, job: JobView) -> tuple[LogLine, ...]:

@@ -18,8 +18,9 @@ from ...db import queries
 from ...db.records import ACTIVE_ATTEMPT, AttemptRow, AttemptState, RunRow, RunState
 from ...db.regular_files import concerns_one_file
 from ...db.store import first_line, refusal
-from ..errors import Unreachable
+from ..errors import Unreachable, UserError
 from ..failures.policy import FailureClass
+from ..failures.verdict import Verdict
 from ..formatting import shorten
 from .actions import Finish, SetAside
 from .lease import FencedWriter
@@ -46,11 +47,21 @@ _LATELY_S: Final = 3600.0
 def in_words(error: BaseException) -> str:
     """An error in one line; of one that nobody foresaw also its place in the code."""
     said = shorten(first_line(error), _LONGEST)
-    if isinstance(error, OSError):
+    if isinstance(error, OSError | UserError):
         return said
     place = traceback.extract_tb(error.__traceback__)[-1:]
     where = "".join(f" ({Path(frame.filename).name}:{frame.lineno})" for frame in place)
     return f"{type(error).__name__}: {said}{where}"
+
+
+def unreadable(why: str) -> Verdict:
+    """The verdict on an attempt that ended without evidence that can be read: to try again would not show more."""
+    return Verdict(FailureClass.CRASH, why, HINT, rule=EVIDENCE)
+
+
+def may_pass(error: BaseException) -> bool:
+    """Whether it is an error of the file system, which is waited for, rather than of what lies there."""
+    return isinstance(error, OSError) and not concerns_one_file(error)
 
 
 def is_given_up(run: RunRow) -> bool:
@@ -101,7 +112,7 @@ def give_up_spool(row: AttemptRow, error: Exception, writer: FencedWriter, grace
     An error of the file system is waited for.
     """
     trouble = Unreachable(f"cannot read metrics: {in_words(error)}", "nothing is lost; the next pass tries again")
-    if isinstance(error, OSError) and not concerns_one_file(error):
+    if may_pass(error):
         return trouble
     with writer.write() as conn:
         lasts = _tell(conn, writer, UNREAD, trouble.message, row.run_id, row.id, {}, grace_s)

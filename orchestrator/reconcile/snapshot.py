@@ -147,6 +147,7 @@ class BrokenRun:
         attempt: its newest one, if the store takes that to be active.
         job: that attempt's job, None where the executor showed nothing.
         passing: whether it is an error of the file system rather than of what lies there.
+        attempts: all that it has had: what they used counts against the limits of the campaign.
     """
 
     run: RunRow
@@ -154,6 +155,7 @@ class BrokenRun:
     job: JobView | None
     why: str
     passing: bool = False
+    attempts: tuple[AttemptRow, ...] = ()
 
 
 @dataclass(frozen=True)

@@ -25,7 +25,6 @@ from sqlalchemy import Connection
 from ...db import queries
 from ...db.errors import StaleLease, StaleWrite, StoreUnreachable
 from ...db.records import SUBMITTING, AttemptRow, AttemptState, NewAttempt, RunRow, RunState
-from ...db.regular_files import concerns_one_file
 from ...jobs.shared.files import make_below, write_atomically
 from ...jobs.shared.layout import CampaignPaths, payload_file
 from ...jobs.shared.ownership import distrust
@@ -42,7 +41,7 @@ from .actions import SetAside, Submit
 from .claims import take_claim
 from .lease import FencedWriter
 from .origin import Origin
-from .set_aside import in_words
+from .set_aside import in_words, may_pass
 
 WITHDRAWN = "withdrawn"
 QUEUE_FULL = "queue.full"
@@ -53,7 +52,11 @@ QUEUE_FULL_S = 600.0
 
 
 class RunUnwritable(Unreachable):
-    """The folder of one run cannot be written; that of the campaign can."""
+    """The folder of one run cannot be written; that of the campaign can. `passing` as of `SetAside`."""
+
+    def __init__(self, error: OSError) -> None:
+        super().__init__(f"the run's folder is not writable: {error}", "the next pass tries again")
+        self.passing = may_pass(error)
 
 
 class QueueFull(Unreachable):
@@ -110,7 +113,8 @@ def _submit_apart(group: Sequence[Submit], resources: dict[str, Any], target: _T
         if isinstance(exc, Unreachable) and not isinstance(exc, RunUnwritable):
             raise
         if len(group) == 1:
-            aside.append(SetAside(group[0].run.id, in_words(exc), RunState.HELD))
+            passing = isinstance(exc, RunUnwritable) and exc.passing
+            aside.append(SetAside(group[0].run.id, in_words(exc), RunState.HELD, passing=passing))
             return
         for action in group:
             _submit_apart([action], resources, target, aside)
@@ -248,16 +252,21 @@ def _submit_without_exclusions(group: Sequence[Submit], target: _Target) -> None
 def _refuse(rows: Sequence[_Element], writer: FencedWriter, reason: str) -> None:
     """Ends the attempts. Should sbatch be wrong, and there is a job, it finds the claim taken.
 
-    A job that has been faster keeps its claim, and the next pass finds it.
+    A job that has been faster keeps its claim, and the next pass finds it. So it does an attempt whose claim cannot be
+    taken for now.
     """
-    try:
-        refused = [row for row, *_ in writer.renewing(rows) if take_claim(row)]
-    except OSError as exc:
-        raise storage.unwritable(exc) from exc
+    refused, failed = [], None
+    for row, *_ in writer.renewing(rows):
+        try:
+            refused += [row] if take_claim(row) else []
+        except OSError as exc:
+            failed = exc
     with writer.write() as conn:
         for row in refused:
             writer.end_unrun(conn, row, FailureClass.REFUSED, reason)
             queries.update_run(conn, row.run_id, state=RunState.FAILED, reason=reason)
+    if failed:
+        raise storage.unwritable(failed) from failed
 
 
 def _leave_open(rows: Sequence[_Element], writer: FencedWriter, unclear: SubmissionUnclear) -> None:
@@ -370,9 +379,9 @@ def _write_files(rows: Iterable[_Element], batch: JobArray, paths: CampaignPaths
             make_below(paths.runs, run.attempt(row.generation).dir)
             write_atomically(run.current, json.dumps({"generation": row.generation}))
         except OSError as exc:
-            if not concerns_one_file(exc):
-                raise
-            raise RunUnwritable(f"the run's folder is not writable: {exc}", "the next pass tries again") from exc
+            if away := storage.shared_trouble(exc, paths.runs):
+                raise away from exc
+            raise RunUnwritable(exc) from exc
         payload.write(payload_file(batch.folder, row.array_index or 0))
 
 

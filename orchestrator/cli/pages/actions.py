@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
 
-from ....db.records import RunState, RunStatus
+from ....db.records import SETTLED_RUN, RunState, RunStatus
 from ...formatting import clean, count, some, source
 from ...reconcile.actions import Action, Adopt, CancelJob, Finish, MarkAttempt, Revoke, SetAside, SetRun, Submit, run_of
 from ...reconcile.loop import Pass
@@ -24,7 +24,7 @@ def action_lines(done: Pass, after: Mapping[int, RunStatus], page: Page) -> list
     runs = [*(view.run for view in done.snapshot.runs), *(broken.run for broken in done.snapshot.broken)]
     names = {run.id: run.name for run in runs}
     starting = [action for action in done.actions if isinstance(action, Submit)]
-    first = [a for a in starting if a.generation == 1 and after[a.run.id].state is not RunState.FAILED]
+    first = [a for a in starting if a.generation == 1 and after[a.run.id].state not in SETTLED_RUN]
     together = first if len(first) > SINGLE_LINES else []
     silent = {id(action) for action in together}
     silent |= {id(a) for a in done.actions if isinstance(a, SetRun) and _says_nothing(a, starting)}
@@ -51,7 +51,7 @@ def _says_nothing(action: SetRun, starting: Sequence[Submit]) -> bool:
 def _say(action: Action, after: Mapping[int, RunStatus], page: Page) -> Iterator[str]:
     match action:
         case Submit():
-            yield _submission(action, after[action.run.id], page)
+            yield from _submission(action, after[action.run.id], page)
         case Finish():
             yield _ending(action)
         case SetRun():
@@ -71,16 +71,17 @@ def _say(action: Action, after: Mapping[int, RunStatus], page: Page) -> Iterator
             yield f"cancelling job {action.job_id}"
 
 
-def _submission(action: Submit, now: RunStatus, page: Page) -> str:
-    """Whether it was submitted: sbatch may have refused it, or timed out."""
-    if now.state is RunState.FAILED:
-        return f"{page.paint(now.state, Style.RED)}: {clean(now.reason)}"
-    if not now.job_id or now.generation < action.generation:  # the job is that of the attempt before
-        return "not submitted for now"
-    again = action.generation > 1
-    micro = f" at micro-batch {action.micro_batch}" if again and action.micro_batch else ""
-    why = f": {clean(action.why)}" if again else ""
-    return f"submitted as {now.job_id}{micro}, attempt {action.generation}{why}"
+def _submission(action: Submit, now: RunStatus, page: Page) -> Iterator[str]:
+    """Whether it was submitted: sbatch may have refused it, or timed out, or the run was held instead."""
+    if now.state in SETTLED_RUN:
+        yield from _standing(now.state, now.reason, page)
+    elif not now.job_id or now.generation < action.generation:  # the job is that of the attempt before
+        yield "not submitted for now"
+    else:
+        again = action.generation > 1
+        micro = f" at micro-batch {action.micro_batch}" if again and action.micro_batch else ""
+        why = f": {clean(action.why)}" if again else ""
+        yield f"submitted as {now.job_id}{micro}, attempt {action.generation}{why}"
 
 
 def _ending(action: Finish) -> str:

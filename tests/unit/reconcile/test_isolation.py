@@ -13,9 +13,11 @@ import pytest
 
 from dscampaign.db import schema
 from dscampaign.db.errors import StaleLease, StoreUnreachable
+from dscampaign.jobs.shared import retention
 from dscampaign.orchestrator.campaign import desired as campaigns
 from dscampaign.orchestrator.executors import job_request
-from dscampaign.orchestrator.reconcile import act, decide, observe
+from dscampaign.orchestrator.executors.base import SubmissionRefused
+from dscampaign.orchestrator.reconcile import act, decide, observe, submit
 from dscampaign.orchestrator.reconcile.claims import take_claim
 from dscampaign.orchestrator.reconcile.loop import Pass
 from dscampaign.tests.support.world_on_disk import World, make_world
@@ -242,6 +244,69 @@ def test_an_error_of_the_file_system_is_waited_for(world: World, monkeypatch: py
     assert world.events("unjudged") == []
     settle(world)
     assert world.states() == {BAD: "completed", GOOD: "completed"}
+
+
+@pytest.mark.parametrize("code", [errno.EIO, errno.ESTALE, errno.EACCES])
+@pytest.mark.parametrize("moment", ["submit", "end"])
+def test_a_run_whose_own_folder_fails_keeps_no_other(
+    world: World, monkeypatch: pytest.MonkeyPatch, moment: str, code: int
+) -> None:
+    """Also where the error could be the whole file system's; what may pass is waited for."""
+    module, name, at = (submit, "make_below", 1) if moment == "submit" else (act, "take_claim", 0)
+    with monkeypatch.context() as patch:
+        failed = OSError(code, os.strerror(code))
+        patch.setattr(module, name, raising_for(f"runs/{BAD}", failed, getattr(module, name), at))
+        for _ in range(5):
+            done = world.run_pass()
+            world.run_jobs()
+        assert world.states()[GOOD] == "completed"
+        if code != errno.EACCES:
+            assert str(done.troubles[0]).startswith(f"run {BAD} cannot be judged: ")
+            assert os.strerror(code) in str(done.troubles[0])
+            assert world.events("unjudged") == []
+        else:
+            assert done.settled
+    if code != errno.EACCES:
+        settle(world)
+        assert world.states() == {BAD: "completed", GOOD: "completed"}
+
+
+@pytest.mark.parametrize("code", [errno.EIO, errno.ESTALE, errno.EACCES])
+@pytest.mark.parametrize("moment", ["submit", "end"])
+def test_a_folder_that_fails_as_a_whole_is_no_run_s_fault(
+    world: World, monkeypatch: pytest.MonkeyPatch, moment: str, code: int
+) -> None:
+    """No run is set aside, and none ended whose claim was not taken: a job could still start it."""
+    if moment == "end":
+        world.run_pass()
+        world.run_jobs()
+    before = world.states()
+
+    def fail(*_: object) -> None:
+        raise OSError(code, os.strerror(code))
+
+    with monkeypatch.context() as patch:
+        patch.setattr(retention, "probe", fail)
+        patch.setattr(submit, "make_below", fail)
+        patch.setattr(act, "take_claim", fail)
+        for _ in range(5):
+            [trouble] = world.run_pass().troubles
+            assert str(trouble).startswith("the shared folder is not writable: ")
+    assert world.states() == {name: "pending" if moment == "submit" else state for name, state in before.items()}
+    assert world.events("unjudged") == []
+    settle(world)
+    assert world.states() == {BAD: "completed", GOOD: "completed"}
+
+
+def test_a_refusal_is_recorded_of_all_whose_claims_can_be_taken(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
+    def refuse(_: object) -> None:
+        raise SubmissionRefused("no such partition")
+
+    world.cluster.on_submit = refuse
+    failed = OSError(errno.EIO, "Input/output error")
+    monkeypatch.setattr(submit, "take_claim", raising_for(f"runs/{BAD}/", failed, take_claim))
+    assert "Input/output error" in str(world.run_pass().troubles[0])
+    assert world.states() == {BAD: "queued", GOOD: "failed"}
 
 
 def test_a_run_that_cannot_be_judged_can_be_cancelled(world: World, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -11,7 +11,7 @@ from dscampaign.db.records import CampaignRow, RunState
 from dscampaign.orchestrator.reconcile.actions import SetRun, Submit
 from dscampaign.orchestrator.reconcile.decide import decide, settled
 from dscampaign.orchestrator.reconcile.limits import gpu_hours
-from dscampaign.orchestrator.reconcile.snapshot import AttemptView, RunView, Snapshot
+from dscampaign.orchestrator.reconcile.snapshot import AttemptView, BrokenRun, RunView, Snapshot
 from dscampaign.tests.support.policy_world import (
     CAMPAIGN,
     NOW_S,
@@ -39,6 +39,12 @@ def test_every_attempt_counts_failed_and_running_ones_too() -> None:
     running = attempt_row(1, started_s=NOW_S - 1800, world_size=8)
     runs = (spent(2, "crash"), spent(3, "completed"), run_view(running), run_view(attempt_row(1, started_s=None)))
     assert gpu_hours(snapshot(*runs)) == pytest.approx(2 + 3 + 4)
+
+
+def test_a_run_that_cannot_be_judged_has_used_what_it_used() -> None:
+    ended, running = ended_row(1, "crash", gpu_seconds=3600), attempt_row(2, started_s=NOW_S - 1800, world_size=8)
+    broken = BrokenRun(run_row(), running, None, "odd", attempts=(ended, running))
+    assert gpu_hours(replace(snapshot(spent(2)), broken=(broken,))) == pytest.approx(2 + 1 + 4)
 
 
 def test_nothing_starts_beyond_the_gpu_hours_and_the_run_says_why() -> None:

@@ -18,7 +18,7 @@ from dscampaign.jobs.shared import checkpoint, retention
 from dscampaign.jobs.shared.files import write_atomically
 from dscampaign.orchestrator.errors import Unreachable
 from dscampaign.orchestrator.executors import storage
-from dscampaign.orchestrator.executors.job_request import revoked
+from dscampaign.orchestrator.reconcile.claims import revoked
 from dscampaign.orchestrator.reconcile.observe import observe, read_store
 from dscampaign.orchestrator.reconcile.snapshot import AttemptView, RunView, Snapshot
 from dscampaign.tests.support.world_on_disk import World, make_world, queued_world

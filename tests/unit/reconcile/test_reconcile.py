@@ -631,7 +631,9 @@ def test_a_folder_that_cannot_be_read_is_waited_for(world: World, monkeypatch: p
     assert isinstance(next(watched), Pass)
     world.cluster.on_submit = lambda _: None
     with monkeypatch.context() as patch:
-        patch.setattr("dscampaign.orchestrator.reconcile.observe._begun", raising(OSError(116, "Stale file handle")))
+        patch.setattr(
+            "dscampaign.orchestrator.reconcile.observe.newest_claimed", raising(OSError(116, "Stale file handle"))
+        )
         seen = next(watched)
         assert isinstance(seen, Unreachable)
         assert "Stale file handle" in str(seen)

@@ -1,0 +1,39 @@
+"""What the commands say of a pass of the reconciler."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+from dscampaign.orchestrator.campaign import desired as campaigns
+from dscampaign.orchestrator.campaign.status import read_status
+from dscampaign.orchestrator.cli.pages.actions import action_lines, trouble_lines
+from dscampaign.orchestrator.cli.pages.text import Page
+from dscampaign.tests.support.world_on_disk import World, make_world
+
+
+def said_of_a_pass(world: World) -> list[str]:
+    done = world.run_pass()
+    after = {run.run_id: run for run in read_status(world.store, world.campaign).runs}
+    return [*action_lines(done, after, Page()), *trouble_lines(done)]
+
+
+def test_a_retry_that_submits_nothing_says_so(tmp_path: Path) -> None:
+    """The run has a job already, that of its attempt before."""
+    world = make_world(tmp_path)
+    world.record(matrix={"depth": [1]})
+    assert said_of_a_pass(world) == ["depth-1: submitted as 1_0, attempt 1"]
+    world.run_jobs("FAILED", exit_code=1)
+    folder = world.paths.run("depth-1").dir
+    folder.rename(folder.with_name("aside"))
+    folder.symlink_to("nowhere")
+    for _ in range(3):
+        world.run_pass()
+    assert world.states() == {"depth-1": "held"}
+    campaigns.retry(world.store, world.campaign, ["depth-1"])
+    reason = f"the run's folder is not writable: [Errno 17] File exists: '{folder}'"
+    trouble = f"run depth-1 cannot be judged: {reason} (the others go on; it is tried again)"
+    for _ in range(2):
+        assert said_of_a_pass(world) == ["depth-1: not submitted for now", trouble]
+    hint = "the others go on; `campaign retry` starts it again"
+    assert said_of_a_pass(world) == [f"depth-1: held: {reason} · {hint}"]
+    world.store.close()
