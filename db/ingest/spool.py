@@ -20,7 +20,7 @@ from .. import schema
 from ..queries import add_event
 from ..store import Store, first_line, insert_into, refusal
 from .lines import PREFIX, B, BadLine
-from .stretch import read_on
+from .reader import read_on
 
 MAX_BYTES: Final = 8 << 20
 

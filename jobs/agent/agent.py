@@ -18,6 +18,7 @@ from pathlib import Path
 from types import FrameType
 
 from ..forward.processes import Forwarders
+from ..guard import start_time
 from ..shared import retention, spool_steps
 from ..shared.code_copy import CodeCopy, DamagedCopy
 from ..shared.files import make_below, read_json, write_atomically
@@ -278,12 +279,7 @@ class Agent:
 
 def _vanished(record: RankRecord) -> bool:
     """Whether a rank's process is gone without a record of its end; one that nobody has collected yet is."""
-    if record.state != "running":
-        return False
-    try:
-        return Path(f"/proc/{record.pid}/stat").read_text().rsplit(")", 1)[1].split()[0] in "ZX"
-    except OSError:
-        return True
+    return record.state == "running" and (record.pid is None or not start_time(record.pid))
 
 
 def _kill_group(group: int, signum: int) -> None:
