@@ -41,7 +41,7 @@ def main(argv: List[str]) -> None:
     """Watches until the rank is over."""
     for number in (signal.SIGTERM, signal.SIGINT, signal.SIGHUP, signal.SIGUSR1, signal.SIGUSR2):
         signal.signal(number, signal.SIG_IGN)  # Slurm and the launcher signal all processes; the rank may yet save
-    rank, agent = [(int(pid), _start_time(int(pid))) for pid in argv]
+    rank, agent = [(int(pid), start_time(int(pid))) for pid in argv]
     silent = threading.Event()
     threading.Thread(target=_watch_current, args=(rank, silent), daemon=True).start()  # its file system may hang
     _kill(rank, _watch_agent(rank, agent, silent))
@@ -106,11 +106,11 @@ def _forget_progress() -> None:
 
 
 def _lives(process: Process) -> bool:
-    pid, start_time = process
-    return start_time != "" and _start_time(pid) == start_time
+    pid, began = process
+    return began != "" and start_time(pid) == began
 
 
-def _start_time(pid: int) -> str:
+def start_time(pid: int) -> str:
     """When the process began, "" if it is over: a zombie may keep its entry for as long as nobody collects it."""
     try:
         with open("/proc/%d/stat" % pid) as file:

@@ -107,13 +107,18 @@ def _first_on_path(folder: str) -> None:
 def _in_copy(path: str) -> str:
     """The place in the copy of the code, if what lies there was copied; a link in the copy stands for what was not."""
     root, copy = os.environ.get("CAMPAIGN_CODE_ROOT"), os.environ.get("CAMPAIGN_CODE")
-    for name, top in ((path, root), (os.path.realpath(path), os.path.realpath(root or ""))):
-        if root and copy and top and (name + os.sep).startswith(top + os.sep):
+    if not (root and copy):
+        return path
+    for name, top in ((path, root), (os.path.realpath(path), os.path.realpath(root))):
+        if _is_within(name, top):
             place = os.path.normpath(os.path.join(copy, os.path.relpath(name, top)))
-            real = os.path.realpath(place)
-            inside = (real + os.sep).startswith(os.path.realpath(copy) + os.sep)
-            return place if inside and os.path.exists(place) else path
+            own = os.path.exists(place) and _is_within(os.path.realpath(place), os.path.realpath(copy))
+            return place if own else path
     return path
+
+
+def _is_within(path: str, folder: str) -> bool:
+    return (path + os.sep).startswith(folder + os.sep)
 
 
 def _exit_record(exc: SystemExit) -> Dict[str, Any]:

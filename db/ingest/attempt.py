@@ -60,7 +60,7 @@ def drain_attempt(
     store: Store,
     spools: AttemptSpools,
     offsets: Mapping[int, int] | None = None,
-    before_each: Callable[[], None] = lambda: None,
+    renew_lease: Callable[[], None] = lambda: None,
 ) -> None:
     """Takes into the store what it does not hold yet of an attempt's spools.
 
@@ -69,7 +69,8 @@ def drain_attempt(
         spools: The spools.
         offsets: Bytes that the store has of each spool, by `Spool.number`; one that has just that size is left alone.
             The store is asked where this is not given.
-        before_each: Called before each part of a spool; what it raises ends this.
+        renew_lease: Called before each spool and each stretch of it, which together may outlast a lease. What it raises
+            ends this. Agents act under no lease.
 
     Raises:
         StoreUnreachable: The store did not answer; what was not taken is not lost.
@@ -79,7 +80,7 @@ def drain_attempt(
     failed: OSError | None = None
     for spool in spools:
         try:
-            drain(store, spool, None if offsets is None else offsets.get(spool.number, 0), before_each)
+            drain(store, spool, None if offsets is None else offsets.get(spool.number, 0), renew_lease)
         except OSError as exc:
             failed = failed or exc
     if failed:

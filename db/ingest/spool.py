@@ -20,7 +20,7 @@ from .. import schema
 from ..queries import add_event
 from ..store import Store, first_line, insert_into, refusal
 from .lines import PREFIX, B, BadLine
-from .stretch import read_on
+from .reader import read_on
 
 MAX_BYTES: Final = 8 << 20
 
@@ -157,27 +157,25 @@ def ingest(store: Store, spool: Spool[Any], *, max_bytes: int = MAX_BYTES) -> In
     return IngestResult(batch.lines, source.offset + batch.length, len(bad), len(batch.events), caught_up)
 
 
-def drain(
-    store: Store, spool: Spool[Any], seen_offset: int | None = None, before_each: Callable[[], None] = lambda: None
-) -> None:
+def drain(store: Store, spool: Spool[Any], seen_offset: int | None, renew_lease: Callable[[], None]) -> None:
     """Takes all that a spool holds, or leaves the rest to another caller who is at it.
 
     Args:
         store: The store.
         spool: The spool.
         seen_offset: Bytes of it that the store was seen to have: it is not asked if the file has just that size.
-        before_each: Called before each part of it; what it raises ends this.
+        renew_lease: Called before the file is looked at, and before each stretch; what it raises ends this.
 
     Raises:
         StoreUnreachable, LookupError, OSError: As of `ingest`.
     """
-    before_each()
+    renew_lease()
     found = read_on(spool.path, 0, 0)
-    if found is None or found.size == seen_offset:
-        return
-    before_each()
-    while not (result := ingest(store, spool)).caught_up and not result.stale:
-        before_each()
+    left = found is not None and found.size != seen_offset
+    while left:
+        renew_lease()
+        result = ingest(store, spool)
+        left = not (result.caught_up or result.stale)
 
 
 def _insert(conn: Connection, spool: Spool[B], source: Source, batch: B, lines: bytes, offset: int) -> list[BadLine]:

@@ -12,47 +12,28 @@ import os
 import signal
 import subprocess
 import sys
-import threading
 import time
-from collections.abc import Callable
-from dataclasses import replace
-from math import inf
+from functools import partial
 from pathlib import Path
 from types import FrameType
 
-from ...db.regular_files import concerns_one_file
 from ..forward.processes import Forwarders
-from ..shared import checkpoint, retention, spool_steps
-from ..shared.checkpoint import Checkpoint
-from ..shared.code_copy import CodeCopy, CopyPaths, DamagedCopy, drifted
-from ..shared.files import create_exclusively, make_below, read_json, write_atomically
+from ..guard import start_time
+from ..shared import retention, spool_steps
+from ..shared.code_copy import CodeCopy, DamagedCopy
+from ..shared.files import make_below, read_json, write_atomically
 from ..shared.layout import AttemptPaths, RunPaths, payload_file
 from ..shared.ownership import distrust
 from ..shared.payload import Payload
 from . import cleanup, evidence, launch
-from .evidence import LogLine, NodeOutcome, RankRecord
-from .node import Node, RendezvousTimeout, Start, announce, free_port, join
+from .evidence import NodeOutcome, RankRecord
+from .node import Node, RendezvousTimeout, Start
 from .node_facts import NodeFacts
 from .progress import RankWatch
 from .push import Pusher
+from .shared_folder import SharedFolder, keep_room, leave
+from .start import Starter, superseded
 from .telemetry import Telemetry
-
-RESERVE_BYTES = 128 * 1024
-LINES_KEPT = 40
-"""Lines of the logs that an outcome on a full disk holds."""
-
-FILES_NAMED = 3
-"""Changed files that an event names."""
-
-FOLDER_WAIT_S = 1800.0
-"""How long an agent waits at its end for a shared folder that is away: what the nodes cost meanwhile is less than what
-the attempt has cost."""
-
-OWN_WAIT_S = 60.0
-"""How long it waits for what is missing alone, beside a campaign's folder that is there."""
-
-ENDED_WAIT_S = 60.0
-"""How long it still waits once it was told to end: Slurm kills it sooner, and nobody else does."""
 
 EXIT_FAILED = 1
 EXIT_NOT_MINE = 75
@@ -99,7 +80,7 @@ class Agent:
         self._gone_s: dict[int, float] = {}
         self._ends: dict[int, RankRecord] = {}
         self._ending_s: float | None = None
-        self._told_s = inf
+        self._folder = SharedFolder(self.run_paths.campaign_marker)
         self._copy: CodeCopy | None = None
         gpus, visible = payload.gpus_per_node, node.visible_devices
         self._facts = NodeFacts(gpus, visible)
@@ -142,130 +123,27 @@ class Agent:
 
     def _start(self) -> Start | None:
         """Agrees with the other nodes on how to start; None if another job runs this attempt."""
-        if self.node.rank == 0:
-            if not self._take(self.paths.claim):
-                return None
-            self._copy = self._verified_code()
-            return self._announce()
-        start = join(self.paths, self.node, JOIN_TIMEOUT_S, self._claimed_by_another)
-        if start is None or not self._take(self.paths.node_claim(self.node.rank)):
+        begun = Starter(self.payload, self.node, self._beat).begin(JOIN_TIMEOUT_S)
+        if begun is None:
             return None
-        self._resize(start.micro_batch, start.accumulation)
-        self._copy = CopyPaths(Path(self.payload.code)).read() if self.payload.code else None
-        return start
-
-    def _verified_code(self) -> CodeCopy | None:
-        """What the copy of the code holds, after reading all of it. A damaged one is marked: nobody is to use it again.
-
-        Raises:
-            DamagedCopy: it is not what was copied.
-        """
-        if not self.payload.code:
-            return None
-        paths = CopyPaths(Path(self.payload.code))
-        try:
-            found = paths.verify()
-        except DamagedCopy as exc:
-            write_atomically(paths.damaged, str(exc))
-            raise
-        if changed := drifted(found):
-            what = f"{', '.join(changed[:FILES_NAMED])}{' and more' if changed[FILES_NAMED:] else ''}"
-            reason = f"changed in {found.root} since the code was copied: {what}; a relative path leads to the new ones"
-            self._tell("code_changed", reason=reason)
-        return found
+        self.payload, self._copy = begun.payload, begun.copy
+        return begun.start
 
     def _can_enter(self) -> bool:
         """Waits a moment for the folder in which the ranks are to start: it may lie on a file system of its own."""
         workdir = Path(self.payload.workdir)
-        return self._wait_for(workdir.is_dir, f"{workdir}, where the training starts, is not there", own=True)
-
-    def _take(self, path: Path) -> bool:
-        """Takes a claim. Each node has one: a slurmctld that crashed may launch one job twice, under the same id."""
-        claim = {"job_id": self.node.job_id, "host": self.node.name, "ts": time.time()}
-        if not self._superseded() and create_exclusively(path, json.dumps(claim)):
-            return True
-        holder = (read_json(self.paths.claim) or {}).get("job_id", "a newer attempt")
-        print(f"not mine: {self.paths.dir.name} of {self.payload.run} belongs to {holder}", file=sys.stderr)
-        return False
-
-    def _claimed_by_another(self) -> bool:
-        claim = read_json(self.paths.claim)
-        return self._superseded() or (claim is not None and claim.get("job_id") != self.node.job_id)
+        return self._folder.wait_for(workdir.is_dir, f"{workdir}, where the training starts, is not there", own=True)
 
     @property
     def _checkpoints(self) -> Path:
         return self.run_paths.checkpoints(self.payload.config_hash)
-
-    def _resize(self, micro_batch: int | None, accumulation: int | None) -> None:
-        """Begins with a smaller micro-batch: a sibling ran out of memory while this attempt waited in the queue."""
-        if micro_batch is None or accumulation is None or micro_batch == self.payload.micro_batch:
-            return
-        try:
-            self.payload = self.payload.resized(micro_batch, accumulation)
-        except ValueError as exc:
-            print(f"{self.paths.resize.name} is not used: {exc}", file=sys.stderr, flush=True)
-
-    def _announce(self) -> Start:
-        asked = read_json(self.paths.resize) or {}
-        self._resize(asked.get("micro_batch"), asked.get("accumulation"))
-        payload = self.payload
-        write_atomically(self.paths.ds_config, json.dumps(payload.ds_config, indent=1))
-        if payload.train:
-            write_atomically(self.paths.train_config, json.dumps(payload.train, indent=1))
-        found = self._verified_checkpoint()
-        start = Start(
-            job_id=self.node.job_id,
-            host=self.node.name,
-            address=self.node.address(payload.nodes),
-            port=free_port(),
-            resume=str(found.path) if found else "",
-            start_step=found.step if found else 0 if payload.steps_decide else None,
-            started_s=time.time(),
-            micro_batch=payload.micro_batch,
-            accumulation=payload.accumulation,
-        )
-        announce(self.paths, start)
-        return start
-
-    def _verified_checkpoint(self) -> Checkpoint | None:
-        """The newest checkpoint that is whole. It may take minutes to read: meanwhile heartbeats go on."""
-        done = threading.Event()
-        beats = threading.Thread(target=self._beat_until, args=(done,), daemon=True)
-        beats.start()
-        try:
-            found = checkpoint.newest_verified(
-                self._checkpoints,
-                self.payload.config_hash,
-                self.payload.resumable_world,
-                zero_stage=self.payload.zero_stage,
-                arrangement=self.payload.arrangement,
-                on_skip=lambda path, reason: self._tell("checkpoint_skipped", reason=reason, path=str(path)),
-            )
-        finally:
-            done.set()
-            beats.join()
-        if (step := found.step if found else 0) < (recorded := self.payload.min_resume_step):
-            reason = f"the checkpoint of step {recorded} that was recorded cannot be used, steps are made again"
-            self._tell("checkpoint_older", reason=reason, step=step, recorded_step=recorded)
-        return found
-
-    def _beat_until(self, done: threading.Event) -> None:
-        while not done.wait(POLL_S):
-            self._beat()
-
-    def _tell(self, event: str, **data: object) -> None:
-        """An event of the attempt, which `campaign describe` shows. Only before the ranks write to the spool."""
-        print(event, *data.values(), file=sys.stderr, flush=True)
-        line = json.dumps({"event": event, "ts": time.time(), **data}) + "\n"
-        with contextlib.suppress(OSError), self.paths.metrics.open("a") as spool:
-            spool.write(line)
 
     # -- watch ---------------------------------------------------------------------------------------------------
 
     def _train(self, start: Start, forwarders: Forwarders) -> tuple[int, str]:
         for folder in (self.paths.logs, self.paths.ranks, self._checkpoints):
             make_below(self.run_paths.dir, folder)
-        self._keep_room()
+        keep_room(self.paths.reserve(self.node.rank))
         hostfile = self.paths.dir / f"hostfile-{self.node.rank}"
         write_atomically(hostfile, launch.hostfile_text(self.payload.nodes, self.payload.ranks_per_node))
         cores = len(os.sched_getaffinity(0))
@@ -325,8 +203,7 @@ class Agent:
         return time.monotonic() - self._since.setdefault(what, time.monotonic()) >= grace_s
 
     def _superseded(self) -> bool:
-        current = read_json(self.run_paths.current)
-        return current is not None and current["generation"] > self.payload.generation
+        return superseded(self.run_paths, self.payload.generation)
 
     def _peer_failed(self) -> bool:
         others = (n for n in range(self.payload.nodes) if n != self.node.rank)
@@ -359,7 +236,7 @@ class Agent:
 
     def _write_outcome(self, exit_code: int | None, ended_by: str, started_s: float, start: Start) -> NodeOutcome:
         ended_s = time.time()
-        self._wait_for(self.paths.dir.is_dir, f"{self.paths.dir} is away")  # with all that shows how the ranks ended
+        self._folder.wait_for(self.paths.dir.is_dir, f"{self.paths.dir} is away")  # with what shows how the ranks ended
         outcome = NodeOutcome(
             generation=self.payload.generation,
             job_id=self.node.job_id,
@@ -377,64 +254,9 @@ class Agent:
             ending_s=self._ending_s,
             **self._facts.end(),
         )
-        self._leave(outcome)
-        return outcome
-
-    def _keep_room(self) -> None:
-        with contextlib.suppress(OSError):  # no room at all: the ranks will say so themselves
-            write_atomically(self.paths.reserve(self.node.rank), " " * RESERVE_BYTES)
-
-    def _leave(self, outcome: NodeOutcome) -> None:
-        """Writes the outcome, also on a full disk: then into the room that was kept for it, with that as its proof.
-
-        Where that fails too, as on a folder that is away or read-only, tries again for a while.
-        """
         reserve, path = self.paths.reserve(self.node.rank), self.paths.outcome(self.node.rank)
-
-        def written() -> bool:
-            try:
-                outcome.write(path)
-            except OSError as exc:
-                proof = LogLine(evidence.AGENT, 0, f"OSError: {exc}")
-                reserve.unlink(missing_ok=True)
-                replace(outcome, lines=(proof, *outcome.lines[-LINES_KEPT:])).write(path)
-            return True
-
-        self._wait_for(written, f"{path} cannot be written")
-        with contextlib.suppress(OSError):
-            reserve.unlink(missing_ok=True)
-
-    def _wait_for(self, done: Callable[[], bool], what: str, *, own: bool = False) -> bool:
-        """Tries for a while until it is done: a shared folder comes back, and what the ranks have done is worth it.
-
-        An agent that is told to end waits no longer for a folder that may be gone for good, nor one of which only its
-        own part is missing, or that is `own`.
-
-        Returns:
-            Whether it is done.
-        """
-        begun_s, said = time.monotonic(), False
-        while True:
-            trouble = None
-            try:
-                if done():
-                    return True
-            except OSError as exc:
-                what, trouble = str(exc), exc
-            patience_s = OWN_WAIT_S if own or self._is_own(trouble) else FOLDER_WAIT_S
-            if time.monotonic() >= min(begun_s + patience_s, self._told_s + ENDED_WAIT_S):
-                break
-            if not said:
-                print(f"waiting for the shared folder: {what}", file=sys.stderr, flush=True)
-                said = True
-            time.sleep(POLL_S)
-        print(f"gave up waiting: {what}", file=sys.stderr, flush=True)
-        return False
-
-    def _is_own(self, trouble: OSError | None) -> bool:
-        """Whether something is wrong with a single file or folder only: the campaign's folder is there."""
-        single = trouble is None or isinstance(trouble, FileNotFoundError) or concerns_one_file(trouble)
-        return single and self.run_paths.campaign_marker.exists()
+        self._folder.wait_for(partial(leave, outcome, path, reserve), f"{path} cannot be written")
+        return outcome
 
     def _first_step(self, start: Start) -> int:
         """The first step of this attempt; only a script with checkpoints of its own has to be asked."""
@@ -451,18 +273,13 @@ class Agent:
 
     def _on_term(self, _signum: int, _frame: FrameType | None) -> None:
         self._term_asked = True
-        self._told_s = min(self._told_s, time.monotonic())
+        self._folder.hurry()
         self._ending_s = self._ending_s or time.time()
 
 
 def _vanished(record: RankRecord) -> bool:
     """Whether a rank's process is gone without a record of its end; one that nobody has collected yet is."""
-    if record.state != "running":
-        return False
-    try:
-        return Path(f"/proc/{record.pid}/stat").read_text().rsplit(")", 1)[1].split()[0] in "ZX"
-    except OSError:
-        return True
+    return record.state == "running" and (record.pid is None or not start_time(record.pid))
 
 
 def _kill_group(group: int, signum: int) -> None:

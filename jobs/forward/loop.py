@@ -11,7 +11,7 @@ from dataclasses import asdict
 from pathlib import Path
 
 from ...db.ingest.lines import MetricBatch, parse
-from ...db.ingest.stretch import read_on
+from ...db.ingest.reader import read_on
 from ..shared import spool_steps
 from ..shared.documents import decode
 from ..shared.files import make_below, read_json, write_atomically

@@ -10,7 +10,7 @@ from itertools import islice
 from pathlib import Path
 from typing import Any, Final
 
-from ...db.ingest.stretch import read_on
+from ...db.ingest.reader import read_on
 from ...db.regular_files import open_regular
 from ...db.storable import is_whole
 

@@ -11,7 +11,7 @@ import pytest
 from sqlalchemy import Connection
 
 from dscampaign.db.errors import StoreUnreachable
-from dscampaign.db.ingest import spool, stretch
+from dscampaign.db.ingest import reader, spool
 from dscampaign.db.store import Store
 from dscampaign.jobs.shared import files
 
@@ -39,7 +39,7 @@ class Effects:
         self.happened = False
         patch.setattr(Store, "write", self._store_write(Store.write))
         patch.setattr(Store, "read", self._store_read(Store.read))
-        patch.setattr(spool, "read_on", self._read(stretch.read_on))
+        patch.setattr(spool, "read_on", self._read(reader.read_on))
         for module, name, real in _users_of_files():
             patch.setattr(module, name, self._file(real))
 

@@ -19,6 +19,7 @@ from dscampaign.db.records import RETRYABLE_RUN, SETTLED_RUN, AttemptState, Camp
 from dscampaign.db.schema import lease, metadata
 from dscampaign.db.store import Store
 from dscampaign.jobs.agent import agent as agent_module
+from dscampaign.jobs.agent import shared_folder, start
 from dscampaign.orchestrator.campaign import desired as campaigns
 from dscampaign.orchestrator.reconcile import lease as lease_module
 from dscampaign.orchestrator.reconcile.lease import LEASE_TTL_S, FencedWriter, LeaseHeld, LeaseHolder
@@ -102,9 +103,9 @@ class World:
         self.effects = Effects(self._patch)
         self.cluster = NastySlurm(self.clock, self.effects, accounting)
         self.promises = Promises(self.cluster)
-        for module in (agent_module, lease_module):
+        for module in (agent_module, start, shared_folder, lease_module):
             self._patch.setattr(module, "time", self.clock.as_module())
-        self._patch.setattr(agent_module, "free_port", lambda: 29500)
+        self._patch.setattr(start, "free_port", lambda: 29500)
         self._patch.setattr(agent_module, "NodeFacts", lambda *_: SimpleNamespace(end=dict))
         self._patch.setattr(campaigns, "_git_state", lambda _: "")
         self._patch.setattr(FencedWriter, "write", _watched(FencedWriter.write))

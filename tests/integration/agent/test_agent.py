@@ -14,7 +14,7 @@ from pathlib import Path
 import pytest
 
 from dscampaign.jobs import report
-from dscampaign.jobs.agent import agent, gpus
+from dscampaign.jobs.agent import agent, gpus, shared_folder
 from dscampaign.jobs.agent.agent import EXIT_NOT_MINE
 from dscampaign.jobs.agent.evidence import NodeOutcome
 from dscampaign.jobs.agent.node import Node, Start
@@ -33,6 +33,7 @@ FOREVER = "time.sleep(100)\n"
 def attempt(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Attempt]:
     """An attempt whose agent, when it runs in this process, is quick and puts the signals back."""
     monkeypatch.setattr(agent, "POLL_S", 0.02)
+    monkeypatch.setattr(shared_folder, "POLL_S", 0.02)
     monkeypatch.setattr(agent, "STOP_REPEAT_S", 0.05)
     monkeypatch.setattr(agent, "TEARDOWN_GRACE_S", 0.3)
     monkeypatch.setattr(agent, "PEER_GRACE_S", 0.1)
@@ -235,7 +236,7 @@ def test_an_outcome_finds_room_on_a_full_disk_and_says_so(attempt: Attempt, monk
 
     monkeypatch.setattr(NodeOutcome, "write", on_full_disk)
     assert attempt.run() == 1
-    assert kept == [agent.RESERVE_BYTES]
+    assert kept == [shared_folder.RESERVE_BYTES]
     assert "No space left on device" in attempt.outcome().lines[0].text
 
 
@@ -312,27 +313,27 @@ def test_an_agent_that_is_told_to_end_waits_for_no_folder_for_long(
     attempt: Attempt, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     """On this machine nobody else ends it, and it has the place of another run."""
-    monkeypatch.setattr(agent, "ENDED_WAIT_S", 0.0)
+    monkeypatch.setattr(shared_folder, "ENDED_WAIT_S", 0.0)
     waiting = agent.Agent(attempt.payload, Node.from_environment({}))
     waiting._on_term(signal.SIGTERM, None)
-    waiting._wait_for(lambda: False, "the folder is away")
+    waiting._folder.wait_for(lambda: False, "the folder is away")
     assert "gave up waiting: the folder is away" in capsys.readouterr().err
 
 
 def test_what_alone_is_missing_beside_the_campaign_s_folder_holds_the_node_for_a_moment_only(
     attempt: Attempt, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    monkeypatch.setattr(agent, "OWN_WAIT_S", 0.0)
+    monkeypatch.setattr(shared_folder, "OWN_WAIT_S", 0.0)
     waiting = agent.Agent(attempt.payload, Node.from_environment({}))
     waiting.run_paths.campaign_marker.touch()
-    assert not waiting._wait_for(lambda: False, "the attempt's own folder is away")
+    assert not waiting._folder.wait_for(lambda: False, "the attempt's own folder is away")
     assert "gave up waiting" in capsys.readouterr().err
 
 
 def test_a_training_whose_folder_is_not_there_is_not_begun(
     attempt: Attempt, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    monkeypatch.setattr(agent, "OWN_WAIT_S", 0.0)
+    monkeypatch.setattr(shared_folder, "OWN_WAIT_S", 0.0)
     payload = replace(attempt.payload, workdir=str(attempt.folder / "unmounted"))
     assert agent.Agent(payload, Node.from_environment({})).run() == agent.EXIT_FAILED
     assert (attempt.outcome().ended_by, attempt.outcome().launcher_exit) == ("no_workdir", None)

@@ -265,7 +265,6 @@ def test_an_exception_whose_class_fails_to_describe_it_is_recorded(place: Place,
     assert RankRecord.read(place.folder / "ranks" / "rank-3.json")
 
 
-@pytest.mark.skipif(sys.version_info < (3, 11), reason="ExceptionGroup is of Python 3.11")
 def test_what_a_group_of_exceptions_holds_is_recorded(place: Place) -> None:
     place.run(place.write("train.py", "raise ExceptionGroup('two', [KeyError('a'), OSError(28, 'full')])"))
     error = place.record["error"]

@@ -19,6 +19,8 @@ from sqlalchemy import select
 
 from dscampaign.db import queries
 from dscampaign.db.errors import StaleLease, StoreUnreachable
+from dscampaign.db.ingest import spool as spools
+from dscampaign.db.ingest.spool import IngestResult, ingest
 from dscampaign.db.records import RunState
 from dscampaign.db.schema import step_metric
 from dscampaign.db.store import Store
@@ -533,6 +535,28 @@ def test_a_pass_that_takes_long_keeps_its_lease_and_what_it_submits(
     assert [batch.size for batch in world.cluster.submitted] == [8]
     assert set(world.states().values()) == {"queued"}
     assert all(len(world.attempts(name)) == 1 for name in world.states())
+
+
+def test_the_lease_is_renewed_while_a_long_spool_is_taken(
+    world: World, clock: Clock, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    world.record(matrix={"depth": [1]})
+    world.run_pass()
+    spool = world.paths.run("depth-1").attempt(1).metrics
+    spool.write_text("".join(json.dumps({"step": step, "loss": 1.0}) + "\n" for step in range(1, 6)))
+    stretches = []
+
+    def takes_long(*args: Any) -> IngestResult:
+        clock.now_s += 0.7 * lease.LEASE_TTL_S
+        with pytest.raises(LeaseHeld):
+            lease.take_lease(world.store, world.campaign, lease.LeaseHolder.me())
+        stretches.append(result := ingest(*args, max_bytes=40))
+        return result
+
+    monkeypatch.setattr(spools, "ingest", takes_long)
+    world.run_pass()
+    assert len(stretches) > 3
+    assert world.steps("depth-1") == [1, 2, 3, 4, 5]
 
 
 def test_an_unclear_submission_has_its_grace_from_sbatch_on_however_long_its_files_took(

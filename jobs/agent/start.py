@@ -1,0 +1,186 @@
+"""How one node's part of an attempt begins: it claims it, and agrees with the others on code, sizes and checkpoint."""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import sys
+import threading
+import time
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from pathlib import Path
+
+from ..shared import checkpoint
+from ..shared.checkpoint import Checkpoint
+from ..shared.code_copy import CodeCopy, CopyPaths, DamagedCopy, drifted
+from ..shared.files import create_exclusively, read_json, write_atomically
+from ..shared.layout import AttemptPaths, RunPaths
+from ..shared.payload import Payload
+from .node import POLL_S, Node, Start, announce, free_port, join
+
+FILES_NAMED = 3
+"""Changed files that an event names."""
+
+
+@dataclass(frozen=True)
+class Begun:
+    """What this node runs.
+
+    Attributes:
+        start: what all nodes agreed on.
+        payload: with the batch sizes that they agreed on.
+        copy: what the copy of the code holds; None where there is none.
+    """
+
+    start: Start
+    payload: Payload
+    copy: CodeCopy | None
+
+
+class Starter:
+    """One node's way from its payload to the launch.
+
+    Args:
+        payload: what was submitted.
+        node: this node.
+        beat: gives a sign of life, if it is time to; the other nodes wait for it.
+    """
+
+    def __init__(self, payload: Payload, node: Node, beat: Callable[[], None]) -> None:
+        self._payload, self._node, self._beat = payload, node, beat
+        self._paths, self._run_paths = AttemptPaths(Path(payload.attempt_dir)), RunPaths(Path(payload.run_dir))
+
+    def begin(self, timeout_s: float) -> Begun | None:
+        """Claims this node's part and agrees with the other nodes; None if another job runs the attempt.
+
+        Args:
+            timeout_s: how long the other nodes wait for node 0 without a sign of life.
+
+        Raises:
+            DamagedCopy: the copy of the code is not what was copied.
+            RendezvousTimeout: node 0 gave no sign of life.
+        """
+        if self._node.rank == 0:
+            if not self._take(self._paths.claim):
+                return None
+            copy = self._verified_code()
+            return Begun(self._announce(), self._payload, copy)
+        start = join(self._paths, self._node, timeout_s, self._claimed_by_another)
+        if start is None or not self._take(self._paths.node_claim(self._node.rank)):
+            return None
+        self._resize(start.micro_batch, start.accumulation)
+        return Begun(start, self._payload, CopyPaths(Path(self._payload.code)).read() if self._payload.code else None)
+
+    def _verified_code(self) -> CodeCopy | None:
+        """What the copy of the code holds, after reading all of it. A damaged one is marked: nobody is to use it again.
+
+        Raises:
+            DamagedCopy: it is not what was copied.
+        """
+        if not self._payload.code:
+            return None
+        paths = CopyPaths(Path(self._payload.code))
+        try:
+            found = paths.verify()
+        except DamagedCopy as exc:
+            write_atomically(paths.damaged, str(exc))
+            raise
+        if changed := drifted(found):
+            what = f"{', '.join(changed[:FILES_NAMED])}{' and more' if changed[FILES_NAMED:] else ''}"
+            reason = f"changed in {found.root} since the code was copied: {what}; a relative path leads to the new ones"
+            self._tell("code_changed", reason=reason)
+        return found
+
+    def _take(self, path: Path) -> bool:
+        """Takes a claim. Each node has one: a slurmctld that crashed may launch one job twice, under the same id."""
+        claim = {"job_id": self._node.job_id, "host": self._node.name, "ts": time.time()}
+        if not self._superseded() and create_exclusively(path, json.dumps(claim)):
+            return True
+        holder = (read_json(self._paths.claim) or {}).get("job_id", "a newer attempt")
+        print(f"not mine: {self._paths.dir.name} of {self._payload.run} belongs to {holder}", file=sys.stderr)
+        return False
+
+    def _claimed_by_another(self) -> bool:
+        claim = read_json(self._paths.claim)
+        return self._superseded() or (claim is not None and claim.get("job_id") != self._node.job_id)
+
+    def _superseded(self) -> bool:
+        return superseded(self._run_paths, self._payload.generation)
+
+    def _resize(self, micro_batch: int | None, accumulation: int | None) -> None:
+        """Begins with a smaller micro-batch: a sibling ran out of memory while this attempt waited in the queue."""
+        if micro_batch is None or accumulation is None or micro_batch == self._payload.micro_batch:
+            return
+        try:
+            self._payload = self._payload.resized(micro_batch, accumulation)
+        except ValueError as exc:
+            print(f"{self._paths.resize.name} is not used: {exc}", file=sys.stderr, flush=True)
+
+    def _announce(self) -> Start:
+        asked = read_json(self._paths.resize) or {}
+        self._resize(asked.get("micro_batch"), asked.get("accumulation"))
+        payload = self._payload
+        write_atomically(self._paths.ds_config, json.dumps(payload.ds_config, indent=1))
+        if payload.train:
+            write_atomically(self._paths.train_config, json.dumps(payload.train, indent=1))
+        found = self._verified_checkpoint()
+        start = Start(
+            job_id=self._node.job_id,
+            host=self._node.name,
+            address=self._node.address(payload.nodes),
+            port=free_port(),
+            resume=str(found.path) if found else "",
+            start_step=found.step if found else 0 if payload.steps_decide else None,
+            started_s=time.time(),
+            micro_batch=payload.micro_batch,
+            accumulation=payload.accumulation,
+        )
+        announce(self._paths, start)
+        return start
+
+    def _verified_checkpoint(self) -> Checkpoint | None:
+        """The newest checkpoint that is whole. It may take minutes to read."""
+        with self._beating():
+            found = checkpoint.newest_verified(
+                self._run_paths.checkpoints(self._payload.config_hash),
+                self._payload.config_hash,
+                self._payload.resumable_world,
+                zero_stage=self._payload.zero_stage,
+                arrangement=self._payload.arrangement,
+                on_skip=lambda path, reason: self._tell("checkpoint_skipped", reason=reason, path=str(path)),
+            )
+        if (step := found.step if found else 0) < (recorded := self._payload.min_resume_step):
+            reason = f"the checkpoint of step {recorded} that was recorded cannot be used, steps are made again"
+            self._tell("checkpoint_older", reason=reason, step=step, recorded_step=recorded)
+        return found
+
+    @contextlib.contextmanager
+    def _beating(self) -> Iterator[None]:
+        """Heartbeats go on meanwhile."""
+        done = threading.Event()
+
+        def beat() -> None:
+            while not done.wait(POLL_S):
+                self._beat()
+
+        beats = threading.Thread(target=beat, daemon=True)
+        beats.start()
+        try:
+            yield
+        finally:
+            done.set()
+            beats.join()
+
+    def _tell(self, event: str, **data: object) -> None:
+        """An event of the attempt, which `campaign describe` shows. Only before the ranks write to the spool."""
+        print(event, *data.values(), file=sys.stderr, flush=True)
+        line = json.dumps({"event": event, "ts": time.time(), **data}) + "\n"
+        with contextlib.suppress(OSError), self._paths.metrics.open("a") as spool:
+            spool.write(line)
+
+
+def superseded(run: RunPaths, generation: int) -> bool:
+    """Whether the run has a newer attempt than that generation."""
+    current = read_json(run.current)
+    return current is not None and current["generation"] > generation
