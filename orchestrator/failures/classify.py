@@ -33,7 +33,7 @@ from .log_lines import echoes_input, ends_a_program, is_cascade
 from .policy import FailureClass
 from .raised import Raised, nested
 from .rules import HANG_PATTERN, LOG_RULES, MEMORY_RULES, RULES, USER_ACTIONS, Rule, RuleTable
-from .verdict import Finding, Sureness, Verdict, headline
+from .verdict import Diagnosis, Sureness, Verdict, headline
 from .vocabulary import breaks_off, not_finite, of_circumstances, waited_for_others
 
 
@@ -122,7 +122,7 @@ def _by_root(ended: Ended) -> Verdict | None:
     if not roots:
         return None
     root = roots[0]
-    found, text = _finding_of(root, ended)
+    found, text = _diagnosis_of(root, ended)
     if found and found.kind is FailureClass.CHECKPOINT and not ended.trained and ended.steps_decide:
         found = UNREADABLE_INPUT
     suspect = node_evidence.concerns_gpu(text) or (found is not None and found.kind is FailureClass.DIVERGED)
@@ -150,7 +150,7 @@ def _unknown_error(root: Clue) -> Verdict:
     )
 
 
-def _finding_of(clue: Clue, ended: Ended) -> tuple[Finding | None, str]:
+def _diagnosis_of(clue: Clue, ended: Ended) -> tuple[Diagnosis | None, str]:
     """What the error is, and the text that says so: its own or that of an exception in its chain."""
     found = _judged(clue.raised, clue.text, ended)
     if found is None or found.sure is not Sureness.CERTAIN or found.name == "no-file":
@@ -162,7 +162,7 @@ def _finding_of(clue: Clue, ended: Ended) -> tuple[Finding | None, str]:
     return found, clue.text
 
 
-def _judged(raised: Raised, text: str, ended: Ended) -> Finding | None:
+def _judged(raised: Raised, text: str, ended: Ended) -> Diagnosis | None:
     """What its errno or its own words prove, else what kind of error it is."""
     scene = _scene(raised, ended)
     return _match(text, ended, MEMORY_RULES) or by_errno(scene) or _match(text, ended) or kind_of(scene)
@@ -176,7 +176,7 @@ def _match(text: str, ended: Ended, rules: RuleTable = RULES) -> Rule | None:
     return rules.first(text, trained=ended.trained, resumes=ended.resumes)
 
 
-def _mistake(found: Finding, root: Clue, roots: Sequence[Clue], ended: Ended) -> Verdict:
+def _mistake(found: Diagnosis, root: Clue, roots: Sequence[Clue], ended: Ended) -> Verdict:
     """A deterministic error, unless the node or a rank that died earlier explains it."""
     gone = gone_before(ended, root.ts) if root.ts is not None else None
     if gone:
@@ -191,7 +191,7 @@ def _mistake(found: Finding, root: Clue, roots: Sequence[Clue], ended: Ended) ->
     return _proved(found, root, root.text, ended)
 
 
-def _on_one_node_only(found: Finding, root: Clue, roots: Sequence[Clue], ended: Ended) -> bool:
+def _on_one_node_only(found: Diagnosis, root: Clue, roots: Sequence[Clue], ended: Ended) -> bool:
     """Whether the node is to blame: others had no such error, or earlier attempts had none.
 
     What rank 0 alone does (reading a file for all) fails on its node only, and on every node that it will ever have:
@@ -278,7 +278,7 @@ def _hang(clue: Clue, sure: Sureness = Sureness.CERTAIN) -> Verdict:
     return Verdict(FailureClass.HANG, headline(clue.text), "", clue.line, "collective", sure=sure)
 
 
-def _proved(rule: Finding, clue: Clue, text: str, ended: Ended) -> Verdict:
+def _proved(rule: Diagnosis, clue: Clue, text: str, ended: Ended) -> Verdict:
     if rule.kind is FailureClass.HOST_OOM:
         return _memory(ended, clue, text, rule.name, rule.hint or "raise slurm.mem")
     if rule.kind is FailureClass.OOM:

@@ -17,11 +17,11 @@ from typing import Any
 from ...jobs.shared.user_pattern import UserPattern
 from . import devices
 from .policy import FailureClass
-from .verdict import Finding
+from .verdict import Diagnosis
 
 
 @dataclass(frozen=True)
-class Rule(Finding):
+class Rule(Diagnosis):
     """A pattern of an error's text that proves a class."""
 
     pattern: re.Pattern[str] = re.compile("(?!)")
