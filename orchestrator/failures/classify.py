@@ -11,25 +11,24 @@ from __future__ import annotations
 import re
 import signal
 from collections.abc import Sequence
+from dataclasses import replace
 
 from ...jobs.agent.evidence import LogLine
 from . import finish, node_evidence
 from . import vocabulary as words
-from .doubt import doubted
 from .evidence import (
     Clue,
     Ended,
     death_signal,
     first_to_die,
     gone_before,
-    log_clues,
     outcome_of,
     silent_ranks,
     traced,
 )
 from .exits import faulted, how_it_died, never_began, unknown
 from .kinds import UNREADABLE_INPUT, Scene, by_errno, kind_of
-from .log_lines import echoes_input, ends_a_program, is_cascade
+from .log_lines import echoes_input, ends_a_program
 from .policy import FailureClass
 from .raised import Raised, nested
 from .rules import HANG_PATTERN, LOG_RULES, MEMORY_RULES, RULES, USER_ACTIONS, Rule, RuleTable
@@ -39,7 +38,7 @@ from .vocabulary import breaks_off, not_finite, of_circumstances, waited_for_oth
 
 def classify(ended: Ended) -> Verdict:
     """The failure class of an ended attempt, with the proof and how sure it is."""
-    return doubted(_class_of(ended), ended)
+    return _doubted(_class_of(ended), ended)
 
 
 def _class_of(ended: Ended) -> Verdict:
@@ -84,7 +83,7 @@ def _at_time_limit(ended: Ended) -> Verdict | None:
     job = ended.job
     if job is None or job.state not in ("TIMEOUT", "DEADLINE"):
         return None
-    clues = log_clues(ended)  # a watchdog may only have said so, while the ranks went on waiting
+    clues = ended.log_clues  # a watchdog may only have said so, while the ranks went on waiting
     if hung := next((clue for clue in clues if HANG_PATTERN.search(clue.text)), None):
         return _hang(hung)
     if hung := next((clue for clue in clues if waited_for_others(clue.text)), None):
@@ -153,12 +152,14 @@ def _unknown_error(root: Clue) -> Verdict:
 def _diagnosis_of(clue: Clue, ended: Ended) -> tuple[Diagnosis | None, str]:
     """What the error is, and the text that says so: its own or that of an exception in its chain."""
     found = _judged(clue.raised, clue.text, ended)
-    if found is None or found.sure is not Sureness.CERTAIN or found.name == "no-file":
-        causes = [(earlier, cause.text) for cause in clue.causes if (earlier := _judged(cause, cause.text, ended))]
-        circumstances = (one for one in causes if one[0].kind is not FailureClass.DETERMINISTIC)
-        told = causes and (nested(clue.raised) or not of_circumstances(clue.text))
-        wrapped = causes[-1:] if found is None and told else []
-        return next(circumstances, None) or (wrapped[0] if wrapped else (found, clue.text))
+    if found and found.sure is Sureness.CERTAIN and found.name != "no-file":
+        return found, clue.text
+    causes = [(earlier, cause.text) for cause in clue.causes if (earlier := _judged(cause, cause.text, ended))]
+    for earlier, text in causes:
+        if earlier.kind is not FailureClass.DETERMINISTIC:
+            return earlier, text
+    if found is None and causes and (nested(clue.raised) or not of_circumstances(clue.text)):
+        return causes[-1]
     return found, clue.text
 
 
@@ -210,7 +211,7 @@ def _on_one_node_only(found: Diagnosis, root: Clue, roots: Sequence[Clue], ended
 
 def _by_log(ended: Ended) -> Verdict | None:
     """The verdict from the words of the logs, if no rank recorded an error."""
-    for clue in log_clues(ended):
+    for clue in ended.log_clues:
         if HANG_PATTERN.search(clue.text):
             return _hang(clue)
         rule = _match(clue.text, ended, LOG_RULES)
@@ -221,12 +222,12 @@ def _by_log(ended: Ended) -> Verdict | None:
 
 def _by_last_words(ended: Ended) -> Verdict | None:
     """The verdict from the kind of error with which a log ends, or from what the script said of its own end."""
-    clues = log_clues(ended)
+    clues = ended.log_clues
     last = {(clue.host, clue.line.file): clue for clue in clues if ends_a_program(clue.text)}
     for clue in last.values():
         found = _judged(traced(clue, ended), clue.text, ended)
         by_itself = found and (found.kind is not FailureClass.DETERMINISTIC or death_signal(ended) is None)
-        if found and by_itself and not is_cascade(clue.text):
+        if found and by_itself and not clue.is_cascade:
             return _proved(found, clue, clue.text, ended)
     for clue in clues:
         if not_finite(clue.text) and breaks_off(clue.text):
@@ -305,3 +306,39 @@ def _memory(ended: Ended, clue: Clue, text: str, name: str, hint: str = "raise s
     if ended.on_cpu:
         return Verdict(FailureClass.OOM, "out of memory: " + headline(text), "", clue.line, name, clue.host)
     return Verdict(FailureClass.HOST_OOM, "the node's memory ran out", hint, clue.line, name, clue.host)
+
+
+# -- what would decide ----------------------------------------------------------------------------------------
+
+
+_GUESSES = frozenset({FailureClass.GPU_FAULT})
+"""Classes that are a guess by definition: the next attempt decides."""
+
+
+def _doubted(verdict: Verdict, ended: Ended) -> Verdict:
+    """The verdict, and if it is not sure, what would tell."""
+    if verdict.kind in _GUESSES or (verdict.kind is FailureClass.CRASH and not verdict.rule):
+        verdict = replace(verdict, sure=Sureness.UNSURE)
+    if verdict.sure is not Sureness.UNSURE or verdict.would_decide:
+        return verdict
+    return replace(verdict, would_decide=_what_decides(verdict, ended))
+
+
+def _what_decides(verdict: Verdict, ended: Ended) -> str:
+    if verdict.kind is FailureClass.GPU_FAULT:
+        return "an attempt on another node: if it ends in the same way, the script's kernels are at fault"
+    if verdict.place:
+        return "another attempt: the same error at the same place is a mistake, and is not tried a third time"
+    if ended.roots:
+        return "another attempt: whether the error comes again"
+    return _what_to_look_at(verdict, ended)
+
+
+def _what_to_look_at(verdict: Verdict, ended: Ended) -> str:
+    if not ended.outcomes or len(ended.outcomes) < ended.nodes:
+        return "the logs of slurmd and of the kernel on the nodes that left no record"
+    if silent_ranks(ended) and death_signal(ended) == signal.SIGKILL:
+        return f"the kernel's log on {verdict.host or 'the node'}: whether the kernel killed it for want of memory"
+    if silent_ranks(ended):
+        return "PYTHONFAULTHANDLER=1 in `env`: the stack at the moment of its death goes to the log"
+    return "`campaign logs`: the script gave no reason that its rank could record"

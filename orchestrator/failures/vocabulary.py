@@ -100,7 +100,7 @@ TOOL = re.compile(
     r"|(?:JIT|extension|kernel|op)s? (?:load\w*|build\w*|compil\w*)|[Bb]uild(?:ing)? (?:of )?extension",
 )
 TOOL_TYPES = ("TorchDynamoException", "CppCompileError", "CompilationError", "PTXASError", "LoweringException",
-               "MissingCUDAException", "CUDAMismatchException", "CompileError", "OutOfResources", "CppCompileError",
+               "MissingCUDAException", "CUDAMismatchException", "CompileError", "OutOfResources",
                "CompileTimeAssertionFailure")  # fmt: skip
 KILLED = re.compile(
     r"[Kk]illed|SIGKILL|signal (?:9|terminated)|exit (?:status|code) (?:-9|137)|\b-9\b|Resource temporarily"
@@ -110,22 +110,19 @@ MACHINE = re.compile(
     r"CUDA|[cC]uDNN|CUBLAS|NCCL|NVML|\b[Dd]rivers?\b|\bGPUs?\b|[Cc]ompute capability|\bsm_\d\d|device_count|MIG|P2P"
 )
 CIRCUMSTANCE = re.compile(
-    r"[Cc]onnect|[Nn]etwork|\bsockets?\b|[Ss]ervers?\b|[Tt]ime(?:d)?[- ]?out|[Dd]ownload|[Uu]navailable|[Tt]emporar"
-    r"|\bretr(?:y|ies)|\b(?:un)?lock(?:ed|s)?\b|\bbusy\b|\bmemory\b|\bSIG[A-Z]{3,}|\bsignal \d|[Kk]illed"
-    r"|[Tt]erminated|[Aa]brupt"
-    r"|\bexited\b|\bdisk\b|\bI/O\b|\bpeers?\b|\bhosts?\b|\baddress\b|\bports?\b|\bresolve\b|\bSSL|\bHTTP"
-    r"|[Cc]orrupt|[Tt]runcated"
-    r"|unexpectedly|\b(?:died|dead|lost|gone|vanished|disappeared)\b|\bcrash|[Ww]atchdog|[Hh]eartbeat|\bqueue\b"
-    r"|\bquota\b|\bbroken\b"
-    r"|\bcancel|new thread|at step \d|epoch \d|too many open"
+    r"[Cc]onnect|[Nn]etwork|[Ss]ervers?\b|[Tt]ime(?:d)?[- ]?out|[Dd]ownload|[Uu]navailable|[Tt]emporar|[Kk]illed"
+    r"|[Tt]erminated|[Aa]brupt|[Cc]orrupt|[Tt]runcated|unexpectedly|[Ww]atchdog|[Hh]eartbeat|new thread|at step \d"
+    r"|epoch \d|too many open"
+    r"|\b(?:sockets?\b|retr(?:y|ies)|(?:un)?lock(?:ed|s)?\b|busy\b|memory\b|SIG[A-Z]{3,}|signal \d|exited\b|disk\b"
+    r"|I/O\b|peers?\b|hosts?\b|address\b|ports?\b|resolve\b|SSL|HTTP|(?:died|dead|lost|gone|vanished|disappeared)\b"
+    r"|crash|queue\b|quota\b|broken\b|cancel)"
 )
 """What a message speaks of that may be otherwise the next time."""
 PASSING = re.compile(
     r"[Cc]onnect(?:ion|ing) |[Tt]imed[ -]?out|[Tt]ime-?out (?:after|while|waiting|expired|exceeded)|[Uu]navailable"
-    r"|[Uu]nreachable|[Tt]emporarily|\bbusy\b|\bin use\b|\blocked by\b|other process"
-    r"|\b(?:died|killed|exited|vanished)\b"
-    r"|[Tt]erminated|unexpectedly|\bquota\b|[Hh]eartbeat|not (?:respond|answer|join|appear)|no (?:answer|response)"
-    r"|\b[Tt]ry again|[Rr]etries|\bI/O\b"
+    r"|[Uu]nreachable|[Tt]emporarily|other process|[Tt]erminated|unexpectedly|[Hh]eartbeat|[Rr]etries"
+    r"|not (?:respond|answer|join|appear)|no (?:answer|response)"
+    r"|\b(?:busy\b|in use\b|locked by\b|(?:died|killed|exited|vanished)\b|quota\b|I/O\b|[Tt]ry again)"
 )
 """The part of it that is never a property of what was asked for, not even where a value or an index is wrong."""
 ADVICE = re.compile(
