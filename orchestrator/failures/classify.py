@@ -200,13 +200,18 @@ def _on_one_node_only(found: Diagnosis, root: Clue, roots: Sequence[Clue], ended
     """
     if ended.resumes:
         return True  # the same environment has trained before
-    same = [clue for clue in roots if (other := _judged(clue.raised, clue.text, ended)) and other.name == found.name]
-    if ended.nodes < 2 or len(ended.outcomes) < 2 or {clue.host for clue in same} != {root.host}:
+    if ended.nodes < 2 or len(ended.outcomes) < 2:
+        return False
+
+    def same(clue: Clue) -> bool:
+        other, _ = _diagnosis_of(clue, ended)
+        return other is not None and other.name == found.name
+
+    if any(same(clue) for clue in roots if clue.host != root.host):
         return False
     beside = outcome_of(ended, root.host)
     others = [rank for rank in beside.ranks if rank.rank != root.rank and rank.exit is not None] if beside else []
-    alone = {clue.rank for clue in same} == {0}
-    return not (alone and others)
+    return not others or any(clue.rank != 0 and same(clue) for clue in roots if clue.host == root.host)
 
 
 def _by_log(ended: Ended) -> Verdict | None:

@@ -466,6 +466,14 @@ def test_what_only_one_node_lacks_is_that_node_s_fault() -> None:
     assert everywhere.kind == "deterministic"
 
 
+def test_what_one_node_lacks_is_its_fault_also_where_another_error_wraps_it() -> None:
+    wrapped = rank_error(2, "mylib.LoadFailed", "the loader gave up")
+    assert wrapped.error is not None
+    error = {**wrapped.error, "causes": [": ".join(MISSING)]}
+    verdict = judge(*nodes([RankEnd(0, None, None)], [replace(wrapped, error=error)]))
+    assert (verdict.kind, verdict.host) == ("node", "n1")
+
+
 def test_what_rank_0_does_for_all_is_not_its_node_s_fault() -> None:
     echo = rank_error(1, "builtins.RuntimeError", GLOO, ts=11)
     assert judge(*nodes([rank_error(0, *MISSING), echo], [RankEnd(2, None, None)])).kind == "deterministic"
