@@ -54,13 +54,13 @@ class Ended:
     known_last_step: int | None = None
     user_rules: Sequence[UserRule] = ()
 
-    @property
+    @cached_property
     def last_step(self) -> int | None:
         """The newest step that was reported."""
         reported = [o.last_step for o in self.outcomes] + [self.known_last_step]
         return max((step for step in reported if step is not None), default=None)
 
-    @property
+    @cached_property
     def start_step(self) -> int:
         """The step it started from."""
         return max((o.start_step for o in self.outcomes), default=self.known_start_step or 0)

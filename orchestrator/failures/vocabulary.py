@@ -64,8 +64,8 @@ NETWORK = re.compile(
     r"HTTPS?Connection|Max retries exceeded|[Nn]ame resolution|[Nn]ame or service not known|getaddrinfo|resolve host"
     r"|\bSSL\w*|\bTLS\b|Bad Gateway|Service (?:Temporarily )?Unavailable|[Rr]ate limit|Too Many Requests|[Pp]roxy"
     r"|[Rr]ead timed out|[Cc]onnection (?:reset|refused|aborted|timed out|error|broken|closed)|[Nn]etwork is"
-    r"|\bfor url\b|(?:Client|Server) Error\b|couldn't connect|[Cc]annot connect|(?:ailed|nable) to (?:connect"
-    r"|reach|download|resolve|fetch)"
+    r"|\bfor url\b|(?:Client|Server) Error\b|couldn't connect|[Cc]annot connect"
+    r"|(?:ailed|nable) to (?:connect|reach|download|resolve|fetch)"
 )
 STATUS = re.compile(
     r"\b([45]\d\d)\b(?=[^\n]{0,40}(?:Error|Not Found|Forbidden|Unauthorized|Gateway|Unavailable|Requests))"
@@ -127,30 +127,24 @@ PASSING = re.compile(
 """The part of it that is never a property of what was asked for, not even where a value or an index is wrong."""
 ADVICE = re.compile(
     r"\b(?:Please|If (?:you|this|the)|See|Try|Consider|Make sure|Alternatively|You (?:can|may|might)|For (?:more"
-    r"|debugging)|Visit|Search for"
-    r"|This (?:may|might|could|usually|is usually))\b.*?(?:\.\s|\n|$)"
+    r"|debugging)|Visit|Search for|This (?:may|might|could|usually|is usually))\b.*?(?:\.\s|\n|$)"
 )
 """Sentences for the reader, which name what has not happened."""
 DEMAND = re.compile(
-    r"\b(?:must|should|needs? to|ha(?:s|ve) to|requires?d?|expect(?:s|ed)|only supports?|(?:is"
-    r"|are) not (?:supported|allowed"
-    r"|compatible|defined|implemented|valid|recogni[sz]ed|available|installed|registered|divisible|permitted|set"
-    r"|found|a )"
-    r"|not (?:supported|implemented|allowed|divisible|compatible|recogni[sz]ed|understood)|does(?:n't"
-    r"| not) (?:support|match"
-    r"|have|exist|require|accept|divide)|unsupported|unknown|unrecogni[sz]ed|unexpected|invalid|illegal"
-    r"|incompatible|mismatch"
-    r"|missing|undefined|no such|cannot be (?:used|combined|specified|both|None|negative|zero)|can(?:'t"
-    r"|not) (?:use|combine|mix"
-    r"|cast|convert|find|set|pickle|infer|determine|specify|access)|mutually exclusive|please (?:set|specify|use"
-    r"|provide|pass|install"
-    r"|upgrade|update|check|make sure)|forgot|not both|either .{1,40} or|greater than|less than|larger than"
-    r"|smaller than|exceeds?"
-    r"|out of (?:range|bounds)|duplicate|ambiguous|deprecated|removed|no longer|conflict\w*|already (?:exists"
-    r"|registered|defined)"
+    r"\b(?:must|should|needs? to|ha(?:s|ve) to|requires?d?|expect(?:s|ed)|only supports?|forgot|not both"
+    r"|either .{1,40} or|mutually exclusive|did you mean|got an?|but got"
+    r"|(?:is|are) not (?:supported|allowed|compatible|defined|implemented|valid|recogni[sz]ed|available|installed"
+    r"|registered|divisible|permitted|set|found|a )"
+    r"|not (?:supported|implemented|allowed|divisible|compatible|recogni[sz]ed|understood)"
+    r"|does(?:n't| not) (?:support|match|have|exist|require|accept|divide)"
+    r"|can(?:'t|not) (?:use|combine|mix|cast|convert|find|set|pickle|infer|determine|specify|access)"
+    r"|cannot be (?:used|combined|specified|both|None|negative|zero)"
+    r"|please (?:set|specify|use|provide|pass|install|upgrade|update|check|make sure)"
     r"|no (?:attribute|module|package|field|key|parameter|option|argument|backend|operator|implementation|kernel"
-    r"|config\w*)"
-    r"|did you mean|got an?|but got|empty|too (?:small|large|long|short|few|many|old|new|low|high))\b",
+    r"|config\w*)|no such|no longer|already (?:exists|registered|defined)"
+    r"|unsupported|unknown|unrecogni[sz]ed|unexpected|invalid|illegal|incompatible|mismatch|missing|undefined"
+    r"|duplicate|ambiguous|deprecated|removed|conflict\w*|empty|out of (?:range|bounds)|exceeds?"
+    r"|(?:greater|less|larger|smaller) than|too (?:small|large|long|short|few|many|old|new|low|high))\b",
     re.IGNORECASE,
 )
 """The grammar of a demand on the caller: what must hold and does not will not hold the next time either."""
@@ -179,8 +173,8 @@ SIGNATURE = re.compile(
 """How a call is written, whatever it is called with."""
 MISTAKEN_NAME = re.compile(
     r"(?:Config|Configuration|Validation|Argument|Usage|Pars|Schema|Definition|Unsupported|Invalid(?!State)|Compatib"
-    r"|Version(?!Conflict)"
-    r"|NotImplemented|NotAllowed|Misconfiguration|Misconfig|Override|Template)\w*(?:Error|Exception|ing)?$"
+    r"|Version(?!Conflict)|NotImplemented|NotAllowed|Misconfiguration|Misconfig|Override|Template)"
+    r"\w*(?:Error|Exception|ing)?$"
 )
 MISTAKEN_MODULES = ("deepspeed.", "omegaconf.", "hydra.", "pydantic", "yaml.", "jsonschema.", "argparse", "click.")
 """Modules whose exceptions are about what they were given."""
