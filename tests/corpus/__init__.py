@@ -63,9 +63,10 @@ class Case:
     hard: bool
 
 
-def load() -> list[Case]:
+@cache
+def load() -> tuple[Case, ...]:
     """All cases of all files."""
-    return [case for path in sorted(FOLDER.glob("*-[0-9].yaml")) for case in read(path)]
+    return tuple(case for path in sorted(FOLDER.glob("*-[0-9].yaml")) for case in read(path))
 
 
 def read(path: Path) -> list[Case]:
