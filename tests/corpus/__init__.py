@@ -66,18 +66,9 @@ class Case:
 @cache
 def load() -> tuple[Case, ...]:
     """All cases of all files."""
-    return tuple(case for path in sorted(FOLDER.glob("*-[0-9].yaml")) for case in read(path))
-
-
-def read(path: Path) -> list[Case]:
-    """The cases of one file."""
-    return list(_cases(path, _phrases()))
-
-
-@cache
-def _phrases() -> dict[str, str]:
     raw = yaml.safe_load((FOLDER / "phrases.yaml").read_text(encoding="utf-8"))
-    return {name: text.rstrip("\n") for name, text in raw.items()}
+    phrases = {name: text.rstrip("\n") for name, text in raw.items()}
+    return tuple(case for path in sorted(FOLDER.glob("*-[0-9].yaml")) for case in _cases(path, phrases))
 
 
 def _cases(path: Path, phrases: Mapping[str, str]) -> Iterator[Case]:
