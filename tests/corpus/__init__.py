@@ -1,11 +1,11 @@
 """Labelled attempts that ended: what torch, NCCL, DeepSpeed, Slurm and the kernel say, and the class that it comes to.
 
-A file holds `batch` (1: the rules were written with these cases at hand; 2 to 7: written afterwards, and first judged
-by rules that had not seen them), `family` and `cases`. A family is a subject, such as storage; by default the file's
-name says it. Those of batches 5 to 7 are by people who had not read the rules: the families of batch 5 were opened one
-after the other, and batch 6, of all subjects, when the rules had seen those. No rule was written after batch 7, of all
-subjects too. benchmarks/results/first-contact.csv keeps what the rules of that moment made of each. A case has `name`,
-`label` and what was left behind:
+A file holds `batch`, `family` and `cases`. The rules were written with batch 1 at hand, and first judged the later ones
+without having seen them. A family is a subject, such as storage; by default the file's name says it. Batches 5 to 7 are
+by people who had not read the rules: the families of batch 5 were opened one after the other, then batch 6, of all
+subjects. Batch 7, of all subjects too, came last: no rule was written after it, nor may one be.
+benchmarks/results/first-contact.csv keeps what the rules of that moment made of each. A case has `name`, `label` and
+what was left behind:
 
     job       Slurm's state, exit code and reason; "GONE" where there is no Slurm. Default: FAILED 1:0
     nodes     one entry a node that left an outcome; the entry's keys may stand in the case itself for a single node
