@@ -133,6 +133,9 @@ def test_what_only_passes_calls_on_is_no_place() -> None:
 REDUCE = (f"{SITE}/torch/distributed/distributed_c10d.py", 2806, "all_reduce", "work.wait()")
 ANSWER = (f"{SITE}/requests/models.py", 971, "json", "")
 OPERATOR = (f"{SITE}/torch/nn/functional.py", 2546, "layer_norm", "")
+TRACKER = (f"{SITE}/wandb/sdk/wandb_run.py", 1800, "log", "")
+CHECK = (f"{SITE}/mylib/core.py", 3, "check", "raise Odd('no')")
+READ = (f"{SITE}/torch/utils/data/_utils/fetch.py", 54, "fetch", "")
 
 WORKER = """
 -- Process 1 terminated with the following error:
@@ -165,6 +168,9 @@ EARLY: list[tuple[str, str, tuple[tuple[str, int, str, str], ...], str]] = [
     ("builtins.FileNotFoundError", "[Errno 2] No such file or directory: '/c/blobs/a1.incomplete'", (), "crash"),
     ("torch.multiprocessing.spawn.ProcessRaisedException", WORKER, (), "deterministic"),
     ("mlflow.exceptions.MlflowException", "failed:\nTraceback (most recent call last):\nKeyError: 1", (), "crash"),
+    ("builtins.ValueError", "odd", (USER,), "deterministic"),
+    ("builtins.ValueError", "odd", (USER, TRACKER), "crash"),
+    ("mylib.Odd", "no", (USER, CHECK), "deterministic"),
     ("wandb.errors.CommError", "project not found: it must exist", (), "crash"),
     ("builtins.AssertionError", "", (("/u/t.py", 3, "step", "assert torch.isfinite(loss)"),), "diverged"),
     ("mylib.NanLossError", "step 3", (), "diverged"),
@@ -185,6 +191,7 @@ LATE: list[tuple[str, str, tuple[tuple[str, int, str, str], ...], str]] = [
     ("builtins.NameError", "name 'val' is not defined", (USER,), "deterministic"),
     ("builtins.TypeError", "f() missing 1 required positional argument: 'x'", (USER,), "deterministic"),
     ("builtins.ValueError", "cannot convert float NaN to integer", (USER,), "diverged"),
+    ("builtins.ValueError", "cannot convert float NaN to integer", (USER, READ), "crash"),
     ("builtins.RuntimeError", "loss 4e9 exceeds 100, giving up", (USER,), "diverged"),
     ("builtins.TimeoutError", "no answer", (USER, REDUCE), "hang"),
     ("builtins.RuntimeError", "rank 3 is stuck: no heartbeat for 900 s", (), "hang"),
@@ -196,6 +203,20 @@ LATE: list[tuple[str, str, tuple[tuple[str, int, str, str], ...], str]] = [
 def test_an_error_after_some_steps(kind: str, message: str, frames: Any, expected: str) -> None:
     verdict = judge_error(kind, message, *frames, last_step=300)
     assert verdict.kind == expected, verdict
+
+
+@pytest.mark.parametrize(
+    ("kind", "message", "frames"),
+    [
+        ("mylib.Odd", "no", (USER, (f"{SITE}/huggingface_hub/file_download.py", 1, "get", ""))),
+        ("builtins.OSError", "[Errno 99] Cannot assign requested address", (USER,)),
+        ("botocore.exceptions.Odd", "no", (USER,)),
+        ("builtins.RuntimeError", "Max retries exceeded", (USER,)),
+    ],
+)
+def test_the_network_is_told_by_place_errno_module_or_words(kind: str, message: str, frames: Any) -> None:
+    verdict = judge_error(kind, message, *frames)
+    assert (verdict.kind, verdict.rule) == ("crash", "away")
 
 
 def test_where_a_run_resumes_the_environment_is_the_node_s() -> None:
@@ -252,6 +273,13 @@ def test_what_fails_after_the_target_step_fails_nothing() -> None:
     save = f"{SITE}/deepspeed/runtime/engine.py", 2, "save_checkpoint", ""
     assert judge_error("builtins.OSError", "[Errno 28] No space left", USER, save, last_step=1000).kind == "storage"
     assert judge_error("builtins.KeyError", "'eval/loss'", USER, last_step=1000).kind == "crash"
+
+
+def test_after_the_target_step_an_upload_may_fail_and_a_disk_may_not() -> None:
+    assert judge_error("requests.exceptions.ReadTimeout", "no", USER, last_step=1000).kind == "completed"
+    full = "builtins.OSError", "[Errno 28] No space left on device"
+    assert judge_error(*full, USER, TRACKER, last_step=1000).kind == "storage"
+    assert judge_error("mylib.Odd", "no", USER, TRACKER, last_step=1000, oom_kills=1).kind == "host_oom"
 
 
 def test_a_signal_after_the_target_step_fails_nothing_unless_results_were_being_made() -> None:
