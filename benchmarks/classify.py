@@ -7,8 +7,8 @@ Prints the confusion table (a row is what it was, a column what it was taken for
 the accuracy of each family, and the time for one case.
 
 What a user meets are ends that nobody had seen: the last table is of the first contact with each family of batches 5
-and 6, whose authors had not read the rules. The rules of the commit named there had seen only the families above it.
-"Before" are the rules of 20ff707, which knew few kinds. To repeat a row, check the commit out and add that family's
+to 7, whose authors had not read the rules. The rules of the commit named there had seen only the families above it.
+"Before" are the rules of 20ff707, which matched messages. To repeat a row, check the commit out and add that family's
 file to tests/corpus.
 """
 
@@ -87,20 +87,16 @@ def _print_first_contact() -> None:
     """The table of first contacts, and the mean over its families."""
     with FIRST_CONTACT.open(encoding="utf-8") as file:
         rows = list(csv.DictReader(file))
-    print(
-        f"\n{'first contact':22} {'rules':8} {'cases':>5} {'before':>6} {'right':>6} {'hard':>7} {'deterministic':>13}"
-    )
+    head = f"{'cases':>5} {'before':>6} {'right':>6} {'hard':>7} {'deterministic':>13}"
+    print(f"\n{'first contact':22} {'rules':8} {head}")
     for row in rows:
-        hard, mistakes = (f"{row[f'{what}_right']}/{row[of]}" for what, of in (("hard", "hard"), _VERDICTS))
-        print(
-            f"{row['family']:22} {row['commit']:8} {row['cases']:>5} {_share(row, 'before_right'):6.3f}"
-            f" {_share(row, 'right'):6.3f} {hard:>7} {mistakes:>13}"
-        )
+        hard = f"{row['hard_right']}/{row['hard']}"
+        mistakes = f"{row['deterministic_right']}/{row['deterministic_verdicts']}"
+        before, first = _share(row, "before_right"), _share(row, "right")
+        figures = f"{row['cases']:>5} {before:6.3f} {first:6.3f} {hard:>7} {mistakes:>13}"
+        print(f"{row['family']:22} {row['commit']:8} {figures}")
     before, first = (statistics.mean(_share(row, key) for row in rows) for key in ("before_right", "right"))
     print(f"{'mean of the families':37} {before:6.3f} {first:6.3f}")
-
-
-_VERDICTS = "deterministic", "deterministic_verdicts"
 
 
 def _share(row: dict[str, str], key: str) -> float:

@@ -11,35 +11,34 @@ from __future__ import annotations
 import re
 import signal
 from collections.abc import Sequence
+from dataclasses import replace
 
 from ...jobs.agent.evidence import LogLine
 from . import finish, node_evidence
 from . import vocabulary as words
-from .doubt import doubted
 from .evidence import (
     Clue,
     Ended,
     death_signal,
     first_to_die,
     gone_before,
-    log_clues,
     outcome_of,
     silent_ranks,
     traced,
 )
 from .exits import faulted, how_it_died, never_began, unknown
 from .kinds import UNREADABLE_INPUT, Scene, by_errno, kind_of
-from .log_lines import echoes_input, ends_a_program, is_cascade
+from .log_lines import echoes_input, ends_a_program
 from .policy import FailureClass
 from .raised import Raised, nested
 from .rules import HANG_PATTERN, LOG_RULES, MEMORY_RULES, RULES, USER_ACTIONS, Rule, RuleTable
-from .verdict import Finding, Sureness, Verdict, headline
+from .verdict import Diagnosis, Sureness, Verdict, headline
 from .vocabulary import breaks_off, not_finite, of_circumstances, waited_for_others
 
 
 def classify(ended: Ended) -> Verdict:
     """The failure class of an ended attempt, with the proof and how sure it is."""
-    return doubted(_class_of(ended), ended)
+    return _doubted(_class_of(ended), ended)
 
 
 def _class_of(ended: Ended) -> Verdict:
@@ -84,7 +83,7 @@ def _at_time_limit(ended: Ended) -> Verdict | None:
     job = ended.job
     if job is None or job.state not in ("TIMEOUT", "DEADLINE"):
         return None
-    clues = log_clues(ended)  # a watchdog may only have said so, while the ranks went on waiting
+    clues = ended.log_clues  # a watchdog may only have said so, while the ranks went on waiting
     if hung := next((clue for clue in clues if HANG_PATTERN.search(clue.text)), None):
         return _hang(hung)
     if hung := next((clue for clue in clues if waited_for_others(clue.text)), None):
@@ -122,7 +121,7 @@ def _by_root(ended: Ended) -> Verdict | None:
     if not roots:
         return None
     root = roots[0]
-    found, text = _finding_of(root, ended)
+    found, text = _diagnosis_of(root, ended)
     if found and found.kind is FailureClass.CHECKPOINT and not ended.trained and ended.steps_decide:
         found = UNREADABLE_INPUT
     suspect = node_evidence.concerns_gpu(text) or (found is not None and found.kind is FailureClass.DIVERGED)
@@ -150,19 +149,21 @@ def _unknown_error(root: Clue) -> Verdict:
     )
 
 
-def _finding_of(clue: Clue, ended: Ended) -> tuple[Finding | None, str]:
+def _diagnosis_of(clue: Clue, ended: Ended) -> tuple[Diagnosis | None, str]:
     """What the error is, and the text that says so: its own or that of an exception in its chain."""
     found = _judged(clue.raised, clue.text, ended)
-    if found is None or found.sure is not Sureness.CERTAIN or found.name == "no-file":
-        causes = [(earlier, cause.text) for cause in clue.causes if (earlier := _judged(cause, cause.text, ended))]
-        circumstances = (one for one in causes if one[0].kind is not FailureClass.DETERMINISTIC)
-        told = causes and (nested(clue.raised) or not of_circumstances(clue.text))
-        wrapped = causes[-1:] if found is None and told else []
-        return next(circumstances, None) or (wrapped[0] if wrapped else (found, clue.text))
+    if found and found.sure is Sureness.CERTAIN and found.name != "no-file":
+        return found, clue.text
+    causes = [(earlier, cause.text) for cause in clue.causes if (earlier := _judged(cause, cause.text, ended))]
+    for earlier, text in causes:
+        if earlier.kind is not FailureClass.DETERMINISTIC:
+            return earlier, text
+    if found is None and causes and (nested(clue.raised) or not of_circumstances(clue.text)):
+        return causes[-1]
     return found, clue.text
 
 
-def _judged(raised: Raised, text: str, ended: Ended) -> Finding | None:
+def _judged(raised: Raised, text: str, ended: Ended) -> Diagnosis | None:
     """What its errno or its own words prove, else what kind of error it is."""
     scene = _scene(raised, ended)
     return _match(text, ended, MEMORY_RULES) or by_errno(scene) or _match(text, ended) or kind_of(scene)
@@ -176,7 +177,7 @@ def _match(text: str, ended: Ended, rules: RuleTable = RULES) -> Rule | None:
     return rules.first(text, trained=ended.trained, resumes=ended.resumes)
 
 
-def _mistake(found: Finding, root: Clue, roots: Sequence[Clue], ended: Ended) -> Verdict:
+def _mistake(found: Diagnosis, root: Clue, roots: Sequence[Clue], ended: Ended) -> Verdict:
     """A deterministic error, unless the node or a rank that died earlier explains it."""
     gone = gone_before(ended, root.ts) if root.ts is not None else None
     if gone:
@@ -191,7 +192,7 @@ def _mistake(found: Finding, root: Clue, roots: Sequence[Clue], ended: Ended) ->
     return _proved(found, root, root.text, ended)
 
 
-def _on_one_node_only(found: Finding, root: Clue, roots: Sequence[Clue], ended: Ended) -> bool:
+def _on_one_node_only(found: Diagnosis, root: Clue, roots: Sequence[Clue], ended: Ended) -> bool:
     """Whether the node is to blame: others had no such error, or earlier attempts had none.
 
     What rank 0 alone does (reading a file for all) fails on its node only, and on every node that it will ever have:
@@ -199,18 +200,23 @@ def _on_one_node_only(found: Finding, root: Clue, roots: Sequence[Clue], ended: 
     """
     if ended.resumes:
         return True  # the same environment has trained before
-    same = [clue for clue in roots if (other := _judged(clue.raised, clue.text, ended)) and other.name == found.name]
-    if ended.nodes < 2 or len(ended.outcomes) < 2 or {clue.host for clue in same} != {root.host}:
+    if ended.nodes < 2 or len(ended.outcomes) < 2:
+        return False
+
+    def same(clue: Clue) -> bool:
+        other, _ = _diagnosis_of(clue, ended)
+        return other is not None and other.name == found.name
+
+    if any(same(clue) for clue in roots if clue.host != root.host):
         return False
     beside = outcome_of(ended, root.host)
     others = [rank for rank in beside.ranks if rank.rank != root.rank and rank.exit is not None] if beside else []
-    alone = {clue.rank for clue in same} == {0}
-    return not (alone and others)
+    return not others or any(clue.rank != 0 and same(clue) for clue in roots if clue.host == root.host)
 
 
 def _by_log(ended: Ended) -> Verdict | None:
     """The verdict from the words of the logs, if no rank recorded an error."""
-    for clue in log_clues(ended):
+    for clue in ended.log_clues:
         if HANG_PATTERN.search(clue.text):
             return _hang(clue)
         rule = _match(clue.text, ended, LOG_RULES)
@@ -221,12 +227,12 @@ def _by_log(ended: Ended) -> Verdict | None:
 
 def _by_last_words(ended: Ended) -> Verdict | None:
     """The verdict from the kind of error with which a log ends, or from what the script said of its own end."""
-    clues = log_clues(ended)
+    clues = ended.log_clues
     last = {(clue.host, clue.line.file): clue for clue in clues if ends_a_program(clue.text)}
     for clue in last.values():
         found = _judged(traced(clue, ended), clue.text, ended)
         by_itself = found and (found.kind is not FailureClass.DETERMINISTIC or death_signal(ended) is None)
-        if found and by_itself and not is_cascade(clue.text):
+        if found and by_itself and not clue.is_cascade:
             return _proved(found, clue, clue.text, ended)
     for clue in clues:
         if not_finite(clue.text) and breaks_off(clue.text):
@@ -278,7 +284,7 @@ def _hang(clue: Clue, sure: Sureness = Sureness.CERTAIN) -> Verdict:
     return Verdict(FailureClass.HANG, headline(clue.text), "", clue.line, "collective", sure=sure)
 
 
-def _proved(rule: Finding, clue: Clue, text: str, ended: Ended) -> Verdict:
+def _proved(rule: Diagnosis, clue: Clue, text: str, ended: Ended) -> Verdict:
     if rule.kind is FailureClass.HOST_OOM:
         return _memory(ended, clue, text, rule.name, rule.hint or "raise slurm.mem")
     if rule.kind is FailureClass.OOM:
@@ -305,3 +311,39 @@ def _memory(ended: Ended, clue: Clue, text: str, name: str, hint: str = "raise s
     if ended.on_cpu:
         return Verdict(FailureClass.OOM, "out of memory: " + headline(text), "", clue.line, name, clue.host)
     return Verdict(FailureClass.HOST_OOM, "the node's memory ran out", hint, clue.line, name, clue.host)
+
+
+# -- what would decide ----------------------------------------------------------------------------------------
+
+
+_GUESSES = frozenset({FailureClass.GPU_FAULT})
+"""Classes that are a guess by definition: the next attempt decides."""
+
+
+def _doubted(verdict: Verdict, ended: Ended) -> Verdict:
+    """The verdict, and if it is not sure, what would tell."""
+    if verdict.kind in _GUESSES or (verdict.kind is FailureClass.CRASH and not verdict.rule):
+        verdict = replace(verdict, sure=Sureness.UNSURE)
+    if verdict.sure is not Sureness.UNSURE or verdict.would_decide:
+        return verdict
+    return replace(verdict, would_decide=_what_decides(verdict, ended))
+
+
+def _what_decides(verdict: Verdict, ended: Ended) -> str:
+    if verdict.kind is FailureClass.GPU_FAULT:
+        return "an attempt on another node: if it ends in the same way, the script's kernels are at fault"
+    if verdict.place:
+        return "another attempt: the same error at the same place is a mistake, and is not tried a third time"
+    if ended.roots:
+        return "another attempt: whether the error comes again"
+    return _what_to_look_at(verdict, ended)
+
+
+def _what_to_look_at(verdict: Verdict, ended: Ended) -> str:
+    if not ended.outcomes or len(ended.outcomes) < ended.nodes:
+        return "the logs of slurmd and of the kernel on the nodes that left no record"
+    if silent_ranks(ended) and death_signal(ended) == signal.SIGKILL:
+        return f"the kernel's log on {verdict.host or 'the node'}: whether the kernel killed it for want of memory"
+    if silent_ranks(ended):
+        return "PYTHONFAULTHANDLER=1 in `env`: the stack at the moment of its death goes to the log"
+    return "`campaign logs`: the script gave no reason that its rank could record"

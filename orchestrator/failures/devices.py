@@ -9,18 +9,20 @@ from __future__ import annotations
 import re
 
 _RUNTIME = r"(?:CUDA|Cuda|HIP|ROCm|XPU|NPU|MUSA|HPU|MPS)"
-_ERROR = _RUNTIME + r"(?: driver| runtime)? (?:error|failure):? (?:\d+ )?'?"
+_FAILURE = r"(?: driver| runtime)? (?:error|failure):? (?:\d+ )?'?"
+_ERROR = _RUNTIME + _FAILURE
 """How torch, NCCL and RCCL begin what a runtime told them."""
 
 
 def _named(camel: str, upper: str) -> str:
     """Those results as the runtimes' and the drivers' enumerations name them."""
-    return rf"\b(?:cuda|hip)Error(?:{camel})\b|\b(?:CUDA|HIP)_ERROR_(?:{upper})\b"
+    return rf"(?:cuda|hip)Error(?:{camel})\b|(?:CUDA|HIP)_ERROR_(?:{upper})\b"
 
 
 MEMORY = (
-    rf"{_RUNTIME}(?: backend)? out of memory\. Tried to allocate \d|^(?:[\w.]+: )*{_RUNTIME}(?: backend)? out of memory"
-    rf"|{_RUNTIME}\b[\]\w ]*: out of memory|{_ERROR}out of memory"
+    rf"^(?:[\w.]+: )*{_RUNTIME}(?: backend)? out of memory"
+    rf"|{_RUNTIME}(?:(?: backend)? out of memory\. Tried to allocate \d|\b[\]\w ]*: out of memory"
+    rf"|{_FAILURE}out of memory)"
     rf"|{_named('MemoryAllocation|OutOfMemory', 'OUT_OF_MEMORY')}"
     r"|OUT_OF_DEVICE_MEMORY\b|\b(?:PI|UR_RESULT|HSA_STATUS)_ERROR_OUT_OF_RESOURCES|\bCL_OUT_OF_RESOURCES"
     r"|MEM_OBJECT_ALLOCATION_FAILURE|ACL_ERROR_RT_MEMORY_ALLOCATION|PT_DEVMEM Allocation failed"

@@ -129,8 +129,8 @@ _OTHER_WORDS = {
     116: "stale (?:nfs )?file handle",
     122: "disk quota exceeded",
 }
-"""As languages, libraries and older systems word what only files can cause."""
-_OTHERS = re.compile("|".join(f"(?P<_{number}>{words})" for number, words in _OTHER_WORDS.items()), re.IGNORECASE)
+"""As languages, libraries and older systems word what only files can cause; in lower case."""
+_OTHERS = re.compile("|".join(f"(?P<_{number}>{words})" for number, words in _OTHER_WORDS.items()))
 
 
 def find(text: str) -> int | None:
@@ -141,5 +141,5 @@ def find(text: str) -> int | None:
         return _NUMBERS[words[0]]
     if symbol := _SYMBOL.search(text):
         return _SYMBOLS[symbol[0]]
-    other = _OTHERS.search(text)
+    other = _OTHERS.search(text.lower())
     return int(other.lastgroup[1:]) if other and other.lastgroup else None

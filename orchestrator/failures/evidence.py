@@ -2,9 +2,8 @@
 
 from __future__ import annotations
 
-import re
 import signal
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from typing import Any
@@ -13,7 +12,7 @@ from ...jobs.agent.evidence import LogLine, NodeOutcome, RankEnd
 from ..executors.base import JobView
 from .log_lines import bare, evidence, is_cascade
 from .places import Place, places
-from .raised import MESSAGE_LIMIT, Raised, nested, of_trace, recorded, said
+from .raised import MESSAGE_LIMIT, Raised, causes_of_trace, nested, of_trace, recorded, said
 from .rules import UserRule
 
 SIGNAL_SLACK_S = 1.0
@@ -55,13 +54,13 @@ class Ended:
     known_last_step: int | None = None
     user_rules: Sequence[UserRule] = ()
 
-    @property
+    @cached_property
     def last_step(self) -> int | None:
         """The newest step that was reported."""
         reported = [o.last_step for o in self.outcomes] + [self.known_last_step]
         return max((step for step in reported if step is not None), default=None)
 
-    @property
+    @cached_property
     def start_step(self) -> int:
         """The step it started from."""
         return max((o.start_step for o in self.outcomes), default=self.known_start_step or 0)
@@ -105,7 +104,14 @@ class Ended:
     @cached_property
     def roots(self) -> tuple[Clue, ...]:
         """Those of them that are not consequences of another rank's death."""
-        return tuple(clue for clue in self.errors if not is_cascade(clue.text) and not _garbled(clue))
+        return tuple(clue for clue in self.errors if not clue.is_cascade and not _garbled(clue))
+
+    @cached_property
+    def log_clues(self) -> tuple[Clue, ...]:
+        """Lines of logs that may decide, those of the nodes first, cascades last."""
+        found = [Clue(line, o.host) for o in self.outcomes for line in evidence(o.lines)]
+        found += [Clue(line) for line in evidence(self.agent_lines)]
+        return tuple(sorted(found, key=lambda clue: clue.is_cascade))
 
     @property
     def stop_asked(self) -> bool:
@@ -140,6 +146,11 @@ class Clue:
         return recorded(self.error) if self.error else said(self.text)
 
     @cached_property
+    def is_cascade(self) -> bool:
+        """Whether it tells of a consequence of another rank's death."""
+        return is_cascade(self.text)
+
+    @cached_property
     def causes(self) -> tuple[Raised, ...]:
         """What a rank's exception was raised in place of, or as a group holds, first one first."""
         error = self.error or {}
@@ -147,21 +158,13 @@ class Clue:
             return (inner,)
         if isinstance(chain := error.get("chain"), list) and chain:
             return tuple(recorded(cause) for cause in chain if isinstance(cause, Mapping))
-        texts = error.get("causes") or _causes(error.get("trace") or ())
-        return tuple(said(text) for text in texts)
+        return tuple(said(text) for text in error.get("causes") or causes_of_trace(error.get("trace") or ()))
 
 
 def _garbled(clue: Clue) -> bool:
     """Whether it is what half a message of another rank looks like."""
     kind = str((clue.error or {}).get("type", ""))
     return kind.endswith(("UnpicklingError", "EOFError")) and Place.COLLECTIVE in places(clue.raised.frames)[:2]
-
-
-def log_clues(ended: Ended) -> list[Clue]:
-    """Lines of logs that may decide, those of the nodes first, cascades last."""
-    found = [Clue(line, o.host) for o in ended.outcomes for line in evidence(o.lines)]
-    found += [Clue(line) for line in evidence(ended.agent_lines)]
-    return sorted(found, key=lambda clue: is_cascade(clue.text))
 
 
 def traced(clue: Clue, ended: Ended) -> Raised:
@@ -237,16 +240,6 @@ def _rank_clue(outcome: NodeOutcome, rank: RankEnd) -> Clue:
     error = rank.error or {}
     line = LogLine(f"ranks/rank-{rank.rank}.json", 0, f"{error['type']}: {error['message'][:MESSAGE_LIMIT]}")
     return Clue(line, outcome.host, rank.rank, error["ts"], error)
-
-
-def _causes(trace: Iterable[str]) -> Iterator[str]:
-    """The last lines of the exceptions that a traceback shows before its own, where nobody listed them."""
-    last = ""
-    for line in trace:
-        if re.match(r"(?:During handling of the above|The above exception was)", line):
-            yield last
-        elif line and not line.startswith((" ", "Traceback")):
-            last = line
 
 
 def _answers_the_end(ts: float, outcome: NodeOutcome, job: JobView | None) -> bool:

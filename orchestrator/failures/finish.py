@@ -7,7 +7,6 @@ import signal
 from ...jobs.agent.evidence import RankEnd
 from . import errnos
 from .evidence import Clue, Ended, death_signal
-from .log_lines import is_cascade
 from .places import Place, places
 from .policy import FailureClass
 from .verdict import Sureness, Verdict
@@ -20,7 +19,8 @@ _OUTCOME_PHASES = frozenset({"checkpoint", "eval"})
 _OF_TEARDOWN = frozenset({Place.TEARDOWN, Place.TRACKER, Place.COLLECTIVE, Place.DOWNLOAD})
 _OF_RESULTS = frozenset({Place.SAVING, Place.LOADING, Place.DATA})
 _MACHINE_FAULTS = frozenset({errnos.Fault.STORAGE, errnos.Fault.MEMORY})
-_INNOCENT_SIGNALS = (None, signal.SIGABRT, signal.SIGSEGV, signal.SIGBUS, signal.SIGTERM)
+_OF_INTERPRETERS = (signal.SIGABRT, signal.SIGSEGV, signal.SIGBUS)
+"""What a process that is taken apart may die of."""
 
 
 def finished(ended: Ended) -> Verdict | None:
@@ -57,7 +57,7 @@ def _torn_down(ended: Ended) -> Verdict | None:
         return None
     errors = ended.errors
     left = any(rank.exit == 0 for rank in ranks)
-    explained = left or errors or death_signal(ended) in _INNOCENT_SIGNALS[1:4]
+    explained = left or errors or death_signal(ended) in _OF_INTERPRETERS
     if not explained or not all(_of_teardown(clue, left) for clue in errors) or any(map(_had_work, ranks)):
         return None
     reason = f"step {ended.step} of {ended.target_step} was made; what failed after it was the clean-up"
@@ -75,4 +75,4 @@ def _of_teardown(clue: Clue, left: bool) -> bool:
         return False
     if clue.raised.is_a("NetworkError") or not _OF_TEARDOWN.isdisjoint(where[:3]):
         return True
-    return is_cascade(clue.text) and (left or not where)
+    return clue.is_cascade and (left or not where)

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from functools import cached_property
+from functools import cached_property, partial
 
 from . import devices, errnos
 from . import vocabulary as words
@@ -17,7 +17,7 @@ from .errnos import Fault
 from .places import Place, places
 from .policy import FailureClass
 from .raised import Raised
-from .verdict import Finding, Sureness
+from .verdict import Diagnosis, Sureness
 
 
 @dataclass(frozen=True)
@@ -61,6 +61,37 @@ class Scene:
             return Fault.STORAGE
         return errnos.FAULTS.get(number) if number is not None else None
 
+    @cached_property
+    def networked(self) -> bool:
+        """Whether it was about a connection beyond the ranks."""
+        return (
+            self.raised.is_a("NetworkError", "ConnectionError")
+            or self.raised.module.startswith(words.NETWORK_MODULES)
+            or self.fault is Fault.NETWORK
+            or Place.DOWNLOAD in self.places[:2]
+            or bool(words.NETWORK.search(self.text))
+        )
+
+    @cached_property
+    def of_circumstances(self) -> bool:
+        """Whether its message speaks of what may be otherwise the next time."""
+        return words.of_circumstances(self.raised.message)
+
+    @cached_property
+    def demands(self) -> bool:
+        """Whether it is a demand on the caller, by any class of exception, that another time will not meet either."""
+        raised = self.raised
+        if not raised.type or raised.is_a("KeyboardInterrupt", "GeneratorExit"):
+            return False
+        if raised.module.startswith(words.TRACKERS) or devices.FAILED.search(raised.message) or self.of_circumstances:
+            return False
+        in_code = self.where in (Place.MODEL, Place.SETUP, Place.ARGUMENTS, Place.IMPORT)
+        own_check = raised.statement.startswith("raise ") and self.where is Place.LIBRARY
+        if in_code or own_check or raised.module.startswith(words.MISTAKEN_MODULES):
+            return True
+        operator = raised.name == "RuntimeError" and words.TENSORS.search(raised.message)
+        return bool(operator or words.DEMAND.search(raised.message))
+
     @property
     def resuming(self) -> bool:
         """Whether the source on the stack speaks of resuming."""
@@ -76,18 +107,18 @@ class Scene:
 
 
 @dataclass(frozen=True)
-class Kind(Finding):
+class ErrorKind(Diagnosis):
     """A kind of error."""
 
     holds: Callable[[Scene], bool] = lambda _: False
 
 
-def by_errno(scene: Scene) -> Kind | None:
+def by_errno(scene: Scene) -> ErrorKind | None:
     """What its errno proves, None if it has none that proves anything."""
     return next((kind for kind in SYSTEM_KINDS if kind.holds(scene)), None)
 
 
-def kind_of(scene: Scene) -> Kind | None:
+def kind_of(scene: Scene) -> ErrorKind | None:
     """What kind of error it is; None if it is of none that is known."""
     return next((kind for kind in KINDS if kind.may_hold(scene.trained, scene.resumes) and kind.holds(scene)), None)
 
@@ -140,29 +171,13 @@ def _status(scene: Scene) -> int | None:
     return int(found[1] or found[2]) if found else None
 
 
-def _networked(scene: Scene) -> bool:
-    return (
-        scene.raised.is_a("NetworkError", "ConnectionError")
-        or scene.raised.module.startswith(words.NETWORK_MODULES)
-        or scene.fault is Fault.NETWORK
-        or Place.DOWNLOAD in scene.places[:2]
-        or bool(words.NETWORK.search(scene.text))
-    )
-
-
 def _refused(scene: Scene) -> bool:
-    if not _networked(scene):
+    if not scene.networked or words.PASSING_REFUSAL.search(scene.text):
         return False
     status = _status(scene)
-    if words.PASSING_REFUSAL.search(scene.text):
-        return False
     if status is None:
         return bool(words.REFUSAL.search(scene.text))
     return 400 <= status < 500 and status not in words.PASSING_STATUS
-
-
-def _away(scene: Scene) -> bool:
-    return _networked(scene)
 
 
 def _tools(scene: Scene) -> bool:
@@ -170,7 +185,7 @@ def _tools(scene: Scene) -> bool:
         return False
     if scene.raised.is_a(*words.TOOL_TYPES) or words.TOOL.search(scene.text):
         return True
-    return scene.where is Place.TOOLCHAIN and not words.of_circumstances(scene.raised.message)
+    return scene.where is Place.TOOLCHAIN and not scene.of_circumstances
 
 
 def _unreadable(scene: Scene) -> bool:
@@ -219,95 +234,55 @@ def _mistaken(scene: Scene) -> bool:
     return raised.is_a(*words.MISTAKEN) or bool(words.MISTAKEN_NAME.search(raised.name))
 
 
-def _demanded(scene: Scene) -> bool:
-    """A demand on the caller, by any class of exception, that speaks of nothing that may be otherwise next time."""
-    raised = scene.raised
-    if not raised.type or raised.is_a("KeyboardInterrupt", "GeneratorExit") or raised.module.startswith(words.TRACKERS):
-        return False
-    if words.of_circumstances(raised.message) or devices.FAILED.search(raised.message):
-        return False
-    in_code = scene.where in (Place.MODEL, Place.SETUP, Place.ARGUMENTS, Place.IMPORT)
-    if in_code or raised.module.startswith(words.MISTAKEN_MODULES):
-        return True
-    if raised.statement.startswith("raise ") and scene.where is Place.LIBRARY:
-        return True  # a library's own check
-    operator = raised.name == "RuntimeError" and words.TENSORS.search(raised.message)
-    return bool(operator or words.DEMAND.search(raised.message))
-
-
 def _unfit(scene: Scene) -> bool:
     """A demand on the machine: its driver, its GPUs or their number."""
     text = scene.raised.message
-    return bool(devices.ARGUMENT.search(text)) or (bool(words.MACHINE.search(text)) and _demanded(scene))
+    return bool(devices.ARGUMENT.search(text)) or (scene.demands and bool(words.MACHINE.search(text)))
 
 
-_LOWER_RATE = "lower train.lr, or warm up longer"
-_FETCH = "fetch it on the login node first"
+_likely = partial(ErrorKind, sure=Sureness.LIKELY)
+_mistake = partial(_likely, kind=FailureClass.DETERMINISTIC)
+_early_mistake = partial(_mistake, early=True)
+_lacking = partial(_early_mistake, per_node=True, environment=True)
 
-SYSTEM_KINDS: Sequence[Kind] = (
-    Kind(
+SYSTEM_KINDS: Sequence[ErrorKind] = (
+    ErrorKind(
         "shared-memory",
         FailureClass.HOST_OOM,
         "fewer data-loader workers, or a larger /dev/shm",
         holds=lambda scene: scene.fault is Fault.STORAGE and Place.SHARED_MEMORY in scene.places,
     ),
-    Kind("storage", FailureClass.STORAGE, holds=lambda scene: scene.fault is Fault.STORAGE),
-    Kind("memory-error", FailureClass.HOST_OOM, holds=lambda scene: scene.fault is Fault.MEMORY),
+    ErrorKind("storage", FailureClass.STORAGE, holds=lambda scene: scene.fault is Fault.STORAGE),
+    ErrorKind("memory-error", FailureClass.HOST_OOM, holds=lambda scene: scene.fault is Fault.MEMORY),
 )
 """What a system call's errno proves, whatever was made of it."""
 
-KINDS: Sequence[Kind] = (
-    Kind("device-memory", FailureClass.OOM, sure=Sureness.LIKELY, holds=_no_room),
-    Kind("loss-not-finite", FailureClass.DIVERGED, _LOWER_RATE, sure=Sureness.LIKELY, holds=_diverged),
-    Kind("never-met", FailureClass.NODE, sure=Sureness.LIKELY, holds=_never_met),
-    Kind("collective", FailureClass.HANG, sure=Sureness.LIKELY, holds=_hung),
-    Kind("checkpoint-unreadable", FailureClass.CHECKPOINT, sure=Sureness.LIKELY, holds=_unreadable),
-    Kind(
-        "refused",
-        FailureClass.DETERMINISTIC,
-        "a name or a right is wrong",
-        sure=Sureness.LIKELY,
-        holds=_refused,
-        early=True,
-    ),
-    Kind("away", FailureClass.CRASH, _FETCH, sure=Sureness.LIKELY, holds=_away),
-    Kind("limit", FailureClass.CRASH, sure=Sureness.LIKELY, holds=lambda scene: scene.fault is Fault.LIMIT),
-    Kind("passing-file", FailureClass.CRASH, sure=Sureness.LIKELY, holds=_too_late),
-    Kind(
-        "toolchain",
-        FailureClass.DETERMINISTIC,
-        "load a compiler and CUDA in `slurm.setup` that fit torch",
-        per_node=True,
-        environment=True,
-        sure=Sureness.LIKELY,
-        holds=_tools,
-        early=True,
-    ),
-    Kind(
+KINDS: Sequence[ErrorKind] = (
+    _likely("device-memory", FailureClass.OOM, holds=_no_room),
+    _likely("loss-not-finite", FailureClass.DIVERGED, "lower train.lr, or warm up longer", holds=_diverged),
+    _likely("never-met", FailureClass.NODE, holds=_never_met),
+    _likely("collective", FailureClass.HANG, holds=_hung),
+    _likely("checkpoint-unreadable", FailureClass.CHECKPOINT, holds=_unreadable),
+    _early_mistake("refused", hint="a name or a right is wrong", holds=_refused),
+    _likely("away", FailureClass.CRASH, "fetch it on the login node first", holds=lambda scene: scene.networked),
+    _likely("limit", FailureClass.CRASH, holds=lambda scene: scene.fault is Fault.LIMIT),
+    _likely("passing-file", FailureClass.CRASH, holds=_too_late),
+    _lacking("toolchain", hint="load a compiler and CUDA in `slurm.setup` that fit torch", holds=_tools),
+    _early_mistake(
         "no-file",
-        FailureClass.DETERMINISTIC,
-        "the path must exist on the compute nodes",
+        hint="the path must exist on the compute nodes",
         per_node=True,
+        sure=Sureness.CERTAIN,
         holds=_no_such_request,
-        early=True,
     ),
-    Kind(
-        "unfit-machine",
-        FailureClass.DETERMINISTIC,
-        "the nodes' GPUs or driver are not what the program wants",
-        per_node=True,
-        environment=True,
-        sure=Sureness.LIKELY,
-        holds=_unfit,
-        early=True,
-    ),
-    Kind("script-error", FailureClass.DETERMINISTIC, sure=Sureness.LIKELY, holds=_misspelled),
-    Kind("script-error", FailureClass.DETERMINISTIC, sure=Sureness.LIKELY, holds=_mistaken, early=True),
-    Kind("demand", FailureClass.DETERMINISTIC, sure=Sureness.LIKELY, holds=_demanded, early=True),
+    _lacking("unfit-machine", hint="the nodes' GPUs or driver are not what the program wants", holds=_unfit),
+    _mistake("script-error", holds=_misspelled),
+    _early_mistake("script-error", holds=_mistaken),
+    _early_mistake("demand", holds=lambda scene: scene.demands),
 )
 """In the order of what they prove: a value, the machine, others, and only then the program."""
 
-UNREADABLE_INPUT = Finding(
+UNREADABLE_INPUT = Diagnosis(
     "input-unreadable", FailureClass.DETERMINISTIC, "fetch the file again", per_node=True, sure=Sureness.LIKELY
 )
 """What an unreadable file is to a run that has no checkpoint yet: what it was given to start from."""

@@ -9,7 +9,7 @@ from . import cuda_oom, devices
 from .evidence import Clue, Ended, death_signal, kernel_clues, outcome_of, rank_pids, silent_ranks
 from .policy import FailureClass
 from .rules import KERNEL_OOM, KERNEL_STORAGE, RULES
-from .verdict import Finding, Verdict
+from .verdict import Diagnosis, Verdict
 
 _DRIVER_TROUBLE = re.compile(r"mismatch|GPU is lost|[Uu]nknown Error|reset required|requires reset", re.IGNORECASE)
 _ADDRESS = re.compile(r"\b([0-9a-f]{4,8}):([0-9a-f]{2}):([0-9a-f]{2})\b", re.IGNORECASE)
@@ -21,7 +21,7 @@ def concerns_gpu(text: str) -> bool:
     return bool(devices.NAMED.search(text))
 
 
-def without_gpus(found: Finding | None, ended: Ended) -> bool:
+def without_gpus(found: Diagnosis | None, ended: Ended) -> bool:
     """Whether no node has a GPU to show, nor trouble with one: a driver or a mask is not right, no GPU is broken."""
     facts = [o.gpus for o in ended.outcomes]
     absent = all(gpus is not None and not gpus.before and not _DRIVER_TROUBLE.search(gpus.trouble) for gpus in facts)

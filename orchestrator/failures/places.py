@@ -112,8 +112,3 @@ def _of(file: str, function: str) -> tuple[Place, ...]:
 
 def _by_name(function: str) -> list[Place]:
     return [place for place, pattern in _OF_FUNCTION if pattern.match(function)]
-
-
-def is_library(frame: Frame) -> bool:
-    """Whether the frame is not of the user's own code."""
-    return bool(_LIBRARY.search(frame.file))

@@ -138,6 +138,16 @@ def of_trace(lines: Iterable[str]) -> tuple[Frame, ...]:
     return tuple(found)
 
 
+def causes_of_trace(lines: Iterable[str]) -> Iterator[str]:
+    """The last lines of the exceptions that a traceback shows before its own."""
+    last = ""
+    for line in lines:
+        if _BREAK.match(line):
+            yield last
+        elif line and not line.startswith((" ", "Traceback")):
+            last = line
+
+
 def bases_of(kind: str, listed: Iterable[str] = ()) -> frozenset[str]:
     """Simple names of a class and of its bases, as a rank listed them and as far as they are known here."""
     name = kind.rpartition(".")[2]

@@ -17,11 +17,11 @@ from typing import Any
 from ...jobs.shared.user_pattern import UserPattern
 from . import devices
 from .policy import FailureClass
-from .verdict import Finding
+from .verdict import Diagnosis
 
 
 @dataclass(frozen=True)
-class Rule(Finding):
+class Rule(Diagnosis):
     """A pattern of an error's text that proves a class."""
 
     pattern: re.Pattern[str] = re.compile("(?!)")
@@ -125,10 +125,9 @@ _MEMORY = (
     _host_oom(
         "pinned-memory",
         r"(?i)(?:out of memory|alloc\w* fail|failed to alloc|cannot allocate).*(?:cudaHostAlloc|cudaHostRegister"
-        r"|cudaMallocHost"
-        r"|pin(?:ned)?[_ ]memory|HostAllocator)|(?:cudaHostAlloc|cudaHostRegister|cudaMallocHost"
-        r"|pin(?:ned)?[_ ]memory"
-        r"|HostAllocator).*(?:out of memory|alloc\w* fail|failed to alloc|cannot allocate)",
+        r"|cudaMallocHost|pin(?:ned)?[_ ]memory|HostAllocator)"
+        r"|(?:cudaHostAlloc|cudaHostRegister|cudaMallocHost|pin(?:ned)?[_ ]memory|HostAllocator).*(?:out of memory"
+        r"|alloc\w* fail|failed to alloc|cannot allocate)",
     ),
     # torch's data loader: /dev/shm holds what workers hand over, and counts as the job's memory.
     _host_oom(
@@ -231,8 +230,7 @@ _SCRIPT = (
     _early_mistake(
         "tensor-shapes",
         r"RuntimeError: (?:.{0,80}\b(?:must match|must have the same|must be equal|is not compatible"
-        r"|only supports?)\b"
-        r"|Expected all tensors to be on the same device|.{0,80}\bdoes not require grad"
+        r"|only supports?)\b|Expected all tensors to be on the same device|.{0,80}\bdoes not require grad"
         r"|mat1 and mat2 shapes|shape '\[.*\]' is invalid|Given groups=|einsum\(\)|stack expects each tensor)",
     ),
     # The C library's assert, of a compiled library; not CUDA's on the device, which name a block and a thread.
@@ -291,8 +289,9 @@ _MACHINE = (
     _storage(
         "storage",
         r"PytorchStreamWriter failed writing|unexpected pos \d+ vs \d+|database or disk is full|disk I/O error"
-        r"|errors\.DiskFull\b|MPI_ERR_(?:NO_SPACE|QUOTA|READ_ONLY|IO)\b|kind: (?:StorageFull|ReadOnlyFilesystem"
-        r"|StaleNetworkFileHandle|\w*QuotaExceeded)|\bIO error: While (?:appending|fsync|sync|fdatasync|pread)",
+        r"|errors\.DiskFull\b|MPI_ERR_(?:NO_SPACE|QUOTA|READ_ONLY|IO)\b"
+        r"|kind: (?:StorageFull|ReadOnlyFilesystem|StaleNetworkFileHandle|\w*QuotaExceeded)"
+        r"|\bIO error: While (?:appending|fsync|sync|fdatasync|pread)",
     ),
     # slurmstepd and srun, where Slurm's accounting has no word of it.
     _rule(FailureClass.TIME_LIMIT, "slurm-log", r"CANCELLED AT .* DUE TO TIME LIMIT"),

@@ -24,8 +24,8 @@ class Sureness(StrEnum):
 
 
 @dataclass(frozen=True)
-class Finding:
-    """What a rule or a kind says of an error.
+class Diagnosis:
+    """What a rule or a kind of error proves: a named cause, its class and what to change.
 
     Attributes:
         early: it holds only before the first step: later, the same error may be the machine's fault.

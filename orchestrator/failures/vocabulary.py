@@ -64,8 +64,8 @@ NETWORK = re.compile(
     r"HTTPS?Connection|Max retries exceeded|[Nn]ame resolution|[Nn]ame or service not known|getaddrinfo|resolve host"
     r"|\bSSL\w*|\bTLS\b|Bad Gateway|Service (?:Temporarily )?Unavailable|[Rr]ate limit|Too Many Requests|[Pp]roxy"
     r"|[Rr]ead timed out|[Cc]onnection (?:reset|refused|aborted|timed out|error|broken|closed)|[Nn]etwork is"
-    r"|\bfor url\b|(?:Client|Server) Error\b|couldn't connect|[Cc]annot connect|(?:ailed|nable) to (?:connect"
-    r"|reach|download|resolve|fetch)"
+    r"|\bfor url\b|(?:Client|Server) Error\b|couldn't connect|[Cc]annot connect"
+    r"|(?:ailed|nable) to (?:connect|reach|download|resolve|fetch)"
 )
 STATUS = re.compile(
     r"\b([45]\d\d)\b(?=[^\n]{0,40}(?:Error|Not Found|Forbidden|Unauthorized|Gateway|Unavailable|Requests))"
@@ -100,7 +100,7 @@ TOOL = re.compile(
     r"|(?:JIT|extension|kernel|op)s? (?:load\w*|build\w*|compil\w*)|[Bb]uild(?:ing)? (?:of )?extension",
 )
 TOOL_TYPES = ("TorchDynamoException", "CppCompileError", "CompilationError", "PTXASError", "LoweringException",
-               "MissingCUDAException", "CUDAMismatchException", "CompileError", "OutOfResources", "CppCompileError",
+               "MissingCUDAException", "CUDAMismatchException", "CompileError", "OutOfResources",
                "CompileTimeAssertionFailure")  # fmt: skip
 KILLED = re.compile(
     r"[Kk]illed|SIGKILL|signal (?:9|terminated)|exit (?:status|code) (?:-9|137)|\b-9\b|Resource temporarily"
@@ -110,50 +110,41 @@ MACHINE = re.compile(
     r"CUDA|[cC]uDNN|CUBLAS|NCCL|NVML|\b[Dd]rivers?\b|\bGPUs?\b|[Cc]ompute capability|\bsm_\d\d|device_count|MIG|P2P"
 )
 CIRCUMSTANCE = re.compile(
-    r"[Cc]onnect|[Nn]etwork|\bsockets?\b|[Ss]ervers?\b|[Tt]ime(?:d)?[- ]?out|[Dd]ownload|[Uu]navailable|[Tt]emporar"
-    r"|\bretr(?:y|ies)|\b(?:un)?lock(?:ed|s)?\b|\bbusy\b|\bmemory\b|\bSIG[A-Z]{3,}|\bsignal \d|[Kk]illed"
-    r"|[Tt]erminated|[Aa]brupt"
-    r"|\bexited\b|\bdisk\b|\bI/O\b|\bpeers?\b|\bhosts?\b|\baddress\b|\bports?\b|\bresolve\b|\bSSL|\bHTTP"
-    r"|[Cc]orrupt|[Tt]runcated"
-    r"|unexpectedly|\b(?:died|dead|lost|gone|vanished|disappeared)\b|\bcrash|[Ww]atchdog|[Hh]eartbeat|\bqueue\b"
-    r"|\bquota\b|\bbroken\b"
-    r"|\bcancel|new thread|at step \d|epoch \d|too many open"
+    r"[Cc]onnect|[Nn]etwork|[Ss]ervers?\b|[Tt]ime(?:d)?[- ]?out|[Dd]ownload|[Uu]navailable|[Tt]emporar|[Kk]illed"
+    r"|[Tt]erminated|[Aa]brupt|[Cc]orrupt|[Tt]runcated|unexpectedly|[Ww]atchdog|[Hh]eartbeat|new thread|at step \d"
+    r"|epoch \d|too many open"
+    r"|\b(?:sockets?\b|retr(?:y|ies)|(?:un)?lock(?:ed|s)?\b|busy\b|memory\b|SIG[A-Z]{3,}|signal \d|exited\b|disk\b"
+    r"|I/O\b|peers?\b|hosts?\b|address\b|ports?\b|resolve\b|SSL|HTTP|(?:died|dead|lost|gone|vanished|disappeared)\b"
+    r"|crash|queue\b|quota\b|broken\b|cancel)"
 )
 """What a message speaks of that may be otherwise the next time."""
 PASSING = re.compile(
     r"[Cc]onnect(?:ion|ing) |[Tt]imed[ -]?out|[Tt]ime-?out (?:after|while|waiting|expired|exceeded)|[Uu]navailable"
-    r"|[Uu]nreachable|[Tt]emporarily|\bbusy\b|\bin use\b|\blocked by\b|other process"
-    r"|\b(?:died|killed|exited|vanished)\b"
-    r"|[Tt]erminated|unexpectedly|\bquota\b|[Hh]eartbeat|not (?:respond|answer|join|appear)|no (?:answer|response)"
-    r"|\b[Tt]ry again|[Rr]etries|\bI/O\b"
+    r"|[Uu]nreachable|[Tt]emporarily|other process|[Tt]erminated|unexpectedly|[Hh]eartbeat|[Rr]etries"
+    r"|not (?:respond|answer|join|appear)|no (?:answer|response)"
+    r"|\b(?:busy\b|in use\b|locked by\b|(?:died|killed|exited|vanished)\b|quota\b|I/O\b|[Tt]ry again)"
 )
 """The part of it that is never a property of what was asked for, not even where a value or an index is wrong."""
 ADVICE = re.compile(
     r"\b(?:Please|If (?:you|this|the)|See|Try|Consider|Make sure|Alternatively|You (?:can|may|might)|For (?:more"
-    r"|debugging)|Visit|Search for"
-    r"|This (?:may|might|could|usually|is usually))\b.*?(?:\.\s|\n|$)"
+    r"|debugging)|Visit|Search for|This (?:may|might|could|usually|is usually))\b.*?(?:\.\s|\n|$)"
 )
 """Sentences for the reader, which name what has not happened."""
 DEMAND = re.compile(
-    r"\b(?:must|should|needs? to|ha(?:s|ve) to|requires?d?|expect(?:s|ed)|only supports?|(?:is"
-    r"|are) not (?:supported|allowed"
-    r"|compatible|defined|implemented|valid|recogni[sz]ed|available|installed|registered|divisible|permitted|set"
-    r"|found|a )"
-    r"|not (?:supported|implemented|allowed|divisible|compatible|recogni[sz]ed|understood)|does(?:n't"
-    r"| not) (?:support|match"
-    r"|have|exist|require|accept|divide)|unsupported|unknown|unrecogni[sz]ed|unexpected|invalid|illegal"
-    r"|incompatible|mismatch"
-    r"|missing|undefined|no such|cannot be (?:used|combined|specified|both|None|negative|zero)|can(?:'t"
-    r"|not) (?:use|combine|mix"
-    r"|cast|convert|find|set|pickle|infer|determine|specify|access)|mutually exclusive|please (?:set|specify|use"
-    r"|provide|pass|install"
-    r"|upgrade|update|check|make sure)|forgot|not both|either .{1,40} or|greater than|less than|larger than"
-    r"|smaller than|exceeds?"
-    r"|out of (?:range|bounds)|duplicate|ambiguous|deprecated|removed|no longer|conflict\w*|already (?:exists"
-    r"|registered|defined)"
+    r"\b(?:must|should|needs? to|ha(?:s|ve) to|requires?d?|expect(?:s|ed)|only supports?|forgot|not both"
+    r"|either .{1,40} or|mutually exclusive|did you mean|got an?|but got"
+    r"|(?:is|are) not (?:supported|allowed|compatible|defined|implemented|valid|recogni[sz]ed|available|installed"
+    r"|registered|divisible|permitted|set|found|a )"
+    r"|not (?:supported|implemented|allowed|divisible|compatible|recogni[sz]ed|understood)"
+    r"|does(?:n't| not) (?:support|match|have|exist|require|accept|divide)"
+    r"|can(?:'t|not) (?:use|combine|mix|cast|convert|find|set|pickle|infer|determine|specify|access)"
+    r"|cannot be (?:used|combined|specified|both|None|negative|zero)"
+    r"|please (?:set|specify|use|provide|pass|install|upgrade|update|check|make sure)"
     r"|no (?:attribute|module|package|field|key|parameter|option|argument|backend|operator|implementation|kernel"
-    r"|config\w*)"
-    r"|did you mean|got an?|but got|empty|too (?:small|large|long|short|few|many|old|new|low|high))\b",
+    r"|config\w*)|no such|no longer|already (?:exists|registered|defined)"
+    r"|unsupported|unknown|unrecogni[sz]ed|unexpected|invalid|illegal|incompatible|mismatch|missing|undefined"
+    r"|duplicate|ambiguous|deprecated|removed|conflict\w*|empty|out of (?:range|bounds)|exceeds?"
+    r"|(?:greater|less|larger|smaller) than|too (?:small|large|long|short|few|many|old|new|low|high))\b",
     re.IGNORECASE,
 )
 """The grammar of a demand on the caller: what must hold and does not will not hold the next time either."""
@@ -182,8 +173,8 @@ SIGNATURE = re.compile(
 """How a call is written, whatever it is called with."""
 MISTAKEN_NAME = re.compile(
     r"(?:Config|Configuration|Validation|Argument|Usage|Pars|Schema|Definition|Unsupported|Invalid(?!State)|Compatib"
-    r"|Version(?!Conflict)"
-    r"|NotImplemented|NotAllowed|Misconfiguration|Misconfig|Override|Template)\w*(?:Error|Exception|ing)?$"
+    r"|Version(?!Conflict)|NotImplemented|NotAllowed|Misconfiguration|Misconfig|Override|Template)"
+    r"\w*(?:Error|Exception|ing)?$"
 )
 MISTAKEN_MODULES = ("deepspeed.", "omegaconf.", "hydra.", "pydantic", "yaml.", "jsonschema.", "argparse", "click.")
 """Modules whose exceptions are about what they were given."""

@@ -1,11 +1,11 @@
 """Labelled attempts that ended: what torch, NCCL, DeepSpeed, Slurm and the kernel say, and the class that it comes to.
 
-A file holds `batch` (1: the rules were written with these cases at hand; 2 to 7: written afterwards, and first judged
-by rules that had not seen them), `family` and `cases`. A family is a subject, such as storage; by default the file's
-name says it. Those of batches 5 to 7 are by people who had not read the rules: the families of batch 5 were opened one
-after the other, and batch 6, of all subjects, when the rules had seen those. No rule was written after batch 7, of all
-subjects too. benchmarks/results/first-contact.csv keeps what the rules of that moment made of each. A case has `name`,
-`label` and what was left behind:
+A file holds `batch`, `family` and `cases`. The rules were written with batch 1 at hand, and first judged the later ones
+without having seen them. A family is a subject, such as storage; by default the file's name says it. Batches 5 to 7 are
+by people who had not read the rules: the families of batch 5 were opened one after the other, then batch 6, of all
+subjects. Batch 7, of all subjects too, came last: no rule was written after it, nor may one be.
+benchmarks/results/first-contact.csv keeps what the rules of that moment made of each. A case has `name`, `label` and
+what was left behind:
 
     job       Slurm's state, exit code and reason; "GONE" where there is no Slurm. Default: FAILED 1:0
     nodes     one entry a node that left an outcome; the entry's keys may stand in the case itself for a single node
@@ -63,20 +63,12 @@ class Case:
     hard: bool
 
 
-def load() -> list[Case]:
-    """All cases of all files."""
-    return [case for path in sorted(FOLDER.glob("*-[0-9].yaml")) for case in read(path)]
-
-
-def read(path: Path) -> list[Case]:
-    """The cases of one file."""
-    return list(_cases(path, _phrases()))
-
-
 @cache
-def _phrases() -> dict[str, str]:
+def load() -> tuple[Case, ...]:
+    """All cases of all files."""
     raw = yaml.safe_load((FOLDER / "phrases.yaml").read_text(encoding="utf-8"))
-    return {name: text.rstrip("\n") for name, text in raw.items()}
+    phrases = {name: text.rstrip("\n") for name, text in raw.items()}
+    return tuple(case for path in sorted(FOLDER.glob("*-[0-9].yaml")) for case in _cases(path, phrases))
 
 
 def _cases(path: Path, phrases: Mapping[str, str]) -> Iterator[Case]:

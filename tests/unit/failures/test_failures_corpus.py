@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import replace
 
 import pytest
@@ -47,12 +47,12 @@ NEVER_CLASSIFIED = {FailureClass.LOST, FailureClass.REFUSED}
 
 
 @pytest.fixture(scope="module")
-def cases() -> list[Case]:
+def cases() -> Sequence[Case]:
     return load()
 
 
 @pytest.fixture(scope="module")
-def judged(cases: list[Case]) -> list[Judged]:
+def judged(cases: Sequence[Case]) -> list[Judged]:
     return judge(cases)
 
 
@@ -61,7 +61,7 @@ def wrong(judged: list[Judged]) -> list[str]:
     return [f"{one.case.name}: {one.case.label}, not {one.verdict.kind}" for one in judged if not one.right]
 
 
-def test_the_corpus_is_large_enough_to_say_something(cases: list[Case]) -> None:
+def test_the_corpus_is_large_enough_to_say_something(cases: Sequence[Case]) -> None:
     labels = Counter(case.label for case in cases)
     assert len(cases) >= 150
     assert sum(case.hard for case in cases) >= 40
@@ -155,7 +155,7 @@ def with_echo(outcome: NodeOutcome, kind: str, message: str) -> NodeOutcome:
     return replace(outcome, ranks=(*outcome.ranks, RankEnd(99, 1, error, 4099)))
 
 
-def changed(cases: list[Case], judged: list[Judged], change: Callable[[NodeOutcome], NodeOutcome]) -> list[str]:
+def changed(cases: Sequence[Case], judged: list[Judged], change: Callable[[NodeOutcome], NodeOutcome]) -> list[str]:
     """The cases that get another class when their outcomes are changed so."""
     found = []
     for case, before in zip(cases, judged, strict=True):
@@ -166,7 +166,7 @@ def changed(cases: list[Case], judged: list[Judged], change: Callable[[NodeOutco
     return found
 
 
-def test_noise_changes_no_verdict(cases: list[Case], judged: list[Judged]) -> None:
+def test_noise_changes_no_verdict(cases: Sequence[Case], judged: list[Judged]) -> None:
     assert changed(cases, judged, with_noise) == []
 
 
@@ -185,7 +185,7 @@ def test_noise_changes_no_verdict(cases: list[Case], judged: list[Judged]) -> No
     ],
 )
 def test_an_echo_changes_no_verdict_whenever_it_comes(
-    cases: list[Case], judged: list[Judged], kind: str, message: str
+    cases: Sequence[Case], judged: list[Judged], kind: str, message: str
 ) -> None:
     ended_badly = [
         (case, one)
@@ -197,7 +197,7 @@ def test_an_echo_changes_no_verdict_whenever_it_comes(
     assert changed(some, verdicts, lambda outcome: with_echo(outcome, kind, message)) == []
 
 
-def test_the_order_of_nodes_and_ranks_does_not_matter(cases: list[Case], judged: list[Judged]) -> None:
+def test_the_order_of_nodes_and_ranks_does_not_matter(cases: Sequence[Case], judged: list[Judged]) -> None:
     for case, before in zip(cases, judged, strict=True):
         turned = [replace(o, ranks=o.ranks[::-1]) for o in reversed(case.ended.outcomes)]
         assert classify(replace(case.ended, outcomes=turned)).kind == before.verdict.kind, case.name

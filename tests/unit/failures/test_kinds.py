@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import errno
 import os
-import sys
 from typing import Any
 
 import pytest
@@ -15,26 +14,13 @@ from dscampaign.jobs.agent.evidence import RankEnd
 from dscampaign.jobs.agent.kernel_log import KernelLine
 from dscampaign.orchestrator.failures import errnos
 from dscampaign.orchestrator.failures.classify import classify
-from dscampaign.orchestrator.failures.evidence import Ended
 from dscampaign.orchestrator.failures.kinds import Scene, kind_of
 from dscampaign.orchestrator.failures.places import Place, places
 from dscampaign.orchestrator.failures.raised import Frame, bases_of, of_trace, recorded, said
-from dscampaign.orchestrator.failures.verdict import Sureness, Verdict
+from dscampaign.orchestrator.failures.verdict import Sureness
 from dscampaign.tests.corpus import load
-from dscampaign.tests.support.policy_world import job, log_lines, outcome
-
-SITE = "/env/lib/python3.11/site-packages"
-USER = ("/u/train.py", 9, "main", "")
-
-
-def judge(
-    kind: str, message: str = "", *frames: tuple[str, int, str, str], last_step: int | None = None, **values: Any
-) -> Verdict:
-    """The verdict where rank 0 recorded such an exception, and rank 1 nothing."""
-    record = {"type": kind, "message": message, "ts": 10.0, "frames": [list(frame) for frame in frames]}
-    left = outcome(RankEnd(0, 1, record), RankEnd(1, None, None), last_step=last_step, **values)
-    return classify(Ended(job("FAILED"), [left], 1, 1000, True, False))
-
+from dscampaign.tests.support.policy_world import log_lines, outcome
+from dscampaign.tests.support.verdicts import SITE, USER, judge, judge_error
 
 # -- the exception ---------------------------------------------------------------------------------------------
 
@@ -83,13 +69,12 @@ JSON = st.recursive(
 @given(st.fixed_dictionaries({}, optional=dict.fromkeys(("bases", "errno", "frames", "chain"), JSON)))
 def test_a_record_of_any_shape_is_read(record: dict[str, Any]) -> None:
     error = {"type": "builtins.RuntimeError", "message": "boom", "trace": [], "ts": 1.0, **record}
-    assert classify(Ended(None, [outcome(RankEnd(0, 1, error))], 1, 10, True, False)).kind
+    assert judge(outcome(RankEnd(0, 1, error)), state=None).kind
 
 
 # -- errno -----------------------------------------------------------------------------------------------------
 
 
-@pytest.mark.skipif(not sys.platform.startswith("linux"), reason="the numbers and words are those of Linux")
 def test_the_numbers_and_words_are_those_of_the_system() -> None:
     glibc = {number: os.strerror(number) for number in errnos.WORDS}
     assert glibc == errnos.WORDS
@@ -98,17 +83,17 @@ def test_the_numbers_and_words_are_those_of_the_system() -> None:
 
 @pytest.mark.parametrize("number", sorted(n for n in errnos.FAULTS if errnos.FAULTS[n] is errnos.Fault.STORAGE))
 def test_an_errno_of_storage_is_no_mistake_of_the_script(number: int) -> None:
-    said_so = judge("builtins.OSError", f"[Errno {number}] {errnos.WORDS[number]}: '/scratch/a/b'")
+    said_so = judge_error("builtins.OSError", f"[Errno {number}] {errnos.WORDS[number]}: '/scratch/a/b'")
     assert (said_so.kind, said_so.rule) == ("storage", "storage")
     record = {"type": "h5.Error", "message": "cannot write /scratch/a", "errno": number, "ts": 1.0}
-    assert classify(Ended(None, [outcome(RankEnd(0, 1, record))], 1, 10, True, False)).kind == "storage"
+    assert judge(outcome(RankEnd(0, 1, record)), state=None).kind == "storage"
 
 
 def test_what_sockets_say_too_is_about_storage_only_where_a_file_is_used() -> None:
-    assert judge("builtins.OSError", "[Errno 107] Transport endpoint is not connected", USER).kind == "crash"
-    assert judge("builtins.OSError", "[Errno 107] Transport endpoint is not connected: '/data'").kind == "storage"
+    assert judge_error("builtins.OSError", "[Errno 107] Transport endpoint is not connected", USER).kind == "crash"
+    assert judge_error("builtins.OSError", "[Errno 107] Transport endpoint is not connected: '/data'").kind == "storage"
     reading = f"{SITE}/torch/utils/data/dataloader.py", 1, "__next__", ""
-    assert judge("builtins.TimeoutError", "[Errno 110] Connection timed out", USER, reading).kind == "storage"
+    assert judge_error("builtins.TimeoutError", "[Errno 110] Connection timed out", USER, reading).kind == "storage"
 
 
 # -- place -----------------------------------------------------------------------------------------------------
@@ -148,6 +133,9 @@ def test_what_only_passes_calls_on_is_no_place() -> None:
 REDUCE = (f"{SITE}/torch/distributed/distributed_c10d.py", 2806, "all_reduce", "work.wait()")
 ANSWER = (f"{SITE}/requests/models.py", 971, "json", "")
 OPERATOR = (f"{SITE}/torch/nn/functional.py", 2546, "layer_norm", "")
+TRACKER = (f"{SITE}/wandb/sdk/wandb_run.py", 1800, "log", "")
+CHECK = (f"{SITE}/mylib/core.py", 3, "check", "raise Odd('no')")
+READ = (f"{SITE}/torch/utils/data/_utils/fetch.py", 54, "fetch", "")
 
 WORKER = """
 -- Process 1 terminated with the following error:
@@ -180,6 +168,9 @@ EARLY: list[tuple[str, str, tuple[tuple[str, int, str, str], ...], str]] = [
     ("builtins.FileNotFoundError", "[Errno 2] No such file or directory: '/c/blobs/a1.incomplete'", (), "crash"),
     ("torch.multiprocessing.spawn.ProcessRaisedException", WORKER, (), "deterministic"),
     ("mlflow.exceptions.MlflowException", "failed:\nTraceback (most recent call last):\nKeyError: 1", (), "crash"),
+    ("builtins.ValueError", "odd", (USER,), "deterministic"),
+    ("builtins.ValueError", "odd", (USER, TRACKER), "crash"),
+    ("mylib.Odd", "no", (USER, CHECK), "deterministic"),
     ("wandb.errors.CommError", "project not found: it must exist", (), "crash"),
     ("builtins.AssertionError", "", (("/u/t.py", 3, "step", "assert torch.isfinite(loss)"),), "diverged"),
     ("mylib.NanLossError", "step 3", (), "diverged"),
@@ -190,7 +181,7 @@ EARLY: list[tuple[str, str, tuple[tuple[str, int, str, str], ...], str]] = [
 
 @pytest.mark.parametrize(("kind", "message", "frames", "expected"), EARLY)
 def test_an_error_before_the_first_step(kind: str, message: str, frames: Any, expected: str) -> None:
-    verdict = judge(kind, message, *frames)
+    verdict = judge_error(kind, message, *frames)
     assert verdict.kind == expected, verdict
 
 
@@ -200,6 +191,7 @@ LATE: list[tuple[str, str, tuple[tuple[str, int, str, str], ...], str]] = [
     ("builtins.NameError", "name 'val' is not defined", (USER,), "deterministic"),
     ("builtins.TypeError", "f() missing 1 required positional argument: 'x'", (USER,), "deterministic"),
     ("builtins.ValueError", "cannot convert float NaN to integer", (USER,), "diverged"),
+    ("builtins.ValueError", "cannot convert float NaN to integer", (USER, READ), "crash"),
     ("builtins.RuntimeError", "loss 4e9 exceeds 100, giving up", (USER,), "diverged"),
     ("builtins.TimeoutError", "no answer", (USER, REDUCE), "hang"),
     ("builtins.RuntimeError", "rank 3 is stuck: no heartbeat for 900 s", (), "hang"),
@@ -209,36 +201,50 @@ LATE: list[tuple[str, str, tuple[tuple[str, int, str, str], ...], str]] = [
 
 @pytest.mark.parametrize(("kind", "message", "frames", "expected"), LATE)
 def test_an_error_after_some_steps(kind: str, message: str, frames: Any, expected: str) -> None:
-    verdict = judge(kind, message, *frames, last_step=300)
+    verdict = judge_error(kind, message, *frames, last_step=300)
     assert verdict.kind == expected, verdict
+
+
+@pytest.mark.parametrize(
+    ("kind", "message", "frames"),
+    [
+        ("mylib.Odd", "no", (USER, (f"{SITE}/huggingface_hub/file_download.py", 1, "get", ""))),
+        ("builtins.OSError", "[Errno 99] Cannot assign requested address", (USER,)),
+        ("botocore.exceptions.Odd", "no", (USER,)),
+        ("builtins.RuntimeError", "Max retries exceeded", (USER,)),
+    ],
+)
+def test_the_network_is_told_by_place_errno_module_or_words(kind: str, message: str, frames: Any) -> None:
+    verdict = judge_error(kind, message, *frames)
+    assert (verdict.kind, verdict.rule) == ("crash", "away")
 
 
 def test_where_a_run_resumes_the_environment_is_the_node_s() -> None:
     for message in ("libcudart.so.12: cannot open shared object file", "Ninja is required to load C++ extensions"):
-        assert judge("builtins.ImportError", message).kind == "deterministic"
-        assert judge("builtins.ImportError", message, start_step=300).kind == "node"
-        assert judge("builtins.ImportError", message, last_step=300).kind == "crash"
+        assert judge_error("builtins.ImportError", message).kind == "deterministic"
+        assert judge_error("builtins.ImportError", message, start_step=300).kind == "node"
+        assert judge_error("builtins.ImportError", message, last_step=300).kind == "crash"
 
 
 def test_a_file_that_cannot_be_read_is_a_checkpoint_once_there_can_be_one() -> None:
     broken = "builtins.RuntimeError", "PytorchStreamReader failed reading zip archive"
-    assert judge(*broken).kind == "deterministic"
-    assert judge(*broken, start_step=300).kind == "checkpoint"
+    assert judge_error(*broken).kind == "deterministic"
+    assert judge_error(*broken, start_step=300).kind == "checkpoint"
     resume = "/u/train.py", 9, "main", "state = resume(path)"
-    assert judge("builtins.KeyError", "'optimizer'", resume, start_step=300).kind == "checkpoint"
+    assert judge_error("builtins.KeyError", "'optimizer'", resume, start_step=300).kind == "checkpoint"
 
 
 def test_a_value_that_is_not_finite_beside_a_broken_gpu_is_the_gpu_s() -> None:
     kernel = (KernelLine(9.0, "NVRM: Xid (PCI:0000:3b:00): 48, pid=4000, name=python, DBE"),)
-    assert judge("builtins.FloatingPointError", "loss is nan", last_step=30).kind == "diverged"
-    assert judge("builtins.FloatingPointError", "loss is nan", last_step=30, kernel=kernel).kind == "gpu"
+    assert judge_error("builtins.FloatingPointError", "loss is nan", last_step=30).kind == "diverged"
+    assert judge_error("builtins.FloatingPointError", "loss is nan", last_step=30, kernel=kernel).kind == "gpu"
 
 
 def test_an_exception_that_only_wraps_another_is_what_it_wraps() -> None:
     def wrapping(kind: str, message: str) -> str:
         chain = [{"type": kind, "message": message}]
         record = {"type": "mylib.JobFailed", "message": "the job failed", "ts": 1.0, "chain": chain}
-        return classify(Ended(None, [outcome(RankEnd(0, 1, record))], 1, 1000, True, False)).kind
+        return judge(outcome(RankEnd(0, 1, record)), state=None).kind
 
     assert wrapping("builtins.KeyError", "'x'") == "deterministic"
     assert wrapping("torch.OutOfMemoryError", "CUDA out of memory.") == "oom"
@@ -253,7 +259,7 @@ def test_the_log_of_a_rank_without_a_record_has_places_too() -> None:
         "[rank0]: RuntimeError: an odd complaint",
     )
     dead = outcome(RankEnd(0, 1, None), RankEnd(1, None, None), last_step=None, lines=lines)
-    verdict = classify(Ended(job("FAILED"), [dead], 1, 1000, True, False))
+    verdict = judge(dead)
     assert (verdict.kind, verdict.rule) == ("deterministic", "demand")
 
 
@@ -262,18 +268,24 @@ def test_the_log_of_a_rank_without_a_record_has_places_too() -> None:
 
 def test_what_fails_after_the_target_step_fails_nothing() -> None:
     destroy = f"{SITE}/torch/distributed/distributed_c10d.py", 2, "destroy_process_group", ""
-    assert judge("builtins.RuntimeError", "odd", USER, destroy, last_step=1000).kind == "completed"
-    assert judge("builtins.RuntimeError", "odd", USER, destroy, last_step=999).kind == "crash"
+    assert judge_error("builtins.RuntimeError", "odd", USER, destroy, last_step=1000).kind == "completed"
+    assert judge_error("builtins.RuntimeError", "odd", USER, destroy, last_step=999).kind == "crash"
     save = f"{SITE}/deepspeed/runtime/engine.py", 2, "save_checkpoint", ""
-    assert judge("builtins.OSError", "[Errno 28] No space left", USER, save, last_step=1000).kind == "storage"
-    assert judge("builtins.KeyError", "'eval/loss'", USER, last_step=1000).kind == "crash"
+    assert judge_error("builtins.OSError", "[Errno 28] No space left", USER, save, last_step=1000).kind == "storage"
+    assert judge_error("builtins.KeyError", "'eval/loss'", USER, last_step=1000).kind == "crash"
+
+
+def test_after_the_target_step_an_upload_may_fail_and_a_disk_may_not() -> None:
+    assert judge_error("requests.exceptions.ReadTimeout", "no", USER, last_step=1000).kind == "completed"
+    full = "builtins.OSError", "[Errno 28] No space left on device"
+    assert judge_error(*full, USER, TRACKER, last_step=1000).kind == "storage"
+    assert judge_error("mylib.Odd", "no", USER, TRACKER, last_step=1000, oom_kills=1).kind == "host_oom"
 
 
 def test_a_signal_after_the_target_step_fails_nothing_unless_results_were_being_made() -> None:
     def left(phase: str, code: int, *others: RankEnd) -> str:
         ranks = RankEnd(0, None, None, phase=phase), *others
-        ended = Ended(job("FAILED"), [outcome(*ranks, last_step=1000, launcher_exit=code)], 1, 1000, True, False)
-        return classify(ended).kind
+        return judge(outcome(*ranks, last_step=100, launcher_exit=code)).kind
 
     assert left("train", 250) == left("", 245) == "completed"
     assert left("checkpoint", 250) == "crash"
@@ -286,16 +298,16 @@ def test_a_signal_after_the_target_step_fails_nothing_unless_results_were_being_
 
 
 def test_a_verdict_says_how_sure_it_is() -> None:
-    assert judge("torch.OutOfMemoryError", "CUDA out of memory.").sure is Sureness.CERTAIN
-    assert judge("mylib.BadConfigError", "no").sure is Sureness.LIKELY
-    unknown = judge("mylib.Odd", "odd", USER)
+    assert judge_error("torch.OutOfMemoryError", "CUDA out of memory.").sure is Sureness.CERTAIN
+    assert judge_error("mylib.BadConfigError", "no").sure is Sureness.LIKELY
+    unknown = judge_error("mylib.Odd", "odd", USER)
     assert (unknown.sure, unknown.place) == (Sureness.UNSURE, "mylib.Odd at train.py:9 main")
     assert "the same place" in unknown.would_decide
 
 
 def test_only_an_unknown_error_has_a_place_to_compare() -> None:
-    assert judge("builtins.ConnectionError", "no", USER).place == ""
-    assert judge("builtins.RuntimeError", "DataLoader worker (pid 4) exited unexpectedly", USER).place == ""
+    assert judge_error("builtins.ConnectionError", "no", USER).place == ""
+    assert judge_error("builtins.RuntimeError", "DataLoader worker (pid 4) exited unexpectedly", USER).place == ""
 
 
 def test_every_unsure_verdict_says_what_would_decide_it() -> None:

@@ -9,28 +9,18 @@ import pytest
 from dscampaign.jobs.agent.evidence import RankEnd
 from dscampaign.jobs.agent.gpus import Gpu, GpuFacts
 from dscampaign.orchestrator.failures import errnos
-from dscampaign.orchestrator.failures.classify import classify
-from dscampaign.orchestrator.failures.evidence import Ended
 from dscampaign.orchestrator.failures.verdict import Verdict
 from dscampaign.orchestrator.failures.vocabulary import lacks_device_memory
-from dscampaign.tests.support.policy_world import job, log_lines, outcome
+from dscampaign.tests.support.policy_world import log_lines, outcome
+from dscampaign.tests.support.verdicts import SITE, USER, judge, judge_error
 
 GIB = 2**30
-SITE = "/env/lib/python3.11/site-packages"
-USER = ("/u/train.py", 9, "main", "")
-
-
-def judge(kind: str, message: str, *frames: tuple[str, int, str, str], **values: Any) -> Verdict:
-    """The verdict where rank 0 recorded such an exception, before the first step if no other is said."""
-    record = {"type": kind, "message": message, "ts": 10.0, "frames": [list(frame) for frame in frames]}
-    left = outcome(RankEnd(0, 1, record), RankEnd(1, None, None), **{"last_step": None, **values})
-    return classify(Ended(job("FAILED"), [left], 1, 1000, True, False))
 
 
 def by_log(text: str, launcher_exit: int = 250) -> Verdict:
     """The verdict where a rank was killed, and only its log says why."""
     values: dict[str, Any] = {"last_step": 30, "lines": log_lines(text), "launcher_exit": launcher_exit}
-    return classify(Ended(job("FAILED"), [outcome(RankEnd(0, None, None), **values)], 1, 1000, True, False))
+    return judge(outcome(RankEnd(0, None, None), **values))
 
 
 # -- devices ---------------------------------------------------------------------------------------------------
@@ -53,7 +43,7 @@ def by_log(text: str, launcher_exit: int = 250) -> Verdict:
     ],
 )
 def test_an_error_of_a_device_is_the_same_whoever_made_it(vendor: str, words: str, expected: str) -> None:
-    assert judge("torch.AcceleratorError", f"{vendor} error: {words}\nCompile with ...", USER).kind == expected
+    assert judge_error("torch.AcceleratorError", f"{vendor} error: {words}\nCompile with ...", USER).kind == expected
 
 
 @pytest.mark.parametrize(
@@ -88,15 +78,15 @@ def test_what_a_runtime_prints_before_it_aborts(text: str, expected: str) -> Non
 def test_a_device_without_room_is_no_mistake(kind: str, message: str) -> None:
     assert lacks_device_memory(message)
     busy = GpuFacts(1, (Gpu("0", 40 * GIB, 80 * GIB),), (Gpu("0", 40 * GIB, 80 * GIB),))
-    assert judge(f"builtins.{kind}", message, USER).kind == "oom"
-    assert judge(f"builtins.{kind}", message, USER, gpus=busy).kind == "foreign_oom"
+    assert judge_error(f"builtins.{kind}", message, USER).kind == "oom"
+    assert judge_error(f"builtins.{kind}", message, USER, gpus=busy).kind == "foreign_oom"
 
 
 def test_a_mistake_about_a_device_s_memory_is_one_only_if_the_device_was_free() -> None:
     message = "Make sure you have enough GPU RAM to fit the quantized model."
     busy = GpuFacts(1, (Gpu("0", 40 * GIB, 80 * GIB),), (Gpu("0", 40 * GIB, 80 * GIB),))
-    assert judge("builtins.ValueError", message, USER).kind == "deterministic"
-    assert judge("builtins.ValueError", message, USER, gpus=busy).kind == "foreign_oom"
+    assert judge_error("builtins.ValueError", message, USER).kind == "deterministic"
+    assert judge_error("builtins.ValueError", message, USER, gpus=busy).kind == "foreign_oom"
 
 
 # -- the host's memory -----------------------------------------------------------------------------------------
@@ -114,7 +104,7 @@ def test_a_mistake_about_a_device_s_memory_is_one_only_if_the_device_was_free() 
     ],
 )
 def test_whose_memory_an_error_speaks_of(kind: str, message: str, expected: str) -> None:
-    assert judge(kind, message, USER, last_step=30).kind == expected
+    assert judge_error(kind, message, USER, last_step=30).kind == expected
 
 
 # -- storage and files -----------------------------------------------------------------------------------------
@@ -147,7 +137,7 @@ def test_an_errno_has_many_spellings(text: str, number: int | None) -> None:
     ],
 )
 def test_a_library_that_cannot_write_is_short_of_storage(kind: str, message: str) -> None:
-    assert judge(kind, message, USER, last_step=30).kind == "storage"
+    assert judge_error(kind, message, USER, last_step=30).kind == "storage"
 
 
 @pytest.mark.parametrize(
@@ -162,7 +152,7 @@ def test_a_library_that_cannot_write_is_short_of_storage(kind: str, message: str
 )
 def test_a_damaged_file_is_a_checkpoint_s_where_one_is_read(message: str) -> None:
     reading = f"{SITE}/torch/serialization.py", 580, "_load", ""
-    assert judge("builtins.RuntimeError", message, USER, reading, start_step=100).kind == "checkpoint"
+    assert judge_error("builtins.RuntimeError", message, USER, reading, start_step=100).kind == "checkpoint"
 
 
 # -- others ----------------------------------------------------------------------------------------------------
@@ -172,8 +162,8 @@ def test_who_was_stalled_is_said_before_the_framework_shuts_down() -> None:
     shut_down = "Horovod has been shut down. This was caused by an exception on one of the ranks"
     lines = log_lines('[x: E stall_inspector.cc:117] One or more rank (marked by "!") is stalled for 90 seconds.')
     kind = "horovod.common.exceptions.HorovodInternalError"
-    assert judge(kind, shut_down, last_step=30, lines=lines).kind == "hang"
-    assert judge(kind, shut_down, last_step=30).kind == "crash"
+    assert judge_error(kind, shut_down, last_step=30, lines=lines).kind == "hang"
+    assert judge_error(kind, shut_down, last_step=30).kind == "crash"
 
 
 @pytest.mark.parametrize(
@@ -194,14 +184,14 @@ def test_who_was_stalled_is_said_before_the_framework_shuts_down() -> None:
     ],
 )
 def test_what_may_be_otherwise_next_time_is_no_mistake(kind: str, message: str) -> None:
-    assert judge(kind, message, USER).kind == "crash"
+    assert judge_error(kind, message, USER).kind == "crash"
 
 
 def test_a_compiler_s_helper_that_died_is_no_mistake() -> None:
     compiling = f"{SITE}/torch/_inductor/async_compile.py", 3, "wait", ""
     died = "A process in the process pool was terminated abruptly while the future was running or pending."
-    assert judge("concurrent.futures.process.BrokenProcessPool", died, USER, compiling).kind == "crash"
-    assert judge("builtins.RuntimeError", "odd", USER, compiling).kind == "deterministic"
+    assert judge_error("concurrent.futures.process.BrokenProcessPool", died, USER, compiling).kind == "crash"
+    assert judge_error("builtins.RuntimeError", "odd", USER, compiling).kind == "deterministic"
 
 
 @pytest.mark.parametrize(
@@ -219,4 +209,4 @@ def test_a_compiler_s_helper_that_died_is_no_mistake() -> None:
     ],
 )
 def test_after_some_steps_only_the_program_s_text_is_a_mistake_at_once(kind: str, message: str, expected: str) -> None:
-    assert judge(kind, message, USER, last_step=100).kind == expected
+    assert judge_error(kind, message, USER, last_step=100).kind == expected

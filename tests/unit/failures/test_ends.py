@@ -1,0 +1,177 @@
+"""Success, an orderly stop, and what Slurm or an end that was asked for explains."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import Any
+
+import pytest
+
+from dscampaign.jobs.agent.evidence import RankEnd
+from dscampaign.tests.support.policy_world import job, log_lines, outcome, rank_error
+from dscampaign.tests.support.verdicts import KILLED, NCCL, judge, raised
+
+# -- success and stop ------------------------------------------------------------------------------------------
+
+
+def test_success_is_the_target_step_and_clean_exits() -> None:
+    assert judge(outcome(), state="COMPLETED").kind == "completed"
+    assert judge(outcome(), state=None).kind == "completed"
+    assert judge(outcome(last_step=99), state="COMPLETED").kind == "crash"
+    assert judge(outcome(last_step=None), state="COMPLETED").kind == "crash"
+
+
+def test_completed_by_slurm_s_word_alone_is_no_success() -> None:
+    assert judge(state="COMPLETED").kind == "crash"
+    assert judge(outcome(), nodes=2, state="COMPLETED").kind == "crash"
+    assert judge(outcome(launcher_exit=None, ended_by="rendezvous"), state="COMPLETED").kind != "completed"
+
+
+def test_a_launcher_that_exits_0_after_a_signal_is_no_success() -> None:
+    dead = outcome(RankEnd(0, None, None), RankEnd(1, 0, None), launcher_exit=0, last_step=40)
+    verdict = judge(dead, state="COMPLETED")
+    assert verdict.kind == "crash"
+    assert "rank 0" in verdict.reason
+
+
+def test_an_attempt_that_resumed_at_the_target_has_nothing_left_to_report() -> None:
+    assert judge(outcome(start_step=100, last_step=None)).kind == "completed"
+
+
+def test_what_becomes_of_the_interpreters_after_the_last_step_does_not_matter() -> None:
+    assert judge(outcome(launcher_exit=250)).kind == "completed"
+
+
+def test_a_script_of_one_s_own_decides_when_it_is_complete() -> None:
+    own: dict[str, Any] = {"steps_decide": False}
+    assert judge(outcome(last_step=None), target_step=None, **own).kind == "completed"
+    early = judge(outcome(last_step=7), **own)
+    assert (early.kind, early.reason) == ("completed", "the script ended at step 7 of 100")
+    assert judge(outcome(last_step=100), **own).reason == ""
+    assert judge(outcome(launcher_exit=1, last_step=7), **own).kind == "crash"
+
+
+def test_an_epoch_that_the_script_counted_is_the_target() -> None:
+    assert judge(outcome(last_step=37, target_step=37), target_step=37).kind == "completed"
+    assert judge(outcome(last_step=37), target_step=None).kind == "crash"
+
+
+@pytest.mark.parametrize("target", [100, None])
+def test_an_orderly_stop_resumes_later(target: int | None) -> None:
+    verdict = judge(outcome(last_step=40, ended_by="stop"), target_step=target, steps_decide=False)
+    assert (verdict.kind, verdict.reason) == ("stopped", "stopped after a checkpoint at step 40")
+
+
+def test_a_stop_that_came_at_the_end_is_a_success() -> None:
+    assert judge(outcome(ended_by="stop")).kind == "completed"
+
+
+@pytest.mark.parametrize("ended_by", ["stop", "", "teardown", "peer"])
+def test_exit_85_means_stopped_also_where_the_launcher_ended_the_slower_ranks(ended_by: str) -> None:
+    left = outcome(RankEnd(0, 85, None), RankEnd(1, None, None), launcher_exit=85, ended_by=ended_by, last_step=40)
+    assert judge(left).kind == "stopped"
+
+
+def test_an_error_while_stopping_is_not_an_orderly_stop() -> None:
+    broken = outcome(RankEnd(0, 85, None), rank_error(1, "builtins.OSError", "boom"), ended_by="stop")
+    assert judge(broken).kind == "crash"
+    assert judge(raised("builtins.OSError", "boom", ended_by="stop")).kind == "crash"
+
+
+# -- Slurm's word ----------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("state", "kind"),
+    [
+        ("PREEMPTED", "preempted"),
+        ("NODE_FAIL", "node"),
+        ("BOOT_FAIL", "node"),
+        ("LAUNCH_FAILED", "node"),
+        ("CANCELLED", "cancelled"),
+        ("TIMEOUT", "time_limit"),
+        ("DEADLINE", "time_limit"),
+        ("OUT_OF_MEMORY", "host_oom"),
+        ("FAILED", "crash"),
+        ("COMPLETED", "crash"),
+    ],
+)
+def test_a_job_without_an_outcome_is_what_slurm_says(state: str, kind: str) -> None:
+    assert judge(state=state).kind == kind
+
+
+def test_a_step_out_of_memory_counts_though_the_job_only_failed() -> None:
+    assert judge(state=job("FAILED", step_out_of_memory=True)).kind == "host_oom"
+
+
+def test_an_error_before_the_time_limit_is_the_cause_and_an_echo_is_not() -> None:
+    assert judge(raised("builtins.TypeError", "no", ended_by="signal"), state="TIMEOUT").kind == "deterministic"
+    torn = raised("torch.distributed.DistBackendError", NCCL, ended_by="signal", last_step=40)
+    assert judge(torn, state="TIMEOUT").kind == "time_limit"
+    worker = "DataLoader worker (pid 1234) is killed by signal: Terminated."
+    assert judge(raised("builtins.RuntimeError", worker, last_step=40), state="TIMEOUT").kind == "time_limit"
+
+
+def test_a_collective_that_hung_until_the_limit_is_a_hang() -> None:
+    hung = outcome(*KILLED, lines=log_lines("[rank0]:[E] Watchdog caught collective operation timeout: WorkNCCL(Seq"))
+    assert judge(hung, state="TIMEOUT").kind == "hang"
+
+
+def test_an_error_just_before_the_end_of_a_job_at_its_limit_is_an_answer_to_slurm_s_signal() -> None:
+    """Where its agent did not come to note the signal."""
+    ended_s = outcome().ended_s
+
+    def left(state: str, before_s: float) -> str:
+        error = rank_error(0, "builtins.ValueError", "closed", ts=ended_s - before_s)
+        return judge(outcome(error, KILLED[1], last_step=None), state=state).kind
+
+    assert left("TIMEOUT", 5) == "time_limit"
+    assert left("TIMEOUT", 300) == left("FAILED", 5) == "deterministic"
+
+
+def test_a_collective_that_gave_up_before_the_limit_is_a_hang() -> None:
+    gave_up = rank_error(0, "builtins.RuntimeError", "Rank 2 failed to pass monitoredBarrier in 600000 ms")
+    late = outcome(gave_up, KILLED[1], ended_by="signal", ending_s=900.0, last_step=40)
+    assert judge(late, state="TIMEOUT").kind == "hang"
+
+
+def test_what_was_being_ended_did_not_die_by_itself() -> None:
+    wait = rank_error(0, "torch.distributed.DistStoreError", "wait timeout after 300000ms, keys: /a")
+    torn = outcome(RankEnd(2, None, None, gone_s=79.0), launcher_exit=247, ending_s=73.0, node_rank=1, last_step=None)
+    assert judge(outcome(wait), torn).kind == "hang"
+    killed = replace(torn, ranks=(RankEnd(2, None, None, gone_s=70.0),))
+    assert judge(outcome(wait), killed).kind == "crash"
+
+
+def test_preemption_beats_the_errors_that_it_causes() -> None:
+    assert judge(raised("torch.distributed.DistBackendError", NCCL), state="PREEMPTED").kind == "preempted"
+
+
+# -- answers to being ended ------------------------------------------------------------------------------------
+
+
+def test_what_a_rank_says_after_it_was_told_to_end_is_no_cause() -> None:
+    late = outcome(
+        rank_error(0, "builtins.ValueError", "closed", ts=50.2), ended_by="signal", ending_s=50.0, last_step=9
+    )
+    assert judge(late, state="TIMEOUT").kind == "time_limit"
+    assert judge(late, state="FAILED").kind == "crash"
+    at_once = replace(late, ending_s=50.9)  # Slurm's signal reached the rank before the agent
+    assert judge(at_once, state="TIMEOUT").kind == "time_limit"
+    before = replace(late, ending_s=60.0, last_step=None)
+    assert judge(before, state="TIMEOUT").kind == "deterministic"
+
+
+def test_a_node_that_was_ended_because_of_another_says_nothing_of_its_own() -> None:
+    ended = outcome(rank_error(0, "builtins.KeyError", "'x'", ts=31.0), ended_by="peer", ending_s=30.0)
+    root = outcome(rank_error(2, "torch.OutOfMemoryError", "CUDA out of memory.", ts=20.0), node_rank=1, host="n2")
+    assert judge(ended, root).kind == "oom"
+
+
+def test_a_mistake_of_a_rank_that_another_had_left_alone_is_none() -> None:
+    alone = outcome(rank_error(0, "builtins.ValueError", "7 of 8", ts=9.0), RankEnd(1, None, None, 12, gone_s=8.0))
+    verdict = judge(alone)
+    assert verdict.kind == "crash"
+    assert "rank 1 had ended before, without a record" in verdict.reason
+    torn_down = outcome(rank_error(0, "builtins.ValueError", "x", ts=9.0), RankEnd(1, None, None, 12, gone_s=9.8))
+    assert judge(torn_down).kind == "deterministic"

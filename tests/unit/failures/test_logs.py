@@ -1,0 +1,153 @@
+"""Logs, where nobody left a record, the user's own rules, and the words of a verdict."""
+
+from __future__ import annotations
+
+import os
+import re
+from collections.abc import Sequence
+from pathlib import Path
+
+import pytest
+
+from dscampaign.jobs.agent import agent
+from dscampaign.jobs.shared.layout import payload_file
+from dscampaign.orchestrator.failures.rules import USER_ACTIONS, UserRule
+from dscampaign.tests.support.policy_world import job, log_lines, outcome
+from dscampaign.tests.support.verdicts import KILLED, judge, raised
+
+# -- logs, where nobody left a record --------------------------------------------------------------------------
+
+LOGS = [
+    ("/env/bin/python: No module named deepspeed", "deterministic"),
+    ("ModuleNotFoundError: No module named 'torch'", "deterministic"),
+    ("[rank0]: ImportError: cannot import name 'x' from 'y'", "deterministic"),
+    ("/env/bin/python: can't open file '/x/train.py': [Errno 2] No such file or directory", "deterministic"),
+    ("train.py: error: unrecognized arguments: --frobnicate", "deterministic"),
+    ("usage: train.py [-h] --depth DEPTH", "crash"),
+    ("launcher: 1: exec: /nope/python: not found", "deterministic"),
+    ("/bin/sh: 1: exec: /nope/python: not found", "deterministic"),
+    ("slurmstepd: error: Detected 1 oom_kill event in StepId=12.0. Some of the step tasks", "host_oom"),
+    ("slurmstepd: error: Detected 1 oom-kill event(s) in StepId=12.batch", "host_oom"),
+    ("slurmstepd: error: Exceeded job memory limit", "host_oom"),
+    ("[rank3]:[E] Watchdog caught collective operation timeout: WorkNCCL(SeqNum=12, OpType=ALLREDUCE)", "hang"),
+    ("NVRM: Xid (PCI:0000:3b:00): 79, pid=12, GPU has fallen off the bus.", "gpu"),
+    ("NVRM: Xid (PCI:0000:3b:00): 31, pid=12, Ch 00000008", "gpu_fault"),
+]
+
+
+@pytest.mark.parametrize(("text", "expected"), LOGS)
+def test_a_line_of_a_log_where_no_rank_left_a_record(text: str, expected: str) -> None:
+    assert judge(outcome(*KILLED, lines=log_lines("step 0", text))).kind == expected
+
+
+ABORT = "python3: /x/deepcompile.h:191: void dc::swap(c10::ScalarType): Assertion `hasKey(buffer_, type)' failed."
+
+
+def test_an_abort_is_explained_by_the_assertion_before_it() -> None:
+    verdict = judge(outcome(*KILLED, launcher_exit=250, lines=log_lines(ABORT, "Fatal Python error: Aborted")))
+    assert (verdict.kind, verdict.rule) == ("crash", "assertion")
+    assert "Assertion `hasKey(buffer_, type)' failed" in verdict.reason
+    assert verdict.line is not None
+
+
+INNOCENT = [
+    "[INFO] config: on_error=stop, error_file=errors.txt, skip_errors=true",
+    "WARNING: No module named 'apex', falling back to torch",
+    "flash_attn raised ImportError, using sdpa instead",
+    "retry after ValueError in worker 3 (attempt 2)",
+    "[2025-01-01] [INFO] [runner.py:630:main] cmd = /bin/python -u --note OutOfMemoryError",
+    "[2025-01-01] process 12 spawned with command: ['python', 'No module named x']",
+    "[launch.py:341] ['python', 'x', 'CUDA out of memory'] exits with return code = -9",
+    "Exception ignored in: <function Pool.__del__ at 0x7f>",
+]
+
+
+@pytest.mark.parametrize("text", INNOCENT)
+def test_a_line_that_only_sounds_like_an_error_stops_nothing(text: str) -> None:
+    assert judge(outcome(*KILLED, lines=log_lines(text))).kind == "crash"
+
+
+def test_a_rank_s_own_word_beats_any_log() -> None:
+    lines = log_lines("ModuleNotFoundError: No module named 'optional'")
+    assert judge(raised("builtins.RuntimeError", "boom", lines=lines)).kind == "crash"
+
+
+def test_the_agents_log_explains_a_job_that_never_began() -> None:
+    def explained(texts: Sequence[str]) -> str:
+        return judge(agent_lines=log_lines(*texts)).kind
+
+    assert explained(["Traceback (most recent call last):", "ValueError: x.json: written by another version"]) == (
+        "deterministic"
+    )
+    assert explained(["bash: line 1: python3: command not found"]) == "crash"
+
+
+@pytest.mark.parametrize(("code", "kind"), [("127:0", "deterministic"), ("126:0", "deterministic"), ("1:0", "crash")])
+def test_a_shell_that_finds_no_command_says_so_by_its_exit_code(code: str, kind: str) -> None:
+    said = log_lines("/var/spool/slurmd/job12/slurm_script: line 14: /u/env/bin/python: No such file or directory")
+    assert judge(state=job("FAILED", exit_code=code), agent_lines=said).kind == kind
+    assert judge(state=job("FAILED", exit_code=code), agent_lines=said, known_last_step=9).kind == "crash"
+    assert judge(state=job("FAILED", exit_code=code)).kind == "crash"
+
+
+def test_a_refusal_of_the_agent_is_not_tried_again(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    batch = tmp_path / "c" / "batches" / "t"
+    batch.mkdir(parents=True)
+    payload_file(batch, 0).write_text("{}")
+    monkeypatch.setattr(os, "umask", lambda mask: mask)
+    batch.chmod(0o777)
+    assert agent.main([str(batch), "0"]) == agent.EXIT_NOT_MINE
+    batch.chmod(0o700)
+    monkeypatch.setattr(os, "geteuid", lambda: 4711)
+    assert agent.main([str(batch), "0"]) == agent.EXIT_NOT_MINE
+    said = capsys.readouterr().err.splitlines()
+    assert len(said) == 2
+    for text in said:
+        verdict = judge(agent_lines=log_lines(text, "srun: error: n1: task 0: Exited with exit code 75"))
+        assert (verdict.kind, verdict.rule, verdict.reason) == ("deterministic", "not-trusted", text)
+        assert "chmod go-w" in verdict.hint
+    assert judge(outcome(*KILLED, lines=log_lines("not run: 3 of 7 evaluations"))).kind == "crash"
+
+
+# -- the user's own rules --------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("action", "kind"), [("stop", "deterministic"), ("retry", "crash"), ("exclude_node", "gpu"), ("smaller", "oom")]
+)
+def test_a_rule_of_the_user_s_own_comes_first(action: str, kind: str) -> None:
+    own = UserRule(re.compile("licen[cs]e server"), action, "ask the admins")
+    lines = log_lines("step 1", "the licence server said no")
+    verdict = judge(raised("builtins.TypeError", "no", lines=lines, host="n4"), user_rules=[own])
+    assert (verdict.kind, verdict.rule, verdict.hint) == (kind, "user: licen[cs]e server", "ask the admins")
+    assert verdict.host == "n4"
+    assert set(USER_ACTIONS) == {"stop", "retry", "exclude_node", "smaller"}
+
+
+def test_a_rule_of_the_user_s_own_does_not_overrule_slurm_or_success() -> None:
+    own = [UserRule(re.compile("."), "stop")]
+    assert judge(outcome(), user_rules=own).kind == "completed"
+    assert judge(outcome(*KILLED, lines=log_lines("x")), state="PREEMPTED", user_rules=own).kind == "preempted"
+    assert judge(outcome(*KILLED, lines=log_lines("x")), state="TIMEOUT", user_rules=own).kind == "deterministic"
+
+
+def test_a_rule_of_the_user_s_own_does_not_match_the_configuration_that_holds_it() -> None:
+    own = [UserRule(re.compile("licence server"), "stop")]
+    echoed = log_lines("runner.py: cmd = python train.py --note 'licence server'", '  "match": "licence server",')
+    assert judge(outcome(*KILLED, lines=echoed), user_rules=own).kind == "crash"
+
+
+# -- words -----------------------------------------------------------------------------------------------------
+
+
+def test_a_reason_is_one_line_that_a_person_understands() -> None:
+    message = (
+        "2 validation errors for DeepSpeedZeroConfig\nno_such_key\n  Extra inputs are not permitted "
+        "[type=extra_forbidden, input_value=True, input_type=bool]\n    For further information visit https://x\nother\n"
+    )
+    reason = judge(raised("pydantic_core._pydantic_core.ValidationError", message)).reason
+    assert reason.endswith("DeepSpeedZeroConfig no_such_key Extra inputs are not permitted")
+    assert len(judge(raised("builtins.RuntimeError", "x" * 5000)).reason) < 300
+    assert judge(state=job("GONE", ended_s=None)).reason == "ended without a record of how"

@@ -1,0 +1,228 @@
+"""What ranks write down: the root, its echoes, and what was raised in place of it."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import replace
+
+import pytest
+
+from dscampaign.jobs.agent.evidence import NodeOutcome, RankEnd
+from dscampaign.tests.support.policy_world import job, log_lines, outcome, rank_error
+from dscampaign.tests.support.verdicts import GLOO, KILLED, NCCL, judge, raised
+
+# -- what ranks write down -------------------------------------------------------------------------------------
+
+RECORDS = [
+    ("torch.OutOfMemoryError", "CUDA out of memory. Tried to allocate 2.00 GiB. GPU 0 has 79 GiB", "oom", "cuda-oom"),
+    ("torch.cuda.OutOfMemoryError", "CUDA out of memory. Tried to allocate 20 MiB", "oom", "cuda-oom"),
+    ("builtins.RuntimeError", "CUDA error: out of memory\nCUDA kernel errors might be", "oom", "cuda-oom"),
+    ("builtins.RuntimeError", "CUDA error: CUBLAS_STATUS_ALLOC_FAILED when calling", "oom", "cublas-alloc"),
+    ("builtins.RuntimeError", "[enforce fail at alloc_cpu.cpp:117] DefaultCPUAllocator: can't allocate memory",
+     "host_oom", "cpu-alloc"),
+    ("builtins.MemoryError", "", "host_oom", "memory-error"),
+    ("builtins.MemoryError", "std::bad_alloc: std::bad_alloc", "host_oom", "cpu-alloc"),
+    ("builtins.OSError", "[Errno 12] Cannot allocate memory", "host_oom", "memory-error"),
+    ("builtins.AssertionError", "Check batch related parameters. train_batch_size is not equal to 16 != 2 * 4 * 1",
+     "deterministic", "ds-batch"),
+    ("pydantic_core.ValidationError", "1 validation error for X\nstage3_x\n  Extra inputs are not permitted",
+     "deterministic", "ds-config"),
+    ("pydantic_core._pydantic_core.ValidationError", "1 validation error for DeepSpeedZeroConfig\nstage\n  Input",
+     "deterministic", "ds-config-value"),
+    ("deepspeed.runtime.config.DeepSpeedConfigError", "Expected a string path", "deterministic", "ds-config"),
+    ("builtins.ModuleNotFoundError", "No module named 'flash_attn'", "deterministic", "no-module"),
+    ("builtins.RuntimeError", "Failed to import transformers.x because of the following error:\nNo module named 'y'",
+     "deterministic", "no-module"),
+    ("builtins.RuntimeError", "CUDA error: invalid device ordinal", "deterministic", "device-ordinal"),
+    ("builtins.RuntimeError", "cannot load MPI library", "deterministic", "no-mpi"),
+    ("builtins.SyntaxError", "invalid syntax (train.py, line 3)", "deterministic", "syntax"),
+    ("builtins.TypeError", "f() got an unexpected keyword argument 'x'", "deterministic", "script-error"),
+    ("json.decoder.JSONDecodeError", "Expecting value", "crash", ""),
+    ("builtins.FileNotFoundError", "[Errno 2] No such file or directory: '/d'", "deterministic", "no-file"),
+    ("builtins.OSError", "gpt9 is not a local folder and is not a valid model identifier", "deterministic",
+     "no-hub-file"),
+    ("builtins.FloatingPointError", "non-finite loss at step 12", "diverged", "non-finite"),
+    ("builtins.OSError", "[Errno 28] No space left on device", "storage", "storage"),
+    ("builtins.OSError", "[Errno 122] Disk quota exceeded", "storage", "storage"),
+    ("builtins.OSError", "[Errno 116] Stale file handle", "storage", "storage"),
+    ("builtins.RuntimeError", "CUDA error: uncorrectable ECC error encountered", "gpu", "gpu-ecc"),
+    ("builtins.RuntimeError", "CUDA error: an illegal memory access was encountered", "gpu_fault", "gpu-fault"),
+    ("builtins.KeyboardInterrupt", "", "crash", ""),
+]  # fmt: skip
+
+
+@pytest.mark.parametrize(("kind", "message", "expected", "rule"), RECORDS)
+def test_what_ended_a_rank_before_its_first_step(kind: str, message: str, expected: str, rule: str) -> None:
+    verdict = judge(raised(kind, message))
+    assert (verdict.kind, verdict.rule) == (expected, rule)
+    assert verdict.line is not None
+    assert verdict.line.file == "ranks/rank-0.json"
+
+
+@pytest.mark.parametrize(
+    ("kind", "message", "expected"),
+    [
+        ("builtins.ValueError", "bad batch", "crash"),
+        ("builtins.KeyError", "'loss'", "crash"),
+        ("builtins.FileNotFoundError", "[Errno 2] No such file or directory: '/scratch/x'", "crash"),
+        ("torch.OutOfMemoryError", "CUDA out of memory.", "oom"),
+        ("builtins.ModuleNotFoundError", "No module named 'late'", "deterministic"),
+        ("builtins.FloatingPointError", "non-finite loss at step 12", "diverged"),
+    ],
+)
+def test_after_many_steps_a_script_s_error_may_be_the_machine_s_fault(kind: str, message: str, expected: str) -> None:
+    assert judge(raised(kind, message, last_step=5000)).kind == expected
+
+
+def test_memory_of_the_host_is_the_device_s_where_the_cpu_trains() -> None:
+    alloc = raised("builtins.RuntimeError", "DefaultCPUAllocator: can't allocate memory: you tried")
+    assert judge(alloc, on_cpu=True).kind == "oom"
+    assert judge(outcome(*KILLED, oom_kills=1), on_cpu=True).kind == "oom"
+
+
+# -- the root and its echoes -----------------------------------------------------------------------------------
+
+
+def test_the_earliest_error_that_is_no_echo_is_the_root() -> None:
+    node0 = outcome(rank_error(0, "torch.distributed.DistBackendError", NCCL, ts=1.0))
+    node1 = outcome(rank_error(2, "torch.OutOfMemoryError", "CUDA out of memory.", ts=2.0), node_rank=1)
+    node2 = outcome(rank_error(4, "builtins.RuntimeError", "later", ts=3.0), node_rank=2)
+    verdict = judge(node0, node1, node2)
+    assert verdict.kind == "oom"
+    assert verdict.line is not None
+    assert verdict.line.file == "ranks/rank-2.json"
+
+
+def test_a_rank_killed_for_memory_is_the_cause_of_what_the_others_say() -> None:
+    echo = outcome(rank_error(0, "builtins.RuntimeError", GLOO), RankEnd(1, None, None), oom_kills=1)
+    assert judge(echo).kind == "host_oom"
+    echo = replace(echo, oom_kills=0)
+    assert judge(echo, state="OUT_OF_MEMORY").kind == "host_oom"
+    assert judge(echo, state=job("FAILED", step_out_of_memory=True)).kind == "host_oom"
+
+
+def test_a_loader_that_was_killed_for_memory_is_no_crash() -> None:
+    loader = raised("builtins.RuntimeError", "DataLoader worker (pid 12) is killed by signal: Killed.", oom_kills=1)
+    assert judge(loader).kind == "host_oom"
+
+
+def test_the_log_of_the_rank_that_died_says_more_than_the_echo_of_the_others() -> None:
+    lines = log_lines("torch.OutOfMemoryError: CUDA out of memory. Tried to allocate 1 GiB")
+    assert (
+        judge(outcome(rank_error(0, "builtins.RuntimeError", GLOO), RankEnd(1, None, None), lines=lines)).kind == "oom"
+    )
+
+
+def test_an_echo_alone_names_the_rank_that_left_no_word() -> None:
+    verdict = judge(outcome(rank_error(0, "builtins.RuntimeError", GLOO), RankEnd(1, None, None), last_step=40))
+    assert verdict.kind == "crash"
+    assert "Connection closed by peer" in verdict.reason
+    assert "rank 1 left no record of its end" in verdict.reason
+
+
+def test_what_looks_like_a_mistake_is_none_once_the_experiment_has_trained() -> None:
+    """A file that is missing where a run resumes is that node's trouble."""
+    error = "builtins.FileNotFoundError", "No such file or directory: '/data/text'"
+    assert judge(raised(*error)).kind == "deterministic"
+    assert judge(raised(*error, start_step=5000)).kind == "crash"
+
+
+@pytest.mark.parametrize(
+    ("kind", "message"),
+    [("builtins.OSError", "We couldn't connect to 'https://huggingface.co' to load the files, and couldn't find them"),
+     ("huggingface_hub.errors.LocalEntryNotFoundError", "An error happened while trying to locate the file")],
+)  # fmt: skip
+def test_a_hub_that_is_away_is_tried_again_and_the_hint_is_kept(kind: str, message: str) -> None:
+    verdict = judge(raised(kind, message))
+    assert (verdict.kind, verdict.hint) == ("crash", "fetch it on the login node first")
+    assert judge(raised("huggingface_hub.errors.OfflineModeIsEnabled", "Cannot reach")).kind == "deterministic"
+
+
+def test_killed_ranks_are_named() -> None:
+    verdict = judge(outcome(RankEnd(0, 0, None), RankEnd(1, None, None), launcher_exit=247))
+    assert (verdict.kind, verdict.reason) == ("crash", "rank 1 was killed by SIGKILL (launcher exit 247)")
+
+
+def test_a_node_that_waited_in_vain_is_the_machine_s_fault() -> None:
+    lonely = outcome(*KILLED, launcher_exit=None, ended_by="rendezvous", host="n2", node_rank=1)
+    verdict = judge(lonely, nodes=2)
+    assert (verdict.kind, verdict.reason, verdict.host) == ("node", "n2 timed out waiting for the first node", "")
+
+
+def test_a_working_folder_that_is_away_is_no_mistake_of_the_script() -> None:
+    """The file system that it lies on is away on the node, as a home folder may be."""
+    away = outcome(*KILLED, launcher_exit=None, ended_by="no_workdir", host="n2")
+    verdict = judge(away)
+    assert (verdict.kind, verdict.host) == ("node", "n2")
+    assert verdict.reason == "n2 does not have the folder where the training starts"
+
+
+# -- one node only ---------------------------------------------------------------------------------------------
+
+MISSING = "builtins.FileNotFoundError", "[Errno 2] No such file or directory: '/local/data'"
+
+
+def nodes(*errors: Sequence[RankEnd]) -> list[NodeOutcome]:
+    """An outcome for each node, hosts n0, n1, ..."""
+    return [outcome(*ranks, node_rank=n, host=f"n{n}") for n, ranks in enumerate(errors)]
+
+
+def test_what_only_one_node_lacks_is_that_node_s_fault() -> None:
+    silent = [RankEnd(0, None, None), RankEnd(1, None, None)]
+    verdict = judge(*nodes(silent, [rank_error(2, *MISSING), rank_error(3, *MISSING)]))
+    assert (verdict.kind, verdict.host, verdict.rule) == ("node", "n1", "no-file")
+    everywhere = judge(*nodes([rank_error(0, *MISSING)], [rank_error(1, *MISSING, ts=10.5)]))
+    assert everywhere.kind == "deterministic"
+
+
+def test_what_one_node_lacks_is_its_fault_also_where_another_error_wraps_it() -> None:
+    wrapped = rank_error(2, "mylib.LoadFailed", "the loader gave up")
+    assert wrapped.error is not None
+    error = {**wrapped.error, "causes": [": ".join(MISSING)]}
+    verdict = judge(*nodes([RankEnd(0, None, None)], [replace(wrapped, error=error)]))
+    assert (verdict.kind, verdict.host) == ("node", "n1")
+
+
+def test_what_rank_0_does_for_all_is_not_its_node_s_fault() -> None:
+    echo = rank_error(1, "builtins.RuntimeError", GLOO, ts=11)
+    assert judge(*nodes([rank_error(0, *MISSING), echo], [RankEnd(2, None, None)])).kind == "deterministic"
+
+
+def test_a_mistake_in_the_script_is_no_node_s_fault() -> None:
+    silent = [RankEnd(0, None, None)]
+    assert judge(*nodes(silent, [rank_error(1, "builtins.TypeError", "no")])).kind == "deterministic"
+
+
+def test_an_environment_that_has_trained_before_is_not_the_user_s_mistake() -> None:
+    lacking = raised("builtins.ModuleNotFoundError", "No module named 'torch'", start_step=40)
+    assert (judge(lacking).kind, judge(lacking).host) == ("node", "n1")
+
+
+# -- what was raised in place of the cause ---------------------------------------------------------------------
+
+CHAIN = """\
+Traceback (most recent call last):
+  File "/u/train.py", line 9, in main
+{cause}
+
+During handling of the above exception, another exception occurred:
+
+Traceback (most recent call last):
+  File "/u/train.py", line 12, in close
+AttributeError: 'NoneType' object has no attribute 'close'
+""".splitlines()
+
+
+@pytest.mark.parametrize(
+    ("cause", "kind"),
+    [
+        ("torch.OutOfMemoryError: CUDA out of memory. Tried to allocate 2.00 GiB", "oom"),
+        ("OSError: [Errno 28] No space left on device", "storage"),
+        ("FileNotFoundError: [Errno 2] No such file or directory: 'latest'", "deterministic"),
+    ],
+)
+def test_the_exception_behind_the_last_one_may_name_the_cause(cause: str, kind: str) -> None:
+    last = rank_error(0, "builtins.AttributeError", "'NoneType' object has no attribute 'close'")
+    assert last.error is not None
+    error = {**last.error, "trace": [line.format(cause=cause) for line in CHAIN]}
+    assert judge(outcome(replace(last, error=error))).kind == kind
