@@ -1,6 +1,10 @@
 """The batch scripts of sbatch/ on a real cluster."""
 
+import re
 import shlex
+import socket
+import sys
+from contextlib import suppress
 from pathlib import Path
 
 from dscampaign import sbatch
@@ -34,12 +38,20 @@ def test_the_reconciler_ends_when_all_is_settled(slurm: SlurmCluster, tmp_path: 
 def test_one_run_by_hand_starts_a_launcher_on_each_node(slurm: SlurmCluster, tmp_path: Path) -> None:
     script, log = tmp_path / "run.sbatch", tmp_path / "log"
     launcher = tmp_path / "python"
-    launcher.write_text('#!/bin/bash\nprintf "%s|" "$SEED" "$@"; echo\n')
+    launcher.write_text(
+        f'#!/bin/bash\n[[ $1 == -c ]] && exec {sys.executable} "$@"\nprintf "%s|" "$SEED" "$@"; echo\n'
+    )
     launcher.chmod(0o755)
     script.write_text(sbatch.render("run.sbatch", _run(tmp_path, launcher)))
-    job = slurm.run("sbatch", "--parsable", str(script))
-    assert slurm.wait_job(job) == "COMPLETED", log.read_text()
-    address = f"--master_addr|gpu001|--master_port|{20000 + int(job) % 10000}|--no_ssh|--no_local_rank"
+    job = slurm.run("sbatch", "--parsable", "--hold", str(script))
+    port = 20000 + int(job) % 10000
+    with suppress(OSError), socket.create_server(("", port)):  # taken by something else, as a port can be
+        slurm.run("scontrol", "release", job)
+        assert slurm.wait_job(job) == "COMPLETED", log.read_text()
+    chosen = re.search(r"--master_port\|(\d+)", log.read_text())
+    assert chosen, log.read_text()
+    assert port < int(chosen[1]) < port + 20
+    address = f"--master_addr|gpu001|--master_port|{chosen[1]}|--no_ssh|--no_local_rank"
     common = f"7|-u|-m|deepspeed.launcher.runner|--hostfile|{tmp_path}/attempt/hostfile|{address}"
     lines = [f"{common}|--node_rank|{node}|train.py|--name|two words|" for node in (0, 1)]
     assert sorted(log.read_text().splitlines()) == lines
