@@ -26,6 +26,7 @@ from .gpu_queries import (
 from .leases import acquire_lease, read_lease, release_lease, renew_lease
 from .metrics import extra_names, iter_metrics, latest, metrics, step_times
 from .records import (
+    ACTIVE_ATTEMPT,
     OPENED_ELSEWHERE,
     AttemptRow,
     AttemptState,
@@ -207,6 +208,12 @@ def evidence(conn: Connection, attempt_id: int) -> dict[str, Any]:
     """What is known of an attempt beside its columns."""
     row = schema.attempt.c
     return dict(conn.execute(select(row.evidence).where(row.id == attempt_id)).scalar_one())
+
+
+def is_active(conn: Connection, attempt_id: int) -> bool:
+    """Whether an attempt has not ended yet."""
+    row = schema.attempt.c
+    return conn.execute(select(row.state).where(row.id == attempt_id)).scalar_one() in ACTIVE_ATTEMPT
 
 
 def knows_attempt(conn: Connection, attempt_id: int, token: str) -> bool:

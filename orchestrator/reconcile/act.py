@@ -234,15 +234,21 @@ def _tell_jobs(
 
 
 def _resize(action: Resize, writer: FencedWriter) -> None:
-    """Tells the agent of a queued attempt; what an attempt really begins with, its agent reports."""
+    """Tells the agent of a queued attempt, then the store; what an attempt really begins with, its agent reports.
+
+    Not both at once: a shared folder that is slow must not hold the store's lock.
+    """
     row, micro = action.attempt, action.micro_batch
     accumulation = row.accumulation and row.accumulation * (row.micro_batch or micro) // micro
     sizes = {"micro_batch": micro, "accumulation": accumulation}
+    with writer.store.read() as conn:
+        if not queries.is_active(conn, row.id):
+            return
+    write_atomically(attempt_paths(row).resize, json.dumps({**sizes, "why": action.why}))
     with writer.write() as conn:
         written = {**sizes, "predicted_gb": action.predicted_gb}
         if queries.update_attempt(conn, row.id, expect_states=ACTIVE_ATTEMPT, **written):
             writer.event(conn, "resized", f"attempt {row.generation} begins at {action.why}", row)
-            write_atomically(attempt_paths(row).resize, json.dumps({**sizes, "why": action.why}))
 
 
 def _revoke(row: AttemptRow, writer: FencedWriter) -> None:

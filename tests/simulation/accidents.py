@@ -36,12 +36,14 @@ class Effects:
         self._left = 0
         self._accident: Callable[[Exception], None] | None = None
         self._at_each: Callable[[], None] | None = None
+        self._writing = False
         self.happened = False
         patch.setattr(Store, "write", self._store_write(Store.write))
         patch.setattr(Store, "read", self._store_read(Store.read))
         patch.setattr(spool, "read_on", self._read(reader.read_on))
         for module, name, real in _users_of_files():
-            patch.setattr(module, name, self._file(real))
+            # the folder of a new campaign is marked before the commit, for without it the campaign could never begin
+            patch.setattr(module, name, self._file(real, locked=module.__name__.endswith(".campaign_folder")))
 
     @contextmanager
     def expecting(self, number: int, accident: Callable[[Exception], None] | None) -> Iterator[None]:
@@ -85,7 +87,11 @@ class Effects:
         def write(store: Store) -> Iterator[Connection]:
             self.moment(StoreUnreachable("away"))
             with real(store) as conn:
-                yield conn
+                self._writing = True
+                try:
+                    yield conn
+                finally:
+                    self._writing = False
             self.moment(StoreUnreachable("lost while it committed"))
 
         return write
@@ -106,8 +112,11 @@ class Effects:
 
         return wrapped
 
-    def _file(self, real: Callable[..., Any]) -> Callable[..., Any]:
+    def _file(self, real: Callable[..., Any], *, locked: bool) -> Callable[..., Any]:
         def wrapped(*args: Any) -> Any:
+            assert locked or not self._writing, (
+                "a file is written while the store's lock is held: who is slow stops everybody"
+            )
             self.moment(OSError(28, "No space left on device"))
             result = real(*args)
             self.moment(OSError(5, "Input/output error"))
