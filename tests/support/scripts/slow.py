@@ -11,9 +11,9 @@ import time
 from pathlib import Path
 
 steps, step_s, every = int(sys.argv[1]), float(sys.argv[2]), int(sys.argv[3])
-stops: list[int] = []
+stops: list[float] = []
 if "heed" in sys.argv:
-    signal.signal(signal.SIGUSR2, lambda signum, _frame: stops.append(signum))
+    signal.signal(signal.SIGUSR2, lambda _signum, _frame: stops.append(time.time()))
 
 saved = Path(os.environ["CAMPAIGN_CHECKPOINT_DIR"]) / "step.json"
 first = json.loads(saved.read_text()) if saved.exists() else 0
@@ -36,4 +36,6 @@ with Path(os.environ["CAMPAIGN_METRICS_FILE"]).open("a") as metrics:
         if step % every == 0 or step == steps or stops:
             save(step)
         if stops:
+            while not saved.exists() or saved.stat().st_mtime < stops[0] - 1:
+                time.sleep(0.05)  # a rank that has left ends the others, also the one that saves
             sys.exit(85)
