@@ -38,9 +38,7 @@ def test_the_reconciler_ends_when_all_is_settled(slurm: SlurmCluster, tmp_path: 
 def test_one_run_by_hand_starts_a_launcher_on_each_node(slurm: SlurmCluster, tmp_path: Path) -> None:
     script, log = tmp_path / "run.sbatch", tmp_path / "log"
     launcher = tmp_path / "python"
-    launcher.write_text(
-        f'#!/bin/bash\n[[ $1 == -c ]] && exec {sys.executable} "$@"\nprintf "%s|" "$SEED" "$@"; echo\n'
-    )
+    launcher.write_text(f'#!/bin/bash\n[[ $1 == -c ]] && exec {sys.executable} "$@"\nprintf "%s|" "$SEED" "$@"; echo\n')
     launcher.chmod(0o755)
     script.write_text(sbatch.render("run.sbatch", _run(tmp_path, launcher)))
     job = slurm.run("sbatch", "--parsable", "--hold", str(script))
