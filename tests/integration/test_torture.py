@@ -23,6 +23,7 @@ from dscampaign.db.ingest.spool import ingest
 from dscampaign.db.store import Store
 from dscampaign.db.upgrade import upgrade
 from dscampaign.tests.support.postgres import PostgresServer
+from dscampaign.tests.support.waiting import HANGS_S
 from dscampaign.tests.support.worlds import World, make_world
 
 LINES = int(os.environ.get("TORTURE_LINES", "50000"))
@@ -37,7 +38,6 @@ _CRASH_EVERY = 4  # generations
 _BITE = 1 << 15  # bytes a transaction: many transactions to be killed in
 _EVENT_EVERY = 100
 _PAUSE_S = 0.003  # of the writer, at each event
-_DEADLINE_S = 240.0
 _TIMEOUT_S = 1800 + LINES // 100
 _FORK = multiprocessing.get_context("fork")
 
@@ -199,7 +199,7 @@ def _has_lines(spool: Path, count: int) -> bool:
 
 
 def _wait(condition: Callable[[], bool]) -> None:
-    deadline_s = time.monotonic() + _DEADLINE_S
+    deadline_s = time.monotonic() + HANGS_S
     while not condition():
         assert time.monotonic() < deadline_s, "nothing moved"
         time.sleep(0.002)
