@@ -4,7 +4,7 @@ import re
 import shlex
 import socket
 import sys
-from contextlib import suppress
+from contextlib import ExitStack, suppress
 from pathlib import Path
 
 from dscampaign import sbatch
@@ -43,7 +43,9 @@ def test_one_run_by_hand_starts_a_launcher_on_each_node(slurm: SlurmCluster, tmp
     script.write_text(sbatch.render("run.sbatch", _run(tmp_path, launcher)))
     job = slurm.run("sbatch", "--parsable", "--hold", str(script))
     port = 20000 + int(job) % 10000
-    with suppress(OSError), socket.create_server(("", port)):  # taken by something else, as a port can be
+    with ExitStack() as taken:
+        with suppress(OSError):  # then something else has it already
+            taken.enter_context(socket.create_server(("", port)))
         slurm.run("scontrol", "release", job)
         assert slurm.wait_job(job) == "COMPLETED", log.read_text()
     chosen = re.search(r"--master_port\|(\d+)", log.read_text())
