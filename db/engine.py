@@ -13,15 +13,23 @@ from typing import Any, Final
 
 from sqlalchemy import URL, Connection, Engine, create_engine, event, make_url
 from sqlalchemy.exc import ArgumentError
+from sqlalchemy.pool import NullPool
 
 from .errors import StoreBusy, StoreError
 from .file_systems import on_local_disk
+from .read_only import ReadOnlyFile
 from .storable import to_json
 
 BUSY_TIMEOUT_S: Final = 30
 """How long a transaction waits for another one's lock, on both databases."""
 
 _CONNECT_TIMEOUT_S: Final = 10
+_HARMLESS_OPTIONS: Final = frozenset(
+    """application_name channel_binding client_encoding connect_timeout dbname fallback_application_name gssencmode host
+    hostaddr keepalives keepalives_count keepalives_idle keepalives_interval krbsrvname load_balance_hosts mode options
+    passfile port require_auth requirepeer service sslcert sslcertmode sslcrl sslcrldir sslkey sslmode sslrootcert
+    sslsni ssl_max_protocol_version ssl_min_protocol_version target_session_attrs tcp_user_timeout user""".split()  # noqa: SIM905
+)
 _POLL_S: Final = 0.002
 
 BEGIN: Final = "campaign_begin"
@@ -50,13 +58,31 @@ def parse_url(text: str) -> URL:
 
 
 def without_password(url: URL) -> str:
-    """The address without its password, fit for logs, job scripts and payloads."""
-    return url._replace(password=None).difference_update_query(["password"]).render_as_string(hide_password=False)
+    """The address with nothing that could be a secret, fit for logs, job scripts and payloads.
+
+    The password then comes from ~/.pgpass. Of the options, only those that are known to hold none are kept.
+    """
+    secret = [name for name in url.query if name not in _HARMLESS_OPTIONS]
+    plain = url.set(drivername=url.get_backend_name())  # as it is typed: which driver it is, nobody needs to know
+    return plain._replace(password=None).difference_update_query(secret).render_as_string(hide_password=False)
 
 
-def make_engine(url: URL) -> Engine:
-    """Makes the engine of a parsed address; connects to nothing yet."""
+def shown_address(text: str) -> str:
+    """A store's address as it was given, for people: without what `without_password` leaves out."""
+    try:
+        url = make_url(text)
+    except (ArgumentError, ValueError):
+        return "an address that cannot be read"
+    return without_password(url) if isinstance(url, URL) else text
+
+
+def make_engine(url: URL, read_only: ReadOnlyFile | None = None) -> Engine:
+    """Makes the engine of a parsed address, or of a SQLite file that may only be read; connects to nothing yet."""
     common: dict[str, Any] = {"hide_parameters": True, "json_serializer": to_json, "pool_size": 1, "max_overflow": 4}
+    if read_only is not None:
+        engine = create_engine(url, creator=read_only.connect, poolclass=NullPool, hide_parameters=True)
+        event.listen(engine, "begin", _begin)
+        return engine
     if url.get_backend_name() == "sqlite":
         engine = create_engine(url, connect_args={"timeout": BUSY_TIMEOUT_S}, **common)
         _listen_sqlite(engine, "WAL" if on_local_disk(Path(str(url.database))) else "DELETE")
@@ -118,6 +144,8 @@ def _listen_sqlite(engine: Engine, journal: str) -> None:
             with one_writer(engine.url):
                 connection.execute(f"PRAGMA journal_mode = {journal}")
 
-    @event.listens_for(engine, "begin")
-    def begin(connection: Connection) -> None:
-        connection.exec_driver_sql(connection.get_execution_options().get(BEGIN, "BEGIN"))
+    event.listen(engine, "begin", _begin)
+
+
+def _begin(connection: Connection) -> None:
+    connection.exec_driver_sql(connection.get_execution_options().get(BEGIN, "BEGIN"))

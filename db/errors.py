@@ -33,6 +33,10 @@ class StoreMissing(StoreError):
     """There is no database at this address yet."""
 
 
+class StoreReadOnly(StoreError):
+    """This user may read the database, not write it."""
+
+
 class SchemaMismatch(StoreError):
     """The database was made by another version of this program.
 

@@ -61,6 +61,13 @@ def renew_lease(conn: Connection, name: str, epoch: int, ttl_s: float) -> None:
         raise StaleLease(f"the lease {name} has moved on from epoch {epoch} to {found and found.epoch}")
 
 
+def report_pass(conn: Connection, name: str, *, asked: bool, heard: bool, trouble: str) -> None:
+    """Keeps what a pass learned, in a transaction that has renewed the lease: see `Lease`."""
+    now = now_s(conn)
+    times = {**({"asked_s": now} if asked else {}), **({"heard_s": now} if heard else {})}
+    conn.execute(update(lease).where(lease.c.name == name).values(trouble=trouble, **times))
+
+
 def read_lease(conn: Connection, name: str) -> Lease | None:
     """The lease as it stands, expired or not."""
     row = conn.execute(select(lease).where(lease.c.name == name)).first()

@@ -23,7 +23,7 @@ from .gpu_queries import (
     node_offsets,
     run_gpus,
 )
-from .leases import acquire_lease, read_lease, release_lease, renew_lease
+from .leases import acquire_lease, read_lease, release_lease, renew_lease, report_pass
 from .metrics import extra_names, iter_metrics, latest, metrics, step_times
 from .records import (
     ACTIVE_ATTEMPT,
@@ -57,6 +57,7 @@ __all__ = [  # what other modules here have
     "read_lease",
     "release_lease",
     "renew_lease",
+    "report_pass",
     "run_gpus",
     "step_times",
 ]
@@ -116,6 +117,14 @@ def runs(conn: Connection, campaign_id: int) -> list[RunRow]:
     """A campaign's runs in the order of its matrix."""
     table = schema.run
     return _fetch(conn, RunRow, table, table.c.campaign_id == campaign_id, order=[table.c.ordinal, table.c.id])
+
+
+def run_names(conn: Connection, campaign_id: int) -> list[str]:
+    """The names alone of a campaign's runs, in the order of its matrix."""
+    run = schema.run.c
+    return list(
+        conn.execute(select(run.name).where(run.campaign_id == campaign_id).order_by(run.ordinal, run.id)).scalars()
+    )
 
 
 def run_by_name(conn: Connection, campaign_id: int, name: str) -> RunRow | None:

@@ -19,6 +19,9 @@ class RunState(StrEnum):
     CANCELLED = "cancelled"
 
 
+CANCELLING: Final = "cancelling"
+"""Shown in place of a run's state from the request to cancel it until it has ended."""
+
 UNSETTLED_RUN: Final = frozenset({RunState.PENDING, RunState.QUEUED, RunState.RUNNING})
 """Something is left to do."""
 
@@ -74,8 +77,14 @@ METRIC_COLUMNS = {
 bit order of the `nonfinite` mask: append, never reorder."""
 
 
+COMPLETED_EARLY: Final = "completed_early"
+"""The failure class of an attempt whose script ended well before its target step; its run is completed, and marked."""
+
 SUBMITTING: Final = "submitting"
 """The event that says why an attempt is submitted and, as `exclude`, which nodes it is to do without."""
+
+ENDING: Final = "end"
+"""The phase of an attempt whose ranks have ended, or are being ended; the others are those of `jobs/report.py`."""
 
 OPENED_ELSEWHERE: Final = "forward.opened"
 """The event that says under which id a run is kept in another tool."""
@@ -187,7 +196,8 @@ class AttemptRow:
     is the number of bytes of its spool that the store already holds. `changes` names, separated by blanks, what was
     changed of the configuration so that it fits into memory; `memory_key` and `predicted_gb` say where the memory
     ledger finds its like, and the peak that was predicted from them. `code` names what it ran, as far as that is known:
-    a hash, "live", or the version of this program with the hash of its trainer.
+    a hash, "live", or the version of this program with the hash of its trainer. `phase` is what it was last seen doing,
+    "" before it began, since `phase_since_s`; `node_list` is in Slurm's words, such as `n[1-4]`.
     """
 
     id: int
@@ -220,6 +230,9 @@ class AttemptRow:
     memory_key: str | None
     predicted_gb: float | None
     code: str = ""
+    phase: str = ""
+    phase_since_s: float | None = None
+    node_list: str = ""
 
 
 @dataclass(frozen=True)
@@ -264,6 +277,27 @@ class RunStatus(NamedTuple):
     failure_class: str | None
     changes: str | None
     code: str | None
+    repeat: int
+    started_s: float | None = None
+    desired: str = "run"
+    phase: str | None = None
+    phase_since_s: float | None = None
+    node_list: str | None = None
+
+    @property
+    def condition(self) -> str:
+        """Its name without the number of its repeat."""
+        return self.name.removesuffix(f"-r{self.repeat}") if self.repeat else self.name
+
+    @property
+    def early(self) -> bool:
+        """Whether it completed before its target step."""
+        return self.state is RunState.COMPLETED and self.failure_class == COMPLETED_EARLY
+
+    @property
+    def shown(self) -> str:
+        """Its state, or that it is to end and has not ended yet."""
+        return CANCELLING if self.desired != "run" and self.state in UNSETTLED_RUN else self.state
 
 
 @dataclass(frozen=True)
@@ -352,9 +386,17 @@ def memory_observation_key(memory_key: str, device: str = "", torch: str = "") -
 
 @dataclass(frozen=True)
 class Lease:
-    """Who may reconcile, until when (database time, epoch seconds)."""
+    """Who may reconcile, until when, and what the last pass learned (database time, epoch seconds).
+
+    Attributes:
+        asked_s, heard_s: when the executor was last asked about jobs, and when it last answered.
+        trouble: what was in the way of the last pass, "" for nothing.
+    """
 
     name: str
     holder: str
     epoch: int
     expires_s: float
+    asked_s: float | None = None
+    heard_s: float | None = None
+    trouble: str = ""

@@ -27,6 +27,8 @@ GRANT USAGE ON ALL SEQUENCES IN SCHEMA public TO campaign_owner, campaign_ingest
 GRANT INSERT, UPDATE ON campaign, run, attempt, checkpoint, event, gpu, gpu_sample, lease, memory_observation,
     metric_extra, node_spool, run_latest, step_metric TO campaign_owner;
 GRANT DELETE ON attempt, event TO campaign_owner; -- of a submission that surely did not happen
+GRANT DELETE ON campaign, run, checkpoint, gpu, gpu_sample, memory_observation, metric_extra, node_spool, run_latest,
+    step_metric TO campaign_owner; -- of a campaign that `campaign rm` removes
 
 GRANT INSERT ON event, checkpoint, gpu, gpu_sample, metric_extra TO campaign_ingest;
 GRANT INSERT, UPDATE ON memory_observation, node_spool, run_latest, step_metric TO campaign_ingest;

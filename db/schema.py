@@ -31,7 +31,7 @@ from .gpu_records import GPU_FIGURES, WHOLE_FIGURES
 from .records import METRIC_COLUMNS, AttemptState, RunState
 from .storable import MAX_TEXT, text
 
-HEAD: Final = "0002"
+HEAD: Final = "0003"
 """The newest migration, named here so that opening a store does not import Alembic."""
 
 Real = Float(53)
@@ -186,11 +186,14 @@ attempt = Table(
     Column("memory_key", StorableText(255)),
     Column("predicted_gb", Real),
     Column("code", String(64), nullable=False, server_default=""),
+    Column("phase", StorableText(32), nullable=False, server_default=""),
+    Column("phase_since_s", Real),
+    Column("node_list", StorableText(), nullable=False, server_default=""),
     UniqueConstraint("run_id", "generation"),
 )
 
 # The tables that grow with every step have no foreign keys: ingest holds the attempt's row while it writes,
-# attempts are never deleted, and a check for each of 10^8 rows is not free.
+# attempts go only with their campaign, and a check for each of 10^8 rows is not free.
 step_metric = Table(
     "step_metric",
     metadata,
@@ -306,6 +309,9 @@ lease = Table(
     Column("holder", StorableText(255), nullable=False),
     Column("epoch", BigInteger, nullable=False),
     Column("expires_s", Real, nullable=False),
+    Column("asked_s", Real),
+    Column("heard_s", Real),
+    Column("trouble", StorableText(), nullable=False, server_default=""),
 )
 
 RUN_METRIC_VIEW = """

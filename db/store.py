@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import re
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack, contextmanager, suppress
 from pathlib import Path
@@ -14,6 +15,7 @@ from sqlalchemy.sql.elements import ColumnElement
 
 from .engine import BEGIN, make_engine, one_writer, parse_url, without_password
 from .errors import SchemaMismatch, StaleWrite, StoreBusy, StoreError, StoreMissing, StoreUnreachable
+from .read_only import ReadOnlyFile, is_read_only
 from .schema import HEAD, metadata
 
 if TYPE_CHECKING:
@@ -26,6 +28,14 @@ _AWAY_SQLSTATES: Final = ("08", "25006", "25P03", "25P04", "53", "57P", "58")
 read-only, as a standby is, it ended a transaction for its age, is short of connections, memory or disk, shuts down or
 starts, has trouble with its files."""
 _TRY_AGAIN: Final = "nothing is lost: try again"
+_READ_ONLY: Final = "ask its owner to run this, or use a store of your own: `--store`"
+_HINTS: Final = {
+    r"translate host name|resolve host|[Nn]ame or service not known|nodename nor servname": (
+        "no host has this name: check the store's address"
+    ),
+    r"full|No space left|quota": "free space on its disk: what waits to be written is not lost",
+}
+"""By words of a driver: what to do, where trying again is not enough."""
 
 
 class _Identity(NamedTuple):
@@ -38,8 +48,9 @@ class _Identity(NamedTuple):
 class Store:
     """A database that this program may read and write. Make one with `Store.open`."""
 
-    def __init__(self, engine: Engine) -> None:
+    def __init__(self, engine: Engine, read_only: ReadOnlyFile | None = None) -> None:
         self._engine = engine
+        self._read_only: Final = read_only
         self.is_sqlite: Final = engine.dialect.name == "sqlite"
         self.url_without_password: Final = without_password(engine.url)
         self._file: tuple[Path, _Identity] | None = None  # the SQLite file, and which one it is
@@ -61,9 +72,11 @@ class Store:
             StoreError: The address is wrong or the file is no database.
         """
         parsed = parse_url(url)
-        store = cls(make_engine(parsed))
-        if store.is_sqlite:
-            store._prepare_file(Path(str(parsed.database)), create)
+        path = Path(str(parsed.database)) if parsed.get_backend_name() == "sqlite" else None
+        read_only = ReadOnlyFile(path) if path and is_read_only(path) else None
+        store = cls(make_engine(parsed, read_only), read_only)
+        if path and read_only is None:
+            store._prepare_file(path, create)
         if check_schema:
             store.check_schema()
         return store
@@ -80,6 +93,8 @@ class Store:
             conn.execution_options(**options)
             with conn.begin():
                 yield conn
+        if self._read_only:
+            self._read_only.check()
 
     @contextmanager
     def write(self) -> Iterator[Connection]:
@@ -87,8 +102,10 @@ class Store:
 
         Raises:
             StaleWrite: A row that must be unique was there already.
+            StoreReadOnly: This user may only read the file.
             StoreUnreachable: The database broke off; nothing was written, or (lost while it committed) everything.
         """
+        self.check_writable()
         self._check_file()
         with ExitStack() as stack:
             stack.enter_context(self._named_errors())
@@ -109,6 +126,11 @@ class Store:
         """The schema revision that the database has, None when it has no schema."""
         with self.read() as conn:
             return read_version(conn)
+
+    def check_writable(self) -> None:
+        """Raises StoreReadOnly if this user may only read the SQLite file."""
+        if self._read_only:
+            raise self._read_only.refusal()
 
     def check_schema(self) -> None:
         """Raises SchemaMismatch unless the database has the schema that this program needs."""
@@ -166,8 +188,10 @@ class Store:
         """For what the store itself does with the files of SQLite; an OSError of a caller's is none of the store's."""
         try:
             yield
+        except PermissionError as error:
+            raise StoreError(f"{self.url_without_password}: {error.strerror}", hint=_READ_ONLY) from error
         except OSError as error:
-            raise StoreUnreachable(f"{self.url_without_password}: {error}", hint=_TRY_AGAIN) from error
+            raise StoreUnreachable(f"{self.url_without_password}: {error}", hint=_what_next(str(error))) from error
 
     @contextmanager
     def _named_errors(self) -> Iterator[None]:
@@ -184,12 +208,19 @@ class Store:
         if isinstance(error, driver.IntegrityError):
             return StaleWrite(first_line(error))
         message = f"{self.url_without_password}: {first_line(error)}"
+        if self.is_sqlite and "readonly database" in message:
+            return StoreError(f"{self.url_without_password}: you may read this store, not write to it", hint=_READ_ONLY)
         if not (broken or _refused_for_now(error, driver)):
             return StoreError(message)
         if "locked" in message if self.is_sqlite else _sqlstate(error) in _BUSY_SQLSTATES:
             return StoreBusy(message, hint=_TRY_AGAIN)
         self._engine.dispose()  # a server that is back, or another in its place, is met anew and with its own settings
-        return StoreUnreachable(message, hint=_TRY_AGAIN)
+        return StoreUnreachable(message, hint=_what_next(message))
+
+
+def _what_next(message: str) -> str:
+    """What to do about a database that did not answer: to try again helps only where its address is right."""
+    return next((hint for words, hint in _HINTS.items() if re.search(words, message)), _TRY_AGAIN)
 
 
 def _sqlstate(error: BaseException | None) -> str:

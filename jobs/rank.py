@@ -38,6 +38,7 @@ def main(argv: List[str]) -> None:
     _restore_visible_devices()
     _limit_memory()
     _begin_guard()
+    config_was_read = _watch_config()
     ending = {"exit": 1}  # type: Dict[str, Any]
     try:
         _run(argv)
@@ -51,7 +52,7 @@ def main(argv: List[str]) -> None:
     finally:
         # Python gives a signal that had a handler its deadly default back while it shuts down, which may take seconds.
         signal.signal(signal.SIGUSR2, signal.SIG_IGN)
-        _write({**record, **ending, "state": "ended", "ended": time.time()})
+        _write({**record, **ending, "read_config": config_was_read(), "state": "ended", "ended": time.time()})
 
 
 def _run(argv: List[str]) -> None:
@@ -185,6 +186,24 @@ def _earlier(exc: BaseException) -> List[BaseException]:
 
 def _name(kind: type) -> str:
     return _asked(lambda: "%s.%s" % (kind.__module__, kind.__qualname__), "unknown")
+
+
+def _watch_config() -> Callable[[], bool]:
+    """Tells later whether this process has opened the DeepSpeed configuration of its attempt, by whatever function."""
+    if os.environ.get("CAMPAIGN_TRAIN_CONFIG"):
+        return lambda: True  # the built-in trainer
+    path = os.path.realpath(os.environ.get("CAMPAIGN_DS_CONFIG") or os.devnull)
+    opened = []  # type: List[str]
+
+    def audit(event: str, args: Tuple[Any, ...]) -> None:
+        if event == "open" and not opened:
+            with suppress(Exception):
+                name = os.fsdecode(args[0])
+                if os.path.basename(name) == os.path.basename(path) and os.path.realpath(name) == path:
+                    opened.append(name)
+
+    sys.addaudithook(audit)
+    return lambda: bool(opened)
 
 
 def _restore_visible_devices() -> None:

@@ -124,8 +124,18 @@ _Else = TypeVar("_Else", str, str | None)
 
 def did_you_mean(word: str, known: Iterable[str], otherwise: _Else, cutoff: float = 0.6) -> str | _Else:
     """A hint that names what is nearest to a word, or else another hint."""
-    near = get_close_matches(word, known, 1, cutoff)
-    return f'did you mean "{near[0]}"?' if near else otherwise
+    near = nearest(word, known, cutoff)
+    return f'did you mean "{near}"?' if near else otherwise
+
+
+def nearest(word: str, known: Iterable[str], cutoff: float = 0.6) -> str | None:
+    """What a misspelt word is most likely meant to be."""
+    return next(iter(get_close_matches(word, known, 1, cutoff)), None)
+
+
+def concerns(finding: Finding, told: Iterable[FieldPath]) -> bool:
+    """Whether a finding is about a field, or what is in it, of which something was said before."""
+    return any(place[: len(known)] == known for known in told for place in finding.places)
 
 
 def dotted(place: FieldPath) -> str:

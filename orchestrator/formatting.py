@@ -6,6 +6,7 @@ import math
 import re
 import time
 from collections.abc import Sequence
+from math import ceil
 from typing import Final
 
 _CONTROL: Final = re.compile(r"\x1b\[[0-9;?]*[A-Za-z]|[\x00-\x08\x0b-\x1f\x7f-\x9f]")
@@ -14,6 +15,14 @@ _CONTROL: Final = re.compile(r"\x1b\[[0-9;?]*[A-Za-z]|[\x00-\x08\x0b-\x1f\x7f-\x
 def shorten(text: str, width: int | None) -> str:
     """The text in at most `width` characters."""
     return text if width is None or len(text) <= width else text[: max(width - 1, 0)] + "…"
+
+
+def shorten_middle(text: str, width: int | None) -> str:
+    """As `shorten`, of names that differ at the end as often as at the beginning."""
+    if width is None or len(text) <= width:
+        return text
+    head = width // 2
+    return f"{text[:head]}…{text[len(text) - (width - head - 1) :]}"
 
 
 def clean(text: str) -> str:
@@ -65,6 +74,14 @@ def short_number(value: float | None) -> str:
         if abs(rounded) >= size:
             return f"{rounded / size:.3g}{unit}"
     return f"{rounded:.3g}"
+
+
+def size(size_bytes: float) -> str:
+    """`1.3 GB` for 1,342,177,280 bytes."""
+    for factor, unit in ((1e12, "TB"), (1e9, "GB"), (1e6, "MB")):
+        if size_bytes >= factor:
+            return f"{size_bytes / factor:.1f} {unit}"
+    return f"{ceil(size_bytes / 1e3)} kB"
 
 
 def moment(seconds: float) -> str:

@@ -16,7 +16,6 @@ FILE_NAME: Final = "campaign.toml"
 
 _DEFAULTS: Final = {"dir": "./campaign", "store": "", "ask_above_runs": "20", "ask_above_gpu_hours": "100"}
 _IN_SPEC: Final = frozenset({"dir", "store"})
-_PASSWORD: Final = re.compile(r"://([^:@/]*):[^@/]*@")
 _VARIABLE: Final = re.compile(r"\$\{([A-Za-z_][A-Za-z0-9_]*)\}")
 
 
@@ -49,12 +48,14 @@ class Settings:
     @property
     def shown(self) -> list[Setting]:
         """The origins without passwords, for printing."""
-        return [replace(origin, value=_PASSWORD.sub("://\\1:***@", origin.value)) for origin in self.origins]
+        return [replace(o, value=self.store_without_password) if o.name == "store" else o for o in self.origins]
 
     @property
     def store_without_password(self) -> str:
         """The database's URL without its password, which then comes from ~/.pgpass."""
-        return _PASSWORD.sub("://\\1@", self.store)
+        from ..db.engine import shown_address
+
+        return shown_address(self.store)
 
 
 @dataclass(frozen=True)

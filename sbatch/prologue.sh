@@ -7,13 +7,6 @@ ulimit -c 0
 # Since Slurm 22.05 srun does not take --cpus-per-task over from sbatch: every rank would share one core.
 if [ -n "${SLURM_CPUS_PER_TASK:-}" ]; then export SRUN_CPUS_PER_TASK="$SLURM_CPUS_PER_TASK"; fi
 
-# Compiled kernels belong on the node: over a shared home the ranks of all nodes wait for one lock, and a half-written
-# file of one version of torch is read by another. The programs make these folders themselves, on each node.
-node_cache="${TMPDIR:-/tmp}/dscampaign-$(id -u)"
-export TRITON_CACHE_DIR="${TRITON_CACHE_DIR:-$node_cache/triton}"
-export TORCH_EXTENSIONS_DIR="${TORCH_EXTENSIONS_DIR:-$node_cache/extensions}"
-export TORCHINDUCTOR_CACHE_DIR="${TORCHINDUCTOR_CACHE_DIR:-$node_cache/inductor}"
-
 # NCCL says why it fails. INFO would bury the first error under thousands of lines.
 export NCCL_DEBUG="${NCCL_DEBUG:-WARN}"
 # A collective that hangs ends its rank instead of the job's time, and leaves each rank's last calls in /tmp on its node

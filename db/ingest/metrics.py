@@ -56,7 +56,7 @@ class MetricSpool(Spool[MetricBatch]):
             insert_extras(conn, source.attempt_id, batch.steps)
             upsert_latest(conn, (source.run_id, source.attempt_id, source.generation), batch.steps)
         for event in batch.events:
-            source.tell(conn, f"script.{event.name}", "", event.data, event.ts_s)
+            source.tell(conn, f"script.{event.name}", event.message, event.facts, event.ts_s)
             if know := _MEANINGS.get(event.name):
                 know(conn, source, event.data)
 

@@ -6,41 +6,13 @@ Needs the package accelerate, which the Trainer needs.
 import json
 import os
 from pathlib import Path
-from typing import Any
 
 import torch
-from transformers import (
-    GPT2Config,
-    GPT2LMHeadModel,
-    Trainer,
-    TrainerCallback,
-    TrainerControl,
-    TrainerState,
-    TrainingArguments,
-)
+from transformers import GPT2Config, GPT2LMHeadModel, Trainer, TrainingArguments
 
-from dscampaign import report, should_stop
+from dscampaign.hf import CampaignCallback
 
 SEQ_LEN, VOCAB, SAMPLES = 64, 256, 4096
-NAMES = {"loss": "loss", "grad_norm": "grad_norm", "learning_rate": "lr", "eval_loss": "eval_loss"}
-
-
-class Campaign(TrainerCallback):  # type: ignore[misc]
-    """Reports what the Trainer logs, and lets it save and leave when the campaign asks."""
-
-    def on_log(
-        self, _args: TrainingArguments, state: TrainerState, _control: TrainerControl, logs: dict[str, float], **_: Any
-    ) -> None:
-        """Reports the known numbers of a step."""
-        report(state.global_step, **{NAMES[name]: value for name, value in logs.items() if name in NAMES})
-
-    def on_step_end(self, args: TrainingArguments, _state: TrainerState, control: TrainerControl, **_: Any) -> None:
-        """Asks on all ranks, so that all stop at the same step."""
-        asked = torch.tensor(float(should_stop()), device=args.device)
-        if torch.distributed.is_initialized():
-            torch.distributed.all_reduce(asked)
-        if asked > 0:  # exit code 0 before the last step: the run was stopped, and resumes later
-            control.should_save = control.should_training_stop = True
 
 
 def main() -> None:
@@ -64,7 +36,7 @@ def main() -> None:
     ids = (torch.randint(VOCAB, (SAMPLES, 1)) + torch.arange(SEQ_LEN)) % VOCAB
     model = GPT2LMHeadModel(GPT2Config(n_layer=2, n_embd=64, n_head=2, n_positions=SEQ_LEN, vocab_size=VOCAB))
     data = [{"input_ids": sample, "labels": sample} for sample in ids]
-    trainer = Trainer(model, arguments, train_dataset=data, callbacks=[Campaign()])
+    trainer = Trainer(model, arguments, train_dataset=data, callbacks=[CampaignCallback()])
     trainer.train(resume_from_checkpoint=any(Path(arguments.output_dir).glob("checkpoint-*")))
 
 

@@ -1,1 +1,1 @@
-"""One node of one attempt: claim, launch, watch, push, evidence. May import `jobs.forward` and `jobs.shared`."""
+"""One node of one attempt: claim, launch, watch, push, evidence. May import `collect`, `forward` and `shared`."""

@@ -17,6 +17,7 @@ from functools import partial
 from pathlib import Path
 from types import FrameType
 
+from ..collect.collector import Collector
 from ..forward.processes import Forwarders
 from ..guard import start_time
 from ..shared import retention, spool_steps
@@ -25,7 +26,7 @@ from ..shared.files import make_below, read_json, write_atomically
 from ..shared.layout import AttemptPaths, RunPaths, payload_file
 from ..shared.ownership import distrust
 from ..shared.payload import Payload
-from . import cleanup, evidence, launch
+from . import cleanup, evidence, launch, node_cache
 from .evidence import NodeOutcome, RankRecord
 from .node import Node, RendezvousTimeout, Start
 from .node_facts import NodeFacts
@@ -82,6 +83,7 @@ class Agent:
         self._ending_s: float | None = None
         self._folder = SharedFolder(self.run_paths.campaign_marker)
         self._copy: CodeCopy | None = None
+        self._collector: Collector | None = None
         gpus, visible = payload.gpus_per_node, node.visible_devices
         self._facts = NodeFacts(gpus, visible)
         used = 0 if payload.env.get("DS_ACCELERATOR") == "cpu" else gpus
@@ -147,7 +149,8 @@ class Agent:
         hostfile = self.paths.dir / f"hostfile-{self.node.rank}"
         write_atomically(hostfile, launch.hostfile_text(self.payload.nodes, self.payload.ranks_per_node))
         cores = len(os.sched_getaffinity(0))
-        env = launch.environment(self.payload, self.paths, self.node, start.resume, os.environ, cores, self._copy)
+        base = os.environ | node_cache.variables(os.environ | self.payload.env)
+        env = launch.environment(self.payload, self.paths, self.node, start.resume, base, cores, self._copy)
         env |= self.progress.open()
         line = launch.command(self.payload, self.paths, hostfile, self.node.rank, start.address, start.port, self._copy)
         for lock in cleanup.clear_build_locks(env):
@@ -155,6 +158,8 @@ class Agent:
         self._facts.ready()
         self._telemetry.start()
         forwarders.start()
+        if self.node.rank == 0 and not self.payload.train:
+            self._collector = Collector(self.payload, self.paths, self._first_pid)
         with self.paths.launcher_log(self.node.rank).open("ab") as log:
             launcher = subprocess.Popen(
                 [*DEAF_TO_USR2, *line],
@@ -168,6 +173,8 @@ class Agent:
         _kill_group(launcher.pid, signal.SIGKILL)  # ranks and loader workers that outlived their launcher
         cleanup.clear_shared_memory(start.address, start.port)
         self._telemetry.stop()
+        if self._collector:
+            self._collector.finish()
         self.progress.look()
         self._ends = self.progress.ends()
         self.progress.close()
@@ -178,6 +185,8 @@ class Agent:
             time.sleep(POLL_S)
             self.progress.look()
             self._beat()
+            if self._collector:
+                self._collector.look()
             if self._stop_asked:
                 self._pass_on_stop(launcher)
             if reason := self._reason_to_end():
@@ -209,6 +218,10 @@ class Agent:
         others = (n for n in range(self.payload.nodes) if n != self.node.rank)
         outcomes = (read_json(self.paths.outcome(n)) for n in others)
         return any(o is not None and o.get("launcher_exit") != 0 for o in outcomes)
+
+    def _first_pid(self) -> int | None:
+        record = RankRecord.read(self.paths.rank_record(0))
+        return record.pid if record else None
 
     def _rank_died(self) -> bool:
         records = {rank: RankRecord.read(self.paths.rank_record(rank)) for rank in self.ranks}
@@ -251,6 +264,8 @@ class Agent:
             ranks=self.progress.placed(evidence.rank_ends(self.paths, self.ranks, self._gone_s, self._ends)),
             lines=evidence.gather_lines(self.paths, self.ranks, self.node.rank, self.payload.user_patterns),
             target_step=spool_steps.target_step(self.paths.metrics),
+            step_reached=spool_steps.step_reached(self.paths.metrics, start.start_step or 0),
+            diverged_at=spool_steps.diverged_at(self.paths.metrics),
             ending_s=self._ending_s,
             **self._facts.end(),
         )

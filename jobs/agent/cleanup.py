@@ -19,7 +19,7 @@ def clear_build_locks(env: Mapping[str, str]) -> list[Path]:
     everybody else waits until that is gone: a rank that is killed meanwhile leaves it, and each later attempt on the
     node would wait for the rest of its time.
 
-    Only from a local disk, where the prologue has them lie: on a shared one another node's process may be building.
+    Only from a local disk, where `node_cache` has them lie: on a shared one another node's process may be building.
 
     Args:
         env: The ranks' environment, which says where they build.

@@ -92,6 +92,7 @@ class RankRecord:
     pid: Number | None = None
     exit: Number | None = None
     error: Annotated[dict[str, Any], RankError] | None = None
+    read_config: bool | None = None
 
     @classmethod
     def read(cls, path: Path) -> Self | None:
@@ -118,6 +119,7 @@ class RankEnd:
         gone_s: when the agent saw that its process was gone without a record of an end.
         step: newest step that it had worked on, None if it never said.
         phase: what it said that it did last, "" if it never said.
+        read_config: whether it opened the DeepSpeed configuration made for it, None if it left no record of an end.
     """
 
     rank: Number
@@ -127,6 +129,7 @@ class RankEnd:
     gone_s: Time | None = None
     step: Whole | None = None
     phase: str = ""
+    read_config: bool | None = None
 
 
 @dataclass(frozen=True)
@@ -141,6 +144,8 @@ class NodeOutcome(Document):
         start_step: steps that were done when it began.
         last_step: newest step in the spool, None if nothing was reported.
         oom_kills: how often the kernel killed a process of this job for memory while it ran.
+        step_reached: the highest step that may have been made, since a script may report every tenth only.
+        diverged_at: the loss that was not finite at the end, and the step since when it was not.
         target_step: the target that the script itself counted and reported, None if it did not.
         ending_s: when the agent began to end the processes, None if they ended by themselves: what they say later is
             an answer to that.
@@ -172,6 +177,8 @@ class NodeOutcome(Document):
     memory_peak_bytes: Whole | None = None
     memory_peak_of: str = ""
     memory_limit_bytes: Whole | None = None
+    step_reached: Whole | None = None
+    diverged_at: tuple[str, Whole] | None = None
 
 
 def rank_ends(
@@ -274,7 +281,8 @@ def _may_be_progress(text: str) -> bool:
 
 def _rank_end(rank: int, record: RankRecord | None, gone_s: float | None) -> RankEnd:
     said = record or RankRecord()
-    return RankEnd(rank, said.exit, said.error, said.pid, gone_s if said.exit is None else None)
+    gone_s = gone_s if said.exit is None else None
+    return RankEnd(rank, said.exit, said.error, said.pid, gone_s, read_config=said.read_config)
 
 
 def _worth_keeping(log: Path, patterns: Sequence[UserPattern], until_s: float) -> list[LogLine]:

@@ -73,6 +73,7 @@ class Heartbeat(Document):
         idle_s: since when no record of any rank here has changed, in seconds; None if there are no records.
         phase: what the slowest rank does.
         ranks: global rank -> how far it is; those that have left a record.
+        phase_s: for how long the slowest has done that, in seconds; None in a file of an older version.
     """
 
     ts: Time
@@ -80,6 +81,12 @@ class Heartbeat(Document):
     idle_s: float | None = None
     phase: str = QUIET_START
     ranks: Mapping[int, RankProgress] = field(default_factory=dict)
+    phase_s: float | None = None
+
+    @property
+    def step(self) -> int:
+        """Newest step that the slowest rank has worked on; 0 before the first."""
+        return min((rank.step for rank in self.ranks.values()), default=0)
 
     @classmethod
     def read(cls, path: Path) -> Heartbeat | None:
@@ -104,7 +111,8 @@ class RankWatch:
         self._seen: dict[int, bytes] = {}
         self._now: dict[int, RankProgress] = {}
         self._busy_ms: dict[int, deque[float]] = {}
-        self._changed_s = self._looked_s = time.monotonic()
+        self._changed_s = self._looked_s = self._opened_s = time.monotonic()
+        self._entered_s: dict[int, float] = {}
         self._closed = threading.Event()
 
     def open(self) -> dict[str, str]:
@@ -160,12 +168,14 @@ class RankWatch:
     def heartbeat(self, host: str) -> Heartbeat:
         """What is known now."""
         ranks = {rank: self._judged(rank, progress) for rank, progress in self._now.items()}
-        slowest = min(ranks.values(), key=lambda progress: progress.step, default=None)
+        slowest = min(ranks, key=lambda rank: ranks[rank].step, default=None)
+        entered_s = self._opened_s if slowest is None else self._entered_s[slowest]
         return Heartbeat(
             ts=time.time(),
             host=host,
             idle_s=round(time.monotonic() - self._changed_s, 1) if ranks else None,
-            phase=slowest.phase if slowest else QUIET_START,
+            phase=QUIET_START if slowest is None else ranks[slowest].phase,
+            phase_s=round(time.monotonic() - entered_s, 1),
             ranks=ranks,
         )
 
@@ -191,6 +201,8 @@ class RankWatch:
         except (ValueError, RecursionError):  # caught in the middle of a write; the next look sees it whole
             return
         before, self._now[rank] = self._now.get(rank), found
+        if before is None or before.phase != found.phase:
+            self._entered_s[rank] = time.monotonic()
         if found.busy_ms and (before is None or found.step != before.step):
             self._busy_ms.setdefault(rank, deque(maxlen=WINDOW)).append(found.busy_ms)
 

@@ -150,7 +150,8 @@ class Starter:
                 arrangement=self._payload.arrangement,
                 on_skip=lambda path, reason: self._tell("checkpoint_skipped", reason=reason, path=str(path)),
             )
-        if (step := found.step if found else 0) < (recorded := self._payload.min_resume_step):
+        step, recorded = found.step if found else 0, self._payload.min_resume_step
+        if self._payload.steps_decide and step < recorded:  # a script of one's own looks for its checkpoints itself
             reason = f"the checkpoint of step {recorded} that was recorded cannot be used, steps are made again"
             self._tell("checkpoint_older", reason=reason, step=step, recorded_step=recorded)
         return found

@@ -11,7 +11,8 @@ import time
 
 from ..shared.layout import AttemptPaths
 
-_PASSWORD = re.compile(r"://[^/\s:@]*:[^/\s@]+@")
+_PASSWORD = re.compile(r"://[^/\s:@]*:(?!\d+/)[^\s@]+@")
+_QUERY = re.compile(r"([?&][\w-]*(?:password|token|secret|key)=)[^&\s]+", re.IGNORECASE)
 _LONGEST = 500
 
 
@@ -44,5 +45,5 @@ def tell_unfinished(paths: AttemptPaths, tool: str, why: str) -> None:
 
 
 def without_password(text: str) -> str:
-    """The text without what stands before the host of an address."""
-    return _PASSWORD.sub("://", text)
+    """The text without what stands before the host of an address, and without secrets in its query."""
+    return _QUERY.sub(r"\1…", _PASSWORD.sub("://", text))

@@ -124,7 +124,7 @@ def _first_that_fits(kinds: tuple[Any, ...], raw: Any, place: str) -> Any:
 
 def _one_of(values: tuple[Any, ...], raw: Any, place: str) -> Any:
     if raw not in values:
-        raise ValueError(f"{_name(place)}{_shown(raw)} is none of {', '.join(map(str, values))}")
+        raise ValueError(f"{_name(place)}{_shown(raw)} is not one of {', '.join(map(str, values))}")
     return raw
 
 

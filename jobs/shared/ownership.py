@@ -39,6 +39,32 @@ def distrust(path: Path, root: Path) -> str:
     return ""
 
 
+def private_folder(path: Path) -> str:
+    """Makes a folder of this user's alone, or takes it if that is what it is; why not, otherwise.
+
+    Returns:
+        "" if only this user can have written into it, and nobody else can put another in its place.
+    """
+    try:
+        path.mkdir(mode=0o700, exist_ok=True)
+        above = path.parent.stat()
+        opened = os.open(path, os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW)
+        try:
+            found = os.fstat(opened)
+        finally:
+            os.close(opened)
+    except OSError as error:
+        return f"{path}: {error.strerror}"
+    if found.st_uid != os.geteuid():
+        return f"{path} belongs to user {found.st_uid}"
+    if found.st_mode & (stat.S_IWGRP | stat.S_IWOTH):
+        return f"others can write to {path}"
+    replaceable = above.st_mode & (stat.S_IWGRP | stat.S_IWOTH) and not above.st_mode & stat.S_ISVTX
+    if replaceable or above.st_uid not in (0, os.geteuid()):
+        return f"others can replace {path}"
+    return ""
+
+
 def _only_us(gid: int) -> bool:
     """Whether the group is the user's private one, as many systems give everyone: of the user's own name."""
     try:

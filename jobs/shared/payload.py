@@ -31,6 +31,7 @@ class Payload(Document):
         user_patterns: regular expressions whose lines in a log are worth keeping.
         telemetry_s: seconds between two samples of the node's GPUs, 0 for none.
         params: what the matrix sets for the run, by short names.
+        metrics: regular expressions that find metrics in what a script of the user's own prints.
         forward: tools that get its metrics too, each with its options.
         workdir: folder in which the ranks start; "" for the agent's own.
         code: the copy of the code that the ranks run, see `code_copy`; "" for none.
@@ -65,6 +66,7 @@ class Payload(Document):
     min_resume_step: int = 0
     telemetry_s: float = 0.0
     params: Mapping[str, Any] = field(default_factory=dict)
+    metrics: Mapping[str, str] = field(default_factory=dict)
     forward: Mapping[str, Mapping[str, Any]] = field(default_factory=dict)
     workdir: str = ""
     code: str = ""

@@ -39,17 +39,22 @@ def prune(folder: Path, keep: int, step: int, *, keep_best: bool = False) -> lis
     Args:
         keep_best: the one with the lowest loss on held-out text stays too.
     """
+    old = surplus(folder, keep, step, keep_best=keep_best)
+    for path in old:
+        remove_checkpoint(path)
+    for converted in folder.glob(f"{UNIVERSAL}*"):  # only until there is one of these ranks' own
+        discard(converted)
+    return old
+
+
+def surplus(folder: Path, keep: int, step: int, *, keep_best: bool = False) -> list[Path]:
+    """The checkpoints that `prune` removes."""
     reached = [path for path in newest_first(folder) if position(path.name)[0] <= step]
     usable = [path for path in reached if not (path / UNUSABLE).exists()]
     kept = set(usable[: max(keep, 1)])
     if keep_best and (best := _best(usable)):
         kept.add(best)
-    old = [path for path in reached if path not in kept] if usable else []
-    for path in old:
-        _remove(path)
-    for converted in folder.glob(f"{UNIVERSAL}*"):  # only until there is one of these ranks' own
-        discard(converted)
-    return old
+    return [path for path in reached if path not in kept] if usable else []
 
 
 def rate(folder: Path, step: int, eval_loss: float) -> Path | None:
@@ -99,7 +104,7 @@ def require_room(folder: Path, generation: int, expected_bytes: float) -> None:
 def require_free(folder: Path, needed_bytes: float, purpose: str) -> None:
     """Raises OSError, ENOSPC with the figures, unless so much is free on a folder's disk."""
     if (free := shutil.disk_usage(folder).free) < needed_bytes:
-        figures = f"it needs {needed_bytes / GB:.2f} GB, {free / GB:.2f} GB are free"
+        figures = f"it needs {needed_bytes / GB:.2f} GB, {free / GB:.2f} GB free"
         raise OSError(errno.ENOSPC, f"No space left on device {purpose}: {figures}", str(folder))
 
 
@@ -139,7 +144,7 @@ def _manifest(path: Path) -> Manifest | None:
         return None
 
 
-def _remove(path: Path) -> None:
+def remove_checkpoint(path: Path) -> None:
     """Under a draft's name first: an interrupted removal must not look like a checkpoint."""
     draft = path.with_name(path.name + DRAFT_SUFFIX)
     path.rename(draft)

@@ -1,12 +1,14 @@
-"""What a spool says of steps: the first, the last, and how many there are to be."""
+"""What a spool says of steps: the first, the last, how many there are to be, and whether the loss is still a number."""
 
 from __future__ import annotations
 
 import contextlib
 import json
+import math
 import os
-from collections.abc import Iterator
-from itertools import islice
+import re
+from collections.abc import Iterable, Iterator
+from itertools import islice, pairwise
 from pathlib import Path
 from typing import Any, Final
 
@@ -19,17 +21,42 @@ HEAD_BYTES: Final = 16 * 2**20
 HEAD_LINES: Final = 100
 _CHUNK_BYTES: Final = 1 << 20
 
+_PART: Final = r"(?:train|training|eval|evaluation|val|valid|validation|dev|test|held_?out)"
+_LOSS: Final = re.compile(rf"(?:{_PART}[_/. -])?loss|loss[_/. -]{_PART}", re.IGNORECASE)
+"""What scripts call the loss that they train or evaluate; not a part of it, of which a step may have none."""
 
-def first_step(spool: Path, default: int) -> int:
-    """The oldest step in the spool, or ``default`` if there is none near its beginning."""
+
+def first_step(spool: Path, default: int, least: int = 1) -> int:
+    """The oldest step in the spool that counts, or ``default`` if there is none near its beginning."""
     with contextlib.suppress(OSError):
-        return next((step for line in _lines(spool) if (step := _step(line)) is not None), default)
+        return next((step for line in _lines(spool) if (step := _step(line, least)) is not None), default)
     return default
 
 
 def last_step(spool: Path) -> int | None:
     """The newest step in the spool. Reads only its end: a spool may hold a million lines."""
     return next((step for line in reversed(tail(spool)) if (step := _step(line)) is not None), None)
+
+
+def step_reached(spool: Path, start_step: int) -> int | None:
+    """The highest step that may have been made: a script may report every tenth only, or count them from 0.
+
+    Args:
+        spool: of an attempt that has ended.
+        start_step: steps that were done when it began, 0 if not known.
+    """
+    steps = sorted({step for line in tail(spool) if (step := _step(line, least=0)) is not None})
+    if not steps:
+        return None
+    apart = [later - step for step, later in pairwise(steps)] or [steps[0] - start_step, 1]
+    return steps[-1] + max(apart) - 1 + (first_step(spool, 1, least=0) <= start_step)
+
+
+def diverged_at(spool: Path) -> tuple[str, int] | None:
+    """The loss that is not finite in the newest line that has it, and the step since when it is not."""
+    with contextlib.suppress(OSError):
+        return (found := _diverged(tail(spool))) and (_diverged(_lines(spool)) or found)
+    return None
 
 
 def target_step(spool: Path) -> int | None:
@@ -51,6 +78,18 @@ def tail(path: Path) -> list[str]:
         return []
 
 
+def _diverged(lines: Iterable[str | bytes]) -> tuple[str, int] | None:
+    since: dict[str, int] = {}
+    for row in map(_object, lines):
+        for name in filter(_LOSS.fullmatch, row):
+            value, step = row[name], row.get("step")
+            if not isinstance(value, float) or math.isfinite(value):
+                since.pop(name, None)
+            elif is_whole(step):
+                since.setdefault(name, step)
+    return min(since.items(), key=lambda found: (found[0] != "loss", found[1]), default=None)
+
+
 def _lines(spool: Path) -> Iterator[bytes]:
     """The complete lines of a spool's beginning, but for those that are too long."""
     offset = 0
@@ -63,9 +102,9 @@ def _lines(spool: Path) -> Iterator[bytes]:
         offset += taken
 
 
-def _step(line: str | bytes) -> int | None:
+def _step(line: str | bytes, least: int = 1) -> int | None:
     step = _object(line).get("step")
-    return step if is_whole(step, 1) else None
+    return step if is_whole(step, least) else None
 
 
 def _target(line: bytes) -> int | None:

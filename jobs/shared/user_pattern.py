@@ -53,19 +53,27 @@ class UserPattern:
 
     def search(self, text: str) -> bool:
         """Whether it is found in the text; False once it is given up."""
+        return self._search(text) is not None
+
+    def find(self, text: str) -> str | None:
+        """What its first group holds where it is found in the text; None once it is given up."""
+        found = self._search(text)
+        return found[1] if found else None
+
+    def _search(self, text: str) -> re.Match[str] | None:
         if self.given_up:
-            return False
+            return None
         began_s, before = time.thread_time(), signal.signal(signal.SIGVTALRM, _stop)
         try:
             signal.setitimer(signal.ITIMER_VIRTUAL, self._left_s, AGAIN_S)
             try:
-                return self._compiled.search(text) is not None
+                return self._compiled.search(text)
             finally:
                 signal.setitimer(signal.ITIMER_VIRTUAL, 0)
         except _TimeIsUpError:
             signal.setitimer(signal.ITIMER_VIRTUAL, 0)
             self.given_up = True
-            return False
+            return None
         finally:
             signal.signal(signal.SIGVTALRM, before)
             self._left_s -= time.thread_time() - began_s

@@ -66,7 +66,7 @@ class CodeCopies:
         module = config.command[0] == "-m"
         script = self.workdir if module else Path(self.workdir, config.command[0])
         if not script.exists():
-            return Code(LIVE, why=f"{script} is not seen from here")
+            return Code(LIVE, why=f"{script} cannot be read from this machine")
         key = script if module else script.parent
         if key not in self._known or (not module and not self._holds(key, script)):
             self._known[key] = self._code(key, None if module else script, config.command)
@@ -93,7 +93,9 @@ class CodeCopies:
             if self.make:
                 found = _copy(tree, found, self.dir / CODE)
         except OSError as exc:
-            raise UserError(f"the code in {folder} cannot be copied: {exc}", "`code: live` uses it in place") from exc
+            raise UserError(
+                f"the code in {folder} cannot be copied: {exc}", "set `code: live` to use it in place"
+            ) from exc
         return Code(found.hash, tree, found)
 
 
@@ -118,6 +120,8 @@ def _copy(tree: CodeTree, expected: CodeCopy, codes: Path) -> CodeCopy:
     First beside its place, then renamed: a half copy has no name that anybody looks for.
     """
     place = CopyPaths(codes / expected.hash)
+    with suppress(FileNotFoundError):
+        os.utime(place.manifest)  # in use from now on, though no run says so yet: `garbage` looks at its age
     if place.trouble():
         make_private(codes)
         draft = codes / f".{uuid.uuid4().hex}"

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import os
+import pwd
 import subprocess
 import sys
 from collections.abc import Collection, Mapping, Sequence
@@ -26,7 +27,10 @@ from ..reconcile.origin import Origin, that_matter
 from ..spec.expand import Run
 from ..spec.model import Spec
 from .code_copies import CodeCopies, has_code
-from .diff import ABSENT, SpecDiff, desired_again, merge
+from .diff import ABSENT, SpecDiff, accepted_again, desired_again, merge
+
+REMOVED = "removed"
+"""What a campaign's `desired` is once `campaign rm` has begun."""
 
 
 @dataclass(frozen=True)
@@ -79,7 +83,7 @@ def record(store: Store, submission: Submission) -> CampaignRow:
     else:
         CampaignFolder(known).require_or_begin_anew()
     if why := distrust(submission.dir, submission.dir):
-        raise UserError(f"{why}, and could make your jobs run anything", f"chmod go-w {submission.dir}, or use --dir")
+        raise UserError(f"{why}, so they could run any code as you", f"chmod go-w {submission.dir}, or use --dir")
     copies = submission.codes(make=True)
     codes = {run.config_hash: copies.of(run.config).hash for run in submission.runs}
     with store.write() as conn:
@@ -112,6 +116,16 @@ def cancel(store: Store, campaign: CampaignRow, names: Collection[str] | None) -
     return chosen
 
 
+def why_settled(store: Store, campaign: CampaignRow, names: Collection[str]) -> str:
+    """Why cancelling these runs, or all, changes nothing."""
+    with store.read() as conn:
+        runs = _chosen(conn, campaign, names)
+    if len(runs) > 1 or not runs:
+        return f"{'none of them' if names else f'no run of {campaign.name}'} is queued or running"
+    (run,) = runs
+    return f"{run.name} is {'being cancelled' if run.state not in ENDED_RUN else f'already {run.state}'}"
+
+
 def retry(store: Store, campaign: CampaignRow, names: Collection[str] | None) -> list[RunRow]:
     """Marks these runs, or all that failed or are held, for retry with fresh budgets; returns those that this changes.
 
@@ -120,6 +134,7 @@ def retry(store: Store, campaign: CampaignRow, names: Collection[str] | None) ->
     """
     spec, origin = Path(campaign.provenance.get("spec", "")), Origin.of(campaign.provenance)
     copies = CodeCopies(Path(campaign.dir), spec, Path(origin.workdir), make=True)
+    check_kept(campaign)
     with store.read() as conn:
         codes = {run.id: _code_now(run, copies) for run in _to_retry(conn, campaign, names)}
     with store.write() as conn:
@@ -136,9 +151,10 @@ def retry(store: Store, campaign: CampaignRow, names: Collection[str] | None) ->
 
 def _to_retry(conn: Connection, campaign: CampaignRow, names: Collection[str] | None) -> list[RunRow]:
     chosen = _chosen(conn, campaign, names)
-    wrong = [run for run in chosen if run.state not in RETRYABLE_RUN]
+    early = {run.run_id for run in queries.status(conn, campaign.id) if run.early} if names else set()
+    wrong = [run for run in chosen if run.state not in RETRYABLE_RUN and run.id not in early]
     if names and wrong:
-        hint = "only a failed, held or cancelled run can be retried"
+        hint = "only a run that failed, is held, was cancelled or completed early can be retried"
         raise UserError(f"run {wrong[0].name} is {wrong[0].state}", hint)
     if names:
         return chosen
@@ -147,7 +163,7 @@ def _to_retry(conn: Connection, campaign: CampaignRow, names: Collection[str] | 
 
 
 def _code_now(run: RunRow, copies: CodeCopies) -> str:
-    """The code of a run that is retried: as it is now, unless its script is not seen from here."""
+    """The code of a run that is retried: as it is now, unless its script cannot be read from this machine."""
     code = copies.of(run_config(run))
     return run.code if code.why and has_code(run) else code.hash
 
@@ -161,7 +177,7 @@ def _go_on_without(conn: Connection, campaign: CampaignRow, retried: Sequence[Ru
     if dropped:
         kept = [name for name in origin.variables if name not in dropped]
         queries.update_campaign(conn, campaign.id, provenance={**fresh.provenance, "variables": kept})
-        queries.add_event(conn, campaign.id, "variables.dropped", f"goes on without {', '.join(dropped)}")
+        queries.add_event(conn, campaign.id, "variables.dropped", f"continues without {', '.join(dropped)}")
 
 
 def _chosen(conn: Connection, campaign: CampaignRow, names: Collection[str] | None) -> list[RunRow]:
@@ -173,9 +189,16 @@ def _chosen(conn: Connection, campaign: CampaignRow, names: Collection[str] | No
     return [run for run in runs if run.name in names]
 
 
+def check_kept(campaign: CampaignRow) -> None:
+    """Raises UserError for a campaign of which a part may be gone."""
+    if campaign.desired == REMOVED:
+        raise UserError(f"campaign {campaign.name} is being removed", f"`campaign rm {campaign.name}` finishes it")
+
+
 def _check_unchanged(campaign: CampaignRow | None, submission: Submission) -> None:
     if campaign is None:
         return
+    check_kept(campaign)
     if Path(campaign.dir) != submission.dir:
         raise UserError(
             f"campaign {campaign.name} lives in {campaign.dir}, not in {submission.dir}",
@@ -200,6 +223,7 @@ def _campaign_values(submission: Submission, before: CampaignRow | None, copies:
         "limits": spec.limits.model_dump(exclude_none=True),
         "provenance": {
             "version": __version__,
+            "user": _user(),
             "spec": str(path),
             "git": _git_state(path.parent),
             "workdir": str(submission.workdir),
@@ -221,6 +245,14 @@ def _variables(submission: Submission, copies: CodeCopies) -> list[str]:
     )
 
 
+def _user() -> str:
+    """Who submits, by the name of their account or its number."""
+    try:
+        return pwd.getpwuid(os.geteuid()).pw_name
+    except KeyError:
+        return str(os.geteuid())
+
+
 def _git_state(folder: Path) -> str:
     """What `git describe` says of the folder that holds the spec; "" outside of a repository."""
     command = ["git", "-C", str(folder), "describe", "--always", "--dirty", "--abbrev=12"]
@@ -238,7 +270,7 @@ def _apply(
     new = [_new_run(run, ordinals[run.config_hash], codes[run.config_hash]) for run in change.create]
     queries.insert_runs(conn, campaign_id, new)
     for row, run in change.keep:
-        again = desired_again(row)
+        again = accepted_again(desired_again(row), run)
         values = {name: getattr(again, name) for name in ("desired", "state", "reason", "retry_epoch")}
         values |= {"params": run.params, "config": run.stored_config, "ordinal": ordinals[run.config_hash]}
         values |= {} if has_code(row) else {"code": codes[run.config_hash]}

@@ -7,7 +7,18 @@ from pathlib import Path
 
 from ...db import queries
 from ...db.gpu_records import AttemptGpus
-from ...db.records import AttemptRow, CampaignRow, CheckpointRow, EventRow, MemoryObservation, RunLatest, RunRow
+from ...db.records import (
+    COMPLETED_EARLY,
+    AttemptRow,
+    CampaignRow,
+    CheckpointRow,
+    EventRow,
+    MemoryObservation,
+    RunLatest,
+    RunRow,
+    RunState,
+    RunStatus,
+)
 from ...db.store import Store
 from ...jobs.shared.layout import CampaignPaths, RunPaths
 from .status import CampaignStatus, read_status
@@ -33,7 +44,9 @@ class RunDetails:
     """
 
     campaign: CampaignRow
+    status: CampaignStatus
     run: RunRow
+    now: RunStatus
     latest: RunLatest | None
     attempts: tuple[AttemptRow, ...]
     checkpoints: tuple[CheckpointRow, ...]
@@ -41,6 +54,12 @@ class RunDetails:
     paths: RunPaths
     memory: dict[int, MemoryObservation]
     gpus: dict[int, AttemptGpus]
+
+    @property
+    def early(self) -> bool:
+        """Whether it completed before its target step."""
+        newest = self.attempts[-1].failure_class if self.attempts else None
+        return self.run.state is RunState.COMPLETED and newest == COMPLETED_EARLY
 
 
 def campaign_details(store: Store, campaign: CampaignRow) -> CampaignDetails:
@@ -54,12 +73,15 @@ def campaign_details(store: Store, campaign: CampaignRow) -> CampaignDetails:
 
 def run_details(store: Store, campaign: CampaignRow, run: RunRow) -> RunDetails:
     """Reads the details of a run."""
+    status = read_status(store, campaign)
     with store.read() as conn:
         attempts = tuple(queries.attempts(conn, campaign.id, run.id))
         used = (queries.attempt_gpus(conn, attempt.id) for attempt in attempts)
         return RunDetails(
             campaign=campaign,
+            status=status,
             run=run,
+            now=next(row for row in status.runs if row.run_id == run.id),
             latest=queries.latest(conn, campaign.id).get(run.id),
             attempts=attempts,
             checkpoints=tuple(queries.checkpoints(conn, run.id)),

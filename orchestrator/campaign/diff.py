@@ -12,8 +12,10 @@ from typing import Any
 from ...db.records import DECIDED_RUN, STARTED_RUN, RunRow, RunState
 from ..errors import UserError
 from ..formatting import some
+from ..reconcile.submit import REFUSED_BY
+from ..spec.effects import COMPARES_ALIKE, MEASURES
 from ..spec.expand import Run
-from ..spec.model import DESCRIBES_ONLY
+from ..spec.model import RunConfig, TrainConfig
 
 ABSENT = "absent"
 """What a run's `desired` is when the spec no longer names it."""
@@ -57,7 +59,7 @@ def merge(runs: Sequence[Run], stored: Sequence[RunRow], saved: Collection[int] 
     by_name = {row.name: row for row in stored if row.name not in kept}
     rest = [_renamed(run, kept) for run in runs if run.config_hash not in by_hash]
     changed = tuple((by_name[run.name], run) for run in rest if run.name in by_name)
-    _refuse_started(changed)
+    _refuse_started([*changed, *((row, run) for row, run in keep if _measures(row.config) != _measures(run.config))])
     _refuse_other_ranks([(row, run) for row, run in changed if row.id in saved])
     named = kept | {row.name for row, _ in changed}
     return SpecDiff(
@@ -79,6 +81,14 @@ def desired_again(row: RunRow) -> RunRow:
     return replace(row, state=state, reason="", retry_epoch=row.retry_epoch + 1)
 
 
+def accepted_again(row: RunRow, run: Run) -> RunRow:
+    """The row with fresh budgets where sbatch refused its job, and the spec now asks for another one."""
+    asked, asks = (config.get("slurm", {}) for config in (row.config, run.stored_config))
+    if row.state is not RunState.FAILED or not row.reason.startswith(REFUSED_BY) or asked == asks:
+        return row
+    return replace(row, state=RunState.PENDING, reason="", retry_epoch=row.retry_epoch + 1)
+
+
 def _renamed(run: Run, taken: set[str]) -> Run:
     """A new run must not take the name of a kept one that the grown matrix would now name otherwise."""
     return replace(run, name=f"{run.name}-{run.config_hash[:6]}") if run.name in taken else run
@@ -89,8 +99,8 @@ def _refuse_started(changed: Sequence[tuple[RunRow, Run]]) -> None:
     if not started:
         return
     (first, run), more = started[0], f" (and {len(started) - 1} more)" if len(started) > 1 else ""
-    changes = _changes(first.config, run.stored_config)
-    shown = f": {some(changes, _SHOWN)}" if changes else ""
+    differing = _experiment_changes(first, run)
+    shown = f": {some(differing, _SHOWN)}" if differing else ""
     advice = "cancel it first, or " if first.state is not RunState.COMPLETED else ""
     raise UserError(
         f"run {first.name}{more} is {first.state}, and its experiment has changed in the spec{shown}",
@@ -101,32 +111,43 @@ def _refuse_started(changed: Sequence[tuple[RunRow, Run]]) -> None:
 def _refuse_other_ranks(changed: Sequence[tuple[RunRow, Run]]) -> None:
     """Refuses because only as many ranks as wrote a checkpoint can load it: the run would restart from step 0."""
     for row, run in changed:
-        changes = _changes(row.config, run.stored_config)
-        if changes and all(change.startswith(_RANKS) for change in changes):
+        differing = _experiment_changes(row, run)
+        if differing and all(change.startswith(_RANKS) for change in differing):
             raise UserError(
-                f"run {row.name} has a checkpoint, and the spec now gives it other ranks: {', '.join(changes)}",
+                f"run {row.name} has a checkpoint, and the spec now gives it other ranks: {', '.join(differing)}",
                 "keep them, or give the campaign another name to start afresh; where train.universal_checkpoint is set"
                 " from the start, a run may go on with other ranks",
             )
 
 
-def _changes(before: Mapping[str, Any], after: Mapping[str, Any]) -> list[str]:
-    """The fields of the experiment that differ, as `train.lr 0.001 → 0.01`."""
+def _measures(config: Mapping[str, Any] | RunConfig) -> dict[str, Any]:
+    """The fields beside the experiment's that change a compared figure; only the built-in trainer heeds them."""
+    given = config if isinstance(config, Mapping) else config.model_dump(include={"command", "train"})
+    train = given.get("train") or {}
+    known = {name: train.get(name, TrainConfig.model_fields[name].default) for name in MEASURES}
+    return {} if given.get("command") else known
+
+
+def changes(before: Mapping[str, Any], after: Mapping[str, Any]) -> list[str]:
+    """The fields that differ, as `train.lr: 0.001 → 0.01`."""
     old, new = _fields(before), _fields(after)
-    return [f"{name} {_word(old, name)} → {_word(new, name)}" for name in old | new if old.get(name) != new.get(name)]
+    return [f"{name}: {_word(old, name)} → {_word(new, name)}" for name in old | new if old.get(name) != new.get(name)]
+
+
+def _experiment_changes(row: RunRow, run: Run) -> list[str]:
+    found = changes(row.config, run.stored_config)
+    names = ((change, change.partition(":")[0]) for change in found)
+    return [c for c, name in names if name.startswith(_EXPERIMENT) and name.rpartition(".")[2] not in COMPARES_ALIKE]
 
 
 def _word(fields: Mapping[str, Any], name: str) -> str:
-    return str(fields[name]) if name in fields else "not set"
+    value = fields.get(name, "not set")
+    return " ".join(map(str, value)) if isinstance(value, list | tuple) else str(value)
 
 
 def _fields(config: Mapping[str, Any], prefix: str = "") -> dict[str, Any]:
-    """The values of a configuration by their dotted names, as far as they define the experiment."""
+    """The values of a configuration by their dotted names."""
     flat: dict[str, Any] = {}
     for key, value in config.items():
-        name = f"{prefix}{key}"
-        if isinstance(value, Mapping):
-            flat |= _fields(value, f"{name}.")
-        elif name.startswith(_EXPERIMENT) and key not in DESCRIBES_ONLY:
-            flat[name] = value
+        flat |= _fields(value, f"{prefix}{key}.") if isinstance(value, Mapping) else {f"{prefix}{key}": value}
     return flat

@@ -9,11 +9,22 @@ from typing import Any, Final
 
 from ...db import queries
 from ...db.gpu_records import AttemptGpus, j_per_token, total
-from ...db.records import OPENED_ELSEWHERE, AttemptRow, CampaignRow, EventRow, RunRow, RunState, RunStatus
+from ...db.records import (
+    CANCELLING,
+    OPENED_ELSEWHERE,
+    AttemptRow,
+    CampaignRow,
+    EventRow,
+    Lease,
+    RunRow,
+    RunState,
+    RunStatus,
+)
 from ...db.store import Store
+from ..reconcile.lease import LeaseHolder
 from .code_text import codes_text
 from .details import CampaignDetails, RunDetails
-from .status import CampaignStatus, read_status
+from .status import CampaignStatus, Selection, read_status
 
 SCHEMA_VERSION: Final = 1
 """Of every JSON document that the command prints."""
@@ -28,6 +39,8 @@ _ATTEMPT: Final = (
 
 _MEMORY: Final = ("after_init_gb", "per_sample_gb", "usable_gb", "peak_allocated_gb", "peak_reserved_gb")
 _SPEED: Final = "script.speed"
+METRICS_SOURCE: Final = "script.metrics_source"
+"""Of an event that says where the metrics of a script come from that does not report them."""
 
 
 def finite(value: Any) -> Any:
@@ -37,8 +50,8 @@ def finite(value: Any) -> Any:
     return "NaN" if math.isnan(value) else "Infinity" if value > 0 else "-Infinity"
 
 
-def status_document(store: Store, campaign: CampaignRow) -> dict[str, Any]:
-    """Where a campaign stands."""
+def status_document(store: Store, campaign: CampaignRow, chosen: Selection | None = None) -> dict[str, Any]:
+    """Where a campaign stands, with all its runs or the chosen ones."""
     status = read_status(store, campaign)
     with store.read() as conn:
         runs = {run.id: run for run in queries.runs(conn, campaign.id)}
@@ -48,11 +61,29 @@ def status_document(store: Store, campaign: CampaignRow) -> dict[str, Any]:
         "campaign": campaign.name,
         "settled": status.settled,
         "reconciled_now": status.reconciled_now,
+        "now_s": status.now_s,
+        "left_s": status.all_left_s,
+        "reconciler": _reconciler(status.reconciler),
         "counts": _counts(status),
         "runs": [
-            _run_of_status(row, runs[row.run_id], attempts[row.run_id], forwards.get(row.run_id, {}))
-            for row in status.runs
+            {
+                **_run_of_status(row, runs[row.run_id], attempts[row.run_id], forwards.get(row.run_id, {})),
+                **activity_document(row, status),
+            }
+            for row in (chosen.of(status) if chosen else status).runs
         ],
+    }
+
+
+def activity_document(row: RunStatus, status: CampaignStatus) -> dict[str, Any]:
+    """Where a run is, what it was last seen doing since when, when it last reported, how long it will still take."""
+    return {
+        "job_id": row.job_id,
+        "node_list": row.node_list or "",
+        "phase": row.phase or "",
+        "phase_since_s": row.phase_since_s,
+        "ts_s": finite(row.ts_s),
+        "left_s": status.left_s.get(row.run_id),
     }
 
 
@@ -80,7 +111,9 @@ def run_document(facts: RunDetails) -> dict[str, Any]:
         "campaign": facts.campaign.name,
         "run_dir": str(facts.paths.dir),
         **{key: value for key, value in asdict(facts.run).items() if key not in ("id", "campaign_id")},
+        "completed_early": facts.early,
         "batch": batch_of(facts.run),
+        **activity_document(facts.now, facts.status),
         "latest": {key: finite(value) for key, value in asdict(facts.latest).items()} if facts.latest else None,
         "forwarded": forwards_document(facts.events),
         "gpus": energy_document(facts.gpus.get(row.id) for row in present if _used_gpus(row, facts)),
@@ -145,6 +178,8 @@ def _run_of_status(
         "name": row.name,
         "params": run.params,
         "state": row.state,
+        "completed_early": row.early,
+        "cancelling": row.shown == CANCELLING,
         "reason": row.reason,
         **{name: finite(getattr(row, name)) for name in _FIGURES},
         **batch_of(run),
@@ -155,6 +190,15 @@ def _run_of_status(
         "forwarded": _forwarded(forwards),
         "attempts": [{name: getattr(attempt, name) for name in _ATTEMPT} for attempt in attempts],
     }
+
+
+def _reconciler(lease: Lease | None) -> dict[str, Any] | None:
+    """Who reconciles, or did last, and what the last pass learned."""
+    if lease is None:
+        return None
+    holder = LeaseHolder.parse(lease.holder)
+    seen = {name: getattr(lease, name) for name in ("expires_s", "asked_s", "heard_s", "trouble")}
+    return {"host": holder.host, "pid": holder.pid, **seen}
 
 
 def _attempt(row: AttemptRow, facts: RunDetails) -> dict[str, Any]:

@@ -28,6 +28,7 @@ class Wanted:
         rank: of the launcher, the number of its node.
         job_logs: glob patterns of the batch job's own logs, from before the launcher started.
         over: whether the store says that the attempt has ended.
+        unrun: why there never was a job; "" if there was one.
     """
 
     attempt: AttemptPaths
@@ -36,6 +37,7 @@ class Wanted:
     rank: int
     launcher: bool
     over: bool
+    unrun: str = ""
 
     @classmethod
     def of(
@@ -61,6 +63,7 @@ class Wanted:
             rank=rank,
             launcher=launcher,
             over=row.ended_s is not None,
+            unrun=run.reason if row.ended_s is not None and row.job_id is None else "",
         )
 
     @property
@@ -73,8 +76,10 @@ def newest_log(wanted: Wanted) -> Path:
     """The rank's log if there is one, else the launcher's or the batch job's; raises UserError if there is none."""
     found = next(_candidates(wanted), None)
     if found is None:
-        hint = "it has not started yet; -f waits for it" if not wanted.ended else f"see {wanted.attempt.logs}"
+        hint = "it has not started yet; wait for it with -f" if not wanted.ended else f"see {wanted.attempt.logs}"
         what = "launcher" if wanted.launcher else "rank"
+        if wanted.unrun:
+            raise UserError(f"no job ran in {wanted.attempt.dir.name}: {wanted.unrun}", "so there is no log")
         raise UserError(f"no log of {what} {wanted.rank} in {wanted.attempt.dir.name}", hint)
     return found
 

@@ -39,6 +39,11 @@ def find(store: Store, name: str | None) -> CampaignRow:
     raise UserError("which campaign?" if name is None else f"no {what} named {name}", f"one of: {', '.join(known)}")
 
 
+def campaigns_of(store: Store, name: str | None) -> list[CampaignRow]:
+    """The campaign of that name, or all of the store; raises UserError as `find`."""
+    return [find(store, name)] if name else list(_known(store).values())
+
+
 def find_with_runs(store: Store, words: Sequence[str]) -> tuple[CampaignRow, list[str]]:
     """Resolves `[NAME] [RUN...]`; the name may be omitted if there is only one campaign.
 

@@ -11,16 +11,19 @@ from itertools import chain
 from math import ceil
 from pathlib import Path
 
-from ...db.records import UNSETTLED_RUN, CampaignRow, RunRow, StepTimes
+from ...db.records import UNSETTLED_RUN, CampaignRow, RunRow, RunState, StepTimes
 from ...db.store import Store
 from ...jobs.shared.layout import CampaignPaths
 from ..errors import Unreachable
 from ..executors import job_request
 from ..executors.base import ARRAY_LIMIT
+from ..executors.job_request import run_config
+from ..executors.slurm import LOOK_S, answering_within
 from ..formatting import count
 from ..memory.config_changes import changed
 from ..memory.feasibility import ModelNeeds, needs_of
 from ..memory.observations import ledgers_of
+from ..memory.parameter_count import why_uncounted
 from ..memory.prediction import Ledger, memory_key, start_micro_batch
 from ..memory.zero_memory import Sizes
 from ..reconcile.actions import Submit
@@ -31,10 +34,11 @@ from ..reconcile.observe import observe, read_store
 from ..reconcile.origin import Origin, why_held
 from ..spec.expand import Run
 from ..spec.model import RunConfig
+from ..spec.validate import remarks
 from .code_copies import Code, changed_files, has_code
 from .code_text import describe, shown
 from .desired import Submission, compare
-from .diff import SpecDiff, desired_again
+from .diff import SpecDiff, accepted_again, changes, desired_again
 
 
 class Sign(StrEnum):
@@ -55,6 +59,7 @@ class PlannedRun:
         micro_batch: of the attempt that would be submitted.
         mem_scale: factor on the memory that the spec asks of a node.
         changes: made so that the attempt fits into memory, see `memory.config_changes`.
+        differing: settings that the spec changes, as `train.lr: 0.001 → 0.01`.
         predicted_gb: peak memory of a rank, None if like runs have not measured enough.
         usable_gb: memory that a rank could use where they ran.
     """
@@ -66,6 +71,7 @@ class PlannedRun:
     micro_batch: int | None = None
     mem_scale: float = 1.0
     changes: tuple[str, ...] = ()
+    differing: tuple[str, ...] = ()
     predicted_gb: float | None = None
     usable_gb: float | None = None
     needs: ModelNeeds = field(default_factory=ModelNeeds)
@@ -90,8 +96,8 @@ class PlannedRun:
 class Plan:
     """All runs of a campaign with what would happen to them.
 
-    If the executor could not be reached, `trouble` says so: resubmissions may be missing. `notes` say what code runs
-    use, and what stands in the way of all of them.
+    If the executor could not be reached, `trouble` says so: resubmissions may be missing. `notes` say which limits
+    change, what code runs use, and what stands in the way of all of them.
     """
 
     campaign: str
@@ -135,10 +141,20 @@ def make_plan(store: Store | None, submission: Submission) -> Plan:
     order = {run.config_hash: index for index, run in enumerate(submission.runs)}
     planned = map(_with_needs, _with_memory(store, list(_planned(change, submits))))
     runs = sorted(planned, key=lambda item: order[item.run.config_hash] if item.run else len(order))
-    notes = [*describe(copies.seen), *_kept_code(change, codes, submission.dir)]
+    limits = {"limits": submission.spec.limits.model_dump(exclude_none=True)}
+    notes = changes({"limits": campaign.limits}, limits) if campaign else []
+    notes += [*describe(copies.seen), *_kept_code(change, codes, submission.dir), *_uncounted(submission.runs)]
+    notes += remarks(submission.spec)
     if reason := why_held(Origin.of(campaign.provenance).missing(os.environ)) if campaign else "":
         notes.append(reason)
     return Plan(submission.spec.name, submission.spec.executor, tuple(runs), trouble, tuple(notes))
+
+
+def _uncounted(runs: Sequence[Run]) -> Iterator[str]:
+    """Why the plan does not say how large a model is."""
+    trains = [run.config.train for run in runs if run.config.command is None]
+    reasons = (why_uncounted(train.model, train.tokenizer) for train in trains if train.model is not None)
+    yield from (f"parameters unknown: {why}" for why in dict.fromkeys(reasons) if why)
 
 
 def _kept_code(change: SpecDiff, codes: Mapping[str, Code], dir: Path) -> Iterator[str]:
@@ -150,17 +166,26 @@ def _kept_code(change: SpecDiff, codes: Mapping[str, Code], dir: Path) -> Iterat
         files = sorted({file for before, code in older.items() for file in changed_files(before, code, dir)})
         since = f" (changed since: {shown(files)})" if files else ""
         verb = "keeps" if number == "1 run" else "keep"
-        hint = "`campaign retry` takes the new code, for a run that failed, is held or was cancelled"
+        hint = "`campaign retry` makes a failed, held or cancelled run use the new code"
         yield f"{number} {verb} older code{since}; {hint}"
+
+
+def _differing(row: RunRow, run: Run) -> tuple[str, ...]:
+    """The settings of a run that the spec changes; a default that a new version brings is no change."""
+    now = run.stored_config
+    if row.config == now or row.state is RunState.COMPLETED:
+        return ()
+    return tuple(changes(run_config(row).model_dump(mode="json", exclude_none=True), now))
 
 
 def _planned(change: SpecDiff, submits: Mapping[int, Submit]) -> Iterator[PlannedRun]:
     for run in change.create:
         yield PlannedRun(Sign.CREATE, run.name, "", run, run.micro_batch)
     for row, run in change.replace:
-        yield PlannedRun(Sign.RESUBMIT, row.name, "its experiment changed in the spec", run, run.micro_batch)
+        why, differing = "its experiment changed in the spec", _differing(row, run)
+        yield PlannedRun(Sign.RESUBMIT, row.name, why, run, run.micro_batch, differing=differing)
     for row, run in change.keep:
-        yield _kept(row, run, submits.get(row.id))
+        yield replace(_kept(row, run, submits.get(row.id)), differing=_differing(row, run))
     for row in change.drop:
         ends = row.state in UNSETTLED_RUN
         why = "no longer in the spec" if ends else f"{row.state}, no longer in the spec"
@@ -212,14 +237,15 @@ def _decided(
     # as submitting the spec would leave it
     campaign = replace(campaign, desired="active", limits=submission.spec.limits.model_dump(exclude_none=True))
     stored = read_store(store, campaign)
-    kept = {row.id for row, _ in change.keep}
-    rows = tuple(desired_again(row) for row in stored.runs if row.id in kept)
+    kept = {row.id: run for row, run in change.keep}
+    rows = tuple(accepted_again(desired_again(row), kept[row.id]) for row in stored.runs if row.id in kept)
     paths = CampaignPaths(Path(campaign.dir), campaign.name)
     desired = replace(stored, runs=rows, campaign=campaign)
     try:
         CampaignFolder(campaign).require(chain.from_iterable(stored.attempts.values()))
     except Unreachable as exc:
         return {}, exc
-    snapshot, trouble = observe(desired, make_executor(campaign, paths), paths, lambda _run_id: StepTimes(None, 0))
+    with answering_within(LOOK_S):
+        snapshot, trouble = observe(desired, make_executor(campaign, paths), paths, lambda _run_id: StepTimes(None, 0))
     actions = decide(replace(snapshot, capacity=None))
     return {action.run.id: action for action in actions if isinstance(action, Submit)}, trouble

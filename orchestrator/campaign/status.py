@@ -3,14 +3,40 @@
 from __future__ import annotations
 
 from collections import Counter
-from dataclasses import dataclass
+from collections.abc import Collection, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from fnmatch import fnmatchcase
+from typing import Final
 
 from sqlalchemy import Connection
 
-from ...db import queries
+from ...db import campaigns, queries
 from ...db.records import UNSETTLED_RUN, AttemptRow, CampaignRow, Lease, RunState, RunStatus
 from ...db.store import Store
+from ..failures.groups import alike, cause
+from ..formatting import count
 from ..reconcile.lease import LeaseHolder, lease_name
+from .eta import campaign_left_s, run_left_s
+
+LOOKED_S = 120.0
+"""How long ago a reconciler may have looked at runs for what it saw to be told as what they do."""
+
+TROUBLED: Final = (RunState.FAILED, RunState.HELD)
+"""The user has to look."""
+
+WORST_FIRST: Final = (*TROUBLED, RunState.RUNNING, RunState.QUEUED, RunState.PENDING)
+
+
+NO_METRICS: Final = (
+    "the script reported no metrics. Add to it: from dscampaign import report, "
+    "and after each step: report(step, loss=loss)"
+)
+
+
+def no_metrics(names: Sequence[str]) -> str:
+    """What to do about runs that came to their end without a word of any step."""
+    others = f" and {count(len(names) - 1, 'other')}" if len(names) > 1 else ""
+    return f"{names[0]}{others}: {NO_METRICS}"
 
 
 @dataclass(frozen=True)
@@ -20,6 +46,9 @@ class CampaignStatus:
     Attributes:
         first_micro_batch: by run id, the first one of its present configuration; only of retried runs.
         reconciler: the campaign's lease, current or last.
+        rules: by run id, the rule that found why it failed or is held.
+        left_s: by run id, how long it will still take; only of those that run and whose pace is known.
+        all_left_s: how long the campaign will still take, with as many runs at once as now; None if nobody knows.
     """
 
     campaign: CampaignRow
@@ -27,11 +56,24 @@ class CampaignStatus:
     first_micro_batch: dict[int, int | None]
     reconciler: Lease | None
     now_s: float
+    rules: dict[int, str] = field(default_factory=dict)
+    left_s: Mapping[int, float] = field(default_factory=dict)
+    all_left_s: float | None = None
 
     @property
     def counts(self) -> dict[RunState, int]:
         """How many runs are in each state."""
         return Counter(run.state for run in self.runs)
+
+    @property
+    def early(self) -> int:
+        """How many runs completed before their target step."""
+        return sum(run.early for run in self.runs)
+
+    @property
+    def shown_counts(self) -> dict[str, int]:
+        """The same, with those that are being cancelled by themselves."""
+        return Counter(run.shown for run in self.runs)
 
     @property
     def settled(self) -> bool:
@@ -44,22 +86,105 @@ class CampaignStatus:
         return all(run.state in (RunState.COMPLETED, RunState.CANCELLED) for run in self.runs)
 
     @property
+    def silent(self) -> list[str]:
+        """Runs that completed without a word of any step."""
+        return [run.name for run in self.runs if run.state is RunState.COMPLETED and run.step is None]
+
+    @property
+    def executor_silent(self) -> bool:
+        """Whether the executor did not answer when it was last asked about jobs."""
+        lease = self.reconciler
+        return lease is not None and (lease.asked_s or 0.0) > (lease.heard_s or 0.0)
+
+    @property
     def reconciled_now(self) -> bool:
         """Whether a reconciler is active: it has the lease and is not known to have died."""
         lease = self.reconciler
         return lease is not None and lease.expires_s > self.now_s and not LeaseHolder.parse(lease.holder).dead
+
+    @property
+    def seen_now(self) -> bool:
+        """Whether somebody has just looked: what runs were doing long ago says nothing."""
+        return self.reconciler is not None and self.reconciler.expires_s > self.now_s - LOOKED_S
+
+
+@dataclass(frozen=True)
+class ConditionStatus:
+    """All repeats of one point of the matrix; named after the first one, without the repeat's number."""
+
+    name: str
+    runs: tuple[RunStatus, ...]
+
+    @property
+    def counts(self) -> dict[RunState, int]:
+        """How many repeats are in each state."""
+        return Counter(run.state for run in self.runs)
+
+    @property
+    def badness(self) -> tuple[int, int]:
+        """Sorts conditions, worst first: by their worst run, then by how many are like it."""
+        state = min((run.state for run in self.runs), key=_rank)
+        return _rank(state), -self.counts[state]
+
+
+@dataclass(frozen=True)
+class Selection:
+    """Which runs a user wants to see: in one of these states, with a name that matches one of these patterns."""
+
+    states: Collection[RunState] = ()
+    patterns: Collection[str] = ()
+
+    def of(self, status: CampaignStatus) -> CampaignStatus:
+        """The status with these runs alone."""
+        return replace(status, runs=tuple(filter(self._wants, status.runs)))
+
+    def __bool__(self) -> bool:
+        return bool(self.states or self.patterns)
+
+    def _wants(self, run: RunStatus) -> bool:
+        named = not self.patterns or any(fnmatchcase(run.name, pattern) for pattern in self.patterns)
+        return named and (not self.states or run.state in self.states)
+
+
+def conditions_of(runs: Sequence[RunStatus]) -> list[ConditionStatus]:
+    """The conditions of a campaign, worst first."""
+    groups = alike(runs, lambda run: run.condition)
+    return sorted((ConditionStatus(runs[0].condition, tuple(runs)) for runs in groups), key=lambda c: c.badness)
+
+
+def failures_of(status: CampaignStatus) -> list[list[RunStatus]]:
+    """The runs that failed or are held, those of one cause together, the largest group first."""
+    troubled = [run for run in status.runs if run.state in TROUBLED]
+    rule = status.rules
+    groups = alike(
+        troubled, lambda run: (run.state, cause(run.failure_class, rule.get(run.run_id, ""), run.reason, run.name))
+    )
+    return sorted(groups, key=len, reverse=True)
+
+
+def _rank(state: RunState) -> int:
+    return WORST_FIRST.index(state) if state in WORST_FIRST else len(WORST_FIRST)
 
 
 def read_status(store: Store, campaign: CampaignRow) -> CampaignStatus:
     """Reads a campaign's status in one transaction."""
     with store.read() as conn:
         rows = _with_nonfinite(conn, campaign.id, queries.status(conn, campaign.id))
+        now_s, left_s, all_left_s = store.now(conn), {}, None
+        if any(row.state is RunState.RUNNING for row in rows):
+            paces = campaigns.paces(conn, campaign.id)
+            estimates = {row.run_id: run_left_s(row, paces.get(row.run_id), now_s) for row in rows}
+            left_s = {run_id: seconds for run_id, seconds in estimates.items() if seconds is not None}
+            all_left_s = campaign_left_s(rows, left_s, campaigns.spent(conn, campaign.id), now_s)
         return CampaignStatus(
             campaign=campaign,
             runs=tuple(rows),
             first_micro_batch=_first_micro_batch(conn, campaign.id, rows),
             reconciler=queries.read_lease(conn, lease_name(campaign.id)),
-            now_s=store.now(conn),
+            now_s=now_s,
+            left_s=left_s,
+            all_left_s=all_left_s,
+            rules=campaigns.failure_rules(conn, campaign.id) if any(row.state in TROUBLED for row in rows) else {},
         )
 
 

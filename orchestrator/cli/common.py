@@ -8,6 +8,8 @@ import os
 import re
 import shlex
 import shutil
+import signal
+import subprocess
 import sys
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
@@ -15,10 +17,12 @@ from typing import IO, TYPE_CHECKING, Any, TypeVar
 
 import click
 
+from ...db.errors import StoreError
 from ..campaign.location import Location
 from ..errors import UserError, did_you_mean
 from ..settings import resolve
-from .pages.text import Page, Style
+from .located import located
+from .pages.text import Page, Style, fold
 
 if TYPE_CHECKING:
     from ..campaign.desired import Submission
@@ -33,6 +37,14 @@ class Verb(click.Command):
         super().__init__(*args, **kwargs)
         # `\b` before a paragraph that has indented lines: click does not rewrap it
         self.help = re.sub(r"\n\n(?=[^\n]*\n  )", "\n\n\b\n", inspect.cleandoc(self.help or ""))
+
+    def invoke(self, ctx: click.Context) -> Any:
+        """Runs it; commands in the hint of an error find the campaign that this one was about."""
+        try:
+            return super().invoke(ctx)
+        except (UserError, StoreError) as error:
+            error.hint = located(error.hint or "")
+            raise
 
 
 def verb(function: Callable[..., int]) -> Verb:
@@ -125,7 +137,12 @@ def terminal_size(stream: IO[str]) -> os.terminal_size:
         columns, lines = os.get_terminal_size(stream.fileno())
     except OSError:
         columns, lines = 0, 0
-    return shutil.get_terminal_size((columns or 120, lines or 40))
+    return shutil.get_terminal_size((columns or 120, lines or 24))
+
+
+def screen_height(stream: IO[str]) -> int | None:
+    """Lines that a page may have to stay in sight above the shell's prompt; None for a file or a pipe."""
+    return terminal_size(stream).lines - 1 if stream.isatty() else None
 
 
 def check_folder_of(path: Path) -> None:
@@ -133,13 +150,39 @@ def check_folder_of(path: Path) -> None:
     if path.is_dir():
         raise UserError(f"{path} is a folder", "name a file")
     if not path.parent.is_dir():
-        raise UserError(f"there is no folder {path.parent}", f"`mkdir -p {shlex.quote(str(path.parent))}` makes it")
+        raise UserError(f"no such folder: {path.parent}", f"`mkdir -p {shlex.quote(str(path.parent))}` creates it")
 
 
 def echo(text: str) -> None:
     """Prints data, unbuffered, so that it stays in order with stderr."""
     sys.stdout.write(f"{text}\n")
     sys.stdout.flush()
+
+
+def echo_page(text: str) -> None:
+    """Prints text for people: folded between words on a terminal, its commands complete."""
+    echo(_for_terminal(text))
+
+
+def _for_terminal(text: str) -> str:
+    return fold(located(text), page_for(sys.stdout).width)
+
+
+def echo_screen(text: str) -> None:
+    """Prints text, through `$PAGER` where it is longer than the terminal."""
+    text = _for_terminal(text)
+    lines, size = text.splitlines(), terminal_size(sys.stdout)
+    pager = shlex.split(os.environ.get("PAGER", "less"))
+    if not sys.stdout.isatty() or os.environ.get("TERM") == "dumb" or len(lines) < size.lines or not pager:
+        echo(text)
+        return
+    previous = signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C is the pager's
+    try:
+        subprocess.run(pager, input=f"{text}\n".encode(), env={"LESS": "FRX", **os.environ}, check=False)
+    except OSError:  # there is no such program
+        echo(text)
+    finally:
+        signal.signal(signal.SIGINT, previous)
 
 
 def echo_json(document: Mapping[str, Any]) -> None:
@@ -154,12 +197,12 @@ def echo_either(as_json: bool, document: Callable[[], Mapping[str, Any]], text: 
     if as_json:
         echo_json(document())
     else:
-        echo(text(page_for(sys.stdout)))
+        echo_page(text(page_for(sys.stdout)))
 
 
 def echo_err(text: str) -> None:
-    """Prints a message."""
-    sys.stderr.write(f"{text}\n")
+    """Prints a message, folded between words on a terminal."""
+    sys.stderr.write(f"{fold(text, page_for(sys.stderr).width)}\n")
     sys.stderr.flush()
 
 
@@ -173,4 +216,4 @@ def echo_error(message: str, hint: str | None) -> None:
 
 def echo_next(text: str) -> None:
     """Prints what to type next."""
-    echo_err(f"{page_for(sys.stderr).paint('next:', Style.CYAN)} {text}")
+    echo_err(f"{page_for(sys.stderr).paint('next:', Style.CYAN)} {located(text)}")

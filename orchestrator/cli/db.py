@@ -6,7 +6,7 @@ import click
 
 from ..campaign.location import locate
 from ..errors import EXIT_OK
-from .common import Verb, Verbs, echo, store_options
+from .common import Verb, Verbs, echo_either, json_option, store_options
 
 
 @click.group(cls=Verbs)
@@ -16,7 +16,8 @@ def db() -> None:
 
 @db.command(cls=Verb)
 @store_options
-def upgrade(dir: str | None, store: str | None) -> int:
+@json_option
+def upgrade(dir: str | None, store: str | None, as_json: bool) -> int:
     """Create or upgrade the store's tables.
 
     SQLite needs this only after an upgrade of this program, PostgreSQL also before its first use. Stop reconcilers of
@@ -32,5 +33,6 @@ def upgrade(dir: str | None, store: str | None) -> int:
     opened = Store.open(settings.store, check_schema=False)
     before, after = apply(opened)
     changed = f"{before or 'empty'} → {after}" if before != after else f"{after}, up to date"
-    echo(f"{opened.url_without_password}: {changed}")
+    document = {"store": opened.url_without_password, "schema_before": before, "schema": after}
+    echo_either(as_json, lambda: document, lambda _: f"{opened.url_without_password}: {changed}")
     return EXIT_OK

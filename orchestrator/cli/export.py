@@ -12,19 +12,23 @@ from typing import IO, Any, Final
 import click
 
 from ..errors import EXIT_OK, UserError
-from .common import check_folder_of, echo_err, store_options, verb
+from .common import check_folder_of, echo_err, json_option, store_options, verb
+from .completion import campaign_names
 
 FORMATS: Final = ("csv", "json", "parquet")
 TABLES: Final = ("steps", "runs", "attempts", "gpus", "events")
 
 
 @verb
-@click.argument("name", metavar="[NAME]", required=False)
+@click.argument("name", metavar="[NAME]", required=False, shell_complete=campaign_names)
 @click.option("--format", "form", type=click.Choice(FORMATS), default="csv", show_default=True, help="File format.")
 @click.option("--what", type=click.Choice(TABLES), default="steps", show_default=True, help="Rows to export.")
 @click.option("-o", "--output", type=click.Path(path_type=Path), help="File to write.  [default: standard output]")
 @store_options
-def export(name: str | None, form: str, what: str, output: Path | None, dir: str | None, store: str | None) -> int:
+@json_option
+def export(
+    name: str | None, form: str, what: str, output: Path | None, dir: str | None, store: str | None, as_json: bool
+) -> int:
     """Export a campaign's results as CSV, JSON or Parquet.
 
     Each step appears once, as reported by the newest attempt that ran it. Files are written atomically. In Parquet, a
@@ -40,6 +44,7 @@ def export(name: str | None, form: str, what: str, output: Path | None, dir: str
     from ..export.parquet import require_pyarrow, write_parquet
     from ..export.rows import columns_and_rows, write_csv, write_json
 
+    form = "json" if as_json else form
     if form == "parquet":
         require_pyarrow()
         if output is None:

@@ -24,7 +24,10 @@ from ..errors import (
     SpecError,
     UserError,
 )
+from .campaigns import gc as collect
+from .campaigns import list_campaigns, rm
 from .common import Verbs, default_options, echo, echo_err, echo_error
+from .completion import completion
 from .db import db
 from .doctor import doctor
 from .export import export
@@ -45,16 +48,18 @@ def campaign(ctx: click.Context) -> None:
       campaign init                     write a spec from a template
       campaign plan campaign.yaml       show what would be submitted
       campaign submit campaign.yaml     submit it
-      campaign reconcile --watch        resubmit and resume runs until all are settled
+      campaign reconcile --watch        resubmit and resume until all is settled
       campaign status                   show the status of every run
       campaign report                   write tables and figures
+
+    `campaign completion --help` says how to complete names of campaigns and runs in your shell.
     """
     if ctx.invoked_subcommand is None:
         echo(ctx.get_help())
 
 
 _RUNS = (init, validate, plan, render, submit, reconcile, cancel, retry, status, describe, explain, logs)
-for _verb in (*_RUNS, export, report, recommend, compare, doctor, db):
+for _verb in (*_RUNS, export, report, recommend, compare, list_campaigns, rm, collect, doctor, db, completion):
     campaign.add_command(_verb)
 
 

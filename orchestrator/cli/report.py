@@ -13,19 +13,23 @@ import click
 from ..campaign.location import locate
 from ..errors import EXIT_OK, UserError
 from ..formatting import some
-from .common import echo, echo_either, echo_err, echo_json, json_option, store_options, verb
+from .common import echo_either, echo_err, echo_json, echo_page, json_option, store_options, verb
+from .completion import campaign_names, conditions, operands
 
 if TYPE_CHECKING:
     from ...db.store import Store
     from ..report.compare.results import Results
 
 _baseline: Final = click.option(
-    "--baseline", metavar="NAME", help="Condition to compare with.  [default: ddp, else the first]"
+    "--baseline",
+    metavar="NAME",
+    shell_complete=conditions,
+    help="Condition to compare with.  [default: ddp, else the first]",
 )
 
 
 @verb
-@click.argument("name", metavar="[NAME]", required=False)
+@click.argument("name", metavar="[NAME]", required=False, shell_complete=campaign_names)
 @click.option(
     "-o", "--output", type=click.Path(path_type=Path), metavar="FOLDER", help="Folder to write.  [default: NAME-report]"
 )
@@ -61,25 +65,28 @@ def report(
         folder = output or Path(f"{results.campaign.name}-report")
         written = write_report(results, details, folder, time.time())
         if not as_json:
-            echo("\n".join(summary(results)))
+            echo_page("\n".join(summary(results)))
         echo_err(f"{written[0]}, and {len(written) - 1} more files beside it")
     return EXIT_OK
 
 
 @verb
-@click.argument("name", metavar="[NAME]", required=False)
+@click.argument("name", metavar="[NAME]", required=False, shell_complete=campaign_names)
 @_baseline
+@click.option("--config", is_flag=True, help="Also print the DeepSpeed configuration of what is recommended.")
 @store_options
 @json_option
-def recommend(name: str | None, baseline: str | None, dir: str | None, store: str | None, as_json: bool) -> int:
+def recommend(
+    name: str | None, baseline: str | None, config: bool, dir: str | None, store: str | None, as_json: bool
+) -> int:
     """Recommend a configuration, and explain why not the others.
 
     Keeps the feasible ones (completed as configured, with memory to spare) that are as good as the baseline (held-out
-    loss) and takes the fastest; of equally fast ones, that with the least memory. Prints the chosen DeepSpeed
-    configuration last, ready to copy.
+    loss) and takes the fastest; of equally fast ones, that with the least memory.
 
     Examples:
       campaign recommend sweep
+      campaign recommend sweep --config
       campaign recommend sweep --json
     """
     with _needs_the_extra():
@@ -91,13 +98,13 @@ def recommend(name: str | None, baseline: str | None, dir: str | None, store: st
         echo_either(
             as_json,
             lambda: recommendation_document(results),
-            lambda page: recommendation_page(results, rendered_configs(results), page),
+            lambda page: recommendation_page(results, rendered_configs(results) if config else {}, page),
         )
     return EXIT_OK
 
 
 @verb
-@click.argument("words", metavar="[NAME] A B", nargs=-1, required=True)
+@click.argument("words", metavar="[NAME] A B", nargs=-1, required=True, shell_complete=operands)
 @store_options
 @json_option
 def compare(words: Sequence[str], dir: str | None, store: str | None, as_json: bool) -> int:

@@ -3,24 +3,31 @@
 from __future__ import annotations
 
 import sys
+import time
 from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
 import click
 
+from ...db.records import CANCELLING
 from ..errors import EXIT_FAILED, EXIT_OK, EXIT_UNREACHABLE, EXIT_UNSETTLED, UserError
 from ..formatting import count
 from ..settings import Settings
-from .common import echo_err, echo_next, json_option, page_for, read_submission, store_options, verb
+from .common import echo_err, echo_json, echo_next, json_option, page_for, read_submission, store_options, verb
+from .completion import campaign_names, campaign_then_runs
 from .spec import set_option, spec_argument
 
 if TYPE_CHECKING:
     from ...db.records import CampaignRow
     from ...db.store import Store
     from ..campaign.plan import Plan
+    from ..campaign.status import CampaignStatus
 
-_words: Final = click.argument("words", metavar="[NAME] [RUN...]", nargs=-1)
+CANCELLED_S = 1.0
+"""After so long Slurm has taken a job out of its queue."""
+
+_words: Final = click.argument("words", metavar="[NAME] [RUN...]", nargs=-1, shell_complete=campaign_then_runs)
 
 
 @verb
@@ -56,6 +63,8 @@ def submit(
       campaign submit campaign.yaml --set train.steps=10 --set name=trial
     """
     from ..campaign.plan import make_plan
+    from ..doctor.before_submit import Look
+    from ..executors.storage import require_room
     from .pages.plan import plan_page
     from .spec import plan as plan_verb
 
@@ -63,23 +72,36 @@ def submit(
         return int(ctx.invoke(plan_verb, spec=spec, sets=sets, dir=dir, store=store, as_json=as_json))
     submission, where = read_submission(spec, sets, dir, store)
     existing = where.open_if_any()
+    if existing is not None:
+        existing.check_writable()
+    else:
+        require_room(submission.dir)
+    look = Look(submission.runs)
     planned = make_plan(existing, submission)
+    if planned.starting:
+        look.require_accepted()
     echo_err(plan_page(planned, page_for(sys.stderr)))
     if not _agreed(planned, where.settings, yes):
         echo_err("nothing was submitted")
         return EXIT_FAILED
     from ...jobs.shared.files import make_private
     from ..campaign.desired import record
+    from .watch import terminated_as_interrupted
 
-    if existing is None:
-        make_private(where.settings.dir)
-    opened = existing or where.open(create=True)
-    campaign = record(opened, submission)
-    return _watch(opened, campaign, None, as_json) if watch else _one_pass(opened, campaign, as_json)
+    with terminated_as_interrupted():
+        try:
+            if existing is None:
+                make_private(where.settings.dir)
+            opened = existing or where.open(create=True)
+            campaign = record(opened, submission)
+        except KeyboardInterrupt:
+            echo_err(f"interrupted before anything was submitted; `campaign submit {spec}` begins again")
+            raise
+        return _watch(opened, campaign, None, as_json) if watch else _one_pass(opened, campaign, as_json)
 
 
 @verb
-@click.argument("name", metavar="[NAME]", required=False)
+@click.argument("name", metavar="[NAME]", required=False, shell_complete=campaign_names)
 @click.option("--watch", "-w", is_flag=True, help="Repeat until every run is settled.")
 @click.option("--interval", type=float, metavar="SECONDS", help="Time between two passes of --watch.  [default: 10]")
 @store_options
@@ -87,7 +109,7 @@ def submit(
 def reconcile(
     name: str | None, watch: bool, interval: float | None, dir: str | None, store: str | None, as_json: bool
 ) -> int:
-    """Bring a campaign to its desired state.
+    """Drive a campaign to completion.
 
     Records how jobs ended, retries failed runs and resumes interrupted ones: one pass, or with --watch repeated passes
     until every run is settled. It is safe to stop and restart at any time. Exit code 0: every run completed
@@ -112,7 +134,8 @@ def reconcile(
 @_words
 @click.option("--all", "everything", is_flag=True, help="Cancel the whole campaign.")
 @store_options
-def cancel(words: Sequence[str], everything: bool, dir: str | None, store: str | None) -> int:
+@json_option
+def cancel(words: Sequence[str], everything: bool, dir: str | None, store: str | None, as_json: bool) -> int:
     """Cancel runs and their jobs.
 
     Their metrics are kept, and `campaign retry` resumes them from their last checkpoint.
@@ -122,20 +145,28 @@ def cancel(words: Sequence[str], everything: bool, dir: str | None, store: str |
       campaign cancel sweep --all
     """
     from ..campaign import desired
+    from ..campaign.documents import status_document
     from ..campaign.lookup import open_runs
 
     opened, campaign, names = open_runs(dir, store, words)
     if bool(names) is everything:
         raise UserError("which runs?", f"name them, or `campaign cancel {campaign.name} --all`")
     changed = desired.cancel(opened, campaign, names or None)
+    if not changed:
+        echo_err(f"nothing to cancel: {desired.why_settled(opened, campaign, names)}")
+        if as_json:
+            echo_json(status_document(opened, campaign))
+        return EXIT_OK
     echo_err(f"cancelling {count(len(changed), 'run')}")
-    return _one_pass(opened, campaign, as_json=False)
+    code = _one_pass(opened, campaign, as_json, until_cancelled=True)
+    return EXIT_UNREACHABLE if code == EXIT_UNREACHABLE else EXIT_OK
 
 
 @verb
 @_words
 @store_options
-def retry(words: Sequence[str], dir: str | None, store: str | None) -> int:
+@json_option
+def retry(words: Sequence[str], dir: str | None, store: str | None, as_json: bool) -> int:
     """Retry failed, held or cancelled runs.
 
     Each resumes from its last checkpoint, with fresh retry budgets and its script as it is now. Without RUN, retries
@@ -153,7 +184,7 @@ def retry(words: Sequence[str], dir: str | None, store: str | None) -> int:
     echo_err(f"retrying {count(len(changed), 'run')}")
     if not changed:
         echo_next(f"campaign retry {campaign.name} RUN, for a run that was cancelled or is no longer in the spec")
-    return _one_pass(opened, campaign, as_json=False)
+    return _one_pass(opened, campaign, as_json)
 
 
 def _agreed(planned: Plan, settings: Settings, yes: bool) -> bool:
@@ -162,7 +193,7 @@ def _agreed(planned: Plan, settings: Settings, yes: bool) -> bool:
     if yes or reason is None:
         return True
     if not sys.stdin.isatty():
-        raise UserError(f"nothing was submitted: {reason}, and there is no terminal to ask at", "add --yes")
+        raise UserError(f"nothing was submitted: {reason}, and there is no terminal to confirm on", "add --yes")
     return click.confirm(f"{reason}. Submit?", err=True)
 
 
@@ -173,30 +204,41 @@ def _large(planned: Plan, settings: Settings) -> str | None:
     if ends:
         return f"it cancels {count(ends, 'run')}"
     if len(planned.starting) > settings.ask_above_runs:
-        return f"{count(len(planned.starting), 'run')} are more than ask_above_runs = {settings.ask_above_runs}"
+        return f"{count(len(planned.starting), 'run')} exceed ask_above_runs = {settings.ask_above_runs}"
     if hours > settings.ask_above_gpu_hours:
-        return f"{hours:,.0f} GPU-hours are more than ask_above_gpu_hours = {settings.ask_above_gpu_hours:g}"
+        return f"{hours:,.0f} GPU-hours exceed ask_above_gpu_hours = {settings.ask_above_gpu_hours:g}"
     return None
 
 
-def _one_pass(store: Store, campaign: CampaignRow, as_json: bool, *, say_unsettled: bool = False) -> int:
+def _one_pass(
+    store: Store, campaign: CampaignRow, as_json: bool, *, say_unsettled: bool = False, until_cancelled: bool = False
+) -> int:
     """Runs one pass, printed line by line, then prints the status.
 
-    Only with `say_unsettled` does the exit code tell that runs are not settled yet.
+    Only with `say_unsettled` does the exit code tell that runs are not settled yet. With `until_cancelled` a second
+    pass sees at once that jobs have left the queue.
     """
     from ..campaign.status import read_status
     from .watch import print_end, run_one_pass
 
     trouble = run_one_pass(store, campaign)
-    print_end(store, campaign, as_json, brief=True)
+    if until_cancelled and not trouble and _cancelling(read_status(store, campaign)):
+        time.sleep(CANCELLED_S)
+        trouble = run_one_pass(store, campaign)
+    told = print_end(store, campaign, as_json, brief=True)
     status = read_status(store, campaign)
-    if not status.settled and not status.reconciled_now:
+    if not told and not status.settled and not status.reconciled_now:
         echo_next(f"campaign reconcile {campaign.name} --watch")
     if trouble:
         return EXIT_UNREACHABLE
     if not status.settled:
         return EXIT_UNSETTLED if say_unsettled else EXIT_OK
     return EXIT_OK if status.all_completed else EXIT_FAILED
+
+
+def _cancelling(status: CampaignStatus) -> bool:
+    """Whether jobs are still to end, and no other process is there to see it."""
+    return not status.reconciled_now and CANCELLING in status.shown_counts
 
 
 def _watch(store: Store, campaign: CampaignRow, interval_s: float | None, as_json: bool) -> int:

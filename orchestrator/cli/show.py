@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import io
 import sys
 import time
 from collections.abc import Sequence
@@ -10,44 +11,93 @@ from typing import TYPE_CHECKING, Final
 import click
 
 from ..campaign.location import Location, locate
-from ..errors import EXIT_FAILED, EXIT_OK
-from .common import echo_either, echo_err, json_option, store_options, verb
+from ..errors import EXIT_FAILED, EXIT_OK, UserError, did_you_mean
+from .common import (
+    echo_either,
+    echo_err,
+    echo_json,
+    echo_screen,
+    json_option,
+    page_for,
+    screen_height,
+    store_options,
+    verb,
+)
+from .completion import campaign_names, campaign_then_runs
+from .pages.text import Page
 
 if TYPE_CHECKING:
+    from ...db.records import RunState
     from ...db.store import Store
 
-_words: Final = click.argument("words", metavar="[NAME] [RUN]", nargs=-1)
+_words: Final = click.argument("words", metavar="[NAME] [RUN]", nargs=-1, shell_complete=campaign_then_runs)
 
 
 @verb
-@click.argument("name", metavar="[NAME]", required=False)
+@click.argument("name", metavar="[NAME]", required=False, shell_complete=campaign_names)
 @click.option("--watch", "-w", is_flag=True, help="Refresh every two seconds until every run is settled.")
+@click.option("--state", "states", metavar="STATE,...", help="Show only runs in these states.")
+@click.option("--failed", is_flag=True, help="Show only runs that failed or are held.")
+@click.option("--run", "patterns", metavar="GLOB", multiple=True, help="Show only runs with such a name; repeatable.")
+@click.option("--all", "everything", is_flag=True, help="Show every run, even if they are more than fit on the screen.")
+@click.option("--wide", is_flag=True, help="Show every run with all columns, however wide the screen.")
 @store_options
 @json_option
-def status(name: str | None, watch: bool, dir: str | None, store: str | None, as_json: bool) -> int:
+def status(
+    name: str | None,
+    watch: bool,
+    states: str | None,
+    failed: bool,
+    patterns: Sequence[str],
+    everything: bool,
+    wide: bool,
+    dir: str | None,
+    store: str | None,
+    as_json: bool,
+) -> int:
     """Show the status of a campaign.
 
     NAME is a campaign or its spec file; leave it out if there is only one. This only reads the store: metrics are as
-    recent as the reconciler's last pass.
+    recent as the reconciler's last pass. Where runs do not fit on the screen, shows conditions (all repeats of one
+    point) instead, the worst first; a file or a pipe gets every run.
 
     Examples:
       campaign status
       campaign status sweep --watch
+      campaign status sweep --failed
+      campaign status sweep --state queued,running --run 'zero_stage-3*'
       campaign status sweep --json | jq '.runs[] | select(.state == "failed") | .name'
     """
     from ..campaign.documents import status_document
     from ..campaign.lookup import open_campaign
-    from ..campaign.status import read_status
+    from ..campaign.status import TROUBLED, Selection, read_status
     from .pages.status import status_page
 
+    chosen = Selection({*_states(states), *(TROUBLED if failed else ())}, patterns)
     opened, campaign = open_campaign(dir, store, name)
     if watch:
         from .watch import watch_status
 
-        watch_status(opened, campaign)
-    seen = read_status(opened, campaign)
-    echo_either(as_json, lambda: status_document(opened, campaign), lambda page: status_page(seen, page))
+        watch_status(opened, campaign, chosen)
+    seen, page = read_status(opened, campaign), page_for(sys.stdout)
+    if as_json:
+        echo_json(status_document(opened, campaign, chosen))
+    else:
+        page = Page(page.colour) if wide else page
+        height = None if everything or wide or chosen else screen_height(sys.stdout)
+        echo_screen(status_page(chosen.of(seen), page, height, seen if chosen else None))
     return EXIT_FAILED if watch and not seen.all_completed else EXIT_OK
+
+
+def _states(words: str | None) -> list[RunState]:
+    """States as `--state` names them; raises UserError for a word that is none."""
+    from ...db.records import RunState
+
+    known = [str(state) for state in RunState]
+    for word in words.split(",") if words else []:
+        if word.strip() not in known:
+            raise UserError(f"no state named {word}", did_you_mean(word, known, f"one of: {', '.join(known)}"))
+    return [RunState(word.strip()) for word in words.split(",")] if words else []
 
 
 @verb
@@ -106,6 +156,7 @@ def explain(words: Sequence[str], dir: str | None, store: str | None, as_json: b
 @click.option("-n", "--lines", type=click.IntRange(min=0), metavar="LINES", help="Show only the last LINES lines.")
 @click.option("-f", "--follow", is_flag=True, help="Follow the log until the attempt ends; wait for a queued attempt.")
 @store_options
+@json_option
 def logs(
     words: Sequence[str],
     rank: int,
@@ -115,6 +166,7 @@ def logs(
     follow: bool,
     dir: str | None,
     store: str | None,
+    as_json: bool,
 ) -> int:
     """Show the output of one rank of a run.
 
@@ -129,6 +181,8 @@ def logs(
 
     where = locate(dir, store, words)
     campaign, run = find_run(opened := where.open(), where.words)
+    if follow and as_json:
+        raise UserError("--follow prints no JSON document", "leave one of the two out")
     if follow and attempt is None:
         await_attempt(opened, campaign, run, echo_err, time.sleep)
     wanted = Wanted.of(opened, campaign, run, rank=rank, launcher=launcher, generation=attempt)
@@ -137,8 +191,14 @@ def logs(
     else:
         path = newest_log(wanted)
         if not launcher and f"_rank{rank}." not in path.name:
-            echo_err(f"rank {rank} has printed nothing yet; this is {path}")
-        print_log(path, lines, sys.stdout.buffer)
+            echo_err(f"rank {rank} has printed nothing yet; showing {path}")
+        if as_json:
+            text = io.BytesIO()
+            print_log(path, lines, text)
+            seen = text.getvalue().decode(errors="replace").splitlines()
+            echo_json({"run": run.name, "rank": rank, "file": str(path), "lines": seen})
+        else:
+            print_log(path, lines, sys.stdout.buffer)
     return EXIT_OK
 
 

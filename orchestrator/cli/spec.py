@@ -27,6 +27,7 @@ from .common import (
     store_options,
     verb,
 )
+from .completion import field_values, template_names
 from .pages.text import table
 
 if TYPE_CHECKING:
@@ -35,13 +36,26 @@ if TYPE_CHECKING:
 RECONCILER_TIME: Final = "1-0"
 spec_argument: Final = click.argument("spec", metavar="SPEC", type=click.Path(path_type=Path))
 set_option: Final = click.option(
-    "--set", "sets", multiple=True, metavar="FIELD=VALUE", help="Override a field of the spec; repeatable."
+    "--set",
+    "sets",
+    multiple=True,
+    metavar="FIELD=VALUE",
+    shell_complete=field_values,
+    help="Override a field of the spec; repeatable.",
 )
 
 
 @verb
 @click.argument("path", type=click.Path(path_type=Path), default="campaign.yaml")
-@click.option("--from", "template", metavar="NAME", default="starter", show_default=True, help="Template to copy.")
+@click.option(
+    "--from",
+    "template",
+    metavar="NAME",
+    default="starter",
+    show_default=True,
+    shell_complete=template_names,
+    help="Template to copy.",
+)
 @click.option(
     "--scale",
     type=click.Choice(templates.SCALES),
@@ -50,7 +64,7 @@ set_option: Final = click.option(
     help="`smoke` shrinks the campaign to a tiny model that trains for a few minutes on this machine's CPU.",
 )
 @click.option("--list", "list_only", is_flag=True, help="List the templates instead.")
-@click.option("--json", "as_json", is_flag=True, help="Print the list as one JSON document.")
+@json_option
 def init(path: Path, template: str, scale: str, list_only: bool, as_json: bool) -> int:
     """Write a spec from a template.
 
@@ -62,7 +76,7 @@ def init(path: Path, template: str, scale: str, list_only: bool, as_json: bool) 
       campaign init --from five-strategies sweep.yaml
       campaign init --from five-strategies --scale smoke
     """
-    if list_only or as_json:
+    if list_only:
         _list_templates(as_json)
         return EXIT_OK
     chosen = templates.find(template)
@@ -75,6 +89,8 @@ def init(path: Path, template: str, scale: str, list_only: bool, as_json: bool) 
         else f"edit it, then `campaign plan {file}`"
     )
     echo_err(f"wrote {' and '.join(str(one) for one in written)}; {then}")
+    if as_json:
+        echo_json({"template": chosen.name, "files": [str(one) for one in written]})
     return EXIT_OK
 
 
@@ -91,6 +107,8 @@ def validate(spec: Path, sets: Sequence[str], as_json: bool) -> int:
       campaign validate campaign.yaml
       campaign validate campaign.yaml --set train.steps=10
     """
+    from ..spec.validate import remarks
+
     try:
         submission, _ = read_submission(spec, sets, None, None)
     except SpecError as error:
@@ -98,11 +116,13 @@ def validate(spec: Path, sets: Sequence[str], as_json: bool) -> int:
             raise
         echo_json({"valid": False, "errors": [asdict(problem) for problem in error.problems]})
         return error.exit_code
-    name, runs = submission.spec.name, submission.runs
+    checked, name, runs = submission.spec, submission.spec.name, submission.runs
     if as_json:
-        echo_json({"campaign": name, "valid": True, "runs": [run.name for run in runs]})
+        echo_json({"campaign": name, "valid": True, "runs": [run.name for run in runs], "notes": remarks(checked)})
     else:
         echo(f"{spec}: ok · {name}, {count(len(runs), 'run')}")
+        for remark in remarks(checked):
+            echo_err(f"note: {remark}")
     return EXIT_OK
 
 
@@ -151,6 +171,7 @@ def plan(
 @click.option("--reconciler", is_flag=True, help="Write a job that reconciles the campaign instead.")
 @set_option
 @store_options
+@json_option
 def render(
     spec: Path,
     run: str | None,
@@ -159,6 +180,7 @@ def render(
     sets: Sequence[str],
     dir: str | None,
     store: str | None,
+    as_json: bool,
 ) -> int:
     """Write a batch script for one run, or for the reconciler.
 
@@ -174,24 +196,28 @@ def render(
     submission, where = read_submission(spec, sets, dir, store)
     if reconciler:
         if output is None or run:
-            raise UserError("--reconciler takes no RUN and needs a file, which the job submits again", "add -o FILE")
-        _write(output, render_reconciler(submission, where.settings.store_without_password, output, RECONCILER_TIME))
+            raise UserError("--reconciler takes no RUN and needs a file: the job resubmits it", "add -o FILE")
+        script = render_reconciler(submission, where.settings.store_without_password, output, RECONCILER_TIME)
+        _hand_over(script, output, as_json)
         return EXIT_OK
     names = [item.name for item in submission.runs]
     if run not in names and (run or len(names) > 1):
         raise _no_such_run(run, names)
     script = render_run(submission, next(item for item in submission.runs if run in (None, item.name)))
-    if output is None:
-        echo(script.rstrip("\n"))
-    else:
-        _write(output, script)
+    _hand_over(script, output, as_json)
     return EXIT_OK
 
 
-def _write(path: Path, script: str) -> None:
-    check_folder_of(path)
-    path.write_text(script, encoding="utf-8")
-    echo_err(f"wrote {path}; `sbatch {shlex.quote(str(path))}` runs it")
+def _hand_over(script: str, path: Path | None, as_json: bool) -> None:
+    """Writes a script to its file, or prints it."""
+    if path is not None:
+        check_folder_of(path)
+        path.write_text(script, encoding="utf-8")
+        echo_err(f"wrote {path}; `sbatch {shlex.quote(str(path))}` runs it")
+    if as_json:
+        echo_json({"file": None if path is None else str(path), "script": script})
+    elif path is None:
+        echo(script.rstrip("\n"))
 
 
 def _chosen(planned: Plan, run: str | None) -> list[PlannedRun]:
@@ -212,5 +238,5 @@ def _list_templates(as_json: bool) -> None:
     found = templates.templates()
     rows = [{"name": one.name, "summary": one.summary, "scales": sorted(one.specs)} for one in found]
     lines = [(one.name, "yes" if templates.SMOKE in one.specs else "", one.summary) for one in found]
-    header = ("template", "smoke", "")
+    header = ("template", "smoke", "about")
     echo_either(as_json, lambda: {"templates": rows}, lambda page: "\n".join(table(page, header, lines)))

@@ -13,17 +13,18 @@ from types import FrameType
 from typing import IO, Protocol, TypeVar
 
 from ...db.errors import StaleLease, StoreMissing, StoreUnreachable
-from ...db.records import CampaignRow
+from ...db.records import UNSETTLED_RUN, CampaignRow, RunState
 from ...db.store import Store
 from ..campaign.documents import status_document
-from ..campaign.status import CampaignStatus, read_status
+from ..campaign.status import CampaignStatus, Selection, read_status
 from ..errors import UserError
-from ..formatting import duration
+from ..formatting import count, duration
 from ..reconcile.lease import LeaseHeld
 from ..reconcile.loop import SLURM_POLL_S, Pass, Reconciler
-from .common import echo, echo_err, echo_json, page_for, terminal_size
+from .common import echo_err, echo_json, echo_page, page_for, screen_height, terminal_size
 from .pages.actions import action_lines, trouble_lines
 from .pages.status import headline, status_page, steps_line
+from .pages.text import fold
 
 T = TypeVar("T")
 
@@ -52,9 +53,13 @@ def run_one_pass(store: Store, campaign: CampaignRow) -> bool:
     """
     reconciler = Reconciler(store, campaign)
     try:
-        seen: Pass | Exception = reconciler.run_pass()
+        with terminated_as_interrupted():
+            seen: Pass | Exception = reconciler.run_pass()
     except (LeaseHeld, StaleLease) as held:
         seen = held
+    except KeyboardInterrupt:
+        echo_err(interrupted(_status_if_any(store, campaign), campaign.name))
+        raise
     finally:
         reconciler.close()
     done = _done(seen, read_status(store, campaign)) if isinstance(seen, Pass) else []
@@ -70,7 +75,7 @@ def watch_passes(store: Store, campaign: CampaignRow, interval_s: float | None =
     """
     least_s = SLURM_POLL_S if campaign.executor == "slurm" else 0.1
     if interval_s is not None and interval_s < least_s:
-        raise UserError(f"--interval {interval_s:g} is too short", f"at least {least_s:g} s: others use Slurm too")
+        raise UserError(f"--interval {interval_s:g} is too short", f"at least {least_s:g} s: Slurm is shared")
     reconciler, obstacles = Reconciler(store, campaign), Obstacles()
     with display(sys.stderr) as shown, terminated_as_interrupted():
         try:
@@ -83,10 +88,25 @@ def watch_passes(store: Store, campaign: CampaignRow, interval_s: float | None =
                 if status.settled and isinstance(seen, LeaseHeld | StaleLease):
                     return
         except KeyboardInterrupt:
-            shown.say(["", f"stopped; the jobs keep running. `campaign reconcile {campaign.name} --watch` resumes"])
+            reconciler.close()
+            if status := _status_if_any(store, campaign):
+                shown.update(status)  # without this process
+            shown.say(["", interrupted(status, campaign.name)])
             raise
         finally:
             reconciler.close()
+
+
+def interrupted(status: CampaignStatus | None, name: str) -> str:
+    """What an interrupted command leaves behind, and how to go on."""
+    go_on = f"`campaign reconcile {name} --watch`"
+    waiting = [run for run in status.runs if run.state in UNSETTLED_RUN and not run.job_id] if status else []
+    if status is None or not waiting:
+        return f"stopped; the jobs keep running. {go_on} resumes"
+    submitted = sum(run.job_id is not None for run in status.runs)
+    unclear = sum(run.state is RunState.QUEUED for run in waiting)
+    asked = f", {unclear:,} without an answer from sbatch, which the next pass looks for" if unclear else ""
+    return f"interrupted: {count(len(status.runs), 'run')} recorded, {submitted:,} submitted{asked}. {go_on} goes on"
 
 
 def _status_if_any(store: Store, campaign: CampaignRow) -> CampaignStatus | None:
@@ -115,7 +135,7 @@ class Obstacles:
     def news(self, messages: Sequence[str]) -> list[str]:
         """What to say after a pass, given what is in the way now."""
         if not messages:
-            over = f"over after {duration(self._clock() - self._since_s)}: passes go on"
+            over = f"recovered after {duration(self._clock() - self._since_s)}; reconciling again"
             lines = [over] if self._said else []
             self._said.clear()
             return lines
@@ -131,22 +151,29 @@ def _gist(message: str) -> str:
     return re.sub(r"[0-9a-f]{8,}|\d+", "#", message)
 
 
-def watch_status(store: Store, campaign: CampaignRow, *, sleep: Callable[[float], None] = time.sleep) -> None:
+def watch_status(
+    store: Store, campaign: CampaignRow, chosen: Selection, *, sleep: Callable[[float], None] = time.sleep
+) -> None:
     """Refreshes the status until every run is settled; only reads."""
     with display(sys.stderr) as shown:
         while not (status := read_status(store, campaign)).settled:
-            shown.update(status)
+            shown.update(chosen.of(status))
             sleep(STATUS_POLL_S)
 
 
-def print_end(store: Store, campaign: CampaignRow, as_json: bool, *, brief: bool = False) -> None:
-    """Prints the status on stdout; brief: one line if no run failed or is held."""
+def print_end(store: Store, campaign: CampaignRow, as_json: bool, *, brief: bool = False) -> bool:
+    """Prints the status on stdout; brief: one line if no run failed, is held or said nothing.
+
+    True if it is the whole page, which says what to do next.
+    """
     if as_json:
         echo_json(status_document(store, campaign))
-        return
+        return False
     status, page = read_status(store, campaign), page_for(sys.stdout)
-    troubled = any(run.state in ("failed", "held") for run in status.runs)
-    echo(headline(status, page) if brief and not troubled else status_page(status, page))
+    troubled = bool(status.silent) or any(run.state in ("failed", "held") for run in status.runs)
+    whole = troubled or not brief
+    echo_page(status_page(status, page, screen_height(sys.stdout)) if whole else headline(status, page))
+    return whole
 
 
 @contextmanager
@@ -202,11 +229,11 @@ class _LiveTable:
         self._shown: list[str] = []
 
     def say(self, lines: Sequence[str]) -> None:
-        self._draw(_stamped(lines), self._shown)
+        self._draw(fold(_stamped(lines), page_for(self._stream).width), self._shown)
 
     def update(self, status: CampaignStatus) -> None:
         height = terminal_size(self._stream).lines  # read anew: the window may have been resized
-        self._draw("", status_page(status, page_for(self._stream), height).splitlines()[: height - 1])
+        self._draw("", status_page(status, page_for(self._stream), height - 1).splitlines()[: height - 1])
 
     def clear(self) -> None:
         """Removes the table."""

@@ -75,7 +75,7 @@ def folder_checks(folder: Path, checkpoints_gb: float = 0.0, *, nodes_need_it: b
         yield at.problem("folder.links", f"a file cannot be created exactly once: {trouble}", hint)
     kind = file_system(there)
     if nodes_need_it and kind in LOCAL:
-        hint = "`--on-node` asks a node; choose a folder that all nodes see, if they do not see this one"
+        hint = "check with `--on-node`; if the nodes do not see this folder, choose one that they all see"
         yield at.warning("folder.file_system", f"{kind}, which other hosts do not see unless it is exported", hint)
     else:
         yield at.ok("folder.file_system", kind or "unknown file system")
@@ -91,17 +91,17 @@ def _without_links(folder: Path) -> str:
         return exc.strerror or str(exc)
     finally:
         path.unlink(missing_ok=True)
-    return "" if first and not second else "two creations of one file both went well"
+    return "" if first and not second else "two processes could both create the same file"
 
 
 def _space(free_gb: float, needed_gb: float, at: At) -> Check:
-    free = f"{free_gb:,.0f} GB are free"
+    free = f"{free_gb:,.0f} GB free"
     if free_gb < needed_gb:
-        seen = f"{free}, the checkpoints of all runs take about {needed_gb:,.0f} GB"
-        return at.warning("folder.space", seen, "keep fewer (train.keep_checkpoints), or make room")
+        seen = f"{free}, the checkpoints of all runs need about {needed_gb:,.0f} GB"
+        return at.warning("folder.space", seen, "keep fewer (train.keep_checkpoints), or free some space")
     if free_gb < LEAST_FREE_GB:
-        return at.warning("folder.space", f"{free_gb:,.1f} GB are free", "make room, or choose another folder")
-    return at.ok("folder.space", f"{free}, checkpoints take about {needed_gb:,.0f} GB" if needed_gb >= 1 else free)
+        return at.warning("folder.space", f"{free_gb:,.1f} GB free", "free some space, or choose another folder")
+    return at.ok("folder.space", f"{free}, checkpoints need about {needed_gb:,.0f} GB" if needed_gb >= 1 else free)
 
 
 # -- the store ---------------------------------------------------------------------------------------------------------
@@ -126,7 +126,7 @@ def store_checks(where: Location, *, slurm: bool) -> Iterator[Check]:
     except ImportError as exc:
         yield at.problem("store.reachable", str(exc), "pip install 'dscampaign[postgres]'")
     except Exception as exc:  # noqa: BLE001 - a bug here must hide no other check, and its text may hold an address
-        seen = f"cannot be asked: {type(exc).__name__}"
+        seen = f"the check failed: {type(exc).__name__}"
         yield at.problem("store.reachable", seen, "`campaign status --debug`")
     if settings.store.startswith("sqlite"):
         kind = file_system(Path(settings.store_without_password.removeprefix("sqlite:///")))
@@ -148,7 +148,9 @@ def _answers(store: Store, settings: Settings, at: At) -> Iterator[Check]:
 def sqlite_check(kind: str, at: At, *, slurm: bool) -> Check:
     """The verdict on the file system of a SQLite file; a kind that is not known counts as a network's."""
     if kind not in LOCAL:
-        seen = f"SQLite on {kind or 'an unknown file system'}, over a network: slower, and damaged if two hosts open it"
+        seen = (
+            f"SQLite on {kind or 'an unknown file system'}, over a network: slower, and corrupted if two hosts open it"
+        )
         return at.warning("store.file_system", seen, f"run every `campaign` on this one host, or {_SEVERAL_HOSTS}")
     if slurm:
         seen = f"SQLite on {kind}: only this host can open it, metrics arrive when the reconciler passes"
@@ -171,7 +173,7 @@ def forward_checks(requirements: Sequence[Requirements]) -> Iterator[Check]:
             yield at.warning(f"forward.{tool}", f"{tool} is not installed: it will get no metrics", hint)
         elif tool == "wandb" and mode == "online" and not _has_wandb_key():
             hint = f"{WandbConfig.login}, or `mode: offline`"
-            yield at.warning("forward.wandb", f"wandb {version}, which does not know who you are", hint)
+            yield at.warning("forward.wandb", f"wandb {version}: not logged in", hint)
         else:
             yield at.ok(f"forward.{tool}", f"{tool} {version}")
 
@@ -201,7 +203,7 @@ def clock_check(about: str, least_s: float, most_s: float, clock: str, other: st
     if off_s <= CLOCKS_AGREE_S:
         return at.ok(about, f"{clock} agrees with {other} within {max(abs(least_s), abs(most_s), 0.1):.1f} s")
     seen = f"{clock} is {off_s:.0f} s {'ahead of' if least_s > 0 else 'behind'} {other}"
-    hint = "have both set by NTP (`chronyc tracking`): ages, durations and energy are reckoned with them"
+    hint = "synchronize both with NTP (`chronyc tracking`): ages, durations and energy depend on them"
     if off_s > MUNGE_TOLERATES_S:
         return at.problem(about, seen, f"{hint}; Slurm's authentication fails above {MUNGE_TOLERATES_S:.0f} s")
     return at.warning(about, seen, hint)

@@ -39,7 +39,7 @@ def node_checks(
         """The verdicts on a section, or why there are none, and what to do about that."""
         if (seen := getattr(report, section)) is not None:
             return verdicts(seen)
-        reason = report.troubles.get(section, "not looked at: the job ended before")
+        reason = report.troubles.get(section, "not checked: the job ended first")
         return [at.problem(about, reason, "; ".join(filter(None, (hint, left))))]
 
     local = required.config.executor == "local"
@@ -49,26 +49,28 @@ def node_checks(
             gpus = Gpus("", "", (), troubles=(trouble,))  # that the driver knows nothing of what was promised
         yield from _gpus(gpus, required, at) if gpus else of("gpus", "gpu.count", "try again", list)
     elif local and required.config.env.get("DS_ACCELERATOR") != "cpu":
-        yield at.note("gpu.count", "no GPU: the training runs on CPUs", "`nvidia-smi` tells, if there should be one")
+        yield at.note(
+            "gpu.count", "no GPU: the training runs on CPUs", "if there should be one, run `nvidia-smi` on the node"
+        )
     yield from of("host", "node.memory", "try another node", lambda host: _host(host, required, at))
     yield from of("missing_files", "node.files", "try again", lambda missing: [files_check(missing, at)])
     if not local and report.clock_least_s is not None and report.clock_most_s is not None:
         yield clock_check("node.clock", report.clock_least_s, report.clock_most_s, "the node's clock", other, at)
     yield from _store(report, at)
     if required.nvme_path:
-        hint = "train.nvme_path must be a folder that is there on every node, and yours to write to"
+        hint = "train.nvme_path must exist on every node, and you must be able to write to it"
         yield from of("nvme", "node.nvme", hint, lambda disk: [_nvme(disk, required, at)])
     devices = gpus if gpus and gpus.devices else None
     hint = "run that Python on the node; `setup` may have to load its modules"
     yield from of("software", "software.torch", hint, lambda found: software_checks(found, devices, required, at))
-    hint = "`NCCL_DEBUG: INFO` in env says more"
+    hint = "for details, set `NCCL_DEBUG: INFO` in env"
     yield from of("collective", "node.all_reduce", hint, lambda found: [_collective(found, devices, at)])
 
 
 def _host(host: Host, required: Requirements, at: At) -> Iterator[Check]:
     yield _memory(host, required, at)
     if host.cpus < required.ranks:
-        hint = f"write `cpus_per_task: {8 * required.ranks}` or what a node has"
+        hint = f"set `cpus_per_task: {8 * required.ranks}`, or as many as a node has"
         yield at.warning("node.cores", f"{host.cpus} cores for {required.ranks} ranks", hint)
     if host.shm_gb < LEAST_SHM_GB:
         hint = "NCCL and data loaders need it: `--shm-size` of a container, or ask the site's administrators"
@@ -83,11 +85,11 @@ def _memory(host: Host, required: Requirements, at: At) -> Check:
     usable_gb = min(host.memory_gb, host.limit_gb or host.memory_gb)
     seen = f"{usable_gb:,.0f} GB" + (f" of the node's {host.memory_gb:,.0f} GB" if limited else "")
     if usable_gb < required.host_gb:
-        takes = f"the model takes {required.host_gb:,.0f} GB of a node's memory ({required.named})"
+        takes = f"the model needs {required.host_gb:,.0f} GB of a node's memory ({required.named})"
         enough = limited and host.memory_gb >= required.host_gb
         hint = "raise slurm.mem" if enough else "use more nodes or fewer ranks on each, or offload less"
         return at.problem("node.memory", f"{takes}, the job may use {seen}", hint)
-    needed = f", the model takes {required.host_gb:,.0f} GB" if required.host_gb >= 1 else ""
+    needed = f", the model needs {required.host_gb:,.0f} GB" if required.host_gb >= 1 else ""
     return at.ok("node.memory", f"{seen} of memory{needed}")
 
 
@@ -95,8 +97,8 @@ def files_check(missing: Sequence[str], at: At) -> Check:
     """The verdict on what a spec names."""
     if missing:
         hint = "put them where every node sees them, under the same path"
-        return at.problem("node.files", f"does not see {', '.join(missing)}", hint)
-    return at.ok("node.files", "sees all that the spec names")
+        return at.problem("node.files", f"cannot see {', '.join(missing)}", hint)
+    return at.ok("node.files", "sees every path in the spec")
 
 
 def _store(report: NodeReport, at: At) -> Iterator[Check]:
@@ -112,28 +114,28 @@ def _store(report: NodeReport, at: At) -> Iterator[Check]:
 
 def _nvme(disk: Disk, required: Requirements, at: At) -> Check:
     kind = disk.file_system or "unknown file system"
-    seen = f"{disk.path}: {kind}, {disk.free_gb:,.0f} GB are free"
+    seen = f"{disk.path}: {kind}, {disk.free_gb:,.0f} GB free"
     if disk.free_gb < required.disk_gb:
         hint = "use more nodes, or another nvme_path"
-        return at.problem("node.nvme", f"{seen}, the model's states take {required.disk_gb:,.0f} GB of each node", hint)
+        return at.problem("node.nvme", f"{seen}, the model's states need {required.disk_gb:,.0f} GB of each node", hint)
     if disk.file_system not in LOCAL:
-        return at.warning("node.nvme", f"{seen}; no local disk", "set train.nvme_path to a disk of the node's own")
+        return at.warning("node.nvme", f"{seen}; not a local disk", "set train.nvme_path to a disk of the node's own")
     if disk.file_system in ("tmpfs", "ramfs"):
-        return at.warning("node.nvme", f"{seen}; it is memory", "set train.nvme_path to a disk")
+        return at.warning("node.nvme", f"{seen}; held in memory", "set train.nvme_path to a disk")
     return at.ok("node.nvme", seen)
 
 
 def _collective(found: Collective, gpus: Gpus | None, at: At) -> Check:
     seen = f"{found.backend}, {found.ranks} ranks"
     if not found.correct:
-        hint = "a GPU, a link or NCCL is broken: try other nodes (`exclude`), NCCL_P2P_DISABLE=1 tells links apart"
+        hint = "a GPU, a link or NCCL is broken: `exclude` the node; NCCL_P2P_DISABLE=1 shows whether it is a link"
         return at.problem("node.all_reduce", f"{seen}: wrong sum", hint)
     if found.bus_gb_s is None:
         return at.ok("node.all_reduce", f"{found.backend}, one rank: DeepSpeed's launcher works")
     seen += f": right sum, bus bandwidth {found.bus_gb_s:.3g} GB/s"
     nvlink = gpus is not None and bool(gpus.links) and set(gpus.links.values()) == {"NVLink"}
     if found.backend == "nccl" and found.bus_gb_s < (SLOW_NVLINK_GB_S if nvlink else SLOW_PCIE_GB_S):
-        hint = "`NCCL_DEBUG=INFO` in env tells which way it takes; look for NCCL_P2P_DISABLE, and for ACS on PCIe"
+        hint = "`NCCL_DEBUG=INFO` in env shows which path it takes; look for NCCL_P2P_DISABLE, and for ACS on PCIe"
         return at.warning("node.all_reduce", f"{seen}, slow for {'NVLink' if nvlink else 'PCIe'}", hint)
     return at.ok("node.all_reduce", seen)
 
@@ -146,11 +148,11 @@ def _gpus(gpus: Gpus, required: Requirements, at: At) -> Iterator[Check]:
     yield _count(gpus, required, at)
     if not gpus.devices:
         return
-    yield at.ok("gpu.driver", f"driver {gpus.driver}, serves up to CUDA {gpus.cuda}")
+    yield at.ok("gpu.driver", f"driver {gpus.driver}, supports up to CUDA {gpus.cuda}")
     yield from _gpu_memory(gpus.devices, required, at)
     yield _ecc(gpus.devices, at)
     if busy := _those(gpus.devices, lambda gpu: (gpu.used_gb or 0.0) > BUSY_GB):
-        seen = f"{busy}: {max(gpu.used_gb or 0.0 for gpu in gpus.devices):,.0f} GB are in use by somebody else"
+        seen = f"{busy}: {max(gpu.used_gb or 0.0 for gpu in gpus.devices):,.0f} GB in use by other processes"
         yield at.warning("gpu.busy", seen, "`nvidia-smi` on the node shows the processes")
     if gpus.links:
         yield _links(gpus, at)
@@ -159,14 +161,14 @@ def _gpus(gpus: Gpus, required: Requirements, at: At) -> Iterator[Check]:
 def _count(gpus: Gpus, required: Requirements, at: At) -> Check:
     found = len(gpus.devices)
     if found < required.gpus:
-        promised = "Slurm promises {} GPUs" if required.config.executor == "slurm" else "{} GPUs are asked for"
+        promised = "Slurm allocated {} GPUs" if required.config.executor == "slurm" else "{} GPUs requested"
         reason = f" ({'; '.join(gpus.troubles)})" if gpus.troubles else ""
         seen = f"{promised.format(required.gpus)}, NVML sees {found or 'none'}{reason}"
         return at.problem("gpu.count", seen, "`nvidia-smi` on the node; `exclude` it and tell the administrators")
     names = Counter(device.name for device in gpus.devices)
     seen = ", ".join(f"{number} × {name}" for name, number in names.items())
     if len(names) > 1:
-        return at.warning("gpu.count", f"different GPUs: {seen}", "all ranks wait for the slowest: ask for one type")
+        return at.warning("gpu.count", f"different GPUs: {seen}", "all ranks wait for the slowest: request one type")
     return at.ok("gpu.count", seen)
 
 
@@ -181,18 +183,18 @@ def _gpu_memory(devices: Sequence[Device], required: Requirements, at: At) -> It
 
 def _ecc(devices: Sequence[Device], at: At) -> Check:
     if failed := _those(devices, lambda gpu: gpu.remap == "failed"):
-        hint = "`exclude` the node and tell the administrators: the GPU has to be replaced"
-        return at.problem("gpu.ecc", f"{failed}: broken rows of memory could not be replaced", hint)
+        hint = "`exclude` the node and tell the administrators: the GPU must be replaced"
+        return at.problem("gpu.ecc", f"{failed}: row remapping failed", hint)
     if errors := _those(devices, lambda gpu: bool(gpu.ecc_errors)):
         seen = f"{errors}: {sum(gpu.ecc_errors or 0 for gpu in devices)} uncorrected memory errors"
-        return at.warning("gpu.ecc", seen, "tell the administrators: the GPU wants a reset")
+        return at.warning("gpu.ecc", seen, "tell the administrators: the GPU needs a reset")
     if pending := _those(devices, lambda gpu: gpu.remap == "pending"):
-        return at.warning("gpu.ecc", f"{pending}: rows of memory wait to be replaced", "the GPU wants a reset")
+        return at.warning("gpu.ecc", f"{pending}: row remapping is pending", "the GPU needs a reset")
     return at.ok("gpu.ecc", "no uncorrected memory errors")
 
 
 def _links(gpus: Gpus, at: At) -> Check:
-    ways = Counter(way or "an unknown way" for way in gpus.links.values())
+    ways = Counter(way or "an unknown link" for way in gpus.links.values())
     seen = ", ".join(f"{number} of {len(gpus.links)} pairs: {way}" for way, number in ways.items())
     if len(ways) == 1:
         seen = f"all pairs: {next(iter(ways))}"
@@ -203,7 +205,7 @@ def _links(gpus: Gpus, at: At) -> Check:
     if "NVLink" in ways and links:
         seen += f" ({links.pop()} links each)"
     if "NVLink" in ways and len(ways) > 1:
-        return at.note("gpu.links", seen, "collectives go as fast as the slowest way")
+        return at.note("gpu.links", seen, "collectives are as fast as the slowest link")
     return at.ok("gpu.links", seen)
 
 

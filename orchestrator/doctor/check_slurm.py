@@ -35,7 +35,7 @@ def slurm_checks(
         hint = "is this a login node of a Slurm cluster? `executor: local` needs none"
         yield _AT.problem("slurm.controller", cluster.trouble, hint, away=True)
         return
-    yield _AT.ok("slurm.controller", f"answers, Slurm {cluster.version}")
+    yield _AT.ok("slurm.controller", f"responding, Slurm {cluster.version}")
     yield _accounting(cluster)
     for required, forecast in zip(requirements, forecasts, strict=True):
         slurm = required.config.slurm
@@ -45,30 +45,36 @@ def slurm_checks(
         if nodes:
             yield _nodes(nodes, required)
         yield from _preemption(cluster, nodes, required)
-        yield _forecast(forecast, required, nodes)
+        if all(any(n.partition == name for n in cluster.nodes) for name in names if name):
+            yield _forecast(forecast, required, nodes)  # else sbatch would only say the same once more
 
 
 def _accounting(cluster: Cluster) -> Check:
     if cluster.accounting == "kept":
-        return _AT.ok("slurm.accounting", "sacct answers")
+        return _AT.ok("slurm.accounting", "sacct responds")
     if cluster.accounting == "none":
         seen = "no slurmdbd: Slurm forgets an ended job after MinJobAge"
         return _AT.note("slurm.accounting", seen, "keep a reconciler running: `campaign reconcile --watch`")
-    return _AT.warning("slurm.accounting", cluster.accounting, "ask the site's administrators: how jobs ended is in it")
+    return _AT.warning(
+        "slurm.accounting", cluster.accounting, "ask the site's administrators: it records how jobs ended"
+    )
 
 
 def _partition(name: str, cluster: Cluster, slurm: SlurmConfig) -> Check:
     partitions = {nodes.partition: nodes for nodes in cluster.nodes}
     if name not in partitions:
-        hint = did_you_mean(name, partitions, f"there are: {', '.join(partitions)}", cutoff=0.5)
-        return _AT.problem("slurm.partition", f"there is no partition {name}", hint)
+        hint = did_you_mean(name, partitions, f"one of: {', '.join(partitions)}", cutoff=0.5)
+        return _AT.problem("slurm.partition", f"no partition named {name}", hint)
     state, most_min = partitions[name].state, partitions[name].max_time_min
     if state != "up":
         seen = f"{name} is {state}: it starts no jobs"
         return _AT.problem("slurm.partition", seen, "wait, or choose another partition", away=True)
     if most_min is not None and slurm.time_min > most_min:
-        seen = f"{name} allows {most_min:,} min, slurm.time is {slurm.time_min:,} min: jobs would wait for ever"
-        return _AT.problem("slurm.partition", seen, f"write `time: {most_min}`: a run resumes in a new job")
+        seen = f"{name} allows {most_min:,} min, slurm.time is {slurm.time_min:,} min: jobs would wait forever"
+        hint = f"write `time: {most_min}`: a run resumes in a new job"
+        if slurm.qos:
+            return _AT.warning("slurm.partition", seen, f"{hint}; or ask whether qos {slurm.qos} allows more")
+        return _AT.problem("slurm.partition", seen, hint)
     return _AT.ok("slurm.partition", f"{name} is up")
 
 
@@ -76,11 +82,11 @@ def _nodes(nodes: Sequence[Nodes], required: Requirements) -> Check:
     most_gb = max(group.memory_mb for group in nodes) / _MIB_PER_GB
     in_service = sum(group.count for group in nodes if group.in_service)
     if most_gb < required.host_gb:
-        takes = f"the model takes {required.host_gb:,.0f} GB of a node's memory ({required.named})"
+        takes = f"the model needs {required.host_gb:,.0f} GB of a node's memory ({required.named})"
         hint = "use more nodes or fewer ranks on each, or offload less"
         return _AT.problem("slurm.nodes", f"{takes}, nodes have {most_gb:,.0f} GB", hint)
     if in_service < required.config.slurm.nodes:
-        seen = f"{required.config.slurm.nodes} asked for, but only {in_service} in service"
+        seen = f"{required.config.slurm.nodes} requested, but only {in_service} in service"
         return _AT.warning("slurm.nodes", seen, "`sinfo -R` says why; jobs wait until they come back")
     return _AT.ok("slurm.nodes", _described(nodes))
 
@@ -101,7 +107,7 @@ def _preemption(cluster: Cluster, nodes: Sequence[Nodes], required: Requirements
         return
     seen = f"jobs in {'/'.join(names)} can be preempted, {'with' if cluster.warns else 'without'} a warning"
     if not cluster.warns and required.config.command is None and required.config.train.checkpoint_every is None:
-        hint = "set train.checkpoint_every: a preempted run begins again at step 0"
+        hint = "set train.checkpoint_every: a preempted run starts over at step 0"
         yield _AT.warning("slurm.preemption", seen, hint)
     else:
         hint = "" if cluster.warns else "a preempted run resumes from its last checkpoint"

@@ -50,13 +50,13 @@ def _no_gpus(software: Software, gpus: Gpus | None, required: Requirements) -> t
     # a driver serves newer minor versions of its CUDA than its own, but no newer major one
     if gpus and _numbers(software.torch_cuda)[:1] > _numbers(gpus.cuda)[:1]:
         oldest = _OLDEST_DRIVERS.get(_numbers(software.torch_cuda)[0])
-        driver = f"a driver from {oldest} on" if oldest else "a newer driver"
-        hint = f"ask for {driver}, or install torch built for CUDA {_numbers(gpus.cuda)[0]}"
-        return f"driver {gpus.driver} serves only up to CUDA {gpus.cuda}", hint
+        driver = f"driver {oldest} or newer" if oldest else "a newer driver"
+        hint = f"install {driver}, or install torch built for CUDA {_numbers(gpus.cuda)[0]}"
+        return f"driver {gpus.driver} supports only up to CUDA {gpus.cuda}", hint
     if software.device_trouble:
         return f"CUDA does not start: {software.device_trouble}", "`nvidia-smi` on the node"
     if software.devices < required.gpus:
-        return f"sees {software.devices} of {required.gpus} GPUs", "look at CUDA_VISIBLE_DEVICES, and at the driver"
+        return f"sees {software.devices} of {required.gpus} GPUs", "check CUDA_VISIBLE_DEVICES and the driver"
     return "", ""
 
 
@@ -70,7 +70,7 @@ def _deepspeed(software: Software, at: At) -> Check:
         return at.problem("software.deepspeed", f"{seen} computes wrong ZeRO-2 gradients", _TRAIN)
     if version < LEAST_DEEPSPEED:
         wanted = ".".join(map(str, LEAST_DEEPSPEED))
-        return at.warning("software.deepspeed", f"{seen} is older than {wanted}, the first that was tried", _TRAIN)
+        return at.warning("software.deepspeed", f"{seen} is older than {wanted}, the oldest that was tested", _TRAIN)
     return at.ok("software.deepspeed", seen)
 
 
@@ -82,7 +82,7 @@ def _ops(software: Software, at: At) -> Check:
     if missing[0] == "async_io" or missing[0].startswith("cpu_"):
         need = f"a C++ compiler and ninja{', libaio and its headers (libaio-dev)' if 'async_io' in missing else ''}"
     seen = f"DeepSpeed cannot use {', '.join(missing)}, which the spec needs"
-    return at.problem("software.ops", seen, f"it takes {need}; `ds_report` on the node says more")
+    return at.problem("software.ops", seen, f"install {need}; for details, run `ds_report` on the node")
 
 
 def _numbers(version: str) -> tuple[int, ...]:

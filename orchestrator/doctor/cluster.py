@@ -62,12 +62,17 @@ def inspect_cluster() -> Cluster:
     """Asks Slurm. Nothing that fails is raised: it is part of the answer."""
     try:
         version = _answer("sinfo", "--version").split()[-1]  # Debian calls it slurm-wlm
-        lines = _answer("sinfo", "--all", "--noheader", "--exact", "-o", _SINFO).splitlines()
+        nodes = partitions()
         warns = _WARNS.search(_answer("scontrol", "show", "config")) is not None
     except Unreachable as exc:
         return Cluster(exc.message)
-    nodes = tuple(_nodes(line) for line in lines if line.count("|") == _SINFO.count("|"))
     return Cluster("", version, _accounting(), nodes, warns)
+
+
+def partitions() -> tuple[Nodes, ...]:
+    """The nodes of every partition. Raises `Unreachable` where Slurm does not tell."""
+    lines = _answer("sinfo", "--all", "--noheader", "--exact", "-o", _SINFO).splitlines()
+    return tuple(_nodes(line) for line in lines if line.count("|") == _SINFO.count("|"))
 
 
 def _answer(*command: str) -> str:

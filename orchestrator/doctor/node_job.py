@@ -13,7 +13,6 @@ import os
 import shutil
 import sys
 import time
-import uuid
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -67,7 +66,7 @@ class Examined:
 
 def examine(required: Requirements, settings: Settings, wait_s: float, tell: Tell) -> Examined:
     """Has a node looked at that runs would get; its job may wait so long in the queue."""
-    token = uuid.uuid4().hex[:12]
+    token = job_request.new_token("campaign-doctor", ())
     with _made(settings.dir) as room:
         folder = room / token
         make_private(folder)
@@ -130,7 +129,7 @@ def _by_job(required: Requirements, batch: JobArray, wait_s: float, tell: Tell) 
     except (ArrayTooLarge, SubmissionUnclear, Unreachable) as exc:
         return Examined(None, _last(str(exc)), "try again", away=True)
     gpus = f" with {count(required.gpus, 'GPU')}" if required.gpus else ""
-    tell(f"job {job_id} looks at a node{gpus}; Ctrl-C cancels it")
+    tell(f"job {job_id} is checking a node{gpus}; Ctrl-C cancels it")
     found = None
     try:
         found = _outcome(executor, batch, job_id, wait_s, tell)
@@ -153,6 +152,9 @@ def _outcome(executor: Executor, batch: JobArray, job_id: str, wait_s: float, te
             return Examined(report, shared=True)
         now_s = time.monotonic()
         words = f"waits in the queue: {job.reason}" if job.pending else f"is {job.state.lower()}"
+        if words != said and not job.terminal:
+            tell(f"job {job_id} {words}")
+            said = words
         if job.terminal:
             over_s = min(over_s, now_s)
             if now_s - over_s >= executor.outcome_grace_s:
@@ -161,10 +163,7 @@ def _outcome(executor: Executor, batch: JobArray, job_id: str, wait_s: float, te
             reason = f"job {job_id} waited in the queue for {wait_s / 60:.0f} min: {job.reason}"
             return Examined(None, reason, "try again later, or with a longer --wait", away=True)
         elif now_s > deadline_s + 60 * TIME_MIN + _OVER_S:
-            return Examined(None, f"nothing is heard any more of job {job_id}", "try again", away=True)
-        elif words != said:
-            tell(f"job {job_id} {words}")
-            said = words
+            return Examined(None, f"lost contact with job {job_id}", "try again", away=True)
 
 
 def _looks(executor: Executor, batch: JobArray, job_id: str) -> Iterator[JobView]:
@@ -187,11 +186,11 @@ def _ended(job: JobView, folder: Path) -> Examined:
     state = f"job {job.job_id}{f' on {job.nodes}' if job.nodes else ''} ended{how}"
     found = Examined(report, state, f"its files are in {folder}", shared=True, folder=folder)
     if report is not None:
-        return replace(found, trouble=f"{state} while it looked at: {report.running}")
+        return replace(found, trouble=f"{state} while checking: {report.running}")
     if log := _log_tail(folder):
         return replace(found, trouble=f"{state}: {log}")
     hint = f"is {folder} the same folder on the nodes? Choose one that all of them see"
-    return replace(found, trouble=f"{state}, and nothing that it wrote is seen here", hint=hint, shared=False)
+    return replace(found, trouble=f"{state}, and it left no file that this host can see", hint=hint, shared=False)
 
 
 def _complete(talk: Talk) -> NodeReport | None:

@@ -5,7 +5,6 @@ from __future__ import annotations
 import shutil
 import socket
 import tempfile
-import uuid
 from collections.abc import Iterator, Sequence
 from dataclasses import replace
 from pathlib import Path
@@ -19,6 +18,7 @@ from ..executors.slurm import SlurmExecutor, job_name
 from .check import At, Check
 from .check_host import host_checks
 from .check_node import files_check, node_checks
+from .check_python import python_checks
 from .check_slurm import slurm_checks
 from .cluster import Cluster, inspect_cluster
 from .node_job import Examined, Tell, examine
@@ -45,6 +45,7 @@ def doctor(
     cluster = inspect_cluster() if by_slurm or (not requirements and shutil.which("sinfo")) else None
     checks = list(slurm_checks(cluster, by_slurm, _forecasts(cluster, by_slurm))) if cluster else []
     checks += _files(f"host {host}", requirements)
+    checks += python_checks(f"host {host}", requirements)
     examined = _examined(where, requirements, cluster, wait_s, tell) if on_node and requirements else None
     shared = examined is not None and examined.shared is True
     first = list(host_checks(where, requirements, shared=shared))
@@ -56,11 +57,12 @@ def _forecasts(cluster: Cluster, requirements: Sequence[Requirements]) -> list[s
     if cluster.trouble:
         return []
     with tempfile.TemporaryDirectory(prefix="campaign-doctor-") as folder:
-        return [_forecast(required, Path(folder)) for required in requirements]
+        return [forecast(required, Path(folder)) for required in requirements]
 
 
-def _forecast(required: Requirements, folder: Path) -> str | Exception:
-    token = uuid.uuid4().hex[:12]
+def forecast(required: Requirements, folder: Path) -> str | Exception:
+    """Slurm's word on one kind of job; `folder` takes its script."""
+    token = job_request.new_token("campaign-doctor", ())
     try:
         array = JobArray(token, job_name(token), folder, 1, job_request.resources(required.config))
         return SlurmExecutor().forecast(array)
@@ -74,7 +76,7 @@ def _files(here: str, requirements: Sequence[Requirements]) -> Iterator[Check]:
     missing = missing_files(named)
     local = any(required.config.executor == "local" for required in requirements)
     if missing and not local:
-        yield At(here).note("host.files", f"not here: {', '.join(missing)}", "`--on-node` tells whether nodes have it")
+        yield At(here).note("host.files", f"not here: {', '.join(missing)}", "check the nodes with `--on-node`")
     elif named:
         yield replace(files_check(missing, At(here)), id="host.files")
 
@@ -83,7 +85,7 @@ def _examined(
     where: Location, requirements: Sequence[Requirements], cluster: Cluster | None, wait_s: float, tell: Tell
 ) -> Examined:
     if cluster is not None and cluster.trouble:
-        return Examined(None, "no node was looked at: Slurm does not answer", "try again", away=True)
+        return Examined(None, "no node was checked: Slurm does not respond", "try again", away=True)
     try:
         return examine(requirements[0], where.settings, wait_s, tell)
     except OSError as exc:
@@ -102,5 +104,5 @@ def _of_node(examined: Examined, requirements: Sequence[Requirements], host: str
         yield from node_checks(examined.report, required, left=examined.hint, other=f"that of {host}")
     if others:
         names = ", ".join(other.named for other in others)
-        seen = f"looked at for {required.named}; other runs ask for other machines: {names}"
-        yield at.note("node.others", seen, "a spec of theirs alone lets you look at those")
+        seen = f"checked for {required.named}; other runs request other machines: {names}"
+        yield at.note("node.others", seen, "to check those too, write a spec with only them")

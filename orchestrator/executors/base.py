@@ -57,6 +57,11 @@ class JobView:
         """Whether it waits in the queue."""
         return self.state in LIVE_PENDING
 
+    @property
+    def cancelled_in_queue(self) -> bool:
+        """Whether it was cancelled before it had nodes."""
+        return self.state == "CANCELLED" and self.nodes in ("", "None assigned")
+
 
 @dataclass(frozen=True)
 class JobArray:

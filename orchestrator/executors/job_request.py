@@ -7,8 +7,10 @@ import json
 import os
 import re
 import sys
+import uuid
 from collections.abc import Mapping, Sequence
 from functools import cache
+from itertools import takewhile
 from math import ceil
 from pathlib import Path
 from typing import Any
@@ -24,6 +26,9 @@ from ..spec.expand import Run
 from ..spec.model import RunConfig
 from ..spec.slurm_section import SlurmConfig
 from .local import local_gpus
+
+TOKEN_LENGTH, SUFFIX_LENGTH = 64, 10
+"""Characters: what the store keeps of a token, and its part that nothing else has."""
 
 TRAINER = ("-m", "dscampaign.jobs.trainer")
 
@@ -87,6 +92,7 @@ def payload(
         user_patterns=tuple(rule.match for rule in config.retry.rules),
         telemetry_s=config.telemetry_s,
         params=run.params,
+        metrics=config.metrics,
         forward=config.forward.options(),
         workdir=workdir,
         code=str(paths.code(code)) if is_copy(code) else "",
@@ -176,6 +182,17 @@ def resources(
         "additional_parameters": passed | ({"reservation": slurm.reservation} if slurm.reservation else {}),
     }
     return {name: value for name, value in asked.items() if value is not None}
+
+
+def new_token(campaign: str, runs: Sequence[str]) -> str:
+    """A name for a job array that was never given before: the campaign, what the names of the runs share, and chance.
+
+    Such as `nanogpt.lr-0.001.3f9a2c7b01`. People read it in squeue and as a folder, so it is one word.
+    """
+    places = zip(*(re.split("([_-])", run) for run in runs), strict=False)
+    shared = takewhile(lambda words: len(set(words)) == 1, places)
+    text = f"{campaign}.{''.join(words[0] for words in shared)}"[: TOKEN_LENGTH - SUFFIX_LENGTH - 1].rstrip("._-")
+    return f"{text}.{uuid.uuid4().hex[:SUFFIX_LENGTH]}"
 
 
 def shape(resources: Mapping[str, Any]) -> str:

@@ -59,7 +59,7 @@ class LocalExecutor:
     def submit(self, batch: JobArray) -> list[str]:
         """Starts one agent for each element of the batch."""
         if batch.workdir and not Path(batch.workdir).is_dir():
-            raise Unreachable(f"{batch.workdir}, the folder in which attempts start, is not there")
+            raise Unreachable(f"{batch.workdir}, the folder in which attempts start, does not exist")
         (batch.folder / HOST_FILE).write_text(socket.gethostname())
         setup = [str(line) for line in batch.resources.get("setup") or ()]
         started = len(self._children)

@@ -23,6 +23,7 @@ _MAY_EXIST = re.compile(
 _NOTHING_SENT = re.compile(
     r"[Uu]nable to contact slurm controller|Connection refused|Munge encode|establish a configuration source"
 )
+_SAID_WITH = re.compile(r"^(?:sbatch: )?(?:error: )?(?:(?:Batch job submission failed|allocation failure): )?")
 _NO_CREDENTIAL = re.compile(r"authentication error", re.IGNORECASE)
 _TRY_LATER = re.compile(r"temporarily unable", re.IGNORECASE)
 _GAVE_UP = re.compile(r"Resource temporarily unavailable")
@@ -73,6 +74,12 @@ def first_line(text: str) -> str:
     return "sbatch: " + (text.strip().splitlines() or ["failed"])[0].removeprefix("sbatch: ")
 
 
+def plain(text: str) -> str:
+    """What sbatch says, without what it says it with."""
+    said = (_SAID_WITH.sub("", line).strip() for line in text.splitlines())
+    return "; ".join(dict.fromkeys(line for line in said if line)) or "no reason given"
+
+
 def _meaning(text: str) -> Exception:
     """The meaning of a message's last line, which names no limit if it is about one: that is in a line before."""
     line = next((line for line in reversed(text.splitlines()) if _is_sbatchs(line)), text)
@@ -81,7 +88,7 @@ def _meaning(text: str) -> Exception:
     if _ARRAY_TOO_LARGE.search(line):
         return ArrayTooLarge(first_line(line), for_now=False)
     if REFUSED.search(line):
-        return SubmissionRefused(line)
+        return SubmissionRefused(plain(line))
     if _SUBMIT_LIMIT.search(line):
         return ArrayTooLarge(first_line(line), for_now=True)
     unsent = _NOTHING_SENT.search(line) or (_NO_CREDENTIAL.search(line) and "Munge encode failed" in text)

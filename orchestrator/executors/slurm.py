@@ -16,15 +16,21 @@ import shlex
 import subprocess
 import time
 from collections.abc import Collection, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from contextvars import ContextVar
 from dataclasses import dataclass, replace
 from typing import Any
 
 from ...jobs.shared.files import write_atomically
 from ..errors import Unreachable
+from .array_tasks import Key, task_views
 from .base import JobArray, JobListing, JobView, SubmissionRefused, SubmissionUnclear, own_python
-from .sbatch_answer import first_line, nothing_sent, submission_error, submitted_id
+from .sbatch_answer import first_line, nothing_sent, plain, submission_error, submitted_id
 
 COMMAND_TIMEOUT_S = 60.0
+LOOK_S = 2.5
+"""How long a command of Slurm's may take where a user waits for a plan: without a configuration it takes a minute."""
+
 SINCE_SLACK_S = 86_400.0
 """How far before the first submission to query sacct: clocks differ, and a day costs nothing."""
 
@@ -39,7 +45,7 @@ SITE_DEFAULTS = ("ACCOUNT", "PARTITION", "QOS", "RESERVATION", "CONSTRAINT")
 """What a user's or a site's SBATCH_* variables may decide where the spec does not. They would overrule a script."""
 
 NAMES_AT_ONCE = 2000
-"""Batches in one question: Linux takes 128 KiB as one argument."""
+"""Batches in one question: Linux takes 128 KiB as one argument, and a token has up to 64 characters."""
 
 IDS_AT_ONCE = 5000
 """Jobs in one scancel: Linux takes 2 MiB as all arguments."""
@@ -47,6 +53,23 @@ IDS_AT_ONCE = 5000
 SQUEUE_FORMAT = "%i|%T|%r|%V|%S|%e|%N|%j"
 SACCT_FORMAT = "JobID,State,ExitCode,Submit,Start,End,NodeList,JobName"
 NO_ACCOUNTING = re.compile(r"accounting storage is disabled", re.IGNORECASE)
+
+
+_PATIENCE_S: ContextVar[float | None] = ContextVar("patience_s", default=None)
+
+
+@contextmanager
+def answering_within(seconds: float) -> Iterator[None]:
+    """Has every command of Slurm's that is run inside answer within that time, for looks that somebody waits for."""
+    before = _PATIENCE_S.set(seconds)
+    try:
+        yield
+    finally:
+        _PATIENCE_S.reset(before)
+
+
+def _patience_s() -> float:
+    return _PATIENCE_S.get() or COMMAND_TIMEOUT_S
 
 
 class _TimedOut(Unreachable):
@@ -85,7 +108,7 @@ class SlurmExecutor:
         if nothing_sent(done.stderr):
             raise Unreachable(said)
         if done.returncode:
-            raise SubmissionRefused(said)
+            raise SubmissionRefused(plain(said))
         return said
 
     def list_jobs(self, expected: Mapping[str, Collection[int]], since_s: float) -> JobListing:
@@ -111,12 +134,12 @@ class SlurmExecutor:
         for start in range(0, len(job_ids), IDS_AT_ONCE):
             done = ask(["scancel", *job_ids[start : start + IDS_AT_ONCE]])
             if done.returncode and "Invalid job id" not in done.stderr:
-                raise Unreachable(f"scancel: {done.stderr.strip()}")
+                raise Unreachable(f"scancel: {done.stderr.strip()}", "the jobs go on; the next pass tries again")
 
 
 def job_name(token: str) -> str:
-    """The name of a batch's jobs, by which squeue and sacct find them."""
-    return f"dscampaign-{token}"
+    """The name of a batch's jobs, by which squeue and sacct find them; an earlier version's tokens said nothing."""
+    return token if "." in token else f"dscampaign-{token}"
 
 
 def _job_array(batch: JobArray) -> Any:
@@ -172,38 +195,37 @@ def _list(expected: Mapping[str, Collection[int]], since_s: float) -> JobListing
     """The jobs of as many batches as one question takes."""
     wanted = {(token, index) for token, indexes in expected.items() for index in indexes}
     names = ",".join(job_name(token) for token in expected)
-    jobs = {k: v for k, v in _squeue(names).items() if k in wanted}
+    jobs = _squeue(names, wanted)
     if all(key in jobs and not jobs[key].terminal for key in wanted):
         return JobListing(jobs, True)
-    history = _sacct(names, since_s)
+    history = _sacct(names, since_s, wanted, wanted - jobs.keys())
     if history is None or history.kept:
         jobs = {k: _or_unfinished(v, history.jobs.get(k) if history else None) for k, v in jobs.items()}
     if history is None:
         return JobListing(jobs, False)
     # what squeue does not show is over: that sacct takes it for alive means that it lags, or will never know
-    told = {k: v for k, v in history.jobs.items() if k in wanted and v.terminal}
+    told = {k: v for k, v in history.jobs.items() if v.terminal}
     ended = {k: v for k, v in told.items() if k not in jobs or jobs[k].terminal}
     return JobListing({**jobs, **ended}, True)
 
 
-def _squeue(names: str) -> dict[tuple[str, int], JobView]:
+def _squeue(names: str, wanted: Collection[Key]) -> dict[Key, JobView]:
     # --all: also jobs in partitions that are hidden from the user
     done = ask(["squeue", "--all", "--noheader", "--array", "--states=all", f"--name={names}", "-o", SQUEUE_FORMAT])
     if done.returncode:
         raise Unreachable(f"squeue: {done.stderr.strip()}")
-    found = {}
+    seen = []
     for job_id, state, reason, submit, start, end, nodes, name in _fields(done.stdout):
-        if key := _key(job_id, name):
-            times = _time(submit), _time(start), _time(end)  # of a job that runs, its end is a forecast
-            found[key] = JobView(*key, job_id, state, reason, *times, "", nodes)
-    return found
+        times = _time(submit), _time(start), _time(end)  # of a job that runs, its end is a forecast
+        seen.append((name, JobView("", 0, job_id, state, reason, *times, "", nodes)))
+    return task_views(seen, wanted)
 
 
 @dataclass(frozen=True)
 class _History:
     """What the accounting knows; ``kept`` is False where there is none."""
 
-    jobs: Mapping[tuple[str, int], JobView]
+    jobs: Mapping[Key, JobView]
     kept: bool
 
 
@@ -211,15 +233,16 @@ def _or_unfinished(job: JobView, told: JobView | None) -> JobView:
     """The job; not yet ended while the accounting may still tell more about its end.
 
     That a step ran out of memory, or who cancelled a job, squeue does not show. An accounting that lags for long is not
-    waited for.
+    waited for, and of a job that was cancelled in the queue it may never hear.
     """
     known = told is not None and told.terminal
     patience_s = CANCEL_LAG_S if job.state == "CANCELLED" else ACCOUNTING_LAG_S
     recent = job.ended_s is not None and abs(time.time() - job.ended_s) < patience_s
-    return replace(job, state="COMPLETING") if job.state in ("FAILED", "CANCELLED") and recent and not known else job
+    may_change = job.state in ("FAILED", "CANCELLED") and not job.cancelled_in_queue
+    return replace(job, state="COMPLETING") if may_change and recent and not known else job
 
 
-def _sacct(names: str, since_s: float) -> _History | None:
+def _sacct(names: str, since_s: float, wanted: Collection[Key], unseen: Collection[Key]) -> _History | None:
     """Runs sacct; None if it did not respond."""
     since = time.strftime("%Y-%m-%dT%H:%M:%S", time.localtime(max(0.0, since_s - SINCE_SLACK_S)))
     try:
@@ -228,37 +251,30 @@ def _sacct(names: str, since_s: float) -> _History | None:
         return None
     if NO_ACCOUNTING.search(done.stderr):
         return _History({}, kept=False)
-    return None if done.returncode else _History(_parse_sacct(done.stdout), kept=True)
+    return None if done.returncode else _History(_parse_sacct(done.stdout, wanted, unseen), kept=True)
 
 
-def _parse_sacct(text: str) -> dict[tuple[str, int], JobView]:
+def _parse_sacct(text: str, wanted: Collection[Key], unseen: Collection[Key]) -> dict[Key, JobView]:
     out_of_memory = set()
-    by_id = {}
+    seen = []
     for job_id, word, exit_code, submit, start, end, nodes, name in _fields(text):
         # "CANCELLED by 1000" is somebody's wish. Without a name it is how Slurm closes the books on jobs that it lost.
         state = "GONE" if word == "CANCELLED" else word.split()[0] if word else ""
-        if "." in job_id:
+        if "." in job_id.partition("[")[0]:  # a step; `12_[1,...]` is an array
             if state == "OUT_OF_MEMORY" or exit_code == "0:125":
                 out_of_memory.add(job_id.split(".")[0])
-        elif key := _key(job_id, name):
+        else:
             times = _time(submit), _time(start), _time(end)
             by = re.fullmatch(r"CANCELLED by (\d+)", word)
             cancelled_by = int(by[1]) if by else None
-            by_id[job_id] = JobView(*key, job_id, state, "", *times, exit_code, nodes, cancelled_by=cancelled_by)
-    found = (replace(job, step_out_of_memory=job_id in out_of_memory) for job_id, job in by_id.items())
-    return {(job.token, job.index): job for job in found}
+            seen.append((name, JobView("", 0, job_id, state, "", *times, exit_code, nodes, cancelled_by=cancelled_by)))
+    found = task_views(seen, wanted, unseen)
+    return {key: replace(job, step_out_of_memory=job.job_id in out_of_memory) for key, job in found.items()}
 
 
 def _fields(text: str) -> Iterator[list[str]]:
     """The lines of eight fields; a notice of the site's wrapper, or a cluster's headline, is none."""
     return (fields for line in text.splitlines() if len(fields := line.split("|", 7)) == 8)
-
-
-def _key(job_id: str, name: str) -> tuple[str, int] | None:
-    """(token, index) of one of our array tasks; None for a line about something else, as ``12_[3-9]``."""
-    task = re.fullmatch(r"\d+_(\d+)", job_id)
-    named = re.fullmatch(r"dscampaign-(\w+)", name)
-    return (named[1], int(task[1])) if task and named else None
 
 
 def _time(text: str) -> float | None:
@@ -279,7 +295,7 @@ def _sbatch(command: list[str], given: Collection[str]) -> subprocess.CompletedP
     try:
         return _run(command, env)
     except subprocess.TimeoutExpired as exc:
-        raise SubmissionUnclear(f"sbatch did not respond within {COMMAND_TIMEOUT_S:.0f} s") from exc
+        raise SubmissionUnclear(f"sbatch did not respond within {_patience_s():.0f} s") from exc
 
 
 def ask(command: list[str]) -> subprocess.CompletedProcess[str]:
@@ -291,9 +307,9 @@ def ask(command: list[str]) -> subprocess.CompletedProcess[str]:
     # the user's own defaults, such as one partition alone, would hide jobs and nodes from us
     own = {k: v for k, v in os.environ.items() if not k.startswith(("SQUEUE_", "SACCT_", "SINFO_"))}
     try:
-        return _run(command, {**own, "SLURM_TIME_FORMAT": "%s", "LC_ALL": "C"})
+        return _run(command, {**own, "SLURM_TIME_FORMAT": "%s", "SLURM_BITSTR_LEN": "0", "LC_ALL": "C"})
     except subprocess.TimeoutExpired as exc:
-        raise _TimedOut(f"{command[0]} did not respond within {COMMAND_TIMEOUT_S:.0f} s") from exc
+        raise _TimedOut(f"{command[0]} did not respond within {_patience_s():.0f} s") from exc
 
 
 def _run(command: list[str], env: Mapping[str, str]) -> subprocess.CompletedProcess[str]:
@@ -304,7 +320,7 @@ def _run(command: list[str], env: Mapping[str, str]) -> subprocess.CompletedProc
             text=True,
             errors="replace",
             env=env,
-            timeout=COMMAND_TIMEOUT_S,
+            timeout=_patience_s(),
             check=False,
         )
     except FileNotFoundError as exc:

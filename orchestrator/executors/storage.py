@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import errno
+import os
 import shutil
 from pathlib import Path
 
 from ...jobs.shared import retention
-from ..errors import Unreachable
+from ..errors import Unreachable, UserError
 
 
 def trouble(folder: Path, needed_bytes: int = 0) -> str:
@@ -17,8 +19,15 @@ def trouble(folder: Path, needed_bytes: int = 0) -> str:
     except OSError as exc:
         return exc.strerror or str(exc)
     if free < needed_bytes:
-        return f"{free / 1e9:.1f} GB are free, a checkpoint takes {needed_bytes / 1e9:.1f} GB"
+        return f"{free / 1e9:.1f} GB free, a checkpoint needs {needed_bytes / 1e9:.1f} GB"
     return ""
+
+
+def require_room(folder: Path) -> None:
+    """Raises UserError if nothing can be written into a folder, or none can be made where it is to be."""
+    there = next(path for path in (folder, *folder.parents) if os.path.isdir(path))  # noqa: PTH112 - pathlib would raise
+    if why := trouble(there):
+        raise UserError(f"{there}: {why}", "choose a folder that you can write to: `--dir`, or `dir:` in the spec")
 
 
 def shared_trouble(error: Exception, folder: Path) -> Unreachable | None:
@@ -28,4 +37,7 @@ def shared_trouble(error: Exception, folder: Path) -> Unreachable | None:
 
 def unwritable(exc: OSError) -> Unreachable:
     """The error for a shared folder that cannot be written."""
+    if exc.errno in (errno.ENOSPC, errno.EDQUOT):
+        what = "its disk has no free space" if exc.errno == errno.ENOSPC else "your quota there is used up"
+        return Unreachable(f"the shared folder is full: {what}", "free space; the next pass goes on by itself")
     return Unreachable(f"the shared folder is not writable: {exc}", "the next pass tries again")

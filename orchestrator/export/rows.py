@@ -20,7 +20,11 @@ from ..campaign.documents import SCHEMA_VERSION, finite, status_document
 Row = Sequence[Any]
 
 _STEP_COLUMNS: Final = tuple(name for name in MetricRow.__dataclass_fields__ if name not in ("attempt_id", "extra"))
-_ATTEMPT_COLUMNS: Final = tuple(n for n in AttemptRow.__dataclass_fields__ if n not in ("id", "run_id", "token"))
+_ATTEMPT_COLUMNS: Final = tuple(
+    n for n in AttemptRow.__dataclass_fields__ if n not in ("id", "run_id", "token", "phase", "phase_since_s")
+)
+_NO_COLUMNS: Final = ("params", "forwarded", "attempts", "phase", "phase_since_s", "ts_s", "left_s")
+"""Of a run's status: what has columns of its own, and what is only so at this moment."""
 _GPU_COLUMNS: Final = tuple(n for n in GpuSample.__dataclass_fields__ if n != "attempt_id")
 _EVENT_COLUMNS: Final = tuple(n for n in EventRow.__dataclass_fields__ if n not in ("campaign_id", "run_id"))
 
@@ -81,7 +85,7 @@ def _runs(documents: Sequence[dict[str, Any]]) -> tuple[Sequence[str], Iterable[
     """One row a run: parameters and ids in other tools as columns of their own, its attempts as a number."""
     params = list(dict.fromkeys(name for document in documents for name in document["params"]))
     tools = sorted({tool for document in documents for tool in document["forwarded"]})
-    plain = [name for name in (documents[0] if documents else ()) if name not in ("params", "forwarded", "attempts")]
+    plain = [name for name in (documents[0] if documents else ()) if name not in _NO_COLUMNS]
     rows = (
         (
             *(document[name] for name in plain),

@@ -38,7 +38,8 @@ from .vocabulary import breaks_off, not_finite, of_circumstances, waited_for_oth
 
 def classify(ended: Ended) -> Verdict:
     """The failure class of an ended attempt, with the proof and how sure it is."""
-    return _doubted(_class_of(ended), ended)
+    verdict = _class_of(ended)
+    return _doubted(finish.diverged(verdict, ended) or verdict, ended)
 
 
 def _class_of(ended: Ended) -> Verdict:
@@ -286,7 +287,7 @@ def _hang(clue: Clue, sure: Sureness = Sureness.CERTAIN) -> Verdict:
 
 def _proved(rule: Diagnosis, clue: Clue, text: str, ended: Ended) -> Verdict:
     if rule.kind is FailureClass.HOST_OOM:
-        return _memory(ended, clue, text, rule.name, rule.hint or "raise slurm.mem")
+        return _memory(ended, clue, text, rule.name, rule.hint)
     if rule.kind is FailureClass.OOM:
         if (killed := node_evidence.host_memory(ended)) and not node_evidence.has_numbers(text):
             proof, name = killed
@@ -306,11 +307,22 @@ def _out_of_memory(ended: Ended) -> Verdict | None:
     return None
 
 
-def _memory(ended: Ended, clue: Clue, text: str, name: str, hint: str = "raise slurm.mem") -> Verdict:
-    """Out of host memory. If the ranks train on the CPU, a smaller micro-batch helps; else it does not."""
-    if ended.on_cpu:
+def _memory(ended: Ended, clue: Clue, text: str, name: str, hint: str = "") -> Verdict:
+    """Out of host memory. If the ranks train on the CPU, a smaller micro-batch may help; else it does not."""
+    if ended.on_cpu and ended.resizable:
         return Verdict(FailureClass.OOM, "out of memory: " + headline(text), "", clue.line, name, clue.host)
-    return Verdict(FailureClass.HOST_OOM, "the node's memory ran out", hint, clue.line, name, clue.host)
+    return Verdict(
+        FailureClass.HOST_OOM, "the node's memory ran out", hint or _more_memory(ended), clue.line, name, clue.host
+    )
+
+
+def _more_memory(ended: Ended) -> str:
+    """Such as `raise slurm.mem (asked 500M, used 570M)`."""
+    field, asked = ended.host_memory
+    used = max((o.memory_peak_bytes or 0 for o in ended.outcomes), default=0)
+    facts = [f"asked {asked}"] if asked else []
+    facts += [f"used {used / 2**20:,.0f}M"] if used else []
+    return f"{'raise' if asked else 'set'} {field}" + (f" ({', '.join(facts)})" if facts else "")
 
 
 # -- what would decide ----------------------------------------------------------------------------------------
@@ -335,7 +347,7 @@ def _what_decides(verdict: Verdict, ended: Ended) -> str:
     if verdict.place:
         return "another attempt: the same error at the same place is a mistake, and is not tried a third time"
     if ended.roots:
-        return "another attempt: whether the error comes again"
+        return "another attempt: whether the error recurs"
     return _what_to_look_at(verdict, ended)
 
 

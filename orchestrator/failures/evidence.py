@@ -11,8 +11,8 @@ from typing import Any
 from ...jobs.agent.evidence import LogLine, NodeOutcome, RankEnd
 from ..executors.base import JobView
 from .log_lines import bare, evidence, is_cascade
-from .places import Place, places
-from .raised import MESSAGE_LIMIT, Raised, causes_of_trace, nested, of_trace, recorded, said
+from .places import Place, places, telling
+from .raised import MESSAGE_LIMIT, Frame, Raised, causes_of_trace, nested, of_trace, recorded, said
 from .rules import UserRule
 
 SIGNAL_SLACK_S = 1.0
@@ -20,6 +20,9 @@ SIGNAL_SLACK_S = 1.0
 
 KILL_WAIT_S = 30.0
 """What Slurm leaves, by default, between SIGTERM at the time limit and SIGKILL."""
+
+READ_CONFIG = "read_config"
+"""Where an attempt's evidence keeps whether its script opened the DeepSpeed configuration."""
 
 _FATAL = (
     *(signal.SIGILL, signal.SIGTRAP, signal.SIGABRT, signal.SIGBUS, signal.SIGFPE),
@@ -41,6 +44,8 @@ class Ended:
         agent_lines: the agents' own log, where no agent left an outcome.
         known_start_step, known_last_step: what the store knew before, for an attempt that left no outcome.
         user_rules: the spec's own rules, in their order.
+        resizable: whether a smaller micro-batch can be tried: the built-in training, or a script whose batch is known.
+        host_memory: the field of the spec that limits the host's memory, and what it asks for, "" for no limit.
     """
 
     job: JobView | None
@@ -53,6 +58,8 @@ class Ended:
     known_start_step: int | None = None
     known_last_step: int | None = None
     user_rules: Sequence[UserRule] = ()
+    resizable: bool = True
+    host_memory: tuple[str, str] = ("slurm.mem", "")
 
     @cached_property
     def last_step(self) -> int | None:
@@ -89,6 +96,12 @@ class Ended:
     def reached(self) -> bool:
         """Whether the target step was reached."""
         return self.target_step is not None and self.step >= self.target_step
+
+    @cached_property
+    def short(self) -> bool:
+        """Whether it surely ended before the target step; unknown of a script that reports no steps."""
+        reached = max((o.step_reached or 0 for o in self.outcomes), default=0)
+        return self.target_step is not None and 0 < max(self.step, reached) < self.target_step
 
     @cached_property
     def errors(self) -> tuple[Clue, ...]:
@@ -173,6 +186,13 @@ def traced(clue: Clue, ended: Ended) -> Raised:
     lines = outcome.lines if outcome else ended.agent_lines
     above = [bare(line.text) for line in lines if line.file == clue.line.file and line.number < clue.line.number]
     return said(clue.text, of_trace(_last_trace(above)))
+
+
+def frames_of(line: LogLine | None, ended: Ended) -> tuple[Frame, ...]:
+    """The frames that matter of the exception whose record proves a verdict; none for any other proof."""
+    clue = next((clue for clue in ended.errors if line and clue.line.file == line.file), None)
+    stacks = [raised.frames for raised in (clue.raised, *clue.causes)] if clue else [()]
+    return telling(next((frames for frames in stacks if Place.USER in places(frames)), stacks[0]))
 
 
 def _last_trace(above: Sequence[str]) -> Sequence[str]:

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import signal
 
-from ...jobs.agent.evidence import RankEnd
+from ...db.records import RunState
+from ...jobs.agent.evidence import LogLine, RankEnd
 from . import errnos
 from .evidence import Clue, Ended, death_signal
 from .places import Place, places
@@ -29,15 +30,30 @@ def finished(ended: Ended) -> Verdict | None:
         return None
     exits = {rank.exit for o in ended.outcomes for rank in o.ranks}
     clean = exits == {0} and all(o.launcher_exit == 0 for o in ended.outcomes)
+    interrupted = any(o.ended_by == "signal" for o in ended.outcomes)
     if exits == {0} and ended.reached:  # whatever became of the interpreters and the launcher afterwards
         return Verdict(FailureClass.COMPLETED, "")
-    if clean and not ended.steps_decide and not ended.stop_asked:
-        early = ended.target_step is not None and ended.step < ended.target_step
-        reason = f"the script ended at step {ended.step} of {ended.target_step}" if early else ""
-        return Verdict(FailureClass.COMPLETED, reason)
+    if clean and not ended.steps_decide and not ended.stop_asked and not (interrupted and ended.short):
+        reason = f"the script exited with 0 at step {ended.step:,} of {ended.target_step:,}" if ended.short else ""
+        return Verdict(FailureClass.COMPLETED_EARLY if ended.short else FailureClass.COMPLETED, reason)
     if _stopped(ended, exits):
         return Verdict(FailureClass.STOPPED, f"stopped after a checkpoint at step {ended.step}")
     return _torn_down(ended)
+
+
+def diverged(verdict: Verdict, ended: Ended) -> Verdict | None:
+    """What an end in good order is where the loss was no longer a number, None where it was.
+
+    One such step may be an overflow that fp16 skips: before the end it takes two to say that more steps lead nowhere.
+    """
+    name, since = next((o.diverged_at for o in ended.outcomes if o.diverged_at), ("", 0))
+    over = verdict.kind.policy.run is RunState.COMPLETED
+    goes_on = verdict.kind in (FailureClass.STOPPED, FailureClass.TIME_LIMIT) and since < ended.step
+    if not name or not (over or goes_on):
+        return None
+    hint = "lower the learning rate, or warm up longer"
+    proof = LogLine("metrics.jsonl", 0, f"{name} is not finite from step {since:,} to step {ended.step:,}")
+    return Verdict(FailureClass.DIVERGED, f"{name} is not finite since step {since:,}", hint, proof, "reported-loss")
 
 
 def _stopped(ended: Ended, exits: set[int | None]) -> bool:

@@ -3,11 +3,14 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from enum import Enum
 from functools import lru_cache
 
 from .raised import Frame
+
+TELLING = 3
+"""Frames of an error that a person reads."""
 
 
 class Place(Enum):
@@ -98,6 +101,12 @@ def places(frames: Iterable[Frame]) -> tuple[Place, ...]:
         for place in _of(frame.file, frame.function):
             found.setdefault(place)
     return tuple(found)
+
+
+def telling(frames: Sequence[Frame]) -> tuple[Frame, ...]:
+    """The frames that say most of an error, outermost first: the innermost of the user's own, then of libraries."""
+    order = sorted(range(len(frames)), key=lambda i: (not _LIBRARY.search(frames[i].file), i))
+    return tuple(frames[i] for i in sorted(order[-TELLING:]))
 
 
 @lru_cache(maxsize=4096)

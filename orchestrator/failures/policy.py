@@ -11,7 +11,7 @@ from enum import Enum, StrEnum
 from math import inf
 from typing import Final, Self
 
-from ...db.records import AttemptState, RunState
+from ...db.records import COMPLETED_EARLY, AttemptState, RunState
 
 
 class Budget(StrEnum):
@@ -117,9 +117,18 @@ class FailureClass(StrEnum):
     COMPLETED = Policy(
         "completed",
         shows="every node wrote an outcome, every rank exited with 0, and the target step was reached; for your own"
-        " script: every rank exited with 0 without being asked to stop; also where after the target step only the"
-        " clean-up failed",
+        " script: every rank exited with 0 without being asked to stop, and it did not report an earlier end; also"
+        " where after the target step only the clean-up failed",
         follows="done",
+        attempt=AttemptState.COMPLETED,
+        run=RunState.COMPLETED,
+        failure=False,
+    )
+    COMPLETED_EARLY = Policy(
+        COMPLETED_EARLY,
+        shows="every rank of your own script exited with 0 without being asked to stop, and the steps that it reported"
+        " end before the target step",
+        follows="done, but marked everywhere and left out of comparisons; `campaign retry` runs it again if named",
         attempt=AttemptState.COMPLETED,
         run=RunState.COMPLETED,
         failure=False,
@@ -226,7 +235,7 @@ class FailureClass(StrEnum):
     LOST = Policy(
         "lost",
         shows="no job ever claimed it, or the job disappeared without a record of its end; or root or another user"
-        " cancelled it: an administrator, or a Slurm controller that lost its state",
+        " ended it while it ran: an administrator, or a Slurm controller that lost its state",
         follows="retries after a wait",
         budgets=(Budget.INFRA,),
         may_hide_hang=True,
@@ -249,7 +258,8 @@ class FailureClass(StrEnum):
     DIVERGED = Policy(
         "diverged",
         shows="a loss, gradient or other value of training is not finite, as the built-in trainer, a library or your"
-        " script finds; fp16 with the loss scale exhausted",
+        " script finds; the newest `loss` or `eval_loss` that a script reported is not, even if it exited with 0; fp16"
+        " with the loss scale exhausted",
         follows="fails",
         run=RunState.FAILED,
     )
@@ -261,8 +271,8 @@ class FailureClass(StrEnum):
     )
     CANCELLED = Policy(
         "cancelled",
-        shows="the user cancelled the job outside of this program, or the reconciler did because the run is no"
-        " longer desired",
+        shows="the user cancelled the job outside of this program, anybody cancelled it in the queue, or the"
+        " reconciler did because the run is no longer wanted",
         follows="the run is cancelled",
         attempt=AttemptState.CANCELLED,
         run=RunState.CANCELLED,

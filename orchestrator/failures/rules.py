@@ -150,7 +150,7 @@ _CONFIGURATION = (
         "ds-world", r"checkpoint being loaded used a DP world size", "resume on the number of ranks that saved it"
     ),
     # torch.nn.Module.load_state_dict: whole files, another model.
-    _early_mistake("state-dict", r"Error\(s\) in loading state_dict for", "the checkpoint is of another model"),
+    _early_mistake("state-dict", r"Error\(s\) in loading state_dict for", "the checkpoint belongs to another model"),
 )
 
 _ENVIRONMENT = (

@@ -55,6 +55,9 @@ _LLAMA: Final[Mapping[str, Any]] = {
 }
 
 
+_COUNTED: Final = ("gpt2", "llama", "opt")
+
+
 def count_parameters(model: str | Mapping[str, Any], tokenizer: str | None = None) -> int | None:
     """Parameters of a model, each counted once, also where two layers share it.
 
@@ -72,6 +75,22 @@ def count_parameters(model: str | Mapping[str, Any], tokenizer: str | None = Non
         return count_of_shape(shape)
     except (ArithmeticError, TypeError):
         return None  # the trainer says what is wrong with it
+
+
+def why_uncounted(model: str | Mapping[str, Any], tokenizer: str | None = None) -> str:
+    """Why the parameters of a model are not counted, and what to do about it if that helps; "" where they are."""
+    if count_parameters(model, tokenizer) is not None:
+        return ""
+    if isinstance(model, str) and not Path(model).is_absolute():
+        return f"{model} is on the hub, if anywhere: only its configuration there says how large it is"
+    shape = _of_name(model) if isinstance(model, str) else model
+    if shape is None:
+        return f"{model} has no config.json that can be read from here"
+    if (kind := shape.get("model_type")) not in _COUNTED:
+        return f"of type {kind} they are not counted, only of {', '.join(_COUNTED)}"
+    if not isinstance(model, str) and _with_vocabulary(shape, tokenizer) is None:
+        return f"the vocabulary follows from tokenizer {tokenizer}, which is not read here: write vocab_size"
+    return "its configuration has sizes that fit no model"
 
 
 def count_of_shape(shape: Shape) -> int | None:

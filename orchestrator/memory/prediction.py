@@ -18,7 +18,8 @@ from typing import Any, Final
 
 from ...db.records import UNKNOWN, MemoryObservation
 from ..spec.batch_size import divisors, per_rank_batch, smaller_micro_batch
-from ..spec.model import DESCRIBES_ONLY, RunConfig
+from ..spec.effects import DESCRIBES_ONLY
+from ..spec.model import RunConfig
 
 HEADROOM: Final = 0.96
 """The part of the usable memory that a prediction may fill: the rest is what the allocator cannot piece together."""

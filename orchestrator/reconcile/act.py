@@ -13,7 +13,7 @@ from sqlalchemy import Connection
 
 from ...db import queries
 from ...db.errors import StaleLease, StoreUnreachable
-from ...db.records import ACTIVE_ATTEMPT, AttemptRow, AttemptState, RunState
+from ...db.records import ACTIVE_ATTEMPT, AttemptState, RunState
 from ...db.store import refusal
 from ...jobs.shared.files import write_atomically
 from ...jobs.shared.layout import CampaignPaths
@@ -21,6 +21,7 @@ from ..errors import Unreachable
 from ..executors import storage
 from ..executors.base import Executor
 from ..executors.job_request import attempt_paths
+from ..failures.evidence import READ_CONFIG, frames_of
 from ..failures.policy import FailureClass
 from ..memory.observations import remember_end
 from .actions import (
@@ -184,7 +185,11 @@ def _evidence(action: Finish) -> dict[str, Any]:
         "place": verdict.place,
         "seen_s": action.seen_s,
         "line": asdict(verdict.line) if verdict.line else None,
+        "frames": [asdict(frame) for frame in frames_of(verdict.line, action.ended)],
         "job": {"state": job.state, "exit_code": job.exit_code, "nodes": job.nodes} if job else None,
+        READ_CONFIG: next(
+            (rank.read_config for o in action.ended.outcomes for rank in o.ranks if rank.rank == 0), None
+        ),
         "nodes": [
             {
                 "host": o.host,
@@ -223,7 +228,7 @@ def _tell_jobs(
             if isinstance(action, Resize):
                 _resize(action, writer)
             else:
-                _revoke(action.attempt, writer)
+                _revoke(action, writer)
         except (StaleLease, StoreUnreachable):
             raise
         except Exception as exc:  # noqa: BLE001 - whatever it is, it is this run's alone
@@ -251,11 +256,17 @@ def _resize(action: Resize, writer: FencedWriter) -> None:
             writer.event(conn, "resized", f"attempt {row.generation} begins at {action.why}", row)
 
 
-def _revoke(row: AttemptRow, writer: FencedWriter) -> None:
+def _revoke(action: Revoke, writer: FencedWriter) -> None:
     """A job that was faster keeps its claim, and the next pass finds that job."""
-    if take_claim(row):
-        with writer.write() as conn:
+    row = action.attempt
+    if not take_claim(row):
+        return
+    with writer.write() as conn:
+        if action.wanted:
             writer.end_unrun(conn, row, FailureClass.LOST, "the submission led to no job")
+        else:
+            writer.end_unrun(conn, row, FailureClass.CANCELLED, "cancelled before it began")
+            queries.update_run(conn, row.run_id, state=RunState.CANCELLED, reason="")
 
 
 def _close(

@@ -73,9 +73,10 @@ class Finish:
 
 @dataclass(frozen=True)
 class Revoke:
-    """Takes the claim of an attempt without a job, so that no late job can run it."""
+    """Takes the claim of an attempt without a job, so that no late job can run it; `wanted`: its run still is."""
 
     attempt: AttemptRow
+    wanted: bool = True
 
 
 @dataclass(frozen=True)

@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-import re
 from collections.abc import Iterator, Sequence
 from dataclasses import replace
 
 from ...db.records import AttemptRow, AttemptState, RunState
 from ..executors.base import JobView
+from ..executors.pending_reason import waits_because
 from ..failures.classify import classify
 from ..failures.evidence import Ended
 from ..failures.policy import FailureClass
@@ -29,15 +29,6 @@ from .actions import (
 )
 from .set_aside import unreadable
 from .snapshot import Absence, AttemptView, RunView, Snapshot
-
-NEVER_STARTS = (
-    "PartitionNodeLimit", "PartitionTimeLimit", "BadConstraints", "DependencyNeverSatisfied", "AccountNotAllowed",
-    "InvalidAccount", "InvalidQOS", "JobHeldAdmin",
-)  # fmt: skip
-"""Slurm's reasons for a pending job that waiting will not cure."""
-
-PER_JOB_LIMIT = re.compile(r"(QOS|Assoc)Max\w+PerJob")
-"""Likewise. A limit per user is not one of them: other jobs of the user will end."""
 
 ROOT = 0
 """A user's number."""
@@ -73,22 +64,26 @@ def follow_attempt(
     if job is None:
         waits = snapshot.listed and not any(isinstance(action, Revoke) for action in recorded)
         yield from set_run(view, state, _unknown(attempt, snapshot) if waits else "")
+    elif not snapshot.is_desired(view):
+        yield from set_run(view, state, f"job {job.job_id} has not ended yet")
     else:
-        yield from set_run(view, state, "" if running else _waiting(job.reason))
+        yield from set_run(view, state, "" if running else waits_because(job.reason))
 
 
 def _unknown(attempt: AttemptView, snapshot: Snapshot) -> str:
     """What is waited for while the job is absent, and until when."""
-    if not snapshot.complete and not attempt.complete:
-        return ""
     row, before = attempt.row, Absence.of(attempt.row)
+    if not snapshot.complete and not attempt.complete:
+        if row.executor == "local":
+            return f"{row.job_id} is a process of another machine, and only seen there"
+        return f"squeue does not show job {row.job_id or 'of this run'}, and sacct does not answer: waiting for it"
     if before and not attempt.complete and attempt.signs != before.signs:
         return f"Slurm does not know job {row.job_id}, but its agents are alive"
     until = clock_time(_deadline_s(attempt, snapshot))
     if row.job_id is None:
-        return f"its submission was not confirmed; its job is looked for until {until}"
+        return f"its submission was not confirmed; looking for its job until {until}"
     if attempt.complete:
-        return f"it was ended by a signal; Slurm is asked until {until} who ended it"
+        return f"it was ended by a signal; asking Slurm until {until} who sent it"
     return f"Slurm does not know job {row.job_id}; unless it shows up, it counts as lost at {until}"
 
 
@@ -139,8 +134,12 @@ def _observe_absent(view: RunView, attempt: AttemptView, snapshot: Snapshot) -> 
             yield _finish(view, attempt, snapshot)
         elif absence != Absence.of(attempt.row):
             yield NoteAbsence(attempt.row, absence)
+    elif attempt.claimed:
+        return
+    elif not snapshot.is_desired(view) and attempt.row.job_id is not None:
+        yield Revoke(attempt.row, wanted=False)  # not cancelled: its number may be another job's by now
     elif snapshot.complete and snapshot.now_s > _deadline_s(attempt, snapshot):
-        yield Revoke(attempt.row)
+        yield Revoke(attempt.row, wanted=snapshot.is_desired(view))
 
 
 def _absence(attempt: AttemptView, snapshot: Snapshot) -> Absence:
@@ -166,7 +165,7 @@ def _may_still_arrive(attempt: AttemptView, snapshot: Snapshot) -> bool:
 
     Slurm's clock is not the store's: an end may lie a little in the future; far in the future it says nothing.
     """
-    ended_s = attempt.job.ended_s if attempt.job else None
+    ended_s = attempt.job.ended_s if attempt.job and not attempt.job.cancelled_in_queue else None
     return ended_s is not None and abs(snapshot.now_s - ended_s) < snapshot.outcome_grace_s
 
 
@@ -174,13 +173,15 @@ def _finish(view: RunView, attempt: AttemptView, snapshot: Snapshot) -> Finish |
     ended = view.ended(attempt)
     verdict = classify(ended)
     if not snapshot.is_desired(view) and verdict.kind is not FailureClass.COMPLETED and _was_ended(ended):
-        verdict = Verdict(FailureClass.CANCELLED, "cancelled because the run is no longer desired")
+        verdict = Verdict(FailureClass.CANCELLED, "the run is no longer wanted")
     elif HANG in attempt.row.evidence and verdict.kind.policy.may_hide_hang:
         verdict = Verdict(FailureClass.HANG, str(attempt.row.evidence[HANG]), rule="no-step")
     elif verdict.kind is FailureClass.CRASH and not ended.outcomes:
         verdict = _without_a_trace(attempt) or verdict
     elif verdict.kind is FailureClass.CANCELLED and (who := _not_the_user(attempt, snapshot.user)):
-        verdict = Verdict(FailureClass.LOST, who, rule="slurm-state")
+        # who takes a job out of the queue wants it not to run; one that had nodes Slurm itself may have ended
+        kind = FailureClass.CANCELLED if attempt.job and attempt.job.cancelled_in_queue else FailureClass.LOST
+        verdict = Verdict(kind, who, rule="slurm-state")
     finish = Finish(_as_begun(attempt), verdict.kind.policy.attempt, verdict, ended, snapshot.now_s)
     unproved = verdict.kind in (FailureClass.CRASH, FailureClass.LOST) and not (ended.outcomes and verdict.line)
     if attempt.unreadable and unproved:
@@ -215,7 +216,7 @@ def _not_the_user(attempt: AttemptView, user: int) -> str:
     """Who cancelled a job, if it surely was not the user; "" if it may have been.
 
     An administrator cancels jobs, and so does Slurm itself, as root, if slurmd cannot launch a job or a controller that
-    has lost its state reuses its number. A job that is cancelled in the queue has no nodes.
+    has lost its state reuses its number.
     """
     job = attempt.job
     if job is None or job.cancelled_by is None:
@@ -224,8 +225,8 @@ def _not_the_user(attempt: AttemptView, user: int) -> str:
         return (
             f"the job was cancelled by {'root' if job.cancelled_by == ROOT else f'user {job.cancelled_by}'}, not by you"
         )
-    began = attempt.claimed or attempt.outcomes or job.nodes in ("", "None assigned")
-    return "" if began or user != ROOT else "Slurm ended the job before an agent had begun"
+    began = attempt.claimed or attempt.outcomes
+    return "" if began or job.cancelled_in_queue or user != ROOT else "Slurm ended the job before an agent had begun"
 
 
 def _mark(attempt: AttemptView, state: AttemptState) -> MarkAttempt | None:
@@ -239,11 +240,3 @@ def _mark(attempt: AttemptView, state: AttemptState) -> MarkAttempt | None:
     if state is row.state and not resumed and not resized:
         return None
     return MarkAttempt(row, state, started_s, start_step, micro_batch, accumulation)
-
-
-def _waiting(reason: str) -> str:
-    if reason in ("", "None"):
-        return ""
-    if reason.startswith(NEVER_STARTS) or PER_JOB_LIMIT.match(reason):
-        return f"will not start: {reason}; change the spec's slurm section"
-    return f"waiting: {reason}"

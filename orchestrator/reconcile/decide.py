@@ -13,7 +13,6 @@ from dataclasses import dataclass, replace
 from ...db.records import SETTLED_RUN, AttemptRow, AttemptState, RunState
 from ..executors.base import JobView
 from ..failures.evidence import Ended
-from ..failures.policy import FailureClass
 from . import retry_policy
 from .actions import Action, CancelJob, Finish, SetAside, Submit, set_run
 from .attempt_history import EndedAttempt, attempt_history, counts, ended_attempt, ending_attempt
@@ -153,7 +152,7 @@ def _follow_up(one: _Seen, snapshot: Snapshot, nodes: NodeEvidence, context: Pas
         return
     if not snapshot.is_desired(view):
         if view.run.state not in (RunState.COMPLETED, RunState.FAILED):
-            done = bool(history) and history[-1].kind is FailureClass.COMPLETED
+            done = bool(history) and history[-1].kind.policy.run is RunState.COMPLETED
             yield from set_run(view, RunState.COMPLETED if done else RunState.CANCELLED, "")
     elif is_given_up(view.run):
         return

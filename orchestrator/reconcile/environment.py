@@ -41,8 +41,8 @@ class Environments:
             away |= missing
             if not missing:
                 ready.append(action)
-        hint = "what needs it is submitted when it is back"
-        return ready, [Unreachable(f"{path} is away", hint) for path in sorted(away)]
+        hint = "runs that need it are submitted when it is back"
+        return ready, [Unreachable(f"{path} is unavailable", hint) for path in sorted(away)]
 
     def _missing(self, config: RunConfig) -> set[str]:
         return {path for path in (*_OWN, config.python) if path and path in self._seen and not _is_here(path)}

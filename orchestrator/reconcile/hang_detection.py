@@ -88,10 +88,10 @@ def _positions(ranks: Sequence[_Placed]) -> str:
     """The steps of the ranks: first those that the others wait for, if they differ."""
     steps = sorted({rank.progress.step for rank in ranks})
     if len(steps) == 1:
-        who = "the only rank stands" if len(ranks) == 1 else f"all {len(ranks)} ranks stand"
+        who = "the only rank is stuck" if len(ranks) == 1 else f"all {len(ranks)} ranks are stuck"
         return f"{who} at step {steps[0]}"
     behind = [rank for rank in ranks if rank.progress.step == steps[0]]
-    verb = "stands" if len(behind) == 1 else "stand"
+    verb = "is stuck" if len(behind) == 1 else "are stuck"
     others = str(steps[1]) if len(steps) == 2 else f"{steps[1]} to {steps[-1]}"
     return f"{_names(behind)} {verb} at step {steps[0]}, the others at {others}"
 

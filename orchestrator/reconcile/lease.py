@@ -22,7 +22,7 @@ from typing import Any, Self, TypeVar
 from sqlalchemy import Connection
 
 from ...db import queries
-from ...db.records import ACTIVE_ATTEMPT, AttemptRow, AttemptState, CampaignRow
+from ...db.records import ACTIVE_ATTEMPT, AttemptRow, CampaignRow
 from ...db.store import Store
 from ..errors import UserError
 from ..failures.policy import FailureClass
@@ -107,6 +107,11 @@ class FencedWriter:
             with self.write():
                 pass
 
+    def report(self, *, asked: bool, heard: bool, trouble: str) -> None:
+        """Keeps for `campaign status` what this pass learned, see `Lease`; raises StaleLease as `write`."""
+        with self.write() as conn:
+            queries.report_pass(conn, self.lease, asked=asked, heard=heard, trouble=trouble)
+
     def event(self, conn: Connection, kind: str, message: str, row: AttemptRow, data: Any = None) -> None:
         """Adds an event about an attempt."""
         queries.add_event(
@@ -116,7 +121,7 @@ class FencedWriter:
     def end_unrun(self, conn: Connection, row: AttemptRow, kind: FailureClass, reason: str) -> None:
         """Ends an attempt that no job has run or ever will."""
         values = {"failure_class": kind, "evidence": {"reason": reason, "hint": ""}, "ended_s": self.store.now(conn)}
-        if queries.update_attempt(conn, row.id, expect_states=ACTIVE_ATTEMPT, state=AttemptState.FAILED, **values):
+        if queries.update_attempt(conn, row.id, expect_states=ACTIVE_ATTEMPT, state=kind.policy.attempt, **values):
             self.event(conn, "ended", f"attempt {row.generation}: {kind}: {reason}", row)
 
 
@@ -136,7 +141,7 @@ def take_lease(store: Store, campaign: CampaignRow, holder: LeaseHolder) -> Fenc
         other = LeaseHolder.parse(held.holder) if held else LeaseHolder("another host", "?", "")
         raise LeaseHeld(
             f"campaign {campaign.name} is being reconciled by process {other.pid} on {other.host}",
-            "that process will pick up the change; if it is dead, its lease runs out within two minutes",
+            "it applies the change on its next pass; if it has died, another can take over within two minutes",
         )
     return FencedWriter(store, name, epoch, campaign.id)
 

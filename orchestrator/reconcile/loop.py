@@ -20,6 +20,7 @@ from ..executors.base import Executor
 from ..executors.job_request import attempt_paths
 from .act import act
 from .actions import Action, Finish
+from .activity import record_activities
 from .campaign_folder import CampaignFolder, Identity
 from .decide import decide, settled
 from .environment import Environments
@@ -30,6 +31,9 @@ from .snapshot import Snapshot
 
 LATE_S = 3600.0
 """How long after an attempt's end its metrics may still become readable."""
+
+MOST_TROUBLES = 3
+"""So many are kept for `campaign status`; the pass itself says them all."""
 
 SLURM_POLL_S = 10.0
 LOCAL_POLL_S = 1.0
@@ -71,9 +75,17 @@ class Reconciler:
         """
         writer = take_lease(self._store, self._campaign, self._holder)
         try:
-            return self._pass(writer)
+            done = self._pass(writer)
         except (OSError, ImportError) as exc:  # a module that is loaded late belongs to an environment that may be away
-            raise Unreachable(f"the pass broke off: {exc}", "nothing is lost; the next pass continues") from exc
+            broken = f"the pass failed: {exc}"
+            writer.report(asked=False, heard=False, trouble=broken)
+            raise Unreachable(broken, "nothing is lost; the next pass continues") from exc
+        except Unreachable as exc:
+            writer.report(asked=False, heard=False, trouble=exc.message)
+            raise
+        troubles = "; ".join(trouble.message for trouble in done.troubles[:MOST_TROUBLES])
+        writer.report(asked=True, heard=done.snapshot.listed, trouble=troubles)
+        return done
 
     def _pass(self, writer: FencedWriter) -> Pass:
         newest = self._newest_attempts()
@@ -82,6 +94,7 @@ class Reconciler:
         stored = read_store(self._store, self._campaign)
         writer.renew()
         snapshot, trouble = observe(stored, self._executor, self.paths, self._step_times, writer.renewing)
+        record_activities(snapshot, writer)
         actions, away = self._environments.ready(decide(snapshot), stored.configs.values())
         troubles += [*([trouble] if trouble else []), *away]
         self._require_unchanged(seen, newest, actions)
@@ -121,7 +134,7 @@ class Reconciler:
         Raises Unreachable if it was not, OSError if it cannot be written.
         """
         if self._folder.require(newest) != seen or any(_has_appeared(a) for a in actions if isinstance(a, Finish)):
-            raise Unreachable("the shared folder was away for a moment", "the next pass looks again")
+            raise Unreachable("the shared folder was unavailable for a moment", "the next pass looks again")
         self._folder.complete()
 
     def _newest_attempts(self) -> list[AttemptRow]:

@@ -219,6 +219,8 @@ def _attempt_view(row: AttemptRow, run: RunRow, listing: JobListing, paths: Camp
     job = listing.jobs.get((row.token, row.array_index or 0))
     if job and claimed_by and job.job_id not in ("", claimed_by):
         job = None  # a batch that was submitted twice: this is the job that found the claim taken and left
+    if job and claim is not None and job.cancelled_in_queue:
+        job = None  # it did begin: what Slurm says of its array lags
     outcomes, unreadable = _outcomes(files, row.nodes)
     lines = _agent_lines(paths.batch(row.token), row, job) if job and job.terminal and not outcomes else ()
     beats = (Heartbeat.read(files.heartbeat(node)) for node in range(row.nodes))

@@ -71,10 +71,10 @@ def after_out_of_memory(view: RunView, history: Sequence[EndedAttempt], ledgers:
         and config_changes.EXPANDABLE_SEGMENTS not in last.changes
         and not too_big
     ):
-        why = "memory was free but in pieces, tried with expandable segments"
+        why = "memory was free but fragmented, tried with expandable segments"
         return Fit(micro, (*last.changes, config_changes.EXPANDABLE_SEGMENTS), None, why)
     if not batch or not micro:
-        hint = "give train.global_batch and train.micro_batch, so that it can be tried smaller"
+        hint = "set train.global_batch and train.micro_batch, so that a smaller micro-batch can be tried"
         return NoFit(f"{last.reason} · {hint}")
     if choice := prediction.after_oom(batch, view.config.world_size(), micro, ledger):
         why = f"out of memory at micro-batch {micro}, tried at {choice.micro_batch} with the same global batch"

@@ -56,7 +56,7 @@ def next_attempt(view: RunView, history: Sequence[EndedAttempt], context: PassCo
     if end := _end(view, last):
         yield from set_run(view, *end)
     elif same := same_end_before(history):
-        again = f"the same error at the same place ended attempt {same.row.generation}: it will come again"
+        again = f"the same error at the same place ended attempt {same.row.generation}: it would recur"
         yield from set_run(view, RunState.FAILED, f"{last.with_hint} · {again}")
     elif last.kind.policy.retry is Retry.SMALLER:
         yield from _fitted(view, history, context)
@@ -131,6 +131,8 @@ def _held(view: RunView, last: EndedAttempt) -> Iterator[Action]:
     hint = (
         "set train.checkpoint_every" if view.config.train.checkpoint_every is None else "lower train.checkpoint_every"
     )
+    if view.config.command:
+        hint = "let the script resume from checkpoints of its own"
     ended = f"{NO_PROGRESS_LIMIT} attempts ended without a new checkpoint"
     reason = f"{ended}; {hint}, then `campaign retry` (last: {last.reason})"
     if last.kind is FailureClass.CRASH:  # fix the crash, not the checkpoint interval

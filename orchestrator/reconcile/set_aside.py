@@ -36,7 +36,7 @@ UNREAD: Final = "spool.unreadable"
 EVIDENCE: Final = "unreadable"
 """Stands for a rule in the verdict on an attempt whose evidence cannot be read."""
 
-HINT: Final = "the others go on; `campaign retry` starts it again"
+HINT: Final = "the other runs continue; `campaign retry` starts this one again"
 
 _LONGEST: Final = 500
 
@@ -85,7 +85,9 @@ def set_aside(
     """
     with writer.write() as conn:
         run = queries.run_by_id(conn, action.run_id)
-        trouble = Unreachable(f"run {run.name} cannot be judged: {action.why}", "the others go on; it is tried again")
+        trouble = Unreachable(
+            f"run {run.name} cannot be judged: {action.why}", "the other runs continue; this one is tried again"
+        )
         if action.passing:
             return trouble
         epoch = {"retry_epoch": run.retry_epoch}

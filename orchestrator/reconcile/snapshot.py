@@ -125,6 +125,12 @@ class RunView:
 
     def ended(self, attempt: AttemptView) -> Ended:
         """What is known of an attempt that has ended."""
+        config, train = self.config, self.config.train
+        limits = {
+            "slurm": ("slurm.mem", config.slurm.mem),
+            "local": ("local.mem_per_process", config.local.mem_per_process),
+        }
+        field, asked = limits[config.executor]
         return Ended(
             job=attempt.job,
             outcomes=attempt.outcomes,
@@ -132,6 +138,8 @@ class RunView:
             target_step=self.run.target_step or next((o.target_step for o in attempt.outcomes if o.target_step), None),
             steps_decide=self.config.command is None,
             on_cpu=self.on_cpu,
+            resizable=config.command is None or bool(train.global_batch and train.micro_batch),
+            host_memory=(field, asked or ""),
             agent_lines=attempt.lines,
             known_start_step=attempt.start_step,
             known_last_step=attempt.row.last_step,

@@ -14,7 +14,6 @@ from __future__ import annotations
 
 import json
 import shutil
-import uuid
 from collections import defaultdict
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
@@ -43,6 +42,8 @@ from .lease import FencedWriter
 from .origin import Origin
 from .set_aside import in_words, may_pass
 
+REFUSED_BY = "sbatch refused it"
+"""How the reason of a run begins whose job was never accepted."""
 WITHDRAWN = "withdrawn"
 QUEUE_FULL = "queue.full"
 """Kind of the event about a submit limit, for all runs that wait for it."""
@@ -108,7 +109,7 @@ def _submit_apart(group: Sequence[Submit], resources: dict[str, Any], target: _T
     except (StaleLease, StoreUnreachable):
         raise
     except StaleWrite as exc:
-        raise Unreachable(f"not submitted: {exc}", "another process was faster; the next pass looks again") from exc
+        raise Unreachable(f"not submitted: {exc}", "another process acted first; the next pass looks again") from exc
     except Exception as exc:
         if isinstance(exc, Unreachable) and not isinstance(exc, RunUnwritable):
             raise
@@ -181,13 +182,13 @@ def _full(waiting: int, writer: FencedWriter, exc: ArrayTooLarge) -> QueueFull:
     if not _was_full(writer):
         with writer.write() as conn:
             queries.add_event(conn, writer.campaign_id, QUEUE_FULL, message)
-    return QueueFull(message, "nothing was submitted of them; the next pass tries again")
+    return QueueFull(message, "none of them was submitted; the next pass tries again")
 
 
 def _submit_batch(group: Sequence[Submit], resources: dict[str, Any], target: _Target) -> None:
     writer, paths = target.writer, target.paths
     _require_trust(paths)
-    token = uuid.uuid4().hex[:12]
+    token = job_request.new_token(paths.campaign, [action.run.name for action in group])
     origin = _origin(writer)
     rows = _write_intent(group, token, writer, paths, origin)
     if not rows:
@@ -203,10 +204,10 @@ def _submit_batch(group: Sequence[Submit], resources: dict[str, Any], target: _T
             shutil.rmtree(batch.folder, ignore_errors=True)
             _submit_without_exclusions(group, target)
             return
-        _refuse(rows, writer, f"sbatch refused it: {exc}")
+        _refuse(rows, writer, f"{REFUSED_BY}: {exc}")
     except ArrayTooLarge as exc:
         if len(rows) == 1 and not exc.for_now:
-            _refuse(rows, writer, f"sbatch refused it: {exc}")
+            _refuse(rows, writer, f"{REFUSED_BY}: {exc}")
             return
         with writer.write() as conn:
             queries.withdraw_attempts(conn, [row.id for row, *_ in rows])
@@ -239,7 +240,7 @@ def _require_trust(paths: CampaignPaths) -> None:
     except OSError as exc:
         raise storage.unwritable(exc) from exc
     if why:
-        raise Unreachable(f"{why}, and could make your jobs run anything", f"chmod -R go-w {paths.root}")
+        raise Unreachable(f"{why}, so they could run any code as you", f"chmod -R go-w {paths.root}")
 
 
 def _submit_without_exclusions(group: Sequence[Submit], target: _Target) -> None:

@@ -13,10 +13,11 @@ from typing import Any, Final
 from pydantic import ValidationError
 
 from ...jobs.shared.ds_config import merged
-from ..errors import FieldPath, Finding, InvalidSpec
+from ..errors import FieldPath, Finding, InvalidSpec, concerns
 from . import batch_size, strategies
+from .effects import DESCRIBES_ONLY
 from .matrix import AxisSetting, Path, Point, points, short_name
-from .model import DESCRIBES_ONLY, RunConfig, Spec, env_text
+from .model import RunConfig, Spec, env_text
 from .normalize import canonical
 from .run_names import run_name
 from .slurm_section import Scalar
@@ -84,6 +85,7 @@ def expand(spec: Spec, local_gpus: int = 0) -> tuple[Run, ...]:
     if (count := len(found) * spec.repeats) > spec.max_runs:
         message, hint = f"expands to {count} runs, {spec.max_runs} allowed", f"write max_runs: {count} if you mean it"
         raise InvalidSpec([*findings, Finding((("matrix",), ("repeats",)), message, hint)])
+    told = {place for finding in findings for place in finding.places}
     base = spec.model_dump(exclude_unset=True, exclude=set(_CAMPAIGN_FIELDS))
     runs: dict[str, Run] = {}
     hashes: dict[str, str] = {}
@@ -96,7 +98,8 @@ def expand(spec: Spec, local_gpus: int = 0) -> tuple[Run, ...]:
                     raise InvalidSpec([_duplicate(point, other)])
                 runs[run.name], hashes[run.config_hash] = run, run.name
         except InvalidSpec as error:
-            findings += [finding for finding in error.findings if finding not in findings]
+            new = (finding for finding in error.findings if finding not in findings)
+            findings += [finding for finding in new if not concerns(finding, told)]
     if findings:
         raise InvalidSpec(findings)
     return tuple(runs.values())
@@ -109,7 +112,7 @@ def _config(base: Mapping[str, Any], point: Point, local_gpus: int) -> RunConfig
     for setting in point.settings:
         if setting.path and not _assign(data, setting.path, setting.value):
             *parent, field = setting.path
-            findings.append(Finding((setting.place,), f"{'.'.join(parent)} is no mapping, so it has no {field}"))
+            findings.append(Finding((setting.place,), f"{'.'.join(parent)} is not a mapping, so it has no {field}"))
     data, moved, contradictions = canonical(data)
     findings += contradictions
     try:

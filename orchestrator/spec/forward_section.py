@@ -34,7 +34,7 @@ class _Tool(SpecSection):
         for name in value if isinstance(value, dict) else ():
             if _CREDENTIAL.search(str(name)):
                 hint = f"leave it out and log in as the tool documents ({cls.login}): jobs inherit your environment"
-                raise Hint(f"{name} does not belong into a spec, which is kept in the store", hint)
+                raise Hint(f"{name} does not belong in a spec, which is kept in the store", hint)
         return value
 
 
@@ -119,7 +119,7 @@ def _as_mapping(value: Any) -> Any:
         for name, options in (item if isinstance(item, dict) else {str(item): None}).items():
             if name not in TOOLS:
                 hint = did_you_mean(str(name), TOOLS, "write [wandb, tensorboard], or a mapping with options")
-                raise Hint(f"{shorten(str(name), 40)} is none of {', '.join(TOOLS)}", hint)
+                raise Hint(f"{shorten(str(name), 40)} is not one of {', '.join(TOOLS)}", hint)
             tools[name] = {} if options is None else options
     return tools
 

@@ -14,16 +14,16 @@ from typing import Any, Final
 
 from pydantic import ValidationError
 
-from ..errors import FieldPath, Finding, InvalidSpec, Problem, SpecError, UserError
+from ..errors import FieldPath, Finding, InvalidSpec, Problem, SpecError, UserError, concerns
+from . import secrets
 from .expand import expand
-from .matrix import field_path
+from .matrix import field_path, near_field
 from .model import Spec
 from .validate import validation_findings
 from .yaml_source import YamlDocument, load, parse_value
 
 _VARIABLE: Final = re.compile(r"\$\{([A-Za-z_][A-Za-z0-9_]*)\}")
 _STORE: Final = re.compile(r"\$\{|sqlite:///.|postgres(ql)?(\+psycopg)?://")
-_PASSWORD: Final = re.compile(r"://[^/@:]*:(?!\$\{)[^/@]+@")
 _INPUTS: Final = frozenset(
     {
         *(("train", "model"), ("train", "tokenizer"), ("train", "dataset"), ("python",), ("workdir",)),
@@ -54,17 +54,26 @@ def load_spec(path: Path | str, overrides: Iterable[str] = (), *, local_gpus: in
     source = _overridden(load(_read(path), str(path)), overrides)
     prepared = _Prepared(Path(_absolute(path)).parent, os.environ)
     data = prepared.spec(source.data)
-    spec, findings, broken = _validated(data)
-    findings = [*prepared.findings, *findings]
+    spec, wrong = _validated(data)
+    findings = [*prepared.findings, *_news(wrong, prepared.findings)]
+    # What is filled into `store` goes nowhere; everything else is kept as it is after filling in.
+    kept = data | {"store": source.data["store"]} if "store" in source.data else data
+    findings += [f for f in secrets.findings(kept) if not any(_same_cause(f, other) for other in findings)]
     if spec is not None:
         findings += _nowhere(spec, prepared.environ)
         try:
             expand(spec, local_gpus)
         except InvalidSpec as error:
-            findings += [f for f in error.findings if not any(place in broken for place in f.places)]
+            findings += _news(error.findings, findings)
     if findings or spec is None:
         raise SpecError(list(dict.fromkeys(source.problem(finding) for finding in findings)))
     return spec
+
+
+def _news(findings: Iterable[Finding], told: Iterable[Finding]) -> list[Finding]:
+    """Those that are about no field of which something is told already: one error for one cause."""
+    places = {place for finding in told for place in finding.places}
+    return [finding for finding in findings if not concerns(finding, places)]
 
 
 def _read(path: Path) -> str:
@@ -89,10 +98,14 @@ def _overridden(source: YamlDocument, overrides: Iterable[str]) -> YamlDocument:
         key, equals, value = text.partition("=")
         top = tuple(key.split("."))
         path = top if top[0] in Spec.model_fields else field_path(key)
-        if not equals or path is None:
-            problems.append(Problem(f"--set {text}", 0, 0, key, "unknown field", "write field=value: train.steps=10"))
+        if not equals or not key:
+            problems.append(
+                Problem(f"--set {text}", 0, 0, "", "expected FIELD=VALUE", f"write --set {key or 'FIELD'}=VALUE")
+            )
+        elif path is None:
+            problems.append(Problem(f"--set {text}", 0, 0, key, "unknown field", near_field(key)))
         elif not _put(data, path, parse_value(value, key)):
-            problems.append(Problem(f"--set {text}", 0, 0, key, "stands under a field that is no mapping"))
+            problems.append(Problem(f"--set {text}", 0, 0, key, "is below a field that is not a mapping"))
         else:
             given[path] = text
     if problems:
@@ -109,20 +122,26 @@ def _put(data: Any, path: tuple[str, ...], value: Any) -> bool:
     return True
 
 
-def _validated(data: dict[str, Any]) -> tuple[Spec | None, list[Finding], set[FieldPath]]:
+def _validated(data: dict[str, Any]) -> tuple[Spec | None, list[Finding]]:
     """The spec, or what is left of it without its wrong values, so that the rest can be checked too."""
     try:
-        return Spec.model_validate(data), [], set()
+        return Spec.model_validate(data), []
     except ValidationError as error:
         findings = validation_findings(error, data)
-    broken = {place for finding in findings for place in finding.places}
     rest = deepcopy(data)
-    for place in broken:
-        _remove(rest, place)
+    for finding in findings:
+        _remove(rest, finding.places[0])
     rest.setdefault("name", "unnamed")
     with suppress(ValidationError):
-        return Spec.model_validate(rest), findings, broken
-    return None, findings, broken
+        return Spec.model_validate(rest), findings
+    return None, findings
+
+
+def _same_cause(finding: Finding, other: Finding) -> bool:
+    """Whether one stands where the other does, or above it."""
+    (place, *_), (reported, *_) = finding.places, other.places
+    shared = min(len(place), len(reported))
+    return bool(shared) and place[:shared] == reported[:shared]
 
 
 def _nowhere(spec: Spec, environ: Mapping[str, str]) -> list[Finding]:
@@ -160,6 +179,7 @@ class _Prepared:
     environ: Mapping[str, str]
     local: bool = False
     findings: list[Finding] = field(default_factory=list)
+    unset: dict[str, tuple[FieldPath, ...]] = field(default_factory=dict)
 
     def spec(self, data: Mapping[str, Any]) -> dict[str, Any]:
         """The whole content of a spec, its matrix too."""
@@ -167,7 +187,10 @@ class _Prepared:
         self.local = data.get("executor") == "local"
         prepared = {key: self._value(value, (key,), (key,)) for key, value in data.items() if key != "matrix"}
         matrix = data.get("matrix", {})
-        return prepared | {"matrix": self._axes(matrix) if isinstance(matrix, dict) else matrix}
+        prepared |= {"matrix": self._axes(matrix) if isinstance(matrix, dict) else matrix}
+        for name, places in self.unset.items():  # once, wherever it is used
+            self.findings.append(Finding(places, f"${{{name}}} is not set", f"export {name}, or write the value"))
+        return prepared
 
     def _axes(self, matrix: Mapping[str, Any]) -> dict[str, Any]:
         return {
@@ -192,18 +215,20 @@ class _Prepared:
             return {key: self._value(item, (*path, str(key)), (*place, key)) for key, item in value.items()}
         if not isinstance(value, str):
             return value
-        if path == ("store",) and _PASSWORD.search(value):
-            hint = "put it into ~/.pgpass, or write ${NAME} for it: the spec's text is kept in the store"
-            self.findings.append(Finding((place,), "holds a password", hint))
-        filled = _VARIABLE.sub(lambda match: self._variable(match, place), value) if _asks(path) else value
+        if path == ("store",) and secrets.secret_in(value):
+            hint = "put it in ~/.pgpass, or write ${NAME} for it: the spec's text is kept in the store"
+            self.findings.append(Finding((place,), "contains a password", hint))
+        unset = [name for name in _VARIABLE.findall(value) if name not in self.environ] if _asks(path) else []
+        for name in unset:
+            self.unset[name] = (*self.unset.get(name, ()), place)
+        if unset:
+            return value  # what else is wrong with it, only the value of the variable would show
+        filled = _VARIABLE.sub(lambda match: self.environ[match[1]], value) if _asks(path) else value
         if path == ("store",) and not _STORE.match(filled):
-            self.findings.append(Finding((place,), "is no store", "use sqlite:///FILE or postgresql://HOST/NAME"))
+            self.findings.append(
+                Finding((place,), "is not a database URL", "use sqlite:///FILE or postgresql://HOST/NAME")
+            )
         return self._input(filled, place) if path in _INPUTS else filled
-
-    def _variable(self, match: re.Match[str], place: FieldPath) -> str:
-        if match[1] not in self.environ:
-            self.findings.append(Finding((place,), f"{match[0]} is not set", f"export {match[1]}, or write the value"))
-        return self.environ.get(match[1], match[0])
 
     def _input(self, text: str, place: FieldPath) -> str:
         """An absolute path for what lies beside the spec; a name on the hub stays."""

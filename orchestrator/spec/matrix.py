@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Iterator, Mapping, Sequence
 from collections.abc import Set as AbstractSet
 from dataclasses import dataclass, replace
@@ -12,9 +13,10 @@ from json import dumps
 from math import prod
 from typing import Any, Final
 
+import yaml
 from pydantic import BaseModel
 
-from ..errors import FieldPath, Finding, did_you_mean
+from ..errors import FieldPath, Finding, did_you_mean, nearest
 from .model import LocalConfig, RetryConfig, RunConfig, TrainConfig
 from .slurm_section import Scalar, SlurmConfig
 
@@ -87,7 +89,7 @@ def points(
     axes = {name: values for name, values in usable.items() if values}
     includes, excludes = axes.pop("include", {}), axes.pop("exclude", {})
     if (size := prod(len(values) for values in axes.values())) > _MAX_GRID:
-        return [], [*findings, Finding((("matrix",),), f"has {size} combinations", "vary less at once")]
+        return [], [*findings, Finding((("matrix",),), f"has {size} combinations", "vary fewer fields at once")]
     choices = {name: [_choice(name, value, index) for index, value in values.items()] for name, values in axes.items()}
     grid = [_joined(combination) for combination in product(*choices.values())] if axes or not includes else []
     kept = [point for point in grid if not any(_matches(point, entry) for entry in excludes.values())]
@@ -96,7 +98,7 @@ def points(
     findings += _rivals(choices)
     silent = any(not values for values in usable.values())
     if not result and not silent:
-        findings.append(Finding((("matrix", "exclude"), ("matrix",)), "leaves no run", "exclude less"))
+        findings.append(Finding((("matrix", "exclude"), ("matrix",)), "leaves no run", "exclude fewer points"))
     return [] if silent else result, findings
 
 
@@ -128,7 +130,9 @@ def _shape_findings(matrix: Mapping[str, Any]) -> Iterator[Finding]:
     for name, values in matrix.items():
         place: FieldPath = ("matrix", name)
         if not isinstance(values, list):
-            yield Finding((place,), "expected a list of values", f"write [{values}]" if values is not None else None)
+            yield Finding(
+                (place,), "expected a list of values", f"write {_flow([values])}" if values is not None else None
+            )
         elif not values:
             yield Finding((place,), "has no values", "give at least one, or leave it out")
         elif name in ("include", "exclude"):
@@ -136,9 +140,14 @@ def _shape_findings(matrix: Mapping[str, Any]) -> Iterator[Finding]:
             yield from (Finding(((*place, index),), "expected fields with their values") for index in wrong)
         else:
             twice = [i for i, value in enumerate(values) if _among(values[:i], value)]
-            yield from (Finding(((*place, index),), "is there twice") for index in twice)
+            yield from (Finding(((*place, index),), "is given twice") for index in twice)
     if set(matrix) == {"exclude"}:
         yield Finding((("matrix", "exclude"),), "there is nothing to exclude from", "add an axis")
+
+
+def _flow(value: Any) -> str:
+    """A value as YAML on one line."""
+    return str(yaml.safe_dump(value, default_flow_style=True, sort_keys=False, width=sys.maxsize)).strip()
 
 
 def _usable(matrix: Mapping[str, Any]) -> dict[str, dict[int, Any]]:
@@ -250,7 +259,10 @@ def _key_findings(found: Sequence[Point], placeholders: AbstractSet[str]) -> Ite
             both = " or ".join(".".join(path) for path in ends)
             yield Finding((where,), "means more than one field", f"write {both}", at_key=True)
         elif field_path(key) is None and short_name(key) not in placeholders:
-            yield Finding((where,), "is no field, and no {placeholder} of command or env", _near(key), at_key=True)
+            meant = field_path(nearest(key, _names()) or "")
+            places = (where, *(p for p in (meant,) if p))
+            unknown = "is neither a field nor a {placeholder} in `command` or `env`"
+            yield Finding(places, unknown, near_field(key), at_key=True)
 
 
 def _rivals(axes: Mapping[str, Sequence[Point]]) -> Iterator[Finding]:
@@ -260,12 +272,16 @@ def _rivals(axes: Mapping[str, Sequence[Point]]) -> Iterator[Finding]:
         for field in dict.fromkeys(s.path or s.key for point in choices for s in point.settings):
             if (owner := owners.setdefault(field, name)) != name:
                 message = f"sets {field if isinstance(field, str) else '.'.join(field)}, as the axis {owner} does"
-                yield Finding((("matrix", name),), message, "one axis for one field", at_key=True)
+                yield Finding((("matrix", name),), message, "use one axis per field", at_key=True)
 
 
-def _near(key: str) -> str:
-    names = [*_leaves(), *(".".join(path) for paths in _leaves().values() for path in paths)]
-    return did_you_mean(key, names, "write the dotted path of a field, such as train.lr")
+def near_field(key: str) -> str:
+    """A hint that names the field that a misspelt key may mean."""
+    return did_you_mean(key, _names(), "write the dotted path of a field, such as train.lr")
+
+
+def _names() -> list[str]:
+    return [*_leaves(), *(".".join(path) for paths in _leaves().values() for path in paths)]
 
 
 def _is_field(path: Path) -> bool:

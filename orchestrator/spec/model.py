@@ -10,6 +10,7 @@ from pydantic import BeforeValidator, Field, Strict, field_validator
 
 from ...jobs.shared.ds_config import render
 from .forward_section import Forward, ForwardConfig
+from .metrics_section import Metrics
 from .slurm_section import Hint, MemorySize, SlurmConfig, SpecSection, Text, one_line, parse_mem_mb
 
 Real = Annotated[float, Strict(), Field(allow_inf_nan=False)]
@@ -39,23 +40,6 @@ Strategy = Literal[
 ]
 Executor = Literal["slurm", "local"]
 ConfigChange = Literal["activation_checkpointing", "offload_optimizer", "zero_stage"]
-
-_SECRET: Final = re.compile(
-    r"(?:^|_)(?:TOKEN|SECRET|PASSWORD|PASSWD|PASSPHRASE|CREDENTIALS?|(?:API|ACCESS|PRIVATE)_?KEY|APIKEY)(?:_|$)",
-    re.IGNORECASE,
-)
-"""Names of environment variables that hold secrets."""
-
-_SECRET_VALUE: Final = re.compile(
-    r"^(?:hf_|sk-|gh[opsu]_|github_pat_|xox[abp]-|AKIA)[\w-]{12,}$|://[^/\s:@]*:[^/\s@]+@"
-)
-"""Well-known tokens, and URLs with a password."""
-
-DESCRIBES_ONLY: Final = frozenset(
-    """checkpoint_every keep_checkpoints keep_best universal_checkpoint eval_every eval_batches log_every
-    profile_at""".split()  # noqa: SIM905
-)
-"""Fields of `train` that observe or save a run without changing what it learns."""
 
 MIN_TELEMETRY_S: Final = 0.1
 
@@ -292,6 +276,10 @@ class RunConfig(SpecSection):
     """Seconds between two samples of a run's GPUs, at least 0.1: power, energy, utilization, temperature, clocks; 0
     disables sampling. The node's agent samples, not the training. The interval doubles after every 3600 samples of an
     attempt. Not part of the experiment."""
+    metrics: Metrics = Field(default={})
+    """Where a `command` that does not call `report` prints its metrics: for each, and for `step`, a regular expression
+    with one group, searched in each line of rank 0's output. `step_time_ms` becomes the step time
+    ([without changing a script](own-scripts.md)). Not part of the experiment."""
     forward: Forward = ForwardConfig()
     """Tools to forward metrics to while the run trains: any of `wandb`, `tensorboard`, `mlflow`, as a list or as a
     mapping with their options. [What they get, and what happens if one fails](tools.md)."""
@@ -327,9 +315,6 @@ class RunConfig(SpecSection):
         for name, text in value.items():
             if not re.fullmatch(r"[A-Za-z_][A-Za-z0-9_]*", str(name)):
                 raise Hint(f"{name!r} is not a valid variable name", "use letters, digits and underscores")
-            if isinstance(text, str) and text and (_SECRET.search(str(name)) or _SECRET_VALUE.search(text)):
-                hint = "export it in your shell instead, and where the reconciler runs: jobs inherit their environment"
-                raise Hint(f"{name} looks like a secret, and a spec is kept in the store", hint)
             if str(name).startswith("CAMPAIGN_"):
                 raise Hint(f"{name} is set by this program", "choose a name that does not start with CAMPAIGN_")
             one_line(text)

@@ -47,7 +47,7 @@ def canonical(data: Mapping[str, Any]) -> tuple[dict[str, Any], dict[FieldPath, 
             moved["train", field] = place
         elif train[field] != value:
             message = f"says {field} {value}, but train.{field} is {train[field]}"
-            findings.append(Finding((place, ("train", field)), message, f"say it once, in train.{field}"))
+            findings.append(Finding((place, ("train", field)), message, f"set it once, in train.{field}"))
         train.setdefault(field, value)
     return result, moved, findings
 

@@ -40,7 +40,7 @@ OWNED_OPTIONS: Final = {
     "gpus_per_socket": "use gpus_per_node, which says how many ranks a node runs",
     "gpus_per_task": "use gpus_per_node, which says how many ranks a node runs",
     "input": "an attempt reads nothing from standard input",
-    "job_name": "it carries the token that identifies an attempt",
+    "job_name": "it names the campaign and the run",
     "no_requeue": "always set: only this program restarts an attempt",
     "ntasks": "one task per node starts the ranks",
     "ntasks_per_core": "one task per node starts the ranks",

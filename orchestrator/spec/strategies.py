@@ -77,7 +77,7 @@ def _without_deepspeed(config: RunConfig) -> Iterator[Finding]:
     train, hint = config.train, "leave it out, or remove the engine"
     given = {"zero_stage": train.zero_stage, "offload": train.offload != "none", "deepcompile": train.deepcompile}
     for name in (name for name, value in given.items() if value):
-        yield _finding(name, "is DeepSpeed's, and engine ddp is without DeepSpeed", hint)
+        yield _finding(name, "is a DeepSpeed setting, and engine ddp does not use DeepSpeed", hint)
     if config.deepspeed:
         yield Finding((("deepspeed",), ("train", "engine")), "has no effect with engine ddp", hint)
 
@@ -96,8 +96,8 @@ def _offload(train: TrainConfig) -> Iterator[Finding]:
 
 def no_checkpoints() -> Finding:
     """What is said to checkpoints of states on a disk."""
-    message = "is of no use with offload to nvme: DeepSpeed cannot resume from states that lie on a disk"
-    return _finding("checkpoint_every", message, "leave it out: an interrupted run begins anew")
+    message = "has no effect with offload nvme: DeepSpeed cannot resume from states on a disk"
+    return _finding("checkpoint_every", message, "leave it out: an interrupted run starts over")
 
 
 def _compilers(train: TrainConfig, on_gpus: bool) -> Iterator[Finding]:
@@ -106,7 +106,7 @@ def _compilers(train: TrainConfig, on_gpus: bool) -> Iterator[Finding]:
     if not train.zero_stage:
         yield _finding("deepcompile", "has no passes for ZeRO 0 and would only be torch.compile", "write compile: true")
     if not on_gpus:
-        yield _finding("deepcompile", "needs GPUs: its operators are CUDA's", "write compile: true on CPUs")
+        yield _finding("deepcompile", "needs GPUs: its operators are written in CUDA", "write compile: true on CPUs")
     if train.offload != "none":
         yield _finding("deepcompile", "does not support offloaded states", "remove one of them")
 
@@ -115,11 +115,13 @@ def _kernels(train: TrainConfig, on_gpus: bool) -> Iterator[Finding]:
     if train.attention == "flash_attention_2" and train.precision in ("fp32", "tf32"):
         yield _finding("attention", "flash_attention_2 is for half precision", "attention: sdpa")
     if train.attention == "flash_attention_2" and train.engine == "ddp":
-        yield _finding("attention", "flash_attention_2 does not follow the autocast of engine ddp", "attention: sdpa")
+        yield _finding(
+            "attention", "flash_attention_2 does not work with the autocast of engine ddp", "attention: sdpa"
+        )
     if train.attention == "flash_attention_2" and not on_gpus:
         yield _finding("attention", "flash_attention_2 needs GPUs", "attention: sdpa")
     if train.fused_loss and train.zero_stage == 3:
-        yield _finding("fused_loss", "needs the whole output layer, which ZeRO 3 has taken apart", "zero_stage 0 to 2")
+        yield _finding("fused_loss", "needs the whole output layer, which ZeRO 3 shards", "zero_stage 0 to 2")
     if train.precision == "tf32" and not on_gpus:
         yield _finding("precision", "tf32 needs GPUs: on CPUs it is fp32", "write fp32")
 

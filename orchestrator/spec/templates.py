@@ -106,6 +106,6 @@ def _unless_there(path: Path) -> dict[Path, str]:
     text = (_FOLDER / TEXT).read_text(encoding="utf-8")
     with suppress(FileNotFoundError):
         if path.read_bytes() != text.encode():
-            raise UserError(f"{path} already exists, with another text", "write the spec into another folder")
+            raise UserError(f"{path} already exists with other content", "write the spec into another folder")
         return {}
     return {path: text}

@@ -9,10 +9,9 @@ from typing import Any, Final
 from pydantic import BaseModel, ValidationError
 
 from ...jobs.shared.ds_config import KNOWN_KEYS
-from ...jobs.shared.model_shapes import find_shape, positions_of
 from ...jobs.shared.user_pattern import takes_too_long
-from ..errors import FieldPath, Finding, did_you_mean
-from . import batch_size, strategies
+from ..errors import FieldPath, Finding, did_you_mean, nearest
+from . import batch_size, model_checks, strategies
 from .model import RunConfig, Spec
 from .normalize import is_section, section
 from .slurm_section import option_problem
@@ -44,6 +43,13 @@ def check(config: RunConfig, world_size: int, local_gpus: int = 0) -> list[Findi
     return found
 
 
+def remarks(spec: Spec) -> list[str]:
+    """What is no error, but surely not meant: a section that the executor does not use."""
+    unused = "slurm" if spec.executor == "local" else "local"
+    absent = unused not in spec.model_fields_set or not getattr(spec, unused).model_fields_set
+    return [] if absent else [f"`{unused}:` is not used with `executor: {spec.executor}`"]
+
+
 def validation_findings(error: ValidationError, data: Mapping[str, Any]) -> list[Finding]:
     """What pydantic says about the content of a spec, or the values of one run, in the words of a spec."""
     merged: dict[FieldPath, Finding] = {}
@@ -62,6 +68,13 @@ def _rules(config: RunConfig) -> Iterator[Finding]:
             hint = r"repeat nothing that repeats itself: \w+Error, not (\w+)+Error"
             places = (("retry", "rules", index, "match"), ("retry", "rules"))
             yield Finding(places, "takes too long on an ordinary line of a log", hint)
+    for name, pattern in config.metrics.items():
+        if takes_too_long(pattern):
+            hint = r"repeat nothing that repeats itself: [\d.]+, not ([\d.]+)+"
+            yield Finding((("metrics", name), ("metrics",)), "takes too long on an ordinary line of a log", hint)
+    if config.metrics and config.command is None:
+        hint = "leave it out: the built-in training reports its metrics"
+        yield Finding((("metrics",),), "is for a script of your own", hint, at_key=True)
 
 
 def _train(config: RunConfig) -> Iterator[Finding]:
@@ -72,21 +85,12 @@ def _train(config: RunConfig) -> Iterator[Finding]:
                 yield Finding((("train", field), ("train",)), f"{field} is required", hint)
         if train.steps is None and train.epochs is None:
             yield Finding((("train", "steps"), ("train",)), "steps is required", "give steps, or epochs")
-        yield from _positions(config)
+        yield from model_checks.check(config)
     if train.steps is not None and train.epochs is not None:
         yield Finding(_train_fields("epochs", "steps"), "epochs is given together with steps", "remove one of them")
     if train.steps and train.warmup_steps > train.steps:
         message = f"warmup_steps {train.warmup_steps} is more than the {train.steps} steps of the run"
         yield Finding(_train_fields("warmup_steps", "steps"), message)
-
-
-def _positions(config: RunConfig) -> Iterator[Finding]:
-    """A sample that is longer than the model: of a model that is known by name there is no need to wait for a node."""
-    train = config.train
-    shape = find_shape(train.model) if isinstance(train.model, str) else None
-    if shape is not None and train.seq_len > (positions := positions_of(shape)):
-        message = f"seq_len {train.seq_len} is more than the {positions} positions of {train.model}"
-        yield Finding(_train_fields("seq_len", "model"), message, f"use at most {positions}")
 
 
 def _batch(config: RunConfig, world_size: int) -> Iterator[Finding]:
@@ -113,7 +117,7 @@ def _local(config: RunConfig, ranks: int, gpus: int) -> Iterator[Finding]:
         return
     runs = f" of {config.local.parallel} runs at the same time" if config.local.parallel > 1 else ""
     places: tuple[FieldPath, ...] = (("local", "parallel"), ("ranks_per_node",))
-    hint = "ask for less, or train on the CPU: `env: {DS_ACCELERATOR: cpu}`"
+    hint = "use fewer ranks, or train on the CPU: `env: {DS_ACCELERATOR: cpu}`"
     message = f"{wanted} ranks{runs} need as many GPUs, this machine has {gpus}"
     yield Finding(places if runs else places[::-1], message, hint)
 
@@ -124,8 +128,10 @@ def _slurm(config: RunConfig) -> Iterator[Finding]:
         if problem := option_problem(name, value):
             yield Finding((("slurm", name),), *problem, at_key=True)
     if slurm.signal_delay_s >= slurm.time_min * 60:
-        hint = "leave the run time to train, and to save a checkpoint"
-        message = f"signal_delay_s {slurm.signal_delay_s} is no less than the time limit of {slurm.time_min} minutes"
+        hint = "leave the run time to train and to save a checkpoint"
+        message = (
+            f"signal_delay_s {slurm.signal_delay_s} is not shorter than the time limit of {slurm.time_min} minutes"
+        )
         yield Finding((("slurm", "signal_delay_s"), ("slurm", "time")), message, hint)
     given = slurm.model_fields_set
     if {"gpus_per_node", "gres"} <= given and slurm.gres is not None:
@@ -170,7 +176,7 @@ def _misspelt(given: Mapping[str, Any]) -> Iterator[Finding]:
     for key in given:
         hint = did_you_mean(key.lower().replace("-", "_"), KNOWN_KEYS, None, cutoff=0.8)
         if hint and key not in KNOWN_KEYS:
-            yield Finding((("deepspeed", key),), "is no key of DeepSpeed, which would ignore it", hint, at_key=True)
+            yield Finding((("deepspeed", key),), "is not a DeepSpeed key: DeepSpeed would ignore it", hint, at_key=True)
 
 
 def _zero(zero: Mapping[str, Any], given: Mapping[str, Any]) -> Iterator[Finding]:
@@ -180,7 +186,7 @@ def _zero(zero: Mapping[str, Any], given: Mapping[str, Any]) -> Iterator[Finding
         return ("deepspeed", "zero_optimization", *path)
 
     if "aio" in zero:
-        yield Finding((at("aio"),), "does not belong into zero_optimization", "move it to deepspeed.aio", at_key=True)
+        yield Finding((at("aio"),), "does not belong in zero_optimization", "move it to deepspeed.aio", at_key=True)
     for name, least in _OFFLOADS.items():
         offload = given.get(name)
         if offload is None:
@@ -212,8 +218,10 @@ def _finding(detail: Mapping[str, Any], data: Mapping[str, Any]) -> Finding:
         return Finding((place,), f"{place[-1]} is required")
     place = _existing(place, data)
     if kind == "extra_forbidden":
-        name = str(place[-1]).replace("-", "_")
-        return Finding((place,), "unknown field", did_you_mean(name, _fields(place[:-1]), None), at_key=True)
+        meant = nearest(str(place[-1]).replace("-", "_"), _fields(place[:-1]))
+        # Of the field that was meant nothing more is said: one error for one cause.
+        places = (place, (*place[:-1], meant)) if meant else (place,)
+        return Finding(places, "unknown field", f'did you mean "{meant}"?' if meant else None, at_key=True)
     if kind == "value_error":
         return Finding((place,), str(context["error"]), getattr(context["error"], "hint", None))
     known = context["expected"].split("'")[1::2] if kind == "literal_error" else ()

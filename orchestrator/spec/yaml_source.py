@@ -2,7 +2,7 @@
 
 YAML 1.1, which PyYAML reads, makes false of `no`, 14400 of `4:00:00` and text of `1e-4`, and keeps the last of two
 equal keys. Here only true and false are truth values, times and dates stay text, numbers are numbers, a number with a
-leading zero is text, and a key that is there twice is an error.
+leading zero is text, and a key that is given twice is an error.
 """
 
 from __future__ import annotations
@@ -17,6 +17,7 @@ from yaml.composer import ComposerError
 from yaml.nodes import MappingNode, Node, ScalarNode, SequenceNode
 
 from ..errors import FieldPath, Finding, Problem, SpecError, dotted
+from .yaml_errors import explain
 
 Position = tuple[int, int]
 """Line and column, both from 1."""
@@ -69,7 +70,7 @@ class YamlDocument:
     def problem_at(self, position: Position, place: FieldPath, message: str, hint: str | None = None) -> Problem:
         """What is wrong at a position, with the text of its line."""
         line, column = position
-        source_line = self.lines[line - 1] if line <= len(self.lines) else None
+        source_line = self.lines[line - 1] if 0 < line <= len(self.lines) else None
         return Problem(self.filename, line, column, dotted(place), message, hint, source_line)
 
     def _known(self, place: FieldPath) -> FieldPath:
@@ -98,7 +99,9 @@ def load(text: str, filename: str) -> YamlDocument:
     try:
         node = yaml.compose(text, Loader=_Loader)
     except yaml.YAMLError as error:
-        raise SpecError([_syntax_problem(error, document)]) from error
+        mistake = explain(error, text)
+        at = mistake.line, mistake.column
+        raise SpecError([document.problem_at(at, (), mistake.message, mistake.hint)]) from error
     if not isinstance(node, MappingNode):
         message = "the file is empty" if node is None else "expected fields with their values"
         raise SpecError([document.problem_at((1, 1), (), message, "see `campaign init`")])
@@ -177,7 +180,7 @@ class _Builder:
         result: dict[str, Any] = {}
         for key_node, value_node, merged in self._pairs(node, place):
             key = self._key(key_node, place)
-            if key is None:
+            if key is None or self._glued(key_node, value_node, key, place):
                 continue
             inner = (*place, key)
             if key not in result:
@@ -185,8 +188,17 @@ class _Builder:
                 self.document.keys[inner] = _position(key_node)
             elif not merged:
                 line = self.document.keys[inner][0]
-                self._complain(key_node, inner, f"is there twice, first on line {line}", "remove one of them")
+                self._complain(key_node, inner, f"is given twice, first on line {line}", "remove one of them")
         return result
+
+    def _glued(self, node: Node, value: Node, key: str, place: FieldPath) -> bool:
+        """Whether a key has swallowed its value for want of a space: `{n_layer:2}`."""
+        name, colon, rest = key.partition(":")
+        glued = bool(colon and name and rest and isinstance(value, ScalarNode) and not value.value)
+        if glued and node.start_mark.line == node.end_mark.line and getattr(node, "style", None) is None:
+            self._complain(node, (*place, key), "a space is missing after the colon", f"write `{name}: {rest}`")
+            return True
+        return False
 
     def _key(self, node: Node, place: FieldPath) -> str | None:
         if not isinstance(node, ScalarNode):
@@ -217,7 +229,7 @@ class _Builder:
         """Counts what aliases repeat, and ends a document that they make endless, or too deep to be anything."""
         self._visits += 1
         if self._visits > _MAX_VALUES or any(node is outer for outer in self._open):
-            self._complain(node, place, "an alias makes this document endless")
+            self._complain(node, place, "its aliases make this document too large")
             raise SpecError(self.problems)
         if len(self._open) > _MAX_DEPTH:
             self._complain(node, place, "nested too deeply")
@@ -232,7 +244,7 @@ class _Builder:
                 if isinstance(source, MappingNode) and not any(source is outer for outer in self._open):
                     pairs += self._merged(source, place)
                 else:
-                    self._complain(source, place, "<< needs a mapping from elsewhere")
+                    self._complain(source, place, "<< needs a mapping to merge")
         self._open.pop()
         return pairs
 
@@ -289,23 +301,12 @@ def _whole(text: str) -> str:
         _Unfit: It holds half of one, or the character NUL.
     """
     if "\0" in text:
-        raise _Unfit("holds the character NUL")
+        raise _Unfit("contains the character NUL")
     try:
         return text.encode("utf-16", "surrogatepass").decode("utf-16")
     except UnicodeDecodeError as error:
-        raise _Unfit("holds half a character") from error
+        raise _Unfit("contains half a character") from error
 
 
 def _position(node: Node) -> Position:
     return node.start_mark.line + 1, node.start_mark.column + 1
-
-
-def _syntax_problem(error: yaml.YAMLError, document: YamlDocument) -> Problem:
-    """PyYAML's error in one line, with a hint where the usual mistake is known."""
-    mark = getattr(error, "problem_mark", None)
-    text = getattr(error, "problem", None) or str(error).splitlines()[0]
-    if mark is None:
-        return Problem(document.filename, 0, 0, "", f"not valid YAML: {text}", "save it as UTF-8 text")
-    tabbed = any("\t" in line for line in document.lines[mark.line : mark.line + 1])
-    hint = "indent with spaces, not with tabs" if tabbed else None
-    return document.problem_at((mark.line + 1, mark.column + 1), (), f"not valid YAML: {text}", hint)

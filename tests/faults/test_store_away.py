@@ -1,4 +1,4 @@
-"""The database goes away while runs train, and comes back: no step is missing, none is there twice."""
+"""The database goes away while runs train, and comes back: no step is missing, none is given twice."""
 
 from __future__ import annotations
 

@@ -14,6 +14,7 @@ import pytest
 
 from dscampaign.db.records import AttemptRow, AttemptState, CampaignRow, RunState
 from dscampaign.db.store import Store
+from dscampaign.orchestrator.executors.slurm import job_name
 from dscampaign.orchestrator.reconcile.loop import Reconciler
 from dscampaign.tests.support import SCRIPTS
 from dscampaign.tests.support.campaigns import observe, open_store, run_to_end, submit
@@ -45,11 +46,12 @@ def write_spec(folder: Path, *, steps: int = 3, step_s: float = 0.1, runs: int =
 
 
 def wrap_sbatch(folder: Path, body: str) -> dict[str, str]:
-    """An environment whose sbatch is the real one with something around it."""
+    """An environment whose sbatch is the real one with something around each submission."""
     real = shutil.which("sbatch")
     wrapper = folder / "bin" / "sbatch"
     wrapper.parent.mkdir()
-    wrapper.write_text(f"#!/bin/bash\nREAL={real}\n{body}\n")
+    asks = 'case " $* " in *" --test-only "*) exec "$REAL" "$@" ;; esac'
+    wrapper.write_text(f"#!/bin/bash\nREAL={real}\n{asks}\n{body}\n")
     wrapper.chmod(0o755)
     return {**os.environ, "PATH": f"{wrapper.parent}:{os.environ['PATH']}"}
 
@@ -139,7 +141,7 @@ def has_trained(store: Store, campaign: CampaignRow) -> bool:
 
 def jobs_of(slurm: SlurmCluster, attempts: dict[str, list[AttemptRow]], once: int) -> int:
     """How many jobs Slurm has ever seen of these attempts, once its accounting shows so many."""
-    names = ",".join(sorted({f"dscampaign-{a.token}" for rows in attempts.values() for a in rows}))
+    names = ",".join(sorted({job_name(a.token) for rows in attempts.values() for a in rows}))
 
     def seen() -> int:
         return len(slurm.run("sacct", "-X", "-n", "-P", f"--name={names}", "--format=JobID").splitlines())

@@ -87,7 +87,7 @@ def test_a_campaign_from_submission_to_verdict(place: Place, capsys: Output) -> 
     assert main(["reconcile", "--watch"]) == 1
     out, err = capsys.readouterr()
     assert "depth-1: attempt 1 ended, deterministic: ModuleNotFoundError" in err
-    assert "depth-1 and 1 other failed: ModuleNotFoundError: No module named torch" in out
+    assert "2 failed, deterministic: ModuleNotFoundError: No module named torch" in out
     assert main(["reconcile"]) == 1
 
     assert main(["submit", spec]) == 1  # nothing to do, and that two runs have failed is no success
@@ -115,7 +115,7 @@ def test_a_grown_spec_submits_only_what_is_new_and_a_shrunk_one_asks(place: Plac
     assert main(["plan", spec]) == 0
     assert "-  depth-1" in capsys.readouterr().out
     assert main(["submit", spec]) == 2
-    assert "it cancels 1 run, and there is no terminal to ask at" in capsys.readouterr().err
+    assert "it cancels 1 run, and there is no terminal to confirm on" in capsys.readouterr().err
 
 
 def test_cancel_ends_what_runs(place: Place, capsys: Output) -> None:
@@ -224,6 +224,6 @@ def test_a_terminal_is_asked_before_a_large_submission(place: Place, monkeypatch
     spec = place.write("exit 1", "[1, 2]")
     code, shown = on_terminal(["submit", spec], b"n\n")
     assert code == 1
-    assert "2 runs are more than ask_above_runs = 1. Submit? [y/N]" in shown
+    assert "2 runs exceed ask_above_runs = 1. Submit? [y/N]" in shown
     assert "nothing was submitted" in shown
     assert not (place.folder / "campaign").exists()

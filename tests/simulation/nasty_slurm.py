@@ -171,7 +171,9 @@ class NastySlurm:
             for job in named[-1:]:
                 if job.live:
                     self.cancelled.add(job.payload.run)
+                    waits = job.state in LIVE_PENDING
                     self.end(job, FATES["is cancelled by somebody"])
+                    job.forgotten = waits  # a task that is cancelled alone in the queue leaves no trace
         self._effects.moment(Unreachable("scancel is away"))
 
     def nodes(self) -> int | None:

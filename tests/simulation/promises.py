@@ -106,6 +106,9 @@ class Promises:
         wish = {"cancelled"} if run.name in self.unwanted else set()
         if row.token in self.cluster.refused:
             return {"refused", "lost"}  # taken back meanwhile, by another leader
+        if row.evidence.get("reason") == "cancelled before it began":
+            assert not ran, f"{run.name}: attempt {row.generation} was cancelled in the queue, and run"
+            return wish
         if not jobs:
             return {"lost"}
         if "led to no job" in str(row.evidence.get("reason")):
@@ -142,7 +145,8 @@ def _check_budgets(run: RunRow, rows: Sequence[AttemptRow], retry: RetryConfig) 
         most = int(getattr(retry, budget))
         assert count <= most + (last is budget), f"{run.name}: retry.{budget} is {most}: {_story(rows)}"
     for row, after in itertools.pairwise(rows):
-        assert row.failure_class not in FINAL, f"{run.name} was tried again: {_story(rows)}"
+        over = row.failure_class in FINAL or row.failure_class == "cancelled"
+        assert not over, f"{run.name} was tried again: {_story(rows)}"
         if row.failure_class == "oom":
             smaller = (after.micro_batch or 0) < (row.micro_batch or 0) or after.changes != row.changes
             assert smaller, f"{run.name} is no smaller: {_story(rows)}"

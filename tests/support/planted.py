@@ -31,7 +31,7 @@ SOFTWARE = {"device": "NVIDIA H100", "driver": "570.124.06", "cuda": "12.8", "to
 
 
 _ENDED = {
-    **dict.fromkeys(("", "completed", "stopped"), AttemptState.COMPLETED),
+    **dict.fromkeys(("", "completed", "completed_early", "stopped"), AttemptState.COMPLETED),
     "cancelled": AttemptState.CANCELLED,
 }
 

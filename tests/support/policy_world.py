@@ -235,8 +235,9 @@ class Simulation:
                 case Adopt():
                     self._set_attempt(action.attempt, state=AttemptState.QUEUED, job_id=action.job_id)
                 case Revoke():
-                    ended = {"failure_class": FailureClass.LOST, "evidence": {"reason": "no job", "seen_s": self.now_s}}
-                    self._set_attempt(action.attempt, state=AttemptState.FAILED, **ended)
+                    kind = FailureClass.LOST if action.wanted else FailureClass.CANCELLED
+                    ended = {"failure_class": kind, "evidence": {"reason": "no job", "seen_s": self.now_s}}
+                    self._set_attempt(action.attempt, state=kind.policy.attempt, **ended)
                 case CancelJob():
                     self.jobs[action.attempt.token] = job("CANCELLED", action.attempt.token)
 

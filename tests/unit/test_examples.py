@@ -23,6 +23,9 @@ def test_the_hugging_face_trainer_reports_every_step(tmp_path: Path) -> None:
     losses = [row.loss or 9.0 for row in done.metrics("zero_stage-2")]
     assert done.steps("zero_stage-2") == list(range(1, 21))
     assert losses[-1] < losses[0]
+    assert all(row.step_time_s for row in done.metrics("zero_stage-2"))
+    said = [event.kind for event in done.events() if event.kind.startswith("script.")]
+    assert said == ["script.target", "script.checkpoint", "script.checkpoint"]
     store.close()
 
 

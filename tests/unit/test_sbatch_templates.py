@@ -87,9 +87,7 @@ def test_the_scrontab_line_runs_one_pass() -> None:
 
 
 def test_the_prologue_keeps_what_the_user_set() -> None:
-    script = "\n".join([*sbatch.prologue(), 'echo "$NCCL_DEBUG" "$TRITON_CACHE_DIR" "$SRUN_CPUS_PER_TASK"'])
-    env = {"PATH": "/usr/bin:/bin", "NCCL_DEBUG": "INFO", "TMPDIR": "/scratch", "SLURM_CPUS_PER_TASK": "6"}
+    script = "\n".join([*sbatch.prologue(), 'echo "$NCCL_DEBUG" "$SRUN_CPUS_PER_TASK"'])
+    env = {"PATH": "/usr/bin:/bin", "NCCL_DEBUG": "INFO", "SLURM_CPUS_PER_TASK": "6"}
     done = subprocess.run(["bash", "-eu", "-c", script], env=env, text=True, capture_output=True, check=True)
-    level, cache, cpus = done.stdout.split()
-    assert (level, cpus) == ("INFO", "6")
-    assert cache.startswith("/scratch/dscampaign-")
+    assert done.stdout.split() == ["INFO", "6"]

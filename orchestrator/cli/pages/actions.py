@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Hashable, Iterator, Mapping, Sequence
+from typing import NamedTuple
 
 from ....db.records import SETTLED_RUN, RunState, RunStatus
+from ...failures.groups import alike, cause, gist
 from ...formatting import clean, count, some, source
 from ...reconcile.actions import Action, Adopt, CancelJob, Finish, MarkAttempt, Revoke, SetAside, SetRun, Submit, run_of
 from ...reconcile.loop import Pass
@@ -13,11 +15,14 @@ from .text import Page, Style
 SINGLE_LINES = 10
 """More first attempts than this are told in one line."""
 
+_SAME_LINES = 3
+"""More runs than this of which the same is to be said share a line."""
+
 _STATE_STYLES = {RunState.COMPLETED: Style.GREEN, RunState.FAILED: Style.RED, RunState.HELD: Style.YELLOW}
 
 
 def action_lines(done: Pass, after: Mapping[int, RunStatus], page: Page) -> list[str]:
-    """One line for each noteworthy action, unless another line about the run already says it.
+    """One line for each noteworthy action, unless another line about the run already says it; like ones share a line.
 
     `after` has each run's status after the pass, by run id: not everything that was decided has come about.
     """
@@ -28,12 +33,35 @@ def action_lines(done: Pass, after: Mapping[int, RunStatus], page: Page) -> list
     together = first if len(first) > SINGLE_LINES else []
     silent = {id(action) for action in together}
     silent |= {id(a) for a in done.actions if isinstance(a, SetRun) and _says_nothing(a, starting)}
-    lines = []
-    for action in done.actions:
-        if id(action) not in silent:
-            name = page.paint(names[run_of(action)], Style.BOLD)
-            lines += [f"{name}: {text}" for text in _say(action, after, page)]
+    said = [
+        _Line(names[run_of(action)], text, _key(action, text, names[run_of(action)]))
+        for action in done.actions
+        if id(action) not in silent
+        for text in _say(action, after, page)
+    ]
+    lines = [line for same in alike(said, lambda line: line.key) for line in _shared(same, page)]
     return [*lines, *_together(together, after, page)]
+
+
+class _Line(NamedTuple):
+    run: str
+    text: str
+    key: Hashable
+
+
+def _key(action: Action, text: str, run: str) -> Hashable:
+    """The same for actions of which the same is to be said: numbers of jobs and details of an error do not count."""
+    if isinstance(action, Finish):
+        verdict = action.verdict
+        return Finish, action.attempt.generation, cause(verdict.kind, verdict.rule, verdict.reason, run)
+    return type(action), gist(text.replace(run, "#"))
+
+
+def _shared(same: Sequence[_Line], page: Page) -> list[str]:
+    if len(same) <= _SAME_LINES:
+        return [f"{page.paint(line.run, Style.BOLD)}: {line.text}" for line in same]
+    who = page.paint(count(len(same), "run"), Style.BOLD)
+    return [f"{who} ({some([line.run for line in same], 2)}): {same[0].text}"]
 
 
 def _together(actions: Sequence[Submit], after: Mapping[int, RunStatus], page: Page) -> list[str]:
@@ -66,7 +94,8 @@ def _say(action: Action, after: Mapping[int, RunStatus], page: Page) -> Iterator
             why = f"sbatch had named job {named}" if named else "its submission was never confirmed"
             yield f"job {action.job_id} adopted: {why}"
         case Revoke():
-            yield f"attempt {action.attempt.generation} withdrawn: it never reached the queue"
+            why = "withdrawn: it never reached the queue" if action.wanted else "cancelled before it began"
+            yield f"attempt {action.attempt.generation} {why}"
         case CancelJob():
             yield f"cancelling job {action.job_id}"
 

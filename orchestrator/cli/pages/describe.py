@@ -3,18 +3,22 @@
 from __future__ import annotations
 
 import json
+import re
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Any, Final
 
-from ....db.records import AttemptRow, EventRow, MemoryObservation, RunState
+from ....db.records import COMPLETED_EARLY, AttemptRow, EventRow, MemoryObservation, RunState
 from ...campaign.code_text import codes_text
 from ...campaign.details import CampaignDetails, RunDetails
-from ...campaign.documents import batch_of, forwards_document, speed_document
+from ...campaign.documents import METRICS_SOURCE, batch_of, forwards_document, speed_document
+from ...campaign.status import NO_METRICS
+from ...executors.pending_reason import WILL_NOT_START
+from ...failures.verdict import HEADLINE_LIMIT
 from ...formatting import clean, count, duration, figure, moment, short_number, shorten, source
 from ...reconcile.origin import Origin
 from ...settings import Setting
 from .gpus import gpu_lines
-from .states import counts_line, state_cell
+from .states import counts_line, doing, state_cell
 from .text import Cell, Page, Style, table
 
 _CLOCKS_AGREE: Final = 0.02
@@ -33,7 +37,7 @@ def campaign_page(facts: CampaignDetails, page: Page) -> str:
     commit = f" at {provenance['git']}" if provenance.get("git") else ""
     pairs = {
         "campaign": campaign.name,
-        "runs": f"{count(len(status.runs), 'run')}: {counts_line(page, status.counts)}",
+        "runs": f"{count(len(status.runs), 'run')}: {counts_line(page, status.shown_counts, status.early)}",
         "spec": f"{provenance.get('spec', '')}{commit}",
         "working folder": str(provenance.get("workdir", "")),
         "executor": campaign.executor,
@@ -50,34 +54,38 @@ def run_page(facts: RunDetails, page: Page) -> str:
     lines = _pairs(_run_pairs(facts, page), page)
     lines += _section("Attempts", _attempts(facts, page), page)
     lines += _section("Events", _events(facts.events, page), page)
-    if advice := next_commands(facts):
-        lines += ["", *(page.paint(f"next: {line}", Style.CYAN) for line in advice)]
+    if advice := next_command(facts):
+        lines += ["", page.paint(f"next: {advice}", Style.CYAN)]
     return "\n".join(lines)
 
 
-def next_commands(facts: RunDetails) -> list[str]:
-    """What to type next, as far as the run's state says."""
-    name = f"{facts.campaign.name} {facts.run.name}"
-    match facts.run.state:
+def next_command(facts: RunDetails) -> str:
+    """What to type next: the one command that fits the state of the run."""
+    run, campaign = facts.run, facts.campaign.name
+    name, watch = f"{campaign} {run.name}", f"campaign status {campaign} --watch"
+    reconcile = f"campaign reconcile {campaign} --watch"
+    match run.state:
         case RunState.FAILED | RunState.HELD:
-            logs = [f"campaign logs {name}"] if facts.attempts else []
-            if lacking := ", ".join(Origin.of(facts.campaign.provenance).held_for(facts.run.reason)):
-                again = f"campaign reconcile {facts.campaign.name} --watch   (where {lacking} is set)"
-                return [*logs, again, f"campaign retry {name}   (to go on without)"]
-            return [*logs, f"campaign retry {name}   (when the cause is gone)"]
-        case RunState.CANCELLED:
-            return [f"campaign retry {name}"]
+            lacking = ", ".join(Origin.of(facts.campaign.provenance).held_for(run.reason))
+            known = facts.attempts[-1].evidence if facts.attempts else {}
+            unclear = known.get("sure") == "unsure" and not known.get("frames")
+            retry = f"campaign logs {name}" if unclear else f"campaign retry {name}   (once the cause is fixed)"
+            return f"{reconcile}   (where {lacking} is set)" if lacking else retry
+        case RunState.CANCELLED | RunState.COMPLETED if facts.early or run.state is RunState.CANCELLED:
+            return f"campaign retry {name}"
         case RunState.RUNNING:
-            return [f"campaign logs {name} -f"]
-        case RunState.PENDING:
-            return [f"campaign reconcile {facts.campaign.name} --watch"]
-    return []
+            return f"campaign logs {name} -f"
+        case RunState.QUEUED if run.reason.startswith(WILL_NOT_START):
+            return f"campaign cancel {name}   (then change the spec and submit it again)"
+        case RunState.PENDING | RunState.QUEUED:
+            return watch if facts.status.reconciled_now else reconcile
+    return f"campaign report {campaign}" if facts.status.settled else watch
 
 
 def _run_pairs(facts: RunDetails, page: Page) -> dict[str, str]:
     run, latest = facts.run, facts.latest
-    look = state_cell(run.state)
-    reason = f": {clean(run.reason)}" if run.reason else ""
+    look = state_cell(run.state, early=facts.early)
+    reason = "".join(f": {text}" for text in (doing(facts.now, facts.status), clean(run.reason)) if text)
     params = ", ".join(f"{name} = {json.dumps(value)}" for name, value in run.params.items())
     pairs = {
         "run": f"{run.name} of {facts.campaign.name}",
@@ -86,8 +94,10 @@ def _run_pairs(facts: RunDetails, page: Page) -> dict[str, str]:
         "parameters": clean(params),
         "batch": _batch(facts),
         "command": " ".join(clean(word) for word in run.config.get("command") or ()),
-        "step": f"{latest.step:,} of {run.target_step or '?'}" if latest else "",
+        "job": _job(facts),
+        "step": _progress(facts),
         "code": codes_text([*(row.code for row in facts.attempts if row.config_hash == run.config_hash), run.code]),
+        "metrics": _metrics(facts),
         "folder": str(facts.paths.dir),
         "experiment": run.config_hash,
         **_forwards(facts.events),
@@ -103,6 +113,30 @@ def _run_pairs(facts: RunDetails, page: Page) -> dict[str, str]:
         newest = facts.checkpoints[0]
         pairs["checkpoint"] = f"step {newest.step:,}, attempt {newest.generation}: {newest.path}"
     return pairs
+
+
+def _metrics(facts: RunDetails) -> str:
+    """Where they come from, if not from the script itself."""
+    if facts.latest is None and facts.run.state == RunState.COMPLETED:
+        return NO_METRICS
+    return next((clean(event.message) for event in reversed(facts.events) if event.kind == METRICS_SOURCE), "")
+
+
+def _job(facts: RunDetails) -> str:
+    """`123_4 on n[1-2]`: its newest attempt's."""
+    nodes = f" on {facts.now.node_list}" if facts.now.node_list else ""
+    return f"{facts.now.job_id}{nodes}" if facts.now.job_id else ""
+
+
+def _progress(facts: RunDetails) -> str:
+    """`120 of 400, 5 s ago; about 12 min left`."""
+    if facts.latest is None:
+        return ""
+    ts_s, left_s = facts.latest.ts_s, facts.status.left_s.get(facts.run.id)
+    running = facts.run.state is RunState.RUNNING and ts_s is not None
+    age = f", {duration(facts.status.now_s - (ts_s or 0.0))} ago" if running else ""
+    left = f"; about {duration(left_s)} left" if left_s is not None else ""
+    return f"{facts.latest.step:,} of {facts.run.target_step or '?'}{age}{left}"
 
 
 def _forwards(events: Sequence[EventRow]) -> dict[str, str]:
@@ -131,7 +165,7 @@ def _changes(facts: RunDetails) -> str:
 
 def _attempts(facts: RunDetails, page: Page) -> Iterator[str]:
     for row in facts.attempts:
-        look = state_cell(row.state)
+        look = state_cell(row.state, early=row.failure_class == COMPLETED_EARLY)
         parts = [f"job {row.job_id}" if row.job_id else "", _steps(row), _time(row)]
         parts += [f"micro-batch {row.micro_batch} × {row.accumulation}" if row.micro_batch else ""]
         parts += [f"changed: {', '.join(row.changes.split())}" if row.changes else ""]
@@ -174,9 +208,9 @@ def speed_line(events: Sequence[EventRow], attempt_id: int) -> str:
     parts = [f"{short_number(said['tokens_per_s'])} tokens/s{_speed_of_each(said)}", mfu, _step_time(said)]
     rest = [f"warm-up of {count(int(said.get('warm_up_steps', 0)), 'step')} took {said.get('warm_up_s', 0.0):.1f} s"]
     rest += [f"{said['data_wait_share']:.1%} waited for data"] if said.get("data_wait_share", 0.0) >= 0.001 else []
-    rest += [f"{said['alloc_retries']:.0f} retries of the allocator"] if said.get("alloc_retries") else []
+    rest += [f"{said['alloc_retries']:.0f} allocator retries"] if said.get("alloc_retries") else []
     off = said.get("clock_ratio", 1.0) - 1.0
-    rest += [f"the host's clock says {off:+.0%}"] if abs(off) > _CLOCKS_AGREE else []
+    rest += [f"the host's clock differs by {off:+.0%}"] if abs(off) > _CLOCKS_AGREE else []
     return "; ".join([", ".join(filter(None, parts)), *rest])
 
 
@@ -205,10 +239,12 @@ def _verdict(row: AttemptRow, page: Page) -> Iterator[str]:
     if row.failure_class in (None, "completed"):
         return
     yield page.paint(f"{str(row.failure_class).replace('_', ' ')}: {clean(evidence.get('reason') or '')}", Style.BOLD)
+    yield from (f"  at {_frame(frame)}" for frame in evidence.get("frames") or ())
     if line := evidence.get("line"):
         rule = f", rule {evidence['rule']}" if evidence.get("rule") else ""
         yield page.paint(f"proof: {source(line['file'], line['number'])}{rule}", Style.DIM)
-        yield page.paint(f"       {clean(line['text'])}", Style.DIM)
+        if not _repeats(line["text"], evidence.get("reason") or ""):
+            yield page.paint(f"       {clean(line['text'])}", Style.DIM)
     if doubt := _doubt(evidence):
         yield page.paint(doubt, Style.DIM)
     for node in evidence.get("nodes") or ():
@@ -217,6 +253,19 @@ def _verdict(row: AttemptRow, page: Page) -> Iterator[str]:
         yield page.paint(f"job: {job['state']} {job['exit_code']} {job['nodes']}".rstrip(), Style.DIM)
     if hint := evidence.get("hint"):
         yield f"hint: {clean(hint)}"
+
+
+def _frame(frame: Mapping[str, Any]) -> str:
+    """`train.py:17 in main: rate = config["lr"]`: paths without what leads to the code, or to a library."""
+    file = re.sub(r"^.*/(?:code/[0-9a-f]{16}|(?:site|dist)-packages)/", "", clean(str(frame["file"])))
+    code = f": {clean(str(frame['code']))}" if frame.get("code") else ""
+    return f"{file}:{frame['number']} in {clean(str(frame['function']))}{code}"
+
+
+def _repeats(line: str, reason: str) -> bool:
+    """Whether the proof says nothing beyond the reason."""
+    said = " ".join(clean(line).removeprefix("builtins.").split())
+    return said[:HEADLINE_LIMIT] in " ".join(clean(reason).split())
 
 
 def _doubt(evidence: Mapping[str, Any]) -> str:
@@ -231,13 +280,13 @@ def _doubt(evidence: Mapping[str, Any]) -> str:
 
 def _node(node: Mapping[str, Any]) -> str:
     """How the processes of a node ended, and how full its memory was where that is known."""
-    steps = node.get("rank_steps") or {}
-    places = {rank: f" at step {steps[rank]:,}" if rank in steps else "" for rank in node["rank_exits"]}
-    ends = ", ".join(f"rank {rank} → {_exit(code)}{places[rank]}" for rank, code in node["rank_exits"].items())
+    steps, exits = node.get("rank_steps") or {}, node.get("rank_exits") or {}
+    places = {rank: f" at step {steps[rank]:,}" if rank in steps else "" for rank in exits}
+    ends = "".join(f"; rank {rank} → {_exit(code)}{places[rank]}" for rank, code in exits.items())
     peak, limit = node.get("memory_peak_bytes"), node.get("memory_limit_bytes")
     known = bool(node.get("memory_peak_of"))  # without it: the peak of whatever enclosed the job
     memory = f"; host memory {peak / 1e9:.1f} of {limit / 1e9:.1f} GB" if known and peak and limit else ""
-    return f"{node['host']}: launcher → {_exit(node['launcher_exit'])}; {ends}{memory}"
+    return f"{node['host']}: launcher → {_exit(node.get('launcher_exit'))}{ends}{memory}"
 
 
 def _exit(code: int | None) -> str:

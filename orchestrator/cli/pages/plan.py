@@ -24,15 +24,18 @@ _LEGEND: Final = "+ create  ~ resubmit  = keep  - cancel"
 _ENDED_BADLY: Final = (RunState.FAILED, RunState.HELD)
 _HEADER: Final = ("", "run", "params", "batch", "states", "memory", "machine", "time", "steps", "")
 _RIGHT: Final = "--r-rr--r-"
+_DROPPED: Final = ("states", "time", "params", "steps", "memory", "machine")
+"""Columns that a narrow terminal does without, the least important first."""
+
 _UNKNOWN: Final = Cell("unknown", Style.DIM)
 
 
 def plan_page(plan: Plan, page: Page) -> str:
     """The plan with its summary."""
     lines = [page.paint(_LEGEND, Style.DIM), ""]
-    lines += table(page, _HEADER, _rows(plan.runs), _RIGHT)
+    lines += table(page, _HEADER, _rows(plan.runs), _RIGHT, _DROPPED)
     notes = [clean(note) for note in plan.notes] + [""] * bool(plan.notes)
-    said = [*_changed(plan), *_shortages(plan, page), *_ended_badly(plan), *notes]
+    said = [*_differing(plan, page), *_changed(plan), *_shortages(plan, page), *_ended_badly(plan), *notes]
     return "\n".join([*lines, "", *said, summary(plan, page)])
 
 
@@ -51,6 +54,20 @@ def summary(plan: Plan, page: Page) -> str:
 def _changed(plan: Plan) -> list[str]:
     """What is not measured as the spec says."""
     lines = [changed_line(item.name, " ".join(item.changes)) for item in plan.runs if item.changes]
+    return [*lines, ""] if lines else []
+
+
+def _differing(plan: Plan, page: Page) -> list[str]:
+    """Which settings the spec changes, once for all runs of which the same is to be said."""
+    names: dict[tuple[Sign, tuple[str, ...]], list[str]] = {}
+    for item in plan.runs:
+        if item.differing:
+            names.setdefault((item.sign, item.differing), []).append(item.name)
+    later = {Sign.KEEP: ", from the next attempt"}
+    lines = [
+        f"{page.paint(sign, _STYLES[sign])} {_and_more(runs)}{later.get(sign, '')}: {clean(', '.join(differing))}"
+        for (sign, differing), runs in names.items()
+    ]
     return [*lines, ""] if lines else []
 
 
@@ -173,6 +190,7 @@ def _machine(run: Run) -> str:
 
 def _document(item: PlannedRun) -> Mapping[str, Any]:
     document: dict[str, Any] = {"name": item.name, "action": item.sign.name.lower(), "reason": item.why}
+    document["differing"] = list(item.differing)
     if (run := item.run) is None:
         return document
     return document | {

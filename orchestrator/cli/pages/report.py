@@ -13,7 +13,7 @@ from .text import Page, Style, table
 
 
 def recommendation_page(results: Results, configs: Mapping[str, str], page: Page) -> str:
-    """What to use for each workload, why not the others, and the configuration."""
+    """For each workload why not the others, what to use, and its configuration where one is given."""
     return "\n\n".join("\n".join(_recommendation(one, configs, page)) for one in results.workloads)
 
 
@@ -27,13 +27,13 @@ def _recommendation(one: WorkloadResults, configs: Mapping[str, str], page: Page
     said = one.recommendation
     if one.workload.name:
         yield page.paint(clean(one.workload.name), Style.BOLD)
+    if said.excluded:
+        yield from _lines(Table(("not considered", "because"), tuple(said.excluded.items())), page)
+        yield ""
     yield clean(said.sentence)
     if len(said.front) > 1:
-        yield f"None beats these in speed, memory and energy at once: {', '.join(said.front)}."
+        yield f"Pareto-optimal in speed, memory and energy: {', '.join(said.front)}."
     yield from (clean(sentence) for sentence in said.advice)
-    if said.excluded:
-        yield ""
-        yield from _lines(Table(("not considered", "because"), tuple(said.excluded.items())), page)
     if said.chosen and said.chosen.name in configs:
         yield ""
         yield page.paint(f"DeepSpeed configuration of {said.chosen.name}", Style.DIM)

@@ -2,15 +2,19 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from typing import Final
 
-from ....db.records import AttemptState, RunState
+from ....db.records import CANCELLING, ENDING, AttemptState, RunState, RunStatus
+from ...campaign.status import CampaignStatus
+from ...formatting import clean, duration
 from .text import Cell, Page, Style
 
 _LOOKS: Final[dict[str, tuple[str, Style]]] = {
     RunState.PENDING: ("·", Style.DIM),
     RunState.QUEUED: ("…", Style.BLUE),
     RunState.RUNNING: ("▶", Style.CYAN),
+    CANCELLING: ("−", Style.YELLOW),
     RunState.COMPLETED: ("✓", Style.GREEN),
     RunState.FAILED: ("✗", Style.RED),
     RunState.HELD: ("!", Style.YELLOW),
@@ -19,10 +23,38 @@ _LOOKS: Final[dict[str, tuple[str, Style]]] = {
 }
 
 
-def state_cell(state: RunState | AttemptState) -> Cell:
-    """The state in a table."""
+TRAINING: Final = "training"
+_PHASES: Final = {
+    "start": "starting",
+    "compile": "compiling",
+    "train": TRAINING,
+    "steps": TRAINING,
+    "eval": "evaluating",
+    "checkpoint": "saving",
+    ENDING: "ending",
+}
+"""The words of `jobs/report.py` as a user reads them; a script's own stand for themselves."""
+
+
+def state_cell(state: str, *, early: bool = False) -> Cell:
+    """The state in a table; `early`: completed before its target step."""
     sign, style = _LOOKS[state]
-    return Cell(f"{sign} {state}", style)
+    return Cell(f"{sign} {state} early", Style.YELLOW) if early else Cell(f"{sign} {state}", style)
+
+
+def count_cell(state: RunState, number: int) -> Cell:
+    """How many are in the state, in a table; nothing for none."""
+    return Cell(f"{number:,}" if number else "", _LOOKS[state][1])
+
+
+def doing(run: RunStatus, status: CampaignStatus) -> str:
+    """`evaluating for 1 min 35 s`, `training`: what a run was just seen doing; "" where nobody has looked."""
+    if run.state is not RunState.RUNNING or not run.phase or not status.seen_now:
+        return ""
+    word = _PHASES.get(run.phase, clean(run.phase).replace("_", " "))
+    if word == TRAINING or run.phase_since_s is None:
+        return word
+    return f"{word} for {duration(status.now_s - run.phase_since_s)}"
 
 
 def changed_name(name: str, changes: str | None) -> str:
@@ -35,7 +67,11 @@ def changed_line(name: str, changes: str) -> str:
     return f"* {name} was changed so that it fits into memory: {', '.join(changes.split())}"
 
 
-def counts_line(page: Page, counts: dict[RunState, int]) -> str:
-    """`12 completed, 8 running, 1 failed`, in the order of a run's life."""
-    given = ((state, counts[state]) for state in RunState if counts.get(state))
-    return ", ".join(page.paint(f"{number:,} {state}", _LOOKS[state][1]) for state, number in given)
+def counts_line(page: Page, counts: Mapping[RunState, int] | Mapping[str, int], early: int = 0) -> str:
+    """`12 completed (2 early), 8 running, 1 failed`, in the order of a run's life."""
+    numbers = {str(state): number for state, number in counts.items() if number}
+    given = ((state, numbers[state]) for state in map(str, _LOOKS) if state in numbers)
+    more = {str(RunState.COMPLETED): page.paint(f" ({early:,} early)", Style.YELLOW)} if early else {}
+    return ", ".join(
+        page.paint(f"{number:,} {state}", _LOOKS[state][1]) + more.get(state, "") for state, number in given
+    )

@@ -1,71 +1,170 @@
-"""The status page: counts, one row a run, what failed with the next command, who reconciles it."""
+"""The status page: counts, a row a run or, where these do not fit, a row a condition, what failed, what to do next."""
 
 from __future__ import annotations
 
+import sys
 import time
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
+from math import ceil
 
-from ....db.records import UNSETTLED_RUN, RunState, RunStatus
+from ....db.records import CANCELLING, UNSETTLED_RUN, RunState, RunStatus
 from ...campaign.code_text import mixed_code
-from ...campaign.status import CampaignStatus
-from ...formatting import clean, count, duration, figure, short_number, shorten
+from ...campaign.status import (
+    TROUBLED,
+    WORST_FIRST,
+    CampaignStatus,
+    ConditionStatus,
+    conditions_of,
+    failures_of,
+    no_metrics,
+)
+from ...formatting import clean, count, duration, figure, short_number, shorten, shorten_middle, some
 from ...reconcile.lease import LeaseHolder
-from .states import changed_line, changed_name, counts_line, state_cell
+from .states import changed_line, changed_name, count_cell, counts_line, doing, state_cell
 from .text import Cell, Page, Style, table
 
-_HEADER = ("run", "state", "step", "loss", "last tok/s", "mfu", "memory", "micro-batch", "tries", "")
-_RIGHT = "--rrrrr-r-"
-_DROPPED = ("mfu", "memory", "tries", "micro-batch", "last tok/s", "", "loss")
+_HEADER = (
+    *("run", "state", "step", "left", "loss", "last tok/s", "mfu", "memory", "micro-batch", "tries", "job", "nodes"),
+    "",
+)
+_RIGHT = "--rrrrrr-r---"
+_DROPPED = ("nodes", "job", "mfu", "memory", "tries", "micro-batch", "last tok/s", "", "left", "loss")
 """Columns that a narrow terminal does without, the least important first."""
 
-_TROUBLED = (RunState.FAILED, RunState.HELD)
-_FIXED_LINES = 6
-"""Lines around the table."""
+_OF_CONDITIONS = (*WORST_FIRST, RunState.COMPLETED, RunState.CANCELLED)
+_CONDITION_HEADER = ("condition", "runs", *map(str, _OF_CONDITIONS), "steps")
+_CONDITION_DROPPED = ("cancelled", "queued", "held", "pending")
+_COUNTS_WIDTH = 50
+"""Of a screen, for the counts beside the name of a condition."""
+
+_LEAST_ROWS = 1
+_DAY_S = 86_400.0
 
 
-def status_page(status: CampaignStatus, page: Page, height: int | None = None) -> str:
-    """The whole page; runs that are over give way to `height`, the lines of a terminal where it is redrawn."""
-    troubled = [run for run in status.runs if run.state in _TROUBLED]
-    failures = _failures(status.campaign.name, troubled, page)
-    rows, hidden = _fitting(status.runs, None if height is None else height - _FIXED_LINES - len(failures))
-    lines = [headline(status, page), ""]
-    lines += table(page, _HEADER, (_row(run, status) for run in rows), _RIGHT, _DROPPED)
-    lines += [page.paint(f"… and {count(hidden, 'more run')}", Style.DIM)] if hidden else []
-    changed = [changed_line(run.name, run.changes) for run in rows if run.changes]
-    lines += ["", *(page.paint(line, Style.YELLOW) for line in changed)] if changed else []
+def status_page(
+    status: CampaignStatus, page: Page, height: int | None = None, whole: CampaignStatus | None = None
+) -> str:
+    """The whole page, or what of it fits into `height` lines of a screen.
+
+    Args:
+        height: None for everything.
+        whole: the campaign, where `status` has chosen runs of it alone.
+    """
+    if height is None or len(status.runs) <= height:
+        rows = [*_runs_table(status, status.runs, page), *_changed(status.runs, page)]
+        lines = _page(status, page, rows, _failures(status, page), whole)
+        if height is None or _height(lines, page) <= height:
+            return "\n".join(lines)
+    return "\n".join(_screen(status, page, height))
+
+
+def _page(
+    status: CampaignStatus,
+    page: Page,
+    rows: Sequence[str],
+    failures: Sequence[str],
+    whole: CampaignStatus | None = None,
+) -> list[str]:
+    left = left_text(whole or status)
+    lines = [f"{headline(whole or status, page)}{f' · {left}' if left else ''}"]
+    lines += [f"shown: {counts_line(page, status.shown_counts, status.early) or 'no run matches'}"] if whole else []
+    lines += ["", *rows]
     mixed = mixed_code((run.name, run.code or "") for run in status.runs)
     lines += ["", page.paint(mixed, Style.YELLOW)] if mixed else []
+    lines += ["", page.paint(no_metrics(status.silent), Style.YELLOW)] if status.silent else []
     lines += ["", *failures] if failures else []
-    footer = _footer(status)
-    return "\n".join([*lines, *(["", page.paint(footer, Style.DIM)] if footer else [])])
+    footer = [page.paint(line, Style.DIM) for line in _footer(whole or status)]
+    return [*lines, *(["", *footer] if footer else [])]
+
+
+def _screen(status: CampaignStatus, page: Page, height: int) -> list[str]:
+    """The worst conditions, or runs where each is one, and as many causes of failures as leave room for them."""
+    failures = _causes(status, page, max(1, (height - 13) // 2))
+    room = max(_LEAST_ROWS, height - _height(_page(status, page, ["header", "more"], failures), page))
+    conditions = conditions_of(status.runs)
+    if len(conditions) < len(status.runs):
+        shown = [run for condition in conditions[:room] for run in condition.runs]
+        rows = _conditions_table(conditions[:room], page)
+    else:
+        shown = _fitting(status.runs, room)
+        rows = _runs_table(status, shown, page)
+    hidden = len(status.runs) - len(shown)
+    more = f"… and {count(hidden, 'more run')}: " if hidden else ""
+    hint = f"{more}`campaign status {status.campaign.name} --all` lists every run"
+    return _page(status, page, [*rows, page.paint(shorten(hint, page.width), Style.DIM)], failures)
+
+
+def _height(lines: Sequence[str], page: Page) -> int:
+    """How many lines of the screen these take."""
+    width = page.width or sys.maxsize
+    return sum(max(1, ceil(len(clean(line)) / width)) for line in lines)
+
+
+def _runs_table(status: CampaignStatus, runs: Sequence[RunStatus], page: Page) -> list[str]:
+    return table(page, _HEADER, (_row(run, status) for run in runs), _RIGHT, _DROPPED)
+
+
+def _changed(runs: Sequence[RunStatus], page: Page) -> list[str]:
+    changed = [changed_line(run.name, run.changes) for run in runs if run.changes]
+    return ["", *(page.paint(line, Style.YELLOW) for line in changed)] if changed else []
+
+
+def _conditions_table(conditions: Sequence[ConditionStatus], page: Page) -> list[str]:
+    rows, right = (_condition_row(one, page) for one in conditions), "-" + "r" * len(_CONDITION_HEADER)
+    return table(page, _CONDITION_HEADER, rows, right, _CONDITION_DROPPED)
+
+
+def _condition_row(condition: ConditionStatus, page: Page) -> list[Cell | str]:
+    counts, runs = condition.counts, condition.runs
+    room = None if page.width is None else max(page.width - _COUNTS_WIDTH, page.width // 3)
+    name = changed_name(shorten_middle(condition.name, room), " ".join(run.changes or "" for run in runs).strip())
+    cells = (count_cell(state, counts.get(state, 0)) for state in _OF_CONDITIONS)
+    done, target = _steps(runs)
+    return [name, str(len(runs)), *cells, f"{done / target:.0%}" if target else ""]
 
 
 def headline(status: CampaignStatus, page: Page) -> str:
     """Name and counts in one line."""
     name = page.paint(status.campaign.name, Style.BOLD)
-    return f"{name} · {count(len(status.runs), 'run')}: {counts_line(page, status.counts)}"
+    return f"{name} · {count(len(status.runs), 'run')}: {counts_line(page, status.shown_counts, status.early)}"
+
+
+def left_text(status: CampaignStatus) -> str:
+    """`about 3 h 20 min left with 4 at once`; "" if nobody knows."""
+    if status.all_left_s is None:
+        return ""
+    return f"about {duration(status.all_left_s)} left with {status.counts[RunState.RUNNING]} at once"
 
 
 def steps_line(status: CampaignStatus) -> str:
-    """How far all runs together are; "" where one of them does not know its last step."""
-    if not all(run.target_step for run in status.runs):
-        return ""
-    done = sum(min(run.step or 0, run.target_step or 0) for run in status.runs)
-    return f"{done:,} of {sum(run.target_step or 0 for run in status.runs):,} steps"
+    """How far all runs together are, and how long they will take; "" where one does not know its last step."""
+    done, target = _steps(status.runs)
+    return ", ".join(filter(None, (f"{done:,} of {target:,} steps", left_text(status)))) if target else ""
+
+
+def _steps(runs: Sequence[RunStatus]) -> tuple[int, int]:
+    """Steps done, and to be done; (0, 0) where a run does not know its last one."""
+    if not all(run.target_step for run in runs):
+        return 0, 0
+    return sum(min(run.step or 0, run.target_step or 0) for run in runs), sum(run.target_step or 0 for run in runs)
 
 
 def _row(run: RunStatus, status: CampaignStatus) -> list[Cell | str]:
     memory = f"{run.mem_reserved_gb:.1f} GB" if run.mem_reserved_gb is not None else ""
+    now, left_s = doing(run, status), status.left_s.get(run.run_id)
     return [
         changed_name(run.name, run.changes),
-        state_cell(run.state),
+        Cell(f"▶ {now}", Style.CYAN) if now and run.shown != CANCELLING else state_cell(run.shown, early=run.early),
         _step(run),
+        "" if left_s is None else duration(left_s),
         figure(run.loss),
         short_number(run.tokens_per_s),
         f"{run.mfu:.1%}" if run.mfu is not None else "",
         memory,
         _micro_batch(run, status.first_micro_batch.get(run.run_id)),
         str(run.generation or ""),
+        run.job_id or "",
+        run.node_list or "",
         Cell(_note(run, status.now_s), Style.DIM),
     ]
 
@@ -85,51 +184,78 @@ def _micro_batch(run: RunStatus, first: int | None) -> Cell:
 
 def _note(run: RunStatus, now_s: float) -> str:
     """Why a run waits, or that a running one has been silent for long."""
-    if run.state in _TROUBLED:
+    if run.state in TROUBLED:
         return ""
-    if run.state is RunState.RUNNING and run.ts_s and now_s - run.ts_s > max(120.0, 20 * (run.step_time_s or 0.0)):
-        return f"silent for {duration(now_s - run.ts_s)}"
+    heard_s = max(run.ts_s or 0.0, run.started_s or 0.0)  # the newest figures may be those of the attempt before
+    quiet = run.ts_s is not None and now_s - heard_s > max(120.0, 20 * (run.step_time_s or 0.0))
+    if run.shown == RunState.RUNNING and quiet and not run.reason:
+        return f"silent for {duration(now_s - heard_s)}"
     return clean(run.reason)
 
 
-def _fitting(runs: Sequence[RunStatus], room: int | None) -> tuple[Sequence[RunStatus], int]:
-    """The runs that fit, those that are at work first to stay, and how many do not."""
-    if room is None or len(runs) <= (room := max(room, 3)):
-        return runs, 0
-    order = (RunState.RUNNING, RunState.FAILED, RunState.HELD, RunState.QUEUED, RunState.PENDING)
-    rank = {state: index for index, state in enumerate(order)}
-    kept = sorted(runs, key=lambda run: rank.get(run.state, len(order)))[:room]
-    chosen = {run.run_id for run in kept}
-    return [run for run in runs if run.run_id in chosen], len(runs) - room
+def _fitting(runs: Sequence[RunStatus], room: int) -> list[RunStatus]:
+    """The runs that fit, those that are at work first to stay."""
+    order = (RunState.RUNNING, *WORST_FIRST)
+    rank = {state: order.index(state) if state in order else len(order) for state in RunState}
+    chosen = {run.run_id for run in sorted(runs, key=lambda run: rank[run.state])[:room]}
+    return [run for run in runs if run.run_id in chosen]
 
 
-def _failures(campaign: str, troubled: Iterable[RunStatus], page: Page) -> list[str]:
-    """One block for each reason, since forty runs often fail of one cause; each with what to type next."""
-    blocks: dict[tuple[RunState, str], list[str]] = {}
-    for run in troubled:
-        blocks.setdefault((run.state, clean(run.reason)), []).append(run.name)
+def _failures(status: CampaignStatus, page: Page) -> list[str]:
+    """One block for each cause, since forty runs often fail of one; each with what to type next."""
     lines = []
-    for (state, reason), names in blocks.items():
-        style = Style.RED if state is RunState.FAILED else Style.YELLOW
-        others = f" and {count(len(names) - 1, 'other')}" if len(names) > 1 else ""
-        subject = page.paint(f"{names[0]}{others} {state}", style)
-        lines += [f"{subject}: {shorten(reason, None if page.width is None else 3 * page.width)}"]
-        lines += [page.paint(f"  next: campaign explain {campaign} {names[0]}", Style.DIM)]
+    for runs in failures_of(status):
+        names = f"{some([run.name for run in runs], 2)} · " if len(runs) > 1 else ""
+        lines += [_cause(runs, page, 3)]
+        lines += [page.paint(f"  {names}next: campaign explain {status.campaign.name} {runs[0].name}", Style.DIM)]
     return lines
 
 
-def _footer(status: CampaignStatus) -> str:
-    """Who reconciles the runs that are not settled."""
+def _causes(status: CampaignStatus, page: Page, most: int) -> list[str]:
+    """One line for each of the most frequent causes, and what to type next."""
+    name, groups = status.campaign.name, failures_of(status)
+    lines = [_cause(runs, page, 1) for runs in groups[:most]]
+    if rest := groups[most:]:
+        lines += [f"… and {count(sum(map(len, rest)), 'more run')} of {count(len(rest), 'other cause')}"]
+    if groups:
+        following = f"next: campaign explain {name} {groups[0][0].name}", f"campaign status {name} --failed"
+        lines += [page.paint(shorten(line, page.width), Style.DIM) for line in (following[0], f"      {following[1]}")]
+    return lines
+
+
+def _cause(runs: Sequence[RunStatus], page: Page, screen_lines: int) -> str:
+    """How many runs ended so, their failure class, and what one of them says."""
+    first, number = runs[0], len(runs)
+    kind = f", {first.failure_class.replace('_', ' ')}" if first.failure_class else ""
+    subject = f"{first.name} {first.state}" if number == 1 else f"{number:,} {first.state}{kind}"
+    room = None if page.width is None else max(0, screen_lines * page.width - len(subject) - 2)
+    style = Style.RED if first.state is RunState.FAILED else Style.YELLOW
+    return f"{page.paint(subject, style)}: {shorten(clean(first.reason), room)}"
+
+
+def _footer(status: CampaignStatus) -> list[str]:
+    """Who reconciles the runs that are not settled, when Slurm last answered, and what was in the way."""
     if not any(run.state in UNSETTLED_RUN for run in status.runs):
-        return ""
-    lease, name = status.reconciler, status.campaign.name
-    advice = f"run `campaign reconcile {name} --watch`"
+        return []
+    lease, go_on = status.reconciler, f"Run `campaign reconcile {status.campaign.name} --watch`"
     if lease is None:
-        return f"not reconciled yet: {advice}"
+        return [f"Not reconciled yet. {go_on}."]
     holder = LeaseHolder.parse(lease.holder)
     if status.reconciled_now:
-        return f"reconciled by process {holder.pid} on {holder.host}"
-    if lease.expires_s > status.now_s:
-        return f"the reconciler, process {holder.pid}, has died: {advice}"
-    at = time.strftime("%H:%M", time.localtime(lease.expires_s))
-    return f"not reconciled since {at} ({duration(status.now_s - lease.expires_s)} ago): {advice}"
+        who = f"Reconciler: pid {holder.pid} on {holder.host}."
+    elif lease.expires_s > status.now_s:
+        who = f"The reconciler, pid {holder.pid}, has died. {go_on} to continue."
+    else:
+        who = f"Not reconciled since {_clock(lease.expires_s, status.now_s)}. {go_on} to continue."
+    if status.executor_silent:
+        since = f"since {_clock(lease.heard_s, status.now_s)}" if lease.heard_s else "yet"
+        return [who, f"Slurm has not answered {since}: {clean(lease.trouble)}", "States are from before."]
+    slurm = status.campaign.executor == "slurm" and lease.heard_s
+    heard = f" Slurm last answered at {_clock(lease.heard_s, status.now_s)}." if slurm and lease.heard_s else ""
+    return [who + heard, *([f"In the way of the last pass: {clean(lease.trouble)}"] if lease.trouble else [])]
+
+
+def _clock(at_s: float, now_s: float) -> str:
+    """A time of day; with its date where that is another day's."""
+    day = "" if now_s - at_s < _DAY_S / 2 else "%Y-%m-%d "
+    return time.strftime(f"{day}%H:%M:%S", time.localtime(at_s))

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import re
+import textwrap
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from enum import StrEnum
@@ -10,8 +12,10 @@ from typing import Final
 from ...formatting import shorten
 
 _GAP: Final = "  "
-_LEAST: Final = 8
+_LEAST: Final = 11
 """Characters of a text that is cut which are worth a column."""
+
+_ESCAPE: Final = re.compile(r"\x1b\[[0-9;]*m")
 
 
 class Style(StrEnum):
@@ -47,6 +51,28 @@ class Cell:
     style: Style = Style.PLAIN
 
 
+def fold(text: str, width: int | None) -> str:
+    """The text with its long lines continued below themselves, indented: a terminal would break words."""
+    return text if width is None else "\n".join(_folded(line, width) for line in text.split("\n"))
+
+
+def _folded(line: str, width: int) -> str:
+    if _visible(line) <= width:
+        return line
+    indent = " " * (len(line) - len(line.lstrip(" ")) + 2)
+    rows = [""]
+    for word in re.findall(r"\s*\S+", line):
+        if rows[-1] and _visible(rows[-1] + word) > width:
+            rows.append(indent + word.lstrip())
+        else:
+            rows[-1] += word
+    return "\n".join(rows)
+
+
+def _visible(text: str) -> int:
+    return len(_ESCAPE.sub("", text))
+
+
 def table(
     page: Page,
     header: Sequence[str],
@@ -57,6 +83,8 @@ def table(
     capitals: bool = True,
 ) -> list[str]:
     """Lines of a table; columns that are empty in every row are left out, a last one without a name is cut to fit.
+
+    Where it is still too wide, text is continued below itself, within its column.
 
     Args:
         right: for each column `r` where its cells are numbers, else any other character.
@@ -69,7 +97,38 @@ def table(
     used = _fitting(used, header, widths, page.width, drop)
     lines = [[Cell(name.upper() if capitals else name, Style.DIM) for name in header], *cells]
     cut = bool(used) and not header[used[-1]]
+    if not cut:
+        texts = [i for i in used if right[i : i + 1] != "r"]
+        _narrow(widths, used, {i: max(len(w) for line in lines for w in line[i].text.split(" ")) for i in texts}, page)
+        lines = [part for line in lines for part in _wrapped(line, widths)]
     return [_line(page, [(line[i], widths[i], right[i : i + 1] == "r") for i in used], cut) for line in lines]
+
+
+def _narrow(widths: dict[int, int], used: list[int], least: dict[int, int], page: Page) -> None:
+    """Takes from the widest columns of text what the page lacks, but never so much that a word would break."""
+    spare = {i: widths[i] - least[i] for i in least}
+    excess = 0 if page.width is None else sum(widths[i] for i in used) + len(_GAP) * (len(used) - 1) - page.width
+    while excess > 0 and any(spare.values()):
+        widest = max((i for i in spare if spare[i]), key=widths.__getitem__)
+        widths[widest] -= 1
+        spare[widest] -= 1
+        excess -= 1
+
+
+def _wrapped(line: Sequence[Cell], widths: dict[int, int]) -> list[list[Cell]]:
+    """One row as several lines, where a cell is longer than its column is wide."""
+    parts = [_words(cell.text, widths.get(i)) for i, cell in enumerate(line)]
+    height = max(len(part) for part in parts)
+    return [
+        [Cell(part[n] if n < len(part) else "", cell.style) for part, cell in zip(parts, line, strict=True)]
+        for n in range(height)
+    ]
+
+
+def _words(text: str, width: int | None) -> list[str]:
+    if width is None or len(text) <= width:
+        return [text]
+    return textwrap.wrap(text, width, break_long_words=False, break_on_hyphens=False) or [""]
 
 
 def _fitting(

@@ -62,6 +62,17 @@ class Condition:
         return [(run.repeat, run.loss.held_out) for run in self.counted if run.loss.held_out is not None]
 
     @property
+    def heeds_config(self) -> bool:
+        """Whether the DeepSpeed configuration made for it is known to have been read."""
+        return any(run.heeds_config for run in self.runs)
+
+    @property
+    def is_finite(self) -> bool:
+        """Whether the loss of every counted repeat stayed a number, as far as is known."""
+        losses = [loss for run in self.counted for loss in (run.loss.final, run.loss.held_out) if loss is not None]
+        return all(map(math.isfinite, losses))
+
+    @property
     def ranks(self) -> int:
         """How many processes train, or would."""
         return self.runs[0].world_size
@@ -142,9 +153,11 @@ def baseline_of(conditions: Sequence[Condition], name: str | None = None) -> Con
     """The condition to compare the others with: the one of that name, or with a run of that name, else the default.
 
     The default is the first condition that trains without DeepSpeed's engine, else the first of the matrix, chosen
-    among those with a run that counts if there are any. There must be at least one condition.
+    among those with a run that counts if there are any, and of these among those whose losses are finite. There must be
+    at least one condition.
     """
     named = [each for each in conditions if name in (each.name, *(run.name for run in each.runs))]
     ready = [each for each in conditions if each.counted] or list(conditions)
+    ready = [each for each in ready if each.is_finite] or ready
     plain = [each for each in ready if each.field("engine") == "ddp"]
     return next(iter([*named, *plain, *ready]))

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import shlex
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any, Final
@@ -52,10 +53,14 @@ def compare_operands(store: Store, words: Sequence[str]) -> ComparedOperands:
     """
     if len(words) not in (2, 3):
         raise UserError("name two runs, conditions or campaigns", _USAGE)
+    if words[-1] == words[-2]:
+        raise UserError(f"{words[-1]} is compared with itself", _USAGE)
     with store.read() as conn:
         campaigns = {row.name: row for row in queries.list_campaigns(conn)}
     if len(words) == 2 and set(words) <= campaigns.keys():
         return _compare_campaigns(store, campaigns[words[0]], campaigns[words[1]])
+    if len(words) == 2 and words[0] in campaigns and "/" not in words[1]:
+        raise UserError(f"compare {words[1]} of {words[0]} with what?", f"`campaign compare {shlex.join(words)} OTHER`")
     named = find(store, words[0]) if len(words) == 3 else None
     (home, left), (abroad, right) = (_condition(store, word, campaigns, named) for word in words[-2:])
     shared = {run.name for run in left.runs} & {run.name for run in right.runs}
@@ -97,7 +102,7 @@ def verdict(one: Comparison) -> list[str]:
     result, right, left = one.result, one.right.name, one.left.name
     shown = list(_left_out(one))
     if mixed := mixed_code((side.name, _code(side)) for side in (one.left, one.right)):
-        shown.append(f"{mixed} What differs may come from it.")
+        shown.append(f"{mixed} This may explain what differs.")
     if result.times_baseline:
         shown.append(f"Speed: {right} runs at {result.times_baseline.value:.3f} × {left}: {result.order}.")
     apart = f"{difference(result.loss.difference)} nats: " if result.loss.difference else ""
@@ -109,8 +114,8 @@ def _figures(condition: Condition) -> list[tuple[str, str]]:
     done = sum(run.completed for run in condition.runs)
     return [
         ("runs completed", f"{done} of {len(condition.runs)}"),
-        ("step time", condition.text("step_s")),
-        ("tokens/s", condition.text("tokens_per_s")),
+        ("median step time", condition.text("step_s")),
+        ("mean tokens/s", condition.text("tokens_per_s")),
         ("MFU", condition.text("mfu")),
         ("final loss", condition.number("final_loss")),
         ("held-out loss", condition.number("held_out")),
@@ -142,6 +147,8 @@ _ABSENT: Final = object()
 
 
 def _text(value: object) -> str:
+    if isinstance(value, list | tuple) and all(isinstance(word, str) for word in value):
+        return shlex.join(value)  # a command, as one would type it
     return MISSING if value is _ABSENT else value if isinstance(value, str) else json.dumps(value, default=str)
 
 

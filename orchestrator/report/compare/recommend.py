@@ -15,6 +15,7 @@ from ....db.records import UNSETTLED_RUN
 from ..measure.metrics import METRICS
 from .baseline import BaselineComparison
 from .conditions import Condition
+from .ignored_axes import ignored_axes
 from .sensitivity import sensitivities, sensitivity_sentence
 from .statistics import LEAST_REPEATS, LOSS_MARGIN_NATS, TIE, Order, Sameness, order
 from .wording import listed, times
@@ -97,7 +98,7 @@ def _choice(left: Sequence[BaselineComparison]) -> BaselineComparison:
 
 def _unfit(one: BaselineComparison) -> str:
     """Why a condition may not be chosen; empty where it may."""
-    return infeasible(one.condition) or _unequal(one) or ("" if one.speed else "its speed is not known")
+    return infeasible(one.condition) or _unequal(one) or ("" if one.speed else "no step was timed")
 
 
 def infeasible(condition: Condition) -> str:
@@ -107,7 +108,8 @@ def infeasible(condition: Condition) -> str:
     failed = [run for run in condition.runs if not run.completed]
     if failed:
         word = f"{len(failed)} of {len(condition.runs)} repeats" if len(condition.runs) > 1 else "it"
-        return f"{word} ended {failed[0].state}" + (f": {failed[0].reason}" if failed[0].reason else "")
+        how = "completed early" if failed[0].early else f"ended {failed[0].state}"
+        return f"{word} {how}" + (f": {failed[0].reason}" if failed[0].reason else "")
     if any(run.changed for run in condition.runs):
         return "it ran out of memory as configured; a retry changed it"
     return _strained(condition)
@@ -135,14 +137,14 @@ def _unequal(one: BaselineComparison) -> str:
     if test.verdict in (Sameness.EQUIVALENT, Sameness.BETTER):
         return ""
     if test.difference is None:
-        return test.reason if test.verdict == Sameness.WORSE else f"equal loss is not established: {test.reason}"
+        return test.reason if test.verdict == Sameness.WORSE else f"equal loss cannot be shown: {test.reason}"
     highest = test.difference.value if test.difference.high is None else test.difference.high
     if highest <= test.margin:
         return ""
     if test.verdict == Sameness.WORSE:
         return f"its {one.loss_is} loss is worse by {test.difference.value:.3f} nats"
     seen = f"seen: {test.difference.value:+.3f} nats"
-    return f"equal {one.loss_is} loss is not established: {test.reason} ({seen})"
+    return f"equal {one.loss_is} loss cannot be shown: {test.reason} ({seen})"
 
 
 def _unfinished(comparisons: Sequence[BaselineComparison]) -> Iterator[str]:
@@ -154,13 +156,13 @@ def _unfinished(comparisons: Sequence[BaselineComparison]) -> Iterator[str]:
 def _doubts(chosen: BaselineComparison, left: Sequence[BaselineComparison]) -> Iterator[str]:
     """Why it is not established that the chosen condition learns as well as the baseline, and that none is faster."""
     if any(len(one.speeds) < LEAST_REPEATS or not _sure(one) for one in left):
-        yield f"Not established: that takes {LEAST_REPEATS} repeats of each (`repeats:`)."
+        yield f"Inconclusive: this takes {LEAST_REPEATS} repeats of each (`repeats:`)."
         return
     others = (one for one in left if one is not chosen)
-    unclear = [one for one in others if order(one.speeds, chosen.speeds) == Order.NOT_ESTABLISHED]
+    unclear = [one for one in others if order(one.speeds, chosen.speeds) == Order.INCONCLUSIVE]
     if unclear:
         names = listed([one.condition.name for one in unclear], 3)
-        yield f"Not established: repeats differ too much to tell it from {names}; more of them would."
+        yield f"Inconclusive: repeats vary too much to separate it from {names}. Add repeats."
 
 
 def _sure(one: BaselineComparison) -> bool:
@@ -177,7 +179,7 @@ def _faster(one: BaselineComparison, other: BaselineComparison) -> bool:
     if _pace(one) <= _pace(other):
         return False
     found = order(one.speeds, other.speeds)
-    if found != Order.NOT_ESTABLISHED:
+    if found != Order.INCONCLUSIVE:
         return found == Order.FASTER
     return _pace(one) * (1.0 - TIE) >= _pace(other)
 
@@ -253,12 +255,20 @@ def _nothing(excluded: dict[str, str]) -> str:
 
 def _advice(comparisons: Sequence[BaselineComparison], chosen: Condition | None) -> Iterator[str]:
     """What was measured, and what follows for the next run."""
-    if chosen:
+    if chosen and chosen.heeds_config:
         yield from _room(chosen)
         yield from _alone(chosen)
-    yield from _too_large(comparisons)
+    elif chosen:
+        known = {run.read_config for run in chosen.runs}
+        yield (
+            "Its script did not read CAMPAIGN_DS_CONFIG, so no DeepSpeed configuration is shown."
+            if known == {False}
+            else "No DeepSpeed configuration is shown: it is not known whether its script read CAMPAIGN_DS_CONFIG."
+        )
+    yield from _too_large([one for one in comparisons if one.condition is not chosen and one.condition.heeds_config])
     yield from _coarse(comparisons)
     yield from _scattered(comparisons)
+    yield from ignored_axes(run for one in comparisons for run in one.condition.runs)
     yield from map(sensitivity_sentence, sensitivities(comparisons))
 
 
@@ -277,7 +287,7 @@ def _room(chosen: Condition) -> Iterator[str]:
 def _alone(chosen: Condition) -> Iterator[str]:
     stage, offload = chosen.field("zero_stage"), chosen.field("offload")
     if chosen.ranks == 1 and stage and offload in (None, "none"):
-        yield f"On one rank ZeRO {stage} has nobody to share with: it saves memory only together with offload."
+        yield f"With one rank, ZeRO {stage} has nothing to shard across: it saves memory only together with offload."
 
 
 def _too_large(comparisons: Sequence[BaselineComparison]) -> Iterator[str]:

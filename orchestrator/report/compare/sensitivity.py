@@ -128,6 +128,6 @@ def _which(change: Sensitivity) -> str:
     names = f"{before.condition.name} → {after.condition.name}"
     repeats = min(len(one.speeds) for pair in change.pairs for one in pair)
     others = f" and {len(more)} more" if more else ""
-    unclear = any(order(b.speeds, a.speeds) == Order.NOT_ESTABLISHED for a, b in change.pairs)
-    doubt = "; one repeat" if repeats == 1 else "; not established" if unclear else ""
+    unclear = any(order(b.speeds, a.speeds) == Order.INCONCLUSIVE for a, b in change.pairs)
+    doubt = "; one repeat" if repeats == 1 else "; inconclusive" if unclear else ""
     return f"{names}{others}{doubt}"

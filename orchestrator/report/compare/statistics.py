@@ -59,7 +59,7 @@ class Order(StrEnum):
     FASTER = "faster"
     SLOWER = "slower"
     TIE = "tie"
-    NOT_ESTABLISHED = "not established"
+    INCONCLUSIVE = "inconclusive"
 
 
 class Sameness(StrEnum):
@@ -68,7 +68,7 @@ class Sameness(StrEnum):
     EQUIVALENT = "equivalent"
     BETTER = "better"
     WORSE = "worse"
-    NOT_ESTABLISHED = "not established"
+    INCONCLUSIVE = "inconclusive"
 
 
 @dataclass(frozen=True)
@@ -127,10 +127,10 @@ def order(speeds: Sequence[float], baseline: Sequence[float]) -> Order:
     """
     found = ratio(speeds, baseline)
     if found is None or found.low is None or found.high is None:
-        return Order.NOT_ESTABLISHED
+        return Order.INCONCLUSIVE
     if abs(found.value - 1.0) < TIE or found.low <= 1.0 <= found.high:
         close = found.low >= 1.0 / (1.0 + CLOSE) and found.high <= 1.0 + CLOSE
-        return Order.TIE if close else Order.NOT_ESTABLISHED
+        return Order.TIE if close else Order.INCONCLUSIVE
     return Order.FASTER if found.value > 1.0 else Order.SLOWER
 
 
@@ -149,20 +149,20 @@ def loss_test(losses: Sequence[tuple[int, float]], baseline: Sequence[tuple[int,
     differences = [loss - base[number] for number, loss in sorted(ended.items()) if number in base]
     found = estimate(differences)
     if found is None:
-        return LossTest(Sameness.NOT_ESTABLISHED, None, margin, "no repeat of both has this loss")
+        return LossTest(Sameness.INCONCLUSIVE, None, margin, "no repeat of both reported this loss")
     return LossTest(*_concluded(found, margin))
 
 
 def _concluded(found: Estimate, margin: float) -> tuple[Sameness, Estimate, float, str]:
     if found.low is None or found.high is None:
-        return Sameness.NOT_ESTABLISHED, found, margin, f"fewer than {LEAST_REPEATS} repeats"
+        return Sameness.INCONCLUSIVE, found, margin, f"fewer than {LEAST_REPEATS} repeats"
     if -margin <= found.low and found.high <= margin:
         return Sameness.EQUIVALENT, found, margin, ""
     if found.low > margin:
         return Sameness.WORSE, found, margin, ""
     if found.high < -margin:
         return Sameness.BETTER, found, margin, ""
-    return Sameness.NOT_ESTABLISHED, found, margin, "the repeats differ too much"
+    return Sameness.INCONCLUSIVE, found, margin, "the repeats vary too much"
 
 
 def _margin(baseline: Sequence[float]) -> float:

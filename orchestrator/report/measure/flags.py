@@ -27,6 +27,8 @@ def flags_of(run: MeasuredRun) -> list[str]:
 
 
 def _configuration(run: MeasuredRun) -> Iterator[str]:
+    if run.early:
+        yield f"completed early: {run.reason}"
     if run.micro_batch != run.first_micro_batch:
         yield f"a retry changed the micro-batch from {run.first_micro_batch} to {run.micro_batch}, global batch kept"
     if run.changes:
@@ -37,6 +39,8 @@ def _configuration(run: MeasuredRun) -> Iterator[str]:
 
 def _points(run: MeasuredRun) -> Iterator[str]:
     quality = run.quality
+    if run.metrics_source:
+        yield run.metrics_source
     if quality.expected and quality.received < quality.expected * (1 - GAPS):
         yield f"{quality.received:,} of {quality.expected:,} steps reported"
     if quality.non_finite:
@@ -50,15 +54,15 @@ def _points(run: MeasuredRun) -> Iterator[str]:
 def _timing(run: MeasuredRun) -> Iterator[str]:
     timing, quality = run.timing, run.quality
     if timing and timing.short:
-        limits = f"{LEAST_STEPS} steps and {LEAST_S:.0f} s are asked for"
-        yield f"timed over only {count(timing.steps, 'step')}, {timing.window_s:,.1f} s: {limits}"
+        limits = f"at least {LEAST_STEPS} steps and {LEAST_S:.0f} s are recommended"
+        yield f"only {count(timing.steps, 'step')} ({timing.window_s:,.1f} s) timed; {limits}"
     if timing and timing.by_clock:
         yield "step times are the time between two lines: the script does not report step_time"
     if quality.data_wait is not None and quality.data_wait > WAITED:
         yield f"{quality.data_wait:.0%} of the time waited for data"
     long = timing is not None and timing.steps >= CLOCKED_STEPS
     if long and quality.clock_ratio is not None and abs(quality.clock_ratio - 1.0) > CLOCKS_DIFFER:
-        yield f"the host's clock says {quality.clock_ratio - 1.0:+.0%} of the device's time"
+        yield f"the host's clock differs from the device's by {quality.clock_ratio - 1.0:+.0%}"
 
 
 def _loss(run: MeasuredRun) -> Iterator[str]:

@@ -14,6 +14,7 @@ from ....db import queries
 from ....db.records import SUBMITTING, CampaignRow, EventRow
 from ....db.series import extra_highest, run_series
 from ....db.store import Store
+from ...campaign.documents import METRICS_SOURCE
 from ...reconcile.lease import lease_name
 from .run import MeasuredRun, RunData, measured_run
 
@@ -30,6 +31,7 @@ def read_runs(store: Store, campaign: CampaignRow) -> list[MeasuredRun]:
         attempts = {run_id: list(own) for run_id, own in by_run}
         events = queries.events(conn, campaign.id)
         said = _said(events)
+        sources = {event.attempt_id: event.message for event in events if event.kind == METRICS_SOURCE}
         excluded = {event.attempt_id: event.data.get("exclude", ()) for event in events if event.kind == SUBMITTING}
         forwards = queries.forwards(conn, campaign.id)
         for run in queries.runs(conn, campaign.id):
@@ -44,6 +46,7 @@ def read_runs(store: Store, campaign: CampaignRow) -> list[MeasuredRun]:
                 **{name: next((said[one, name] for one in mine[::-1] if (one, name) in said), {}) for name in _SAID},
                 excluded=excluded,
                 skipped_steps=int(skipped) if skipped is not None and math.isfinite(skipped) else None,
+                metrics_source=next((sources[one] for one in mine[::-1] if one in sources), ""),
                 forwarded={tool: str(data.get("run_id", "")) for tool, data in forwards.get(run.id, {}).items()},
                 until_s=until_s,
             )

@@ -10,9 +10,10 @@ from typing import Any, Final
 import numpy as np
 
 from ....db.gpu_records import AttemptGpus
-from ....db.records import AttemptRow, RunRow, RunState
+from ....db.records import COMPLETED_EARLY, AttemptRow, RunRow, RunState
 from ....db.series import Series
 from ...campaign.code_text import codes_text
+from ...failures.evidence import READ_CONFIG
 from ...formatting import clean
 from .cost import Cost, cost_of
 from .failures import FailedAttempt, failed_attempts
@@ -35,6 +36,7 @@ class RunData:
         start, speed, memory: what the trainer said last when it began, of its speed, and of the GPU's memory.
         excluded: by id of an attempt, the nodes that it was to do without.
         skipped_steps: optimizer steps left out because gradients overflowed; None where nobody counts.
+        metrics_source: where they come from, in a sentence, if its script does not report them.
         forwarded: by tool that it was forwarded to, its id there.
         until_s: when it was last looked at whether attempts run.
     """
@@ -48,6 +50,7 @@ class RunData:
     memory: Mapping[str, Any]
     excluded: Mapping[int | None, Sequence[str]]
     skipped_steps: int | None
+    metrics_source: str
     forwarded: Mapping[str, str]
     until_s: float
 
@@ -136,6 +139,8 @@ class MeasuredRun:
     Attributes:
         parameters: of the model, as the trainer says; None of a script that does not.
         start, speed: what the trainer said last of the model and its software, and of its own speed.
+        early: it completed before its target step.
+        read_config: whether its script opened the DeepSpeed configuration made for it; None where that is not known.
         code: what its attempts with the present configuration ran, oldest first; "" where that is not known.
         hosts: nodes of the newest attempt that ended.
         host_limits_gb: by node, how much memory the job could have had there; nodes without a limit are missing.
@@ -146,6 +151,8 @@ class MeasuredRun:
     params: Mapping[str, Any]
     repeat: int
     state: RunState
+    early: bool
+    read_config: bool | None
     reason: str
     step: int | None
     target_step: int | None
@@ -171,6 +178,7 @@ class MeasuredRun:
     hosts: tuple[str, ...]
     host_limits_gb: Mapping[str, float]
     failures: tuple[FailedAttempt, ...]
+    metrics_source: str
     forwarded: Mapping[str, str]
     generation: int
     attempt_id: int | None
@@ -178,12 +186,22 @@ class MeasuredRun:
     @property
     def completed(self) -> bool:
         """Whether it reached its target."""
-        return self.state == RunState.COMPLETED
+        return self.state == RunState.COMPLETED and not self.early
+
+    @property
+    def silent(self) -> bool:
+        """Whether it came to its end without a word of any step."""
+        return self.completed and self.step is None
 
     @property
     def changed(self) -> bool:
         """Whether a retry changed its configuration, so that it is not what the spec asks for."""
         return bool(self.changes) or self.micro_batch != self.first_micro_batch
+
+    @property
+    def heeds_config(self) -> bool:
+        """Whether it is known to have read its DeepSpeed configuration: a script of one's own may have another."""
+        return not self.config.get("command") or bool(self.read_config)
 
     @property
     def train(self) -> Mapping[str, Any]:
@@ -239,7 +257,9 @@ def measured_run(data: RunData) -> MeasuredRun:
         params=run.params,
         repeat=run.repeat,
         state=run.state,
+        early=newest is not None and newest.failure_class == COMPLETED_EARLY,
         reason=clean(run.reason),
+        read_config=next((read for each in mine[::-1] if (read := each.evidence.get(READ_CONFIG)) is not None), None),
         step=int(lines.step[-1]) if len(data.series) else None,
         target_step=run.target_step,
         tries=len(data.attempts),
@@ -259,6 +279,7 @@ def measured_run(data: RunData) -> MeasuredRun:
         hosts=tuple(dict.fromkeys(str(node["host"]) for node in nodes if node.get("host"))),
         host_limits_gb=_host_limits_gb(nodes),
         failures=tuple(failed_attempts(run, data.attempts, data.excluded)),
+        metrics_source=data.metrics_source,
         forwarded=data.forwarded,
         generation=newest.generation if newest else 0,
         attempt_id=newest.id if newest else None,

@@ -19,8 +19,8 @@ from ..measure.telemetry import GpuDetails
 CsvRow = Sequence[Any]
 
 _RUN_FIELDS: Final = (
-    "name", "repeat", "state", "reason", "step", "target_step", "tries", "changes", "micro_batch", "first_micro_batch",
-    "accumulation", "world_size", "tokens_per_step", "code",
+    "name", "repeat", "state", "early", "reason", "step", "target_step", "tries", "changes", "micro_batch",
+    "first_micro_batch", "accumulation", "world_size", "tokens_per_step", "code",
 )  # fmt: skip
 _ESTIMATES: Final = frozenset(
     ["speed", "times_baseline"]

@@ -6,8 +6,10 @@ from collections.abc import Iterator
 from typing import Final
 
 from ...campaign.code_text import mixed_code
+from ...campaign.status import no_metrics
 from ...formatting import count, duration, short_number
 from ..compare.baseline import BaselineComparison
+from ..compare.ignored_axes import ignored_axes
 from ..compare.results import Results, WorkloadResults
 from ..compare.statistics import Sameness
 from ..compare.wording import difference, listed, loss_verdict, span, times
@@ -74,12 +76,20 @@ def _reservations(results: Results) -> Iterator[str]:
     chosen = [one.recommendation for one in results.workloads if one.recommendation.chosen]
     if excluded := {name: why for one in chosen for name, why in one.excluded.items()}:
         yield f"Not considered: {listed([f'{name} ({why})' for name, why in excluded.items()], 4)}."
-    if worse := [one.condition.name for one in results.comparisons if one.loss.verdict == Sameness.WORSE]:
-        yield f"Learned worse than the baseline: {listed(worse)}."
+    worse = [one for one in results.comparisons if one.loss.verdict == Sameness.WORSE]
+    if others := [one.condition.name for one in worse if not one.is_baseline]:
+        yield f"Learned worse than the baseline: {listed(others)}."
+    if diverged := [one.condition.name for one in worse if one.is_baseline]:
+        yield f"The loss of the baseline is not finite: {listed(diverged)}."
+    if early := [run.name for run in results.runs if run.early]:
+        yield f"Completed early, before the target step: {listed(early)}. Left out of comparisons."
     if changed := [run.name for run in results.runs if run.changed]:
         yield f"A retry changed {listed(changed)}: not what the spec asks for, so left out of comparisons."
     if mixed := mixed_code((run.name, run.code) for run in results.runs):
         yield mixed
+    yield from ignored_axes(results.runs)
+    if silent := [run.name for run in results.runs if run.silent]:
+        yield no_metrics(silent)
     if flagged := sum(bool(flags_of(run)) for run in results.runs):
         yield f"{count(flagged, 'run')} with remarks on the data: see Data quality."
 
@@ -92,9 +102,9 @@ def _hours(seconds: float, unit: str) -> str:
 
 def _conditions(one: WorkloadResults) -> Section:
     rows = tuple(_condition_row(each) for each in one.comparisons)
-    loss = one.comparisons[0].loss_is
+    loss, speed = one.comparisons[0].loss_is, "tokens/s" if one.comparisons[0].in_tokens else "steps/s"
     header = (
-        "condition", "completed", "tries", "tokens/s", "interval", "× baseline", "speed", f"{loss} loss",
+        "condition", "completed", "tries", speed, "interval", "× baseline", "speed", f"{loss} loss",
         "Δ loss", "loss", "memory", "MFU", "J/token",
     )  # fmt: skip
     text = [_compared_with(one)]
@@ -126,7 +136,7 @@ def _condition_row(one: BaselineComparison) -> tuple[str, ...]:
         condition.name + (" (baseline)" if one.is_baseline else ""),
         f"{done}/{len(condition.runs)}" + (" changed" if any(run.changed for run in condition.runs) else ""),
         str(sum(run.tries for run in condition.runs)),
-        short_number(one.speed.value) + ("" if one.in_tokens else " steps/s") if one.speed else "",
+        short_number(one.speed.value) if one.speed else "",
         span(one.speed),
         *_beside_baseline(one),
         condition.text("mem_reserved_gb"),
@@ -170,7 +180,7 @@ def _recommendation(one: WorkloadResults, ds_configs: dict[str, str]) -> Section
     found = one.recommendation
     text = [found.sentence]
     if len(found.front) > 1:
-        text.append(f"None beats these in speed, memory and energy at once: {', '.join(found.front)}.")
+        text.append(f"Pareto-optimal in speed, memory and energy: {', '.join(found.front)}.")
     rows = tuple(found.excluded.items())
     excluded = (Table(("not considered", "because"), rows),) if rows else ()
     code = ds_configs.get(found.chosen.name, "") if found.chosen else ""

@@ -12,8 +12,9 @@ from typing import Any, Final
 
 from ....db.gpu_records import GpuDevice
 from ....jobs.shared.layout import CampaignPaths
+from ...failures.groups import alike, gist
 from ...formatting import short_number
-from ...spec.model import DESCRIBES_ONLY
+from ...spec.effects import COMPARES_ALIKE
 from ..compare.conditions import Condition
 from ..compare.results import Results
 from ..compare.wording import listed
@@ -147,7 +148,7 @@ _COLUMNS: Final = {
 }
 """By heading, the most important first."""
 
-_TOLD: Final = DESCRIBES_ONLY | {field for column in _COLUMNS.values() for field in column.tells}
+_TOLD: Final = COMPARES_ALIKE | {field for column in _COLUMNS.values() for field in column.tells}
 """Fields that the columns above tell, and those that change nothing of the training."""
 
 _MINOR: Final = frozenset(("slurm.time", "slurm.array_parallelism", "slurm.signal_delay_s", "slurm.setup"))
@@ -165,10 +166,21 @@ def _text(value: object) -> str:
     return value if isinstance(value, str) else json.dumps(value, default=str)
 
 
+_SINGLE: Final = 3
+"""More failures of one cause than this share a row."""
+
+
 def failures(results: Results) -> Section:
-    """Every attempt that failed, why, and what was done about it."""
+    """Every attempt that failed, why, and what was done about it; of many of one cause the first, with their number."""
+    found = [one for run in results.runs for one in run.failures]
+    groups = alike(
+        found, lambda one: (one.generation, one.kind, gist(one.reason.replace(one.run, "#")), gist(one.then))
+    )
+    shown = [[one] for same in groups if len(same) <= _SINGLE for one in same]
+    shown += [same for same in groups if len(same) > _SINGLE]
     rows = tuple(
-        (one.run, str(one.generation), one.kind, one.reason, one.then) for run in results.runs for one in run.failures
+        (listed([one.run for one in same], 2), str(same[0].generation), same[0].kind, same[0].reason, same[0].then)
+        for same in shown
     )
     header = ("run", "attempt", "failure class", "reason", "what was done")
     return Section("What failed", (), (Table(header, rows, "-r---"),) if rows else ())

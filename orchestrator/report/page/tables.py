@@ -239,7 +239,7 @@ def _quality_row(run: MeasuredRun) -> tuple[str, ...]:
     counts = (quality.gaps, quality.repeated, quality.non_finite, quality.skipped_steps, quality.alloc_retries)
     return (
         run.name,
-        str(run.state),
+        f"{run.state} early" if run.early else str(run.state),
         f"{quality.expected:,}" if quality.expected else "",
         f"{quality.received:,}",
         *(f"{number:,}" if number else "" for number in counts),

@@ -30,6 +30,8 @@ def write_report(results: Results, details: GpuDetails, folder: Path, made_s: fl
 
     Makes the folder if needed; `made_s` is now, in seconds since 1970. Raises UserError if it cannot be written.
     """
+    if file := next((path for path in (folder, *folder.parents) if path.is_file()), None):
+        raise UserError(f"{file} is a file, and the report is a folder", "name a folder that is there, or a new one")
     drawn = draw(results, details.traces)
     svgs = {name: as_svg(figure) for name, figure in drawn.items()}
     sections = sections_of(results, details, rendered_configs(results))
@@ -46,16 +48,17 @@ def write_report(results: Results, details: GpuDetails, folder: Path, made_s: fl
     try:
         return _write(folder, files)
     except OSError as error:
-        raise UserError(f"cannot write {error.filename or folder}: {error.strerror}") from error
+        hint = "name a folder that you can write to: -o FOLDER"
+        raise UserError(f"cannot write {error.filename or folder}: {error.strerror}", hint) from error
 
 
 def rendered_configs(results: Results) -> dict[str, str]:
-    """By condition that trains with DeepSpeed, the configuration of its first run's newest attempt, if it is there."""
+    """By condition, the DeepSpeed configuration of its first run's newest attempt, where it was read and is there."""
     paths = CampaignPaths(Path(results.campaign.dir), results.campaign.name)
     found = {}
     for condition in results.conditions:
         run = condition.runs[0]
-        if run.generation and condition.field("engine") != "ddp":
+        if run.generation and condition.heeds_config and condition.field("engine") != "ddp":
             file = paths.run(run.name).attempt(run.generation).ds_config
             try:
                 found[condition.name] = file.read_text(encoding="utf-8").rstrip()

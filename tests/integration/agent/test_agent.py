@@ -557,7 +557,7 @@ def test_a_checkpoint_that_is_passed_over_is_told_in_the_store(attempt: Attempt)
     make(folder, 100, config_hash="hash")
     damaged = make(folder, 200, config_hash="hash")
     (damaged / "shards/1.pt").write_bytes(b"x" * 1000)
-    attempt.change(min_resume_step=200)
+    attempt.change(min_resume_step=200, steps_decide=True)
     assert resumed(attempt) == "g0001-step00000100"
     skipped, older = events(attempt)
     reason = "1.pt: content differs from the manifest"
@@ -566,10 +566,16 @@ def test_a_checkpoint_that_is_passed_over_is_told_in_the_store(attempt: Attempt)
 
 
 def test_a_recorded_checkpoint_that_is_gone_is_missed(attempt: Attempt) -> None:
-    attempt.change(min_resume_step=200)
+    attempt.change(min_resume_step=200, steps_decide=True)
     assert resumed(attempt) == ""
     [older] = events(attempt)
     assert (older["event"], older["step"], older["recorded_step"]) == ("checkpoint_older", 0, 200)
+
+
+def test_a_script_of_ones_own_looks_for_its_checkpoints_itself(attempt: Attempt) -> None:
+    attempt.change(min_resume_step=200)
+    assert resumed(attempt) == ""
+    assert not attempt.paths.metrics.exists()
 
 
 def test_ranks_of_another_number_resume_only_what_fits_any(attempt: Attempt) -> None:

@@ -83,7 +83,7 @@ def test_a_watch_waits_for_the_folder_and_repeats_nothing(campaign: Campaign, mo
         campaign.dir.rmdir()
     campaign.aside.rename(campaign.dir)
     assert watch.wait(HANGS_S) == 0, campaign.said()
-    assert campaign.said().count("was deleted or replaced") == campaign.said().count("over after") == 1
+    assert campaign.said().count("was deleted or replaced") == campaign.said().count("recovered after") == 1
     store = Store.open(f"sqlite:///{campaign.dir}/campaign.db")
     seen = observe(store, find(store, "away"))
     [(name, attempts)] = seen.attempts.items()

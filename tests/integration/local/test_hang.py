@@ -32,7 +32,7 @@ def test_a_training_that_hangs_is_ended_and_resumed_and_the_rank_is_named(tmp_pa
     assert seen.states() == {name: RunState.COMPLETED}
     assert [attempt.failure_class for attempt in tried] == ["hang", "completed"]
     reason = tried[0].evidence["reason"]
-    assert f"stands at step {HANG_AT - 1}, the others at {HANG_AT}" in reason
+    assert f"is stuck at step {HANG_AT - 1}, the others at {HANG_AT}" in reason
     assert "rank 1 on " in reason
     assert seen.steps(name) == list(range(1, STEPS + 1))
     slow = [event.message for event in seen.events() if event.kind == "straggler"]

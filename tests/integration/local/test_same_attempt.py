@@ -258,7 +258,7 @@ def test_a_folder_that_is_away_is_waited_for(
     said = "\n".join([*action_lines(seen, after, Page()), *trouble_lines(seen)])
     assert "not submitted for now" in said
     assert "submitted as" not in said
-    assert f"{project.folder}, the folder in which attempts start, is not there" in said
+    assert f"{project.folder}, the folder in which attempts start, does not exist" in said
     away.rename(project.folder)
     assert set(project.settle(campaign).states().values()) == {RunState.COMPLETED}
 

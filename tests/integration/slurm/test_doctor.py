@@ -50,7 +50,7 @@ def test_a_node_is_looked_at_by_a_job(slurm: SlurmCluster, spec: Path, capsys: O
     found = verdicts(capsys)
     problems = {about for about, check in found.items() if check["verdict"] == "problem"}
     assert (code, problems) == (1, {"gpu.count"}), found
-    assert found["gpu.count"]["seen"].startswith("Slurm promises 2 GPUs, NVML sees none")
+    assert found["gpu.count"]["seen"].startswith("Slurm allocated 2 GPUs, NVML sees none")
     assert found["gpu.count"]["where"] in [f"node {name}" for name in slurm.nodes]
     assert "h100: 4 nodes (gpu:h100:8, 1000000 MB, 128 cores)" in found["slurm.nodes"]["seen"]
     assert "to start at" in found["slurm.submit"]["seen"]

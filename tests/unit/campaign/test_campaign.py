@@ -13,9 +13,15 @@ from dscampaign.db import queries
 from dscampaign.db.records import RunState
 from dscampaign.orchestrator.campaign import desired as campaigns
 from dscampaign.orchestrator.campaign.diff import ABSENT
+from dscampaign.orchestrator.campaign.documents import status_document
+from dscampaign.orchestrator.campaign.status import read_status
+from dscampaign.orchestrator.cli.pages.status import status_page
+from dscampaign.orchestrator.cli.pages.text import Page
 from dscampaign.orchestrator.errors import UserError
+from dscampaign.orchestrator.failures.policy import FailureClass
 from dscampaign.orchestrator.reconcile.origin import why_held
 from dscampaign.tests.support.world_on_disk import World, make_world
+from dscampaign.tests.support.worlds import new_attempt
 
 
 @pytest.fixture
@@ -140,6 +146,24 @@ def test_retry_takes_failed_and_held_runs_and_by_name_cancelled_ones(world: Worl
         campaigns.retry(world.store, world.campaign, ["depth-4"])
 
 
+def test_a_run_that_completed_early_is_retried_by_name(world: World) -> None:
+    world.record(matrix={"depth": [1]})
+    run = world.runs()["depth-1"]
+    with world.store.write() as conn:
+        attempt_id = queries.insert_attempt(conn, new_attempt(run.id, 1, run.config_hash))
+        queries.update_attempt(conn, attempt_id, failure_class=FailureClass.COMPLETED_EARLY)
+    set_run(world, "depth-1", state=RunState.COMPLETED)
+    status = read_status(world.store, world.campaign)
+    assert (status.early, status.runs[0].early) == (1, True)
+    page = status_page(status, Page())
+    assert "1 completed (1 early)" in page
+    assert "✓ completed early" in page
+    assert status_document(world.store, world.campaign)["runs"][0]["completed_early"] is True
+    assert campaigns.retry(world.store, world.campaign, None) == []
+    assert [run.name for run in campaigns.retry(world.store, world.campaign, ["depth-1"])] == ["depth-1"]
+    assert world.runs()["depth-1"].state is RunState.PENDING
+
+
 def test_retry_of_all_leaves_out_what_the_spec_no_longer_names(world: World) -> None:
     world.record()
     set_run(world, "depth-1", state=RunState.FAILED)
@@ -161,4 +185,4 @@ def test_retry_goes_on_without_what_its_run_is_held_for_and_this_shell_lacks(
         monkeypatch.delenv(name)
     campaigns.retry(world.store, world.campaign, None)
     assert recorded - set(world.campaign.provenance["variables"]) == {"HF_TOKEN"}
-    assert [event.message for event in world.events("variables.dropped")] == ["goes on without HF_TOKEN"]
+    assert [event.message for event in world.events("variables.dropped")] == ["continues without HF_TOKEN"]

@@ -171,7 +171,7 @@ def test_a_module_brings_the_folder_that_holds_it_and_an_installed_one_nothing(p
 def test_a_script_that_is_not_seen_from_here_is_used_in_place(project: Project) -> None:
     code = project.code("/nodes/only/train.py")
     assert code.hash == LIVE
-    assert "not seen from here" in code.why
+    assert "cannot be read from this machine" in code.why
 
 
 def test_the_plan_names_the_hash_that_submit_then_uses_and_writes_nothing(project: Project) -> None:

@@ -2,15 +2,17 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import Any
 
 import pytest
 
 from dscampaign.db.records import RunRow, RunState
-from dscampaign.orchestrator.campaign.diff import ABSENT, desired_again, merge
+from dscampaign.orchestrator.campaign.diff import ABSENT, accepted_again, desired_again, merge
 from dscampaign.orchestrator.errors import UserError
+from dscampaign.orchestrator.spec.effects import EFFECTS
 from dscampaign.orchestrator.spec.expand import Run
-from dscampaign.orchestrator.spec.model import RunConfig
+from dscampaign.orchestrator.spec.model import RunConfig, TrainConfig
 from dscampaign.tests.support.policy_world import run_row
 
 
@@ -74,7 +76,7 @@ def test_a_run_with_a_checkpoint_keeps_its_ranks() -> None:
     before = new("a").stored_config
     before["ranks_per_node"] = 4
     row = stored("a", RunState.FAILED, id=7, config=before)
-    with pytest.raises(UserError, match=r"has a checkpoint, .* other ranks: ranks_per_node 4 → 1") as caught:
+    with pytest.raises(UserError, match=r"has a checkpoint, .* other ranks: ranks_per_node: 4 → 1") as caught:
         merge([new("a", "other")], [row], saved=[7])
     assert "train.universal_checkpoint" in (caught.value.hint or "")
     assert merge([new("a", "other")], [row], saved=[8]).replace  # nothing would be lost
@@ -90,7 +92,7 @@ def test_a_changed_experiment_is_refused_by_the_fields_that_changed() -> None:
     with pytest.raises(UserError) as caught:
         merge([new("a", "other")], [stored("a", RunState.RUNNING, config=before)])
     lr = RunConfig().train.lr
-    changes = f"in the spec: train.lr 0.5 → {lr}, deepspeed.zero_optimization.overlap_comm False → not set"
+    changes = f"in the spec: train.lr: 0.5 → {lr}, deepspeed.zero_optimization.overlap_comm: False → not set"
     assert caught.value.message.endswith(changes)
 
 
@@ -116,3 +118,31 @@ def test_what_comes_back_into_the_spec_is_wanted_again(state: RunState, becomes:
 def test_a_run_that_was_cancelled_by_name_stays_cancelled() -> None:
     row = stored("a", RunState.CANCELLED, desired="cancel")
     assert desired_again(row) == row
+
+
+def test_results_of_one_campaign_are_measured_alike() -> None:
+    """The digest leaves the number of evaluated batches out, and kept campaigns rely on theirs."""
+    more = replace(new("a"), config=RunConfig(train=TrainConfig(eval_batches=8, keep_checkpoints=3)))
+    row = stored("a", RunState.COMPLETED, config=new("a").stored_config)
+    with pytest.raises(UserError, match=r"experiment has changed in the spec: train.eval_batches: not set → 8\n"):
+        merge([more], [row])
+    assert merge([more], [stored("a", RunState.FAILED)]).keep
+    assert merge([more], [stored("a", RunState.COMPLETED, config=more.stored_config)]).keep
+    script = replace(new("a"), config=RunConfig(command=("t.py",)))
+    told = replace(script, config=RunConfig(command=("t.py",), train=TrainConfig(eval_batches=8)))
+    assert merge([told], [stored("a", RunState.COMPLETED, config=script.stored_config)]).keep  # it does not heed it
+
+
+def test_every_field_of_train_has_an_effect() -> None:
+    """A new one says in `EFFECTS` whether it changes what is learned, or a figure that is compared."""
+    assert set(EFFECTS) == set(TrainConfig.model_fields)
+
+
+def test_a_refused_run_starts_anew_once_it_asks_for_another_job() -> None:
+    refused = stored("a", RunState.FAILED, reason="sbatch refused it: Invalid partition", config=new("a").stored_config)
+    other = replace(new("a"), config=RunConfig.model_validate({"slurm": {"partition": "main"}}))
+    again = accepted_again(refused, other)
+    assert (again.state, again.reason, again.retry_epoch) == (RunState.PENDING, "", refused.retry_epoch + 1)
+    assert accepted_again(refused, new("a")) == refused
+    crashed = replace(refused, reason="KeyError")
+    assert accepted_again(crashed, other) == crashed

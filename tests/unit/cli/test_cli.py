@@ -11,8 +11,12 @@ from pathlib import Path
 import click
 import pytest
 
+from dscampaign.db import queries
+from dscampaign.db.records import RunState
+from dscampaign.orchestrator.campaign.desired import record
 from dscampaign.orchestrator.campaign.plan import Plan, PlannedRun, Sign
 from dscampaign.orchestrator.cli import main as cli
+from dscampaign.orchestrator.cli.common import read_submission
 from dscampaign.orchestrator.cli.main import main
 from dscampaign.orchestrator.cli.pages.plan import plan_page
 from dscampaign.orchestrator.cli.pages.text import Page
@@ -70,7 +74,7 @@ def process(*words: str, **options: object) -> "subprocess.CompletedProcess[str]
         (["status", "--store", "postgresql://nobody@127.0.0.1:1/x"], 3, "postgresql", "nothing is lost: try again"),
         (["status", "--store", "mysql://x"], 2, "mysql is not a store", "use sqlite:///FILE"),
         (["init", "--from", "nothing"], 2, "no template named nothing", "one of: "),
-        (["init", "no/x.yaml"], 2, "there is no folder no", "`mkdir -p no` makes it"),
+        (["init", "no/x.yaml"], 2, "no such folder: no", "`mkdir -p no` creates it"),
     ],
 )
 def test_an_error_says_what_is_wrong_and_what_to_do(
@@ -117,7 +121,7 @@ def test_unknown_names_get_a_guess(capsys: Output, tmp_path: Path) -> None:
     assert main(["status", "no.yaml"]) == 2
     assert "no campaign or spec file named no.yaml\nhint: one of: sweep" in capsys.readouterr().err
     assert main(["export", "-o", "no/x.csv"]) == 2
-    assert "there is no folder no" in capsys.readouterr().err
+    assert "no such folder: no" in capsys.readouterr().err
     assert main(["export", "-o", "."]) == 2
     assert ". is a folder" in capsys.readouterr().err
 
@@ -189,6 +193,25 @@ def test_repeats_that_are_planned_alike_share_a_row(spec: Path) -> None:
     assert lines[-1].startswith("Plan: 11 to submit, 1 kept")
 
 
+def test_plan_says_which_settings_change_from_what_to_what(spec: Path, capsys: Output) -> None:
+    sets = ("executor=local", "slurm=null", "limits.running=2", "train.lr=0.001")
+    submission, where = read_submission(spec, sets, None, None)
+    store = where.open(create=True)
+    record(store, submission)
+    with store.write() as conn:
+        queries.update_run(conn, 1, state=RunState.COMPLETED)
+    again = [f"--set={one}" for one in (*sets[:2], "limits.running=5", "train.lr=0.003", "matrix.depth=[2]")]
+    assert main(["plan", str(spec), *again]) == 0
+    out = capsys.readouterr().out
+    assert "~ depth-2_zero_stage-1 and 1 more run: train.lr: 0.001 → 0.003\n" in out
+    assert "limits.running: 2 → 5\n" in out
+    assert main(["plan", str(spec), *[f"--set={one}" for one in sets], "--set=retry.crash=7", "--json"]) == 0
+    found = {run["name"]: run["differing"] for run in json.loads(capsys.readouterr().out)["runs"]}
+    assert found.pop("depth-1_zero_stage-1") == []  # completed: nothing follows from it
+    assert list(found.values()) == [["retry.crash: 3 → 7"]] * 3
+    store.close()
+
+
 def test_plan_as_a_document_holds_the_deepspeed_configuration(spec: Path, capsys: Output) -> None:
     assert main(["plan", str(spec), "--set", "train.micro_batch=2", "--json"]) == 0
     found = json.loads(capsys.readouterr().out)
@@ -208,7 +231,7 @@ def test_plan_of_one_run_shows_its_deepspeed_configuration(spec: Path, capsys: O
 def test_a_large_submission_needs_a_yes(spec: Path, tmp_path: Path, capsys: Output) -> None:
     done = process("submit", str(spec), stdin=subprocess.DEVNULL)
     assert done.returncode == 2
-    assert "128 GPU-hours are more than ask_above_gpu_hours = 100" in done.stderr
+    assert "128 GPU-hours exceed ask_above_gpu_hours = 100" in done.stderr
     assert "hint: add --yes" in done.stderr
     assert not (tmp_path / "campaign").exists()
 

@@ -43,7 +43,7 @@ def test_the_status_page_has_a_row_for_each_run(world: World, capsys: Output) ->
     lines = capsys.readouterr().out.splitlines()
     assert lines[0] == "sweep · 4 runs: 1 pending, 1 running, 1 completed, 1 failed"
     rows = {line.split()[0]: line.split() for line in lines[3:7]}
-    assert rows["done"] == ["done", "✓", "completed", "3/3", "1", "48.2k", "8", "1"]
+    assert rows["done"] == ["done", "✓", "completed", "3/3", "1", "48.2k", "8", "1", "7_0"]
     assert rows["small"][:7] == ["small", "▶", "running", "1/3", "2.5", "8→4", "2"]
     assert rows["bad"][3:5] == ["1/3", "nan"]
     assert rows["new"] == ["new", "·", "pending", "–/3"]
@@ -53,18 +53,21 @@ def test_failures_come_last_with_what_to_type_next(world: World, capsys: Output)
     main(["status"])
     out = capsys.readouterr().out
     assert "bad failed: KeyError: 'x'[bold] · look at x\n  next: campaign explain sweep bad\n" in out
-    assert out.rstrip().endswith("not reconciled yet: run `campaign reconcile sweep --watch`")
+    assert out.rstrip().endswith("Not reconciled yet. Run `campaign reconcile sweep --watch`.")
 
 
 def test_status_says_who_looks_after_the_campaign(world: World, capsys: Output) -> None:
     with world.store.write() as conn:
         queries.acquire_lease(conn, f"reconciler:{world.campaign_id}", "login7:4242:abc", 60.0)
     main(["status"])
-    assert "reconciled by process 4242 on login7" in capsys.readouterr().out
+    assert "Reconciler: pid 4242 on login7." in capsys.readouterr().out
     with world.store.write() as conn:
         conn.execute(lease.update().values(holder=f"{socket.gethostname()}:0:abc"))  # no process has this number
     main(["status"])
-    assert "the reconciler, process 0, has died" in capsys.readouterr().out
+    assert (
+        "The reconciler, pid 0, has died. Run `campaign reconcile sweep --watch` to continue."
+        in capsys.readouterr().out
+    )
 
 
 def test_status_as_a_document(world: World, capsys: Output) -> None:
@@ -113,9 +116,12 @@ def test_explain_says_how_a_run_that_is_held_goes_on(world: World, capsys: Outpu
         queries.update_run(conn, world.run_id("bad"), state=RunState.HELD, reason="out of room")
     assert [line for line in shown(capsys, "explain", "sweep", "new") if line.startswith("next")] == [
         "next: campaign reconcile sweep --watch   (where HF_TOKEN is set)",
-        "next: campaign retry sweep new   (to go on without)",
     ]
-    assert shown(capsys, "explain", "sweep", "bad")[-1] == "next: campaign retry sweep bad   (when the cause is gone)"
+    assert shown(capsys, "explain", "sweep", "bad")[-1] == "next: campaign logs sweep bad"  # nobody knows the cause
+    with world.store.read() as conn:
+        [attempt] = queries.attempts(conn, world.campaign_id, world.run_id("bad"))
+    world.set_attempt(attempt.id, evidence={"reason": "no room", "sure": "certain"})
+    assert shown(capsys, "explain", "sweep", "bad")[-1] == "next: campaign retry sweep bad   (once the cause is fixed)"
 
 
 def test_describe_shows_the_batch_that_a_run_has_now(world: World, capsys: Output) -> None:
@@ -231,3 +237,18 @@ def test_export_of_runs_has_a_column_for_each_parameter(world: World, capsys: Ou
     main(["export", "--what", "runs"])
     rows = list(csv.DictReader(io.StringIO(capsys.readouterr().out)))
     assert [row["param.lr"] for row in rows] == ["0.1"] * 4
+
+
+def test_a_completed_run_that_reported_nothing_is_told_what_to_add(world: World, capsys: Output) -> None:
+    world.attempt("new", lines=[])
+    world.set_run("new", state=RunState.COMPLETED, generation=1)
+    said = "the script reported no metrics. Add to it: from dscampaign import report, and after each step:"
+    assert f"new: {said}" in " ".join(shown(capsys, "status"))
+    assert f"metrics {said}" in " ".join(" ".join(shown(capsys, "explain", "new")).split())
+    assert said not in " ".join(shown(capsys, "explain", "done"))
+
+
+def test_it_is_said_where_metrics_come_from_that_a_script_does_not_report(world: World, capsys: Output) -> None:
+    event = {"event": "metrics_source", "ts": 1.0, "message": "they are read from the output"}
+    world.attempt("new", lines=[event, {"step": 1, "loss": 2.0}])
+    assert any(line.split() == ["metrics", *event["message"].split()] for line in shown(capsys, "explain", "new"))  # type: ignore[attr-defined]

@@ -85,7 +85,7 @@ def test_a_page_that_is_too_long_keeps_what_is_at_work(tmp_path: Path) -> None:
         campaign = queries.list_campaigns(conn)[0]
     page = status_page(read_status(world.store, campaign), PLAIN, height=11)
     assert "small" in page
-    assert "… and 1 more run" in page
+    assert "… and 3 more runs" in page
     assert "done" not in page
 
 
@@ -120,6 +120,14 @@ def test_a_live_table_is_redrawn_in_place_below_what_scrolls_by(
     assert said.partition("\n")[0].endswith(" what stays")
     assert said.partition("\n\n")[2] == first.removeprefix("\x1b[J")
     assert "\n" not in cleared
+
+
+def test_what_scrolls_by_breaks_between_words(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("COLUMNS", "24")
+    out = io.StringIO()
+    monkeypatch.setattr(out, "isatty", lambda: True, raising=False)
+    _LiveTable(out).say(["run: the reason is a long sentence"])
+    assert "run: the reason\n  is a long sentence\n" in out.getvalue()
 
 
 def test_a_list_of_names_that_is_cut_says_how_many_are_missing() -> None:

@@ -31,9 +31,21 @@ def test_a_retry_that_submits_nothing_says_so(tmp_path: Path) -> None:
     assert world.states() == {"depth-1": "held"}
     campaigns.retry(world.store, world.campaign, ["depth-1"])
     reason = f"the run's folder is not writable: [Errno 17] File exists: '{folder}'"
-    trouble = f"run depth-1 cannot be judged: {reason} (the others go on; it is tried again)"
+    trouble = f"run depth-1 cannot be judged: {reason} (the other runs continue; this one is tried again)"
     for _ in range(2):
         assert said_of_a_pass(world) == ["depth-1: not submitted for now", trouble]
-    hint = "the others go on; `campaign retry` starts it again"
+    hint = "the other runs continue; `campaign retry` starts this one again"
     assert said_of_a_pass(world) == [f"depth-1: held: {reason} · {hint}"]
+    world.store.close()
+
+
+def test_many_runs_of_which_the_same_is_to_be_said_share_a_line(tmp_path: Path) -> None:
+    world = make_world(tmp_path)
+    world.record(matrix={"depth": [1, 2, 3, 4, 5]}, retry={"crash": 0})
+    world.run_pass()
+    world.run_jobs("FAILED", exit_code=1)
+    said = said_of_a_pass(world)
+    assert [line.partition(": ")[0] for line in said] == ["5 runs (depth-1, depth-2 and 3 more)"] * len(said)
+    assert ": attempt 1 ended, crash" in said[0]
+    assert ": failed: " in said[-1]
     world.store.close()

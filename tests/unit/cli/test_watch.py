@@ -21,7 +21,7 @@ def test_an_obstacle_is_said_once_and_so_is_its_end() -> None:
         [],
         ["store away"],
         [],
-        ["over after 40 s: passes go on"],
+        ["recovered after 40 s; reconciling again"],
         [],
         ["folder away"],
     ]

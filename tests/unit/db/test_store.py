@@ -13,7 +13,7 @@ import pytest
 from sqlalchemy import Connection, make_url
 
 from dscampaign.db import queries
-from dscampaign.db.engine import one_writer, parse_url, without_password
+from dscampaign.db.engine import one_writer, parse_url, shown_address, without_password
 from dscampaign.db.errors import StaleWrite, StoreBusy, StoreError, StoreMissing, StoreUnreachable
 from dscampaign.db.file_systems import on_local_disk
 from dscampaign.db.ingest.gpus import GpuSpool
@@ -93,7 +93,23 @@ def test_a_wrong_address_is_said_so(url: str) -> None:
 
 def test_the_password_stays_out_of_sight() -> None:
     url = parse_url("postgresql://me:secret@127.0.0.1:1/db?password=secret&sslmode=disable")
-    assert without_password(url) == "postgresql+psycopg://me@127.0.0.1:1/db?sslmode=disable"
+    assert without_password(url) == "postgresql://me@127.0.0.1:1/db?sslmode=disable"
+
+
+@pytest.mark.parametrize(
+    ("address", "shown"),
+    [
+        ("postgresql://me@db/x?password=secret", "postgresql://me@db/x"),
+        ("postgresql://me:sec/ret@db/x", "postgresql://me@db/x"),
+        ("postgresql://me:secret@db/x?sslpassword=secret&sslmode=require", "postgresql://me@db/x?sslmode=require"),
+        ("postgresql://me:secret@db/x?unheard_of=secret", "postgresql://me@db/x"),
+        ("postgresql://me:secret@[::1]:99/x", "postgresql://me@[::1]:99/x"),
+        ("sqlite:////scratch/my runs/campaign.db", "sqlite:////scratch/my runs/campaign.db"),
+        ("me:secret@db", "an address that cannot be read"),
+    ],
+)
+def test_an_address_is_shown_without_any_secret(address: str, shown: str) -> None:
+    assert shown_address(address) == shown
     with pytest.raises(StoreUnreachable) as caught:
         Store.open("postgresql://me:secret@127.0.0.1:1/db")
     assert "secret" not in f"{caught.value} {caught.value.hint} {caught.value.__cause__}"

@@ -82,7 +82,7 @@ def test_a_folder_without_hard_links_is_a_problem(tmp_path: Path, monkeypatch: p
     monkeypatch.setattr(check_host, "create_exclusively", refused)
     assert "Operation not supported" in by_id(folder_checks(tmp_path))["folder.links"].seen
     monkeypatch.setattr(check_host, "create_exclusively", lambda _path, _text: True)
-    assert "both went well" in by_id(folder_checks(tmp_path))["folder.links"].seen
+    assert "both create the same file" in by_id(folder_checks(tmp_path))["folder.links"].seen
 
 
 def test_a_local_disk_is_a_warning_until_a_node_has_seen_it(place: Location, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -98,7 +98,7 @@ def test_checkpoints_of_all_runs_must_fit(place: Location, monkeypatch: pytest.M
     half = replace(REQUIRED, checkpoints_gb=500.0)
     found = by_id(host_checks(place, [half, half]))["folder.space"]
     assert found.verdict is Severity.WARNING
-    assert found.seen == "900 GB are free, the checkpoints of all runs take about 1,000 GB"
+    assert found.seen == "900 GB free, the checkpoints of all runs need about 1,000 GB"
     assert by_id(host_checks(place, [half]))["folder.space"].verdict is Severity.OK
     monkeypatch.setattr(shutil, "disk_usage", lambda _path: usage._replace(free=10**9))
     assert by_id(host_checks(place, []))["folder.space"].verdict is Severity.WARNING

@@ -100,11 +100,15 @@ def test_without_slurm_a_spec_for_it_is_unreachable(
     assert main(["doctor", str(spec), "--on-node", "--json", *options]) == 3
     found = checks(capsys)
     assert found["slurm.controller"]["verdict"] == "problem"
-    assert "Slurm does not answer" in found["node.reached"]["seen"]
+    assert "Slurm does not respond" in found["node.reached"]["seen"]
 
 
 def test_a_store_that_does_not_answer_is_a_verdict_and_exit_code_3(spec: Path, capsys: Output) -> None:
-    assert main(["doctor", str(spec), "--json", "--store", "postgresql://me@127.0.0.1:1/x"]) == 3
+    complete = spec.parent / "python"  # whatever this environment has
+    complete.write_text("#!/bin/sh\n")
+    complete.chmod(0o700)
+    words = ["--set", f"python={complete}", "--store", "postgresql://me@127.0.0.1:1/x"]
+    assert main(["doctor", str(spec), "--json", *words]) == 3
     assert checks(capsys)["store.reachable"]["verdict"] == "problem"
 
 
@@ -198,7 +202,7 @@ def settings(folder: Path) -> Any:
 
 def job(state: str, fake: FakeSlurm, monkeypatch: pytest.MonkeyPatch, reason: str = "None") -> None:
     """Slurm shows the job in that state, whatever its name."""
-    line = f"12_0|{state}|{reason}|1000|1010|1020|n7|dscampaign-token\n"
+    line = f"12_0|{state}|{reason}|1000|1010|1020|n7|campaign-doctor.token\n"
     fake.answers("squeue", line)
     monkeypatch.setattr(uuid, "uuid4", lambda: type("U", (), {"hex": "token"}))
 
@@ -237,7 +241,7 @@ def test_a_slurm_that_falls_silent_is_not_waited_for_for_ever(
     slurm.answers("squeue", err="slurm_load_jobs error: Unable to contact slurm controller", code=1)
     found = node_job.examine(required(), settings(tmp_path), 0.0, lambda _: None)
     assert (found.away, found.shared) == (True, None)
-    assert "nothing is heard any more" in found.trouble
+    assert "lost contact with job" in found.trouble
     assert "scancel" in slurm.names()
 
 

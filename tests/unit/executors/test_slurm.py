@@ -20,6 +20,7 @@ from dscampaign.orchestrator.executors.base import (
     SubmissionRefused,
     SubmissionUnclear,
 )
+from dscampaign.orchestrator.executors.job_request import new_token
 from dscampaign.orchestrator.executors.sbatch_answer import REFUSED
 from dscampaign.orchestrator.executors.slurm import SlurmExecutor, job_name
 from dscampaign.tests.support.fake_slurm import FakeSlurm
@@ -147,7 +148,8 @@ def test_what_a_failed_sbatch_means(slurm: FakeSlurm, tmp_path: Path, err: str, 
     slurm.answers("sbatch", err=err, code=1)
     with pytest.raises(kind) as caught:
         SlurmExecutor().submit(batch(tmp_path))
-    assert err.split("\n", maxsplit=1)[0] in str(caught.value)
+    said = err.split("\n", maxsplit=1)[0]
+    assert (said.removeprefix("sbatch: error: ") if kind is SubmissionRefused else said) in str(caught.value)
 
 
 @pytest.mark.parametrize(
@@ -334,8 +336,90 @@ def test_what_the_accounting_says_of_an_ended_job(slurm: FakeSlurm, lines: str, 
 def test_only_expected_array_tasks_of_ours_are_taken(slurm: FakeSlurm) -> None:
     other = "somebody-else|13_0|x\nCLUSTER: main\n" + squeue_line("12", "PENDING") + squeue_line("12_[3-9]", "PENDING")
     slurm.answers("squeue", other + squeue_line("12_5", "RUNNING") + squeue_line("14_0", "RUNNING", token="zzz"))
-    slurm.answers("sacct", sacct_line("12_[3-9]", "PENDING") + sacct_line("15_0", "FAILED", name="my-dscampaign-abc"))
+    slurm.answers("sacct", sacct_line("12_[0-9]", "PENDING") + sacct_line("15_0", "FAILED", name="my-dscampaign-abc"))
     assert look({"abc": {0}}) == ({}, True)
+
+
+def test_jobs_are_found_by_names_that_people_can_read_and_by_those_of_earlier_versions(slurm: FakeSlurm) -> None:
+    token = new_token("nano.gpt", ["lr-0.001"])
+    readable = squeue_line("12_0", "RUNNING").replace("dscampaign-abc", token)
+    slurm.answers("squeue", readable + squeue_line("13_1", "RUNNING", token="5e0f"))
+    jobs, _ = look({token: {0}, "5e0f": {1}})
+    assert {key: job.job_id for key, job in jobs.items()} == {(token, 0): "12_0", ("5e0f", 1): "13_1"}
+    [asked] = [arg for arg in slurm.calls[0].args if arg.startswith("--name=")]
+    assert set(asked.removeprefix("--name=").split(",")) == {token, "dscampaign-5e0f"}
+
+
+@pytest.mark.parametrize(
+    ("campaign", "runs", "words"),
+    [
+        ("nano", ["lr-0.001_zero-1"], "nano.lr-0.001_zero-1"),
+        ("nano", ["lr-0.001_zero-1", "lr-0.001_zero-2"], "nano.lr-0.001_zero"),
+        ("nano", ["lr-0.001", "lr-0.003"], "nano.lr"),
+        ("nano", ["small", "small-r1", "small-r2"], "nano.small"),
+        ("nano", ["abc", "abd"], "nano"),
+        ("nano", [], "nano"),
+        ("c" * 64, ["run"], "c" * 53),
+        ("nano", ["x" * 100], "nano." + "x" * 48),
+        ("nano" * 13, ["-".join("abc")], "nano" * 13),
+    ],
+)
+def test_a_token_names_the_campaign_and_what_its_runs_share(campaign: str, runs: list[str], words: str) -> None:
+    token = new_token(campaign, runs)
+    assert token.rpartition(".")[0] == words
+    assert len(token) <= 64
+    assert new_token(campaign, runs) != token
+
+
+@pytest.mark.parametrize(
+    ("squeue", "sacct", "ends"),
+    [
+        # cancelled together: the array's one line says so
+        ("", sacct_line("12_[0-3]", "CANCELLED by 7"), {0: 7, 1: 7, 2: 7, 3: 7}),
+        ("", sacct_line("12_[0-3%2]", "CANCELLED by 7"), {0: 7, 1: 7, 2: 7, 3: 7}),
+        ("", sacct_line("12_[1,3]", "CANCELLED by 7"), {0: 7, 1: 7, 2: 7, 3: 7}),
+        ("", sacct_line("12_[1,...]", "CANCELLED by 7"), {0: 7, 1: 7, 2: 7, 3: 7}),
+        ("", sacct_line("12", "CANCELLED by 7"), {0: 7, 1: 7, 2: 7, 3: 7}),
+        (squeue_line("12", "CANCELLED", node=""), "", {0: None, 1: None, 2: None, 3: None}),
+        ("".join(squeue_line(f"12_{n}", "CANCELLED", node="") for n in range(4)), "", dict.fromkeys(range(4))),
+        (
+            "".join(squeue_line(f"12_{n}", "CANCELLED", node="") for n in range(4)),
+            sacct_line("12_[0-3]", "CANCELLED by 7"),
+            {0: 7, 1: 7, 2: 7, 3: 7},
+        ),
+        # cancelled alone: the array no longer names it
+        (squeue_line("12_0", "PENDING"), sacct_line("12_[0,2]", "PENDING"), {1: None, 3: None}),
+        (squeue_line("12_0", "PENDING"), sacct_line("12_[0-2:2]", "PENDING"), {1: None, 3: None}),
+        ("", sacct_line("12_0", "RUNNING") + sacct_line("12_1", "RUNNING"), {2: None, 3: None}),
+        ("", sacct_line("12_0", "RUNNING") + sacct_line("12_[1,3]", "CANCELLED by 7"), {1: 7, 2: 7, 3: 7}),
+        # it may wait: the list is cut, it is still named, or slurmctld lost its state
+        (squeue_line("12_0", "PENDING"), sacct_line("12_[0,...]", "PENDING"), {}),
+        ("", sacct_line("12_[0-3]", "PENDING"), {}),
+        ("", sacct_line("12", "PENDING"), {}),
+        # an array that was submitted twice
+        ("", sacct_line("12_[0-3]", "CANCELLED by 7") + sacct_line("13_[0-3]", "PENDING"), {}),
+        ("", "", {}),
+    ],
+)
+def test_what_was_cancelled_in_the_queue_is_seen_at_once(
+    slurm: FakeSlurm, squeue: str, sacct: str, ends: dict[int, int | None]
+) -> None:
+    slurm.answers("squeue", squeue.replace("N/A", str(int(time.time()))))
+    slurm.answers("sacct", sacct)
+    jobs, _ = look({"abc": {0, 1, 2, 3}})
+    assert {index: job.cancelled_by for (_, index), job in jobs.items() if job.state == "CANCELLED"} == ends
+    assert all(job.cancelled_in_queue for job in jobs.values() if job.state == "CANCELLED")
+    assert all(job.job_id == f"12_{index}" for (_, index), job in jobs.items())
+
+
+def test_books_that_slurm_closed_on_a_waiting_array_are_no_wish(slurm: FakeSlurm) -> None:
+    slurm.answers("sacct", sacct_line("12_[0-1]", "CANCELLED"))
+    assert {job.state for job in look({"abc": {0, 1}})[0].values()} == {"GONE"}
+
+
+def test_the_list_of_those_that_wait_is_asked_for_uncut(slurm: FakeSlurm) -> None:
+    look({"abc": {0}})
+    assert all(call.env["SLURM_BITSTR_LEN"] == "0" for call in slurm.calls)
 
 
 def test_a_finished_job_in_squeue_is_looked_up_for_its_steps(slurm: FakeSlurm) -> None:

@@ -45,10 +45,45 @@ def test_what_becomes_of_the_interpreters_after_the_last_step_does_not_matter() 
 def test_a_script_of_one_s_own_decides_when_it_is_complete() -> None:
     own: dict[str, Any] = {"steps_decide": False}
     assert judge(outcome(last_step=None), target_step=None, **own).kind == "completed"
-    early = judge(outcome(last_step=7), **own)
-    assert (early.kind, early.reason) == ("completed", "the script ended at step 7 of 100")
     assert judge(outcome(last_step=100), **own).reason == ""
+    assert judge(outcome(last_step=None), **own).kind == "completed"  # a script that reports nothing
     assert judge(outcome(launcher_exit=1, last_step=7), **own).kind == "crash"
+
+
+def test_a_script_that_leaves_before_the_target_step_completes_early() -> None:
+    own: dict[str, Any] = {"steps_decide": False}
+    early = judge(outcome(last_step=7, step_reached=7), **own)
+    assert (early.kind, early.reason) == ("completed_early", "the script exited with 0 at step 7 of 100")
+    assert judge(outcome(last_step=90, step_reached=100), **own).kind == "completed"  # it reports every tenth step
+    assert judge(outcome(last_step=7, target_step=50), target_step=50, **own).kind == "completed_early"
+
+
+@pytest.mark.parametrize(("state", "kind"), [("PREEMPTED", "preempted"), ("CANCELLED", "cancelled")])
+def test_a_script_that_exits_with_0_when_slurm_ends_it_has_not_completed(state: str, kind: str) -> None:
+    ended = outcome(last_step=7, ended_by="signal", ending_s=1.0)
+    assert judge(ended, state=state, steps_decide=False).kind == kind
+
+
+def test_a_reported_loss_that_is_not_finite_is_a_divergence() -> None:
+    lost = ("loss", 12)
+    verdict = judge(outcome(diverged_at=lost), steps_decide=False)
+    assert (verdict.kind, verdict.reason) == ("diverged", "loss is not finite since step 12")
+    assert verdict.line
+    assert verdict.line.text == "loss is not finite from step 12 to step 100"
+    assert judge(outcome(diverged_at=lost, last_step=20), steps_decide=False).kind == "diverged"  # nor early
+    assert judge(outcome(diverged_at=("loss", 39), last_step=40, ended_by="stop")).kind == "diverged"
+    assert judge(outcome(diverged_at=("loss", 40), last_step=40, ended_by="stop")).kind == "stopped"  # may recover
+    assert judge(outcome(diverged_at=lost, last_step=40, ended_by="signal"), state="PREEMPTED").kind == "preempted"
+
+
+def test_host_memory_is_raised_where_no_smaller_micro_batch_can_be_tried() -> None:
+    killed = outcome(RankEnd(0, None, None), oom_kills=1, memory_peak_bytes=570 * 2**20)
+    asked: dict[str, Any] = {"state": "OUT_OF_MEMORY", "on_cpu": True, "host_memory": ("slurm.mem", "500M")}
+    script = judge(killed, steps_decide=False, resizable=False, **asked)
+    assert (script.kind, script.hint) == ("host_oom", "raise slurm.mem (asked 500M, used 570M)")
+    assert judge(killed, **asked).kind == "oom"
+    unlimited = judge(killed, resizable=False, **asked | {"host_memory": ("slurm.mem", "")})
+    assert unlimited.hint == "set slurm.mem (used 570M)"
 
 
 def test_an_epoch_that_the_script_counted_is_the_target() -> None:

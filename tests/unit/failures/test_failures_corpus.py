@@ -45,6 +45,8 @@ MISJUDGED = {
 NEVER_CLASSIFIED = {FailureClass.LOST, FailureClass.REFUSED}
 """Of attempts that never ran: decided where they are submitted."""
 
+ORDERLY = frozenset({FailureClass.COMPLETED, FailureClass.COMPLETED_EARLY, FailureClass.STOPPED})
+
 
 @pytest.fixture(scope="module")
 def cases() -> Sequence[Case]:
@@ -102,7 +104,7 @@ def test_the_node_is_named_where_one_is_to_blame(judged: list[Judged]) -> None:
 
 
 def test_every_verdict_but_the_vague_has_its_proof(judged: list[Judged]) -> None:
-    vague = {FailureClass.COMPLETED, FailureClass.STOPPED, FailureClass.CRASH}
+    vague = {*ORDERLY, FailureClass.CRASH}
     bare = [one.case.name for one in judged if one.verdict.kind not in vague and not one.verdict.rule]
     assert bare == []
 
@@ -190,8 +192,7 @@ def test_an_echo_changes_no_verdict_whenever_it_comes(
     ended_badly = [
         (case, one)
         for case, one in zip(cases, judged, strict=True)
-        if one.verdict.kind not in (FailureClass.COMPLETED, FailureClass.STOPPED)
-        and one.verdict.rule != "exit-2"  # all ranks must have left so
+        if one.verdict.kind not in ORDERLY and one.verdict.rule != "exit-2"  # all ranks must have left so
     ]
     some, verdicts = [case for case, _ in ended_badly], [one for _, one in ended_badly]
     assert changed(some, verdicts, lambda outcome: with_echo(outcome, kind, message)) == []

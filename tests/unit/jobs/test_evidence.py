@@ -358,3 +358,45 @@ def test_no_line_of_a_spool_is_an_obstacle(paths: AttemptPaths, line: str) -> No
 @pytest.mark.parametrize("steps", ["1e400", "1" + "0" * 40, "true", "-3", "0", '"9"', "[]"])
 def test_a_target_that_is_no_number_of_steps_is_none(paths: AttemptPaths, steps: str) -> None:
     assert spool_steps.target_step(spool(paths, f'{{"event": "target", "steps": {steps}}}\n')) is None
+
+
+def _steps(*steps: int) -> list[dict[str, object]]:
+    return [{"step": step, "loss": 1.0} for step in steps]
+
+
+@pytest.mark.parametrize(
+    ("steps", "start", "reached"),
+    [
+        ((), 0, None),
+        ((1,), 0, 1),
+        ((1, 2, 3), 0, 3),
+        ((10, 20, 20, 30), 0, 39),  # every tenth, the last of them evaluated
+        ((10,), 0, 19),
+        ((0, 1, 2), 0, 3),  # counted from 0
+        ((21, 22), 20, 22),
+    ],
+)
+def test_the_highest_step_that_a_spool_leaves_room_for(
+    paths: AttemptPaths, steps: tuple[int, ...], start: int, reached: int | None
+) -> None:
+    assert spool_steps.step_reached(spool(paths, *_steps(*steps)), start) == reached
+
+
+@pytest.mark.parametrize(
+    ("lines", "found"),
+    [
+        (({"step": 1, "loss": 1.0}, '{"step": 2, "loss": NaN}\n', {"step": 3, "lr": 0.1}), ("loss", 2)),
+        (('{"step": 1, "loss": Infinity}\n', {"step": 2, "loss": 1.0}), None),
+        (('{"step": 1, "loss": 1.0, "eval_loss": NaN}\n',), ("eval_loss", 1)),
+        (('{"step": 1, "eval_loss": NaN}\n', '{"step": 2, "loss": NaN}\n'), ("loss", 2)),
+        (('{"step": 1, "train/loss": -Infinity}\n',), ("train/loss", 1)),
+        (('{"step": 1, "loss": 1.0, "grad_norm": NaN, "box_loss": NaN, "loss_scale": Infinity}\n',), None),
+    ],
+)
+def test_a_loss_that_ends_not_finite(paths: AttemptPaths, lines: tuple[object, ...], found: tuple[str, int]) -> None:
+    assert spool_steps.diverged_at(spool(paths, *lines)) == found
+
+
+def test_a_long_spool_shows_since_when_its_loss_is_not_finite(paths: AttemptPaths) -> None:
+    lost = (f'{{"step": {step}, "loss": NaN, "pad": "{"x" * 100}"}}\n' for step in range(41, 3000))
+    assert spool_steps.diverged_at(spool(paths, *_steps(40), *lost)) == ("loss", 41)

@@ -46,7 +46,11 @@ def test_every_rank_says_how_far_it_is(clock: Clock) -> None:
     watch.look()
     clock.now_s += 12.0
     found = watch.heartbeat("n1")
-    assert (found.host, found.idle_s, found.phase) == ("n1", 12.0, "save_it_")
+    assert (found.host, found.idle_s, found.phase, found.phase_s) == ("n1", 12.0, "save_it_", 12.0)
+    rank(folder, 5, "r.progress(9); r.phase('train')")
+    watch.look()
+    clock.now_s += 2.0
+    assert (watch.heartbeat("n1").phase, watch.heartbeat("n1").phase_s) == ("steps", 14.0)  # now rank 4 is slowest
     assert found.ranks == {4: RankProgress(8, "steps", 250.0, 1), 5: RankProgress(7, "save_it_")}
     watch.close()
     assert not Path(folder).exists()

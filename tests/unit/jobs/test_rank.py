@@ -133,6 +133,23 @@ def test_a_module_of_the_user_s_may_be_called_like_one_of_ours(place: Place) -> 
     assert place.run("-m", "pack").returncode == 0
 
 
+@pytest.mark.parametrize(
+    ("text", "was_read"),
+    [
+        ("import os, pathlib; pathlib.Path(os.environ['CAMPAIGN_DS_CONFIG']).read_text()", True),
+        ("import os; os.close(os.open('ds/config.json', os.O_RDONLY))", True),
+        ("import os; os.path.exists(os.environ['CAMPAIGN_DS_CONFIG']); open('config.json').close()", False),
+    ],
+)
+def test_it_is_recorded_whether_the_script_opened_its_deepspeed_configuration(
+    place: Place, text: str, was_read: bool
+) -> None:
+    own, given = place.write("config.json", "{}"), place.write("ds/config.json", "{}")
+    assert own != given
+    place.run(place.write("train.py", text), CAMPAIGN_DS_CONFIG=given)
+    assert place.record["read_config"] is was_read
+
+
 def test_the_local_rank_may_be_an_argument(place: Place) -> None:
     path = place.write("train.py", "import sys; print(sys.argv[1:])\n")
     assert place.run(path, "--local_rank={local_rank}").stdout == "['--local_rank=1']\n"

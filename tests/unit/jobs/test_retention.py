@@ -110,7 +110,7 @@ def test_room_is_asked_for_as_much_as_the_last_one_took(disk: Path) -> None:
 
 def test_the_first_one_asks_for_what_is_expected(disk: Path) -> None:
     retention.require_room(disk, 1, expected_bytes=9_000)
-    with pytest.raises(OSError, match=r"needs 5\.10 GB, 0\.00 GB are free"):
+    with pytest.raises(OSError, match=r"needs 5\.10 GB, 0\.00 GB free"):
         retention.require_room(disk, 1, expected_bytes=5e9)
 
 

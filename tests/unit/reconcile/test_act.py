@@ -13,6 +13,7 @@ import pytest
 from dscampaign.db import queries
 from dscampaign.db.errors import StaleLease
 from dscampaign.db.records import AttemptRow, AttemptState, MemoryObservation, RunState
+from dscampaign.jobs.agent.evidence import LogLine, RankEnd
 from dscampaign.jobs.shared.files import make_private, read_json
 from dscampaign.orchestrator.errors import Unreachable
 from dscampaign.orchestrator.executors.base import JobArray, SubmissionRefused
@@ -34,7 +35,7 @@ from dscampaign.orchestrator.reconcile.actions import (
     Submit,
 )
 from dscampaign.orchestrator.reconcile.lease import FencedWriter
-from dscampaign.tests.support.policy_world import job, log_lines
+from dscampaign.tests.support.policy_world import job, log_lines, outcome
 from dscampaign.tests.support.world_on_disk import World, make_world, queued_world
 
 
@@ -91,6 +92,19 @@ def test_the_proof_of_an_end_is_kept(world: World) -> None:
     assert row.evidence["line"] == {"file": "launcher-0.log", "number": 1, "text": "boom"}
     assert row.evidence["job"]["exit_code"] == "1:0"
     assert [event.message for event in world.events("ended")] == ["attempt 1: crash: boom"]
+
+
+def test_the_frames_that_matter_of_a_rank_s_error_are_kept(world: World) -> None:
+    """The user's own before those of libraries, in the order of the stack."""
+    own = [("/home/me/train.py", number, "main", f"call_{number}()") for number in (1, 2)]
+    theirs = [("/env/lib/python3.11/site-packages/torch/nn.py", number, "get", "") for number in (7, 8, 9)]
+    error = {"type": "builtins.KeyError", "message": "x", "ts": 10.0, "frames": [own[0], *theirs, own[1], theirs[0]]}
+    ended = outcome(RankEnd(0, 1, error))
+    line = LogLine("ranks/rank-0.json", 0, "builtins.KeyError: x")
+    end = finish(world, outcomes=(ended,))
+    take(world, replace(end, verdict=replace(end.verdict, line=line)))
+    kept = [(frame["number"], frame["code"]) for frame in latest(world).evidence["frames"]]
+    assert kept == [(1, "call_1()"), (2, "call_2()"), (7, "")]
 
 
 def test_time_that_nobody_accounted_for_counts_until_it_was_seen(world: World) -> None:

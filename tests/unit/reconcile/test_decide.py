@@ -114,7 +114,7 @@ def test_an_unknown_error_that_comes_back_at_the_same_place_is_not_tried_a_third
     assert submit is None
     assert change is not None
     assert change.state is RunState.FAILED
-    assert change.reason == "boom · the same error at the same place ended attempt 1: it will come again"
+    assert change.reason == "boom · the same error at the same place ended attempt 1: it would recur"
 
 
 @pytest.mark.parametrize(
@@ -149,7 +149,7 @@ def test_the_smaller_micro_batch_stays_after_another_kind_of_failure() -> None:
     ("attempt", "values", "words"),
     [
         (ended_row(1, "oom", micro_batch=1), {}, "at micro-batch 1 · retry.allow may name activation_checkpointing"),
-        (ended_row(1, "oom", micro_batch=None), {"micro_batch": None, "global_batch": None}, "give train.global_batch"),
+        (ended_row(1, "oom", micro_batch=None), {"micro_batch": None, "global_batch": None}, "set train.global_batch"),
         (ended_row(1, "oom"), {"retry": RetryConfig(oom=0)}, "retry.oom = 0 is used up"),
     ],
 )
@@ -315,6 +315,13 @@ def test_three_attempts_from_one_step_are_held(every: int | None, hint: str) -> 
     assert hint in change.reason
 
 
+def test_a_script_that_makes_no_progress_is_to_save_for_itself() -> None:
+    view = run_view(*(ended_row(i, "preempted", start_step=20, last_step=30) for i in (1, 2, 3)))
+    view = replace(view, config=view.config.model_copy(update={"command": ("train.py",)}))
+    [change] = [action for action in decide(snapshot(view)) if isinstance(action, SetRun)]
+    assert change.reason.startswith("3 attempts ended without a new checkpoint; let the script resume from")
+
+
 def test_of_crashes_that_lead_nowhere_the_last_comes_first() -> None:
     past = [ended_row(i, "crash", start_step=0, last_step=3, evidence={"reason": "ValueError: odd"}) for i in (1, 2, 3)]
     _, change = after(*past)
@@ -425,6 +432,26 @@ def test_a_job_that_slurm_forgot_before_it_began_is_revoked_much_later() -> None
     assert about(AttemptView(row)) == []
     [revoke] = about(AttemptView(replace(row, submit_time_s=NOW_S - 601)))
     assert isinstance(revoke, Revoke)
+
+
+@pytest.mark.parametrize("complete", [True, False])
+def test_an_unwanted_job_that_the_queue_no_longer_has_is_over_at_once(complete: bool) -> None:
+    """A task that is cancelled alone in the queue leaves no trace; its claim keeps it from running after all."""
+    row = attempt_row(state=AttemptState.QUEUED, submit_time_s=NOW_S - 5)
+    gone = run_view(AttemptView(row), run=run_row(generation=1, desired="cancel", state=RunState.QUEUED))
+    actions = decide(snapshot(gone, complete=complete))
+    assert of_kind(CancelJob, actions) == []  # a controller that lost its state gives the number to another job
+    assert of_kind(Revoke, actions) == [Revoke(row, wanted=False)]
+
+
+def test_an_unwanted_submission_without_an_answer_is_waited_for_to_be_cancelled() -> None:
+    row = attempt_row(state=AttemptState.INTENT, job_id=None, submit_time_s=None, created_s=NOW_S - 30)
+    run = run_row(generation=1, desired="cancel", state=RunState.QUEUED)
+    assert of_kind(Revoke, decide(snapshot(run_view(AttemptView(row), run=run)))) == []
+    shown = decide(snapshot(run_view(AttemptView(row, job("PENDING")), run=run)))
+    assert [type(action) for action in shown if not isinstance(action, SetRun | MarkAttempt)] == [Adopt, CancelJob]
+    late = replace(row, created_s=NOW_S - 61)
+    assert Revoke(late, wanted=False) in decide(snapshot(run_view(AttemptView(late), run=run)))
 
 
 def test_absence_proves_nothing_while_somebody_could_not_be_asked() -> None:
@@ -542,8 +569,14 @@ def test_a_running_attempt_is_marked_once_with_the_step_it_began_from() -> None:
 @pytest.mark.parametrize(
     ("reason", "words"),
     [
-        ("Priority", "waiting: Priority"),
-        ("QOSMaxJobsPerUserLimit", "waiting: QOSMaxJobsPerUserLimit"),
+        ("Priority", "waiting: other jobs come first (Priority)"),
+        ("QOSMaxJobsPerUserLimit", "waiting: a limit of your QOS is reached (QOSMaxJobsPerUserLimit)"),
+        ("AssocGrpGRES", "waiting: a limit of your account is reached (AssocGrpGRES)"),
+        (
+            "ReqNodeNotAvail, UnavailableNodes:n1",
+            "waiting: a node that it asks for is not available (ReqNodeNotAvail, Unav",
+        ),
+        ("ResourcesOfTomorrow", "waiting: ResourcesOfTomorrow"),
         ("QOSMaxWallDurationPerJobLimit", "will not start"),
         ("AssocMaxNodePerJobLimit", "will not start"),
         ("PartitionTimeLimit", "will not start"),
@@ -590,7 +623,7 @@ def test_a_run_without_a_step_for_long_is_ended_and_says_who_stands_where() -> N
     assert isinstance(note, Note)
     assert note.kind == "hang"
     assert "no step for 601 s" in note.message
-    assert "rank 1 on n1 stands at step 119" in note.message
+    assert "rank 1 on n1 is stuck at step 119" in note.message
     assert cancel == CancelJob(attempt_row(), "7_0")
 
 
@@ -628,7 +661,7 @@ def test_its_job_is_ended_until_it_is_gone_and_then_it_hung() -> None:
         (1000, "gpu001", 1000, False, "cancelled"),  # the user, while its setup ran
         (1000, "gpu001", 1000, True, "cancelled"),
         (1000, "gpu001", 0, True, "lost"),  # an administrator, or Slurm itself
-        (1000, "None assigned", 1001, False, "lost"),
+        (1000, "None assigned", 1001, False, "cancelled"),  # whoever takes it out of the queue wants it not to run
         (1000, "gpu001", None, True, "cancelled"),  # nobody knows
     ],
 )
@@ -681,7 +714,7 @@ def test_an_unwanted_run_is_ended_and_says_so_truly(desired: str) -> None:
     [finish] = of_kind(Finish, done)
     assert (finish.state, finish.verdict.reason) == (
         AttemptState.CANCELLED,
-        "cancelled because the run is no longer desired",
+        "the run is no longer wanted",
     )
     assert world.runs[0].run.state is RunState.CANCELLED
     assert settled(world.snapshot())

@@ -21,15 +21,15 @@ def said(*beats: Heartbeat, p99_step_s: float | None = 0.4, steps: int = 500, fa
 
 def test_a_hang_names_the_rank_that_the_others_wait_for() -> None:
     first, second = beat("n2", {0: 120, 1: 120, 2: 120}), beat("n3", {3: 120, 4: 120, 5: 119})
-    expected = "no step for 812 s (p99 of a step: 0.4 s); rank 5 on n3 stands at step 119, the others at 120"
+    expected = "no step for 812 s (p99 of a step: 0.4 s); rank 5 on n3 is stuck at step 119, the others at 120"
     assert said(first, second) == expected
 
 
 def test_a_hang_of_all_or_of_many_is_said_in_few_words() -> None:
-    assert str(said(beat("n1", {0: 7, 1: 7}))).endswith("; all 2 ranks stand at step 7")
-    assert str(said(beat("n1", {0: 7}))).endswith("; the only rank stands at step 7")
+    assert str(said(beat("n1", {0: 7, 1: 7}))).endswith("; all 2 ranks are stuck at step 7")
+    assert str(said(beat("n1", {0: 7}))).endswith("; the only rank is stuck at step 7")
     many = beat("n1", dict.fromkeys(range(10), 7) | {10: 8, 11: 9})
-    assert str(said(many)).endswith("7 on n1 and 2 more stand at step 7, the others at 8 to 9")
+    assert str(said(many)).endswith("7 on n1 and 2 more are stuck at step 7, the others at 8 to 9")
     assert len(str(said(many))) < 200
 
 

@@ -189,7 +189,7 @@ def full(_probe: Path) -> None:
 
 def test_a_checkpoint_must_find_room(tmp_path: Path) -> None:
     assert storage.trouble(tmp_path) == ""
-    assert re.fullmatch(r"[\d.]+ GB are free, a checkpoint takes 4.* GB", storage.trouble(tmp_path, 2**62))
+    assert re.fullmatch(r"[\d.]+ GB free, a checkpoint needs 4.* GB", storage.trouble(tmp_path, 2**62))
     assert storage.trouble(tmp_path / "away") == "No such file or directory"
 
 

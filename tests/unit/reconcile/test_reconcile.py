@@ -428,7 +428,7 @@ def test_cancel_ends_jobs_and_settles(world: World) -> None:
     settle_all(world)
     assert world.states() == {"depth-1": "cancelled", "depth-2": "completed"}
     [attempt] = world.attempts("depth-1")
-    assert attempt.evidence["reason"] == "cancelled because the run is no longer desired"
+    assert attempt.evidence["reason"] == "the run is no longer wanted"
 
 
 def test_retry_starts_again_with_fresh_budgets(world: World) -> None:

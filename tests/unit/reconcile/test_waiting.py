@@ -121,7 +121,7 @@ def test_no_attempt_starts_while_its_environment_is_away(
     made.run_jobs("PREEMPTED", exit_code=None)
     environment.vanish()
     for done in passes(watched, 3):
-        assert [str(trouble) for trouble in done.troubles] == [f"{environment.path} is away"]
+        assert [str(trouble) for trouble in done.troubles] == [f"{environment.path} is unavailable"]
     assert len(made.cluster.submitted) == 1
     assert [a.failure_class for a in made.attempts("depth-1")] == ["preempted"]
     environment.come_back()

@@ -44,7 +44,7 @@ def test_speed_is_all_tokens_over_all_time_without_the_warm_up(planted: Plant) -
     assert run.timing.warm_up_s == pytest.approx(30 * 0.1 + 9 * 0.3 + 10 * 0.1, rel=0.02)
     assert run.tokens_per_step == 8 * 128
     assert run.loss.held_out == 3.0
-    assert flags_of(run) == ["timed over only 80 steps, 8.0 s: 100 steps and 20 s are asked for"]
+    assert flags_of(run) == ["only 80 steps (8.0 s) timed; at least 100 steps and 20 s are recommended"]
 
 
 def test_repeats_are_one_condition_and_the_first_point_is_the_baseline(planted: Plant) -> None:
@@ -106,7 +106,7 @@ def test_repeats_that_differ_too_much_are_no_tie(planted: Plant) -> None:
     )
     assert found.chosen
     assert (found.chosen.name, found.tied, found.established) == ("scattered", (), False)
-    assert found.sentence.endswith("repeats differ too much to tell it from lean; more of them would.")
+    assert found.sentence.endswith("repeats vary too much to separate it from lean. Add repeats.")
 
 
 def test_what_is_not_finished_makes_it_provisional(planted: Plant) -> None:
@@ -120,7 +120,7 @@ def test_what_is_not_finished_makes_it_provisional(planted: Plant) -> None:
 def test_without_three_pairs_of_losses_nothing_is_established(planted: Plant) -> None:
     runs = planted(BASE, Planted("fast", (0.05, 0.051), (3.0, 3.0)))
     fast = judged(runs)["fast"]
-    assert (fast.loss.verdict, fast.loss.reason) == (Sameness.NOT_ESTABLISHED, "fewer than 3 repeats")
+    assert (fast.loss.verdict, fast.loss.reason) == (Sameness.INCONCLUSIVE, "fewer than 3 repeats")
     found = advice(runs)
     assert found.chosen
     assert (found.chosen.name, found.established) == ("fast", False)
@@ -153,8 +153,8 @@ def test_every_change_of_one_field_has_its_price(planted: Plant) -> None:
     ("times", "sentence"),
     [
         ((0.100, 0.101, 0.099), "zero_stage 0 → 1: as fast (a → b)."),
-        ((0.05, 0.10, 0.20), "zero_stage 0 → 1: 1.00 [0.50, 2.00] × the speed (a → b; not established)."),
-        ((0.05, 0.09, 0.20), "zero_stage 0 → 1: 1.11 [0.50, 2.00] × the speed (a → b; not established)."),
+        ((0.05, 0.10, 0.20), "zero_stage 0 → 1: 1.00 [0.50, 2.00] × the speed (a → b; inconclusive)."),
+        ((0.05, 0.09, 0.20), "zero_stage 0 → 1: 1.11 [0.50, 2.00] × the speed (a → b; inconclusive)."),
     ],
 )
 def test_a_price_says_what_the_repeats_show(planted: Plant, times: tuple[float, ...], sentence: str) -> None:
@@ -165,11 +165,11 @@ def test_a_price_says_what_the_repeats_show(planted: Plant, times: tuple[float, 
 
 def test_one_repeat_establishes_nothing_and_says_so(planted: Plant) -> None:
     runs = planted(Planted("base", (0.1,), (3.0,)), Planted("fast", (0.05,), (3.001,)))
-    assert judged(runs)["fast"].order == Order.NOT_ESTABLISHED
+    assert judged(runs)["fast"].order == Order.INCONCLUSIVE
     found = advice(runs)
     assert found.chosen
     assert (found.chosen.name, found.established) == ("fast", False)
-    assert "Not established" in found.sentence
+    assert "Inconclusive" in found.sentence
 
 
 def test_what_a_retry_changed_is_not_compared(planted: Plant) -> None:
@@ -305,7 +305,7 @@ def test_other_tokens_per_step_are_compared_by_the_time_to_a_loss(planted: Plant
 def test_a_loss_that_padding_gives_and_few_timed_steps_are_flagged(planted: Plant) -> None:
     (run,) = planted(Planted("short", (0.1,), (3.0,), floor=-0.2, steps=30, tries=(Try(0, 30),)))
     flags = flags_of(run)
-    assert "timed over only 15 steps, 1.5 s: 100 steps and 20 s are asked for" in flags
+    assert "only 15 steps (1.5 s) timed; at least 100 steps and 20 s are recommended" in flags
     assert any("is what padding or memorised text gives" in flag for flag in flags)
 
 

@@ -4,12 +4,18 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import replace
+from typing import Any
+
+import pytest
 
 from dscampaign.orchestrator.report.compare.baseline import compare_to_baseline
 from dscampaign.orchestrator.report.compare.conditions import conditions_of
 from dscampaign.orchestrator.report.compare.recommend import Recommendation, recommend
 from dscampaign.orchestrator.report.measure.run import MeasuredRun
-from dscampaign.tests.support.planted import Plant, Planted
+from dscampaign.orchestrator.report.measure.telemetry import GpuDetails
+from dscampaign.orchestrator.report.page.data import document_of
+from dscampaign.orchestrator.report.page.sections import summary
+from dscampaign.tests.support.planted import Plant, Planted, PlantStore, Try, results_at
 
 
 def advice(runs: Sequence[MeasuredRun]) -> Recommendation:
@@ -54,16 +60,49 @@ def test_what_another_beats_in_everything_is_not_chosen(planted: Plant) -> None:
 def test_what_has_completed_without_a_speed_is_told(planted: Plant) -> None:
     runs = planted(Planted("base"), Planted("silent"))
     found = advice([replace(run, timing=None) if run.name.startswith("silent") else run for run in runs])
-    assert found.excluded == {"silent": "its speed is not known"}
+    assert found.excluded == {"silent": "no step was timed"}
     assert found.chosen
     assert found.chosen.name == "base"
 
 
 def test_nothing_is_recommended_where_no_speed_is_known(planted: Plant) -> None:
     found = advice([replace(run, timing=None) for run in planted(Planted("base"))])
-    assert found.sentence == "Nothing can be recommended: base: its speed is not known."
+    assert found.sentence == "Nothing can be recommended: base: no step was timed."
 
 
 def test_what_stands_alone_is_said_to(planted: Plant) -> None:
     alone = advice(planted(Planted("one")))
     assert alone.sentence.startswith("Use one: the only configuration.")
+
+
+def test_what_completed_early_is_left_out_and_is_no_baseline(planted_url: PlantStore) -> None:
+    early = Planted("early", (0.05,), (2.0,), tries=(Try(last=20, ended="completed_early"),))
+    results = results_at(planted_url(early, Planted("base"), Planted("other")))
+    (one,) = results.workloads
+    assert one.workload.baseline.name == "base"
+    assert one.recommendation.excluded == {"early": "it completed early"}
+    assert "Completed early, before the target step: early. Left out of comparisons." in summary(results)
+    assert [run["early"] for run in document_of(results, GpuDetails({}, (), ()))["runs"]][:2] == [True, False]
+
+
+def test_the_baseline_is_one_whose_loss_is_a_number(planted_url: PlantStore) -> None:
+    """Earlier versions took a script that ended with NaN for completed."""
+    lost = Planted("lost", held_out=(None,) * 3, nan_from=50)
+    results = results_at(planted_url(lost, Planted("base", held_out=(None,) * 3)))
+    assert results.workloads[0].workload.baseline.name == "base"
+    assert "Learned worse than the baseline: lost." in summary(results)
+    alone = list(summary(results_at(planted_url(lost, name="alone"), "alone")))
+    assert "The loss of the baseline is not finite: lost." in alone
+    assert not any(line.startswith("Learned worse") for line in alone)
+
+
+@pytest.mark.parametrize(("opened", "said"), [(None, "it is not known whether"), (False, "did not read"), (True, "")])
+def test_a_configuration_is_shown_only_where_the_script_has_read_it(
+    planted: Plant, opened: bool | None, said: str
+) -> None:
+    full: dict[str, Any] = {"reserved_gb": 20.0, "config": {"command": ["train.py"]}}
+    lost = Planted("large", (0.2,), (3.0,), tries=(Try(last=1, ended="oom"), Try()), **full)
+    found = advice([replace(run, read_config=opened) for run in planted(Planted("base", **full), lost)])
+    told = " ".join(found.advice)
+    assert ("CAMPAIGN_DS_CONFIG" in told, said in told) == (bool(said), True)
+    assert ("larger micro-batch" in told, "ZeRO 3" in told) == (opened is True, opened is True)

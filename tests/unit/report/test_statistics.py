@@ -65,9 +65,9 @@ def test_a_ratio_is_of_medians_and_leaves_out_what_is_no_speed() -> None:
         ([80, 81, 82], Order.SLOWER),
         ([95, 100.5, 104], Order.TIE),
         ([97, 104, 106], Order.TIE),  # overlapping, and close
-        ([90, 104, 130], Order.NOT_ESTABLISHED),  # too wide to tell
-        ([120, 121], Order.NOT_ESTABLISHED),
-        ([], Order.NOT_ESTABLISHED),
+        ([90, 104, 130], Order.INCONCLUSIVE),  # too wide to tell
+        ([120, 121], Order.INCONCLUSIVE),
+        ([], Order.INCONCLUSIVE),
     ],
 )
 def test_the_order_of_two_speeds(speeds: list[float], expected: Order) -> None:
@@ -94,20 +94,20 @@ def shifted(by: float, base: list[tuple[int, float]] = BASE) -> list[tuple[int, 
         (shifted(0.005), Sameness.EQUIVALENT),
         (shifted(0.2), Sameness.WORSE),
         (shifted(-0.2), Sameness.BETTER),
-        ([(0, 3.2)], Sameness.NOT_ESTABLISHED),  # one pair beyond the margin may be luck
-        ([(0, 3.002)], Sameness.NOT_ESTABLISHED),  # and so may one within it
-        ([(0, 3.002), (1, 3.001)], Sameness.NOT_ESTABLISHED),
-        ([(0, 2.98), (1, 3.10), (2, 2.99)], Sameness.NOT_ESTABLISHED),
-        ([(7, 3.0)], Sameness.NOT_ESTABLISHED),  # no baseline with that seed
+        ([(0, 3.2)], Sameness.INCONCLUSIVE),  # one pair beyond the margin may be luck
+        ([(0, 3.002)], Sameness.INCONCLUSIVE),  # and so may one within it
+        ([(0, 3.002), (1, 3.001)], Sameness.INCONCLUSIVE),
+        ([(0, 2.98), (1, 3.10), (2, 2.99)], Sameness.INCONCLUSIVE),
+        ([(7, 3.0)], Sameness.INCONCLUSIVE),  # no baseline with that seed
         ([(0, 3.0), (1, math.nan), (2, 3.0)], Sameness.WORSE),  # diverged
-        ([], Sameness.NOT_ESTABLISHED),
+        ([], Sameness.INCONCLUSIVE),
     ],
 )
 def test_losses_beside_the_baseline(losses: list[tuple[int, float]], expected: Sameness) -> None:
     found = loss_test(losses, BASE)
     assert found.verdict == expected
     assert found.margin == LOSS_MARGIN_NATS
-    assert bool(found.reason) == (expected == Sameness.NOT_ESTABLISHED or found.difference is None)
+    assert bool(found.reason) == (expected == Sameness.INCONCLUSIVE or found.difference is None)
 
 
 def test_the_margin_grows_with_how_much_the_baseline_s_own_repeats_differ() -> None:

@@ -82,7 +82,7 @@ def test_linked_axes_set_fields_together() -> None:
 
 def test_an_inline_model_is_one_value() -> None:
     tiny = {"model_type": "gpt2", "n_layer": 2}
-    found = runs({"model": [{"label": "tiny", **tiny}, tiny | {"n_layer": 4}]})
+    found = runs({"model": [{"label": "tiny", **tiny}, tiny | {"n_layer": 4}]}, train={"tokenizer": "bytes"})
     assert found["model-tiny"].config.train.model == tiny
     (other,) = set(found) - {"model-tiny"}
     assert len(other) == len("model-") + 6
@@ -219,7 +219,7 @@ def test_placeholders_that_cannot_be_filled(command: str, words: str) -> None:
 
 
 def test_a_parameter_that_the_command_does_not_use() -> None:
-    with pytest.raises(InvalidSpec, match=r"no field, and no \{placeholder\}"):
+    with pytest.raises(InvalidSpec, match=r"neither a field nor a \{placeholder\}"):
         expand(spec({"depth": [1, 2]}, command="-m t"))
 
 

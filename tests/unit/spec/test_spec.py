@@ -138,7 +138,7 @@ def test_an_error_reads_as_promised(write: Write) -> None:
     [
         ("slurm: {nodes: true}", 7, "slurm.nodes", "a whole number"),
         ("slurm: {nodes: '2'}", 7, "slurm.nodes", "a whole number"),
-        ("slurm: {job-name: x}", 7, "slurm.job_name", "token"),
+        ("slurm: {job-name: x}", 7, "slurm.job_name", "names the campaign and the run"),
         ("slurm: {requeue: true}", 7, "slurm.requeue", "none runs twice"),
         ("slurm: {time: 4h}", 7, "slurm.time", "4:00:00"),
         ("slurm: {mem: lots}", 7, "slurm.mem", "64G"),
@@ -184,13 +184,13 @@ def test_an_error_reads_as_promised(write: Write) -> None:
         ("matrix: {lrr: [1]}", 7, "matrix.lrr", 'did you mean "lr"'),
         ("matrix: {lr: []}", 7, "matrix.lr", "no values"),
         ("matrix: {lr: 1e-4}", 7, "matrix.lr", "write [0.0001]"),
-        ("matrix: {lr: [1e-4, 2e-4, 1e-4]}", 7, "matrix.lr[2]", "there twice"),
+        ("matrix: {lr: [1e-4, 2e-4, 1e-4]}", 7, "matrix.lr[2]", "given twice"),
         ("matrix: {setup: [[a]]}", 7, "matrix.setup", "slurm.setup or local.setup"),
         ("matrix: {name: [a]}", 7, "matrix.name", "cannot vary"),
         ("matrix: {exclude: [{lr: 1}]}", 7, "matrix.exclude", "nothing to exclude from"),
         ("matrix: {lr: [1e-4], exclude: [{lr: 2e-4}]}", 7, "matrix.exclude[0]", "excludes nothing"),
         ("matrix: {lr: [1e-4], exclude: [{lr: 1e-4}]}", 7, "matrix.exclude", "leaves no run"),
-        ("matrix: {train.model.n_layer: [1]}", 7, "matrix.train.model.n_layer[0]", "train.model is no mapping"),
+        ("matrix: {train.model.n_layer: [1]}", 7, "matrix.train.model.n_layer[0]", "train.model is not a mapping"),
         ("matrix: {train.lr: [1e-3], lr: [1e-4, 1e-5]}", 7, "matrix.lr", "sets train.lr, as the axis train.lr does"),
         ("matrix: {size: [{lr: 1e-3, label: a}], lr: [1e-4]}", 7, "matrix.lr", "as the axis size does"),
         ("matrix: {micro_batch: [1, 3]}", 7, "matrix.micro_batch[1]", "use one of 1, 2"),
@@ -292,6 +292,7 @@ def test_paths_start_at_the_specs_folder(write: Write, monkeypatch: pytest.Monke
     folder = write.path.parent
     (folder / "text").mkdir()
     (folder / "other").mkdir()
+    (folder / "other" / "tokenizer.json").touch()
     monkeypatch.chdir("/")
     matrix = "matrix: {dataset: [text, other, hub]}"
     spec = write.load(MINIMAL.replace("wikitext", "text") + "  tokenizer: ./other\n" + matrix)
@@ -319,7 +320,7 @@ def test_yaml_traps_do_what_people_mean(write: Write) -> None:
 
 
 def test_yes_and_no_are_meant_as_such_where_no_field_of_ours_says_so(write: Write) -> None:
-    text = MINIMAL.replace("model: gpt2", "model: {model_type: gpt2, scale_attn_weights: off}")
+    text = MINIMAL.replace("model: gpt2", "model: {model_type: gpt2, scale_attn_weights: off}\n  tokenizer: bytes")
     text += "deepspeed: {prescale_gradients: no, comms_logger: {enabled: Yes}}\n"
     text += "matrix: {deepspeed.wall_clock_breakdown: [on, off]}\n"
     spec = write.load(text, "deepspeed.dump_state=no")

@@ -61,12 +61,12 @@ def test_each_form_names_tools_and_their_options(folder: Path, text: str, expect
 @pytest.mark.parametrize(
     ("text", "column", "field", "message", "hint"),
     [
-        ("[wandbb]", 10, "forward", "wandbb is none of wandb, tensorboard, mlflow", 'did you mean "wandb"?'),
-        ("comet", 10, "forward", "comet is none of", "write [wandb, tensorboard]"),
+        ("[wandbb]", 10, "forward", "wandbb is not one of wandb, tensorboard, mlflow", 'did you mean "wandb"?'),
+        ("comet", 10, "forward", "comet is not one of", "write [wandb, tensorboard]"),
         ("{wandbb: {}}", 11, "forward.wandbb", "unknown field", 'did you mean "wandb"?'),
         ("{wandb: {projct: x}}", 19, "forward.wandb.projct", "unknown field", 'did you mean "project"?'),
         ("{wandb: {mode: on}}", 25, "forward.wandb.mode", "expected 'online' or 'offline'", ""),
-        ("{wandb: {api_key: abc}}", 18, "forward.wandb", "api_key does not belong into a spec", "WANDB_API_KEY"),
+        ("{wandb: {api_key: abc}}", 18, "forward.wandb", "api_key does not belong in a spec", "WANDB_API_KEY"),
         ("{mlflow: {token: abc}}", 19, "forward.mlflow", "token does not belong", "MLFLOW_TRACKING_TOKEN"),
         (
             "{mlflow: {tracking_uri: 'https://a:b@h'}}",

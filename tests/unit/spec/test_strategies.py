@@ -120,19 +120,19 @@ def test_the_zero_stage_of_deepspeed_s_section_must_agree(tmp_path: Path) -> Non
     [
         ({"strategy": "zero2", "zero_stage": 3}, "train.strategy: zero2 means zero_stage 2, but train.zero_stage is 3"),
         ({"strategy": "zero4"}, "train.strategy: expected 'ddp', 'zero0'"),
-        ({"engine": "ddp", "zero_stage": 1}, "train.zero_stage: is DeepSpeed's"),
-        ({"engine": "ddp", "offload": "optimizer"}, "train.offload: is DeepSpeed's"),
-        ({"engine": "ddp", "deepcompile": True}, "train.deepcompile: is DeepSpeed's"),
+        ({"engine": "ddp", "zero_stage": 1}, "train.zero_stage: is a DeepSpeed setting"),
+        ({"engine": "ddp", "offload": "optimizer"}, "train.offload: is a DeepSpeed setting"),
+        ({"engine": "ddp", "deepcompile": True}, "train.deepcompile: is a DeepSpeed setting"),
         ({"offload": "optimizer"}, "train.offload: optimizer needs ZeRO"),
         ({"zero_stage": 2, "offload": "full"}, "train.offload: full needs ZeRO 3"),
         ({"zero_stage": 2, "offload": "nvme", **NVME}, "train.offload: nvme needs ZeRO 3"),
         ({"strategy": "zero-infinity"}, "train: is required with offload nvme"),
-        ({"strategy": "zero-infinity", "checkpoint_every": 5, **NVME}, "train.checkpoint_every: is of no use"),
+        ({"strategy": "zero-infinity", "checkpoint_every": 5, **NVME}, "train.checkpoint_every: has no effect"),
         ({"deepcompile": True}, "train.deepcompile: has no passes for ZeRO 0"),
         ({"strategy": "zero2-offload", "deepcompile": True}, "train.deepcompile: does not support offloaded states"),
         ({"zero_stage": 3, "fused_loss": True}, "train.fused_loss: needs the whole output layer"),
         ({"attention": "flash_attention_2", "precision": "fp32"}, "train.attention: flash_attention_2 is for half"),
-        ({"attention": "flash_attention_2", "engine": "ddp"}, "train.attention: flash_attention_2 does not follow"),
+        ({"attention": "flash_attention_2", "engine": "ddp"}, "train.attention: flash_attention_2 does not work"),
     ],
 )
 def test_what_cannot_work_is_refused_with_its_place(tmp_path: Path, train: dict[str, Any], expected: str) -> None:
@@ -144,7 +144,7 @@ def test_checkpoints_of_states_that_deepspeed_s_section_puts_on_a_disk_are_refus
     section = {"zero_optimization": {"offload_optimizer": {"device": "nvme", **NVME}}}
     assert run(tmp_path, train={"strategy": "zero3"}, deepspeed=section)
     [found] = problems(tmp_path, train={"strategy": "zero3", "checkpoint_every": 5}, deepspeed=section)
-    assert found.startswith("train.checkpoint_every: is of no use")
+    assert found.startswith("train.checkpoint_every: has no effect")
 
 
 @pytest.mark.parametrize(

@@ -217,7 +217,7 @@ def test_the_list_has_a_line_for_each_template(capsys: Output) -> None:
     lines = capsys.readouterr().out.splitlines()[1:]
     assert [line.split()[0] for line in lines] == sorted([*POINTS, "starter", "local"])
     assert {line.split()[0] for line in lines if line.split()[1] == "yes"} == set(POINTS)
-    assert main(["init", "--json"]) == 0
+    assert main(["init", "--list", "--json"]) == 0
     found = json.loads(capsys.readouterr().out)
     assert found["schema_version"] == 1
     assert found["templates"][-1] == {
@@ -249,6 +249,6 @@ def test_the_text_is_written_once_and_never_over_another(capsys: Output) -> None
     assert "wrote second.yaml; `campaign submit second.yaml --watch` runs it here" in capsys.readouterr().err
     Path(templates.TEXT).write_text("my own notes")
     assert main(["init", "--from", "gpu-telemetry", "--scale", "smoke", "third.yaml"]) == 2
-    assert "wikitext.txt already exists, with another text" in capsys.readouterr().err
+    assert "wikitext.txt already exists with other content" in capsys.readouterr().err
     assert Path(templates.TEXT).read_text() == "my own notes"
     assert not Path("third.yaml").exists()

@@ -1,0 +1,96 @@
+"""Whole campaigns: what each comes to, why its runs failed, how fast they go, and taking one out of the store."""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Collection
+from typing import NamedTuple
+
+from sqlalchemy import Connection, and_, case, delete, func, select
+
+from . import schema
+from .records import ACTIVE_ATTEMPT, RunState
+
+
+class CampaignTotals(NamedTuple):
+    """What a campaign comes to.
+
+    Attributes:
+        counts: how many runs are in each state.
+        gpu_seconds: of all attempts until now.
+        active_s: when a run changed or an attempt was last heard of; None for never.
+    """
+
+    counts: dict[RunState, int]
+    gpu_seconds: float
+    active_s: float | None
+
+
+def campaign_totals(conn: Connection, now_s: float) -> dict[int, CampaignTotals]:
+    """The totals of every campaign that has runs, by its id. Reads no step."""
+    run, attempt = schema.run.c, schema.attempt.c
+    counts: dict[int, dict[RunState, int]] = defaultdict(dict)
+    active: dict[int, float] = {}
+    states = select(run.campaign_id, run.state, func.count(), func.max(run.updated_s))
+    for campaign_id, state, number, changed_s in conn.execute(states.group_by(run.campaign_id, run.state)):
+        counts[campaign_id][state] = number
+        active[campaign_id] = max(active.get(campaign_id, 0.0), changed_s)
+    since_s = attempt.world_size * (now_s - attempt.started_s)
+    running = case((attempt.state.in_(list(ACTIVE_ATTEMPT)), func.coalesce(since_s, 0.0)), else_=0.0)
+    used = case((attempt.gpu_seconds > 0, attempt.gpu_seconds), else_=running)
+    query = select(run.campaign_id, func.sum(used), func.max(attempt.heartbeat_s)).join(schema.attempt)
+    seconds: dict[int, float] = {}
+    for campaign_id, gpu_seconds, heard_s in conn.execute(query.group_by(run.campaign_id)):
+        seconds[campaign_id] = gpu_seconds
+        active[campaign_id] = max(active[campaign_id], heard_s or 0.0)
+    return {key: CampaignTotals(found, seconds.get(key, 0.0), active[key]) for key, found in counts.items()}
+
+
+def failure_rules(conn: Connection, campaign_id: int) -> dict[int, str]:
+    """The rule that found why the newest attempt ended, by run id, of runs that failed or are held."""
+    run, attempt = schema.run.c, schema.attempt.c
+    newest = and_(attempt.run_id == run.id, attempt.generation == run.generation)
+    query = select(run.id, attempt.evidence["rule"].as_string()).join(schema.attempt, newest)
+    troubled = query.where(run.campaign_id == campaign_id, run.state.in_((RunState.FAILED, RunState.HELD)))
+    return {run_id: rule or "" for run_id, rule in conn.execute(troubled)}
+
+
+def delete_measurements(conn: Connection, attempt_ids: Collection[int]) -> None:
+    """Removes all that attempts have measured: the tables that grow with every step."""
+    for table in (schema.step_metric, schema.metric_extra, schema.gpu_sample, schema.gpu, schema.node_spool):
+        conn.execute(delete(table).where(table.c.attempt_id.in_(attempt_ids)))
+
+
+def delete_campaign(conn: Connection, campaign_id: int) -> None:
+    """Removes a campaign whose measurements are gone. Its lease stays: an epoch must never come back."""
+    runs = select(schema.run.c.id).where(schema.run.c.campaign_id == campaign_id)
+    attempts = select(schema.attempt.c.id).where(schema.attempt.c.run_id.in_(runs))
+    conn.execute(delete(schema.events).where(schema.events.c.campaign_id == campaign_id))
+    conn.execute(delete(schema.memory_observation).where(schema.memory_observation.c.attempt_id.in_(attempts)))
+    for table in (schema.checkpoint, schema.run_latest, schema.attempt):
+        conn.execute(delete(table).where(table.c.run_id.in_(runs)))
+    conn.execute(delete(schema.run).where(schema.run.c.campaign_id == campaign_id))
+    conn.execute(delete(schema.campaign).where(schema.campaign.c.id == campaign_id))
+
+
+def paces(conn: Connection, campaign_id: int) -> dict[int, tuple[int, float]]:
+    """By id of each run that runs, a step about half as far in its newest attempt as its latest, and its time."""
+    run, attempt, last, step = schema.run.c, schema.attempt.c, schema.run_latest.c, schema.step_metric.c
+    earlier = schema.step_metric.alias().c
+    half = (func.coalesce(attempt.start_step, 0) + last.step) / 2
+    first = select(func.min(earlier.step)).where(earlier.attempt_id == attempt.id, earlier.step >= half)
+    newest = and_(attempt.run_id == run.id, attempt.generation == run.generation)
+    joined = schema.run.join(schema.attempt, newest).join(schema.run_latest, last.attempt_id == attempt.id)
+    joined = joined.join(schema.step_metric, and_(step.attempt_id == attempt.id, step.step == first.scalar_subquery()))
+    query = select(run.id, step.step, step.ts_s).select_from(joined)
+    running = and_(run.campaign_id == campaign_id, run.state == RunState.RUNNING, step.ts_s.is_not(None))
+    return {row[0]: (row[1], row[2]) for row in conn.execute(query.where(running))}
+
+
+def spent(conn: Connection, campaign_id: int) -> dict[int, float]:
+    """By run id, the seconds of its ended attempts with its present configuration."""
+    run, attempt = schema.run.c, schema.attempt.c
+    present = and_(attempt.run_id == run.id, attempt.config_hash == run.config_hash)
+    query = select(run.id, func.sum(attempt.ended_s - attempt.started_s)).join(schema.attempt, present)
+    found = conn.execute(query.where(run.campaign_id == campaign_id).group_by(run.id))
+    return {row[0]: row[1] for row in found if row[1] is not None}

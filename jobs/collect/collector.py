@@ -1,0 +1,154 @@
+"""From the source that says most to the spool of the attempt, each value once."""
+
+from __future__ import annotations
+
+import json
+import os
+import time
+from collections.abc import Callable
+from contextlib import suppress
+from typing import Final
+
+from ...db.regular_files import open_regular
+from ..shared.layout import AttemptPaths
+from ..shared.payload import Payload
+from .output import CommonForms, Line, Patterns
+from .places import Places
+from .sources import MetricSource, Printed, TensorBoard, TrainerState
+
+LOOK_S: Final = 2.0
+HOLD_S: Final = 5.0
+"""From the first value to the choice: a script that reports does so meanwhile."""
+CHUNK_BYTES: Final = 256 << 10
+"""Of one source at a time: the agent has other things to do."""
+FINISH_S: Final = 5.0
+MAX_NAMES: Final = 100
+MAX_HELD: Final = 100_000
+_LOSSES: Final = {"loss", "eval_loss"}
+
+
+class Collector:
+    """The metrics of an attempt whose script does not report them.
+
+    Made before the script starts, and used from the main thread, which alone can end a pattern that takes too long.
+
+    Args:
+        payload: the attempt.
+        paths: its files.
+        pid: the process of the first rank, None while it is not known.
+    """
+
+    def __init__(self, payload: Payload, paths: AttemptPaths, pid: Callable[[], int | None]) -> None:
+        since_s = time.time()
+        self._spool = paths.metrics
+        self._patterns = Patterns(payload.metrics) if payload.metrics else None
+        places = Places(payload, since_s)
+        self._sources: list[MetricSource] = (
+            [Printed(paths.logs, self._patterns)]
+            if self._patterns
+            else [
+                TensorBoard(places, pid, since_s),
+                TrainerState(places, before=Places(payload, 0.0)),
+                Printed(paths.logs, CommonForms()),
+            ]
+        )
+        self._held: dict[MetricSource, list[Line]] = {source: [] for source in self._sources}
+        self._chosen: MetricSource | None = None
+        self._over = False
+        self._looked_s = self._first_s = 0.0
+        self._marks: dict[str, int] = {}
+        self._seen_bytes = self._own_lines = 0
+        self._unwritten = b""
+
+    def look(self) -> None:
+        """Takes in what is new, now and then; call it often."""
+        if time.monotonic() - self._looked_s >= LOOK_S:
+            self._looked_s = time.monotonic()
+            with suppress(OSError):  # a full disk, a folder that is away: the next look tries again
+                self._look(last=False)
+
+    def finish(self) -> None:
+        """Takes in the rest, once the script has ended."""
+        until_s = time.monotonic() + FINISH_S
+        with suppress(OSError):
+            while self._look(last=True) and time.monotonic() < until_s:
+                pass
+
+    def _look(self, *, last: bool) -> bool:
+        """Returns whether there may be more."""
+        if self._over or self._script_reports():
+            return False
+        more = False
+        for source in self._sources:
+            with suppress(OSError):
+                lines, left = source.read(CHUNK_BYTES, last=last)
+                self._held[source] = (self._held[source] + lines)[:MAX_HELD]
+                more |= left
+        if self._chosen is None:
+            self._choose(at_once=last and not more)
+        if self._chosen is not None:
+            lines, self._held[self._chosen] = self._held[self._chosen], []
+            self._append([new for line in lines if (new := self._new(line))])
+        if self._patterns:
+            self._tell_given_up(self._patterns)
+        return more
+
+    def _choose(self, *, at_once: bool) -> None:
+        """The source with most losses, of equals the first; with patterns of the spec there is no other."""
+        said = {
+            s: sum(not _LOSSES.isdisjoint(line) or bool(self._patterns) for line in self._held[s]) for s in self._held
+        }
+        best = max(said, key=lambda source: said[source])
+        if not said[best]:
+            return
+        self._first_s = self._first_s or time.monotonic()
+        if at_once or time.monotonic() - self._first_s >= HOLD_S:
+            self._chosen, self._sources = best, [best]
+            self._tell("metrics_source", f"the script does not report metrics; they are read from {best.said}")
+
+    def _new(self, line: Line) -> Line:
+        """What of a line is further than all before; the same value may stand in two files."""
+        step, ts_s = int(line["step"]), line.get("ts")
+        new = {name: value for name, value in line.items() if name not in ("step", "ts") and self._is_new(name, step)}
+        self._marks.update(dict.fromkeys(new, step))
+        return {"step": step, **({} if ts_s is None else {"ts": ts_s}), **new} if new else {}
+
+    def _is_new(self, name: str, step: int) -> bool:
+        return step > self._marks.get(name, -1) and (name in self._marks or len(self._marks) < MAX_NAMES)
+
+    def _script_reports(self) -> bool:
+        """Whether the spool has lines of steps that are not from here; then this is over."""
+        with suppress(FileNotFoundError):
+            with open_regular(self._spool) as file:
+                file.seek(self._seen_bytes)
+                content = file.read() or b""
+            self._seen_bytes += len(content)
+            steps = sum(b'"step"' in line and b'"event"' not in line for line in content.splitlines())
+            self._over = steps > self._own_lines
+            self._own_lines = 0
+            if self._over and self._chosen is not None:
+                self._tell("metrics_source", "the script reports metrics now; nothing else is read any more")
+        return self._over
+
+    def _tell_given_up(self, patterns: Patterns) -> None:
+        for name in patterns.given_up:
+            self._tell("metrics_source", f"metrics.{name} takes too long on what the script prints, and is given up")
+        patterns.given_up.clear()
+
+    def _tell(self, event: str, message: str) -> None:
+        self._write(json.dumps({"event": event, "ts": time.time(), "message": message}) + "\n")
+
+    def _append(self, lines: list[Line]) -> None:
+        if lines or self._unwritten:
+            self._own_lines += len(lines)
+            self._write("".join(f"{json.dumps(line)}\n" for line in lines))
+
+    def _write(self, text: str) -> None:
+        """Appends; what a full disk does not take is written at the next look."""
+        self._unwritten += text.encode()
+        descriptor = os.open(self._spool, os.O_WRONLY | os.O_APPEND | os.O_CREAT, 0o600)
+        try:
+            while self._unwritten:
+                self._unwritten = self._unwritten[os.write(descriptor, self._unwritten) :]
+        finally:
+            os.close(descriptor)

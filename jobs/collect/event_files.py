@@ -1,0 +1,136 @@
+"""The scalars of a TensorBoard event file that still grows. Needs no TensorBoard, which few compute nodes have.
+
+The file is a sequence of records: length, checksum, a protobuf message `Event`, checksum. Checksums are not looked at:
+a record that does not decode is passed over.
+"""
+
+from __future__ import annotations
+
+import os
+import struct
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Final
+
+from ...db.regular_files import open_regular
+
+_HEADER: Final = 12
+_FOOTER: Final = 4
+_VARINT, _FIXED64, _BYTES, _FIXED32 = 0, 1, 2, 5
+_FLOAT, _DOUBLE = 1, 2  # of TensorFlow's data types
+
+
+@dataclass(frozen=True)
+class Scalar:
+    """One value: when it was written, in seconds since 1970, at which step, under which tag."""
+
+    ts_s: float
+    step: int
+    tag: str
+    value: float
+
+
+class EventFile:
+    """Reads on in one event file."""
+
+    def __init__(self, path: Path) -> None:
+        self.path = path
+        self._offset = 0
+
+    def read(self, max_bytes: int) -> list[Scalar]:
+        """The scalars of the next complete records; a record that is larger, as of images, is passed over.
+
+        Raises:
+            OSError: the file cannot be read.
+        """
+        with open_regular(self.path) as file:
+            size = file.seek(0, os.SEEK_END)
+            file.seek(self._offset)
+            chunk = file.read(max_bytes) or b""
+        found: list[Scalar] = []
+        at = 0
+        while at + _HEADER <= len(chunk):
+            (length,) = struct.unpack_from("<Q", chunk, at)
+            end = at + _HEADER + length + _FOOTER
+            if end > len(chunk):
+                if not at and end > max_bytes and self._offset + end <= size:
+                    at = end
+                break
+            found += _scalars(chunk[at + _HEADER : end - _FOOTER])
+            at = end
+        self._offset += at
+        return found
+
+
+def _scalars(event: bytes) -> list[Scalar]:
+    """Those of one event; none of a record that is none."""
+    try:
+        fields = dict(_fields(event))
+        summary, wall_time = fields.get(5, b""), fields.get(1, b"")
+        if not (isinstance(summary, bytes) and isinstance(wall_time, bytes)):
+            return []
+        ts_s, step = _unpacked("<d", wall_time), fields.get(2, 0)
+        values = (_value(value) for field, value in _fields(summary) if field == 1 and isinstance(value, bytes))
+        known = [value for value in values if value]
+    except (ValueError, IndexError):
+        return []
+    return [Scalar(ts_s, step, *value) for value in known] if ts_s is not None and isinstance(step, int) else []
+
+
+def _value(data: bytes) -> tuple[str, float] | None:
+    """Tag and number of a `Summary.Value`; None for what is no scalar."""
+    fields = dict(_fields(data))
+    tag, simple, tensor = fields.get(1), fields.get(2), fields.get(8)
+    number = None
+    if isinstance(simple, bytes):
+        number = _unpacked("<f", simple)
+    elif isinstance(tensor, bytes):
+        number = _of_tensor(dict(_fields(tensor)))
+    return (tag.decode(errors="replace"), number) if isinstance(tag, bytes) and number is not None else None
+
+
+def _of_tensor(fields: dict[int, int | bytes]) -> float | None:
+    """The number of a `TensorProto` that holds only one: as bytes, or as a list of one."""
+    content = {_FLOAT: ("<f", fields.get(4)), _DOUBLE: ("<d", fields.get(4))}.get(int(fields.get(1) or 0), ("", None))
+    for form, data in (content, ("<f", fields.get(5)), ("<d", fields.get(6))):
+        if isinstance(data, bytes):
+            return _unpacked(form, data)
+    return None
+
+
+def _unpacked(form: str, data: bytes) -> float | None:
+    return float(struct.unpack(form, data)[0]) if len(data) == struct.calcsize(form) else None
+
+
+def _fields(message: bytes) -> Iterator[tuple[int, int | bytes]]:
+    """Number and content of each field of a protobuf message: a number, or bytes that the caller knows to read.
+
+    Raises:
+        IndexError, ValueError: it is none.
+    """
+    at = 0
+    while at < len(message):
+        key, at = _varint(message, at)
+        kind = key & 7
+        if kind == _VARINT:
+            number, at = _varint(message, at)
+            yield key >> 3, number
+            continue
+        if kind not in (_FIXED64, _BYTES, _FIXED32):
+            raise ValueError(f"wire type {kind}")
+        size = {_FIXED64: 8, _FIXED32: 4}.get(kind)
+        if size is None:
+            size, at = _varint(message, at)
+        yield key >> 3, message[at : at + size]
+        at += size
+
+
+def _varint(message: bytes, at: int) -> tuple[int, int]:
+    value = shift = 0
+    while True:
+        byte = message[at]
+        value |= (byte & 0x7F) << shift
+        at, shift = at + 1, shift + 7
+        if byte < 0x80:
+            return value, at

@@ -1,0 +1,84 @@
+"""Where the files lie that a script writes by itself, and which of them are this attempt's."""
+
+from __future__ import annotations
+
+import os
+import re
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Final
+
+from ..shared.payload import Payload
+
+MAX_DEPTH: Final = 5
+MAX_ENTRIES: Final = 5000
+"""Of one search: a folder may hold a data set."""
+
+CLOCKS_DIFFER_S: Final = 60.0
+"""By so much a file server may be late."""
+
+_NOT_ENTERED: Final = frozenset({"forward", "ranks", "logs", "site-packages", "__pycache__", "node_modules"})
+_MADE_BY: Final = re.compile(r"\.tfevents\.\d+\..+\.(\d+)\.\d+")
+
+
+class Places:
+    """The run's folder, folders that its command or environment names by the run's name, and the working folder.
+
+    Only what is in the first two is the run's own for certain; in the working folder all runs may write.
+    """
+
+    def __init__(self, payload: Payload, since_s: float) -> None:
+        self._own = [Path(payload.run_dir), *_named(payload)]
+        self._workdir = Path(payload.workdir) if payload.workdir else None
+        self._campaigns = Path(payload.run_dir).parents[2]
+        self._since_s = since_s - CLOCKS_DIFFER_S
+
+    def event_files(self, pid: int | None) -> Iterator[Path]:
+        """TensorBoard's, in any of the folders; in the working folder those whose name has the process ``pid``."""
+        yield from self._find(self._own, ".tfevents.")
+        if self._workdir and pid:
+            for path in self._find([self._workdir], ".tfevents."):
+                made_by = _MADE_BY.search(path.name)
+                if made_by and int(made_by[1]) == pid:
+                    yield path
+
+    def trainer_states(self) -> list[Path]:
+        """Transformers' records of a training, the newest first."""
+        return sorted(self._find(self._own, "trainer_state.json"), key=_modified_s, reverse=True)
+
+    def _find(self, folders: list[Path], part: str) -> Iterator[Path]:
+        """Files that were written since the attempt began, by a part of their name."""
+        left = MAX_ENTRIES
+        waiting = [(folder, 0) for folder in folders]
+        while waiting and left:
+            folder, depth = waiting.pop(0)
+            try:
+                with os.scandir(folder) as entries:
+                    for entry in entries:
+                        left -= 1
+                        path = Path(entry.path)
+                        if entry.is_dir(follow_symlinks=False):
+                            if depth < MAX_DEPTH and self._is_entered(path):
+                                waiting.append((path, depth + 1))
+                        elif part in entry.name and _modified_s(path) >= self._since_s:
+                            yield path
+                        if not left:
+                            return
+            except OSError:  # gone meanwhile, or not ours to read
+                continue
+
+    def _is_entered(self, folder: Path) -> bool:
+        return folder != self._campaigns and folder.name not in _NOT_ENTERED and not folder.name.startswith(".")
+
+
+def _named(payload: Payload) -> list[Path]:
+    name = re.compile(rf"(?<![A-Za-z0-9]){re.escape(payload.run)}(?![A-Za-z0-9])")
+    words = (word.partition("=")[2] or word for word in (*payload.command, *payload.env.values()))
+    return [Path(payload.workdir, word) for word in words if name.search(word)]
+
+
+def _modified_s(path: Path) -> float:
+    try:
+        return path.stat().st_mtime
+    except OSError:
+        return 0.0

@@ -1,0 +1,135 @@
+"""Files that other libraries keep of a training, as sources of metrics."""
+
+from __future__ import annotations
+
+import json
+import time
+from abc import ABC, abstractmethod
+from collections.abc import Callable
+from contextlib import suppress
+from pathlib import Path
+from typing import Any, Final
+
+from ..shared.files import load_json
+from .event_files import EventFile
+from .names import is_held_out, metric_name
+from .output import Form, Line, Output
+from .places import Places
+
+SEARCH_S: Final = 10.0
+"""Between two searches for files."""
+
+
+class MetricSource(ABC):
+    """Where the metrics of an attempt may come from."""
+
+    @property
+    @abstractmethod
+    def said(self) -> str:
+        """What it is, for people."""
+
+    @abstractmethod
+    def read(self, max_bytes: int, *, last: bool) -> tuple[list[Line], bool]:
+        """What has come since it was last read, and whether there may be more.
+
+        Raises:
+            OSError: it cannot be read now.
+        """
+
+
+class Printed(MetricSource):
+    """The output of the first rank."""
+
+    def __init__(self, logs: Path, form: Form) -> None:
+        self.form = form
+        self._output = Output(logs, form)
+
+    @property
+    def said(self) -> str:
+        """As its form says."""
+        return self.form.said
+
+    def read(self, max_bytes: int, *, last: bool) -> tuple[list[Line], bool]:
+        """Of what came at once only the last line is known to be of now."""
+        lines, more = self._output.read(max_bytes)
+        if lines and not more and not last:
+            lines[-1]["ts"] = time.time()
+        return lines, more
+
+
+class TensorBoard(MetricSource):
+    """Event files of the first rank."""
+
+    def __init__(self, places: Places, pid: Callable[[], int | None], since_s: float) -> None:
+        self._places, self._pid, self._since_s = places, pid, since_s
+        self._files: dict[Path, EventFile] = {}
+        self._searched_s = -SEARCH_S
+
+    @property
+    def said(self) -> str:
+        """The folder of the first file."""
+        return f"TensorBoard's event files in {next(iter(self._files)).parent}"
+
+    def read(self, max_bytes: int, *, last: bool) -> tuple[list[Line], bool]:
+        """One line a step and file."""
+        if last or time.monotonic() - self._searched_s >= SEARCH_S:
+            self._searched_s = time.monotonic()
+            for path in self._places.event_files(self._pid()):
+                self._files.setdefault(path, EventFile(path))
+        lines: list[Line] = []
+        more = False
+        for path, file in self._files.items():
+            scalars = file.read(max_bytes)
+            more |= bool(scalars)
+            steps: dict[int, Line] = {}
+            for scalar in scalars:
+                if (
+                    scalar.ts_s >= self._since_s and "/Samples/" not in scalar.tag
+                ):  # DeepSpeed counts samples, not steps
+                    line = steps.setdefault(scalar.step, {"step": scalar.step, "ts": scalar.ts_s})
+                    line.setdefault(metric_name(scalar.tag, held_out=is_held_out(path.parent.name)), scalar.value)
+            lines += steps.values()
+        return lines, more
+
+
+class TrainerState(MetricSource):
+    """What Transformers' Trainer saves with each checkpoint: all that it has logged, also before the attempt began."""
+
+    def __init__(self, places: Places, before: Places) -> None:
+        self._places = places
+        self._known = {_key(entry) for path in before.trainer_states() for entry in _history(path)}
+        self._path: Path | None = None
+        self._searched_s = -SEARCH_S
+
+    @property
+    def said(self) -> str:
+        """The newest file."""
+        return str(self._path)
+
+    def read(self, max_bytes: int, *, last: bool) -> tuple[list[Line], bool]:  # noqa: ARG002 - it is read whole
+        """The entries that were not there when the attempt began, each once."""
+        if not last and time.monotonic() - self._searched_s < SEARCH_S:
+            return [], False
+        self._searched_s = time.monotonic()
+        newest = next(iter(self._places.trainer_states()), None)
+        self._path = newest or self._path
+        new = [entry for entry in _history(newest) if _key(entry) not in self._known] if newest else []
+        self._known |= {_key(entry) for entry in new}
+        return [_values(entry) for entry in new], False
+
+
+def _history(path: Path) -> list[dict[str, Any]]:
+    with suppress(OSError, ValueError):
+        history = (load_json(path) or {}).get("log_history")
+        if isinstance(history, list):
+            return [entry for entry in history if isinstance(entry, dict) and type(entry.get("step")) is int]
+    return []
+
+
+def _key(entry: dict[str, Any]) -> str:
+    return json.dumps(entry, sort_keys=True)
+
+
+def _values(entry: dict[str, Any]) -> Line:
+    numbers = {name: float(value) for name, value in entry.items() if isinstance(value, int | float)}
+    return numbers if "train_runtime" in numbers else {metric_name(name): value for name, value in numbers.items()}

@@ -1,0 +1,95 @@
+"""How long a run and a campaign will still take: from their own pace, and none rather than a wrong one. Pure."""
+
+from __future__ import annotations
+
+import heapq
+import math
+import statistics
+from collections import defaultdict
+from collections.abc import Mapping, Sequence
+
+from ...db.records import UNSETTLED_RUN, RunState, RunStatus
+
+LEAST_STEPS, LEAST_S = 5, 5.0
+"""Fewer steps, or less time, say nothing of a pace: the first steps are slow, and evaluations come every so often."""
+
+QUIET_S, QUIET_STEPS = 120.0, 20.0
+"""A run that has been silent for longer may not go on as it did."""
+
+ALIKE = 2.0
+"""Where the slowest condition takes longer than so many times the fastest, nobody knows how long another one takes."""
+
+
+def run_left_s(run: RunStatus, since: tuple[int, float] | None, now_s: float) -> float | None:
+    """Seconds until the run's target step, at its pace since that step and time: evaluations and saves included.
+
+    Args:
+        run: it.
+        since: an earlier step of its newest attempt, and when that was, by the clock of the node.
+        now_s: the store's clock.
+    """
+    if run.state is not RunState.RUNNING or since is None or None in (run.step, run.target_step, run.ts_s):
+        return None
+    step, target, ts_s = run.step or 0, run.target_step or 0, run.ts_s or 0.0
+    steps, took_s, silent_s = step - since[0], ts_s - since[1], max(0.0, now_s - ts_s)
+    if step >= target or steps < LEAST_STEPS or not LEAST_S <= took_s < math.inf:
+        return None
+    pace_s = took_s / steps
+    if silent_s > max(QUIET_S, QUIET_STEPS * pace_s):
+        return None
+    return max(0.0, (target - step) * pace_s - silent_s)
+
+
+def campaign_left_s(
+    runs: Sequence[RunStatus], left_s: Mapping[int, float], spent_s: Mapping[int, float], now_s: float
+) -> float | None:
+    """Seconds until all runs are over if as many run at once as now; None if that cannot be said.
+
+    Args:
+        runs: all of the campaign.
+        left_s: by run id, what is known of those that run.
+        spent_s: by run id, the seconds of its ended attempts.
+        now_s: the store's clock.
+    """
+    unsettled = [run for run in runs if run.state in UNSETTLED_RUN]
+    running = [run for run in unsettled if run.state is RunState.RUNNING]
+    if not running or not all(run.target_step for run in unsettled):
+        return None
+    paces = _paces(runs, left_s, spent_s, now_s)
+    needed = {run.run_id: left_s.get(run.run_id, _needed_s(run, paces, now_s)) for run in unsettled}
+    if None in needed.values():
+        return None
+    ends = [needed[run.run_id] or 0.0 for run in running]
+    heapq.heapify(ends)
+    for run in unsettled:
+        if run.state is not RunState.RUNNING:
+            heapq.heapreplace(ends, ends[0] + (needed[run.run_id] or 0.0))
+    return max(ends)
+
+
+def _paces(
+    runs: Sequence[RunStatus], left_s: Mapping[int, float], spent_s: Mapping[int, float], now_s: float
+) -> dict[str, float]:
+    """By condition, the median of seconds a step over whole runs: starts, restarts and evaluations included."""
+    found = defaultdict(list)
+    for run in runs:
+        whole_s = None
+        if run.state is RunState.COMPLETED and not run.early:
+            whole_s = spent_s.get(run.run_id)
+        elif run.run_id in left_s and run.started_s:
+            whole_s = spent_s.get(run.run_id, 0.0) + max(0.0, now_s - run.started_s) + left_s[run.run_id]
+        if whole_s and run.target_step:
+            found[run.condition].append(whole_s / run.target_step)
+    return {condition: statistics.median(values) for condition, values in found.items()}
+
+
+def _needed_s(run: RunStatus, paces: Mapping[str, float], now_s: float) -> float | None:
+    """How long a run without a pace of its own takes if it is like the others; None for one that surely is not."""
+    pace_s = paces.get(run.condition)
+    if pace_s is None and paces and max(paces.values()) <= ALIKE * min(paces.values()):
+        pace_s = statistics.median(paces.values())
+    if pace_s is None:
+        return None
+    needed_s = pace_s * max(0, (run.target_step or 0) - (run.step or 0))
+    runs_s = now_s - run.started_s if run.state is RunState.RUNNING and run.started_s else 0.0
+    return needed_s if runs_s <= max(QUIET_S, ALIKE * needed_s) else None

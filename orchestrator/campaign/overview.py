@@ -1,0 +1,63 @@
+"""All campaigns of a store, each in one line: whose it is, how far, what it used. Reads no metrics."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
+
+from ...db import queries
+from ...db.campaigns import CampaignTotals, campaign_totals
+from ...db.records import CampaignRow, RunState
+from ...db.store import Store
+from .desired import REMOVED
+
+
+@dataclass(frozen=True)
+class CampaignOverview:
+    """A campaign, and how long ago something last happened to it."""
+
+    campaign: CampaignRow
+    totals: CampaignTotals
+    quiet_s: float
+
+    @property
+    def user(self) -> str:
+        """Who submitted it last; "" of one that an earlier version recorded."""
+        return str(self.campaign.provenance.get("user", ""))
+
+    @property
+    def removed(self) -> bool:
+        """Whether a removal has begun."""
+        return self.campaign.desired == REMOVED
+
+
+def read_overview(store: Store) -> list[CampaignOverview]:
+    """All campaigns, the most recently active first."""
+    with store.read() as conn:
+        now_s = store.now(conn)
+        found, totals = queries.list_campaigns(conn), campaign_totals(conn, now_s)
+    rows = []
+    for campaign in found:
+        own = totals.get(campaign.id, CampaignTotals({}, 0.0, None))
+        rows.append(CampaignOverview(campaign, own, max(0.0, now_s - (own.active_s or campaign.created_s))))
+    return sorted(rows, key=lambda row: row.quiet_s)
+
+
+def overview_document(rows: list[CampaignOverview]) -> dict[str, Any]:
+    """The list for `--json`."""
+    return {
+        "campaigns": [
+            {
+                "campaign": row.campaign.name,
+                "user": row.user,
+                "executor": row.campaign.executor,
+                "dir": row.campaign.dir,
+                "created_s": row.campaign.created_s,
+                "last_activity_s": row.totals.active_s,
+                "gpu_hours": row.totals.gpu_seconds / 3600,
+                "counts": {str(state): row.totals.counts.get(state, 0) for state in RunState},
+                "being_removed": row.removed,
+            }
+            for row in rows
+        ]
+    }

@@ -1,0 +1,171 @@
+"""Commands about all campaigns of a store: list, rm, gc."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Final
+
+import click
+
+from ..campaign.location import locate
+from ..errors import EXIT_FAILED, EXIT_OK, UserError
+from ..formatting import count, duration, size
+from .common import Verb, echo, echo_either, echo_err, echo_json, json_option, store_options, verb
+from .completion import campaign_names
+from .pages.text import Cell, Page, table
+
+if TYPE_CHECKING:
+    from ..campaign.garbage import Garbage
+    from ..campaign.overview import CampaignOverview
+
+_yes: Final = click.option("--yes", "-y", is_flag=True, help="Do not ask for confirmation.")
+
+
+@click.command("list", cls=Verb)
+@store_options
+@json_option
+def list_campaigns(dir: str | None, store: str | None, as_json: bool) -> int:
+    """List the campaigns of the store.
+
+    Shows who submitted each, its GPU-hours, when something last happened, and its runs by state; the most recently
+    active first.
+
+    Examples:
+      campaign list
+      campaign list --store postgresql://me@db/campaigns
+    """
+    from ..campaign.overview import overview_document, read_overview
+
+    rows = read_overview(locate(dir, store).open())
+    echo_either(as_json, lambda: overview_document(rows), lambda page: "\n".join(_overview(rows, page)))
+    return EXIT_OK
+
+
+@verb
+@click.argument("name", metavar="NAME", shell_complete=campaign_names)
+@_yes
+@store_options
+@json_option
+def rm(name: str, yes: bool, dir: str | None, store: str | None, as_json: bool) -> int:
+    """Remove a campaign.
+
+    Deletes its folder, with checkpoints and logs, and all that the store has of it. Only a settled campaign can be
+    removed. Says what would go, and asks. If it is interrupted, the same command finishes it.
+
+    Examples:
+      campaign rm sweep
+      campaign rm sweep --yes
+    """
+    from ..campaign.lookup import open_campaign
+    from ..campaign.removal import removal_of, remove
+
+    opened, campaign = open_campaign(dir, store, name)
+    found = removal_of(opened, campaign)
+    folder = (
+        f"{found.folder}, {size(found.size_bytes)}" if found.size_bytes is not None else "its folder is gone already"
+    )
+    what = (
+        f"campaign {campaign.name}: {count(found.runs, 'run')} with metrics, events and memory observations; {folder}"
+    )
+    if not _agreed(f"removes {what}", "Remove it?", yes):
+        echo_err("nothing was removed")
+        return EXIT_FAILED
+    remove(opened, campaign)
+    if as_json:
+        echo_json({"campaign": campaign.name, "runs": found.runs, "size_bytes": found.size_bytes, "removed": True})
+    else:
+        echo_err(f"removed {what}")
+    return EXIT_OK
+
+
+@verb
+@click.argument("name", metavar="[NAME]", required=False)
+@click.option("--dry-run", is_flag=True, help="Show what would be deleted and stop.")
+@_yes
+@store_options
+@json_option
+def gc(name: str | None, dry_run: bool, yes: bool, dir: str | None, store: str | None, as_json: bool) -> int:
+    """Delete files that no result needs, of one campaign or of all.
+
+    These are checkpoints of settled runs beyond train.keep_checkpoints, copies of code that no attempt ran, metrics
+    files that the store has in full, and left-over temporary files. Says how much each kind takes, and asks. Runs that
+    are not settled are never touched.
+
+    Examples:
+      campaign gc --dry-run
+      campaign gc sweep --yes
+    """
+    from ..campaign.garbage import collect, find_garbage
+    from ..campaign.lookup import campaigns_of
+
+    where = locate(dir, store, [name])
+    opened = where.open()
+    chosen, shared = campaigns_of(opened, where.name), Path(where.settings.dir)
+    found = find_garbage(opened, chosen, shared)
+    if not as_json:
+        echo("\n".join(_garbage(found)))
+    if not found.items or dry_run:
+        if as_json:
+            echo_json(_garbage_document(found, deleted=False))
+        return EXIT_OK
+    if not _agreed(f"deletes {size(found.size_bytes)}", "Delete it?", yes):
+        echo_err("nothing was deleted")
+        return EXIT_FAILED
+    gone = collect(opened, found, chosen, shared)
+    for note in gone.notes:
+        echo_err(note)
+    if as_json:
+        echo_json(_garbage_document(gone, deleted=True))
+    else:
+        echo_err(f"deleted {size(gone.size_bytes)}")
+    return EXIT_OK
+
+
+def _agreed(what: str, question: str, yes: bool) -> bool:
+    """Asks; raises UserError if there is no terminal to ask at."""
+    if yes:
+        return True
+    if not sys.stdin.isatty():
+        raise UserError(f"this {what}, and there is no terminal to ask at", "add --yes")
+    return click.confirm(f"this {what}. {question}", err=True)
+
+
+def _overview(rows: Sequence[CampaignOverview], page: Page) -> list[str]:
+    from .pages.states import counts_line
+
+    if not rows:
+        return ["no campaign yet: `campaign submit SPEC` starts one"]
+    header = ("campaign", "by", "runs", "GPU-hours", "last activity", "")
+    cells: list[list[Cell | str]] = [
+        [
+            row.campaign.name,
+            row.user,
+            f"{sum(row.totals.counts.values()):,}",
+            f"{row.totals.gpu_seconds / 3600:,.1f}",
+            f"{duration(row.quiet_s)} ago",
+            "being removed" if row.removed else counts_line(Page(), row.totals.counts),
+        ]
+        for row in rows
+    ]
+    return table(page, header, cells, "--rrr-", ("by", "runs"))
+
+
+def _garbage(found: Garbage) -> list[str]:
+    from ..campaign.garbage import GarbageKind
+
+    lines = [
+        f"{size(sum(i.size_bytes for i in of)):>8}  {kind} ({len(of):,})"
+        for kind in GarbageKind
+        if (of := found.of(kind))
+    ]
+    total = f"{size(found.size_bytes):>8}  in all" if lines else "nothing to delete"
+    return [*lines, total, *found.notes]
+
+
+def _garbage_document(found: Garbage, *, deleted: bool) -> dict[str, Any]:
+    items = [
+        {"kind": item.kind.name.lower(), "path": str(item.path), "size_bytes": item.size_bytes} for item in found.items
+    ]
+    return {"deleted": deleted, "size_bytes": found.size_bytes, "items": items, "notes": list(found.notes)}

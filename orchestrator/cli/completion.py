@@ -1,0 +1,127 @@
+"""What a shell offers for a word: campaigns, runs, conditions, templates, fields of the spec; and its script."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Iterable
+from functools import wraps
+from glob import glob
+from typing import Any, Final
+
+import click
+from click.shell_completion import get_completion_class
+
+from ..campaign.location import locate
+from ..errors import EXIT_OK
+from .common import echo, verb
+
+SHELLS: Final = ("bash", "zsh", "fish")
+_VARIABLE: Final = "_CAMPAIGN_COMPLETE"
+_REPEAT: Final = re.compile(r"-r\d+$")
+
+Completer = Callable[[click.Context, click.Parameter, str], list[str]]
+
+
+@verb
+@click.argument("shell", type=click.Choice(SHELLS))
+@click.pass_context
+def completion(ctx: click.Context, shell: str) -> int:
+    """Print the completion script for your shell.
+
+    It completes commands, campaigns, runs, conditions, templates and fields of `--set`.
+
+    Examples:
+      bash   echo 'eval "$(campaign completion bash)"' >> ~/.bashrc
+      zsh    echo 'eval "$(campaign completion zsh)"' >> ~/.zshrc
+      fish   campaign completion fish > ~/.config/fish/completions/campaign.fish
+    """
+    kind = get_completion_class(shell)
+    assert kind is not None
+    echo(kind(ctx.find_root().command, {}, "campaign", _VARIABLE).source())
+    return EXIT_OK
+
+
+def _silent(offered: Callable[[dict[str, Any], str], Iterable[str]]) -> Completer:
+    """A completer that offers what begins like the word; nothing, without a message, where anything fails."""
+
+    @wraps(offered)
+    def completer(ctx: click.Context, _param: click.Parameter, incomplete: str) -> list[str]:
+        try:
+            found = [word for word in offered(ctx.params, incomplete) if word.startswith(incomplete)]
+        except Exception:  # noqa: BLE001 - a message would land in the line that the user types
+            return []
+        return list(dict.fromkeys(found))
+
+    return completer
+
+
+@_silent
+def campaign_names(given: dict[str, Any], incomplete: str) -> Iterable[str]:
+    """Campaigns of the store, and spec files."""
+    return [*_runs(given, with_runs=False), *_specs(incomplete)]
+
+
+@_silent
+def campaign_then_runs(given: dict[str, Any], incomplete: str) -> Iterable[str]:
+    """First a campaign, or a run where there is one campaign; then its runs."""
+    words = given.get("words") or ()
+    runs = _runs(given, words[0] if words else None)
+    alone = next(iter(runs.values())) if len(runs) == 1 else []
+    return [name for name in alone if name not in words] if words else [*runs, *_specs(incomplete), *alone]
+
+
+@_silent
+def operands(given: dict[str, Any], _incomplete: str) -> Iterable[str]:
+    """What can be compared: campaigns, conditions, runs."""
+    words, runs = given.get("words") or (), _runs(given)
+    chosen = [runs[words[0]]] if words and words[0] in runs else runs.values()
+    names = [name for found in chosen for name in found]
+    return [*runs, *_conditions(names), *names]
+
+
+@_silent
+def conditions(given: dict[str, Any], _incomplete: str) -> Iterable[str]:
+    """Conditions of the campaign."""
+    return _conditions(name for names in _runs(given, given.get("name")).values() for name in names)
+
+
+@_silent
+def template_names(_given: dict[str, Any], _incomplete: str) -> Iterable[str]:
+    """What `campaign init --from` takes."""
+    from ..spec.templates import templates
+
+    return [one.name for one in templates()]
+
+
+@_silent
+def field_values(_given: dict[str, Any], incomplete: str) -> Iterable[str]:
+    """`FIELD=`, and `FIELD=WORD` once the field is clear: shells take what stands before the sign for a word."""
+    from ..spec.fields import settable_fields
+
+    fields = [
+        (name, words)
+        for name, words in settable_fields()
+        if f"{name}=".startswith(incomplete.split("=", maxsplit=1)[0])
+    ]
+    if len(fields) == 1 or "=" in incomplete:
+        return [f"{name}={word}" for name, words in fields for word in words or ("",)]
+    return [f"{name}=" for name, _ in fields]
+
+
+def _runs(given: dict[str, Any], name: str | None = None, *, with_runs: bool = True) -> dict[str, list[str]]:
+    """By campaign, of the named one or of all, the names of its runs."""
+    from ...db import queries
+
+    where = locate(given.get("dir"), given.get("store"), [name] if name else ())
+    store = where.open()
+    with store.read() as conn:
+        found = [row for row in queries.list_campaigns(conn) if where.name in (None, row.name)]
+        return {row.name: queries.run_names(conn, row.id) if with_runs else [] for row in found}
+
+
+def _conditions(runs: Iterable[str]) -> list[str]:
+    return [_REPEAT.sub("", name) for name in runs]
+
+
+def _specs(incomplete: str) -> list[str]:
+    return [path for ending in ("yaml", "yml") for path in glob(f"{incomplete}*.{ending}")]  # noqa: PTH207 - as typed

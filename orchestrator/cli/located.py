@@ -1,0 +1,53 @@
+"""Commands that are printed for the user to type: they find the campaign where this one did."""
+
+from __future__ import annotations
+
+import re
+import shlex
+from typing import Final
+
+import click
+
+from ..campaign.location import locate
+
+_CARRIED: Final = frozenset({"command line", "spec"})
+"""Sources of `dir` and `store` that the next command does not have by itself."""
+
+_COMMAND: Final = re.compile(
+    r"(?:`|next: |^)campaign (?P<verb>[a-z]+)(?P<rest>[^`\n\x1b]*?)(?=`|   \(|, for |\x1b|$)", re.MULTILINE
+)
+
+
+def located(text: str) -> str:
+    """The text, its commands with the `--dir` and `--store` that this one was given or took from its spec."""
+    if "campaign " not in text or not (options := _options()):
+        return text
+
+    verbs = _verbs_with_a_place()
+
+    def completed(match: re.Match[str]) -> str:
+        has_it = any(option in match["rest"] for option in (" --dir ", " --store "))
+        return match[0] if has_it or match["verb"] not in verbs else f"{match[0]}{options}"
+
+    return _COMMAND.sub(completed, text)
+
+
+def _options() -> str:
+    context = click.get_current_context(silent=True)
+    if context is None or "dir" not in context.params:
+        return ""
+    given = context.params
+    words = [given.get("spec") or given.get("name"), *(given.get("words") or ())]
+    try:
+        settings = locate(given["dir"], given["store"], [str(word) for word in words if word][:1]).settings
+    except Exception:  # noqa: BLE001 - of whatever is wrong with them, the command itself has told
+        return ""
+    values = {"dir": str(settings.dir), "store": settings.store_without_password}
+    carried = [one.name for one in settings.origins if one.name in values and one.source in _CARRIED]
+    return "".join(f" --{name} {shlex.quote(values[name])}" for name in carried)
+
+
+def _verbs_with_a_place() -> set[str]:
+    root = click.get_current_context().find_root().command
+    commands = root.commands if isinstance(root, click.Group) else {}
+    return {name for name, command in commands.items() if any(param.name == "dir" for param in command.params)}

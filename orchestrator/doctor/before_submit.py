@@ -1,0 +1,81 @@
+"""What Slurm would refuse for good, asked in parallel while the plan is made, before anything is recorded."""
+
+from __future__ import annotations
+
+import tempfile
+from collections.abc import Callable, Sequence
+from concurrent.futures import Future, ThreadPoolExecutor
+from functools import partial
+from pathlib import Path
+from typing import Final, TypeVar
+
+from ..errors import Unreachable, UserError
+from ..executors import job_request
+from ..executors.base import SubmissionRefused
+from ..executors.sbatch_answer import REFUSED
+from ..executors.slurm import LOOK_S, answering_within
+from ..spec.expand import Run
+from .check import Check, Severity
+from .check_slurm import slurm_checks
+from .cluster import Cluster, Nodes, partitions
+from .requirements import Requirements, requirements_of
+from .run import forecast
+
+_T = TypeVar("_T")
+_MOST_KINDS: Final = 8
+"""Kinds of jobs that are asked about: each costs an sbatch."""
+
+
+class Look:
+    """Asks from when it is made; with `executor: local` nothing.
+
+    A Slurm that does not answer in time refuses nothing: the pass after the submission says what is wrong with it.
+    """
+
+    def __init__(self, runs: Sequence[Run]) -> None:
+        kinds = {job_request.shape(job_request.resources(run.config)): run for run in reversed(runs) if _on_slurm(run)}
+        self._asked = requirements_of(list(kinds.values())[:_MOST_KINDS])
+        self._pool = ThreadPoolExecutor(len(self._asked) + 1)
+        self._nodes: Future[tuple[Nodes, ...]] | None = self._start(partitions) if self._asked else None
+        self._forecasts = [self._start(partial(_forecast, required)) for required in self._asked]
+
+    def require_accepted(self) -> None:
+        """Raises UserError with all that Slurm would never run as it is asked for."""
+        try:
+            cluster = Cluster(nodes=self._nodes.result()) if self._nodes else Cluster()
+        except Unreachable:
+            return
+        if not cluster.nodes:
+            return
+        said = [_final(future.result()) for future in self._forecasts]
+        wrong = [check for check in slurm_checks(cluster, self._asked, said) if _refuses(check)]
+        if wrong:
+            seen = "; ".join(dict.fromkeys(check.seen for check in wrong))
+            hints = dict.fromkeys(check.next for check in wrong if check.next)
+            raise UserError(f"nothing was submitted: {seen}", "; ".join(hints))
+
+    def _start(self, ask: Callable[[], _T]) -> Future[_T]:
+        def briefly() -> _T:
+            with answering_within(LOOK_S):
+                return ask()
+
+        return self._pool.submit(briefly)
+
+
+def _on_slurm(run: Run) -> bool:
+    return run.config.executor == "slurm"
+
+
+def _forecast(required: Requirements) -> str | Exception:
+    with tempfile.TemporaryDirectory(prefix="campaign-submit-") as folder:
+        return forecast(required, Path(folder))
+
+
+def _final(said: str | Exception) -> str | Exception:
+    """What sbatch refuses for now only, as for nodes that are down, waits in the queue all the same."""
+    return "" if isinstance(said, SubmissionRefused) and not REFUSED.search(str(said)) else said
+
+
+def _refuses(check: Check) -> bool:
+    known = check.id in ("slurm.partition", "slurm.submit")
+    return known and check.verdict is Severity.PROBLEM and not check.away

@@ -1,0 +1,58 @@
+"""Whether the Python of a spec has what the training needs: the interpreter is asked, nothing is loaded."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+from collections.abc import Iterator, Sequence
+from typing import Final
+
+from .check import At, Check
+from .requirements import Requirements
+
+_NEEDED: Final = ("torch", "deepspeed")
+_OF_THE_TRAINER: Final = ("transformers",)
+_ASK: Final = "import sys; from importlib.util import find_spec; print(*(n for n in sys.argv[1:] if not find_spec(n)))"
+_WAIT_S: Final = 20.0
+
+
+def python_checks(here: str, requirements: Sequence[Requirements]) -> Iterator[Check]:
+    """Verdicts on the interpreters that are seen from here; a node of a cluster may have others under their names."""
+    asked: dict[tuple[str, tuple[str, ...]], Requirements] = {}
+    for required in requirements:
+        own = _OF_THE_TRAINER if required.config.command is None else ()
+        asked.setdefault((required.config.python or sys.executable, (*_NEEDED, *own)), required)
+    yield from (_python(At(here), python, names, required) for (python, names), required in asked.items())
+
+
+def _python(at: At, python: str, names: Sequence[str], required: Requirements) -> Check:
+    config = required.config
+    local = config.executor == "local"
+    env = {**os.environ, **config.env}
+    try:
+        done = subprocess.run(  # not in this folder, whose files could pass for packages
+            [python, "-c", _ASK, *names], capture_output=True, text=True, env=env, cwd="/", timeout=_WAIT_S, check=False
+        )
+    except (OSError, subprocess.TimeoutExpired) as exc:
+        seen = f"{python} did not answer: {getattr(exc, 'strerror', None) or f'{_WAIT_S:.0f} s passed'}"
+        return (
+            at.problem("host.packages", seen, "write the path of an interpreter as `python`")
+            if local
+            else at.note("host.packages", seen, "`--on-node` tells whether nodes have it")
+        )
+    if done.returncode:
+        seen = f"{python} fails: {(done.stderr.strip().splitlines() or ['no output'])[-1]}"
+        return at.problem("host.packages", seen, "write the path of an interpreter as `python`")
+    missing = done.stdout.split()
+    if not missing:
+        return at.ok("host.packages", f"{python} has {', '.join(names)}")
+    seen = f"{python} has no {', no '.join(missing)}"
+    hint = f"`{python} -m pip install {' '.join(missing)}`, or name another interpreter as `python`"
+    if config.slurm.setup if not local else config.local.setup:
+        return at.note("host.packages", seen, "unless `setup` provides them; `--on-node` tells")
+    return (
+        at.problem("host.packages", seen, hint)
+        if local
+        else at.warning("host.packages", seen, f"{hint}; `--on-node` tells")
+    )

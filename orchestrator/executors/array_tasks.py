@@ -1,0 +1,86 @@
+"""What squeue and sacct print of our job arrays, as one view for each task.
+
+A task has a line of its own from its beginning. Those that wait share one, ``37_[0-3,7:2%4]``, and if the array is
+cancelled that line says so; where nothing is left to wait, its id may be a plain ``37``. A task that is cancelled alone
+while it waits only disappears from the shared line: nothing tells of it but that the others are known.
+"""
+
+from __future__ import annotations
+
+import re
+from collections import defaultdict
+from collections.abc import Collection, Iterable
+from dataclasses import dataclass, field, replace
+
+from .base import JobView
+
+Key = tuple[str, int]
+
+_JOB_ID = re.compile(r"(\d+)(?:_(?:(\d+)|\[(.*)\]))?")
+_RANGE = re.compile(r"(\d+)(?:-(\d+)(?::(\d+))?)?")
+_NAME = re.compile(r"dscampaign-(\w+)|(.+\..+)")
+
+
+@dataclass
+class _Array:
+    """The lines about one array: of its tasks, and the one that others share, with the tasks that it names."""
+
+    tasks: dict[int, JobView] = field(default_factory=dict)
+    shared: JobView | None = None
+    named: Collection[int] | None = None
+
+    def view(self, index: int, *, unseen: bool) -> JobView | None:
+        """The view of a task; `unseen`: where it has no line and none names it, it was cancelled in the queue."""
+        if index in self.tasks:
+            return self.tasks[index]
+        known = self.shared or next(iter(self.tasks.values()))
+        if not known.terminal or known is not self.shared:
+            waits = self.shared is not None and (self.named is None or index in self.named)
+            if waits or not unseen:
+                return None
+            known = replace(known, state="CANCELLED", ended_s=None, exit_code="", cancelled_by=None)
+        job_id = f"{known.job_id.partition('_')[0]}_{index}"
+        return replace(known, index=index, job_id=job_id, started_s=None, nodes="")
+
+
+def task_views(
+    lines: Iterable[tuple[str, JobView]], wanted: Collection[Key], unseen: Collection[Key] = ()
+) -> dict[Key, JobView]:
+    """The views of the wanted tasks.
+
+    Args:
+        lines: the name of a job, and what was printed of it; those of others are passed over.
+        wanted: (token, index) of each task.
+        unseen: those that squeue does not show, of which the accounting has a line if they ever began.
+    """
+    arrays: dict[str, dict[str, _Array]] = defaultdict(lambda: defaultdict(_Array))
+    for name, line in lines:
+        job, ours = _JOB_ID.fullmatch(line.job_id), _NAME.fullmatch(name)
+        if not job or not ours:
+            continue
+        token, (number, task, named) = ours[1] or ours[2], job.groups()
+        array, seen = arrays[token][number], replace(line, token=token)
+        if task is None:
+            array.shared, array.named = seen, _indexes(named)
+        else:
+            array.tasks[int(task)] = replace(seen, index=int(task))
+    found = {}
+    for token, index in sorted(wanted):
+        listed = arrays[token].values()
+        views = [view for array in listed if (view := array.view(index, unseen=(token, index) in unseen))]
+        # a request that was sent twice made two arrays: a task that one of them knows may have a line in the other
+        own = [array.tasks[index] for array in listed if index in array.tasks]
+        if chosen := own or (views if len(views) == len(listed) else []):
+            found[token, index] = chosen[-1]
+    return found
+
+
+def _indexes(text: str | None) -> Collection[int] | None:
+    """The tasks that a shared line names; None if it does not say, or not all: ``[1-2,6,...]``."""
+    found: set[int] = set()
+    for part in (text or "").partition("%")[0].split(","):
+        if not (one := _RANGE.fullmatch(part)):
+            return None
+        first, last, step = one.groups()
+        found.update(range(int(first), int(last or first) + 1, int(step or 1)))
+    return found

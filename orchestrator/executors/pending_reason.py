@@ -1,0 +1,58 @@
+"""Why a job is pending: Slurm's reason in words. Pure."""
+
+from __future__ import annotations
+
+import re
+from typing import Final
+
+_WORDS: Final = {
+    "Resources": "no free nodes yet",
+    "Priority": "other jobs come first",
+    "Reservation": "its reservation has not begun",
+    "BeginTime": "its start time has not come",
+    "Dependency": "it depends on another job",
+    "Licenses": "no free license",
+    "Prolog": "its nodes are being prepared",
+    "Cleaning": "it is being cleaned up after",
+    "PartitionDown": "the partition takes no jobs now",
+    "PartitionInactive": "the partition is inactive",
+    "NodeDown": "a node that it needs is down",
+    "ReqNodeNotAvail": "a node that it asks for is not available",
+    "Nodes required for job are DOWN": "the nodes that it needs are down, drained or reserved",
+    "JobArrayTaskLimit": "as many of its array run as may at once",
+    "JobHeldUser": "held by you: `scontrol release` lets it go",
+    "JobHeldAdmin": "held by an administrator",
+    "launch failed requeued held": "it could not be launched and is held",
+    "PartitionNodeLimit": "more nodes than the partition allows",
+    "PartitionTimeLimit": "more time than the partition allows",
+    "BadConstraints": "no node has what it asks for",
+    "DependencyNeverSatisfied": "what it depends on failed",
+    "AccountNotAllowed": "its account may not use the partition",
+    "InvalidAccount": "its account is not valid",
+    "InvalidQOS": "its QOS is not valid",
+}
+"""By how a reason begins; sites and versions add to it."""
+
+_LIMIT: Final = re.compile(r"(QOS|Assoc)(?:Max|Grp)\w+")
+
+NEVER_STARTS: Final = (
+    "PartitionNodeLimit", "PartitionTimeLimit", "BadConstraints", "DependencyNeverSatisfied", "AccountNotAllowed",
+    "InvalidAccount", "InvalidQOS", "JobHeldAdmin",
+)  # fmt: skip
+"""What waiting will not cure."""
+
+WILL_NOT_START: Final = "will not start"
+_PER_JOB_LIMIT: Final = re.compile(r"(QOS|Assoc)Max\w+PerJob")
+"""Likewise. A limit per user is not one of them: other jobs of the user will end."""
+
+
+def waits_because(reason: str) -> str:
+    """`waiting: no free nodes yet (Resources)`; "" where Slurm gives no reason."""
+    if reason in ("", "None"):
+        return ""
+    said = next((f"{words} ({reason})" for key, words in _WORDS.items() if re.match(rf"{key}\b", reason)), reason)
+    if limit := _LIMIT.match(reason):
+        said = f"a limit of your {'QOS' if limit[1] == 'QOS' else 'account'} is reached ({reason})"
+    if reason.startswith(NEVER_STARTS) or _PER_JOB_LIMIT.match(reason):
+        return f"{WILL_NOT_START}: {said}; change the spec's slurm section"
+    return f"waiting: {said}"

@@ -1,0 +1,48 @@
+"""Which failures are one and the same: of one cause forty runs fail, each in words of its own. Pure."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Hashable, Iterable
+from typing import Final, TypeVar
+
+from .policy import FailureClass
+
+T = TypeVar("T")
+
+_TOLD_BY_TEXT: Final = frozenset({None, "", FailureClass.CRASH, FailureClass.DETERMINISTIC, FailureClass.REFUSED})
+"""Classes that hold many causes: only the text tells them apart. All others name the cause, with their rule."""
+
+_COMPARED: Final = 120
+"""Characters of a text without its details that are compared; what is cut from a long one depends on the details."""
+
+_DETAIL: Final = re.compile(r"[\d/]|^\W*[0-9a-fA-F]{8,}\W*$")
+"""In a word that is a number, a path, an address, or a name with a number."""
+
+_OMITTED: Final = frozenset("# and or B bytes kB KB MB GB TB KiB MiB GiB TiB K M G T s ms".split())  # noqa: SIM905
+"""What may follow such a word: its unit, or the rest of a list."""
+
+
+def gist(text: str) -> str:
+    """A text without what differs from run to run: numbers, sizes, paths, addresses and names that hold a number."""
+    words: list[str] = []
+    for word in text[: 2 * _COMPARED].split():
+        plain = "#" if _DETAIL.search(word) else word
+        if not (words and words[-1] == "#" and plain.strip(".,;:()") in _OMITTED):
+            words.append(plain)
+    return " ".join(words)[:_COMPARED]
+
+
+def cause(kind: str | None, rule: str, reason: str, name: str = "") -> Hashable:
+    """The same for attempts or runs that ended of one cause; `name` is the run's own, which its reason may hold."""
+    if kind not in _TOLD_BY_TEXT:
+        return kind, rule
+    return kind, rule, gist(reason.replace(name, "#") if name else reason)
+
+
+def alike(items: Iterable[T], key: Callable[[T], Hashable]) -> list[list[T]]:
+    """Groups items with equal keys; groups and items keep their order."""
+    groups: dict[Hashable, list[T]] = {}
+    for item in items:
+        groups.setdefault(key(item), []).append(item)
+    return list(groups.values())

@@ -1,0 +1,34 @@
+"""What each field of `train` changes: what is learned, a figure that runs are compared by, or neither."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from enum import Enum
+from typing import Final
+
+
+class Effect(Enum):
+    """What a field of `train` changes."""
+
+    LEARNED = "what is learned, or how fast: the digest of the experiment covers it"
+    MEASURED = "a figure that runs are compared by, not what they learn: runs with results keep it, too"
+    NONE = "neither"
+
+
+EFFECTS: Final[Mapping[str, Effect]] = {
+    field: effect
+    for effect, fields in {
+        Effect.LEARNED: """model pretrained tokenizer dataset seq_len global_batch micro_batch steps epochs precision
+            strategy engine zero_stage offload nvme_path lr schedule warmup_steps min_lr_ratio weight_decay beta1 beta2
+            eps grad_clip seed dropout activation_checkpointing compile deepcompile attention fused_loss""",
+        Effect.MEASURED: "eval_batches log_every",  # of the held-out loss, of the mean of the last losses
+        Effect.NONE: "checkpoint_every keep_checkpoints keep_best universal_checkpoint eval_every profile_at",
+    }.items()
+    for field in fields.split()
+}
+"""Every field of `train`. One that becomes `LEARNED` changes the digests of the runs that set it."""
+
+MEASURES: Final = tuple(field for field, effect in EFFECTS.items() if effect is Effect.MEASURED)
+COMPARES_ALIKE: Final = frozenset(field for field, effect in EFFECTS.items() if effect is Effect.NONE)
+DESCRIBES_ONLY: Final = COMPARES_ALIKE.union(MEASURES)
+"""Fields of `train` that observe or save a run without changing what it learns."""

@@ -1,0 +1,261 @@
+"""What `campaign list`, `rm` and `gc` show and delete."""
+
+from __future__ import annotations
+
+import json
+import os
+from collections.abc import Iterator
+from contextlib import suppress
+from pathlib import Path
+
+import pytest
+from sqlalchemy import func, select
+
+from dscampaign.db import queries, schema
+from dscampaign.db.records import AttemptState, RunState
+from dscampaign.jobs.shared.checkpoint import MANIFEST
+from dscampaign.orchestrator.campaign import desired, removal
+from dscampaign.orchestrator.campaign.garbage import Garbage, GarbageKind, collect, find_garbage
+from dscampaign.orchestrator.cli.main import main
+from dscampaign.orchestrator.errors import Unreachable, UserError
+from dscampaign.orchestrator.executors.job_request import attempt_paths
+from dscampaign.orchestrator.reconcile.lease import LeaseHeld, LeaseHolder, take_lease
+from dscampaign.tests.support.world_on_disk import World, make_world
+
+Output = pytest.CaptureFixture[str]
+
+
+@pytest.fixture
+def world(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[World]:
+    """A settled campaign of two completed runs."""
+    monkeypatch.setenv("XDG_CONFIG_HOME", str(tmp_path / "config"))
+    made = make_world(tmp_path / "campaign")
+    made.record()
+    settle(made)
+    yield made
+    made.store.close()
+
+
+def settle(world: World) -> None:
+    world.run_pass()
+    world.run_jobs()
+    for _ in range(2):
+        world.run_pass()
+    assert set(world.states().values()) == {"completed"}
+
+
+def age(*paths: Path) -> None:
+    """As if they had been there for days."""
+    for path in paths:
+        os.utime(path, (1e9, 1e9), follow_symlinks=False)
+
+
+def rows(world: World) -> dict[str, int]:
+    tables = [table for table in schema.metadata.sorted_tables if table.name != "lease"]
+    with world.store.read() as conn:
+        counts = {table.name: conn.execute(select(func.count()).select_from(table)).scalar_one() for table in tables}
+    return {name: number for name, number in counts.items() if number}
+
+
+def cli(world: World, *words: str) -> int:
+    return main([words[0], "--dir", str(world.folder), *words[1:]])
+
+
+# -- list --------------------------------------------------------------------------------------------------------------
+
+
+def test_all_campaigns_are_listed_with_whose_they_are(world: World, capsys: Output) -> None:
+    assert cli(world, "list", "--json") == 0
+    [found] = json.loads(capsys.readouterr().out)["campaigns"]
+    assert (found["campaign"], found["counts"]["completed"], found["being_removed"]) == ("c", 2, False)
+    assert found["user"]
+    assert found["gpu_hours"] == pytest.approx(2 * 60 / 3600)
+    assert cli(world, "list") == 0
+    assert "2 completed" in capsys.readouterr().out
+
+
+# -- rm ----------------------------------------------------------------------------------------------------------------
+
+
+def test_a_settled_campaign_is_removed_with_all_that_is_its(world: World, capsys: Output) -> None:
+    assert rows(world)["step_metric"] == 6
+    assert cli(world, "rm", "c", "--yes") == 0
+    assert "removed campaign c: 2 runs" in capsys.readouterr().err
+    assert rows(world) == {}
+    assert not world.paths.dir.exists()
+    assert world.folder.exists()
+    world.record()  # its name is free again
+    assert set(world.states().values()) == {"pending"}
+
+
+def test_nothing_is_removed_without_an_answer(world: World, capsys: Output) -> None:
+    assert cli(world, "rm", "c") == 2
+    assert "add --yes" in capsys.readouterr().err
+    assert world.paths.marker.exists()
+    assert rows(world)["run"] == 2
+
+
+@pytest.mark.parametrize("state", [RunState.PENDING, RunState.QUEUED, RunState.RUNNING])
+def test_a_campaign_with_something_left_to_do_stays(world: World, state: RunState) -> None:
+    with world.store.write() as conn:
+        queries.update_run(conn, world.runs()["depth-1"].id, state=state)
+    with pytest.raises(UserError, match="not settled: 1 run, such as depth-1"):
+        removal.remove(world.store, world.campaign)
+    assert world.paths.marker.exists()
+
+
+def test_a_campaign_with_an_attempt_that_may_have_a_job_stays(world: World) -> None:
+    with world.store.write() as conn:
+        queries.update_attempt(conn, world.attempts("depth-1")[0].id, state=AttemptState.RUNNING)
+    with pytest.raises(UserError, match="not settled"):
+        removal.remove(world.store, world.campaign)
+
+
+def test_a_campaign_that_another_process_reconciles_stays(world: World) -> None:
+    take_lease(world.store, world.campaign, LeaseHolder("elsewhere", "1", "x"))
+    with pytest.raises(LeaseHeld):
+        removal.remove(world.store, world.campaign)
+    assert world.paths.marker.exists()
+
+
+def test_a_folder_that_is_away_is_not_taken_for_removed(world: World) -> None:
+    world.paths.dir.rename(world.folder / "aside")
+    world.paths.dir.mkdir()  # an empty mount point
+    with pytest.raises(Unreachable):
+        removal.remove(world.store, world.campaign)
+    assert rows(world)["run"] == 2
+
+
+def test_a_folder_that_its_user_removed_is_no_obstacle(world: World) -> None:
+    removal.remove_tree(world.paths.dir)
+    removal.remove(world.store, world.campaign)
+    assert rows(world) == {}
+
+
+@pytest.mark.parametrize("at", ["remove_tree", "delete_measurements", "delete_campaign"])
+@pytest.mark.parametrize("after", [0, 1])
+def test_a_removal_that_was_killed_is_finished_by_the_next(
+    world: World, monkeypatch: pytest.MonkeyPatch, at: str, after: int
+) -> None:
+    original, calls = getattr(removal, at), []
+
+    def killed(*arguments: object) -> None:
+        calls.append(at)
+        if len(calls) > after:
+            raise KeyboardInterrupt
+        original(*arguments)
+
+    with monkeypatch.context() as patched, suppress(KeyboardInterrupt):
+        patched.setattr(removal, at, killed)
+        removal.remove(world.store, world.campaign)
+    assert calls
+    if "campaign" in rows(world):
+        with pytest.raises(UserError, match="is being removed"):
+            world.record()
+        with pytest.raises(UserError, match="is being removed"):
+            desired.retry(world.store, world.campaign, None)
+        removal.remove(world.store, world.campaign)
+    assert rows(world) == {}
+    assert not world.paths.dir.exists()
+
+
+# -- gc ----------------------------------------------------------------------------------------------------------------
+
+
+def garbage(world: World) -> Garbage:
+    return find_garbage(world.store, [world.campaign], world.folder)
+
+
+def kinds(world: World) -> set[GarbageKind]:
+    return {item.kind for item in garbage(world).items}
+
+
+def test_files_that_somebody_may_be_about_to_use_are_no_garbage(world: World) -> None:
+    folder = world.paths.code("0123456789abcdef")
+    folder.mkdir(parents=True)
+    assert garbage(world).items == ()
+
+
+def test_ingested_spools_and_what_was_left_over_go(world: World) -> None:
+    first, second = (attempt_paths(world.attempts(name)[0]) for name in ("depth-1", "depth-2"))
+    left = first.dir / ".outcome-0.json.4242.0a1b2c3d"
+    left.write_text("x")
+    with second.metrics.open("a") as spool:
+        spool.write('{"step": 4')  # not ingested
+    age(left, first.metrics, second.metrics)
+    found = garbage(world)
+    assert [item.path for item in found.items] == [left, first.metrics]
+    gone = collect(world.store, found, [world.campaign], world.folder)
+    assert gone.size_bytes == found.size_bytes
+    assert (left.exists(), first.metrics.exists(), second.metrics.exists()) == (False, False, True)
+    assert not world.run_pass().troubles  # a spool that is gone is no trouble
+    assert world.steps("depth-1") == [1, 2, 3]
+
+
+def test_code_that_no_attempt_ran_goes(world: World) -> None:
+    used = world.paths.code(world.runs()["depth-1"].code)
+    unused = world.paths.code("0123456789abcdef")
+    unused.mkdir(parents=True)
+    manifest = unused.with_name(f"{unused.name}.json")
+    manifest.write_text("{}")
+    age(used, used.with_name(f"{used.name}.json"), unused, manifest)
+    found = garbage(world)
+    assert {item.path for item in found.items} == {unused, manifest}
+    other = world.folder / "other"
+    other.mkdir()
+    (other / "campaign.json").write_text("{}")  # of a store that is not seen here
+    assert "other" in garbage(world).notes[0]
+    assert garbage(world).items == ()
+
+
+def test_a_run_that_is_not_settled_is_never_touched(world: World) -> None:
+    paths = attempt_paths(world.attempts("depth-1")[0])
+    age(paths.metrics)
+    found = garbage(world)
+    assert kinds(world) == {GarbageKind.SPOOLS}
+    with world.store.write() as conn:
+        queries.update_run(conn, world.runs()["depth-1"].id, state=RunState.RUNNING)
+    assert collect(world.store, found, [world.campaign], world.folder).items == ()
+    assert paths.metrics.exists()
+
+
+def test_a_campaign_that_is_being_reconciled_is_left_alone(world: World) -> None:
+    age(attempt_paths(world.attempts("depth-1")[0]).metrics)
+    found = garbage(world)
+    take_lease(world.store, world.campaign, LeaseHolder("elsewhere", "1", "x"))
+    gone = collect(world.store, found, [world.campaign], world.folder)
+    assert gone.items == ()
+    assert "is being reconciled" in gone.notes[0]
+
+
+def test_checkpoints_beyond_retention_go_unless_a_script_keeps_them_itself(world: World) -> None:
+    run = world.runs()["depth-1"]
+    folder = world.paths.run("depth-1").checkpoints(run.config_hash)
+    for step in (1, 2, 3, 9):
+        (folder / f"g0001-step{step:08d}").mkdir(parents=True)
+        (folder / f"g0001-step{step:08d}" / MANIFEST).write_text("{}")
+    assert kinds(world) == set()  # it has a script of its own
+    config = {name: value for name, value in run.config.items() if name != "command"}
+    with world.store.write() as conn:
+        queries.update_run(conn, run.id, config=config)
+    found = garbage(world)
+    assert [item.path.name for item in found.items] == ["g0001-step00000001"]  # 9 was never reached by the run
+    collect(world.store, found, [world.campaign], world.folder)
+    assert sorted(path.name[-1] for path in folder.iterdir()) == ["2", "3", "9"]
+
+
+def test_gc_says_what_goes_and_asks(world: World, capsys: Output) -> None:
+    spool = attempt_paths(world.attempts("depth-1")[0]).metrics
+    age(spool)
+    assert cli(world, "gc", "--dry-run") == 0
+    assert "metrics files that the store has in full (1)" in capsys.readouterr().out
+    assert cli(world, "gc") == 2
+    assert "add --yes" in capsys.readouterr().err
+    assert spool.exists()
+    assert cli(world, "gc", "c", "--yes", "--json") == 0
+    document = json.loads(capsys.readouterr().out)
+    assert document["deleted"] is True
+    assert [item["path"] for item in document["items"]] == [str(spool)]
+    assert not spool.exists()
+    assert cli(world, "gc") == 0
+    assert "nothing to delete" in capsys.readouterr().out

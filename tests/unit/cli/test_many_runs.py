@@ -1,0 +1,146 @@
+"""A campaign of hundreds of runs on a small screen: conditions, causes of failures, and what is asked for alone."""
+
+from __future__ import annotations
+
+import json
+import sys
+from pathlib import Path
+
+import pytest
+
+from dscampaign.db import queries
+from dscampaign.db.records import AttemptState, NewAttempt, NewRun, RunState
+from dscampaign.db.store import Store
+from dscampaign.orchestrator.campaign.status import CampaignStatus, Selection, conditions_of, failures_of, read_status
+from dscampaign.orchestrator.cli import common
+from dscampaign.orchestrator.cli.main import main
+from dscampaign.orchestrator.cli.pages.status import status_page
+from dscampaign.orchestrator.cli.pages.text import Page
+
+Output = pytest.CaptureFixture[str]
+
+POINTS, REPEATS = 100, 5
+REASONS = {
+    "oom": ("cuda-oom", "CUDA out of memory. Tried to allocate {0} GiB of {0}{0} MiB"),
+    "deterministic": ("script-error", "KeyError: 'layers.{0}.weight' · look at line {0}"),
+    "crash": ("", "exited with status 3, see /scratch/{0}/log"),
+}
+
+
+@pytest.fixture
+def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """500 runs: the first repeat of every fifth point failed, its second one runs, others completed or wait."""
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setenv("XDG_CONFIG_HOME", str(tmp_path / "config"))
+    store = Store.open(f"sqlite:///{tmp_path}/campaign/campaign.db", create=True)
+    with store.write() as conn:
+        campaign_id = queries.insert_campaign(
+            conn, name="sweep", spec="", spec_hash="", dir=str(tmp_path / "campaign"), executor="slurm"
+        )
+        new = [
+            NewRun(f"lr-{point}{f'-r{repeat}' * bool(repeat)}", {}, {}, "h", point * REPEATS + repeat, repeat, 10)
+            for point in range(POINTS)
+            for repeat in range(REPEATS)
+        ]
+        queries.insert_runs(conn, campaign_id, new)
+        for run in queries.runs(conn, campaign_id):
+            point, repeat = divmod(run.ordinal, REPEATS)
+            if point % 5 == 0 and repeat == 0:
+                kind = list(REASONS)[point // 5 % 3]
+                rule, reason = REASONS[kind]
+                state, evidence = RunState.FAILED, {"rule": rule, "reason": reason.format(point)}
+                attempt = NewAttempt(run.id, 1, "t", "h", 4, 1, 8, 1, "slurm", "spool")
+                row = queries.insert_attempt(conn, attempt)
+                queries.update_attempt(conn, row, state=AttemptState.FAILED, failure_class=kind, evidence=evidence)
+                queries.update_run(conn, run.id, state=state, reason=evidence["reason"])
+            elif point % 5 == 0 and repeat == 1:
+                queries.update_run(conn, run.id, state=RunState.RUNNING)
+            elif point < 50:
+                queries.update_run(conn, run.id, state=RunState.COMPLETED)
+    store.close()
+    return tmp_path / "campaign"
+
+
+@pytest.fixture
+def status(folder: Path) -> CampaignStatus:
+    store = Store.open(f"sqlite:///{folder}/campaign.db")
+    with store.read() as conn:
+        campaign = queries.list_campaigns(conn)[0]
+    found = read_status(store, campaign)
+    store.close()
+    return found
+
+
+def test_runs_of_one_cause_are_one_group_the_largest_first(status: CampaignStatus) -> None:
+    groups = failures_of(status)
+    assert [(len(group), group[0].failure_class) for group in groups] == [
+        (7, "oom"),
+        (7, "deterministic"),
+        (6, "crash"),
+    ]
+
+
+def test_repeats_are_one_condition_the_worst_first(status: CampaignStatus) -> None:
+    conditions = conditions_of(status.runs)
+    assert len(conditions) == POINTS
+    assert [condition.name for condition in conditions[:3]] == ["lr-0", "lr-5", "lr-10"]
+    assert conditions[0].counts == {RunState.FAILED: 1, RunState.RUNNING: 1, RunState.COMPLETED: 3}
+    assert [c.badness[0] for c in conditions] == sorted(c.badness[0] for c in conditions)
+
+
+@pytest.mark.parametrize(("width", "height"), [(80, 23), (140, 50), (60, 18)])
+def test_hundreds_of_runs_fit_the_screen_with_every_answer(status: CampaignStatus, width: int, height: int) -> None:
+    lines = status_page(status, Page(width=width), height).splitlines()
+    assert sum(-(-max(len(line), 1) // width) for line in lines) <= height
+    page = "\n".join(lines)
+    assert "500 runs: 230 pending, 20 running, 230 completed, 20 failed" in page.replace("\n", "")
+    assert "7 failed, oom: CUDA out of memory." in page
+    assert "next: campaign explain sweep lr-0" in page
+    assert "campaign status sweep --all" in page
+    assert "campaign reconcile sweep --watch" in page
+    assert [line for line in lines if line.startswith("lr-0 ")]
+
+
+def test_few_runs_are_shown_one_by_one(status: CampaignStatus) -> None:
+    few = Selection(patterns=("lr-1?",)).of(status)
+    rows = status_page(few, Page(width=100), 30).split("\n\n")[1].splitlines()[1:]
+    assert [row.split()[0] for row in rows] == [run.name for run in few.runs] == [f"lr-1{n}" for n in range(10)]
+
+
+def test_a_pipe_gets_every_run(folder: Path, capsys: Output) -> None:
+    assert main(["status", "--dir", str(folder)]) == 0
+    rows = capsys.readouterr().out.split("\n\n")[1].splitlines()[1:]
+    assert sum(row.startswith("lr-") for row in rows) == 500
+
+
+def test_only_chosen_runs_are_shown(folder: Path, capsys: Output) -> None:
+    def names(*words: str) -> list[str]:
+        assert main(["status", "--dir", str(folder), "--json", *words]) == 0
+        return [run["name"] for run in json.loads(capsys.readouterr().out)["runs"]]
+
+    assert len(names("--failed")) == 20
+    assert len(names("--state", "failed,running")) == 40
+    assert names("--failed", "--run", "lr-0", "--run", "lr-9*") == ["lr-0", "lr-90", "lr-95"]
+    assert names("--run", "nothing") == []
+    assert main(["status", "--dir", str(folder), "--run", "nothing"]) == 0
+    assert "shown: no run matches" in capsys.readouterr().out
+    assert main(["status", "--dir", str(folder), "--state", "faild"]) == 2
+    assert 'did you mean "failed"?' in capsys.readouterr().err
+
+
+def test_a_pager_gets_what_is_longer_than_the_screen(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    seen = tmp_path / "seen"
+    monkeypatch.setenv("PAGER", f"sh -c 'cat > {seen}; echo $LESS >> {seen}'")
+    monkeypatch.setenv("LINES", "10")
+    monkeypatch.delenv("LESS", raising=False)
+    monkeypatch.setenv("TERM", "xterm")
+    text = "\n".join(map(str, range(50)))
+    common.echo_screen(text)
+    assert not seen.exists()  # no terminal
+    monkeypatch.setattr(sys.stdout, "isatty", lambda: True, raising=False)
+    common.echo_screen("short")
+    assert not seen.exists()
+    common.echo_screen(text)
+    assert seen.read_text() == f"{text}\nFRX\n"
+    monkeypatch.setenv("PAGER", "/nowhere/less")
+    common.echo_screen(text)  # printed after all

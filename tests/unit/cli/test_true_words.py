@@ -1,0 +1,107 @@
+"""What status and the commands say while something is under way, away, or broken off: true at every moment."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+from sqlalchemy import update
+
+from dscampaign.db import queries
+from dscampaign.db.records import Lease, RunState, RunStatus
+from dscampaign.db.schema import attempt, lease, run, run_latest
+from dscampaign.orchestrator.campaign.status import CampaignStatus, read_status
+from dscampaign.orchestrator.cli.main import main
+from dscampaign.orchestrator.cli.pages.status import status_page
+from dscampaign.orchestrator.cli.pages.text import Page
+from dscampaign.orchestrator.cli.watch import interrupted
+from dscampaign.tests.support.cli_world import World, make_world
+
+Output = pytest.CaptureFixture[str]
+
+
+@pytest.fixture
+def world(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> World:
+    monkeypatch.chdir(tmp_path)
+    return make_world(tmp_path)
+
+
+def status(world: World) -> CampaignStatus:
+    with world.store.read() as conn:
+        campaign = queries.campaign_by_name(conn, "sweep")
+    assert campaign
+    return read_status(world.store, campaign)
+
+
+def page(world: World) -> str:
+    return status_page(status(world), Page(False, None))
+
+
+def learned(world: World, **values: Any) -> None:
+    """A pass was made half a minute ago, by a process that has ended since."""
+    with world.store.write() as conn:
+        name = f"reconciler:{world.campaign_id}"
+        queries.acquire_lease(conn, name, "login7:4242:abc", 60.0)
+        conn.execute(update(lease).values(expires_s=world.store.now(conn) - 30, **values))
+
+
+def test_a_run_is_cancelling_from_the_request_until_its_end(world: World) -> None:
+    with world.store.write() as conn:
+        conn.execute(update(run).where(run.c.name == "small").values(desired="cancel"))
+    assert "− cancelling" in page(world)
+    assert "1 pending, 1 cancelling, 1 completed, 1 failed" in page(world)
+    with world.store.write() as conn:
+        conn.execute(update(run).where(run.c.name == "small").values(state=RunState.CANCELLED))
+    assert "cancelling" not in page(world)
+
+
+def test_a_new_attempt_is_silent_only_since_its_own_start(world: World) -> None:
+    with world.store.write() as conn:
+        now_s = world.store.now(conn)
+        conn.execute(update(run_latest).values(ts_s=now_s - 7200))
+        conn.execute(update(attempt).values(started_s=now_s - 60))
+    assert "silent" not in page(world)
+    with world.store.write() as conn:
+        conn.execute(update(attempt).values(started_s=now_s - 600))
+    assert "silent for 10 min" in page(world)
+
+
+def test_a_controller_that_does_not_answer_is_named_with_since_when(world: World) -> None:
+    learned(world, asked_s=1_000_100.0, heard_s=1_000_000.0, trouble="squeue: Unable to contact slurm controller")
+    text = page(world)
+    assert "Not reconciled since" in text
+    assert "Slurm has not answered since 1970-01-" in text
+    assert ": squeue: Unable to contact slurm controller" in text
+    learned(world, asked_s=1_000_100.0, heard_s=1_000_100.0, trouble="")
+    assert "not answered" not in page(world)
+
+
+def test_another_trouble_of_the_last_pass_is_said_too(world: World) -> None:
+    learned(world, asked_s=5.0, heard_s=5.0, trouble="3 runs wait for room in the queue")
+    assert "In the way of the last pass: 3 runs wait for room in the queue" in page(world)
+
+
+def test_the_document_says_when_the_executor_was_heard(world: World, capsys: Output) -> None:
+    learned(world, asked_s=7.0, heard_s=5.0, trouble="squeue: away")
+    main(["status", "--json"])
+    out = capsys.readouterr().out
+    assert '"heard_s": 5.0' in out
+    assert '"trouble": "squeue: away"' in out
+
+
+def test_an_interrupted_submission_says_what_it_left(world: World) -> None:
+    seen = status(world)
+    rows = [row._replace(state=RunState.QUEUED, job_id=f"7_{i}") for i, row in enumerate(seen.runs)]
+    go_on = "`campaign reconcile sweep --watch`"
+    assert interrupted(_of(seen, rows), "sweep") == f"stopped; the jobs keep running. {go_on} resumes"
+    rows[0] = rows[0]._replace(state=RunState.PENDING, job_id=None)
+    assert interrupted(_of(seen, rows), "sweep") == f"interrupted: 4 runs recorded, 3 submitted. {go_on} goes on"
+    rows[1] = rows[1]._replace(job_id=None)
+    assert "2 submitted, 1 without an answer from sbatch, which the next pass looks for" in interrupted(
+        _of(seen, rows), "sweep"
+    )
+
+
+def _of(seen: CampaignStatus, rows: list[RunStatus]) -> CampaignStatus:
+    return CampaignStatus(seen.campaign, tuple(rows), {}, Lease("", "h:1:x", 1, 0.0), seen.now_s)

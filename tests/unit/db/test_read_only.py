@@ -1,0 +1,116 @@
+"""A SQLite store that this user may only read: reading works and is never a mixture, writing names the owner."""
+
+from __future__ import annotations
+
+import os
+import shutil
+import tempfile
+from collections.abc import Iterator
+from contextlib import closing, contextmanager
+from pathlib import Path
+
+import pytest
+
+from dscampaign.db import queries
+from dscampaign.db.errors import StoreBusy, StoreError, StoreReadOnly
+from dscampaign.db.store import Store
+
+
+@pytest.fixture
+def folder() -> Iterator[Path]:
+    """A folder that another user can reach, which those of pytest are not."""
+    path = Path(tempfile.mkdtemp(prefix="shared-"))
+    path.chmod(0o755)
+    yield path
+    path.chmod(0o755)
+    shutil.rmtree(path)
+
+
+@contextmanager
+def as_reader(folder: Path) -> Iterator[None]:
+    """What follows may read the folder, not write it: as another user where this one is root."""
+    for path in folder.iterdir():
+        path.chmod(0o444)
+    folder.chmod(0o555)
+    user = os.geteuid()
+    if user == 0:
+        os.seteuid(65534)
+    try:
+        yield
+    finally:
+        os.seteuid(user)
+        folder.chmod(0o755)
+        for path in folder.iterdir():
+            path.chmod(0o644)
+
+
+def names(store: Store) -> list[str]:
+    with store.read() as conn:
+        return [row.name for row in queries.list_campaigns(conn)]
+
+
+def add(store: Store, name: str) -> None:
+    with store.write() as conn:
+        queries.insert_campaign(conn, name=name, spec="", spec_hash="", dir="/d", executor="local")
+
+
+def test_a_store_that_was_closed_is_read(folder: Path) -> None:
+    url = f"sqlite:///{folder}/campaign.db"
+    with closing(Store.open(url, create=True)) as own:
+        add(own, "sweep")
+    assert not (folder / "campaign.db-wal").exists()
+    with as_reader(folder), closing(Store.open(url)) as seen:
+        assert names(seen) == ["sweep"]
+
+
+def test_a_store_whose_owner_is_at_work_is_read_with_its_log(folder: Path) -> None:
+    url = f"sqlite:///{folder}/campaign.db"
+    with closing(Store.open(url, create=True)) as own:
+        add(own, "sweep")
+        names(own)  # keeps a connection, and so the log
+        if not (folder / "campaign.db-wal").exists():
+            pytest.skip("this folder's file system has no write-ahead log")
+        with as_reader(folder), closing(Store.open(url)) as seen:
+            assert names(seen) == ["sweep"]
+
+
+def test_writing_is_refused_with_the_owner(folder: Path) -> None:
+    url = f"sqlite:///{folder}/campaign.db"
+    Store.open(url, create=True).close()
+    with as_reader(folder), closing(Store.open(url)) as seen:
+        with pytest.raises(StoreReadOnly, match=r"belongs to .*, and you may only read it") as caught:
+            add(seen, "mine")
+        assert "--store" in caught.value.hint
+        assert not caught.value.retryable
+
+
+def test_a_writer_that_comes_meanwhile_is_noticed(folder: Path) -> None:
+    url = f"sqlite:///{folder}/campaign.db"
+    Store.open(url, create=True).close()
+    with as_reader(folder):
+        seen = Store.open(url)
+    with pytest.raises(StoreBusy, match="changed while it was read"), seen.read(), closing(Store.open(url)) as own:
+        add(own, "sweep")
+
+
+def test_a_log_that_only_the_owner_can_replay_is_named(folder: Path) -> None:
+    url = f"sqlite:///{folder}/campaign.db"
+    Store.open(url, create=True).close()
+    (folder / "campaign.db-wal").write_bytes(b"x" * 100)
+    with as_reader(folder), pytest.raises(StoreError, match="cannot be read") as caught:
+        Store.open(url)
+    assert "run `campaign status` once" in caught.value.hint
+
+
+def test_a_file_that_may_not_be_read_is_not_tried_again(folder: Path) -> None:
+    if os.geteuid() != 0:
+        pytest.skip("needs a second user")
+    url = f"sqlite:///{folder}/campaign.db"
+    Store.open(url, create=True).close()
+    with as_reader(folder):
+        os.seteuid(0)
+        (folder / "campaign.db").chmod(0o600)
+        os.seteuid(65534)
+        with pytest.raises(StoreError, match="may not read") as caught:
+            Store.open(url)
+    assert not caught.value.retryable

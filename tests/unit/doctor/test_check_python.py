@@ -1,0 +1,61 @@
+"""Whether the Python of a spec has what the training needs."""
+
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from dscampaign.orchestrator.doctor import check_python
+from dscampaign.orchestrator.doctor.check import Check, Severity
+from dscampaign.orchestrator.doctor.requirements import Requirements
+from dscampaign.orchestrator.spec.model import RunConfig
+
+
+def check(**fields: Any) -> Check:
+    given = {"command": ["a.py"], "executor": "local", **fields}
+    config = RunConfig.model_validate({name: value for name, value in given.items() if value is not None})
+    (found,) = check_python.python_checks("here", [Requirements(("run",), config, 1, 0, on_gpus=False)])
+    return found
+
+
+@pytest.fixture
+def packages(tmp_path: Path) -> dict[str, str]:
+    """An environment that has both packages."""
+    for name in ("torch", "deepspeed", "transformers"):
+        (tmp_path / f"{name}.py").write_text("raise RuntimeError('loaded')")
+    return {"PYTHONPATH": str(tmp_path)}
+
+
+def test_packages_are_found_and_not_loaded(packages: dict[str, str]) -> None:
+    assert check(env=packages).verdict is Severity.OK
+
+
+def python_without(tmp_path: Path) -> str:
+    """An interpreter that sees the standard library alone."""
+    path = tmp_path / "python"
+    path.write_text(f'#!/bin/sh\nexec {sys.executable} -S -E "$@"\n')
+    path.chmod(0o700)
+    return str(path)
+
+
+def test_what_is_missing_is_named(tmp_path: Path) -> None:
+    python = python_without(tmp_path)
+    found = check(python=python)
+    assert (found.verdict, found.seen) == (Severity.PROBLEM, f"{python} has no torch, no deepspeed")
+    assert "pip install torch deepspeed" in found.next
+    assert check(python=python, executor="slurm").verdict is Severity.WARNING
+    assert check(python=python, executor="slurm", slurm={"setup": ["module load torch"]}).verdict is Severity.NOTE
+    assert "no transformers" in check(python=python, command=None).seen
+
+
+def test_an_interpreter_that_is_none(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    assert check(python=str(tmp_path / "none")).verdict is Severity.PROBLEM
+    assert check(python=str(tmp_path / "none"), executor="slurm").verdict is Severity.NOTE
+    broken = tmp_path / "broken"
+    broken.write_text("#!/bin/sh\necho bad >&2\nexit 3\n")
+    broken.chmod(0o700)
+    assert check(python=str(broken)).seen.endswith("fails: bad")
+    broken.write_text("#!/bin/sh\nexec sleep 600\n")
+    monkeypatch.setattr(check_python, "_WAIT_S", 0.2)
+    assert "did not answer" in check(python=str(broken)).seen

@@ -1,0 +1,255 @@
+"""Metrics of scripts that report none."""
+
+from __future__ import annotations
+
+import json
+import os
+import time
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from dscampaign.jobs.collect import collector
+from dscampaign.jobs.collect.collector import Collector
+from dscampaign.jobs.collect.names import metric_name
+from dscampaign.jobs.collect.output import CommonForms, Form, Line, Output, Patterns
+from dscampaign.tests.support.attempt import Attempt, make_payload
+from dscampaign.tests.unit.jobs.test_event_files import WRITTEN_BY_TENSORBOARD
+
+TRAINER = (
+    "Map: 100%|████| 7/7 [00:00<00:00]\r\r  0%|     | 0/20 [00:00<?, ?it/s]\r 15%|█   | 3/20 [00:01<00:01]"
+    "\r        \r{'loss': '3.762', 'grad_norm': '1.5', 'learning_rate': '0.008', 'epoch': '0.07'}\n"
+    "\r 25%|█▌  | 5/20 [00:10<00:27,  1.83s/it]\r 45%|███ | 9/20 [00:11<00:01]\n"
+    "\r100%|████| 8/8 [00:03<00:00,  1.67it/s]\x1b[A\r     \r\x1b[A{'eval_loss': '3.235', 'epoch': '0.1562'}\n"
+    "\r100%|████| 8/8 [00:04<00:00,  1.67it/s]\x1b[A\n"
+    "\r 50%|██  | 10/20 [00:24<00:17,  1.75s/it]\r 55%|██▌ | 11/20 [00:27<00:33]"
+    "\r{'train_runtime': '41.02', 'train_loss': '3.362', 'epoch': '0.3'}\r100%|████| 20/20 [00:41<00:00]"
+    "\r100%|████| 20/20 [00:41<00:00]\n"
+)
+"""As the Trainer of Transformers 5 prints it."""
+
+
+def read(text: str, form: Form, piece: int = 1 << 20, folder: Path = Path()) -> list[Line]:
+    log, output, found = folder / "1_rank0.log", Output(folder, form), []
+    log.write_text(text)
+    more = True
+    while more:
+        lines, more = output.read(piece)
+        found += lines
+    return found
+
+
+@pytest.mark.parametrize("piece", [1, 50, 1 << 20])
+def test_the_trainers_lines_have_the_step_of_the_bar_that_follows(tmp_path: Path, piece: int) -> None:
+    assert read(TRAINER, CommonForms(), piece, tmp_path) == [
+        {"step": 5, "loss": 3.762, "grad_norm": 1.5, "lr": 0.008, "epoch": 0.07},
+        {"step": 10, "eval_loss": 3.235, "epoch": 0.1562},
+        {"step": 20, "train_runtime": 41.02, "train_loss": 3.362, "epoch": 0.3},
+    ]
+
+
+@pytest.mark.parametrize(
+    ("text", "line"),
+    [
+        ("iter 10: loss 4.2345, time 23.50ms, mfu 1.20%", {"step": 10, "loss": 4.2345, "step_time": 0.0235}),
+        ("step 250: train loss 2.1, val loss 2.25", {"step": 250, "loss": 2.1, "eval_loss": 2.25}),
+        ('{"step": 7, "loss": 1e-3, "lr": 0.1}', {"step": 7, "loss": 0.001, "lr": 0.1}),
+        ("2026-01-01 [Step 12/100] Loss: nan | LR: 3e-4", {"step": 12, "loss": float("nan"), "lr": 3e-4}),
+        ("epoch 2 global_step=40 lm_loss=3.5 grad_norm=0.5", {"step": 40, "loss": 3.5, "grad_norm": 0.5}),
+        ("Iteration 5 | validation loss = 2.", {"step": 5, "eval_loss": 2.0}),
+    ],
+)
+def test_common_lines(tmp_path: Path, text: str, line: Line) -> None:
+    found = read(f"{text}\n", CommonForms(), folder=tmp_path)
+    assert json.dumps(found) == json.dumps([line])
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "loss 4.2",
+        "step 10, lr 0.1",
+        "[deepspeed] OVERFLOW! Rank 0 skipping step 3. Attempted loss scale: 65536, reducing to 32768",
+        "step 3: loss of signal",
+        "step 3: glossary 5",
+        "{'loss': 3.0, 'epoch': 0.1}",
+    ],
+)
+def test_other_lines_say_nothing(tmp_path: Path, text: str) -> None:
+    assert read(f"{text}\n", CommonForms(), folder=tmp_path) == []
+
+
+def test_patterns_find_values_of_the_step_of_their_line_or_before(tmp_path: Path) -> None:
+    form = Patterns({"step": r"^it (\d+)", "loss": r"L=(\S+)", "step_time_ms": r"(\d+) ms"})
+    found = read("L=9\nit 1 L=2.5 (40 ms)\nL=2.25\nit 2\nL=oops\nL=-inf\n", form, folder=tmp_path)
+    inf = float("-inf")
+    assert found == [{"step": 1, "loss": 2.5, "step_time": 0.04}, {"step": 1, "loss": 2.25}, {"step": 2, "loss": inf}]
+
+
+def test_a_pattern_that_takes_too_long_is_given_up(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("dscampaign.jobs.collect.output.PATTERN_S", 0.1)
+    form = Patterns({"step": r"it (\d+)", "loss": r"((?:\w+\s?)+):", "lr": r"lr (\S+)"})
+    assert read(f"it 1 lr 2 {'a' * 100}!\n", form, folder=tmp_path) == [{"step": 1, "lr": 2.0}]
+    assert form.given_up == ["loss"]
+
+
+@pytest.mark.parametrize(
+    ("said", "name"),
+    [
+        ("train/loss", "loss"),
+        ("Loss/val", "eval_loss"),
+        ("eval_loss", "eval_loss"),
+        ("train/learning_rate", "lr"),
+        ("eval/runtime", "eval/runtime"),
+        ("train/train_loss", "train/train_loss"),
+        ("accuracy", "accuracy"),
+    ],
+)
+def test_names(said: str, name: str) -> None:
+    assert metric_name(said) == name
+
+
+class Looked:
+    """An attempt whose script writes, and the collector beside it."""
+
+    def __init__(self, tmp_path: Path, **payload: Any) -> None:
+        self.attempt = Attempt(tmp_path, make_payload(tmp_path, workdir=str(tmp_path / "work"), **payload))
+        self.workdir = tmp_path / "work"
+        self.attempt.prepare()
+        self.attempt.paths.logs.mkdir(exist_ok=True)
+        self.workdir.mkdir(exist_ok=True)
+
+    def collector(self) -> Collector:
+        return Collector(self.attempt.payload, self.attempt.paths, lambda: 4711)
+
+    def print(self, text: str) -> None:
+        with (self.attempt.paths.logs / "1_rank0.log").open("a") as log:
+            log.write(text)
+
+    def report(self, **line: Any) -> None:
+        with self.attempt.paths.metrics.open("a") as spool:
+            spool.write(json.dumps(line) + "\n")
+
+    def reported(self) -> list[Any]:
+        """Step and loss of each line, and the message of each event."""
+        lines = map(json.loads, self.attempt.paths.metrics.read_text().splitlines())
+        return [line["message"] if "event" in line else (line["step"], line["loss"]) for line in lines]
+
+    def events(self, folder: Path, pid: int = 4711) -> Path:
+        folder.mkdir(parents=True, exist_ok=True)
+        path = folder / f"events.out.tfevents.1795401873.some.host.{pid}.0"
+        path.write_bytes(WRITTEN_BY_TENSORBOARD)
+        return path
+
+    def trainer_state(self, folder: Path, *losses: float) -> None:
+        folder.mkdir(parents=True, exist_ok=True)
+        history = [{"step": step, "loss": loss, "epoch": 0.1} for step, loss in enumerate(losses, 1)]
+        (folder / "trainer_state.json").write_text(json.dumps({"log_history": history}))
+
+
+@pytest.fixture(autouse=True)
+def _at_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(collector, "LOOK_S", 0.0)
+    monkeypatch.setattr(collector, "HOLD_S", 0.0)
+    monkeypatch.setattr("dscampaign.jobs.collect.sources.SEARCH_S", 0.0)
+
+
+def test_what_is_printed_is_reported_once(tmp_path: Path) -> None:
+    looked = Looked(tmp_path)
+    collect = looked.collector()
+    for step in (1, 2):
+        looked.print(f"step {step} loss {step}.5\n")
+        collect.look()
+        collect.look()
+    looked.print("step 2 loss 9\nstep 3 loss 3.5\n")
+    collect.finish()
+    said, *lines = looked.reported()
+    assert said.endswith('lines of the output such as "step 1 loss 1.5"')
+    assert lines == [(1, 1.5), (2, 2.5), (3, 3.5)]
+
+
+def test_a_script_that_reports_is_left_alone(tmp_path: Path) -> None:
+    looked = Looked(tmp_path)
+    collect = looked.collector()
+    looked.report(step=1, loss=1.0)
+    looked.print("step 1 loss 7\nstep 2 loss 7\n")
+    collect.look()
+    collect.finish()
+    assert looked.reported() == [(1, 1.0)]
+
+
+def test_a_script_that_begins_to_report_is_left_alone_from_then_on(tmp_path: Path) -> None:
+    looked = Looked(tmp_path)
+    collect = looked.collector()
+    looked.print("step 1 loss 7\n")
+    collect.look()
+    looked.report(event="script", message="no step")
+    looked.print("step 2 loss 7\n")
+    collect.look()
+    looked.report(step=3, loss=1.0)
+    looked.print("step 3 loss 7\n")
+    collect.look()
+    collect.finish()
+    assert [line for line in looked.reported() if isinstance(line, tuple)] == [(1, 7.0), (2, 7.0), (3, 1.0)]
+
+
+def test_event_files_in_the_working_folder_count_if_the_first_rank_made_them(tmp_path: Path) -> None:
+    looked = Looked(tmp_path)
+    collect = looked.collector()
+    looked.events(looked.workdir / "runs" / "other", pid=4712)
+    collect.finish()
+    assert not looked.attempt.paths.metrics.exists()
+
+
+def test_what_says_most_is_read(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("dscampaign.jobs.collect.collector.time.time", lambda: 0.0)
+    looked = Looked(tmp_path)
+    collect = looked.collector()
+    path = looked.events(looked.workdir / "runs")
+    looked.print("step 2 loss 7\n")
+    collect.finish()
+    lines = [json.loads(line) for line in looked.attempt.paths.metrics.read_text().splitlines()]
+    assert lines[0]["message"].endswith(str(path.parent))
+    assert [{name: line[name] for name in line} for line in lines[1:]] == [
+        {"step": 1, "ts": 1001.5, "loss": 2.5, "lr": 0.25},
+        {"step": 2, "ts": 1002.5, "loss": 1.5},
+        {"step": 300, "ts": 1300.5, "eval_loss": 1.25},
+        {"step": 301, "ts": 1301.5, "one": 3.0},
+    ]
+
+
+def test_event_files_of_an_earlier_attempt_are_not_read(tmp_path: Path) -> None:
+    looked = Looked(tmp_path)
+    path = looked.events(Path(looked.attempt.payload.run_dir) / "tb")
+    os.utime(path, (time.time() + 60, time.time() + 60))  # it is written on, and its values are old
+    looked.collector().finish()
+    assert not looked.attempt.paths.metrics.exists()
+
+
+def test_of_a_trainers_state_only_what_is_new_counts(tmp_path: Path) -> None:
+    looked = Looked(tmp_path, command=("train.py", "--output_dir", "out/r", "--x=1"))
+    output = looked.workdir / "out" / "r"
+    looked.trainer_state(output / "checkpoint-2", 3.0, 2.0)
+    collect = looked.collector()
+    looked.trainer_state(output / "checkpoint-3", 3.0, 2.0, 1.0)
+    collect.look()
+    looked.trainer_state(output / "checkpoint-4", 3.0, 2.0, 1.0, 0.5)
+    collect.finish()
+    assert looked.reported()[1:] == [(3, 1.0), (4, 0.5)]
+
+
+def test_a_full_disk_costs_nothing(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    looked = Looked(tmp_path)
+    collect = looked.collector()
+    looked.print("step 1 loss 7\n")
+    with monkeypatch.context() as broken:
+        broken.setattr("dscampaign.jobs.collect.collector.os.write", _full)
+        collect.look()
+    looked.print("step 2 loss 7\n")
+    collect.finish()
+    assert looked.reported()[1:] == [(1, 7.0), (2, 7.0)]
+
+
+def _full(_descriptor: int, _data: bytes) -> int:
+    raise OSError(28, "No space left on device")

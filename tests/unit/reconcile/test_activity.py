@@ -1,0 +1,41 @@
+"""What is recorded of what attempts do."""
+
+from __future__ import annotations
+
+from dscampaign.db.records import AttemptState
+from dscampaign.jobs.agent.progress import Heartbeat, RankProgress
+from dscampaign.orchestrator.reconcile.activity import Activity, activities
+from dscampaign.orchestrator.reconcile.snapshot import AttemptView
+from dscampaign.tests.support.policy_world import NOW_S, attempt_row, job, run_row, run_view, snapshot
+
+
+def seen(attempt: AttemptView) -> Activity | None:
+    return next(iter(activities(snapshot(run_view(attempt, run=run_row(generation=1)))).values()), None)
+
+
+def beat(phase: str, step: int, phase_s: float | None = 4.0) -> Heartbeat:
+    return Heartbeat(NOW_S, "n1", 0.0, phase, {0: RankProgress(step, phase)}, phase_s)
+
+
+def test_the_slowest_rank_says_what_an_attempt_does() -> None:
+    row, running = attempt_row(state=AttemptState.RUNNING), job("RUNNING", nodes="n[1-2]")
+    assert seen(AttemptView(row, running)) == Activity("start", NOW_S, "n[1-2]")
+    both = (beat("train", 8), beat("eval", 7, 30.0))
+    assert seen(AttemptView(row, running, heartbeats=both)) == Activity("eval", NOW_S - 30.0, "n[1-2]")
+    old = (beat("train", 8, None),)
+    assert seen(AttemptView(row, running, heartbeats=old)) == Activity("train", NOW_S, "n[1-2]")
+
+
+def test_what_has_not_changed_is_not_recorded_again() -> None:
+    row = attempt_row(state=AttemptState.RUNNING, phase="train", phase_since_s=5.0, node_list="n1")
+    assert seen(AttemptView(row, job("RUNNING", nodes="n1"), heartbeats=(beat("train", 8),))) is None
+    moved = AttemptView(row, job("RUNNING", nodes="n2"), heartbeats=(beat("train", 8),))
+    assert seen(moved) == Activity("train", 5.0, "n2")
+
+
+def test_an_attempt_in_the_queue_does_nothing_and_one_that_slurm_ends_is_ending() -> None:
+    row = attempt_row(state=AttemptState.RUNNING, phase="train", phase_since_s=5.0)
+    assert seen(AttemptView(row, job("PENDING"))) == Activity("", None, "")
+    ending = AttemptView(row, job("COMPLETING", nodes="n1"), heartbeats=(beat("train", 8),))
+    assert seen(ending) == Activity("end", NOW_S, "n1")
+    assert seen(AttemptView(row)) is None  # who does not see its job knows nothing new

@@ -1,0 +1,55 @@
+"""Axes that a script of one's own does not read."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import Any
+
+from dscampaign.orchestrator.report.compare.ignored_axes import ignored_axes
+from dscampaign.orchestrator.report.measure.run import MeasuredRun
+from dscampaign.tests.support.planted import Plant, Planted
+
+SCRIPT = {"command": ["train.py"]}
+
+
+def point(losses: list[float], config: dict[str, Any] = SCRIPT, **params: Any) -> tuple[Planted, list[float]]:
+    name = "_".join(f"{axis}-{value}" for axis, value in params.items())
+    return Planted(name, (0.1,), (None,), params={"label": "", **params}, config=config), losses
+
+
+def measured(planted: Plant, *points: tuple[Planted, list[float]]) -> list[MeasuredRun]:
+    runs = planted(*(condition for condition, _ in points))
+    steps = [float(step) for step in range(1, 9)]
+    curves = [replace(run.curve, step=steps, raw=losses) for run, (_, losses) in zip(runs, points, strict=True)]
+    return [replace(run, curve=curve) for run, curve in zip(runs, curves, strict=True)]
+
+
+FIRST = [3.0, 2.9, 2.8, 2.7, 2.6, 2.5, 2.4, float("nan")]
+SECOND = [*FIRST[:6], 2.4000001, 2.3]
+
+
+def test_an_axis_that_changes_no_digit_is_named(planted: Plant) -> None:
+    found = ignored_axes(
+        measured(
+            planted,
+            point(FIRST, zero_stage=1, lr=0.1),
+            point(FIRST, zero_stage=2, lr=0.1),
+            point(SECOND, zero_stage=1, lr=0.2),
+            point(SECOND, zero_stage=2, lr=0.2),
+        )
+    )
+    expected = "The script seems to ignore zero_stage: its losses are the same to the last digit whatever the value."
+    assert list(found) == [expected]
+
+
+def test_one_digit_is_enough_to_say_nothing(planted: Plant) -> None:
+    assert not list(ignored_axes(measured(planted, point(FIRST, lr=0.1), point(SECOND, lr=0.2))))
+
+
+def test_too_few_losses_say_nothing(planted: Plant) -> None:
+    flat = [2.5] * 7 + [2.4]
+    assert not list(ignored_axes(measured(planted, point(flat, lr=0.1), point(flat, lr=0.2))))
+
+
+def test_the_built_in_training_reads_everything(planted: Plant) -> None:
+    assert not list(ignored_axes(measured(planted, point(FIRST, {}, lr=0.1), point(FIRST, {}, lr=0.2))))

@@ -1,0 +1,91 @@
+"""Mistakes in a spec are told once, where they are, in words of the spec."""
+
+from pathlib import Path
+
+import pytest
+
+from dscampaign.orchestrator.errors import Problem, SpecError
+from dscampaign.orchestrator.spec.load import load_spec
+
+BUILT_IN = "name: x\ntrain: {model: gpt2, tokenizer: bytes, dataset: wikitext, steps: 4, global_batch: 8}\n"
+
+
+def problems(folder: Path, text: str, *overrides: str) -> list[Problem]:
+    path = folder / "spec.yaml"
+    path.write_text(text, encoding="utf-8")
+    with pytest.raises(SpecError) as caught:
+        load_spec(path, overrides)
+    return caught.value.problems
+
+
+@pytest.mark.parametrize(
+    ("text", "line", "column", "words"),
+    [
+        ("train:\n  model: a\n   steps: 10\n", 3, 4, "further than line 2"),
+        ("train:\n  model: a\n\n  # why\n steps: 10\n", 5, 2, "differently from line 2"),
+        ("  name: x\ntrain:\n  model: a\n", 2, 1, "differently from line 1"),
+        ("a:\n  - b\n  c: 1\n", 3, 3, "side by side"),
+        ('name: "x\ntrain:\n  model: a\n', 1, 7, "quote is never closed"),
+        ("name: 'x\ntrain:\n  model: a's\n", 1, 7, "quote is not closed"),
+        ("train:\n  model:gpt2\n  steps: 4\n", 2, 8, "space is missing"),
+        ("train:\n  steps: 4\n  model:gpt2\n", 3, 8, "space is missing"),
+        ("train: {n_layer:2, a: 1}\n", 1, 9, "space is missing"),
+        ("name: a: b\n", 1, 8, "second colon"),
+        ("name: x\nsteps 4\nlr: 3\n", 2, 1, "a field and its value"),
+        ("a: [1, 2\nb: 3\n", 1, 4, "bracket is not closed"),
+        ("a: {b: 1}}\n", 1, 10, "unexpected }"),
+        ("a: - b\n", 1, 4, "list cannot begin"),
+        ("a: @b\n", 1, 4, "cannot begin with this"),
+        ("a: *.py\n", 1, 5, "meaning of their own"),
+        ('a: "c:\\d"\n', 1, 8, "backslash"),
+        ('a: "b" c\n', 1, 8, "after the value"),
+        ("a:\n\tb: 1\n", 2, 1, "tab"),
+        ("a:\tb\tc: 1\n", 1, 3, "tab"),
+        ("a: |b\n", 1, 5, "begin with |"),
+        ("a: [,]\n", 1, 5, "value is missing"),
+        ("a: 1\nb: \x07\n", 2, 4, "control character"),
+    ],
+)
+def test_yaml_errors_are_in_words_of_the_spec(tmp_path: Path, text: str, line: int, column: int, words: str) -> None:
+    (problem,) = problems(tmp_path, text)
+    assert (problem.line, problem.column) == (line, column)
+    assert words in problem.message
+    assert problem.source_line == text.splitlines()[line - 1]
+
+
+def test_a_misspelt_field_is_not_also_missing(tmp_path: Path) -> None:
+    (problem,) = problems(tmp_path, BUILT_IN.replace("global_batch", "globalbatch"))
+    assert problem.hint == 'did you mean "global_batch"?'
+    (problem,) = problems(tmp_path, BUILT_IN.replace(", global_batch: 8", "") + "matrix: {globalbatch: [8, 16]}\n")
+    assert (problem.field, problem.hint) == ("matrix.globalbatch", 'did you mean "global_batch"?')
+
+
+def test_a_variable_that_is_not_set_is_told_once(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.delenv("NOPE", raising=False)
+    text = BUILT_IN.replace("wikitext", '"${NOPE}/text.txt"') + 'dir: ${NOPE}\nslurm: {time: "${NOPE}"}\n'
+    (problem,) = problems(tmp_path, text)
+    assert (problem.field, problem.message) == ("train.dataset", "${NOPE} is not set")
+
+
+def test_two_axes_for_one_field_are_one_error(tmp_path: Path) -> None:
+    (problem,) = problems(tmp_path, BUILT_IN + "matrix: {train.lr: [1, 2], lr: [3, 4]}\n")
+    assert (problem.field, problem.message) == ("matrix.lr", "sets train.lr, as the axis train.lr does")
+
+
+def test_a_hint_is_yaml(tmp_path: Path) -> None:
+    (problem,) = problems(tmp_path, BUILT_IN + "matrix: {include: {zero_stage: 3, offload: none}}\n")
+    assert problem.hint == "write [{zero_stage: 3, offload: none}]"
+
+
+@pytest.mark.parametrize(
+    ("override", "message", "hint"),
+    [
+        ("train.steps", "expected FIELD=VALUE", "write --set train.steps=VALUE"),
+        ("=3", "expected FIELD=VALUE", "write --set FIELD=VALUE"),
+        ("trian.steps=3", "unknown field", 'did you mean "train.steps"?'),
+        ("train.stepz=3", "unknown field", 'did you mean "steps"?'),
+    ],
+)
+def test_overrides_that_name_nothing(tmp_path: Path, override: str, message: str, hint: str) -> None:
+    (problem,) = problems(tmp_path, BUILT_IN, override)
+    assert (problem.message, problem.hint) == (message, hint)

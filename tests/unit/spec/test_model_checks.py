@@ -1,0 +1,173 @@
+"""What is known of a model before a node loads it, from the source of the Transformers that is installed."""
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from dscampaign.orchestrator.errors import Finding
+from dscampaign.orchestrator.spec import model_checks, transformers_source
+from dscampaign.orchestrator.spec.model import RunConfig, Spec
+from dscampaign.orchestrator.spec.validate import remarks
+
+BASE = """
+class PreTrainedConfig:
+    vocab_size: int = 100
+    model_type: ClassVar[str] = ""
+
+    def __post_init__(self, **kwargs):
+        self.theta = kwargs.pop("rope_theta", 1.0)
+"""
+WIDE = """
+from ...configuration_utils import PreTrainedConfig
+
+class WideConfig(PreTrainedConfig):
+    model_type = "wide"
+    attribute_map = {"hidden_size": "n_embd", "num_attention_heads": "n_head", "max_position_embeddings": "n_positions"}
+    n_embd: int = 64
+    n_head: int = 4
+    n_layer: int = 2
+    n_inner: int | None = None
+    n_positions: int = 1024
+    scale: float = 1.0
+"""
+GROUPED = """
+from ...configuration_utils import PreTrainedConfig
+
+class GroupedVisionConfig(PreTrainedConfig):
+    model_type = "grouped_vision"
+
+class GroupedConfig(PreTrainedConfig):
+    model_type = "grouped-query"
+
+    def __init__(self, hidden_size=64, num_attention_heads=4, num_key_value_heads=None, num_hidden_layers=2,
+                 head_dim=None, **kwargs):
+        super().__init__(**kwargs)
+
+class HeadedConfig(GroupedConfig):
+    model_type = "headed"
+    head_dim: int = 32
+"""
+
+
+@pytest.fixture(autouse=True)
+def package(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """A package with the forms of Transformers 5 and 4, and a class that inherits."""
+    root = tmp_path / "transformers"
+    types = (
+        'X = [\n("wide", "A"),\n("grouped-query", "B"),\n("headed", "C"),\n("grouped_vision", "D"),\n("painter", "E")]'
+    )
+    names = '("wide", "A"),\n("grouped-query", "B"), ("headed", "C")'
+    causal = f"MODEL_FOR_CAUSAL_LM_MAPPING_NAMES = OrderedDict(\n[{names}]\n)\n"
+    files = {
+        "configuration_utils.py": BASE,
+        "models/wide/configuration_wide.py": WIDE,
+        "models/grouped/configuration_grouped.py": GROUPED,
+        "models/auto/configuration_auto.py": types,
+        "models/auto/modeling_auto.py": causal + 'Y = [("painter", "E")]\n',
+    }
+    for name, text in files.items():
+        (root / name).parent.mkdir(parents=True, exist_ok=True)
+        (root / name).write_text(text)
+    monkeypatch.setattr(transformers_source, "package_of", lambda _python: root)
+    return root
+
+
+def findings(model: Any, tokenizer: str | None = "bytes", **train: Any) -> list[Finding]:
+    config = RunConfig.model_validate({"train": {"model": model, "tokenizer": tokenizer, "seq_len": 16, **train}})
+    return list(model_checks.check(config))
+
+
+@pytest.mark.parametrize(
+    ("model", "field", "words", "hint"),
+    [
+        ({"model_type": "wide", "n_layers": 2}, "n_layers", "no field of wide", '"n_layer"'),
+        ({"model_type": "wide", "num_hidden_layers": 2}, "num_hidden_layers", "no field of wide", '"n_layer"'),
+        ({"model_type": "wide", "hidden_sise": 64}, "hidden_sise", "no field of wide", '"n_embd"'),
+        ({"model_type": "wide", "n_embd": 66}, "n_embd", "n_embd 66 is not divisible by n_head 4", "64 or 68"),
+        ({"model_type": "wide", "hidden_size": 66}, "hidden_size", "hidden_size 66 is not div", "64 or 68"),
+        ({"model_type": "wide", "n_head": 3}, "n_embd", "not divisible by n_head 3", "63 or 66"),
+        ({"model_type": "wide", "n_positions": 8}, "seq_len", "16 is more than the model's n_positions 8", "at most 8"),
+        ({"model_type": "wide", "vocab_size": 256}, "vocab_size", "less than the 257 tokens", "leave it out"),
+        ({"model_type": "wide", "n_layer": "2"}, "n_layer", "expected a whole number", ""),
+        ({"model_type": "wide", "n_head": 0}, "n_head", "expected at least 1", ""),
+        ({"model_type": "grouped-query", "n_embd": 64}, "n_embd", "no field of grouped-query", '"hidden_size"'),
+        ({"model_type": "grouped-query", "hidden_size": 65}, "hidden_size", "not divisible", "64 or 68"),
+        ({"model_type": "headed", "num_key_value_heads": 3}, "num_key_value_heads", "4 is not divisible", "equally"),
+        ({"model_type": "wid", "n_layer": 2}, "model_type", "has no model type wid", '"wide"'),
+        ({"model_type": "painter"}, "model_type", "no causal language model", "llama"),
+        ({"n_layer": 2}, "model_type", "model_type is required", "gpt2"),
+    ],
+)
+def test_a_model_that_cannot_be_built(model: dict[str, Any], field: str, words: str, hint: str) -> None:
+    (finding,) = findings(model)
+    assert finding.places[0][-1] == field
+    assert words in finding.message
+    assert hint in (finding.hint or "")
+
+
+@pytest.mark.parametrize(
+    "model",
+    [
+        {"model_type": "wide", "hidden_size": 32, "n_head": 8, "rope_theta": 2.0, "vocab_size": "auto"},
+        {"model_type": "wide", "of_a_newer_version": 1, "_name_or_path": "x", "scale": 2, "n_inner": None},
+        {"model_type": "headed", "hidden_size": 50, "num_attention_heads": 3},
+        {"model_type": "grouped-query", "hidden_size": 50, "num_attention_heads": 3, "head_dim": 16},
+    ],
+)
+def test_a_model_that_can_be_built_passes(model: dict[str, Any]) -> None:
+    assert findings(model) == []
+
+
+def test_without_transformers_nothing_is_said(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(transformers_source, "package_of", lambda _python: None)
+    assert findings({"model_type": "wide", "n_layers": 2, "n_embd": 65}) == []
+
+
+def test_a_source_of_another_form_says_nothing(package: Path) -> None:
+    (package / "models/auto/configuration_auto.py").write_text("")
+    (package / "models/auto/modeling_auto.py").write_text("")
+    (package / "models/wide/configuration_wide.py").write_text(
+        "from .. import Far\nclass W(FarConfig):\n  model_type='wide'\n"
+    )
+    assert findings({"model_type": "wide", "n_layers": 2}) == []
+
+
+@pytest.mark.parametrize(
+    ("name", "meant"),
+    [
+        ("gtp2", "gpt2"),
+        ("gpt-2", "gpt2"),
+        ("opt-125m", "facebook/opt-125m"),
+        ("facebook/otp-125m", "facebook/opt-125m"),
+        ("meta-llama/llama-3.1-8b", "meta-llama/Llama-3.1-8B"),
+        ("facebook/opt-66b", None),
+        ("meta-llama/Llama-3.2-1B-Instruct", None),
+        ("distilgpt2", None),
+        ("EleutherAI/pythia-70m", None),
+        ("gpt2", None),
+    ],
+)
+def test_a_misspelt_name(name: str, meant: str | None) -> None:
+    assert model_checks.misspelt_name(name) == meant
+
+
+def test_a_missing_tokenizer(tmp_path: Path) -> None:
+    (finding,) = findings({"model_type": "wide"}, None)
+    assert finding.places[0] == ("train", "tokenizer")
+    folder = tmp_path / "model"
+    folder.mkdir()
+    assert "no config.json" in findings(str(folder))[0].message
+    (folder / "config.json").write_text("{}")
+    assert "no tokenizer" in findings(str(folder), None)[0].message
+    assert findings(str(folder), "bytes") == []
+    (folder / "tokenizer.json").write_text("{}")
+    assert findings(str(folder), None) == []
+    assert findings("gpt2", "byts")[0].hint == 'did you mean "bytes"?'
+
+
+def test_a_section_that_is_not_used() -> None:
+    fields = {"name": "x", "command": ["a.py"]}
+    local = Spec.model_validate({**fields, "executor": "local", "slurm": {"partition": "a"}})
+    assert remarks(local) == ["`slurm:` is not used with `executor: local`"]
+    assert remarks(Spec.model_validate({**fields, "slurm": {"partition": "a"}})) == []

@@ -1,0 +1,134 @@
+"""Secrets are found by kind in every text of a spec, and what only resembles one is let through."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from dscampaign.orchestrator.errors import SpecError
+from dscampaign.orchestrator.spec.load import load_spec
+from dscampaign.orchestrator.spec.secrets import findings, secret_in
+
+RANDOM = "a8f0c2d9e1b7a4f6c3d2"
+SECRET_NAMES = [
+    name
+    for line in (
+        "PGPASSWORD PGPASS DB_PASS MYSQL_PWD SSHPASS WANDB_KEY OPENAI_KEY KAGGLE_KEY GITLAB_PAT",
+        "HF_AUTH HF_TOKEN WANDB_API_KEY AWS_SECRET_ACCESS_KEY DB_PASSWORD my_private_key GITHUB_TOKEN apiKey",
+        "AZURE_CLIENT_SECRET REDIS_AUTH SMTP_PW NEPTUNE_API_TOKEN",
+    )
+    for name in line.split()
+]
+HARMLESS = {
+    "TOKENIZERS_PARALLELISM": "true",
+    "SORT_KEY": "abc",
+    "PWD": "/x",
+    "PAD_TOKEN": "<pad>",
+    "EOS_TOKEN": "eos",
+    "MAX_TOKENS": "512",
+    "HF_TOKEN_PATH": "/home/x/t",
+    "AUTHOR": "me",
+    "COMPASS": "n",
+    "HF_TOKEN": "$(cat ~/.hf)",
+    "SSH_AUTH_SOCK": "/tmp/x",
+    "NUM_PASSES": "3",
+}
+SECRETS = [
+    "export WANDB_API_KEY=3f2a9c",
+    "t.py --api-key sk-proj-abcdefghijkl",
+    "curl -H 'Authorization: Bearer abcdef' x",
+    "https://h/?access_token=abc&x=1",
+    "wandb login 0123456789abcdef0123456789abcdef01234567",
+    "eyJhbGciOiJI.eyJzdWIiOiIx.abc",
+    "AIzaSyA1234567890abcdefg",
+    "-----BEGIN RSA PRIVATE KEY-----",
+    "https://hooks.slack.com/services/T000/B000/XXX",
+    "glpat-abcdefghij1234567890",
+    "postgresql://me:p/w@h/db",
+    "postgresql://me@db/x?password=abc",
+    "mlflow --token=abc",
+    '{"api_key": "abc"}',
+]
+NO_SECRETS = [
+    "train.py --tokenizer gpt2 --max-tokens 512",
+    "train token by token",
+    "--pad-token <pad> --eos-token '</s>'",
+    "source ~/.secrets",
+    "--revision 3f2a9c0123456789abcdef0123456789abcdef01",
+    "s3://bucket/key=1/part",
+    "ssh://git@github.com/x/y",
+    "export PASS=$PASS",
+    r"loss[=:] *([\d.eE+-]+)",
+    "http://host:8080/x@v2",
+    "--password-file ~/.pw",
+]
+PLACES = [
+    "env: {X: 'SECRET'}",
+    "slurm: {setup: ['SECRET']}",
+    "local: {setup: ['SECRET']}",
+    "deepspeed: {monitor_config: {wandb: {note: 'SECRET'}}}",
+    "matrix: {env.X: ['SECRET', b]}",
+    "matrix: {include: [{env.X: 'SECRET'}]}",
+    "train: {model: {model_type: gpt2, note: 'SECRET'}}",
+    "retry: {rules: [{match: 'SECRET', class: infra}]}",
+]
+
+
+@pytest.mark.parametrize("name", SECRET_NAMES)
+def test_a_name_that_says_secret(name: str) -> None:
+    for form in ({name: RANDOM}, f"export {name}={RANDOM}", f"t.py --{name.lower()} {RANDOM}", [f"--{name}", RANDOM]):
+        assert list(findings(form)), form
+
+
+@pytest.mark.parametrize("text", SECRETS)
+def test_a_text_that_holds_one(text: str) -> None:
+    assert secret_in(text)
+
+
+def test_what_only_resembles_one() -> None:
+    assert not list(findings(HARMLESS))
+    assert [text for text in NO_SECRETS if secret_in(text)] == []
+
+
+@pytest.mark.parametrize("place", PLACES)
+def test_whatever_field_holds_it(tmp_path: Path, place: str) -> None:
+    path, token = tmp_path / "spec.yaml", "hf_abcdefghijklmnop"
+    (tmp_path / "a.py").touch()
+    path.write_text(f"name: c\nexecutor: local\ncommand: [a.py]\n{place.replace('SECRET', token)}\n")
+    with pytest.raises(SpecError) as caught:
+        load_spec(path)
+    said = [problem for problem in caught.value.problems if "looks like a secret" in problem.message]
+    assert [problem.line for problem in said] == [4]
+    assert token not in said[0].message
+
+
+def test_one_cause_is_reported_once(tmp_path: Path) -> None:
+    path = tmp_path / "spec.yaml"
+    (tmp_path / "a.py").touch()
+    path.write_text(
+        "name: c\nexecutor: local\ncommand: [a.py]\nforward: {mlflow: {token: abc}}\nstore: 'sqlite:///x'\n"
+    )
+    with pytest.raises(SpecError) as caught:
+        load_spec(path)
+    assert len(caught.value.problems) == 1
+
+
+@pytest.mark.parametrize(
+    "url",
+    [
+        "postgresql://me:secret@db/c",
+        "postgresql://me:se/cret@db/c",
+        "postgresql://me@db/c?password=secret",
+        "postgresql://me@db/c?sslpassword=secret",
+    ],
+)
+def test_a_store_with_a_password(tmp_path: Path, url: str) -> None:
+    path = tmp_path / "spec.yaml"
+    (tmp_path / "a.py").touch()
+    path.write_text(f"name: c\nexecutor: local\ncommand: [a.py]\nstore: {url}\n")
+    with pytest.raises(SpecError) as caught:
+        load_spec(path)
+    [problem] = caught.value.problems
+    assert ".pgpass" in (problem.hint or "")
+    assert "contains a password" in problem.message
