@@ -21,25 +21,32 @@ pytestmark = pytest.mark.training
 SLOW = SCRIPTS / "slow.py"
 SPEC = Path(__file__).parent / "main_job.yaml"
 CHECKPOINT_EVERY = 5
+SAVES_EVERY = 20
+"""Steps between two checkpoints of the run that meets its time limit."""
 LOSS_TOLERANCE = 1e-5
 """Relative. The same samples in fp32, summed in another order."""
 
 
 class Trouble:
-    """What befalls two runs, once each, when they have something to lose.
+    """What befalls three runs, once each, when they have something to lose.
 
-    A job of higher priority takes the node of the preemptable one; the other gets the signal that Slurm sends ahead of
-    a time limit.
+    A job of higher priority takes the node of the preemptable one. One gets the signal that Slurm sends ahead of a time
+    limit. The time limit of the last is shortened to what it has used, so that Slurm ends it however long it took to
+    start.
     """
 
     def __init__(self, cluster: SlurmCluster) -> None:
         self._cluster = cluster
-        self._ahead = {"case-preempted": self._preempt, "case-warned": self._warn}
+        self._ahead = {
+            "case-preempted": (CHECKPOINT_EVERY, self._preempt),
+            "case-warned": (CHECKPOINT_EVERY, self._warn),
+            "case-time-limit": (SAVES_EVERY, self._end_its_time),
+        }
 
     def __call__(self, seen: Observed) -> None:
-        for name, befall in list(self._ahead.items()):
+        for name, (interval, befall) in list(self._ahead.items()):
             attempts = seen.attempts[name]
-            if attempts and (attempts[-1].last_step or 0) > CHECKPOINT_EVERY + 1:
+            if attempts and (attempts[-1].last_step or 0) > interval + 1:
                 del self._ahead[name]
                 befall(attempts[-1].job_id or "")
 
@@ -48,6 +55,9 @@ class Trouble:
 
     def _warn(self, job: str) -> None:
         self._cluster.run("scancel", "--signal=USR2", job)
+
+    def _end_its_time(self, job: str) -> None:
+        self._cluster.run("scontrol", "update", f"JobId={job}", "TimeLimit=1")
 
 
 @pytest.fixture(scope="module")
@@ -114,7 +124,7 @@ def test_a_run_that_is_killed_by_its_time_limit_finishes_on_resume(done: Observe
     attempts = done.attempts["case-time-limit"]
     assert [a.failure_class for a in attempts[:-1]] == ["time_limit"] * (len(attempts) - 1)
     assert len(attempts) > 1
-    assert all((b.start_step or 0) >= (a.start_step or 0) + 20 for a, b in pairwise(attempts))
+    assert all((b.start_step or 0) >= (a.start_step or 0) + SAVES_EVERY for a, b in pairwise(attempts))
 
 
 def test_a_run_that_heeds_the_warning_repeats_nothing(done: Observed) -> None:
