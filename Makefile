@@ -7,6 +7,9 @@
 # make bench   benchmarks
 # make torture the store's torture at full length: 800,000 lines on SQLite and PostgreSQL while everything is killed
 # make documents the published comparisons: all templates trained at their smallest scale, their reports checked; half an hour
+# make lock    writes requirements.lock: the versions of constraints.txt with the hashes of their files
+# make audit   known vulnerabilities of these versions; needs the network
+# make sbom    what the environment is made of, as CycloneDX, into build/sbom.json
 # make clean   removes what these targets made
 PYTHON ?= python3
 SKIP ?=
@@ -17,9 +20,10 @@ SEED ?=
 BIN := .venv/bin
 STAMP := .venv/installed
 SMALL := .venv/installed-small
+TOOLS := .tools/bin
 BENCHMARKS := $(filter-out %/facts.py,$(wildcard benchmarks/*.py)) benchmarks/oom benchmarks/train
 
-.PHONY: demo check test soak lint bench torture documents clean
+.PHONY: demo check test soak lint bench torture documents lock audit sbom clean
 .DELETE_ON_ERROR:
 
 demo: $(STAMP)
@@ -54,8 +58,26 @@ torture: $(STAMP)
 documents: $(STAMP)
 	DOCUMENTS=all $(BIN)/pytest -v --durations=0 --durations-min=10 tests/integration/local/test_trained_documents.py $(PYTEST_ARGS)
 
+# Without torch: which of its builds fits is decided by the driver of a machine.
+lock: .tools/installed
+	$(TOOLS)/pip-compile -q --generate-hashes --unsafe-package torch --all-extras --strip-extras -c constraints.txt --no-annotate \
+	  --no-header --no-emit-index-url --no-emit-find-links --no-emit-trusted-host -o requirements.lock pyproject.toml
+
+# A version that could not be looked up is no version without vulnerabilities.
+audit: .tools/installed
+	$(TOOLS)/pip-audit --strict --progress-spinner off --no-deps --disable-pip -r requirements.lock
+
+sbom: .tools/installed $(STAMP)
+	mkdir -p build
+	$(TOOLS)/cyclonedx-py environment --pyproject pyproject.toml --mc-type application --output-reproducible -o build/sbom.json $(BIN)/python
+
+.tools/installed: scripts/supply_chain_tools.txt
+	$(PYTHON) -m venv .tools
+	$(TOOLS)/python -m pip install -q --disable-pip-version-check -r scripts/supply_chain_tools.txt
+	@touch $@
+
 clean:
-	rm -rf .venv .lint .mypy_cache .ruff_cache .pytest_cache .hypothesis .import_linter_cache demo build dist *.egg-info
+	rm -rf .venv .tools .lint .mypy_cache .ruff_cache .pytest_cache .hypothesis .import_linter_cache demo build dist *.egg-info
 
 # Installs again only when what to install changed.
 $(STAMP): EXTRAS := train,postgres,report,wandb,tensorboard,mlflow,pandas,parquet,check,dev

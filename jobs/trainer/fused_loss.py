@@ -7,6 +7,8 @@ states and of the weights.
 
 from __future__ import annotations
 
+from collections.abc import Callable
+from functools import cache
 from typing import Any
 
 import torch
@@ -92,7 +94,7 @@ _fused.register_autograd(_backward, setup_context=_keep)
 
 def _stretch(logits_nV: Tensor, target_n: Tensor, vocab_size: int) -> tuple[Tensor, Tensor]:
     """Sum of the losses of some tokens, and its gradient by their logits; one pass over them each, where compiled."""
-    return (_compiled_kernel if logits_nV.is_cuda else _kernel)(logits_nV, target_n, vocab_size)
+    return (_compiled_kernel() if logits_nV.is_cuda else _kernel)(logits_nV, target_n, vocab_size)
 
 
 def _kernel(logits_nV: Tensor, target_n: Tensor, vocab_size: int) -> tuple[Tensor, Tensor]:
@@ -107,7 +109,10 @@ def _kernel(logits_nV: Tensor, target_n: Tensor, vocab_size: int) -> tuple[Tenso
     return loss, d_logits_nV.to(logits_nV.dtype)
 
 
-_compiled_kernel = torch.compile(_kernel, dynamic=False)
+@cache
+def _compiled_kernel() -> Callable[[Tensor, Tensor, int], tuple[Tensor, Tensor]]:
+    """Only where it is wanted: naming the compiler loads it, a fifth of all that a rank imports."""
+    return torch.compile(_kernel, dynamic=False)
 
 
 def plain_cross_entropy(logits_NV: Tensor, target_N: Tensor, vocab_size: int, reduction: str = "mean") -> Tensor:
