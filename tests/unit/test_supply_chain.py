@@ -13,7 +13,7 @@ WITHOUT_HASHES = {"torch"}
 
 def locked() -> dict[str, tuple[str, int]]:
     """Version and number of hashes by package."""
-    found = {}
+    found: dict[str, tuple[str, int]] = {}
     text = (REPOSITORY / "requirements.lock").read_text().replace("\\\n", " ")
     for line in text.splitlines():
         if line and not line.startswith("#"):
