@@ -5,11 +5,18 @@ from __future__ import annotations
 import math
 import re
 import time
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from math import ceil
-from typing import Final
+from typing import Any, Final
 
-_CONTROL: Final = re.compile(r"\x1b\[[0-9;?]*[A-Za-z]|[\x00-\x08\x0b-\x1f\x7f-\x9f]")
+_COLOUR: Final = re.compile(r"\x1b\[[0-9;:]*m")
+_CONTROL: Final = re.compile(
+    r"(?:\x1b\[|\x9b)[0-?]*[ -/]*[@-~]"  # CSI: cursor, colours
+    r"|(?:\x1b[]PX^_]|[\x90\x98\x9d-\x9f])[^\x07\x1b\x9c\n]*(?:\x07|\x1b\\|\x9c)"  # OSC, DCS: title, clipboard
+    r"|\x1b[ -/]*[0-~]?"  # other sequences, and the beginning of one that has no end
+    r"|[\x00-\x08\x0b-\x1f\x7f-\x9f]"
+    r"|[\u061c\u200e\u200f\u2028-\u202e\u2066-\u2069]"  # these show text in another order than it is in
+)
 
 
 def shorten(text: str, width: int | None) -> str:
@@ -25,9 +32,46 @@ def shorten_middle(text: str, width: int | None) -> str:
     return f"{text[:head]}…{text[len(text) - (width - head - 1) :]}"
 
 
+def printable(text: str, *, colours: bool = False) -> str:
+    """Text without what a terminal would obey: escape sequences, control characters, another direction of writing.
+
+    Args:
+        text: of anybody; its line ends and tabs stay.
+        colours: keep sequences that only change colours and the like (SGR).
+    """
+    return _CONTROL.sub(lambda found: found[0] if colours and _COLOUR.fullmatch(found[0]) else "", text)
+
+
 def clean(text: str) -> str:
-    """Text of a script or a log without what would move the cursor or change colours."""
-    return _CONTROL.sub("", text).replace("\n", " ").replace("\t", " ")
+    """Text of a script or a log in one line, with nothing that a terminal would obey."""
+    return printable(re.sub(r"\r+(?=\n|$)", "", text).replace("\r", " ")).replace("\n", " ").replace("\t", " ")
+
+
+_FORMULA: Final = ("=", "+", "-", "@", "\t", "\n")
+
+
+def spreadsheet_cells(row: Iterable[Any]) -> list[Any]:
+    """A line of CSV or TSV, header included, in which no text is a formula: what begins like one gets an apostrophe.
+
+    A script chooses the names of its metrics, and a spreadsheet would run `=HYPERLINK(...)`. Text that is a number
+    (`-inf`) stays as it is, as does what is no text. A carriage return is a line end: unquoted, it would end the row.
+    """
+    return [_inert(value) if isinstance(value, str) else value for value in row]
+
+
+def _inert(text: str) -> str:
+    text = text.replace("\r\n", "\n").replace("\r", "\n")
+    return f"'{text}" if _is_formula(text) else text
+
+
+def _is_formula(text: str) -> bool:
+    if not text.startswith(_FORMULA):
+        return False
+    try:
+        float(text)
+    except ValueError:
+        return True
+    return False
 
 
 def clock_time(seconds: float) -> str:

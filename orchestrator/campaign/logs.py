@@ -8,7 +8,7 @@ import time
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
-from typing import BinaryIO
+from typing import BinaryIO, Protocol
 
 from ...db import queries
 from ...db.records import UNSETTLED_RUN, CampaignRow, RunRow
@@ -18,6 +18,16 @@ from ..errors import UserError
 
 POLL_S = 0.5
 _BLOCK = 1 << 16
+
+
+class LogStream(Protocol):
+    """Where a log is shown: a stream of bytes, or a terminal's stand-in for one."""
+
+    def write(self, data: bytes, /) -> object:
+        """Takes the next bytes."""
+
+    def flush(self) -> None:
+        """Shows all of them."""
 
 
 @dataclass(frozen=True)
@@ -104,7 +114,7 @@ def await_attempt(
         sleep(POLL_S)
 
 
-def print_log(path: Path, lines: int | None, out: BinaryIO, offset: int = 0) -> int:
+def print_log(path: Path, lines: int | None, out: LogStream, offset: int = 0) -> int:
     """Copies a log from an offset, or its last lines; returns the offset of its end."""
     with path.open("rb") as log:
         log.seek(offset if lines is None else _start_of_last(log, lines))
@@ -133,7 +143,7 @@ def _start_of_last(log: BinaryIO, lines: int) -> int:
 
 
 def follow_log(
-    wanted: Wanted, lines: int | None, out: BinaryIO, *, sleep: Callable[[float], None] = time.sleep
+    wanted: Wanted, lines: int | None, out: LogStream, *, sleep: Callable[[float], None] = time.sleep
 ) -> None:
     """Copies a log as it grows until the attempt ends; waits for one that is not there yet.
 

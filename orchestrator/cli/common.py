@@ -20,6 +20,7 @@ import click
 from ...db.errors import StoreError
 from ..campaign.location import Location
 from ..errors import UserError, did_you_mean
+from ..formatting import printable
 from ..settings import resolve
 from .located import located
 from .pages.text import Page, Style, fold
@@ -154,8 +155,8 @@ def check_folder_of(path: Path) -> None:
 
 
 def echo(text: str) -> None:
-    """Prints data, unbuffered, so that it stays in order with stderr."""
-    sys.stdout.write(f"{text}\n")
+    """Prints data, unbuffered, so that it stays in order with stderr; a terminal gets nothing to obey but colours."""
+    sys.stdout.write(f"{printable(text, colours=True) if sys.stdout.isatty() else text}\n")
     sys.stdout.flush()
 
 
@@ -165,7 +166,7 @@ def echo_page(text: str) -> None:
 
 
 def _for_terminal(text: str) -> str:
-    return fold(located(text), page_for(sys.stdout).width)
+    return fold(located(printable(text, colours=True)), page_for(sys.stdout).width)
 
 
 def echo_screen(text: str) -> None:
@@ -202,7 +203,7 @@ def echo_either(as_json: bool, document: Callable[[], Mapping[str, Any]], text: 
 
 def echo_err(text: str) -> None:
     """Prints a message, folded between words on a terminal."""
-    sys.stderr.write(f"{fold(text, page_for(sys.stderr).width)}\n")
+    sys.stderr.write(f"{fold(printable(text, colours=True), page_for(sys.stderr).width)}\n")
     sys.stderr.flush()
 
 

@@ -170,7 +170,9 @@ def logs(
 ) -> int:
     """Show the output of one rank of a run.
 
-    As long as the rank has printed nothing, shows the output of the launcher or of the batch job.
+    As long as the rank has printed nothing, shows the output of the launcher or of the batch job. On a terminal, a
+    progress bar is shown as it last was, and no escape sequence but colours gets through; a file or a pipe gets the
+    log as it is.
 
     Examples:
       campaign logs sweep zero_stage-2 -f
@@ -178,6 +180,7 @@ def logs(
     """
     from ..campaign.logs import Wanted, await_attempt, follow_log, newest_log, print_log
     from ..campaign.lookup import find_run
+    from .terminal import log_stream
 
     where = locate(dir, store, words)
     campaign, run = find_run(opened := where.open(), where.words)
@@ -187,7 +190,7 @@ def logs(
         await_attempt(opened, campaign, run, echo_err, time.sleep)
     wanted = Wanted.of(opened, campaign, run, rank=rank, launcher=launcher, generation=attempt)
     if follow:
-        follow_log(wanted, lines, sys.stdout.buffer)
+        follow_log(wanted, lines, log_stream())
     else:
         path = newest_log(wanted)
         if not launcher and f"_rank{rank}." not in path.name:
@@ -198,7 +201,7 @@ def logs(
             seen = text.getvalue().decode(errors="replace").splitlines()
             echo_json({"run": run.name, "rank": rank, "file": str(path), "lines": seen})
         else:
-            print_log(path, lines, sys.stdout.buffer)
+            print_log(path, lines, log_stream())
     return EXIT_OK
 
 

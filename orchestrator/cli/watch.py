@@ -18,7 +18,7 @@ from ...db.store import Store
 from ..campaign.documents import status_document
 from ..campaign.status import CampaignStatus, Selection, read_status
 from ..errors import UserError
-from ..formatting import count, duration
+from ..formatting import count, duration, printable
 from ..reconcile.lease import LeaseHeld
 from ..reconcile.loop import SLURM_POLL_S, Pass, Reconciler
 from .common import echo_err, echo_json, echo_page, page_for, screen_height, terminal_size
@@ -242,14 +242,15 @@ class _LiveTable:
     def _draw(self, above: str, table: list[str]) -> None:
         """Replaces the table. The terminal cuts its lines, so that each takes one line of the screen."""
         up = f"\x1b[{len(self._shown)}F" if self._shown else ""
-        rows = "".join(f"{line}\n" for line in table)
+        rows = "".join(f"{printable(line, colours=True)}\n" for line in table)
         self._stream.write(f"{up}\x1b[J{above}\x1b[?7l{rows}\x1b[?7h")
         self._stream.flush()
         self._shown = table
 
 
 def _stamped(lines: Sequence[str]) -> str:
-    return "".join(f"{time.strftime('%H:%M:%S')} {line}\n" if line else "\n" for line in lines)
+    said = [printable(line, colours=True) for line in lines]
+    return "".join(f"{time.strftime('%H:%M:%S')} {line}\n" if line else "\n" for line in said)
 
 
 def _done(seen: Pass, status: CampaignStatus) -> list[str]:

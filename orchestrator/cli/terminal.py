@@ -1,0 +1,94 @@
+"""Logs and tables on a terminal: what a script prints may look like anything, but must not command the terminal."""
+
+from __future__ import annotations
+
+import codecs
+import io
+import sys
+from typing import IO, TYPE_CHECKING, Final, cast
+
+from ..formatting import printable, shorten
+from .common import page_for, terminal_size
+
+if TYPE_CHECKING:
+    from ..campaign.logs import LogStream
+
+_LONGEST: Final = 1 << 16
+"""Characters of a line that are held back for its end."""
+
+_REPLACE: Final = "\r\x1b[2K"
+"""Clears the line that the cursor is in."""
+
+_PLAIN: Final = "\x1b[0m"
+
+
+class TerminalLog:
+    """Shows bytes of a log on a terminal, line by line; one without an end is shown, and replaced as it goes on.
+
+    Of a line with carriage returns only what stands after the last one is shown, as of a progress bar.
+
+    Args:
+        stream: of the terminal.
+        colours: let those of the log pass.
+        width: columns of the terminal.
+    """
+
+    def __init__(self, stream: IO[str], *, colours: bool, width: int) -> None:
+        self._stream, self._colours, self._width = stream, colours, width
+        self._decoder = codecs.getincrementaldecoder("utf-8")(errors="replace")
+        self._line, self._shown = "", ""
+
+    def write(self, data: bytes) -> None:
+        """Takes the next bytes."""
+        *lines, self._line = (self._line + self._decoder.decode(data)).split("\n")
+        for line in lines:
+            self._end(line)
+        if len(self._line) > _LONGEST:
+            kept = _last_state(self._line)
+            self._line = kept if len(kept) <= _LONGEST else self._end(kept)
+
+    def flush(self) -> None:
+        """Shows the beginning of a line whose end is not there yet."""
+        now = shorten(printable(_last_state(self._line)).replace("\t", " "), self._width - 1)
+        if now != self._shown:
+            self._stream.write(f"{_REPLACE if self._shown else ''}{now}")
+            self._shown = now
+        self._stream.flush()
+
+    def _end(self, line: str) -> str:
+        text = printable(_last_state(line), colours=self._colours)
+        plain = _PLAIN if "\x1b" in text and not text.endswith(_PLAIN) else ""
+        self._stream.write(f"{_REPLACE if self._shown else ''}{text}{plain}\n")
+        self._shown = ""
+        return ""
+
+
+class _PrintableText(io.TextIOBase):
+    """Passes on text without what a terminal would obey."""
+
+    def __init__(self, stream: IO[str]) -> None:
+        self._stream = stream
+
+    def write(self, text: str) -> int:
+        self._stream.write(printable(text))
+        return len(text)
+
+    def flush(self) -> None:
+        self._stream.flush()
+
+
+def printable_stream() -> IO[str]:
+    """Standard output for data: a file or a pipe gets it as it is."""
+    return cast(IO[str], _PrintableText(sys.stdout)) if sys.stdout.isatty() else sys.stdout
+
+
+def log_stream() -> LogStream:
+    """Where `campaign logs` prints: to a file or a pipe as the bytes that they are."""
+    if not sys.stdout.isatty():
+        return sys.stdout.buffer
+    return TerminalLog(sys.stdout, colours=page_for(sys.stdout).colour, width=terminal_size(sys.stdout).columns)
+
+
+def _last_state(line: str) -> str:
+    """What a terminal would end up with where a line overwrites itself."""
+    return next((part for part in reversed(line.split("\r")) if part.strip()), "")

@@ -1,0 +1,164 @@
+"""What a script prints, or names, never commands a terminal."""
+
+from __future__ import annotations
+
+import io
+import re
+from contextlib import redirect_stdout
+from pathlib import Path
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from dscampaign.db import queries
+from dscampaign.orchestrator.cli.main import main
+from dscampaign.orchestrator.cli.terminal import TerminalLog
+from dscampaign.orchestrator.formatting import clean, printable
+from dscampaign.tests.support.cli_world import World, make_world
+
+HOSTILE = {
+    "clear": "\x1b[2J",
+    "up": "\x1b[1A\x1b[G",
+    "private": "\x1b[?1049h",
+    "title": "\x1b]0;owned\x07",
+    "clipboard": "\x1b]52;c;cm0gLXJm\x1b\\",
+    "link": "\x1b]8;;http://evil\x1b\\",
+    "device": "\x1bP$q\x1b\\",
+    "reset": "\x1bc",
+    "charset": "\x1b(0",
+    "8 bit": "\x9b2J\x9d0;owned\x9c",
+    "bell": "\a\b\x7f",
+    "bidi": "\u202e\u2066\u200f",
+}
+
+
+class Screen(io.TextIOWrapper):
+    """A terminal that keeps what it is sent."""
+
+    def __init__(self) -> None:
+        super().__init__(io.BytesIO(), encoding="utf-8", write_through=True)
+
+    def isatty(self) -> bool:
+        return True
+
+    @property
+    def sent(self) -> str:
+        assert isinstance(self.buffer, io.BytesIO)
+        return self.buffer.getvalue().decode()
+
+
+@pytest.fixture
+def screen(monkeypatch: pytest.MonkeyPatch) -> Screen:
+    made = Screen()
+    monkeypatch.setenv("TERM", "xterm")
+    monkeypatch.setenv("COLUMNS", "100")
+    monkeypatch.setenv("PAGER", "")
+    monkeypatch.delenv("NO_COLOR", raising=False)
+    return made
+
+
+@pytest.fixture
+def world(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> World:
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setenv("XDG_CONFIG_HOME", str(tmp_path / "config"))
+    return make_world(tmp_path)
+
+
+@pytest.mark.parametrize("kind", HOSTILE)
+def test_no_sequence_but_colours_is_printable(kind: str) -> None:
+    said = f"a{HOSTILE[kind]}b \x1b[1;31mred\x1b[0m\n\tc"
+    assert printable(said, colours=True) == "ab \x1b[1;31mred\x1b[0m\n\tc"
+    assert printable(said) == "ab red\n\tc"
+
+
+def test_an_unfinished_sequence_hides_nothing_that_follows() -> None:
+    assert clean("\x1b]0;the error\nis here \x1b") == "0;the error is here "
+
+
+@given(st.text(st.sampled_from("\x1b[]mJ01;\x07\\\r\n a\u202e\x9b\x9d")))
+def test_only_text_and_colours_are_left_whatever_it_was(text: str) -> None:
+    left = printable(text, colours=True)
+    assert not re.search(r"[^\n\t -~]", re.sub(r"\x1b\[[0-9;:]*m", "", left))
+    assert printable(left, colours=True) == left
+
+
+def test_carriage_returns_leave_words_apart() -> None:
+    assert clean(" 10%\r 20%\rKeyError: x\r\n") == " 10%  20% KeyError: x "
+
+
+def log_of(*chunks: bytes, colours: bool = True) -> str:
+    stream = io.StringIO()
+    log = TerminalLog(stream, colours=colours, width=40)
+    for chunk in chunks:
+        log.write(chunk)
+        log.flush()
+    return stream.getvalue()
+
+
+def test_a_progress_bar_is_shown_as_it_last_was() -> None:
+    assert log_of(b"begin\r\n\r 10%|# |\r 50%|## |\r100%|###|\nend\n") == "begin\n100%|###|\nend\n"
+
+
+def test_a_bar_that_goes_on_replaces_itself() -> None:
+    replace = "\r\x1b[2K"
+    assert (
+        log_of(b"\r 10%", b"\r 2", b"0%\r", b"\r 30%\ndone\n") == f" 10%{replace} 2{replace} 20%{replace} 30%\ndone\n"
+    )
+
+
+@pytest.mark.parametrize("kind", HOSTILE)
+def test_no_sequence_of_a_log_reaches_the_terminal_however_it_is_cut(kind: str) -> None:
+    line = f"a{HOSTILE[kind]}b\n".encode()
+    for cut in range(len(line)):
+        shown = log_of(line[:cut], line[cut:])
+        assert shown.rpartition("\r\x1b[2K")[2] == "ab\n"
+        assert "\x1b" not in shown.replace("\r\x1b[2K", "")
+
+
+def test_colours_of_a_log_end_with_their_line_and_only_where_there_are_colours() -> None:
+    assert log_of(b"\x1b[31mred\n\x1b[1mx\x1b[0m\n") == "\x1b[31mred\x1b[0m\n\x1b[1mx\x1b[0m\n"
+    assert log_of(b"\x1b[31mred\n", colours=False) == "red\n"
+
+
+def test_a_line_without_end_is_not_kept_for_ever() -> None:
+    stream = io.StringIO()
+    log = TerminalLog(stream, colours=False, width=40)
+    for _ in range(200):
+        log.write(b"x" * 1000)
+    assert stream.getvalue().replace("\n", "").count("x") > 100_000
+
+
+def test_logs_pass_a_terminal_colours_alone(world: World, screen: Screen) -> None:
+    raw = "".join(f"{kind} {text}\n" for kind, text in HOSTILE.items()) + "\x1b[32mgreen\x1b[0m\r\n"
+    paths = world.attempt_paths("bad")
+    (paths.logs / "2026_rank0.log").write_text(raw)
+    with redirect_stdout(screen):
+        assert main(["logs", "sweep", "bad"]) == 0
+    assert screen.sent.splitlines()[-1] == "\x1b[32mgreen\x1b[0m"
+    assert "\x1b" not in screen.sent.replace("\x1b[32m", "").replace("\x1b[0m", "")
+
+
+def test_a_pipe_gets_the_log_as_it_is(world: World, capfdbinary: pytest.CaptureFixture[bytes]) -> None:
+    raw = "".join(HOSTILE.values()).encode() + b"\r 10%\r 20%\n\xff"
+    (world.attempt_paths("bad").logs / "2026_rank0.log").write_bytes(raw)
+    assert main(["logs", "sweep", "bad"]) == 0
+    assert capfdbinary.readouterr().out == raw
+
+
+@pytest.mark.parametrize(
+    "command", [["status"], ["explain", "sweep", "bad"], ["describe"], ["export", "--what", "events"]]
+)
+def test_no_page_passes_a_sequence_to_a_terminal(world: World, screen: Screen, command: list[str]) -> None:
+    bad = "".join(HOSTILE.values())
+    with world.store.write() as conn:
+        queries.update_run(conn, world.run_id("bad"), reason=f"failed {bad}")
+        queries.add_event(
+            conn, world.campaign_id, f"script.x{bad[:9]}", bad, run_id=world.run_id("bad"), data={bad: bad}
+        )
+        evidence = {"reason": bad, "hint": bad, "rule": bad, "line": {"file": bad, "number": 1, "text": bad}}
+        queries.update_attempt(conn, 4, evidence=evidence)
+    with redirect_stdout(screen):
+        assert main(command) == 0
+    assert screen.sent
+    assert printable(screen.sent, colours=True) == screen.sent.replace("\r\n", "\n")
