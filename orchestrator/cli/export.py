@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import os
-import sys
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -12,8 +10,10 @@ from typing import IO, Any, Final
 import click
 
 from ..errors import EXIT_OK, UserError
+from ..output_files import whole_file
 from .common import check_folder_of, echo_err, json_option, store_options, verb
 from .completion import campaign_names
+from .terminal import printable_stream
 
 FORMATS: Final = ("csv", "json", "parquet")
 TABLES: Final = ("steps", "runs", "attempts", "gpus", "events")
@@ -61,17 +61,11 @@ def export(
 @contextmanager
 def _output(path: Path | None, form: str) -> Iterator[IO[Any]]:
     if path is None:
-        yield sys.stdout
+        yield printable_stream()
         return
     check_folder_of(path)
-    partial = path.with_name(f".{path.name}.partial")
     try:
-        with partial.open("wb") if form == "parquet" else partial.open("w", encoding="utf-8", newline="") as stream:
+        with whole_file(path, binary=form == "parquet") as stream:
             yield stream
-            stream.flush()
-            os.fsync(stream.fileno())
-        partial.replace(path)
     except OSError as error:
         raise UserError(f"cannot write {path}: {error.strerror}") from error
-    finally:
-        partial.unlink(missing_ok=True)

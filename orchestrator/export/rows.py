@@ -16,6 +16,7 @@ from ...db.gpu_records import GpuSample
 from ...db.records import AttemptRow, CampaignRow, EventRow, MetricRow
 from ...db.store import Store
 from ..campaign.documents import SCHEMA_VERSION, finite, status_document
+from ..formatting import spreadsheet_cells
 
 Row = Sequence[Any]
 
@@ -45,10 +46,10 @@ def columns_and_rows(store: Store, campaign: CampaignRow, what: str) -> Iterator
 def write_csv(stream: IO[str], _campaign: str, _what: str, columns: Sequence[str], rows: Iterable[Row]) -> int:
     """Writes a header and a line a row; returns the number of rows. Structures are JSON, NaN is `nan`."""
     writer = csv.writer(stream, lineterminator="\n")
-    writer.writerow(columns)
+    writer.writerow(spreadsheet_cells(columns))
     number = 0
     for row in rows:
-        writer.writerow([_plain(value) for value in row])
+        writer.writerow(spreadsheet_cells(map(_plain, row)))
         number += 1
     return number
 

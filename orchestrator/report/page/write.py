@@ -12,6 +12,8 @@ from typing import Any, Final
 
 from ....jobs.shared.layout import CampaignPaths
 from ...errors import UserError
+from ...formatting import spreadsheet_cells
+from ...output_files import refuse_links_of_others, whole_file
 from ..compare.results import Results
 from ..measure.telemetry import GpuDetails
 from .data import condition_rows, document_of, run_rows
@@ -68,13 +70,13 @@ def rendered_configs(results: Results) -> dict[str, str]:
 
 
 def _write(folder: Path, files: Mapping[str, str | bytes]) -> list[Path]:
+    refuse_links_of_others(folder, folder / "figures")
     (folder / "figures").mkdir(parents=True, exist_ok=True)
     written = []
     for name, content in files.items():
         path = folder / name
-        partial = path.with_name(f".{path.name}.partial")
-        partial.write_bytes(content.encode() if isinstance(content, str) else content)
-        partial.replace(path)
+        with whole_file(path, binary=True) as stream:
+            stream.write(content.encode() if isinstance(content, str) else content)
         written.append(path)
     for path in (folder / "figures").iterdir():
         if path not in written and _OURS.fullmatch(path.name):  # of an earlier report: it may have had more workloads
@@ -85,6 +87,6 @@ def _write(folder: Path, files: Mapping[str, str | bytes]) -> list[Path]:
 def _csv(columns: Sequence[str], rows: Iterable[Sequence[Any]]) -> str:
     stream = io.StringIO()
     writer = csv.writer(stream, lineterminator="\n")
-    writer.writerow(columns)
-    writer.writerows(rows)
+    writer.writerow(spreadsheet_cells(columns))
+    writer.writerows(map(spreadsheet_cells, rows))
     return stream.getvalue()

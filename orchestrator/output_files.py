@@ -1,0 +1,55 @@
+"""Files that a user asks for, such as a report: whole or not at all, and never through the link of somebody else."""
+
+from __future__ import annotations
+
+import os
+import secrets
+import stat
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import IO, Any
+
+from .errors import UserError
+
+
+@contextmanager
+def whole_file(path: Path, *, binary: bool = False) -> Iterator[IO[Any]]:
+    """A stream whose content takes the place of ``path`` once the block ends; where it raises, nothing is left.
+
+    What is written meanwhile has a name that nobody can foresee: a link that waits for it would lead it elsewhere.
+
+    Raises:
+        UserError: the file, or its folder, is a link that another user made.
+        OSError: it cannot be written.
+    """
+    refuse_links_of_others(path.parent, path)
+    folder = os.open(path.parent, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
+    temporary = f".{path.name}.{secrets.token_hex(8)}"
+    flags = os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW | os.O_CLOEXEC
+    try:
+        descriptor = os.open(temporary, flags, 0o666, dir_fd=folder)
+        try:
+            mode, encoding, newline = ("wb", None, None) if binary else ("w", "utf-8", "")
+            with os.fdopen(descriptor, mode, encoding=encoding, newline=newline) as stream:
+                yield stream
+                stream.flush()
+                os.fsync(descriptor)
+            os.replace(temporary, path.name, src_dir_fd=folder, dst_dir_fd=folder)
+        except BaseException:
+            os.unlink(temporary, dir_fd=folder)
+            raise
+    finally:
+        os.close(folder)
+
+
+def refuse_links_of_others(*places: Path) -> None:
+    """Raises UserError if one of these is a link of another user's: it could let a file of this user be overwritten."""
+    for place in places:
+        try:
+            found = place.lstat()
+        except FileNotFoundError:
+            continue
+        if stat.S_ISLNK(found.st_mode) and found.st_uid not in (0, os.geteuid()):
+            said = f"{place} is a link to {place.readlink()} that user {found.st_uid} made"
+            raise UserError(said, "name another place to write to: -o PATH")

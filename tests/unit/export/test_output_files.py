@@ -1,0 +1,85 @@
+"""Files that a user asks for: whole or not at all, and through no link of somebody else."""
+
+from __future__ import annotations
+
+import os
+import stat
+from pathlib import Path
+
+import pytest
+
+from dscampaign.orchestrator.cli.export import _output
+from dscampaign.orchestrator.errors import UserError
+from dscampaign.orchestrator.output_files import refuse_links_of_others, whole_file
+from dscampaign.orchestrator.report.page import write
+
+SOMEBODY = 4711
+as_root = pytest.mark.skipif(os.geteuid() != 0, reason="only root can make a link of another user's")
+
+
+def link_of_another(path: Path, target: Path) -> Path:
+    path.symlink_to(target)
+    os.chown(path, SOMEBODY, SOMEBODY, follow_symlinks=False)
+    return path
+
+
+def names(folder: Path) -> list[str]:
+    return [path.name for path in folder.iterdir()]
+
+
+def test_a_file_is_replaced_as_a_whole_and_is_as_open_as_the_user_s_files_are(tmp_path: Path) -> None:
+    path = tmp_path / "a.csv"
+    path.write_text("old")
+    with whole_file(path) as stream:
+        stream.write("é\n")
+        assert path.read_text() == "old"
+    assert (path.read_bytes(), names(tmp_path)) == ("é\n".encode(), ["a.csv"])
+    previous = os.umask(0)
+    os.umask(previous)
+    assert stat.S_IMODE(path.stat().st_mode) == 0o666 & ~previous
+
+
+def test_nothing_is_left_of_one_that_fails(tmp_path: Path) -> None:
+    with pytest.raises(TypeError), whole_file(tmp_path / "a", binary=True) as stream:
+        stream.write("no bytes")
+    assert names(tmp_path) == []
+
+
+@pytest.mark.parametrize("name", [".report.html.partial", ".conditions.csv.partial"])
+def test_a_link_that_waits_under_the_name_of_a_partial_file_leads_nowhere(tmp_path: Path, name: str) -> None:
+    mine, folder = tmp_path / "profile", tmp_path / "sweep-report"
+    mine.write_text("mine")
+    folder.mkdir()
+    (folder / name).symlink_to(mine)
+    write._write(folder, {"report.html": "<html>", "conditions.csv": "a,b"})
+    assert (mine.read_text(), (folder / "report.html").read_text()) == ("mine", "<html>")
+
+
+@as_root
+@pytest.mark.parametrize("planted", ["", "figures", "report.html"])
+def test_a_report_is_not_written_through_a_link_of_another_s(tmp_path: Path, planted: str) -> None:
+    home, folder = tmp_path / "home", tmp_path / "sweep-report"
+    home.mkdir()
+    if planted:
+        folder.mkdir()
+    link_of_another(folder / planted if planted else folder, home)
+    with pytest.raises(UserError, match=f"is a link to {home} that user {SOMEBODY} made"):
+        write._write(folder, {"report.html": "x", "figures/loss.svg": "x"})
+    assert names(home) == []
+
+
+@as_root
+@pytest.mark.parametrize("form", ["csv", "parquet"])
+def test_nor_is_an_export(tmp_path: Path, form: str) -> None:
+    link = link_of_another(tmp_path / "a.csv", tmp_path / "b.csv")
+    with pytest.raises(UserError, match="is a link to"), _output(link, form):
+        pass
+
+
+def test_a_link_of_one_s_own_may_lead_to_the_folder(tmp_path: Path) -> None:
+    (tmp_path / "there").mkdir()
+    (tmp_path / "link").symlink_to(tmp_path / "there")
+    refuse_links_of_others(tmp_path / "link")
+    with whole_file(tmp_path / "link" / "a") as stream:
+        stream.write("x")
+    assert (tmp_path / "there" / "a").read_text() == "x"
