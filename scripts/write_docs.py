@@ -64,6 +64,8 @@ _INTRODUCTION = """\
 
 Data goes to standard output, everything else to standard error. `--json` prints one document with a `schema_version`;
 fields are only ever added, and numbers that are none stand there as the texts `"NaN"`, `"Infinity"` and `"-Infinity"`.
+`counts` has the number of runs in each state, and `completed_early` beside it how many of the completed ones ended
+before their target step; of a run, `completed_early` (in the report `early`) is true or false.
 `NAME` is a campaign or its spec file, and may be left out where the store has only one campaign.
 `--debug` anywhere shows tracebacks. `NO_COLOR`, `FORCE_COLOR` and `TERM=dumb` are respected.
 
@@ -82,7 +84,7 @@ Each is taken from the first place that gives it: the command line, an environme
 | `ask_above_runs` | | `CAMPAIGN_ASK_ABOVE_RUNS` | `20` |
 | `ask_above_gpu_hours` | | `CAMPAIGN_ASK_ABOVE_GPU_HOURS` | `100` |
 
-`submit` asks before it submits more than that, or ends a run. Where there is no terminal to ask at, it needs `--yes`.
+`submit` asks before it submits more than that, or ends a run. Without a terminal to confirm on, it needs `--yes`.
 """
 
 

@@ -27,7 +27,7 @@ from ..reconcile.origin import Origin, that_matter
 from ..spec.expand import Run
 from ..spec.model import Spec
 from .code_copies import CodeCopies, has_code
-from .diff import ABSENT, SpecDiff, accepted_again, desired_again, merge
+from .diff import ABSENT, SpecDiff, accepted_again, config_of_kept, desired_again, merge
 
 REMOVED = "removed"
 """What a campaign's `desired` is once `campaign rm` has begun."""
@@ -83,7 +83,7 @@ def record(store: Store, submission: Submission) -> CampaignRow:
     else:
         CampaignFolder(known).require_or_begin_anew()
     if why := distrust(submission.dir, submission.dir):
-        raise UserError(f"{why}, so they could run any code as you", f"chmod go-w {submission.dir}, or use --dir")
+        raise UserError(f"{why}, so they could run any code as you", f"`chmod go-w {submission.dir}`, or use --dir")
     copies = submission.codes(make=True)
     codes = {run.config_hash: copies.of(run.config).hash for run in submission.runs}
     with store.write() as conn:
@@ -106,14 +106,18 @@ def record(store: Store, submission: Submission) -> CampaignRow:
 
 
 def cancel(store: Store, campaign: CampaignRow, names: Collection[str] | None) -> list[RunRow]:
-    """Marks these runs, or all, as cancelled; returns those that this changes."""
+    """Marks these runs, or all, as cancelled; returns those that this ends.
+
+    One that has failed is marked too: a larger budget, or another measurement of memory, would have it tried again.
+    """
     with store.write() as conn:
         runs = _chosen(conn, campaign, names)
-        chosen = [run for run in runs if run.state not in ENDED_RUN and run.desired != "cancel"]
-        for run in chosen:
+        ending = [run for run in runs if run.state not in ENDED_RUN and run.desired != "cancel"]
+        ended = [run for run in runs if run.state in ENDED_RUN - {RunState.COMPLETED} and run.desired == "run"]
+        for run in (*ending, *ended):
             queries.update_run(conn, run.id, desired="cancel")
             queries.add_event(conn, campaign.id, "cancel.asked", "cancelled by the user", run_id=run.id)
-    return chosen
+    return ending
 
 
 def why_settled(store: Store, campaign: CampaignRow, names: Collection[str]) -> str:
@@ -272,7 +276,7 @@ def _apply(
     for row, run in change.keep:
         again = accepted_again(desired_again(row), run)
         values = {name: getattr(again, name) for name in ("desired", "state", "reason", "retry_epoch")}
-        values |= {"params": run.params, "config": run.stored_config, "ordinal": ordinals[run.config_hash]}
+        values |= {"params": run.params, "config": config_of_kept(row, run), "ordinal": ordinals[run.config_hash]}
         values |= {} if has_code(row) else {"code": codes[run.config_hash]}
         queries.update_run(conn, row.id, **values)
     for row, run in change.replace:

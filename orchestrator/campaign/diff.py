@@ -22,6 +22,7 @@ ABSENT = "absent"
 
 _EXPERIMENT = ("train.", "deepspeed.", "command", "python", "ranks_per_node", "slurm.nodes", "env.")
 _RANKS = ("ranks_per_node", "slurm.nodes")
+_RETENTION = ("keep_checkpoints", "keep_best")
 _SHOWN = 3
 """Changed fields that an error names."""
 
@@ -84,9 +85,22 @@ def desired_again(row: RunRow) -> RunRow:
 def accepted_again(row: RunRow, run: Run) -> RunRow:
     """The row with fresh budgets where sbatch refused its job, and the spec now asks for another one."""
     asked, asks = (config.get("slurm", {}) for config in (row.config, run.stored_config))
-    if row.state is not RunState.FAILED or not row.reason.startswith(REFUSED_BY) or asked == asks:
+    refused = row.state is RunState.FAILED and row.reason.startswith(REFUSED_BY)
+    if not refused or row.desired != "run" or asked == asks:
         return row
     return replace(row, state=RunState.PENDING, reason="", retry_epoch=row.retry_epoch + 1)
+
+
+def config_of_kept(row: RunRow, run: Run) -> dict[str, Any]:
+    """The configuration of a stored run that the spec still names: what the spec says, unless it has completed.
+
+    Then it is what its results were measured with; only how many checkpoints stay is still to be decided.
+    """
+    asks = run.stored_config
+    if row.state is not RunState.COMPLETED:
+        return asks
+    kept = {name: value for name, value in asks["train"].items() if name in _RETENTION}
+    return {**row.config, "train": {**row.config.get("train", {}), **kept}}
 
 
 def _renamed(run: Run, taken: set[str]) -> Run:

@@ -138,7 +138,7 @@ def reconcile(
 def cancel(words: Sequence[str], everything: bool, dir: str | None, store: str | None, as_json: bool) -> int:
     """Cancel runs and their jobs.
 
-    Their metrics are kept, and `campaign retry` resumes them from their last checkpoint.
+    They keep their metrics, and are not submitted again until `campaign retry` resumes them from their last checkpoint.
 
     Examples:
       campaign cancel sweep zero_stage-3

@@ -32,6 +32,7 @@ class Promises:
     cluster: NastySlurm
     unwanted: set[str] = field(default_factory=set)
     _ended: dict[int, tuple[str, str | None]] = field(default_factory=dict)
+    _cancelled: dict[int, set[int]] = field(default_factory=dict)
 
     def check(self, conn: Connection, campaign_id: int) -> None:
         """What must hold at every moment."""
@@ -40,6 +41,7 @@ class Promises:
         self._check_live(runs, rows)
         self._check_memory(rows)
         self._check_taken(runs, rows)
+        self._check_cancelled(runs, rows)
         for run in runs.values():
             mine = [row for row in rows if row.run_id == run.id]
             unwanted = run.name in self.unwanted or any("hang" in row.evidence for row in mine)
@@ -85,6 +87,17 @@ class Promises:
         for job in self.cluster.jobs:
             stored = known.get((job.token, job.index))
             assert stored == job.name, f"job {job.job_id} runs {job.name}, the store has {stored}"
+
+    def _check_cancelled(self, runs: Mapping[int, RunRow], rows: Sequence[AttemptRow]) -> None:
+        """A run that its user has cancelled gets no further attempt, until the user wants it again."""
+        cancelled = {run.id: set[int]() for run in runs.values() if run.desired == "cancel"}
+        for row in rows:
+            if row.run_id in cancelled:
+                cancelled[row.run_id].add(row.generation)
+        for run_id, generations in cancelled.items():
+            new = generations - self._cancelled.get(run_id, generations)
+            assert not new, f"{runs[run_id].name} was cancelled, and submitted again: {sorted(new)}"
+        self._cancelled = cancelled
 
     def _check_attempts(self, run: RunRow, rows: Sequence[AttemptRow]) -> None:
         by_age = sorted(rows, key=lambda row: row.id)

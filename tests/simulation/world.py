@@ -15,7 +15,7 @@ import pytest
 from sqlalchemy import Connection
 
 from dscampaign.db import queries
-from dscampaign.db.records import RETRYABLE_RUN, SETTLED_RUN, AttemptState, CampaignRow, RunRow
+from dscampaign.db.records import RETRYABLE_RUN, AttemptState, CampaignRow, RunRow, RunState
 from dscampaign.db.schema import lease, metadata
 from dscampaign.db.store import Store
 from dscampaign.jobs.agent import agent as agent_module
@@ -182,15 +182,16 @@ class World:
 
     def cancel(self, run: RunRow) -> None:
         """The user cancels a run."""
-        self.promises.unwanted |= {run.name for run in campaigns.cancel(self.store, self.campaign, [run.name])}
+        campaigns.cancel(self.store, self.campaign, [run.name])
+        self.promises.unwanted.add(run.name)
 
     def retry(self, run: RunRow) -> None:
         """The user has a run tried again."""
         campaigns.retry(self.store, self.campaign, [run.name])
 
     def cancellable(self) -> list[RunRow]:
-        """Runs that are wanted and not over."""
-        return [run for run in self.runs() if run.desired == "run" and run.state not in SETTLED_RUN]
+        """Runs that are wanted and have not completed: what has failed could still be tried again."""
+        return [run for run in self.runs() if run.desired == "run" and run.state is not RunState.COMPLETED]
 
     def retryable(self) -> list[RunRow]:
         """Runs that `campaign retry` takes."""

@@ -20,7 +20,7 @@ from dscampaign.orchestrator.cli.pages.text import Page
 from dscampaign.orchestrator.errors import UserError
 from dscampaign.orchestrator.failures.policy import FailureClass
 from dscampaign.orchestrator.reconcile.origin import why_held
-from dscampaign.tests.support.world_on_disk import World, make_world
+from dscampaign.tests.support.world_on_disk import SPEC, World, make_world
 from dscampaign.tests.support.worlds import new_attempt
 
 
@@ -63,6 +63,26 @@ def test_what_describes_a_run_may_change_while_it_stands(world: World) -> None:
     world.record(retry={"crash": 7, "backoff_s": 0})
     assert world.runs()["depth-1"].config["retry"]["crash"] == 7
     assert world.runs()["depth-1"].state is RunState.RUNNING
+
+
+def test_a_run_that_has_completed_keeps_the_configuration_that_it_ran_with(world: World) -> None:
+    world.record(slurm={**SPEC["slurm"], "partition": "a100"})
+    set_run(world, "depth-1", state=RunState.COMPLETED)
+    world.record(slurm={**SPEC["slurm"], "partition": "h100"}, train={"steps": 3, "keep_checkpoints": 7})
+    assert {run.config["train"]["keep_checkpoints"] for run in world.runs().values()} == {7}  # it is yet to be deleted
+    assert {name: run.config["slurm"]["partition"] for name, run in world.runs().items()} == {
+        "depth-1": "a100",
+        "depth-2": "h100",
+    }
+
+
+def test_a_failed_run_is_cancelled_too_though_there_is_nothing_to_end(world: World) -> None:
+    world.record()
+    set_run(world, "depth-1", state=RunState.FAILED, reason="x")
+    assert [run.name for run in campaigns.cancel(world.store, world.campaign, None)] == ["depth-2"]
+    failed = world.runs()["depth-1"]
+    assert (failed.desired, failed.state, failed.reason) == ("cancel", RunState.FAILED, "x")
+    assert [run.name for run in campaigns.retry(world.store, world.campaign, None)] == ["depth-1"]
 
 
 def test_an_experiment_that_failed_may_be_another_one(world: World) -> None:

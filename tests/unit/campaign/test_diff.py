@@ -144,5 +144,7 @@ def test_a_refused_run_starts_anew_once_it_asks_for_another_job() -> None:
     again = accepted_again(refused, other)
     assert (again.state, again.reason, again.retry_epoch) == (RunState.PENDING, "", refused.retry_epoch + 1)
     assert accepted_again(refused, new("a")) == refused
+    cancelled = replace(refused, desired="cancel")
+    assert accepted_again(cancelled, other) == cancelled
     crashed = replace(refused, reason="KeyError")
     assert accepted_again(crashed, other) == crashed

@@ -431,6 +431,105 @@ def test_cancel_ends_jobs_and_settles(world: World) -> None:
     assert attempt.evidence["reason"] == "the run is no longer wanted"
 
 
+def _as_pending(world: World) -> None:
+    world.record()
+
+
+def _as_queued(world: World) -> None:
+    world.record()
+    world.run_pass()
+
+
+def _as_running(world: World) -> None:
+    _as_queued(world)
+    world.cluster.jobs = {key: replace(view, state="RUNNING") for key, view in world.cluster.jobs.items()}
+    world.run_pass()
+
+
+def _as_waiting_for_the_next_try(world: World) -> None:
+    world.record(retry={"crash": 3, "backoff_s": 3600, "max_backoff_s": 3600})
+    world.run_pass()
+    world.run_jobs("FAILED", exit_code=1, error="boom")
+    world.run_pass()
+    assert all(run.not_before_s for run in world.runs().values())
+
+
+def _as_unseen_failure(world: World) -> None:
+    world.record(retry={"crash": 3, "backoff_s": 0})
+    world.run_pass()
+    world.run_jobs("FAILED", exit_code=1, error="boom")
+
+
+def _as_failed(world: World) -> None:
+    world.record(retry={"crash": 0, "backoff_s": 0})
+    settle_all(world, state="FAILED", exit_code=1, error="boom")
+
+
+def _as_refused(world: World) -> None:
+    def refuse(_: JobArray) -> None:
+        raise SubmissionRefused("invalid partition")
+
+    world.record()
+    world.cluster.on_submit = refuse
+    world.run_pass()
+    world.cluster.on_submit = lambda _: None
+
+
+def _as_held(world: World) -> None:
+    world.record(limits={"gpu_hours": 0.0001})
+    with world.store.write() as conn:
+        for run in world.runs().values():
+            queries.update_run(conn, run.id, state=RunState.HELD, reason="limits.gpu_hours")
+
+
+def _as_cancelled_by_hand(world: World) -> None:
+    _as_queued(world)
+    world.run_jobs("CANCELLED", exit_code=None)
+    world.run_pass()
+
+
+_STATES = [
+    (_as_pending, "cancelled"),
+    (_as_queued, "cancelled"),
+    (_as_running, "cancelled"),
+    (_as_waiting_for_the_next_try, "cancelled"),
+    (_as_unseen_failure, "cancelled"),
+    (_as_failed, "failed"),
+    (_as_refused, "failed"),
+    (_as_held, "cancelled"),
+    (_as_cancelled_by_hand, "cancelled"),
+]
+
+
+@pytest.mark.parametrize("named", [False, True])
+@pytest.mark.parametrize(("before", "after"), _STATES)
+def test_what_was_cancelled_starts_only_when_its_user_says_so(
+    world: World, before: Callable[[World], None], after: str, named: bool
+) -> None:
+    before(world)
+    attempts = {name: len(world.attempts(name)) for name in world.runs()}
+    campaigns.cancel(world.store, world.campaign, list(attempts) if named else None)
+    for changes in ({}, {"retry": {"crash": 9, "backoff_s": 0}}, {"slurm": {**SPEC["slurm"], "time": "9"}}):
+        settle_all(world)
+        world.record(**changes)
+    settle_all(world)
+    assert set(world.states().values()) == {after}
+    assert {name: len(world.attempts(name)) for name in world.runs()} == attempts
+    campaigns.retry(world.store, world.campaign, list(attempts))
+    settle_all(world)
+    assert set(world.states().values()) == {"completed"}
+
+
+def test_what_has_completed_stays_so_when_all_is_cancelled(world: World) -> None:
+    world.record(matrix={"depth": [1]})
+    settle_all(world)
+    world.record()
+    campaigns.cancel(world.store, world.campaign, None)
+    settle_all(world)
+    assert world.states() == {"depth-1": "completed", "depth-2": "cancelled"}
+    assert world.runs()["depth-1"].desired == "run"
+
+
 def test_retry_starts_again_with_fresh_budgets(world: World) -> None:
     world.record(retry={"crash": 0}, matrix={"depth": [1]})
     settle_all(world, state="FAILED", exit_code=1, error="boom")
