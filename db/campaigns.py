@@ -9,7 +9,7 @@ from typing import NamedTuple
 from sqlalchemy import Connection, and_, case, delete, func, select
 
 from . import schema
-from .records import ACTIVE_ATTEMPT, RunState
+from .records import ACTIVE_ATTEMPT, COMPLETED_EARLY, RunState
 
 
 class CampaignTotals(NamedTuple):
@@ -17,11 +17,13 @@ class CampaignTotals(NamedTuple):
 
     Attributes:
         counts: how many runs are in each state.
+        early: how many of those that completed did so before their target step.
         gpu_seconds: of all attempts until now.
         active_s: when a run changed or an attempt was last heard of; None for never.
     """
 
     counts: dict[RunState, int]
+    early: int
     gpu_seconds: float
     active_s: float | None
 
@@ -43,7 +45,20 @@ def campaign_totals(conn: Connection, now_s: float) -> dict[int, CampaignTotals]
     for campaign_id, gpu_seconds, heard_s in conn.execute(query.group_by(run.campaign_id)):
         seconds[campaign_id] = gpu_seconds
         active[campaign_id] = max(active[campaign_id], heard_s or 0.0)
-    return {key: CampaignTotals(found, seconds.get(key, 0.0), active[key]) for key, found in counts.items()}
+    early = _completed_early(conn)
+    return {
+        key: CampaignTotals(found, early.get(key, 0), seconds.get(key, 0.0), active[key])
+        for key, found in counts.items()
+    }
+
+
+def _completed_early(conn: Connection) -> dict[int, int]:
+    """By campaign id, the runs that `RunStatus.early` says completed early."""
+    run, attempt = schema.run.c, schema.attempt.c
+    newest = and_(attempt.run_id == run.id, attempt.generation == run.generation)
+    query = select(run.campaign_id, func.count()).join(schema.attempt, newest)
+    found = query.where(run.state == RunState.COMPLETED, attempt.failure_class == COMPLETED_EARLY)
+    return {row[0]: row[1] for row in conn.execute(found.group_by(run.campaign_id))}
 
 
 def failure_rules(conn: Connection, campaign_id: int) -> dict[int, str]:

@@ -74,6 +74,11 @@ def _is_formula(text: str) -> bool:
     return False
 
 
+def words(name: str) -> str:
+    """A name of this program as people read it: `completed early` for `completed_early`."""
+    return name.replace("_", " ")
+
+
 def clock_time(seconds: float) -> str:
     """The time of day of an epoch time: `14:32:10 UTC`."""
     return time.strftime("%H:%M:%S UTC", time.gmtime(seconds))

@@ -38,7 +38,7 @@ def describe(codes: Iterable[Code]) -> list[str]:
         if code.why:
             lines.append(f"code: used in place, not copied: {code.why}")
         elif code.tree:
-            kept = f"code {code.hash}: {count(len(code.tree.files), 'file')} of {code.tree.root}"
+            kept = f"code: copy of {code.tree.root}, {count(len(code.tree.files), 'file')}, hash {code.hash}"
             left = f"; left out: {shown(code.tree.left_out)}" if code.tree.left_out else ""
             around = code.tree.narrowed_from
             rest = f"; the rest of {around} is used in place, it is too much to copy" if around else ""

@@ -17,7 +17,6 @@ from ...db.records import (
     EventRow,
     Lease,
     RunRow,
-    RunState,
     RunStatus,
 )
 from ...db.store import Store
@@ -64,7 +63,7 @@ def status_document(store: Store, campaign: CampaignRow, chosen: Selection | Non
         "now_s": status.now_s,
         "left_s": status.all_left_s,
         "reconciler": _reconciler(status.reconciler),
-        "counts": _counts(status),
+        **status.counted.document(),
         "runs": [
             {
                 **_run_of_status(row, runs[row.run_id], attempts[row.run_id], forwards.get(row.run_id, {})),
@@ -99,7 +98,7 @@ def campaign_document(facts: CampaignDetails) -> dict[str, Any]:
         "provenance": campaign.provenance,
         "spec": campaign.spec,
         "settled": facts.status.settled,
-        "counts": _counts(facts.status),
+        **facts.status.counted.document(),
         "events": [_event(event) for event in facts.events],
     }
 
@@ -164,10 +163,6 @@ def energy_document(used: Iterable[AttemptGpus | None]) -> dict[str, float | Non
     attempts = list(used)
     whole = total(one.energy_j if one else None for one in attempts)
     return {"energy_j": whole, "j_per_token": j_per_token(one for one in attempts if one)}
-
-
-def _counts(status: CampaignStatus) -> dict[str, int]:
-    return {str(state): status.counts.get(state, 0) for state in RunState}
 
 
 def _run_of_status(

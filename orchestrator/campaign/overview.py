@@ -7,8 +7,9 @@ from typing import Any
 
 from ...db import queries
 from ...db.campaigns import CampaignTotals, campaign_totals
-from ...db.records import CampaignRow, RunState
+from ...db.records import CampaignRow
 from ...db.store import Store
+from .counts import RunCounts
 from .desired import REMOVED
 
 
@@ -19,6 +20,11 @@ class CampaignOverview:
     campaign: CampaignRow
     totals: CampaignTotals
     quiet_s: float
+
+    @property
+    def counts(self) -> RunCounts:
+        """Its runs by state."""
+        return RunCounts(self.totals.counts, self.totals.early)
 
     @property
     def user(self) -> str:
@@ -38,7 +44,7 @@ def read_overview(store: Store) -> list[CampaignOverview]:
         found, totals = queries.list_campaigns(conn), campaign_totals(conn, now_s)
     rows = []
     for campaign in found:
-        own = totals.get(campaign.id, CampaignTotals({}, 0.0, None))
+        own = totals.get(campaign.id, CampaignTotals({}, 0, 0.0, None))
         rows.append(CampaignOverview(campaign, own, max(0.0, now_s - (own.active_s or campaign.created_s))))
     return sorted(rows, key=lambda row: row.quiet_s)
 
@@ -55,7 +61,7 @@ def overview_document(rows: list[CampaignOverview]) -> dict[str, Any]:
                 "created_s": row.campaign.created_s,
                 "last_activity_s": row.totals.active_s,
                 "gpu_hours": row.totals.gpu_seconds / 3600,
-                "counts": {str(state): row.totals.counts.get(state, 0) for state in RunState},
+                **row.counts.document(),
                 "being_removed": row.removed,
             }
             for row in rows

@@ -16,6 +16,7 @@ from ...db.store import Store
 from ..failures.groups import alike, cause
 from ..formatting import count
 from ..reconcile.lease import LeaseHolder, lease_name
+from .counts import RunCounts
 from .eta import campaign_left_s, run_left_s
 
 LOOKED_S = 120.0
@@ -61,14 +62,19 @@ class CampaignStatus:
     all_left_s: float | None = None
 
     @property
-    def counts(self) -> dict[RunState, int]:
+    def counted(self) -> RunCounts:
+        """How many runs are in each state, and how many completed early."""
+        return RunCounts.of(self.runs)
+
+    @property
+    def counts(self) -> Mapping[RunState, int]:
         """How many runs are in each state."""
-        return Counter(run.state for run in self.runs)
+        return self.counted.states
 
     @property
     def early(self) -> int:
         """How many runs completed before their target step."""
-        return sum(run.early for run in self.runs)
+        return self.counted.early
 
     @property
     def shown_counts(self) -> dict[str, int]:
@@ -116,9 +122,9 @@ class ConditionStatus:
     runs: tuple[RunStatus, ...]
 
     @property
-    def counts(self) -> dict[RunState, int]:
+    def counts(self) -> Mapping[RunState, int]:
         """How many repeats are in each state."""
-        return Counter(run.state for run in self.runs)
+        return RunCounts.of(self.runs).states
 
     @property
     def badness(self) -> tuple[int, int]:

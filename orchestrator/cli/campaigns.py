@@ -124,11 +124,11 @@ def gc(name: str | None, dry_run: bool, yes: bool, dir: str | None, store: str |
 
 
 def _agreed(what: str, question: str, yes: bool) -> bool:
-    """Asks; raises UserError if there is no terminal to ask at."""
+    """Asks; raises UserError if there is no terminal to confirm on."""
     if yes:
         return True
     if not sys.stdin.isatty():
-        raise UserError(f"this {what}, and there is no terminal to ask at", "add --yes")
+        raise UserError(f"nothing was deleted: this {what}, and there is no terminal to confirm on", "add --yes")
     return click.confirm(f"this {what}. {question}", err=True)
 
 
@@ -137,15 +137,15 @@ def _overview(rows: Sequence[CampaignOverview], page: Page) -> list[str]:
 
     if not rows:
         return ["no campaign yet: `campaign submit SPEC` starts one"]
-    header = ("campaign", "by", "runs", "GPU-hours", "last activity", "")
+    header = ("campaign", "by", "runs", "GPU-hours", "last activity", "states")
     cells: list[list[Cell | str]] = [
         [
             row.campaign.name,
             row.user,
-            f"{sum(row.totals.counts.values()):,}",
+            f"{row.counts.total:,}",
             f"{row.totals.gpu_seconds / 3600:,.1f}",
             f"{duration(row.quiet_s)} ago",
-            "being removed" if row.removed else counts_line(Page(), row.totals.counts),
+            "being removed" if row.removed else counts_line(Page(), row.counts.states, row.counts.early),
         ]
         for row in rows
     ]

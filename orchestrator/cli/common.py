@@ -162,16 +162,17 @@ def echo(text: str) -> None:
 
 def echo_page(text: str) -> None:
     """Prints text for people: folded between words on a terminal, its commands complete."""
-    echo(_for_terminal(text))
+    echo(for_terminal(text))
 
 
-def _for_terminal(text: str) -> str:
+def for_terminal(text: str) -> str:
+    """Text for people as standard output shows it."""
     return fold(located(printable(text, colours=True)), page_for(sys.stdout).width)
 
 
 def echo_screen(text: str) -> None:
     """Prints text, through `$PAGER` where it is longer than the terminal."""
-    text = _for_terminal(text)
+    text = for_terminal(text)
     lines, size = text.splitlines(), terminal_size(sys.stdout)
     pager = shlex.split(os.environ.get("PAGER", "less"))
     if not sys.stdout.isatty() or os.environ.get("TERM") == "dumb" or len(lines) < size.lines or not pager:
@@ -202,8 +203,8 @@ def echo_either(as_json: bool, document: Callable[[], Mapping[str, Any]], text: 
 
 
 def echo_err(text: str) -> None:
-    """Prints a message, folded between words on a terminal."""
-    sys.stderr.write(f"{fold(printable(text, colours=True), page_for(sys.stderr).width)}\n")
+    """Prints a message: folded between words on a terminal, its commands complete."""
+    sys.stderr.write(f"{fold(located(printable(text, colours=True)), page_for(sys.stderr).width)}\n")
     sys.stderr.flush()
 
 
@@ -217,4 +218,4 @@ def echo_error(message: str, hint: str | None) -> None:
 
 def echo_next(text: str) -> None:
     """Prints what to type next."""
-    echo_err(f"{page_for(sys.stderr).paint('next:', Style.CYAN)} {located(text)}")
+    echo_err(f"{page_for(sys.stderr).paint('next:', Style.CYAN)} {text}")

@@ -59,7 +59,7 @@ def doctor(
     from .watch import terminated_as_interrupted
 
     if on_node and spec is None:
-        raise UserError("--on-node needs a spec: which partition, how many GPUs?", "campaign doctor SPEC --on-node")
+        raise UserError("--on-node needs a spec: which partition, how many GPUs?", "`campaign doctor SPEC --on-node`")
     submission, where = read_submission(spec, sets, dir, store) if spec else (None, locate(dir, store))
     requirements = requirements_of(submission.runs) if submission else []
     with terminated_as_interrupted():

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 import shlex
+from pathlib import Path
 from typing import Final
 
 import click
@@ -12,6 +13,8 @@ from ..campaign.location import locate
 
 _CARRIED: Final = frozenset({"command line", "spec"})
 """Sources of `dir` and `store` that the next command does not have by itself."""
+
+_FILE: Final = "sqlite:///"
 
 _COMMAND: Final = re.compile(
     r"(?:`|next: |^)campaign (?P<verb>[a-z]+)(?P<rest>[^`\n\x1b]*?)(?=`|   \(|, for |\x1b|$)", re.MULTILINE
@@ -42,9 +45,15 @@ def _options() -> str:
         settings = locate(given["dir"], given["store"], [str(word) for word in words if word][:1]).settings
     except Exception:  # noqa: BLE001 - of whatever is wrong with them, the command itself has told
         return ""
-    values = {"dir": str(settings.dir), "store": settings.store_without_password}
+    values = {"dir": str(settings.dir), "store": _anywhere(settings.store_without_password)}
     carried = [one.name for one in settings.origins if one.name in values and one.source in _CARRIED]
     return "".join(f" --{name} {shlex.quote(values[name])}" for name in carried)
+
+
+def _anywhere(store: str) -> str:
+    """The address of a store as it holds in every folder."""
+    file = store.removeprefix(_FILE)
+    return store if file == store or not file else f"{_FILE}{Path(file).absolute()}"
 
 
 def _verbs_with_a_place() -> set[str]:

@@ -150,5 +150,5 @@ def _needs_the_extra() -> Iterator[None]:
     except ModuleNotFoundError as error:
         if error.name not in ("jinja2", "markupsafe", "matplotlib", "numpy"):
             raise
-        hint = "pip install 'dscampaign[report]'"
+        hint = "`pip install 'dscampaign[report]'`"
         raise UserError(f"this needs {error.name}, which is not installed", hint) from error

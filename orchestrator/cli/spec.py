@@ -21,6 +21,7 @@ from .common import (
     echo_either,
     echo_err,
     echo_json,
+    for_terminal,
     json_option,
     page_for,
     read_submission,
@@ -158,7 +159,7 @@ def plan(
     if as_json:
         echo_json(plan_document(replace(planned, runs=tuple(chosen)) if run else planned))
         return EXIT_OK
-    pages = [] if run else [plan_page(planned, page)]
+    pages = [] if run else [for_terminal(plan_page(planned, page))]
     pages += [config_page(item, page) for item in chosen] if run or verbose else []
     echo("\n\n".join(pages))
     return EXIT_OK

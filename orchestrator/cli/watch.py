@@ -22,6 +22,7 @@ from ..formatting import count, duration, printable
 from ..reconcile.lease import LeaseHeld
 from ..reconcile.loop import SLURM_POLL_S, Pass, Reconciler
 from .common import echo_err, echo_json, echo_page, page_for, screen_height, terminal_size
+from .located import located
 from .pages.actions import action_lines, trouble_lines
 from .pages.status import headline, status_page, steps_line
 from .pages.text import fold
@@ -233,7 +234,9 @@ class _LiveTable:
 
     def update(self, status: CampaignStatus) -> None:
         height = terminal_size(self._stream).lines  # read anew: the window may have been resized
-        self._draw("", status_page(status, page_for(self._stream), height - 1).splitlines()[: height - 1])
+        page = page_for(self._stream)
+        lines = fold(located(status_page(status, page, height - 1)), page.width).splitlines()
+        self._draw("", lines[: height - 1])
 
     def clear(self) -> None:
         """Removes the table."""
@@ -249,7 +252,7 @@ class _LiveTable:
 
 
 def _stamped(lines: Sequence[str]) -> str:
-    said = [printable(line, colours=True) for line in lines]
+    said = [located(printable(line, colours=True)) for line in lines]
     return "".join(f"{time.strftime('%H:%M:%S')} {line}\n" if line else "\n" for line in said)
 
 

@@ -124,7 +124,7 @@ def store_checks(where: Location, *, slurm: bool) -> Iterator[Check]:
         away = isinstance(exc, StoreUnreachable)
         yield at.problem("store.reachable", exc.message, exc.hint or "see `--store`", away=away)
     except ImportError as exc:
-        yield at.problem("store.reachable", str(exc), "pip install 'dscampaign[postgres]'")
+        yield at.problem("store.reachable", str(exc), "`pip install 'dscampaign[postgres]'`")
     except Exception as exc:  # noqa: BLE001 - a bug here must hide no other check, and its text may hold an address
         seen = f"the check failed: {type(exc).__name__}"
         yield at.problem("store.reachable", seen, "`campaign status --debug`")

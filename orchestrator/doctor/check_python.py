@@ -15,6 +15,7 @@ _NEEDED: Final = ("torch", "deepspeed")
 _OF_THE_TRAINER: Final = ("transformers",)
 _ASK: Final = "import sys; from importlib.util import find_spec; print(*(n for n in sys.argv[1:] if not find_spec(n)))"
 _WAIT_S: Final = 20.0
+_NODES: Final = "`campaign doctor SPEC --on-node` checks a node"
 
 
 def python_checks(here: str, requirements: Sequence[Requirements]) -> Iterator[Check]:
@@ -39,7 +40,7 @@ def _python(at: At, python: str, names: Sequence[str], required: Requirements) -
         return (
             at.problem("host.packages", seen, "write the path of an interpreter as `python`")
             if local
-            else at.note("host.packages", seen, "`--on-node` tells whether nodes have it")
+            else at.note("host.packages", seen, _NODES)
         )
     if done.returncode:
         seen = f"{python} fails: {(done.stderr.strip().splitlines() or ['no output'])[-1]}"
@@ -50,9 +51,5 @@ def _python(at: At, python: str, names: Sequence[str], required: Requirements) -
     seen = f"{python} has no {', no '.join(missing)}"
     hint = f"`{python} -m pip install {' '.join(missing)}`, or name another interpreter as `python`"
     if config.slurm.setup if not local else config.local.setup:
-        return at.note("host.packages", seen, "unless `setup` provides them; `--on-node` tells")
-    return (
-        at.problem("host.packages", seen, hint)
-        if local
-        else at.warning("host.packages", seen, f"{hint}; `--on-node` tells")
-    )
+        return at.note("host.packages", seen, f"unless `setup` provides them; {_NODES}")
+    return at.problem("host.packages", seen, hint) if local else at.warning("host.packages", seen, f"{hint}; {_NODES}")

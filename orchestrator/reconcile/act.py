@@ -23,6 +23,7 @@ from ..executors.base import Executor
 from ..executors.job_request import attempt_paths
 from ..failures.evidence import READ_CONFIG, frames_of
 from ..failures.policy import FailureClass
+from ..formatting import words
 from ..memory.observations import remember_end
 from .actions import (
     Action,
@@ -168,7 +169,7 @@ def _finish(conn: Connection, action: Finish, writer: FencedWriter) -> None:
         "gpu_seconds": row.world_size * max(0.0, ended_s - started_s) if started_s else 0.0,
     }
     if queries.update_attempt(conn, row.id, expect_states=ACTIVE_ATTEMPT, **values):
-        message = f"attempt {row.generation}: {verdict.kind}" + (f": {verdict.reason}" if verdict.reason else "")
+        message = f"attempt {row.generation}: {words(verdict.kind)}{f': {verdict.reason}' if verdict.reason else ''}"
         writer.event(conn, "ended", message, row, _evidence(action))
         remember_end(conn, row, verdict.kind)
 

@@ -26,6 +26,7 @@ from ...db.records import ACTIVE_ATTEMPT, AttemptRow, CampaignRow
 from ...db.store import Store
 from ..errors import UserError
 from ..failures.policy import FailureClass
+from ..formatting import words
 
 _T = TypeVar("_T")
 
@@ -122,7 +123,7 @@ class FencedWriter:
         """Ends an attempt that no job has run or ever will."""
         values = {"failure_class": kind, "evidence": {"reason": reason, "hint": ""}, "ended_s": self.store.now(conn)}
         if queries.update_attempt(conn, row.id, expect_states=ACTIVE_ATTEMPT, state=kind.policy.attempt, **values):
-            self.event(conn, "ended", f"attempt {row.generation}: {kind}: {reason}", row)
+            self.event(conn, "ended", f"attempt {row.generation}: {words(kind)}: {reason}", row)
 
 
 def take_lease(store: Store, campaign: CampaignRow, holder: LeaseHolder) -> FencedWriter:

@@ -240,7 +240,7 @@ def _require_trust(paths: CampaignPaths) -> None:
     except OSError as exc:
         raise storage.unwritable(exc) from exc
     if why:
-        raise Unreachable(f"{why}, so they could run any code as you", f"chmod -R go-w {paths.root}")
+        raise Unreachable(f"{why}, so they could run any code as you", f"`chmod -R go-w {paths.root}`")
 
 
 def _submit_without_exclusions(group: Sequence[Submit], target: _Target) -> None:

@@ -7,7 +7,7 @@ from typing import NamedTuple
 
 from ....db.records import SETTLED_RUN, RunState, RunStatus
 from ...failures.groups import alike, cause, gist
-from ...formatting import clean, count, some, source
+from ...formatting import clean, count, some, source, words
 from ...reconcile.actions import Action, Adopt, CancelJob, Finish, MarkAttempt, Revoke, SetAside, SetRun, Submit, run_of
 from ...reconcile.loop import Pass
 from .text import Page, Style
@@ -117,7 +117,7 @@ def _ending(action: Finish) -> str:
     verdict, generation = action.verdict, action.attempt.generation
     reason = f": {clean(verdict.reason)}" if verdict.reason else ""
     where = f" ({source(verdict.line.file, verdict.line.number)})" if verdict.line else ""
-    return f"attempt {generation} ended, {str(verdict.kind).replace('_', ' ')}{reason}{where}"
+    return f"attempt {generation} ended, {words(verdict.kind)}{reason}{where}"
 
 
 def _standing(state: RunState, reason: str, page: Page) -> Iterator[str]:

@@ -7,14 +7,14 @@ import re
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Any, Final
 
-from ....db.records import COMPLETED_EARLY, AttemptRow, EventRow, MemoryObservation, RunState
+from ....db.records import COMPLETED_EARLY, SETTLED_RUN, AttemptRow, EventRow, MemoryObservation, RunState
 from ...campaign.code_text import codes_text
 from ...campaign.details import CampaignDetails, RunDetails
 from ...campaign.documents import METRICS_SOURCE, batch_of, forwards_document, speed_document
 from ...campaign.status import NO_METRICS
 from ...executors.pending_reason import WILL_NOT_START
 from ...failures.verdict import HEADLINE_LIMIT
-from ...formatting import clean, count, duration, figure, moment, short_number, shorten, source
+from ...formatting import clean, count, duration, figure, moment, short_number, shorten, source, words
 from ...reconcile.origin import Origin
 from ...settings import Setting
 from .gpus import gpu_lines
@@ -76,7 +76,7 @@ def next_command(facts: RunDetails) -> str:
         case RunState.RUNNING:
             return f"campaign logs {name} -f"
         case RunState.QUEUED if run.reason.startswith(WILL_NOT_START):
-            return f"campaign cancel {name}   (then change the spec and submit it again)"
+            return f"campaign cancel {name}   (then change the spec, submit it, and retry the run)"
         case RunState.PENDING | RunState.QUEUED:
             return watch if facts.status.reconciled_now else reconcile
     return f"campaign report {campaign}" if facts.status.settled else watch
@@ -178,7 +178,7 @@ def _attempts(facts: RunDetails, page: Page) -> Iterator[str]:
         if speed := speed_line(facts.events, row.id):
             yield f"   speed: {speed}"
         yield from (f"   {line}" for line in gpu_lines(facts.gpus.get(row.id)))
-        yield from (f"   {line}" for line in _verdict(row, page))
+        yield from (f"   {line}" for line in _verdict(row, facts, page))
 
 
 def memory_line(row: AttemptRow, seen: MemoryObservation | None) -> str:
@@ -233,19 +233,19 @@ def _step_time(said: Mapping[str, float]) -> str:
     return f"{figure(median)} ms a step (IQR {figure(spread)}) over {count(int(said.get('steps', 0)), 'step')}"
 
 
-def _verdict(row: AttemptRow, page: Page) -> Iterator[str]:
+def _verdict(row: AttemptRow, facts: RunDetails, page: Page) -> Iterator[str]:
     """Class and reason, then the line that proves it, its file and the rule that found it."""
     evidence = row.evidence
     if row.failure_class in (None, "completed"):
         return
-    yield page.paint(f"{str(row.failure_class).replace('_', ' ')}: {clean(evidence.get('reason') or '')}", Style.BOLD)
+    yield page.paint(f"{words(str(row.failure_class))}: {clean(evidence.get('reason') or '')}", Style.BOLD)
     yield from (f"  at {_frame(frame)}" for frame in evidence.get("frames") or ())
     if line := evidence.get("line"):
         rule = f", rule {evidence['rule']}" if evidence.get("rule") else ""
         yield page.paint(f"proof: {source(line['file'], line['number'])}{rule}", Style.DIM)
         if not _repeats(line["text"], evidence.get("reason") or ""):
             yield page.paint(f"       {clean(line['text'])}", Style.DIM)
-    if doubt := _doubt(evidence):
+    if doubt := _doubt(row, facts):
         yield page.paint(doubt, Style.DIM)
     for node in evidence.get("nodes") or ():
         yield page.paint(_node(node), Style.DIM)
@@ -268,14 +268,31 @@ def _repeats(line: str, reason: str) -> bool:
     return said[:HEADLINE_LIMIT] in " ".join(clean(reason).split())
 
 
-def _doubt(evidence: Mapping[str, Any]) -> str:
+def _doubt(row: AttemptRow, facts: RunDetails) -> str:
     """How sure the verdict is, where it is not certain, and what would decide it."""
+    evidence = row.evidence
     match evidence.get("sure"):
         case "likely":
             return "likely: judged by the kind of error, and by where and when it was raised"
+        case "unsure" if evidence.get("place"):
+            return _own_exception(row, facts)
         case "unsure":
             return f"unsure; what would decide it: {clean(evidence.get('would_decide') or 'another attempt')}"
     return ""
+
+
+def _own_exception(row: AttemptRow, facts: RunDetails) -> str:
+    """What is known of an exception that no rule knows, and what follows."""
+    before = (one.evidence.get("place") for one in facts.attempts if one.generation <= row.generation)
+    seen = sum(place == row.evidence["place"] for place in before)
+    if seen > 1:
+        return f"raised by the script itself, {seen} times at the same place: a mistake in it"
+    if row is not facts.attempts[-1] or facts.run.state not in SETTLED_RUN:
+        return "raised by the script itself, once: tried again; at the same place a second time, it is a mistake in it"
+    return (
+        "raised by the script itself, once: fix the script, then `campaign retry`. "
+        "To see whether it was chance, retry it unchanged"
+    )
 
 
 def _node(node: Mapping[str, Any]) -> str:

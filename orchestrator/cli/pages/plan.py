@@ -88,9 +88,15 @@ def _and_more(names: list[str]) -> str:
 
 def _ended_badly(plan: Plan) -> list[str]:
     """Submitting is no second try: what is."""
-    names = [item.name for item in plan.runs if item.sign is Sign.KEEP and item.why in _ENDED_BADLY]
+    kept = [item for item in plan.runs if item.sign is Sign.KEEP and item.run]
+    names = [item.name for item in kept if item.why in _ENDED_BADLY]
     what = f"{names[0]} stays as it is" if len(names) == 1 else f"{len(names):,} runs stay as they are"
-    return [f"{what}: `campaign retry {plan.campaign}` tries again what failed or is held", ""] if names else []
+    lines = [f"{what}: `campaign retry {plan.campaign}` tries again what failed or is held"] if names else []
+    if ended := [item.name for item in kept if item.why == RunState.CANCELLED]:
+        stay = "stays cancelled" if len(ended) == 1 else "stay cancelled"
+        again = "starts it again" if len(ended) == 1 else "starts that one again"
+        lines += [f"{_and_more(ended)} {stay}: `campaign retry {plan.campaign} {ended[0]}` {again}"]
+    return [*lines, ""] if lines else []
 
 
 def plan_document(plan: Plan) -> dict[str, Any]:

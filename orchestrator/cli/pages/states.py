@@ -7,7 +7,7 @@ from typing import Final
 
 from ....db.records import CANCELLING, ENDING, AttemptState, RunState, RunStatus
 from ...campaign.status import CampaignStatus
-from ...formatting import clean, duration
+from ...formatting import clean, duration, words
 from .text import Cell, Page, Style
 
 _LOOKS: Final[dict[str, tuple[str, Style]]] = {
@@ -22,6 +22,9 @@ _LOOKS: Final[dict[str, tuple[str, Style]]] = {
     AttemptState.INTENT: ("·", Style.DIM),
 }
 
+
+_SUBMITTED: Final = "being submitted"
+"""What an `intent` is to people: sbatch has not confirmed it."""
 
 TRAINING: Final = "training"
 _PHASES: Final = {
@@ -39,7 +42,8 @@ _PHASES: Final = {
 def state_cell(state: str, *, early: bool = False) -> Cell:
     """The state in a table; `early`: completed before its target step."""
     sign, style = _LOOKS[state]
-    return Cell(f"{sign} {state} early", Style.YELLOW) if early else Cell(f"{sign} {state}", style)
+    word = _SUBMITTED if state == AttemptState.INTENT else state
+    return Cell(f"{sign} {word} early", Style.YELLOW) if early else Cell(f"{sign} {word}", style)
 
 
 def count_cell(state: RunState, number: int) -> Cell:
@@ -51,7 +55,7 @@ def doing(run: RunStatus, status: CampaignStatus) -> str:
     """`evaluating for 1 min 35 s`, `training`: what a run was just seen doing; "" where nobody has looked."""
     if run.state is not RunState.RUNNING or not run.phase or not status.seen_now:
         return ""
-    word = _PHASES.get(run.phase, clean(run.phase).replace("_", " "))
+    word = _PHASES.get(run.phase, words(clean(run.phase)))
     if word == TRAINING or run.phase_since_s is None:
         return word
     return f"{word} for {duration(status.now_s - run.phase_since_s)}"

@@ -10,6 +10,7 @@ from math import ceil
 from ....db.records import CANCELLING, UNSETTLED_RUN, RunState, RunStatus
 from ...campaign.code_text import mixed_code
 from ...campaign.status import (
+    LOOKED_S,
     TROUBLED,
     WORST_FIRST,
     CampaignStatus,
@@ -18,10 +19,10 @@ from ...campaign.status import (
     failures_of,
     no_metrics,
 )
-from ...formatting import clean, count, duration, figure, short_number, shorten, shorten_middle, some
+from ...formatting import clean, count, duration, figure, short_number, shorten, shorten_middle, some, words
 from ...reconcile.lease import LeaseHolder
 from .states import changed_line, changed_name, count_cell, counts_line, doing, state_cell
-from .text import Cell, Page, Style, table
+from .text import Cell, Page, Style, fold, table
 
 _HEADER = (
     *("run", "state", "step", "left", "loss", "last tok/s", "mfu", "memory", "micro-batch", "tries", "job", "nodes"),
@@ -39,6 +40,7 @@ _COUNTS_WIDTH = 50
 
 _LEAST_ROWS = 1
 _DAY_S = 86_400.0
+_JUST_NOW_S = 10.0
 
 
 def status_page(
@@ -80,7 +82,8 @@ def _page(
 def _screen(status: CampaignStatus, page: Page, height: int) -> list[str]:
     """The worst conditions, or runs where each is one, and as many causes of failures as leave room for them."""
     failures = _causes(status, page, max(1, (height - 13) // 2))
-    room = max(_LEAST_ROWS, height - _height(_page(status, page, ["header", "more"], failures), page))
+    most = _more(status, len(status.runs))
+    room = max(_LEAST_ROWS, height - _height(_page(status, page, ["header", most], failures), page))
     conditions = conditions_of(status.runs)
     if len(conditions) < len(status.runs):
         shown = [run for condition in conditions[:room] for run in condition.runs]
@@ -88,16 +91,21 @@ def _screen(status: CampaignStatus, page: Page, height: int) -> list[str]:
     else:
         shown = _fitting(status.runs, room)
         rows = _runs_table(status, shown, page)
-    hidden = len(status.runs) - len(shown)
-    more = f"… and {count(hidden, 'more run')}: " if hidden else ""
-    hint = f"{more}`campaign status {status.campaign.name} --all` lists every run"
-    return _page(status, page, [*rows, page.paint(shorten(hint, page.width), Style.DIM)], failures)
+    more = _more(status, len(status.runs) - len(shown))
+    return _page(status, page, [*rows, page.paint(more, Style.DIM)], failures)
+
+
+def _more(status: CampaignStatus, hidden: int) -> str:
+    """How many runs are not shown, and what shows them."""
+    command = f"`campaign status {status.campaign.name} --all`"
+    return f"… and {count(hidden, 'more run')}: {command}" if hidden else f"{command} lists every run"
 
 
 def _height(lines: Sequence[str], page: Page) -> int:
     """How many lines of the screen these take."""
     width = page.width or sys.maxsize
-    return sum(max(1, ceil(len(clean(line)) / width)) for line in lines)
+    rows = (clean(row) for line in lines for row in fold(line, page.width).split("\n"))
+    return sum(max(1, ceil(len(row) / width)) for row in rows)
 
 
 def _runs_table(status: CampaignStatus, runs: Sequence[RunStatus], page: Page) -> list[str]:
@@ -219,14 +227,14 @@ def _causes(status: CampaignStatus, page: Page, most: int) -> list[str]:
         lines += [f"… and {count(sum(map(len, rest)), 'more run')} of {count(len(rest), 'other cause')}"]
     if groups:
         following = f"next: campaign explain {name} {groups[0][0].name}", f"campaign status {name} --failed"
-        lines += [page.paint(shorten(line, page.width), Style.DIM) for line in (following[0], f"      {following[1]}")]
+        lines += [page.paint(line, Style.DIM) for line in (following[0], f"      {following[1]}")]
     return lines
 
 
 def _cause(runs: Sequence[RunStatus], page: Page, screen_lines: int) -> str:
     """How many runs ended so, their failure class, and what one of them says."""
     first, number = runs[0], len(runs)
-    kind = f", {first.failure_class.replace('_', ' ')}" if first.failure_class else ""
+    kind = f", {words(first.failure_class)}" if first.failure_class else ""
     subject = f"{first.name} {first.state}" if number == 1 else f"{number:,} {first.state}{kind}"
     room = None if page.width is None else max(0, screen_lines * page.width - len(subject) - 2)
     style = Style.RED if first.state is RunState.FAILED else Style.YELLOW
@@ -246,13 +254,20 @@ def _footer(status: CampaignStatus) -> list[str]:
     elif lease.expires_s > status.now_s:
         who = f"The reconciler, pid {holder.pid}, has died. {go_on} to continue."
     else:
-        who = f"Not reconciled since {_clock(lease.expires_s, status.now_s)}. {go_on} to continue."
+        who = f"{_reconciled(status.now_s - lease.expires_s, status.now_s)} {go_on} to continue."
     if status.executor_silent:
         since = f"since {_clock(lease.heard_s, status.now_s)}" if lease.heard_s else "yet"
         return [who, f"Slurm has not answered {since}: {clean(lease.trouble)}", "States are from before."]
     slurm = status.campaign.executor == "slurm" and lease.heard_s
     heard = f" Slurm last answered at {_clock(lease.heard_s, status.now_s)}." if slurm and lease.heard_s else ""
     return [who + heard, *([f"In the way of the last pass: {clean(lease.trouble)}"] if lease.trouble else [])]
+
+
+def _reconciled(ago_s: float, now_s: float) -> str:
+    """When somebody last looked; a command that has just done so itself must not say that nobody has."""
+    if ago_s > LOOKED_S:
+        return f"Not reconciled since {_clock(now_s - ago_s, now_s)}."
+    return f"Reconciled {'just now' if ago_s < _JUST_NOW_S else f'{duration(ago_s)} ago'}."
 
 
 def _clock(at_s: float, now_s: float) -> str:

@@ -17,6 +17,14 @@ _LEAST: Final = 11
 
 _ESCAPE: Final = re.compile(r"\x1b\[[0-9;]*m")
 
+_QUOTED: Final = r"[^\s`]*`[^\s`](?:[^`]*[^\s`])?`[^\s`]*"
+_TYPED: Final = r"(?:next:(?:\x1b\[0m)?|^(?:\x1b\[\d+m)?)\s+campaign [a-z].*?(?:(?=   \()|,(?= for )|$)"
+_UNIT: Final = re.compile(rf"\s*(?:\x1b\[\d+m)?(?P<command>{_TYPED}|{_QUOTED})|\s*\S+")
+"""A word, or a whole command: one that is broken over lines cannot be pasted."""
+
+_BLANK: Final = "\0"
+"""Stands for a blank that no line may break at."""
+
 
 class Style(StrEnum):
     """What a piece of text is, as the parameters of a terminal's escape sequence."""
@@ -52,20 +60,26 @@ class Cell:
 
 
 def fold(text: str, width: int | None) -> str:
-    """The text with its long lines continued below themselves, indented: a terminal would break words."""
+    """The text with its long lines continued below themselves, indented: a terminal would break words.
+
+    A command to be typed stays in one piece, on a line of its own where it does not fit behind other words.
+    """
     return text if width is None else "\n".join(_folded(line, width) for line in text.split("\n"))
 
 
 def _folded(line: str, width: int) -> str:
     if _visible(line) <= width:
         return line
-    indent = " " * (len(line) - len(line.lstrip(" ")) + 2)
-    rows = [""]
-    for word in re.findall(r"\s*\S+", line):
-        if rows[-1] and _visible(rows[-1] + word) > width:
-            rows.append(indent + word.lstrip())
+    plain = _ESCAPE.sub("", line)
+    indent = " " * (len(plain) - len(plain.lstrip(" ")) + 2)
+    rows, alone = [""], False
+    for unit in _UNIT.finditer(line):
+        full = _visible(rows[-1]) > 0 and _visible(rows[-1] + unit[0]) > width
+        if full or alone:
+            rows.append(indent + unit[0].lstrip())
         else:
-            rows[-1] += word
+            rows[-1] += unit[0]
+        alone = full and unit["command"] is not None
     return "\n".join(rows)
 
 
@@ -99,7 +113,7 @@ def table(
     cut = bool(used) and not header[used[-1]]
     if not cut:
         texts = [i for i in used if right[i : i + 1] != "r"]
-        _narrow(widths, used, {i: max(len(w) for line in lines for w in line[i].text.split(" ")) for i in texts}, page)
+        _narrow(widths, used, {i: max(len(w) for line in lines for w in _pieces(line[i].text)) for i in texts}, page)
         lines = [part for line in lines for part in _wrapped(line, widths)]
     return [_line(page, [(line[i], widths[i], right[i : i + 1] == "r") for i in used], cut) for line in lines]
 
@@ -128,7 +142,18 @@ def _wrapped(line: Sequence[Cell], widths: dict[int, int]) -> list[list[Cell]]:
 def _words(text: str, width: int | None) -> list[str]:
     if width is None or len(text) <= width:
         return [text]
-    return textwrap.wrap(text, width, break_long_words=False, break_on_hyphens=False) or [""]
+    lines = textwrap.wrap(_unbroken(text), width, break_long_words=False, break_on_hyphens=False) or [""]
+    return [line.replace(_BLANK, " ") for line in lines]
+
+
+def _pieces(text: str) -> list[str]:
+    """What a line may be broken between."""
+    return _unbroken(text).split(" ")
+
+
+def _unbroken(text: str) -> str:
+    """The text with its commands in one piece."""
+    return re.sub(_QUOTED, lambda command: command[0].replace(" ", _BLANK), text)
 
 
 def _fitting(

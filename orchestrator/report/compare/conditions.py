@@ -10,6 +10,7 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Final, TypeVar
 
+from ...formatting import some
 from ..measure.metrics import METRICS, OverRepeats
 from ..measure.run import MeasuredRun
 from .statistics import Estimate, estimate
@@ -24,6 +25,9 @@ _ENVIRONMENT: Final = ("command", "deepspeed", "env", "python", "executor", "loc
 
 _SCHEDULING: Final = {"account", "qos", "time", "mem", "array_parallelism", "signal_delay_s"}
 """Of Slurm: who pays, how long, and how much at once; they say nothing of the machine."""
+
+_MACHINE: Final = ("partition", "constraint", "nodelist", "reservation", "gres", "gpus_per_node", "cpus_per_task")
+"""Of Slurm: what decides on which machines a job runs."""
 
 
 @dataclass(frozen=True)
@@ -136,6 +140,19 @@ def environment_key(condition: Condition) -> dict[str, Any]:
     run = condition.runs[0]
     machine = {name: value for name, value in run.slurm.items() if name not in _SCHEDULING}
     return {**{section: run.config.get(section) for section in _ENVIRONMENT}, "slurm": machine}
+
+
+def unlike_machines(condition: Condition) -> str:
+    """What completed repeats asked of Slurm differently: `slurm.partition a100 (a), h100 (a-r1)`; "" if nothing."""
+    done = [run for run in condition.runs if run.completed]
+    said = []
+    for name in _MACHINE:
+        names: dict[str, list[str]] = {}
+        for run in done:
+            names.setdefault(str(run.slurm.get(name, "not set")), []).append(run.name)
+        if len(names) > 1:
+            said.append(f"slurm.{name} {', '.join(f'{value} ({some(runs, 2)})' for value, runs in names.items())}")
+    return "; ".join(said)
 
 
 def conditions_of(runs: Sequence[MeasuredRun]) -> list[Condition]:

@@ -12,6 +12,7 @@ from ....db import queries
 from ....db.records import CampaignRow
 from ....db.store import Store
 from ...campaign.code_text import mixed_code
+from ...campaign.counts import RunCounts
 from ...campaign.lookup import find
 from ...errors import UserError
 from ...formatting import some
@@ -111,9 +112,9 @@ def verdict(one: Comparison) -> list[str]:
 
 
 def _figures(condition: Condition) -> list[tuple[str, str]]:
-    done = sum(run.completed for run in condition.runs)
+    counts = RunCounts.of(condition.runs)
     return [
-        ("runs completed", f"{done} of {len(condition.runs)}"),
+        ("runs completed", f"{counts.completed} of {counts.total}{counts.note}"),
         ("median step time", condition.text("step_s")),
         ("mean tokens/s", condition.text("tokens_per_s")),
         ("MFU", condition.text("mfu")),
@@ -138,8 +139,10 @@ def _left_out(one: Comparison) -> Iterator[str]:
     for side in (one.left, one.right) if one.left is not one.right else (one.left,):
         if side.counted:
             continue
-        changed = [run for run in side.runs if run.completed and run.changed]
-        why = "a retry changed what completed" if changed else "none of its runs has completed"
+        changed = any(run.completed and run.changed for run in side.runs)
+        early = "what completed did so early, before the target step"
+        none = early if any(run.early for run in side.runs) else "none of its runs has completed"
+        why = "a retry changed what completed" if changed else none
         yield f"{side.name} is not compared: {why}."
 
 

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from itertools import zip_longest
 
 from ....db.records import AttemptRow, RunRow, RunState
-from ...formatting import clean
+from ...formatting import clean, words
 from .cost import NO_FAILURE
 
 
@@ -31,7 +31,7 @@ def failed_attempts(
             yield FailedAttempt(
                 run=run.name,
                 generation=attempt.generation,
-                kind=attempt.failure_class.replace("_", " "),
+                kind=words(attempt.failure_class),
                 reason=clean(str(attempt.evidence.get("reason") or "")),
                 then=_retry(attempt, later, excluded.get(later.id, ())) if later else _end(run),
             )

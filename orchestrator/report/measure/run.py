@@ -257,7 +257,7 @@ def measured_run(data: RunData) -> MeasuredRun:
         params=run.params,
         repeat=run.repeat,
         state=run.state,
-        early=newest is not None and newest.failure_class == COMPLETED_EARLY,
+        early=run.state == RunState.COMPLETED and newest is not None and newest.failure_class == COMPLETED_EARLY,
         reason=clean(run.reason),
         read_config=next((read for each in mine[::-1] if (read := each.evidence.get(READ_CONFIG)) is not None), None),
         step=int(lines.step[-1]) if len(data.series) else None,

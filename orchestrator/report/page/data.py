@@ -6,6 +6,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import asdict, fields
 from typing import Any, Final
 
+from ...campaign.counts import RunCounts
 from ...campaign.documents import SCHEMA_VERSION, finite
 from ..compare.baseline import BaselineComparison
 from ..compare.difference import ComparedOperands, Comparison, figures, verdict
@@ -35,6 +36,7 @@ def document_of(results: Results, details: GpuDetails) -> dict[str, Any]:
         {
             "schema_version": SCHEMA_VERSION,
             "campaign": results.campaign.name,
+            **RunCounts.of(results.runs).document(),
             "workloads": [_workload(one) for one in results.workloads],
             "time_to_loss": [
                 {"condition": t.condition.name, "loss": t.loss, "seconds": t.seconds, "tokens": t.tokens}

@@ -13,6 +13,7 @@ from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 from numpy.typing import NDArray
 
+from ...formatting import words
 from ..compare.conditions import Condition
 from ..compare.results import Results, WorkloadResults
 from ..measure.run import Curve
@@ -268,7 +269,7 @@ def _goodput(results: Results) -> Figure | None:
     parts = [("training", cost.training, "#009E73"), ("warm-up", cost.warm_up, "#F0E442")]
     parts += [("around it", cost.around, "#56B4E9")]
     reds = ("#D55E00", "#E69F00", "#CC79A7", "#8C510A", "#B2182B", "#999999")
-    parts += [(kind.replace("_", " "), value, reds[i % len(reds)]) for i, (kind, value) in enumerate(cost.lost.items())]
+    parts += [(words(kind), value, reds[i % len(reds)]) for i, (kind, value) in enumerate(cost.lost.items())]
     figure = Figure((_WIDTH, 1.5), layout="constrained")
     axis = figure.subplots()
     left = 0.0

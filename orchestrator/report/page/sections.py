@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from typing import Final
 
 from ...campaign.code_text import mixed_code
+from ...campaign.counts import RunCounts
 from ...campaign.status import no_metrics
-from ...formatting import count, duration, short_number
+from ...failures.groups import alike, gist
+from ...formatting import count, duration, short_number, shorten, some
 from ..compare.baseline import BaselineComparison
+from ..compare.conditions import unlike_machines
 from ..compare.ignored_axes import ignored_axes
 from ..compare.results import Results, WorkloadResults
 from ..compare.statistics import Sameness
@@ -23,6 +26,9 @@ _INTERVAL_TEXT: Final = (
     "Intervals are those of the median over repeats, 95 % by bootstrap. With three repeats that is their range, which "
     "holds the true median three times in four."
 )
+_WHY: Final = 120
+"""Characters of a reason in a sentence; the whole text stands in a table."""
+
 _TO_LOSS_TEXT: Final = (
     "These differ in their tokens per step, so their losses at the end say nothing. What can be compared is how "
     "long they trained until their smoothed loss came down to what all of them reach: the time of steps alone, those "
@@ -55,10 +61,11 @@ def sections_of(results: Results, details: GpuDetails, ds_configs: dict[str, str
 def summary(results: Results) -> Iterator[str]:
     """The results in plain sentences."""
     runs = results.runs
-    done = sum(run.completed for run in runs)
+    counts = RunCounts.of(runs)
     devices = ", ".join(dict.fromkeys(name for run in runs for name in run.device_names)) or "an unknown device"
     yield (
-        f"{done} of {count(len(runs), 'run')} completed, in {count(len(results.conditions), 'condition')}; "
+        f"{counts.completed} of {count(counts.total, 'run')} completed{counts.note}, "
+        f"in {count(len(results.conditions), 'condition')}; "
         f"{_hours(results.cost.total, results.hour_unit)} on {devices}."
     )
     if results.only_cpus:
@@ -75,7 +82,7 @@ def _reservations(results: Results) -> Iterator[str]:
     """What was left out, learned worse, or has to be read with care."""
     chosen = [one.recommendation for one in results.workloads if one.recommendation.chosen]
     if excluded := {name: why for one in chosen for name, why in one.excluded.items()}:
-        yield f"Not considered: {listed([f'{name} ({why})' for name, why in excluded.items()], 4)}."
+        yield f"Not considered: {listed(list(_causes(excluded)), 4)}."
     worse = [one for one in results.comparisons if one.loss.verdict == Sameness.WORSE]
     if others := [one.condition.name for one in worse if not one.is_baseline]:
         yield f"Learned worse than the baseline: {listed(others)}."
@@ -87,11 +94,20 @@ def _reservations(results: Results) -> Iterator[str]:
         yield f"A retry changed {listed(changed)}: not what the spec asks for, so left out of comparisons."
     if mixed := mixed_code((run.name, run.code) for run in results.runs):
         yield mixed
+    unlike = ((condition.name, unlike_machines(condition)) for condition in results.conditions)
+    yield from (f"Repeats of {name} asked for different machines: {how}." for name, how in unlike if how)
     yield from ignored_axes(results.runs)
     if silent := [run.name for run in results.runs if run.silent]:
         yield no_metrics(silent)
     if flagged := sum(bool(flags_of(run)) for run in results.runs):
         yield f"{count(flagged, 'run')} with remarks on the data: see Data quality."
+
+
+def _causes(excluded: Mapping[str, str]) -> Iterator[str]:
+    """`a, b and 7 more (it ended failed: KeyError)`: those of one cause together, the whole texts are in the table."""
+    for group in alike(excluded.items(), lambda one: gist(one[1].replace(one[0], "#"))):
+        names, whys = zip(*group, strict=True)
+        yield f"{some(names, 2)} ({shorten(whys[0], _WHY)})"
 
 
 def _hours(seconds: float, unit: str) -> str:
@@ -122,7 +138,7 @@ def _titled(title: str, one: WorkloadResults) -> str:
 
 def _compared_with(one: WorkloadResults) -> str:
     baseline, conditions = one.workload.baseline, one.workload.conditions
-    if not any(run.completed for condition in conditions for run in condition.runs):
+    if not any(RunCounts.of(condition.runs).completed for condition in conditions):
         return f"Nothing has completed yet; {baseline.name} is the baseline."
     if not baseline.counted:
         return f"Nothing can be compared yet: no run of {baseline.name}, the baseline, has completed as the spec asks."
@@ -131,10 +147,11 @@ def _compared_with(one: WorkloadResults) -> str:
 
 def _condition_row(one: BaselineComparison) -> tuple[str, ...]:
     condition = one.condition
-    done = sum(run.completed for run in condition.runs)
+    counts = RunCounts.of(condition.runs)
+    changed = " changed" if any(run.changed for run in condition.runs) else ""
     return (
         condition.name + (" (baseline)" if one.is_baseline else ""),
-        f"{done}/{len(condition.runs)}" + (" changed" if any(run.changed for run in condition.runs) else ""),
+        f"{counts.completed}/{counts.total}{counts.note}{changed}",
         str(sum(run.tries for run in condition.runs)),
         short_number(one.speed.value) if one.speed else "",
         span(one.speed),

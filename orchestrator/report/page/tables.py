@@ -6,7 +6,7 @@ from collections.abc import Callable, Iterable, Iterator, Mapping
 from typing import Any, Final
 
 from ....db.gpu_records import GpuUse
-from ...formatting import duration, short_number
+from ...formatting import duration, short_number, words
 from ..compare.baseline import BaselineComparison
 from ..compare.difference import Comparison, figures
 from ..compare.results import Results
@@ -255,7 +255,7 @@ def goodput(results: Results) -> Section:
         return Section("Goodput")
     parts = [("training steps that count", cost.training), ("warm-up and compiling: the first steps", cost.warm_up)]
     parts += [("starting, evaluating, saving", cost.around)]
-    parts += [(f"lost to {kind.replace('_', ' ')}", value) for kind, value in cost.lost.items()]
+    parts += [(f"lost to {words(kind)}", value) for kind, value in cost.lost.items()]
     rows = tuple((what, f"{value / HOUR_S:,.3f}", f"{value / cost.total:.1%}") for what, value in parts)
     text = f"{results.hour_unit} of all attempts, which waited {duration(cost.queued_s)} in the queue, added up."
     return _section("Goodput", text, Table(("what", results.hour_unit, "share"), rows, "-rr"), (Picture("goodput"),))

@@ -14,6 +14,7 @@ from dscampaign.jobs.shared.code_copy import LIVE, CodeCopy, CopyPaths, DamagedC
 from dscampaign.orchestrator.campaign import code_copies, code_tree
 from dscampaign.orchestrator.campaign.code_copies import Code, CodeCopies, changed_files
 from dscampaign.orchestrator.campaign.code_text import describe
+from dscampaign.orchestrator.formatting import count
 from dscampaign.orchestrator.spec.model import RunConfig
 
 
@@ -189,6 +190,13 @@ def test_the_same_code_is_copied_once_and_other_code_beside_it(project: Project)
     assert project.code().hash != first.hash
     project.copy(first).verify()
     assert len([path for path in (project.dir / "code").iterdir() if path.is_dir()]) == 2
+
+
+def test_the_plan_says_what_is_copied_in_words(project: Project) -> None:
+    code = project.code(make=False)
+    assert code.tree
+    files = count(len(code.tree.files), "file")
+    assert describe([code])[0].startswith(f"code: copy of {project.root}, {files}, hash {code.hash}")
 
 
 @pytest.mark.parametrize("git", [True, False])

@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 
 from dscampaign.db import queries
-from dscampaign.db.records import RunState
+from dscampaign.db.records import AttemptState, RunState
 from dscampaign.db.schema import lease
 from dscampaign.orchestrator.campaign.logs import Wanted, await_attempt, follow_log
 from dscampaign.orchestrator.cli.main import main
@@ -106,6 +106,29 @@ def test_explain_shows_the_proof_and_what_to_do(world: World, capsys: Output) ->
     assert "\x1b" not in out
     assert "hint: look at x" in out
     assert "next: campaign logs sweep bad" in out
+
+
+def test_explain_says_what_is_known_of_an_exception_that_no_rule_knows(world: World, capsys: Output) -> None:
+    with world.store.read() as conn:
+        [first] = queries.attempts(conn, world.campaign_id, world.run_id("bad"))
+    frames = [{"file": "train.py", "number": 7, "function": "main", "code": "x['lr']"}]
+    known = {"reason": "KeyError: 'lr'", "sure": "unsure", "place": "KeyError main", "frames": frames}
+    world.set_attempt(first.id, failure_class="crash", evidence=known)
+    out = shown(capsys, "explain", "sweep", "bad")
+    (line,) = [line.strip() for line in out if "by the script itself" in line]
+    assert line.startswith("raised by the script itself, once: fix the script, then `campaign retry`.")
+    assert not any("what would decide it" in line for line in out)
+    assert out[-1] == "next: campaign retry sweep bad   (once the cause is fixed)"
+    world.set_run("bad", state=RunState.PENDING)
+    assert any("by the script itself, once: tried again" in line for line in shown(capsys, "explain", "sweep", "bad"))
+    world.set_run("bad", state=RunState.FAILED)
+    second = world.attempt("bad", 2, lines=[])
+    world.set_attempt(second, state=AttemptState.FAILED, failure_class="crash", evidence=known)
+    out = shown(capsys, "explain", "sweep", "bad")
+    assert [line.strip() for line in out if "by the script itself" in line] == [
+        "raised by the script itself, once: tried again; at the same place a second time, it is a mistake in it",
+        "raised by the script itself, 2 times at the same place: a mistake in it",
+    ]
 
 
 def test_explain_says_how_a_run_that_is_held_goes_on(world: World, capsys: Output) -> None:

@@ -15,7 +15,7 @@ from dscampaign.orchestrator.campaign.status import CampaignStatus, Selection, c
 from dscampaign.orchestrator.cli import common
 from dscampaign.orchestrator.cli.main import main
 from dscampaign.orchestrator.cli.pages.status import status_page
-from dscampaign.orchestrator.cli.pages.text import Page
+from dscampaign.orchestrator.cli.pages.text import Page, fold
 
 Output = pytest.CaptureFixture[str]
 
@@ -99,6 +99,12 @@ def test_hundreds_of_runs_fit_the_screen_with_every_answer(status: CampaignStatu
     assert "campaign status sweep --all" in page
     assert "campaign reconcile sweep --watch" in page
     assert [line for line in lines if line.startswith("lr-0 ")]
+
+
+def test_a_narrow_screen_cuts_no_command(status: CampaignStatus) -> None:
+    page = fold(status_page(status, Page(width=24), 30), 24)
+    for command in ("campaign explain sweep lr-0", "campaign status sweep --failed", "`campaign status sweep --all`"):
+        assert any(command in line for line in page.splitlines())
 
 
 def test_few_runs_are_shown_one_by_one(status: CampaignStatus) -> None:

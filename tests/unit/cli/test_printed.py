@@ -3,15 +3,26 @@
 from __future__ import annotations
 
 import json
+import os
 import re
+import shlex
+import sys
 from collections.abc import Iterator
 from pathlib import Path
 
 import click
 import pytest
+from sqlalchemy import update
 
+from dscampaign.db.records import COMPLETED_EARLY
+from dscampaign.db.schema import attempt
+from dscampaign.db.store import Store
+from dscampaign.orchestrator.cli import common
 from dscampaign.orchestrator.cli.main import campaign, main
 from dscampaign.orchestrator.cli.pages.text import Page, fold, table
+from dscampaign.orchestrator.errors import EXIT_OK, EXIT_UNSETTLED
+from dscampaign.orchestrator.reconcile.lease import LeaseHeld
+from dscampaign.orchestrator.reconcile.loop import Reconciler
 from dscampaign.orchestrator.report.compare.difference import _text
 from dscampaign.tests.support.cli_world import make_world
 
@@ -43,6 +54,48 @@ def test_every_command_can_print_one_json_document() -> None:
     assert without == NO_DOCUMENT
 
 
+@pytest.mark.parametrize(
+    "words",
+    [
+        "status",
+        "status --failed",
+        "describe sweep",
+        "describe --config",
+        "explain sweep done",
+        "explain sweep bad",
+        "explain sweep new",
+        "list",
+        "report",
+        "recommend --config",
+        "compare done small",
+        "export --what runs",
+        "export --what steps",
+        "gc --dry-run",
+        "cancel sweep done",
+        "logs sweep new",
+        "explain sweep missing",
+    ],
+)
+def test_a_document_is_plain_and_changes_no_exit_code(
+    folder: Path, monkeypatch: pytest.MonkeyPatch, capsys: Output, words: str
+) -> None:
+    """Of a campaign with runs that completed, completed early, failed and wait."""
+    store = Store.open(f"sqlite:///{folder}/campaign.db")
+    with store.write() as conn:
+        conn.execute(
+            update(attempt).where(attempt.c.failure_class == "completed").values(failure_class=COMPLETED_EARLY)
+        )
+    store.close()
+    monkeypatch.setenv("FORCE_COLOR", "1")
+    code = main([*words.split(), "--dir", str(folder)])
+    capsys.readouterr()
+    assert main([*words.split(), "--json", "--dir", str(folder)]) == code
+    out = capsys.readouterr().out
+    assert "\x1b" not in out
+    if code == EXIT_OK:
+        assert json.loads(out, parse_constant=pytest.fail)["schema_version"] == 1
+
+
 def test_next_commands_carry_the_folder_that_was_given(folder: Path, capsys: Output) -> None:
     assert main(["status", "--dir", str(folder)]) == 0
     out = capsys.readouterr().out
@@ -59,6 +112,16 @@ def test_next_commands_carry_the_folder_of_the_spec(folder: Path, capsys: Output
 def test_hints_of_errors_carry_it_too(folder: Path, capsys: Output) -> None:
     assert main(["explain", "sweep", "zzz", "--dir", str(folder)]) == 2
     assert f"`campaign status sweep --dir '{folder}'` lists them" in capsys.readouterr().err
+
+
+def test_a_relative_store_is_carried_so_that_it_holds_in_every_folder(folder: Path, capsys: Output) -> None:
+    assert main(["status", "--store", "sqlite:///else where/campaign.db"]) == 0
+    command = re.search(r"next: (campaign explain .*)", capsys.readouterr().out)
+    assert command
+    words = shlex.split(command[1])[1:]
+    os.chdir("/")
+    assert main(words) == 0
+    assert words[-1] == f"sqlite:///{folder}/campaign.db"
 
 
 def test_nothing_is_added_where_the_next_command_finds_it_by_itself(
@@ -89,6 +152,83 @@ def test_no_word_is_broken_and_no_line_is_too_long(width: int) -> None:
     folded = fold(text, width)
     assert all(len(re.sub(r"\x1b\[\d+m", "", line)) <= width for line in folded.splitlines())
     assert folded.split() == text.split()
+
+
+@pytest.mark.parametrize("colour", [False, True])
+@pytest.mark.parametrize(
+    ("before", "command", "behind"),
+    [
+        ("  one, two and 3 more · next: ", "campaign explain sweep bad --dir /a/long/one", ""),
+        ("Reconciled just now. Run ", "`campaign reconcile sweep --watch --dir /a/b/c`", " to continue."),
+        ("hint: in words (", "`pip install -c constraints.txt 'dscampaign[report]'`", "), or none"),
+        ("      ", "campaign status sweep --failed --dir /a/folder/of/a/long/name", ""),
+        ("  next: ", "campaign explain sweep bad --dir /a/folder/of/a/long/name", ""),
+        ("next: ", "campaign retry sweep RUN", ", for a run that was cancelled or is no longer in the spec"),
+    ],
+)
+def test_a_command_to_be_typed_is_never_broken(before: str, command: str, behind: str, colour: bool) -> None:
+    line = f"{before}{command}{behind}"
+    painted = f"\x1b[36m{line}\x1b[0m" if colour else line
+    for width in (20, 40, 60):
+        folded = re.sub(r"\x1b\[\d+m", "", fold(painted, width))
+        assert any(command in row for row in folded.splitlines())
+        assert all(row.strip() for row in folded.splitlines())
+        assert folded.split() == line.split()
+
+
+def test_a_command_that_does_not_fit_has_a_line_of_its_own() -> None:
+    line = "Reconciled just now. Run `campaign reconcile sweep --watch --dir /shared/a` to continue."
+    assert fold(line, 40).splitlines() == [
+        "Reconciled just now. Run",
+        "  `campaign reconcile sweep --watch --dir /shared/a`",
+        "  to continue.",
+    ]
+
+
+def test_a_command_is_not_broken_within_a_cell() -> None:
+    rows = [("a", "some words before `campaign retry sweep a-run` and some words behind it")]
+    lines = table(Page(width=40), ("name", "because"), rows)
+    assert any("`campaign retry sweep a-run`" in line for line in lines)
+
+
+def test_a_small_screen_cuts_no_command(folder: Path, monkeypatch: pytest.MonkeyPatch, capsys: Output) -> None:
+    monkeypatch.setattr(sys.stdout, "isatty", lambda: True)
+    monkeypatch.setattr(common, "terminal_size", lambda _: os.terminal_size((30, 12)))
+    monkeypatch.setenv("PAGER", "")
+    assert main(["status", "--dir", str(folder)]) == 0
+    out = capsys.readouterr().out
+    assert f"next: campaign explain sweep bad --dir '{folder}'" in out
+    assert f"`campaign reconcile sweep --watch --dir '{folder}'`" in out
+
+
+def test_what_a_pass_could_not_do_carries_the_folder(
+    folder: Path, monkeypatch: pytest.MonkeyPatch, capsys: Output
+) -> None:
+    def broken(self: Reconciler) -> None:
+        raise LeaseHeld("campaign sweep is busy", "`campaign status sweep --watch` shows it")
+
+    monkeypatch.setattr(Reconciler, "run_pass", broken)
+    assert main(["reconcile", "sweep", "--dir", str(folder)]) == EXIT_UNSETTLED
+    assert f"`campaign status sweep --watch --dir '{folder}'` shows it" in capsys.readouterr().err
+
+
+def test_the_list_names_its_last_column_and_says_what_completed_early(folder: Path, capsys: Output) -> None:
+    store = Store.open(f"sqlite:///{folder}/campaign.db")
+    with store.write() as conn:
+        conn.execute(
+            update(attempt).where(attempt.c.failure_class == "completed").values(failure_class=COMPLETED_EARLY)
+        )
+    store.close()
+    assert main(["list", "--dir", str(folder)]) == 0
+    header, line = capsys.readouterr().out.splitlines()
+    assert header.endswith("STATES")
+    assert "1 completed (1 early)" in line
+    found = {}
+    for verb in ("list", "status"):
+        assert main([verb, "--json", "--dir", str(folder)]) == 0
+        document = json.loads(capsys.readouterr().out)
+        (found[verb],) = document["campaigns"] if verb == "list" else (document,)
+    assert {(one["counts"]["completed"], one["completed_early"]) for one in found.values()} == {(1, 1)}
 
 
 def test_a_pipe_is_not_folded() -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -39,11 +40,11 @@ def page(world: World) -> str:
 
 
 def learned(world: World, **values: Any) -> None:
-    """A pass was made half a minute ago, by a process that has ended since."""
+    """A pass was made ten minutes ago, by a process that has ended since."""
     with world.store.write() as conn:
         name = f"reconciler:{world.campaign_id}"
         queries.acquire_lease(conn, name, "login7:4242:abc", 60.0)
-        conn.execute(update(lease).values(expires_s=world.store.now(conn) - 30, **values))
+        conn.execute(update(lease).values(expires_s=world.store.now(conn) - 600, **values))
 
 
 def test_a_run_is_cancelling_from_the_request_until_its_end(world: World) -> None:
@@ -75,6 +76,20 @@ def test_a_controller_that_does_not_answer_is_named_with_since_when(world: World
     assert ": squeue: Unable to contact slurm controller" in text
     learned(world, asked_s=1_000_100.0, heard_s=1_000_100.0, trouble="")
     assert "not answered" not in page(world)
+
+
+@pytest.mark.parametrize(
+    ("ago_s", "said"),
+    [(0, "Reconciled just now."), (60, "Reconciled 1 min ago."), (600, "Not reconciled since")],
+)
+def test_what_has_just_been_reconciled_is_not_told_otherwise(world: World, ago_s: float, said: str) -> None:
+    learned(world)
+    seen = status(world)
+    assert seen.reconciler
+    text = status_page(replace(seen, now_s=seen.reconciler.expires_s + ago_s), Page())
+    assert said in text
+    assert ("Not reconciled" in text) is (ago_s > 120)
+    assert "Run `campaign reconcile sweep --watch` to continue." in text
 
 
 def test_another_trouble_of_the_last_pass_is_said_too(world: World) -> None:

@@ -94,6 +94,11 @@ def test_the_proof_of_an_end_is_kept(world: World) -> None:
     assert [event.message for event in world.events("ended")] == ["attempt 1: crash: boom"]
 
 
+def test_events_name_the_class_of_an_end_in_words(world: World) -> None:
+    take(world, finish(world, FailureClass.COMPLETED_EARLY))
+    assert [event.message for event in world.events("ended")] == ["attempt 1: completed early: boom"]
+
+
 def test_the_frames_that_matter_of_a_rank_s_error_are_kept(world: World) -> None:
     """The user's own before those of libraries, in the order of the stack."""
     own = [("/home/me/train.py", number, "main", f"call_{number}()") for number in (1, 2)]

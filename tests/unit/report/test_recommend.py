@@ -8,14 +8,19 @@ from typing import Any
 
 import pytest
 
+from dscampaign.db import queries
+from dscampaign.db.records import RunState
+from dscampaign.db.store import Store
 from dscampaign.orchestrator.report.compare.baseline import compare_to_baseline
 from dscampaign.orchestrator.report.compare.conditions import conditions_of
 from dscampaign.orchestrator.report.compare.recommend import Recommendation, recommend
 from dscampaign.orchestrator.report.measure.run import MeasuredRun
 from dscampaign.orchestrator.report.measure.telemetry import GpuDetails
 from dscampaign.orchestrator.report.page.data import document_of
-from dscampaign.orchestrator.report.page.sections import summary
+from dscampaign.orchestrator.report.page.sections import sections_of, summary
 from dscampaign.tests.support.planted import Plant, Planted, PlantStore, Try, results_at
+
+NO_DETAILS = GpuDetails({}, (), ())
 
 
 def advice(runs: Sequence[MeasuredRun]) -> Recommendation:
@@ -82,7 +87,51 @@ def test_what_completed_early_is_left_out_and_is_no_baseline(planted_url: PlantS
     assert one.workload.baseline.name == "base"
     assert one.recommendation.excluded == {"early": "it completed early"}
     assert "Completed early, before the target step: early. Left out of comparisons." in summary(results)
-    assert [run["early"] for run in document_of(results, GpuDetails({}, (), ()))["runs"]][:2] == [True, False]
+    assert [run["early"] for run in document_of(results, NO_DETAILS)["runs"]][:2] == [True, False]
+
+
+def test_report_and_comparison_count_what_completed_early_as_completed(planted_url: PlantStore) -> None:
+    early = Planted("early", (0.05,), (2.0,), tries=(Try(last=20, ended="completed_early"),))
+    results = results_at(planted_url(early, Planted("base")))
+    assert next(iter(summary(results))).startswith("4 of 4 runs completed (1 early), in 2 conditions")
+    table = next(section for section in sections_of(results, NO_DETAILS, {}) if section.title == "Conditions").tables[0]
+    assert [row[1] for row in table.rows] == ["1/1 (1 early)", "3/3"]
+    document = document_of(results, NO_DETAILS)
+    assert (document["counts"]["completed"], document["completed_early"]) == (4, 1)
+
+
+def test_an_early_run_that_is_tried_again_has_not_completed(planted_url: PlantStore) -> None:
+    tries = (Try(last=20, ended="completed_early"),)
+    early = Planted("early", (0.05,), (2.0,), tries=tries, state=RunState.PENDING)
+    assert next(iter(summary(results_at(planted_url(early, Planted("base")))))).startswith("3 of 4 runs completed, in")
+
+
+def test_what_fails_of_one_cause_is_told_once_and_short(planted_url: PlantStore) -> None:
+    why = "KeyError: 'config' at step {} " + "with many words " * 20
+    lost = [
+        Planted(f"lost{i}", (0.1,), (None,), tries=(Try(ended="crash"),), state=RunState.FAILED, reason=why.format(i))
+        for i in range(5)
+    ]
+    said = list(summary(results_at(planted_url(Planted("base"), *lost))))
+    (line,) = [line for line in said if line.startswith("Not considered: ")]
+    assert line.startswith("Not considered: lost0, lost1 and 3 more (it ended failed: KeyError: 'config' at step 0 ")
+    assert len(line) < 200
+
+
+def test_repeats_on_other_machines_are_remarked_upon(planted_url: PlantStore) -> None:
+    store_url = planted_url(Planted("base"), Planted("other"))
+    store = Store.open(store_url)
+    with store.write() as conn:
+        campaign = queries.campaign_by_name(conn, "sweep")
+        assert campaign
+        for run in queries.runs(conn, campaign.id):
+            partition = "h100" if run.name == "base-r2" else "a100"
+            queries.update_run(conn, run.id, config={**run.config, "slurm": {"partition": partition, "time": run.name}})
+    store.close()
+    said = [line for line in summary(results_at(store_url)) if "different machines" in line]
+    assert said == [
+        "Repeats of base asked for different machines: slurm.partition a100 (base, base-r1), h100 (base-r2)."
+    ]
 
 
 def test_the_baseline_is_one_whose_loss_is_a_number(planted_url: PlantStore) -> None:

@@ -1,0 +1,56 @@
+"""How many runs are in which state, counted in one way wherever it is shown: status, list, report. Pure."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+from typing import Any, Protocol, Self
+
+from ...db.records import RunState
+
+
+class CountedRun(Protocol):
+    """What is counted."""
+
+    @property
+    def state(self) -> RunState:
+        """Where it stands."""
+
+    @property
+    def early(self) -> bool:
+        """Whether it completed before its target step."""
+
+
+@dataclass(frozen=True)
+class RunCounts:
+    """How many runs are in each state; `early` of those that completed did so before their target step."""
+
+    states: Mapping[RunState, int]
+    early: int = 0
+
+    @classmethod
+    def of(cls, runs: Iterable[CountedRun]) -> Self:
+        """Counts these runs."""
+        known = list(runs)
+        return cls(Counter(run.state for run in known), sum(run.early for run in known))
+
+    @property
+    def total(self) -> int:
+        """All runs."""
+        return sum(self.states.values())
+
+    @property
+    def completed(self) -> int:
+        """Those that completed, early or not."""
+        return self.states.get(RunState.COMPLETED, 0)
+
+    @property
+    def note(self) -> str:
+        """What follows the number of completed ones: ` (2 early)`."""
+        return f" ({self.early:,} early)" if self.early else ""
+
+    def document(self) -> dict[str, Any]:
+        """For `--json`: every state, also those without a run."""
+        counts = {str(state): self.states.get(state, 0) for state in RunState}
+        return {"counts": counts, "completed_early": self.early}
