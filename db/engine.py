@@ -17,6 +17,7 @@ from sqlalchemy.pool import NullPool
 
 from .errors import StoreBusy, StoreError
 from .file_systems import on_local_disk
+from .private_files import open_private
 from .read_only import ReadOnlyFile
 from .storable import to_json
 
@@ -103,7 +104,7 @@ def one_writer(url: URL, timeout_s: float = BUSY_TIMEOUT_S) -> Iterator[None]:
         StoreBusy: Another writer held it for all that time.
     """
     path = Path(f"{url.database}-writer")
-    fd = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
+    fd = open_private(path, os.O_RDWR | os.O_CREAT, closed=True)
     try:
         _acquire(fd, path, timeout_s)
         yield

@@ -15,6 +15,7 @@ from sqlalchemy.sql.elements import ColumnElement
 
 from .engine import BEGIN, make_engine, one_writer, parse_url, without_password
 from .errors import SchemaMismatch, StaleWrite, StoreBusy, StoreError, StoreMissing, StoreUnreachable
+from .private_files import make_private, open_private
 from .read_only import ReadOnlyFile, is_read_only
 from .schema import HEAD, metadata
 
@@ -147,7 +148,7 @@ class Store:
                 raise StoreMissing(f"there is no store at {path}", hint="`campaign submit SPEC` creates one")
             self._file = path, _identity(path)
             return
-        path.parent.mkdir(parents=True, exist_ok=True)
+        make_private(path.parent)
         _create_file(path)
         self._file = path, _identity(path)
         with self.read() as conn:
@@ -300,7 +301,7 @@ def _create_file(path: Path) -> None:
     a rule of POSIX, and another process would take the log that we write for left over, and delete it.
     """
     with suppress(FileExistsError):
-        os.close(os.open(path, os.O_RDWR | os.O_CREAT | os.O_EXCL, 0o600))
+        os.close(open_private(path, os.O_RDWR | os.O_CREAT | os.O_EXCL, closed=True))
 
 
 def _identity(path: Path) -> _Identity:

@@ -264,7 +264,7 @@ def _write(record: Dict[str, Any]) -> None:
 
 def _replace(path: str, record: Dict[str, Any]) -> None:
     temporary = "%s.%d" % (path, os.getpid())
-    with open(temporary, "w") as file:
+    with os.fdopen(os.open(temporary, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o600), "w") as file:
         json.dump(record, file)
     os.replace(temporary, path)
 

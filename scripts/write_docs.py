@@ -1,19 +1,21 @@
-"""Writes the parts of docs/ that are made from the code: `python scripts/write_docs.py`.
+"""Writes what is made from the code: `python scripts/write_docs.py`.
 
   docs/cli.md       all of it, from the help of every command
   docs/spec.md      the reference of all fields, from their docstrings
   docs/failures.md  the table of failure classes, from their policies
+  orchestrator/spec/fields.json  what shells complete after `--set`, from the models
 
 `--check` writes nothing, and fails where a page says something else than the code; `make lint` runs it.
 """
 
 from __future__ import annotations
 
+import json
 import sys
 from collections.abc import Iterator
 from math import inf
 from pathlib import Path
-from typing import Any, Final
+from typing import Any, Final, Literal, get_args, get_origin
 
 import click
 from pydantic import BaseModel
@@ -31,6 +33,7 @@ from dscampaign.orchestrator.errors import (
     EXIT_USAGE,
 )
 from dscampaign.orchestrator.failures.policy import FailureClass, Policy
+from dscampaign.orchestrator.spec.fields import FILE
 from dscampaign.orchestrator.spec.forward_section import ForwardConfig, MlflowConfig, TensorBoardConfig, WandbConfig
 from dscampaign.orchestrator.spec.model import (
     DatasetConfig,
@@ -185,6 +188,39 @@ def _options() -> Iterator[str]:
     yield ""
 
 
+def settable(model: type[BaseModel] = Spec, prefix: str = "") -> Iterator[tuple[str, list[str]]]:
+    """Dotted paths as `--set` takes them, each with the words that the field accepts; none where it takes any value."""
+    for name, info in model.model_fields.items():
+        kinds = list(_kinds(info.annotation))
+        sections = [kind for kind in kinds if isinstance(kind, type) and issubclass(kind, BaseModel)]
+        for section in sections:
+            yield from settable(section, f"{prefix}{name}.")
+        if not sections:
+            yield f"{prefix}{name}", [word for kind in kinds for word in _words(kind)]
+
+
+def _kinds(annotation: Any) -> Iterator[Any]:
+    """The types of a union, out of their annotations."""
+    if annotation in (None, type(None)):
+        return
+    if get_origin(annotation) in (Literal, list, tuple, dict) or isinstance(annotation, type):
+        yield annotation
+        return
+    for part in get_args(annotation):
+        yield from _kinds(part)
+
+
+def _words(kind: Any) -> list[str]:
+    if kind is bool:
+        return ["true", "false"]
+    return [str(word) for word in get_args(kind)] if get_origin(kind) is Literal else []
+
+
+def _json_lines(fields: dict[str, list[str]]) -> str:
+    """One JSON object, a field a line."""
+    return "{\n" + ",\n".join(f" {json.dumps(name)}: {json.dumps(words)}" for name, words in fields.items()) + "\n}\n"
+
+
 def failure_table() -> str:
     """The failure classes and what follows each."""
     lines = ["| class | how it shows | what follows | counts against | against the node |", "|---|---|---|---|---|"]
@@ -214,6 +250,7 @@ def pages() -> Iterator[tuple[Path, str]]:
     """Each page with what it shall say."""
     docs = Path(__file__).resolve().parents[1] / "docs"
     yield docs / "cli.md", command_line()
+    yield FILE, _json_lines(dict(settable()))
     for name, part in (("spec.md", reference()), ("failures.md", failure_table())):
         page = docs / name
         yield page, _with_part(page.read_text(encoding="utf-8"), part)

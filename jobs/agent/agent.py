@@ -22,10 +22,11 @@ from ..forward.processes import Forwarders
 from ..guard import start_time
 from ..shared import retention, spool_steps
 from ..shared.code_copy import CodeCopy, DamagedCopy
-from ..shared.files import make_below, read_json, write_atomically
+from ..shared.files import make_below, open_private, read_json, write_atomically
 from ..shared.layout import AttemptPaths, RunPaths, payload_file
 from ..shared.ownership import distrust
 from ..shared.payload import Payload
+from ..shared.sharing import checkpoints_shared, open_to_readers
 from . import cleanup, evidence, launch, node_cache
 from .evidence import NodeOutcome, RankRecord
 from .node import Node, RendezvousTimeout, Start
@@ -56,21 +57,28 @@ ignored in the ranks until they ask for it."""
 
 def main(argv: list[str]) -> int:
     """Runs this node's part of element ``argv[1]``, by default ``SLURM_ARRAY_TASK_ID``, of the batch in ``argv[0]``."""
-    os.umask(0o077)
+    umask = os.umask(0o077)
     index = int(argv[1] if len(argv) > 1 else os.environ["SLURM_ARRAY_TASK_ID"])
     batch = Path(argv[0])
     if why := distrust(payload_file(batch, index), batch.parents[2]):  # the campaign's `dir`
         print(f"not run: {why}", file=sys.stderr)
         return EXIT_NOT_MINE
     payload = Payload.read(payload_file(batch, index))
-    return Agent(payload, Node.from_environment(os.environ)).run()
+    return Agent(payload, Node.from_environment(os.environ), umask).run()
 
 
 class Agent:
-    """The state of one node's watch over its ranks."""
+    """The state of one node's watch over its ranks.
 
-    def __init__(self, payload: Payload, node: Node) -> None:
-        self.payload, self.node = payload, node
+    Args:
+        payload: what to run.
+        node: this node.
+        umask: the user's, which the ranks get: what they write is the user's own. Only that others may write to it is
+            taken away, for a later attempt reads what an earlier one has left.
+    """
+
+    def __init__(self, payload: Payload, node: Node, umask: int = 0o077) -> None:
+        self.payload, self.node, self._umask = payload, node, umask | 0o022
         self.paths, self.run_paths = AttemptPaths(Path(payload.attempt_dir)), RunPaths(Path(payload.run_dir))
         first = node.rank * payload.ranks_per_node
         self.ranks = range(first, first + payload.ranks_per_node)
@@ -143,8 +151,9 @@ class Agent:
     # -- watch ---------------------------------------------------------------------------------------------------
 
     def _train(self, start: Start, forwarders: Forwarders) -> tuple[int, str]:
-        for folder in (self.paths.logs, self.paths.ranks, self._checkpoints):
+        for folder in (self.paths.logs, self.paths.ranks):
             make_below(self.run_paths.dir, folder)
+        make_below(self.run_paths.dir, self._checkpoints, closed=not checkpoints_shared(self.run_paths.campaign_marker))
         keep_room(self.paths.reserve(self.node.rank))
         hostfile = self.paths.dir / f"hostfile-{self.node.rank}"
         write_atomically(hostfile, launch.hostfile_text(self.payload.nodes, self.payload.ranks_per_node))
@@ -160,7 +169,7 @@ class Agent:
         forwarders.start()
         if self.node.rank == 0 and not self.payload.train:
             self._collector = Collector(self.payload, self.paths, self._first_pid)
-        with self.paths.launcher_log(self.node.rank).open("ab") as log:
+        with open(self.paths.launcher_log(self.node.rank), "ab", opener=open_private) as log:
             launcher = subprocess.Popen(
                 [*DEAF_TO_USR2, *line],
                 cwd=self.paths.dir,  # `python -m` puts the present folder first: the user's would shadow modules
@@ -168,6 +177,7 @@ class Agent:
                 stdout=log,
                 stderr=log,
                 start_new_session=True,
+                umask=self._umask,
             )
         ended_by = self._watch(launcher)
         _kill_group(launcher.pid, signal.SIGKILL)  # ranks and loader workers that outlived their launcher
@@ -244,6 +254,7 @@ class Agent:
             self._last_beat_s = time.monotonic()
             with contextlib.suppress(OSError):  # a full disk ends in the ranks' own error, which says more
                 self.progress.heartbeat(self.node.name).write(self.paths.heartbeat(self.node.rank))
+                open_to_readers(self.paths)
 
     # -- end -----------------------------------------------------------------------------------------------------
 
@@ -269,6 +280,8 @@ class Agent:
             ending_s=self._ending_s,
             **self._facts.end(),
         )
+        with contextlib.suppress(OSError):
+            open_to_readers(self.paths)
         reserve, path = self.paths.reserve(self.node.rank), self.paths.outcome(self.node.rank)
         self._folder.wait_for(partial(leave, outcome, path, reserve), f"{path} cannot be written")
         return outcome

@@ -14,7 +14,7 @@ from pathlib import Path
 from ..shared import checkpoint
 from ..shared.checkpoint import Checkpoint
 from ..shared.code_copy import CodeCopy, CopyPaths, DamagedCopy, drifted
-from ..shared.files import create_exclusively, read_json, write_atomically
+from ..shared.files import create_exclusively, open_private, read_json, write_atomically
 from ..shared.layout import AttemptPaths, RunPaths
 from ..shared.payload import Payload
 from .node import POLL_S, Node, Start, announce, free_port, join
@@ -177,7 +177,7 @@ class Starter:
         """An event of the attempt, which `campaign describe` shows. Only before the ranks write to the spool."""
         print(event, *data.values(), file=sys.stderr, flush=True)
         line = json.dumps({"event": event, "ts": time.time(), **data}) + "\n"
-        with contextlib.suppress(OSError), self._paths.metrics.open("a") as spool:
+        with contextlib.suppress(OSError), open(self._paths.metrics, "a", opener=open_private) as spool:
             spool.write(line)
 
 

@@ -18,6 +18,7 @@ from pathlib import Path
 from typing import Any
 
 from ...db.gpu_records import GPU_FIGURES, SLOWED, THROTTLE_REASONS
+from ..shared.files import open_private
 from ..shared.nvml import (
     Figures,
     GpuMeter,
@@ -195,7 +196,7 @@ class _GpuSpool:
     """The append-only file of this node: one write a line, so that a killed agent loses none."""
 
     def __init__(self, path: Path) -> None:
-        self._descriptor = os.open(path, os.O_WRONLY | os.O_APPEND | os.O_CREAT, 0o600)
+        self._descriptor = open_private(path, os.O_WRONLY | os.O_APPEND | os.O_CREAT)
         self._torn = False
 
     def write(self, line: Mapping[str, Any]) -> None:

@@ -10,6 +10,7 @@ from contextlib import suppress
 from typing import Final
 
 from ...db.regular_files import open_regular
+from ..shared.files import open_private
 from ..shared.layout import AttemptPaths
 from ..shared.payload import Payload
 from .output import CommonForms, Line, Patterns
@@ -146,7 +147,7 @@ class Collector:
     def _write(self, text: str) -> None:
         """Appends; what a full disk does not take is written at the next look."""
         self._unwritten += text.encode()
-        descriptor = os.open(self._spool, os.O_WRONLY | os.O_APPEND | os.O_CREAT, 0o600)
+        descriptor = open_private(self._spool, os.O_WRONLY | os.O_APPEND | os.O_CREAT)
         try:
             while self._unwritten:
                 self._unwritten = self._unwritten[os.write(descriptor, self._unwritten) :]

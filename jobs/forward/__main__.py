@@ -41,7 +41,7 @@ def main(argv: list[str]) -> int:
     threading.Thread(target=over.await_end, daemon=True).start()
     payload = Payload.read(paths.forward_payload)
     state = RunPaths(Path(payload.run_dir)).forward_state(payload.config_hash, tool)
-    make_below(Path(payload.run_dir), state.parent)
+    make_below(Path(payload.run_dir), state.parent, closed=True)
     with alone(state.with_suffix(".lock")):  # the attempt before may have ended a moment ago
         Forwarding(payload, tool).run(over.event, over.how)
     return 0

@@ -138,7 +138,7 @@ class Forwarding:
         self._save()
 
     def _save(self) -> None:
-        make_below(self._run_paths.dir, self._state_file.parent)
+        make_below(self._run_paths.dir, self._state_file.parent, closed=True)
         write_atomically(self._state_file, json.dumps(asdict(self._state)))
 
     def _new(self, steps: Steps) -> Steps:

@@ -9,6 +9,7 @@ import subprocess
 import sys
 import time
 
+from ..shared.files import open_private
 from ..shared.layout import AttemptPaths
 from ..shared.payload import Payload
 from .spool import tell, tell_unfinished
@@ -75,7 +76,7 @@ class Forwarders:
                 tell_unfinished(self._paths, tool, f"its process ended with {code}, see {log}")
 
     def _start(self, tool: str) -> subprocess.Popen[bytes]:
-        with self._paths.forward_log(tool).open("ab") as log:
+        with open(self._paths.forward_log(tool), "ab", opener=open_private) as log:
             return subprocess.Popen(
                 [sys.executable, "-P", "-u", "-m", "dscampaign.jobs.forward", str(self._paths.dir), tool],
                 env={**os.environ, **self._payload.env},

@@ -9,6 +9,7 @@ import re
 import sys
 import time
 
+from ..shared.files import open_private
 from ..shared.layout import AttemptPaths
 
 _PASSWORD = re.compile(r"://[^/\s:@]*:(?!\d+/)[^\s@]+@")
@@ -30,7 +31,7 @@ def tell(paths: AttemptPaths, event: str, tool: str, message: str, **data: objec
     print(message, file=sys.stderr, flush=True)
     line = json.dumps({"event": event, "ts": time.time(), "tool": tool, "message": message, **data}) + "\n"
     with contextlib.suppress(OSError):
-        descriptor = os.open(paths.forward_spool, os.O_WRONLY | os.O_APPEND | os.O_CREAT, 0o600)
+        descriptor = open_private(paths.forward_spool, os.O_WRONLY | os.O_APPEND | os.O_CREAT)
         try:
             os.write(descriptor, line.encode())
         finally:

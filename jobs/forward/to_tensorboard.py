@@ -35,7 +35,7 @@ class ToTensorBoard(Tool):
         """Begins a file in the run's folder."""
         folder = self._state.where or str(self._new_folder())
         if Path(folder).is_relative_to(self._campaign):
-            make_below(self._campaign, Path(folder))
+            make_below(self._campaign, Path(folder), closed=True)
         else:
             make_private(Path(folder))
         self._writer = EventFileWriter(folder)

@@ -70,7 +70,7 @@ class ToWandb(Tool):
         }
         if "WANDB_DIR" not in os.environ:
             root = RunPaths(Path(self._payload.run_dir)).forward
-            make_below(root.parent, root)
+            make_below(root.parent, root, closed=True)
             settings["root_dir"] = str(root)
         if "WANDB_INIT_TIMEOUT" not in os.environ:
             settings["init_timeout"] = INIT_TIMEOUT_S

@@ -11,6 +11,8 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Final
 
+from ..shared.files import open_private
+
 _ERROR: Final = re.compile(r"^\s*(?:\[[^\]]*\]: ?)?([A-Za-z_][\w.]*(?:Error|Exception)\b.*)$")
 _TAIL: Final = 64 * 1024
 _running: set[int] = set()
@@ -32,7 +34,7 @@ def run(command: Sequence[str], env: Mapping[str, str], timeout_s: float, log: P
     Raises:
         ChildFailed: it ended badly, or not in time.
     """
-    with log.open("wb") as output:
+    with open(log, "wb", opener=open_private) as output:
         try:
             child = subprocess.Popen(
                 command,

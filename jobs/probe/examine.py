@@ -22,7 +22,7 @@ from ...db.file_systems import file_system
 from ..agent import launch
 from ..agent.node import Node, free_port
 from ..agent.node_facts import memory_limit_bytes
-from ..shared.files import read_json
+from ..shared.files import read_json, write_atomically
 from ..shared.layout import SHARED_MEMORY
 from ..shared.nvml import listed
 from ..shared.ownership import distrust
@@ -128,7 +128,7 @@ class _Examination:
 
     def _collective(self) -> Collective | None:
         question, output, hostfile = self.question, self.talk.folder / "collective.json", self.talk.folder / "hostfile"
-        hostfile.write_text(launch.hostfile_text(1, question.ranks))
+        write_atomically(hostfile, launch.hostfile_text(1, question.ranks))
         launcher = launch.launcher_command(question.python, hostfile, 0, "127.0.0.1", free_port())
         command = [*launcher, "--no_local_rank", str(_TRAINER / "all_reduce.py"), str(output)]
         devices = self.node.visible_devices if question.gpus else ""

@@ -21,7 +21,7 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 
 from .documents import Number, Whole, decode
-from .files import load_json, sync_dir, write_atomically
+from .files import load_json, make_folder, sync_dir, write_atomically
 
 FORMAT = 1
 MANIFEST = "manifest.json"
@@ -97,7 +97,7 @@ def begin(folder: Path, generation: int, step: int) -> Path:
     """
     draft = folder / f"g{generation:04d}-step{step:08d}{DRAFT_SUFFIX}"
     shutil.rmtree(draft, ignore_errors=True)
-    draft.mkdir()
+    make_folder(draft)
     return draft
 
 

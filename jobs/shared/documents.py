@@ -10,7 +10,19 @@ from dataclasses import MISSING, asdict, dataclass, fields, is_dataclass
 from functools import cache
 from pathlib import Path
 from types import NoneType, UnionType
-from typing import Annotated, Any, Final, Literal, Self, Union, get_args, get_origin, get_type_hints, is_typeddict
+from typing import (
+    Annotated,
+    Any,
+    ClassVar,
+    Final,
+    Literal,
+    Self,
+    Union,
+    get_args,
+    get_origin,
+    get_type_hints,
+    is_typeddict,
+)
 
 from ...db.regular_files import concerns_one_file
 from ...db.storable import MAX_BIGINT, MAX_INT, MAX_TIME_S, MAX_WHOLE
@@ -80,9 +92,12 @@ def decode(kind: Any, raw: Any, place: str = "") -> Any:
 class Document:
     """A dataclass that is kept in a file."""
 
+    closed: ClassVar[bool] = False
+    """Whether nobody but the user may ever read it, as of `write_atomically`."""
+
     def write(self, path: Path) -> None:
-        """Writes it, complete or not at all, readable by its owner only."""
-        write_atomically(path, json.dumps(asdict(self), indent=1))
+        """Writes it, complete or not at all."""
+        write_atomically(path, json.dumps(asdict(self), indent=1), closed=self.closed)
 
     @classmethod
     def read(cls, path: Path) -> Self | None:
@@ -192,7 +207,8 @@ def _dictionary(kind: Any, raw: Any, place: str) -> dict[str, Any]:
 def _fields(kind: Any) -> tuple[dict[str, Any], frozenset[str]]:
     """The types of a dataclass's fields, and the names of those without a default."""
     without = (f.name for f in fields(kind) if f.default is MISSING and f.default_factory is MISSING)
-    return get_type_hints(kind, include_extras=True), frozenset(without)
+    hints = get_type_hints(kind, include_extras=True)
+    return {f.name: hints[f.name] for f in fields(kind)}, frozenset(without)
 
 
 def _below(place: str, name: str) -> str:

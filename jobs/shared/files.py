@@ -11,15 +11,35 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any, Final
 
+from ...db.private_files import make_below, make_folder, make_private, open_private
 from ...db.regular_files import open_regular
+
+__all__ = [
+    "alone",
+    "create_exclusively",
+    "load_json",
+    "make_below",
+    "make_folder",
+    "make_private",
+    "open_private",
+    "read_json",
+    "sync_dir",
+    "write_atomically",
+]
 
 MAX_BYTES: Final = 32 << 20
 """Of a record; no job writes a longer one."""
 
 
-def write_atomically(path: Path, text: str) -> None:
-    """Replaces ``path`` by a file that holds ``text``; a crash leaves the old file or the new one (mode 0600)."""
-    temporary = _write_temporary(path, text)
+def write_atomically(path: Path, text: str, *, closed: bool = False) -> None:
+    """Replaces ``path`` by a file that holds ``text``; a crash leaves the old file or the new one.
+
+    Args:
+        path: the file; who may read it follows from its folder, see `private_files`.
+        text: what it shall hold.
+        closed: for the user alone (mode 0600) in any case.
+    """
+    temporary = _write_temporary(path, text, closed=closed)
     temporary.replace(path)
     sync_dir(path.parent)
 
@@ -41,31 +61,6 @@ def create_exclusively(path: Path, text: str) -> bool:
         temporary.unlink()
     sync_dir(path.parent)
     return True
-
-
-def make_private(folder: Path) -> None:
-    """Creates a folder, and those above it that are missing, for the user alone whatever the umask."""
-    previous = os.umask(0o077)
-    try:
-        folder.mkdir(parents=True, exist_ok=True)
-    finally:
-        os.umask(previous)
-
-
-def make_below(base: Path, folder: Path) -> None:
-    """Creates a folder, and those between it and ``base`` that are missing, for the user alone.
-
-    A shared folder that is away leaves an empty mount point, and what is created there is lost to everyone else: so
-    what must be there already is never created.
-
-    Raises:
-        FileNotFoundError: ``base`` is not there.
-        ValueError: ``folder`` is not below ``base``.
-    """
-    place = base
-    for name in folder.relative_to(base).parts:
-        place /= name
-        place.mkdir(0o700, exist_ok=True)
 
 
 def read_json(path: Path) -> dict[str, Any] | None:
@@ -107,9 +102,9 @@ def sync_dir(path: Path) -> None:
         os.close(descriptor)
 
 
-def _write_temporary(path: Path, text: str) -> Path:
+def _write_temporary(path: Path, text: str, *, closed: bool = False) -> Path:
     temporary = path.with_name(f".{path.name}.{os.getpid()}.{uuid.uuid4().hex[:8]}")
-    descriptor = os.open(temporary, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600)
+    descriptor = open_private(temporary, os.O_WRONLY | os.O_CREAT | os.O_EXCL, closed=closed)
     try:
         with os.fdopen(descriptor, "w") as file:
             file.write(text)
@@ -133,7 +128,7 @@ def alone(path: Path) -> Iterator[None]:
     Raises:
         OSError: it cannot be made.
     """
-    with path.open("w") as lock:
+    with open(path, "w", opener=open_private) as lock:
         with contextlib.suppress(OSError):
             fcntl.flock(lock, fcntl.LOCK_EX)
         yield

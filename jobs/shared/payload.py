@@ -10,7 +10,7 @@ import json
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 from pathlib import Path
-from typing import Any
+from typing import Any, ClassVar
 
 from .documents import Document, decode
 from .state_layout import arrangement
@@ -36,6 +36,8 @@ class Payload(Document):
         workdir: folder in which the ranks start; "" for the agent's own.
         code: the copy of the code that the ranks run, see `code_copy`; "" for none.
     """
+
+    closed: ClassVar[bool] = True  # it is what a job runs, and holds the spec's `env`
 
     campaign: str
     run: str

@@ -19,7 +19,7 @@ from .checkpoint import (
     read_manifest,
     write_manifest,
 )
-from .files import write_atomically
+from .files import open_private, write_atomically
 
 UNIVERSAL = "universal-"
 """Begins the name of what a checkpoint was converted to, for another number of ranks."""
@@ -116,7 +116,7 @@ def probe(folder: Path) -> None:
     """
     path = folder / f".probe{DRAFT_SUFFIX}"
     try:
-        with path.open("wb") as file:
+        with open(path, "wb", opener=open_private) as file:
             file.write(os.urandom(PROBE_BYTES))
             file.flush()
             os.fsync(file.fileno())

@@ -20,7 +20,7 @@ from typing import IO, Any
 import numpy as np
 from numpy.typing import NDArray
 
-from ..shared.files import sync_dir
+from ..shared.files import make_folder, open_private, sync_dir, write_atomically
 from .config import TrainerConfig, TrainerDataset
 from .corpus import Corpus
 from .tokens import Tokenizer, load_tokenizer, tokenizer_identity
@@ -122,7 +122,7 @@ def _prepare(folder: Path, corpus: Corpus, tokenizer: str) -> None:
     from filelock import FileLock
 
     if not folder.exists():
-        folder.parent.mkdir(exist_ok=True)
+        make_folder(folder.parent, closed=True)
         with FileLock(f"{folder}.lock"):
             if not folder.exists():
                 _make(folder, corpus, load_tokenizer(tokenizer))
@@ -157,15 +157,15 @@ def _folder(corpus: Corpus, tokenizer: str, data_dir: Path) -> Path:
 
 def _make(folder: Path, corpus: Corpus, tokenizer: Tokenizer) -> None:
     draft = folder.with_name(f".{folder.name}.{uuid.uuid4().hex[:8]}")
-    draft.mkdir()
+    make_folder(draft)
     try:
         dtype = "uint16" if tokenizer.vocab_size <= 1 << 16 else "uint32"
-        with (draft / "tokens.bin").open("wb") as file:
+        with open(draft / "tokens.bin", "wb", opener=open_private) as file:
             count = sum(_append(file, ids, dtype) for ids in _token_ids(corpus, tokenizer))
             file.flush()
             os.fsync(file.fileno())
         meta = _Meta(dtype, count, tokenizer.vocab_size, tokenizer.eos)
-        (draft / "meta.json").write_text(json.dumps(asdict(meta)))
+        write_atomically(draft / "meta.json", json.dumps(asdict(meta)))
         _publish(draft, folder)
     finally:
         shutil.rmtree(draft, ignore_errors=True)

@@ -15,6 +15,7 @@ import torch.distributed as dist
 from torch import Tensor, nn
 from torch.nn.parallel import DistributedDataParallel
 
+from ..shared.files import make_folder
 from .config import TrainerConfig
 
 STATE_FILE: Final = "training_state.pt"
@@ -125,7 +126,7 @@ class PlainEngine:
         if dist.get_rank():
             return
         folder = Path(save_dir, tag)
-        folder.mkdir(exist_ok=True)
+        make_folder(folder)
         state = {
             "module": self.module.state_dict(),
             "optimizer": self.optimizer.state_dict(),

@@ -9,6 +9,7 @@ import torch.distributed as dist
 from torch.profiler import ProfilerActivity, profile
 
 from .. import report
+from ..shared.files import make_folder
 from .meter import Meter
 
 FOLDER = "profile"
@@ -57,7 +58,7 @@ class Profile:
             return
         self._wait()
         self._profiler.stop()
-        self._folder.mkdir(exist_ok=True)
+        make_folder(self._folder)
         self._profiler.export_chrome_trace(str(self._folder / TRACE))
         by = "self_device_time_total" if self._cuda else "self_cpu_time_total"
         table = self._profiler.key_averages().table(sort_by=by, row_limit=_ROWS, max_name_column_width=80)

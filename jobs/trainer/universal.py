@@ -18,7 +18,7 @@ import torch
 from deepspeed import DeepSpeedEngine
 
 from ..shared import checkpoint, retention
-from ..shared.files import sync_dir
+from ..shared.files import make_folder, sync_dir
 from .config import Job
 
 POLL_S = 0.5
@@ -72,7 +72,7 @@ def _convert(path: Path, converted: Path, tag: str) -> None:
     """Runs the tool in a process of its own: it forks, and needs memory that it would not give back."""
     draft = converted.with_name(converted.name + checkpoint.DRAFT_SUFFIX)
     retention.discard(draft)
-    draft.mkdir()
+    make_folder(draft)
     tool = [sys.executable, "-P", "-m", "deepspeed.checkpoint.ds_to_universal", "--inject_missing_state"]
     folders = ["--input_folder", str(path / tag), "--output_folder", str(draft / tag)]
     done = subprocess.run([*tool, *folders], env=_environment(os.environ), capture_output=True, text=True, check=False)

@@ -1,7 +1,12 @@
-"""What a shell offers for a word: campaigns, runs, conditions, templates, fields of the spec; and its script."""
+"""What a shell offers for a word: campaigns, runs, conditions, templates, fields of the spec; and its script.
+
+Somebody has pressed a key and waits: nothing here loads pydantic or SQLAlchemy.
+"""
 
 from __future__ import annotations
 
+import grp
+import os
 import re
 from collections.abc import Callable, Iterable
 from functools import wraps
@@ -9,7 +14,7 @@ from glob import glob
 from typing import Any, Final
 
 import click
-from click.shell_completion import get_completion_class
+from click.shell_completion import BashComplete, CompletionItem, add_completion_class, get_completion_class
 
 from ..campaign.location import locate
 from ..errors import EXIT_OK
@@ -17,6 +22,8 @@ from .common import echo, verb
 
 SHELLS: Final = ("bash", "zsh", "fish")
 _VARIABLE: Final = "_CAMPAIGN_COMPLETE"
+"""Click's: what a shell sets to ask for words."""
+
 _REPEAT: Final = re.compile(r"-r\d+$")
 
 Completer = Callable[[click.Context, click.Parameter, str], list[str]]
@@ -39,6 +46,46 @@ def completion(ctx: click.Context, shell: str) -> int:
     assert kind is not None
     echo(kind(ctx.find_root().command, {}, "campaign", _VARIABLE).source())
     return EXIT_OK
+
+
+class _Bash(BashComplete):
+    """Click's, but for `FIELD=WORD`, which bash takes for three words: it asks for the last, and wants that alone."""
+
+    source_template = BashComplete.source_template.replace(
+        "    return 0\n", "    [[ ${COMPREPLY[*]} == *= ]] && compopt -o nospace\n    return 0\n"
+    )
+    _before = ""
+
+    def get_completion_args(self) -> tuple[list[str], str]:
+        """The words before, and the one to complete."""
+        words, last = super().get_completion_args()
+        *before, whole = joined = _joined([*words, last])
+        if len(joined) <= len(words):
+            self._before = whole[: whole.rindex("=") + 1]
+        return before, whole
+
+    def format_completion(self, item: CompletionItem) -> str:
+        """A line for the script."""
+        return f"{item.type},{item.value.removeprefix(self._before)}"
+
+
+add_completion_class(_Bash)
+
+
+def _joined(words: list[str]) -> list[str]:
+    """The words with each `=` and what follows it added to the word before."""
+    found: list[str] = []
+    for word, previous in zip(words, ["", *words], strict=False):
+        if found and "=" in (word, previous):
+            found[-1] += word
+        else:
+            found.append(word)
+    return found
+
+
+def completing() -> bool:
+    """Whether a shell asks for words, and not a user for anything."""
+    return _VARIABLE in os.environ
 
 
 def _silent(offered: Callable[[dict[str, Any], str], Iterable[str]]) -> Completer:
@@ -86,6 +133,12 @@ def conditions(given: dict[str, Any], _incomplete: str) -> Iterable[str]:
 
 
 @_silent
+def groups(_given: dict[str, Any], _incomplete: str) -> Iterable[str]:
+    """Groups of the user."""
+    return [grp.getgrgid(gid).gr_name for gid in os.getgroups()]
+
+
+@_silent
 def template_names(_given: dict[str, Any], _incomplete: str) -> Iterable[str]:
     """What `campaign init --from` takes."""
     from ..spec.templates import templates
@@ -100,7 +153,7 @@ def field_values(_given: dict[str, Any], incomplete: str) -> Iterable[str]:
 
     fields = [
         (name, words)
-        for name, words in settable_fields()
+        for name, words in settable_fields().items()
         if f"{name}=".startswith(incomplete.split("=", maxsplit=1)[0])
     ]
     if len(fields) == 1 or "=" in incomplete:
@@ -110,13 +163,10 @@ def field_values(_given: dict[str, Any], incomplete: str) -> Iterable[str]:
 
 def _runs(given: dict[str, Any], name: str | None = None, *, with_runs: bool = True) -> dict[str, list[str]]:
     """By campaign, of the named one or of all, the names of its runs."""
-    from ...db import queries
+    from ...db.names import read_names
 
     where = locate(given.get("dir"), given.get("store"), [name] if name else ())
-    store = where.open()
-    with store.read() as conn:
-        found = [row for row in queries.list_campaigns(conn) if where.name in (None, row.name)]
-        return {row.name: queries.run_names(conn, row.id) if with_runs else [] for row in found}
+    return read_names(where.settings.store, where.name, with_runs=with_runs)
 
 
 def _conditions(runs: Iterable[str]) -> list[str]:

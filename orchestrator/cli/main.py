@@ -27,12 +27,13 @@ from ..errors import (
 from .campaigns import gc as collect
 from .campaigns import list_campaigns, rm
 from .common import Verbs, default_options, echo, echo_err, echo_error
-from .completion import completion
+from .completion import completing, completion
 from .db import db
 from .doctor import doctor
 from .export import export
 from .report import compare, recommend, report
 from .runs import cancel, reconcile, retry, submit
+from .share import share
 from .show import describe, explain, logs, status
 from .spec import init, plan, render, validate
 
@@ -59,7 +60,7 @@ def campaign(ctx: click.Context) -> None:
 
 
 _RUNS = (init, validate, plan, render, submit, reconcile, cancel, retry, status, describe, explain, logs)
-for _verb in (*_RUNS, export, report, recommend, compare, list_campaigns, rm, collect, doctor, db, completion):
+for _verb in (*_RUNS, export, report, recommend, compare, list_campaigns, share, rm, collect, doctor, db, completion):
     campaign.add_command(_verb)
 
 
@@ -76,6 +77,8 @@ def main(argv: Sequence[str] | None = None) -> int:
     try:
         return int(campaign.main(words, prog_name="campaign", standalone_mode=False) or EXIT_OK)
     except Exception as error:
+        if completing():
+            return EXIT_OK  # a message would land in the line that the user types
         if debug:
             raise
         if (code := _explained(error)) is None:

@@ -17,6 +17,7 @@ from collections import defaultdict
 from collections.abc import Collection, Mapping, Sequence
 from pathlib import Path
 
+from ...jobs.shared.files import open_private, write_atomically
 from ...jobs.shared.nvml import Unavailable, listed, session
 from ..errors import Unreachable
 from .base import JobArray, JobListing, JobView, SubmissionUnclear, own_python
@@ -60,7 +61,7 @@ class LocalExecutor:
         """Starts one agent for each element of the batch."""
         if batch.workdir and not Path(batch.workdir).is_dir():
             raise Unreachable(f"{batch.workdir}, the folder in which attempts start, does not exist")
-        (batch.folder / HOST_FILE).write_text(socket.gethostname())
+        write_atomically(batch.folder / HOST_FILE, socket.gethostname())
         setup = [str(line) for line in batch.resources.get("setup") or ()]
         started = len(self._children)
         try:
@@ -101,7 +102,7 @@ class LocalExecutor:
     def _start(self, batch: JobArray, index: int, setup: list[str]) -> str:
         agent = [*own_python(), batch.program, str(batch.folder), str(index)]
         script = "\n".join([*setup, 'exec "$@"'])
-        with (batch.folder / f"{index}.log").open("ab") as log:
+        with open(batch.folder / f"{index}.log", "ab", opener=open_private) as log:
             child = subprocess.Popen(
                 ["bash", "-c", script, "campaign", *agent],
                 cwd=batch.workdir,

@@ -113,12 +113,12 @@ class Effects:
         return wrapped
 
     def _file(self, real: Callable[..., Any], *, locked: bool) -> Callable[..., Any]:
-        def wrapped(*args: Any) -> Any:
+        def wrapped(*args: Any, **options: Any) -> Any:
             assert locked or not self._writing, (
                 "a file is written while the store's lock is held: who is slow stops everybody"
             )
             self.moment(OSError(28, "No space left on device"))
-            result = real(*args)
+            result = real(*args, **options)
             self.moment(OSError(5, "Input/output error"))
             return result
 

@@ -718,11 +718,13 @@ def test_a_node_does_not_wait_for_a_first_one_that_has_lost_the_claim(attempt: A
 
 
 def test_everything_is_for_its_owner_alone(attempt: Attempt) -> None:
+    """Nobody else gets into a folder, whatever the script's own files allow, which are made under the user's umask."""
     attempt.script("report(1)")
     assert attempt.start().wait(HANGS_S) == 0
-    for path in attempt.paths.dir.rglob("*"):
+    own = {attempt.paths.metrics, *attempt.paths.logs.glob("*_rank*.log")}  # the script's, and the launcher's
+    for path in [attempt.paths.dir, *attempt.paths.dir.rglob("*")]:
         mode = stat.S_IMODE(path.stat().st_mode)
-        assert mode & 0o077 == 0, f"{path.name} is {mode:o}"
+        assert mode & (0o022 if path in own else 0o077) == 0, f"{path.name} is {mode:o}"
 
 
 def test_ranks_die_with_their_agent(attempt: Attempt) -> None:
@@ -757,3 +759,43 @@ def test_a_node_knows_its_place_from_slurm() -> None:
     node = Node.from_environment({**env, "SLURMD_NODENAME": "gpu3", "CUDA_VISIBLE_DEVICES": "4,5"})
     assert node == Node("7_3", 2, "gpu3", "4,5")
     assert Node.from_environment({}).job_id.endswith(f"-{os.getpid()}")
+
+
+# -- who may read it ------------------------------------------------------------------------------------------------
+
+
+def test_ranks_have_the_user_s_umask_but_let_nobody_write(attempt: Attempt) -> None:
+    attempt.script("""
+        for name in ("mine", "mine too"):
+            open(os.path.join(os.environ["CAMPAIGN_ATTEMPT_DIR"], name), "w").close()
+    """)
+    previous = os.umask(0o077)  # the agent's own, as `main` sets it
+    try:
+        assert agent.Agent(attempt.payload, Node("7_0", 0, "n0", ""), umask=0o002).run() == 0
+    finally:
+        os.umask(previous)
+    assert stat.S_IMODE((attempt.paths.dir / "mine").stat().st_mode) == 0o644
+    assert stat.S_IMODE(attempt.paths.launcher_log(0).stat().st_mode) == 0o600
+    assert stat.S_IMODE(attempt.paths.logs.stat().st_mode) == 0o700
+
+
+@pytest.mark.parametrize("checkpoints", [False, True])
+def test_what_an_attempt_of_a_shared_campaign_leaves_can_be_read(attempt: Attempt, checkpoints: bool) -> None:
+    """As `campaign share` leaves the folders; also what ranks wrote under a umask that lets nobody read."""
+    attempt.paths.dir.chmod(0o2750)
+    attempt.run_paths.dir.chmod(0o2750)
+    shared = {"campaign": "c", "shared": {"group": "vision", "checkpoints": checkpoints}}
+    attempt.run_paths.campaign_marker.write_text(json.dumps(shared))
+    attempt.script("report(1)")
+    previous = os.umask(0o077)
+    try:
+        assert agent.Agent(attempt.payload, Node("7_0", 0, "n0", ""), umask=0o077).run() == 0
+    finally:
+        os.umask(previous)
+    read = [attempt.paths.metrics, attempt.paths.started, attempt.paths.outcome(0), *attempt.paths.logs.iterdir()]
+    assert {stat.S_IMODE(path.stat().st_mode) for path in read} == {0o640}
+    assert stat.S_IMODE(attempt.paths.logs.stat().st_mode) == 0o2750
+    there = attempt.run_paths.checkpoints("hash")
+    assert {stat.S_IMODE(path.stat().st_mode) & 0o777 for path in (there, there.parent)} == {
+        0o750 if checkpoints else 0o700
+    }

@@ -1,0 +1,115 @@
+"""Folders and files of one user: nobody else gets in, or a group may read, where the folder above was opened to it.
+
+Whom a folder is open to stands in its own mode. One that `campaign share` has opened has the group as its own, the
+set-group-ID bit, and `r-x` for the group; what is made in it later is opened likewise, by whichever process makes it.
+Everything else is closed, whatever the umask and whatever access control list the folder above hands down.
+"""
+
+from __future__ import annotations
+
+import os
+import stat
+from contextlib import suppress
+from pathlib import Path
+from typing import Final
+
+ACCESS_LIST: Final = "system.posix_acl_access"
+_LISTS: Final = (ACCESS_LIST, "system.posix_acl_default")
+_OPENED: Final = stat.S_ISGID | stat.S_IRGRP | stat.S_IXGRP
+
+
+def is_opened(folder: Path) -> bool:
+    """Whether the folder is this user's, and was opened to a group."""
+    found = folder.stat()
+    return found.st_mode & _OPENED == _OPENED and found.st_uid == os.geteuid()
+
+
+def make_folder(folder: Path, *, closed: bool = False) -> None:
+    """Makes a folder, unless it is there: for the user alone, or open as the one above it.
+
+    Args:
+        folder: its parent is there.
+        closed: For the user alone in any case.
+
+    Raises:
+        OSError: it cannot be made, or is something else.
+    """
+    try:
+        folder.mkdir(0o700)  # below a default list this is what makes its entries of no effect
+    except FileExistsError:
+        if not folder.is_dir():
+            raise
+        return
+    drop_lists(folder)  # and this keeps them from what will be in it
+    mode = 0o700 if closed or not is_opened(folder.parent) else 0o750
+    folder.chmod(mode | folder.stat().st_mode & stat.S_ISGID)
+
+
+def make_private(folder: Path) -> None:
+    """Makes a folder, and those above it that are missing, for the user alone; one that is there stays as it is."""
+    missing = [place for place in (folder, *folder.parents) if not place.is_dir()]
+    for place in reversed(missing):
+        make_folder(place, closed=True)
+
+
+def make_below(base: Path, folder: Path, *, closed: bool = False) -> None:
+    """Makes a folder, and those between it and ``base`` that are missing, each as `make_folder` does.
+
+    A shared folder that is away leaves an empty mount point, and what is created there is lost to everyone else: so
+    what must be there already is never created.
+
+    Raises:
+        FileNotFoundError: ``base`` is not there.
+        ValueError: ``folder`` is not below ``base``.
+    """
+    place = base
+    for name in folder.relative_to(base).parts:
+        place /= name
+        make_folder(place, closed=closed)
+
+
+def open_private(path: str | Path, flags: int, *, closed: bool = False) -> int:
+    """An opener, as `open` takes one: a file that it makes is the user's alone, or may be read as its folder may.
+
+    Args:
+        path: the file.
+        flags: of `os.open`.
+        closed: For the user alone in any case.
+
+    Returns:
+        A file descriptor.
+    """
+    descriptor = os.open(path, flags | os.O_CLOEXEC, 0o600)
+    try:
+        if flags & os.O_CREAT and not closed and is_opened(Path(path).parent):
+            _open_new(descriptor)
+    except BaseException:
+        os.close(descriptor)
+        raise
+    return descriptor
+
+
+def open_file(path: str | Path | int) -> None:
+    """Lets the group of a file of this user's read it, and nobody write to it."""
+    found = os.stat(path)  # noqa: PTH116 - of an open file too
+    drop_lists(path)  # else the group's bits of the mode would be a list's mask
+    os.chmod(path, stat.S_IMODE(found.st_mode) & 0o700 | 0o040 | (0o010 if found.st_mode & stat.S_IXUSR else 0))  # noqa: PTH101
+
+
+def close_file(path: Path) -> None:
+    """Takes a file back for this user alone."""
+    drop_lists(path)
+    path.chmod(stat.S_IMODE(path.stat().st_mode) & 0o700)
+
+
+def drop_lists(place: str | Path | int) -> None:
+    """Removes the access control lists of a file or folder, where it has some and may have none."""
+    for name in _LISTS:
+        with suppress(OSError):
+            os.removexattr(place, name)
+
+
+def _open_new(descriptor: int) -> None:
+    found = os.fstat(descriptor)
+    if stat.S_ISREG(found.st_mode) and found.st_uid == os.geteuid() and not found.st_mode & stat.S_IRGRP:
+        open_file(descriptor)

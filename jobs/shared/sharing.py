@@ -1,0 +1,78 @@
+"""What of a campaign a group may read. `campaign share` opens what is there and records it; agents keep to it."""
+
+from __future__ import annotations
+
+import os
+import stat
+from contextlib import suppress
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import Any, Final, Self
+
+from ...db.private_files import is_opened, open_file
+from .documents import decode
+from .files import read_json
+from .layout import AttemptPaths
+
+_KEY: Final = "shared"
+
+
+@dataclass(frozen=True)
+class Sharing:
+    """Who may read a campaign, as its marker records it.
+
+    Attributes:
+        group: a name, or a number where the group has none.
+        checkpoints: whether they may read its checkpoints too.
+    """
+
+    group: str
+    checkpoints: bool = False
+
+    @classmethod
+    def read(cls, marker: Path) -> Self | None:
+        """What a campaign's marker says; None if it is not shared."""
+        found = (read_json(marker) or {}).get(_KEY)
+        with suppress(ValueError):
+            return decode(cls, found) if found else None
+        return None
+
+    @staticmethod
+    def recorded(marker: dict[str, Any], sharing: Sharing | None) -> dict[str, Any]:
+        """The content of a marker, with this in it."""
+        others = {name: value for name, value in marker.items() if name != _KEY}
+        return {**others, _KEY: asdict(sharing)} if sharing else others
+
+
+def checkpoints_shared(marker: Path) -> bool:
+    """Whether the checkpoints of the marker's campaign are shared."""
+    sharing = Sharing.read(marker)
+    return sharing is not None and sharing.checkpoints
+
+
+def open_to_readers(paths: AttemptPaths) -> None:
+    """Opens the files that the ranks have made in an attempt that is shared: they know nothing of it.
+
+    Raises:
+        OSError: the shared folder is away.
+    """
+    if not is_opened(paths.dir):
+        return
+    for folder in (paths.dir, paths.logs, paths.ranks):
+        if folder.is_dir():
+            for file in closed_files(folder):
+                if file != paths.forward_payload:
+                    with suppress(FileNotFoundError):
+                        open_file(file)
+
+
+def closed_files(folder: Path) -> list[Path]:
+    """Files of this user's that nobody else may read."""
+    found = []
+    with os.scandir(folder) as entries:
+        for entry in entries:
+            with suppress(FileNotFoundError):
+                mode, owner = entry.stat(follow_symlinks=False).st_mode, entry.stat(follow_symlinks=False).st_uid
+                if stat.S_ISREG(mode) and owner == os.geteuid() and not mode & stat.S_IRGRP:
+                    found.append(Path(entry.path))
+    return found

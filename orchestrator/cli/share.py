@@ -1,0 +1,79 @@
+"""The command share."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+import click
+
+from ..errors import EXIT_OK, UserError
+from .common import echo_either, json_option, store_options, verb
+from .completion import campaign_names, groups
+from .pages.text import Page, Style
+
+if TYPE_CHECKING:
+    from ..campaign.sharing import Place, SharedCampaign
+
+
+@verb
+@click.argument("name", metavar="[NAME]", required=False, shell_complete=campaign_names)
+@click.option(
+    "--group",
+    metavar="GROUP",
+    shell_complete=groups,
+    help="Group that may read.  [default: the one it is shared with, else your own]",
+)
+@click.option("--checkpoints", is_flag=True, help="Share checkpoints too.")
+@click.option("--stop", is_flag=True, help="Take it back: nobody else may read the campaign.")
+@store_options
+@json_option
+def share(
+    name: str | None,
+    group: str | None,
+    checkpoints: bool,
+    stop: bool,
+    dir: str | None,
+    store: str | None,
+    as_json: bool,
+) -> int:
+    """Let a group read a campaign.
+
+    By default only you can read what lies in the shared folder. This lets a group read what `status`, `explain`,
+    `logs`, `report`, `recommend` and `compare` need: the folders of the runs, now and later, and a SQLite store with
+    everything in it. Nobody gets the right to write, to read job files and their environment, or, without
+    --checkpoints, to read checkpoints. Says what is readable now, and which folders still keep the group out.
+
+    Examples:
+      campaign share sweep --group vision
+      campaign share sweep --checkpoints
+      campaign share sweep --stop
+    """
+    from ..campaign.lookup import open_campaign
+    from ..campaign.sharing import share as share_with
+    from ..campaign.sharing import unshare
+
+    if stop and (group or checkpoints):
+        raise UserError("--stop takes everything back", "leave --group and --checkpoints out")
+    opened, campaign = open_campaign(dir, store, name)
+    done = unshare(opened, campaign) if stop else share_with(opened, campaign, group, checkpoints=checkpoints)
+    echo_either(as_json, lambda: done.document, lambda page: "\n".join(_page(done, page)))
+    return EXIT_OK
+
+
+def _page(done: SharedCampaign, page: Page) -> list[str]:
+    if done.sharing is None:
+        lines = [f"{done.campaign} is yours alone again."]
+        if done.shared_with:
+            lines += [f"The store stays readable: {', '.join(done.shared_with)} in {done.dir} is shared."]
+        return lines
+    group = done.sharing.group
+    lines = [f"Group {group} can read, not write:", *_places(done.readable)]
+    if not done.sharing.checkpoints:
+        lines += ["Checkpoints and job files stay yours alone; --checkpoints shares checkpoints."]
+    if done.blocked:
+        lines += [page.paint(f"These still keep {group} out:", Style.YELLOW), *_places(done.blocked)]
+    return [*lines, f"They type: campaign status {done.campaign} --dir {done.dir}"]
+
+
+def _places(places: tuple[Place, ...]) -> list[str]:
+    return [f"  {place.path}: {place.what}" if place.path.parts else f"  {place.what}" for place in places]

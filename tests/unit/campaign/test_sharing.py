@@ -1,0 +1,237 @@
+"""A campaign that is shared: a member of the group reads it and nothing else, and writes nothing."""
+
+from __future__ import annotations
+
+import json
+import os
+import shutil
+import stat
+import subprocess
+import sys
+import tempfile
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from dscampaign.db.private_files import open_private
+from dscampaign.jobs.shared.files import make_below, write_atomically
+from dscampaign.jobs.shared.layout import CampaignPaths
+from dscampaign.jobs.shared.ownership import distrust
+from dscampaign.jobs.shared.sharing import Sharing, checkpoints_shared, open_to_readers
+from dscampaign.orchestrator.campaign.lookup import find
+from dscampaign.orchestrator.campaign.sharing import share, unshare
+from dscampaign.orchestrator.cli.main import main
+from dscampaign.orchestrator.errors import UserError
+from dscampaign.orchestrator.reconcile.campaign_folder import CampaignFolder
+from dscampaign.tests.support.cli_world import World, make_world
+
+GROUP = 54321
+"""Without a name."""
+COLLEAGUE, STRANGER = 54301, 54302
+
+as_root = pytest.mark.skipif(os.geteuid() != 0, reason="LEFT OUT: to be two users needs root")
+
+
+@pytest.fixture
+def folder() -> Iterator[Path]:
+    """A folder that other users reach, which those of pytest are not."""
+    path = Path(tempfile.mkdtemp(prefix="shared-"))
+    path.chmod(0o755)
+    yield path
+    shutil.rmtree(path)
+
+
+@pytest.fixture
+def world(folder: Path) -> World:
+    """The campaign of the command's tests, with what jobs leave in its folder besides."""
+    previous = os.umask(0o077)
+    made = make_world(folder)
+    os.umask(previous)
+    CampaignFolder(find(made.store, "sweep")).create()
+    attempt, run = made.attempt_paths("done"), CampaignPaths(made.dir, "sweep").run("done")
+    for path in (attempt.forward_payload, attempt.ds_config, run.checkpoints("hash") / "weights", batch(made)):
+        path.parent.mkdir(parents=True, exist_ok=True, mode=0o700)
+        path.write_text("{}")
+    (attempt.logs / "20250101_rank0.log").write_text("said\n")
+    for path in [made.dir, *made.dir.rglob("*")]:
+        path.chmod(0o700 if path.is_dir() else 0o600)
+    return made
+
+
+def batch(world: World) -> Path:
+    return CampaignPaths(world.dir, "sweep").batch("t1") / "0.json"
+
+
+def mode(path: Path) -> int:
+    return stat.S_IMODE(path.stat().st_mode)
+
+
+def group() -> int:
+    """One that this user may share with: any, where this is root."""
+    return GROUP if os.geteuid() == 0 else os.getegid()
+
+
+def shared(world: World, **options: Any) -> Any:
+    return share(world.store, find(world.store, "sweep"), str(group()), **{"checkpoints": False, **options})
+
+
+def as_user(user: int, *words: str, groups: tuple[int, ...] = ()) -> subprocess.CompletedProcess[str]:
+    """The command, run by another user."""
+    code = f"""
+import contextlib, io, os, sys
+from dscampaign.orchestrator.cli.main import main
+with contextlib.redirect_stdout(io.TextIOWrapper(io.BytesIO())), contextlib.redirect_stderr(io.StringIO()):
+    main({list(words)})  # while it may load its modules, which may be in a home
+os.setgroups({list(groups)}); os.setgid({user}); os.setuid({user})
+sys.exit(main({list(words)}))
+"""
+    env = {**os.environ, "HOME": "/nonexistent", "PYTHONDONTWRITEBYTECODE": "1"}
+    return subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=False, cwd="/", env=env)
+
+
+def can_read(user: int, path: Path, groups: tuple[int, ...] = ()) -> bool:
+    return can_open(user, path, "r", groups)
+
+
+def can_open(user: int, path: Path, how: str, groups: tuple[int, ...] = ()) -> bool:
+    ids = f"os.setgroups({list(groups)}); os.setgid({user}); os.setuid({user})"
+    code = f"import os; {ids}; open({str(path)!r}, {how!r}).close()"
+    return subprocess.run([sys.executable, "-c", code], capture_output=True, check=False, cwd="/").returncode == 0
+
+
+@as_root
+def test_a_colleague_reads_what_the_commands_need(world: World) -> None:
+    commands = (["status"], ["explain", "sweep", "bad"], ["logs", "sweep", "done"], ["recommend"], ["report", "--json"])
+    for words in commands:
+        assert as_user(COLLEAGUE, *words, "--dir", str(world.dir), groups=(GROUP,)).returncode != 0
+    told = shared(world)
+    assert told.blocked == ()
+    for words in commands:
+        done = as_user(COLLEAGUE, *words, "--dir", str(world.dir), groups=(GROUP,))
+        assert done.returncode == 0, done.stderr
+        assert as_user(STRANGER, *words, "--dir", str(world.dir)).returncode != 0
+    while_it_writes = world.store  # SQLite's log lies beside the store now
+    with while_it_writes.write():
+        done = as_user(COLLEAGUE, "status", "--dir", str(world.dir), groups=(GROUP,))
+    assert done.returncode == 0, done.stderr
+
+
+@as_root
+def test_a_colleague_reads_nothing_else_and_writes_nothing(world: World) -> None:
+    shared(world)
+    attempt, run = world.attempt_paths("done"), CampaignPaths(world.dir, "sweep").run("done")
+    weights = run.checkpoints("hash") / "weights"
+    assert can_read(COLLEAGUE, attempt.ds_config, (GROUP,))
+    for path in (batch(world), attempt.forward_payload, weights):
+        assert not can_read(COLLEAGUE, path, (GROUP,))
+    for path in [world.dir, *world.dir.rglob("*")]:
+        assert not mode(path) & 0o027, path
+    for path in (world.dir / "campaign.db", world.dir / "new", attempt.metrics, attempt.logs / "new", run.dir / "new"):
+        assert not can_open(COLLEAGUE, path, "a", (GROUP,))
+    shared(world, checkpoints=True)
+    assert can_read(COLLEAGUE, weights, (GROUP,))
+    shared(world)
+    assert not can_read(COLLEAGUE, weights, (GROUP,))
+
+
+@as_root
+def test_what_attempts_make_later_is_open_too(world: World) -> None:
+    shared(world)
+    paths = CampaignPaths(world.dir, "sweep")
+    attempt = paths.run("new").attempt(1)
+    previous = os.umask(0o077)
+    try:
+        make_below(paths.runs, attempt.dir)
+        make_below(attempt.dir, attempt.logs)
+        write_atomically(attempt.started, "{}")
+        os.close(open_private(attempt.launcher_log(0), os.O_WRONLY | os.O_CREAT))
+        (attempt.logs / "rank0.log").touch()  # by a launcher that knows nothing of this
+        write_atomically(attempt.forward_payload, "{}", closed=True)
+    finally:
+        os.umask(previous)
+    assert not can_read(COLLEAGUE, attempt.logs / "rank0.log", (GROUP,))
+    open_to_readers(attempt)
+    for path in (attempt.started, attempt.launcher_log(0), attempt.logs / "rank0.log"):
+        assert can_read(COLLEAGUE, path, (GROUP,))
+        assert not can_read(STRANGER, path)
+    assert not can_read(COLLEAGUE, attempt.forward_payload, (GROUP,))
+
+
+def test_one_s_own_jobs_still_trust_the_folder(world: World) -> None:
+    shared(world, checkpoints=True)
+    paths = CampaignPaths(world.dir, "sweep")
+    for place in (batch(world), paths.run("done").checkpoints("hash")):
+        assert distrust(place, world.dir) == ""
+    CampaignFolder(find(world.store, "sweep")).require()  # and its marker still says whose it is
+
+
+def test_what_others_could_write_is_closed_to_them_by_sharing(world: World) -> None:
+    """The files of a script under umask 002 were protected by the campaign's folder, which lets others in now."""
+    loose = world.attempt_paths("done").dir / "output"
+    loose.mkdir()
+    (loose / "x").touch()
+    loose.chmod(0o777)
+    (loose / "x").chmod(0o666)
+    shared(world)
+    assert (mode(loose), mode(loose / "x")) == (0o2750, 0o640)
+
+
+def test_it_is_taken_back(world: World) -> None:
+    before = {path: mode(path) for path in [world.dir, *world.dir.rglob("*")] if "campaign.db-" not in path.name}
+    shared(world)
+    told = unshare(world.store, find(world.store, "sweep"))
+    assert (told.sharing, told.readable) == (None, ())
+    assert {path: mode(path) for path in before} == before
+    assert Sharing.read(CampaignPaths(world.dir, "sweep").marker) is None
+
+
+def test_the_store_stays_open_while_another_campaign_is_shared(world: World) -> None:
+    shared(world)
+    other = CampaignPaths(world.dir, "other")
+    other.dir.mkdir()
+    other.marker.write_text(json.dumps({"campaign": "other", "shared": {"group": str(group()), "checkpoints": False}}))
+    told = unshare(world.store, find(world.store, "sweep"))
+    assert told.shared_with == ("other",)
+    assert mode(world.dir / "campaign.db") == 0o640
+    assert mode(CampaignPaths(world.dir, "sweep").dir) == 0o700
+
+
+def test_it_says_what_is_readable_and_what_is_in_the_way(
+    world: World, folder: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    folder.chmod(0o700)
+    words = ["share", "sweep", "--group", str(group()), "--dir", str(world.dir)]
+    assert main(words) == 0
+    said = capsys.readouterr().out
+    assert f"{world.dir}/sweep/runs: logs, metrics, configurations of 4 runs" in said
+    assert f"{world.dir}/campaign.db: the store, with all of sweep" in said
+    assert f"{folder}: " in said.partition("still keep")[2]
+    assert main([*words, "--json"]) == 0
+    found = json.loads(capsys.readouterr().out)
+    assert found["blocked"][0]["path"] == str(folder)
+    assert [place["path"] for place in found["readable"]] == [f"{world.dir}/sweep/runs", f"{world.dir}/campaign.db"]
+    assert main(["share", "sweep", "--stop", "--dir", str(world.dir)]) == 0
+    assert "yours alone" in capsys.readouterr().out
+
+
+def test_what_is_recorded_is_what_agents_keep_to(world: World) -> None:
+    marker = CampaignPaths(world.dir, "sweep").marker
+    shared(world)
+    assert not checkpoints_shared(marker)
+    shared(world, checkpoints=True)
+    assert checkpoints_shared(marker)
+    marker.write_text('{"shared": 7}')
+    assert not checkpoints_shared(marker)
+
+
+def test_a_group_that_is_none_is_refused_before_anything_changes(world: World) -> None:
+    with pytest.raises(UserError, match="no group named no-such-group"):
+        share(world.store, find(world.store, "sweep"), "no-such-group", checkpoints=False)
+    assert mode(CampaignPaths(world.dir, "sweep").dir) == 0o700
+
+
+def test_stop_takes_no_group(world: World, capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["share", "sweep", "--stop", "--checkpoints", "--dir", str(world.dir)]) == 2
+    assert "--stop takes everything back" in capsys.readouterr().err
