@@ -6,7 +6,6 @@ import subprocess
 import sys
 import time
 from concurrent.futures import ThreadPoolExecutor
-from importlib.resources import files
 from pathlib import Path
 
 import pytest
@@ -16,14 +15,10 @@ from dscampaign.db import queries
 from dscampaign.db.engine import one_writer, parse_url, shown_address, without_password
 from dscampaign.db.errors import StaleWrite, StoreBusy, StoreError, StoreMissing, StoreUnreachable
 from dscampaign.db.file_systems import on_local_disk
-from dscampaign.db.ingest.gpus import GpuSpool
-from dscampaign.db.ingest.metrics import MetricSpool
-from dscampaign.db.ingest.spool import ingest
-from dscampaign.db.records import RunState
 from dscampaign.db.store import Store
 from dscampaign.db.upgrade import upgrade
 from dscampaign.tests.support.postgres import PostgresServer
-from dscampaign.tests.support.worlds import World, make_world, new_campaign
+from dscampaign.tests.support.worlds import World, new_campaign
 
 
 def test_a_new_file_is_the_owners_alone(tmp_path: Path) -> None:
@@ -299,45 +294,3 @@ def test_rows_cost_no_database_import() -> None:
     assert subprocess.run([sys.executable, "-c", code], cwd=os.sep, check=False).returncode == 0
     code = "import sys, dscampaign.db.ingest.attempt; sys.exit('alembic' in sys.modules)"
     assert subprocess.run([sys.executable, "-c", code], cwd=os.sep, check=False).returncode == 0
-
-
-def _with_login(postgres: PostgresServer, folder: Path, login: str, role: str) -> tuple[World, Store]:
-    """A small campaign, as its owner sees it, and its store as somebody in one of our roles opens it."""
-    owner = Store.open(postgres.new_database(), check_schema=False)
-    upgrade(owner)
-    world = make_world(owner, folder)
-    with owner.write() as conn:
-        conn.exec_driver_sql((files("dscampaign.db") / "roles.sql").read_text().replace("%", "%%"))
-        conn.exec_driver_sql(f"CREATE ROLE {login} LOGIN IN ROLE {role}")
-    return world, Store.open(owner.url_without_password.replace("postgres@", f"{login}@"))
-
-
-def test_the_ingest_role_ingests_and_decides_nothing(postgres: PostgresServer, tmp_path: Path) -> None:
-    world, job = _with_login(postgres, tmp_path, "a_job", "campaign_ingest")
-    world.write(*({"step": step, "loss": 1.0, "mine": 2.0} for step in range(1, 301)), {"event": "hello"}, "bad")
-    saved = {"event": "checkpoint", "step": 9, "path": "/c", "size_bytes": 8}
-    world.write({"event": "target", "steps": 300}, saved)
-    assert ingest(job, MetricSpool(1, world.spool())).lines == 304
-    with job.write() as conn:
-        assert queries.beat(conn, 1)
-    with pytest.raises(StoreError, match="permission denied"), job.write() as conn:
-        queries.update_run(conn, world.run_id, state=RunState.COMPLETED)
-    assert len(world.metrics()) == 300
-
-
-def test_the_ingest_role_takes_telemetry(postgres: PostgresServer, tmp_path: Path) -> None:
-    world, job = _with_login(postgres, tmp_path, "a_gpu_job", "campaign_ingest")
-    spool = tmp_path / "gpus-0.jsonl"
-    device = '{"devices":[{"gpu":0,"name":"H200"}],"node":"n1"}\n'
-    sample = '{"ts":%d,"span_s":1,"gpu":[0],"power_w":[500]}\n'
-    spool.write_text(device + "".join(sample % second for second in range(300)) + '{"event":"xid","gpu":0}\n')
-    assert ingest(job, GpuSpool(1, spool, 0)).lines == 302
-    with world.store.read() as conn:
-        assert len(queries.gpu_samples(conn, 1)) == 300
-
-
-def test_the_owner_s_role_takes_back_what_was_not_submitted(postgres: PostgresServer, tmp_path: Path) -> None:
-    world, login = _with_login(postgres, tmp_path, "a_login", "campaign_owner")
-    with login.write() as conn:
-        queries.withdraw_attempts(conn, [1])
-        assert queries.attempts(conn, world.campaign_id) == []
