@@ -12,13 +12,28 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from enum import StrEnum
 from pathlib import Path
 from typing import Final
 
 SHARED_MEMORY: Final = Path("/dev/shm")  # noqa: S108
 """The node's own, where ranks leave what is of no use after them."""
 
-CODE: Final = "code"
+
+class Beside(StrEnum):
+    """What lies beside the campaigns in their `dir`, by name: no campaign may have that name."""
+
+    STORE = "campaign.db"
+    SETTINGS = "campaign.toml"
+    DATA = "data"
+    CODE = "code"
+
+
+def is_reserved(name: str) -> bool:
+    """Whether a campaign of this name would collide with what lies beside it, or with a store's further files."""
+    return name in tuple(Beside) or name.startswith((f"{Beside.STORE}-", f"{Beside.STORE}."))
+
+
 MARKER: Final = "campaign.json"
 
 FORWARD_ROOT_LEVELS = 3
@@ -152,11 +167,11 @@ class CampaignPaths:
     @property
     def data(self) -> Path:
         """Prepared data, shared by all campaigns under the same root."""
-        return self.root / "data"
+        return self.root / Beside.DATA
 
     def code(self, name: str) -> Path:
         """The copy of the code with that hash, shared by all campaigns like the data."""
-        return self.root / CODE / name
+        return self.root / Beside.CODE / name
 
     @property
     def runs(self) -> Path:

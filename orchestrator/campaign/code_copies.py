@@ -13,7 +13,7 @@ from pathlib import Path
 from ...db.records import RunRow
 from ...jobs.shared.code_copy import LIVE, CodeCopy, CopyPaths, DamagedCopy, inner_link
 from ...jobs.shared.files import make_private, sync_dir
-from ...jobs.shared.layout import CODE
+from ...jobs.shared.layout import Beside
 from ..errors import UserError
 from ..executors.job_request import is_copy
 from ..spec.model import RunConfig
@@ -91,7 +91,7 @@ class CodeCopies:
                 return Code(LIVE, why=f"{folder} holds more than {limits}")
             found = tree.manifest(tree.root)
             if self.make:
-                found = _copy(tree, found, self.dir / CODE)
+                found = _copy(tree, found, self.dir / Beside.CODE)
         except OSError as exc:
             raise UserError(
                 f"the code in {folder} cannot be copied: {exc}", "set `code: live` to use it in place"
@@ -107,7 +107,7 @@ def has_code(row: RunRow) -> bool:
 def changed_files(older: str, code: Code, dir: Path) -> list[str]:
     """What differs between an older copy and the code; nothing where the older one cannot be read."""
     try:
-        before = CopyPaths(dir / CODE / older).read().files
+        before = CopyPaths(dir / Beside.CODE / older).read().files
     except (DamagedCopy, OSError):
         return []
     now = code.copy.files if code.copy else {}

@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import Final
 
 from ...jobs.shared.code_copy import CodeCopy, fingerprint, inner_link
-from ...jobs.shared.layout import CODE
+from ...jobs.shared.layout import Beside
 
 FILE_LIMIT_BYTES: Final = 10 * 10**6
 """A larger file is data, not code."""
@@ -27,7 +27,7 @@ _UNSEEN: Final = frozenset({".git", "__pycache__"})
 _TOOLS: Final = frozenset({"node_modules", "wandb", "mlruns", "lightning_logs"})
 _RESULTS: Final = frozenset({"outputs", "output", "out", "results", "multirun", "checkpoints", "artifacts", "logs"})
 """Folders that runs write, whatever the files in them are called; modules in them are code all the same."""
-_ENVIRONMENT: Final = ("pyvenv.cfg", "conda-meta", "campaign.db")
+_ENVIRONMENT: Final = ("pyvenv.cfg", "conda-meta", Beside.STORE)
 """What only the folder of a Python environment holds, or that of a campaign."""
 _OUTPUTS: Final = re.compile(
     r"\.(log|out|err|pyc|pt|pth|ckpt|safetensors|bin|np[yz]|h5|pkl|parquet|arrow|csv|tsv|jsonl|db|sqlite"
@@ -127,7 +127,7 @@ def _campaigns_own(dir: Path, root: Path) -> tuple[str, ...]:
     if dir.resolve() != root.resolve():
         return (f"{os.path.relpath(dir, root)}/",)
     folders = {place.parent.name for sign in ("batches", "campaign.json") for place in dir.glob(f"*/{sign}")}
-    return (*(f"{name}/" for name in (CODE, *folders)), "campaign.db", ".dscampaign", ".doctor/")
+    return (*(f"{name}/" for name in (Beside.CODE, *folders)), Beside.STORE, ".dscampaign", ".doctor/")
 
 
 def _is_output(path: str) -> bool:

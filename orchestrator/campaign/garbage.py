@@ -16,7 +16,7 @@ from ...db.store import Store
 from ...jobs.shared import retention
 from ...jobs.shared.checkpoint import DRAFT_SUFFIX
 from ...jobs.shared.code_copy import CopyPaths
-from ...jobs.shared.layout import CODE, MARKER, CampaignPaths
+from ...jobs.shared.layout import MARKER, Beside, CampaignPaths
 from ..errors import Unreachable
 from ..executors.job_request import attempt_paths, run_config
 from ..reconcile.campaign_folder import CampaignFolder
@@ -156,7 +156,7 @@ def _unused_code(store: Store, dir: Path) -> tuple[list[Item], list[str]]:
     others = {marker.parent.name for marker in dir.glob(f"*/{MARKER}")} - known
     if others:
         return [], [f"code: kept, as {min(others)} in {dir} is a campaign of another store"]
-    places = [place for place in (dir / CODE).glob("*") if place.is_dir() and place.name not in named]
+    places = [place for place in (dir / Beside.CODE).glob("*") if place.is_dir() and place.name not in named]
     found = []
     for place in places:
         copy = CopyPaths(place)

@@ -9,6 +9,7 @@ from typing import Annotated, Any, Final, Literal
 from pydantic import BeforeValidator, Field, Strict, field_validator
 
 from ...jobs.shared.ds_config import render
+from ...jobs.shared.layout import is_reserved
 from .forward_section import Forward, ForwardConfig
 from .metrics_section import Metrics
 from .slurm_section import Hint, MemorySize, SlurmConfig, SpecSection, Text, one_line, parse_mem_mb
@@ -352,7 +353,8 @@ class Spec(RunConfig):
     """A campaign: one configuration, and the matrix of what varies."""
 
     name: Annotated[str, Field(pattern=r"^[A-Za-z0-9][A-Za-z0-9._-]{0,63}$")]
-    """Name of the campaign: letters, digits, `.`, `_` and `-`, at most 64."""
+    """Name of the campaign: letters, digits, `.`, `_` and `-`, at most 64; not that of a file beside it, such as
+    `data`."""
     dir: str = "./campaign"
     """Shared folder for checkpoints, logs and data; relative to the working directory of `campaign`."""
     workdir: str | None = None
@@ -368,6 +370,14 @@ class Spec(RunConfig):
     """Limits of the whole campaign."""
     max_runs: Annotated[int, Strict(), Field(ge=1, le=100_000)] = 1000
     """Upper limit of the number of runs that the matrix expands to."""
+
+    @field_validator("name")
+    @classmethod
+    def _collides_with_nothing(cls, value: str) -> str:
+        if is_reserved(value):
+            free = f"{value.partition('.')[0]}-1"
+            raise Hint(f"{value} is the name of something else in `dir`", f"choose another, such as {free}")
+        return value
 
 
 def env_text(value: object) -> str:
