@@ -69,6 +69,7 @@ Data goes to standard output, everything else to standard error. `--json` prints
 fields are only ever added, and numbers that are none stand there as the texts `"NaN"`, `"Infinity"` and `"-Infinity"`.
 `counts` has the number of runs in each state, and `completed_early` beside it how many of the completed ones ended
 before their target step; of a run, `completed_early` (in the report `early`) is true or false.
+`-o csv` and `-o tsv`, of commands that print a table, print a line for each row; columns are the document's fields.
 `NAME` is a campaign or its spec file, and may be left out where the store has only one campaign.
 `--debug` anywhere shows tracebacks. `NO_COLOR`, `FORCE_COLOR` and `TERM=dumb` are respected.
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import asdict
 from typing import Any, Final
 
@@ -47,6 +47,24 @@ def finite(value: Any) -> Any:
     if not isinstance(value, float) or math.isfinite(value):
         return value
     return "NaN" if math.isnan(value) else "Infinity" if value > 0 else "-Infinity"
+
+
+def flat_fields(fields: Mapping[str, Any], prefix: str = "") -> Iterator[tuple[str, Any]]:
+    """Fields and their values, with dots in the names of nested ones."""
+    for name, value in fields.items():
+        if isinstance(value, Mapping):
+            yield from flat_fields(value, f"{prefix}{name}.")
+        else:
+            yield f"{prefix}{name}", value
+
+
+def columns_of(documents: Sequence[Mapping[str, Any]]) -> tuple[list[str], Iterator[list[Any]]]:
+    """Documents as the rows of a table, with the names of its columns: all fields that one of them has."""
+    flat = [dict(flat_fields(document)) for document in documents]
+    names = dict.fromkeys(name for row in flat for name in row)
+    nested = {name.rpartition(".")[0] for name in names}  # of a figure that some rows lack as a whole
+    columns = [name for name in names if name not in nested or any(row.get(name) is not None for row in flat)]
+    return columns, ([row.get(name) for name in columns] for row in flat)
 
 
 def status_document(store: Store, campaign: CampaignRow, chosen: Selection | None = None) -> dict[str, Any]:

@@ -12,9 +12,10 @@ import click
 from ..campaign.location import locate
 from ..errors import EXIT_FAILED, EXIT_OK, UserError
 from ..formatting import count, duration, size
-from .common import Verb, echo, echo_either, echo_err, echo_json, json_option, store_options, verb
+from .common import Verb, echo, echo_err, echo_json, echo_page, json_option, page_for, store_options, verb
 from .completion import campaign_names
 from .pages.text import Cell, Page, table
+from .rows import TABLE, echo_rows, format_options
 
 if TYPE_CHECKING:
     from ..campaign.garbage import Garbage
@@ -25,8 +26,8 @@ _yes: Final = click.option("--yes", "-y", is_flag=True, help="Do not ask for con
 
 @click.command("list", cls=Verb)
 @store_options
-@json_option
-def list_campaigns(dir: str | None, store: str | None, as_json: bool) -> int:
+@format_options
+def list_campaigns(dir: str | None, store: str | None, form: str) -> int:
     """List the campaigns of the store.
 
     Shows who submitted each, its GPU-hours, when something last happened, and its runs by state; the most recently
@@ -34,12 +35,16 @@ def list_campaigns(dir: str | None, store: str | None, as_json: bool) -> int:
 
     Examples:
       campaign list
+      campaign list -o csv
       campaign list --store postgresql://me@db/campaigns
     """
     from ..campaign.overview import overview_document, read_overview
 
     rows = read_overview(locate(dir, store).open())
-    echo_either(as_json, lambda: overview_document(rows), lambda page: "\n".join(_overview(rows, page)))
+    if form == TABLE:
+        echo_page("\n".join(_overview(rows, page_for(sys.stdout))))
+    else:
+        echo_rows(form, overview_document(rows), lambda found: found["campaigns"])
     return EXIT_OK
 
 

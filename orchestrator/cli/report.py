@@ -2,19 +2,21 @@
 
 from __future__ import annotations
 
+import sys
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from pathlib import Path
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING, Any, Final
 
 import click
 
 from ..campaign.location import locate
 from ..errors import EXIT_OK, UserError
 from ..formatting import some
-from .common import echo_either, echo_err, echo_json, echo_page, json_option, store_options, verb
+from .common import echo_either, echo_err, echo_json, echo_page, json_option, page_for, store_options, verb
 from .completion import campaign_names, conditions, operands
+from .rows import TABLE, echo_rows, format_options
 
 if TYPE_CHECKING:
     from ...db.store import Store
@@ -106,8 +108,8 @@ def recommend(
 @verb
 @click.argument("words", metavar="[NAME] A B", nargs=-1, required=True, shell_complete=operands)
 @store_options
-@json_option
-def compare(words: Sequence[str], dir: str | None, store: str | None, as_json: bool) -> int:
+@format_options
+def compare(words: Sequence[str], dir: str | None, store: str | None, form: str) -> int:
     """Compare two runs, two conditions, or two campaigns.
 
     A condition is a run with its repeats, named after the first of them; that run alone is NAME-r0. Shows what differs
@@ -118,6 +120,7 @@ def compare(words: Sequence[str], dir: str | None, store: str | None, as_json: b
       campaign compare zero_stage-1 zero_stage-2
       campaign compare sweep zero_stage-1-r0 zero_stage-1-r2
       campaign compare sweep-before sweep-after
+      campaign compare zero_stage-1 zero_stage-2 -o csv
     """
     with _needs_the_extra():
         from ..report.compare.difference import compare_operands
@@ -125,8 +128,18 @@ def compare(words: Sequence[str], dir: str | None, store: str | None, as_json: b
         from .pages.report import comparison_page
 
         compared = compare_operands(locate(dir, store, words[:1] if len(words) > 2 else ()).open(), words)
-        echo_either(as_json, lambda: comparison_document(compared), lambda page: comparison_page(compared, page))
+        if form == TABLE:
+            echo_page(comparison_page(compared, page_for(sys.stdout)))
+        else:
+            echo_rows(form, comparison_document(compared), _compared_figures)
     return EXIT_OK
+
+
+def _compared_figures(document: Mapping[str, Any]) -> Iterator[dict[str, Any]]:
+    """A row for each figure of each comparison."""
+    for one in document["comparisons"]:
+        for name, (left, right) in one["figures"].items():
+            yield {"left": one["left"], "right": one["right"], "figure": name, "of_left": left, "of_right": right}
 
 
 def _results(name: str | None, baseline: str | None, dir: str | None, store: str | None) -> tuple[Store, Results]:

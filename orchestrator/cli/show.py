@@ -5,8 +5,8 @@ from __future__ import annotations
 import io
 import sys
 import time
-from collections.abc import Sequence
-from typing import TYPE_CHECKING, Final
+from collections.abc import Mapping, Sequence
+from typing import TYPE_CHECKING, Any, Final
 
 import click
 
@@ -25,6 +25,7 @@ from .common import (
 )
 from .completion import campaign_names, campaign_then_runs
 from .pages.text import Page
+from .rows import TABLE, echo_rows, format_options
 
 if TYPE_CHECKING:
     from ...db.records import RunState
@@ -42,7 +43,7 @@ _words: Final = click.argument("words", metavar="[NAME] [RUN]", nargs=-1, shell_
 @click.option("--all", "everything", is_flag=True, help="Show every run, even if they are more than fit on the screen.")
 @click.option("--wide", is_flag=True, help="Show every run with all columns, however wide the screen.")
 @store_options
-@json_option
+@format_options
 def status(
     name: str | None,
     watch: bool,
@@ -53,7 +54,7 @@ def status(
     wide: bool,
     dir: str | None,
     store: str | None,
-    as_json: bool,
+    form: str,
 ) -> int:
     """Show the status of a campaign.
 
@@ -66,6 +67,7 @@ def status(
       campaign status sweep --watch
       campaign status sweep --failed
       campaign status sweep --state queued,running --run 'zero_stage-3*'
+      campaign status sweep -o csv > runs.csv
       campaign status sweep --json | jq '.runs[] | select(.state == "failed") | .name'
     """
     from ..campaign.documents import status_document
@@ -80,13 +82,18 @@ def status(
 
         watch_status(opened, campaign, chosen)
     seen, page = read_status(opened, campaign), page_for(sys.stdout)
-    if as_json:
-        echo_json(status_document(opened, campaign, chosen))
+    if form != TABLE:
+        echo_rows(form, status_document(opened, campaign, chosen), lambda found: map(_row, found["runs"]))
     else:
         page = Page(page.colour) if wide else page
         height = None if everything or wide or chosen else screen_height(sys.stdout)
         echo_screen(status_page(chosen.of(seen), page, height, seen if chosen else None))
     return EXIT_FAILED if watch and not seen.all_completed else EXIT_OK
+
+
+def _row(run: Mapping[str, Any]) -> Mapping[str, Any]:
+    """A run in a table: its attempts are another one, see `campaign export --what attempts`."""
+    return {name: value for name, value in run.items() if name != "attempts"}
 
 
 def _states(words: str | None) -> list[RunState]:

@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import shlex
 import sys
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import asdict, replace
 from difflib import get_close_matches
 from pathlib import Path
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING, Any, Final
 
 import click
 
@@ -30,6 +30,7 @@ from .common import (
 )
 from .completion import field_values, template_names
 from .pages.text import table
+from .rows import TABLE, echo_rows, format_options
 
 if TYPE_CHECKING:
     from ..campaign.plan import Plan, PlannedRun
@@ -133,9 +134,9 @@ def validate(spec: Path, sets: Sequence[str], as_json: bool) -> int:
 @set_option
 @click.option("-v", "--verbose", is_flag=True, help="Show the DeepSpeed configuration of every run.")
 @store_options
-@json_option
+@format_options
 def plan(
-    spec: Path, run: str | None, sets: Sequence[str], verbose: bool, dir: str | None, store: str | None, as_json: bool
+    spec: Path, run: str | None, sets: Sequence[str], verbose: bool, dir: str | None, store: str | None, form: str
 ) -> int:
     """Show what submitting a spec would do.
 
@@ -146,6 +147,7 @@ def plan(
     Examples:
       campaign plan campaign.yaml
       campaign plan campaign.yaml zero_stage-2
+      campaign plan campaign.yaml -o csv > plan.csv
       campaign plan campaign.yaml --json | jq '.runs[0].ds_config'
     """
     from ..campaign.plan import make_plan
@@ -156,13 +158,18 @@ def plan(
     if planned.trouble:
         echo_err(f"{planned.trouble.message}: resubmissions may be missing")
     chosen = _chosen(planned, run)
-    if as_json:
-        echo_json(plan_document(replace(planned, runs=tuple(chosen)) if run else planned))
+    if form != TABLE:
+        echo_rows(form, plan_document(replace(planned, runs=tuple(chosen)) if run else planned), _plan_rows)
         return EXIT_OK
     pages = [] if run else [for_terminal(plan_page(planned, page))]
     pages += [config_page(item, page) for item in chosen] if run or verbose else []
     echo("\n\n".join(pages))
     return EXIT_OK
+
+
+def _plan_rows(document: Mapping[str, Any]) -> list[dict[str, Any]]:
+    """The planned runs without what is no column of a table."""
+    return [{name: run[name] for name in run if name not in ("ds_config", "warnings")} for run in document["runs"]]
 
 
 @verb

@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import asdict, fields
 from typing import Any, Final
 
 from ...campaign.counts import RunCounts
-from ...campaign.documents import SCHEMA_VERSION, finite
+from ...campaign.documents import SCHEMA_VERSION, columns_of, finite
 from ..compare.baseline import BaselineComparison
 from ..compare.difference import ComparedOperands, Comparison, figures, verdict
 from ..compare.results import Results, WorkloadResults
@@ -98,11 +98,8 @@ def strict(value: Any) -> Any:
 
 
 def _rows(documents: Sequence[dict[str, Any]]) -> tuple[list[str], Iterator[CsvRow]]:
-    flat = [dict(flat_fields(document)) for document in documents]
-    names = dict.fromkeys(name for row in flat for name in row)
-    nested = {name.rpartition(".")[0] for name in names}  # of a figure that some rows lack as a whole
-    columns = [name for name in names if name not in nested or any(row.get(name) is not None for row in flat)]
-    return columns, ([_cell(row.get(name)) for name in columns] for row in flat)
+    columns, rows = columns_of(documents)
+    return columns, (list(map(_cell, row)) for row in rows)
 
 
 def _with_all_columns(document: dict[str, Any]) -> dict[str, Any]:
@@ -178,15 +175,6 @@ def _origin(run: MeasuredRun, details: GpuDetails) -> dict[str, Any]:
             **{name: run.speed.get(name) for name in ("flops_per_token", "peak_flops")},
         },
     }
-
-
-def flat_fields(fields: Mapping[str, Any], prefix: str = "") -> Iterator[tuple[str, Any]]:
-    """Fields and their values, with dots in the names of nested ones."""
-    for name, value in fields.items():
-        if isinstance(value, Mapping):
-            yield from flat_fields(value, f"{prefix}{name}.")
-        else:
-            yield f"{prefix}{name}", value
 
 
 def _cell(value: Any) -> Any:

@@ -12,6 +12,7 @@ from typing import Any, Final
 
 from ....db.gpu_records import GpuDevice
 from ....jobs.shared.layout import CampaignPaths
+from ...campaign.documents import flat_fields
 from ...failures.groups import alike, gist
 from ...formatting import short_number
 from ...spec.effects import COMPARES_ALIKE
@@ -20,7 +21,6 @@ from ..compare.results import Results
 from ..compare.wording import listed
 from ..measure.metrics import METRICS
 from ..measure.telemetry import GpuDetails
-from .data import flat_fields
 from .elements import Section, Table
 
 
