@@ -20,6 +20,7 @@ from .rows import TABLE, echo_rows, format_options
 
 if TYPE_CHECKING:
     from ...db.store import Store
+    from ..report.compare.recommend import Objective
     from ..report.compare.results import Results
 
 _baseline: Final = click.option(
@@ -75,28 +76,42 @@ def report(
 @verb
 @click.argument("name", metavar="[NAME]", required=False, shell_complete=campaign_names)
 @_baseline
+@click.option(
+    "--by",
+    type=click.Choice(["speed", "loss"]),
+    help="What counts where the fastest is not the one that learns best.",
+)
 @click.option("--config", is_flag=True, help="Also print the DeepSpeed configuration of what is recommended.")
 @store_options
 @json_option
 def recommend(
-    name: str | None, baseline: str | None, config: bool, dir: str | None, store: str | None, as_json: bool
+    name: str | None,
+    baseline: str | None,
+    by: str | None,
+    config: bool,
+    dir: str | None,
+    store: str | None,
+    as_json: bool,
 ) -> int:
     """Recommend a configuration, and explain why not the others.
 
     Keeps the feasible ones (completed as configured, with memory to spare) that are as good as the baseline (held-out
-    loss) and takes the fastest; of equally fast ones, that with the least memory.
+    loss) and takes the fastest; of equally fast ones, that with the least memory. Where another one is established to
+    learn better than the fastest, both are named, and --by decides.
 
     Examples:
       campaign recommend sweep
+      campaign recommend sweep --by loss
       campaign recommend sweep --config
       campaign recommend sweep --json
     """
     with _needs_the_extra():
+        from ..report.compare.recommend import Objective
         from ..report.page.data import recommendation_document
         from ..report.page.write import rendered_configs
         from .pages.report import recommendation_page
 
-        _, results = _results(name, baseline, dir, store)
+        _, results = _results(name, baseline, dir, store, Objective(by) if by else None)
         echo_either(
             as_json,
             lambda: recommendation_document(results),
@@ -142,13 +157,15 @@ def _compared_figures(document: Mapping[str, Any]) -> Iterator[dict[str, Any]]:
             yield {"left": one["left"], "right": one["right"], "figure": name, "of_left": left, "of_right": right}
 
 
-def _results(name: str | None, baseline: str | None, dir: str | None, store: str | None) -> tuple[Store, Results]:
+def _results(
+    name: str | None, baseline: str | None, dir: str | None, store: str | None, by: Objective | None = None
+) -> tuple[Store, Results]:
     from ..campaign.lookup import open_campaign
     from ..report.compare.results import results_of
     from ..report.measure.load import read_runs
 
     opened, campaign = open_campaign(dir, store, name)
-    results = results_of(campaign, read_runs(opened, campaign), baseline)
+    results = results_of(campaign, read_runs(opened, campaign), baseline, by)
     names = [condition.name for condition in results.conditions]
     if baseline is not None and baseline not in (*names, *(run.name for run in results.runs)):
         raise UserError(f"no condition named {baseline} in {campaign.name}", f"one of: {some(names, 8)}")

@@ -17,7 +17,8 @@ class BaselineComparison:
         in_tokens: speeds are tokens per second; steps per second where a repeat of the workload does not say tokens.
         speeds: of each of its repeats.
         times_baseline: speed as a multiple of the baseline's.
-        loss_is: which loss was compared: ``held-out`` or ``final training``.
+        losses: number of the repeat, and the loss (nats) that was compared.
+        loss_is: which loss that is: ``held-out`` or ``final training``.
         more_memory: by what part more memory is reserved than the baseline does; None of the baseline itself.
     """
 
@@ -29,6 +30,7 @@ class BaselineComparison:
     times_baseline: Estimate | None
     order: Order
     loss: LossTest
+    losses: tuple[tuple[int, float], ...]
     loss_is: str
     more_memory: float | None
 
@@ -52,6 +54,7 @@ def _compare(condition: Condition, baseline: Condition, *, in_tokens: bool, held
         times_baseline=ratio(speeds, beside),
         order=Order.TIE if itself else order(speeds, beside),
         loss=_loss(condition, baseline, held_out=held_out),
+        losses=tuple(_losses(condition, held_out=held_out)),
         loss_is="held-out" if held_out else "final training",
         more_memory=None if itself else _more_memory(condition, baseline),
     )

@@ -1,7 +1,6 @@
-"""Which configuration to use: feasible, then as good as the baseline, then fastest; and what to try next. Pure.
+"""Which configuration to use: feasible, as good as the baseline, then the fastest and the one that learns best. Pure.
 
-The usual advice ("ZeRO 2 is 10 to 15 % slower", "offload costs a half") is about other models on other machines; the
-sentences here are about what this campaign measured.
+Where these are two, neither is better: what counts is for the reader to say.
 """
 
 from __future__ import annotations
@@ -9,32 +8,29 @@ from __future__ import annotations
 import math
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from enum import StrEnum
 from typing import Final
 
 from ....db.records import UNSETTLED_RUN
 from ..measure.metrics import METRICS
+from .advice import advice
 from .baseline import BaselineComparison
 from .conditions import Condition
-from .ignored_axes import ignored_axes
-from .sensitivity import sensitivities, sensitivity_sentence
-from .statistics import LEAST_REPEATS, LOSS_MARGIN_NATS, TIE, Order, Sameness, order
+from .statistics import LEAST_REPEATS, TIE, Order, Sameness, estimate, loss_test, order, ratio
 from .wording import listed, times
 
 MEMORY_SHARE: Final = 0.92
 """Of the usable memory, on every rank: above it the allocator begins to retry."""
 
-ROOMY: Final = 0.60
-TIGHT: Final = 0.80
-"""Shares of the usable memory."""
-
-SCATTER: Final = 1.25
-"""Repeats of one condition usually differ by a few percent."""
-
-COARSE_NATS: Final = 5 * LOSS_MARGIN_NATS
-"""A margin above this hides what most comparisons are after."""
-
 _BESIDE_SPEED: Final = ("mem_reserved_gb", "j_per_token")
 """Metrics by which a configuration may be better than a faster one."""
+
+
+class Objective(StrEnum):
+    """What counts where the fastest condition is not the one that learns best."""
+
+    SPEED = "speed"
+    LOSS = "loss"
 
 
 @dataclass(frozen=True)
@@ -42,9 +38,11 @@ class Recommendation:
     """What to use, and why not the others.
 
     Attributes:
-        chosen: None where no condition may be recommended.
-        established: the repeats suffice for the claim that it learns as well as the baseline and is the fastest, or as
-            fast as ``tied``.
+        chosen: None where no condition may be recommended, or the fastest learns worse than another and nobody said
+            what counts.
+        fastest: of those that learn no worse than the baseline.
+        learner: the one that learns best, which is the fastest unless another is established as better.
+        established: the repeats suffice for what is said of the chosen one, or of both.
         excluded: by name, why a condition may not be chosen.
         front: names of conditions that none beats in speed, memory and energy at once, fastest first.
         sentence: all of it in plain words.
@@ -52,6 +50,8 @@ class Recommendation:
     """
 
     chosen: Condition | None
+    fastest: Condition | None
+    learner: Condition | None
     established: bool
     tied: tuple[str, ...]
     excluded: dict[str, str]
@@ -60,28 +60,58 @@ class Recommendation:
     advice: tuple[str, ...]
 
 
-def recommend(comparisons: Sequence[BaselineComparison]) -> Recommendation:
+def recommend(comparisons: Sequence[BaselineComparison], by: Objective | None = None) -> Recommendation:
     """Chooses among conditions that were measured beside the same baseline.
 
     Speeds that tie are decided by memory, then by the lower ZeRO stage, then by joules per token. What another one is
-    faster than is not chosen, nor what another beats in speed, memory and energy at once.
+    faster than is not chosen, nor what another beats in speed, memory and energy at once. Losses count as the tests of
+    `loss_test` show them; of those that learn as well as the best, the fastest is named.
     """
     excluded = {one.condition.name: why for one in comparisons if (why := _unfit(one))}
     left = [one for one in comparisons if one.condition.name not in excluded]
     if not left:
-        return Recommendation(None, False, (), excluded, (), _nothing(excluded), tuple(_advice(comparisons, None)))
-    chosen = _choice(left)
-    tied = [one for one in left if one is not chosen and _ties(one, chosen)]
-    doubts = [*_unfinished(comparisons), *_doubts(chosen, left)]
+        said = tuple(advice(comparisons, None))
+        return Recommendation(None, None, None, False, (), excluded, (), _nothing(excluded), said)
+    fastest = _choice(left)
+    able = _best_learners(left, fastest)
+    learner = _choice(able)
+    chosen = fastest if learner is fastest else {Objective.SPEED: fastest, Objective.LOSS: learner}.get(by or "")
+    beside = able if chosen is learner else left
+    tied = [one for one in beside if chosen and one is not chosen and _ties(one, chosen)]
+    doubts = [*_unfinished(comparisons), *_doubts(chosen or fastest, beside)]
+    if chosen is fastest:
+        use = _sentence(chosen, tied, left, excluded)
+    else:
+        use = _use_learner(learner, fastest, able) if chosen else _choose(fastest, learner)
     return Recommendation(
-        chosen=chosen.condition,
+        chosen=chosen.condition if chosen else None,
+        fastest=fastest.condition,
+        learner=learner.condition,
         established=not doubts,
         tied=tuple(one.condition.name for one in tied),
         excluded=excluded,
         front=_front(left),
-        sentence=" ".join([_sentence(chosen, tied, left, excluded), *doubts]),
-        advice=tuple(_advice(comparisons, chosen.condition)),
+        sentence=" ".join([*_learning(learner, left), use, *doubts]),
+        advice=tuple(advice(comparisons, chosen.condition if chosen else None)),
     )
+
+
+def _best_learners(left: Sequence[BaselineComparison], fastest: BaselineComparison) -> list[BaselineComparison]:
+    """Those that learn better than the fastest, without those that learn worse than the best of them; else all."""
+    better = [one for one in left if loss_test(one.losses, fastest.losses).verdict == Sameness.BETTER]
+    if not better:
+        return list(left)
+    best = min(better, key=_median_loss)
+    return [one for one in better if not _learns_worse(one, best)]
+
+
+def _learns_worse(one: BaselineComparison, other: BaselineComparison) -> bool:
+    return loss_test(one.losses, other.losses).verdict == Sameness.WORSE
+
+
+def _median_loss(one: BaselineComparison) -> float:
+    found = estimate([loss for _, loss in one.losses])
+    return found.value if found else math.inf
 
 
 def _choice(left: Sequence[BaselineComparison]) -> BaselineComparison:
@@ -226,6 +256,34 @@ def _beats(one: _Point, other: _Point) -> bool:
     return all(a <= b for a, b in known) and any(a < b for a, b in known)
 
 
+def _learning(learner: BaselineComparison, left: Sequence[BaselineComparison]) -> Iterator[str]:
+    """That it learns better than others, where it does."""
+    worse = [one for one in left if _learns_worse(one, learner)]
+    if worse:
+        gaps = [found.value for one in worse if (found := loss_test(one.losses, learner.losses).difference)]
+        low, high = f"{min(gaps):.3f}", f"{max(gaps):.3f}"
+        nats = f"{low} nats" if low == high else f"{low} to {high} nats"
+        names = listed([one.condition.name for one in worse], 3)
+        yield f"{learner.condition.name} learns best: its {learner.loss_is} loss is {nats} below that of {names}."
+
+
+def _choose(fastest: BaselineComparison, learner: BaselineComparison) -> str:
+    return (
+        f"{_pace_beside(fastest, learner)} "
+        "Which to use depends on what counts: `campaign recommend --by loss` or `--by speed`."
+    )
+
+
+def _use_learner(learner: BaselineComparison, fastest: BaselineComparison, able: Sequence[BaselineComparison]) -> str:
+    why = "no other learns as well" if len(able) == 1 else f"the fastest of {len(able)} that learn best"
+    return f"Use {learner.condition.name}{_gain(learner)}: {why}. {_pace_beside(fastest, learner)}"
+
+
+def _pace_beside(fastest: BaselineComparison, learner: BaselineComparison) -> str:
+    found = ratio(fastest.speeds, learner.speeds)
+    return f"{fastest.condition.name} is the fastest{f', at {times(found)} × its speed' if found else ''}."
+
+
 def _sentence(
     chosen: BaselineComparison,
     tied: Sequence[BaselineComparison],
@@ -243,74 +301,14 @@ def _sentence(
         why = f"as fast as {listed([one.condition.name for one in tied], 3)}{least}"
     else:
         why = f"the fastest of {len(left)} configurations that are {good}"
-    gain = "" if chosen.is_baseline or not chosen.times_baseline else f" ({times(chosen.times_baseline)} × baseline)"
-    return f"Use {name}{gain}: {why}."
+    return f"Use {name}{_gain(chosen)}: {why}."
+
+
+def _gain(one: BaselineComparison) -> str:
+    return "" if one.is_baseline or not one.times_baseline else f" ({times(one.times_baseline)} × baseline)"
 
 
 def _nothing(excluded: dict[str, str]) -> str:
     for name, why in excluded.items():
         return f"Nothing can be recommended: {name}: {why}."
     return "There is nothing to recommend yet: no run has figures."
-
-
-def _advice(comparisons: Sequence[BaselineComparison], chosen: Condition | None) -> Iterator[str]:
-    """What was measured, and what follows for the next run."""
-    if chosen and chosen.heeds_config:
-        yield from _room(chosen)
-        yield from _alone(chosen)
-    elif chosen:
-        known = {run.read_config for run in chosen.runs}
-        yield (
-            "Its script did not read CAMPAIGN_DS_CONFIG, so no DeepSpeed configuration is shown."
-            if known == {False}
-            else "No DeepSpeed configuration is shown: it is not known whether its script read CAMPAIGN_DS_CONFIG."
-        )
-    yield from _too_large([one for one in comparisons if one.condition is not chosen and one.condition.heeds_config])
-    yield from _coarse(comparisons)
-    yield from _scattered(comparisons)
-    yield from ignored_axes(run for one in comparisons for run in one.condition.runs)
-    yield from map(sensitivity_sentence, sensitivities(comparisons))
-
-
-def _room(chosen: Condition) -> Iterator[str]:
-    share = chosen.value("mem_share")
-    if share is None:
-        return
-    takes = f"{chosen.name} takes {share:.0%} of the GPU's memory"
-    if share < ROOMY:
-        offloaded = chosen.field("offload") not in (None, "none")
-        yield f"{takes}: a larger micro-batch is likely to be faster{', and so is no offload' if offloaded else ''}."
-    elif share > TIGHT:
-        yield f"{takes}: longer samples or a larger model need ZeRO 2 or 3."
-
-
-def _alone(chosen: Condition) -> Iterator[str]:
-    stage, offload = chosen.field("zero_stage"), chosen.field("offload")
-    if chosen.ranks == 1 and stage and offload in (None, "none"):
-        yield f"With one rank, ZeRO {stage} has nothing to shard across: it saves memory only together with offload."
-
-
-def _too_large(comparisons: Sequence[BaselineComparison]) -> Iterator[str]:
-    lost = {one.condition.name: {kind for run in one.condition.runs for kind in run.cost.lost} for one in comparisons}
-    if names := [name for name, kinds in lost.items() if kinds & {"oom", "fragmentation"}]:
-        saves = "What saves most: ZeRO 3, then offload, then a smaller micro-batch."
-        yield f"Out of memory as configured: {', '.join(names)}. {saves}"
-
-
-def _coarse(comparisons: Sequence[BaselineComparison]) -> Iterator[str]:
-    margin = next((one.loss.margin for one in comparisons if one.is_baseline), 0.0)
-    if len(comparisons) > 1 and margin > COARSE_NATS:
-        yield (
-            f"The baseline's repeats differ so much that losses {margin:.3f} nats apart count as equal: longer runs or "
-            "more held-out text would show smaller differences."
-        )
-
-
-def _scattered(comparisons: Sequence[BaselineComparison]) -> Iterator[str]:
-    for one in comparisons:
-        speeds = one.speeds
-        if len(speeds) > 1 and max(speeds) > SCATTER * min(speeds):
-            yield (
-                f"The fastest repeat of {one.condition.name} ran at {max(speeds) / min(speeds):.1f} × the slowest: "
-                "something else may have used the machine."
-            )

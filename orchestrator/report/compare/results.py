@@ -11,7 +11,7 @@ from ..measure.cost import Cost
 from ..measure.run import MeasuredRun
 from .baseline import BaselineComparison, compare_to_baseline
 from .conditions import Condition, conditions_of, grouped
-from .recommend import Recommendation, recommend
+from .recommend import Objective, Recommendation, recommend
 from .workloads import TimeToLoss, Workload, times_to_loss, workloads_of
 
 
@@ -59,16 +59,18 @@ class Results:
         return bool(told) and all(run.on_cpus for run in told)
 
 
-def results_of(campaign: CampaignRow, runs: Sequence[MeasuredRun], baseline: str | None = None) -> Results:
-    """Compares a campaign's runs with the named baseline, or with the default one."""
+def results_of(
+    campaign: CampaignRow, runs: Sequence[MeasuredRun], baseline: str | None = None, by: Objective | None = None
+) -> Results:
+    """Compares a campaign's runs with the named baseline, or with the default one; recommends by what counts."""
     workloads = workloads_of(conditions_of(runs), baseline)
-    compared = tuple(_results(workload) for workload in workloads)
+    compared = tuple(_results(workload, by) for workload in workloads)
     return Results(campaign, tuple(runs), compared, tuple(_times(workloads)), _sum(runs))
 
 
-def _results(workload: Workload) -> WorkloadResults:
+def _results(workload: Workload, by: Objective | None) -> WorkloadResults:
     comparisons = tuple(compare_to_baseline(workload.conditions, workload.baseline))
-    return WorkloadResults(workload, comparisons, recommend(comparisons))
+    return WorkloadResults(workload, comparisons, recommend(comparisons, by))
 
 
 def _times(workloads: Sequence[Workload]) -> list[TimeToLoss]:

@@ -1,22 +1,22 @@
-"""How sensitive speed and memory are to one change of the strategy, over all pairs that differ in it alone. Pure."""
+"""How one change of an axis affects speed, memory and loss, over all pairs that differ in it alone. Pure."""
 
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import pairwise, product
 from typing import Any, Final
 
 from .baseline import BaselineComparison
 from .conditions import environment_key, grouped
-from .statistics import Order, order, ratio
+from .statistics import Order, Sameness, loss_test, order, ratio
 from .wording import times
 
 FIELDS: Final = (
     "engine", "zero_stage", "offload", "precision", "compile", "deepcompile", "activation_checkpointing", "fused_loss",
 )  # fmt: skip
-"""Of the strategy, in the order in which they are told."""
+"""Of the strategy, in the order in which they are told; the other axes of the matrix follow."""
 
 _STEPS: Final[dict[str, tuple[object, ...]]] = {
     "engine": ("ddp", "deepspeed"),
@@ -44,25 +44,36 @@ class Sensitivity:
 
 
 def sensitivities(comparisons: Sequence[BaselineComparison]) -> list[Sensitivity]:
-    """Every change of one field of the strategy that was measured, from each value to the next that there is."""
+    """Every change of one axis that was measured.
+
+    Numbers and the fields of the strategy go from each value to the next one, other words from the first to each.
+    """
     known = [one for one in comparisons if one.speed]
     found: dict[tuple[str, str, str], list[tuple[BaselineComparison, BaselineComparison]]] = {}
-    for field in FIELDS:
+    for field in dict.fromkeys([*FIELDS, *_other_axes(known)]):
         for group in _alike(known, field):
-            for cheaper, dearer in pairwise(_by_value(group, field)):
+            for cheaper, dearer in _steps(_by_value(group, field), field):
                 for before, after in product(cheaper, dearer):
-                    key = (field, _value(before, field), _value(after, field))
+                    key = (field, _key(before, field), _key(after, field))
                     found.setdefault(key, []).append((before, after))
     return [
-        Sensitivity(field, pairs[0][0].condition.field(field), pairs[0][1].condition.field(field), tuple(pairs))
+        Sensitivity(field, _value(pairs[0][0], field), _value(pairs[0][1], field), tuple(pairs))
         for (field, _, _), pairs in found.items()
     ]
+
+
+def _other_axes(comparisons: Sequence[BaselineComparison]) -> Iterator[str]:
+    """Axes of the matrix whose values are numbers or words: no labels, which name points; no structures."""
+    for name in dict.fromkeys(name for one in comparisons for name in one.condition.params):
+        structures = any(isinstance(one.condition.field(name), Mapping) for one in comparisons)
+        if name not in ("label", "strategy") and not structures:
+            yield name
 
 
 def sensitivity_sentence(change: Sensitivity) -> str:
     """The sensitivity in words: over one pair with its interval, over several as a range."""
     what = f"{change.field} {_word(change.before)} → {_word(change.after)}"
-    return f"{what}: {_speed(change)}{_memory(change)} ({_which(change)})."
+    return f"{what}: {_speed(change)}{_memory(change)}{_loss(change)} ({_which(change)})."
 
 
 def _alike(comparisons: Sequence[BaselineComparison], field: str) -> Iterator[list[BaselineComparison]]:
@@ -71,6 +82,8 @@ def _alike(comparisons: Sequence[BaselineComparison], field: str) -> Iterator[li
 
     def rest(one: BaselineComparison) -> list[Any]:
         train = one.condition.runs[0].train
+        if field not in FIELDS and field not in train:  # of the machine or the script, in which nothing else may differ
+            return [{name: value for name, value in one.condition.params.items() if name not in (field, "label")}]
         return [{name: value for name, value in train.items() if name not in varied}, environment_key(one.condition)]
 
     yield from (group for group in grouped(comparisons, rest) if len(group) > 1)
@@ -78,6 +91,9 @@ def _alike(comparisons: Sequence[BaselineComparison], field: str) -> Iterator[li
 
 def _by_value(group: Sequence[BaselineComparison], field: str) -> list[list[BaselineComparison]]:
     """The group by its values of the field, from the first to the last; of an engine only the lowest ZeRO stage."""
+    if field not in FIELDS:
+        alike = grouped(group, lambda one: _value(one, field))
+        return sorted(alike, key=lambda few: _value(few[0], field)) if _are_numbers(alike, field) else alike
     values = _STEPS.get(field, _SWITCH)
     found: dict[int, list[BaselineComparison]] = {}
     for one in group:
@@ -87,13 +103,32 @@ def _by_value(group: Sequence[BaselineComparison], field: str) -> list[list[Base
     return [_lowest_stage(alike) for alike in ordered] if field == "engine" else ordered
 
 
+def _steps(
+    ordered: list[list[BaselineComparison]], field: str
+) -> Iterator[tuple[list[BaselineComparison], list[BaselineComparison]]]:
+    """The changes that are told: words have no order, so they are told from the first one."""
+    if field in FIELDS or _are_numbers(ordered, field):
+        yield from pairwise(ordered)
+    else:
+        yield from ((ordered[0], other) for other in ordered[1:])
+
+
+def _are_numbers(groups: Sequence[Sequence[BaselineComparison]], field: str) -> bool:
+    return all(isinstance(_value(group[0], field), int | float) for group in groups)
+
+
 def _lowest_stage(group: Sequence[BaselineComparison]) -> list[BaselineComparison]:
     stages = [one.condition.field("zero_stage") or 0 for one in group]
     return [one for one, stage in zip(group, stages, strict=True) if stage == min(stages)]
 
 
-def _value(one: BaselineComparison, field: str) -> str:
-    return json.dumps(one.condition.field(field), default=str)
+def _value(one: BaselineComparison, field: str) -> Any:
+    train = one.condition.runs[0].train
+    return train.get(field) if field in FIELDS or field in train else one.condition.params.get(field)
+
+
+def _key(one: BaselineComparison, field: str) -> str:
+    return json.dumps(_value(one, field), default=str)
 
 
 def _word(value: Any) -> str:
@@ -121,6 +156,19 @@ def _memory(change: Sensitivity) -> str:
         return ""
     low, high = min(saved), max(saved)
     return f", {low:+.1f} GB" if high - low < LEAST_GB else f", {low:+.1f} to {high:+.1f} GB"
+
+
+def _loss(change: Sensitivity) -> str:
+    """How far the losses are apart; equal where that is shown of every pair."""
+    tests = [loss_test(after.losses, before.losses) for before, after in change.pairs]
+    gaps = [round(test.difference.value, 4) + 0.0 for test in tests if test.difference]
+    if not gaps:
+        return ""
+    what = f"{change.pairs[0][0].loss_is} loss"
+    if all(test.verdict == Sameness.EQUIVALENT for test in tests):
+        return f", equal {what}"
+    low, high = f"{min(gaps):+.3f}", f"{max(gaps):+.3f}"
+    return f", {what} {low} nats" if low == high else f", {what} {low} to {high} nats"
 
 
 def _which(change: Sensitivity) -> str:

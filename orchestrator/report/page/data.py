@@ -118,6 +118,8 @@ def _workload(one: WorkloadResults) -> dict[str, Any]:
         "conditions": [_condition(each) for each in one.comparisons],
         "recommendation": {
             "condition": found.chosen.name if found.chosen else None,
+            "fastest": found.fastest.name if found.fastest else None,
+            "learns_best": found.learner.name if found.learner else None,
             "established": found.established,
             "tied": found.tied,
             "excluded": found.excluded,

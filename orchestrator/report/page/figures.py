@@ -69,11 +69,12 @@ _KINDS: Final = {
 def drawn(kind: str, one: WorkloadResults) -> list[Condition]:
     """The conditions of a workload that a figure of this kind draws, in the order of the matrix.
 
-    What is recommended and the baseline always, then the first others, as far as there are data for them.
+    The fastest, the one that learns best and the baseline always, then the first others, as far as there are data.
     """
     baseline, shows = one.workload.baseline, _KINDS[kind].shows
     able = [each.condition for each in one.comparisons if shows(each, baseline)]
-    always = [each for each in able if each is one.recommendation.chosen or each is baseline]
+    told = (one.recommendation.fastest, one.recommendation.learner, baseline)
+    always = [each for each in able if any(each is other for other in told)]
     kept = {each.name for each in [*always, *(each for each in able if each not in always)][: _KINDS[kind].most]}
     return [each for each in able if each.name in kept]
 
@@ -103,10 +104,10 @@ def named(kind: str, results: Results) -> list[tuple[str, WorkloadResults]]:
 
 
 def sampled_runs(results: Results) -> list[MeasuredRun]:
-    """The runs whose GPUs are drawn over time: of what is recommended, the baselines, then the first others."""
-    chosen = [one.recommendation.chosen for one in results.workloads]
+    """The runs whose GPUs are drawn over time: of the fastest conditions, the baselines, then the first others."""
+    fastest = [one.recommendation.fastest for one in results.workloads]
     baselines = [one.workload.baseline for one in results.workloads]
-    ordered = {one.name: one for one in (*chosen, *baselines, *results.conditions) if one}
+    ordered = {one.name: one for one in (*fastest, *baselines, *results.conditions) if one}
     sampled = (next((run for run in one.runs if run.gpus.names and run.attempt_id), None) for one in ordered.values())
     return [run for run in sampled if run][:MOST_SAMPLED]
 

@@ -80,7 +80,7 @@ def summary(results: Results) -> Iterator[str]:
 
 def _reservations(results: Results) -> Iterator[str]:
     """What was left out, learned worse, or has to be read with care."""
-    chosen = [one.recommendation for one in results.workloads if one.recommendation.chosen]
+    chosen = [one.recommendation for one in results.workloads if one.recommendation.fastest]
     if excluded := {name: why for one in chosen for name, why in one.excluded.items()}:
         yield f"Not considered: {listed(list(_causes(excluded)), 4)}."
     worse = [one for one in results.comparisons if one.loss.verdict == Sameness.WORSE]

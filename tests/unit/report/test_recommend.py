@@ -13,7 +13,7 @@ from dscampaign.db.records import RunState
 from dscampaign.db.store import Store
 from dscampaign.orchestrator.report.compare.baseline import compare_to_baseline
 from dscampaign.orchestrator.report.compare.conditions import conditions_of
-from dscampaign.orchestrator.report.compare.recommend import Recommendation, recommend
+from dscampaign.orchestrator.report.compare.recommend import Objective, Recommendation, recommend
 from dscampaign.orchestrator.report.measure.run import MeasuredRun
 from dscampaign.orchestrator.report.measure.telemetry import GpuDetails
 from dscampaign.orchestrator.report.page.data import document_of
@@ -23,9 +23,14 @@ from dscampaign.tests.support.planted import Plant, Planted, PlantStore, Try, re
 NO_DETAILS = GpuDetails({}, (), ())
 
 
-def advice(runs: Sequence[MeasuredRun]) -> Recommendation:
+def advice(runs: Sequence[MeasuredRun], by: Objective | None = None) -> Recommendation:
     conditions = conditions_of(runs)
-    return recommend(compare_to_baseline(conditions, conditions[0]))
+    return recommend(compare_to_baseline(conditions, conditions[0]), by)
+
+
+def names(found: Recommendation) -> list[str | None]:
+    """Of what is chosen, of the fastest, and of what learns best."""
+    return [one and one.name for one in (found.chosen, found.fastest, found.learner)]
 
 
 def test_one_that_ties_may_need_less_than_the_chosen_one(planted: Plant) -> None:
@@ -155,3 +160,56 @@ def test_a_configuration_is_shown_only_where_the_script_has_read_it(
     told = " ".join(found.advice)
     assert ("CAMPAIGN_DS_CONFIG" in told, said in told) == (bool(said), True)
     assert ("larger micro-batch" in told, "ZeRO 3" in told) == (opened is True, opened is True)
+
+
+SLOW_LEARNER = Planted("quick", (0.100,) * 3, (3.0, 3.001, 2.999))
+LEARNER = Planted("good", (0.104,) * 3, (2.5, 2.501, 2.499))
+
+
+def test_the_fastest_and_the_best_learner_are_named_apart(planted: Plant) -> None:
+    """One is half a nat better and 4 % slower: neither is the answer before somebody says what counts."""
+    runs = planted(SLOW_LEARNER, LEARNER)
+    found = advice(runs)
+    assert names(found) == [None, "quick", "good"]
+    assert found.established
+    assert found.sentence == (
+        "good learns best: its held-out loss is 0.500 nats below that of quick. "
+        "quick is the fastest, at 1.04 [1.04, 1.04] × its speed. "
+        "Which to use depends on what counts: `campaign recommend --by loss` or `--by speed`."
+    )
+    by_loss, by_speed = advice(runs, Objective.LOSS), advice(runs, Objective.SPEED)
+    assert (names(by_loss)[0], names(by_speed)[0]) == ("good", "quick")
+    assert "Use good (0.96 [0.96, 0.96] × baseline): no other learns as well." in by_loss.sentence
+    assert by_speed.sentence.startswith("good learns best")
+    assert "Use quick: the fastest of 2" in by_speed.sentence
+
+
+def test_what_wins_both_is_used_whatever_counts(planted: Plant) -> None:
+    runs = planted(replace(SLOW_LEARNER, step_s=(0.2,) * 3), LEARNER)
+    for by in (None, *Objective):
+        found = advice(runs, by)
+        assert names(found) == ["good", "good", "good"]
+        assert "good learns best: its held-out loss is 0.500 nats below that of quick. Use good" in found.sentence
+
+
+def test_of_those_that_learn_best_the_fastest_counts(planted: Plant) -> None:
+    """Also where both are better than the baseline, and the slower of them by less than repeats differ."""
+    other = Planted("other", (0.3,) * 3, (2.4995, 2.501, 2.499))
+    middling = Planted("middling", (0.102,) * 3, (2.8, 2.801, 2.799))
+    found = advice(planted(SLOW_LEARNER, other, middling, LEARNER), Objective.LOSS)
+    assert names(found) == ["good", "quick", "good"]
+    assert "0.300 to 0.500 nats below that of quick, middling" in found.sentence
+    assert "the fastest of 2 that learn best" in found.sentence
+
+
+FEW = [replace(one, step_s=one.step_s[:2], held_out=one.held_out[:2]) for one in (SLOW_LEARNER, LEARNER)]
+VAGUE = [SLOW_LEARNER, replace(LEARNER, held_out=(2.5, 3.002, 2.99))]
+
+
+@pytest.mark.parametrize(("conditions", "chosen"), [(FEW, "quick"), (VAGUE, "quick")])
+def test_a_difference_that_is_not_established_decides_nothing(
+    planted: Plant, conditions: list[Planted], chosen: str
+) -> None:
+    found = advice(planted(*conditions))
+    assert names(found) == [chosen] * 3
+    assert "learns best" not in found.sentence

@@ -1,4 +1,4 @@
-"""What one change costs: only conditions that differ in it alone are a pair."""
+"""What one change of an axis does: only conditions that differ in it alone are a pair."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ def test_other_machines_are_no_pair(planted: Plant) -> None:
         on("z2-h", 0.1, 2, partition="h100"),
         on("z2-a", 0.3, 2, partition="a100"),
     )
-    assert said(runs) == ["zero_stage 1 → 2: as fast (z1-h → z2-h and 1 more)."]
+    assert said(runs) == ["zero_stage 1 → 2: as fast, equal held-out loss (z1-h → z2-h and 1 more)."]
 
 
 def test_other_gpus_are_no_pair(planted: Plant) -> None:
@@ -37,25 +37,25 @@ def test_other_gpus_are_no_pair(planted: Plant) -> None:
 
 def test_how_long_a_job_may_take_is_no_difference(planted: Plant) -> None:
     runs = planted(on("a", 0.1, 1, time="1:00:00", mem="64G"), on("b", 0.2, 2, time="4:00:00", mem="512G"))
-    assert said(runs) == ["zero_stage 1 → 2: 0.50 [0.50, 0.50] × the speed (a → b)."]
+    assert said(runs) == ["zero_stage 1 → 2: 0.50 [0.50, 0.50] × the speed, equal held-out loss (a → b)."]
 
 
 def test_other_seeds_are_no_pair(planted: Plant) -> None:
     runs = planted(*(on(f"z{stage}-s{seed}", 0.1, stage, train={"seed": seed}) for stage in (1, 2) for seed in (1, 2)))
-    assert said(runs) == ["zero_stage 1 → 2: as fast (z1-s1 → z2-s1 and 1 more)."]
+    assert said(runs) == ["zero_stage 1 → 2: as fast, equal held-out loss (z1-s1 → z2-s1 and 1 more)."]
 
 
 def test_all_that_are_alike_are_pairs(planted: Plant) -> None:
     runs = planted(
         on("short", 0.1, 1, time="1:00:00"), on("long", 0.2, 1, time="4:00:00"), on("other", 0.4, 2, time="1:00:00")
     )
-    assert said(runs) == ["zero_stage 1 → 2: 0.25 to 0.50 × the speed (short → other and 1 more)."]
+    assert said(runs) == ["zero_stage 1 → 2: 0.25 to 0.50 × the speed, equal held-out loss (short → other and 1 more)."]
 
 
 def test_a_folder_on_a_disk_goes_with_offload_to_it(planted: Plant) -> None:
     disk = {"offload": "nvme", "nvme_path": "/scratch"}
     runs = planted(on("none", 0.1, 3, train={"offload": "none"}), on("nvme", 0.2, 3, train=disk))
-    assert said(runs) == ["offload none → nvme: 0.50 [0.50, 0.50] × the speed (none → nvme)."]
+    assert said(runs) == ["offload none → nvme: 0.50 [0.50, 0.50] × the speed, equal held-out loss (none → nvme)."]
 
 
 def test_without_a_zero_stage_engines_have_a_price(planted: Plant) -> None:
@@ -65,6 +65,63 @@ def test_without_a_zero_stage_engines_have_a_price(planted: Plant) -> None:
         Planted("zero2", (0.4,) * 3, train={"zero_stage": 2}),
     )
     assert said(runs) == [
-        "engine ddp → deepspeed: 0.50 [0.50, 0.50] × the speed (ddp → zero1).",
-        "zero_stage 1 → 2: 0.50 [0.50, 0.50] × the speed (zero1 → zero2).",
+        "engine ddp → deepspeed: 0.50 [0.50, 0.50] × the speed, equal held-out loss (ddp → zero1).",
+        "zero_stage 1 → 2: 0.50 [0.50, 0.50] × the speed, equal held-out loss (zero1 → zero2).",
+    ]
+
+
+def varied(name: str, step_s: float, held_out: float, **params: Any) -> Planted:
+    return Planted(name, (step_s,) * 3, (held_out,) * 3, params=params, train=params)
+
+
+def test_any_axis_has_its_effects_on_loss_speed_and_memory(planted: Plant) -> None:
+    """Numbers from each to the next, whatever their order in the matrix."""
+    runs = planted(
+        *(
+            varied(f"lr-{lr}", step_s, loss, lr=lr)
+            for lr, step_s, loss in ((0.1, 0.1, 2.5), (0.01, 0.1, 3.0), (1, 0.2, 4.0))
+        )
+    )
+    assert said(runs) == [
+        "lr 0.01 → 0.1: as fast, held-out loss -0.500 nats (lr-0.01 → lr-0.1).",
+        "lr 0.1 → 1: 0.50 [0.50, 0.50] × the speed, held-out loss +1.500 nats (lr-0.1 → lr-1).",
+    ]
+
+
+def test_the_effects_of_a_word_are_told_from_the_first_of_the_matrix(planted: Plant) -> None:
+    words = planted(
+        *(
+            varied(word, step_s, 3.0, attention=word)
+            for word, step_s in (("sdpa", 0.1), ("eager", 0.2), ("flash", 0.05))
+        )
+    )
+    assert said(words) == [
+        "attention sdpa → eager: 0.50 [0.50, 0.50] × the speed, equal held-out loss (sdpa → eager).",
+        "attention sdpa → flash: 2.00 [2.00, 2.00] × the speed, equal held-out loss (sdpa → flash).",
+    ]
+
+
+def test_the_effect_of_an_axis_is_over_all_pairs_that_are_alike_in_the_others(planted: Plant) -> None:
+    runs = planted(
+        *(
+            varied(f"{lr}-{wd}", 0.1, 3.0 - lr - gain * (wd > 0), lr=lr, weight_decay=wd)
+            for lr, gain in ((0.1, 0.1), (0.2, 0.3))
+            for wd in (0.0, 0.5)
+        )
+    )
+    assert said(runs) == [
+        "lr 0.1 → 0.2: as fast, held-out loss -0.300 to -0.100 nats (0.1-0.0 → 0.2-0.0 and 1 more).",
+        "weight_decay 0.0 → 0.5: as fast, held-out loss -0.300 to -0.100 nats (0.1-0.0 → 0.1-0.5 and 1 more).",
+    ]
+
+
+def test_a_variable_of_the_environment_is_an_axis_too(planted: Plant) -> None:
+    runs = planted(
+        *(
+            Planted(name, (step_s,) * 3, params={"env.NCCL_ALGO": name}, config={"env": {"NCCL_ALGO": name}})
+            for name, step_s in (("Ring", 0.1), ("Tree", 0.2))
+        )
+    )
+    assert said(runs) == [
+        "env.NCCL_ALGO Ring → Tree: 0.50 [0.50, 0.50] × the speed, equal held-out loss (Ring → Tree)."
     ]

@@ -1,0 +1,89 @@
+"""What was measured beside the recommendation, and what to try next. Pure.
+
+The usual advice ("ZeRO 2 is 10 to 15 % slower", "offload costs a half") is about other models on other machines; the
+sentences here are about what this campaign measured.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from typing import Final
+
+from .baseline import BaselineComparison
+from .conditions import Condition
+from .ignored_axes import ignored_axes
+from .sensitivity import sensitivities, sensitivity_sentence
+from .statistics import LOSS_MARGIN_NATS
+
+ROOMY: Final = 0.60
+TIGHT: Final = 0.80
+"""Shares of the usable memory."""
+
+SCATTER: Final = 1.25
+"""Repeats of one condition usually differ by a few percent."""
+
+COARSE_NATS: Final = 5 * LOSS_MARGIN_NATS
+"""A margin above this hides what most comparisons are after."""
+
+
+def advice(comparisons: Sequence[BaselineComparison], chosen: Condition | None) -> Iterator[str]:
+    """What was measured, and what follows for the next run; None where no one condition is chosen."""
+    if chosen and chosen.heeds_config:
+        yield from _room(chosen)
+        yield from _alone(chosen)
+    elif chosen:
+        known = {run.read_config for run in chosen.runs}
+        yield (
+            "Its script did not read CAMPAIGN_DS_CONFIG, so no DeepSpeed configuration is shown."
+            if known == {False}
+            else "No DeepSpeed configuration is shown: it is not known whether its script read CAMPAIGN_DS_CONFIG."
+        )
+    yield from _too_large([one for one in comparisons if one.condition is not chosen and one.condition.heeds_config])
+    yield from _coarse(comparisons)
+    yield from _scattered(comparisons)
+    yield from ignored_axes(run for one in comparisons for run in one.condition.runs)
+    yield from map(sensitivity_sentence, sensitivities(comparisons))
+
+
+def _room(chosen: Condition) -> Iterator[str]:
+    share = chosen.value("mem_share")
+    if share is None:
+        return
+    takes = f"{chosen.name} takes {share:.0%} of the GPU's memory"
+    if share < ROOMY:
+        offloaded = chosen.field("offload") not in (None, "none")
+        yield f"{takes}: a larger micro-batch is likely to be faster{', and so is no offload' if offloaded else ''}."
+    elif share > TIGHT:
+        yield f"{takes}: longer samples or a larger model need ZeRO 2 or 3."
+
+
+def _alone(chosen: Condition) -> Iterator[str]:
+    stage, offload = chosen.field("zero_stage"), chosen.field("offload")
+    if chosen.ranks == 1 and stage and offload in (None, "none"):
+        yield f"With one rank, ZeRO {stage} has nothing to shard across: it saves memory only together with offload."
+
+
+def _too_large(comparisons: Sequence[BaselineComparison]) -> Iterator[str]:
+    lost = {one.condition.name: {kind for run in one.condition.runs for kind in run.cost.lost} for one in comparisons}
+    if names := [name for name, kinds in lost.items() if kinds & {"oom", "fragmentation"}]:
+        saves = "What saves most: ZeRO 3, then offload, then a smaller micro-batch."
+        yield f"Out of memory as configured: {', '.join(names)}. {saves}"
+
+
+def _coarse(comparisons: Sequence[BaselineComparison]) -> Iterator[str]:
+    margin = next((one.loss.margin for one in comparisons if one.is_baseline), 0.0)
+    if len(comparisons) > 1 and margin > COARSE_NATS:
+        yield (
+            f"The baseline's repeats differ so much that losses {margin:.3f} nats apart count as equal: longer runs or "
+            "more held-out text would show smaller differences."
+        )
+
+
+def _scattered(comparisons: Sequence[BaselineComparison]) -> Iterator[str]:
+    for one in comparisons:
+        speeds = one.speeds
+        if len(speeds) > 1 and max(speeds) > SCATTER * min(speeds):
+            yield (
+                f"The fastest repeat of {one.condition.name} ran at {max(speeds) / min(speeds):.1f} × the slowest: "
+                "something else may have used the machine."
+            )
