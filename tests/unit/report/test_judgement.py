@@ -137,24 +137,30 @@ def test_every_change_of_one_field_has_its_price(planted: Plant) -> None:
         Planted("ddp", (0.1, 0.1, 0.1), train={"engine": "ddp", "zero_stage": 0, "offload": "none"}),
         Planted("zero2", (0.125, 0.125, 0.125), reserved_gb=8.0, train={"zero_stage": 2, "offload": "none"}),
         Planted("zero3", (0.25, 0.25, 0.25), reserved_gb=6.0, train={"zero_stage": 3, "offload": "none"}),
-        Planted("zero2-cpu", (0.5, 0.5, 0.5), reserved_gb=5.0, train={"zero_stage": 2, "offload": "optimizer"}),
+        Planted("z2-cpu", (0.5, 0.5, 0.5), reserved_gb=5.0, train={"zero_stage": 2, "offload": "optimizer"}),
         Planted("zero3-cpu", (0.5, 0.5, 0.5), reserved_gb=3.0, train={"zero_stage": 3, "offload": "optimizer"}),
         Planted("other", (0.01, 0.01, 0.01), train={"zero_stage": 2, "precision": "fp16", "compile": True}),
     )
     said = [sensitivity_sentence(change) for change in sensitivities(list(judged(runs).values()))]
     assert said == [
-        "engine ddp → deepspeed: 0.80 [0.80, 0.80] × the speed, -2.0 GB (ddp → zero2).",
-        "zero_stage 2 → 3: 0.50 to 1.00 × the speed, -2.0 GB (zero2 → zero3 and 1 more).",
-        "offload none → optimizer: 0.25 to 0.50 × the speed, -3.0 GB (zero2 → zero2-cpu and 1 more).",
+        "engine ddp → deepspeed: 0.80 [0.80, 0.80] × the speed, -2.0 GB, equal held-out loss (ddp → zero2).",
+        "zero_stage 2 → 3: 0.50 to 1.00 × the speed, -2.0 GB, equal held-out loss (zero2 → zero3 and 1 more).",
+        "offload none → optimizer: 0.25 to 0.50 × the speed, -3.0 GB, equal held-out loss (zero2 → z2-cpu and 1 more).",
     ]
 
 
 @pytest.mark.parametrize(
     ("times", "sentence"),
     [
-        ((0.100, 0.101, 0.099), "zero_stage 0 → 1: as fast (a → b)."),
-        ((0.05, 0.10, 0.20), "zero_stage 0 → 1: 1.00 [0.50, 2.00] × the speed (a → b; inconclusive)."),
-        ((0.05, 0.09, 0.20), "zero_stage 0 → 1: 1.11 [0.50, 2.00] × the speed (a → b; inconclusive)."),
+        ((0.100, 0.101, 0.099), "zero_stage 0 → 1: as fast, equal held-out loss (a → b)."),
+        (
+            (0.05, 0.10, 0.20),
+            "zero_stage 0 → 1: 1.00 [0.50, 2.00] × the speed, equal held-out loss (a → b; inconclusive).",
+        ),
+        (
+            (0.05, 0.09, 0.20),
+            "zero_stage 0 → 1: 1.11 [0.50, 2.00] × the speed, equal held-out loss (a → b; inconclusive).",
+        ),
     ],
 )
 def test_a_price_says_what_the_repeats_show(planted: Plant, times: tuple[float, ...], sentence: str) -> None:
