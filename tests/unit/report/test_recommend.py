@@ -30,7 +30,7 @@ def advice(runs: Sequence[MeasuredRun], by: Objective | None = None) -> Recommen
 
 def names(found: Recommendation) -> list[str | None]:
     """Of what is chosen, of the fastest, and of what learns best."""
-    return [one and one.name for one in (found.chosen, found.fastest, found.learner)]
+    return [one.name if one else None for one in (found.chosen, found.fastest, found.learner)]
 
 
 def test_one_that_ties_may_need_less_than_the_chosen_one(planted: Plant) -> None:
