@@ -4,12 +4,15 @@ from __future__ import annotations
 
 from collections import defaultdict
 from collections.abc import Collection
-from typing import NamedTuple
+from typing import Final, NamedTuple
 
 from sqlalchemy import Connection, and_, case, delete, func, select
 
 from . import schema
 from .records import ACTIVE_ATTEMPT, COMPLETED_EARLY, RunState
+
+METRICS_SOURCE: Final = "script.metrics_source"
+"""Of an event that says where the metrics of a script come from that does not report them."""
 
 
 class CampaignTotals(NamedTuple):
@@ -68,6 +71,36 @@ def failure_rules(conn: Connection, campaign_id: int) -> dict[int, str]:
     query = select(run.id, attempt.evidence["rule"].as_string()).join(schema.attempt, newest)
     troubled = query.where(run.campaign_id == campaign_id, run.state.in_((RunState.FAILED, RunState.HELD)))
     return {run_id: rule or "" for run_id, rule in conn.execute(troubled)}
+
+
+class MetricsSource(NamedTuple):
+    """Where a run's metrics come from that its script does not report.
+
+    Attributes:
+        kind: `printed`, `tensorboard` or `trainer_state`; "" where an earlier version has recorded it.
+        message: the same for people.
+    """
+
+    kind: str
+    message: str
+
+
+def metrics_sources(conn: Connection, campaign_id: int) -> dict[int, MetricsSource]:
+    """By run id, where the metrics of its newest attempt with any come from; not of scripts that report them."""
+    event, attempt = schema.events.c, schema.attempt.c
+    asked = select(event.attempt_id, event.message, event.data["source"].as_string())
+    told: dict[int, MetricsSource] = {}
+    where = and_(event.campaign_id == campaign_id, event.kind == METRICS_SOURCE)
+    for attempt_id, message, kind in conn.execute(asked.where(where).order_by(event.id)):
+        if kind or attempt_id not in told:  # a word about a pattern says nothing of the source
+            told[attempt_id] = MetricsSource(kind or "", message)
+    if not told:
+        return {}
+    began = select(attempt.run_id, attempt.id).join(schema.run, attempt.run_id == schema.run.c.id)
+    began = began.where(schema.run.c.campaign_id == campaign_id, attempt.last_step.is_not(None))
+    newest = {row[0]: row[1] for row in conn.execute(began.order_by(attempt.generation))}
+    found = {run_id: told[attempt_id] for run_id, attempt_id in newest.items() if attempt_id in told}
+    return {run_id: source for run_id, source in found.items() if source.kind != "reported"}
 
 
 def delete_measurements(conn: Connection, attempt_ids: Collection[int]) -> None:

@@ -25,6 +25,8 @@ CHUNK_BYTES: Final = 256 << 10
 FINISH_S: Final = 5.0
 MAX_NAMES: Final = 100
 MAX_HELD: Final = 100_000
+REPORTED: Final = "reported"
+"""What an event says in place of the kind of a source, once the script reports metrics itself."""
 _LOSSES: Final = {"loss", "eval_loss"}
 
 
@@ -105,7 +107,8 @@ class Collector:
         self._first_s = self._first_s or time.monotonic()
         if at_once or time.monotonic() - self._first_s >= HOLD_S:
             self._chosen, self._sources = best, [best]
-            self._tell("metrics_source", f"the script does not report metrics; they are read from {best.said}")
+            message = f"the script does not report metrics; they are read from {best.said}"
+            self._tell("metrics_source", message, source=best.kind)
 
     def _new(self, line: Line) -> Line:
         """What of a line is further than all before; the same value may stand in two files."""
@@ -128,7 +131,8 @@ class Collector:
             self._over = steps > self._own_lines
             self._own_lines = 0
             if self._over and self._chosen is not None:
-                self._tell("metrics_source", "the script reports metrics now; nothing else is read any more")
+                message = "the script reports metrics now; nothing else is read any more"
+                self._tell("metrics_source", message, source=REPORTED)
         return self._over
 
     def _tell_given_up(self, patterns: Patterns) -> None:
@@ -136,8 +140,8 @@ class Collector:
             self._tell("metrics_source", f"metrics.{name} takes too long on what the script prints, and is given up")
         patterns.given_up.clear()
 
-    def _tell(self, event: str, message: str) -> None:
-        self._write(json.dumps({"event": event, "ts": time.time(), "message": message}) + "\n")
+    def _tell(self, event: str, message: str, **facts: str) -> None:
+        self._write(json.dumps({"event": event, "ts": time.time(), "message": message, **facts}) + "\n")
 
     def _append(self, lines: list[Line]) -> None:
         if lines or self._unwritten:

@@ -23,6 +23,9 @@ SEARCH_S: Final = 10.0
 class MetricSource(ABC):
     """Where the metrics of an attempt may come from."""
 
+    kind: str
+    """A word for programs."""
+
     @property
     @abstractmethod
     def said(self) -> str:
@@ -39,6 +42,8 @@ class MetricSource(ABC):
 
 class Printed(MetricSource):
     """The output of the first rank."""
+
+    kind = "printed"
 
     def __init__(self, logs: Path, form: Form) -> None:
         self.form = form
@@ -59,6 +64,8 @@ class Printed(MetricSource):
 
 class TensorBoard(MetricSource):
     """Event files of the first rank."""
+
+    kind = "tensorboard"
 
     def __init__(self, places: Places, pid: Callable[[], int | None], since_s: float) -> None:
         self._places, self._pid, self._since_s = places, pid, since_s
@@ -94,6 +101,8 @@ class TensorBoard(MetricSource):
 
 class TrainerState(MetricSource):
     """What Transformers' Trainer saves with each checkpoint: all that it has logged, also before the attempt began."""
+
+    kind = "trainer_state"
 
     def __init__(self, places: Places, before: Places) -> None:
         self._places = places

@@ -38,8 +38,6 @@ _ATTEMPT: Final = (
 
 _MEMORY: Final = ("after_init_gb", "per_sample_gb", "usable_gb", "peak_allocated_gb", "peak_reserved_gb")
 _SPEED: Final = "script.speed"
-METRICS_SOURCE: Final = "script.metrics_source"
-"""Of an event that says where the metrics of a script come from that does not report them."""
 
 
 def finite(value: Any) -> Any:
@@ -86,6 +84,7 @@ def status_document(store: Store, campaign: CampaignRow, chosen: Selection | Non
             {
                 **_run_of_status(row, runs[row.run_id], attempts[row.run_id], forwards.get(row.run_id, {})),
                 **activity_document(row, status),
+                "metrics_source": source._asdict() if (source := status.sources.get(row.run_id)) else None,
             }
             for row in (chosen.of(status) if chosen else status).runs
         ],

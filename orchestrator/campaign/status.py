@@ -11,6 +11,7 @@ from typing import Final
 from sqlalchemy import Connection
 
 from ...db import campaigns, queries
+from ...db.campaigns import MetricsSource
 from ...db.records import UNSETTLED_RUN, AttemptRow, CampaignRow, Lease, RunState, RunStatus
 from ...db.store import Store
 from ..failures.groups import alike, cause
@@ -49,6 +50,7 @@ class CampaignStatus:
         reconciler: the campaign's lease, current or last.
         rules: by run id, the rule that found why it failed or is held.
         left_s: by run id, how long it will still take; only of those that run and whose pace is known.
+        sources: by run id, where its metrics come from, of runs whose script does not report them.
         all_left_s: how long the campaign will still take, with as many runs at once as now; None if nobody knows.
     """
 
@@ -60,6 +62,7 @@ class CampaignStatus:
     rules: dict[int, str] = field(default_factory=dict)
     left_s: Mapping[int, float] = field(default_factory=dict)
     all_left_s: float | None = None
+    sources: Mapping[int, MetricsSource] = field(default_factory=dict)
 
     @property
     def counted(self) -> RunCounts:
@@ -190,6 +193,7 @@ def read_status(store: Store, campaign: CampaignRow) -> CampaignStatus:
             now_s=now_s,
             left_s=left_s,
             all_left_s=all_left_s,
+            sources=campaigns.metrics_sources(conn, campaign.id),
             rules=campaigns.failure_rules(conn, campaign.id) if any(row.state in TROUBLED for row in rows) else {},
         )
 

@@ -7,10 +7,11 @@ import re
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Any, Final
 
+from ....db.campaigns import METRICS_SOURCE
 from ....db.records import COMPLETED_EARLY, SETTLED_RUN, AttemptRow, EventRow, MemoryObservation, RunState
 from ...campaign.code_text import codes_text
 from ...campaign.details import CampaignDetails, RunDetails
-from ...campaign.documents import METRICS_SOURCE, batch_of, forwards_document, speed_document
+from ...campaign.documents import batch_of, forwards_document, speed_document
 from ...campaign.status import NO_METRICS
 from ...executors.pending_reason import WILL_NOT_START
 from ...failures.verdict import HEADLINE_LIMIT

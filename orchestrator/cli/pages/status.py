@@ -7,6 +7,7 @@ import time
 from collections.abc import Sequence
 from math import ceil
 
+from ....db.campaigns import MetricsSource
 from ....db.records import CANCELLING, UNSETTLED_RUN, RunState, RunStatus
 from ...campaign.code_text import mixed_code
 from ...campaign.status import (
@@ -19,6 +20,7 @@ from ...campaign.status import (
     failures_of,
     no_metrics,
 )
+from ...failures.groups import alike
 from ...formatting import clean, count, duration, figure, short_number, shorten, shorten_middle, some, words
 from ...reconcile.lease import LeaseHolder
 from .states import changed_line, changed_name, count_cell, counts_line, doing, state_cell
@@ -38,6 +40,11 @@ _CONDITION_DROPPED = ("cancelled", "queued", "held", "pending")
 _COUNTS_WIDTH = 50
 """Of a screen, for the counts beside the name of a condition."""
 
+_SOURCES = {
+    "printed": "printed lines",
+    "tensorboard": "TensorBoard's event files",
+    "trainer_state": "trainer_state.json",
+}
 _LEAST_ROWS = 1
 _DAY_S = 86_400.0
 _JUST_NOW_S = 10.0
@@ -74,9 +81,22 @@ def _page(
     mixed = mixed_code((run.name, run.code or "") for run in status.runs)
     lines += ["", page.paint(mixed, Style.YELLOW)] if mixed else []
     lines += ["", page.paint(no_metrics(status.silent), Style.YELLOW)] if status.silent else []
+    lines += ["", *(page.paint(line, Style.DIM) for line in found)] if (found := _sources(status)) else []
     lines += ["", *failures] if failures else []
     footer = [page.paint(line, Style.DIM) for line in _footer(whole or status)]
     return [*lines, *(["", *footer] if footer else [])]
+
+
+def _sources(status: CampaignStatus) -> list[str]:
+    """Where metrics come from that no script reports: a line for each kind of source."""
+    told = [run for run in status.runs if run.run_id in status.sources]
+    groups = alike(told, lambda run: status.sources[run.run_id].kind)
+    return [_source(status.sources[runs[0].run_id], some([run.name for run in runs], 3)) for runs in groups]
+
+
+def _source(source: MetricsSource, names: str) -> str:
+    said = _SOURCES.get(source.kind)
+    return f"metrics read from {said}: {names}" if said else f"{names}: {clean(source.message)}"
 
 
 def _screen(status: CampaignStatus, page: Page, height: int) -> list[str]:

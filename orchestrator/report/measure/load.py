@@ -11,10 +11,10 @@ from typing import Any, Final
 from sqlalchemy import Connection
 
 from ....db import queries
+from ....db.campaigns import METRICS_SOURCE
 from ....db.records import SUBMITTING, CampaignRow, EventRow
 from ....db.series import extra_highest, run_series
 from ....db.store import Store
-from ...campaign.documents import METRICS_SOURCE
 from ...reconcile.lease import lease_name
 from .run import MeasuredRun, RunData, measured_run
 

@@ -275,3 +275,24 @@ def test_it_is_said_where_metrics_come_from_that_a_script_does_not_report(world:
     event = {"event": "metrics_source", "ts": 1.0, "message": "they are read from the output"}
     world.attempt("new", lines=[event, {"step": 1, "loss": 2.0}])
     assert any(line.split() == ["metrics", *event["message"].split()] for line in shown(capsys, "explain", "new"))  # type: ignore[attr-defined]
+    assert f"new: {event['message']}" in shown(capsys, "status")  # as an earlier version recorded it
+
+
+def test_the_status_says_once_for_each_kind_where_metrics_come_from(world: World, capsys: Output) -> None:
+    def event(source: str | None, message: str) -> dict[str, object]:
+        return {"event": "metrics_source", "ts": 1.0, "message": message} | ({"source": source} if source else {})
+
+    step = {"step": 1, "loss": 2.0}
+    world.attempt("new", lines=[event("printed", 'lines such as "x"'), event(None, "metrics.x takes too long"), step])
+    world.attempt("bad", 2, lines=[event("printed", "other lines"), step])
+    world.attempt("done", 2, lines=[event("tensorboard", "/a/b"), step])
+    world.attempt("small", 3, lines=[event("printed", "lines"), step])
+    world.attempt("small", 4, lines=[step])  # by now it reports them itself
+    lines = shown(capsys, "status")
+    assert [line for line in lines if "metrics read" in line] == [
+        "metrics read from TensorBoard's event files: done",
+        "metrics read from printed lines: bad, new",
+    ]
+    runs = {run["name"]: run["metrics_source"] for run in document(capsys, "status")["runs"]}
+    assert runs["new"] == {"kind": "printed", "message": 'lines such as "x"'}
+    assert (runs["done"]["kind"], runs["small"]) == ("tensorboard", None)

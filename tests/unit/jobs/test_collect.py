@@ -136,6 +136,11 @@ class Looked:
         lines = map(json.loads, self.attempt.paths.metrics.read_text().splitlines())
         return [line["message"] if "event" in line else (line["step"], line["loss"]) for line in lines]
 
+    def kinds(self) -> list[str]:
+        """What each event calls its source."""
+        lines = map(json.loads, self.attempt.paths.metrics.read_text().splitlines())
+        return [line["source"] for line in lines if "event" in line]
+
     def events(self, folder: Path, pid: int = 4711) -> Path:
         folder.mkdir(parents=True, exist_ok=True)
         path = folder / f"events.out.tfevents.1795401873.some.host.{pid}.0"
@@ -167,6 +172,21 @@ def test_what_is_printed_is_reported_once(tmp_path: Path) -> None:
     said, *lines = looked.reported()
     assert said.endswith('lines of the output such as "step 1 loss 1.5"')
     assert lines == [(1, 1.5), (2, 2.5), (3, 3.5)]
+
+
+def test_an_event_calls_its_source_by_a_word_for_programs(tmp_path: Path) -> None:
+    printing = Looked(tmp_path / "a")
+    collect = printing.collector()
+    printing.print("step 1 loss 1.5\n")
+    collect.look()
+    printing.report(step=2, loss=1.0)
+    collect.finish()
+    assert printing.kinds() == ["printed", "reported"]
+    saving = Looked(tmp_path / "b", command=("train.py", "--output_dir", "out"))
+    collect = saving.collector()
+    saving.trainer_state(saving.workdir / "out" / "checkpoint-2", 3.0, 2.0)
+    collect.finish()
+    assert saving.kinds() == ["trainer_state"]
 
 
 def test_a_script_that_reports_is_left_alone(tmp_path: Path) -> None:
