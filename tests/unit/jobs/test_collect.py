@@ -182,9 +182,9 @@ def test_an_event_calls_its_source_by_a_word_for_programs(tmp_path: Path) -> Non
     printing.report(step=2, loss=1.0)
     collect.finish()
     assert printing.kinds() == ["printed", "reported"]
-    saving = Looked(tmp_path / "b", command=("train.py", "--output_dir", "out"))
+    saving = Looked(tmp_path / "b", command=("train.py", "--output_dir", "out/r"))
     collect = saving.collector()
-    saving.trainer_state(saving.workdir / "out" / "checkpoint-2", 3.0, 2.0)
+    saving.trainer_state(saving.workdir / "out" / "r" / "checkpoint-2", 3.0, 2.0)
     collect.finish()
     assert saving.kinds() == ["trainer_state"]
 
