@@ -34,6 +34,8 @@ _OUTPUTS: Final = re.compile(
     r"|png|jpe?g|svg|pdf|zip|tar|t?gz|zst)$|tfevents"
 )
 """How files are named that runs read and write; copied only where git keeps them."""
+_REPORT: Final = ("report.html", "report.json", "conditions.csv")
+"""What lies side by side in the folder of a report."""
 _DOCUMENTS: Final = (".md", ".rst", ".ipynb")
 """How files end that no run depends on; like the spec they are not copied, so editing them changes no code."""
 _READS: Final = re.compile(
@@ -103,7 +105,8 @@ def _within_limits(root: Path, listing: _Listing, always: set[str], dir: Path, s
             continue
         linked = inner_link(root, path) is not None
         bytes_ = 0 if linked or not place.is_file() else place.stat().st_size
-        no_code = place == spec or path.endswith(_DOCUMENTS) or (path not in tracked and _is_output(path))
+        written = path not in tracked and (_is_output(path) or _is_of_a_report(place))
+        no_code = place == spec or path.endswith(_DOCUMENTS) or written
         if path not in always and not linked and (no_code or bytes_ > FILE_LIMIT_BYTES or not _readable(place)):
             left_out.add(path)
             continue
@@ -134,6 +137,11 @@ def _is_output(path: str) -> bool:
     folders = Path(path).parts[:-1]
     written = not path.endswith(".py") and not _RESULTS.isdisjoint(folders)
     return written or _OUTPUTS.search(path) is not None or not _TOOLS.isdisjoint(folders)
+
+
+def _is_of_a_report(place: Path) -> bool:
+    """Whether `campaign report` wrote the file: it writes where it is called, often beside the script."""
+    return place.name in _REPORT and all((place.parent / name).exists() for name in _REPORT)
 
 
 def _readable(place: Path) -> bool:

@@ -4,14 +4,15 @@ from __future__ import annotations
 
 import os
 from collections import Counter
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from enum import StrEnum
 from itertools import chain
 from math import ceil
 from pathlib import Path
 
-from ...db.records import UNSETTLED_RUN, CampaignRow, RunRow, RunState, StepTimes
+from ...db import queries
+from ...db.records import COMPLETED_EARLY, UNSETTLED_RUN, CampaignRow, RunRow, RunState, StepTimes
 from ...db.store import Store
 from ...jobs.shared.layout import CampaignPaths
 from ..errors import Unreachable
@@ -19,7 +20,7 @@ from ..executors import job_request
 from ..executors.base import ARRAY_LIMIT
 from ..executors.job_request import run_config
 from ..executors.slurm import LOOK_S, answering_within
-from ..formatting import count
+from ..formatting import count, words
 from ..memory.config_changes import changed
 from ..memory.feasibility import ModelNeeds, needs_of
 from ..memory.observations import ledgers_of
@@ -139,7 +140,8 @@ def make_plan(store: Store | None, submission: Submission) -> Plan:
     codes = {run.config_hash: copies.of(run.config) for run in submission.runs}
     submits, trouble = _decided(store, campaign, submission, change) if store and campaign else ({}, None)
     order = {run.config_hash: index for index, run in enumerate(submission.runs)}
-    planned = map(_with_needs, _with_memory(store, list(_planned(change, submits))))
+    early = _completed_early(store, campaign) if store and campaign else frozenset()
+    planned = map(_with_needs, _with_memory(store, list(_planned(change, submits, early))))
     runs = sorted(planned, key=lambda item: order[item.run.config_hash] if item.run else len(order))
     limits = {"limits": submission.spec.limits.model_dump(exclude_none=True)}
     notes = changes({"limits": campaign.limits}, limits) if campaign else []
@@ -178,14 +180,21 @@ def _differing(row: RunRow, run: Run) -> tuple[str, ...]:
     return tuple(changes(run_config(row).model_dump(mode="json", exclude_none=True), now))
 
 
-def _planned(change: SpecDiff, submits: Mapping[int, Submit]) -> Iterator[PlannedRun]:
+def _completed_early(store: Store, campaign: CampaignRow) -> frozenset[int]:
+    with store.read() as conn:
+        return frozenset(run.run_id for run in queries.status(conn, campaign.id) if run.early)
+
+
+def _planned(change: SpecDiff, submits: Mapping[int, Submit], early: Collection[int]) -> Iterator[PlannedRun]:
     for run in change.create:
         yield PlannedRun(Sign.CREATE, run.name, "", run, run.micro_batch)
     for row, run in change.replace:
         why, differing = "its experiment changed in the spec", _differing(row, run)
         yield PlannedRun(Sign.RESUBMIT, row.name, why, run, run.micro_batch, differing=differing)
     for row, run in change.keep:
-        yield replace(_kept(row, run, submits.get(row.id)), differing=_differing(row, run))
+        kept = _kept(row, run, submits.get(row.id))
+        kept = replace(kept, why=words(COMPLETED_EARLY)) if row.id in early and not kept.starts else kept
+        yield replace(kept, differing=_differing(row, run))
     for row in change.drop:
         ends = row.state in UNSETTLED_RUN
         why = "no longer in the spec" if ends else f"{row.state}, no longer in the spec"

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import sys
 import time
 from collections.abc import Iterator, Mapping, Sequence
@@ -112,10 +113,14 @@ def recommend(
         from .pages.report import recommendation_page
 
         _, results = _results(name, baseline, dir, store, Objective(by) if by else None)
+        configs = rendered_configs(results) if config else {}
         echo_either(
             as_json,
-            lambda: recommendation_document(results),
-            lambda page: recommendation_page(results, rendered_configs(results) if config else {}, page),
+            lambda: {
+                **recommendation_document(results),
+                **({"ds_configs": _chosen(results, configs)} if config else {}),
+            },
+            lambda page: recommendation_page(results, configs, page),
         )
     return EXIT_OK
 
@@ -170,6 +175,12 @@ def _results(
     if baseline is not None and baseline not in (*names, *(run.name for run in results.runs)):
         raise UserError(f"no condition named {baseline} in {campaign.name}", f"one of: {some(names, 8)}")
     return opened, results
+
+
+def _chosen(results: Results, configs: Mapping[str, str]) -> dict[str, Any]:
+    """The configurations of what is recommended, by the name of its condition."""
+    chosen = [one.recommendation.chosen for one in results.workloads]
+    return {one.name: json.loads(configs[one.name]) for one in chosen if one and one.name in configs}
 
 
 @contextmanager

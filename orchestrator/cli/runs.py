@@ -180,6 +180,7 @@ def retry(words: Sequence[str], dir: str | None, store: str | None, as_json: boo
     from ..campaign.lookup import open_runs
 
     opened, campaign, names = open_runs(dir, store, words)
+    opened.check_writable()
     changed = desired.retry(opened, campaign, names or None)
     echo_err(f"retrying {count(len(changed), 'run')}")
     if not changed:

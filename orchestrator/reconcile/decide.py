@@ -152,8 +152,10 @@ def _follow_up(one: _Seen, snapshot: Snapshot, nodes: NodeEvidence, context: Pas
         return
     if not snapshot.is_desired(view):
         if view.run.state not in (RunState.COMPLETED, RunState.FAILED):
-            done = bool(history) and history[-1].kind.policy.run is RunState.COMPLETED
-            yield from set_run(view, RunState.COMPLETED if done else RunState.CANCELLED, "")
+            if history and history[-1].kind.policy.run is RunState.COMPLETED:
+                yield from set_run(view, RunState.COMPLETED, history[-1].reason)
+            else:
+                yield from set_run(view, RunState.CANCELLED, "")
     elif is_given_up(view.run):
         return
     elif history:

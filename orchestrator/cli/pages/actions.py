@@ -83,7 +83,8 @@ def _say(action: Action, after: Mapping[int, RunStatus], page: Page) -> Iterator
         case Finish():
             yield _ending(action)
         case SetRun():
-            yield from _standing(action.state, action.reason, page)
+            early = action.state is RunState.COMPLETED and after[action.run.id].early
+            yield from _standing(action.state, action.reason, page, early=early)
         case SetAside():  # before it comes to that, it is a trouble
             if after[action.run_id].state is action.state:
                 yield from _standing(action.state, after[action.run_id].reason, page)
@@ -120,11 +121,11 @@ def _ending(action: Finish) -> str:
     return f"attempt {generation} ended, {words(verdict.kind)}{reason}{where}"
 
 
-def _standing(state: RunState, reason: str, page: Page) -> Iterator[str]:
+def _standing(state: RunState, reason: str, page: Page, *, early: bool = False) -> Iterator[str]:
     """The attempt's own line tells that the run is queued or running."""
     if state not in (RunState.QUEUED, RunState.RUNNING):
         why = f": {clean(reason)}" if reason else ""
-        yield page.paint(state, _STATE_STYLES.get(state, Style.PLAIN)) + why
+        yield page.paint(f"{state}{' early' * early}", _STATE_STYLES.get(state, Style.PLAIN)) + why
 
 
 def _doing(action: MarkAttempt) -> str:

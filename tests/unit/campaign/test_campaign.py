@@ -10,10 +10,11 @@ from typing import Any
 import pytest
 
 from dscampaign.db import queries
-from dscampaign.db.records import RunState
+from dscampaign.db.records import AttemptState, RunState
 from dscampaign.orchestrator.campaign import desired as campaigns
 from dscampaign.orchestrator.campaign.diff import ABSENT
 from dscampaign.orchestrator.campaign.documents import status_document
+from dscampaign.orchestrator.campaign.plan import make_plan
 from dscampaign.orchestrator.campaign.status import read_status
 from dscampaign.orchestrator.cli.pages.status import status_page
 from dscampaign.orchestrator.cli.pages.text import Page
@@ -171,7 +172,8 @@ def test_a_run_that_completed_early_is_retried_by_name(world: World) -> None:
     run = world.runs()["depth-1"]
     with world.store.write() as conn:
         attempt_id = queries.insert_attempt(conn, new_attempt(run.id, 1, run.config_hash))
-        queries.update_attempt(conn, attempt_id, failure_class=FailureClass.COMPLETED_EARLY)
+        ended = {"state": AttemptState.COMPLETED, "failure_class": FailureClass.COMPLETED_EARLY}
+        queries.update_attempt(conn, attempt_id, **ended)
     set_run(world, "depth-1", state=RunState.COMPLETED)
     status = read_status(world.store, world.campaign)
     assert (status.early, status.runs[0].early) == (1, True)
@@ -179,9 +181,14 @@ def test_a_run_that_completed_early_is_retried_by_name(world: World) -> None:
     assert "1 completed (1 early)" in page
     assert "✓ completed early" in page
     assert status_document(world.store, world.campaign)["runs"][0]["completed_early"] is True
+    assert [item.why for item in make_plan(world.store, world.submission(matrix={"depth": [1]})).runs] == [
+        "completed early"
+    ]
     assert campaigns.retry(world.store, world.campaign, None) == []
     assert [run.name for run in campaigns.retry(world.store, world.campaign, ["depth-1"])] == ["depth-1"]
     assert world.runs()["depth-1"].state is RunState.PENDING
+    world.run_pass()
+    assert [attempt.generation for attempt in world.attempts("depth-1")] == [1, 2]
 
 
 def test_retry_of_all_leaves_out_what_the_spec_no_longer_names(world: World) -> None:

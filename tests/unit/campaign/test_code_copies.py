@@ -214,6 +214,8 @@ def test_a_grown_matrix_a_new_readme_and_results_are_no_other_code(project: Proj
         project.write(name)
     for name in ("outputs/2026-01-01/config.yaml", "results/lr-1/summary.json", "deep/checkpoints/note.txt"):
         project.write(name)
+    for name in ("report.html", "report.json", "conditions.csv", "figures/loss.svg"):
+        project.write(f"sweep-report/{name}")  # by `campaign report`, in the folder where it was called
     assert project.code().hash == first.hash
     for name in ("conf.yaml", "results/__init__.py"):
         project.write(name)

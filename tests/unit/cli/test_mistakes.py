@@ -4,6 +4,7 @@ from pathlib import Path
 
 import pytest
 
+from dscampaign.db import store as store_module
 from dscampaign.db.records import AttemptState, RunState
 from dscampaign.orchestrator.cli.main import main
 from dscampaign.tests.support.cli_world import World, make_world
@@ -39,6 +40,18 @@ def test_what_cannot_be_done(world: World, capsys: Output, words: str, error: st
 def test_nothing_to_cancel(world: World, capsys: Output, run: str, said: str) -> None:
     assert main(["cancel", "sweep", run]) == 0
     assert capsys.readouterr().err == f"nothing to cancel: {said}\n"
+
+
+@pytest.mark.parametrize("words", ["retry sweep", "retry sweep bad", "cancel sweep --all", "reconcile sweep"])
+def test_what_may_only_be_read_is_refused_at_once(
+    world: World, monkeypatch: pytest.MonkeyPatch, capsys: Output, words: str
+) -> None:
+    world.store.close()
+    monkeypatch.setattr(store_module, "is_read_only", lambda _: True)
+    assert main(words.split()) == 2
+    err = capsys.readouterr().err
+    assert err.startswith(f"error: {world.dir}/campaign.db belongs to ")
+    assert err.count("error:") == 1
 
 
 def test_there_is_no_log_where_no_job_ran(world: World, capsys: Output) -> None:

@@ -39,6 +39,19 @@ def test_a_retry_that_submits_nothing_says_so(tmp_path: Path) -> None:
     world.store.close()
 
 
+def test_a_run_that_completed_early_is_called_so_whether_it_is_wanted_or_not(tmp_path: Path) -> None:
+    world = make_world(tmp_path)
+    world.record(train={"steps": 9})
+    world.run_pass()
+    campaigns.cancel(world.store, world.campaign, ["depth-2"])
+    world.run_jobs()
+    why = "the script exited with 0 at step 3 of 9"
+    told = ("attempt 1 ended, completed early", "completed early")
+    assert said_of_a_pass(world) == [f"{run}: {what}: {why}" for what in told for run in ("depth-1", "depth-2")]
+    assert {run.reason for run in world.runs().values()} == {why}
+    world.store.close()
+
+
 def test_many_runs_of_which_the_same_is_to_be_said_share_a_line(tmp_path: Path) -> None:
     world = make_world(tmp_path)
     world.record(matrix={"depth": [1, 2, 3, 4, 5]}, retry={"crash": 0})

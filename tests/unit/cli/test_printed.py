@@ -132,6 +132,12 @@ def test_nothing_is_added_where_the_next_command_finds_it_by_itself(
     assert "--dir" not in capsys.readouterr().out
 
 
+def test_the_recommended_configuration_as_a_document(folder: Path, capsys: Output) -> None:
+    for extra in ([], ["--config"]):
+        assert main(["recommend", "sweep", "--json", *extra, "--dir", str(folder)]) == 0
+        assert ("ds_configs" in json.loads(capsys.readouterr().out)) is bool(extra)
+
+
 def test_a_log_as_a_document(folder: Path, capsys: Output) -> None:
     assert main(["logs", "sweep", "bad", "-f", "--json", "--dir", str(folder)]) == 2
     assert "--follow prints no JSON" in capsys.readouterr().err
