@@ -17,6 +17,7 @@ from functools import partial
 from pathlib import Path
 from types import FrameType
 
+from ...db.ownership import distrust
 from ..collect.collector import Collector
 from ..forward.processes import Forwarders
 from ..guard import start_time
@@ -24,7 +25,6 @@ from ..shared import retention, spool_steps
 from ..shared.code_copy import CodeCopy, DamagedCopy
 from ..shared.files import make_below, open_private, read_json, write_atomically
 from ..shared.layout import AttemptPaths, RunPaths, payload_file
-from ..shared.ownership import distrust
 from ..shared.payload import Payload
 from ..shared.sharing import checkpoints_shared, open_to_readers
 from . import cleanup, evidence, launch, node_cache

@@ -14,9 +14,9 @@ import sys
 import threading
 from pathlib import Path
 
+from ...db.ownership import distrust
 from ..shared.files import alone, make_below, read_json
 from ..shared.layout import FORWARD_ROOT_LEVELS, AttemptPaths, RunPaths
-from ..shared.ownership import distrust
 from ..shared.payload import Payload
 from .loop import Forwarding
 from .processes import FINISH_S, how_it_ended

@@ -19,13 +19,13 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
 from ...db.file_systems import file_system
+from ...db.ownership import distrust
 from ..agent import launch
 from ..agent.node import Node, free_port
 from ..agent.node_facts import memory_limit_bytes
 from ..shared.files import read_json, write_atomically
 from ..shared.layout import SHARED_MEMORY
 from ..shared.nvml import listed
-from ..shared.ownership import distrust
 from ..shared.retention import probe
 from . import children
 from .gpu_census import census

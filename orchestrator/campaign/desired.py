@@ -16,10 +16,10 @@ from sqlalchemy import Connection
 
 from ... import __version__
 from ...db import queries
+from ...db.ownership import distrust
 from ...db.records import ENDED_RUN, RETRYABLE_RUN, CampaignRow, NewRun, RunRow, RunState
 from ...db.store import Store
 from ...jobs.shared.files import make_private
-from ...jobs.shared.ownership import distrust
 from ..errors import UserError
 from ..executors.job_request import run_config
 from ..reconcile.campaign_folder import CampaignFolder

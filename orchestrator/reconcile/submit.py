@@ -23,10 +23,10 @@ from sqlalchemy import Connection
 
 from ...db import queries
 from ...db.errors import StaleLease, StaleWrite, StoreUnreachable
+from ...db.ownership import distrust
 from ...db.records import SUBMITTING, AttemptRow, AttemptState, NewAttempt, RunRow, RunState
 from ...jobs.shared.files import make_below, write_atomically
 from ...jobs.shared.layout import CampaignPaths, payload_file
-from ...jobs.shared.ownership import distrust
 from ...jobs.shared.payload import Payload
 from ...sbatch import prologue
 from ..errors import Unreachable

@@ -18,7 +18,7 @@ import pytest
 from dscampaign.db.private_files import open_private
 from dscampaign.jobs.shared.files import make_below, write_atomically
 from dscampaign.jobs.shared.layout import CampaignPaths
-from dscampaign.jobs.shared.ownership import distrust
+from dscampaign.db.ownership import distrust
 from dscampaign.jobs.shared.sharing import Sharing, checkpoints_shared, open_to_readers
 from dscampaign.orchestrator.campaign.lookup import find
 from dscampaign.orchestrator.campaign.sharing import share, unshare

@@ -8,8 +8,8 @@ from pathlib import Path
 
 import pytest
 
+from dscampaign.db.ownership import private_folder
 from dscampaign.jobs.agent import node_cache
-from dscampaign.jobs.shared.ownership import private_folder
 
 
 @pytest.fixture

@@ -4,7 +4,7 @@ from pathlib import Path
 
 import pytest
 
-from dscampaign.jobs.shared.ownership import distrust
+from dscampaign.db.ownership import distrust
 
 
 @pytest.fixture
@@ -44,7 +44,7 @@ def test_a_folder_of_somebody_else_is_not(tree: Path, monkeypatch: pytest.Monkey
 
 def test_a_group_of_one_s_own_is_nobody_else(tree: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     (tree / "campaign").chmod(0o770)
-    monkeypatch.setattr("dscampaign.jobs.shared.ownership._only_us", lambda _gid: True)
+    monkeypatch.setattr("dscampaign.db.ownership._only_us", lambda _gid: True)
     assert distrust(tree / "campaign" / "batch", tree) == ""
     (tree / "campaign").chmod(0o777)
     assert "others can write" in distrust(tree / "campaign" / "batch", tree)
