@@ -34,7 +34,7 @@ class StoreMissing(StoreError):
 
 
 class StoreReadOnly(StoreError):
-    """This user may read the database, not write it."""
+    """This user may read the database, not write it, or must not run what others may have written into it."""
 
 
 class SchemaMismatch(StoreError):

@@ -1,29 +1,75 @@
-"""A SQLite file that this user may only read: a colleague's, or one that was put away."""
+"""A SQLite file that is only read: a colleague's, one that was put away, or one that others may have written.
+
+What a store holds is run by whoever submits from it. What is only shown may be anybody's.
+"""
 
 from __future__ import annotations
 
 import os
-import pwd
 import sqlite3
+from contextlib import suppress
 from pathlib import Path
+from typing import Final
 from urllib.parse import quote
 
 from .errors import StoreBusy, StoreError, StoreReadOnly
+from .ownership import Distrusted, distrust, user_name
+
+_BESIDE: Final = ("-journal", "-wal", "-shm", "-writer")
+"""What SQLite and this program keep beside a data base: the first two are replayed into it."""
+
+_PRECAUTIONS: Final = ("trusted_schema = OFF", "query_only = ON", "cell_size_check = ON")
+"""What SQLite's authors advise for a file that somebody else may have made."""
 
 
-def is_read_only(path: Path) -> bool:
-    """Whether the file is there, and this process may not write it or make SQLite's own files beside it."""
-    return path.exists() and not all(os.access(one, os.W_OK, effective_ids=True) for one in (path, path.parent))
+def read_only(path: Path) -> ReadOnlyFile | None:
+    """The file, where this process may not write it or make SQLite's own files beside it, or must not believe it.
+
+    Returns:
+        None where the file may be written, or is not there.
+    """
+    if not path.exists():
+        return None
+    if not all(os.access(one, os.W_OK, effective_ids=True) for one in (path, path.parent)):
+        return ReadOnlyFile(path)
+    doubt = store_doubt(path)
+    return ReadOnlyFile(path, doubt) if doubt else None
+
+
+def store_doubt(path: Path) -> Distrusted | None:
+    """Why what stands in a store, which need not exist yet, must not be run; None if it is this user's alone.
+
+    Its folder must be this user's own: a public one, even with the sticky bit, would take a journal of somebody else's.
+    """
+    if path.is_symlink():
+        if doubt := distrust(path):
+            return doubt
+        path = path.resolve()  # where SQLite keeps its own files
+    for one in (path.parent, path, *(beside(path, suffix) for suffix in _BESIDE)):
+        with suppress(FileNotFoundError):  # they come and go
+            if doubt := distrust(one, path.parent.parent):
+                return doubt
+    return None
+
+
+def beside(path: Path, suffix: str) -> Path:
+    """A file that belongs to a data base."""
+    return path.with_name(path.name + suffix)
 
 
 class ReadOnlyFile:
     """Opens the file as one that nobody changes, where no log lies beside it: else SQLite would have to make one.
 
     That holds only while no writer comes, so `check` is asked after each transaction.
+
+    Args:
+        path: the data base.
+        doubt: why it is not written, if not for want of the right to.
     """
 
-    def __init__(self, path: Path) -> None:
+    def __init__(self, path: Path, doubt: Distrusted | None = None) -> None:
         self.path = path
+        self._doubt = doubt
         self._unchanged: tuple[int, int] | None = None  # size and time of a file that was opened as immutable
 
     def connect(self) -> sqlite3.Connection:
@@ -31,13 +77,16 @@ class ReadOnlyFile:
         if not os.access(self.path, os.R_OK, effective_ids=True):
             raise StoreError(f"you may not read {self.path}", hint=f"ask {self.owner} for the right to read it")
         alone = not self._has_log()
-        if not alone and not self._beside("-shm").exists() and self._beside("-wal").exists():
+        if not alone and not beside(self.path, "-shm").exists() and beside(self.path, "-wal").exists():
             hint = f"it was not closed cleanly: {self.owner} has to run `campaign status` once"
             raise StoreError(f"{self.path} cannot be read", hint=hint)
         self._unchanged = self._state() if alone else None
         options = "mode=ro&immutable=1" if alone else "mode=ro"
         address = f"file:{quote(str(self.path))}?{options}"
-        return sqlite3.connect(address, uri=True, check_same_thread=False, isolation_level=None)
+        connection = sqlite3.connect(address, uri=True, check_same_thread=False, isolation_level=None)
+        for precaution in _PRECAUTIONS:
+            connection.execute(f"PRAGMA {precaution}")
+        return connection
 
     def check(self) -> None:
         """Raises StoreBusy if a writer has come since the file was opened: what was read may be a mixture."""
@@ -46,6 +95,9 @@ class ReadOnlyFile:
 
     def refusal(self) -> StoreReadOnly:
         """The error of a command that would write."""
+        if self._doubt:
+            hint = f"{self._doubt.hint}, or --store; status, report and the like work"
+            return StoreReadOnly(f"nothing is run from {self.path}: {self._doubt}", hint)
         return StoreReadOnly(
             f"{self.path} belongs to {self.owner}, and you may only read it",
             hint="status, report and the like work; to run campaigns, use a store of your own (--dir or --store)",
@@ -54,17 +106,10 @@ class ReadOnlyFile:
     @property
     def owner(self) -> str:
         """The name of the user whose file it is."""
-        user = self.path.stat().st_uid
-        try:
-            return pwd.getpwuid(user).pw_name
-        except KeyError:
-            return f"user {user}"
-
-    def _beside(self, suffix: str) -> Path:
-        return self.path.with_name(self.path.name + suffix)
+        return user_name(self.path.stat().st_uid)
 
     def _has_log(self) -> bool:
-        return any(self._beside(suffix).exists() for suffix in ("-wal", "-journal"))
+        return any(beside(self.path, suffix).exists() for suffix in ("-wal", "-journal"))
 
     def _state(self) -> tuple[int, int]:
         found = self.path.stat()

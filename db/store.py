@@ -16,7 +16,7 @@ from sqlalchemy.sql.elements import ColumnElement
 from .engine import BEGIN, make_engine, one_writer, parse_url, without_password
 from .errors import SchemaMismatch, StaleWrite, StoreBusy, StoreError, StoreMissing, StoreUnreachable
 from .private_files import make_private, open_private
-from .read_only import ReadOnlyFile, is_read_only
+from .read_only import ReadOnlyFile, read_only, store_doubt
 from .schema import HEAD, metadata
 
 if TYPE_CHECKING:
@@ -49,9 +49,9 @@ class _Identity(NamedTuple):
 class Store:
     """A database that this program may read and write. Make one with `Store.open`."""
 
-    def __init__(self, engine: Engine, read_only: ReadOnlyFile | None = None) -> None:
+    def __init__(self, engine: Engine, shown: ReadOnlyFile | None = None) -> None:
         self._engine = engine
-        self._read_only: Final = read_only
+        self._read_only: Final = shown
         self.is_sqlite: Final = engine.dialect.name == "sqlite"
         self.url_without_password: Final = without_password(engine.url)
         self._file: tuple[Path, _Identity] | None = None  # the SQLite file, and which one it is
@@ -70,13 +70,16 @@ class Store:
             StoreMissing: There is no such SQLite file.
             StoreUnreachable: The database does not answer; trying again is safe.
             SchemaMismatch: The database was made by another version.
-            StoreError: The address is wrong or the file is no database.
+            StoreError: The address is wrong, the file is no database, or others could replace one that is created.
         """
         parsed = parse_url(url)
         path = Path(str(parsed.database)) if parsed.get_backend_name() == "sqlite" else None
-        read_only = ReadOnlyFile(path) if path and is_read_only(path) else None
-        store = cls(make_engine(parsed, read_only), read_only)
-        if path and read_only is None:
+        try:
+            shown = read_only(path) if path else None
+        except OSError as error:
+            raise StoreUnreachable(f"{without_password(parsed)}: {error}", hint=_TRY_AGAIN) from error
+        store = cls(make_engine(parsed, shown), shown)
+        if path and shown is None:
             store._prepare_file(path, create)
         if check_schema:
             store.check_schema()
@@ -103,7 +106,7 @@ class Store:
 
         Raises:
             StaleWrite: A row that must be unique was there already.
-            StoreReadOnly: This user may only read the file.
+            StoreReadOnly: This user may, or should, only read the file.
             StoreUnreachable: The database broke off; nothing was written, or (lost while it committed) everything.
         """
         self.check_writable()
@@ -129,7 +132,7 @@ class Store:
             return read_version(conn)
 
     def check_writable(self) -> None:
-        """Raises StoreReadOnly if this user may only read the SQLite file."""
+        """Raises StoreReadOnly if this user may, or should, only read the SQLite file."""
         if self._read_only:
             raise self._read_only.refusal()
 
@@ -149,6 +152,8 @@ class Store:
             self._file = path, _identity(path)
             return
         make_private(path.parent)
+        if doubt := store_doubt(path):
+            raise StoreError(f"no store is made at {path}: {doubt}", hint=f"{doubt.hint}, or name one with --store")
         _create_file(path)
         self._file = path, _identity(path)
         with self.read() as conn:

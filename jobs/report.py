@@ -169,6 +169,7 @@ class _Stop:
         self._path = path
         self._next_look_s = 0.0
         self._asked = False
+        self._ignored = False
 
     def signalled(self, _signum: int, _frame: Any) -> None:
         self._asked = True
@@ -177,8 +178,21 @@ class _Stop:
         now_s = time.monotonic()
         if not self._asked and self._path and now_s >= self._next_look_s:
             self._next_look_s = now_s + STOP_FILE_POLL_S
-            self._asked = os.path.exists(self._path)
+            self._asked = self._left_for_us()
         return self._asked
+
+    def _left_for_us(self) -> bool:
+        """Whether the file is there, by this user or root. Another's is ignored, and told once."""
+        try:
+            owner = os.lstat(self._path or "").st_uid
+        except OSError:
+            return False
+        if owner in (0, os.geteuid()):
+            return True
+        if not self._ignored:
+            event("file_ignored", reason="stop is ignored: %s belongs to user %d" % (self._path, owner))
+        self._ignored = True
+        return False
 
 
 def _open_spool() -> Optional[_Spool]:

@@ -10,6 +10,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Final
 
+from ..db.ownership import Distrusted, trusted_bytes
 from .errors import UserError, did_you_mean
 
 FILE_NAME: Final = "campaign.toml"
@@ -83,7 +84,7 @@ def resolve(
         cwd: By default the process's.
 
     Raises:
-        UserError: A configuration file cannot be read, or a value is invalid.
+        UserError: A configuration file cannot be read, or others may have written it, or a value is invalid.
     """
     environ, cwd = os.environ if environ is None else environ, cwd or Path.cwd()
     layers = list(_layers(flags, spec or {}, environ, cwd))
@@ -139,7 +140,9 @@ def _files(environ: Mapping[str, str], cwd: Path) -> list[Path]:
 
 def _read(path: Path) -> dict[str, str]:
     try:
-        values = tomllib.loads(path.read_text(encoding="utf-8"))
+        values = tomllib.loads(trusted_bytes(path).decode())
+    except Distrusted as doubt:  # it names the store, and what a store holds is run
+        raise UserError(f"{path} is not used: {doubt}", f"{doubt.hint}; the nearest {FILE_NAME} counts") from doubt
     except (OSError, ValueError) as error:
         raise UserError(f"{path}: {error}", "expected a TOML file with settings such as `dir` and `store`") from error
     for name, value in values.items():

@@ -17,7 +17,7 @@ from functools import partial
 from pathlib import Path
 from types import FrameType
 
-from ...db.ownership import distrust
+from ...db.ownership import Distrusted, distrust, planted, trusted_bytes
 from ..collect.collector import Collector
 from ..forward.processes import Forwarders
 from ..guard import start_time
@@ -60,10 +60,11 @@ def main(argv: list[str]) -> int:
     umask = os.umask(0o077)
     index = int(argv[1] if len(argv) > 1 else os.environ["SLURM_ARRAY_TASK_ID"])
     batch = Path(argv[0])
-    if why := distrust(payload_file(batch, index), batch.parents[2]):  # the campaign's `dir`
-        print(f"not run: {why}", file=sys.stderr)
+    try:
+        payload = _trusted_payload(payload_file(batch, index), batch.parents[2])
+    except Distrusted as doubt:
+        print(f"not run: {doubt}", file=sys.stderr)
         return EXIT_NOT_MINE
-    payload = Payload.read(payload_file(batch, index))
     return Agent(payload, Node.from_environment(os.environ), umask).run()
 
 
@@ -245,7 +246,7 @@ class Agent:
         if time.monotonic() - self._last_stop_s >= STOP_REPEAT_S:
             self._last_stop_s = time.monotonic()
             with contextlib.suppress(OSError):  # the shared folder may be away; the signal comes in any case
-                if not self.paths.stop.exists():
+                if planted(self.paths.stop) or not self.paths.stop.exists():
                     write_atomically(self.paths.stop, json.dumps({"ts": time.time()}))
             _kill_group(launcher.pid, signal.SIGUSR2)
 
@@ -303,6 +304,24 @@ class Agent:
         self._term_asked = True
         self._folder.hurry()
         self._ending_s = self._ending_s or time.time()
+
+
+def _trusted_payload(path: Path, root: Path) -> Payload:
+    """What is to be run, where nobody else can have written it, nor can change what is run while it goes on.
+
+    Args:
+        root: the campaign's `dir`.
+
+    Raises:
+        Distrusted: somebody else can.
+        OSError: it is not there.
+        ValueError: it is no payload of this version.
+    """
+    payload = Payload.parse(trusted_bytes(path, root), path)
+    run = RunPaths(Path(payload.run_dir))
+    if doubt := distrust(Path(payload.attempt_dir), run.root):
+        raise doubt
+    return payload
 
 
 def _vanished(record: RankRecord) -> bool:

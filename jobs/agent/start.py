@@ -11,6 +11,7 @@ from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
+from ...db.ownership import planted
 from ..shared import checkpoint
 from ..shared.checkpoint import Checkpoint
 from ..shared.code_copy import CodeCopy, CopyPaths, DamagedCopy, drifted
@@ -118,7 +119,10 @@ class Starter:
             print(f"{self._paths.resize.name} is not used: {exc}", file=sys.stderr, flush=True)
 
     def _announce(self) -> Start:
-        asked = read_json(self._paths.resize) or {}
+        for file in (self._run_paths.current, self._paths.resize, self._paths.stop):
+            if doubt := planted(file):
+                self._tell("file_ignored", reason=f"{file.name} is ignored: {doubt}")
+        asked = {} if planted(self._paths.resize) else read_json(self._paths.resize) or {}
         self._resize(asked.get("micro_batch"), asked.get("accumulation"))
         payload = self._payload
         write_atomically(self._paths.ds_config, json.dumps(payload.ds_config, indent=1))
@@ -182,6 +186,6 @@ class Starter:
 
 
 def superseded(run: RunPaths, generation: int) -> bool:
-    """Whether the run has a newer attempt than that generation."""
-    current = read_json(run.current)
+    """Whether the run has a newer attempt than that generation. Nobody else's word counts."""
+    current = None if planted(run.current) else read_json(run.current)
     return current is not None and current["generation"] > generation

@@ -8,6 +8,7 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Final
 
+from ..shared.layout import RunPaths
 from ..shared.payload import Payload
 
 MAX_DEPTH: Final = 5
@@ -30,7 +31,7 @@ class Places:
     def __init__(self, payload: Payload, since_s: float) -> None:
         self._own = [Path(payload.run_dir), *_named(payload)]
         self._workdir = Path(payload.workdir) if payload.workdir else None
-        self._campaigns = Path(payload.run_dir).parents[2]
+        self._campaigns = RunPaths(Path(payload.run_dir)).root
         self._since_s = since_s - CLOCKS_DIFFER_S
 
     def event_files(self, pid: int | None) -> Iterator[Path]:

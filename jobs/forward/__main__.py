@@ -14,7 +14,7 @@ import sys
 import threading
 from pathlib import Path
 
-from ...db.ownership import distrust
+from ...db.ownership import Distrusted, trusted_bytes
 from ..shared.files import alone, make_below, read_json
 from ..shared.layout import FORWARD_ROOT_LEVELS, AttemptPaths, RunPaths
 from ..shared.payload import Payload
@@ -34,12 +34,14 @@ def main(argv: list[str]) -> int:
         if not sys.stdin.isatty():  # Slurm signals every process of a job; the agent's closing is what counts
             signal.signal(number, signal.SIG_IGN)
     paths, tool = AttemptPaths(Path(argv[0]).absolute()), argv[1]
-    if why := distrust(paths.forward_payload, paths.dir.parents[FORWARD_ROOT_LEVELS]):
-        print(f"not run: {why}", file=sys.stderr)
+    try:
+        content = trusted_bytes(paths.forward_payload, paths.dir.parents[FORWARD_ROOT_LEVELS])
+    except Distrusted as doubt:
+        print(f"not run: {doubt}", file=sys.stderr)
         return NOT_RUN
     over = _Over(paths)
     threading.Thread(target=over.await_end, daemon=True).start()
-    payload = Payload.read(paths.forward_payload)
+    payload = Payload.parse(content, paths.forward_payload)
     state = RunPaths(Path(payload.run_dir)).forward_state(payload.config_hash, tool)
     make_below(Path(payload.run_dir), state.parent, closed=True)
     with alone(state.with_suffix(".lock")):  # the attempt before may have ended a moment ago

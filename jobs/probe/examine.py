@@ -55,8 +55,8 @@ def main(argv: list[str]) -> int:
     os.umask(0o077)
     folder = Path(argv[0])
     talk = Talk(folder)
-    if why := distrust(talk.question, folder):
-        print(f"not examined: {why}", file=sys.stderr)
+    if doubt := distrust(talk.question, folder.parent):
+        print(f"not examined: {doubt}", file=sys.stderr)
         return EXIT_REFUSED
     signal.signal(signal.SIGTERM, _end)
     question = Question.load(talk.question)

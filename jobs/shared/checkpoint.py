@@ -20,6 +20,7 @@ from concurrent.futures import ThreadPoolExecutor
 from dataclasses import asdict, dataclass
 from pathlib import Path
 
+from ...db.ownership import distrust_tree
 from .documents import Number, Whole, decode
 from .files import load_json, make_folder, sync_dir, write_atomically
 
@@ -121,15 +122,18 @@ def commit(draft: Path, manifest: Manifest) -> Checkpoint:
 
 
 def verify(path: Path, *, check_digests: bool = True) -> Checkpoint:
-    """Checks that a checkpoint is as complete as on the day it was written.
+    """Checks that a checkpoint is as complete as on the day it was written, and that nobody else can have written it.
+
+    What lies in it may be code: DeepSpeed reads pickles.
 
     Args:
         path: the checkpoint's folder.
         check_digests: read every byte; without it only presence and sizes are checked.
 
     Raises:
-        CheckpointError: it is not complete; the message names the first difference.
+        CheckpointError: it is not complete, or not only this user's; the message names the first difference.
     """
+    require_own(path)
     manifest = read_manifest(path)
     if (path / UNUSABLE).exists():
         raise CheckpointError(f"marked as unusable: {(path / UNUSABLE).read_text(errors='replace')}")
@@ -144,6 +148,16 @@ def verify(path: Path, *, check_digests: bool = True) -> Checkpoint:
             finally:
                 pool.shutdown(cancel_futures=True)  # after a first difference nobody needs the rest
     return Checkpoint(path, manifest)
+
+
+def require_own(path: Path) -> None:
+    """Raises CheckpointError if somebody else can have written a checkpoint's folder, anything in it or above it."""
+    try:
+        doubt = distrust_tree(path, path.parent)
+    except OSError as error:
+        raise CheckpointError(f"{error.filename or path.name}: {error.strerror}") from None
+    if doubt:
+        raise CheckpointError(str(doubt))
 
 
 def read_manifest(path: Path) -> Manifest:

@@ -18,6 +18,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Final
 
+from ...db.ownership import distrust_tree
 from .documents import Document
 
 LIVE: Final = "live"
@@ -105,10 +106,12 @@ class CopyPaths:
         """Reads every file of the copy; returns what it holds.
 
         Raises:
-            DamagedCopy: a file is missing, or is not what was copied.
+            DamagedCopy: a file is missing, is not what was copied, or others can have written to the copy.
             OSError: it cannot be read for now.
         """
         found = self.read()
+        if self.folder.is_dir() and (doubt := distrust_tree(self.folder, self.folder.parent.parent)):
+            raise DamagedCopy(str(doubt))  # also a file beside the others, which Python may import
         for path, expected in found.files.items():
             try:
                 now = fingerprint(self.folder, path)

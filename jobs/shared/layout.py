@@ -122,6 +122,11 @@ class RunPaths:
     dir: Path
 
     @property
+    def root(self) -> Path:
+        """The campaign's `dir`."""
+        return self.dir.parents[2]
+
+    @property
     def campaign_marker(self) -> Path:
         """That of the campaign: `CampaignPaths.marker`."""
         return self.dir.parents[1] / MARKER

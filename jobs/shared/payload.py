@@ -124,8 +124,13 @@ class Payload(Document):
             OSError: the file is missing or unreadable.
             ValueError: it is not a payload of this version.
         """
+        return cls.parse(path.read_bytes(), path)
+
+    @classmethod
+    def parse(cls, content: bytes, path: Path) -> Payload:
+        """What the file at `path` holds. Raises ValueError: it is not a payload of this version."""
         try:
-            found: Payload = decode(cls, json.loads(path.read_text()))
+            found: Payload = decode(cls, json.loads(content))
         except (TypeError, ValueError) as error:
             raise ValueError(f"{path}: {error}") from None
         return found

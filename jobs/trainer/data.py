@@ -20,6 +20,7 @@ from typing import IO, Any
 import numpy as np
 from numpy.typing import NDArray
 
+from ...db.ownership import distrust, distrust_tree
 from ..shared.files import make_folder, open_private, sync_dir, write_atomically
 from .config import TrainerConfig, TrainerDataset
 from .corpus import Corpus
@@ -87,6 +88,7 @@ def load(
 
     Raises:
         ValueError: the text is too short for one batch, or the model names no tokenizer.
+        Distrusted: somebody else can have written the prepared tokens.
     """
     tokenizer = _tokenizer_name(config)
     corpora = _corpora(config.dataset)
@@ -123,6 +125,8 @@ def _prepare(folder: Path, corpus: Corpus, tokenizer: str) -> None:
 
     if not folder.exists():
         make_folder(folder.parent, closed=True)
+        if doubt := distrust(folder.parent, folder.parent.parent):
+            raise doubt
         with FileLock(f"{folder}.lock"):
             if not folder.exists():
                 _make(folder, corpus, load_tokenizer(tokenizer))
@@ -144,6 +148,8 @@ def _corpora(dataset: TrainerDataset) -> list[Corpus]:
 def _open(folder: Path, source: str) -> tuple[_Meta, NDArray[np.integer[Any]]]:
     while not folder.exists():  # the launcher ends this rank if the one that prepares fails
         time.sleep(POLL_S)
+    if doubt := distrust_tree(folder, folder.parents[1]):  # anybody can calculate its name
+        raise doubt
     meta = _Meta(**json.loads((folder / "meta.json").read_text()))
     if not meta.token_count:
         raise ValueError(f"{source}: no text")

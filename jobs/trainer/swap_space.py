@@ -15,6 +15,7 @@ from copy import deepcopy
 from pathlib import Path
 from typing import Any
 
+from ...db.ownership import private_folder
 from .config import Job
 
 
@@ -22,13 +23,21 @@ def apart(ds_config: Mapping[str, Any], job: Job) -> dict[str, Any]:
     """The DeepSpeed configuration with a folder of this attempt's own wherever it names one of the disk.
 
     What killed attempts of the run have left on this node is removed.
+
+    Raises:
+        ValueError: it would not be this user's alone.
+        OSError: the disk's folder cannot be made.
     """
     config = deepcopy(dict(ds_config))
     for section in _sections(config):
         folder = Path(section["nvme_path"])
         if job.local_rank == 0:
             _remove(folder, f"{_run(job)}-*", keep=_name(job))
-        section["nvme_path"] = str(folder / _name(job))
+        mine = folder / _name(job)
+        folder.mkdir(parents=True, exist_ok=True)
+        if why := private_folder(mine):  # its name can be guessed, and what it holds becomes the model's weights
+            raise ValueError(f"train.nvme_path: {why}")
+        section["nvme_path"] = str(mine)
     return config
 
 

@@ -35,7 +35,7 @@ def fitting(path: Path, job: Job, tag: str) -> tuple[Path, bool]:
     loadable as it is.
 
     Raises:
-        CheckpointError: there is no checkpoint.
+        CheckpointError: there is no checkpoint, or somebody else can have written the converted one.
         OSError: no room for the converted one.
         ValueError: DeepSpeed cannot convert it.
     """
@@ -48,6 +48,7 @@ def fitting(path: Path, job: Job, tag: str) -> tuple[Path, bool]:
         _convert(path, converted, tag)
     while not converted.exists():  # the launcher ends this rank if the one that converts fails
         time.sleep(POLL_S)
+    checkpoint.require_own(converted)
     return converted, True
 
 

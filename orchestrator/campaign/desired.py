@@ -82,8 +82,8 @@ def record(store: Store, submission: Submission) -> CampaignRow:
         make_private(submission.dir)
     else:
         CampaignFolder(known).require_or_begin_anew()
-    if why := distrust(submission.dir, submission.dir):
-        raise UserError(f"{why}, so they could run any code as you", f"`chmod go-w {submission.dir}`, or use --dir")
+    if doubt := distrust(submission.dir):
+        raise UserError(f"{doubt}, so they could run any code as you", f"{doubt.hint}, or use --dir")
     copies = submission.codes(make=True)
     codes = {run.config_hash: copies.of(run.config).hash for run in submission.runs}
     with store.write() as conn:

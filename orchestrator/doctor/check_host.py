@@ -67,9 +67,9 @@ def folder_checks(folder: Path, checkpoints_gb: float = 0.0, *, nodes_need_it: b
         yield at.problem("folder.writable", f"{path}: {trouble}", hint)
         return
     yield at.ok("folder.writable", path)
-    if folder == there and (others := distrust(folder, folder)):
-        hint = f"`chmod go-w {folder}`: nodes run nothing from a folder in which others can write"
-        yield at.problem("folder.private", others, hint)
+    if doubt := distrust(there):
+        hint = f"{doubt.hint}: nodes run nothing from a folder that others can write to or replace"
+        yield at.problem("folder.private", str(doubt), hint)
     if trouble := _without_links(there):
         hint = "claims need hard links: choose a folder on NFS, Lustre, GPFS, BeeGFS or a local disk"
         yield at.problem("folder.links", f"a file cannot be created exactly once: {trouble}", hint)

@@ -215,9 +215,11 @@ _ENVIRONMENT = (
     # jobs/agent/agent.py and db/ownership.py: the agent refuses what others may have written.
     _mistake(
         "not-trusted",
-        r"^not run: (?:others can write to |.+ belongs to user \d)",
+        r"^not run: (?:others can write to |.+ belongs to user \S)",
         "only you may own and be able to write what it names: chmod go-w",
     ),
+    # jobs/trainer/data.py: prepared tokens.
+    _early_mistake("foreign-data", _TYPE + r"Distrusted: ", "only you may be able to write to `data` in `dir`"),
     # The shell that starts the launcher.
     _early_node_mistake(
         "no-interpreter", r"^\S*(?:launcher|sh): .*(?:exec: .*not found|No such file)", "correct `python:`"

@@ -234,13 +234,13 @@ def _origin(writer: FencedWriter) -> Origin:
 
 
 def _require_trust(paths: CampaignPaths) -> None:
-    """Refuses to submit, with Unreachable, if other users can write to the folder that jobs run from."""
+    """Refuses to submit, with Unreachable, if other users can write to the folders that jobs run from."""
     try:
-        why = distrust(paths.batches, paths.root)
+        doubt = distrust(paths.batches, paths.root) or distrust(paths.runs, paths.root)
     except OSError as exc:
         raise storage.unwritable(exc) from exc
-    if why:
-        raise Unreachable(f"{why}, so they could run any code as you", f"`chmod -R go-w {paths.root}`")
+    if doubt:
+        raise Unreachable(f"{doubt}, so they could run any code as you", doubt.hint)
 
 
 def _submit_without_exclusions(group: Sequence[Submit], target: _Target) -> None:

@@ -349,6 +349,29 @@ def test_a_payload_that_others_could_have_written_is_not_run(attempt: Attempt) -
     assert not attempt.paths.claim.exists()
 
 
+@pytest.mark.parametrize("above", [0, 1, 2])
+def test_nor_is_one_whose_runs_others_can_write(attempt: Attempt, above: int) -> None:
+    place = [attempt.paths.dir, *attempt.paths.dir.parents][above]
+    place.chmod(0o707)
+    process = attempt.start()
+    said, _ = process.communicate(timeout=HANGS_S)
+    assert process.returncode == agent.EXIT_NOT_MINE
+    assert f"not run: others can write to {place}" in said
+    assert not attempt.paths.claim.exists()
+
+
+def test_files_of_somebody_else_are_ignored_and_told(attempt: Attempt) -> None:
+    attempt.script("report(1)")
+    planted = (attempt.run_paths.current, attempt.paths.resize)
+    for path in planted:
+        write_atomically(path, json.dumps({"generation": 9, "micro_batch": 1, "accumulation": 4}))
+        path.chmod(0o666)
+    assert attempt.run() == 0
+    told = [line["reason"] for line in events(attempt) if line.get("event") == "file_ignored"]
+    assert told == [f"{path.name} is ignored: others can write to {path}" for path in planted]
+    assert (read_json(attempt.paths.started) or {})["micro_batch"] == attempt.payload.micro_batch
+
+
 def test_whoever_loses_the_claim_starts_nothing(attempt: Attempt, capsys: pytest.CaptureFixture[str]) -> None:
     attempt.script("report(1)")
     assert create_exclusively(attempt.paths.claim, json.dumps({"job_id": "6_0"}))

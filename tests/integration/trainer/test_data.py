@@ -14,6 +14,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
+from dscampaign.db.ownership import Distrusted
 from dscampaign.jobs.trainer import data
 from dscampaign.jobs.trainer.config import TrainerConfig
 from dscampaign.jobs.trainer.corpus import Corpus
@@ -161,3 +162,26 @@ def test_who_loses_the_race_without_locks_takes_the_winner(tmp_path: Path, monke
     data._make(winner, corpus(tmp_path / "a.txt"), ByteTokenizer())
     assert sorted(path.name for path in winner.iterdir()) == ["meta.json", "tokens.bin"]
     assert [path for path in (tmp_path / "data").iterdir() if path.suffix != ".lock"] == [winner]
+
+
+def test_tokens_that_others_may_have_written_are_not_used(tmp_path: Path) -> None:
+    """Their folder's name can be calculated by anybody, and `dir` may be public."""
+    (tmp_path / "a.txt").write_text("some text for a few samples")
+    data_dir = tmp_path / "data"
+    found = data.prepare_tokens(corpus(tmp_path / "a.txt"), "bytes", data_dir)
+    for place in (found / "tokens.bin", found, data_dir):
+        before = place.stat().st_mode
+        place.chmod(before | 0o002)
+        with pytest.raises(Distrusted, match=f"others can write to {place}"):
+            data.load(config(tmp_path / "a.txt"), data_dir, prepare=True)
+        place.chmod(before)
+    assert len(data.load(config(tmp_path / "a.txt"), data_dir, prepare=True).train)
+
+
+def test_nothing_is_made_in_a_data_folder_of_somebody_else(tmp_path: Path) -> None:
+    (tmp_path / "a.txt").write_text("text")
+    (tmp_path / "data").mkdir()
+    (tmp_path / "data").chmod(0o777)
+    with pytest.raises(Distrusted, match="others can write to"):
+        data.prepare_tokens(corpus(tmp_path / "a.txt"), "bytes", tmp_path / "data")
+    assert not any((tmp_path / "data").iterdir())

@@ -280,6 +280,20 @@ def test_no_change_of_a_copy_goes_unseen(
         copy.verify()
 
 
+@pytest.mark.parametrize("place", ["", "random.py", "..", "../../data"])
+def test_a_copy_that_others_can_write_to_is_not_used(project: Project, place: str) -> None:
+    copy = project.copy(project.code())
+    (copy.folder / "random.py").touch()  # Python would take it for its own
+    (copy.folder / "../../data").mkdir()
+    copy.verify()
+    (copy.folder / place).chmod(0o777)
+    if place == "../../data":
+        copy.verify()
+        return
+    with pytest.raises(DamagedCopy, match="others can write to"):
+        copy.verify()
+
+
 def test_a_manifest_of_other_files_is_not_believed(project: Project) -> None:
     copy = project.copy(project.code())
     (copy.folder / "train.py").chmod(0o600)

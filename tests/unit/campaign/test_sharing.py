@@ -15,10 +15,10 @@ from typing import Any
 
 import pytest
 
+from dscampaign.db.ownership import distrust
 from dscampaign.db.private_files import open_private
 from dscampaign.jobs.shared.files import make_below, write_atomically
 from dscampaign.jobs.shared.layout import CampaignPaths
-from dscampaign.db.ownership import distrust
 from dscampaign.jobs.shared.sharing import Sharing, checkpoints_shared, open_to_readers
 from dscampaign.orchestrator.campaign.lookup import find
 from dscampaign.orchestrator.campaign.sharing import share, unshare
@@ -163,7 +163,7 @@ def test_one_s_own_jobs_still_trust_the_folder(world: World) -> None:
     shared(world, checkpoints=True)
     paths = CampaignPaths(world.dir, "sweep")
     for place in (batch(world), paths.run("done").checkpoints("hash")):
-        assert distrust(place, world.dir) == ""
+        assert distrust(place, world.dir) is None
     CampaignFolder(find(world.store, "sweep")).require()  # and its marker still says whose it is
 
 

@@ -1,5 +1,6 @@
 """Where a setting comes from, and that the first place wins."""
 
+import os
 from pathlib import Path
 
 import pytest
@@ -60,3 +61,41 @@ def test_a_password_is_not_shown(tmp_path: Path, home: dict[str, str]) -> None:
     assert settings.store == "postgresql://me:secret@host/db"
     assert "postgresql://me@host/db" in [origin.value for origin in settings.shown]
     assert not any("secret" in origin.value for origin in settings.shown)
+
+
+# -- a file that somebody else put there -------------------------------------------------------------------------------
+
+
+def below_public(tmp_path: Path) -> Path:
+    """A folder of one's own below a public one, as /scratch is, that holds a campaign.toml."""
+    tmp_path.chmod(0o1777)
+    (tmp_path / "campaign.toml").write_text('store = "sqlite:////tmp/planted.db"\n')
+    (tmp_path / "mine").mkdir(mode=0o700)
+    return tmp_path / "mine"
+
+
+@pytest.mark.skipif(os.geteuid() != 0, reason="only root can give a file to somebody else")
+def test_a_strangers_settings_above_are_refused_with_the_owner(tmp_path: Path, home: dict[str, str]) -> None:
+    mine = below_public(tmp_path)
+    assert resolve({}, environ=home, cwd=mine).store == "sqlite:////tmp/planted.db"
+    os.chown(tmp_path / "campaign.toml", 12345, 12345)
+    with pytest.raises(UserError, match=r"campaign.toml is not used: .* belongs to user 12345") as caught:
+        resolve({}, environ=home, cwd=mine)
+    assert "of your own" in str(caught.value.hint)
+    (mine / "campaign.toml").write_text("ask_above_runs = 5\n")
+    assert resolve({}, environ=home, cwd=mine).ask_above_runs == 5  # the nearest counts
+
+
+def test_settings_that_others_can_write_are_refused(tmp_path: Path, home: dict[str, str]) -> None:
+    mine = below_public(tmp_path)
+    (tmp_path / "campaign.toml").chmod(0o666)
+    with pytest.raises(UserError, match="others can write to") as caught:
+        resolve({}, environ=home, cwd=mine)
+    assert f"chmod go-w {tmp_path / 'campaign.toml'}" in str(caught.value.hint)
+
+
+def test_settings_in_a_folder_where_others_can_replace_them_are_refused(tmp_path: Path, home: dict[str, str]) -> None:
+    mine = below_public(tmp_path)
+    tmp_path.chmod(0o777)
+    with pytest.raises(UserError, match=f"others can write to {tmp_path}"):
+        resolve({}, environ=home, cwd=mine)

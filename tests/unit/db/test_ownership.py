@@ -1,10 +1,24 @@
-"""Whom a job believes: what only its own user can have written."""
+"""Whom a campaign believes: what only its own user, or root, can have written, wherever it lies."""
 
+from __future__ import annotations
+
+import errno
+import os
+import struct
+from collections.abc import Iterator
+from contextlib import suppress
+from grp import struct_group
 from pathlib import Path
+from pwd import struct_passwd
 
 import pytest
 
-from dscampaign.db.ownership import distrust
+from dscampaign.db import ownership
+from dscampaign.db.ownership import Distrusted, distrust, distrust_tree, open_trusted, planted, trusted_bytes
+
+STRANGER = 12345
+
+as_root = pytest.mark.skipif(os.geteuid() != 0, reason="only root can give a file to somebody else")
 
 
 @pytest.fixture
@@ -17,39 +31,245 @@ def tree(tmp_path: Path) -> Path:
     return tmp_path
 
 
+@pytest.fixture
+def nobody_cached() -> Iterator[None]:
+    ownership._private_group.cache_clear()
+    yield
+    ownership._private_group.cache_clear()
+
+
+def why(path: Path, root: Path | None = None) -> str:
+    doubt = distrust(path, root)
+    return str(doubt) if doubt else ""
+
+
 def test_private_folders_are_believed(tree: Path) -> None:
-    assert distrust(tree / "campaign" / "batch", tree) == ""
+    assert why(tree / "campaign" / "batch", tree) == ""
     (tree / "campaign").chmod(0o755)
-    assert distrust(tree / "campaign" / "batch", tree) == ""
+    assert why(tree / "campaign" / "batch", tree) == ""
 
 
 @pytest.mark.parametrize("mode", [0o720, 0o702, 0o770, 0o777, 0o1777])
 @pytest.mark.parametrize("place", ["campaign", "campaign/batch"])
 def test_a_folder_that_others_can_write_is_not(tree: Path, place: str, mode: int) -> None:
     (tree / place).chmod(mode)
-    assert distrust(tree / "campaign" / "batch", tree) == f"others can write to {tree / place}"
+    found = distrust(tree / "campaign" / "batch", tree)
+    assert (str(found), found and found.hint) == (f"others can write to {tree / place}", f"`chmod go-w {tree / place}`")
 
 
 def test_a_public_root_is_good_enough_only_where_nobody_can_replace_what_is_in_it(tree: Path) -> None:
     tree.chmod(0o1777)
-    assert distrust(tree / "campaign" / "batch", tree) == ""
+    assert why(tree / "campaign" / "batch", tree) == ""
     tree.chmod(0o777)
-    assert distrust(tree / "campaign" / "batch", tree) == f"others can write to {tree}"
+    assert why(tree / "campaign" / "batch", tree) == f"others can write to {tree}"
 
 
 def test_a_folder_of_somebody_else_is_not(tree: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("os.geteuid", lambda: 12345)
-    assert "belongs to user" in distrust(tree / "campaign" / "batch", tree)
+    monkeypatch.setattr("os.geteuid", lambda: STRANGER)
+    assert "belongs to user" in why(tree / "campaign" / "batch", tree)
 
 
 def test_a_group_of_one_s_own_is_nobody_else(tree: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     (tree / "campaign").chmod(0o770)
     monkeypatch.setattr("dscampaign.db.ownership._only_us", lambda _gid: True)
-    assert distrust(tree / "campaign" / "batch", tree) == ""
+    assert why(tree / "campaign" / "batch", tree) == ""
     (tree / "campaign").chmod(0o777)
-    assert "others can write" in distrust(tree / "campaign" / "batch", tree)
+    assert "others can write" in why(tree / "campaign" / "batch", tree)
 
 
 def test_the_root_must_be_above(tree: Path) -> None:
     with pytest.raises(ValueError, match="is not above"):
         distrust(tree, tree / "campaign")
+
+
+# -- above the root ----------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("mode", [0o770, 0o777])
+def test_what_lies_in_a_folder_where_others_can_rename_it_is_not_believed(tree: Path, mode: int) -> None:
+    tree.chmod(mode)
+    assert why(tree / "campaign" / "batch", tree / "campaign") == f"others can write to {tree}"
+    tree.chmod(mode | 0o1000)
+    assert why(tree / "campaign" / "batch", tree / "campaign") == ""
+
+
+@as_root
+def test_whoever_owns_a_folder_above_could_replace_all_of_it(tree: Path) -> None:
+    os.chown(tree, STRANGER, STRANGER)
+    found = distrust(tree / "campaign" / "batch", tree / "campaign")
+    assert str(found) == f"{tree} belongs to user {STRANGER}"
+    assert "of your own" in (found.hint if found else "")
+
+
+@as_root
+def test_a_container_that_has_no_name_for_root_shows_system_folders_as_a_strangers(
+    tree: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(ownership, "_unnamed_owner", lambda: STRANGER)
+    (tree / "file").touch()
+    os.chown(tree, STRANGER, STRANGER)
+    assert why(tree / "campaign", tree) == ""
+    assert why(tree / "file") == ""
+    os.chown(tree / "file", STRANGER, STRANGER)
+    assert why(tree / "file") == f"{tree / 'file'} belongs to user {STRANGER}"
+    assert "belongs to" in why(tree / "campaign", tree.parent)  # there it must be one's own
+
+
+@pytest.mark.parametrize(
+    ("mapped", "owner"),
+    [
+        ("0 0 4294967295", 0),  # no container
+        ("0 1000 1\n1 100000 65536", 65534),
+        ("1000 1000 1", 65534),
+        ("1000 1000 1\n65533 0 1", 0),  # root has a name there
+    ],
+)
+def test_who_stands_for_root_in_a_container(monkeypatch: pytest.MonkeyPatch, mapped: str, owner: int) -> None:
+    texts = {"/proc/self/uid_map": mapped, "/proc/sys/kernel/overflowuid": "65534\n"}
+    monkeypatch.setattr(Path, "read_text", lambda path, **_: texts[str(path)])
+    assert ownership._unnamed_owner.__wrapped__() == owner
+
+
+# -- symbolic links ----------------------------------------------------------------------------------------------------
+
+
+def test_a_link_is_followed_through_every_folder(tree: Path) -> None:
+    (tree / "public").mkdir()
+    (tree / "public").chmod(0o777)
+    (tree / "public" / "inner").mkdir(0o700)
+    (tree / "link").symlink_to("public/../public/inner")
+    assert why(tree / "link") == f"others can write to {tree / 'public'}"
+    (tree / "absolute").symlink_to(tree / "campaign")
+    assert why(tree / "absolute" / ".." / "absolute" / "batch") == ""
+
+
+@as_root
+def test_a_link_of_somebody_else_may_point_elsewhere_tomorrow(tree: Path) -> None:
+    (tree / "link").symlink_to(tree / "campaign")
+    os.chown(tree / "link", STRANGER, STRANGER, follow_symlinks=False)
+    assert why(tree / "link" / "batch") == f"{tree / 'link'} belongs to user {STRANGER}"
+
+
+def test_links_in_a_circle_end(tree: Path) -> None:
+    (tree / "a").symlink_to("b")
+    (tree / "b").symlink_to("a")
+    with pytest.raises(OSError, match=os.strerror(errno.ELOOP)):
+        distrust(tree / "a")
+
+
+# -- files -------------------------------------------------------------------------------------------------------------
+
+
+def test_a_file_of_one_s_own_is_read(tree: Path) -> None:
+    (tree / "file").write_bytes(b"text")
+    assert trusted_bytes(tree / "file") == trusted_bytes(tree / "file", tree) == b"text"
+    assert planted(tree / "file") is planted(tree / "absent") is None
+    with pytest.raises(FileNotFoundError):
+        open_trusted(tree / "absent")
+
+
+@pytest.mark.parametrize("mode", [0o620, 0o602, 0o666, 0o1666])
+def test_a_file_that_others_can_write_is_not(tree: Path, mode: int) -> None:
+    (tree / "file").touch()
+    (tree / "file").chmod(mode)
+    with pytest.raises(Distrusted, match=f"others can write to {tree / 'file'}"):
+        open_trusted(tree / "file")
+    assert str(planted(tree / "file")) == f"others can write to {tree / 'file'}"
+
+
+def test_a_pipe_keeps_nobody_waiting(tree: Path) -> None:
+    os.mkfifo(tree / "pipe", 0o600)
+    with pytest.raises(OSError, match="Not a regular file"):
+        open_trusted(tree / "pipe")
+
+
+@as_root
+def test_one_file_of_a_stranger_makes_a_folder_unfit(tree: Path) -> None:
+    (tree / "campaign" / "batch" / "link").symlink_to("/nowhere")
+    file = tree / "campaign" / "batch" / "file"
+    file.touch()
+    assert distrust_tree(tree / "campaign", tree) is None
+    os.chown(file, STRANGER, STRANGER)
+    assert str(distrust_tree(tree / "campaign", tree)) == f"{file} belongs to user {STRANGER}"
+
+
+# -- groups ------------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.usefixtures("nobody_cached")
+@pytest.mark.parametrize(
+    ("name", "members", "others", "trusted"),
+    [
+        ("alice", [], [], True),
+        ("alice", ["alice"], [], True),
+        ("alice", ["bob"], [], False),  # usermod -aG alice bob
+        ("alice", [], [("bob", 1001, 1000)], False),  # useradd -g alice bob
+        ("staff", [], [], False),
+    ],
+)
+def test_only_a_private_group_with_nobody_else_in_it_is_oneself(
+    monkeypatch: pytest.MonkeyPatch, name: str, members: list[str], others: list[tuple[str, int, int]], trusted: bool
+) -> None:
+    people = [("alice", 1000, 1000), *others]
+    entries = [struct_passwd((who, "x", uid, gid, "", "/", "/bin/sh")) for who, uid, gid in people]
+    monkeypatch.setattr("os.geteuid", lambda: 1000)
+    monkeypatch.setattr("grp.getgrgid", lambda gid: struct_group((name, "x", gid, members)))
+    monkeypatch.setattr("pwd.getpwuid", lambda _uid: entries[0])
+    monkeypatch.setattr("pwd.getpwall", lambda: entries)
+    assert ownership._only_us(1000) == trusted
+
+
+# -- access control lists ----------------------------------------------------------------------------------------------
+
+_OWNER, _USER, _OWNING_GROUP, _GROUP, _MASK, _OTHER = 1, 2, 4, 8, 16, 32
+_NOBODY = 0xFFFFFFFF
+
+
+def set_acl(path: Path, *named: tuple[int, int, int], mask: int = 7, group: int = 0) -> None:
+    """Gives a place an access control list: what setfacl does, which not every machine has."""
+    entries = [(_OWNER, 7, _NOBODY), (_OWNING_GROUP, group, _NOBODY), (_MASK, mask, _NOBODY), (_OTHER, 0, _NOBODY)]
+    raw = b"".join(struct.pack("<HHI", *entry) for entry in sorted([*entries, *named]))
+    try:
+        os.setxattr(path, "system.posix_acl_access", struct.pack("<I", 2) + raw)
+    except OSError as error:
+        if error.errno == errno.ENOTSUP:
+            pytest.skip(f"the file system of {path} has no access control lists")
+        raise
+
+
+@pytest.mark.parametrize(
+    ("named", "mask", "believed"),
+    [
+        ((_USER, 6, STRANGER), 7, False),
+        ((_GROUP, 7, STRANGER), 7, False),
+        ((_USER, 5, STRANGER), 7, True),  # may read
+        ((_USER, 7, STRANGER), 5, True),  # the mask takes it back
+        ((_USER, 7, os.geteuid()), 7, True),
+    ],
+)
+def test_a_right_that_a_list_gives_to_others_is_seen(
+    tree: Path, monkeypatch: pytest.MonkeyPatch, named: tuple[int, int, int], mask: int, believed: bool
+) -> None:
+    monkeypatch.setattr(ownership, "_only_us", lambda gid: gid == (tree / "campaign").stat().st_gid)
+    set_acl(tree / "campaign", named, mask=mask, group=7)
+    assert (tree / "campaign").stat().st_mode & 0o070 == mask << 3  # what a look at the mode alone would take for ours
+    found = distrust(tree / "campaign" / "batch", tree)
+    assert (found is None) == believed
+    if found:
+        assert f"setfacl -b {tree / 'campaign'}" in found.hint
+
+
+def test_what_a_folder_hands_down_to_new_ones_is_seen(tree: Path) -> None:
+    set_acl(tree / "campaign", (_USER, 7, STRANGER))
+    listed = os.getxattr(tree / "campaign", "system.posix_acl_access")
+    os.setxattr(tree / "campaign", "system.posix_acl_default", listed)
+    os.removexattr(tree / "campaign", "system.posix_acl_access")
+    (tree / "campaign").chmod(0o700)
+    previous = os.umask(0o077)
+    try:
+        (tree / "campaign" / "new").mkdir()
+    finally:
+        os.umask(previous)
+    with suppress(OSError):
+        os.removexattr(tree / "campaign", "system.posix_acl_default")
+    assert why(tree / "campaign" / "new", tree) == f"others can write to {tree / 'campaign' / 'new'}"

@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import os
 import shutil
+import sqlite3
 import tempfile
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import closing, contextmanager
 from pathlib import Path
 
@@ -114,3 +115,87 @@ def test_a_file_that_may_not_be_read_is_not_tried_again(folder: Path) -> None:
         with pytest.raises(StoreError, match="may not read") as caught:
             Store.open(url)
     assert not caught.value.retryable
+
+
+# -- a store that others may have written ------------------------------------------------------------------------------
+
+
+def planted_trigger(folder: Path) -> None:
+    """What somebody who can write the file once makes it do with every run that is added."""
+    with closing(sqlite3.connect(folder / "campaign.db")) as conn:
+        conn.execute("CREATE TRIGGER t AFTER INSERT ON campaign BEGIN UPDATE campaign SET dir = '/theirs'; END")
+        conn.commit()
+
+
+def of_another(folder: Path) -> None:
+    if os.geteuid() != 0:
+        pytest.skip("only root can give a file to somebody else")
+    os.chown(folder / "campaign.db", 12345, 12345)
+
+
+def open_to_all(folder: Path) -> None:
+    (folder / "campaign.db").chmod(0o666)
+
+
+def in_a_public_folder(folder: Path) -> None:
+    folder.chmod(0o1777)
+
+
+def in_a_folder_of_another(folder: Path) -> None:
+    if os.geteuid() != 0:
+        pytest.skip("only root can give a folder to somebody else")
+    os.chown(folder, 12345, 12345)
+
+
+def with_a_planted_journal(folder: Path) -> None:
+    (folder / "campaign.db-journal").touch()
+    (folder / "campaign.db-journal").chmod(0o666)
+
+
+@pytest.mark.parametrize(
+    "change", [of_another, open_to_all, in_a_public_folder, in_a_folder_of_another, with_a_planted_journal]
+)
+def test_what_others_may_have_written_is_shown_and_never_run(folder: Path, change: Callable[[Path], None]) -> None:
+    url = f"sqlite:///{folder}/campaign.db"
+    with closing(Store.open(url, create=True)) as own:
+        add(own, "sweep")
+    planted_trigger(folder)
+    change(folder)
+    with closing(Store.open(url)) as seen:
+        if change is not with_a_planted_journal:
+            assert names(seen) == ["sweep"]
+        with pytest.raises(StoreReadOnly, match=f"nothing is run from {folder}/campaign.db: ") as caught:
+            seen.check_writable()
+        with pytest.raises(StoreReadOnly):
+            add(seen, "mine")
+        assert "--store" in caught.value.hint
+    with pytest.raises(StoreReadOnly), closing(Store.open(url, create=True)) as again:
+        add(again, "mine")
+
+
+def test_no_store_is_made_where_others_could_replace_it(folder: Path) -> None:
+    folder.chmod(0o1777)
+    with pytest.raises(StoreError, match=f"no store is made at {folder}/campaign.db: others can write") as caught:
+        Store.open(f"sqlite:///{folder}/campaign.db", create=True)
+    assert f"chmod go-w {folder}" in caught.value.hint
+    assert not any(folder.iterdir())
+
+
+def test_a_link_to_a_store_is_judged_by_where_it_leads(folder: Path) -> None:
+    (folder / "public").mkdir()
+    with closing(Store.open(f"sqlite:///{folder}/public/campaign.db", create=True)):
+        (folder / "campaign.db").symlink_to("public/campaign.db")
+    with closing(Store.open(f"sqlite:///{folder}/campaign.db")) as own:
+        own.check_writable()
+    (folder / "public").chmod(0o1777)
+    with closing(Store.open(f"sqlite:///{folder}/campaign.db")) as seen, pytest.raises(StoreReadOnly):
+        seen.check_writable()
+
+
+def test_what_is_only_shown_runs_no_function_that_a_schema_names(folder: Path) -> None:
+    url = f"sqlite:///{folder}/campaign.db"
+    Store.open(url, create=True).close()
+    open_to_all(folder)
+    with closing(Store.open(url)) as seen, seen.read() as conn:
+        for name, value in {"trusted_schema": 0, "query_only": 1, "cell_size_check": 1}.items():
+            assert conn.exec_driver_sql(f"PRAGMA {name}").scalar_one() == value

@@ -48,6 +48,44 @@ def test_the_furthest_is_the_newest(tmp_path: Path) -> None:
     assert newest(tmp_path) == ("g0002-step00001000", {})
 
 
+def of_a_stranger(path: Path) -> None:
+    if os.geteuid() != 0:
+        pytest.skip("only root can give a file to somebody else")
+    os.chown(path, 12345, 12345)
+
+
+def open_to_all(path: Path) -> None:
+    path.chmod(path.stat().st_mode | 0o002)
+
+
+@pytest.mark.parametrize("change", [of_a_stranger, open_to_all])
+@pytest.mark.parametrize("where", ["", "manifest.json", "shards", "shards/1.pt", "shards/extra.pt", ".."])
+def test_what_others_may_have_written_is_passed_over(
+    tmp_path: Path, change: Callable[[Path], None], where: str
+) -> None:
+    """Its digests hold: whoever writes the files writes the manifest too."""
+    folder = tmp_path / "run" / "checkpoints"
+    path = make(folder, 300)
+    (path / "shards" / "extra.pt").touch()  # DeepSpeed may load what no manifest names
+    assert newest(folder) == (path.name, {})
+    change(Path(os.path.normpath(path / where)))
+    found, reasons = newest(folder)
+    assert found is None
+    assert ("others can write to " in reasons[path.name]) or ("belongs to user 12345" in reasons[path.name])
+    with pytest.raises(CheckpointError):
+        checkpoint.verify(path, check_digests=False)
+
+
+def test_an_older_one_of_one_s_own_takes_the_place_of_a_planted_one(tmp_path: Path) -> None:
+    make(tmp_path, 100)
+    planted = make(tmp_path, 300)
+    (planted / "manifest.json").chmod(0o666)
+    assert newest(tmp_path) == (
+        "g0001-step00000100",
+        {planted.name: f"others can write to {planted / 'manifest.json'}"},
+    )
+
+
 def test_nothing_to_resume_from(tmp_path: Path) -> None:
     assert newest(tmp_path / "missing") == (None, {})
     (tmp_path / "gothic-stepladder").mkdir()

@@ -9,6 +9,8 @@ import subprocess
 import sys
 from pathlib import Path
 
+import pytest
+
 from dscampaign.db.ingest.lines import parse
 from dscampaign.jobs import report as module
 
@@ -131,3 +133,14 @@ def test_the_package_offers_it_lazily() -> None:
     script = "import sys, dscampaign; print('dscampaign.jobs' in sys.modules, dscampaign.report.__module__)"
     done = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, check=True)
     assert done.stdout == "False dscampaign.jobs.report\n"
+
+
+@pytest.mark.skipif(os.geteuid() != 0, reason="only root can give a file to somebody else")
+def test_a_stop_file_of_somebody_else_stops_nobody_and_is_told_once(tmp_path: Path) -> None:
+    (tmp_path / "stop").touch()
+    os.chown(tmp_path / "stop", 12345, 12345)
+    looks = "print([r.should_stop() for r._stop._next_look_s in (0.0, 0.0)])"
+    said, lines = run(tmp_path, looks, RANK="0")
+    assert said == "[False, False]\n"
+    told = f"stop is ignored: {tmp_path / 'stop'} belongs to user 12345"
+    assert [(line["event"], line["reason"]) for line in lines] == [("file_ignored", told)]

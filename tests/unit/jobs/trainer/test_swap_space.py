@@ -57,12 +57,20 @@ def test_what_killed_attempts_left_is_removed_and_nobody_else_s(tmp_path: Path) 
         (left / "rank0").mkdir(parents=True)
     second = job(tmp_path, "a", 2)
     mine = folder(apart(rendered(tmp_path), second))
-    mine.mkdir()
+    mine.mkdir(exist_ok=True)
     assert (killed.exists(), other.exists()) == (False, True)
     clear(replace(second, local_rank=1))
     assert mine.exists()
     clear(second)
     assert (mine.exists(), other.exists()) == (False, True)
+
+
+def test_a_folder_that_somebody_else_made_first_is_not_used(tmp_path: Path) -> None:
+    one = job(tmp_path, "a", 1)
+    mine = folder(apart(rendered(tmp_path), one))
+    mine.chmod(0o777)
+    with pytest.raises(ValueError, match=f"train.nvme_path: .*others can write to {mine}"):
+        apart(rendered(tmp_path), one)
 
 
 def test_a_configuration_without_a_disk_stays_as_it_is(tmp_path: Path) -> None:
