@@ -85,7 +85,9 @@ class CodeCopies:
         if script is None and work_tree(folder) is None and not has_module(folder, command):
             return Code("")
         try:
-            tree = tree_around(folder, script, self.dir, self.spec)
+            words = (word.rpartition("=")[2] for word in command)
+            named = [Path(self.workdir, word) for word in words if word.endswith((".yaml", ".yml"))]
+            tree = tree_around(folder, script, self.dir, self.spec, named)
             if tree is None:
                 limits = f"{TREE_LIMIT_FILES:,} files or {TREE_LIMIT_BYTES // 10**6} MB"
                 return Code(LIVE, why=f"{folder} holds more than {limits}")

@@ -19,6 +19,7 @@ TREE_LIMIT_BYTES: Final = 200 * 10**6
 TREE_LIMIT_FILES: Final = 20_000
 """A larger tree is not copied: then the script's own folder is, and if that is as large, nothing."""
 
+SPEC_LIMIT_BYTES: Final = 10**6
 FOLDER_LIMIT_FILES: Final = 1000
 """Outside of git, a folder below the script's with more files of its own holds data."""
 GIT_TIMEOUT_S: Final = 60.0
@@ -34,6 +35,9 @@ _OUTPUTS: Final = re.compile(
     r"|png|jpe?g|svg|pdf|zip|tar|t?gz|zst)$|tfevents"
 )
 """How files are named that runs read and write; copied only where git keeps them."""
+_FIELD: Final = re.compile(r"^(\w+):", re.MULTILINE)
+_FIELDS_OF_SPECS: Final = ({"matrix", "repeats"}, {"command", "train"})
+"""A spec has one of each, which hardly a configuration of a script has."""
 _REPORT: Final = ("report.html", "report.json", "conditions.csv")
 """What lies side by side in the folder of a report."""
 _DOCUMENTS: Final = (".md", ".rst", ".ipynb")
@@ -67,20 +71,24 @@ class CodeTree:
         return CodeCopy(os.fspath(self.root), prints, tuple(reads))
 
 
-def tree_around(folder: Path, script: Path | None, dir: Path, spec: Path) -> CodeTree | None:
+def tree_around(
+    folder: Path, script: Path | None, dir: Path, spec: Path, reads: Collection[Path] = ()
+) -> CodeTree | None:
     """The git work tree around a folder; outside of one, or where that is too large, the folder. None if it is too.
 
     Args:
         script: a file that belongs to it in any case.
         dir: the campaign's `dir`, which never does.
         spec: the campaign's spec, which is kept elsewhere.
+        reads: files that the script is told to read: they belong to it though they look like specs of other campaigns.
     """
     root = work_tree(folder)
     listings: list[tuple[Path, Callable[[Path], _Listing | None]]] = [(root, _git_listing)] if root else []
     for top, listed in [*listings, (folder, lambda place: _walk(place, dir))]:
         always = {os.path.relpath(script, top)} if script else set()
+        named = {os.path.relpath(path, top) for path in reads}
         listing = listed(top)
-        if listing is not None and (tree := _within_limits(top, listing, always, dir, spec)):
+        if listing is not None and (tree := _within_limits(top, listing, always, named, dir, spec)):
             return tree if top == (root or folder) else replace(tree, narrowed_from=root)
     return None
 
@@ -94,7 +102,9 @@ class _Listing:
     left_out: list[str] = field(default_factory=list)
 
 
-def _within_limits(root: Path, listing: _Listing, always: set[str], dir: Path, spec: Path) -> CodeTree | None:
+def _within_limits(
+    root: Path, listing: _Listing, always: set[str], named: set[str], dir: Path, spec: Path
+) -> CodeTree | None:
     """What of a listing is copied; None if it is too much."""
     files, left_out, size = set(always), set(listing.left_out) - always, 0
     tracked = set(listing.tracked)
@@ -106,7 +116,7 @@ def _within_limits(root: Path, listing: _Listing, always: set[str], dir: Path, s
         linked = inner_link(root, path) is not None
         bytes_ = 0 if linked or not place.is_file() else place.stat().st_size
         written = path not in tracked and (_is_output(path) or _is_of_a_report(place))
-        no_code = place == spec or path.endswith(_DOCUMENTS) or written
+        no_code = place == spec or path.endswith(_DOCUMENTS) or written or (path not in named and _is_a_spec(place))
         if path not in always and not linked and (no_code or bytes_ > FILE_LIMIT_BYTES or not _readable(place)):
             left_out.add(path)
             continue
@@ -137,6 +147,14 @@ def _is_output(path: str) -> bool:
     folders = Path(path).parts[:-1]
     written = not path.endswith(".py") and not _RESULTS.isdisjoint(folders)
     return written or _OUTPUTS.search(path) is not None or not _TOOLS.isdisjoint(folders)
+
+
+def _is_a_spec(place: Path) -> bool:
+    """Whether it is a spec of another campaign, by its fields: one that is being written need not be valid."""
+    if place.suffix not in (".yaml", ".yml") or not _readable(place) or place.stat().st_size > SPEC_LIMIT_BYTES:
+        return False
+    fields = set(_FIELD.findall(place.read_text(encoding="utf-8", errors="replace")))
+    return "name" in fields and all(map(fields.intersection, _FIELDS_OF_SPECS))
 
 
 def _is_of_a_report(place: Path) -> bool:

@@ -218,4 +218,4 @@ def echo_error(message: str, hint: str | None) -> None:
 
 def echo_next(text: str) -> None:
     """Prints what to type next."""
-    echo_err(f"{page_for(sys.stderr).paint('next:', Style.CYAN)} {text}")
+    echo_err(f"{page_for(sys.stderr).paint('next:', Style.CYAN)} {located(text)}")

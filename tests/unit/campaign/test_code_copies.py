@@ -223,6 +223,22 @@ def test_a_grown_matrix_a_new_readme_and_results_are_no_other_code(project: Proj
 
 
 @pytest.mark.parametrize("git", [True, False])
+def test_specs_of_other_campaigns_are_no_code_unless_the_script_is_told_to_read_them(
+    project: Project, *, git: bool
+) -> None:
+    if git:
+        project.git("init", "-q")
+    first = project.code()
+    other = "name: other\ncommand: train.py {lr}\nmatrix:\n  lr: [1, 2]\n"
+    project.write("other.yaml", other)
+    project.write("wrong.yml", f"{other}slrum: [\n")
+    assert project.code().hash == first.hash
+    assert changed_files(first.hash, project.code("train.py", "--config=other.yaml"), project.dir) == ["other.yaml"]
+    project.write("conf.yaml", "name: net\ntrain: {lr: 1}\nslurm: {partition: main}\nsweep: {matrix: 1}\n")
+    assert changed_files(first.hash, project.code("train.py"), project.dir) == ["conf.yaml"]
+
+
+@pytest.mark.parametrize("git", [True, False])
 def test_a_campaign_that_lives_in_the_script_s_folder_is_no_code(project: Project, *, git: bool) -> None:
     if git:
         project.git("init", "-q")

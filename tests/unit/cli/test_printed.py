@@ -103,6 +103,20 @@ def test_next_commands_carry_the_folder_that_was_given(folder: Path, capsys: Out
     assert f"`campaign reconcile sweep --watch --dir '{folder}'`" in out
 
 
+@pytest.mark.parametrize("colour", ["0", "1"])
+def test_what_is_to_be_typed_after_a_command_carries_the_folder_in_colour_too(
+    folder: Path, monkeypatch: pytest.MonkeyPatch, capsys: Output, colour: str
+) -> None:
+    monkeypatch.setenv("FORCE_COLOR", colour)
+    with click.Context(campaign, info_name="campaign") as root:
+        given = {"name": "sweep", "dir": str(folder), "store": None}
+        context = click.Context(campaign.commands["retry"], parent=root)
+        context.params = given
+        with context:
+            common.echo_next("campaign reconcile sweep --watch")
+    assert f"campaign reconcile sweep --watch --dir '{folder}'\n" in capsys.readouterr().err
+
+
 def test_next_commands_carry_the_folder_of_the_spec(folder: Path, capsys: Output) -> None:
     Path("sweep.yaml").write_text(f"name: sweep\ndir: '{folder}'\n")
     assert main(["status", "sweep.yaml"]) == 0
