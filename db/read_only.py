@@ -27,9 +27,15 @@ def read_only(path: Path) -> ReadOnlyFile | None:
 
     Returns:
         None where the file may be written, or is not there.
+
+    Raises:
+        StoreError: This user may not even look.
     """
-    if not path.exists():
-        return None
+    try:
+        if not path.exists():
+            return None
+    except PermissionError:
+        raise StoreError(f"you may not read {path}", hint="ask its owner to run `campaign share`") from None
     if not all(os.access(one, os.W_OK, effective_ids=True) for one in (path, path.parent)):
         return ReadOnlyFile(path)
     doubt = store_doubt(path)
@@ -75,7 +81,7 @@ class ReadOnlyFile:
     def connect(self) -> sqlite3.Connection:
         """Raises StoreError if this user may not read it, or a writer left a log that only its owner can replay."""
         if not os.access(self.path, os.R_OK, effective_ids=True):
-            raise StoreError(f"you may not read {self.path}", hint=f"ask {self.owner} for the right to read it")
+            raise StoreError(f"you may not read {self.path}", hint=f"ask {self.owner} to run `campaign share`")
         alone = not self._has_log()
         if not alone and not beside(self.path, "-shm").exists() and beside(self.path, "-wal").exists():
             hint = f"it was not closed cleanly: {self.owner} has to run `campaign status` once"

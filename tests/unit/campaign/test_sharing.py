@@ -105,7 +105,10 @@ def can_open(user: int, path: Path, how: str, groups: tuple[int, ...] = ()) -> b
 def test_a_colleague_reads_what_the_commands_need(world: World) -> None:
     commands = (["status"], ["explain", "sweep", "bad"], ["logs", "sweep", "done"], ["recommend"], ["report", "--json"])
     for words in commands:
-        assert as_user(COLLEAGUE, *words, "--dir", str(world.dir), groups=(GROUP,)).returncode != 0
+        refused = as_user(COLLEAGUE, *words, "--dir", str(world.dir), groups=(GROUP,))
+        assert refused.returncode == 2
+        assert f"you may not read {world.dir}/campaign.db" in refused.stderr
+        assert "ask its owner to run `campaign share" in refused.stderr
     told = shared(world)
     assert told.blocked == ()
     for words in commands:
