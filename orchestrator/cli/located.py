@@ -17,7 +17,8 @@ _CARRIED: Final = frozenset({"command line", "spec"})
 _FILE: Final = "sqlite:///"
 
 _COMMAND: Final = re.compile(
-    r"(?:`|next: |^)campaign (?P<verb>[a-z]+)(?P<rest>[^`\n\x1b]*?)(?=`|   \(|, for |\x1b|$)", re.MULTILINE
+    r"(?:`|next: |^(?:\x1b\[\d+m)? *)campaign (?P<verb>[a-z]+)(?P<rest>[^`\n\x1b]*?)(?=`|   \(|, for |\x1b|$)",
+    re.MULTILINE,
 )
 
 
@@ -59,4 +60,11 @@ def _anywhere(store: str) -> str:
 def _verbs_with_a_place() -> set[str]:
     root = click.get_current_context().find_root().command
     commands = root.commands if isinstance(root, click.Group) else {}
-    return {name for name, command in commands.items() if any(param.name == "dir" for param in command.params)}
+    return {name for name, command in commands.items() if _takes_a_place(command)}
+
+
+def _takes_a_place(command: click.Command) -> bool:
+    """Whether it, or a command of its group, takes `--dir`."""
+    if isinstance(command, click.Group):
+        return any(map(_takes_a_place, command.commands.values()))
+    return any(param.name == "dir" for param in command.params)

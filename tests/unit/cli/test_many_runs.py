@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 import sys
 from pathlib import Path
 
@@ -105,6 +106,21 @@ def test_a_narrow_screen_cuts_no_command(status: CampaignStatus) -> None:
     page = fold(status_page(status, Page(width=24), 30), 24)
     for command in ("campaign explain sweep lr-0", "campaign status sweep --failed", "`campaign status sweep --all`"):
         assert any(command in line for line in page.splitlines())
+
+
+@pytest.mark.parametrize("colour", ["0", "1"])
+def test_every_command_of_a_full_screen_carries_the_folder(
+    folder: Path, monkeypatch: pytest.MonkeyPatch, capsys: Output, colour: str
+) -> None:
+    monkeypatch.setattr(sys.stdout, "isatty", lambda: True)
+    monkeypatch.setattr(common, "terminal_size", lambda _: os.terminal_size((100, 24)))
+    monkeypatch.setenv("PAGER", "")
+    monkeypatch.setenv("NO_COLOR", "" if colour == "1" else "1")
+    assert main(["status", "--dir", str(folder)]) == 0
+    out = capsys.readouterr().out
+    assert ("\x1b" in out) is (colour == "1")
+    for command in ("explain sweep lr-0", "status sweep --failed", "status sweep --all", "reconcile sweep --watch"):
+        assert f"campaign {command} --dir {folder}" in out
 
 
 def test_few_runs_are_shown_one_by_one(status: CampaignStatus) -> None:

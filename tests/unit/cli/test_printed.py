@@ -12,7 +12,7 @@ from pathlib import Path
 
 import click
 import pytest
-from sqlalchemy import update
+from sqlalchemy import text, update
 
 from dscampaign.db.records import COMPLETED_EARLY
 from dscampaign.db.schema import attempt
@@ -126,6 +126,15 @@ def test_next_commands_carry_the_folder_of_the_spec(folder: Path, capsys: Output
 def test_hints_of_errors_carry_it_too(folder: Path, capsys: Output) -> None:
     assert main(["explain", "sweep", "zzz", "--dir", str(folder)]) == 2
     assert f"`campaign status sweep --dir '{folder}'` lists them" in capsys.readouterr().err
+
+
+def test_a_store_of_another_version_is_upgraded_where_it_is(folder: Path, capsys: Output) -> None:
+    store = Store.open(f"sqlite:///{folder}/campaign.db")
+    with store.write() as conn:
+        conn.execute(text("update alembic_version set version_num = '0001'"))
+    store.close()
+    assert main(["status", "--dir", str(folder)]) == 2
+    assert f"hint: campaign db upgrade --dir '{folder}'\n" in capsys.readouterr().err
 
 
 def test_a_relative_store_is_carried_so_that_it_holds_in_every_folder(folder: Path, capsys: Output) -> None:
