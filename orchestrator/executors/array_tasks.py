@@ -16,6 +16,9 @@ from .base import JobView
 
 Key = tuple[str, int]
 
+Jobs = dict[Key, dict[str, JobView]]
+"""By attempt and job id: one of which a request was sent twice has two jobs."""
+
 _JOB_ID = re.compile(r"(\d+)(?:_(?:(\d+)|\[(.*)\]))?")
 _RANGE = re.compile(r"(\d+)(?:-(\d+)(?::(\d+))?)?")
 _NAME = re.compile(r"dscampaign-(\w+)|(.+\..+)")
@@ -43,10 +46,8 @@ class _Array:
         return replace(known, index=index, job_id=job_id, started_s=None, nodes="")
 
 
-def task_views(
-    lines: Iterable[tuple[str, JobView]], wanted: Collection[Key], unseen: Collection[Key] = ()
-) -> dict[Key, JobView]:
-    """The views of the wanted tasks.
+def task_views(lines: Iterable[tuple[str, JobView]], wanted: Collection[Key], unseen: Collection[Key] = ()) -> Jobs:
+    """The views of the wanted tasks by job id: more than one where a request that was sent twice made two arrays.
 
     Args:
         lines: the name of a job, and what was printed of it; those of others are passed over.
@@ -68,10 +69,10 @@ def task_views(
     for token, index in sorted(wanted):
         listed = arrays[token].values()
         views = [view for array in listed if (view := array.view(index, unseen=(token, index) in unseen))]
-        # a request that was sent twice made two arrays: a task that one of them knows may have a line in the other
+        # of two arrays, one that says nothing of a task may hide that it waits
         own = [array.tasks[index] for array in listed if index in array.tasks]
         if chosen := own or (views if len(views) == len(listed) else []):
-            found[token, index] = chosen[-1]
+            found[token, index] = {view.job_id: view for view in chosen}
     return found
 
 

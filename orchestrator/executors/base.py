@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import sys
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, field
@@ -81,6 +82,14 @@ class JobArray:
     workdir: str | None = None
 
 
+def owner(folder: Path | None) -> int:
+    """Whose jobs those of a campaign in this folder are, whoever looks on; our own where the folder is not there."""
+    try:
+        return folder.stat().st_uid if folder else os.geteuid()
+    except OSError:
+        return os.geteuid()
+
+
 def own_python() -> list[str]:
     """Starts a module of ours with this Python; `-P` keeps what lies in the present folder from shadowing a module."""
     return [sys.executable, "-P", "-u", "-m"]
@@ -109,15 +118,17 @@ class SubmissionUnclear(Exception):
 
 @dataclass(frozen=True)
 class JobListing:
-    """The jobs that the executor knew at one moment.
+    """The user's jobs that the executor knew at one moment.
 
     Attributes:
         jobs: by (token, index). Absence means unknown, never failed.
         complete: whether an absent job was looked for everywhere it could be: in the queue and in the accounting.
+        rivals: likewise, of attempts with several jobs, which are not among ``jobs``: only the claim tells them apart.
     """
 
     jobs: Mapping[tuple[str, int], JobView]
     complete: bool
+    rivals: Mapping[tuple[str, int], Sequence[JobView]] = field(default_factory=dict)
 
 
 class Executor(Protocol):
@@ -127,10 +138,12 @@ class Executor(Protocol):
     """How long an unconfirmed submission may take to show up in ``list_jobs``."""
     lost_grace_s: float
     """How long a job may be absent from a complete ``list_jobs`` before it counts as lost."""
-    user: int
-    """Id of the user as whom jobs run."""
     outcome_grace_s: float
     """How long after a job's end its files may take to become visible here."""
+
+    @property
+    def user(self) -> int:
+        """Id of the user as whom jobs run; those of others are not listed."""
 
     def submit(self, batch: JobArray) -> list[str]:
         """Submits the batch as one job array; returns the job id of each of its elements, in order.

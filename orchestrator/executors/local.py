@@ -20,7 +20,7 @@ from pathlib import Path
 from ...jobs.shared.files import open_private, write_atomically
 from ...jobs.shared.nvml import Unavailable, listed, session
 from ..errors import Unreachable
-from .base import JobArray, JobListing, JobView, SubmissionUnclear, own_python
+from .base import JobArray, JobListing, JobView, SubmissionUnclear, own_python, owner
 
 AGENT = "dscampaign.jobs.agent"
 EXAMINE = "dscampaign.jobs.probe.examine"
@@ -51,11 +51,15 @@ class LocalExecutor:
     intent_grace_s = 0.0
     lost_grace_s = 0.0
     outcome_grace_s = 0.0
-    user = os.geteuid()
 
     def __init__(self, batches: Path) -> None:
         self._batches = batches
         self._children: list[subprocess.Popen[bytes]] = []
+
+    @property
+    def user(self) -> int:
+        """Whose processes are listed: the owner of the batches."""
+        return owner(self._batches)
 
     def submit(self, batch: JobArray) -> list[str]:
         """Starts one agent for each element of the batch."""
@@ -73,19 +77,22 @@ class LocalExecutor:
 
     def list_jobs(self, expected: Mapping[str, Collection[int]], since_s: float) -> JobListing:  # noqa: ARG002
         """Scans the process table once."""
-        running = _agents()
+        running = _agents(self.user)
         for child in self._children:
             child.poll()  # a zombie is no agent
-        jobs, complete = {}, True
+        jobs, rivals, complete = {}, {}, True
         for token, indexes in expected.items():
             local = self._started_here(token)
             complete = complete and local
             for index in indexes:
-                if pid := running.get((token, index)):
-                    jobs[token, index] = JobView(token, index, _job_id(pid), "RUNNING", nodes=socket.gethostname())
+                found = [_view(token, index, pid) for pid in running.get((token, index), ())]
+                if len(found) > 1:
+                    rivals[token, index] = found
+                elif found:
+                    [jobs[token, index]] = found
                 elif local:
                     jobs[token, index] = JobView(token, index, "", "GONE")
-        return JobListing(jobs, complete)
+        return JobListing(jobs, complete, rivals)
 
     def nodes(self) -> int | None:
         """This machine."""
@@ -93,7 +100,7 @@ class LocalExecutor:
 
     def cancel(self, job_ids: Sequence[str]) -> None:
         """Tells the agents to end their ranks and exit."""
-        ours = {_job_id(pid): pid for pid in _agents().values()}
+        ours = {_job_id(pid): pid for pids in _agents(self.user).values() for pid in pids}
         for job_id in job_ids:
             if job_id in ours:
                 with contextlib.suppress(ProcessLookupError):
@@ -126,22 +133,28 @@ def _job_id(pid: int) -> str:
     return f"local-{socket.gethostname()}-{pid}"
 
 
-def _agents() -> dict[tuple[str, int], int]:
-    """Process id of each running agent, by (token, index).
+def _view(token: str, index: int, pid: int) -> JobView:
+    return JobView(token, index, _job_id(pid), "RUNNING", nodes=socket.gethostname())
 
-    A child that an agent has just forked still has its command line: it is the one whose parent has none like it.
+
+def _agents(user: int) -> dict[tuple[str, int], list[int]]:
+    """Process ids of the running agents of a user, by (token, index); anybody's command line may look like one.
+
+    A child that an agent has just forked still has its command line: agents are those whose parents have none like it.
     """
     found: dict[tuple[str, int], dict[int, int]] = defaultdict(dict)
     for entry in os.scandir("/proc"):
-        if entry.name.isdigit() and (seen := _agent(Path(entry.path))):
+        if entry.name.isdigit() and (seen := _agent(Path(entry.path), user)):
             key, parent = seen
             found[key][int(entry.name)] = parent
-    return {key: next(pid for pid, up in pids.items() if up not in pids) for key, pids in found.items()}
+    return {key: [pid for pid, up in pids.items() if up not in pids] for key, pids in found.items()}
 
 
-def _agent(process: Path) -> tuple[tuple[str, int], int] | None:
-    """Token and index of an agent, and its parent; None of any other process."""
+def _agent(process: Path, user: int) -> tuple[tuple[str, int], int] | None:
+    """Token and index of an agent of the user's, and its parent; None of any other process."""
     try:
+        if process.stat().st_uid != user:
+            return None
         words = _command_line(process)
         if PROGRAMS.isdisjoint(words) or not words[-1].isdigit():
             return None

@@ -19,13 +19,15 @@ from collections.abc import Collection, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from contextvars import ContextVar
 from dataclasses import dataclass, replace
+from pathlib import Path
 from typing import Any
 
 from ...jobs.shared.files import write_atomically
 from ..errors import Unreachable
-from .array_tasks import Key, task_views
-from .base import JobArray, JobListing, JobView, SubmissionRefused, SubmissionUnclear, own_python
+from .array_tasks import Jobs, Key, task_views
+from .base import JobArray, JobListing, JobView, SubmissionRefused, SubmissionUnclear, own_python, owner
 from .sbatch_answer import first_line, nothing_sent, plain, submission_error, submitted_id
+from .waiting_tasks import WaitingTasks
 
 COMMAND_TIMEOUT_S = 60.0
 LOOK_S = 2.5
@@ -50,8 +52,8 @@ NAMES_AT_ONCE = 2000
 IDS_AT_ONCE = 5000
 """Jobs in one scancel: Linux takes 2 MiB as all arguments."""
 
-SQUEUE_FORMAT = "%i|%T|%r|%V|%S|%e|%N|%j"
-SACCT_FORMAT = "JobID,State,ExitCode,Submit,Start,End,NodeList,JobName"
+SQUEUE_FORMAT = "%i|%T|%r|%V|%S|%e|%N|%U|%j"
+SACCT_FORMAT = "JobID,State,ExitCode,Submit,Start,End,NodeList,UID,JobName"
 NO_ACCOUNTING = re.compile(r"accounting storage is disabled", re.IGNORECASE)
 
 
@@ -77,12 +79,24 @@ class _TimedOut(Unreachable):
 
 
 class SlurmExecutor:
-    """Slurm by its commands, with one squeue and at most one sacct per listing, for thousands of jobs."""
+    """Slurm by its commands, with one squeue and at most one sacct per listing, for thousands of jobs.
+
+    Args:
+        folder: of the campaign, whose owner's jobs are listed; this user's without it.
+    """
 
     intent_grace_s = 60.0
     lost_grace_s = 600.0
     outcome_grace_s = 10.0
-    user = os.geteuid()
+
+    def __init__(self, folder: Path | None = None) -> None:
+        self._folder = folder
+        self._waiting = WaitingTasks()
+
+    @property
+    def user(self) -> int:
+        """Whose jobs are listed."""
+        return owner(self._folder)
 
     def submit(self, batch: JobArray) -> list[str]:
         """Submits the batch as one array."""
@@ -115,11 +129,19 @@ class SlurmExecutor:
         """Runs squeue, and sacct if squeue does not show every expected job alive."""
         if not expected:
             return JobListing({}, True)
-        tokens = sorted(expected)
+        tokens, user = sorted(expected), owner(self._folder)
         parts = (tokens[start : start + NAMES_AT_ONCE] for start in range(0, len(tokens), NAMES_AT_ONCE))
-        found = [_list({token: expected[token] for token in part}, since_s) for part in parts]
-        jobs = {key: job for part in found for key, job in part.jobs.items()}
-        return JobListing(jobs, all(part.complete for part in found))
+        found = [_list(_Question({token: expected[token] for token in part}, user), since_s) for part in parts]
+        jobs = {key: views for part in found for key, views in part.jobs.items()}
+        wanted = {(token, index) for token, indexes in expected.items() for index in indexes}
+        if not all(part.kept for part in found):
+            jobs |= self._waiting.cancelled(jobs, wanted - jobs.keys(), _shown_after_end_s)
+        self._waiting.note(jobs, wanted)
+        return JobListing(
+            jobs={key: job for key, views in jobs.items() if len(views) == 1 for job in views.values()},
+            complete=all(part.complete for part in found),
+            rivals={key: tuple(views.values()) for key, views in jobs.items() if len(views) > 1},
+        )
 
     def nodes(self) -> int | None:
         """Runs sinfo."""
@@ -191,42 +213,88 @@ def _parameters(batch: JobArray) -> dict[str, Any]:
     }
 
 
-def _list(expected: Mapping[str, Collection[int]], since_s: float) -> JobListing:
-    """The jobs of as many batches as one question takes."""
-    wanted = {(token, index) for token, indexes in expected.items() for index in indexes}
-    names = ",".join(job_name(token) for token in expected)
-    jobs = _squeue(names, wanted)
-    if all(key in jobs and not jobs[key].terminal for key in wanted):
-        return JobListing(jobs, True)
-    history = _sacct(names, since_s, wanted, wanted - jobs.keys())
+@dataclass(frozen=True)
+class _Question:
+    """As many batches as one command takes, and whose jobs are meant: names are public, and anybody may use them."""
+
+    expected: Mapping[str, Collection[int]]
+    user: int
+
+    @property
+    def wanted(self) -> set[Key]:
+        """The tasks."""
+        return {(token, index) for token, indexes in self.expected.items() for index in indexes}
+
+    @property
+    def options(self) -> list[str]:
+        """What squeue and sacct have in common."""
+        return [f"--user={self.user}", f"--name={','.join(map(job_name, self.expected))}"]
+
+    def answers(self, text: str) -> Iterator[list[str]]:
+        """The fields of each job of the user's, without the user."""
+        # a notice of the site's wrapper, or a cluster's headline, has fewer fields
+        lines = (fields for line in text.splitlines() if len(fields := line.split("|", 8)) == 9)
+        return ([*fields[:7], fields[8]] for fields in lines if fields[7] in (str(self.user), ""))
+
+
+@dataclass(frozen=True)
+class _Found:
+    """The answer; whether all places were looked at, and whether there is an accounting, as far as it was asked."""
+
+    jobs: Jobs
+    complete: bool = True
+    kept: bool = True
+
+
+def _list(question: _Question, since_s: float) -> _Found:
+    wanted = question.wanted
+    jobs = _squeue(question)
+    if all(key in jobs and not any(job.terminal for job in jobs[key].values()) for key in wanted):
+        return _Found(jobs)
+    history = _sacct(question, since_s, wanted - jobs.keys())
     if history is None or history.kept:
-        jobs = {k: _or_unfinished(v, history.jobs.get(k) if history else None) for k, v in jobs.items()}
+        jobs = {
+            key: {n: _or_unfinished(job, history.job(key, n) if history else None) for n, job in views.items()}
+            for key, views in jobs.items()
+        }
     if history is None:
-        return JobListing(jobs, False)
+        return _Found(jobs, complete=False)
     # what squeue does not show is over: that sacct takes it for alive means that it lags, or will never know
-    told = {k: v for k, v in history.jobs.items() if v.terminal}
-    ended = {k: v for k, v in told.items() if k not in jobs or jobs[k].terminal}
-    return JobListing({**jobs, **ended}, True)
+    for key, views in history.jobs.items():
+        shown = jobs.setdefault(key, {})
+        shown |= {n: job for n, job in views.items() if job.terminal and (n not in shown or shown[n].terminal)}
+    return _Found({key: views for key, views in jobs.items() if views}, kept=history.kept)
 
 
-def _squeue(names: str, wanted: Collection[Key]) -> dict[Key, JobView]:
+def _shown_after_end_s() -> float:
+    """For how long squeue shows what has ended; 0 where Slurm does not say."""
+    said = re.search(r"^MinJobAge\s*=\s*(\d+)", ask(["scontrol", "show", "config"]).stdout, re.MULTILINE)
+    return float(said[1]) if said else 0.0
+
+
+def _squeue(question: _Question) -> Jobs:
     # --all: also jobs in partitions that are hidden from the user
-    done = ask(["squeue", "--all", "--noheader", "--array", "--states=all", f"--name={names}", "-o", SQUEUE_FORMAT])
+    every = ["squeue", "--all", "--noheader", "--array", "--states=all"]
+    done = ask([*every, *question.options, "-o", SQUEUE_FORMAT])
     if done.returncode:
         raise Unreachable(f"squeue: {done.stderr.strip()}")
     seen = []
-    for job_id, state, reason, submit, start, end, nodes, name in _fields(done.stdout):
+    for job_id, state, reason, submit, start, end, nodes, name in question.answers(done.stdout):
         times = _time(submit), _time(start), _time(end)  # of a job that runs, its end is a forecast
         seen.append((name, JobView("", 0, job_id, state, reason, *times, "", nodes)))
-    return task_views(seen, wanted)
+    return task_views(seen, question.wanted)
 
 
 @dataclass(frozen=True)
 class _History:
     """What the accounting knows; ``kept`` is False where there is none."""
 
-    jobs: Mapping[Key, JobView]
+    jobs: Jobs
     kept: bool
+
+    def job(self, key: Key, job_id: str) -> JobView | None:
+        """What it knows of one job."""
+        return self.jobs.get(key, {}).get(job_id)
 
 
 def _or_unfinished(job: JobView, told: JobView | None) -> JobView:
@@ -242,22 +310,22 @@ def _or_unfinished(job: JobView, told: JobView | None) -> JobView:
     return replace(job, state="COMPLETING") if may_change and recent and not known else job
 
 
-def _sacct(names: str, since_s: float, wanted: Collection[Key], unseen: Collection[Key]) -> _History | None:
+def _sacct(question: _Question, since_s: float, unseen: Collection[Key]) -> _History | None:
     """Runs sacct; None if it did not respond."""
     since = time.strftime("%Y-%m-%dT%H:%M:%S", time.localtime(max(0.0, since_s - SINCE_SLACK_S)))
     try:
-        done = ask(["sacct", "-nP", f"--name={names}", "-S", since, "-o", SACCT_FORMAT])
+        done = ask(["sacct", "-nP", *question.options, "-S", since, "-o", SACCT_FORMAT])
     except _TimedOut:  # a slurmdbd that hangs must not hide what squeue shows
         return None
     if NO_ACCOUNTING.search(done.stderr):
         return _History({}, kept=False)
-    return None if done.returncode else _History(_parse_sacct(done.stdout, wanted, unseen), kept=True)
+    return None if done.returncode else _History(_parse_sacct(done.stdout, question, unseen), kept=True)
 
 
-def _parse_sacct(text: str, wanted: Collection[Key], unseen: Collection[Key]) -> dict[Key, JobView]:
+def _parse_sacct(text: str, question: _Question, unseen: Collection[Key]) -> Jobs:
     out_of_memory = set()
     seen = []
-    for job_id, word, exit_code, submit, start, end, nodes, name in _fields(text):
+    for job_id, word, exit_code, submit, start, end, nodes, name in question.answers(text):
         # "CANCELLED by 1000" is somebody's wish. Without a name it is how Slurm closes the books on jobs that it lost.
         state = "GONE" if word == "CANCELLED" else word.split()[0] if word else ""
         if "." in job_id.partition("[")[0]:  # a step; `12_[1,...]` is an array
@@ -268,13 +336,10 @@ def _parse_sacct(text: str, wanted: Collection[Key], unseen: Collection[Key]) ->
             by = re.fullmatch(r"CANCELLED by (\d+)", word)
             cancelled_by = int(by[1]) if by else None
             seen.append((name, JobView("", 0, job_id, state, "", *times, exit_code, nodes, cancelled_by=cancelled_by)))
-    found = task_views(seen, wanted, unseen)
-    return {key: replace(job, step_out_of_memory=job.job_id in out_of_memory) for key, job in found.items()}
-
-
-def _fields(text: str) -> Iterator[list[str]]:
-    """The lines of eight fields; a notice of the site's wrapper, or a cluster's headline, is none."""
-    return (fields for line in text.splitlines() if len(fields := line.split("|", 7)) == 8)
+    return {
+        key: {n: replace(job, step_out_of_memory=n in out_of_memory) for n, job in views.items()}
+        for key, views in task_views(seen, question.wanted, unseen).items()
+    }
 
 
 def _time(text: str) -> float | None:

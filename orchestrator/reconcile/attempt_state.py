@@ -43,6 +43,10 @@ def transitions(view: RunView, attempt: AttemptView, snapshot: Snapshot) -> Iter
     job, row = attempt.job, attempt.row
     if not snapshot.listed:
         return
+    if attempt.rivals:
+        if not snapshot.is_desired(view):
+            yield from (CancelJob(row, job_id) for job_id in attempt.rivals)
+        return
     if job is not None and job.job_id and (row.job_id is None or (attempt.claimed and job.job_id != row.job_id)):
         yield Adopt(row, job.job_id, job.submit_time_s)
     if job is None:
@@ -63,11 +67,17 @@ def follow_attempt(
     state = RunState.RUNNING if running else RunState.QUEUED
     if job is None:
         waits = snapshot.listed and not any(isinstance(action, Revoke) for action in recorded)
-        yield from set_run(view, state, _unknown(attempt, snapshot) if waits else "")
+        why = _rivalry(attempt) if attempt.rivals else _unknown(attempt, snapshot)
+        yield from set_run(view, state, why if waits else "")
     elif not snapshot.is_desired(view):
         yield from set_run(view, state, f"job {job.job_id} has not ended yet")
     else:
         yield from set_run(view, state, "" if running else waits_because(job.reason))
+
+
+def _rivalry(attempt: AttemptView) -> str:
+    where = "this machine" if attempt.row.executor == "local" else "Slurm"
+    return f"{where} has jobs {' and '.join(attempt.rivals)} for this run; waiting until its claim tells them apart"
 
 
 def _unknown(attempt: AttemptView, snapshot: Snapshot) -> str:

@@ -176,7 +176,7 @@ def make_executor(campaign: CampaignRow, paths: CampaignPaths) -> Executor:
         return LocalExecutor(paths.dir / "batches")
     from ..executors.slurm import SlurmExecutor
 
-    return SlurmExecutor()
+    return SlurmExecutor(paths.dir)
 
 
 def drain(writer: FencedWriter, rows: Sequence[AttemptRow], grace_s: float) -> list[Unreachable]:

@@ -170,7 +170,7 @@ def _views(
 def _broken(run: RunRow, stored: Stored, listing: JobListing, why: str) -> BrokenRun:
     rows = tuple(stored.attempts.get(run.id, ()))
     active = rows[-1] if rows and rows[-1].state not in TERMINAL_ATTEMPT else None
-    job = listing.jobs.get((active.token, active.array_index or 0)) if active else None
+    job, _ = _job(active, listing, "") if active else (None, ())
     return BrokenRun(run, active, job, why, attempts=rows)
 
 
@@ -216,16 +216,29 @@ def _attempt_view(row: AttemptRow, run: RunRow, listing: JobListing, paths: Camp
     files = paths.run(run.name).attempt(row.generation)
     claim = job_claim(files, row.token)
     claimed_by = str((claim or {}).get("job_id", ""))
-    job = listing.jobs.get((row.token, row.array_index or 0))
-    if job and claimed_by and job.job_id not in ("", claimed_by):
-        job = None  # a batch that was submitted twice: this is the job that found the claim taken and left
+    job, rivals = _job(row, listing, claimed_by)
     if job and claim is not None and job.cancelled_in_queue:
         job = None  # it did begin: what Slurm says of its array lags
     outcomes, unreadable = _outcomes(files, row.nodes)
     lines = _agent_lines(paths.batch(row.token), row, job) if job and job.terminal and not outcomes else ()
     beats = (Heartbeat.read(files.heartbeat(node)) for node in range(row.nodes))
     heartbeats = () if job and (job.pending or job.terminal) else tuple(beat for beat in beats if beat)
-    return AttemptView(row, job, Start.read(files), outcomes, claim is not None, lines, heartbeats, unreadable)
+    return AttemptView(row, job, Start.read(files), outcomes, claim is not None, lines, heartbeats, unreadable, rivals)
+
+
+def _job(row: AttemptRow, listing: JobListing, claimed_by: str) -> tuple[JobView | None, tuple[str, ...]]:
+    """The job of an attempt; or none, and the ids of those of which nobody can tell yet which one it is.
+
+    A batch that was submitted twice has two: one claims the attempt, the other finds the claim taken and leaves.
+    """
+    key = row.token, row.array_index or 0
+    jobs = listing.rivals.get(key) or tuple(filter(None, [listing.jobs.get(key)]))
+    if claimed_by:
+        return next((job for job in jobs if job.job_id in ("", claimed_by)), None), ()
+    alive = [job for job in jobs if not job.terminal]
+    if len(alive) > 1:
+        return None, tuple(job.job_id for job in jobs)
+    return next(iter(alive or jobs[-1:]), None), ()
 
 
 def _outcomes(files: AttemptPaths, nodes: int) -> tuple[tuple[NodeOutcome, ...], tuple[str, ...]]:

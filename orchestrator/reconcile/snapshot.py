@@ -51,6 +51,7 @@ class AttemptView:
         heartbeats: what the agents of its nodes said last.
         lines: the end of the agents' own log, read only where no agent left an outcome.
         unreadable: what is wrong with the outcomes that are there and cannot be read.
+        rivals: ids of several jobs that the executor shows for it, of which one may still claim it; ``job`` is None.
     """
 
     row: AttemptRow
@@ -61,6 +62,7 @@ class AttemptView:
     lines: tuple[LogLine, ...] = ()
     heartbeats: tuple[Heartbeat, ...] = ()
     unreadable: tuple[str, ...] = ()
+    rivals: tuple[str, ...] = ()
 
     @property
     def signs(self) -> tuple[float, ...]:

@@ -210,7 +210,7 @@ def _summary(seen: Observed) -> list[str]:
 
 def _reconcile_for_ever(url: str, campaign: CampaignRow) -> None:
     SlurmExecutor.intent_grace_s, SlurmExecutor.lost_grace_s = INTENT_GRACE_S, LOST_GRACE_S
-    SlurmExecutor.user = NOT_ROOT
+    SlurmExecutor.user = property(lambda _: NOT_ROOT)  # type: ignore[assignment, method-assign] # who may cancel
     while True:
         with suppress(StoreError):  # it was away when the store was opened
             processes.reconcile(url, campaign)

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import os
 import signal
+import socket
 import subprocess
 import sys
 import uuid
@@ -101,6 +102,39 @@ def test_a_child_that_an_agent_has_just_forked_is_not_taken_for_it(place: Place)
         assert agent.wait(HANGS_S) == -signal.SIGTERM
     finally:
         os.killpg(agent.pid, signal.SIGKILL)
+
+
+@pytest.mark.skipif(os.geteuid() != 0, reason="only root can start a process of another user's")
+def test_a_process_of_another_user_is_none_of_ours_whatever_it_calls_itself(place: Place) -> None:
+    batch = place.batch()
+    like_an_agent = ["sh", "-c", "sleep 60; :", AGENT, str(batch.folder), "0"]
+    stranger = subprocess.Popen(like_an_agent, user=65534, cwd="/", start_new_session=True)
+    try:
+        assert place.states() == ["GONE"]
+        [job_id] = place.executor.submit(batch)
+        wait_until(lambda: place.states() == ["RUNNING"], "the agent")
+        assert place.executor.list_jobs({place.token: [0]}, 0.0).jobs[place.token, 0].job_id == job_id
+        place.executor.cancel([f"local-{socket.gethostname()}-{stranger.pid}"])
+        assert stranger.poll() is None
+    finally:
+        os.killpg(stranger.pid, signal.SIGKILL)
+        stranger.wait(HANGS_S)
+
+
+def test_of_two_agents_both_are_shown(place: Place) -> None:
+    """The claim says which of them runs the attempt."""
+    batch = place.batch()
+    like_an_agent = ["sh", "-c", "sleep 60; :", AGENT, str(batch.folder), "0"]
+    twins = [subprocess.Popen(like_an_agent, start_new_session=True) for _ in range(2)]
+    try:
+        found = place.executor.list_jobs({place.token: [0]}, 0.0)
+        assert (found.jobs, found.complete) == ({}, True)
+        shown = {job.job_id for job in found.rivals[place.token, 0]}
+        assert shown == {f"local-{socket.gethostname()}-{twin.pid}" for twin in twins}
+    finally:
+        for twin in twins:
+            os.killpg(twin.pid, signal.SIGKILL)
+            twin.wait(HANGS_S)
 
 
 def test_what_was_never_started_is_gone(place: Place) -> None:

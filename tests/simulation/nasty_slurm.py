@@ -123,7 +123,7 @@ class NastySlurm:
         self.refused: set[str] = set()
         self.executions: dict[tuple[str, int], list[Job]] = {}
         self.cancelled: set[str] = set()
-        self._next_id, self._looks = 1, 0
+        self._next_id = 1
 
     # -- what the reconciler sees --------------------------------------------------------------------------------
 
@@ -150,18 +150,20 @@ class NastySlurm:
         if how == "unreachable":
             raise Unreachable("squeue is away")
         found: dict[tuple[str, int], JobView] = {}
-        self._looks += 1
+        rivals: dict[tuple[str, int], list[JobView]] = {}
         for key in ((token, index) for token, indexes in expected.items() for index in indexes):
             jobs = self.named(*key)
             shown = [self._shown(job, how, since_s) for job in jobs]
             views = [view for view in shown if view]
-            if views:
-                found[key] = views[self._looks % len(views)]
+            if len(views) > 1:
+                rivals[key] = views
+            elif views:
+                [found[key]] = views
             for job, view in zip(jobs, shown, strict=True):
-                if len(views) != 1 or view is None:  # of two, the one that runs it may not be the one that is shown
+                if len(views) != 1 or view is None:  # of two, the one that runs it may not be the one that is judged
                     job.classes |= job.blind | {"lost"}
         self._effects.moment(Unreachable("squeue is away"))
-        return JobListing(found, how != "incomplete")
+        return JobListing(found, how != "incomplete", rivals)
 
     def cancel(self, job_ids: Sequence[str]) -> None:
         self._effects.moment(Unreachable("scancel is away"))

@@ -41,13 +41,14 @@ class SlurmCluster:
         daemons: Each server by name: munged, mariadbd, slurmdbd, slurmctld, and each node's slurmd by the node's name.
     """
 
-    def __init__(self, dir: Path, nodes: int = 4, tied: bool = True) -> None:
+    def __init__(self, dir: Path, nodes: int = 4, tied: bool = True, accounting: bool = True) -> None:
         """Describes a cluster; `up` starts it.
 
         Args:
             dir: Folder for all that it writes; a short path, because a socket lies in it.
             nodes: How many nodes.
             tied: End the servers when this process ends in whatever way.
+            accounting: Whether it has slurmdbd, and so remembers jobs.
 
         Raises:
             ValueError: The path is too long for a socket.
@@ -57,6 +58,7 @@ class SlurmCluster:
         if len(str(self._layout.munge_socket)) > _SOCKET_PATH_MAX:
             raise ValueError(f"{self.dir}: path too long for a socket")
         self.nodes = tuple(self._layout.node_ports)
+        self._accounting = accounting
         self.env = _clean_environment() | {"SLURM_CONF": str(self._layout.slurm_conf)}
         self.daemons = {daemon.name: daemon for daemon in self._make_daemons(tied)}
 
@@ -85,7 +87,8 @@ class SlurmCluster:
             self.daemons[name].stop(timeout_s=3)
         self._kill_jobs()
         for name in ("slurmdbd", "mariadbd", "munged"):
-            self.daemons[name].stop(timeout_s=5)
+            if name in self.daemons:
+                self.daemons[name].stop(timeout_s=5)
         for name in ("sql", "state", "spool"):
             shutil.rmtree(self.dir / name, ignore_errors=True)
 
@@ -191,7 +194,8 @@ class SlurmCluster:
     def _start_all(self) -> None:
         self.daemons["munged"].start(ready=self._layout.munge_socket.is_socket)
         for name in ("mariadbd", "slurmdbd", "slurmctld", *self.nodes):
-            self.start(name)
+            if name in self.daemons:
+                self.start(name)
 
     def _kill_jobs(self) -> None:
         for pid in self.job_pids():
@@ -216,17 +220,18 @@ class SlurmCluster:
         layout = self._layout
         for folder in (*_FOLDERS, *(f"spool/{node}" for node in self.nodes)):
             (self.dir / folder).mkdir(parents=True, exist_ok=True)
-        if (self.dir / "sql").exists():
+        if (self.dir / ("sql" if self._accounting else "etc/slurm.conf")).exists():
             return
         (self.dir / "munge").chmod(0o700)
         _write(self.dir / "munge/key", os.urandom(1024))
         _write(self.dir / "etc/slurmdbd.conf", config.slurmdbd_conf(layout).encode())
         _write(self.dir / "etc/init.sql", config.SQL_INIT.encode())
-        layout.slurm_conf.write_text(config.slurm_conf(layout))
+        layout.slurm_conf.write_text(config.slurm_conf(layout, self._accounting))
         (self.dir / "etc/gres.conf").write_text(config.gres_conf(layout))
         for path in config.gpu_files(layout):
             path.symlink_to("/dev/null")
-        self._install_sql()
+        if self._accounting:
+            self._install_sql()
 
     def _install_sql(self) -> None:
         command = ["mariadb-install-db", "--no-defaults", "--user=root", f"--datadir={self.dir}/sql", "--skip-test-db"]
@@ -239,10 +244,10 @@ class SlurmCluster:
         return f"--tmpdir={self.dir}"
 
     def _make_daemons(self, tied: bool) -> list[Daemon]:
+        books = {"mariadbd": self._mariadbd(), "slurmdbd": ["slurmdbd", "-D"]}
         commands = {
             "munged": self._munged(),
-            "mariadbd": self._mariadbd(),
-            "slurmdbd": ["slurmdbd", "-D"],
+            **(books if self._accounting else {}),
             "slurmctld": ["slurmctld", "-D"],
             **{node: ["slurmd", "-D", "-N", node] for node in self.nodes},
         }
@@ -298,8 +303,9 @@ def main() -> None:
     parser.add_argument("verb", choices=("up", "down"))
     parser.add_argument("dir", type=Path)
     parser.add_argument("--nodes", type=int, default=4)
+    parser.add_argument("--without-accounting", action="store_true")
     options = parser.parse_args()
-    cluster = SlurmCluster(options.dir, options.nodes, tied=False)
+    cluster = SlurmCluster(options.dir, options.nodes, tied=False, accounting=not options.without_accounting)
     if options.verb == "down":
         cluster.down()
     else:

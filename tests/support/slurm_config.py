@@ -38,7 +38,17 @@ class Layout:
         return self.dir / "etc/slurm.conf"
 
 
-def slurm_conf(layout: Layout) -> str:
+_ACCOUNTING = """\
+AccountingStorageType=accounting_storage/slurmdbd
+AccountingStorageHost=127.0.0.1
+AccountingStoragePort={layout.dbd_port}
+AccountingStoragePass={layout.munge_socket}
+AccountingStorageTRES=gres/gpu
+# Keeps --comment in sacct, where the program looks for its token.
+AccountingStoreFlags=job_comment"""
+
+
+def slurm_conf(layout: Layout, accounting: bool = True) -> str:
     """slurm.conf: many nodes on one host, each with GPUs that are only files, and a partition that can be preempted."""
     nodes = "\n".join(
         f"NodeName={name} NodeHostname={layout.host} NodeAddr=127.0.0.1 Port={port} CPUs=128 RealMemory=1000000 "
@@ -77,13 +87,7 @@ PreemptMode=REQUEUE
 JobAcctGatherType=jobacct_gather/linux
 JobAcctGatherFrequency=2
 JobAcctGatherParams=OverMemoryKill
-AccountingStorageType=accounting_storage/slurmdbd
-AccountingStorageHost=127.0.0.1
-AccountingStoragePort={layout.dbd_port}
-AccountingStoragePass={layout.munge_socket}
-AccountingStorageTRES=gres/gpu
-# Keeps --comment in sacct, where the program looks for its token.
-AccountingStoreFlags=job_comment
+{_ACCOUNTING.format(layout=layout) if accounting else "AccountingStorageType=accounting_storage/none"}
 MaxArraySize=10001
 MaxJobCount=50000
 MinJobAge=60

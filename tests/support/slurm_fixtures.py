@@ -11,9 +11,9 @@ from dscampaign.tests.support.slurm_cluster import SlurmCluster
 
 
 @contextmanager
-def running_cluster(dir: Path, nodes: int) -> Iterator[SlurmCluster]:
+def running_cluster(dir: Path, nodes: int, accounting: bool = True) -> Iterator[SlurmCluster]:
     """A cluster that runs; SLURM_CONF points at it, and no variable of a surrounding job is left."""
-    with SlurmCluster(dir, nodes) as cluster, pytest.MonkeyPatch.context() as patch:
+    with SlurmCluster(dir, nodes, accounting=accounting) as cluster, pytest.MonkeyPatch.context() as patch:
         for name in os.environ.keys() - cluster.env.keys():
             patch.delenv(name)
         patch.setenv("SLURM_CONF", cluster.env["SLURM_CONF"])

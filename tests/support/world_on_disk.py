@@ -44,6 +44,7 @@ class Cluster:
         after_submit: the same, once it is taken.
         on_look: called before each look.
         complete: whether a look finds out everything.
+        rivals: attempts with several jobs.
     """
 
     intent_grace_s = 0.0
@@ -59,6 +60,7 @@ class Cluster:
         self.after_submit: Callable[[JobArray], None] = lambda _: None
         self.on_look: Callable[[], None] = lambda: None
         self.complete = True
+        self.rivals: dict[tuple[str, int], list[JobView]] = {}
 
     def submit(self, batch: JobArray) -> list[str]:
         self.on_submit(batch)
@@ -73,7 +75,8 @@ class Cluster:
     def list_jobs(self, expected: Mapping[str, Collection[int]], since_s: float) -> JobListing:  # noqa: ARG002
         self.on_look()
         wanted = {(token, index) for token, indexes in expected.items() for index in indexes}
-        return JobListing({key: view for key, view in self.jobs.items() if key in wanted}, self.complete)
+        shown = {key: view for key, view in self.jobs.items() if key in wanted and key not in self.rivals}
+        return JobListing(shown, self.complete, self.rivals)
 
     def nodes(self) -> int | None:
         return None

@@ -202,7 +202,7 @@ def settings(folder: Path) -> Any:
 
 def job(state: str, fake: FakeSlurm, monkeypatch: pytest.MonkeyPatch, reason: str = "None") -> None:
     """Slurm shows the job in that state, whatever its name."""
-    line = f"12_0|{state}|{reason}|1000|1010|1020|n7|campaign-doctor.token\n"
+    line = f"12_0|{state}|{reason}|1000|1010|1020|n7|{os.geteuid()}|campaign-doctor.token\n"
     fake.answers("squeue", line)
     monkeypatch.setattr(uuid, "uuid4", lambda: type("U", (), {"hex": "token"}))
 

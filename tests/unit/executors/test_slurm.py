@@ -44,14 +44,26 @@ def look(expected: dict[str, set[int]], since_s: float = 1e9) -> tuple[dict[tupl
     return dict(found.jobs), found.complete
 
 
+ME = os.geteuid()
+
+
 def squeue_line(
-    job_id: str, state: str, *, reason: str = "None", token: str = "abc", node: str = "n1", end: str = "N/A"
+    job_id: str,
+    state: str,
+    *,
+    reason: str = "None",
+    token: str = "abc",
+    node: str = "n1",
+    end: str = "N/A",
+    user: int = ME,
 ) -> str:
-    return f"{job_id}|{state}|{reason}|1000|1010|{end}|{node}|dscampaign-{token}\n"
+    return f"{job_id}|{state}|{reason}|1000|1010|{end}|{node}|{user}|dscampaign-{token}\n"
 
 
-def sacct_line(job_id: str, state: str, code: str = "0:0", *, name: str = "dscampaign-abc", end: str = "1100") -> str:
-    return f"{job_id}|{state}|{code}|1000|1010|{end}|n1|{name}\n"
+def sacct_line(
+    job_id: str, state: str, code: str = "0:0", *, name: str = "dscampaign-abc", end: str = "1100", user: int = ME
+) -> str:
+    return f"{job_id}|{state}|{code}|1000|1010|{end}|n1|{user}|{name}\n"
 
 
 # -- submission --------------------------------------------------------------------------------------------------
@@ -340,6 +352,41 @@ def test_only_expected_array_tasks_of_ours_are_taken(slurm: FakeSlurm) -> None:
     assert look({"abc": {0}}) == ({}, True)
 
 
+def test_only_jobs_of_this_user_are_asked_for_and_believed(slurm: FakeSlurm) -> None:
+    """Names are public, and root sees everybody's jobs."""
+    slurm.answers("squeue", squeue_line("12_0", "PENDING") + squeue_line("99_0", "TIMEOUT", user=ME + 1))
+    jobs, complete = look({"abc": {0}})
+    assert ({key: job.job_id for key, job in jobs.items()}, complete) == ({("abc", 0): "12_0"}, True)
+    slurm.answers("squeue", squeue_line("99_0", "RUNNING", user=ME + 1))
+    slurm.answers("sacct", sacct_line("12_0", "FAILED") + sacct_line("99_0", "COMPLETED", user=ME + 1))
+    jobs, _ = look({"abc": {0}})
+    assert {job.job_id: job.state for job in jobs.values()} == {"12_0": "FAILED"}
+    assert {call.name for call in slurm.calls if f"--user={ME}" in call.args} == {"squeue", "sacct"}
+
+
+def test_the_jobs_of_a_campaign_are_those_of_its_owner_whoever_looks(slurm: FakeSlurm, tmp_path: Path) -> None:
+    folder = tmp_path / "c"
+    folder.mkdir()
+    if ME == 0:
+        os.chown(folder, 4711, -1)
+    owner = folder.stat().st_uid
+    slurm.answers("squeue", squeue_line("12_0", "RUNNING", user=owner))
+    assert SlurmExecutor(folder).list_jobs({"abc": {0}}, 1e9).jobs.keys() == {("abc", 0)}
+    assert f"--user={owner}" in slurm.calls[0].args
+    assert SlurmExecutor(tmp_path / "away").user == ME
+
+
+def test_two_jobs_of_one_attempt_are_both_shown(slurm: FakeSlurm) -> None:
+    """A request that was sent twice: which of them runs the attempt only its claim says."""
+    slurm.answers("squeue", squeue_line("12_0", "RUNNING") + squeue_line("13_0", "FAILED", end="1100"))
+    slurm.answers("sacct", sacct_line("12_0", "RUNNING") + sacct_line("13_0", "FAILED", "1:0"))
+    found = SlurmExecutor().list_jobs({"abc": {0}}, 1e9)
+    assert (found.jobs, found.complete) == ({}, True)
+    assert [(job.job_id, job.state) for job in found.rivals["abc", 0]] == [("12_0", "RUNNING"), ("13_0", "FAILED")]
+    slurm.answers("squeue", squeue_line("12_0", "PENDING") + squeue_line("13_0", "PENDING"))
+    assert [job.job_id for job in SlurmExecutor().list_jobs({"abc": {0}}, 1e9).rivals["abc", 0]] == ["12_0", "13_0"]
+
+
 def test_jobs_are_found_by_names_that_people_can_read_and_by_those_of_earlier_versions(slurm: FakeSlurm) -> None:
     token = new_token("nano.gpt", ["lr-0.001"])
     readable = squeue_line("12_0", "RUNNING").replace("dscampaign-abc", token)
@@ -410,6 +457,33 @@ def test_what_was_cancelled_in_the_queue_is_seen_at_once(
     assert {index: job.cancelled_by for (_, index), job in jobs.items() if job.state == "CANCELLED"} == ends
     assert all(job.cancelled_in_queue for job in jobs.values() if job.state == "CANCELLED")
     assert all(job.job_id == f"12_{index}" for (_, index), job in jobs.items())
+
+
+def test_without_accounting_a_task_that_was_cancelled_alone_is_missed_among_the_others(
+    slurm: FakeSlurm, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    slurm.answers("sacct", err="Slurm accounting storage is disabled\n", code=1)
+    slurm.answers("scontrol", "Configuration data\nMinJobAge               = 300 sec\n")
+    lines = [squeue_line(f"12_{index}", "PENDING", node="") for index in range(4)]
+
+    def looks(*shown: str, later_s: float = 10.0) -> dict[int, str]:
+        now_s = time.monotonic()
+        for text in ("".join(lines), "".join(shown)):
+            slurm.answers("squeue", text)
+            monkeypatch.setattr(executor._waiting, "_clock", lambda now_s=now_s: now_s)
+            found = executor.list_jobs({"abc": {0, 1, 2, 3}}, 1e9)
+            now_s += later_s
+        return {index: job.state for (_, index), job in found.jobs.items()}
+
+    executor = SlurmExecutor()
+    assert looks(*lines[:2]) == {0: "PENDING", 1: "PENDING", 2: "CANCELLED", 3: "CANCELLED"}
+    assert looks(squeue_line("12_0", "RUNNING"), squeue_line("12_1", "FAILED"))[3] == "CANCELLED"
+    assert looks(lines[0], later_s=301) == {0: "PENDING"}  # it may have begun, ended and be forgotten
+    assert looks() == {}  # a Slurm that lost its state knows none of them
+    slurm.answers("scontrol")
+    assert looks(lines[0]) == {0: "PENDING"}
+    slurm.answers("sacct", sacct_line("12_[0-3]", "PENDING"))
+    assert looks(lines[0]) == {0: "PENDING"}  # with accounting that decides
 
 
 def test_books_that_slurm_closed_on_a_waiting_array_are_no_wish(slurm: FakeSlurm) -> None:

@@ -454,6 +454,18 @@ def test_an_unwanted_submission_without_an_answer_is_waited_for_to_be_cancelled(
     assert Revoke(late, wanted=False) in decide(snapshot(run_view(AttemptView(late), run=run)))
 
 
+def test_of_two_jobs_that_may_both_begin_nothing_is_concluded() -> None:
+    row = attempt_row(state=AttemptState.INTENT, job_id=None, created_s=NOW_S - 9999, submit_time_s=None)
+    view = AttemptView(row, rivals=("7_0", "8_0"))
+    assert about(view) == []
+    [said] = decide(snapshot(run_view(view, run=run_row(generation=1, state=RunState.QUEUED))))
+    assert isinstance(said, SetRun)
+    assert said.reason == "Slurm has jobs 7_0 and 8_0 for this run; waiting until its claim tells them apart"
+    unwanted = run_view(view, run=run_row(generation=1, desired="cancel", state=RunState.QUEUED))
+    cancelled = of_kind(CancelJob, decide(snapshot(unwanted)))
+    assert [action.job_id for action in cancelled] == ["7_0", "8_0"]
+
+
 def test_absence_proves_nothing_while_somebody_could_not_be_asked() -> None:
     row = attempt_row(state=AttemptState.INTENT, job_id=None)
     assert about(AttemptView(row), complete=False) == []

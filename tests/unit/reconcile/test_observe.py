@@ -79,6 +79,18 @@ def test_the_job_that_found_the_claim_taken_says_nothing_of_the_attempt(world: W
     assert attempt(world).job == world.cluster.jobs[key]
 
 
+def test_of_two_jobs_the_claim_says_which_one_counts(world: World) -> None:
+    [(key, first)] = world.cluster.jobs.items()
+    second = replace(first, job_id="2_0")
+    world.cluster.rivals[key] = [first, second]
+    assert (attempt(world).job, attempt(world).rivals) == (None, ("1_0", "2_0"))
+    world.cluster.rivals[key] = [first, replace(second, state="CANCELLED")]
+    assert (attempt(world).job, attempt(world).rivals) == (first, ())  # the other is over and never began
+    world.cluster.rivals[key] = [replace(first, state="RUNNING"), second]
+    world.paths.run("depth-1").attempt(1).claim.write_text('{"job_id": "2_0"}')
+    assert (attempt(world).job, attempt(world).rivals) == (second, ())
+
+
 def test_our_own_revocation_is_no_claim(world: World) -> None:
     token = attempt(world).row.token
     claim = world.paths.run("depth-1").attempt(1).claim

@@ -1,0 +1,74 @@
+"""What a Slurm without slurmdbd says of arrays that are cancelled in the queue, whole or in part."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+import pytest
+
+from dscampaign.orchestrator.executors.slurm import SlurmExecutor
+from dscampaign.tests.support.slurm_cluster import SlurmCluster
+from dscampaign.tests.support.slurm_fixtures import running_cluster
+from dscampaign.tests.support.waiting import wait_until
+
+pytestmark = pytest.mark.cluster
+
+SIZE = 4
+WAYS = {
+    "t.whole": "{id}",
+    "t.each": "{id}_0 {id}_1 {id}_2 {id}_3",
+    "t.range": "{id}_[0-3]",
+    "t.rest": "{id}_2 {id}_[0-1] {id}_3",
+    "t.part": "{id}_[1-2]",
+    "t.one": "{id}_3",
+}
+"""Names of arrays, and how each is cancelled."""
+LEFT = {"t.part": {0, 3}, "t.one": {0, 1, 2}}
+"""What still waits then."""
+
+
+@pytest.fixture(scope="module")
+def bare(tmp_path_factory: pytest.TempPathFactory) -> Iterator[SlurmCluster]:
+    with running_cluster(tmp_path_factory.mktemp("slurm"), nodes=1, accounting=False) as cluster:
+        yield cluster
+
+
+def states(executor: SlurmExecutor) -> dict[str, dict[int, str]]:
+    found = executor.list_jobs({name: range(SIZE) for name in WAYS}, 0.0)
+    assert found.complete
+    shown: dict[str, dict[int, str]] = {name: {} for name in WAYS}
+    for (name, index), job in found.jobs.items():
+        assert job.state != "CANCELLED" or job.cancelled_in_queue
+        shown[name][index] = job.state
+    return shown
+
+
+def test_whatever_was_cancelled_in_the_queue_is_seen_at_once(bare: SlurmCluster) -> None:
+    bare.run("scontrol", "update", "PartitionName=h100", "State=DOWN")
+    ids = {name: bare.sbatch("sleep 100", f"--job-name={name}", "--array=0-3") for name in WAYS}
+    executor = SlurmExecutor()
+    wait_until(lambda: all(len(tasks) == SIZE for tasks in states(executor).values()), "all tasks in the queue")
+    for name, how in WAYS.items():
+        for what in how.format(id=ids[name]).split():
+            bare.run("scancel", what)
+    expected = {
+        name: {index: "PENDING" if index in LEFT.get(name, ()) else "CANCELLED" for index in range(SIZE)}
+        for name in WAYS
+    }
+    wait_until(lambda: states(executor) == expected, "the end of all that was cancelled")
+    records = bare.run("squeue", "--all", "-h", "--array", "--states=all", "--name=t.each", "-o", "%i")
+    assert records == ids["t.each"]  # without numbers of tasks: what this test is about
+
+
+def test_tasks_that_wait_beside_some_that_run(bare: SlurmCluster) -> None:
+    bare.run("scontrol", "update", "PartitionName=h100", "State=UP")
+    name = "t.limit"
+    array = bare.sbatch("sleep 100", f"--job-name={name}", "--array=0-3%1")
+
+    def seen() -> dict[int, str]:
+        return {index: job.state for (_, index), job in SlurmExecutor().list_jobs({name: range(SIZE)}, 0).jobs.items()}
+
+    wait_until(lambda: seen().get(0) == "RUNNING", "the first task")
+    bare.run("scancel", *(f"{array}_{index}" for index in (1, 2, 3)))
+    wait_until(lambda: set(seen().values()) == {"RUNNING", "CANCELLED"}, "the end of the others")
+    assert seen() == {0: "RUNNING", 1: "CANCELLED", 2: "CANCELLED", 3: "CANCELLED"}
