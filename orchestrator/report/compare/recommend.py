@@ -6,13 +6,16 @@ Where these are two, neither is better: what counts is for the reader to say.
 from __future__ import annotations
 
 import math
+from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from enum import StrEnum
 from typing import Final
 
-from ....db.records import UNSETTLED_RUN
+from ....db.records import UNSETTLED_RUN, RunState
+from ...formatting import count
 from ..measure.metrics import METRICS
+from ..measure.run import MeasuredRun
 from .advice import advice
 from .baseline import BaselineComparison
 from .conditions import Condition
@@ -24,6 +27,14 @@ MEMORY_SHARE: Final = 0.92
 
 _BESIDE_SPEED: Final = ("mem_reserved_gb", "j_per_token")
 """Metrics by which a configuration may be better than a faster one."""
+
+_ENDS: Final = {
+    RunState.COMPLETED: ("completed early", "completed early"),
+    RunState.FAILED: ("failed", "failed"),
+    RunState.HELD: ("is held", "are held"),
+    RunState.CANCELLED: ("was cancelled", "were cancelled"),
+}
+"""How a run that is settled and of no use ended; of several."""
 
 
 class Objective(StrEnum):
@@ -138,12 +149,19 @@ def infeasible(condition: Condition) -> str:
         return "it is not finished"
     failed = [run for run in condition.runs if not run.completed]
     if failed:
-        word = f"{len(failed)} of {len(condition.runs)} repeats" if len(condition.runs) > 1 else "it"
-        how = "completed early" if failed[0].early else f"ended {failed[0].state}"
-        return f"{word} {how}" + (f": {failed[0].reason}" if failed[0].reason else "")
+        return _ends(failed, len(condition.runs)) + (f": {failed[0].reason}" if failed[0].reason else "")
     if any(run.changed for run in condition.runs):
         return "it ran out of memory as configured; a retry changed it"
     return _strained(condition)
+
+
+def _ends(failed: Sequence[MeasuredRun], repeats: int) -> str:
+    """How runs ended that are of no use: `it failed`, `2 of 3 repeats failed, 1 was cancelled`."""
+    parts = []
+    for state, number in Counter(run.state for run in failed).items():
+        who = "it" if repeats == 1 else f"{number}" if parts else f"{number} of {count(repeats, 'repeat')}"
+        parts.append(f"{who} {_ENDS[state][number > 1]}")
+    return ", ".join(parts)
 
 
 def _is_unfinished(condition: Condition) -> bool:

@@ -104,7 +104,7 @@ def _reservations(results: Results) -> Iterator[str]:
 
 
 def _causes(excluded: Mapping[str, str]) -> Iterator[str]:
-    """`a, b and 7 more (it ended failed: KeyError)`: those of one cause together, the whole texts are in the table."""
+    """`a, b and 7 more (it failed: KeyError)`: those of one cause together, the whole texts are in the table."""
     for group in alike(excluded.items(), lambda one: gist(one[1].replace(one[0], "#"))):
         names, whys = zip(*group, strict=True)
         yield f"{some(names, 2)} ({shorten(whys[0], _WHY)})"

@@ -212,7 +212,7 @@ def test_planted_divergence(planted: Plant) -> None:
     wild = next(run for run in runs if run.name == "wild")
     assert wild.quality.non_finite == 41
     assert "41 losses are not finite" in flags_of(wild)
-    assert advice(runs).excluded["wild"] == "it ended failed: non-finite loss"
+    assert advice(runs).excluded["wild"] == "it failed: non-finite loss"
 
 
 def test_missing_points_are_counted_and_do_not_spoil_the_speed(planted: Plant) -> None:

@@ -111,6 +111,13 @@ def test_an_early_run_that_is_tried_again_has_not_completed(planted_url: PlantSt
     assert next(iter(summary(results_at(planted_url(early, Planted("base")))))).startswith("3 of 4 runs completed, in")
 
 
+def test_repeats_that_are_of_no_use_are_counted_by_how_they_ended(planted: Plant) -> None:
+    runs = planted(Planted("base"), Planted("lost"))
+    ends = {"lost": RunState.FAILED, "lost-r1": RunState.CANCELLED, "lost-r2": RunState.FAILED}
+    found = advice([replace(run, state=ends.get(run.name, run.state)) for run in runs])
+    assert found.excluded == {"lost": "2 of 3 repeats failed, 1 was cancelled"}
+
+
 def test_what_fails_of_one_cause_is_told_once_and_short(planted_url: PlantStore) -> None:
     why = "KeyError: 'config' at step {} " + "with many words " * 20
     lost = [
@@ -119,7 +126,7 @@ def test_what_fails_of_one_cause_is_told_once_and_short(planted_url: PlantStore)
     ]
     said = list(summary(results_at(planted_url(Planted("base"), *lost))))
     (line,) = [line for line in said if line.startswith("Not considered: ")]
-    assert line.startswith("Not considered: lost0, lost1 and 3 more (it ended failed: KeyError: 'config' at step 0 ")
+    assert line.startswith("Not considered: lost0, lost1 and 3 more (it failed: KeyError: 'config' at step 0 ")
     assert len(line) < 200
 
 
