@@ -157,7 +157,7 @@ def infeasible(condition: Condition) -> str:
 
 def _ends(failed: Sequence[MeasuredRun], repeats: int) -> str:
     """How runs ended that are of no use: `it failed`, `2 of 3 repeats failed, 1 was cancelled`."""
-    parts = []
+    parts: list[str] = []
     for state, number in Counter(run.state for run in failed).items():
         who = "it" if repeats == 1 else f"{number}" if parts else f"{number} of {count(repeats, 'repeat')}"
         parts.append(f"{who} {_ENDS[state][number > 1]}")
