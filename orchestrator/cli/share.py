@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shlex
 from typing import TYPE_CHECKING
 
 import click
@@ -72,7 +73,7 @@ def _page(done: SharedCampaign, page: Page) -> list[str]:
         lines += ["Checkpoints and job files stay yours alone; --checkpoints shares checkpoints."]
     if done.blocked:
         lines += [page.paint(f"These still keep {group} out:", Style.YELLOW), *_places(done.blocked)]
-    return [*lines, f"They type: campaign status {done.campaign} --dir {done.dir}"]
+    return [*lines, f"They type `campaign status {done.campaign} --dir {shlex.quote(str(done.dir))}`."]
 
 
 def _places(places: tuple[Place, ...]) -> list[str]:

@@ -20,7 +20,7 @@ from ...reconcile.origin import Origin
 from ...settings import Setting
 from .gpus import gpu_lines
 from .states import counts_line, doing, state_cell
-from .text import Cell, Page, Style, table
+from .text import Cell, Page, Style, fold, table
 
 _CLOCKS_AGREE: Final = 0.02
 
@@ -345,8 +345,9 @@ def _fact(value: Any) -> str:
 
 
 def _pairs(pairs: Mapping[str, str], page: Page) -> list[str]:
-    width = max(len(name) for name in pairs)
-    return [f"{page.paint(name.ljust(width), Style.DIM)}  {text}" for name, text in pairs.items() if text]
+    column = max(len(name) for name in pairs) + 2
+    lines = [f"{page.paint(name, Style.DIM)}{' ' * (column - len(name))}{text}" for name, text in pairs.items() if text]
+    return [row for line in lines for row in fold(line, page.width, column).split("\n")]
 
 
 def _section(title: str, lines: Iterable[str], page: Page) -> list[str]:

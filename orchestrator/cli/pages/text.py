@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import re
-import textwrap
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from enum import StrEnum
@@ -21,6 +20,8 @@ _QUOTED: Final = r"[^\s`]*`[^\s`](?:[^`]*[^\s`])?`[^\s`]*"
 _TYPED: Final = r"(?:next:(?:\x1b\[0m)?|^(?:\x1b\[\d+m)?)\s+campaign [a-z].*?(?:(?=   \()|,(?= for )|$)"
 _UNIT: Final = re.compile(rf"\s*(?:\x1b\[\d+m)?(?P<command>{_TYPED}|{_QUOTED})|\s*\S+")
 """A word, or a whole command: one that is broken over lines cannot be pasted."""
+
+_PATH_PART: Final = re.compile(r"[^/]*/|[^/]+")
 
 _BLANK: Final = "\0"
 """Stands for a blank that no line may break at."""
@@ -59,24 +60,29 @@ class Cell:
     style: Style = Style.PLAIN
 
 
-def fold(text: str, width: int | None) -> str:
+def fold(text: str, width: int | None, hanging: int | None = None) -> str:
     """The text with its long lines continued below themselves, indented: a terminal would break words.
 
     A command to be typed stays in one piece, on a line of its own where it does not fit behind other words.
+
+    Args:
+        width: columns; None for no limit.
+        hanging: columns to indent by, as far as words fit behind them. By default two more than the line itself.
     """
-    return text if width is None else "\n".join(_folded(line, width) for line in text.split("\n"))
+    return text if width is None else "\n".join(_folded(line, width, hanging) for line in text.split("\n"))
 
 
-def _folded(line: str, width: int) -> str:
+def _folded(line: str, width: int, hanging: int | None) -> str:
     if _visible(line) <= width:
         return line
     plain = _ESCAPE.sub("", line)
-    indent = " " * (len(plain) - len(plain.lstrip(" ")) + 2)
+    least = len(plain) - len(plain.lstrip(" ")) + 2
     rows, alone = [""], False
     for unit in _UNIT.finditer(line):
         full = _visible(rows[-1]) > 0 and _visible(rows[-1] + unit[0]) > width
         if full or alone:
-            rows.append(indent + unit[0].lstrip())
+            word = unit[0].lstrip()
+            rows.append(" " * (hanging if hanging and hanging + _visible(word) <= width else least) + word)
         else:
             rows[-1] += unit[0]
         alone = full and unit["command"] is not None
@@ -113,13 +119,14 @@ def table(
     cut = bool(used) and not header[used[-1]]
     if not cut:
         texts = [i for i in used if right[i : i + 1] != "r"]
-        _narrow(widths, used, {i: max(len(w) for line in lines for w in _pieces(line[i].text)) for i in texts}, page)
+        for split in (_pieces, _parts):  # a path is broken only where nothing else helps
+            _narrow(widths, used, {i: max(len(w) for line in lines for w in split(line[i].text)) for i in texts}, page)
         lines = [part for line in lines for part in _wrapped(line, widths)]
     return [_line(page, [(line[i], widths[i], right[i : i + 1] == "r") for i in used], cut) for line in lines]
 
 
 def _narrow(widths: dict[int, int], used: list[int], least: dict[int, int], page: Page) -> None:
-    """Takes from the widest columns of text what the page lacks, but never so much that a word would break."""
+    """Takes from the widest columns of text what the page lacks, down to what each must have at least."""
     spare = {i: widths[i] - least[i] for i in least}
     excess = 0 if page.width is None else sum(widths[i] for i in used) + len(_GAP) * (len(used) - 1) - page.width
     while excess > 0 and any(spare.values()):
@@ -142,13 +149,26 @@ def _wrapped(line: Sequence[Cell], widths: dict[int, int]) -> list[list[Cell]]:
 def _words(text: str, width: int | None) -> list[str]:
     if width is None or len(text) <= width:
         return [text]
-    lines = textwrap.wrap(_unbroken(text), width, break_long_words=False, break_on_hyphens=False) or [""]
+    lines = [""]
+    for piece in _pieces(text):
+        for number, part in enumerate(_parts(piece) if len(piece) > width else [piece]):
+            gap = " " if lines[-1] and not number else ""
+            if lines[-1] and len(lines[-1] + gap + part) > width:
+                lines.append(part)
+            else:
+                lines[-1] += gap + part
     return [line.replace(_BLANK, " ") for line in lines]
 
 
 def _pieces(text: str) -> list[str]:
     """What a line may be broken between."""
     return _unbroken(text).split(" ")
+
+
+def _parts(text: str) -> list[str]:
+    """The same, and after each `/` of a path."""
+    found = ([piece] if _BLANK in piece else _PATH_PART.findall(piece) for piece in _pieces(text))
+    return [part for parts in found for part in parts] or [""]
 
 
 def _unbroken(text: str) -> str:
@@ -171,8 +191,9 @@ def _fitting(
 def _line(page: Page, cells: Sequence[tuple[Cell, int, bool]], cut: bool) -> str:
     painted, room = [], page.width
     for index, (cell, width, right) in enumerate(cells):
-        text = cell.text.rjust(width) if right else cell.text.ljust(width)
-        if cut and index == len(cells) - 1:
+        last = index == len(cells) - 1
+        text = cell.text.rjust(width) if right else cell.text if last else cell.text.ljust(width)
+        if cut and last:
             text = shorten(text.rstrip(), room)
         painted.append(page.paint(text, cell.style))
         room = None if room is None else max(0, room - width - len(_GAP))

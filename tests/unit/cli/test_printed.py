@@ -273,6 +273,36 @@ def test_cells_are_continued_within_their_column() -> None:
     assert table(Page(), ("field", "left", "right"), rows)[1].endswith("train.py --depth 12 --width 12")
 
 
+def test_a_path_is_broken_at_a_slash_only_where_a_table_would_be_too_wide() -> None:
+    header, row = ("field", "left", "right"), ("command", "/shared/projects/a/train.py --depth 6", "/shared/b.py")
+    assert table(Page(width=80), header, [row])[1] == "command  /shared/projects/a/train.py --depth 6  /shared/b.py"
+    assert table(Page(width=50), header, [row]) == [
+        "FIELD    LEFT                         RIGHT",
+        "command  /shared/projects/a/train.py  /shared/b.py",
+        "         --depth 6",
+    ]
+    assert table(Page(width=42), header, [row]) == [
+        "FIELD    LEFT                 RIGHT",
+        "command  /shared/projects/a/  /shared/b.py",
+        "         train.py --depth 6",
+    ]
+    assert all(len(line) <= 30 for line in table(Page(width=30), header, [row]))
+
+
+def test_what_stands_behind_a_name_is_continued_behind_it() -> None:
+    assert fold("state   failed: of a cause that takes some words", 30, 8).split("\n") == [
+        "state   failed: of a cause",
+        "        that takes some words",
+    ]
+    path = "/shared/projects/a/campaign/b"
+    assert fold(f"folder  {path}", 30, 8).split("\n") == ["folder", f"  {path}"]  # whole, where it fits
+
+
+def test_no_line_of_a_table_ends_in_blanks_that_are_coloured() -> None:
+    header, *_ = table(Page(colour=True), ("run", "state"), [("a", "completed")])
+    assert header.endswith("STATE\x1b[0m")
+
+
 def test_a_command_is_compared_as_one_types_it() -> None:
     assert _text(["train.py", "--name", "a b"]) == "train.py --name 'a b'"
     assert _text([1, 2]) == "[1, 2]"
