@@ -25,6 +25,7 @@ from .check import At, Check
 from .requirements import GB, Requirements
 
 if TYPE_CHECKING:
+    from ...db.errors import StoreReadOnly
     from ...db.store import Store
     from ..campaign.location import Location
 
@@ -137,12 +138,25 @@ def _answers(store: Store, settings: Settings, at: At) -> Iterator[Check]:
     seen = f"{settings.store_without_password}, schema {store.version()}"
     if store.is_sqlite:
         yield at.ok("store.reachable", seen)
+        if refused := _refusal(store):
+            yield at.problem("store.writable", refused.message, refused.hint)
         return
     offset_s = store_offset_s(store)
     with store.read() as conn:
         server = conn.exec_driver_sql("SHOW server_version").scalar_one()
     yield at.ok("store.reachable", f"{seen}, PostgreSQL {server}")
     yield clock_check("store.clock", offset_s, offset_s, "the database's clock", "this host's", at)
+
+
+def _refusal(store: Store) -> StoreReadOnly | None:
+    """Why nothing can be submitted from a store that can be read."""
+    from ...db.errors import StoreReadOnly
+
+    try:
+        store.check_writable()
+    except StoreReadOnly as exc:
+        return exc
+    return None
 
 
 def sqlite_check(kind: str, at: At, *, slurm: bool) -> Check:

@@ -22,6 +22,7 @@ from dscampaign.tests.support import REPOSITORY
 from dscampaign.tests.support.attempt import make_payload
 from dscampaign.tests.support.two_users import Machine, two_users
 from dscampaign.tests.support.waiting import wait_until
+from dscampaign.tests.unit.db.test_ownership import USER, set_acl
 
 STUB = REPOSITORY / "tests/support/stub_launcher.py"
 
@@ -137,6 +138,34 @@ def test_a_folder_that_can_be_exchanged_runs_nothing(machine: Machine) -> None:
     assert done.returncode != 0
     assert f"others can write to {open_to_all}" in done.stderr
     assert not seen(machine)
+
+
+def test_a_folder_of_a_project_hands_down_no_right_to_write(machine: Machine) -> None:
+    """Its default access control list names the attacker, and the kernel ignores the umask below such a one."""
+    folder = project(machine)
+    set_acl(folder, (USER, 5, machine.attacker.uid), mask=5)
+    set_acl(folder, (USER, 7, machine.attacker.uid), kind="default")
+    done = machine.victim.campaign("submit", "spec.yaml", "--yes", "--watch", cwd=folder)
+    assert done.returncode == 0, done.stderr
+    places = [folder / "campaign", *(folder / "campaign").rglob("*")]
+    with machine.attacker.at_work():
+        assert os.access(folder, os.X_OK, effective_ids=True)
+        assert [place for place in places if os.access(place, os.W_OK, effective_ids=True)] == []
+
+
+def test_a_report_is_not_written_through_a_planted_link(machine: Machine) -> None:
+    folder, own = project(machine), machine.victim.home / ".bashrc"
+    assert machine.victim.campaign("submit", "spec.yaml", "--yes", "--watch", cwd=folder).returncode == 0
+    own.write_text("mine")
+    machine.victim.takes(own)
+    planted = machine.public / "mine-report"
+    planted.mkdir()
+    planted.chmod(0o777)
+    (planted / ".report.html.partial").symlink_to(own)
+    (planted / "report.html").symlink_to(own)
+    machine.attacker.takes(planted, *planted.iterdir())
+    machine.victim.campaign("report", "mine", f"--dir={folder}/campaign", cwd=machine.public)
+    assert own.read_text() == "mine"
 
 
 LOOKS = """

@@ -221,16 +221,16 @@ def test_only_a_private_group_with_nobody_else_in_it_is_oneself(
 
 # -- access control lists ----------------------------------------------------------------------------------------------
 
-_OWNER, _USER, _OWNING_GROUP, _GROUP, _MASK, _OTHER = 1, 2, 4, 8, 16, 32
+_OWNER, USER, _OWNING_GROUP, _GROUP, _MASK, _OTHER = 1, 2, 4, 8, 16, 32
 _NOBODY = 0xFFFFFFFF
 
 
-def set_acl(path: Path, *named: tuple[int, int, int], mask: int = 7, group: int = 0) -> None:
-    """Gives a place an access control list: what setfacl does, which not every machine has."""
+def set_acl(path: Path, *named: tuple[int, int, int], mask: int = 7, group: int = 0, kind: str = "access") -> None:
+    """Gives a place an access control list, or a `default` one: what setfacl does, which not every machine has."""
     entries = [(_OWNER, 7, _NOBODY), (_OWNING_GROUP, group, _NOBODY), (_MASK, mask, _NOBODY), (_OTHER, 0, _NOBODY)]
     raw = b"".join(struct.pack("<HHI", *entry) for entry in sorted([*entries, *named]))
     try:
-        os.setxattr(path, "system.posix_acl_access", struct.pack("<I", 2) + raw)
+        os.setxattr(path, f"system.posix_acl_{kind}", struct.pack("<I", 2) + raw)
     except OSError as error:
         if error.errno == errno.ENOTSUP:
             pytest.skip(f"the file system of {path} has no access control lists")
@@ -240,11 +240,11 @@ def set_acl(path: Path, *named: tuple[int, int, int], mask: int = 7, group: int 
 @pytest.mark.parametrize(
     ("named", "mask", "believed"),
     [
-        ((_USER, 6, STRANGER), 7, False),
+        ((USER, 6, STRANGER), 7, False),
         ((_GROUP, 7, STRANGER), 7, False),
-        ((_USER, 5, STRANGER), 7, True),  # may read
-        ((_USER, 7, STRANGER), 5, True),  # the mask takes it back
-        ((_USER, 7, os.geteuid()), 7, True),
+        ((USER, 5, STRANGER), 7, True),  # may read
+        ((USER, 7, STRANGER), 5, True),  # the mask takes it back
+        ((USER, 7, os.geteuid()), 7, True),
     ],
 )
 def test_a_right_that_a_list_gives_to_others_is_seen(
@@ -260,11 +260,7 @@ def test_a_right_that_a_list_gives_to_others_is_seen(
 
 
 def test_what_a_folder_hands_down_to_new_ones_is_seen(tree: Path) -> None:
-    set_acl(tree / "campaign", (_USER, 7, STRANGER))
-    listed = os.getxattr(tree / "campaign", "system.posix_acl_access")
-    os.setxattr(tree / "campaign", "system.posix_acl_default", listed)
-    os.removexattr(tree / "campaign", "system.posix_acl_access")
-    (tree / "campaign").chmod(0o700)
+    set_acl(tree / "campaign", (USER, 7, STRANGER), kind="default")
     previous = os.umask(0o077)
     try:
         (tree / "campaign" / "new").mkdir()

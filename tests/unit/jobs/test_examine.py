@@ -79,6 +79,10 @@ def test_a_question_that_others_could_have_written_is_not_answered(question: Que
     question.write(talk.question)
     talk.question.chmod(0o666)
     assert examine.main([str(tmp_path)]) == examine.EXIT_REFUSED
+    talk.question.chmod(0o600)
+    for mode in (0o777, 0o1777):  # of its folder: what the looks leave there is read by name
+        tmp_path.chmod(mode)
+        assert examine.main([str(tmp_path)]) == examine.EXIT_REFUSED
     assert not talk.report.exists()
 
 
