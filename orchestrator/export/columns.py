@@ -10,6 +10,7 @@ from typing import Any, Final
 from sqlalchemy import JSON, Column, Float, Integer
 
 from ...db import schema
+from ...db.storable import MAX_TIME_S
 from .rows import Row
 
 ROWS_A_GROUP: Final = 1 << 16
@@ -51,7 +52,12 @@ def typed_groups(what: str, columns: Sequence[str], rows: Iterable[Row]) -> tupl
 
 
 def typed(value: Any, kind: Kind) -> Any:
-    """A value of a row as its column's kind has it; in `runs`, a figure that is not finite comes as its name."""
+    """A value of a row as its column's kind has it; in `runs`, a figure that is not finite comes as its name.
+
+    A time that no calendar has, of a store that an earlier version filled, is none.
+    """
+    if kind is Kind.TIME:
+        return value if value is not None and abs(value) <= MAX_TIME_S else None
     if kind is Kind.REAL and isinstance(value, str | int):
         return float(value)
     return str(value) if kind is Kind.TEXT and value is not None else value

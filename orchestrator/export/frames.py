@@ -118,7 +118,8 @@ def _column(values: Sequence[Any], kind: Kind) -> pd.Series[Any]:
     import pandas as pd
 
     if kind is Kind.TIME:
-        return pd.to_datetime(pd.Series(values, dtype="float64"), unit="s", utc=True).astype("datetime64[us, UTC]")
+        moments_s = pd.Series([typed(value, kind) for value in values], dtype="float64")
+        return pd.to_datetime(moments_s, unit="s", utc=True).astype("datetime64[us, UTC]")
     if kind is Kind.STRUCTURE:
         return pd.Series([None if value is None else json.dumps(value) for value in values], dtype="str")
     dtype = {Kind.TEXT: "str", Kind.WHOLE: "Int64", Kind.FLAG: "boolean", Kind.REAL: "float64"}[kind]

@@ -6,7 +6,6 @@ import json
 from collections.abc import Iterable, Sequence
 from typing import IO, Any
 
-from ...db.storable import MAX_TIME_S
 from ..campaign.documents import SCHEMA_VERSION
 from ..errors import UserError
 from .columns import Kind, typed, typed_groups
@@ -57,7 +56,8 @@ def _stored(value: Any, kind: Kind) -> Any:
     if value is None:
         return None
     if kind is Kind.TIME:
-        return round(value * 1e6) if abs(value) <= MAX_TIME_S else None
+        moment_s = typed(value, kind)
+        return None if moment_s is None else round(moment_s * 1e6)
     if kind is Kind.STRUCTURE:
         return json.dumps(value)
     return typed(value, kind)

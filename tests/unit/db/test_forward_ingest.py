@@ -57,6 +57,14 @@ def test_what_is_no_event_is_set_aside(world: World) -> None:
     assert len(world.events("forward.opened")) == 1
 
 
+@pytest.mark.parametrize("length", [1 << 20, 9 << 20])
+def test_a_long_line_holds_up_none_that_follows(world: World, length: int) -> None:
+    spool = ForwardSpool(1, say(world, {**OPENED, "message": "x" * length}, OPENED))
+    while not ingest(world.store, spool).caught_up:
+        pass
+    assert world.events("forward.opened")[-1].message == OPENED["message"]
+
+
 def test_a_file_that_is_not_there_is_empty(world: World) -> None:
     assert ingest(world.store, ForwardSpool(1, world.dir / "none")).caught_up
     with pytest.raises(LookupError):
