@@ -97,6 +97,7 @@ def share(store: Store, campaign: CampaignRow, group: str | None, *, checkpoints
     _open_folder(paths.runs, gid)
     for run in _folders_in(paths.runs):
         _open_tree(run, gid, closed=(_FORWARD,) if checkpoints else (_FORWARD, _CHECKPOINTS))
+    _close_besides(paths)
     _give(paths.marker, gid)
     open_file(paths.marker)
     _open_folder(paths.dir, gid)  # last: what was open to too many by accident has been closed by now
@@ -203,6 +204,13 @@ def _open_tree(folder: Path, gid: int, closed: tuple[str, ...] = ()) -> None:
                 elif entry.is_file(follow_symlinks=False) and _is_mine(path) and entry.name != _SECRET:
                     _give(path, gid)
                     open_file(path)
+
+
+def _close_besides(paths: CampaignPaths) -> None:
+    """What lies beside the runs was protected by the campaign's folder: jobs, runs by hand, files of other tools."""
+    for place in paths.dir.iterdir():
+        if place.is_dir() and not place.is_symlink() and place != paths.runs and _is_mine(place):
+            place.chmod(place.stat().st_mode & 0o700)
 
 
 def _close_tree(folder: Path) -> None:

@@ -108,7 +108,8 @@ def _files(payload: Payload, paths: AttemptPaths) -> Iterator[str]:
     again = f"{paths.dir} holds an earlier run of this script: move it away to train again"
     yield f"[ ! -e {shlex.quote(str(paths.metrics))} ] || {{ echo {shlex.quote(again)} >&2; exit 1; }}"
     folders = (paths.dir, paths.logs, paths.ranks, RunPaths(Path(payload.run_dir)).checkpoints(payload.config_hash))
-    yield f"mkdir -p {shlex.join(str(folder) for folder in folders)}"
+    yield f"(umask 077 && mkdir -p {shlex.join(str(folder) for folder in folders)})"
+    yield f"chmod 700 {shlex.quote(payload.run_dir)}"  # an access control list that is handed down heeds no umask
     yield from _here_document(paths.ds_config, payload.ds_config)
     if payload.train:
         yield from _here_document(paths.train_config, payload.train)

@@ -181,6 +181,14 @@ def test_what_others_could_write_is_closed_to_them_by_sharing(world: World) -> N
     assert (mode(loose), mode(loose / "x")) == (0o2750, 0o640)
 
 
+def test_what_lies_beside_the_runs_stays_closed(world: World) -> None:
+    by_hand = CampaignPaths(world.dir, "sweep").dir / "by-hand"
+    by_hand.mkdir()
+    by_hand.chmod(0o775)  # as a shell made it
+    shared(world)
+    assert mode(by_hand) == 0o700
+
+
 def test_it_is_taken_back(world: World) -> None:
     before = {path: mode(path) for path in [world.dir, *world.dir.rglob("*")] if "campaign.db-" not in path.name}
     shared(world)

@@ -262,10 +262,13 @@ def test_a_rendered_script_holds_the_whole_run(spec: Path, tmp_path: Path) -> No
     assert shlex.join([str(tmp_path / "train.py"), "--depth", "2"]) in text
     before_launch = text.partition("# Each node starts")[0]
     shown = 'printf "%s\\n" "$A" "$QUOTED" "$CAMPAIGN_MICRO_BATCH"; cat "$CAMPAIGN_DS_CONFIG"'
-    done = subprocess.run(["bash", "-c", before_launch + shown], capture_output=True, text=True, check=True)
+    loose = f"umask 002\n{before_launch}{shown}"
+    done = subprocess.run(["bash", "-c", loose], capture_output=True, text=True, check=True)
     a, quoted, micro_batch, config = done.stdout.split("\n", 3)
     assert (a, quoted, micro_batch) == ("b c", "it's $HOME", "4")
     assert json.loads(config)["zero_optimization"]["stage"] == 1
+    [run] = tmp_path.glob("campaign/*/by-hand/*")
+    assert {path.stat().st_mode & 0o777 for path in (run, *run.rglob("*")) if path.is_dir()} == {0o700}
 
 
 def test_a_rendered_reconciler_submits_itself_and_holds_no_password(
