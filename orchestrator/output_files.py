@@ -17,20 +17,27 @@ from .errors import UserError
 def whole_file(path: Path, *, binary: bool = False) -> Iterator[IO[Any]]:
     """A stream whose content takes the place of ``path`` once the block ends; where it raises, nothing is left.
 
-    What is written meanwhile has a name that nobody can foresee: a link that waits for it would lead it elsewhere.
+    What is written meanwhile has a name that nobody can foresee: a link that waits for it would lead it elsewhere. A
+    link of the user's own, or of the system's, stands for its target. A pipe or a device is written to as it is.
 
     Raises:
         UserError: the file, or its folder, is a link that another user made.
         OSError: it cannot be written.
     """
     refuse_links_of_others(path.parent, path)
+    if path.is_symlink():
+        path = path.resolve()
+    mode, encoding, newline = ("wb", None, None) if binary else ("w", "utf-8", "")
+    if path.exists() and not path.is_file():
+        with path.open(mode, encoding=encoding, newline=newline) as stream:
+            yield stream
+        return
     folder = os.open(path.parent, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
     temporary = f".{path.name}.{secrets.token_hex(8)}"
     flags = os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW | os.O_CLOEXEC
     try:
         descriptor = os.open(temporary, flags, 0o666, dir_fd=folder)
         try:
-            mode, encoding, newline = ("wb", None, None) if binary else ("w", "utf-8", "")
             with os.fdopen(descriptor, mode, encoding=encoding, newline=newline) as stream:
                 yield stream
                 stream.flush()

@@ -14,6 +14,7 @@ import click
 
 from ..errors import EXIT_OK, SpecError, UserError
 from ..formatting import count
+from ..output_files import whole_file
 from ..spec import templates
 from .common import (
     check_folder_of,
@@ -220,7 +221,8 @@ def _hand_over(script: str, path: Path | None, as_json: bool) -> None:
     """Writes a script to its file, or prints it."""
     if path is not None:
         check_folder_of(path)
-        path.write_text(script, encoding="utf-8")
+        with whole_file(path) as stream:
+            stream.write(script)
         echo_err(f"wrote {path}; `sbatch {shlex.quote(str(path))}` runs it")
     if as_json:
         echo_json({"file": None if path is None else str(path), "script": script})
