@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from pathlib import Path
 
 import pytest
 
 from dscampaign.orchestrator.executors.slurm import SlurmExecutor
+from dscampaign.tests.integration.slurm.test_status_truth import Life
 from dscampaign.tests.support.slurm_cluster import SlurmCluster
 from dscampaign.tests.support.slurm_fixtures import running_cluster
 from dscampaign.tests.support.waiting import wait_until
@@ -72,3 +74,19 @@ def test_tasks_that_wait_beside_some_that_run(bare: SlurmCluster) -> None:
     bare.run("scancel", *(f"{array}_{index}" for index in (1, 2, 3)))
     wait_until(lambda: set(seen().values()) == {"RUNNING", "CANCELLED"}, "the end of the others")
     assert seen() == {0: "RUNNING", 1: "CANCELLED", 2: "CANCELLED", 3: "CANCELLED"}
+
+
+def test_a_run_whose_job_was_cancelled_by_hand_is_not_submitted_again(bare: SlurmCluster, tmp_path: Path) -> None:
+    bare.run("scontrol", "update", "PartitionName=h100", "State=DOWN")
+    kinds = ("done", "done-too", "queue-scancel", "last")
+    life = Life(bare, tmp_path, "bare", kinds)
+    life.until("all in the queue", lambda runs: all("PartitionDown" in run["reason"] for run in runs.values()))
+    bare.run("scancel", life.job("queue-scancel"))
+    runs = life.until("one cancelled", lambda runs: runs["queue-scancel"]["state"] == "cancelled")
+    assert {kind: runs[kind]["state"] for kind in kinds if kind != "queue-scancel"} == dict.fromkeys(
+        ("done", "done-too", "last"), "queued"
+    )
+    bare.run("scancel", *(life.job(kind) for kind in ("last", "done-too", "done")))
+    runs = life.until("all cancelled", lambda runs: {run["state"] for run in runs.values()} == {"cancelled"})
+    assert {len(run["attempts"]) for run in runs.values()} == {1}
+    life.store.close()
