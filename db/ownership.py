@@ -41,11 +41,12 @@ class Distrusted(Exception):
     Attributes:
         why: what is wrong, with the path.
         hint: what to do about it.
+        owner: the user that it belongs to, where that is what is wrong.
     """
 
-    def __init__(self, why: str, hint: str) -> None:
+    def __init__(self, why: str, hint: str, owner: int | None = None) -> None:
         super().__init__(why)
-        self.why, self.hint = why, hint
+        self.why, self.hint, self.owner = why, hint, owner
 
 
 def distrust(path: Path, root: Path | None = None) -> Distrusted | None:
@@ -178,7 +179,7 @@ def _doubt(place: Path, found: os.stat_result, *, own: bool) -> Distrusted | Non
     owners = {os.geteuid()} if own else {os.geteuid(), 0, _unnamed_owner() if folder else 0}
     if found.st_uid not in owners:
         hint = "only you, or root, may own what a campaign believes: use a file or a folder of your own"
-        return Distrusted(f"{place} belongs to user {user_name(found.st_uid)}", hint)
+        return Distrusted(f"{place} belongs to user {user_name(found.st_uid)}", hint, found.st_uid)
     public = not own and folder and found.st_mode & stat.S_ISVTX
     if stat.S_ISLNK(found.st_mode) or public or not _others_may_write(place, found):
         return None

@@ -34,6 +34,10 @@ CLOCKS_AGREE_S: Final = 2.0
 MUNGE_TOLERATES_S: Final = 300.0
 """Above this difference Slurm's own authentication fails."""
 
+_LINK: Final = """SELECT coalesce(inet_server_addr() << '127.0.0.0/8' OR inet_server_addr() = '::1', true),
+    (SELECT ssl FROM pg_stat_ssl WHERE pid = pg_backend_pid())"""
+"""Whether a connection stays on this machine, and whether it is encrypted."""
+
 _SEVERAL_HOSTS: Final = "use PostgreSQL: `--store postgresql://USER@HOST/NAME`, then `campaign db upgrade`"
 _PACKAGES: Final = {"wandb": ("wandb",), "tensorboard": ("tensorboard",), "mlflow": ("mlflow-skinny", "mlflow")}
 """Of each tool to which metrics can be forwarded, those of which one is enough."""
@@ -144,7 +148,11 @@ def _answers(store: Store, settings: Settings, at: At) -> Iterator[Check]:
     offset_s = store_offset_s(store)
     with store.read() as conn:
         server = conn.exec_driver_sql("SHOW server_version").scalar_one()
+        local, encrypted = conn.exec_driver_sql(_LINK).one()
     yield at.ok("store.reachable", f"{seen}, PostgreSQL {server}")
+    if not (local or encrypted):
+        hint = "add `?sslmode=verify-full` to the address"
+        yield at.note("store.encrypted", "the connection is not encrypted: the network can read and change it", hint)
     yield clock_check("store.clock", offset_s, offset_s, "the database's clock", "this host's", at)
 
 

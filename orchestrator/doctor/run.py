@@ -16,6 +16,7 @@ from ..executors import job_request
 from ..executors.base import JobArray, SubmissionRefused, SubmissionUnclear
 from ..executors.slurm import SlurmExecutor, job_name
 from .check import At, Check
+from .check_access import access_checks
 from .check_host import host_checks
 from .check_node import files_check, node_checks
 from .check_python import python_checks
@@ -46,6 +47,7 @@ def doctor(
     checks = list(slurm_checks(cluster, by_slurm, _forecasts(cluster, by_slurm))) if cluster else []
     checks += _files(f"host {host}", requirements)
     checks += python_checks(f"host {host}", requirements)
+    checks += access_checks(f"host {host}", where.settings, requirements)
     examined = _examined(where, requirements, cluster, wait_s, tell) if on_node and requirements else None
     shared = examined is not None and examined.shared is True
     first = list(host_checks(where, requirements, shared=shared))
