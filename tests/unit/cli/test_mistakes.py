@@ -5,6 +5,7 @@ from pathlib import Path
 import pytest
 
 from dscampaign.db import store as store_module
+from dscampaign.db.read_only import ReadOnlyFile
 from dscampaign.db.records import AttemptState, RunState
 from dscampaign.orchestrator.cli.main import main
 from dscampaign.tests.support.cli_world import World, make_world
@@ -47,7 +48,7 @@ def test_what_may_only_be_read_is_refused_at_once(
     world: World, monkeypatch: pytest.MonkeyPatch, capsys: Output, words: str
 ) -> None:
     world.store.close()
-    monkeypatch.setattr(store_module, "is_read_only", lambda _: True)
+    monkeypatch.setattr(store_module, "read_only", ReadOnlyFile)
     assert main(words.split()) == 2
     err = capsys.readouterr().err
     assert err.startswith(f"error: {world.dir}/campaign.db belongs to ")
