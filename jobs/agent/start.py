@@ -85,7 +85,8 @@ class Starter:
         try:
             found = paths.verify()
         except DamagedCopy as exc:
-            write_atomically(paths.damaged, str(exc))
+            with contextlib.suppress(OSError):  # the folder may be somebody else's
+                write_atomically(paths.damaged, str(exc))
             raise
         if changed := drifted(found):
             what = f"{', '.join(changed[:FILES_NAMED])}{' and more' if changed[FILES_NAMED:] else ''}"

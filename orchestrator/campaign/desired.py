@@ -20,6 +20,7 @@ from ...db.ownership import distrust
 from ...db.records import ENDED_RUN, RETRYABLE_RUN, CampaignRow, NewRun, RunRow, RunState
 from ...db.store import Store
 from ...jobs.shared.files import make_private
+from ...jobs.shared.layout import Beside, CampaignPaths
 from ..errors import UserError
 from ..executors.job_request import run_config
 from ..reconcile.campaign_folder import CampaignFolder
@@ -82,8 +83,7 @@ def record(store: Store, submission: Submission) -> CampaignRow:
         make_private(submission.dir)
     else:
         CampaignFolder(known).require_or_begin_anew()
-    if doubt := distrust(submission.dir):
-        raise UserError(f"{doubt}, so they could run any code as you", f"{doubt.hint}, or use --dir")
+    _require_trust(submission)
     copies = submission.codes(make=True)
     codes = {run.config_hash: copies.of(run.config).hash for run in submission.runs}
     with store.write() as conn:
@@ -103,6 +103,14 @@ def record(store: Store, submission: Submission) -> CampaignRow:
         if campaign is None:
             CampaignFolder(recorded).create()  # before the commit: a campaign without its folder could never begin
     return recorded
+
+
+def _require_trust(submission: Submission) -> None:
+    """Raises UserError if others can write to the folder, or to what lies in it for all campaigns."""
+    paths = CampaignPaths(submission.dir, submission.spec.name)
+    shared = [place for place in (paths.dir, paths.data, paths.root / Beside.CODE) if os.path.lexists(place)]
+    if doubt := next(filter(None, (distrust(paths.root), *(distrust(place, paths.root) for place in shared))), None):
+        raise UserError(f"{doubt}, so they could run any code as you", f"{doubt.hint}, or use --dir")
 
 
 def cancel(store: Store, campaign: CampaignRow, names: Collection[str] | None) -> list[RunRow]:

@@ -130,6 +130,16 @@ def test_a_folder_that_others_can_write_is_refused_before_anything_is_recorded(t
         assert "chmod go-w" in (caught.value.hint or "")
 
 
+@pytest.mark.parametrize("name", ["data", "code", "c"])
+def test_nor_is_anything_recorded_beside_what_others_can_write(tmp_path: Path, name: str) -> None:
+    """`dir` may be public with the sticky bit: then anybody can make these folders first."""
+    with queued_world(tmp_path) as world:
+        (world.folder / name).mkdir(exist_ok=True)
+        (world.folder / name).chmod(0o1777)
+        with pytest.raises(UserError, match=f"others can write to {world.folder / name}"):
+            campaigns.record(world.store, world.submission())
+
+
 def test_nor_does_a_pass_submit_from_one(tmp_path: Path) -> None:
     with queued_world(tmp_path) as world:
         before = len(world.cluster.submitted)

@@ -111,6 +111,11 @@ def test_a_refusal_of_the_agent_is_not_tried_again(
     assert judge(outcome(*KILLED, lines=log_lines("not run: 3 of 7 evaluations"))).kind == "crash"
 
 
+def test_nor_is_one_whose_prepared_data_are_a_stranger_s() -> None:
+    verdict = judge(raised("dscampaign.db.ownership.Distrusted", "/scratch/data belongs to user mallory"))
+    assert (verdict.kind, verdict.rule) == ("deterministic", "foreign-data")
+
+
 # -- the user's own rules --------------------------------------------------------------------------------------
 
 
