@@ -23,7 +23,7 @@ from ...db.ownership import distrust
 from ..agent import launch
 from ..agent.node import Node, free_port
 from ..agent.node_facts import memory_limit_bytes
-from ..shared.files import read_json, write_atomically
+from ..shared.files import open_private, read_json, write_atomically
 from ..shared.layout import SHARED_MEMORY
 from ..shared.nvml import listed
 from ..shared.retention import probe
@@ -139,7 +139,7 @@ class _Examination:
     def _greet(self) -> None:
         """Says the time to the host that asks, and waits for its echo: that bounds the difference of the clocks."""
         said_s = time.time()
-        self.talk.hello.touch()
+        os.close(open_private(self.talk.hello, os.O_WRONLY | os.O_CREAT))
         for _ in range(int(LONGEST_S / _POLL_S)):
             if echo := read_json(self.talk.echo):
                 self.clock = (said_s - echo["heard_s"], time.time() - echo["heard_s"])

@@ -9,7 +9,7 @@ import torch.distributed as dist
 from torch.profiler import ProfilerActivity, profile
 
 from .. import report
-from ..shared.files import make_folder
+from ..shared.files import make_folder, write_atomically
 from .meter import Meter
 
 FOLDER = "profile"
@@ -62,7 +62,7 @@ class Profile:
         self._profiler.export_chrome_trace(str(self._folder / TRACE))
         by = "self_device_time_total" if self._cuda else "self_cpu_time_total"
         table = self._profiler.key_averages().table(sort_by=by, row_limit=_ROWS, max_name_column_width=80)
-        (self._folder / TABLE).write_text(table + "\n")
+        write_atomically(self._folder / TABLE, table + "\n")
         report.event("profile", folder=str(self._folder), first_step=self._steps.start)
         self._profiler = None
 
