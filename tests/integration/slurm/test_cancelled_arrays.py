@@ -1,4 +1,4 @@
-"""What a Slurm without slurmdbd says of arrays that are cancelled in the queue, whole or in part."""
+"""What a Slurm with and without slurmdbd says of arrays that are cancelled in the queue, whole or in part."""
 
 from __future__ import annotations
 
@@ -29,9 +29,9 @@ LEFT = {"t.part": {0, 3}, "t.one": {0, 1, 2}}
 """What still waits then."""
 
 
-@pytest.fixture(scope="module")
-def bare(tmp_path_factory: pytest.TempPathFactory) -> Iterator[SlurmCluster]:
-    with running_cluster(tmp_path_factory.mktemp("slurm"), nodes=1, accounting=False) as cluster:
+@pytest.fixture(scope="module", params=[False, True], ids=["without accounting", "with accounting"])
+def some_slurm(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Iterator[SlurmCluster]:
+    with running_cluster(tmp_path_factory.mktemp("slurm"), nodes=1, accounting=request.param) as cluster:
         yield cluster
 
 
@@ -45,48 +45,48 @@ def states(executor: SlurmExecutor) -> dict[str, dict[int, str]]:
     return shown
 
 
-def test_whatever_was_cancelled_in_the_queue_is_seen_at_once(bare: SlurmCluster) -> None:
-    bare.run("scontrol", "update", "PartitionName=h100", "State=DOWN")
-    ids = {name: bare.sbatch("sleep 100", f"--job-name={name}", "--array=0-3") for name in WAYS}
+def test_whatever_was_cancelled_in_the_queue_is_seen_at_once(some_slurm: SlurmCluster) -> None:
+    some_slurm.run("scontrol", "update", "PartitionName=h100", "State=DOWN")
+    ids = {name: some_slurm.sbatch("sleep 100", f"--job-name={name}", "--array=0-3") for name in WAYS}
     executor = SlurmExecutor()
     wait_until(lambda: all(len(tasks) == SIZE for tasks in states(executor).values()), "all tasks in the queue")
     for name, how in WAYS.items():
         for what in how.format(id=ids[name]).split():
-            bare.run("scancel", what)
+            some_slurm.run("scancel", what)
     expected = {
         name: {index: "PENDING" if index in LEFT.get(name, ()) else "CANCELLED" for index in range(SIZE)}
         for name in WAYS
     }
     wait_until(lambda: states(executor) == expected, "the end of all that was cancelled")
-    records = bare.run("squeue", "--all", "-h", "--array", "--states=all", "--name=t.each", "-o", "%i")
+    records = some_slurm.run("squeue", "--all", "-h", "--array", "--states=all", "--name=t.each", "-o", "%i")
     assert records == ids["t.each"]  # without numbers of tasks: what this test is about
 
 
-def test_tasks_that_wait_beside_some_that_run(bare: SlurmCluster) -> None:
-    bare.run("scontrol", "update", "PartitionName=h100", "State=UP")
+def test_tasks_that_wait_beside_some_that_run(some_slurm: SlurmCluster) -> None:
+    some_slurm.run("scontrol", "update", "PartitionName=h100", "State=UP")
     name = "t.limit"
-    array = bare.sbatch("sleep 100", f"--job-name={name}", "--array=0-3%1")
+    array = some_slurm.sbatch("sleep 100", f"--job-name={name}", "--array=0-3%1")
 
     def seen() -> dict[int, str]:
         return {index: job.state for (_, index), job in SlurmExecutor().list_jobs({name: range(SIZE)}, 0).jobs.items()}
 
     wait_until(lambda: seen().get(0) == "RUNNING", "the first task")
-    bare.run("scancel", *(f"{array}_{index}" for index in (1, 2, 3)))
+    some_slurm.run("scancel", *(f"{array}_{index}" for index in (1, 2, 3)))
     wait_until(lambda: set(seen().values()) == {"RUNNING", "CANCELLED"}, "the end of the others")
     assert seen() == {0: "RUNNING", 1: "CANCELLED", 2: "CANCELLED", 3: "CANCELLED"}
 
 
-def test_a_run_whose_job_was_cancelled_by_hand_is_not_submitted_again(bare: SlurmCluster, tmp_path: Path) -> None:
-    bare.run("scontrol", "update", "PartitionName=h100", "State=DOWN")
+def test_a_run_whose_job_was_cancelled_by_hand_is_not_submitted_again(some_slurm: SlurmCluster, tmp_path: Path) -> None:
+    some_slurm.run("scontrol", "update", "PartitionName=h100", "State=DOWN")
     kinds = ("done", "done-too", "queue-scancel", "last")
-    life = Life(bare, tmp_path, "bare", kinds)
+    life = Life(some_slurm, tmp_path, "parts", kinds)
     life.until("all in the queue", lambda runs: all("PartitionDown" in run["reason"] for run in runs.values()))
-    bare.run("scancel", life.job("queue-scancel"))
+    some_slurm.run("scancel", life.job("queue-scancel"))
     runs = life.until("one cancelled", lambda runs: runs["queue-scancel"]["state"] == "cancelled")
     assert {kind: runs[kind]["state"] for kind in kinds if kind != "queue-scancel"} == dict.fromkeys(
         ("done", "done-too", "last"), "queued"
     )
-    bare.run("scancel", *(life.job(kind) for kind in ("last", "done-too", "done")))
+    some_slurm.run("scancel", *(life.job(kind) for kind in ("last", "done-too", "done")))
     runs = life.until("all cancelled", lambda runs: {run["state"] for run in runs.values()} == {"cancelled"})
     assert {len(run["attempts"]) for run in runs.values()} == {1}
     life.store.close()
