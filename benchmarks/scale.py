@@ -1,0 +1,171 @@
+"""What a campaign of thousands of runs takes on the login node: plan, submit, a pass, status, cancel, beside submitit.
+
+    python benchmarks/scale.py [--runs 10000] [--repeats 3] [--json FILE]
+
+Each row is one command in a process of its own: seconds, seconds of CPU, the most memory that it held, and for `submit`
+what it left on the disk. Slurm is a stub that queues what it is given, so that only this side is measured; submitit
+alone submits the same number of tasks to it. Medians over the repeats, each with a store and a folder of its own.
+"""
+
+from __future__ import annotations
+
+import argparse
+import os
+import platform
+import statistics
+import subprocess
+import sys
+import tempfile
+import time
+from collections import defaultdict
+from collections.abc import Mapping, Sequence
+from dataclasses import asdict, dataclass
+from pathlib import Path
+
+from facts import commit_id, write_json
+
+SBATCH = """\
+#!/bin/sh
+# Queues each task of the array, as `squeue --array` would print it, and says the array's number.
+cd {folder} || exit 1
+for script; do :; done
+number=$(($(cat count) + 1)); echo $number > count
+name=$(sed -n 's/^#SBATCH --job-name=//p' "$script" | tr -d "\\"'")
+last=$(sed -n 's/^#SBATCH --array=0-\\([0-9]*\\).*/\\1/p' "$script")
+seq -f "${{number}}_%.0f|PENDING|Priority|2026-01-31T12:00:00|N/A|N/A||$(id -u)|$name" 0 "$last" >> queue
+echo "{said}"
+"""
+ANSWERS = {
+    "squeue": "cat {folder}/queue",
+    "scancel": ": > {folder}/queue",
+    "sacct": ":",
+    "sinfo": "echo node1",
+    "scontrol": "echo 'MaxArraySize = 10001'",
+    "srun": ":",
+}
+SPEC = """\
+name: scale
+executor: slurm
+max_runs: {runs}
+command: train.py --a {{a}} --b {{b}}
+train: {{steps: 100}}
+slurm: {{partition: h100, gpus_per_node: 8, time: 60}}
+matrix: {{a: {a}, b: {b}}}
+"""
+COMMANDS: Mapping[str, Sequence[str]] = {
+    "plan": ["plan", "spec.yaml"],
+    "submit": ["submit", "spec.yaml", "--yes"],
+    "idle pass": ["reconcile", "scale"],
+    "status": ["status", "scale"],
+    "status --json": ["status", "scale", "--json"],
+    "cancel --all": ["cancel", "scale", "--all"],
+}
+SUBMITIT = """\
+import sys, submitit
+executor = submitit.SlurmExecutor(folder="submitit")
+executor.update_parameters(time=60, partition="h100", array_parallelism=100)
+executor.map_array(abs, range(int(sys.argv[1])))
+"""
+
+
+UNSETTLED = 8
+"""The exit code of a pass that leaves something to wait for."""
+
+
+@dataclass(frozen=True)
+class Cost:
+    """What one command took; files and megabytes are what it added to the disk."""
+
+    seconds: float
+    cpu_s: float
+    memory_mb: float
+    files: int
+    disk_mb: float
+    lines: int
+
+
+def main() -> int:
+    """Prints a table; writes it as JSON too if asked."""
+    options = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    options.add_argument("--runs", type=int, default=10_000, help="a square number")
+    options.add_argument("--repeats", type=int, default=3)
+    options.add_argument("--json", type=Path, help="file to write")
+    given = options.parse_args()
+    costs: dict[str, list[Cost]] = defaultdict(list)
+    for _ in range(given.repeats):
+        with tempfile.TemporaryDirectory(prefix="scale-") as folder:
+            for name, cost in _measure(Path(folder), given.runs).items():
+                costs[name].append(cost)
+    rows = {name: _median(found) for name, found in costs.items()}
+    _print(rows, given.runs, given.repeats)
+    facts = {"runs": given.runs, "repeats": given.repeats, "commit": commit_id(), "cores": os.cpu_count()}
+    write_json(given.json, {**facts, "rows": {name: asdict(cost) for name, cost in rows.items()}})
+    return 0
+
+
+def _measure(folder: Path, runs: int) -> dict[str, Cost]:
+    env = _stub(folder, "$number")
+    side = round(runs**0.5)
+    (folder / "train.py").touch()
+    (folder / "spec.yaml").write_text(SPEC.format(a=list(range(side)), b=list(range(side)), runs=side * side))
+    words = [sys.executable, "-m", "dscampaign.orchestrator.cli"]
+    found = {name: _run([*words, *command], folder, env) for name, command in COMMANDS.items()}
+    env = _stub(folder, "Submitted batch job $number")
+    return found | {"submitit alone": _run([sys.executable, "-c", SUBMITIT, str(side * side)], folder, env)}
+
+
+def _stub(folder: Path, said: str) -> dict[str, str]:
+    """Slurm's commands on PATH."""
+    slurm = folder / "slurm"
+    slurm.mkdir(exist_ok=True)
+    (slurm / "count").write_text("0")
+    (slurm / "queue").write_text("")
+    scripts = {name: f"#!/bin/sh\n{line.format(folder=slurm)}\n" for name, line in ANSWERS.items()}
+    for name, text in {**scripts, "sbatch": SBATCH.format(folder=slurm, said=said)}.items():
+        (slurm / name).write_text(text)
+        (slurm / name).chmod(0o755)
+    own = {"PATH": f"{slurm}:{os.environ['PATH']}", "XDG_CONFIG_HOME": str(folder / "config")}
+    return {name: value for name, value in os.environ.items() if not name.startswith("CAMPAIGN_")} | own
+
+
+def _run(command: Sequence[str], folder: Path, env: Mapping[str, str]) -> Cost:
+    files, size = _disk(folder)
+    with (folder / "output").open("w+b") as output:
+        began = time.perf_counter()
+        process = subprocess.Popen(command, cwd=folder, env=env, stdout=output, stderr=subprocess.STDOUT)
+        _, status, usage = os.wait4(process.pid, 0)
+        took = time.perf_counter() - began
+        process.returncode = os.waitstatus_to_exitcode(status)
+        output.seek(0)
+        text = output.read().decode()
+    if process.returncode not in (0, UNSETTLED):
+        raise RuntimeError(f"{' '.join(command)} ended with {process.returncode}: {text[-2000:]}")
+    (folder / "output").unlink()
+    more_files, more_size = _disk(folder)
+    memory_mb = usage.ru_maxrss / 1e3
+    added = more_files - files, (more_size - size) / 1e6
+    return Cost(took, usage.ru_utime + usage.ru_stime, memory_mb, *added, text.count("\n"))
+
+
+def _disk(folder: Path) -> tuple[int, int]:
+    """Files and folders below it, and the bytes that their blocks take."""
+    found = [path.lstat() for path in folder.rglob("*")]
+    return len(found), sum(each.st_blocks * 512 for each in found)
+
+
+def _median(found: Sequence[Cost]) -> Cost:
+    """Of each figure by itself."""
+    return Cost(*(statistics.median(values) for values in zip(*(asdict(one).values() for one in found), strict=True)))
+
+
+def _print(rows: Mapping[str, Cost], runs: int, repeats: int) -> None:
+    version = platform.python_version()
+    print(f"{runs:,} runs, medians of {repeats}; {os.cpu_count()} cores, Python {version}; commit {commit_id()}")
+    print(f"{'':16}{'s':>8}{'CPU s':>8}{'MB':>7}{'files':>8}{'disk MB':>9}{'lines':>8}")
+    for name, cost in rows.items():
+        figures = f"{cost.seconds:8.2f}{cost.cpu_s:8.2f}{cost.memory_mb:7.0f}"
+        print(f"{name:16}{figures}{cost.files:8.0f}{cost.disk_mb:9.1f}{cost.lines:8.0f}")
+
+
+if __name__ == "__main__":
+    sys.exit(main())
