@@ -22,7 +22,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
 
-from facts import commit_id, write_json
+from dscampaign.benchmarks.facts import commit_id, write_json
 
 SBATCH = """\
 #!/bin/sh
