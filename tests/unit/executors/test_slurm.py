@@ -13,6 +13,7 @@ import pytest
 import submitit
 
 from dscampaign.orchestrator.errors import Unreachable
+from dscampaign.orchestrator.executors import slurm as slurm_module
 from dscampaign.orchestrator.executors.base import (
     ArrayTooLarge,
     JobArray,
@@ -475,13 +476,19 @@ def test_without_accounting_a_task_that_was_cancelled_alone_is_missed_among_the_
             now_s += later_s
         return {index: job.state for (_, index), job in found.jobs.items()}
 
-    executor = SlurmExecutor()
+    def away() -> Any:
+        raise Unreachable("scontrol did not respond")
+
+    executor, ask = SlurmExecutor(), slurm_module.ask
     assert looks(*lines[:2]) == {0: "PENDING", 1: "PENDING", 2: "CANCELLED", 3: "CANCELLED"}
     assert looks(squeue_line("12_0", "RUNNING"), squeue_line("12_1", "FAILED"))[3] == "CANCELLED"
     assert looks(lines[0], later_s=301) == {0: "PENDING"}  # it may have begun, ended and be forgotten
     assert looks() == {}  # a Slurm that lost its state knows none of them
     slurm.answers("scontrol")
     assert looks(lines[0]) == {0: "PENDING"}
+    with monkeypatch.context() as patch:
+        patch.setattr(slurm_module, "ask", lambda command: away() if command[0] == "scontrol" else ask(command))
+        assert looks(lines[0]) == {0: "PENDING"}  # that it does not answer hides nothing
     slurm.answers("sacct", sacct_line("12_[0-3]", "PENDING"))
     assert looks(lines[0]) == {0: "PENDING"}  # with accounting that decides
 
