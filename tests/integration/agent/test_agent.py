@@ -35,7 +35,6 @@ def attempt(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Attempt
     monkeypatch.setattr(agent, "POLL_S", 0.02)
     monkeypatch.setattr(shared_folder, "POLL_S", 0.02)
     monkeypatch.setattr(agent, "STOP_REPEAT_S", 0.05)
-    monkeypatch.setattr(agent, "TEARDOWN_GRACE_S", 0.3)
     monkeypatch.setattr(agent, "PEER_GRACE_S", 0.1)
     before = {number: signal.getsignal(number) for number in (signal.SIGUSR2, signal.SIGTERM)}
     made = Attempt(tmp_path, make_payload(tmp_path))
@@ -508,6 +507,7 @@ def test_a_launcher_that_lingers_over_a_dead_rank_is_ended(
     attempt: Attempt, death: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("LINGER", "1")
+    monkeypatch.setattr(agent, "TEARDOWN_GRACE_S", 0.3)
     attempt.script(f"if rank == 0: {death}\n{FOREVER}")
     assert attempt.run() == 1
     found = attempt.outcome()
