@@ -1,5 +1,5 @@
 # make demo    a small campaign on this machine, from spec to report, under demo/
-# make check   format, lint, types, import rules and the pure tests: under a minute, without torch, Slurm or a database
+# make check   format, lint, types, import rules and the pure tests: two minutes, without torch, Slurm or a database
 # make test    all tests, in three processes, for many of them wait most of their time; installs the servers that they need
 #              (Debian, root). SKIP="cluster postgres nvme" leaves groups out
 # make lint    format, lint, types, import rules

@@ -1,5 +1,5 @@
 #!/usr/bin/env bash
-# What can be checked within a minute and without torch, DeepSpeed, Slurm or a database server. BIN is the folder of the
+# What can be checked in two minutes and without torch, DeepSpeed, Slurm or a database server. BIN is the folder of the
 # tools. Types of the built-in trainer need torch: `make lint` checks those too.
 set -euo pipefail
 cd "$(dirname "$0")/.."
