@@ -95,9 +95,9 @@ class Document:
     closed: ClassVar[bool] = False
     """Whether nobody but the user may ever read it, as of `write_atomically`."""
 
-    def write(self, path: Path) -> None:
-        """Writes it, complete or not at all."""
-        write_atomically(path, json.dumps(asdict(self), indent=1), closed=self.closed)
+    def write(self, path: Path, *, sync_folder: bool = True) -> None:
+        """Writes it, complete or not at all; `sync_folder` as of `write_atomically`."""
+        write_atomically(path, json.dumps(asdict(self), indent=1), closed=self.closed, sync_folder=sync_folder)
 
     @classmethod
     def read(cls, path: Path) -> Self | None:

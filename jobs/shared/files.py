@@ -31,17 +31,19 @@ MAX_BYTES: Final = 32 << 20
 """Of a record; no job writes a longer one."""
 
 
-def write_atomically(path: Path, text: str, *, closed: bool = False) -> None:
+def write_atomically(path: Path, text: str, *, closed: bool = False, sync_folder: bool = True) -> None:
     """Replaces ``path`` by a file that holds ``text``; a crash leaves the old file or the new one.
 
     Args:
         path: the file; who may read it follows from its folder, see `private_files`.
         text: what it shall hold.
         closed: for the user alone (mode 0600) in any case.
+        sync_folder: False where many files go into one folder, and `sync_dir` follows the last.
     """
     temporary = _write_temporary(path, text, closed=closed)
     temporary.replace(path)
-    sync_dir(path.parent)
+    if sync_folder:
+        sync_dir(path.parent)
 
 
 def create_exclusively(path: Path, text: str) -> bool:

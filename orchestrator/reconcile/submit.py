@@ -25,7 +25,7 @@ from ...db import queries
 from ...db.errors import StaleLease, StaleWrite, StoreUnreachable
 from ...db.ownership import distrust
 from ...db.records import SUBMITTING, AttemptRow, AttemptState, NewAttempt, RunRow, RunState
-from ...jobs.shared.files import make_below, write_atomically
+from ...jobs.shared.files import make_below, sync_dir, write_atomically
 from ...jobs.shared.layout import CampaignPaths, payload_file
 from ...jobs.shared.payload import Payload
 from ...sbatch import prologue
@@ -383,7 +383,8 @@ def _write_files(rows: Iterable[_Element], batch: JobArray, paths: CampaignPaths
             if away := storage.shared_trouble(exc, paths.runs):
                 raise away from exc
             raise RunUnwritable(exc) from exc
-        payload.write(payload_file(batch.folder, row.array_index or 0))
+        payload.write(payload_file(batch.folder, row.array_index or 0), sync_folder=False)
+    sync_dir(batch.folder)
 
 
 def _record_job_ids(rows: Sequence[_Element], job_ids: Sequence[str], writer: FencedWriter) -> None:

@@ -339,3 +339,29 @@ def test_private_folders_whatever_the_umask(tmp_path: Path, umask: int) -> None:
         os.umask(previous)
     assert (tmp_path / "x").stat().st_mode & 0o777 == 0o700
     assert (tmp_path / "x" / "y").stat().st_mode & 0o777 == 0o700
+
+
+def test_payloads_survive_a_crash_of_the_machine_from_before_sbatch_on(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Their names too: the folder is synced once, after the last of them."""
+    synced: list[tuple[Path, frozenset[str]]] = []
+    fsync = os.fsync
+
+    def noted(descriptor: int) -> None:
+        path = Path(f"/proc/self/fd/{descriptor}").readlink()
+        synced.append((path, frozenset(each.name for each in path.iterdir()) if path.is_dir() else frozenset()))
+        fsync(descriptor)
+
+    monkeypatch.setattr(os, "fsync", noted)
+    world = make_world(tmp_path)
+    world.record()
+    before: list[set[str]] = []
+
+    def check(batch: JobArray) -> None:
+        before.append({name for path, names in synced if path == batch.folder for name in names})
+
+    world.cluster.on_submit = check
+    world.run_pass()
+    assert before == [{"0.json", "1.json"}]
+    world.store.close()
