@@ -27,6 +27,9 @@ from typing import Final
 from .private_files import ACCESS_LIST, make_folder
 from .regular_files import open_regular
 
+TRUSTED_GROUPS: Final = "CAMPAIGN_TRUSTED_GROUPS"
+"""The variable with the groups, by name or number, whose members may do all that the user may."""
+
 _ACL_HEADER_BYTES: Final = 4
 _ACL_ENTRY: Final = "<HHI"  # who, what they may, their number
 _USER, _OWNING_GROUP, _GROUP = 0x02, 0x04, 0x08
@@ -177,11 +180,12 @@ def _doubt(place: Path, found: os.stat_result, *, own: bool) -> Distrusted | Non
     """What is wrong with one file or folder; `own`: it must be this user's, and is no public place."""
     folder = stat.S_ISDIR(found.st_mode)
     owners = {os.geteuid()} if own else {os.geteuid(), 0, _unnamed_owner() if folder else 0}
-    if found.st_uid not in owners:
+    if found.st_uid not in owners and (own or not _is_trusted(found.st_uid)):
         hint = "only you, or root, may own what a campaign believes: use a file or a folder of your own"
+        hint += _or_trust(found) if folder and not own else ""
         return Distrusted(f"{place} belongs to user {user_name(found.st_uid)}", hint, found.st_uid)
     public = not own and folder and found.st_mode & stat.S_ISVTX
-    if stat.S_ISLNK(found.st_mode) or public or not _others_may_write(place, found):
+    if stat.S_ISLNK(found.st_mode) or public or not _others_may_write(place, found, own=own):
         return None
     return Distrusted(f"others can write to {place}", _repair(place, found))
 
@@ -190,11 +194,19 @@ def _repair(place: Path, found: os.stat_result) -> str:
     if found.st_uid == os.geteuid():
         return f"`chmod go-w {place}`" + (f", or `setfacl -b {place}`" if _acl(place) else "")
     if stat.S_ISDIR(found.st_mode):
-        return f"ask its owner for `chmod +t {place}`, or use a folder that does not lie below it"
+        ask = f"ask its owner for `chmod +t {place}`, or use a folder that does not lie below it"
+        return ask if found.st_mode & stat.S_IWOTH or _acl(place) else ask + _or_trust(found)
     return f"ask its owner for `chmod go-w {place}`, or use a file of your own"
 
 
-def _others_may_write(place: Path, found: os.stat_result) -> bool:
+def _or_trust(found: os.stat_result) -> str:
+    """The way out in the folder of a project, whose members work in it together; root's own group is none."""
+    if found.st_gid == 0 or not found.st_mode & stat.S_IWGRP:
+        return ""
+    return f"; if you trust all of its group as yourself, `export {TRUSTED_GROUPS}={_group_name(found.st_gid)}`"
+
+
+def _others_may_write(place: Path, found: os.stat_result, *, own: bool) -> bool:
     if found.st_mode & stat.S_IWOTH:
         return True
     if not found.st_mode & stat.S_IWGRP:  # with an ACL these bits are its mask, the most that any entry can give
@@ -204,7 +216,8 @@ def _others_may_write(place: Path, found: os.stat_result) -> bool:
             continue
         if who == _USER and number not in (0, os.geteuid()):
             return True
-        if who in (_OWNING_GROUP, _GROUP) and not _only_us(found.st_gid if who == _OWNING_GROUP else number):
+        group = found.st_gid if who == _OWNING_GROUP else number
+        if who in (_OWNING_GROUP, _GROUP) and not _only_us(group) and (own or not _is_named(group)):
             return True
     return False
 
@@ -226,6 +239,30 @@ def _only_us(gid: int) -> bool:
     The name is asked for too because a directory service may not list who else is in a group.
     """
     return gid != 0 and _private_group(gid, os.geteuid())
+
+
+def _is_named(gid: int) -> bool:
+    """Whether the user trusts a group by name: a project's folder often belongs to one."""
+    named = set(os.environ.get(TRUSTED_GROUPS, "").replace(",", " ").split())
+    return bool(named and {str(gid), _group_name(gid)} & named)
+
+
+def _is_trusted(user: int) -> bool:
+    """Whether a user is in a group that is trusted: its folder may well belong to the head of the project."""
+    if not os.environ.get(TRUSTED_GROUPS):
+        return False
+    try:
+        known = pwd.getpwuid(user)
+        return any(map(_is_named, os.getgrouplist(known.pw_name, known.pw_gid)))
+    except (KeyError, OSError):
+        return False
+
+
+def _group_name(gid: int) -> str:
+    try:
+        return grp.getgrgid(gid).gr_name
+    except KeyError:
+        return str(gid)
 
 
 @cache

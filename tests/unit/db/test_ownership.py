@@ -219,6 +219,41 @@ def test_only_a_private_group_with_nobody_else_in_it_is_oneself(
     assert ownership._only_us(1000) == trusted
 
 
+@as_root
+@pytest.mark.parametrize("named", ["64077", "lab", "other, lab", "lab other"])
+def test_a_group_that_is_trusted_by_name_may_write_above(
+    tree: Path, monkeypatch: pytest.MonkeyPatch, named: str
+) -> None:
+    """The folder of a project, of which the head is the owner, and in which all members may write."""
+    group, head = 64_077, 64_078
+    monkeypatch.setattr("grp.getgrgid", lambda gid: struct_group(("lab" if gid == group else "x", "x", gid, [])))
+    monkeypatch.setattr("os.getgrouplist", lambda _name, primary: [primary])
+    people = {head: struct_passwd(("head", "x", head, group, "", "/", "/bin/sh"))}
+    nobody = struct_passwd(("nobody", "x", 65534, 65534, "", "/", "/bin/sh"))
+    monkeypatch.setattr("pwd.getpwuid", lambda uid: people.get(uid, nobody))
+    os.chown(tree, head, group)
+    tree.chmod(0o2770)
+    payload = tree / "campaign" / "batch"
+    refused = distrust(payload, tree / "campaign")
+    assert refused is not None
+    assert str(refused) == f"{tree} belongs to user head"
+    assert refused.hint.endswith("; if you trust all of its group as yourself, `export CAMPAIGN_TRUSTED_GROUPS=lab`")
+    os.chown(tree, 0, group)
+    assert why(payload, tree / "campaign") == f"others can write to {tree}"
+    monkeypatch.setenv("CAMPAIGN_TRUSTED_GROUPS", named)
+    assert why(payload, tree / "campaign") == ""
+    os.chown(tree, head, group)
+    assert why(payload, tree / "campaign") == ""
+    os.chown(tree, 64_079, group)  # who is in no such group
+    assert "belongs to user" in why(payload, tree / "campaign")
+    os.chown(tree, 0, group)
+    os.chown(payload, 0, group)  # what is run must be this user's own all the same
+    payload.chmod(0o770)
+    assert why(payload, tree / "campaign") == f"others can write to {payload}"
+    os.chown(payload, head, group)
+    assert why(payload, tree / "campaign") == f"{payload} belongs to user head"
+
+
 # -- access control lists ----------------------------------------------------------------------------------------------
 
 _OWNER, USER, _OWNING_GROUP, _GROUP, _MASK, _OTHER = 1, 2, 4, 8, 16, 32
