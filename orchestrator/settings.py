@@ -10,7 +10,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Final
 
-from ..db.ownership import Distrusted, trusted_bytes
+from ..db.ownership import Distrusted, distrust, trusted_bytes
 from .errors import UserError, did_you_mean
 
 FILE_NAME: Final = "campaign.toml"
@@ -77,6 +77,9 @@ def resolve(
 ) -> Settings:
     """Takes each value from the first source that sets it.
 
+    A configuration file that others may have written is never believed. It is an error only where `dir` or `store`
+    could come from it: else whoever writes into a folder above would stop every command below it.
+
     Args:
         flags: `dir` and `store` of the command line.
         spec: `dir` and `store` as a spec gives them.
@@ -84,7 +87,8 @@ def resolve(
         cwd: By default the process's.
 
     Raises:
-        UserError: A configuration file cannot be read, or others may have written it, or a value is invalid.
+        UserError: A configuration file cannot be read, or others may have written one that is needed, or a value is
+            invalid.
     """
     environ, cwd = os.environ if environ is None else environ, cwd or Path.cwd()
     layers = list(_layers(flags, spec or {}, environ, cwd))
@@ -108,13 +112,19 @@ def filled(text: str, environ: Mapping[str, str]) -> str:
 def _layers(
     flags: Mapping[str, str | None], spec: Mapping[str, str | None], environ: Mapping[str, str], cwd: Path
 ) -> Iterator[_Layer]:
-    yield _Layer("command line", _given(flags), cwd)
+    given = [_Layer("command line", _given(flags), cwd)]
     for name in _DEFAULTS:
         variable = f"CAMPAIGN_{name.upper()}"
-        yield _Layer(f"environment variable {variable}", _given({name: environ.get(variable)}), cwd)
-    yield _Layer("spec", {k: filled(v, environ) for k, v in _given(spec).items() if k in _IN_SPEC}, cwd)
+        given.append(_Layer(f"environment variable {variable}", _given({name: environ.get(variable)}), cwd))
+    given.append(_Layer("spec", {k: filled(v, environ) for k, v in _given(spec).items() if k in _IN_SPEC}, cwd))
+    yield from given
+    needed = _IN_SPEC.difference(*(layer.values for layer in given))
     for path in _files(environ, cwd):
-        yield _Layer(str(path), _read(path), path.parent)
+        try:
+            yield _Layer(str(path), _read(path), path.parent)
+        except Distrusted as doubt:  # it may name the store, and what a store holds is run
+            if needed:
+                raise _not_used(path, doubt, cwd) from doubt
     yield _Layer("default", _DEFAULTS, cwd)
 
 
@@ -138,11 +148,20 @@ def _files(environ: Mapping[str, str], cwd: Path) -> list[Path]:
     return [*nearest, own] if own.is_file() else nearest
 
 
+def _not_used(path: Path, doubt: Distrusted, cwd: Path) -> UserError:
+    """Whose file it is, or who can change it, and the remedies that work from this folder."""
+    ways = ["give `--dir` and `--store`"]
+    if path.parent in cwd.parents and not distrust(cwd):  # the nearest one counts
+        ways.insert(0, f"make a {FILE_NAME} of your own in this folder (`touch {FILE_NAME}`)")
+    if len(ways) == 1 or doubt.owner is None:
+        ways.insert(0, doubt.hint)
+    said = doubt.why if str(path) in doubt.why else f"{path}: {doubt.why}"
+    return UserError(f"{said}, so it is not used", ", or ".join(ways))
+
+
 def _read(path: Path) -> dict[str, str]:
     try:
         values = tomllib.loads(trusted_bytes(path).decode())
-    except Distrusted as doubt:  # it names the store, and what a store holds is run
-        raise UserError(f"{path} is not used: {doubt}", f"{doubt.hint}; the nearest {FILE_NAME} counts") from doubt
     except (OSError, ValueError) as error:
         raise UserError(f"{path}: {error}", "expected a TOML file with settings such as `dir` and `store`") from error
     for name, value in values.items():

@@ -2,23 +2,28 @@
 
 from __future__ import annotations
 
+import shlex
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Final
 
+from ...jobs.shared.layout import Beside
 from ..settings import Settings, resolve
 
 if TYPE_CHECKING:
     from ...db.store import Store
 
+_PLACES: Final = ("dir", "store")
+
 
 @dataclass(frozen=True)
 class Location:
-    """The settings of a command, and its arguments `[NAME] [RUN...]`."""
+    """The settings of a command, its arguments `[NAME] [RUN...]`, and the spec file, if one was named."""
 
     settings: Settings
     words: tuple[str, ...]
+    spec: Path | None = None
 
     @property
     def name(self) -> str | None:
@@ -30,9 +35,24 @@ class Location:
 
         Raises StoreError if it does not exist, does not respond, or belongs to another version.
         """
+        from ...db.errors import StoreMissing
         from ...db.store import Store
 
-        return Store.open(self.settings.store, create=create)
+        try:
+            return Store.open(self.settings.store, create=create)
+        except StoreMissing as error:
+            error.hint = self.beside_spec or error.hint
+            raise
+
+    @property
+    def beside_spec(self) -> str:
+        """How to use the store in the spec's folder, where none is in this one and no setting names any; else ""."""
+        by_default = all(one.source.startswith("default") for one in self.settings.origins if one.name in _PLACES)
+        if self.spec is None or not by_default or (self.settings.dir / Beside.STORE).exists():
+            return ""
+        dir = self.spec.parent / self.settings.dir.name
+        found = (dir / Beside.STORE).is_file()
+        return f"there is one beside the spec: add `--dir {shlex.quote(str(dir))}`" if found else ""
 
     def open_if_any(self) -> Store | None:
         """Opens the store; None where a SQLite file has yet to be made."""
@@ -51,10 +71,12 @@ def locate(dir: str | None, store: str | None, words: Sequence[str | None] = ())
     """
     given = tuple(word for word in words if word)
     spec: dict[str, str | None] = {}
+    path: Path | None = None
     if given and given[0].endswith((".yaml", ".yml")) and Path(given[0]).is_file():
-        spec = _peek(Path(given[0]))
+        path = Path(given[0])
+        spec = _peek(path)
         given = (spec.pop("name") or given[0], *given[1:])
-    return Location(resolve({"dir": dir, "store": store}, spec), given)
+    return Location(resolve({"dir": dir, "store": store}, spec), given, path)
 
 
 def _peek(path: Path) -> dict[str, str | None]:

@@ -27,6 +27,8 @@ from .pages.text import Page, Style, fold
 
 if TYPE_CHECKING:
     from ..campaign.desired import Submission
+    from ..spec.expand import Run
+    from ..spec.model import Spec
 
 Decorated = TypeVar("Decorated", bound=Callable[..., Any])
 
@@ -102,22 +104,34 @@ def json_option(command: Decorated) -> Decorated:
     return click.option("--json", "as_json", is_flag=True, help="Print one JSON document.")(command)
 
 
-def read_submission(path: Path, sets: Sequence[str], dir: str | None, store: str | None) -> tuple[Submission, Location]:
-    """Reads, checks and expands a spec, and finds where its campaign is.
+def read_runs(path: Path, sets: Sequence[str]) -> tuple[Spec, tuple[Run, ...]]:
+    """Reads, checks and expands a spec, wherever its campaign is.
 
-    Raises SpecError with all errors of the spec, UserError if it or a configuration file cannot be read.
+    Raises SpecError with all errors of the spec, UserError if it cannot be read.
     """
-    from ..campaign.desired import Submission
     from ..executors.local import local_gpus
     from ..spec.expand import expand
     from ..spec.load import load_spec
 
     spec = load_spec(path, sets, local_gpus=local_gpus())
+    return spec, expand(spec, local_gpus())
+
+
+def read_submission(path: Path, sets: Sequence[str], dir: str | None, store: str | None) -> tuple[Submission, Location]:
+    """As `read_runs`, and finds where the campaign is; raises UserError also if a configuration file cannot be read."""
+    from ..campaign.desired import Submission
+
+    spec, runs = read_runs(path, sets)
     given = {"dir": spec.dir if "dir" in spec.model_fields_set else None, "store": spec.store}
-    where = Location(resolve({"dir": dir, "store": store}, given), (spec.name,))
+    where = Location(resolve({"dir": dir, "store": store}, given), (spec.name,), path)
     text = "".join([path.read_text(encoding="utf-8"), *(f"# --set {override}\n" for override in sets)])
-    runs = expand(spec, local_gpus())
     return Submission(spec, text, runs, where.settings.dir, path.absolute()), where
+
+
+def warn_of_other_store(where: Location) -> None:
+    """Says that the campaign may have been submitted from the spec's own folder: here it would all be run again."""
+    if where.beside_spec:
+        echo_err(f"warning: there is no store at {where.settings.dir}; {where.beside_spec}")
 
 
 def page_for(stream: IO[str]) -> Page:

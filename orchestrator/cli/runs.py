@@ -14,7 +14,17 @@ from ...db.records import CANCELLING
 from ..errors import EXIT_FAILED, EXIT_OK, EXIT_UNREACHABLE, EXIT_UNSETTLED, UserError
 from ..formatting import count
 from ..settings import Settings
-from .common import echo_err, echo_json, echo_next, json_option, page_for, read_submission, store_options, verb
+from .common import (
+    echo_err,
+    echo_json,
+    echo_next,
+    json_option,
+    page_for,
+    read_submission,
+    store_options,
+    verb,
+    warn_of_other_store,
+)
 from .completion import campaign_names, campaign_then_runs
 from .spec import set_option, spec_argument
 
@@ -71,6 +81,7 @@ def submit(
     if dry_run:
         return int(ctx.invoke(plan_verb, spec=spec, sets=sets, dir=dir, store=store, as_json=as_json))
     submission, where = read_submission(spec, sets, dir, store)
+    warn_of_other_store(where)
     existing = where.open_if_any()
     if existing is not None:
         existing.check_writable()

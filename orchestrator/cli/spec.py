@@ -25,9 +25,11 @@ from .common import (
     for_terminal,
     json_option,
     page_for,
+    read_runs,
     read_submission,
     store_options,
     verb,
+    warn_of_other_store,
 )
 from .completion import field_values, template_names
 from .pages.text import table
@@ -113,13 +115,13 @@ def validate(spec: Path, sets: Sequence[str], as_json: bool) -> int:
     from ..spec.validate import remarks
 
     try:
-        submission, _ = read_submission(spec, sets, None, None)
+        checked, runs = read_runs(spec, sets)
     except SpecError as error:
         if not as_json:
             raise
         echo_json({"valid": False, "errors": [asdict(problem) for problem in error.problems]})
         return error.exit_code
-    checked, name, runs = submission.spec, submission.spec.name, submission.runs
+    name = checked.name
     if as_json:
         echo_json({"campaign": name, "valid": True, "runs": [run.name for run in runs], "notes": remarks(checked)})
     else:
@@ -155,6 +157,7 @@ def plan(
     from .pages.plan import config_page, plan_document, plan_page
 
     submission, where = read_submission(spec, sets, dir, store)
+    warn_of_other_store(where)
     planned, page = make_plan(where.open_if_any(), submission), page_for(sys.stdout)
     if planned.trouble:
         echo_err(f"{planned.trouble.message}: resubmissions may be missing")

@@ -5,6 +5,7 @@ from pathlib import Path
 
 import pytest
 
+from dscampaign.orchestrator.cli.main import main
 from dscampaign.orchestrator.errors import UserError
 from dscampaign.orchestrator.settings import Settings, resolve
 
@@ -79,9 +80,12 @@ def test_a_strangers_settings_above_are_refused_with_the_owner(tmp_path: Path, h
     mine = below_public(tmp_path)
     assert resolve({}, environ=home, cwd=mine).store == "sqlite:////tmp/planted.db"
     os.chown(tmp_path / "campaign.toml", 12345, 12345)
-    with pytest.raises(UserError, match=r"campaign.toml is not used: .* belongs to user 12345") as caught:
+    with pytest.raises(UserError, match=r"campaign.toml belongs to user 12345, so it is not used") as caught:
         resolve({}, environ=home, cwd=mine)
-    assert "of your own" in str(caught.value.hint)
+    assert str(caught.value).count("campaign.toml") == 1
+    assert caught.value.hint == (
+        "make a campaign.toml of your own in this folder (`touch campaign.toml`), or give `--dir` and `--store`"
+    )
     (mine / "campaign.toml").write_text("ask_above_runs = 5\n")
     assert resolve({}, environ=home, cwd=mine).ask_above_runs == 5  # the nearest counts
 
@@ -99,3 +103,42 @@ def test_settings_in_a_folder_where_others_can_replace_them_are_refused(tmp_path
     tmp_path.chmod(0o777)
     with pytest.raises(UserError, match=f"others can write to {tmp_path}"):
         resolve({}, environ=home, cwd=mine)
+
+
+@pytest.mark.parametrize("given", ["flags", "environment", "spec"])
+def test_settings_that_others_can_write_do_not_matter_where_nothing_is_needed_of_them(
+    given: str, tmp_path: Path, home: dict[str, str]
+) -> None:
+    mine, place = below_public(tmp_path), {"dir": "/here", "store": "sqlite:////here/it.db"}
+    (tmp_path / "campaign.toml").write_text('store = "sqlite:////tmp/planted.db"\nask_above_runs = 9999\n')
+    (tmp_path / "campaign.toml").chmod(0o666)
+    environ = home | ({f"CAMPAIGN_{name.upper()}": value for name, value in place.items()} if given[0] == "e" else {})
+    settings = resolve(place if given == "flags" else {}, place if given == "spec" else {}, environ=environ, cwd=mine)
+    assert (str(settings.dir), settings.store, settings.ask_above_runs) == ("/here", "sqlite:////here/it.db", 20)
+    with pytest.raises(UserError, match="so it is not used"):
+        resolve({"dir": "/here"}, environ=home, cwd=mine)  # it could name the store
+
+
+def test_the_remedies_for_settings_of_others_work_from_this_folder(tmp_path: Path, home: dict[str, str]) -> None:
+    mine = below_public(tmp_path)
+    (mine / "campaign.toml").touch(mode=0o600)
+    (mine / "campaign.toml").chmod(0o666)
+    with pytest.raises(UserError) as caught:
+        resolve({}, environ=home, cwd=mine)
+    hint = f"`chmod go-w {mine / 'campaign.toml'}`, or give `--dir` and `--store`"
+    assert caught.value.hint == hint  # no other one would be nearer
+
+
+def test_validate_needs_no_settings(
+    tmp_path: Path, home: dict[str, str], monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    mine = below_public(tmp_path)
+    (tmp_path / "campaign.toml").chmod(0o666)
+    (mine / "spec.yaml").write_text(
+        "name: one\nexecutor: local\ncommand: train.py\ntrain: {steps: 2, global_batch: 2}\n"
+    )
+    (mine / "train.py").touch()
+    monkeypatch.chdir(mine)
+    monkeypatch.setenv("XDG_CONFIG_HOME", home["XDG_CONFIG_HOME"])
+    assert main(["validate", "spec.yaml"]) == 0, capsys.readouterr().err
+    assert main(["plan", "spec.yaml"]) == 2
