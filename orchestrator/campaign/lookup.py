@@ -27,7 +27,10 @@ def open_runs(dir: str | None, store: str | None, words: Sequence[str]) -> tuple
 
 
 def find(store: Store, name: str | None) -> CampaignRow:
-    """The campaign of that name, or the only one; raises UserError if there is none, or no name for one of several."""
+    """The campaign of that name, or the only one.
+
+    Raises UserError if there is none, or no name for one of several; it says where there is a run of that name.
+    """
     known = _known(store)
     if name in known:
         return known[name]
@@ -36,7 +39,18 @@ def find(store: Store, name: str | None) -> CampaignRow:
     if not known:
         raise UserError("no campaign yet", "`campaign submit SPEC` starts one")
     what = "campaign or spec file" if name and name.endswith((".yaml", ".yml")) else "campaign"
-    raise UserError("which campaign?" if name is None else f"no {what} named {name}", f"one of: {', '.join(known)}")
+    if name is None:
+        raise UserError("which campaign?", f"one of: {', '.join(known)}")
+    having = campaigns_with_run(store, name)
+    run = f"{having[0]} has a run of that name: `campaign explain {having[0]} {name}`" if len(having) == 1 else ""
+    raise UserError(f"no {what} named {name}", run or f"one of: {', '.join(known)}")
+
+
+def campaigns_with_run(store: Store, name: str) -> list[str]:
+    """The campaigns that have a run of that name."""
+    with store.read() as conn:
+        found = queries.list_campaigns(conn)
+        return [campaign.name for campaign in found if queries.run_by_name(conn, campaign.id, name)]
 
 
 def campaigns_of(store: Store, name: str | None) -> list[CampaignRow]:

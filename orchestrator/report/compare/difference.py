@@ -14,7 +14,7 @@ from ....db.store import Store
 from ...campaign.code_text import mixed_code
 from ...campaign.counts import RunCounts
 from ...campaign.lookup import find
-from ...errors import UserError
+from ...errors import UserError, did_you_mean
 from ...formatting import some
 from ..measure.load import read_runs
 from .baseline import BaselineComparison, compare_to_baseline
@@ -61,7 +61,7 @@ def compare_operands(store: Store, words: Sequence[str]) -> ComparedOperands:
     if len(words) == 2 and set(words) <= campaigns.keys():
         return _compare_campaigns(store, campaigns[words[0]], campaigns[words[1]])
     if len(words) == 2 and words[0] in campaigns and "/" not in words[1]:
-        raise UserError(f"compare {words[1]} of {words[0]} with what?", f"`campaign compare {shlex.join(words)} OTHER`")
+        raise _lacks_the_other(store, campaigns, words)
     named = find(store, words[0]) if len(words) == 3 else None
     (home, left), (abroad, right) = (_condition(store, word, campaigns, named) for word in words[-2:])
     shared = {run.name for run in left.runs} & {run.name for run in right.runs}
@@ -72,6 +72,16 @@ def compare_operands(store: Store, words: Sequence[str]) -> ComparedOperands:
             f"{whole.name}{FIRST} is the first run by itself",
         )
     return ComparedOperands((compare(left, right),))
+
+
+def _lacks_the_other(store: Store, campaigns: Mapping[str, CampaignRow], words: Sequence[str]) -> UserError:
+    """Of a campaign and a word: a condition or run of it lacks what it is compared with, another word is misspelt."""
+    first, word = words
+    conditions = _conditions(store, campaigns[first])
+    if _found(word, conditions):
+        return UserError(f"compare {word} of {first} with what?", f"`campaign compare {shlex.join(words)} OTHER`")
+    known = [name for name in campaigns if name != first] + [condition.name for condition in conditions]
+    return UserError(f"no campaign or run named {word}", did_you_mean(word, known, f"one of: {some(known, 8)}"))
 
 
 def compare(left: Condition, right: Condition) -> Comparison:
@@ -193,11 +203,17 @@ def _condition(
 
 
 def _named(name: str, conditions: Sequence[Condition], campaign: str) -> Condition:
+    if found := _found(name, conditions):
+        return found
+    known = some([condition.name for condition in conditions], 8)
+    raise UserError(f"no run or condition named {name} in {campaign}", f"one of: {known}")
+
+
+def _found(name: str, conditions: Sequence[Condition]) -> Condition | None:
     for condition in conditions:
         if condition.name == name:
             return condition
         for run in condition.runs:
             if name in (run.name, f"{condition.name}-r{run.repeat}"):
                 return replace(condition, name=name, runs=(run,))
-    known = some([condition.name for condition in conditions], 8)
-    raise UserError(f"no run or condition named {name} in {campaign}", f"one of: {known}")
+    return None

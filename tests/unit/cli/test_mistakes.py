@@ -4,11 +4,13 @@ from pathlib import Path
 
 import pytest
 
+from dscampaign.db import queries
 from dscampaign.db import store as store_module
 from dscampaign.db.read_only import ReadOnlyFile
-from dscampaign.db.records import AttemptState, RunState
+from dscampaign.db.records import AttemptState, NewRun, RunState
+from dscampaign.db.store import Store
 from dscampaign.orchestrator.cli.main import main
-from dscampaign.tests.support.cli_world import World, make_world
+from dscampaign.tests.support.cli_world import CONFIG, World, make_world
 
 Output = pytest.CaptureFixture[str]
 
@@ -24,6 +26,9 @@ def world(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> World:
     ("words", "error", "hint"),
     [
         ("compare sweep done", "compare done of sweep with what?", "`campaign compare sweep done OTHER`"),
+        ("compare sweep swepe", "no campaign or run named swepe", "one of: done"),
+        ("compare sweep don", "no campaign or run named don", 'did you mean "done"?'),
+        ("status bad", "no campaign named bad", "sweep has a run of that name: `campaign explain sweep bad`"),
         ("compare done done", "done is compared with itself", "`campaign compare [NAME] A B`"),
         ("compare sweep sweep", "sweep is compared with itself", "`campaign compare [NAME] A B`"),
         ("compare sweep bad bad", "bad is compared with itself", "`campaign compare [NAME] A B`"),
@@ -35,6 +40,22 @@ def test_what_cannot_be_done(world: World, capsys: Output, words: str, error: st
     Path("file").touch()
     assert main(words.split()) == 2
     assert capsys.readouterr().err == f"error: {error}\nhint: {hint}\n"
+
+
+def test_a_run_without_its_campaign_is_found_where_one_campaign_has_it(world: World, capsys: Output) -> None:
+    with world.store.write() as conn:
+        other = queries.insert_campaign(
+            conn, name="other", spec="", spec_hash="o", dir=str(world.dir), executor="slurm", provenance={}
+        )
+        queries.insert_runs(conn, other, [NewRun("done", {}, CONFIG, "o", 0), NewRun("new-2", {}, CONFIG, "p", 1)])
+    for run, hint in (
+        ("bad", "sweep has a run of that name: `campaign explain sweep bad`"),
+        ("new-2", "other has a run of that name: `campaign explain other new-2`"),
+        ("done", "one of: sweep, other"),
+        ("none", "one of: sweep, other"),
+    ):
+        assert main(["explain", run]) == 2
+        assert capsys.readouterr().err == f"error: no campaign named {run}\nhint: {hint}\n"
 
 
 @pytest.mark.parametrize(("run", "said"), [("bad", "bad is already failed"), ("done", "done is already completed")])
@@ -82,3 +103,45 @@ def test_a_host_that_nobody_knows(capsys: Output) -> None:
     assert "geheim" not in err
     assert "nothing is lost" not in err
     assert "hint: no host has this name: check the store's address" in err
+
+
+@pytest.mark.parametrize("verb", ["status", "explain", "reconcile", "list"])
+def test_a_store_beside_the_spec_is_named_where_this_folder_has_none(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: Output, verb: str
+) -> None:
+    spec = spec_elsewhere(tmp_path, monkeypatch)
+    assert main([verb] if verb == "list" else [verb, spec]) == 2
+    err = capsys.readouterr().err
+    assert "error: there is no store at " in err
+    named = "hint: there is one beside the spec: add `--dir ../a/campaign`\n" in err
+    assert named is (verb != "list")  # which is given no spec
+
+
+def test_a_spec_that_was_submitted_elsewhere_is_not_submitted_again_in_silence(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: Output
+) -> None:
+    spec = spec_elsewhere(tmp_path, monkeypatch)
+    warning = f"warning: there is no store at {tmp_path}/b/campaign; there is one beside the spec: add `--dir"
+    for words in (["plan", spec], ["submit", spec, "--dry-run"]):
+        assert main(words) == 0
+        assert warning in capsys.readouterr().err
+    assert main(["plan", spec, "--dir", "../a/campaign"]) == 0
+    assert "warning: there is no store" not in capsys.readouterr().err
+    (tmp_path / "b" / "campaign").symlink_to("../a/campaign")
+    assert main(["plan", spec]) == 0
+    assert "warning: there is no store" not in capsys.readouterr().err
+
+
+def spec_elsewhere(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> str:
+    """A spec in another folder than this one, that was submitted from there."""
+    monkeypatch.setenv("XDG_CONFIG_HOME", str(tmp_path / "config"))
+    for name in ("CAMPAIGN_DIR", "CAMPAIGN_STORE"):
+        monkeypatch.delenv(name, raising=False)
+    for name in ("a", "b"):
+        (tmp_path / name).mkdir()
+    text = "name: one\nexecutor: local\ncommand: train.py\ntrain: {steps: 2, global_batch: 2}\n"
+    (tmp_path / "a" / "spec.yaml").write_text(text)
+    (tmp_path / "a" / "train.py").touch()
+    Store.open(f"sqlite:///{tmp_path}/a/campaign/campaign.db", create=True).close()
+    monkeypatch.chdir(tmp_path / "b")
+    return "../a/spec.yaml"
