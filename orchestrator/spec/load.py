@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import os
 import re
-import shlex
 from collections.abc import Iterable, Mapping
 from contextlib import suppress
 from copy import deepcopy
@@ -16,9 +15,11 @@ from pydantic import ValidationError
 
 from ..errors import FieldPath, Finding, InvalidSpec, Problem, SpecError, UserError, concerns
 from . import secrets
+from .command_line import as_meant, command_is_meant, script_problem, stand_in, words_of
 from .expand import expand
 from .matrix import field_path, near_field
 from .model import Spec
+from .slurm_section import Hint
 from .validate import validation_findings
 from .yaml_source import YamlDocument, load, parse_value
 
@@ -131,6 +132,8 @@ def _validated(data: dict[str, Any]) -> tuple[Spec | None, list[Finding]]:
     rest = deepcopy(data)
     for finding in findings:
         _remove(rest, finding.places[0])
+    if about := [finding for finding in findings if command_is_meant(finding)]:
+        rest["command"] = stand_in(data.get("command", data.get(str(about[0].places[0][0]))))
     rest.setdefault("name", "unnamed")
     with suppress(ValidationError):
         return Spec.model_validate(rest), findings
@@ -154,12 +157,18 @@ def _nowhere(spec: Spec, environ: Mapping[str, str]) -> list[Finding]:
     return [Finding((("forward", "mlflow"), ("forward",)), "mlflow has no tracking server", hint)]
 
 
-def _remove(data: Any, place: FieldPath) -> None:
-    *outer, last = place
-    for part in outer:
-        data = data.get(part) if isinstance(data, dict) else None
-    if isinstance(data, dict):
-        data.pop(last, None)
+def _remove(data: dict[str, Any], place: FieldPath) -> None:
+    """Removes a wrong value, or the list that it is in; of a variable, its placeholder stays."""
+    parent: Any = data
+    for depth, part in enumerate(place):
+        if not isinstance(parent, dict) or part not in parent:
+            return
+        if depth == len(place) - 1 or not isinstance(parent[part], dict):
+            wrong = parent.pop(part)
+            if place[0] == "env" and depth == 1:
+                parent[part] = as_meant(wrong)
+            return
+        parent = parent[part]
 
 
 def _given(data: Mapping[str, Any]) -> dict[str, Any]:
@@ -244,18 +253,16 @@ class _Prepared:
 
     def _command(self, value: Any, place: FieldPath) -> Any:
         """The words of a command, its script with an absolute path."""
-        words = value
-        if isinstance(value, str):
-            with suppress(ValueError):
-                words = shlex.split(value)
-        if not isinstance(words, list) or not words or not isinstance(words[0], str):
+        try:
+            words = words_of(value)
+        except Hint:
+            return value  # the model says what is wrong with it
+        if not isinstance(words[0], str):
             return value
+        if problem := script_problem(words, self.folder):
+            self.findings.append(Finding((place,), *problem))
         script = self.folder / Path(words[0]).expanduser()
-        if script.exists():
-            return [_absolute(script), *words[1:]]
-        if words[0].endswith((".py", ".sh")) and "{" not in words[0]:
-            self.findings.append(Finding((place,), f"no such script: {script}", "paths start at the spec's folder"))
-        return value
+        return [_absolute(script), *words[1:]] if script.exists() else value
 
 
 def _absolute(path: Path) -> str:

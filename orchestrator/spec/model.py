@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 import re
-import shlex
 from typing import Annotated, Any, Final, Literal
 
 from pydantic import BeforeValidator, Field, Strict, field_validator
 
 from ...jobs.shared.ds_config import render
 from ...jobs.shared.layout import is_reserved
+from .command_line import Word, words_of
 from .forward_section import Forward, ForwardConfig
 from .metrics_section import Metrics
 from .slurm_section import Hint, MemorySize, SlurmConfig, SpecSection, Text, one_line, parse_mem_mb
@@ -255,7 +255,7 @@ class RunConfig(SpecSection):
     """How runs share this machine when `executor: local`."""
     train: TrainConfig = TrainConfig()
     """The experiment."""
-    command: tuple[str, ...] | None = None
+    command: tuple[Word, ...] | None = None
     """Your own training script and its arguments instead of the built-in training: `train.py --depth {depth}`, or
     `-m package.module`. `{name}` stands for a matrix parameter or a field of train; `--local_rank={local_rank}` is
     for scripts that want the argument which the launcher would add, others read LOCAL_RANK."""
@@ -296,16 +296,7 @@ class RunConfig(SpecSection):
     @field_validator("command", mode="before")
     @classmethod
     def _words(cls, value: Any) -> Any:
-        """Splits a command given as text as a shell does."""
-        try:
-            words = shlex.split(value) if isinstance(value, str) else value
-        except ValueError as error:
-            raise Hint(f"does not split into words: {error}", "write a list of words") from error
-        if not isinstance(words, list | tuple) or not words:
-            raise Hint("names no script", "write the script and its arguments")
-        if re.fullmatch(r"(.*/)?(python[\d.]*|deepspeed|torchrun)", str(words[0])):
-            raise Hint(f"starts with {words[0]}", "start with the script, which deepspeed launches; see also `python`")
-        return [str(word) for word in words]
+        return words_of(value)
 
     @field_validator("env", mode="before")
     @classmethod

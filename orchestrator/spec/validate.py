@@ -12,6 +12,7 @@ from ...jobs.shared.ds_config import KNOWN_KEYS
 from ...jobs.shared.user_pattern import takes_too_long
 from ..errors import FieldPath, Finding, did_you_mean, nearest
 from . import batch_size, model_checks, strategies
+from .command_line import quoting_hint
 from .model import RunConfig, Spec
 from .normalize import is_section, section
 from .slurm_section import option_problem
@@ -225,7 +226,7 @@ def _finding(detail: Mapping[str, Any], data: Mapping[str, Any]) -> Finding:
     if kind == "value_error":
         return Finding((place,), str(context["error"]), getattr(context["error"], "hint", None))
     known = context["expected"].split("'")[1::2] if kind == "literal_error" else ()
-    hint = did_you_mean(str(detail["input"]), known, None)
+    hint = quoting_hint(detail["input"]) if kind == "string_type" else did_you_mean(str(detail["input"]), known, None)
     return Finding((place,), _WORDS.get(kind, detail["msg"][:1].lower() + detail["msg"][1:]).format(**context), hint)
 
 

@@ -1,0 +1,132 @@
+"""The `command` of a spec: its words, and what its first word may be."""
+
+from __future__ import annotations
+
+import re
+import shlex
+from pathlib import Path
+from typing import Annotated, Any, Final
+
+from pydantic import BeforeValidator
+
+from ..errors import Finding
+from .slurm_section import Hint
+
+_RAW: Final = re.compile(r"""(?:[^\s'"\\]|\\.|'[^']*'|"(?:\\.|[^"\\])*")+""", re.DOTALL)
+"""A word as written, with its quotes."""
+_SHELL: Final = re.compile(r"(?:\d|&)?>{1,2}(?:&\d|[^>]*)|<{1,3}|\|{1,2}|&{1,2}|[^;]*;")
+"""Words that a shell would act on: `|`, `&&`, `>file`, `2>&1`."""
+_LAUNCHER: Final = re.compile(r"(.*/)?(python[\d.]*|deepspeed|torchrun)")
+_FOLDERS: Final = "paths start at the spec's folder"
+_START: Final = "start with a Python script or `-m MODULE`, which deepspeed launches; shell lines belong in `setup`"
+_HEAD: Final = 256
+"""Bytes that tell a program from a script."""
+
+
+def words_of(value: Any) -> Any:
+    """The words of a command; one given as text is split as a shell does.
+
+    Raises:
+        Hint: It has none, it needs a shell, or it starts with what deepspeed takes the place of.
+    """
+    words = split(value) if isinstance(value, str) else value
+    if not isinstance(words, list | tuple) or not words or words[0] == "":
+        raise Hint("names no script", "write the script and its arguments")
+    first = str(words[0])
+    if _LAUNCHER.fullmatch(first):
+        raise Hint(f"starts with {first}", "start with the script, which deepspeed launches; see also `python`")
+    if first.startswith("-") and first != "-m":
+        raise Hint(f"starts with the option {first}", _START)
+    if first == "-m" and len(words) == 1:
+        raise Hint("names no module", "write `-m MODULE` and its arguments")
+    return words
+
+
+def split(text: str) -> list[str]:
+    """Splits a command as a shell does.
+
+    Raises:
+        Hint: A quote is not closed, or a word is one that only a shell understands.
+    """
+    try:
+        words = shlex.split(text)
+    except ValueError as error:
+        raise Hint(f"does not split into words: {error}", "write a list of words") from error
+    for word in _RAW.findall(text):
+        if _SHELL.fullmatch(word):
+            hint = "remove it: the logs keep all output; as an argument, write the command as a list of words"
+            raise Hint(f"contains {word}, but no shell reads it", hint)
+    return words
+
+
+def script_problem(words: list[Any], folder: Path) -> tuple[str, str] | None:
+    """What is wrong with the file that a command starts with, and a hint; None where nothing is, or nobody can say.
+
+    A node of a cluster may have what an absolute path names, though this machine has not.
+    """
+    first = str(words[0])
+    if first == "-m" or "{" in first or _LAUNCHER.fullmatch(first):
+        return None
+    script = folder / Path(first).expanduser()
+    if script.exists():
+        return None if _is_python(script) else (f"{first} is not a Python script", _START)
+    if first.endswith(".py"):
+        return f"no such script: {script}", _FOLDERS
+    if "/" not in first or first.endswith(".sh"):
+        return f"{first} is not a Python script", _START
+    return None if first.startswith(("/", "~")) else (f"no such script: {script}", _FOLDERS)
+
+
+def stand_in(value: Any) -> list[str]:
+    """A valid command with the placeholders of a wrong one, so that the rest of a spec can be checked."""
+    return ["-m", "unknown", *(as_meant(word) for word in (value if isinstance(value, list) else [value]))]
+
+
+def as_meant(value: Any) -> str:
+    """The text that a value was meant to be: YAML makes a mapping of `{lr}`."""
+    return f"{{{next(iter(value))}}}" if _is_placeholder(value) else str(value)
+
+
+def quoting_hint(value: Any) -> str | None:
+    """What to write instead of a value that should be text."""
+    if _is_placeholder(value):
+        return f"YAML reads this as a mapping; quote it: '{as_meant(value)}'"
+    if value is None:
+        return "write a value, or quote it: 'null'"
+    return "quote it if it is text" if isinstance(value, dict | list) else None
+
+
+def command_is_meant(finding: Finding) -> bool:
+    """Whether a finding is about the command, or a misspelt `command`."""
+    return any(place[0] == "command" for place in finding.places)
+
+
+def _is_placeholder(value: Any) -> bool:
+    return isinstance(value, dict) and list(value.values()) == [None]
+
+
+def _is_python(script: Path) -> bool:
+    """Whether Python can run a file, as far as its beginning tells, or a folder."""
+    if script.is_dir():
+        return (script / "__main__.py").exists()
+    if script.suffix.startswith(".py"):
+        return True
+    if script.suffix == ".sh" or not script.is_file():
+        return False
+    try:
+        with script.open("rb") as stream:
+            head = stream.read(_HEAD)
+    except OSError:
+        return True  # nobody can say
+    line = head.partition(b"\n")[0]
+    if line.startswith(b"#!"):
+        return b"python" in line
+    return head.startswith(b"PK") or b"\0" not in head  # a zip archive may hold a `__main__.py`
+
+
+def _as_word(value: Any) -> Any:
+    return str(value) if isinstance(value, int | float) else value
+
+
+Word = Annotated[str, BeforeValidator(_as_word)]
+"""A word of a command; a bare number or truth value counts as text."""
