@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import time
 from collections.abc import Iterable, Iterator, Sequence
-from dataclasses import dataclass
+from contextlib import suppress
+from dataclasses import dataclass, replace
 from enum import StrEnum
 from itertools import chain
 from pathlib import Path
@@ -38,19 +39,26 @@ class GarbageKind(StrEnum):
 
 @dataclass(frozen=True)
 class Item:
-    """Something that can be deleted."""
+    """Something that can be deleted, from a time on: 0 where age does not matter."""
 
     kind: GarbageKind
     path: Path
     size_bytes: int
+    from_s: float = 0.0
+
+    @property
+    def is_due(self) -> bool:
+        """Whether it can be deleted now."""
+        return self.from_s <= time.time()
 
 
 @dataclass(frozen=True)
 class Garbage:
-    """What can be deleted, and why some of it was not looked at."""
+    """What can be deleted, why some of it was not looked at, and what is too new to be deleted."""
 
     items: tuple[Item, ...]
     notes: tuple[str, ...] = ()
+    too_new: tuple[Item, ...] = ()
 
     def of(self, kind: GarbageKind) -> list[Item]:
         """What is of one kind."""
@@ -73,7 +81,10 @@ def find_garbage(store: Store, campaigns: Sequence[CampaignRow], dir: Path) -> G
     for folder in _folders(campaigns, dir):
         found, why = _unused_code(store, folder)
         items, notes = [*items, *found], [*notes, *why]
-    return Garbage(tuple(items), tuple(notes))
+    due, too_new = list[Item](), list[Item]()
+    for item in items:
+        (due if item.is_due else too_new).append(item)
+    return Garbage(tuple(due), tuple(notes), tuple(too_new))
 
 
 def collect(store: Store, garbage: Garbage, campaigns: Sequence[CampaignRow], dir: Path) -> Garbage:
@@ -82,12 +93,12 @@ def collect(store: Store, garbage: Garbage, campaigns: Sequence[CampaignRow], di
     for campaign in campaigns:
         try:
             with acting_for(store, campaign) as writer:  # from here on no run of it starts
-                wanted = [item for item in _of_campaign(store, campaign) if item.path in asked]
+                wanted = [item for item in _of_campaign(store, campaign) if item.path in asked and item.is_due]
                 gone += [_deleted(item) for item in writer.renewing(wanted)]
         except (LeaseHeld, Unreachable) as exc:
             notes.append(f"{campaign.name}: {exc.message}")
     for folder in _folders(campaigns, dir):
-        gone += [_deleted(item) for item in _unused_code(store, folder)[0] if item.path in asked]
+        gone += [_deleted(item) for item in _unused_code(store, folder)[0] if item.path in asked and item.is_due]
     return Garbage(tuple(gone), tuple(notes))
 
 
@@ -120,13 +131,13 @@ def _of_campaign(store: Store, campaign: CampaignRow) -> Iterator[Item]:
         )
         drafts = folder.dir.glob(f"checkpoints/*/g*-step*{DRAFT_SUFFIX}")
         converted = folder.dir.glob(f"checkpoints/*/{retention.UNIVERSAL}*")
-        yield from _items(GarbageKind.TEMPORARY, (path for path in chain(drafts, converted) if _is_old(path)))
+        yield from _items(GarbageKind.TEMPORARY, chain(drafts, converted), aged=True)
         for row in own:
             place = attempt_paths(row)
             left = chain(place.dir.glob(".*.*.????????"), place.dir.glob("reserve-*"))
-            yield from _items(GarbageKind.TEMPORARY, (path for path in left if _is_old(path)))
+            yield from _items(GarbageKind.TEMPORARY, left, aged=True)
             if not run.config.get("forward"):  # else another tool may lack lines
-                yield from _items(GarbageKind.SPOOLS, _ingested(row, offsets.get(row.id, {})))
+                yield from _items(GarbageKind.SPOOLS, _ingested(row, offsets.get(row.id, {})), aged=True)
 
 
 def _checkpoints(run: RunRow, folder: Path, step: int | None) -> list[Path]:
@@ -142,8 +153,9 @@ def _ingested(row: AttemptRow, offsets: dict[int, int]) -> Iterator[Path]:
     place = attempt_paths(row)
     read = {place.metrics: row.spool_offset, **{place.gpu_spool(node): offset for node, offset in offsets.items()}}
     for path, offset in read.items():
-        if _is_old(path) and path.stat().st_size == offset:
-            yield path
+        with suppress(OSError):
+            if path.stat().st_size == offset:
+                yield path
 
 
 def _unused_code(store: Store, dir: Path) -> tuple[list[Item], list[str]]:
@@ -157,21 +169,17 @@ def _unused_code(store: Store, dir: Path) -> tuple[list[Item], list[str]]:
     if others:
         return [], [f"code: kept, as {min(others)} in {dir} is a campaign of another store"]
     places = [place for place in (dir / Beside.CODE).glob("*") if place.is_dir() and place.name not in named]
-    found = []
+    found: list[Item] = []
     for place in places:
         copy = CopyPaths(place)
-        if _is_old(place) and (not copy.manifest.exists() or _is_old(copy.manifest)):
-            found += _items(GarbageKind.CODE, (p for p in (place, copy.manifest, copy.damaged) if p.exists()))
+        parts = list(_items(GarbageKind.CODE, (place, copy.manifest, copy.damaged), aged=True))
+        found += [replace(part, from_s=max(one.from_s for one in parts)) for part in parts]
     return found, []
 
 
-def _items(kind: GarbageKind, paths: Iterable[Path]) -> list[Item]:
-    return [Item(kind, path, folder_bytes(path)) for path in paths]
-
-
-def _is_old(path: Path) -> bool:
-    """Whether a file or folder has been there, unchanged, for long enough."""
-    try:
-        return time.time() - path.lstat().st_mtime > SURE_S
-    except OSError:
-        return False
+def _items(kind: GarbageKind, paths: Iterable[Path], *, aged: bool = False) -> Iterator[Item]:
+    """What is there of these files and folders; `aged`: it must have been there, unchanged, for long enough."""
+    for path in paths:
+        with suppress(OSError):
+            from_s = path.lstat().st_mtime + SURE_S if aged else 0.0
+            yield Item(kind, path, folder_bytes(path), from_s)

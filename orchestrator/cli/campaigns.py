@@ -11,14 +11,14 @@ import click
 
 from ..campaign.location import locate
 from ..errors import EXIT_FAILED, EXIT_OK, UserError
-from ..formatting import count, duration, size
+from ..formatting import count, duration, moment, size
 from .common import Verb, echo, echo_err, echo_json, echo_page, json_option, page_for, store_options, verb
 from .completion import campaign_names
 from .pages.text import Cell, Page, table
 from .rows import TABLE, echo_rows, format_options
 
 if TYPE_CHECKING:
-    from ..campaign.garbage import Garbage
+    from ..campaign.garbage import Garbage, Item
     from ..campaign.overview import CampaignOverview
 
 _yes: Final = click.option("--yes", "-y", is_flag=True, help="Do not ask for confirmation.")
@@ -95,8 +95,9 @@ def gc(name: str | None, dry_run: bool, yes: bool, dir: str | None, store: str |
     """Delete files that no result needs, of one campaign or of all.
 
     These are checkpoints of settled runs beyond train.keep_checkpoints, copies of code that no attempt ran, metrics
-    files that the store has in full, and left-over temporary files. Says how much each kind takes, and asks. Runs that
-    are not settled are never touched.
+    files that the store has in full, and left-over temporary files; all but checkpoints only once they are an hour old,
+    as somebody may be about to use them. Says how much each kind takes, and asks. Runs that are not settled are never
+    touched.
 
     Examples:
       campaign gc --dry-run
@@ -166,11 +167,28 @@ def _garbage(found: Garbage) -> list[str]:
         if (of := found.of(kind))
     ]
     total = f"{size(found.size_bytes):>8}  in all" if lines else "nothing to delete"
-    return [*lines, total, *found.notes]
+    return [*lines, total, *_too_new(found), *found.notes]
+
+
+def _too_new(found: Garbage) -> list[str]:
+    """A line for each kind of what will be garbage, if nobody uses it until then."""
+    from ..campaign.garbage import GarbageKind
+
+    lines = []
+    for kind in GarbageKind:
+        if of := [item for item in found.too_new if item.kind is kind]:
+            from_s = max(item.from_s for item in of)
+            much = size(sum(item.size_bytes for item in of))
+            lines.append(f"too new: {much} of {kind} ({len(of):,}), deleted from {moment(from_s)} on")
+    return lines
 
 
 def _garbage_document(found: Garbage, *, deleted: bool) -> dict[str, Any]:
-    items = [
-        {"kind": item.kind.name.lower(), "path": str(item.path), "size_bytes": item.size_bytes} for item in found.items
-    ]
-    return {"deleted": deleted, "size_bytes": found.size_bytes, "items": items, "notes": list(found.notes)}
+    items = [_item_document(item) for item in found.items]
+    too_new = [{**_item_document(item), "from_s": item.from_s} for item in found.too_new]
+    done = {"deleted": deleted, "size_bytes": found.size_bytes, "items": items, "notes": list(found.notes)}
+    return {**done, "too_new": too_new}
+
+
+def _item_document(item: Item) -> dict[str, Any]:
+    return {"kind": item.kind.name.lower(), "path": str(item.path), "size_bytes": item.size_bytes}

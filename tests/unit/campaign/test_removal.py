@@ -6,6 +6,7 @@ import json
 import os
 from collections.abc import Iterator
 from contextlib import suppress
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -15,10 +16,11 @@ from dscampaign.db import queries, schema
 from dscampaign.db.records import AttemptState, RunState
 from dscampaign.jobs.shared.checkpoint import MANIFEST
 from dscampaign.orchestrator.campaign import desired, removal
-from dscampaign.orchestrator.campaign.garbage import Garbage, GarbageKind, collect, find_garbage
+from dscampaign.orchestrator.campaign.garbage import SURE_S, Garbage, GarbageKind, collect, find_garbage
 from dscampaign.orchestrator.cli.main import main
 from dscampaign.orchestrator.errors import Unreachable, UserError
 from dscampaign.orchestrator.executors.job_request import attempt_paths
+from dscampaign.orchestrator.formatting import moment
 from dscampaign.orchestrator.reconcile.lease import LeaseHeld, LeaseHolder, take_lease
 from dscampaign.tests.support.world_on_disk import World, make_world
 
@@ -173,7 +175,29 @@ def kinds(world: World) -> set[GarbageKind]:
 def test_files_that_somebody_may_be_about_to_use_are_no_garbage(world: World) -> None:
     folder = world.paths.code("0123456789abcdef")
     folder.mkdir(parents=True)
-    assert garbage(world).items == ()
+    found = garbage(world)
+    assert found.items == ()
+    [code] = [item for item in found.too_new if item.kind is GarbageKind.CODE]
+    assert (code.path, code.from_s) == (folder, folder.stat().st_mtime + SURE_S)
+    assert collect(world.store, replace(found, items=found.too_new), [world.campaign], world.folder).items == ()
+    assert folder.exists()
+
+
+def test_gc_says_what_is_too_new_and_from_when_on_it_goes(world: World, capsys: Output) -> None:
+    assert cli(world, "rm", "c", "--yes") == 0
+    [folder] = [place for place in world.paths.code("x").parent.iterdir() if place.is_dir()]
+    from_s = max(place.stat().st_mtime for place in folder.parent.glob(f"{folder.name}*")) + SURE_S
+    capsys.readouterr()
+    assert cli(world, "gc") == 0
+    nothing, too_new = capsys.readouterr().out.splitlines()
+    assert nothing == "nothing to delete"
+    assert too_new.startswith("too new: ")
+    assert too_new.endswith(f"of copies of code that no attempt ran (2), deleted from {moment(from_s)} on")
+    assert cli(world, "gc", "--json") == 0
+    assert str(folder) in [item["path"] for item in json.loads(capsys.readouterr().out)["too_new"]]
+    age(folder, folder.with_name(f"{folder.name}.json"))
+    assert cli(world, "gc", "--yes") == 0
+    assert not folder.exists()
 
 
 def test_ingested_spools_and_what_was_left_over_go(world: World) -> None:
