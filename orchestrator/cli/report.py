@@ -113,12 +113,12 @@ def recommend(
         from .pages.report import recommendation_page
 
         _, results = _results(name, baseline, dir, store, Objective(by) if by else None)
-        configs = rendered_configs(results) if config else {}
+        configs = rendered_configs(results) if config else None
         echo_either(
             as_json,
             lambda: {
                 **recommendation_document(results),
-                **({"ds_configs": _chosen(results, configs)} if config else {}),
+                **({"ds_configs": _chosen(results, configs)} if configs is not None else {}),
             },
             lambda page: recommendation_page(results, configs, page),
         )

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import shlex
 from collections.abc import Iterator, Mapping
 
 from ...formatting import clean
+from ...report.compare.advice import unread_config
 from ...report.compare.difference import ComparedOperands, Comparison, verdict
 from ...report.compare.results import Results, WorkloadResults
 from ...report.page.elements import Table
@@ -12,9 +14,13 @@ from ...report.page.tables import comparison_tables
 from .text import Page, Style, table
 
 
-def recommendation_page(results: Results, configs: Mapping[str, str], page: Page) -> str:
-    """For each workload why not the others, what to use, and its configuration where one is given."""
-    return "\n\n".join("\n".join(_recommendation(one, configs, page)) for one in results.workloads)
+def recommendation_page(results: Results, configs: Mapping[str, str] | None, page: Page) -> str:
+    """For each workload why not the others, and what to use; with `configs`, by condition, its configuration too."""
+    shown = ["\n".join(_recommendation(one, configs, page)) for one in results.workloads]
+    if any(one.recommendation.undecided for one in results.workloads):
+        command = f"next: campaign recommend {shlex.quote(results.campaign.name)} --by loss   (or --by speed)"
+        shown[-1] += f"\n{page.paint(command, Style.DIM)}"
+    return "\n\n".join(shown)
 
 
 def comparison_page(compared: ComparedOperands, page: Page) -> str:
@@ -23,7 +29,7 @@ def comparison_page(compared: ComparedOperands, page: Page) -> str:
     return "\n\n".join([*("\n".join(_comparison(one, page)) for one in compared.comparisons), *alone])
 
 
-def _recommendation(one: WorkloadResults, configs: Mapping[str, str], page: Page) -> Iterator[str]:
+def _recommendation(one: WorkloadResults, configs: Mapping[str, str] | None, page: Page) -> Iterator[str]:
     said = one.recommendation
     if one.workload.name:
         yield page.paint(clean(one.workload.name), Style.BOLD)
@@ -34,7 +40,11 @@ def _recommendation(one: WorkloadResults, configs: Mapping[str, str], page: Page
     if len(said.front) > 1:
         yield f"Pareto-optimal in speed, memory and energy: {', '.join(said.front)}."
     yield from (clean(sentence) for sentence in said.advice)
-    if said.chosen and said.chosen.name in configs:
+    if configs is None or said.chosen is None:
+        return
+    if unread := unread_config(said.chosen):
+        yield unread
+    if said.chosen.name in configs:
         yield ""
         yield page.paint(f"DeepSpeed configuration of {said.chosen.name}", Style.DIM)
         yield configs[said.chosen.name]

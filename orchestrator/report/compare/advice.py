@@ -31,18 +31,22 @@ def advice(comparisons: Sequence[BaselineComparison], chosen: Condition | None) 
     if chosen and chosen.heeds_config:
         yield from _room(chosen)
         yield from _alone(chosen)
-    elif chosen:
-        known = {run.read_config for run in chosen.runs}
-        yield (
-            "Its script did not read CAMPAIGN_DS_CONFIG, so no DeepSpeed configuration is shown."
-            if known == {False}
-            else "No DeepSpeed configuration is shown: it is not known whether its script read CAMPAIGN_DS_CONFIG."
-        )
     yield from _too_large([one for one in comparisons if one.condition is not chosen and one.condition.heeds_config])
     yield from _coarse(comparisons)
     yield from _scattered(comparisons)
     yield from ignored_axes(run for one in comparisons for run in one.condition.runs)
     yield from map(sensitivity_sentence, sensitivities(comparisons))
+
+
+def unread_config(chosen: Condition) -> str:
+    """Why no DeepSpeed configuration of a condition is shown; empty where one is."""
+    if chosen.heeds_config:
+        return ""
+    if {run.read_config for run in chosen.runs} == {False}:
+        return f"{chosen.name}'s script did not read CAMPAIGN_DS_CONFIG, so no DeepSpeed configuration is shown."
+    return (
+        f"No DeepSpeed configuration is shown: it is not known whether {chosen.name}'s script read CAMPAIGN_DS_CONFIG."
+    )
 
 
 def _room(chosen: Condition) -> Iterator[str]:

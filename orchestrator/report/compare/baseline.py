@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from .conditions import Condition
 from .statistics import Estimate, LossTest, Order, Sameness, estimate, loss_test, order, ratio
@@ -65,7 +65,9 @@ def _loss(condition: Condition, baseline: Condition, *, held_out: bool) -> LossT
         none, own = estimate([0.0] * len(condition.counted)), _losses(baseline, held_out=held_out)
         itself = loss_test(own, own)
         return itself if itself.verdict == Sameness.WORSE else LossTest(Sameness.EQUIVALENT, none, itself.margin)
-    return loss_test(_losses(condition, held_out=held_out), _losses(baseline, held_out=held_out))
+    test = loss_test(_losses(condition, held_out=held_out), _losses(baseline, held_out=held_out))
+    without = next((one for one in (condition, baseline) if not one.counted), None)
+    return replace(test, reason=f"no run of {without.name} counts") if test.reason and without else test
 
 
 def _losses(condition: Condition, *, held_out: bool) -> list[tuple[int, float]]:

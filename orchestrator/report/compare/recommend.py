@@ -8,7 +8,7 @@ from __future__ import annotations
 import math
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from enum import StrEnum
 from typing import Final
 
@@ -70,42 +70,85 @@ class Recommendation:
     sentence: str
     advice: tuple[str, ...]
 
+    @property
+    def undecided(self) -> bool:
+        """Whether the fastest and the one that learns best are two, and nobody has said what counts."""
+        return self.chosen is None and self.learner is not None
+
+
+@dataclass(frozen=True)
+class _Choice:
+    """What was chosen among which, in words, and what is not established of it."""
+
+    chosen: BaselineComparison | None
+    fastest: BaselineComparison | None
+    learner: BaselineComparison
+    among: Sequence[BaselineComparison]
+    words: str
+    doubts: tuple[str, ...]
+
+    @property
+    def tied(self) -> list[BaselineComparison]:
+        """What is as fast as the chosen one."""
+        chosen = self.chosen
+        return [one for one in self.among if chosen and one is not chosen and _ties(one, chosen)]
+
 
 def recommend(comparisons: Sequence[BaselineComparison], by: Objective | None = None) -> Recommendation:
     """Chooses among conditions that were measured beside the same baseline.
 
     Speeds that tie are decided by memory, then by the lower ZeRO stage, then by joules per token. What another one is
     faster than is not chosen, nor what another beats in speed, memory and energy at once. Losses count as the tests of
-    `loss_test` show them; of those that learn as well as the best, the fastest is named.
+    `loss_test` show them; of those that learn as well as the best, the fastest is named. By loss, no speed is needed.
     """
     excluded = {one.condition.name: why for one in comparisons if (why := _unfit(one))}
-    left = [one for one in comparisons if one.condition.name not in excluded]
+    fit = [one for one in comparisons if one.condition.name not in excluded]
+    if by is not Objective.LOSS:
+        excluded |= {one.condition.name: "no step was timed" for one in fit if not one.speed}
+    left = [one for one in fit if one.condition.name not in excluded]
     if not left:
-        said = tuple(advice(comparisons, None))
-        return Recommendation(None, None, None, False, (), excluded, (), _nothing(excluded), said)
-    fastest = _choice(left)
-    able = _best_learners(left, fastest)
-    learner = _choice(able)
-    by_objective = {None: None, Objective.SPEED: fastest, Objective.LOSS: learner}
-    chosen = fastest if learner is fastest else by_objective[by]
-    beside = able if chosen is learner else left
-    tied = [one for one in beside if chosen and one is not chosen and _ties(one, chosen)]
-    doubts = [*_unfinished(comparisons), *_doubts(chosen or fastest, beside)]
-    if chosen is fastest:
-        use = _sentence(chosen, tied, left, excluded)
-    else:
-        use = _use_learner(learner, fastest, able) if chosen else _choose(fastest, learner)
+        return _nothing(comparisons, fit, excluded)
+    made = _by_loss(left) if by is Objective.LOSS else _by_speed(left, by, excluded)
+    doubts = [*_unfinished(comparisons), *made.doubts]
+    slower = _faster_but_worse(comparisons, made.chosen or made.fastest)
     return Recommendation(
-        chosen=chosen.condition if chosen else None,
-        fastest=fastest.condition,
-        learner=learner.condition,
+        chosen=made.chosen.condition if made.chosen else None,
+        fastest=made.fastest.condition if made.fastest else None,
+        learner=made.learner.condition,
         established=not doubts,
-        tied=tuple(one.condition.name for one in tied),
+        tied=tuple(one.condition.name for one in made.tied),
         excluded=excluded,
         front=_front(left),
-        sentence=" ".join([*_learning(learner, left), use, *doubts]),
-        advice=tuple(advice(comparisons, chosen.condition if chosen else None)),
+        sentence=" ".join([*_learning(made.learner, left), made.words, *slower, *doubts]),
+        advice=tuple(advice(comparisons, made.chosen.condition if made.chosen else None)),
     )
+
+
+def _by_speed(left: Sequence[BaselineComparison], by: Objective | None, excluded: Mapping[str, str]) -> _Choice:
+    """The fastest; nothing where another learns better and nobody has said that speed counts."""
+    fastest = _choice(left)
+    learner = _choice(_best_learners(left, fastest))
+    doubts = tuple(_doubts(fastest, left))
+    if learner is not fastest and by is None:
+        words = f"{_pace_beside(fastest, learner)} Which to use depends on what counts, loss or speed."
+        return _Choice(None, fastest, learner, left, words, doubts)
+    made = _Choice(fastest, fastest, learner, left, "", doubts)
+    return replace(made, words=_sentence(fastest, made.tied, left, excluded))
+
+
+def _by_loss(left: Sequence[BaselineComparison]) -> _Choice:
+    """The one with the lowest loss, or of those that learn as well as it the fastest."""
+    lowest = min(left, key=_median_loss)
+    able = [one for one in left if one is lowest or _learns_as_well(one, lowest)]
+    chosen, timed = _choice(able), [one for one in left if one.speed]
+    fastest = _choice(timed) if timed else None
+    unclear = [one for one in left if one is not chosen and _is_unclear(one, chosen)]
+    why = "no other learns as well" if len(able) == 1 else f"the fastest of {len(able)} that learn best"
+    why = f"its {chosen.loss_is} loss is the lowest of {len(left)}" if unclear else why
+    words = f"Use {chosen.condition.name}{_gain(chosen)}: {why if len(left) > 1 else 'the only configuration'}."
+    if fastest and fastest is not chosen:
+        words += f" {_pace_beside(fastest, chosen)}"
+    return _Choice(chosen, fastest, chosen, able, words, tuple(_loss_doubts(chosen, unclear)))
 
 
 def _best_learners(left: Sequence[BaselineComparison], fastest: BaselineComparison) -> list[BaselineComparison]:
@@ -115,6 +158,16 @@ def _best_learners(left: Sequence[BaselineComparison], fastest: BaselineComparis
         return list(left)
     best = min(better, key=_median_loss)
     return [one for one in better if not _learns_worse(one, best)]
+
+
+def _learns_as_well(one: BaselineComparison, other: BaselineComparison) -> bool:
+    """Whether that is shown with the margin of either: that of repeats which vary much would make anything equal."""
+    tests = loss_test(one.losses, other.losses), loss_test(other.losses, one.losses)
+    return all(test.verdict == Sameness.EQUIVALENT for test in tests)
+
+
+def _is_unclear(one: BaselineComparison, other: BaselineComparison) -> bool:
+    return not _learns_worse(one, other) and not _learns_as_well(one, other)
 
 
 def _learns_worse(one: BaselineComparison, other: BaselineComparison) -> bool:
@@ -139,8 +192,8 @@ def _choice(left: Sequence[BaselineComparison]) -> BaselineComparison:
 
 
 def _unfit(one: BaselineComparison) -> str:
-    """Why a condition may not be chosen; empty where it may."""
-    return infeasible(one.condition) or _unequal(one) or ("" if one.speed else "no step was timed")
+    """Why a condition may not be chosen, whatever its speed; empty where it may."""
+    return infeasible(one.condition) or _unequal(one)
 
 
 def infeasible(condition: Condition) -> str:
@@ -214,6 +267,15 @@ def _doubts(chosen: BaselineComparison, left: Sequence[BaselineComparison]) -> I
         yield f"Inconclusive: repeats vary too much to separate it from {names}. Add repeats."
 
 
+def _loss_doubts(chosen: BaselineComparison, unclear: Sequence[BaselineComparison]) -> Iterator[str]:
+    """Why it is not established that none of these learns better."""
+    if unclear and any(len(one.losses) < LEAST_REPEATS for one in (chosen, *unclear)):
+        yield f"Inconclusive: this takes {LEAST_REPEATS} repeats of each (`repeats:`)."
+    elif unclear:
+        names = listed([one.condition.name for one in unclear], 3)
+        yield f"Inconclusive: losses vary too much to separate it from {names}. Add repeats."
+
+
 def _sure(one: BaselineComparison) -> bool:
     """Whether there are enough repeats to say that it learns as well."""
     return one.loss.difference is not None and one.loss.difference.repeats >= LEAST_REPEATS
@@ -266,7 +328,7 @@ _Point = tuple[float | None, ...]
 def _point(one: BaselineComparison) -> _Point:
     """What is to be minimised: time, memory, energy; None where it is not known."""
     others = (METRICS[metric].penalty(one.condition.value(metric)) for metric in _BESIDE_SPEED)
-    return 1.0 / _pace(one), *others
+    return 1.0 / _pace(one) if one.speed else None, *others
 
 
 def _beats(one: _Point, other: _Point) -> bool:
@@ -284,18 +346,6 @@ def _learning(learner: BaselineComparison, left: Sequence[BaselineComparison]) -
         nats = f"{low} nats" if low == high else f"{low} to {high} nats"
         names = listed([one.condition.name for one in worse], 3)
         yield f"{learner.condition.name} learns best: its {learner.loss_is} loss is {nats} below that of {names}."
-
-
-def _choose(fastest: BaselineComparison, learner: BaselineComparison) -> str:
-    return (
-        f"{_pace_beside(fastest, learner)} "
-        "Which to use depends on what counts: `campaign recommend --by loss` or `--by speed`."
-    )
-
-
-def _use_learner(learner: BaselineComparison, fastest: BaselineComparison, able: Sequence[BaselineComparison]) -> str:
-    why = "no other learns as well" if len(able) == 1 else f"the fastest of {len(able)} that learn best"
-    return f"Use {learner.condition.name}{_gain(learner)}: {why}. {_pace_beside(fastest, learner)}"
 
 
 def _pace_beside(fastest: BaselineComparison, learner: BaselineComparison) -> str:
@@ -327,7 +377,40 @@ def _gain(one: BaselineComparison) -> str:
     return "" if one.is_baseline or not one.times_baseline else f" ({times(one.times_baseline)} × baseline)"
 
 
-def _nothing(excluded: dict[str, str]) -> str:
-    for name, why in excluded.items():
-        return f"Nothing can be recommended: {name}: {why}."
-    return "There is nothing to recommend yet: no run has figures."
+def _faster_but_worse(comparisons: Sequence[BaselineComparison], told: BaselineComparison | None) -> Iterator[str]:
+    """What is faster than the one that is told and is no choice, because it learns worse than the baseline."""
+    worse = [one for one in comparisons if one.loss.verdict == Sameness.WORSE and not infeasible(one.condition)]
+    found = [
+        f"{one.condition.name} ({times(gain)} × its speed)"
+        for one in worse
+        if told and one.speed and _faster(one, told) and (gain := ratio(one.speeds, told.speeds))
+    ]
+    if found:
+        yield f"Faster, but learns worse than the baseline: {listed(found, 3)}."
+
+
+def _nothing(
+    comparisons: Sequence[BaselineComparison], fit: Sequence[BaselineComparison], excluded: dict[str, str]
+) -> Recommendation:
+    """No condition may be chosen; one may be known to learn best all the same."""
+    lowest = min(fit, key=_median_loss, default=None)
+    said = [*(_learning(lowest, fit) if lowest else ())]
+    if not comparisons:
+        said.append("There is nothing to recommend yet: no run has figures.")
+    elif len(fit) > 1:
+        said.append(f"Nothing can be recommended by speed: no step of {listed(list(excluded), 3)} was timed.")
+    else:
+        name, why = next(iter(excluded.items()))
+        more = f" (and {len(excluded) - 1} more)" if len(excluded) > 1 else ""
+        said.append(f"Nothing can be recommended: {name}: {why}{more}.")
+    return Recommendation(
+        chosen=None,
+        fastest=None,
+        learner=lowest.condition if lowest and len(said) > 1 else None,
+        established=False,
+        tied=(),
+        excluded=excluded,
+        front=(),
+        sentence=" ".join(said),
+        advice=tuple(advice(comparisons, None)),
+    )

@@ -48,7 +48,7 @@ def sensitivities(comparisons: Sequence[BaselineComparison]) -> list[Sensitivity
 
     Numbers and the fields of the strategy go from each value to the next one, other words from the first to each.
     """
-    known = [one for one in comparisons if one.speed]
+    known = [one for one in comparisons if one.speed or one.losses]
     found: dict[tuple[str, str, str], list[tuple[BaselineComparison, BaselineComparison]]] = {}
     for field in dict.fromkeys([*FIELDS, *_other_axes(known)]):
         for group in _alike(known, field):
@@ -73,7 +73,14 @@ def _other_axes(comparisons: Sequence[BaselineComparison]) -> Iterator[str]:
 def sensitivity_sentence(change: Sensitivity) -> str:
     """The sensitivity in words: over one pair with its interval, over several as a range."""
     what = f"{change.field} {_word(change.before)} → {_word(change.after)}"
-    return f"{what}: {_speed(change)}{_memory(change)}{_loss(change)} ({_which(change)})."
+    effects = ", ".join(filter(None, [_speed(change), _memory(change), _loss(change)]))
+    return f"{what}: {effects} ({_which(change)})."
+
+
+def _is_of_script(one: BaselineComparison, field: str) -> bool:
+    """Whether the field is the machine's, or stands in the words of a script's command: then parameters alone tell."""
+    run = one.condition.runs[0]
+    return field not in FIELDS and (field not in run.train or bool(run.config.get("command")))
 
 
 def _alike(comparisons: Sequence[BaselineComparison], field: str) -> Iterator[list[BaselineComparison]]:
@@ -82,7 +89,7 @@ def _alike(comparisons: Sequence[BaselineComparison], field: str) -> Iterator[li
 
     def rest(one: BaselineComparison) -> list[Any]:
         train = one.condition.runs[0].train
-        if field not in FIELDS and field not in train:  # of the machine or the script, in which nothing else may differ
+        if _is_of_script(one, field):
             return [{name: value for name, value in one.condition.params.items() if name not in (field, "label")}]
         return [{name: value for name, value in train.items() if name not in varied}, environment_key(one.condition)]
 
@@ -123,8 +130,7 @@ def _lowest_stage(group: Sequence[BaselineComparison]) -> list[BaselineCompariso
 
 
 def _value(one: BaselineComparison, field: str) -> Any:
-    train = one.condition.runs[0].train
-    return train.get(field) if field in FIELDS or field in train else one.condition.params.get(field)
+    return one.condition.params.get(field) if _is_of_script(one, field) else one.condition.field(field)
 
 
 def _key(one: BaselineComparison, field: str) -> str:
@@ -141,6 +147,8 @@ def _speed(change: Sensitivity) -> str:
     values = sorted(one.value for one in found)
     if verdicts == {Order.TIE}:
         return "as fast"
+    if not found:
+        return ""
     if len(values) > 1:
         return f"{values[0]:.2f} to {values[-1]:.2f} × the speed"
     return f"{times(found[0])} × the speed"
@@ -155,7 +163,7 @@ def _memory(change: Sensitivity) -> str:
     if not saved or max(map(abs, saved)) < LEAST_GB:
         return ""
     low, high = min(saved), max(saved)
-    return f", {low:+.1f} GB" if high - low < LEAST_GB else f", {low:+.1f} to {high:+.1f} GB"
+    return f"{low:+.1f} GB" if high - low < LEAST_GB else f"{low:+.1f} to {high:+.1f} GB"
 
 
 def _loss(change: Sensitivity) -> str:
@@ -166,16 +174,17 @@ def _loss(change: Sensitivity) -> str:
         return ""
     what = f"{change.pairs[0][0].loss_is} loss"
     if all(test.verdict == Sameness.EQUIVALENT for test in tests):
-        return f", equal {what}"
+        return f"equal {what}"
     low, high = f"{min(gaps):+.3f}", f"{max(gaps):+.3f}"
-    return f", {what} {low} nats" if low == high else f", {what} {low} to {high} nats"
+    return f"{what} {low} nats" if low == high else f"{what} {low} to {high} nats"
 
 
 def _which(change: Sensitivity) -> str:
     (before, after), *more = change.pairs
     names = f"{before.condition.name} → {after.condition.name}"
-    repeats = min(len(one.speeds) for pair in change.pairs for one in pair)
+    repeats = min(len(one.speeds or one.losses) for pair in change.pairs for one in pair)
     others = f" and {len(more)} more" if more else ""
-    unclear = any(order(b.speeds, a.speeds) == Order.INCONCLUSIVE for a, b in change.pairs)
+    timed = [(a, b) for a, b in change.pairs if a.speeds and b.speeds]
+    unclear = any(order(b.speeds, a.speeds) == Order.INCONCLUSIVE for a, b in timed)
     doubt = "; one repeat" if repeats == 1 else "; inconclusive" if unclear else ""
     return f"{names}{others}{doubt}"

@@ -10,6 +10,7 @@ from ...campaign.counts import RunCounts
 from ...campaign.status import no_metrics
 from ...failures.groups import alike, gist
 from ...formatting import count, duration, short_number, shorten, some
+from ..compare.advice import unread_config
 from ..compare.baseline import BaselineComparison
 from ..compare.conditions import unlike_machines
 from ..compare.ignored_axes import ignored_axes
@@ -201,4 +202,5 @@ def _recommendation(one: WorkloadResults, ds_configs: dict[str, str]) -> Section
     rows = tuple(found.excluded.items())
     excluded = (Table(("not considered", "because"), rows),) if rows else ()
     code = ds_configs.get(found.chosen.name, "") if found.chosen else ""
-    return Section(_titled("Recommendation", one), (*text, *found.advice), excluded, code=code)
+    unread = unread_config(found.chosen) if found.chosen else ""
+    return Section(_titled("Recommendation", one), (*text, *found.advice, *filter(None, [unread])), excluded, code=code)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shlex
 from collections.abc import Sequence
 from dataclasses import replace
 from typing import Any
@@ -11,6 +12,8 @@ import pytest
 from dscampaign.db import queries
 from dscampaign.db.records import RunState
 from dscampaign.db.store import Store
+from dscampaign.orchestrator.cli.main import main
+from dscampaign.orchestrator.report.compare.advice import unread_config
 from dscampaign.orchestrator.report.compare.baseline import compare_to_baseline
 from dscampaign.orchestrator.report.compare.conditions import conditions_of
 from dscampaign.orchestrator.report.compare.recommend import Objective, Recommendation, recommend
@@ -165,7 +168,9 @@ def test_a_configuration_is_shown_only_where_the_script_has_read_it(
     lost = Planted("large", (0.2,), (3.0,), tries=(Try(last=1, ended="oom"), Try()), **full)
     found = advice([replace(run, read_config=opened) for run in planted(Planted("base", **full), lost)])
     told = " ".join(found.advice)
-    assert ("CAMPAIGN_DS_CONFIG" in told, said in told) == (bool(said), True)
+    assert found.chosen
+    unread = unread_config(found.chosen)
+    assert ("CAMPAIGN_DS_CONFIG" in unread, said in unread) == (bool(said), True)
     assert ("larger micro-batch" in told, "ZeRO 3" in told) == (opened is True, opened is True)
 
 
@@ -182,7 +187,7 @@ def test_the_fastest_and_the_best_learner_are_named_apart(planted: Plant) -> Non
     assert found.sentence == (
         "good learns best: its held-out loss is 0.500 nats below that of quick. "
         "quick is the fastest, at 1.04 [1.04, 1.04] × its speed. "
-        "Which to use depends on what counts: `campaign recommend --by loss` or `--by speed`."
+        "Which to use depends on what counts, loss or speed."
     )
     by_loss, by_speed = advice(runs, Objective.LOSS), advice(runs, Objective.SPEED)
     assert (names(by_loss)[0], names(by_speed)[0]) == ("good", "quick")
@@ -220,3 +225,65 @@ def test_a_difference_that_is_not_established_decides_nothing(
     found = advice(planted(*conditions))
     assert names(found) == [chosen] * 3
     assert "learns best" not in found.sentence
+
+
+def test_by_loss_no_speed_is_needed(planted: Plant) -> None:
+    """A script of one's own that prints its losses faster than they are read."""
+    runs = [replace(run, timing=None) for run in planted(SLOW_LEARNER, LEARNER)]
+    blind = advice(runs)
+    assert names(blind) == [None, None, "good"]
+    assert blind.sentence == (
+        "good learns best: its held-out loss is 0.500 nats below that of quick. "
+        "Nothing can be recommended by speed: no step of quick, good was timed."
+    )
+    found = advice(runs, Objective.LOSS)
+    assert names(found) == ["good", None, "good"]
+    assert found.established
+    assert found.sentence.endswith("Use good: no other learns as well.")
+
+
+def test_by_loss_the_lowest_is_named_where_nothing_is_established(planted: Plant) -> None:
+    found = advice(planted(*FEW), Objective.LOSS)
+    assert (names(found)[0], found.established) == ("good", False)
+    assert "its held-out loss is the lowest of 2." in found.sentence
+    assert found.sentence.endswith("Inconclusive: this takes 3 repeats of each (`repeats:`).")
+
+
+def test_by_loss_repeats_that_vary_are_told(planted: Plant) -> None:
+    found = advice(planted(*VAGUE), Objective.LOSS)
+    assert (names(found)[0], found.established) == ("good", False)
+    assert found.sentence.endswith("losses vary too much to separate it from quick. Add repeats.")
+
+
+def test_what_is_faster_and_learns_worse_is_told(planted: Plant) -> None:
+    """Whichever of the two is the baseline, both are in the answer."""
+    found = advice(planted(LEARNER, SLOW_LEARNER))
+    assert found.chosen
+    assert found.chosen.name == "good"
+    assert "Faster, but learns worse than the baseline: quick (1.04 [1.04, 1.04] × its speed)." in found.sentence
+
+
+def test_the_reason_of_one_of_several_is_told_as_such(planted: Plant) -> None:
+    lost = [
+        Planted(name, (0.1,), (3.0,), state=RunState.FAILED, tries=(Try(last=1, ended="crash"),)) for name in ("a", "b")
+    ]
+    assert advice(planted(*lost)).sentence == "Nothing can be recommended: a: it failed (and 1 more)."
+
+
+def test_the_command_that_decides_can_be_pasted(planted_url: PlantStore, capsys: pytest.CaptureFixture[str]) -> None:
+    url = planted_url(SLOW_LEARNER, LEARNER, name="rates")
+    planted_url(SLOW_LEARNER, name="other")
+    assert main(["recommend", "rates", "--store", url]) == 0
+    last = capsys.readouterr().out.splitlines()[-1]
+    assert last == f"next: campaign recommend rates --by loss --store {url}   (or --by speed)"
+    assert main(shlex.split(last.removeprefix("next: campaign ").partition("   (")[0])) == 0
+    assert "next:" not in capsys.readouterr().out
+
+
+def test_what_a_configuration_lacks_is_told_to_who_asks_for_it(
+    planted_url: PlantStore, capsys: pytest.CaptureFixture[str]
+) -> None:
+    url = planted_url(Planted("base", config={"command": ["train.py"]}), name="rates")
+    for words, told in ([], False), (["--config"], True):
+        assert main(["recommend", "rates", "--store", url, *words]) == 0
+        assert ("CAMPAIGN_DS_CONFIG" in capsys.readouterr().out) is told

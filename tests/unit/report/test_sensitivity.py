@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import replace
 from typing import Any
 
 from dscampaign.orchestrator.report.compare.baseline import compare_to_baseline
@@ -125,3 +126,15 @@ def test_a_variable_of_the_environment_is_an_axis_too(planted: Plant) -> None:
     assert said(runs) == [
         "env.NCCL_ALGO Ring → Tree: 0.50 [0.50, 0.50] × the speed, equal held-out loss (Ring → Tree)."
     ]
+
+
+def of_script(name: str, step_s: float, held_out: float) -> Planted:
+    command = {"command": ["train.py", "--lr", name]}
+    return Planted(name, (step_s,) * 3, (held_out,) * 3, params={"lr": float(name)}, config=command)
+
+
+def test_a_placeholder_of_a_command_is_an_axis_whatever_the_trainer_calls_it(planted: Plant) -> None:
+    runs = planted(of_script("0.001", 0.1, 3.0), of_script("0.02", 0.2, 2.5))
+    told = "held-out loss -0.500 nats"
+    assert said(runs) == [f"lr 0.001 → 0.02: 0.50 [0.50, 0.50] × the speed, {told} (0.001 → 0.02)."]
+    assert said([replace(run, timing=None) for run in runs]) == [f"lr 0.001 → 0.02: {told} (0.001 → 0.02)."]
