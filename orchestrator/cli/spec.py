@@ -145,6 +145,7 @@ def plan(
 
     Changes nothing. Lists each run with its batch arithmetic (global batch = micro-batch x accumulation x ranks), the
     number of parameters of its model, and the memory that weights, gradients and optimizer states take on one GPU.
+    Of a script of your own, shows the command of the first run.
     With RUN, shows that run's DeepSpeed configuration instead.
 
     Examples:

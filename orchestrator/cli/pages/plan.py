@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import json
+import shlex
 from collections import Counter
 from collections.abc import Iterable, Mapping
 from dataclasses import asdict
+from itertools import islice
 from typing import Any, Final
 
 from ....db.records import RunState
@@ -35,7 +37,14 @@ def plan_page(plan: Plan, page: Page) -> str:
     lines = [page.paint(_LEGEND, Style.DIM), ""]
     lines += table(page, _HEADER, _rows(plan.runs), _RIGHT, _DROPPED)
     notes = [clean(note) for note in plan.notes] + [""] * bool(plan.notes)
-    said = [*_differing(plan, page), *_changed(plan), *_shortages(plan, page), *_ended_badly(plan), *notes]
+    said = [
+        *_command(plan),
+        *_differing(plan, page),
+        *_changed(plan),
+        *_shortages(plan, page),
+        *_ended_badly(plan),
+        *notes,
+    ]
     return "\n".join([*lines, "", *said, summary(plan, page)])
 
 
@@ -49,6 +58,14 @@ def summary(plan: Plan, page: Page) -> str:
     elif start:
         parts += [count(plan.arrays, "sbatch array"), f"up to {plan.gpu_hours or 0:,.0f} GPU-hours"]
     return f"{page.paint('Plan:', Style.BOLD)} {' · '.join(parts)}"
+
+
+def _command(plan: Plan) -> list[str]:
+    """What the first run to be started runs, filled in, where that is a script of one's own."""
+    runs = [*plan.starting, *(item.run for item in plan.runs if item.run)]
+    commands = ((run.name, run.config.command) for run in runs)
+    said = (f"{name} runs `{clean(shlex.join(command))}`" for name, command in commands if command)
+    return [line for first in islice(said, 1) for line in (first, "")]
 
 
 def _changed(plan: Plan) -> list[str]:
@@ -201,6 +218,7 @@ def _document(item: PlannedRun) -> Mapping[str, Any]:
         return document
     return document | {
         "params": run.params,
+        "command": run.config.command and list(run.config.command),
         "config_hash": run.config_hash,
         "target_step": run.target_step,
         "nodes": run.nodes,

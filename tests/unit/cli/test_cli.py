@@ -183,7 +183,7 @@ def test_repeats_that_are_planned_alike_share_a_row(spec: Path) -> None:
     kept = PlannedRun(Sign.KEEP, runs[0].name, "completed", runs[0], runs[0].micro_batch)
     new = [PlannedRun(Sign.CREATE, run.name, "", run, run.micro_batch) for run in runs[1:]]
     lines = plan_page(Plan("sweep", "slurm", (kept, *new)), Page()).splitlines()
-    assert [line.split("  ")[1] for line in lines[3:-2]] == [
+    assert [line.split("  ")[1] for line in lines[3 : lines.index("", 2)]] == [
         "depth-1_zero_stage-1",
         "depth-1_zero_stage-1-r1 × 2",
         "depth-1_zero_stage-2 × 3",
@@ -219,6 +219,15 @@ def test_plan_as_a_document_holds_the_deepspeed_configuration(spec: Path, capsys
     config = found["runs"][1]["ds_config"]
     assert (config["train_micro_batch_size_per_gpu"], config["gradient_accumulation_steps"]) == (2, 4)
     assert config["zero_optimization"]["stage"] == 2
+
+
+def test_plan_shows_the_command_of_the_first_run(spec: Path, tmp_path: Path, capsys: Output) -> None:
+    assert main(["plan", str(spec)]) == 0
+    said = f"depth-1_zero_stage-1 runs `{tmp_path}/train.py --depth 1`"
+    assert said in capsys.readouterr().out.splitlines()
+    assert main(["plan", str(spec), "--json"]) == 0
+    commands = [run["command"][1:] for run in json.loads(capsys.readouterr().out)["runs"]]
+    assert commands == [["--depth", depth] for depth in ("1", "1", "2", "2")]
 
 
 def test_plan_of_one_run_shows_its_deepspeed_configuration(spec: Path, capsys: Output) -> None:
