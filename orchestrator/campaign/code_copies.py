@@ -69,7 +69,7 @@ class CodeCopies:
             return Code(LIVE, why=f"{script} cannot be read from this machine")
         key = script if module else script.parent
         if key not in self._known or (not module and not self._holds(key, script)):
-            self._known[key] = self._code(key, None if module else script, config.command)
+            self._known[key] = self._code(key, None if module else script, config)
         return self._known[key]
 
     @property
@@ -81,11 +81,12 @@ class CodeCopies:
         tree = self._known[key].tree
         return tree is None or os.path.relpath(script, tree.root) in tree.files
 
-    def _code(self, folder: Path, script: Path | None, command: Sequence[str]) -> Code:
+    def _code(self, folder: Path, script: Path | None, config: RunConfig) -> Code:
+        command = config.command or []
         if script is None and work_tree(folder) is None and not has_module(folder, command):
             return Code("")
         try:
-            words = (word.rpartition("=")[2] for word in command)
+            words = (word.rpartition("=")[2] for word in (*command, *config.env.values()))
             named = [Path(self.workdir, word) for word in words if word.endswith((".yaml", ".yml"))]
             tree = tree_around(folder, script, self.dir, self.spec, named)
             if tree is None:

@@ -35,9 +35,11 @@ _OUTPUTS: Final = re.compile(
     r"|png|jpe?g|svg|pdf|zip|tar|t?gz|zst)$|tfevents"
 )
 """How files are named that runs read and write; copied only where git keeps them."""
-_FIELD: Final = re.compile(r"^(\w+):", re.MULTILINE)
-_FIELDS_OF_SPECS: Final = ({"matrix", "repeats"}, {"command", "train"})
+_FIELD: Final = re.compile(r"""^(["']?)(\w+)\1\s*:""", re.MULTILINE)
+_FIELDS_OF_SPECS: Final = ({"name"}, {"matrix", "repeats"}, {"command", "train"})
 """A spec has one of each, which hardly a configuration of a script has."""
+_TELLING_FIELDS: Final = frozenset({"name", "command", "executor", "matrix", "repeats"})
+"""Two of them make a file in the spec's own folder a spec: one that is being written lacks some."""
 _REPORT: Final = ("report.html", "report.json", "conditions.csv")
 """What lies side by side in the folder of a report."""
 _DOCUMENTS: Final = (".md", ".rst", ".ipynb")
@@ -116,7 +118,9 @@ def _within_limits(
         linked = inner_link(root, path) is not None
         bytes_ = 0 if linked or not place.is_file() else place.stat().st_size
         written = path not in tracked and (_is_output(path) or _is_of_a_report(place))
-        no_code = place == spec or path.endswith(_DOCUMENTS) or written or (path not in named and _is_a_spec(place))
+        no_code = (
+            place == spec or path.endswith(_DOCUMENTS) or written or (path not in named and _is_a_spec(place, spec))
+        )
         if path not in always and not linked and (no_code or bytes_ > FILE_LIMIT_BYTES or not _readable(place)):
             left_out.add(path)
             continue
@@ -149,12 +153,13 @@ def _is_output(path: str) -> bool:
     return written or _OUTPUTS.search(path) is not None or not _TOOLS.isdisjoint(folders)
 
 
-def _is_a_spec(place: Path) -> bool:
-    """Whether it is a spec of another campaign, by its fields: one that is being written need not be valid."""
+def _is_a_spec(place: Path, spec: Path) -> bool:
+    """Whether it is a spec of another campaign, by its fields: it need not be valid, nor YAML."""
     if place.suffix not in (".yaml", ".yml") or not _readable(place) or place.stat().st_size > SPEC_LIMIT_BYTES:
         return False
-    fields = set(_FIELD.findall(place.read_text(encoding="utf-8", errors="replace")))
-    return "name" in fields and all(map(fields.intersection, _FIELDS_OF_SPECS))
+    fields = {name for _, name in _FIELD.findall(place.read_text(encoding="utf-8", errors="replace"))}
+    beside = place.parent == spec.parent and len(fields & _TELLING_FIELDS) > 1
+    return beside or all(map(fields.intersection, _FIELDS_OF_SPECS))
 
 
 def _is_of_a_report(place: Path) -> bool:

@@ -238,6 +238,27 @@ def test_specs_of_other_campaigns_are_no_code_unless_the_script_is_told_to_read_
     assert changed_files(first.hash, project.code("train.py"), project.dir) == ["conf.yaml"]
 
 
+@pytest.mark.parametrize(
+    "text",
+    [
+        "name: other\ncommand: train.py\n",  # one run
+        "name: other\nexecutor: local\ntrain: {model: gpt2}\n",
+        "name: other\ncommand: train.py {lr}\nmatrx:\n  lr: [1, 2]\n",
+        "nam: other\ncommand: [train.py\nmatrix: {lr: [1, 2]\n",
+        '"name": other\ncommand : train.py\n',
+    ],
+)
+def test_a_spec_beside_the_spec_is_none_of_the_code_while_it_is_being_written(project: Project, text: str) -> None:
+    first = project.code()
+    project.write("other.yaml", text)
+    assert project.code().hash == first.hash
+    reading = RunConfig(command=["train.py"], env={"CONFIG": "other.yaml"})
+    copies = CodeCopies(project.dir, project.root / "spec.yaml", project.root, make=True)
+    assert changed_files(first.hash, copies.of(reading), project.dir) == ["other.yaml"]
+    project.write("conf/other.yaml", text)  # a configuration of the script more likely than a spec
+    assert changed_files(first.hash, project.code(), project.dir) == ["conf/other.yaml"]
+
+
 @pytest.mark.parametrize("git", [True, False])
 def test_a_campaign_that_lives_in_the_script_s_folder_is_no_code(project: Project, *, git: bool) -> None:
     if git:
