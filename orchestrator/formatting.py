@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import math
 import re
 import time
@@ -54,9 +55,14 @@ def spreadsheet_cells(row: Iterable[Any]) -> list[Any]:
     """A line of CSV or TSV, header included, in which no text is a formula: what begins like one gets an apostrophe.
 
     A script chooses the names of its metrics, and a spreadsheet would run `=HYPERLINK(...)`. Text that is a number
-    (`-inf`) stays as it is, as does what is no text. A carriage return is a line end: unquoted, it would end the row.
+    (`-inf`) stays as it is, as do numbers; flags are `true` and `false`, structures JSON. A carriage return is a line
+    end: unquoted, it would end the row.
     """
-    return [_inert(value) if isinstance(value, str) else value for value in row]
+    return [_inert(value) if isinstance(value, str) else _plain(value) for value in row]
+
+
+def _plain(value: Any) -> Any:
+    return json.dumps(value) if isinstance(value, bool | dict | list | tuple) else value
 
 
 def _inert(text: str) -> str:

@@ -82,7 +82,7 @@ class CodeCopies:
         return tree is None or os.path.relpath(script, tree.root) in tree.files
 
     def _code(self, folder: Path, script: Path | None, config: RunConfig) -> Code:
-        command = config.command or []
+        command: Sequence[str] = config.command or ()
         if script is None and work_tree(folder) is None and not has_module(folder, command):
             return Code("")
         try:

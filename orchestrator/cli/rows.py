@@ -59,11 +59,15 @@ def delimited(records: Iterable[Mapping[str, Any]], separator: str) -> str:
     text = io.StringIO()
     writer = csv.writer(text, delimiter=separator, lineterminator="\n")
     for row in (columns, *rows):
-        writer.writerow(spreadsheet_cells(map(_cell, row)))
+        writer.writerow(spreadsheet_cells(clean(value) if isinstance(value, str) else value for value in row))
     return text.getvalue()
 
 
-def _cell(value: Any) -> Any:
-    if isinstance(value, list | tuple | bool):
-        return json.dumps(value)
-    return clean(value) if isinstance(value, str) else value
+def row_of_run(run: Mapping[str, Any]) -> dict[str, Any]:
+    """A run's document with the columns that `campaign export --what runs` has: `param.*`, `forward.*`, `attempts`."""
+    row = {name: value for name, value in run.items() if name not in ("params", "forwarded", "attempts")}
+    for name, value in run.get("params", {}).items():
+        row[f"param.{name}"] = json.dumps(value) if isinstance(value, Mapping) else value
+    for tool, there in run.get("forwarded", {}).items():
+        row[f"forward.{tool}"] = there.get("run_id")
+    return row | ({"attempts": len(run["attempts"])} if "attempts" in run else {})

@@ -5,8 +5,8 @@ from __future__ import annotations
 import io
 import sys
 import time
-from collections.abc import Mapping, Sequence
-from typing import TYPE_CHECKING, Any, Final
+from collections.abc import Sequence
+from typing import TYPE_CHECKING, Final
 
 import click
 
@@ -25,7 +25,7 @@ from .common import (
 )
 from .completion import campaign_names, campaign_then_runs
 from .pages.text import Page
-from .rows import TABLE, echo_rows, format_options
+from .rows import TABLE, echo_rows, format_options, row_of_run
 
 if TYPE_CHECKING:
     from ...db.records import RunState
@@ -83,17 +83,12 @@ def status(
         watch_status(opened, campaign, chosen)
     seen, page = read_status(opened, campaign), page_for(sys.stdout)
     if form != TABLE:
-        echo_rows(form, status_document(opened, campaign, chosen), lambda found: map(_row, found["runs"]))
+        echo_rows(form, status_document(opened, campaign, chosen), lambda found: map(row_of_run, found["runs"]))
     else:
         page = Page(page.colour) if wide else page
         height = None if everything or wide or chosen else screen_height(sys.stdout)
         echo_screen(status_page(chosen.of(seen), page, height, seen if chosen else None))
     return EXIT_FAILED if watch and not seen.all_completed else EXIT_OK
-
-
-def _row(run: Mapping[str, Any]) -> Mapping[str, Any]:
-    """A run in a table: its attempts are another one, see `campaign export --what attempts`."""
-    return {name: value for name, value in run.items() if name != "attempts"}
 
 
 def _states(words: str | None) -> list[RunState]:

@@ -33,7 +33,7 @@ from .common import (
 )
 from .completion import field_values, template_names
 from .pages.text import table
-from .rows import TABLE, echo_rows, format_options
+from .rows import TABLE, echo_rows, format_options, row_of_run
 
 if TYPE_CHECKING:
     from ..campaign.plan import Plan, PlannedRun
@@ -174,7 +174,8 @@ def plan(
 
 def _plan_rows(document: Mapping[str, Any]) -> list[dict[str, Any]]:
     """The planned runs without what is no column of a table."""
-    return [{name: run[name] for name in run if name not in ("ds_config", "warnings")} for run in document["runs"]]
+    rows = map(row_of_run, document["runs"])
+    return [{name: value for name, value in row.items() if name not in ("ds_config", "warnings")} for row in rows]
 
 
 @verb

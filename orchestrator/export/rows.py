@@ -49,7 +49,7 @@ def write_csv(stream: IO[str], _campaign: str, _what: str, columns: Sequence[str
     writer.writerow(spreadsheet_cells(columns))
     number = 0
     for row in rows:
-        writer.writerow(spreadsheet_cells(map(_plain, row)))
+        writer.writerow(spreadsheet_cells(row))
         number += 1
     return number
 
@@ -131,7 +131,3 @@ _TABLES: Final[dict[str, Callable[[Connection, int], tuple[Sequence[str], Iterab
 
 def _names(conn: Connection, campaign_id: int) -> dict[int, str]:
     return {row.run_id: row.name for row in queries.status(conn, campaign_id)}
-
-
-def _plain(value: Any) -> Any:
-    return json.dumps(value) if isinstance(value, dict | list) else value

@@ -27,6 +27,8 @@ _ESTIMATES: Final = frozenset(
     ["speed", "times_baseline"]
     + [metric.name for metric in METRICS.values() if metric.over in (OverRepeats.LOSS, OverRepeats.MEDIAN)]
 )
+_COLUMN: Final = {"params": "param"}
+"""What a field is called in a CSV file: as in `campaign export`."""
 _PARTS: Final = ("timing", "loss", "memory", "gpus", "quality", "cost")
 
 
@@ -98,7 +100,7 @@ def strict(value: Any) -> Any:
 
 
 def _rows(documents: Sequence[dict[str, Any]]) -> tuple[list[str], Iterator[CsvRow]]:
-    columns, rows = columns_of(documents)
+    columns, rows = columns_of([{_COLUMN.get(name, name): value for name, value in one.items()} for one in documents])
     return columns, (list(map(_cell, row)) for row in rows)
 
 

@@ -59,7 +59,27 @@ def test_each_record_of_the_document_is_a_line(
     assert [record[name] for record in document[key]] == names
     plain = {field for record in document[key] for field, value in record.items() if isinstance(value, str | float)}
     assert plain <= set(rows[0])
-    assert not {"attempts", "ds_config"} & set(rows[0])
+    assert "ds_config" not in rows[0]
+    assert [row.get("attempts") for row in rows] == [
+        str(len(record["attempts"])) if "attempts" in record else None for record in document[key]
+    ]
+
+
+@pytest.mark.parametrize("words", [["status"], ["plan", "plan.yaml"]])
+def test_a_run_has_the_columns_of_an_export(capsys: Output, words: list[str]) -> None:
+    [first, *_] = csv.DictReader(io.StringIO(printed(capsys, *words, "-o", "csv")))
+    assert first["param.lr"] == "0.1"
+    assert not [name for name in first if name.startswith("params")]
+
+
+def test_status_and_export_say_the_same_in_the_same_words(capsys: Output) -> None:
+    shown, exported = (
+        list(csv.DictReader(io.StringIO(printed(capsys, *words))))
+        for words in (("status", "-o", "csv"), ("export", "--what", "runs"))
+    )
+    assert set(exported[0]) <= set(shown[0])
+    assert [{name: row[name] for name in exported[0]} for row in shown] == exported
+    assert (exported[0]["cancelling"], exported[0]["param.lr"], exported[0]["attempts"]) == ("false", "0.1", "1")
 
 
 def test_the_figures_of_a_comparison_are_lines(capsys: Output) -> None:

@@ -46,7 +46,7 @@ def test_numbers_and_missing_values_stay() -> None:
         "[-1]",
     ]
     assert spreadsheet_cells(values)[:3] == [-1, -2.5, float("-inf")]
-    said = ["-1", "-2.5", "-inf", "nan", "", "True", "-3.5e-4", "-Infinity", "", "'=1", "[-1]"]
+    said = ["-1", "-2.5", "-inf", "nan", "", "true", "-3.5e-4", "-Infinity", "", "'=1", "[-1]"]
     assert written(["a"] * len(values), values)[1] == said
 
 

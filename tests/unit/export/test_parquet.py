@@ -56,7 +56,7 @@ def test_columns_and_rows_are_those_of_csv(what: str) -> None:
 def _as_csv(value: Any) -> object:
     if isinstance(value, dt.datetime):
         return pytest.approx(value.timestamp(), abs=1e-5)
-    return "" if value is None else _same(str(value))
+    return "" if value is None else _same(json.dumps(value) if isinstance(value, bool) else str(value))
 
 
 def _same(text: str) -> object:
