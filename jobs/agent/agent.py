@@ -193,7 +193,7 @@ class Agent:
 
     def _watch(self, launcher: subprocess.Popen[bytes]) -> str:
         while launcher.poll() is None:
-            time.sleep(POLL_S)
+            self._collector.wait(POLL_S) if self._collector else time.sleep(POLL_S)
             self.progress.look()
             self._beat()
             if self._collector:

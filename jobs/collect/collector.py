@@ -18,6 +18,8 @@ from .places import Places
 from .sources import MetricSource, Printed, TensorBoard, TrainerState
 
 LOOK_S: Final = 2.0
+NOTE_S: Final = 0.1
+"""Between two looks whether something was printed: the time of a line is known to that."""
 HOLD_S: Final = 5.0
 """From the first value to the choice: a script that reports does so meanwhile."""
 CHUNK_BYTES: Final = 256 << 10
@@ -62,6 +64,15 @@ class Collector:
         self._marks: dict[str, int] = {}
         self._seen_bytes = self._own_lines = 0
         self._unwritten = b""
+
+    def wait(self, seconds: float) -> None:
+        """Sleeps, and sees meanwhile when something is printed."""
+        until_s = time.monotonic() + seconds
+        while (left_s := until_s - time.monotonic()) > 0:
+            time.sleep(min(NOTE_S, left_s))
+            for source in () if self._over else self._sources:
+                with suppress(OSError):
+                    source.note()
 
     def look(self) -> None:
         """Takes in what is new, now and then; call it often."""
@@ -108,7 +119,7 @@ class Collector:
         if at_once or time.monotonic() - self._first_s >= HOLD_S:
             self._chosen, self._sources = best, [best]
             message = f"the script does not report metrics; they are read from {best.said}"
-            self._tell("metrics_source", message, source=best.kind)
+            self._tell("metrics_source", message, source=best.kind, within_s=best.within_s)
 
     def _new(self, line: Line) -> Line:
         """What of a line is further than all before; the same value may stand in two files."""
@@ -137,10 +148,11 @@ class Collector:
 
     def _tell_given_up(self, patterns: Patterns) -> None:
         for name in patterns.given_up:
-            self._tell("metrics_source", f"metrics.{name} takes too long on what the script prints, and is given up")
+            message = f"metrics.{name} takes too long on what the script prints, and is given up"
+            self._tell("metrics_source", message, within_s=Printed.within_s)
         patterns.given_up.clear()
 
-    def _tell(self, event: str, message: str, **facts: str) -> None:
+    def _tell(self, event: str, message: str, **facts: str | float) -> None:
         self._write(json.dumps({"event": event, "ts": time.time(), "message": message, **facts}) + "\n")
 
     def _append(self, lines: list[Line]) -> None:

@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
-import os
+import math
 import re
+import time
 from abc import ABC, abstractmethod
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from pathlib import Path
 from typing import Final
 
@@ -17,6 +18,8 @@ Line = dict[str, float]
 """Of the spool: `step`, and values by name."""
 
 LINE_LIMIT: Final = 1000
+SEEN_WITHIN_S: Final = 0.25
+"""Lines seen later than this after they may have been printed have no time."""
 PATTERN_S: Final = 2.0
 """Of processor time, for one pattern on what is read at once: others need a hundredth of it."""
 
@@ -33,6 +36,7 @@ _MS: Final = re.compile(r"(?<![a-z])(?:step[ _])?(?:time|dt)[\s:=]*(\d+(?:\.\d+)
 _DICT: Final = re.compile(r"^\{'[\w/.-]+': .*\}$")
 _ITEM: Final = re.compile(rf"'([\w/.-]+)': '?({_NUMBER})'?[,}}]", re.IGNORECASE)
 _ESCAPE: Final = re.compile(rb"\x1b\[[0-9;]*[A-Za-z]")
+_LINE_END: Final = re.compile(rb"[\r\n]+")
 _BAR: Final = re.compile(r"^\s*\d+%\|[^|]*\| *(\d+)/(\d+) \[")
 
 
@@ -43,8 +47,8 @@ class Form(ABC):
     """Where the metrics are read from, for people."""
 
     @abstractmethod
-    def take(self, texts: list[str]) -> Iterator[Line]:
-        """What further lines of the output say."""
+    def take(self, texts: Iterable[str]) -> Iterator[Line]:
+        """What further lines of the output say, each as soon as the text that completes it is taken."""
 
 
 class Patterns(Form):
@@ -61,7 +65,7 @@ class Patterns(Form):
         self._step: int | None = None
         self.given_up: list[str] = []
 
-    def take(self, texts: list[str]) -> Iterator[Line]:
+    def take(self, texts: Iterable[str]) -> Iterator[Line]:
         """A value belongs to the step of its line, or else to the last one before."""
         patterns = {name: UserPattern(pattern, PATTERN_S) for name, pattern in self._patterns.items()}
         for text in texts:
@@ -84,7 +88,7 @@ class CommonForms(Form):
         self._waiting: list[Line] = []
         self._total = 0
 
-    def take(self, texts: list[str]) -> Iterator[Line]:
+    def take(self, texts: Iterable[str]) -> Iterator[Line]:
         """The Trainer's own lines lack the step: its bar comes again after each, and has it."""
         for text in texts:
             if _DICT.match(text):
@@ -107,13 +111,33 @@ class CommonForms(Form):
 
 
 class Output:
-    """Reads on in the output of the first rank."""
+    """Reads on in the output of the first rank, and knows when it was printed.
+
+    The file only shows what was printed between two looks at its size. Of the lines that came between two, only the
+    last is known to be of then: a script with a buffer prints many at once, the last of which has just been made.
+    """
 
     def __init__(self, folder: Path, form: Form) -> None:
         self.form = form
         self._folder = folder
         self._path: Path | None = None
         self._offset, self._rest = 0, b""
+        self._sizes: list[tuple[int, float]] = []
+        self._noted_s = -math.inf
+
+    def note(self) -> None:
+        """Looks how much was printed by now; cheap, to be called several times a second.
+
+        Raises:
+            OSError: it cannot be seen.
+        """
+        if self._path is None:
+            return
+        size, now_s = self._path.stat().st_size, time.monotonic()
+        if size > (self._sizes[-1][0] if self._sizes else self._offset):
+            known = now_s - self._noted_s <= SEEN_WITHIN_S
+            self._sizes.append((size, time.time() if known else math.nan))
+        self._noted_s = now_s
 
     def read(self, max_bytes: int) -> tuple[list[Line], bool]:
         """What the next lines say, and whether there may be more; a progress bar's turns count as lines.
@@ -124,14 +148,37 @@ class Output:
         self._path = self._path or next(iter(sorted(self._folder.glob("*_rank0.log"))), None)
         if self._path is None:
             return [], False
+        self.note()
         with open_regular(self._path) as file:
-            file.seek(self._offset, os.SEEK_SET)
-            chunk = file.read(max_bytes) or b""
-        self._offset += len(chunk)
-        *lines, self._rest = re.split(rb"[\r\n]+", self._rest + chunk)
+            file.seek(self._offset)
+            chunk = file.read(min(max_bytes, self._sizes[-1][0] - self._offset)) if self._sizes else b""
+        taken = list(self._timed(chunk or b""))
+        return taken, len(chunk or b"") == max_bytes
+
+    def _timed(self, chunk: bytes) -> Iterator[Line]:
+        """What the lines in the next bytes say, the last one of each look with its time."""
+        ends = [self._offset + found.end() for found in _LINE_END.finditer(chunk)]
+        *lines, self._rest = _LINE_END.split(self._rest + chunk)
         self._rest = self._rest[:LINE_LIMIT]
-        texts = [_ESCAPE.sub(b"", line[:LINE_LIMIT]).decode(errors="replace") for line in lines]
-        return list(self.form.take(texts)), len(chunk) == max_bytes
+        self._offset += len(chunk)
+        at = 0
+
+        def texts() -> Iterator[str]:
+            nonlocal at
+            for line, end in zip(lines, ends, strict=True):
+                while self._sizes[at][0] < end:
+                    at += 1
+                yield _ESCAPE.sub(b"", line[:LINE_LIMIT]).decode(errors="replace")
+
+        last: dict[int, Line] = {}
+        for said in self.form.take(texts()):
+            last[at] = said
+            yield said
+        for look, said in last.items():
+            size, ts_s = self._sizes[look]
+            if size <= self._offset and math.isfinite(ts_s):
+                said["ts"] = ts_s
+        self._sizes = [look for look in self._sizes if look[0] > self._offset]
 
 
 def _read(text: str) -> Line | None:

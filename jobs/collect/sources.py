@@ -13,7 +13,7 @@ from typing import Any, Final
 from ..shared.files import load_json
 from .event_files import EventFile
 from .names import is_held_out, metric_name
-from .output import Form, Line, Output
+from .output import SEEN_WITHIN_S, Form, Line, Output
 from .places import Places
 
 SEARCH_S: Final = 10.0
@@ -26,10 +26,20 @@ class MetricSource(ABC):
     kind: str
     """A word for programs."""
 
+    within_s = 0.0
+    """How much later than it was written a line may have been seen that has a time."""
+
     @property
     @abstractmethod
     def said(self) -> str:
         """What it is, for people."""
+
+    def note(self) -> None:  # noqa: B027 - most sources say themselves when it was
+        """Looks whether something has come, for the sake of its time; cheap.
+
+        Raises:
+            OSError: it cannot be seen now.
+        """
 
     @abstractmethod
     def read(self, max_bytes: int, *, last: bool) -> tuple[list[Line], bool]:
@@ -44,6 +54,7 @@ class Printed(MetricSource):
     """The output of the first rank."""
 
     kind = "printed"
+    within_s = SEEN_WITHIN_S
 
     def __init__(self, logs: Path, form: Form) -> None:
         self.form = form
@@ -54,12 +65,13 @@ class Printed(MetricSource):
         """As its form says."""
         return self.form.said
 
-    def read(self, max_bytes: int, *, last: bool) -> tuple[list[Line], bool]:
-        """Of what came at once only the last line is known to be of now."""
-        lines, more = self._output.read(max_bytes)
-        if lines and not more and not last:
-            lines[-1]["ts"] = time.time()
-        return lines, more
+    def note(self) -> None:
+        """The length of the output."""
+        self._output.note()
+
+    def read(self, max_bytes: int, *, last: bool) -> tuple[list[Line], bool]:  # noqa: ARG002 - it is read on
+        """Lines, some of them with the time when they were seen."""
+        return self._output.read(max_bytes)
 
 
 class TensorBoard(MetricSource):

@@ -196,7 +196,8 @@ def logs(
     else:
         path = newest_log(wanted)
         if not launcher and f"_rank{rank}." not in path.name:
-            echo_err(f"rank {rank} has printed nothing yet; showing {path}")
+            printed = "printed nothing" if wanted.ended else "has printed nothing yet"
+            echo_err(f"rank {rank} {printed}; showing {path}")
         if as_json:
             text = io.BytesIO()
             print_log(path, lines, text)

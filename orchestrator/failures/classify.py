@@ -358,4 +358,4 @@ def _what_to_look_at(verdict: Verdict, ended: Ended) -> str:
         return f"the kernel's log on {verdict.host or 'the node'}: whether the kernel killed it for want of memory"
     if silent_ranks(ended):
         return "PYTHONFAULTHANDLER=1 in `env`: the stack at the moment of its death goes to the log"
-    return "`campaign logs`: the script gave no reason that its rank could record"
+    return "its log: the script gave no reason that its rank could record"

@@ -57,7 +57,7 @@ def _by_exits(ended: Ended) -> Verdict:
         return Verdict(FailureClass.CRASH, f"ended at step {ended.step} of {ended.target_step}")
     codes = sorted({rank.exit for o in ended.outcomes for rank in o.ranks if rank.exit})
     how = f"the script exited with {', '.join(map(str, codes))} and" if codes else "it"
-    return Verdict(FailureClass.CRASH, f"{how} failed without a known error", "see `campaign logs`")
+    return Verdict(FailureClass.CRASH, f"{how} failed without a known error", "see its log")
 
 
 def _usage(ended: Ended) -> Verdict | None:
@@ -75,14 +75,14 @@ def _without_outcome(ended: Ended) -> Verdict:
     """The agents died too, or never started: only Slurm's record is left."""
     job = ended.job
     if job is None or job.state == "GONE":
-        return Verdict(FailureClass.CRASH, "ended without a record of how", "see `campaign logs`")
+        return Verdict(FailureClass.CRASH, "ended without a record of how", "see its log")
     proof = LogLine("slurm", 0, f"{job.state} {job.exit_code} {job.reason}".strip())
     if mistake := _not_found(ended, job.exit_code):
         return mistake
     if job.exit_code == "0:53" or job.reason == "JobLaunchFailure":
         return Verdict(FailureClass.NODE, f"Slurm could not start it: {proof.text}", "", proof, "slurm-launch")
     reason = f"ended without a record of how (Slurm: {proof.text})"
-    return Verdict(FailureClass.CRASH, reason, "see `campaign logs`", proof)
+    return Verdict(FailureClass.CRASH, reason, "see its log", proof)
 
 
 def _not_found(ended: Ended, exit_code: str) -> Verdict | None:

@@ -75,6 +75,7 @@ class Planted:
         nan_from: step from which the loss is not a number.
         host_limits_gb: of the nodes that an attempt was on, 0 for no limit.
         gpu: name of the GPU that is sampled; none is without it.
+        printed: a script of one's own prints steps and losses, and nothing else is known of them.
     """
 
     name: str
@@ -95,6 +96,7 @@ class Planted:
     ranks: int = 2
     host_limits_gb: Mapping[str, float] = field(default_factory=lambda: {"n0": 64.0})
     gpu: str = ""
+    printed: bool = False
     state: RunState = RunState.COMPLETED
     reason: str = ""
 
@@ -131,7 +133,8 @@ def _runs(conditions: Sequence[Planted]) -> Iterator[NewRun]:
     for ordinal, condition in enumerate(conditions):
         train = {"model": "gpt2", "seq_len": SEQ_LEN, "global_batch": GLOBAL_BATCH, "micro_batch": 4, "zero_stage": 1}
         trained = {**train, "steps": condition.steps, "engine": "deepspeed", **condition.train}
-        config = {"train": trained, "ranks_per_node": condition.ranks, **condition.config}
+        own = {"command": ["train.py"]} if condition.printed else {}
+        config = {"train": trained, "ranks_per_node": condition.ranks, **own, **condition.config}
         for repeat in range(len(condition.step_s)):
             yield NewRun(
                 name=_name(condition, repeat),
@@ -248,6 +251,9 @@ def _lines(condition: Planted, run: RunRow, one: Try, start_s: float) -> Iterato
     noise = random.Random(f"{condition.name} {run.repeat}")
     step_s = condition.step_s[run.repeat]
     tokens = run.config["train"]["global_batch"] * run.config["train"]["seq_len"]
+    if condition.printed:
+        source = {"message": "they are read from what it prints", "source": "printed", "within_s": 0.25}
+        yield {"event": "metrics_source", "ts": start_s, **source}
     yield {"event": "start", "ts": start_s, "step": one.first, **MODEL, **SOFTWARE}
     yield {"event": "memory", "ts": start_s, "micro_batch": one.micro_batch, "usable_gb": condition.usable_gb}
     ts_s = start_s
@@ -258,6 +264,9 @@ def _lines(condition: Planted, run: RunRow, one: Try, start_s: float) -> Iterato
             continue
         held_out = {**condition.evaluated, condition.steps: condition.held_out[run.repeat]}.get(step)
         loss = condition.floor + 4.0 / step**0.5 + noise.uniform(-0.05, 0.05)
+        if condition.printed:
+            yield {"step": step, "ts": ts_s, "loss": condition.floor + 4.0 / step**0.5}
+            continue
         yield {
             "step": step,
             "ts": ts_s,

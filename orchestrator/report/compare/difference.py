@@ -16,6 +16,7 @@ from ...campaign.counts import RunCounts
 from ...campaign.lookup import find
 from ...errors import UserError, did_you_mean
 from ...formatting import some
+from ..measure.flags import clock_remark
 from ..measure.load import read_runs
 from .baseline import BaselineComparison, compare_to_baseline
 from .conditions import Condition, conditions_of
@@ -116,7 +117,9 @@ def verdict(one: Comparison) -> list[str]:
         shown.append(f"{mixed} This may explain what differs.")
     if result.times_baseline:
         shown.append(f"Speed: {right} runs at {result.times_baseline.value:.3f} × {left}: {result.order}.")
-    apart = f"{difference(result.loss.difference)} nats: " if result.loss.difference else ""
+    shown += _clock_remarks(one)
+    unit = "" if any(run.own_loss for run in (*one.left.runs, *one.right.runs)) else " nats"
+    apart = f"{difference(result.loss.difference)}{unit}: " if result.loss.difference else ""
     shown.append(f"{result.loss_is.capitalize()} loss: {apart}{loss_verdict(result.loss)}.")
     return shown
 
@@ -142,6 +145,16 @@ def _figures(condition: Condition) -> list[tuple[str, str]]:
 def _code(condition: Condition) -> str:
     """What its runs ran."""
     return ", ".join(dict.fromkeys(run.code for run in condition.runs if run.code))
+
+
+def _clock_remarks(one: Comparison) -> Iterator[str]:
+    """What to know about step times that the scripts do not report."""
+    sides: dict[str, list[str]] = {}
+    for side in (one.left, one.right) if one.left is not one.right else (one.left,):
+        for remark in dict.fromkeys(filter(None, map(clock_remark, side.counted))):
+            sides.setdefault(remark, []).append(side.name)
+    for remark, names in sides.items():
+        yield f"{' and '.join(names)}: {remark}."
 
 
 def _left_out(one: Comparison) -> Iterator[str]:

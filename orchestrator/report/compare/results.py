@@ -99,4 +99,5 @@ def _sum(runs: Sequence[MeasuredRun]) -> Cost:
         around=sum(run.cost.around for run in runs),
         lost=dict(sorted(lost.items(), key=lambda item: -item[1])),
         queued_s=sum(run.cost.queued_s for run in runs),
+        untimed=sum(run.cost.untimed for run in runs),
     )

@@ -25,6 +25,7 @@ class Cost:
         around: the rest of attempts that ended well or still run: starting, evaluating, saving, steps made again.
         lost: by failure class, what attempts took that failed or were cancelled, without their steps that count.
         queued_s: from submission to start, of all attempts; plain seconds.
+        untimed: attempts that ended well or still run, with steps whose times are not known: all that they took.
     """
 
     training: float
@@ -32,11 +33,12 @@ class Cost:
     around: float
     lost: Mapping[str, float]
     queued_s: float
+    untimed: float = 0.0
 
     @property
     def total(self) -> float:
         """All of it, without waiting."""
-        return self.training + self.warm_up + self.around + sum(self.lost.values())
+        return self.training + self.warm_up + self.around + self.untimed + sum(self.lost.values())
 
 
 NO_FAILURE: Final = frozenset(kind for kind in FailureClass if not kind.policy.failure)
@@ -51,7 +53,7 @@ def cost_of(attempts: Sequence[AttemptRow], lines: Lines, config_hash: str, unti
 
     `lines` and `config_hash` are of its present configuration.
     """
-    training = warm_up = around = queued = 0.0
+    training = warm_up = around = queued = untimed = 0.0
     lost: dict[str, float] = defaultdict(float)
     for attempt in attempts:
         queued += _queued_s(attempt, until_s)
@@ -65,10 +67,14 @@ def cost_of(attempts: Sequence[AttemptRow], lines: Lines, config_hash: str, unti
         training += steady
         warm_up += first
         if attempt.state not in _BADLY or attempt.failure_class in NO_FAILURE:
-            around += spent - steady - first
+            rest = spent - steady - first
+            if lines.untimed(attempt.generation):
+                untimed += rest
+            else:
+                around += rest
         else:
             lost[attempt.failure_class or _BADLY[attempt.state]] += spent - steady - first
-    return Cost(training, warm_up, around, {kind: value for kind, value in lost.items() if value > 0}, queued)
+    return Cost(training, warm_up, around, {kind: value for kind, value in lost.items() if value > 0}, queued, untimed)
 
 
 def _seconds(attempt: AttemptRow, until_s: float) -> float:

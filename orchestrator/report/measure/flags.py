@@ -17,6 +17,10 @@ WAITED: Final = 0.05
 CLOCKS_DIFFER: Final = 0.02
 CLOCKED_STEPS: Final = 50
 """Over fewer the host's clock says little: it knows the end of a step to within a step."""
+UNTIMED: Final = (
+    "step times are not known: the lines that were read have no times, or times too close together; "
+    "let the script report step_time"
+)
 PADDED_NATS: Final = 1.0
 """A language model on text that it has not seen often does not come below; one that predicts padding does."""
 
@@ -24,6 +28,16 @@ PADDED_NATS: Final = 1.0
 def flags_of(run: MeasuredRun) -> list[str]:
     """What a reader must know about a run's figures, a sentence each."""
     return [*_configuration(run), *_points(run), *_timing(run), *_loss(run), *_gpus(run)]
+
+
+def clock_remark(run: MeasuredRun) -> str:
+    """What to know about the step times of a run whose script does not report them; "" of one that does."""
+    if run.timing is None:
+        return UNTIMED if run.step is not None else ""
+    if not run.timing.by_clock:
+        return ""
+    within = f", to within {run.timing.clock_error:.1%}" if run.timing.clock_error else ""
+    return f"step times are the time between two lines{within}: the script does not report step_time"
 
 
 def _configuration(run: MeasuredRun) -> Iterator[str]:
@@ -56,8 +70,8 @@ def _timing(run: MeasuredRun) -> Iterator[str]:
     if timing and timing.short:
         limits = f"at least {LEAST_STEPS} steps and {LEAST_S:.0f} s are recommended"
         yield f"only {count(timing.steps, 'step')} ({timing.window_s:,.1f} s) timed; {limits}"
-    if timing and timing.by_clock:
-        yield "step times are the time between two lines: the script does not report step_time"
+    if remark := clock_remark(run):
+        yield remark
     if quality.data_wait is not None and quality.data_wait > WAITED:
         yield f"{quality.data_wait:.0%} of the time waited for data"
     long = timing is not None and timing.steps >= CLOCKED_STEPS
@@ -69,7 +83,12 @@ def _loss(run: MeasuredRun) -> Iterator[str]:
     final, held_out = run.loss.final, run.loss.held_out
     if held_out is not None and not math.isfinite(held_out):
         yield "its newest held-out loss, or the training loss after that, is not finite"
-    if final is not None and final < PADDED_NATS and (held_out is None or held_out - final > PADDED_NATS):
+    if (
+        not run.own_loss
+        and final is not None
+        and final < PADDED_NATS
+        and (held_out is None or held_out - final > PADDED_NATS)
+    ):
         yield f"a training loss of {final:.2f} nats is what padding or memorised text gives"
 
 

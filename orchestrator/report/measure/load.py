@@ -20,6 +20,8 @@ from .run import MeasuredRun, RunData, measured_run
 
 _SAID: Final = ("start", "speed", "memory")
 _SKIPPED: Final = "skipped_steps"
+_PRINTED_WITHIN_S: Final = 2.5
+"""Of lines that an earlier version has read, which does not say."""
 
 
 def read_runs(store: Store, campaign: CampaignRow) -> list[MeasuredRun]:
@@ -32,6 +34,7 @@ def read_runs(store: Store, campaign: CampaignRow) -> list[MeasuredRun]:
         events = queries.events(conn, campaign.id)
         said = _said(events)
         sources = {event.attempt_id: event.message for event in events if event.kind == METRICS_SOURCE}
+        within_s = _lines_within_s(events)
         excluded = {event.attempt_id: event.data.get("exclude", ()) for event in events if event.kind == SUBMITTING}
         forwards = queries.forwards(conn, campaign.id)
         for run in queries.runs(conn, campaign.id):
@@ -47,6 +50,7 @@ def read_runs(store: Store, campaign: CampaignRow) -> list[MeasuredRun]:
                 excluded=excluded,
                 skipped_steps=int(skipped) if skipped is not None and math.isfinite(skipped) else None,
                 metrics_source=next((sources[one] for one in mine[::-1] if one in sources), ""),
+                lines_within_s=max((within_s.get(one, 0.0) for one in mine), default=0.0),
                 forwarded={tool: str(data.get("run_id", "")) for tool, data in forwards.get(run.id, {}).items()},
                 until_s=until_s,
             )
@@ -59,6 +63,18 @@ def _looked_s(conn: Connection, store: Store, campaign: CampaignRow) -> float:
     now_s = store.now(conn)
     lease = queries.read_lease(conn, lease_name(campaign.id))
     return now_s if lease is None else min(now_s, lease.expires_s)
+
+
+def _lines_within_s(events: Sequence[EventRow]) -> dict[int | None, float]:
+    """By attempt whose metrics were found by the agent, how late the time of a line may be."""
+    found: dict[int | None, float] = defaultdict(float)
+    for event in events:
+        if event.kind == METRICS_SOURCE:
+            unsaid = _PRINTED_WITHIN_S if event.data.get("source", "printed") == "printed" else 0.0
+            said = event.data.get("within_s")
+            late_s = float(said) if isinstance(said, int | float) else unsaid
+            found[event.attempt_id] = max(found[event.attempt_id], late_s)
+    return found
 
 
 def _said(events: Sequence[EventRow]) -> dict[tuple[int | None, str], dict[str, Any]]:

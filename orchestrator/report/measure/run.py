@@ -37,6 +37,7 @@ class RunData:
         excluded: by id of an attempt, the nodes that it was to do without.
         skipped_steps: optimizer steps left out because gradients overflowed; None where nobody counts.
         metrics_source: where they come from, in a sentence, if its script does not report them.
+        lines_within_s: how much later than it was written a line of metrics may have got its time.
         forwarded: by tool that it was forwarded to, its id there.
         until_s: when it was last looked at whether attempts run.
     """
@@ -51,6 +52,7 @@ class RunData:
     excluded: Mapping[int | None, Sequence[str]]
     skipped_steps: int | None
     metrics_source: str
+    lines_within_s: float
     forwarded: Mapping[str, str]
     until_s: float
 
@@ -113,7 +115,7 @@ class Curve:
 
     Attributes:
         step, seconds, tokens: optimizer steps, seconds of training and tokens so far. The seconds are of steps alone,
-            those of warm-ups counted as the run's median step.
+            those of warm-ups, and of steps whose time is not known, counted as the run's median step.
         raw, smoothed: single steps, and a trailing mean over a fiftieth of the run.
         eval_step, held_out: where held-out text was evaluated.
     """
@@ -192,6 +194,11 @@ class MeasuredRun:
     def silent(self) -> bool:
         """Whether it came to its end without a word of any step."""
         return self.completed and self.step is None
+
+    @property
+    def own_loss(self) -> bool:
+        """Whether a script of one's own says the loss, in a unit that nobody knows."""
+        return bool(self.config.get("command"))
 
     @property
     def changed(self) -> bool:
@@ -291,7 +298,7 @@ def _lines(data: RunData) -> Lines:
     first_steps = {attempt.generation: attempt.start_step or 0 for attempt in data.mine}
     last_steps = {attempt.generation: attempt.last_step for attempt in data.mine if attempt.last_step is not None}
     every = (data.run.config.get("train") or {}).get("log_every") or 1
-    return lines_of(data.series, first_steps, every, last_steps)
+    return lines_of(data.series, first_steps, every, last_steps, data.lines_within_s)
 
 
 def _batch(config: Mapping[str, Any], attempts: Sequence[AttemptRow]) -> dict[str, Any]:
@@ -377,7 +384,7 @@ def _curve(series: Series, lines: Lines, tokens_per_step: int | None) -> Curve:
     step = lines.step.astype(float)
     return Curve(
         step=step[shown].tolist(),
-        seconds=np.cumsum(lines.steady_s())[shown].tolist(),
+        seconds=np.cumsum(lines.steady_s() if lines.known else np.full(loss.size, math.nan))[shown].tolist(),
         tokens=(step[shown] * (tokens_per_step or math.nan)).tolist(),
         raw=loss[shown].tolist(),
         smoothed=smoothed[shown].tolist(),

@@ -4,6 +4,10 @@ The first ``WARM_UP_STEPS`` of every attempt, or its first half where it is shor
 they are left out, and reported apart. How long it was goes by the attempt, not by the lines that later ones left of it.
 A line of metrics may stand for several steps, so each counts as often as it stands for a step; but for no more than
 lines usually do, or a lost line would not be missed.
+
+Where the script does not say how long a step takes, it is the time between two lines. That of a printed line is only
+known to within the looks at the output, so the lines are taken that lie far enough apart: what is between them, shared
+among its steps. Where none do, nothing is known.
 """
 
 from __future__ import annotations
@@ -11,6 +15,7 @@ from __future__ import annotations
 import math
 from collections.abc import Mapping
 from dataclasses import dataclass
+from itertools import pairwise
 from typing import Final
 
 import numpy as np
@@ -22,6 +27,9 @@ from ....db.series import Series
 LEAST_STEPS: Final = 100
 LEAST_S: Final = 20.0
 """Figures of a window of fewer steps, or of less time, are flagged."""
+
+_FAR_APART: Final = 10
+"""Two times tell the steps between them if they are so many times farther apart than each may be wrong."""
 
 _SHARES: Final = (0.05, 0.25, 0.5, 0.75, 0.95, 0.99)
 
@@ -41,6 +49,8 @@ class Timing:
         steps, window_s: that count, and what they took.
         warm_up_steps, warm_up_s: that do not, and what they took.
         by_clock: the script does not say how long a step takes: it is the time between two lines.
+        clock_error: by what part a step's time may then be wrong; 0 where the lines have the time at which they were
+            written.
     """
 
     step_s: float
@@ -52,6 +62,7 @@ class Timing:
     warm_up_steps: int
     warm_up_s: float
     by_clock: bool
+    clock_error: float = 0.0
 
     @property
     def iqr_s(self) -> float:
@@ -78,7 +89,7 @@ class Lines:
             last line also those after it, from which the next attempt went on.
         step_s: time of one of them; NaN where it is not known.
         timed: whether all that it stands for is behind its attempt's warm-up.
-        by_clock: as in ``Timing``.
+        by_clock, clock_error: as in ``Timing``.
     """
 
     step: Integers
@@ -87,6 +98,12 @@ class Lines:
     step_s: Floats
     timed: NDArray[np.bool_]
     by_clock: bool
+    clock_error: float = 0.0
+
+    @property
+    def known(self) -> bool:
+        """Whether the time of any step behind the warm-up is."""
+        return bool(np.isfinite(self.step_s[self.timed]).any())
 
     @property
     def spent_s(self) -> Floats:
@@ -99,8 +116,15 @@ class Lines:
         own = self.generation == generation
         return float(self.spent_s[own & self.timed].sum()), float(self.spent_s[own & ~self.timed].sum())
 
+    def untimed(self, generation: int) -> bool:
+        """Whether an attempt made steps, and nobody knows how long any of them took."""
+        own = self.step_s[self.generation == generation]
+        return bool(own.size) and not np.isfinite(own).any()
+
     def steady_s(self) -> Floats:
-        """What all steps of a line would have taken without a warm-up, whose steps count as the median of the others.
+        """What all steps of a line would have taken without a warm-up.
+
+        Its steps, and those whose time is not known, count as the median of the others.
 
         Where none of those is known, they count as what they took.
         """
@@ -108,12 +132,16 @@ class Lines:
         if not known.any():
             return self.spent_s
         (usual_s,) = quantiles(self.step_s[known], self.stands_for[known], (0.5,))
-        steady: Floats = np.where(self.timed, self.spent_s, usual_s * self.stands_for)
+        steady: Floats = np.where(known, self.spent_s, usual_s * self.stands_for)
         return steady
 
 
 def lines_of(
-    series: Series, first_steps: Mapping[int, int], every: int = 1, last_steps: Mapping[int, int] | None = None
+    series: Series,
+    first_steps: Mapping[int, int],
+    every: int = 1,
+    last_steps: Mapping[int, int] | None = None,
+    within_s: float = 0.0,
 ) -> Lines:
     """What each line of a run stands for.
 
@@ -122,6 +150,7 @@ def lines_of(
         every: steps between two lines, where the configuration says so.
         last_steps: by generation, the last step that the attempt made, though a later one may have made it again; that
             of its last line in the series, where it is not known.
+        within_s: how much later than it was written a line may have got its time.
     """
     step, generation = np.asarray(series.step, np.int64), np.asarray(series.generation, np.int64)
     spans = _spans(generation, step, first_steps, last_steps or {})
@@ -129,15 +158,19 @@ def lines_of(
     follows = np.r_[False, generation[1:] == generation[:-1]] if step.size else np.zeros(0, bool)
     left = np.r_[begun[:1], step[:-1]]  # the line before, of whichever attempt
     apart = step - np.where(follows, left, np.maximum(begun, left))
-    said, clock = _figure(series, "step_time_s"), _figure(series, "ts_s")
+    said = _figure(series, "step_time_s")
     by_clock = not np.isfinite(said).any()
-    if by_clock and step.size:
-        said = np.where(follows, np.r_[math.nan, np.diff(clock)] / apart, math.nan)
     usual = max(every, int(np.median(apart))) if step.size else every
     stands_for = np.minimum(apart, usual)
     timed = _after_warm_up(step - begun, stands_for, ended - begun)
+    error = 0.0
+    if by_clock:
+        warm = step - begun < np.minimum(WARM_UP_STEPS, (ended - begun) // 2)
+        said, reaches_back, error = _by_clock(step, generation, _figure(series, "ts_s"), warm, within_s)
+        if (clear := timed & ~reaches_back).any() or within_s:
+            timed = clear
     stands_for[:-1] += (np.minimum(step - left, usual) - stands_for)[1:]
-    return Lines(step, generation, stands_for, np.where(said >= 0, said, math.nan), timed, by_clock)
+    return Lines(step, generation, stands_for, np.where(said >= 0, said, math.nan), timed, by_clock, error)
 
 
 def timing(series: Series, lines: Lines) -> Timing | None:
@@ -159,6 +192,7 @@ def timing(series: Series, lines: Lines) -> Timing | None:
         warm_up_steps=int(lines.stands_for[warm_up].sum()),
         warm_up_s=float(lines.spent_s[warm_up].sum()),
         by_clock=lines.by_clock,
+        clock_error=lines.clock_error,
     )
 
 
@@ -182,6 +216,52 @@ def quantiles(values: Floats, weights: Integers, shares: tuple[float, ...]) -> t
     low, high = (ordered[np.searchsorted(reached, place, side="right")] for place in (below, np.ceil(places)))
     found = low + (places - below) * (high - low)
     return tuple(float(value) for value in found)
+
+
+def _by_clock(
+    step: Integers, generation: Integers, ts_s: Floats, warm: NDArray[np.bool_], within_s: float
+) -> tuple[Floats, NDArray[np.bool_], float]:
+    """The time of a step by the times of the lines, whether it is also that of warm-up steps, and its error at most.
+
+    Args:
+        warm: which lines lie before the end of their attempt's warm-up.
+        within_s: as in ``lines_of``.
+    """
+    step_s, reaches_back, error = np.full(step.size, math.nan), np.zeros(step.size, bool), 0.0
+    for number in np.unique(generation):
+        known = _with_time(np.flatnonzero(generation == number), ts_s, within_s)
+        first = next((place for place, line in enumerate(known) if not warm[line]), len(known))
+        for part in (known[: first + 1], known[first:]):
+            ends = _far_apart(part, ts_s, _FAR_APART * within_s)
+            for start, end in pairwise(ends):
+                lines, spent_s = slice(start + 1, end + 1), float(ts_s[end] - ts_s[start])
+                step_s[lines] = spent_s / (step[end] - step[start])
+                reaches_back[lines] = warm[start]
+                error = max(error, within_s / spent_s if within_s and not warm[start] else 0.0)
+    return step_s, reaches_back, error
+
+
+def _with_time(lines: Integers, ts_s: Floats, within_s: float) -> list[int]:
+    """Those of an attempt's lines that say when they were written.
+
+    Lines that came together after a pause lay in a buffer. The last of them was just made when it was full; but at the
+    end of the attempt it was emptied whenever that came.
+    """
+    known = [int(line) for line in lines if math.isfinite(ts_s[line])]
+    if within_s and len(known) > 1 and known[-1] - known[-2] > 1 and ts_s[known[-1]] - ts_s[known[-2]] > within_s:
+        known.pop()
+    return known
+
+
+def _far_apart(lines: list[int], ts_s: Floats, least_s: float) -> list[int]:
+    """The first line, further ones each so long after the one before, and the last in place of the last of them."""
+    ends = lines[:1]
+    for line in lines[1:]:
+        if ts_s[line] - ts_s[ends[-1]] >= least_s:
+            ends.append(line)
+    if least_s and len(ends) > 1:
+        ends[-1] = lines[-1]
+    return ends
 
 
 def _spans(

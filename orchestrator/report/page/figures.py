@@ -2,9 +2,13 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from typing import Final
+from typing import Any, Final
+
+import numpy as np
+from numpy.typing import NDArray
 
 from ..compare.baseline import BaselineComparison
 from ..compare.conditions import Condition
@@ -26,32 +30,66 @@ MOST_SAMPLED: Final = 3
 """So many runs have their GPUs drawn over time."""
 
 _LISTED: Final = 24
+_ROUNDING: Final = 1e-6
+"""Losses that differ by a smaller part are the same."""
 
 
 @dataclass(frozen=True)
 class _Kind:
-    """A kind of figure: whether there are data to draw a condition beside the baseline, and how many it draws."""
+    """A kind of figure: whether there are data to draw a condition beside the baseline, and how many it draws.
+
+    ``worth`` says of those that it would draw, and the baseline, whether they show anything together.
+    """
 
     shows: Callable[[BaselineComparison, Condition], bool]
     most: int
     caption: str
+    worth: Callable[[Sequence[Condition], Condition], bool] = lambda shown, _: bool(shown)
 
 
 def _learns(condition: Condition) -> bool:
     return any(run.curve.drawable for run in condition.runs)
 
 
+def loss_beside(condition: Condition, baseline: Condition) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
+    """Steps, and there the smoothed loss of a condition minus the baseline's; of repeats the mean."""
+    (steps, own), (base_steps, base) = _mean_loss(condition), _mean_loss(baseline)
+    return steps, own - np.interp(steps, base_steps, base, left=math.nan, right=math.nan)
+
+
+def _differ(conditions: Sequence[Condition], baseline: Condition) -> bool:
+    """Whether any loss is farther from the baseline's than rounding: a script may give all runs the same."""
+    _, base = _mean_loss(baseline)
+    least = _ROUNDING * float(np.nanmax(np.abs(base), initial=0.0))
+    return any(bool(np.any(np.abs(loss_beside(each, baseline)[1]) > least)) for each in conditions)
+
+
+def _mean_loss(condition: Condition) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
+    """Steps of the longest repeat, and the mean of all repeats' smoothed losses there."""
+    curves = [run.curve for run in condition.runs if run.curve.drawable]
+    steps = np.asarray(max((curve.step for curve in curves), key=lambda found: found[-1]))
+    each = [np.interp(steps, curve.step, curve.smoothed, left=math.nan, right=math.nan) for curve in curves]
+    return steps, where_all_are(each).mean(axis=0).filled(math.nan)
+
+
+def where_all_are(curves: Sequence[NDArray[np.float64]]) -> np.ma.MaskedArray[Any, Any]:
+    """The curves where each has a value: a mean over fewer would jump where one ends."""
+    together = np.ma.masked_invalid(curves)
+    return np.ma.masked_where(np.broadcast_to(together.mask.any(axis=0), together.shape), together)
+
+
 _KINDS: Final = {
     "loss": _Kind(
         lambda one, _: _learns(one.condition),
         MOST_CURVES,
-        "Loss by optimizer steps, tokens and time of training: smoothed, of several repeats the mean with a band from "
+        "Loss by {axes}: smoothed, of several repeats the mean with a band from "
         "the lowest to the highest; diamonds are on held-out text.",
     ),
     "loss_difference": _Kind(
         lambda one, baseline: not one.is_baseline and _learns(one.condition) and _learns(baseline),
         MOST_CURVES - 1,  # beside the baseline
         "Smoothed loss minus the baseline's at the same step: below 0 is better.",
+        _differ,
     ),
     "step_time": _Kind(
         lambda one, _: any(run.timing for run in one.condition.counted),
@@ -64,6 +102,21 @@ _KINDS: Final = {
         lambda one, _: one.condition.value("mem_reserved_gb") is not None, MOST_BARS, "Memory, highest of any rank."
     ),
 }
+
+
+def loss_axes(one: WorkloadResults) -> list[str]:
+    """By what the losses of a workload can be drawn."""
+    curves = [run.curve for each in drawn("loss", one) for run in each.runs if run.curve.drawable]
+    known = {
+        "optimizer steps": True,
+        "tokens": any(math.isfinite(value) for curve in curves for value in curve.tokens),
+        "time of training": any(math.isfinite(value) for curve in curves for value in curve.seconds),
+    }
+    return [name for name, is_known in known.items() if is_known]
+
+
+def _joined(names: Sequence[str]) -> str:
+    return " and ".join(filter(None, (", ".join(names[:-1]), names[-1])))
 
 
 def drawn(kind: str, one: WorkloadResults) -> list[Condition]:
@@ -87,7 +140,7 @@ def pictures(kind: str, results: Results) -> tuple[Picture, ...]:
         if kind == "loss_difference":
             there.add(one.workload.baseline.name)  # the line at 0
         missing = [each.condition.name for each in one.comparisons if each.condition.name not in there]
-        said = [_KINDS[kind].caption]
+        said = [_KINDS[kind].caption.format(axes=_joined(loss_axes(one)))]
         said += [f"Workload: {one.workload.name}."] if one.workload.name else []
         said += [f"Not drawn: {listed(missing, _LISTED)}."] if missing else []
         found.append(Picture(name, " ".join(said)))
@@ -100,7 +153,12 @@ def named(kind: str, results: Results) -> list[tuple[str, WorkloadResults]]:
     """Name and workload of each figure of this kind that there are data for."""
     several = len(results.workloads) > 1
     each = enumerate(results.workloads[:MOST_WORKLOADS], 1)
-    return [(f"{kind}_{number}" if several else kind, one) for number, one in each if drawn(kind, one)]
+    return [(f"{kind}_{number}" if several else kind, one) for number, one in each if _is_worth_it(kind, one)]
+
+
+def _is_worth_it(kind: str, one: WorkloadResults) -> bool:
+    shown = drawn(kind, one)
+    return bool(shown) and _KINDS[kind].worth(shown, one.workload.baseline)
 
 
 def sampled_runs(results: Results) -> list[MeasuredRun]:

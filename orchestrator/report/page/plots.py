@@ -11,14 +11,13 @@ import matplotlib as mpl
 import numpy as np
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
-from numpy.typing import NDArray
 
 from ...formatting import words
 from ..compare.conditions import Condition
 from ..compare.results import Results, WorkloadResults
 from ..measure.run import Curve
 from ..measure.telemetry import GpuTrace
-from .figures import colours_of, drawn, named
+from .figures import colours_of, drawn, loss_axes, loss_beside, named, where_all_are
 
 _COLOURS: Final = (
     "#0072B2", "#D55E00", "#009E73", "#CC79A7", "#E69F00", "#56B4E9", "#000000", "#8C510A", "#7570B3", "#66A61E",
@@ -88,15 +87,20 @@ def _entitle(axis: Axes, one: WorkloadResults) -> None:
 def _loss(one: WorkloadResults, colours: dict[str, str]) -> Figure:
     """Loss by steps, by tokens, and by hours of training: of several repeats their mean, with a band."""
     shown = drawn("loss", one)
-    figure = Figure((_WIDTH, 10.0), layout="constrained")
-    axes = figure.subplots(3, 1)
     time_unit_s, time_name = _time_unit(shown)
-    for condition in shown:
-        curves = [run.curve for run in condition.runs if run.curve.drawable]
-        for axis, pick, scale in zip(axes, _CURVE_AXES, (1.0, 1e6, time_unit_s), strict=True):
+    kinds: dict[str, tuple[Callable[[Curve], list[float]], float, str]] = {
+        "optimizer steps": (lambda curve: curve.step, 1.0, "optimizer steps"),
+        "tokens": (lambda curve: curve.tokens, 1e6, "million tokens"),
+        "time of training": (lambda curve: curve.seconds, time_unit_s, f"{time_name} of training steps"),
+    }
+    panels = [kinds[name] for name in loss_axes(one)]
+    figure = Figure((_WIDTH, 0.4 + 3.2 * len(panels)), layout="constrained")
+    axes = list(figure.subplots(len(panels), 1, squeeze=False)[:, 0])
+    for axis, (pick, scale, label) in zip(axes, panels, strict=True):
+        for condition in shown:
+            curves = [run.curve for run in condition.runs if run.curve.drawable]
             _curve(axis, curves, pick, scale, colours[condition.name], condition.name)
-    for axis, label in zip(axes, ("optimizer steps", "million tokens", f"{time_name} of training steps"), strict=True):
-        axis.set(xlabel=label, ylabel="loss (nats)")
+        axis.set(xlabel=label, ylabel=_loss_label(one))
     axes[0].legend(loc="best", fontsize="small", ncols=2 if len(shown) > 6 else 1)
     _entitle(axes[0], one)
     curves = [run.curve for each in shown for run in each.runs]
@@ -110,63 +114,52 @@ def _loss_difference(one: WorkloadResults, colours: dict[str, str]) -> Figure:
     axis = figure.subplots()
     differences: list[float] = []
     baseline = one.workload.baseline
-    steps, zero = _mean_loss(baseline)
     axis.axhline(0.0, color=colours[baseline.name], linewidth=1.2, linestyle="--", label=baseline.name)
     for condition in drawn("loss_difference", one):
-        own_steps, own = _mean_loss(condition)
-        apart = own - np.interp(own_steps, steps, zero, left=math.nan, right=math.nan)
-        axis.plot(own_steps, apart, color=colours[condition.name], linewidth=1.4, label=condition.name)
+        steps, apart = loss_beside(condition, baseline)
+        axis.plot(steps, apart, color=colours[condition.name], linewidth=1.4, label=condition.name)
         differences += apart.tolist()
-    axis.set(xlabel="optimizer steps", ylabel="loss minus the baseline's (nats)")
+    axis.set(xlabel="optimizer steps", ylabel=_loss_label(one, "loss minus the baseline's"))
     _legend_below(figure, [baseline.name, *(each.name for each in drawn("loss_difference", one))])
     _entitle(axis, one)
     _zoom([axis], [*differences, 0.0], least=1e-4)
     return figure
 
 
-def _mean_loss(condition: Condition) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
-    """Steps of the longest repeat, and the mean of all repeats' smoothed losses there."""
-    curves = [run.curve for run in condition.runs if run.curve.drawable]
-    steps = np.asarray(max((curve.step for curve in curves), key=lambda found: found[-1]))
-    each = [np.interp(steps, curve.step, curve.smoothed, left=math.nan, right=math.nan) for curve in curves]
-    return steps, _where_all_are(each).mean(axis=0).filled(math.nan)
-
-
-def _where_all_are(curves: Sequence[NDArray[np.float64]]) -> np.ma.MaskedArray[Any, Any]:
-    """The curves where each has a value: a mean over fewer would jump where one ends."""
-    together = np.ma.masked_invalid(curves)
-    return np.ma.masked_where(np.broadcast_to(together.mask.any(axis=0), together.shape), together)
+def _loss_label(one: WorkloadResults, what: str = "loss") -> str:
+    """With its unit, where that is known."""
+    return what if any(run.own_loss for each in one.workload.conditions for run in each.runs) else f"{what} (nats)"
 
 
 def _time_unit(conditions: Sequence[Condition]) -> tuple[float, str]:
     """Seconds of the unit, and its name."""
-    longest_s = max((run.curve.seconds[-1] for one in conditions for run in one.runs if run.curve.seconds), default=0.0)
+    ends = (run.curve.seconds[-1] for one in conditions for run in one.runs if run.curve.seconds)
+    longest_s = max(filter(math.isfinite, ends), default=0.0)
     return (3600.0, "hours") if longest_s > 3 * 3600 else (60.0, "minutes") if longest_s > 180 else (1.0, "seconds")
-
-
-_CURVE_AXES: Final[tuple[Callable[[Curve], list[float]], ...]] = (
-    lambda curve: curve.step,
-    lambda curve: curve.tokens,
-    lambda curve: curve.seconds,
-)
 
 
 def _curve(
     axis: Axes, curves: Sequence[Curve], pick: Callable[[Curve], list[float]], scale: float, colour: str, name: str
 ) -> None:
-    longest = max(curves, key=lambda curve: pick(curve)[-1] if pick(curve) else 0.0)
-    x = np.asarray(pick(longest)) / scale
-    if not np.isfinite(x).any():
+    curves = [curve for curve in curves if _placed(pick(curve))]
+    if not curves:
         return
+    longest = max(curves, key=lambda curve: pick(curve)[-1])
+    x = np.asarray(pick(longest)) / scale
     axis.plot(x, longest.raw, color=colour, alpha=0.18, linewidth=0.7)
     each = [np.interp(x, np.asarray(pick(c)) / scale, c.smoothed, left=math.nan, right=math.nan) for c in curves]
-    together = _where_all_are(each)
+    together = where_all_are(each)
     axis.plot(x, together.mean(axis=0), color=colour, linewidth=1.6, label=name)
     if len(each) > 1:
         axis.fill_between(x, together.min(axis=0), together.max(axis=0), color=colour, alpha=0.2, linewidth=0)
     for curve in curves:
         where = np.interp(curve.eval_step, curve.step, np.asarray(pick(curve)) / scale)
         axis.plot(where, curve.held_out, marker="D", linestyle="none", color=colour, markersize=4, alpha=0.8)
+
+
+def _placed(values: Sequence[float]) -> bool:
+    """Whether it is known where along an axis a curve lies."""
+    return any(map(math.isfinite, values))
 
 
 def _zoom(axes: Sequence[Axes], values: Sequence[float], least: float = 0.1, marks: Sequence[float] = ()) -> None:
@@ -268,6 +261,7 @@ def _goodput(results: Results) -> Figure | None:
         return None
     parts = [("training", cost.training, "#009E73"), ("warm-up", cost.warm_up, "#F0E442")]
     parts += [("around it", cost.around, "#56B4E9")]
+    parts += [("step times not known", cost.untimed, "#BBBBBB")] if cost.untimed else []
     reds = ("#D55E00", "#E69F00", "#CC79A7", "#8C510A", "#B2182B", "#999999")
     parts += [(words(kind), value, reds[i % len(reds)]) for i, (kind, value) in enumerate(cost.lost.items())]
     figure = Figure((_WIDTH, 1.5), layout="constrained")

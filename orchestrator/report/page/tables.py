@@ -22,7 +22,7 @@ from .figures import pictures
 HOUR_S: Final = 3600.0
 
 _LOSS_TEXT: Final = (
-    "In nats per token. Final is the mean over the last twentieth of the steps, reduction what it is below the first; "
+    "Final is the mean over the last twentieth of the steps, reduction what it is below the first; "
     "medians over repeats."
 )
 _SPEED_TEXT: Final = (
@@ -133,7 +133,15 @@ def _table(columns: Columns, conditions: Iterable[BaselineComparison]) -> Table:
 def losses(results: Results) -> Section:
     """Losses of each condition."""
     table = _table(_LOSS, (one for one in results.comparisons if one.condition.counted))
-    return _section("Loss", _LOSS_TEXT, table, pictures("loss", results) + pictures("loss_difference", results))
+    text = f"{_loss_unit(results)} {_LOSS_TEXT}"
+    return _section("Loss", text, table, pictures("loss", results) + pictures("loss_difference", results))
+
+
+def _loss_unit(results: Results) -> str:
+    own = {run.own_loss for run in results.runs}
+    if own == {True}:
+        return "As the script reports it."
+    return "In nats per token; of a `command` as its script reports it." if True in own else "In nats per token."
 
 
 def speed(results: Results) -> Section:
@@ -255,6 +263,7 @@ def goodput(results: Results) -> Section:
         return Section("Goodput")
     parts = [("training steps that count", cost.training), ("warm-up and compiling: the first steps", cost.warm_up)]
     parts += [("starting, evaluating, saving", cost.around)]
+    parts += [("all of attempts whose step times are not known", cost.untimed)] if cost.untimed else []
     parts += [(f"lost to {words(kind)}", value) for kind, value in cost.lost.items()]
     rows = tuple((what, f"{value / HOUR_S:,.3f}", f"{value / cost.total:.1%}") for what, value in parts)
     text = f"{results.hour_unit} of all attempts, which waited {duration(cost.queued_s)} in the queue, added up."

@@ -8,7 +8,9 @@ import pytest
 from matplotlib.backends.backend_agg import FigureCanvasAgg
 
 from dscampaign.orchestrator.report.measure.telemetry import GpuTrace
+from dscampaign.orchestrator.report.page.figures import pictures
 from dscampaign.orchestrator.report.page.plots import draw
+from dscampaign.orchestrator.report.page.tables import losses
 from dscampaign.tests.support.planted import Planted, results_at
 
 PlantStore = Callable[..., str]
@@ -38,3 +40,30 @@ def test_a_legend_of_long_names_is_within_its_figure(planted_url: PlantStore) ->
         extent = figure.legends[0].get_window_extent()
         assert extent.x0 >= 0, name
         assert extent.x1 <= figure.bbox.width, name
+
+
+@pytest.mark.parametrize(
+    ("step_s", "labels"),
+    [(1.0, ["optimizer steps", "seconds of training steps"]), (0.005, ["optimizer steps"])],
+)
+def test_a_loss_is_drawn_by_what_is_known_alone_and_in_no_unit_that_is_not(
+    planted_url: PlantStore, step_s: float, labels: list[str]
+) -> None:
+    results = results_at(planted_url(Planted("own", (step_s,), (None,), printed=True)))
+    axes = draw(results, [])["loss"].axes
+    assert [axis.get_xlabel() for axis in axes] == labels
+    assert {axis.get_ylabel() for axis in axes} == {"loss"}
+    (picture,) = pictures("loss", results)
+    assert "tokens" not in picture.caption
+    (text,) = losses(results).text
+    assert text.startswith("As the script reports it.")
+
+
+@pytest.mark.parametrize(("floor", "shown"), [(2.0, False), (2.001, True)])
+def test_losses_that_are_the_same_have_no_figure_of_their_difference(
+    planted_url: PlantStore, floor: float, *, shown: bool
+) -> None:
+    same = (Planted("a", (1.0,), printed=True), Planted("b", (1.0,), printed=True, floor=floor))
+    results = results_at(planted_url(*same))
+    assert ("loss_difference" in draw(results, [])) is shown
+    assert bool(pictures("loss_difference", results)) is shown

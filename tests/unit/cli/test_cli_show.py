@@ -183,7 +183,13 @@ def test_logs_falls_back_to_the_launcher_and_says_so(world: World, capfd: Output
     assert main(["logs", "sweep", "small", "--attempt", "1"]) == 0
     out, err = capfd.readouterr()
     assert out == "launcher speaks\n"
-    assert "rank 0 has printed nothing yet" in err
+    assert "rank 0 printed nothing; showing" in err  # the attempt is over
+
+
+def test_a_rank_of_a_running_attempt_has_printed_nothing_yet(world: World, capfd: Output) -> None:
+    world.attempt_paths("small", 2).launcher_log(0).write_text("launcher speaks\n")
+    assert main(["logs", "sweep", "small", "--attempt", "2"]) == 0
+    assert "rank 0 has printed nothing yet; showing" in capfd.readouterr().err
 
 
 def test_logs_of_what_is_not_there(world: World, capsys: Output) -> None:

@@ -49,6 +49,70 @@ def test_the_trainers_lines_have_the_step_of_the_bar_that_follows(tmp_path: Path
     ]
 
 
+class Clock:
+    """Stands still until it is set."""
+
+    def __init__(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        self.now_s = 1000.0
+        for name in ("time", "monotonic"):
+            monkeypatch.setattr(f"dscampaign.jobs.collect.output.time.{name}", lambda: self.now_s)
+
+
+def test_a_line_has_the_time_of_the_look_that_saw_it_first_not_of_the_reading(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Two lines between two looks: only the second is known to be of then."""
+    clock, output = Clock(monkeypatch), Output(tmp_path, CommonForms())
+    log = tmp_path / "1_rank0.log"
+    log.write_text("begin\n")
+    output.read(1 << 20)
+    with log.open("a") as file:
+        for step in range(1, 7):
+            clock.now_s += 0.0625
+            print(f"step {step} loss {step}.5", file=file, flush=True)
+            if step % 2 == 0:
+                output.note()
+    clock.now_s += 1.5
+    lines, _ = output.read(1 << 20)
+    assert [(line["step"], line.get("ts")) for line in lines] == [
+        (1, None), (2, 1000.125), (3, None), (4, 1000.25), (5, None), (6, 1000.375),
+    ]  # fmt: skip
+
+
+def test_a_line_that_may_have_waited_to_be_seen_has_no_time(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    clock, output = Clock(monkeypatch), Output(tmp_path, CommonForms())
+    log = tmp_path / "1_rank0.log"
+    log.write_text("step 1 loss 1.5\n")
+    found, _ = output.read(1 << 20)
+    clock.now_s += 2
+    with log.open("a") as file:
+        print("step 2 loss 2.5", file=file)
+    lines, _ = output.read(1 << 20)
+    assert [line for line in found + lines if "ts" in line] == []
+
+
+@pytest.mark.parametrize("piece", [1, 7, 20])
+def test_no_time_is_wrong_however_little_is_read_at_once(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, piece: int
+) -> None:
+    clock, output = Clock(monkeypatch), Output(tmp_path, CommonForms())
+    log = tmp_path / "1_rank0.log"
+    log.write_text("begin\n")
+    output.read(1 << 20)
+    for text in ("step 1 loss 1.5\nstep 2 loss 2.5\nst", "ep 3 loss 3.5\r\nthe end\n"):
+        clock.now_s += 0.125
+        with log.open("a") as file:
+            file.write(text)
+        output.note()
+    found, more = [], True
+    while more:
+        lines, more = output.read(piece)
+        found += lines
+    assert [line["step"] for line in found] == [1, 2, 3]
+    times = {line["step"]: line["ts"] for line in found if "ts" in line}
+    assert times.items() <= {2: 1000.125, 3: 1000.25}.items()
+
+
 @pytest.mark.parametrize(
     ("text", "line"),
     [

@@ -50,3 +50,12 @@ def test_a_running_attempt_counts_until_it_was_last_looked_at(planted_url: Plant
     store.close()
     assert lease
     assert results_at(url).cost.total == pytest.approx(2 * (lease.expires_s - START_S - 5))
+
+
+def test_an_attempt_whose_step_times_nobody_knows_has_a_part_of_its_own(planted_url: PlantStore) -> None:
+    """That none of it was training would be as wrong as any other share."""
+    fast = Planted("fast", (0.05,), (None,), steps=20, tries=(Try(0, 20),), printed=True)
+    cost = results_at(planted_url(fast)).cost
+    assert (cost.training, cost.around) == (0, 0)
+    assert cost.untimed == pytest.approx(cost.total)
+    assert cost.untimed > 0

@@ -4,14 +4,42 @@ from __future__ import annotations
 
 from dscampaign.db.records import RunState
 from dscampaign.orchestrator.report.compare.conditions import conditions_of
-from dscampaign.orchestrator.report.compare.difference import compare, verdict
+from dscampaign.orchestrator.report.compare.difference import compare, figures, verdict
+from dscampaign.orchestrator.report.measure.flags import UNTIMED, flags_of
 from dscampaign.tests.support.planted import Plant, Planted, Try
+
+FLOORS = (("a", 0.1), ("b", 0.5))
 
 
 def test_what_a_retry_changed_is_said_to_be_left_out(planted: Plant) -> None:
     tries = (Try(0, 10, "oom"), Try(0, 100, micro_batch=2))
     base, changed = conditions_of(planted(Planted("base"), Planted("changed", (0.1,), (3.0,), tries=tries)))
     assert "changed is not compared: a retry changed what completed." in verdict(compare(base, changed))
+
+
+def test_step_times_that_nobody_knows_are_not_told_and_it_is_said_why(planted: Plant) -> None:
+    """20 steps of 50 ms: the lines are known to within 0.25 s."""
+    fast = [Planted(name, (0.05,), (None,), steps=20, tries=(Try(0, 20),), printed=True) for name in ("a", "b")]
+    runs = planted(*fast)
+    assert [run.timing for run in runs] == [None, None]
+    assert all(UNTIMED in flags_of(run) for run in runs)
+    one = compare(*conditions_of(runs))
+    assert "median step time" not in {name for name, *_ in figures(one)}
+    assert f"a and b: {UNTIMED}." in verdict(one)
+
+
+def test_how_well_step_times_are_known_that_are_only_seen_is_said(planted: Plant) -> None:
+    slow = [Planted(name, (step_s,), (None,), printed=True) for name, step_s in (("a", 1.0), ("b", 2.0))]
+    one = compare(*conditions_of(planted(*slow)))
+    assert [left for name, left, _ in figures(one) if name == "median step time"] == ["1002 ms"]
+    said = [sentence for sentence in verdict(one) if "between two lines, to within" in sentence]
+    assert [sentence.partition(":")[0] for sentence in said] == ["a", "b"]
+
+
+def test_the_loss_of_a_script_of_ones_own_has_no_unit(planted: Plant) -> None:
+    runs = planted(*(Planted(name, (1.0,) * 3, (None,) * 3, printed=True, floor=floor) for name, floor in FLOORS))
+    assert not any("nats" in sentence for sentence in verdict(compare(*conditions_of(runs))))
+    assert not any("nats" in remark for run in runs for remark in flags_of(run))
 
 
 def test_what_has_not_completed_is_said_to_be_left_out(planted: Plant) -> None:

@@ -12,7 +12,7 @@ import pytest
 from dscampaign.db.records import METRIC_COLUMNS
 from dscampaign.db.series import Series
 from dscampaign.jobs.trainer.speed import quartiles_of
-from dscampaign.orchestrator.report.measure.timing import Lines, lines_of, quantiles, timing
+from dscampaign.orchestrator.report.measure.timing import Lines, Timing, lines_of, quantiles, timing
 
 
 def series(steps: Sequence[int], step_s: Sequence[float], generation: int = 1) -> Series:
@@ -83,3 +83,59 @@ def test_lost_lines_do_not_make_the_warm_up_longer() -> None:
 def test_a_line_that_reaches_back_into_the_warm_up_is_left_out() -> None:
     assert lines_of(series([25, 50, 75, 100], [1.0, 0.1, 0.1, 0.1]), {1: 0}, 25).timed.tolist() == [False] + [True] * 3
     assert lines_of(series([50], [1.0]), {1: 0}, 50).timed.tolist() == [True]
+
+
+def printed(times: Sequence[float], within_s: float, steps: Sequence[int] = ()) -> Timing | None:
+    """The speed of lines that were seen at these times, the first of them that of step 1."""
+    own = series(steps or range(1, len(times) + 1), [math.nan] * len(times))
+    own.figures["ts_s"] = array("d", times)
+    return timing(own, lines_of(own, {1: 0}, within_s=within_s))
+
+
+def test_lines_that_were_seen_late_tell_no_speed_over_a_short_time() -> None:
+    """20 steps of 50 ms, read every two seconds: the last one alone was seen two seconds after the one before."""
+    seen = [*([math.nan] * 18), 100.0, 102.021]
+    assert printed(seen, 2.5) is None
+    assert printed(seen, 0.25) is None
+
+
+def test_the_time_of_a_step_is_that_between_lines_far_apart_by_the_steps_between_them() -> None:
+    """300 steps of 50 ms, of which every third line has a time, up to 0.1 s late."""
+    late = np.random.default_rng(5).uniform(0, 0.1, 300)
+    seen = [0.05 * step + late[step] if step % 3 == 0 else math.nan for step in range(300)]
+    found = printed(seen, 0.25)
+    assert found
+    assert found.step_s == pytest.approx(0.05, rel=0.02)
+    assert found.quantiles_s[-1] < 0.055
+    assert 0.05 <= found.clock_error <= 0.1
+    assert found.by_clock
+
+
+def test_steps_of_minutes_need_no_sharper_clock() -> None:
+    found = printed([60.0 * step for step in range(40)], 2.5)
+    assert found
+    assert found.step_s == pytest.approx(60.0)
+    assert found.clock_error == pytest.approx(2.5 / 60)
+
+
+def test_the_emptying_of_a_buffer_at_the_end_tells_no_time() -> None:
+    """Blocks of 50 lines of 0.1 s; the last one comes when the script ends, a minute after its last step."""
+    seen = [0.1 * step if step % 50 == 49 else math.nan for step in range(500)] + [math.nan] * 20 + [110.0]
+    found = printed(seen, 0.25)
+    assert found
+    assert found.window_s < 50
+    assert found.quantiles_s == pytest.approx((0.1,) * 5)
+
+
+def test_a_slow_warm_up_is_not_in_the_time_of_the_steps_after_it() -> None:
+    seen = [2.0 * step for step in range(20)] + [38.0 + 0.5 * step for step in range(1, 81)]
+    found = printed(seen, 0.25)
+    assert found
+    assert found.quantiles_s == pytest.approx((0.5,) * 5)
+
+
+def test_an_attempt_whose_steps_have_no_times_is_told_apart() -> None:
+    own = lines(range(1, 21), [math.nan] * 20)
+    assert own.untimed(1)
+    assert not own.untimed(2)
+    assert not lines([1], [1.0]).untimed(1)
