@@ -14,10 +14,12 @@ from collections.abc import Mapping
 from typing import Final
 
 POLL_S: Final = 0.02
+GRACE_S: Final = 10.0
+"""What the others have left to say once one has failed; the launcher gives them longer."""
 
 
 class Ranks:
-    """Processes that form one group; all are ended as soon as one fails, as by the launcher."""
+    """Processes that form one group; all are ended soon after one fails, as by the launcher."""
 
     def __init__(self, arguments: tuple[str, ...], env: Mapping[str, str], count: int, port: int) -> None:
         """Starts them.
@@ -28,6 +30,7 @@ class Ranks:
             count: how many.
             port: where the first one listens.
         """
+        self._failed_s = 0.0
         self._output = tempfile.TemporaryFile("w+")  # noqa: SIM115
         place = {"MASTER_ADDR": "127.0.0.1", "MASTER_PORT": str(port), "WORLD_SIZE": str(count)}
         whole = {**os.environ, "OMP_NUM_THREADS": "1", **env, **place, "LOCAL_SIZE": str(count)}
@@ -45,6 +48,9 @@ class Ranks:
         """The exit code of the first one that failed, 0 if none did, None while they run."""
         codes = [process.poll() for process in self._processes]
         if failed := next((code for code in codes if code), 0):
+            self._failed_s = self._failed_s or time.monotonic()
+            if None in codes and time.monotonic() - self._failed_s < GRACE_S:
+                return None
             self.kill()
             return failed
         return None if None in codes else 0
