@@ -7,7 +7,7 @@ import sys
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any, Protocol
+from typing import Any, Final, Protocol
 
 TERMINAL_STATES = frozenset(
     {
@@ -21,6 +21,10 @@ LIVE_PENDING = frozenset({"PENDING", "CONFIGURING", "REQUEUED", "REQUEUE_HOLD", 
 
 ARRAY_LIMIT = 1000
 """Elements of one job array: Slurm's default limit (MaxArraySize) is 1001."""
+
+
+NO_NODES: Final = ("", "None assigned")
+"""What is said of the nodes of a job that has none."""
 
 
 @dataclass(frozen=True)
@@ -61,7 +65,7 @@ class JobView:
     @property
     def cancelled_in_queue(self) -> bool:
         """Whether it was cancelled before it had nodes."""
-        return self.state == "CANCELLED" and self.nodes in ("", "None assigned")
+        return self.state == "CANCELLED" and self.nodes in NO_NODES
 
 
 @dataclass(frozen=True)

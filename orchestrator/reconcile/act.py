@@ -13,15 +13,15 @@ from sqlalchemy import Connection
 
 from ...db import queries
 from ...db.errors import StaleLease, StoreUnreachable
-from ...db.records import ACTIVE_ATTEMPT, AttemptState, RunState
+from ...db.records import ACTIVE_ATTEMPT, AttemptRow, AttemptState, RunState
 from ...db.store import refusal
 from ...jobs.shared.files import write_atomically
 from ...jobs.shared.layout import CampaignPaths
 from ..errors import Unreachable
 from ..executors import storage
-from ..executors.base import Executor
+from ..executors.base import NO_NODES, Executor
 from ..executors.job_request import attempt_paths
-from ..failures.evidence import READ_CONFIG, frames_of
+from ..failures.evidence import READ_CONFIG, Ended, frames_of
 from ..failures.policy import FailureClass
 from ..formatting import words
 from ..memory.observations import remember_end
@@ -164,6 +164,7 @@ def _finish(conn: Connection, action: Finish, writer: FencedWriter) -> None:
         "started_s": started_s,
         "ended_s": ended_s,
         "start_step": ended.start_step,
+        "node_list": _node_list(row, ended),
         "micro_batch": row.micro_batch,
         "accumulation": row.accumulation,
         "gpu_seconds": row.world_size * max(0.0, ended_s - started_s) if started_s else 0.0,
@@ -172,6 +173,13 @@ def _finish(conn: Connection, action: Finish, writer: FencedWriter) -> None:
         message = f"attempt {row.generation}: {words(verdict.kind)}{f': {verdict.reason}' if verdict.reason else ''}"
         writer.event(conn, "ended", message, row, _evidence(action))
         remember_end(conn, row, verdict.kind)
+
+
+def _node_list(row: AttemptRow, ended: Ended) -> str:
+    """Where it ran, also if it ended before any pass saw it run."""
+    if ended.job and ended.job.nodes not in NO_NODES:
+        return ended.job.nodes
+    return row.node_list or ",".join(outcome.host for outcome in ended.outcomes)
 
 
 def _evidence(action: Finish) -> dict[str, Any]:

@@ -31,13 +31,14 @@ def action_lines(done: Pass, after: Mapping[int, RunStatus], page: Page) -> list
     starting = [action for action in done.actions if isinstance(action, Submit)]
     first = [a for a in starting if a.generation == 1 and after[a.run.id].state not in SETTLED_RUN]
     together = first if len(first) > SINGLE_LINES else []
+    before = {view.run.id: view.latest.row.micro_batch for view in done.snapshot.runs if view.latest}
     silent = {id(action) for action in together}
     silent |= {id(a) for a in done.actions if isinstance(a, SetRun) and _says_nothing(a, starting)}
     said = [
         _Line(names[run_of(action)], text, _key(action, text, names[run_of(action)]))
         for action in done.actions
         if id(action) not in silent
-        for text in _say(action, after, page)
+        for text in _say(action, before, after, page)
     ]
     lines = [line for same in alike(said, lambda line: line.key) for line in _shared(same, page)]
     return [*lines, *_together(together, after, page)]
@@ -76,10 +77,10 @@ def _says_nothing(action: SetRun, starting: Sequence[Submit]) -> bool:
     return action.state is action.run.state or any(action.run.id == submit.run.id for submit in starting)
 
 
-def _say(action: Action, after: Mapping[int, RunStatus], page: Page) -> Iterator[str]:
+def _say(action: Action, before: Mapping[int, int | None], after: Mapping[int, RunStatus], page: Page) -> Iterator[str]:
     match action:
         case Submit():
-            yield from _submission(action, after[action.run.id], page)
+            yield from _submission(action, before.get(action.run.id), after[action.run.id], page)
         case Finish():
             yield _ending(action)
         case SetRun():
@@ -101,15 +102,19 @@ def _say(action: Action, after: Mapping[int, RunStatus], page: Page) -> Iterator
             yield f"cancelling job {action.job_id}"
 
 
-def _submission(action: Submit, now: RunStatus, page: Page) -> Iterator[str]:
-    """Whether it was submitted: sbatch may have refused it, or timed out, or the run was held instead."""
+def _submission(action: Submit, micro_batch: int | None, now: RunStatus, page: Page) -> Iterator[str]:
+    """Whether it was submitted: sbatch may have refused it, or timed out, or the run was held instead.
+
+    `micro_batch` is that of the attempt before.
+    """
     if now.state in SETTLED_RUN:
         yield from _standing(now.state, now.reason, page)
     elif not now.job_id or now.generation < action.generation:  # the job is that of the attempt before
         yield "not submitted for now"
     else:
         again = action.generation > 1
-        micro = f" at micro-batch {action.micro_batch}" if again and action.micro_batch else ""
+        reduced = again and action.micro_batch not in (None, micro_batch)
+        micro = f" at micro-batch {action.micro_batch}" if reduced else ""
         why = f": {clean(action.why)}" if again else ""
         yield f"submitted as {now.job_id}{micro}, attempt {action.generation}{why}"
 

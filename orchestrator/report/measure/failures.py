@@ -5,10 +5,14 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import zip_longest
+from typing import Final
 
 from ....db.records import AttemptRow, RunRow, RunState
 from ...formatting import clean, words
 from .cost import NO_FAILURE
+
+_MORE: Final = " · "
+"""Parts a reason from what to do about it, and from why there is no further try."""
 
 
 @dataclass(frozen=True)
@@ -33,7 +37,7 @@ def failed_attempts(
                 generation=attempt.generation,
                 kind=words(attempt.failure_class),
                 reason=clean(str(attempt.evidence.get("reason") or "")),
-                then=_retry(attempt, later, excluded.get(later.id, ())) if later else _end(run),
+                then=_retry(attempt, later, excluded.get(later.id, ())) if later else _end(run, attempt),
             )
 
 
@@ -50,7 +54,10 @@ def _retry(failed: AttemptRow, later: AttemptRow, excluded: Sequence[str]) -> st
     return ", ".join(done)
 
 
-def _end(run: RunRow) -> str:
+def _end(run: RunRow, attempt: AttemptRow) -> str:
     if run.state == RunState.FAILED:
-        return f"no further try: {clean(run.reason)}" if run.reason else "no further try"
+        told, _, more = run.reason.partition(_MORE)  # the attempt's own reason is in the table already
+        if told != attempt.evidence.get("reason"):
+            more = run.reason
+        return f"no further try: {clean(more)}" if more else "no further try"
     return f"run is {run.state}"

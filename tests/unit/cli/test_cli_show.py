@@ -302,3 +302,6 @@ def test_the_status_says_once_for_each_kind_where_metrics_come_from(world: World
     runs = {run["name"]: run["metrics_source"] for run in document(capsys, "status")["runs"]}
     assert runs["new"] == {"kind": "printed", "message": 'lines such as "x"'}
     assert (runs["done"]["kind"], runs["small"]) == ("tensorboard", None)
+    world.attempt("done", 3, lines=[event("printed", "lines"), step])
+    world.attempt("small", 5, lines=[event("printed", "lines"), step])
+    assert "metrics read from printed lines: done, small, bad, new" in shown(capsys, "status")

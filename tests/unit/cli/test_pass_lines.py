@@ -4,11 +4,15 @@ from __future__ import annotations
 
 from pathlib import Path
 
+import pytest
+
 from dscampaign.orchestrator.campaign import desired as campaigns
 from dscampaign.orchestrator.campaign.status import read_status
 from dscampaign.orchestrator.cli.pages.actions import action_lines, trouble_lines
 from dscampaign.orchestrator.cli.pages.text import Page
 from dscampaign.tests.support.world_on_disk import World, make_world
+
+OOM = "CUDA out of memory. Tried to allocate 2.00 GiB."
 
 
 def said_of_a_pass(world: World) -> list[str]:
@@ -49,6 +53,24 @@ def test_a_run_that_completed_early_is_called_so_whether_it_is_wanted_or_not(tmp
     told = ("attempt 1 ended, completed early", "completed early")
     assert said_of_a_pass(world) == [f"{run}: {what}: {why}" for what in told for run in ("depth-1", "depth-2")]
     assert {run.reason for run in world.runs().values()} == {why}
+    world.store.close()
+
+
+@pytest.mark.parametrize(
+    ("state", "exit_code", "error", "micro"),
+    [("PREEMPTED", None, "", "2_0"), ("FAILED", 1, OOM, "2_0 at micro-batch 1")],
+)
+def test_a_further_try_names_the_micro_batch_only_where_it_is_another(
+    tmp_path: Path, state: str, exit_code: int | None, error: str, micro: str
+) -> None:
+    world = make_world(tmp_path)
+    world.record(matrix={"depth": [1]}, train={"global_batch": 8, "micro_batch": 2})
+    world.run_pass()
+    world.run_jobs(state, exit_code=exit_code, error=error)
+    said = said_of_a_pass(world)
+    assert world.attempts("depth-1")[0].node_list == "n0", "no pass saw it run"
+    [line] = [line for line in said if "submitted as" in line]
+    assert line.startswith(f"depth-1: submitted as {micro}, attempt 2: ")
     world.store.close()
 
 

@@ -95,6 +95,12 @@ def test_a_controller_that_does_not_answer_is_all_that_is_said() -> None:
     assert exit_code(found) == 3
 
 
+def test_without_a_spec_it_is_no_problem_that_there_is_no_slurm() -> None:
+    [found] = slurm_checks(Cluster("sinfo gave no answer within 60 s"), [], [])
+    assert (found.id, found.verdict, exit_code([found])) == ("slurm.controller", Severity.NOTE, 0)
+    assert "`executor: local` needs none" in found.next
+
+
 def test_accounting() -> None:
     for said, verdict in (("none", Severity.NOTE), ("sacct: x", Severity.WARNING)):
         assert verdicts(required(), replace(CLUSTER, accounting=said))["slurm.accounting"].verdict is verdict

@@ -3,7 +3,10 @@
 from types import SimpleNamespace
 from typing import Any
 
-from dscampaign.orchestrator.report.measure.failures import FailedAttempt
+import pytest
+
+from dscampaign.db.records import RunState
+from dscampaign.orchestrator.report.measure.failures import FailedAttempt, failed_attempts
 from dscampaign.orchestrator.report.page.setup import failures
 
 
@@ -16,3 +19,22 @@ def test_many_failures_of_one_cause_share_a_row() -> None:
     [table] = failures(results).tables
     assert [row[0] for row in table.rows] == ["lr-9", "lr-0, lr-1 and 4 more"]
     assert table.rows[1][3] == "tried to allocate 0.5 GiB"
+
+
+@pytest.mark.parametrize(
+    ("reason", "then"),
+    [
+        ("KeyError: 'x'", "no further try"),
+        (
+            "KeyError: 'x' · look at x · it failed so three times",
+            "no further try: look at x · it failed so three times",
+        ),
+        ("KeyError: 'xy'", "no further try: KeyError: 'xy'"),
+        ("", "no further try"),
+    ],
+)
+def test_a_reason_is_not_said_twice(reason: str, then: str) -> None:
+    run: Any = SimpleNamespace(name="r", state=RunState.FAILED, reason=reason)
+    attempt: Any = SimpleNamespace(generation=1, failure_class="crash", evidence={"reason": "KeyError: 'x'"})
+    [found] = failed_attempts(run, [attempt], {})
+    assert (found.reason, found.then) == ("KeyError: 'x'", then)
