@@ -65,7 +65,7 @@ lock: .tools/installed
 
 # A version that could not be looked up is no version without vulnerabilities.
 audit: .tools/installed
-	$(TOOLS)/pip-audit --strict --progress-spinner off --no-deps --disable-pip -r requirements.lock
+	$(TOOLS)/pip-audit --strict --progress-spinner off --require-hashes --disable-pip -r requirements.lock
 
 sbom: .tools/installed $(STAMP)
 	mkdir -p build
