@@ -31,7 +31,8 @@ WORST_FIRST: Final = (*TROUBLED, RunState.RUNNING, RunState.QUEUED, RunState.PEN
 
 NO_METRICS: Final = (
     "the script reported no metrics. Add to it: from dscampaign import report, "
-    "and after each step: report(step, loss=loss)"
+    "and after each step: report(step, loss=loss). Or give the spec patterns for what it prints: "
+    r"metrics: {step: 'step (\d+)', loss: 'loss ([\d.]+)'}"
 )
 
 

@@ -31,6 +31,10 @@ LEAST_S: Final = 20.0
 _FAR_APART: Final = 10
 """Two times tell the steps between them if they are so many times farther apart than each may be wrong."""
 
+_WELL_APART: Final = 100
+"""So far apart they are taken where enough of them are: the times tell ten times as well."""
+_ENOUGH: Final = 20
+
 _SHARES: Final = (0.05, 0.25, 0.5, 0.75, 0.95, 0.99)
 
 Floats = NDArray[np.float64]
@@ -232,7 +236,7 @@ def _by_clock(
         known = _with_time(np.flatnonzero(generation == number), ts_s, within_s)
         first = next((place for place, line in enumerate(known) if not warm[line]), len(known))
         for part in (known[: first + 1], known[first:]):
-            ends = _far_apart(part, ts_s, _FAR_APART * within_s)
+            ends = _far_apart(part, ts_s, within_s)
             for start, end in pairwise(ends):
                 lines, spent_s = slice(start + 1, end + 1), float(ts_s[end] - ts_s[start])
                 step_s[lines] = spent_s / (step[end] - step[start])
@@ -253,8 +257,10 @@ def _with_time(lines: Integers, ts_s: Floats, within_s: float) -> list[int]:
     return known
 
 
-def _far_apart(lines: list[int], ts_s: Floats, least_s: float) -> list[int]:
-    """The first line, further ones each so long after the one before, and the last in place of the last of them."""
+def _far_apart(lines: list[int], ts_s: Floats, within_s: float) -> list[int]:
+    """The first line, further ones far enough after the one before, and the last in place of the last of them."""
+    whole_s = float(ts_s[lines[-1]] - ts_s[lines[0]]) if lines else 0.0
+    least_s = min(max(_FAR_APART * within_s, whole_s / _ENOUGH), _WELL_APART * within_s)
     ends = lines[:1]
     for line in lines[1:]:
         if ts_s[line] - ts_s[ends[-1]] >= least_s:

@@ -138,6 +138,7 @@ def test_common_lines(tmp_path: Path, text: str, line: Line) -> None:
         "step 3: loss of signal",
         "step 3: glossary 5",
         "{'loss': 3.0, 'epoch': 0.1}",
+        "Epoch 1/3 - train_loss: 1.000 val_loss: 1.100",  # an epoch is no step: targets and speeds would be wrong
     ],
 )
 def test_other_lines_say_nothing(tmp_path: Path, text: str) -> None:
@@ -149,6 +150,13 @@ def test_patterns_find_values_of_the_step_of_their_line_or_before(tmp_path: Path
     found = read("L=9\nit 1 L=2.5 (40 ms)\nL=2.25\nit 2\nL=oops\nL=-inf\n", form, folder=tmp_path)
     inf = float("-inf")
     assert found == [{"step": 1, "loss": 2.5, "step_time": 0.04}, {"step": 1, "loss": 2.25}, {"step": 2, "loss": inf}]
+
+
+def test_epochs_count_as_steps_where_the_spec_says_so(tmp_path: Path) -> None:
+    """As docs/own-scripts.md has it."""
+    form = Patterns({"step": r"Epoch (\d+)/", "loss": r"train_loss: (\S+)", "eval_loss": r"val_loss: (\S+)"})
+    found = read("Epoch 1/3 - train_loss: 1.000 val_loss: 1.100\n", form, folder=tmp_path)
+    assert found == [{"step": 1, "loss": 1.0, "eval_loss": 1.1}]
 
 
 def test_a_pattern_that_takes_too_long_is_given_up(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

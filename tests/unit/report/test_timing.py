@@ -112,10 +112,18 @@ def test_the_time_of_a_step_is_that_between_lines_far_apart_by_the_steps_between
 
 
 def test_steps_of_minutes_need_no_sharper_clock() -> None:
-    found = printed([60.0 * step for step in range(40)], 2.5)
+    found = printed([60.0 * step for step in range(41)], 0.25)
     assert found
     assert found.step_s == pytest.approx(60.0)
-    assert found.clock_error == pytest.approx(2.5 / 60)
+    assert found.clock_error == pytest.approx(0.25 / 60)
+
+
+def test_over_a_longer_time_it_is_known_better() -> None:
+    """4000 steps of 50 ms: 20 parts of 10 s."""
+    found = printed([0.05 * step for step in range(4000)], 0.25)
+    assert found
+    assert found.step_s == pytest.approx(0.05)
+    assert 0.02 < found.clock_error <= 0.0255
 
 
 def test_the_emptying_of_a_buffer_at_the_end_tells_no_time() -> None:
