@@ -119,18 +119,24 @@ class SpecError(UserError):
         super().__init__("\n".join(str(problem) for problem in self.problems))
 
 
+_ALIKE: Final = 0.7
+_ALIKE_SHORT: Final = 0.75
+"""How alike two words are, from 0 to 1, of which one may be meant for the other."""
+_SHORT: Final = 4
+"""Characters of a short word."""
+
 _Else = TypeVar("_Else", str, str | None)
 
 
-def did_you_mean(word: str, known: Iterable[str], otherwise: _Else, cutoff: float = 0.6) -> str | _Else:
+def did_you_mean(word: str, known: Iterable[str], otherwise: _Else, cutoff: float = _ALIKE) -> str | _Else:
     """A hint that names what is nearest to a word, or else another hint."""
     near = nearest(word, known, cutoff)
     return f'did you mean "{near}"?' if near else otherwise
 
 
-def nearest(word: str, known: Iterable[str], cutoff: float = 0.6) -> str | None:
-    """What a misspelt word is most likely meant to be."""
-    return next(iter(get_close_matches(word, known, 1, cutoff)), None)
+def nearest(word: str, known: Iterable[str], cutoff: float = _ALIKE) -> str | None:
+    """What a misspelt word is most likely meant to be; short words are soon alike by chance."""
+    return next(iter(get_close_matches(word, known, 1, max(cutoff, _ALIKE_SHORT if len(word) <= _SHORT else 0))), None)
 
 
 def concerns(finding: Finding, told: Iterable[FieldPath]) -> bool:

@@ -92,6 +92,7 @@ def expand(spec: Spec, local_gpus: int = 0) -> tuple[Run, ...]:
     for point in found:
         try:
             config = _config(base, point, local_gpus)
+            point = _as_read(point, config)  # noqa: PLW2901 - the same point
             for repeat in range(spec.repeats):
                 run = _run(config, point, repeat, local_gpus, taken=runs)
                 if other := hashes.get(run.config_hash):
@@ -123,6 +124,23 @@ def _config(base: Mapping[str, Any], point: Point, local_gpus: int) -> RunConfig
     if findings:
         raise InvalidSpec([_blamed(finding, point, moved) for finding in findings])
     return config
+
+
+def _as_read(point: Point, config: RunConfig) -> Point:
+    """The point with whole numbers as their fields read them: `1e3` is 1000 in names and commands too."""
+    wholes = {s.key: int(s.value) for s in point.settings if isinstance(s.value, float) and _reads_whole(config, s)}
+    if not wholes:
+        return point
+    by_name = {short_name(key): value for key, value in wholes.items()}
+    settings = tuple(replace(s, value=wholes.get(s.key, s.value)) for s in point.settings)
+    return Point(settings, tuple((name, by_name.get(name, value)) for name, value in point.labels))
+
+
+def _reads_whole(config: RunConfig, setting: AxisSetting) -> bool:
+    value: Any = config
+    for part in setting.path or ():
+        value = getattr(value, part, None)
+    return isinstance(value, int) and value == setting.value
 
 
 def _run(config: RunConfig, point: Point, repeat: int, local_gpus: int, taken: Mapping[str, Run]) -> Run:

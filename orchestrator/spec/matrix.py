@@ -16,9 +16,11 @@ from typing import Any, Final
 import yaml
 from pydantic import BaseModel
 
-from ..errors import FieldPath, Finding, did_you_mean, nearest
+from ..errors import FieldPath, Finding, SpecError
 from .model import LocalConfig, RetryConfig, RunConfig, TrainConfig
+from .other_names import hint_for, meant
 from .slurm_section import Scalar, SlurmConfig
+from .yaml_source import parse_value
 
 Path = tuple[str, ...]
 """The keys that lead to a field of a run's configuration."""
@@ -130,9 +132,8 @@ def _shape_findings(matrix: Mapping[str, Any]) -> Iterator[Finding]:
     for name, values in matrix.items():
         place: FieldPath = ("matrix", name)
         if not isinstance(values, list):
-            yield Finding(
-                (place,), "expected a list of values", f"write {_flow([values])}" if values is not None else None
-            )
+            hint = f"write {_flow(_listed(values))}" if values is not None else None
+            yield Finding((place,), "expected a list of values", hint)
         elif not values:
             yield Finding((place,), "has no values", "give at least one, or leave it out")
         elif name in ("include", "exclude"):
@@ -143,6 +144,15 @@ def _shape_findings(matrix: Mapping[str, Any]) -> Iterator[Finding]:
             yield from (Finding(((*place, index),), "is given twice") for index in twice)
     if set(matrix) == {"exclude"}:
         yield Finding((("matrix", "exclude"),), "there is nothing to exclude from", "add an axis")
+
+
+def _listed(value: Any) -> list[Any]:
+    """The list that a single value stands for: of `0, 1` two numbers."""
+    try:
+        items = parse_value(f"[{value}]", "values") if isinstance(value, str) else [value]
+    except SpecError:
+        return [value]
+    return items if all(isinstance(item, Scalar) for item in items) else [value]
 
 
 def _flow(value: Any) -> str:
@@ -259,10 +269,11 @@ def _key_findings(found: Sequence[Point], placeholders: AbstractSet[str]) -> Ite
             both = " or ".join(".".join(path) for path in ends)
             yield Finding((where,), "means more than one field", f"write {both}", at_key=True)
         elif field_path(key) is None and short_name(key) not in placeholders:
-            meant = field_path(nearest(key, _names()) or "")
-            places = (where, *(p for p in (meant,) if p))
+            path = field_path(meant(key, _names()) or "")
+            places = (where, *(p for p in (path,) if p))
             unknown = "is neither a field nor a {placeholder} in `command` or `env`"
-            yield Finding(places, unknown, near_field(key), at_key=True)
+            hint = f"name a field, such as train.lr, or use {{{short_name(key)}}} in `command`"
+            yield Finding(places, unknown, hint_for(key, _names(), hint), at_key=True)
 
 
 def _rivals(axes: Mapping[str, Sequence[Point]]) -> Iterator[Finding]:
@@ -277,7 +288,7 @@ def _rivals(axes: Mapping[str, Sequence[Point]]) -> Iterator[Finding]:
 
 def near_field(key: str) -> str:
     """A hint that names the field that a misspelt key may mean."""
-    return did_you_mean(key, _names(), "write the dotted path of a field, such as train.lr")
+    return hint_for(key, _names(), "write the dotted path of a field, such as train.lr")
 
 
 def _names() -> list[str]:

@@ -12,7 +12,7 @@ from ...jobs.shared.layout import is_reserved
 from .command_line import Word, words_of
 from .forward_section import Forward, ForwardConfig
 from .metrics_section import Metrics
-from .slurm_section import Hint, MemorySize, SlurmConfig, SpecSection, Text, one_line, parse_mem_mb
+from .slurm_section import Hint, MemorySize, SlurmConfig, SpecSection, Text, Whole, one_line, parse_mem_mb
 
 Real = Annotated[float, Strict(), Field(allow_inf_nan=False)]
 """A finite number, never text."""
@@ -20,10 +20,10 @@ Real = Annotated[float, Strict(), Field(allow_inf_nan=False)]
 MAX_WHOLE: Final = 2**31 - 1
 """The store keeps sizes in four bytes, and the divisors of a larger batch take seconds to find."""
 
-Positive = Annotated[int, Strict(), Field(ge=1, le=MAX_WHOLE)]
+Positive = Annotated[Whole, Field(ge=1, le=MAX_WHOLE)]
 """A whole number from 1."""
 
-Count = Annotated[int, Strict(), Field(ge=0, le=MAX_WHOLE)]
+Count = Annotated[Whole, Field(ge=0, le=MAX_WHOLE)]
 """A whole number from 0."""
 
 Precision = Literal["fp32", "tf32", "bf16", "fp16"]
@@ -97,7 +97,7 @@ class TrainConfig(SpecSection):
     (optimizer on the CPU), `zero3-offload-full` (parameters too), `zero-infinity` (both on a disk, see nvme_path)."""
     engine: Literal["deepspeed", "ddp"] = "deepspeed"
     """`ddp` is PyTorch's DistributedDataParallel without DeepSpeed's engine: the baseline."""
-    zero_stage: Annotated[int, Strict(), Field(ge=0, le=3)] = 0
+    zero_stage: Annotated[Whole, Field(ge=0, le=3)] = 0
     """ZeRO stage: 0 keeps everything on every rank; 1 shards optimizer states, 2 also gradients, 3 also parameters."""
     offload: Literal["none", "optimizer", "full", "nvme"] = "none"
     """What to offload from GPU memory: `optimizer` the optimizer states to host memory (ZeRO 1 to 3); `full` the
@@ -122,7 +122,7 @@ class TrainConfig(SpecSection):
     """AdamW's epsilon."""
     grad_clip: Real = Field(default=1.0, ge=0)
     """Clip gradients to this norm; 0 disables clipping."""
-    seed: Annotated[int, Strict(), Field(ge=0, le=2**63 - 1)] = 42
+    seed: Annotated[Whole, Field(ge=0, le=2**63 - 1)] = 42
     """Seed of the initial weights and of the order of the samples. Repeat number r uses seed + r."""
     dropout: Real = Field(default=0.0, ge=0, lt=1)
     """Dropout of the model."""
@@ -359,7 +359,7 @@ class Spec(RunConfig):
     """Runs per point of the matrix, each with its own seed."""
     limits: LimitsConfig = LimitsConfig()
     """Limits of the whole campaign."""
-    max_runs: Annotated[int, Strict(), Field(ge=1, le=100_000)] = 1000
+    max_runs: Annotated[Whole, Field(ge=1, le=100_000)] = 1000
     """Upper limit of the number of runs that the matrix expands to."""
 
     @field_validator("name")

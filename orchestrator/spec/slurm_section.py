@@ -17,9 +17,15 @@ from pydantic import (
     model_validator,
 )
 
-from ..errors import did_you_mean
+from .other_names import hint_for
 
-Whole = Annotated[int, Strict()]
+
+def as_whole(value: Any) -> Any:
+    """Numbers that are whole however they are written, such as `1e3`."""
+    return int(value) if isinstance(value, float) and value.is_integer() else value
+
+
+Whole = Annotated[int, Strict(), BeforeValidator(as_whole)]
 """A whole number: neither text nor true/false, which pydantic would convert."""
 
 Scalar = str | int | float | bool
@@ -251,7 +257,7 @@ def option_problem(name: str, value: Any) -> tuple[str, str | None] | None:
         return "is set by this program", OWNED_OPTIONS[name]
     if name not in PASSED_OPTIONS:
         known = [*SlurmConfig.model_fields, *PASSED_OPTIONS]
-        return "unknown field", did_you_mean(name, known, "it is not a long option of sbatch")
+        return "unknown field", hint_for(name, known, "it is not a long option of sbatch")
     if not isinstance(value, Scalar):
         return "expected one value", None
     try:

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+import re
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
 from typing import Any, Final
 
@@ -10,11 +11,13 @@ from pydantic import BaseModel, ValidationError
 
 from ...jobs.shared.ds_config import KNOWN_KEYS
 from ...jobs.shared.user_pattern import takes_too_long
-from ..errors import FieldPath, Finding, did_you_mean, nearest
+from ..errors import FieldPath, Finding, did_you_mean
 from . import batch_size, model_checks, strategies
 from .command_line import quoting_hint
+from .matrix import field_path
 from .model import RunConfig, Spec
 from .normalize import is_section, section
+from .other_names import hint_for, meant, our_name
 from .slurm_section import option_problem
 
 _BATCH_TRIPLE: Final = ("train_batch_size", "train_micro_batch_size_per_gpu", "gradient_accumulation_steps")
@@ -219,16 +222,36 @@ def _finding(detail: Mapping[str, Any], data: Mapping[str, Any]) -> Finding:
         return Finding((place,), f"{place[-1]} is required")
     place = _existing(place, data)
     if kind == "extra_forbidden":
-        meant = nearest(str(place[-1]).replace("-", "_"), _fields(place[:-1]))
-        # Of the field that was meant nothing more is said: one error for one cause.
-        places = (place, (*place[:-1], meant)) if meant else (place,)
-        return Finding(places, "unknown field", f'did you mean "{meant}"?' if meant else None, at_key=True)
+        return _unknown(place)
     if kind == "value_error":
         return Finding((place,), str(context["error"]), getattr(context["error"], "hint", None))
     known = context["expected"].split("'")[1::2] if kind == "literal_error" else ()
-    hint = quoting_hint(detail["input"]) if kind == "string_type" else did_you_mean(str(detail["input"]), known, None)
+    hint = _hint(kind, detail["input"], known)
     return Finding((place,), _WORDS.get(kind, detail["msg"][:1].lower() + detail["msg"][1:]).format(**context), hint)
 
+
+def _unknown(place: FieldPath) -> Finding:
+    """An unknown field. Of the field that was meant nothing more is said: one error for one cause."""
+    *section, name = map(str, place)
+    path = None if section else field_path(our_name(name))
+    if path:  # it is a field, but of a section
+        return Finding((place, path), "unknown field", f'did you mean "{".".join(path)}"?', at_key=True)
+    known = _fields(place[:-1])
+    ours = meant(name, known)
+    places = (place, (*place[:-1], ours)) if ours else (place,)
+    return Finding(places, "unknown field", hint_for(name, known, None), at_key=True)
+
+
+def _hint(kind: str, given: Any, known: Sequence[str]) -> str | None:
+    """What to write instead of a value of the wrong type, or of a word that is none of those known."""
+    if kind == "string_type":
+        return quoting_hint(given)
+    if kind in ("int_type", "float_type"):
+        return f"write {given} without quotes" if isinstance(given, str) and _NUMBER.fullmatch(given) else None
+    return did_you_mean(str(given), known, None)
+
+
+_NUMBER: Final = re.compile(r"[+-]?(\d+\.?\d*|\.\d+)([eE][+-]?\d+)?")
 
 _WORDS: Final = {
     "int_type": "expected a whole number",

@@ -10,6 +10,7 @@ from typing import Final
 import yaml
 
 _NO_SPACE: Final = re.compile(r"\s*(?:- +)?[A-Za-z_][\w.-]*(:)[^\s:/]")
+_BRACES: Final = re.compile(r"""[^\s,\[\]{}'"]*(?:\{[\w.]+\}[^\s,\[\]{}'"]*)+""")
 _SPACE: Final = "put a space after the colon"
 _QUOTE: Final = "put the text in quotes"
 _ALIKE: Final = "indent the fields of one section alike"
@@ -49,7 +50,8 @@ def explain(error: yaml.YAMLError, text: str) -> SyntaxMistake:
     problem = getattr(error, "problem", None) or str(error).splitlines()[0]
     if mark is None:
         return SyntaxMistake(0, 0, f"not valid YAML: {problem}", "save it as UTF-8 text")
-    return _Place(text.splitlines(), mark, opened or mark).mistake(problem, getattr(error, "context", None) or "")
+    place = _Place(text.splitlines(), mark, opened or mark)
+    return place.braces(problem) or place.mistake(problem, getattr(error, "context", None) or "")
 
 
 @dataclass(frozen=True)
@@ -59,6 +61,13 @@ class _Place:
     lines: Sequence[str]
     mark: yaml.Mark
     opened: yaml.Mark
+
+    def braces(self, problem: str) -> SyntaxMistake | None:
+        """That PyYAML stopped at a word with a placeholder in it: `${HOME}`, `--lr={lr}`."""
+        found = _BRACES.finditer(self._line(self.mark.line)) if "expected" in problem else ()
+        word = next((word for word in found if word.start() <= self.mark.column < word.end()), None)
+        hint = f"quote it: '{word[0]}'" if word else None
+        return self._at(self.mark.line, word.start(), "braces begin a mapping here", hint) if word else None
 
     def mistake(self, problem: str, context: str) -> SyntaxMistake:
         if "\t" in _indentation(self._line(self.mark.line)):

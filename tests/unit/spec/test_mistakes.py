@@ -5,8 +5,12 @@ from pathlib import Path
 import pytest
 
 from dscampaign.orchestrator.errors import Problem, SpecError
+from dscampaign.orchestrator.spec import other_names
+from dscampaign.orchestrator.spec.expand import expand
 from dscampaign.orchestrator.spec.load import load_spec
+from dscampaign.orchestrator.spec.matrix import field_path
 
+OWN = "name: x\nexecutor: local\n"
 BUILT_IN = "name: x\ntrain: {model: gpt2, tokenizer: bytes, dataset: wikitext, steps: 4, global_batch: 8}\n"
 
 
@@ -44,6 +48,10 @@ def problems(folder: Path, text: str, *overrides: str) -> list[Problem]:
         ("a: |b\n", 1, 5, "begin with |"),
         ("a: [,]\n", 1, 5, "value is missing"),
         ("a: 1\nb: \x07\n", 2, 4, "control character"),
+        ("a: {b: ${NOPE}}\n", 1, 8, "braces begin a mapping"),
+        ("a: [t.py, --x={lr}, 1]\n", 1, 11, "braces begin a mapping"),
+        ("a: [{b}/c.py, 1]\n", 1, 5, "braces begin a mapping"),
+        ("a: {b}/c.py\n", 1, 4, "braces begin a mapping"),
     ],
 )
 def test_yaml_errors_are_in_words_of_the_spec(tmp_path: Path, text: str, line: int, column: int, words: str) -> None:
@@ -72,9 +80,64 @@ def test_two_axes_for_one_field_are_one_error(tmp_path: Path) -> None:
     assert (problem.field, problem.message) == ("matrix.lr", "sets train.lr, as the axis train.lr does")
 
 
-def test_a_hint_is_yaml(tmp_path: Path) -> None:
-    (problem,) = problems(tmp_path, BUILT_IN + "matrix: {include: {zero_stage: 3, offload: none}}\n")
-    assert problem.hint == "write [{zero_stage: 3, offload: none}]"
+@pytest.mark.parametrize(
+    ("axis", "hint"),
+    [
+        ("include: {zero_stage: 3, offload: none}", "write [{zero_stage: 3, offload: none}]"),
+        ('zero_stage: "0, 1"', "write [0, 1]"),
+        ('zero_stage: "0"', "write [0]"),
+        ("precision: bf16", "write [bf16]"),
+        ('dataset: "a]b"', "write ['a]b']"),
+    ],
+)
+def test_a_hint_is_yaml(tmp_path: Path, axis: str, hint: str) -> None:
+    (problem,) = problems(tmp_path, f"{BUILT_IN}matrix: {{{axis}}}\n")
+    assert problem.hint == hint
+
+
+@pytest.mark.parametrize(
+    ("text", "hint"),
+    [
+        ("  learning_rate: 1", 'did you mean "lr"?'),
+        ("  batch_size: 1", 'did you mean "global_batch"?'),
+        ("  per-device-train-batch-size: 1", 'did you mean "micro_batch"?'),
+        ("  max_steps: 1", 'did you mean "steps"?'),
+        ("  max_length: 1", 'did you mean "seq_len"?'),
+        ("  gradient_accumulation_steps: 1", "leave it out: accumulation follows from global_batch"),
+        ("slurm: {walltime: 3}", 'did you mean "time"?'),
+        ("learning_rate: 1", 'did you mean "train.lr"?'),
+        ("time: 3", 'did you mean "slurm.time"?'),
+        ("matrix: {batch_size: [8, 16]}", 'did you mean "global_batch"?'),
+        ("matrix: {train.batch_size: [8, 16]}", 'did you mean "train.global_batch"?'),
+        ("matrix: {foo: [1, 2]}", "name a field, such as train.lr, or use {foo} in `command`"),
+        ("  seq_len: '8'", "write 8 without quotes"),
+        ("  lr: '1e-3'", "write 1e-3 without quotes"),
+    ],
+)
+def test_a_hint_names_what_is_meant(tmp_path: Path, text: str, hint: str) -> None:
+    train = BUILT_IN.replace("train: {", "train:\n  ").replace(", ", "\n  ").replace("}", "")
+    (problem,) = problems(tmp_path, f"{train}{text}\n")
+    assert (problem.hint or "").startswith(hint)
+
+
+def test_names_of_other_tools_lead_to_fields() -> None:
+    assert [name for name in other_names.FIELD.values() if field_path(name) is None] == []
+    assert [name for name in other_names.FIELD if field_path(name)] == []
+
+
+@pytest.mark.parametrize("steps", ["1e3", "1000.0", "1_000"])
+def test_a_whole_number_in_any_form(tmp_path: Path, steps: str) -> None:
+    path = tmp_path / "spec.yaml"
+    path.write_text(f"{OWN}command: [-m, x, '{{steps}}']\nslurm: {{nodes: 1e0}}\ntrain: {{steps: {steps}}}\n")
+    assert load_spec(path).train.steps == 1000
+    path.write_text(f"{OWN}command: [-m, x, '{{steps}}']\nmatrix: {{steps: [{steps}, 2e3]}}\n")
+    runs = expand(load_spec(path))
+    assert [(run.target_step, run.config.command) for run in runs] == [(n, ("-m", "x", str(n))) for n in (1000, 2000)]
+
+
+def test_a_fraction_is_no_whole_number(tmp_path: Path) -> None:
+    (problem,) = problems(tmp_path, BUILT_IN.replace("steps: 4", "steps: 4.5"))
+    assert problem.message == "expected a whole number"
 
 
 @pytest.mark.parametrize(

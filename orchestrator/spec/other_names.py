@@ -1,0 +1,72 @@
+"""What other tools call our fields. Pure."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from typing import Final, TypeVar
+
+from ..errors import nearest
+
+_Else = TypeVar("_Else", str, str | None)
+
+_OURS: Final = {
+    "lr": "learning_rate max_lr peak_lr base_lr",
+    "schedule": "lr_schedule lr_scheduler lr_scheduler_type scheduler lr_decay_style",
+    "warmup_steps": "warmup num_warmup_steps lr_warmup_steps warmup_iters",
+    "min_lr_ratio": "min_lr",
+    "weight_decay": "wd",
+    "grad_clip": "max_grad_norm gradient_clipping gradient_clip_val clip_grad clip_grad_norm",
+    "beta1": "adam_beta1",
+    "beta2": "adam_beta2",
+    "eps": "epsilon adam_epsilon",
+    "global_batch": "batch_size train_batch_size global_batch_size total_batch_size effective_batch_size",
+    "micro_batch": (
+        "micro_batch_size device_batch_size per_device_batch_size per_device_train_batch_size "
+        "train_micro_batch_size_per_gpu"
+    ),
+    "steps": (
+        "max_steps num_steps num_training_steps total_steps train_steps training_steps train_iters max_iters iterations"
+    ),
+    "epochs": "num_epochs max_epochs num_train_epochs",
+    "seq_len": "seq_length max_length max_seq_len max_seq_length sequence_length block_size context_length",
+    "precision": "dtype torch_dtype mixed_precision bf16 fp16",
+    "activation_checkpointing": "gradient_checkpointing",
+    "checkpoint_every": "save_steps save_every save_interval checkpoint_interval",
+    "keep_checkpoints": "save_total_limit",
+    "eval_every": "eval_steps eval_interval",
+    "log_every": "logging_steps log_interval",
+    "model": "model_name model_name_or_path",
+    "tokenizer": "tokenizer_name",
+    "dataset": "dataset_name",
+    "attention": "attn_implementation",
+    "compile": "torch_compile",
+    "seed": "random_seed",
+    "nodes": "num_nodes nnodes",
+    "gpus_per_node": "gpus num_gpus",
+    "partition": "queue",
+    "time": "walltime time_limit",
+}
+FIELD: Final = {other: ours for ours, others in _OURS.items() for other in others.split()}
+"""The last part of our field's name, by another tool's name for it."""
+_FOLLOWS: Final = frozenset({"accumulation", "grad_accum", "grad_accum_steps", "gradient_accumulation_steps"})
+
+
+def our_name(name: str) -> str:
+    """The last part of our field's name for one of another tool; any other name as it is."""
+    return FIELD.get(name.replace("-", "_"), name)
+
+
+def meant(name: str, known: Iterable[str]) -> str | None:
+    """The one of our fields that an unknown name means, dotted as it is: another tool's name for it, or a slip."""
+    known, plain = list(known), name.replace("-", "_")
+    head, dot, last = plain.rpartition(".")
+    ours = f"{head}{dot}{our_name(last)}"
+    return ours if ours != plain and ours in known else nearest(plain, known)
+
+
+def hint_for(name: str, known: Iterable[str], otherwise: _Else) -> str | _Else:
+    """What to write instead of an unknown field: what it means, or else another hint."""
+    if name.replace("-", "_").rpartition(".")[2] in _FOLLOWS:
+        return "leave it out: accumulation follows from global_batch, micro_batch and the number of ranks"
+    ours = meant(name, known)
+    return f'did you mean "{ours}"?' if ours else otherwise
