@@ -55,6 +55,13 @@ def campaign_totals(conn: Connection, now_s: float) -> dict[int, CampaignTotals]
     }
 
 
+def with_gpus(conn: Connection) -> set[int]:
+    """Ids of the campaigns of whose GPUs something was recorded."""
+    run, attempt = schema.run.c, schema.attempt.c
+    found = select(run.campaign_id).join(schema.attempt).join(schema.gpu, schema.gpu.c.attempt_id == attempt.id)
+    return set(conn.execute(found.distinct()).scalars())
+
+
 def _completed_early(conn: Connection) -> dict[int, int]:
     """By campaign id, the runs that `RunStatus.early` says completed early."""
     run, attempt = schema.run.c, schema.attempt.c

@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
 from ...db import queries
-from ...db.campaigns import CampaignTotals, campaign_totals
+from ...db.campaigns import CampaignTotals, campaign_totals, with_gpus
 from ...db.records import CampaignRow
 from ...db.store import Store
 from .counts import RunCounts
@@ -15,11 +16,12 @@ from .desired import REMOVED
 
 @dataclass(frozen=True)
 class CampaignOverview:
-    """A campaign, and how long ago something last happened to it."""
+    """A campaign, how long ago something last happened to it, and whether its ranks have GPUs, as far as is known."""
 
     campaign: CampaignRow
     totals: CampaignTotals
     quiet_s: float
+    on_gpus: bool
 
     @property
     def counts(self) -> RunCounts:
@@ -41,12 +43,19 @@ def read_overview(store: Store) -> list[CampaignOverview]:
     """All campaigns, the most recently active first."""
     with store.read() as conn:
         now_s = store.now(conn)
-        found, totals = queries.list_campaigns(conn), campaign_totals(conn, now_s)
+        found, totals, on_gpus = queries.list_campaigns(conn), campaign_totals(conn, now_s), with_gpus(conn)
     rows = []
     for campaign in found:
         own = totals.get(campaign.id, CampaignTotals({}, 0, 0.0, None))
-        rows.append(CampaignOverview(campaign, own, max(0.0, now_s - (own.active_s or campaign.created_s))))
+        quiet_s = max(0.0, now_s - (own.active_s or campaign.created_s))
+        has_gpus = campaign.executor != "local" or campaign.id in on_gpus
+        rows.append(CampaignOverview(campaign, own, quiet_s, has_gpus))
     return sorted(rows, key=lambda row: row.quiet_s)
+
+
+def hour_unit(rows: Sequence[CampaignOverview]) -> str:
+    """What the time of all of them can be called: that of a rank is that of a GPU, where it has one."""
+    return "GPU-hours" if all(row.on_gpus for row in rows) else "rank-hours"
 
 
 def overview_document(rows: list[CampaignOverview]) -> dict[str, Any]:

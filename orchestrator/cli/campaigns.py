@@ -30,8 +30,8 @@ _yes: Final = click.option("--yes", "-y", is_flag=True, help="Do not ask for con
 def list_campaigns(dir: str | None, store: str | None, form: str) -> int:
     """List the campaigns of the store.
 
-    Shows who submitted each, its GPU-hours, when something last happened, and its runs by state; the most recently
-    active first.
+    Shows who submitted each, its GPU-hours, or rank-hours where ranks have no GPU, when something last happened, and
+    its runs by state; the most recently active first.
 
     Examples:
       campaign list
@@ -139,11 +139,12 @@ def _agreed(what: str, question: str, yes: bool) -> bool:
 
 
 def _overview(rows: Sequence[CampaignOverview], page: Page) -> list[str]:
+    from ..campaign.overview import hour_unit
     from .pages.states import counts_line
 
     if not rows:
         return ["no campaign yet: `campaign submit SPEC` starts one"]
-    header = ("campaign", "by", "runs", "GPU-hours", "last activity", "states")
+    header = ("campaign", "by", "runs", hour_unit(rows), "last activity", "states")
     cells: list[list[Cell | str]] = [
         [
             row.campaign.name,

@@ -10,7 +10,9 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from sqlalchemy import update
 
+from dscampaign.db import schema
 from dscampaign.db.gpu_records import AttemptGpus, GpuUse, TokenEnergy
 from dscampaign.db.ingest.gpus import GpuSpool
 from dscampaign.db.ingest.spool import ingest
@@ -129,3 +131,16 @@ def test_the_energy_of_a_run_is_known_only_if_that_of_every_attempt_is() -> None
     sampled = AttemptGpus(1, (GPU, OTHER), None)
     assert energy_document([sampled])["energy_j"] == 106_900.0
     assert energy_document([sampled, None])["energy_j"] is None
+
+
+def test_hours_are_those_of_gpus_where_there_are_any(world: World, capsys: Output) -> None:
+    def header() -> str:
+        assert main(["list"]) == 0
+        return capsys.readouterr().out.partition("\n")[0]
+
+    assert "GPU-HOURS" in header().upper()  # Slurm's, as far as is known
+    with world.store.write() as conn:
+        conn.execute(update(schema.campaign).values(executor="local"))
+    assert "RANK-HOURS" in header().upper()
+    sampled(world)
+    assert "GPU-HOURS" in header().upper()
