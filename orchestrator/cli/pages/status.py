@@ -45,8 +45,6 @@ _SOURCES = {
     "tensorboard": "TensorBoard's event files",
     "trainer_state": "trainer_state.json",
 }
-_NAMES = 5
-"""More runs of one source of metrics than this are counted."""
 _LEAST_ROWS = 1
 _DAY_S = 86_400.0
 _JUST_NOW_S = 10.0
@@ -93,7 +91,12 @@ def _sources(status: CampaignStatus) -> list[str]:
     """Where metrics come from that no script reports: a line for each kind of source."""
     told = [run for run in status.runs if run.run_id in status.sources]
     groups = alike(told, lambda run: status.sources[run.run_id].kind)
-    return [_source(status.sources[runs[0].run_id], some([run.name for run in runs], _NAMES)) for runs in groups]
+    return [_source(status.sources[runs[0].run_id], _few([run.name for run in runs])) for runs in groups]
+
+
+def _few(names: Sequence[str]) -> str:
+    """Three and how many more, but never one more: its name is as short."""
+    return some(names, 4 if len(names) == 4 else 3)
 
 
 def _source(source: MetricsSource, names: str) -> str:
