@@ -15,7 +15,6 @@ from __future__ import annotations
 import math
 from collections.abc import Mapping
 from dataclasses import dataclass
-from itertools import pairwise
 from typing import Final
 
 import numpy as np
@@ -233,41 +232,49 @@ def _by_clock(
     """
     step_s, reaches_back, error = np.full(step.size, math.nan), np.zeros(step.size, bool), 0.0
     for number in np.unique(generation):
-        known = _with_time(np.flatnonzero(generation == number), ts_s, within_s)
-        first = next((place for place, line in enumerate(known) if not warm[line]), len(known))
+        own = np.flatnonzero(generation == number)  # those of another attempt may lie between them
+        made, when_s, is_warm = step[own], ts_s[own], warm[own]
+        known = _with_time(when_s, within_s)
+        first = int(np.argmin(is_warm[known])) if known.size and not is_warm[known].all() else known.size
         for part in (known[: first + 1], known[first:]):
-            ends = _far_apart(part, ts_s, within_s)
-            for start, end in pairwise(ends):
-                lines, spent_s = slice(start + 1, end + 1), float(ts_s[end] - ts_s[start])
-                step_s[lines] = spent_s / (step[end] - step[start])
-                reaches_back[lines] = warm[start]
-                error = max(error, within_s / spent_s if within_s and not warm[start] else 0.0)
+            ends = _far_apart(part, when_s, within_s)
+            if ends.size < 2:
+                continue
+            lines, spent_s = own[ends[0] + 1 : ends[-1] + 1], np.diff(when_s[ends])
+            step_s[lines] = np.repeat(spent_s / np.diff(made[ends]), np.diff(ends))
+            reaches_back[lines] = is_warm[ends[0]]
+            if within_s and not is_warm[ends[0]]:
+                error = max(error, within_s / float(spent_s.min()))
     return step_s, reaches_back, error
 
 
-def _with_time(lines: Integers, ts_s: Floats, within_s: float) -> list[int]:
-    """Those of an attempt's lines that say when they were written.
+def _with_time(ts_s: Floats, within_s: float) -> Integers:
+    """Which of an attempt's lines say when they were written.
 
     Lines that came together after a pause lay in a buffer. The last of them was just made when it was full; but at the
     end of the attempt it was emptied whenever that came.
     """
-    known = [int(line) for line in lines if math.isfinite(ts_s[line])]
-    if within_s and len(known) > 1 and known[-1] - known[-2] > 1 and ts_s[known[-1]] - ts_s[known[-2]] > within_s:
-        known.pop()
+    known = np.flatnonzero(np.isfinite(ts_s))
+    if within_s and known.size > 1 and known[-1] - known[-2] > 1 and ts_s[known[-1]] - ts_s[known[-2]] > within_s:
+        return known[:-1]
     return known
 
 
-def _far_apart(lines: list[int], ts_s: Floats, within_s: float) -> list[int]:
+def _far_apart(lines: Integers, ts_s: Floats, within_s: float) -> Integers:
     """The first line, further ones far enough after the one before, and the last in place of the last of them."""
-    whole_s = float(ts_s[lines[-1]] - ts_s[lines[0]]) if lines else 0.0
+    if not within_s or not lines.size:
+        return lines
+    whole_s = float(ts_s[lines[-1]] - ts_s[lines[0]])
     least_s = min(max(_FAR_APART * within_s, whole_s / _ENOUGH), _WELL_APART * within_s)
-    ends = lines[:1]
-    for line in lines[1:]:
-        if ts_s[line] - ts_s[ends[-1]] >= least_s:
+    ends = [int(lines[0])]
+    last_s = float(ts_s[lines[0]])
+    for line, when_s in zip(lines[1:].tolist(), ts_s[lines[1:]].tolist(), strict=True):
+        if when_s - last_s >= least_s:
             ends.append(line)
-    if least_s and len(ends) > 1:
-        ends[-1] = lines[-1]
-    return ends
+            last_s = when_s
+    if len(ends) > 1:
+        ends[-1] = int(lines[-1])
+    return np.array(ends, np.int64)
 
 
 def _spans(

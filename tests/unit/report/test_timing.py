@@ -147,3 +147,13 @@ def test_an_attempt_whose_steps_have_no_times_is_told_apart() -> None:
     assert own.untimed(1)
     assert not own.untimed(2)
     assert not lines([1], [1.0]).untimed(1)
+
+
+def test_a_line_left_of_an_earlier_attempt_takes_no_time_of_the_later_one() -> None:
+    """The second attempt went back to step 10, and its line of step 30 was lost."""
+    own = series(range(1, 61), [math.nan] * 60)
+    own.generation[:] = array("q", [1 if step <= 10 or step == 30 else 2 for step in own.step])
+    own.figures["ts_s"] = array("d", [100.0 * own.generation[at] + own.step[at] for at in range(60)])
+    found = lines_of(own, {1: 0, 2: 10}).step_s
+    assert found[30] == pytest.approx(1.0)
+    assert np.nanmax(found) == pytest.approx(1.0)
