@@ -16,7 +16,7 @@ from ...jobs.shared.ds_config import merged
 from ..errors import FieldPath, Finding, InvalidSpec, concerns
 from . import batch_size, strategies
 from .effects import DESCRIBES_ONLY
-from .matrix import AxisSetting, Path, Point, points, short_name
+from .matrix import AxisSetting, Path, Point, as_scalar, points, short_name
 from .model import RunConfig, Spec, env_text
 from .normalize import canonical
 from .run_names import run_name
@@ -147,8 +147,10 @@ def _run(config: RunConfig, point: Point, repeat: int, local_gpus: int, taken: M
     """One repeat of a point.
 
     Raises:
-        InvalidSpec: The command uses a name that the point does not have.
+        InvalidSpec: The command uses a name that the point does not have, or that has no text there.
     """
+    if config.command is not None and (findings := list(_textless(config, point))):
+        raise InvalidSpec(findings)
     train = config.train.model_copy(update={"seed": config.train.seed + repeat})
     config = config.model_copy(update={"train": train})
     nameless = _filled(config, _values(config, point, "{run}", repeat))
@@ -223,9 +225,9 @@ def _assign(data: dict[str, Any], path: Path, value: Any) -> bool:
     return True
 
 
-def _placeholders(spec: Spec) -> set[str]:
+def _placeholders(config: RunConfig) -> set[str]:
     """Names in braces that the command or the environment uses."""
-    texts = [*(spec.command or ()), *spec.env.values()]
+    texts = [*(config.command or ()), *config.env.values()]
     return {short_name(name) for text in texts for name in _PLACEHOLDER.findall(text)} - {_OF_A_RANK}
 
 
@@ -236,6 +238,17 @@ def _values(config: RunConfig, point: Point, name: str, repeat: int) -> dict[str
     own = {setting.key: setting.value for setting in point.settings}
     always = {"run": name, "repeat": repeat, "seed": config.train.seed, _OF_A_RANK: f"{{{_OF_A_RANK}}}"}
     return fields | own | point.params | always
+
+
+def _textless(config: RunConfig, point: Point) -> Iterator[Finding]:
+    """Values that a placeholder stands for and that have neither text nor a label: a null, a list, a mapping."""
+    used, params = _placeholders(config), point.params
+    for setting in point.settings:
+        name = short_name(setting.key)
+        digest = as_scalar(setting.value)
+        if name in used and not isinstance(setting.value, Scalar) and params.get(name, digest) == digest:
+            hint = "write one value, quoted if it is text"
+            yield Finding((setting.place,), f"is no text for {{{name}}} in `command` or `env`", hint)
 
 
 def _filled(config: RunConfig, values: Mapping[str, object]) -> RunConfig:
