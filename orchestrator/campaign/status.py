@@ -36,10 +36,11 @@ NO_METRICS: Final = (
 )
 
 
-def no_metrics(names: Sequence[str]) -> str:
-    """What to do about runs that came to their end without a word of any step."""
+def no_metrics(names: Sequence[str], campaign: str = "") -> str:
+    """What to do about runs that ended without a word of any step; in short, where a `campaign` is given."""
     others = f" and {count(len(names) - 1, 'other')}" if len(names) > 1 else ""
-    return f"{names[0]}{others}: {NO_METRICS}"
+    brief = f"no metrics were reported, see `campaign explain {campaign} {names[0]}`"
+    return f"{names[0]}{others}: {brief if campaign else NO_METRICS}"
 
 
 @dataclass(frozen=True)

@@ -73,6 +73,8 @@ def _page(
     rows: Sequence[str],
     failures: Sequence[str],
     whole: CampaignStatus | None = None,
+    *,
+    brief: bool = False,
 ) -> list[str]:
     left = left_text(whole or status)
     lines = [f"{headline(whole or status, page)}{f' · {left}' if left else ''}"]
@@ -80,7 +82,11 @@ def _page(
     lines += ["", *rows]
     mixed = mixed_code((run.name, run.code or "") for run in status.runs)
     lines += ["", page.paint(mixed, Style.YELLOW)] if mixed else []
-    lines += ["", page.paint(no_metrics(status.silent), Style.YELLOW)] if status.silent else []
+    lines += (
+        ["", page.paint(no_metrics(status.silent, status.campaign.name if brief else ""), Style.YELLOW)]
+        if status.silent
+        else []
+    )
     lines += ["", *(page.paint(line, Style.DIM) for line in found)] if (found := _sources(status)) else []
     lines += ["", *failures] if failures else []
     footer = [page.paint(line, Style.DIM) for line in _footer(whole or status)]
@@ -108,7 +114,7 @@ def _screen(status: CampaignStatus, page: Page, height: int) -> list[str]:
     """The worst conditions, or runs where each is one, and as many causes of failures as leave room for them."""
     failures = _causes(status, page, max(1, (height - 13) // 2))
     most = _more(status, len(status.runs))
-    room = max(_LEAST_ROWS, height - _height(_page(status, page, ["header", most], failures), page))
+    room = max(_LEAST_ROWS, height - _height(_page(status, page, ["header", most], failures, brief=True), page))
     conditions = conditions_of(status.runs)
     if len(conditions) < len(status.runs):
         shown = [run for condition in conditions[:room] for run in condition.runs]
@@ -117,7 +123,7 @@ def _screen(status: CampaignStatus, page: Page, height: int) -> list[str]:
         shown = _fitting(status.runs, room)
         rows = _runs_table(status, shown, page)
     more = _more(status, len(status.runs) - len(shown))
-    return _page(status, page, [*rows, page.paint(more, Style.DIM)], failures)
+    return _page(status, page, [*rows, page.paint(more, Style.DIM)], failures, brief=True)
 
 
 def _more(status: CampaignStatus, hidden: int) -> str:
