@@ -12,6 +12,7 @@ from typing import Final
 
 from ..db.ownership import Distrusted, distrust, trusted_bytes
 from .errors import UserError, did_you_mean
+from .user_paths import expanded
 
 FILE_NAME: Final = "campaign.toml"
 
@@ -136,7 +137,9 @@ def _first(name: str, layers: list[_Layer]) -> Setting:
     layer = next(layer for layer in layers if name in layer.values)
     value = layer.values[name]
     if name == "dir":
-        value = os.path.abspath(layer.folder / Path(value).expanduser())  # noqa: PTH100 - resolve() follows links
+        if str(path := expanded(value)).startswith("~"):
+            raise UserError(f"dir: {value}: nobody has this home folder", "write the path in full")
+        value = os.path.abspath(layer.folder / path)  # noqa: PTH100 - resolve() follows links
     return Setting(name, value, layer.source)
 
 

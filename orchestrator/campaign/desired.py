@@ -27,6 +27,7 @@ from ..reconcile.campaign_folder import CampaignFolder
 from ..reconcile.origin import Origin, that_matter
 from ..spec.expand import Run
 from ..spec.model import Spec
+from ..user_paths import expanded
 from .code_copies import CodeCopies, has_code
 from .diff import ABSENT, SpecDiff, accepted_again, config_of_kept, desired_again, merge
 
@@ -47,7 +48,7 @@ class Submission:
     @property
     def workdir(self) -> Path:
         """The folder in which attempts start; symbolic links stay, as a node may see another folder behind one."""
-        return Path(os.path.abspath(Path(self.spec_path.parent, Path(self.spec.workdir or "").expanduser())))  # noqa: PTH100
+        return Path(os.path.abspath(Path(self.spec_path.parent, expanded(self.spec.workdir or ""))))  # noqa: PTH100
 
     def codes(self, *, make: bool) -> CodeCopies:
         """The copies of the code of its runs; `make`: not only looked up, but made."""

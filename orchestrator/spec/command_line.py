@@ -10,6 +10,7 @@ from typing import Annotated, Any, Final
 from pydantic import BeforeValidator
 
 from ..errors import Finding
+from ..user_paths import expanded
 from .slurm_section import Hint
 
 _RAW: Final = re.compile(r"""(?:[^\s'"\\]|\\.|'[^']*'|"(?:\\.|[^"\\])*")+""", re.DOTALL)
@@ -67,7 +68,7 @@ def script_problem(words: list[Any], folder: Path) -> tuple[str, str] | None:
     first = str(words[0])
     if first == "-m" or "{" in first or _LAUNCHER.fullmatch(first):
         return None
-    script = folder / Path(first).expanduser()
+    script = folder / expanded(first)
     if script.exists():
         return None if _is_python(script) else (f"{first} is not a Python script", _START)
     if first.endswith(".py"):

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import re
-from pathlib import Path
 from typing import Annotated, Any, ClassVar, Final, Literal
 
 from pydantic import (
@@ -16,6 +15,7 @@ from pydantic import (
 
 from ..errors import did_you_mean
 from ..formatting import shorten
+from ..user_paths import expanded
 from .slurm_section import Hint, SpecSection, Text
 
 TOOLS: Final = ("wandb", "tensorboard", "mlflow")
@@ -64,7 +64,7 @@ class TensorBoardConfig(_Tool):
     @field_validator("dir")
     @classmethod
     def _absolute(cls, value: str | None) -> str | None:
-        if value is not None and not Path(value).expanduser().is_absolute():
+        if value is not None and not expanded(value).is_absolute():
             raise Hint("is not an absolute path", "jobs do not run in this folder; leave it out for the campaign's own")
         return value
 

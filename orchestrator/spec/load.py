@@ -14,9 +14,10 @@ from typing import Any, Final
 from pydantic import ValidationError
 
 from ..errors import FieldPath, Finding, InvalidSpec, Problem, SpecError, UserError, concerns
+from ..user_paths import expanded
 from . import secrets
 from .command_line import as_meant, command_is_meant, script_problem, stand_in, words_of
-from .expand import expand
+from .expand import Run, expand
 from .matrix import field_path, near_field
 from .model import Spec
 from .slurm_section import Hint
@@ -63,7 +64,8 @@ def load_spec(path: Path | str, overrides: Iterable[str] = (), *, local_gpus: in
     if spec is not None:
         findings += _nowhere(spec, prepared.environ)
         try:
-            expand(spec, local_gpus)
+            runs = expand(spec, local_gpus)
+            findings += _filled_in(spec, runs, Path(prepared.folder, spec.workdir or ""))
         except InvalidSpec as error:
             findings += _news(error.findings, findings)
     if findings or spec is None:
@@ -145,6 +147,14 @@ def _same_cause(finding: Finding, other: Finding) -> bool:
     (place, *_), (reported, *_) = finding.places, other.places
     shared = min(len(place), len(reported))
     return bool(shared) and place[:shared] == reported[:shared]
+
+
+def _filled_in(spec: Spec, runs: Iterable[Run], folder: Path) -> list[Finding]:
+    """What is wrong with scripts whose names have placeholders, as far as this machine has the folder."""
+    if "{" not in (spec.command or ("",))[0] or not folder.is_dir():
+        return []
+    problems = (script_problem(list(run.config.command or ()), folder) for run in runs)
+    return [Finding((("command",),), *problem) for problem in dict.fromkeys(problems) if problem]
 
 
 def _nowhere(spec: Spec, environ: Mapping[str, str]) -> list[Finding]:
@@ -241,9 +251,9 @@ class _Prepared:
 
     def _input(self, text: str, place: FieldPath) -> str:
         """An absolute path for what lies beside the spec; a name on the hub stays."""
-        path = self.folder / Path(text).expanduser()
+        path = self.folder / (known := expanded(text))
         # A node of a cluster may have what an absolute path names, though this machine has not.
-        elsewhere = text.startswith(("/", "~")) and not self.local
+        elsewhere = known.is_absolute() and not self.local
         if path.exists() or elsewhere:
             return _absolute(path)
         if text.startswith(("/", "~", "./", "../")) or text.endswith(_TEXT_FILES) or place == ("workdir",):
@@ -261,7 +271,7 @@ class _Prepared:
             return value
         if problem := script_problem(words, self.folder):
             self.findings.append(Finding((place,), *problem))
-        script = self.folder / Path(words[0]).expanduser()
+        script = self.folder / expanded(words[0])
         return [_absolute(script), *words[1:]] if script.exists() else value
 
 

@@ -145,3 +145,8 @@ def spec_elsewhere(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> str:
     Store.open(f"sqlite:///{tmp_path}/a/campaign/campaign.db", create=True).close()
     monkeypatch.chdir(tmp_path / "b")
     return "../a/spec.yaml"
+
+
+def test_the_home_of_nobody(capsys: Output) -> None:
+    assert main(["status", "--dir", "~nobody-here/x"]) == 2
+    assert capsys.readouterr().err.startswith("error: dir: ~nobody-here/x: nobody has this home folder\nhint: ")

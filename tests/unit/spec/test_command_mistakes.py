@@ -101,3 +101,22 @@ def test_a_list_of_words_is_meant(tmp_path: Path) -> None:
     path = tmp_path / "spec.yaml"
     path.write_text(f"{OWN}command: [train.py, '>', '|']\n")
     assert load_spec(path).command == (str(tmp_path / "train.py"), ">", "|")
+
+
+def test_a_script_is_checked_once_its_name_is_filled_in(tmp_path: Path) -> None:
+    (problem,) = problems(tmp_path, f"{OWN}command: '{{tool}} 3'\nmatrix: {{tool: [bash, train.py]}}\nrepeats: 2\n")
+    assert (problem.field, problem.message) == ("command", "bash is not a Python script")
+
+
+@pytest.mark.parametrize(
+    ("text", "message"),
+    [
+        ("command: ~nobody-here/train.py", "no such script"),
+        ("command: train.py\nworkdir: ~nobody-here/x", "no such file or folder"),
+        ("command: train.py\nforward: {tensorboard: {dir: ~nobody-here/x}}", "is not an absolute path"),
+    ],
+)
+@pytest.mark.parametrize("executor", ["local", "slurm"])
+def test_the_home_of_nobody(tmp_path: Path, text: str, message: str, executor: str) -> None:
+    (problem,) = problems(tmp_path, f"{OWN.replace('local', executor)}{text}\n")
+    assert message in problem.message
