@@ -24,7 +24,7 @@ def gate(snapshot: Snapshot) -> tuple[RunState, str] | None:
 def code_lost(view: RunView, snapshot: Snapshot) -> tuple[RunState, str] | None:
     """State of a run whose code cannot be had any more, and why; None if it can start."""
     why = snapshot.damaged.get(code_of(view.run, view.config))
-    hint = "`campaign retry` takes the code as it is now"
+    hint = "a retry takes the code as it is now"
     return (RunState.HELD, f"its copy of the code cannot be used: {why}; {hint}") if why else None
 
 

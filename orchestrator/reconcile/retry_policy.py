@@ -134,9 +134,9 @@ def _held(view: RunView, last: EndedAttempt) -> Iterator[Action]:
     if view.config.command:
         hint = "let the script resume from checkpoints of its own"
     ended = f"{NO_PROGRESS_LIMIT} attempts ended without a new checkpoint"
-    reason = f"{ended}; {hint}, then `campaign retry` (last: {last.reason})"
+    reason = f"{ended}; {hint}, then retry the run (last: {last.reason})"
     if last.kind is FailureClass.CRASH:  # fix the crash, not the checkpoint interval
-        reason = f"{last.with_hint} · {ended}; fix it, or {hint}, then `campaign retry`"
+        reason = f"{last.with_hint} · {ended}; fix it, or {hint}, then retry the run"
     yield from set_run(view, RunState.HELD, reason)
 
 

@@ -36,7 +36,7 @@ UNREAD: Final = "spool.unreadable"
 EVIDENCE: Final = "unreadable"
 """Stands for a rule in the verdict on an attempt whose evidence cannot be read."""
 
-HINT: Final = "the other runs continue; `campaign retry` starts this one again"
+HINT: Final = "the other runs continue; a retry starts this one again"
 
 _LONGEST: Final = 500
 

@@ -38,7 +38,7 @@ def test_a_retry_that_submits_nothing_says_so(tmp_path: Path) -> None:
     trouble = f"run depth-1 cannot be judged: {reason} (the other runs continue; this one is tried again)"
     for _ in range(2):
         assert said_of_a_pass(world) == ["depth-1: not submitted for now", trouble]
-    hint = "the other runs continue; `campaign retry` starts this one again"
+    hint = "the other runs continue; a retry starts this one again"
     assert said_of_a_pass(world) == [f"depth-1: held: {reason} · {hint}"]
     world.store.close()
 
