@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-import secrets
 import stat
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -33,7 +32,7 @@ def whole_file(path: Path, *, binary: bool = False) -> Iterator[IO[Any]]:
             yield stream
         return
     folder = os.open(path.parent, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
-    temporary = f".{path.name}.{secrets.token_hex(8)}"
+    temporary = f".{path.name}.{os.urandom(8).hex()}"
     flags = os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW | os.O_CLOEXEC
     try:
         descriptor = os.open(temporary, flags, 0o666, dir_fd=folder)
