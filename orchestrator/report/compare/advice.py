@@ -75,11 +75,12 @@ def _too_large(comparisons: Sequence[BaselineComparison]) -> Iterator[str]:
 
 
 def _coarse(comparisons: Sequence[BaselineComparison]) -> Iterator[str]:
-    margin = next((one.loss.margin for one in comparisons if one.is_baseline), 0.0)
-    if len(comparisons) > 1 and margin > COARSE_NATS:
+    baseline = next((one for one in comparisons if one.is_baseline), None)
+    if baseline and len(comparisons) > 1 and (margin := baseline.loss.margin) > COARSE_NATS:
+        apart = f"{margin:.3f}{baseline.loss_unit} apart"
         yield (
-            f"The baseline's repeats differ so much that losses {margin:.3f} nats apart count as equal: longer runs or "
-            "more held-out text would show smaller differences."
+            f"The baseline's repeats differ so much that losses {apart} count as equal: longer runs or more held-out "
+            "text would show smaller differences."
         )
 
 

@@ -34,6 +34,11 @@ class BaselineComparison:
     loss_is: str
     more_memory: float | None
 
+    @property
+    def loss_unit(self) -> str:
+        """What follows a loss in a sentence: ` nats`, or nothing where a script of one's own may report any loss."""
+        return "" if any(run.own_loss for run in self.condition.runs) else " nats"
+
 
 def compare_to_baseline(conditions: Sequence[Condition], baseline: Condition) -> list[BaselineComparison]:
     """All conditions of a workload beside its baseline, in their order."""

@@ -118,8 +118,7 @@ def verdict(one: Comparison) -> list[str]:
     if result.times_baseline:
         shown.append(f"Speed: {right} runs at {result.times_baseline.value:.3f} × {left}: {result.order}.")
     shown += _clock_remarks(one)
-    unit = "" if any(run.own_loss for run in (*one.left.runs, *one.right.runs)) else " nats"
-    apart = f"{difference(result.loss.difference)}{unit}: " if result.loss.difference else ""
+    apart = f"{difference(result.loss.difference)}{result.loss_unit}: " if result.loss.difference else ""
     shown.append(f"{result.loss_is.capitalize()} loss: {apart}{loss_verdict(result.loss)}.")
     return shown
 

@@ -244,8 +244,8 @@ def _unequal(one: BaselineComparison) -> str:
     if highest <= test.margin:
         return ""
     if test.verdict == Sameness.WORSE:
-        return f"its {one.loss_is} loss is worse by {test.difference.value:.3f} nats"
-    seen = f"seen: {test.difference.value:+.3f} nats"
+        return f"its {one.loss_is} loss is worse by {test.difference.value:.3f}{one.loss_unit}"
+    seen = f"seen: {test.difference.value:+.3f}{one.loss_unit}"
     return f"equal {one.loss_is} loss cannot be shown: {test.reason} ({seen})"
 
 
@@ -343,9 +343,9 @@ def _learning(learner: BaselineComparison, left: Sequence[BaselineComparison]) -
     if worse:
         gaps = [found.value for one in worse if (found := loss_test(one.losses, learner.losses).difference)]
         low, high = f"{min(gaps):.3f}", f"{max(gaps):.3f}"
-        nats = f"{low} nats" if low == high else f"{low} to {high} nats"
+        gap = (low if low == high else f"{low} to {high}") + learner.loss_unit
         names = listed([one.condition.name for one in worse], 3)
-        yield f"{learner.condition.name} learns best: its {learner.loss_is} loss is {nats} below that of {names}."
+        yield f"{learner.condition.name} learns best: its {learner.loss_is} loss is {gap} below that of {names}."
 
 
 def _pace_beside(fastest: BaselineComparison, learner: BaselineComparison) -> str:

@@ -176,7 +176,8 @@ def _loss(change: Sensitivity) -> str:
     if all(test.verdict == Sameness.EQUIVALENT for test in tests):
         return f"equal {what}"
     low, high = f"{min(gaps):+.3f}", f"{max(gaps):+.3f}"
-    return f"{what} {low} nats" if low == high else f"{what} {low} to {high} nats"
+    gap = low if low == high else f"{low} to {high}"
+    return f"{what} {gap}{change.pairs[0][0].loss_unit}"
 
 
 def _which(change: Sensitivity) -> str:

@@ -135,6 +135,6 @@ def of_script(name: str, step_s: float, held_out: float) -> Planted:
 
 def test_a_placeholder_of_a_command_is_an_axis_whatever_the_trainer_calls_it(planted: Plant) -> None:
     runs = planted(of_script("0.001", 0.1, 3.0), of_script("0.02", 0.2, 2.5))
-    told = "held-out loss -0.500 nats"
+    told = "held-out loss -0.500"  # in whatever unit the script reports it
     assert said(runs) == [f"lr 0.001 → 0.02: 0.50 [0.50, 0.50] × the speed, {told} (0.001 → 0.02)."]
     assert said([replace(run, timing=None) for run in runs]) == [f"lr 0.001 → 0.02: {told} (0.001 → 0.02)."]
