@@ -37,7 +37,7 @@ echo "{said}"
 """
 ANSWERS = {
     "squeue": "cat {folder}/queue",
-    "scancel": ": > {folder}/queue",
+    "scancel": "sed -i 's/|PENDING|Priority|/|CANCELLED|None|/' {folder}/queue",
     "sacct": ":",
     "sinfo": "echo node1",
     "scontrol": "echo 'MaxArraySize = 10001'",
