@@ -131,9 +131,11 @@ class Promises:
         return classes | wish | ({"hang"} if "hang" in row.evidence else set())
 
     def _check_free(self, run: RunRow, rows: Sequence[AttemptRow]) -> None:
+        """What no budget bounds is bounded by this; a time limit before the first step counts against one."""
         starts: dict[int | None, int] = defaultdict(int)
-        for row in rows:
-            if row.failure_class in MUST_SAVE and (run.name, row.generation) in self.cluster.executions:
+        for index, row in enumerate(rows):
+            free = row.failure_class in MUST_SAVE and charged(rows[:index], row) is None
+            if free and (run.name, row.generation) in self.cluster.executions:
                 starts[row.start_step] += 1
         assert max(starts.values(), default=0) <= FREE_LIMIT, f"{run.name} gets nowhere: {_story(rows)}"
 
