@@ -14,15 +14,7 @@ from typing import Any, TypeVar
 from sqlalchemy import ColumnElement, Connection, Select, Table, and_, delete, func, insert, select, update
 
 from . import schema
-from .gpu_queries import (
-    attempt_gpus,
-    gpu_devices,
-    gpu_samples,
-    gpu_trace,
-    iter_gpu_samples,
-    node_offsets,
-    run_gpus,
-)
+from .gpu_queries import attempt_gpus, gpu_devices, gpu_samples, gpu_trace, iter_gpu_samples, node_offsets, run_gpus
 from .leases import acquire_lease, read_lease, release_lease, renew_lease, report_pass
 from .metrics import extra_names, iter_metrics, latest, metrics, step_times
 from .records import (

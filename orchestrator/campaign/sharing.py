@@ -37,7 +37,7 @@ _GROUP_OWNER, _GROUP, _MASK, _OTHER = 0x04, 0x08, 0x10, 0x20  # tags of a POSIX 
 
 
 @dataclass(frozen=True)
-class Place:
+class SharedPlace:
     """A file or folder with what is to be said of it: what it holds, or why nobody gets past it."""
 
     path: Path
@@ -58,8 +58,8 @@ class SharedCampaign:
     campaign: str
     dir: Path
     sharing: Sharing | None
-    readable: tuple[Place, ...] = ()
-    blocked: tuple[Place, ...] = ()
+    readable: tuple[SharedPlace, ...] = ()
+    blocked: tuple[SharedPlace, ...] = ()
     shared_with: tuple[str, ...] = ()
 
     @property
@@ -106,9 +106,9 @@ def share(store: Store, campaign: CampaignRow, group: str | None, *, checkpoints
     with store.read() as conn:
         runs = len(queries.run_names(conn, campaign.id))
     what = "logs, metrics, configurations" + (" and checkpoints" if checkpoints else "")
-    mine = Place(paths.runs, f"{what} of {count(runs, 'run')}, and of attempts to come")
+    mine = SharedPlace(paths.runs, f"{what} of {count(runs, 'run')}, and of attempts to come")
     ways = {*paths.dir.parents, *(way for place in readable for way in place.path.parents)}
-    blocked += [Place(way, _remedy(way, gid, name)) for way in sorted(ways) if not _lets_through(way, gid)]
+    blocked += [SharedPlace(way, _remedy(way, gid, name)) for way in sorted(ways) if not _lets_through(way, gid)]
     return SharedCampaign(campaign.name, paths.root, sharing, (mine, *readable), tuple(blocked))
 
 
@@ -236,11 +236,11 @@ def _give(path: Path, gid: int) -> None:
         os.chown(path, -1, gid)
 
 
-def _open_store(store: Store, gid: int, group: str) -> tuple[list[Place], list[Place]]:
+def _open_store(store: Store, gid: int, group: str) -> tuple[list[SharedPlace], list[SharedPlace]]:
     """Opens a SQLite store; returns it, and what keeps the group from reading it."""
     files = list(_store_files(store))
     if not files:
-        return [], [Place(Path(), f"the store is PostgreSQL: its owner grants {group} a role that may read")]
+        return [], [SharedPlace(Path(), f"the store is PostgreSQL: its owner grants {group} a role that may read")]
     folder = files[0].parent
     _let_in(folder, gid)
     blocked = []
@@ -250,13 +250,13 @@ def _open_store(store: Store, gid: int, group: str) -> tuple[list[Place], list[P
             _give(file, gid)
             open_file(file)
         elif not _may(file, gid, 4):
-            blocked.append(Place(file, f"it is open to group {_name(found.st_gid)}, not to {group}"))
+            blocked.append(SharedPlace(file, f"it is open to group {_name(found.st_gid)}, not to {group}"))
     passes_on = folder.stat().st_mode & stat.S_ISGID and folder.stat().st_gid == gid
     if not passes_on and os.getegid() != gid:
-        blocked.append(Place(folder, f"what SQLite makes in it is of group {_name(os.getegid())}: chmod g+s"))
+        blocked.append(SharedPlace(folder, f"what SQLite makes in it is of group {_name(os.getegid())}: chmod g+s"))
     with store.read() as conn:
         names = [row.name for row in queries.list_campaigns(conn)]
-    return [Place(files[0], f"the store, with all of {some(names, 5)}")], blocked
+    return [SharedPlace(files[0], f"the store, with all of {some(names, 5)}")], blocked
 
 
 def _store_files(store: Store) -> Iterator[Path]:

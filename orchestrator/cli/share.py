@@ -13,7 +13,7 @@ from .completion import campaign_names, groups
 from .pages.text import Page, Style
 
 if TYPE_CHECKING:
-    from ..campaign.sharing import Place, SharedCampaign
+    from ..campaign.sharing import SharedCampaign, SharedPlace
 
 
 @verb
@@ -76,5 +76,5 @@ def _page(done: SharedCampaign, page: Page) -> list[str]:
     return [*lines, f"They type `campaign status {done.campaign} --dir {shlex.quote(str(done.dir))}`."]
 
 
-def _places(places: tuple[Place, ...]) -> list[str]:
+def _places(places: tuple[SharedPlace, ...]) -> list[str]:
     return [f"  {place.path}: {place.what}" if place.path.parts else f"  {place.what}" for place in places]

@@ -104,7 +104,7 @@ def test_a_child_that_an_agent_has_just_forked_is_not_taken_for_it(place: Place)
         os.killpg(agent.pid, signal.SIGKILL)
 
 
-@pytest.mark.skipif(os.geteuid() != 0, reason="only root can start a process of another user's")
+@pytest.mark.skipif(os.geteuid() != 0, reason="LEFT OUT: only root can start a process of another user's")
 def test_a_process_of_another_user_is_none_of_ours_whatever_it_calls_itself(place: Place) -> None:
     batch = place.batch()
     like_an_agent = ["sh", "-c", "sleep 60; :", AGENT, str(batch.folder), "0"]

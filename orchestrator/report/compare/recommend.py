@@ -6,35 +6,21 @@ Where these are two, neither is better: what counts is for the reader to say.
 from __future__ import annotations
 
 import math
-from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from enum import StrEnum
 from typing import Final
 
-from ....db.records import UNSETTLED_RUN, RunState
-from ...formatting import count
 from ..measure.metrics import METRICS
-from ..measure.run import MeasuredRun
 from .advice import advice
 from .baseline import BaselineComparison
 from .conditions import Condition
+from .feasible import infeasible, is_unfinished, unfit
 from .statistics import LEAST_REPEATS, TIE, Order, Sameness, estimate, loss_test, order, ratio
 from .wording import listed, times
 
-MEMORY_SHARE: Final = 0.92
-"""Of the usable memory, on every rank: above it the allocator begins to retry."""
-
 _BESIDE_SPEED: Final = ("mem_reserved_gb", "j_per_token")
 """Metrics by which a configuration may be better than a faster one."""
-
-_ENDS: Final = {
-    RunState.COMPLETED: ("completed early", "completed early"),
-    RunState.FAILED: ("failed", "failed"),
-    RunState.HELD: ("is held", "are held"),
-    RunState.CANCELLED: ("was cancelled", "were cancelled"),
-}
-"""How a run that is settled and of no use ended; of several."""
 
 
 class Objective(StrEnum):
@@ -101,7 +87,7 @@ def recommend(comparisons: Sequence[BaselineComparison], by: Objective | None = 
     faster than is not chosen, nor what another beats in speed, memory and energy at once. Losses count as the tests of
     `loss_test` show them; of those that learn as well as the best, the fastest is named. By loss, no speed is needed.
     """
-    excluded = {one.condition.name: why for one in comparisons if (why := _unfit(one))}
+    excluded = {one.condition.name: why for one in comparisons if (why := unfit(one))}
     fit = [one for one in comparisons if one.condition.name not in excluded]
     if by is not Objective.LOSS:
         excluded |= {one.condition.name: "no step was timed" for one in fit if not one.speed}
@@ -191,66 +177,8 @@ def _choice(left: Sequence[BaselineComparison]) -> BaselineComparison:
     return next((one for one in able if one.condition.name in front), able[0])
 
 
-def _unfit(one: BaselineComparison) -> str:
-    """Why a condition may not be chosen, whatever its speed; empty where it may."""
-    return infeasible(one.condition) or _unequal(one)
-
-
-def infeasible(condition: Condition) -> str:
-    """Why a condition cannot be relied on to run; empty where it can."""
-    if _is_unfinished(condition):
-        return "it is not finished"
-    failed = [run for run in condition.runs if not run.completed]
-    if failed:
-        return _ends(failed, len(condition.runs)) + (f": {failed[0].reason}" if failed[0].reason else "")
-    if any(run.changed for run in condition.runs):
-        return "it ran out of memory as configured; a retry changed it"
-    return _strained(condition)
-
-
-def _ends(failed: Sequence[MeasuredRun], repeats: int) -> str:
-    """How runs ended that are of no use: `it failed`, `2 of 3 repeats failed, 1 was cancelled`."""
-    parts: list[str] = []
-    for state, number in Counter(run.state for run in failed).items():
-        who = "it" if repeats == 1 else f"{number}" if parts else f"{number} of {count(repeats, 'repeat')}"
-        parts.append(f"{who} {_ENDS[state][number > 1]}")
-    return ", ".join(parts)
-
-
-def _is_unfinished(condition: Condition) -> bool:
-    return any(run.state in UNSETTLED_RUN for run in condition.runs)
-
-
-def _strained(condition: Condition) -> str:
-    """Why a condition that has completed may not do so again, or not as well; empty where it may."""
-    share = condition.value("mem_share")
-    if share is not None and share > MEMORY_SHARE:
-        return f"it takes {share:.0%} of the GPU's memory, above {MEMORY_SHARE:.0%}"
-    if any(run.quality.alloc_retries for run in condition.runs):
-        return "the GPU's allocator had to retry: memory was nearly full"
-    if any(run.quality.skipped_steps for run in condition.runs):
-        return "it skipped optimizer steps because gradients overflowed"
-    return ""
-
-
-def _unequal(one: BaselineComparison) -> str:
-    """Why a condition may learn worse than the baseline, as far as is known; learning better is no fault."""
-    test = one.loss
-    if test.verdict in (Sameness.EQUIVALENT, Sameness.BETTER):
-        return ""
-    if test.difference is None:
-        return test.reason if test.verdict == Sameness.WORSE else f"equal loss cannot be shown: {test.reason}"
-    highest = test.difference.value if test.difference.high is None else test.difference.high
-    if highest <= test.margin:
-        return ""
-    if test.verdict == Sameness.WORSE:
-        return f"its {one.loss_is} loss is worse by {test.difference.value:.3f}{one.loss_unit}"
-    seen = f"seen: {test.difference.value:+.3f}{one.loss_unit}"
-    return f"equal {one.loss_is} loss cannot be shown: {test.reason} ({seen})"
-
-
 def _unfinished(comparisons: Sequence[BaselineComparison]) -> Iterator[str]:
-    if waiting := [one.condition.name for one in comparisons if _is_unfinished(one.condition)]:
+    if waiting := [one.condition.name for one in comparisons if is_unfinished(one.condition)]:
         verb = "is" if len(waiting) == 1 else "are"
         yield f"Provisional: {listed(waiting, 3)} {verb} not finished."
 

@@ -75,7 +75,7 @@ def below_public(tmp_path: Path) -> Path:
     return tmp_path / "mine"
 
 
-@pytest.mark.skipif(os.geteuid() != 0, reason="only root can give a file to somebody else")
+@pytest.mark.skipif(os.geteuid() != 0, reason="LEFT OUT: only root can give a file to somebody else")
 def test_a_strangers_settings_above_are_refused_with_the_owner(tmp_path: Path, home: dict[str, str]) -> None:
     mine = below_public(tmp_path)
     assert resolve({}, environ=home, cwd=mine).store == "sqlite:////tmp/planted.db"

@@ -70,7 +70,7 @@ def test_a_store_whose_owner_is_at_work_is_read_with_its_log(folder: Path) -> No
         add(own, "sweep")
         names(own)  # keeps a connection, and so the log
         if not (folder / "campaign.db-wal").exists():
-            pytest.skip("this folder's file system has no write-ahead log")
+            pytest.skip("LEFT OUT: this folder's file system has no write-ahead log")
         with as_reader(folder), closing(Store.open(url)) as seen:
             assert names(seen) == ["sweep"]
 
@@ -105,7 +105,7 @@ def test_a_log_that_only_the_owner_can_replay_is_named(folder: Path) -> None:
 
 def test_a_file_that_may_not_be_read_is_not_tried_again(folder: Path) -> None:
     if os.geteuid() != 0:
-        pytest.skip("needs a second user")
+        pytest.skip("LEFT OUT: needs a second user")
     url = f"sqlite:///{folder}/campaign.db"
     Store.open(url, create=True).close()
     with as_reader(folder):
@@ -129,7 +129,7 @@ def planted_trigger(folder: Path) -> None:
 
 def of_another(folder: Path) -> None:
     if os.geteuid() != 0:
-        pytest.skip("only root can give a file to somebody else")
+        pytest.skip("LEFT OUT: only root can give a file to somebody else")
     os.chown(folder / "campaign.db", 12345, 12345)
 
 
@@ -143,7 +143,7 @@ def in_a_public_folder(folder: Path) -> None:
 
 def in_a_folder_of_another(folder: Path) -> None:
     if os.geteuid() != 0:
-        pytest.skip("only root can give a folder to somebody else")
+        pytest.skip("LEFT OUT: only root can give a folder to somebody else")
     os.chown(folder, 12345, 12345)
 
 

@@ -1,0 +1,84 @@
+"""Whether a condition may be relied on: that it runs, and that it learns no worse than the baseline. Pure."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Sequence
+from typing import Final
+
+from ....db.records import UNSETTLED_RUN, RunState
+from ...formatting import count
+from ..measure.run import MeasuredRun
+from .baseline import BaselineComparison
+from .conditions import Condition
+from .statistics import Sameness
+
+MEMORY_SHARE: Final = 0.92
+"""Of the usable memory, on every rank: above it the allocator begins to retry."""
+
+_ENDS: Final = {
+    RunState.COMPLETED: ("completed early", "completed early"),
+    RunState.FAILED: ("failed", "failed"),
+    RunState.HELD: ("is held", "are held"),
+    RunState.CANCELLED: ("was cancelled", "were cancelled"),
+}
+"""How a run that is settled and of no use ended; of several."""
+
+
+def unfit(one: BaselineComparison) -> str:
+    """Why a condition may not be chosen, whatever its speed; empty where it may."""
+    return infeasible(one.condition) or _unequal(one)
+
+
+def infeasible(condition: Condition) -> str:
+    """Why a condition cannot be relied on to run; empty where it can."""
+    if is_unfinished(condition):
+        return "it is not finished"
+    failed = [run for run in condition.runs if not run.completed]
+    if failed:
+        return _ends(failed, len(condition.runs)) + (f": {failed[0].reason}" if failed[0].reason else "")
+    if any(run.changed for run in condition.runs):
+        return "it ran out of memory as configured; a retry changed it"
+    return _strained(condition)
+
+
+def _ends(failed: Sequence[MeasuredRun], repeats: int) -> str:
+    """How runs ended that are of no use: `it failed`, `2 of 3 repeats failed, 1 was cancelled`."""
+    parts: list[str] = []
+    for state, number in Counter(run.state for run in failed).items():
+        who = "it" if repeats == 1 else f"{number}" if parts else f"{number} of {count(repeats, 'repeat')}"
+        parts.append(f"{who} {_ENDS[state][number > 1]}")
+    return ", ".join(parts)
+
+
+def is_unfinished(condition: Condition) -> bool:
+    """Whether a repeat is still to come or under way."""
+    return any(run.state in UNSETTLED_RUN for run in condition.runs)
+
+
+def _strained(condition: Condition) -> str:
+    """Why a condition that has completed may not do so again, or not as well; empty where it may."""
+    share = condition.value("mem_share")
+    if share is not None and share > MEMORY_SHARE:
+        return f"it takes {share:.0%} of the GPU's memory, above {MEMORY_SHARE:.0%}"
+    if any(run.quality.alloc_retries for run in condition.runs):
+        return "the GPU's allocator had to retry: memory was nearly full"
+    if any(run.quality.skipped_steps for run in condition.runs):
+        return "it skipped optimizer steps because gradients overflowed"
+    return ""
+
+
+def _unequal(one: BaselineComparison) -> str:
+    """Why a condition may learn worse than the baseline, as far as is known; learning better is no fault."""
+    test = one.loss
+    if test.verdict in (Sameness.EQUIVALENT, Sameness.BETTER):
+        return ""
+    if test.difference is None:
+        return test.reason if test.verdict == Sameness.WORSE else f"equal loss cannot be shown: {test.reason}"
+    highest = test.difference.value if test.difference.high is None else test.difference.high
+    if highest <= test.margin:
+        return ""
+    if test.verdict == Sameness.WORSE:
+        return f"its {one.loss_is} loss is worse by {test.difference.value:.3f}{one.loss_unit}"
+    seen = f"seen: {test.difference.value:+.3f}{one.loss_unit}"
+    return f"equal {one.loss_is} loss cannot be shown: {test.reason} ({seen})"
