@@ -16,7 +16,6 @@ import grp
 import os
 import pwd
 import stat
-import struct
 from collections.abc import Iterator
 from contextlib import suppress
 from functools import cache
@@ -24,17 +23,14 @@ from io import FileIO
 from pathlib import Path
 from typing import Final
 
-from .private_files import ACCESS_LIST, make_folder
+from .access_lists import Tag, access_list
+from .private_files import make_folder
 from .regular_files import open_regular
 
 TRUSTED_GROUPS: Final = "CAMPAIGN_TRUSTED_GROUPS"
 """The variable with the groups, by name or number, whose members may do all that the user may."""
 
-_ACL_HEADER_BYTES: Final = 4
-_ACL_ENTRY: Final = "<HHI"  # who, what they may, their number
-_USER, _OWNING_GROUP, _GROUP = 0x02, 0x04, 0x08
 _MAY_WRITE: Final = 0x02
-_NO_ACL: Final = frozenset({errno.ENODATA, errno.ENOTSUP})
 _MOST_LINKS: Final = 40  # as the kernel
 
 
@@ -192,10 +188,10 @@ def _doubt(place: Path, found: os.stat_result, *, own: bool) -> Distrusted | Non
 
 def _repair(place: Path, found: os.stat_result) -> str:
     if found.st_uid == os.geteuid():
-        return f"`chmod go-w {place}`" + (f", or `setfacl -b {place}`" if _acl(place) else "")
+        return f"`chmod go-w {place}`" + (f", or `setfacl -b {place}`" if access_list(place) else "")
     if stat.S_ISDIR(found.st_mode):
         ask = f"ask its owner for `chmod +t {place}`, or use a folder that does not lie below it"
-        return ask if found.st_mode & stat.S_IWOTH or _acl(place) else ask + _or_trust(found)
+        return ask if found.st_mode & stat.S_IWOTH or access_list(place) else ask + _or_trust(found)
     return f"ask its owner for `chmod go-w {place}`, or use a file of your own"
 
 
@@ -211,26 +207,15 @@ def _others_may_write(place: Path, found: os.stat_result, *, own: bool) -> bool:
         return True
     if not found.st_mode & stat.S_IWGRP:  # with an ACL these bits are its mask, the most that any entry can give
         return False
-    for who, rights, number in _acl(place) or ((_OWNING_GROUP, _MAY_WRITE, 0),):
+    for who, rights, number in access_list(place) or ((Tag.OWNING_GROUP, _MAY_WRITE, 0),):
         if not rights & _MAY_WRITE:
             continue
-        if who == _USER and number not in (0, os.geteuid()):
+        if who == Tag.USER and number not in (0, os.geteuid()):
             return True
-        group = found.st_gid if who == _OWNING_GROUP else number
-        if who in (_OWNING_GROUP, _GROUP) and not _only_us(group) and (own or not _is_named(group)):
+        group = found.st_gid if who == Tag.OWNING_GROUP else number
+        if who in (Tag.OWNING_GROUP, Tag.GROUP) and not _only_us(group) and (own or not _is_named(group)):
             return True
     return False
-
-
-def _acl(place: Path) -> tuple[tuple[int, int, int], ...]:
-    """The entries of a place's access control list: who, what they may, their number. None of them without a list."""
-    try:
-        entries = os.getxattr(place, ACCESS_LIST)[_ACL_HEADER_BYTES:]
-    except OSError as error:
-        if error.errno in _NO_ACL:
-            return ()
-        raise
-    return tuple((who, rights, number) for who, rights, number in struct.iter_unpack(_ACL_ENTRY, entries))
 
 
 def _only_us(gid: int) -> bool:

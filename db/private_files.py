@@ -9,12 +9,11 @@ from __future__ import annotations
 
 import os
 import stat
-from contextlib import suppress
 from pathlib import Path
 from typing import Final
 
-ACCESS_LIST: Final = "system.posix_acl_access"
-_LISTS: Final = (ACCESS_LIST, "system.posix_acl_default")
+from .access_lists import drop_lists
+
 _OPENED: Final = stat.S_ISGID | stat.S_IRGRP | stat.S_IXGRP
 
 
@@ -100,13 +99,6 @@ def close_file(path: Path) -> None:
     """Takes a file back for this user alone."""
     drop_lists(path)
     path.chmod(stat.S_IMODE(path.stat().st_mode) & 0o700)
-
-
-def drop_lists(place: str | Path | int) -> None:
-    """Removes the access control lists of a file or folder, where it has some and may have none."""
-    for name in _LISTS:
-        with suppress(OSError):
-            os.removexattr(place, name)
 
 
 def _open_new(descriptor: int) -> None:

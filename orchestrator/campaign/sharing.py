@@ -11,7 +11,6 @@ import json
 import os
 import pwd
 import stat
-import struct
 from collections.abc import Callable, Iterator
 from contextlib import suppress
 from dataclasses import dataclass
@@ -19,7 +18,8 @@ from pathlib import Path
 from typing import Any, Final
 
 from ...db import queries
-from ...db.private_files import ACCESS_LIST, close_file, drop_lists, open_file
+from ...db.access_lists import Tag, access_list, drop_lists
+from ...db.private_files import close_file, open_file
 from ...db.records import CampaignRow
 from ...db.store import Store
 from ...jobs.shared.files import load_json, write_atomically
@@ -33,7 +33,6 @@ _CHECKPOINTS: Final = "checkpoints"
 _FORWARD: Final = "forward"
 _SECRET: Final = AttemptPaths(Path()).forward_payload.name
 _LOGS_OF_SQLITE: Final = ("-wal", "-shm", "-journal")
-_GROUP_OWNER, _GROUP, _MASK, _OTHER = 0x04, 0x08, 0x10, 0x20  # tags of a POSIX access control list
 
 
 @dataclass(frozen=True)
@@ -285,15 +284,14 @@ def _may(place: Path, gid: int, right: int) -> bool:
     """Whether members of a group have a right (4 to read, 1 to pass), as far as the group decides it."""
     found = place.stat()
     mode = stat.S_IMODE(found.st_mode)
-    try:
-        listed = list(struct.iter_unpack("<HHI", os.getxattr(place, ACCESS_LIST)[4:]))
-    except OSError:
+    listed = access_list(place)
+    if not listed:
         return bool((mode >> 3 if found.st_gid == gid else mode) & right)
-    mask = next((perm for tag, perm, _ in listed if tag == _MASK), 7)
-    given = [perm & mask for tag, perm, who in listed if tag == _GROUP and who == gid]
-    given += [perm & mask for tag, perm, _ in listed if tag == _GROUP_OWNER and found.st_gid == gid]
-    given = given or [perm for tag, perm, _ in listed if tag == _OTHER]
-    return any(perm & right for perm in given)
+    mask = next((entry.rights for entry in listed if entry.tag == Tag.MASK), 7)
+    given = [entry.rights & mask for entry in listed if entry.tag == Tag.GROUP and entry.number == gid]
+    given += [entry.rights & mask for entry in listed if entry.tag == Tag.OWNING_GROUP and found.st_gid == gid]
+    given = given or [entry.rights for entry in listed if entry.tag == Tag.OTHER]
+    return any(rights & right for rights in given)
 
 
 def _remedy(folder: Path, gid: int, group: str) -> str:
