@@ -20,6 +20,7 @@ from ..shared.state_layout import arrangement
 from .config import Job, TrainerConfig
 from .engine import Engine
 from .universal import adam_kept, fitting
+from .weights_only import weights_only
 
 REPORTED = "reported"
 TAG = "deepspeed"
@@ -95,7 +96,8 @@ def restore(engine: Engine, source: ResumeSource) -> tuple[int, dict[str, float]
     if source.checkpoint is None:
         return 0, {}
     try:
-        with adam_kept(engine) if source.universal and engine.zero_optimization_stage() == 3 else nullcontext():
+        kept = adam_kept(engine) if source.universal and engine.zero_optimization_stage() == 3 else nullcontext()
+        with kept, weights_only():
             loaded, client_state = engine.load_checkpoint(str(source.folder), tag=TAG)
         if loaded is None:
             raise RuntimeError(f"DeepSpeed found nothing to load in {source.folder}")

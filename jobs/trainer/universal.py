@@ -74,7 +74,8 @@ def _convert(path: Path, converted: Path, tag: str) -> None:
     draft = converted.with_name(converted.name + checkpoint.DRAFT_SUFFIX)
     retention.discard(draft)
     make_folder(draft)
-    tool = [sys.executable, "-P", "-m", "deepspeed.checkpoint.ds_to_universal", "--inject_missing_state"]
+    restricted = [sys.executable, "-P", "-m", "dscampaign.jobs.trainer.weights_only"]
+    tool = [*restricted, "deepspeed.checkpoint.ds_to_universal", "--inject_missing_state"]
     folders = ["--input_folder", str(path / tag), "--output_folder", str(draft / tag)]
     done = subprocess.run([*tool, *folders], env=_environment(os.environ), capture_output=True, text=True, check=False)
     if done.returncode:

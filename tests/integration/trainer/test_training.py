@@ -14,6 +14,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+import torch
 
 from dscampaign.jobs import rank
 from dscampaign.jobs.shared import checkpoint, retention
@@ -264,6 +265,37 @@ def test_diverged_training_fails_and_has_reported_it(launch: Launch, data_dir: P
     assert all(math.isfinite(loss) for loss in finite)
     assert not math.isfinite(last)
     assert f"FloatingPointError: non-finite loss {last} at step {len(finite) + 1}" in output
+
+
+class Call:
+    """A pickle of it calls something when it is read."""
+
+    def __init__(self, marker: Path) -> None:
+        self._marker = marker
+
+    def __reduce__(self) -> tuple[Callable[..., object], tuple[str]]:
+        return os.mkdir, (str(self._marker),)
+
+
+@pytest.mark.parametrize("ranks", [2, 1], ids=["resumed", "converted"])
+def test_nothing_that_a_checkpoint_would_call_is_called(
+    trained: dict[str, Attempt], launch: Launch, data_dir: Path, tmp_path: Path, ranks: int
+) -> None:
+    """Not even if its digests fit: whoever wrote it may have written those too."""
+    attempt, marker = Attempt(tmp_path / "run", generation=2), tmp_path / "called"
+    environment = attempt.prepare(data_dir, resume=attempt.checkpoints / "g0001-step00000003", world_size=ranks)
+    shutil.copytree(trained["zero1"].checkpoints, attempt.checkpoints, dirs_exist_ok=True)
+    planted = attempt.checkpoints / "g0001-step00000003"
+    shards = sorted((planted / TAG).glob("zero_pp_rank_*"))
+    for shard in shards:
+        state = torch.load(shard, weights_only=False)
+        torch.save({**state, "planted": Call(marker)}, shard)
+    manifest = checkpoint.read_manifest(planted)
+    checkpoint.write_manifest(planted, replace(manifest, files={**manifest.files, **checkpoint.seal(planted, shards)}))
+    code, output = launch(*TRAINER, env=environment, ranks=ranks).finish()
+    assert code != 0
+    assert not marker.exists(), output
+    assert "weights_only" in output
 
 
 def test_a_checkpoint_that_cannot_be_loaded_is_not_tried_twice(

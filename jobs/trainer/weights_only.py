@@ -1,0 +1,46 @@
+"""Loads checkpoints without running what is in them: tensors, plain values, and the few classes that DeepSpeed saves.
+
+A pickle may call anything. PyTorch has a reader that refuses to, but DeepSpeed (0.19.8) asks for the other one by name;
+so the careful one is forced upon it.
+
+    python -m dscampaign.jobs.trainer.weights_only MODULE ARGUMENTS    does what `python -m` does, with that reader
+"""
+
+from __future__ import annotations
+
+import os
+import runpy
+import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import Final
+
+from deepspeed.runtime.fp16.loss_scaler import DynamicLossScaler, LossScaler
+from deepspeed.runtime.zero.config import ZeroStageEnum
+from deepspeed.utils.tensor_fragment import fragment_address
+from torch import serialization
+
+_FORCE: Final = "TORCH_FORCE_WEIGHTS_ONLY_LOAD"
+_SAVED: Final = (DynamicLossScaler, LossScaler, ZeroStageEnum, fragment_address)
+"""Classes of plain values in DeepSpeed's checkpoints."""
+
+
+@contextmanager
+def weights_only() -> Iterator[None]:
+    """Has `torch.load` inside read nothing but weights, whatever it is asked."""
+    before = os.environ.get(_FORCE)
+    os.environ[_FORCE] = "1"
+    try:
+        with serialization.safe_globals([*_SAVED]):
+            yield
+    finally:
+        if before is None:
+            del os.environ[_FORCE]
+        else:
+            os.environ[_FORCE] = before
+
+
+if __name__ == "__main__":
+    del sys.argv[0]
+    with weights_only():
+        runpy.run_module(sys.argv[0], run_name="__main__", alter_sys=True)
