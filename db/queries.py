@@ -9,22 +9,34 @@ from __future__ import annotations
 from collections import defaultdict
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import asdict, fields
-from typing import Any, TypeVar
+from typing import Any
 
-from sqlalchemy import ColumnElement, Connection, Select, Table, and_, delete, func, insert, select, update
+from sqlalchemy import (
+    BigInteger,
+    ColumnElement,
+    Connection,
+    Integer,
+    Table,
+    and_,
+    bindparam,
+    delete,
+    func,
+    insert,
+    select,
+    update,
+)
 
 from . import schema
+from .events import NewEvent, add_event, add_events, events, events_of_kind, forwards, newest_event_s
 from .gpu_queries import attempt_gpus, gpu_devices, gpu_samples, gpu_trace, iter_gpu_samples, node_offsets, run_gpus
 from .leases import acquire_lease, read_lease, release_lease, renew_lease, report_pass
 from .metrics import extra_names, iter_metrics, latest, metrics, step_times
 from .records import (
     ACTIVE_ATTEMPT,
-    OPENED_ELSEWHERE,
     AttemptRow,
     AttemptState,
     CampaignRow,
     CheckpointRow,
-    EventRow,
     MemoryObservation,
     NewAttempt,
     NewRun,
@@ -32,12 +44,19 @@ from .records import (
     RunState,
     RunStatus,
 )
+from .rows import database_now, fetch
 from .store import insert_into, now_s
 
 __all__ = [  # what other modules here have
+    "NewEvent",
     "acquire_lease",
+    "add_event",
+    "add_events",
     "attempt_gpus",
+    "events",
+    "events_of_kind",
     "extra_names",
+    "forwards",
     "gpu_devices",
     "gpu_samples",
     "gpu_trace",
@@ -45,6 +64,7 @@ __all__ = [  # what other modules here have
     "iter_metrics",
     "latest",
     "metrics",
+    "newest_event_s",
     "node_offsets",
     "read_lease",
     "release_lease",
@@ -53,8 +73,6 @@ __all__ = [  # what other modules here have
     "run_gpus",
     "step_times",
 ]
-
-_Row = TypeVar("_Row")
 
 _BATCH = 1000  # rows an INSERT; both databases limit the number of parameters
 
@@ -78,17 +96,17 @@ def insert_campaign(
 
 def campaign_by_name(conn: Connection, name: str) -> CampaignRow | None:
     """The campaign of that name."""
-    return next(iter(_fetch(conn, CampaignRow, schema.campaign, schema.campaign.c.name == name)), None)
+    return next(iter(fetch(conn, CampaignRow, schema.campaign, schema.campaign.c.name == name)), None)
 
 
 def campaign_by_id(conn: Connection, campaign_id: int) -> CampaignRow | None:
     """The campaign of that id."""
-    return next(iter(_fetch(conn, CampaignRow, schema.campaign, schema.campaign.c.id == campaign_id)), None)
+    return next(iter(fetch(conn, CampaignRow, schema.campaign, schema.campaign.c.id == campaign_id)), None)
 
 
 def list_campaigns(conn: Connection) -> list[CampaignRow]:
     """All campaigns, oldest first."""
-    return _fetch(conn, CampaignRow, schema.campaign, order=[schema.campaign.c.id])
+    return fetch(conn, CampaignRow, schema.campaign, order=[schema.campaign.c.id])
 
 
 def update_campaign(conn: Connection, campaign_id: int, **values: Any) -> bool:
@@ -99,7 +117,7 @@ def update_campaign(conn: Connection, campaign_id: int, **values: Any) -> bool:
 def insert_runs(conn: Connection, campaign_id: int, new_runs: Sequence[NewRun]) -> None:
     """Records runs. A name that the campaign already has makes the transaction a StaleWrite."""
     fixed = {"campaign_id": campaign_id, "desired": "run", "generation": 0, "retry_epoch": 0}
-    fixed["updated_s"] = conn.execute(select(now_s(conn))).scalar_one()
+    fixed["updated_s"] = database_now(conn)
     rows = [{**asdict(new), **fixed} for new in new_runs]
     for start in range(0, len(rows), _BATCH):
         conn.execute(insert(schema.run), rows[start : start + _BATCH])
@@ -108,7 +126,7 @@ def insert_runs(conn: Connection, campaign_id: int, new_runs: Sequence[NewRun]) 
 def runs(conn: Connection, campaign_id: int) -> list[RunRow]:
     """A campaign's runs in the order of its matrix."""
     table = schema.run
-    return _fetch(conn, RunRow, table, table.c.campaign_id == campaign_id, order=[table.c.ordinal, table.c.id])
+    return fetch(conn, RunRow, table, table.c.campaign_id == campaign_id, order=[table.c.ordinal, table.c.id])
 
 
 def run_names(conn: Connection, campaign_id: int) -> list[str]:
@@ -123,7 +141,7 @@ def run_by_name(conn: Connection, campaign_id: int, name: str) -> RunRow | None:
     """The run of that name."""
     table = schema.run
     where = and_(table.c.campaign_id == campaign_id, table.c.name == name)
-    return next(iter(_fetch(conn, RunRow, table, where)), None)
+    return next(iter(fetch(conn, RunRow, table, where)), None)
 
 
 def run_by_id(conn: Connection, run_id: int) -> RunRow:
@@ -132,7 +150,7 @@ def run_by_id(conn: Connection, run_id: int) -> RunRow:
     Raises:
         LookupError: there is none.
     """
-    found = _fetch(conn, RunRow, schema.run, schema.run.c.id == run_id)
+    found = fetch(conn, RunRow, schema.run, schema.run.c.id == run_id)
     if not found:
         raise LookupError(f"no run {run_id}")
     return found[0]
@@ -155,16 +173,34 @@ def update_run(
     return _update(conn, schema.run, run_id, expect_states, {"updated_s": now_s(conn), **values})
 
 
-def insert_attempt(conn: Connection, new: NewAttempt) -> int:
-    """Records an attempt before it is submitted, makes it its run's newest, and returns its id.
+def update_runs(conn: Connection, run_ids: Sequence[int], **values: Any) -> None:
+    """Sets columns of runs to the same values, and the time of the change."""
+    changed = {"updated_s": now_s(conn), **values}
+    for start in range(0, len(run_ids), _BATCH):
+        some = schema.run.c.id.in_(run_ids[start : start + _BATCH])
+        conn.execute(update(schema.run).where(some).values(changed))
 
-    A generation that the run already has makes the transaction a StaleWrite: another process decided first.
+
+def insert_attempt(conn: Connection, new: NewAttempt) -> int:
+    """Records an attempt; see `insert_attempts`."""
+    return insert_attempts(conn, [new])[0]
+
+
+def insert_attempts(conn: Connection, new: Sequence[NewAttempt]) -> list[int]:
+    """Records attempts before they are submitted, makes each its run's newest, and returns their ids in this order.
+
+    A generation that a run already has makes the transaction a StaleWrite: another process decided first.
     """
-    zero = {"evidence": {}, "gpu_seconds": 0.0, "spool_offset": 0, "created_s": now_s(conn)}
-    attempt_id = _insert(conn, schema.attempt, {**asdict(new), **zero})
-    newest = and_(schema.run.c.id == new.run_id, schema.run.c.generation < new.generation)
-    conn.execute(update(schema.run).where(newest).values(generation=new.generation))
-    return attempt_id
+    if not new:
+        return []
+    zero = {"evidence": {}, "gpu_seconds": 0.0, "spool_offset": 0, "created_s": database_now(conn)}
+    returning = insert(schema.attempt).returning(schema.attempt.c.id, sort_by_parameter_order=True)
+    ids = conn.execute(returning, [{**asdict(one), **zero} for one in new]).scalars().all()
+    to = bindparam("to_generation", type_=Integer)
+    newest = and_(schema.run.c.id == bindparam("of_run", type_=BigInteger), schema.run.c.generation < to)
+    newer = [{"of_run": one.run_id, "to_generation": one.generation} for one in new]
+    conn.execute(update(schema.run).where(newest).values(generation=to), newer)
+    return list(ids)
 
 
 def withdraw_attempts(conn: Connection, attempt_ids: Collection[int]) -> None:
@@ -187,7 +223,7 @@ def attempts(conn: Connection, campaign_id: int, run_id: int | None = None) -> l
     table = schema.attempt
     of_campaign = select(schema.run.c.id).where(schema.run.c.campaign_id == campaign_id)
     where = table.c.run_id.in_(of_campaign) if run_id is None else table.c.run_id == run_id
-    return _fetch(conn, AttemptRow, table, where, order=[table.c.run_id, table.c.generation])
+    return fetch(conn, AttemptRow, table, where, order=[table.c.run_id, table.c.generation])
 
 
 def attempts_by_run(conn: Connection, campaign_id: int) -> dict[int, list[AttemptRow]]:
@@ -196,6 +232,21 @@ def attempts_by_run(conn: Connection, campaign_id: int) -> dict[int, list[Attemp
     for row in attempts(conn, campaign_id):
         rows[row.run_id].append(row)
     return rows
+
+
+def mark_queued(conn: Connection, job_ids: Mapping[int, str]) -> list[int]:
+    """Records the jobs of attempts, by id, that were only intended until now; returns the ids of those."""
+    row, now = schema.attempt.c, database_now(conn)
+    of_ids = [row.id.in_(list(job_ids)[start : start + _BATCH]) for start in range(0, len(job_ids), _BATCH)]
+    intended = [select(row.id).where(some, row.state == AttemptState.INTENT).with_for_update() for some in of_ids]
+    ids = [found for query in intended for found in conn.execute(query).scalars()]
+    if ids:
+        values = {"job_id": bindparam("job", type_=row.job_id.type), "submit_time_s": now, "state": AttemptState.QUEUED}
+        rows = [{"of_attempt": found, "job": job_ids[found]} for found in ids]
+        conn.execute(
+            update(schema.attempt).where(row.id == bindparam("of_attempt", type_=BigInteger)).values(values), rows
+        )
+    return ids
 
 
 def update_attempt(
@@ -246,61 +297,6 @@ def status(conn: Connection, campaign_id: int) -> list[RunStatus]:
     return [RunStatus._make(row) for row in rows.all()]
 
 
-def add_event(
-    conn: Connection,
-    campaign_id: int,
-    kind: str,
-    message: str,
-    *,
-    run_id: int | None = None,
-    attempt_id: int | None = None,
-    data: Mapping[str, Any] | None = None,
-    ts_s: float | None = None,
-) -> None:
-    """Records that something happened, now by the database's clock unless `ts_s` says when."""
-    values = {
-        "campaign_id": campaign_id,
-        "run_id": run_id,
-        "attempt_id": attempt_id,
-        "ts_s": now_s(conn) if ts_s is None else ts_s,
-        "kind": kind,
-        "message": message,
-        "data": dict(data or {}),
-    }
-    conn.execute(insert(schema.events).values(values))
-
-
-def events(conn: Connection, campaign_id: int, run_id: int | None = None, limit: int | None = None) -> list[EventRow]:
-    """What happened in a campaign, or to one run of it, oldest first; with a limit, the newest so many."""
-    table = schema.events
-    where = table.c.campaign_id == campaign_id
-    if run_id is not None:
-        where = and_(where, table.c.run_id == run_id)
-    return _fetch(conn, EventRow, table, where, order=[table.c.id.desc()], limit=limit)[::-1]
-
-
-def events_of_kind(conn: Connection, run_id: int, kind: str, since_s: float) -> list[EventRow]:
-    """What of that kind happened to a run since then, oldest first."""
-    row = schema.events.c
-    where = and_(row.run_id == run_id, row.kind == kind, row.ts_s >= since_s)
-    return _fetch(conn, EventRow, schema.events, where, order=[row.id])
-
-
-def newest_event_s(conn: Connection, campaign_id: int, kind: str) -> float | None:
-    """When something of this kind last happened in a campaign, None for never."""
-    told = schema.events.c
-    return conn.execute(select(func.max(told.ts_s)).where(told.campaign_id == campaign_id, told.kind == kind)).scalar()
-
-
-def forwards(conn: Connection, campaign_id: int) -> dict[int, dict[str, dict[str, Any]]]:
-    """Where else the runs of a campaign are kept: by run id and tool, what its newest attempt said of it."""
-    row, found = schema.events.c, defaultdict[int, dict[str, dict[str, Any]]](dict)
-    query = select(row.run_id, row.data).where(row.campaign_id == campaign_id, row.kind == OPENED_ELSEWHERE)
-    for run_id, data in conn.execute(query.order_by(row.id)):
-        found[run_id][str(data.get("tool"))] = data
-    return dict(found)
-
-
 def record_checkpoint(conn: Connection, new: CheckpointRow) -> None:
     """Records a complete checkpoint; the same step of the same attempt is recorded once."""
     row = {**asdict(new), "created_s": new.created_s or now_s(conn)}
@@ -310,7 +306,7 @@ def record_checkpoint(conn: Connection, new: CheckpointRow) -> None:
 def checkpoints(conn: Connection, run_id: int) -> list[CheckpointRow]:
     """A run's recorded checkpoints, newest first."""
     table = schema.checkpoint
-    return _fetch(
+    return fetch(
         conn, CheckpointRow, table, table.c.run_id == run_id, order=[table.c.generation.desc(), table.c.step.desc()]
     )
 
@@ -362,22 +358,7 @@ def memory_of_run(conn: Connection, run_id: int) -> list[MemoryObservation]:
     """What the attempts of a run have added to the memory ledger, oldest first."""
     table = schema.memory_observation
     of_run = table.c.attempt_id.in_(select(schema.attempt.c.id).where(schema.attempt.c.run_id == run_id))
-    return _fetch(conn, MemoryObservation, table, of_run, order=[table.c.attempt_id, table.c.oom])
-
-
-def _fetch(
-    conn: Connection,
-    kind: type[_Row],
-    table: Table,
-    where: ColumnElement[bool] | None = None,
-    *,
-    order: Sequence[ColumnElement[Any]] = (),
-    limit: int | None = None,
-) -> list[_Row]:
-    """Rows as records: a record's fields are columns of the same names."""
-    query: Select[Any] = select(*(table.c[field.name] for field in fields(kind)))  # type: ignore[arg-type]
-    query = query if where is None else query.where(where)
-    return [kind(*row) for row in conn.execute(query.order_by(*order).limit(limit)).all()]
+    return fetch(conn, MemoryObservation, table, of_run, order=[table.c.attempt_id, table.c.oom])
 
 
 def _insert(conn: Connection, table: Table, values: Mapping[str, Any]) -> int:

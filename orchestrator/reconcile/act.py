@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 from collections import defaultdict
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import asdict, replace
 from functools import partial
 from typing import Any
@@ -88,8 +88,23 @@ def _record(actions: Iterable[Action], writer: FencedWriter) -> list[SetAside]:
     for action in recorded:
         parts[run_of(action)].append(action)
     with writer.write() as conn:
+        if refusal(conn, partial(_record_all, conn, parts, writer)) is None:
+            return []
         refused = {run_id: refusal(conn, partial(_record_run, conn, part, writer)) for run_id, part in parts.items()}
     return [_unrecorded(run_id, parts[run_id], in_words(why)) for run_id, why in refused.items() if why]
+
+
+def _record_all(conn: Connection, parts: Mapping[int, Sequence[Action]], writer: FencedWriter) -> None:
+    """The parts of all runs, those that only set a run to what others are set to together."""
+    alike: dict[tuple[Any, ...], list[int]] = defaultdict(list)
+    for run_id, part in parts.items():
+        match part:
+            case [SetRun(state=state, reason=reason, not_before_s=not_before_s)]:
+                alike[state, reason, not_before_s].append(run_id)
+            case _:
+                _record_run(conn, part, writer)
+    for (state, reason, not_before_s), run_ids in alike.items():
+        queries.update_runs(conn, run_ids, state=state, reason=reason, not_before_s=not_before_s)
 
 
 def _record_run(conn: Connection, actions: Iterable[Action], writer: FencedWriter) -> None:

@@ -24,7 +24,7 @@ from sqlalchemy import Connection
 from ...db import queries
 from ...db.errors import StaleLease, StaleWrite, StoreUnreachable
 from ...db.ownership import distrust
-from ...db.records import SUBMITTING, AttemptRow, AttemptState, NewAttempt, RunRow, RunState
+from ...db.records import SUBMITTING, AttemptRow, NewAttempt, RunRow, RunState
 from ...jobs.shared.files import make_below, sync_dir, write_atomically
 from ...jobs.shared.layout import CampaignPaths, payload_file
 from ...jobs.shared.payload import Payload
@@ -297,20 +297,25 @@ def _write_intent(
     with writer.write() as conn:
         now = {_decided_on(run) for run in queries.runs(conn, writer.campaign_id)}
         group = [action for action in group if _decided_on(action.run) in now]
-        ids = [queries.insert_attempt(conn, _new_attempt(a, i, token, paths)) for i, a in enumerate(group)]
-        for action in group:
-            queries.update_run(conn, action.run.id, state=RunState.QUEUED, not_before_s=None)
+        ids = queries.insert_attempts(conn, [_new_attempt(a, i, token, paths) for i, a in enumerate(group)])
+        queries.update_runs(conn, [action.run.id for action in group], state=RunState.QUEUED, not_before_s=None)
         stored = {row.id: row for row in queries.attempts(conn, writer.campaign_id) if row.token == token}
         rows = [stored[attempt_id] for attempt_id in ids]
         saved = queries.saved_steps(conn, writer.campaign_id)
-        for row, action in zip(rows, group, strict=True):
-            message = f"attempt {row.generation}{_unusual(action)}: {action.why}"
-            writer.event(conn, SUBMITTING, message, row, {"exclude": action.exclude} if action.exclude else None)
+        told = [_submitting(row, action) for row, action in zip(rows, group, strict=True)]
+        queries.add_events(conn, writer.campaign_id, told)
         store = None if writer.store.is_sqlite else writer.store.url_without_password
         return [
             _Element(row, action, _payload(row, action, paths, store, saved.get(row.run_id, 0), origin))
             for row, action in zip(rows, group, strict=True)
         ]
+
+
+def _submitting(row: AttemptRow, action: Submit) -> queries.NewEvent:
+    message = f"attempt {row.generation}{_unusual(action)}: {action.why}"
+    return queries.NewEvent(
+        SUBMITTING, message, row.run_id, row.id, {"exclude": action.exclude} if action.exclude else None
+    )
 
 
 def _unusual(action: Submit) -> str:
@@ -389,8 +394,10 @@ def _write_files(rows: Iterable[_Element], batch: JobArray, paths: CampaignPaths
 
 def _record_job_ids(rows: Sequence[_Element], job_ids: Sequence[str], writer: FencedWriter) -> None:
     with writer.write() as conn:
-        submit_time_s = writer.store.now(conn)
-        for (row, *_), job_id in zip(rows, job_ids, strict=True):
-            values = {"job_id": job_id, "submit_time_s": submit_time_s, "state": AttemptState.QUEUED}
-            if queries.update_attempt(conn, row.id, expect_states=[AttemptState.INTENT], **values):
-                writer.event(conn, "submitted", f"attempt {row.generation} is job {job_id}", row)
+        queued = set(queries.mark_queued(conn, {one.row.id: job for one, job in zip(rows, job_ids, strict=True)}))
+        told = [
+            queries.NewEvent("submitted", f"attempt {row.generation} is job {job_id}", row.run_id, row.id)
+            for (row, *_), job_id in zip(rows, job_ids, strict=True)
+            if row.id in queued
+        ]
+        queries.add_events(conn, writer.campaign_id, told)

@@ -1,0 +1,33 @@
+"""Rows of the store as records, and the database's clock as a number."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import fields
+from typing import Any, TypeVar
+
+from sqlalchemy import ColumnElement, Connection, Select, Table, select
+
+from .store import now_s
+
+_Row = TypeVar("_Row")
+
+
+def fetch(
+    conn: Connection,
+    kind: type[_Row],
+    table: Table,
+    where: ColumnElement[bool] | None = None,
+    *,
+    order: Sequence[ColumnElement[Any]] = (),
+    limit: int | None = None,
+) -> list[_Row]:
+    """Rows as records: a record's fields are columns of the same names."""
+    query: Select[Any] = select(*(table.c[field.name] for field in fields(kind)))  # type: ignore[arg-type]
+    query = query if where is None else query.where(where)
+    return [kind(*row) for row in conn.execute(query.order_by(*order).limit(limit)).all()]
+
+
+def database_now(conn: Connection) -> float:
+    """The time by the database's clock, in seconds since 1970: for many rows at once, see `now_s`."""
+    return float(conn.execute(select(now_s(conn))).scalar_one())
