@@ -118,7 +118,7 @@ def insert_runs(conn: Connection, campaign_id: int, new_runs: Sequence[NewRun]) 
     """Records runs. A name that the campaign already has makes the transaction a StaleWrite."""
     fixed = {"campaign_id": campaign_id, "desired": "run", "generation": 0, "retry_epoch": 0}
     fixed["updated_s"] = database_now(conn)
-    rows = [{**asdict(new), **fixed} for new in new_runs]
+    rows = [{**vars(new), **fixed} for new in new_runs]
     for start in range(0, len(rows), _BATCH):
         conn.execute(insert(schema.run), rows[start : start + _BATCH])
 
@@ -195,7 +195,7 @@ def insert_attempts(conn: Connection, new: Sequence[NewAttempt]) -> list[int]:
         return []
     zero = {"evidence": {}, "gpu_seconds": 0.0, "spool_offset": 0, "created_s": database_now(conn)}
     returning = insert(schema.attempt).returning(schema.attempt.c.id, sort_by_parameter_order=True)
-    ids = conn.execute(returning, [{**asdict(one), **zero} for one in new]).scalars().all()
+    ids = conn.execute(returning, [{**vars(one), **zero} for one in new]).scalars().all()
     to = bindparam("to_generation", type_=Integer)
     newest = and_(schema.run.c.id == bindparam("of_run", type_=BigInteger), schema.run.c.generation < to)
     newer = [{"of_run": one.run_id, "to_generation": one.generation} for one in new]

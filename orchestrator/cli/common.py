@@ -110,11 +110,9 @@ def read_runs(path: Path, sets: Sequence[str]) -> tuple[Spec, tuple[Run, ...]]:
     Raises SpecError with all errors of the spec, UserError if it cannot be read.
     """
     from ..executors.local import local_gpus
-    from ..spec.expand import expand
-    from ..spec.load import load_spec
+    from ..spec.load import load_runs
 
-    spec = load_spec(path, sets, local_gpus=local_gpus())
-    return spec, expand(spec, local_gpus())
+    return load_runs(path, sets, local_gpus=local_gpus())
 
 
 def read_submission(path: Path, sets: Sequence[str], dir: str | None, store: str | None) -> tuple[Submission, Location]:

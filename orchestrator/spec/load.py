@@ -38,7 +38,12 @@ _TEXT_FILES: Final = (".txt", ".jsonl", ".json", ".parquet")
 
 
 def load_spec(path: Path | str, overrides: Iterable[str] = (), *, local_gpus: int = 0) -> Spec:
-    """Reads and checks a spec, down to every run that it expands to.
+    """Reads and checks a spec; see `load_runs`."""
+    return load_runs(path, overrides, local_gpus=local_gpus)[0]
+
+
+def load_runs(path: Path | str, overrides: Iterable[str] = (), *, local_gpus: int = 0) -> tuple[Spec, tuple[Run, ...]]:
+    """Reads and checks a spec, and every run that it expands to.
 
     Args:
         path: The YAML file.
@@ -46,7 +51,7 @@ def load_spec(path: Path | str, overrides: Iterable[str] = (), *, local_gpus: in
         local_gpus: GPUs of this machine, which count for `executor: local`.
 
     Returns:
-        The spec with its variables filled in and its paths absolute.
+        The spec with its variables filled in and its paths absolute, and its runs.
 
     Raises:
         SpecError: With everything that is wrong in it.
@@ -61,6 +66,7 @@ def load_spec(path: Path | str, overrides: Iterable[str] = (), *, local_gpus: in
     # What is filled into `store` goes nowhere; everything else is kept as it is after filling in.
     kept = data | {"store": source.data["store"]} if "store" in source.data else data
     findings += [f for f in secrets.findings(kept) if not any(_same_cause(f, other) for other in findings)]
+    runs: tuple[Run, ...] = ()
     if spec is not None:
         findings += _nowhere(spec, prepared.environ)
         try:
@@ -70,7 +76,7 @@ def load_spec(path: Path | str, overrides: Iterable[str] = (), *, local_gpus: in
             findings += _news(error.findings, findings)
     if findings or spec is None:
         raise SpecError(list(dict.fromkeys(source.problem(finding) for finding in findings)))
-    return spec
+    return spec, runs
 
 
 def _news(findings: Iterable[Finding], told: Iterable[Finding]) -> list[Finding]:
