@@ -107,6 +107,43 @@ def test_events_come_in_order_and_a_limit_keeps_the_newest(world: World) -> None
     assert of_run[0].message == "n1\ufffd?"
 
 
+def test_a_batch_of_attempts_keeps_its_order_and_makes_each_the_newest(world: World) -> None:
+    with world.store.write() as conn:
+        queries.insert_runs(conn, world.campaign_id, [_new_run(f"r{number}", number) for number in range(1, 2500)])
+        runs = queries.runs(conn, world.campaign_id)[:0:-1]
+        ids = queries.insert_attempts(conn, [new_attempt(run.id, 1) for run in runs])
+        queries.insert_attempts(conn, [new_attempt(runs[0].id, 3)])
+    with world.store.read() as conn:
+        made = {row.id: row.run_id for row in queries.attempts(conn, world.campaign_id)}
+        newest = {run.id: run.generation for run in queries.runs(conn, world.campaign_id)}
+    assert [made[attempt_id] for attempt_id in ids] == [run.id for run in runs]
+    assert newest == {run.id: 1 for run in runs} | {world.run_id: 1, runs[0].id: 3}
+
+
+def test_a_batch_with_a_generation_that_is_there_leaves_nothing(world: World) -> None:
+    with world.store.write() as conn:
+        queries.insert_runs(conn, world.campaign_id, [_new_run("late", 1)])
+        late = queries.runs(conn, world.campaign_id)[1]
+    with pytest.raises(StaleWrite), world.store.write() as conn:
+        queries.insert_attempts(conn, [new_attempt(late.id, 1), new_attempt(world.run_id, 1)])
+    with world.store.read() as conn:
+        assert [row.run_id for row in queries.attempts(conn, world.campaign_id)] == [world.run_id]
+        assert queries.run_by_id(conn, late.id).generation == 0
+
+
+def test_jobs_are_recorded_of_attempts_that_were_only_intended(world: World) -> None:
+    with world.store.write() as conn:
+        queries.insert_runs(conn, world.campaign_id, [_new_run(f"r{number}", number) for number in range(1, 4)])
+        runs = queries.runs(conn, world.campaign_id)[1:]
+        first, second, third = queries.insert_attempts(conn, [new_attempt(run.id, 1) for run in runs])
+        queries.update_attempt(conn, second, state=AttemptState.RUNNING, job_id="adopted")
+        assert queries.mark_queued(conn, {first: "7_0", second: "7_1"}) == [first]
+        found = {row.id: (row.state, row.job_id) for row in queries.attempts(conn, world.campaign_id)}
+    assert found[first] == (AttemptState.QUEUED, "7_0")
+    assert found[second] == (AttemptState.RUNNING, "adopted")
+    assert found[third] == (AttemptState.INTENT, None)
+
+
 def test_checkpoints_and_memory_are_recorded_once(world: World) -> None:
     saved = [CheckpointRow(world.run_id, 1, 1, step, f"/c/{step}", 10, 5.0) for step in (100, 200)]
     seen = [MemoryObservation("k", 1, 4, oom, 1.0, 2.0, 80.0, 5.0) for oom in (False, True)]
