@@ -17,15 +17,16 @@ from functools import partial
 from pathlib import Path
 from types import FrameType
 
-from ...db.ownership import Distrusted, distrust, planted, trusted_bytes
+from ...db.ownership import Distrusted, distrust, open_trusted, planted
 from ..collect.collector import Collector
 from ..forward.processes import Forwarders
 from ..guard import start_time
 from ..shared import retention, spool_steps
 from ..shared.code_copy import CodeCopy, DamagedCopy
 from ..shared.files import make_below, open_private, read_json, write_atomically
-from ..shared.layout import AttemptPaths, RunPaths, payload_file
+from ..shared.layout import AttemptPaths, RunPaths, payloads_file
 from ..shared.payload import Payload
+from ..shared.payload_array import read_payload
 from ..shared.sharing import checkpoints_shared, open_to_readers
 from . import cleanup, evidence, launch, node_cache
 from .evidence import NodeOutcome, RankRecord
@@ -61,7 +62,7 @@ def main(argv: list[str]) -> int:
     index = int(argv[1] if len(argv) > 1 else os.environ["SLURM_ARRAY_TASK_ID"])
     batch = Path(argv[0])
     try:
-        payload = _trusted_payload(payload_file(batch, index), batch.parents[2])
+        payload = _trusted_payload(payloads_file(batch), index, batch.parents[2])
     except Distrusted as doubt:
         print(f"not run: {doubt}", file=sys.stderr)
         return EXIT_NOT_MINE
@@ -306,10 +307,12 @@ class Agent:
         self._ending_s = self._ending_s or time.time()
 
 
-def _trusted_payload(path: Path, root: Path) -> Payload:
+def _trusted_payload(path: Path, index: int, root: Path) -> Payload:
     """What is to be run, where nobody else can have written it, nor can change what is run while it goes on.
 
     Args:
+        path: the payloads of the array.
+        index: the task's.
         root: the campaign's `dir`.
 
     Raises:
@@ -317,7 +320,7 @@ def _trusted_payload(path: Path, root: Path) -> Payload:
         OSError: it is not there.
         ValueError: it is no payload of this version.
     """
-    payload = Payload.parse(trusted_bytes(path, root), path)
+    payload = read_payload(open_trusted(path, root), path, index)
     run = RunPaths(Path(payload.run_dir))
     if doubt := distrust(Path(payload.attempt_dir), run.root):
         raise doubt

@@ -4,7 +4,7 @@
 {dir}/data/                                    prepared tokens, shared by all runs
 {dir}/code/{hash}/                             a copy of code that runs use, see `code_copy`
 {dir}/{campaign}/campaign.json                 whose folder it is
-{dir}/{campaign}/batches/{token}/{index}.json  what one array task is to run
+{dir}/{campaign}/batches/{token}/              one job array: what its tasks are to run
 {dir}/{campaign}/runs/{run}/checkpoints/{hash} what the run can resume from
 {dir}/{campaign}/runs/{run}/g0001/             one attempt
 """
@@ -197,6 +197,6 @@ class CampaignPaths:
         return self.batches / token
 
 
-def payload_file(batch_dir: Path, index: int) -> Path:
-    """What array task ``index`` of the batch is to run."""
-    return batch_dir / f"{index}.json"
+def payloads_file(batch_dir: Path) -> Path:
+    """What each task of the batch is to run, see `payload_array`."""
+    return batch_dir / "payloads.jsonl"

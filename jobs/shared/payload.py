@@ -117,20 +117,19 @@ class Payload(Document):
         return arrangement(self.train) if self.train else None
 
     @classmethod
-    def read(cls, path: Path) -> Payload:
-        """Reads what ``write`` wrote.
-
-        Raises:
-            OSError: the file is missing or unreadable.
-            ValueError: it is not a payload of this version.
-        """
-        return cls.parse(path.read_bytes(), path)
-
-    @classmethod
     def parse(cls, content: bytes, path: Path) -> Payload:
         """What the file at `path` holds. Raises ValueError: it is not a payload of this version."""
         try:
-            found: Payload = decode(cls, json.loads(content))
+            raw = json.loads(content)
+        except ValueError as error:
+            raise ValueError(f"{path}: {error}") from None
+        return cls.of(raw, path)
+
+    @classmethod
+    def of(cls, raw: object, path: Path) -> Payload:
+        """What a value from the file at `path` says. Raises ValueError: it is not a payload of this version."""
+        try:
+            found: Payload = decode(cls, raw)
         except (TypeError, ValueError) as error:
             raise ValueError(f"{path}: {error}") from None
         return found

@@ -13,9 +13,10 @@ finds the job by its token and adopts it. A submitter that has lost its lease by
 from __future__ import annotations
 
 import json
+import os
 import shutil
 from collections import defaultdict
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from typing import Any, NamedTuple
 
@@ -25,9 +26,10 @@ from ...db import queries
 from ...db.errors import StaleLease, StaleWrite, StoreUnreachable
 from ...db.ownership import distrust
 from ...db.records import SUBMITTING, AttemptRow, NewAttempt, RunRow, RunState
-from ...jobs.shared.files import make_below, sync_dir, write_atomically
-from ...jobs.shared.layout import CampaignPaths, payload_file
+from ...jobs.shared.files import make_below, write_atomically
+from ...jobs.shared.layout import CampaignPaths, payloads_file
 from ...jobs.shared.payload import Payload
+from ...jobs.shared.payload_array import write_payloads
 from ...sbatch import prologue
 from ..errors import Unreachable
 from ..executors import job_request, storage
@@ -195,7 +197,7 @@ def _submit_batch(group: Sequence[Submit], resources: dict[str, Any], target: _T
         return
     batch = JobArray(token, job_name(token), paths.batch(token), len(rows), resources, workdir=origin.workdir or None)
     try:
-        _write_files(writer.renewing(rows), batch, paths)
+        _write_files(rows, batch, target)
         _say_alive(batch, writer)
         job_ids = target.executor.submit(batch)
     except SubmissionRefused as exc:
@@ -377,19 +379,22 @@ def _say_alive(batch: JobArray, writer: FencedWriter) -> None:
         queries.beat_batch(conn, batch.token)
 
 
-def _write_files(rows: Iterable[_Element], batch: JobArray, paths: CampaignPaths) -> None:
+def _write_files(rows: Sequence[_Element], batch: JobArray, target: _Target) -> None:
+    writer, paths = target.writer, target.paths
     make_below(paths.batches, batch.folder)
-    for row, action, payload in rows:
+    for row, action, _ in writer.renewing(rows):
         run = paths.run(action.run.name)
         try:
+            began = os.path.lexists(run.dir)
             make_below(paths.runs, run.attempt(row.generation).dir)
-            write_atomically(run.current, json.dumps({"generation": row.generation}))
+            if began:  # nothing can still run of a run without a folder
+                write_atomically(run.current, json.dumps({"generation": row.generation}))
         except OSError as exc:
             if away := storage.shared_trouble(exc, paths.runs):
                 raise away from exc
             raise RunUnwritable(exc) from exc
-        payload.write(payload_file(batch.folder, row.array_index or 0), sync_folder=False)
-    sync_dir(batch.folder)
+    writer.renew()
+    write_payloads(payloads_file(batch.folder), [one.payload for one in rows])
 
 
 def _record_job_ids(rows: Sequence[_Element], job_ids: Sequence[str], writer: FencedWriter) -> None:

@@ -14,8 +14,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from dscampaign.jobs.shared.files import read_json
-from dscampaign.jobs.shared.layout import payload_file
+from dscampaign.tests.support.attempt import submitted_payload
 from dscampaign.tests.support.postgres import PostgresServer
 from dscampaign.tests.support.slurm_cluster import SlurmCluster
 
@@ -222,8 +221,8 @@ def _process(pid: int) -> Process | None:
     job = f"{env['SLURM_ARRAY_JOB_ID']}_{env['SLURM_ARRAY_TASK_ID']}"
     node = env.get("SLURMD_NODENAME", "")
     if "dscampaign.jobs.agent" in words and "python" in words[0]:
-        payload = read_json(payload_file(Path(words[-1]), int(env["SLURM_ARRAY_TASK_ID"]))) or {}
-        return Process(pid, "agent", payload["run"], payload["generation"], job, node)
+        payload = submitted_payload(Path(words[-1]), int(env["SLURM_ARRAY_TASK_ID"]))
+        return Process(pid, "agent", payload.run, payload.generation, job, node)
     who = env["CAMPAIGN_RUN"], int(env["CAMPAIGN_GENERATION"]), job, node
     if "deepspeed.launcher.runner" in words:
         return Process(pid, "launcher", *who)

@@ -17,7 +17,8 @@ from typing import Any
 
 import pytest
 
-from dscampaign.jobs.shared.layout import payload_file
+from dscampaign.jobs.shared.layout import payloads_file
+from dscampaign.jobs.shared.payload_array import write_payloads
 from dscampaign.orchestrator.errors import Unreachable
 from dscampaign.orchestrator.executors.base import JobArray, SubmissionUnclear
 from dscampaign.orchestrator.executors.local import AGENT, HOST_FILE, LocalExecutor
@@ -40,10 +41,11 @@ class Place:
         token = self.token
         folder = self.folder / "batches" / token
         folder.mkdir(parents=True)
-        for index in range(size):
-            payload = make_payload(self.folder / str(index), python=str(self.folder / "python"), token=token)
+        python = str(self.folder / "python")
+        payloads = [make_payload(self.folder / str(index), python=python, token=token) for index in range(size)]
+        for payload in payloads:
             Path(payload.attempt_dir).mkdir(parents=True)
-            payload.write(payload_file(folder, index))
+        write_payloads(payloads_file(folder), payloads)
         return JobArray(token, f"dscampaign-{token}", folder, size, resources)
 
     def states(self, size: int = 1, executor: LocalExecutor | None = None) -> list[str]:

@@ -17,7 +17,8 @@ import pytest
 from dscampaign.db import queries
 from dscampaign.db.store import Store
 from dscampaign.jobs.shared import checkpoint
-from dscampaign.jobs.shared.layout import CampaignPaths
+from dscampaign.jobs.shared.layout import CampaignPaths, payloads_file
+from dscampaign.jobs.shared.payload_array import write_payloads
 from dscampaign.tests.support import REPOSITORY
 from dscampaign.tests.support.attempt import make_payload
 from dscampaign.tests.support.two_users import Machine, two_users
@@ -174,11 +175,11 @@ from collections import Counter
 from pathlib import Path
 from dscampaign.db.ownership import Distrusted
 from dscampaign.jobs.agent.agent import _trusted_payload
-from dscampaign.jobs.shared.layout import payload_file
+from dscampaign.jobs.shared.layout import payloads_file
 batch, ends_s, found = Path(sys.argv[1]), time.monotonic() + 3, Counter()
 while time.monotonic() < ends_s:
     try:
-        found[_trusted_payload(payload_file(batch, 0), batch.parents[2]).run] += 1
+        found[_trusted_payload(payloads_file(batch), 0, batch.parents[2]).run] += 1
     except Distrusted:
         found["refused"] += 1
     except (OSError, ValueError):
@@ -193,7 +194,7 @@ def batch_below(folder: Path, run: str) -> Path:
     Path(payload.attempt_dir).mkdir(parents=True)
     batch = folder / "c" / "batches" / "t"
     batch.mkdir(parents=True)
-    payload.write(batch / "0.json")
+    write_payloads(payloads_file(batch), [payload])
     return batch
 
 

@@ -7,7 +7,6 @@ from dataclasses import dataclass, field
 from typing import TypeVar
 
 from dscampaign.jobs.agent.node import Node
-from dscampaign.jobs.shared.layout import payload_file
 from dscampaign.jobs.shared.payload import Payload
 from dscampaign.orchestrator.errors import Unreachable
 from dscampaign.orchestrator.executors.base import (
@@ -24,6 +23,7 @@ from dscampaign.tests.simulation.accidents import Effects
 from dscampaign.tests.simulation.clock import Clock
 from dscampaign.tests.simulation.fake_agent import FakeAgent
 from dscampaign.tests.simulation.fates import COMPLETES, FATES, GUESSES, VANISHES, Fate
+from dscampaign.tests.support.attempt import submitted_payload
 
 _T = TypeVar("_T")
 
@@ -292,7 +292,7 @@ class NastySlurm:
     def _take(self, batch: JobArray, delay_s: float) -> list[str]:
         number, self._next_id = self._next_id, self._next_id + 1
         for index in range(batch.size):
-            payload = Payload.read(payload_file(batch.folder, index))
+            payload = submitted_payload(batch.folder, index)
             times = self._clock.slurm_s(), self._clock.now_s + delay_s
             self.jobs.append(Job(batch.token, index, f"{number}_{index}", payload, *times))
         return [f"{number}_{index}" for index in range(batch.size)]

@@ -11,12 +11,14 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
+from dscampaign.db.regular_files import open_regular
 from dscampaign.jobs.agent.agent import Agent
 from dscampaign.jobs.agent.evidence import NodeOutcome
 from dscampaign.jobs.agent.node import Node
 from dscampaign.jobs.shared.files import read_json, write_atomically
-from dscampaign.jobs.shared.layout import AttemptPaths, RunPaths, payload_file
+from dscampaign.jobs.shared.layout import AttemptPaths, RunPaths, payloads_file
 from dscampaign.jobs.shared.payload import Payload
+from dscampaign.jobs.shared.payload_array import read_payload, write_payloads
 
 LAUNCHER = Path(__file__).with_name("stub_launcher.py")
 PRELUDE = """\
@@ -58,6 +60,12 @@ def make_payload(folder: Path, **values: Any) -> Payload:
     return Payload(**{**defaults, **values})
 
 
+def submitted_payload(batch: Path, index: int) -> Payload:
+    """What a task of the batch in that folder is to run."""
+    path = payloads_file(batch)
+    return read_payload(open_regular(path), path, index)
+
+
 @dataclass
 class Attempt:
     """The attempt and what it leaves behind."""
@@ -92,7 +100,7 @@ class Attempt:
         self.paths.dir.mkdir(parents=True, exist_ok=True, mode=0o700)
         self.batch.mkdir(parents=True, exist_ok=True)
         write_atomically(self.run_paths.current, json.dumps({"generation": self.payload.generation}))
-        self.payload.write(payload_file(self.batch, 0))
+        write_payloads(payloads_file(self.batch), [self.payload])
 
     def run(self, node_rank: int = 0, job_id: str = "7_0", devices: str = "") -> int:
         """Runs the agent of one node in this process."""

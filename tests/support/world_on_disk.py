@@ -15,13 +15,14 @@ from dscampaign.db.schema import lease
 from dscampaign.db.store import Store
 from dscampaign.jobs.agent.evidence import NodeOutcome, RankEnd
 from dscampaign.jobs.shared.files import create_exclusively
-from dscampaign.jobs.shared.layout import AttemptPaths, CampaignPaths, payload_file
+from dscampaign.jobs.shared.layout import AttemptPaths, CampaignPaths
 from dscampaign.jobs.shared.payload import Payload
 from dscampaign.orchestrator.campaign import desired as campaigns
 from dscampaign.orchestrator.executors.base import JobArray, JobListing, JobView
 from dscampaign.orchestrator.reconcile.loop import Pass, Reconciler
 from dscampaign.orchestrator.spec.expand import expand
 from dscampaign.orchestrator.spec.load import load_spec
+from dscampaign.tests.support.attempt import submitted_payload
 
 SPEC: dict[str, Any] = {
     "name": "c",
@@ -67,7 +68,7 @@ class Cluster:
         number = len(self.submitted) + 1
         self.submitted.append(batch)
         for index in range(batch.size):
-            assert payload_file(batch.folder, index).exists(), "submitted before its payload was there"
+            assert submitted_payload(batch.folder, index), "submitted before its payload was there"
             self.jobs[batch.token, index] = JobView(batch.token, index, f"{number}_{index}", "PENDING")
         self.after_submit(batch)
         return [f"{number}_{index}" for index in range(batch.size)]
@@ -91,7 +92,7 @@ class Cluster:
         """What the jobs that wait are to run, in the order of their submission."""
         batches = {batch.token: batch for batch in self.submitted}
         waiting = [key for key, view in self.jobs.items() if view.state == "PENDING"]
-        return [Payload.read(payload_file(batches[token].folder, index)) for token, index in waiting]
+        return [submitted_payload(batches[token].folder, index) for token, index in waiting]
 
 
 @dataclass
@@ -173,7 +174,7 @@ class World:
                 self._run_job(view, exit_code, error)
 
     def _run_job(self, view: JobView, exit_code: int | None, error: str) -> None:
-        payload = Payload.read(payload_file(self.paths.batch(view.token), view.index))
+        payload = submitted_payload(self.paths.batch(view.token), view.index)
         files = AttemptPaths(Path(payload.attempt_dir))
         if not create_exclusively(files.claim, json.dumps({"job_id": view.job_id})):
             return

@@ -21,6 +21,7 @@ from dscampaign.jobs.agent.node import Node, Start
 from dscampaign.jobs.agent.progress import Heartbeat
 from dscampaign.jobs.shared import checkpoint
 from dscampaign.jobs.shared.files import create_exclusively, read_json, write_atomically
+from dscampaign.jobs.shared.layout import payloads_file
 from dscampaign.tests.support.attempt import Attempt, make_payload
 from dscampaign.tests.support.fake_gpus import FakeGpus
 from dscampaign.tests.support.waiting import HANGS_S, wait_until
@@ -760,8 +761,9 @@ def test_ranks_die_with_their_agent(attempt: Attempt) -> None:
 
 
 def test_a_payload_of_another_version_is_refused_with_words(attempt: Attempt) -> None:
-    path = attempt.batch / "0.json"
-    path.write_text(json.dumps({**json.loads(path.read_text()), "frobnicate": 1}))
+    path = payloads_file(attempt.batch)
+    first, shared, own = path.read_text().splitlines()
+    path.write_text("\n".join([first, shared, json.dumps({**json.loads(own), "frobnicate": 1})]))
     process = attempt.start()
     assert process.wait(HANGS_S) == 1
     assert process.stdout is not None

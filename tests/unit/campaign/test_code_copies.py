@@ -265,7 +265,7 @@ def test_a_campaign_that_lives_in_the_script_s_folder_is_no_code(project: Projec
         project.git("init", "-q")
     project.dir = project.root
     first = project.code()
-    for name in ("sweep/batches/a/0.json", "sweep/runs/r/current", "campaign.db-wal", "code/other/train.py"):
+    for name in ("sweep/batches/a/payloads.jsonl", "sweep/runs/r/current", "campaign.db-wal", "code/other/train.py"):
         project.write(name)
     assert project.code().hash == first.hash
     assert project.files() == ["train.py"]

@@ -61,7 +61,7 @@ def world(folder: Path) -> World:
 
 
 def batch(world: World) -> Path:
-    return CampaignPaths(world.dir, "sweep").batch("t1") / "0.json"
+    return CampaignPaths(world.dir, "sweep").batch("t1") / "payloads.jsonl"
 
 
 def mode(path: Path) -> int:

@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 from dscampaign.jobs.agent import agent
-from dscampaign.jobs.shared.layout import payload_file
+from dscampaign.jobs.shared.layout import payloads_file
 from dscampaign.orchestrator.failures.rules import USER_ACTIONS, UserRule
 from dscampaign.tests.support.policy_world import job, log_lines, outcome
 from dscampaign.tests.support.verdicts import KILLED, judge, raised
@@ -95,7 +95,7 @@ def test_a_refusal_of_the_agent_is_not_tried_again(
 ) -> None:
     batch = tmp_path / "c" / "batches" / "t"
     batch.mkdir(parents=True)
-    payload_file(batch, 0).write_text("{}")
+    payloads_file(batch).write_text("{}")
     monkeypatch.setattr(os, "umask", lambda mask: mask)
     batch.chmod(0o777)
     assert agent.main([str(batch), "0"]) == agent.EXIT_NOT_MINE

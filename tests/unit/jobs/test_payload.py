@@ -4,34 +4,70 @@ from __future__ import annotations
 
 import json
 import stat
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
 
-from dscampaign.jobs.shared.layout import CampaignPaths, payload_file
+from dscampaign.db.regular_files import open_regular
+from dscampaign.jobs.shared.layout import CampaignPaths, payloads_file
 from dscampaign.jobs.shared.payload import Payload
+from dscampaign.jobs.shared.payload_array import read_payload, write_payloads
 from dscampaign.tests.support.attempt import make_payload
 
 
-def test_a_payload_is_read_as_it_was_written(tmp_path: Path) -> None:
-    payload = make_payload(tmp_path, env={"A": "1"}, train={"steps": 3}, nodes=2)
-    payload.write(payload_file(tmp_path, 4))
-    assert Payload.read(tmp_path / "4.json") == payload
-    assert payload.world_size == 4
-    assert stat.S_IMODE((tmp_path / "4.json").stat().st_mode) == 0o600
+def read(path: Path, index: int) -> Payload:
+    return read_payload(open_regular(path), path, index)
+
+
+def test_each_task_reads_its_own_payload(tmp_path: Path) -> None:
+    path = payloads_file(tmp_path)
+    made = [
+        make_payload(tmp_path, run=f"r\u00fc{index}", env={"A": "\n" * index}, train={"steps": 3}, nodes=2, seed=index)
+        for index in range(12)
+    ]
+    write_payloads(path, made)
+    assert [read(path, index) for index in range(12)] == made
+    assert made[0].world_size == 4
+    assert stat.S_IMODE(path.stat().st_mode) == 0o600
+
+
+def test_what_all_have_in_common_is_written_once(tmp_path: Path) -> None:
+    path, one = payloads_file(tmp_path), make_payload(tmp_path, ds_config={"note": "x" * 10_000})
+    write_payloads(path, [replace(one, run=f"r{index}", seed=index) for index in range(100)])
+    assert path.stat().st_size < 20_000
+    assert read(path, 99) == replace(one, run="r99", seed=99)
+
+
+def test_a_single_task_reads_its_payload(tmp_path: Path) -> None:
+    path, payload = payloads_file(tmp_path), make_payload(tmp_path)
+    write_payloads(path, [payload])
+    assert read(path, 0) == payload
 
 
 def test_a_payload_of_another_version_is_refused(tmp_path: Path) -> None:
-    path = tmp_path / "0.json"
-    make_payload(tmp_path).write(path)
-    path.write_text(json.dumps({**json.loads(path.read_text()), "later": 1}))
+    path = payloads_file(tmp_path)
+    write_payloads(path, [make_payload(tmp_path)])
+    first, common, own = path.read_text().splitlines()
+    path.write_text("\n".join([first, common, json.dumps({**json.loads(own), "later": 1})]))
     with pytest.raises(ValueError, match=r"unknown fields \['later'\]; written by another version of dscampaign"):
-        Payload.read(path)
+        read(path, 0)
+
+
+@pytest.mark.parametrize(
+    "content", ["", "{}", "[]", "\xff", '{"offsets": 1}', '{"offsets": [0, true]}\n{}\n', '{"offsets": [9, 9]}\n{}\n']
+)
+def test_what_is_no_payload_is_refused_with_its_place(tmp_path: Path, content: str) -> None:
+    path = payloads_file(tmp_path)
+    path.write_text(content)
+    for index in (-1, 0, 1, 2):
+        with pytest.raises(ValueError, match=r"payloads\.jsonl: "):
+            read(path, index)
 
 
 def test_a_missing_payload_is_an_error_of_the_file_system(tmp_path: Path) -> None:
     with pytest.raises(FileNotFoundError):
-        Payload.read(tmp_path / "0.json")
+        read(payloads_file(tmp_path), 0)
 
 
 def test_where_everything_lies() -> None:
@@ -39,7 +75,7 @@ def test_where_everything_lies() -> None:
     attempt = paths.run("r").attempt(12)
     assert str(attempt.metrics) == "/shared/c/runs/r/g0012/metrics.jsonl"
     assert str(paths.run("r").checkpoints("ab12")) == "/shared/c/runs/r/checkpoints/ab12"
-    assert str(payload_file(paths.batch("abc"), 3)) == "/shared/c/batches/abc/3.json"
+    assert str(payloads_file(paths.batch("abc"))) == "/shared/c/batches/abc/payloads.jsonl"
     assert str(paths.data) == "/shared/data"
 
 

@@ -24,7 +24,8 @@ from dscampaign.db.ingest.spool import IngestResult, ingest
 from dscampaign.db.records import RunState
 from dscampaign.db.schema import step_metric
 from dscampaign.db.store import Store
-from dscampaign.jobs.shared.files import create_exclusively, make_below, write_atomically
+from dscampaign.jobs.shared.files import create_exclusively, make_below
+from dscampaign.jobs.shared.payload_array import write_payloads
 from dscampaign.orchestrator.campaign import desired as campaigns
 from dscampaign.orchestrator.campaign.status import read_status
 from dscampaign.orchestrator.errors import Unreachable
@@ -258,9 +259,9 @@ def test_a_queue_that_was_full_is_tried_carefully(world: World) -> None:
 
 def test_a_full_disk_stops_the_submission_not_the_pass(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
     world.record()
-    monkeypatch.setattr(submission, "write_atomically", raising(OSError(28, "No space left on device")))
+    monkeypatch.setattr(submission, "write_payloads", raising(OSError(28, "No space left on device")))
     done = world.run_pass()
-    assert "No space left on device" in str(done.troubles[0])
+    assert str(done.troubles[0]).startswith("the shared folder is full: its disk has no free space")
     assert world.attempts("depth-1") == []
     monkeypatch.undo()
     settle_all(world)
@@ -608,13 +609,18 @@ def clock(world: World, monkeypatch: pytest.MonkeyPatch) -> Clock:
 
 
 def on_each_file(monkeypatch: pytest.MonkeyPatch, happens: Callable[[], None]) -> None:
-    real = write_atomically
+    """For each run, and for the payloads of all, a file or folder is made."""
+
+    def made(*args: Any) -> None:
+        happens()
+        make_below(*args)
 
     def written(*args: Any) -> None:
         happens()
-        real(*args)
+        write_payloads(*args)
 
-    monkeypatch.setattr(submission, "write_atomically", written)
+    monkeypatch.setattr(submission, "make_below", made)
+    monkeypatch.setattr(submission, "write_payloads", written)
 
 
 def test_a_pass_that_takes_long_keeps_its_lease_and_what_it_submits(

@@ -127,5 +127,5 @@ def test_the_agents_are_told_the_tools_and_the_parameters(folder: Path, tmp_path
         store=None,
     )
     told.write(tmp_path / "payload.json")
-    found = Payload.read(tmp_path / "payload.json")
+    found = Payload.parse((tmp_path / "payload.json").read_bytes(), tmp_path / "payload.json")
     assert (found.forward, found.params) == ({"tensorboard": {"dir": "/logs"}}, {"lr": 0.1})

@@ -1,0 +1,57 @@
+"""The payloads of a job array in one file, of which each task reads its own and no more.
+
+One file is written, and brought to the disk, however many tasks there are. Its first line says where each task's line
+begins; the second holds what all tasks have in common, and the line of a task the rest.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Sequence
+from dataclasses import asdict
+from io import BufferedReader, FileIO
+from itertools import accumulate
+from pathlib import Path
+from typing import Any, Final
+
+from .files import write_atomically
+from .payload import Payload
+
+_OFFSETS: Final = "offsets"
+
+
+def write_payloads(path: Path, payloads: Sequence[Payload]) -> None:
+    """Writes what tasks 0, 1, ... are to run; complete or not at all."""
+    wholes = [asdict(payload) for payload in payloads]
+    first = wholes[0]
+    common = {name: value for name, value in first.items() if all(whole[name] == value for whole in wholes)}
+    lines = [json.dumps({name: value for name, value in whole.items() if name not in common}) for whole in wholes]
+    shared = json.dumps(common)
+    # offsets count from the end of the first line, whose own length would else have to be known
+    ends = accumulate((len(line) + 1 for line in lines), initial=len(shared) + 1)
+    text = "\n".join([json.dumps({_OFFSETS: list(ends)[:-1]}), shared, *lines, ""])
+    write_atomically(path, text, closed=Payload.closed)
+
+
+def read_payload(file: FileIO, path: Path, index: int) -> Payload:
+    """What task ``index`` is to run, from the open file at ``path``.
+
+    Raises:
+        OSError: it cannot be read.
+        ValueError: it holds no payload of this version for that task.
+    """
+    with BufferedReader(file) as lines:
+        offsets = _object(lines.readline(), path).get(_OFFSETS)
+        if not isinstance(offsets, list) or not 0 <= index < len(offsets) or type(offsets[index]) is not int:
+            raise ValueError(f"{path}: nothing for task {index}")
+        begin = lines.tell()
+        common = _object(lines.readline(), path)
+        lines.seek(begin + offsets[index])
+        return Payload.of({**common, **_object(lines.readline(), path)}, path)
+
+
+def _object(line: bytes, path: Path) -> dict[str, Any]:
+    try:
+        return {**json.loads(line)}
+    except (TypeError, ValueError, RecursionError):
+        raise ValueError(f"{path}: not what was submitted") from None
