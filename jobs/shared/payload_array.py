@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import json
 from collections.abc import Sequence
-from dataclasses import asdict
 from io import BufferedReader, FileIO
 from itertools import accumulate
 from pathlib import Path
@@ -22,7 +21,7 @@ _OFFSETS: Final = "offsets"
 
 def write_payloads(path: Path, payloads: Sequence[Payload]) -> None:
     """Writes what tasks 0, 1, ... are to run; complete or not at all."""
-    wholes = [asdict(payload) for payload in payloads]
+    wholes = [vars(payload) for payload in payloads]
     first = wholes[0]
     common = {name: value for name, value in first.items() if all(whole[name] == value for whole in wholes)}
     lines = [json.dumps({name: value for name, value in whole.items() if name not in common}) for whole in wholes]

@@ -7,7 +7,6 @@ from collections import Counter
 from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from enum import StrEnum
-from functools import cached_property
 from itertools import chain
 from math import ceil
 from pathlib import Path
@@ -78,10 +77,10 @@ class PlannedRun:
     usable_gb: float | None = None
     needs: ModelNeeds = field(default_factory=ModelNeeds)
 
-    @cached_property
+    @property
     def config(self) -> RunConfig | None:
         """The configuration of that attempt: with all defaults resolved, and with its changes."""
-        return changed(RunConfig.model_validate(self.run.stored_config), self.changes) if self.run else None
+        return changed(self.run.settled, self.changes) if self.run else None
 
     @property
     def starts(self) -> bool:

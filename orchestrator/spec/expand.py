@@ -65,11 +65,15 @@ class Run:
     accumulation: int | None
 
     @property
-    def stored_config(self) -> dict[str, Any]:
+    def settled(self) -> RunConfig:
         """The configuration with everything settled that the spec left to defaults or to this machine."""
         train = self.config.train.model_copy(update={"micro_batch": self.micro_batch})
-        settled = self.config.model_copy(update={"train": train, "ranks_per_node": self.ranks_per_node})
-        return settled.model_dump(mode="json", exclude_none=True)
+        return self.config.model_copy(update={"train": train, "ranks_per_node": self.ranks_per_node})
+
+    @property
+    def stored_config(self) -> dict[str, Any]:
+        """The settled configuration as the store keeps it."""
+        return self.settled.model_dump(mode="json", exclude_none=True)
 
 
 def expand(spec: Spec, local_gpus: int = 0) -> tuple[Run, ...]:
