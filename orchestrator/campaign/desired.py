@@ -242,6 +242,7 @@ def _campaign_values(submission: Submission, before: CampaignRow | None, copies:
             "workdir": str(submission.workdir),
             "python": sys.executable,
             "variables": sorted({*earlier, *_variables(submission, copies)}),
+            **({"objective": spec.objective} if spec.objective else {}),
         },
     }
 

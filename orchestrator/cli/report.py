@@ -15,13 +15,13 @@ import click
 from ..campaign.location import locate
 from ..errors import EXIT_OK, UserError
 from ..formatting import some
+from ..spec.objective import Objective
 from .common import echo_either, echo_err, echo_json, echo_page, json_option, page_for, store_options, verb
 from .completion import campaign_names, conditions, operands
 from .rows import TABLE, echo_rows, format_options
 
 if TYPE_CHECKING:
     from ...db.store import Store
-    from ..report.compare.recommend import Objective
     from ..report.compare.results import Results
 
 _baseline: Final = click.option(
@@ -79,8 +79,8 @@ def report(
 @_baseline
 @click.option(
     "--by",
-    type=click.Choice(["speed", "loss"]),
-    help="What counts where the fastest is not the one that learns best.",
+    type=click.Choice([one.value for one in Objective], case_sensitive=False),
+    help="What counts.  [default: `objective` of the spec, else speed unless another learns better]",
 )
 @click.option("--config", is_flag=True, help="Also print the DeepSpeed configuration of what is recommended.")
 @store_options
@@ -98,16 +98,17 @@ def recommend(
 
     Keeps the feasible ones (completed as configured, with memory to spare) that are as good as the baseline (held-out
     loss) and takes the fastest; of equally fast ones, that with the least memory. Where another one is established to
-    learn better than the fastest, both are named, and --by decides.
+    learn better than the fastest, both are named, and --by decides. By another objective, takes the one that does best
+    by it, and of several that do as well the fastest.
 
     Examples:
       campaign recommend sweep
       campaign recommend sweep --by loss
+      campaign recommend sweep --by memory
       campaign recommend sweep --config
       campaign recommend sweep --json
     """
     with _needs_the_extra():
-        from ..report.compare.recommend import Objective
         from ..report.page.data import recommendation_document
         from ..report.page.write import rendered_configs
         from .pages.report import recommendation_page

@@ -12,6 +12,7 @@ from ...jobs.shared.layout import is_reserved
 from .command_line import Word, words_of
 from .forward_section import Forward, ForwardConfig
 from .metrics_section import Metrics
+from .objective import Objective
 from .slurm_section import Hint, MemorySize, SlurmConfig, SpecSection, Text, Whole, one_line, parse_mem_mb
 
 Real = Annotated[float, Strict(), Field(allow_inf_nan=False)]
@@ -340,6 +341,11 @@ class RunConfig(SpecSection):
         return self.train.model_dump(mode="json", exclude={"strategy"}) | sizes
 
 
+def _objective(value: Any) -> Any:
+    """Names are taken in any case, as `TOKENS-PER-GB`."""
+    return next((one for one in Objective if isinstance(value, str) and one.lower() == value.lower()), value)
+
+
 class Spec(RunConfig):
     """A campaign: one configuration, and the matrix of what varies."""
 
@@ -357,6 +363,11 @@ class Spec(RunConfig):
     """Axes and their values, `include` and `exclude`, see below."""
     repeats: Positive = 1
     """Runs per point of the matrix, each with its own seed."""
+    objective: Annotated[Objective, BeforeValidator(_objective)] | None = None
+    """What counts in the recommendation, among configurations that learn no worse than the baseline: `speed`, `loss`,
+    `memory`, `energy`, `cost`, `tokens-per-GB` or `time-to-loss`
+    ([what each means](results.md#what-counts)). Default: speed, unless another one learns better: then both are named.
+    `campaign recommend --by` asks otherwise."""
     limits: LimitsConfig = LimitsConfig()
     """Limits of the whole campaign."""
     max_runs: Annotated[Whole, Field(ge=1, le=100_000)] = 1000

@@ -9,6 +9,7 @@ from ...formatting import clean
 from ...report.compare.advice import unread_config
 from ...report.compare.difference import ComparedOperands, Comparison, verdict
 from ...report.compare.results import Results, WorkloadResults
+from ...report.page.answers import answer_table
 from ...report.page.elements import Table
 from ...report.page.tables import comparison_tables
 from .text import Page, Style, table
@@ -17,6 +18,8 @@ from .text import Page, Style, table
 def recommendation_page(results: Results, configs: Mapping[str, str] | None, page: Page) -> str:
     """For each workload why not the others, and what to use; with `configs`, by condition, its configuration too."""
     shown = ["\n".join(_recommendation(one, configs, page)) for one in results.workloads]
+    if len(results.workloads) > 1:
+        shown.append("\n".join(_lines(answer_table(results.workloads), page)))
     if any(one.recommendation.undecided for one in results.workloads):
         command = f"next: campaign recommend {shlex.quote(results.campaign.name)} --by loss   (or --by speed)"
         shown[-1] += f"\n{page.paint(command, Style.DIM)}"
@@ -37,6 +40,9 @@ def _recommendation(one: WorkloadResults, configs: Mapping[str, str] | None, pag
         yield from _lines(Table(("not considered", "because"), tuple(said.excluded.items())), page)
         yield ""
     yield clean(said.sentence)
+    if said.answer and said.answer.runner_up:
+        behind = f", {said.answer.gain} behind" if said.answer.gain else ""
+        yield f"Next comes {clean(said.answer.runner_up)}{behind} ({said.answer.shown})."
     if len(said.front) > 1:
         yield f"Pareto-optimal in speed, memory and energy: {', '.join(said.front)}."
     yield from (clean(sentence) for sentence in said.advice)

@@ -8,26 +8,23 @@ from __future__ import annotations
 import math
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
-from enum import StrEnum
 from typing import Final
 
+from ...spec.objective import Objective
 from ..measure.metrics import METRICS
 from .advice import advice
 from .baseline import BaselineComparison
 from .conditions import Condition
 from .feasible import infeasible, is_unfinished, unfit
+from .objectives import Answer, Yardstick, answer, figure_text, scored, yardstick
 from .statistics import LEAST_REPEATS, TIE, Order, Sameness, estimate, loss_test, order, ratio
 from .wording import listed, times
 
+_OF_THEIR_OWN: Final = (None, Objective.SPEED, Objective.LOSS)
+"""Objectives by which conditions are chosen in a way of their own; all others have a figure and no more."""
+
 _BESIDE_SPEED: Final = ("mem_reserved_gb", "j_per_token")
 """Metrics by which a configuration may be better than a faster one."""
-
-
-class Objective(StrEnum):
-    """What counts where the fastest condition is not the one that learns best."""
-
-    SPEED = "speed"
-    LOSS = "loss"
 
 
 @dataclass(frozen=True)
@@ -42,6 +39,7 @@ class Recommendation:
         established: the repeats suffice for what is said of the chosen one, or of both.
         excluded: by name, why a condition may not be chosen.
         front: names of conditions that none beats in speed, memory and energy at once, fastest first.
+        answer: the chosen one with its figure, beside the next one; None where none is chosen.
         sentence: all of it in plain words.
         advice: sentences on what was measured, and what follows for the next run.
     """
@@ -53,6 +51,7 @@ class Recommendation:
     tied: tuple[str, ...]
     excluded: dict[str, str]
     front: tuple[str, ...]
+    answer: Answer | None
     sentence: str
     advice: tuple[str, ...]
 
@@ -72,6 +71,7 @@ class _Choice:
     among: Sequence[BaselineComparison]
     words: str
     doubts: tuple[str, ...]
+    answer: Answer | None = None
 
     @property
     def tied(self) -> list[BaselineComparison]:
@@ -89,12 +89,19 @@ def recommend(comparisons: Sequence[BaselineComparison], by: Objective | None = 
     """
     excluded = {one.condition.name: why for one in comparisons if (why := unfit(one))}
     fit = [one for one in comparisons if one.condition.name not in excluded]
-    if by is not Objective.LOSS:
+    stick = None if by in _OF_THEIR_OWN else yardstick(by, fit)
+    if stick:
+        measured = {one.condition.name for one in scored(stick, fit)}
+        excluded |= {one.condition.name: stick.missing for one in fit if one.condition.name not in measured}
+    elif by is not Objective.LOSS:
         excluded |= {one.condition.name: "no step was timed" for one in fit if not one.speed}
     left = [one for one in fit if one.condition.name not in excluded]
     if not left:
-        return _nothing(comparisons, fit, excluded)
-    made = _by_loss(left) if by is Objective.LOSS else _by_speed(left, by, excluded)
+        return _nothing(comparisons, fit, excluded, by, stick)
+    if stick:
+        made = _by_figure(left, stick, excluded)
+    else:
+        made = _by_loss(left) if by is Objective.LOSS else _by_speed(left, by, excluded)
     doubts = [*_unfinished(comparisons), *made.doubts]
     slower = _faster_but_worse(comparisons, made.chosen or made.fastest)
     return Recommendation(
@@ -105,6 +112,7 @@ def recommend(comparisons: Sequence[BaselineComparison], by: Objective | None = 
         tied=tuple(one.condition.name for one in made.tied),
         excluded=excluded,
         front=_front(left),
+        answer=made.answer,
         sentence=" ".join([*_learning(made.learner, left), made.words, *slower, *doubts]),
         advice=tuple(advice(comparisons, made.chosen.condition if made.chosen else None)),
     )
@@ -118,8 +126,30 @@ def _by_speed(left: Sequence[BaselineComparison], by: Objective | None, excluded
     if learner is not fastest and by is None:
         words = f"{_pace_beside(fastest, learner)} Which to use depends on what counts, loss or speed."
         return _Choice(None, fastest, learner, left, words, doubts)
-    made = _Choice(fastest, fastest, learner, left, "", doubts)
+    made = _Choice(fastest, fastest, learner, left, "", doubts, answer(yardstick(Objective.SPEED, left), fastest, left))
     return replace(made, words=_sentence(fastest, made.tied, left, excluded))
+
+
+def _by_figure(left: Sequence[BaselineComparison], stick: Yardstick, excluded: Mapping[str, str]) -> _Choice:
+    """The one that does best by the objective's figure; of several that do as well the fastest."""
+    originals = {one.condition.name: one for one in left}
+    by_score = sorted(scored(stick, left), key=_pace, reverse=True)
+    able = [one for one in by_score if not any(_faster(other, one) for other in by_score)]
+    chosen = max(able, key=lambda one: _pace(originals[one.condition.name]))
+    timed = [one for one in left if one.speed]
+    fastest = _choice(timed) if timed else None
+    made = _Choice(
+        originals[chosen.condition.name],
+        fastest,
+        _choice(_best_learners(left, fastest)) if fastest else min(left, key=_median_loss),
+        left,
+        _figure_sentence(stick, chosen, by_score, excluded),
+        tuple(_doubts(chosen, by_score)),
+        answer(stick, chosen, by_score),
+    )
+    if fastest and fastest is not made.chosen:
+        made = replace(made, words=f"{made.words} {_pace_beside(fastest, originals[chosen.condition.name])}")
+    return made
 
 
 def _by_loss(left: Sequence[BaselineComparison]) -> _Choice:
@@ -134,7 +164,22 @@ def _by_loss(left: Sequence[BaselineComparison]) -> _Choice:
     words = f"Use {chosen.condition.name}{_gain(chosen)}: {why if len(left) > 1 else 'the only configuration'}."
     if fastest and fastest is not chosen:
         words += f" {_pace_beside(fastest, chosen)}"
-    return _Choice(chosen, fastest, chosen, able, words, tuple(_loss_doubts(chosen, unclear)))
+    return _Choice(
+        chosen, fastest, chosen, able, words, tuple(_loss_doubts(chosen, unclear)), _loss_answer(chosen, left)
+    )
+
+
+def _loss_answer(chosen: BaselineComparison, left: Sequence[BaselineComparison]) -> Answer:
+    name, own = chosen.condition.name, estimate([loss for _, loss in chosen.losses])
+    said = f"{own.value:.4f}{chosen.loss_unit}" if own else ""
+    others = [one for one in left if one is not chosen]
+    if not others:
+        return Answer(name, said)
+    following = min(others, key=_median_loss)
+    test = loss_test(following.losses, chosen.losses)
+    gain = f"{test.difference.value:.4f}{chosen.loss_unit}" if test.difference else ""
+    shown = {Sameness.WORSE: "established", Sameness.EQUIVALENT: "tie", Sameness.BETTER: "worse"}
+    return Answer(name, said, following.condition.name, gain, shown.get(test.verdict, "not established"))
 
 
 def _best_learners(left: Sequence[BaselineComparison], fastest: BaselineComparison) -> list[BaselineComparison]:
@@ -301,6 +346,23 @@ def _sentence(
     return f"Use {name}{_gain(chosen)}: {why}."
 
 
+def _figure_sentence(
+    stick: Yardstick,
+    chosen: BaselineComparison,
+    compared: Sequence[BaselineComparison],
+    excluded: Mapping[str, str],
+) -> str:
+    name, said = chosen.condition.name, figure_text(stick, chosen)
+    if len(compared) == 1:
+        good = " that can be recommended" if excluded else ""
+        return f"Use {name} ({said}): the only configuration{good}."
+    tied = [one.condition.name for one in compared if one is not chosen and _ties(one, chosen)]
+    if tied:
+        return f"Use {name} ({said}): as good as {listed(tied, 3)} by this measure, and the fastest of them."
+    which = f"among {len(compared)} configurations that are feasible and learn no worse than the baseline"
+    return f"Use {name} ({said}): it {stick.best} {which}."
+
+
 def _gain(one: BaselineComparison) -> str:
     return "" if one.is_baseline or not one.times_baseline else f" ({times(one.times_baseline)} × baseline)"
 
@@ -318,13 +380,19 @@ def _faster_but_worse(comparisons: Sequence[BaselineComparison], told: BaselineC
 
 
 def _nothing(
-    comparisons: Sequence[BaselineComparison], fit: Sequence[BaselineComparison], excluded: dict[str, str]
+    comparisons: Sequence[BaselineComparison],
+    fit: Sequence[BaselineComparison],
+    excluded: dict[str, str],
+    by: Objective | None,
+    stick: Yardstick | None,
 ) -> Recommendation:
     """No condition may be chosen; one may be known to learn best all the same."""
     lowest = min(fit, key=_median_loss, default=None)
     said = [*(_learning(lowest, fit) if lowest else ())]
     if not comparisons:
         said.append("There is nothing to recommend yet: no run has figures.")
+    elif stick and len(fit) > 1:
+        said.append(f"Nothing can be recommended by {by}: {stick.missing} ({listed([*excluded], 3)}).")
     elif len(fit) > 1:
         said.append(f"Nothing can be recommended by speed: no step of {listed(list(excluded), 3)} was timed.")
     else:
@@ -339,6 +407,7 @@ def _nothing(
         tied=(),
         excluded=excluded,
         front=(),
+        answer=None,
         sentence=" ".join(said),
         advice=tuple(advice(comparisons, None)),
     )

@@ -7,11 +7,12 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from ....db.records import CampaignRow
+from ...spec.objective import Objective
 from ..measure.cost import Cost
 from ..measure.run import MeasuredRun
 from .baseline import BaselineComparison, compare_to_baseline
 from .conditions import Condition, conditions_of, grouped
-from .recommend import Objective, Recommendation, recommend
+from .recommend import Recommendation, recommend
 from .workloads import TimeToLoss, Workload, times_to_loss, workloads_of
 
 
@@ -36,6 +37,7 @@ class Results:
     workloads: tuple[WorkloadResults, ...]
     times: tuple[TimeToLoss, ...]
     cost: Cost
+    objective: Objective | None = None
 
     @property
     def comparisons(self) -> list[BaselineComparison]:
@@ -62,10 +64,20 @@ class Results:
 def results_of(
     campaign: CampaignRow, runs: Sequence[MeasuredRun], baseline: str | None = None, by: Objective | None = None
 ) -> Results:
-    """Compares a campaign's runs with the named baseline, or with the default one; recommends by what counts."""
+    """Compares a campaign's runs with the named baseline, or with the default one; recommends by what counts.
+
+    What counts is `by`, or else what the spec says.
+    """
+    by = by or objective_of(campaign)
     workloads = workloads_of(conditions_of(runs), baseline)
     compared = tuple(_results(workload, by) for workload in workloads)
-    return Results(campaign, tuple(runs), compared, tuple(_times(workloads)), _sum(runs))
+    return Results(campaign, tuple(runs), compared, tuple(_times(workloads)), _sum(runs), by)
+
+
+def objective_of(campaign: CampaignRow) -> Objective | None:
+    """What the campaign's spec says counts; None where it says nothing."""
+    said = campaign.provenance.get("objective")
+    return Objective(said) if said in tuple(Objective) else None
 
 
 def _results(workload: Workload, by: Objective | None) -> WorkloadResults:

@@ -61,12 +61,20 @@ def workloads_of(conditions: Sequence[Condition], baseline: str | None = None) -
 def times_to_loss(conditions: Sequence[Condition]) -> list[TimeToLoss]:
     """For conditions with the same model and data but other tokens per step, whose final losses cannot be compared."""
     counted = [condition for condition in conditions if condition.counted]
-    curves = ([*filter(math.isfinite, run.curve.smoothed)] for one in counted for run in one.counted)
-    ends = [min(losses) for losses in curves if losses]
-    if not ends:
-        return []
-    target = max(ends)
-    return [_time(condition, target) for condition in counted]
+    target = common_loss(counted)
+    return [] if target is None else [_time(condition, target) for condition in counted]
+
+
+def common_loss(conditions: Sequence[Condition]) -> float | None:
+    """The lowest smoothed loss, in nats, that every run that counts comes down to; None where no loss is known."""
+    curves = ([*filter(math.isfinite, run.curve.smoothed)] for one in conditions for run in one.counted)
+    return max((min(losses) for losses in curves if losses), default=None)
+
+
+def seconds_to_loss(run: MeasuredRun, target: float) -> float | None:
+    """How long a run trained until its smoothed loss first came down to the target, in seconds; None for never."""
+    point = _reached(run, target)
+    return None if point is None else point[0]
 
 
 def _tokens_per_step(conditions: Sequence[Condition]) -> list[int | None]:

@@ -57,6 +57,7 @@ def recommendation_document(results: Results) -> dict[str, Any]:
     keys = ("name", "baseline", "recommendation")
     workloads = [{key: whole[key] for key in keys} for one in results.workloads for whole in [_workload(one)]]
     document: dict[str, Any] = {"schema_version": SCHEMA_VERSION, "campaign": results.campaign.name}
+    document["objective"] = results.objective
     return {**document, "workloads": strict(workloads)}
 
 
@@ -126,6 +127,7 @@ def _workload(one: WorkloadResults) -> dict[str, Any]:
             "tied": found.tied,
             "excluded": found.excluded,
             "pareto_front": found.front,
+            "answer": asdict(found.answer) if found.answer else None,
             "sentence": found.sentence,
             "guide": found.advice,
         },

@@ -20,6 +20,7 @@ from ..compare.wording import difference, listed, loss_verdict, span, times
 from ..measure.flags import flags_of
 from ..measure.telemetry import GpuDetails
 from . import tables
+from .answers import answers
 from .elements import Section, Table
 from .setup import environment, failures, setup
 
@@ -41,6 +42,7 @@ def sections_of(results: Results, details: GpuDetails, ds_configs: dict[str, str
     """The report, the most important first; `ds_configs` has each condition's rendered DeepSpeed configuration."""
     found = [
         Section("Summary", tuple(summary(results))),
+        *answers(results.workloads),
         *(_conditions(one) for one in results.workloads),
         *_time_to_loss(results),
         setup(results),

@@ -16,11 +16,12 @@ from dscampaign.orchestrator.cli.main import main
 from dscampaign.orchestrator.report.compare.advice import unread_config
 from dscampaign.orchestrator.report.compare.baseline import compare_to_baseline
 from dscampaign.orchestrator.report.compare.conditions import conditions_of
-from dscampaign.orchestrator.report.compare.recommend import Objective, Recommendation, recommend
+from dscampaign.orchestrator.report.compare.recommend import Recommendation, recommend
 from dscampaign.orchestrator.report.measure.run import MeasuredRun
 from dscampaign.orchestrator.report.measure.telemetry import GpuDetails
 from dscampaign.orchestrator.report.page.data import document_of
 from dscampaign.orchestrator.report.page.sections import sections_of, summary
+from dscampaign.orchestrator.spec.objective import Objective
 from dscampaign.tests.support.planted import Plant, Planted, PlantStore, Try, results_at
 
 NO_DETAILS = GpuDetails({}, (), ())
@@ -198,7 +199,7 @@ def test_the_fastest_and_the_best_learner_are_named_apart(planted: Plant) -> Non
 
 def test_what_wins_both_is_used_whatever_counts(planted: Plant) -> None:
     runs = planted(replace(SLOW_LEARNER, step_s=(0.2,) * 3), LEARNER)
-    for by in (None, *Objective):
+    for by in (None, Objective.SPEED, Objective.LOSS):
         found = advice(runs, by)
         assert names(found) == ["good", "good", "good"]
         assert "good learns best: its held-out loss is 0.500 nats below that of quick. Use good" in found.sentence

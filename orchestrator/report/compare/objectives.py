@@ -1,0 +1,165 @@
+"""How conditions do by an objective: a figure of each repeat, and a score that is higher the better it is. Pure.
+
+Loss has a test of its own, see `statistics.loss_test`.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, replace
+from typing import Final
+
+from ....db.records import RunState
+from ...formatting import duration, short_number
+from ...spec.objective import Objective
+from ..measure.metrics import METRICS
+from ..measure.run import MeasuredRun
+from .baseline import BaselineComparison
+from .statistics import Order, estimate, order, ratio
+from .wording import times
+from .workloads import common_loss, seconds_to_loss
+
+_HOUR_S: Final = 3600.0
+
+
+@dataclass(frozen=True)
+class Yardstick:
+    """What is measured of a run for an objective.
+
+    Attributes:
+        best: what is said of the condition that does best.
+        missing: what is said where it was not measured.
+        number: a figure as text, in `unit`.
+        lower: whether less is better.
+    """
+
+    of: Callable[[MeasuredRun], float | None]
+    best: str
+    missing: str
+    number: Callable[[float], str]
+    unit: str
+    lower: bool = True
+
+
+@dataclass(frozen=True)
+class Answer:
+    """What is chosen for a workload, and what comes next.
+
+    Attributes:
+        figure: of the chosen condition, with its interval.
+        runner_up: the next best condition; empty where it stands alone.
+        gain: how far ahead of it the chosen one is.
+        shown: what is known of that: `established`, `tie` or `not established`; empty without a runner-up.
+    """
+
+    condition: str
+    figure: str
+    runner_up: str = ""
+    gain: str = ""
+    shown: str = ""
+
+
+def yardstick(by: Objective, compared: Sequence[BaselineComparison]) -> Yardstick:
+    """What the objective measures; the loss that `time-to-loss` aims at is one that all of these reach."""
+    if by is not Objective.TIME_TO_LOSS:
+        return _YARDSTICKS[by]
+    target = common_loss([one.condition for one in compared])
+    return Yardstick(
+        lambda run: None if target is None else seconds_to_loss(run, target),
+        f"trains for the shortest time to a loss of {target or 0.0:.3f}",
+        "its loss did not come down to that of the others, or is not known over time",
+        duration,
+        "",
+    )
+
+
+def scored(stick: Yardstick, compared: Sequence[BaselineComparison]) -> list[BaselineComparison]:
+    """These with their scores in place of their speeds, without those that were not measured."""
+    scores = {one.condition.name: _scores(stick, one) for one in compared}
+    baseline = next((scores[one.condition.name] for one in compared if one.is_baseline), ())
+    return [
+        replace(one, speeds=own, speed=estimate(own), times_baseline=ratio(own, baseline))
+        for one in compared
+        if (own := scores[one.condition.name])
+    ]
+
+
+def figure_text(stick: Yardstick, one: BaselineComparison) -> str:
+    """The median of a condition's figures, with its interval where there is one."""
+    found = estimate(_figures(stick, one))
+    if found is None:
+        return ""
+    said, low, high = ("" if one is None else stick.number(one) for one in (found.value, found.low, found.high))
+    return f"{said}{f' [{low}, {high}]' if low != high else ''} {stick.unit}".rstrip()
+
+
+def answer(stick: Yardstick, chosen: BaselineComparison, compared: Sequence[BaselineComparison]) -> Answer:
+    """The chosen condition beside the one that comes next; `compared` have their scores."""
+    name, said = chosen.condition.name, figure_text(stick, chosen)
+    others = [one for one in compared if one.condition.name != name and one.speed]
+    if not others:
+        return Answer(name, said)
+    following = max(others, key=lambda one: one.speed.value if one.speed else 0.0)
+    gain = ratio(chosen.speeds, following.speeds)
+    shown = _SHOWN[order(chosen.speeds, following.speeds)]
+    return Answer(name, said, following.condition.name, f"{times(gain)} ×" if gain else "", shown)
+
+
+_SHOWN: Final = {
+    Order.FASTER: "established",
+    Order.TIE: "tie",
+    Order.SLOWER: "worse",
+    Order.INCONCLUSIVE: "not established",
+}
+
+
+def _figures(stick: Yardstick, one: BaselineComparison) -> tuple[float, ...]:
+    """Of each repeat that counts; none where one of them is not known."""
+    found = [stick.of(run) for run in one.condition.counted]
+    known = [value for value in found if value is not None and math.isfinite(value) and value > 0]
+    return tuple(known) if len(known) == len(found) else ()
+
+
+def _scores(stick: Yardstick, one: BaselineComparison) -> tuple[float, ...]:
+    return tuple(1.0 / value if stick.lower else value for value in _figures(stick, one))
+
+
+def _device_hours(run: MeasuredRun) -> float | None:
+    """All that the run's devices were taken for, but for attempts that failed: these may be a node's fault."""
+    spent = run.cost.total - sum(run.cost.lost.values())
+    return spent / _HOUR_S if run.state is RunState.COMPLETED and spent > 0 else None
+
+
+def _three_digits(value: float) -> str:
+    return f"{value:#.3g}".rstrip(".")
+
+
+def _speed(run: MeasuredRun) -> float | None:
+    return METRICS["tokens_per_s"].of(run)
+
+
+def _tokens_per_gb(run: MeasuredRun) -> float | None:
+    speed, memory = _speed(run), METRICS["mem_reserved_gb"].of(run)
+    return speed / memory if speed and memory else None
+
+
+_YARDSTICKS: Final[Mapping[Objective, Yardstick]] = {
+    Objective.SPEED: Yardstick(
+        _speed, "is the fastest", "no step was timed", short_number, "tokens/s", lower=False
+    ),
+    Objective.MEMORY: Yardstick(
+        METRICS["mem_reserved_gb"].of, "needs the least memory", "memory was not measured", "{:.1f}".format, "GB"
+    ),
+    Objective.ENERGY: Yardstick(
+        METRICS["j_per_token"].of, "takes the least energy", "energy was not measured", _three_digits, "J/token"
+    ),
+    Objective.COST: Yardstick(
+        _device_hours, "takes the fewest device-hours, with start and evaluation,", "its hours are not known",
+        _three_digits, "device-hours",
+    ),
+    Objective.TOKENS_PER_GB: Yardstick(
+        _tokens_per_gb, "makes the most of its memory", "speed or memory was not measured", short_number,
+        "tokens/s per GB", lower=False,
+    ),
+}  # fmt: skip

@@ -1,0 +1,17 @@
+"""What counts when configurations are compared."""
+
+from __future__ import annotations
+
+from enum import StrEnum
+
+
+class Objective(StrEnum):
+    """By what a configuration is chosen, among those that learn no worse than the baseline."""
+
+    SPEED = "speed"
+    LOSS = "loss"
+    MEMORY = "memory"
+    ENERGY = "energy"
+    COST = "cost"
+    TOKENS_PER_GB = "tokens-per-GB"
+    TIME_TO_LOSS = "time-to-loss"
