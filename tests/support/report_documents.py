@@ -15,6 +15,7 @@ CONDITIONS: Final = _words(
     "condition | completed | tries | tokens/s | interval | × baseline | speed | held-out loss | Δ loss | loss | "
     "memory | MFU"
 )
+ANSWERS: Final = _words("for | use | figure | ahead of | by | which is")
 COMMON: Final = _words("in all conditions | value")
 LOSS: Final = _words("condition | first | final | reduction | best step | held out")
 SPEED: Final = _words(
@@ -79,7 +80,9 @@ TEMPLATES: Final = {
     # Median and deviation of tokens/s and of the step time, peak memory, utilisation, the machine.
     "zero-precision-matrix": _expected("condition | precision | ZeRO", [CONDITIONS]),
     # Model, parameters, GPUs, batch, epochs, samples, time, peak memory, losses and their reduction.
-    "five-strategies": _expected("condition | model | ZeRO | offload", [CONDITIONS, CONDITIONS + J], gpus=GPUS + J),
+    "five-strategies": _expected(
+        "condition | model | ZeRO | offload", [ANSWERS, CONDITIONS, CONDITIONS + J], gpus=GPUS + J
+    ),
     # The machine, throughput, power, heat.
     "gpu-telemetry": _expected(
         "",
@@ -91,14 +94,14 @@ TEMPLATES: Final = {
     # Step time, tokens/s and memory of GPU and host for each stage, offload, batch and length.
     "zero-and-offload": _expected(
         "condition | model | batch | length | samples | ZeRO | offload",
-        [ONCE] * 4,
+        [ANSWERS, *[ONCE] * 4],
         speed=without(SPEED, "± ms", "± tokens/s"),
         gpus=GPUS + J,
     ),
     # More GPUs, larger models, computing activations again.
     "five-strategies-next": _expected(
         "condition | model | ZeRO | offload | activation checkpointing",
-        [CONDITIONS, CONDITIONS + J, CONDITIONS],
+        [ANSWERS, CONDITIONS, CONDITIONS + J, CONDITIONS],
         gpus=GPUS + J,
     ),
 }

@@ -41,7 +41,7 @@ def _recommendation(one: WorkloadResults, configs: Mapping[str, str] | None, pag
         yield ""
     yield clean(said.sentence)
     if said.answer and said.answer.runner_up:
-        behind = f", {said.answer.gain} behind" if said.answer.gain else ""
+        behind = f", behind by {said.answer.gain}" if said.answer.gain else ""
         yield f"Next comes {clean(said.answer.runner_up)}{behind} ({said.answer.shown})."
     if len(said.front) > 1:
         yield f"Pareto-optimal in speed, memory and energy: {', '.join(said.front)}."
