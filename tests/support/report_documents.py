@@ -53,16 +53,16 @@ def _expected(setup: str, conditions: list[Header], **others: Header) -> list[He
     """Headers of all tables but those of the software, in their order; the names of the others by section."""
     return [
         *conditions,
-        *([_words(setup)] if setup else []),
-        others.get("common", COMMON),
         LOSS,
         others.get("speed", SPEED),
-        INPUTS,
         others.get("memory", MEMORY),
+        ("what", "GPU-hours", "share"),
         others.get("gpus", GPUS) + SAMPLED,
         EACH_GPU,
+        *([_words(setup)] if setup else []),
+        others.get("common", COMMON),
+        INPUTS,
         others.get("quality", QUALITY),
-        ("what", "GPU-hours", "share"),
         ("campaign", "value"),
         MACHINES,
         LOGS,
@@ -112,6 +112,7 @@ COMMON_FIELDS: Final = {
     "ZeRO", "offload", "activation checkpointing", "compile", "lr", "schedule", "weight_decay", "seed",
 }  # fmt: skip
 PER_WORKLOAD: Final = {
+    "speed_memory": {"memory reserved (GB, highest of any rank)", "tokens per second"},
     "loss": {"loss (nats)", "optimizer steps", "million tokens"},
     "loss_difference": {"loss minus the baseline's (nats)", "optimizer steps"},
     "step_time": {"step time (ms); whiskers: 5th to 95th percentile"},

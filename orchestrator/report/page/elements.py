@@ -36,10 +36,14 @@ class Picture:
 
 @dataclass(frozen=True)
 class Section:
-    """A heading with what stands below it: figures, if they were drawn, and code, shown as it is."""
+    """A heading with what stands below it: figures, if they were drawn, and code, shown as it is.
+
+    What is ``folded`` is opened by who wants it.
+    """
 
     title: str
     text: tuple[str, ...] = ()
     tables: tuple[Table, ...] = ()
     figures: tuple[Picture, ...] = ()
     code: str = ""
+    folded: bool = False

@@ -79,6 +79,13 @@ def where_all_are(curves: Sequence[NDArray[np.float64]]) -> np.ma.MaskedArray[An
 
 
 _KINDS: Final = {
+    "speed_memory": _Kind(
+        lambda one, _: one.speed is not None and one.condition.value("mem_reserved_gb") is not None,
+        MOST_BARS,
+        "Speed against memory: up and to the left is better. Bars are intervals over repeats; the grey line joins the "
+        "ringed conditions that no other beats in both.",
+        lambda shown, _: len(shown) > 1,
+    ),
     "loss": _Kind(
         lambda one, _: _learns(one.condition),
         MOST_CURVES,
@@ -159,6 +166,30 @@ def named(kind: str, results: Results) -> list[tuple[str, WorkloadResults]]:
 def _is_worth_it(kind: str, one: WorkloadResults) -> bool:
     shown = drawn(kind, one)
     return bool(shown) and _KINDS[kind].worth(shown, one.workload.baseline)
+
+
+def front_of(points: Sequence[tuple[float, float]]) -> list[int]:
+    """Places of the points (memory, speed) that none with as little memory or less beats, the smallest memory first."""
+    kept: list[int] = []
+    for place in sorted(range(len(points)), key=lambda each: (points[each][0], -points[each][1])):
+        if not kept or points[place][1] > points[kept[-1]][1]:
+            kept.append(place)
+    return kept
+
+
+def spread(wanted: Sequence[float], apart: float) -> list[float]:
+    """Places as near to the wanted ones as leaves each `apart` from the next; their order stays."""
+    order = sorted(range(len(wanted)), key=wanted.__getitem__)
+    groups: list[tuple[float, int]] = []  # centre and number
+    for place in order:
+        centre, number = wanted[place], 1
+        while groups and centre - groups[-1][0] < apart * (number + groups[-1][1]) / 2:
+            before, count = groups.pop()
+            centre, number = (centre * number + before * count) / (number + count), number + count
+        groups.append((centre, number))
+    placed = [centre + apart * (each - (number - 1) / 2) for centre, number in groups for each in range(number)]
+    found = dict(zip(order, placed, strict=True))
+    return [found[place] for place in range(len(wanted))]
 
 
 def sampled_runs(results: Results) -> list[MeasuredRun]:

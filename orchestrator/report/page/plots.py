@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import re
 from collections.abc import Callable, Sequence
 from io import BytesIO
 from typing import Any, Final
@@ -17,7 +18,7 @@ from ..compare.conditions import Condition
 from ..compare.results import Results, WorkloadResults
 from ..measure.run import Curve
 from ..measure.telemetry import GpuTrace
-from .figures import colours_of, drawn, loss_axes, loss_beside, named, where_all_are
+from .figures import colours_of, drawn, front_of, loss_axes, loss_beside, named, spread, where_all_are
 
 _COLOURS: Final = (
     "#0072B2", "#D55E00", "#009E73", "#CC79A7", "#E69F00", "#56B4E9", "#000000", "#8C510A", "#7570B3", "#66A61E",
@@ -67,7 +68,19 @@ def as_svg(figure: Figure) -> str:
         stream = BytesIO()
         figure.savefig(stream, format="svg", metadata={"Date": None})
     text = stream.getvalue().decode()
-    return text[text.index("<svg") :]
+    return _without_css(text[text.index("<svg") :])
+
+
+def _without_css(svg: str) -> str:
+    """The same with attributes for styles, which a page that allows no style of others would not heed."""
+    svg = re.sub(r"<style.*?</style>", "", svg, flags=re.DOTALL)
+    svg = svg.replace("<svg ", '<svg stroke-linejoin="round" stroke-linecap="butt" ', 1)
+    return re.sub(r' style="([^"]*)"', lambda found: _attributes(found[1]), svg)
+
+
+def _attributes(style: str) -> str:
+    pairs = (part.split(":", 1) for part in style.split(";") if part.strip())
+    return "".join(f' {name.strip()}="{value.strip()}"' for name, value in pairs)
 
 
 def as_png(figure: Figure) -> bytes:
@@ -213,7 +226,7 @@ def _speed(one: WorkloadResults, colours: dict[str, str]) -> Figure:
         axis.barh(place, float(np.median(speeds)), color=colours[condition.name], alpha=0.6, height=0.6)
         axis.plot(speeds, [place] * len(speeds), "o", color="#333333", markersize=3)
     _name(axis, shown)
-    axis.set_xlabel(("tokens" if one.comparisons[0].in_tokens else "steps") + " per second; points: repeats")
+    axis.set_xlabel(f"{_unit_of_speed(one)} per second; points: repeats")
     axis.xaxis.set_major_formatter(_thousands)
     return figure
 
@@ -276,7 +289,52 @@ def _goodput(results: Results) -> Figure | None:
     return figure
 
 
+def _speed_memory(one: WorkloadResults, colours: dict[str, str]) -> Figure:
+    """Each condition at its speed and its memory, named beside it; those on the front are ringed."""
+    names = {each.name for each in drawn("speed_memory", one)}
+    shown = [(each, each.speed) for each in one.comparisons if each.condition.name in names and each.speed]
+    points = [(each.condition.value("mem_reserved_gb") or 0.0, speed.value) for each, speed in shown]
+    height = max(3.6, 1.2 + 0.2 * len(shown))
+    figure = Figure((_WIDTH, height))
+    low, top = 0.55 / height, 0.25 / height
+    axis = figure.add_axes((0.1, low, 0.53, 1 - low - top))
+    front = front_of(points)
+    axis.plot(*zip(*(points[place] for place in front), strict=True), color=_GREY, linewidth=1, zorder=1)
+    for place, ((each, speed), (memory, value)) in enumerate(zip(shown, points, strict=True)):
+        colour = colours[each.condition.name]
+        if speed.low is not None and speed.high is not None:
+            axis.plot([memory, memory], [speed.low, speed.high], color=colour, linewidth=1.4, alpha=0.7)
+        ring = "#1c1c1c" if place in front else "white"
+        axis.plot(memory, value, "o", color=colour, markersize=8, markeredgecolor=ring, markeredgewidth=1.4)
+    axis.set_xlim(left=0)
+    axis.set_ylim(bottom=0)
+    axis.set(xlabel="memory reserved (GB, highest of any rank)", ylabel=f"{_unit_of_speed(one)} per second")
+    axis.yaxis.set_major_formatter(_thousands)
+    _name_beside(axis, [each.condition.name for each, _ in shown], points, 0.19 / (height - 0.8))
+    _entitle(axis, one)
+    return figure
+
+
+def _name_beside(axis: Axes, names: Sequence[str], points: Sequence[tuple[float, float]], apart: float) -> None:
+    """Names in a column right of the axis, each joined to its point; `apart` is a part of the axis' height."""
+    bottom, top = axis.get_ylim()
+    places = spread([(value - bottom) / (top - bottom) for _, value in points], apart)
+    excess = max(0.0, max(places) - 1.0)  # a crowd at the top grows downwards
+    for name, (memory, value), place in zip(names, points, places, strict=True):
+        line = {"arrowstyle": "-", "color": "#bbbbbb", "linewidth": 0.7, "shrinkB": 5, "relpos": (0, 0.5)}
+        axis.annotate(
+            _short(name),
+            (memory, value), (1.03, place - excess), textcoords="axes fraction",
+            va="center", fontsize="small", arrowprops=line, annotation_clip=False,
+        )  # fmt: skip
+
+
+def _unit_of_speed(one: WorkloadResults) -> str:
+    return "tokens" if one.comparisons[0].in_tokens else "steps"
+
+
 _FIGURES: Final[dict[str, Draw]] = {
+    "speed_memory": _speed_memory,
     "loss": _loss,
     "loss_difference": _loss_difference,
     "step_time": _step_time,

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import base64
+import hashlib
 import re
 import time
 from collections.abc import Mapping, Sequence
@@ -49,13 +51,23 @@ def _render(
     ]
     made = time.strftime("%Y-%m-%d %H:%M UTC", time.gmtime(made_s))
     size = f"{count(len(results.runs), 'run')}, {count(len(results.conditions), 'condition')}"
+    style, script = _source("report.css"), _source("report.js")
     return environment.get_template(name).render(
         title=f"Campaign {results.campaign.name}",
         subtitle=f"{size} · {made} · dscampaign",
         sections=shown,
         figures=figures,
         folded=FOLDED,
+        style=Markup(style),  # noqa: S704 - a file of ours
+        script=Markup(script),  # noqa: S704 - a file of ours
+        style_hash=_hash(style),
+        script_hash=_hash(script),
     )
+
+
+def _hash(text: str) -> str:
+    """What a content security policy names a script or a style by."""
+    return "sha256-" + base64.b64encode(hashlib.sha256(text.encode()).digest()).decode()
 
 
 def _marked(text: str) -> Markup:

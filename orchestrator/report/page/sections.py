@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
+from dataclasses import replace
 from typing import Final
 
 from ...campaign.code_text import mixed_code
@@ -22,6 +23,7 @@ from ..measure.telemetry import GpuDetails
 from . import tables
 from .answers import answers
 from .elements import Section, Table
+from .figures import pictures
 from .setup import environment, failures, setup
 
 _INTERVAL_TEXT: Final = (
@@ -41,24 +43,29 @@ _TO_LOSS_TEXT: Final = (
 def sections_of(results: Results, details: GpuDetails, ds_configs: dict[str, str]) -> list[Section]:
     """The report, the most important first; `ds_configs` has each condition's rendered DeepSpeed configuration."""
     found = [
-        Section("Summary", tuple(summary(results))),
+        Section("Summary", tuple(summary(results)), figures=pictures("speed_memory", results)),
         *answers(results.workloads),
         *(_conditions(one) for one in results.workloads),
         *_time_to_loss(results),
-        setup(results),
         tables.losses(results),
         tables.speed(results),
-        tables.mfu_inputs(results),
         tables.scaling(results),
         tables.memory(results),
-        tables.gpus(results, details),
-        tables.quality(results),
         failures(results),
         tables.goodput(results),
         *(_recommendation(one, ds_configs) for one in results.workloads),
-        environment(results, details),
+        tables.gpus(results, details),
+        *map(
+            _folded,
+            (setup(results), tables.mfu_inputs(results), tables.quality(results), environment(results, details)),
+        ),
     ]
     return [section for section in found if section.text or section.tables or section.code]
+
+
+def _folded(section: Section) -> Section:
+    """What is looked up, not read."""
+    return replace(section, folded=True)
 
 
 def summary(results: Results) -> Iterator[str]:

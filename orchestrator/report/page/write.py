@@ -23,7 +23,9 @@ from .sections import sections_of
 
 PAGE: Final = "report.html"
 
-_OURS: Final = re.compile(r"(?:loss|loss_difference|step_time|speed|memory|gpus|goodput)(?:_\d+)?\.(?:svg|png)")
+_OURS: Final = re.compile(
+    r"(?:loss|loss_difference|speed_memory|step_time|speed|memory|gpus|goodput)(?:_\d+)?\.(?:svg|png)"
+)
 """Names of figures."""
 
 

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import base64
 import csv
+import hashlib
 import io
 import json
 import re
@@ -27,7 +29,7 @@ CONDITIONS = (
     Planted("wild", (0.05,), (3.0,), nan_from=60, state=RunState.FAILED, tries=(Try(ended="diverged"),)),
 )
 FILES = {"report.html", "report.md", "report.json", "conditions.csv", "runs.csv"}
-FIGURES = {"loss", "loss_difference", "step_time", "speed", "memory", "gpus", "goodput"}
+FIGURES = {"speed_memory", "loss", "loss_difference", "step_time", "speed", "memory", "gpus", "goodput"}
 
 
 class _Page(HTMLParser):
@@ -40,7 +42,7 @@ class _Page(HTMLParser):
         self.feed(text)
 
     def handle_starttag(self, tag: str, attrs: list[tuple[str, str | None]]) -> None:
-        if tag in ("script", "iframe", "object", "embed", "audio", "video", "base"):
+        if tag in ("iframe", "object", "embed", "audio", "video", "base"):
             self.fetched.append(tag)
         for name, value in attrs:
             if name in ("src", "href", "xlink:href", "srcset", "action", "data") and not (value or "").startswith("#"):
@@ -84,6 +86,19 @@ def test_the_page_fetches_nothing_and_escapes_names(written: tuple[Path, str]) -
     for heading in ("Summary", "Conditions", "Loss", "Speed", "Memory", "GPUs", "Data quality", "Goodput"):
         assert heading in page.words
     assert text.count("<svg") == len(FIGURES)
+
+
+def test_the_policy_allows_the_style_and_the_script_of_the_page_and_no_others(written: tuple[Path, str]) -> None:
+    text = (written[0] / "report.html").read_text()
+    (policy,) = re.findall(r'http-equiv="Content-Security-Policy" content="([^"]*)"', text)
+    allowed = dict(part.strip().split(" ", 1) for part in policy.split(";"))
+    for tag in ("style", "script"):
+        (inline,) = re.findall(rf"<{tag}>(.*?)</{tag}>", text, re.DOTALL)
+        assert len(re.findall(rf"<{tag}\b", text)) == 1
+        digest = base64.b64encode(hashlib.sha256(inline.encode()).digest()).decode()
+        assert allowed[f"{tag}-src"] == f"'sha256-{digest}'"
+    assert not re.search(r"<[^>]* (?:style|on\w+)=", text)
+    assert len(text) < 1.5e6
 
 
 def test_markdown_has_the_same_tables_and_pictures(written: tuple[Path, str]) -> None:
