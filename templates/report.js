@@ -23,7 +23,9 @@ for (const table of document.querySelectorAll("table")) {
 function number(text) {
   const plain = text.trim().replace(/,/g, "").replace(/^[−]/, "-");
   const found = /^[-+]?\d+(\.\d+)?(e[-+]?\d+)?/i.exec(plain);
-  return found ? Number(found[0]) : NaN;
+  const scale = { k: 1e3, M: 1e6, B: 1e9, G: 1e9, T: 1e12 };
+  const [, letter] = (found && /^([kMBGT])(?![A-Za-z])/.exec(plain.slice(found[0].length))) || [];
+  return found ? Number(found[0]) * (scale[letter] ?? 1) : NaN;
 }
 
 // Numbers by size where a column is one of numbers, else text; empty cells stay last.
