@@ -97,5 +97,10 @@ def _is_size(value: object) -> bool:
     return isinstance(value, int | float) and not isinstance(value, bool) and 0 < value <= MAX_WHOLE
 
 
-_MEANINGS: Final = {"target": _know_target, "checkpoint": _know_checkpoint, "memory": _know_memory}
+_MEANINGS: Final = {
+    "target": _know_target,
+    "checkpoint": _know_checkpoint,
+    "memory": _know_memory,
+    "micro_batch_trial": _know_memory,
+}
 """What the store learns from the built-in trainer's events."""

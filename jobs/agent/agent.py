@@ -13,6 +13,7 @@ import signal
 import subprocess
 import sys
 import time
+from collections.abc import Callable
 from functools import partial
 from pathlib import Path
 from types import FrameType
@@ -34,6 +35,7 @@ from .node import Node, RendezvousTimeout, Start
 from .node_facts import NodeFacts
 from .progress import RankWatch
 from .push import Pusher
+from .search import Search
 from .shared_folder import SharedFolder, keep_room, leave
 from .start import Starter, superseded
 from .telemetry import Telemetry
@@ -88,11 +90,15 @@ class Agent:
         self._stop_asked = self._term_asked = False
         self._last_beat_s = self._last_stop_s = 0.0
         self._since: dict[str, float] = {}
+        self._progress_env: dict[str, str] = {}
         self._gone_s: dict[int, float] = {}
         self._ends: dict[int, RankRecord] = {}
         self._ending_s: float | None = None
         self._folder = SharedFolder(self.run_paths.campaign_marker)
         self._copy: CodeCopy | None = None
+        self._tell: Callable[..., None] = _nobody
+        self._running = self.paths
+        self._meeting: Start | None = None
         self._collector: Collector | None = None
         gpus, visible = payload.gpus_per_node, node.visible_devices
         self._facts = NodeFacts(gpus, visible)
@@ -121,7 +127,7 @@ class Agent:
         pusher = Pusher(self.payload, self.paths.metrics, self._store_url() if self.node.rank == 0 else None)
         pusher.start()
         forwarders = Forwarders(self.payload, self.paths, self.node.rank)
-        exit_code, ended_by = self._train(start, forwarders)
+        exit_code, ended_by = self._search_and_train(start, forwarders)
         forwarders.end(exit_code, ended_by)
         outcome = self._write_outcome(exit_code, ended_by, started_s, start)
         self._telemetry.wait()
@@ -135,10 +141,11 @@ class Agent:
 
     def _start(self) -> Start | None:
         """Agrees with the other nodes on how to start; None if another job runs this attempt."""
-        begun = Starter(self.payload, self.node, self._beat).begin(JOIN_TIMEOUT_S)
+        starter = Starter(self.payload, self.node, self._beat)
+        begun = starter.begin(JOIN_TIMEOUT_S)
         if begun is None:
             return None
-        self.payload, self._copy = begun.payload, begun.copy
+        self.payload, self._copy, self._tell = begun.payload, begun.copy, starter.tell
         return begun.start
 
     def _can_enter(self) -> bool:
@@ -152,29 +159,53 @@ class Agent:
 
     # -- watch ---------------------------------------------------------------------------------------------------
 
-    def _train(self, start: Start, forwarders: Forwarders) -> tuple[int, str]:
+    def _search_and_train(self, start: Start, forwarders: Forwarders) -> tuple[int | None, str]:
+        """Searches for the micro-batch first, where it is to be found; then trains."""
         for folder in (self.paths.logs, self.paths.ranks):
             make_below(self.run_paths.dir, folder)
         make_below(self.run_paths.dir, self._checkpoints, closed=not checkpoints_shared(self.run_paths.campaign_marker))
         keep_room(self.paths.reserve(self.node.rank))
-        hostfile = self.paths.dir / f"hostfile-{self.node.rank}"
-        write_atomically(hostfile, launch.hostfile_text(self.payload.nodes, self.payload.ranks_per_node))
-        cores = len(os.sched_getaffinity(0))
-        base = os.environ | node_cache.variables(os.environ | self.payload.env)
-        env = launch.environment(self.payload, self.paths, self.node, start.resume, base, cores, self._copy)
-        env |= self.progress.open()
-        line = launch.command(self.payload, self.paths, hostfile, self.node.rank, start.address, start.port, self._copy)
-        for lock in cleanup.clear_build_locks(env):
-            print(f"removed {lock}: who was building there has ended", file=sys.stderr, flush=True)
+        self._progress_env = self.progress.open()
         self._facts.ready()
+        try:
+            if start.search_from is not None:
+                search = Search(self.payload, self.node, self._launch, self._tell)
+                searched = search.run(start, self._over)
+                if searched.ended_by:
+                    return None, searched.ended_by
+                start, self.payload = searched.start, searched.payload
+            return self._train(start, forwarders)
+        finally:
+            self._ends = self.progress.ends()
+            self.progress.close()
+
+    def _train(self, start: Start, forwarders: Forwarders) -> tuple[int, str]:
         self._telemetry.start()
-        forwarders.start()
+        forwarders.start(self.payload)
         if self.node.rank == 0 and not self.payload.train:
             self._collector = Collector(self.payload, self.paths, self._first_pid)
-        with open(self.paths.launcher_log(self.node.rank), "ab", opener=open_private) as log:
+        ended = self._launch(self.payload, self.paths, start)
+        self._telemetry.stop()
+        if self._collector:
+            self._collector.finish()
+        return ended
+
+    def _launch(self, payload: Payload, paths: AttemptPaths, start: Start) -> tuple[int, str]:
+        """Starts the ranks of this node and waits for them: their launcher's exit code, and why they were ended."""
+        hostfile = paths.dir / f"hostfile-{self.node.rank}"
+        write_atomically(hostfile, launch.hostfile_text(payload.nodes, payload.ranks_per_node))
+        cores = len(os.sched_getaffinity(0))
+        base = os.environ | node_cache.variables(os.environ | payload.env)
+        env = launch.environment(payload, paths, self.node, start.resume, base, cores, self._copy)
+        env |= self._progress_env
+        line = launch.command(payload, paths, hostfile, self.node.rank, start.address, start.port, self._copy)
+        for lock in cleanup.clear_build_locks(env):
+            print(f"removed {lock}: who was building there has ended", file=sys.stderr, flush=True)
+        self._running, self._meeting, self._since = paths, start, {}
+        with open(paths.launcher_log(self.node.rank), "ab", opener=open_private) as log:
             launcher = subprocess.Popen(
                 [*DEAF_TO_USR2, *line],
-                cwd=self.paths.dir,  # `python -m` puts the present folder first: the user's would shadow modules
+                cwd=paths.dir,  # `python -m` puts the present folder first: the user's would shadow modules
                 env=env,
                 stdout=log,
                 stderr=log,
@@ -184,12 +215,7 @@ class Agent:
         ended_by = self._watch(launcher)
         _kill_group(launcher.pid, signal.SIGKILL)  # ranks and loader workers that outlived their launcher
         cleanup.clear_shared_memory(start.address, start.port)
-        self._telemetry.stop()
-        if self._collector:
-            self._collector.finish()
         self.progress.look()
-        self._ends = self.progress.ends()
-        self.progress.close()
         return launcher.wait(), ended_by
 
     def _watch(self, launcher: subprocess.Popen[bytes]) -> str:
@@ -208,12 +234,24 @@ class Agent:
         return "signal" if self._term_asked else "stop" if self._stop_asked else ""
 
     def _reason_to_end(self) -> str:
+        return self._over() or self._went_on() or self._teardown()
+
+    def _went_on(self) -> str:
+        """Whether the ranks search with others that the first node has already taken away."""
+        if self.node.rank == 0 or self._meeting is None or self._meeting.search_from is None:
+            return ""
+        now = Start.read(self.paths)
+        return "went_on" if now and now.port != self._meeting.port else ""
+
+    def _over(self) -> str:
+        """Why the attempt is over, whatever this node's ranks do; "" where it is not."""
         if self._term_asked:
             return "signal"
         if self._superseded():
             return "superseded"
-        if self._lasting("peer", self._peer_failed(), PEER_GRACE_S):
-            return "peer"
+        return "peer" if self._lasting("peer", self._peer_failed(), PEER_GRACE_S) else ""
+
+    def _teardown(self) -> str:
         return "teardown" if self._lasting("teardown", self._rank_died(), TEARDOWN_GRACE_S) else ""
 
     def _lasting(self, what: str, condition: bool, grace_s: float) -> bool:
@@ -232,11 +270,11 @@ class Agent:
         return any(o is not None and o.get("launcher_exit") != 0 for o in outcomes)
 
     def _first_pid(self) -> int | None:
-        record = RankRecord.read(self.paths.rank_record(0))
+        record = RankRecord.read(self._running.rank_record(0))
         return record.pid if record else None
 
     def _rank_died(self) -> bool:
-        records = {rank: RankRecord.read(self.paths.rank_record(rank)) for rank in self.ranks}
+        records = {rank: RankRecord.read(self._running.rank_record(rank)) for rank in self.ranks}
         gone = [rank for rank, record in records.items() if record is not None and _vanished(record)]
         for rank in gone:
             self._gone_s.setdefault(rank, time.time())
@@ -247,8 +285,8 @@ class Agent:
         if time.monotonic() - self._last_stop_s >= STOP_REPEAT_S:
             self._last_stop_s = time.monotonic()
             with contextlib.suppress(OSError):  # the shared folder may be away; the signal comes in any case
-                if planted(self.paths.stop) or not self.paths.stop.exists():
-                    write_atomically(self.paths.stop, json.dumps({"ts": time.time()}))
+                if planted(self._running.stop) or not self._running.stop.exists():
+                    write_atomically(self._running.stop, json.dumps({"ts": time.time()}))
             _kill_group(launcher.pid, signal.SIGUSR2)
 
     def _beat(self) -> None:
@@ -325,6 +363,10 @@ def _trusted_payload(path: Path, index: int, root: Path) -> Payload:
     if doubt := distrust(Path(payload.attempt_dir), run.root):
         raise doubt
     return payload
+
+
+def _nobody(_event: str, **_data: object) -> None:
+    """Whom an event is told before the attempt has begun."""
 
 
 def _vanished(record: RankRecord) -> bool:

@@ -74,7 +74,8 @@ class Start:
     Attributes:
         resume: folder of the verified checkpoint to start from, or "".
         start_step: that checkpoint's step, 0 for none; None for a script that keeps checkpoints of its own.
-        micro_batch, accumulation: what it really runs with, see ``resize.json``.
+        micro_batch, accumulation: what it really runs with, see ``resize.json``; None while it searches for them.
+        search_from: the micro-batch from which the ranks search; None where they train.
     """
 
     job_id: str
@@ -86,6 +87,7 @@ class Start:
     started_s: Time
     micro_batch: Count | None = None
     accumulation: Count | None = None
+    search_from: Count | None = None
 
     @classmethod
     def read(cls, paths: AttemptPaths) -> Start | None:

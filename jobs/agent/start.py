@@ -19,6 +19,7 @@ from ..shared.files import create_exclusively, open_private, read_json, write_at
 from ..shared.layout import AttemptPaths, RunPaths
 from ..shared.payload import Payload
 from .node import POLL_S, Node, Start, announce, free_port, join
+from .search import found_before, prepare
 
 FILES_NAMED = 3
 """Changed files that an event names."""
@@ -91,7 +92,7 @@ class Starter:
         if changed := drifted(found):
             what = f"{', '.join(changed[:FILES_NAMED])}{' and more' if changed[FILES_NAMED:] else ''}"
             reason = f"changed in {found.root} since the code was copied: {what}; a relative path leads to the new ones"
-            self._tell("code_changed", reason=reason)
+            self.tell("code_changed", reason=reason)
         return found
 
     def _take(self, path: Path) -> bool:
@@ -122,13 +123,12 @@ class Starter:
     def _announce(self) -> Start:
         for file in (self._run_paths.current, self._paths.resize, self._paths.stop):
             if doubt := planted(file):
-                self._tell("file_ignored", reason=f"{file.name} is ignored: {doubt}")
+                self.tell("file_ignored", reason=f"{file.name} is ignored: {doubt}")
         asked = {} if planted(self._paths.resize) else read_json(self._paths.resize) or {}
         self._resize(asked.get("micro_batch"), asked.get("accumulation"))
+        searches = self._searches()
         payload = self._payload
-        write_atomically(self._paths.ds_config, json.dumps(payload.ds_config, indent=1))
-        if payload.train:
-            write_atomically(self._paths.train_config, json.dumps(payload.train, indent=1))
+        payload.write_configs(self._paths)
         found = self._verified_checkpoint()
         start = Start(
             job_id=self._node.job_id,
@@ -138,11 +138,24 @@ class Starter:
             resume=str(found.path) if found else "",
             start_step=found.step if found else 0 if payload.steps_decide else None,
             started_s=time.time(),
-            micro_batch=payload.micro_batch,
-            accumulation=payload.accumulation,
+            micro_batch=None if searches else payload.micro_batch,
+            accumulation=None if searches else payload.accumulation,
+            search_from=payload.micro_batch if searches else None,
         )
+        if start.search_from is not None:
+            prepare(payload, start.search_from)
         announce(self._paths, start)
         return start
+
+    def _searches(self) -> bool:
+        """Whether the micro-batch is still to be found; takes what a run like this one has found."""
+        if not self._payload.search:
+            return False
+        known = found_before(self._payload)
+        if known:
+            self._resize(*known)
+            self.tell("micro_batch_known", reason=f"micro-batch {known[0]}, as found by a run like this one")
+        return known is None and self._payload.share != 1
 
     def _verified_checkpoint(self) -> Checkpoint | None:
         """The newest checkpoint that is whole. It may take minutes to read."""
@@ -153,12 +166,12 @@ class Starter:
                 self._payload.resumable_world,
                 zero_stage=self._payload.zero_stage,
                 arrangement=self._payload.arrangement,
-                on_skip=lambda path, reason: self._tell("checkpoint_skipped", reason=reason, path=str(path)),
+                on_skip=lambda path, reason: self.tell("checkpoint_skipped", reason=reason, path=str(path)),
             )
         step, recorded = found.step if found else 0, self._payload.min_resume_step
         if self._payload.steps_decide and step < recorded:  # a script of one's own looks for its checkpoints itself
             reason = f"the checkpoint of step {recorded} that was recorded cannot be used, steps are made again"
-            self._tell("checkpoint_older", reason=reason, step=step, recorded_step=recorded)
+            self.tell("checkpoint_older", reason=reason, step=step, recorded_step=recorded)
         return found
 
     @contextlib.contextmanager
@@ -178,7 +191,7 @@ class Starter:
             done.set()
             beats.join()
 
-    def _tell(self, event: str, **data: object) -> None:
+    def tell(self, event: str, **data: object) -> None:
         """An event of the attempt, which `campaign describe` shows. Only before the ranks write to the spool."""
         print(event, *data.values(), file=sys.stderr, flush=True)
         line = json.dumps({"event": event, "ts": time.time(), **data}) + "\n"

@@ -25,7 +25,7 @@ class Forwarders:
     """The processes that forward an attempt's metrics, one for each tool that the spec names.
 
     Args:
-        payload: the attempt as it really runs.
+        payload: the attempt as it was submitted.
         paths: its files.
         node_rank: they run on the first node.
     """
@@ -36,8 +36,9 @@ class Forwarders:
         self._processes: dict[str, subprocess.Popen[bytes]] = {}
         self._ended_s = 0.0
 
-    def start(self) -> None:
-        """Starts them. A machine that cannot start one trains all the same."""
+    def start(self, payload: Payload) -> None:
+        """Starts them, for the attempt as it really runs. A machine that cannot start one trains all the same."""
+        self._payload = payload
         if not self._tools:
             return
         try:
@@ -51,7 +52,7 @@ class Forwarders:
             except OSError as exc:
                 tell(self._paths, "failed", tool, f"{tool}: no process for it: {exc}")
 
-    def end(self, exit_code: int, ended_by: str) -> None:
+    def end(self, exit_code: int | None, ended_by: str) -> None:
         """Tells them that the ranks are gone and how, and waits for nothing."""
         self._ended_s = time.monotonic()
         for process in self._processes.values():

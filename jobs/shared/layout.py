@@ -89,6 +89,13 @@ class AttemptPaths:
     """Exists when the ranks are asked to checkpoint and leave."""
     resize = _Below("resize.json")
     """The reconciler's word, left while the attempt waited in the queue, to begin with a smaller micro-batch."""
+    search = _Below("search")
+    """The folder of the search for a micro-batch: a small attempt of its own, before the training."""
+
+    def did_not_fit(self, rank: int) -> Path:
+        """Of a search: the micro-batch that this rank had no memory for."""
+        return self.dir / f"did-not-fit-{rank}.json"
+
     logs = _Below("logs")
     """Logs of the launcher and of each rank."""
     ranks = _Below("ranks")
@@ -177,6 +184,10 @@ class CampaignPaths:
     def code(self, name: str) -> Path:
         """The copy of the code with that hash, shared by all campaigns like the data."""
         return self.root / Beside.CODE / name
+
+    def found_micro_batch(self, search: str) -> Path:
+        """The micro-batch that runs with this key of `Payload.search` train with: the first one that was found."""
+        return self.dir / "searches" / f"{search}.json"
 
     @property
     def runs(self) -> Path:

@@ -13,6 +13,9 @@ from pathlib import Path
 from typing import Any, ClassVar
 
 from .documents import Document, decode
+from .files import write_atomically
+from .layout import AttemptPaths
+from .micro_batch_search import SEARCH_PASSES
 from .state_layout import arrangement
 
 
@@ -35,6 +38,8 @@ class Payload(Document):
         forward: tools that get its metrics too, each with its options.
         workdir: folder in which the ranks start; "" for the agent's own.
         code: the copy of the code that the ranks run, see `code_copy`; "" for none.
+        search: runs with the same word train with the same micro-batch, which the first of them searches for from
+            ``micro_batch`` on; "" where it is given.
     """
 
     closed: ClassVar[bool] = True  # it is what a job runs, and holds the spec's `env`
@@ -72,6 +77,7 @@ class Payload(Document):
     forward: Mapping[str, Mapping[str, Any]] = field(default_factory=dict)
     workdir: str = ""
     code: str = ""
+    search: str = ""
 
     @property
     def world_size(self) -> int:
@@ -79,18 +85,43 @@ class Payload(Document):
         return self.nodes * self.ranks_per_node
 
     def resized(self, micro_batch: int, accumulation: int) -> Payload:
-        """The same optimizer steps in smaller pieces: other sizes in DeepSpeed's and the trainer's configuration.
+        """The same optimizer steps in other pieces: other sizes in DeepSpeed's and the trainer's configuration.
 
         Raises:
-            ValueError: it would be another global batch, or a larger micro-batch.
+            ValueError: it would be another global batch, or a larger micro-batch that nobody searched for.
         """
         if self.micro_batch is None or self.accumulation is None:
             raise ValueError("the script manages its own batches")
         if (
             micro_batch * accumulation != self.micro_batch * self.accumulation
-            or not 0 < micro_batch <= self.micro_batch
+            or micro_batch < 1
+            or (micro_batch > self.micro_batch and not self.search)
         ):
             raise ValueError(f"{micro_batch} x {accumulation} instead of {self.micro_batch} x {self.accumulation}")
+        return self._with_sizes(micro_batch, accumulation)
+
+    def write_configs(self, paths: AttemptPaths) -> None:
+        """Writes what the ranks of an attempt read: DeepSpeed's configuration, and the built-in trainer's."""
+        write_atomically(paths.ds_config, json.dumps(self.ds_config, indent=1))
+        if self.train:
+            write_atomically(paths.train_config, json.dumps(self.train, indent=1))
+
+    def searching(self, micro_batch: int, seconds: float, too_big: int | None = None) -> Payload:
+        """What a search for a micro-batch runs, from this size on: few passes a step, and no other end."""
+        assert self.share is not None
+        whole = micro_batch * SEARCH_PASSES * self.world_size
+        made = self._with_sizes(micro_batch, SEARCH_PASSES)
+        plan = {"global_batch": whole, "search": {"share": self.share, "seconds": seconds, "too_big": too_big}}
+        return replace(
+            made, train={**(made.train or {}), **plan}, ds_config={**made.ds_config, "train_batch_size": whole}
+        )
+
+    @property
+    def share(self) -> int | None:
+        """Samples of one rank in an optimizer step; None for a script that manages its own batches."""
+        return None if self.micro_batch is None else self.micro_batch * (self.accumulation or 1)
+
+    def _with_sizes(self, micro_batch: int, accumulation: int) -> Payload:
         sizes = {"micro_batch": micro_batch, "accumulation": accumulation}
         names = {"train_micro_batch_size_per_gpu": micro_batch, "gradient_accumulation_steps": accumulation}
         return replace(

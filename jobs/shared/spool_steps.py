@@ -67,6 +67,13 @@ def target_step(spool: Path) -> int | None:
     return None
 
 
+def events(spool: Path, name: str) -> list[dict[str, Any]]:
+    """What a script said under that name near the spool's beginning; none where it cannot be read."""
+    with contextlib.suppress(OSError):
+        return [row for row in map(_object, islice(_lines(spool), HEAD_LINES)) if row.get("event") == name]
+    return []
+
+
 def tail(path: Path) -> list[str]:
     """Lines of a file's end, of which the first may be torn; none where it cannot be read."""
     try:

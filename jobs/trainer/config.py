@@ -36,6 +36,21 @@ class TrainerDataset:
 
 
 @dataclass(frozen=True)
+class SearchPlan:
+    """A search for the micro-batch instead of a training.
+
+    Attributes:
+        share: samples of one rank in an optimizer step of the run.
+        seconds: for how long to go on to larger sizes.
+        too_big: a size that did not fit before; None for none.
+    """
+
+    share: int
+    seconds: float
+    too_big: int | None = None
+
+
+@dataclass(frozen=True)
 class TrainerConfig:
     """One attempt's training, with the fields of ``train.json``. It holds all of them: defaults are the spec's affair.
 
@@ -64,6 +79,7 @@ class TrainerConfig:
         attention: implementation; ``auto`` is causal attention without a mask where the model's is plain.
         fused_loss: output layer and cross-entropy in one, without whole logits.
         profile_at: the first of the optimizer steps that are profiled; None profiles none.
+        search: search for a micro-batch, from ``micro_batch`` on, and do not train; None to train.
     """
 
     model: str | Mapping[str, Any]
@@ -106,6 +122,7 @@ class TrainerConfig:
     attention: Literal["auto", "sdpa", "eager", "flash_attention_2"] = "auto"
     fused_loss: bool = False
     profile_at: int | None = None
+    search: SearchPlan | None = None
 
     @classmethod
     def from_json(cls, text: str) -> Self:

@@ -35,6 +35,7 @@ from .profile import Profile
 from .sampling import training_batches
 from .saving import find_source, restore, save
 from .schedule import learning_rate
+from .search import search
 from .speed import profiled_steps
 
 
@@ -58,6 +59,9 @@ def main() -> None:
     model, facts = build_model(config, data, ds_config)
     source = find_source(job)
     engine = create_engine(model, config, ds_config, universal=source.universal)
+    if config.search:
+        search(engine, model, config, job)
+        return
     first, reported = restore(engine, source)
     report_memory(engine, config, job)
     if job.rank == 0:

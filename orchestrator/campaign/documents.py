@@ -145,6 +145,7 @@ def batch_of(run: RunRow) -> dict[str, int | None]:
     nodes = 1 if config.get("executor") == "local" else config.get("slurm", {}).get("nodes", 1)
     world_size = nodes * config.get("ranks_per_node", 1)
     batch, micro = train.get("global_batch"), train.get("micro_batch")
+    micro = micro if isinstance(micro, int) else None  # `auto`
     accumulation = batch // (micro * world_size) if batch and micro else None
     return {"global_batch": batch, "micro_batch": micro, "accumulation": accumulation, "world_size": world_size}
 

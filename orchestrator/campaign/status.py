@@ -216,4 +216,5 @@ def _first_micro_batch(conn: Connection, campaign_id: int, rows: list[RunStatus]
 
 
 def _first_of_present(tried: list[AttemptRow]) -> AttemptRow:
-    return next(attempt for attempt in tried if attempt.config_hash == tried[-1].config_hash)
+    present = [attempt for attempt in tried if attempt.config_hash == tried[-1].config_hash]
+    return next((attempt for attempt in present if attempt.micro_batch), present[0])

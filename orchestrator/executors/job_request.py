@@ -61,7 +61,8 @@ def payload(
     """The payload for the agents of an attempt.
 
     Args:
-        micro_batch: samples of one forward pass on one rank in this attempt.
+        micro_batch: samples of one forward pass on one rank in this attempt; None for the spec's, or for the search
+            that it asks for.
         store: URL without a password to which agents push, or None.
         min_resume_step: step of the newest checkpoint that was recorded.
         workdir: folder in which the ranks start; "" for that of their agent.
@@ -69,6 +70,12 @@ def payload(
         code: hash of the copy that they run; a word that names no copy for none.
     """
     run_paths = paths.run(run.name)
+    search = ""
+    if config.train.searches and micro_batch is None and config.train.global_batch:
+        search, micro_batch = (
+            search_key(config),
+            batch_size.default_micro_batch(config.train.global_batch, config.world_size()),
+        )
     return Payload(
         campaign=paths.campaign,
         run=run.name,
@@ -96,7 +103,14 @@ def payload(
         forward=config.forward.options(),
         workdir=workdir,
         code=str(paths.code(code)) if is_copy(code) else "",
+        search=search,
     )
+
+
+def search_key(config: RunConfig) -> str:
+    """The same word for runs that differ in their seed alone: they train with one micro-batch."""
+    same = config.model_dump(mode="json", exclude={"train": {"seed"}, "retry": True, "forward": True})
+    return hashlib.sha256(json.dumps(same, sort_keys=True).encode()).hexdigest()[:16]
 
 
 def _training(config: RunConfig, micro_batch: int | None) -> dict[str, Any]:

@@ -46,12 +46,13 @@ def starting_fit(view: RunView, last: AttemptRow | None, ledgers: Ledgers) -> Fi
     does the micro-batch grow. `last` is its newest attempt of the present configuration.
     """
     changes = config_changes.parse(last.changes) if last else ()
-    asked = view.config.train
-    micro = (last.micro_batch if last else None) or asked.micro_batch
+    train = view.config.train
+    asked = train.fixed_micro_batch
+    micro = (last.micro_batch if last else None) or asked
     ledger = _ledger(view, changes, ledgers)
-    if ledger is None or not asked.global_batch or not asked.micro_batch:
+    if ledger is None or not train.global_batch or not asked:
         return Fit(micro, changes)
-    choice = prediction.start_micro_batch(asked.global_batch, view.config.world_size(), asked.micro_batch, ledger)
+    choice = prediction.start_micro_batch(train.global_batch, view.config.world_size(), asked, ledger)
     if micro and choice.predicted_gb is None:  # nothing was measured that would make a larger one fit
         return Fit(min(micro, choice.micro_batch), changes, None, choice.why)
     return Fit(choice.micro_batch, changes, choice.predicted_gb, choice.why)

@@ -140,7 +140,7 @@ class RunView:
             target_step=self.run.target_step or next((o.target_step for o in attempt.outcomes if o.target_step), None),
             steps_decide=self.config.command is None,
             on_cpu=self.on_cpu,
-            resizable=config.command is None or bool(train.global_batch and train.micro_batch),
+            resizable=config.command is None or bool(train.global_batch and train.fixed_micro_batch),
             host_memory=(field, asked or ""),
             agent_lines=attempt.lines,
             known_start_step=attempt.start_step,

@@ -47,7 +47,7 @@ class Run:
         ranks_per_node: Processes on one node.
         world_size: Processes.
         global_batch: Samples of one optimizer step; None for a command that does not say.
-        micro_batch: Samples of one forward pass on one rank, to begin with.
+        micro_batch: Samples of one forward pass on one rank, to begin with; None where it is searched for.
         accumulation: Passes of one optimizer step, to begin with.
     """
 
@@ -67,7 +67,9 @@ class Run:
     @property
     def settled(self) -> RunConfig:
         """The configuration with everything settled that the spec left to defaults or to this machine."""
-        train = self.config.train.model_copy(update={"micro_batch": self.micro_batch})
+        train = self.config.train
+        if not train.searches:
+            train = train.model_copy(update={"micro_batch": self.micro_batch})
         return self.config.model_copy(update={"train": train, "ranks_per_node": self.ranks_per_node})
 
     @property
@@ -183,9 +185,9 @@ def _run(config: RunConfig, point: Point, repeat: int, local_gpus: int, taken: M
 def _batch(config: RunConfig, world_size: int) -> tuple[int | None, int | None]:
     """The micro-batch and accumulation to begin with, as far as the spec says."""
     train = config.train
-    if train.global_batch is None:
-        return train.micro_batch, None
-    micro_batch = train.micro_batch or batch_size.default_micro_batch(train.global_batch, world_size)
+    if train.global_batch is None or train.searches:
+        return train.fixed_micro_batch, None
+    micro_batch = train.fixed_micro_batch or batch_size.default_micro_batch(train.global_batch, world_size)
     return micro_batch, batch_size.accumulation(train.global_batch, micro_batch, world_size)
 
 

@@ -45,6 +45,9 @@ ConfigChange = Literal["activation_checkpointing", "offload_optimizer", "zero_st
 
 MIN_TELEMETRY_S: Final = 0.1
 
+AUTO: Final = "auto"
+"""The micro-batch that is searched for."""
+
 
 class DatasetConfig(SpecSection):
     """Text to train on. `dataset: wikitext` is short for `dataset: {path: wikitext}`."""
@@ -83,9 +86,10 @@ class TrainConfig(SpecSection):
     """Tokens per sample."""
     global_batch: Positive | None = None
     """Samples per optimizer step over all ranks: global_batch = micro_batch x accumulation x ranks."""
-    micro_batch: Positive | None = None
-    """Samples per forward pass on one rank. Default: the largest divisor of a rank's share that is at most 8.
-    Out-of-memory errors reduce it and increase accumulation."""
+    micro_batch: Positive | Literal["auto"] | None = None
+    """Samples per forward pass on one rank. Default: the largest divisor of a rank's share that is at most 8. `auto`
+    searches for the fastest that fits before the training begins, once for all repeats
+    ([how](training.md#the-fastest-micro-batch)). Out-of-memory errors reduce it and increase accumulation."""
     steps: Positive | None = None
     """Optimizer steps; either this or epochs."""
     epochs: Annotated[float, Strict(), Field(gt=0, allow_inf_nan=False)] | None = None
@@ -161,6 +165,16 @@ class TrainConfig(SpecSection):
     profile_at: Positive | None = None
     """Profile three steps from this one on rank 0 with PyTorch's profiler: writes a trace and a table of operators to
     the attempt's folder `profile`. Metrics and reports leave out the times of these steps."""
+
+    @property
+    def searches(self) -> bool:
+        """Whether each configuration searches for its micro-batch."""
+        return self.micro_batch == AUTO
+
+    @property
+    def fixed_micro_batch(self) -> int | None:
+        """The micro-batch that the spec gives; None for the default, and where it is searched for."""
+        return self.micro_batch if isinstance(self.micro_batch, int) else None
 
 
 class LocalConfig(SpecSection):

@@ -99,10 +99,13 @@ def _train(config: RunConfig) -> Iterator[Finding]:
 
 def _batch(config: RunConfig, world_size: int) -> Iterator[Finding]:
     train = config.train
+    if train.searches and config.command is not None:
+        hint = "write a number; a script that searches itself leaves it out"
+        yield Finding(_train_fields("micro_batch"), "auto is for the built-in training", hint)
     if train.global_batch is None:
         return
     try:
-        micro_batch = train.micro_batch or batch_size.default_micro_batch(train.global_batch, world_size)
+        micro_batch = train.fixed_micro_batch or batch_size.default_micro_batch(train.global_batch, world_size)
         batch_size.accumulation(train.global_batch, micro_batch, world_size)
     except ValueError as error:
         message, _, hint = str(error).partition("; ")

@@ -153,8 +153,10 @@ def _batch(facts: RunDetails) -> str:
         return ""
     now = facts.attempts[-1] if facts.attempts else None
     micro, accumulation = (now.micro_batch, now.accumulation) if now else (asked["micro_batch"], asked["accumulation"])
-    began = f" (began with micro-batch {asked['micro_batch']})" if micro != asked["micro_batch"] else ""
+    began = f" (began with micro-batch {asked['micro_batch']})" if asked["micro_batch"] not in (None, micro) else ""
     ranks = count(asked["world_size"] or 1, "rank")
+    if micro is None:
+        return f"{asked['global_batch']} over {ranks}, micro-batch not found yet"
     return f"{asked['global_batch']} = {micro} × {accumulation} × {ranks}{began}"
 
 

@@ -192,6 +192,8 @@ def _batch(item: PlannedRun) -> str:
     run = item.run
     if run is None or run.global_batch is None:
         return ""
+    if item.micro_batch is None:
+        return f"{run.global_batch} = auto × {count(run.world_size, 'rank')}"
     return f"{run.global_batch} = {item.micro_batch} × {item.accumulation} × {count(run.world_size, 'rank')}"
 
 

@@ -112,4 +112,5 @@ def _sum(runs: Sequence[MeasuredRun]) -> Cost:
         lost=dict(sorted(lost.items(), key=lambda item: -item[1])),
         queued_s=sum(run.cost.queued_s for run in runs),
         untimed=sum(run.cost.untimed for run in runs),
+        search=sum(run.cost.search for run in runs),
     )

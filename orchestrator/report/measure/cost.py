@@ -26,6 +26,7 @@ class Cost:
         lost: by failure class, what attempts took that failed or were cancelled, without their steps that count.
         queued_s: from submission to start, of all attempts; plain seconds.
         untimed: attempts that ended well or still run, with steps whose times are not known: all that they took.
+        search: of attempts that ended well or still run, the search for the micro-batch before the training.
     """
 
     training: float
@@ -34,11 +35,12 @@ class Cost:
     lost: Mapping[str, float]
     queued_s: float
     untimed: float = 0.0
+    search: float = 0.0
 
     @property
     def total(self) -> float:
         """All of it, without waiting."""
-        return self.training + self.warm_up + self.around + self.untimed + sum(self.lost.values())
+        return self.training + self.warm_up + self.around + self.untimed + self.search + sum(self.lost.values())
 
 
 NO_FAILURE: Final = frozenset(kind for kind in FailureClass if not kind.policy.failure)
@@ -48,12 +50,18 @@ _BADLY: Final = {AttemptState.FAILED: "unknown", AttemptState.CANCELLED: Attempt
 """States of attempts that came to nothing but the steps that count, and what to call that where there is no class."""
 
 
-def cost_of(attempts: Sequence[AttemptRow], lines: Lines, config_hash: str, until_s: float) -> Cost:
+def cost_of(
+    attempts: Sequence[AttemptRow],
+    lines: Lines,
+    config_hash: str,
+    until_s: float,
+    searched_s: Mapping[int | None, float],
+) -> Cost:
     """What a run's attempts cost, those that still run until then.
 
-    `lines` and `config_hash` are of its present configuration.
+    `lines` and `config_hash` are of its present configuration; `searched_s` says by attempt's id how long it searched.
     """
-    training = warm_up = around = queued = untimed = 0.0
+    training = warm_up = around = queued = untimed = search = 0.0
     lost: dict[str, float] = defaultdict(float)
     for attempt in attempts:
         queued += _queued_s(attempt, until_s)
@@ -68,13 +76,18 @@ def cost_of(attempts: Sequence[AttemptRow], lines: Lines, config_hash: str, unti
         warm_up += first
         if attempt.state not in _BADLY or attempt.failure_class in NO_FAILURE:
             rest = spent - steady - first
+            searching = min(rest, searched_s.get(attempt.id, 0.0) * attempt.world_size)
+            search += searching
+            rest -= searching
             if lines.untimed(attempt.generation):
                 untimed += rest
             else:
                 around += rest
         else:
             lost[attempt.failure_class or _BADLY[attempt.state]] += spent - steady - first
-    return Cost(training, warm_up, around, {kind: value for kind, value in lost.items() if value > 0}, queued, untimed)
+    return Cost(
+        training, warm_up, around, {kind: value for kind, value in lost.items() if value > 0}, queued, untimed, search
+    )
 
 
 def _seconds(attempt: AttemptRow, until_s: float) -> float:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections import defaultdict
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from itertools import groupby
 from typing import Any, Final
 
@@ -20,6 +20,7 @@ from .run import MeasuredRun, RunData, measured_run
 
 _SAID: Final = ("start", "speed", "memory")
 _SKIPPED: Final = "skipped_steps"
+_SEARCHED: Final = "script.micro_batch_search"
 _PRINTED_WITHIN_S: Final = 2.5
 """Of lines that an earlier version has read, which does not say."""
 
@@ -36,6 +37,7 @@ def read_runs(store: Store, campaign: CampaignRow) -> list[MeasuredRun]:
         sources = {event.attempt_id: event.message for event in events if event.kind == METRICS_SOURCE}
         within_s = _lines_within_s(events)
         excluded = {event.attempt_id: event.data.get("exclude", ()) for event in events if event.kind == SUBMITTING}
+        searched_s = {event.attempt_id: _seconds(event.data) for event in events if event.kind == _SEARCHED}
         forwards = queries.forwards(conn, campaign.id)
         for run in queries.runs(conn, campaign.id):
             own = attempts.get(run.id, [])
@@ -53,9 +55,15 @@ def read_runs(store: Store, campaign: CampaignRow) -> list[MeasuredRun]:
                 lines_within_s=max((within_s.get(one, 0.0) for one in mine), default=0.0),
                 forwarded={tool: str(data.get("run_id", "")) for tool, data in forwards.get(run.id, {}).items()},
                 until_s=until_s,
+                searched_s=searched_s,
             )
             measured.append(measured_run(data))
     return measured
+
+
+def _seconds(data: Mapping[str, Any]) -> float:
+    seconds = data.get("seconds")
+    return float(seconds) if isinstance(seconds, int | float) and 0 <= seconds < math.inf else 0.0
 
 
 def _looked_s(conn: Connection, store: Store, campaign: CampaignRow) -> float:

@@ -40,6 +40,7 @@ class RunData:
         lines_within_s: how much later than it was written a line of metrics may have got its time.
         forwarded: by tool that it was forwarded to, its id there.
         until_s: when it was last looked at whether attempts run.
+        searched_s: by id of an attempt, for how long it searched for its micro-batch.
     """
 
     run: RunRow
@@ -55,6 +56,7 @@ class RunData:
     lines_within_s: float
     forwarded: Mapping[str, str]
     until_s: float
+    searched_s: Mapping[int | None, float]
 
     @property
     def mine(self) -> list[AttemptRow]:
@@ -279,7 +281,7 @@ def measured_run(data: RunData) -> MeasuredRun:
         memory=memory_of(mine, data.series, data.gpus, data.memory, data.speed),
         gpus=gpus_of(data.gpus, mine),
         quality=_quality(data, lines),
-        cost=cost_of(data.attempts, lines, run.config_hash, data.until_s),
+        cost=cost_of(data.attempts, lines, run.config_hash, data.until_s, data.searched_s),
         curve=_curve(data.series, lines, tokens),
         start=data.start,
         speed=data.speed,
@@ -304,11 +306,13 @@ def _lines(data: RunData) -> Lines:
 def _batch(config: Mapping[str, Any], attempts: Sequence[AttemptRow]) -> dict[str, Any]:
     """The batch, how it is divided, and what a retry changed: of the newest attempt, else what the run asks for."""
     if not attempts:
-        asked = (config.get("train") or {}).get("micro_batch")
+        given = (config.get("train") or {}).get("micro_batch")
+        asked = given if isinstance(given, int) else None  # `auto`
         sizes = {"micro_batch": asked, "first_micro_batch": asked, "accumulation": None}
         return {**sizes, "changes": "", "world_size": _ranks(config)}
     of_newest = ("micro_batch", "accumulation", "changes", "world_size")
-    return {"first_micro_batch": attempts[0].micro_batch, **{name: getattr(attempts[-1], name) for name in of_newest}}
+    first = next((one.micro_batch for one in attempts if one.micro_batch), None)  # one may have ended in the search
+    return {"first_micro_batch": first, **{name: getattr(attempts[-1], name) for name in of_newest}}
 
 
 def _ranks(config: Mapping[str, Any]) -> int:

@@ -79,7 +79,7 @@ def test_an_attempt_ends_with_all_its_lines_in_the_tool(attempt: Attempt) -> Non
 
 def test_only_the_first_node_forwards(attempt: Attempt) -> None:
     forwarders = processes.Forwarders(attempt.payload, attempt.paths, node_rank=1)
-    forwarders.start()
+    forwarders.start(attempt.payload)
     forwarders.end(0, "")
     forwarders.wait()
     assert not attempt.paths.forward_payload.exists()

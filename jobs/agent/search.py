@@ -1,0 +1,184 @@
+"""The search for a micro-batch before the training: a launch of its own on the same nodes, ended before the other.
+
+Node 0 decides, and says so in `started.json`: where the ranks meet to search, then where they meet to train. What is
+found is kept for the runs that differ in their seed alone, so that one of them searches and all train alike.
+"""
+
+from __future__ import annotations
+
+import json
+import sys
+import time
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any, Final
+
+from ...db.ownership import planted
+from ..shared.documents import decode
+from ..shared.files import create_exclusively, load_json, make_below, read_json
+from ..shared.layout import AttemptPaths, CampaignPaths
+from ..shared.micro_batch_search import SEARCH_S, Trial, best_size, smaller_size
+from ..shared.payload import Payload
+from ..shared.spool_steps import events
+from .node import POLL_S, Node, Start, announce, free_port
+
+OVER: Final = ("signal", "superseded", "peer")
+"""Why a launch was ended that end the attempt, too."""
+
+Launch = Callable[[Payload, AttemptPaths, Start], tuple[int, str]]
+"""Starts the ranks of this node and waits for them: their launcher's exit code, and why they were ended."""
+
+
+@dataclass(frozen=True)
+class Searched:
+    """How a search ended: with the sizes to train with, or with why the attempt is over."""
+
+    start: Start
+    payload: Payload
+    ended_by: str = ""
+
+
+def found_before(payload: Payload) -> tuple[int, int] | None:
+    """The micro-batch and accumulation that a run like this one has found; None if none has yet."""
+    path = _shared(payload)
+    found = None if planted(path) else read_json(path)
+    micro_batch = (found or {}).get("micro_batch")
+    if type(micro_batch) is not int or not payload.share or micro_batch < 1 or payload.share % micro_batch:
+        return None
+    return micro_batch, payload.share // micro_batch
+
+
+def prepare(payload: Payload, size: int, too_big: int | None = None) -> None:
+    """Node 0: writes what the ranks of a search from this size on read, before any node is told to begin."""
+    paths = _round(payload, size)
+    make_below(Path(payload.attempt_dir), paths.dir)
+    payload.searching(size, SEARCH_S, too_big).write_configs(paths)
+
+
+class Search:
+    """One node's part in the search.
+
+    Args:
+        payload: what is to be trained.
+        node: this node.
+        launch: starts this node's ranks.
+        tell: records an event of the attempt.
+    """
+
+    def __init__(self, payload: Payload, node: Node, launch: Launch, tell: Callable[..., None]) -> None:
+        self._payload, self._node, self._launch, self._tell = payload, node, launch, tell
+        self._paths = AttemptPaths(Path(payload.attempt_dir))
+        self._too_big: int | None = None
+
+    def run(self, start: Start, over: Callable[[], str]) -> Searched:
+        """Searches until node 0 says what to train with.
+
+        Args:
+            start: where the ranks meet to search.
+            over: why the attempt is over, or "".
+        """
+        began_s = time.monotonic()
+        while start.search_from is not None:
+            paths = _round(self._payload, start.search_from)
+            for folder in (paths.logs, paths.ranks):
+                make_below(self._paths.dir, folder)
+            payload = self._payload.searching(start.search_from, SEARCH_S)
+            _, ended_by = self._launch(payload, paths, replace(start, resume=""))
+            if ended_by in OVER:
+                return Searched(start, self._payload, ended_by)
+            if self._node.rank == 0:
+                start = self._following(start, start.search_from, paths, time.monotonic() - began_s)
+                if start.search_from is None:
+                    self._sized(start).write_configs(self._paths)
+                else:
+                    prepare(self._payload, start.search_from, self._too_big)
+                announce(self._paths, start)
+            else:
+                start, ended_by = self._heard(start, over)
+                if ended_by:
+                    return Searched(start, self._payload, ended_by)
+        return Searched(start, self._sized(start))
+
+    def _sized(self, start: Start) -> Payload:
+        assert start.micro_batch is not None
+        assert start.accumulation is not None
+        return self._payload.resized(start.micro_batch, start.accumulation)
+
+    def _following(self, start: Start, size: int, paths: AttemptPaths, seconds: float) -> Start:
+        """What node 0 says after a round: again from a smaller size, or what to train with."""
+        share = self._payload.share or size
+        lines = events(paths.metrics, "trial")
+        trials, too_big = list(_trials(lines)), min(_did_not_fit(paths, self._payload.world_size), default=None)
+        self._too_big = too_big or self._too_big
+        if not trials and too_big and (smaller := smaller_size(share, size)):
+            return replace(start, search_from=smaller, port=free_port())
+        # Without any, the training begins as it would have without a search, and says itself what is wrong.
+        chosen = best_size(trials) or size
+        tried = [trial.micro_batch for trial in trials]
+        if trials:
+            self._keep(chosen, tried)
+            micro_batch, accumulation = found_before(self._payload) or (chosen, share // chosen)
+        else:
+            micro_batch, accumulation = chosen, share // chosen
+        found = {"micro_batch": micro_batch, "seconds": round(seconds, 1), "tried": tried, "did_not_fit": self._too_big}
+        self._tell("micro_batch_search", reason=_in_words(found), **found)
+        for line, trial in zip(lines, trials, strict=False):
+            place = {name: line.get(name) for name in ("device", "torch")}
+            sizes = {"peak_reserved_gb": trial.peak_gb, "usable_gb": trial.usable_gb}
+            self._tell("micro_batch_trial", micro_batch=trial.micro_batch, step_s=trial.step_s, **place, **sizes)
+        return replace(start, search_from=None, port=free_port(), micro_batch=micro_batch, accumulation=accumulation)
+
+    def _keep(self, chosen: int, tried: Sequence[int]) -> None:
+        """For runs like this one, unless one of them was faster."""
+        path = _shared(self._payload)
+        try:
+            make_below(path.parents[1], path.parent)
+            text = json.dumps({"micro_batch": chosen, "run": self._payload.run, "tried": tried})
+            create_exclusively(path, text)
+        except OSError as error:
+            print(f"what was found is not kept for other runs: {error}", file=sys.stderr, flush=True)
+
+    def _heard(self, before: Start, over: Callable[[], str]) -> tuple[Start, str]:
+        """Other nodes: waits for what node 0 says next."""
+        while not (why := over()):
+            now = Start.read(self._paths)
+            if now and now.job_id == self._node.job_id and now.port != before.port:
+                return now, ""
+            time.sleep(POLL_S)
+        return before, why
+
+
+def _shared(payload: Payload) -> Path:
+    root, campaign = Path(payload.run_dir).parents[2], Path(payload.run_dir).parents[1].name
+    return CampaignPaths(root, campaign).found_micro_batch(payload.search)
+
+
+def _round(payload: Payload, size: int) -> AttemptPaths:
+    return AttemptPaths(AttemptPaths(Path(payload.attempt_dir)).search / f"from-{size}")
+
+
+def _trials(lines: Sequence[dict[str, Any]]) -> Iterator[Trial]:
+    for said in lines:
+        try:
+            yield decode(Trial, {name: said.get(name) for name in Trial.__dataclass_fields__})
+        except ValueError:
+            continue
+
+
+def _did_not_fit(paths: AttemptPaths, ranks: int) -> Iterator[int]:
+    for rank in range(ranks):
+        try:
+            said = load_json(paths.did_not_fit(rank)) or {}
+        except (OSError, ValueError):
+            continue
+        if type(size := said.get("micro_batch")) is int:
+            yield size
+
+
+def _in_words(found: dict[str, Any]) -> str:
+    tried = ", ".join(map(str, found["tried"]))
+    too_big = f"; {found['did_not_fit']} did not fit" if found["did_not_fit"] else ""
+    if not tried:
+        return f"the search for a micro-batch measured nothing{too_big}: trains with {found['micro_batch']}"
+    return f"micro-batch {found['micro_batch']} of {tried}{too_big}, found in {found['seconds']:.0f} s"

@@ -1,0 +1,120 @@
+"""Which micro-batch trains fastest: what to try next, when to stop, what to choose. Pure.
+
+A search goes up from a size that is likely to fit, through divisors of a rank's share of the batch, so that the global
+batch stays what it is. Whatever was measured before memory ran out, or the time was up, holds.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from math import isqrt
+from typing import Final
+
+COMFORTABLE: Final = 8
+"""Where a search begins, if so many samples divide the share."""
+
+PAYS: Final = 0.03
+"""Two sizes in a row that gain less than this over the best so far end a search."""
+
+AS_FAST: Final = 0.02
+"""Of sizes whose speeds differ by less, the smallest is chosen: the rest of the memory stays free."""
+
+FULL: Final = 0.92
+"""Of the usable memory: above it the allocator begins to retry, and a run is not recommended."""
+
+SEARCH_PASSES: Final = 2
+"""Micro-batches of a timed optimizer step: the first shows what one more takes, the last what the update adds."""
+
+SEARCH_S: Final = 60.0
+"""For so long a search goes on to larger sizes, from its first measurement."""
+
+
+@dataclass(frozen=True)
+class Trial:
+    """One micro-batch that was tried.
+
+    Attributes:
+        step_s: what a whole optimizer step would take with it, in seconds.
+        peak_gb: the most that a rank held; None where it is not known.
+        usable_gb: what a rank can use; None where nothing limits it.
+    """
+
+    micro_batch: int
+    step_s: float
+    peak_gb: float | None = None
+    usable_gb: float | None = None
+
+    @property
+    def fits(self) -> bool:
+        """Whether it leaves the allocator the room that it needs."""
+        return self.peak_gb is None or self.usable_gb is None or self.peak_gb <= FULL * self.usable_gb
+
+
+def first_size(share: int, most: int = COMFORTABLE) -> int:
+    """Where to begin: the largest divisor of a rank's share of the batch that is at most this."""
+    return max(size for size in range(1, min(share, most) + 1) if share % size == 0)
+
+
+def smaller_size(share: int, size: int) -> int | None:
+    """Where to begin again after the first size did not fit; None after 1."""
+    return None if size == 1 else first_size(share, size // 2)
+
+
+def next_size(share: int, trials: Sequence[Trial], too_big: int | None = None) -> int | None:
+    """What to try after these, smallest first; None if that would not pay, or is expected not to fit.
+
+    Args:
+        share: samples of one rank in an optimizer step.
+        trials: at least one.
+        too_big: a size that did not fit.
+    """
+    last = trials[-1]
+    if not last.fits or not _pays(trials):
+        return None
+    larger = [size for size in _divisors(share) if size > last.micro_batch and (not too_big or size < too_big)]
+    doubled = min((size for size in larger if size >= 2 * last.micro_batch), default=max(larger, default=None))
+    if doubled is None or _may_fit(trials, doubled):
+        return doubled
+    between = [size for size in larger if 1.25 * last.micro_batch <= size < doubled and _may_fit(trials, size)]
+    return max(between, default=None)
+
+
+def best_size(trials: Sequence[Trial]) -> int | None:
+    """The smallest of those that are as fast as the fastest that fits; None where none was measured."""
+    able = [trial for trial in trials if trial.fits] or list(trials[:1])
+    if not able:
+        return None
+    fastest_s = min(trial.step_s for trial in able)
+    return min(trial.micro_batch for trial in able if trial.step_s <= fastest_s * (1.0 + AS_FAST))
+
+
+def _pays(trials: Sequence[Trial]) -> bool:
+    """Whether one of the last two sizes was faster than all before by more than noise."""
+    if len(trials) < 3:
+        return True
+    before_s = min(trial.step_s for trial in trials[:-2])
+    return min(trial.step_s for trial in trials[-2:]) < before_s * (1.0 - PAYS)
+
+
+def _expected_gb(trials: Sequence[Trial], size: int) -> float | None:
+    """The peak of a size, from the line through the last two; None where only one is known."""
+    known = [trial for trial in trials if trial.peak_gb is not None][-2:]
+    if len(known) < 2:
+        return None
+    low, high = known
+    assert low.peak_gb is not None
+    assert high.peak_gb is not None
+    slope = max(0.0, (high.peak_gb - low.peak_gb) / (high.micro_batch - low.micro_batch))
+    return high.peak_gb + slope * (size - high.micro_batch)
+
+
+def _may_fit(trials: Sequence[Trial], size: int) -> bool:
+    """Whether nothing is known against it."""
+    expected_gb, usable_gb = _expected_gb(trials, size), trials[-1].usable_gb
+    return expected_gb is None or usable_gb is None or expected_gb <= FULL * usable_gb
+
+
+def _divisors(number: int) -> list[int]:
+    small = [d for d in range(1, isqrt(number) + 1) if number % d == 0]
+    return sorted({*small, *(number // d for d in small)})

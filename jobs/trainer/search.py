@@ -1,0 +1,107 @@
+"""Times micro-batches one after another, from the configured one up, in a process that does nothing else.
+
+The weights, the optimizer's states and the allocator's pieces that this leaves behind end with the process: the
+training begins in another one. What runs out of memory ends the process too; what was measured until then is written.
+"""
+
+from __future__ import annotations
+
+import json
+import statistics
+import time
+from dataclasses import replace
+from typing import Final
+
+import torch
+import torch.distributed as dist
+
+from .. import report
+from ..shared.files import write_atomically
+from ..shared.layout import AttemptPaths
+from ..shared.micro_batch_search import SEARCH_PASSES, Trial, next_size
+from . import memory
+from .config import Job, TrainerConfig
+from .engine import Engine, advance
+from .model import NextTokenLoss
+
+TIMED: Final = 3
+"""Optimizer steps of which the median counts, after one that allocates and compiles."""
+
+
+def search(engine: Engine, model: NextTokenLoss, config: TrainerConfig, job: Job) -> None:
+    """Reports event ``trial`` for each micro-batch, with what a whole optimizer step of the run would take.
+
+    All ranks call it. It ends by itself when larger ones do not pay or would not fit, when the time is up, or when the
+    campaign asks to stop.
+
+    Raises:
+        RuntimeError, MemoryError: a size did not fit into a rank's memory; that rank has left a word of it.
+    """
+    plan = config.search
+    assert plan is not None
+    report.phase("search")
+    began_s, trials, size = time.monotonic(), list[Trial](), config.micro_batch
+    while True:
+        try:
+            trial = _tried(engine, model, replace(config, micro_batch=size), job, plan.share)
+        except (RuntimeError, MemoryError) as error:
+            if _out_of_memory(error):
+                paths = AttemptPaths(job.attempt_dir)
+                write_atomically(paths.did_not_fit(job.rank), json.dumps({"micro_batch": size}))
+            raise
+        trials.append(trial)
+        tokens = plan.share * config.world_size * config.seq_len
+        report.event("trial", **vars(trial), tokens=tokens, **memory.place(engine.device))
+        following = next_size(plan.share, trials, plan.too_big)
+        over = time.monotonic() - began_s > plan.seconds or report.should_stop()
+        size = _agreed(0 if over or following is None else following, engine.device)
+        if not size:
+            return
+
+
+def _tried(engine: Engine, model: NextTokenLoss, config: TrainerConfig, job: Job, share: int) -> Trial:
+    """One size: the slowest rank's times, the fullest rank's memory."""
+    device = engine.device
+    if device.type == "cuda":
+        torch.cuda.empty_cache()
+        torch.cuda.reset_peak_memory_stats(device)
+    tokens = torch.randint(model.vocab_size, (config.micro_batch, config.seq_len), device=device)
+    times = [_step(engine, tokens) for _ in range(TIMED + 1)][1:]
+    one_s, last_s = (statistics.median(values) for values in zip(*times, strict=True))
+    held_gb = memory.limited_peak_gb(device) if device.type != "cuda" else memory.peak(device).reserved_gb
+    usable_gb = memory.usable_gb(device, job.gpu_mem_bytes)
+    unknown = -1.0
+    figures = torch.tensor([one_s, last_s, unknown if held_gb is None else held_gb], device=device)
+    dist.all_reduce(figures, dist.ReduceOp.MAX)
+    room = torch.tensor(unknown if usable_gb is None else usable_gb, device=device)
+    dist.all_reduce(room, dist.ReduceOp.MIN)
+    one_s, last_s, held = figures.tolist()
+    step_s = (share // config.micro_batch - 1) * one_s + last_s
+    return Trial(config.micro_batch, step_s, None if held < 0 else held, None if room < 0 else float(room))
+
+
+def _step(engine: Engine, tokens: torch.Tensor) -> tuple[float, float]:
+    """Seconds of a micro-batch without an update, and of one with it."""
+    marks = [_now(engine.device)]
+    for _ in range(SEARCH_PASSES):
+        advance(engine, engine(tokens, tokens))
+        marks.append(_now(engine.device))
+    return marks[1] - marks[0], marks[2] - marks[1]
+
+
+def _now(device: torch.device) -> float:
+    if device.type == "cuda":
+        torch.cuda.synchronize(device)
+    return time.perf_counter()
+
+
+def _agreed(size: int, device: torch.device) -> int:
+    """The smallest that a rank wants to try next; 0 if one of them has had enough."""
+    wanted = torch.tensor(size, device=device)
+    dist.all_reduce(wanted, dist.ReduceOp.MIN)
+    return int(wanted)
+
+
+def _out_of_memory(error: BaseException) -> bool:
+    said = str(error).lower()
+    return isinstance(error, torch.OutOfMemoryError | MemoryError) or "can't allocate memory" in said

@@ -1,0 +1,118 @@
+"""Which micro-batch is tried, and which is chosen, with planted speeds and memories."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import pytest
+
+from dscampaign.jobs.shared.micro_batch_search import (
+    FULL,
+    Trial,
+    best_size,
+    first_size,
+    next_size,
+    smaller_size,
+)
+
+
+def searched(
+    share: int,
+    step_s: Callable[[int], float],
+    peak_gb: Callable[[int], float] | None = None,
+    usable_gb: float | None = None,
+    begin: int | None = None,
+) -> tuple[list[int], int | None]:
+    """The sizes that a search tries until one does not fit, and what it chooses."""
+    trials: list[Trial] = []
+    size: int | None = begin or first_size(share)
+    while size is not None:
+        held = peak_gb(size) if peak_gb else None
+        if held is not None and usable_gb is not None and held > usable_gb:
+            break  # the process ends here
+        trials.append(Trial(size, step_s(size), held, usable_gb))
+        size = next_size(share, trials)
+    return [trial.micro_batch for trial in trials], best_size(trials)
+
+
+def test_it_goes_on_while_larger_ones_are_faster() -> None:
+    assert searched(256, lambda size: 10 / size) == ([8, 16, 32, 64, 128, 256], 256)
+
+
+def test_a_planted_optimum_in_the_middle_is_found() -> None:
+    assert searched(256, lambda size: 1.0 + abs(size - 32) / 32)[1] == 32
+
+
+def test_a_plateau_ends_it_and_its_smallest_is_chosen() -> None:
+    tried, chosen = searched(1024, lambda size: max(1.0, 32 / size))
+    assert tried == [8, 16, 32, 64, 128]
+    assert chosen == 32
+
+
+def test_noise_within_two_percent_chooses_the_smallest() -> None:
+    speeds = {8: 1.0, 16: 0.99, 32: 0.985, 64: 0.99}
+    tried, chosen = searched(64, speeds.__getitem__)
+    assert (tried, chosen) == ([8, 16, 32], 8)
+
+
+def test_one_slow_size_does_not_end_it() -> None:
+    speeds = {8: 1.0, 16: 1.1, 32: 0.6, 64: 0.59, 128: 0.589}
+    assert searched(128, speeds.__getitem__) == ([8, 16, 32, 64, 128], 32)
+
+
+def test_what_is_expected_not_to_fit_is_not_tried() -> None:
+    tried, chosen = searched(256, lambda size: 10 / size, lambda size: 4.0 + size, 50.0)
+    assert tried == [8, 16, 32]
+    assert chosen == 32
+
+
+def test_a_size_between_is_tried_where_the_double_would_not_fit() -> None:
+    tried, chosen = searched(96, lambda size: 10 / size, lambda size: 4.0 + size, 60.0)
+    assert tried == [8, 16, 32, 48]
+    assert chosen == 48
+
+
+def test_memory_that_runs_out_unexpectedly_keeps_what_was_measured() -> None:
+    tried, chosen = searched(64, lambda size: 10 / size, lambda size: 1.0 if size < 32 else 99.0, 50.0)
+    assert (tried, chosen) == ([8, 16], 16)
+
+
+def test_a_size_that_fills_the_memory_is_not_chosen() -> None:
+    """The report would not recommend it."""
+    peaks = {8: 10.0, 16: FULL * 40.0 + 0.1}
+    tried, chosen = searched(64, lambda size: 10 / size, peaks.__getitem__, 40.0)
+    assert (tried, chosen) == ([8, 16], 8)
+
+
+def test_the_only_size_that_fits_is_chosen_though_it_fills_the_memory() -> None:
+    assert searched(8, lambda _: 1.0, lambda _: 39.0, 40.0) == ([8], 8)
+
+
+def test_what_did_not_fit_before_is_not_tried_again() -> None:
+    assert next_size(64, [Trial(8, 1.0)], too_big=16) is None
+    assert next_size(48, [Trial(8, 1.0)], too_big=16) == 12
+    assert next_size(64, [Trial(8, 1.0)], too_big=32) == 16
+
+
+def test_nothing_measured_chooses_nothing() -> None:
+    assert best_size([]) is None
+
+
+@pytest.mark.parametrize(
+    ("share", "begins", "then"), [(64, 8, [4, 2, 1]), (12, 6, [3, 1]), (7, 7, [1]), (1, 1, []), (22, 2, [1])]
+)
+def test_it_begins_at_a_divisor_and_goes_down_through_divisors(share: int, begins: int, then: list[int]) -> None:
+    assert first_size(share) == begins
+    found, size = [], smaller_size(share, begins)
+    while size is not None:
+        found.append(size)
+        size = smaller_size(share, size)
+    assert found == then
+
+
+@pytest.mark.parametrize("share", [1, 2, 7, 12, 96, 97, 360, 1000])
+def test_all_sizes_divide_the_share_and_grow(share: int) -> None:
+    tried, chosen = searched(share, lambda size: 10 / size)
+    assert all(share % size == 0 for size in tried)
+    assert tried == sorted(set(tried))
+    assert chosen == share == tried[-1]
