@@ -51,5 +51,5 @@ def test_memory_that_runs_out_in_the_search_costs_no_attempt(tmp_path: Path) -> 
     assert (len(first), len(second)) == (1, 1)
     assert searched["did_not_fit"] == 8
     assert first[0].micro_batch == second[0].micro_batch == searched["micro_batch"] == 4
-    assert [attempt.micro_batch * attempt.accumulation for attempt in (*first, *second)] == [8, 8]
+    assert [(attempt.micro_batch, attempt.accumulation) for attempt in (*first, *second)] == [(4, 2), (4, 2)]
     assert known == second[0].run_id
