@@ -9,9 +9,11 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from typing import Final
 
+from ...spec.model import AUTO
 from .baseline import BaselineComparison
 from .conditions import Condition
 from .ignored_axes import ignored_axes
+from .interactions import confounded, interaction_sentence, interactions
 from .sensitivity import sensitivities, sensitivity_sentence
 from .statistics import LOSS_MARGIN_NATS
 
@@ -35,7 +37,10 @@ def advice(comparisons: Sequence[BaselineComparison], chosen: Condition | None) 
     yield from _coarse(comparisons)
     yield from _scattered(comparisons)
     yield from ignored_axes(run for one in comparisons for run in one.condition.runs)
-    yield from map(sensitivity_sentence, sensitivities(comparisons))
+    changes = sensitivities(comparisons)
+    yield from map(sensitivity_sentence, changes)
+    yield from (interaction_sentence(one) for one in interactions(changes) if one.established)
+    yield from confounded(comparisons, changes)
 
 
 def unread_config(chosen: Condition) -> str:
@@ -54,9 +59,10 @@ def _room(chosen: Condition) -> Iterator[str]:
     if share is None:
         return
     takes = f"{chosen.name} takes {share:.0%} of the GPU's memory"
-    if share < ROOMY:
+    if share < ROOMY and chosen.field("micro_batch") != AUTO:
         offloaded = chosen.field("offload") not in (None, "none")
-        yield f"{takes}: a larger micro-batch is likely to be faster{', and so is no offload' if offloaded else ''}."
+        also = ", and so is no offload" if offloaded else ""
+        yield f"{takes}: a larger micro-batch is likely to be faster (`micro_batch: auto` finds it){also}."
     elif share > TIGHT:
         yield f"{takes}: longer samples or a larger model need ZeRO 2 or 3."
 

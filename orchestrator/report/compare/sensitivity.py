@@ -10,7 +10,7 @@ from typing import Any, Final
 
 from .baseline import BaselineComparison
 from .conditions import environment_key, grouped
-from .statistics import Order, Sameness, loss_test, order, ratio
+from .statistics import Order, Sameness, contrast, loss_test, order, ratio
 from .wording import times
 
 FIELDS: Final = (
@@ -31,6 +31,9 @@ _FOLLOWS: Final = {"engine": {"zero_stage"}, "offload": {"nvme_path"}}
 """What changes with a field: without DeepSpeed's engine there is no ZeRO, and without a disk no folder on it."""
 
 LEAST_GB: Final = 0.1
+
+NAMES_POINTS: Final = ("label", "strategy")
+"""Axes that name a point of the matrix, or several fields at once: what they stand for is told instead."""
 
 
 @dataclass(frozen=True)
@@ -66,15 +69,19 @@ def _other_axes(comparisons: Sequence[BaselineComparison]) -> Iterator[str]:
     """Axes of the matrix whose values are numbers or words: no labels, which name points; no structures."""
     for name in dict.fromkeys(name for one in comparisons for name in one.condition.params):
         structures = any(isinstance(one.condition.field(name), Mapping) for one in comparisons)
-        if name not in ("label", "strategy") and not structures:
+        if name not in NAMES_POINTS and not structures:
             yield name
 
 
 def sensitivity_sentence(change: Sensitivity) -> str:
-    """The sensitivity in words: over one pair with its interval, over several as a range."""
-    what = f"{change.field} {_word(change.before)} → {_word(change.after)}"
+    """The sensitivity in words: of several pairs the geometric mean of speeds with its interval, and their range."""
     effects = ", ".join(filter(None, [_speed(change), _memory(change), _loss(change)]))
-    return f"{what}: {effects} ({_which(change)})."
+    return f"{change_in_words(change)}: {effects} ({_which(change)})."
+
+
+def change_in_words(change: Sensitivity) -> str:
+    """`zero_stage 1 → 2`."""
+    return f"{change.field} {_word(change.before)} → {_word(change.after)}"
 
 
 def _is_of_script(one: BaselineComparison, field: str) -> bool:
@@ -150,7 +157,12 @@ def _speed(change: Sensitivity) -> str:
     if not found:
         return ""
     if len(values) > 1:
-        return f"{values[0]:.2f} to {values[-1]:.2f} × the speed"
+        share = 1.0 / len(found)
+        timed = [(a, b) for a, b in change.pairs if ratio(b.speeds, a.speeds)]
+        mean = contrast([cell for a, b in timed for cell in ((b.speeds, share), (a.speeds, -share))])
+        low, high = f"{values[0]:.2f}", f"{values[-1]:.2f}"
+        spread = f" ({low} to {high})" if low != high else ""
+        return f"{times(mean)} × the speed{spread}" if mean else ""
     return f"{times(found[0])} × the speed"
 
 
