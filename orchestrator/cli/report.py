@@ -57,7 +57,7 @@ def report(
         from ..report.measure.telemetry import read_gpu_details
         from ..report.page.data import document_of
         from ..report.page.figures import sampled_runs
-        from ..report.page.sections import summary
+        from ..report.page.summary import summary_lines
         from ..report.page.write import write_report
 
         opened, results = _results(name, baseline, dir, store)
@@ -69,7 +69,7 @@ def report(
         folder = output or Path(f"{results.campaign.name}-report")
         written = write_report(results, details, folder, time.time())
         if not as_json:
-            echo_page("\n".join(summary(results)))
+            echo_page("\n".join(summary_lines(results)))
         echo_err(f"{written[0]}, and {len(written) - 1} more files beside it")
     return EXIT_OK
 

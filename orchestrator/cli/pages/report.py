@@ -9,7 +9,7 @@ from ...formatting import clean
 from ...report.compare.advice import unread_config
 from ...report.compare.difference import ComparedOperands, Comparison, verdict
 from ...report.compare.results import Results, WorkloadResults
-from ...report.page.answers import answer_table
+from ...report.page.answers import answer_table, next_best
 from ...report.page.elements import Table
 from ...report.page.tables import comparison_tables
 from .text import Page, Style, table
@@ -41,8 +41,7 @@ def _recommendation(one: WorkloadResults, configs: Mapping[str, str] | None, pag
         yield ""
     yield clean(said.sentence)
     if said.answer and said.answer.runner_up:
-        behind = f", behind by {said.answer.gain}" if said.answer.gain else ""
-        yield f"Next comes {clean(said.answer.runner_up)}{behind} ({said.answer.shown})."
+        yield clean(next_best(said.answer))
     if len(said.front) > 1:
         yield f"Pareto-optimal in speed, memory and energy: {', '.join(said.front)}."
     yield from (clean(sentence) for sentence in said.advice)

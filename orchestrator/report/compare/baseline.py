@@ -35,6 +35,11 @@ class BaselineComparison:
     more_memory: float | None
 
     @property
+    def speed_unit(self) -> str:
+        """What speeds are counted in."""
+        return "tokens/s" if self.in_tokens else "steps/s"
+
+    @property
     def loss_unit(self) -> str:
         """What follows a loss in a sentence: ` nats`, or nothing where a script of one's own may report any loss."""
         return "" if any(run.own_loss for run in self.condition.runs) else " nats"

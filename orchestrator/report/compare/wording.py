@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 
 from ...formatting import figure, short_number
 from .statistics import Estimate, LossTest
@@ -15,8 +15,12 @@ def listed(names: Sequence[str], most: int = 6) -> str:
 
 def times(found: Estimate) -> str:
     """A ratio, with its interval where there is one."""
-    interval = "" if found.low is None or found.high is None else f" [{found.low:.2f}, {found.high:.2f}]"
-    return f"{found.value:.2f}{interval}"
+    return f"{found.value:.2f}{interval(found, '{:.2f}'.format)}"
+
+
+def interval(found: Estimate, number: Callable[[float], str]) -> str:
+    """` [low, high]`, to follow the value; nothing where there is none."""
+    return "" if found.low is None or found.high is None else f" [{number(found.low)}, {number(found.high)}]"
 
 
 def span(found: Estimate | None) -> str:

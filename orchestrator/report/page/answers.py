@@ -1,21 +1,21 @@
-"""What to use for each workload, as one table. Pure."""
+"""What to use for each workload, and what comes next. Pure."""
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from typing import Final
 
+from ..compare.objectives import Answer
 from ..compare.results import WorkloadResults
-from .elements import Section, Table
+from .elements import Table
 
 _HEADER: Final = ("for", "use", "figure", "ahead of", "by", "which is")
 
 
-def answers(workloads: Sequence[WorkloadResults]) -> Iterator[Section]:
-    """Of several workloads what to use for each; nothing of one alone, whose recommendation says it."""
-    if len(workloads) > 1:
-        text = "What a speed or a loss of one workload is beside that of another says nothing: each has its own answer."
-        yield Section("What to use for which", (text,), (answer_table(workloads),))
+def next_best(found: Answer) -> str:
+    """What comes next after what is recommended, and whether the repeats show it."""
+    behind = f", behind by {found.gain}" if found.gain else ""
+    return f"Next comes {found.runner_up}{behind} ({found.shown})."
 
 
 def answer_table(workloads: Sequence[WorkloadResults]) -> Table:

@@ -142,7 +142,7 @@ def _condition(one: BaselineComparison) -> dict[str, Any]:
         "baseline": one.is_baseline,
         "runs": [run.name for run in condition.runs],
         "counted": len(condition.counted),
-        "speed_unit": "tokens/s" if one.in_tokens else "steps/s",
+        "speed_unit": one.speed_unit,
         "speed": _estimate(one.speed),
         "times_baseline": _estimate(one.times_baseline),
         "order": one.order,

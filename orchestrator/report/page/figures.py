@@ -156,6 +156,11 @@ def pictures(kind: str, results: Results) -> tuple[Picture, ...]:
     return tuple(found)
 
 
+def first_of_losses(results: Results) -> str:
+    """Which figure of losses is seen first: what curves that coincide hide, where there is anything to see."""
+    return "loss_difference" if pictures("loss_difference", results) else "loss"
+
+
 def named(kind: str, results: Results) -> list[tuple[str, WorkloadResults]]:
     """Name and workload of each figure of this kind that there are data for."""
     several = len(results.workloads) > 1

@@ -2,37 +2,26 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator
 from dataclasses import replace
 from typing import Final
 
-from ...campaign.code_text import mixed_code
 from ...campaign.counts import RunCounts
-from ...campaign.status import no_metrics
-from ...failures.groups import alike, gist
-from ...formatting import count, duration, short_number, shorten, some
+from ...formatting import duration, short_number
 from ..compare.advice import unread_config
 from ..compare.baseline import BaselineComparison
-from ..compare.conditions import unlike_machines
-from ..compare.ignored_axes import ignored_axes
 from ..compare.results import Results, WorkloadResults
-from ..compare.statistics import Sameness
-from ..compare.wording import difference, listed, loss_verdict, span, times
-from ..measure.flags import flags_of
+from ..compare.wording import difference, loss_verdict, span, times
 from ..measure.telemetry import GpuDetails
 from . import tables
-from .answers import answers
 from .elements import Section, Table
-from .figures import pictures
 from .setup import environment, failures, setup
+from .summary import summary
 
 _INTERVAL_TEXT: Final = (
     "Intervals are those of the median over repeats, 95 % by bootstrap. With three repeats that is their range, which "
     "holds the true median three times in four."
 )
-_WHY: Final = 120
-"""Characters of a reason in a sentence; the whole text stands in a table."""
-
 _TO_LOSS_TEXT: Final = (
     "These differ in their tokens per step, so their losses at the end say nothing. What can be compared is how "
     "long they trained until their smoothed loss came down to what all of them reach: the time of steps alone, those "
@@ -43,8 +32,7 @@ _TO_LOSS_TEXT: Final = (
 def sections_of(results: Results, details: GpuDetails, ds_configs: dict[str, str]) -> list[Section]:
     """The report, the most important first; `ds_configs` has each condition's rendered DeepSpeed configuration."""
     found = [
-        Section("Summary", tuple(summary(results)), figures=pictures("speed_memory", results)),
-        *answers(results.workloads),
+        summary(results),
         *(_conditions(one) for one in results.workloads),
         *_time_to_loss(results),
         tables.losses(results),
@@ -68,67 +56,9 @@ def _folded(section: Section) -> Section:
     return replace(section, folded=True)
 
 
-def summary(results: Results) -> Iterator[str]:
-    """The results in plain sentences."""
-    runs = results.runs
-    counts = RunCounts.of(runs)
-    devices = ", ".join(dict.fromkeys(name for run in runs for name in run.device_names)) or "an unknown device"
-    yield (
-        f"{counts.completed} of {count(counts.total, 'run')} completed{counts.note}, "
-        f"in {count(len(results.conditions), 'condition')}; "
-        f"{_hours(results.cost.total, results.hour_unit)} on {devices}."
-    )
-    if results.only_cpus:
-        yield "All on CPUs: their speeds and their memory say nothing about GPUs."
-    for one in results.workloads:
-        yield ": ".join(filter(None, (one.workload.name, one.recommendation.sentence)))
-    yield from _reservations(results)
-    if lost := sum(results.cost.lost.values()):
-        share = lost / max(results.cost.total, 1e-9)
-        yield f"{_hours(lost, results.hour_unit)} ({share:.0%}) were lost to attempts that failed or were cancelled."
-
-
-def _reservations(results: Results) -> Iterator[str]:
-    """What was left out, learned worse, or has to be read with care."""
-    chosen = [one.recommendation for one in results.workloads if one.recommendation.fastest]
-    if excluded := {name: why for one in chosen for name, why in one.excluded.items()}:
-        yield f"Not considered: {listed(list(_causes(excluded)), 4)}."
-    worse = [one for one in results.comparisons if one.loss.verdict == Sameness.WORSE]
-    if others := [one.condition.name for one in worse if not one.is_baseline]:
-        yield f"Learned worse than the baseline: {listed(others)}."
-    if diverged := [one.condition.name for one in worse if one.is_baseline]:
-        yield f"The loss of the baseline is not finite: {listed(diverged)}."
-    if early := [run.name for run in results.runs if run.early]:
-        yield f"Completed early, before the target step: {listed(early)}. Left out of comparisons."
-    if changed := [run.name for run in results.runs if run.changed]:
-        yield f"A retry changed {listed(changed)}: not what the spec asks for, so left out of comparisons."
-    if mixed := mixed_code((run.name, run.code) for run in results.runs):
-        yield mixed
-    unlike = ((condition.name, unlike_machines(condition)) for condition in results.conditions)
-    yield from (f"Repeats of {name} asked for different machines: {how}." for name, how in unlike if how)
-    yield from ignored_axes(results.runs)
-    if silent := [run.name for run in results.runs if run.silent]:
-        yield no_metrics(silent)
-    if flagged := sum(bool(flags_of(run)) for run in results.runs):
-        yield f"{count(flagged, 'run')} with remarks on the data: see Data quality."
-
-
-def _causes(excluded: Mapping[str, str]) -> Iterator[str]:
-    """`a, b and 7 more (it failed: KeyError)`: those of one cause together, the whole texts are in the table."""
-    for group in alike(excluded.items(), lambda one: gist(one[1].replace(one[0], "#"))):
-        names, whys = zip(*group, strict=True)
-        yield f"{some(names, 2)} ({shorten(whys[0], _WHY)})"
-
-
-def _hours(seconds: float, unit: str) -> str:
-    """Device-seconds as hours, with their unit."""
-    number = seconds / tables.HOUR_S
-    return f"{number:,.0f} {unit}" if number >= 10 else f"{number:.2g} {unit}"
-
-
 def _conditions(one: WorkloadResults) -> Section:
     rows = tuple(_condition_row(each) for each in one.comparisons)
-    loss, speed = one.comparisons[0].loss_is, "tokens/s" if one.comparisons[0].in_tokens else "steps/s"
+    loss, speed = one.comparisons[0].loss_is, one.comparisons[0].speed_unit
     header = (
         "condition", "completed", "tries", speed, "interval", "× baseline", "speed", f"{loss} loss",
         "Δ loss", "loss", "memory", "MFU", "J/token",

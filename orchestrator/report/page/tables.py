@@ -17,7 +17,7 @@ from ..measure.metrics import METRICS
 from ..measure.run import MeasuredRun
 from ..measure.telemetry import GpuDetails
 from .elements import Picture, Section, Table
-from .figures import pictures
+from .figures import first_of_losses, pictures
 
 HOUR_S: Final = 3600.0
 
@@ -134,7 +134,8 @@ def losses(results: Results) -> Section:
     """Losses of each condition."""
     table = _table(_LOSS, (one for one in results.comparisons if one.condition.counted))
     text = f"{_loss_unit(results)} {_LOSS_TEXT}"
-    return _section("Loss", text, table, pictures("loss", results) + pictures("loss_difference", results))
+    seen = first_of_losses(results) == "loss"
+    return _section("Loss", text, table, () if seen else pictures("loss", results))
 
 
 def _loss_unit(results: Results) -> str:

@@ -71,8 +71,8 @@ def test_a_report_is_a_page_and_its_parts(written: tuple[Path, str]) -> None:
     assert {path.name for path in folder.iterdir()} == {*FILES, "figures"}
     assert {path.stem for path in (folder / "figures").iterdir()} == FIGURES
     assert {path.suffix for path in (folder / "figures").iterdir()} == {".png", ".svg"}
-    assert printed.startswith("9 of 10 runs completed, in 4 conditions")
-    assert "Use <fast>" in printed
+    assert printed.startswith("Use <fast> (1.98 [1.92, 2.04] × baseline): the fastest of 3 configurations")
+    assert "9 of 10 runs completed, in 4 conditions" in printed
 
 
 def test_the_page_fetches_nothing_and_escapes_names(written: tuple[Path, str]) -> None:

@@ -15,7 +15,7 @@ from dscampaign.orchestrator.report.compare.objectives import Answer
 from dscampaign.orchestrator.report.compare.recommend import Recommendation, recommend
 from dscampaign.orchestrator.report.measure.cost import Cost
 from dscampaign.orchestrator.report.measure.run import MeasuredRun
-from dscampaign.orchestrator.report.page.answers import answer_table, answers
+from dscampaign.orchestrator.report.page.answers import answer_table
 from dscampaign.orchestrator.report.page.data import recommendation_document
 from dscampaign.orchestrator.spec.objective import Objective
 from dscampaign.tests.support.planted import Plant, Planted, PlantStore, results_at
@@ -163,14 +163,8 @@ def test_several_workloads_have_a_table_of_answers(planted_url: PlantStore) -> N
         for one in (BASE, LEAN)
     ]
     results = results_at(planted_url(*shapes))
-    (section,) = answers(results.workloads)
-    assert section.title == "What to use for which"
     rows = answer_table(results.workloads).rows
     assert [(row[0], row[1], row[3], row[5]) for row in rows] == [
         ("seq_len 128", "base-128", "lean-128", "established"),
         ("seq_len 256", "base-256", "lean-256", "established"),
     ]
-
-
-def test_one_workload_needs_no_table(planted_url: PlantStore) -> None:
-    assert list(answers(results_at(planted_url(BASE, LEAN)).workloads)) == []

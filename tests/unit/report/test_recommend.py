@@ -20,7 +20,8 @@ from dscampaign.orchestrator.report.compare.recommend import Recommendation, rec
 from dscampaign.orchestrator.report.measure.run import MeasuredRun
 from dscampaign.orchestrator.report.measure.telemetry import GpuDetails
 from dscampaign.orchestrator.report.page.data import document_of
-from dscampaign.orchestrator.report.page.sections import sections_of, summary
+from dscampaign.orchestrator.report.page.sections import sections_of
+from dscampaign.orchestrator.report.page.summary import summary_lines, what_happened
 from dscampaign.orchestrator.spec.objective import Objective
 from dscampaign.tests.support.planted import Plant, Planted, PlantStore, Try, results_at
 
@@ -95,14 +96,14 @@ def test_what_completed_early_is_left_out_and_is_no_baseline(planted_url: PlantS
     (one,) = results.workloads
     assert one.workload.baseline.name == "base"
     assert one.recommendation.excluded == {"early": "it completed early"}
-    assert "Completed early, before the target step: early. Left out of comparisons." in summary(results)
+    assert "Completed early, before the target step: early. Left out of comparisons." in summary_lines(results)
     assert [run["early"] for run in document_of(results, NO_DETAILS)["runs"]][:2] == [True, False]
 
 
 def test_report_and_comparison_count_what_completed_early_as_completed(planted_url: PlantStore) -> None:
     early = Planted("early", (0.05,), (2.0,), tries=(Try(last=20, ended="completed_early"),))
     results = results_at(planted_url(early, Planted("base")))
-    assert next(iter(summary(results))).startswith("4 of 4 runs completed (1 early), in 2 conditions")
+    assert next(what_happened(results)).startswith("4 of 4 runs completed (1 early), in 2 conditions")
     table = next(section for section in sections_of(results, NO_DETAILS, {}) if section.title == "Conditions").tables[0]
     assert [row[1] for row in table.rows] == ["1/1 (1 early)", "3/3"]
     document = document_of(results, NO_DETAILS)
@@ -112,7 +113,8 @@ def test_report_and_comparison_count_what_completed_early_as_completed(planted_u
 def test_an_early_run_that_is_tried_again_has_not_completed(planted_url: PlantStore) -> None:
     tries = (Try(last=20, ended="completed_early"),)
     early = Planted("early", (0.05,), (2.0,), tries=tries, state=RunState.PENDING)
-    assert next(iter(summary(results_at(planted_url(early, Planted("base")))))).startswith("3 of 4 runs completed, in")
+    said = what_happened(results_at(planted_url(early, Planted("base"))))
+    assert next(said).startswith("3 of 4 runs completed, in")
 
 
 def test_repeats_that_are_of_no_use_are_counted_by_how_they_ended(planted: Plant) -> None:
@@ -128,7 +130,7 @@ def test_what_fails_of_one_cause_is_told_once_and_short(planted_url: PlantStore)
         Planted(f"lost{i}", (0.1,), (None,), tries=(Try(ended="crash"),), state=RunState.FAILED, reason=why.format(i))
         for i in range(5)
     ]
-    said = list(summary(results_at(planted_url(Planted("base"), *lost))))
+    said = summary_lines(results_at(planted_url(Planted("base"), *lost)))
     (line,) = [line for line in said if line.startswith("Not considered: ")]
     assert line.startswith("Not considered: lost0, lost1 and 3 more (it failed: KeyError: 'config' at step 0 ")
     assert len(line) < 200
@@ -144,7 +146,7 @@ def test_repeats_on_other_machines_are_remarked_upon(planted_url: PlantStore) ->
             partition = "h100" if run.name == "base-r2" else "a100"
             queries.update_run(conn, run.id, config={**run.config, "slurm": {"partition": partition, "time": run.name}})
     store.close()
-    said = [line for line in summary(results_at(store_url)) if "different machines" in line]
+    said = [line for line in summary_lines(results_at(store_url)) if "different machines" in line]
     assert said == [
         "Repeats of base asked for different machines: slurm.partition a100 (base, base-r1), h100 (base-r2)."
     ]
@@ -155,8 +157,8 @@ def test_the_baseline_is_one_whose_loss_is_a_number(planted_url: PlantStore) -> 
     lost = Planted("lost", held_out=(None,) * 3, nan_from=50)
     results = results_at(planted_url(lost, Planted("base", held_out=(None,) * 3)))
     assert results.workloads[0].workload.baseline.name == "base"
-    assert "Learned worse than the baseline: lost." in summary(results)
-    alone = list(summary(results_at(planted_url(lost, name="alone"), "alone")))
+    assert "Learned worse than the baseline: lost." in summary_lines(results)
+    alone = summary_lines(results_at(planted_url(lost, name="alone"), "alone"))
     assert "The loss of the baseline is not finite: lost." in alone
     assert not any(line.startswith("Learned worse") for line in alone)
 

@@ -1,0 +1,143 @@
+"""What a reader wants to know first: what to use, how sure that is, what it costs, and what failed. Pure."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterator, Mapping
+from typing import Final
+
+from ...campaign.code_text import mixed_code
+from ...campaign.counts import RunCounts
+from ...campaign.status import no_metrics
+from ...failures.groups import alike, gist
+from ...formatting import count, short_number, shorten, some
+from ..compare.baseline import BaselineComparison
+from ..compare.conditions import unlike_machines
+from ..compare.ignored_axes import ignored_axes
+from ..compare.results import Results
+from ..compare.statistics import Sameness
+from ..compare.wording import difference, interval, listed
+from ..measure.flags import flags_of
+from .answers import answer_table, next_best
+from .elements import Section
+from .figures import first_of_losses, pictures
+from .tables import HOUR_S
+
+_WHY: Final = 120
+"""Characters of a reason in a sentence; the whole text stands in a table."""
+
+_SEVERAL: Final = "What a speed or a loss of one workload is beside that of another says nothing."
+
+
+def summary(results: Results) -> Section:
+    """The section that a page begins with; of several workloads it has a table of what to use for each."""
+    figures = pictures("speed_memory", results) + pictures(first_of_losses(results), results)
+    lead, told = tuple(answer_sentences(results)), tuple(what_happened(results))
+    if len(results.workloads) == 1:
+        return Section("Summary", told, figures=figures, lead=lead)
+    return Section("Summary", (_SEVERAL, *told), (answer_table(results.workloads),), figures, lead=lead)
+
+
+def summary_lines(results: Results) -> list[str]:
+    """The same as sentences alone."""
+    return [*answer_sentences(results), *what_happened(results)]
+
+
+def answer_sentences(results: Results) -> Iterator[str]:
+    """For each workload what to use, what it costs, and how sure that is."""
+    for one in results.workloads:
+        said = one.recommendation
+        yield ": ".join(filter(None, (one.workload.name, said.sentence)))
+        told = [said.chosen] if said.chosen else [said.fastest, said.learner] if said.undecided else []
+        for each in one.comparisons:
+            if any(each.condition is other for other in told) and (costs := _costs(each)):
+                yield f"{each.condition.name}: {costs}."
+        if said.answer and said.answer.runner_up:
+            yield next_best(said.answer)
+
+
+def _costs(one: BaselineComparison) -> str:
+    """What a condition gives and takes: `72.9k [72.5k, 83k] tokens/s, 7.2 of 80.0 GB, …`."""
+    condition, parts = one.condition, []
+    if one.speed:
+        parts.append(f"{short_number(one.speed.value)}{interval(one.speed, short_number)} {one.speed_unit}")
+    if used := condition.text("mem_reserved_gb"):
+        parts.append(f"{used} a GPU" if condition.runs[0].on_gpus else f"{used} of memory")
+    if energy := condition.text("j_per_token"):
+        parts.append(f"{energy} J/token")
+    if loss := condition.number("held_out" if one.loss_is == "held-out" else "final_loss"):
+        beside = one.loss.difference if not one.is_baseline else None
+        than = f" ({difference(beside)} beside the baseline, {one.loss.verdict})" if beside else ""
+        parts.append(f"{one.loss_is} loss {loss}{than}")
+    return ", ".join(parts)
+
+
+def what_happened(results: Results) -> Iterator[str]:
+    """How many runs completed and what they took, what failed, and what has to be read with care."""
+    runs = results.runs
+    counts = RunCounts.of(runs)
+    devices = ", ".join(dict.fromkeys(name for run in runs for name in run.device_names)) or "an unknown device"
+    yield (
+        f"{counts.completed} of {count(counts.total, 'run')} completed{counts.note}, "
+        f"in {count(len(results.conditions), 'condition')}; "
+        f"{_hours(results.cost.total, results.hour_unit)} on {devices}."
+    )
+    yield from what_failed(results)
+    if results.only_cpus:
+        yield "All on CPUs: their speeds and their memory say nothing about GPUs."
+    yield from _reservations(results)
+
+
+def what_failed(results: Results) -> Iterator[str]:
+    """In one line the attempts that failed, by class, the runs that came to nothing, and the time lost."""
+    classes = Counter(one.kind for run in results.runs for one in run.failures)
+    ended = [run.name for run in results.runs if run.state in ("failed", "held")]
+    said = []
+    if classes:
+        which = ", ".join(f"{number} × {kind}" if number > 1 else kind for kind, number in classes.most_common())
+        said.append(f"{count(classes.total(), 'attempt')} failed ({shorten(which, _WHY)})")
+    if ended:
+        said.append(f"{count(len(ended), 'run')} did not complete ({some(ended, 3)})")
+    if lost := sum(results.cost.lost.values()):
+        share = lost / max(results.cost.total, 1e-9)
+        said.append(f"{_hours(lost, results.hour_unit)} ({share:.0%}) lost to attempts that failed or were cancelled")
+    if said:
+        yield f"{'; '.join(said)}."
+
+
+def _reservations(results: Results) -> Iterator[str]:
+    """What was left out, learned worse, or has to be read with care."""
+    chosen = [one.recommendation for one in results.workloads if one.recommendation.fastest]
+    if excluded := {name: why for one in chosen for name, why in one.excluded.items()}:
+        yield f"Not considered: {listed(list(_causes(excluded)), 4)}."
+    worse = [one for one in results.comparisons if one.loss.verdict == Sameness.WORSE]
+    if others := [one.condition.name for one in worse if not one.is_baseline]:
+        yield f"Learned worse than the baseline: {listed(others)}."
+    if diverged := [one.condition.name for one in worse if one.is_baseline]:
+        yield f"The loss of the baseline is not finite: {listed(diverged)}."
+    if early := [run.name for run in results.runs if run.early]:
+        yield f"Completed early, before the target step: {listed(early)}. Left out of comparisons."
+    if changed := [run.name for run in results.runs if run.changed]:
+        yield f"A retry changed {listed(changed)}: not what the spec asks for, so left out of comparisons."
+    if mixed := mixed_code((run.name, run.code) for run in results.runs):
+        yield mixed
+    unlike = ((condition.name, unlike_machines(condition)) for condition in results.conditions)
+    yield from (f"Repeats of {name} asked for different machines: {how}." for name, how in unlike if how)
+    yield from ignored_axes(results.runs)
+    if silent := [run.name for run in results.runs if run.silent]:
+        yield no_metrics(silent)
+    if flagged := sum(bool(flags_of(run)) for run in results.runs):
+        yield f"{count(flagged, 'run')} with remarks on the data: see Data quality."
+
+
+def _causes(excluded: Mapping[str, str]) -> Iterator[str]:
+    """`a, b and 7 more (it failed: KeyError)`: those of one cause together, the whole texts are in the table."""
+    for group in alike(excluded.items(), lambda one: gist(one[1].replace(one[0], "#"))):
+        names, whys = zip(*group, strict=True)
+        yield f"{some(names, 2)} ({shorten(whys[0], _WHY)})"
+
+
+def _hours(seconds: float, unit: str) -> str:
+    """Device-seconds as hours, with their unit."""
+    number = seconds / HOUR_S
+    return f"{number:,.0f} {unit}" if number >= 10 else f"{number:.2g} {unit}"

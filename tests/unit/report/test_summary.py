@@ -1,0 +1,53 @@
+"""What a report says before anything else."""
+
+from __future__ import annotations
+
+from dscampaign.db.records import RunState
+from dscampaign.orchestrator.report.page.summary import summary, summary_lines, what_failed
+from dscampaign.tests.support.planted import Planted, PlantStore, Try, results_at
+
+FAST = Planted("fast", (0.05, 0.051, 0.052))
+
+
+def test_what_to_use_comes_first_then_what_it_costs_and_what_comes_next(planted_url: PlantStore) -> None:
+    use, costs, following, happened, *_ = summary_lines(results_at(planted_url(Planted("base"), FAST)))
+    assert use.startswith("Use fast (1.96 [1.92, 2.00] × baseline)")
+    assert costs.startswith("fast: 20.1k [19.7k, 20.5k] tokens/s, 10.0 GB a GPU, ")
+    assert "held-out loss 3.0000 (+0.0000 beside the baseline, equivalent)" in costs
+    assert following == "Next comes base, behind by 1.96 [1.92, 2.00] × (established)."
+    assert happened.startswith("6 of 6 runs completed, in 2 conditions")
+
+
+def test_where_two_may_be_used_each_has_its_costs(planted_url: PlantStore) -> None:
+    fast = Planted("fast", (0.05,) * 3, (3.0, 3.001, 2.999))
+    learner = Planted("learner", (0.1,) * 3, (2.0, 2.001, 1.999))
+    lines = summary_lines(results_at(planted_url(fast, learner)))
+    assert [line.partition(":")[0] for line in lines[1:3]] == ["fast", "learner"]
+
+
+def test_failures_of_all_runs_are_one_line(planted_url: PlantStore) -> None:
+    results = results_at(
+        planted_url(
+            FAST,
+            Planted("back", tries=(Try(0, 60, "gpu"), Try(50, 100))),
+            Planted("again", tries=(Try(0, 60, "gpu"), Try(50, 100))),
+            Planted("wild", (0.05,), nan_from=60, state=RunState.FAILED, tries=(Try(ended="diverged"),)),
+        )
+    )
+    (line,) = what_failed(results)
+    assert line.startswith("3 attempts failed (2 × gpu, diverged); 1 run did not complete (wild); ")
+    assert "lost to attempts that failed or were cancelled" in line
+
+
+def test_where_nothing_failed_nothing_is_said_of_it(planted_url: PlantStore) -> None:
+    assert list(what_failed(results_at(planted_url(FAST)))) == []
+
+
+def test_one_workload_needs_no_table(planted_url: PlantStore) -> None:
+    assert summary(results_at(planted_url(FAST))).tables == ()
+
+
+def test_of_several_workloads_a_table_says_what_to_use_for_each(planted_url: PlantStore) -> None:
+    section = summary(results_at(planted_url(FAST, Planted("large", train={"model": "gpt2-large"}))))
+    assert [table.header[0] for table in section.tables] == ["for"]
+    assert section.lead[0].startswith("model gpt2: Use fast")
