@@ -17,6 +17,15 @@ class RunState(StrEnum):
     FAILED = "failed"
     HELD = "held"
     CANCELLED = "cancelled"
+    SCREENED = "screened"
+    """Left out: its condition's screening run showed that it is not worth its time."""
+
+
+class Stage(StrEnum):
+    """Which part of a campaign a run is: all of it, where the spec has no `screen` section."""
+
+    SCREENING = "screening"
+    FULL = "full"
 
 
 CANCELLING: Final = "cancelling"
@@ -28,10 +37,10 @@ UNSETTLED_RUN: Final = frozenset({RunState.PENDING, RunState.QUEUED, RunState.RU
 SETTLED_RUN: Final = frozenset(RunState) - UNSETTLED_RUN
 """Nothing is left that this program would do by itself."""
 
-ENDED_RUN: Final = frozenset({RunState.COMPLETED, RunState.FAILED, RunState.CANCELLED})
+ENDED_RUN: Final = frozenset({RunState.COMPLETED, RunState.FAILED, RunState.CANCELLED, RunState.SCREENED})
 """There is nothing to cancel; a held run may still be."""
 
-RETRYABLE_RUN: Final = frozenset({RunState.FAILED, RunState.HELD, RunState.CANCELLED})
+RETRYABLE_RUN: Final = frozenset({RunState.FAILED, RunState.HELD, RunState.CANCELLED, RunState.SCREENED})
 """What `campaign retry` takes."""
 
 STARTED_RUN: Final = frozenset({RunState.QUEUED, RunState.RUNNING, RunState.COMPLETED})
@@ -134,6 +143,7 @@ class NewRun:
     state: RunState = RunState.PENDING
     reason: str = ""
     code: str = ""
+    stage: Stage = Stage.FULL
 
 
 @dataclass(frozen=True)
@@ -162,6 +172,7 @@ class RunRow:
     not_before_s: float | None
     updated_s: float
     code: str = ""
+    stage: Stage = Stage.FULL
 
 
 @dataclass(frozen=True)
@@ -283,6 +294,7 @@ class RunStatus(NamedTuple):
     phase: str | None = None
     phase_since_s: float | None = None
     node_list: str | None = None
+    stage: Stage = Stage.FULL
 
     @property
     def condition(self) -> str:

@@ -28,10 +28,10 @@ from sqlalchemy import (
 from sqlalchemy.types import TypeEngine
 
 from .gpu_records import GPU_FIGURES, WHOLE_FIGURES
-from .records import METRIC_COLUMNS, AttemptState, RunState
+from .records import METRIC_COLUMNS, AttemptState, RunState, Stage
 from .storable import MAX_TEXT, text
 
-HEAD: Final = "0003"
+HEAD: Final = "0004"
 """The newest migration, named here so that opening a store does not import Alembic."""
 
 Real = Float(53)
@@ -149,6 +149,7 @@ run = Table(
     Column("not_before_s", Real),
     Column("updated_s", Real, nullable=False),
     Column("code", String(64), nullable=False, server_default=""),
+    Column("stage", StateType(Stage), nullable=False, server_default=Stage.FULL),
     UniqueConstraint("campaign_id", "name"),
     Index(None, "campaign_id", "ordinal"),
 )

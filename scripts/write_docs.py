@@ -45,6 +45,7 @@ from dscampaign.orchestrator.spec.model import (
     Spec,
     TrainConfig,
 )
+from dscampaign.orchestrator.spec.screen_section import ScreenConfig
 from dscampaign.orchestrator.spec.slurm_section import OWNED_OPTIONS, PASSED_OPTIONS, SlurmConfig
 
 BEGIN: Final = "<!-- Made by `python scripts/write_docs.py`, down to the next mark. -->\n"
@@ -138,6 +139,7 @@ _SECTIONS: Final[dict[str, type[BaseModel]]] = {
     "local": LocalConfig,
     "retry": RetryConfig,
     "retry.rules": RetryRule,
+    "screen": ScreenConfig,
     "limits": LimitsConfig,
     "forward": ForwardConfig,
     "forward.wandb": WandbConfig,

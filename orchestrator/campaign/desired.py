@@ -50,6 +50,12 @@ class Submission:
         """The folder in which attempts start; symbolic links stay, as a node may see another folder behind one."""
         return Path(os.path.abspath(Path(self.spec_path.parent, expanded(self.spec.workdir or ""))))  # noqa: PTH100
 
+    @property
+    def chooses(self) -> dict[str, Any]:
+        """By what configurations are chosen, as a campaign's provenance keeps it; None for what the spec leaves out."""
+        screen = self.spec.screen
+        return {"objective": self.spec.objective, "screen": screen.model_dump(exclude_none=True) if screen else None}
+
     def codes(self, *, make: bool) -> CodeCopies:
         """The copies of the code of its runs; `make`: not only looked up, but made."""
         return CodeCopies(self.dir, self.spec_path, self.workdir, make)
@@ -242,7 +248,7 @@ def _campaign_values(submission: Submission, before: CampaignRow | None, copies:
             "workdir": str(submission.workdir),
             "python": sys.executable,
             "variables": sorted({*earlier, *_variables(submission, copies)}),
-            **({"objective": spec.objective} if spec.objective else {}),
+            **submission.chooses,
         },
     }
 
@@ -311,4 +317,5 @@ def _new_run(run: Run, ordinal: int, code: str) -> NewRun:
         repeat=run.repeat,
         target_step=run.target_step,
         code=code,
+        stage=run.stage,
     )

@@ -79,7 +79,7 @@ def desired_again(row: RunRow) -> RunRow:
     if row.state in DECIDED_RUN:
         return row
     state = RunState.PENDING if row.state is RunState.CANCELLED else row.state
-    return replace(row, state=state, reason="", retry_epoch=row.retry_epoch + 1)
+    return replace(row, state=state, reason="", retry_epoch=row.retry_epoch + (row.generation > 0))
 
 
 def accepted_again(row: RunRow, run: Run) -> RunRow:

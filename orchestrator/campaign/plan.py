@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+import json
 import os
-from collections import Counter
+from collections import Counter, defaultdict
 from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from enum import StrEnum
@@ -12,7 +13,7 @@ from math import ceil
 from pathlib import Path
 
 from ...db import queries
-from ...db.records import COMPLETED_EARLY, UNSETTLED_RUN, CampaignRow, RunRow, RunState, StepTimes
+from ...db.records import COMPLETED_EARLY, UNSETTLED_RUN, CampaignRow, RunRow, RunState, Stage, StepTimes
 from ...db.store import Store
 from ...jobs.shared.layout import CampaignPaths
 from ..errors import Unreachable
@@ -33,6 +34,7 @@ from ..reconcile.decide import decide
 from ..reconcile.loop import make_executor
 from ..reconcile.observe import observe, read_store
 from ..reconcile.origin import Origin, why_held
+from ..reconcile.screening import Rule, Screening, work_of
 from ..spec.expand import Run
 from ..spec.model import RunConfig
 from ..spec.validate import remarks
@@ -47,6 +49,8 @@ class Sign(StrEnum):
 
     CREATE = "+"
     RESUBMIT = "~"
+    LATER = "?"
+    """If the screening keeps its point."""
     KEEP = "="
     CANCEL = "-"
 
@@ -94,11 +98,31 @@ class PlannedRun:
 
 
 @dataclass(frozen=True)
+class ScreeningPlan:
+    """What a campaign does in two stages, and what that costs.
+
+    Attributes:
+        steps: of a screening run.
+        rule: which points then run in full, in words.
+        open: screening runs that are still to come or under way; with none, the points are chosen.
+        most: full runs that the rule lets start at most, of those that wait.
+        gpu_hours: the maximum that these can use within their time limits; None without Slurm.
+    """
+
+    steps: int
+    rule: str
+    open: int
+    most: int
+    gpu_hours: float | None
+
+
+@dataclass(frozen=True)
 class Plan:
     """All runs of a campaign with what would happen to them.
 
     If the executor could not be reached, `trouble` says so: resubmissions may be missing. `notes` say which limits
-    change, what code runs use, and what stands in the way of all of them.
+    change, what code runs use, and what stands in the way of all of them. `likely_gpu_hours` is what the submitted
+    full runs will train for, by the speed of their screening runs; None unless all of them were screened.
     """
 
     campaign: str
@@ -106,6 +130,8 @@ class Plan:
     runs: tuple[PlannedRun, ...]
     trouble: Unreachable | None = None
     notes: tuple[str, ...] = ()
+    screening: ScreeningPlan | None = None
+    likely_gpu_hours: float | None = None
 
     @property
     def starting(self) -> list[Run]:
@@ -125,12 +151,16 @@ class Plan:
         """The maximum that the submitted attempts can use within their time limits; None without Slurm."""
         if self.executor != "slurm":
             return None
-        asked = (run.config.slurm for run in self.starting)
-        return sum(slurm.nodes * slurm.gpus * slurm.time_min / 60 for slurm in asked)
+        return sum(map(_most_gpu_hours, self.starting))
 
     def count(self, *signs: Sign) -> int:
         """How many runs have one of these signs."""
         return sum(item.sign in signs for item in self.runs)
+
+
+def _most_gpu_hours(run: Run) -> float:
+    slurm = run.config.slurm
+    return slurm.nodes * slurm.gpus * slurm.time_min / 60
 
 
 def make_plan(store: Store | None, submission: Submission) -> Plan:
@@ -141,7 +171,8 @@ def make_plan(store: Store | None, submission: Submission) -> Plan:
     submits, trouble = _decided(store, campaign, submission, change) if store and campaign else ({}, None)
     order = {run.config_hash: index for index, run in enumerate(submission.runs)}
     early = _completed_early(store, campaign) if store and campaign else frozenset()
-    planned = map(_with_needs, _with_memory(store, list(_planned(change, submits, early))))
+    screens = submission.spec.screen is not None
+    planned = map(_with_needs, _with_memory(store, list(_planned(change, submits, early, screens=screens))))
     runs = sorted(planned, key=lambda item: order[item.run.config_hash] if item.run else len(order))
     limits = {"limits": submission.spec.limits.model_dump(exclude_none=True)}
     notes = changes({"limits": campaign.limits}, limits) if campaign else []
@@ -149,7 +180,46 @@ def make_plan(store: Store | None, submission: Submission) -> Plan:
     notes += remarks(submission.spec)
     if reason := why_held(Origin.of(campaign.provenance).missing(os.environ)) if campaign else "":
         notes.append(reason)
-    return Plan(submission.spec.name, submission.spec.executor, tuple(runs), trouble, tuple(notes))
+    screening = _screening(submission, runs)
+    likely = _likely_gpu_hours(store, change, runs) if store and screening else None
+    return Plan(submission.spec.name, submission.spec.executor, tuple(runs), trouble, tuple(notes), screening, likely)
+
+
+def _screening(submission: Submission, planned: Sequence[PlannedRun]) -> ScreeningPlan | None:
+    """The two stages of a campaign that has them."""
+    screen, rule = submission.spec.screen, Rule.of(submission.chooses)
+    if screen is None or rule is None:
+        return None
+    later: dict[str, list[Run]] = defaultdict(list)
+    for item in planned:
+        if item.run and item.sign is Sign.LATER:
+            later[work_of(item.run.stored_config)].append(item.run)
+    most = screen.keep * submission.spec.repeats if isinstance(screen.keep, int) else None
+    chosen = [run for runs in later.values() for run in sorted(runs, key=_most_gpu_hours, reverse=True)[:most]]
+    hours = sum(map(_most_gpu_hours, chosen)) if submission.spec.executor == "slurm" else None
+    screens = [item for item in planned if item.run and item.run.stage is Stage.SCREENING]
+    still = sum(item.starts or item.why in UNSETTLED_RUN for item in screens)
+    return ScreeningPlan(screen.steps, rule.text, still, len(chosen), hours)
+
+
+def _likely_gpu_hours(store: Store, change: SpecDiff, planned: Sequence[PlannedRun]) -> float | None:
+    """What the full runs that start now will train for, by the speed of their points' screening runs."""
+    starting = [item.run for item in planned if item.run and item.starts and item.run.stage is Stage.FULL]
+    rows = {_point(run): row for row, run in change.keep if run.stage is Stage.SCREENING}
+    with store.read() as conn:
+        steps = queries.step_figures(conn, [row.id for row in rows.values()])
+    hours = 0.0
+    for run in starting:
+        row = rows.get(_point(run))
+        step_s = Screening.of(steps.get(row.id, ()), ()).step_s if row else None
+        if step_s is None or run.target_step is None:
+            return None
+        hours += run.target_step * step_s * run.world_size / 3600
+    return hours if starting else None
+
+
+def _point(run: Run) -> str:
+    return json.dumps(run.params, sort_keys=True, default=str)
 
 
 def _uncounted(runs: Sequence[Run]) -> Iterator[str]:
@@ -185,14 +255,17 @@ def _completed_early(store: Store, campaign: CampaignRow) -> frozenset[int]:
         return frozenset(run.run_id for run in queries.status(conn, campaign.id) if run.early)
 
 
-def _planned(change: SpecDiff, submits: Mapping[int, Submit], early: Collection[int]) -> Iterator[PlannedRun]:
+def _planned(
+    change: SpecDiff, submits: Mapping[int, Submit], early: Collection[int], *, screens: bool
+) -> Iterator[PlannedRun]:
     for run in change.create:
-        yield PlannedRun(Sign.CREATE, run.name, "", run, run.micro_batch)
+        later = screens and run.stage is Stage.FULL
+        yield PlannedRun(Sign.LATER if later else Sign.CREATE, run.name, "", run, run.micro_batch)
     for row, run in change.replace:
         why, differing = "its experiment changed in the spec", _differing(row, run)
         yield PlannedRun(Sign.RESUBMIT, row.name, why, run, run.micro_batch, differing=differing)
     for row, run in change.keep:
-        kept = _kept(row, run, submits.get(row.id))
+        kept = _kept(row, run, submits.get(row.id), screens=screens)
         kept = replace(kept, why=words(COMPLETED_EARLY)) if row.id in early and not kept.starts else kept
         yield replace(kept, differing=_differing(row, run))
     for row in change.drop:
@@ -201,7 +274,9 @@ def _planned(change: SpecDiff, submits: Mapping[int, Submit], early: Collection[
         yield PlannedRun(Sign.CANCEL if ends else Sign.KEEP, row.name, why)
 
 
-def _kept(row: RunRow, run: Run, submit: Submit | None) -> PlannedRun:
+def _kept(row: RunRow, run: Run, submit: Submit | None, *, screens: bool) -> PlannedRun:
+    if submit is None and screens and run.stage is Stage.FULL and row.state is RunState.PENDING and not row.generation:
+        return PlannedRun(Sign.LATER, row.name, "", run, run.micro_batch)
     if submit is None:
         return PlannedRun(Sign.KEEP, row.name, row.state, run, run.micro_batch)
     sign, why = (Sign.RESUBMIT, submit.why) if row.generation else (Sign.CREATE, "recorded, not started yet")
@@ -244,7 +319,9 @@ def _decided(
 ) -> tuple[dict[int, Submit], Unreachable | None]:
     """What the next pass would submit of the kept runs, by run id. `local.parallel` does not count here."""
     # as submitting the spec would leave it
-    campaign = replace(campaign, desired="active", limits=submission.spec.limits.model_dump(exclude_none=True))
+    provenance = {**campaign.provenance, **submission.chooses}
+    limits = submission.spec.limits.model_dump(exclude_none=True)
+    campaign = replace(campaign, desired="active", limits=limits, provenance=provenance)
     stored = read_store(store, campaign)
     kept = {row.id: run for row, run in change.keep}
     rows = tuple(accepted_again(desired_again(row), kept[row.id]) for row in stored.runs if row.id in kept)

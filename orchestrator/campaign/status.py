@@ -93,8 +93,8 @@ class CampaignStatus:
 
     @property
     def all_completed(self) -> bool:
-        """Whether every run that the user did not cancel completed."""
-        return all(run.state in (RunState.COMPLETED, RunState.CANCELLED) for run in self.runs)
+        """Whether every run completed that the user did not cancel and the screening did not leave out."""
+        return all(run.state in (RunState.COMPLETED, RunState.CANCELLED, RunState.SCREENED) for run in self.runs)
 
     @property
     def silent(self) -> list[str]:

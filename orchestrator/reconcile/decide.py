@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 
-from ...db.records import SETTLED_RUN, AttemptRow, AttemptState, RunState
+from ...db.records import SETTLED_RUN, AttemptRow, AttemptState, RunState, Stage
 from ..executors.base import JobView
 from ..failures.evidence import Ended
 from . import retry_policy
@@ -20,6 +20,7 @@ from .attempt_state import follow_attempt, transitions
 from .limits import code_lost, gate, max_active
 from .node_exclusion import NodeEvidence, excluded
 from .retry_policy import PassContext
+from .screening import gates
 from .set_aside import in_words, is_given_up, unreadable
 from .snapshot import BrokenRun, RunView, Snapshot
 
@@ -42,19 +43,25 @@ class _Seen:
 def decide(snapshot: Snapshot) -> list[Action]:
     """What to do now, run by run, in an order that is safe to carry out one after another.
 
-    All first repeats come before any second one, so that drift of a machine affects all conditions alike.
+    Screening runs come first, and all first repeats before any second one, so that drift of a machine affects all
+    conditions alike.
     """
-    seen, broken = _each(sorted(snapshot.runs, key=lambda view: view.run.repeat), snapshot)
+    seen, broken = _each(
+        sorted(snapshot.runs, key=lambda view: (view.run.stage is Stage.FULL, view.run.repeat)), snapshot
+    )
     everything = [end for one in seen for end in one.ended]
     nodes = NodeEvidence.of(everything)
     context = _pass_context(snapshot, [nodes.reattribute(end) for end in everything])
     closed, limit = gate(snapshot), max_active(snapshot)
+    everyone: list[RunView | BrokenRun] = [*snapshot.runs, *snapshot.broken]
+    desired = [one.run for one in everyone if snapshot.is_desired(one)]
+    screened = gates(desired, snapshot.screenings, snapshot.campaign.provenance)
     active = sum(1 for one in seen if one.history is None) + sum(1 for one in broken if one.attempt)
     actions: list[Action] = [action for one in broken for action in _leave(one, snapshot)]
     for one in seen:
         planned = _planned(one, snapshot, nodes, context)
         submits = any(isinstance(action, Submit) for action in planned)
-        if submits and (held := closed or code_lost(one.view, snapshot)):
+        if submits and (held := screened.get(one.view.run.id) or closed or code_lost(one.view, snapshot)):
             planned = [*one.found, *set_run(one.view, *held)]
         elif submits and limit is not None and active >= limit:
             planned = [action for action in planned if not isinstance(action, Submit)]

@@ -10,9 +10,11 @@ from dataclasses import dataclass, field, replace
 from itertools import chain
 from pathlib import Path
 
+from sqlalchemy import Connection
+
 from ...db import queries
 from ...db.errors import StoreError
-from ...db.records import SETTLED_RUN, TERMINAL_ATTEMPT, AttemptRow, CampaignRow, RunRow, RunState, StepTimes
+from ...db.records import SETTLED_RUN, TERMINAL_ATTEMPT, AttemptRow, CampaignRow, RunRow, RunState, Stage, StepTimes
 from ...db.regular_files import open_regular
 from ...db.store import Store
 from ...jobs.agent.evidence import LINE_LIMIT, LogLine, NodeOutcome
@@ -34,6 +36,7 @@ from ..memory.prediction import Ledger
 from ..spec.model import RunConfig
 from .claims import job_claim, newest_claimed
 from .origin import Origin
+from .screening import Screening
 from .set_aside import in_words, may_pass
 from .snapshot import AttemptView, BrokenRun, RunView, Snapshot
 
@@ -49,6 +52,7 @@ class Stored:
 
     By run id: what the spec asks for, the attempts, oldest first, and the size of the largest recorded checkpoint, in
     bytes. By memory key: the measured memory. Of a run whose configuration cannot be read `unread` says why.
+    `screenings` has what screening runs have measured, by run id.
     """
 
     now_s: float
@@ -59,6 +63,7 @@ class Stored:
     unread: Mapping[int, str] = field(default_factory=dict)
     ledgers: Mapping[str, Ledger] = field(default_factory=dict)
     checkpoint_bytes: Mapping[int, int] = field(default_factory=dict)
+    screenings: Mapping[int, Screening] = field(default_factory=dict)
 
     @property
     def active(self) -> list[AttemptRow]:
@@ -81,7 +86,19 @@ def read_store(store: Store, campaign: CampaignRow) -> Stored:
             unread=unread,
             ledgers=read_ledgers(conn, configs.values(), chain.from_iterable(attempts.values())),
             checkpoint_bytes=queries.checkpoint_sizes(conn, campaign.id),
+            screenings=_screenings(conn, runs, attempts),
         )
+
+
+def _screenings(
+    conn: Connection, runs: Sequence[RunRow], attempts: Mapping[int, Sequence[AttemptRow]]
+) -> dict[int, Screening]:
+    """What screening runs have measured, while it may still decide whether a run starts."""
+    done = [run.id for run in runs if run.stage is Stage.SCREENING and run.state is RunState.COMPLETED]
+    if not done or not any(run.stage is Stage.FULL and not run.generation for run in runs):
+        return {}
+    steps = queries.step_figures(conn, done)
+    return {run_id: Screening.of(steps.get(run_id, ()), attempts.get(run_id, ())) for run_id in done}
 
 
 def _configs(runs: Sequence[RunRow]) -> tuple[dict[int, RunConfig], dict[int, str]]:
@@ -126,6 +143,7 @@ def observe(
         user=executor.user,
         missing=tuple(Origin.of(stored.campaign.provenance).missing(os.environ)),
         damaged=_damaged(stored, paths),
+        screenings=stored.screenings,
     )
     return snapshot, trouble
 

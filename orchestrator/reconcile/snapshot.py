@@ -15,6 +15,7 @@ from ..failures.evidence import Ended
 from ..failures.rules import UserRule
 from ..memory.prediction import Ledger
 from ..spec.model import RetryConfig, RunConfig
+from .screening import Screening
 
 ABSENCE = "absence"
 """Where an attempt's evidence keeps it."""
@@ -185,6 +186,7 @@ class Snapshot:
         missing: variables of the shell that submitted the campaign which this process lacks.
         damaged: by hash, why a copy of code cannot be used.
         broken: the runs that cannot be seen; they are not among ``runs``.
+        screenings: what the screening runs have measured, by run id; none are needed once all points are decided.
     """
 
     now_s: float
@@ -203,6 +205,7 @@ class Snapshot:
     missing: tuple[str, ...] = ()
     damaged: Mapping[str, str] = field(default_factory=dict)
     broken: tuple[BrokenRun, ...] = ()
+    screenings: Mapping[int, Screening] = field(default_factory=dict)
 
     def is_desired(self, view: RunView | BrokenRun) -> bool:
         """Whether the run is still desired."""

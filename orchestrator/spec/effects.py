@@ -28,6 +28,9 @@ EFFECTS: Final[Mapping[str, Effect]] = {
 }
 """Every field of `train`. One that becomes `LEARNED` changes the digests of the runs that set it."""
 
+WORK: Final = ("model", "pretrained", "seq_len", "global_batch", "steps", "epochs", "dataset", "tokenizer")
+"""Fields of `train` that say what is trained on what; all others say how."""
+
 MEASURES: Final = tuple(field for field, effect in EFFECTS.items() if effect is Effect.MEASURED)
 COMPARES_ALIKE: Final = frozenset(field for field, effect in EFFECTS.items() if effect is Effect.NONE)
 DESCRIBES_ONLY: Final = COMPARES_ALIKE.union(MEASURES)

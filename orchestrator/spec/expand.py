@@ -12,6 +12,7 @@ from typing import Any, Final
 
 from pydantic import ValidationError
 
+from ...db.records import Stage
 from ...jobs.shared.ds_config import merged
 from ..errors import FieldPath, Finding, InvalidSpec, concerns
 from . import batch_size, strategies
@@ -19,7 +20,7 @@ from .effects import DESCRIBES_ONLY
 from .matrix import AxisSetting, Path, Point, as_scalar, points, short_name
 from .model import RunConfig, Spec, env_text
 from .normalize import canonical
-from .run_names import run_name
+from .run_names import SCREENS, run_name
 from .slurm_section import Scalar
 from .validate import check, validation_findings
 
@@ -49,6 +50,7 @@ class Run:
         global_batch: Samples of one optimizer step; None for a command that does not say.
         micro_batch: Samples of one forward pass on one rank, to begin with; None where it is searched for.
         accumulation: Passes of one optimizer step, to begin with.
+        stage: Whether it is a short run that screens its point, or a full one.
     """
 
     name: str
@@ -63,6 +65,7 @@ class Run:
     global_batch: int | None
     micro_batch: int | None
     accumulation: int | None
+    stage: Stage = Stage.FULL
 
     @property
     def settled(self) -> RunConfig:
@@ -79,7 +82,7 @@ class Run:
 
 
 def expand(spec: Spec, local_gpus: int = 0) -> tuple[Run, ...]:
-    """All runs of a spec: every point of the matrix, and each repeat of it.
+    """All runs of a spec: every point of the matrix, and each repeat of it; before them those that screen the points.
 
     Args:
         local_gpus: GPUs of this machine, which count for `executor: local`.
@@ -88,7 +91,7 @@ def expand(spec: Spec, local_gpus: int = 0) -> tuple[Run, ...]:
         InvalidSpec: With everything that is wrong in any point.
     """
     found, findings = points(spec.matrix, _placeholders(spec))
-    if (count := len(found) * spec.repeats) > spec.max_runs:
+    if (count := len(found) * (spec.repeats + (spec.screen is not None))) > spec.max_runs:
         message, hint = f"expands to {count} runs, {spec.max_runs} allowed", f"write max_runs: {count} if you mean it"
         raise InvalidSpec([*findings, Finding((("matrix",), ("repeats",)), message, hint)])
     told = {place for finding in findings for place in finding.places}
@@ -99,17 +102,39 @@ def expand(spec: Spec, local_gpus: int = 0) -> tuple[Run, ...]:
         try:
             config = _config(base, point, local_gpus)
             point = _as_read(point, config)  # noqa: PLW2901 - the same point
-            for repeat in range(spec.repeats):
-                run = _run(config, point, repeat, local_gpus, taken=runs)
+            for stage, repeat, staged in _stages(spec, config):
+                run = _run(staged, point, repeat, stage, local_gpus, taken=runs)
                 if other := hashes.get(run.config_hash):
-                    raise InvalidSpec([_duplicate(point, other)])
+                    raise InvalidSpec([_duplicate(point, other, stage)])
                 runs[run.name], hashes[run.config_hash] = run, run.name
         except InvalidSpec as error:
             new = (finding for finding in error.findings if finding not in findings)
             findings += [finding for finding in new if not concerns(finding, told)]
+    if spec.screen and len(found) == 1:
+        findings.append(Finding((("screen",),), "has nothing to choose from: there is one point", "give it a matrix"))
     if findings:
         raise InvalidSpec(findings)
-    return tuple(runs.values())
+    return tuple(sorted(runs.values(), key=lambda run: run.stage is not Stage.SCREENING))
+
+
+def _stages(spec: Spec, config: RunConfig) -> Iterator[tuple[Stage, int, RunConfig]]:
+    """The runs of a point: each one's stage, repeat and configuration.
+
+    Raises:
+        InvalidSpec: Its screening run would be no shorter than the full one.
+    """
+    if screen := spec.screen:
+        train = config.train
+        if train.steps is None and train.epochs is None:
+            hint = "set train.steps, and have the command stop there: {steps}, or CAMPAIGN_STEPS"
+            raise InvalidSpec([Finding((("screen",),), "needs to know how long a full run is", hint)])
+        if train.steps is not None and train.steps <= screen.steps:
+            message = f"is no shorter than a full run of {train.steps:,} steps"
+            raise InvalidSpec([Finding((("screen", "steps"),), message, f"at most {train.steps - 1:,}")])
+        short = train.model_copy(update=screen.shortened(train.warmup_steps))
+        slurm = config.slurm.model_copy(update={"time": screen.time} if screen.time else {})
+        yield Stage.SCREENING, 0, config.model_copy(update={"train": short, "slurm": slurm})
+    yield from ((Stage.FULL, repeat, config) for repeat in range(spec.repeats))
 
 
 def _config(base: Mapping[str, Any], point: Point, local_gpus: int) -> RunConfig:
@@ -149,7 +174,7 @@ def _reads_whole(config: RunConfig, setting: AxisSetting) -> bool:
     return isinstance(value, int) and value == setting.value
 
 
-def _run(config: RunConfig, point: Point, repeat: int, local_gpus: int, taken: Mapping[str, Run]) -> Run:
+def _run(config: RunConfig, point: Point, repeat: int, stage: Stage, local_gpus: int, taken: Mapping[str, Run]) -> Run:
     """One repeat of a point.
 
     Raises:
@@ -161,7 +186,8 @@ def _run(config: RunConfig, point: Point, repeat: int, local_gpus: int, taken: M
     config = config.model_copy(update={"train": train})
     nameless = _filled(config, _values(config, point, "{run}", repeat))
     digest = _config_hash(nameless, point, local_gpus)
-    name = run_name(point.labels, repeat, digest, taken)
+    suffix = SCREENS if stage is Stage.SCREENING else f"-r{repeat}" if repeat else ""
+    name = run_name(point.labels, suffix, digest, taken)
     config = _filled(config, _values(config, point, name, repeat))
     ranks = config.ranks(local_gpus)
     world_size = config.nodes * ranks
@@ -170,6 +196,7 @@ def _run(config: RunConfig, point: Point, repeat: int, local_gpus: int, taken: M
         name=name,
         params=point.params,
         repeat=repeat,
+        stage=stage,
         config=config,
         config_hash=digest,
         target_step=train.steps,
@@ -300,7 +327,10 @@ def _blamed(finding: Finding, point: Point, moved: Mapping[FieldPath, FieldPath]
     return finding
 
 
-def _duplicate(point: Point, other: str) -> Finding:
+def _duplicate(point: Point, other: str, stage: Stage) -> Finding:
     places = tuple(setting.place for setting in point.settings) or (("matrix",),)
+    if stage is Stage.SCREENING and other.endswith(SCREENS):
+        message = f"is screened by the same experiment as {other}"
+        return Finding(places, message, "vary no length or warm-up that `screen` shortens, or leave `screen` out")
     message = f"is the same experiment as run {other}"
     return Finding(places, message, "remove one of them, or use repeats for the same point with other seeds")

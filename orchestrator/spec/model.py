@@ -13,6 +13,7 @@ from .command_line import Word, words_of
 from .forward_section import Forward, ForwardConfig
 from .metrics_section import Metrics
 from .objective import Objective
+from .screen_section import ScreenConfig
 from .slurm_section import Hint, MemorySize, SlurmConfig, SpecSection, Text, Whole, one_line, parse_mem_mb
 
 Real = Annotated[float, Strict(), Field(allow_inf_nan=False)]
@@ -382,6 +383,9 @@ class Spec(RunConfig):
     `memory`, `energy`, `cost`, `tokens-per-GB` or `time-to-loss`
     ([what each means](results.md#what-counts)). Default: speed, unless another one learns better: then both are named.
     `campaign recommend --by` asks otherwise."""
+    screen: ScreenConfig | None = None
+    """First run each point of the matrix for a few steps, then in full only those that can still win
+    ([how](spec.md#screening)). Default: all run in full."""
     limits: LimitsConfig = LimitsConfig()
     """Limits of the whole campaign."""
     max_runs: Annotated[Whole, Field(ge=1, le=100_000)] = 1000

@@ -13,20 +13,22 @@ from .slurm_section import Scalar
 _MAX_NAME: Final = 100
 _MAX_VALUE: Final = 40
 
+SCREENS: Final = "-screen"
+"""What the name of a run ends in that screens its point."""
+
 
 def run_name(
-    labels: Sequence[tuple[str, Scalar | None]], repeat: int, config_hash: str, taken: Container[str] = frozenset()
+    labels: Sequence[tuple[str, Scalar | None]], suffix: str, config_hash: str, taken: Container[str] = frozenset()
 ) -> str:
     """The name of a run, such as `zero_stage-2_precision-bf16` and `...-r1` for its first further repeat.
 
     Args:
-        labels: What sets the run apart: names and values; an empty name stands for a value alone.
-        repeat: Number of the repeat, from 0.
+        labels: What sets its point apart: names and values; an empty name stands for a value alone.
+        suffix: What sets it apart from other runs of the point, such as `-r1`.
         config_hash: Digest of its experiment, which settles a clash.
         taken: Names of other runs.
     """
     words = [f"{_safe(key)}-{value_slug(value)}" if key else value_slug(value) for key, value in labels]
-    suffix = f"-r{repeat}" if repeat else ""
     name = _fit("_".join(words) or "run", _MAX_NAME - len(suffix)) + suffix
     return name if name not in taken else f"{name[: _MAX_NAME - 9]}-{config_hash[:8]}"
 

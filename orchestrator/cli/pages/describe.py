@@ -72,7 +72,9 @@ def next_command(facts: RunDetails) -> str:
             unclear = known.get("sure") == "unsure" and not known.get("frames")
             retry = f"campaign logs {name}" if unclear else f"campaign retry {name}   (once the cause is fixed)"
             return f"{reconcile}   (where {lacking} is set)" if lacking else retry
-        case RunState.CANCELLED | RunState.COMPLETED if facts.early or run.state is RunState.CANCELLED:
+        case RunState.SCREENED | RunState.CANCELLED | RunState.COMPLETED if (
+            facts.early or run.state is not RunState.COMPLETED
+        ):
             return f"campaign retry {name}"
         case RunState.RUNNING:
             return f"campaign logs {name} -f"

@@ -21,7 +21,13 @@ from ...spec.expand import Run
 from .states import changed_line, changed_name
 from .text import Cell, Page, Style, table
 
-_STYLES: Final = {Sign.CREATE: Style.GREEN, Sign.RESUBMIT: Style.YELLOW, Sign.KEEP: Style.DIM, Sign.CANCEL: Style.RED}
+_STYLES: Final = {
+    Sign.CREATE: Style.GREEN,
+    Sign.RESUBMIT: Style.YELLOW,
+    Sign.LATER: Style.BLUE,
+    Sign.KEEP: Style.DIM,
+    Sign.CANCEL: Style.RED,
+}
 _LEGEND: Final = "+ create  ~ resubmit  = keep  - cancel"
 _ENDED_BADLY: Final = (RunState.FAILED, RunState.HELD)
 _HEADER: Final = ("", "run", "params", "batch", "states", "memory", "machine", "time", "steps", "")
@@ -34,7 +40,8 @@ _UNKNOWN: Final = Cell("unknown", Style.DIM)
 
 def plan_page(plan: Plan, page: Page) -> str:
     """The plan with its summary."""
-    lines = [page.paint(_LEGEND, Style.DIM), ""]
+    later = "  ? if the screening keeps it" if plan.screening else ""
+    lines = [page.paint(f"{_LEGEND}{later}", Style.DIM), ""]
     lines += table(page, _HEADER, _rows(plan.runs), _RIGHT, _DROPPED)
     notes = [clean(note) for note in plan.notes] + [""] * bool(plan.notes)
     said = [
@@ -45,7 +52,7 @@ def plan_page(plan: Plan, page: Page) -> str:
         *_ended_badly(plan),
         *notes,
     ]
-    return "\n".join([*lines, "", *said, summary(plan, page)])
+    return "\n".join([*lines, "", *said, *_screening(plan), summary(plan, page)])
 
 
 def summary(plan: Plan, page: Page) -> str:
@@ -56,8 +63,19 @@ def summary(plan: Plan, page: Page) -> str:
         most = max((run.config.local.parallel for run in plan.starting), default=1)
         parts += [f"on this machine, {most} at a time"] if start else []
     elif start:
-        parts += [count(plan.arrays, "sbatch array"), f"up to {plan.gpu_hours or 0:,.0f} GPU-hours"]
+        likely = "" if plan.likely_gpu_hours is None else f", likely {plan.likely_gpu_hours:,.3g}"
+        parts += [count(plan.arrays, "sbatch array"), f"up to {plan.gpu_hours or 0:,.0f} GPU-hours{likely}"]
     return f"{page.paint('Plan:', Style.BOLD)} {' · '.join(parts)}"
+
+
+def _screening(plan: Plan) -> list[str]:
+    """What comes after the screening, and what it may cost."""
+    stages = plan.screening
+    if stages is None or not stages.most:
+        return []
+    points = f"{count(stages.open, 'point')} of {stages.steps:,} steps each"
+    hours = "" if stages.gpu_hours is None else f", up to {stages.gpu_hours:,.0f} GPU-hours"
+    return [f"Screening: {points}; then in full {stages.rule}: at most {count(stages.most, 'run')}{hours}", ""]
 
 
 def _command(plan: Plan) -> list[str]:
@@ -126,6 +144,9 @@ def plan_document(plan: Plan) -> dict[str, Any]:
         "to_cancel": plan.count(Sign.CANCEL),
         "arrays": plan.arrays,
         "gpu_hours": plan.gpu_hours,
+        "likely_gpu_hours": plan.likely_gpu_hours,
+        "later": plan.count(Sign.LATER),
+        "screening": asdict(plan.screening) if plan.screening else None,
         "notes": list(plan.notes),
         "runs": [_document(item) for item in plan.runs],
     }

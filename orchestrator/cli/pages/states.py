@@ -19,6 +19,7 @@ _LOOKS: Final[dict[str, tuple[str, Style]]] = {
     RunState.FAILED: ("✗", Style.RED),
     RunState.HELD: ("!", Style.YELLOW),
     RunState.CANCELLED: ("−", Style.DIM),
+    RunState.SCREENED: ("−", Style.DIM),
     AttemptState.INTENT: ("·", Style.DIM),
 }
 

@@ -34,9 +34,9 @@ _RIGHT = "--rrrrrr-r---"
 _DROPPED = ("nodes", "job", "mfu", "memory", "tries", "micro-batch", "last tok/s", "", "left", "loss")
 """Columns that a narrow terminal does without, the least important first."""
 
-_OF_CONDITIONS = (*WORST_FIRST, RunState.COMPLETED, RunState.CANCELLED)
+_OF_CONDITIONS = (*WORST_FIRST, RunState.COMPLETED, RunState.CANCELLED, RunState.SCREENED)
 _CONDITION_HEADER = ("condition", "runs", *map(str, _OF_CONDITIONS), "steps")
-_CONDITION_DROPPED = ("cancelled", "queued", "held", "pending")
+_CONDITION_DROPPED = ("screened", "cancelled", "queued", "held", "pending")
 _COUNTS_WIDTH = 50
 """Of a screen, for the counts beside the name of a condition."""
 
@@ -183,6 +183,7 @@ def steps_line(status: CampaignStatus) -> str:
 
 def _steps(runs: Sequence[RunStatus]) -> tuple[int, int]:
     """Steps done, and to be done; (0, 0) where a run does not know its last one."""
+    runs = [run for run in runs if run.state is not RunState.SCREENED]
     if not all(run.target_step for run in runs):
         return 0, 0
     return sum(min(run.step or 0, run.target_step or 0) for run in runs), sum(run.target_step or 0 for run in runs)

@@ -21,6 +21,7 @@ _ENDS: Final = {
     RunState.FAILED: ("failed", "failed"),
     RunState.HELD: ("is held", "are held"),
     RunState.CANCELLED: ("was cancelled", "were cancelled"),
+    RunState.SCREENED: ("was screened out", "were screened out"),
 }
 """How a run that is settled and of no use ended; of several."""
 

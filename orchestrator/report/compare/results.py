@@ -6,7 +6,7 @@ from collections import defaultdict
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from ....db.records import CampaignRow
+from ....db.records import CampaignRow, Stage
 from ...spec.objective import Objective
 from ..measure.cost import Cost
 from ..measure.run import MeasuredRun
@@ -29,7 +29,8 @@ class WorkloadResults:
 class Results:
     """Everything that a report says; the runs are in the order of the matrix.
 
-    `times` are of conditions that differ in their tokens per step, by the time they took to the same loss.
+    `times` are of conditions that differ in their tokens per step, by the time they took to the same loss. Runs that
+    screened their points are apart: no comparison and no estimate knows them, only the cost does.
     """
 
     campaign: CampaignRow
@@ -38,6 +39,7 @@ class Results:
     times: tuple[TimeToLoss, ...]
     cost: Cost
     objective: Objective | None = None
+    screening: tuple[MeasuredRun, ...] = ()
 
     @property
     def comparisons(self) -> list[BaselineComparison]:
@@ -69,9 +71,11 @@ def results_of(
     What counts is `by`, or else what the spec says.
     """
     by = by or objective_of(campaign)
-    workloads = workloads_of(conditions_of(runs), baseline)
+    full = tuple(run for run in runs if run.stage is Stage.FULL)
+    screening = tuple(run for run in runs if run.stage is Stage.SCREENING)
+    workloads = workloads_of(conditions_of(full), baseline)
     compared = tuple(_results(workload, by) for workload in workloads)
-    return Results(campaign, tuple(runs), compared, tuple(_times(workloads)), _sum(runs), by)
+    return Results(campaign, full, compared, tuple(_times(workloads)), _sum(full, screening), by, screening)
 
 
 def objective_of(campaign: CampaignRow) -> Objective | None:
@@ -100,7 +104,7 @@ def _has_curves(workload: Workload) -> bool:
     return not script and any(condition.counted for condition in workload.conditions)
 
 
-def _sum(runs: Sequence[MeasuredRun]) -> Cost:
+def _sum(runs: Sequence[MeasuredRun], screening: Sequence[MeasuredRun]) -> Cost:
     lost: dict[str, float] = defaultdict(float)
     for run in runs:
         for kind, value in run.cost.lost.items():
@@ -113,4 +117,5 @@ def _sum(runs: Sequence[MeasuredRun]) -> Cost:
         queued_s=sum(run.cost.queued_s for run in runs),
         untimed=sum(run.cost.untimed for run in runs),
         search=sum(run.cost.search for run in runs),
+        screening=sum(run.cost.total for run in screening),
     )

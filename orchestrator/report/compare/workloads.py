@@ -11,11 +11,9 @@ from dataclasses import dataclass
 from typing import Any, Final
 
 from ...formatting import count
+from ...spec.effects import WORK
 from ..measure.run import MeasuredRun
 from .conditions import ALIKE, Condition, baseline_of, grouped
-
-_WORK: Final = ("model", "pretrained", "seq_len", "global_batch", "steps", "epochs", "dataset", "tokenizer")
-"""Fields of the trainer's configuration that say what is trained on what; all others say how."""
 
 _DIGEST: Final = re.compile(r"[0-9a-f]{6}")  # as matrix.py makes it
 _RANKS: Final = "ranks"
@@ -104,7 +102,7 @@ def _work(condition: Condition, tokens_per_step: int | None) -> dict[str, Any]:
     ranks = {_RANKS: condition.ranks}
     if condition.runs[0].config.get("command"):
         return {"tokens per step": tokens_per_step, **ranks}
-    return {**{name: condition.field(name) for name in _WORK}, **ranks}
+    return {**{name: condition.field(name) for name in WORK}, **ranks}
 
 
 def _names(groups: Sequence[Sequence[Condition]], works: Sequence[Mapping[str, Any]]) -> list[str]:
@@ -126,7 +124,7 @@ def _names_work(name: str, condition: Condition) -> bool:
     """Not a label, which names a point; not a field that says how; not the digest that stands for a whole structure."""
     train = condition.runs[0].train
     digest = isinstance(train.get(name), Mapping) and _DIGEST.fullmatch(str(condition.params[name]))
-    says_how = name in ("label", "strategy") or (name in train and name not in _WORK)
+    says_how = name in ("label", "strategy") or (name in train and name not in WORK)
     return not (digest or says_how)
 
 

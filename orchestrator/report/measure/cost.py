@@ -27,6 +27,7 @@ class Cost:
         queued_s: from submission to start, of all attempts; plain seconds.
         untimed: attempts that ended well or still run, with steps whose times are not known: all that they took.
         search: of attempts that ended well or still run, the search for the micro-batch before the training.
+        screening: of a campaign, everything of the runs that screened its points.
     """
 
     training: float
@@ -36,11 +37,13 @@ class Cost:
     queued_s: float
     untimed: float = 0.0
     search: float = 0.0
+    screening: float = 0.0
 
     @property
     def total(self) -> float:
         """All of it, without waiting."""
-        return self.training + self.warm_up + self.around + self.untimed + self.search + sum(self.lost.values())
+        before = self.search + self.screening
+        return before + self.training + self.warm_up + self.around + self.untimed + sum(self.lost.values())
 
 
 NO_FAILURE: Final = frozenset(kind for kind in FailureClass if not kind.policy.failure)

@@ -10,7 +10,7 @@ from typing import Any, Final
 import numpy as np
 
 from ....db.gpu_records import AttemptGpus
-from ....db.records import COMPLETED_EARLY, AttemptRow, RunRow, RunState
+from ....db.records import COMPLETED_EARLY, AttemptRow, RunRow, RunState, Stage
 from ....db.series import Series
 from ...campaign.code_text import codes_text
 from ...failures.evidence import READ_CONFIG
@@ -154,6 +154,7 @@ class MeasuredRun:
     name: str
     params: Mapping[str, Any]
     repeat: int
+    stage: Stage
     state: RunState
     early: bool
     read_config: bool | None
@@ -265,6 +266,7 @@ def measured_run(data: RunData) -> MeasuredRun:
         name=run.name,
         params=run.params,
         repeat=run.repeat,
+        stage=run.stage,
         state=run.state,
         early=run.state == RunState.COMPLETED and newest is not None and newest.failure_class == COMPLETED_EARLY,
         reason=clean(run.reason),

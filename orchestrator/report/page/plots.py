@@ -275,6 +275,7 @@ def _goodput(results: Results) -> Figure | None:
     parts = [("training", cost.training, "#009E73"), ("warm-up", cost.warm_up, "#F0E442")]
     parts += [("around it", cost.around, "#56B4E9")]
     parts += [("search", cost.search, "#CC79A7")] if cost.search else []
+    parts += [("screening", cost.screening, "#F0E442")] if cost.screening else []
     parts += [("step times not known", cost.untimed, "#BBBBBB")] if cost.untimed else []
     reds = ("#D55E00", "#E69F00", "#CC79A7", "#8C510A", "#B2182B", "#999999")
     parts += [(words(kind), value, reds[i % len(reds)]) for i, (kind, value) in enumerate(cost.lost.items())]

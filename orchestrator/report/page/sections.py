@@ -15,6 +15,7 @@ from ..compare.wording import difference, loss_verdict, span, times
 from ..measure.telemetry import GpuDetails
 from . import tables
 from .elements import Section, Table
+from .screening import screening
 from .setup import environment, failures, setup
 from .summary import summary
 
@@ -35,6 +36,7 @@ def sections_of(results: Results, details: GpuDetails, ds_configs: dict[str, str
         summary(results),
         *(_conditions(one) for one in results.workloads),
         *_time_to_loss(results),
+        *screening(results),
         tables.losses(results),
         tables.speed(results),
         tables.scaling(results),

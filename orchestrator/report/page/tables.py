@@ -265,6 +265,7 @@ def goodput(results: Results) -> Section:
     parts = [("training steps that count", cost.training), ("warm-up and compiling: the first steps", cost.warm_up)]
     parts += [("starting, evaluating, saving", cost.around)]
     parts += [("searching for the micro-batch", cost.search)] if cost.search else []
+    parts += [("screening", cost.screening)] if cost.screening else []
     parts += [("all of attempts whose step times are not known", cost.untimed)] if cost.untimed else []
     parts += [(f"lost to {words(kind)}", value) for kind, value in cost.lost.items()]
     rows = tuple((what, f"{value / HOUR_S:,.3f}", f"{value / cost.total:.1%}") for what, value in parts)

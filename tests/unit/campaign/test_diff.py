@@ -102,16 +102,19 @@ def test_what_the_spec_no_longer_names_is_dropped() -> None:
 
 
 @pytest.mark.parametrize(
-    ("state", "becomes", "epochs"),
+    ("state", "attempts", "becomes", "epochs"),
     [
-        (RunState.CANCELLED, RunState.PENDING, 1),
-        (RunState.RUNNING, RunState.RUNNING, 1),
-        (RunState.COMPLETED, RunState.COMPLETED, 0),
-        (RunState.FAILED, RunState.FAILED, 0),
+        (RunState.CANCELLED, 1, RunState.PENDING, 1),
+        (RunState.CANCELLED, 0, RunState.PENDING, 0),
+        (RunState.RUNNING, 1, RunState.RUNNING, 1),
+        (RunState.COMPLETED, 1, RunState.COMPLETED, 0),
+        (RunState.FAILED, 1, RunState.FAILED, 0),
     ],
 )
-def test_what_comes_back_into_the_spec_is_wanted_again(state: RunState, becomes: RunState, epochs: int) -> None:
-    again = desired_again(stored("a", state, desired=ABSENT))
+def test_what_comes_back_into_the_spec_is_wanted_again(
+    state: RunState, attempts: int, becomes: RunState, epochs: int
+) -> None:
+    again = desired_again(replace(stored("a", state, desired=ABSENT), generation=attempts))
     assert (again.desired, again.state, again.retry_epoch) == ("run", becomes, epochs)
 
 

@@ -263,11 +263,11 @@ def test_a_config_survives_json_and_makes_train_json() -> None:
     ],
 )
 def test_names(labels: list[tuple[str, Any]], name: str) -> None:
-    assert run_name(labels, 0, "0" * 16) == name
+    assert run_name(labels, "", "0" * 16) == name
 
 
 def test_a_taken_name_gets_a_digest() -> None:
-    assert run_name([("a", 1)], 0, "0123456789abcdef", {"a-1"}) == "a-1-01234567"
+    assert run_name([("a", 1)], "", "0123456789abcdef", {"a-1"}) == "a-1-01234567"
 
 
 scalars = st.one_of(st.text(max_size=150), st.integers(), st.booleans(), st.floats(allow_nan=False), st.none())
@@ -275,7 +275,7 @@ scalars = st.one_of(st.text(max_size=150), st.integers(), st.booleans(), st.floa
 
 @given(labels=st.lists(st.tuples(st.text(max_size=20), scalars), max_size=8), repeat=st.integers(0, 999))
 def test_every_name_is_safe_as_a_folder(labels: list[tuple[str, Any]], repeat: int) -> None:
-    name = run_name(labels, repeat, "0123456789abcdef")
+    name = run_name(labels, f"-r{repeat}" if repeat else "", "0123456789abcdef")
     assert 0 < len(name) <= 100
     assert Path(name).name == name
     assert set(name) <= set("ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz0123456789._=-")

@@ -1,0 +1,253 @@
+"""Which points of a matrix run in full, by what their screening runs have measured. Pure.
+
+A point is compared with those that do the same work, once all their screening runs are settled. The choice is made anew
+in every pass, from the same figures: nothing of it is kept but the state of the runs that are left out.
+"""
+
+from __future__ import annotations
+
+import json
+import math
+import statistics
+from collections import defaultdict
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any, Final
+
+from ...db.gpu_queries import WARM_UP_STEPS
+from ...db.metrics import StepFigures
+from ...db.records import UNSETTLED_RUN, AttemptRow, RunRow, RunState, Stage
+from ..formatting import count, figure, short_number
+from ..spec.effects import WORK
+from ..spec.objective import Objective
+from ..spec.run_names import SCREENS
+from ..spec.screen_section import PARETO, share_of
+
+NOISE: Final = 0.03
+"""Two points whose figures lie within this share of each other are not told apart by one short run of each."""
+
+_LAST_SHARE: Final = 0.1
+"""Part of the steps, at the end, whose mean loss stands for a run that was not evaluated."""
+
+
+@dataclass(frozen=True)
+class Screening:
+    """What a screening run has measured; None where it does not say.
+
+    Attributes:
+        step_s: median seconds of a step, without the warm-up.
+        tokens_per_s: over all ranks.
+        mem_gb: the most that PyTorch held on a GPU, or on CPUs that the processes of a node took.
+        loss: in nats, on held-out text if it was evaluated.
+    """
+
+    step_s: float | None = None
+    tokens_per_s: float | None = None
+    mem_gb: float | None = None
+    loss: float | None = None
+
+    @classmethod
+    def of(cls, steps: Sequence[StepFigures], attempts: Sequence[AttemptRow]) -> Screening:
+        """Of a run with these steps, in order, and these attempts."""
+        timed = steps[min(WARM_UP_STEPS, len(steps) // 2) :]
+        nodes = [node for attempt in attempts for node in attempt.evidence.get("nodes") or ()]
+        host = max((node.get("memory_peak_bytes") or 0 for node in nodes), default=0) / 1e9
+        reserved = [step.mem_reserved_gb for step in steps if step.mem_reserved_gb]
+        evaluated = [step.eval_loss for step in steps if step.eval_loss is not None]
+        last = [step.loss for step in steps[-max(1, int(_LAST_SHARE * len(steps))) :] if step.loss is not None]
+        return cls(
+            step_s=_median([step.step_time_s for step in timed]),
+            tokens_per_s=_median([step.tokens_per_s for step in timed]),
+            mem_gb=max(reserved, default=0.0) or host or None,
+            loss=evaluated[-1] if evaluated else statistics.fmean(last) if last else None,
+        )
+
+    @property
+    def speed(self) -> float | None:
+        """Tokens, or else steps, per second."""
+        return self.tokens_per_s or (1 / self.step_s if self.step_s else None)
+
+    @property
+    def tokens_per_gb(self) -> float | None:
+        """Speed per GB."""
+        return self.speed / self.mem_gb if self.speed and self.mem_gb else None
+
+
+@dataclass(frozen=True)
+class _Figure:
+    """A figure that points are chosen by: higher is better where `higher` says so."""
+
+    name: str
+    of: Callable[[Screening], float | None]
+    text: Callable[[Screening], str]
+    higher: bool = True
+
+    def good(self, one: Screening) -> float | None:
+        """The figure such that more is better; None where it is not known, or no number."""
+        value = self.of(one)
+        return None if value is None or not math.isfinite(value) else value if self.higher else -value
+
+
+def _speed_text(one: Screening) -> str:
+    step = f" ({1000 * one.step_s:,.3g} ms a step)" if one.step_s else ""
+    return f"{short_number(one.speed)} {'tokens' if one.tokens_per_s else 'steps'}/s{step}"
+
+
+_SPEED: Final = _Figure("speed", lambda one: one.speed, _speed_text)
+_MEMORY: Final = _Figure("memory", lambda one: one.mem_gb, lambda one: f"{one.mem_gb:.1f} GB", higher=False)
+_LOSS: Final = _Figure("loss", lambda one: one.loss, lambda one: f"loss {figure(one.loss)}", higher=False)
+_DENSITY: Final = _Figure(
+    "tokens/s per GB", lambda one: one.tokens_per_gb, lambda one: f"{short_number(one.tokens_per_gb)} tokens/s per GB"
+)
+
+_BY_OBJECTIVE: Final = {Objective.LOSS: _LOSS, Objective.MEMORY: _MEMORY, Objective.TOKENS_PER_GB: _DENSITY}
+"""All others go by speed: a short run tells too little of energy, and time to a loss is mostly speed."""
+
+_LEARNS: Final = (Objective.LOSS, Objective.TIME_TO_LOSS)
+
+
+@dataclass(frozen=True)
+class Rule:
+    """How points are chosen: what the spec's `screen.keep` and `objective` say."""
+
+    keep: str | int
+    objective: Objective | None = None
+
+    @classmethod
+    def of(cls, provenance: Mapping[str, Any]) -> Rule | None:
+        """Of a campaign; None for one that screens nothing."""
+        screen, objective = provenance.get("screen"), provenance.get("objective")
+        return cls(screen["keep"], Objective(objective) if objective else None) if screen else None
+
+    @property
+    def text(self) -> str:
+        """`the best 3 by speed`, `those within 10% of the best by loss`."""
+        first, second = self._front
+        if self.keep == PARETO:
+            return f"those that no other one beats in {first.name} and {second.name}"
+        if isinstance(self.keep, int):
+            return f"the best {self.keep} by {self._by.name}" if self.keep > 1 else f"the best by {self._by.name}"
+        return f"those {self.keep} of the best by {self._by.name}"
+
+    @property
+    def _by(self) -> _Figure:
+        return _BY_OBJECTIVE.get(self.objective, _SPEED) if self.objective else _SPEED
+
+    @property
+    def _front(self) -> tuple[_Figure, _Figure]:
+        return _SPEED, _LOSS if self.objective in _LEARNS else _MEMORY
+
+    def left_out(self, measured: Mapping[str, Screening]) -> dict[str, str]:
+        """Which of these points, by name, do not run in full, and why. One that nobody can judge does."""
+        if self.keep == PARETO:
+            return self._beaten(measured)
+        ranked = self._ranked(measured)
+        if isinstance(self.keep, int):
+            worse = ranked[self.keep :]
+        else:
+            share = share_of(self.keep)
+            worse = [name for name in ranked if self._behind(measured[name], measured[ranked[0]]) > share]
+        places = {name: place for place, name in enumerate(ranked, 1)}
+        return {
+            name: f"{_ordinal(places[name])} of {len(ranked)} by {self._by.name}: {self._by.text(measured[name])};"
+            f" best is {ranked[0]} with {self._by.text(measured[ranked[0]])}"
+            for name in worse
+        }
+
+    def _ranked(self, measured: Mapping[str, Screening]) -> list[str]:
+        known = {name: good for name, one in measured.items() if (good := self._by.good(one)) is not None}
+        return sorted(known, key=lambda name: -known[name])
+
+    def _behind(self, one: Screening, best: Screening) -> float:
+        """By what part a point is worse than the best: how much less of what is good, or more of what is not."""
+        mine, top = self._by.of(one), self._by.of(best)
+        if not mine or not top:
+            return 0.0
+        return 1 - mine / top if self._by.higher else mine / top - 1
+
+    def _beaten(self, measured: Mapping[str, Screening]) -> dict[str, str]:
+        found = {}
+        for name, one in measured.items():
+            better = (other for other, beside in measured.items() if other != name and self._beats(beside, one))
+            if (other := next(better, None)) is not None:
+                known = [each for each in self._front if each.good(one) is not None]
+                mine, others = (", ".join(each.text(of) for each in known) for of in (one, measured[other]))
+                found[name] = f"beaten in {' and '.join(each.name for each in known)}: {mine}; {other} has {others}"
+        return found
+
+    def _beats(self, other: Screening, one: Screening) -> bool:
+        """Whether another is nowhere worse, and somewhere better by more than noise."""
+        pairs = [(each.good(other), each.good(one)) for each in self._front]
+        known = [(theirs, mine) for theirs, mine in pairs if theirs is not None and mine is not None]
+        clearly = any(theirs - mine > NOISE * abs(mine) for theirs, mine in known)
+        return bool(known) and clearly and all(theirs >= mine for theirs, mine in known)
+
+
+def gates(
+    runs: Sequence[RunRow], measured: Mapping[int, Screening], provenance: Mapping[str, Any]
+) -> dict[int, tuple[RunState, str]]:
+    """State, and why, of the runs that may not start now, by id: their points are being screened, or are left out.
+
+    A run that has begun stays as it is, and one that the user has retried starts whatever the screening says.
+
+    Args:
+        runs: all of a campaign that are desired.
+        measured: of its screening runs, by id.
+        provenance: of the campaign.
+    """
+    rule = Rule.of(provenance)
+    if rule is None:
+        return {}
+    screens: dict[str, dict[str, RunRow]] = defaultdict(dict)
+    for run in runs:
+        if run.stage is Stage.SCREENING:
+            screens[work_of(run.config)][_point(run)] = run
+    held: dict[str, tuple[RunState, str]] = {}
+    for group in screens.values():
+        held |= _of_group(group, measured, rule)
+    waiting = (run for run in runs if run.stage is Stage.FULL and not run.generation and not run.retry_epoch)
+    return {run.id: held[point] for run in waiting if (point := _point(run)) in held}
+
+
+def _of_group(
+    group: Mapping[str, RunRow], measured: Mapping[int, Screening], rule: Rule
+) -> dict[str, tuple[RunState, str]]:
+    """Of points that do the same work, those that may not start."""
+    open_runs = [run for run in group.values() if run.state in UNSETTLED_RUN]
+    if open_runs:
+        why = f"waits for the screening: {len(group) - len(open_runs)} of {count(len(group), 'point')} done"
+        return dict.fromkeys(group, (RunState.PENDING, why))
+    ended = {point: run for point, run in group.items() if run.state is not RunState.COMPLETED}
+    lost = {point: (RunState.SCREENED, _no_result(run)) for point, run in ended.items()}
+    names = {run.name.removesuffix(SCREENS): point for point, run in group.items() if point not in ended}
+    figures = {name: measured.get(group[point].id, Screening()) for name, point in names.items()}
+    worse = {names[name]: (RunState.SCREENED, why) for name, why in rule.left_out(figures).items()}
+    return lost | worse
+
+
+def _no_result(run: RunRow) -> str:
+    ends = {RunState.FAILED: "failed", RunState.HELD: "is held"}
+    why = f": {run.reason}" if run.reason else ""
+    return f"its screening run {run.name} {ends.get(run.state, 'was cancelled')}{why}"
+
+
+def work_of(config: Mapping[str, Any]) -> str:
+    """The same for runs whose points may be compared: the same model, data and tokens per step on as many ranks."""
+    train, slurm = config.get("train") or {}, config.get("slurm") or {}
+    nodes = slurm.get("nodes", 1) if config.get("executor") != "local" else 1
+    same = {name: train.get(name) for name in WORK if name not in ("steps", "epochs")}
+    return json.dumps([same, nodes, config.get("ranks_per_node")], sort_keys=True, default=str)
+
+
+def _point(run: RunRow) -> str:
+    return json.dumps(run.params, sort_keys=True, default=str)
+
+
+def _median(values: Sequence[float | None]) -> float | None:
+    known = [value for value in values if value is not None and math.isfinite(value) and value > 0]
+    return statistics.median(known) if known else None
+
+
+def _ordinal(number: int) -> str:
+    suffix = "th" if 10 <= number % 100 <= 20 else {1: "st", 2: "nd", 3: "rd"}.get(number % 10, "th")
+    return f"{number}{suffix}"
