@@ -190,6 +190,7 @@ def _run_of_status(
     return {
         "name": row.name,
         "params": run.params,
+        "stage": run.stage,
         "state": row.state,
         "completed_early": row.early,
         "cancelling": row.shown == CANCELLING,

@@ -45,6 +45,8 @@ def infeasible(condition: Condition) -> str:
 
 def _ends(failed: Sequence[MeasuredRun], repeats: int) -> str:
     """How runs ended that are of no use: `it failed`, `2 of 3 repeats failed, 1 was cancelled`."""
+    if len(failed) == repeats and all(run.state is RunState.SCREENED for run in failed):
+        return "it was screened out"
     parts: list[str] = []
     for state, number in Counter(run.state for run in failed).items():
         who = "it" if repeats == 1 else f"{number}" if parts else f"{number} of {count(repeats, 'repeat')}"

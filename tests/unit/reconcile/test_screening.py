@@ -45,7 +45,8 @@ def test_who_is_left_out(keep: str | int, objective: Objective | None, left_out:
 def test_a_reason_names_the_figures_and_the_better_one() -> None:
     out = Rule("pareto").left_out(POINTS)["beaten"]
     assert out == (
-        "beaten in speed and memory: 48k tokens/s (210 ms a step), 41.0 GB; fast has 100k tokens/s (100 ms a step), 40.0 GB"
+        "beaten in speed and memory: 48k tokens/s (210 ms a step), 41.0 GB; "
+        "fast has 100k tokens/s (100 ms a step), 40.0 GB"
     )
     out = Rule(3).left_out(POINTS)["beaten"]
     assert out == "4th of 4 by speed: 48k tokens/s (210 ms a step); best is fast with 100k tokens/s (100 ms a step)"

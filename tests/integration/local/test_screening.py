@@ -1,0 +1,95 @@
+"""A campaign that screens its points, from submitting it to its report: real agents, a script that only waits."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from dscampaign.db.records import RunState, Stage
+from dscampaign.orchestrator.campaign import desired
+from dscampaign.orchestrator.cli.main import main
+from dscampaign.tests.faults.trial import stand_in
+from dscampaign.tests.support.campaigns import Observed, open_store, run_to_end, submit
+
+SCRIPT = """\
+import os, sys
+from dscampaign import report
+if sys.argv[1] == "broken":
+    raise KeyError("broken")
+step_time = float(sys.argv[1])
+for step in range(1, int(os.environ["CAMPAIGN_STEPS"]) + 1):
+    report(step, loss=5 / step, step_time=step_time, tokens_per_s=1000 / step_time)
+"""
+
+SPEC = """\
+name: screened
+executor: local
+local: {{parallel: 2}}
+python: {launcher}
+command: train.py {{pace}}
+train: {{steps: 30}}
+matrix: {{pace: [0.1, 0.2, broken]}}
+repeats: 2
+screen: {{steps: 10, keep: 1}}
+"""
+
+
+@pytest.fixture(scope="module")
+def done(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Observed]:
+    folder = tmp_path_factory.mktemp("screened")
+    (folder / "train.py").write_text(SCRIPT)
+    spec = folder / "spec.yaml"
+    spec.write_text(SPEC.format(launcher=stand_in(folder)))
+    store = open_store(f"sqlite:///{folder}/campaign.db")
+    yield run_to_end(store, submit(spec, folder, store))
+    store.close()
+
+
+def where(done: Observed) -> list[str]:
+    return ["--dir", str(Path(done.campaign.dir)), "--store", done.store.url_without_password]
+
+
+def test_only_the_best_point_runs_in_full(done: Observed) -> None:
+    states = done.states()
+    assert {name for name, state in states.items() if state is RunState.COMPLETED} == {
+        *("pace-0.1-screen", "pace-0.2-screen", "pace-0.1", "pace-0.1-r1"),
+    }
+    assert states["pace-broken-screen"] is RunState.FAILED
+    assert {states[f"pace-{point}"] for point in ("0.2", "0.2-r1", "broken", "broken-r1")} == {RunState.SCREENED}
+    assert [len(done.metrics(name)) for name in ("pace-0.1-screen", "pace-0.1", "pace-0.2")] == [10, 30, 0]
+    reasons = {name: run.reason for name, run in done.runs.items()}
+    assert reasons["pace-0.2"].startswith("2nd of 2 by speed: 5k tokens/s (200 ms a step); best is pace-0.1 with 10k")
+    assert reasons["pace-broken"].startswith("its screening run pace-broken-screen failed: KeyError")
+
+
+def test_no_estimate_knows_the_screening_runs(done: Observed, tmp_path: Path) -> None:
+    assert main(["report", "screened", "-o", str(tmp_path), *where(done)]) == 0
+    document = json.loads((tmp_path / "report.json").read_text())
+    assert {run["name"] for run in document["runs"]} == {
+        f"pace-{point}{repeat}" for point in ("0.1", "0.2", "broken") for repeat in ("", "-r1")
+    }
+    assert document["cost"]["screening"] > 0
+    text = (tmp_path / "report.md").read_text()
+    section = text[text.index("## Screening") :].partition("\n## ")[0]
+    assert [line.split(" | ")[0].strip("| ") for line in section.splitlines() if line.startswith("| pace")] == [
+        *("pace-0.1", "pace-0.2", "pace-broken"),
+    ]
+
+
+def test_the_plan_knows_what_is_decided(done: Observed, capsys: pytest.CaptureFixture[str]) -> None:
+    spec = str(Path(done.campaign.provenance["spec"]))
+    capsys.readouterr()
+    assert main(["plan", spec, "--json", *where(done)]) == 0
+    plan = json.loads(capsys.readouterr().out)
+    assert (plan["to_submit"], plan["kept"], plan["later"]) == (0, 9, 0)
+
+
+def test_a_user_runs_in_full_what_was_left_out(done: Observed) -> None:
+    [run] = desired.retry(done.store, done.campaign, ["pace-0.2-r1"])
+    assert (run.state, run.stage) == (RunState.SCREENED, Stage.FULL)
+    again = run_to_end(done.store, done.campaign)
+    assert again.states()["pace-0.2-r1"] is RunState.COMPLETED
+    assert again.states()["pace-0.2"] is RunState.SCREENED
