@@ -6,6 +6,7 @@ from collections import Counter
 from collections.abc import Iterator, Mapping
 from typing import Final
 
+from ....db.records import RunState
 from ...campaign.code_text import mixed_code
 from ...campaign.counts import RunCounts
 from ...campaign.status import no_metrics
@@ -77,8 +78,10 @@ def what_happened(results: Results) -> Iterator[str]:
     runs = results.runs
     counts = RunCounts.of(runs)
     devices = ", ".join(dict.fromkeys(name for run in runs for name in run.device_names)) or "an unknown device"
+    screened = counts.states.get(RunState.SCREENED, 0)
+    left_out = f", {screened:,} screened out" if screened else ""
     yield (
-        f"{counts.completed} of {count(counts.total, 'run')} completed{counts.note}, "
+        f"{counts.completed} of {count(counts.total, 'run')} completed{counts.note}{left_out}, "
         f"in {count(len(results.conditions), 'condition')}; "
         f"{_hours(results.cost.total, results.hour_unit)} on {devices}."
     )
@@ -108,7 +111,8 @@ def what_failed(results: Results) -> Iterator[str]:
 def _reservations(results: Results) -> Iterator[str]:
     """What was left out, learned worse, or has to be read with care."""
     chosen = [one.recommendation for one in results.workloads if one.recommendation.fastest]
-    if excluded := {name: why for one in chosen for name, why in one.excluded.items()}:
+    out = {one.name for one in results.conditions if all(run.state is RunState.SCREENED for run in one.runs)}
+    if excluded := {name: why for one in chosen for name, why in one.excluded.items() if name not in out}:
         yield f"Not considered: {listed(list(_causes(excluded)), 4)}."
     worse = [one for one in results.comparisons if one.loss.verdict == Sameness.WORSE]
     if others := [one.condition.name for one in worse if not one.is_baseline]:
