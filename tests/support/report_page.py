@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import html
 import json
 import re
 from dataclasses import dataclass
@@ -67,9 +68,14 @@ class Page:
         return {path.stem for path in (self.folder / "figures").glob("*.png")}
 
     def words(self, figure: str) -> set[str]:
-        """Texts that a figure draws: each is a comment beside its outlines."""
-        svg = (self.folder / "figures" / f"{figure}.svg").read_text()
-        return {word.strip() for word in re.findall(r"<!-- (.*?) -->", svg, re.DOTALL)}
+        """Texts that a figure draws."""
+        return drawn_words(self.folder / "figures" / f"{figure}.svg")
+
+
+def drawn_words(svg: Path) -> set[str]:
+    """Texts that a figure draws."""
+    found = re.findall(r"<text\b[^>]*>(.*?)</text>", svg.read_text(), re.DOTALL)
+    return {html.unescape(word).strip() for word in found}
 
 
 def _table(block: str) -> Table:

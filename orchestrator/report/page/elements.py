@@ -38,7 +38,8 @@ class Picture:
 class Section:
     """A heading with what stands below it: figures, if they were drawn, and code, shown as it is.
 
-    ``lead`` is read before anything else; what is ``folded`` is opened by who wants it.
+    ``lead`` is read before anything else, of each group the first sentence first; what is ``folded`` is opened by who
+    wants it.
     """
 
     title: str
@@ -47,4 +48,4 @@ class Section:
     figures: tuple[Picture, ...] = ()
     code: str = ""
     folded: bool = False
-    lead: tuple[str, ...] = ()
+    lead: tuple[tuple[str, ...], ...] = ()

@@ -30,6 +30,7 @@ MOST_SAMPLED: Final = 3
 """So many runs have their GPUs drawn over time."""
 
 _LISTED: Final = 24
+_MOSTLY: Final = 0.9
 _ROUNDING: Final = 1e-6
 """Losses that differ by a smaller part are the same."""
 
@@ -89,13 +90,14 @@ _KINDS: Final = {
     "loss": _Kind(
         lambda one, _: _learns(one.condition),
         MOST_CURVES,
-        "Loss by {axes}: smoothed, of several repeats the mean with a band from "
-        "the lowest to the highest; diamonds are on held-out text.",
+        "Loss by {axes}: smoothed, of several repeats the mean with a band from the lowest to the highest; diamonds "
+        "are on held-out text. Curves that coincide are drawn as dashes by turns.",
     ),
     "loss_difference": _Kind(
         lambda one, baseline: not one.is_baseline and _learns(one.condition) and _learns(baseline),
         MOST_CURVES - 1,  # beside the baseline
-        "Smoothed loss minus the baseline's at the same step: below 0 is better.",
+        "Smoothed loss minus the baseline's at the same step, of repeats the mean: below 0 is better. Curves that "
+        "coincide are drawn as dashes by turns.",
         _differ,
     ),
     "step_time": _Kind(
@@ -211,3 +213,25 @@ def colours_of(one: WorkloadResults, palette: Sequence[str], rest: str) -> dict[
     curves = drawn("loss", one) or drawn("speed", one)[: len(palette)]
     own = {each.name: colour for each, colour in zip(curves, palette, strict=False)}
     return {each.condition.name: own.get(each.condition.name, rest) for each in one.comparisons}
+
+
+def coinciding(curves: Sequence[NDArray[np.float64]], apart: float) -> list[list[int]]:
+    """The places of the curves, those together that cover each other.
+
+    Curves have values at the same places, NaN where there is none. They cover each other where at least nine tenths of
+    the values that both have differ by less than ``apart``.
+    """
+    groups: list[list[int]] = []
+    for place, curve in enumerate(curves):
+        mine = next((group for group in groups if _coincide(curves[group[0]], curve, apart)), None)
+        if mine is None:
+            groups.append([place])
+        else:
+            mine.append(place)
+    return groups
+
+
+def _coincide(one: NDArray[np.float64], other: NDArray[np.float64], apart: float) -> bool:
+    difference = np.abs(one - other)
+    known = difference[np.isfinite(difference)]
+    return bool(known.size) and float(np.mean(known < apart)) >= _MOSTLY

@@ -16,6 +16,7 @@ from markupsafe import Markup, escape
 
 from ...formatting import count
 from ..compare.results import Results
+from .drawing import Look
 from .elements import Section
 
 FOLDED: Final = 40
@@ -25,9 +26,13 @@ _CODE: Final = re.compile(r"`([^`]+)`")
 _MARKDOWN: Final = re.compile(r"([\\*_{}\[\]<>#|])")
 
 
-def html_page(results: Results, sections: Sequence[Section], figures: Mapping[str, str], made_s: float) -> str:
-    """The page. Args: figures: SVG elements by name; made_s: when, in seconds since 1970."""
-    return _render("report.html", results, sections, {name: Markup(svg) for name, svg in figures.items()}, made_s)  # noqa: S704 - drawn here
+def html_page(
+    results: Results, sections: Sequence[Section], figures: Mapping[str, str], looks: Sequence[Look], made_s: float
+) -> str:
+    """The page. Args: figures: SVG elements by name; looks: of conditions; made_s: when, in seconds since 1970."""
+    shown = {name: Markup(svg) for name, svg in figures.items()}  # noqa: S704 - drawn here
+    switched = [look for look in looks if any(f' data-c="{look.number}"' in svg for svg in figures.values())]
+    return _render("report.html", results, sections, shown, made_s, switched)
 
 
 def markdown_page(results: Results, sections: Sequence[Section], figures: Mapping[str, str], made_s: float) -> str:
@@ -36,7 +41,12 @@ def markdown_page(results: Results, sections: Sequence[Section], figures: Mappin
 
 
 def _render(
-    name: str, results: Results, sections: Sequence[Section], figures: Mapping[str, object], made_s: float
+    name: str,
+    results: Results,
+    sections: Sequence[Section],
+    figures: Mapping[str, object],
+    made_s: float,
+    switched: Sequence[Look] = (),
 ) -> str:
     environment = Environment(
         loader=FunctionLoader(_source),
@@ -51,12 +61,13 @@ def _render(
     ]
     made = time.strftime("%Y-%m-%d %H:%M UTC", time.gmtime(made_s))
     size = f"{count(len(results.runs), 'run')}, {count(len(results.conditions), 'condition')}"
-    style, script = _source("report.css"), _source("report.js")
+    style, script = _source("report.css"), _source("report.js") + _source("charts.js")
     return environment.get_template(name).render(
         title=f"Campaign {results.campaign.name}",
         subtitle=f"{size} · {made} · dscampaign",
         sections=shown,
         figures=figures,
+        switched=switched,
         folded=FOLDED,
         style=Markup(style),  # noqa: S704 - a file of ours
         script=Markup(script),  # noqa: S704 - a file of ours

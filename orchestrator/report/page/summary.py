@@ -15,7 +15,7 @@ from ...formatting import count, short_number, shorten, some
 from ..compare.baseline import BaselineComparison
 from ..compare.conditions import unlike_machines
 from ..compare.ignored_axes import ignored_axes
-from ..compare.results import Results
+from ..compare.results import Results, WorkloadResults
 from ..compare.statistics import Sameness
 from ..compare.wording import difference, interval, listed
 from ..measure.flags import flags_of
@@ -32,29 +32,31 @@ _SEVERAL: Final = "What a speed or a loss of one workload is beside that of anot
 
 def summary(results: Results) -> Section:
     """The section that a page begins with; of several workloads it has a table of what to use for each."""
-    figures = pictures("speed_memory", results) + pictures(first_of_losses(results), results)
-    lead, told = tuple(answer_sentences(results)), tuple(what_happened(results))
-    if len(results.workloads) == 1:
+    found = pictures("speed_memory", results) + pictures(first_of_losses(results), results)
+    figures = tuple(
+        sorted(found, key=lambda one: "".join(filter(str.isdigit, one.name)).zfill(2))
+    )  # those of a workload side by side
+    lead, told = tuple(map(_answer, results.workloads)), tuple(what_happened(results))
+    if len(results.workloads) <= 1:
         return Section("Summary", told, figures=figures, lead=lead)
     return Section("Summary", (_SEVERAL, *told), (answer_table(results.workloads),), figures, lead=lead)
 
 
 def summary_lines(results: Results) -> list[str]:
     """The same as sentences alone."""
-    return [*answer_sentences(results), *what_happened(results)]
+    return [*(sentence for one in results.workloads for sentence in _answer(one)), *what_happened(results)]
 
 
-def answer_sentences(results: Results) -> Iterator[str]:
-    """For each workload what to use, what it costs, and how sure that is."""
-    for one in results.workloads:
-        said = one.recommendation
-        yield ": ".join(filter(None, (one.workload.name, said.sentence)))
-        told = [said.chosen] if said.chosen else [said.fastest, said.learner] if said.undecided else []
-        for each in one.comparisons:
-            if any(each.condition is other for other in told) and (costs := _costs(each)):
-                yield f"{each.condition.name}: {costs}."
-        if said.answer and said.answer.runner_up:
-            yield next_best(said.answer)
+def _answer(one: WorkloadResults) -> tuple[str, ...]:
+    """What to use, what it costs, and how sure that is."""
+    said = one.recommendation
+    told = [said.chosen] if said.chosen else [said.fastest, said.learner] if said.undecided else []
+    shown = (each for each in one.comparisons if any(each.condition is other for other in told))
+    return (
+        ": ".join(filter(None, (one.workload.name, said.sentence))),
+        *(f"{each.condition.name}: {costs}." for each in shown if (costs := _costs(each))),
+        *([next_best(said.answer)] if said.answer and said.answer.runner_up else []),
+    )
 
 
 def _costs(one: BaselineComparison) -> str:

@@ -17,7 +17,7 @@ from ...output_files import refuse_links_of_others, whole_file
 from ..compare.results import Results
 from ..measure.telemetry import GpuDetails
 from .data import condition_rows, document_of, run_rows
-from .plots import as_png, as_svg, draw
+from .plots import as_png, draw, looks_of, svg_of
 from .render import html_page, markdown_page
 from .sections import sections_of
 
@@ -37,11 +37,11 @@ def write_report(results: Results, details: GpuDetails, folder: Path, made_s: fl
     if file := next((path for path in (folder, *folder.parents) if path.is_file()), None):
         raise UserError(f"{file} is a file, and the report is a folder", "name a folder that is there, or a new one")
     drawn = draw(results, details.traces)
-    svgs = {name: as_svg(figure) for name, figure in drawn.items()}
+    svgs = {name: svg_of(figure) for name, figure in drawn.items()}
     sections = sections_of(results, details, rendered_configs(results))
     pictures = {name: f"figures/{name}.png" for name in drawn}
     files: dict[str, str | bytes] = {
-        PAGE: html_page(results, sections, svgs, made_s),
+        PAGE: html_page(results, sections, svgs, list(looks_of(results).values()), made_s),
         "report.md": markdown_page(results, sections, pictures, made_s),
         "report.json": json.dumps(document_of(results, details), indent=1, allow_nan=False) + "\n",
         "conditions.csv": _csv(*condition_rows(results)),

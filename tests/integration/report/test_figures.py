@@ -34,12 +34,22 @@ def test_a_legend_of_long_names_is_within_its_figure(planted_url: PlantStore) ->
     results = results_at(planted_url(*(Planted(f"model-gpt2-medium_strategy-zero{n}") for n in range(6))))
     traces = [GpuTrace(f"{run.name}, GPU 0 of node 10", [0.0], [1.0], [1.0], [1.0]) for run in results.runs[:4]]
     figures = draw(results, traces)
-    for name in ("gpus", "loss_difference"):
-        figure = figures[name]
+    figure = figures["gpus"]
+    FigureCanvasAgg(figure).draw()
+    extent = figure.legends[0].get_window_extent()
+    assert extent.x0 >= 0
+    assert extent.x1 <= figure.bbox.width
+
+
+@pytest.mark.parametrize("length", [2, 20, 38, 60])
+def test_what_stands_around_an_axis_is_within_its_figure(planted_url: PlantStore, length: int) -> None:
+    names = [f"{'wm_' * (length // 3)}zero{n}" for n in range(12)]
+    results = results_at(planted_url(*(Planted(name, floor=2 + 1e-5 * n) for n, name in enumerate(names))))
+    for name, figure in draw(results, []).items():
         FigureCanvasAgg(figure).draw()
-        extent = figure.legends[0].get_window_extent()
-        assert extent.x0 >= 0, name
-        assert extent.x1 <= figure.bbox.width, name
+        taken = figure.get_tightbbox()
+        assert -0.01 <= taken.x0 <= taken.x1 <= figure.get_figwidth() + 0.01, name
+        assert -0.01 <= taken.y0 <= taken.y1 <= figure.get_figheight() + 0.01, name
 
 
 @pytest.mark.parametrize(

@@ -20,6 +20,7 @@ from dscampaign.db.records import RunState
 from dscampaign.db.store import Store
 from dscampaign.orchestrator.cli.main import main
 from dscampaign.tests.support.planted import Planted, Try, plant
+from dscampaign.tests.support.report_page import drawn_words
 
 PlantStore = Callable[..., str]
 CONDITIONS = (
@@ -133,13 +134,11 @@ def test_what_is_recommended_is_drawn_however_many_there_are(planted_url: PlantS
     text = (out / "report.md").read_text()
     assert "Use fast" in text
     for figure in ("loss", "loss_difference"):
-        words = set(re.findall(r"<!-- (.*?) -->", (out / f"figures/{figure}.svg").read_text()))
+        words = drawn_words(out / f"figures/{figure}.svg")
         assert {"base", "fast", *(f"slow-{n:02}" for n in range(10))} <= words
         assert not words & {f"slow-{n}" for n in range(10, 14)}
     assert text.count("Not drawn: slow-10, slow-11, slow-12, slow-13.") == 2
-    assert {f"slow-{n:02}" for n in range(14)} <= set(
-        re.findall(r"<!-- (.*?) -->", (out / "figures/speed.svg").read_text())
-    )
+    assert {f"slow-{n:02}" for n in range(14)} <= drawn_words(out / "figures/speed.svg")
     setup = text.partition("## Set-up\n")[2]
     assert "| condition | ZeRO | lr |" in setup
     assert "| slow-13 | 1 | 13 |" in setup

@@ -3,10 +3,13 @@
 from __future__ import annotations
 
 import itertools
+import math
 
+import numpy as np
 import pytest
 
-from dscampaign.orchestrator.report.page.figures import front_of, spread
+from dscampaign.orchestrator.report.page.drawing import labels_of
+from dscampaign.orchestrator.report.page.figures import coinciding, front_of, spread
 
 
 def test_the_front_is_what_none_with_as_little_memory_beats() -> None:
@@ -22,3 +25,33 @@ def test_names_of_points_that_lie_together_do_not_cover_each_other() -> None:
     assert (found[3], found[4]) == (0.9, 0.1)
     assert sum(found[:3]) == pytest.approx(sum(wanted[:3]))
     assert found[0] < found[2]
+
+
+def test_curves_that_cover_each_other_are_found_together() -> None:
+    base = np.linspace(3.0, 2.0, 100)
+    near, far, cut = base + 0.0005, base + 0.1, base.copy()
+    cut[50:] = math.nan
+    noisy = base.copy()
+    noisy[:5] += 1.0
+    assert coinciding([base, far, near, cut, noisy, far], 0.001) == [[0, 2, 3, 4], [1, 5]]
+
+
+def test_what_shares_no_step_with_another_covers_nothing() -> None:
+    first, second = np.array([1.0, 1.0, math.nan, math.nan]), np.array([math.nan, math.nan, 1.0, 1.0])
+    assert coinciding([first, second], 0.1) == [[0], [1]]
+
+
+@pytest.mark.parametrize(
+    ("names", "labels"),
+    [
+        (["a", "b"], ["a", "b"]),
+        (["x" * 30 + "_strategy-ddp", "x" * 30 + "_strategy-zero1"], ["…ddp", "…zero1"]),
+        (["x" * 60], ["x" * 20 + "…" + "x" * 19]),
+        (["a" + "x" * 60 + "b", "a" + "x" * 61 + "b"], [f"{n} a{'x' * 19}…{'x' * 18}b" for n in (1, 2)]),
+    ],
+)
+def test_long_names_are_told_apart_by_what_differs(names: list[str], labels: list[str]) -> None:
+    found = labels_of(names)
+    assert found == labels
+    assert len(set(found)) == len(names)
+    assert max(map(len, found)) <= 44

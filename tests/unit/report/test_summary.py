@@ -50,4 +50,4 @@ def test_one_workload_needs_no_table(planted_url: PlantStore) -> None:
 def test_of_several_workloads_a_table_says_what_to_use_for_each(planted_url: PlantStore) -> None:
     section = summary(results_at(planted_url(FAST, Planted("large", train={"model": "gpt2-large"}))))
     assert [table.header[0] for table in section.tables] == ["for"]
-    assert section.lead[0].startswith("model gpt2: Use fast")
+    assert section.lead[0][0].startswith("model gpt2: Use fast")
