@@ -21,6 +21,7 @@ _BY_BLOCK = {"yield_per": 5000}
 """Rows that are fetched at a time: a campaign may have millions."""
 
 _COLUMNS = tuple(METRIC_COLUMNS.values())
+_LINE_FIELDS = ("step", "ts_s", "step_time_s", "loss")
 _METRIC_FIELDS = tuple(field.name for field in fields(MetricRow) if field.name != "extra")
 _LATEST_FIELDS = tuple(field.name for field in fields(RunLatest))
 
@@ -90,28 +91,45 @@ def step_times(conn: Connection, run_id: int) -> StepTimes:
     newest = newest.where(run.c.id == run_id).order_by(attempt.c.generation.desc()).limit(TIMED_ATTEMPTS)
     timed: list[tuple[float, int]] = []
     for attempt_id in conn.execute(newest).scalars().all():
-        timed += _step_times(conn, attempt_id, TIMED_STEPS - len(timed))
+        lines = newest_lines(conn, attempt_id, TIMED_STEPS - len(timed))
+        timed += [(line.time_s, line.steps) for line in lines if line.time_s is not None]
     return StepTimes(_p99(time_s for time_s, _ in timed), len(timed), _p99(time_s * steps for time_s, steps in timed))
+
+
+class NewestLine(NamedTuple):
+    """A line of an attempt's metrics, as far as it matters while it runs.
+
+    Attributes:
+        time_s: seconds of a step; where the script does not say, the time since the line before over the steps since.
+        steps: how many it is behind the line before.
+        loss: NaN where what was reported is not finite.
+    """
+
+    step: int
+    time_s: float | None
+    steps: int
+    loss: float | None
+
+
+def newest_lines(conn: Connection, attempt_id: int, limit: int) -> list[NewestLine]:
+    """An attempt's newest lines, the newest first."""
+    row = step_metric.c
+    query = select(row.nonfinite, row.step, row.ts_s, row.step_time_s, row.loss).where(row.attempt_id == attempt_id)
+    rows = conn.execute(query.order_by(row.step.desc()).limit(limit + 1)).all()
+    lines = []
+    for (mask, *values), before in zip_longest(rows, rows[1:]):
+        step, ts_s, time_s, loss = _restore(_LINE_FIELDS, values, mask)
+        _, step_before, ts_before_s, *_ = before or (0, step - 1, None)  # the first line: nobody knows since when
+        if time_s is None and ts_s is not None and ts_before_s is not None:
+            time_s = (ts_s - ts_before_s) / (step - step_before)
+        known = time_s is not None and math.isfinite(time_s) and time_s >= 0
+        lines.append(NewestLine(step, time_s if known else None, step - step_before, loss))
+    return lines[:limit]
 
 
 def _p99(times_s: Iterable[float]) -> float | None:
     ordered = sorted(times_s)
     return ordered[math.ceil(0.99 * len(ordered)) - 1] if ordered else None
-
-
-def _step_times(conn: Connection, attempt_id: int, limit: int) -> list[tuple[float, int]]:
-    """Seconds of a step, and how many steps its line is behind the one before; an attempt's newest lines first."""
-    row = step_metric.c
-    query = select(row.step, row.ts_s, row.step_time_s).where(row.attempt_id == attempt_id)
-    rows = conn.execute(query.order_by(row.step.desc()).limit(limit + 1)).all()
-    timed = []
-    for (step, ts_s, time_s), before in zip_longest(rows, rows[1:]):
-        step_before, ts_before_s, _ = before or (step - 1, None, None)  # the first line: nobody knows since when
-        if time_s is None and ts_s is not None and ts_before_s is not None:
-            time_s = (ts_s - ts_before_s) / (step - step_before)  # noqa: PLW2901
-        if time_s is not None and math.isfinite(time_s) and time_s >= 0:
-            timed.append((time_s, step - step_before))
-    return timed[:limit]
 
 
 def _stream(conn: Connection, run_id: int) -> Iterator[MetricRow]:

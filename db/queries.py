@@ -30,7 +30,7 @@ from . import schema
 from .events import NewEvent, add_event, add_events, events, events_of_kind, forwards, newest_event_s
 from .gpu_queries import attempt_gpus, gpu_devices, gpu_samples, gpu_trace, iter_gpu_samples, node_offsets, run_gpus
 from .leases import acquire_lease, read_lease, release_lease, renew_lease, report_pass
-from .metrics import extra_names, iter_metrics, latest, metrics, step_figures, step_times
+from .metrics import extra_names, iter_metrics, latest, metrics, newest_lines, step_figures, step_times
 from .records import (
     ACTIVE_ATTEMPT,
     AttemptRow,
@@ -65,6 +65,7 @@ __all__ = [  # what other modules here have
     "latest",
     "metrics",
     "newest_event_s",
+    "newest_lines",
     "node_offsets",
     "read_lease",
     "release_lease",

@@ -35,16 +35,8 @@ from dscampaign.orchestrator.errors import (
 from dscampaign.orchestrator.failures.policy import FailureClass, Policy
 from dscampaign.orchestrator.spec.fields import FILE
 from dscampaign.orchestrator.spec.forward_section import ForwardConfig, MlflowConfig, TensorBoardConfig, WandbConfig
-from dscampaign.orchestrator.spec.model import (
-    DatasetConfig,
-    LimitsConfig,
-    LocalConfig,
-    RetryConfig,
-    RetryRule,
-    RunConfig,
-    Spec,
-    TrainConfig,
-)
+from dscampaign.orchestrator.spec.model import DatasetConfig, LimitsConfig, LocalConfig, RunConfig, Spec, TrainConfig
+from dscampaign.orchestrator.spec.retry_section import PruneConfig, RetryConfig, RetryRule
 from dscampaign.orchestrator.spec.screen_section import ScreenConfig
 from dscampaign.orchestrator.spec.slurm_section import OWNED_OPTIONS, PASSED_OPTIONS, SlurmConfig
 
@@ -139,6 +131,7 @@ _SECTIONS: Final[dict[str, type[BaseModel]]] = {
     "local": LocalConfig,
     "retry": RetryConfig,
     "retry.rules": RetryRule,
+    "prune": PruneConfig,
     "screen": ScreenConfig,
     "limits": LimitsConfig,
     "forward": ForwardConfig,

@@ -13,7 +13,7 @@ from math import ceil
 from pathlib import Path
 
 from ...db import queries
-from ...db.records import COMPLETED_EARLY, UNSETTLED_RUN, CampaignRow, RunRow, RunState, Stage, StepTimes
+from ...db.records import COMPLETED_EARLY, UNSETTLED_RUN, CampaignRow, RunRow, RunState, Stage
 from ...db.store import Store
 from ...jobs.shared.layout import CampaignPaths
 from ..errors import Unreachable
@@ -32,7 +32,7 @@ from ..reconcile.actions import Submit
 from ..reconcile.campaign_folder import CampaignFolder
 from ..reconcile.decide import decide
 from ..reconcile.loop import make_executor
-from ..reconcile.observe import observe, read_store
+from ..reconcile.observe import RunMetrics, observe, read_store
 from ..reconcile.origin import Origin, why_held
 from ..reconcile.screening import Rule, Screening, work_of
 from ..spec.expand import Run
@@ -332,6 +332,6 @@ def _decided(
     except Unreachable as exc:
         return {}, exc
     with answering_within(LOOK_S):
-        snapshot, trouble = observe(desired, make_executor(campaign, paths), paths, lambda _run_id: StepTimes(None, 0))
+        snapshot, trouble = observe(desired, make_executor(campaign, paths), paths, RunMetrics())
     actions = decide(replace(snapshot, capacity=None))
     return {action.run.id: action for action in actions if isinstance(action, Submit)}, trouble

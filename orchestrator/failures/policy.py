@@ -263,6 +263,12 @@ class FailureClass(StrEnum):
         follows="fails",
         run=RunState.FAILED,
     )
+    PRUNED = Policy(
+        "pruned",
+        shows="the spec's `prune` section: steps that take too long, or losses that are not finite",
+        follows="the reconciler ends it; it fails",
+        run=RunState.FAILED,
+    )
     REFUSED = Policy(
         "refused",
         shows="`sbatch` rejects it for good, such as for an invalid partition",

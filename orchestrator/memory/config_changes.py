@@ -10,7 +10,8 @@ from collections.abc import Collection
 from typing import Any, Final
 
 from ..spec import strategies
-from ..spec.model import ConfigChange, RunConfig
+from ..spec.model import RunConfig
+from ..spec.retry_section import ConfigChange
 
 EXPANDABLE_SEGMENTS: Final = "expandable_segments"
 """Lets PyTorch's allocator join free fragments; changes no results."""

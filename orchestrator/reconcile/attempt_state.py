@@ -34,8 +34,12 @@ ROOT = 0
 """A user's number."""
 
 HANG = "hang"
+PRUNED = "pruned"
 STRAGGLER = "straggler"
 """Kinds of notes; an attempt's evidence keeps each under its name."""
+
+_ENDS = frozenset({HANG, PRUNED})
+"""Notes for which the job is cancelled."""
 
 
 def transitions(view: RunView, attempt: AttemptView, snapshot: Snapshot) -> Iterator[Action]:
@@ -104,20 +108,22 @@ def _observe_live(view: RunView, attempt: AttemptView, job: JobView, snapshot: S
         yield NoteAbsence(row, None)
     if mark := _mark(attempt, AttemptState.QUEUED if job.pending else AttemptState.RUNNING):
         yield mark
-    hangs = HANG in row.evidence
+    ends = not _ENDS.isdisjoint(row.evidence)
     if not job.pending:
         notes = list(_notice(view, attempt))
         yield from notes
-        hangs |= any(note.kind == HANG for note in notes)
+        ends |= any(note.kind in _ENDS for note in notes)
     elif not attempt.claimed:
         yield from _resize(view, row, snapshot)
-    if job.job_id and (hangs or not snapshot.is_desired(view)):
+    if job.job_id and (ends or not snapshot.is_desired(view)):
         yield CancelJob(row, job.job_id)
 
 
 def _notice(view: RunView, attempt: AttemptView) -> Iterator[Note]:
-    """Notes about a running attempt, each made once: it hangs, or a rank is slow."""
+    """Notes about a running attempt, each made once: it hangs, is hopeless, or a rank is slow."""
     row, retry = attempt.row, view.retry
+    if view.hopeless and PRUNED not in row.evidence:
+        yield Note(row, PRUNED, view.hopeless)
     if HANG not in row.evidence and view.p99_step_s is not None and retry.hang_factor:
         limits = {"factor": retry.hang_factor, "floor_s": float(retry.hang_min_s)}
         if reason := hang_detection.hang(attempt.heartbeats, view.p99_step_s, view.steps_known, **limits):
@@ -186,6 +192,8 @@ def _finish(view: RunView, attempt: AttemptView, snapshot: Snapshot) -> Finish |
         verdict = Verdict(FailureClass.CANCELLED, "the run is no longer wanted")
     elif HANG in attempt.row.evidence and verdict.kind.policy.may_hide_hang:
         verdict = Verdict(FailureClass.HANG, str(attempt.row.evidence[HANG]), rule="no-step")
+    elif PRUNED in attempt.row.evidence and verdict.kind.policy.run in (None, RunState.CANCELLED):
+        verdict = Verdict(FailureClass.PRUNED, str(attempt.row.evidence[PRUNED]), rule="prune")
     elif verdict.kind is FailureClass.CRASH and not ended.outcomes:
         verdict = _without_a_trace(attempt) or verdict
     elif verdict.kind is FailureClass.CANCELLED and (who := _not_the_user(attempt, snapshot.user)):

@@ -11,7 +11,7 @@ from ...db import queries
 from ...db.errors import StaleLease, StoreMissing, StoreUnreachable
 from ...db.ingest.attempt import AttemptSpools, drain_attempt
 from ...db.ingest.metrics import METRICS
-from ...db.records import AttemptRow, CampaignRow, StepTimes
+from ...db.records import AttemptRow, CampaignRow
 from ...db.store import Store
 from ...jobs.agent.evidence import NodeOutcome
 from ...jobs.shared.layout import CampaignPaths
@@ -25,7 +25,7 @@ from .campaign_folder import CampaignFolder, Identity
 from .decide import decide, settled
 from .environment import Environments
 from .lease import FencedWriter, LeaseHeld, LeaseHolder, release_lease, take_lease
-from .observe import observe, read_store
+from .observe import RunMetrics, observe, read_store
 from .set_aside import give_up_spool
 from .snapshot import Snapshot
 
@@ -93,7 +93,7 @@ class Reconciler:
         troubles = drain(writer, newest, self._executor.outcome_grace_s)
         stored = read_store(self._store, self._campaign)
         writer.renew()
-        snapshot, trouble = observe(stored, self._executor, self.paths, self._step_times, writer.renewing)
+        snapshot, trouble = observe(stored, self._executor, self.paths, RunMetrics(self._store), writer.renewing)
         record_activities(snapshot, writer)
         actions, away = self._environments.ready(decide(snapshot), stored.configs.values())
         troubles += [*([trouble] if trouble else []), *away]
@@ -150,10 +150,6 @@ class Reconciler:
             for back, row in enumerate(reversed(rows))
             if back < 2 or float(row.evidence.get("seen_s") or row.ended_s or 0.0) > late_s
         ]
-
-    def _step_times(self, run_id: int) -> StepTimes:
-        with self._store.read() as conn:
-            return queries.step_times(conn, run_id)
 
     def close(self) -> None:
         """Releases the lease; in a store that is away it expires."""

@@ -14,7 +14,17 @@ from sqlalchemy import Connection
 
 from ...db import queries
 from ...db.errors import StoreError
-from ...db.records import SETTLED_RUN, TERMINAL_ATTEMPT, AttemptRow, CampaignRow, RunRow, RunState, Stage, StepTimes
+from ...db.records import (
+    SETTLED_RUN,
+    TERMINAL_ATTEMPT,
+    AttemptRow,
+    AttemptState,
+    CampaignRow,
+    RunRow,
+    RunState,
+    Stage,
+    StepTimes,
+)
 from ...db.regular_files import open_regular
 from ...db.store import Store
 from ...jobs.agent.evidence import LINE_LIMIT, LogLine, NodeOutcome
@@ -34,8 +44,10 @@ from ..memory import config_changes
 from ..memory.observations import read_ledgers
 from ..memory.prediction import Ledger
 from ..spec.model import RunConfig
+from ..spec.retry_section import PruneConfig
 from .claims import job_claim, newest_claimed
 from .origin import Origin
+from .pruning import LINES, hopeless
 from .screening import Screening
 from .set_aside import in_words, may_pass
 from .snapshot import AttemptView, BrokenRun, RunView, Snapshot
@@ -43,7 +55,27 @@ from .snapshot import AttemptView, BrokenRun, RunView, Snapshot
 AGENT_LOG_LINES = 40
 LOG_BYTES = 1 << 20
 
-StepTimesOfRun = Callable[[int], StepTimes]
+
+@dataclass(frozen=True)
+class RunMetrics:
+    """What runs have reported, read for those alone of which it decides something; nothing without a store."""
+
+    store: Store | None = None
+
+    def step_times(self, run_id: int) -> StepTimes:
+        """How long its steps take."""
+        if self.store is None:
+            return StepTimes(None, 0)
+        with self.store.read() as conn:
+            return queries.step_times(conn, run_id)
+
+    def hopeless(self, row: AttemptRow, config: RunConfig) -> str:
+        """Why a running attempt is to end early, "" for nothing."""
+        if self.store is None or config.prune == PruneConfig():
+            return ""
+        with self.store.read() as conn:
+            lines = queries.newest_lines(conn, row.id, LINES)
+        return hopeless(lines, row.start_step or 0, config.prune)
 
 
 @dataclass(frozen=True)
@@ -115,17 +147,17 @@ def observe(
     stored: Stored,
     executor: Executor,
     paths: CampaignPaths,
-    step_times: StepTimesOfRun,
+    metrics: RunMetrics,
     renewing: Callable[[Iterable[RunRow]], Iterable[RunRow]] = iter,
 ) -> tuple[Snapshot, Unreachable | None]:
     """Lists the executor's jobs once, and reads the folders of the attempts that may still run.
 
     Returns the snapshot, and the error if the executor could not be reached, which the snapshot then says, too. Asks
-    for a run's `step_times` only if it has made no step for long. Goes through the runs with `renewing`, which keeps
+    for a run's step times only if it has made no step for long. Goes through the runs with `renewing`, which keeps
     the lease. Raises Unreachable if the shared folder cannot be read.
     """
     listing, trouble = _list_jobs(stored.active, executor)
-    views, broken = _views(stored, listing, paths, step_times, renewing)
+    views, broken = _views(stored, listing, paths, metrics, renewing)
     snapshot = Snapshot(
         now_s=stored.now_s,
         campaign=stored.campaign,
@@ -163,7 +195,7 @@ def _views(
     stored: Stored,
     listing: JobListing,
     paths: CampaignPaths,
-    step_times: StepTimesOfRun,
+    metrics: RunMetrics,
     renewing: Callable[[Iterable[RunRow]], Iterable[RunRow]],
 ) -> tuple[tuple[RunView, ...], tuple[BrokenRun, ...]]:
     """Every run, each by itself: what one of them has written never hides the others."""
@@ -173,7 +205,7 @@ def _views(
             if run.id in stored.unread:
                 broken.append(_broken(run, stored, listing, stored.unread[run.id]))
             else:
-                views.append(_run_view(run, stored, listing, paths, step_times))
+                views.append(_run_view(run, stored, listing, paths, metrics))
         except StoreError:
             raise
         except Exception as exc:  # noqa: BLE001 - whatever it is, it is this run's alone
@@ -192,14 +224,12 @@ def _broken(run: RunRow, stored: Stored, listing: JobListing, why: str) -> Broke
     return BrokenRun(run, active, job, why, attempts=rows)
 
 
-def _run_view(
-    run: RunRow, stored: Stored, listing: JobListing, paths: CampaignPaths, step_times: StepTimesOfRun
-) -> RunView:
+def _run_view(run: RunRow, stored: Stored, listing: JobListing, paths: CampaignPaths, metrics: RunMetrics) -> RunView:
     rows, config = stored.attempts.get(run.id, ()), stored.configs[run.id]
     over = run.state in SETTLED_RUN and run.state is not RunState.HELD  # then its files do not matter
     attempts = tuple(_attempt_view(row, run, listing, paths) for row in rows)
     idle_s = max((beat.idle_s or 0.0 for attempt in attempts for beat in attempt.heartbeats), default=0.0)
-    times = step_times(run.id) if idle_s >= config.retry.hang_min_s else StepTimes(None, 0)
+    times = metrics.step_times(run.id) if idle_s >= config.retry.hang_min_s else StepTimes(None, 0)
     # the built-in trainer shows every step, a custom script only those that it reports
     p99_s = times.p99_s if config.command is None else times.between_s
     return RunView(
@@ -211,6 +241,7 @@ def _run_view(
         begun=0 if run.generation else newest_claimed(paths.run(run.name)),
         p99_step_s=p99_s,
         steps_known=times.known,
+        hopeless=metrics.hopeless(rows[-1], config) if rows and rows[-1].state is AttemptState.RUNNING else "",
     )
 
 

@@ -14,7 +14,8 @@ from ..executors.base import JobView
 from ..failures.evidence import Ended
 from ..failures.rules import UserRule
 from ..memory.prediction import Ledger
-from ..spec.model import RetryConfig, RunConfig
+from ..spec.model import RunConfig
+from ..spec.retry_section import RetryConfig
 from .screening import Screening
 
 ABSENCE = "absence"
@@ -105,6 +106,7 @@ class RunView:
         p99_step_s: 99th percentile of the time that a step of its present configuration took, for a custom script of
             the time between two reports; None if not known.
         steps_known: how many steps that was taken from.
+        hopeless: why it is to end early, "" for nothing.
     """
 
     run: RunRow
@@ -115,6 +117,7 @@ class RunView:
     begun: int = 0
     p99_step_s: float | None = None
     steps_known: int = 0
+    hopeless: str = ""
 
     @property
     def retry(self) -> RetryConfig:

@@ -11,7 +11,7 @@ from pydantic import BeforeValidator
 
 from ..errors import Finding
 from ..user_paths import expanded
-from .slurm_section import Hint
+from .field_types import Hint
 
 _RAW: Final = re.compile(r"""(?:[^\s'"\\]|\\.|'[^']*'|"(?:\\.|[^"\\])*")+""", re.DOTALL)
 """A word as written, with its quotes."""

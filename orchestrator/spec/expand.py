@@ -17,11 +17,11 @@ from ...jobs.shared.ds_config import merged
 from ..errors import FieldPath, Finding, InvalidSpec, concerns
 from . import batch_size, strategies
 from .effects import DESCRIBES_ONLY
+from .field_types import Scalar
 from .matrix import AxisSetting, Path, Point, as_scalar, points, short_name
 from .model import RunConfig, Spec, env_text
 from .normalize import canonical
 from .run_names import SCREENS, run_name
-from .slurm_section import Scalar
 from .validate import check, validation_findings
 
 _CAMPAIGN_FIELDS = frozenset(Spec.model_fields) - frozenset(RunConfig.model_fields)

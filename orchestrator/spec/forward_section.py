@@ -16,7 +16,7 @@ from pydantic import (
 from ..errors import did_you_mean
 from ..formatting import shorten
 from ..user_paths import expanded
-from .slurm_section import Hint, SpecSection, Text
+from .field_types import Hint, SpecSection, Text
 
 TOOLS: Final = ("wandb", "tensorboard", "mlflow")
 

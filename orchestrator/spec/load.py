@@ -18,9 +18,9 @@ from ..user_paths import expanded
 from . import secrets
 from .command_line import as_meant, command_is_meant, script_problem, stand_in, words_of
 from .expand import Run, expand
+from .field_types import Hint
 from .matrix import field_path, near_field
 from .model import Spec
-from .slurm_section import Hint
 from .validate import validation_findings
 from .yaml_source import YamlDocument, load, parse_value
 

@@ -17,9 +17,11 @@ import yaml
 from pydantic import BaseModel
 
 from ..errors import FieldPath, Finding, SpecError
-from .model import LocalConfig, RetryConfig, RunConfig, TrainConfig
+from .field_types import Scalar
+from .model import LocalConfig, RunConfig, TrainConfig
 from .other_names import hint_for, meant
-from .slurm_section import Scalar, SlurmConfig
+from .retry_section import RetryConfig
+from .slurm_section import SlurmConfig
 from .yaml_source import parse_value
 
 Path = tuple[str, ...]

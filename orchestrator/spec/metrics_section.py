@@ -7,7 +7,7 @@ from typing import Annotated, Any, Final
 
 from pydantic import AfterValidator, BeforeValidator
 
-from .slurm_section import Hint
+from .field_types import Hint
 
 _NAME: Final = re.compile(r"[A-Za-z][A-Za-z0-9_./-]{0,99}")
 _EXAMPLE: Final = "write {step: 'step (\\d+)', loss: 'loss[=:] *([\\d.eE+-]+)'}"

@@ -10,23 +10,13 @@ from pydantic import BeforeValidator, Field, Strict, field_validator
 from ...jobs.shared.ds_config import render
 from ...jobs.shared.layout import is_reserved
 from .command_line import Word, words_of
+from .field_types import Count, Hint, Positive, Real, SpecSection, Text, Whole, one_line
 from .forward_section import Forward, ForwardConfig
 from .metrics_section import Metrics
 from .objective import Objective
+from .retry_section import PruneConfig, RetryConfig
 from .screen_section import ScreenConfig
-from .slurm_section import Hint, MemorySize, SlurmConfig, SpecSection, Text, Whole, one_line, parse_mem_mb
-
-Real = Annotated[float, Strict(), Field(allow_inf_nan=False)]
-"""A finite number, never text."""
-
-MAX_WHOLE: Final = 2**31 - 1
-"""The store keeps sizes in four bytes, and the divisors of a larger batch take seconds to find."""
-
-Positive = Annotated[Whole, Field(ge=1, le=MAX_WHOLE)]
-"""A whole number from 1."""
-
-Count = Annotated[Whole, Field(ge=0, le=MAX_WHOLE)]
-"""A whole number from 0."""
+from .slurm_section import MemorySize, SlurmConfig, parse_mem_mb
 
 Precision = Literal["fp32", "tf32", "bf16", "fp16"]
 Strategy = Literal[
@@ -42,7 +32,6 @@ Strategy = Literal[
     "zero-infinity",
 ]
 Executor = Literal["slurm", "local"]
-ConfigChange = Literal["activation_checkpointing", "offload_optimizer", "zero_stage"]
 
 MIN_TELEMETRY_S: Final = 0.1
 
@@ -197,60 +186,6 @@ class LocalConfig(SpecSection):
         return None if limit is None else parse_mem_mb(limit)
 
 
-class RetryRule(SpecSection):
-    """What an error of your own training means; takes precedence over the built-in rules."""
-
-    match: Text
-    """Regular expression, searched in every rank's error and in each line of the logs. One that takes too long on
-    ordinary lines, as nested repetitions do, is refused."""
-    action: Literal["stop", "retry", "exclude_node", "smaller"]
-    """`stop` fails the run. `retry` retries it and counts against crash. `exclude_node` retries it on other nodes and
-    counts against infra. `smaller` treats it as out of memory and retries with a smaller micro-batch."""
-    hint: str = ""
-    """What to do about it, shown with the failure."""
-
-    @field_validator("match")
-    @classmethod
-    def _compiles(cls, value: str) -> str:
-        try:
-            compiled = re.compile(value)
-            everything = compiled.search("") or (compiled.search("x") and compiled.search("0"))
-        except (re.error, OverflowError, RecursionError) as error:
-            raise Hint(f"is not a regular expression: {error}", "write \\( for a parenthesis, \\. for a dot") from error
-        if everything:
-            raise Hint("matches nearly every line", "use words that only your error has")
-        return value
-
-
-class RetryConfig(SpecSection):
-    """How often to retry a run, by the kind of failure. A preemption or a time limit counts against nothing."""
-
-    crash: Count = 3
-    """Retries after failures of the training itself, and after unexplained ones."""
-    infra: Count = 8
-    """Retries after failures of nodes, GPUs, network or storage."""
-    oom: Count = 4
-    """Retries with a smaller micro-batch after running out of GPU memory."""
-    host_oom: Count = 2
-    """Retries with more host memory after running out of it."""
-    backoff_s: Count = 30
-    """Seconds before the first retry; doubled for each further one."""
-    max_backoff_s: Count = 1800
-    """Maximum seconds before a retry."""
-    allow: tuple[ConfigChange, ...] = ()
-    """Changes that may be tried, one after another, if memory runs out at micro-batch 1: activation_checkpointing,
-    offload_optimizer, zero_stage (one higher each time). They change what you measure, and every table marks them."""
-    exclude_h: Real = Field(default=24.0, ge=0)
-    """Hours for which to exclude a bad node; 0 excludes none."""
-    hang_factor: Real = Field(default=20.0, ge=0)
-    """A run that makes no step for this many times the 99th percentile of its step time is cancelled and resumed; time
-    for compiling, saving and evaluating does not count. 0 disables this."""
-    hang_min_s: Count = 600
-    """Minimum seconds without a step before a run counts as hanging."""
-    rules: tuple[RetryRule, ...] = ()
-    """Errors of your own training and what they mean; the first match counts."""
-
-
 class LimitsConfig(SpecSection):
     """Limits of the whole campaign, retries included."""
 
@@ -289,6 +224,8 @@ class RunConfig(SpecSection):
     """DeepSpeed configuration, merged over the one generated from `train`."""
     retry: RetryConfig = RetryConfig()
     """How often to retry a run."""
+    prune: PruneConfig = PruneConfig()
+    """When to end a run early that cannot win. Default: never."""
     telemetry_s: Real = Field(default=1.0, ge=0)
     """Seconds between two samples of a run's GPUs, at least 0.1: power, energy, utilization, temperature, clocks; 0
     disables sampling. The node's agent samples, not the training. The interval doubles after every 3600 samples of an

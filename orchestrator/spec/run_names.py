@@ -8,7 +8,7 @@ from hashlib import sha256
 from pathlib import PurePath
 from typing import Final
 
-from .slurm_section import Scalar
+from .field_types import Scalar
 
 _MAX_NAME: Final = 100
 _MAX_VALUE: Final = 40

@@ -7,7 +7,8 @@ from typing import Annotated, Any, Final
 
 from pydantic import BeforeValidator, Field
 
-from .slurm_section import Hint, SlurmTime, SpecSection, Whole
+from .field_types import Hint, SpecSection, Whole
+from .slurm_section import SlurmTime
 
 PARETO: Final = "pareto"
 _WITHIN: Final = re.compile(r"within\s+([0-9]+(?:\.[0-9]+)?)\s*%")

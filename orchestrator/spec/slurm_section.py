@@ -8,28 +8,14 @@ from typing import Annotated, Any, Final
 
 from pydantic import (
     AfterValidator,
-    BaseModel,
-    BeforeValidator,
     ConfigDict,
     Field,
-    Strict,
     field_validator,
     model_validator,
 )
 
+from .field_types import Hint, Scalar, SpecSection, Text, Whole, one_line
 from .other_names import hint_for
-
-
-def as_whole(value: Any) -> Any:
-    """Numbers that are whole however they are written, such as `1e3`."""
-    return int(value) if isinstance(value, float) and value.is_integer() else value
-
-
-Whole = Annotated[int, Strict(), BeforeValidator(as_whole)]
-"""A whole number: neither text nor true/false, which pydantic would convert."""
-
-Scalar = str | int | float | bool
-"""What one YAML value without structure can be."""
 
 OWNED_OPTIONS: Final = {
     "array": "attempts with the same resources are submitted as one array",
@@ -90,14 +76,6 @@ _TYPE = re.compile(r"([A-Za-z\d][\w.+-]*):\d")
 _UNIT_MB = {"K": 1 / 1024, "M": 1.0, "G": 1024.0, "T": 1024.0**2}
 
 
-class Hint(ValueError):
-    """A wrong value, and what to write instead."""
-
-    def __init__(self, message: str, hint: str) -> None:
-        super().__init__(message)
-        self.hint = hint
-
-
 def parse_time_min(text: str) -> int:
     """Minutes of a Slurm time: `30`, `30:00`, `4:00:00`, `2-12`, `2-12:30` or `2-12:30:00`, rounded up.
 
@@ -125,24 +103,6 @@ def parse_mem_mb(text: str) -> int:
     return ceil(int(match[1]) * _UNIT_MB[(match[2] or "M").upper()])
 
 
-def one_line(value: Any) -> Any:
-    """Lets a value through that cannot end a line of a job script.
-
-    Raises:
-        Hint: The text holds a control character.
-    """
-    if isinstance(value, str) and any(ord(char) < 32 or ord(char) == 127 for char in value):
-        raise Hint("contains a line break or another control character", "write it on one line")
-    if isinstance(value, str) and any(0xD800 <= ord(char) <= 0xDFFF for char in value):
-        raise Hint("contains half a character", "write the character itself, not its \\u codes")
-    return value
-
-
-def _as_text(value: Any) -> Any:
-    """Numbers that stand where Slurm takes text, such as an account 1234 or a time of 90 minutes."""
-    return str(value) if isinstance(value, int) and not isinstance(value, bool) else value
-
-
 def _checked_time(text: str) -> str:
     parse_time_min(text)
     return text
@@ -153,20 +113,11 @@ def _checked_mem(text: str) -> str:
     return text
 
 
-Text = Annotated[str, BeforeValidator(_as_text), AfterValidator(one_line)]
-"""One line of text; a bare number counts as text."""
-
 MemorySize = Annotated[Text, AfterValidator(_checked_mem)]
 """A Slurm memory size such as `64G`."""
 
 SlurmTime = Annotated[Text, AfterValidator(_checked_time)]
 """A Slurm time such as `90`, `4:00:00` or `2-12`."""
-
-
-class SpecSection(BaseModel):
-    """A part of a spec whose fields are documented by their docstrings."""
-
-    model_config = ConfigDict(frozen=True, extra="forbid", use_attribute_docstrings=True)
 
 
 class SlurmConfig(SpecSection):

@@ -14,7 +14,7 @@ from sqlalchemy import Connection, select
 from dscampaign.db import queries, schema
 from dscampaign.db.records import TERMINAL_ATTEMPT, AttemptRow, RunRow, RunState
 from dscampaign.orchestrator.executors.job_request import run_config
-from dscampaign.orchestrator.spec.model import RetryConfig
+from dscampaign.orchestrator.spec.retry_section import RetryConfig
 from dscampaign.tests.simulation.nasty_slurm import NastySlurm
 from dscampaign.tests.support.budgets import FINAL, MUST_SAVE, charged, progressed, spent
 

@@ -28,7 +28,8 @@ from dscampaign.orchestrator.reconcile.actions import (
 )
 from dscampaign.orchestrator.reconcile.decide import decide, settled
 from dscampaign.orchestrator.reconcile.snapshot import ABSENCE, Absence, AttemptView, RunView
-from dscampaign.orchestrator.spec.model import RetryConfig, RunConfig
+from dscampaign.orchestrator.spec.model import RunConfig
+from dscampaign.orchestrator.spec.retry_section import RetryConfig
 from dscampaign.orchestrator.spec.slurm_section import SlurmConfig
 from dscampaign.tests.support.policy_world import (
     CAMPAIGN,
@@ -661,6 +662,31 @@ def test_its_job_is_ended_until_it_is_gone_and_then_it_hung() -> None:
     finish, *_ = decide(snapshot(run_view(view, run=run_row(generation=1, state=RunState.RUNNING))))
     assert isinstance(finish, Finish)
     assert (finish.verdict.kind, finish.verdict.reason) == ("hang", "no step for 601 s")
+
+
+def test_a_hopeless_run_is_ended_and_fails_for_that() -> None:
+    row = attempt_row()
+    why = "a step takes 6 s, longer than prune.step_time_s = 5"
+    assert watched(row, 0, hopeless=why) == [Note(row, "pruned", why), CancelJob(row, "7_0")]
+    noted = attempt_row(evidence={"pruned": why})
+    assert watched(noted, 0, hopeless=why) == [CancelJob(noted, "7_0")]
+    saved = outcome(RankEnd(0, 85, None), RankEnd(1, 85, None), ended_by="signal", last_step=120)
+    view = AttemptView(noted, job("CANCELLED"), outcomes=(saved,), claimed=True)
+    actions = decide(snapshot(run_view(view, run=run_row(generation=1, state=RunState.RUNNING))))
+    finish, change = actions
+    assert isinstance(finish, Finish)
+    assert (finish.verdict.kind, finish.verdict.reason) == ("pruned", why)
+    assert isinstance(change, SetRun)
+    assert (change.state, change.reason) == (RunState.FAILED, why)
+
+
+def test_a_hopeless_run_that_completes_all_the_same_has_completed() -> None:
+    noted = attempt_row(evidence={"pruned": "slow"})
+    done = outcome(RankEnd(0, 0, None), RankEnd(1, 0, None), last_step=200)
+    view = AttemptView(noted, job("COMPLETED"), outcomes=(done,), claimed=True)
+    finish, *_ = decide(snapshot(run_view(view, run=run_row(generation=1, state=RunState.RUNNING))))
+    assert isinstance(finish, Finish)
+    assert finish.verdict.kind == "completed"
 
 
 @pytest.mark.parametrize(

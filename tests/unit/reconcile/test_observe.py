@@ -19,7 +19,7 @@ from dscampaign.jobs.shared.files import write_atomically
 from dscampaign.orchestrator.errors import Unreachable
 from dscampaign.orchestrator.executors import storage
 from dscampaign.orchestrator.reconcile.claims import revoked
-from dscampaign.orchestrator.reconcile.observe import observe, read_store
+from dscampaign.orchestrator.reconcile.observe import RunMetrics, observe, read_store
 from dscampaign.orchestrator.reconcile.snapshot import AttemptView, RunView, Snapshot
 from dscampaign.tests.support.world_on_disk import World, make_world, queued_world
 
@@ -31,9 +31,7 @@ def world(tmp_path: Path) -> Iterator[World]:
 
 
 def look(world: World) -> Snapshot:
-    return observe(
-        read_store(world.store, world.campaign), world.cluster, world.paths, lambda _run: StepTimes(None, 0)
-    )[0]
+    return observe(read_store(world.store, world.campaign), world.cluster, world.paths, RunMetrics())[0]
 
 
 def run(world: World) -> RunView:
@@ -155,20 +153,21 @@ def test_a_look_that_failed_is_part_of_the_snapshot(world: World) -> None:
 
     world.cluster.on_look = away
     stored = read_store(world.store, world.campaign)
-    snapshot, trouble = observe(stored, world.cluster, world.paths, lambda _run: StepTimes(None, 0))
+    snapshot, trouble = observe(stored, world.cluster, world.paths, RunMetrics())
     assert (snapshot.listed, snapshot.complete, str(trouble)) == (False, False, "squeue is away")
 
 
 def test_how_long_steps_take_is_asked_only_where_none_came_for_long(world: World) -> None:
     asked: list[int] = []
 
-    def step_times(run_id: int) -> StepTimes:
-        asked.append(run_id)
-        return StepTimes(0.1, 40, 0.5)
+    class Steps(RunMetrics):
+        def step_times(self, run_id: int) -> StepTimes:
+            asked.append(run_id)
+            return StepTimes(0.1, 40, 0.5)
 
     def seen() -> RunView:
         stored = read_store(world.store, world.campaign)
-        return observe(stored, world.cluster, world.paths, step_times)[0].runs[0]
+        return observe(stored, world.cluster, world.paths, Steps())[0].runs[0]
 
     world.cluster.jobs = {key: replace(view, state="RUNNING") for key, view in world.cluster.jobs.items()}
     beat = world.paths.run("depth-1").attempt(1).heartbeat(0)

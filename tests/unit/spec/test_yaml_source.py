@@ -14,7 +14,8 @@ from pydantic import BaseModel
 from dscampaign.orchestrator.errors import Finding, SpecError, UserError
 from dscampaign.orchestrator.spec.expand import expand
 from dscampaign.orchestrator.spec.load import load_spec
-from dscampaign.orchestrator.spec.model import RetryConfig, Spec, TrainConfig
+from dscampaign.orchestrator.spec.model import Spec, TrainConfig
+from dscampaign.orchestrator.spec.retry_section import RetryConfig
 from dscampaign.orchestrator.spec.slurm_section import SlurmConfig
 from dscampaign.orchestrator.spec.yaml_source import load
 

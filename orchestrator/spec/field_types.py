@@ -1,0 +1,67 @@
+"""What the fields of a spec are made of: strict numbers, lines of text, sections, and what a wrong value says."""
+
+from __future__ import annotations
+
+from typing import Annotated, Any, Final
+
+from pydantic import AfterValidator, BaseModel, BeforeValidator, ConfigDict, Field, Strict
+
+
+class Hint(ValueError):
+    """A wrong value, and what to write instead."""
+
+    def __init__(self, message: str, hint: str) -> None:
+        super().__init__(message)
+        self.hint = hint
+
+
+def as_whole(value: Any) -> Any:
+    """Numbers that are whole however they are written, such as `1e3`."""
+    return int(value) if isinstance(value, float) and value.is_integer() else value
+
+
+Whole = Annotated[int, Strict(), BeforeValidator(as_whole)]
+"""A whole number: neither text nor true/false, which pydantic would convert."""
+
+MAX_WHOLE: Final = 2**31 - 1
+"""The store keeps sizes in four bytes, and the divisors of a larger batch take seconds to find."""
+
+Positive = Annotated[Whole, Field(ge=1, le=MAX_WHOLE)]
+"""A whole number from 1."""
+
+Count = Annotated[Whole, Field(ge=0, le=MAX_WHOLE)]
+"""A whole number from 0."""
+
+Real = Annotated[float, Strict(), Field(allow_inf_nan=False)]
+"""A finite number, never text."""
+
+Scalar = str | int | float | bool
+"""What one YAML value without structure can be."""
+
+
+def one_line(value: Any) -> Any:
+    """Lets a value through that cannot end a line of a job script.
+
+    Raises:
+        Hint: The text holds a control character.
+    """
+    if isinstance(value, str) and any(ord(char) < 32 or ord(char) == 127 for char in value):
+        raise Hint("contains a line break or another control character", "write it on one line")
+    if isinstance(value, str) and any(0xD800 <= ord(char) <= 0xDFFF for char in value):
+        raise Hint("contains half a character", "write the character itself, not its \\u codes")
+    return value
+
+
+def _as_text(value: Any) -> Any:
+    """Numbers that stand where Slurm takes text, such as an account 1234 or a time of 90 minutes."""
+    return str(value) if isinstance(value, int) and not isinstance(value, bool) else value
+
+
+Text = Annotated[str, BeforeValidator(_as_text), AfterValidator(one_line)]
+"""One line of text; a bare number counts as text."""
+
+
+class SpecSection(BaseModel):
+    """A part of a spec whose fields are documented by their docstrings."""
+
+    model_config = ConfigDict(frozen=True, extra="forbid", use_attribute_docstrings=True)
