@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import sys
 import time
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
@@ -21,8 +21,13 @@ from .completion import campaign_names, conditions, operands
 from .rows import TABLE, echo_rows, format_options
 
 if TYPE_CHECKING:
+    from ...db.records import CampaignRow
     from ...db.store import Store
+    from ..campaign.status import CampaignStatus
     from ..report.compare.results import Results
+    from ..report.measure.telemetry import GpuDetails
+
+_INTERVAL_S: Final = 30
 
 _baseline: Final = click.option(
     "--baseline",
@@ -38,40 +43,96 @@ _baseline: Final = click.option(
     "-o", "--output", type=click.Path(path_type=Path), metavar="FOLDER", help="Folder to write.  [default: NAME-report]"
 )
 @_baseline
+@click.option("--watch", "-w", is_flag=True, help="Write it again whenever a run has changed, until all are settled.")
+@click.option(
+    "--interval",
+    type=click.IntRange(1, 86_400),
+    metavar="SECONDS",
+    help="Time between two looks of --watch.  [default: 30]",
+)
 @store_options
 @json_option
 def report(
-    name: str | None, output: Path | None, baseline: str | None, dir: str | None, store: str | None, as_json: bool
+    name: str | None,
+    output: Path | None,
+    baseline: str | None,
+    watch: bool,
+    interval: int | None,
+    dir: str | None,
+    store: str | None,
+    as_json: bool,
 ) -> int:
     """Write a report of the results, with tables and figures.
 
     report.html is self-contained and opens offline; the folder also holds Markdown, JSON, CSV, PNG and SVG. Repeats of
     a point of the matrix form one condition; intervals of medians are over repeats, never over steps.
 
+    With --watch the report follows the campaign: each file is replaced whole, so a page can be opened at any time, and
+    Ctrl-C leaves the last report. Metrics are as recent as the reconciler's last pass.
+
     Examples:
       campaign report sweep
+      campaign report sweep --watch --interval 60
       campaign report sweep -o results --baseline zero_stage-0
       campaign report sweep --json | jq '.workloads[].recommendation.sentence'
     """
+    if interval is not None and not watch:
+        raise UserError("--interval is for --watch")
     with _needs_the_extra():
+        from ..campaign.lookup import open_campaign
         from ..report.measure.telemetry import read_gpu_details
         from ..report.page.data import document_of
         from ..report.page.figures import sampled_runs
         from ..report.page.summary import summary_lines
         from ..report.page.write import write_report
 
-        opened, results = _results(name, baseline, dir, store)
-        details = read_gpu_details(opened, results.runs, sampled_runs(results))
+        opened, campaign = open_campaign(dir, store, name)
+        folder = output or Path(f"{campaign.name}-report")
+
+        def read() -> tuple[Results, GpuDetails]:
+            results = _results_of(opened, campaign, baseline)
+            return results, read_gpu_details(opened, results.runs, sampled_runs(results))
+
+        def write(results: Results, details: GpuDetails) -> None:
+            written = write_report(results, details, folder, time.time())
+            echo_err(f"{written[0]}, and {len(written) - 1} more files beside it")
+
+        if watch:
+            results, details = _follow(opened, campaign, read, write, interval or _INTERVAL_S)
+        else:
+            results, details = read()
         if as_json:
             echo_json(document_of(results, details))
-            if output is None:
-                return EXIT_OK
-        folder = output or Path(f"{results.campaign.name}-report")
-        written = write_report(results, details, folder, time.time())
+        if not watch and (output is not None or not as_json):
+            write(results, details)
         if not as_json:
             echo_page("\n".join(summary_lines(results)))
-        echo_err(f"{written[0]}, and {len(written) - 1} more files beside it")
     return EXIT_OK
+
+
+def _follow(
+    store: Store,
+    campaign: CampaignRow,
+    read: Callable[[], tuple[Results, GpuDetails]],
+    write: Callable[[Results, GpuDetails], None],
+    interval_s: float,
+) -> tuple[Results, GpuDetails]:
+    """Writes the report again and again until the campaign is settled; returns what the last one says."""
+    from .pages.status import headline
+    from .watch import terminated_as_interrupted, write_until_settled
+
+    def once(status: CampaignStatus) -> tuple[Results, GpuDetails]:
+        found = read()
+        write(*found)
+        echo_err(f"{time.strftime('%H:%M:%S')} {headline(status, page_for(sys.stderr))}")
+        return found
+
+    try:
+        with terminated_as_interrupted():
+            return write_until_settled(store, campaign, once, interval_s)
+    except KeyboardInterrupt:
+        echo_err("stopped; the last report stays as it is")
+        raise
 
 
 @verb
@@ -167,15 +228,20 @@ def _results(
     name: str | None, baseline: str | None, dir: str | None, store: str | None, by: Objective | None = None
 ) -> tuple[Store, Results]:
     from ..campaign.lookup import open_campaign
+
+    opened, campaign = open_campaign(dir, store, name)
+    return opened, _results_of(opened, campaign, baseline, by)
+
+
+def _results_of(opened: Store, campaign: CampaignRow, baseline: str | None, by: Objective | None = None) -> Results:
     from ..report.compare.results import results_of
     from ..report.measure.load import read_runs
 
-    opened, campaign = open_campaign(dir, store, name)
     results = results_of(campaign, read_runs(opened, campaign), baseline, by)
     names = [condition.name for condition in results.conditions]
     if baseline is not None and baseline not in (*names, *(run.name for run in results.runs)):
         raise UserError(f"no condition named {baseline} in {campaign.name}", f"one of: {some(names, 8)}")
-    return opened, results
+    return results
 
 
 def _chosen(results: Results, configs: Mapping[str, str]) -> dict[str, Any]:

@@ -130,13 +130,13 @@ def patiently(read: Callable[[], T], *, sleep: Callable[[float], None] = time.sl
 class Obstacles:
     """What keeps passes from doing their work: each is said once, and so is the end of them all."""
 
-    def __init__(self, clock: Callable[[], float] = time.monotonic) -> None:
-        self._clock, self._since_s, self._said = clock, 0.0, set[str]()
+    def __init__(self, clock: Callable[[], float] = time.monotonic, work: str = "reconciling") -> None:
+        self._clock, self._work, self._since_s, self._said = clock, work, 0.0, set[str]()
 
     def news(self, messages: Sequence[str]) -> list[str]:
         """What to say after a pass, given what is in the way now."""
         if not messages:
-            over = f"recovered after {duration(self._clock() - self._since_s)}; reconciling again"
+            over = f"recovered after {duration(self._clock() - self._since_s)}; {self._work} again"
             lines = [over] if self._said else []
             self._said.clear()
             return lines
@@ -160,6 +160,37 @@ def watch_status(
         while not (status := read_status(store, campaign)).settled:
             shown.update(chosen.of(status))
             sleep(STATUS_POLL_S)
+
+
+def write_until_settled(
+    store: Store,
+    campaign: CampaignRow,
+    write: Callable[[CampaignStatus], T],
+    interval_s: float,
+    *,
+    sleep: Callable[[float], None] = time.sleep,
+) -> T:
+    """Calls `write` at once, and again whenever a run has changed, until every run is settled; returns its last result.
+
+    Looks every `interval_s`, and no sooner than after as long as a look and the writing took: login nodes are shared.
+    """
+    obstacles = Obstacles(work="reading")
+    before, result = "", None
+    while True:
+        began_s, status = time.monotonic(), None
+        try:
+            status = read_status(store, campaign)
+            now = repr(status.runs)  # as text: a loss that is not a number is not equal to itself
+            if now != before:
+                result, before = write(status), now
+            news = obstacles.news([])
+        except AWAY as error:
+            news = obstacles.news([str(error)])
+        if news:
+            echo_err(_stamped(news).rstrip())
+        if status and status.settled and result is not None:
+            return result
+        sleep(max(interval_s, time.monotonic() - began_s))
 
 
 def print_end(store: Store, campaign: CampaignRow, as_json: bool, *, brief: bool = False) -> bool:
