@@ -108,7 +108,8 @@ function values(svg, { part, lines }, share, cursor, event) {
   }
   rows.sort((one, other) => other.value - one.value);
   cursor.setAttribute("d", `M${x} ${box.y}v${box.height}`);
-  const along = rounded(edge("left") + share * (edge("right") - edge("left")), edge("right") - edge("left"));
+  const width = edge("right") - edge("left");
+  const along = rounded(edge("left") + share * width, 5 * width);
   const text = (row) => ({ ...row, text: rounded(row.value, edge("top") - edge("bottom")) });
   const where = new DOMPoint(x, box.y).matrixTransform(svg.getScreenCTM());
   says([`${part.dataset.x}: ${along}`, part.dataset.y], rows.map(text), event ?? { clientX: where.x, clientY: where.y });

@@ -21,6 +21,9 @@ _HEIGHT: Final = 2.4  # inches of an axis
 _NEAR: Final = 0.006
 """Curves no farther apart than this part of the axis cover each other."""
 
+_FIRST: Final = 12
+"""A part of so many, at the beginning of a curve, may lie above the axis."""
+
 _DASH, _ROUND = 8.0, 64.0  # points of a dash at most, and of all dashes that take turns
 
 Pick = Callable[[Curve], list[float]]
@@ -42,7 +45,7 @@ def draw_loss(one: WorkloadResults, looks: Looks) -> Figure:
     tops = [0.6 if per_step and name == "optimizer steps" else 0.25 for name in names]
     figure, axes = panels([looks[each.name].label for each in shown], [_HEIGHT] * len(names), tops)
     curves = [run.curve for each in shown for run in each.runs]
-    _zoom(axes, [v for curve in curves for v in curve.smoothed], marks=[v for curve in curves for v in curve.held_out])
+    _zoom(axes, [curve.smoothed for curve in curves], marks=[v for curve in curves for v in curve.held_out])
     for axis, name in zip(axes, names, strict=True):
         pick, scale, label = kinds[name]
         _curves(axis, shown, looks, pick, scale)
@@ -58,7 +61,7 @@ def draw_loss_difference(one: WorkloadResults, looks: Looks) -> Figure:
     baseline, shown = one.workload.baseline, drawn("loss_difference", one)
     figure, (axis,) = panels([looks[each.name].label for each in (baseline, *shown)], [_HEIGHT])
     beside = [loss_beside(condition, baseline) for condition in shown]
-    _zoom([axis], [*(value for _, apart in beside for value in apart.tolist()), 0.0], least=1e-4)
+    _zoom([axis], [apart.tolist() for _, apart in beside], least=1e-4, marks=[0.0])
     first, last = min(steps[0] for steps, _ in beside), max(steps[-1] for steps, _ in beside)
     (zero,) = axis.plot([first, last], [0.0, 0.0], color=looks[baseline.name].colour, linewidth=1.6)
     looks[baseline.name].mark(zero, line=baseline.name)
@@ -157,16 +160,19 @@ def _placed(values: Sequence[float]) -> bool:
     return any(map(math.isfinite, values))
 
 
-def _zoom(axes: Sequence[Axes], values: Sequence[float], least: float = 0.1, marks: Sequence[float] = ()) -> None:
-    """Leaves room for the curves, not for the first steps' noise or one that diverged.
+def _zoom(
+    axes: Sequence[Axes], curves: Sequence[Sequence[float]], least: float = 0.1, marks: Sequence[float] = ()
+) -> None:
+    """Leaves room for the curves, not for how they fall in the first steps or for one that diverged.
 
     So it does for marks that are no farther from the curves than these are high: held-out text that is not learned.
     """
-    finite = [value for value in values if math.isfinite(value)]
-    if finite:
-        low, high = np.percentile(finite, [0, 99])
-        height = high - low + least
-        near = [mark for mark in marks if low - height <= mark <= high + height]
-        low, high = min([low, *near]), max([high, *near])
+    every = [value for curve in curves for value in curve if math.isfinite(value)]
+    settled = [value for curve in curves for value in curve[len(curve) // _FIRST :] if math.isfinite(value)]
+    if settled:
+        lowest, highest = min(every), float(np.percentile(every, 99))
+        height = highest - lowest + least
+        near = [mark for mark in marks if lowest - height <= mark <= highest + height]
+        low, high = min([*settled, *near]), max([float(np.percentile(settled, 99)), *near])
         for axis in axes:
             axis.set_ylim(low - 0.05 * (high - low + least), high + 0.08 * (high - low + least))

@@ -10,7 +10,7 @@ import pytest
 from dscampaign.db.store import Store
 from dscampaign.orchestrator.cli.main import main
 from dscampaign.tests.support.browser import Browser, browser, found_browser
-from dscampaign.tests.support.planted import Planted, plant, results_at
+from dscampaign.tests.support.planted import Planted, PlantStore, plant, results_at
 
 pytestmark = pytest.mark.skipif(found_browser() is None, reason="LEFT OUT: needs a browser of the Chromium family")
 
@@ -109,11 +109,20 @@ def test_a_condition_is_switched_off_in_all_figures_by_keys(opened: Browser, wri
     assert opened.errors == []
 
 
-def test_what_coincided_with_a_hidden_line_is_drawn_through(opened: Browser, written: Path) -> None:
-    load(opened, written)
+def test_what_coincided_with_a_hidden_line_is_drawn_through(
+    opened: Browser, planted_url: PlantStore, tmp_path: Path
+) -> None:
+    alike = (
+        Planted(name, (0.1,), floor=floor, printed=True) for name, floor in (("a", 2.0), ("b", 2.0), ("same", 2.0))
+    )
+    url = planted_url(*alike, Planted("far", (0.1,), floor=4.0, printed=True))
+    assert main(["report", "--store", url, "-o", str(tmp_path / "out")]) == 0
+    load(opened, tmp_path)
     dashes = f"{LOSS}.querySelector('[data-line=same] path').getAttribute('stroke-dasharray')"
-    assert opened.evaluate(dashes) == "8,8"
+    assert opened.evaluate(dashes) == "8,16"
     opened.evaluate("document.querySelector('.switches input[value=\"1\"]').click()")
+    assert opened.evaluate(dashes) == "8 8"
+    opened.evaluate("document.querySelector('.switches input[value=\"0\"]').click()")
     assert opened.evaluate(dashes) == "none"
 
 
@@ -133,6 +142,21 @@ def test_a_click_on_a_name_switches_it_and_buttons_all_of_them(opened: Browser, 
 def test_a_page_is_no_wider_than_its_window(opened: Browser, written: Path, width: int) -> None:
     load(opened, written, width)
     assert opened.evaluate("document.documentElement.scrollWidth") <= width
+
+
+def test_no_table_is_cut_off_in_print(opened: Browser, written: Path) -> None:
+    load(opened, written, 720)  # A4 without margins, at 96 dots per inch
+    opened.call("Emulation.setEmulatedMedia", media="print")
+    cut = "[...document.querySelectorAll('.wide')].filter((one) => one.scrollWidth > 720).map((one) => one.ariaLabel)"
+    assert opened.evaluate(cut) == []
+    assert (
+        opened.evaluate("[...document.querySelectorAll('.copy, .switches, nav')].some((one) => one.checkVisibility())")
+        is False
+    )
+    assert (
+        opened.evaluate("[...document.querySelectorAll('.folded table')].every((one) => one.checkVisibility())") is True
+    )
+    opened.call("Emulation.setEmulatedMedia", media="")
 
 
 def test_the_first_screen_has_the_answer_and_the_figures(opened: Browser, written: Path) -> None:
