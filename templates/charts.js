@@ -124,9 +124,7 @@ function says(heads, rows, { clientX, clientY }) {
   tip.replaceChildren(...heads.map((text) => made("p", text)));
   for (const { name, text, colour } of rows) {
     const row = made("p", "");
-    const swatch = made("b", "");
-    swatch.style.background = colour;
-    row.append(swatch, made("span", name), made("span", text));
+    row.append(swatch(colour), made("span", name), made("span", text));
     tip.append(row);
   }
   tip.hidden = false;
@@ -134,6 +132,15 @@ function says(heads, rows, { clientX, clientY }) {
   const left = clientX + 16 + width > innerWidth ? clientX - 16 - width : clientX + 16;
   tip.style.left = `${Math.max(4, left)}px`;
   tip.style.top = `${Math.max(4, Math.min(innerHeight - height - 4, clientY - height / 2))}px`;
+}
+
+// As the figures have it: a style sheet of the dark page gives some colours another.
+function swatch(colour) {
+  const box = document.createElementNS("http://www.w3.org/2000/svg", "svg");
+  const area = document.createElementNS("http://www.w3.org/2000/svg", "rect");
+  for (const [name, value] of [["width", "100%"], ["height", "100%"], ["fill", colour]]) area.setAttribute(name, value);
+  box.append(area);
+  return box;
 }
 
 function made(tag, text) {
@@ -154,7 +161,7 @@ for (const switches of document.querySelectorAll(".switches")) {
     const on = boxes.filter((box) => box.checked).length;
     count.textContent = on === boxes.length ? "all" : `${on} of ${boxes.length}`;
   };
-  for (const box of boxes) box.nextElementSibling.style.background = box.nextElementSibling.dataset.colour;
+  for (const box of boxes) box.after(swatch(box.dataset.colour));
   for (const button of switches.querySelectorAll("button")) {
     button.addEventListener("click", () => {
       for (const box of boxes) box.checked = button.value === "all";

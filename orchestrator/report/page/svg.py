@@ -45,6 +45,8 @@ def _tag(text: str) -> str:
         return text.replace("<svg ", '<svg stroke-linejoin="round" stroke-linecap="butt" ', 1)
     if found := re.fullmatch(r"<g id=([\"'])(.*?)\1>", text, re.DOTALL):
         return _group(html.unescape(found[2]))
+    if text.startswith('<path id="'):  # a marker: where it is used its style stands again, for the page to change
+        text = re.sub(r' style="[^"]*"', "", text)
     text = re.sub(r' style="([^"]*)"', lambda found: _attributes(found[1]), text)
     text = re.sub(r' d="([^"]*)"', lambda found: f' d="{_path(found[1])}"', text)
     text = re.sub(r' (x|y)="(-?[\d.]+)"', lambda found: f' {found[1]}="{_rounded(found[2])}"', text)
