@@ -5,8 +5,10 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
+from ...formatting import short_number
 from .conditions import Condition
 from .statistics import Estimate, LossTest, Order, Sameness, estimate, loss_test, order, ratio
+from .wording import interval
 
 
 @dataclass(frozen=True)
@@ -43,6 +45,13 @@ class BaselineComparison:
     def loss_unit(self) -> str:
         """What follows a loss in a sentence: ` nats`, or nothing where a script of one's own may report any loss."""
         return "" if any(run.own_loss for run in self.condition.runs) else " nats"
+
+
+def speed_text(one: BaselineComparison) -> str:
+    """`72.9k [72.5k, 83k] tokens/s`; nothing where no step was timed."""
+    if one.speed is None:
+        return ""
+    return f"{short_number(one.speed.value)}{interval(one.speed, short_number)} {one.speed_unit}"
 
 
 def compare_to_baseline(conditions: Sequence[Condition], baseline: Condition) -> list[BaselineComparison]:

@@ -13,7 +13,7 @@ from typing import Final
 from ...spec.objective import Objective
 from ..measure.metrics import METRICS
 from .advice import advice
-from .baseline import BaselineComparison
+from .baseline import BaselineComparison, speed_text
 from .conditions import Condition
 from .feasible import infeasible, is_unfinished, unfit
 from .objectives import Answer, Yardstick, answer, figure_text, scored, yardstick
@@ -364,7 +364,10 @@ def _figure_sentence(
 
 
 def _gain(one: BaselineComparison) -> str:
-    return "" if one.is_baseline or not one.times_baseline else f" ({times(one.times_baseline)} × baseline)"
+    """Its speed as a multiple of the baseline's, of the baseline as it is; with the interval."""
+    if one.is_baseline:
+        return f" ({speed_text(one)})" if one.speed else ""
+    return f" ({times(one.times_baseline)} × baseline)" if one.times_baseline else ""
 
 
 def _faster_but_worse(comparisons: Sequence[BaselineComparison], told: BaselineComparison | None) -> Iterator[str]:

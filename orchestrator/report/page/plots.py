@@ -11,11 +11,10 @@ import numpy as np
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 
-from ...formatting import short_number, words
-from ..compare.baseline import BaselineComparison
+from ...formatting import words
+from ..compare.baseline import speed_text
 from ..compare.conditions import Condition
 from ..compare.results import Results, WorkloadResults
-from ..compare.wording import interval
 from ..measure.metrics import METRICS
 from ..measure.telemetry import GpuTrace
 from .drawing import GREY, STYLE, WIDTH, Look, Looks, entitle, labels_of, mark_axes, name_beside, panels, thousands
@@ -113,18 +112,12 @@ def _speed(one: WorkloadResults, looks: Looks) -> Figure:
     for place, condition in enumerate(shown):
         each, look = compared[condition.name], looks[condition.name]
         (bar,) = axis.barh(place, float(np.median(each.speeds)), color=look.colour, alpha=0.6, height=0.6)
-        look.mark(bar, title=_speed_text(each))
+        look.mark(bar, title=speed_text(each))
         look.mark(*axis.plot(each.speeds, [place] * len(each.speeds), "o", color="#333333", markersize=3))
     _name(axis, [looks[condition.name] for condition in shown])
     axis.set_xlabel(f"{_unit_of_speed(one)} per second; points: repeats")
     axis.xaxis.set_major_formatter(thousands)
     return figure
-
-
-def _speed_text(one: BaselineComparison) -> str:
-    if one.speed is None:
-        return ""
-    return f"{short_number(one.speed.value)}{interval(one.speed, short_number)} {one.speed_unit}"
 
 
 def _memory(one: WorkloadResults, looks: Looks) -> Figure:
@@ -209,7 +202,7 @@ def _speed_memory(one: WorkloadResults, looks: Looks) -> Figure:
         point = axis.plot(
             memory, value, "o", color=look.colour, markersize=7, markeredgecolor=ring, markeredgewidth=1.4
         )
-        look.mark(*point, title=f"{_speed_text(each)}, {each.condition.text('mem_reserved_gb')}")
+        look.mark(*point, title=f"{speed_text(each)}, {each.condition.text('mem_reserved_gb')}")
     axis.set_xlim(0, 1.06 * max(memory for memory, _ in points) or 1.0)
     axis.set_ylim(0, 1.06 * max(speed.high or speed.value for _, speed in shown))
     axis.set(xlabel="memory reserved (GB, highest of any rank)", ylabel=f"{_unit_of_speed(one)} per second")

@@ -11,13 +11,13 @@ from ...campaign.code_text import mixed_code
 from ...campaign.counts import RunCounts
 from ...campaign.status import no_metrics
 from ...failures.groups import alike, gist
-from ...formatting import count, short_number, shorten, some
-from ..compare.baseline import BaselineComparison
+from ...formatting import count, shorten, some
+from ..compare.baseline import BaselineComparison, speed_text
 from ..compare.conditions import unlike_machines
 from ..compare.ignored_axes import ignored_axes
 from ..compare.results import Results, WorkloadResults
 from ..compare.statistics import Sameness
-from ..compare.wording import difference, interval, listed
+from ..compare.wording import difference, listed
 from ..measure.flags import flags_of
 from .answers import answer_table, next_best
 from .elements import Section
@@ -54,16 +54,16 @@ def _answer(one: WorkloadResults) -> tuple[str, ...]:
     shown = (each for each in one.comparisons if any(each.condition is other for other in told))
     return (
         ": ".join(filter(None, (one.workload.name, said.sentence))),
-        *(f"{each.condition.name}: {costs}." for each in shown if (costs := _costs(each))),
+        *(f"{each.condition.name}: {costs}." for each in shown if (costs := _costs(each, said.sentence))),
         *([next_best(said.answer)] if said.answer and said.answer.runner_up else []),
     )
 
 
-def _costs(one: BaselineComparison) -> str:
-    """What a condition gives and takes: `72.9k [72.5k, 83k] tokens/s, 7.2 of 80.0 GB, …`."""
+def _costs(one: BaselineComparison, said: str) -> str:
+    """What a condition gives and takes that is not ``said`` yet: `72.9k [72.5k, 83k] tokens/s, 7.2 GB a GPU, …`."""
     condition, parts = one.condition, []
-    if one.speed:
-        parts.append(f"{short_number(one.speed.value)}{interval(one.speed, short_number)} {one.speed_unit}")
+    if one.speed and speed_text(one) not in said:
+        parts.append(speed_text(one))
     if used := condition.text("mem_reserved_gb"):
         parts.append(f"{used} a GPU" if condition.runs[0].on_gpus else f"{used} of memory")
     if energy := condition.text("j_per_token"):

@@ -53,7 +53,7 @@ def test_one_that_ties_may_need_less_than_the_chosen_one(planted: Plant) -> None
 
 def test_what_needs_as_much_does_not_need_least(planted: Plant) -> None:
     found = advice(planted(Planted("base", (0.1,) * 3), Planted("same", (0.101,) * 3)))
-    assert found.sentence == "Use base: as fast as same."
+    assert found.sentence == "Use base (10.2k [10.2k, 10.2k] tokens/s): as fast as same."
 
 
 def test_memory_that_differs_by_little_does_not_decide_and_is_not_called_least(planted: Plant) -> None:
@@ -69,7 +69,7 @@ def test_what_another_beats_in_everything_is_not_chosen(planted: Plant) -> None:
     found = advice(planted(*stages))
     assert found.chosen
     assert (found.chosen.name, found.front) == ("z2", ("z2",))
-    assert found.sentence == "Use z2: as fast as z1, and needs least."
+    assert found.sentence == "Use z2 (10.2k [10.2k, 10.2k] tokens/s): as fast as z1, and needs least."
 
 
 def test_what_has_completed_without_a_speed_is_told(planted: Plant) -> None:
@@ -87,7 +87,7 @@ def test_nothing_is_recommended_where_no_speed_is_known(planted: Plant) -> None:
 
 def test_what_stands_alone_is_said_to(planted: Plant) -> None:
     alone = advice(planted(Planted("one")))
-    assert alone.sentence.startswith("Use one: the only configuration.")
+    assert alone.sentence.startswith("Use one (10.2k [10.2k, 10.2k] tokens/s): the only configuration.")
 
 
 def test_what_completed_early_is_left_out_and_is_no_baseline(planted_url: PlantStore) -> None:
@@ -196,7 +196,7 @@ def test_the_fastest_and_the_best_learner_are_named_apart(planted: Plant) -> Non
     assert (names(by_loss)[0], names(by_speed)[0]) == ("good", "quick")
     assert "Use good (0.96 [0.96, 0.96] × baseline): no other learns as well." in by_loss.sentence
     assert by_speed.sentence.startswith("good learns best")
-    assert "Use quick: the fastest of 2" in by_speed.sentence
+    assert "Use quick (10.2k [10.2k, 10.3k] tokens/s): the fastest of 2" in by_speed.sentence
 
 
 def test_what_wins_both_is_used_whatever_counts(planted: Plant) -> None:

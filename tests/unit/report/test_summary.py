@@ -18,6 +18,12 @@ def test_what_to_use_comes_first_then_what_it_costs_and_what_comes_next(planted_
     assert happened.startswith("6 of 6 runs completed, in 2 conditions")
 
 
+def test_of_the_baseline_the_speed_is_in_the_recommendation_alone(planted_url: PlantStore) -> None:
+    use, costs, *_ = summary_lines(results_at(planted_url(FAST, Planted("slow", (0.1,) * 3))))
+    assert use.startswith("Use fast (20.1k [19.7k, 20.5k] tokens/s): the fastest of 2")
+    assert costs.startswith("fast: 10.0 GB a GPU, ")
+
+
 def test_where_two_may_be_used_each_has_its_costs(planted_url: PlantStore) -> None:
     fast = Planted("fast", (0.05,) * 3, (3.0, 3.001, 2.999))
     learner = Planted("learner", (0.1,) * 3, (2.0, 2.001, 1.999))
