@@ -177,8 +177,9 @@ for (const switches of document.querySelectorAll(".switches")) {
 
 // Lines that coincide are dashes by turns: of those that are still shown.
 function takeTurns({ lines }) {
-  const groups = Map.groupBy(lines.filter(({ part }) => part.dataset.turn && shown(part)), ({ part }) => part.dataset.turn);
-  for (const group of groups.values()) {
+  const groups = {};
+  for (const line of lines.filter(({ part }) => part.dataset.turn && shown(part))) (groups[line.part.dataset.turn] ??= []).push(line);
+  for (const group of Object.values(groups)) {
     const dash = Math.min(8, 64 / group.length);
     group.forEach(({ part }, place) => {
       const path = part.querySelector("path");

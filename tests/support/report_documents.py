@@ -115,8 +115,8 @@ PER_WORKLOAD: Final = {
     "speed_memory": {"memory reserved (GB, highest of any rank)", "tokens per second"},
     "loss": {"loss (nats)", "optimizer steps", "million tokens"},
     "loss_difference": {"loss minus the baseline's (nats)", "optimizer steps"},
-    "step_time": {"step time (ms); whiskers: 5th to 95th percentile"},
-    "speed": {"tokens per second; points: repeats"},
+    "step_time": {"step time (ms)"},
+    "speed": {"tokens per second"},
     "memory": {"GB, highest of any rank", "allocated", "reserved", "device", "usable"},
 }
 """Figures of each workload, with the words of their axes and legends."""

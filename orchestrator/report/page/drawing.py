@@ -31,13 +31,15 @@ STYLE: Final = {
     "text.parse_math": False,  # a name may hold a $
     "svg.hashsalt": "dscampaign",
 }
+SMALL: Final = 7.5
+"""Points of a name."""
+
 WIDTH: Final = 5.2
 """Inches of a figure: what is drawn so small can still be read on a telephone."""
 
 GREY: Final = "#999999"
 """Of what has no colour of its own."""
 
-_SMALL: Final = 7.5  # points of a name
 _LINE: Final = 0.155  # inches from a name to the next
 _LONGEST: Final = 40
 _LEFT, _BOTTOM, _TOP = 0.8, 0.5, 0.25  # inches around an axis, for its labels
@@ -91,7 +93,7 @@ def panels(names: Sequence[str], heights: Sequence[float], tops: Sequence[float]
 
 def _width(name: str) -> float:
     """Inches of a name."""
-    return text_to_path.get_text_width_height_descent(name, FontProperties(size=_SMALL), ismath=False)[0] / 72
+    return text_to_path.get_text_width_height_descent(name, FontProperties(size=SMALL), ismath=False)[0] / 72
 
 
 def name_beside(axis: Axes, looks: Sequence[Look], points: Sequence[tuple[float, float]]) -> None:
@@ -116,7 +118,7 @@ def name_beside(axis: Axes, looks: Sequence[Look], points: Sequence[tuple[float,
         }
         label = axis.annotate(
             look.label, (x, value), (1.04, place), textcoords="axes fraction", va="center",
-            fontsize=_SMALL, arrowprops=line, annotation_clip=False,
+            fontsize=SMALL, arrowprops=line, annotation_clip=False,
         )  # fmt: skip
         look.mark(label, label=1)
         if label.arrow_patch:

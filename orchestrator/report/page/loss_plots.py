@@ -42,7 +42,8 @@ def draw_loss(one: WorkloadResults, looks: Looks) -> Figure:
     per_step = _tokens_per_step(shown)
     if per_step and "tokens" in names:
         names.remove("tokens")  # they are a second scale of the steps
-    tops = [0.6 if per_step and name == "optimizer steps" else 0.25 for name in names]
+    above = 0.8 if one.workload.name else 0.6
+    tops = [above if per_step and name == "optimizer steps" else 0.25 for name in names]
     figure, axes = panels([looks[each.name].label for each in shown], [_HEIGHT] * len(names), tops)
     curves = [run.curve for each in shown for run in each.runs]
     _zoom(axes, [curve.smoothed for curve in curves], marks=[v for curve in curves for v in curve.held_out])
@@ -52,7 +53,7 @@ def draw_loss(one: WorkloadResults, looks: Looks) -> Figure:
         axis.set(xlabel=label, ylabel=_loss_label(one))
         if per_step and name == "optimizer steps":
             _scale_above(axis, per_step / 1e6, "million tokens")
-    entitle(axes[-1], one)
+    entitle(axes[0], one)
     return figure
 
 

@@ -17,7 +17,20 @@ from ..compare.conditions import Condition
 from ..compare.results import Results, WorkloadResults
 from ..measure.metrics import METRICS
 from ..measure.telemetry import GpuTrace
-from .drawing import GREY, STYLE, WIDTH, Look, Looks, entitle, labels_of, mark_axes, name_beside, panels, thousands
+from .drawing import (
+    GREY,
+    SMALL,
+    STYLE,
+    WIDTH,
+    Look,
+    Looks,
+    entitle,
+    labels_of,
+    mark_axes,
+    name_beside,
+    panels,
+    thousands,
+)
 from .figures import colours_of, drawn, front_of, named
 from .loss_plots import draw_loss, draw_loss_difference
 from .svg import as_svg, mark
@@ -91,7 +104,7 @@ def _step_time(one: WorkloadResults, looks: Looks) -> Figure:
         of_it = (bars["medians"], 1), (bars["whiskers"], 2), (bars["caps"], 2)
         look.mark(*(part for parts, each in of_it for part in parts[each * place : each * (place + 1)]))
     _mark_names(axis, [looks[condition.name] for condition in shown])
-    axis.set_xlabel("step time (ms); whiskers: 5th to 95th percentile")
+    axis.set_xlabel("step time (ms)")
     axis.set_xlim(left=0)
     return figure
 
@@ -115,7 +128,7 @@ def _speed(one: WorkloadResults, looks: Looks) -> Figure:
         look.mark(bar, title=speed_text(each))
         look.mark(*axis.plot(each.speeds, [place] * len(each.speeds), "o", color="#333333", markersize=3))
     _name(axis, [looks[condition.name] for condition in shown])
-    axis.set_xlabel(f"{_unit_of_speed(one)} per second; points: repeats")
+    axis.set_xlabel(f"{_unit_of_speed(one)} per second")
     axis.xaxis.set_major_formatter(thousands)
     return figure
 
@@ -230,6 +243,7 @@ def _bars(one: WorkloadResults, number: int, each: float = 0.34) -> tuple[Figure
     figure = Figure((WIDTH, 1.0 + max(each, _SMALLEST) * number), layout="constrained")
     axis = figure.subplots()
     axis.grid(visible=False, axis="y")
+    axis.tick_params(axis="y", labelsize=SMALL)
     entitle(axis, one)
     return figure, axis
 
