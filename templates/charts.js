@@ -36,14 +36,15 @@ function chart(frame) {
   frame.setAttribute("aria-roledescription", "figure with values at the arrow keys");
   const point = (event) => {
     const { x, y } = new DOMPoint(event.clientX, event.clientY).matrixTransform(svg.getScreenCTM().inverse());
+    const near = nearest(marks.filter(shown), event);
+    if (near) return says([near.dataset.tip], [], event);
     at.panel = panels.findIndex(({ part }) => within(part.getBBox(), x, y));
     if (at.panel >= 0) {
       const box = panels[at.panel].part.getBBox();
       at.share = (x - box.x) / box.width;
       return values(svg, panels[at.panel], at.share, cursor, event);
     }
-    const near = nearest(marks.filter(shown), event);
-    return near ? says([near.dataset.tip], [], event) : hide();
+    return hide();
   };
   frame.addEventListener("pointermove", point);
   frame.addEventListener("pointerdown", point);
@@ -89,7 +90,7 @@ function nearest(marks, event) {
     return Math.hypot(beside(box.left, event.clientX, box.right), beside(box.top, event.clientY, box.bottom));
   };
   const [least] = marks.map((part) => ({ part, far: far(part) })).sort((a, b) => a.far - b.far);
-  return least && least.far < 10 ? least.part : null;
+  return least && least.far < 6 ? least.part : null;
 }
 
 // What each line of a panel is at this share of its width.

@@ -93,9 +93,8 @@ def report(
             results = _results_of(opened, campaign, baseline)
             return results, read_gpu_details(opened, results.runs, sampled_runs(results))
 
-        def write(results: Results, details: GpuDetails) -> None:
-            written = write_report(results, details, folder, time.time())
-            echo_err(f"{written[0]}, and {len(written) - 1} more files beside it")
+        def write(results: Results, details: GpuDetails) -> list[Path]:
+            return write_report(results, details, folder, time.time())
 
         if watch:
             results, details = _follow(opened, campaign, read, write, interval or _INTERVAL_S)
@@ -104,7 +103,8 @@ def report(
         if as_json:
             echo_json(document_of(results, details))
         if not watch and (output is not None or not as_json):
-            write(results, details)
+            written = write(results, details)
+            echo_err(f"{written[0]}, and {len(written) - 1} more files beside it")
         if not as_json:
             echo_page("\n".join(summary_lines(results)))
     return EXIT_OK
@@ -114,7 +114,7 @@ def _follow(
     store: Store,
     campaign: CampaignRow,
     read: Callable[[], tuple[Results, GpuDetails]],
-    write: Callable[[Results, GpuDetails], None],
+    write: Callable[[Results, GpuDetails], list[Path]],
     interval_s: float,
 ) -> tuple[Results, GpuDetails]:
     """Writes the report again and again until the campaign is settled; returns what the last one says."""
@@ -123,8 +123,8 @@ def _follow(
 
     def once(status: CampaignStatus) -> tuple[Results, GpuDetails]:
         found = read()
-        write(*found)
-        echo_err(f"{time.strftime('%H:%M:%S')} {headline(status, page_for(sys.stderr))}")
+        page = write(*found)[0]
+        echo_err(f"{time.strftime('%H:%M:%S')} {page} · {headline(status, page_for(sys.stderr))}")
         return found
 
     try:

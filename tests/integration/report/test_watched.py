@@ -100,7 +100,7 @@ def test_a_settled_campaign_is_written_once(store: Store, tmp_path: Path, capsys
     words = ["report", "--store", f"sqlite:///{tmp_path}/campaign.db", "-o", str(tmp_path / "out"), "--watch"]
     assert main(words) == 0
     shown = capsys.readouterr()
-    assert shown.err.count("report.html, and") == 1
+    assert shown.err.count("report.html · sweep · 2 runs: ") == 1
     assert shown.out.startswith("Use base")
     assert main([*words, "--json"]) == 0
     assert json.loads(capsys.readouterr().out)["campaign"] == "sweep"
@@ -122,7 +122,7 @@ def test_ctrl_c_leaves_the_last_page(store: Store, tmp_path: Path) -> None:
     with log.open("w") as stream:
         process = subprocess.Popen([*words, "--store", url], cwd=tmp_path, stderr=stream, stdout=subprocess.DEVNULL)
         try:
-            wait_until(lambda: log.read_text().count("report.html, and") == 1, "the first page")
+            wait_until(lambda: log.read_text().count("report.html · sweep") == 1, "the first page")
             before = (tmp_path / "out/report.html").stat().st_ino
             put(store, RunState.RUNNING)
             wait_until(lambda: log.read_text().count("1 running") == 1, "the second page")
