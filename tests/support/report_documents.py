@@ -104,6 +104,8 @@ TEMPLATES: Final = {
         [ANSWERS, CONDITIONS, CONDITIONS + J, CONDITIONS],
         gpus=GPUS + J,
     ),
+    # What each knob brings.
+    "deepspeed-knobs": _expected("condition", [CONDITIONS]),
 }
 """By template, after which published document it is, and the headers of its report's tables."""
 

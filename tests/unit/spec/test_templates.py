@@ -40,6 +40,10 @@ POINTS = {
         *("xl-zero3", "xl-zero3-recomputed", "xl-zero3-2nodes"),
     ],
     "gpu-telemetry": ["precision-fp16"],
+    "deepspeed-knobs": [
+        *("defaults", "no-overlap", "small-buckets", "no-overlap-small-buckets", "scattered-gradients"),
+        *("more-prefetch", "more-persistent", "no-nvls"),
+    ],
     "zero-and-offload": [
         *named(("model", ["gpt2"]), ("shape", ["4x512", "8x512", "4x1024"]), ("strategy", SHARDED)),
         *named(
@@ -62,6 +66,7 @@ ON_A_CPU = {
     "five-strategies": {"gpt2": "tiny"},
     "five-strategies-next": {},
     "gpu-telemetry": {"fp16": "bf16"},
+    "deepspeed-knobs": {"no-nvls": "two-threads"},
     "zero-and-offload": {
         "facebook-opt-1.3b": "tiny-opt", "gpt2": "tiny-gpt2", "4x512": "4x64", "8x512": "8x64", "4x1024": "4x128",
     },
@@ -231,7 +236,7 @@ def test_the_list_has_a_line_for_each_template(capsys: Output) -> None:
 def test_an_unknown_template_gets_a_guess_and_all_names(capsys: Output) -> None:
     assert main(["init", "--from", "five-strategy"]) == 2
     err = capsys.readouterr().err
-    assert 'hint: did you mean "five-strategies"? one of: five-strategies, five-strategies-next, ' in err
+    assert 'hint: did you mean "five-strategies"? one of: deepspeed-knobs, five-strategies, five-strategies-next, ' in err
     assert all(name in err for name in POINTS)
 
 
@@ -239,7 +244,7 @@ def test_a_template_without_a_laptop_scale_says_which_have_one(capsys: Output) -
     assert main(["init", "--from", "starter", "--scale", "smoke"]) == 2
     err = capsys.readouterr().err
     assert "template starter has no scale smoke" in err
-    assert "these have: five-strategies, " in err
+    assert "these have: deepspeed-knobs, five-strategies, " in err
     assert not Path("campaign.yaml").exists()
 
 
