@@ -16,6 +16,7 @@ CONDITIONS: Final = _words(
     "memory | MFU"
 )
 ANSWERS: Final = _words("for | use | figure | ahead of | by | which is")
+EFFECTS: Final = _words("change | effect on speed | on memory | on loss | pairs | of | which is")
 COMMON: Final = _words("in all conditions | value")
 LOSS: Final = _words("condition | first | final | reduction | best step | held out")
 SPEED: Final = _words(
@@ -53,6 +54,8 @@ def _expected(setup: str, conditions: list[Header], **others: Header) -> list[He
     """Headers of all tables but those of the software, in their order; the names of the others by section."""
     return [
         *conditions,
+        *[others.get("effects", EFFECTS)]
+        * sum(header[0] == "condition" for header in conditions if "Δ loss" in header),
         LOSS,
         others.get("speed", SPEED),
         others.get("memory", MEMORY),
@@ -105,7 +108,12 @@ TEMPLATES: Final = {
         gpus=GPUS + J,
     ),
     # What each knob brings.
-    "deepspeed-knobs": _expected("condition", [CONDITIONS]),
+    "deepspeed-knobs": _expected(
+        "condition | deepspeed.zero_optimization.overlap_comm | deepspeed.zero_optimization.contiguous_gradients | "
+        "deepspeed.zero_optimization.reduce_bucket_size | deepspeed.zero_optimization.stage3_prefetch_bucket_size | "
+        "deepspeed.zero_optimization.stage3_param_persistence_threshold | env.OMP_NUM_THREADS",
+        [CONDITIONS],
+    ),
 }
 """By template, after which published document it is, and the headers of its report's tables."""
 

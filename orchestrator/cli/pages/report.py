@@ -44,7 +44,7 @@ def _recommendation(one: WorkloadResults, configs: Mapping[str, str] | None, pag
         yield clean(next_best(said.answer))
     if len(said.front) > 1:
         yield f"Pareto-optimal in speed, memory and energy: {', '.join(said.front)}."
-    yield from (clean(sentence) for sentence in said.advice)
+    yield from (clean(sentence) for sentence in (*said.advice, *said.effects))
     if configs is None or said.chosen is None:
         return
     if unread := unread_config(said.chosen):

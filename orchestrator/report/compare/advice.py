@@ -13,8 +13,6 @@ from ...spec.model import AUTO
 from .baseline import BaselineComparison
 from .conditions import Condition
 from .ignored_axes import ignored_axes
-from .interactions import confounded, interaction_sentence, interactions
-from .sensitivity import sensitivities, sensitivity_sentence
 from .statistics import LOSS_MARGIN_NATS
 
 ROOMY: Final = 0.60
@@ -37,10 +35,6 @@ def advice(comparisons: Sequence[BaselineComparison], chosen: Condition | None) 
     yield from _coarse(comparisons)
     yield from _scattered(comparisons)
     yield from ignored_axes(run for one in comparisons for run in one.condition.runs)
-    changes = sensitivities(comparisons)
-    yield from map(sensitivity_sentence, changes)
-    yield from (interaction_sentence(one) for one in interactions(changes) if one.established)
-    yield from confounded(comparisons, changes)
 
 
 def unread_config(chosen: Condition) -> str:

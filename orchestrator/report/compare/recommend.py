@@ -15,6 +15,7 @@ from ..measure.metrics import METRICS
 from .advice import advice
 from .baseline import BaselineComparison, speed_text
 from .conditions import Condition
+from .effects import effect_sentences
 from .feasible import infeasible, is_unfinished, unfit
 from .objectives import Answer, Yardstick, answer, figure_text, scored, yardstick
 from .statistics import LEAST_REPEATS, TIE, Order, Sameness, estimate, loss_test, order, ratio
@@ -41,7 +42,8 @@ class Recommendation:
         front: names of conditions that none beats in speed, memory and energy at once, fastest first.
         answer: the chosen one with its figure, beside the next one; None where none is chosen.
         sentence: all of it in plain words.
-        advice: sentences on what was measured, and what follows for the next run.
+        advice: sentences on what follows for the next run.
+        effects: sentences on what each axis does.
     """
 
     chosen: Condition | None
@@ -54,6 +56,7 @@ class Recommendation:
     answer: Answer | None
     sentence: str
     advice: tuple[str, ...]
+    effects: tuple[str, ...]
 
     @property
     def undecided(self) -> bool:
@@ -115,6 +118,7 @@ def recommend(comparisons: Sequence[BaselineComparison], by: Objective | None = 
         answer=made.answer,
         sentence=" ".join([*_learning(made.learner, left), made.words, *slower, *doubts]),
         advice=tuple(advice(comparisons, made.chosen.condition if made.chosen else None)),
+        effects=tuple(effect_sentences(comparisons)),
     )
 
 
@@ -413,4 +417,5 @@ def _nothing(
         answer=None,
         sentence=" ".join(said),
         advice=tuple(advice(comparisons, None)),
+        effects=tuple(effect_sentences(comparisons)),
     )

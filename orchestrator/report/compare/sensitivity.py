@@ -32,6 +32,9 @@ _FOLLOWS: Final = {"engine": {"zero_stage"}, "offload": {"nvme_path"}}
 
 LEAST_GB: Final = 0.1
 
+SAME_MEMORY: Final = "the same memory"
+"""To within what counts; not worth a word in a sentence."""
+
 NAMES_POINTS: Final = ("label", "strategy")
 """Axes that name a point of the matrix, or several fields at once: what they stand for is told instead."""
 
@@ -75,8 +78,9 @@ def _other_axes(comparisons: Sequence[BaselineComparison]) -> Iterator[str]:
 
 def sensitivity_sentence(change: Sensitivity) -> str:
     """The sensitivity in words: of several pairs the geometric mean of speeds with its interval, and their range."""
-    effects = ", ".join(filter(None, [_speed(change), _memory(change), _loss(change)]))
-    return f"{change_in_words(change)}: {effects} ({_which(change)})."
+    effects = [speed_effect(change), memory_effect(change).replace(SAME_MEMORY, ""), loss_effect(change)]
+    sure = doubt(change)
+    return f"{change_in_words(change)}: {', '.join(filter(None, effects))} ({pair_names(change)}{f'; {sure}' if sure else ''})."
 
 
 def change_in_words(change: Sensitivity) -> str:
@@ -148,7 +152,8 @@ def _word(value: Any) -> str:
     return {True: "on", False: "off"}.get(value, str(value)) if isinstance(value, bool) else str(value)
 
 
-def _speed(change: Sensitivity) -> str:
+def speed_effect(change: Sensitivity) -> str:
+    """`1.20 [1.10, 1.30] × the speed`; of several pairs their mean and range; "" where nothing is known."""
     found = [one for a, b in change.pairs if (one := ratio(b.speeds, a.speeds))]
     verdicts = {order(after.speeds, before.speeds) for before, after in change.pairs}
     values = sorted(one.value for one in found)
@@ -166,19 +171,22 @@ def _speed(change: Sensitivity) -> str:
     return f"{times(found[0])} × the speed"
 
 
-def _memory(change: Sensitivity) -> str:
+def memory_effect(change: Sensitivity) -> str:
+    """`+1.2 GB`; "" where nothing is known."""
     saved = []
     for before, after in change.pairs:
         one, other = (each.condition.value("mem_reserved_gb") for each in (before, after))
         if one is not None and other is not None:
             saved.append(other - one)
-    if not saved or max(map(abs, saved)) < LEAST_GB:
+    if not saved:
         return ""
+    if max(map(abs, saved)) < LEAST_GB:
+        return SAME_MEMORY
     low, high = min(saved), max(saved)
     return f"{low:+.1f} GB" if high - low < LEAST_GB else f"{low:+.1f} to {high:+.1f} GB"
 
 
-def _loss(change: Sensitivity) -> str:
+def loss_effect(change: Sensitivity) -> str:
     """How far the losses are apart; equal where that is shown of every pair."""
     tests = [loss_test(after.losses, before.losses) for before, after in change.pairs]
     gaps = [round(test.difference.value, 4) + 0.0 for test in tests if test.difference]
@@ -192,12 +200,16 @@ def _loss(change: Sensitivity) -> str:
     return f"{what} {gap}{change.pairs[0][0].loss_unit}"
 
 
-def _which(change: Sensitivity) -> str:
+def pair_names(change: Sensitivity) -> str:
+    """`a → b and 3 more`."""
     (before, after), *more = change.pairs
-    names = f"{before.condition.name} → {after.condition.name}"
+    return f"{before.condition.name} → {after.condition.name}{f' and {len(more)} more' if more else ''}"
+
+
+def doubt(change: Sensitivity) -> str:
+    """What the speeds do not show of some pair; "" where they do of all."""
     repeats = min(len(one.speeds or one.losses) for pair in change.pairs for one in pair)
-    others = f" and {len(more)} more" if more else ""
+    if repeats == 1:
+        return "one repeat"
     timed = [(a, b) for a, b in change.pairs if a.speeds and b.speeds]
-    unclear = any(order(b.speeds, a.speeds) == Order.INCONCLUSIVE for a, b in timed)
-    doubt = "; one repeat" if repeats == 1 else "; inconclusive" if unclear else ""
-    return f"{names}{others}{doubt}"
+    return "inconclusive" if any(order(b.speeds, a.speeds) == Order.INCONCLUSIVE for a, b in timed) else ""

@@ -129,7 +129,7 @@ def _workload(one: WorkloadResults) -> dict[str, Any]:
             "pareto_front": found.front,
             "answer": asdict(found.answer) if found.answer else None,
             "sentence": found.sentence,
-            "guide": found.advice,
+            "guide": [*found.advice, *found.effects],
         },
     }
 

@@ -14,6 +14,7 @@ from ..compare.results import Results, WorkloadResults
 from ..compare.wording import difference, loss_verdict, span, times
 from ..measure.telemetry import GpuDetails
 from . import tables
+from .effects import effects
 from .elements import Section, Table
 from .screening import screening
 from .setup import environment, failures, setup
@@ -35,6 +36,7 @@ def sections_of(results: Results, details: GpuDetails, ds_configs: dict[str, str
     found = [
         summary(results),
         *(_conditions(one) for one in results.workloads),
+        *(section for one in results.workloads for section in effects(one, _titled("Effects", one))),
         *_time_to_loss(results),
         *screening(results),
         tables.losses(results),

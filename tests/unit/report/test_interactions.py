@@ -7,9 +7,9 @@ from collections.abc import Sequence
 
 import pytest
 
-from dscampaign.orchestrator.report.compare.advice import advice
 from dscampaign.orchestrator.report.compare.baseline import BaselineComparison, compare_to_baseline
 from dscampaign.orchestrator.report.compare.conditions import conditions_of
+from dscampaign.orchestrator.report.compare.effects import effect_sentences
 from dscampaign.orchestrator.report.compare.interactions import confounded, interactions
 from dscampaign.orchestrator.report.compare.sensitivity import sensitivities
 from dscampaign.orchestrator.report.compare.statistics import contrast, ratio
@@ -42,7 +42,7 @@ def square(both_s: float, spread: float = 0.001, repeats: int = 3) -> list[Plant
 
 
 def test_a_planted_interaction_of_a_deepspeed_key_and_a_variable_is_found(planted: Plant) -> None:
-    said = list(advice(compared(planted(*square(both_s=0.05))), None))
+    said = list(effect_sentences(compared(planted(*square(both_s=0.05)))))
     (line,) = [line for line in said if "interact" in line]
     assert line == (
         "overlap_comm off → on and NCCL_ALGO Ring → Tree interact: together 2.00 [1.99, 2.01] × the product of what "
@@ -55,7 +55,7 @@ def test_effects_that_multiply_do_not_interact(planted: Plant) -> None:
     (one,) = interactions(sensitivities(comparisons))
     assert one.factor.value == pytest.approx(1.0, abs=0.01)
     assert not one.established
-    assert not any("interact" in line for line in advice(comparisons, None))
+    assert not any("interact" in line for line in effect_sentences(comparisons))
 
 
 @pytest.mark.parametrize(("spread", "repeats"), [(0.5, 3), (0.0, 2), (0.0, 1)])
@@ -69,7 +69,7 @@ def test_a_missing_corner_is_no_interaction(planted: Plant) -> None:
 
 
 def test_the_main_effect_over_several_pairs_has_an_interval(planted: Plant) -> None:
-    said = list(advice(compared(planted(*square(both_s=0.1))), None))
+    said = list(effect_sentences(compared(planted(*square(both_s=0.1)))))
     assert any(line.startswith("overlap_comm off → on: 1.25 [1.25, 1.25] × the speed, ") for line in said)
 
 

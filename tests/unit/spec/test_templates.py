@@ -236,7 +236,9 @@ def test_the_list_has_a_line_for_each_template(capsys: Output) -> None:
 def test_an_unknown_template_gets_a_guess_and_all_names(capsys: Output) -> None:
     assert main(["init", "--from", "five-strategy"]) == 2
     err = capsys.readouterr().err
-    assert 'hint: did you mean "five-strategies"? one of: deepspeed-knobs, five-strategies, five-strategies-next, ' in err
+    assert (
+        'hint: did you mean "five-strategies"? one of: deepspeed-knobs, five-strategies, five-strategies-next, ' in err
+    )
     assert all(name in err for name in POINTS)
 
 
