@@ -56,6 +56,7 @@ def _expected(setup: str, conditions: list[Header], **others: Header) -> list[He
         *conditions,
         *[others.get("effects", EFFECTS)]
         * sum(header[0] == "condition" for header in conditions if "Δ loss" in header),
+        *([others["sweep"]] if "sweep" in others else []),
         LOSS,
         others.get("speed", SPEED),
         others.get("memory", MEMORY),
@@ -100,6 +101,7 @@ TEMPLATES: Final = {
         [ANSWERS, *[ONCE] * 4],
         speed=without(SPEED, "± ms", "± tokens/s"),
         gpus=GPUS + J,
+        sweep=_words("of | seq_len | tokens/s | step time (ms) | memory (GB) | J/token"),
     ),
     # More GPUs, larger models, computing activations again.
     "five-strategies-next": _expected(
@@ -116,6 +118,9 @@ TEMPLATES: Final = {
     ),
 }
 """By template, after which published document it is, and the headers of its report's tables."""
+
+SWEEPS: Final = {"zero-and-offload": {"sweep_1"}}
+"""By template, its figures along an axis."""
 
 COMMON_FIELDS: Final = {
     "model", "parameters", "data", "nodes × ranks", "batch", "tokens a step", "length", "steps", "samples", "precision",

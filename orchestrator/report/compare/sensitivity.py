@@ -79,8 +79,8 @@ def _other_axes(comparisons: Sequence[BaselineComparison]) -> Iterator[str]:
 def sensitivity_sentence(change: Sensitivity) -> str:
     """The sensitivity in words: of several pairs the geometric mean of speeds with its interval, and their range."""
     effects = [speed_effect(change), memory_effect(change).replace(SAME_MEMORY, ""), loss_effect(change)]
-    sure = doubt(change)
-    return f"{change_in_words(change)}: {', '.join(filter(None, effects))} ({pair_names(change)}{f'; {sure}' if sure else ''})."
+    pairs = "; ".join(filter(None, [pair_names(change), doubt(change)]))
+    return f"{change_in_words(change)}: {', '.join(filter(None, effects))} ({pairs})."
 
 
 def change_in_words(change: Sensitivity) -> str:

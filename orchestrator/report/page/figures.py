@@ -13,6 +13,7 @@ from numpy.typing import NDArray
 from ..compare.baseline import BaselineComparison
 from ..compare.conditions import Condition
 from ..compare.results import Results, WorkloadResults
+from ..compare.sweeps import sweeps_of
 from ..compare.wording import listed
 from ..measure.run import MeasuredRun
 from .elements import Picture
@@ -25,6 +26,10 @@ MOST_BARS: Final = 24
 
 MOST_WORKLOADS: Final = 8
 """So many workloads have figures; who has more reads the tables."""
+
+FEW_WORKLOADS: Final = 3
+_ALONG_AXES: Final = ("step_time", "speed", "memory")
+"""Of more workloads these are drawn along the axes that set them apart, not once more for each."""
 
 MOST_SAMPLED: Final = 3
 """So many runs have their GPUs drawn over time."""
@@ -166,8 +171,18 @@ def first_of_losses(results: Results) -> str:
 def named(kind: str, results: Results) -> list[tuple[str, WorkloadResults]]:
     """Name and workload of each figure of this kind that there are data for."""
     several = len(results.workloads) > 1
+    if kind in _ALONG_AXES and len(results.workloads) > FEW_WORKLOADS and _are_swept(results):
+        return []
     each = enumerate(results.workloads[:MOST_WORKLOADS], 1)
     return [(f"{kind}_{number}" if several else kind, one) for number, one in each if _is_worth_it(kind, one)]
+
+
+def _are_swept(results: Results) -> bool:
+    """Whether figures along axes show every condition."""
+    swept = {
+        point.condition.name for sweep in sweeps_of(results.conditions) for line in sweep.lines for point in line.points
+    }
+    return swept.issuperset(one.name for one in results.conditions)
 
 
 def _is_worth_it(kind: str, one: WorkloadResults) -> bool:

@@ -34,6 +34,7 @@ from .drawing import (
 from .figures import colours_of, drawn, front_of, named
 from .loss_plots import draw_loss, draw_loss_difference
 from .svg import as_svg, mark
+from .sweep_plots import draw_sweeps
 
 COLOURS: Final = (
     "#0072B2", "#D55E00", "#009E73", "#CC79A7", "#E69F00", "#56B4E9", "#000000", "#8C510A", "#000099", "#666666",
@@ -55,7 +56,7 @@ def draw(results: Results, traces: Sequence[GpuTrace]) -> dict[str, Figure]:
     looks = looks_of(results)
     with mpl.rc_context(STYLE):
         made = {name: make(one, looks) for kind, make in _FIGURES.items() for name, one in named(kind, results)}
-        whole = {"gpus": _gpus(traces), "goodput": _goodput(results)}
+        whole = {"gpus": _gpus(traces), "goodput": _goodput(results), **draw_sweeps(results, looks, COLOURS)}
         figures = made | {name: figure for name, figure in whole.items() if figure}
         for figure in figures.values():
             mark_axes(figure)

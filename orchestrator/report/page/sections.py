@@ -19,6 +19,7 @@ from .elements import Section, Table
 from .screening import screening
 from .setup import environment, failures, setup
 from .summary import summary
+from .sweeps import sweeps
 
 _INTERVAL_TEXT: Final = (
     "Intervals are those of the median over repeats, 95 % by bootstrap. With three repeats that is their range, which "
@@ -37,6 +38,7 @@ def sections_of(results: Results, details: GpuDetails, ds_configs: dict[str, str
         summary(results),
         *(_conditions(one) for one in results.workloads),
         *(section for one in results.workloads for section in effects(one, _titled("Effects", one))),
+        *sweeps(results),
         *_time_to_loss(results),
         *screening(results),
         tables.losses(results),

@@ -24,7 +24,7 @@ from .sections import sections_of
 PAGE: Final = "report.html"
 
 _OURS: Final = re.compile(
-    r"(?:loss|loss_difference|speed_memory|step_time|speed|memory|gpus|goodput)(?:_\d+)?\.(?:svg|png)"
+    r"(?:loss|loss_difference|speed_memory|step_time|speed|memory|gpus|goodput|sweep|grid)(?:_\d+)?\.(?:svg|png)"
 )
 """Names of figures."""
 

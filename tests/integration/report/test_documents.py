@@ -14,7 +14,7 @@ from dscampaign.db.store import Store
 from dscampaign.orchestrator.cli.main import main
 from dscampaign.tests.support.campaigns import submit
 from dscampaign.tests.support.planted import Planted, Try, plant_run
-from dscampaign.tests.support.report_documents import COMMON_FIELDS, LOGS, PER_WORKLOAD, SPARSE, TEMPLATES
+from dscampaign.tests.support.report_documents import COMMON_FIELDS, LOGS, PER_WORKLOAD, SPARSE, SWEEPS, TEMPLATES
 from dscampaign.tests.support.report_page import HtmlTables, Page
 
 STEPS = 60
@@ -115,7 +115,7 @@ def test_both_pages_have_the_same_tables(pages: dict[str, Page], name: str) -> N
 @every_template
 def test_every_figure_is_drawn_named_and_shown(pages: dict[str, Page], name: str) -> None:
     page = pages[name]
-    expected = {"gpus", "goodput"}
+    expected = {"gpus", "goodput", *SWEEPS.get(name, ())}
     for number, workload in enumerate(page.workloads, 1):
         names = [one["name"] for one in workload["conditions"]]
         for kind, words in PER_WORKLOAD.items():

@@ -1,0 +1,203 @@
+"""How figures follow a number that the matrix varies: batch, length, model size, ranks, or a knob. Pure.
+
+A sweep joins conditions across workloads: each length, and each model, is a workload of its own, whose losses cannot be
+compared with another's, but its speed and memory can.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from itertools import combinations
+from typing import Any, Final
+
+from ...spec.effects import WORK
+from .conditions import Condition, environment_key, grouped, key_of
+from .sensitivity import NAMES_POINTS
+
+MODEL_SIZE: Final = "parameters"
+RANKS: Final = "ranks"
+
+CHANGES_WORK: Final = (*WORK, MODEL_SIZE, RANKS)
+"""Axes along which losses cannot be compared."""
+
+_MOVES: Final[Mapping[str, frozenset[str]]] = {
+    MODEL_SIZE: frozenset({"model", "tokenizer", "dataset"}),
+    "global_batch": frozenset({"micro_batch"}),
+    RANKS: frozenset({"global_batch", "micro_batch"}),
+}
+"""What may change along an axis beside it: a larger batch is often one of larger micro-batches."""
+
+_OTHERWISE: Final = ("nodes", "gpus_per_node", "ranks_per_node")
+"""Of which the number of ranks says the same."""
+
+_OF_RANKS: Final = ("nodes", "gpus_per_node", "gres", "cpus_per_task")
+_NAMES_LINES: Final = ("strategy", "zero_stage", "offload", "precision", "engine")
+
+
+@dataclass(frozen=True)
+class Point:
+    """A condition and its place on the axis."""
+
+    x: float
+    condition: Condition
+
+
+@dataclass(frozen=True)
+class Line:
+    """Conditions that differ in the axis alone, by rising x; the name says what sets them apart from other lines."""
+
+    name: str
+    points: tuple[Point, ...]
+
+
+@dataclass(frozen=True)
+class Sweep:
+    """An axis with the lines along it, in the order of the matrix."""
+
+    axis: str
+    lines: tuple[Line, ...]
+
+    @property
+    def xs(self) -> list[float]:
+        """Every value of the axis, rising."""
+        return sorted({point.x for line in self.lines for point in line.points})
+
+
+@dataclass(frozen=True)
+class Grid:
+    """Conditions that differ in two axes alone.
+
+    Attributes:
+        name: what sets it apart from other grids of these axes.
+        cells: by value of the first and of the second axis; a pair without a condition is missing.
+    """
+
+    across: str
+    down: str
+    name: str
+    cells: Mapping[tuple[float, float], Condition]
+
+
+def sweeps_of(conditions: Sequence[Condition]) -> list[Sweep]:
+    """Every axis along which some conditions differ in nothing else.
+
+    It has three values, or else it changes the work: what two values do within a workload is an effect, see `effects`.
+    """
+    found = []
+    for axis in _axes(conditions):
+        groups = [group for group in _alike(conditions, (axis,)) if len({_x(one, axis) for one in group}) > 1]
+        if groups:
+            names = _names(groups, axis)
+            lines = (Line(name, _points(group, axis)) for name, group in zip(names, groups, strict=True))
+            found.append(Sweep(axis, tuple(lines)))
+    return found
+
+
+def grids_of(conditions: Sequence[Condition]) -> list[Grid]:
+    """Every two axes with at least two values each in conditions that differ in nothing else, more than one line."""
+    found = []
+    for across, down in combinations(_axes(conditions), 2):
+        if across in _MOVES.get(down, ()) or down in _MOVES.get(across, ()):
+            continue
+        groups = []
+        for group in _alike(conditions, (across, down)):
+            places = {(_x(one, across), _x(one, down)) for one in group}
+            wide, high = (len({cell[place] for cell in places}) for place in (0, 1))
+            if min(wide, high) > 1 and len(places) > max(wide, high):
+                groups.append(group)
+        for name, group in zip(_names(groups, across, down), groups, strict=True):
+            cells = {(_x(one, across) or 0.0, _x(one, down) or 0.0): one for one in reversed(group)}
+            found.append(Grid(across, down, name, cells))
+    return found
+
+
+def _axes(conditions: Sequence[Condition]) -> list[str]:
+    """What is a number and has several values: parameters of the matrix, fields of the trainer, model size, ranks."""
+    names = dict.fromkeys(name for one in conditions for name in one.params if name not in NAMES_POINTS)
+    fields = dict.fromkeys(name for one in conditions for name in one.runs[0].train)
+    candidates = [*names, *(name for name in fields if name not in names), MODEL_SIZE, RANKS]
+    left_out = {"seed", "steps", "epochs", "zero_stage", *_OTHERWISE}
+    return [name for name in candidates if name not in left_out and _is_axis(conditions, name)]
+
+
+def _is_axis(conditions: Sequence[Condition], name: str) -> bool:
+    values = {_x(one, name) for one in conditions}
+    return None not in values and len(values) > (1 if name in CHANGES_WORK else 2)
+
+
+def _x(condition: Condition, axis: str) -> float | None:
+    """A condition's place on an axis; None where it has none."""
+    run = condition.runs[0]
+    if axis == MODEL_SIZE:
+        known = [each.parameters for each in condition.runs if each.parameters]
+        return float(known[0]) if known else None
+    if axis == RANKS:
+        return float(condition.ranks)
+    value = run.train[axis] if axis in run.train else condition.params.get(axis)
+    is_number = isinstance(value, int | float) and not isinstance(value, bool)
+    return float(value) if is_number and value is not None else None
+
+
+def _alike(conditions: Sequence[Condition], axes: Sequence[str]) -> Iterator[list[Condition]]:
+    """Conditions that differ in these axes alone, and in what moves with them."""
+    free = set(axes).union(*(_MOVES.get(axis, ()) for axis in axes))
+    if "seq_len" in axes and len({one.tokens_per_step for one in conditions}) == 1:
+        free.add("global_batch")  # longer samples in a smaller batch: the same tokens a step
+
+    def rest(one: Condition) -> list[Any]:
+        own = {name: value for name, value in one.params.items() if name not in {*free, *NAMES_POINTS}}
+        train = {name: value for name, value in one.runs[0].train.items() if name not in {*free, "strategy"}}
+        machine = environment_key(one)
+        machine["deepspeed"] = None  # what the matrix varies of it is among the parameters
+        if one.runs[0].config.get("command"):
+            machine["command"] = None
+        if RANKS in axes:
+            machine["ranks_per_node"] = None
+            machine["slurm"] = {name: value for name, value in machine["slurm"].items() if name not in _OF_RANKS}
+            own = {name: value for name, value in own.items() if name not in _OTHERWISE}
+        if any(name.startswith("env.") for name in axes):
+            machine["env"] = None
+        return [_without_labels(own, one), train, machine]
+
+    yield from grouped(conditions, rest)
+
+
+def _without_labels(params: Mapping[str, Any], condition: Condition) -> dict[str, Any]:
+    """Parameters without words that stand for several fields: these tell the same. A script's own words stay."""
+    run = condition.runs[0]
+    if run.config.get("command"):
+        return dict(params)
+    return {
+        name: value for name, value in params.items() if name in run.train or "." in name or not isinstance(value, str)
+    }
+
+
+def _points(group: Sequence[Condition], axis: str) -> tuple[Point, ...]:
+    placed = (Point(x, one) for one in group if (x := _x(one, axis)) is not None)
+    return tuple(sorted(placed, key=lambda point: point.x))
+
+
+def _names(groups: Sequence[Sequence[Condition]], *axes: str) -> list[str]:
+    """What sets each group apart: the parameters that all of it share and that differ between groups."""
+    if len(groups) == 1:
+        return [""]
+    free = set(axes).union(*(_MOVES.get(axis, ()) for axis in axes))
+    shared = [_shared(group, free) for group in groups]
+    every = dict.fromkeys(name for one in shared for name in one)
+    differ = [name for name in every if len({key_of(one.get(name)) for one in shared}) > 1]
+    words = [name for name in differ if name in groups[0][0].params] or differ
+    names = [", ".join(f"{name} {one[name]}" for name in words if one.get(name) is not None) for one in shared]
+    return [name or group[0].name for name, group in zip(names, groups, strict=True)]
+
+
+def _shared(group: Sequence[Condition], free: set[str]) -> dict[str, Any]:
+    """Parameters, and fields that a label may stand for, that all of a group have the same."""
+    told = [_told(one) for one in group]
+    first = {name: value for name, value in told[0].items() if name not in free}
+    return {name: value for name, value in first.items() if all(key_of(one.get(name)) == key_of(value) for one in told)}
+
+
+def _told(condition: Condition) -> dict[str, Any]:
+    train = condition.runs[0].train
+    return {**{name: train[name] for name in _NAMES_LINES if name in train}, **condition.params}
