@@ -43,6 +43,8 @@ def as_svg(figure: Figure) -> str:
 def _tag(text: str) -> str:
     if text.startswith("<svg "):
         return text.replace("<svg ", '<svg stroke-linejoin="round" stroke-linecap="butt" ', 1)
+    if text.startswith("<g ") and text.endswith("/>"):
+        return ""  # nothing is in it
     if found := re.fullmatch(r"<g id=([\"'])(.*?)\1>", text, re.DOTALL):
         return _group(html.unescape(found[2]))
     if text.startswith('<path id="'):  # a marker: where it is used its style stands again, for the page to change

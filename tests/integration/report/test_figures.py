@@ -2,18 +2,22 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable
+from typing import Final
+from xml.etree import ElementTree as ET
 
 import pytest
 from matplotlib.backends.backend_agg import FigureCanvasAgg
 
 from dscampaign.orchestrator.report.measure.telemetry import GpuTrace
 from dscampaign.orchestrator.report.page.figures import pictures
-from dscampaign.orchestrator.report.page.plots import draw
+from dscampaign.orchestrator.report.page.plots import draw, svg_of
 from dscampaign.orchestrator.report.page.tables import losses
 from dscampaign.tests.support.planted import Planted, results_at
 
 PlantStore = Callable[..., str]
+_PATH: Final = "{http://www.w3.org/2000/svg}path"
 
 
 @pytest.mark.parametrize(("held_out", "within"), [(5.0, True), (1e4, False)])
@@ -78,3 +82,44 @@ def test_losses_that_are_the_same_have_no_figure_of_their_difference(
     results = results_at(planted_url(*same))
     assert ("loss_difference" in draw(results, [])) is shown
     assert bool(pictures("loss_difference", results)) is shown
+
+
+@pytest.mark.parametrize(
+    "name",
+    [
+        '"><script>alert(1)</script>',
+        '\' d="M 1.234 5.678" style="a: b"',
+        "<g id='@{\"c\": 9}'>",
+        "</title><title>",
+        "$x_{2}$ & <b>",
+    ],
+)
+def test_names_that_look_like_markup_are_drawn_as_they_are(planted_url: PlantStore, name: str) -> None:
+    results = results_at(planted_url(Planted("base"), Planted(name, (0.05,), floor=2.5)))
+    for kind, figure in draw(results, []).items():
+        root = ET.fromstring(svg_of(figure))
+        tags = {one.tag.rpartition("}")[2] for one in root.iter()}
+        assert tags <= {"svg", "defs", "clipPath", "rect", "path", "use", "g", "text", "title"}, kind
+        drawn = {"".join(one.itertext()) for one in root.iter() if one.tag.endswith("}text")}
+        named = {one.attrib["data-line"] for one in root.iter() if "data-line" in one.attrib}
+        if kind.startswith("loss"):
+            assert {"base", name} <= drawn
+            assert named == {"base", name}
+
+
+def test_the_points_of_a_line_stand_for_its_data(planted_url: PlantStore) -> None:
+    """What the page tells along a line it calculates from the axis' edges and the line's points."""
+    results = results_at(planted_url(Planted("own", (0.1,))))
+    root = ET.fromstring(svg_of(draw(results, [])["loss"]))
+    (axis, *_) = (one for one in root.iter() if "data-left" in one.attrib)
+    (line, *_) = (one for one in root.iter() if "data-line" in one.attrib)
+    corners, points = (
+        [(float(x), float(y)) for x, y in re.findall(r"(-?[\d.]+) (-?[\d.]+)", next(iter(one.iter(_PATH))).attrib["d"])]
+        for one in (axis, line)
+    )
+    left, right, bottom, top = (float(axis.attrib[f"data-{edge}"]) for edge in ("left", "right", "bottom", "top"))
+    (x0, x1), (y1, y0) = ((min(values), max(values)) for values in zip(*corners, strict=True))
+    curve = results.runs[0].curve
+    x, y = points[-1]
+    assert left + (x - x0) / (x1 - x0) * (right - left) == pytest.approx(curve.step[-1], abs=0.1)
+    assert bottom + (y0 - y) / (y0 - y1) * (top - bottom) == pytest.approx(curve.smoothed[-1], abs=0.01)
