@@ -168,6 +168,31 @@ def test_the_first_screen_has_the_answer_and_the_figures(opened: Browser, writte
     assert max(opened.evaluate(ends)) < 900
 
 
+@pytest.mark.parametrize("scheme", ["light", "dark"])
+def test_words_in_figures_are_seen_on_what_is_behind_them(
+    opened: Browser, planted_url: PlantStore, tmp_path: Path, scheme: str
+) -> None:
+    """In a heat map they stand on shades, which are the same on either page."""
+    shapes = [
+        {"seq_len": length, "micro_batch": batch, "global_batch": 2 * batch}
+        for length in (128, 512)
+        for batch in (2, 8)
+    ]
+    planted = (
+        Planted(f"{place}", (0.01 * shape["micro_batch"] * shape["seq_len"],), params=shape, train=shape)
+        for place, shape in enumerate(shapes)
+    )
+    assert main(["report", "--store", planted_url(*planted), "-o", str(tmp_path / "out")]) == 0
+    opened.open(tmp_path / "out/report.html", prefers_color_scheme=scheme)
+    words = opened.evaluate("""[...document.querySelectorAll("figure svg text")].map((word) =>
+      [word.textContent, word.getAttribute("fill"), getComputedStyle(word).fill])""")
+    back = opened.evaluate("getComputedStyle(document.body).backgroundColor")
+    on_shades = {"#ffffff": "rgb(255, 255, 255)", "#1c1c1c": "rgb(28, 28, 28)"}
+    assert {own for _, own, _ in words} >= on_shades.keys()
+    for word, own, ink in words:
+        assert ink == on_shades[own] if own in on_shades else ink not in ("none", back), word
+
+
 def test_without_the_script_figures_have_their_names_and_values(opened: Browser, written: Path) -> None:
     load(opened, written, script=False)
     assert opened.evaluate("document.querySelector('.switches').checkVisibility()") is False
