@@ -27,6 +27,9 @@ from .tables import HOUR_S
 _WHY: Final = 120
 """Characters of a reason in a sentence; the whole text stands in a table."""
 
+_MOST_SAID: Final = 3
+"""So many workloads have their sentences on the first screen; more have the table."""
+
 _SEVERAL: Final = "What a speed or a loss of one workload is beside that of another says nothing."
 
 
@@ -36,9 +39,11 @@ def summary(results: Results) -> Section:
     figures = tuple(
         sorted(found, key=lambda one: "".join(filter(str.isdigit, one.name)).zfill(2))
     )  # those of a workload side by side
-    lead, told = tuple(map(_answer, results.workloads)), tuple(what_happened(results))
-    if len(results.workloads) <= 1:
+    lead, told, number = tuple(map(_answer, results.workloads)), tuple(what_happened(results)), len(results.workloads)
+    if number <= 1:
         return Section("Summary", told, figures=figures, lead=lead)
+    if number > _MOST_SAID:
+        lead = ((f"{number} workloads: the table says what to use for each, Recommendation why.",),)
     return Section("Summary", (_SEVERAL, *told), (answer_table(results.workloads),), figures, lead=lead)
 
 

@@ -57,3 +57,12 @@ def test_of_several_workloads_a_table_says_what_to_use_for_each(planted_url: Pla
     section = summary(results_at(planted_url(FAST, Planted("large", train={"model": "gpt2-large"}))))
     assert [table.header[0] for table in section.tables] == ["for"]
     assert section.lead[0][0].startswith("model gpt2: Use fast")
+
+
+def test_of_many_workloads_the_table_alone_says_what_to_use(planted_url: PlantStore) -> None:
+    many = (Planted(f"n{length}", train={"seq_len": length}) for length in (128, 256, 512, 1024))
+    results = results_at(planted_url(*many))
+    section = summary(results)
+    assert section.lead == (("4 workloads: the table says what to use for each, Recommendation why.",),)
+    assert [row[1] for row in section.tables[0].rows] == ["n128", "n256", "n512", "n1024"]
+    assert sum("Use n" in line for line in summary_lines(results)) == 4
