@@ -38,8 +38,8 @@ class Picture:
 class Section:
     """A heading with what stands below it: figures, if they were drawn, and code, shown as it is.
 
-    ``lead`` is read before anything else, of each group the first sentence first; what is ``folded`` is opened by who
-    wants it.
+    ``lead`` is read before anything else, of each group the first sentence first; where ``tables_first``, tables come
+    next. What is ``folded`` is opened by who wants it.
     """
 
     title: str
@@ -49,3 +49,4 @@ class Section:
     code: str = ""
     folded: bool = False
     lead: tuple[tuple[str, ...], ...] = ()
+    tables_first: bool = False

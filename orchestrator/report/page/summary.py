@@ -44,7 +44,8 @@ def summary(results: Results) -> Section:
         return Section("Summary", told, figures=figures, lead=lead)
     if number > _MOST_SAID:
         lead = ((f"{number} workloads: the table says what to use for each, Recommendation why.",),)
-    return Section("Summary", (_SEVERAL, *told), (answer_table(results.workloads),), figures, lead=lead)
+    answers = (answer_table(results.workloads),)
+    return Section("Summary", (_SEVERAL, *told), answers, figures, lead=lead, tables_first=number > _MOST_SAID)
 
 
 def summary_lines(results: Results) -> list[str]:
