@@ -115,6 +115,14 @@ def loss_scaling(engine: Engine) -> dict[str, float]:
     return {"loss_scale": float(scale), "skipped_steps": float(engine.skipped_steps)}
 
 
+def persistent(engine: Engine) -> dict[str, int]:
+    """How many parameters ZeRO 3 keeps whole on every rank, and their elements; nothing of other engines."""
+    kept = getattr(engine.optimizer, "persistent_parameters", None)
+    if kept is None:
+        return {}
+    return {"persistent_parameters": len(kept), "persistent_elements": sum(int(each.ds_numel) for each in kept)}
+
+
 def _deepspeed_engine(
     model: NextTokenLoss | FlatModel, ds_config: Mapping[str, Any], universal: bool
 ) -> DeepSpeedEngine:

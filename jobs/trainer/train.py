@@ -24,6 +24,7 @@ from .engine import (
     create_engine,
     from_first_rank,
     loss_scaling,
+    persistent,
     set_learning_rate,
     start_process_group,
 )
@@ -66,7 +67,15 @@ def main() -> None:
     report_memory(engine, config, job)
     if job.rank == 0:
         retention.remove_drafts(job.checkpoint_dir, job.generation)
-    report.event("start", step=first, setup_s=time.perf_counter() - begin_s, **asdict(facts), **_software(device))
+    report.event(
+        "start",
+        step=first,
+        setup_s=time.perf_counter() - begin_s,
+        steps_per_epoch=len(data.train) / config.global_batch,
+        **asdict(facts),
+        **persistent(engine),
+        **_software(device),
+    )
     if first == steps and reported:
         report.report(first, **reported)  # no step is left, and of each step the newest attempt's line counts
     train(engine, config, job, data, range(first + 1, steps + 1), facts.flops_per_token)

@@ -20,18 +20,24 @@ EFFECTS: Final = _words("change | effect on speed | on memory | on loss | pairs 
 COMMON: Final = _words("in all conditions | value")
 LOSS: Final = _words("condition | first | final | reduction | best step | held out")
 SPEED: Final = _words(
-    "condition | step ms | ± ms | IQR of steps | p99 | tokens/s | ± tokens/s | of a rank | samples/s | MFU | repeats | "
-    "steps timed | window | warm-up steps | warm-up"
+    "condition | step ms | mean | σ of steps | ± ms | IQR of steps | p99 | tokens/s | ± tokens/s | of a rank | "
+    "samples/s | tokens/s per GB | MFU | repeats | steps timed | window | warm-up steps | warm-up"
 )
 INPUTS: Final = _words(
     "condition | device | precision | tokens/s of a rank | parameters | layers | width | length | FLOP a token | "
     "peak TFLOP/s | MFU"
 )
-MEMORY: Final = _words("condition | allocated | reserved | device | usable | peak of usable | beside baseline | host")
+MEMORY: Final = _words(
+    "condition | allocated | reserved | at the end | device | usable | peak of usable | beside baseline | host"
+)
 GPUS: Final = _words("condition | utilisation | power | peak | peak over 1 s | hottest | energy kJ")
 SAMPLED: Final = _words("samples | every")
-EACH_GPU: Final = _words("run | node | GPU | utilisation | power | peak | peak over 1 s | hottest | memory | energy kJ")
-QUALITY: Final = _words("run | state | steps expected | received | waited for data | remarks")
+EACH_GPU: Final = _words(
+    "run | node | GPU | utilisation | power | peak | of limit | peak over 1 s | hottest | memory | energy kJ"
+)
+QUALITY: Final = _words(
+    "run | state | steps expected | received | losses | times | memories | waited for data | remarks"
+)
 MACHINES: Final = _words("node | GPUs | GPU | GPU memory | power limit | host memory limit | runs")
 LOGS: Final = _words("run | wandb | logs of its newest attempt")
 J: Final = ("J/token",)

@@ -70,6 +70,11 @@ def _timing(run: MeasuredRun) -> Iterator[str]:
     if timing and timing.short:
         limits = f"at least {LEAST_STEPS} steps and {LEAST_S:.0f} s are recommended"
         yield f"only {count(timing.steps, 'step')} ({timing.window_s:,.1f} s) timed; {limits}"
+    if timing and timing.mfu is not None and timing.mfu > 1.0:
+        yield (
+            f"an MFU of {timing.mfu:.0%} is impossible: the peak of the device, the number of parameters or the tokens "
+            "of a step are not what they are taken for"
+        )
     if remark := clock_remark(run):
         yield remark
     if quality.data_wait is not None and quality.data_wait > WAITED:

@@ -92,6 +92,7 @@ class Quality:
 
     Attributes:
         expected, received: steps that should have been made by now, and those that lines stand for.
+        losses, times, memories: lines that have a loss, the time of a step, and the memory that PyTorch held.
         gaps: how many steps are missing between the first and the last line.
         repeated: steps that attempts made again after a rollback.
         non_finite: losses that were not numbers.
@@ -109,6 +110,9 @@ class Quality:
     alloc_retries: int | None
     data_wait: float | None
     clock_ratio: float | None
+    losses: int = 0
+    times: int = 0
+    memories: int = 0
 
 
 @dataclass(frozen=True)
@@ -253,6 +257,24 @@ class MeasuredRun:
         tokens = self.timing.tokens_per_s if self.timing else None
         return tokens / self.tokens_per_step * samples if tokens and self.tokens_per_step and samples else None
 
+    @property
+    def tokens_per_s_per_gb(self) -> float | None:
+        """Speed per GB that PyTorch held on a GPU; on CPUs none."""
+        tokens, held = self.timing.tokens_per_s if self.timing else None, self.memory.reserved
+        return tokens / held if tokens and held and not self.on_cpus else None
+
+    @property
+    def epoch_s(self) -> float | None:
+        """Seconds of the steps of one pass over the text; None where the trainer does not say how many these are."""
+        steps = self.start.get("steps_per_epoch")
+        return self.timing.mean_s * steps if self.timing and isinstance(steps, int | float) and steps else None
+
+    @property
+    def persistent(self) -> tuple[int, int] | None:
+        """Parameters that ZeRO 3 keeps on every rank, and their elements; None where the trainer does not say."""
+        number, elements = (self.start.get(name) for name in ("persistent_parameters", "persistent_elements"))
+        return (number, elements) if isinstance(number, int) and isinstance(elements, int) else None
+
 
 def measured_run(data: RunData) -> MeasuredRun:
     """Everything that is known of a run."""
@@ -379,7 +401,14 @@ def _quality(data: RunData, lines: Lines) -> Quality:
         alloc_retries=int(known["alloc_retries"]) if "alloc_retries" in known else None,
         data_wait=float(known["data_wait_share"]) if "data_wait_share" in known else None,
         clock_ratio=float(known["clock_ratio"]) if "clock_ratio" in known else None,
+        losses=_finite(data.series, "loss"),
+        times=_finite(data.series, "step_time_s"),
+        memories=_finite(data.series, "mem_reserved_gb"),
     )
+
+
+def _finite(series: Series, name: str) -> int:
+    return int(np.isfinite(np.asarray(series.figures[name])).sum())
 
 
 def _curve(series: Series, lines: Lines, tokens_per_step: int | None) -> Curve:

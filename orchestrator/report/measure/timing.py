@@ -47,6 +47,7 @@ class Timing:
     Attributes:
         step_s: median time of an optimizer step.
         quantiles_s: its 5th, 25th, 75th, 95th and 99th percentiles.
+        mean_s, std_s: its mean, and its standard deviation over steps.
         tokens_per_s: all tokens of the window by all its time, over all ranks; None where nobody says.
         mfu: mean over the window's time, from 0 to 1; None where nobody says.
         steps, window_s: that count, and what they took.
@@ -66,6 +67,8 @@ class Timing:
     warm_up_s: float
     by_clock: bool
     clock_error: float = 0.0
+    mean_s: float = math.nan
+    std_s: float = math.nan
 
     @property
     def iqr_s(self) -> float:
@@ -185,6 +188,7 @@ def timing(series: Series, lines: Lines) -> Timing | None:
     times, weights = lines.step_s[counts], lines.stands_for[counts]
     low, first, median, third, high, p99 = quantiles(times, weights, _SHARES)
     warm_up = known & ~counts
+    mean = float(np.average(times, weights=weights))
     return Timing(
         step_s=median,
         quantiles_s=(low, first, third, high, p99),
@@ -196,6 +200,8 @@ def timing(series: Series, lines: Lines) -> Timing | None:
         warm_up_s=float(lines.spent_s[warm_up].sum()),
         by_clock=lines.by_clock,
         clock_error=lines.clock_error,
+        mean_s=mean,
+        std_s=math.sqrt(float(np.average((times - mean) ** 2, weights=weights))),
     )
 
 

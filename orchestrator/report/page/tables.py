@@ -9,6 +9,7 @@ from ....db.gpu_records import GpuUse
 from ...formatting import duration, short_number, words
 from ..compare.baseline import BaselineComparison
 from ..compare.difference import Comparison, figures
+from ..compare.learners import best_learner
 from ..compare.results import Results
 from ..compare.scaling import scaling_of
 from ..compare.wording import deviation
@@ -27,7 +28,8 @@ _LOSS_TEXT: Final = (
 )
 _SPEED_TEXT: Final = (
     "Milliseconds of an optimizer step, without the warm-up of each attempt; tokens/s are all tokens of the window by "
-    "all of its time, over all ranks. Medians over repeats, ± their standard deviation; IQR and p99 are over steps."
+    "all of its time, over all ranks. Medians over repeats, ± their standard deviation; σ, IQR and p99 are over steps. "
+    "An epoch is one pass over the text, its steps alone."
 )
 _MFU_TEXT: Final = (
     "MFU = tokens/s of a rank × FLOP a token / peak. FLOP a token = 6 × parameters + 12 × layers × width × length; "
@@ -42,7 +44,8 @@ _MEMORY_TEXT: Final = (
     "Peaks, highest of any rank and repeat: what tensors took and what PyTorch held, after the warm-up where the "
     "trainer tells it apart, and with it where that is over 2 % more; what the driver counted on the device. Host is "
     "of a node: the sum over the attempt's processes, sampled about once a second, or the peak of the job's own "
-    "control group, which counts cached files too."
+    "control group, which counts cached files too. Persistent are parameters that ZeRO 3 keeps whole on every rank, "
+    "and their elements."
 )
 _CPU_MEMORY_TEXT: Final = (
     "These runs were on CPUs: allocated and reserved are both what the process of a rank took at most, with the "
@@ -77,6 +80,12 @@ def _tokens_of_a_rank(one: BaselineComparison) -> str:
     return short_number(tokens / ranks) if tokens is not None and ranks > 1 else ""
 
 
+def _persistent(one: BaselineComparison) -> str:
+    """`290 (601,600)`: parameters that ZeRO 3 keeps whole on every rank, and their elements."""
+    known = [run.persistent for run in one.condition.runs if run.persistent]
+    return f"{known[0][0]:,} ({known[0][1]:,})" if known else ""
+
+
 _LOSS: Final[Columns] = {
     "first": _number("first_loss"),
     "final": _number("final_loss"),
@@ -86,6 +95,8 @@ _LOSS: Final[Columns] = {
 }
 _SPEED: Final[Columns] = {
     "step ms": _number("step_s"),
+    "mean": _number("step_mean_s"),
+    "σ of steps": _number("step_std_s"),
     "± ms": lambda one: deviation(one.condition.estimate("step_s"), METRICS["step_s"].scale),
     "IQR of steps": _number("step_iqr_s"),
     "p99": _number("step_p99_s"),
@@ -93,6 +104,8 @@ _SPEED: Final[Columns] = {
     "± tokens/s": lambda one: deviation(one.condition.estimate("tokens_per_s")),
     "of a rank": _tokens_of_a_rank,
     "samples/s": _text("samples_per_s"),
+    "epoch": _text("epoch_s"),
+    "tokens/s per GB": _text("tokens_per_s_per_gb"),
     "MFU": _text("mfu"),
     "repeats": lambda one: str(sum(run.timing is not None for run in one.condition.counted)),
     "steps timed": _text("steps_timed"),
@@ -104,6 +117,8 @@ _MEMORY: Final[Columns] = {
     "allocated": _text("mem_allocated_gb"),
     "reserved": _text("mem_reserved_gb"),
     "with warm-up": _text("mem_higher_peak_gb"),
+    "at the end": _text("mem_end_gb"),
+    "persistent": _persistent,
     "device": _text("mem_device_gb"),
     "usable": _text("mem_usable_gb"),
     "peak of usable": _text("mem_share"),
@@ -133,7 +148,8 @@ def _table(columns: Columns, conditions: Iterable[BaselineComparison]) -> Table:
 def losses(results: Results) -> Section:
     """Losses of each condition."""
     table = _table(_LOSS, (one for one in results.comparisons if one.condition.counted))
-    text = f"{_loss_unit(results)} {_LOSS_TEXT}"
+    best = [best_learner(one.workload.name, one.comparisons) for one in results.workloads]
+    text = (*filter(None, best), f"{_loss_unit(results)} {_LOSS_TEXT}")
     seen = first_of_losses(results) == "loss"
     return _section("Loss", text, table, () if seen else pictures("loss", results))
 
@@ -212,13 +228,18 @@ def memory(results: Results) -> Section:
 def gpus(results: Results, details: GpuDetails) -> Section:
     """What the GPUs did."""
     table = _table(_GPUS, (one for one in results.comparisons if any(run.gpus.names for run in one.condition.runs)))
-    header = ("run", "node", "GPU", "utilisation", "power", "peak", "peak over 1 s", "hottest", "memory", "energy kJ")
-    each = Table(header, tuple(_gpu_row(run, used) for run, used in details.uses), "--rrrrrrrr")
+    header = (
+        "run", "node", "GPU", "utilisation", "power", "peak", "of limit", "peak over 1 s", "hottest", "memory",
+        "energy kJ",
+    )  # fmt: skip
+    each = Table(header, tuple(_gpu_row(run, used, details) for run, used in details.uses), "--rrrrrrrrr")
     shown = tuple(one for one in (table, each) if one.rows)
     return Section("GPUs", (_GPUS_TEXT,) if table.rows else (), shown, (Picture("gpus", _GPUS_CAPTION),))
 
 
-def _gpu_row(run: str, used: GpuUse) -> tuple[str, ...]:
+def _gpu_row(run: str, used: GpuUse, details: GpuDetails) -> tuple[str, ...]:
+    limits = (one.power_limit_w for one in details.devices.get(run, ()) if (one.node, one.gpu) == (used.node, used.gpu))
+    limit_w = next(limits, None)
     return (
         run,
         used.node,
@@ -226,6 +247,7 @@ def _gpu_row(run: str, used: GpuUse) -> tuple[str, ...]:
         METRICS["gpu_util_pct"].text(used.util_pct),
         METRICS["gpu_power_w"].text(used.power_w),
         METRICS["gpu_power_peak_w"].text(used.power_peak_w),
+        f"{used.power_peak_w / limit_w:.0%}" if used.power_peak_w and limit_w else "",
         METRICS["gpu_power_avg_peak_w"].text(used.power_avg_peak_w),
         METRICS["gpu_temperature_c"].text(used.temperature_max_c),
         METRICS["mem_device_gb"].text(used.mem_used_max_gb),
@@ -237,10 +259,10 @@ def quality(results: Results) -> Section:
     """How complete and clean the figures of each run are."""
     rows = tuple(_quality_row(run) for run in results.runs if run.step is not None or flags_of(run))
     header = (
-        "run", "state", "steps expected", "received", "gaps", "repeated", "not finite", "skipped", "allocator retries",
-        "waited for data", "clocks held down", "remarks",
+        "run", "state", "steps expected", "received", "losses", "times", "memories", "gaps", "repeated", "not finite",
+        "skipped", "allocator retries", "waited for data", "clocks held down", "remarks",
     )  # fmt: skip
-    return _section("Data quality", (), Table(header, rows, "--rrrrrrrrr-"))
+    return _section("Data quality", (), Table(header, rows, "--rrrrrrrrrrrr-"))
 
 
 def _quality_row(run: MeasuredRun) -> tuple[str, ...]:
@@ -251,6 +273,7 @@ def _quality_row(run: MeasuredRun) -> tuple[str, ...]:
         f"{run.state} early" if run.early else str(run.state),
         f"{quality.expected:,}" if quality.expected else "",
         f"{quality.received:,}",
+        *(f"{number:,}" for number in (quality.losses, quality.times, quality.memories)),
         *(f"{number:,}" if number else "" for number in counts),
         *(f"{share:.1%}" if share else "" for share in (quality.data_wait, run.gpus.slowed)),
         "; ".join(flags_of(run)),
