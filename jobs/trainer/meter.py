@@ -142,10 +142,12 @@ class Meter:
         self._speed.interrupted()
 
     def finish(self) -> None:
-        """Reports event ``speed``: what the attempt's steps after the warm-up came to."""
+        """Reports event ``speed``: what the attempt's steps after the warm-up came to, and the memory at their end."""
+        taken = torch.tensor([memory.current_gb(self._device)], device=self._device)
+        end = {"mem_end_gb": float(_gather(taken).max())}
         if summary := self._speed.summary():
             known = {name: value for name, value in summary.items() if value is not None} | self._timed_peak
-            report.event("speed", **known, alloc_retries=self._retries, **memory.place(self._device))
+            report.event("speed", **known, **end, alloc_retries=self._retries, **memory.place(self._device))
 
     def _read(self, pending: _Pending | None) -> None:
         if pending is None:

@@ -22,6 +22,7 @@ from ...jobs.shared.code_copy import LIVE
 from ...jobs.shared.layout import AttemptPaths, CampaignPaths
 from ...jobs.shared.payload import Payload
 from ..spec import batch_size
+from ..spec.effects import ALIKE_IN_SPEED
 from ..spec.expand import Run
 from ..spec.model import RunConfig
 from ..spec.slurm_section import SlurmConfig
@@ -108,8 +109,12 @@ def payload(
 
 
 def search_key(config: RunConfig) -> str:
-    """The same word for runs that differ in their seed alone: they train with one micro-batch."""
-    same = config.model_dump(mode="json", exclude={"train": {"seed"}, "retry": True, "forward": True})
+    """The same word for runs whose steps take as long and need as much: they train with one micro-batch.
+
+    Such are repeats, a point's screening run and its full ones, and points that differ in their learning rate alone.
+    """
+    others: dict[str, Any] = {"retry": True, "prune": True, "forward": True, "metrics": True, "slurm": {"time"}}
+    same = config.model_dump(mode="json", exclude={**others, "train": set(ALIKE_IN_SPEED)})
     return hashlib.sha256(json.dumps(same, sort_keys=True).encode()).hexdigest()[:16]
 
 

@@ -89,7 +89,7 @@ class _Figure:
 
 
 def _speed_text(one: Screening) -> str:
-    step = f" ({1000 * one.step_s:,.3g} ms a step)" if one.step_s else ""
+    step = f" ({figure(1000 * one.step_s, 3)} ms a step)" if one.step_s else ""
     return f"{short_number(one.speed)} {'tokens' if one.tokens_per_s else 'steps'}/s{step}"
 
 

@@ -35,3 +35,20 @@ MEASURES: Final = tuple(field for field, effect in EFFECTS.items() if effect is 
 COMPARES_ALIKE: Final = frozenset(field for field, effect in EFFECTS.items() if effect is Effect.NONE)
 DESCRIBES_ONLY: Final = COMPARES_ALIKE.union(MEASURES)
 """Fields of `train` that observe or save a run without changing what it learns."""
+
+ALIKE_IN_SPEED: Final = DESCRIBES_ONLY.union(
+    [
+        "seed",
+        "steps",
+        "epochs",
+        "lr",
+        "schedule",
+        "warmup_steps",
+        "min_lr_ratio",
+        "weight_decay",
+        "beta1",
+        "beta2",
+        "eps",
+    ]
+)
+"""Fields of `train` that change neither how long a step takes nor what memory it needs."""

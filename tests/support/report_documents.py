@@ -27,9 +27,7 @@ INPUTS: Final = _words(
     "condition | device | precision | tokens/s of a rank | parameters | layers | width | length | FLOP a token | "
     "peak TFLOP/s | MFU"
 )
-MEMORY: Final = _words(
-    "condition | allocated | reserved | at the end | device | usable | peak of usable | beside baseline | host"
-)
+MEMORY: Final = _words("condition | allocated | reserved | device | usable | peak of usable | beside baseline | host")
 GPUS: Final = _words("condition | utilisation | power | peak | peak over 1 s | hottest | energy kJ")
 SAMPLED: Final = _words("samples | every")
 EACH_GPU: Final = _words(
@@ -42,7 +40,7 @@ MACHINES: Final = _words("node | GPUs | GPU | GPU memory | power limit | host me
 LOGS: Final = _words("run | wandb | logs of its newest attempt")
 J: Final = ("J/token",)
 NEEDS_GPUS: Final = {
-    *("MFU", "J/token", "of a rank", "device", "usable", "peak of usable", "host", "wandb"),
+    *("MFU", "J/token", "of a rank", "tokens/s per GB", "device", "usable", "peak of usable", "host", "wandb"),
     *("GPUs", "GPU", "GPU memory", "power limit", "host memory limit"),
 }
 """Columns and words that a campaign on CPUs lacks, and the one of a tool that it may forward to."""

@@ -6,7 +6,7 @@ compared with another's, but its speed and memory can.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import combinations
 from typing import Any, Final
@@ -79,64 +79,74 @@ class Grid:
     cells: Mapping[tuple[float, float], Condition]
 
 
+Place = Callable[[Condition, str], float | None]
+"""A condition's place on an axis; None where it has none."""
+
+
 def sweeps_of(conditions: Sequence[Condition]) -> list[Sweep]:
     """Every axis along which some conditions differ in nothing else.
 
     It has three values, or else it changes the work: what two values do within a workload is an effect, see `effects`.
     """
-    found = []
-    for axis in _axes(conditions):
-        groups = [group for group in _alike(conditions, (axis,)) if len({_x(one, axis) for one in group}) > 1]
+    found, place = [], _places(conditions)
+    for axis in _axes(conditions, place):
+        there = [one for one in conditions if place(one, axis) is not None]
+        groups = [group for group in _alike(there, (axis,)) if len({place(one, axis) for one in group}) > 1]
         if groups:
             names = _names(groups, axis)
-            lines = (Line(name, _points(group, axis)) for name, group in zip(names, groups, strict=True))
+            lines = (Line(name, _points(group, axis, place)) for name, group in zip(names, groups, strict=True))
             found.append(Sweep(axis, tuple(lines)))
     return found
 
 
 def grids_of(conditions: Sequence[Condition]) -> list[Grid]:
     """Every two axes with at least two values each in conditions that differ in nothing else, more than one line."""
-    found = []
-    for across, down in combinations(_axes(conditions), 2):
+    found, place = [], _places(conditions)
+    for across, down in combinations(_axes(conditions, place), 2):
         if across in _MOVES.get(down, ()) or down in _MOVES.get(across, ()):
             continue
         groups = []
-        for group in _alike(conditions, (across, down)):
-            places = {(_x(one, across), _x(one, down)) for one in group}
+        there = [one for one in conditions if None not in (place(one, across), place(one, down))]
+        for group in _alike(there, (across, down)):
+            places = {(place(one, across), place(one, down)) for one in group}
             wide, high = (len({cell[place] for cell in places}) for place in (0, 1))
             if min(wide, high) > 1 and len(places) > max(wide, high):
                 groups.append(group)
         for name, group in zip(_names(groups, across, down), groups, strict=True):
-            cells = {(_x(one, across) or 0.0, _x(one, down) or 0.0): one for one in reversed(group)}
+            cells = {(place(one, across) or 0.0, place(one, down) or 0.0): one for one in reversed(group)}
             found.append(Grid(across, down, name, cells))
     return found
 
 
-def _axes(conditions: Sequence[Condition]) -> list[str]:
+def _axes(conditions: Sequence[Condition], place: Place) -> list[str]:
     """What is a number and has several values: parameters of the matrix, fields of the trainer, model size, ranks."""
     names = dict.fromkeys(name for one in conditions for name in one.params if name not in NAMES_POINTS)
     fields = dict.fromkeys(name for one in conditions for name in one.runs[0].train)
     candidates = [*names, *(name for name in fields if name not in names), MODEL_SIZE, RANKS]
     left_out = {"seed", "steps", "epochs", "zero_stage", *_OTHERWISE}
-    return [name for name in candidates if name not in left_out and _is_axis(conditions, name)]
+    return [name for name in candidates if name not in left_out and _is_axis(conditions, name, place)]
 
 
-def _is_axis(conditions: Sequence[Condition], name: str) -> bool:
-    values = {_x(one, name) for one in conditions}
-    return None not in values and len(values) > (1 if name in CHANGES_WORK else 2)
+def _is_axis(conditions: Sequence[Condition], name: str, place: Place) -> bool:
+    values = {place(one, name) for one in conditions} - {None}
+    return len(values) > (1 if name in CHANGES_WORK else 2)
 
 
-def _x(condition: Condition, axis: str) -> float | None:
-    """A condition's place on an axis; None where it has none."""
-    run = condition.runs[0]
-    if axis == MODEL_SIZE:
-        known = [each.parameters for each in condition.runs if each.parameters]
-        return float(known[0]) if known else None
-    if axis == RANKS:
-        return float(condition.ranks)
-    value = run.train[axis] if axis in run.train else condition.params.get(axis)
-    is_number = isinstance(value, int | float) and not isinstance(value, bool)
-    return float(value) if is_number and value is not None else None
+def _places(conditions: Sequence[Condition]) -> Place:
+    """Where conditions stand. A model that failed before it told its size has that of another run of it."""
+    runs = [run for one in conditions for run in one.runs]
+    sizes = {key_of(run.train.get("model")): float(run.parameters) for run in runs if run.parameters}
+
+    def place(condition: Condition, axis: str) -> float | None:
+        run = condition.runs[0]
+        if axis == MODEL_SIZE:
+            return sizes.get(key_of(run.train.get("model")))
+        if axis == RANKS:
+            return float(condition.ranks)
+        value = run.train[axis] if axis in run.train else condition.params.get(axis)
+        return float(value) if isinstance(value, int | float) and not isinstance(value, bool) else None
+
+    return place
 
 
 def _alike(conditions: Sequence[Condition], axes: Sequence[str]) -> Iterator[list[Condition]]:
@@ -173,8 +183,8 @@ def _without_labels(params: Mapping[str, Any], condition: Condition) -> dict[str
     }
 
 
-def _points(group: Sequence[Condition], axis: str) -> tuple[Point, ...]:
-    placed = (Point(x, one) for one in group if (x := _x(one, axis)) is not None)
+def _points(group: Sequence[Condition], axis: str, place: Place) -> tuple[Point, ...]:
+    placed = (Point(x, one) for one in group if (x := place(one, axis)) is not None)
     return tuple(sorted(placed, key=lambda point: point.x))
 
 

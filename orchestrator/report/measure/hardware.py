@@ -25,7 +25,7 @@ class Memory:
 
     Attributes:
         allocated, reserved: what tensors took and what PyTorch held, after the warm-up where that is known apart.
-        end: what tensors took at the last step.
+        end: what tensors took after the last step.
         peak_allocated, peak_reserved: the same over all steps: what has to fit.
         device: what the driver counted, other processes included.
         usable: what the trainer could have had; None without a GPU.
@@ -115,7 +115,7 @@ def memory_of(
         device=_highest(device),
         usable=_number(told.get("usable_gb")),
         host=None if (most := _highest(host)) is None else most / 1e9,
-        end=_last(series.figures["mem_allocated_gb"]),
+        end=_number(speed.get("mem_end_gb")),
     )
 
 
@@ -175,11 +175,6 @@ def _mean(gpus: Sequence[GpuUse], figure: Callable[[GpuUse], float | None]) -> f
 def _peak(values: Sequence[float]) -> float | None:
     known = np.asarray(values)[np.isfinite(np.asarray(values))]
     return float(known.max()) if known.size else None
-
-
-def _last(values: Sequence[float]) -> float | None:
-    known = np.asarray(values)[np.isfinite(np.asarray(values))]
-    return float(known[-1]) if known.size else None
 
 
 def _highest(values: Iterable[float | None]) -> float | None:

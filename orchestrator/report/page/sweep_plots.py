@@ -52,8 +52,8 @@ def _sweep(sweep: Sweep, looks: Looks, colours: Sequence[str]) -> Figure:
     if named:
         longest = max(len(line.name) for line in lines)
         columns = max(1, min(3, _LEGEND_CHARACTERS // (6 + longest)))
-        handles, labels = axes[0].get_legend_handles_labels()
-        figure.legend(handles, labels, loc="outside lower center", ncols=columns, fontsize="small")
+        entries = {label: line for axis in axes for line, label in zip(*axis.get_legend_handles_labels(), strict=True)}
+        figure.legend(entries.values(), entries.keys(), loc="outside lower center", ncols=columns, fontsize="small")
     return figure
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -138,3 +139,19 @@ def test_longer_samples_in_smaller_batches_are_a_sweep_of_their_length(planted: 
         for length in (128, 512)
     ]
     assert lines(planted(*points), "seq_len") == {"": [128, 512]}
+
+
+def test_a_condition_without_a_number_does_not_hide_the_others(planted: Plant) -> None:
+    sizes: list[int | str] = [2, 4, 8, "auto"]
+    points = [Planted(f"m{size}", params={"micro_batch": size}, train={"micro_batch": size}) for size in sizes]
+    assert lines(planted(*points), "micro_batch") == {"": [2, 4, 8]}
+
+
+def test_a_model_that_failed_has_the_size_that_another_run_of_it_told(planted: Plant) -> None:
+    fields = [{"model": model, "zero_stage": stage} for model in ("small", "large") for stage in (1, 3)]
+    runs = planted(*(Planted(f"{each['model']}-{each['zero_stage']}", params=each, train=each) for each in fields))
+    told = {"small-1": 10, "small-3": 10, "large-3": 100}
+    known = [replace(run, parameters=told.get(run.name.partition("-r")[0])) for run in runs]
+    assert lines(known, "parameters") == {"zero_stage 1": [10, 100], "zero_stage 3": [10, 100]}
+    unknown = [replace(run, parameters=None) if run.train["model"] == "large" else run for run in known]
+    assert sweeps_of(conditions(unknown)) == []

@@ -30,10 +30,10 @@ matrix: {matrix}
 """
 
 
-def runs(folder: Path, size: str = "auto", matrix: str = "{zero_stage: [1, 2]}") -> tuple[Run, ...]:
+def runs(folder: Path, size: str = "auto", matrix: str = "{zero_stage: [1, 2]}", more: str = "") -> tuple[Run, ...]:
     (folder / "text.txt").write_text("text")
     spec = folder / "spec.yaml"
-    spec.write_text(SPEC.format(text=folder / "text.txt", size=size, matrix=matrix))
+    spec.write_text((SPEC + more).format(text=folder / "text.txt", size=size, matrix=matrix))
     return load_runs(spec)[1]
 
 
@@ -68,6 +68,26 @@ def test_repeats_train_with_one_size_and_other_conditions_with_their_own(tmp_pat
     assert keys["zero_stage-1"] == keys["zero_stage-1-r1"]
     assert keys["zero_stage-2"] == keys["zero_stage-2-r1"]
     assert len(set(keys.values())) == 2
+
+
+def test_a_screening_run_searches_for_the_full_runs_of_its_point(tmp_path: Path) -> None:
+    spec = "screen: {{steps: 5, time: 10}}\n"
+    keys = {run.name: payload(run, tmp_path, None).search for run in runs(tmp_path, more=spec)}
+    assert keys["zero_stage-1-screen"] == keys["zero_stage-1"] == keys["zero_stage-1-r1"]
+    assert keys["zero_stage-1"] != keys["zero_stage-2"]
+
+
+@pytest.mark.parametrize(
+    ("matrix", "number"),
+    [
+        ("{lr: [1e-4, 1e-3]}", 1),
+        ("{warmup_steps: [0, 2]}", 1),
+        ("{compile: [true, false]}", 2),
+        ("{seq_len: [8, 16]}", 2),
+    ],
+)
+def test_points_share_a_search_where_a_step_is_the_same(tmp_path: Path, matrix: str, number: int) -> None:
+    assert len({payload(run, tmp_path, None).search for run in runs(tmp_path, matrix=matrix)}) == number
 
 
 def test_it_is_a_value_of_an_axis(tmp_path: Path) -> None:
