@@ -45,13 +45,22 @@ def infeasible(condition: Condition) -> str:
 
 def _ends(failed: Sequence[MeasuredRun], repeats: int) -> str:
     """How runs ended that are of no use: `it failed`, `2 of 3 repeats failed, 1 was cancelled`."""
-    if len(failed) == repeats and all(run.state is RunState.SCREENED for run in failed):
+    if len(failed) == repeats and _are_screened(failed):
         return "it was screened out"
     parts: list[str] = []
     for state, number in Counter(run.state for run in failed).items():
         who = "it" if repeats == 1 else f"{number}" if parts else f"{number} of {count(repeats, 'repeat')}"
         parts.append(f"{who} {_ENDS[state][number > 1]}")
     return ", ".join(parts)
+
+
+def is_screened_out(condition: Condition) -> bool:
+    """Whether the screening left all of it out."""
+    return _are_screened(condition.runs)
+
+
+def _are_screened(runs: Sequence[MeasuredRun]) -> bool:
+    return all(run.state is RunState.SCREENED for run in runs)
 
 
 def is_unfinished(condition: Condition) -> bool:

@@ -16,7 +16,7 @@ from .advice import advice
 from .baseline import BaselineComparison, speed_text
 from .conditions import Condition
 from .effects import effect_sentences
-from .feasible import infeasible, is_unfinished, unfit
+from .feasible import infeasible, is_screened_out, is_unfinished, unfit
 from .objectives import Answer, Yardstick, answer, figure_text, scored, yardstick
 from .statistics import LEAST_REPEATS, TIE, Order, Sameness, estimate, loss_test, order, ratio
 from .wording import listed, times
@@ -403,7 +403,8 @@ def _nothing(
     elif len(fit) > 1:
         said.append(f"Nothing can be recommended by speed: no step of {listed(list(excluded), 3)} was timed.")
     else:
-        name, why = next(iter(excluded.items()))
+        out = {one.condition.name for one in comparisons if is_screened_out(one.condition)}
+        name, why = next((pair for pair in excluded.items() if pair[0] not in out), next(iter(excluded.items())))
         more = f" (and {len(excluded) - 1} more)" if len(excluded) > 1 else ""
         said.append(f"Nothing can be recommended: {name}: {why}{more}.")
     return Recommendation(

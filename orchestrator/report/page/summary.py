@@ -14,6 +14,7 @@ from ...failures.groups import alike, gist
 from ...formatting import count, shorten, some
 from ..compare.baseline import BaselineComparison, speed_text
 from ..compare.conditions import unlike_machines
+from ..compare.feasible import is_screened_out
 from ..compare.ignored_axes import ignored_axes
 from ..compare.results import Results, WorkloadResults
 from ..compare.statistics import Sameness
@@ -119,7 +120,7 @@ def what_failed(results: Results) -> Iterator[str]:
 def _reservations(results: Results) -> Iterator[str]:
     """What was left out, learned worse, or has to be read with care."""
     chosen = [one.recommendation for one in results.workloads if one.recommendation.fastest]
-    out = {one.name for one in results.conditions if all(run.state is RunState.SCREENED for run in one.runs)}
+    out = {one.name for one in results.conditions if is_screened_out(one)}
     if excluded := {name: why for one in chosen for name, why in one.excluded.items() if name not in out}:
         yield f"Not considered: {listed(list(_causes(excluded)), 4)}."
     worse = [one for one in results.comparisons if one.loss.verdict == Sameness.WORSE]
