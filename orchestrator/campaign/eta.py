@@ -8,7 +8,7 @@ import statistics
 from collections import defaultdict
 from collections.abc import Mapping, Sequence
 
-from ...db.records import UNSETTLED_RUN, RunState, RunStatus
+from ...db.records import UNSETTLED_RUN, RunState, RunStatus, Stage
 
 LEAST_STEPS, LEAST_S = 5, 5.0
 """Fewer steps, or less time, say nothing of a pace: the first steps are slow, and evaluations come every so often."""
@@ -55,6 +55,8 @@ def campaign_left_s(
     running = [run for run in unsettled if run.state is RunState.RUNNING]
     if not running or not all(run.target_step for run in unsettled):
         return None
+    if any(run.stage is Stage.SCREENING for run in unsettled):
+        return None  # which runs follow is not known
     paces = _paces(runs, left_s, spent_s, now_s)
     needed = {run.run_id: left_s.get(run.run_id, _needed_s(run, paces, now_s)) for run in unsettled}
     if None in needed.values():

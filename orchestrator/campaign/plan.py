@@ -153,6 +153,16 @@ class Plan:
             return None
         return sum(map(_most_gpu_hours, self.starting))
 
+    @property
+    def all_gpu_hours(self) -> float:
+        """The maximum of what is submitted now and of what may follow a screening."""
+        return (self.gpu_hours or 0.0) + ((self.screening.gpu_hours or 0.0) if self.screening else 0.0)
+
+    @property
+    def all_runs(self) -> int:
+        """How many runs are submitted now, and at most after a screening."""
+        return len(self.starting) + (self.screening.most if self.screening else 0)
+
     def count(self, *signs: Sign) -> int:
         """How many runs have one of these signs."""
         return sum(item.sign in signs for item in self.runs)

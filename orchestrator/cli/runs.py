@@ -212,11 +212,11 @@ def _agreed(planned: Plan, settings: Settings, yes: bool) -> bool:
 def _large(planned: Plan, settings: Settings) -> str | None:
     from ..campaign.plan import Sign
 
-    hours, ends = planned.gpu_hours or 0.0, planned.count(Sign.CANCEL)
+    hours, ends = planned.all_gpu_hours, planned.count(Sign.CANCEL)
     if ends:
         return f"it cancels {count(ends, 'run')}"
-    if len(planned.starting) > settings.ask_above_runs:
-        return f"{count(len(planned.starting), 'run')} exceed ask_above_runs = {settings.ask_above_runs}"
+    if planned.all_runs > settings.ask_above_runs:
+        return f"{count(planned.all_runs, 'run')} exceed ask_above_runs = {settings.ask_above_runs}"
     if hours > settings.ask_above_gpu_hours:
         return f"{hours:,.0f} GPU-hours exceed ask_above_gpu_hours = {settings.ask_above_gpu_hours:g}"
     return None

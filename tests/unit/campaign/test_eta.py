@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from dscampaign.db.records import RunState, RunStatus
+from dscampaign.db.records import RunState, RunStatus, Stage
 from dscampaign.orchestrator.campaign.eta import campaign_left_s, run_left_s
 
 NOW_S = 10_000.0
@@ -83,6 +83,12 @@ def test_nothing_is_said_of_a_campaign_of_which_too_little_is_known(
     runs: list[RunStatus], left: dict[int, float], spent: dict[int, float]
 ) -> None:
     assert campaign_left_s(runs, left, spent, NOW_S) is None
+
+
+def test_nothing_is_said_while_points_are_screened() -> None:
+    screens, full = run(1, stage=Stage.SCREENING), waiting(2, stage=Stage.FULL)
+    assert campaign_left_s([screens, full], {1: 600.0}, {}, NOW_S) is None
+    assert campaign_left_s([run(1), full], {1: 600.0}, {}, NOW_S) is not None
 
 
 def test_repeats_of_a_condition_tell_of_each_other_where_conditions_differ() -> None:

@@ -245,6 +245,18 @@ def test_a_large_submission_needs_a_yes(spec: Path, tmp_path: Path, capsys: Outp
     assert not (tmp_path / "campaign").exists()
 
 
+def test_what_may_follow_a_screening_counts(spec: Path, capsys: Output) -> None:
+    spec.write_text(f'{SPEC}screen: {{steps: 50, keep: 3, time: "0:30:00"}}\n')
+    assert main(["plan", str(spec)]) == 0
+    shown = capsys.readouterr().out
+    then = "at most 3 runs, up to 96 GPU-hours"
+    assert f"Screening: 4 points of 50 steps each; then in full the best 3 by speed: {then}" in shown
+    assert "Plan: 4 to submit, 0 kept, 0 to cancel · 1 sbatch array · up to 16 GPU-hours" in shown
+    done = process("submit", str(spec), stdin=subprocess.DEVNULL)
+    assert done.returncode == 2
+    assert "112 GPU-hours exceed ask_above_gpu_hours = 100" in done.stderr
+
+
 def test_a_dry_run_is_a_plan(spec: Path, tmp_path: Path, capsys: Output) -> None:
     assert main(["submit", str(spec), "--dry-run=plan"]) == 0
     assert "Plan: 4 to submit" in capsys.readouterr().out
