@@ -26,7 +26,8 @@ _MOVES: Final[Mapping[str, frozenset[str]]] = {
     "global_batch": frozenset({"micro_batch"}),
     RANKS: frozenset({"global_batch", "micro_batch"}),
 }
-"""What may change along an axis beside it: a larger batch is often one of larger micro-batches."""
+"""What may change along an axis beside it, where it does not vary by itself: a larger batch is often one of larger
+micro-batches."""
 
 _OTHERWISE: Final = ("nodes", "gpus_per_node", "ranks_per_node")
 """Of which the number of ranks says the same."""
@@ -91,7 +92,7 @@ def sweeps_of(conditions: Sequence[Condition]) -> list[Sweep]:
     found, place = [], _places(conditions)
     for axis in _axes(conditions, place):
         there = [one for one in conditions if place(one, axis) is not None]
-        groups = [group for group in _alike(there, (axis,)) if len({place(one, axis) for one in group}) > 1]
+        groups = [group for group in _alike(there, (axis,), place) if len({place(one, axis) for one in group}) > 1]
         if groups:
             names = _names(groups, axis)
             lines = (Line(name, _points(group, axis, place)) for name, group in zip(names, groups, strict=True))
@@ -103,11 +104,9 @@ def grids_of(conditions: Sequence[Condition]) -> list[Grid]:
     """Every two axes with at least two values each in conditions that differ in nothing else, more than one line."""
     found, place = [], _places(conditions)
     for across, down in combinations(_axes(conditions, place), 2):
-        if across in _MOVES.get(down, ()) or down in _MOVES.get(across, ()):
-            continue
         groups = []
         there = [one for one in conditions if None not in (place(one, across), place(one, down))]
-        for group in _alike(there, (across, down)):
+        for group in _alike(there, (across, down), place):
             places = {(place(one, across), place(one, down)) for one in group}
             wide, high = (len({cell[place] for cell in places}) for place in (0, 1))
             if min(wide, high) > 1 and len(places) > max(wide, high):
@@ -149,11 +148,21 @@ def _places(conditions: Sequence[Condition]) -> Place:
     return place
 
 
-def _alike(conditions: Sequence[Condition], axes: Sequence[str]) -> Iterator[list[Condition]]:
-    """Conditions that differ in these axes alone, and in what moves with them."""
-    free = set(axes).union(*(_MOVES.get(axis, ()) for axis in axes))
+def _alike(conditions: Sequence[Condition], axes: Sequence[str], place: Place) -> Iterator[list[Condition]]:
+    """Conditions that differ in these axes alone, and in what moves with them, one at each place where that can be."""
+    moving = set[str]().union(*(_MOVES.get(axis, ()) for axis in axes))
     if "seq_len" in axes and len({one.tokens_per_step for one in conditions}) == 1:
-        free.add("global_batch")  # longer samples in a smaller batch: the same tokens a step
+        moving.add("global_batch")  # longer samples in a smaller batch: the same tokens a step
+    for group in _alike_but(conditions, axes, moving):
+        places = {tuple(place(one, axis) for axis in axes) for one in group}
+        if len(places) == len(group):
+            yield group
+        else:
+            yield from _alike_but(group, axes, {"model"} if MODEL_SIZE in axes else set())
+
+
+def _alike_but(conditions: Sequence[Condition], axes: Sequence[str], moving: set[str]) -> list[list[Condition]]:
+    free = {*axes, *moving}
 
     def rest(one: Condition) -> list[Any]:
         own = {name: value for name, value in one.params.items() if name not in {*free, *NAMES_POINTS}}
@@ -170,7 +179,7 @@ def _alike(conditions: Sequence[Condition], axes: Sequence[str]) -> Iterator[lis
             machine["env"] = None
         return [_without_labels(own, one), train, machine]
 
-    yield from grouped(conditions, rest)
+    return grouped(conditions, rest)
 
 
 def _without_labels(params: Mapping[str, Any], condition: Condition) -> dict[str, Any]:
@@ -192,8 +201,7 @@ def _names(groups: Sequence[Sequence[Condition]], *axes: str) -> list[str]:
     """What sets each group apart: the parameters that all of it share and that differ between groups."""
     if len(groups) == 1:
         return [""]
-    free = set(axes).union(*(_MOVES.get(axis, ()) for axis in axes))
-    shared = [_shared(group, free) for group in groups]
+    shared = [_shared(group, set(axes)) for group in groups]
     every = dict.fromkeys(name for one in shared for name in one)
     differ = [name for name in every if len({key_of(one.get(name)) for one in shared}) > 1]
     words = [name for name in differ if name in groups[0][0].params] or differ

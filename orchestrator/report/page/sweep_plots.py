@@ -17,9 +17,19 @@ from matplotlib.ticker import FixedLocator, FuncFormatter, NullLocator
 from ..compare.results import Results
 from ..compare.sweeps import Grid, Line, Sweep
 from .drawing import GREY, WIDTH, Looks, thousands
-from .sweeps import LOSS, STEP, Measure, axis_label, drawn_grids, drawn_sweeps, failed, measures_of, value_text
+from .sweeps import (
+    LOSS,
+    MOST_LINES,
+    STEP,
+    Measure,
+    axis_label,
+    drawn_grids,
+    drawn_sweeps,
+    failed,
+    measures_of,
+    value_text,
+)
 
-MOST_LINES: Final = 12
 _WIDE: Final = 8.0
 """An axis whose values span more is logarithmic."""
 _HEIGHT: Final = 1.9  # inches of a chart

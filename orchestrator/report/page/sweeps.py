@@ -19,6 +19,7 @@ from .elements import Picture, Section, Table
 
 MOST_SWEEPS: Final = 6
 MOST_GRIDS: Final = 4
+MOST_LINES: Final = 12
 """So many are drawn; the tables have all."""
 
 _TEXT: Final = (
@@ -75,14 +76,17 @@ def _known(measure: Measure, line: Line) -> int:
 
 def failed(condition: Condition) -> str:
     """Why a condition failed; "" for one that did not, or that nobody has tried."""
-    ended = any(run.state in (RunState.FAILED, RunState.HELD) for run in condition.runs)
-    return infeasible(condition) if ended else ""
+    ended = next((run for run in condition.runs if run.state in (RunState.FAILED, RunState.HELD)), None)
+    return f"{ended.state}{f': {ended.reason}' if ended.reason else ''}" if ended else ""
 
 
 def drawn_sweeps(results: Results) -> list[tuple[str, Sweep]]:
     """By the name of its figure, each sweep that is drawn."""
-    told = [sweep for sweep in sweeps_of(results.conditions) if measures_of(sweep)]
-    return [(f"sweep_{number}", sweep) for number, sweep in enumerate(told[:MOST_SWEEPS], 1)]
+    return [(f"sweep_{number}", sweep) for number, sweep in enumerate(_told(results)[:MOST_SWEEPS], 1)]
+
+
+def _told(results: Results) -> list[Sweep]:
+    return [sweep for sweep in sweeps_of(results.conditions) if measures_of(sweep)]
 
 
 def drawn_grids(results: Results) -> list[tuple[str, Grid]]:
@@ -96,9 +100,14 @@ def sweeps(results: Results) -> Iterator[Section]:
     shown, grids = drawn_sweeps(results), drawn_grids(results)
     if not shown:
         return
-    pictures = [Picture(name, f"Along {axis_label(sweep.axis)}.") for name, sweep in shown]
+    pictures = [Picture(name, _caption(sweep)) for name, sweep in shown]
     pictures += [Picture(name, _grid_caption(grid)) for name, grid in grids]
-    yield Section("Sweeps", (_TEXT,), tuple(_table(sweep) for _, sweep in shown), tuple(pictures))
+    yield Section("Sweeps", (_TEXT,), tuple(map(_table, _told(results))), tuple(pictures))
+
+
+def _caption(sweep: Sweep) -> str:
+    more = len(sweep.lines) - MOST_LINES
+    return f"Along {axis_label(sweep.axis)}.{f' Lines without room: {more}, see the table.' if more > 0 else ''}"
 
 
 def axis_label(axis: str) -> str:

@@ -84,7 +84,7 @@ def test_a_point_that_failed_stays_at_its_place(planted: Plant) -> None:
     runs = planted(*[one for one in SHAPES if one.name != broken.name], broken)
     assert lines(runs, "global_batch")["zero_stage 1, seq_len 512"] == [4, 8, 16]
     [condition] = [one for one in conditions(runs) if one.name == broken.name]
-    assert failed(condition).endswith("failed: CUDA out of memory")
+    assert failed(condition) == "failed: CUDA out of memory"
     waiting = [one for one in conditions(runs) if failed(one)]
     assert waiting == [condition]
 
@@ -155,3 +155,30 @@ def test_a_model_that_failed_has_the_size_that_another_run_of_it_told(planted: P
     assert lines(known, "parameters") == {"zero_stage 1": [10, 100], "zero_stage 3": [10, 100]}
     unknown = [replace(run, parameters=None) if run.train["model"] == "large" else run for run in known]
     assert sweeps_of(conditions(unknown)) == []
+
+
+def test_what_varies_by_itself_keeps_lines_apart(planted: Plant) -> None:
+    points = [
+        Planted(f"{batch}-{micro}", params=each, train=each)
+        for batch in (8, 16, 32)
+        for micro in (1, 2, 4)
+        for each in [{"global_batch": batch, "micro_batch": micro}]
+    ]
+    runs = planted(*points)
+    assert lines(runs, "global_batch") == {f"micro_batch {micro}": [8, 16, 32] for micro in (1, 2, 4)}
+    assert lines(runs, "micro_batch") == {f"global_batch {batch}": [1, 2, 4] for batch in (8, 16, 32)}
+    [grid] = grids_of(conditions(runs))
+    assert (grid.across, grid.down, len(grid.cells)) == ("global_batch", "micro_batch", 9)
+
+
+def test_every_axis_has_a_table_and_the_first_ones_a_figure(planted_url: PlantStore) -> None:
+    knobs = [f"deepspeed.knob{number}" for number in range(8)]
+    points = [
+        Planted(f"{knob[-1]}-{value}", params={**dict.fromkeys(knobs, 1), knob: value})
+        for knob in knobs
+        for value in (1, 2, 3)
+        if value > 1 or knob == knobs[0]
+    ]
+    [section] = sweeps(results_at(planted_url(*points)))
+    assert len(section.tables) == 8
+    assert len([picture for picture in section.figures if picture.name.startswith("sweep_")]) == 6
