@@ -10,6 +10,7 @@ from ...campaign.counts import RunCounts
 from ...formatting import duration, short_number
 from ..compare.advice import unread_config
 from ..compare.baseline import BaselineComparison
+from ..compare.feasible import is_screened_out
 from ..compare.results import Results, WorkloadResults
 from ..compare.wording import difference, loss_verdict, span, times
 from ..measure.telemetry import GpuDetails
@@ -63,7 +64,7 @@ def _folded(section: Section) -> Section:
 
 
 def _conditions(one: WorkloadResults) -> Section:
-    rows = tuple(_condition_row(each) for each in one.comparisons)
+    rows = tuple(_condition_row(each) for each in one.comparisons if not is_screened_out(each.condition))
     loss, speed = one.comparisons[0].loss_is, one.comparisons[0].speed_unit
     header = (
         "condition", "completed", "tries", speed, "interval", "× baseline", "speed", f"{loss} loss",
@@ -75,7 +76,8 @@ def _conditions(one: WorkloadResults) -> Section:
         text.append("An interval takes three repeats of a condition (`repeats: 3`); without it nothing is established.")
     if any(speed.low is not None for speed in speeds):
         text.append(_INTERVAL_TEXT)
-    return Section(_titled("Conditions", one), tuple(text), (Table(header, rows, "-rrr-r-rr-rrr"),))
+    shown = (Table(header, rows, "-rrr-r-rr-rrr"),) if rows else ()  # all may be screened out
+    return Section(_titled("Conditions", one), tuple(text), shown)
 
 
 def _titled(title: str, one: WorkloadResults) -> str:
