@@ -79,6 +79,7 @@ def _expected(setup: str, conditions: list[Header], **others: Header) -> list[He
 
 ON_GPUS: Final = {INPUTS, EACH_GPU, GPUS + SAMPLED, GPUS + J + SAMPLED}
 """Tables that a campaign on CPUs lacks."""
+ALONE: Final = without(CONDITIONS, "speed", "Δ loss", "loss")
 ONCE: Final = without(CONDITIONS, "interval") + J
 TEMPLATES: Final = {
     # Test conditions with their status, final and best losses, iteration times, memory, data points, advice, logs.
@@ -94,7 +95,7 @@ TEMPLATES: Final = {
     # The machine, throughput, power, heat.
     "gpu-telemetry": _expected(
         "",
-        [without(CONDITIONS, "speed", "Δ loss", "loss") + J],
+        [ALONE + J],
         common=("field", "value"),
         memory=without(MEMORY, "beside baseline"),
         gpus=GPUS + J,
@@ -111,6 +112,12 @@ TEMPLATES: Final = {
     "five-strategies-next": _expected(
         "condition | model | ZeRO | offload | activation checkpointing",
         [ANSWERS, CONDITIONS, CONDITIONS + J, CONDITIONS],
+        gpus=GPUS + J,
+    ),
+    # Memory and speed of three sizes.
+    "llama-sizes": _expected(
+        "condition | model | offload",
+        [ANSWERS, ALONE, ALONE + J, CONDITIONS + J],
         gpus=GPUS + J,
     ),
     # What each knob brings.

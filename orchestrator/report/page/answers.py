@@ -28,4 +28,6 @@ def _row(one: WorkloadResults) -> tuple[str, ...]:
     if found is None:
         undecided = one.recommendation.undecided
         return one.workload.name, "", "", "", "", "loss or speed must decide" if undecided else "nothing can be said"
+    if len(one.comparisons) == 1:
+        return one.workload.name, found.condition, found.figure, "–", "–", "the only one"
     return one.workload.name, found.condition, found.figure, found.runner_up, found.gain, found.shown

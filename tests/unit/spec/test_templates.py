@@ -44,6 +44,7 @@ POINTS = {
         *("defaults", "no-overlap", "small-buckets", "no-overlap-small-buckets", "scattered-gradients"),
         *("more-prefetch", "more-persistent", "no-nvls"),
     ],
+    "llama-sizes": ["7b-4gpus", "13b-1gpu-offload", "70b-8gpus", "70b-8gpus-offload"],
     "zero-and-offload": [
         *named(("model", ["gpt2"]), ("shape", ["4x512", "8x512", "4x1024"]), ("strategy", SHARDED)),
         *named(
@@ -67,6 +68,7 @@ ON_A_CPU = {
     "five-strategies-next": {},
     "gpu-telemetry": {"fp16": "bf16"},
     "deepspeed-knobs": {"no-nvls": "two-threads"},
+    "llama-sizes": {},
     "zero-and-offload": {
         "facebook-opt-1.3b": "tiny-opt", "gpt2": "tiny-gpt2", "4x512": "4x64", "8x512": "8x64", "4x1024": "4x128",
     },
