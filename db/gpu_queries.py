@@ -16,9 +16,7 @@ from sqlalchemy import ColumnElement, Connection, Select, Subquery, and_, case, 
 
 from .gpu_records import POWER_CAPPED, SLOWED, AttemptGpus, GpuDevice, GpuSample, GpuUse, TokenEnergy
 from .schema import attempt, gpu, gpu_sample, node_spool, run, step_metric
-
-WARM_UP_STEPS: Final = 20
-"""Steps of an attempt that do not count, of a short one half: they compile, and fill caches."""
+from .warm_up import untimed_steps, warm_up_steps
 
 MIN_WINDOW_S: Final = 10.0
 """A shorter time says little: power is sampled once a second."""
@@ -109,7 +107,7 @@ def node_offsets(conn: Connection, attempt_ids: Sequence[int]) -> dict[int, dict
 def _token_energy(conn: Connection, attempt_id: int, counters: Mapping[_Place, _Counter]) -> TokenEnergy | None:
     """The energy of an attempt's steps, and their tokens.
 
-    From the end of one step to the end of another: the first ``WARM_UP_STEPS`` do not count, nor does any step that
+    From the end of one step to the end of another: its warm-up does not count, nor does any step that
     is not covered by samples of every GPU on every node. Whatever happened in between is in it: saving, evaluating,
     waiting for data.
 
@@ -242,11 +240,10 @@ def _ends(
     lowest, highest = bounds.one()
     if lowest is None:
         return None
-    begun, ended = conn.execute(
-        select(attempt.c.start_step, attempt.c.last_step).where(attempt.c.id == attempt_id)
-    ).one()
+    of_run = select(attempt.c.start_step, attempt.c.last_step, run.c.config).join(run, run.c.id == attempt.c.run_id)
+    begun, ended, config = conn.execute(of_run.where(attempt.c.id == attempt_id)).one()
     before = lowest - 1 if begun is None else min(begun, lowest - 1)
-    warm = before + min(WARM_UP_STEPS, (max(highest, ended or 0) - before) // 2)
+    warm = before + warm_up_steps(untimed_steps(config), max(highest, ended or 0) - before)
     steps = select(row.step, row.ts_s).where(mine, counts, row.step >= warm)
     first = conn.execute(steps.order_by(row.step).limit(1)).first()
     last = conn.execute(steps.order_by(row.step.desc()).limit(1)).first()

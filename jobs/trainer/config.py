@@ -9,6 +9,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Literal, Self
 
+from ...db.warm_up import WARM_UP_STEPS
 from ..shared.documents import decode
 
 
@@ -79,6 +80,7 @@ class TrainerConfig:
         attention: implementation; ``auto`` is causal attention without a mask where the model's is plain.
         fused_loss: output layer and cross-entropy in one, without whole logits.
         profile_at: the first of the optimizer steps that are profiled; None profiles none.
+        untimed_steps: of an attempt, that count in no figure of speed: they compile, allocate and tune.
         search: search for a micro-batch, from ``micro_batch`` on, and do not train; None to train.
     """
 
@@ -122,6 +124,7 @@ class TrainerConfig:
     attention: Literal["auto", "sdpa", "eager", "flash_attention_2"] = "auto"
     fused_loss: bool = False
     profile_at: int | None = None
+    untimed_steps: int = WARM_UP_STEPS
     search: SearchPlan | None = None
 
     @classmethod

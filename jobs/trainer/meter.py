@@ -12,11 +12,12 @@ import torch
 import torch.distributed as dist
 from torch import Tensor
 
+from ...db.warm_up import warm_up_steps
 from .. import report
 from . import memory
 from .config import TrainerConfig
 from .sampling import to_device
-from .speed import End, Speed, Work, peak_flops, profiled_steps, warm_up_steps
+from .speed import End, Speed, Work, peak_flops, profiled_steps
 
 MEMORY_STEP = 3
 """Steps of an attempt after which its memory has seen every kind of peak."""
@@ -76,7 +77,8 @@ class Meter:
             flops_per_token,
             peak_flops(memory.place(device)["device"]),
         )
-        self._warm_up, self._speed = warm_up_steps(len(steps)), Speed(self._work, len(steps))
+        self._warm_up = max(1, warm_up_steps(config.untimed_steps, len(steps)))
+        self._speed = Speed(self._work, self._warm_up)
         self._profiled = profiled_steps(config.profile_at)
 
     @contextmanager

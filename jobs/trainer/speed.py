@@ -13,10 +13,6 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any, Final
 
-WARM_UP_STEPS: Final = 20
-"""Steps of an attempt that do not count: they compile, allocate and tune; DeepCompile does so once more at step 5. Of
-an attempt with fewer than twice as many, its first half."""
-
 PROFILED_STEPS: Final = 3
 """Optimizer steps that are profiled: enough to see what repeats, and a trace that still opens. Nor do they count."""
 
@@ -32,11 +28,6 @@ PEAK_FLOPS: Final = (
 def profiled_steps(first: int | None) -> range:
     """The optimizer steps that are profiled if ``first`` is the first of them; none if it is None."""
     return range(0) if first is None else range(first, first + PROFILED_STEPS)
-
-
-def warm_up_steps(steps: int) -> int:
-    """How many of an attempt's steps do not count: ``WARM_UP_STEPS``, of a short one its first half."""
-    return max(1, min(WARM_UP_STEPS, steps // 2))
 
 
 def peak_flops(device: str) -> float | None:
@@ -92,15 +83,15 @@ class Speed:
     two steps are as far apart as the moments at which they were queued.
     """
 
-    def __init__(self, work: Work, steps: int) -> None:
+    def __init__(self, work: Work, warm_up: int) -> None:
         """Begins with nothing.
 
         Args:
             work: what a step does.
-            steps: how many the attempt is to make.
+            warm_up: how many of its first steps do not count, at least one.
         """
         self._work = work
-        self._warm_up = warm_up_steps(steps)
+        self._warm_up = warm_up
         self._warm_up_s: list[float] = []
         self._times_s: list[float] = []
         self._waits_s: list[float] = []

@@ -15,6 +15,7 @@ from pathlib import Path
 from ...db import queries
 from ...db.records import COMPLETED_EARLY, UNSETTLED_RUN, CampaignRow, RunRow, RunState, Stage
 from ...db.store import Store
+from ...db.warm_up import untimed_steps
 from ...jobs.shared.layout import CampaignPaths
 from ..errors import Unreachable
 from ..executors import job_request
@@ -221,7 +222,7 @@ def _likely_gpu_hours(store: Store, change: SpecDiff, planned: Sequence[PlannedR
     hours = 0.0
     for run in starting:
         row = rows.get(_point(run))
-        step_s = Screening.of(steps.get(row.id, ()), ()).step_s if row else None
+        step_s = Screening.of(steps.get(row.id, ()), (), untimed_steps(row.config)).step_s if row else None
         if step_s is None or run.target_step is None:
             return None
         hours += run.target_step * step_s * run.world_size / 3600

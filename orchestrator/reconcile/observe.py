@@ -27,6 +27,7 @@ from ...db.records import (
 )
 from ...db.regular_files import open_regular
 from ...db.store import Store
+from ...db.warm_up import untimed_steps
 from ...jobs.agent.evidence import LINE_LIMIT, LogLine, NodeOutcome
 from ...jobs.agent.node import Start
 from ...jobs.agent.progress import Heartbeat
@@ -75,7 +76,7 @@ class RunMetrics:
             return ""
         with self.store.read() as conn:
             lines = queries.newest_lines(conn, row.id, LINES)
-        return hopeless(lines, row.start_step or 0, config.prune)
+        return hopeless(lines, row.start_step or 0, config.prune, config.train.untimed_steps)
 
 
 @dataclass(frozen=True)
@@ -126,11 +127,13 @@ def _screenings(
     conn: Connection, runs: Sequence[RunRow], attempts: Mapping[int, Sequence[AttemptRow]]
 ) -> dict[int, Screening]:
     """What screening runs have measured, while it may still decide whether a run starts."""
-    done = [run.id for run in runs if run.stage is Stage.SCREENING and run.state is RunState.COMPLETED]
+    done = [run for run in runs if run.stage is Stage.SCREENING and run.state is RunState.COMPLETED]
     if not done or not any(run.stage is Stage.FULL and not run.generation for run in runs):
         return {}
-    steps = queries.step_figures(conn, done)
-    return {run_id: Screening.of(steps.get(run_id, ()), attempts.get(run_id, ())) for run_id in done}
+    steps = queries.step_figures(conn, [run.id for run in done])
+    return {
+        run.id: Screening.of(steps.get(run.id, ()), attempts.get(run.id, ()), untimed_steps(run.config)) for run in done
+    }
 
 
 def _configs(runs: Sequence[RunRow]) -> tuple[dict[int, RunConfig], dict[int, str]]:

@@ -7,7 +7,6 @@ import statistics
 from collections.abc import Sequence
 from typing import Final
 
-from ...db.gpu_queries import WARM_UP_STEPS
 from ...db.metrics import NewestLine
 from ..spec.retry_section import PruneConfig
 
@@ -19,18 +18,19 @@ LEAST_LOSSES: Final = 10
 """Fewer than these prove nothing: a step may be slow for once, and fp16 overflows now and then."""
 
 
-def hopeless(lines: Sequence[NewestLine], start_step: int, prune: PruneConfig) -> str:
+def hopeless(lines: Sequence[NewestLine], start_step: int, prune: PruneConfig, untimed: int) -> str:
     """Why an attempt is to end, "" for nothing.
 
     Args:
         lines: its newest metrics, the newest first.
         start_step: that it began from.
         prune: the spec's bounds.
+        untimed: steps of each attempt whose times do not count.
     """
     losses = [(line.step, line.loss) for line in lines if line.loss is not None][:LEAST_LOSSES]
     if prune.not_finite and len(losses) == LEAST_LOSSES and not any(math.isfinite(loss) for _, loss in losses):
         return f"the loss is not finite from step {losses[-1][0]:,} to step {losses[0][0]:,}"
-    warm = [line for line in lines if line.time_s is not None and line.step - line.steps >= start_step + WARM_UP_STEPS]
+    warm = [line for line in lines if line.time_s is not None and line.step - line.steps >= start_step + untimed]
     times_s = [line.time_s for line in warm for _ in range(line.steps) if line.time_s is not None]
     if prune.step_time_s is None or len(times_s) < LEAST_STEPS:
         return ""

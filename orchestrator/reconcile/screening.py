@@ -14,9 +14,9 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Final
 
-from ...db.gpu_queries import WARM_UP_STEPS
 from ...db.metrics import StepFigures
 from ...db.records import UNSETTLED_RUN, AttemptRow, RunRow, RunState, Stage
+from ...db.warm_up import warm_up_steps
 from ..formatting import count, figure, short_number
 from ..spec.effects import WORK
 from ..spec.objective import Objective
@@ -47,9 +47,9 @@ class Screening:
     loss: float | None = None
 
     @classmethod
-    def of(cls, steps: Sequence[StepFigures], attempts: Sequence[AttemptRow]) -> Screening:
-        """Of a run with these steps, in order, and these attempts."""
-        timed = steps[min(WARM_UP_STEPS, len(steps) // 2) :]
+    def of(cls, steps: Sequence[StepFigures], attempts: Sequence[AttemptRow], untimed: int) -> Screening:
+        """Of a run with these steps, in order, the first of them not timed, and these attempts."""
+        timed = steps[warm_up_steps(untimed, len(steps)) :]
         nodes = [node for attempt in attempts for node in attempt.evidence.get("nodes") or ()]
         host = max((node.get("memory_peak_bytes") or 0 for node in nodes), default=0) / 1e9
         reserved = [step.mem_reserved_gb for step in steps if step.mem_reserved_gb]

@@ -7,6 +7,7 @@ from typing import Annotated, Any, Final, Literal
 
 from pydantic import BeforeValidator, Field, Strict, field_validator
 
+from ...db.warm_up import WARM_UP_STEPS
 from ...jobs.shared.ds_config import render
 from ...jobs.shared.layout import is_reserved
 from .command_line import Word, words_of
@@ -152,6 +153,9 @@ class TrainConfig(SpecSection):
     memory. For ZeRO 0 to 2 and models with nothing after the output layer."""
     log_every: Positive = 1
     """Steps between metric lines."""
+    untimed_steps: Positive = WARM_UP_STEPS
+    """Steps at the start of each attempt that compile, allocate and fill caches: they count in no figure of speed,
+    memory or power. Of an attempt with fewer than twice as many, its first half."""
     profile_at: Positive | None = None
     """Profile three steps from this one on rank 0 with PyTorch's profiler: writes a trace and a table of operators to
     the attempt's folder `profile`. Metrics and reports leave out the times of these steps."""

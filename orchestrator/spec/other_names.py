@@ -35,6 +35,7 @@ _OURS: Final = {
     "keep_checkpoints": "save_total_limit",
     "eval_every": "eval_steps eval_interval",
     "log_every": "logging_steps log_interval",
+    "untimed_steps": "skip_steps skip_first_steps timing_warmup warmup_iterations wait_steps",
     "model": "model_name model_name_or_path",
     "tokenizer": "tokenizer_name",
     "dataset": "dataset_name",

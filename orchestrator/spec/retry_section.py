@@ -70,6 +70,7 @@ class PruneConfig(SpecSection):
     """When to end a run early that cannot win. It fails as `pruned`, and `campaign retry` starts it again."""
 
     step_time_s: Real | None = Field(default=None, gt=0)
-    """End a run whose steps take longer than this: the median of at least 20 after the warm-up. Default: no limit."""
+    """End a run whose steps take longer than this: the median of at least 20 after `train.untimed_steps`.
+    Default: no limit."""
     not_finite: bool = False
     """End a run of your own script whose newest ten losses are not finite. The built-in training ends by itself."""

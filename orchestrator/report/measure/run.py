@@ -12,6 +12,7 @@ import numpy as np
 from ....db.gpu_records import AttemptGpus
 from ....db.records import COMPLETED_EARLY, AttemptRow, RunRow, RunState, Stage
 from ....db.series import Series
+from ....db.warm_up import untimed_steps
 from ...campaign.code_text import codes_text
 from ...failures.evidence import READ_CONFIG
 from ...formatting import clean
@@ -324,7 +325,8 @@ def _lines(data: RunData) -> Lines:
     first_steps = {attempt.generation: attempt.start_step or 0 for attempt in data.mine}
     last_steps = {attempt.generation: attempt.last_step for attempt in data.mine if attempt.last_step is not None}
     every = (data.run.config.get("train") or {}).get("log_every") or 1
-    return lines_of(data.series, first_steps, every, last_steps, data.lines_within_s)
+    untimed = untimed_steps(data.run.config)
+    return lines_of(data.series, first_steps, every, last_steps, data.lines_within_s, untimed)
 
 
 def _batch(config: Mapping[str, Any], attempts: Sequence[AttemptRow]) -> dict[str, Any]:

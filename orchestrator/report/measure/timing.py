@@ -1,9 +1,9 @@
 """How fast a run trained: the window of its steps that count, and what they say. Pure; needs NumPy.
 
-The first ``WARM_UP_STEPS`` of every attempt, or its first half where it is short, compile, allocate and fill caches;
-they are left out, and reported apart. How long it was goes by the attempt, not by the lines that later ones left of it.
-A line of metrics may stand for several steps, so each counts as often as it stands for a step; but for no more than
-lines usually do, or a lost line would not be missed.
+The first ``train.untimed_steps`` of every attempt, or its first half where it is short, compile, allocate and fill
+caches; they are left out, and reported apart. How long it was goes by the attempt, not by the lines that later ones
+left of it. A line of metrics may stand for several steps, so each counts as often as it stands for a step; but for no
+more than lines usually do, or a lost line would not be missed.
 
 Where the script does not say how long a step takes, it is the time between two lines. That of a printed line is only
 known to within the looks at the output, so the lines are taken that lie far enough apart: what is between them, shared
@@ -20,8 +20,8 @@ from typing import Final
 import numpy as np
 from numpy.typing import NDArray
 
-from ....db.gpu_queries import WARM_UP_STEPS
 from ....db.series import Series
+from ....db.warm_up import WARM_UP_STEPS
 
 LEAST_STEPS: Final = 100
 LEAST_S: Final = 20.0
@@ -148,6 +148,7 @@ def lines_of(
     every: int = 1,
     last_steps: Mapping[int, int] | None = None,
     within_s: float = 0.0,
+    untimed: int = WARM_UP_STEPS,
 ) -> Lines:
     """What each line of a run stands for.
 
@@ -157,6 +158,7 @@ def lines_of(
         last_steps: by generation, the last step that the attempt made, though a later one may have made it again; that
             of its last line in the series, where it is not known.
         within_s: how much later than it was written a line may have got its time.
+        untimed: steps of each attempt that do not count.
     """
     step, generation = np.asarray(series.step, np.int64), np.asarray(series.generation, np.int64)
     spans = _spans(generation, step, first_steps, last_steps or {})
@@ -168,11 +170,13 @@ def lines_of(
     by_clock = not np.isfinite(said).any()
     usual = max(every, int(np.median(apart))) if step.size else every
     stands_for = np.minimum(apart, usual)
-    timed = _after_warm_up(step - begun, stands_for, ended - begun)
+    warm_up = np.minimum(untimed, (ended - begun) // 2)
+    timed = _after_warm_up(step - begun, stands_for, warm_up)
     error = 0.0
     if by_clock:
-        warm = step - begun < np.minimum(WARM_UP_STEPS, (ended - begun) // 2)
-        said, reaches_back, error = _by_clock(step, generation, _figure(series, "ts_s"), warm, within_s)
+        said, reaches_back, error = _by_clock(
+            step, generation, _figure(series, "ts_s"), step - begun < warm_up, within_s
+        )
         if (clear := timed & ~reaches_back).any() or within_s:
             timed = clear
     stands_for[:-1] += (np.minimum(step - left, usual) - stands_for)[1:]
@@ -295,13 +299,12 @@ def _spans(
     }
 
 
-def _after_warm_up(done: Integers, stands_for: Integers, made: Integers) -> NDArray[np.bool_]:
+def _after_warm_up(done: Integers, stands_for: Integers, warm_up: Integers) -> NDArray[np.bool_]:
     """Which lines are behind their attempt's warm-up, with all steps that they stand for.
 
     Where every line reaches back into one, those whose last step is behind it. ``done`` are the steps that the attempt
-    had made with the line, ``made`` all that it made, those that a later one made again among them.
+    had made with the line.
     """
-    warm_up = np.minimum(WARM_UP_STEPS, made // 2)
     behind: NDArray[np.bool_] = done - stands_for >= warm_up
     return behind if behind.any() else done > warm_up
 

@@ -19,11 +19,11 @@ import pytest
 from dscampaign.db import queries
 from dscampaign.db.records import CampaignRow, MetricRow
 from dscampaign.db.store import Store
+from dscampaign.db.warm_up import WARM_UP_STEPS, warm_up_steps
 from dscampaign.tests.support.report_documents import NEEDS_GPUS, ON_GPUS, PER_WORKLOAD, SPARSE, TEMPLATES
 from dscampaign.tests.support.report_page import Page
 
 NAMES: Final = list(TEMPLATES) if os.environ.get("DOCUMENTS") == "all" else ["gpu-telemetry"]
-WARM_UP_STEPS: Final = 20
 
 pytestmark = pytest.mark.training
 
@@ -109,7 +109,7 @@ def test_its_numbers_are_those_of_the_steps(trained: Trained) -> None:
         assert (run["loss"]["first"], run["loss"]["last"]) == (steps[0].loss, steps[-1].loss)
         assert run["loss"]["last"] < run["loss"]["first"]
         assert run["loss"]["held_out"] == [row.eval_loss for row in steps if row.eval_loss is not None][-1]
-        warm_up = min(WARM_UP_STEPS, len(steps) // 2)
+        warm_up = warm_up_steps(WARM_UP_STEPS, len(steps))
         times_s = [row.step_time_s for row in steps[warm_up:] if row.step_time_s]
         assert (run["timing"]["warm_up_steps"], run["timing"]["steps"]) == (warm_up, len(steps) - warm_up)
         assert run["timing"]["step_s"] == pytest.approx(statistics.median(times_s))

@@ -6,10 +6,12 @@ from typing import Any
 
 import pytest
 
-from dscampaign.db import gpu_queries, queries
+from dscampaign.db import queries
 from dscampaign.db.gpu_records import AttemptGpus, GpuUse, TokenEnergy, j_per_token, total
 from dscampaign.db.ingest.gpus import GpuSpool
 from dscampaign.db.ingest.spool import ingest
+from dscampaign.db.schema import run
+from dscampaign.db.warm_up import WARM_UP_STEPS
 from dscampaign.tests.support.worlds import World, as_bytes
 
 TOKENS = 1000.0
@@ -94,12 +96,22 @@ def test_the_reasons_that_name_a_fault_are_the_slow_ones(world: World) -> None:
 def test_a_token_costs_what_the_steps_after_the_warm_up_took(world: World) -> None:
     """900 W while it compiles, 300 W from the end of step 20 on."""
     stepped(world)
-    ends_s = 1000 + gpu_queries.WARM_UP_STEPS
+    ends_s = 1000 + WARM_UP_STEPS
     sampled(world, counter(range(995, 1106), lambda ts: 900 * min(ts, ends_s) + 300 * max(0, ts - ends_s)))
     found = use(world).per_token
     assert found is not None
     assert astuple(found) == pytest.approx((20, 100, 80.0, 300 * 80, 80 * TOKENS))
     assert found.j_per_token == pytest.approx(0.3)
+
+
+def test_a_run_says_how_many_steps_warm_up(world: World) -> None:
+    with world.store.write() as conn:
+        conn.execute(run.update().values(config={"train": {"untimed_steps": 35}}))
+    stepped(world)
+    sampled(world, counter(range(995, 1106), lambda ts: 300 * ts))
+    found = use(world).per_token
+    assert found is not None
+    assert (found.first_step, found.last_step) == (35, 100)
 
 
 def test_the_ends_of_the_window_are_interpolated(world: World) -> None:

@@ -39,14 +39,15 @@ SLOW = "a step takes 3 s, longer than prune.step_time_s = 2"
     ],
 )
 def test_a_run_whose_steps_take_too_long(times_s: list[float | None], every: int, why: str) -> None:
-    assert hopeless(lines(times_s, every=every), 0, BOUND) == why
-    assert hopeless(lines(times_s, every=every), 0, PruneConfig()) == ""
+    assert hopeless(lines(times_s, every=every), 0, BOUND, 20) == why
+    assert hopeless(lines(times_s, every=every), 0, PruneConfig(), 20) == ""
 
 
 def test_a_resumed_attempt_warms_up_again() -> None:
     newest = [NewestLine(1000 + number, 3.0, 1, 1.0) for number in range(30, 0, -1)]
-    assert hopeless(newest, 1000, BOUND) == ""
-    assert hopeless(newest, 980, BOUND) == SLOW
+    assert hopeless(newest, 1000, BOUND, 20) == ""
+    assert hopeless(newest, 980, BOUND, 20) == SLOW
+    assert hopeless(newest, 980, BOUND, 31) == ""
 
 
 @pytest.mark.parametrize(
@@ -61,5 +62,5 @@ def test_a_resumed_attempt_warms_up_again() -> None:
 )
 def test_a_run_whose_losses_are_not_finite(losses: list[float | None], why: str) -> None:
     given = lines([None] * len(losses), losses)
-    assert hopeless(given, 0, PruneConfig(not_finite=True)) == why
-    assert hopeless(given, 0, PruneConfig()) == ""
+    assert hopeless(given, 0, PruneConfig(not_finite=True), 20) == why
+    assert hopeless(given, 0, PruneConfig(), 20) == ""

@@ -68,11 +68,12 @@ def test_a_point_that_nobody_can_judge_is_kept() -> None:
 
 def test_figures_of_a_run_leave_out_its_warm_up() -> None:
     slow, steady = StepFigures(9.0, 10.0, 30.0, 8.0, None), StepFigures(1.0, 90.0, 20.0, 5.0, None)
-    assert Screening.of([slow] * 20 + [steady] * 30, ()) == Screening(1.0, 90.0, 30.0, 5.0)
-    assert Screening.of([slow] * 2 + [steady] * 2, ()).step_s == 1.0  # of a short run, its first half
+    assert Screening.of([slow] * 20 + [steady] * 30, (), 20) == Screening(1.0, 90.0, 30.0, 5.0)
+    assert Screening.of([slow] * 2 + [steady] * 2, (), 20).step_s == 1.0  # of a short run, its first half
+    assert Screening.of([slow] * 2 + [steady] * 2 + [slow], (), 1).step_s == 5.0
     evaluated = StepFigures(1.0, 90.0, 20.0, 5.0, 4.5)
-    assert Screening.of([steady] * 9 + [evaluated], ()).loss == 4.5
-    assert Screening.of([], ()) == Screening()
+    assert Screening.of([steady] * 9 + [evaluated], (), 20).loss == 4.5
+    assert Screening.of([], (), 20) == Screening()
 
 
 def run(number: int, point: str, stage: Stage = Stage.FULL, state: RunState = RunState.PENDING, **more: Any) -> RunRow:

@@ -40,6 +40,12 @@ def test_a_report_and_the_trainer_have_the_same_quartiles() -> None:
     assert found == pytest.approx(quartiles_of(step_s.tolist()))
 
 
+@pytest.mark.parametrize(("untimed", "counted"), [(1, 9), (3, 7), (5, 5), (20, 5)])
+def test_the_spec_says_how_many_steps_do_not_count(untimed: int, counted: int) -> None:
+    own = lines_of(series(range(1, 11), [1.0] * 10), {1: 0}, untimed=untimed)
+    assert own.timed.tolist() == [False] * (10 - counted) + [True] * counted
+
+
 def test_training_without_its_warm_up_is_told_apart_and_evened_out() -> None:
     step_s = [9.0, *([0.5] * 19), *([0.1] * 30)]
     own = lines(range(1, 51), step_s)

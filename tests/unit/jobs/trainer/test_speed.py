@@ -6,7 +6,8 @@ from dataclasses import dataclass
 
 import pytest
 
-from dscampaign.jobs.trainer.speed import WARM_UP_STEPS, End, Speed, Work, peak_flops, quartiles_of
+from dscampaign.db.warm_up import WARM_UP_STEPS
+from dscampaign.jobs.trainer.speed import End, Speed, Work, peak_flops, quartiles_of
 
 WORK = Work(tokens=8192, ranks=2, flops_per_token=1e9, peak_flops=1e15)
 
@@ -14,23 +15,14 @@ END = End(0.0, 0.0, waited=True)
 
 
 def test_nothing_is_said_before_the_warm_up_is_over() -> None:
-    speed = Speed(WORK, 40)
+    speed = Speed(WORK, WARM_UP_STEPS)
     for _ in range(WARM_UP_STEPS):
         speed.add(1.0, 0.0, END)
     assert speed.summary() is None
 
 
-@pytest.mark.parametrize(("steps", "warm_up"), [(1, 1), (3, 1), (30, 15), (40, 20), (1000, 20)])
-def test_a_short_attempt_warms_up_for_half_of_its_steps(steps: int, warm_up: int) -> None:
-    speed = Speed(WORK, steps)
-    for _ in range(steps):
-        speed.add(1.0, 0.0, END)
-    summary = speed.summary()
-    assert (summary["warm_up_steps"] if summary else steps) == warm_up
-
-
 def test_the_warm_up_is_left_out_and_reported() -> None:
-    speed = Speed(WORK, 40)
+    speed = Speed(WORK, WARM_UP_STEPS)
     for step in range(WARM_UP_STEPS):
         speed.add(10.0 if step == 0 else 1.0, 0.5, END)
     for time_s in (0.1, 0.2, 0.1, 0.2):
@@ -90,7 +82,7 @@ class Machine:
 def test_two_clocks_that_are_right_agree(
     monkeypatch: pytest.MonkeyPatch, queue_s: float, stops: tuple[int, ...]
 ) -> None:
-    machine, speed = Machine(queue_s, 0.1), Speed(WORK, 40)
+    machine, speed = Machine(queue_s, 0.1), Speed(WORK, WARM_UP_STEPS)
     monkeypatch.setattr("dscampaign.jobs.trainer.speed.time.perf_counter", lambda: machine.host_s)
     for step in range(1, 41):
         machine.step(speed)
@@ -104,7 +96,7 @@ def test_two_clocks_that_are_right_agree(
 
 
 def test_a_device_whose_clock_is_wrong_is_found_out(monkeypatch: pytest.MonkeyPatch) -> None:
-    machine, speed = Machine(0.01, 0.1), Speed(WORK, 40)
+    machine, speed = Machine(0.01, 0.1), Speed(WORK, WARM_UP_STEPS)
     monkeypatch.setattr(machine, "look", lambda to, pending: pending and to.add(0.05, 0.0, End(0.0, pending[1], True)))
     for _ in range(40):
         machine.step(speed)

@@ -1,0 +1,20 @@
+"""The first steps of an attempt, which count in no figure of speed: they compile, allocate and fill caches. Pure."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any, Final
+
+WARM_UP_STEPS: Final = 20
+"""How many they are unless ``train.untimed_steps`` says otherwise."""
+
+
+def untimed_steps(config: Mapping[str, Any]) -> int:
+    """How many a run's configuration leaves out; those stored by a version that had no such field leave out 20."""
+    given = (config.get("train") or {}).get("untimed_steps")
+    return given if isinstance(given, int) and given > 0 else WARM_UP_STEPS
+
+
+def warm_up_steps(untimed: int, made: int) -> int:
+    """How many of the steps that an attempt made do not count: of a short one at most its first half."""
+    return min(untimed, made // 2)
