@@ -161,6 +161,7 @@ def _uses(attempt_id: int, *which: ColumnElement[bool]) -> Select[Any]:
         func.max(row.power_w).label("power_peak_w"),
         _mean(row.power_avg_w).label("power_avg_w"),
         func.max(row.power_avg_w).label("power_avg_peak_w"),
+        func.min(row.temperature_c).label("temperature_min_c"),
         func.max(row.temperature_c).label("temperature_max_c"),
         func.max(row.mem_used_gb).label("mem_used_max_gb"),
         _mean(_has(SLOWED)).label("slowed"),

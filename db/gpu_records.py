@@ -116,6 +116,7 @@ class GpuUse:
     power_capped: float | None
     ecc_errors: int | None
     sampled_s: float = 0.0
+    temperature_min_c: float | None = None
 
 
 @dataclass(frozen=True)

@@ -21,6 +21,7 @@ from ..shared.spool_steps import TAIL_BYTES, tail
 from ..shared.user_pattern import UserPattern
 from .gpus import GpuFacts
 from .kernel_log import KernelLine
+from .machine import Machine
 
 AGENT = "agent"
 """Stands for a log's name where a line, number 0, is the agent's own word: the folder took no outcome."""
@@ -155,6 +156,7 @@ class NodeOutcome(Document):
         memory_peak_of: "cgroup" for the mark of its own control group, which counts cached files too and reaches the
             limit in good health; "processes" for the sum over its processes, sampled (see ``host_memory``); else "".
         memory_limit_bytes: of the control group that it ran in, None for none.
+        machine: the node itself, None of an agent of an older version.
     """
 
     generation: Number
@@ -177,6 +179,7 @@ class NodeOutcome(Document):
     memory_peak_bytes: Whole | None = None
     memory_peak_of: str = ""
     memory_limit_bytes: Whole | None = None
+    machine: Machine | None = None
     step_reached: Whole | None = None
     diverged_at: tuple[str, Whole] | None = None
 

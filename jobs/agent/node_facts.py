@@ -10,6 +10,7 @@ from typing import Any
 from .gpus import GpuWatch
 from .host_memory import ProcessMemory, group_pids, read, tree
 from .kernel_log import KernelLog
+from .machine import MachineWatch
 
 CGROUPS = Path("/sys/fs/cgroup")
 
@@ -33,6 +34,7 @@ class NodeFacts:
         self._oom_kills = oom_kill_count()
         self._group = own_group(os.environ.get("SLURM_JOB_ID", ""))
         self._processes = ProcessMemory(os.getpid())
+        self._machine = MachineWatch()
 
     def ready(self) -> None:
         """To be called before the first rank starts.
@@ -54,6 +56,7 @@ class NodeFacts:
             "memory_peak_bytes": peak,
             "memory_peak_of": of if peak is not None else "",
             "memory_limit_bytes": memory_limit_bytes(),
+            "machine": self._machine.end(),
         }
 
 

@@ -7,7 +7,7 @@ import random
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any
+from typing import Any, Final
 
 import pytest
 
@@ -29,6 +29,16 @@ MFU_S = 0.04
 """MFU of a step times its seconds: the peak of the planted GPU follows from it."""
 SOFTWARE = {"device": "NVIDIA H100", "driver": "570.124.06", "cuda": "12.8", "torch": "2.11.0", "deepspeed": "0.19.8"}
 
+
+MACHINE: Final = {
+    "cpu": "Intel Xeon Platinum 8480+",
+    "cores": 208,
+    "usable": 104,
+    "system": "Debian GNU/Linux 12",
+    "kernel": "6.1.0",
+    "busy_pct": 37,
+}
+"""Every node of a planted run."""
 
 _ENDED = {
     **dict.fromkeys(("", "completed", "completed_early", "stopped"), AttemptState.COMPLETED),
@@ -215,6 +225,7 @@ def _plant_attempt(
                         "memory_peak_bytes": 12_000_000_000,
                         "memory_peak_of": "processes",
                         "memory_limit_bytes": int(limit_gb * 1e9) or None,
+                        "machine": MACHINE,
                     }
                     for host, limit_gb in condition.host_limits_gb.items()
                 ],

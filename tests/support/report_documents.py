@@ -28,15 +28,16 @@ INPUTS: Final = _words(
     "peak TFLOP/s | MFU"
 )
 MEMORY: Final = _words("condition | allocated | reserved | device | usable | peak of usable | beside baseline | host")
-GPUS: Final = _words("condition | utilisation | power | peak | peak over 1 s | hottest | energy kJ")
-SAMPLED: Final = _words("samples | every")
+GPUS: Final = _words("condition | utilisation | power | peak | peak over 1 s | coolest | hottest | energy kJ")
+SAMPLED: Final = _words("CPU load | samples | every")
 EACH_GPU: Final = _words(
-    "run | node | GPU | utilisation | power | peak | of limit | peak over 1 s | hottest | memory | energy kJ"
+    "run | node | GPU | utilisation | power | peak | of limit | peak over 1 s | coolest | hottest | memory | energy kJ"
 )
 QUALITY: Final = _words(
     "run | state | steps expected | received | losses | times | memories | waited for data | remarks"
 )
 MACHINES: Final = _words("node | GPUs | GPU | GPU memory | power limit | host memory limit | runs")
+PROCESSORS: Final = _words("nodes | CPU | cores used | system | kernel | CPU load")
 LOGS: Final = _words("run | wandb | logs of its newest attempt")
 J: Final = ("J/token",)
 NEEDS_GPUS: Final = {
@@ -73,6 +74,7 @@ def _expected(setup: str, conditions: list[Header], **others: Header) -> list[He
         others.get("quality", QUALITY),
         ("campaign", "value"),
         MACHINES,
+        PROCESSORS,
         LOGS,
     ]
 

@@ -59,7 +59,8 @@ class Memory:
 class GpuSummary:
     """Telemetry of all attempts of the present configuration; None where it is not known.
 
-    All but energy and errors is of the timed window: from the end of each attempt's warm-up to that of its last step.
+    All but energy, errors and the lowest temperature is of the timed window: from the end of each attempt's warm-up to
+    that of its last step.
 
     Attributes:
         samples, interval_s: fewest samples of a GPU in the window, and seconds between two.
@@ -79,6 +80,7 @@ class GpuSummary:
     power_peak_w: float | None
     power_avg_peak_w: float | None
     temperature_c: float | None
+    temperature_min_c: float | None
     energy_j: float | None
     j_per_token: float | None
     slowed: float | None
@@ -132,6 +134,9 @@ def gpus_of(attempts: Sequence[AttemptGpus], rows: Sequence[AttemptRow] = ()) ->
         power_peak_w=_highest(gpu.power_peak_w for gpu in timed),
         power_avg_peak_w=_highest(gpu.power_avg_peak_w for gpu in timed),
         temperature_c=_highest(gpu.temperature_max_c for gpu in timed),
+        temperature_min_c=min(
+            (gpu.temperature_min_c for gpu in whole if gpu.temperature_min_c is not None), default=None
+        ),
         energy_j=total(attempt.energy_j for attempt in attempts) if _are_covered(rows, attempts) else None,
         j_per_token=j_per_token(attempts),
         slowed=_highest(gpu.slowed for gpu in timed),

@@ -152,6 +152,7 @@ class MeasuredRun:
         read_config: whether its script opened the DeepSpeed configuration made for it; None where that is not known.
         code: what its attempts with the present configuration ran, oldest first; "" where that is not known.
         hosts: nodes of the newest attempt that ended.
+        machines: by node, what it is and how busy its processors were; nodes that do not say are missing.
         host_limits_gb: by node, how much memory the job could have had there; nodes without a limit are missing.
         generation, attempt_id: of the newest attempt with the present configuration; 0 and None before the first.
     """
@@ -186,6 +187,7 @@ class MeasuredRun:
     start: Mapping[str, Any]
     speed: Mapping[str, Any]
     hosts: tuple[str, ...]
+    machines: Mapping[str, Mapping[str, Any]]
     host_limits_gb: Mapping[str, float]
     failures: tuple[FailedAttempt, ...]
     metrics_source: str
@@ -271,6 +273,12 @@ class MeasuredRun:
         return self.timing.mean_s * steps if self.timing and isinstance(steps, int | float) and steps else None
 
     @property
+    def cpu_busy_pct(self) -> float | None:
+        """How busy the cores of its nodes were while its newest attempt ran, in percent, other jobs' work too."""
+        known = [pct for one in self.machines.values() if isinstance(pct := one.get("busy_pct"), int)]
+        return sum(known) / len(known) if known else None
+
+    @property
     def persistent(self) -> tuple[int, int] | None:
         """Parameters that ZeRO 3 keeps on every rank, and their elements; None where the trainer does not say."""
         number, elements = (self.start.get(name) for name in ("persistent_parameters", "persistent_elements"))
@@ -311,6 +319,7 @@ def measured_run(data: RunData) -> MeasuredRun:
         start=data.start,
         speed=data.speed,
         hosts=tuple(dict.fromkeys(str(node["host"]) for node in nodes if node.get("host"))),
+        machines={str(node["host"]): node["machine"] for node in nodes if node.get("host") and node.get("machine")},
         host_limits_gb=_host_limits_gb(nodes),
         failures=tuple(failed_attempts(run, data.attempts, data.excluded)),
         metrics_source=data.metrics_source,

@@ -175,6 +175,7 @@ def _origin(run: MeasuredRun, details: GpuDetails) -> dict[str, Any]:
     """Where a run was, and what its MFU was calculated from."""
     return {
         "nodes": list(run.hosts),
+        "machines": dict(run.machines),
         "devices": [asdict(device) for device in details.devices.get(run.name, ())],
         "mfu_inputs": {
             **{name: run.start.get(name) for name in ("parameters", "layers", "width")},

@@ -199,6 +199,7 @@ def environment(results: Results, details: GpuDetails) -> Section:
     if machines := tuple(_machines(results, details)):
         header = ("node", "GPUs", "GPU", "GPU memory", "power limit", "host memory limit", "runs")
         tables.append(Table(header, machines, "-r-rrr-"))
+    tables += _processors(results)
     tools = sorted({tool for run in results.runs for tool in run.forwarded})
     tables += [Table(("run", *tools, "logs of its newest attempt"), tuple(_places(results, tools)))]
     return Section("Environment", (), tuple(tables))
@@ -222,6 +223,30 @@ def _machines(results: Results, details: GpuDetails) -> Iterator[tuple[str, ...]
         limit = ", ".join(dict.fromkeys(map(METRICS["mem_host_gb"].text, sorted(limits[node]))))
         for kind, found in (gpus.get(node) or {("", "", ""): set[str]()}).items():
             yield node, str(len(found) or ""), *kind, limit, listed(names, 4)
+
+
+def _processors(results: Results) -> Iterator[Table]:
+    """The processors and the systems of the nodes, and how busy their cores were in all runs there."""
+    kinds: dict[tuple[str, ...], dict[str, list[int]]] = defaultdict(lambda: defaultdict(list))
+    for run in results.runs:
+        for node, machine in run.machines.items():
+            cores, usable = (machine.get(name) for name in ("cores", "usable"))
+            of = f"{usable} of {cores}" if cores and usable else ""
+            kind = (
+                str(machine.get("cpu") or ""),
+                of,
+                str(machine.get("system") or ""),
+                str(machine.get("kernel") or ""),
+            )
+            busy = machine.get("busy_pct")
+            kinds[kind][node] += [busy] if isinstance(busy, int) else []
+    rows = []
+    for kind, nodes in kinds.items():
+        loads = list(chain(*nodes.values()))
+        load = " to ".join(dict.fromkeys(map(str, (min(loads), max(loads))))) + " %" if loads else ""
+        rows.append((listed(list(nodes), 4), *kind, load))
+    if rows:
+        yield Table(("nodes", "CPU", "cores used", "system", "kernel", "CPU load"), tuple(rows), "--r--r")
 
 
 def _kind(device: GpuDevice) -> tuple[str, str, str]:

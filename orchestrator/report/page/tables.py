@@ -52,15 +52,18 @@ _CPU_MEMORY_TEXT: Final = (
     "program itself and its libraries."
 )
 _GPUS_TEXT: Final = (
-    "Samples from the end of the warm-up to that of the last step, J/token too; energy is of whole attempts and of all "
-    "GPUs. Medians over repeats. Utilisation says that some kernel ran, not how well: MFU is efficiency. Power is of "
-    "one GPU. Its peak is of single sampled moments, so it may miss what the peak over 1 s has."
+    "Samples from the end of the warm-up to that of the last step, J/token too; energy and the coolest moment are of "
+    "whole attempts, energy of all GPUs. Medians over repeats. Utilisation says that some kernel ran, not how well: "
+    "MFU is efficiency. Power is of one GPU. Its peak is of single sampled moments, so it may miss what the peak over "
+    "1 s has. CPU load is of all cores of the nodes, whoever used them."
 )
 _GPUS_CAPTION: Final = (
     "Power and temperature of the GPUs of a few runs over their newest attempt: those of what is recommended, the "
     "baseline, then the first others. Each of these GPUs by itself, over the whole attempt, is in the second table."
 )
 
+_SAMPLES_A_STEP: Final = 30
+"""So many tell the phases of a step apart: the shortest of three takes about a tenth of it."""
 
 Columns = Mapping[str, Callable[[BaselineComparison], str]]
 """By heading, the text of a condition's cell."""
@@ -130,10 +133,12 @@ _GPUS: Final[Columns] = {
     "power": _text("gpu_power_w"),
     "peak": _text("gpu_power_peak_w"),
     "peak over 1 s": _text("gpu_power_avg_peak_w"),
+    "coolest": _text("gpu_temperature_min_c"),
     "hottest": _text("gpu_temperature_c"),
     "energy kJ": _number("energy_j"),
     "J/token": _text("j_per_token"),
     "power-capped": _text("gpu_power_capped"),
+    "CPU load": _text("cpu_busy_pct"),
     "samples": _text("gpu_samples"),
     "every": _text("gpu_interval_s"),
 }
@@ -229,12 +234,25 @@ def gpus(results: Results, details: GpuDetails) -> Section:
     """What the GPUs did."""
     table = _table(_GPUS, (one for one in results.comparisons if any(run.gpus.names for run in one.condition.runs)))
     header = (
-        "run", "node", "GPU", "utilisation", "power", "peak", "of limit", "peak over 1 s", "hottest", "memory",
-        "energy kJ",
+        "run", "node", "GPU", "utilisation", "power", "peak", "of limit", "peak over 1 s", "coolest", "hottest",
+        "memory", "energy kJ",
     )  # fmt: skip
-    each = Table(header, tuple(_gpu_row(run, used, details) for run, used in details.uses), "--rrrrrrrrr")
+    each = Table(header, tuple(_gpu_row(run, used, details) for run, used in details.uses), "--rrrrrrrrrr")
     shown = tuple(one for one in (table, each) if one.rows)
-    return Section("GPUs", (_GPUS_TEXT,) if table.rows else (), shown, (Picture("gpus", _GPUS_CAPTION),))
+    texts = tuple(text for text in (_GPUS_TEXT, _phases(results)) if text and table.rows)
+    return Section("GPUs", texts, shown, (Picture("gpus", _GPUS_CAPTION),))
+
+
+def _phases(results: Results) -> str:
+    """Why power is not divided among the phases of a step; "" where samples would tell them apart or are missing."""
+    known = [(run.timing.step_s, run.gpus.interval_s) for run in results.runs if run.timing and run.gpus.interval_s]
+    if not known or (slowest := max(known))[0] >= _SAMPLES_A_STEP * slowest[1]:
+        return ""
+    step, every = (METRICS[name].text(value) for name, value in zip(("step_s", "gpu_interval_s"), slowest, strict=True))
+    return (
+        f"A step takes at most {step}, and power is sampled every {every}: forward pass, backward pass and "
+        "optimizer step cannot be told apart in it."
+    )
 
 
 def _gpu_row(run: str, used: GpuUse, details: GpuDetails) -> tuple[str, ...]:
@@ -249,6 +267,7 @@ def _gpu_row(run: str, used: GpuUse, details: GpuDetails) -> tuple[str, ...]:
         METRICS["gpu_power_peak_w"].text(used.power_peak_w),
         f"{used.power_peak_w / limit_w:.0%}" if used.power_peak_w and limit_w else "",
         METRICS["gpu_power_avg_peak_w"].text(used.power_avg_peak_w),
+        METRICS["gpu_temperature_min_c"].text(used.temperature_min_c),
         METRICS["gpu_temperature_c"].text(used.temperature_max_c),
         METRICS["mem_device_gb"].text(used.mem_used_max_gb),
         METRICS["energy_j"].number(used.energy_j),

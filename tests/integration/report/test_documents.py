@@ -185,7 +185,9 @@ def test_environment_says_software_machines_and_places(pages: dict[str, Page], n
         "64.0 GB",
     )
     runs = page.document["runs"]
-    places = page.table("Environment", 3)
+    (processors,) = page.table("Environment", 3)
+    assert (processors["CPU"], processors["CPU load"]) == ("Intel Xeon Platinum 8480+", "37 %")
+    places = page.table("Environment", 4)
     assert [row["run"] for row in places] == [run["name"] for run in runs]
     assert all(row["wandb"].startswith("wandb-") and "g0001/logs" in row[LOGS[-1]] for row in places)
 

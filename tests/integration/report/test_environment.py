@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Callable
 from pathlib import Path
 
@@ -33,3 +34,17 @@ def test_jobs_may_have_other_limits_on_the_same_node(planted_url: PlantStore, tm
         Planted("large", (0.1,), host_limits_gb={"n0": 256.0}), Planted("small", (0.1,), host_limits_gb={"n0": 64.0})
     )
     assert nodes(url, tmp_path) == {"n0": "64.0 GB, 256.0 GB"}
+
+
+def test_processors_and_how_busy_they_were_stand_beside_the_system(planted_url: PlantStore, tmp_path: Path) -> None:
+    url = planted_url(Planted("base", host_limits_gb={"n0": 64.0, "n1": 64.0}))
+    assert main(["report", "sweep", "--store", url, "-o", str(tmp_path / "out")]) == 0
+    (found,) = (table for table in Page(tmp_path / "out").tables("Environment") if table.header[0] == "nodes")
+    (row,) = found.rows
+    assert (row["nodes"], row["CPU"]) == ("n0, n1", "Intel Xeon Platinum 8480+")
+    assert (row["cores used"], row["system"], row["CPU load"]) == ("104 of 208", "Debian GNU/Linux 12", "37 %")
+    document = json.loads((tmp_path / "out" / "report.json").read_text())
+    assert document["runs"][0]["machines"]["n1"]["busy_pct"] == 37
+    assert {"cpu_busy_pct.value", "persistent_elements"} <= set(
+        (tmp_path / "out" / "conditions.csv").read_text().partition("\n")[0].split(",")
+    )

@@ -244,7 +244,7 @@ def test_where_neither_may_be_read_there_are_no_lines(tmp_path: Path, monkeypatc
 
 def test_the_facts_of_this_machine_are_the_outcome_s_fields() -> None:
     facts = node_facts.NodeFacts(0, "").end()
-    names = {"oom_kills", "gpus", "kernel", "memory_peak_bytes", "memory_peak_of", "memory_limit_bytes"}
+    names = {"oom_kills", "gpus", "kernel", "memory_peak_bytes", "memory_peak_of", "memory_limit_bytes", "machine"}
     assert set(facts) == names
     assert facts["oom_kills"] >= 0
     assert (facts["memory_peak_bytes"], facts["memory_peak_of"]) == (None, "")  # no rank has begun
