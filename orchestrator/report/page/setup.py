@@ -227,26 +227,24 @@ def _machines(results: Results, details: GpuDetails) -> Iterator[tuple[str, ...]
 
 def _processors(results: Results) -> Iterator[Table]:
     """The processors and the systems of the nodes, and how busy their cores were in all runs there."""
-    kinds: dict[tuple[str, ...], dict[str, list[int]]] = defaultdict(lambda: defaultdict(list))
+    nodes: dict[tuple[str, ...], list[str]] = defaultdict(list)
+    loads: dict[tuple[str, ...], list[int]] = defaultdict(list)
     for run in results.runs:
         for node, machine in run.machines.items():
             cores, usable = (machine.get(name) for name in ("cores", "usable"))
             of = f"{usable} of {cores}" if cores and usable else ""
-            kind = (
-                str(machine.get("cpu") or ""),
-                of,
-                str(machine.get("system") or ""),
-                str(machine.get("kernel") or ""),
-            )
-            busy = machine.get("busy_pct")
-            kinds[kind][node] += [busy] if isinstance(busy, int) else []
-    rows = []
-    for kind, nodes in kinds.items():
-        loads = list(chain(*nodes.values()))
-        load = " to ".join(dict.fromkeys(map(str, (min(loads), max(loads))))) + " %" if loads else ""
-        rows.append((listed(list(nodes), 4), *kind, load))
+            cpu, *system = (str(machine.get(name) or "") for name in ("cpu", "system", "kernel"))
+            kind = (cpu, of, *system)
+            nodes[kind].append(node)
+            loads[kind] += [busy] if isinstance(busy := machine.get("busy_pct"), int) else []
+    rows = [(listed(list(dict.fromkeys(found)), 4), *kind, _range(loads[kind])) for kind, found in nodes.items()]
     if rows:
         yield Table(("nodes", "CPU", "cores used", "system", "kernel", "CPU load"), tuple(rows), "--r--r")
+
+
+def _range(percents: Sequence[int]) -> str:
+    ends = (min(percents), max(percents)) if percents else ()
+    return " to ".join(dict.fromkeys(map(str, ends))) + (" %" if ends else "")
 
 
 def _kind(device: GpuDevice) -> tuple[str, str, str]:
