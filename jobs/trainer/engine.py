@@ -23,6 +23,7 @@ from .ddp_engine import PlainEngine
 from .deepspeed_patches import keep_reduce_buckets, remove_waits
 from .flat_parameters import FlatModel
 from .model import NextTokenLoss, parameter_groups
+from .whole_blocks import gather_whole_blocks
 
 LET_GO_S: Final = 0.1
 
@@ -79,6 +80,8 @@ def create_engine(
     if config.engine == "ddp":
         engine: Engine = PlainEngine(model, parameter_groups(model), config, device)
     else:
+        if not config.deepcompile:
+            gather_whole_blocks(model, ds_config)
         engine = _deepspeed_engine(
             FlatModel(model, device) if joins_parameters(asdict(config)) else model, ds_config, universal
         )

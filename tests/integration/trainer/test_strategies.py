@@ -22,6 +22,8 @@ FP32: dict[str, dict[str, Any]] = {
     "eager-attention": {"attention": "eager"},
     "compiled": {"compile": True},
     "compiled-zero2": {"compile": True, "zero_stage": 2},
+    "compiled-zero3": {"compile": True, "zero_stage": 3},
+    "recomputed-zero3": {"activation_checkpointing": True, "zero_stage": 3},
     "compiled-ddp": {"compile": True, "engine": "ddp", "zero_stage": 0},
     "micro1": {"engine": "ddp", "zero_stage": 0, "micro_batch": 1},
 }

@@ -1,0 +1,31 @@
+"""ZeRO 3 by whole transformer blocks: DeepSpeed gathers what a block needs at once, and has no hook inside of it.
+
+Left to itself it gathers for each module, and its hooks cost the host about a millisecond a module: a small step waits
+for it. benchmarks/results/zero3-leaf-h200 has what that comes to.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+from deepspeed.utils import set_z3_leaf_modules
+from torch import nn
+
+
+def gather_whole_blocks(model: nn.Module, ds_config: Mapping[str, Any]) -> int:
+    """Tells DeepSpeed to gather each of the model's blocks at once, unless its configuration names other modules.
+
+    Blocks are what Transformers never divides among devices. A rank then holds a whole block more than it computes
+    with. Parameters that come from a disk are gathered one by one, for each needs a buffer.
+
+    Returns:
+        How many blocks there are; 0 where nothing was told.
+    """
+    zero = ds_config.get("zero_optimization") or {}
+    from_disk = (zero.get("offload_param") or {}).get("device") == "nvme"
+    if zero.get("stage") != 3 or "leaf_module" in zero or from_disk:
+        return 0
+    undivided = {name for module in model.modules() for name in getattr(module, "_no_split_modules", None) or ()}
+    kinds = {type(module) for module in model.modules() if type(module).__name__ in undivided}
+    return len(set_z3_leaf_modules(model, list(kinds))) if kinds else 0
