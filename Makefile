@@ -1,6 +1,6 @@
 # make demo    a small campaign on this machine, from spec to report, under demo/
 # make check   format, lint, types, import rules and the pure tests: two minutes, without torch, Slurm or a database
-# make test    all tests, in three processes, for many of them wait most of their time; installs the servers that they need
+# make test    all tests, in four processes, for many of them wait most of their time; installs the servers that they need
 #              (Debian, root). SKIP="cluster postgres nvme" leaves groups out
 # make lint    format, lint, types, import rules
 # make soak    a campaign under random faults for SOAK_SECONDS (1200), from a printed SEED; needs what the tests need
@@ -35,7 +35,7 @@ test: export CXX := $(CURDIR)/tests/support/without_debug_info/c++
 test: $(STAMP)
 	SKIP="$(SKIP)" scripts/test_dependencies.sh
 	$(if $(filter training,$(SKIP)),,DS_ACCELERATOR=cpu $(BIN)/python -m tests.integration.trainer.build_operators $(filter-out $(SKIP),nvme))
-	$(BIN)/pytest -n 3 --dist loadfile --no-loadscope-reorder --durations=20 --durations-min=10 $(addprefix --without=,$(SKIP)) $(PYTEST_ARGS)
+	$(BIN)/pytest -n 4 --dist loadfile --no-loadscope-reorder --durations=20 --durations-min=10 $(addprefix --without=,$(SKIP)) $(PYTEST_ARGS)
 
 # Needs no torch: a small environment does, and the full one will do.
 check: $(if $(wildcard $(STAMP)),$(STAMP),$(SMALL))

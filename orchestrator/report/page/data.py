@@ -10,6 +10,7 @@ from ...campaign.counts import RunCounts
 from ...campaign.documents import SCHEMA_VERSION, columns_of, finite
 from ..compare.baseline import BaselineComparison
 from ..compare.difference import ComparedOperands, Comparison, figures, verdict
+from ..compare.guide import guidance
 from ..compare.results import Results, WorkloadResults
 from ..compare.statistics import Estimate
 from ..measure.flags import flags_of
@@ -131,6 +132,7 @@ def _workload(one: WorkloadResults) -> dict[str, Any]:
             "sentence": found.sentence,
             "guide": [*found.advice, *found.effects],
         },
+        "strategies": [{**vars(each), "condition": each.condition.name} for each in guidance(one.comparisons)],
     }
 
 

@@ -17,6 +17,7 @@ from ..measure.telemetry import GpuDetails
 from . import tables
 from .effects import effects
 from .elements import Section, Table
+from .guide import guide
 from .screening import screening
 from .setup import environment, failures, setup
 from .summary import summary
@@ -39,6 +40,7 @@ def sections_of(results: Results, details: GpuDetails, ds_configs: dict[str, str
         summary(results),
         *(_conditions(one) for one in results.workloads),
         *(section for one in results.workloads for section in effects(one, _titled("Effects", one))),
+        *(section for one in results.workloads for section in guide(one, _titled("When to use which strategy", one))),
         *sweeps(results),
         *_time_to_loss(results),
         *screening(results),
