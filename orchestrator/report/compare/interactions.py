@@ -1,51 +1,112 @@
 """What two changes do together beyond what each does alone, and which effects cannot be told apart. Pure.
 
-Two changes interact where four conditions differ in these two alone, and the second change brings another factor of
-speed with the first than without it.
+Two changes interact where four conditions differ in these two alone, and the second change brings something else with
+the first than without it: another factor of speed, another difference in loss or in memory.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import combinations
+from typing import Final
 
+from ..measure.metrics import METRICS
 from .baseline import BaselineComparison
 from .conditions import key_of
-from .sensitivity import NAMES_POINTS, Sensitivity, change_in_words
-from .statistics import TIE, Estimate, contrast
-from .wording import listed, times
+from .sensitivity import LEAST_GB, NAMES_POINTS, Sensitivity, change_in_words
+from .statistics import LOSS_MARGIN_NATS, TIE, Estimate, contrast
+from .wording import interval, listed, times
 
 _Block = tuple[BaselineComparison, BaselineComparison, BaselineComparison, BaselineComparison]
 """Neither change, the first alone, the second alone, both."""
 
 
 @dataclass(frozen=True)
+class _Quantity:
+    """What changes may interact in.
+
+    Attributes:
+        of: its values, one a repeat.
+        margin: less is no interaction; of speeds, of the factor beside 1.
+        word: what stands between "interact" and the figure.
+        text: the figure in words.
+    """
+
+    of: Callable[[BaselineComparison], Sequence[float]]
+    margin: float
+    word: str
+    text: Callable[[Estimate, str], str]
+    additive: bool = True
+
+
+def _beyond(number: Callable[[float], str], unit: str) -> Callable[[Estimate, str], str]:
+    """The text of a difference; losses of a script of one's own have no unit."""
+    return lambda found, of_loss: (
+        f"{number(found.value)}{interval(found, number)}{unit or of_loss} beyond the sum of what each brings alone"
+    )
+
+
+def _memory_gb(one: BaselineComparison) -> Sequence[float]:
+    known = (METRICS["mem_reserved_gb"].of(run) for run in one.condition.counted)
+    return [gb for gb in known if gb is not None]
+
+
+_QUANTITIES: Final = (
+    _Quantity(
+        lambda one: one.speeds,
+        TIE,
+        "interact",
+        lambda found, _: f"{times(found)} × the product of what each brings alone",
+        additive=False,
+    ),
+    _Quantity(
+        lambda one: [loss for _, loss in one.losses],
+        LOSS_MARGIN_NATS,
+        "interact in loss",
+        _beyond("{:+.3f}".format, ""),
+    ),
+    _Quantity(_memory_gb, LEAST_GB, "interact in memory", _beyond("{:+.1f}".format, " GB")),
+)
+
+
+@dataclass(frozen=True)
 class Interaction:
-    """Two changes, and by what factor their speed together differs from the product of each alone."""
+    """Two changes, and how far they are together from what each brings alone.
+
+    Attributes:
+        blocks: how many sets of four conditions show it.
+        estimate: of speed a factor, 1 for none; of loss in nats and of memory in GB a difference, 0 for none.
+    """
 
     first: Sensitivity
     second: Sensitivity
     blocks: int
-    factor: Estimate
+    quantity: _Quantity
+    estimate: Estimate
 
     @property
     def established(self) -> bool:
-        """Whether the interval leaves out 1, by more than speeds that count as equal differ."""
-        low, high = self.factor.low, self.factor.high
-        return low is not None and high is not None and (low > 1.0 + TIE or high < 1.0 / (1.0 + TIE))
+        """Whether the interval leaves out that there is none, by more than what counts as equal differs."""
+        low, high, margin = self.estimate.low, self.estimate.high, self.quantity.margin
+        if low is None or high is None:
+            return False
+        if self.quantity.additive:
+            return low > margin or high < -margin
+        return low > 1.0 + margin or high < 1.0 / (1.0 + margin)
 
 
 def interactions(changes: Sequence[Sensitivity]) -> list[Interaction]:
-    """Every two changes of different axes of which all four combinations were timed."""
+    """Every two changes of different axes of which all four combinations were measured."""
     found = []
     for first, second in combinations(changes, 2):
         blocks = list(_blocks(first, second)) if first.field != second.field else []
         share = 1.0 / len(blocks) if blocks else 0.0
         weights = (share, -share, -share, share)
-        cells = [(one.speeds, weight) for block in blocks for one, weight in zip(block, weights, strict=True)]
-        if cells and (factor := contrast(cells)):
-            found.append(Interaction(first, second, len(blocks), factor))
+        for quantity in _QUANTITIES:
+            cells = [(quantity.of(one), weight) for block in blocks for one, weight in zip(block, weights, strict=True)]
+            if cells and (estimate := contrast(cells, additive=quantity.additive)):
+                found.append(Interaction(first, second, len(blocks), quantity, estimate))
     return found
 
 
@@ -53,7 +114,8 @@ def interaction_sentence(one: Interaction) -> str:
     """An established interaction in words."""
     both = f"{change_in_words(one.first)} and {change_in_words(one.second)}"
     more = f" (over {one.blocks} sets of four conditions)" if one.blocks > 1 else ""
-    return f"{both} interact: together {times(one.factor)} × the product of what each brings alone{more}."
+    said = one.quantity.text(one.estimate, one.first.pairs[0][0].loss_unit)
+    return f"{both} {one.quantity.word}: together {said}{more}."
 
 
 def confounded(comparisons: Sequence[BaselineComparison], changes: Sequence[Sensitivity]) -> Iterator[str]:

@@ -20,6 +20,8 @@ from .statistics import Order, estimate, order, ratio
 from .wording import times
 from .workloads import common_loss, seconds_to_loss
 
+TIED: Final = "tie"
+
 _HOUR_S: Final = 3600.0
 
 
@@ -108,7 +110,7 @@ def answer(stick: Yardstick, chosen: BaselineComparison, compared: Sequence[Base
 
 _SHOWN: Final = {
     Order.FASTER: "established",
-    Order.TIE: "tie",
+    Order.TIE: TIED,
     Order.SLOWER: "worse",
     Order.INCONCLUSIVE: "not established",
 }

@@ -17,7 +17,7 @@ from .baseline import BaselineComparison, speed_text
 from .conditions import Condition
 from .effects import effect_sentences
 from .feasible import infeasible, is_screened_out, is_unfinished, unfit
-from .objectives import Answer, Yardstick, answer, figure_text, scored, yardstick
+from .objectives import TIED, Answer, Yardstick, answer, figure_text, scored, yardstick
 from .statistics import LEAST_REPEATS, TIE, Order, Sameness, estimate, loss_test, order, ratio
 from .wording import listed, times
 
@@ -182,7 +182,7 @@ def _loss_answer(chosen: BaselineComparison, left: Sequence[BaselineComparison])
     following = min(others, key=_median_loss)
     test = loss_test(following.losses, chosen.losses)
     gain = f"{test.difference.value:.4f}{chosen.loss_unit}" if test.difference else ""
-    shown = {Sameness.WORSE: "established", Sameness.EQUIVALENT: "tie", Sameness.BETTER: "worse"}
+    shown = {Sameness.WORSE: "established", Sameness.EQUIVALENT: TIED, Sameness.BETTER: "worse"}
     return Answer(name, said, following.condition.name, gain, shown.get(test.verdict, "not established"))
 
 

@@ -119,26 +119,30 @@ def _ratio(above: tuple[float, ...], below: tuple[float, ...]) -> Estimate | Non
     return Estimate(float(np.median(over) / np.median(under)), low, high, None, None, repeats)
 
 
-def contrast(cells: Sequence[tuple[Sequence[float], float]]) -> Estimate | None:
+def contrast(cells: Sequence[tuple[Sequence[float], float]], *, additive: bool = False) -> Estimate | None:
     """The product of medians, each to the power of its weight, with an interval where all cells have the repeats.
 
     Weights of 1 and -1 make a ratio; 1, -1, -1 and 1 a ratio of ratios; divided by the number of pairs, their geometric
     mean. Values are above 0; None where a cell has none.
+
+    Args:
+        additive: the sum of medians, each times its weight, instead; values are any that are finite.
     """
-    return _contrast(tuple((tuple(values), weight) for values, weight in cells))
+    return _contrast(tuple((tuple(values), weight) for values, weight in cells), additive)
 
 
 @lru_cache(maxsize=10_000)
-def _contrast(cells: tuple[tuple[tuple[float, ...], float], ...]) -> Estimate | None:
-    known = [(np.array([v for v in values if math.isfinite(v) and v > 0]), weight) for values, weight in cells]
+def _contrast(cells: tuple[tuple[tuple[float, ...], float], ...], additive: bool) -> Estimate | None:
+    known = [(np.array([v for v in values if math.isfinite(v) and (additive or v > 0)]), w) for values, w in cells]
     if not known or not all(values.size for values, _ in known):
         return None
+    there, back = (np.positive, np.positive) if additive else (np.log, np.exp)
     repeats = int(min(values.size for values, _ in known))
-    value = float(np.exp(sum(weight * np.log(np.median(values)) for values, weight in known)))
+    value = float(back(sum(weight * there(np.median(values)) for values, weight in known)))
     if repeats < LEAST_REPEATS:
         return Estimate(value, None, None, None, None, repeats)
-    draws = sum(weight * np.log(_medians(values, stream)) for stream, (values, weight) in enumerate(known))
-    return Estimate(value, *_interval(np.exp(draws)), None, None, repeats)
+    draws = sum(weight * there(_medians(values, stream)) for stream, (values, weight) in enumerate(known))
+    return Estimate(value, *_interval(back(draws)), None, None, repeats)
 
 
 def order(speeds: Sequence[float], baseline: Sequence[float]) -> Order:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Final
 
-from ..compare.objectives import Answer
+from ..compare.objectives import TIED, Answer
 from ..compare.results import WorkloadResults
 from .elements import Table
 
@@ -14,6 +14,8 @@ _HEADER: Final = ("for", "use", "figure", "ahead of", "by", "which is")
 
 def next_best(found: Answer) -> str:
     """What comes next after what is recommended, and whether the repeats show it."""
+    if found.shown == TIED:
+        return f"{found.runner_up} is on a par{f' ({found.gain})' if found.gain else ''}."
     behind = f", behind by {found.gain}" if found.gain else ""
     return f"Next comes {found.runner_up}{behind} ({found.shown})."
 

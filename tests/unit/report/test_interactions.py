@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import random
 from collections.abc import Sequence
+from dataclasses import replace
 
 import pytest
 
@@ -50,11 +51,33 @@ def test_a_planted_interaction_of_a_deepspeed_key_and_a_variable_is_found(plante
     )
 
 
+def test_planted_interactions_in_loss_and_in_memory_are_found(planted: Plant) -> None:
+    neither, first, second, both = square(both_s=0.1)
+    first = replace(first, held_out=(3.10, 3.11, 3.09), reserved_gb=12.0)
+    second = replace(second, held_out=(3.20, 3.21, 3.19), reserved_gb=9.0)
+    both = replace(both, held_out=(2.80, 2.81, 2.79), reserved_gb=15.0)
+    said = [line for line in effect_sentences(compared(planted(neither, first, second, both))) if "interact" in line]
+    changes = "overlap_comm off → on and NCCL_ALGO Ring → Tree"
+    assert said == [
+        f"{changes} interact in loss: together -0.500 [-0.520, -0.480] nats beyond the sum of what each brings alone.",
+        f"{changes} interact in memory: together +4.0 [+4.0, +4.0] GB beyond the sum of what each brings alone.",
+    ]
+
+
+def test_differences_that_add_up_are_no_interaction(planted: Plant) -> None:
+    neither, first, second, both = square(both_s=0.1)
+    first = replace(first, held_out=(3.1,) * 3, reserved_gb=12.0)
+    second = replace(second, held_out=(3.2,) * 3, reserved_gb=9.0)
+    both = replace(both, held_out=(3.3,) * 3, reserved_gb=11.0)
+    assert not any("interact" in line for line in effect_sentences(compared(planted(neither, first, second, both))))
+
+
 def test_effects_that_multiply_do_not_interact(planted: Plant) -> None:
     comparisons = compared(planted(*square(both_s=0.1)))
-    (one,) = interactions(sensitivities(comparisons))
-    assert one.factor.value == pytest.approx(1.0, abs=0.01)
-    assert not one.established
+    speed, loss, memory = interactions(sensitivities(comparisons))
+    assert speed.estimate.value == pytest.approx(1.0, abs=0.01)
+    assert (loss.estimate.value, memory.estimate.value) == pytest.approx((0.0, 0.0))
+    assert not any(one.established for one in (speed, loss, memory))
     assert not any("interact" in line for line in effect_sentences(comparisons))
 
 

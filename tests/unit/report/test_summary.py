@@ -18,6 +18,11 @@ def test_what_to_use_comes_first_then_what_it_costs_and_what_comes_next(planted_
     assert happened.startswith("6 of 6 runs completed, in 2 conditions")
 
 
+def test_what_is_as_good_is_not_behind(planted_url: PlantStore) -> None:
+    _, _, following, *_ = summary_lines(results_at(planted_url(FAST, Planted("twin", (0.0501, 0.0511, 0.0521)))))
+    assert following == "twin is on a par (1.00 [0.96, 1.04] ×)."
+
+
 def test_of_the_baseline_the_speed_is_in_the_recommendation_alone(planted_url: PlantStore) -> None:
     use, costs, *_ = summary_lines(results_at(planted_url(FAST, Planted("slow", (0.1,) * 3))))
     assert use.startswith("Use fast (20.1k [19.7k, 20.5k] tokens/s): the fastest of 2")
