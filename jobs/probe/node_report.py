@@ -116,6 +116,7 @@ class Software(Document):
         accelerator: what DeepSpeed trains on, "cuda" or "cpu".
         ops: for each operator that the training needs whether it is built, or compiles on demand.
         missing: packages that the built-in training needs.
+        operators: all of DeepSpeed's: installed, compatible (compiles on demand) or unusable.
     """
 
     python: str
@@ -128,6 +129,7 @@ class Software(Document):
     accelerator: str = ""
     ops: Mapping[str, bool] = field(default_factory=dict)
     missing: tuple[str, ...] = ()
+    operators: Mapping[str, str] = field(default_factory=dict)
 
 
 @dataclass(frozen=True)

@@ -54,7 +54,14 @@ def _deepspeed() -> dict[str, Any]:
     except Exception as exc:  # noqa: BLE001 - as above
         return {"deepspeed_trouble": _line(exc)}
     ops = {name: bool(installed_ops.get(name)) or _compatible(ALL_OPS.get(name)) for name in sys.argv[2:]}
-    return {"deepspeed": deepspeed.__version__, "accelerator": get_accelerator().device_name(), "ops": ops}
+    known = {name: builder for name, builder in ALL_OPS.items() if not name.endswith("not_implemented")}
+    facts = {"deepspeed": deepspeed.__version__, "accelerator": get_accelerator().device_name(), "ops": ops}
+    return {**facts, "operators": {name: _state(installed_ops.get(name), known[name]) for name in sorted(known)}}
+
+
+def _state(installed: object, builder: object) -> str:
+    """What `ds_report` says of an operator, in a word."""
+    return "installed" if installed else "compatible" if _compatible(builder) else "unusable"
 
 
 def _compatible(builder: object) -> bool:

@@ -27,6 +27,8 @@ def software_checks(software: Software, gpus: Gpus | None, required: Requirement
     yield _deepspeed(software, at)
     if software.ops:
         yield _ops(software, at)
+    if software.operators:
+        yield at.ok("software.operators", f"DeepSpeed's operators: {'; '.join(_by_state(software))}")
     if required.config.command is None and software.missing:
         yield at.problem("software.packages", f"the built-in training needs {', '.join(software.missing)}", _TRAIN)
 
@@ -83,6 +85,14 @@ def _ops(software: Software, at: At) -> Check:
         need = f"a C++ compiler and ninja{', libaio and its headers (libaio-dev)' if 'async_io' in missing else ''}"
     seen = f"DeepSpeed cannot use {', '.join(missing)}, which the spec needs"
     return at.problem("software.ops", seen, f"install {need}; for details, run `ds_report` on the node")
+
+
+def _by_state(software: Software) -> Iterator[str]:
+    """What `ds_report` tells of every operator, in the fewest words."""
+    words = {"installed": "installed", "compatible": "compile on demand", "unusable": "cannot be used"}
+    for state, said in words.items():
+        if names := [name for name, found in software.operators.items() if found == state]:
+            yield f"{said}: {', '.join(names)}"
 
 
 def _numbers(version: str) -> tuple[int, ...]:

@@ -177,6 +177,17 @@ def test_an_operator_that_a_run_needs_and_cannot_have(name: str, words: str) -> 
     assert "software.ops" not in verdicts(software=replace(SOFTWARE, ops={}))
 
 
+def test_every_operator_is_told_as_ds_report_does() -> None:
+    states = {"async_io": "unusable", "cpu_adam": "compatible", "fused_adam": "installed", "fused_lamb": "compatible"}
+    found = verdicts(software=replace(SOFTWARE, operators=states))["software.operators"]
+    assert found.verdict is Severity.OK
+    assert found.seen == (
+        "DeepSpeed's operators: installed: fused_adam; compile on demand: cpu_adam, fused_lamb; "
+        "cannot be used: async_io"
+    )
+    assert "software.operators" not in verdicts()
+
+
 def test_a_script_of_one_s_own_needs_no_packages_of_the_trainer() -> None:
     own = replace(REQUIRED, config=RunConfig.model_validate({"command": "train.py"}))
     assert "software.packages" not in verdicts(own, software=replace(SOFTWARE, missing=("transformers",)))
