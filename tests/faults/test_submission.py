@@ -8,7 +8,9 @@ import signal
 import subprocess
 import sys
 import textwrap
+from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -128,10 +130,22 @@ def test_a_controller_that_does_not_answer_changes_nothing(slurm: SlurmCluster, 
     slurm.resume("slurmctld")
     assert blind.troubles
     assert not blind.actions
-    assert observe(store, campaign).attempts == before.attempts
+    assert as_decided(observe(store, campaign).attempts) == as_decided(before.attempts)
     reconciler.close()
     done = run_to_end(store, campaign)
     assert set(done.states().values()) == {RunState.COMPLETED}
+
+
+def as_decided(attempts: dict[str, list[AttemptRow]]) -> dict[str, list[AttemptRow]]:
+    """The attempts without how far they are: that comes from the training, which goes on whoever answers."""
+    progress: dict[str, Any] = {
+        "last_step": None,
+        "spool_offset": 0,
+        "heartbeat_s": None,
+        "phase": "",
+        "phase_since_s": None,
+    }
+    return {name: [replace(row, **progress) for row in rows] for name, rows in attempts.items()}
 
 
 def has_trained(store: Store, campaign: CampaignRow) -> bool:
