@@ -90,7 +90,7 @@ def load(
         ValueError: the text is too short for one batch, or the model names no tokenizer.
         Distrusted: somebody else can have written the prepared tokens.
     """
-    tokenizer = _tokenizer_name(config)
+    tokenizer = tokenizer_name(config)
     corpora = _corpora(config.dataset)
     names = share([_folder(corpus, tokenizer, data_dir).name for corpus in corpora] if prepare else [])
     if prepare:
@@ -132,7 +132,8 @@ def _prepare(folder: Path, corpus: Corpus, tokenizer: str) -> None:
                 _make(folder, corpus, load_tokenizer(tokenizer))
 
 
-def _tokenizer_name(config: TrainerConfig) -> str:
+def tokenizer_name(config: TrainerConfig) -> str:
+    """What `load_tokenizer` takes; raises ValueError where the model has none of its own and none is named."""
     if config.tokenizer is None and not isinstance(config.model, str):
         raise ValueError("train.tokenizer: the model has none of its own; name one, or 'bytes'")
     return config.tokenizer or str(config.model)

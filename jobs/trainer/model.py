@@ -22,6 +22,7 @@ from .config import TrainerConfig
 from .data import Data
 from .flat_parameters import FlatModel
 from .fused_loss import linear_cross_entropy, plain_cross_entropy
+from .tokens import Tokenizer
 from .weights import hand_over, random_model
 
 NEAR = 0.85
@@ -86,7 +87,7 @@ def build_model(config: TrainerConfig, data: Data, ds_config: Mapping[str, Any])
         ValueError: model and data do not fit: vocabulary or positions too few.
     """
     logging.set_verbosity_error()
-    model_config = _model_config(config, data)
+    model_config = find_model_config(config, data)
     _require_fit(model_config, config, data)
     model = _create(config, model_config, ds_config)
     if config.activation_checkpointing:
@@ -138,14 +139,20 @@ def causal_sdpa(
     return output_BHSD.transpose(1, 2).contiguous(), None
 
 
-def _model_config(config: TrainerConfig, data: Data) -> PreTrainedConfig:
+def find_model_config(config: TrainerConfig, tokens: Data | Tokenizer) -> PreTrainedConfig:
+    """The model's configuration before its vocabulary is padded.
+
+    Raises:
+        ValueError: a field of the model is misspelt.
+        OSError: there is no such model on the hub, or it cannot be reached.
+    """
     fields = config.model
     if isinstance(fields, str):
         shape = None if config.pretrained else find_shape(fields)
-        found = AutoConfig.from_pretrained(fields) if shape is None else _from_fields(shape, data)
+        found = AutoConfig.from_pretrained(fields) if shape is None else _from_fields(shape, tokens)
     else:
         _refuse_misspelt(fields)
-        found = _from_fields(fields, data)
+        found = _from_fields(fields, tokens)
     for name in DROPOUT_FIELDS:
         if hasattr(found, name):
             setattr(found, name, config.dropout)
@@ -165,10 +172,10 @@ def _refuse_misspelt(model: Mapping[str, Any]) -> None:
             raise ValueError(f"train.model.{name}: {model['model_type']} has no such field; did you mean {near[0]}?")
 
 
-def _from_fields(model: Mapping[str, Any], data: Data) -> PreTrainedConfig:
-    fields = {"bos_token_id": data.eos, "eos_token_id": data.eos, **model}
+def _from_fields(model: Mapping[str, Any], tokens: Data | Tokenizer) -> PreTrainedConfig:
+    fields = {"bos_token_id": tokens.eos, "eos_token_id": tokens.eos, **model}
     if fields.get("vocab_size", "auto") == "auto":
-        fields["vocab_size"] = data.vocab_size
+        fields["vocab_size"] = tokens.vocab_size
     return AutoConfig.for_model(**fields)
 
 

@@ -11,6 +11,8 @@ if TYPE_CHECKING:
     from transformers import PreTrainedTokenizerBase
 
 BYTES = "bytes"
+END = "<|endoftext|>"
+"""What Transformers calls the id that ends a document of bytes."""
 
 
 def load_tokenizer(name: str) -> Tokenizer:
@@ -21,6 +23,12 @@ def load_tokenizer(name: str) -> Tokenizer:
         ValueError: it has no token that ends a text.
     """
     return ByteTokenizer() if name == BYTES else HubTokenizer(_from_transformers(name))
+
+
+def save_tokenizer(name: str, folder: Path) -> None:
+    """Writes it in the format of Transformers; ``bytes`` too, with the same ids. Raises OSError as `load_tokenizer`."""
+    tokenizer = _bytes_for_transformers() if name == BYTES else _from_transformers(name)
+    tokenizer.save_pretrained(str(folder))
 
 
 def tokenizer_identity(name: str) -> str:
@@ -67,6 +75,20 @@ class HubTokenizer:
 
 
 Tokenizer = ByteTokenizer | HubTokenizer
+
+
+def _bytes_for_transformers() -> PreTrainedTokenizerBase:
+    """Byte-level BPE that merges nothing, so that the id of each byte is its value."""
+    import tokenizers
+    from tokenizers import decoders, models, pre_tokenizers
+    from transformers import PreTrainedTokenizerFast
+    from transformers.convert_slow_tokenizer import bytes_to_unicode
+
+    vocabulary = {letter: byte for byte, letter in bytes_to_unicode().items()}
+    inner = tokenizers.Tokenizer(models.BPE(vocabulary, []))
+    inner.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False, use_regex=False)
+    inner.decoder = decoders.ByteLevel()
+    return PreTrainedTokenizerFast(tokenizer_object=inner, eos_token=END)
 
 
 def _from_transformers(name: str) -> PreTrainedTokenizerBase:

@@ -36,6 +36,7 @@ from .runs import cancel, reconcile, retry, submit
 from .share import share
 from .show import describe, explain, logs, status
 from .spec import init, plan, render, validate
+from .weights import weights
 
 
 @click.group(cls=Verbs, invoke_without_command=True, context_settings={"help_option_names": ["-h", "--help"]})
@@ -60,7 +61,8 @@ def campaign(ctx: click.Context) -> None:
 
 
 _RUNS = (init, validate, plan, render, submit, reconcile, cancel, retry, status, describe, explain, logs)
-for _verb in (*_RUNS, export, report, recommend, compare, list_campaigns, share, rm, collect, doctor, db, completion):
+_RESULTS = (export, report, recommend, compare, weights)
+for _verb in (*_RUNS, *_RESULTS, list_campaigns, share, rm, collect, doctor, db, completion):
     campaign.add_command(_verb)
 
 

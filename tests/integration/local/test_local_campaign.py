@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import os
 import signal
 import textwrap
@@ -9,8 +10,10 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
+from transformers import AutoModelForCausalLM
 
 from dscampaign.db.records import RunState
+from dscampaign.orchestrator.cli.main import main
 from dscampaign.tests.faults.trial import stand_in
 from dscampaign.tests.support import SCRIPTS
 from dscampaign.tests.support.campaigns import TEXT, Observed, batch_of, open_store, run_to_end, submit
@@ -95,6 +98,20 @@ def test_what_did_not_fit_learns_the_same_in_smaller_pieces(done: Observed) -> N
     assert batch_of(last)[1] == batch_of(first)[1] == 64
     losses = [[row.loss for row in done.metrics(name)] for name in ("case-oom", "case-fits")]
     assert losses[0] == pytest.approx(losses[1], rel=1e-5)
+
+
+def test_the_weights_of_a_run_are_written_for_transformers(
+    done: Observed, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    out, places = tmp_path / "model", ["--store", done.store.url_without_password, "--json"]
+    capsys.readouterr()
+    assert main(["weights", "case-zero-3-killed", str(out), *places]) == 0
+    document = json.loads(capsys.readouterr().out)
+    assert (document["step"], document["dtype"], document["model"]) == (KILLED_STEPS, "fp32", "GPT2LMHeadModel")
+    assert document["eval_loss"] == done.metrics("case-zero-3-killed")[-1].eval_loss
+    assert [file.name for file in sorted(out.iterdir())] == document["files"]
+    model = AutoModelForCausalLM.from_pretrained(out)
+    assert model.num_parameters() == document["parameters"]
 
 
 def test_a_grown_matrix_keeps_what_ran_and_adds_what_is_new(tmp_path: Path) -> None:

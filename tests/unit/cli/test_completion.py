@@ -47,6 +47,7 @@ def offered(*words: str) -> list[str]:
         (("status", "s"), ["sweep"]),
         (("status", "o"), ["other.yaml"]),
         (("explain", "sweep", "b"), ["bad"]),
+        (("weights", "sweep", "b"), ["bad"]),
         (("explain", "b"), ["bad"]),  # the only campaign need not be named
         (("cancel", "sweep", "bad", "b"), []),  # once is enough
         (("explain", "nowhere", "b"), []),

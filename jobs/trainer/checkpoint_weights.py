@@ -1,0 +1,111 @@
+"""Weights out of a checkpoint, whoever cut it into shards, without a process group and without a model in memory."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any, Final
+
+import torch
+from deepspeed.utils.zero_to_fp32 import get_fp32_state_dict_from_zero_checkpoint
+from torch import Tensor
+
+from .ddp_engine import STATE_FILE
+from .flat_parameters import MATRICES, VECTORS
+from .weights_only import weights_only
+
+WHOLE: Final = "mp_rank_00_model_states.pt"
+"""DeepSpeed's file of all weights in the format of the training; ZeRO 3 has none."""
+
+_MODEL: Final = "model."
+"""What the model is called in the module that is trained."""
+
+
+class SavedWeights:
+    """The weights of one checkpoint by the model's own names.
+
+    They stay in its files, which are mapped into memory, until one is asked for. Where fp32 is asked of a training in
+    half precision with ZeRO 1 or 2, DeepSpeed joins all of it in memory first: four bytes a parameter.
+    """
+
+    def __init__(self, folder: Path, tag: str, dtype: torch.dtype) -> None:
+        """Opens the files.
+
+        Args:
+            folder: the checkpoint.
+            tag: folder in it that the engine wrote.
+            dtype: what the weights will be rounded to; says which copy of them is read.
+
+        Raises:
+            ValueError: they are not of this trainer, or of a number of shards that does not fit.
+        """
+        with weights_only():
+            self._found = _found(folder, tag, dtype)
+
+    def __contains__(self, name: str) -> bool:
+        return name in self._found
+
+    def __getitem__(self, name: str) -> Tensor:
+        """One weight, whole, in the format of its file."""
+        weight: Tensor = self._found[name].contiguous()
+        return weight
+
+    @property
+    def shapes(self) -> dict[str, torch.Size]:
+        """Of every weight."""
+        return {name: torch.Size(weight.shape) for name, weight in self._found.items()}
+
+
+def _found(folder: Path, tag: str, dtype: torch.dtype) -> dict[str, Any]:
+    """Tensors, or what DeepSpeed gathers into one on request."""
+    plain, whole = folder / tag / STATE_FILE, folder / tag / WHOLE
+    if plain.exists():
+        return _own_names(_load(plain)["module"])
+    state = _load(whole) if whole.exists() else None
+    if state and not _rounded(state["module"], dtype):
+        return _own_names(state["module"])
+    if state and state["optimizer"]:
+        return _own_names(_without_zero(state))
+    found = get_fp32_state_dict_from_zero_checkpoint(str(folder), tag, lazy_mode=True)
+    return _own_names(_parted(found, state) if state and MATRICES in found else found)
+
+
+def _load(file: Path) -> dict[str, Any]:
+    loaded: dict[str, Any] = torch.load(file, map_location="cpu", mmap=True, weights_only=True)
+    return loaded
+
+
+def _rounded(module: Mapping[str, Tensor], dtype: torch.dtype) -> bool:
+    """Whether these weights have lost digits that the wanted format keeps."""
+    return any(weight.dtype not in (dtype, torch.float32) for weight in module.values() if weight.is_floating_point())
+
+
+def _without_zero(state: Mapping[str, Any]) -> dict[str, Tensor]:
+    """The fp32 copies that half precision without ZeRO works on, in the order of the optimizer's groups."""
+    buffers = {name: state["module"][name] for name in state["buffer_names"]}
+    groups = state["optimizer"]["fp32_groups"]
+    matrices, vectors = _by_group(state)
+    if len(groups[0]) == 1 != len(matrices):
+        return buffers | _parted({MATRICES: groups[0][0], VECTORS: groups[1][0]}, state)
+    return buffers | dict(zip([*matrices, *vectors], [*groups[0], *groups[1]], strict=True))
+
+
+def _parted(flats: Mapping[str, Tensor], state: Mapping[str, Any]) -> dict[str, Tensor]:
+    """Weights out of the two tensors that they lie joined in, see `FlatModel`."""
+    parts, module = dict[str, Tensor](), state["module"]
+    for names, flat in zip(_by_group(state), (flats[MATRICES], flats[VECTORS]), strict=True):
+        pieces = flat.flatten().split([module[name].numel() for name in names])
+        parts |= {name: piece.view(module[name].shape) for name, piece in zip(names, pieces, strict=True)}
+    return parts
+
+
+def _by_group(state: Mapping[str, Any]) -> tuple[list[str], list[str]]:
+    """Names of the matrices and of all others, as the optimizer has them; of tied weights, the first name."""
+    module = {name: weight for name, weight in state["module"].items() if name not in state["buffer_names"]}
+    first = {(weight.data_ptr(), weight.shape): name for name, weight in reversed(module.items())}
+    names = [name for name, weight in module.items() if first[weight.data_ptr(), weight.shape] == name]
+    return [name for name in names if module[name].dim() >= 2], [name for name in names if module[name].dim() < 2]
+
+
+def _own_names(module: Mapping[str, Any]) -> dict[str, Any]:
+    return {name.removeprefix(_MODEL): weight for name, weight in module.items()}

@@ -1,0 +1,124 @@
+"""Writes the weights of a checkpoint in the format of Transformers, on a CPU and without the model in memory.
+
+python -m dscampaign.jobs.trainer.transformers_folder    reads a `Request` from standard input, as JSON, and ends
+                                                         with a line that says what it wrote, as JSON, too
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import shutil
+import sys
+from collections.abc import Mapping
+from contextlib import redirect_stdout
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Final
+
+import torch
+from torch import Tensor
+from transformers import AutoModelForCausalLM, PreTrainedModel
+from transformers.utils import logging
+
+from ..shared.documents import decode
+from .checkpoint_weights import SavedWeights
+from .config import TrainerConfig
+from .data import tokenizer_name
+from .model import find_model_config
+from .saving import TAG
+from .tokens import load_tokenizer, save_tokenizer
+
+FORMATS: Final = {"fp32": torch.float32, "bf16": torch.bfloat16, "fp16": torch.float16}
+FILE_SIZE: Final = "4GB"
+"""Of weights; one file's are in memory at a time."""
+
+_PIECES: Final = "pieces"
+
+
+@dataclass(frozen=True)
+class Request:
+    """What to write.
+
+    Attributes:
+        checkpoint: its folder.
+        train: the fields of the run's train.json; those that say how it is split among ranks do not matter.
+        out: folder to write into; it exists and is empty.
+        dtype: number format of the weights, a key of ``FORMATS``.
+    """
+
+    checkpoint: str
+    train: Mapping[str, Any]
+    out: str
+    dtype: str
+
+
+def write(request: Request) -> dict[str, Any]:
+    """Writes configuration, weights and tokenizer; returns the number of parameters, the class and the tokenizer.
+
+    Raises:
+        ValueError: the checkpoint is not of this model.
+        OSError: the tokenizer or the model's configuration cannot be read, or there is no room.
+    """
+    config, out = TrainerConfig.from_json(json.dumps(dict(request.train))), Path(request.out)
+    name, dtype = tokenizer_name(config), FORMATS[request.dtype]
+    model_config = find_model_config(config, load_tokenizer(name))
+    with torch.device("meta"):  # its shapes and names alone
+        model: PreTrainedModel = AutoModelForCausalLM.from_config(model_config, dtype=dtype)
+    weights = SavedWeights(Path(request.checkpoint), TAG, dtype)
+    pieces = out / _PIECES
+    pieces.mkdir()
+    state = {
+        key: _fitted(weights[key], wanted, pieces / str(number))
+        for number, (key, wanted) in enumerate(_wanted(model, weights).items())
+    }
+    model.save_pretrained(str(out), state_dict=state, max_shard_size=FILE_SIZE)
+    del state
+    shutil.rmtree(pieces)
+    save_tokenizer(name, out)
+    parameters = sum(weight.numel() for weight in model.parameters())
+    return {"parameters": parameters, "model": type(model).__name__, "tokenizer": name}
+
+
+def _wanted(model: PreTrainedModel, weights: SavedWeights) -> dict[str, Tensor]:
+    """The model's weights by name, tied ones once.
+
+    Raises:
+        ValueError: the checkpoint has others, or of other shapes; rows beyond the vocabulary are padding.
+    """
+    wanted = dict(model.named_parameters()) | {
+        name: buffer for name, buffer in model.state_dict().items() if name in dict(model.named_buffers())
+    }
+    saved, rows = weights.shapes, model.config.vocab_size
+    if missing := [name for name in wanted if name not in saved]:
+        raise ValueError(f"the checkpoint has no weight {missing[0]}, which the model of the run has")
+    for name, weight in wanted.items():
+        padded = weight.shape[:1] == (rows,) and saved[name][0] > rows
+        if saved[name][padded:] != weight.shape[padded:]:
+            shapes = f"{tuple(saved[name])} in the checkpoint, {tuple(weight.shape)} in the model of the run"
+            raise ValueError(f"weight {name}: {shapes}")
+    if more := saved.keys() - model.state_dict().keys():
+        raise ValueError(f"the checkpoint has a weight {min(more)}, which the model of the run has not")
+    return wanted
+
+
+def _fitted(weight: Tensor, wanted: Tensor, file: Path) -> Tensor:
+    """The weight as the model has it, mapped from a file: the kernel needs to keep none of it in memory."""
+    fitted = weight[: wanted.shape[0]] if wanted.dim() else weight
+    dtype = wanted.dtype if fitted.is_floating_point() else fitted.dtype
+    with file.open("wb") as room:  # what is mapped without room on the disk would end the process when it is written
+        os.posix_fallocate(room.fileno(), 0, max(1, fitted.numel() * dtype.itemsize))
+    mapped = torch.from_file(str(file), shared=True, size=fitted.numel(), dtype=dtype).view(fitted.shape)
+    return mapped.copy_(fitted)
+
+
+def main() -> None:
+    """Does what standard input says."""
+    logging.set_verbosity_error()
+    with redirect_stdout(sys.stderr):
+        done = write(decode(Request, json.load(sys.stdin)))
+    print(json.dumps(done))  # noqa: T201 - the answer
+
+
+if __name__ == "__main__":
+    main()

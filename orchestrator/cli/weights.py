@@ -1,0 +1,75 @@
+"""The command weights."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Final
+
+import click
+
+from ..campaign.location import locate
+from ..errors import EXIT_OK, UserError
+from .common import echo_either, echo_err, json_option, store_options, verb
+from .completion import campaign_then_runs
+
+if TYPE_CHECKING:
+    from ..campaign.weights import WrittenWeights
+
+_DTYPES: Final = ("bf16", "fp16", "fp32")
+
+
+@verb
+@click.argument("words", metavar="[NAME] RUN", nargs=-1, shell_complete=campaign_then_runs)
+@click.argument("out", type=click.Path(path_type=Path))
+@click.option("--step", type=click.IntRange(min=1), help="Step of the checkpoint.  [default: the newest]")
+@click.option("--best", is_flag=True, help="Take the checkpoint with the lowest held-out loss.")
+@click.option("--dtype", type=click.Choice(_DTYPES), help="Number format.  [default: that of the training]")
+@store_options
+@json_option
+def weights(
+    words: Sequence[str],
+    out: Path,
+    step: int | None,
+    best: bool,
+    dtype: str | None,
+    dir: str | None,
+    store: str | None,
+    as_json: bool,
+) -> int:
+    """Write a run's weights in the format of Transformers.
+
+    OUT becomes a folder with configuration, safetensors and tokenizer, which `from_pretrained` loads: with the same
+    loss on held-out text as the checkpoint that it was written from, whatever ZeRO stage, offload or number of ranks
+    that had. It appears complete or not at all. No GPU is needed, but the training stack on this machine.
+
+    Examples:
+      campaign weights sweep zero_stage-3 ./model
+      campaign weights sweep zero_stage-3 ./best --best
+      campaign weights sweep zero_stage-3 ./model-fp32 --step 5000 --dtype fp32
+    """
+    from ..campaign.lookup import find_run
+    from ..campaign.weights import Wanted, plan_weights, require_free, write_weights
+
+    if best and step is not None:
+        raise UserError("--best chooses the step", "leave --step or --best out")
+    out = out.absolute()
+    require_free(out)
+    where = locate(dir, store, words)
+    campaign, run = find_run(opened := where.open(), where.words)
+    plan = plan_weights(opened, campaign, run, Wanted(step, best, dtype))
+    echo_err(f"reading the checkpoint of step {plan.source.step:,}, {plan.source.manifest.size_bytes / 1e9:,.2f} GB")
+    done = write_weights(plan, out)
+    echo_either(as_json, lambda: done.document, lambda _: _page(done))
+    return EXIT_OK
+
+
+def _page(done: WrittenWeights) -> str:
+    loss = "" if done.eval_loss is None else f", held-out loss {done.eval_loss:.4f}"
+    lines = [
+        f"{done.out}: {done.model}, {done.parameters:,} parameters in {done.dtype}, {done.size_bytes / 1e9:,.2f} GB",
+        f"  weights     run {done.run} of {done.campaign}, step {done.step:,}{loss}",
+        f"  tokenizer   {done.tokenizer}",
+        f'  load it     AutoModelForCausalLM.from_pretrained("{done.out}", dtype="auto")',
+    ]
+    return "\n".join(lines)

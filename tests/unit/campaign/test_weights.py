@@ -1,0 +1,163 @@
+"""Which checkpoint weights are written from, and that the folder they go to is whole or as it was."""
+
+from __future__ import annotations
+
+import json
+import stat
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from dscampaign.db.records import CheckpointRow
+from dscampaign.jobs.shared import checkpoint
+from dscampaign.jobs.shared.checkpoint import Checkpoint, Manifest
+from dscampaign.orchestrator.campaign.weights import (
+    Wanted,
+    WeightsPlan,
+    choose,
+    kept_in,
+    refuse_unreadable,
+    require_free,
+    write_weights,
+)
+from dscampaign.orchestrator.errors import UserError
+from dscampaign.orchestrator.spec.model import RunConfig
+
+ANSWER = {"parameters": 7, "model": "Tiny", "tokenizer": "bytes"}
+WRITES = f"""\
+cd "$(sed 's/.*"out": "\\([^"]*\\)".*/\\1/')" && echo weights > model.safetensors && echo 'a warning' >&2
+echo 'a word of a library'; echo '{json.dumps(ANSWER)}'
+"""
+
+
+def config(**train: Any) -> RunConfig:
+    return RunConfig.model_validate({"train": {"model": "gpt2-small", "dataset": {"path": "x"}, "steps": 9, **train}})
+
+
+def saved(step: int, eval_loss: float | None = None) -> Checkpoint:
+    return Checkpoint(Path(f"g0001-step{step:08d}"), Manifest(step, "h", 2, 3, 1, 8, {}, eval_loss=eval_loss))
+
+
+def recorded(*steps: int) -> list[CheckpointRow]:
+    return [CheckpointRow(1, 1, 1, step, f"/shared/{step}", 10) for step in steps]
+
+
+KEPT = [saved(9, 2.5), saved(6, 2.25), saved(3)]
+
+
+@pytest.mark.parametrize(("wanted", "step"), [(Wanted(), 9), (Wanted(step=3), 3), (Wanted(best=True), 6)])
+def test_the_newest_is_chosen_unless_another_is_asked_for(wanted: Wanted, step: int) -> None:
+    assert choose("r", config(), wanted, KEPT, recorded(3, 6, 9)).step == step
+
+
+@pytest.mark.parametrize(
+    ("train", "wanted", "kept", "steps", "message", "hint"),
+    [
+        ({}, Wanted(), [], [], "run r saved no checkpoint", "train.checkpoint_every"),
+        ({"checkpoint_every": 5}, Wanted(), [], [], "has no checkpoint yet", "due at step 5"),
+        ({"checkpoint_every": 5}, Wanted(), [], [5, 9], "no complete checkpoint any more", "step 9, /shared/9"),
+        ({}, Wanted(step=1), KEPT, [1, 9], r"was removed \(train.keep_checkpoints: \d+\)", "left: 9, 6, 3"),
+        ({}, Wanted(step=4), KEPT, [1, 9], "has no checkpoint of step 4", "one of: 9, 6, 3"),
+        ({}, Wanted(best=True), [saved(9)], [9], "was evaluated", "train.eval_every"),
+    ],
+)
+def test_it_says_why_there_is_none(
+    train: dict[str, Any], wanted: Wanted, kept: list[Checkpoint], steps: list[int], message: str, hint: str
+) -> None:
+    with pytest.raises(UserError, match=message) as raised:
+        choose("r", config(**train), wanted, kept, recorded(*steps))
+    assert hint in (raised.value.hint or "")
+
+
+def test_runs_without_readable_checkpoints_are_refused() -> None:
+    with pytest.raises(UserError, match="its own command"):
+        refuse_unreadable("r", RunConfig.model_validate({"command": ["train.py"]}))
+    with pytest.raises(UserError, match="offload nvme"):
+        refuse_unreadable("r", config(offload="nvme", zero_stage=3, nvme_path="/tmp"))
+    refuse_unreadable("r", config())
+
+
+@pytest.mark.parametrize(
+    ("train", "dtype"),
+    [
+        ({"precision": "bf16"}, "bf16"),
+        ({"precision": "tf32"}, "fp32"),
+        ({"precision": "bf16", "engine": "ddp"}, "fp32"),
+    ],
+)
+def test_weights_are_written_in_the_format_that_the_run_kept_them_in(train: dict[str, Any], dtype: str) -> None:
+    assert kept_in(config(zero_stage=0, **train)) == dtype
+
+
+@pytest.fixture
+def plan(tmp_path: Path) -> WeightsPlan:
+    """Of a whole checkpoint, with a stand-in for the Python that writes."""
+    folder = tmp_path / "checkpoints"
+    folder.mkdir(mode=0o700)
+    draft = checkpoint.begin(folder, 1, 9)
+    (draft / "shard.pt").write_bytes(b"state")
+    files = checkpoint.seal(draft, [draft / "shard.pt"])
+    source = checkpoint.commit(draft, Manifest(9, "h", 2, 3, 1, 8, files, eval_loss=2.5))
+    return WeightsPlan("sweep", "r", source, "bf16", {}, stand_in(tmp_path, WRITES), "")
+
+
+def stand_in(folder: Path, text: str) -> str:
+    script = folder / "python"
+    script.write_text(f"#!/bin/sh\n{text}")
+    script.chmod(script.stat().st_mode | stat.S_IXUSR)
+    return str(script)
+
+
+def left(folder: Path) -> set[str]:
+    return {path.name for path in folder.iterdir()} - {"checkpoints", "python"}
+
+
+@pytest.mark.parametrize("there", [False, True])
+def test_the_folder_appears_whole(plan: WeightsPlan, tmp_path: Path, there: bool) -> None:
+    out = tmp_path / "model"
+    if there:
+        out.mkdir()
+    done = write_weights(plan, out)
+    assert done.document["files"] == ("model.safetensors",)
+    assert (done.step, done.eval_loss, done.parameters, done.size_bytes) == (9, 2.5, 7, 8)
+    assert left(tmp_path) == {"model"}
+
+
+@pytest.mark.parametrize(
+    ("script", "message", "hint"),
+    [
+        ("cat >/dev/null; echo 'OSError: no such tokenizer' >&2; exit 1", "cannot be written: OSError: no such", ""),
+        (
+            "cat >/dev/null; echo \"ModuleNotFoundError: No module named 'torch'\" >&2; exit 1",
+            "No module",
+            "pip install",
+        ),
+        ("kill -9 $$", "signal 9", "memory"),
+    ],
+)
+def test_a_failure_leaves_nothing(script: str, message: str, hint: str, plan: WeightsPlan, tmp_path: Path) -> None:
+    stand_in(tmp_path, script)
+    with pytest.raises(UserError, match=message) as raised:
+        write_weights(plan, tmp_path / "model")
+    assert hint in (raised.value.hint or "")
+    assert left(tmp_path) == set()
+
+
+def test_a_damaged_checkpoint_is_not_read(plan: WeightsPlan, tmp_path: Path) -> None:
+    (plan.source.path / "shard.pt").write_bytes(b"State")
+    with pytest.raises(UserError, match=r"is damaged: shard\.pt: content differs"):
+        write_weights(plan, tmp_path / "model")
+    assert left(tmp_path) == set()
+
+
+def test_what_is_there_is_never_overwritten(tmp_path: Path) -> None:
+    (tmp_path / "full").mkdir()
+    (tmp_path / "full" / "notes.txt").touch()
+    (tmp_path / "link").symlink_to(tmp_path / "nowhere")
+    for name, message in {"full": "is not empty", "full/notes.txt": "is no folder", "link": "is no folder"}.items():
+        with pytest.raises(UserError, match=message):
+            require_free(tmp_path / name)
+    with pytest.raises(UserError, match="no such folder"):
+        require_free(tmp_path / "away" / "model")
+    require_free(tmp_path / "new")
