@@ -31,7 +31,7 @@ from .tokens import load_tokenizer, save_tokenizer
 
 FORMATS: Final = {"fp32": torch.float32, "bf16": torch.bfloat16, "fp16": torch.float16}
 FILE_SIZE: Final = "4GB"
-"""Of weights; one file's are in memory at a time."""
+"""Of weights: what hubs and file systems take with ease."""
 
 _PIECES: Final = "pieces"
 

@@ -29,6 +29,11 @@ from ..reconcile.origin import Origin
 from ..spec.model import RunConfig
 
 _WRITER: Final = ("-P", "-m", "dscampaign.jobs.trainer.transformers_folder")
+_ENVIRONMENT: Final = {
+    "DS_ACCELERATOR": "cpu",
+    "CUDA_VISIBLE_DEVICES": "",
+    "MALLOC_MMAP_THRESHOLD_": str(1 << 20),  # else glibc keeps the memory of each weight that was read, up to all
+}
 _SHOWN: Final = 6
 """Steps that a hint names."""
 
@@ -254,7 +259,7 @@ def _written(plan: WeightsPlan, draft: Path) -> dict[str, Any]:
     done = subprocess.run(
         [plan.python, *_WRITER],
         input=json.dumps(request),
-        env={**os.environ, "DS_ACCELERATOR": "cpu", "CUDA_VISIBLE_DEVICES": ""},
+        env=os.environ | _ENVIRONMENT,
         cwd=plan.workdir if plan.workdir and Path(plan.workdir).is_dir() else None,
         capture_output=True,
         text=True,
