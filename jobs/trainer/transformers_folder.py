@@ -1,6 +1,6 @@
 """Writes the weights of a checkpoint in the format of Transformers, on a CPU and without the model in memory.
 
-python -m dscampaign.jobs.trainer.transformers_folder    reads a `Request` from standard input, as JSON, and ends
+python -m dscampaign.jobs.trainer.transformers_folder    reads a `WeightsRequest` from standard input, as JSON, and ends
                                                          with a line that says what it wrote, as JSON, too
 """
 
@@ -37,7 +37,7 @@ _PIECES: Final = "pieces"
 
 
 @dataclass(frozen=True)
-class Request:
+class WeightsRequest:
     """What to write.
 
     Attributes:
@@ -53,7 +53,7 @@ class Request:
     dtype: str
 
 
-def write(request: Request) -> dict[str, Any]:
+def write(request: WeightsRequest) -> dict[str, Any]:
     """Writes configuration, weights and tokenizer; returns the number of parameters, the class and the tokenizer.
 
     Raises:
@@ -116,7 +116,7 @@ def main() -> None:
     """Does what standard input says."""
     logging.set_verbosity_error()
     with redirect_stdout(sys.stderr):
-        done = write(decode(Request, json.load(sys.stdin)))
+        done = write(decode(WeightsRequest, json.load(sys.stdin)))
     print(json.dumps(done))  # noqa: T201 - the answer
 
 

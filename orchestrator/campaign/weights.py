@@ -39,7 +39,7 @@ _SHOWN: Final = 6
 
 
 @dataclass(frozen=True)
-class Wanted:
+class WeightsChoice:
     """Which weights to write: those of a step, those of the lowest held-out loss, else the newest.
 
     Attributes:
@@ -99,7 +99,7 @@ class WrittenWeights:
         return asdict(self)
 
 
-def plan_weights(store: Store, campaign: CampaignRow, run: RunRow, wanted: Wanted) -> WeightsPlan:
+def plan_weights(store: Store, campaign: CampaignRow, run: RunRow, wanted: WeightsChoice) -> WeightsPlan:
     """Finds the checkpoint; reads manifests alone.
 
     Raises:
@@ -143,7 +143,11 @@ def kept_in(config: RunConfig) -> str:
 
 
 def choose(
-    run: str, config: RunConfig, wanted: Wanted, complete: Sequence[Checkpoint], recorded: Sequence[CheckpointRow]
+    run: str,
+    config: RunConfig,
+    wanted: WeightsChoice,
+    complete: Sequence[Checkpoint],
+    recorded: Sequence[CheckpointRow],
 ) -> Checkpoint:
     """The checkpoint to read. Pure.
 

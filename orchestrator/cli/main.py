@@ -31,6 +31,7 @@ from .completion import completing, completion
 from .db import db
 from .doctor import doctor
 from .export import export
+from .promote import promote
 from .report import compare, recommend, report
 from .runs import cancel, reconcile, retry, submit
 from .share import share
@@ -61,7 +62,7 @@ def campaign(ctx: click.Context) -> None:
 
 
 _RUNS = (init, validate, plan, render, submit, reconcile, cancel, retry, status, describe, explain, logs)
-_RESULTS = (export, report, recommend, compare, weights)
+_RESULTS = (export, report, recommend, compare, promote, weights)
 for _verb in (*_RUNS, *_RESULTS, list_campaigns, share, rm, collect, doctor, db, completion):
     campaign.add_command(_verb)
 

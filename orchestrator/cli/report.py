@@ -78,7 +78,7 @@ def report(
     """
     if interval is not None and not watch:
         raise UserError("--interval is for --watch")
-    with _needs_the_extra():
+    with needs_the_extra():
         from ..campaign.lookup import open_campaign
         from ..report.measure.telemetry import read_gpu_details
         from ..report.page.data import document_of
@@ -169,12 +169,12 @@ def recommend(
       campaign recommend sweep --config
       campaign recommend sweep --json
     """
-    with _needs_the_extra():
+    with needs_the_extra():
         from ..report.page.data import recommendation_document
         from ..report.page.write import rendered_configs
         from .pages.report import recommendation_page
 
-        _, results = _results(name, baseline, dir, store, Objective(by) if by else None)
+        _, results = results_of_campaign(name, baseline, dir, store, Objective(by) if by else None)
         configs = rendered_configs(results) if config else None
         echo_either(
             as_json,
@@ -204,7 +204,7 @@ def compare(words: Sequence[str], dir: str | None, store: str | None, form: str)
       campaign compare sweep-before sweep-after
       campaign compare zero_stage-1 zero_stage-2 -o csv
     """
-    with _needs_the_extra():
+    with needs_the_extra():
         from ..report.compare.difference import compare_operands
         from ..report.page.data import comparison_document
         from .pages.report import comparison_page
@@ -224,9 +224,10 @@ def _compared_figures(document: Mapping[str, Any]) -> Iterator[dict[str, Any]]:
             yield {"left": one["left"], "right": one["right"], "figure": name, "of_left": left, "of_right": right}
 
 
-def _results(
+def results_of_campaign(
     name: str | None, baseline: str | None, dir: str | None, store: str | None, by: Objective | None = None
 ) -> tuple[Store, Results]:
+    """Opens a campaign and compares its runs; raises UserError if there is no such baseline."""
     from ..campaign.lookup import open_campaign
 
     opened, campaign = open_campaign(dir, store, name)
@@ -251,7 +252,7 @@ def _chosen(results: Results, configs: Mapping[str, str]) -> dict[str, Any]:
 
 
 @contextmanager
-def _needs_the_extra() -> Iterator[None]:
+def needs_the_extra() -> Iterator[None]:
     """Says which extra is missing where a package of it is."""
     try:
         yield

@@ -49,7 +49,7 @@ def weights(
       campaign weights sweep zero_stage-3 ./model-fp32 --step 5000 --dtype fp32
     """
     from ..campaign.lookup import find_run
-    from ..campaign.weights import Wanted, plan_weights, require_free, write_weights
+    from ..campaign.weights import WeightsChoice, plan_weights, require_free, write_weights
 
     if best and step is not None:
         raise UserError("--best chooses the step", "leave --step or --best out")
@@ -57,7 +57,7 @@ def weights(
     require_free(out)
     where = locate(dir, store, words)
     campaign, run = find_run(opened := where.open(), where.words)
-    plan = plan_weights(opened, campaign, run, Wanted(step, best, dtype))
+    plan = plan_weights(opened, campaign, run, WeightsChoice(step, best, dtype))
     echo_err(f"reading the checkpoint of step {plan.source.step:,}, {plan.source.manifest.size_bytes / 1e9:,.2f} GB")
     done = write_weights(plan, out)
     echo_either(as_json, lambda: done.document, lambda _: _page(done))

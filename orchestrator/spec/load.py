@@ -26,7 +26,7 @@ from .yaml_source import YamlDocument, load, parse_value
 
 _VARIABLE: Final = re.compile(r"\$\{([A-Za-z_][A-Za-z0-9_]*)\}")
 _STORE: Final = re.compile(r"\$\{|sqlite:///.|postgres(ql)?(\+psycopg)?://")
-_INPUTS: Final = frozenset(
+INPUTS: Final = frozenset(
     {
         *(("train", "model"), ("train", "tokenizer"), ("train", "dataset"), ("python",), ("workdir",)),
         *(("train", "dataset", "path"), ("train", "dataset", "eval_path")),
@@ -57,8 +57,14 @@ def load_runs(path: Path | str, overrides: Iterable[str] = (), *, local_gpus: in
         SpecError: With everything that is wrong in it.
         UserError: The file cannot be read.
     """
-    path = Path(path)
-    source = _overridden(load(_read(path), str(path)), overrides)
+    return runs_of_text(_read(Path(path)), Path(path), overrides, local_gpus=local_gpus)
+
+
+def runs_of_text(
+    text: str, path: Path, overrides: Iterable[str] = (), *, local_gpus: int = 0
+) -> tuple[Spec, tuple[Run, ...]]:
+    """As `load_runs`, of a spec that is not, or not yet, in the file that `path` names."""
+    source = _overridden(load(text, str(path)), overrides)
     prepared = _Prepared(Path(_absolute(path)).parent, os.environ)
     data = prepared.spec(source.data)
     spec, wrong = _validated(data)
@@ -77,6 +83,22 @@ def load_runs(path: Path | str, overrides: Iterable[str] = (), *, local_gpus: in
     if findings or spec is None:
         raise SpecError(list(dict.fromkeys(source.problem(finding) for finding in findings)))
     return spec, runs
+
+
+def settings_of(overrides: Iterable[str]) -> dict[tuple[str, ...], Any]:
+    """The fields that values from the command line set, of a spec that was read with them."""
+    named = (text.partition("=") for text in overrides)
+    return {_field(key) or (key,): parse_value(value, key) for key, _, value in named}
+
+
+def with_inputs_of(data: Mapping[str, Any], folder: Path) -> dict[str, Any]:
+    """The content of a spec as its runs have it: variables filled in where they are set, and inputs by whole paths."""
+    return _Prepared(folder, os.environ).spec(data)
+
+
+def _field(key: str) -> tuple[str, ...] | None:
+    top = tuple(key.split("."))
+    return top if top[0] in Spec.model_fields else field_path(key)
 
 
 def _news(findings: Iterable[Finding], told: Iterable[Finding]) -> list[Finding]:
@@ -105,8 +127,7 @@ def _overridden(source: YamlDocument, overrides: Iterable[str]) -> YamlDocument:
     problems = []
     for text in overrides:
         key, equals, value = text.partition("=")
-        top = tuple(key.split("."))
-        path = top if top[0] in Spec.model_fields else field_path(key)
+        path = _field(key)
         if not equals or not key:
             problems.append(
                 Problem(f"--set {text}", 0, 0, "", "expected FIELD=VALUE", f"write --set {key or 'FIELD'}=VALUE")
@@ -253,7 +274,7 @@ class _Prepared:
             self.findings.append(
                 Finding((place,), "is not a database URL", "use sqlite:///FILE or postgresql://HOST/NAME")
             )
-        return self._input(filled, place) if path in _INPUTS else filled
+        return self._input(filled, place) if path in INPUTS else filled
 
     def _input(self, text: str, place: FieldPath) -> str:
         """An absolute path for what lies beside the spec; a name on the hub stays."""
@@ -289,4 +310,4 @@ def _absolute(path: Path) -> str:
 def _asks(path: tuple[str, ...]) -> bool:
     """Whether `${NAME}` is filled in: only where a value differs between users, clusters or secrets."""
     shell = path[:2] == ("slurm", "setup")
-    return path in _INPUTS or path[0] in ("store", "dir", "env", "forward") or (path[0] == "slurm" and not shell)
+    return path in INPUTS or path[0] in ("store", "dir", "env", "forward") or (path[0] == "slurm" and not shell)

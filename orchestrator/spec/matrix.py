@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import sys
 from collections.abc import Iterator, Mapping, Sequence
 from collections.abc import Set as AbstractSet
 from dataclasses import dataclass, replace
@@ -13,7 +12,6 @@ from json import dumps
 from math import prod
 from typing import Any, Final
 
-import yaml
 from pydantic import BaseModel
 
 from ..errors import FieldPath, Finding, SpecError
@@ -22,7 +20,7 @@ from .model import LocalConfig, RunConfig, TrainConfig
 from .other_names import hint_for, meant
 from .retry_section import RetryConfig
 from .slurm_section import SlurmConfig
-from .yaml_source import parse_value
+from .yaml_source import parse_value, written
 
 Path = tuple[str, ...]
 """The keys that lead to a field of a run's configuration."""
@@ -134,7 +132,7 @@ def _shape_findings(matrix: Mapping[str, Any]) -> Iterator[Finding]:
     for name, values in matrix.items():
         place: FieldPath = ("matrix", name)
         if not isinstance(values, list):
-            hint = f"write {_flow(_listed(values))}" if values is not None else None
+            hint = f"write {written(_listed(values), flow=True)}" if values is not None else None
             yield Finding((place,), "expected a list of values", hint)
         elif not values:
             yield Finding((place,), "has no values", "give at least one, or leave it out")
@@ -155,11 +153,6 @@ def _listed(value: Any) -> list[Any]:
     except SpecError:
         return [value]
     return items if all(isinstance(item, Scalar) for item in items) else [value]
-
-
-def _flow(value: Any) -> str:
-    """A value as YAML on one line."""
-    return str(yaml.safe_dump(value, default_flow_style=True, sort_keys=False, width=sys.maxsize)).strip()
 
 
 def _usable(matrix: Mapping[str, Any]) -> dict[str, dict[int, Any]]:

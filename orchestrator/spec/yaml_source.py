@@ -8,6 +8,7 @@ leading zero is text, and a key that is given twice is an error.
 from __future__ import annotations
 
 import re
+import sys
 from collections.abc import Iterator
 from dataclasses import dataclass, field
 from typing import Any, Final
@@ -97,7 +98,7 @@ def load(text: str, filename: str) -> YamlDocument:
     """
     document = YamlDocument({}, filename, tuple(text.splitlines()))
     try:
-        node = yaml.compose(text, Loader=_Loader)
+        node = compose(text)
     except yaml.YAMLError as error:
         mistake = explain(error, text)
         at = mistake.line, mistake.column
@@ -110,6 +111,20 @@ def load(text: str, filename: str) -> YamlDocument:
     if builder.problems:
         raise SpecError(builder.problems)
     return document
+
+
+def compose(text: str) -> Node | None:
+    """The nodes of a YAML document, with where each begins and ends; raises yaml.YAMLError if it is none."""
+    found: Node | None = yaml.compose(text, Loader=_Loader)
+    return found
+
+
+def written(value: Any, *, flow: bool = False) -> str:
+    """A value as YAML that `load` reads as the same; `flow`: on one line."""
+    text = yaml.dump(
+        value, Dumper=_Dumper, default_flow_style=flow, sort_keys=False, allow_unicode=True, width=sys.maxsize
+    )
+    return str(text).removesuffix("...\n").removesuffix("\n" if flow else "")
 
 
 def parse_value(text: str, field: str) -> Any:
@@ -153,6 +168,18 @@ _resolve("int", _INT, "-+0123456789")
 _resolve("float", rf"(?!0[0-9_]+$){_FLOAT}", "-+.0123456789")
 _resolve("merge", "<<", "<")
 _Loader.add_implicit_resolver("tag:yaml.org,2002:null", re.compile("^(~|null|Null|NULL|)$"), ["~", "n", "N", ""])
+
+
+class _Dumper(yaml.SafeDumper):
+    """Quotes text that either version of YAML would take for something else."""
+
+    yaml_implicit_resolvers: dict[str, list[tuple[str, re.Pattern[str]]]] = {  # noqa: RUF012
+        first: [
+            *_Loader.yaml_implicit_resolvers.get(first, ()),
+            *yaml.SafeDumper.yaml_implicit_resolvers.get(first, ()),
+        ]
+        for first in {**yaml.SafeDumper.yaml_implicit_resolvers, **_Loader.yaml_implicit_resolvers}
+    }
 
 
 _BOOLEANS = {"yes": True, "on": True, "no": False, "off": False}

@@ -20,7 +20,7 @@ from dscampaign.jobs.trainer.flat_parameters import FlatModel
 from dscampaign.jobs.trainer.fused_loss import IGNORED_TARGET
 from dscampaign.jobs.trainer.model import NextTokenLoss
 from dscampaign.jobs.trainer.sampling import evaluation_batches
-from dscampaign.jobs.trainer.transformers_folder import Request, write
+from dscampaign.jobs.trainer.transformers_folder import WeightsRequest, write
 from dscampaign.tests.integration.trainer.attempts import LLAMA, TINY, Attempt, train_config
 
 pytestmark = pytest.mark.training
@@ -46,7 +46,11 @@ def attempts(train_many: Callable[..., dict[str, Attempt]]) -> dict[str, Attempt
 def written(attempt: Attempt, folder: Path, dtype: str, **changes: Any) -> Path:
     (saved,) = attempt.checkpoints.iterdir()
     folder.mkdir(exist_ok=True)
-    write(Request(str(saved), {**json.loads((attempt.dir / "train.json").read_text()), **changes}, str(folder), dtype))
+    write(
+        WeightsRequest(
+            str(saved), {**json.loads((attempt.dir / "train.json").read_text()), **changes}, str(folder), dtype
+        )
+    )
     return folder
 
 

@@ -13,7 +13,7 @@ from dscampaign.db.records import CheckpointRow
 from dscampaign.jobs.shared import checkpoint
 from dscampaign.jobs.shared.checkpoint import Checkpoint, Manifest
 from dscampaign.orchestrator.campaign.weights import (
-    Wanted,
+    WeightsChoice,
     WeightsPlan,
     choose,
     kept_in,
@@ -46,24 +46,26 @@ def recorded(*steps: int) -> list[CheckpointRow]:
 KEPT = [saved(9, 2.5), saved(6, 2.25), saved(3)]
 
 
-@pytest.mark.parametrize(("wanted", "step"), [(Wanted(), 9), (Wanted(step=3), 3), (Wanted(best=True), 6)])
-def test_the_newest_is_chosen_unless_another_is_asked_for(wanted: Wanted, step: int) -> None:
+@pytest.mark.parametrize(
+    ("wanted", "step"), [(WeightsChoice(), 9), (WeightsChoice(step=3), 3), (WeightsChoice(best=True), 6)]
+)
+def test_the_newest_is_chosen_unless_another_is_asked_for(wanted: WeightsChoice, step: int) -> None:
     assert choose("r", config(), wanted, KEPT, recorded(3, 6, 9)).step == step
 
 
 @pytest.mark.parametrize(
     ("train", "wanted", "kept", "steps", "message", "hint"),
     [
-        ({}, Wanted(), [], [], "run r saved no checkpoint", "train.checkpoint_every"),
-        ({"checkpoint_every": 5}, Wanted(), [], [], "has no checkpoint yet", "due at step 5"),
-        ({"checkpoint_every": 5}, Wanted(), [], [5, 9], "no complete checkpoint any more", "step 9, /shared/9"),
-        ({}, Wanted(step=1), KEPT, [1, 9], r"was removed \(train.keep_checkpoints: \d+\)", "left: 9, 6, 3"),
-        ({}, Wanted(step=4), KEPT, [1, 9], "has no checkpoint of step 4", "one of: 9, 6, 3"),
-        ({}, Wanted(best=True), [saved(9)], [9], "was evaluated", "train.eval_every"),
+        ({}, WeightsChoice(), [], [], "run r saved no checkpoint", "train.checkpoint_every"),
+        ({"checkpoint_every": 5}, WeightsChoice(), [], [], "has no checkpoint yet", "due at step 5"),
+        ({"checkpoint_every": 5}, WeightsChoice(), [], [5, 9], "no complete checkpoint any more", "step 9, /shared/9"),
+        ({}, WeightsChoice(step=1), KEPT, [1, 9], r"was removed \(train.keep_checkpoints: \d+\)", "left: 9, 6, 3"),
+        ({}, WeightsChoice(step=4), KEPT, [1, 9], "has no checkpoint of step 4", "one of: 9, 6, 3"),
+        ({}, WeightsChoice(best=True), [saved(9)], [9], "was evaluated", "train.eval_every"),
     ],
 )
 def test_it_says_why_there_is_none(
-    train: dict[str, Any], wanted: Wanted, kept: list[Checkpoint], steps: list[int], message: str, hint: str
+    train: dict[str, Any], wanted: WeightsChoice, kept: list[Checkpoint], steps: list[int], message: str, hint: str
 ) -> None:
     with pytest.raises(UserError, match=message) as raised:
         choose("r", config(**train), wanted, kept, recorded(*steps))

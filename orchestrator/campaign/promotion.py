@@ -1,0 +1,156 @@
+"""The spec of one longer run, made from a condition of a campaign: its settings fixed, everything else as it was."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Final
+
+from ...db.records import CampaignRow, RunRow
+from ..errors import UserError
+from ..executors.job_request import run_config
+from ..formatting import count
+from ..spec.expand import Run
+from ..spec.field_types import Scalar
+from ..spec.load import INPUTS, runs_of_text, settings_of, with_inputs_of
+from ..spec.matrix import Point, points
+from ..spec.model import TrainConfig, env_text
+from ..spec.yaml_edit import Path as Keys
+from ..spec.yaml_edit import edited, value_at
+from ..spec.yaml_source import load
+from .diff import changes
+
+REMOVED: Final[tuple[Keys, ...]] = (("matrix",), ("repeats",), ("screen",), ("max_runs",), ("train", "epochs"))
+"""What a single run of so many steps has not."""
+
+_OVERRIDE: Final = re.compile(r"^# --set (.*)\n?", re.MULTILINE)
+_LONGEST_NAME: Final = 64
+_IN_BRACES: Final = re.compile(r"\{([A-Za-z_][A-Za-z0-9_.]*)\}")
+_STAY: Final = frozenset({*TrainConfig.model_fields, "run", "repeat", "seed", "local_rank"})
+"""Names in braces that a run without a matrix has a value for, too."""
+
+_MEANT: Final = ("train.steps", "train.epochs")
+_SECONDS_PER_HOUR: Final = 3600.0
+
+
+@dataclass(frozen=True)
+class Promotion:
+    """A spec to write.
+
+    Attributes:
+        name: of the new campaign.
+        run: its only run.
+        fixed: what the condition set, as `train.zero_stage: 3`.
+        notes: what depends on the number of steps, and what to look at before it is submitted.
+    """
+
+    name: str
+    text: str
+    run: Run
+    fixed: tuple[str, ...]
+    notes: tuple[str, ...]
+
+
+def promote(
+    campaign: CampaignRow, condition: str, row: RunRow, steps: int, out: Path, *, step_s: float | None = None
+) -> Promotion:
+    """Makes the spec; writes nothing.
+
+    Args:
+        campaign: its text as it was submitted is what is changed.
+        condition: name.
+        row: the condition's first run.
+        steps: optimizer steps of the new run.
+        out: where the spec will be: from another folder, its inputs are named by whole paths.
+        step_s: seconds of a step that the condition was measured with.
+
+    Raises:
+        SpecError: the result is no valid spec.
+        UserError: the campaign's spec no longer has the condition.
+    """
+    folder, overrides = Path(campaign.provenance.get("spec", "")).parent, _OVERRIDE.findall(campaign.spec)
+    text = edited(_OVERRIDE.sub("", campaign.spec), settings_of(overrides))
+    raw = load(text, "").data
+    point = _point(raw, folder, row, condition)
+    fixed = {s.path: _merged(raw, s.path, s.value) for s in point.settings if s.path}
+    suffix = f"-{steps}-steps"
+    name = f"{campaign.name[: _LONGEST_NAME - len(suffix)]}{suffix}"
+    text = edited(text, {**fixed, **_filled_in(raw, point), ("name",): name, ("train", "steps"): steps}, REMOVED)
+    if out.parent.resolve() != folder.resolve():
+        text = edited(text, _whole_paths(load(text, "").data, folder))
+    text = (
+        f"# {condition} of the campaign {campaign.name}, for {count(steps, 'step')}: by `campaign promote`.\n\n{text}"
+    )
+    _, (run,) = runs_of_text(text, out)
+    said = tuple(f"{'.'.join(path)}: {value}" for path, value in fixed.items())
+    return Promotion(name, text, run, said, tuple(_notes(row, run, step_s)))
+
+
+def _point(raw: Mapping[str, Any], folder: Path, row: RunRow, condition: str) -> Point:
+    """The point with values as the spec has them: a run knows them with variables and paths filled in."""
+    written, _ = points(raw.get("matrix") or {})
+    filled, _ = points(with_inputs_of(raw, folder).get("matrix") or {})
+    for point, known in zip(written, filled, strict=True):
+        if known.params == row.params:
+            return point
+    hint = "submit the spec that has it again, or name another one with --condition"
+    raise UserError(f"the campaign's spec no longer has the condition {condition}", hint)
+
+
+def _merged(raw: Mapping[str, Any], path: Keys, value: Any) -> Any:
+    """A whole section that a point sets is laid over the one that is there."""
+    before = raw.get(path[0]) if len(path) == 1 else None
+    return {**before, **value} if isinstance(before, dict) and isinstance(value, dict) else value
+
+
+def _filled_in(raw: Mapping[str, Any], point: Point) -> dict[Keys, Any]:
+    """Command and environment, with what in braces only the matrix has had a value for."""
+    own = {setting.key: setting.value for setting in point.settings} | point.params
+    texts = {name: env_text(value) for name, value in own.items() if name not in _STAY and isinstance(value, Scalar)}
+
+    def filled(value: Any) -> Any:
+        if isinstance(value, list):
+            return [filled(item) for item in value]
+        if isinstance(value, dict):
+            return {key: filled(item) for key, item in value.items()}
+        return _IN_BRACES.sub(lambda found: texts.get(found[1], found[0]), value) if isinstance(value, str) else value
+
+    return {(name,): filled(raw[name]) for name in ("command", "env") if raw.get(name) != filled(raw.get(name))}
+
+
+def _whole_paths(raw: Mapping[str, Any], folder: Path) -> dict[Keys, Any]:
+    """Inputs that are named relative to the folder of the first spec."""
+    filled = with_inputs_of(raw, folder)
+    named = {path: value_at(raw, path) for path in (*INPUTS, ("command",))}
+    return {
+        path: value_at(filled, path)
+        for path, value in named.items()
+        if isinstance(value, str | list) and "${" not in str(value) and value != value_at(filled, path)
+    }
+
+
+def _notes(row: RunRow, run: Run, step_s: float | None) -> Iterator[str]:
+    """What depends on how long the run is, and what is otherwise than in the condition."""
+    before, train, slurm = run_config(row), run.config.train, run.config.slurm
+    steps, was = train.steps or 0, before.train.steps or row.target_step
+    if before.command is None and train.schedule != "constant":
+        instead = f" instead of {was:,}" if was else ""
+        yield (
+            f"learning rate: the {train.schedule} schedule stretches over {steps:,} steps{instead}, so the run is no"
+            " continuation of the shorter one"
+        )
+    if train.warmup_steps and was:
+        shares = f"{train.warmup_steps / steps:.1%} of the run, {train.warmup_steps / was:.1%} before"
+        yield f"warm-up: {count(train.warmup_steps, 'step')} as before: {shares}"
+    if step_s:
+        limit = f"; slurm.time is {slurm.time}" if run.config.executor == "slurm" else ""
+        yield f"time: about {steps * step_s / _SECONDS_PER_HOUR:,.1f} h at the measured {step_s:.3g} s a step{limit}"
+    if before.command is not None:
+        yield "length: its command decides, unless it uses {steps} or CAMPAIGN_STEPS"
+    elif train.checkpoint_every is None and train.offload != "nvme":
+        yield "checkpoints: none; with train.checkpoint_every it can resume, and its weights can be written"
+    known = before.model_dump(mode="json", exclude_none=True)  # with what a later version has added
+    if other := [one for one in changes(known, run.stored_config) if not one.startswith(_MEANT)]:
+        yield f"otherwise than in the condition: {', '.join(other)}"

@@ -1,0 +1,120 @@
+"""The command promote."""
+
+from __future__ import annotations
+
+import shlex
+import statistics
+from collections.abc import Iterator
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Final
+
+import click
+
+from ..errors import EXIT_OK, UserError, did_you_mean
+from ..formatting import clean, count, some
+from ..output_files import whole_file
+from .common import check_folder_of, echo_either, echo_next, json_option, store_options, verb
+from .completion import campaign_names, conditions
+from .report import needs_the_extra, results_of_campaign
+
+if TYPE_CHECKING:
+    from ..campaign.promotion import Promotion
+    from ..report.compare.conditions import Condition
+    from ..report.compare.results import Results
+
+_SHOWN: Final = 8
+"""Conditions that a hint names."""
+
+
+@verb
+@click.argument("name", metavar="[NAME]", required=False, shell_complete=campaign_names)
+@click.option("--steps", type=click.IntRange(min=1), required=True, help="Optimizer steps of the longer run.")
+@click.option(
+    "--condition", metavar="CONDITION", shell_complete=conditions, help="Condition to run.  [default: the recommended]"
+)
+@click.option(
+    "-o", "--output", type=click.Path(path_type=Path), help="File to write.  [default: NAME-STEPS-steps.yaml]"
+)
+@store_options
+@json_option
+def promote(
+    name: str | None,
+    steps: int,
+    condition: str | None,
+    output: Path | None,
+    dir: str | None,
+    store: str | None,
+    as_json: bool,
+) -> int:
+    """Write the spec of one longer run of the recommended condition.
+
+    It is the campaign's spec as it was submitted, comments included, with that condition's settings fixed, without
+    matrix, repeats and screening, and under a name of its own. Says what depends on the number of steps. Where nothing
+    is established, name a condition.
+
+    Examples:
+      campaign promote sweep --steps 20000
+      campaign promote sweep --steps 20000 --condition zero_stage-3 -o long.yaml
+    """
+    with needs_the_extra():
+        from ...db import queries
+        from ..campaign.promotion import promote as make
+
+        opened, results = results_of_campaign(name, None, dir, store)
+        chosen = _named(results, condition) if condition else _recommended(results)
+        with opened.read() as conn:
+            row = queries.run_by_name(conn, results.campaign.id, chosen.runs[0].name)
+        assert row is not None
+        out = (output or Path(f"{results.campaign.name}-{steps}-steps.yaml")).absolute()
+        check_folder_of(out)
+        if out.exists():
+            raise UserError(f"{out} already exists", "name another file: -o FILE")
+        times_s = [run.timing.step_s for run in chosen.counted if run.timing and run.timing.step_s > 0]
+        made = make(
+            results.campaign, chosen.name, row, steps, out, step_s=statistics.median(times_s) if times_s else None
+        )
+        with whole_file(out) as stream:
+            stream.write(made.text)
+    shown = str(output or out.name)
+    document: dict[str, Any] = {
+        "file": str(out),
+        "name": made.name,
+        "campaign": results.campaign.name,
+        "condition": chosen.name,
+    }
+    document |= {"steps": steps, "fixed": made.fixed, "notes": made.notes}
+    echo_either(as_json, lambda: document, lambda _: "\n".join(_lines(made, chosen, shown)))
+    echo_next(f"campaign plan {shlex.quote(shown)}")
+    return EXIT_OK
+
+
+def _recommended(results: Results) -> Condition:
+    """What to use; raises UserError where that is not established."""
+    given = "name a condition: --condition NAME"
+    if len(results.workloads) > 1:
+        names = [chosen.name for one in results.workloads if (chosen := one.recommendation.chosen)]
+        raise UserError(
+            f"{results.campaign.name} has {len(results.workloads)} workloads, each with its own recommendation",
+            f"{given}{f', such as {some(names, _SHOWN)}' if names else ''}",
+        )
+    said = results.workloads[0].recommendation if results.workloads else None
+    if said is None or said.chosen is None or not said.established:
+        why = clean(said.sentence) if said else "it has no run"
+        raise UserError(f"no condition of {results.campaign.name} is established as the one to use. {why}", given)
+    return said.chosen
+
+
+def _named(results: Results, name: str) -> Condition:
+    known = {condition.name: condition for condition in results.conditions}
+    if name not in known:
+        hint = did_you_mean(name, known, f"one of: {some(list(known), _SHOWN)}")
+        raise UserError(f"no condition named {name} in {results.campaign.name}", hint)
+    return known[name]
+
+
+def _lines(made: Promotion, chosen: Condition, shown: str) -> Iterator[str]:
+    yield f"{shown}: one run of {chosen.name}, {count(made.run.target_step or 0, 'step')}, as the campaign {made.name}"
+    yield from (f"  {one}" for one in made.fixed)
+    if made.notes:
+        yield ""
+    yield from made.notes

@@ -1,0 +1,174 @@
+"""The spec of a longer run: what it keeps of the campaign's, and what it says of the number of steps."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from dscampaign.db import queries
+from dscampaign.db.records import CampaignRow, RunRow
+from dscampaign.db.store import Store
+from dscampaign.orchestrator.campaign.desired import Submission, record
+from dscampaign.orchestrator.campaign.promotion import Promotion, promote
+from dscampaign.orchestrator.errors import SpecError, UserError
+from dscampaign.orchestrator.spec.load import load_runs
+
+SPEC = """\
+# Stages of ZeRO.
+name: sweep
+executor: local
+env: {KEY: "${KEY}", CASE: a}
+train:
+  model: gpt2        # 124M
+  tokenizer: bytes
+  dataset: ./text.txt
+  global_batch: 8
+  epochs: 1          # once
+  warmup_steps: 10
+
+# Which stage?
+matrix:
+  zero_stage: [1, 3]
+  env.CASE: [a, "1e-4"]
+  include:
+    - {zero_stage: 3, deepspeed.zero_optimization.overlap_comm: true}
+repeats: 3
+screen: {steps: 20}
+"""
+COMMAND = """\
+name: own
+executor: local
+command: [./train.py, --depth, "{depth}", --lr, "{lr}", --case, "{case}", --steps, "{steps}"]
+train: {steps: 100}
+matrix:
+  depth: [2, 4]
+  train.lr: [1e-3, 1e-4]
+  case:
+    - {label: wide, env.WIDTH: 8}
+"""
+
+
+@pytest.fixture(autouse=True)
+def _inputs(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("KEY", "value")
+    (tmp_path / "text.txt").write_text("text")
+    script = tmp_path / "train.py"
+    script.write_text("#!/usr/bin/env python3\n")
+    script.chmod(0o755)
+
+
+def submitted(folder: Path, text: str, *sets: str) -> tuple[CampaignRow, dict[str, RunRow]]:
+    path = folder / "spec.yaml"
+    path.write_text(text)
+    store = Store.open(f"sqlite:///{folder}/campaign.db", create=True)
+    spec, runs = load_runs(path, sets)
+    told = "".join([text, *(f"# --set {one}\n" for one in sets)])
+    campaign = record(store, Submission(spec, told, runs, folder / "campaigns", path))
+    with store.read() as conn:
+        rows = {row.name: row for row in queries.runs(conn, campaign.id)}
+    store.close()
+    return campaign, rows
+
+
+def promoted(folder: Path, text: str, name: str, *sets: str, out: str = "long.yaml", steps: int = 5000) -> Promotion:
+    campaign, rows = submitted(folder, text, *sets)
+    return promote(campaign, name, rows[name], steps, folder / out)
+
+
+def test_the_condition_is_fixed_and_everything_else_stays(tmp_path: Path) -> None:
+    made = promoted(tmp_path, SPEC, "zero_stage-3_CASE-1e-4")
+    assert (
+        made.text
+        == """\
+# zero_stage-3_CASE-1e-4 of the campaign sweep, for 5,000 steps: by `campaign promote`.
+
+# Stages of ZeRO.
+name: sweep-5000-steps
+executor: local
+env: {KEY: "${KEY}", CASE: '1e-4'}
+train:
+  model: gpt2        # 124M
+  tokenizer: bytes
+  dataset: ./text.txt
+  global_batch: 8
+  warmup_steps: 10
+  zero_stage: 3
+  steps: 5000
+deepspeed: {zero_optimization: {overlap_comm: true}}
+"""
+    )
+    assert made.run.target_step == 5000
+    assert "train.zero_stage: 3" in made.fixed
+
+
+def test_the_run_is_the_condition_s_but_for_its_length(tmp_path: Path) -> None:
+    campaign, rows = submitted(tmp_path, SPEC)
+    for name, row in rows.items():
+        if row.repeat or name.endswith("-screen"):
+            continue
+        run = promote(campaign, name, row, 5000, tmp_path / "long.yaml").run
+        lengths = {"steps": 5000, "epochs": None}
+        before, after = ({**c, "train": {**c["train"], **lengths}} for c in (row.config, run.stored_config))
+        assert before == after
+
+
+def test_what_was_set_on_the_command_line_is_in_the_text(tmp_path: Path) -> None:
+    made = promoted(tmp_path, SPEC, "zero_stage-1_CASE-a", "train.lr=1e-3", "repeats=2", "name=trial")
+    assert made.name == "trial-5000-steps"
+    assert made.run.config.train.lr == 1e-3
+    assert "--set" not in made.text
+    assert "repeats" not in made.text
+
+
+def test_from_another_folder_inputs_have_whole_paths(tmp_path: Path) -> None:
+    (tmp_path / "there").mkdir()
+    made = promoted(tmp_path, SPEC, "zero_stage-1_CASE-a", out="there/long.yaml")
+    assert f"dataset: {tmp_path}/text.txt" in made.text
+    assert '"${KEY}"' in made.text
+    assert made.run.config.train.dataset is not None
+    assert made.run.config.train.dataset.path == f"{tmp_path}/text.txt"
+
+
+def test_a_command_keeps_what_a_single_run_knows_and_gets_what_the_matrix_knew(tmp_path: Path) -> None:
+    made = promoted(tmp_path, COMMAND, "depth-4_lr-0.0001_case-wide")
+    assert "command: [./train.py, --depth, '4', --lr, '{lr}', --case, wide, --steps, '{steps}']" in made.text
+    words = ["--depth", "4", "--lr", "0.0001", "--case", "wide", "--steps", "5000"]
+    assert list(made.run.config.command or ())[1:] == words
+    assert made.run.config.env == {"WIDTH": "8"}
+    assert any("its command decides" in note for note in made.notes)
+
+
+def test_it_says_what_depends_on_the_number_of_steps(tmp_path: Path) -> None:
+    text = SPEC.replace("epochs: 1          # once", "steps: 100")
+    campaign, rows = submitted(tmp_path, text)
+    made = promote(campaign, "c", rows["zero_stage-1_CASE-a"], 5000, tmp_path / "x.yaml", step_s=1.44)
+    assert [note.partition(":")[0] for note in made.notes] == ["learning rate", "warm-up", "time", "checkpoints"]
+    assert "cosine schedule stretches over 5,000 steps instead of 100" in made.notes[0]
+    assert "0.2% of the run, 10.0% before" in made.notes[1]
+    assert "about 2.0 h at the measured 1.44 s a step" in made.notes[2]
+
+
+def test_a_constant_rate_and_saved_runs_need_no_remark(tmp_path: Path) -> None:
+    text = SPEC.replace("epochs: 1          # once", "schedule: constant\n  checkpoint_every: 500")
+    text = text.replace("warmup_steps: 10", "steps: 100")
+    assert promoted(tmp_path, text, "zero_stage-1_CASE-a").notes == ()
+
+
+def test_an_invalid_result_is_refused(tmp_path: Path) -> None:
+    with pytest.raises(SpecError, match="warmup_steps"):
+        promoted(tmp_path, SPEC, "zero_stage-1_CASE-a", steps=5)
+
+
+def test_a_condition_that_the_spec_has_no_longer_is_refused(tmp_path: Path) -> None:
+    campaign, rows = submitted(tmp_path, SPEC)
+    gone = rows["zero_stage-1_CASE-a"]
+    with pytest.raises(UserError, match="no longer has the condition c"):
+        promote(campaign, "c", RunRow(**{**vars(gone), "params": {"zero_stage": 2}}), 5000, tmp_path / "x.yaml")
+
+
+def test_a_spec_without_a_matrix_is_promoted_too(tmp_path: Path) -> None:
+    text = SPEC[: SPEC.index("# Which stage?")]
+    made = promoted(tmp_path, text, "run")
+    assert made.fixed == ()
+    assert made.run.target_step == 5000

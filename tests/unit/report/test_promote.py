@@ -1,0 +1,90 @@
+"""The command promote: it takes what is recommended, and only that, unless a condition is named."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from dscampaign.db import queries
+from dscampaign.db.store import Store
+from dscampaign.orchestrator.cli.main import main
+from dscampaign.orchestrator.spec.load import load_runs
+from dscampaign.tests.support.planted import Planted, PlantStore
+
+SPEC = """\
+name: sweep   # of stages
+train: {model: gpt2, dataset: wikitext, seq_len: 128, global_batch: 8, micro_batch: 4, steps: 100}
+slurm: {gpus_per_node: 2}
+matrix: {zero_stage: [1, 2]}
+repeats: 3
+"""
+Output = pytest.CaptureFixture[str]
+
+
+@pytest.fixture
+def stages(tmp_path: Path, planted_url: PlantStore, monkeypatch: pytest.MonkeyPatch) -> Any:
+    """Plants a slow and a fast stage, so many repeats each."""
+    monkeypatch.chdir(tmp_path)
+
+    def make(repeats: int) -> str:
+        times_s = (0.2,) * repeats, (0.1,) * repeats
+        url = planted_url(
+            *(
+                Planted(
+                    f"zero_stage-{stage}",
+                    s,
+                    (3.0,) * repeats,
+                    train={"zero_stage": stage},
+                    params={"zero_stage": stage},
+                )
+                for stage, s in zip((1, 2), times_s, strict=True)
+            )
+        )
+        store = Store.open(url)
+        with store.write() as conn:
+            campaign = queries.campaign_by_name(conn, "sweep")
+            assert campaign
+            queries.update_campaign(conn, campaign.id, spec=SPEC, provenance={"spec": str(tmp_path / "sweep.yaml")})
+            for run in queries.runs(conn, campaign.id):
+                queries.update_run(conn, run.id, params={"zero_stage": run.params["zero_stage"]})
+        store.close()
+        return url
+
+    return make
+
+
+def test_what_is_recommended_becomes_a_spec(stages: Any, tmp_path: Path, capsys: Output) -> None:
+    assert main(["promote", "--steps", "20000", "--store", stages(3), "--json"]) == 0
+    document = json.loads(capsys.readouterr().out)
+    assert (document["condition"], document["name"]) == ("zero_stage-2", "sweep-20000-steps")
+    assert document["fixed"] == ["train.zero_stage: 2"]
+    (run,) = load_runs(tmp_path / "sweep-20000-steps.yaml")[1]
+    assert (run.config.train.zero_stage, run.config.train.steps, run.repeat) == (2, 20_000, 0)
+    assert "# of stages" in Path(document["file"]).read_text()
+
+
+def test_nothing_is_overwritten(stages: Any, capsys: Output) -> None:
+    words = ["promote", "--steps", "20000", "--store", stages(3)]
+    assert main(words) == 0
+    said = capsys.readouterr()
+    assert "one run of zero_stage-2, 20,000 steps" in said.out
+    assert "campaign plan sweep-20000-steps.yaml" in said.err
+    assert main(words) == 2
+    assert "already exists" in capsys.readouterr().err
+
+
+def test_what_is_not_established_has_to_be_named(stages: Any, tmp_path: Path, capsys: Output) -> None:
+    words = ["promote", "--steps", "500", "--store", stages(1), "-o", "long.yaml"]
+    assert main(words) == 2
+    said = capsys.readouterr().err
+    assert "no condition of sweep is established" in said
+    assert "Inconclusive" in said
+    assert "--condition NAME" in said
+    assert not (tmp_path / "long.yaml").exists()
+    assert main([*words, "--condition", "zero_stage-3"]) == 2
+    assert "no condition named zero_stage-3" in capsys.readouterr().err
+    assert main([*words, "--condition", "zero_stage-1"]) == 0
+    assert "zero_stage: 1" in (tmp_path / "long.yaml").read_text()
