@@ -3,6 +3,7 @@
   docs/cli.md       all of it, from the help of every command
   docs/spec.md      the reference of all fields, from their docstrings
   docs/failures.md  the table of failure classes, from their policies
+  docs/training.md  the table of what of DeepSpeed the trainer does not serve, from the checks of a spec
   orchestrator/spec/fields.json  what shells complete after `--set`, from the models
 
 `--check` writes nothing, and fails where a page says something else than the code; `make lint` runs it.
@@ -33,6 +34,7 @@ from dscampaign.orchestrator.errors import (
     EXIT_USAGE,
 )
 from dscampaign.orchestrator.failures.policy import FailureClass, Policy
+from dscampaign.orchestrator.spec.deepspeed_sections import UNSERVED
 from dscampaign.orchestrator.spec.fields import FILE
 from dscampaign.orchestrator.spec.forward_section import ForwardConfig, MlflowConfig, TensorBoardConfig, WandbConfig
 from dscampaign.orchestrator.spec.model import DatasetConfig, LimitsConfig, LocalConfig, RunConfig, Spec, TrainConfig
@@ -242,12 +244,19 @@ def _strike(policy: Policy) -> str:
     return f"excluded{hours}" if policy.strike.weight >= 1 else "excluded the second time"
 
 
+def unserved_table() -> str:
+    """A row for each key of DeepSpeed's configuration that the built-in trainer does not serve."""
+    rows = (f"| `{key}` | {row.why} | {row.instead} |" for key, row in UNSERVED.items())
+    return "\n".join(["| key | why | what to do |", "|---|---|---|", *rows])
+
+
 def pages() -> Iterator[tuple[Path, str]]:
     """Each page with what it shall say."""
     docs = Path(__file__).resolve().parents[1] / "docs"
     yield docs / "cli.md", command_line()
     yield FILE, _json_lines(dict(settable()))
-    for name, part in (("spec.md", reference()), ("failures.md", failure_table())):
+    parts = {"spec.md": reference(), "failures.md": failure_table(), "training.md": unserved_table()}
+    for name, part in parts.items():
         page = docs / name
         yield page, _with_part(page.read_text(encoding="utf-8"), part)
 

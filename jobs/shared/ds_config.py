@@ -8,22 +8,6 @@ from typing import Any, Final
 
 _NEVER_PRINT: Final = 10**9
 
-KNOWN_KEYS: Final = frozenset(
-    """activation_checkpointing aio amp autotuning bf16 bfloat16 checkpoint comet comms_logger communication_data_type
-    compile compression_training csv_monitor curriculum_learning data_efficiency data_types dataloader_drop_last
-    datastates disable_allgather disable_python_gc dump_state eigenvalue elasticity expert_parallel flops_profiler fp16
-    gradient_accumulation_steps gradient_allreduce_op gradient_clipping gradient_predivide_factor hybrid_engine
-    log_level managed_gradient_accumulation memory_breakdown monitor_config nebula optimizer pipeline
-    prescale_gradients progressive_layer_drop quantize_training scheduler seq_parallel_communication_data_type
-    sequence_parallel_size
-    sparse_attention sparse_gradients steps_per_print tensor_parallel tensorboard timers
-    torch_autocast
-    train_batch_size train_micro_batch_size_per_gpu use_data_before_expert_parallelism vocabulary_size
-    wall_clock_breakdown wandb weight_quantization zenflow zero_allow_untested_optimizer zero_force_ds_cpu_optimizer
-    zero_optimization""".split()  # noqa: SIM905
-)
-"""Keys at the top of DeepSpeed's configuration in its various versions: it ignores all others without a word."""
-
 
 def render(
     train: Mapping[str, Any],

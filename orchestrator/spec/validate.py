@@ -9,10 +9,9 @@ from typing import Any, Final
 
 from pydantic import BaseModel, ValidationError
 
-from ...jobs.shared.ds_config import KNOWN_KEYS
 from ...jobs.shared.user_pattern import takes_too_long
 from ..errors import FieldPath, Finding, did_you_mean
-from . import batch_size, model_checks, strategies
+from . import batch_size, deepspeed_sections, model_checks, strategies
 from .command_line import quoting_hint
 from .matrix import field_path
 from .model import RunConfig, Spec
@@ -153,12 +152,11 @@ def _deepspeed(config: RunConfig) -> Iterator[Finding]:
     for key in _BATCH_TRIPLE:
         if key in given:
             yield Finding((("deepspeed", key),), "is made from train.global_batch and train.micro_batch", "remove it")
-    yield from _misspelt(given)
+    yield from deepspeed_sections.misspelt(given)
     autos = list(_autos(given, ("deepspeed",)))
     yield from autos
     if config.command is None:
-        if "scheduler" in given:
-            yield Finding((("deepspeed", "scheduler"),), "the built-in training has its own", "use train.schedule")
+        yield from deepspeed_sections.unserved(config)
         if "lr" in section(given, ("optimizer", "params")):
             yield Finding((("deepspeed", "optimizer", "params", "lr"),), "is set by the schedule", "use train.lr")
     if not isinstance(section(given, ("optimizer",)).get("type", ""), str):
@@ -176,14 +174,6 @@ def _deepspeed(config: RunConfig) -> Iterator[Finding]:
     on_disk = any(section(zero, (name,)).get("device") == "nvme" for name in _OFFLOADS)
     if on_disk and config.command is None and config.train.checkpoint_every and config.train.offload != "nvme":
         yield strategies.no_checkpoints()
-
-
-def _misspelt(given: Mapping[str, Any]) -> Iterator[Finding]:
-    """Keys that DeepSpeed would ignore. One that is like none of its own may be what a newer version knows."""
-    for key in given:
-        hint = did_you_mean(key.lower().replace("-", "_"), KNOWN_KEYS, None, cutoff=0.8)
-        if hint and key not in KNOWN_KEYS:
-            yield Finding((("deepspeed", key),), "is not a DeepSpeed key: DeepSpeed would ignore it", hint, at_key=True)
 
 
 def _zero(zero: Mapping[str, Any], given: Mapping[str, Any]) -> Iterator[Finding]:

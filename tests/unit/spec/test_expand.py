@@ -65,10 +65,10 @@ def test_a_whole_section_can_vary() -> None:
         {"label": "plain"},
         {"label": "offload", "zero_optimization": {"stage": 3, "offload_param": {"device": "cpu"}}},
     ]
-    found = runs({"deepspeed": configs}, deepspeed={"prescale_gradients": True})
+    found = runs({"deepspeed": configs}, deepspeed={"dump_state": True})
     assert list(found) == ["deepspeed-plain", "deepspeed-offload"]
     offload = found["deepspeed-offload"].config
-    assert offload.deepspeed == {"prescale_gradients": True, "zero_optimization": {"offload_param": {"device": "cpu"}}}
+    assert offload.deepspeed == {"dump_state": True, "zero_optimization": {"offload_param": {"device": "cpu"}}}
     assert offload.train.zero_stage == 3
 
 

@@ -1,0 +1,153 @@
+"""What of DeepSpeed's configuration the built-in trainer serves, and why not the rest. Pure.
+
+A section that it does not serve would end the run on the node, or change nothing without a word. A script of the user's
+own may have any.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from typing import Any, Final
+
+from ..errors import Finding, did_you_mean
+from .model import RunConfig
+from .normalize import section
+
+_LEAVE_OUT: Final = "leave it out"
+_OWN_SCRIPT: Final = "use a script of your own, as `command`"
+
+
+@dataclass(frozen=True)
+class Unserved:
+    """A section, or a key of one, that the built-in trainer does not serve.
+
+    Attributes:
+        why: the message, without the key.
+        instead: the hint.
+        neutral: a value that asks for nothing; a section that only says `enabled: false` asks for nothing, too.
+        removed: DeepSpeed stops at the key whatever its value is.
+    """
+
+    why: str
+    instead: str
+    neutral: Any = None
+    removed: bool = False
+
+    def asked_for(self, value: Any) -> bool:
+        """Whether a value of the key is more than a way to leave it out."""
+        if self.removed:
+            return True
+        off = isinstance(value, Mapping) and value.get("enabled") is False
+        return not off and (self.neutral is None or value != self.neutral)
+
+
+def _gone(instead: str = _LEAVE_OUT) -> Unserved:
+    return Unserved("is no longer in DeepSpeed (0.19.8), which stops at this key", instead, removed=True)
+
+
+SERVED: Final = frozenset(
+    """aio bf16 checkpoint comet comms_logger communication_data_type compile csv_monitor data_types disable_python_gc
+    dump_state flops_profiler fp16 gradient_accumulation_steps gradient_allreduce_op gradient_clipping
+    gradient_predivide_factor log_level memory_breakdown optimizer prescale_gradients steps_per_print tensorboard
+    timers torch_autocast train_batch_size train_micro_batch_size_per_gpu vocabulary_size wall_clock_breakdown wandb
+    zero_allow_untested_optimizer zero_force_ds_cpu_optimizer zero_optimization""".split()  # noqa: SIM905
+)
+"""Keys at the top that do in the built-in training what they do in DeepSpeed; what is in them is DeepSpeed's affair."""
+
+_DATA_PARALLEL: Final = "every rank trains the whole model, or its ZeRO part, on samples of its own"
+_OWN_LOADER: Final = "needs DeepSpeed's data loader, and the built-in training has its own"
+
+UNSERVED: Final[Mapping[str, Unserved]] = {
+    "tensor_parallel": Unserved(f"splits layers: here {_DATA_PARALLEL}", f"zero_stage: 3, or {_OWN_SCRIPT}"),
+    "sequence_parallel_size": Unserved(
+        f"splits samples: here {_DATA_PARALLEL}", f"train.activation_checkpointing, or {_OWN_SCRIPT}", neutral=1
+    ),
+    "data_parallel_size": Unserved("is the number of ranks here", "use ranks_per_node and slurm.nodes"),
+    "seq_parallel_communication_data_type": Unserved("is for sequence parallelism, which is not served", _LEAVE_OUT),
+    "pipeline": Unserved("has no effect: the built-in training makes no pipeline", f"zero_stage: 3, or {_OWN_SCRIPT}"),
+    "expert_parallel": Unserved(f"spreads experts over ranks: here {_DATA_PARALLEL}", _OWN_SCRIPT),
+    "use_data_before_expert_parallelism": Unserved(
+        "is for expert parallelism, which is not served", _LEAVE_OUT, neutral=False
+    ),
+    "data_efficiency": Unserved(_OWN_LOADER, _OWN_SCRIPT),
+    "dataloader_drop_last": Unserved(f"{_OWN_LOADER}, which takes whole batches only", _LEAVE_OUT, neutral=False),
+    "scheduler": Unserved("the built-in training has its own", "use train.schedule"),
+    "activation_checkpointing": Unserved(
+        "has no effect: the model recomputes by PyTorch's own means", "use train.activation_checkpointing"
+    ),
+    "managed_gradient_accumulation": Unserved(
+        "would step after each micro-batch: the built-in training lets DeepSpeed accumulate", _LEAVE_OUT, neutral=True
+    ),
+    "hybrid_engine": Unserved("is for generating between steps, which the built-in training does not do", _OWN_SCRIPT),
+    "autotuning": Unserved(
+        "ends each run to start experiments of its own", "use train.micro_batch: auto, and a matrix of what to try"
+    ),
+    "weight_quantization": Unserved("has no effect on weights that are trained", _LEAVE_OUT),
+    "disable_allgather": Unserved("has no effect: DeepSpeed (0.19.8) only reads it", _LEAVE_OUT, neutral=False),
+    "datastates_ckpt": Unserved("still writes when a checkpoint is taken for complete", _LEAVE_OUT, neutral=False),
+    "bfloat16": Unserved("has no effect beside bf16", "write bf16, or use train.precision"),
+    "monitor_config": Unserved(
+        "is not a DeepSpeed key: DeepSpeed would ignore it", "use tensorboard, wandb, comet or csv_monitor"
+    ),
+    "zenflow": Unserved("is not a DeepSpeed key: DeepSpeed would ignore it", _LEAVE_OUT),
+    "nebula": _gone(),
+    "compression_training": _gone(_OWN_SCRIPT),
+    "amp": _gone("use train.precision"),
+    "quantize_training": _gone(),
+    "sparse_gradients": _gone(),
+    "eigenvalue": _gone(),
+    "sparse_attention": _gone("see train.attention"),
+    "elasticity": _gone("use train.universal_checkpoint, by which a run resumes on another number of ranks"),
+    "graph_harvesting": _gone("use train.compile"),
+    "curriculum_learning": _gone(),
+    "progressive_layer_drop": _gone(),
+    "zero_optimization.mics_shard_size": _gone("use zero_optimization.zero_hpz_partition_size"),
+    "zero_optimization.mics_hierarchical_params_gather": _gone("use zero_optimization.zero_hpz_partition_size"),
+    "zero_optimization.zeropp_loco_param": _gone(),
+    "zero_optimization.zenflow": Unserved(
+        "does not take the AdamW that the built-in training uses", f"use train.offload, or {_OWN_SCRIPT}"
+    ),
+    "checkpoint.load_universal": Unserved(
+        "is set for an attempt that resumes on another number of ranks", "use train.universal_checkpoint", neutral=False
+    ),
+    "checkpoint.use_node_local_storage": Unserved(
+        "keeps parts where other nodes cannot read them: a run resumes on any node", _LEAVE_OUT, neutral=False
+    ),
+    "checkpoint.writer": Unserved("stops DeepSpeed (0.19.8) where ranks share only data", _LEAVE_OUT),
+}
+"""Keys that DeepSpeed reads, or once read, and that the built-in trainer does not serve; a dot leads into a section."""
+
+_KNOWN: Final = SERVED | {key for key in UNSERVED if "." not in key}
+
+
+def misspelt(given: Mapping[str, Any]) -> Iterator[Finding]:
+    """Keys that DeepSpeed would ignore. One that is like none of its own may be what a newer version knows."""
+    for key in given:
+        hint = did_you_mean(key.lower().replace("-", "_"), _KNOWN, None, cutoff=0.8)
+        if hint and key not in _KNOWN:
+            yield Finding((("deepspeed", key),), "is not a DeepSpeed key: DeepSpeed would ignore it", hint, at_key=True)
+
+
+def unserved(config: RunConfig) -> Iterator[Finding]:
+    """What a run of the built-in trainer asks DeepSpeed for, and would not get."""
+    given = config.deepspeed
+    for key, row in UNSERVED.items():
+        *around, name = key.split(".")
+        holder = section(given, tuple(around))
+        if name in holder and row.asked_for(holder[name]):
+            yield Finding((("deepspeed", *around, name),), row.why, row.instead, at_key=True)
+    yield from _scaled_gradients(config)
+
+
+def _scaled_gradients(config: RunConfig) -> Iterator[Finding]:
+    """What DeepSpeed refuses beside the reduce-scatter of ZeRO 2 and 3, which takes the mean by itself."""
+    given = config.deepspeed
+    scattered = config.train.zero_stage >= 2 and section(given, ("zero_optimization",)).get("reduce_scatter", True)
+    if not scattered or given.get("gradient_allreduce_op") == "sum":
+        return
+    for name, neutral in (("prescale_gradients", False), ("gradient_predivide_factor", 1.0)):
+        if given.get(name, neutral) != neutral:
+            message = f"does not work with the reduce-scatter of ZeRO {config.train.zero_stage}"
+            hint = "leave it out, or set deepspeed.zero_optimization.reduce_scatter: false"
+            yield Finding((("deepspeed", name), ("train", "zero_stage")), message, hint)
