@@ -29,7 +29,10 @@ from ..spec.expand import Run
 from ..spec.model import Spec
 from ..user_paths import expanded
 from .code_copies import CodeCopies, has_code
-from .diff import ABSENT, SpecDiff, accepted_again, config_of_kept, desired_again, merge
+from .diff import ABSENT, SpecDiff, as_kept, merge
+
+_KEPT = ("desired", "state", "reason", "retry_epoch", "not_before_s", "target_step", "config")
+"""Of a stored run that the spec still names, what submitting it may change."""
 
 REMOVED = "removed"
 """What a campaign's `desired` is once `campaign rm` has begun."""
@@ -290,11 +293,14 @@ def _apply(
     new = [_new_run(run, ordinals[run.config_hash], codes[run.config_hash]) for run in change.create]
     queries.insert_runs(conn, campaign_id, new)
     for row, run in change.keep:
-        again = accepted_again(desired_again(row), run)
-        values = {name: getattr(again, name) for name in ("desired", "state", "reason", "retry_epoch")}
-        values |= {"params": run.params, "config": config_of_kept(row, run), "ordinal": ordinals[run.config_hash]}
+        again = as_kept(row, run)
+        values = {name: value for name in _KEPT if (value := getattr(again, name)) != getattr(row, name)}
+        values |= {"params": run.params, "ordinal": ordinals[run.config_hash]}
         values |= {} if has_code(row) else {"code": codes[run.config_hash]}
         queries.update_run(conn, row.id, **values)
+        if (again.target_step or 0) > (row.target_step or 0):
+            message = f"goes on to step {again.target_step:,}, not {row.target_step:,}"
+            queries.add_event(conn, campaign_id, "longer", message, run_id=row.id)
     for row, run in change.replace:
         values = {
             **vars(_new_run(run, ordinals[run.config_hash], codes[run.config_hash])),

@@ -9,8 +9,9 @@ from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
-from ...db.records import DECIDED_RUN, STARTED_RUN, RunRow, RunState
+from ...db.records import DECIDED_RUN, SETTLED_RUN, STARTED_RUN, RunRow, RunState
 from ..errors import UserError
+from ..executors.job_request import run_config
 from ..formatting import some
 from ..reconcile.submit import REFUSED_BY
 from ..spec.effects import COMPARES_ALIKE, MEASURES
@@ -22,6 +23,8 @@ ABSENT = "absent"
 
 _EXPERIMENT = ("train.", "deepspeed.", "command", "python", "ranks_per_node", "slurm.nodes", "env.")
 _RANKS = ("ranks_per_node", "slurm.nodes")
+_STEPS = "train.steps:"
+_UNDER_WAY = (RunState.QUEUED, RunState.RUNNING)
 _RETENTION = ("keep_checkpoints", "keep_best")
 _SHOWN = 3
 """Changed fields that an error names."""
@@ -51,16 +54,25 @@ class SpecDiff:
 def merge(runs: Sequence[Run], stored: Sequence[RunRow], saved: Collection[int] = ()) -> SpecDiff:
     """Compares the runs of a spec with the stored ones; `saved` has the ids of stored runs with a checkpoint.
 
+    A run that is given more steps is kept, whatever its digest now is, where its last checkpoint is also one of the
+    longer run: then it goes on from there.
+
     Raises UserError if a run that has started or finished would become another experiment under the same name, or one
     with a checkpoint would resume on another number of ranks.
     """
     by_hash = {row.config_hash: row for row in reversed(stored)}
-    keep = tuple((by_hash[run.config_hash], run) for run in runs if run.config_hash in by_hash)
+    found = {run.config_hash: by_hash[run.config_hash] for run in runs if run.config_hash in by_hash}
+    same = {row.name for row in found.values()}
+    by_name = {row.name: row for row in stored if row.name not in same}
+    longer = ((by_name[run.name], run) for run in runs if run.config_hash not in found and run.name in by_name)
+    found |= {run.config_hash: row for row, run in longer if _goes_on(row, run, saved)}
+    keep = tuple((found[run.config_hash], run) for run in runs if run.config_hash in found)
     kept = {row.name for row, _ in keep}
-    by_name = {row.name: row for row in stored if row.name not in kept}
-    rest = [_renamed(run, kept) for run in runs if run.config_hash not in by_hash]
+    by_name = {name: row for name, row in by_name.items() if name not in kept}
+    rest = [_renamed(run, kept) for run in runs if run.config_hash not in found]
     changed = tuple((by_name[run.name], run) for run in rest if run.name in by_name)
-    _refuse_started([*changed, *((row, run) for row, run in keep if _measures(row.config) != _measures(run.config))])
+    measured = ((row, run) for row, run in keep if _measures(row.config) != _measures(run.config))
+    _refuse_started([*changed, *measured], saved)
     _refuse_other_ranks([(row, run) for row, run in changed if row.id in saved])
     named = kept | {row.name for row, _ in changed}
     return SpecDiff(
@@ -91,16 +103,48 @@ def accepted_again(row: RunRow, run: Run) -> RunRow:
     return replace(row, state=RunState.PENDING, reason="", retry_epoch=row.retry_epoch + 1)
 
 
-def config_of_kept(row: RunRow, run: Run) -> dict[str, Any]:
-    """The configuration of a stored run that the spec still names: what the spec says, unless it has completed.
+def longer_now(row: RunRow, run: Run) -> RunRow:
+    """The row with the steps that the spec now gives its run; pending, with fresh budgets, where it had ended before.
 
-    Then it is what its results were measured with; only how many checkpoints stay is still to be decided.
+    Fewer steps than a completed run has made are those that it has.
     """
+    steps, had = run.target_step, row.target_step
+    if steps is None or had is None or (steps <= had and row.state is RunState.COMPLETED):
+        return row
+    row = replace(row, target_step=steps)
+    if steps <= had or row.state not in SETTLED_RUN:
+        return row
+    again = replace(row, state=RunState.PENDING, reason="", not_before_s=None, retry_epoch=row.retry_epoch + 1)
+    return replace(again, desired="run")
+
+
+def as_kept(row: RunRow, run: Run) -> RunRow:
+    """The row of a stored run that the spec still names, as submitting the spec leaves it.
+
+    Its configuration is what the spec says, unless it has completed. Then it is what its results were measured with;
+    only how many checkpoints stay is still to be decided.
+    """
+    row = longer_now(accepted_again(desired_again(row), run), run)
     asks = run.stored_config
-    if row.state is not RunState.COMPLETED:
-        return asks
-    kept = {name: value for name, value in asks["train"].items() if name in _RETENTION}
-    return {**row.config, "train": {**row.config.get("train", {}), **kept}}
+    if row.state is RunState.COMPLETED:
+        kept = {name: value for name, value in asks["train"].items() if name in _RETENTION}
+        asks = {**row.config, "train": {**row.config.get("train", {}), **kept}}
+    return replace(row, config=asks)
+
+
+def _goes_on(row: RunRow, run: Run, saved: Collection[int]) -> bool:
+    """Whether a run of the same name is the same experiment with more steps, or was made such before.
+
+    Its steps so far are those of the longer run, too, where the learning rate of each is: with a constant one.
+    """
+    before, after = run_config(row) if row.config else None, run.config
+    if before is None or after.command is not None or (row.target_step or 0) > (run.target_step or 0):
+        return False
+    told = _experiment_changes(before.model_dump(mode="json", exclude_none=True), run)
+    same = all(change.startswith(_STEPS) for change in told)
+    alike = before.train.universal_checkpoint == after.train.universal_checkpoint and row.stage is run.stage
+    steps = before.train.steps is not None and after.train.steps is not None and after.train.schedule == "constant"
+    return same and alike and steps and (not told or (row.id in saved and row.state not in _UNDER_WAY))
 
 
 def _renamed(run: Run, taken: set[str]) -> Run:
@@ -108,24 +152,38 @@ def _renamed(run: Run, taken: set[str]) -> Run:
     return replace(run, name=f"{run.name}-{run.config_hash[:6]}") if run.name in taken else run
 
 
-def _refuse_started(changed: Sequence[tuple[RunRow, Run]]) -> None:
+def _refuse_started(changed: Sequence[tuple[RunRow, Run]], saved: Collection[int]) -> None:
     started = [(row, run) for row, run in changed if row.state in STARTED_RUN]
     if not started:
         return
     (first, run), more = started[0], f" (and {len(started) - 1} more)" if len(started) > 1 else ""
-    differing = _experiment_changes(first, run)
+    differing = _experiment_changes(first.config, run)
     shown = f": {some(differing, _SHOWN)}" if differing else ""
     advice = "cancel it first, or " if first.state is not RunState.COMPLETED else ""
     raise UserError(
         f"run {first.name}{more} is {first.state}, and its experiment has changed in the spec{shown}",
-        f"results under one name must come from one experiment: {advice}give the campaign another name",
+        f"results under one name must come from one experiment: {advice}give the campaign another name"
+        f"{_why_not_longer(first, run, differing, saved)}",
     )
+
+
+def _why_not_longer(row: RunRow, run: Run, differing: Sequence[str], saved: Collection[int]) -> str:
+    """Why a run that is only given more steps does not go on from its last checkpoint; "" for any other change."""
+    more = (run.target_step or 0) > (row.target_step or 0) and run.config.command is None
+    if not more or not differing or not all(change.startswith(_STEPS) for change in differing):
+        return ""
+    if (schedule := run.config.train.schedule) != "constant":
+        why = f"its {schedule} schedule gives the steps so far another learning rate, only a constant one does not"
+        return f". It cannot go on from its last checkpoint: {why}; `campaign promote` writes the spec of a longer run"
+    if row.id not in saved:
+        return ". It cannot go on: it saved no checkpoint (train.checkpoint_every)"
+    return ""
 
 
 def _refuse_other_ranks(changed: Sequence[tuple[RunRow, Run]]) -> None:
     """Refuses because only as many ranks as wrote a checkpoint can load it: the run would restart from step 0."""
     for row, run in changed:
-        differing = _experiment_changes(row, run)
+        differing = _experiment_changes(row.config, run)
         if differing and all(change.startswith(_RANKS) for change in differing):
             raise UserError(
                 f"run {row.name} has a checkpoint, and the spec now gives it other ranks: {', '.join(differing)}",
@@ -148,8 +206,8 @@ def changes(before: Mapping[str, Any], after: Mapping[str, Any]) -> list[str]:
     return [f"{name}: {_word(old, name)} → {_word(new, name)}" for name in old | new if old.get(name) != new.get(name)]
 
 
-def _experiment_changes(row: RunRow, run: Run) -> list[str]:
-    found = changes(row.config, run.stored_config)
+def _experiment_changes(before: Mapping[str, Any], run: Run) -> list[str]:
+    found = changes(before, run.stored_config)
     names = ((change, change.partition(":")[0]) for change in found)
     return [c for c, name in names if name.startswith(_EXPERIMENT) and name.rpartition(".")[2] not in COMPARES_ALIKE]
 

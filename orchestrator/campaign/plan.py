@@ -42,7 +42,7 @@ from ..spec.validate import remarks
 from .code_copies import Code, changed_files, has_code
 from .code_text import describe, shown
 from .desired import Submission, compare
-from .diff import SpecDiff, accepted_again, changes, desired_again
+from .diff import SpecDiff, as_kept, changes
 
 
 class Sign(StrEnum):
@@ -256,7 +256,7 @@ def _kept_code(change: SpecDiff, codes: Mapping[str, Code], dir: Path) -> Iterat
 def _differing(row: RunRow, run: Run) -> tuple[str, ...]:
     """The settings of a run that the spec changes; a default that a new version brings is no change."""
     now = run.stored_config
-    if row.config == now or row.state is RunState.COMPLETED:
+    if row.config == now or as_kept(row, run).state is RunState.COMPLETED:
         return ()
     return tuple(changes(run_config(row).model_dump(mode="json", exclude_none=True), now))
 
@@ -335,7 +335,7 @@ def _decided(
     campaign = replace(campaign, desired="active", limits=limits, provenance=provenance)
     stored = read_store(store, campaign)
     kept = {row.id: run for row, run in change.keep}
-    rows = tuple(accepted_again(desired_again(row), kept[row.id]) for row in stored.runs if row.id in kept)
+    rows = tuple(as_kept(row, kept[row.id]) for row in stored.runs if row.id in kept)
     paths = CampaignPaths(Path(campaign.dir), campaign.name)
     desired = replace(stored, runs=rows, campaign=campaign)
     try:

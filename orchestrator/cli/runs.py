@@ -65,7 +65,8 @@ def submit(
     """Submit the runs of a spec that the store does not have yet.
 
     Shows the plan, asks for confirmation if it is large, records the runs, and runs one pass of `campaign reconcile`.
-    Submitting a spec again is safe: only new runs are submitted.
+    Submitting a spec again is safe: only new runs are submitted. A finished run that was given more steps goes on from
+    its last checkpoint, if its learning rate is constant.
 
     Examples:
       campaign submit campaign.yaml

@@ -92,8 +92,14 @@ def attempt_history(view: RunView) -> list[EndedAttempt]:
 
 
 def counts(attempt: EndedAttempt, run: RunRow) -> bool:
-    """Whether it is of the present configuration and, unless it succeeded, of the time since `campaign retry`."""
-    fresh = attempt.row.retry_epoch == run.retry_epoch or attempt.kind is FailureClass.COMPLETED
+    """Whether it is of the present configuration and, unless it succeeded, of the time since `campaign retry`.
+
+    A success is none any more where the built-in training has been given more steps since.
+    """
+    made, wanted = attempt.last_step, run.target_step
+    short = not run.config.get("command") and made is not None and wanted is not None and made < wanted
+    success = attempt.kind is FailureClass.COMPLETED and not short
+    fresh = attempt.row.retry_epoch == run.retry_epoch or success
     return fresh and attempt.row.config_hash == run.config_hash
 
 

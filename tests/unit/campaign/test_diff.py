@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+import re
 from dataclasses import replace
 from typing import Any
 
 import pytest
 
 from dscampaign.db.records import RunRow, RunState
-from dscampaign.orchestrator.campaign.diff import ABSENT, accepted_again, desired_again, merge
+from dscampaign.orchestrator.campaign.diff import ABSENT, accepted_again, as_kept, desired_again, merge
 from dscampaign.orchestrator.errors import UserError
 from dscampaign.orchestrator.spec.effects import EFFECTS
 from dscampaign.orchestrator.spec.expand import Run
@@ -151,3 +152,73 @@ def test_a_refused_run_starts_anew_once_it_asks_for_another_job() -> None:
     assert accepted_again(cancelled, other) == cancelled
     crashed = replace(refused, reason="KeyError")
     assert accepted_again(crashed, other) == crashed
+
+
+def trained(steps: int, config_hash: str, **train: Any) -> Run:
+    """A run of the built-in training with a constant learning rate, unless another schedule is said."""
+    fields = {"model": "gpt2", "dataset": {"path": "x"}, "schedule": "constant", "global_batch": 8, "micro_batch": 8}
+    config = RunConfig(train=TrainConfig(**{**fields, "steps": steps, **train}))
+    return Run("a", {}, 0, config, config_hash, steps, 1, 1, 1, 8, 8, 1)
+
+
+def as_stored(run: Run, state: RunState = RunState.COMPLETED, **values: Any) -> RunRow:
+    return stored(
+        "a", state, config=run.stored_config, config_hash=run.config_hash, target_step=run.target_step, **values
+    )
+
+
+@pytest.mark.parametrize("state", [RunState.COMPLETED, RunState.FAILED, RunState.HELD, RunState.CANCELLED])
+def test_more_steps_go_on_from_the_last_checkpoint(state: RunState) -> None:
+    row, longer = as_stored(trained(10, "old"), state, desired="cancel", retry_epoch=1), trained(20, "new")
+    found = merge([longer], [row], saved={row.id})
+    assert found.keep == ((row, longer),)
+    again = as_kept(row, longer)
+    assert (again.state, again.desired, again.target_step, again.retry_epoch) == (RunState.PENDING, "run", 20, 2)
+    assert (again.config_hash, again.config["train"]["steps"]) == ("old", 20)
+    assert merge([longer], [again], saved={row.id}).keep == ((again, longer),)  # and once more
+    assert as_kept(again, longer) == again
+    done = replace(again, state=RunState.COMPLETED)
+    assert as_kept(done, longer) == done
+    assert merge([longer], [replace(again, state=RunState.RUNNING)], saved={row.id}).keep
+
+
+def test_a_run_that_waits_keeps_its_budgets_when_it_gets_more_steps() -> None:
+    again = as_kept(as_stored(trained(10, "old"), RunState.PENDING, retry_epoch=1), trained(20, "new"))
+    assert (again.state, again.target_step, again.retry_epoch) == (RunState.PENDING, 20, 1)
+
+
+def test_fewer_steps_than_were_made_change_nothing() -> None:
+    row = as_stored(trained(20, "short"))
+    assert merge([trained(10, "short")], [row]).keep
+    assert as_kept(row, trained(10, "short")) == row
+
+
+@pytest.mark.parametrize(
+    ("before", "after", "saved", "hint"),
+    [
+        ({"schedule": "cosine"}, {"schedule": "cosine"}, True, "its cosine schedule .* `campaign promote`"),
+        ({}, {"schedule": "linear"}, True, "another name$"),
+        ({}, {"lr": 1.0}, True, "another name$"),
+        ({}, {}, False, r"it saved no checkpoint \(train.checkpoint_every\)"),
+        ({"steps": 30}, {}, True, "another name$"),  # which has made more already
+    ],
+)
+def test_a_finished_run_does_not_go_on_as_another_experiment(
+    before: dict[str, Any], after: dict[str, Any], saved: bool, hint: str
+) -> None:
+    row = as_stored(trained(**{"steps": 10, "config_hash": "old", **before}))
+    with pytest.raises(UserError, match="its experiment has changed") as raised:
+        merge([trained(20, "new", **after)], [row], saved={row.id} if saved else ())
+    assert re.search(hint, raised.value.hint or "")
+
+
+def test_one_that_is_under_way_has_to_be_cancelled_first() -> None:
+    row = as_stored(trained(10, "old"), RunState.RUNNING)
+    with pytest.raises(UserError) as raised:
+        merge([trained(20, "new")], [row], saved={row.id})
+    assert "cancel it first" in (raised.value.hint or "")
+
+
+def test_one_without_a_checkpoint_that_failed_begins_anew() -> None:
+    row = as_stored(trained(10, "old"), RunState.FAILED)
+    assert merge([trained(20, "new")], [row]).replace == ((row, trained(20, "new")),)

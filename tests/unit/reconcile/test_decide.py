@@ -811,6 +811,16 @@ def test_a_success_counts_whenever_the_run_was_retried() -> None:
     assert change.state is RunState.COMPLETED
 
 
+@pytest.mark.parametrize(("config", "goes_on"), [({}, True), ({"command": ["train.py"]}, False)])
+def test_a_success_counts_no_more_where_the_built_in_training_got_more_steps(
+    config: dict[str, Any], goes_on: bool
+) -> None:
+    longer = run_row(generation=1, retry_epoch=1, target_step=200, config=config)
+    submit, change = after(ended_row(1, "completed", last_step=100), run=longer)
+    assert (submit is not None) is goes_on
+    assert (change is not None and change.state is RunState.COMPLETED) is not goes_on
+
+
 # -- as a whole -------------------------------------------------------------------------------------------------
 
 
