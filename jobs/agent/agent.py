@@ -22,7 +22,7 @@ from ...db.ownership import Distrusted, distrust, open_trusted, planted
 from ..collect.collector import Collector
 from ..forward.processes import Forwarders
 from ..guard import start_time
-from ..shared import retention, spool_steps
+from ..shared import allocator, retention, spool_steps
 from ..shared.code_copy import CodeCopy, DamagedCopy
 from ..shared.files import make_below, open_private, read_json, write_atomically
 from ..shared.layout import AttemptPaths, RunPaths, payloads_file
@@ -94,6 +94,7 @@ class Agent:
         self._gone_s: dict[int, float] = {}
         self._ends: dict[int, RankRecord] = {}
         self._ending_s: float | None = None
+        self._allocator = ""
         self._folder = SharedFolder(self.run_paths.campaign_marker)
         self._copy: CodeCopy | None = None
         self._tell: Callable[..., None] = _nobody
@@ -198,6 +199,7 @@ class Agent:
         base = os.environ | node_cache.variables(os.environ | payload.env)
         env = launch.environment(payload, paths, self.node, start.resume, base, cores, self._copy)
         env |= self._progress_env
+        self._allocator = allocator.told(env)
         line = launch.command(payload, paths, hostfile, self.node.rank, start.address, start.port, self._copy)
         for lock in cleanup.clear_build_locks(env):
             print(f"removed {lock}: who was building there has ended", file=sys.stderr, flush=True)
@@ -318,6 +320,7 @@ class Agent:
             step_reached=spool_steps.step_reached(self.paths.metrics, start.start_step or 0),
             diverged_at=spool_steps.diverged_at(self.paths.metrics),
             ending_s=self._ending_s,
+            allocator=self._allocator,
             **self._facts.end(),
         )
         with contextlib.suppress(OSError):

@@ -157,6 +157,7 @@ class NodeOutcome(Document):
             limit in good health; "processes" for the sum over its processes, sampled (see ``host_memory``); else "".
         memory_limit_bytes: of the control group that it ran in, None for none.
         machine: the node itself, None of an agent of an older version.
+        allocator: what PyTorch's allocator was told through the environment, "" for nothing.
     """
 
     generation: Number
@@ -182,6 +183,7 @@ class NodeOutcome(Document):
     machine: Machine | None = None
     step_reached: Whole | None = None
     diverged_at: tuple[str, Whole] | None = None
+    allocator: str = ""
 
 
 def rank_ends(

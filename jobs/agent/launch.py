@@ -6,6 +6,7 @@ import os
 from collections.abc import Mapping
 from pathlib import Path
 
+from ..shared import allocator
 from ..shared.code_copy import CodeCopy, in_copy, in_copy_paths
 from ..shared.layout import AttemptPaths, RunPaths
 from ..shared.payload import Payload
@@ -67,6 +68,7 @@ def environment(
     """
     env = {**base, **_defaults(payload, cpu_count, base), **payload.env, **_contract(payload, paths, resume)}
     env |= _places(payload, copy, env)
+    env |= allocator_default(payload, env)
     env["CAMPAIGN_AGENT_PID"] = str(os.getpid())
     env["CAMPAIGN_VISIBLE_DEVICES"] = node.visible_devices if payload.gpus_per_node else ""
     if payload.mem_per_process_bytes:
@@ -74,6 +76,15 @@ def environment(
         limited = "CAMPAIGN_MEM_PER_PROCESS" if on_cpu else "CAMPAIGN_GPU_MEM_PER_PROCESS"
         env[limited] = str(payload.mem_per_process_bytes)
     return env
+
+
+def allocator_default(payload: Payload, env: Mapping[str, str]) -> Mapping[str, str]:
+    """What the built-in training's allocator of GPU memory is told beside ``env``.
+
+    A script of the user's own may share memory between processes in ways that do not bear it.
+    """
+    on_gpus = payload.gpus_per_node and env.get("DS_ACCELERATOR") != "cpu"
+    return allocator.default(env) if payload.train and on_gpus else {}
 
 
 def _defaults(payload: Payload, cpu_count: int, base: Mapping[str, str]) -> dict[str, str]:

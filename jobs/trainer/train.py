@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import gc
 import json
+import os
 import time
 from dataclasses import asdict
 from importlib.metadata import version
@@ -12,7 +13,7 @@ import torch
 import torch.distributed as dist
 
 from .. import report
-from ..shared import retention
+from ..shared import allocator, retention
 from ..shared.nvml import driver_version
 from . import swap_space
 from .config import Job, TrainerConfig
@@ -148,6 +149,8 @@ def _seed_dropout(config: TrainerConfig, job: Job, step: int) -> None:
 
 def _software(device: torch.device) -> dict[str, str]:
     name = torch.cuda.get_device_name(device) if device.type == "cuda" else device.type
-    gpu = {"cuda": torch.version.cuda or "", "driver": driver_version()} if device.type == "cuda" else {}
     libraries = {module: version(module) for module in ("deepspeed", "transformers")}
-    return {"device": name, **gpu, "torch": torch.__version__, **libraries}
+    facts = {"device": name, "torch": torch.__version__, **libraries}
+    if device.type == "cuda":
+        facts |= {"cuda": torch.version.cuda or "", "driver": driver_version(), "allocator": allocator.told(os.environ)}
+    return facts

@@ -12,6 +12,7 @@ from typing import Any, Final
 
 from ...jobs.agent import launch
 from ...jobs.agent.node import Node
+from ...jobs.shared import allocator
 from ...jobs.shared.layout import AttemptPaths, CampaignPaths, RunPaths
 from ...jobs.shared.payload import Payload
 from ...sbatch import Value, prologue, render
@@ -35,7 +36,7 @@ def render_run(submission: Submission, run: Run) -> str:
         "log": f"{run.name}-%j.log",
         "options": list(_options(resources)),
         "prologue": prologue(),
-        "setup": [*resources.get("setup", ()), *_files(payload, paths)],
+        "setup": [*resources.get("setup", ()), *_allocator(payload), *_files(payload, paths)],
         "environment": list(_environment(payload, paths)),
         "attempt_dir": paths.dir,
         "ranks_per_node": payload.ranks_per_node,
@@ -97,10 +98,18 @@ def _options(resources: Mapping[str, Any]) -> Iterator[str]:
 
 def _environment(payload: Payload, paths: AttemptPaths) -> Iterator[str]:
     node = Node(job_id=BY_HAND, rank=0, name="", visible_devices="")
-    env = launch.environment(payload, paths, node, resume="", base={"OMP_NUM_THREADS": ""}, cpu_count=1)
+    unknown = dict.fromkeys(("OMP_NUM_THREADS", *allocator.NAMES), "")
+    env = launch.environment(payload, paths, node, resume="", base=unknown, cpu_count=1)
     for name, value in env.items():
-        if name not in _OF_AN_AGENT and (name != "OMP_NUM_THREADS" or value):
+        if name not in _OF_AN_AGENT and (name not in unknown or value):
             yield f"{name}={shlex.quote(value)}"
+
+
+def _allocator(payload: Payload) -> Iterator[str]:
+    """What an agent adds where neither the spec nor what was set up has chosen."""
+    if added := launch.allocator_default(payload, payload.env):
+        chosen = "".join(f"${{{name}-}}" for name in added)
+        yield f'[ -n "{chosen}" ] || export {" ".join(f"{name}={value}" for name, value in added.items())}'
 
 
 def _files(payload: Payload, paths: AttemptPaths) -> Iterator[str]:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 
 from ...jobs.agent.evidence import AGENT, LogLine, NodeOutcome
+from ...jobs.shared.allocator import joins_fragments
 from . import cuda_oom, devices
 from .evidence import Clue, Ended, death_signal, kernel_clues, outcome_of, rank_pids, silent_ranks
 from .policy import FailureClass
@@ -80,6 +81,8 @@ def whose_memory(ended: Ended, clue: Clue, text: str) -> tuple[FailureClass, str
         others = memory.foreign(siblings)
         return kind, f"other processes hold {others:.1f} of the GPU's {memory.total:.1f} GiB on {clue.host}", ""
     if kind is FailureClass.FRAGMENTATION:
+        if outcome and joins_fragments(outcome.allocator):
+            return FailureClass.OOM, "", ""  # joined as far as they can be
         reason = f"{memory.unallocated:.1f} GiB are reserved in pieces, too small for {memory.tried:.1f} GiB"
         return kind, reason, "PYTORCH_ALLOC_CONF=expandable_segments:True"
     return kind, "", ""

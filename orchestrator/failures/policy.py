@@ -168,7 +168,7 @@ class FailureClass(StrEnum):
     FRAGMENTATION = Policy(
         "fragmentation",
         shows="the same, but torch holds at least as much as it requested, and a twentieth of the GPU, in free"
-        " fragments",
+        " fragments, and its expandable segments were off; by default the built-in training has them on",
         follows="one retry with `expandable_segments:True`; after that, or if it would not have fitted unfragmented"
         " either, as `oom`",
         retry=Retry.SMALLER,

@@ -9,6 +9,7 @@ from __future__ import annotations
 from collections.abc import Collection
 from typing import Any, Final
 
+from ...jobs.shared import allocator
 from ..spec import strategies
 from ..spec.model import RunConfig
 from ..spec.retry_section import ConfigChange
@@ -19,11 +20,6 @@ EXPANDABLE_SEGMENTS: Final = "expandable_segments"
 ACTIVATION_CHECKPOINTING: Final = "activation_checkpointing"
 OFFLOAD_OPTIMIZER: Final = "offload_optimizer"
 ZERO_STAGE: Final = "zero_stage"
-
-_ALLOCATOR: Final = {
-    "PYTORCH_ALLOC_CONF": "expandable_segments:True",
-    "PYTORCH_CUDA_ALLOC_CONF": "expandable_segments:True",  # its name before torch 2.9
-}
 
 
 def parse(changes: str) -> tuple[str, ...]:
@@ -64,7 +60,7 @@ def changed(config: RunConfig, changes: Collection[str]) -> RunConfig:
             case "offload_optimizer":
                 config = _with_train(config, offload="optimizer")
             case "expandable_segments":
-                config = config.model_copy(update={"env": {**_ALLOCATOR, **config.env}})
+                config = config.model_copy(update={"env": {**allocator.EXPANDABLE, **config.env}})
             case _:
                 raise ValueError(f"{change}: no such change")
     return config

@@ -25,7 +25,7 @@ CURVE_POINTS: Final = 400
 FINAL_SHARE: Final = 0.05
 """Part of the steps, at the end, whose mean loss is called final."""
 
-_SOFTWARE: Final = ("device", "driver", "cuda", "torch", "deepspeed", "transformers")
+_SOFTWARE: Final = ("device", "driver", "cuda", "torch", "deepspeed", "transformers", "allocator")
 
 
 @dataclass(frozen=True)
@@ -232,7 +232,7 @@ class MeasuredRun:
 
     @property
     def software(self) -> dict[str, str]:
-        """The device and the versions of what it trained with, as far as the trainer says."""
+        """The device, the versions of what it trained with and its allocator, as far as the trainer says."""
         return {name: str(self.start[name]) for name in _SOFTWARE if self.start.get(name)}
 
     @property

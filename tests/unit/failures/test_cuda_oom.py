@@ -6,6 +6,7 @@ import pytest
 
 from dscampaign.orchestrator.failures import cuda_oom
 from dscampaign.orchestrator.failures.policy import FailureClass
+from dscampaign.tests.support.verdicts import judge_error
 
 NOW = (
     "CUDA out of memory. Tried to allocate 2.00 GiB. GPU 0 has a total capacity of 80.00 GiB of which 1.00 GiB is"
@@ -82,3 +83,14 @@ def test_units() -> None:
 )
 def test_without_the_numbers_nothing_is_concluded(text: str) -> None:
     assert cuda_oom.read(text) is None
+
+
+@pytest.mark.parametrize(
+    ("setting", "expected"),
+    [("", FailureClass.FRAGMENTATION), ("expandable_segments:True", FailureClass.OOM)],
+)
+def test_pieces_that_cannot_be_joined_any_better_are_too_little_memory(setting: str, expected: FailureClass) -> None:
+    """What would have joined them was on: to advise it again would help nobody."""
+    verdict = judge_error("torch.OutOfMemoryError", now(ours=78.5, allocated=70, pieces=6), allocator=setting)
+    assert verdict.kind is expected
+    assert ("expandable_segments" in verdict.hint + verdict.reason) is (expected is FailureClass.FRAGMENTATION)

@@ -1,0 +1,38 @@
+"""What PyTorch's allocator of GPU memory is told through the environment. Pure."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping
+from typing import Final
+
+NAMES: Final = ("PYTORCH_ALLOC_CONF", "PYTORCH_CUDA_ALLOC_CONF")
+"""The variable, and its name before torch 2.9, which later versions read where the first is not set."""
+
+EXPANDABLE: Final[Mapping[str, str]] = dict.fromkeys(NAMES, "expandable_segments:True")
+"""Lets the allocator join free fragments."""
+
+_REGISTERS: Final = "TORCH_NCCL_USE_TENSOR_REGISTER_ALLOCATOR_HOOK"
+_OFF: Final = ("", "0", "false", "no", "n")
+_JOINS: Final = re.compile(r"(^|,)\s*expandable_segments\s*:\s*True\s*(,|$)")
+
+
+def default(env: Mapping[str, str]) -> Mapping[str, str]:
+    """The variables to add where nobody has chosen: expandable segments, except where they do harm.
+
+    With them PyTorch does without NCCL's registration of its memory, which somebody may have asked for, and the driver
+    of WSL does not map them.
+    """
+    chosen = any(name in env for name in NAMES)
+    registers = env.get(_REGISTERS, "").lower() not in _OFF
+    return {} if chosen or registers or "WSL_DISTRO_NAME" in env else EXPANDABLE
+
+
+def told(env: Mapping[str, str]) -> str:
+    """What the allocator is told, "" for nothing."""
+    return next((env[name] for name in NAMES if env.get(name)), "")
+
+
+def joins_fragments(setting: str) -> bool:
+    """Whether expandable segments are on, by what the allocator is told."""
+    return bool(_JOINS.search(setting))
