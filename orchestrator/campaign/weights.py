@@ -202,6 +202,7 @@ def write_weights(plan: WeightsPlan, out: Path) -> WrittenWeights:
         answer = _written(plan, draft)
         files = sorted(draft.iterdir())
         for file in files:
+            file.chmod(draft.stat().st_mode & 0o666)  # not all writers ask what new files are to be
             with file.open("rb") as stream:
                 os.fsync(stream.fileno())
         size_bytes = sum(file.stat().st_size for file in files)

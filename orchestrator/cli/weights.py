@@ -10,6 +10,7 @@ import click
 
 from ..campaign.location import locate
 from ..errors import EXIT_OK, UserError
+from ..formatting import size
 from .common import echo_either, echo_err, json_option, store_options, verb
 from .completion import campaign_then_runs
 
@@ -58,7 +59,7 @@ def weights(
     where = locate(dir, store, words)
     campaign, run = find_run(opened := where.open(), where.words)
     plan = plan_weights(opened, campaign, run, WeightsChoice(step, best, dtype))
-    echo_err(f"reading the checkpoint of step {plan.source.step:,}, {plan.source.manifest.size_bytes / 1e9:,.2f} GB")
+    echo_err(f"reading the checkpoint of step {plan.source.step:,}, {size(plan.source.manifest.size_bytes)}")
     done = write_weights(plan, out)
     echo_either(as_json, lambda: done.document, lambda _: _page(done))
     return EXIT_OK
@@ -67,7 +68,7 @@ def weights(
 def _page(done: WrittenWeights) -> str:
     loss = "" if done.eval_loss is None else f", held-out loss {done.eval_loss:.4f}"
     lines = [
-        f"{done.out}: {done.model}, {done.parameters:,} parameters in {done.dtype}, {done.size_bytes / 1e9:,.2f} GB",
+        f"{done.out}: {done.model}, {done.parameters:,} parameters in {done.dtype}, {size(done.size_bytes)}",
         f"  weights     run {done.run} of {done.campaign}, step {done.step:,}{loss}",
         f"  tokenizer   {done.tokenizer}",
         f'  load it     AutoModelForCausalLM.from_pretrained("{done.out}", dtype="auto")',

@@ -96,11 +96,16 @@ def counts(attempt: EndedAttempt, run: RunRow) -> bool:
 
     A success is none any more where the built-in training has been given more steps since.
     """
-    made, wanted = attempt.last_step, run.target_step
-    short = not run.config.get("command") and made is not None and wanted is not None and made < wanted
-    success = attempt.kind is FailureClass.COMPLETED and not short
+    success = attempt.kind is FailureClass.COMPLETED and not has_more_steps(attempt, run)
     fresh = attempt.row.retry_epoch == run.retry_epoch or success
     return fresh and attempt.row.config_hash == run.config_hash
+
+
+def has_more_steps(attempt: EndedAttempt, run: RunRow) -> bool:
+    """Whether the built-in training succeeded in an attempt with fewer steps than the run now has."""
+    made, wanted = attempt.last_step, run.target_step
+    known = attempt.kind is FailureClass.COMPLETED and made is not None and wanted is not None
+    return known and not run.config.get("command") and made < wanted
 
 
 def latest_of_configuration(view: RunView) -> AttemptRow | None:

@@ -14,6 +14,8 @@ from .attempt_history import (
     NO_PROGRESS_LIMIT,
     EndedAttempt,
     count,
+    ended_attempt,
+    has_more_steps,
     latest_of_configuration,
     makes_no_progress,
     same_end_before,
@@ -46,8 +48,12 @@ class _Next:
 
 def first_attempt(view: RunView, context: PassContext) -> Iterator[Action]:
     """Starts a run that has no attempt yet, or none that counts."""
-    changed = "its experiment has changed" if view.run.generation else "first attempt"
-    yield from _submit(view, (), _Next("retried by the user" if view.run.retry_epoch else changed), context)
+    why = "its experiment has changed" if view.run.generation else "first attempt"
+    if view.run.retry_epoch:
+        last = latest_of_configuration(view)
+        longer = last is not None and has_more_steps(ended_attempt(last), view.run)
+        why = "it has more steps now" if longer else "retried by the user"
+    yield from _submit(view, (), _Next(why), context)
 
 
 def next_attempt(view: RunView, history: Sequence[EndedAttempt], context: PassContext) -> Iterator[Action]:

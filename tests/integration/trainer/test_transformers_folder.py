@@ -34,8 +34,8 @@ KINDS: dict[str, dict[str, Any]] = {
     "fp32": {**HALF, "precision": "fp32", "zero_stage": 3},
     "ddp": {**HALF, "precision": "fp32", "zero_stage": 0, "engine": "ddp"},
 }
-CLOSE = 1e-6
-"""Between two summations of the same losses, in nats."""
+CLOSE = {"fp32": 1e-6, "bf16": 2e-4}
+"""Nats between two evaluations of the same weights: kernels for bf16 round by where a tensor lies in memory."""
 
 
 @pytest.fixture(scope="module")
@@ -72,7 +72,7 @@ def test_the_loss_on_held_out_text_is_the_run_s(
 ) -> None:
     folder = written(attempts[kind], tmp_path, KINDS[kind]["precision"])
     reported = attempts[kind].values("eval_loss")[2]
-    assert held_out_loss(folder, kind, data_dir) == pytest.approx(reported, abs=CLOSE)
+    assert held_out_loss(folder, kind, data_dir) == pytest.approx(reported, abs=CLOSE[KINDS[kind]["precision"]])
     assert {"config.json", "model.safetensors", "tokenizer.json"} <= {file.name for file in folder.iterdir()}
     assert not (folder / "pieces").exists()
 

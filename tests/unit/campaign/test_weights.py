@@ -26,7 +26,8 @@ from dscampaign.orchestrator.spec.model import RunConfig
 
 ANSWER = {"parameters": 7, "model": "Tiny", "tokenizer": "bytes"}
 WRITES = f"""\
-cd "$(sed 's/.*"out": "\\([^"]*\\)".*/\\1/')" && echo weights > model.safetensors && echo 'a warning' >&2
+cd "$(sed 's/.*"out": "\\([^"]*\\)".*/\\1/')" && echo weights > model.safetensors
+chmod 600 model.safetensors && echo 'a warning' >&2
 echo 'a word of a library'; echo '{json.dumps(ANSWER)}'
 """
 
@@ -124,6 +125,7 @@ def test_the_folder_appears_whole(plan: WeightsPlan, tmp_path: Path, there: bool
     assert done.document["files"] == ("model.safetensors",)
     assert (done.step, done.eval_loss, done.parameters, done.size_bytes) == (9, 2.5, 7, 8)
     assert left(tmp_path) == {"model"}
+    assert (out / "model.safetensors").stat().st_mode & 0o777 == out.stat().st_mode & 0o666
 
 
 @pytest.mark.parametrize(

@@ -817,7 +817,7 @@ def test_a_success_counts_no_more_where_the_built_in_training_got_more_steps(
 ) -> None:
     longer = run_row(generation=1, retry_epoch=1, target_step=200, config=config)
     submit, change = after(ended_row(1, "completed", last_step=100), run=longer)
-    assert (submit is not None) is goes_on
+    assert (submit and submit.why) == ("it has more steps now" if goes_on else None)
     assert (change is not None and change.state is RunState.COMPLETED) is not goes_on
 
 
