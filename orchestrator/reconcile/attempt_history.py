@@ -104,8 +104,9 @@ def counts(attempt: EndedAttempt, run: RunRow) -> bool:
 def has_more_steps(attempt: EndedAttempt, run: RunRow) -> bool:
     """Whether the built-in training succeeded in an attempt with fewer steps than the run now has."""
     made, wanted = attempt.last_step, run.target_step
-    known = attempt.kind is FailureClass.COMPLETED and made is not None and wanted is not None
-    return known and not run.config.get("command") and made < wanted
+    if made is None or wanted is None or run.config.get("command"):
+        return False
+    return attempt.kind is FailureClass.COMPLETED and made < wanted
 
 
 def latest_of_configuration(view: RunView) -> AttemptRow | None:
