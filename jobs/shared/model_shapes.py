@@ -14,6 +14,9 @@ from typing import Any, Final
 Shape = Mapping[str, Any]
 """Fields of a Transformers configuration, `model_type` among them."""
 
+VOCAB_MULTIPLE: Final = 128
+"""Rows of random embeddings are a multiple of this: 128 numbers of two bytes are what tensor cores read at once."""
+
 _LLAMA3_VOCABULARY: Final = 128_256
 _LLAMA3_THETA: Final = 500_000.0
 _LLAMA31_POSITIONS: Final = 131_072

@@ -16,7 +16,7 @@ from transformers import AttentionInterface, AutoConfig, AutoModelForCausalLM, P
 from transformers.integrations import HfDeepSpeedConfig
 from transformers.utils import logging
 
-from ..shared.model_shapes import find_shape
+from ..shared.model_shapes import VOCAB_MULTIPLE, find_shape
 from . import swap_space
 from .config import TrainerConfig
 from .data import Data
@@ -26,8 +26,6 @@ from .tokens import Tokenizer
 from .weights import hand_over, random_model
 
 NEAR = 0.85
-VOCAB_MULTIPLE = 128
-"""Rows of the embeddings are a multiple of this: 128 numbers of two bytes are what tensor cores read at once."""
 CAUSAL_SDPA = "causal_sdpa"
 # Their attention is plain causal attention; others may use windows, soft caps or sinks.
 PLAIN_CAUSAL_MODELS = frozenset({"gpt2", "gpt_neox", "llama", "olmo2", "opt", "qwen2", "qwen3", "smollm3"})

@@ -56,6 +56,7 @@ _LLAMA: Final[Mapping[str, Any]] = {
 
 
 _COUNTED: Final = ("gpt2", "llama", "opt")
+_VOCABULARY: Final = {"gpt2": _GPT2["vocab_size"], "llama": _LLAMA["vocab_size"], "opt": _OPT["vocab_size"]}
 
 
 def count_parameters(model: str | Mapping[str, Any], tokenizer: str | None = None) -> int | None:
@@ -75,6 +76,15 @@ def count_parameters(model: str | Mapping[str, Any], tokenizer: str | None = Non
         return count_of_shape(shape)
     except (ArithmeticError, TypeError):
         return None  # the trainer says what is wrong with it
+
+
+def vocabulary_of(model: str | Mapping[str, Any], tokenizer: str | None = None) -> int | None:
+    """Rows of a model's table of tokens, without padding; None where only the hub or Transformers itself could say."""
+    shape = _with_vocabulary(model, tokenizer) if isinstance(model, Mapping) else _of_name(model)
+    if shape is None:
+        return None
+    rows = shape.get("vocab_size", _VOCABULARY.get(str(shape.get("model_type"))))
+    return rows if isinstance(rows, int) and rows > 0 else None
 
 
 def why_uncounted(model: str | Mapping[str, Any], tokenizer: str | None = None) -> str:
