@@ -118,15 +118,49 @@ UNSERVED: Final[Mapping[str, Unserved]] = {
 }
 """Keys that DeepSpeed reads, or once read, and that the built-in trainer does not serve; a dot leads into a section."""
 
+CLOSED: Final[Mapping[str, frozenset[str]]] = {
+    section: frozenset(keys.split())
+    for section, keys in {
+        "zero_optimization": """allgather_bucket_size allgather_partitions allgather_sequential compute_grad_norm
+            contiguous_gradients cpu_offload cpu_offload_param cpu_offload_use_pin_memory elastic_checkpoint
+            enable_sanity_checks gather_16bit_weights_on_model_save ignore_unused_parameters leaf_module legacy_stage1
+            load_from_fp32_weights log_trace_cache_warnings max_live_parameters max_reuse_distance
+            memory_efficient_linear model_persistence_threshold module_granularity_threshold offload_optimizer
+            offload_param overlap_comm override_module_apply param_persistence_threshold parameter_alignment
+            pipeline_loading_checkpoint prefetch_bucket_size reduce_bucket_size reduce_scatter round_robin_gradients
+            save_muon_momentum_buffer_in_memory stage stage3_allgather_sequential
+            stage3_gather_16bit_weights_on_model_save stage3_gather_fp16_weights_on_model_save
+            stage3_max_live_parameters stage3_max_reuse_distance stage3_model_persistence_threshold
+            stage3_module_granularity_threshold stage3_param_persistence_threshold stage3_prefetch_bucket_size
+            stage3_use_all_reduce_for_fetch_params sub_group_size use_all_reduce_for_fetch_params
+            use_multi_rank_bucket_allreduce zenflow zero_hpz_partition_size zero_quantized_gradients
+            zero_quantized_nontrainable_weights zero_quantized_weights""",
+        "zero_optimization.offload_param": "buffer_count buffer_size device max_in_cpu nvme_path pin_memory",
+        "zero_optimization.offload_optimizer": """buffer_count cpuadam_cores_perc device fast_init nvme_path pin_memory
+            pipeline_read pipeline_write ratio super_offload""",
+        "bf16": "bf16_master_weights_and_grads bf16_optimizer_states check_grad_overflow enabled immediate_grad_update",
+        "fp16": """auto_cast consecutive_hysteresis enabled fp16_master_weights_and_grads hysteresis
+            initial_scale_power loss_scale loss_scale_window min_loss_scale""",
+    }.items()
+}
+"""The keys of sections in which DeepSpeed (0.19.8) refuses any other, which ends the run on the node."""
+
 _KNOWN: Final = SERVED | {key for key in UNSERVED if "." not in key}
 
 
 def misspelt(given: Mapping[str, Any]) -> Iterator[Finding]:
-    """Keys that DeepSpeed would ignore. One that is like none of its own may be what a newer version knows."""
+    """Keys that DeepSpeed would ignore or refuse. One that is like none of its own may be a newer version's."""
     for key in given:
         hint = did_you_mean(key.lower().replace("-", "_"), _KNOWN, None, cutoff=0.8)
         if hint and key not in _KNOWN:
             yield Finding((("deepspeed", key),), "is not a DeepSpeed key: DeepSpeed would ignore it", hint, at_key=True)
+    for name, keys in CLOSED.items():
+        around = tuple(name.split("."))
+        for key in section(given, around):
+            hint = did_you_mean(str(key).lower().replace("-", "_"), keys, None, cutoff=0.8)
+            if hint and key not in keys and f"{name}.{key}" not in UNSERVED:
+                message = f"is not a key of {around[-1]}: DeepSpeed would refuse it"
+                yield Finding((("deepspeed", *around, key),), message, hint, at_key=True)
 
 
 def unserved(config: RunConfig) -> Iterator[Finding]:

@@ -9,7 +9,7 @@ import pytest
 import yaml
 
 from dscampaign.orchestrator.errors import Problem, SpecError
-from dscampaign.orchestrator.spec.deepspeed_sections import SERVED, UNSERVED
+from dscampaign.orchestrator.spec.deepspeed_sections import CLOSED, SERVED, UNSERVED
 from dscampaign.orchestrator.spec.load import load_runs
 
 TRAIN = {"model": "gpt2", "tokenizer": "bytes", "dataset": "wikitext", "global_batch": 8, "steps": 4}
@@ -92,3 +92,15 @@ def test_gradients_are_not_scaled_beside_a_reduce_scatter(
 ) -> None:
     given = {"zero_optimization": {"stage": stage, "reduce_scatter": scatter}, key: value}
     assert [one.field for one in problems(tmp_path, given)] == ([] if works else [f"deepspeed.{key}"])
+
+
+@pytest.mark.parametrize("name", CLOSED)
+def test_a_misspelt_key_within_a_section_is_told_what_was_meant(tmp_path: Path, name: str) -> None:
+    for key in sorted(CLOSED[name]):
+        found = problems(tmp_path, nested(name, {key + key[-1]: 1}))
+        near = [one.hint for one in found if one.field == f"deepspeed.{name}.{key + key[-1]}"]
+        assert near == [f'did you mean "{key}"?'] or len(key) < 5  # short words are soon alike by chance
+
+
+def test_a_key_that_only_a_newer_deepspeed_has_passes(tmp_path: Path) -> None:
+    assert not problems(tmp_path, {"zero_optimization": {"stage": 1, "quantum_teleport": True}})
