@@ -7,19 +7,15 @@ that somebody else was faster and the caller should look again.
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Collection, Mapping
 from dataclasses import asdict, fields
 from typing import Any
 
 from sqlalchemy import (
-    BigInteger,
     ColumnElement,
     Connection,
-    Integer,
     Table,
     and_,
-    bindparam,
-    delete,
     func,
     insert,
     select,
@@ -27,6 +23,21 @@ from sqlalchemy import (
 )
 
 from . import schema
+from .bulk import (
+    RunMark,
+    attempts_of,
+    change_attempts,
+    change_runs,
+    evidences,
+    insert_attempts,
+    insert_runs,
+    lock_attempts,
+    mark_queued,
+    pieces,
+    run_marks,
+    update_runs,
+    withdraw_attempts,
+)
 from .events import NewEvent, add_event, add_events, events, events_of_kind, forwards, newest_event_s
 from .gpu_queries import attempt_gpus, gpu_devices, gpu_samples, gpu_trace, iter_gpu_samples, node_offsets, run_gpus
 from .leases import acquire_lease, read_lease, release_lease, renew_lease, report_pass
@@ -39,30 +50,38 @@ from .records import (
     CheckpointRow,
     MemoryObservation,
     NewAttempt,
-    NewRun,
     RunRow,
     RunState,
     RunStatus,
 )
-from .rows import database_now, fetch
+from .rows import fetch
 from .store import insert_into, now_s
 
 __all__ = [  # what other modules here have
     "NewEvent",
+    "RunMark",
     "acquire_lease",
     "add_event",
     "add_events",
     "attempt_gpus",
+    "attempts_of",
+    "change_attempts",
+    "change_runs",
     "events",
     "events_of_kind",
+    "evidences",
     "extra_names",
     "forwards",
     "gpu_devices",
     "gpu_samples",
     "gpu_trace",
+    "insert_attempts",
+    "insert_runs",
     "iter_gpu_samples",
     "iter_metrics",
     "latest",
+    "lock_attempts",
+    "mark_queued",
     "metrics",
     "newest_event_s",
     "newest_lines",
@@ -72,11 +91,12 @@ __all__ = [  # what other modules here have
     "renew_lease",
     "report_pass",
     "run_gpus",
+    "run_marks",
     "step_figures",
     "step_times",
+    "update_runs",
+    "withdraw_attempts",
 ]
-
-_BATCH = 1000  # rows an INSERT; both databases limit the number of parameters
 
 
 def insert_campaign(
@@ -114,15 +134,6 @@ def list_campaigns(conn: Connection) -> list[CampaignRow]:
 def update_campaign(conn: Connection, campaign_id: int, **values: Any) -> bool:
     """Sets columns of a campaign; False when there is no such campaign."""
     return _update(conn, schema.campaign, campaign_id, None, values)
-
-
-def insert_runs(conn: Connection, campaign_id: int, new_runs: Sequence[NewRun]) -> None:
-    """Records runs. A name that the campaign already has makes the transaction a StaleWrite."""
-    fixed = {"campaign_id": campaign_id, "desired": "run", "generation": 0, "retry_epoch": 0}
-    fixed["updated_s"] = database_now(conn)
-    rows = [{**vars(new), **fixed} for new in new_runs]
-    for start in range(0, len(rows), _BATCH):
-        conn.execute(insert(schema.run), rows[start : start + _BATCH])
 
 
 def runs(conn: Connection, campaign_id: int) -> list[RunRow]:
@@ -175,49 +186,9 @@ def update_run(
     return _update(conn, schema.run, run_id, expect_states, {"updated_s": now_s(conn), **values})
 
 
-def update_runs(conn: Connection, run_ids: Sequence[int], **values: Any) -> None:
-    """Sets columns of runs to the same values, and the time of the change."""
-    changed = {"updated_s": now_s(conn), **values}
-    for start in range(0, len(run_ids), _BATCH):
-        some = schema.run.c.id.in_(run_ids[start : start + _BATCH])
-        conn.execute(update(schema.run).where(some).values(changed))
-
-
 def insert_attempt(conn: Connection, new: NewAttempt) -> int:
     """Records an attempt; see `insert_attempts`."""
     return insert_attempts(conn, [new])[0]
-
-
-def insert_attempts(conn: Connection, new: Sequence[NewAttempt]) -> list[int]:
-    """Records attempts before they are submitted, makes each its run's newest, and returns their ids in this order.
-
-    A generation that a run already has makes the transaction a StaleWrite: another process decided first.
-    """
-    if not new:
-        return []
-    zero = {"evidence": {}, "gpu_seconds": 0.0, "spool_offset": 0, "created_s": database_now(conn)}
-    returning = insert(schema.attempt).returning(schema.attempt.c.id, sort_by_parameter_order=True)
-    ids = conn.execute(returning, [{**vars(one), **zero} for one in new]).scalars().all()
-    to = bindparam("to_generation", type_=Integer)
-    newest = and_(schema.run.c.id == bindparam("of_run", type_=BigInteger), schema.run.c.generation < to)
-    newer = [{"of_run": one.run_id, "to_generation": one.generation} for one in new]
-    conn.execute(update(schema.run).where(newest).values(generation=to), newer)
-    return list(ids)
-
-
-def withdraw_attempts(conn: Connection, attempt_ids: Collection[int]) -> None:
-    """Removes attempts of which surely nothing was submitted, as if they had never been decided.
-
-    Their events go with them: an intent that comes to nothing in every pass would bury all others.
-    """
-    table, told = schema.attempt, schema.events
-    conn.execute(delete(told).where(told.c.attempt_id.in_(list(attempt_ids))))
-    rows = conn.execute(select(table.c.run_id, table.c.generation).where(table.c.id.in_(list(attempt_ids)))).all()
-    conn.execute(delete(table).where(table.c.id.in_(list(attempt_ids))))
-    for run_id, generation in rows:
-        newest = and_(schema.run.c.id == run_id, schema.run.c.generation == generation)
-        before = {"generation": generation - 1, "state": RunState.PENDING}
-        conn.execute(update(schema.run).where(newest).values(before))
 
 
 def attempts(conn: Connection, campaign_id: int, run_id: int | None = None) -> list[AttemptRow]:
@@ -234,21 +205,6 @@ def attempts_by_run(conn: Connection, campaign_id: int) -> dict[int, list[Attemp
     for row in attempts(conn, campaign_id):
         rows[row.run_id].append(row)
     return rows
-
-
-def mark_queued(conn: Connection, job_ids: Mapping[int, str]) -> list[int]:
-    """Records the jobs of attempts, by id, that were only intended until now; returns the ids of those."""
-    row, now = schema.attempt.c, database_now(conn)
-    of_ids = [row.id.in_(list(job_ids)[start : start + _BATCH]) for start in range(0, len(job_ids), _BATCH)]
-    intended = [select(row.id).where(some, row.state == AttemptState.INTENT).with_for_update() for some in of_ids]
-    ids = [found for query in intended for found in conn.execute(query).scalars()]
-    if ids:
-        values = {"job_id": bindparam("job", type_=row.job_id.type), "submit_time_s": now, "state": AttemptState.QUEUED}
-        rows = [{"of_attempt": found, "job": job_ids[found]} for found in ids]
-        conn.execute(
-            update(schema.attempt).where(row.id == bindparam("of_attempt", type_=BigInteger)).values(values), rows
-        )
-    return ids
 
 
 def update_attempt(
@@ -350,8 +306,8 @@ def memory_of(conn: Connection, memory_keys: Collection[str]) -> dict[str, list[
     joined = query.join(attempt, attempt.c.id == table.c.attempt_id).order_by(table.c.created_s, table.c.attempt_id)
     found: dict[str, list[MemoryObservation]] = defaultdict(list)
     keys = sorted(memory_keys)
-    for start in range(0, len(keys), _BATCH):
-        for key, *row in conn.execute(joined.where(attempt.c.memory_key.in_(keys[start : start + _BATCH]))):
+    for some in pieces(keys):
+        for key, *row in conn.execute(joined.where(attempt.c.memory_key.in_(some))):
             found[key].append(MemoryObservation(*row))
     return dict(found)
 

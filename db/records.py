@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 from enum import StrEnum
 from typing import Any, Final, NamedTuple
@@ -146,7 +147,7 @@ class NewRun:
     stage: Stage = Stage.FULL
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, slots=True)
 class RunRow:
     """A run.
 
@@ -159,7 +160,7 @@ class RunRow:
     campaign_id: int
     name: str
     params: dict[str, Any]
-    config: dict[str, Any]
+    config: Mapping[str, Any]
     config_hash: str
     repeat: int
     state: RunState
@@ -199,7 +200,7 @@ class NewAttempt:
     code: str = ""
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, slots=True)
 class AttemptRow:
     """One try at a run.
 

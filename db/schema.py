@@ -30,6 +30,7 @@ from sqlalchemy.types import TypeEngine
 from .gpu_records import GPU_FIGURES, WHOLE_FIGURES
 from .records import METRIC_COLUMNS, AttemptState, RunState, Stage
 from .storable import MAX_TEXT, text
+from .stored_document import DocumentType
 
 HEAD: Final = "0004"
 """The newest migration, named here so that opening a store does not import Alembic."""
@@ -136,7 +137,7 @@ run = Table(
     _ref("campaign_id", campaign),
     Column("name", StorableText(255), nullable=False),
     Column("params", JSON, nullable=False),
-    Column("config", JSON, nullable=False),
+    Column("config", DocumentType, nullable=False),
     Column("config_hash", StorableText(64), nullable=False),
     Column("repeat", Integer, nullable=False),
     Column("state", StateType(RunState), nullable=False),

@@ -23,6 +23,7 @@ from ..collect.collector import Collector
 from ..forward.processes import Forwarders
 from ..guard import start_time
 from ..shared import allocator, retention, spool_steps
+from ..shared.closed_tasks import is_closed
 from ..shared.code_copy import CodeCopy, DamagedCopy
 from ..shared.files import make_below, open_private, read_json, write_atomically
 from ..shared.layout import AttemptPaths, RunPaths, payloads_file
@@ -68,7 +69,8 @@ def main(argv: list[str]) -> int:
     except Distrusted as doubt:
         print(f"not run: {doubt}", file=sys.stderr)
         return EXIT_NOT_MINE
-    return Agent(payload, Node.from_environment(os.environ), umask).run()
+    closed = partial(is_closed, batch, index)
+    return Agent(payload, Node.from_environment(os.environ), umask, closed).run()
 
 
 class Agent:
@@ -79,9 +81,13 @@ class Agent:
         node: this node.
         umask: the user's, which the ranks get: what they write is the user's own. Only that others may write to it is
             taken away, for a later attempt reads what an earlier one has left.
+        closed: whether the attempt may no longer begin.
     """
 
-    def __init__(self, payload: Payload, node: Node, umask: int = 0o077) -> None:
+    def __init__(
+        self, payload: Payload, node: Node, umask: int = 0o077, closed: Callable[[], bool] = lambda: False
+    ) -> None:
+        self._closed = closed
         self.payload, self.node, self._umask = payload, node, umask | 0o022
         self.paths, self.run_paths = AttemptPaths(Path(payload.attempt_dir)), RunPaths(Path(payload.run_dir))
         first = node.rank * payload.ranks_per_node
@@ -142,7 +148,7 @@ class Agent:
 
     def _start(self) -> Start | None:
         """Agrees with the other nodes on how to start; None if another job runs this attempt."""
-        starter = Starter(self.payload, self.node, self._beat)
+        starter = Starter(self.payload, self.node, self._beat, self._closed)
         begun = starter.begin(JOIN_TIMEOUT_S)
         if begun is None:
             return None
@@ -351,6 +357,8 @@ class Agent:
 def _trusted_payload(path: Path, index: int, root: Path) -> Payload:
     """What is to be run, where nobody else can have written it, nor can change what is run while it goes on.
 
+    Makes the attempt's folder: of a campaign's thousands of runs, many may wait for long, or never begin.
+
     Args:
         path: the payloads of the array.
         index: the task's.
@@ -362,8 +370,11 @@ def _trusted_payload(path: Path, index: int, root: Path) -> Payload:
         ValueError: it is no payload of this version.
     """
     payload = read_payload(open_trusted(path, root), path, index)
-    run = RunPaths(Path(payload.run_dir))
-    if doubt := distrust(Path(payload.attempt_dir), run.root):
+    run, folder = RunPaths(Path(payload.run_dir)), Path(payload.attempt_dir)
+    if doubt := distrust(run.dir.parent, run.root):
+        raise doubt
+    make_below(run.dir.parent, folder)
+    if doubt := distrust(folder, run.root):
         raise doubt
     return payload
 

@@ -47,10 +47,11 @@ class Starter:
         payload: what was submitted.
         node: this node.
         beat: gives a sign of life, if it is time to; the other nodes wait for it.
+        closed: whether the attempt may no longer begin, see `closed_tasks`.
     """
 
-    def __init__(self, payload: Payload, node: Node, beat: Callable[[], None]) -> None:
-        self._payload, self._node, self._beat = payload, node, beat
+    def __init__(self, payload: Payload, node: Node, beat: Callable[[], None], closed: Callable[[], bool]) -> None:
+        self._payload, self._node, self._beat, self._closed = payload, node, beat, closed
         self._paths, self._run_paths = AttemptPaths(Path(payload.attempt_dir)), RunPaths(Path(payload.run_dir))
 
     def begin(self, timeout_s: float) -> Begun | None:
@@ -64,7 +65,7 @@ class Starter:
             RendezvousTimeout: node 0 gave no sign of life.
         """
         if self._node.rank == 0:
-            if not self._take(self._paths.claim):
+            if not self._take(self._paths.claim) or self._may_not_begin():
                 return None
             copy = self._verified_code()
             return Begun(self._announce(), self._payload, copy)
@@ -103,6 +104,13 @@ class Starter:
         holder = (read_json(self._paths.claim) or {}).get("job_id", "a newer attempt")
         print(f"not mine: {self._paths.dir.name} of {self._payload.run} belongs to {holder}", file=sys.stderr)
         return False
+
+    def _may_not_begin(self) -> bool:
+        """Asked with the claim in hand: whoever closes the attempt after this finds the claim."""
+        if not self._closed():
+            return False
+        print(f"not run: {self._paths.dir.name} of {self._payload.run} is over", file=sys.stderr)
+        return True
 
     def _claimed_by_another(self) -> bool:
         claim = read_json(self._paths.claim)

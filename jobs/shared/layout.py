@@ -13,6 +13,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from enum import StrEnum
+from functools import cached_property
 from pathlib import Path
 from typing import Final
 
@@ -166,7 +167,7 @@ class CampaignPaths:
     root: Path
     campaign: str
 
-    @property
+    @cached_property
     def dir(self) -> Path:
         """The campaign's folder."""
         return self.root / self.campaign
@@ -176,7 +177,7 @@ class CampaignPaths:
         """Says whose folder this is. Where it is missing, so is the shared folder."""
         return self.dir / MARKER
 
-    @property
+    @cached_property
     def data(self) -> Path:
         """Prepared data, shared by all campaigns under the same root."""
         return self.root / Beside.DATA
@@ -189,12 +190,12 @@ class CampaignPaths:
         """The micro-batch that runs with this key of `Payload.search` train with: the first one that was found."""
         return self.dir / "searches" / f"{search}.json"
 
-    @property
+    @cached_property
     def runs(self) -> Path:
         """The folders of all runs."""
         return self.dir / "runs"
 
-    @property
+    @cached_property
     def batches(self) -> Path:
         """The folders of all job arrays."""
         return self.dir / "batches"
@@ -211,3 +212,8 @@ class CampaignPaths:
 def payloads_file(batch_dir: Path) -> Path:
     """What each task of the batch is to run, see `payload_array`."""
     return batch_dir / "payloads.jsonl"
+
+
+def closed_file(batch_dir: Path) -> Path:
+    """The tasks of the batch that no job may begin any more, see `closed_tasks`."""
+    return batch_dir / "closed"

@@ -52,6 +52,7 @@ class CodeCopies:
     workdir: Path
     make: bool
     _known: dict[Path, Code] = field(default_factory=dict)
+    _of_script: dict[str, Code] = field(default_factory=dict)
 
     def of(self, config: RunConfig) -> Code:
         """The code of a run with this configuration.
@@ -63,6 +64,13 @@ class CodeCopies:
             return Code("")
         if config.code == "live":
             return Code(LIVE)
+        first = config.command[0]
+        if first not in self._of_script:
+            self._of_script[first] = self._found(config)
+        return self._of_script[first]
+
+    def _found(self, config: RunConfig) -> Code:
+        assert config.command is not None
         module = config.command[0] == "-m"
         script = self.workdir if module else Path(self.workdir, config.command[0])
         if not script.exists():

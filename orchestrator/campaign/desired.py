@@ -132,9 +132,10 @@ def cancel(store: Store, campaign: CampaignRow, names: Collection[str] | None) -
         runs = _chosen(conn, campaign, names)
         ending = [run for run in runs if run.state not in ENDED_RUN and run.desired != "cancel"]
         ended = [run for run in runs if run.state in ENDED_RUN - {RunState.COMPLETED} and run.desired == "run"]
-        for run in (*ending, *ended):
-            queries.update_run(conn, run.id, desired="cancel")
-            queries.add_event(conn, campaign.id, "cancel.asked", "cancelled by the user", run_id=run.id)
+        marked = [run.id for run in (*ending, *ended)]
+        queries.update_runs(conn, marked, desired="cancel")
+        asked = (queries.NewEvent("cancel.asked", "cancelled by the user", run_id) for run_id in marked)
+        queries.add_events(conn, campaign.id, list(asked))
     return ending
 
 
@@ -292,25 +293,22 @@ def _apply(
     ordinals = {run.config_hash: ordinal for ordinal, run in enumerate(order)}
     new = [_new_run(run, ordinals[run.config_hash], codes[run.config_hash]) for run in change.create]
     queries.insert_runs(conn, campaign_id, new)
+    told: list[queries.NewEvent] = []
+    changed: dict[int, dict[str, Any]] = {row.id: {"desired": ABSENT} for row in change.drop}
     for row, run in change.keep:
         again = as_kept(row, run)
         values = {name: value for name in _KEPT if (value := getattr(again, name)) != getattr(row, name)}
         values |= {"params": run.params, "ordinal": ordinals[run.config_hash]}
-        values |= {} if has_code(row) else {"code": codes[run.config_hash]}
-        queries.update_run(conn, row.id, **values)
+        changed[row.id] = values | ({} if has_code(row) else {"code": codes[run.config_hash]})
         if (again.target_step or 0) > (row.target_step or 0):
             message = f"goes on to step {again.target_step:,}, not {row.target_step:,}"
-            queries.add_event(conn, campaign_id, "longer", message, run_id=row.id)
+            told.append(queries.NewEvent("longer", message, row.id))
     for row, run in change.replace:
-        values = {
-            **vars(_new_run(run, ordinals[run.config_hash], codes[run.config_hash])),
-            "desired": "run",
-            "not_before_s": None,
-        }
-        queries.update_run(conn, row.id, **values)
-        queries.add_event(conn, campaign_id, "replaced", "its experiment changed in the spec", run_id=row.id)
-    for row in change.drop:
-        queries.update_run(conn, row.id, desired=ABSENT)
+        values = vars(_new_run(run, ordinals[run.config_hash], codes[run.config_hash]))
+        changed[row.id] = {**values, "desired": "run", "not_before_s": None}
+    queries.change_runs(conn, changed)
+    told += [queries.NewEvent("replaced", "its experiment changed in the spec", row.id) for row, _ in change.replace]
+    queries.add_events(conn, campaign_id, told)
 
 
 def _new_run(run: Run, ordinal: int, code: str) -> NewRun:

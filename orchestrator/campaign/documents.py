@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from copy import deepcopy
 from dataclasses import asdict
 from typing import Any, Final
 
@@ -65,6 +66,19 @@ def columns_of(documents: Sequence[Mapping[str, Any]]) -> tuple[list[str], Itera
     return columns, ([row.get(name) for name in columns] for row in flat)
 
 
+class Documents(Sequence[dict[str, Any]]):
+    """Documents of many rows, each made when it is asked for: all together take far more memory than the rows."""
+
+    def __init__(self, rows: Sequence[Any], make: Callable[[Any], dict[str, Any]]) -> None:
+        self._rows, self._make = rows, make
+
+    def __getitem__(self, place: Any) -> Any:
+        return [*map(self._make, self._rows[place])] if isinstance(place, slice) else self._make(self._rows[place])
+
+    def __len__(self) -> int:
+        return len(self._rows)
+
+
 def status_document(store: Store, campaign: CampaignRow, chosen: Selection | None = None) -> dict[str, Any]:
     """Where a campaign stands, with all its runs or the chosen ones."""
     status = read_status(store, campaign)
@@ -72,6 +86,14 @@ def status_document(store: Store, campaign: CampaignRow, chosen: Selection | Non
         runs = {run.id: run for run in queries.runs(conn, campaign.id)}
         attempts = queries.attempts_by_run(conn, campaign.id)
         forwards = queries.forwards(conn, campaign.id)
+
+    def of_run(row: RunStatus) -> dict[str, Any]:
+        return {
+            **_run_of_status(row, runs[row.run_id], attempts[row.run_id], forwards.get(row.run_id, {})),
+            **activity_document(row, status),
+            "metrics_source": source._asdict() if (source := status.sources.get(row.run_id)) else None,
+        }
+
     return {
         "campaign": campaign.name,
         "settled": status.settled,
@@ -80,14 +102,7 @@ def status_document(store: Store, campaign: CampaignRow, chosen: Selection | Non
         "left_s": status.all_left_s,
         "reconciler": _reconciler(status.reconciler),
         **status.counted.document(),
-        "runs": [
-            {
-                **_run_of_status(row, runs[row.run_id], attempts[row.run_id], forwards.get(row.run_id, {})),
-                **activity_document(row, status),
-                "metrics_source": source._asdict() if (source := status.sources.get(row.run_id)) else None,
-            }
-            for row in (chosen.of(status) if chosen else status).runs
-        ],
+        "runs": Documents((chosen.of(status) if chosen else status).runs, of_run),
     }
 
 
@@ -141,7 +156,8 @@ def run_document(facts: RunDetails) -> dict[str, Any]:
 
 def batch_of(run: RunRow) -> dict[str, int | None]:
     """A run's batch arithmetic as its spec asks for it, before any attempt made the micro-batch smaller."""
-    config, train = run.config, run.config.get("train", {})
+    config = deepcopy(run.config)  # a copy, so that the row does not keep what was read
+    train = config.get("train", {})
     nodes = 1 if config.get("executor") == "local" else config.get("slurm", {}).get("nodes", 1)
     world_size = nodes * config.get("ranks_per_node", 1)
     batch, micro = train.get("global_batch"), train.get("micro_batch")

@@ -8,6 +8,7 @@ from collections import Counter, defaultdict
 from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from enum import StrEnum
+from functools import cached_property
 from itertools import chain
 from math import ceil
 from pathlib import Path
@@ -33,9 +34,10 @@ from ..reconcile.actions import Submit
 from ..reconcile.campaign_folder import CampaignFolder
 from ..reconcile.decide import decide
 from ..reconcile.loop import make_executor
-from ..reconcile.observe import RunMetrics, observe, read_store
+from ..reconcile.observe import RunMetrics, observe
 from ..reconcile.origin import Origin, why_held
 from ..reconcile.screening import Rule, Screening, work_of
+from ..reconcile.stored import read_store
 from ..spec.expand import Run
 from ..spec.model import RunConfig
 from ..spec.validate import remarks
@@ -82,7 +84,7 @@ class PlannedRun:
     usable_gb: float | None = None
     needs: ModelNeeds = field(default_factory=ModelNeeds)
 
-    @property
+    @cached_property
     def config(self) -> RunConfig | None:
         """The configuration of that attempt: with all defaults resolved, and with its changes."""
         return changed(self.run.settled, self.changes) if self.run else None
@@ -143,8 +145,8 @@ class Plan:
     def arrays(self) -> int:
         """Job arrays that would be submitted: one for each resource shape, or several where it has very many runs."""
         starting = ((item.run, item.mem_scale) for item in self.runs if item.run and item.starts)
-        asked = (job_request.resources(run.config, mem_scale=scale) for run, scale in starting)
-        sizes = Counter(job_request.shape(resources) for resources in asked)
+        shapes = job_request.Shapes()
+        sizes = Counter(shapes.of(run.config, mem_scale=scale)[0] for run, scale in starting)
         return sum(ceil(size / ARRAY_LIMIT) for size in sizes.values())
 
     @property
@@ -152,7 +154,7 @@ class Plan:
         """The maximum that the submitted attempts can use within their time limits; None without Slurm."""
         if self.executor != "slurm":
             return None
-        return sum(map(_most_gpu_hours, self.starting))
+        return sum(map(most_gpu_hours, self.starting))
 
     @property
     def all_gpu_hours(self) -> float:
@@ -169,7 +171,8 @@ class Plan:
         return sum(item.sign in signs for item in self.runs)
 
 
-def _most_gpu_hours(run: Run) -> float:
+def most_gpu_hours(run: Run) -> float:
+    """What an attempt of a run on Slurm can use within its time limit."""
     slurm = run.config.slurm
     return slurm.nodes * slurm.gpus * slurm.time_min / 60
 
@@ -206,8 +209,8 @@ def _screening(submission: Submission, planned: Sequence[PlannedRun]) -> Screeni
         if item.run and item.sign is Sign.LATER:
             later[work_of(item.run.stored_config)].append(item.run)
     most = screen.keep * submission.spec.repeats if isinstance(screen.keep, int) else None
-    chosen = [run for runs in later.values() for run in sorted(runs, key=_most_gpu_hours, reverse=True)[:most]]
-    hours = sum(map(_most_gpu_hours, chosen)) if submission.spec.executor == "slurm" else None
+    chosen = [run for runs in later.values() for run in sorted(runs, key=most_gpu_hours, reverse=True)[:most]]
+    hours = sum(map(most_gpu_hours, chosen)) if submission.spec.executor == "slurm" else None
     screens = [item for item in planned if item.run and item.run.stage is Stage.SCREENING]
     still = sum(item.starts or item.why in UNSETTLED_RUN for item in screens)
     return ScreeningPlan(screen.steps, rule.text, still, len(chosen), hours)

@@ -11,9 +11,9 @@ import shutil
 import signal
 import subprocess
 import sys
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
-from typing import IO, TYPE_CHECKING, Any, TypeVar
+from typing import IO, TYPE_CHECKING, Any, Final, TypeVar
 
 import click
 
@@ -31,6 +31,9 @@ if TYPE_CHECKING:
     from ..spec.model import Spec
 
 Decorated = TypeVar("Decorated", bound=Callable[..., Any])
+
+_INDENTED_ITEMS: Final = 100
+"""Of a longer list in a document each item is one line: indented, ten thousand runs were half a million lines."""
 
 
 class Verb(click.Command):
@@ -203,7 +206,32 @@ def echo_json(document: Mapping[str, Any]) -> None:
     """Prints one JSON document, with the version of its schema."""
     from ..campaign.documents import SCHEMA_VERSION
 
-    echo(json.dumps({"schema_version": SCHEMA_VERSION, **document}, indent=2, default=str, allow_nan=False))
+    for piece in json_pieces({"schema_version": SCHEMA_VERSION, **document}):
+        sys.stdout.write(printable(piece, colours=True) if sys.stdout.isatty() else piece)
+    sys.stdout.flush()
+
+
+def json_pieces(document: Mapping[str, Any]) -> Iterator[str]:
+    """The text of a document, piece by piece: indented, but of a long list each item in one line."""
+    last = len(document) - 1
+    yield "{\n"
+    for place, (name, value) in enumerate(document.items()):
+        end = "\n" if place == last else ",\n"
+        if isinstance(value, Sequence) and not isinstance(value, str) and len(value) > _INDENTED_ITEMS:
+            yield f"  {json.dumps(name)}: [\n"
+            for number, item in enumerate(value, 1):
+                line = json.dumps(item, default=_plain, allow_nan=False)
+                yield f"    {line}\n" if number == len(value) else f"    {line},\n"
+            yield f"  ]{end}"
+        else:
+            text = json.dumps({name: value}, indent=2, default=_plain, allow_nan=False)
+            yield f"{text[2:-2]}{end}"
+    yield "}\n"
+
+
+def _plain(value: object) -> object:
+    """What JSON has no word for, as it has."""
+    return list(value) if isinstance(value, Sequence) else str(value)
 
 
 def echo_either(as_json: bool, document: Callable[[], Mapping[str, Any]], text: Callable[[Page], str]) -> None:

@@ -45,6 +45,7 @@ _words: Final = click.argument("words", metavar="[NAME] [RUN...]", nargs=-1, she
 @set_option
 @click.option("--yes", "-y", is_flag=True, help="Do not ask for confirmation.")
 @click.option("--watch", "-w", is_flag=True, help="Then reconcile until every run is settled.")
+@click.option("--all", "everything", is_flag=True, help="Show every run of the plan, even if there are hundreds.")
 @click.option(
     "--dry-run", is_flag=False, flag_value="plan", type=click.Choice(["plan"]), help="Show the plan and stop."
 )
@@ -57,6 +58,7 @@ def submit(
     sets: Sequence[str],
     yes: bool,
     watch: bool,
+    everything: bool,
     dry_run: str | None,
     dir: str | None,
     store: str | None,
@@ -80,7 +82,9 @@ def submit(
     from .spec import plan as plan_verb
 
     if dry_run:
-        return int(ctx.invoke(plan_verb, spec=spec, sets=sets, dir=dir, store=store, as_json=as_json))
+        return int(
+            ctx.invoke(plan_verb, spec=spec, sets=sets, everything=everything, dir=dir, store=store, as_json=as_json)
+        )
     submission, where = read_submission(spec, sets, dir, store)
     warn_of_other_store(where)
     existing = where.open_if_any()
@@ -92,7 +96,7 @@ def submit(
     planned = make_plan(existing, submission)
     if planned.starting:
         look.require_accepted()
-    echo_err(plan_page(planned, page_for(sys.stderr)))
+    echo_err(plan_page(planned, page_for(sys.stderr), everything=everything))
     if not _agreed(planned, where.settings, yes):
         echo_err("nothing was submitted")
         return EXIT_FAILED
@@ -238,8 +242,8 @@ def _one_pass(
     if until_cancelled and not trouble and _cancelling(read_status(store, campaign)):
         time.sleep(CANCELLED_S)
         trouble = run_one_pass(store, campaign)
-    told = print_end(store, campaign, as_json, brief=True)
     status = read_status(store, campaign)
+    told = print_end(status, store, as_json, brief=True)
     if not told and not status.settled and not status.reconciled_now:
         echo_next(f"campaign reconcile {campaign.name} --watch")
     if trouble:
@@ -260,5 +264,5 @@ def _watch(store: Store, campaign: CampaignRow, interval_s: float | None, as_jso
 
     watch_passes(store, campaign, interval_s)
     status = patiently(lambda: read_status(store, campaign))
-    patiently(lambda: print_end(store, campaign, as_json))
+    patiently(lambda: print_end(status, store, as_json))
     return EXIT_OK if status.all_completed else EXIT_FAILED

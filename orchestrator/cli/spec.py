@@ -136,17 +136,26 @@ def validate(spec: Path, sets: Sequence[str], as_json: bool) -> int:
 @click.argument("run", required=False)
 @set_option
 @click.option("-v", "--verbose", is_flag=True, help="Show the DeepSpeed configuration of every run.")
+@click.option("--all", "everything", is_flag=True, help="Show every run, even if there are hundreds.")
 @store_options
 @format_options
 def plan(
-    spec: Path, run: str | None, sets: Sequence[str], verbose: bool, dir: str | None, store: str | None, form: str
+    spec: Path,
+    run: str | None,
+    sets: Sequence[str],
+    verbose: bool,
+    everything: bool,
+    dir: str | None,
+    store: str | None,
+    form: str,
 ) -> int:
     """Show what submitting a spec would do.
 
     Changes nothing. Lists each run with its batch arithmetic (global batch = micro-batch x accumulation x ranks), the
     number of parameters of its model, and the memory that weights, gradients and optimizer states take on one GPU.
     Of a script of your own, shows the command of the first run.
-    With RUN, shows that run's DeepSpeed configuration instead.
+    With RUN, shows that run's DeepSpeed configuration instead. More than 60 runs are summed up by axis, with a row for
+    each that is not like all others.
 
     Examples:
       campaign plan campaign.yaml
@@ -166,7 +175,7 @@ def plan(
     if form != TABLE:
         echo_rows(form, plan_document(replace(planned, runs=tuple(chosen)) if run else planned), _plan_rows)
         return EXIT_OK
-    pages = [] if run else [for_terminal(plan_page(planned, page))]
+    pages = [] if run else [for_terminal(plan_page(planned, page, everything=everything))]
     pages += [config_page(item, page) for item in chosen] if run or verbose else []
     echo("\n\n".join(pages))
     return EXIT_OK

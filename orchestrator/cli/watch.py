@@ -63,7 +63,7 @@ def run_one_pass(store: Store, campaign: CampaignRow) -> bool:
         raise
     finally:
         reconciler.close()
-    done = _done(seen, read_status(store, campaign)) if isinstance(seen, Pass) else []
+    done = _done(seen, read_status(store, campaign)) if isinstance(seen, Pass) and seen.actions else []
     for line in (*done, *_in_the_way(seen)):
         echo_err(line)
     return isinstance(seen, Pass) and bool(seen.troubles)
@@ -193,15 +193,15 @@ def write_until_settled(
         sleep(max(interval_s, time.monotonic() - began_s))
 
 
-def print_end(store: Store, campaign: CampaignRow, as_json: bool, *, brief: bool = False) -> bool:
+def print_end(status: CampaignStatus, store: Store, as_json: bool, *, brief: bool = False) -> bool:
     """Prints the status on stdout; brief: one line if no run failed, is held or said nothing.
 
     True if it is the whole page, which says what to do next.
     """
     if as_json:
-        echo_json(status_document(store, campaign))
+        echo_json(status_document(store, status.campaign))
         return False
-    status, page = read_status(store, campaign), page_for(sys.stdout)
+    page = page_for(sys.stdout)
     troubled = bool(status.silent) or any(run.state in ("failed", "held") for run in status.runs)
     whole = troubled or not brief
     echo_page(status_page(status, page, screen_height(sys.stdout)) if whole else headline(status, page))

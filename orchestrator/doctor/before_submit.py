@@ -33,7 +33,8 @@ class Look:
     """
 
     def __init__(self, runs: Sequence[Run]) -> None:
-        kinds = {job_request.shape(job_request.resources(run.config)): run for run in reversed(runs) if _on_slurm(run)}
+        shapes = job_request.Shapes()
+        kinds = {shapes.of(run.config)[0]: run for run in reversed(runs) if _on_slurm(run)}
         self._asked = requirements_of(list(kinds.values())[:_MOST_KINDS])
         self._pool = ThreadPoolExecutor(len(self._asked) + 1)
         self._nodes: Future[tuple[Nodes, ...]] | None = self._start(partitions) if self._asked else None

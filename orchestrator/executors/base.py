@@ -27,7 +27,7 @@ NO_NODES: Final = ("", "None assigned")
 """What is said of the nodes of a job that has none."""
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, slots=True)
 class JobView:
     """One job as the executor sees it now.
 

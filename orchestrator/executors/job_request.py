@@ -8,7 +8,7 @@ import os
 import re
 import sys
 import uuid
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from functools import cache
 from itertools import takewhile
 from math import ceil
@@ -17,6 +17,7 @@ from typing import Any
 
 from ... import __version__, jobs
 from ...db.records import AttemptRow, RunRow
+from ...db.stored_document import StoredDocument
 from ...jobs.shared import ds_config
 from ...jobs.shared.code_copy import LIVE
 from ...jobs.shared.layout import AttemptPaths, CampaignPaths
@@ -25,6 +26,7 @@ from ..spec import batch_size
 from ..spec.effects import ALIKE_IN_SPEED
 from ..spec.expand import Run
 from ..spec.model import RunConfig
+from ..spec.shared_sections import SharedSections
 from ..spec.slurm_section import SlurmConfig
 from .local import local_gpus
 
@@ -34,9 +36,10 @@ TOKEN_LENGTH, SUFFIX_LENGTH = 64, 10
 TRAINER = ("-m", "dscampaign.jobs.trainer")
 
 
-def run_config(run: RunRow) -> RunConfig:
-    """The configuration that the store keeps for a run."""
-    return RunConfig.model_validate(run.config)
+def run_config(run: RunRow, sections: SharedSections | None = None) -> RunConfig:
+    """The configuration that the store keeps for a run; `sections` of those that were read with it."""
+    stored = json.loads(run.config.text) if isinstance(run.config, StoredDocument) else run.config
+    return (sections or SharedSections()).read(stored)
 
 
 def attempt_paths(row: AttemptRow) -> AttemptPaths:
@@ -214,6 +217,24 @@ def new_token(campaign: str, runs: Sequence[str]) -> str:
     return f"{text}.{uuid.uuid4().hex[:SUFFIX_LENGTH]}"
 
 
-def shape(resources: Mapping[str, Any]) -> str:
-    """A key that is equal for equal resources."""
-    return json.dumps(resources, sort_keys=True)
+class Shapes:
+    """The resources of many attempts, worked out once for all whose sections are the same objects.
+
+    Args:
+        prologue: shell lines that come before the spec's own.
+    """
+
+    def __init__(self, prologue: Sequence[str] = ()) -> None:
+        self._prologue = prologue
+        self._known: dict[tuple[Any, ...], tuple[str, dict[str, Any], RunConfig]] = {}
+
+    def of(
+        self, config: RunConfig, *, mem_scale: float = 1.0, exclude: tuple[str, ...] = ()
+    ) -> tuple[str, dict[str, Any]]:
+        """A key that is equal for equal resources, and the resources; arguments as of `resources`."""
+        same = config.executor, id(config.slurm), id(config.local), mem_scale, exclude
+        if same not in self._known:
+            asked = resources(config, mem_scale=mem_scale, exclude=exclude, prologue=self._prologue)
+            self._known[same] = json.dumps(asked, sort_keys=True), asked, config  # which keeps its sections' ids
+        key, asked, _ = self._known[same]
+        return key, asked

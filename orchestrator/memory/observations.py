@@ -36,12 +36,12 @@ def remember_end(conn: Connection, row: AttemptRow, kind: FailureClass) -> None:
 
     Fragmentation does not prove that, unless expandable segments were on or the ledger says so too.
     """
-    if row.memory_key is None or row.micro_batch is None:
+    if row.memory_key is None or row.micro_batch is None or kind not in (FailureClass.OOM, FailureClass.FRAGMENTATION):
         return
     seen = queries.memory_of(conn, [row.memory_key]).get(row.memory_key, [])
     ledger = ledgers_of(conn, [row.memory_key]).get(row.memory_key, Ledger())
     hopeless = EXPANDABLE_SEGMENTS in row.changes or ledger.fits(row.micro_batch) is False
-    if kind is not FailureClass.OOM and not (kind is FailureClass.FRAGMENTATION and hopeless):
+    if kind is FailureClass.FRAGMENTATION and not hopeless:
         return
     unknown = MemoryObservation(memory_observation_key(row.memory_key), row.id, row.micro_batch, oom=False)
     before = next((told for told in seen if told.attempt_id == row.id and not told.oom), unknown)

@@ -24,8 +24,9 @@ def record_activities(snapshot: Snapshot, writer: FencedWriter) -> None:
     """Records those that have changed."""
     if changed := activities(snapshot):
         with writer.write() as conn:
-            for attempt_id, now in changed.items():
-                queries.update_attempt(conn, attempt_id, expect_states=ACTIVE_ATTEMPT, **vars(now))
+            states = queries.lock_attempts(conn, list(changed))
+            seen = {found: vars(now) for found, now in changed.items() if states.get(found) in ACTIVE_ATTEMPT}
+            queries.change_attempts(conn, seen)
 
 
 def activities(snapshot: Snapshot) -> dict[int, Activity]:

@@ -135,6 +135,8 @@ def _notice(view: RunView, attempt: AttemptView) -> Iterator[Note]:
 
 def _resize(view: RunView, row: AttemptRow, snapshot: Snapshot) -> Iterator[Resize]:
     """Shrinks a queued attempt by what like runs have measured meanwhile."""
+    if row.memory_key not in snapshot.ledgers:
+        return
     fit = oom_policy.starting_fit(view, row, snapshot.ledgers)
     if fit.micro_batch and row.micro_batch and fit.micro_batch < row.micro_batch:
         yield Resize(row, fit.micro_batch, fit.predicted_gb, fit.why)

@@ -8,6 +8,7 @@ a folder without it, and nothing created in its place.
 from __future__ import annotations
 
 import json
+import os
 from collections.abc import Iterable
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -25,6 +26,18 @@ class Identity(NamedTuple):
 
     device: int
     inode: int
+
+
+def run_folders(paths: CampaignPaths) -> set[str]:
+    """The names of the runs that have a folder; a shared folder may show a new one only after a while.
+
+    Raises:
+        OSError: it cannot be read.
+    """
+    try:
+        return {entry.name for entry in os.scandir(paths.runs)}
+    except FileNotFoundError:  # an older version made it later
+        return set()
 
 
 class CampaignFolder:

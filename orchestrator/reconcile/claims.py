@@ -26,6 +26,11 @@ def take_claim(row: AttemptRow) -> bool:
     return taken or (read_json(files.claim) or {}).get("job_id") == mine
 
 
+def is_claimed(row: AttemptRow) -> bool:
+    """Whether anybody has taken an attempt's claim. Raises OSError if nobody can tell."""
+    return attempt_paths(row).claim.exists()
+
+
 def job_claim(files: AttemptPaths, token: str) -> dict[str, Any] | None:
     """A job's claim, empty where it cannot be read; None for none.
 

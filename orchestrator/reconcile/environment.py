@@ -31,7 +31,7 @@ class Environments:
         """The actions that need nothing that is away, and what is away.
 
         Args:
-            configs: of all runs, whether they are about to start or not.
+            configs: of runs, whether they are about to start or not.
         """
         self._seen |= {config.python for config in configs if config.python and _is_here(config.python)}
         away: set[str] = set()

@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
+from itertools import chain
 
 from ...db import queries
 from ...db.errors import StaleLease, StoreMissing, StoreUnreachable
@@ -21,13 +22,14 @@ from ..executors.job_request import attempt_paths
 from .act import act
 from .actions import Action, Finish
 from .activity import record_activities
-from .campaign_folder import CampaignFolder, Identity
+from .campaign_folder import CampaignFolder, Identity, run_folders
 from .decide import decide, settled
 from .environment import Environments
 from .lease import FencedWriter, LeaseHeld, LeaseHolder, release_lease, take_lease
-from .observe import RunMetrics, observe, read_store
+from .observe import RunMetrics, observe
 from .set_aside import give_up_spool
 from .snapshot import Snapshot
+from .stored import read_store
 
 LATE_S = 3600.0
 """How long after an attempt's end its metrics may still become readable."""
@@ -90,14 +92,20 @@ class Reconciler:
     def _pass(self, writer: FencedWriter) -> Pass:
         newest = self._newest_attempts()
         seen = self._folder.require(newest)
-        troubles = drain(writer, newest, self._executor.outcome_grace_s)
+        made = run_folders(self.paths)
+        troubles = drain(
+            writer,
+            [row for row in newest if attempt_paths(row).dir.parent.name in made],
+            self._executor.outcome_grace_s,
+        )
+        del newest  # thousands of rows, read again with what was drained
         stored = read_store(self._store, self._campaign)
         writer.renew()
         snapshot, trouble = observe(stored, self._executor, self.paths, RunMetrics(self._store), writer.renewing)
         record_activities(snapshot, writer)
-        actions, away = self._environments.ready(decide(snapshot), stored.configs.values())
+        actions, away = self._environments.ready(decide(snapshot), stored.configs.read)
         troubles += [*([trouble] if trouble else []), *away]
-        self._require_unchanged(seen, newest, actions)
+        self._require_unchanged(seen, chain.from_iterable(stored.attempts.values()), actions)
         troubles += act(actions, writer, self._executor, self.paths)
         ended = [action.attempt for action in actions if isinstance(action, Finish)]
         troubles += drain(writer, ended, self._executor.outcome_grace_s)
@@ -128,12 +136,12 @@ class Reconciler:
                 yield exc
             sleep(poll_s or self.poll_s)
 
-    def _require_unchanged(self, seen: Identity, newest: Sequence[AttemptRow], actions: Sequence[Action]) -> None:
+    def _require_unchanged(self, seen: Identity, attempts: Iterable[AttemptRow], actions: Sequence[Action]) -> None:
         """Makes sure that the folder was there all the time: what was read while it was away seemed to be missing.
 
         Raises Unreachable if it was not, OSError if it cannot be written.
         """
-        if self._folder.require(newest) != seen or any(_has_appeared(a) for a in actions if isinstance(a, Finish)):
+        if self._folder.require(attempts) != seen or any(_has_appeared(a) for a in actions if isinstance(a, Finish)):
             raise Unreachable("the shared folder was unavailable for a moment", "the next pass looks again")
         self._folder.complete()
 

@@ -1,16 +1,14 @@
-"""Reads the store, the shared folder and the executor into a snapshot."""
+"""Adds to what the store knows what the shared folder and the executor show: a snapshot."""
 
 from __future__ import annotations
 
 import os
 from collections import defaultdict
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from contextlib import suppress
-from dataclasses import dataclass, field, replace
-from itertools import chain
+from dataclasses import dataclass, replace
+from functools import partial
 from pathlib import Path
-
-from sqlalchemy import Connection
 
 from ...db import queries
 from ...db.errors import StoreError
@@ -19,15 +17,12 @@ from ...db.records import (
     TERMINAL_ATTEMPT,
     AttemptRow,
     AttemptState,
-    CampaignRow,
     RunRow,
     RunState,
-    Stage,
     StepTimes,
 )
 from ...db.regular_files import open_regular
 from ...db.store import Store
-from ...db.warm_up import untimed_steps
 from ...jobs.agent.evidence import LINE_LIMIT, LogLine, NodeOutcome
 from ...jobs.agent.node import Start
 from ...jobs.agent.progress import Heartbeat
@@ -38,20 +33,19 @@ from ...jobs.shared.layout import AttemptPaths, CampaignPaths
 from ...jobs.shared.state_layout import arrangement
 from ..errors import Unreachable
 from ..executors.base import Executor, JobListing, JobView
-from ..executors.job_request import code_of, is_copy, run_config, trains_on_cpu
+from ..executors.job_request import is_copy
 from ..executors.storage import trouble as trouble_of
 from ..failures.policy import FailureClass
 from ..memory import config_changes
-from ..memory.observations import read_ledgers
-from ..memory.prediction import Ledger
 from ..spec.model import RunConfig
 from ..spec.retry_section import PruneConfig
+from .campaign_folder import run_folders
 from .claims import job_claim, newest_claimed
 from .origin import Origin
 from .pruning import LINES, hopeless
-from .screening import Screening
 from .set_aside import in_words, may_pass
 from .snapshot import AttemptView, BrokenRun, RunView, Snapshot
+from .stored import Stored
 
 AGENT_LOG_LINES = 40
 LOG_BYTES = 1 << 20
@@ -77,73 +71,6 @@ class RunMetrics:
         with self.store.read() as conn:
             lines = queries.newest_lines(conn, row.id, LINES)
         return hopeless(lines, row.start_step or 0, config.prune, config.train.untimed_steps)
-
-
-@dataclass(frozen=True)
-class Stored:
-    """What the store knows of a campaign at one moment of its clock.
-
-    By run id: what the spec asks for, the attempts, oldest first, and the size of the largest recorded checkpoint, in
-    bytes. By memory key: the measured memory. Of a run whose configuration cannot be read `unread` says why.
-    `screenings` has what screening runs have measured, by run id.
-    """
-
-    now_s: float
-    campaign: CampaignRow
-    runs: tuple[RunRow, ...]
-    configs: Mapping[int, RunConfig]
-    attempts: Mapping[int, Sequence[AttemptRow]]
-    unread: Mapping[int, str] = field(default_factory=dict)
-    ledgers: Mapping[str, Ledger] = field(default_factory=dict)
-    checkpoint_bytes: Mapping[int, int] = field(default_factory=dict)
-    screenings: Mapping[int, Screening] = field(default_factory=dict)
-
-    @property
-    def active(self) -> list[AttemptRow]:
-        """The attempts that may still run."""
-        return [row for rows in self.attempts.values() for row in rows if row.state not in TERMINAL_ATTEMPT]
-
-
-def read_store(store: Store, campaign: CampaignRow) -> Stored:
-    """Reads the campaign in one transaction."""
-    with store.read() as conn:
-        fresh = queries.campaign_by_name(conn, campaign.name) or campaign
-        runs, attempts = queries.runs(conn, campaign.id), queries.attempts_by_run(conn, campaign.id)
-        configs, unread = _configs(runs)
-        return Stored(
-            now_s=store.now(conn),
-            campaign=fresh,
-            runs=tuple(runs),
-            configs=configs,
-            attempts=attempts,
-            unread=unread,
-            ledgers=read_ledgers(conn, configs.values(), chain.from_iterable(attempts.values())),
-            checkpoint_bytes=queries.checkpoint_sizes(conn, campaign.id),
-            screenings=_screenings(conn, runs, attempts),
-        )
-
-
-def _screenings(
-    conn: Connection, runs: Sequence[RunRow], attempts: Mapping[int, Sequence[AttemptRow]]
-) -> dict[int, Screening]:
-    """What screening runs have measured, while it may still decide whether a run starts."""
-    done = [run for run in runs if run.stage is Stage.SCREENING and run.state is RunState.COMPLETED]
-    if not done or not any(run.stage is Stage.FULL and not run.generation for run in runs):
-        return {}
-    steps = queries.step_figures(conn, [run.id for run in done])
-    return {
-        run.id: Screening.of(steps.get(run.id, ()), attempts.get(run.id, ()), untimed_steps(run.config)) for run in done
-    }
-
-
-def _configs(runs: Sequence[RunRow]) -> tuple[dict[int, RunConfig], dict[int, str]]:
-    found, unread = {}, {}
-    for run in runs:
-        try:
-            found[run.id] = run_config(run)
-        except Exception as exc:  # noqa: BLE001 - whatever it is, it is this run's alone
-            unread[run.id] = in_words(exc)
-    return found, unread
 
 
 def observe(
@@ -194,6 +121,27 @@ def _list_jobs(active: Sequence[AttemptRow], executor: Executor) -> tuple[JobLis
         return JobListing({}, False), exc
 
 
+class _Folder:
+    """The campaign's folder, of which a pass lists once what would else be looked for run by run."""
+
+    def __init__(self, paths: CampaignPaths) -> None:
+        self.paths, self._runs = paths, run_folders(paths)
+        self._logs: dict[str, list[str]] = {}
+
+    def has(self, run: RunRow) -> bool:
+        """Whether it has a folder of that run."""
+        return run.name in self._runs
+
+    def agent_lines(self, row: AttemptRow, job: JobView) -> tuple[LogLine, ...]:
+        """The end of the agents' own logs: why a job failed before an agent wrote an outcome."""
+        batch = self.paths.batch(row.token)
+        if row.token not in self._logs:
+            self._logs[row.token] = sorted(entry.name for entry in os.scandir(batch)) if batch.is_dir() else []
+        own = f"{job.job_id}_"
+        logs = [name for name in self._logs[row.token] if name.startswith(own) and name.endswith("_log.err")]
+        return tuple(line for log in (*logs, f"{row.array_index or 0}.log") for line in _tail(batch / log))
+
+
 def _views(
     stored: Stored,
     listing: JobListing,
@@ -203,12 +151,10 @@ def _views(
 ) -> tuple[tuple[RunView, ...], tuple[BrokenRun, ...]]:
     """Every run, each by itself: what one of them has written never hides the others."""
     views, broken, failed = [], [], []
+    folder = _Folder(paths)
     for run in renewing(stored.runs):
         try:
-            if run.id in stored.unread:
-                broken.append(_broken(run, stored, listing, stored.unread[run.id]))
-            else:
-                views.append(_run_view(run, stored, listing, paths, metrics))
+            views.append(_run_view(run, stored, listing, folder, metrics))
         except StoreError:
             raise
         except Exception as exc:  # noqa: BLE001 - whatever it is, it is this run's alone
@@ -227,25 +173,40 @@ def _broken(run: RunRow, stored: Stored, listing: JobListing, why: str) -> Broke
     return BrokenRun(run, active, job, why, attempts=rows)
 
 
-def _run_view(run: RunRow, stored: Stored, listing: JobListing, paths: CampaignPaths, metrics: RunMetrics) -> RunView:
-    rows, config = stored.attempts.get(run.id, ()), stored.configs[run.id]
+def _run_view(run: RunRow, stored: Stored, listing: JobListing, folder: _Folder, metrics: RunMetrics) -> RunView:
+    rows, paths = stored.attempts.get(run.id, ()), folder.paths
+    read_config = partial(stored.configs.of, run)
+    if not folder.has(run) and _untouched(run, rows, listing):
+        views = (AttemptView(row, job=listing.jobs[row.token, row.array_index or 0]) for row in rows)
+        return RunView(run, tuple(views), read_config)
     over = run.state in SETTLED_RUN and run.state is not RunState.HELD  # then its files do not matter
-    attempts = tuple(_attempt_view(row, run, listing, paths) for row in rows)
+    attempts = tuple(_attempt_view(row, run, listing, folder) for row in rows)
     idle_s = max((beat.idle_s or 0.0 for attempt in attempts for beat in attempt.heartbeats), default=0.0)
+    if over:
+        return RunView(run, attempts, read_config)
+    config = read_config()
     times = metrics.step_times(run.id) if idle_s >= config.retry.hang_min_s else StepTimes(None, 0)
     # the built-in trainer shows every step, a custom script only those that it reports
     p99_s = times.p99_s if config.command is None else times.between_s
     return RunView(
         run=run,
         attempts=attempts,
-        config=config,
-        on_cpu=trains_on_cpu(config),
-        checkpoint_step=_saved_step(run, config, rows[-1], paths) if rows and not over else 0,
+        read_config=read_config,
+        checkpoint_step=_saved_step(run, config, rows[-1], paths) if rows else 0,
         begun=0 if run.generation else newest_claimed(paths.run(run.name)),
         p99_step_s=p99_s,
         steps_known=times.known,
         hopeless=metrics.hopeless(rows[-1], config) if rows and rows[-1].state is AttemptState.RUNNING else "",
     )
+
+
+def _untouched(run: RunRow, rows: Sequence[AttemptRow], listing: JobListing) -> bool:
+    """Whether a run without a folder surely has none: it has no attempt, or its first one's job only ever waited."""
+    if not rows:
+        return run.generation == 0
+    job = listing.jobs.get((rows[0].token, rows[0].array_index or 0))
+    waited = job is not None and (job.pending or job.cancelled_in_queue)
+    return len(rows) == 1 and rows[0].state is AttemptState.QUEUED and waited
 
 
 def _saved_step(run: RunRow, config: RunConfig, last: AttemptRow, paths: CampaignPaths) -> int:
@@ -262,17 +223,17 @@ def _saved_step(run: RunRow, config: RunConfig, last: AttemptRow, paths: Campaig
     return found.step if found else 0
 
 
-def _attempt_view(row: AttemptRow, run: RunRow, listing: JobListing, paths: CampaignPaths) -> AttemptView:
+def _attempt_view(row: AttemptRow, run: RunRow, listing: JobListing, folder: _Folder) -> AttemptView:
     if row.state in TERMINAL_ATTEMPT:
         return AttemptView(row)
-    files = paths.run(run.name).attempt(row.generation)
+    files = folder.paths.run(run.name).attempt(row.generation)
     claim = job_claim(files, row.token)
     claimed_by = str((claim or {}).get("job_id", ""))
     job, rivals = _job(row, listing, claimed_by)
     if job and claim is not None and job.cancelled_in_queue:
         job = None  # it did begin: what Slurm says of its array lags
     outcomes, unreadable = _outcomes(files, row.nodes)
-    lines = _agent_lines(paths.batch(row.token), row, job) if job and job.terminal and not outcomes else ()
+    lines = folder.agent_lines(row, job) if job and job.terminal and not outcomes else ()
     beats = (Heartbeat.read(files.heartbeat(node)) for node in range(row.nodes))
     heartbeats = () if job and (job.pending or job.terminal) else tuple(beat for beat in beats if beat)
     return AttemptView(row, job, Start.read(files), outcomes, claim is not None, lines, heartbeats, unreadable, rivals)
@@ -304,12 +265,6 @@ def _outcomes(files: AttemptPaths, nodes: int) -> tuple[tuple[NodeOutcome, ...],
     return tuple(outcome for outcome in found if outcome is not None), tuple(unreadable)
 
 
-def _agent_lines(batch: Path, row: AttemptRow, job: JobView) -> tuple[LogLine, ...]:
-    """The end of the agents' own logs: why a job failed before an agent wrote an outcome."""
-    logs = [*batch.glob(f"{job.job_id}_*_log.err"), batch / f"{row.array_index or 0}.log"]
-    return tuple(line for log in logs for line in _tail(log))
-
-
 def _tail(log: Path) -> list[LogLine]:
     """The last lines of a log, cut like those that an agent keeps, and numbered where it is not too long for that."""
     with suppress(OSError), open_regular(log) as file:
@@ -325,7 +280,7 @@ def _tail(log: Path) -> list[LogLine]:
 def _damaged(stored: Stored, paths: CampaignPaths) -> dict[str, str]:
     """By hash, why a copy of code cannot be used that a run may still need."""
     waiting = (run for run in stored.runs if run.state is RunState.HELD or run.state not in SETTLED_RUN)
-    codes = {code_of(run, stored.configs[run.id]) for run in waiting if run.id in stored.configs}
+    codes = {run.code for run in waiting}
     troubles = {code: CopyPaths(paths.code(code)).trouble() for code in codes if is_copy(code)}
     return {code: why for code, why in troubles.items() if why}
 
@@ -353,5 +308,7 @@ def _waits_for_storage(run: RunRow, stored: Stored) -> bool:
 
 def _capacity(stored: Stored) -> int | None:
     """How many attempts may be active at once: on this machine, what the spec says; Slurm has its own queue."""
-    configs = stored.configs.values()
-    return max((config.local.parallel for config in configs if config.executor == "local"), default=None)
+    if stored.campaign.executor != "local":
+        return None
+    configs = map(stored.configs.of, (run for run in stored.runs if run.state not in SETTLED_RUN))
+    return max((config.local.parallel for config in configs), default=None)

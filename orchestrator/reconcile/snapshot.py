@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 
 from ...db.records import TERMINAL_ATTEMPT, AttemptRow, CampaignRow, RunRow
@@ -11,6 +11,7 @@ from ...jobs.agent.node import Start
 from ...jobs.agent.progress import Heartbeat
 from ...jobs.shared.user_pattern import UserPattern
 from ..executors.base import JobView
+from ..executors.job_request import trains_on_cpu
 from ..failures.evidence import Ended
 from ..failures.rules import UserRule
 from ..memory.prediction import Ledger
@@ -43,7 +44,7 @@ class Absence:
         return cls(found["since_s"], tuple(found["signs"]), found["listed_all"]) if found else None
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, slots=True)
 class AttemptView:
     """An attempt as the store, its folder and the executor show it.
 
@@ -93,16 +94,15 @@ class AttemptView:
         return len(self.outcomes) >= self.row.nodes
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, slots=True)
 class RunView:
     """A run with its attempts, oldest first, and what it could resume from.
 
     Attributes:
-        config: what the spec asks for.
+        read_config: reads what the spec asks for; a pass over thousands of runs that wait never does.
         checkpoint_step: step of the newest complete checkpoint of this configuration, 0 for none.
         begun: the highest generation found in the folder of a run without attempts, left by a store that has since been
             deleted; 0 for none.
-        on_cpu: whether the ranks' device memory is the host's.
         p99_step_s: 99th percentile of the time that a step of its present configuration took, for a custom script of
             the time between two reports; None if not known.
         steps_known: how many steps that was taken from.
@@ -111,13 +111,17 @@ class RunView:
 
     run: RunRow
     attempts: tuple[AttemptView, ...]
-    config: RunConfig
-    on_cpu: bool
+    read_config: Callable[[], RunConfig]
     checkpoint_step: int = 0
     begun: int = 0
     p99_step_s: float | None = None
     steps_known: int = 0
     hopeless: str = ""
+
+    @property
+    def config(self) -> RunConfig:
+        """What the spec asks for."""
+        return self.read_config()
 
     @property
     def retry(self) -> RetryConfig:
@@ -143,7 +147,7 @@ class RunView:
             nodes=attempt.row.nodes,
             target_step=self.run.target_step or next((o.target_step for o in attempt.outcomes if o.target_step), None),
             steps_decide=self.config.command is None,
-            on_cpu=self.on_cpu,
+            on_cpu=trains_on_cpu(config),
             resizable=config.command is None or bool(train.global_batch and train.fixed_micro_batch),
             host_memory=(field, asked or ""),
             agent_lines=attempt.lines,

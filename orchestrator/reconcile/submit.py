@@ -13,7 +13,6 @@ finds the job by its token and adopts it. A submitter that has lost its lease by
 from __future__ import annotations
 
 import json
-import os
 import shutil
 from collections import defaultdict
 from collections.abc import Sequence
@@ -25,7 +24,8 @@ from sqlalchemy import Connection
 from ...db import queries
 from ...db.errors import StaleLease, StaleWrite, StoreUnreachable
 from ...db.ownership import distrust
-from ...db.records import SUBMITTING, AttemptRow, NewAttempt, RunRow, RunState
+from ...db.records import SUBMITTING, AttemptRow, NewAttempt, RunState
+from ...jobs.shared.closed_tasks import make_closed
 from ...jobs.shared.files import make_below, write_atomically
 from ...jobs.shared.layout import CampaignPaths, payloads_file
 from ...jobs.shared.payload import Payload
@@ -39,6 +39,7 @@ from ..failures.policy import FailureClass
 from ..memory import config_changes
 from ..memory.prediction import memory_key
 from .actions import SetAside, Submit
+from .campaign_folder import run_folders
 from .claims import take_claim
 from .lease import FencedWriter
 from .origin import Origin
@@ -128,16 +129,16 @@ def _batches(actions: Sequence[Submit]) -> tuple[list[tuple[dict[str, Any], list
     shapes: dict[str, list[Submit]] = defaultdict(list)
     asked: dict[str, dict[str, Any]] = {}
     aside = []
+    kinds = job_request.Shapes(prologue())
     for action in actions:
-        scale, exclude = action.mem_scale, action.exclude
         try:
-            resources = job_request.resources(action.config, mem_scale=scale, exclude=exclude, prologue=prologue())
+            key, resources = kinds.of(action.config, mem_scale=action.mem_scale, exclude=action.exclude)
         except OSError:  # the environment's own files
             raise
         except Exception as exc:  # noqa: BLE001 - whatever it is, it is this run's alone
             aside.append(SetAside(action.run.id, in_words(exc), RunState.HELD))
             continue
-        shapes[key := job_request.shape(resources)].append(action)
+        shapes[key].append(action)
         asked[key] = resources
     groups = ((asked[key], group) for key, group in shapes.items())
     parts = [
@@ -297,12 +298,11 @@ def _write_intent(
     Leaves out runs that the user has changed since the decision: the next pass decides again.
     """
     with writer.write() as conn:
-        now = {_decided_on(run) for run in queries.runs(conn, writer.campaign_id)}
-        group = [action for action in group if _decided_on(action.run) in now]
+        now = queries.run_marks(conn, [action.run.id for action in group])
+        group = [action for action in group if now.get(action.run.id) == queries.RunMark.of(action.run)]
         ids = queries.insert_attempts(conn, [_new_attempt(a, i, token, paths) for i, a in enumerate(group)])
         queries.update_runs(conn, [action.run.id for action in group], state=RunState.QUEUED, not_before_s=None)
-        stored = {row.id: row for row in queries.attempts(conn, writer.campaign_id) if row.token == token}
-        rows = [stored[attempt_id] for attempt_id in ids]
+        rows = queries.attempts_of(conn, ids)
         saved = queries.saved_steps(conn, writer.campaign_id)
         told = [_submitting(row, action) for row, action in zip(rows, group, strict=True)]
         queries.add_events(conn, writer.campaign_id, told)
@@ -326,10 +326,6 @@ def _unusual(action: Submit) -> str:
     changes = f" with {config_changes.text(action.changes)}" if action.changes else ""
     exclude = f" without {', '.join(action.exclude)}" if action.exclude else ""
     return micro + changes + exclude
-
-
-def _decided_on(run: RunRow) -> tuple[int, str, str, str, int, int]:
-    return run.id, run.config_hash, run.code, run.desired, run.generation, run.retry_epoch
 
 
 def _new_attempt(action: Submit, index: int, token: str, paths: CampaignPaths) -> NewAttempt:
@@ -382,18 +378,20 @@ def _say_alive(batch: JobArray, writer: FencedWriter) -> None:
 def _write_files(rows: Sequence[_Element], batch: JobArray, target: _Target) -> None:
     writer, paths = target.writer, target.paths
     make_below(paths.batches, batch.folder)
+    made = run_folders(paths)
     for row, action, _ in writer.renewing(rows):
         run = paths.run(action.run.name)
+        if row.generation == 1 and action.run.name not in made:
+            continue  # nothing of it can still run, and its agents make its folder
         try:
-            began = os.path.lexists(run.dir)
-            make_below(paths.runs, run.attempt(row.generation).dir)
-            if began:  # nothing can still run of a run without a folder
-                write_atomically(run.current, json.dumps({"generation": row.generation}))
+            make_below(paths.runs, run.dir)
+            write_atomically(run.current, json.dumps({"generation": row.generation}))
         except OSError as exc:
             if away := storage.shared_trouble(exc, paths.runs):
                 raise away from exc
             raise RunUnwritable(exc) from exc
     writer.renew()
+    make_closed(batch.folder)
     write_payloads(payloads_file(batch.folder), [one.payload for one in rows])
 
 

@@ -22,6 +22,7 @@ from .matrix import AxisSetting, Path, Point, as_scalar, points, short_name
 from .model import RunConfig, Spec, env_text
 from .normalize import canonical
 from .run_names import SCREENS, run_name
+from .shared_sections import SharedSections
 from .validate import check, validation_findings
 
 _CAMPAIGN_FIELDS = frozenset(Spec.model_fields) - frozenset(RunConfig.model_fields)
@@ -97,10 +98,11 @@ def expand(spec: Spec, local_gpus: int = 0) -> tuple[Run, ...]:
     told = {place for finding in findings for place in finding.places}
     base = spec.model_dump(exclude_unset=True, exclude=set(_CAMPAIGN_FIELDS))
     runs: dict[str, Run] = {}
+    sections = SharedSections()
     hashes: dict[str, str] = {}
     for point in found:
         try:
-            config = _config(base, point, local_gpus)
+            config = _config(base, point, local_gpus, sections)
             point = _as_read(point, config)  # noqa: PLW2901 - the same point
             for stage, repeat, staged in _stages(spec, config):
                 run = _run(staged, point, repeat, stage, local_gpus, taken=runs)
@@ -137,9 +139,9 @@ def _stages(spec: Spec, config: RunConfig) -> Iterator[tuple[Stage, int, RunConf
     yield from ((Stage.FULL, repeat, config) for repeat in range(spec.repeats))
 
 
-def _config(base: Mapping[str, Any], point: Point, local_gpus: int) -> RunConfig:
+def _config(base: Mapping[str, Any], point: Point, local_gpus: int, sections: SharedSections) -> RunConfig:
     """The configuration of one point, checked: what is wrong is placed at the matrix's value that is to blame."""
-    data = deepcopy(dict(base))
+    data = dict(base)
     findings: list[Finding] = []
     for setting in point.settings:
         if setting.path and not _assign(data, setting.path, setting.value):
@@ -148,7 +150,7 @@ def _config(base: Mapping[str, Any], point: Point, local_gpus: int) -> RunConfig
     data, moved, contradictions = canonical(data)
     findings += contradictions
     try:
-        config = RunConfig.model_validate(data)
+        config = sections.read(data)
         findings += check(config, config.world_size(local_gpus), local_gpus)
     except ValidationError as error:
         findings += validation_findings(error, data)
@@ -182,13 +184,15 @@ def _run(config: RunConfig, point: Point, repeat: int, stage: Stage, local_gpus:
     """
     if config.command is not None and (findings := list(_textless(config, point))):
         raise InvalidSpec(findings)
-    train = config.train.model_copy(update={"seed": config.train.seed + repeat})
-    config = config.model_copy(update={"train": train})
-    nameless = _filled(config, _values(config, point, "{run}", repeat))
+    if repeat:
+        train = config.train.model_copy(update={"seed": config.train.seed + repeat})
+        config = config.model_copy(update={"train": train})
+    values = _values(config, point, "{run}", repeat)
+    nameless = _filled(config, values)
     digest = _config_hash(nameless, point, local_gpus)
     suffix = SCREENS if stage is Stage.SCREENING else f"-r{repeat}" if repeat else ""
     name = run_name(point.labels, suffix, digest, taken)
-    config = _filled(config, _values(config, point, name, repeat))
+    config = _filled(config, values | {"run": name}) if "run" in _placeholders(config) else nameless
     ranks = config.ranks(local_gpus)
     world_size = config.nodes * ranks
     micro_batch, accumulation = _batch(config, world_size)
@@ -199,11 +203,11 @@ def _run(config: RunConfig, point: Point, repeat: int, stage: Stage, local_gpus:
         stage=stage,
         config=config,
         config_hash=digest,
-        target_step=train.steps,
+        target_step=config.train.steps,
         nodes=config.nodes,
         ranks_per_node=ranks,
         world_size=world_size,
-        global_batch=train.global_batch,
+        global_batch=config.train.global_batch,
         micro_batch=micro_batch,
         accumulation=accumulation,
     )
@@ -246,15 +250,21 @@ def _varies(setting: AxisSetting) -> bool:
 
 
 def _assign(data: dict[str, Any], path: Path, value: Any) -> bool:
-    """Sets a field; a whole section is merged into the one that is there. False where a parent is no mapping."""
-    parent: Any = data
+    """Sets a field, in copies of what is around it; a whole section is merged into the one that is there.
+
+    False where a parent is no mapping.
+    """
+    parent = data
     for key in path[:-1]:
-        parent = parent.setdefault(key, {})
-        if not isinstance(parent, dict):
+        inner = parent.get(key, {})
+        if not isinstance(inner, dict):
             return False
+        parent[key] = parent = dict(inner)
     old = parent.get(path[-1])
-    sections = len(path) == 1 and isinstance(old, dict) and isinstance(value, dict)
-    parent[path[-1]] = merged(old, value) if sections else deepcopy(value)
+    if len(path) == 1 and isinstance(old, dict) and isinstance(value, dict):
+        parent[path[-1]] = merged(old, value)
+    else:
+        parent[path[-1]] = deepcopy(value)
     return True
 
 
@@ -266,7 +276,7 @@ def _placeholders(config: RunConfig) -> set[str]:
 
 def _values(config: RunConfig, point: Point, name: str, repeat: int) -> dict[str, object]:
     """What a placeholder can stand for."""
-    fields = {key: value for key, value in config.train.model_dump().items() if isinstance(value, Scalar)}
+    fields = {key: value for key, value in vars(config.train).items() if isinstance(value, Scalar)}
     fields |= {"strategy": word} if (word := strategies.word_of(config.train)) else {}
     own = {setting.key: setting.value for setting in point.settings}
     always = {"run": name, "repeat": repeat, "seed": config.train.seed, _OF_A_RANK: f"{{{_OF_A_RANK}}}"}

@@ -31,7 +31,8 @@ def canonical(data: Mapping[str, Any]) -> tuple[dict[str, Any], dict[FieldPath, 
         A changed copy of one run's values as given, without defaults; where each moved value was; and a finding for
         each value that is given twice and differs.
     """
-    result: dict[str, Any] = deepcopy(dict(data))
+    # only these two are changed
+    result = {**data, **{name: deepcopy(data[name]) for name in ("deepspeed", "train") if name in data}}
     deepspeed, train = result.get("deepspeed"), result.setdefault("train", {})
     if not isinstance(train, dict):
         return result, {}, []

@@ -37,7 +37,8 @@ def check(config: RunConfig, world_size: int, local_gpus: int = 0) -> list[Findi
         local_gpus: GPUs of this machine, which count for `executor: local`.
     """
     local = _local(config, world_size, local_gpus)
-    found = [*_train(config), *_batch(config, world_size), *_slurm(config), *local, *_deepspeed(config)]
+    found = [*_train(config), *_batch(config, world_size), *_slurm(config), *local]
+    found += _deepspeed(config) if config.deepspeed else ()  # what is made from `train` alone is right
     gpus = local_gpus if config.executor == "local" else config.slurm.gpus
     found += [*strategies.check(config, gpus), *_rules(config)]
     if config.retry.allow and config.command is not None:

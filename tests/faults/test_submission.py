@@ -23,6 +23,7 @@ from dscampaign.tests.support.campaigns import observe, open_store, run_to_end, 
 from dscampaign.tests.support.slurm_cluster import SlurmCluster
 from dscampaign.tests.support.waiting import HANGS_S, wait_until
 
+from .killed_submissions import try_kills
 from .trial import stand_in
 
 SLOW = SCRIPTS / "slow.py"
@@ -62,6 +63,11 @@ def submit_in_a_process(spec: Path, folder: Path, env: dict[str, str]) -> subpro
     """`campaign submit`, as a user types it."""
     command = [sys.executable, "-m", "dscampaign.orchestrator.cli", "submit", str(spec), "--dir", str(folder), "--yes"]
     return subprocess.run(command, capture_output=True, text=True, env=env, timeout=HANGS_S, check=False)
+
+
+def test_a_submission_killed_at_any_moment_is_neither_lost_nor_repeated(tmp_path: Path) -> None:
+    """`python -m tests.faults.killed_submissions` tries many more moments, of thousands of runs."""
+    assert try_kills(tmp_path, runs=60, kills=4, seed=os.getpid()) == []
 
 
 def test_a_submitter_killed_before_it_knew_the_job_id_is_not_repeated(slurm: SlurmCluster, tmp_path: Path) -> None:

@@ -143,14 +143,14 @@ def run_view(*attempts: AttemptView | AttemptRow, run: RunRow | None = None, **v
     """
     train = {name: values.pop(name, value) for name, value in _TRAIN.items()}
     sections = {name: values.pop(name) for name in ("retry", "slurm") if name in values}
-    config = RunConfig(ranks_per_node=2, train=TrainConfig().model_copy(update=train), **sections)
+    built = RunConfig(ranks_per_node=2, train=TrainConfig().model_copy(update=train), **sections)
+    config = values.pop("config", built)
     views = tuple(a if isinstance(a, AttemptView) else AttemptView(a) for a in attempts)
     newest = views[-1].row.generation if views else 0
     defaults: dict[str, Any] = {
         "run": run or run_row(generation=newest),
         "attempts": views,
-        "config": config,
-        "on_cpu": False,
+        "read_config": lambda: config,
     }
     return RunView(**{**defaults, **values})
 

@@ -14,7 +14,8 @@ from dscampaign.db.records import AttemptRow, CampaignRow, EventRow, RunRow
 from dscampaign.db.schema import lease
 from dscampaign.db.store import Store
 from dscampaign.jobs.agent.evidence import NodeOutcome, RankEnd
-from dscampaign.jobs.shared.files import create_exclusively
+from dscampaign.jobs.shared.closed_tasks import is_closed
+from dscampaign.jobs.shared.files import create_exclusively, make_below
 from dscampaign.jobs.shared.layout import AttemptPaths, CampaignPaths
 from dscampaign.jobs.shared.payload import Payload
 from dscampaign.orchestrator.campaign import desired as campaigns
@@ -163,7 +164,7 @@ class World:
     def run_jobs(self, state: str = "COMPLETED", *, exit_code: int | None = 0, error: str = "") -> None:
         """Plays the agents of all jobs that wait: claims, reports three steps, ends.
 
-        An attempt whose claim is taken is not run, as by the real agent.
+        An attempt whose claim is taken, or that was closed, is not run, as by the real agent.
 
         Args:
             exit_code: the rank's; None for one that a signal ended.
@@ -176,7 +177,9 @@ class World:
     def _run_job(self, view: JobView, exit_code: int | None, error: str) -> None:
         payload = submitted_payload(self.paths.batch(view.token), view.index)
         files = AttemptPaths(Path(payload.attempt_dir))
-        if not create_exclusively(files.claim, json.dumps({"job_id": view.job_id})):
+        make_below(self.paths.runs, files.dir)
+        claimed = create_exclusively(files.claim, json.dumps({"job_id": view.job_id}))
+        if not claimed or is_closed(self.paths.batch(view.token), view.index):
             return
         self.ran.append((payload.run, payload.generation))
         with files.metrics.open("a") as spool:

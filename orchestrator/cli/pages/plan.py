@@ -18,6 +18,7 @@ from ...memory.config_changes import changed
 from ...memory.feasibility import Shortage
 from ...memory.prediction import HEADROOM
 from ...spec.expand import Run
+from .plan_summary import ROWS_AT_MOST, SPECIAL_AT_MOST, special, summed_up
 from .states import changed_line, changed_name
 from .text import Cell, Page, Style, table
 
@@ -38,11 +39,18 @@ _DROPPED: Final = ("states", "time", "params", "steps", "memory", "machine")
 _UNKNOWN: Final = Cell("unknown", Style.DIM)
 
 
-def plan_page(plan: Plan, page: Page) -> str:
-    """The plan with its summary."""
+def plan_page(plan: Plan, page: Page, *, everything: bool = False) -> str:
+    """The plan with its summary.
+
+    Args:
+        everything: a row for every run, however many there are.
+    """
     later = "  ? if the screening keeps it" if plan.screening else ""
     lines = [page.paint(f"{_LEGEND}{later}", Style.DIM), ""]
-    lines += table(page, _HEADER, _rows(plan.runs), _RIGHT, _DROPPED)
+    if everything or len(plan.runs) <= ROWS_AT_MOST:
+        lines += _table(plan.runs, page)
+    else:
+        lines += [*summed_up(plan, page, _STYLES), *_special(plan, page)]
     notes = [clean(note) for note in plan.notes] + [""] * bool(plan.notes)
     said = [
         *_command(plan),
@@ -53,6 +61,22 @@ def plan_page(plan: Plan, page: Page) -> str:
         *notes,
     ]
     return "\n".join([*lines, "", *said, *_screening(plan), summary(plan, page)])
+
+
+def _table(items: Iterable[PlannedRun], page: Page) -> list[str]:
+    return table(page, _HEADER, _rows(items), _RIGHT, _DROPPED)
+
+
+def _special(plan: Plan, page: Page) -> list[str]:
+    """Of many runs, the rows that are not like all others, and what shows the rest."""
+    found = special(plan)[:SPECIAL_AT_MOST]
+    hidden = len(plan.runs) - len(found)
+    more = f"… and {count(hidden, 'more run')}" if found else "Every run"
+    return [
+        *(["", *_table(found, page)] if found else []),
+        "",
+        page.paint(f"{more}: `campaign plan SPEC --all`", Style.DIM),
+    ]
 
 
 def summary(plan: Plan, page: Page) -> str:

@@ -306,3 +306,14 @@ def test_no_line_of_a_table_ends_in_blanks_that_are_coloured() -> None:
 def test_a_command_is_compared_as_one_types_it() -> None:
     assert _text(["train.py", "--name", "a b"]) == "train.py --name 'a b'"
     assert _text([1, 2]) == "[1, 2]"
+
+
+def test_a_document_with_a_long_list_is_the_same_with_a_line_an_item() -> None:
+    """Indented, the runs of a large campaign were half a million lines."""
+    items = [{"name": f"r{i}", "nested": {"a": [i, None]}, "path": Path("/x")} for i in range(300)]
+    document = {"schema_version": 1, "counts": {"queued": 300}, "text": "a\nb", "few": items[:2], "runs": items}
+    text = "".join(common.json_pieces(document))
+    assert json.loads(text) == json.loads(json.dumps(document, default=str))
+    assert len(text.splitlines()) < 340
+    short = {name: value for name, value in document.items() if name != "runs"}
+    assert "".join(common.json_pieces(short)) == json.dumps(short, indent=2, default=str) + "\n"

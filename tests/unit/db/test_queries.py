@@ -18,6 +18,7 @@ from dscampaign.db.records import (
     RunState,
 )
 from dscampaign.db.store import Store
+from dscampaign.db.stored_document import DocumentType
 from dscampaign.tests.support.worlds import World, new_attempt, new_campaign
 
 
@@ -221,7 +222,7 @@ def test_a_status_is_one_question_that_reads_no_metrics_and_no_json(world: World
         assert len(queries.status(conn, world.campaign_id)) == 1
     [question] = asked
     tables = (schema.run, schema.attempt, schema.run_latest)
-    heavy = [column.name for table in tables for column in table.c if isinstance(column.type, JSON)]
+    heavy = [column.name for table in tables for column in table.c if isinstance(column.type, JSON | DocumentType)]
     assert {"config", "params"} <= set(heavy)
     assert [name for name in (schema.step_metric.name, *heavy) if re.search(rf"\b{name}\b", question)] == []
 

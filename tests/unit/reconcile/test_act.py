@@ -363,5 +363,5 @@ def test_payloads_survive_a_crash_of_the_machine_from_before_sbatch_on(
 
     world.cluster.on_submit = check
     world.run_pass()
-    assert before == [{"payloads.jsonl"}]
+    assert before == [{"closed", "payloads.jsonl"}]
     world.store.close()

@@ -318,7 +318,8 @@ def test_three_attempts_from_one_step_are_held(every: int | None, hint: str) -> 
 
 def test_a_script_that_makes_no_progress_is_to_save_for_itself() -> None:
     view = run_view(*(ended_row(i, "preempted", start_step=20, last_step=30) for i in (1, 2, 3)))
-    view = replace(view, config=view.config.model_copy(update={"command": ("train.py",)}))
+    config = view.config.model_copy(update={"command": ("train.py",)})
+    view = replace(view, read_config=lambda: config)
     [change] = [action for action in decide(snapshot(view)) if isinstance(action, SetRun)]
     assert change.reason.startswith("3 attempts ended without a new checkpoint; let the script resume from")
 

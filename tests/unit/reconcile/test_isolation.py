@@ -14,11 +14,12 @@ import pytest
 from dscampaign.db import schema
 from dscampaign.db.errors import StaleLease, StoreUnreachable
 from dscampaign.jobs.shared import retention
+from dscampaign.jobs.shared.files import make_below
 from dscampaign.orchestrator.campaign import desired as campaigns
 from dscampaign.orchestrator.executors import job_request
 from dscampaign.orchestrator.executors.base import SubmissionRefused
-from dscampaign.orchestrator.reconcile import act, decide, observe, submit
-from dscampaign.orchestrator.reconcile.claims import take_claim
+from dscampaign.orchestrator.reconcile import act, decide, observe, record, stored, submit
+from dscampaign.orchestrator.reconcile.claims import is_claimed, take_claim
 from dscampaign.orchestrator.reconcile.loop import Pass
 from dscampaign.tests.support.world_on_disk import World, make_world
 
@@ -45,7 +46,10 @@ def settle(world: World, passes: int = 12) -> Pass:
 
 
 def folder(world: World, name: str = BAD) -> Path:
-    return world.paths.run(name).attempt(1).dir
+    """That of its first attempt, which its agents make."""
+    made = world.paths.run(name).attempt(1).dir
+    make_below(world.paths.runs, made)
+    return made
 
 
 def raising_for(name: str, error: Exception, real: Callable[..., Any], at: int = 0) -> Callable[..., Any]:
@@ -145,7 +149,7 @@ def test_a_spool_that_can_never_be_read_keeps_nobody(world: World, broken: str) 
 
 @pytest.mark.parametrize(
     ("module", "name"),
-    [(observe, "_run_view"), (observe, "run_config"), (decide, "transitions"), (decide, "_follow_up")],
+    [(observe, "_run_view"), (stored, "run_config"), (decide, "transitions"), (decide, "_follow_up")],
 )
 def test_a_mistake_of_ours_about_one_run_is_that_run_s(
     world: World, monkeypatch: pytest.MonkeyPatch, module: Any, name: str
@@ -165,24 +169,25 @@ def test_a_mistake_of_ours_about_one_run_is_that_run_s(
     assert world.states() == {BAD: "completed", GOOD: "completed"}
 
 
-@pytest.mark.parametrize(("name", "at"), [("_finish", 1), ("_mark", 1), ("take_claim", 0)])
+@pytest.mark.parametrize(("name", "at"), [("_finish", 1), ("_mark", 1)])
 def test_what_cannot_be_recorded_of_a_run_keeps_no_other(
     world: World, monkeypatch: pytest.MonkeyPatch, name: str, at: int
 ) -> None:
     with monkeypatch.context() as patch:
-        patch.setattr(act, name, raising_for(f"runs/{BAD}/g0001", TypeError("odd"), getattr(act, name), at))
+        part = record._Changes
+        patch.setattr(part, name, raising_for(f"runs/{BAD}/g0001", TypeError("odd"), getattr(part, name), at))
         settle(world)
     assert world.states()[GOOD] == "completed"
 
 
 def test_evidence_that_the_store_refuses_is_left_out(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
-    real = act._evidence
+    real = record._evidence
 
     def evidence(action: Any) -> dict[str, Any]:
         odd = {"x": {1, 2}} if BAD in action.attempt.spool_path and action.ended.outcomes else {}
         return {**real(action), **odd}
 
-    monkeypatch.setattr(act, "_evidence", evidence)
+    monkeypatch.setattr(record, "_evidence", evidence)
     settle(world)
     assert world.states() == {BAD: "held", GOOD: "completed"}
     assert "not JSON serializable" in world.runs()[BAD].reason
@@ -206,7 +211,7 @@ def test_a_run_that_asks_for_nonsense_is_not_submitted(world: World, monkeypatch
 def test_a_claim_that_cannot_be_taken_keeps_no_other(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
     refused = PermissionError(errno.EACCES, "Permission denied")
     with monkeypatch.context() as patch:
-        patch.setattr(act, "take_claim", raising_for(BAD, refused, take_claim))
+        patch.setattr(act, "is_claimed", raising_for(BAD, refused, is_claimed))
         world.run_pass()
         world.run_jobs()
         world.run_pass()
@@ -235,6 +240,7 @@ def test_what_lies_in_place_of_a_run_s_folder_keeps_no_other(world: World, level
 
 def test_an_error_of_the_file_system_is_waited_for(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
     world.run_pass()
+    folder(world)
     with monkeypatch.context() as patch:
         stale = OSError(errno.ESTALE, "Stale file handle")
         patch.setattr(observe, "_attempt_view", raising_for(f"runs/{BAD}/", stale, observe._attempt_view))
@@ -252,7 +258,8 @@ def test_a_run_whose_own_folder_fails_keeps_no_other(
     world: World, monkeypatch: pytest.MonkeyPatch, moment: str, code: int
 ) -> None:
     """Also where the error could be the whole file system's; what may pass is waited for."""
-    module, name, at = (submit, "make_below", 1) if moment == "submit" else (act, "take_claim", 0)
+    module, name, at = (submit, "make_below", 1) if moment == "submit" else (act, "is_claimed", 0)
+    folder(world)  # as a store that has since been deleted may have left it
     with monkeypatch.context() as patch:
         failed = OSError(code, os.strerror(code))
         patch.setattr(module, name, raising_for(f"runs/{BAD}", failed, getattr(module, name), at))
@@ -288,7 +295,7 @@ def test_a_folder_that_fails_as_a_whole_is_no_run_s_fault(
     with monkeypatch.context() as patch:
         patch.setattr(retention, "probe", fail)
         patch.setattr(submit, "make_below", fail)
-        patch.setattr(act, "take_claim", fail)
+        patch.setattr(act, "is_claimed", fail)
         for _ in range(5):
             [trouble] = world.run_pass().troubles
             assert str(trouble).startswith("the shared folder is not writable: ")
@@ -323,7 +330,8 @@ def test_a_run_that_cannot_be_judged_can_be_cancelled(world: World, monkeypatch:
 def test_what_is_no_run_s_fault_ends_the_pass(world: World, monkeypatch: pytest.MonkeyPatch, error: Exception) -> None:
     world.run_pass()
     world.run_jobs()
-    monkeypatch.setattr(act, "_finish", raising_for(f"runs/{BAD}/", error, act._finish, 1))
+    part = record._Changes
+    monkeypatch.setattr(part, "_finish", raising_for(f"runs/{BAD}/", error, part._finish, 1))
     with pytest.raises(type(error)):
         world.run_pass()
     assert world.states() == {BAD: "queued", GOOD: "queued"}

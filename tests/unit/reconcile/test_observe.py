@@ -15,12 +15,14 @@ from dscampaign.db import queries
 from dscampaign.db.records import AttemptState, RunState, StepTimes
 from dscampaign.jobs.agent.node import Start, announce
 from dscampaign.jobs.shared import checkpoint, retention
-from dscampaign.jobs.shared.files import write_atomically
+from dscampaign.jobs.shared.files import make_below, write_atomically
+from dscampaign.jobs.shared.layout import AttemptPaths
 from dscampaign.orchestrator.errors import Unreachable
 from dscampaign.orchestrator.executors import storage
 from dscampaign.orchestrator.reconcile.claims import revoked
-from dscampaign.orchestrator.reconcile.observe import RunMetrics, observe, read_store
+from dscampaign.orchestrator.reconcile.observe import RunMetrics, observe
 from dscampaign.orchestrator.reconcile.snapshot import AttemptView, RunView, Snapshot
+from dscampaign.orchestrator.reconcile.stored import read_store
 from dscampaign.tests.support.world_on_disk import World, make_world, queued_world
 
 
@@ -28,6 +30,13 @@ from dscampaign.tests.support.world_on_disk import World, make_world, queued_wor
 def world(tmp_path: Path) -> Iterator[World]:
     with queued_world(tmp_path) as made:
         yield made
+
+
+def files_of(world: World) -> AttemptPaths:
+    """Those of the attempt, in the folder that its agents make."""
+    files = world.paths.run("depth-1").attempt(1)
+    make_below(world.paths.runs, files.dir)
+    return files
 
 
 def look(world: World) -> Snapshot:
@@ -52,7 +61,7 @@ def test_a_waiting_attempt_has_a_job_and_nothing_else(world: World) -> None:
 
 
 def test_a_running_attempt_is_seen_with_what_its_agents_wrote(world: World) -> None:
-    files = world.paths.run("depth-1").attempt(1)
+    files = files_of(world)
     files.claim.write_text(json.dumps({"job_id": "1_0", "ts": 7.0}))
     start = Start("1_0", "n0", "a", 1, "", 0, 5.0)
     announce(files, start)
@@ -62,13 +71,13 @@ def test_a_running_attempt_is_seen_with_what_its_agents_wrote(world: World) -> N
 
 @pytest.mark.parametrize(("text", "claimed"), [("", True), ("{", True), ('{"job_id": "1_0"}', True)])
 def test_whoever_holds_the_claim_it_is_taken(world: World, text: str, claimed: bool) -> None:
-    world.paths.run("depth-1").attempt(1).claim.write_text(text)
+    files_of(world).claim.write_text(text)
     assert attempt(world).claimed is claimed
 
 
 def test_the_job_that_found_the_claim_taken_says_nothing_of_the_attempt(world: World) -> None:
     """A batch that was taken twice: one of its two jobs has left, the other one trains."""
-    files = world.paths.run("depth-1").attempt(1)
+    files = files_of(world)
     files.claim.write_text(json.dumps({"job_id": "7_0"}))
     [key] = world.cluster.jobs
     world.cluster.jobs[key] = replace(world.cluster.jobs[key], state="FAILED")
@@ -85,13 +94,13 @@ def test_of_two_jobs_the_claim_says_which_one_counts(world: World) -> None:
     world.cluster.rivals[key] = [first, replace(second, state="CANCELLED")]
     assert (attempt(world).job, attempt(world).rivals) == (first, ())  # the other is over and never began
     world.cluster.rivals[key] = [replace(first, state="RUNNING"), second]
-    world.paths.run("depth-1").attempt(1).claim.write_text('{"job_id": "2_0"}')
+    files_of(world).claim.write_text('{"job_id": "2_0"}')
     assert (attempt(world).job, attempt(world).rivals) == (second, ())
 
 
 def test_our_own_revocation_is_no_claim(world: World) -> None:
     token = attempt(world).row.token
-    claim = world.paths.run("depth-1").attempt(1).claim
+    claim = files_of(world).claim
     claim.write_text(json.dumps({"job_id": revoked(token)}))
     assert not attempt(world).claimed
     claim.write_text(json.dumps({"job_id": revoked("another")}))
@@ -99,7 +108,7 @@ def test_our_own_revocation_is_no_claim(world: World) -> None:
 
 
 def test_signs_of_life_are_looked_for_where_the_executor_is_silent(world: World) -> None:
-    write_atomically(world.paths.run("depth-1").attempt(1).heartbeat(0), '{"ts": 123.0}')
+    write_atomically(files_of(world).heartbeat(0), '{"ts": 123.0}')
     assert attempt(world).signs == ()
     world.cluster.jobs.clear()
     assert attempt(world).signs == (123.0,)
@@ -139,7 +148,7 @@ def test_a_checkpoint_of_this_experiment_is_found_until_the_run_is_settled(world
 
 
 def test_an_ended_attempt_costs_no_look_at_its_files(world: World) -> None:
-    files = world.paths.run("depth-1").attempt(1)
+    files = files_of(world)
     files.claim.write_text("x")
     with world.store.write() as conn:
         queries.update_attempt(conn, attempt(world).row.id, state=AttemptState.FAILED)
@@ -170,7 +179,7 @@ def test_how_long_steps_take_is_asked_only_where_none_came_for_long(world: World
         return observe(stored, world.cluster, world.paths, Steps())[0].runs[0]
 
     world.cluster.jobs = {key: replace(view, state="RUNNING") for key, view in world.cluster.jobs.items()}
-    beat = world.paths.run("depth-1").attempt(1).heartbeat(0)
+    beat = files_of(world).heartbeat(0)
     for idle_s in (599, 600):
         write_atomically(beat, json.dumps({"ts": 1.0, "idle_s": idle_s, "phase": "train", "ranks": {}}))
         view = seen()

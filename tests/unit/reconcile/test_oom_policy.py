@@ -69,7 +69,7 @@ def test_it_grows_again_only_where_the_run_starts_again_anyway() -> None:
 
 def waiting(**values: Any) -> RunView:
     """A run whose attempt waits in the queue."""
-    row = attempt_row(state=AttemptState.QUEUED, micro_batch=32, accumulation=1)
+    row = attempt_row(state=AttemptState.QUEUED, micro_batch=32, accumulation=1, memory_key=KEY)
     view = AttemptView(row, job("PENDING", ended_s=None), **values)
     return a_run(view, run=run_row(generation=1, state=RunState.QUEUED))
 

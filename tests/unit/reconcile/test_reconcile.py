@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 import socket
 import stat
 import subprocess
@@ -30,7 +31,7 @@ from dscampaign.orchestrator.campaign import desired as campaigns
 from dscampaign.orchestrator.campaign.status import read_status
 from dscampaign.orchestrator.errors import Unreachable
 from dscampaign.orchestrator.executors.base import ArrayTooLarge, JobArray, SubmissionRefused, SubmissionUnclear
-from dscampaign.orchestrator.reconcile import claims, lease
+from dscampaign.orchestrator.reconcile import claims, lease, loop, observe, stored
 from dscampaign.orchestrator.reconcile import submit as submission
 from dscampaign.orchestrator.reconcile.actions import Revoke, Submit
 from dscampaign.orchestrator.reconcile.lease import LeaseHeld
@@ -303,6 +304,33 @@ def test_a_job_that_vanished_is_revoked_so_that_it_can_never_run(world: World) -
     assert world.ran == [("depth-1", 2)]
 
 
+def test_a_job_that_was_cancelled_in_the_queue_and_starts_after_all_runs_nothing(world: World) -> None:
+    """Such as one of a batch that was submitted twice. No run has a file for that: one of the array has them all."""
+    world.record()
+    world.run_pass()
+    late = dict(world.cluster.jobs)
+    gone: dict[str, Any] = {"state": "CANCELLED", "nodes": "", "cancelled_by": os.getuid()}
+    world.cluster.jobs = {key: replace(view, **gone) for key, view in late.items()}
+    settle_all(world)
+    assert set(world.states().values()) == {"cancelled"}
+    assert sorted(path.name for path in world.paths.runs.iterdir()) == []
+    world.cluster.jobs.update(late)
+    world.run_jobs()
+    assert world.ran == []
+
+
+def test_a_pass_looks_into_nothing_of_runs_that_wait(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Of ten thousand in the queue it reads rows, one listing of jobs, and one of a folder."""
+    world.record(matrix={"depth": [1, 2, 3, 4]})
+    world.run_pass()
+    read = []
+    for module, name in ((stored, "run_config"), (observe, "_attempt_view"), (loop, "drain_attempt")):
+        monkeypatch.setattr(module, name, lambda *args, name=name: read.append((name, args)))
+    world.run_pass()
+    assert read == []
+    assert set(world.states().values()) == {"queued"}
+
+
 def test_a_job_that_was_faster_than_the_revocation_keeps_its_claim(
     world: World, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -394,6 +422,7 @@ def test_telemetry_of_every_node_is_taken_once_and_late_lines_too(world: World) 
     world.record(matrix={"depth": [1]}, slurm={**SPEC["slurm"], "nodes": 2})
     world.run_pass()
     attempt = world.paths.run("depth-1").attempt(1)
+    attempt.dir.mkdir(parents=True)
     sample = '{"ts":%d,"span_s":1,"gpu":[0],"power_w":[500]}\n'
     for node in (0, 1):
         attempt.gpu_spool(node).write_text(sample % 1 + sample % 2)
@@ -411,7 +440,7 @@ def test_telemetry_of_every_node_is_taken_once_and_late_lines_too(world: World) 
 def test_a_spool_that_cannot_be_read_is_a_trouble_of_its_own(world: World) -> None:
     world.record()
     world.run_pass()
-    world.paths.run("depth-1").attempt(1).metrics.mkdir()
+    world.paths.run("depth-1").attempt(1).metrics.mkdir(parents=True)
     done = world.run_pass()
     assert "cannot read metrics" in str(done.troubles[0])
     assert not done.settled
@@ -648,6 +677,7 @@ def test_the_lease_is_renewed_while_a_long_spool_is_taken(
     world.record(matrix={"depth": [1]})
     world.run_pass()
     spool = world.paths.run("depth-1").attempt(1).metrics
+    spool.parent.mkdir(parents=True)
     spool.write_text("".join(json.dumps({"step": step, "loss": 1.0}) + "\n" for step in range(1, 6)))
     stretches = []
 
@@ -761,7 +791,7 @@ def test_a_folder_that_cannot_be_read_is_waited_for(world: World, monkeypatch: p
     world.cluster.on_submit = lambda _: None
     with monkeypatch.context() as patch:
         patch.setattr(
-            "dscampaign.orchestrator.reconcile.observe.newest_claimed", raising(OSError(116, "Stale file handle"))
+            "dscampaign.orchestrator.reconcile.campaign_folder.os.scandir", raising(OSError(116, "Stale file handle"))
         )
         seen = next(watched)
         assert isinstance(seen, Unreachable)

@@ -1,0 +1,162 @@
+"""Many rows at once: a campaign of ten thousand runs is a handful of statements, not one a run."""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Collection, Iterator, Mapping, Sequence
+from typing import Any, NamedTuple, TypeVar
+
+from sqlalchemy import (
+    BigInteger,
+    Connection,
+    Integer,
+    Table,
+    and_,
+    bindparam,
+    delete,
+    insert,
+    select,
+    update,
+)
+
+from . import schema
+from .records import AttemptRow, AttemptState, NewAttempt, NewRun, RunRow, RunState
+from .rows import database_now, fetch
+from .store import now_s
+
+_Item = TypeVar("_Item")
+
+_AT_ONCE = 1000  # both databases limit the number of parameters
+
+
+def pieces(items: Sequence[_Item]) -> Iterator[Sequence[_Item]]:
+    """As many of them at a time as one statement takes."""
+    return (items[start : start + _AT_ONCE] for start in range(0, len(items), _AT_ONCE))
+
+
+def insert_runs(conn: Connection, campaign_id: int, new_runs: Sequence[NewRun]) -> None:
+    """Records runs. A name that the campaign already has makes the transaction a StaleWrite."""
+    fixed = {"campaign_id": campaign_id, "desired": "run", "generation": 0, "retry_epoch": 0}
+    fixed["updated_s"] = database_now(conn)
+    rows = [{**vars(new), **fixed} for new in new_runs]
+    for some in pieces(rows):
+        conn.execute(insert(schema.run), some)
+
+
+def update_runs(conn: Connection, run_ids: Sequence[int], **values: Any) -> None:
+    """Sets columns of runs to the same values, and the time of the change."""
+    changed = {"updated_s": now_s(conn), **values}
+    for some in pieces(run_ids):
+        conn.execute(update(schema.run).where(schema.run.c.id.in_(some)).values(changed))
+
+
+def insert_attempts(conn: Connection, new: Sequence[NewAttempt]) -> list[int]:
+    """Records attempts before they are submitted, makes each its run's newest, and returns their ids in this order.
+
+    A generation that a run already has makes the transaction a StaleWrite: another process decided first.
+    """
+    if not new:
+        return []
+    zero = {"evidence": {}, "gpu_seconds": 0.0, "spool_offset": 0, "created_s": database_now(conn)}
+    returning = insert(schema.attempt).returning(schema.attempt.c.id, sort_by_parameter_order=True)
+    ids = conn.execute(returning, [{**vars(one), **zero} for one in new]).scalars().all()
+    to = bindparam("to_generation", type_=Integer)
+    newest = and_(schema.run.c.id == bindparam("of_run", type_=BigInteger), schema.run.c.generation < to)
+    newer = [{"of_run": one.run_id, "to_generation": one.generation} for one in new]
+    conn.execute(update(schema.run).where(newest).values(generation=to), newer)
+    return list(ids)
+
+
+def withdraw_attempts(conn: Connection, attempt_ids: Collection[int]) -> None:
+    """Removes attempts of which surely nothing was submitted, as if they had never been decided.
+
+    Their events go with them: an intent that comes to nothing in every pass would bury all others.
+    """
+    table, told = schema.attempt, schema.events
+    conn.execute(delete(told).where(told.c.attempt_id.in_(list(attempt_ids))))
+    rows = conn.execute(select(table.c.run_id, table.c.generation).where(table.c.id.in_(list(attempt_ids)))).all()
+    conn.execute(delete(table).where(table.c.id.in_(list(attempt_ids))))
+    run = schema.run.c
+    newest = and_(run.id == bindparam("of_run", type_=BigInteger), run.generation == bindparam("of_generation"))
+    values = {"generation": bindparam("before", type_=Integer), "state": RunState.PENDING}
+    of_rows = [{"of_run": run_id, "of_generation": newer, "before": newer - 1} for run_id, newer in rows]
+    if of_rows:
+        conn.execute(update(schema.run).where(newest).values(values), of_rows)
+
+
+def mark_queued(conn: Connection, job_ids: Mapping[int, str]) -> list[int]:
+    """Records the jobs of attempts, by id, that were only intended until now; returns the ids of those."""
+    row, now = schema.attempt.c, database_now(conn)
+    of_ids = [row.id.in_(some) for some in pieces(list(job_ids))]
+    intended = [select(row.id).where(some, row.state == AttemptState.INTENT).with_for_update() for some in of_ids]
+    ids = [found for query in intended for found in conn.execute(query).scalars()]
+    if ids:
+        values = {"job_id": bindparam("job", type_=row.job_id.type), "submit_time_s": now, "state": AttemptState.QUEUED}
+        rows = [{"of_attempt": found, "job": job_ids[found]} for found in ids]
+        conn.execute(
+            update(schema.attempt).where(row.id == bindparam("of_attempt", type_=BigInteger)).values(values), rows
+        )
+    return ids
+
+
+class RunMark(NamedTuple):
+    """What a decision to submit a run depends on."""
+
+    config_hash: str
+    code: str
+    desired: str
+    generation: int
+    retry_epoch: int
+
+    @classmethod
+    def of(cls, run: RunRow) -> RunMark:
+        """That of a run as it was read."""
+        return cls(*(getattr(run, name) for name in cls._fields))
+
+
+def run_marks(conn: Connection, run_ids: Sequence[int]) -> dict[int, RunMark]:
+    """What decisions about runs depend on, by id."""
+    columns = schema.run.c.id, *(schema.run.c[name] for name in RunMark._fields)
+    found = (conn.execute(select(*columns).where(schema.run.c.id.in_(some))) for some in pieces(run_ids))
+    return {row[0]: RunMark(*row[1:]) for rows in found for row in rows}
+
+
+def attempts_of(conn: Connection, attempt_ids: Sequence[int]) -> list[AttemptRow]:
+    """Attempts by id, in the order of the ids."""
+    found = (fetch(conn, AttemptRow, schema.attempt, schema.attempt.c.id.in_(some)) for some in pieces(attempt_ids))
+    rows = {row.id: row for some in found for row in some}
+    return [rows[attempt_id] for attempt_id in attempt_ids]
+
+
+def lock_attempts(conn: Connection, attempt_ids: Sequence[int]) -> dict[int, AttemptState]:
+    """The states of attempts, by id, which nobody else changes before this transaction ends."""
+    row = schema.attempt.c
+    queries = (select(row.id, row.state).where(row.id.in_(some)).with_for_update() for some in pieces(attempt_ids))
+    return {found: state for query in queries for found, state in conn.execute(query)}
+
+
+def evidences(conn: Connection, attempt_ids: Sequence[int]) -> dict[int, dict[str, Any]]:
+    """What is known of attempts beside their columns, by id."""
+    row = schema.attempt.c
+    queries = (select(row.id, row.evidence).where(row.id.in_(some)) for some in pieces(attempt_ids))
+    return {found: dict(evidence) for query in queries for found, evidence in conn.execute(query)}
+
+
+def change_attempts(conn: Connection, changes: Mapping[int, Mapping[str, Any]]) -> None:
+    """Sets columns of attempts, of each by its id to values of its own."""
+    _change(conn, schema.attempt, changes)
+
+
+def change_runs(conn: Connection, changes: Mapping[int, Mapping[str, Any]]) -> None:
+    """As `change_attempts`, of runs, with the time of the change."""
+    now = database_now(conn)
+    _change(conn, schema.run, {run_id: {"updated_s": now, **values} for run_id, values in changes.items()})
+
+
+def _change(conn: Connection, table: Table, changes: Mapping[int, Mapping[str, Any]]) -> None:
+    alike: dict[tuple[str, ...], list[dict[str, Any]]] = defaultdict(list)
+    for row_id, values in changes.items():
+        alike[tuple(sorted(values))].append({"of_row": row_id, **values})
+    row = update(table).where(table.c.id == bindparam("of_row", type_=BigInteger))
+    for columns, rows in alike.items():
+        conn.execute(row.values({name: bindparam(name, type_=table.c[name].type) for name in columns}), rows)

@@ -1,0 +1,67 @@
+"""JSON objects of the store that are read only where somebody asks what they hold.
+
+The configuration of a run is a kilobyte of text and ten of Python objects, and a pass over ten thousand runs needs that
+of a few.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable, Iterator, Mapping
+from typing import Any
+
+from sqlalchemy import JSON, ColumnElement, Dialect, Text, TypeDecorator, cast, type_coerce
+
+
+class StoredDocument(Mapping[str, Any]):
+    """A JSON object, parsed at the first look into it.
+
+    Args:
+        text: the object, as the store has it.
+    """
+
+    __slots__ = ("_found", "text")
+
+    def __init__(self, text: str) -> None:
+        self.text = text
+        self._found: dict[str, Any] | None = None
+
+    def __getitem__(self, name: str) -> Any:
+        return self._parsed()[name]
+
+    def __iter__(self) -> Iterator[str]:
+        return iter(self._parsed())
+
+    def __len__(self) -> int:
+        return len(self._parsed())
+
+    def __repr__(self) -> str:
+        return repr(self._parsed())
+
+    def __deepcopy__(self, memo: object) -> dict[str, Any]:
+        """A dictionary of its own: what `dataclasses.asdict` shall give for a row."""
+        return {**json.loads(self.text)}
+
+    def _parsed(self) -> dict[str, Any]:
+        if self._found is None:
+            self._found = {**json.loads(self.text)}
+        return self._found
+
+
+class DocumentType(TypeDecorator[Mapping[str, Any]]):
+    """A column of JSON objects, each of which is a `StoredDocument` when it is read."""
+
+    impl = JSON
+    cache_ok = True
+
+    def column_expression(self, column: ColumnElement[Any]) -> ColumnElement[Any]:
+        """Has the database hand out text, which no driver parses."""
+        return type_coerce(cast(column, Text), self)
+
+    def process_bind_param(self, value: Mapping[str, Any] | None, dialect: Dialect) -> Any:  # noqa: ARG002
+        """What the JSON column takes."""
+        return None if value is None else dict(value)
+
+    def result_processor(self, dialect: Dialect, coltype: object) -> Callable[[Any], Mapping[str, Any] | None]:  # noqa: ARG002
+        """Wraps the text."""
+        return lambda text: None if text is None else StoredDocument(text)

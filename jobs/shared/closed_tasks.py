@@ -1,0 +1,45 @@
+"""The tasks of a job array that no job may begin any more: one file an array, however many there are.
+
+A task whose attempt is over without having begun, such as one that was cancelled in the queue, is closed, so that a job
+that Slurm launches late, or twice, leaves it alone. Of an attempt that has begun the claim does that.
+
+The file is there from the start: NFS may show a file as absent for a while to a node that has looked for it before,
+but asks the server again when one is opened that is there.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterable
+from pathlib import Path
+
+from .files import open_private
+from .layout import closed_file
+
+
+def make_closed(batch: Path) -> None:
+    """Makes the file of a new array, with no task closed; whoever writes the last file there syncs the folder."""
+    os.close(open_private(closed_file(batch), os.O_WRONLY | os.O_CREAT))
+
+
+def close_tasks(batch: Path, tasks: Iterable[int]) -> None:
+    """Closes tasks of an array; once this returns, they stay closed.
+
+    Raises:
+        OSError: the shared folder takes no files, or the array's is gone, and with it what its tasks were to run.
+    """
+    descriptor = open_private(closed_file(batch), os.O_WRONLY | os.O_CREAT | os.O_APPEND)
+    try:
+        os.write(descriptor, "".join(f"{task}\n" for task in sorted(tasks)).encode())
+        os.fsync(descriptor)
+    finally:
+        os.close(descriptor)
+
+
+def is_closed(batch: Path, task: int) -> bool:
+    """Whether a task was closed. Raises OSError if nobody can tell."""
+    try:
+        lines = closed_file(batch).read_bytes().split(b"\n")
+    except FileNotFoundError:  # an array of an earlier version, of which no task was closed
+        return False
+    return str(task).encode() in lines

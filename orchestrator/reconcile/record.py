@@ -1,0 +1,222 @@
+"""Records in the store what a pass has decided, every run's part under the state that the decision was made from.
+
+All parts go into one transaction of few statements, however many runs there are. If the store refuses it, each run's
+part is written by itself, and only those runs are set aside whose part is to blame.
+"""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Collection, Iterable, Mapping, Sequence
+from dataclasses import asdict, replace
+from functools import partial
+from typing import Any
+
+from sqlalchemy import Connection
+
+from ...db import queries
+from ...db.records import ACTIVE_ATTEMPT, AttemptRow, AttemptState, RunState
+from ...db.store import refusal
+from ..executors.base import NO_NODES
+from ..failures.evidence import READ_CONFIG, Ended, frames_of
+from ..formatting import words
+from ..memory.observations import remember_end
+from .actions import Action, Adopt, Finish, MarkAttempt, Note, NoteAbsence, SetAside, SetRun, run_of
+from .lease import FencedWriter
+from .set_aside import in_words, unreadable
+from .snapshot import ABSENCE
+
+_OF_ATTEMPT = Adopt | MarkAttempt | Note | NoteAbsence | Finish
+
+
+def record(actions: Iterable[Action], writer: FencedWriter) -> list[SetAside]:
+    """Records each run's part; returns the runs of which the store takes it not."""
+    parts: dict[int, list[Action]] = defaultdict(list)
+    for action in actions:
+        if isinstance(action, _OF_ATTEMPT | SetRun):
+            parts[run_of(action)].append(action)
+    if not parts:
+        return []
+    with writer.write() as conn:
+        if refusal(conn, partial(_record_parts, conn, parts, writer)) is None:
+            return []
+        refused = {
+            run_id: refusal(conn, partial(_record_parts, conn, {run_id: part}, writer))
+            for run_id, part in parts.items()
+        }
+    return [_unrecorded(run_id, parts[run_id], in_words(why)) for run_id, why in refused.items() if why]
+
+
+def record_finish(conn: Connection, action: Finish, writer: FencedWriter) -> None:
+    """Records how one attempt ended."""
+    _record_parts(conn, {action.attempt.run_id: [action]}, writer)
+
+
+def _record_parts(conn: Connection, parts: Mapping[int, Sequence[Action]], writer: FencedWriter) -> None:
+    changes = _Changes(conn, writer, [action for part in parts.values() for action in part])
+    for part in parts.values():
+        for action in part:
+            changes.add(action)
+    changes.write()
+
+
+class _Changes:
+    """What one transaction changes, gathered action by action and then written in few statements.
+
+    An attempt that has left the state in which it was judged stays as it is: somebody else was faster, and the next
+    pass looks again. The rows are locked from the start, so that no state changes before the end.
+
+    Args:
+        conn: a write transaction.
+        writer: of the campaign.
+        actions: all that will be added.
+    """
+
+    def __init__(self, conn: Connection, writer: FencedWriter, actions: Sequence[Action]) -> None:
+        self._conn, self._writer = conn, writer
+        of_attempts = {a.attempt.id for a in actions if isinstance(a, _OF_ATTEMPT)}
+        noted = {a.attempt.id for a in actions if isinstance(a, Note | NoteAbsence)}
+        self._states = queries.lock_attempts(conn, sorted(of_attempts))
+        self._evidence = queries.evidences(conn, sorted(noted))  # another note may just have come
+        self._attempts: dict[int, dict[str, Any]] = defaultdict(dict)
+        self._runs: dict[int, dict[str, Any]] = {}
+        self._told: list[queries.NewEvent] = []
+        self._ends: list[Finish] = []
+
+    def add(self, action: Action) -> None:
+        """Takes in one action; later ones see what it changes."""
+        match action:
+            case Adopt():
+                self._adopt(action)
+            case MarkAttempt():
+                self._mark(action)
+            case Note():
+                self._note(action)
+            case NoteAbsence():
+                self._note_absence(action)
+            case Finish():
+                self._finish(action)
+            case SetRun(run=run, state=state, reason=reason, not_before_s=not_before_s):
+                self._runs[run.id] = {"state": state, "reason": reason, "not_before_s": not_before_s}
+
+    def write(self) -> None:
+        """Writes all of it."""
+        queries.change_attempts(self._conn, self._attempts)
+        queries.change_runs(self._conn, self._runs)
+        queries.add_events(self._conn, self._writer.campaign_id, self._told)
+        for finish in self._ends:
+            remember_end(self._conn, finish.attempt, finish.verdict.kind)
+
+    def _change(self, row: AttemptRow, expected: Collection[AttemptState], **values: Any) -> bool:
+        """Sets columns of an attempt; False where it has left the expected states."""
+        if self._states.get(row.id) not in expected:
+            return False
+        self._attempts[row.id] |= values
+        self._states[row.id] = values.get("state", self._states[row.id])
+        self._evidence[row.id] = values.get("evidence", self._evidence.get(row.id, {}))
+        return True
+
+    def _tell(self, row: AttemptRow, kind: str, message: str, data: Mapping[str, Any] | None = None) -> None:
+        self._told.append(queries.NewEvent(kind, message, row.run_id, row.id, data))
+
+    def _adopt(self, action: Adopt) -> None:
+        row = action.attempt
+        state = AttemptState.QUEUED if row.state is AttemptState.INTENT else row.state
+        values = {"job_id": action.job_id, "submit_time_s": action.submit_time_s}
+        if self._change(row, [row.state], state=state, **values):
+            self._tell(row, "adopted", f"job {action.job_id} found by its token {row.token}")
+
+    def _mark(self, action: MarkAttempt) -> None:
+        values: dict[str, Any] = {"state": action.state, "started_s": action.started_s}
+        if action.start_step is not None:
+            values["start_step"] = action.start_step
+        if action.micro_batch is not None:
+            values |= {"micro_batch": action.micro_batch, "accumulation": action.accumulation}
+        self._change(action.attempt, ACTIVE_ATTEMPT, **values)
+
+    def _note(self, action: Note) -> None:
+        row = action.attempt
+        evidence = {**self._evidence.get(row.id, {}), action.kind: action.message}
+        if self._change(row, ACTIVE_ATTEMPT, evidence=evidence):
+            self._tell(row, action.kind, action.message)
+
+    def _note_absence(self, action: NoteAbsence) -> None:
+        row = action.attempt
+        before = {name: value for name, value in self._evidence.get(row.id, {}).items() if name != ABSENCE}
+        known = {ABSENCE: asdict(action.absence)} if action.absence else {}
+        self._change(row, ACTIVE_ATTEMPT, evidence={**before, **known})
+
+    def _finish(self, action: Finish) -> None:
+        row, verdict, ended = action.attempt, action.verdict, action.ended
+        job = ended.job
+        started_s = min((o.started_s for o in ended.outcomes), default=row.started_s or (job and job.started_s))
+        ended_s = max((o.ended_s for o in ended.outcomes), default=(job and job.ended_s) or action.seen_s)
+        evidence = _evidence(action)
+        values = {
+            "state": action.state,
+            "failure_class": verdict.kind,
+            "evidence": evidence,
+            "started_s": started_s,
+            "ended_s": ended_s,
+            "start_step": ended.start_step,
+            "node_list": _node_list(row, ended),
+            "micro_batch": row.micro_batch,
+            "accumulation": row.accumulation,
+            "gpu_seconds": row.world_size * max(0.0, ended_s - started_s) if started_s else 0.0,
+        }
+        if self._change(row, ACTIVE_ATTEMPT, **values):
+            reason = f": {verdict.reason}" if verdict.reason else ""
+            self._tell(row, "ended", f"attempt {row.generation}: {words(verdict.kind)}{reason}", evidence)
+            self._ends.append(action)
+
+
+def _unrecorded(run_id: int, actions: Iterable[Action], why: str) -> SetAside:
+    """A run of which the store does not take what is to be recorded: if that lasts, its end without the evidence is."""
+    finish = next((action for action in actions if isinstance(action, Finish)), None)
+    if finish is None:
+        over = all(isinstance(action, SetRun) for action in actions)
+        return SetAside(run_id, why, RunState.HELD if over else None)
+    ended = replace(finish.ended, job=None, outcomes=())
+    bare = replace(finish, state=AttemptState.FAILED, verdict=unreadable(why), ended=ended)
+    return SetAside(run_id, why, RunState.HELD, bare)
+
+
+def _node_list(row: AttemptRow, ended: Ended) -> str:
+    """Where it ran, also if it ended before any pass saw it run."""
+    if ended.job and ended.job.nodes not in NO_NODES:
+        return ended.job.nodes
+    return row.node_list or ",".join(outcome.host for outcome in ended.outcomes)
+
+
+def _evidence(action: Finish) -> dict[str, Any]:
+    verdict, job = action.verdict, action.ended.job
+    return {
+        "reason": verdict.reason,
+        "hint": verdict.hint,
+        "rule": verdict.rule,
+        "host": verdict.host,
+        "sure": verdict.sure,
+        "would_decide": verdict.would_decide,
+        "place": verdict.place,
+        "seen_s": action.seen_s,
+        "line": asdict(verdict.line) if verdict.line else None,
+        "frames": [asdict(frame) for frame in frames_of(verdict.line, action.ended)],
+        "job": {"state": job.state, "exit_code": job.exit_code, "nodes": job.nodes} if job else None,
+        READ_CONFIG: next(
+            (rank.read_config for o in action.ended.outcomes for rank in o.ranks if rank.rank == 0), None
+        ),
+        "nodes": [
+            {
+                "host": o.host,
+                "launcher_exit": o.launcher_exit,
+                "ended_by": o.ended_by,
+                "rank_exits": {str(rank.rank): rank.exit for rank in o.ranks},
+                "rank_steps": {str(rank.rank): rank.step for rank in o.ranks if rank.step is not None},
+                "memory_peak_bytes": o.memory_peak_bytes,
+                "memory_peak_of": o.memory_peak_of,
+                "memory_limit_bytes": o.memory_limit_bytes,
+                "machine": asdict(o.machine) if o.machine else None,
+            }
+            for o in action.ended.outcomes
+        ],
+    }

@@ -1,0 +1,43 @@
+"""Tasks of an array that no job may begin any more."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from dscampaign.jobs.agent.agent import EXIT_NOT_MINE, Agent
+from dscampaign.jobs.agent.node import Node
+from dscampaign.jobs.shared.closed_tasks import close_tasks, is_closed, make_closed
+from dscampaign.jobs.shared.files import make_private
+from dscampaign.jobs.shared.layout import closed_file
+from dscampaign.tests.support.attempt import make_payload
+
+
+def test_tasks_stay_closed_and_others_open(tmp_path: Path) -> None:
+    make_closed(tmp_path)
+    assert not is_closed(tmp_path, 1)
+    close_tasks(tmp_path, [11, 3])
+    close_tasks(tmp_path, [3, 4])
+    assert [task for task in range(20) if is_closed(tmp_path, task)] == [3, 4, 11]
+    assert closed_file(tmp_path).stat().st_mode & 0o777 == 0o600
+
+
+def test_an_array_of_an_earlier_version_has_no_such_file(tmp_path: Path) -> None:
+    assert not is_closed(tmp_path, 0)
+    close_tasks(tmp_path, [0])
+    assert is_closed(tmp_path, 0)
+
+
+def test_an_array_that_is_gone_cannot_be_closed(tmp_path: Path) -> None:
+    with pytest.raises(FileNotFoundError):
+        close_tasks(tmp_path / "gone", [0])
+
+
+def test_a_closed_task_is_not_run(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    payload = make_payload(tmp_path)
+    make_private(Path(payload.attempt_dir))
+    agent = Agent(payload, Node("7_0", 0, "n0", ""), closed=lambda: True)
+    assert agent.run() == EXIT_NOT_MINE
+    assert "is over" in capsys.readouterr().err
+    assert sorted(path.name for path in Path(payload.attempt_dir).iterdir()) == ["claim"]
