@@ -23,7 +23,7 @@ from ..reconcile.lease import LeaseHeld
 from ..reconcile.loop import SLURM_POLL_S, Pass, Reconciler
 from .common import echo_err, echo_json, echo_page, page_for, screen_height, terminal_size
 from .located import located
-from .pages.actions import action_lines, trouble_lines
+from .pages.actions import action_lines, trouble_lines, waiting
 from .pages.status import headline, status_page, steps_line
 from .pages.text import fold
 
@@ -63,8 +63,11 @@ def run_one_pass(store: Store, campaign: CampaignRow) -> bool:
         raise
     finally:
         reconciler.close()
-    done = _done(seen, read_status(store, campaign)) if isinstance(seen, Pass) and seen.actions else []
-    for line in (*done, *_in_the_way(seen)):
+    lines: list[str] = []
+    if isinstance(seen, Pass) and seen.actions:
+        after = {run.run_id: run for run in read_status(store, campaign).runs}
+        lines = action_lines(seen, after, page_for(sys.stderr))
+    for line in (*lines, *_in_the_way(seen)):
         echo_err(line)
     return isinstance(seen, Pass) and bool(seen.troubles)
 
@@ -78,11 +81,17 @@ def watch_passes(store: Store, campaign: CampaignRow, interval_s: float | None =
     if interval_s is not None and interval_s < least_s:
         raise UserError(f"--interval {interval_s:g} is too short", f"at least {least_s:g} s: Slurm is shared")
     reconciler, obstacles = Reconciler(store, campaign), Obstacles()
+    waited: set[int] = set()
     with display(sys.stderr) as shown, terminated_as_interrupted():
         try:
             for seen in reconciler.watch(poll_s=interval_s):
                 status, news = _status_if_any(store, campaign), obstacles.news(_in_the_way(seen))
-                shown.say([*_done(seen, status), *news] if status and isinstance(seen, Pass) else news)
+                if status and isinstance(seen, Pass):
+                    after = {run.run_id: run for run in status.runs}
+                    shown.say([*action_lines(seen, after, page_for(sys.stderr), waited), *news])
+                    waited = waiting(seen, after)
+                else:
+                    shown.say(news)
                 if status is None:
                     continue
                 shown.update(status)
@@ -285,10 +294,6 @@ class _LiveTable:
 def _stamped(lines: Sequence[str]) -> str:
     said = [located(printable(line, colours=True)) for line in lines]
     return "".join(f"{time.strftime('%H:%M:%S')} {line}\n" if line else "\n" for line in said)
-
-
-def _done(seen: Pass, status: CampaignStatus) -> list[str]:
-    return action_lines(seen, {run.run_id: run for run in status.runs}, page_for(sys.stderr))
 
 
 def _in_the_way(seen: Pass | Exception) -> Sequence[str]:

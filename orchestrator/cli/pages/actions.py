@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Hashable, Iterator, Mapping, Sequence
+from collections.abc import Collection, Hashable, Iterator, Mapping, Sequence
 from typing import NamedTuple
 
 from ....db.records import SETTLED_RUN, RunState, RunStatus
@@ -21,18 +21,32 @@ _SAME_LINES = 3
 _STATE_STYLES = {RunState.COMPLETED: Style.GREEN, RunState.FAILED: Style.RED, RunState.HELD: Style.YELLOW}
 
 
-def action_lines(done: Pass, after: Mapping[int, RunStatus], page: Page) -> list[str]:
+def waiting(done: Pass, after: Mapping[int, RunStatus]) -> set[int]:
+    """The runs that were to be submitted and are not, by id; `after` as of `action_lines`."""
+    return {a.run.id for a in done.actions if isinstance(a, Submit) and _waits(a, after[a.run.id])}
+
+
+def action_lines(
+    done: Pass, after: Mapping[int, RunStatus], page: Page, waited: Collection[int] = frozenset()
+) -> list[str]:
     """One line for each noteworthy action, unless another line about the run already says it; like ones share a line.
 
-    `after` has each run's status after the pass, by run id: not everything that was decided has come about.
+    Args:
+        done: the pass.
+        after: each run's status after the pass, by run id: not everything that was decided has come about.
+        page: where it is shown.
+        waited: runs that were `waiting` after the pass before, which need not be said again.
     """
     runs = [*(view.run for view in done.snapshot.runs), *(broken.run for broken in done.snapshot.broken)]
     names = {run.id: run.name for run in runs}
     starting = [action for action in done.actions if isinstance(action, Submit)]
-    first = [a for a in starting if a.generation == 1 and after[a.run.id].state not in SETTLED_RUN]
+    still = {id(a) for a in starting if a.run.id in waited and _waits(a, after[a.run.id])}
+    first = [
+        a for a in starting if a.generation == 1 and after[a.run.id].state not in SETTLED_RUN and id(a) not in still
+    ]
     together = first if len(first) > SINGLE_LINES else []
     before = {view.run.id: view.latest.row.micro_batch for view in done.snapshot.runs if view.latest}
-    silent = {id(action) for action in together}
+    silent = still | {id(action) for action in together}
     silent |= {id(a) for a in done.actions if isinstance(a, SetRun) and _says_nothing(a, starting)}
     said = [
         _Line(names[run_of(action)], text, _key(action, text, names[run_of(action)]))
@@ -102,6 +116,11 @@ def _say(action: Action, before: Mapping[int, int | None], after: Mapping[int, R
             yield f"cancelling job {action.job_id}"
 
 
+def _waits(action: Submit, now: RunStatus) -> bool:
+    # the job may be that of the attempt before
+    return now.state not in SETTLED_RUN and (not now.job_id or now.generation < action.generation)
+
+
 def _submission(action: Submit, micro_batch: int | None, now: RunStatus, page: Page) -> Iterator[str]:
     """Whether it was submitted: sbatch may have refused it, or timed out, or the run was held instead.
 
@@ -109,7 +128,7 @@ def _submission(action: Submit, micro_batch: int | None, now: RunStatus, page: P
     """
     if now.state in SETTLED_RUN:
         yield from _standing(now.state, now.reason, page)
-    elif not now.job_id or now.generation < action.generation:  # the job is that of the attempt before
+    elif _waits(action, now):
         yield "not submitted for now"
     else:
         again = action.generation > 1

@@ -164,7 +164,7 @@ def test_a_condition_that_the_spec_has_no_longer_is_refused(tmp_path: Path) -> N
     campaign, rows = submitted(tmp_path, SPEC)
     gone = rows["zero_stage-1_CASE-a"]
     with pytest.raises(UserError, match="no longer has the condition c"):
-        promote(campaign, "c", RunRow(**{**vars(gone), "params": {"zero_stage": 2}}), 5000, tmp_path / "x.yaml")
+        promote(campaign, "c", replace(gone, params={"zero_stage": 2}), 5000, tmp_path / "x.yaml")
 
 
 def test_a_spec_without_a_matrix_is_promoted_too(tmp_path: Path) -> None:

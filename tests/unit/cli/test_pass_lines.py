@@ -8,8 +8,9 @@ import pytest
 
 from dscampaign.orchestrator.campaign import desired as campaigns
 from dscampaign.orchestrator.campaign.status import read_status
-from dscampaign.orchestrator.cli.pages.actions import action_lines, trouble_lines
+from dscampaign.orchestrator.cli.pages.actions import action_lines, trouble_lines, waiting
 from dscampaign.orchestrator.cli.pages.text import Page
+from dscampaign.orchestrator.executors.base import ArrayTooLarge, JobArray
 from dscampaign.tests.support.world_on_disk import World, make_world
 
 OOM = "CUDA out of memory. Tried to allocate 2.00 GiB."
@@ -83,4 +84,33 @@ def test_many_runs_of_which_the_same_is_to_be_said_share_a_line(tmp_path: Path) 
     assert [line.partition(": ")[0] for line in said] == ["5 runs (depth-1, depth-2 and 3 more)"] * len(said)
     assert ": attempt 1 ended, crash" in said[0]
     assert ": failed: " in said[-1]
+    world.store.close()
+
+
+def test_runs_that_still_wait_for_room_are_not_said_again(tmp_path: Path) -> None:
+    """Else each pass of a watch over a queue that takes ten at a time would say what the one before has said."""
+    world = make_world(tmp_path)
+    world.record(matrix={"depth": list(range(30))})
+
+    def full(batch: JobArray) -> None:
+        if len(world.cluster.jobs) + batch.size > 10:
+            raise ArrayTooLarge("no more than 10", for_now=True)
+
+    world.cluster.on_submit = full
+
+    def said(waited: set[int]) -> tuple[list[str], set[int]]:
+        done = world.run_pass()
+        after = {run.run_id: run for run in read_status(world.store, world.campaign).runs}
+        return action_lines(done, after, Page(), waited), waiting(done, after)
+
+    lines, waited = said(set())
+    assert lines[-1] == "20 runs: not submitted for now"
+    assert len(waited) == 20
+    lines, waited = said(waited)
+    assert lines == []
+    world.run_jobs()
+    world.cluster.jobs.clear()
+    lines, waited = said(waited)
+    assert not any("not submitted" in line for line in lines)
+    assert len(waited) == 10
     world.store.close()
