@@ -147,6 +147,8 @@ OF_THEIR_OWN = {
     "jobs/trainer/software.py",
     "jobs/agent/progress.py",  # in the node's memory
     "jobs/trainer/swap_space.py",  # on the node's disk, where others have folders too
+    "orchestrator/campaign/weights.py",  # in a folder that the user names
+    "jobs/trainer/transformers_folder.py",  # the same
 }
 
 
