@@ -58,6 +58,7 @@ class WeightsPlan:
     Attributes:
         train: the fields of train.json, for one rank: how the run was split does not matter.
         workdir: where its attempts start, which names of local files are relative to; "" where none is known.
+        passed_over: checkpoints that are not complete, or not to be trusted, each with why.
     """
 
     campaign: str
@@ -67,6 +68,7 @@ class WeightsPlan:
     train: dict[str, Any]
     python: str
     workdir: str
+    passed_over: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True)
@@ -112,15 +114,19 @@ def plan_weights(store: Store, campaign: CampaignRow, run: RunRow, wanted: Weigh
         recorded = queries.checkpoints(conn, run.id)
         CampaignFolder(campaign).require(queries.attempts(conn, campaign.id, run.id))
     folder = CampaignPaths(Path(campaign.dir), campaign.name).run(run.name).checkpoints(run.config_hash)
+    complete, unfit = _complete(folder)
+    if unfit and not complete:
+        raise UserError(f"run {run.name} has no checkpoint that can be read. {unfit[0]}")
     origin = Origin.of(campaign.provenance)
     return WeightsPlan(
         campaign=campaign.name,
         run=run.name,
-        source=choose(run.name, config, wanted, _complete(folder), recorded),
+        source=choose(run.name, config, wanted, complete, recorded),
         dtype=wanted.dtype or kept_in(config),
         train=config.train_json(micro_batch=config.train.global_batch, accumulation=1, world_size=1),
         python=shutil.which(config.python or origin.interpreter) or sys.executable,
         workdir=origin.workdir,
+        passed_over=unfit,
     )
 
 
@@ -236,14 +242,15 @@ def require_free(out: Path) -> None:
         raise UserError(f"no such folder: {out.parent}", f"`mkdir -p {shlex.quote(str(out.parent))}` creates it")
 
 
-def _complete(folder: Path) -> list[Checkpoint]:
-    found = []
+def _complete(folder: Path) -> tuple[list[Checkpoint], tuple[str, ...]]:
+    """The complete checkpoints, newest first, and of each other one why it is none."""
+    found, unfit = [], []
     for path in checkpoint.newest_first(folder):
         try:
             found.append(checkpoint.verify(path, check_digests=False))
-        except CheckpointError:
-            continue
-    return found
+        except CheckpointError as error:
+            unfit.append(f"{path.name}: {error}")
+    return found, tuple(unfit)
 
 
 def _without_any(run: str, config: RunConfig, recorded: Sequence[CheckpointRow]) -> UserError:

@@ -59,6 +59,8 @@ def weights(
     where = locate(dir, store, words)
     campaign, run = find_run(opened := where.open(), where.words)
     plan = plan_weights(opened, campaign, run, WeightsChoice(step, best, dtype))
+    for one in plan.passed_over:
+        echo_err(f"passed over {one}")
     echo_err(f"reading the checkpoint of step {plan.source.step:,}, {size(plan.source.manifest.size_bytes)}")
     done = write_weights(plan, out)
     echo_either(as_json, lambda: done.document, lambda _: _page(done))

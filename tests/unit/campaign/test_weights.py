@@ -9,20 +9,24 @@ from typing import Any
 
 import pytest
 
+from dscampaign.db import queries
 from dscampaign.db.records import CheckpointRow
 from dscampaign.jobs.shared import checkpoint
 from dscampaign.jobs.shared.checkpoint import Checkpoint, Manifest
+from dscampaign.jobs.shared.layout import CampaignPaths
 from dscampaign.orchestrator.campaign.weights import (
     WeightsChoice,
     WeightsPlan,
     choose,
     kept_in,
+    plan_weights,
     refuse_unreadable,
     require_free,
     write_weights,
 )
 from dscampaign.orchestrator.errors import UserError
 from dscampaign.orchestrator.spec.model import RunConfig
+from dscampaign.tests.support.campaigns import open_store, submit
 
 ANSWER = {"parameters": 7, "model": "Tiny", "tokenizer": "bytes"}
 WRITES = f"""\
@@ -98,11 +102,46 @@ def plan(tmp_path: Path) -> WeightsPlan:
     """Of a whole checkpoint, with a stand-in for the Python that writes."""
     folder = tmp_path / "checkpoints"
     folder.mkdir(mode=0o700)
-    draft = checkpoint.begin(folder, 1, 9)
+    source = checkpoint.verify(save(folder, 9))
+    return WeightsPlan("sweep", "r", source, "bf16", {}, stand_in(tmp_path, WRITES), "")
+
+
+SPEC = """\
+name: sweep
+executor: local
+train: {model: gpt2, tokenizer: bytes, dataset: wikitext, global_batch: 8, steps: 9, checkpoint_every: 3}
+"""
+
+
+def test_a_plan_passes_over_what_is_not_whole_and_says_so(tmp_path: Path) -> None:
+    spec, store = tmp_path / "spec.yaml", open_store(f"sqlite:///{tmp_path}/campaign.db")
+    spec.write_text(SPEC)
+    campaign = submit(spec, tmp_path, store)
+    with store.read() as conn:
+        (run,) = queries.runs(conn, campaign.id)
+    with pytest.raises(UserError, match="has no checkpoint yet"):
+        plan_weights(store, campaign, run, WeightsChoice())
+    folder = CampaignPaths(tmp_path, "sweep").run(run.name).checkpoints(run.config_hash)
+    folder.mkdir(parents=True)
+    shards = [save(folder, step) / "shard.pt" for step in (3, 6)]
+    made = plan_weights(store, campaign, run, WeightsChoice())
+    assert (made.source.step, made.dtype, made.passed_over) == (6, "bf16", ())
+    assert (made.train["micro_batch"], made.train["accumulation"], made.train["world_size"]) == (8, 1, 1)
+    shards[1].unlink()
+    made = plan_weights(store, campaign, run, WeightsChoice(dtype="fp32"))
+    assert (made.source.step, made.dtype) == (3, "fp32")
+    assert made.passed_over == ("g0001-step00000006: shard.pt: No such file or directory",)
+    shards[0].write_bytes(b"s")
+    with pytest.raises(UserError, match="no checkpoint that can be read"):
+        plan_weights(store, campaign, run, WeightsChoice())
+    store.close()
+
+
+def save(folder: Path, step: int) -> Path:
+    draft = checkpoint.begin(folder, 1, step)
     (draft / "shard.pt").write_bytes(b"state")
     files = checkpoint.seal(draft, [draft / "shard.pt"])
-    source = checkpoint.commit(draft, Manifest(9, "h", 2, 3, 1, 8, files, eval_loss=2.5))
-    return WeightsPlan("sweep", "r", source, "bf16", {}, stand_in(tmp_path, WRITES), "")
+    return checkpoint.commit(draft, Manifest(step, "h", 2, 3, 1, 8, files, eval_loss=2.5)).path
 
 
 def stand_in(folder: Path, text: str) -> str:
