@@ -11,7 +11,7 @@ from typing import Any, Final
 from ...db.records import CampaignRow, RunRow
 from ..errors import UserError
 from ..executors.job_request import run_config
-from ..formatting import count
+from ..formatting import count, duration
 from ..spec.expand import Run
 from ..spec.field_types import Scalar
 from ..spec.load import INPUTS, runs_of_text, settings_of, with_inputs_of
@@ -32,7 +32,6 @@ _STAY: Final = frozenset({*TrainConfig.model_fields, "run", "repeat", "seed", "l
 """Names in braces that a run without a matrix has a value for, too."""
 
 _MEANT: Final = ("train.steps", "train.epochs")
-_SECONDS_PER_HOUR: Final = 3600.0
 
 
 @dataclass(frozen=True)
@@ -146,7 +145,7 @@ def _notes(row: RunRow, run: Run, step_s: float | None) -> Iterator[str]:
         yield f"warm-up: {count(train.warmup_steps, 'step')} as before: {shares}"
     if step_s:
         limit = f"; slurm.time is {slurm.time}" if run.config.executor == "slurm" else ""
-        yield f"time: about {steps * step_s / _SECONDS_PER_HOUR:,.1f} h at the measured {step_s:.3g} s a step{limit}"
+        yield f"time: about {duration(steps * step_s)} at the measured {step_s:.3g} s a step{limit}"
     if before.command is not None:
         yield "length: its command decides, unless it uses {steps} or CAMPAIGN_STEPS"
     elif train.checkpoint_every is None and train.offload != "nvme":

@@ -147,7 +147,7 @@ def test_it_says_what_depends_on_the_number_of_steps(tmp_path: Path) -> None:
     assert [note.partition(":")[0] for note in made.notes] == ["learning rate", "warm-up", "time", "checkpoints"]
     assert "cosine schedule stretches over 5,000 steps instead of 100" in made.notes[0]
     assert "0.2% of the run, 10.0% before" in made.notes[1]
-    assert "about 2.0 h at the measured 1.44 s a step" in made.notes[2]
+    assert "about 2 h at the measured 1.44 s a step" in made.notes[2]
 
 
 def test_a_constant_rate_and_saved_runs_need_no_remark(tmp_path: Path) -> None:
