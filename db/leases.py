@@ -74,7 +74,7 @@ def read_lease(conn: Connection, name: str) -> Lease | None:
     return None if row is None else Lease(*row)
 
 
-def release_lease(conn: Connection, name: str, epoch: int) -> bool:
-    """Lets a lease run out at once; False when it was somebody else's by now."""
+def release_lease(conn: Connection, name: str, epoch: int, after_s: float = 0.0) -> bool:
+    """Lets a lease run out, at once or in so many seconds; False when it was somebody else's by now."""
     mine = update(lease).where(lease.c.name == name, lease.c.epoch == epoch)
-    return conn.execute(mine.values(expires_s=now_s(conn))).rowcount == 1
+    return conn.execute(mine.values(expires_s=now_s(conn) + after_s)).rowcount == 1

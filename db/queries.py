@@ -44,6 +44,7 @@ from .leases import acquire_lease, read_lease, release_lease, renew_lease, repor
 from .metrics import extra_names, iter_metrics, latest, metrics, newest_lines, step_figures, step_times
 from .records import (
     ACTIVE_ATTEMPT,
+    UNSETTLED_RUN,
     AttemptRow,
     AttemptState,
     CampaignRow,
@@ -129,6 +130,13 @@ def campaign_by_id(conn: Connection, campaign_id: int) -> CampaignRow | None:
 def list_campaigns(conn: Connection) -> list[CampaignRow]:
     """All campaigns, oldest first."""
     return fetch(conn, CampaignRow, schema.campaign, order=[schema.campaign.c.id])
+
+
+def unsettled_campaigns(conn: Connection) -> set[int]:
+    """Ids of the campaigns that have a run that is not settled."""
+    run = schema.run.c
+    found = select(run.campaign_id).where(run.state.in_(list(UNSETTLED_RUN))).distinct()
+    return set(conn.execute(found).scalars())
 
 
 def update_campaign(conn: Connection, campaign_id: int, **values: Any) -> bool:

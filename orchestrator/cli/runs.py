@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Final
 import click
 
 from ...db.records import CANCELLING
+from ..campaign.location import locate
 from ..errors import EXIT_FAILED, EXIT_OK, EXIT_UNREACHABLE, EXIT_UNSETTLED, UserError
 from ..formatting import count
 from ..settings import Settings
@@ -119,13 +120,20 @@ def submit(
 @verb
 @click.argument("name", metavar="[NAME]", required=False, shell_complete=campaign_names)
 @click.option("--watch", "-w", is_flag=True, help="Repeat until every run is settled.")
+@click.option("--all", "everything", is_flag=True, help="Drive every campaign of the store that is not settled.")
 @click.option("--interval", type=float, metavar="SECONDS", help="Time between two passes of --watch.  [default: 10]")
 @store_options
 @json_option
 def reconcile(
-    name: str | None, watch: bool, interval: float | None, dir: str | None, store: str | None, as_json: bool
+    name: str | None,
+    watch: bool,
+    everything: bool,
+    interval: float | None,
+    dir: str | None,
+    store: str | None,
+    as_json: bool,
 ) -> int:
-    """Drive a campaign to completion.
+    """Drive a campaign to completion, or with --all every campaign of the store.
 
     Records how jobs ended, retries failed runs and resumes interrupted ones: one pass, or with --watch repeated passes
     until every run is settled. It is safe to stop and restart at any time. Exit code 0: every run completed
@@ -138,9 +146,15 @@ def reconcile(
     """
     from ..campaign.lookup import open_campaign
 
-    opened, campaign = open_campaign(dir, store, name)
     if interval is not None and not watch:
         raise UserError("--interval is for --watch")
+    if everything:
+        from .fleet import reconcile_all
+
+        if name is not None:
+            raise UserError(f"--all or {name}, not both")
+        return reconcile_all(locate(dir, store).open(), as_json, interval, watch=watch)
+    opened, campaign = open_campaign(dir, store, name)
     if watch:
         return _watch(opened, campaign, interval, as_json)
     return _one_pass(opened, campaign, as_json, say_unsettled=True)

@@ -59,17 +59,21 @@ def run_one_pass(store: Store, campaign: CampaignRow) -> bool:
     except (LeaseHeld, StaleLease) as held:
         seen = held
     except KeyboardInterrupt:
-        echo_err(interrupted(_status_if_any(store, campaign), campaign.name))
+        echo_err(interrupted(status_if_any(store, campaign), campaign.name))
         raise
     finally:
         reconciler.close()
-    lines: list[str] = []
-    if isinstance(seen, Pass) and seen.actions:
-        after = {run.run_id: run for run in read_status(store, campaign).runs}
-        lines = action_lines(seen, after, page_for(sys.stderr))
-    for line in (*lines, *_in_the_way(seen)):
+    for line in (*done_lines(seen, store, campaign), *in_the_way(seen)):
         echo_err(line)
     return isinstance(seen, Pass) and bool(seen.troubles)
+
+
+def done_lines(seen: Pass | Exception, store: Store, campaign: CampaignRow) -> Sequence[str]:
+    """What a pass did."""
+    if not isinstance(seen, Pass) or not seen.actions:
+        return []
+    after = {run.run_id: run for run in read_status(store, campaign).runs}
+    return action_lines(seen, after, page_for(sys.stderr))
 
 
 def watch_passes(store: Store, campaign: CampaignRow, interval_s: float | None = None) -> None:
@@ -77,15 +81,13 @@ def watch_passes(store: Store, campaign: CampaignRow, interval_s: float | None =
 
     Stopped by the user or a signal, it says that the jobs keep running, and raises KeyboardInterrupt.
     """
-    least_s = SLURM_POLL_S if campaign.executor == "slurm" else 0.1
-    if interval_s is not None and interval_s < least_s:
-        raise UserError(f"--interval {interval_s:g} is too short", f"at least {least_s:g} s: Slurm is shared")
+    require_polite([campaign], interval_s)
     reconciler, obstacles = Reconciler(store, campaign), Obstacles()
     waited: set[int] = set()
     with display(sys.stderr) as shown, terminated_as_interrupted():
         try:
             for seen in reconciler.watch(poll_s=interval_s):
-                status, news = _status_if_any(store, campaign), obstacles.news(_in_the_way(seen))
+                status, news = status_if_any(store, campaign), obstacles.news(in_the_way(seen))
                 if status and isinstance(seen, Pass):
                     after = {run.run_id: run for run in status.runs}
                     shown.say([*action_lines(seen, after, page_for(sys.stderr), waited), *news])
@@ -99,12 +101,19 @@ def watch_passes(store: Store, campaign: CampaignRow, interval_s: float | None =
                     return
         except KeyboardInterrupt:
             reconciler.close()
-            if status := _status_if_any(store, campaign):
+            if status := status_if_any(store, campaign):
                 shown.update(status)  # without this process
             shown.say(["", interrupted(status, campaign.name)])
             raise
         finally:
             reconciler.close()
+
+
+def require_polite(campaigns: Sequence[CampaignRow], interval_s: float | None) -> None:
+    """Raises UserError if the time between two passes is too short."""
+    least_s = SLURM_POLL_S if any(campaign.executor == "slurm" for campaign in campaigns) else 0.1
+    if interval_s is not None and interval_s < least_s:
+        raise UserError(f"--interval {interval_s:g} is too short", f"at least {least_s:g} s: Slurm is shared")
 
 
 def interrupted(status: CampaignStatus | None, name: str) -> str:
@@ -119,8 +128,8 @@ def interrupted(status: CampaignStatus | None, name: str) -> str:
     return f"interrupted: {count(len(status.runs), 'run')} recorded, {submitted:,} submitted{asked}. {go_on} goes on"
 
 
-def _status_if_any(store: Store, campaign: CampaignRow) -> CampaignStatus | None:
-    """None while the store is away: the next pass says so."""
+def status_if_any(store: Store, campaign: CampaignRow) -> CampaignStatus | None:
+    """The status; None while the store is away: the next pass says so."""
     try:
         return read_status(store, campaign)
     except AWAY:
@@ -236,14 +245,14 @@ def display(stream: IO[str]) -> Iterator[Display]:
     """A live table where the stream is a terminal, else lines."""
     page = page_for(stream)
     if page.width is None or os.environ.get("TERM") == "dumb":
-        yield _Lines(stream)
+        yield Lines(stream)
         return
     table = _LiveTable(stream)
     yield table
     table.clear()  # not where an exception ended the watch: then the last table stays
 
 
-class _Lines:
+class Lines:
     """For a file, a pipe or a dumb terminal: lines with their time, the counts when they change, steps now and then."""
 
     def __init__(self, stream: IO[str], clock: Callable[[], float] = time.monotonic) -> None:
@@ -251,10 +260,12 @@ class _Lines:
         self._counts, self._steps, self._said_s = "", "", clock()
 
     def say(self, lines: Sequence[str]) -> None:
+        """Writes each line with its time."""
         self._stream.write(_stamped(lines))
         self._stream.flush()
 
     def update(self, status: CampaignStatus) -> None:
+        """Writes the counts if they have changed, or after a while the steps."""
         counts, steps = headline(status, self._page), steps_line(status)
         late = steps != self._steps and self._clock() - self._said_s >= STEPS_EVERY_S
         if counts != self._counts or late:
@@ -296,7 +307,8 @@ def _stamped(lines: Sequence[str]) -> str:
     return "".join(f"{time.strftime('%H:%M:%S')} {line}\n" if line else "\n" for line in said)
 
 
-def _in_the_way(seen: Pass | Exception) -> Sequence[str]:
+def in_the_way(seen: Pass | Exception) -> Sequence[str]:
+    """What kept a pass from its work, in part or as a whole."""
     if isinstance(seen, Pass):
         return trouble_lines(seen)
     hint = getattr(seen, "hint", "")

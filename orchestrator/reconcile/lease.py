@@ -147,9 +147,9 @@ def take_lease(store: Store, campaign: CampaignRow, holder: LeaseHolder) -> Fenc
     return FencedWriter(store, name, epoch, campaign.id)
 
 
-def release_lease(store: Store, campaign: CampaignRow, holder: LeaseHolder) -> None:
-    """Releases the lease, if this process still has it, so that the next reconciler can start at once."""
+def release_lease(store: Store, campaign: CampaignRow, holder: LeaseHolder, after_s: float = 0.0) -> None:
+    """Releases the lease, if this process still has it: the next reconciler can start at once, or after so long."""
     with store.write() as conn:
         lease = queries.read_lease(conn, lease_name(campaign.id))
         if lease and lease.holder == str(holder):
-            queries.release_lease(conn, lease.name, lease.epoch)
+            queries.release_lease(conn, lease.name, lease.epoch, after_s)

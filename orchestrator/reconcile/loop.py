@@ -61,11 +61,6 @@ class Reconciler:
         self._executor = executor or make_executor(campaign, self.paths)
         self._holder, self._environments = LeaseHolder.me(), Environments()
 
-    @property
-    def poll_s(self) -> float:
-        """Seconds between two passes of a watch: Slurm's controller serves others too."""
-        return SLURM_POLL_S if self._campaign.executor == "slurm" else LOCAL_POLL_S
-
     def run_pass(self) -> Pass:
         """One pass.
 
@@ -134,7 +129,7 @@ class Reconciler:
                 if not begun:
                     raise
                 yield exc
-            sleep(poll_s or self.poll_s)
+            sleep(poll_s or default_poll_s(self._campaign))
 
     def _require_unchanged(self, seen: Identity, attempts: Iterable[AttemptRow], actions: Sequence[Action]) -> None:
         """Makes sure that the folder was there all the time: what was read while it was away seemed to be missing.
@@ -159,10 +154,10 @@ class Reconciler:
             if back < 2 or float(row.evidence.get("seen_s") or row.ended_s or 0.0) > late_s
         ]
 
-    def close(self) -> None:
-        """Releases the lease; in a store that is away it expires."""
+    def close(self, after_s: float = 0.0) -> None:
+        """Releases the lease, at once or in so many seconds; in a store that is away it expires."""
         with suppress(StoreUnreachable, StoreMissing):
-            release_lease(self._store, self._campaign, self._holder)
+            release_lease(self._store, self._campaign, self._holder, after_s)
 
 
 def _has_appeared(finish: Finish) -> bool:
@@ -170,6 +165,11 @@ def _has_appeared(finish: Finish) -> bool:
     known = {outcome.node_rank for outcome in finish.ended.outcomes}
     paths, nodes = attempt_paths(finish.attempt), range(finish.attempt.nodes)
     return any(node not in known and NodeOutcome.read(paths.outcome(node)) is not None for node in nodes)
+
+
+def default_poll_s(campaign: CampaignRow) -> float:
+    """Seconds between two passes on a campaign: Slurm's controller serves others too."""
+    return SLURM_POLL_S if campaign.executor == "slurm" else LOCAL_POLL_S
 
 
 def make_executor(campaign: CampaignRow, paths: CampaignPaths) -> Executor:

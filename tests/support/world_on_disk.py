@@ -98,16 +98,17 @@ class Cluster:
 
 @dataclass
 class World:
-    """A store, a shared folder and a cluster."""
+    """A store, a shared folder and a cluster; `name` is the campaign whose jobs it plays."""
 
     folder: Path
     store: Store
     cluster: Cluster = field(default_factory=Cluster)
     ran: list[tuple[str, int]] = field(default_factory=list)
+    name: str = "c"
 
     @property
     def paths(self) -> CampaignPaths:
-        return CampaignPaths(self.folder, "c")
+        return CampaignPaths(self.folder, self.name)
 
     def submission(self, **changes: Any) -> campaigns.Submission:
         """The spec, with these fields replaced."""
@@ -170,7 +171,7 @@ class World:
             exit_code: the rank's; None for one that a signal ended.
         """
         for key, view in list(self.cluster.jobs.items()):
-            if view.state == "PENDING":
+            if view.state == "PENDING" and self.paths.batch(view.token).exists():
                 self.cluster.jobs[key] = replace(view, state=state)
                 self._run_job(view, exit_code, error)
 

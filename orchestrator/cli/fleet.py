@@ -1,0 +1,131 @@
+"""`campaign reconcile --all`: passes on every campaign of a store, each line with the name of its campaign."""
+
+from __future__ import annotations
+
+import sys
+from collections import defaultdict
+from collections.abc import Sequence
+
+from ...db import queries
+from ...db.errors import StaleLease
+from ...db.records import CampaignRow
+from ...db.store import Store
+from ..campaign.documents import status_document
+from ..campaign.status import CampaignStatus, read_status
+from ..errors import EXIT_FAILED, EXIT_OK, EXIT_UNREACHABLE, EXIT_UNSETTLED, UserError
+from ..reconcile.lease import LEASE_TTL_S, LeaseHeld
+from ..reconcile.loop import Pass
+from ..reconcile.turns import Outcome, Turns
+from .common import echo, echo_err, echo_json, page_for
+from .pages.status import headline
+from .watch import (
+    Lines,
+    Obstacles,
+    done_lines,
+    in_the_way,
+    patiently,
+    require_polite,
+    status_if_any,
+    terminated_as_interrupted,
+)
+
+_STOPPED = "stopped; the jobs keep running. `campaign reconcile --all --watch` resumes"
+
+
+def reconcile_all(store: Store, as_json: bool, interval_s: float | None = None, *, watch: bool = False) -> int:
+    """One pass on each campaign that is not settled, or passes until all are; returns the exit code.
+
+    Raises UserError if the interval is too short or too long.
+    """
+    with store.read() as conn:
+        unsettled = queries.unsettled_campaigns(conn)
+        campaigns = {row.id: row for row in queries.list_campaigns(conn) if row.id in unsettled}
+    require_polite(list(campaigns.values()), interval_s)
+    if interval_s is not None and interval_s > LEASE_TTL_S:
+        hint = f"at most {LEASE_TTL_S:g} s with --all; for fewer passes run it by cron, without --watch"
+        raise UserError(f"--interval {interval_s:g} is too long", hint)
+    turns = Turns(store, interval_s)
+    try:
+        with terminated_as_interrupted():
+            troubled = _watch(turns, store, campaigns) if watch else _one_round(turns, store)
+    except KeyboardInterrupt:
+        echo_err(_STOPPED)
+        raise
+    finally:
+        turns.close()
+    return patiently(lambda: _end(store, list(campaigns.values()), as_json, troubled=troubled))
+
+
+def _one_round(turns: Turns, store: Store) -> bool:
+    """Whether something could not be read or done for now."""
+    troubled = False
+    for outcome in turns.one_round():
+        seen = outcome.seen
+        if isinstance(seen, LeaseHeld | StaleLease):
+            continue
+        for line in (*done_lines(seen, store, outcome.campaign), *in_the_way(seen)):
+            echo_err(f"{outcome.campaign.name}: {line}")
+        troubled = troubled or not isinstance(seen, Pass) or bool(seen.troubles)
+    return troubled
+
+
+def _watch(turns: Turns, store: Store, campaigns: dict[int, CampaignRow]) -> bool:
+    """Adds the campaigns that were met; False, as nothing is left to be done at the end."""
+    logs: dict[int, _Log] = defaultdict(_Log)
+    whole = _Log()
+    for outcome in turns.watch():
+        if not isinstance(outcome, Outcome):
+            whole.obstacle(outcome)
+            continue
+        campaigns[outcome.campaign.id] = outcome.campaign
+        whole.obstacle(None)
+        logs[outcome.campaign.id].tell(outcome, store)
+    return False
+
+
+class _Log:
+    """What was said of one campaign, or of the store."""
+
+    def __init__(self) -> None:
+        self._lines, self._obstacles = Lines(sys.stderr), Obstacles()
+
+    def tell(self, outcome: Outcome, store: Store) -> None:
+        """What a pass did, and where the campaign stands if that has changed."""
+        if isinstance(outcome.seen, LeaseHeld | StaleLease):
+            return
+        said = [*self._done(outcome, store), *self._obstacles.news(in_the_way(outcome.seen))]
+        self._lines.say([f"{outcome.campaign.name}: {line}" for line in said])
+        if status := status_if_any(store, outcome.campaign):
+            self._lines.update(status)
+
+    def obstacle(self, error: Exception | None) -> None:
+        """The store is away, or there."""
+        self._lines.say(self._obstacles.news([] if error is None else in_the_way(error)))
+
+    def _done(self, outcome: Outcome, store: Store) -> Sequence[str]:
+        return patiently(lambda: done_lines(outcome.seen, store, outcome.campaign))
+
+
+def _end(store: Store, campaigns: Sequence[CampaignRow], as_json: bool, *, troubled: bool) -> int:
+    """Says where the campaigns stand that were not settled before; returns the exit code."""
+    with store.read() as conn:
+        there = {row.id for row in queries.list_campaigns(conn)}
+    left = [campaign for campaign in campaigns if campaign.id in there]
+    found = [read_status(store, campaign) for campaign in left]
+    if as_json:
+        echo_json({"campaigns": [status_document(store, campaign) for campaign in left]})
+    else:
+        _print(found)
+    if troubled:
+        return EXIT_UNREACHABLE
+    if not all(status.settled for status in found):
+        return EXIT_UNSETTLED
+    return EXIT_OK if all(status.all_completed for status in found) else EXIT_FAILED
+
+
+def _print(found: Sequence[CampaignStatus]) -> None:
+    page = page_for(sys.stdout)
+    for status in found:
+        echo(headline(status, page))
+    if not found:
+        echo_err("every campaign is settled")

@@ -1,0 +1,162 @@
+"""Many campaigns of one store, driven by any number of processes: who is free takes the one that has waited longest.
+
+A process has a campaign's lease for one pass. After it the lease lasts until the next pass is due: however many
+processes there are, Slurm is asked about a campaign once per interval. Nothing is assigned to a process, so nothing
+has to be shared out again when one comes, goes or dies: it has a single campaign, whose lease runs out or, if it died
+on this host, is taken over at once.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Collection, Iterator, Sequence
+from dataclasses import dataclass
+
+from ...db import queries
+from ...db.errors import StaleLease, StoreMissing, StoreUnreachable
+from ...db.records import CampaignRow, Lease
+from ...db.store import Store
+from ..errors import Unreachable, UserError
+from .lease import LEASE_TTL_S, LeaseHeld, LeaseHolder, lease_name
+from .loop import SLURM_POLL_S, Pass, Reconciler, default_poll_s
+
+LEAST_SLEEP_S = 0.1
+
+Driver = Callable[[Store, CampaignRow], Reconciler]
+
+
+@dataclass(frozen=True)
+class Turn:
+    """A campaign with something left to do, and when its next pass is due, by the store's clock."""
+
+    campaign: CampaignRow
+    due_s: float
+
+
+@dataclass(frozen=True)
+class Outcome:
+    """What a pass on one of the campaigns came to; `seen` is an exception if there was none."""
+
+    campaign: CampaignRow
+    seen: Pass | Exception
+
+
+def due_s(lease: Lease | None, now_s: float) -> float:
+    """When a campaign's next pass is due: when its lease runs out, or did; of one whose holder has died, at once."""
+    if lease is None:
+        return 0.0
+    if lease.expires_s > now_s and LeaseHolder.parse(lease.holder).dead:
+        return min(now_s, lease.expires_s - LEASE_TTL_S)  # when it was last renewed
+    return lease.expires_s
+
+
+def next_turn(turns: Sequence[Turn], by_s: float) -> Turn | None:
+    """The campaign that has waited longest of those that were due by then."""
+    waiting = [turn for turn in turns if turn.due_s <= by_s]
+    return min(waiting, key=lambda turn: turn.due_s, default=None)
+
+
+class Turns:
+    """Passes on all campaigns of a store that are not settled, one campaign after the other, beside other processes.
+
+    What goes wrong with one campaign is its own: it is yielded, and the others go on.
+    """
+
+    def __init__(self, store: Store, interval_s: float | None = None, driver: Driver = Reconciler) -> None:
+        """As a reconciler for each campaign.
+
+        Args:
+            store: with the campaigns.
+            interval_s: between two passes on a campaign; Slurm is asked no more often than it is without.
+            driver: makes the reconciler of a campaign.
+        """
+        self._store, self._interval_s, self._driver = store, interval_s, driver
+        self._reconcilers: dict[int, Reconciler] = {}
+        self._unfinished: set[int] = set()
+        self._rests_until_s: dict[int, float] = {}
+
+    def one_round(self) -> Iterator[Outcome]:
+        """One pass on each campaign that no other process has, or has looked after since this was called."""
+        with self._store.read() as conn:
+            began_s = self._store.now(conn)
+        return self._round(began_s)
+
+    def _round(self, began_s: float) -> Iterator[Outcome]:
+        tried: set[int] = set()
+        while turn := next_turn(self._read(tried)[1], began_s):
+            tried.add(turn.campaign.id)
+            yield Outcome(turn.campaign, self._pass(turn.campaign, then_s=0.0))
+
+    def watch(self, *, sleep: Callable[[float], None] = time.sleep) -> Iterator[Outcome | Exception]:
+        """Passes until every campaign is settled, also those that are submitted meanwhile.
+
+        Raises StoreUnreachable or StoreMissing if the store is away at the start; later it yields the error and waits.
+        """
+        begun = False
+        while True:
+            try:
+                now_s, turns = self._read()
+            except (StoreUnreachable, StoreMissing) as exc:
+                if not begun:
+                    raise
+                yield exc
+                sleep(SLURM_POLL_S)
+                continue
+            begun = True
+            if not turns:
+                return
+            turn = next_turn(turns, now_s)
+            if turn is None:
+                first_s = min(turn.due_s for turn in turns) - now_s
+                sleep(min(max(first_s, LEAST_SLEEP_S), SLURM_POLL_S))
+                continue
+            then_s = self._interval_of(turn.campaign)
+            self._rests_until_s[turn.campaign.id] = now_s + then_s  # also if the pass gets no lease to put off
+            yield Outcome(turn.campaign, self._pass(turn.campaign, then_s))
+
+    def close(self) -> None:
+        """Lets go of all leases, so that others can go on at once."""
+        for reconciler in self._reconcilers.values():
+            reconciler.close()
+
+    def _read(self, without: Collection[int] = ()) -> tuple[float, list[Turn]]:
+        """The store's time, and the campaigns with something left to do, as far as this process knows."""
+        with self._store.read() as conn:
+            now_s, unsettled = self._store.now(conn), queries.unsettled_campaigns(conn)
+            known = queries.list_campaigns(conn)
+            leases = {row.id: queries.read_lease(conn, lease_name(row.id)) for row in known if row.id in unsettled}
+        self._unfinished &= {row.id for row in known}
+        turns = [
+            Turn(row, max(due_s(leases.get(row.id), now_s), self._rests_until_s.get(row.id, 0.0)))
+            for row in known
+            if row.id not in without and (row.id in unsettled or row.id in self._unfinished)
+        ]
+        return now_s, turns
+
+    def _interval_of(self, campaign: CampaignRow) -> float:
+        polite_s = SLURM_POLL_S if campaign.executor == "slurm" else 0.0
+        return max(self._interval_s or default_poll_s(campaign), polite_s)
+
+    def _pass(self, campaign: CampaignRow, then_s: float) -> Pass | Exception:
+        """A pass, after which nobody has to look at the campaign for so long."""
+        self._unfinished.discard(campaign.id)
+        try:
+            reconciler = self._reconcilers.get(campaign.id) or self._driver(self._store, campaign)
+            self._reconcilers[campaign.id] = reconciler
+            done = reconciler.run_pass()
+        except (LeaseHeld, StaleLease) as held:
+            return held
+        except (UserError, StoreUnreachable, StoreMissing) as exc:
+            failed: Exception = exc
+        except Exception as exc:  # noqa: BLE001 - whatever it is, it is this campaign's alone
+            failed = Unreachable(f"the pass failed: {type(exc).__name__}: {exc}")
+        else:
+            reconciler.close(0.0 if done.settled else then_s)
+            if done.settled:
+                del self._reconcilers[campaign.id]
+            else:
+                self._unfinished.add(campaign.id)
+            return done
+        if campaign.id in self._reconcilers:
+            self._reconcilers[campaign.id].close(then_s)
+        return failed

@@ -1,0 +1,190 @@
+"""Several reconcilers of one store: who takes which campaign, what happens to those of one that died."""
+
+from __future__ import annotations
+
+import socket
+from collections import Counter
+from collections.abc import Iterator
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+
+from dscampaign.db import queries
+from dscampaign.db.records import CampaignRow, Lease
+from dscampaign.db.store import Store
+from dscampaign.orchestrator.errors import UserError
+from dscampaign.orchestrator.reconcile import turns as turns_module
+from dscampaign.orchestrator.reconcile.lease import LEASE_TTL_S, LeaseHolder, lease_name, take_lease
+from dscampaign.orchestrator.reconcile.loop import Pass, Reconciler
+from dscampaign.orchestrator.reconcile.turns import Outcome, Turn, Turns, due_s, next_turn
+from dscampaign.tests.support.world_on_disk import World, make_world
+
+NOBODY = str(LeaseHolder(socket.gethostname(), "4194399", "x"))
+"""A holder that has died: the kernel gives no process that number."""
+
+NAMES = ("a", "b", "c", "d", "e", "f")
+
+
+@pytest.fixture
+def world(tmp_path: Path) -> Iterator[World]:
+    made = make_world(tmp_path)
+    for name in NAMES:
+        made.record(name=name, matrix={"depth": [1]})
+    yield made
+    made.store.close()
+
+
+def lease_of(holder: str, expires_s: float) -> Lease:
+    return Lease("reconciler:1", holder, 1, expires_s)
+
+
+def turns_of(world: World, broken: str = "") -> tuple[Turns, Store]:
+    """As another process has them, with a connection of its own."""
+
+    def driver(store: Store, campaign: CampaignRow) -> Reconciler:
+        if campaign.name == broken:
+            raise ValueError("this one is broken")
+        return Reconciler(store, campaign, world.cluster)
+
+    store = Store.open(f"sqlite:///{world.folder}/campaign.db")
+    return Turns(store, 0.1, driver), store
+
+
+def names(outcomes: list[Outcome]) -> list[str]:
+    return [outcome.campaign.name for outcome in outcomes]
+
+
+# -- whose turn it is -------------------------------------------------------------------------------------------
+
+
+def test_a_pass_is_due_when_the_lease_is_over_or_its_holder_has_died() -> None:
+    alive, elsewhere = str(LeaseHolder.me()), str(LeaseHolder("another-host", "4194399", "x"))
+    assert due_s(None, 1000.0) == 0.0
+    assert due_s(lease_of(alive, 990.0), 1000.0) == 990.0
+    assert due_s(lease_of(alive, 1100.0), 1000.0) == 1100.0
+    assert due_s(lease_of(elsewhere, 1100.0), 1000.0) == 1100.0  # nobody here can tell that it has died
+    assert due_s(lease_of(NOBODY, 1100.0), 1000.0) == 1100.0 - LEASE_TTL_S
+    assert due_s(lease_of(NOBODY, 990.0), 1000.0) == 990.0  # it let go before it ended
+
+
+def test_whoever_has_waited_longest_is_next(world: World) -> None:
+    with world.store.read() as conn:
+        a, b, c, *_ = queries.list_campaigns(conn)
+    turns = [Turn(a, 900.0), Turn(b, 800.0), Turn(c, 1001.0)]
+    assert next_turn(turns, 1000.0) == turns[1]
+    assert next_turn(turns, 850.0) == turns[1]
+    assert next_turn(turns, 700.0) is None
+    assert next_turn([], 1000.0) is None
+
+
+# -- one round --------------------------------------------------------------------------------------------------
+
+
+def test_a_round_passes_once_on_each_campaign(world: World) -> None:
+    turns, store = turns_of(world)
+    assert names(list(turns.one_round())) == list(NAMES)
+    assert len(world.cluster.submitted) == len(NAMES)
+    store.close()
+
+
+def test_two_rounds_at_once_share_the_campaigns(world: World) -> None:
+    """As two crontabs do that start in the same minute: nothing is looked at twice."""
+    (one, first), (two, second) = turns_of(world), turns_of(world)
+    rounds, passed = [one.one_round(), two.one_round()], Counter[str]()
+    for taken in zip(*rounds, strict=True):
+        passed.update(names(list(taken)))
+    assert passed == Counter(NAMES)
+    first.close()
+    second.close()
+
+
+def test_a_round_leaves_alone_what_another_process_has(world: World) -> None:
+    with world.store.read() as conn:
+        held, *_ = queries.list_campaigns(conn)
+    take_lease(world.store, held, LeaseHolder.me())
+    turns, store = turns_of(world)
+    assert names(list(turns.one_round())) == list(NAMES[1:])
+    store.close()
+
+
+def test_trouble_with_one_campaign_stops_no_other(world: World) -> None:
+    turns, store = turns_of(world, broken="b")
+    found = list(turns.one_round())
+    assert names(found) == list(NAMES)
+    [failed] = [outcome.seen for outcome in found if not isinstance(outcome.seen, Pass)]
+    assert isinstance(failed, UserError)
+    assert "this one is broken" in failed.message
+    store.close()
+
+
+# -- several watches --------------------------------------------------------------------------------------------
+
+
+def run_jobs(world: World) -> None:
+    """Plays the agents of all campaigns."""
+    for name in NAMES:
+        replace(world, name=name).run_jobs()
+
+
+def test_watches_take_turns_until_all_is_settled(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(turns_module, "SLURM_POLL_S", 0.0)
+    (one, first), (two, second) = turns_of(world), turns_of(world)
+    watches = [turns.watch(sleep=lambda _: run_jobs(world)) for turns in (one, two)]
+    taken = {id(watch): set[str]() for watch in watches}
+    while watches:
+        for watch in list(watches):
+            seen = next(watch, None)
+            if seen is None:
+                watches.remove(watch)
+                continue
+            assert isinstance(seen, Outcome)
+            assert isinstance(seen.seen, Pass), seen
+            taken[id(watch)].add(seen.campaign.name)
+    with world.store.read() as conn:
+        assert queries.unsettled_campaigns(conn) == set()
+        leases = [queries.read_lease(conn, lease_name(row.id)) for row in queries.list_campaigns(conn)]
+        assert all(lease and lease.expires_s <= world.store.now(conn) for lease in leases)  # let go of
+    assert len(world.ran) == len(world.cluster.submitted) == len(NAMES)
+    assert all(len(names) >= 3 for names in taken.values()), taken  # neither is idle while the other has work
+    first.close()
+    second.close()
+
+
+def test_a_watch_puts_the_next_pass_off_for_all(world: World) -> None:
+    """However many processes there are, Slurm is asked about a campaign once per interval."""
+    (one, first), (two, second) = turns_of(world), turns_of(world)
+    watch = one.watch(sleep=lambda _: None)
+    assert names([found for _, found in zip(NAMES, watch, strict=False) if isinstance(found, Outcome)]) == list(NAMES)
+    assert list(two.one_round()) == []
+    one.close()
+    assert names(list(two.one_round())) == list(NAMES)  # it was stopped: others go on at once
+    first.close()
+    second.close()
+
+
+def test_what_a_dead_process_had_is_taken_over(world: World) -> None:
+    with world.store.read() as conn:
+        _, held, *_ = queries.list_campaigns(conn)
+    with world.store.write() as conn:
+        queries.acquire_lease(conn, lease_name(held.id), NOBODY, LEASE_TTL_S)
+    turns, store = turns_of(world)
+    assert sorted(names(list(turns.one_round()))) == list(NAMES)
+    store.close()
+
+
+def test_a_campaign_without_a_lease_to_put_off_is_not_tried_at_once_again(world: World) -> None:
+    """It never came to a pass: every other campaign has its turn, and then this process waits."""
+    turns, store = turns_of(world, broken="b")
+    slept: list[float] = []
+    watch = turns.watch(sleep=slept.append)
+    found = [next(watch) for _ in NAMES]
+    assert names([outcome for outcome in found if isinstance(outcome, Outcome)]) == list(NAMES)
+    assert not slept
+    with pytest.raises(InterruptedError):
+        next(turns.watch(sleep=_interrupted))
+    store.close()
+
+
+def _interrupted(_: float) -> None:
+    raise InterruptedError
