@@ -37,7 +37,7 @@ def main() -> None:
     parser.add_argument("--postgres", metavar="URL", help="an empty database to measure in")
     url = parser.parse_args().postgres
     with tempfile.TemporaryDirectory() as folder:
-        spool = _write_spool(Path(folder))
+        spool = write_spool(Path(folder), LINES)
         chunk = spool.read_bytes()
         _print("json.loads of the lines", "lines/s", LINES / _median(lambda: _loads(chunk)))
         _print("reading the spool", "lines/s", LINES / _median(lambda: parse(chunk, 0)))
@@ -51,15 +51,9 @@ def main() -> None:
 
 
 def _measure(name: str, store: Store, spool: Path) -> None:
-    with store.write() as conn:
-        campaign_id = queries.insert_campaign(
-            conn, name="bench", spec="", spec_hash="", dir=str(spool.parent), executor="local"
-        )
-        config = {"train": {"steps": 100, "lr": 1e-4}}
-        queries.insert_runs(conn, campaign_id, [NewRun(f"r{n}", {"n": n}, config, "h", n) for n in range(RUNS)])
-        runs = queries.runs(conn, campaign_id)
-        attempts = [queries.insert_attempt(conn, _attempt(run.id)) for run in runs[:1000]]
-    pending = iter(attempts)
+    pending = iter(insert_attempts(store, 1000, str(spool.parent), RUNS))
+    with store.read() as conn:
+        [campaign_id] = [row.id for row in queries.list_campaigns(conn)]
     _print(f"{name}: drain, whole spool", "rows/s", LINES / _median(lambda: _drain(store, next(pending), spool)))
     small = spool.with_name("small.jsonl")
     small.write_bytes(b"".join(spool.read_bytes().splitlines(keepends=True)[:50]))
@@ -67,6 +61,16 @@ def _measure(name: str, store: Store, spool: Path) -> None:
     with store.read() as conn:
         _print(f"{name}: status of {RUNS} runs", "ms", 1000 * _median(lambda: queries.status(conn, campaign_id)))
         _print(f"{name}: metrics of a run, {LINES} steps", "ms", 1000 * _median(lambda: queries.metrics(conn, 1)))
+
+
+def insert_attempts(store: Store, count: int, folder: str, runs: int = 0) -> list[int]:
+    """Ids of the attempts of the first runs of a new campaign, which has as many runs or more."""
+    with store.write() as conn:
+        campaign_id = queries.insert_campaign(conn, name="bench", spec="", spec_hash="", dir=folder, executor="local")
+        config = {"train": {"steps": 100, "lr": 1e-4}}
+        new = [NewRun(f"r{n}", {"n": n}, config, "h", n) for n in range(max(runs, count))]
+        queries.insert_runs(conn, campaign_id, new)
+        return [queries.insert_attempt(conn, _attempt(run.id)) for run in queries.runs(conn, campaign_id)[:count]]
 
 
 def _attempt(run_id: int) -> NewAttempt:
@@ -84,13 +88,13 @@ def _attempt(run_id: int) -> NewAttempt:
     )
 
 
-def _write_spool(folder: Path) -> Path:
+def write_spool(folder: Path, lines: int) -> Path:
     """A spool as the trainer writes it: eight figures a step."""
     spool = folder / "metrics.jsonl"
     figures = {"lr": 1.23e-4, "grad_norm": 0.51234, "step_time": 0.1234567, "tokens_per_s": 123456.7}
     figures |= {"mem_allocated": 12.345, "mem_reserved": 15.678}
     with spool.open("w", encoding="utf-8") as file:
-        for step in range(1, LINES + 1):
+        for step in range(1, lines + 1):
             line = {"step": step, "ts": 1732500000.123456 + step, "loss": 3 + 1 / step, **figures}
             file.write(json.dumps(line) + "\n")
     return spool

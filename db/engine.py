@@ -88,8 +88,11 @@ def make_engine(url: URL, read_only: ReadOnlyFile | None = None) -> Engine:
         engine = create_engine(url, connect_args={"timeout": BUSY_TIMEOUT_S}, **common)
         _listen_sqlite(engine, "WAL" if on_local_disk(Path(str(url.database))) else "DELETE")
         return engine
-    settings = _postgres_settings()
-    return create_engine(url, connect_args=settings, pool_pre_ping=True, use_native_hstore=False, **common)
+    engine = create_engine(
+        url, connect_args=_postgres_settings(), pool_pre_ping=True, use_native_hstore=False, **common
+    )
+    event.listen(engine, "begin", _limit_waits)
+    return engine
 
 
 @contextmanager
@@ -113,15 +116,24 @@ def one_writer(url: URL, timeout_s: float = BUSY_TIMEOUT_S) -> Iterator[None]:
 
 
 def _postgres_settings() -> dict[str, Any]:
-    lock_ms = BUSY_TIMEOUT_S * 1000
     return {
         "connect_timeout": _CONNECT_TIMEOUT_S,
         "application_name": "dscampaign",
-        # A server that vanished is noticed, and a client that was stopped in mid-transaction loses its locks.
+        "prepare_threshold": None,  # behind a pooler the next transaction may be another server process's
+        # A server that vanished is noticed.
         "keepalives_idle": 30,
-        "tcp_user_timeout": lock_ms,
-        "options": f"-c lock_timeout={lock_ms} -c idle_in_transaction_session_timeout={2 * lock_ms}",
+        "tcp_user_timeout": BUSY_TIMEOUT_S * 1000,
     }
+
+
+def _limit_waits(connection: Connection) -> None:
+    """Bounds how long a transaction waits, and how long a client that was stopped in the midst of one keeps its locks.
+
+    Said in each transaction: a pooler refuses settings of a connection.
+    """
+    lock_ms = BUSY_TIMEOUT_S * 1000
+    limits = {"lock_timeout": lock_ms, "idle_in_transaction_session_timeout": 2 * lock_ms}
+    connection.exec_driver_sql("; ".join(f"SET LOCAL {name} = {value_ms}" for name, value_ms in limits.items()))
 
 
 def _acquire(fd: int, path: Path, timeout_s: float) -> None:

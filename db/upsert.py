@@ -104,7 +104,8 @@ def _copy(conn: Connection, table: Table, rows: Iterable[tuple[Any, ...]]) -> No
     """Postgres' fastest way: a binary COPY into a private table, from there one INSERT."""
     stage, names = f"stage_{table.name}", list(table.columns.keys())
     columns = ", ".join(names)  # by name: a migrated table has them in another order
-    conn.exec_driver_sql(f"CREATE TEMP TABLE IF NOT EXISTS {stage} (LIKE {table.name}) ON COMMIT DELETE ROWS")
+    # Gone after it: behind a pooler the connection is soon another's, perhaps after an upgrade of the table.
+    conn.exec_driver_sql(f"CREATE TEMP TABLE {stage} (LIKE {table.name}) ON COMMIT DROP")
     cursor: Any = conn.connection.cursor()
     with cursor, cursor.copy(f"COPY {stage} ({columns}) FROM STDIN (FORMAT binary)") as copy:
         copy.set_types([_POSTGRES_TYPES[type(column.type)] for column in table.columns])
@@ -112,6 +113,7 @@ def _copy(conn: Connection, table: Table, rows: Iterable[tuple[Any, ...]]) -> No
             copy.write_row(row)
     staged: Any = select(literal_column(columns)).select_from(text(stage))
     conn.execute(_on_conflict(postgresql.insert(table).from_select(names, staged), table))
+    conn.exec_driver_sql(f"DROP TABLE {stage}")
 
 
 @lru_cache(maxsize=4 * _ROWS)

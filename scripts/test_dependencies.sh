@@ -1,6 +1,6 @@
 #!/usr/bin/env bash
 # Sees to it that what the tests need is installed: Slurm, munge and MariaDB (tests/support/slurm_cluster.py), PostgreSQL
-# (tests/support/postgres.py), a compiler (torch.compile, operators of DeepSpeed) and libaio's headers
+# and pgbouncer (tests/support/postgres.py, tests/support/pgbouncer.py), a compiler (torch.compile, operators of DeepSpeed) and libaio's headers
 # (tests/integration/trainer/test_nvme.py).
 #
 # As root on Debian or Ubuntu it installs what is missing. Elsewhere it says what to install and fails, unless every
@@ -9,7 +9,7 @@ set -euo pipefail
 
 declare -A packages=(
   [cluster]="slurm-wlm slurmdbd munge mariadb-server"
-  [postgres]="postgresql"
+  [postgres]="postgresql pgbouncer"
   [nvme]="libaio-dev"
   [training]="g++"
 )
@@ -21,7 +21,7 @@ installed() {
     cluster) has slurmctld && has slurmd && has slurmdbd && has munged && has mariadbd && [ "$(id -u)" = 0 ] ;;
     nvme) [ -e /usr/include/libaio.h ] ;;
     training) has c++ ;;
-    postgres) compgen -G "/usr/lib/postgresql/*/bin/initdb" >/dev/null || has initdb ;;
+    postgres) has pgbouncer && { compgen -G "/usr/lib/postgresql/*/bin/initdb" >/dev/null || has initdb; } ;;
   esac
 }
 
