@@ -9,9 +9,13 @@ import random
 import sys
 import threading
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 from ..shared.layout import AttemptPaths
 from ..shared.payload import Payload
+
+if TYPE_CHECKING:
+    from ...db.store import Store
 
 INTERVAL_S = 5.0
 FINAL_TIMEOUT_S = 20.0
@@ -29,6 +33,7 @@ class Pusher:
         self._stop = threading.Event()
         self._thread = threading.Thread(target=self._loop, daemon=True)
         self._said = ""
+        self._store: Store | None = None
 
     def start(self) -> None:
         """Starts pushing, if there is a store to push to."""
@@ -57,8 +62,10 @@ class Pusher:
         paths = AttemptPaths(self._spool.parent)
         gpus = [paths.gpu_spool(node) for node in range(self._nodes)]
         try:
-            store = Store.open(self._url)
+            # Kept, without a connection between pushes: it has compiled its statements.
+            store = self._store = self._store or Store.open(self._url, check_schema=False)
             try:
+                store.check_schema()
                 with store.read() as conn:
                     if not queries.knows_attempt(conn, self._attempt_id, self._token):
                         raise StoreError("it knows nothing of this attempt: does CAMPAIGN_STORE name another store?")

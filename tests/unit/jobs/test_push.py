@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from sqlalchemy.pool import QueuePool
 
 from dscampaign.db import queries
 from dscampaign.db.store import Store
@@ -29,6 +30,20 @@ def test_lines_reach_the_store(world: World, tmp_path: Path) -> None:
     world.write({"step": 1, "loss": 2.0})
     push(world, tmp_path, "token")
     assert [row.step for row in world.metrics()] == [1]
+
+
+def test_an_agent_pushes_again_and_keeps_no_connection(world: World, tmp_path: Path) -> None:
+    pusher = Pusher(
+        replace(make_payload(tmp_path), attempt_id=1, token="token"), world.spool(), world.store.url_without_password
+    )
+    for step in (1, 2, 3):
+        world.write({"step": step, "loss": 2.0})
+        pusher._push()
+        assert [row.step for row in world.metrics()] == list(range(1, step + 1))
+        assert pusher._store
+        pool = pusher._store._engine.pool
+        assert isinstance(pool, QueuePool)
+        assert pool.checkedin() == pool.checkedout() == 0
 
 
 def test_one_agent_pushes_the_telemetry_of_all_nodes(world: World, tmp_path: Path) -> None:
