@@ -10,6 +10,7 @@ alone submits the same number of tasks to it. Medians over the repeats, each wit
 from __future__ import annotations
 
 import argparse
+import json
 import os
 import platform
 import statistics
@@ -23,6 +24,11 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 
 from dscampaign.benchmarks.facts import commit_id, write_json
+from dscampaign.db import queries
+from dscampaign.db.store import Store
+from dscampaign.jobs.agent.evidence import NodeOutcome, RankEnd
+from dscampaign.jobs.shared.files import make_below
+from dscampaign.jobs.shared.layout import AttemptPaths
 
 SBATCH = """\
 #!/bin/sh
@@ -53,10 +59,12 @@ train: {{steps: 100}}
 slurm: {{partition: h100, gpus_per_node: 8, time: 60}}
 matrix: {{a: {a}, b: {b}}}
 """
+ENDED = "pass, a tenth ended"
 COMMANDS: Mapping[str, Sequence[str]] = {
     "plan": ["plan", "spec.yaml"],
     "submit": ["submit", "spec.yaml", "--yes"],
     "idle pass": ["reconcile", "scale"],
+    ENDED: ["reconcile", "scale"],
     "status": ["status", "scale"],
     "status --json": ["status", "scale", "--json"],
     "cancel --all": ["cancel", "scale", "--all"],
@@ -115,9 +123,41 @@ def make_campaign(folder: Path, runs: int) -> dict[str, str]:
 def _measure(folder: Path, runs: int) -> dict[str, Cost]:
     env = make_campaign(folder, runs)
     words = [sys.executable, "-m", "dscampaign.orchestrator.cli"]
-    found = {name: _run([*words, *command], folder, env) for name, command in COMMANDS.items()}
+    found = {}
+    for name, command in COMMANDS.items():
+        if name == ENDED:
+            end_some(folder, runs // 10)
+        found[name] = _run([*words, *command], folder, env)
     env = _stub(folder, "Submitted batch job $number")
     return found | {"submitit alone": _run([sys.executable, "-c", SUBMITIT, str(runs)], folder, env)}
+
+
+def end_some(folder: Path, number: int) -> None:
+    """Has the jobs of so many runs end, as their agents and Slurm would leave them: ten steps each, completed."""
+    store = Store.open(f"sqlite:///{folder}/campaign/campaign.db")
+    with store.read() as conn:
+        [campaign] = queries.list_campaigns(conn)
+        rows = queries.attempts(conn, campaign.id)[:number]
+    store.close()
+    now_s = time.time()
+    for row in rows:
+        files = AttemptPaths(Path(row.spool_path).parent)
+        make_below(Path(row.spool_path).parents[2], files.dir)
+        files.claim.write_text(json.dumps({"job_id": row.job_id, "host": "node1", "ts": now_s}))
+        lines = ({"step": step, "ts": now_s, "loss": 1.0, "step_time_s": 0.1} for step in range(91, 101))
+        files.metrics.write_text("".join(json.dumps(line) + "\n" for line in lines))
+        ranks = tuple(RankEnd(rank, 0, None) for rank in range(8))
+        times = {"started_s": now_s - 60, "ended_s": now_s, "start_step": 0, "last_step": 100, "ranks": ranks}
+        who = {"generation": 1, "job_id": row.job_id, "node_rank": 0, "host": "node1"}
+        NodeOutcome(**who, **times, launcher_exit=0, ended_by="").write(files.outcome(0))
+    ended = {row.job_id for row in rows}
+    queue = folder / "slurm" / "queue"
+    lines = queue.read_text().splitlines()
+    was, now = (
+        "|PENDING|Priority|2026-01-31T12:00:00|N/A|N/A||",
+        f"|COMPLETED|None|{now_s:.0f}|{now_s:.0f}|{now_s:.0f}|node1|",
+    )
+    queue.write_text("".join(f"{line.replace(was, now) if line.split('|')[0] in ended else line}\n" for line in lines))
 
 
 def _stub(folder: Path, said: str) -> dict[str, str]:
@@ -167,10 +207,10 @@ def _median(found: Sequence[Cost]) -> Cost:
 def _print(rows: Mapping[str, Cost], runs: int, repeats: int) -> None:
     version = platform.python_version()
     print(f"{runs:,} runs, medians of {repeats}; {os.cpu_count()} cores, Python {version}; commit {commit_id()}")
-    print(f"{'':16}{'s':>8}{'CPU s':>8}{'MB':>7}{'files':>8}{'disk MB':>9}{'lines':>8}")
+    print(f"{'':20}{'s':>8}{'CPU s':>8}{'MB':>7}{'files':>8}{'disk MB':>9}{'lines':>8}")
     for name, cost in rows.items():
         figures = f"{cost.seconds:8.2f}{cost.cpu_s:8.2f}{cost.memory_mb:7.0f}"
-        print(f"{name:16}{figures}{cost.files:8.0f}{cost.disk_mb:9.1f}{cost.lines:8.0f}")
+        print(f"{name:20}{figures}{cost.files:8.0f}{cost.disk_mb:9.1f}{cost.lines:8.0f}")
 
 
 if __name__ == "__main__":
