@@ -50,8 +50,8 @@ EFFECTS = [
     Boundary(submission, "_record_job_ids", after=True),
     Boundary(reconcile, "drain_attempt", after=False),
     Boundary(reconcile, "drain_attempt", after=True),
-    Boundary(act, "_record", after=False, when=_ends),
-    Boundary(act, "_record", after=True, when=_ends),
+    Boundary(act, "record", after=False, when=_ends),
+    Boundary(act, "record", after=True, when=_ends),
 ]
 """In the order of a pass: the first ones meet a new campaign, and each leaves what the next ones need."""
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+from functools import partial
 from pathlib import Path
 
 from dscampaign.jobs.agent.agent import Agent
@@ -11,7 +12,9 @@ from dscampaign.jobs.agent.node import Node, Start
 from dscampaign.jobs.report import _Spool
 from dscampaign.jobs.shared import checkpoint
 from dscampaign.jobs.shared.checkpoint import Manifest
-from dscampaign.jobs.shared.files import write_atomically
+from dscampaign.jobs.shared.closed_tasks import is_closed
+from dscampaign.jobs.shared.files import make_below, write_atomically
+from dscampaign.jobs.shared.layout import CampaignPaths
 from dscampaign.jobs.shared.payload import Payload
 from dscampaign.tests.simulation.fates import Fate
 
@@ -27,8 +30,11 @@ class FakeAgent(Agent):
         step: steps that its training has made.
     """
 
-    def __init__(self, payload: Payload, node: Node, started_s: float) -> None:
-        super().__init__(payload, node)
+    def __init__(self, payload: Payload, node: Node, started_s: float, index: int) -> None:
+        made, runs = Path(payload.attempt_dir), Path(payload.run_dir).parent
+        make_below(runs, made)  # as its program does before anything else
+        batch = CampaignPaths(runs.parents[1], payload.campaign).batch(payload.token)
+        super().__init__(payload, node, closed=partial(is_closed, batch, index))
         self.start: Start | None = None
         self.alive = False
         self.step = 0

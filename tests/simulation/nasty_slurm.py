@@ -208,7 +208,7 @@ class NastySlurm:
         now_s = self._clock.slurm_s()
         job.becomes("RUNNING", started_s=now_s)
         nodes = (Node(job.job_id, rank, f"n{rank}", "") for rank in range(job.payload.nodes))
-        job.agents = [FakeAgent(job.payload, node, self._clock.node_s()) for node in nodes]
+        job.agents = [FakeAgent(job.payload, node, self._clock.node_s(), job.index) for node in nodes]
         first, *_ = [agent.begin() for agent in job.agents]
         if first:
             self.executions.setdefault(job.name, []).append(job)
