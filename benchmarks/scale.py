@@ -144,12 +144,22 @@ def end_some(folder: Path, number: int) -> None:
         files = AttemptPaths(Path(row.spool_path).parent)
         make_below(Path(row.spool_path).parents[2], files.dir)
         files.claim.write_text(json.dumps({"job_id": row.job_id, "host": "node1", "ts": now_s}))
-        lines = ({"step": step, "ts": now_s, "loss": 1.0, "step_time_s": 0.1} for step in range(91, 101))
-        files.metrics.write_text("".join(json.dumps(line) + "\n" for line in lines))
-        ranks = tuple(RankEnd(rank, 0, None) for rank in range(8))
-        times = {"started_s": now_s - 60, "ended_s": now_s, "start_step": 0, "last_step": 100, "ranks": ranks}
-        who = {"generation": 1, "job_id": row.job_id, "node_rank": 0, "host": "node1"}
-        NodeOutcome(**who, **times, launcher_exit=0, ended_by="").write(files.outcome(0))
+        steps = ({"step": step, "ts": now_s, "loss": 1.0, "step_time_s": 0.1} for step in range(91, 101))
+        files.metrics.write_text("".join(json.dumps(step) + "\n" for step in steps))
+        outcome = NodeOutcome(
+            generation=1,
+            job_id=row.job_id or "",
+            node_rank=0,
+            host="node1",
+            launcher_exit=0,
+            ended_by="",
+            started_s=now_s - 60,
+            ended_s=now_s,
+            start_step=0,
+            last_step=100,
+            ranks=tuple(RankEnd(rank, 0, None) for rank in range(8)),
+        )
+        outcome.write(files.outcome(0))
     ended = {row.job_id for row in rows}
     queue = folder / "slurm" / "queue"
     lines = queue.read_text().splitlines()
