@@ -74,7 +74,7 @@ class TrainerConfig:
         log_every: report every so many steps.
         keep_best: the one with the lowest held-out loss stays too.
         universal_checkpoint: resume from checkpoints of another number of ranks.
-        engine: DeepSpeed's, or PyTorch's data parallel without it.
+        engine: DeepSpeed's, or PyTorch's data parallel (ddp) or sharded (fsdp2) training without it.
         offload: what lies in the node's memory, or on a disk at ``nvme_path``, instead of the GPU's.
         deepcompile: DeepSpeed's own compiler passes.
         attention: implementation; ``auto`` is causal attention without a mask where the model's is plain.
@@ -117,7 +117,7 @@ class TrainerConfig:
     log_every: int
     keep_best: bool = False
     universal_checkpoint: bool = False
-    engine: Literal["deepspeed", "ddp"] = "deepspeed"
+    engine: Literal["deepspeed", "ddp", "fsdp2"] = "deepspeed"
     offload: Literal["none", "optimizer", "full", "nvme"] = "none"
     nvme_path: str | None = None
     deepcompile: bool = False

@@ -22,13 +22,14 @@ from .config import Job, TrainerConfig
 from .ddp_engine import PlainEngine
 from .deepspeed_patches import keep_reduce_buckets, remove_waits
 from .flat_parameters import FlatModel
+from .fsdp_engine import ShardedEngine
 from .model import NextTokenLoss, parameter_groups
 from .whole_blocks import gather_whole_blocks
 
 LET_GO_S: Final = 0.1
 
 
-Engine: TypeAlias = DeepSpeedEngine | PlainEngine
+Engine: TypeAlias = DeepSpeedEngine | PlainEngine | ShardedEngine
 """What trains. DeepSpeed's has no types: what is asked of both is checked by the plain one."""
 
 
@@ -79,6 +80,8 @@ def create_engine(
     device = torch.device(get_accelerator().current_device_name())
     if config.engine == "ddp":
         engine: Engine = PlainEngine(model, parameter_groups(model), config, device)
+    elif config.engine == "fsdp2":
+        engine = ShardedEngine(model, config, device)
     else:
         if not config.deepcompile:
             gather_whole_blocks(model, ds_config)
@@ -114,7 +117,7 @@ def advance(engine: Engine, loss: Tensor) -> Tensor | float | None:
 
 def loss_scaling(engine: Engine) -> dict[str, float]:
     """The loss scale of fp16, and how many steps it has cost so far."""
-    scale = engine.loss_scale if isinstance(engine, PlainEngine) else engine.optimizer.loss_scale
+    scale = engine.loss_scale if isinstance(engine, PlainEngine | ShardedEngine) else engine.optimizer.loss_scale
     return {"loss_scale": float(scale), "skipped_steps": float(engine.skipped_steps)}
 
 
@@ -164,7 +167,7 @@ def _loss_scale_left_out(engine: Engine) -> float:
 
 def _plain_norm(engine: Any) -> Tensor | None:
     """The norm in plain fp32 without ZeRO, where DeepSpeed clips without telling it."""
-    if isinstance(engine, PlainEngine):
+    if isinstance(engine, PlainEngine | ShardedEngine):
         return None
     if engine.zero_optimization() or engine.fp16_enabled() or engine.bfloat16_enabled():
         return None

@@ -25,7 +25,7 @@ from .weights_only import weights_only
 REPORTED = "reported"
 TAG = "deepspeed"
 
-_SHARD = re.compile(r"zero_pp_rank_(\d+)_")
+_SHARD = re.compile(r"(?:zero_pp|fsdp)_rank_(\d+)_")
 _WRITING_FAILED = re.compile(r"PytorchStreamWriter|inline_container|basic_ios|iostream", re.IGNORECASE)
 
 

@@ -26,6 +26,11 @@ def gather_whole_blocks(model: nn.Module, ds_config: Mapping[str, Any]) -> int:
     from_disk = (zero.get("offload_param") or {}).get("device") == "nvme"
     if zero.get("stage") != 3 or "leaf_module" in zero or from_disk:
         return 0
-    undivided = {name for module in model.modules() for name in getattr(module, "_no_split_modules", None) or ()}
-    kinds = {type(module) for module in model.modules() if type(module).__name__ in undivided}
+    kinds = {type(block) for block in blocks_of(model)}
     return len(set_z3_leaf_modules(model, list(kinds))) if kinds else 0
+
+
+def blocks_of(model: nn.Module) -> list[nn.Module]:
+    """The model's transformer blocks, in its own order: what Transformers never divides among devices."""
+    undivided = {name for module in model.modules() for name in getattr(module, "_no_split_modules", None) or ()}
+    return [module for module in model.modules() if type(module).__name__ in undivided]

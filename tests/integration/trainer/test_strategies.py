@@ -25,16 +25,22 @@ FP32: dict[str, dict[str, Any]] = {
     "compiled-zero3": {"compile": True, "zero_stage": 3},
     "recomputed-zero3": {"activation_checkpointing": True, "zero_stage": 3},
     "compiled-ddp": {"compile": True, "engine": "ddp", "zero_stage": 0},
+    "fsdp2": {"engine": "fsdp2", "zero_stage": 0},
+    "fsdp2-offload": {"engine": "fsdp2", "zero_stage": 0, "offload": "full"},
+    "fsdp2-recomputed": {"engine": "fsdp2", "zero_stage": 0, "activation_checkpointing": True},
+    "compiled-fsdp2": {"engine": "fsdp2", "zero_stage": 0, "compile": True},
+    "fsdp2-accumulated": {"engine": "fsdp2", "zero_stage": 0, "micro_batch": 1},
     "micro1": {"engine": "ddp", "zero_stage": 0, "micro_batch": 1},
 }
 BF16: dict[str, dict[str, Any]] = {
     **{f"zero{stage}-bf16": {"zero_stage": stage, "precision": "bf16"} for stage in (1, 3)},
     "ddp-bf16": {"engine": "ddp", "zero_stage": 0, "precision": "bf16"},
+    "fsdp2-bf16": {"engine": "fsdp2", "zero_stage": 0, "precision": "bf16"},
     "compiled-fused-bf16": {"compile": True, "fused_loss": True, "precision": "bf16"},
 }
 
 
-RESUMED = ("ddp", "compiled", "zero2-offload", "zero3-offload-full", "ddp-bf16")
+RESUMED = ("ddp", "compiled", "zero2-offload", "zero3-offload-full", "ddp-bf16", "fsdp2", "fsdp2-offload")
 EVERYTHING = {"ddp": {"engine": "ddp", "zero_stage": 0}, **FP32, **BF16}
 
 

@@ -1,0 +1,181 @@
+"""Sharded training with PyTorch alone, by ``fully_shard``: what DeepSpeed's ZeRO 3 is compared with.
+
+As under ZeRO 3, each rank keeps its part of weights, gradients and optimizer states, and gathers a transformer block at
+a time. The master weights are fp32 and gradients are reduced in fp32; in bf16 a block is gathered and computed in bf16.
+Gradients are reduced at each micro-batch, as ZeRO 3 does: kept whole between them, they would cost what sharding saves.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any, Final, Self
+
+import torch
+import torch.distributed as dist
+from torch import Tensor, nn
+from torch.distributed.device_mesh import init_device_mesh
+from torch.distributed.fsdp import CPUOffloadPolicy, MixedPrecisionPolicy, OffloadPolicy, fully_shard
+from torch.distributed.tensor import DTensor
+
+from ..shared.files import make_folder
+from .config import TrainerConfig
+from .whole_blocks import blocks_of
+
+_MOMENTS: Final = ("exp_avg", "exp_avg_sq")
+
+
+class ShardedEngine:
+    """Every rank holds a part of each parameter.
+
+    It answers the calls of DeepSpeed's engine that the trainer makes, as ``PlainEngine`` does.
+
+    Attributes:
+        module: the model.
+        optimizer: fused AdamW on this rank's parts.
+        device: this rank's.
+        skipped_steps: always 0, there is no loss scale.
+        loss_scale: always 1.
+    """
+
+    skipped_steps = 0
+    loss_scale = 1.0
+
+    def __init__(self, model: nn.Module, config: TrainerConfig, device: torch.device) -> None:
+        self.module = model
+        self.device = device
+        self._config = config
+        half = torch.bfloat16 if config.precision == "bf16" else None
+        offload = CPUOffloadPolicy(pin_memory=device.type == "cuda") if config.offload == "full" else OffloadPolicy()
+        options: dict[str, Any] = {
+            "mesh": init_device_mesh(device.type, (dist.get_world_size(),)),
+            "mp_policy": MixedPrecisionPolicy(param_dtype=half, reduce_dtype=torch.float32),
+            "offload_policy": offload,
+            "reshard_after_forward": True,
+        }
+        self._blocks = blocks_of(model)
+        for block in self._blocks:
+            fully_shard(block, **options)
+        fully_shard(model, **options)
+        if config.offload != "full":
+            self.module.to(device)
+        else:
+            for buffer in model.buffers():
+                buffer.data = buffer.data.to(device)
+        parameters = list(model.parameters())  # after sharding, which replaces them
+        self._parameters = parameters
+        self.optimizer = torch.optim.AdamW(
+            [
+                {"params": [p for p in parameters if p.dim() >= 2]},
+                {"params": [p for p in parameters if p.dim() < 2], "weight_decay": 0.0},
+            ],
+            lr=config.lr,
+            betas=(config.beta1, config.beta2),
+            eps=config.eps,
+            weight_decay=config.weight_decay,
+            fused=True,
+        )
+        self._micro_steps = 0
+        self._norm: Tensor | None = None
+
+    def compile(self) -> None:
+        """Compiles each block by itself: what gathers it stays outside."""
+        for block in self._blocks:
+            block.forward = torch.compile(block.forward)
+
+    def __call__(self, *inputs: Tensor) -> Tensor:
+        """The loss of a micro-batch."""
+        loss: Tensor = self.module(*inputs)
+        return loss
+
+    def backward(self, loss: Tensor) -> None:
+        """Adds the gradients of a micro-batch to those of its step."""
+        (loss / self._config.accumulation).backward()
+
+    def step(self) -> None:
+        """After the last micro-batch of a step, updates the weights."""
+        boundary = self.is_gradient_accumulation_boundary()
+        self._micro_steps += 1
+        if not boundary:
+            return
+        self._norm = self._clip()
+        self.optimizer.step()
+        self.optimizer.zero_grad(set_to_none=True)
+
+    def _clip(self) -> Tensor:
+        """Clips the gradients; returns their norm over all ranks before that.
+
+        On each rank's parts: PyTorch's own would communicate where the parts are, and NCCL does not from host memory.
+        """
+        grads = [p.grad.to_local() for p in self._parameters if isinstance(p.grad, DTensor)]
+        squared = torch.nn.utils.get_total_norm(grads).to(self.device) ** 2
+        dist.all_reduce(squared)
+        norm = squared.sqrt()
+        if self._config.grad_clip:
+            factor = torch.clamp(self._config.grad_clip / (norm + 1e-6), max=1.0)
+            torch._foreach_mul_(grads, factor.to(grads[0].device))
+        return norm
+
+    def is_gradient_accumulation_boundary(self) -> bool:
+        """Whether the coming ``step`` updates the weights."""
+        return (self._micro_steps + 1) % self._config.accumulation == 0
+
+    def get_global_grad_norm(self) -> Tensor | None:
+        """2-norm of the last step's gradients before clipping."""
+        return self._norm
+
+    def train(self, mode: bool = True) -> Self:
+        """Sets the model's mode."""
+        self.module.train(mode)
+        return self
+
+    def eval(self) -> Self:
+        """Sets the model's mode."""
+        return self.train(mode=False)
+
+    def zero_optimization_stage(self) -> int:
+        """What is sharded is what ZeRO 3 shards."""
+        return 3
+
+    def save_checkpoint(
+        self, save_dir: str, tag: str, client_state: Mapping[str, Any], *, save_latest: bool = False
+    ) -> None:
+        """Writes this rank's parts to ``save_dir/tag``. Args: save_latest: as in DeepSpeed's."""
+        del save_latest
+        folder = Path(save_dir, tag)
+        make_folder(folder)
+        torch.save({"parts": self._parts(), "client_state": dict(client_state)}, folder / _file(dist.get_rank()))
+
+    def load_checkpoint(self, load_dir: str, tag: str) -> tuple[str, dict[str, Any]]:
+        """Reads what this rank of as many wrote with ``save_checkpoint``; returns its file, and the client's state."""
+        file = Path(load_dir, tag, _file(dist.get_rank()))
+        state = torch.load(file, map_location="cpu", weights_only=True)
+        for name, parameter in self.module.named_parameters():
+            part = state["parts"][name]
+            kept = self.optimizer.state[parameter]
+            kept["step"] = part["step"].to(parameter.device)
+            for moment in _MOMENTS:
+                kept[moment] = torch.zeros_like(parameter)
+                _local(kept[moment]).copy_(part[moment])
+            _local(parameter).copy_(part["weight"])
+        client_state: dict[str, Any] = state["client_state"]
+        return str(file), client_state
+
+    def _parts(self) -> dict[str, dict[str, Tensor]]:
+        """By parameter, what this rank has of it. Plain tensors: PyTorch's own format needs pickles that run code."""
+        found = {}
+        for name, parameter in self.module.named_parameters():
+            kept = self.optimizer.state[parameter]
+            moments = {moment: _local(kept[moment]).clone() for moment in _MOMENTS}
+            found[name] = {"weight": _local(parameter).clone(), "step": kept["step"], **moments}
+        return found
+
+
+def _local(tensor: Tensor) -> Tensor:
+    """What this rank has of it, in its own memory."""
+    data = tensor.detach()
+    return data.to_local() if isinstance(data, DTensor) else data
+
+
+def _file(rank: int) -> str:
+    return f"fsdp_rank_{rank}_states.pt"
