@@ -20,6 +20,7 @@ from torch.distributed.tensor import DTensor
 
 from ..shared.files import make_folder
 from .config import TrainerConfig
+from .model import parameter_groups
 from .whole_blocks import blocks_of
 
 _MOMENTS: Final = ("exp_avg", "exp_avg_sq")
@@ -62,13 +63,9 @@ class ShardedEngine:
         else:
             for buffer in model.buffers():
                 buffer.data = buffer.data.to(device)
-        parameters = list(model.parameters())  # after sharding, which replaces them
-        self._parameters = parameters
+        self._parameters = list(model.parameters())  # after sharding, which replaces them
         self.optimizer = torch.optim.AdamW(
-            [
-                {"params": [p for p in parameters if p.dim() >= 2]},
-                {"params": [p for p in parameters if p.dim() < 2], "weight_decay": 0.0},
-            ],
+            parameter_groups(model),
             lr=config.lr,
             betas=(config.beta1, config.beta2),
             eps=config.eps,
@@ -153,8 +150,9 @@ class ShardedEngine:
         for name, parameter in self.module.named_parameters():
             part = state["parts"][name]
             kept = self.optimizer.state[parameter]
-            kept["step"] = part["step"].to(parameter.device)
-            for moment in _MOMENTS:
+            if "step" in part:
+                kept["step"] = part["step"].to(parameter.device)
+            for moment in _MOMENTS if "step" in part else ():
                 kept[moment] = torch.zeros_like(parameter)
                 _local(kept[moment]).copy_(part[moment])
             _local(parameter).copy_(part["weight"])
@@ -165,9 +163,9 @@ class ShardedEngine:
         """By parameter, what this rank has of it. Plain tensors: PyTorch's own format needs pickles that run code."""
         found = {}
         for name, parameter in self.module.named_parameters():
-            kept = self.optimizer.state[parameter]
-            moments = {moment: _local(kept[moment]).clone() for moment in _MOMENTS}
-            found[name] = {"weight": _local(parameter).clone(), "step": kept["step"], **moments}
+            kept = self.optimizer.state.get(parameter, {})  # none of what has no part in the loss
+            states = {state: _local(value).clone() for state, value in kept.items()}
+            found[name] = {"weight": _local(parameter).clone(), **states}
         return found
 
 

@@ -157,7 +157,7 @@ class Meter:
         waited = not pending.end.passed()
         time_s = pending.end.seconds_since(pending.begin)
         end = End(pending.end.host_s, time.perf_counter(), waited)
-        if pending.share and self._config.zero_stage < 3:
+        if pending.share and self._config.zero_stage < 3 and self._config.engine != "fsdp2":
             self._busy_s = pending.share[1].seconds_since(pending.share[0])
         if pending.step in self._profiled:
             self._speed.interrupted()

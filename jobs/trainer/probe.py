@@ -174,7 +174,7 @@ def _state_bytes(engine: Any) -> int:
     optimizer = getattr(engine.optimizer, "optimizer", engine.optimizer)
     copies = 2 if any(name in type(optimizer).__name__.lower() for name in ("adam", "lamb")) else 1
     updated = [p for group in optimizer.param_groups for p in group["params"] if p.device.type == "cuda"]
-    return sum(copies * _bytes(p, p.numel()) for p in updated if not optimizer.state.get(p))
+    return sum(copies * _bytes(p, _part(p).numel()) for p in updated if not optimizer.state.get(p))
 
 
 def _states_on_host(engine: Any) -> bool:
@@ -184,3 +184,9 @@ def _states_on_host(engine: Any) -> bool:
 
 def _bytes(tensor: Tensor, numbers: int) -> int:
     return numbers * tensor.element_size()
+
+
+def _part(parameter: Any) -> Tensor:
+    """What this rank has of it."""
+    part: Tensor = parameter.to_local() if hasattr(parameter, "to_local") else parameter
+    return part

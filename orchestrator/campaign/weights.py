@@ -135,6 +135,9 @@ def refuse_unreadable(run: str, config: RunConfig) -> None:
     if config.command is not None:
         hint = "only runs of the built-in trainer, which have no `command` in the spec, can be written"
         raise UserError(f"run {run} has its own command, whose checkpoints only that can read", hint)
+    if config.train.engine == "fsdp2":
+        hint = "train with ZeRO 3, which shards the same, where you need the weights"
+        raise UserError(f"run {run} was trained with engine fsdp2, whose sharded checkpoints cannot be written", hint)
     if config.train.offload == "nvme":
         hint = "train it with offload full, or with ZeRO 3 on more GPUs"
         raise UserError(

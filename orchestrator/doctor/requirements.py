@@ -103,7 +103,7 @@ def _checkpoints_gb(config: RunConfig, needs: ModelNeeds) -> float:
 
 def needed_ops(config: RunConfig) -> Iterator[str]:
     """DeepSpeed's operators that a run's configuration asks for, by the names of DeepSpeed's own report."""
-    if config.train.engine == "ddp":
+    if config.train.engine != "deepspeed":
         return
     rendered = config.rendered_deepspeed()
     zero: Mapping[str, Any] = rendered["zero_optimization"]

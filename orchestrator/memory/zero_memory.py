@@ -23,7 +23,7 @@ from .parameter_count import count_parameters
 Offload = Literal["none", "optimizer", "full", "nvme"]
 """What leaves the GPU: nothing; the optimizer's states; the weights too; both, to the node's disk."""
 
-Engine = Literal["deepspeed", "ddp"]
+Engine = Literal["deepspeed", "ddp", "fsdp2"]
 
 GB: Final = 1e9
 GIB: Final = 2.0**30
@@ -99,12 +99,13 @@ def model_states(
 
     In half precision the optimizer keeps weights of its own in fp32 beside its moments; so it does with ZeRO in fp32,
     where DeepSpeed gives it a copy. Stage 1 divides among the ranks what the optimizer keeps, 2 also gradients, 3 also
-    weights. DDP trains fp32 weights whatever the precision, which for it is that of the products alone.
+    weights. DDP trains fp32 weights whatever the precision, which for it is that of the products alone;
+    so does FSDP2, which divides everything among the ranks and has no copy.
 
     Args:
         parameters: Of the whole model.
         precision: fp32, tf32, bf16 or fp16.
-        zero_stage: 0 to 3; without a meaning for DDP.
+        zero_stage: 0 to 3; without a meaning for DDP and FSDP2.
         ranks: Processes that train one model.
         ranks_per_node: Of them on one node; all of them if not given.
         accumulation: Passes of one optimizer step. Between them stage 1 keeps whole gradients; with a single one it
@@ -116,6 +117,8 @@ def model_states(
         joined: All parameters lie in two tensors: at the end of a backward pass every rank has all gradients, and for a
             moment twice.
     """
+    if engine == "fsdp2":
+        return _fully_sharded(parameters, ranks, ranks_per_node or ranks, offload, moments)
     half = engine == "deepspeed" and precision in ("bf16", "fp16")
     stage = zero_stage if engine == "deepspeed" else 0
     size = _HALF if half else _FULL
@@ -135,6 +138,13 @@ def model_states(
     away_gb = away * (ranks_per_node or ranks) / GB
     on_gpu = (weights / GB, gradients / GB, optimizer / GB, buffers / GB)
     return States(*on_gpu, disk_gb=away_gb) if offload == "nvme" else States(*on_gpu, host_gb=away_gb)
+
+
+def _fully_sharded(parameters: int, ranks: int, ranks_per_node: int, offload: Offload, moments: int) -> States:
+    part_gb = _FULL * parameters / ranks / GB
+    if offload == "full":
+        return States(0.0, 0.0, 0.0, 0.0, host_gb=(2 + moments) * part_gb * ranks_per_node)
+    return States(part_gb, part_gb, moments * part_gb, 0.0)
 
 
 def parameters_of(config: RunConfig) -> int | None:
@@ -200,7 +210,7 @@ def _choices(config: RunConfig) -> dict[str, Any]:
     return {
         "precision": config.train.precision,
         "engine": config.train.engine,
-        "zero_stage": zero["stage"],
+        "zero_stage": 3 if config.train.engine == "fsdp2" else zero["stage"],
         "joined": joins_parameters(config.train.model_dump()),
         "offload": _offload(*devices),
         "moments": 2 if any(name in kind for name in _TWO_MOMENTS) else 1,

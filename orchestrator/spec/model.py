@@ -31,6 +31,8 @@ Strategy = Literal[
     "zero3-offload",
     "zero3-offload-full",
     "zero-infinity",
+    "fsdp2",
+    "fsdp2-offload",
 ]
 Executor = Literal["slurm", "local"]
 
@@ -90,9 +92,11 @@ class TrainConfig(SpecSection):
     or fp16 (with dynamic loss scaling)."""
     strategy: Strategy | None = None
     """One word for engine, zero_stage and offload: `ddp`, `zero0` to `zero3`, `zero1-offload` to `zero3-offload`
-    (optimizer on the CPU), `zero3-offload-full` (parameters too), `zero-infinity` (both on a disk, see nvme_path)."""
-    engine: Literal["deepspeed", "ddp"] = "deepspeed"
-    """`ddp` is PyTorch's DistributedDataParallel without DeepSpeed's engine: the baseline."""
+    (optimizer on the CPU), `zero3-offload-full` (parameters too), `zero-infinity` (both on a disk, see nvme_path);
+    `fsdp2` and `fsdp2-offload` for engine fsdp2, with all states in host memory."""
+    engine: Literal["deepspeed", "ddp", "fsdp2"] = "deepspeed"
+    """`ddp` is PyTorch's DistributedDataParallel without DeepSpeed's engine: the baseline. `fsdp2` is
+    PyTorch's `fully_shard`, which shards what ZeRO 3 shards. Leave zero_stage out with both."""
     zero_stage: Annotated[Whole, Field(ge=0, le=3)] = 0
     """ZeRO stage: 0 keeps everything on every rank; 1 shards optimizer states, 2 also gradients, 3 also parameters."""
     offload: Literal["none", "optimizer", "full", "nvme"] = "none"

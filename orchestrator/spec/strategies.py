@@ -18,6 +18,8 @@ STRATEGIES: Final[dict[str, dict[str, Any]]] = {
     **{f"zero{s}-offload": {"engine": "deepspeed", "zero_stage": s, "offload": "optimizer"} for s in (1, 2, 3)},
     "zero3-offload-full": {"engine": "deepspeed", "zero_stage": 3, "offload": "full"},
     "zero-infinity": {"engine": "deepspeed", "zero_stage": 3, "offload": "nvme"},
+    "fsdp2": {"engine": "fsdp2", "zero_stage": 0, "offload": "none"},
+    "fsdp2-offload": {"engine": "fsdp2", "zero_stage": 0, "offload": "full"},
 }
 """The fields that a word stands for."""
 
@@ -65,7 +67,7 @@ def check(config: RunConfig, gpus: int) -> Iterator[Finding]:
     if config.command is not None:
         yield from _offload(train)
         return
-    if train.engine == "ddp":
+    if train.engine != "deepspeed":
         yield from _without_deepspeed(config)
     else:
         yield from _offload(train)
@@ -75,11 +77,25 @@ def check(config: RunConfig, gpus: int) -> Iterator[Finding]:
 
 def _without_deepspeed(config: RunConfig) -> Iterator[Finding]:
     train, hint = config.train, "leave it out, or remove the engine"
-    given = {"zero_stage": train.zero_stage, "offload": train.offload != "none", "deepcompile": train.deepcompile}
+    offloads = train.offload != "none" and train.engine == "ddp"
+    given = {"zero_stage": train.zero_stage, "offload": offloads, "deepcompile": train.deepcompile}
     for name in (name for name, value in given.items() if value):
-        yield _finding(name, "is a DeepSpeed setting, and engine ddp does not use DeepSpeed", hint)
+        yield _finding(name, f"is a DeepSpeed setting, and engine {train.engine} does not use DeepSpeed", hint)
     if config.deepspeed:
-        yield Finding((("deepspeed",), ("train", "engine")), "has no effect with engine ddp", hint)
+        yield Finding((("deepspeed",), ("train", "engine")), f"has no effect with engine {train.engine}", hint)
+    if train.engine == "fsdp2":
+        yield from _fsdp(train)
+
+
+def _fsdp(train: TrainConfig) -> Iterator[Finding]:
+    if train.precision == "fp16":
+        yield _finding("precision", "fp16 is not served with engine fsdp2: it scales no losses", "write bf16")
+    if train.offload in ("optimizer", "nvme"):
+        message = f"{train.offload} is not served with engine fsdp2: it offloads all states to host memory"
+        yield _finding("offload", message, "write offload: full")
+    if train.universal_checkpoint:
+        message = "is a DeepSpeed setting, and engine fsdp2 resumes on the same number of ranks"
+        yield _finding("universal_checkpoint", message, "leave it out, or use ZeRO 3")
 
 
 def _offload(train: TrainConfig) -> Iterator[Finding]:

@@ -187,8 +187,8 @@ def _limits(counts: Sequence[int], parameters: Mapping[int, float]) -> str:
 
 def _needs(one: _Measured) -> Iterator[str]:
     train = one.config.train
-    yield "PyTorch alone" if train.engine == "ddp" else "DeepSpeed"
-    if train.zero_stage == 3:
+    yield "PyTorch alone" if train.engine != "deepspeed" else "DeepSpeed"
+    if train.zero_stage == 3 or train.engine == "fsdp2":
         yield "gathers weights for every block"
     if one.states.host_gb:
         yield f"{one.states.host_gb:.1f} GB of host memory a node"

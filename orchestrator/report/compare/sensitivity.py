@@ -19,7 +19,7 @@ FIELDS: Final = (
 """Of the strategy, in the order in which they are told; the other axes of the matrix follow."""
 
 _STEPS: Final[dict[str, tuple[object, ...]]] = {
-    "engine": ("ddp", "deepspeed"),
+    "engine": ("ddp", "deepspeed", "fsdp2"),
     "zero_stage": (0, 1, 2, 3),
     "offload": ("none", "optimizer", "full", "nvme"),
     "precision": ("fp32", "tf32", "bf16", "fp16"),

@@ -86,7 +86,7 @@ def _samples(condition: Condition) -> str:
 
 
 def _stage(condition: Condition) -> str:
-    if condition.field("engine") == "ddp":
+    if condition.field("engine") in ("ddp", "fsdp2"):
         return "without"
     return _text(condition.field("zero_stage"))
 

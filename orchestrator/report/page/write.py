@@ -62,7 +62,7 @@ def rendered_configs(results: Results) -> dict[str, str]:
     found = {}
     for condition in results.conditions:
         run = condition.runs[0]
-        if run.generation and condition.heeds_config and condition.field("engine") != "ddp":
+        if run.generation and condition.heeds_config and condition.field("engine") not in ("ddp", "fsdp2"):
             file = paths.run(run.name).attempt(run.generation).ds_config
             try:
                 found[condition.name] = file.read_text(encoding="utf-8").rstrip()

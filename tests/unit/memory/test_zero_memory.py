@@ -296,3 +296,10 @@ def test_a_compiled_backward_pass_gives_every_rank_all_gradients_and_joins_them(
     assert states_of(compiled, BILLION, Sizes(8, 8)).gradients_gb == 4.0
     found = dict(alternatives(compiled, BILLION, Sizes(8, 8)))
     assert found["ZeRO stage 3"].gradients_gb == 0.25
+
+
+def test_fsdp2_divides_fp32_states_among_the_ranks() -> None:
+    states = model_states(BILLION, precision="bf16", zero_stage=3, ranks=8, engine="fsdp2")
+    assert (states.weights_gb, states.gradients_gb, states.optimizer_gb) == (0.5, 0.5, 1.0)
+    offloaded = model_states(BILLION, precision="bf16", zero_stage=3, ranks=8, engine="fsdp2", offload="full")
+    assert (offloaded.gpu_gb, offloaded.host_gb) == (0.0, 16.0)
