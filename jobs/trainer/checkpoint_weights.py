@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any, Final
 
@@ -12,6 +12,7 @@ from torch import Tensor
 
 from .ddp_engine import STATE_FILE
 from .flat_parameters import MATRICES, VECTORS
+from .fsdp_engine import shards_in
 from .weights_only import weights_only
 
 WHOLE: Final = "mp_rank_00_model_states.pt"
@@ -61,6 +62,8 @@ def _found(folder: Path, tag: str, dtype: torch.dtype) -> dict[str, Any]:
     plain, whole = folder / tag / STATE_FILE, folder / tag / WHOLE
     if plain.exists():
         return _own_names(_load(plain)["module"])
+    if shards := [_load(file) for file in shards_in(folder / tag)]:
+        return _own_names(_rows_joined(shards))
     state = _load(whole) if whole.exists() else None
     if state and not _rounded(state["module"], dtype):
         return _own_names(state["module"])
@@ -78,6 +81,26 @@ def _load(file: Path) -> dict[str, Any]:
 def _rounded(module: Mapping[str, Tensor], dtype: torch.dtype) -> bool:
     """Whether these weights have lost digits that the wanted format keeps."""
     return any(weight.dtype not in (dtype, torch.float32) for weight in module.values() if weight.is_floating_point())
+
+
+class _Rows:
+    """A weight whose rows lie on several ranks, joined when it is asked for."""
+
+    def __init__(self, parts: Sequence[Tensor]) -> None:
+        self._parts = parts
+        self.shape = torch.Size((sum(part.shape[0] for part in parts), *parts[0].shape[1:]))
+
+    def contiguous(self) -> Tensor:
+        """The whole weight."""
+        return torch.cat(list(self._parts))
+
+
+def _rows_joined(shards: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
+    """The weights of FSDP2's ranks."""
+    if len(shards) != shards[0]["ranks"]:
+        raise ValueError(f"the checkpoint has {len(shards)} shards of {shards[0]['ranks']}")
+    weights = {name: _Rows([one["parts"][name]["weight"] for one in shards]) for name in shards[0]["parts"]}
+    return {**shards[0]["buffers"], **weights}
 
 
 def _without_zero(state: Mapping[str, Any]) -> dict[str, Tensor]:

@@ -141,7 +141,8 @@ class ShardedEngine:
         del save_latest
         folder = Path(save_dir, tag)
         make_folder(folder)
-        torch.save({"parts": self._parts(), "client_state": dict(client_state)}, folder / _file(dist.get_rank()))
+        state = {"ranks": dist.get_world_size(), "parts": self._parts(), "buffers": self._buffers()}
+        torch.save({**state, "client_state": dict(client_state)}, folder / _file(dist.get_rank()))
 
     def load_checkpoint(self, load_dir: str, tag: str) -> tuple[str, dict[str, Any]]:
         """Reads what this rank of as many wrote with ``save_checkpoint``; returns its file, and the client's state."""
@@ -156,6 +157,8 @@ class ShardedEngine:
                 kept[moment] = torch.zeros_like(parameter)
                 _local(kept[moment]).copy_(part[moment])
             _local(parameter).copy_(part["weight"])
+        for name, buffer in self._buffers().items():
+            buffer.copy_(state["buffers"][name])
         client_state: dict[str, Any] = state["client_state"]
         return str(file), client_state
 
@@ -168,6 +171,16 @@ class ShardedEngine:
             found[name] = {"weight": _local(parameter).clone(), **states}
         return found
 
+    def _buffers(self) -> dict[str, Tensor]:
+        """What every rank has whole, and a checkpoint keeps."""
+        kept = self.module.state_dict().keys()
+        return {name: buffer for name, buffer in self.module.named_buffers() if name in kept}
+
+
+def shards_in(folder: Path) -> list[Path]:
+    """The files of all ranks in a folder that ``save_checkpoint`` wrote, in their order; none in another's."""
+    return sorted(folder.glob(_file("*")), key=lambda file: int(file.name.split("_")[2]))
+
 
 def _local(tensor: Tensor) -> Tensor:
     """What this rank has of it, in its own memory."""
@@ -175,5 +188,5 @@ def _local(tensor: Tensor) -> Tensor:
     return data.to_local() if isinstance(data, DTensor) else data
 
 
-def _file(rank: int) -> str:
+def _file(rank: int | str) -> str:
     return f"fsdp_rank_{rank}_states.pt"

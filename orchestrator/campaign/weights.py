@@ -135,9 +135,6 @@ def refuse_unreadable(run: str, config: RunConfig) -> None:
     if config.command is not None:
         hint = "only runs of the built-in trainer, which have no `command` in the spec, can be written"
         raise UserError(f"run {run} has its own command, whose checkpoints only that can read", hint)
-    if config.train.engine == "fsdp2":
-        hint = "train with ZeRO 3, which shards the same, where you need the weights"
-        raise UserError(f"run {run} was trained with engine fsdp2, whose sharded checkpoints cannot be written", hint)
     if config.train.offload == "nvme":
         hint = "train it with offload full, or with ZeRO 3 on more GPUs"
         raise UserError(
@@ -146,8 +143,8 @@ def refuse_unreadable(run: str, config: RunConfig) -> None:
 
 
 def kept_in(config: RunConfig) -> str:
-    """The number format that a run keeps its weights in: PyTorch's data parallel computes only from copies in half."""
-    precision = "fp32" if config.train.engine == "ddp" else config.train.precision
+    """The number format that a run keeps its weights in: PyTorch's own engines compute only from copies in half."""
+    precision = config.train.precision if config.train.engine == "deepspeed" else "fp32"
     return "fp32" if precision == "tf32" else precision
 
 

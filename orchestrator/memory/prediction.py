@@ -112,7 +112,8 @@ def _readable(config: RunConfig) -> Iterable[str]:
     yield config.command[0].rpartition("/")[2] if config.command else str(model).rpartition("/")[2]
     yield f"seq{train.seq_len}"
     yield train.precision
-    yield f"zero{config.deepspeed.get('zero_optimization', {}).get('stage', train.zero_stage)}"
+    stage = config.deepspeed.get("zero_optimization", {}).get("stage", train.zero_stage)
+    yield f"zero{stage}" if train.engine == "deepspeed" else train.engine
     if config.deepspeed.get("zero_optimization", {}).get("offload_optimizer"):
         yield "offload"
     if train.activation_checkpointing:

@@ -63,8 +63,9 @@ def _room(chosen: Condition) -> Iterator[str]:
 
 def _alone(chosen: Condition) -> Iterator[str]:
     stage, offload = chosen.field("zero_stage"), chosen.field("offload")
-    if chosen.ranks == 1 and stage and offload in (None, "none"):
-        yield f"With one rank, ZeRO {stage} has nothing to shard across: it saves memory only together with offload."
+    sharded = "FSDP2" if chosen.field("engine") == "fsdp2" else f"ZeRO {stage}" if stage else ""
+    if chosen.ranks == 1 and sharded and offload in (None, "none"):
+        yield f"With one rank, {sharded} has nothing to shard across: it saves memory only together with offload."
 
 
 def _too_large(comparisons: Sequence[BaselineComparison]) -> Iterator[str]:

@@ -278,7 +278,7 @@ def _ties(one: BaselineComparison, other: BaselineComparison) -> bool:
 
 def _thrift(one: BaselineComparison) -> tuple[float, int, float]:
     memory, energy = (one.condition.value(metric) for metric in ("mem_reserved_gb", "j_per_token"))
-    stage = one.condition.field("zero_stage")
+    stage = 3 if one.condition.field("engine") == "fsdp2" else one.condition.field("zero_stage")
     rough = math.inf if memory is None else round(memory, 1)
     return rough, stage if isinstance(stage, int) else 0, math.inf if energy is None else energy
 

@@ -32,6 +32,7 @@ KINDS: dict[str, dict[str, Any]] = {
     "zero-3": {**HALF, "zero_stage": 3},
     "offload": {**HALF, "zero_stage": 3, "offload": "full", "model": LLAMA},
     "fp32": {**HALF, "precision": "fp32", "zero_stage": 3},
+    "fsdp2": {**HALF, "zero_stage": 0, "engine": "fsdp2"},
     "ddp": {**HALF, "precision": "fp32", "zero_stage": 0, "engine": "ddp"},
 }
 CLOSE = {"fp32": 1e-6, "bf16": 2e-4}

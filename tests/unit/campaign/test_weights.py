@@ -91,6 +91,7 @@ def test_runs_without_readable_checkpoints_are_refused() -> None:
         ({"precision": "bf16"}, "bf16"),
         ({"precision": "tf32"}, "fp32"),
         ({"precision": "bf16", "engine": "ddp"}, "fp32"),
+        ({"precision": "bf16", "engine": "fsdp2"}, "fp32"),
     ],
 )
 def test_weights_are_written_in_the_format_that_the_run_kept_them_in(train: dict[str, Any], dtype: str) -> None:
