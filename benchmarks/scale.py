@@ -181,7 +181,9 @@ def _stub(folder: Path, said: str) -> dict[str, str]:
         (slurm / name).write_text(text)
         (slurm / name).chmod(0o755)
     own = {"PATH": f"{slurm}:{os.environ['PATH']}", "XDG_CONFIG_HOME": str(folder / "config")}
-    return {name: value for name, value in os.environ.items() if not name.startswith("CAMPAIGN_")} | own
+    # as installed: modules that were compiled once stay compiled
+    hidden = ("CAMPAIGN_", "PYTHONDONTWRITEBYTECODE")
+    return {name: value for name, value in os.environ.items() if not name.startswith(hidden)} | own
 
 
 def _run(command: Sequence[str], folder: Path, env: Mapping[str, str]) -> Cost:

@@ -10,7 +10,7 @@ from __future__ import annotations
 import re
 from collections import defaultdict
 from collections.abc import Collection, Iterable
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 
 from .base import JobView
 
@@ -41,9 +41,9 @@ class _Array:
             waits = self.shared is not None and (self.named is None or index in self.named)
             if waits or not unseen:
                 return None
-            known = replace(known, state="CANCELLED", ended_s=None, exit_code="", cancelled_by=None)
+            known = known._replace(state="CANCELLED", ended_s=None, exit_code="", cancelled_by=None)
         job_id = f"{known.job_id.partition('_')[0]}_{index}"
-        return replace(known, index=index, job_id=job_id, started_s=None, nodes="")
+        return known._replace(task=index, job_id=job_id, started_s=None, nodes="")
 
 
 def task_views(lines: Iterable[tuple[str, JobView]], wanted: Collection[Key], unseen: Collection[Key] = ()) -> Jobs:
@@ -60,11 +60,11 @@ def task_views(lines: Iterable[tuple[str, JobView]], wanted: Collection[Key], un
         if not job or not ours:
             continue
         token, (number, task, named) = ours[1] or ours[2], job.groups()
-        array, seen = arrays[token][number], replace(line, token=token)
+        array = arrays[token][number]
         if task is None:
-            array.shared, array.named = seen, _indexes(named)
+            array.shared, array.named = line._replace(token=token), _indexes(named)
         else:
-            array.tasks[int(task)] = replace(seen, index=int(task))
+            array.tasks[int(task)] = line._replace(token=token, task=int(task))
     found = {}
     for token, index in sorted(wanted):
         listed = arrays[token].values()

@@ -7,7 +7,7 @@ import sys
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any, Final, Protocol
+from typing import Any, Final, NamedTuple, Protocol
 
 TERMINAL_STATES = frozenset(
     {
@@ -27,12 +27,11 @@ NO_NODES: Final = ("", "None assigned")
 """What is said of the nodes of a job that has none."""
 
 
-@dataclass(frozen=True, slots=True)
-class JobView:
-    """One job as the executor sees it now.
+class JobView(NamedTuple):
+    """One job as the executor sees it now: a tuple, of which thousands are made at each look.
 
     Attributes:
-        token, index: which attempt it is, whatever its id.
+        token, task: which attempt it is, by its batch and its number there, whatever its id.
         state: Slurm's word; ``GONE`` for a local process that is no more, and for a job that Slurm itself has lost.
         reason: why it is pending, Slurm's word.
         cancelled_by: number of the user who cancelled it; None where nobody did, or nobody knows.
@@ -40,7 +39,7 @@ class JobView:
     """
 
     token: str
-    index: int
+    task: int
     job_id: str
     state: str
     reason: str = ""

@@ -44,7 +44,7 @@ def run_config(run: RunRow, sections: SharedSections | None = None) -> RunConfig
 
 def attempt_paths(row: AttemptRow) -> AttemptPaths:
     """The folder of an attempt."""
-    return AttemptPaths(Path(row.spool_path).parent)
+    return AttemptPaths(Path(row.spool_path.rpartition("/")[0]))
 
 
 def payload(

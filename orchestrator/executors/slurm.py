@@ -18,7 +18,7 @@ import time
 from collections.abc import Collection, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from contextvars import ContextVar
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -311,7 +311,7 @@ def _or_unfinished(job: JobView, told: JobView | None) -> JobView:
     patience_s = CANCEL_LAG_S if job.state == "CANCELLED" else ACCOUNTING_LAG_S
     recent = job.ended_s is not None and abs(time.time() - job.ended_s) < patience_s
     may_change = job.state in ("FAILED", "CANCELLED") and not job.cancelled_in_queue
-    return replace(job, state="COMPLETING") if may_change and recent and not known else job
+    return job._replace(state="COMPLETING") if may_change and recent and not known else job
 
 
 def _sacct(question: _Question, since_s: float, unseen: Collection[Key]) -> _History | None:
@@ -341,7 +341,7 @@ def _parse_sacct(text: str, question: _Question, unseen: Collection[Key]) -> Job
             cancelled_by = int(by[1]) if by else None
             seen.append((name, JobView("", 0, job_id, state, "", *times, exit_code, nodes, cancelled_by=cancelled_by)))
     return {
-        key: {n: replace(job, step_out_of_memory=n in out_of_memory) for n, job in views.items()}
+        key: {n: job._replace(step_out_of_memory=True) if n in out_of_memory else job for n, job in views.items()}
         for key, views in task_views(seen, question.wanted, unseen).items()
     }
 

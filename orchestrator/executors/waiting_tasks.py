@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Collection
-from dataclasses import replace
 
 from .array_tasks import Jobs, Key
 from .base import JobView
@@ -27,7 +26,7 @@ class WaitingTasks:
         seen = {key: self._seen[key] for key in absent if key in self._seen and _array(self._seen[key][0]) in arrays}
         since_s = self._clock() - shown_s() if seen else 0.0
         gone = [
-            (key, replace(job, state="CANCELLED", reason="")) for key, (job, at_s) in seen.items() if at_s > since_s
+            (key, job._replace(state="CANCELLED", reason="")) for key, (job, at_s) in seen.items() if at_s > since_s
         ]
         return {key: {job.job_id: job} for key, job in gone}
 

@@ -87,12 +87,7 @@ class Reconciler:
     def _pass(self, writer: FencedWriter) -> Pass:
         newest = self._newest_attempts()
         seen = self._folder.require(newest)
-        made = run_folders(self.paths)
-        troubles = drain(
-            writer,
-            [row for row in newest if attempt_paths(row).dir.parent.name in made],
-            self._executor.outcome_grace_s,
-        )
+        troubles = drain(writer, self._with_folder(newest), self._executor.outcome_grace_s)
         del newest  # thousands of rows, read again with what was drained
         stored = read_store(self._store, self._campaign)
         writer.renew()
@@ -103,7 +98,7 @@ class Reconciler:
         self._require_unchanged(seen, chain.from_iterable(stored.attempts.values()), actions)
         troubles += act(actions, writer, self._executor, self.paths)
         ended = [action.attempt for action in actions if isinstance(action, Finish)]
-        troubles += drain(writer, ended, self._executor.outcome_grace_s)
+        troubles += drain(writer, self._with_folder(ended), self._executor.outcome_grace_s)
         return Pass(snapshot, tuple(actions), not actions and not troubles and settled(snapshot), tuple(troubles))
 
     def watch(
@@ -136,9 +131,16 @@ class Reconciler:
 
         Raises Unreachable if it was not, OSError if it cannot be written.
         """
-        if self._folder.require(attempts) != seen or any(_has_appeared(a) for a in actions if isinstance(a, Finish)):
+        known = {action.attempt.id: action for action in actions if isinstance(action, Finish)}
+        ended = self._with_folder([action.attempt for action in known.values()])
+        if self._folder.require(attempts) != seen or any(_has_appeared(known[row.id]) for row in ended):
             raise Unreachable("the shared folder was unavailable for a moment", "the next pass looks again")
         self._folder.complete()
+
+    def _with_folder(self, rows: Sequence[AttemptRow]) -> list[AttemptRow]:
+        """Those that may have left files: the first agent of a run makes its folder."""
+        made = run_folders(self.paths) if rows else set()
+        return [row for row in rows if attempt_paths(row).dir.parent.name in made]
 
     def _newest_attempts(self) -> list[AttemptRow]:
         """The two newest attempts of each run, and those that ended recently.

@@ -10,7 +10,7 @@ import os
 import shutil
 import tempfile
 from collections.abc import Mapping
-from dataclasses import asdict, replace
+from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
@@ -158,11 +158,11 @@ class Trial:
         bad = next(payload for payload in world.cluster.payloads() if payload.run == BAD)
         [key] = [key for key in world.cluster.jobs if key[1] == self._index(bad.attempt_dir)]
         queued = world.cluster.jobs.pop(key)
-        world.cluster.jobs[key] = replace(queued, state="RUNNING")
+        world.cluster.jobs[key] = queued._replace(state="RUNNING")
         self._leave(early)
         world.run_pass()
         world.run_jobs()
-        world.cluster.jobs[key] = replace(queued, state="FAILED", exit_code="1:0")
+        world.cluster.jobs[key] = queued._replace(state="FAILED", exit_code="1:0")
         self._leave(late)
         done = self._settle()
         assert done.settled, (world.states(), [str(trouble) for trouble in done.troubles])

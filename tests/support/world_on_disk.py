@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
@@ -87,7 +87,7 @@ class Cluster:
         self.cancelled += job_ids
         for key, view in self.jobs.items():
             if view.job_id in job_ids:
-                self.jobs[key] = replace(view, state="CANCELLED")
+                self.jobs[key] = view._replace(state="CANCELLED")
 
     def payloads(self) -> list[Payload]:
         """What the jobs that wait are to run, in the order of their submission."""
@@ -172,15 +172,15 @@ class World:
         """
         for key, view in list(self.cluster.jobs.items()):
             if view.state == "PENDING" and self.paths.batch(view.token).exists():
-                self.cluster.jobs[key] = replace(view, state=state)
+                self.cluster.jobs[key] = view._replace(state=state)
                 self._run_job(view, exit_code, error)
 
     def _run_job(self, view: JobView, exit_code: int | None, error: str) -> None:
-        payload = submitted_payload(self.paths.batch(view.token), view.index)
+        payload = submitted_payload(self.paths.batch(view.token), view.task)
         files = AttemptPaths(Path(payload.attempt_dir))
         make_below(self.paths.runs, files.dir)
         claimed = create_exclusively(files.claim, json.dumps({"job_id": view.job_id}))
-        if not claimed or is_closed(self.paths.batch(view.token), view.index):
+        if not claimed or is_closed(self.paths.batch(view.token), view.task):
             return
         self.ran.append((payload.run, payload.generation))
         with files.metrics.open("a") as spool:

@@ -6,7 +6,6 @@ import errno
 import json
 import re
 from collections.abc import Iterator
-from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -80,7 +79,7 @@ def test_the_job_that_found_the_claim_taken_says_nothing_of_the_attempt(world: W
     files = files_of(world)
     files.claim.write_text(json.dumps({"job_id": "7_0"}))
     [key] = world.cluster.jobs
-    world.cluster.jobs[key] = replace(world.cluster.jobs[key], state="FAILED")
+    world.cluster.jobs[key] = world.cluster.jobs[key]._replace(state="FAILED")
     assert (attempt(world).job, attempt(world).claimed) == (None, True)
     files.claim.write_text(json.dumps({"job_id": "1_0"}))
     assert attempt(world).job == world.cluster.jobs[key]
@@ -88,12 +87,12 @@ def test_the_job_that_found_the_claim_taken_says_nothing_of_the_attempt(world: W
 
 def test_of_two_jobs_the_claim_says_which_one_counts(world: World) -> None:
     [(key, first)] = world.cluster.jobs.items()
-    second = replace(first, job_id="2_0")
+    second = first._replace(job_id="2_0")
     world.cluster.rivals[key] = [first, second]
     assert (attempt(world).job, attempt(world).rivals) == (None, ("1_0", "2_0"))
-    world.cluster.rivals[key] = [first, replace(second, state="CANCELLED")]
+    world.cluster.rivals[key] = [first, second._replace(state="CANCELLED")]
     assert (attempt(world).job, attempt(world).rivals) == (first, ())  # the other is over and never began
-    world.cluster.rivals[key] = [replace(first, state="RUNNING"), second]
+    world.cluster.rivals[key] = [first._replace(state="RUNNING"), second]
     files_of(world).claim.write_text('{"job_id": "2_0"}')
     assert (attempt(world).job, attempt(world).rivals) == (second, ())
 
@@ -119,14 +118,14 @@ def test_the_agents_log_is_read_where_they_left_no_outcome(world: World) -> None
     (batch / "1_0_0_log.err").write_text("".join(f"line {i}\n" for i in range(100)))
     (batch / "1_1_0_log.err").write_text("another task's\n")
     assert attempt(world).lines == ()
-    world.cluster.jobs = {key: replace(view, state="FAILED") for key, view in world.cluster.jobs.items()}
+    world.cluster.jobs = {key: view._replace(state="FAILED") for key, view in world.cluster.jobs.items()}
     lines = attempt(world).lines
     assert [(line.file, line.number, line.text) for line in lines[-2:]] == [
         ("1_0_0_log.err", 99, "line 98"),
         ("1_0_0_log.err", 100, "line 99"),
     ]
     assert len(lines) == 40
-    world.cluster.jobs = {key: replace(view, state="PENDING") for key, view in world.cluster.jobs.items()}
+    world.cluster.jobs = {key: view._replace(state="PENDING") for key, view in world.cluster.jobs.items()}
     world.run_jobs("FAILED", exit_code=1)
     assert attempt(world).lines == ()
     assert attempt(world).complete
@@ -178,7 +177,7 @@ def test_how_long_steps_take_is_asked_only_where_none_came_for_long(world: World
         stored = read_store(world.store, world.campaign)
         return observe(stored, world.cluster, world.paths, Steps())[0].runs[0]
 
-    world.cluster.jobs = {key: replace(view, state="RUNNING") for key, view in world.cluster.jobs.items()}
+    world.cluster.jobs = {key: view._replace(state="RUNNING") for key, view in world.cluster.jobs.items()}
     beat = files_of(world).heartbeat(0)
     for idle_s in (599, 600):
         write_atomically(beat, json.dumps({"ts": 1.0, "idle_s": idle_s, "phase": "train", "ranks": {}}))

@@ -10,7 +10,6 @@ import subprocess
 import sys
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, nullcontext
-from dataclasses import replace
 from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import Any
@@ -310,7 +309,7 @@ def test_a_job_that_was_cancelled_in_the_queue_and_starts_after_all_runs_nothing
     world.run_pass()
     late = dict(world.cluster.jobs)
     gone: dict[str, Any] = {"state": "CANCELLED", "nodes": "", "cancelled_by": os.getuid()}
-    world.cluster.jobs = {key: replace(view, **gone) for key, view in late.items()}
+    world.cluster.jobs = {key: view._replace(**gone) for key, view in late.items()}
     settle_all(world)
     assert set(world.states().values()) == {"cancelled"}
     assert sorted(path.name for path in world.paths.runs.iterdir()) == []
@@ -472,7 +471,7 @@ def _as_queued(world: World) -> None:
 
 def _as_running(world: World) -> None:
     _as_queued(world)
-    world.cluster.jobs = {key: replace(view, state="RUNNING") for key, view in world.cluster.jobs.items()}
+    world.cluster.jobs = {key: view._replace(state="RUNNING") for key, view in world.cluster.jobs.items()}
     world.run_pass()
 
 
@@ -871,7 +870,7 @@ def story(world: World, pass_: Callable[[], object]) -> None:
     for key in keep:
         del world.cluster.jobs[key]
     world.run_jobs("PREEMPTED", exit_code=None)
-    world.cluster.jobs.update({key: replace(view, state="RUNNING") for key, view in keep.items()})
+    world.cluster.jobs.update({key: view._replace(state="RUNNING") for key, view in keep.items()})
     pass_()
     campaigns.cancel(world.store, world.campaign, ["depth-3"])
     for _ in range(10):
