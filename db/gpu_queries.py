@@ -9,10 +9,23 @@ import math
 from collections import defaultdict
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import fields, replace
+from functools import cache
 from itertools import islice
 from typing import Any, Final, NamedTuple
 
-from sqlalchemy import ColumnElement, Connection, Select, Subquery, and_, case, func, select
+from sqlalchemy import (
+    BindParameter,
+    ColumnElement,
+    Connection,
+    Integer,
+    Select,
+    Subquery,
+    and_,
+    bindparam,
+    case,
+    func,
+    select,
+)
 
 from .gpu_records import POWER_CAPPED, SLOWED, AttemptGpus, GpuDevice, GpuSample, GpuUse, TokenEnergy
 from .schema import attempt, gpu, gpu_sample, node_spool, run, step_metric
@@ -25,6 +38,9 @@ _BATCH = 1000  # ids a question; both databases limit the number of parameters
 
 _BY_BLOCK = {"yield_per": 5000}
 
+
+_ATTEMPT: Final[BindParameter[int]] = bindparam("attempt_id", type_=Integer)
+"""Of statements that are built once for all attempts."""
 
 _Place = tuple[int, int]
 """Of a GPU: its node, and its number there."""
@@ -41,7 +57,7 @@ class _Counter(NamedTuple):
 def attempt_gpus(conn: Connection, attempt_id: int) -> AttemptGpus | None:
     """What the GPUs of an attempt did, None if nothing was sampled."""
     counters = _counters(conn, attempt_id)
-    used = tuple(_use(row._asdict(), counters) for row in conn.execute(_uses(attempt_id)))
+    used = tuple(_use(row._asdict(), counters) for row in conn.execute(_uses(), {"attempt_id": attempt_id}))
     return AttemptGpus(attempt_id, used, _token_energy(conn, attempt_id, counters)) if used else None
 
 
@@ -122,7 +138,7 @@ def _token_energy(conn: Connection, attempt_id: int, counters: Mapping[_Place, _
         return None
     (first, from_s), (last, to_s) = ends
     tokens = conn.execute(_tokens(attempt_id, first, last)).scalar() or 0.0
-    energy = conn.execute(_window(attempt_id, from_s, to_s)).scalar() or 0.0
+    energy = conn.execute(_window(from_s, to_s), {"attempt_id": attempt_id}).scalar() or 0.0
     if not (math.isfinite(tokens) and tokens > 0 and energy > 0):
         return None
     return TokenEnergy(first, last, to_s - from_s, energy, tokens)
@@ -134,7 +150,7 @@ def _timed(conn: Connection, attempt_id: int) -> tuple[GpuUse, ...]:
     if ends is None:
         return ()
     (_, from_s), (_, to_s) = ends
-    rows = conn.execute(_uses(attempt_id, gpu_sample.c.ts_s.between(from_s, to_s)))
+    rows = conn.execute(_uses(timed=True), {"attempt_id": attempt_id, "from_s": from_s, "to_s": to_s})
     return tuple(_use(row._asdict(), {}) for row in rows)
 
 
@@ -144,9 +160,15 @@ def _samples(attempt_id: int) -> Select[Any]:
     return select(*columns).where(row.attempt_id == attempt_id).order_by(row.node_rank, row.gpu, row.ts_s)
 
 
-def _uses(attempt_id: int, *which: ColumnElement[bool]) -> Select[Any]:
-    """A row for each GPU that has such samples, with all of ``GpuUse`` but its energy."""
+@cache
+def _uses(*, timed: bool = False) -> Select[Any]:
+    """A row for each GPU of the attempt `attempt_id` that has samples, with all of ``GpuUse`` but its energy.
+
+    Args:
+        timed: of the samples between `from_s` and `to_s` alone.
+    """
     row = gpu_sample.c
+    which = [row.ts_s.between(bindparam("from_s"), bindparam("to_s"))] if timed else []
     here = and_(gpu.c.attempt_id == row.attempt_id, gpu.c.node_rank == row.node_rank, gpu.c.gpu == row.gpu)
     query = select(
         row.node_rank,
@@ -169,7 +191,7 @@ def _uses(attempt_id: int, *which: ColumnElement[bool]) -> Select[Any]:
         (func.max(row.ecc_errors) - func.min(row.ecc_errors)).label("ecc_errors"),
         func.sum(row.span_s).label("sampled_s"),
     )
-    joined = query.select_from(gpu_sample.outerjoin(gpu, here)).where(row.attempt_id == attempt_id, *which)
+    joined = query.select_from(gpu_sample.outerjoin(gpu, here)).where(row.attempt_id == _ATTEMPT, *which)
     return joined.group_by(row.node_rank, row.gpu).order_by(row.node_rank, row.gpu)
 
 
@@ -190,27 +212,33 @@ def _use(row: dict[str, Any], counters: Mapping[_Place, _Counter]) -> GpuUse:
     return GpuUse(**row, energy_j=counter.energy_j if counter else None)
 
 
-def _grown(attempt_id: int) -> Subquery:
+@cache
+def _grown() -> Subquery:
     """How much the counter of each GPU grew from sample to sample; one that began anew has grown by what it shows."""
     row = gpu_sample.c
     order: dict[str, Any] = {"partition_by": (row.node_rank, row.gpu), "order_by": row.ts_s}
     before_s, before_j = func.lag(row.ts_s).over(**order), func.lag(row.energy_j).over(**order)
     grown_j = case((before_j.is_(None), 0.0), (row.energy_j >= before_j, row.energy_j - before_j), else_=row.energy_j)
     query = select(row.node_rank, row.gpu, row.ts_s, before_s.label("before_s"), grown_j.label("grown_j"))
-    return query.where(row.attempt_id == attempt_id, row.energy_j.is_not(None)).subquery()
+    return query.where(row.attempt_id == _ATTEMPT, row.energy_j.is_not(None)).subquery()
 
 
 def _counters(conn: Connection, attempt_id: int) -> dict[_Place, _Counter]:
     """What is known of the counter of each GPU that has one."""
-    grown = _grown(attempt_id).c
-    known = (func.min(grown.ts_s), func.max(grown.ts_s), func.sum(grown.grown_j))
-    rows = conn.execute(select(grown.node_rank, grown.gpu, *known).group_by(grown.node_rank, grown.gpu))
+    rows = conn.execute(_growth(), {"attempt_id": attempt_id})
     return {(node_rank, number): _Counter(*span) for node_rank, number, *span in rows}
 
 
-def _window(attempt_id: int, from_s: float, to_s: float) -> Select[Any]:
+@cache
+def _growth() -> Select[Any]:
+    grown = _grown().c
+    known = (func.min(grown.ts_s), func.max(grown.ts_s), func.sum(grown.grown_j))
+    return select(grown.node_rank, grown.gpu, *known).group_by(grown.node_rank, grown.gpu)
+
+
+def _window(from_s: float, to_s: float) -> Select[Any]:
     """Joules of all GPUs between two moments; of a sample that reaches beyond, its part."""
-    grown = _grown(attempt_id).c
+    grown = _grown().c
     begin_s = case((grown.before_s < from_s, from_s), else_=grown.before_s)
     end_s = case((grown.ts_s > to_s, to_s), else_=grown.ts_s)
     part_j = grown.grown_j * (end_s - begin_s) / (grown.ts_s - grown.before_s)

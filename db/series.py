@@ -5,16 +5,17 @@ from __future__ import annotations
 import math
 from array import array
 from bisect import bisect_right
-from collections.abc import Iterable
 from dataclasses import dataclass, field
-from typing import Final
+from functools import cache
+from typing import Any, Final
 
-from sqlalchemy import Connection, func, select
+from sqlalchemy import Connection, Select, and_, bindparam, func, select
 
 from .records import METRIC_COLUMNS
 from .schema import attempt, metric_extra, run, run_metric
 
 _COLUMNS: Final = tuple(METRIC_COLUMNS.values())
+_FIGURES: Final = ("ts_s", *_COLUMNS)
 _BLOCK: Final = 20_000
 """Rows fetched at a time."""
 
@@ -43,38 +44,42 @@ class Series:
 
 def run_series(conn: Connection, run_id: int) -> Series:
     """Reads the steps of a run that were made with its present configuration."""
-    names = ("ts_s", *_COLUMNS)
-    columns = [run_metric.c[name] for name in names]
-    query = select(run_metric.c.step, run_metric.c.generation, run_metric.c.nonfinite, *columns)
-    rows = conn.execute(query.where(run_metric.c.run_id == run_id).order_by(run_metric.c.step))
-    step, generation, figures = array("q"), array("q"), {name: array("d") for name in names}
+    rows = conn.execute(_steps(), {"run_id": run_id})
+    step, generation, figures = array("q"), array("q"), {name: array("d") for name in _FIGURES}
     masks: dict[int, int] = {}
     newest: dict[int, int] = {}
     while block := rows.fetchmany(_BLOCK):
         steps, generations, nonfinite, *values = zip(*block, strict=True)
         step.extend(steps)
         generation.extend(generations)
-        for number, mask in zip(steps, nonfinite, strict=True):
-            if mask:
-                masks[mask] = masks.get(mask, 0) + 1
-                newest[mask] = number
-        for name, column in zip(names, values, strict=True):
-            figures[name].extend(math.nan if value is None else value for value in column)
+        if any(nonfinite):
+            for number, mask in zip(steps, nonfinite, strict=True):
+                if mask:
+                    masks[mask] = masks.get(mask, 0) + 1
+                    newest[mask] = number
+        for name, column in zip(_FIGURES, values, strict=True):
+            whole = None not in column  # of millions of values, that is what counts
+            figures[name].extend(column if whole else [math.nan if value is None else value for value in column])
     return Series(step, generation, figures, _non_finite(masks), _ended_at(newest, step, figures))
 
 
-def extra_highest(conn: Connection, run_id: int, names: Iterable[str]) -> dict[str, float]:
-    """The highest value that a run's attempts gave of each of these figures of the script's own.
+@cache
+def _steps() -> Select[Any]:
+    """Of the run `run_id`; built once for all runs."""
+    row = run_metric.c
+    query = select(row.step, row.generation, row.nonfinite, *(row[name] for name in _FIGURES))
+    return query.where(row.run_id == bindparam("run_id")).order_by(row.step)
 
-    Meant for counts that an attempt goes on with where the one before it ended. Names without a value are left out.
+
+def extra_highest(conn: Connection, campaign_id: int, name: str) -> dict[int, float]:
+    """The highest value that each run's attempts gave of a figure of the script's own, by run id.
+
+    Meant for counts that an attempt goes on with where the one before it ended. Runs without a value are left out.
     """
-    extra = metric_extra.c
-    query = select(extra.name, func.max(extra.value)).join(attempt, attempt.c.id == extra.attempt_id)
-    query = query.join(run, run.c.id == attempt.c.run_id).where(
-        attempt.c.run_id == run_id, attempt.c.config_hash == run.c.config_hash, extra.name.in_(list(names))
-    )
-    found = conn.execute(query.group_by(extra.name))
-    return {name: value for name, value in found if value is not None and math.isfinite(value)}
+    query = select(run.c.id, func.max(metric_extra.c.value)).join(attempt, attempt.c.id == metric_extra.c.attempt_id)
+    query = query.join(run, and_(run.c.id == attempt.c.run_id, run.c.config_hash == attempt.c.config_hash))
+    found = conn.execute(query.where(run.c.campaign_id == campaign_id, metric_extra.c.name == name).group_by(run.c.id))
+    return {run_id: value for run_id, value in found if value is not None and math.isfinite(value)}
 
 
 def _non_finite(masks: dict[int, int]) -> dict[str, int]:

@@ -310,8 +310,14 @@ def _point(one: BaselineComparison) -> _Point:
 
 def _beats(one: _Point, other: _Point) -> bool:
     """Whether one dominates the other: nowhere worse and somewhere better, in what is known of both."""
-    known = [(a, b) for a, b in zip(one, other, strict=True) if a is not None and b is not None]
-    return all(a <= b for a, b in known) and any(a < b for a, b in known)
+    better = False
+    for a, b in zip(one, other, strict=True):  # a loop: thousands of conditions are compared with each other
+        if a is None or b is None:
+            continue
+        if a > b:
+            return False
+        better = better or a < b
+    return better
 
 
 def _learning(learner: BaselineComparison, left: Sequence[BaselineComparison]) -> Iterator[str]:

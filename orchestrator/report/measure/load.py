@@ -39,10 +39,10 @@ def read_runs(store: Store, campaign: CampaignRow) -> list[MeasuredRun]:
         excluded = {event.attempt_id: event.data.get("exclude", ()) for event in events if event.kind == SUBMITTING}
         searched_s = {event.attempt_id: _seconds(event.data) for event in events if event.kind == _SEARCHED}
         forwards = queries.forwards(conn, campaign.id)
+        skipped = extra_highest(conn, campaign.id, _SKIPPED)
         for run in queries.runs(conn, campaign.id):
             own = attempts.get(run.id, [])
             mine = [attempt.id for attempt in own if attempt.config_hash == run.config_hash]
-            skipped = extra_highest(conn, run.id, [_SKIPPED]).get(_SKIPPED)
             data = RunData(
                 run=run,
                 attempts=own,
@@ -50,7 +50,7 @@ def read_runs(store: Store, campaign: CampaignRow) -> list[MeasuredRun]:
                 gpus=queries.run_gpus(conn, run.id),
                 **{name: next((said[one, name] for one in mine[::-1] if (one, name) in said), {}) for name in _SAID},
                 excluded=excluded,
-                skipped_steps=int(skipped) if skipped is not None and math.isfinite(skipped) else None,
+                skipped_steps=int(skipped[run.id]) if run.id in skipped else None,
                 metrics_source=next((sources[one] for one in mine[::-1] if one in sources), ""),
                 lines_within_s=max((within_s.get(one, 0.0) for one in mine), default=0.0),
                 forwarded={tool: str(data.get("run_id", "")) for tool, data in forwards.get(run.id, {}).items()},

@@ -157,7 +157,7 @@ def _condition(one: BaselineComparison) -> dict[str, Any]:
 
 
 def _estimate(found: Estimate | float | None) -> dict[str, Any] | float | None:
-    return asdict(found) if isinstance(found, Estimate) else found
+    return dict(vars(found)) if isinstance(found, Estimate) else found
 
 
 def _run(run: MeasuredRun) -> dict[str, Any]:

@@ -78,7 +78,9 @@ def looks_of(results: Results) -> dict[str, Look]:
 def svg_of(figure: Figure) -> str:
     """The figure as an SVG element."""
     with mpl.rc_context(STYLE):
-        return as_svg(figure)
+        text = as_svg(figure)
+        figure.set_layout_engine("none")  # laid out once: the picture of it is the same
+        return text
 
 
 def as_png(figure: Figure) -> bytes:

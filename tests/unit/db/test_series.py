@@ -51,4 +51,5 @@ def test_the_highest_of_a_count_is_over_all_attempts(world: World) -> None:
     for generation in (1, 2, 3):
         world.ingest(generation)
     with world.store.read() as conn:
-        assert extra_highest(conn, world.run_id, ["skipped_steps", "other"]) == {"skipped_steps": 3.0}
+        assert extra_highest(conn, world.campaign_id, "skipped_steps") == {world.run_id: 3.0}
+        assert extra_highest(conn, world.campaign_id, "other") == {}
