@@ -28,6 +28,7 @@ from sqlalchemy import (
 )
 
 from .gpu_records import POWER_CAPPED, SLOWED, AttemptGpus, GpuDevice, GpuSample, GpuUse, TokenEnergy
+from .records import PRUNED
 from .schema import attempt, gpu, gpu_sample, node_spool, run, step_metric
 from .warm_up import untimed_steps, warm_up_steps
 
@@ -54,8 +55,22 @@ class _Counter(NamedTuple):
     energy_j: float
 
 
-def attempt_gpus(conn: Connection, attempt_id: int) -> AttemptGpus | None:
-    """What the GPUs of an attempt did, None if nothing was sampled."""
+def attempt_gpus(conn: Connection, attempt_id: int, *, timed: bool = False) -> AttemptGpus | None:
+    """What the GPUs of an attempt did, None if nothing was sampled; of one that was thinned, as it was before.
+
+    Args:
+        conn: to the store.
+        attempt_id: of the attempt.
+        timed: also what they did after the warm-up.
+    """
+    evidence = conn.execute(_evidence(), {"attempt_id": attempt_id}).scalar()
+    if recorded := (evidence or {}).get(PRUNED, {}).get("gpus"):
+        return _read(recorded)
+    found = _attempt_gpus(conn, attempt_id)
+    return replace(found, timed=_timed(conn, attempt_id)) if found and timed else found
+
+
+def _attempt_gpus(conn: Connection, attempt_id: int) -> AttemptGpus | None:
     counters = _counters(conn, attempt_id)
     used = tuple(_use(row._asdict(), counters) for row in conn.execute(_uses(), {"attempt_id": attempt_id}))
     return AttemptGpus(attempt_id, used, _token_energy(conn, attempt_id, counters)) if used else None
@@ -69,8 +84,8 @@ def run_gpus(conn: Connection, run_id: int) -> list[AttemptGpus]:
     """
     of_run = and_(attempt.c.run_id == run.c.id, attempt.c.config_hash == run.c.config_hash)
     query = select(attempt.c.id).join(run, of_run).where(run.c.id == run_id).order_by(attempt.c.generation)
-    found = (attempt_gpus(conn, attempt_id) for attempt_id in conn.execute(query).scalars().all())
-    return [replace(used, timed=_timed(conn, used.attempt_id)) for used in found if used is not None]
+    found = (attempt_gpus(conn, attempt_id, timed=True) for attempt_id in conn.execute(query).scalars().all())
+    return [used for used in found if used is not None]
 
 
 def gpu_devices(conn: Connection, attempt_id: int) -> list[GpuDevice]:
@@ -118,6 +133,18 @@ def node_offsets(conn: Connection, attempt_ids: Sequence[int]) -> dict[int, dict
         ):
             held[attempt_id][node_rank] = offset
     return dict(held)
+
+
+@cache
+def _evidence() -> Select[Any]:
+    return select(attempt.c.evidence).where(attempt.c.id == _ATTEMPT)
+
+
+def _read(recorded: Mapping[str, Any]) -> AttemptGpus:
+    """Of JSON, as ``asdict`` makes it."""
+    per_token = recorded["per_token"]
+    uses = {name: tuple(GpuUse(**each) for each in recorded[name]) for name in ("gpus", "timed")}
+    return AttemptGpus(recorded["attempt_id"], per_token=TokenEnergy(**per_token) if per_token else None, **uses)
 
 
 def _token_energy(conn: Connection, attempt_id: int, counters: Mapping[_Place, _Counter]) -> TokenEnergy | None:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from enum import StrEnum
 from typing import Any, Final, NamedTuple
@@ -67,6 +67,15 @@ TERMINAL_ATTEMPT: Final = frozenset({AttemptState.COMPLETED, AttemptState.FAILED
 
 ACTIVE_ATTEMPT: Final = frozenset(AttemptState) - TERMINAL_ATTEMPT
 """It may have a job."""
+
+PRUNED: Final = "pruned"
+"""In the evidence of an attempt whose metrics were thinned, see ``prune``: one step in how many stayed, and figures."""
+
+
+def kept_every(evidences: Iterable[Mapping[str, Any]]) -> int:
+    """Of a run's steps, one in how many is left, by the evidence of its attempts; 1 where it was not thinned."""
+    return max((int(one[PRUNED]["keep_every"]) for one in evidences if one.get(PRUNED)), default=1)
+
 
 _MAX_KEY_PART: Final = 48  # characters
 

@@ -38,6 +38,7 @@ from dscampaign.orchestrator.spec.deepspeed_sections import UNSERVED
 from dscampaign.orchestrator.spec.fields import FILE
 from dscampaign.orchestrator.spec.forward_section import ForwardConfig, MlflowConfig, TensorBoardConfig, WandbConfig
 from dscampaign.orchestrator.spec.model import DatasetConfig, LimitsConfig, LocalConfig, RunConfig, Spec, TrainConfig
+from dscampaign.orchestrator.spec.retention_section import RetentionConfig
 from dscampaign.orchestrator.spec.retry_section import PruneConfig, RetryConfig, RetryRule
 from dscampaign.orchestrator.spec.screen_section import ScreenConfig
 from dscampaign.orchestrator.spec.slurm_section import OWNED_OPTIONS, PASSED_OPTIONS, SlurmConfig
@@ -135,6 +136,7 @@ _SECTIONS: Final[dict[str, type[BaseModel]]] = {
     "retry.rules": RetryRule,
     "prune": PruneConfig,
     "screen": ScreenConfig,
+    "retention": RetentionConfig,
     "limits": LimitsConfig,
     "forward": ForwardConfig,
     "forward.wandb": WandbConfig,

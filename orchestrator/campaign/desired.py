@@ -54,10 +54,11 @@ class Submission:
         return Path(os.path.abspath(Path(self.spec_path.parent, expanded(self.spec.workdir or ""))))  # noqa: PTH100
 
     @property
-    def chooses(self) -> dict[str, Any]:
-        """By what configurations are chosen, as a campaign's provenance keeps it; None for what the spec leaves out."""
-        screen = self.spec.screen
-        return {"objective": self.spec.objective, "screen": screen.model_dump(exclude_none=True) if screen else None}
+    def rules(self) -> dict[str, Any]:
+        """What later commands go by, as a campaign's provenance keeps it; None for what the spec leaves out."""
+        sections = {"screen": self.spec.screen, "retention": self.spec.retention}
+        said = {name: one.model_dump(exclude_none=True) if one else None for name, one in sections.items()}
+        return {"objective": self.spec.objective, **said}
 
     def codes(self, *, make: bool) -> CodeCopies:
         """The copies of the code of its runs; `make`: not only looked up, but made."""
@@ -252,7 +253,7 @@ def _campaign_values(submission: Submission, before: CampaignRow | None, copies:
             "workdir": str(submission.workdir),
             "python": sys.executable,
             "variables": sorted({*earlier, *_variables(submission, copies)}),
-            **submission.chooses,
+            **submission.rules,
         },
     }
 

@@ -201,7 +201,7 @@ def make_plan(store: Store | None, submission: Submission) -> Plan:
 
 def _screening(submission: Submission, planned: Sequence[PlannedRun]) -> ScreeningPlan | None:
     """The two stages of a campaign that has them."""
-    screen, rule = submission.spec.screen, Rule.of(submission.chooses)
+    screen, rule = submission.spec.screen, Rule.of(submission.rules)
     if screen is None or rule is None:
         return None
     later: dict[str, list[Run]] = defaultdict(list)
@@ -333,7 +333,7 @@ def _decided(
 ) -> tuple[dict[int, Submit], Unreachable | None]:
     """What the next pass would submit of the kept runs, by run id. `local.parallel` does not count here."""
     # as submitting the spec would leave it
-    provenance = {**campaign.provenance, **submission.chooses}
+    provenance = {**campaign.provenance, **submission.rules}
     limits = submission.spec.limits.model_dump(exclude_none=True)
     campaign = replace(campaign, desired="active", limits=limits, provenance=provenance)
     stored = read_store(store, campaign)

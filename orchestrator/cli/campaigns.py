@@ -5,14 +5,26 @@ from __future__ import annotations
 import sys
 from collections.abc import Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Any
 
 import click
 
 from ..campaign.location import locate
-from ..errors import EXIT_FAILED, EXIT_OK, UserError
+from ..errors import EXIT_FAILED, EXIT_OK
 from ..formatting import count, duration, moment, size
-from .common import Verb, echo, echo_err, echo_json, echo_page, json_option, page_for, store_options, verb
+from .common import (
+    Verb,
+    agreed,
+    echo,
+    echo_err,
+    echo_json,
+    echo_page,
+    json_option,
+    page_for,
+    store_options,
+    verb,
+    yes_option,
+)
 from .completion import campaign_names
 from .pages.text import Cell, Page, table
 from .rows import TABLE, echo_rows, format_options
@@ -20,8 +32,6 @@ from .rows import TABLE, echo_rows, format_options
 if TYPE_CHECKING:
     from ..campaign.garbage import Garbage, Item
     from ..campaign.overview import CampaignOverview
-
-_yes: Final = click.option("--yes", "-y", is_flag=True, help="Do not ask for confirmation.")
 
 
 @click.command("list", cls=Verb)
@@ -50,7 +60,7 @@ def list_campaigns(dir: str | None, store: str | None, form: str) -> int:
 
 @verb
 @click.argument("name", metavar="NAME", shell_complete=campaign_names)
-@_yes
+@yes_option
 @store_options
 @json_option
 def rm(name: str, yes: bool, dir: str | None, store: str | None, as_json: bool) -> int:
@@ -74,7 +84,7 @@ def rm(name: str, yes: bool, dir: str | None, store: str | None, as_json: bool) 
     what = (
         f"campaign {campaign.name}: {count(found.runs, 'run')} with metrics, events and memory observations; {folder}"
     )
-    if not _agreed(f"removes {what}", "Remove it?", yes):
+    if not agreed(f"removes {what}", "Remove it?", yes):
         echo_err("nothing was removed")
         return EXIT_FAILED
     remove(opened, campaign)
@@ -88,7 +98,7 @@ def rm(name: str, yes: bool, dir: str | None, store: str | None, as_json: bool) 
 @verb
 @click.argument("name", metavar="[NAME]", required=False)
 @click.option("--dry-run", is_flag=True, help="Show what would be deleted and stop.")
-@_yes
+@yes_option
 @store_options
 @json_option
 def gc(name: str | None, dry_run: bool, yes: bool, dir: str | None, store: str | None, as_json: bool) -> int:
@@ -116,7 +126,7 @@ def gc(name: str | None, dry_run: bool, yes: bool, dir: str | None, store: str |
         if as_json:
             echo_json(_garbage_document(found, deleted=False))
         return EXIT_OK
-    if not _agreed(f"deletes {size(found.size_bytes)}", "Delete it?", yes):
+    if not agreed(f"deletes {size(found.size_bytes)}", "Delete it?", yes):
         echo_err("nothing was deleted")
         return EXIT_FAILED
     gone = collect(opened, found, chosen, shared)
@@ -127,15 +137,6 @@ def gc(name: str | None, dry_run: bool, yes: bool, dir: str | None, store: str |
     else:
         echo_err(f"deleted {size(gone.size_bytes)}")
     return EXIT_OK
-
-
-def _agreed(what: str, question: str, yes: bool) -> bool:
-    """Asks; raises UserError if there is no terminal to confirm on."""
-    if yes:
-        return True
-    if not sys.stdin.isatty():
-        raise UserError(f"nothing was deleted: this {what}, and there is no terminal to confirm on", "add --yes")
-    return click.confirm(f"this {what}. {question}", err=True)
 
 
 def _overview(rows: Sequence[CampaignOverview], page: Page) -> list[str]:

@@ -102,6 +102,20 @@ def store_options(command: Decorated) -> Decorated:
     return folder(store(command))
 
 
+def yes_option(command: Decorated) -> Decorated:
+    """Adds `--yes`, see `agreed`."""
+    return click.option("--yes", "-y", is_flag=True, help="Do not ask for confirmation.")(command)
+
+
+def agreed(what: str, question: str, yes: bool) -> bool:
+    """Asks whether to do what deletes; raises UserError if there is no terminal to confirm on."""
+    if yes:
+        return True
+    if not sys.stdin.isatty():
+        raise UserError(f"nothing was deleted: this {what}, and there is no terminal to confirm on", "add --yes")
+    return click.confirm(f"this {what}. {question}", err=True)
+
+
 def json_option(command: Decorated) -> Decorated:
     """`--json`."""
     return click.option("--json", "as_json", is_flag=True, help="Print one JSON document.")(command)

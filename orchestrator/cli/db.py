@@ -1,12 +1,20 @@
-"""The command db upgrade."""
+"""The commands db upgrade and db prune."""
 
 from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import TYPE_CHECKING
 
 import click
 
 from ..campaign.location import locate
-from ..errors import EXIT_OK
-from .common import Verb, Verbs, echo_either, json_option, store_options
+from ..errors import EXIT_FAILED, EXIT_OK
+from ..formatting import count
+from .common import Verb, Verbs, agreed, echo, echo_either, echo_err, echo_json, json_option, store_options, yes_option
+from .completion import campaign_names
+
+if TYPE_CHECKING:
+    from ..campaign.retention import Thinning
 
 
 @click.group(cls=Verbs)
@@ -36,3 +44,70 @@ def upgrade(dir: str | None, store: str | None, as_json: bool) -> int:
     document = {"store": opened.url_without_password, "schema_before": before, "schema": after}
     echo_either(as_json, lambda: document, lambda _: f"{opened.url_without_password}: {changed}")
     return EXIT_OK
+
+
+@db.command(cls=Verb)
+@click.argument("name", metavar="[NAME]", required=False, shell_complete=campaign_names)
+@click.option("--keep-every", type=click.IntRange(2), metavar="N", help="Keep one step in N.  [default: the spec's]")
+@click.option(
+    "--after-days", type=click.FloatRange(0), metavar="D", help="Days since it ended.  [default: the spec's, or 30]"
+)
+@click.option("--dry-run", is_flag=True, help="Show what would be removed and stop.")
+@yes_option
+@store_options
+@json_option
+def prune(
+    name: str | None,
+    keep_every: int | None,
+    after_days: float | None,
+    dry_run: bool,
+    yes: bool,
+    dir: str | None,
+    store: str | None,
+    as_json: bool,
+) -> int:
+    """Thin the metrics of runs that ended long ago, of one campaign or of all.
+
+    Keeps one step in N of each run, and one sample in N of each GPU, by the spec's `retention` or by --keep-every.
+    Held-out losses, values that are not finite, the first and the last step of each attempt, the lowest loss and the
+    peaks of memory stay; what GPUs did is computed before. Reports, exports and `campaign describe` say which runs
+    were thinned. Says how much would go, and asks. If it is interrupted, the same command finishes it.
+
+    SQLite uses the room again but does not give it back to the disk: `VACUUM` does, while nobody uses the store.
+
+    Examples:
+      campaign db prune sweep --keep-every 10 --dry-run
+      campaign db prune --yes
+    """
+    from ..campaign.lookup import campaigns_of
+    from ..campaign.retention import thin, thinnings
+
+    where = locate(dir, store, [name])
+    opened = where.open()
+    wanted = thinnings(campaigns_of(opened, where.name), keep_every, after_days)
+    found = [thin(opened, one, dry_run=True) for one in wanted]
+    found = [one for one in found if one.removed.runs]
+    if not as_json:
+        echo("\n".join(map(_thinning, found)) or "nothing to thin")
+    if found and not dry_run:
+        lines = sum(one.removed.steps + one.removed.figures + one.removed.samples for one in found)
+        if not agreed(f"removes {lines:,} rows of metrics", "Remove them?", yes):
+            echo_err("nothing was removed")
+            return EXIT_FAILED
+        found = [thin(opened, one, dry_run=False) for one in found]
+        if not as_json:
+            echo_err(f"removed {lines:,} rows")
+    if as_json:
+        echo_json(_thinning_document(found, removed=bool(found) and not dry_run))
+    return EXIT_OK
+
+
+def _thinning(one: Thinning) -> str:
+    removed, kept = one.removed, one.rule.keep_every
+    parts = [count(removed.steps, "step"), count(removed.figures, "figure"), count(removed.samples, "GPU sample")]
+    told = ", ".join(part for part, number in zip(parts, list(vars(removed).values())[1:], strict=True) if number)
+    return f"{one.campaign.name}: {count(removed.runs, 'run')}, one step in {kept} stays, {told} go"
+
+
+def _thinning_document(found: Sequence[Thinning], *, removed: bool) -> dict[str, object]:
+    return {"campaigns": [one.document for one in found], "removed": removed}

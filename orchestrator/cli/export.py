@@ -5,15 +5,20 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
-from typing import IO, Any, Final
+from typing import IO, TYPE_CHECKING, Any, Final
 
 import click
 
 from ..errors import EXIT_OK, UserError
+from ..formatting import count
 from ..output_files import whole_file
 from .common import check_folder_of, echo_err, json_option, store_options, verb
 from .completion import campaign_names
 from .terminal import printable_stream
+
+if TYPE_CHECKING:
+    from ...db.records import CampaignRow
+    from ...db.store import Store
 
 FORMATS: Final = ("csv", "json", "parquet")
 TABLES: Final = ("steps", "runs", "attempts", "gpus", "events")
@@ -55,7 +60,22 @@ def export(
     with _output(output, form) as stream, columns_and_rows(opened, campaign, what) as (columns, rows):
         number = writers[form](stream, campaign.name, what, columns, rows)
     echo_err(f"{number:,} rows" + (f" in {output}" if output else ""))
+    if what in ("steps", "gpus") and (thinned := _thinned(opened, campaign)):
+        echo_err(thinned)
     return EXIT_OK
+
+
+def _thinned(store: Store, campaign: CampaignRow) -> str:
+    """That of some runs not all rows are left, "" of none."""
+    from ...db.campaigns import thinned_runs
+
+    with store.read() as conn:
+        found = thinned_runs(conn, campaign.id)
+    if not found:
+        return ""
+    least, most = min(found.values()), max(found.values())
+    every = str(least) if least == most else f"{least} to {most}"
+    return f"of {count(len(found), 'run')} one row in {every} is left: they were thinned"
 
 
 @contextmanager

@@ -15,6 +15,7 @@ from .field_types import Count, Hint, Positive, Real, SpecSection, Text, Whole, 
 from .forward_section import Forward, ForwardConfig
 from .metrics_section import Metrics
 from .objective import Objective
+from .retention_section import RetentionConfig
 from .retry_section import PruneConfig, RetryConfig
 from .screen_section import ScreenConfig
 from .slurm_section import MemorySize, SlurmConfig, parse_mem_mb
@@ -331,6 +332,8 @@ class Spec(RunConfig):
     screen: ScreenConfig | None = None
     """First run each point of the matrix for a few steps, then in full only those that can still win
     ([how](spec.md#screening)). Default: all run in full."""
+    retention: RetentionConfig | None = None
+    """How much `campaign db prune` leaves of the metrics of runs that ended long ago. Default: all."""
     limits: LimitsConfig = LimitsConfig()
     """Limits of the whole campaign."""
     max_runs: Annotated[Whole, Field(ge=1, le=100_000)] = 1000

@@ -8,7 +8,15 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Any, Final
 
 from ....db.campaigns import METRICS_SOURCE
-from ....db.records import COMPLETED_EARLY, SETTLED_RUN, AttemptRow, EventRow, MemoryObservation, RunState
+from ....db.records import (
+    COMPLETED_EARLY,
+    SETTLED_RUN,
+    AttemptRow,
+    EventRow,
+    MemoryObservation,
+    RunState,
+    kept_every,
+)
 from ...campaign.code_text import codes_text
 from ...campaign.details import CampaignDetails, RunDetails
 from ...campaign.documents import batch_of, forwards_document, speed_document
@@ -119,10 +127,12 @@ def _run_pairs(facts: RunDetails, page: Page) -> dict[str, str]:
 
 
 def _metrics(facts: RunDetails) -> str:
-    """Where they come from, if not from the script itself."""
+    """Where they come from, if not from the script itself, and how many are left."""
     if facts.latest is None and facts.run.state == RunState.COMPLETED:
         return NO_METRICS
-    return next((clean(event.message) for event in reversed(facts.events) if event.kind == METRICS_SOURCE), "")
+    source = next((clean(event.message) for event in reversed(facts.events) if event.kind == METRICS_SOURCE), "")
+    every = kept_every(row.evidence for row in facts.attempts)
+    return "; ".join(part for part in (source, f"thinned: one step in {every} is left" if every > 1 else "") if part)
 
 
 def _job(facts: RunDetails) -> str:

@@ -55,6 +55,8 @@ def _points(run: MeasuredRun) -> Iterator[str]:
     quality = run.quality
     if run.metrics_source:
         yield run.metrics_source
+    if quality.kept_every > 1:
+        yield f"thinned: one step in {quality.kept_every} is left, and stands for the others"
     if quality.expected and quality.received < quality.expected * (1 - GAPS):
         yield f"{quality.received:,} of {quality.expected:,} steps reported"
     if quality.non_finite:

@@ -10,7 +10,7 @@ from typing import Any, Final
 import numpy as np
 
 from ....db.gpu_records import AttemptGpus
-from ....db.records import COMPLETED_EARLY, AttemptRow, RunRow, RunState, Stage
+from ....db.records import COMPLETED_EARLY, AttemptRow, RunRow, RunState, Stage, kept_every
 from ....db.series import Series
 from ....db.warm_up import untimed_steps
 from ...campaign.code_text import codes_text
@@ -100,6 +100,7 @@ class Quality:
         skipped_steps, alloc_retries: None where nobody counts.
         data_wait: share of the window in which the first rank waited for data.
         clock_ratio: the host's clock over the device's.
+        kept_every: one step in how many is left, of a run that was thinned; 1 of others.
     """
 
     expected: int | None
@@ -114,6 +115,7 @@ class Quality:
     losses: int = 0
     times: int = 0
     memories: int = 0
+    kept_every: int = 1
 
 
 @dataclass(frozen=True)
@@ -415,6 +417,7 @@ def _quality(data: RunData, lines: Lines) -> Quality:
         losses=_finite(data.series, "loss"),
         times=_finite(data.series, "step_time_s"),
         memories=_finite(data.series, "mem_reserved_gb"),
+        kept_every=kept_every(attempt.evidence for attempt in data.mine),
     )
 
 

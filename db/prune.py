@@ -1,0 +1,234 @@
+"""Thins what runs that ended long ago have measured, so that a store that is used for years stays small.
+
+Of steps, one in so many stays, and each line then stands for the steps since the one before it, as where a script
+reports every tenth. The same steps stay of all attempts of a run, so that the view ``run_metric`` shows none that it
+did not show before. Of the samples of a GPU, the first of each so many stays; what they say of an attempt is computed
+before, and kept in its evidence.
+
+The store is locked for a moment at a time only, and a prune that is killed is finished by the next one.
+"""
+
+from __future__ import annotations
+
+import statistics
+from collections import defaultdict
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import asdict, dataclass
+from typing import Any, Final
+
+from sqlalchemy import ColumnElement, Connection, Table, and_, delete, exists, func, not_, or_, select, update
+
+from .bulk import pieces
+from .events import add_event
+from .gpu_queries import attempt_gpus
+from .records import ENDED_RUN, PRUNED, TERMINAL_ATTEMPT
+from .schema import attempt, gpu_sample, metric_extra, run, step_metric
+from .store import Store
+
+_STEPS_AT_ONCE: Final = 20_000
+_PEAKS: Final = ("mem_allocated_gb", "mem_reserved_gb")
+"""Whose highest value is a figure of the run."""
+
+
+@dataclass(frozen=True)
+class Retention:
+    """What stays of runs that ended long ago.
+
+    Attributes:
+        keep_every: one step, and one sample of each GPU, in so many.
+        after_s: seconds since the last attempt of a run ended.
+    """
+
+    keep_every: int
+    after_s: float
+
+
+@dataclass(frozen=True)
+class Pruned:
+    """What was, or would be, removed.
+
+    Attributes:
+        runs: of which something was.
+        steps: lines of steps.
+        figures: of a script's own, at these steps.
+        samples: of GPUs.
+    """
+
+    runs: int = 0
+    steps: int = 0
+    figures: int = 0
+    samples: int = 0
+
+    def __add__(self, other: Pruned) -> Pruned:
+        return Pruned(*(a + b for a, b in zip(vars(self).values(), vars(other).values(), strict=True)))
+
+
+def prune(
+    store: Store, campaign_id: int, rule: Retention, *, dry_run: bool = False, said: Callable[[], None] = lambda: None
+) -> Pruned:
+    """Thins the runs of a campaign that the rule is about.
+
+    Args:
+        store: of the campaign.
+        campaign_id: of the campaign.
+        rule: what stays.
+        dry_run: only count.
+        said: called after each run.
+
+    Raises:
+        StoreReadOnly: this user may not.
+        StoreUnreachable: the database broke off; what was done until then stays done.
+    """
+    total = Pruned()
+    for attempt_ids in _old_runs(store, campaign_id, rule):
+        total += _prune_run(store, attempt_ids, rule.keep_every, dry_run=dry_run)
+        said()
+    if total.runs and not dry_run:
+        message = f"one step in {rule.keep_every} kept of {total.runs} ended runs: {total.steps:,} lines removed"
+        with store.write() as conn:
+            add_event(conn, campaign_id, "metrics_pruned", message, data={"keep_every": rule.keep_every, **vars(total)})
+    return total
+
+
+def _old_runs(store: Store, campaign_id: int, rule: Retention) -> Iterator[list[int]]:
+    """The attempts of each run that ended long enough ago and is not as thin yet."""
+    row = attempt.c
+    with store.read() as conn:
+        until_s = store.now(conn) - rule.after_s
+        query = select(row.run_id, row.id, row.state, row.ended_s, row.evidence).join(run, run.c.id == row.run_id)
+        ended = query.where(run.c.campaign_id == campaign_id, run.c.state.in_(ENDED_RUN))
+        found: dict[int, list[Any]] = defaultdict(list)
+        for one in conn.execute(ended.order_by(row.run_id, row.id)):
+            found[one.run_id].append(one)
+    for attempts in found.values():
+        over = all(one.state in TERMINAL_ATTEMPT and (one.ended_s or 0.0) <= until_s for one in attempts)
+        pruned = [one.evidence.get(PRUNED) or {} for one in attempts]
+        if over and not all(one.get("done") and one["keep_every"] >= rule.keep_every for one in pruned):
+            yield [one.id for one in attempts]
+
+
+def _prune_run(store: Store, attempt_ids: Sequence[int], every: int, *, dry_run: bool) -> Pruned:
+    with store.read() as conn:
+        marked = _lasting(conn, attempt_ids)
+        lowest, highest = conn.execute(
+            select(func.min(step_metric.c.step), func.max(step_metric.c.step)).where(
+                step_metric.c.attempt_id.in_(attempt_ids)
+            )
+        ).one()
+    if not dry_run:  # the figures of the GPUs need the steps as they were
+        for attempt_id in attempt_ids:
+            _mark(store, attempt_id, every)
+    removed = Pruned()
+    for start in range(lowest, highest + 1, _STEPS_AT_ONCE) if lowest is not None else ():
+        part = start, min(start + _STEPS_AT_ONCE, highest + 1) - 1
+        removed += _thin_steps(store, attempt_ids, _Kept(every, tuple(marked)), part, dry_run=dry_run)
+    for attempt_id in attempt_ids:
+        removed += Pruned(samples=_thin_samples(store, attempt_id, every, dry_run=dry_run))
+    if not dry_run:
+        for attempt_id in attempt_ids:
+            _mark(store, attempt_id, every, done=True)
+    return removed + Pruned(runs=1) if removed != Pruned() else removed
+
+
+@dataclass(frozen=True)
+class _Kept:
+    """Which steps of a run stay."""
+
+    every: int
+    marked: tuple[int, ...]
+
+    def leaves_out(self, table: Table, attempt_ids: Sequence[int]) -> ColumnElement[bool]:
+        """Which rows of a table go: none of any attempt at a step at which one of them has an evaluation, say."""
+        same, row = step_metric.alias().c, table.c
+        told = and_(
+            same.attempt_id.in_(attempt_ids),
+            same.step == row.step,
+            or_(same.eval_loss.is_not(None), same.nonfinite != 0),
+        )
+        return and_(
+            row.attempt_id.in_(attempt_ids),
+            row.step % self.every != 0,
+            row.step.not_in(self.marked),
+            not_(exists().where(told)),
+        )
+
+
+def _lasting(conn: Connection, attempt_ids: Sequence[int]) -> set[int]:
+    """Steps that stay for what they are: an attempt's first and last, its lowest loss, its peaks of memory."""
+    row, extra = step_metric.c, metric_extra.c
+    found = set[int]()
+    for lowest, highest in conn.execute(
+        select(func.min(row.step), func.max(row.step)).where(row.attempt_id.in_(attempt_ids)).group_by(row.attempt_id)
+    ):
+        found |= {lowest, highest}
+    for attempt_id in attempt_ids:
+        orders = [row.loss.asc(), *(row[name].desc() for name in _PEAKS)]
+        for order, column in zip(orders, (row.loss, *(row[name] for name in _PEAKS)), strict=True):
+            of_it = select(row.step).where(row.attempt_id == attempt_id, column.is_not(None))
+            found |= set(conn.execute(of_it.order_by(order, row.step).limit(1)).scalars())
+    last = select(func.max(extra.step)).where(extra.attempt_id.in_(attempt_ids)).group_by(extra.attempt_id, extra.name)
+    return found | set(conn.execute(last).scalars())
+
+
+def _thin_steps(
+    store: Store, attempt_ids: Sequence[int], kept: _Kept, part: tuple[int, int], *, dry_run: bool
+) -> Pruned:
+    def rows(table: Table) -> ColumnElement[bool]:
+        return and_(table.c.step.between(*part), kept.leaves_out(table, attempt_ids))
+
+    tables = metric_extra, step_metric  # which the first asks for what stays
+    if dry_run:
+        with store.read() as conn:
+            counts = [conn.execute(select(func.count()).where(rows(table))).scalar_one() for table in tables]
+    else:
+        with store.write() as conn:
+            counts = [conn.execute(delete(table).where(rows(table))).rowcount for table in tables]
+    return Pruned(figures=counts[0], steps=counts[1])
+
+
+def _mark(store: Store, attempt_id: int, every: int, *, done: bool = False) -> None:
+    """Says of an attempt that it is thinned, and keeps what its GPUs did as the first prune finds it."""
+    row = attempt.c
+    with store.write() as conn:
+        evidence = conn.execute(select(row.evidence).where(row.id == attempt_id).with_for_update()).scalar_one()
+        before = evidence.get(PRUNED) or {"gpus": None, "sample_s": _sample_s(conn, attempt_id)}
+        if before["gpus"] is None and (used := attempt_gpus(conn, attempt_id, timed=True)):
+            before = {**before, "gpus": asdict(used)}
+        least = max(every, before.get("keep_every", 0))
+        marked = {**evidence, PRUNED: {**before, "keep_every": least, "done": done}}
+        conn.execute(update(attempt).where(row.id == attempt_id).values(evidence=marked))
+
+
+def _sample_s(conn: Connection, attempt_id: int) -> float:
+    """Seconds between two samples of a GPU of an attempt."""
+    spans = conn.execute(select(gpu_sample.c.span_s).where(gpu_sample.c.attempt_id == attempt_id)).scalars().all()
+    return statistics.median(spans) if spans else 0.0
+
+
+def _thin_samples(store: Store, attempt_id: int, every: int, *, dry_run: bool) -> int:
+    """The first sample of each so many stays, and the last: by the clock, so that the same stay the next time."""
+    row = gpu_sample.c
+    with store.read() as conn:
+        evidence = conn.execute(select(attempt.c.evidence).where(attempt.c.id == attempt_id)).scalar_one()
+        span_s = (evidence.get(PRUNED) or {}).get("sample_s") or _sample_s(conn, attempt_id)
+        query = select(row.node_rank, row.gpu, row.ts_s).where(row.attempt_id == attempt_id)
+        times: dict[tuple[int, int], list[float]] = defaultdict(list)
+        for node_rank, number, ts_s in conn.execute(query.order_by(row.node_rank, row.gpu, row.ts_s)):
+            times[node_rank, number].append(ts_s)
+    removed = 0
+    for (node_rank, number), known in times.items():
+        gone = _crowded(known, every * span_s)
+        removed += len(gone)
+        for some in () if dry_run else pieces(gone):
+            of_gpu = and_(row.attempt_id == attempt_id, row.node_rank == node_rank, row.gpu == number)
+            with store.write() as conn:
+                conn.execute(delete(gpu_sample).where(of_gpu, row.ts_s.in_(some)))
+    return removed
+
+
+def _crowded(times: Sequence[float], width_s: float) -> list[float]:
+    """Of moments in order, those that are neither the first of their stretch of so many seconds nor the last of all."""
+    if not width_s:
+        return []
+    places = [int((ts_s - times[0]) / width_s) for ts_s in times]
+    return [ts_s for before, here, ts_s in zip(places, places[1:-1], times[1:-1], strict=False) if here == before]

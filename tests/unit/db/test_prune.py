@@ -1,0 +1,200 @@
+"""What thinning leaves, on both databases: no figure that was exact changes, and no line comes back."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
+from typing import Any
+
+import pytest
+from sqlalchemy import Connection
+
+from dscampaign.db import prune as module
+from dscampaign.db import queries
+from dscampaign.db.prune import Pruned, Retention, prune
+from dscampaign.db.records import AttemptState, RunState
+from dscampaign.db.store import Store
+from dscampaign.tests.support.worlds import World
+from dscampaign.tests.unit.db.test_gpu_queries import counter, sampled, stepped
+
+TENTH = Retention(10, 0.0)
+
+
+def end(world: World, *attempts: int, ended_s: float = 1000.0, state: RunState = RunState.COMPLETED) -> None:
+    with world.store.write() as conn:
+        for attempt in attempts:
+            queries.update_attempt(conn, attempt, state=AttemptState.COMPLETED, ended_s=ended_s)
+        queries.update_run(conn, world.run_id, state=state)
+
+
+def thin(world: World, rule: Retention = TENTH, **options: Any) -> Pruned:
+    return prune(world.store, world.campaign_id, rule, **options)
+
+
+def steps(world: World) -> list[int]:
+    return [row.step for row in world.metrics()]
+
+
+def losses(first: int, last: int, **more: Any) -> list[dict[str, Any]]:
+    return [{"step": step, "ts": step, "loss": 5.0 - step / 1000, **more} for step in range(first, last + 1)]
+
+
+def test_one_step_in_ten_stays_beside_the_first_and_the_last(world: World) -> None:
+    world.write(*losses(1, 57))
+    world.ingest()
+    end(world, 1)
+    assert thin(world) == Pruned(runs=1, steps=57 - 7)
+    assert steps(world) == [1, 10, 20, 30, 40, 50, 57]
+
+
+def test_what_is_rare_stays(world: World) -> None:
+    world.write(
+        *losses(1, 32), {"step": 33, "loss": 0.1}, *losses(34, 39), '{"step": 40, "loss": NaN}', *losses(41, 60)
+    )
+    world.write({"step": 13, "eval_loss": 4.5}, {"step": 27, "mem_reserved": 70.0}, {"step": 28, "mem_allocated": 60.0})
+    world.ingest()
+    end(world, 1)
+    thin(world)
+    assert steps(world) == [1, 10, 13, 20, 27, 28, 30, 33, 40, 50, 60]
+
+
+def test_lines_that_a_later_attempt_hid_stay_hidden(world: World) -> None:
+    """The first was to step 57, the second began again at 41: at 57, both have a line, or none would be hidden."""
+    second = world.attempt(2)
+    world.write(*losses(1, 57))
+    world.write(*losses(41, 83), {"step": 55, "eval_loss": 4.0}, generation=2)
+    for generation in (1, 2):
+        world.ingest(generation)
+    before = {row.step: row.generation for row in world.metrics()}
+    end(world, 1, second)
+    thin(world)
+    after = {row.step: row.generation for row in world.metrics()}
+    assert after == {step: before[step] for step in after}
+    assert list(after) == [1, 10, 20, 30, 40, 41, 50, 55, 57, 60, 70, 80, 83]
+
+
+def test_a_script_s_own_figures_are_thinned_alike(world: World) -> None:
+    world.write(*losses(1, 30, skipped_steps=1.0), {"step": 25, "once": 1.0})
+    world.ingest()
+    end(world, 1)
+    assert thin(world).figures == 30 - 5
+    assert {(row.step, *row.extra) for row in world.metrics()} == {
+        (25, "once", "skipped_steps"),
+        *((step, "skipped_steps") for step in (1, 10, 20, 30)),
+    }
+
+
+@pytest.mark.parametrize(
+    ("rule", "state"),
+    [(Retention(10, 86_400.0), RunState.COMPLETED), (TENTH, RunState.RUNNING), (TENTH, RunState.HELD)],
+)
+def test_runs_that_ended_lately_or_go_on_stay_whole(world: World, rule: Retention, state: RunState) -> None:
+    world.write(*losses(1, 50))
+    world.ingest()
+    with world.store.read() as conn:
+        now_s = world.store.now(conn)
+    end(world, 1, ended_s=now_s - 60.0, state=state)
+    assert thin(world, rule) == Pruned()
+    assert len(steps(world)) == 50
+
+
+def test_a_retried_run_goes_on_where_it_was_thinned(world: World) -> None:
+    world.write(*losses(1, 57))
+    world.ingest()
+    end(world, 1)
+    thin(world)
+    second = world.attempt(2)
+    world.write(*losses(51, 60), generation=2)
+    world.ingest(2)
+    assert steps(world) == [1, 10, 20, 30, 40, 50, *range(51, 61)]
+    end(world, second)
+    thin(world)
+    assert steps(world) == [1, 10, 20, 30, 40, 50, 51, 57, 60]
+
+
+def test_a_spool_that_is_read_again_brings_nothing_back(world: World) -> None:
+    world.write(*losses(1, 30))
+    world.ingest()
+    end(world, 1)
+    thin(world)
+    world.ingest()
+    assert steps(world) == [1, 10, 20, 30]
+
+
+def test_what_the_gpus_did_is_what_it_was(world: World) -> None:
+    seconds = [1000.0 + second for second in range(120)]
+    power = {"power_w": [300.0], "util_pct": [50.0], "temperature_c": [40.0], "mem_used_gb": [10.0]}
+    sampled(world, counter(seconds, lambda ts: 300 * (ts - 1000), **power))
+    stepped(world)
+    end(world, 1)
+    with world.store.read() as conn:
+        [before], alone = queries.run_gpus(conn, world.run_id), queries.attempt_gpus(conn, 1)
+    assert before.per_token is not None
+    assert thin(world).samples == 120 - 13
+    with world.store.read() as conn:
+        assert queries.run_gpus(conn, world.run_id) == [before]
+        found = queries.attempt_gpus(conn, 1)
+        assert found
+        assert alone
+        assert (found.gpus, found.per_token) == (alone.gpus, alone.per_token)
+        assert [sample.ts_s for sample in queries.gpu_samples(conn, 1)] == [*seconds[::10], seconds[-1]]
+
+
+def test_a_dry_run_counts_and_changes_nothing(world: World) -> None:
+    sampled(world, counter([1000.0 + second for second in range(30)], lambda ts: ts))
+    stepped(world, 30)
+    end(world, 1)
+    counted = thin(world, dry_run=True)
+    assert (counted.steps, counted.samples) == (30 - 4, 30 - 4)
+    assert len(steps(world)) == 30
+    assert thin(world) == counted
+    assert thin(world) == Pruned()
+    assert [event.data["keep_every"] for event in world.events("metrics_pruned")] == [10]
+
+
+def test_it_can_be_made_thinner_and_never_thicker(world: World) -> None:
+    sampled(world, counter([1000.0 + second for second in range(200)], lambda ts: ts))
+    stepped(world, 200)
+    end(world, 1)
+    thin(world)
+    thin(world, Retention(100, 0.0))
+    assert steps(world) == [1, 100, 200]
+    with world.store.read() as conn:
+        assert [sample.ts_s - 1000 for sample in queries.gpu_samples(conn, 1)] == [0.0, 100.0, 199.0]
+        assert [used.gpus[0].samples for used in queries.run_gpus(conn, world.run_id)] == [200]
+    assert thin(world) == Pruned()
+
+
+@pytest.mark.parametrize("survived", range(1, 9))
+def test_one_that_is_killed_is_finished_by_the_next(
+    survived: int, world: World, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """After each of its transactions."""
+    sampled(world, counter([1000.0 + second for second in range(60)], lambda ts: ts))
+    stepped(world, 60)
+    end(world, 1)
+    with world.store.read() as conn:
+        before = queries.run_gpus(conn, world.run_id)
+    monkeypatch.setattr(module, "_STEPS_AT_ONCE", 20)
+    with pytest.MonkeyPatch.context() as patch, suppress(KeyboardInterrupt):
+        patch.setattr(Store, "write", killed_after(survived, Store.write))
+        thin(world)
+    thin(world)
+    assert steps(world) == [1, 10, 20, 30, 40, 50, 60]
+    with world.store.read() as conn:
+        assert queries.run_gpus(conn, world.run_id) == before
+        assert len(queries.gpu_samples(conn, 1)) == 7
+
+
+def killed_after(transactions: int, write: Any) -> Any:
+    left = [transactions]
+
+    @contextmanager
+    def dying(store: Store) -> Iterator[Connection]:
+        if not left[0]:
+            raise KeyboardInterrupt
+        left[0] -= 1
+        with write(store) as conn:
+            yield conn
+
+    return dying
