@@ -5,17 +5,23 @@ from __future__ import annotations
 import math
 from array import array
 from bisect import bisect_right
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
 from functools import cache
+from itertools import repeat
 from typing import Any, Final
 
-from sqlalchemy import Connection, Select, and_, bindparam, func, select
+from sqlalchemy import Connection, CursorResult, Integer, Select, and_, bindparam, func, select
 
 from .records import METRIC_COLUMNS
-from .schema import attempt, metric_extra, run, run_metric
+from .schema import attempt, metric_extra, run, run_metric, step_metric
 
 _COLUMNS: Final = tuple(METRIC_COLUMNS.values())
-_FIGURES: Final = ("ts_s", *_COLUMNS)
+_FIGURES: Final = (
+    "ts_s", "loss", "eval_loss", "step_time_s", "tokens_per_s", "mem_allocated_gb", "mem_reserved_gb", "mfu",
+)  # fmt: skip
+"""What is computed with: of a million steps each further column takes its time."""
+
 _BLOCK: Final = 20_000
 """Rows fetched at a time."""
 
@@ -26,8 +32,8 @@ class Series:
 
     Attributes:
         step, generation: of each line; arrays of 64-bit whole numbers.
-        figures: by name of the column of ``MetricRow`` (``ts_s`` too), arrays of doubles as long as ``step``; NaN where
-            nothing was reported, and where what was reported is not finite.
+        figures: by name of the column of ``MetricRow``, those of ``_FIGURES``: arrays of doubles as long as ``step``;
+            NaN where nothing was reported, and where what was reported is not finite.
         non_finite: how many values of each column were reported and not finite; columns without any are left out.
         ended_at: the newest step whose value of a column was reported and not finite, where no newer one is finite.
     """
@@ -44,10 +50,10 @@ class Series:
 
 def run_series(conn: Connection, run_id: int) -> Series:
     """Reads the steps of a run that were made with its present configuration."""
-    rows = conn.execute(_steps(), {"run_id": run_id})
     step, generation, figures = array("q"), array("q"), {name: array("d") for name in _FIGURES}
     masks: dict[int, int] = {}
     newest: dict[int, int] = {}
+    rows = _rows(conn, run_id)
     while block := rows.fetchmany(_BLOCK):
         steps, generations, nonfinite, *values = zip(*block, strict=True)
         step.extend(steps)
@@ -58,17 +64,46 @@ def run_series(conn: Connection, run_id: int) -> Series:
                     masks[mask] = masks.get(mask, 0) + 1
                     newest[mask] = number
         for name, column in zip(_FIGURES, values, strict=True):
-            whole = None not in column  # of millions of values, that is what counts
-            figures[name].extend(column if whole else [math.nan if value is None else value for value in column])
+            figures[name].extend(_doubles(column))
     return Series(step, generation, figures, _non_finite(masks), _ended_at(newest, step, figures))
+
+
+def _rows(conn: Connection, run_id: int) -> CursorResult[Any]:
+    """Its steps in their order; of a run with one attempt, which is most of them, without a search for later ones."""
+    present = conn.execute(_present(), {"run_id": run_id}).all()
+    if len(present) == 1:
+        [(attempt_id, generation)] = present
+        return conn.execute(_steps_of_attempt(), {"attempt_id": attempt_id, "generation": generation})
+    return conn.execute(_steps(), {"run_id": run_id})
+
+
+@cache
+def _present() -> Select[Any]:
+    """The attempts of the run `run_id` with its present configuration. These statements are built once for all runs."""
+    of_run = and_(run.c.id == attempt.c.run_id, run.c.config_hash == attempt.c.config_hash)
+    return select(attempt.c.id, attempt.c.generation).join(run, of_run).where(run.c.id == bindparam("run_id")).limit(2)
+
+
+@cache
+def _steps_of_attempt() -> Select[Any]:
+    row, number = step_metric.c, bindparam("generation", type_=Integer)
+    query = select(row.step, number, row.nonfinite, *(row[name] for name in _FIGURES))
+    return query.where(row.attempt_id == bindparam("attempt_id")).order_by(row.step)
 
 
 @cache
 def _steps() -> Select[Any]:
-    """Of the run `run_id`; built once for all runs."""
     row = run_metric.c
     query = select(row.step, row.generation, row.nonfinite, *(row[name] for name in _FIGURES))
     return query.where(row.run_id == bindparam("run_id")).order_by(row.step)
+
+
+def _doubles(column: Sequence[float | None]) -> Iterable[float]:
+    """A column without None; of millions of values, looking at each is what counts."""
+    unknown = column.count(None)
+    if unknown == len(column):
+        return repeat(math.nan, unknown)
+    return [math.nan if value is None else value for value in column] if unknown else column  # type: ignore[return-value]
 
 
 def extra_highest(conn: Connection, campaign_id: int, name: str) -> dict[int, float]:
@@ -94,6 +129,10 @@ def _ended_at(newest: dict[int, int], step: array[int], figures: dict[str, array
     found = {}
     for bit, name in enumerate(_COLUMNS):
         last = max((number for mask, number in newest.items() if mask >> bit & 1), default=None)
-        if last is not None and not any(map(math.isfinite, figures[name][bisect_right(step, last) :])):
+        if (
+            last is not None
+            and name in figures
+            and not any(map(math.isfinite, figures[name][bisect_right(step, last) :]))
+        ):
             found[name] = last
     return found

@@ -162,7 +162,8 @@ def lines_of(
     """
     step, generation = np.asarray(series.step, np.int64), np.asarray(series.generation, np.int64)
     spans = _spans(generation, step, first_steps, last_steps or {})
-    begun, ended = (np.array([spans[int(number)][end] for number in generation], np.int64) for end in (0, 1))
+    _, which = np.unique(generation, return_inverse=True)
+    begun, ended = (np.array([span[end] for span in spans.values()], np.int64)[which] for end in (0, 1))
     follows = np.r_[False, generation[1:] == generation[:-1]] if step.size else np.zeros(0, bool)
     left = np.r_[begun[:1], step[:-1]]  # the line before, of whichever attempt
     apart = step - np.where(follows, left, np.maximum(begun, left))
@@ -291,11 +292,12 @@ def _spans(
     generation: Integers, step: Integers, first_steps: Mapping[int, int], last_steps: Mapping[int, int]
 ) -> dict[int, tuple[int, int]]:
     """By generation: how many steps were done when the attempt began, and the last step that it made."""
-    lines = list(zip(generation.tolist(), step.tolist(), strict=True))
-    first, last = dict(reversed(lines)), dict(lines)
+    numbers, firsts = np.unique(generation, return_index=True)
+    _, from_end = np.unique(generation[::-1], return_index=True)
+    ends = zip(numbers.tolist(), step[firsts].tolist(), step[::-1][from_end].tolist(), strict=True)
     return {
-        number: (min(first_steps.get(number, 0), first[number] - 1), max(last_steps.get(number, 0), last[number]))
-        for number in last
+        number: (min(first_steps.get(number, 0), first - 1), max(last_steps.get(number, 0), last))
+        for number, first, last in ends
     }
 
 

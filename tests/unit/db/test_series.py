@@ -53,3 +53,13 @@ def test_the_highest_of_a_count_is_over_all_attempts(world: World) -> None:
     with world.store.read() as conn:
         assert extra_highest(conn, world.campaign_id, "skipped_steps") == {world.run_id: 3.0}
         assert extra_highest(conn, world.campaign_id, "other") == {}
+
+
+def test_steps_of_an_earlier_configuration_do_not_count(world: World) -> None:
+    world.attempt(2, config_hash="h2")
+    world.write({"step": 1, "loss": 5.0}, {"step": 2, "loss": 4.0})
+    world.write({"step": 1, "loss": 9.0}, {"step": 3, "loss": 9.0}, generation=2)
+    world.ingest()
+    world.ingest(2)
+    found = series(world)
+    assert (list(found.step), list(found.generation), list(found.figures["loss"])) == ([1, 2], [1, 1], [5.0, 4.0])
