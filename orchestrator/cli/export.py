@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -14,6 +15,7 @@ from ..formatting import count
 from ..output_files import whole_file
 from .common import check_folder_of, echo_err, json_option, store_options, verb
 from .completion import campaign_names
+from .progress import Progress
 from .terminal import printable_stream
 
 if TYPE_CHECKING:
@@ -58,7 +60,9 @@ def export(
     opened, campaign = open_campaign(dir, store, name)
     writers: dict[str, Callable[..., int]] = {"csv": write_csv, "json": write_json, "parquet": write_parquet}
     with _output(output, form) as stream, columns_and_rows(opened, campaign, what) as (columns, rows):
-        number = writers[form](stream, campaign.name, what, columns, rows)
+        beside_rows = output is None and sys.stdout.isatty()
+        with Progress("rows", quiet=as_json or beside_rows) as progress:
+            number = writers[form](stream, campaign.name, what, columns, progress.through(rows))
     echo_err(f"{number:,} rows" + (f" in {output}" if output else ""))
     if what in ("steps", "gpus") and (thinned := _thinned(opened, campaign)):
         echo_err(thinned)

@@ -18,6 +18,7 @@ from ..formatting import some
 from ..spec.objective import Objective
 from .common import echo_either, echo_err, echo_json, echo_page, json_option, page_for, store_options, verb
 from .completion import campaign_names, conditions, operands
+from .progress import Progress
 from .rows import TABLE, echo_rows, format_options
 
 if TYPE_CHECKING:
@@ -90,7 +91,7 @@ def report(
         folder = output or Path(f"{campaign.name}-report")
 
         def read() -> tuple[Results, GpuDetails]:
-            results = _results_of(opened, campaign, baseline)
+            results = _results_of(opened, campaign, baseline, quiet=as_json or watch)
             return results, read_gpu_details(opened, results.runs, sampled_runs(results))
 
         def write(results: Results, details: GpuDetails) -> list[Path]:
@@ -234,11 +235,15 @@ def results_of_campaign(
     return opened, _results_of(opened, campaign, baseline, by)
 
 
-def _results_of(opened: Store, campaign: CampaignRow, baseline: str | None, by: Objective | None = None) -> Results:
+def _results_of(
+    opened: Store, campaign: CampaignRow, baseline: str | None, by: Objective | None = None, *, quiet: bool = True
+) -> Results:
     from ..report.compare.results import results_of
     from ..report.measure.load import read_runs
 
-    results = results_of(campaign, read_runs(opened, campaign), baseline, by)
+    with Progress("runs read", quiet=quiet) as progress:
+        runs = read_runs(opened, campaign, progress.through)
+    results = results_of(campaign, runs, baseline, by)
     names = [condition.name for condition in results.conditions]
     if baseline is not None and baseline not in (*names, *(run.name for run in results.runs)):
         raise UserError(f"no condition named {baseline} in {campaign.name}", f"one of: {some(names, 8)}")

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections import defaultdict
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from itertools import groupby
 from typing import Any, Final
 
@@ -12,7 +12,7 @@ from sqlalchemy import Connection
 
 from ....db import queries
 from ....db.campaigns import METRICS_SOURCE
-from ....db.records import SUBMITTING, CampaignRow, EventRow
+from ....db.records import SUBMITTING, CampaignRow, EventRow, RunRow
 from ....db.series import extra_highest, run_series
 from ....db.store import Store
 from ...reconcile.lease import lease_name
@@ -25,8 +25,12 @@ _PRINTED_WITHIN_S: Final = 2.5
 """Of lines that an earlier version has read, which does not say."""
 
 
-def read_runs(store: Store, campaign: CampaignRow) -> list[MeasuredRun]:
-    """The figures of every run, in the order of the matrix."""
+def read_runs(
+    store: Store,
+    campaign: CampaignRow,
+    watched: Callable[[Sequence[RunRow]], Iterable[RunRow]] = lambda runs: runs,
+) -> list[MeasuredRun]:
+    """The figures of every run, in the order of the matrix; ``watched`` sees how far it is."""
     measured = []
     with store.read() as conn:
         until_s = _looked_s(conn, store, campaign)
@@ -40,7 +44,7 @@ def read_runs(store: Store, campaign: CampaignRow) -> list[MeasuredRun]:
         searched_s = {event.attempt_id: _seconds(event.data) for event in events if event.kind == _SEARCHED}
         forwards = queries.forwards(conn, campaign.id)
         skipped = extra_highest(conn, campaign.id, _SKIPPED)
-        for run in queries.runs(conn, campaign.id):
+        for run in watched(queries.runs(conn, campaign.id)):
             own = attempts.get(run.id, [])
             mine = [attempt.id for attempt in own if attempt.config_hash == run.config_hash]
             data = RunData(

@@ -1,0 +1,87 @@
+"""How far long work is, as a terminal and a log see it."""
+
+from __future__ import annotations
+
+import io
+from collections.abc import Iterable
+
+import pytest
+
+from dscampaign.orchestrator.cli.progress import Progress, progress_text
+
+
+class Terminal(io.StringIO):
+    """Keeps what it is sent."""
+
+    def isatty(self) -> bool:
+        return True
+
+
+def shown(stream: io.StringIO, items: Iterable[int], each_s: float, *, quiet: bool = False) -> str:
+    """What is written where each item takes so many seconds."""
+    now_s = 0.0
+    with Progress("runs", quiet=quiet, stream=stream, clock=lambda: now_s) as progress:
+        for _ in progress.through(items):
+            now_s += each_s
+    return stream.getvalue()
+
+
+@pytest.fixture(autouse=True)
+def _terminal(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("TERM", "xterm")
+    monkeypatch.setenv("COLUMNS", "100")
+
+
+def test_every_item_comes_through_once_and_in_order() -> None:
+    for quiet in (False, True):
+        with Progress("runs", quiet=quiet, stream=io.StringIO()) as progress:
+            assert list(progress.through(range(5))) == [0, 1, 2, 3, 4]
+
+
+@pytest.mark.parametrize("stream", [Terminal(), io.StringIO()], ids=["terminal", "log"])
+def test_nothing_is_shown_of_what_is_soon_done(stream: io.StringIO) -> None:
+    assert not shown(stream, range(90), 0.01)
+
+
+def test_a_terminal_shows_one_bar_which_is_gone_at_the_end() -> None:
+    *lines, last = shown(Terminal(), range(10), 0.5).split("\r\x1b[2K")[1:]
+    assert lines[0] == "[####                    ] 2 of 10 runs, 2/s, 4 s left"
+    assert last == ""
+    assert not any("\n" in line for line in lines)
+
+
+def test_a_bar_is_drawn_a_few_times_a_second_however_fast_the_work_is() -> None:
+    assert len(shown(Terminal(), range(20_000), 0.0001).split("\r")) <= 8
+
+
+def test_a_log_gets_a_line_every_few_seconds() -> None:
+    assert shown(io.StringIO(), range(10), 2.0).splitlines() == [
+        "3 of 10 runs, 0.5/s, 14 s left",
+        "6 of 10 runs, 0.5/s, 8 s left",
+        "9 of 10 runs, 0.5/s, 2 s left",
+    ]
+
+
+def test_a_dumb_terminal_is_a_log(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("TERM", "dumb")
+    assert "\x1b" not in shown(Terminal(), range(10), 2.0)
+
+
+def test_a_program_that_reads_the_output_gets_none() -> None:
+    assert not shown(Terminal(), range(10), 2.0, quiet=True)
+
+
+def test_a_bar_is_gone_when_the_work_breaks_off() -> None:
+    stream = Terminal()
+
+    def broken() -> Iterable[int]:
+        yield from range(10)
+        raise KeyboardInterrupt
+
+    with pytest.raises(KeyboardInterrupt):
+        shown(stream, broken(), 1.0)
+    assert stream.getvalue().endswith("\r\x1b[2K")
+
+
+def test_what_has_no_length_has_a_rate_alone() -> None:
+    assert progress_text("rows", 1_200_000, None, 5.0) == "1,200,000 rows, 240k/s"
