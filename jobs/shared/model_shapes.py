@@ -17,6 +17,9 @@ Shape = Mapping[str, Any]
 VOCAB_MULTIPLE: Final = 128
 """Rows of random embeddings are a multiple of this: 128 numbers of two bytes are what tensor cores read at once."""
 
+PLAIN_CAUSAL_MODELS: Final = frozenset({"gpt2", "gpt_neox", "llama", "olmo2", "opt", "qwen2", "qwen3", "smollm3"})
+"""Types whose attention is plain causal attention; others may use windows, soft caps or sinks."""
+
 _LLAMA3_VOCABULARY: Final = 128_256
 _LLAMA3_THETA: Final = 500_000.0
 _LLAMA31_POSITIONS: Final = 131_072

@@ -111,7 +111,11 @@ class Payload(Document):
         assert self.share is not None
         whole = micro_batch * SEARCH_PASSES * self.world_size
         made = self._with_sizes(micro_batch, SEARCH_PASSES)
-        plan = {"global_batch": whole, "search": {"share": self.share, "seconds": seconds, "too_big": too_big}}
+        shared = (self.train or {}).get("sequence_parallel", 1)
+        plan = {
+            "global_batch": whole // shared,
+            "search": {"share": self.share, "seconds": seconds, "too_big": too_big},
+        }
         return replace(
             made, train={**(made.train or {}), **plan}, ds_config={**made.ds_config, "train_batch_size": whole}
         )

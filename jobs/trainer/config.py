@@ -63,7 +63,8 @@ class TrainerConfig:
         pretrained: start from the model's weights, not from random ones.
         tokenizer: hub name, local folder, ``bytes``, or None for the model's own.
         seq_len: tokens of a sample.
-        global_batch, micro_batch, accumulation, world_size: ``global = micro * accumulation * world``, in samples.
+        global_batch, micro_batch, accumulation, world_size: ``global = micro * accumulation * world /
+            sequence_parallel``, in samples.
         steps: optimizer steps; None when ``epochs`` decides.
         warmup_steps: steps of linear warm-up at the start of the schedule.
         min_lr_ratio: final learning rate as a share of ``lr``.
@@ -81,6 +82,7 @@ class TrainerConfig:
         fused_loss: output layer and cross-entropy in one, without whole logits.
         profile_at: the first of the optimizer steps that are profiled; None profiles none.
         untimed_steps: of an attempt, that count in no figure of speed: they compile, allocate and tune.
+        sequence_parallel: consecutive ranks that share each sample, a stretch of its tokens each.
         search: search for a micro-batch, from ``micro_batch`` on, and do not train; None to train.
     """
 
@@ -125,6 +127,7 @@ class TrainerConfig:
     fused_loss: bool = False
     profile_at: int | None = None
     untimed_steps: int = WARM_UP_STEPS
+    sequence_parallel: int = 1
     search: SearchPlan | None = None
 
     @classmethod
@@ -135,9 +138,19 @@ class TrainerConfig:
             ValueError: not JSON, unknown or missing fields, or a batch arithmetic that does not hold.
         """
         config: Self = decode(cls, json.loads(text))
-        if config.global_batch != config.micro_batch * config.accumulation * config.world_size:
-            raise ValueError("train.json: global_batch is not micro_batch * accumulation * world_size")
+        at_once = config.micro_batch * config.accumulation * config.world_size
+        if config.global_batch * config.sequence_parallel != at_once:
+            raise ValueError(
+                "train.json: global_batch is not micro_batch * accumulation * world_size / sequence_parallel"
+            )
+        if config.seq_len % config.sequence_parallel:
+            raise ValueError("train.json: seq_len is not a multiple of sequence_parallel")
         return config
+
+    @property
+    def part_len(self) -> int:
+        """Tokens of a sample that one rank has."""
+        return self.seq_len // self.sequence_parallel
 
 
 @dataclass(frozen=True)

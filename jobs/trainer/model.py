@@ -16,19 +16,18 @@ from transformers import AttentionInterface, AutoConfig, AutoModelForCausalLM, P
 from transformers.integrations import HfDeepSpeedConfig
 from transformers.utils import logging
 
-from ..shared.model_shapes import VOCAB_MULTIPLE, find_shape
+from ..shared.model_shapes import PLAIN_CAUSAL_MODELS, VOCAB_MULTIPLE, find_shape
 from . import swap_space
 from .config import TrainerConfig
 from .data import Data
 from .flat_parameters import FlatModel
 from .fused_loss import linear_cross_entropy, plain_cross_entropy
+from .sequence_parallel import register, require_heads
 from .tokens import Tokenizer
 from .weights import hand_over, random_model
 
 NEAR = 0.85
 CAUSAL_SDPA = "causal_sdpa"
-# Their attention is plain causal attention; others may use windows, soft caps or sinks.
-PLAIN_CAUSAL_MODELS = frozenset({"gpt2", "gpt_neox", "llama", "olmo2", "opt", "qwen2", "qwen3", "smollm3"})
 # Their logits are the last hidden states times the output layer's weights.
 PLAIN_OUTPUT_MODELS = PLAIN_CAUSAL_MODELS | {"mistral", "phi3"}
 DROPOUT_FIELDS = (
@@ -51,27 +50,38 @@ class ModelFacts:
 class NextTokenLoss(nn.Module):
     """A causal language model that returns its loss, so that one compiled graph holds both."""
 
-    def __init__(self, model: PreTrainedModel, vocab_size: int, *, fused: bool = False) -> None:
+    def __init__(
+        self, model: PreTrainedModel, vocab_size: int, *, fused: bool = False, first_position: int | None = None
+    ) -> None:
         """Prepares the loss of a model.
 
         Args:
             model: gives logits.
             vocab_size: logits beyond it are padding and take no part.
             fused: output layer and loss in one.
+            first_position: of the inputs in their samples, where ranks share those; None where they are whole.
         """
         super().__init__()
         self.model = model
         self.vocab_size = vocab_size
         self.fused = fused
+        self.first_position = first_position
 
     def forward(self, inputs_BS: Tensor, targets_BS: Tensor) -> Tensor:
         """Mean cross-entropy (nats) over all targets that are not ``IGNORED_TARGET``."""
+        positions = self._positions(inputs_BS)
         if self.fused:
-            hidden_BSW = self.model.base_model(input_ids=inputs_BS, use_cache=False)[0]
+            hidden_BSW = self.model.base_model(input_ids=inputs_BS, use_cache=False, **positions)[0]
             weight_VW = self.model.get_output_embeddings().weight
             return linear_cross_entropy(hidden_BSW.flatten(0, 1), weight_VW, targets_BS.flatten(), self.vocab_size)
-        logits_BSV = self.model(input_ids=inputs_BS, use_cache=False).logits
+        logits_BSV = self.model(input_ids=inputs_BS, use_cache=False, **positions).logits
         return plain_cross_entropy(logits_BSV.flatten(0, 1), targets_BS.flatten(), self.vocab_size)
+
+    def _positions(self, inputs_BS: Tensor) -> dict[str, Tensor]:
+        if self.first_position is None:
+            return {}
+        past_last = self.first_position + inputs_BS.shape[1]
+        return {"position_ids": torch.arange(self.first_position, past_last, device=inputs_BS.device)[None]}
 
 
 def build_model(config: TrainerConfig, data: Data, ds_config: Mapping[str, Any]) -> tuple[NextTokenLoss, ModelFacts]:
@@ -97,7 +107,8 @@ def build_model(config: TrainerConfig, data: Data, ds_config: Mapping[str, Any])
     hand_over(model, ds_config)
     if config.fused_loss:
         _require_plain_output(model)
-    return NextTokenLoss(model, facts.vocab_size, fused=config.fused_loss), facts
+    first = dist.get_rank() % config.sequence_parallel * config.part_len if config.sequence_parallel > 1 else None
+    return NextTokenLoss(model, facts.vocab_size, fused=config.fused_loss, first_position=first), facts
 
 
 def pad_vocabulary(model: PreTrainedModel) -> None:
@@ -212,6 +223,12 @@ def _attention(config: TrainerConfig, model_config: PreTrainedConfig) -> str:
     if config.attention != "auto":
         return config.attention
     plain = model_config.model_type in PLAIN_CAUSAL_MODELS and getattr(model_config, "sliding_window", None) is None
+    if config.sequence_parallel > 1:
+        if not plain:
+            known = ", ".join(sorted(PLAIN_CAUSAL_MODELS))
+            raise ValueError(f"train.sequence_parallel: not for {model_config.model_type}; it is known to fit {known}")
+        require_heads(model_config, config.sequence_parallel)
+        return register(causal_sdpa, config.sequence_parallel)
     return CAUSAL_SDPA if plain else "sdpa"
 
 

@@ -19,7 +19,7 @@ from .data import Indices, Samples
 from .fused_loss import IGNORED_TARGET
 
 MicroBatch = tuple[Tensor, Tensor]
-"""Inputs and targets, each (micro_batch, seq_len)."""
+"""Inputs and targets, each (micro_batch, seq_len); of samples that ranks share, this rank's stretch of the tokens."""
 
 
 def step_samples(step: int, global_batch: int, sample_count: int, seed: int) -> Indices:
@@ -46,14 +46,12 @@ def training_batches(
     samples: Samples, config: TrainerConfig, job: Job, steps: range, device: torch.device
 ) -> Iterator[MicroBatch]:
     """This rank's micro-batches of the given optimizer steps, ``accumulation`` for each."""
+    group, groups, part = _place(config, job)
     return _one_ahead(
-        _load(samples, indices, device)
+        _load(samples, indices, device, part)
         for step in steps
         for indices in rank_micro_batches(
-            step_samples(step, config.global_batch, len(samples), config.seed),
-            job.rank,
-            job.world_size,
-            config.micro_batch,
+            step_samples(step, config.global_batch, len(samples), config.seed), group, groups, config.micro_batch
         )
     )
 
@@ -66,17 +64,27 @@ def evaluation_batches(samples: Samples, config: TrainerConfig, job: Job, device
     """
     limit = len(samples) if config.eval_batches is None else config.eval_batches * config.global_batch
     count = min(len(samples), limit)
-    stride = config.micro_batch * job.world_size
-    begins = range(job.rank * config.micro_batch, -(-count // stride) * stride, stride)
-    return _one_ahead(_load(samples, np.arange(b, b + config.micro_batch), device, count) for b in begins)
+    group, groups, part = _place(config, job)
+    stride = config.micro_batch * groups
+    begins = range(group * config.micro_batch, -(-count // stride) * stride, stride)
+    return _one_ahead(_load(samples, np.arange(b, b + config.micro_batch), device, part, count) for b in begins)
 
 
-def _load(samples: Samples, indices: Indices, device: torch.device, count: int | None = None) -> MicroBatch:
+def _place(config: TrainerConfig, job: Job) -> tuple[int, int, slice]:
+    """Which group of ranks that share samples this one is in, of how many, and which of their tokens it has."""
+    group, part = divmod(job.rank, config.sequence_parallel)
+    first = part * config.part_len
+    return group, job.world_size // config.sequence_parallel, slice(first, first + config.part_len)
+
+
+def _load(
+    samples: Samples, indices: Indices, device: torch.device, part: slice, count: int | None = None
+) -> MicroBatch:
     """Args: count: samples from this index on are filling."""
     filling = np.zeros(len(indices), dtype=bool) if count is None else indices >= count
     tokens = torch.from_numpy(samples.read(np.where(filling, 0, indices)))
     targets = tokens[:, 1:].masked_fill(torch.from_numpy(filling)[:, None], IGNORED_TARGET)
-    return to_device(tokens[:, :-1].contiguous(), device), to_device(targets, device)
+    return to_device(tokens[:, :-1][:, part].contiguous(), device), to_device(targets[:, part].contiguous(), device)
 
 
 def to_device(tensor: Tensor, device: torch.device) -> Tensor:

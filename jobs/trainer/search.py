@@ -50,7 +50,7 @@ def search(engine: Engine, model: NextTokenLoss, config: TrainerConfig, job: Job
                 write_atomically(paths.did_not_fit(job.rank), json.dumps({"micro_batch": size}))
             raise
         trials.append(trial)
-        tokens = plan.share * config.world_size * config.seq_len
+        tokens = plan.share * config.world_size * config.part_len
         report.event("trial", **vars(trial), tokens=tokens, **memory.place(engine.device))
         following = next_size(plan.share, trials, plan.too_big)
         over = time.monotonic() - began_s > plan.seconds or report.should_stop()
@@ -65,7 +65,7 @@ def _tried(engine: Engine, model: NextTokenLoss, config: TrainerConfig, job: Job
     if device.type == "cuda":
         torch.cuda.empty_cache()
         torch.cuda.reset_peak_memory_stats(device)
-    tokens = torch.randint(model.vocab_size, (config.micro_batch, config.seq_len), device=device)
+    tokens = torch.randint(model.vocab_size, (config.micro_batch, config.part_len), device=device)
     times = [_step(engine, tokens) for _ in range(TIMED + 1)][1:]
     one_s, last_s = (statistics.median(values) for values in zip(*times, strict=True))
     held_gb = memory.limited_peak_gb(device) if device.type != "cuda" else memory.peak(device).reserved_gb

@@ -162,7 +162,8 @@ def batch_of(run: RunRow) -> dict[str, int | None]:
     world_size = nodes * config.get("ranks_per_node", 1)
     batch, micro = train.get("global_batch"), train.get("micro_batch")
     micro = micro if isinstance(micro, int) else None  # `auto`
-    accumulation = batch // (micro * world_size) if batch and micro else None
+    shared = train.get("sequence_parallel", 1)
+    accumulation = batch * shared // (micro * world_size) if batch and micro else None
     return {"global_batch": batch, "micro_batch": micro, "accumulation": accumulation, "world_size": world_size}
 
 

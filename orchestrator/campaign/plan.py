@@ -313,7 +313,7 @@ def _remembered(item: PlannedRun, ledger: Ledger) -> PlannedRun:
     """Starts a run that is new to the store where the ledger says; for the others the policy has decided that."""
     run, micro, why = item.run, item.micro_batch, item.why
     if run and run.global_batch and run.micro_batch and micro == run.micro_batch and not item.changes:
-        choice = start_micro_batch(run.global_batch, run.world_size, micro, ledger)
+        choice = start_micro_batch(run.global_batch, run.data_parallel, micro, ledger)
         micro, why = choice.micro_batch, choice.why or why
     predicted_gb = None if micro is None else ledger.predict_gb(micro)
     return replace(item, micro_batch=micro, why=why, predicted_gb=predicted_gb, usable_gb=ledger.usable_gb)

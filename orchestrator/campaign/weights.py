@@ -118,12 +118,13 @@ def plan_weights(store: Store, campaign: CampaignRow, run: RunRow, wanted: Weigh
     if unfit and not complete:
         raise UserError(f"run {run.name} has no checkpoint that can be read. {unfit[0]}")
     origin = Origin.of(campaign.provenance)
+    alone = config.model_copy(update={"train": config.train.model_copy(update={"sequence_parallel": 1})})
     return WeightsPlan(
         campaign=campaign.name,
         run=run.name,
         source=choose(run.name, config, wanted, complete, recorded),
         dtype=wanted.dtype or kept_in(config),
-        train=config.train_json(micro_batch=config.train.global_batch, accumulation=1, world_size=1),
+        train=alone.train_json(micro_batch=config.train.global_batch, accumulation=1, world_size=1),
         python=shutil.which(config.python or origin.interpreter) or sys.executable,
         workdir=origin.workdir,
         passed_over=unfit,

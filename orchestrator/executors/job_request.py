@@ -78,7 +78,7 @@ def payload(
     if config.train.searches and micro_batch is None and config.train.global_batch:
         search, micro_batch = (
             search_key(config),
-            batch_size.default_micro_batch(config.train.global_batch, config.world_size()),
+            batch_size.default_micro_batch(config.train.global_batch, config.train.data_parallel(config.world_size())),
         )
     return Payload(
         campaign=paths.campaign,
@@ -169,7 +169,7 @@ def accumulation_of(config: RunConfig, micro_batch: int | None, world_size: int)
     """Forward passes per optimizer step and rank; None for a script that manages its own batches."""
     if config.train.global_batch is None or micro_batch is None:
         return None
-    return batch_size.accumulation(config.train.global_batch, micro_batch, world_size)
+    return batch_size.accumulation(config.train.global_batch, micro_batch, config.train.data_parallel(world_size))
 
 
 def gpus_per_node(config: RunConfig) -> int:

@@ -85,7 +85,7 @@ def _loss_shortage(config: RunConfig, states: States, sizes: Sizes, room_gb: flo
     train = config.train
     if not train.global_batch or not sizes.accumulation or train.searches:
         return None
-    share = per_rank_batch(train.global_batch, sizes.ranks)
+    share = per_rank_batch(train.global_batch, train.data_parallel(sizes.ranks))
     micro_batch = share // sizes.accumulation
     resident_gb = states.weights_gb + states.optimizer_gb
 

@@ -34,7 +34,7 @@ def loss_gb(config: RunConfig, micro_batch: int) -> float | None:
         return None
     columns = known if train.pretrained else -(-known // VOCAB_MULTIPLE) * VOCAB_MULTIPLE
     size = _HALF if train.precision in ("bf16", "fp16") else _FULL
-    tokens = micro_batch * train.seq_len
+    tokens = micro_batch * train.seq_len // train.sequence_parallel
     if train.fused_loss:
         return 2 * size * min(tokens, STRETCH) * columns / GB
     return (size if train.compile or train.deepcompile else _EAGER) * tokens * columns / GB

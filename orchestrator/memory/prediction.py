@@ -35,7 +35,7 @@ _NO_MEMORY_OF_COMMANDS: Final = DESCRIBES_ONLY | {
     *("steps", "epochs", "micro_batch"),
 }
 _ALWAYS: Final = ("model", "seq_len", "precision", "zero_stage", "activation_checkpointing", "compile")
-_STRATEGY: Final = ("engine", "offload", "nvme_path", "deepcompile", "attention", "fused_loss")
+_STRATEGY: Final = ("engine", "offload", "nvme_path", "deepcompile", "attention", "fused_loss", "sequence_parallel")
 _NO_MEMORY_SECTIONS: Final = frozenset({"gradient_clipping", "scheduler", "steps_per_print", "wall_clock_breakdown"})
 
 
@@ -120,6 +120,8 @@ def _readable(config: RunConfig) -> Iterable[str]:
         yield "recompute"
     if train.compile:
         yield "compile"
+    if train.sequence_parallel > 1:
+        yield f"sp{train.sequence_parallel}"
     yield f"{config.nodes}x{config.ranks()}"
 
 
@@ -291,7 +293,7 @@ def start_micro_batch(global_batch: int, world_size: int, asked: int, ledger: Le
 
     Args:
         global_batch: samples of one optimizer step over all ranks, which stays.
-        world_size: ranks.
+        world_size: ranks, or the groups of them that share samples.
         asked: the spec's micro-batch, a divisor of a rank's share.
         ledger: of the run's memory key.
     """
@@ -305,7 +307,7 @@ def after_oom(global_batch: int, world_size: int, failed: int, ledger: Ledger) -
 
     Args:
         global_batch: samples of one optimizer step over all ranks, which stays.
-        world_size: ranks.
+        world_size: ranks, or the groups of them that share samples.
         failed: the micro-batch that did not fit; the ledger need not know of it yet.
         ledger: of the run's memory key.
 

@@ -52,7 +52,9 @@ def starting_fit(view: RunView, last: AttemptRow | None, ledgers: Ledgers) -> Fi
     ledger = _ledger(view, changes, ledgers)
     if ledger is None or not train.global_batch or not asked:
         return Fit(micro, changes)
-    choice = prediction.start_micro_batch(train.global_batch, view.config.world_size(), asked, ledger)
+    choice = prediction.start_micro_batch(
+        train.global_batch, train.data_parallel(view.config.world_size()), asked, ledger
+    )
     if micro and choice.predicted_gb is None:  # nothing was measured that would make a larger one fit
         return Fit(min(micro, choice.micro_batch), changes, None, choice.why)
     return Fit(choice.micro_batch, changes, choice.predicted_gb, choice.why)
@@ -77,7 +79,8 @@ def after_out_of_memory(view: RunView, history: Sequence[EndedAttempt], ledgers:
     if not batch or not micro:
         hint = "set train.global_batch and train.micro_batch, so that a smaller micro-batch can be tried"
         return NoFit(f"{last.reason} · {hint}")
-    if choice := prediction.after_oom(batch, view.config.world_size(), micro, ledger):
+    shares = view.config.train.data_parallel(view.config.world_size())
+    if choice := prediction.after_oom(batch, shares, micro, ledger):
         why = f"out of memory at micro-batch {micro}, tried at {choice.micro_batch} with the same global batch"
         return Fit(choice.micro_batch, last.changes, choice.predicted_gb, why)
     return _next_change(view, last, micro)

@@ -1,8 +1,13 @@
-"""The arithmetic of one optimizer step: `global_batch = micro_batch x accumulation x world_size`."""
+"""The arithmetic of one optimizer step: `global_batch = micro_batch x accumulation x world_size`.
+
+Where ranks share samples, each group of them counts as one: `TrainConfig.data_parallel` says how many there are.
+"""
 
 from __future__ import annotations
 
 from math import isqrt
+
+from ..formatting import count
 
 COMFORTABLE_MICRO_BATCH = 8
 
@@ -12,6 +17,13 @@ def divisors(number: int) -> tuple[int, ...]:
     small = [d for d in range(1, isqrt(number) + 1) if number % d == 0]
     large = [number // d for d in reversed(small) if d * d != number]
     return (*small, *large)
+
+
+def sharers(world_size: int, sequence_parallel: int) -> str:
+    """Who divides the batch, in words: `4 ranks`, `2 groups of 2 ranks`."""
+    if sequence_parallel == 1:
+        return count(world_size, "rank")
+    return f"{count(world_size // sequence_parallel, 'group')} of {sequence_parallel} ranks"
 
 
 def per_rank_batch(global_batch: int, world_size: int, micro_batch: int = 1) -> int:

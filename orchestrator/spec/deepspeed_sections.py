@@ -61,10 +61,12 @@ _OWN_LOADER: Final = "needs DeepSpeed's data loader, and the built-in training h
 UNSERVED: Final[Mapping[str, Unserved]] = {
     "tensor_parallel": Unserved(f"splits layers: here {_DATA_PARALLEL}", f"zero_stage: 3, or {_OWN_SCRIPT}"),
     "sequence_parallel_size": Unserved(
-        f"splits samples: here {_DATA_PARALLEL}", f"train.activation_checkpointing, or {_OWN_SCRIPT}", neutral=1
+        "is a field of train here, from which batches and data follow", "use train.sequence_parallel", neutral=1
     ),
     "data_parallel_size": Unserved("is the number of ranks here", "use ranks_per_node and slurm.nodes"),
-    "seq_parallel_communication_data_type": Unserved("is for sequence parallelism, which is not served", _LEAVE_OUT),
+    "seq_parallel_communication_data_type": Unserved(
+        "has no effect: gradients are reduced over all ranks alike, also where they share samples", _LEAVE_OUT
+    ),
     "pipeline": Unserved("has no effect: the built-in training makes no pipeline", f"zero_stage: 3, or {_OWN_SCRIPT}"),
     "expert_parallel": Unserved(f"spreads experts over ranks: here {_DATA_PARALLEL}", _OWN_SCRIPT),
     "use_data_before_expert_parallelism": Unserved(

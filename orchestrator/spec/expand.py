@@ -69,6 +69,11 @@ class Run:
     stage: Stage = Stage.FULL
 
     @property
+    def data_parallel(self) -> int:
+        """Among how many the global batch is divided, see `TrainConfig.data_parallel`."""
+        return self.config.train.data_parallel(self.world_size)
+
+    @property
     def settled(self) -> RunConfig:
         """The configuration with everything settled that the spec left to defaults or to this machine."""
         train = self.config.train
@@ -218,8 +223,9 @@ def _batch(config: RunConfig, world_size: int) -> tuple[int | None, int | None]:
     train = config.train
     if train.global_batch is None or train.searches:
         return train.fixed_micro_batch, None
-    micro_batch = train.fixed_micro_batch or batch_size.default_micro_batch(train.global_batch, world_size)
-    return micro_batch, batch_size.accumulation(train.global_batch, micro_batch, world_size)
+    shares = train.data_parallel(world_size)
+    micro_batch = train.fixed_micro_batch or batch_size.default_micro_batch(train.global_batch, shares)
+    return micro_batch, batch_size.accumulation(train.global_batch, micro_batch, shares)
 
 
 def _config_hash(config: RunConfig, point: Point, local_gpus: int) -> str:

@@ -79,11 +79,12 @@ class TrainConfig(SpecSection):
     seq_len: Positive = 1024
     """Tokens per sample."""
     global_batch: Positive | None = None
-    """Samples per optimizer step over all ranks: global_batch = micro_batch x accumulation x ranks."""
+    """Samples per optimizer step over all ranks: global_batch = micro_batch x accumulation x ranks, or groups of ranks
+    that share samples (sequence_parallel)."""
     micro_batch: Positive | Literal["auto"] | None = None
-    """Samples per forward pass on one rank. Default: the largest divisor of a rank's share that is at most 8. `auto`
-    searches for the fastest that fits before the training begins, once for all repeats
-    ([how](training.md#the-fastest-micro-batch)). Out-of-memory errors reduce it and increase accumulation."""
+    """Samples per forward pass on one rank, or on one group of ranks that share samples. Default: the largest divisor
+    of its share that is at most 8. `auto` searches for the fastest that fits before the training begins, once for all
+    repeats ([how](training.md#the-fastest-micro-batch)). Out-of-memory errors reduce it and increase accumulation."""
     steps: Positive | None = None
     """Optimizer steps; either this or epochs."""
     epochs: Annotated[float, Strict(), Field(gt=0, allow_inf_nan=False)] | None = None
@@ -156,6 +157,10 @@ class TrainConfig(SpecSection):
     fused_loss: bool = False
     """Compute output layer and cross-entropy together, 8,192 tokens at a time, so that the full logits are never in
     memory. For ZeRO 0 to 2 and models with nothing after the output layer."""
+    sequence_parallel: Positive = 1
+    """Number of consecutive ranks that share each sample (DeepSpeed-Ulysses), each with seq_len / sequence_parallel
+    tokens of it: for samples whose activations do not fit into one GPU. It must divide the ranks, seq_len and the
+    model's attention heads ([how](training.md#sequence-parallelism)). Built-in training only."""
     log_every: Positive = 1
     """Steps between metric lines."""
     untimed_steps: Positive = WARM_UP_STEPS
@@ -169,6 +174,10 @@ class TrainConfig(SpecSection):
     def searches(self) -> bool:
         """Whether each configuration searches for its micro-batch."""
         return self.micro_batch == AUTO
+
+    def data_parallel(self, world_size: int) -> int:
+        """Among how many the global batch is divided: the ranks, or the groups of them that share samples."""
+        return max(1, world_size // self.sequence_parallel)
 
     @property
     def fixed_micro_batch(self) -> int | None:

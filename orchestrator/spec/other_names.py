@@ -31,6 +31,9 @@ _OURS: Final = {
     "seq_len": "seq_length max_length max_seq_len max_seq_length sequence_length block_size context_length",
     "precision": "dtype torch_dtype mixed_precision bf16 fp16",
     "activation_checkpointing": "gradient_checkpointing",
+    "sequence_parallel": (
+        "sequence_parallel_size sp_size ulysses_sequence_parallel_size ulysses_degree context_parallel_size cp_size"
+    ),
     "checkpoint_every": "save_steps save_every save_interval checkpoint_interval",
     "keep_checkpoints": "save_total_limit",
     "eval_every": "eval_steps eval_interval",

@@ -11,7 +11,7 @@ from pydantic import BaseModel, ValidationError
 
 from ...jobs.shared.user_pattern import takes_too_long
 from ..errors import FieldPath, Finding, did_you_mean
-from . import batch_size, deepspeed_sections, model_checks, strategies
+from . import batch_size, deepspeed_sections, model_checks, sequence_parallel, strategies
 from .command_line import quoting_hint
 from .matrix import field_path
 from .model import RunConfig, Spec
@@ -40,7 +40,7 @@ def check(config: RunConfig, world_size: int, local_gpus: int = 0) -> list[Findi
     found = [*_train(config), *_batch(config, world_size), *_slurm(config), *local]
     found += _deepspeed(config) if config.deepspeed else ()  # what is made from `train` alone is right
     gpus = local_gpus if config.executor == "local" else config.slurm.gpus
-    found += [*strategies.check(config, gpus), *_rules(config)]
+    found += [*strategies.check(config, gpus), *sequence_parallel.check(config, world_size), *_rules(config)]
     if config.retry.allow and config.command is not None:
         hint = "leave it out: a command's own configuration cannot be changed from here"
         found.append(Finding((("retry", "allow"),), "is for the built-in training", hint))
@@ -51,7 +51,8 @@ def remarks(spec: Spec) -> list[str]:
     """What is no error, but surely not meant: a section that the executor does not use."""
     unused = "slurm" if spec.executor == "local" else "local"
     absent = unused not in spec.model_fields_set or not getattr(spec, unused).model_fields_set
-    return [] if absent else [f"`{unused}:` is not used with `executor: {spec.executor}`"]
+    found = [] if absent else [f"`{unused}:` is not used with `executor: {spec.executor}`"]
+    return found + sequence_parallel.remarks(spec)
 
 
 def validation_findings(error: ValidationError, data: Mapping[str, Any]) -> list[Finding]:
@@ -102,13 +103,17 @@ def _batch(config: RunConfig, world_size: int) -> Iterator[Finding]:
     if train.searches and config.command is not None:
         hint = "write a number; a script that searches itself leaves it out"
         yield Finding(_train_fields("micro_batch"), "auto is for the built-in training", hint)
-    if train.global_batch is None:
+    if train.global_batch is None or world_size % train.sequence_parallel:
         return
+    shares = train.data_parallel(world_size)
     try:
-        micro_batch = train.fixed_micro_batch or batch_size.default_micro_batch(train.global_batch, world_size)
-        batch_size.accumulation(train.global_batch, micro_batch, world_size)
+        micro_batch = train.fixed_micro_batch or batch_size.default_micro_batch(train.global_batch, shares)
+        batch_size.accumulation(train.global_batch, micro_batch, shares)
     except ValueError as error:
-        message, _, hint = str(error).partition("; ")
+        said = str(error)
+        if train.sequence_parallel > 1:
+            said = said.replace(f"{shares} ranks", batch_size.sharers(world_size, train.sequence_parallel))
+        message, _, hint = said.partition("; ")
         places = (*_train_fields("micro_batch", "global_batch"), *_WORLD)
         yield Finding(places if message.startswith("micro_batch") else places[1:], message, hint)
 

@@ -26,6 +26,7 @@ from ...failures.verdict import HEADLINE_LIMIT
 from ...formatting import clean, count, duration, figure, moment, short_number, shorten, source, words
 from ...reconcile.origin import Origin
 from ...settings import Setting
+from ...spec.batch_size import sharers
 from .gpus import gpu_lines
 from .states import counts_line, doing, state_cell
 from .text import Cell, Page, Style, fold, table
@@ -166,7 +167,8 @@ def _batch(facts: RunDetails) -> str:
     now = facts.attempts[-1] if facts.attempts else None
     micro, accumulation = (now.micro_batch, now.accumulation) if now else (asked["micro_batch"], asked["accumulation"])
     began = f" (began with micro-batch {asked['micro_batch']})" if asked["micro_batch"] not in (None, micro) else ""
-    ranks = count(asked["world_size"] or 1, "rank")
+    shared = facts.run.config.get("train", {}).get("sequence_parallel", 1)
+    ranks = sharers(asked["world_size"] or 1, shared)
     if micro is None:
         return f"{asked['global_batch']} over {ranks}, micro-batch not found yet"
     return f"{asked['global_batch']} = {micro} × {accumulation} × {ranks}{began}"

@@ -17,6 +17,7 @@ from ...formatting import clean, count, short_number
 from ...memory.config_changes import changed
 from ...memory.feasibility import Shortage
 from ...memory.prediction import HEADROOM
+from ...spec.batch_size import sharers
 from ...spec.expand import Run
 from .plan_summary import ROWS_AT_MOST, SPECIAL_AT_MOST, special, summed_up
 from .states import changed_line, changed_name
@@ -237,9 +238,10 @@ def _batch(item: PlannedRun) -> str:
     run = item.run
     if run is None or run.global_batch is None:
         return ""
+    ranks = sharers(run.world_size, run.config.train.sequence_parallel)
     if item.micro_batch is None:
-        return f"{run.global_batch} = auto × {count(run.world_size, 'rank')}"
-    return f"{run.global_batch} = {item.micro_batch} × {item.accumulation} × {count(run.world_size, 'rank')}"
+        return f"{run.global_batch} = auto × {ranks}"
+    return f"{run.global_batch} = {item.micro_batch} × {item.accumulation} × {ranks}"
 
 
 def _memory(item: PlannedRun) -> Cell | str:

@@ -76,7 +76,8 @@ def _ranks(condition: Condition) -> str:
 
 def _batch(condition: Condition) -> str:
     run, samples = condition.runs[0], condition.field("global_batch")
-    parts = f" = {run.micro_batch} × {run.accumulation} × {run.world_size}" if run.accumulation else ""
+    shares = run.world_size // (condition.field("sequence_parallel") or 1)
+    parts = f" = {run.micro_batch} × {run.accumulation} × {shares}" if run.accumulation else ""
     return f"{samples}{parts}" if samples else ""
 
 

@@ -50,7 +50,7 @@ def train_json(**changes: Any) -> dict[str, Any]:
     """What a campaign writes for the trainer: ``TINY`` with these changes, and the spec's defaults."""
     given = {**TINY, **changes}
     micro_batch, world_size = given["micro_batch"], given.pop("world_size")
-    accumulation = given["global_batch"] // (micro_batch * world_size)
+    accumulation = given["global_batch"] * given.get("sequence_parallel", 1) // (micro_batch * world_size)
     spec = RunConfig(train=TrainConfig(**{name: value for name, value in given.items() if value is not None}))
     return spec.train_json(micro_batch=micro_batch, accumulation=accumulation, world_size=world_size)
 
