@@ -1,9 +1,9 @@
 """Thins what runs that ended long ago have measured, so that a store that is used for years stays small.
 
-Of steps, one in so many stays, and each line then stands for the steps since the one before it, as where a script
-reports every tenth. The same steps stay of all attempts of a run, so that the view ``run_metric`` shows none that it
-did not show before. Of the samples of a GPU, the first of each so many stays; what they say of an attempt is computed
-before, and kept in its evidence.
+Of the steps that were reported, the first of each so many stays, and its line then stands for the steps since the one
+before it, as where a script reports every tenth. The same steps stay of all attempts of a run, so that the view
+``run_metric`` shows none that it did not show before. Of the samples of a GPU, the first of each so many stays; what
+they say of an attempt is computed before, and kept in its evidence.
 
 The store is locked for a moment at a time only, and a prune that is killed is finished by the next one.
 """
@@ -14,6 +14,7 @@ import statistics
 from collections import defaultdict
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import asdict, dataclass
+from itertools import pairwise
 from typing import Any, Final
 
 from sqlalchemy import ColumnElement, Connection, Table, and_, delete, exists, func, not_, or_, select, update
@@ -21,11 +22,12 @@ from sqlalchemy import ColumnElement, Connection, Table, and_, delete, exists, f
 from .bulk import pieces
 from .events import add_event
 from .gpu_queries import attempt_gpus
-from .records import ENDED_RUN, PRUNED, TERMINAL_ATTEMPT
+from .records import ENDED_RUN, PRUNED, TERMINAL_ATTEMPT, Stage
 from .schema import attempt, gpu_sample, metric_extra, run, step_metric
 from .store import Store
 
 _STEPS_AT_ONCE: Final = 20_000
+_LINES_LOOKED_AT: Final = 1000
 _PEAKS: Final = ("mem_allocated_gb", "mem_reserved_gb")
 """Whose highest value is a figure of the run."""
 
@@ -96,7 +98,10 @@ def _old_runs(store: Store, campaign_id: int, rule: Retention) -> Iterator[list[
     with store.read() as conn:
         until_s = store.now(conn) - rule.after_s
         query = select(row.run_id, row.id, row.state, row.ended_s, row.evidence).join(run, run.c.id == row.run_id)
-        ended = query.where(run.c.campaign_id == campaign_id, run.c.state.in_(ENDED_RUN))
+        # Screening runs are short, and what they measured may yet decide which others start.
+        ended = query.where(
+            run.c.campaign_id == campaign_id, run.c.state.in_(ENDED_RUN), run.c.stage != Stage.SCREENING
+        )
         found: dict[int, list[Any]] = defaultdict(list)
         for one in conn.execute(ended.order_by(row.run_id, row.id)):
             found[one.run_id].append(one)
@@ -109,7 +114,7 @@ def _old_runs(store: Store, campaign_id: int, rule: Retention) -> Iterator[list[
 
 def _prune_run(store: Store, attempt_ids: Sequence[int], every: int, *, dry_run: bool) -> Pruned:
     with store.read() as conn:
-        marked = _lasting(conn, attempt_ids)
+        marked, apart = _lasting(conn, attempt_ids), _steps_apart(conn, attempt_ids)
         lowest, highest = conn.execute(
             select(func.min(step_metric.c.step), func.max(step_metric.c.step)).where(
                 step_metric.c.attempt_id.in_(attempt_ids)
@@ -117,24 +122,28 @@ def _prune_run(store: Store, attempt_ids: Sequence[int], every: int, *, dry_run:
         ).one()
     if not dry_run:  # the figures of the GPUs need the steps as they were
         for attempt_id in attempt_ids:
-            _mark(store, attempt_id, every)
+            _mark(store, attempt_id, every, apart)
     removed = Pruned()
-    for start in range(lowest, highest + 1, _STEPS_AT_ONCE) if lowest is not None else ():
-        part = start, min(start + _STEPS_AT_ONCE, highest + 1) - 1
-        removed += _thin_steps(store, attempt_ids, _Kept(every, tuple(marked)), part, dry_run=dry_run)
+    width = _STEPS_AT_ONCE * apart
+    for start in range(lowest, highest + 1, width) if lowest is not None else ():
+        part = start, min(start + width, highest + 1) - 1
+        removed += _thin_steps(store, attempt_ids, _Kept(every * apart, tuple(marked)), part, dry_run=dry_run)
     for attempt_id in attempt_ids:
         removed += Pruned(samples=_thin_samples(store, attempt_id, every, dry_run=dry_run))
     if not dry_run:
         for attempt_id in attempt_ids:
-            _mark(store, attempt_id, every, done=True)
+            _mark(store, attempt_id, every, apart, done=True)
     return removed + Pruned(runs=1) if removed != Pruned() else removed
 
 
 @dataclass(frozen=True)
 class _Kept:
-    """Which steps of a run stay."""
+    """Which steps of a run stay: the first that any attempt reported of each ``stride`` steps, and those marked.
 
-    every: int
+    Not those that a number divides: a script may report steps 1, 11, 21, or every hundredth.
+    """
+
+    stride: int
     marked: tuple[int, ...]
 
     def leaves_out(self, table: Table, attempt_ids: Sequence[int]) -> ColumnElement[bool]:
@@ -145,12 +154,27 @@ class _Kept:
             same.step == row.step,
             or_(same.eval_loss.is_not(None), same.nonfinite != 0),
         )
+        earlier = step_metric.alias().c
+        begun = row.step - row.step % self.stride
+        before = and_(earlier.attempt_id.in_(attempt_ids), earlier.step >= begun, earlier.step < row.step)
         return and_(
             row.attempt_id.in_(attempt_ids),
-            row.step % self.every != 0,
+            exists().where(before),
             row.step.not_in(self.marked),
             not_(exists().where(told)),
         )
+
+
+def _steps_apart(conn: Connection, attempt_ids: Sequence[int]) -> int:
+    """Steps between two lines of a run: as the first prune found it, else the median of each attempt's first lines."""
+    known = conn.execute(select(attempt.c.evidence).where(attempt.c.id.in_(attempt_ids))).scalars()
+    if recorded := [one[PRUNED]["steps_apart"] for one in known if "steps_apart" in one.get(PRUNED, {})]:
+        return int(recorded[0])
+    row, apart = step_metric.c, list[int]()
+    for attempt_id in attempt_ids:
+        first = select(row.step).where(row.attempt_id == attempt_id).order_by(row.step).limit(_LINES_LOOKED_AT)
+        apart += [later - step for step, later in pairwise(conn.execute(first).scalars())]
+    return int(statistics.median_low(apart)) if apart else 1
 
 
 def _lasting(conn: Connection, attempt_ids: Sequence[int]) -> set[int]:
@@ -186,7 +210,7 @@ def _thin_steps(
     return Pruned(figures=counts[0], steps=counts[1])
 
 
-def _mark(store: Store, attempt_id: int, every: int, *, done: bool = False) -> None:
+def _mark(store: Store, attempt_id: int, every: int, apart: int, *, done: bool = False) -> None:
     """Says of an attempt that it is thinned, and keeps what its GPUs did as the first prune finds it."""
     row = attempt.c
     with store.write() as conn:
@@ -195,7 +219,7 @@ def _mark(store: Store, attempt_id: int, every: int, *, done: bool = False) -> N
         if before["gpus"] is None and (used := attempt_gpus(conn, attempt_id, timed=True)):
             before = {**before, "gpus": asdict(used)}
         least = max(every, before.get("keep_every", 0))
-        marked = {**evidence, PRUNED: {**before, "keep_every": least, "done": done}}
+        marked = {**evidence, PRUNED: {**before, "keep_every": least, "steps_apart": apart, "done": done}}
         conn.execute(update(attempt).where(row.id == attempt_id).values(evidence=marked))
 
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager, suppress
 from typing import Any
 
@@ -12,7 +12,7 @@ from sqlalchemy import Connection
 from dscampaign.db import prune as module
 from dscampaign.db import queries
 from dscampaign.db.prune import Pruned, Retention, prune
-from dscampaign.db.records import AttemptState, RunState
+from dscampaign.db.records import AttemptState, RunState, Stage
 from dscampaign.db.store import Store
 from dscampaign.tests.support.worlds import World
 from dscampaign.tests.unit.db.test_gpu_queries import counter, sampled, stepped
@@ -45,6 +45,44 @@ def test_one_step_in_ten_stays_beside_the_first_and_the_last(world: World) -> No
     end(world, 1)
     assert thin(world) == Pruned(runs=1, steps=57 - 7)
     assert steps(world) == [1, 10, 20, 30, 40, 50, 57]
+
+
+@pytest.mark.parametrize(
+    ("reported", "left"),
+    [
+        (range(1, 492, 10), [1, 101, 201, 301, 401, 491]),  # none of them is divided by ten
+        (range(10, 501, 10), [10, 100, 200, 300, 400, 500]),  # all of them are
+        (range(10**9, 3 * 10**9, 10**8), [10**9, 2 * 10**9, 29 * 10**8]),  # counted in tokens
+    ],
+)
+def test_of_lines_that_are_not_of_every_step_one_in_ten_stays(
+    reported: Sequence[int], left: list[int], world: World
+) -> None:
+    world.write(*({"step": step, "loss": 5.0 - place / 1000} for place, step in enumerate(reported)))
+    world.ingest()
+    end(world, 1)
+    thin(world)
+    assert steps(world) == left
+    assert thin(world) == Pruned()
+
+
+def test_thinner_by_a_number_that_is_no_multiple(world: World) -> None:
+    world.write(*losses(1, 90))
+    world.ingest()
+    end(world, 1)
+    thin(world)
+    thin(world, Retention(15, 0.0))
+    assert steps(world) == [1, 20, 30, 50, 60, 80, 90]
+
+
+def test_screening_runs_stay_whole(world: World) -> None:
+    world.write(*losses(1, 50))
+    world.ingest()
+    end(world, 1)
+    with world.store.write() as conn:
+        queries.update_run(conn, world.run_id, stage=Stage.SCREENING)
+    assert thin(world) == Pruned()
+    assert len(steps(world)) == 50
 
 
 def test_what_is_rare_stays(world: World) -> None:
