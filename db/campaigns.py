@@ -9,7 +9,7 @@ from typing import Final, NamedTuple
 from sqlalchemy import Connection, and_, case, delete, func, select
 
 from . import schema
-from .records import ACTIVE_ATTEMPT, COMPLETED_EARLY, PRUNED, RunState
+from .records import ACTIVE_ATTEMPT, COMPLETED_EARLY, PRUNED, UNSETTLED_RUN, RunState
 
 METRICS_SOURCE: Final = "script.metrics_source"
 """Of an event that says where the metrics of a script come from that does not report them."""
@@ -158,3 +158,11 @@ def spent(conn: Connection, campaign_id: int) -> dict[int, float]:
     query = select(run.id, func.sum(attempt.ended_s - attempt.started_s)).join(schema.attempt, present)
     found = conn.execute(query.where(run.campaign_id == campaign_id).group_by(run.id))
     return {row[0]: row[1] for row in found if row[1] is not None}
+
+
+def ended_since(conn: Connection, campaign_id: int, since_s: float) -> int:
+    """How many settled runs had an attempt that ended after then; epoch seconds."""
+    run, attempt = schema.run.c, schema.attempt.c
+    settled = and_(run.campaign_id == campaign_id, run.state.not_in(UNSETTLED_RUN), attempt.ended_s > since_s)
+    query = select(func.count(run.id.distinct())).join(schema.attempt, attempt.run_id == run.id)
+    return conn.execute(query.where(settled)).scalar() or 0

@@ -20,6 +20,7 @@ from ..reconcile.lease import LeaseHolder, lease_name
 from .counts import RunCounts
 from .eta import campaign_left_s, run_left_s
 
+HOUR_S = 3600.0
 LOOKED_S = 120.0
 """How long ago a reconciler may have looked at runs for what it saw to be told as what they do."""
 
@@ -54,6 +55,7 @@ class CampaignStatus:
         left_s: by run id, how long it will still take; only of those that run and whose pace is known.
         sources: by run id, where its metrics come from, of runs whose script does not report them.
         all_left_s: how long the campaign will still take, with as many runs at once as now; None if nobody knows.
+        ended_last_hour: how many settled runs had an attempt that ended within the last hour.
     """
 
     campaign: CampaignRow
@@ -65,6 +67,7 @@ class CampaignStatus:
     left_s: Mapping[int, float] = field(default_factory=dict)
     all_left_s: float | None = None
     sources: Mapping[int, MetricsSource] = field(default_factory=dict)
+    ended_last_hour: int = 0
 
     @property
     def counted(self) -> RunCounts:
@@ -196,6 +199,7 @@ def read_status(store: Store, campaign: CampaignRow) -> CampaignStatus:
             left_s=left_s,
             all_left_s=all_left_s,
             sources=campaigns.metrics_sources(conn, campaign.id),
+            ended_last_hour=campaigns.ended_since(conn, campaign.id, now_s - HOUR_S),
             rules=campaigns.failure_rules(conn, campaign.id) if any(row.state in TROUBLED for row in rows) else {},
         )
 

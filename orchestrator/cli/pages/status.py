@@ -23,6 +23,7 @@ from ...campaign.status import (
 from ...failures.groups import alike
 from ...formatting import clean, count, duration, figure, short_number, shorten, shorten_middle, some, words
 from ...reconcile.lease import LeaseHolder
+from .rates import rates_lines
 from .states import changed_line, changed_name, count_cell, counts_line, doing, state_cell
 from .text import Cell, Page, Style, fold, table
 
@@ -46,6 +47,8 @@ _SOURCES = {
     "trainer_state": "trainer_state.json",
 }
 _LEAST_ROWS = 1
+_WITH_RATES = 24
+"""Lines of a screen that has room for rates."""
 _DAY_S = 86_400.0
 _JUST_NOW_S = 10.0
 
@@ -75,11 +78,12 @@ def _page(
     whole: CampaignStatus | None = None,
     *,
     brief: bool = False,
+    rates: Sequence[str] = (),
 ) -> list[str]:
     left = left_text(whole or status)
     lines = [f"{headline(whole or status, page)}{f' · {left}' if left else ''}"]
     lines += [f"shown: {counts_line(page, status.shown_counts, status.early) or 'no run matches'}"] if whole else []
-    lines += ["", *rows]
+    lines += [*rates, "", *rows]
     mixed = mixed_code((run.name, run.code or "") for run in status.runs)
     lines += ["", page.paint(mixed, Style.YELLOW)] if mixed else []
     lines += (
@@ -114,7 +118,9 @@ def _screen(status: CampaignStatus, page: Page, height: int) -> list[str]:
     """The worst conditions, or runs where each is one, and as many causes of failures as leave room for them."""
     failures = _causes(status, page, max(1, (height - 13) // 2))
     most = _more(status, len(status.runs))
-    room = max(_LEAST_ROWS, height - _height(_page(status, page, ["header", most], failures, brief=True), page))
+    rates = rates_lines(status, page) if height >= _WITH_RATES else []
+    around = _page(status, page, ["header", most], failures, brief=True, rates=rates)
+    room = max(_LEAST_ROWS, height - _height(around, page))
     conditions = conditions_of(status.runs)
     if len(conditions) < len(status.runs):
         shown = [run for condition in conditions[:room] for run in condition.runs]
@@ -123,7 +129,7 @@ def _screen(status: CampaignStatus, page: Page, height: int) -> list[str]:
         shown = _fitting(status.runs, room)
         rows = _runs_table(status, shown, page)
     more = _more(status, len(status.runs) - len(shown))
-    return _page(status, page, [*rows, page.paint(more, Style.DIM)], failures, brief=True)
+    return _page(status, page, [*rows, page.paint(more, Style.DIM)], failures, brief=True, rates=rates)
 
 
 def _more(status: CampaignStatus, hidden: int) -> str:

@@ -5,12 +5,13 @@ from __future__ import annotations
 import json
 import os
 import sys
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
 
 from dscampaign.db import queries
-from dscampaign.db.records import AttemptState, NewAttempt, NewRun, RunState
+from dscampaign.db.records import AttemptState, Lease, NewAttempt, NewRun, RunState
 from dscampaign.db.store import Store
 from dscampaign.orchestrator.campaign.status import CampaignStatus, Selection, conditions_of, failures_of, read_status
 from dscampaign.orchestrator.cli import common
@@ -21,6 +22,7 @@ from dscampaign.orchestrator.cli.pages.text import Page, fold
 Output = pytest.CaptureFixture[str]
 
 POINTS, REPEATS = 100, 5
+_BOTH = (RunState.FAILED, RunState.RUNNING)
 REASONS = {
     "oom": ("cuda-oom", "CUDA out of memory. Tried to allocate {0} GiB of {0}{0} MiB"),
     "deterministic": ("script-error", "KeyError: 'layers.{0}.weight' · look at line {0}"),
@@ -100,6 +102,54 @@ def test_hundreds_of_runs_fit_the_screen_with_every_answer(status: CampaignStatu
     assert "campaign status sweep --all" in page
     assert "campaign reconcile sweep --watch" in page
     assert [line for line in lines if line.startswith("lr-0 ")]
+
+
+def at_work(status: CampaignStatus) -> CampaignStatus:
+    """As seen a minute after a reconciler: its 20 running runs, each an hour longer than the next, 1,000 tokens/s."""
+    running = [run for run in status.runs if run.state is RunState.RUNNING]
+    now_s, hour = 1e6, {run.run_id: place for place, run in enumerate(reversed(running), 1)}
+    runs = tuple(
+        run._replace(started_s=now_s - 3600 * hour[run.run_id], ts_s=now_s - 5, tokens_per_s=1000.0)
+        if run.run_id in hour
+        else run
+        for run in status.runs
+    )
+    left_s = {running[0].run_id: 300.0}
+    lease = Lease("", "h:1:x", 1, now_s - 60)
+    return replace(status, runs=runs, now_s=now_s, reconciler=lease, left_s=left_s, ended_last_hour=31)
+
+
+def test_a_screen_says_how_fast_it_goes_and_what_runs_longest(status: CampaignStatus) -> None:
+    seen = at_work(status)
+    page = status_page(seen, Page(width=200), 30)
+    assert "20k tokens/s of 20 running · 31 runs ended in the last hour" in page
+    longest = "lr-0-r1 for 20 h (5 min left), lr-5-r1 for 19 h, lr-10-r1 for 18 h, lr-15-r1 for 17 h, lr-20-r1 for 16 h"
+    assert f"running longest: {longest}\n" in page
+    assert len(page.splitlines()) <= 30
+    assert "tokens/s" not in status_page(seen, Page(width=200), 20)  # rather a row of a condition
+    assert "running longest" not in status_page(replace(seen, now_s=2e6), Page(width=200), 30)  # nobody looked since
+
+
+def test_a_speed_of_the_attempt_before_is_not_counted(status: CampaignStatus) -> None:
+    seen = at_work(status)
+    old = [run._replace(ts_s=1.0) if run.name == "lr-0-r1" else run for run in seen.runs]
+    assert "19k tokens/s of 19 running" in status_page(replace(seen, runs=tuple(old)), Page(width=200), 30)
+
+
+def test_runs_that_ended_within_the_hour_are_counted_once(folder: Path) -> None:
+    store = Store.open(f"sqlite:///{folder}/campaign.db")
+    with store.write() as conn:
+        [campaign] = queries.list_campaigns(conn)
+        now_s = store.now(conn)
+        failed, running = ([run for run in queries.runs(conn, campaign.id) if run.state is state] for state in _BOTH)
+        for generation, ago_s in ((2, 600), (3, 60)):
+            again = NewAttempt(failed[0].id, generation, f"t{generation}", "h", 4, 1, 8, 1, "slurm", "spool")
+            queries.update_attempt(conn, queries.insert_attempt(conn, again), ended_s=now_s - ago_s)
+        goes_on = NewAttempt(running[0].id, 1, "r", "h", 4, 1, 8, 1, "slurm", "spool")
+        queries.update_attempt(conn, queries.insert_attempt(conn, goes_on), ended_s=now_s - 60)
+    found = read_status(store, campaign).ended_last_hour
+    store.close()
+    assert found == 1
 
 
 def test_a_narrow_screen_cuts_no_command(status: CampaignStatus) -> None:

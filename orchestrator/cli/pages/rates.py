@@ -1,0 +1,52 @@
+"""How fast a campaign of many runs goes, and which of them run longest: beside conditions that hide single runs."""
+
+from __future__ import annotations
+
+from typing import Final
+
+from ....db.records import RunState, RunStatus
+from ...campaign.status import CampaignStatus
+from ...formatting import count, duration, short_number
+from .text import Page, Style
+
+_LONGEST: Final = 5
+
+
+def rates_lines(status: CampaignStatus, page: Page) -> list[str]:
+    """Tokens a second and ended runs, then the runs that run longest; nothing where nobody has just looked."""
+    if not status.seen_now:
+        return []
+    lines = [line for line in (_rates(status), _longest(status)) if line]
+    return [page.paint(line, Style.DIM) for line in lines]
+
+
+def _rates(status: CampaignStatus) -> str:
+    """`1.2M tokens/s of 20 running · 31 runs ended in the last hour`."""
+    speeds = [run.tokens_per_s for run in _running(status) if run.tokens_per_s and not _of_before(run)]
+    ended = status.ended_last_hour
+    parts = [f"{short_number(sum(speeds))} tokens/s of {len(speeds):,} running"] if speeds else []
+    return " · ".join([*parts, *([f"{count(ended, 'run')} ended in the last hour"] if ended else [])])
+
+
+def _longest(status: CampaignStatus) -> str:
+    """`running longest: lr-7 for 3 h 20 min (5 min left), lr-9 for 2 h`."""
+    running = [run for run in _running(status) if run.started_s is not None]
+    if len(running) <= 1:
+        return ""
+    first = sorted(running, key=lambda run: run.started_s or 0.0)[:_LONGEST]
+    return f"running longest: {', '.join(_for(run, status) for run in first)}"
+
+
+def _for(run: RunStatus, status: CampaignStatus) -> str:
+    left_s = status.left_s.get(run.run_id)
+    left = "" if left_s is None else f" ({duration(left_s)} left)"
+    return f"{run.name} for {duration(status.now_s - (run.started_s or 0.0))}{left}"
+
+
+def _running(status: CampaignStatus) -> list[RunStatus]:
+    return [run for run in status.runs if run.state is RunState.RUNNING]
+
+
+def _of_before(run: RunStatus) -> bool:
+    """Whether the newest figures are those of an attempt that has ended."""
+    return (run.ts_s or 0.0) < (run.started_s or 0.0)
