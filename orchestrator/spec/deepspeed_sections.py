@@ -55,11 +55,14 @@ SERVED: Final = frozenset(
 )
 """Keys at the top that do in the built-in training what they do in DeepSpeed; what is in them is DeepSpeed's affair."""
 
-_DATA_PARALLEL: Final = "every rank trains the whole model, or its ZeRO part, on samples of its own"
+_DATA_PARALLEL: Final = "every rank computes whole layers, and keeps all weights or its ZeRO part"
 _OWN_LOADER: Final = "needs DeepSpeed's data loader, and the built-in training has its own"
 
 UNSERVED: Final[Mapping[str, Unserved]] = {
-    "tensor_parallel": Unserved(f"splits layers: here {_DATA_PARALLEL}", f"zero_stage: 3, or {_OWN_SCRIPT}"),
+    "tensor_parallel": Unserved(
+        f"splits layers: here {_DATA_PARALLEL}",
+        f"zero_stage: 3, train.sequence_parallel for long samples, or {_OWN_SCRIPT}",
+    ),
     "sequence_parallel_size": Unserved(
         "is a field of train here, from which batches and data follow", "use train.sequence_parallel", neutral=1
     ),

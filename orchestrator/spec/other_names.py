@@ -53,6 +53,11 @@ _OURS: Final = {
 FIELD: Final = {other: ours for ours, others in _OURS.items() for other in others.split()}
 """The last part of our field's name, by another tool's name for it."""
 _FOLLOWS: Final = frozenset({"accumulation", "grad_accum", "grad_accum_steps", "gradient_accumulation_steps"})
+_SPLITS_LAYERS: Final = frozenset(
+    """tensor_parallel tensor_parallel_size tensor_model_parallel_size tp tp_size autotp_size pipeline_parallel
+    pipeline_parallel_size pipeline_model_parallel_size pp_size""".split()  # noqa: SIM905
+)
+"""What other tools split layers, or the stack of them, by."""
 
 
 def our_name(name: str) -> str:
@@ -72,5 +77,7 @@ def hint_for(name: str, known: Iterable[str], otherwise: _Else) -> str | _Else:
     """What to write instead of an unknown field: what it means, or else another hint."""
     if name.replace("-", "_").rpartition(".")[2] in _FOLLOWS:
         return "leave it out: accumulation follows from global_batch, micro_batch and the number of ranks"
+    if name.replace("-", "_").rpartition(".")[2] in _SPLITS_LAYERS:
+        return "layers are not split here: use zero_stage: 3, or sequence_parallel for long samples"
     ours = meant(name, known)
     return f'did you mean "{ours}"?' if ours else otherwise

@@ -159,6 +159,14 @@ def test_other_tools_names_are_known(tmp_path: Path) -> None:
     )
 
 
+@pytest.mark.parametrize("name", ["tensor_parallel", "tp_size", "pipeline-parallel-size"])
+def test_what_splits_layers_is_told_what_there_is_instead(tmp_path: Path, name: str) -> None:
+    assert problems(tmp_path, train={name: 2})[f"train.{name}"] == (
+        "unknown field | layers are not split here: use zero_stage: 3, or sequence_parallel for long samples"
+    )
+    assert "layers are not split here" in str(problems(tmp_path, matrix={name: [1, 2]}))
+
+
 def test_the_default_changes_no_key() -> None:
     assert memory_key(RunConfig.model_validate({"train": {"global_batch": 8}})) == memory_key(
         RunConfig.model_validate({"train": {"global_batch": 8, "sequence_parallel": 1}})
