@@ -54,10 +54,10 @@ def _measure(name: str, store: Store, spool: Path) -> None:
     pending = iter(insert_attempts(store, 1000, str(spool.parent), RUNS))
     with store.read() as conn:
         [campaign_id] = [row.id for row in queries.list_campaigns(conn)]
-    _print(f"{name}: drain, whole spool", "rows/s", LINES / _median(lambda: _drain(store, next(pending), spool)))
+    _print(f"{name}: drain, whole spool", "rows/s", LINES / _median(lambda: drain(store, next(pending), spool)))
     small = spool.with_name("small.jsonl")
     small.write_bytes(b"".join(spool.read_bytes().splitlines(keepends=True)[:50]))
-    _print(f"{name}: drain, 50 lines", "ms", 1000 * _median(lambda: _drain(store, next(pending), small), 50))
+    _print(f"{name}: drain, 50 lines", "ms", 1000 * _median(lambda: drain(store, next(pending), small), 50))
     with store.read() as conn:
         _print(f"{name}: status of {RUNS} runs", "ms", 1000 * _median(lambda: queries.status(conn, campaign_id)))
         _print(f"{name}: metrics of a run, {LINES} steps", "ms", 1000 * _median(lambda: queries.metrics(conn, 1)))
@@ -100,7 +100,8 @@ def write_spool(folder: Path, lines: int) -> Path:
     return spool
 
 
-def _drain(store: Store, attempt_id: int, spool: Path) -> None:
+def drain(store: Store, attempt_id: int, spool: Path) -> None:
+    """Takes all of a spool into the store."""
     while not ingest(store, MetricSpool(attempt_id, spool)).caught_up:
         pass
 
