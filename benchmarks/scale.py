@@ -1,10 +1,13 @@
 """What a campaign of thousands of runs takes on the login node: plan, submit, a pass, status, cancel, beside submitit.
 
     python benchmarks/scale.py [--runs 10000] [--repeats 3] [--json FILE]
+    python benchmarks/scale.py --runs 1000 10000 100000 --repeats 1
 
 Each row is one command in a process of its own: seconds, seconds of CPU, the most memory that it held, and for `submit`
 what it left on the disk. Slurm is a stub that queues what it is given, so that only this side is measured; submitit
 alone submits the same number of tasks to it. Medians over the repeats, each with a store and a folder of its own.
+Of several numbers of runs a last table says what each further run takes, from one number to the next: what grows there
+grows faster than the campaign.
 """
 
 from __future__ import annotations
@@ -21,6 +24,7 @@ import time
 from collections import defaultdict
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass
+from itertools import pairwise
 from pathlib import Path
 
 from dscampaign.benchmarks.facts import commit_id, write_json
@@ -96,20 +100,30 @@ class Cost:
 def main() -> int:
     """Prints a table; writes it as JSON too if asked."""
     options = argparse.ArgumentParser(description=__doc__.splitlines()[0])
-    options.add_argument("--runs", type=int, default=10_000)
+    options.add_argument("--runs", type=int, nargs="+", default=[10_000])
     options.add_argument("--repeats", type=int, default=3)
     options.add_argument("--json", type=Path, help="file to write")
     given = options.parse_args()
-    costs: dict[str, list[Cost]] = defaultdict(list)
-    for _ in range(given.repeats):
-        with tempfile.TemporaryDirectory(prefix="scale-") as folder:
-            for name, cost in _measure(Path(folder), given.runs).items():
-                costs[name].append(cost)
-    rows = {name: _median(found) for name, found in costs.items()}
-    _print(rows, given.runs, given.repeats)
-    facts = {"runs": given.runs, "repeats": given.repeats, "commit": commit_id(), "cores": os.cpu_count()}
-    write_json(given.json, {**facts, "rows": {name: asdict(cost) for name, cost in rows.items()}})
+    found = {}
+    for runs in sorted(given.runs):
+        found[runs] = _medians(runs, given.repeats)
+        _print(found[runs], runs, given.repeats)
+    if len(found) > 1:
+        _print_growth(found)
+    sizes = [
+        {"runs": runs, "rows": {name: asdict(cost) for name, cost in rows.items()}} for runs, rows in found.items()
+    ]
+    write_json(given.json, {"repeats": given.repeats, "commit": commit_id(), "cores": os.cpu_count(), "sizes": sizes})
     return 0
+
+
+def _medians(runs: int, repeats: int) -> dict[str, Cost]:
+    costs: dict[str, list[Cost]] = defaultdict(list)
+    for _ in range(repeats):
+        with tempfile.TemporaryDirectory(prefix="scale-") as folder:
+            for name, cost in _measure(Path(folder), runs).items():
+                costs[name].append(cost)
+    return {name: _median(each) for name, each in costs.items()}
 
 
 def make_campaign(folder: Path, runs: int) -> dict[str, str]:
@@ -223,6 +237,28 @@ def _print(rows: Mapping[str, Cost], runs: int, repeats: int) -> None:
     for name, cost in rows.items():
         figures = f"{cost.seconds:8.2f}{cost.cpu_s:8.2f}{cost.memory_mb:7.0f}"
         print(f"{name:20}{figures}{cost.files:8.0f}{cost.disk_mb:9.1f}{cost.lines:8.0f}")
+
+
+def growth(found: Mapping[int, Mapping[str, Cost]]) -> dict[str, list[tuple[float, float]]]:
+    """By command and from one number of runs to the next: CPU milliseconds and kilobytes of memory a further run."""
+    steps = list(pairwise(sorted(found)))
+    return {
+        name: [
+            (
+                (found[more][name].cpu_s - found[less][name].cpu_s) / (more - less) * 1e3,
+                (found[more][name].memory_mb - found[less][name].memory_mb) / (more - less) * 1e3,
+            )
+            for less, more in steps
+        ]
+        for name in found[min(found)]
+    }
+
+
+def _print_growth(found: Mapping[int, Mapping[str, Cost]]) -> None:
+    heads = "".join(f"{f'{less:,} to {more:,}':>22}" for less, more in pairwise(sorted(found)))
+    print(f"{'each further run':20}{heads}")
+    for name, steps in growth(found).items():
+        print(f"{name:20}" + "".join(f"{cpu_ms:12.2f} ms{memory_kb:4.0f} kB" for cpu_ms, memory_kb in steps))
 
 
 if __name__ == "__main__":
