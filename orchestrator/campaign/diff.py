@@ -10,6 +10,7 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 from ...db.records import DECIDED_RUN, SETTLED_RUN, STARTED_RUN, RunRow, RunState
+from ...db.stored_document import StoredDocument
 from ..errors import UserError
 from ..executors.job_request import run_config
 from ..formatting import some
@@ -71,7 +72,8 @@ def merge(runs: Sequence[Run], stored: Sequence[RunRow], saved: Collection[int] 
     by_name = {name: row for name, row in by_name.items() if name not in kept}
     rest = [_renamed(run, kept) for run in runs if run.config_hash not in found]
     changed = tuple((by_name[run.name], run) for run in rest if run.name in by_name)
-    measured = ((row, run) for row, run in keep if _measures(row.config) != _measures(run.config))
+    differing = ((row, run) for row, run in keep if not unchanged(row, run))
+    measured = ((row, run) for row, run in differing if _measures(row.config) != _measures(run.config))
     _refuse_started([*changed, *measured], saved)
     _refuse_other_ranks([(row, run) for row, run in changed if row.id in saved])
     named = kept | {row.name for row, _ in changed}
@@ -81,6 +83,11 @@ def merge(runs: Sequence[Run], stored: Sequence[RunRow], saved: Collection[int] 
         replace=changed,
         drop=tuple(row for row in stored if row.name not in named),
     )
+
+
+def unchanged(row: RunRow, run: Run) -> bool:
+    """Whether the store has just what the spec asks for; False also where it says the same in other words."""
+    return isinstance(row.config, StoredDocument) and row.config.text == run.stored_text
 
 
 def desired_again(row: RunRow) -> RunRow:
@@ -96,9 +103,11 @@ def desired_again(row: RunRow) -> RunRow:
 
 def accepted_again(row: RunRow, run: Run) -> RunRow:
     """The row with fresh budgets where sbatch refused its job, and the spec now asks for another one."""
-    asked, asks = (config.get("slurm", {}) for config in (row.config, run.stored_config))
     refused = row.state is RunState.FAILED and row.reason.startswith(REFUSED_BY)
-    if not refused or row.desired != "run" or asked == asks:
+    if not refused or row.desired != "run" or unchanged(row, run):
+        return row
+    asked, asks = (config.get("slurm", {}) for config in (row.config, run.stored_config))
+    if asked == asks:
         return row
     return replace(row, state=RunState.PENDING, reason="", retry_epoch=row.retry_epoch + 1)
 
@@ -125,6 +134,8 @@ def as_kept(row: RunRow, run: Run) -> RunRow:
     only how many checkpoints stay is still to be decided.
     """
     row = longer_now(accepted_again(desired_again(row), run), run)
+    if unchanged(row, run):
+        return row
     asks = run.stored_config
     if row.state is RunState.COMPLETED:
         kept = {name: value for name, value in asks["train"].items() if name in _RETENTION}

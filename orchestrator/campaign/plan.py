@@ -44,7 +44,7 @@ from ..spec.validate import remarks
 from .code_copies import Code, changed_files, has_code
 from .code_text import describe, shown
 from .desired import Submission, compare
-from .diff import SpecDiff, as_kept, changes
+from .diff import SpecDiff, as_kept, changes, unchanged
 
 
 class Sign(StrEnum):
@@ -258,6 +258,8 @@ def _kept_code(change: SpecDiff, codes: Mapping[str, Code], dir: Path) -> Iterat
 
 def _differing(row: RunRow, run: Run) -> tuple[str, ...]:
     """The settings of a run that the spec changes; a default that a new version brings is no change."""
+    if unchanged(row, run):
+        return ()
     now = run.stored_config
     if row.config == now or as_kept(row, run).state is RunState.COMPLETED:
         return ()

@@ -6,6 +6,7 @@ import re
 from collections.abc import Iterable, Iterator, Mapping
 from copy import deepcopy
 from dataclasses import dataclass, replace
+from functools import cached_property
 from hashlib import sha256
 from json import dumps
 from typing import Any, Final
@@ -13,6 +14,7 @@ from typing import Any, Final
 from pydantic import ValidationError
 
 from ...db.records import Stage
+from ...db.storable import to_json
 from ...jobs.shared.ds_config import merged
 from ..errors import FieldPath, Finding, InvalidSpec, concerns
 from . import batch_size, strategies
@@ -85,6 +87,11 @@ class Run:
     def stored_config(self) -> dict[str, Any]:
         """The settled configuration as the store keeps it."""
         return self.settled.model_dump(mode="json", exclude_none=True)
+
+    @cached_property
+    def stored_text(self) -> str:
+        """The text that the store has of it: thousands are compared that way, and of few more is needed."""
+        return to_json(self.stored_config)
 
 
 def expand(spec: Spec, local_gpus: int = 0) -> tuple[Run, ...]:

@@ -9,7 +9,9 @@ from typing import Any
 import pytest
 
 from dscampaign.db.records import RunRow, RunState
-from dscampaign.orchestrator.campaign.diff import ABSENT, accepted_again, as_kept, desired_again, merge
+from dscampaign.db.storable import to_json
+from dscampaign.db.stored_document import StoredDocument
+from dscampaign.orchestrator.campaign.diff import ABSENT, accepted_again, as_kept, desired_again, merge, unchanged
 from dscampaign.orchestrator.errors import UserError
 from dscampaign.orchestrator.spec.effects import EFFECTS
 from dscampaign.orchestrator.spec.expand import Run
@@ -222,3 +224,22 @@ def test_one_that_is_under_way_has_to_be_cancelled_first() -> None:
 def test_one_without_a_checkpoint_that_failed_begins_anew() -> None:
     row = as_stored(trained(10, "old"), RunState.FAILED)
     assert merge([trained(20, "new")], [row]).replace == ((row, trained(20, "new")),)
+
+
+def test_what_the_store_has_word_for_word_is_not_read(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A plan of ten thousand runs that nobody changed parses none of their configurations."""
+    run = new("a")
+    row = stored("a", RunState.QUEUED, config=StoredDocument(to_json(run.stored_config)))
+    monkeypatch.setattr(StoredDocument, "_parsed", lambda _: pytest.fail("was read"))
+    assert merge([run], [row]).keep == ((row, run),)
+    assert as_kept(row, run).config is row.config
+
+
+def test_the_same_in_other_words_is_no_change() -> None:
+    """An older version had fewer fields, and other orders."""
+    run = new("a")
+    known = dict(reversed(run.stored_config.items()))
+    del known["train"]["eps"]
+    row = stored("a", RunState.COMPLETED, config=StoredDocument(to_json(known)))
+    assert not unchanged(row, run)
+    assert merge([run], [row]).keep == ((row, run),)
