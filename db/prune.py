@@ -12,7 +12,7 @@ from __future__ import annotations
 
 import statistics
 from collections import defaultdict
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import asdict, dataclass
 from itertools import pairwise
 from typing import Any, Final
@@ -65,9 +65,11 @@ class Pruned:
         return Pruned(*(a + b for a, b in zip(vars(self).values(), vars(other).values(), strict=True)))
 
 
-def prune(
-    store: Store, campaign_id: int, rule: Retention, *, dry_run: bool = False, said: Callable[[], None] = lambda: None
-) -> Pruned:
+Through = Callable[[Sequence[list[int]]], Iterable[list[int]]]
+"""Hands on the attempts of each run, and tells somebody how far that is."""
+
+
+def prune(store: Store, campaign_id: int, rule: Retention, *, dry_run: bool = False, through: Through = iter) -> Pruned:
     """Thins the runs of a campaign that the rule is about.
 
     Args:
@@ -75,16 +77,15 @@ def prune(
         campaign_id: of the campaign.
         rule: what stays.
         dry_run: only count.
-        said: called after each run.
+        through: takes the runs, and hands them on one by one.
 
     Raises:
         StoreReadOnly: this user may not.
         StoreUnreachable: the database broke off; what was done until then stays done.
     """
     total = Pruned()
-    for attempt_ids in _old_runs(store, campaign_id, rule):
+    for attempt_ids in through(list(_old_runs(store, campaign_id, rule))):
         total += _prune_run(store, attempt_ids, rule.keep_every, dry_run=dry_run)
-        said()
     if total.runs and not dry_run:
         message = f"one step in {rule.keep_every} kept of {total.runs} ended runs: {total.steps:,} lines removed"
         with store.write() as conn:

@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import Any, Final
 
-from ...db.prune import Pruned, Retention, prune
+from ...db.prune import Pruned, Retention, Through, prune
 from ...db.records import CampaignRow
 from ...db.store import Store
 from ..errors import UserError
@@ -57,11 +57,11 @@ def thinnings(
     return tuple(found)
 
 
-def thin(store: Store, wanted: Thinning, *, dry_run: bool, said: Callable[[], None] = lambda: None) -> Thinning:
-    """Does it, or counts what would go; returns what did.
+def thin(store: Store, wanted: Thinning, *, dry_run: bool, through: Through = iter) -> Thinning:
+    """Does it, or counts what would go; returns what did. See `prune` for `through`.
 
     Raises:
         StoreReadOnly: this user may not.
     """
-    removed = prune(store, wanted.campaign.id, wanted.rule, dry_run=dry_run, said=said)
+    removed = prune(store, wanted.campaign.id, wanted.rule, dry_run=dry_run, through=through)
     return Thinning(wanted.campaign, wanted.rule, removed)
