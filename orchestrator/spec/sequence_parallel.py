@@ -12,7 +12,8 @@ from .batch_size import divisors
 from .model import RunConfig
 
 _PLACE: Final[FieldPath] = ("train", "sequence_parallel")
-_HEADS: Final = ("num_attention_heads", "num_key_value_heads")
+_HEADS: Final = ("num_attention_heads", "n_head", "num_key_value_heads")
+"""The words of the models that are served, Transformers here or not."""
 
 
 def check(config: RunConfig, world_size: int) -> Iterator[Finding]:
@@ -71,11 +72,10 @@ def _model(config: RunConfig) -> Iterator[Finding]:
 
 
 def _heads(shape: Mapping[str, Any], python: str | None) -> dict[str, int]:
-    """The numbers of attention heads that are known, by the model's own words for them."""
+    """The numbers of attention heads that are known, by the model's own words; defaults only where Transformers is."""
     known = transformers_source.of_shape(shape, python)
     given = {**known.defaults, **known.canonical(shape)} if known else shape
-    names = [known.aliases.get(name, name) if known else name for name in _HEADS]
-    return {name: heads for name in names if isinstance(heads := given.get(name), int) and heads > 0}
+    return {name: heads for name in _HEADS if isinstance(heads := given.get(name), int) and heads > 0}
 
 
 def _listed(values: Any) -> str:
