@@ -29,7 +29,7 @@ from dscampaign.orchestrator.executors.slurm import job_name
 from dscampaign.tests.support.waiting import HANGS_S
 
 LONG_AGO_S = 3600.0
-"""More than any grace for a job to show up."""
+"""More than any grace for a job to show up, and than the wait before the next attempt."""
 
 CAMPAIGN = "scale"
 
@@ -64,8 +64,8 @@ def _tried(folder: Path, runs: int, kill: Kill | None) -> Iterator[str]:
     yield from _run(submit, folder, env)
     store = Store.open(f"sqlite:///{folder}/campaign/campaign.db")
     try:
-        for _ in range(2):  # the first gives up what surely has no job, the second submits it again
-            _age_intents(store)
+        for _ in range(3):  # the first gives up what surely has no job, the second puts it back, the third submits it
+            _let_time_pass(store)
             yield from _run([*submit[:3], "reconcile", CAMPAIGN], folder, env)
         yield from _wrong(store, folder, runs)
     finally:
@@ -91,12 +91,13 @@ def _run(command: Sequence[str], folder: Path, env: Mapping[str, str]) -> Iterat
         yield f"{command[3]} ended with {done.returncode}: {done.stderr[-500:]}"
 
 
-def _age_intents(store: Store) -> None:
-    """As if they had been made long ago."""
+def _let_time_pass(store: Store) -> None:
+    """As if intents had been made long ago, and what waits for its next attempt had waited long enough."""
     row = schema.attempt.c
     with store.write() as conn:
         old = {name: row[name] - LONG_AGO_S for name in ("created_s", "heartbeat_s")}
         conn.execute(schema.attempt.update().where(row.state == AttemptState.INTENT).values(old))
+        conn.execute(schema.attempt.update().values(ended_s=row.ended_s - LONG_AGO_S))
 
 
 def _wrong(store: Store, folder: Path, runs: int) -> Iterator[str]:
