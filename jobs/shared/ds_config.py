@@ -40,7 +40,7 @@ def render(
         # The timer synchronises the device twice a step; the trainer measures without that.
         "timers": {"throughput": {"enabled": False}},
     }
-    config["zero_optimization"] = {"stage": train["zero_stage"], **config.get("zero_optimization", {})}
+    config["zero_optimization"] = {**_gradients(train["zero_stage"]), **config.get("zero_optimization", {})}
     others = {key: value for key, value in overrides.items() if key != "optimizer"}
     return merged(config | {"optimizer": _optimizer(train, overrides)}, others)
 
@@ -73,6 +73,15 @@ def _precision(precision: str) -> dict[str, Any]:
         # Scale 0 is dynamic loss scaling.
         "fp16": {"enabled": precision == "fp16", "loss_scale": 0, "initial_scale_power": 16},
     }
+
+
+def _gradients(stage: int) -> dict[str, Any]:
+    """The ZeRO stage, and how it reduces gradients.
+
+    Stage 3 scatters them out of their own tensors. DeepSpeed's default copies each into a buffer of a gigabyte before,
+    which is then not read (benchmarks/results/zero3-host-h200).
+    """
+    return {"stage": stage, **({"contiguous_gradients": False} if stage == 3 else {})}
 
 
 def _offload(offload: str, nvme_path: str | None) -> dict[str, Any]:

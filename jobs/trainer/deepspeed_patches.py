@@ -1,25 +1,39 @@
-"""Where DeepSpeed needs help: operators built in time, an abort of DeepCompile's avoided, clipping without waits.
+"""Where DeepSpeed needs help: operators built in time, an abort of DeepCompile's avoided, less work for the host.
 
 Each patch leaves a version alone that does it in its own way, and any configuration that does not need it.
 """
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
-from typing import Any
+import os
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from itertools import chain
+from typing import Any, Final
+from weakref import WeakKeyDictionary
 
 import torch
 from deepspeed.accelerator import get_accelerator
 from deepspeed.compile.passes import zero_1_and_2_compile
 from deepspeed.ops.op_builder.dc import DeepCompileBuilder
-from deepspeed.runtime.zero import stage_1_and_2
-from torch import Tensor
+from deepspeed.runtime.zero import (
+    parameter_offload,
+    partition_parameters,
+    partitioned_param_coordinator,
+    stage3,
+    stage_1_and_2,
+)
+from deepspeed.utils import nvtx
+from torch import Tensor, nn
 
 from . import swap_space
 from .config import TrainerConfig
 
 _NOT_FINITE = "mask_nan_or_inf_with_val_inplace"
 _DECIDES = "should_release_reduce_buckets"
+_PRINTS: Final = "print_rank_0"
+_PARAMETERS: Final = "iter_params"
+_UNDER_NSIGHT: Final = "NSYS_PROFILING_SESSION_ID"
+_OF_ZERO_3: Final = (stage3, parameter_offload, partition_parameters, partitioned_param_coordinator)
 
 
 def build_operators(config: TrainerConfig, ds_config: Mapping[str, Any]) -> None:
@@ -52,6 +66,57 @@ def keep_reduce_buckets(config: TrainerConfig) -> None:
     needed = config.deepcompile and config.zero_stage == 1 and config.accumulation > 1
     if needed and hasattr(zero_1_and_2_compile, _DECIDES):
         setattr(zero_1_and_2_compile, _DECIDES, lambda *_graph: False)
+
+
+def spare_the_host() -> None:
+    """Takes out of DeepSpeed's own path what decides nothing; the result of a step is the same. Once is enough.
+
+    ZeRO 3 does each of these hundreds of times a step, and a small step waits for it:
+
+    - ranges for Nsight Systems, which stay where that runs;
+    - messages for nobody, for each of which it asks for the rank;
+    - a walk through the modules wherever it needs a module's parameters;
+    - PyTorch looks for a GPU wherever a current stream is asked for without a device.
+    """
+    if _UNDER_NSIGHT not in os.environ and hasattr(nvtx, "enable_nvtx"):
+        nvtx.enable_nvtx = False
+    for module in _OF_ZERO_3:
+        if hasattr(module, _PRINTS):
+            setattr(module, _PRINTS, _only_wanted(getattr(module, _PRINTS)))
+        if hasattr(module, _PARAMETERS):
+            setattr(module, _PARAMETERS, torch.compiler.disable(_parameters))
+    accelerator = get_accelerator()
+    if accelerator.device_name() == "cuda":
+        accelerator.current_stream = _current_stream
+
+
+def _only_wanted(show: Any) -> Any:
+    """What shows a message of DeepSpeed's, for those that are not for its own developers."""
+    if getattr(show, "wanted", False):
+        return show
+
+    def shown(message: str, debug: bool = False, force: bool = False) -> None:
+        if debug or force:
+            show(message, debug, force)
+
+    shown.wanted = True  # type: ignore[attr-defined]
+    return shown
+
+
+_KNOWN: Final[WeakKeyDictionary[nn.Module, dict[bool, tuple[nn.Parameter, ...]]]] = WeakKeyDictionary()
+
+
+def _parameters(module: Any, recurse: bool = False) -> Iterator[nn.Parameter]:
+    """A module's parameters, of which an engine knows all from its start on, and those that it uses of others."""
+    known = _KNOWN.setdefault(module, {})
+    if recurse not in known:
+        known[recurse] = tuple(module.parameters(recurse=recurse))
+    used: Iterable[tuple[str, nn.Parameter]] = module.ds_external_parameters()
+    return chain(known[recurse], (parameter for _, parameter in used))
+
+
+def _current_stream(device: int | None = None) -> torch.cuda.Stream:
+    return torch.cuda.current_stream(torch.cuda.current_device() if device is None else device)
 
 
 def remove_waits(optimizer: Any) -> None:

@@ -20,7 +20,7 @@ from torch import Tensor
 from ..shared.state_layout import joins_parameters
 from .config import Job, TrainerConfig
 from .ddp_engine import PlainEngine
-from .deepspeed_patches import keep_reduce_buckets, remove_waits
+from .deepspeed_patches import keep_reduce_buckets, remove_waits, spare_the_host
 from .flat_parameters import FlatModel
 from .fsdp_engine import ShardedEngine
 from .model import NextTokenLoss, parameter_groups
@@ -135,6 +135,7 @@ def _deepspeed_engine(
     rendered = deepcopy(dict(ds_config))
     if universal:
         rendered["checkpoint"] = {**rendered.get("checkpoint", {}), "load_universal": True}
+    spare_the_host()
     engine, *_ = deepspeed.initialize(
         model=model, model_parameters=parameter_groups(model), config=rendered, dist_init_required=False
     )

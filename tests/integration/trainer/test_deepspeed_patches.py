@@ -1,4 +1,7 @@
-"""Clipping without asking the device does what DeepSpeed's own does; buckets stay where DeepSpeed would miss them."""
+"""Clipping without asking the device does what DeepSpeed's own does, and so does ZeRO 3 with less work for the host.
+
+Buckets stay where DeepSpeed would miss them.
+"""
 
 from __future__ import annotations
 
@@ -9,11 +12,18 @@ import pytest
 import torch
 from deepspeed.compile import fx
 from deepspeed.compile.passes import zero_1_and_2_compile
-from deepspeed.runtime.zero import stage_1_and_2
+from deepspeed.runtime.zero import (
+    parameter_offload,
+    partition_parameters,
+    partitioned_param_coordinator,
+    stage3,
+    stage_1_and_2,
+)
 from deepspeed.runtime.zero.stage_1_and_2 import DeepSpeedZeroOptimizer
-from torch import Tensor
+from deepspeed.utils import nvtx
+from torch import Tensor, nn
 
-from dscampaign.jobs.trainer.deepspeed_patches import keep_reduce_buckets, remove_waits
+from dscampaign.jobs.trainer.deepspeed_patches import keep_reduce_buckets, remove_waits, spare_the_host
 from dscampaign.tests.integration.trainer.attempts import train_config
 
 
@@ -21,6 +31,11 @@ from dscampaign.tests.integration.trainer.attempts import train_config
 def _put_back(monkeypatch: pytest.MonkeyPatch) -> None:
     name = "mask_nan_or_inf_with_val_inplace"
     monkeypatch.setattr(stage_1_and_2, name, getattr(stage_1_and_2, name))
+    monkeypatch.setattr(nvtx, "enable_nvtx", True)
+    for module in (stage3, parameter_offload, partition_parameters, partitioned_param_coordinator):
+        for name in ("print_rank_0", "iter_params"):
+            if hasattr(module, name):
+                monkeypatch.setattr(module, name, getattr(module, name))
 
 
 def optimizer(clip: float = 1.0, **changes: Any) -> Any:
@@ -62,6 +77,50 @@ def test_others_stay_as_they_are(changes: dict[str, Any]) -> None:
     remove_waits(one)
     assert "unscale_and_clip_grads" not in vars(one)
     remove_waits(object())
+
+
+def test_only_messages_that_somebody_wants_are_shown(monkeypatch: pytest.MonkeyPatch) -> None:
+    said: list[str] = []
+    monkeypatch.setattr(partition_parameters, "print_rank_0", lambda message, *_: said.append(message))
+    for _ in range(2):
+        spare_the_host()
+    partition_parameters.print_rank_0("for nobody")
+    partition_parameters.print_rank_0("for nobody", force=False)
+    partition_parameters.print_rank_0("wanted", force=True)
+    partition_parameters.print_rank_0("looked for", debug=True)
+    assert said == ["wanted", "looked for"]
+
+
+def test_parameters_are_those_that_deepspeed_finds() -> None:
+    shared = nn.Parameter(torch.zeros(1))
+
+    class Inner(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.first, self.second = nn.Linear(2, 2), nn.Linear(2, 2)
+            self.second.weight, self.own = self.first.weight, nn.Parameter(torch.ones(3))
+            self.others: dict[str, nn.Parameter] = {}
+
+        def ds_external_parameters(self) -> Any:
+            return self.others.items()
+
+    module, theirs = Inner(), partitioned_param_coordinator.iter_params
+    spare_the_host()
+    for used in ({}, {"of another module": shared}):
+        module.others = used
+        for recurse in (False, True):
+            found = [id(one) for one in partitioned_param_coordinator.iter_params(module, recurse=recurse)]
+            assert found == [id(one) for one in theirs(module, recurse)]
+
+
+@pytest.mark.parametrize("runs", [True, False])
+def test_ranges_stay_where_nsight_systems_runs(runs: bool, monkeypatch: pytest.MonkeyPatch) -> None:
+    if runs:
+        monkeypatch.setenv("NSYS_PROFILING_SESSION_ID", "1")
+    else:
+        monkeypatch.delenv("NSYS_PROFILING_SESSION_ID", raising=False)
+    spare_the_host()
+    assert nvtx.enable_nvtx is runs
 
 
 ACCUMULATING = {"deepcompile": True, "zero_stage": 1, "global_batch": 8, "micro_batch": 2}  # four passes

@@ -49,6 +49,13 @@ def test_overrides_are_laid_over_section_by_section() -> None:
     assert config["dump"] == 1
 
 
+def test_zero_3_reduces_gradients_where_they_lie() -> None:
+    assert rendered(zero_stage=3)["zero_optimization"] == {"stage": 3, "contiguous_gradients": False}
+    asked = rendered({"zero_optimization": {"contiguous_gradients": True}}, zero_stage=3)
+    assert asked["zero_optimization"]["contiguous_gradients"] is True
+    assert "contiguous_gradients" not in rendered(zero_stage=2)["zero_optimization"]
+
+
 def test_adamw_is_fused_unless_deepspeeds_own_is_asked_for() -> None:
     assert rendered()["optimizer"]["params"]["fused"] is True
     assert "fused" not in rendered({"optimizer": {"params": {"torch_adam": False}}})["optimizer"]["params"]
