@@ -53,7 +53,7 @@ def add_events(conn: Connection, campaign_id: int, new: Sequence[NewEvent]) -> N
 
 def _row(campaign_id: int, new: NewEvent, now: Any) -> dict[str, Any]:
     ts_s = now if new.ts_s is None else new.ts_s
-    return {**vars(new), "campaign_id": campaign_id, "ts_s": ts_s, "data": dict(new.data or {})}
+    return {**vars(new), "campaign_id": campaign_id, "ts_s": ts_s, "data": {} if new.data is None else new.data}
 
 
 def events(conn: Connection, campaign_id: int, run_id: int | None = None, limit: int | None = None) -> list[EventRow]:

@@ -215,6 +215,18 @@ def attempts_by_run(conn: Connection, campaign_id: int) -> dict[int, list[Attemp
     return rows
 
 
+def attempts_of_runs(conn: Connection, campaign_id: int, names: Collection[str]) -> dict[int, list[AttemptRow]]:
+    """The attempts of a campaign's runs of these names by the id of their run, oldest first."""
+    run, table = schema.run.c, schema.attempt
+    named = conn.execute(select(run.id, run.name).where(run.campaign_id == campaign_id)) if names else ()
+    rows: dict[int, list[AttemptRow]] = defaultdict(list)
+    for some in pieces([run_id for run_id, name in named if name in names]):
+        where = table.c.run_id.in_(some)
+        for row in fetch(conn, AttemptRow, table, where, order=[table.c.run_id, table.c.generation]):
+            rows[row.run_id].append(row)
+    return rows
+
+
 def update_attempt(
     conn: Connection, attempt_id: int, *, expect_states: Collection[AttemptState] | None = None, **values: Any
 ) -> bool:

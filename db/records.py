@@ -239,7 +239,7 @@ class AttemptRow:
     start_step: int | None
     last_step: int | None
     failure_class: str | None
-    evidence: dict[str, Any]
+    evidence: Mapping[str, Any]
     heartbeat_s: float | None
     gpu_seconds: float
     spool_path: str
@@ -355,7 +355,7 @@ class EventRow:
     ts_s: float
     kind: str
     message: str
-    data: dict[str, Any]
+    data: Mapping[str, Any]
 
 
 @dataclass(frozen=True)

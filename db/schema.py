@@ -176,7 +176,7 @@ attempt = Table(
     Column("start_step", BigInteger),
     Column("last_step", BigInteger),
     Column("failure_class", StorableText(64)),
-    Column("evidence", JSON, nullable=False),
+    Column("evidence", DocumentType, nullable=False),
     Column("heartbeat_s", Real),
     Column("gpu_seconds", Real, nullable=False),
     Column("spool_path", StorableText(), nullable=False),
@@ -268,7 +268,7 @@ events = Table(
     Column("ts_s", Real, nullable=False),
     Column("kind", StorableText(64), nullable=False),
     Column("message", StorableText(), nullable=False),
-    Column("data", JSON, nullable=False),
+    Column("data", DocumentType, nullable=False),
     Index(None, "campaign_id", "id"),
     Index(None, "run_id", "id"),
 )

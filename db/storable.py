@@ -26,8 +26,11 @@ MAX_DEPTH: Final = 32
 
 _CUT: Final = " …"
 _TOO_DEEP: Final = "(nested too deep)"
-_SUSPECT: Final = re.compile(r"\\u(?:0000|d[89a-f])|\d{19}")
-"""Shows, in the JSON of a value, what may be no text that every database takes, or no number."""
+_SUSPECT: Final = re.compile(r"[\\0-9](?:u(?:0000|d[89a-f])|[0-9]{18})")
+"""Shows, in the JSON of a value, what may be no text that every database takes, or no number; written so that most
+characters are passed over at a glance."""
+
+_ENCODER: Final = json.JSONEncoder(allow_nan=False)
 
 
 def text(value: str, longest: int | None = None) -> str:
@@ -44,11 +47,11 @@ def to_json(value: object) -> str:
     ``MAX_DEPTH`` is left out.
     """
     try:
-        found = json.dumps(value, allow_nan=False)
+        found = _ENCODER.encode(value)
     except (ValueError, RecursionError):
-        return json.dumps(_plain(value), allow_nan=False)
+        return _ENCODER.encode(_plain(value))
     nested = found.count("{") + found.count("[") > MAX_DEPTH
-    return json.dumps(_plain(value), allow_nan=False) if nested or _SUSPECT.search(found) else found
+    return _ENCODER.encode(_plain(value)) if nested or _SUSPECT.search(found) else found
 
 
 def is_whole(value: object, least: int = 0, most: int = MAX_WHOLE) -> TypeGuard[int]:

@@ -44,7 +44,7 @@ class StoredDocument(Mapping[str, Any]):
 
     def _parsed(self) -> dict[str, Any]:
         if self._found is None:
-            self._found = {**json.loads(self.text)}
+            self._found = {**json.loads(self.text)} if self.text != "{}" else {}
         return self._found
 
 
@@ -58,9 +58,17 @@ class DocumentType(TypeDecorator[Mapping[str, Any]]):
         """Has the database hand out text, which no driver parses."""
         return type_coerce(cast(column, Text), self)
 
-    def process_bind_param(self, value: Mapping[str, Any] | None, dialect: Dialect) -> Any:  # noqa: ARG002
-        """What the JSON column takes."""
-        return None if value is None else dict(value)
+    def bind_processor(self, dialect: Dialect) -> Callable[[Any], Any]:
+        """Writes JSON; what is a document already goes as it is, so one that stands in two rows is encoded once."""
+        encode = self.impl_instance.bind_processor(dialect)
+        assert encode is not None
+
+        def bound(value: Mapping[str, Any] | None) -> Any:
+            if isinstance(value, StoredDocument):
+                return value.text
+            return encode(None if value is None else dict(value))
+
+        return bound
 
     def result_processor(self, dialect: Dialect, coltype: object) -> Callable[[Any], Mapping[str, Any] | None]:  # noqa: ARG002
         """Wraps the text."""

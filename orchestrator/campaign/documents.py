@@ -247,7 +247,7 @@ def _forwarded(by_tool: Mapping[str, Mapping[str, Any]]) -> dict[str, dict[str, 
 
 
 def _event(event: EventRow) -> dict[str, Any]:
-    return {"ts_s": event.ts_s, "kind": event.kind, "message": event.message, "data": event.data}
+    return {"ts_s": event.ts_s, "kind": event.kind, "message": event.message, "data": dict(event.data)}
 
 
 def _used_gpus(row: AttemptRow, facts: RunDetails) -> bool:

@@ -63,7 +63,7 @@ def _one_round(turns: Turns, store: Store) -> bool:
         seen = outcome.seen
         if isinstance(seen, LeaseHeld | StaleLease):
             continue
-        for line in (*done_lines(seen, store, outcome.campaign), *in_the_way(seen)):
+        for line in (*_done(outcome, store), *in_the_way(seen)):
             echo_err(f"{outcome.campaign.name}: {line}")
         troubled = troubled or not isinstance(seen, Pass) or bool(seen.troubles)
     return troubled
@@ -93,7 +93,7 @@ class _Log:
         """What a pass did, and where the campaign stands if that has changed."""
         if isinstance(outcome.seen, LeaseHeld | StaleLease):
             return
-        said = [*self._done(outcome, store), *self._obstacles.news(in_the_way(outcome.seen))]
+        said = [*patiently(lambda: _done(outcome, store)), *self._obstacles.news(in_the_way(outcome.seen))]
         self._lines.say([f"{outcome.campaign.name}: {line}" for line in said])
         if status := status_if_any(store, outcome.campaign):
             self._lines.update(status)
@@ -102,8 +102,9 @@ class _Log:
         """The store is away, or there."""
         self._lines.say(self._obstacles.news([] if error is None else in_the_way(error)))
 
-    def _done(self, outcome: Outcome, store: Store) -> Sequence[str]:
-        return patiently(lambda: done_lines(outcome.seen, store, outcome.campaign))
+
+def _done(outcome: Outcome, store: Store) -> Sequence[str]:
+    return done_lines(outcome.seen, lambda: read_status(store, outcome.campaign))
 
 
 def _end(store: Store, campaigns: Sequence[CampaignRow], as_json: bool, *, troubled: bool) -> int:

@@ -35,9 +35,6 @@ if TYPE_CHECKING:
     from ..campaign.plan import Plan
     from ..campaign.status import CampaignStatus
 
-CANCELLED_S = 1.0
-"""After so long Slurm has taken a job out of its queue."""
-
 _words: Final = click.argument("words", metavar="[NAME] [RUN...]", nargs=-1, shell_complete=campaign_then_runs)
 
 
@@ -246,21 +243,22 @@ def _one_pass(
 ) -> int:
     """Runs one pass, printed line by line, then prints the status.
 
-    Only with `say_unsettled` does the exit code tell that runs are not settled yet. With `until_cancelled` a second
-    pass sees at once that jobs have left the queue.
+    Only with `say_unsettled` does the exit code tell that runs are not settled yet. With `until_cancelled` further
+    passes see that jobs have left the queue.
     """
-    from ..campaign.status import read_status
     from .watch import print_end, run_one_pass
 
-    trouble = run_one_pass(store, campaign)
-    if until_cancelled and not trouble and _cancelling(read_status(store, campaign)):
-        time.sleep(CANCELLED_S)
-        trouble = run_one_pass(store, campaign)
-    status = read_status(store, campaign)
-    told = print_end(status, store, as_json, brief=True)
-    if not told and not status.settled and not status.reconciled_now:
+    told = run_one_pass(store, campaign)
+    for wait_s in told.waits_s if until_cancelled else ():
+        if told.troubled or not _cancelling(told.status):
+            break
+        time.sleep(wait_s)
+        told = run_one_pass(store, campaign)
+    status = told.status
+    whole = print_end(status, store, as_json, brief=True)
+    if not whole and not status.settled and not status.reconciled_now:
         echo_next(f"campaign reconcile {campaign.name} --watch")
-    if trouble:
+    if told.troubled:
         return EXIT_UNREACHABLE
     if not status.settled:
         return EXIT_UNSETTLED if say_unsettled else EXIT_OK

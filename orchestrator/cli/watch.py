@@ -10,7 +10,7 @@ import time
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from types import FrameType
-from typing import IO, Protocol, TypeVar
+from typing import IO, NamedTuple, Protocol, TypeVar
 
 from ...db.errors import StaleLease, StoreMissing, StoreUnreachable
 from ...db.records import UNSETTLED_RUN, CampaignRow, RunState
@@ -19,6 +19,7 @@ from ..campaign.documents import status_document
 from ..campaign.status import CampaignStatus, Selection, read_status
 from ..errors import UserError
 from ..formatting import count, duration, printable
+from ..reconcile.actions import CancelJob
 from ..reconcile.lease import LeaseHeld
 from ..reconcile.loop import SLURM_POLL_S, Pass, Reconciler
 from .common import echo_err, echo_json, echo_page, page_for, screen_height, terminal_size
@@ -36,6 +37,9 @@ STATUS_POLL_S = 2.0
 STEPS_EVERY_S = 60.0
 """How often a log shows the progress of training while nothing else happens."""
 
+CANCELLED_S = 1.0
+"""After so long Slurm has ended most jobs that ran."""
+
 
 class Display(Protocol):
     """Where a watch shows its progress."""
@@ -47,11 +51,22 @@ class Display(Protocol):
         """Where the campaign stands now."""
 
 
-def run_one_pass(store: Store, campaign: CampaignRow) -> bool:
-    """Runs one pass and prints it on stderr; True if something could not be read or done for now.
+class Told(NamedTuple):
+    """A pass that was printed; without what it saw, which is large.
 
-    Another reconciler at work is no trouble: it does what this one would have done.
+    Attributes:
+        status: of the campaign after it.
+        troubled: something could not be read or done for now; another reconciler at work does what this one would.
+        waits_s: of `cancel_waits_s`.
     """
+
+    status: CampaignStatus
+    troubled: bool
+    waits_s: Sequence[float]
+
+
+def run_one_pass(store: Store, campaign: CampaignRow) -> Told:
+    """Runs one pass and prints it on stderr."""
     reconciler = Reconciler(store, campaign)
     try:
         with terminated_as_interrupted():
@@ -63,17 +78,29 @@ def run_one_pass(store: Store, campaign: CampaignRow) -> bool:
         raise
     finally:
         reconciler.close()
-    for line in (*done_lines(seen, store, campaign), *in_the_way(seen)):
+    status = read_status(store, campaign)
+    for line in (*done_lines(seen, lambda: status), *in_the_way(seen)):
         echo_err(line)
-    return isinstance(seen, Pass) and bool(seen.troubles)
+    return Told(status, isinstance(seen, Pass) and bool(seen.troubles), cancel_waits_s(seen))
 
 
-def done_lines(seen: Pass | Exception, store: Store, campaign: CampaignRow) -> Sequence[str]:
-    """What a pass did."""
+def done_lines(seen: Pass | Exception, read: Callable[[], CampaignStatus]) -> Sequence[str]:
+    """What a pass did; `read` returns the status after it, and is called only where it did something."""
     if not isinstance(seen, Pass) or not seen.actions:
         return []
-    after = {run.run_id: run for run in read_status(store, campaign).runs}
+    after = {run.run_id: run for run in read().runs}
     return action_lines(seen, after, page_for(sys.stderr))
+
+
+def cancel_waits_s(seen: Pass | Exception) -> Sequence[float]:
+    """Seconds to wait before each further look at jobs that a pass has cancelled."""
+    if not isinstance(seen, Pass):
+        return ()
+    cancelled = {action.attempt.id for action in seen.actions if isinstance(action, CancelJob)}
+    latest = (view.latest for view in seen.snapshot.runs)
+    jobs = [one.job for one in latest if one and one.row.id in cancelled]
+    # one that only waits has left the queue when Slurm answers
+    return (0.0, CANCELLED_S) if jobs and all(job and job.pending for job in jobs) else (CANCELLED_S,)
 
 
 def watch_passes(store: Store, campaign: CampaignRow, interval_s: float | None = None) -> None:

@@ -43,7 +43,7 @@ def activities(snapshot: Snapshot) -> dict[int, Activity]:
 def _activity(attempt: AttemptView, now_s: float) -> Activity | None:
     """What its slowest rank does; None where the executor does not show its job."""
     row, job = attempt.row, attempt.job
-    if job is None or job.pending:
+    if job is None or job.pending or job.cancelled_in_queue:
         return Activity("", None, "") if job else None
     slowest = min(attempt.heartbeats, key=lambda beat: beat.step, default=None)
     phase, for_s = (slowest.phase, slowest.phase_s or 0.0) if slowest else (QUIET_START, 0.0)

@@ -38,6 +38,8 @@ PRUNED = "pruned"
 STRAGGLER = "straggler"
 """Kinds of notes; an attempt's evidence keeps each under its name."""
 
+_UNWANTED = "the run is no longer wanted"
+
 _ENDS = frozenset({HANG, PRUNED})
 """Notes for which the job is cancelled."""
 
@@ -188,10 +190,13 @@ def _may_still_arrive(attempt: AttemptView, snapshot: Snapshot) -> bool:
 
 
 def _finish(view: RunView, attempt: AttemptView, snapshot: Snapshot) -> Finish | SetAside:
+    if not snapshot.is_desired(view) and _never_began(attempt):
+        verdict = Verdict(FailureClass.CANCELLED, _UNWANTED)
+        return Finish(attempt.row, verdict.kind.policy.attempt, verdict, _bare(view, attempt), snapshot.now_s)
     ended = view.ended(attempt)
     verdict = classify(ended)
     if not snapshot.is_desired(view) and verdict.kind is not FailureClass.COMPLETED and _was_ended(ended):
-        verdict = Verdict(FailureClass.CANCELLED, "the run is no longer wanted")
+        verdict = Verdict(FailureClass.CANCELLED, _UNWANTED)
     elif HANG in attempt.row.evidence and verdict.kind.policy.may_hide_hang:
         verdict = Verdict(FailureClass.HANG, str(attempt.row.evidence[HANG]), rule="no-step")
     elif PRUNED in attempt.row.evidence and verdict.kind.policy.run in (None, RunState.CANCELLED):
@@ -208,6 +213,19 @@ def _finish(view: RunView, attempt: AttemptView, snapshot: Snapshot) -> Finish |
         why = "; ".join([verdict.reason, *attempt.unreadable])  # what is not known could be there
         return SetAside(view.run.id, why, RunState.HELD, replace(finish, verdict=unreadable(why)))
     return finish
+
+
+def _never_began(attempt: AttemptView) -> bool:
+    """Whether its job surely left the queue without a node, and no agent has left a word."""
+    gone = attempt.job is not None and attempt.job.cancelled_in_queue
+    left = (attempt.claimed, attempt.start, attempt.outcomes, attempt.unreadable, attempt.row.last_step)
+    return gone and not any(left)
+
+
+def _bare(view: RunView, attempt: AttemptView) -> Ended:
+    """What is known of one that never began: nothing in its configuration, which need not be read for it."""
+    row = attempt.row
+    return Ended(attempt.job, (), row.nodes, view.run.target_step, False, False, (), row.start_step, row.last_step)
 
 
 def _as_begun(attempt: AttemptView) -> AttemptRow:

@@ -143,7 +143,8 @@ def _see(view: RunView, snapshot: Snapshot) -> _Seen:
 
 
 def _pass_context(snapshot: Snapshot, ended: Sequence[EndedAttempt]) -> PassContext:
-    hours = max((view.retry.exclude_h for view in snapshot.runs), default=0.0) if ended else 0.0
+    struck = any(end.kind.policy.strike for end in ended)  # what the specs say of strikes matters only then
+    hours = max((view.retry.exclude_h for view in snapshot.runs), default=0.0) if struck else 0.0
     return PassContext(
         now_s=snapshot.now_s,
         ledgers=snapshot.ledgers,

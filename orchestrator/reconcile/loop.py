@@ -85,10 +85,8 @@ class Reconciler:
         return done
 
     def _pass(self, writer: FencedWriter) -> Pass:
-        newest = self._newest_attempts()
-        seen = self._folder.require(newest)
-        troubles = drain(writer, self._with_folder(newest), self._executor.outcome_grace_s)
-        del newest  # thousands of rows, read again with what was drained
+        seen = self._folder.require(self._all_attempts())
+        troubles = drain(writer, self._newest_attempts(), self._executor.outcome_grace_s)
         stored = read_store(self._store, self._campaign)
         writer.renew()
         snapshot, trouble = observe(stored, self._executor, self.paths, RunMetrics(self._store), writer.renewing)
@@ -142,13 +140,20 @@ class Reconciler:
         made = run_folders(self.paths) if rows else set()
         return [row for row in rows if attempt_paths(row).dir.parent.name in made]
 
+    def _all_attempts(self) -> Iterator[AttemptRow]:
+        """All attempts, read only where somebody looks at the first."""
+        with self._store.read() as conn:
+            yield from queries.attempts(conn, self._campaign.id)
+
     def _newest_attempts(self) -> list[AttemptRow]:
-        """The two newest attempts of each run, and those that ended recently.
+        """The two newest attempts of each run that has a folder, and those that ended recently.
 
         The last may still write; of those before, files may have arrived late or been unreadable for a while.
         """
+        made = run_folders(self.paths)
         with self._store.read() as conn:
-            attempts, late_s = queries.attempts_by_run(conn, self._campaign.id), self._store.now(conn) - LATE_S
+            attempts = queries.attempts_of_runs(conn, self._campaign.id, made)
+            late_s = self._store.now(conn) - LATE_S
         return [
             row
             for rows in attempts.values()

@@ -16,7 +16,9 @@ from sqlalchemy import Connection
 
 from ...db import queries
 from ...db.records import ACTIVE_ATTEMPT, AttemptRow, AttemptState, RunState
+from ...db.storable import to_json
 from ...db.store import refusal
+from ...db.stored_document import StoredDocument
 from ..executors.base import NO_NODES
 from ..failures.evidence import READ_CONFIG, Ended, frames_of
 from ..formatting import words
@@ -151,7 +153,7 @@ class _Changes:
         job = ended.job
         started_s = min((o.started_s for o in ended.outcomes), default=row.started_s or (job and job.started_s))
         ended_s = max((o.ended_s for o in ended.outcomes), default=(job and job.ended_s) or action.seen_s)
-        evidence = _evidence(action)
+        evidence = StoredDocument(to_json(_evidence(action)))  # once, for the attempt and for the event
         values = {
             "state": action.state,
             "failure_class": verdict.kind,
