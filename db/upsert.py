@@ -29,10 +29,10 @@ from sqlalchemy import (
     true,
     tuple_,
 )
-from sqlalchemy.dialects import postgresql, sqlite
 
 from .records import METRIC_COLUMNS
 from .schema import StorableText, gpu_sample, metric_extra, run_latest, step_metric
+from .store import dialect_of
 
 Steps = Mapping[int, Mapping[str, float]]
 
@@ -86,7 +86,7 @@ def upsert_latest(conn: Connection, key: tuple[int, int, int], steps: Steps) -> 
 @lru_cache
 def _moved_on(database: str) -> Any:
     """The statement that moves a run's newest figures on: to make it takes ten times as long as to run it."""
-    new = (sqlite if database == "sqlite" else postgresql).insert(run_latest)
+    new = dialect_of(database).insert(run_latest)
     old, come = run_latest.c, new.excluded
     same = old.generation == come.generation
     older = tuple_(old.generation, old.step) <= tuple_(come.generation, come.step)
@@ -117,14 +117,14 @@ def _copy(conn: Connection, table: Table, rows: Iterable[tuple[Any, ...]]) -> No
         for row in rows:
             copy.write_row(row)
     staged: Any = select(literal_column(columns)).select_from(text(stage))
-    conn.execute(_on_conflict(postgresql.insert(table).from_select(names, staged), table))
+    conn.execute(_on_conflict(dialect_of(conn.dialect.name).insert(table).from_select(names, staged), table))
     conn.exec_driver_sql(f"DROP TABLE {stage}")
 
 
 @lru_cache(maxsize=4 * _ROWS)
 def _insert_sql(table: Table, database: str, rows: int) -> str:
     """The INSERT in the driver's own words: rows reach it as they are, many at once."""
-    kind, place = (sqlite, "?") if database == "sqlite" else (postgresql, "%s")
+    kind, place = dialect_of(database), "?" if database == "sqlite" else "%s"
     one = kind.insert(table).values(dict.fromkeys(table.columns.keys(), literal_column("?")))
     marks = ["?"] * len(table.columns)
     head, tail = str(_on_conflict(one, table).compile(dialect=kind.dialect())).split(f"({', '.join(marks)})")

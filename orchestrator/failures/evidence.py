@@ -13,7 +13,7 @@ from ..executors.base import JobView
 from .log_lines import bare, evidence, is_cascade
 from .places import Place, places, telling
 from .raised import MESSAGE_LIMIT, Frame, Raised, causes_of_trace, nested, of_trace, recorded, said
-from .rules import UserRule
+from .user_rule import UserRule
 
 SIGNAL_SLACK_S = 1.0
 """Slurm's SIGTERM reaches agent and ranks at once: an error may be a moment older than the agent's note of it."""

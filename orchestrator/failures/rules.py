@@ -14,7 +14,6 @@ from dataclasses import dataclass
 from functools import partial
 from typing import Any
 
-from ...jobs.shared.user_pattern import UserPattern
 from . import devices
 from .policy import FailureClass
 from .verdict import Diagnosis
@@ -41,19 +40,6 @@ class RuleTable:
     def first(self, text: str, *, trained: bool, resumes: bool) -> Rule | None:
         """The first rule that matches the text and may hold at this time."""
         return next((rule for rule in self._at[trained, resumes] if rule.pattern.search(text)), None)
-
-
-@dataclass(frozen=True)
-class UserRule:
-    """A rule of the user's own, tried before those of the table.
-
-    Attributes:
-        action: "stop", "retry", "exclude_node" or "smaller".
-    """
-
-    pattern: UserPattern | re.Pattern[str]
-    action: str
-    hint: str = ""
 
 
 USER_ACTIONS = {

@@ -8,7 +8,6 @@ from dataclasses import replace
 from ...db.records import AttemptRow, AttemptState, RunState
 from ..executors.base import JobView
 from ..executors.pending_reason import waits_because
-from ..failures.classify import classify
 from ..failures.evidence import Ended
 from ..failures.policy import FailureClass
 from ..failures.verdict import Verdict
@@ -193,6 +192,10 @@ def _finish(view: RunView, attempt: AttemptView, snapshot: Snapshot) -> Finish |
     if not snapshot.is_desired(view) and _never_began(attempt):
         verdict = Verdict(FailureClass.CANCELLED, _UNWANTED)
         return Finish(attempt.row, verdict.kind.policy.attempt, verdict, _bare(view, attempt), snapshot.now_s)
+    from ..failures.classify import (
+        classify,
+    )  # imported here: its patterns take long to compile, and few passes need them
+
     ended = view.ended(attempt)
     verdict = classify(ended)
     if not snapshot.is_desired(view) and verdict.kind is not FailureClass.COMPLETED and _was_ended(ended):
