@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable, Hashable, Iterable
+from functools import lru_cache
 from typing import Final, TypeVar
 
 from .policy import FailureClass
@@ -23,6 +24,7 @@ _OMITTED: Final = frozenset("# and or B bytes kB KB MB GB TB KiB MiB GiB TiB K M
 """What may follow such a word: its unit, or the rest of a list."""
 
 
+@lru_cache  # ten thousand runs say the same
 def gist(text: str) -> str:
     """A text without what differs from run to run: numbers, sizes, paths, addresses and names that hold a number."""
     words: list[str] = []

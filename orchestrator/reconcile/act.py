@@ -28,6 +28,7 @@ from .actions import (
     Submit,
     run_of,
 )
+from .campaign_folder import run_folder, run_folders
 from .claims import is_claimed, take_claim
 from .lease import FencedWriter
 from .record import record, record_finish
@@ -146,9 +147,10 @@ def _close(
         return away
 
     unbegun: dict[str, list[Finish]] = defaultdict(list)
+    made = run_folders(paths) if ends else set()  # of thousands that never began, none is looked for by itself
     for end in writer.renewing(ends):
         try:
-            if not is_claimed(end.attempt):
+            if run_folder(end.attempt) not in made or not is_claimed(end.attempt):
                 unbegun[end.attempt.token].append(end)
         except Exception as exc:  # noqa: BLE001 - whatever it is, it is this run's alone
             if away := failed(exc, [end]):

@@ -138,12 +138,14 @@ class SetAside:
 
 Action = Adopt | MarkAttempt | Note | NoteAbsence | Finish | Revoke | SetRun | Submit | CancelJob | Resize | SetAside
 
+_OF_RUN = (SetRun, Submit)
+
 
 def run_of(action: Action) -> int:
     """The id of the run that an action is about."""
     if isinstance(action, SetAside):
         return action.run_id
-    return action.run.id if isinstance(action, SetRun | Submit) else action.attempt.run_id
+    return action.run.id if isinstance(action, _OF_RUN) else action.attempt.run_id
 
 
 def set_run(view: RunView, state: RunState, reason: str, not_before_s: float | None = None) -> Iterator[Action]:

@@ -40,6 +40,11 @@ def run_folders(paths: CampaignPaths) -> set[str]:
         return set()
 
 
+def run_folder(row: AttemptRow) -> str:
+    """The name of the folder of an attempt's run."""
+    return row.spool_path.rsplit("/", 3)[-3]
+
+
 class CampaignFolder:
     """The folder of a campaign that is recorded in the store."""
 

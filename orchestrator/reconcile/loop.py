@@ -22,7 +22,7 @@ from ..executors.job_request import attempt_paths
 from .act import act
 from .actions import Action, Finish
 from .activity import record_activities
-from .campaign_folder import CampaignFolder, Identity, run_folders
+from .campaign_folder import CampaignFolder, Identity, run_folder, run_folders
 from .decide import decide, settled
 from .environment import Environments
 from .lease import FencedWriter, LeaseHeld, LeaseHolder, release_lease, take_lease
@@ -138,7 +138,7 @@ class Reconciler:
     def _with_folder(self, rows: Sequence[AttemptRow]) -> list[AttemptRow]:
         """Those that may have left files: the first agent of a run makes its folder."""
         made = run_folders(self.paths) if rows else set()
-        return [row for row in rows if attempt_paths(row).dir.parent.name in made]
+        return [row for row in rows if run_folder(row) in made]
 
     def _all_attempts(self) -> Iterator[AttemptRow]:
         """All attempts, read only where somebody looks at the first."""

@@ -47,7 +47,8 @@ def action_lines(
     together = first if len(first) > SINGLE_LINES else []
     before = {view.run.id: view.latest.row.micro_batch for view in done.snapshot.runs if view.latest}
     silent = still | {id(action) for action in together}
-    silent |= {id(a) for a in done.actions if isinstance(a, SetRun) and _says_nothing(a, starting)}
+    started = {action.run.id for action in starting}
+    silent |= {id(a) for a in done.actions if isinstance(a, SetRun) and _says_nothing(a, started)}
     said = [
         _Line(names[run_of(action)], text, _key(action, text, names[run_of(action)]))
         for action in done.actions
@@ -69,6 +70,8 @@ def _key(action: Action, text: str, run: str) -> Hashable:
     if isinstance(action, Finish):
         verdict = action.verdict
         return Finish, action.attempt.generation, cause(verdict.kind, verdict.rule, verdict.reason, run)
+    if isinstance(action, CancelJob):
+        return CancelJob
     return type(action), gist(text.replace(run, "#"))
 
 
@@ -87,8 +90,8 @@ def _together(actions: Sequence[Submit], after: Mapping[int, RunStatus], page: P
     return [f"{page.paint(count(number, 'run'), Style.BOLD)}: {text}" for text, number in said.items() if number]
 
 
-def _says_nothing(action: SetRun, starting: Sequence[Submit]) -> bool:
-    return action.state is action.run.state or any(action.run.id == submit.run.id for submit in starting)
+def _says_nothing(action: SetRun, started: Collection[int]) -> bool:
+    return action.state is action.run.state or action.run.id in started
 
 
 def _say(action: Action, before: Mapping[int, int | None], after: Mapping[int, RunStatus], page: Page) -> Iterator[str]:
