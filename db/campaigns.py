@@ -110,6 +110,13 @@ def metrics_sources(conn: Connection, campaign_id: int) -> dict[int, MetricsSour
     return {run_id: source for run_id, source in found.items() if source.kind != "reported"}
 
 
+def time_limits(conn: Connection, run_ids: Collection[int]) -> dict[int, str]:
+    """By run id, the time that an attempt of it asks Slurm for, in Slurm's words."""
+    run = schema.run.c
+    asked = conn.execute(select(run.id, run.config["slurm"]["time"].as_string()).where(run.id.in_(run_ids)))
+    return {run_id: str(text) for run_id, text in asked if text is not None}
+
+
 def thinned_runs(conn: Connection, campaign_id: int) -> dict[int, int]:
     """By run id, one step in how many is left, of the runs that were thinned."""
     run, attempt = schema.run.c, schema.attempt.c

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import heapq
 from collections import Counter
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, field, replace
@@ -17,10 +18,12 @@ from ...db.store import Store
 from ..failures.groups import alike, cause
 from ..formatting import count
 from ..reconcile.lease import LeaseHolder, lease_name
+from ..spec.slurm_time import slurm_minutes
 from .counts import RunCounts
 from .eta import campaign_left_s, run_left_s
 
 HOUR_S = 3600.0
+LONGEST: Final = 5
 LOOKED_S = 120.0
 """How long ago a reconciler may have looked at runs for what it saw to be told as what they do."""
 
@@ -56,6 +59,7 @@ class CampaignStatus:
         sources: by run id, where its metrics come from, of runs whose script does not report them.
         all_left_s: how long the campaign will still take, with as many runs at once as now; None if nobody knows.
         ended_last_hour: how many settled runs had an attempt that ended within the last hour.
+        limits_s: by run id, Slurm's time limit of an attempt; only of those that run longest.
     """
 
     campaign: CampaignRow
@@ -68,6 +72,7 @@ class CampaignStatus:
     all_left_s: float | None = None
     sources: Mapping[int, MetricsSource] = field(default_factory=dict)
     ended_last_hour: int = 0
+    limits_s: Mapping[int, float] = field(default_factory=dict)
 
     @property
     def counted(self) -> RunCounts:
@@ -176,6 +181,12 @@ def failures_of(status: CampaignStatus) -> list[list[RunStatus]]:
     return sorted(groups, key=len, reverse=True)
 
 
+def run_longest(runs: Sequence[RunStatus]) -> list[RunStatus]:
+    """The few whose attempts have run for the longest time; none where there is only one."""
+    running = [run for run in runs if run.state is RunState.RUNNING and run.started_s is not None]
+    return heapq.nsmallest(LONGEST, running, key=lambda run: run.started_s or 0.0) if len(running) > 1 else []
+
+
 def _rank(state: RunState) -> int:
     return WORST_FIRST.index(state) if state in WORST_FIRST else len(WORST_FIRST)
 
@@ -200,8 +211,14 @@ def read_status(store: Store, campaign: CampaignRow) -> CampaignStatus:
             all_left_s=all_left_s,
             sources=campaigns.metrics_sources(conn, campaign.id),
             ended_last_hour=campaigns.ended_since(conn, campaign.id, now_s - HOUR_S),
+            limits_s=_limits_s(conn, run_longest(rows)) if campaign.executor == "slurm" else {},
             rules=campaigns.failure_rules(conn, campaign.id) if any(row.state in TROUBLED for row in rows) else {},
         )
+
+
+def _limits_s(conn: Connection, runs: Sequence[RunStatus]) -> dict[int, float]:
+    asked = campaigns.time_limits(conn, [run.run_id for run in runs]) if runs else {}
+    return {run_id: 60.0 * minutes for run_id, text in asked.items() if (minutes := slurm_minutes(text))}
 
 
 def _with_nonfinite(conn: Connection, campaign_id: int, rows: list[RunStatus]) -> list[RunStatus]:

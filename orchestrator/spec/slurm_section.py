@@ -16,6 +16,7 @@ from pydantic import (
 
 from .field_types import Hint, Scalar, SpecSection, Text, Whole, one_line
 from .other_names import hint_for
+from .slurm_time import slurm_minutes
 
 OWNED_OPTIONS: Final = {
     "array": "attempts with the same resources are submitted as one array",
@@ -63,11 +64,6 @@ PASSED_OPTIONS: Final = frozenset(
 )
 """Options of sbatch that are passed through unchanged."""
 
-_TIME_FORMS = (
-    re.compile(r"(?P<minutes>\d+)(:(?P<seconds>\d+))?"),
-    re.compile(r"(?P<hours>\d+):(?P<minutes>\d+):(?P<seconds>\d+)"),
-    re.compile(r"(?P<days>\d+)-(?P<hours>\d+)(:(?P<minutes>\d+)(:(?P<seconds>\d+))?)?"),
-)
 _GPU_COUNT = re.compile(r"(?:(?!\d+:)[\w.+-]+:)?\d+")
 _GRES_GPUS = re.compile(r"(?:^|,)(?:gres/)?gpu(?::(?!\d+(?:[:,(=]|$))[^:,()=]+)?(?:[:=](\d+))?(?=[,(]|$)")
 """A type may begin with a digit (`1g.10gb`, a part of a GPU), but is not a number."""
@@ -82,10 +78,7 @@ def parse_time_min(text: str) -> int:
     Raises:
         Hint: It is none of these forms, or zero.
     """
-    match = next((found for form in _TIME_FORMS if (found := form.fullmatch(text))), None)
-    parts = {unit: int(value or 0) for unit, value in match.groupdict().items()} if match else {}
-    minutes = parts.get("days", 0) * 1440 + parts.get("hours", 0) * 60 + parts.get("minutes", 0)
-    total = minutes + ceil(parts.get("seconds", 0) / 60)
+    total = slurm_minutes(text)
     if not total:
         raise Hint(f"{text!r} is not a time limit", 'use minutes ("90"), "4:00:00" or days-hours ("2-12")')
     return total

@@ -2,14 +2,10 @@
 
 from __future__ import annotations
 
-from typing import Final
-
 from ....db.records import RunState, RunStatus
-from ...campaign.status import CampaignStatus
+from ...campaign.status import CampaignStatus, run_longest
 from ...formatting import count, duration, short_number
 from .text import Page, Style
-
-_LONGEST: Final = 5
 
 
 def rates_lines(status: CampaignStatus, page: Page) -> list[str]:
@@ -29,18 +25,17 @@ def _rates(status: CampaignStatus) -> str:
 
 
 def _longest(status: CampaignStatus) -> str:
-    """`running longest: lr-7 for 3 h 20 min (5 min left), lr-9 for 2 h`."""
-    running = [run for run in _running(status) if run.started_s is not None]
-    if len(running) <= 1:
-        return ""
-    first = sorted(running, key=lambda run: run.started_s or 0.0)[:_LONGEST]
-    return f"running longest: {', '.join(_for(run, status) for run in first)}"
+    """`running longest: lr-7 for 3 h 20 min of 4 h (5 min left), lr-9 for 2 h of 4 h`."""
+    longest = run_longest(status.runs)
+    return f"running longest: {', '.join(_for(run, status) for run in longest)}" if longest else ""
 
 
 def _for(run: RunStatus, status: CampaignStatus) -> str:
     left_s = status.left_s.get(run.run_id)
     left = "" if left_s is None else f" ({duration(left_s)} left)"
-    return f"{run.name} for {duration(status.now_s - (run.started_s or 0.0))}{left}"
+    limit_s = status.limits_s.get(run.run_id)
+    of = "" if limit_s is None else f" of {duration(limit_s)}"
+    return f"{run.name} for {duration(status.now_s - (run.started_s or 0.0))}{of}{left}"
 
 
 def _running(status: CampaignStatus) -> list[RunStatus]:

@@ -114,20 +114,40 @@ def at_work(status: CampaignStatus) -> CampaignStatus:
         else run
         for run in status.runs
     )
-    left_s = {running[0].run_id: 300.0}
+    left_s, limits_s = {running[0].run_id: 300.0}, {run.run_id: 86_400.0 for run in running[:2]}
     lease = Lease("", "h:1:x", 1, now_s - 60)
-    return replace(status, runs=runs, now_s=now_s, reconciler=lease, left_s=left_s, ended_last_hour=31)
+    return replace(
+        status, runs=runs, now_s=now_s, reconciler=lease, left_s=left_s, limits_s=limits_s, ended_last_hour=31
+    )
 
 
 def test_a_screen_says_how_fast_it_goes_and_what_runs_longest(status: CampaignStatus) -> None:
     seen = at_work(status)
     page = status_page(seen, Page(width=200), 30)
     assert "20k tokens/s of 20 running · 31 runs ended in the last hour" in page
-    longest = "lr-0-r1 for 20 h (5 min left), lr-5-r1 for 19 h, lr-10-r1 for 18 h, lr-15-r1 for 17 h, lr-20-r1 for 16 h"
+    longest = (
+        "lr-0-r1 for 20 h of 1 d (5 min left), lr-5-r1 for 19 h of 1 d, lr-10-r1 for 18 h, lr-15-r1 for 17 h, "
+        "lr-20-r1 for 16 h"
+    )
     assert f"running longest: {longest}\n" in page
     assert len(page.splitlines()) <= 30
     assert "tokens/s" not in status_page(seen, Page(width=200), 20)  # rather a row of a condition
     assert "running longest" not in status_page(replace(seen, now_s=2e6), Page(width=200), 30)  # nobody looked since
+
+
+def test_the_limits_of_the_runs_that_run_longest_are_read(folder: Path) -> None:
+    store = Store.open(f"sqlite:///{folder}/campaign.db")
+    times = ["30", "4:00:00", "1-12", None]
+    with store.write() as conn:
+        [campaign] = queries.list_campaigns(conn)
+        running = [run for run in queries.runs(conn, campaign.id) if run.state is RunState.RUNNING]
+        for started_s, (run, time) in enumerate(zip(running, times, strict=False), 1):
+            row = queries.insert_attempt(conn, NewAttempt(run.id, 1, "t", "h", 4, 1, 8, 1, "slurm", "spool"))
+            queries.update_attempt(conn, row, state=AttemptState.RUNNING, started_s=float(started_s))
+            queries.update_run(conn, run.id, config={"slurm": {"time": time} if time else {}})
+    found = read_status(store, campaign)
+    store.close()
+    assert found.limits_s == {run.id: 60.0 * minutes for run, minutes in zip(running, [30, 240, 2160], strict=False)}
 
 
 def test_a_speed_of_the_attempt_before_is_not_counted(status: CampaignStatus) -> None:

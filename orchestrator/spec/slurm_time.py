@@ -1,0 +1,20 @@
+"""Slurm's words for a time; apart from its section, so that `campaign status` can read them without pydantic."""
+
+from __future__ import annotations
+
+import re
+from math import ceil
+
+_TIME_FORMS = (
+    re.compile(r"(?P<minutes>\d+)(:(?P<seconds>\d+))?"),
+    re.compile(r"(?P<hours>\d+):(?P<minutes>\d+):(?P<seconds>\d+)"),
+    re.compile(r"(?P<days>\d+)-(?P<hours>\d+)(:(?P<minutes>\d+)(:(?P<seconds>\d+))?)?"),
+)
+
+
+def slurm_minutes(text: str) -> int:
+    """Minutes of a Slurm time, rounded up; 0 where it is none."""
+    match = next((found for form in _TIME_FORMS if (found := form.fullmatch(text))), None)
+    parts = {unit: int(value or 0) for unit, value in match.groupdict().items()} if match else {}
+    minutes = parts.get("days", 0) * 1440 + parts.get("hours", 0) * 60 + parts.get("minutes", 0)
+    return minutes + ceil(parts.get("seconds", 0) / 60)
