@@ -26,6 +26,8 @@ from dscampaign.orchestrator.reconcile.actions import (
     SetRun,
     Submit,
 )
+from dscampaign.orchestrator.reconcile.activity import activities
+from dscampaign.orchestrator.reconcile.attempt_state import transitions
 from dscampaign.orchestrator.reconcile.decide import decide, settled
 from dscampaign.orchestrator.reconcile.snapshot import ABSENCE, Absence, AttemptView, RunView
 from dscampaign.orchestrator.spec.model import RunConfig
@@ -47,6 +49,7 @@ from dscampaign.tests.support.policy_world import (
 )
 
 DAY_S = 86_400.0
+_UNWANTED = run_row(generation=1, desired="cancel")
 
 
 def after(*past: AttemptRow, **values: Any) -> tuple[Submit | None, SetRun | None]:
@@ -757,6 +760,29 @@ def test_an_unwanted_run_is_ended_and_says_so_truly(desired: str) -> None:
     )
     assert world.runs[0].run.state is RunState.CANCELLED
     assert settled(world.snapshot())
+
+
+def _unreadable() -> RunConfig:
+    raise AssertionError("nothing of its configuration decides what follows")
+
+
+def test_thousands_of_unwanted_runs_that_never_began_are_ended_without_a_look_at_their_configurations() -> None:
+    gone = job("CANCELLED", nodes="", started_s=None)
+    run = run_row(generation=1, desired="cancel")
+    view = replace(run_view(AttemptView(attempt_row(), gone), run=run), read_config=_unreadable)
+    finish, cancelled = decide(snapshot(view))
+    assert isinstance(finish, Finish)
+    assert (finish.verdict.kind, finish.verdict.reason) == ("cancelled", "the run is no longer wanted")
+    assert cancelled == SetRun(run, RunState.CANCELLED, "")
+    assert activities(snapshot(view)) == {}
+
+
+@pytest.mark.parametrize("trace", [{"claimed": True}, {"outcomes": (outcome(),)}, {"row": attempt_row(last_step=100)}])
+def test_an_unwanted_run_that_may_have_begun_is_judged_by_what_it_left(trace: dict[str, Any]) -> None:
+    gone = job("CANCELLED", nodes="", started_s=None)
+    view = AttemptView(**{"row": attempt_row(), "job": gone, **trace})
+    with pytest.raises(AssertionError):
+        next(iter(transitions(replace(run_view(view, run=_UNWANTED), read_config=_unreadable), view, snapshot())))
 
 
 def test_the_end_of_a_local_run_that_was_cancelled_is_no_crash() -> None:
