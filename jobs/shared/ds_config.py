@@ -6,6 +6,8 @@ from collections.abc import Mapping
 from copy import deepcopy
 from typing import Any, Final
 
+from .layer_parts import autotp_section
+
 _NEVER_PRINT: Final = 10**9
 
 
@@ -34,6 +36,7 @@ def render(
         **_precision(train["precision"]),
         **_offload(train.get("offload", "none"), train.get("nvme_path")),
         **({"compile": {"deepcompile": True}} if train.get("deepcompile") else {}),
+        **({"tensor_parallel": autotp_section(shared)} if (shared := train.get("tensor_parallel", 1)) > 1 else {}),
         "gradient_clipping": train["grad_clip"],
         "steps_per_print": _NEVER_PRINT,
         "wall_clock_breakdown": False,

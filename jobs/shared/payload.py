@@ -16,6 +16,7 @@ from .documents import Document, decode
 from .files import write_atomically
 from .layout import AttemptPaths
 from .micro_batch_search import SEARCH_PASSES
+from .rank_groups import ranks_per_sample
 from .state_layout import arrangement
 
 
@@ -111,9 +112,8 @@ class Payload(Document):
         assert self.share is not None
         whole = micro_batch * SEARCH_PASSES * self.world_size
         made = self._with_sizes(micro_batch, SEARCH_PASSES)
-        shared = (self.train or {}).get("sequence_parallel", 1)
         plan = {
-            "global_batch": whole // shared,
+            "global_batch": whole // ranks_per_sample(self.train or {}),
             "search": {"share": self.share, "seconds": seconds, "too_big": too_big},
         }
         return replace(

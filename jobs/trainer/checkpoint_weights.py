@@ -4,19 +4,22 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from pathlib import Path
+from tempfile import TemporaryDirectory
 from typing import Any, Final
 
 import torch
 from deepspeed.utils.zero_to_fp32 import get_fp32_state_dict_from_zero_checkpoint
 from torch import Tensor
 
+from ..shared.layer_parts import TRANSPOSED, Cut, cut_of
 from .ddp_engine import STATE_FILE
 from .flat_parameters import MATRICES, VECTORS
 from .fsdp_engine import shards_in
 from .weights_only import weights_only
 
 WHOLE: Final = "mp_rank_00_model_states.pt"
-"""DeepSpeed's file of all weights in the format of the training; ZeRO 3 has none."""
+"""DeepSpeed's file of all weights in the format of the training; ZeRO 3 has none. Where ranks share layers it is the
+first of several, with what the first of these ranks has."""
 
 _MODEL: Final = "model."
 """What the model is called in the module that is trained."""
@@ -41,7 +44,7 @@ class SavedWeights:
             ValueError: they are not of this trainer, or of a number of shards that does not fit.
         """
         with weights_only():
-            self._found = _found(folder, tag, dtype)
+            self._found = _whole(folder, tag, dtype)
 
     def __contains__(self, name: str) -> bool:
         return name in self._found
@@ -55,6 +58,35 @@ class SavedWeights:
     def shapes(self) -> dict[str, torch.Size]:
         """Of every weight."""
         return {name: torch.Size(weight.shape) for name, weight in self._found.items()}
+
+
+def _whole(folder: Path, tag: str, dtype: torch.dtype) -> dict[str, Any]:
+    """What is in a checkpoint, with the parts of layers that ranks share put together."""
+    count = len(list((folder / tag).glob("mp_rank_*_model_states.pt")))
+    if count < 2:
+        return _found(folder, tag, dtype)
+    with TemporaryDirectory() as place:  # what is read from there stays in memory, or mapped into it
+        parts = [_found(_alone(folder / tag, number, Path(place)), tag, dtype) for number in range(count)]
+    return {name: _parts_joined(name, parts) for name in parts[0]}
+
+
+def _alone(written: Path, number: int, place: Path) -> Path:
+    """A folder with links to the files of one part, under the names that they have where there is no other."""
+    folder = place / str(number)
+    (folder / written.name).mkdir(parents=True)
+    mine = f"mp_rank_{number:02d}_"
+    for file in written.iterdir():
+        if mine in file.name:
+            (folder / written.name / file.name.replace(mine, "mp_rank_00_")).symlink_to(file.resolve())
+    return folder
+
+
+def _parts_joined(name: str, parts: Sequence[Mapping[str, Any]]) -> Any:
+    if (cut := cut_of(name)) is None:
+        return parts[0][name]  # DeepSpeed names tied weights twice there alone
+    mine = [part[name] for part in parts]
+    turned = name.split(".")[-2] in TRANSPOSED and len(mine[0].shape) == 2
+    return _Joined(mine, int(cut is Cut.INPUTS), pieces=3 if cut is Cut.THIRDS else 1, turned=turned)
 
 
 def _found(folder: Path, tag: str, dtype: torch.dtype) -> dict[str, Any]:
@@ -83,23 +115,35 @@ def _rounded(module: Mapping[str, Tensor], dtype: torch.dtype) -> bool:
     return any(weight.dtype not in (dtype, torch.float32) for weight in module.values() if weight.is_floating_point())
 
 
-class _Rows:
-    """A weight whose rows lie on several ranks, joined when it is asked for."""
+class _Joined:
+    """A weight of which several ranks have parts, joined when it is asked for."""
 
-    def __init__(self, parts: Sequence[Tensor]) -> None:
-        self._parts = parts
-        self.shape = torch.Size((sum(part.shape[0] for part in parts), *parts[0].shape[1:]))
+    def __init__(self, parts: Sequence[Any], dim: int = 0, pieces: int = 1, *, turned: bool = False) -> None:
+        """Takes the parts.
+
+        Args:
+            parts: tensors, or what DeepSpeed gathers into one on request.
+            dim: along which they lie side by side.
+            pieces: as many weights of equal size make up this one, and were cut each for itself.
+            turned: swap rows and columns in the end.
+        """
+        self._parts, self._dim, self._pieces, self._turned = parts, dim, pieces, turned
+        sizes = list(parts[0].shape)
+        sizes[dim] = sum(part.shape[dim] for part in parts)
+        self.shape = torch.Size(sizes[::-1] if turned else sizes)
 
     def contiguous(self) -> Tensor:
         """The whole weight."""
-        return torch.cat(list(self._parts))
+        cut = [part.contiguous().chunk(self._pieces, self._dim) for part in self._parts]
+        whole = torch.cat([part for piece in zip(*cut, strict=True) for part in piece], self._dim)
+        return whole.t().contiguous() if self._turned else whole
 
 
 def _rows_joined(shards: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
     """The weights of FSDP2's ranks."""
     if len(shards) != shards[0]["ranks"]:
         raise ValueError(f"the checkpoint has {len(shards)} shards of {shards[0]['ranks']}")
-    weights = {name: _Rows([one["parts"][name]["weight"] for one in shards]) for name in shards[0]["parts"]}
+    weights = {name: _Joined([one["parts"][name]["weight"] for one in shards]) for name in shards[0]["parts"]}
     return {**shards[0]["buffers"], **weights}
 
 

@@ -64,7 +64,7 @@ class TrainerConfig:
         tokenizer: hub name, local folder, ``bytes``, or None for the model's own.
         seq_len: tokens of a sample.
         global_batch, micro_batch, accumulation, world_size: ``global = micro * accumulation * world /
-            sequence_parallel``, in samples.
+            (sequence_parallel * tensor_parallel)``, in samples.
         steps: optimizer steps; None when ``epochs`` decides.
         warmup_steps: steps of linear warm-up at the start of the schedule.
         min_lr_ratio: final learning rate as a share of ``lr``.
@@ -83,6 +83,7 @@ class TrainerConfig:
         profile_at: the first of the optimizer steps that are profiled; None profiles none.
         untimed_steps: of an attempt, that count in no figure of speed: they compile, allocate and tune.
         sequence_parallel: consecutive ranks that share each sample, a stretch of its tokens each.
+        tensor_parallel: consecutive ranks that share each layer, a part of its matrices each.
         search: search for a micro-batch, from ``micro_batch`` on, and do not train; None to train.
     """
 
@@ -128,6 +129,7 @@ class TrainerConfig:
     profile_at: int | None = None
     untimed_steps: int = WARM_UP_STEPS
     sequence_parallel: int = 1
+    tensor_parallel: int = 1
     search: SearchPlan | None = None
 
     @classmethod
@@ -139,13 +141,18 @@ class TrainerConfig:
         """
         config: Self = decode(cls, json.loads(text))
         at_once = config.micro_batch * config.accumulation * config.world_size
-        if config.global_batch * config.sequence_parallel != at_once:
+        if config.global_batch * config.ranks_per_sample != at_once:
             raise ValueError(
-                "train.json: global_batch is not micro_batch * accumulation * world_size / sequence_parallel"
+                "train.json: global_batch is not micro_batch * accumulation * world_size / ranks of a sample"
             )
         if config.seq_len % config.sequence_parallel:
             raise ValueError("train.json: seq_len is not a multiple of sequence_parallel")
         return config
+
+    @property
+    def ranks_per_sample(self) -> int:
+        """Consecutive ranks that work on the same samples."""
+        return self.sequence_parallel * self.tensor_parallel
 
     @property
     def part_len(self) -> int:

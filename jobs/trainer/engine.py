@@ -24,6 +24,7 @@ from .deepspeed_patches import keep_reduce_buckets, remove_waits, spare_the_host
 from .flat_parameters import FlatModel
 from .fsdp_engine import ShardedEngine
 from .model import NextTokenLoss, parameter_groups
+from .tensor_parallel import mark_gradients, norm_of_parts
 from .whole_blocks import gather_whole_blocks
 
 LET_GO_S: Final = 0.1
@@ -109,6 +110,7 @@ def advance(engine: Engine, loss: Tensor) -> Tensor | float | None:
     scale = _loss_scale_left_out(engine)
     engine.backward(loss * scale)
     norm = _plain_norm(engine)
+    _mark_parts(engine)
     engine.step()
     if norm is None:
         norm = engine.get_global_grad_norm()
@@ -166,6 +168,11 @@ def _loss_scale_left_out(engine: Engine) -> float:
     return float(engine.optimizer.loss_scale) if isinstance(engine.optimizer, FP16_UnfusedOptimizer) else 1.0
 
 
+def _mark_parts(engine: Any) -> None:
+    if isinstance(engine.optimizer, FP16_UnfusedOptimizer) and engine.autotp_size() > 1:
+        mark_gradients(engine.module.parameters())
+
+
 def _plain_norm(engine: Any) -> Tensor | None:
     """The norm in plain fp32 without ZeRO, where DeepSpeed clips without telling it."""
     if isinstance(engine, PlainEngine | ShardedEngine):
@@ -174,4 +181,6 @@ def _plain_norm(engine: Any) -> Tensor | None:
         return None
     if not engine.is_gradient_accumulation_boundary():
         return None
+    if engine.autotp_size() > 1:
+        return norm_of_parts(engine.module.parameters())
     return torch.nn.utils.get_total_norm(p.grad for p in engine.module.parameters() if p.grad is not None)

@@ -92,8 +92,8 @@ class Meter:
     def own_share(self, step: int) -> Iterator[None]:
         """Round a forward pass: of each step's first one the time is taken, and the agent told that it was reached.
 
-        So far a rank has waited for no other, unless ZeRO 3 gathers weights or ranks share samples: then the time would
-        say nothing about it.
+        So far a rank has waited for no other, unless ZeRO 3 gathers weights or ranks work on the same samples: then the
+        time would say nothing about it.
         """
         if self._share is not None:
             yield
@@ -158,7 +158,7 @@ class Meter:
         waited = not pending.end.passed()
         time_s = pending.end.seconds_since(pending.begin)
         end = End(pending.end.host_s, time.perf_counter(), waited)
-        waits = self._config.zero_stage == 3 or self._config.engine == "fsdp2" or self._config.sequence_parallel > 1
+        waits = self._config.zero_stage == 3 or self._config.engine == "fsdp2" or self._config.ranks_per_sample > 1
         if pending.share and not waits:
             self._busy_s = pending.share[1].seconds_since(pending.share[0])
         if pending.step in self._profiled:

@@ -87,12 +87,12 @@ def _sample_gb(engine: Engine, config: TrainerConfig, job: Job) -> float | None:
 def _can_probe(engine: Any, config: TrainerConfig) -> bool:
     """Whether one pass through the bare module takes what a pass through the engine takes, and changes nothing.
 
-    With the fused loss a few samples are less than what it works on at a time, and say nothing of many. Ranks that
-    share samples would have to pass through the model together, and each decides by itself.
+    With the fused loss a few samples are less than what it works on at a time, and say nothing of many. Ranks
+    that have the same samples would have to pass through the model together, and each decides by itself.
     """
     converted = getattr(engine, "torch_autocast_enabled", lambda: False)()
     as_it_is = not (config.compile or config.deepcompile or config.fused_loss or converted)
-    return as_it_is and config.sequence_parallel == 1 and engine.zero_optimization_stage() <= 2
+    return as_it_is and config.ranks_per_sample == 1 and engine.zero_optimization_stage() <= 2
 
 
 # -- what a sample takes ---------------------------------------------------------------------------------------
@@ -159,7 +159,7 @@ def _gradient_bytes(engine: Any) -> int:
     parameters = [p for p in engine.module.parameters() if p.requires_grad]
     whole = sum(_bytes(p, whole_shape(p).numel()) for p in parameters)
     if engine.zero_optimization_stage() >= 2:
-        return 0 if _states_on_host(engine) else whole // dist.get_world_size()
+        return 0 if _states_on_host(engine) else whole // getattr(engine, "dp_world_size", dist.get_world_size())
     return whole
 
 

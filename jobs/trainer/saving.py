@@ -26,6 +26,7 @@ REPORTED = "reported"
 TAG = "deepspeed"
 
 _SHARD = re.compile(r"(?:zero_pp|fsdp)_rank_(\d+)_")
+_LAYER_PART = re.compile(r"mp_rank_(\d+)_")
 _WRITING_FAILED = re.compile(r"PytorchStreamWriter|inline_container|basic_ios|iostream", re.IGNORECASE)
 
 
@@ -45,12 +46,12 @@ def save(engine: Engine, config: TrainerConfig, job: Job, step: int, reported: d
     _require_room(engine, config, job)
     draft = job.checkpoint_dir / f"g{job.generation:04d}-step{step:08d}{checkpoint.DRAFT_SUFFIX}"
     try:
-        files = _write(engine, job, draft, step, reported)
+        files = _write(engine, job, draft, step, reported, config.tensor_parallel)
         if job.rank == 0:
             _commit(draft, files, config, job, step)
     except Exception as error:
         reason = _reason(draft, error)
-        _make_room(draft, job)
+        _make_room(draft, config, job)
         if reason is error:
             raise
         raise reason from error
@@ -119,9 +120,10 @@ def expected_bytes(engine: Engine, config: TrainerConfig) -> float:
     if inner is not outer:  # it works on copies of the weights, which are saved with it
         tensors += [parameter for group in inner.param_groups for parameter in group["params"]]
         tensors += getattr(outer, "fp32_partitioned_groups_flat", ())  # ZeRO 3 hides them between steps
-    shards = dist.get_world_size() if config.zero_stage else 1
+    parts = config.tensor_parallel
+    shards = dist.get_world_size() if config.zero_stage else parts
     weights = sum(getattr(p, "ds_numel", p.numel()) * p.element_size() for p in engine.module.parameters())
-    return float((0 if config.zero_stage == 3 else weights) + shards * _bytes(tensors))
+    return float((0 if config.zero_stage == 3 else parts * weights) + shards * _bytes(tensors))
 
 
 def _bytes(tensors: Iterable[torch.Tensor]) -> int:
@@ -141,23 +143,33 @@ def _require_room(engine: Engine, config: TrainerConfig, job: Job) -> None:
         raise OSError(errno.ENOSPC, problem[0], str(job.checkpoint_dir))
 
 
-def _write(engine: Engine, job: Job, draft: Path, step: int, reported: dict[str, float]) -> dict[str, FileEntry]:
+def _write(
+    engine: Engine, job: Job, draft: Path, step: int, reported: dict[str, float], parts: int
+) -> dict[str, FileEntry]:
     """Writes and syncs all files below the draft; returns them on every rank."""
     if job.rank == 0:
         checkpoint.begin(job.checkpoint_dir, job.generation, step)
     dist.barrier()
     engine.save_checkpoint(str(draft), tag=TAG, client_state={REPORTED: reported}, save_latest=False)
     dist.barrier()
-    mine = checkpoint.seal(draft, _written_by(job.rank, draft))
-    parts: list[dict[str, FileEntry]] = [{} for _ in range(job.world_size)]
-    dist.all_gather_object(parts, mine)
-    return {name: entry for part in parts for name, entry in part.items()}
+    mine = checkpoint.seal(draft, _written_by(job.rank, parts, draft))
+    of_ranks: list[dict[str, FileEntry]] = [{} for _ in range(job.world_size)]
+    dist.all_gather_object(of_ranks, mine)
+    return {name: entry for one in of_ranks for name, entry in one.items()}
 
 
-def _written_by(rank: int, draft: Path) -> list[Path]:
-    """The files of a draft that this rank wrote: DeepSpeed names shards after it; the rest is the first rank's."""
-    writers = ((path, _SHARD.search(path.name)) for path in (draft / TAG).iterdir())
-    return [path for path, shard in writers if rank == (int(shard[1]) if shard else 0)]
+def _written_by(rank: int, parts: int, draft: Path) -> list[Path]:
+    """The files of a draft that this rank wrote: DeepSpeed names shards after it; the rest is the first rank's.
+
+    Where ranks share layers, ``parts`` of them, a name has the shard's number among the ranks with the same part.
+    """
+    files = (draft / TAG).iterdir()
+    return [file for file in files if rank == _number(_SHARD, file) * parts + _number(_LAYER_PART, file)]
+
+
+def _number(words: re.Pattern[str], file: Path) -> int:
+    found = words.search(file.name)
+    return int(found[1]) if found else 0
 
 
 def _commit(draft: Path, files: dict[str, FileEntry], config: TrainerConfig, job: Job, step: int) -> None:
@@ -188,14 +200,14 @@ def _reason(draft: Path, error: Exception) -> Exception:
     return OSError(errno.EIO, f"the checkpoint could not be written: {error}", str(draft))
 
 
-def _make_room(draft: Path, job: Job) -> None:
+def _make_room(draft: Path, config: TrainerConfig, job: Job) -> None:
     """Removes what this rank has written, at once: a full disk takes not even the records of how this ends.
 
     The folder stays, and the others' files: to a rank that still writes, a missing folder would seem the cause. The
     agent removes what is left when all ranks have ended.
     """
     with suppress(OSError):
-        for file in _written_by(job.rank, draft):
+        for file in _written_by(job.rank, config.tensor_parallel, draft):
             file.unlink(missing_ok=True)
 
 

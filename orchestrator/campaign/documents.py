@@ -21,6 +21,7 @@ from ...db.records import (
     RunStatus,
 )
 from ...db.store import Store
+from ...jobs.shared.rank_groups import ranks_per_sample
 from ..reconcile.lease import LeaseHolder
 from .code_text import codes_text
 from .details import CampaignDetails, RunDetails
@@ -162,8 +163,7 @@ def batch_of(run: RunRow) -> dict[str, int | None]:
     world_size = nodes * config.get("ranks_per_node", 1)
     batch, micro = train.get("global_batch"), train.get("micro_batch")
     micro = micro if isinstance(micro, int) else None  # `auto`
-    shared = train.get("sequence_parallel", 1)
-    accumulation = batch * shared // (micro * world_size) if batch and micro else None
+    accumulation = batch * ranks_per_sample(train) // (micro * world_size) if batch and micro else None
     return {"global_batch": batch, "micro_batch": micro, "accumulation": accumulation, "world_size": world_size}
 
 

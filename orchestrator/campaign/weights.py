@@ -118,7 +118,8 @@ def plan_weights(store: Store, campaign: CampaignRow, run: RunRow, wanted: Weigh
     if unfit and not complete:
         raise UserError(f"run {run.name} has no checkpoint that can be read. {unfit[0]}")
     origin = Origin.of(campaign.provenance)
-    alone = config.model_copy(update={"train": config.train.model_copy(update={"sequence_parallel": 1})})
+    one_rank = {"sequence_parallel": 1, "tensor_parallel": 1}
+    alone = config.model_copy(update={"train": config.train.model_copy(update=one_rank)})
     return WeightsPlan(
         campaign=campaign.name,
         run=run.name,

@@ -10,7 +10,8 @@ from collections.abc import Collection
 from typing import Any, Final
 
 from ...jobs.shared import allocator
-from ..spec import strategies
+from ..errors import Finding
+from ..spec import strategies, tensor_parallel
 from ..spec.model import RunConfig
 from ..spec.retry_section import ConfigChange
 
@@ -68,8 +69,11 @@ def changed(config: RunConfig, changes: Collection[str]) -> RunConfig:
 
 def _works(config: RunConfig, change: str) -> bool:
     """Whether a spec may ask for a run with this change."""
-    gpus = config.slurm.gpus
-    return set(strategies.check(changed(config, [change]), gpus)) <= set(strategies.check(config, gpus))
+    return set(_conflicts(changed(config, [change]))) <= set(_conflicts(config))
+
+
+def _conflicts(config: RunConfig) -> list[Finding]:
+    return [*strategies.check(config, config.slurm.gpus), *tensor_parallel.check(config, config.world_size())]
 
 
 def _with_train(config: RunConfig, **values: Any) -> RunConfig:

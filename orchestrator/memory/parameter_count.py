@@ -55,16 +55,20 @@ _LLAMA: Final[Mapping[str, Any]] = {
 }
 
 
+_Count = tuple[int, int]
+"""All parameters, and those of them in what ranks can share: not tables, norms, and biases of what is cut by inputs."""
+
 _COUNTED: Final = ("gpt2", "llama", "opt")
 _VOCABULARY: Final = {"gpt2": _GPT2["vocab_size"], "llama": _LLAMA["vocab_size"], "opt": _OPT["vocab_size"]}
 
 
-def count_parameters(model: str | Mapping[str, Any], tokenizer: str | None = None) -> int | None:
+def count_parameters(model: str | Mapping[str, Any], tokenizer: str | None = None, sharers: int = 1) -> int | None:
     """Parameters of a model, each counted once, also where two layers share it.
 
     Args:
         model: As `train.model` names it: a name, a folder, or the fields of a configuration.
         tokenizer: As `train.tokenizer` names it: it decides an inline configuration's vocabulary.
+        sharers: Ranks that share each layer, as `train.tensor_parallel` has it: counted is what one of them has.
 
     Returns:
         The number without any padding of the vocabulary; None where only the hub or Transformers itself could say.
@@ -73,7 +77,7 @@ def count_parameters(model: str | Mapping[str, Any], tokenizer: str | None = Non
     if shape is None:
         return None
     try:
-        return count_of_shape(shape)
+        return count_of_shape(shape, sharers)
     except (ArithmeticError, TypeError):
         return None  # the trainer says what is wrong with it
 
@@ -103,17 +107,21 @@ def why_uncounted(model: str | Mapping[str, Any], tokenizer: str | None = None) 
     return "its configuration has sizes that fit no model"
 
 
-def count_of_shape(shape: Shape) -> int | None:
+def count_of_shape(shape: Shape, sharers: int = 1) -> int | None:
     """Parameters of a configuration of type gpt2, opt or llama; None for other types."""
     match shape.get("model_type"):
         case "gpt2":
-            return _gpt2({**_GPT2, **{_GPT2_ALIASES.get(name, name): value for name, value in shape.items()}})
+            found = _gpt2({**_GPT2, **{_GPT2_ALIASES.get(name, name): value for name, value in shape.items()}})
         case "opt":
-            return _opt({**_OPT, **shape})
+            found = _opt({**_OPT, **shape})
         case "llama":
-            return _llama({**_LLAMA, **shape})
+            found = _llama({**_LLAMA, **shape})
         case _:
             return None
+    if found is None:
+        return None
+    total, cut = found
+    return int(total - cut + cut // sharers)
 
 
 def _of_name(model: str) -> Shape | None:
@@ -141,17 +149,17 @@ def _linear(inputs: int, outputs: int, *, bias: bool) -> int:
     return outputs * (inputs + bias)
 
 
-def _gpt2(c: Mapping[str, Any]) -> int | None:
+def _gpt2(c: Mapping[str, Any]) -> _Count | None:
     if c["add_cross_attention"]:
         return None
     width, inner = c["n_embd"], c["n_inner"] or 4 * c["n_embd"]
     attention = _linear(width, 3 * width, bias=True) + _linear(width, width, bias=True)
     block = attention + _linear(width, inner, bias=True) + _linear(inner, width, bias=True) + 2 * 2 * width
     tables = (1 if c["tie_word_embeddings"] else 2) * c["vocab_size"] * width + c["n_positions"] * width
-    return int(tables + c["n_layer"] * block + 2 * width)
+    return tables + c["n_layer"] * block + 2 * width, c["n_layer"] * (block - 2 * width - 2 * 2 * width)
 
 
-def _opt(c: Mapping[str, Any]) -> int:
+def _opt(c: Mapping[str, Any]) -> _Count:
     width, bias = c["hidden_size"], c["enable_bias"]
     norm = 2 * width if c["layer_norm_elementwise_affine"] else 0
     feed = _linear(width, c["ffn_dim"], bias=bias) + _linear(c["ffn_dim"], width, bias=bias)
@@ -161,10 +169,11 @@ def _opt(c: Mapping[str, Any]) -> int:
     tables = (1 if c["tie_word_embeddings"] else 2) * c["vocab_size"] * embedded
     positions = (c["max_position_embeddings"] + _OPT_EXTRA_POSITIONS) * width
     last_norm = norm if c["do_layer_norm_before"] and not c["_remove_final_layer_norm"] else 0
-    return int(tables + positions + projections + c["num_hidden_layers"] * block + last_norm)
+    cut = c["num_hidden_layers"] * (block - 2 * width * bias - 2 * norm)
+    return tables + positions + projections + c["num_hidden_layers"] * block + last_norm, cut
 
 
-def _llama(c: Mapping[str, Any]) -> int:
+def _llama(c: Mapping[str, Any]) -> _Count:
     width, inner, heads = c["hidden_size"], c["intermediate_size"], c["num_attention_heads"]
     head = c["head_dim"] or width // heads
     queries, keys = heads * head, (c["num_key_value_heads"] or heads) * head
@@ -173,4 +182,5 @@ def _llama(c: Mapping[str, Any]) -> int:
     attention = into_heads + _linear(queries, width, bias=bias)
     feed = 2 * _linear(width, inner, bias=c["mlp_bias"]) + _linear(inner, width, bias=c["mlp_bias"])
     tables = (1 if c["tie_word_embeddings"] else 2) * c["vocab_size"] * width
-    return int(tables + c["num_hidden_layers"] * (attention + feed + 2 * width) + width)
+    cut = c["num_hidden_layers"] * (attention + feed - width * bias - width * c["mlp_bias"])
+    return tables + c["num_hidden_layers"] * (attention + feed + 2 * width) + width, cut

@@ -35,7 +35,10 @@ _NO_MEMORY_OF_COMMANDS: Final = DESCRIBES_ONLY | {
     *("steps", "epochs", "micro_batch"),
 }
 _ALWAYS: Final = ("model", "seq_len", "precision", "zero_stage", "activation_checkpointing", "compile")
-_STRATEGY: Final = ("engine", "offload", "nvme_path", "deepcompile", "attention", "fused_loss", "sequence_parallel")
+_STRATEGY: Final = (
+    *("engine", "offload", "nvme_path", "deepcompile", "attention", "fused_loss"),
+    *("sequence_parallel", "tensor_parallel"),
+)
 _NO_MEMORY_SECTIONS: Final = frozenset({"gradient_clipping", "scheduler", "steps_per_print", "wall_clock_breakdown"})
 
 
@@ -122,6 +125,8 @@ def _readable(config: RunConfig) -> Iterable[str]:
         yield "compile"
     if train.sequence_parallel > 1:
         yield f"sp{train.sequence_parallel}"
+    if train.tensor_parallel > 1:
+        yield f"tp{train.tensor_parallel}"
     yield f"{config.nodes}x{config.ranks()}"
 
 

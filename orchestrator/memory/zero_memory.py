@@ -103,11 +103,11 @@ def model_states(
     so does FSDP2, which divides everything among the ranks and has no copy.
 
     Args:
-        parameters: Of the whole model.
+        parameters: Of the whole model; where ranks share layers, those that one rank has.
         precision: fp32, tf32, bf16 or fp16.
         zero_stage: 0 to 3; without a meaning for DDP and FSDP2.
-        ranks: Processes that train one model.
-        ranks_per_node: Of them on one node; all of them if not given.
+        ranks: Processes with the same parameters: ZeRO divides what it divides among these.
+        ranks_per_node: Processes on one node; as many as `ranks` if not given.
         accumulation: Passes of one optimizer step. Between them stage 1 keeps whole gradients; with a single one it
             divides them as stage 2 does.
         offload: Takes effect where ZeRO can: the optimizer's states from stage 1, weights with stage 3.
@@ -170,20 +170,33 @@ class Sizes:
 
 def states_of(config: RunConfig, parameters: int, sizes: Sizes) -> States:
     """What the states of a model take in a run of the built-in training, with all that its `deepspeed` section says."""
-    return model_states(parameters, **_choices(config), **asdict(sizes))
+    return model_states(_of_rank(config, parameters), **_choices(config), **_divided(config, sizes))
 
 
 def alternatives(config: RunConfig, parameters: int, sizes: Sizes) -> Iterator[tuple[str, States]]:
     """What else the model of a run of the built-in training could take, in words, the fastest first."""
-    given = _choices(config)
-    least = given["zero_stage"]
+    given, parameters = _choices(config), _of_rank(config, parameters)
+    least, most = given["zero_stage"], 3 if config.train.tensor_parallel == 1 else 2
     ways: list[tuple[int, Offload, str]] = [(stage, "none", f"ZeRO stage {stage}") for stage in range(least + 1, 4)]
     ways += [(stage, "optimizer", f"ZeRO stage {stage} with the optimizer on the host") for stage in (2, 3)]
     ways += [(3, "full", "ZeRO stage 3 with optimizer and weights on the host")]
-    for stage, offload, words in ways:
+    for stage, offload, words in (way for way in ways if way[0] <= most):
         joined = given["joined"] and stage < 3 and offload == "none"
         choice = {**given, "engine": "deepspeed", "zero_stage": stage, "offload": offload, "joined": joined}
-        yield words, model_states(parameters, **choice, **asdict(sizes))
+        yield words, model_states(parameters, **choice, **_divided(config, sizes))
+
+
+def _of_rank(config: RunConfig, parameters: int) -> int:
+    """How many of a model's parameters one rank has before ZeRO divides them; the least where nothing here counts."""
+    train = config.train
+    if train.tensor_parallel == 1 or train.model is None:
+        return parameters
+    whole, part = (count_parameters(train.model, train.tokenizer, sharers) for sharers in (1, train.tensor_parallel))
+    return parameters * part // whole if whole and part else parameters // train.tensor_parallel
+
+
+def _divided(config: RunConfig, sizes: Sizes) -> dict[str, Any]:
+    return {**asdict(sizes), "ranks": max(1, sizes.ranks // config.train.tensor_parallel)}
 
 
 def gpu_memory_gb(slurm: SlurmConfig) -> float | None:

@@ -1,6 +1,7 @@
 """The arithmetic of one optimizer step: `global_batch = micro_batch x accumulation x world_size`.
 
-Where ranks share samples, each group of them counts as one: `TrainConfig.data_parallel` says how many there are.
+Where ranks work on the same samples, each group of them counts as one: `TrainConfig.data_parallel` says how many there
+are.
 """
 
 from __future__ import annotations
@@ -19,11 +20,11 @@ def divisors(number: int) -> tuple[int, ...]:
     return (*small, *large)
 
 
-def sharers(world_size: int, sequence_parallel: int) -> str:
+def sharers(world_size: int, ranks_per_sample: int) -> str:
     """Who divides the batch, in words: `4 ranks`, `2 groups of 2 ranks`."""
-    if sequence_parallel == 1:
+    if ranks_per_sample == 1:
         return count(world_size, "rank")
-    return f"{count(world_size // sequence_parallel, 'group')} of {sequence_parallel} ranks"
+    return f"{count(world_size // ranks_per_sample, 'group')} of {ranks_per_sample} ranks"
 
 
 def per_rank_batch(global_batch: int, world_size: int, micro_batch: int = 1) -> int:

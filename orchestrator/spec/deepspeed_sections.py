@@ -55,13 +55,11 @@ SERVED: Final = frozenset(
 )
 """Keys at the top that do in the built-in training what they do in DeepSpeed; what is in them is DeepSpeed's affair."""
 
-_DATA_PARALLEL: Final = "every rank computes whole layers, and keeps all weights or its ZeRO part"
 _OWN_LOADER: Final = "needs DeepSpeed's data loader, and the built-in training has its own"
 
 UNSERVED: Final[Mapping[str, Unserved]] = {
     "tensor_parallel": Unserved(
-        f"splits layers: here {_DATA_PARALLEL}",
-        f"zero_stage: 3, train.sequence_parallel for long samples, or {_OWN_SCRIPT}",
+        "is a field of train here, from which batches, data and checkpoints follow", "use train.tensor_parallel"
     ),
     "sequence_parallel_size": Unserved(
         "is a field of train here, from which batches and data follow", "use train.sequence_parallel", neutral=1
@@ -71,7 +69,9 @@ UNSERVED: Final[Mapping[str, Unserved]] = {
         "has no effect: gradients are reduced over all ranks alike, also where they share samples", _LEAVE_OUT
     ),
     "pipeline": Unserved("has no effect: the built-in training makes no pipeline", f"zero_stage: 3, or {_OWN_SCRIPT}"),
-    "expert_parallel": Unserved(f"spreads experts over ranks: here {_DATA_PARALLEL}", _OWN_SCRIPT),
+    "expert_parallel": Unserved(
+        "spreads experts over ranks: here every rank has all of them, or its ZeRO part", _OWN_SCRIPT
+    ),
     "use_data_before_expert_parallelism": Unserved(
         "is for expert parallelism, which is not served", _LEAVE_OUT, neutral=False
     ),

@@ -80,11 +80,12 @@ class TrainConfig(SpecSection):
     """Tokens per sample."""
     global_batch: Positive | None = None
     """Samples per optimizer step over all ranks: global_batch = micro_batch x accumulation x ranks, or groups of ranks
-    that share samples (sequence_parallel)."""
+    that have the same samples (sequence_parallel, tensor_parallel)."""
     micro_batch: Positive | Literal["auto"] | None = None
-    """Samples per forward pass on one rank, or on one group of ranks that share samples. Default: the largest divisor
-    of its share that is at most 8. `auto` searches for the fastest that fits before the training begins, once for all
-    repeats ([how](training.md#the-fastest-micro-batch)). Out-of-memory errors reduce it and increase accumulation."""
+    """Samples per forward pass on one rank, or on one group of ranks that have the same samples. Default: the largest
+    divisor of its share that is at most 8. `auto` searches for the fastest that fits before the training begins, once
+    for all repeats ([how](training.md#the-fastest-micro-batch)). Out-of-memory errors reduce it and increase
+    accumulation."""
     steps: Positive | None = None
     """Optimizer steps; either this or epochs."""
     epochs: Annotated[float, Strict(), Field(gt=0, allow_inf_nan=False)] | None = None
@@ -161,6 +162,10 @@ class TrainConfig(SpecSection):
     """Number of consecutive ranks that share each sample (DeepSpeed-Ulysses), each with seq_len / sequence_parallel
     tokens of it: for samples whose activations do not fit into one GPU. It must divide the ranks, seq_len and the
     model's attention heads ([how](training.md#sequence-parallelism)). Built-in training only."""
+    tensor_parallel: Positive = 1
+    """Number of consecutive ranks that share each layer's matrices (DeepSpeed's AutoTP), and work on the same samples:
+    for layers or states that do not fit into one GPU. With ZeRO 0 to 2. It must divide the ranks, the model's attention
+    heads and its inner width ([how](training.md#tensor-parallelism)). Built-in training only."""
     log_every: Positive = 1
     """Steps between metric lines."""
     untimed_steps: Positive = WARM_UP_STEPS
@@ -175,9 +180,14 @@ class TrainConfig(SpecSection):
         """Whether each configuration searches for its micro-batch."""
         return self.micro_batch == AUTO
 
+    @property
+    def ranks_per_sample(self) -> int:
+        """Consecutive ranks that work on the same samples."""
+        return self.sequence_parallel * self.tensor_parallel
+
     def data_parallel(self, world_size: int) -> int:
-        """Among how many the global batch is divided: the ranks, or the groups of them that share samples."""
-        return max(1, world_size // self.sequence_parallel)
+        """Among how many the global batch is divided: the ranks, or the groups of them that have the same samples."""
+        return max(1, world_size // self.ranks_per_sample)
 
     @property
     def fixed_micro_batch(self) -> int | None:

@@ -34,6 +34,7 @@ _OURS: Final = {
     "sequence_parallel": (
         "sequence_parallel_size sp_size ulysses_sequence_parallel_size ulysses_degree context_parallel_size cp_size"
     ),
+    "tensor_parallel": "tensor_parallel_size tensor_model_parallel_size tp tp_size autotp_size",
     "checkpoint_every": "save_steps save_every save_interval checkpoint_interval",
     "keep_checkpoints": "save_total_limit",
     "eval_every": "eval_steps eval_interval",
@@ -53,11 +54,10 @@ _OURS: Final = {
 FIELD: Final = {other: ours for ours, others in _OURS.items() for other in others.split()}
 """The last part of our field's name, by another tool's name for it."""
 _FOLLOWS: Final = frozenset({"accumulation", "grad_accum", "grad_accum_steps", "gradient_accumulation_steps"})
-_SPLITS_LAYERS: Final = frozenset(
-    """tensor_parallel tensor_parallel_size tensor_model_parallel_size tp tp_size autotp_size pipeline_parallel
-    pipeline_parallel_size pipeline_model_parallel_size pp_size""".split()  # noqa: SIM905
+_SPLITS_STACK: Final = frozenset(
+    "pipeline_parallel pipeline_parallel_size pipeline_model_parallel_size pp_size".split()  # noqa: SIM905
 )
-"""What other tools split layers, or the stack of them, by."""
+"""What other tools split the stack of layers by."""
 
 
 def our_name(name: str) -> str:
@@ -77,7 +77,7 @@ def hint_for(name: str, known: Iterable[str], otherwise: _Else) -> str | _Else:
     """What to write instead of an unknown field: what it means, or else another hint."""
     if name.replace("-", "_").rpartition(".")[2] in _FOLLOWS:
         return "leave it out: accumulation follows from global_batch, micro_batch and the number of ranks"
-    if name.replace("-", "_").rpartition(".")[2] in _SPLITS_LAYERS:
-        return "layers are not split here: use zero_stage: 3, or sequence_parallel for long samples"
+    if name.replace("-", "_").rpartition(".")[2] in _SPLITS_STACK:
+        return "the stack of layers is not split here: use zero_stage: 3, or tensor_parallel, which splits each layer"
     ours = meant(name, known)
     return f'did you mean "{ours}"?' if ours else otherwise

@@ -11,7 +11,7 @@ from pydantic import BaseModel, ValidationError
 
 from ...jobs.shared.user_pattern import takes_too_long
 from ..errors import FieldPath, Finding, did_you_mean
-from . import batch_size, deepspeed_sections, model_checks, sequence_parallel, strategies
+from . import batch_size, deepspeed_sections, model_checks, sequence_parallel, strategies, tensor_parallel
 from .command_line import quoting_hint
 from .matrix import field_path
 from .model import RunConfig, Spec
@@ -40,7 +40,8 @@ def check(config: RunConfig, world_size: int, local_gpus: int = 0) -> list[Findi
     found = [*_train(config), *_batch(config, world_size), *_slurm(config), *local]
     found += _deepspeed(config) if config.deepspeed else ()  # what is made from `train` alone is right
     gpus = local_gpus if config.executor == "local" else config.slurm.gpus
-    found += [*strategies.check(config, gpus), *sequence_parallel.check(config, world_size), *_rules(config)]
+    shared = [*sequence_parallel.check(config, world_size), *tensor_parallel.check(config, world_size)]
+    found += [*strategies.check(config, gpus), *shared, *_rules(config)]
     if config.retry.allow and config.command is not None:
         hint = "leave it out: a command's own configuration cannot be changed from here"
         found.append(Finding((("retry", "allow"),), "is for the built-in training", hint))
@@ -52,7 +53,7 @@ def remarks(spec: Spec) -> list[str]:
     unused = "slurm" if spec.executor == "local" else "local"
     absent = unused not in spec.model_fields_set or not getattr(spec, unused).model_fields_set
     found = [] if absent else [f"`{unused}:` is not used with `executor: {spec.executor}`"]
-    return found + sequence_parallel.remarks(spec)
+    return found + sequence_parallel.remarks(spec) + tensor_parallel.remarks(spec)
 
 
 def validation_findings(error: ValidationError, data: Mapping[str, Any]) -> list[Finding]:
@@ -103,7 +104,7 @@ def _batch(config: RunConfig, world_size: int) -> Iterator[Finding]:
     if train.searches and config.command is not None:
         hint = "write a number; a script that searches itself leaves it out"
         yield Finding(_train_fields("micro_batch"), "auto is for the built-in training", hint)
-    if train.global_batch is None or world_size % train.sequence_parallel:
+    if train.global_batch is None or world_size % train.ranks_per_sample:
         return
     shares = train.data_parallel(world_size)
     try:
@@ -111,8 +112,8 @@ def _batch(config: RunConfig, world_size: int) -> Iterator[Finding]:
         batch_size.accumulation(train.global_batch, micro_batch, shares)
     except ValueError as error:
         said = str(error)
-        if train.sequence_parallel > 1:
-            said = said.replace(f"{shares} ranks", batch_size.sharers(world_size, train.sequence_parallel))
+        if train.ranks_per_sample > 1:
+            said = said.replace(f"{shares} ranks", batch_size.sharers(world_size, train.ranks_per_sample))
         message, _, hint = said.partition("; ")
         places = (*_train_fields("micro_batch", "global_batch"), *_WORLD)
         yield Finding(places if message.startswith("micro_batch") else places[1:], message, hint)

@@ -17,6 +17,7 @@ from ....db.records import (
     RunState,
     kept_every,
 )
+from ....jobs.shared.rank_groups import ranks_per_sample
 from ...campaign.code_text import codes_text
 from ...campaign.details import CampaignDetails, RunDetails
 from ...campaign.documents import batch_of, forwards_document, speed_document
@@ -167,8 +168,7 @@ def _batch(facts: RunDetails) -> str:
     now = facts.attempts[-1] if facts.attempts else None
     micro, accumulation = (now.micro_batch, now.accumulation) if now else (asked["micro_batch"], asked["accumulation"])
     began = f" (began with micro-batch {asked['micro_batch']})" if asked["micro_batch"] not in (None, micro) else ""
-    shared = facts.run.config.get("train", {}).get("sequence_parallel", 1)
-    ranks = sharers(asked["world_size"] or 1, shared)
+    ranks = sharers(asked["world_size"] or 1, ranks_per_sample(facts.run.config.get("train", {})))
     if micro is None:
         return f"{asked['global_batch']} over {ranks}, micro-batch not found yet"
     return f"{asked['global_batch']} = {micro} × {accumulation} × {ranks}{began}"

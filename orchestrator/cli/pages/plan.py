@@ -238,7 +238,7 @@ def _batch(item: PlannedRun) -> str:
     run = item.run
     if run is None or run.global_batch is None:
         return ""
-    ranks = sharers(run.world_size, run.config.train.sequence_parallel)
+    ranks = sharers(run.world_size, run.config.train.ranks_per_sample)
     if item.micro_batch is None:
         return f"{run.global_batch} = auto × {ranks}"
     return f"{run.global_batch} = {item.micro_batch} × {item.accumulation} × {ranks}"

@@ -112,7 +112,12 @@ def _measured(one: BaselineComparison) -> _Measured | None:
 
 
 def _largest(config: RunConfig, sizes: Sizes, room_gb: float, host_gb: float) -> float:
-    """Parameters whose states fit a GPU and, offloaded, the node; they grow evenly, beside buffers of a fixed size."""
+    """Parameters whose states fit a GPU and, offloaded, the node; they grow evenly, beside buffers of a fixed size.
+
+    None where so many GPUs make up no whole group that shares layers.
+    """
+    if sizes.ranks % config.train.tensor_parallel:
+        return 0.0
     none, some = states_of(config, 0, sizes), states_of(config, _SCALE, sizes)
     bounds = ((none.gpu_gb, some.gpu_gb, room_gb), (none.host_gb, some.host_gb, host_gb))
     return min(

@@ -12,6 +12,7 @@ from typing import Any, Final
 
 from ....db.gpu_records import GpuDevice
 from ....jobs.shared.layout import CampaignPaths
+from ....jobs.shared.rank_groups import ranks_per_sample
 from ...campaign.documents import flat_fields
 from ...failures.groups import alike, gist
 from ...formatting import short_number
@@ -76,7 +77,8 @@ def _ranks(condition: Condition) -> str:
 
 def _batch(condition: Condition) -> str:
     run, samples = condition.runs[0], condition.field("global_batch")
-    shares = run.world_size // (condition.field("sequence_parallel") or 1)
+    groups = {name: condition.field(name) for name in ("sequence_parallel", "tensor_parallel")}
+    shares = run.world_size // ranks_per_sample(groups)
     parts = f" = {run.micro_batch} × {run.accumulation} × {shares}" if run.accumulation else ""
     return f"{samples}{parts}" if samples else ""
 

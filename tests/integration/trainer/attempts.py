@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from dscampaign.jobs.shared.ds_config import render
+from dscampaign.jobs.shared.rank_groups import ranks_per_sample
 from dscampaign.jobs.trainer.config import TrainerConfig
 from dscampaign.orchestrator.spec.model import RunConfig, TrainConfig
 from dscampaign.tests.support import REPOSITORY
@@ -49,10 +50,11 @@ LLAMA: dict[str, Any] = {
 def train_json(**changes: Any) -> dict[str, Any]:
     """What a campaign writes for the trainer: ``TINY`` with these changes, and the spec's defaults."""
     given = {**TINY, **changes}
+    search = {name: given.pop(name) for name in ("search",) if name in given}
     micro_batch, world_size = given["micro_batch"], given.pop("world_size")
-    accumulation = given["global_batch"] * given.get("sequence_parallel", 1) // (micro_batch * world_size)
+    accumulation = given["global_batch"] * ranks_per_sample(given) // (micro_batch * world_size)
     spec = RunConfig(train=TrainConfig(**{name: value for name, value in given.items() if value is not None}))
-    return spec.train_json(micro_batch=micro_batch, accumulation=accumulation, world_size=world_size)
+    return spec.train_json(micro_batch=micro_batch, accumulation=accumulation, world_size=world_size) | search
 
 
 def train_config(**changes: Any) -> TrainerConfig:

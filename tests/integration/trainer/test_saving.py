@@ -5,6 +5,7 @@ from __future__ import annotations
 import errno
 import json
 from collections.abc import Callable
+from itertools import chain
 from pathlib import Path
 from pickle import UnpicklingError
 from types import SimpleNamespace
@@ -128,3 +129,15 @@ def test_a_rank_that_cannot_write_leaves_the_others_their_folder(
         save(engine(lambda: None), train_config(), job, 3, {})
     [draft] = job.checkpoint_dir.iterdir()
     assert sorted(path.name for path in (draft / saving.TAG).iterdir()) == sorted(left)
+
+
+def test_each_file_is_one_rank_s_also_where_ranks_share_layers(tmp_path: Path) -> None:
+    """Two parts of the layers, each with two shards: consecutive ranks have different parts."""
+    shards = [f"zero_pp_rank_{shard}_mp_rank_{part:02d}_optim_states.pt" for shard in (0, 1) for part in (0, 1)]
+    written = [[shards[0], "mp_rank_00_model_states.pt", "zero_to_fp32.py"], [shards[1], "mp_rank_01_model_states.pt"]]
+    written += [[shards[2]], [shards[3]]]
+    (tmp_path / saving.TAG).mkdir()
+    for name in chain(*written):
+        (tmp_path / saving.TAG / name).touch()
+    found = [sorted(file.name for file in saving._written_by(rank, 2, tmp_path)) for rank in range(4)]
+    assert found == [sorted(names) for names in written]

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from pathlib import Path
 from typing import Any
 
@@ -9,6 +10,7 @@ import pytest
 
 from dscampaign.jobs.shared.layout import CampaignPaths
 from dscampaign.jobs.shared.payload import Payload
+from dscampaign.jobs.trainer.config import TrainerConfig
 from dscampaign.orchestrator.errors import UserError
 from dscampaign.orchestrator.executors import job_request
 from dscampaign.orchestrator.spec.expand import Run
@@ -122,3 +124,12 @@ def test_a_script_of_ones_own_cannot_be_searched_for(tmp_path: Path) -> None:
 def test_another_word_is_no_size(tmp_path: Path) -> None:
     with pytest.raises(UserError, match=r"train\.micro_batch: expected a whole number or 'auto'"):
         runs(tmp_path, "largest")
+
+
+@pytest.mark.parametrize("field", ["sequence_parallel", "tensor_parallel"])
+def test_ranks_with_the_same_samples_search_with_one_batch(tmp_path: Path, field: str) -> None:
+    (run,) = (run for run in runs(tmp_path, matrix=f"{{{field}: [2]}}") if not run.name.endswith("r1"))
+    searching = payload(run, tmp_path, None).searching(12, 30.0)
+    assert searching.train
+    assert (searching.train["global_batch"], searching.ds_config["train_batch_size"]) == (24, 48)
+    assert TrainerConfig.from_json(json.dumps(dict(searching.train))).ranks_per_sample == 2

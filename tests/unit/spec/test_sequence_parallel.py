@@ -159,12 +159,13 @@ def test_other_tools_names_are_known(tmp_path: Path) -> None:
     )
 
 
-@pytest.mark.parametrize("name", ["tensor_parallel", "tp_size", "pipeline-parallel-size"])
-def test_what_splits_layers_is_told_what_there_is_instead(tmp_path: Path, name: str) -> None:
+@pytest.mark.parametrize("name", ["pp_size", "pipeline-parallel-size"])
+def test_what_splits_the_stack_of_layers_is_told_what_there_is_instead(tmp_path: Path, name: str) -> None:
     assert problems(tmp_path, train={name: 2})[f"train.{name}"] == (
-        "unknown field | layers are not split here: use zero_stage: 3, or sequence_parallel for long samples"
+        "unknown field | the stack of layers is not split here: use zero_stage: 3, or tensor_parallel, which splits"
+        " each layer"
     )
-    assert "layers are not split here" in str(problems(tmp_path, matrix={name: [1, 2]}))
+    assert "stack of layers is not split" in str(problems(tmp_path, matrix={name: [1, 2]}))
 
 
 def test_the_default_changes_no_key() -> None:

@@ -1,0 +1,15 @@
+"""Consecutive ranks that work on the same samples: they share each sample's tokens, or each layer's matrices."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+
+def ranks_per_sample(train: Mapping[str, Any]) -> int:
+    """How many ranks are in such a group; 1 where each has samples of its own.
+
+    Args:
+        train: fields of the spec's `train`; those that are missing have the spec's defaults.
+    """
+    return int(train.get("sequence_parallel") or 1) * int(train.get("tensor_parallel") or 1)

@@ -1,0 +1,76 @@
+"""Tensor parallelism, as DeepSpeed's AutoTP trains it: neighbouring ranks share each layer's matrices.
+
+Each rank computes some attention heads and some of the inner width of each block; two sums over the ranks of a group
+put a block's outputs together, and two more its gradients. `layer_parts` says what is cut. DeepSpeed cuts it, before it
+gives ZeRO the parts: those are sharded over the ranks that have the same part.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from typing import Any, Final
+
+import torch
+import torch.distributed as dist
+from deepspeed.runtime.utils import is_model_parallel_parameter
+from deepspeed.utils import groups
+from torch import Tensor, nn
+from transformers import PreTrainedModel
+from transformers.pytorch_utils import Conv1D
+
+from ..shared.layer_parts import CUTTABLE_MODELS
+
+DIVIDED: Final = ("num_attention_heads", "num_key_value_heads", "intermediate_size", "ffn_dim", "n_inner")
+"""What of a model's configuration a group's ranks divide among them."""
+
+_MARK: Final = "tensor_model_parallel"  # DeepSpeed's, on each parameter that is a part
+
+
+def prepare(model: PreTrainedModel, ranks: int) -> None:
+    """Makes a model fit for DeepSpeed to cut: GPT-2's layers become ordinary ones, its attention that of a part.
+
+    Raises:
+        ValueError: so many ranks cannot share it.
+    """
+    config = model.config
+    if config.model_type not in CUTTABLE_MODELS:
+        known = ", ".join(sorted(CUTTABLE_MODELS))
+        raise ValueError(f"train.tensor_parallel: not for {config.model_type}; it is known to fit {known}")
+    for name in DIVIDED:
+        if (size := getattr(config, name, None)) and size % ranks:
+            raise ValueError(f"train.tensor_parallel: {ranks} ranks cannot share {name} {size} equally")
+    for module in model.modules():
+        for name, child in list(module.named_children()):
+            if isinstance(child, Conv1D):
+                setattr(module, name, _linear(child))
+        if hasattr(module, "split_size"):  # of GPT-2's attention: where queries, keys and values end
+            module.split_size //= ranks
+
+
+def norm_of_parts(parameters: Iterable[nn.Parameter]) -> Tensor:
+    """2-norm of the gradients of a whole model; what all ranks of a group have counts once."""
+    graded = [(p.grad, is_model_parallel_parameter(p)) for p in parameters if p.grad is not None]
+    parts, whole = ([gradient for gradient, part in graded if part is kind] for kind in (True, False))
+    squared = torch.nn.utils.get_total_norm(parts) ** 2
+    dist.all_reduce(squared, group=groups.get_tensor_model_parallel_group())
+    return (squared + torch.nn.utils.get_total_norm(whole) ** 2).sqrt()
+
+
+def mark_gradients(parameters: Iterable[nn.Parameter]) -> None:
+    """Has half precision without ZeRO clip by the norm of the whole model; call it before each optimizer step.
+
+    For that norm DeepSpeed 0.19.8 looks on the gradients for the mark that it has put on the parameters. It finds none
+    and takes them for whole: then only the first rank's parts count.
+    """
+    for parameter in parameters:
+        if parameter.grad is not None and is_model_parallel_parameter(parameter):
+            setattr(parameter.grad, _MARK, True)
+
+
+def _linear(conv: Any) -> nn.Linear:
+    """The same layer with its matrix the other way round."""
+    inputs, outputs = conv.weight.shape
+    linear = nn.Linear(inputs, outputs, device="meta")
+    linear.weight = nn.Parameter(conv.weight.detach().t().contiguous())
+    linear.bias = conv.bias
+    return linear
