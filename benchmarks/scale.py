@@ -1,11 +1,13 @@
 """What a campaign of thousands of runs takes on the login node: plan, submit, a pass, status, cancel, beside submitit.
 
     python benchmarks/scale.py [--runs 10000] [--repeats 3] [--json FILE]
-    python benchmarks/scale.py --runs 1000 10000 100000 --repeats 1
+    python benchmarks/scale.py --runs 1000 10000 100000 --repeats 1 --watch
 
 Each row is one command in a process of its own: seconds, seconds of CPU, the most memory that it held, and for `submit`
 what it left on the disk. Slurm is a stub that queues what it is given, so that only this side is measured; submitit
 alone submits the same number of tasks to it. Medians over the repeats, each with a store and a folder of its own.
+With `--watch` there is one row instead: a campaign that `reconcile --watch` brings to its end, on a simulated
+cluster where a fiftieth of the runs runs at a time and each job lasts from one pass to the next (`watched.py`).
 Of several numbers of runs a last table says what each further run takes, from one number to the next: what grows there
 grows faster than the campaign.
 """
@@ -22,15 +24,15 @@ import sys
 import tempfile
 import time
 from collections import defaultdict
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict, dataclass
 from itertools import pairwise
 from pathlib import Path
 
 from dscampaign.benchmarks.facts import commit_id, write_json
+from dscampaign.benchmarks.watched import leave_end, record_campaign, watch
 from dscampaign.db import queries
 from dscampaign.db.store import Store
-from dscampaign.jobs.agent.evidence import NodeOutcome, RankEnd
 from dscampaign.jobs.shared.files import make_below
 from dscampaign.jobs.shared.layout import AttemptPaths
 
@@ -103,10 +105,11 @@ def main() -> int:
     options.add_argument("--runs", type=int, nargs="+", default=[10_000])
     options.add_argument("--repeats", type=int, default=3)
     options.add_argument("--json", type=Path, help="file to write")
+    options.add_argument("--watch", action="store_true", help="a whole campaign under the watch, instead of commands")
     given = options.parse_args()
     found = {}
     for runs in sorted(given.runs):
-        found[runs] = _medians(runs, given.repeats)
+        found[runs] = _medians(runs, given.repeats, _watched if given.watch else _measure)
         _print(found[runs], runs, given.repeats)
     if len(found) > 1:
         _print_growth(found)
@@ -117,11 +120,11 @@ def main() -> int:
     return 0
 
 
-def _medians(runs: int, repeats: int) -> dict[str, Cost]:
+def _medians(runs: int, repeats: int, measure: Callable[[Path, int], dict[str, Cost]]) -> dict[str, Cost]:
     costs: dict[str, list[Cost]] = defaultdict(list)
     for _ in range(repeats):
         with tempfile.TemporaryDirectory(prefix="scale-") as folder:
-            for name, cost in _measure(Path(folder), runs).items():
+            for name, cost in measure(Path(folder), runs).items():
                 costs[name].append(cost)
     return {name: _median(each) for name, each in costs.items()}
 
@@ -146,6 +149,12 @@ def _measure(folder: Path, runs: int) -> dict[str, Cost]:
     return found | {"submitit alone": _run([sys.executable, "-c", SUBMITIT, str(runs)], folder, env)}
 
 
+def _watched(folder: Path, runs: int) -> dict[str, Cost]:
+    env = make_campaign(folder, runs)
+    found = watch(folder, record_campaign(folder), env)
+    return {f"watch, {found.passes} passes": Cost(found.seconds, found.cpu_s, found.memory_mb, 0, 0.0, found.lines)}
+
+
 def end_some(folder: Path, number: int) -> None:
     """Has the jobs of so many runs end, as their agents and Slurm would leave them: ten steps each, completed."""
     store = Store.open(f"sqlite:///{folder}/campaign/campaign.db")
@@ -158,22 +167,7 @@ def end_some(folder: Path, number: int) -> None:
         files = AttemptPaths(Path(row.spool_path).parent)
         make_below(Path(row.spool_path).parents[2], files.dir)
         files.claim.write_text(json.dumps({"job_id": row.job_id, "host": "node1", "ts": now_s}))
-        steps = ({"step": step, "ts": now_s, "loss": 1.0, "step_time_s": 0.1} for step in range(91, 101))
-        files.metrics.write_text("".join(json.dumps(step) + "\n" for step in steps))
-        outcome = NodeOutcome(
-            generation=1,
-            job_id=row.job_id or "",
-            node_rank=0,
-            host="node1",
-            launcher_exit=0,
-            ended_by="",
-            started_s=now_s - 60,
-            ended_s=now_s,
-            start_step=0,
-            last_step=100,
-            ranks=tuple(RankEnd(rank, 0, None) for rank in range(8)),
-        )
-        outcome.write(files.outcome(0))
+        leave_end(files, row.job_id or "", now_s - 60, now_s)
     ended = {row.job_id for row in rows}
     queue = folder / "slurm" / "queue"
     lines = queue.read_text().splitlines()

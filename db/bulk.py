@@ -43,11 +43,14 @@ def insert_runs(conn: Connection, campaign_id: int, new_runs: Sequence[NewRun]) 
         conn.execute(insert(schema.run), some)
 
 
-def update_runs(conn: Connection, run_ids: Sequence[int], **values: Any) -> None:
-    """Sets columns of runs to the same values, and the time of the change."""
+def update_runs(
+    conn: Connection, run_ids: Sequence[int], *, expect_state: RunState | None = None, **values: Any
+) -> None:
+    """Sets columns of runs to the same values, and the time of the change; only of those in that state, if given."""
+    expected = [] if expect_state is None else [schema.run.c.state == expect_state]
     changed = {"updated_s": now_s(conn), **values}
     for some in pieces(run_ids):
-        conn.execute(update(schema.run).where(schema.run.c.id.in_(some)).values(changed))
+        conn.execute(update(schema.run).where(schema.run.c.id.in_(some), *expected).values(changed))
 
 
 def insert_attempts(conn: Connection, new: Sequence[NewAttempt]) -> list[int]:

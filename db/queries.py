@@ -7,7 +7,7 @@ that somebody else was faster and the caller should look again.
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Collection, Mapping
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import asdict, fields
 from typing import Any
 
@@ -215,18 +215,6 @@ def attempts_by_run(conn: Connection, campaign_id: int) -> dict[int, list[Attemp
     return rows
 
 
-def attempts_of_runs(conn: Connection, campaign_id: int, names: Collection[str]) -> dict[int, list[AttemptRow]]:
-    """The attempts of a campaign's runs of these names by the id of their run, oldest first."""
-    run, table = schema.run.c, schema.attempt
-    named = conn.execute(select(run.id, run.name).where(run.campaign_id == campaign_id)) if names else ()
-    rows: dict[int, list[AttemptRow]] = defaultdict(list)
-    for some in pieces([run_id for run_id, name in named if name in names]):
-        where = table.c.run_id.in_(some)
-        for row in fetch(conn, AttemptRow, table, where, order=[table.c.run_id, table.c.generation]):
-            rows[row.run_id].append(row)
-    return rows
-
-
 def update_attempt(
     conn: Connection, attempt_id: int, *, expect_states: Collection[AttemptState] | None = None, **values: Any
 ) -> bool:
@@ -289,19 +277,21 @@ def checkpoints(conn: Connection, run_id: int) -> list[CheckpointRow]:
     )
 
 
-def saved_steps(conn: Connection, campaign_id: int) -> dict[int, int]:
-    """The step of the newest recorded checkpoint of each run's present configuration, by run id."""
+def saved_steps(conn: Connection, campaign_id: int, run_ids: Sequence[int] | None = None) -> dict[int, int]:
+    """The step of the newest recorded checkpoint of each run's present configuration, by id: of all runs, or these."""
     run, attempt, saved = schema.run.c, schema.attempt.c, schema.checkpoint
     present = and_(attempt.id == saved.c.attempt_id, attempt.config_hash == run.config_hash)
     query = select(run.id, func.max(saved.c.step)).join(saved, saved.c.run_id == run.id).join(schema.attempt, present)
-    return {row[0]: row[1] for row in conn.execute(query.where(run.campaign_id == campaign_id).group_by(run.id))}
+    which = [run.campaign_id == campaign_id] if run_ids is None else [run.id.in_(some) for some in pieces(run_ids)]
+    return {row[0]: row[1] for some in which for row in conn.execute(query.where(some).group_by(run.id))}
 
 
-def checkpoint_sizes(conn: Connection, campaign_id: int) -> dict[int, int]:
-    """Bytes of the largest checkpoint that each run of a campaign has recorded, by run id."""
-    run, saved = schema.run.c, schema.checkpoint
-    query = select(run.id, func.max(saved.c.size_bytes)).join(saved, saved.c.run_id == run.id)
-    return {row[0]: row[1] for row in conn.execute(query.where(run.campaign_id == campaign_id).group_by(run.id))}
+def checkpoint_sizes(conn: Connection, run_ids: Sequence[int]) -> dict[int, int]:
+    """Bytes of the largest checkpoint that each of these runs has recorded, by run id."""
+    saved = schema.checkpoint.c
+    query = select(saved.run_id, func.max(saved.size_bytes)).group_by(saved.run_id)
+    found = (conn.execute(query.where(saved.run_id.in_(some))) for some in pieces(run_ids))
+    return {row[0]: row[1] for rows in found for row in rows}
 
 
 def observe_memory(conn: Connection, new: MemoryObservation) -> None:

@@ -66,13 +66,14 @@ class Told(NamedTuple):
 
 
 def run_one_pass(store: Store, campaign: CampaignRow) -> Told:
-    """Runs one pass and prints it on stderr."""
+    """Runs one pass, or as many as it takes to begin all runs, and prints what they do on stderr."""
     reconciler = Reconciler(store, campaign)
     try:
         with terminated_as_interrupted():
-            seen: Pass | Exception = reconciler.run_pass()
-    except (LeaseHeld, StaleLease) as held:
-        seen = held
+            while isinstance(seen := _pass_or_held(reconciler), Pass) and seen.goes_on:
+                for line in done_lines(seen, lambda: read_status(store, campaign)):
+                    echo_err(line)
+                del seen
     except KeyboardInterrupt:
         echo_err(interrupted(status_if_any(store, campaign), campaign.name))
         raise
@@ -82,6 +83,13 @@ def run_one_pass(store: Store, campaign: CampaignRow) -> Told:
     for line in (*done_lines(seen, lambda: status), *in_the_way(seen)):
         echo_err(line)
     return Told(status, isinstance(seen, Pass) and bool(seen.troubles), cancel_waits_s(seen))
+
+
+def _pass_or_held(reconciler: Reconciler) -> Pass | Exception:
+    try:
+        return reconciler.run_pass()
+    except (LeaseHeld, StaleLease) as held:
+        return held
 
 
 def done_lines(seen: Pass | Exception, read: Callable[[], CampaignStatus]) -> Sequence[str]:
@@ -103,7 +111,13 @@ def cancel_waits_s(seen: Pass | Exception) -> Sequence[float]:
     return (0.0, CANCELLED_S) if jobs and all(job and job.pending for job in jobs) else (CANCELLED_S,)
 
 
-def watch_passes(store: Store, campaign: CampaignRow, interval_s: float | None = None) -> None:
+def watch_passes(
+    store: Store,
+    campaign: CampaignRow,
+    interval_s: float | None = None,
+    *,
+    sleep: Callable[[float], None] = time.sleep,
+) -> None:
     """Runs passes until every run is settled, by this reconciler or another; UserError if the interval is too short.
 
     Stopped by the user or a signal, it says that the jobs keep running, and raises KeyboardInterrupt.
@@ -113,7 +127,7 @@ def watch_passes(store: Store, campaign: CampaignRow, interval_s: float | None =
     waited: set[int] = set()
     with display(sys.stderr) as shown, terminated_as_interrupted():
         try:
-            for seen in reconciler.watch(poll_s=interval_s):
+            for seen in reconciler.watch(poll_s=interval_s, sleep=sleep):
                 status, news = status_if_any(store, campaign), obstacles.news(in_the_way(seen))
                 if status and isinstance(seen, Pass):
                     after = {run.run_id: run for run in status.runs}

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from functools import lru_cache
 from typing import Final
 
 _WORDS: Final = {
@@ -46,6 +47,7 @@ _PER_JOB_LIMIT: Final = re.compile(r"(QOS|Assoc)Max\w+PerJob")
 """Likewise. A limit per user is not one of them: other jobs of the user will end."""
 
 
+@lru_cache(maxsize=1000)
 def waits_because(reason: str) -> str:
     """`waiting: no free nodes yet (Resources)`; "" where Slurm gives no reason."""
     if reason in ("", "None"):

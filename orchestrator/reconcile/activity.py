@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from ...db import queries
-from ...db.records import ACTIVE_ATTEMPT, ENDING
+from ...db.records import ACTIVE_ATTEMPT, ENDING, RunState
 from ...jobs.agent.progress import QUIET_START
 from .lease import FencedWriter
 from .snapshot import AttemptView, Snapshot
@@ -21,7 +21,11 @@ class Activity:
 
 
 def record_activities(snapshot: Snapshot, writer: FencedWriter) -> None:
-    """Records those that have changed."""
+    """Records those that have changed, and why runs wait in the queue where that has."""
+    if snapshot.queue.news:
+        with writer.write() as conn:
+            for reason, run_ids in snapshot.queue.news.items():
+                queries.update_runs(conn, run_ids, expect_state=RunState.QUEUED, reason=reason)
     if changed := activities(snapshot):
         with writer.write() as conn:
             states = queries.lock_attempts(conn, list(changed))

@@ -49,14 +49,15 @@ def decide(snapshot: Snapshot) -> list[Action]:
     seen, broken = _each(
         sorted(snapshot.runs, key=lambda view: (view.run.stage is Stage.FULL, view.run.repeat)), snapshot
     )
-    everything = [end for one in seen for end in one.ended]
-    nodes = NodeEvidence.of(everything)
+    everything = [*map(ended_attempt, snapshot.failed), *(end for one in seen for end in one.ended)]
+    nodes = NodeEvidence.of(everything, snapshot.trained_on)
     context = _pass_context(snapshot, [nodes.reattribute(end) for end in everything])
     closed, limit = gate(snapshot), max_active(snapshot)
     everyone: list[RunView | BrokenRun] = [*snapshot.runs, *snapshot.broken]
     desired = [one.run for one in everyone if snapshot.is_desired(one)]
     screened = gates(desired, snapshot.screenings, snapshot.campaign.provenance)
     active = sum(1 for one in seen if one.history is None) + sum(1 for one in broken if one.attempt)
+    active += snapshot.queue.length
     actions: list[Action] = [action for one in broken for action in _leave(one, snapshot)]
     for one in seen:
         planned = _planned(one, snapshot, nodes, context)
@@ -73,6 +74,8 @@ def decide(snapshot: Snapshot) -> list[Action]:
 
 def settled(snapshot: Snapshot) -> bool:
     """Whether nothing is left that this program would do."""
+    if snapshot.more or snapshot.queue.length:
+        return False
     seen = all(view.run.state in SETTLED_RUN and not (view.latest and view.latest.active) for view in snapshot.runs)
     return seen and all(broken.run.state in SETTLED_RUN and broken.attempt is None for broken in snapshot.broken)
 

@@ -32,7 +32,7 @@ def gpu_hours(snapshot: Snapshot) -> float:
     """GPU-hours of all attempts of the campaign until now, whatever became of them or of their runs."""
     rows = [attempt.row for view in snapshot.runs for attempt in view.attempts]
     rows += [row for broken in snapshot.broken for row in broken.attempts]
-    return sum(_gpu_seconds(row, snapshot.now_s) for row in rows) / 3600
+    return (snapshot.gpu_seconds + sum(_gpu_seconds(row, snapshot.now_s) for row in rows)) / 3600
 
 
 def _gpu_seconds(row: AttemptRow, now_s: float) -> float:

@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import suppress
-from dataclasses import dataclass
-from itertools import chain
+from dataclasses import dataclass, field
+from itertools import islice
 
-from ...db import queries
+from ...db import open_runs, queries
+from ...db.bulk import pieces
 from ...db.errors import StaleLease, StoreMissing, StoreUnreachable
 from ...db.ingest.attempt import AttemptSpools, drain_attempt
 from ...db.ingest.metrics import METRICS
@@ -19,8 +20,9 @@ from ...jobs.shared.layout import CampaignPaths
 from ..errors import Unreachable
 from ..executors.base import Executor
 from ..executors.job_request import attempt_paths
+from ..memory.prediction import Ledger
 from .act import act
-from .actions import Action, Finish
+from .actions import Action, Finish, SetRun, Submit
 from .activity import record_activities
 from .campaign_folder import CampaignFolder, Identity, run_folder, run_folders
 from .decide import decide, settled
@@ -29,7 +31,7 @@ from .lease import FencedWriter, LeaseHeld, LeaseHolder, release_lease, take_lea
 from .observe import RunMetrics, observe
 from .set_aside import give_up_spool
 from .snapshot import Snapshot
-from .stored import read_store
+from .stored import read_open
 
 LATE_S = 3600.0
 """How long after an attempt's end its metrics may still become readable."""
@@ -37,8 +39,26 @@ LATE_S = 3600.0
 MOST_TROUBLES = 3
 """So many are kept for `campaign status`; the pass itself says them all."""
 
+DRAINED_AT_ONCE = 1000
+"""Attempts of which the store is asked at a time how much it holds."""
+
 SLURM_POLL_S = 10.0
 LOCAL_POLL_S = 1.0
+
+
+@dataclass(frozen=True)
+class _Before:
+    """What the last pass without troubles leaves to the next one of its process, under the same lease.
+
+    Attributes:
+        epoch: of the lease.
+        drained: whether all spools were read.
+        ledgers: the measured memory by which it looked at what waits in the queue.
+    """
+
+    epoch: int = 0
+    drained: bool = False
+    ledgers: Mapping[str, Ledger] = field(default_factory=dict)
 
 
 @dataclass(frozen=True)
@@ -50,6 +70,13 @@ class Pass:
     settled: bool
     troubles: tuple[Unreachable, ...]
 
+    @property
+    def goes_on(self) -> bool:
+        """Whether another pass can begin further runs at once."""
+        return (
+            self.snapshot.more and not self.troubles and any(isinstance(one, Submit | SetRun) for one in self.actions)
+        )
+
 
 class Reconciler:
     """Brings one campaign to its desired state, pass by pass; the default executor is the one that its spec names."""
@@ -60,6 +87,7 @@ class Reconciler:
         self.paths = self._folder.paths
         self._executor = executor or make_executor(campaign, self.paths)
         self._holder, self._environments = LeaseHolder.me(), Environments()
+        self._before = _Before()
 
     def run_pass(self) -> Pass:
         """One pass.
@@ -85,18 +113,23 @@ class Reconciler:
         return done
 
     def _pass(self, writer: FencedWriter) -> Pass:
-        seen = self._folder.require(self._all_attempts())
-        troubles = drain(writer, self._newest_attempts(), self._executor.outcome_grace_s)
-        stored = read_store(self._store, self._campaign)
+        before = self._before if self._before.epoch == writer.epoch else _Before(writer.epoch)
+        self._before = _Before(writer.epoch)
+        seen, troubles = self._drain(writer, before)
+        stored = read_open(self._store, self._campaign)
         writer.renew()
-        snapshot, trouble = observe(stored, self._executor, self.paths, RunMetrics(self._store), writer.renewing)
+        snapshot, trouble = observe(
+            stored, self._executor, self.paths, RunMetrics(self._store), writer.renewing, before.ledgers
+        )
         record_activities(snapshot, writer)
         actions, away = self._environments.ready(decide(snapshot), stored.configs.read)
         troubles += [*([trouble] if trouble else []), *away]
-        self._require_unchanged(seen, chain.from_iterable(stored.attempts.values()), actions)
+        self._require_unchanged(seen, actions)
         troubles += act(actions, writer, self._executor, self.paths)
         ended = [action.attempt for action in actions if isinstance(action, Finish)]
         troubles += drain(writer, self._with_folder(ended), self._executor.outcome_grace_s)
+        if not troubles:
+            self._before = _Before(writer.epoch, drained=True, ledgers=snapshot.ledgers)
         return Pass(snapshot, tuple(actions), not actions and not troubles and settled(snapshot), tuple(troubles))
 
     def watch(
@@ -115,6 +148,8 @@ class Reconciler:
                 if done.settled:
                     return
                 begun = True
+                if done.goes_on:
+                    continue
             except (LeaseHeld, StaleLease) as exc:
                 begun = True
                 yield exc
@@ -124,14 +159,14 @@ class Reconciler:
                 yield exc
             sleep(poll_s or default_poll_s(self._campaign))
 
-    def _require_unchanged(self, seen: Identity, attempts: Iterable[AttemptRow], actions: Sequence[Action]) -> None:
+    def _require_unchanged(self, seen: Identity, actions: Sequence[Action]) -> None:
         """Makes sure that the folder was there all the time: what was read while it was away seemed to be missing.
 
         Raises Unreachable if it was not, OSError if it cannot be written.
         """
         known = {action.attempt.id: action for action in actions if isinstance(action, Finish)}
         ended = self._with_folder([action.attempt for action in known.values()])
-        if self._folder.require(attempts) != seen or any(_has_appeared(known[row.id]) for row in ended):
+        if self._folder.require(self._attempts()) != seen or any(_has_appeared(known[row.id]) for row in ended):
             raise Unreachable("the shared folder was unavailable for a moment", "the next pass looks again")
         self._folder.complete()
 
@@ -140,26 +175,31 @@ class Reconciler:
         made = run_folders(self.paths) if rows else set()
         return [row for row in rows if run_folder(row) in made]
 
-    def _all_attempts(self) -> Iterator[AttemptRow]:
-        """All attempts, read only where somebody looks at the first."""
-        with self._store.read() as conn:
-            yield from queries.attempts(conn, self._campaign.id)
+    def _drain(self, writer: FencedWriter, before: _Before) -> tuple[Identity, list[Unreachable]]:
+        """Ingests what the agents have not pushed; of runs that are settled for long, once.
 
-    def _newest_attempts(self) -> list[AttemptRow]:
-        """The two newest attempts of each run that has a folder, and those that ended recently.
-
-        The last may still write; of those before, files may have arrived late or been unreadable for a while.
+        Returns which folder that was, and what cannot be read for now.
         """
-        made = run_folders(self.paths)
         with self._store.read() as conn:
-            attempts = queries.attempts_of_runs(conn, self._campaign.id, made)
             late_s = self._store.now(conn) - LATE_S
-        return [
-            row
-            for rows in attempts.values()
-            for back, row in enumerate(reversed(rows))
-            if back < 2 or float(row.evidence.get("seen_s") or row.ended_s or 0.0) > late_s
-        ]
+            spools = open_runs.unread_spools(conn, self._campaign.id, late_s, ended=not before.drained)
+        seen = self._folder.require(self._attempts())
+        made = run_folders(self.paths) if spools else set()  # the first agent of a run makes its folder
+        rows = self._rows(attempt_id for attempt_id, name in spools if name in made)
+        return seen, drain(writer, rows, self._executor.outcome_grace_s)
+
+    def _attempts(self) -> Iterator[AttemptRow]:
+        """The newest of each run, read only where somebody looks at them."""
+        with self._store.read() as conn:
+            newest = open_runs.unread_spools(conn, self._campaign.id, 0.0, ended=True)
+        yield from self._rows(attempt_id for attempt_id, _ in newest)
+
+    def _rows(self, attempt_ids: Iterable[int]) -> Iterator[AttemptRow]:
+        """Attempts by id, some at a time."""
+        for some in pieces(list(attempt_ids)):
+            with self._store.read() as conn:
+                rows = queries.attempts_of(conn, some)
+            yield from rows
 
     def close(self, after_s: float = 0.0) -> None:
         """Releases the lease, at once or in so many seconds; in a store that is away it expires."""
@@ -190,7 +230,7 @@ def make_executor(campaign: CampaignRow, paths: CampaignPaths) -> Executor:
     return SlurmExecutor(paths.dir)
 
 
-def drain(writer: FencedWriter, rows: Sequence[AttemptRow], grace_s: float) -> list[Unreachable]:
+def drain(writer: FencedWriter, rows: Iterable[AttemptRow], grace_s: float) -> list[Unreachable]:
     """Ingests what the agents have not pushed into the store, each attempt's by itself.
 
     Args:
@@ -201,19 +241,24 @@ def drain(writer: FencedWriter, rows: Sequence[AttemptRow], grace_s: float) -> l
     Returns:
         The spools that cannot be read for now; one of which that lasts is said in an event, and passed over.
     """
-    if not rows:
-        return []
     troubles = []
-    with writer.store.read() as conn:
-        offsets = queries.node_offsets(conn, [row.id for row in rows])
-    for row in writer.renewing(rows):
+    for row, offsets in _with_offsets(writer.store, writer.renewing(rows)):
         paths = attempt_paths(row)
         gpus = [paths.gpu_spool(node) for node in range(row.nodes)]
         spools = AttemptSpools(row.id, paths.metrics, paths.forward_spool, gpus)
         try:
-            drain_attempt(writer.store, spools, {METRICS: row.spool_offset, **offsets.get(row.id, {})}, writer.renew)
+            drain_attempt(writer.store, spools, {METRICS: row.spool_offset, **offsets}, writer.renew)
         except (StoreUnreachable, StaleLease):
             raise
         except Exception as exc:  # noqa: BLE001 - whatever it is, it is this attempt's alone
             troubles.append(give_up_spool(row, exc, writer, grace_s))
     return [trouble for trouble in troubles if trouble]
+
+
+def _with_offsets(store: Store, rows: Iterable[AttemptRow]) -> Iterator[tuple[AttemptRow, Mapping[int, int]]]:
+    """Attempts, some at a time, with how much the store holds of each node's files."""
+    rest = iter(rows)
+    while some := list(islice(rest, DRAINED_AT_ONCE)):
+        with store.read() as conn:
+            offsets = queries.node_offsets(conn, [row.id for row in some])
+        yield from ((row, offsets.get(row.id, {})) for row in some)

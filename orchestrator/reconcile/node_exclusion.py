@@ -8,8 +8,9 @@ the nodes are not to blame.
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
+from functools import cache
 from typing import Final
 
 from ..failures.policy import FailureClass
@@ -47,18 +48,25 @@ class NodeEvidence:
 
     Attributes:
         shown_by: by rule, the nodes that had such an error of the environment.
-        trained_on: the nodes on which a run has made a step.
+        shown_here: the nodes on which one of them has made a step.
+        shown_elsewhere: reads those on which any attempt of the campaign has, also those that were not looked at.
     """
 
     shown_by: Mapping[str, frozenset[str]]
-    trained_on: frozenset[str]
+    shown_here: frozenset[str]
+    shown_elsewhere: Callable[[], frozenset[str]] = frozenset
+
+    @property
+    def trained_on(self) -> frozenset[str]:
+        """The nodes on which a run has made a step."""
+        return self.shown_here | self.shown_elsewhere()
 
     @classmethod
-    def of(cls, ended: Sequence[EndedAttempt]) -> NodeEvidence:
+    def of(cls, ended: Sequence[EndedAttempt], elsewhere: Callable[[], frozenset[str]] = frozenset) -> NodeEvidence:
         """What these attempts tell."""
         shown_by = {rule: frozenset(end.host for end in ended if end.rule == rule) for rule in ENVIRONMENT_RULES}
         trained = (node for end in ended if end.progressed for node in end.row.evidence.get("nodes", ()))
-        return cls(shown_by, frozenset(str(node["host"]) for node in trained))
+        return cls(shown_by, frozenset(str(node["host"]) for node in trained), cache(elsewhere))
 
     def reattribute(self, end: EndedAttempt) -> EndedAttempt:
         """The attempt, classified in the light of all others of the campaign.
@@ -68,7 +76,7 @@ class NodeEvidence:
         """
         if end.kind is not FailureClass.DETERMINISTIC or end.rule not in ENVIRONMENT_RULES or not end.host:
             return end
-        alone = self.shown_by[end.rule] == {end.host} and end.host not in self.trained_on
-        if alone and self.trained_on:
+        alone = self.shown_by[end.rule] == {end.host}
+        if alone and (trained := self.trained_on) and end.host not in trained:
             return replace(end, kind=FailureClass.GPU, reason=f"{end.reason} (on {end.host} alone)", hint="")
         return end

@@ -4,14 +4,16 @@ from __future__ import annotations
 
 import os
 from collections import defaultdict
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, replace
 from functools import partial
+from itertools import chain
 from pathlib import Path
 
 from ...db import queries
 from ...db.errors import StoreError
+from ...db.open_runs import WaitingAttempt
 from ...db.records import (
     SETTLED_RUN,
     TERMINAL_ATTEMPT,
@@ -37,15 +39,17 @@ from ..executors.job_request import is_copy
 from ..executors.storage import trouble as trouble_of
 from ..failures.policy import FailureClass
 from ..memory import config_changes
+from ..memory.prediction import Ledger
 from ..spec.model import RunConfig
 from ..spec.retry_section import PruneConfig
 from .campaign_folder import run_folders
 from .claims import job_claim, newest_claimed
 from .origin import Origin
 from .pruning import LINES, hopeless
+from .queue import changed, sort_out
 from .set_aside import in_words, may_pass
 from .snapshot import AttemptView, BrokenRun, RunView, Snapshot
-from .stored import Stored
+from .stored import Stored, waits_for_storage
 
 AGENT_LOG_LINES = 40
 LOG_BYTES = 1 << 20
@@ -56,6 +60,10 @@ class RunMetrics:
     """What runs have reported, read for those alone of which it decides something; nothing without a store."""
 
     store: Store | None = None
+
+    def looking_at(self, stored: Stored, run_ids: Sequence[int]) -> Stored:
+        """What the store knows, with these runs too."""
+        return stored.looking_at(run_ids, self.store) if self.store else stored
 
     def step_times(self, run_id: int) -> StepTimes:
         """How long its steps take."""
@@ -79,15 +87,26 @@ def observe(
     paths: CampaignPaths,
     metrics: RunMetrics,
     renewing: Callable[[Iterable[RunRow]], Iterable[RunRow]] = iter,
+    ledgers: Mapping[str, Ledger] | None = None,
 ) -> tuple[Snapshot, Unreachable | None]:
     """Lists the executor's jobs once, and reads the folders of the attempts that may still run.
+
+    What waits in the queue is looked at only where Slurm shows something new, or `ledgers`, as the pass before knew
+    them, have changed.
 
     Returns the snapshot, and the error if the executor could not be reached, which the snapshot then says, too. Asks
     for a run's step times only if it has made no step for long. Goes through the runs with `renewing`, which keeps
     the lease. Raises Unreachable if the shared folder cannot be read.
     """
-    listing, trouble = _list_jobs(stored.active, executor)
-    views, broken = _views(stored, listing, paths, metrics, renewing)
+    listing, trouble = _list_jobs([*stored.active, *stored.waiting], executor)
+    folder = _Folder(paths)
+    news = changed(stored.ledgers, ledgers or {})
+    queue, look = sort_out(stored.waiting, listing, trouble is None, folder.runs, news)
+    stored = metrics.looking_at(stored, look)
+    views, broken, failed = _views(stored, listing, folder, metrics, renewing)
+    if failed and not queue.length and all(view.run.state in SETTLED_RUN for view in views):
+        # no other could be read: it is the folder
+        raise Unreachable(f"the shared folder cannot be read: {failed[0]}", "the next pass tries again") from failed[0]
     snapshot = Snapshot(
         now_s=stored.now_s,
         campaign=stored.campaign,
@@ -106,11 +125,18 @@ def observe(
         missing=tuple(Origin.of(stored.campaign.provenance).missing(os.environ)),
         damaged=_damaged(stored, paths),
         screenings=stored.screenings,
+        queue=queue,
+        more=stored.more,
+        failed=stored.failed,
+        trained_on=stored.trained_on,
+        gpu_seconds=stored.gpu_seconds,
     )
     return snapshot, trouble
 
 
-def _list_jobs(active: Sequence[AttemptRow], executor: Executor) -> tuple[JobListing, Unreachable | None]:
+def _list_jobs(
+    active: Sequence[AttemptRow | WaitingAttempt], executor: Executor
+) -> tuple[JobListing, Unreachable | None]:
     expected: dict[str, set[int]] = defaultdict(set)
     for row in active:
         expected[row.token].add(row.array_index or 0)
@@ -125,12 +151,12 @@ class _Folder:
     """The campaign's folder, of which a pass lists once what would else be looked for run by run."""
 
     def __init__(self, paths: CampaignPaths) -> None:
-        self.paths, self._runs = paths, run_folders(paths)
+        self.paths, self.runs = paths, run_folders(paths)
         self._logs: dict[str, list[str]] = {}
 
     def has(self, run: RunRow) -> bool:
         """Whether it has a folder of that run."""
-        return run.name in self._runs
+        return run.name in self.runs
 
     def agent_lines(self, row: AttemptRow, job: JobView) -> tuple[LogLine, ...]:
         """The end of the agents' own logs: why a job failed before an agent wrote an outcome."""
@@ -145,13 +171,12 @@ class _Folder:
 def _views(
     stored: Stored,
     listing: JobListing,
-    paths: CampaignPaths,
+    folder: _Folder,
     metrics: RunMetrics,
     renewing: Callable[[Iterable[RunRow]], Iterable[RunRow]],
-) -> tuple[tuple[RunView, ...], tuple[BrokenRun, ...]]:
-    """Every run, each by itself: what one of them has written never hides the others."""
-    views, broken, failed = [], [], []
-    folder = _Folder(paths)
+) -> tuple[tuple[RunView, ...], tuple[BrokenRun, ...], list[Exception]]:
+    """Every run, each by itself: what one of them has written never hides the others; and errors of the file system."""
+    views, broken, failed = [], [], list[Exception]()
     for run in renewing(stored.runs):
         try:
             views.append(_run_view(run, stored, listing, folder, metrics))
@@ -161,9 +186,7 @@ def _views(
             passing = may_pass(exc)
             broken.append(replace(_broken(run, stored, listing, in_words(exc)), passing=passing))
             failed += [exc] if passing else []
-    if failed and all(view.run.state in SETTLED_RUN for view in views):  # no other could be read: it is the folder
-        raise Unreachable(f"the shared folder cannot be read: {failed[0]}", "the next pass tries again") from failed[0]
-    return tuple(views), tuple(broken)
+    return tuple(views), tuple(broken), failed
 
 
 def _broken(run: RunRow, stored: Stored, listing: JobListing, why: str) -> BrokenRun:
@@ -288,22 +311,16 @@ def _damaged(stored: Stored, paths: CampaignPaths) -> dict[str, str]:
 def _nodes(stored: Stored, executor: Executor) -> int | None:
     """Nodes of the cluster, queried only if one has a strike."""
     strikes = {kind for kind in FailureClass if kind.policy.strike}
-    struck = any(row.failure_class in strikes for rows in stored.attempts.values() for row in rows)
+    rows = chain(stored.failed, *stored.attempts.values())
+    struck = any(row.failure_class in strikes for row in rows)
     return executor.nodes() if struck else None
 
 
 def _storage(stored: Stored, paths: CampaignPaths) -> str | None:
     """What is wrong with the campaign's folder, tested only if a run waits for it."""
-    waiting = [run.id for run in stored.runs if _waits_for_storage(run, stored)]
+    waiting = [run.id for run in stored.runs if waits_for_storage(run, stored.attempts.get(run.id, ()))]
     needed = max((stored.checkpoint_bytes.get(run_id, 0) for run_id in waiting), default=0)
     return trouble_of(paths.dir, needed) if waiting else None
-
-
-def _waits_for_storage(run: RunRow, stored: Stored) -> bool:
-    rows = stored.attempts.get(run.id)
-    if not rows or run.desired != "run" or run.state in SETTLED_RUN - {RunState.HELD}:
-        return False
-    return rows[-1].failure_class == FailureClass.STORAGE and rows[-1].state in TERMINAL_ATTEMPT
 
 
 def _capacity(stored: Stored) -> int | None:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 
 from ...db.records import TERMINAL_ATTEMPT, AttemptRow, CampaignRow, RunRow
@@ -17,6 +17,7 @@ from ..failures.user_rule import UserRule
 from ..memory.prediction import Ledger
 from ..spec.model import RunConfig
 from ..spec.retry_section import RetryConfig
+from .queue import Queue
 from .screening import Screening
 
 ABSENCE = "absence"
@@ -194,6 +195,11 @@ class Snapshot:
         damaged: by hash, why a copy of code cannot be used.
         broken: the runs that cannot be seen; they are not among ``runs``.
         screenings: what the screening runs have measured, by run id; none are needed once all points are decided.
+        queue: what waits there and needs no look; it is not among ``runs``, nor are those that are done.
+        more: whether further runs wait to be begun.
+        failed: attempts of runs that are not among ``runs`` which may tell of a bad node.
+        trained_on: reads the nodes on which an attempt of the campaign has made a step; hardly any pass asks.
+        gpu_seconds: what the runs that are done have used, where that is limited.
     """
 
     now_s: float
@@ -213,6 +219,11 @@ class Snapshot:
     damaged: Mapping[str, str] = field(default_factory=dict)
     broken: tuple[BrokenRun, ...] = ()
     screenings: Mapping[int, Screening] = field(default_factory=dict)
+    queue: Queue = field(default_factory=Queue)
+    more: bool = False
+    failed: Sequence[AttemptRow] = ()
+    trained_on: Callable[[], frozenset[str]] = frozenset
+    gpu_seconds: float = 0.0
 
     def is_desired(self, view: RunView | BrokenRun) -> bool:
         """Whether the run is still desired."""

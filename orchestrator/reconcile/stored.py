@@ -2,14 +2,17 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import suppress
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
+from functools import partial
 from itertools import chain
+from typing import Final
 
 from sqlalchemy import Connection
 
-from ...db import queries
+from ...db import open_runs, queries
+from ...db.open_runs import WaitingAttempt
 from ...db.records import (
     SETTLED_RUN,
     TERMINAL_ATTEMPT,
@@ -23,11 +26,27 @@ from ...db.records import (
 from ...db.store import Store
 from ...db.warm_up import untimed_steps
 from ..executors.job_request import run_config
+from ..failures.policy import FailureClass
 from ..memory.observations import read_ledgers
 from ..memory.prediction import Ledger
 from ..spec.model import RunConfig
 from ..spec.shared_sections import SharedSections
 from .screening import Screening
+
+QUEUE_FULL: Final = "queue.full"
+"""Kind of the event about a submit limit, for all runs that wait for it."""
+
+QUEUE_FULL_S: Final = 600.0
+"""For so long after it, a full queue is probed with few jobs, and not reported again."""
+
+AT_ONCE: Final = 10_000
+"""So many runs are begun in one pass: the configurations of all would fill the memory of a login node."""
+
+PROBED: Final = 1000
+"""So many where there is hardly room for one."""
+
+NODE_KINDS: Final = frozenset(kind for kind in FailureClass if kind.policy.strike) | {FailureClass.DETERMINISTIC}
+"""What an attempt may have ended as that tells of its node."""
 
 
 class Configs:
@@ -55,7 +74,16 @@ class Stored:
     """What the store knows of a campaign at one moment of its clock.
 
     By run id: what the spec asks for, the attempts, oldest first, and the size of the largest recorded checkpoint, in
-    bytes. By memory key: the measured memory. `screenings` has what screening runs have measured, by run id.
+    bytes, of runs that wait for storage. By memory key: the measured memory. `screenings` has what screening runs have
+    measured, by run id.
+
+    Attributes:
+        runs: all, or those alone that are to be looked at.
+        waiting: what only waits in the queue, and is not among them.
+        more: whether others wait to be begun that are not among them.
+        failed: attempts of runs that are not among them which may tell of a bad node.
+        trained_on: reads the nodes on which an attempt of the campaign has made a step.
+        gpu_seconds: what the runs that are done have used, where that is limited.
     """
 
     now_s: float
@@ -66,29 +94,113 @@ class Stored:
     ledgers: Mapping[str, Ledger] = field(default_factory=dict)
     checkpoint_bytes: Mapping[int, int] = field(default_factory=dict)
     screenings: Mapping[int, Screening] = field(default_factory=dict)
+    waiting: Sequence[WaitingAttempt] = ()
+    more: bool = False
+    failed: Sequence[AttemptRow] = ()
+    trained_on: Callable[[], frozenset[str]] = frozenset
+    gpu_seconds: float = 0.0
 
     @property
     def active(self) -> list[AttemptRow]:
-        """The attempts that may still run."""
+        """The attempts that may still run, of the runs that are to be looked at."""
         return [row for rows in self.attempts.values() for row in rows if row.state not in TERMINAL_ATTEMPT]
+
+    def looking_at(self, run_ids: Sequence[int], store: Store) -> Stored:
+        """The same with these runs, too."""
+        if not run_ids:
+            return self
+        with store.read() as conn:
+            runs, attempts = _read(conn, run_ids)
+            ledgers = read_ledgers(
+                conn, _undecided(runs, attempts, self.configs), chain.from_iterable(attempts.values())
+            )
+        return replace(
+            self,
+            runs=tuple(sorted([*self.runs, *runs], key=lambda run: (run.ordinal, run.id))),
+            attempts={**self.attempts, **attempts},
+            ledgers={**self.ledgers, **ledgers},
+        )
 
 
 def read_store(store: Store, campaign: CampaignRow) -> Stored:
-    """Reads the campaign in one transaction."""
+    """Reads the whole campaign in one transaction."""
     with store.read() as conn:
         fresh = queries.campaign_by_name(conn, campaign.name) or campaign
         runs, attempts = queries.runs(conn, campaign.id), queries.attempts_by_run(conn, campaign.id)
-        configs = Configs()
-        return Stored(
-            now_s=store.now(conn),
-            campaign=fresh,
-            runs=tuple(runs),
-            configs=configs,
-            attempts=attempts,
-            ledgers=read_ledgers(conn, _undecided(runs, attempts, configs), chain.from_iterable(attempts.values())),
-            checkpoint_bytes=queries.checkpoint_sizes(conn, campaign.id),
-            screenings=_screenings(conn, runs, attempts),
+        return _stored(conn, store, fresh, runs, attempts)
+
+
+def read_open(store: Store, campaign: CampaignRow) -> Stored:
+    """Reads in one transaction what of a campaign a pass has to look at."""
+    with store.read() as conn:
+        fresh = queries.campaign_by_name(conn, campaign.name) or campaign
+        cancelled = fresh.desired == "cancelled"
+        ids, waiting = open_runs.open_runs(conn, campaign.id, cancelled=cancelled)
+        begin, more = open_runs.fresh_runs(conn, campaign.id, _most(conn, store, fresh, len(ids) + len(waiting)))
+        runs, attempts = _read(conn, [*ids, *begin])
+        limited = "gpu_hours" in fresh.limits
+        stored = _stored(conn, store, fresh, runs, attempts, [one.memory_key for one in waiting])
+        return replace(
+            stored,
+            waiting=waiting,
+            more=more,
+            failed=open_runs.failed_attempts(conn, campaign.id, NODE_KINDS, attempts.keys()),
+            trained_on=partial(_trained_on, store, campaign.id),
+            gpu_seconds=open_runs.gpu_seconds(conn, campaign.id, cancelled=cancelled) if limited else 0.0,
         )
+
+
+def _most(conn: Connection, store: Store, campaign: CampaignRow, begun: int) -> int | None:
+    """How many runs without an attempt to look at; None for all, of which screening decides together."""
+    if campaign.provenance.get("screen"):
+        return None
+    limit = campaign.limits.get("running")
+    full_s = queries.newest_event_s(conn, campaign.id, QUEUE_FULL)
+    if full_s is not None and store.now(conn) - full_s < QUEUE_FULL_S:
+        return PROBED
+    return AT_ONCE if limit is None else min(AT_ONCE, max(PROBED, limit - begun))
+
+
+def _read(conn: Connection, run_ids: Sequence[int]) -> tuple[list[RunRow], dict[int, list[AttemptRow]]]:
+    runs = open_runs.runs_of(conn, run_ids)
+    attempts: dict[int, list[AttemptRow]] = {run.id: [] for run in runs}
+    for row in open_runs.attempts_of_runs(conn, run_ids):
+        attempts[row.run_id].append(row)
+    return runs, attempts
+
+
+def _stored(
+    conn: Connection,
+    store: Store,
+    campaign: CampaignRow,
+    runs: Sequence[RunRow],
+    attempts: Mapping[int, Sequence[AttemptRow]],
+    memory_keys: Iterable[str | None] = (),
+) -> Stored:
+    configs, rows = Configs(), chain.from_iterable(attempts.values())
+    storage = [run.id for run in runs if waits_for_storage(run, attempts.get(run.id, ()))]
+    return Stored(
+        now_s=store.now(conn),
+        campaign=campaign,
+        runs=tuple(runs),
+        configs=configs,
+        attempts=attempts,
+        ledgers=read_ledgers(conn, _undecided(runs, attempts, configs), rows, memory_keys),
+        checkpoint_bytes=queries.checkpoint_sizes(conn, storage),
+        screenings=_screenings(conn, runs, attempts),
+    )
+
+
+def _trained_on(store: Store, campaign_id: int) -> frozenset[str]:
+    with store.read() as conn:
+        return open_runs.trained_hosts(conn, campaign_id)
+
+
+def waits_for_storage(run: RunRow, rows: Sequence[AttemptRow]) -> bool:
+    """Whether a run goes on once its folder can be written."""
+    if not rows or run.desired != "run" or run.state in SETTLED_RUN - {RunState.HELD}:
+        return False
+    return rows[-1].failure_class == FailureClass.STORAGE and rows[-1].state in TERMINAL_ATTEMPT
 
 
 def _screenings(

@@ -44,15 +44,11 @@ from .claims import take_claim
 from .lease import FencedWriter
 from .origin import Origin
 from .set_aside import in_words, may_pass
+from .stored import QUEUE_FULL, QUEUE_FULL_S
 
 REFUSED_BY = "sbatch refused it"
 """How the reason of a run begins whose job was never accepted."""
 WITHDRAWN = "withdrawn"
-QUEUE_FULL = "queue.full"
-"""Kind of the event about a submit limit, for all runs that wait for it."""
-
-QUEUE_FULL_S = 600.0
-"""For so long after it, a full queue is probed with few jobs, and not reported again."""
 
 
 class RunUnwritable(Unreachable):
@@ -303,7 +299,9 @@ def _write_intent(
         ids = queries.insert_attempts(conn, [_new_attempt(a, i, token, paths) for i, a in enumerate(group)])
         queries.update_runs(conn, [action.run.id for action in group], state=RunState.QUEUED, not_before_s=None)
         rows = queries.attempts_of(conn, ids)
-        saved = queries.saved_steps(conn, writer.campaign_id)
+        saved = queries.saved_steps(
+            conn, writer.campaign_id, [action.run.id for action in group if action.generation > 1]
+        )
         told = [_submitting(row, action) for row, action in zip(rows, group, strict=True)]
         queries.add_events(conn, writer.campaign_id, told)
         store = None if writer.store.is_sqlite else writer.store.url_without_password

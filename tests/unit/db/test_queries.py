@@ -162,11 +162,11 @@ def test_checkpoints_and_memory_are_recorded_once(world: World) -> None:
 def test_the_newest_checkpoint_counts_of_the_present_configuration_alone(world: World) -> None:
     with world.store.write() as conn:
         assert queries.saved_steps(conn, world.campaign_id) == {}
-        assert queries.checkpoint_sizes(conn, world.campaign_id) == {}
+        assert queries.checkpoint_sizes(conn, [world.run_id]) == {}
         for step, size in ((100, 30), (200, 10)):
             queries.record_checkpoint(conn, CheckpointRow(world.run_id, 1, 1, step, f"/c/{step}", size))
         assert queries.saved_steps(conn, world.campaign_id) == {world.run_id: 200}
-        assert queries.checkpoint_sizes(conn, world.campaign_id) == {world.run_id: 30}
+        assert queries.checkpoint_sizes(conn, [world.run_id]) == {world.run_id: 30}
         queries.update_run(conn, world.run_id, config_hash="another")
         assert queries.saved_steps(conn, world.campaign_id) == {}
 

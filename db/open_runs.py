@@ -1,0 +1,179 @@
+"""Which runs of a campaign a pass of the reconciler has to look at: of hundreds of thousands, few can change at a time.
+
+Not read are runs that are done, of which nothing follows any more; those that wait in the queue are read as a few
+columns, and those that were never begun in pieces.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Iterator, Sequence
+from typing import Any, Final, NamedTuple
+
+from sqlalchemy import ColumnElement, Connection, Select, Text, and_, case, cast, func, or_, select
+
+from . import schema
+from .bulk import pieces
+from .records import COMPLETED_EARLY, SETTLED_RUN, TERMINAL_ATTEMPT, AttemptRow, AttemptState, RunRow, RunState, Stage
+from .rows import fetch
+
+COMPLETED: Final = "completed"
+SUCCESSES: Final = (COMPLETED, COMPLETED_EARLY)
+"""The failure classes of attempts that complete their run."""
+
+_RUN, _ATTEMPT = schema.run.c, schema.attempt.c
+_NEWEST: Final = schema.run.outerjoin(
+    schema.attempt, and_(_ATTEMPT.run_id == _RUN.id, _ATTEMPT.generation == _RUN.generation)
+)
+_FRESH: Final = and_(_RUN.state == RunState.PENDING, _RUN.generation == 0)
+
+
+class WaitingAttempt(NamedTuple):
+    """The first attempt of a run that waits in the queue, with all of the run that may change without a look at it."""
+
+    run_id: int
+    name: str
+    reason: str
+    attempt_id: int
+    token: str
+    array_index: int
+    job_id: str
+    created_s: float
+    memory_key: str | None
+
+
+def _given(condition: ColumnElement[bool]) -> ColumnElement[bool]:
+    """The condition, false where a value that it asks for is missing."""
+    return case((condition, 1), else_=0) == 1
+
+
+def _done(cancelled: bool) -> ColumnElement[bool]:
+    """Of a run and its newest attempt: the decision would be what it was. `cancelled`: the campaign is."""
+    over = _ATTEMPT.state.in_(list(TERMINAL_ATTEMPT))
+    present = and_(_ATTEMPT.config_hash == _RUN.config_hash, _ATTEMPT.retry_epoch == _RUN.retry_epoch)
+    # as `has_more_steps`: a command says itself when it is done
+    longer = and_(_ATTEMPT.last_step < _RUN.target_step, _RUN.config["command"].as_string().is_(None))
+    succeeded = and_(_ATTEMPT.failure_class.in_(SUCCESSES), present, ~_given(longer))
+    unwanted = [] if cancelled else [_RUN.desired != "run"]
+    unrun = or_(_ATTEMPT.id.is_(None), and_(over, _ATTEMPT.failure_class.not_in(SUCCESSES)))
+    said = and_(_RUN.reason == "", _RUN.not_before_s.is_(None))
+    ends = or_(
+        and_(_RUN.state == RunState.COMPLETED, over, succeeded),
+        and_(_RUN.state == RunState.CANCELLED, *unwanted, said, unrun),
+    )
+    return _given(and_(_RUN.stage == Stage.FULL, ends))
+
+
+def _waits(cancelled: bool) -> ColumnElement[bool]:
+    """Of a run and its newest attempt: it waits in the queue, wanted and as it was submitted."""
+    if cancelled:
+        return _given(_RUN.id.is_(None))
+    as_submitted = and_(
+        _ATTEMPT.state == AttemptState.QUEUED,
+        _ATTEMPT.generation == 1,
+        _ATTEMPT.job_id.is_not(None),
+        _ATTEMPT.array_index.is_not(None),
+        _ATTEMPT.phase == "",
+        _ATTEMPT.node_list == "",
+        cast(_ATTEMPT.evidence, Text) == "{}",
+    )
+    wanted = and_(_RUN.desired == "run", _RUN.not_before_s.is_(None))
+    return _given(and_(_RUN.state == RunState.QUEUED, wanted, as_submitted))
+
+
+def open_runs(conn: Connection, campaign_id: int, *, cancelled: bool) -> tuple[list[int], list[WaitingAttempt]]:
+    """The runs that are begun and not done: ids of those to read, and those that only wait, in the matrix's order.
+
+    Args:
+        conn: A transaction.
+        campaign_id: The campaign.
+        cancelled: Whether all of it is to end.
+    """
+    columns = (_ATTEMPT.id, _ATTEMPT.token, _ATTEMPT.array_index, _ATTEMPT.job_id, _ATTEMPT.created_s)
+    waits = case((_waits(cancelled), 1), else_=0)
+    query = select(waits, _RUN.id, _RUN.name, _RUN.reason, *columns, _ATTEMPT.memory_key).select_from(_NEWEST)
+    found = query.where(_RUN.campaign_id == campaign_id, ~_FRESH, ~_done(cancelled))
+    ids, waiting = [], []
+    same: dict[Any, Any] = {}  # thousands have one token and one reason
+    for only_waits, run_id, name, reason, attempt_id, token, index, *rest in conn.execute(
+        found.order_by(_RUN.ordinal, _RUN.id)
+    ):
+        if only_waits:
+            job_id, created_s, key = rest
+            why, array, since_s, memory = (same.setdefault(one, one) for one in (reason, token, created_s, key))
+            waiting.append(WaitingAttempt(run_id, name, why, attempt_id, array, index, job_id, since_s, memory))
+        else:
+            ids.append(run_id)
+    return ids, waiting
+
+
+def fresh_runs(conn: Connection, campaign_id: int, most: int | None) -> tuple[list[int], bool]:
+    """Ids of so many runs without an attempt, or of all, in the order in which they start; whether there are more."""
+    query = select(_RUN.id).where(_RUN.campaign_id == campaign_id, _FRESH)
+    first = query.order_by(_RUN.stage == Stage.FULL, _RUN.repeat, _RUN.ordinal, _RUN.id).limit(
+        None if most is None else most + 1
+    )
+    found = list(conn.execute(first).scalars())
+    return found[:most], most is not None and len(found) > most
+
+
+def runs_of(conn: Connection, run_ids: Sequence[int]) -> list[RunRow]:
+    """Runs by id, in the order of the matrix."""
+    rows = [row for some in pieces(run_ids) for row in fetch(conn, RunRow, schema.run, schema.run.c.id.in_(some))]
+    return sorted(rows, key=lambda row: (row.ordinal, row.id))
+
+
+def attempts_of_runs(conn: Connection, run_ids: Sequence[int]) -> Iterator[AttemptRow]:
+    """The attempts of runs by id, oldest first within a run."""
+    table = schema.attempt
+    for some in pieces(run_ids):
+        yield from fetch(conn, AttemptRow, table, table.c.run_id.in_(some), order=[table.c.run_id, table.c.generation])
+
+
+def failed_attempts(
+    conn: Connection, campaign_id: int, kinds: Collection[str], without: Collection[int]
+) -> list[AttemptRow]:
+    """The attempts of a campaign that ended in one of these ways, but for those of these runs."""
+    joined = select(_ATTEMPT.id, _RUN.id).join(schema.run, _RUN.id == _ATTEMPT.run_id)
+    # a completed run has had others only before its newest
+    several = or_(_RUN.generation > 1, _RUN.state != RunState.COMPLETED)
+    query = joined.where(_RUN.campaign_id == campaign_id, several, _ATTEMPT.failure_class.in_(list(kinds)))
+    ids = [attempt_id for attempt_id, run_id in conn.execute(query) if run_id not in without]
+    return [row for some in pieces(ids) for row in fetch(conn, AttemptRow, schema.attempt, _ATTEMPT.id.in_(some))]
+
+
+def trained_hosts(conn: Connection, campaign_id: int) -> frozenset[str]:
+    """The nodes on which an attempt of a campaign that has ended has made a step."""
+    progressed = _ATTEMPT.last_step > func.coalesce(_ATTEMPT.start_step, 0)
+    query = select(_ATTEMPT.evidence["nodes"]).join(schema.run, _RUN.id == _ATTEMPT.run_id)
+    ended = query.where(_RUN.campaign_id == campaign_id, _ATTEMPT.state.in_(list(TERMINAL_ATTEMPT)), progressed)
+    return frozenset(str(node["host"]) for nodes in conn.execute(ended).scalars() for node in nodes or ())
+
+
+def gpu_seconds(conn: Connection, campaign_id: int, *, cancelled: bool) -> float:
+    """What the attempts of the runs that are done have used."""
+    query = select(func.sum(_ATTEMPT.gpu_seconds)).join(schema.run, _RUN.id == _ATTEMPT.run_id)
+    done = select(_RUN.id).select_from(_NEWEST).where(_RUN.campaign_id == campaign_id, _done(cancelled))
+    return conn.execute(query.where(_RUN.id.in_(done))).scalar() or 0.0
+
+
+def unread_spools(conn: Connection, campaign_id: int, late_s: float, *, ended: bool) -> list[tuple[int, str]]:
+    """Ids of the attempts of which files may not be read yet, with their runs' names.
+
+    Of each run the two newest: the last may still write, and of the one before, files may have arrived late. Also
+    those that ended since `late_s`, by the store's clock.
+
+    Args:
+        conn: A transaction.
+        campaign_id: The campaign.
+        late_s: When, in epoch seconds.
+        ended: Whether also of runs that have been settled for longer.
+    """
+    newest = _ATTEMPT.generation >= _RUN.generation - 1
+    told = _ATTEMPT.evidence["seen_s"].as_float()
+    recent = func.coalesce(func.nullif(told, 0.0), _ATTEMPT.ended_s, 0.0) > late_s
+    query = select(_ATTEMPT.id, _RUN.name).join(schema.run, _RUN.id == _ATTEMPT.run_id)
+    query = query.where(_RUN.campaign_id == campaign_id, or_(newest, recent))
+    if not ended:
+        query = query.where(or_(_RUN.state.not_in(list(SETTLED_RUN)), _RUN.updated_s > late_s))
+    ordered: Select[Any] = query.order_by(_ATTEMPT.run_id, _ATTEMPT.generation.desc())
+    return [(row[0], row[1]) for row in conn.execute(ordered)]

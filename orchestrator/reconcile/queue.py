@@ -1,0 +1,61 @@
+"""What only waits in the queue: of thousands of runs a pass looks at those alone of which Slurm shows something new."""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Collection, Mapping, Sequence
+from dataclasses import dataclass, field
+
+from ...db.open_runs import WaitingAttempt
+from ..executors.base import JobListing
+from ..executors.pending_reason import waits_because
+from ..memory.prediction import Ledger
+
+
+@dataclass(frozen=True)
+class Queue:
+    """The runs that wait in the queue and need no look.
+
+    Attributes:
+        length: how many there are.
+        news: ids of those of which the store has another reason why they wait, by the present one.
+    """
+
+    length: int = 0
+    news: Mapping[str, Sequence[int]] = field(default_factory=dict)
+
+
+def sort_out(
+    waiting: Sequence[WaitingAttempt],
+    listing: JobListing,
+    listed: bool,
+    folders: Collection[str],
+    news: Collection[str],
+) -> tuple[Queue, list[int]]:
+    """Tells what still waits from the runs that are to be looked at, by id.
+
+    Args:
+        waiting: what waited when the store was last written.
+        listing: the executor's jobs.
+        listed: whether it answered.
+        folders: names of the runs that have a folder: an agent has made it.
+        news: memory keys of which more was measured since they were last looked at.
+    """
+    length, look = 0, []
+    said: dict[str, list[int]] = defaultdict(list)
+    for one in waiting:
+        job = listing.jobs.get((one.token, one.array_index))
+        waits = job.pending and job.job_id == one.job_id if job else not listed
+        if not waits or one.name in folders or one.memory_key in news:
+            look.append(one.run_id)
+            continue
+        length += 1
+        reason = waits_because(job.reason) if job else ""
+        if reason != one.reason:
+            said[reason].append(one.run_id)
+    return Queue(length, said), look
+
+
+def changed(ledgers: Mapping[str, Ledger], before: Mapping[str, Ledger]) -> set[str]:
+    """The memory keys of which more is known than before."""
+    return {key for key, ledger in ledgers.items() if ledger != before.get(key)}

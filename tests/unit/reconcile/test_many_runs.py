@@ -1,0 +1,263 @@
+"""A pass looks at few of many runs, and decides what it would if it looked at all."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from dscampaign.db import queries
+from dscampaign.db.records import AttemptState, MemoryObservation, RunState
+from dscampaign.jobs.shared.files import make_below
+from dscampaign.orchestrator.campaign import desired as campaigns
+from dscampaign.orchestrator.reconcile import stored
+from dscampaign.orchestrator.reconcile.actions import Action, Finish, SetRun, Submit
+from dscampaign.orchestrator.reconcile.decide import decide
+from dscampaign.orchestrator.reconcile.loop import Pass
+from dscampaign.orchestrator.reconcile.observe import RunMetrics, observe
+from dscampaign.orchestrator.reconcile.stored import read_open, read_store
+from dscampaign.tests.support.world_on_disk import World, make_world
+
+DEPTHS = [1, 2, 3, 4, 5]
+
+
+@pytest.fixture
+def world(tmp_path: Path) -> Iterator[World]:
+    made = make_world(tmp_path)
+    made.record(matrix={"depth": DEPTHS})
+    yield made
+    made.store.close()
+
+
+def decided(world: World) -> list[Action]:
+    """What a pass would do now."""
+    return decide(
+        observe(read_open(world.store, world.campaign), world.cluster, world.paths, RunMetrics(world.store))[0]
+    )
+
+
+def decided_of_all(world: World) -> list[Action]:
+    """The same if it read the whole campaign."""
+    return decide(
+        observe(read_store(world.store, world.campaign), world.cluster, world.paths, RunMetrics(world.store))[0]
+    )
+
+
+def told(actions: list[Action]) -> list[str]:
+    """Without why a run waits in the queue, which is recorded apart, and without when it was looked."""
+    waits = (isinstance(a, SetRun) and a.state is a.run.state is RunState.QUEUED for a in actions)
+    return [
+        repr(replace(a, seen_s=0.0) if isinstance(a, Finish) else a)
+        for a, w in zip(actions, waits, strict=True)
+        if not w
+    ]
+
+
+def looked_at(world: World) -> list[str]:
+    """The runs that a pass looks at."""
+    return [view.run.name for view in world.run_pass().snapshot.runs]
+
+
+def alter_attempt(world: World, name: str, **values: Any) -> None:
+    with world.store.write() as conn:
+        queries.update_attempt(conn, world.attempts(name)[-1].id, **values)
+
+
+STATES = [state for state in RunState if state is not RunState.PENDING]
+FAILURES = ["completed", "completed_early", "crash", "gpu", "preempted", "cancelled", "oom", "deterministic", "storage"]
+
+
+ENDS: list[dict[str, Any]] = [
+    {}, {"config_hash": "another"}, {"retry_epoch": 1}, {"last_step": 2}, {"last_step": None},
+]  # fmt: skip
+
+
+@pytest.mark.parametrize("desired", ["active", "cancelled"])
+@pytest.mark.parametrize("wanted", ["run", "cancel"])
+@pytest.mark.parametrize("state", STATES)
+def test_whatever_has_become_of_a_run_the_decision_is_that_of_a_look_at_all(
+    world: World, state: RunState, wanted: str, desired: str
+) -> None:
+    world.run_pass()
+    world.run_jobs()
+    world.run_pass()
+    attempts = [world.attempts(f"depth-{depth}")[-1] for depth in DEPTHS]
+    for kind in FAILURES:
+        told_of = {"reason": kind, "host": "n0", "seen_s": 1.0, "nodes": [{"host": "n0"}]}
+        ended = AttemptState.COMPLETED if kind.startswith("completed") else AttemptState.FAILED
+        with world.store.write() as conn:
+            queries.update_campaign(conn, world.campaign.id, desired=desired)
+            for row, end in zip(attempts, ENDS, strict=True):
+                reason = kind if end or state is RunState.COMPLETED else ""
+                queries.update_run(conn, row.run_id, state=state, desired=wanted, reason=reason)
+                values = {"config_hash": row.config_hash, "retry_epoch": 0, "last_step": 3, **end}
+                queries.update_attempt(conn, row.id, state=ended, failure_class=kind, evidence=told_of, **values)
+        assert told(decided(world)) == told(decided_of_all(world)), kind
+
+
+def test_what_is_done_is_not_looked_at(world: World) -> None:
+    world.run_pass()
+    world.run_jobs()
+    done = world.run_pass()
+    assert set(world.states().values()) == {"completed"}
+    assert len(done.snapshot.runs) == len(DEPTHS)
+    settled = world.run_pass()
+    assert settled.settled
+    assert settled.snapshot.runs == ()
+
+
+def test_what_waits_in_the_queue_is_not_looked_at_but_why_it_waits_is_told(world: World) -> None:
+    world.run_pass()
+    assert looked_at(world) == []
+    key, view = next(iter(world.cluster.jobs.items()))
+    world.cluster.jobs[key] = view._replace(reason="Priority")
+    done = world.run_pass()
+    assert (done.snapshot.runs, done.snapshot.queue.length, done.settled) == ((), len(DEPTHS), False)
+    assert [run.reason for run in world.runs().values()] == [
+        "waiting: other jobs come first (Priority)",
+        "",
+        "",
+        "",
+        "",
+    ]
+
+
+def begin(world: World) -> None:
+    key, view = next(iter(world.cluster.jobs.items()))
+    world.cluster.jobs[key] = view._replace(state="RUNNING")
+
+
+def vanish(world: World) -> None:
+    world.cluster.jobs.pop(next(iter(world.cluster.jobs)))
+
+
+def get_a_rival(world: World) -> None:
+    key, view = next(iter(world.cluster.jobs.items()))
+    world.cluster.rivals[key] = [view, view._replace(job_id="99_0")]
+
+
+def become_another_job(world: World) -> None:
+    key, view = next(iter(world.cluster.jobs.items()))
+    world.cluster.jobs[key] = view._replace(job_id="99_0")
+
+
+def get_a_folder(world: World) -> None:
+    make_below(world.paths.runs, world.paths.run("depth-1").attempt(1).dir)
+
+
+def be_cancelled(world: World) -> None:
+    campaigns.cancel(world.store, world.campaign, ["depth-1"])
+
+
+@pytest.mark.parametrize(
+    "happens",
+    [begin, vanish, get_a_rival, become_another_job, get_a_folder, be_cancelled],
+    ids=lambda one: one.__name__,
+)
+def test_what_waits_is_looked_at_once_something_is_new(world: World, happens: Any) -> None:
+    world.run_pass()
+    happens(world)
+    assert told(decided(world)) == told(decided_of_all(world))
+    assert looked_at(world) == ["depth-1"]
+
+
+def test_what_waits_is_looked_at_once_more_is_measured_of_its_memory(tmp_path: Path) -> None:
+    world = make_world(tmp_path)
+    world.record(matrix={"depth": DEPTHS[:2]}, train={"steps": 3, "global_batch": 8, "micro_batch": 4})
+    reconciler = world.reconciler()
+    reconciler.run_pass()
+    assert reconciler.run_pass().snapshot.queue.length == 2
+    first, second = (world.attempts(f"depth-{depth}")[0] for depth in (1, 2))
+    key = f"{first.memory_key}|?|?"
+    fitted = MemoryObservation(key, first.id, 2, oom=False, peak_reserved_gb=1.0, usable_gb=80.0)
+    with world.store.write() as conn:
+        queries.observe_memory(conn, fitted)
+    assert [len(reconciler.run_pass().snapshot.runs) for _ in range(2)] == [1, 0]
+    with world.store.write() as conn:
+        queries.observe_memory(conn, replace(fitted, attempt_id=second.id, micro_batch=4, oom=True))
+    assert [view.run.name for view in reconciler.run_pass().snapshot.runs] == ["depth-2"]
+    assert world.attempts("depth-2")[0].micro_batch == 2
+    reconciler.close()
+    world.store.close()
+
+
+def test_what_was_never_begun_is_begun_in_pieces_without_a_pause(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(stored, "AT_ONCE", 2)
+    pauses: list[int] = []
+    watched = world.reconciler().watch(sleep=lambda _: pauses.append(len(world.cluster.jobs)))
+    done = [next(watched) for _ in range(3)]
+    assert [len(one.actions) for one in done if isinstance(one, Pass)] == [2, 2, 1]
+    assert pauses == []
+    world.run_jobs()
+    assert [one.settled for one in watched if isinstance(one, Pass)][-1]
+    assert pauses[0] == len(DEPTHS)
+    assert world.ran == [(f"depth-{depth}", 1) for depth in DEPTHS]
+
+
+def test_a_piece_that_cannot_begin_is_tried_again_after_a_pause(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(stored, "AT_ONCE", 2)
+    monkeypatch.setattr(stored, "PROBED", 1)
+    made = world.submission(matrix={"depth": DEPTHS}, limits={"running": 3})
+    campaigns.record(world.store, made)
+    passes = [world.run_pass() for _ in range(3)]
+    assert [len(one.snapshot.runs) for one in passes] == [2, 1, 1]
+    assert [one.goes_on for one in passes] == [True, True, False]
+    assert len(world.cluster.jobs) == 3
+    assert not passes[-1].settled
+
+
+def test_a_node_that_failed_a_run_which_has_completed_since_is_excluded_for_the_next_one(tmp_path: Path) -> None:
+    world = make_world(tmp_path)
+    world.record(matrix={"depth": [1]}, slurm={"gpus_per_node": 0, "mem": "1G", "time": "5"})
+    world.run_pass()
+    world.run_jobs("PREEMPTED", exit_code=None)
+    world.run_pass()
+    first = world.attempts("depth-1")[0]
+    told_of = {"reason": "ECC", "host": "n7", "seen_s": world.run_pass().snapshot.now_s}
+    with world.store.write() as conn:
+        queries.update_attempt(conn, first.id, failure_class="gpu", evidence=told_of)
+    world.run_jobs()
+    world.run_pass()
+    world.record(matrix={"depth": [1, 2]})
+    done = world.run_pass()
+    assert [view.run.name for view in done.snapshot.runs] == ["depth-2"]
+    assert [action.exclude for action in done.actions if isinstance(action, Submit)] == [("n7",)]
+    world.store.close()
+
+
+def test_where_runs_have_trained_that_are_done_is_known(world: World) -> None:
+    world.run_pass()
+    world.run_jobs()
+    world.run_pass()
+    snapshot = world.run_pass().snapshot
+    assert snapshot.runs == ()
+    assert snapshot.trained_on() == {"n0"}
+
+
+def test_gpu_hours_of_runs_that_are_done_count(world: World) -> None:
+    world.run_pass()
+    world.run_jobs()
+    world.run_pass()
+    for depth in DEPTHS:
+        alter_attempt(world, f"depth-{depth}", gpu_seconds=1800.0)
+    world.record(matrix={"depth": [*DEPTHS, 6]}, limits={"gpu_hours": 2.5})
+    world.run_pass()
+    run = world.runs()["depth-6"]
+    assert (run.state, run.reason[:38]) == (RunState.HELD, "limits.gpu_hours = 2.5 is used up (2.5")
+
+
+def test_late_lines_of_a_run_that_is_done_are_read(world: World) -> None:
+    reconciler = world.reconciler()
+    reconciler.run_pass()
+    world.run_jobs()
+    for _ in range(2):
+        reconciler.run_pass()
+    with world.paths.run("depth-1").attempt(1).metrics.open("a") as spool:
+        spool.write(json.dumps({"step": 4, "ts": 1.0, "loss": 1.0}) + "\n")
+    reconciler.run_pass()
+    assert world.steps("depth-1") == [1, 2, 3, 4]
+    reconciler.close()
