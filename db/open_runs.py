@@ -144,9 +144,10 @@ def failed_attempts(
 def trained_hosts(conn: Connection, campaign_id: int) -> frozenset[str]:
     """The nodes on which an attempt of a campaign that has ended has made a step."""
     progressed = _ATTEMPT.last_step > func.coalesce(_ATTEMPT.start_step, 0)
-    query = select(_ATTEMPT.evidence["nodes"]).join(schema.run, _RUN.id == _ATTEMPT.run_id)
+    query = select(_ATTEMPT.evidence).join(schema.run, _RUN.id == _ATTEMPT.run_id)
     ended = query.where(_RUN.campaign_id == campaign_id, _ATTEMPT.state.in_(list(TERMINAL_ATTEMPT)), progressed)
-    return frozenset(str(node["host"]) for nodes in conn.execute(ended).scalars() for node in nodes or ())
+    told = conn.execute(ended).scalars()
+    return frozenset(str(node["host"]) for evidence in told for node in evidence.get("nodes") or ())
 
 
 def gpu_seconds(conn: Connection, campaign_id: int, *, cancelled: bool) -> float:
