@@ -82,7 +82,7 @@ def _gradients(stage: int) -> dict[str, Any]:
     """The ZeRO stage, and how it reduces gradients.
 
     Stage 3 scatters them out of their own tensors. DeepSpeed's default copies each into a buffer of a gigabyte before,
-    which is then not read (benchmarks/results/zero3-host-h200).
+    which is then not read (benchmarks/results/zero3-host-h200.json).
     """
     return {"stage": stage, **({"contiguous_gradients": False} if stage == 3 else {})}
 
