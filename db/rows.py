@@ -4,13 +4,16 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import fields
-from typing import Any, TypeVar
+from typing import Any, Final, TypeVar
 
 from sqlalchemy import ColumnElement, Connection, Select, Table, select
 
 from .store import now_s
 
 _Row = TypeVar("_Row")
+
+_SAME: Final = frozenset({"token", "executor", "desired", "code", "changes", "memory_key", "phase", "reason"})
+"""Columns of text in which thousands of rows say the same: it is kept once."""
 
 
 def fetch(
@@ -25,7 +28,16 @@ def fetch(
     """Rows as records: a record's fields are columns of the same names."""
     query: Select[Any] = select(*(table.c[field.name] for field in fields(kind)))  # type: ignore[arg-type]
     query = query if where is None else query.where(where)
-    return [kind(*row) for row in conn.execute(query.order_by(*order).limit(limit)).all()]
+    shared = [place for place, field in enumerate(fields(kind)) if field.name in _SAME]  # type: ignore[arg-type]
+    texts: dict[str, str] = {}
+    found = []
+    for row in conn.execute(query.order_by(*order).limit(limit)).all():
+        values = list(row)
+        for place in shared:
+            if text := values[place]:
+                values[place] = texts.setdefault(text, text)
+        found.append(kind(*values))
+    return found
 
 
 def database_now(conn: Connection) -> float:

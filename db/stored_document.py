@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Callable, Iterator, Mapping
-from typing import Any
+from typing import Any, Final
 
 from sqlalchemy import JSON, ColumnElement, Dialect, Text, TypeDecorator, cast, type_coerce
 
@@ -44,8 +44,12 @@ class StoredDocument(Mapping[str, Any]):
 
     def _parsed(self) -> dict[str, Any]:
         if self._found is None:
-            self._found = {**json.loads(self.text)} if self.text != "{}" else {}
+            self._found = {**json.loads(self.text)}
         return self._found
+
+
+_EMPTY: Final = StoredDocument("{}")
+"""One for all rows that hold nothing: nobody can change it."""
 
 
 class DocumentType(TypeDecorator[Mapping[str, Any]]):
@@ -72,4 +76,4 @@ class DocumentType(TypeDecorator[Mapping[str, Any]]):
 
     def result_processor(self, dialect: Dialect, coltype: object) -> Callable[[Any], Mapping[str, Any] | None]:  # noqa: ARG002
         """Wraps the text."""
-        return lambda text: None if text is None else StoredDocument(text)
+        return lambda text: _EMPTY if text == "{}" else None if text is None else StoredDocument(text)

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Final
 import click
 
 from ...db.records import CANCELLING
-from ..campaign.location import locate
+from ..campaign.location import Location, locate
 from ..errors import EXIT_FAILED, EXIT_OK, EXIT_UNREACHABLE, EXIT_UNSETTLED, UserError
 from ..formatting import count
 from ..settings import Settings
@@ -32,6 +32,7 @@ from .spec import set_option, spec_argument
 if TYPE_CHECKING:
     from ...db.records import CampaignRow
     from ...db.store import Store
+    from ..campaign.desired import Submission
     from ..campaign.plan import Plan
     from ..campaign.status import CampaignStatus
 
@@ -73,17 +74,36 @@ def submit(
       campaign submit campaign.yaml --yes --watch
       campaign submit campaign.yaml --set train.steps=10 --set name=trial
     """
-    from ..campaign.plan import make_plan
-    from ..doctor.before_submit import Look
-    from ..executors.storage import require_room
-    from .pages.plan import plan_page
     from .spec import plan as plan_verb
+    from .watch import terminated_as_interrupted
 
     if dry_run:
         return int(
             ctx.invoke(plan_verb, spec=spec, sets=sets, everything=everything, dir=dir, store=store, as_json=as_json)
         )
-    submission, where = read_submission(spec, sets, dir, store)
+    recorded = _record(spec, *read_submission(spec, sets, dir, store), yes=yes, everything=everything)
+    if recorded is None:
+        echo_err("nothing was submitted")
+        return EXIT_FAILED
+    with terminated_as_interrupted():
+        return _watch(*recorded, None, as_json) if watch else _one_pass(*recorded, as_json)
+
+
+def _record(
+    spec: Path, submission: Submission, where: Location, *, yes: bool, everything: bool
+) -> tuple[Store, CampaignRow] | None:
+    """Shows the plan, and records its runs where the user agrees; None where not.
+
+    A function of its own: of thousands of runs, what was read of the spec takes more memory than the pass that follows.
+    """
+    from ...jobs.shared.files import make_private
+    from ..campaign.desired import record
+    from ..campaign.plan import make_plan
+    from ..doctor.before_submit import Look
+    from ..executors.storage import require_room
+    from .pages.plan import plan_page
+    from .watch import terminated_as_interrupted
+
     warn_of_other_store(where)
     existing = where.open_if_any()
     if existing is not None:
@@ -96,22 +116,16 @@ def submit(
         look.require_accepted()
     echo_err(plan_page(planned, page_for(sys.stderr), everything=everything))
     if not _agreed(planned, where.settings, yes):
-        echo_err("nothing was submitted")
-        return EXIT_FAILED
-    from ...jobs.shared.files import make_private
-    from ..campaign.desired import record
-    from .watch import terminated_as_interrupted
-
+        return None
     with terminated_as_interrupted():
         try:
             if existing is None:
                 make_private(where.settings.dir)
             opened = existing or where.open(create=True)
-            campaign = record(opened, submission)
+            return opened, record(opened, submission)
         except KeyboardInterrupt:
             echo_err(f"interrupted before anything was submitted; `campaign submit {spec}` begins again")
             raise
-        return _watch(opened, campaign, None, as_json) if watch else _one_pass(opened, campaign, as_json)
 
 
 @verb

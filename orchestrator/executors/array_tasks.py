@@ -55,11 +55,14 @@ def task_views(lines: Iterable[tuple[str, JobView]], wanted: Collection[Key], un
         unseen: those that squeue does not show, of which the accounting has a line if they ever began.
     """
     arrays: dict[str, dict[str, _Array]] = defaultdict(lambda: defaultdict(_Array))
+    known = {token: token for token, _ in wanted}  # ten thousand lines name the same few
     for name, line in lines:
         job, ours = _JOB_ID.fullmatch(line.job_id), _NAME.fullmatch(name)
         if not job or not ours:
             continue
-        token, (number, task, named) = ours[1] or ours[2], job.groups()
+        token, (number, task, named) = known.get(ours[1] or ours[2]), job.groups()
+        if token is None:
+            continue
         array = arrays[token][number]
         if task is None:
             array.shared, array.named = line._replace(token=token), _indexes(named)

@@ -12,7 +12,7 @@ from ..spec.model import RunConfig
 from .snapshot import Absence, RunView
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, slots=True)
 class Adopt:
     """Records the job of a submission that got no response, or named another job."""
 
@@ -21,7 +21,7 @@ class Adopt:
     submit_time_s: float | None
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, slots=True)
 class MarkAttempt:
     """Records what an active attempt is doing now."""
 
@@ -33,7 +33,7 @@ class MarkAttempt:
     accumulation: int | None = None
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, slots=True)
 class Note:
     """Records an observation about an active attempt, once: as an event of this kind, and in the attempt's evidence."""
 
@@ -42,7 +42,7 @@ class Note:
     message: str
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, slots=True)
 class NoteAbsence:
     """Records since when the executor has not listed the job of an attempt that begun; None: it does again."""
 
@@ -50,7 +50,7 @@ class NoteAbsence:
     absence: Absence | None
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, slots=True)
 class Resize:
     """Tells a queued attempt to start with a smaller micro-batch."""
 
@@ -60,7 +60,7 @@ class Resize:
     why: str
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, slots=True)
 class Finish:
     """Records how an attempt ended; backoff counts from `seen_s`, by the store's clock."""
 
@@ -71,7 +71,7 @@ class Finish:
     seen_s: float
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, slots=True)
 class Revoke:
     """Takes the claim of an attempt without a job, so that no late job can run it; `wanted`: its run still is."""
 
@@ -79,7 +79,7 @@ class Revoke:
     wanted: bool = True
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, slots=True)
 class SetRun:
     """Records the state of a run, and why."""
 
@@ -89,7 +89,7 @@ class SetRun:
     not_before_s: float | None = None
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, slots=True)
 class Submit:
     """Starts the next attempt of a run.
 
@@ -111,7 +111,7 @@ class Submit:
     exclude: tuple[str, ...] = ()
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, slots=True)
 class CancelJob:
     """Cancels an attempt's job."""
 
@@ -119,7 +119,7 @@ class CancelJob:
     job_id: str
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, slots=True)
 class SetAside:
     """Leaves a run alone that cannot be judged now, and says so; where that lasts, ends it in this state.
 

@@ -25,7 +25,7 @@ from .set_aside import in_words, is_given_up, unreadable
 from .snapshot import BrokenRun, RunView, Snapshot
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, slots=True)
 class _Seen:
     """A run, and what to record of its newest attempt.
 
