@@ -23,6 +23,7 @@ from ...jobs.shared.files import make_private
 from ...jobs.shared.layout import Beside, CampaignPaths
 from ..errors import UserError
 from ..executors.job_request import run_config
+from ..progress import in_pieces
 from ..reconcile.campaign_folder import CampaignFolder
 from ..reconcile.origin import Origin, that_matter
 from ..spec.expand import Run
@@ -134,9 +135,10 @@ def cancel(store: Store, campaign: CampaignRow, names: Collection[str] | None) -
         ending = [run for run in runs if run.state not in ENDED_RUN and run.desired != "cancel"]
         ended = [run for run in runs if run.state in ENDED_RUN - {RunState.COMPLETED} and run.desired == "run"]
         marked = [run.id for run in (*ending, *ended)]
-        queries.update_runs(conn, marked, desired="cancel")
-        asked = (queries.NewEvent("cancel.asked", "cancelled by the user", run_id) for run_id in marked)
-        queries.add_events(conn, campaign.id, list(asked))
+        for some in in_pieces("runs marked", marked):
+            queries.update_runs(conn, some, desired="cancel")
+            asked = (queries.NewEvent("cancel.asked", "cancelled by the user", run_id) for run_id in some)
+            queries.add_events(conn, campaign.id, list(asked))
     return ending
 
 
@@ -293,7 +295,8 @@ def _apply(
 ) -> None:
     ordinals = {run.config_hash: ordinal for ordinal, run in enumerate(order)}
     new = [_new_run(run, ordinals[run.config_hash], codes[run.config_hash]) for run in change.create]
-    queries.insert_runs(conn, campaign_id, new)
+    for some in in_pieces("runs recorded", new):
+        queries.insert_runs(conn, campaign_id, some)
     told: list[queries.NewEvent] = []
     changed: dict[int, dict[str, Any]] = {row.id: {"desired": ABSENT} for row in change.drop}
     for row, run in change.keep:

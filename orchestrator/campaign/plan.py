@@ -30,6 +30,7 @@ from ..memory.observations import ledgers_of
 from ..memory.parameter_count import why_uncounted
 from ..memory.prediction import Ledger, memory_key, start_micro_batch
 from ..memory.zero_memory import Sizes
+from ..progress import counted
 from ..reconcile.actions import Submit
 from ..reconcile.campaign_folder import CampaignFolder
 from ..reconcile.decide import decide
@@ -186,7 +187,8 @@ def make_plan(store: Store | None, submission: Submission) -> Plan:
     order = {run.config_hash: index for index, run in enumerate(submission.runs)}
     early = _completed_early(store, campaign) if store and campaign else frozenset()
     screens = submission.spec.screen is not None
-    planned = map(_with_needs, _with_memory(store, list(_planned(change, submits, early, screens=screens))))
+    known = list(_with_memory(store, list(_planned(change, submits, early, screens=screens))))
+    planned = map(_with_needs, counted("runs planned", known))
     runs = sorted(planned, key=lambda item: order[item.run.config_hash] if item.run else len(order))
     limits = {"limits": submission.spec.limits.model_dump(exclude_none=True)}
     notes = changes({"limits": campaign.limits}, limits) if campaign else []

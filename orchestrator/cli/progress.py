@@ -6,9 +6,11 @@ import os
 import sys
 import time
 from collections.abc import Callable, Iterable, Iterator, Sized
+from contextlib import contextmanager
 from typing import IO, Final, Self, TypeVar
 
 from ..formatting import duration, short_number, shorten
+from ..progress import shown_by
 from .common import page_for
 
 _Item = TypeVar("_Item")
@@ -46,32 +48,53 @@ class Progress:
         self._stream = stream or sys.stderr
         self._bar = self._stream.isatty() and os.environ.get("TERM") != "dumb"
         self._shown = False
+        self._next_s: float | None = None
 
     def __enter__(self) -> Self:
         return self
 
     def __exit__(self, *_: object) -> None:
+        self.clear()
+
+    def clear(self) -> None:
+        """Removes the bar, so that something else can be said there."""
         if self._shown and self._bar:
             self._stream.write(_CLEAR)
             self._stream.flush()
+        self._shown = False
 
-    def through(self, items: Iterable[_Item]) -> Iterator[_Item]:
-        """The items one by one; each counts as done when the next is asked for. What has a length has a rest, too."""
+    def through(
+        self, items: Iterable[_Item], noun: str = "", size: Callable[[_Item], int] | None = None
+    ) -> Iterator[_Item]:
+        """The items one by one; each counts as done when the next is asked for. What has a length has a rest, too.
+
+        Args:
+            items: what is done.
+            noun: what is counted here, where that is something else.
+            size: how many an item counts for, one unless given.
+        """
         if self._quiet:
             yield from items
             return
-        total = len(items) if isinstance(items, Sized) else None
-        began_s = self._clock()
-        next_s = began_s + (_FIRST_S if self._bar else _PLAIN_S)
-        for done, item in enumerate(items, 1):
-            yield item
-            now_s = self._clock()
-            if now_s >= next_s and done != total:
-                self._show(done, total, now_s - began_s)
-                next_s = now_s + (_EVERY_S if self._bar else _PLAIN_S)
+        total = None
+        if isinstance(items, Sized):
+            total = sum(map(size, items)) if size else len(items)
+        began_s, done = self._clock(), 0
+        if self._next_s is None:
+            self._next_s = began_s + (_FIRST_S if self._bar else _PLAIN_S)
+        try:
+            for item in items:
+                yield item
+                done += size(item) if size else 1
+                now_s = self._clock()
+                if now_s >= max(self._next_s, began_s + _EVERY_S) and done != total:
+                    self._show(noun or self._noun, done, total, now_s - began_s)
+                    self._next_s = now_s + (_EVERY_S if self._bar else _PLAIN_S)
+        finally:
+            self.clear()
 
-    def _show(self, done: int, total: int | None, took_s: float) -> None:
-        text = progress_text(self._noun, done, total, took_s)
+    def _show(self, noun: str, done: int, total: int | None, took_s: float) -> None:
+        text = progress_text(noun, done, total, took_s)
         if not self._bar:
             self._stream.write(f"{text}\n")
         else:
@@ -80,6 +103,13 @@ class Progress:
             self._stream.write(f"{_CLEAR}{shorten(bar + text, (page_for(self._stream).width or 80) - 1)}")
         self._stream.flush()
         self._shown = True
+
+
+@contextmanager
+def progress_shown(*, quiet: bool) -> Iterator[Progress]:
+    """Shows how far all is that is counted inside, see `counted`."""
+    with Progress("", quiet=quiet) as progress, shown_by(progress):
+        yield progress
 
 
 def progress_text(noun: str, done: int, total: int | None, took_s: float) -> str:

@@ -60,7 +60,7 @@ def promote(
         from ...db import queries
         from ..campaign.promotion import promote as make
 
-        opened, results = results_of_campaign(name, None, dir, store)
+        opened, results = results_of_campaign(name, None, dir, store, quiet=as_json)
         chosen = _named(results, condition) if condition else _recommended(results)
         with opened.read() as conn:
             row = queries.run_by_name(conn, results.campaign.id, chosen.runs[0].name)

@@ -175,7 +175,7 @@ def recommend(
         from ..report.page.write import rendered_configs
         from .pages.report import recommendation_page
 
-        _, results = results_of_campaign(name, baseline, dir, store, Objective(by) if by else None)
+        _, results = results_of_campaign(name, baseline, dir, store, Objective(by) if by else None, quiet=as_json)
         configs = rendered_configs(results) if config else None
         echo_either(
             as_json,
@@ -226,13 +226,19 @@ def _compared_figures(document: Mapping[str, Any]) -> Iterator[dict[str, Any]]:
 
 
 def results_of_campaign(
-    name: str | None, baseline: str | None, dir: str | None, store: str | None, by: Objective | None = None
+    name: str | None,
+    baseline: str | None,
+    dir: str | None,
+    store: str | None,
+    by: Objective | None = None,
+    *,
+    quiet: bool = True,
 ) -> tuple[Store, Results]:
     """Opens a campaign and compares its runs; raises UserError if there is no such baseline."""
     from ..campaign.lookup import open_campaign
 
     opened, campaign = open_campaign(dir, store, name)
-    return opened, _results_of(opened, campaign, baseline, by)
+    return opened, _results_of(opened, campaign, baseline, by, quiet=quiet)
 
 
 def _results_of(

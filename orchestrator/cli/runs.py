@@ -27,6 +27,7 @@ from .common import (
     warn_of_other_store,
 )
 from .completion import campaign_names, campaign_then_runs
+from .progress import progress_shown
 from .spec import set_option, spec_argument
 
 if TYPE_CHECKING:
@@ -81,7 +82,10 @@ def submit(
         return int(
             ctx.invoke(plan_verb, spec=spec, sets=sets, everything=everything, dir=dir, store=store, as_json=as_json)
         )
-    recorded = _record(spec, *read_submission(spec, sets, dir, store), yes=yes, everything=everything)
+    with progress_shown(quiet=as_json):
+        read = read_submission(spec, sets, dir, store)
+        recorded = _record(spec, *read, yes=yes, everything=everything)
+        del read
     if recorded is None:
         echo_err("nothing was submitted")
         return EXIT_FAILED
@@ -192,7 +196,8 @@ def cancel(words: Sequence[str], everything: bool, dir: str | None, store: str |
     opened, campaign, names = open_runs(dir, store, words)
     if bool(names) is everything:
         raise UserError("which runs?", f"name them, or `campaign cancel {campaign.name} --all`")
-    changed = desired.cancel(opened, campaign, names or None)
+    with progress_shown(quiet=as_json):
+        changed = desired.cancel(opened, campaign, names or None)
     if not changed:
         echo_err(f"nothing to cancel: {desired.why_settled(opened, campaign, names)}")
         if as_json:
@@ -262,12 +267,12 @@ def _one_pass(
     """
     from .watch import print_end, run_one_pass
 
-    told = run_one_pass(store, campaign)
+    told = run_one_pass(store, campaign, quiet=as_json)
     for wait_s in told.waits_s if until_cancelled else ():
         if told.troubled or not _cancelling(told.status):
             break
         time.sleep(wait_s)
-        told = run_one_pass(store, campaign)
+        told = run_one_pass(store, campaign, quiet=as_json)
     status = told.status
     whole = print_end(status, store, as_json, brief=True)
     if not whole and not status.settled and not status.reconciled_now:

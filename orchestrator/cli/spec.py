@@ -33,6 +33,7 @@ from .common import (
 )
 from .completion import field_values, template_names
 from .pages.text import table
+from .progress import progress_shown
 from .rows import TABLE, echo_rows, format_options, row_of_run
 
 if TYPE_CHECKING:
@@ -166,9 +167,10 @@ def plan(
     from ..campaign.plan import make_plan
     from .pages.plan import config_page, plan_document, plan_page
 
-    submission, where = read_submission(spec, sets, dir, store)
-    warn_of_other_store(where)
-    planned, page = make_plan(where.open_if_any(), submission), page_for(sys.stdout)
+    with progress_shown(quiet=form != TABLE):
+        submission, where = read_submission(spec, sets, dir, store)
+        warn_of_other_store(where)
+        planned, page = make_plan(where.open_if_any(), submission), page_for(sys.stdout)
     if planned.trouble:
         echo_err(f"{planned.trouble.message}: resubmissions may be missing")
     chosen = _chosen(planned, run)

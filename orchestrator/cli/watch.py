@@ -27,6 +27,7 @@ from .located import located
 from .pages.actions import action_lines, trouble_lines, waiting
 from .pages.status import headline, status_page, steps_line
 from .pages.text import fold
+from .progress import progress_shown
 
 T = TypeVar("T")
 
@@ -65,11 +66,14 @@ class Told(NamedTuple):
     waits_s: Sequence[float]
 
 
-def run_one_pass(store: Store, campaign: CampaignRow) -> Told:
-    """Runs one pass, or as many as it takes to begin all runs, and prints what they do on stderr."""
+def run_one_pass(store: Store, campaign: CampaignRow, *, quiet: bool = False) -> Told:
+    """Runs one pass, or as many as it takes to begin all runs, and prints on stderr what they do.
+
+    Unless `quiet`, also shows how far a long one is.
+    """
     reconciler = Reconciler(store, campaign)
     try:
-        with terminated_as_interrupted():
+        with terminated_as_interrupted(), progress_shown(quiet=quiet):
             while isinstance(seen := _pass_or_held(reconciler), Pass) and seen.goes_on:
                 for line in done_lines(seen, lambda: read_status(store, campaign)):
                     echo_err(line)

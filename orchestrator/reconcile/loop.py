@@ -9,7 +9,6 @@ from dataclasses import dataclass, field
 from itertools import islice
 
 from ...db import open_runs, queries
-from ...db.bulk import pieces
 from ...db.errors import StaleLease, StoreMissing, StoreUnreachable
 from ...db.ingest.attempt import AttemptSpools, drain_attempt
 from ...db.ingest.metrics import METRICS
@@ -21,6 +20,7 @@ from ..errors import Unreachable
 from ..executors.base import Executor
 from ..executors.job_request import attempt_paths
 from ..memory.prediction import Ledger
+from ..progress import in_pieces
 from .act import act
 from .actions import Action, Finish, SetRun, Submit
 from .activity import record_activities
@@ -196,7 +196,7 @@ class Reconciler:
 
     def _rows(self, attempt_ids: Iterable[int]) -> Iterator[AttemptRow]:
         """Attempts by id, some at a time."""
-        for some in pieces(list(attempt_ids)):
+        for some in in_pieces("attempts read", list(attempt_ids)):
             with self._store.read() as conn:
                 rows = queries.attempts_of(conn, some)
             yield from rows

@@ -40,6 +40,7 @@ from ..executors.storage import trouble as trouble_of
 from ..failures.policy import FailureClass
 from ..memory import config_changes
 from ..memory.prediction import Ledger
+from ..progress import counted
 from ..spec.model import RunConfig
 from ..spec.retry_section import PruneConfig
 from .campaign_folder import run_folders
@@ -177,7 +178,7 @@ def _views(
 ) -> tuple[tuple[RunView, ...], tuple[BrokenRun, ...], list[Exception]]:
     """Every run, each by itself: what one of them has written never hides the others; and errors of the file system."""
     views, broken, failed = [], [], list[Exception]()
-    for run in renewing(stored.runs):
+    for run in renewing(counted("runs looked at", stored.runs)):
         try:
             views.append(_run_view(run, stored, listing, folder, metrics))
         except StoreError:

@@ -23,6 +23,7 @@ from ..executors.base import NO_NODES
 from ..failures.evidence import READ_CONFIG, Ended, frames_of
 from ..formatting import words
 from ..memory.observations import remember_end
+from ..progress import in_pieces
 from .actions import Action, Adopt, Finish, MarkAttempt, Note, NoteAbsence, SetAside, SetRun, run_of
 from .lease import FencedWriter
 from .set_aside import in_words, unreadable
@@ -103,9 +104,12 @@ class _Changes:
 
     def write(self) -> None:
         """Writes all of it."""
-        queries.change_attempts(self._conn, self._attempts)
-        queries.change_runs(self._conn, self._runs)
-        queries.add_events(self._conn, self._writer.campaign_id, self._told)
+        for some in in_pieces("attempts recorded", list(self._attempts)):
+            queries.change_attempts(self._conn, {found: self._attempts[found] for found in some})
+        for some in in_pieces("runs recorded", list(self._runs)):
+            queries.change_runs(self._conn, {found: self._runs[found] for found in some})
+        for told in in_pieces("events recorded", self._told):
+            queries.add_events(self._conn, self._writer.campaign_id, told)
         for finish in self._ends:
             remember_end(self._conn, finish.attempt, finish.verdict.kind)
 

@@ -38,6 +38,7 @@ from ..executors.slurm import job_name
 from ..failures.policy import FailureClass
 from ..memory import config_changes
 from ..memory.prediction import memory_key
+from ..progress import counted
 from .actions import SetAside, Submit
 from .campaign_folder import run_folders
 from .claims import take_claim
@@ -91,7 +92,7 @@ def submit(
     troubles: list[Unreachable] = []
     shapes, aside = _batches(actions)
     target = _Target(writer, executor, paths)
-    for resources, group in shapes:
+    for resources, group in counted("runs submitted", shapes, lambda shape: len(shape[1])):
         try:
             _submit_apart(group, resources, target, aside)
         except QueueFull as exc:

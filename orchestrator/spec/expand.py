@@ -17,6 +17,7 @@ from ...db.records import Stage
 from ...db.storable import to_json
 from ...jobs.shared.ds_config import merged
 from ..errors import FieldPath, Finding, InvalidSpec, concerns
+from ..progress import counted
 from . import batch_size, strategies
 from .effects import DESCRIBES_ONLY
 from .field_types import Scalar
@@ -112,7 +113,7 @@ def expand(spec: Spec, local_gpus: int = 0) -> tuple[Run, ...]:
     runs: dict[str, Run] = {}
     sections = SharedSections()
     hashes: dict[str, str] = {}
-    for point in found:
+    for point in counted("points read", found):
         try:
             config = _config(base, point, local_gpus, sections)
             point = _as_read(point, config)  # noqa: PLW2901 - the same point

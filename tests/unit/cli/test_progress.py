@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 import io
-from collections.abc import Iterable
+from collections.abc import Generator, Iterable
 
 import pytest
 
 from dscampaign.orchestrator.cli.progress import Progress, progress_text
+from dscampaign.orchestrator.progress import counted, in_pieces, shown_by
 
 
 class Terminal(io.StringIO):
@@ -85,3 +86,36 @@ def test_a_bar_is_gone_when_the_work_breaks_off() -> None:
 
 def test_what_has_no_length_has_a_rate_alone() -> None:
     assert progress_text("rows", 1_200_000, None, 5.0) == "1,200,000 rows, 240k/s"
+
+
+def test_without_anybody_who_shows_it_what_is_counted_comes_through() -> None:
+    assert list(counted("runs", [1, 2])) == [1, 2]
+    assert [len(some) for some in in_pieces("runs", range(2500))] == [1000, 1000, 500]
+
+
+def test_what_is_counted_deep_below_is_shown_one_work_after_the_other() -> None:
+    now_s, stream = 0.0, io.StringIO()
+    with Progress("", stream=stream, clock=lambda: now_s) as progress, shown_by(progress):
+        for _ in counted("runs read", range(4)):
+            now_s += 1.0
+        for _ in in_pieces("runs recorded", range(4000)):
+            now_s += 2.0
+    # the first is done before anything is shown of it; then five seconds from the beginning are over
+    assert stream.getvalue().splitlines() == ["1,000 of 4,000 runs recorded, 500/s, 6 s left"]
+    assert list(counted("runs", [1])) == [1]
+
+
+def test_a_bar_is_gone_when_its_work_is_done_and_when_it_is_left() -> None:
+    now_s, stream = 0.0, Terminal()
+    with Progress("runs", stream=stream, clock=lambda: now_s) as progress:
+        for _ in progress.through(range(5)):
+            now_s += 1.0
+        assert stream.getvalue().endswith("\r\x1b[2K")
+        work = progress.through(range(5))
+        for number in work:
+            now_s += 1.0
+            if number == 3:
+                break
+        assert isinstance(work, Generator)
+        work.close()
+        assert stream.getvalue().endswith("\r\x1b[2K")

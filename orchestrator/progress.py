@@ -1,0 +1,50 @@
+"""What long work tells of how far it is. Who shows that, if anybody, is up to whoever began the work."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Collection, Iterator, Sequence
+from contextlib import contextmanager
+from contextvars import ContextVar
+from typing import Final, Protocol, TypeVar
+
+_Item = TypeVar("_Item")
+
+_PIECE: Final = 1000
+
+
+class Shown(Protocol):
+    """Shows how far some work is."""
+
+    def through(self, items: Collection[_Item], noun: str, size: Callable[[_Item], int] | None) -> Iterator[_Item]:
+        """As `counted`."""
+
+
+_SHOWN: ContextVar[Shown | None] = ContextVar("progress", default=None)
+
+
+@contextmanager
+def shown_by(shown: Shown) -> Iterator[None]:
+    """What is counted inside is shown there."""
+    before = _SHOWN.set(shown)
+    try:
+        yield
+    finally:
+        _SHOWN.reset(before)
+
+
+def counted(noun: str, items: Collection[_Item], size: Callable[[_Item], int] | None = None) -> Iterator[_Item]:
+    """The items one by one; each counts as done when the next is asked for.
+
+    Args:
+        noun: what is counted, in the plural.
+        items: all that there is to do.
+        size: how many an item counts for, one unless given.
+    """
+    shown = _SHOWN.get()
+    return iter(items) if shown is None else shown.through(items, noun, size)
+
+
+def in_pieces(noun: str, items: Sequence[_Item]) -> Iterator[Sequence[_Item]]:
+    """A thousand of the items at a time, counted as `counted` does."""
+    parts = [items[start : start + _PIECE] for start in range(0, len(items), _PIECE)]
+    return counted(noun, parts, len)
