@@ -8,6 +8,7 @@ import re
 import statistics
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
+from functools import cached_property
 from typing import Any, Final, TypeVar
 
 from ...formatting import some
@@ -43,7 +44,7 @@ class Condition:
         """The same for conditions with the same parameters, in whichever campaign."""
         return key_of(self.params)
 
-    @property
+    @cached_property
     def counted(self) -> tuple[MeasuredRun, ...]:
         """Repeats that may be compared: completed, and as the spec asks for them."""
         return tuple(run for run in self.runs if run.completed and not run.changed)
@@ -90,6 +91,16 @@ class Condition:
 
     def summary(self, metric: str) -> Estimate | float | None:
         """A metric over the repeats, as the registry says that they make one value; None where nothing is known."""
+        if metric not in self._summaries:
+            self._summaries[metric] = self._summary(metric)
+        return self._summaries[metric]
+
+    @cached_property
+    def _summaries(self) -> dict[str, Estimate | float | None]:
+        """What was asked for already: a report shows each in several places."""
+        return {}
+
+    def _summary(self, metric: str) -> Estimate | float | None:
         of, over = METRICS[metric].of, METRICS[metric].over
         runs = self.runs if over is OverRepeats.HIGHEST else self.counted
         known = [value for run in runs if (value := of(run)) is not None]

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import asdict, fields
 from typing import Any, Final
 
@@ -30,6 +30,8 @@ _ESTIMATES: Final = frozenset(
 )
 _COLUMN: Final = {"params": "param"}
 """What a field is called in a CSV file: as in `campaign export`."""
+_ORIGIN: Final = ("nodes", "machines", "devices", "mfu_inputs")
+"""Of a run's document, where it ran; too long for a row."""
 _PARTS: Final = ("timing", "loss", "memory", "gpus", "quality", "cost")
 
 
@@ -82,14 +84,14 @@ def _comparison(one: Comparison) -> dict[str, Any]:
     }
 
 
-def condition_rows(results: Results) -> tuple[list[str], Iterator[CsvRow]]:
-    """Names of columns, and a row a condition."""
-    return _rows([_with_all_columns(_condition(one)) for one in results.comparisons])
+def condition_rows(document: Mapping[str, Any]) -> tuple[list[str], Iterator[CsvRow]]:
+    """Names of columns, and a row for each condition of what `document_of` returned."""
+    return _rows([_with_all_columns(each) for workload in document["workloads"] for each in workload["conditions"]])
 
 
-def run_rows(results: Results) -> tuple[list[str], Iterator[CsvRow]]:
-    """Names of columns, and a row a run."""
-    return _rows([_run(run) for run in results.runs])
+def run_rows(document: Mapping[str, Any]) -> tuple[list[str], Iterator[CsvRow]]:
+    """Names of columns, and a row for each run of what `document_of` returned, without what lists of a run hold."""
+    return _rows([{name: value for name, value in run.items() if name not in _ORIGIN} for run in document["runs"]])
 
 
 def strict(value: Any) -> Any:

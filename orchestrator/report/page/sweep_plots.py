@@ -34,6 +34,8 @@ _WIDE: Final = 8.0
 """An axis whose values span more is logarithmic."""
 _HEIGHT: Final = 1.9  # inches of a chart
 _CELL: Final = 0.34  # inches
+_MOST_POINTS: Final = 60
+"""Of a line that are drawn one by one, so that each says what it is; more lie upon each other."""
 _LEGEND_CHARACTERS: Final = 70  # in a row, in small type
 
 
@@ -81,6 +83,9 @@ def _draw(axis: Axes, line: Line, measure: Measure, colour: str, looks: Looks) -
     if known:
         xs, ys = [point.x for point, _ in known], [found.value for _, found in known]
         axis.plot(xs, ys, color=colour, linewidth=1.4, label=line.name)
+    if len(line.points) > _MOST_POINTS:
+        _draw_together(axis, line, measure, colour)
+        return
     for point, found in known:
         look = looks[point.condition.name]
         if found.low is not None and found.high is not None:
@@ -92,6 +97,19 @@ def _draw(axis: Axes, line: Line, measure: Measure, colour: str, looks: Looks) -
             look, at_bottom = looks[point.condition.name], axis.get_xaxis_transform()
             marks = axis.plot(point.x, 0.0, "x", color=colour, markersize=6, clip_on=False, transform=at_bottom)
             look.mark(*marks, title=why)
+
+
+def _draw_together(axis: Axes, line: Line, measure: Measure, colour: str) -> None:
+    """All points of a line as one artist of a kind: a drawing of many artists takes long."""
+    known = [(point.x, found) for point in line.points if (found := measure.of(point.condition))]
+    spans = [(x, each.low, each.high) for x, each in known if each.low is not None and each.high is not None]
+    if spans:
+        xs, lows, highs = zip(*spans, strict=True)
+        axis.vlines(xs, lows, highs, colors=colour, linewidth=1.0, alpha=0.35)
+    axis.plot([x for x, _ in known], [each.value for _, each in known], "o", color=colour, markersize=2)
+    if missing := [point.x for point in line.points if failed(point.condition)]:
+        at_bottom = axis.get_xaxis_transform()
+        axis.plot(missing, [0.0] * len(missing), "x", color=colour, markersize=4, clip_on=False, transform=at_bottom)
 
 
 def _scale(axis: Axes, sweep: Sweep) -> None:

@@ -39,13 +39,14 @@ def write_report(results: Results, details: GpuDetails, folder: Path, made_s: fl
     drawn = draw(results, details.traces)
     svgs = {name: svg_of(figure) for name, figure in drawn.items()}
     sections = sections_of(results, details, rendered_configs(results))
+    document = document_of(results, details)
     pictures = {name: f"figures/{name}.png" for name in drawn}
     files: dict[str, str | bytes] = {
         PAGE: html_page(results, sections, svgs, list(looks_of(results).values()), made_s),
         "report.md": markdown_page(results, sections, pictures, made_s),
-        "report.json": json.dumps(document_of(results, details), indent=1, allow_nan=False) + "\n",
-        "conditions.csv": _csv(*condition_rows(results)),
-        "runs.csv": _csv(*run_rows(results)),
+        "report.json": json.dumps(document, indent=1, allow_nan=False) + "\n",
+        "conditions.csv": _csv(*condition_rows(document)),
+        "runs.csv": _csv(*run_rows(document)),
         **{f"figures/{name}.svg": svg for name, svg in svgs.items()},
         **{f"figures/{name}.png": as_png(figure) for name, figure in drawn.items()},
     }

@@ -5,12 +5,14 @@ from __future__ import annotations
 from dataclasses import replace
 from typing import Any
 
+import numpy as np
 import pytest
 
 from dscampaign.db.records import RunState
 from dscampaign.orchestrator.report.compare.conditions import Condition, conditions_of
 from dscampaign.orchestrator.report.compare.sweeps import grids_of, sweeps_of
 from dscampaign.orchestrator.report.measure.run import MeasuredRun
+from dscampaign.orchestrator.report.page.plots import draw
 from dscampaign.orchestrator.report.page.sweeps import LOSS, MEMORY, SPEED, STEP, failed, measures_of, sweeps
 from dscampaign.tests.support.planted import Plant, Planted, PlantStore, results_at
 
@@ -182,3 +184,18 @@ def test_every_axis_has_a_table_and_the_first_ones_a_figure(planted_url: PlantSt
     [section] = sweeps(results_at(planted_url(*points)))
     assert len(section.tables) == 8
     assert len([picture for picture in section.figures if picture.name.startswith("sweep_")]) == 6
+
+
+@pytest.mark.parametrize("breaks", [False, True])
+def test_points_that_lie_upon_each_other_are_drawn_as_one(planted_url: PlantStore, breaks: bool) -> None:
+    rates = [round(1e-4 * 1.05**place, 9) for place in range(70)]
+    points = [Planted(f"lr-{rate}", (0.01, 0.011, 0.012), params={"lr": rate}, train={"lr": rate}) for rate in rates]
+    if breaks:
+        points[-1] = replace(points[-1], state=RunState.FAILED, reason="CUDA out of memory")
+    figure = draw(results_at(planted_url(*points)), ())["sweep_1"]
+    figure.draw_without_rendering()
+    speed = figure.axes[0]
+    assert len(speed.lines) == 2 + breaks  # the line, its points, and what failed
+    assert [len(np.asarray(each.get_xdata())) for each in speed.lines] == [70 - breaks] * 2 + [1] * breaks
+    assert len(speed.collections) == 1
+    assert speed.get_position().width > 0.3

@@ -14,8 +14,11 @@ from dscampaign.orchestrator.report.compare.results import results_of
 from dscampaign.orchestrator.report.compare.sensitivity import sensitivities, sensitivity_sentence
 from dscampaign.orchestrator.report.compare.statistics import Order
 from dscampaign.orchestrator.report.measure.run import MeasuredRun
-from dscampaign.orchestrator.report.page.data import condition_rows, run_rows
+from dscampaign.orchestrator.report.measure.telemetry import GpuDetails
+from dscampaign.orchestrator.report.page.data import condition_rows, document_of, run_rows
 from dscampaign.tests.support.planted import Plant, Planted, results_at
+
+NO_DETAILS = GpuDetails({}, (), ())
 
 
 def silent(runs: Sequence[MeasuredRun], *names: str) -> list[MeasuredRun]:
@@ -66,12 +69,13 @@ def test_files_say_the_unit(planted_url: Callable[..., str]) -> None:
     whole = results_at(planted_url(Planted("a"), Planted("b")))
     mixed = results_of(whole.campaign, silent(whole.runs, "b-r2"))
     for results, unit in ((whole, "tokens/s"), (mixed, "steps/s")):
-        columns, rows = condition_rows(results)
+        columns, rows = condition_rows(document_of(results, NO_DETAILS))
         assert [dict(zip(columns, row, strict=True))["speed_unit"] for row in rows] == [unit] * 2
 
 
 def test_parameters_have_the_columns_of_an_export(planted_url: Callable[..., str]) -> None:
     results = results_at(planted_url(Planted("a"), Planted("b")))
-    for columns, _ in (condition_rows(results), run_rows(results)):
+    document = document_of(results, NO_DETAILS)
+    for columns, _ in (condition_rows(document), run_rows(document)):
         assert "param.label" in columns
         assert not [name for name in columns if name.startswith("params")]
