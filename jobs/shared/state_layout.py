@@ -19,6 +19,7 @@ def joins_parameters(train: Mapping[str, Any]) -> bool:
         train: fields of train.json; those that are missing have the spec's defaults.
     """
     whole = train.get("zero_stage", 0) < 3 and train.get("offload", "none") == "none"
+    whole = whole and train.get("tensor_parallel", 1) == 1
     one_graph = train.get("compile", False) and not train.get("deepcompile", False)
     recomputed, deepspeed = train.get("activation_checkpointing", False), train.get("engine", DEEPSPEED) == DEEPSPEED
     return bool(deepspeed and one_graph and whole and not recomputed)

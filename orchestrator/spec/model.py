@@ -148,8 +148,8 @@ class TrainConfig(SpecSection):
     activation_checkpointing: bool = False
     """Recompute activations in the backward pass: less memory, about a third slower."""
     compile: bool = False
-    """Use torch.compile. With ZeRO 0 to 2, also keeps the parameters in two flat tensors, which avoids DeepSpeed's
-    overhead per parameter."""
+    """Use torch.compile. With ZeRO 0 to 2 and whole layers, also keeps the parameters in two flat tensors, which avoids
+    DeepSpeed's overhead per parameter."""
     deepcompile: bool = False
     """Use DeepSpeed's compiler passes (DeepCompile), on GPUs with ZeRO 1 to 3; implies `compile`."""
     attention: Literal["auto", "sdpa", "eager", "flash_attention_2"] = "auto"
