@@ -36,7 +36,7 @@ from dscampaign.orchestrator.spec.load import load_spec
 JOB_S = 720.0
 """How long each job runs, and how far apart two passes are: longer than squeue shows what has ended."""
 
-AT_ONCE = 50
+AT_ONCE = 10
 """The cluster runs one in so many of the runs at a time."""
 
 FIRST, LAST = 91, 100

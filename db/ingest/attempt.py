@@ -59,7 +59,7 @@ class AttemptSpools:
 def drain_attempt(
     store: Store,
     spools: AttemptSpools,
-    offsets: Mapping[int, int] | None = None,
+    seen: Callable[[int], Source] | None = None,
     renew_lease: Callable[[], None] = lambda: None,
 ) -> None:
     """Takes into the store what it does not hold yet of an attempt's spools.
@@ -67,8 +67,8 @@ def drain_attempt(
     Args:
         store: The store.
         spools: The spools.
-        offsets: Bytes that the store has of each spool, by `Spool.number`; one that has just that size is left alone.
-            The store is asked where this is not given.
+        seen: What the store was seen to have of each spool, by `Spool.number`; one that has just that size is left
+            alone. The store is asked where this is not given.
         renew_lease: Called before each spool and each stretch of it, which together may outlast a lease. What it raises
             ends this. Agents act under no lease.
 
@@ -80,7 +80,7 @@ def drain_attempt(
     failed: OSError | None = None
     for spool in spools:
         try:
-            drain(store, spool, None if offsets is None else offsets.get(spool.number, 0), renew_lease)
+            drain(store, spool, seen and seen(spool.number), renew_lease)
         except OSError as exc:
             failed = failed or exc
     if failed:

@@ -118,20 +118,23 @@ class Spool(ABC, Generic[B]):
         return conn.execute(unmoved.values(spool_offset=source.offset + batch.length)).rowcount == 1
 
 
-def ingest(store: Store, spool: Spool[Any], *, max_bytes: int = MAX_BYTES) -> IngestResult:
+def ingest(
+    store: Store, spool: Spool[Any], *, max_bytes: int = MAX_BYTES, source: Source | None = None
+) -> IngestResult:
     """Takes the next stretch of a spool into the store. Call it again until `caught_up`.
 
     Args:
         store: The store.
         spool: The spool.
         max_bytes: How much to take at most, in one transaction.
+        source: What the store was seen to have; it is asked where this is not given.
 
     Raises:
         StoreUnreachable: The store did not answer; nothing was taken, and nothing is lost.
         LookupError: There is no such attempt.
         OSError: The spool cannot be read.
     """
-    source = spool.source(store)
+    source = source or spool.source(store)
     nothing = IngestResult(0, source.offset, 0, 0, caught_up=True)
     found = read_on(spool.path, source.offset, max_bytes)
     if found is None:
@@ -157,13 +160,13 @@ def ingest(store: Store, spool: Spool[Any], *, max_bytes: int = MAX_BYTES) -> In
     return IngestResult(batch.lines, source.offset + batch.length, len(bad), len(batch.events), caught_up)
 
 
-def drain(store: Store, spool: Spool[Any], seen_offset: int | None, renew_lease: Callable[[], None]) -> None:
+def drain(store: Store, spool: Spool[Any], seen: Source | None, renew_lease: Callable[[], None]) -> None:
     """Takes all that a spool holds, or leaves the rest to another caller who is at it.
 
     Args:
         store: The store.
         spool: The spool.
-        seen_offset: Bytes of it that the store was seen to have: it is not asked if the file has just that size.
+        seen: What the store was seen to have of it: nothing is done if the file has just that size.
         renew_lease: Called before the file is looked at, and before each stretch; what it raises ends this.
 
     Raises:
@@ -171,10 +174,10 @@ def drain(store: Store, spool: Spool[Any], seen_offset: int | None, renew_lease:
     """
     renew_lease()
     found = read_on(spool.path, 0, 0)
-    left = found is not None and found.size != seen_offset
+    left = found is not None and (seen is None or found.size != seen.offset)
     while left:
         renew_lease()
-        result = ingest(store, spool)
+        result, seen = ingest(store, spool, source=seen), None
         left = not (result.caught_up or result.stale)
 
 

@@ -70,7 +70,7 @@ def decode(kind: Any, raw: Any, place: str = "") -> Any:
     Raises:
         ValueError: it is not of that type, or a dataclass has no such field, or lacks one: another version wrote it.
     """
-    origin, args = get_origin(kind), get_args(kind)
+    origin, args = _form(kind)
     if origin in (UnionType, Union):
         return _first_that_fits(args, raw, place)
     if origin is Literal:
@@ -86,6 +86,12 @@ def decode(kind: Any, raw: Any, place: str = "") -> Any:
         return {_key(args[0], key, place): decode(args[1], value, _below(place, key)) for key, value in items}
     read = _record if is_dataclass(kind) else _dictionary if is_typeddict(kind) else _plain
     return read(kind, raw, place)
+
+
+@cache
+def _form(kind: Any) -> tuple[Any, tuple[Any, ...]]:
+    """Origin and arguments of a type: one record has hundreds of values."""
+    return get_origin(kind), get_args(kind)
 
 
 @dataclass(frozen=True)

@@ -58,7 +58,8 @@ def campaign_left_s(
     if any(run.stage is Stage.SCREENING for run in unsettled):
         return None  # which runs follow is not known
     paces = _paces(runs, left_s, spent_s, now_s)
-    needed = {run.run_id: left_s.get(run.run_id, _needed_s(run, paces, now_s)) for run in unsettled}
+    usual_s = _usual_s(paces)
+    needed = {run.run_id: left_s.get(run.run_id, _needed_s(run, paces, usual_s, now_s)) for run in unsettled}
     if None in needed.values():
         return None
     ends = [needed[run.run_id] or 0.0 for run in running]
@@ -85,11 +86,15 @@ def _paces(
     return {condition: statistics.median(values) for condition, values in found.items()}
 
 
-def _needed_s(run: RunStatus, paces: Mapping[str, float], now_s: float) -> float | None:
+def _usual_s(paces: Mapping[str, float]) -> float | None:
+    """The pace of a condition of which nothing is known; None where they differ too much to say."""
+    alike = paces and max(paces.values()) <= ALIKE * min(paces.values())
+    return statistics.median(paces.values()) if alike else None
+
+
+def _needed_s(run: RunStatus, paces: Mapping[str, float], usual_s: float | None, now_s: float) -> float | None:
     """How long a run without a pace of its own takes if it is like the others; None for one that surely is not."""
-    pace_s = paces.get(run.condition)
-    if pace_s is None and paces and max(paces.values()) <= ALIKE * min(paces.values()):
-        pace_s = statistics.median(paces.values())
+    pace_s = paces.get(run.condition, usual_s)
     if pace_s is None:
         return None
     needed_s = pace_s * max(0, (run.target_step or 0) - (run.step or 0))

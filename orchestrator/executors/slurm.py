@@ -247,11 +247,13 @@ class _Found:
 
 
 def _list(question: _Question, since_s: float) -> _Found:
-    wanted = question.wanted
     jobs = _squeue(question)
-    if all(key in jobs and not any(job.terminal for job in jobs[key].values()) for key in wanted):
+    dead = [key for key in question.wanted if key not in jobs or any(job.terminal for job in jobs[key].values())]
+    if not dead:
         return _Found(jobs)
-    history = _sacct(question, since_s, wanted - jobs.keys())
+    # only the batches of these: of a hundred thousand jobs that wait, a database would look each up in every pass
+    asked = _Question({token: question.expected[token] for token in {token for token, _ in dead}}, question.user)
+    history = _sacct(asked, since_s, {key for key in dead if key not in jobs})
     if history is None or history.kept:
         jobs = {
             key: {n: _or_unfinished(job, history.job(key, n) if history else None) for n, job in views.items()}

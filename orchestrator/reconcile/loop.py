@@ -6,12 +6,14 @@ import time
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field
+from functools import partial
 from itertools import islice
 
 from ...db import open_runs, queries
 from ...db.errors import StaleLease, StoreMissing, StoreUnreachable
 from ...db.ingest.attempt import AttemptSpools, drain_attempt
 from ...db.ingest.metrics import METRICS
+from ...db.ingest.spool import Source
 from ...db.records import AttemptRow, CampaignRow
 from ...db.store import Store
 from ...jobs.agent.evidence import NodeOutcome
@@ -247,12 +249,18 @@ def drain(writer: FencedWriter, rows: Iterable[AttemptRow], grace_s: float) -> l
         gpus = [paths.gpu_spool(node) for node in range(row.nodes)]
         spools = AttemptSpools(row.id, paths.metrics, paths.forward_spool, gpus)
         try:
-            drain_attempt(writer.store, spools, {METRICS: row.spool_offset, **offsets}, writer.renew)
+            drain_attempt(writer.store, spools, partial(_seen, writer, row, offsets), writer.renew)
         except (StoreUnreachable, StaleLease):
             raise
         except Exception as exc:  # noqa: BLE001 - whatever it is, it is this attempt's alone
             troubles.append(give_up_spool(row, exc, writer, grace_s))
     return [trouble for trouble in troubles if trouble]
+
+
+def _seen(writer: FencedWriter, row: AttemptRow, offsets: Mapping[int, int], number: int) -> Source:
+    """What the store has of the spool of that number."""
+    offset = row.spool_offset if number == METRICS else offsets.get(number, 0)
+    return Source(writer.campaign_id, row.run_id, row.generation, row.id, offset)
 
 
 def _with_offsets(store: Store, rows: Iterable[AttemptRow]) -> Iterator[tuple[AttemptRow, Mapping[int, int]]]:
