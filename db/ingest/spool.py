@@ -119,15 +119,15 @@ class Spool(ABC, Generic[B]):
 
 
 def ingest(
-    store: Store, spool: Spool[Any], *, max_bytes: int = MAX_BYTES, source: Source | None = None
+    store: Store, spool: Spool[Any], source: Source | None = None, /, *, max_bytes: int = MAX_BYTES
 ) -> IngestResult:
     """Takes the next stretch of a spool into the store. Call it again until `caught_up`.
 
     Args:
         store: The store.
         spool: The spool.
-        max_bytes: How much to take at most, in one transaction.
         source: What the store was seen to have; it is asked where this is not given.
+        max_bytes: How much to take at most, in one transaction.
 
     Raises:
         StoreUnreachable: The store did not answer; nothing was taken, and nothing is lost.
@@ -177,7 +177,7 @@ def drain(store: Store, spool: Spool[Any], seen: Source | None, renew_lease: Cal
     left = found is not None and (seen is None or found.size != seen.offset)
     while left:
         renew_lease()
-        result, seen = ingest(store, spool, source=seen), None
+        result, seen = ingest(store, spool, seen), None
         left = not (result.caught_up or result.stale)
 
 

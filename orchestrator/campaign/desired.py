@@ -165,12 +165,15 @@ def retry(store: Store, campaign: CampaignRow, names: Collection[str] | None) ->
         codes = {run.id: _code_now(run, copies) for run in _to_retry(conn, campaign, names)}
     with store.write() as conn:
         chosen = _to_retry(conn, campaign, names)
+        values: dict[str, Any] = {"desired": "run", "state": RunState.PENDING, "reason": "", "not_before_s": None}
+        changed, told = {}, []
         for run in chosen:
-            values: dict[str, Any] = {"desired": "run", "state": RunState.PENDING, "reason": "", "not_before_s": None}
             code = codes.get(run.id, run.code)
-            queries.update_run(conn, run.id, retry_epoch=run.retry_epoch + 1, code=code, **values)
+            changed[run.id] = {**values, "retry_epoch": run.retry_epoch + 1, "code": code}
             message = f"retried by the user{f' with code {code}' if code != run.code else ''}"
-            queries.add_event(conn, campaign.id, "retry.asked", message, run_id=run.id)
+            told.append(queries.NewEvent("retry.asked", message, run.id))
+        queries.change_runs(conn, changed)
+        queries.add_events(conn, campaign.id, told)
         _go_on_without(conn, campaign, chosen)
     return chosen
 
