@@ -4,8 +4,10 @@
 
 Each agent is the pusher that a node's agent runs, on a spool that lies there whole: it pushes after 4 to
 6 s, and again every 4 to 6 s until the store has all its lines. On one machine they are threads of a few processes,
-which share its cores with the server. The pooler is pgbouncer in transaction mode with 20 connections to the server;
-without it the agents' role may have 60.
+which share its cores with the server: rows a second are those of both together. On a cluster each agent has a node of
+its own, so the processor time of either is told apart, and with it how many rows one core of the server takes in a
+second. The pooler is pgbouncer in transaction mode with 20 connections to the server; without it the agents' role may
+have 60.
 """
 
 from __future__ import annotations
@@ -22,6 +24,7 @@ from pathlib import Path
 from statistics import median
 from typing import Any
 
+import psutil
 from sqlalchemy import make_url, text
 
 from dscampaign.benchmarks.facts import commit_id, write_json
@@ -77,39 +80,45 @@ def main() -> None:
     found = {}
     with tempfile.TemporaryDirectory(prefix="agents-") as name, PostgresServer() as server:
         for way in ("direct", "pgbouncer"):
-            found[way] = _measure(server.new_database(), way, Path(name) / way, given)
+            found[way] = _measure(server, way, Path(name) / way, given)
             for key, value in found[way].items():
                 print(f"{way:10} {key:32} {value}", flush=True)
     facts = {"agents": given.agents, "lines": given.lines, "processes": given.processes, "commit": commit_id()}
     write_json(given.json, {**facts, "cores": os.cpu_count(), **found})
 
 
-def _measure(url: str, way: str, folder: Path, given: argparse.Namespace) -> dict[str, Any]:
+def _measure(server: PostgresServer, way: str, folder: Path, given: argparse.Namespace) -> dict[str, Any]:
+    url = server.new_database()
     store = Store.open(url, check_schema=False)
     upgrade(store)
     attempts = insert_attempts(store, given.agents, str(folder))
     _write_spools(folder, attempts, given.lines)
     if way == "pgbouncer":
         with PgBouncer(url, POOL) as pooler:
-            return _push_all(store, pooler.url, folder, attempts, given.processes)
+            return _push_all(server, store, pooler.url, folder, attempts, given.processes)
     with store.write() as conn:
         conn.execute(text(f"CREATE ROLE agents LOGIN CONNECTION LIMIT {ROLE_LIMIT} IN ROLE pg_write_all_data"))
         conn.execute(text("GRANT pg_read_all_data TO agents"))
     as_agents = make_url(url).set(username="agents").render_as_string(hide_password=False)
-    return _push_all(store, as_agents, folder, attempts, given.processes)
+    return _push_all(server, store, as_agents, folder, attempts, given.processes)
 
 
-def _push_all(store: Store, url: str, folder: Path, attempts: list[int], processes: int) -> dict[str, Any]:
+def _push_all(
+    server: PostgresServer, store: Store, url: str, folder: Path, attempts: list[int], processes: int
+) -> dict[str, Any]:
     fork = multiprocessing.get_context("fork")
-    results: Queue[list[list[tuple[float, float, bool]]]] = fork.Queue()
+    results: Queue[tuple[list[list[tuple[float, float, bool]]], float]] = fork.Queue()
     parts = [attempts[number::processes] for number in range(processes)]
     workers = [fork.Process(target=_play, args=(url, folder, part, results)) for part in parts]
     done, most = threading.Event(), [0]
     watcher = threading.Thread(target=_count_connections, args=(store, done, most))
     watcher.start()
+    began_s = _server_cpu_s(server)
     for worker in workers:
         worker.start()
-    played = [pushes for _ in workers for pushes in results.get(timeout=2 * HANGS_S)]
+    found = [results.get(timeout=2 * HANGS_S) for _ in workers]
+    server_s = _server_cpu_s(server) - began_s
+    played = [pushes for each, _ in found for pushes in each]
     for worker in workers:
         worker.join()
     done.set()
@@ -117,7 +126,19 @@ def _push_all(store: Store, url: str, folder: Path, attempts: list[int], process
     with store.read() as conn:
         rows = conn.execute(text("SELECT count(*) FROM step_metric")).scalar_one()
     store.close()
-    return {"rows": rows, "connections_at_most": most[0], **_summed(played, rows)}
+    cpu = {
+        "server_cpu_s": round(server_s, 1),
+        "agents_cpu_s": round(sum(cpu_s for _, cpu_s in found), 1),
+        "rows_per_s_of_a_server_core": round(rows / server_s),
+    }
+    return {"rows": rows, "connections_at_most": most[0], **_summed(played, rows), **cpu}
+
+
+def _server_cpu_s(server: PostgresServer) -> float:
+    """Processor time of the server until now: of its first process, of those that ended, and of those that live."""
+    main = psutil.Process(int((server.dir / "data" / "postmaster.pid").read_text().split()[0]))
+    living = sum(sum(child.cpu_times()[:2]) for child in main.children())
+    return sum(main.cpu_times()[:4]) + living
 
 
 def _summed(played: list[list[tuple[float, float, bool]]], rows: int) -> dict[str, Any]:
@@ -137,13 +158,14 @@ def _summed(played: list[list[tuple[float, float, bool]]], rows: int) -> dict[st
 
 
 def _play(url: str, folder: Path, attempts: list[int], results: Queue[Any]) -> None:
-    agents = []
+    agents, began_s = [], time.process_time()
     for attempt in attempts:
         spool = folder / str(attempt) / "metrics.jsonl"
         agents.append(Agent(make_payload(spool.parent, attempt_id=attempt, token=TOKEN), spool, url))
     for agent in agents:
         agent.start()
-    results.put([agent.wait() for agent in agents])
+    pushes = [agent.wait() for agent in agents]
+    results.put((pushes, time.process_time() - began_s))
 
 
 def _count_connections(store: Store, done: threading.Event, most: list[int]) -> None:

@@ -234,15 +234,14 @@ def is_active(conn: Connection, attempt_id: int) -> bool:
     return conn.execute(select(row.state).where(row.id == attempt_id)).scalar_one() in ACTIVE_ATTEMPT
 
 
-def knows_attempt(conn: Connection, attempt_id: int, token: str) -> bool:
-    """Whether the store has this very attempt, and not one of another store with the same number."""
+def beat(conn: Connection, attempt_id: int, token: str | None = None) -> bool:
+    """Says that an attempt's agent is alive, by the database's clock.
+
+    False where the store has no such attempt: with a `token`, this very one and not another store's of the same number.
+    """
     row = schema.attempt.c
-    return conn.execute(select(row.id).where(row.id == attempt_id, row.token == token)).first() is not None
-
-
-def beat(conn: Connection, attempt_id: int) -> bool:
-    """Says that an attempt's agent is alive, by the database's clock."""
-    return _update(conn, schema.attempt, attempt_id, None, {"heartbeat_s": now_s(conn)})
+    this = row.id == attempt_id if token is None else and_(row.id == attempt_id, row.token == token)
+    return conn.execute(update(schema.attempt).where(this).values(heartbeat_s=now_s(conn))).rowcount == 1
 
 
 def beat_batch(conn: Connection, token: str) -> None:

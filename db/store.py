@@ -10,7 +10,7 @@ from pathlib import Path
 from types import ModuleType
 from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
-from sqlalchemy import Connection, Engine, Float, Table, column, insert, inspect, literal_column, select, table
+from sqlalchemy import Connection, Engine, Float, Table, column, func, insert, inspect, literal_column, select, table
 from sqlalchemy.exc import DBAPIError
 from sqlalchemy.sql.elements import ColumnElement
 
@@ -139,8 +139,8 @@ class Store:
 
     def check_schema(self) -> None:
         """Raises SchemaMismatch unless the database has the schema that this program needs."""
-        if (found := self.version()) != HEAD:
-            raise SchemaMismatch(found, HEAD)
+        with self.read() as conn:
+            check_version(conn)
 
     def close(self) -> None:
         """Closes every connection. The store may be used again and then connects anew."""
@@ -292,9 +292,19 @@ def dialect_of(database: str) -> ModuleType:
     return postgresql
 
 
+def check_version(conn: Connection) -> None:
+    """As `Store.check_schema`, within a transaction."""
+    if (found := read_version(conn)) != HEAD:
+        raise SchemaMismatch(found, HEAD)
+
+
 def read_version(conn: Connection) -> str | None:
     """The schema revision that a database has, None when it has no schema."""
-    if not inspect(conn).has_table(_VERSION.name):
+    if conn.dialect.name == "sqlite":
+        known = inspect(conn).has_table(_VERSION.name)
+    else:  # SQLAlchemy's own question costs more, and a thousand agents ask it every five seconds
+        known = conn.execute(select(func.to_regclass(_VERSION.name))).scalar() is not None
+    if not known:
         return None
     return conn.execute(select(_VERSION.c.version_num)).scalar_one_or_none()
 

@@ -56,7 +56,7 @@ class Pusher:
         from ...db import queries
         from ...db.errors import StoreError
         from ...db.ingest.attempt import AttemptSpools, drain_attempt
-        from ...db.store import Store
+        from ...db.store import Store, check_version
 
         assert self._url is not None
         paths = AttemptPaths(self._spool.parent)
@@ -65,12 +65,10 @@ class Pusher:
             # Kept, without a connection between pushes: it has compiled its statements.
             store = self._store = self._store or Store.open(self._url, check_schema=False)
             try:
-                store.check_schema()
-                with store.read() as conn:
-                    if not queries.knows_attempt(conn, self._attempt_id, self._token):
+                with store.write() as conn:  # one transaction: a thousand agents do this every five seconds
+                    check_version(conn)
+                    if not queries.beat(conn, self._attempt_id, self._token):
                         raise StoreError("it knows nothing of this attempt: does CAMPAIGN_STORE name another store?")
-                with store.write() as conn:
-                    queries.beat(conn, self._attempt_id)
                 drain_attempt(store, AttemptSpools(self._attempt_id, self._spool, paths.forward_spool, gpus))
             finally:
                 store.close()
