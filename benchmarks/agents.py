@@ -19,12 +19,12 @@ import shutil
 import tempfile
 import threading
 import time
+from contextlib import suppress
 from multiprocessing.queues import Queue
 from pathlib import Path
 from statistics import median
 from typing import Any
 
-import psutil
 from sqlalchemy import make_url, text
 
 from dscampaign.benchmarks.facts import commit_id, write_json
@@ -136,9 +136,19 @@ def _push_all(
 
 def _server_cpu_s(server: PostgresServer) -> float:
     """Processor time of the server until now: of its first process, of those that ended, and of those that live."""
-    main = psutil.Process(int((server.dir / "data" / "postmaster.pid").read_text().split()[0]))
-    living = sum(sum(child.cpu_times()[:2]) for child in main.children())
-    return sum(main.cpu_times()[:4]) + living
+    main = (server.dir / "data" / "postmaster.pid").read_text().split()[0]
+    ticks = 0
+    for status in Path("/proc").glob("[0-9]*/stat"):
+        with suppress(OSError):  # it has ended
+            parent, times = _process(status)
+            ticks += sum(times) if status.parent.name == main else sum(times[:2]) * (parent == main)
+    return ticks / os.sysconf("SC_CLK_TCK")
+
+
+def _process(status: Path) -> tuple[str, list[int]]:
+    """Its parent's id, and its own time in ticks, as a user and in the system, then that of children that ended."""
+    fields = status.read_text().rpartition(")")[2].split()
+    return fields[1], [int(ticks) for ticks in fields[11:15]]
 
 
 def _summed(played: list[list[tuple[float, float, bool]]], rows: int) -> dict[str, Any]:
