@@ -14,7 +14,7 @@ from ...db.errors import StaleLease, StoreMissing, StoreUnreachable
 from ...db.ingest.attempt import AttemptSpools, drain_attempt
 from ...db.ingest.metrics import METRICS
 from ...db.ingest.spool import Source
-from ...db.records import AttemptRow, CampaignRow
+from ...db.records import AttemptRow, CampaignRow, RunState
 from ...db.store import Store
 from ...jobs.agent.evidence import NodeOutcome
 from ...jobs.shared.layout import CampaignPaths
@@ -74,10 +74,11 @@ class Pass:
 
     @property
     def goes_on(self) -> bool:
-        """Whether another pass can begin further runs at once."""
-        return (
-            self.snapshot.more and not self.troubles and any(isinstance(one, Submit | SetRun) for one in self.actions)
-        )
+        """Whether another pass can begin further runs at once, since this one has found no more than it could begin."""
+        pending = (view.run for view in self.snapshot.runs if view.run.state is RunState.PENDING)
+        fresh = {run.id for run in pending if not run.generation}
+        taken_up = {one.run.id for one in self.actions if isinstance(one, Submit | SetRun)}
+        return self.snapshot.more and not self.troubles and bool(fresh) and fresh <= taken_up
 
 
 class Reconciler:

@@ -261,3 +261,14 @@ def test_late_lines_of_a_run_that_is_done_are_read(world: World) -> None:
     reconciler.run_pass()
     assert world.steps("depth-1") == [1, 2, 3, 4]
     reconciler.close()
+
+
+def test_where_only_some_of_a_piece_find_room_the_next_pass_waits(
+    world: World, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(stored, "AT_ONCE", 4)
+    monkeypatch.setattr(stored, "PROBED", 2)
+    campaigns.record(world.store, world.submission(matrix={"depth": DEPTHS}, limits={"running": 1}))
+    done = world.run_pass()
+    assert len(world.cluster.jobs) == 1
+    assert not done.goes_on
