@@ -124,6 +124,7 @@ class Reconciler:
         snapshot, trouble = observe(
             stored, self._executor, self.paths, RunMetrics(self._store), writer.renewing, before.ledgers
         )
+        writer.renew()  # where no run needs a look, nothing in between has
         record_activities(snapshot, writer)
         actions, away = self._environments.ready(decide(snapshot), stored.configs.read)
         troubles += [*([trouble] if trouble else []), *away]

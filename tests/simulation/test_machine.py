@@ -289,3 +289,32 @@ def test_every_history_keeps_the_promises(store: Store, clock: Clock) -> None:
         suppress_health_check=list(HealthCheck),
     )
     run_state_machine_as_test(Here, settings=how)
+
+
+def test_a_slow_pass_of_which_no_run_needs_a_look_keeps_its_lease(store: Store, clock: Clock) -> None:
+    class Here(Machine):
+        pass
+
+    Here.store, Here.clock = store, clock
+    here = Here()
+    here.begin(
+        accounting=False,
+        error_s=0.0,
+        nodes_error_s=0.0,
+        crash=0,
+        infra=1,
+        oom=0,
+        builtin=False,
+        nodes=1,
+        backoff_s=30,
+    )
+    here.time_passes(seconds=3700)
+    here.user_cancels(which=0)
+    here.time_passes(seconds=130)
+    for which in (0, 2):
+        here.user_cancels(which=which)
+    for _ in range(4):
+        here.reconcile(leader=0)
+    here.reconcile_slowly(effect_s=12, leader=0, sbatch="taken")
+    here.promises_hold()
+    here.world.close()
