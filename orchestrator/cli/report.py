@@ -210,7 +210,8 @@ def compare(words: Sequence[str], dir: str | None, store: str | None, form: str)
         from ..report.page.data import comparison_document
         from .pages.report import comparison_page
 
-        compared = compare_operands(locate(dir, store, words[:1] if len(words) > 2 else ()).open(), words)
+        where = locate(dir, store, words)
+        compared = compare_operands(where.open(), where.words)
         if form == TABLE:
             echo_page(comparison_page(compared, page_for(sys.stdout)))
         else:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from copy import deepcopy
 from dataclasses import dataclass, replace
 from functools import cached_property
@@ -17,6 +17,7 @@ from ...db.records import Stage
 from ...db.storable import to_json
 from ...jobs.shared.ds_config import merged
 from ..errors import FieldPath, Finding, InvalidSpec, concerns
+from ..formatting import count
 from ..progress import counted
 from . import batch_size, strategies
 from .effects import DESCRIBES_ONLY
@@ -31,6 +32,9 @@ from .validate import check, validation_findings
 _CAMPAIGN_FIELDS = frozenset(Spec.model_fields) - frozenset(RunConfig.model_fields)
 _MACHINE = frozenset({"partition", "constraint", "gres", "gpus_per_node", "cpus_per_task"})
 _WORLD = frozenset({("slurm", "nodes"), ("slurm", "gpus_per_node"), ("slurm", "gres"), ("ranks_per_node",)})
+_REPEATED: Final = 3
+"""How many points that repeat an experiment are told one by one."""
+
 _PLACEHOLDER: Final = re.compile(r"\{([A-Za-z_][A-Za-z0-9_.]*)\}")
 _SHRINKS = frozenset({"micro_batch", "accumulation"})
 _OF_A_RANK = "local_rank"
@@ -105,14 +109,15 @@ def expand(spec: Spec, local_gpus: int = 0) -> tuple[Run, ...]:
         InvalidSpec: With everything that is wrong in any point.
     """
     found, findings = points(spec.matrix, _placeholders(spec))
-    if (count := len(found) * (spec.repeats + (spec.screen is not None))) > spec.max_runs:
-        message, hint = f"expands to {count} runs, {spec.max_runs} allowed", f"write max_runs: {count} if you mean it"
+    if (number := len(found) * (spec.repeats + (spec.screen is not None))) > spec.max_runs:
+        message, hint = f"expands to {number} runs, {spec.max_runs} allowed", f"write max_runs: {number} if you mean it"
         raise InvalidSpec([*findings, Finding((("matrix",), ("repeats",)), message, hint)])
     told = {place for finding in findings for place in finding.places}
     base = spec.model_dump(exclude_unset=True, exclude=set(_CAMPAIGN_FIELDS))
     runs: dict[str, Run] = {}
     sections = SharedSections()
     hashes: dict[str, str] = {}
+    repeated: list[Finding] = []
     for point in counted("points read", found):
         try:
             config = _config(base, point, local_gpus, sections)
@@ -120,11 +125,13 @@ def expand(spec: Spec, local_gpus: int = 0) -> tuple[Run, ...]:
             for stage, repeat, staged in _stages(spec, config):
                 run = _run(staged, point, repeat, stage, local_gpus, taken=runs)
                 if other := hashes.get(run.config_hash):
-                    raise InvalidSpec([_duplicate(point, other, stage)])
+                    repeated.append(_duplicate(point, other, stage))
+                    break
                 runs[run.name], hashes[run.config_hash] = run, run.name
         except InvalidSpec as error:
             new = (finding for finding in error.findings if finding not in findings)
             findings += [finding for finding in new if not concerns(finding, told)]
+    findings += _first_of([one for one in repeated if not concerns(one, told)])
     if spec.screen and len(found) == 1:
         findings.append(Finding((("screen",),), "has nothing to choose from: there is one point", "give it a matrix"))
     if findings:
@@ -349,6 +356,13 @@ def _blamed(finding: Finding, point: Point, moved: Mapping[FieldPath, FieldPath]
             if path and place[: len(path)] == path:
                 return replace(finding, places=((*setting.place, *place[len(path) :]), *finding.places))
     return finding
+
+
+def _first_of(repeated: Sequence[Finding]) -> Iterator[Finding]:
+    """The first points that repeat an experiment, and how many more do: one mistake in two axes makes hundreds."""
+    yield from repeated[:_REPEATED]
+    if more := len(repeated[_REPEATED:]):
+        yield Finding((("matrix",),), f"has {count(more, 'more point')} that repeat the experiment of another run")
 
 
 def _duplicate(point: Point, other: str, stage: Stage) -> Finding:

@@ -32,7 +32,8 @@ _OURS: Final = {
     "precision": "dtype torch_dtype mixed_precision bf16 fp16",
     "activation_checkpointing": "gradient_checkpointing",
     "sequence_parallel": (
-        "sequence_parallel_size sp_size ulysses_sequence_parallel_size ulysses_degree context_parallel_size cp_size"
+        "sequence_parallel_size sp_size ulysses_sequence_parallel_size ulysses_degree "
+        "context_parallel context_parallel_size cp cp_size"
     ),
     "tensor_parallel": "tensor_parallel_size tensor_model_parallel_size tp tp_size autotp_size",
     "checkpoint_every": "save_steps save_every save_interval checkpoint_interval",

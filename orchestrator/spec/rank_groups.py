@@ -21,15 +21,22 @@ def undivided_ranks(place: FieldPath, size: int, world_size: int) -> Iterator[Fi
     if world_size % size:
         places = (place, ("ranks_per_node",), ("slurm", "gpus_per_node"), ("slurm", "nodes"), ("train",))
         message = f"{size} does not divide the {world_size} ranks of the run"
-        yield Finding(places, message, f"use one of {listed(divisors(world_size))}")
+        yield Finding(places, message, _one_of(world_size))
 
 
 def unfit_model(
-    place: FieldPath, size: int, config: RunConfig, known: frozenset[str], why: str, divided: Mapping[str, str]
+    place: FieldPath,
+    size: int,
+    config: RunConfig,
+    world_size: int,
+    known: frozenset[str],
+    why: str,
+    divided: Mapping[str, str],
 ) -> Iterator[Finding]:
     """A finding where a group cannot share the run's model, as far as that is known without loading it.
 
     Args:
+        world_size: ranks of the run, which a size that is proposed divides, too.
         known: types of models that are served.
         why: of any other, what may be in the way.
         divided: what a group's ranks divide equally, by the field of the model's configuration, with `{}` for it.
@@ -45,8 +52,8 @@ def unfit_model(
     sizes = _sizes(shape, config.python, divided)
     for name, count in sizes.items():
         if count % size:
-            hint = f"use one of {listed(divisors(gcd(*sizes.values())))}: each rank computes as many"
-            yield Finding(places, f"{size} does not divide the model's {divided[name].format(count)} ({name})", hint)
+            message = f"{size} does not divide the model's {divided[name].format(count)} ({name})"
+            yield Finding(places, message, _one_of(gcd(world_size, *sizes.values()), ": each rank computes as many"))
             return
 
 
@@ -61,6 +68,12 @@ def across_nodes(name: str, size: int, config: RunConfig, why: str) -> list[str]
 def listed(values: Iterable[object]) -> str:
     """Values in a sentence."""
     return ", ".join(str(value) for value in values)
+
+
+def _one_of(number: int, why: str = "") -> str:
+    """What to write for a size that has to divide a number."""
+    sizes = divisors(number)
+    return f"use one of {listed(sizes)}{why}" if len(sizes) > 1 else "leave it out: only 1 divides what is shared"
 
 
 def _sizes(shape: Shape, python: str | None, names: Iterable[str]) -> dict[str, int]:

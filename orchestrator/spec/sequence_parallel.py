@@ -27,7 +27,8 @@ def check(config: RunConfig, world_size: int) -> Iterator[Finding]:
         hint = f"use seq_len {f'{less} or ' if less else ''}{more}: each rank has as many tokens of a sample"
         yield Finding((_PLACE, ("train", "seq_len")), f"{size} does not divide seq_len {train.seq_len}", hint)
     why = "whose attention may not be plain"
-    yield from unfit_model(_PLACE, size, config, PLAIN_CAUSAL_MODELS, why, dict.fromkeys(HEADS, "{} heads"))
+    divided = dict.fromkeys(HEADS, "{} heads")
+    yield from unfit_model(_PLACE, size, config, world_size, PLAIN_CAUSAL_MODELS, why, divided)
     if train.attention != "auto":
         message = f"does not go with attention {train.attention}: ranks exchange heads around causal attention"
         yield Finding((_PLACE, ("train", "attention")), message, "write attention: auto")

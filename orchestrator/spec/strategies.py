@@ -105,7 +105,8 @@ def _offload(train: TrainConfig) -> Iterator[Finding]:
     if train.offload in ("full", "nvme") and train.zero_stage != 3:
         yield _finding("offload", f"{train.offload} needs ZeRO 3: only it shards parameters", "set zero_stage: 3")
     if train.offload == "nvme" and not train.nvme_path:
-        yield _finding("nvme_path", "is required with offload nvme", "name a folder on a fast local disk of each node")
+        hint = "name a folder on a fast local disk of each node"
+        yield _finding("nvme_path", "nvme_path is required with offload nvme", hint)
     if train.offload == "nvme" and train.checkpoint_every:
         yield no_checkpoints()
 

@@ -29,7 +29,8 @@ def check(config: RunConfig, world_size: int) -> Iterator[Finding]:
         yield Finding((_PLACE,), "is for the built-in training", "leave it out, and let the script share its layers")
         return
     yield from undivided_ranks(_PLACE, size, world_size)
-    yield from unfit_model(_PLACE, size, config, CUTTABLE_MODELS, "whose layers may not be cut so", _DIVIDED)
+    why = "whose layers may not be cut so"
+    yield from unfit_model(_PLACE, size, config, world_size, CUTTABLE_MODELS, why, _DIVIDED)
     yield from _strategy(train)
     yield from _not_shown(train)
     yield from _optimizer(config)

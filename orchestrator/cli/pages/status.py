@@ -23,6 +23,7 @@ from ...campaign.status import (
 from ...failures.groups import alike
 from ...formatting import clean, count, duration, figure, short_number, shorten, shorten_middle, some, words
 from ...reconcile.lease import LeaseHolder
+from ..located import located
 from .rates import rates_lines
 from .states import changed_line, changed_name, count_cell, counts_line, doing, state_cell
 from .text import Cell, Page, Style, fold, table
@@ -139,9 +140,9 @@ def _more(status: CampaignStatus, hidden: int) -> str:
 
 
 def _height(lines: Sequence[str], page: Page) -> int:
-    """How many lines of the screen these take."""
+    """How many lines of the screen these take, their commands complete."""
     width = page.width or sys.maxsize
-    rows = (clean(row) for line in lines for row in fold(line, page.width).split("\n"))
+    rows = (clean(row) for line in lines for row in fold(located(line), page.width).split("\n"))
     return sum(max(1, ceil(len(row) / width)) for row in rows)
 
 

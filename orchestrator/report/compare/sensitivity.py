@@ -149,6 +149,8 @@ def _key(one: BaselineComparison, field: str) -> str:
 
 
 def _word(value: Any) -> str:
+    if value is None:
+        return "unset"
     return {True: "on", False: "off"}.get(value, str(value)) if isinstance(value, bool) else str(value)
 
 

@@ -311,7 +311,8 @@ def goodput(results: Results) -> Section:
     parts += [("all of attempts whose step times are not known", cost.untimed)] if cost.untimed else []
     parts += [(f"lost to {words(kind)}", value) for kind, value in cost.lost.items()]
     rows = tuple((what, f"{value / HOUR_S:,.3f}", f"{value / cost.total:.1%}") for what, value in parts)
-    text = f"{results.hour_unit} of all attempts, which waited {duration(cost.queued_s)} in the queue, added up."
+    unit = f"{results.hour_unit[0].upper()}{results.hour_unit[1:]}"
+    text = f"{unit} of all attempts, which waited {duration(cost.queued_s)} in the queue, added up."
     return _section("Goodput", text, Table(("what", results.hour_unit, "share"), rows, "-rr"), (Picture("goodput"),))
 
 

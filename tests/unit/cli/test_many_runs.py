@@ -191,6 +191,7 @@ def test_every_command_of_a_full_screen_carries_the_folder(
     assert ("\x1b" in out) is (colour == "1")
     for command in ("explain sweep lr-0", "status sweep --failed", "status sweep --all", "reconcile sweep --watch"):
         assert f"campaign {command} --dir {folder}" in out
+    assert len(out.splitlines()) < 24  # else a pager begins
 
 
 def test_few_runs_are_shown_one_by_one(status: CampaignStatus) -> None:

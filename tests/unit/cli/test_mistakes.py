@@ -58,6 +58,13 @@ def test_a_run_without_its_campaign_is_found_where_one_campaign_has_it(world: Wo
         assert capsys.readouterr().err == f"error: no campaign named {run}\nhint: {hint}\n"
 
 
+def test_a_campaign_is_named_by_its_spec_file_to_compare_too(world: World, capsys: Output) -> None:
+    Path("sweep.yaml").write_text(f"name: sweep\ndir: {world.dir}\n")
+    for name in ("sweep", "sweep.yaml"):
+        assert main(["compare", name, "done-r0", "bad", "--dir", str(world.dir)]) == 0, capsys.readouterr().err
+        assert "done-r0" in capsys.readouterr().out
+
+
 @pytest.mark.parametrize(("run", "said"), [("bad", "bad is already failed"), ("done", "done is already completed")])
 def test_nothing_to_cancel(world: World, capsys: Output, run: str, said: str) -> None:
     assert main(["cancel", "sweep", run]) == 0

@@ -103,6 +103,13 @@ def test_the_effects_of_a_word_are_told_from_the_first_of_the_matrix(planted: Pl
     ]
 
 
+def test_a_value_that_a_point_leaves_out_is_unset(planted: Plant) -> None:
+    key = "deepspeed.zero_optimization.contiguous_gradients"
+    runs = planted(Planted("plain", (0.1,) * 3), Planted("off", (0.2,) * 3, params={key: False}))
+    assert [line for line in said(runs) if "None" in line] == []
+    assert any("unset → off" in line for line in said(runs))
+
+
 def test_the_effect_of_an_axis_is_over_all_pairs_that_are_alike_in_the_others(planted: Plant) -> None:
     runs = planted(
         *(

@@ -191,6 +191,16 @@ def test_the_same_experiment_twice_is_an_error() -> None:
         expand(spec({"slurm.time": ["1:00:00", "2:00:00"]}))
 
 
+def test_one_mistake_in_two_axes_is_told_in_few_lines() -> None:
+    """Each seed of the axis repeats what `repeats` makes of the one before."""
+    with pytest.raises(InvalidSpec) as caught:
+        expand(spec({"lr": [n / 100 for n in range(1, 31)], "seed": [1, 2, 3]}, repeats=2))
+    *told, rest = caught.value.findings
+    assert len(told) == 3
+    assert all("same experiment" in one.message for one in told)
+    assert rest.message == "has 27 more points that repeat the experiment of another run"
+
+
 def test_a_commands_own_parameters() -> None:
     found = runs(
         {"depth": [2, 4], "include": [{"depth": 4, "width": 9}, {"depth": 2, "width": 8}]},

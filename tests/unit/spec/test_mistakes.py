@@ -110,6 +110,7 @@ def test_a_hint_is_yaml(tmp_path: Path, axis: str, hint: str) -> None:
         ("matrix: {batch_size: [8, 16]}", 'did you mean "global_batch"?'),
         ("matrix: {train.batch_size: [8, 16]}", 'did you mean "train.global_batch"?'),
         ("matrix: {foo: [1, 2]}", "name a field, such as train.lr, or use {foo} in `command`"),
+        ("  context_parallel: 2", 'did you mean "sequence_parallel"?'),
         ("  seq_len: '8'", "write 8 without quotes"),
         ("  lr: '1e-3'", "write 1e-3 without quotes"),
     ],
