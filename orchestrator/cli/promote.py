@@ -100,7 +100,7 @@ def _recommended(results: Results) -> Condition:
     said = results.workloads[0].recommendation if results.workloads else None
     if said is None or said.chosen is None or not said.established:
         why = clean(said.sentence) if said else "it has no run"
-        raise UserError(f"no condition of {results.campaign.name} is established as the one to use. {why}", given)
+        raise UserError(f"the recommendation for {results.campaign.name} is not established: {why}", given)
     return said.chosen
 
 

@@ -50,7 +50,7 @@ def action_lines(
     started = {action.run.id for action in starting}
     silent |= {id(a) for a in done.actions if isinstance(a, SetRun) and _says_nothing(a, started)}
     said = [
-        _Line(names[run_of(action)], text, _key(action, text, names[run_of(action)]))
+        _Line(names[run_of(action)], text, _key(action, text, names[run_of(action)]), _cancelled(action))
         for action in done.actions
         if id(action) not in silent
         for text in _say(action, before, after, page)
@@ -63,6 +63,7 @@ class _Line(NamedTuple):
     run: str
     text: str
     key: Hashable
+    job: str = ""  # that the line is about, where like lines differ in it
 
 
 def _key(action: Action, text: str, run: str) -> Hashable:
@@ -79,14 +80,24 @@ def _shared(same: Sequence[_Line], page: Page) -> list[str]:
     if len(same) <= _SAME_LINES:
         return [f"{page.paint(line.run, Style.BOLD)}: {line.text}" for line in same]
     who = page.paint(count(len(same), "run"), Style.BOLD)
-    return [f"{who} ({some([line.run for line in same], 2)}): {same[0].text}"]
+    text = f"cancelling {_jobs([line.job for line in same])}" if same[0].job else same[0].text
+    return [f"{who} ({some([line.run for line in same], 2)}): {text}"]
+
+
+def _cancelled(action: Action) -> str:
+    return action.job_id if isinstance(action, CancelJob) else ""
+
+
+def _jobs(job_ids: Sequence[str]) -> str:
+    """The arrays of jobs, in words."""
+    arrays = list(dict.fromkeys(job_id.partition("_")[0] for job_id in job_ids))
+    return f"{'jobs' if len(arrays) > 1 else 'job'} {some(arrays, 3)}"
 
 
 def _together(actions: Sequence[Submit], after: Mapping[int, RunStatus], page: Page) -> list[str]:
     """Many first attempts in one line, with their job arrays."""
     jobs = [job_id for action in actions if (job_id := after[action.run.id].job_id)]
-    arrays = list(dict.fromkeys(job_id.partition("_")[0] for job_id in jobs))
-    said = {f"submitted as {some(arrays, 3)}": len(jobs), "not submitted for now": len(actions) - len(jobs)}
+    said = {f"submitted as {_jobs(jobs)}": len(jobs), "not submitted for now": len(actions) - len(jobs)}
     return [f"{page.paint(count(number, 'run'), Style.BOLD)}: {text}" for text, number in said.items() if number]
 
 

@@ -18,13 +18,15 @@ def best_learner(workload: str, comparisons: Sequence[BaselineComparison]) -> st
         workload: its name, "" for the only one.
         comparisons: of its conditions.
     """
+    where = f"{workload}: " if workload else ""
     known = [each for each in comparisons if each.losses and math.isfinite(_mean(each))]
     if len(known) < 2:
         return ""
     best = min(known, key=_mean)
+    if len({f"{_mean(each):.4f}" for each in known}) == 1:
+        return f"{where}all conditions came to the same {best.loss_is} loss, {_mean(best):.4f}."
     tests = {each.condition.name: loss_test(each.losses, best.losses) for each in known if each is not best}
     near = [name for name, test in tests.items() if test.verdict != Sameness.WORSE]
-    where = f"{workload}: " if workload else ""
     said = f"{where}{best.condition.name} came to the lowest {best.loss_is} loss, {_mean(best):.4f}"
     if not near:
         return f"{said}; all others are established as worse."

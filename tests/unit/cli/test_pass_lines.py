@@ -109,6 +109,17 @@ def test_many_runs_of_which_the_same_is_to_be_said_share_a_line(tmp_path: Path) 
     world.store.close()
 
 
+def test_jobs_that_are_submitted_or_cancelled_together_are_all_named(tmp_path: Path) -> None:
+    world = make_world(tmp_path)
+    world.record(matrix={"depth": list(range(8)), "slurm.nodes": [1, 2]})
+    assert said_of_a_pass(world) == ["16 runs: submitted as jobs 1, 2"]
+    campaigns.cancel(world.store, world.campaign, None)
+    [line] = [line for line in said_of_a_pass(world) if "cancelling" in line]
+    assert line.startswith("16 runs (")
+    assert line.endswith(" and 14 more): cancelling jobs 1, 2")
+    world.store.close()
+
+
 def test_runs_that_still_wait_for_room_are_not_said_again(tmp_path: Path) -> None:
     """Else each pass of a watch over a queue that takes ten at a time would say what the one before has said."""
     world = make_world(tmp_path)

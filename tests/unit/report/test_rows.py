@@ -78,7 +78,7 @@ def said(runs: list[MeasuredRun]) -> str:
     ("losses", "sentence"),
     [
         ({"a": 3.0, "b": 2.5}, "b came to the lowest held-out loss, 2.5000; all others are established as worse."),
-        ({"a": 3.0, "b": 3.0}, "a came to the lowest held-out loss, 3.0000; no other is established as worse."),
+        ({"a": 3.0, "b": 3.0}, "all conditions came to the same held-out loss, 3.0000."),
         (
             {"a": 3.0, "b": 2.5, "c": 2.5},
             "b came to the lowest held-out loss, 2.5000; not established as worse: c.",
