@@ -11,6 +11,7 @@ from sqlalchemy import JSON, Column, Float, Integer
 
 from ...db import schema
 from ...db.storable import MAX_TIME_S
+from ...db.stored_document import DocumentType
 from .rows import Row
 
 ROWS_A_GROUP: Final = 1 << 16
@@ -66,7 +67,7 @@ def typed(value: Any, kind: Kind) -> Any:
 def _kind_of(column: Column[Any]) -> Kind:
     if column.name in _TIMES:
         return Kind.TIME
-    types = {Float: Kind.REAL, Integer: Kind.WHOLE, JSON: Kind.STRUCTURE}
+    types = {Float: Kind.REAL, Integer: Kind.WHOLE, JSON: Kind.STRUCTURE, DocumentType: Kind.STRUCTURE}
     return next((kind for base, kind in types.items() if isinstance(column.type, base)), Kind.TEXT)
 
 

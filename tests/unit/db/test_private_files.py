@@ -149,6 +149,7 @@ OF_THEIR_OWN = {
     "jobs/trainer/swap_space.py",  # on the node's disk, where others have folders too
     "orchestrator/campaign/weights.py",  # in a folder that the user names
     "jobs/trainer/transformers_folder.py",  # the same
+    "jobs/trainer/checkpoint_weights.py",  # links, in a temporary folder that nobody else may read
 }
 
 
