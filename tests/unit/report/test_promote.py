@@ -80,7 +80,7 @@ def test_what_is_not_established_has_to_be_named(stages: Any, tmp_path: Path, ca
     words = ["promote", "--steps", "500", "--store", stages(1), "-o", "long.yaml"]
     assert main(words) == 2
     said = capsys.readouterr().err
-    assert "no condition of sweep is established" in said
+    assert "the recommendation for sweep is not established" in said
     assert "Inconclusive" in said
     assert "--condition NAME" in said
     assert not (tmp_path / "long.yaml").exists()
