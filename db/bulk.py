@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Collection, Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from typing import Any, NamedTuple, TypeVar
 
 from sqlalchemy import (
@@ -23,6 +23,7 @@ from . import schema
 from .records import AttemptRow, AttemptState, NewAttempt, NewRun, RunRow, RunState
 from .rows import database_now, fetch
 from .store import now_s
+from .stored_document import StoredDocument
 
 _Item = TypeVar("_Item")
 
@@ -105,7 +106,9 @@ def mark_queued(conn: Connection, job_ids: Mapping[int, str]) -> list[int]:
 class RunMark(NamedTuple):
     """What a decision to submit a run depends on."""
 
+    config: str
     config_hash: str
+    target_step: int | None
     code: str
     desired: str
     generation: int
@@ -114,14 +117,19 @@ class RunMark(NamedTuple):
     @classmethod
     def of(cls, run: RunRow) -> RunMark:
         """That of a run as it was read."""
-        return cls(*(getattr(run, name) for name in cls._fields))
+        return cls.made(getattr(run, name) for name in cls._fields)
+
+    @classmethod
+    def made(cls, values: Iterable[Any]) -> RunMark:
+        """Of a run's columns; the configuration is compared as text, and not parsed for it."""
+        return cls._make(value.text if isinstance(value, StoredDocument) else value for value in values)
 
 
 def run_marks(conn: Connection, run_ids: Sequence[int]) -> dict[int, RunMark]:
     """What decisions about runs depend on, by id."""
     columns = schema.run.c.id, *(schema.run.c[name] for name in RunMark._fields)
     found = (conn.execute(select(*columns).where(schema.run.c.id.in_(some))) for some in pieces(run_ids))
-    return {row[0]: RunMark(*row[1:]) for rows in found for row in rows}
+    return {row[0]: RunMark.made(row[1:]) for rows in found for row in rows}
 
 
 def attempts_of(conn: Connection, attempt_ids: Sequence[int]) -> list[AttemptRow]:

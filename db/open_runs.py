@@ -64,7 +64,10 @@ def _done(cancelled: bool) -> ColumnElement[bool]:
 
 
 def _waits(cancelled: bool) -> ColumnElement[bool]:
-    """Of a run and its newest attempt: it waits in the queue, wanted and as it was submitted."""
+    """Of a run and its newest attempt: it waits in the queue, wanted and as it was submitted.
+
+    None of a screening: on those that wait, too, depends what may start.
+    """
     if cancelled:
         return _given(_RUN.id.is_(None))
     as_submitted = and_(
@@ -76,7 +79,7 @@ def _waits(cancelled: bool) -> ColumnElement[bool]:
         _ATTEMPT.node_list == "",
         cast(_ATTEMPT.evidence, Text) == "{}",
     )
-    wanted = and_(_RUN.desired == "run", _RUN.not_before_s.is_(None))
+    wanted = and_(_RUN.desired == "run", _RUN.not_before_s.is_(None), _RUN.stage == Stage.FULL)
     return _given(and_(_RUN.state == RunState.QUEUED, wanted, as_submitted))
 
 
@@ -107,9 +110,12 @@ def open_runs(conn: Connection, campaign_id: int, *, cancelled: bool) -> tuple[l
 
 
 def fresh_runs(conn: Connection, campaign_id: int, most: int | None) -> tuple[list[int], bool]:
-    """Ids of so many runs without an attempt, or of all, in the order in which they start; whether there are more."""
+    """Ids of so many runs without an attempt, or of all, in the order in which they start; whether there are more.
+
+    First come those that are not wanted any more: they need no room to be over.
+    """
     query = select(_RUN.id).where(_RUN.campaign_id == campaign_id, _FRESH)
-    first = query.order_by(_RUN.stage == Stage.FULL, _RUN.repeat, _RUN.ordinal, _RUN.id).limit(
+    first = query.order_by(_RUN.desired == "run", _RUN.stage == Stage.FULL, _RUN.repeat, _RUN.ordinal, _RUN.id).limit(
         None if most is None else most + 1
     )
     found = list(conn.execute(first).scalars())

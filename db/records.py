@@ -99,6 +99,9 @@ bit order of the `nonfinite` mask: append, never reorder."""
 COMPLETED_EARLY: Final = "completed_early"
 """The failure class of an attempt whose script ended well before its target step; its run is completed, and marked."""
 
+ABSENT: Final = "absent"
+"""What a run's `desired` is when the spec no longer names it."""
+
 SUBMITTING: Final = "submitting"
 """The event that says why an attempt is submitted and, as `exclude`, which nodes it is to do without."""
 

@@ -9,7 +9,7 @@ from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
-from ...db.records import DECIDED_RUN, SETTLED_RUN, STARTED_RUN, RunRow, RunState
+from ...db.records import ABSENT, DECIDED_RUN, SETTLED_RUN, STARTED_RUN, RunRow, RunState
 from ...db.stored_document import StoredDocument
 from ..errors import UserError
 from ..executors.job_request import run_config
@@ -18,9 +18,6 @@ from ..reconcile.submit import REFUSED_BY
 from ..spec.effects import COMPARES_ALIKE, MEASURES
 from ..spec.expand import Run
 from ..spec.model import RunConfig, TrainConfig
-
-ABSENT = "absent"
-"""What a run's `desired` is when the spec no longer names it."""
 
 _EXPERIMENT = ("train.", "deepspeed.", "command", "python", "ranks_per_node", "slurm.nodes", "env.")
 _RANKS = ("ranks_per_node", "slurm.nodes")

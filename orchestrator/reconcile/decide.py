@@ -8,9 +8,10 @@ the two comes what all runs share: bad nodes, limits of the campaign, a full dis
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, replace
 
-from ...db.records import SETTLED_RUN, AttemptRow, AttemptState, RunState, Stage
+from ...db.records import ABSENT, SETTLED_RUN, AttemptRow, AttemptState, RunState, Stage
 from ..executors.base import JobView
 from ..failures.evidence import Ended
 from . import retry_policy
@@ -54,8 +55,8 @@ def decide(snapshot: Snapshot) -> list[Action]:
     context = _pass_context(snapshot, [nodes.reattribute(end) for end in everything])
     closed, limit = gate(snapshot), max_active(snapshot)
     everyone: list[RunView | BrokenRun] = [*snapshot.runs, *snapshot.broken]
-    desired = [one.run for one in everyone if snapshot.is_desired(one)]
-    screened = gates(desired, snapshot.screenings, snapshot.campaign.provenance)
+    named = [one.run for one in everyone if one.run.desired != ABSENT]
+    screened = gates(named, snapshot.screenings, snapshot.campaign.provenance)
     active = sum(1 for one in seen if one.history is None) + sum(1 for one in broken if one.attempt)
     active += snapshot.queue.length
     actions: list[Action] = [action for one in broken for action in _leave(one, snapshot)]
@@ -147,13 +148,20 @@ def _see(view: RunView, snapshot: Snapshot) -> _Seen:
 
 def _pass_context(snapshot: Snapshot, ended: Sequence[EndedAttempt]) -> PassContext:
     struck = any(end.kind.policy.strike for end in ended)  # what the specs say of strikes matters only then
-    hours = max((view.retry.exclude_h for view in snapshot.runs), default=0.0) if struck else 0.0
+    hours = max(map(_exclude_h, snapshot.runs), default=0.0) if struck else 0.0
     return PassContext(
         now_s=snapshot.now_s,
         ledgers=snapshot.ledgers,
         excluded=excluded(ended, snapshot.now_s, hours, snapshot.nodes),
         storage_writable=snapshot.storage == "",
     )
+
+
+def _exclude_h(view: RunView) -> float:
+    """What the spec says of it for this run; 0 for one whose configuration cannot be read, which is said elsewhere."""
+    with suppress(Exception):
+        return view.retry.exclude_h
+    return 0.0
 
 
 def _follow_up(one: _Seen, snapshot: Snapshot, nodes: NodeEvidence, context: PassContext) -> Iterator[Action]:

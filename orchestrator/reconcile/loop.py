@@ -133,7 +133,7 @@ class Reconciler:
         ended = [action.attempt for action in actions if isinstance(action, Finish)]
         troubles += drain(writer, self._with_folder(ended), self._executor.outcome_grace_s)
         if not troubles:
-            self._before = _Before(writer.epoch, drained=True, ledgers=snapshot.ledgers)
+            self._before = _Before(writer.epoch, drained=True, ledgers=stored.ledgers)
         return Pass(snapshot, tuple(actions), not actions and not troubles and settled(snapshot), tuple(troubles))
 
     def watch(
@@ -149,7 +149,7 @@ class Reconciler:
             try:
                 done = self.run_pass()
                 yield done
-                if done.settled:
+                if done.settled and self._is_over():
                     return
                 begun = True
                 if done.goes_on:
@@ -204,6 +204,12 @@ class Reconciler:
             with self._store.read() as conn:
                 rows = queries.attempts_of(conn, some)
             yield from rows
+
+    def _is_over(self) -> bool:
+        """Whether nothing has come since the last pass looked. Who submits after this finds the lease free."""
+        self.close()
+        with self._store.read() as conn:
+            return self._campaign.id not in queries.unsettled_campaigns(conn)
 
     def close(self, after_s: float = 0.0) -> None:
         """Releases the lease, at once or in so many seconds; in a store that is away it expires."""

@@ -328,5 +328,5 @@ def _capacity(stored: Stored) -> int | None:
     """How many attempts may be active at once: on this machine, what the spec says; Slurm has its own queue."""
     if stored.campaign.executor != "local":
         return None
-    configs = map(stored.configs.of, (run for run in stored.runs if run.state not in SETTLED_RUN))
-    return max((config.local.parallel for config in configs), default=None)
+    configs = (stored.configs.if_readable(run) for run in stored.runs if run.state not in SETTLED_RUN)
+    return max((config.local.parallel for config in configs if config), default=None)

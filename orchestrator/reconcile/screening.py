@@ -191,7 +191,7 @@ def gates(
     A run that has begun stays as it is, and one that the user has retried starts whatever the screening says.
 
     Args:
-        runs: all of a campaign that are desired.
+        runs: all of a campaign that its spec names, also those that its user has cancelled.
         measured: of its screening runs, by id.
         provenance: of the campaign.
     """

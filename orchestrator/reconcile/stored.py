@@ -63,6 +63,12 @@ class Configs:
             found = self._read[run.id] = run_config(run, self._sections)
         return found
 
+    def if_readable(self, run: RunRow) -> RunConfig | None:
+        """The same; None of a run that cannot be read: that is its own trouble, and said where it is looked at."""
+        with suppress(Exception):
+            return self.of(run)
+        return None
+
     @property
     def read(self) -> Iterable[RunConfig]:
         """Those that were asked for so far."""
@@ -223,6 +229,6 @@ def _undecided(
     for run in runs:
         rows = attempts.get(run.id, ())
         waits = rows and rows[-1].state is AttemptState.QUEUED
-        if not waits and (run.state not in SETTLED_RUN or run.state is RunState.HELD):
-            with suppress(Exception):  # whatever it is, it is this run's alone, and said where it is looked at
-                yield configs.of(run)
+        undecided = not waits and (run.state not in SETTLED_RUN or run.state is RunState.HELD)
+        if undecided and (config := configs.if_readable(run)):
+            yield config

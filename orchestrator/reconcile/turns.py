@@ -11,6 +11,7 @@ from __future__ import annotations
 import time
 from collections.abc import Callable, Collection, Iterator, Sequence
 from dataclasses import dataclass
+from typing import NamedTuple
 
 from ...db import queries
 from ...db.errors import StaleLease, StoreMissing, StoreUnreachable
@@ -31,6 +32,18 @@ class Turn:
 
     campaign: CampaignRow
     due_s: float
+
+
+class _Key(NamedTuple):
+    """Which campaign it is: SQLite gives the number of one that was removed to the next."""
+
+    id: int
+    created_s: float
+
+    @classmethod
+    def of(cls, campaign: CampaignRow) -> _Key:
+        """That of a campaign."""
+        return cls(campaign.id, campaign.created_s)
 
 
 @dataclass(frozen=True)
@@ -71,7 +84,7 @@ class Turns:
             driver: makes the reconciler of a campaign.
         """
         self._store, self._interval_s, self._driver = store, interval_s, driver
-        self._reconcilers: dict[int, Reconciler] = {}
+        self._reconcilers: dict[_Key, Reconciler] = {}
         self._unfinished: set[int] = set()
         self._rests_until_s: dict[int, float] = {}
 
@@ -141,8 +154,8 @@ class Turns:
         """A pass, after which nobody has to look at the campaign for so long."""
         self._unfinished.discard(campaign.id)
         try:
-            reconciler = self._reconcilers.get(campaign.id) or self._driver(self._store, campaign)
-            self._reconcilers[campaign.id] = reconciler
+            reconciler = self._reconcilers.get(_Key.of(campaign)) or self._driver(self._store, campaign)
+            self._reconcilers[_Key.of(campaign)] = reconciler
             done = reconciler.run_pass()
         except (LeaseHeld, StaleLease) as held:
             return held
@@ -153,10 +166,10 @@ class Turns:
         else:
             reconciler.close(0.0 if done.settled else then_s)
             if done.settled:
-                del self._reconcilers[campaign.id]
+                del self._reconcilers[_Key.of(campaign)]
             else:
                 self._unfinished.add(campaign.id)
             return done
-        if campaign.id in self._reconcilers:
-            self._reconcilers[campaign.id].close(then_s)
+        if _Key.of(campaign) in self._reconcilers:
+            self._reconcilers[_Key.of(campaign)].close(then_s)
         return failed

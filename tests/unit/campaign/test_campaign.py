@@ -10,9 +10,8 @@ from typing import Any
 import pytest
 
 from dscampaign.db import queries
-from dscampaign.db.records import AttemptState, RunState
+from dscampaign.db.records import ABSENT, AttemptState, RunState
 from dscampaign.orchestrator.campaign import desired as campaigns
-from dscampaign.orchestrator.campaign.diff import ABSENT
 from dscampaign.orchestrator.campaign.documents import status_document
 from dscampaign.orchestrator.campaign.plan import make_plan
 from dscampaign.orchestrator.campaign.status import read_status

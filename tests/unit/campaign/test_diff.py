@@ -8,10 +8,10 @@ from typing import Any
 
 import pytest
 
-from dscampaign.db.records import RunRow, RunState
+from dscampaign.db.records import ABSENT, RunRow, RunState
 from dscampaign.db.storable import to_json
 from dscampaign.db.stored_document import StoredDocument
-from dscampaign.orchestrator.campaign.diff import ABSENT, accepted_again, as_kept, desired_again, merge, unchanged
+from dscampaign.orchestrator.campaign.diff import accepted_again, as_kept, desired_again, merge, unchanged
 from dscampaign.orchestrator.errors import UserError
 from dscampaign.orchestrator.spec.effects import EFFECTS
 from dscampaign.orchestrator.spec.expand import Run

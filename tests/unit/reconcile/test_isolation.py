@@ -11,14 +11,16 @@ from typing import Any
 
 import pytest
 
-from dscampaign.db import schema
+from dscampaign.db import queries, schema
 from dscampaign.db.errors import StaleLease, StoreUnreachable
+from dscampaign.db.records import AttemptState, RunState
 from dscampaign.jobs.shared import retention
 from dscampaign.jobs.shared.files import make_below
 from dscampaign.orchestrator.campaign import desired as campaigns
 from dscampaign.orchestrator.executors import job_request
 from dscampaign.orchestrator.executors.base import SubmissionRefused
 from dscampaign.orchestrator.reconcile import act, decide, observe, record, stored, submit
+from dscampaign.orchestrator.reconcile.actions import Submit
 from dscampaign.orchestrator.reconcile.claims import is_claimed, take_claim
 from dscampaign.orchestrator.reconcile.loop import Pass
 from dscampaign.tests.support.world_on_disk import World, make_world
@@ -347,3 +349,32 @@ def test_a_trouble_long_ago_does_not_count(world: World) -> None:
         conn.execute(schema.events.update().values(ts_s=0.0))
     world.run_pass()
     assert world.states()[BAD] == "queued"
+
+
+def spoil(world: World, **values: Any) -> None:
+    """The store's configuration of the bad run is of a version that this program is not."""
+    with world.store.write() as conn:
+        queries.update_run(conn, world.runs()[BAD].id, config={"no": "such section"}, **values)
+
+
+def test_a_configuration_that_cannot_be_read_keeps_no_other_from_this_machine(tmp_path: Path) -> None:
+    world = make_world(tmp_path)
+    world.record(executor="local")
+    spoil(world)
+    settle(world)
+    assert world.states() == {BAD: "held", GOOD: "completed"}
+    world.store.close()
+
+
+def test_a_configuration_that_cannot_be_read_keeps_no_other_off_a_bad_node(world: World) -> None:
+    world.run_pass()
+    evidence = {"reason": "ECC", "host": "n7", "seen_s": world.run_pass().snapshot.now_s}
+    row = world.attempts(BAD)[0]
+    with world.store.write() as conn:
+        queries.update_attempt(conn, row.id, state=AttemptState.FAILED, failure_class="gpu", evidence=evidence)
+    spoil(world, state=RunState.FAILED, reason="ECC")
+    world.run_jobs("PREEMPTED", exit_code=None)
+    done = world.run_pass()
+    assert [action.exclude for action in done.actions if isinstance(action, Submit)] == [("n7",)]
+    settle(world)
+    assert world.states() == {BAD: "failed", GOOD: "completed"}

@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 
 from dscampaign.db import queries
-from dscampaign.db.records import AttemptState, MemoryObservation, RunState
+from dscampaign.db.records import AttemptState, MemoryObservation, RunState, Stage
 from dscampaign.jobs.shared.files import make_below
 from dscampaign.orchestrator.campaign import desired as campaigns
 from dscampaign.orchestrator.reconcile import stored
@@ -272,3 +272,48 @@ def test_where_only_some_of_a_piece_find_room_the_next_pass_waits(
     done = world.run_pass()
     assert len(world.cluster.jobs) == 1
     assert not done.goes_on
+
+
+def test_full_runs_wait_while_screening_runs_wait_in_the_queue(world: World) -> None:
+    world.record(matrix={"depth": DEPTHS[:2]}, screen={"steps": 2, "keep": 1})
+    world.run_pass()
+    for _ in range(2):
+        world.run_pass()
+        assert told(decided(world)) == told(decided_of_all(world))
+        assert {run.generation for run in world.runs().values() if run.stage is Stage.FULL} == {0}
+        key = next(key for key, view in world.cluster.jobs.items() if view.state == "PENDING")
+        world.cluster.jobs[key] = world.cluster.jobs[key]._replace(state="RUNNING")
+
+
+def test_what_was_never_begun_is_cancelled_before_others_begin(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(stored, "AT_ONCE", 2)
+    monkeypatch.setattr(stored, "PROBED", 1)
+    campaigns.record(world.store, world.submission(matrix={"depth": DEPTHS}, limits={"running": 1}))
+    world.run_pass()
+    campaigns.cancel(world.store, world.campaign, ["depth-5"])
+    world.run_pass()
+    assert world.states()["depth-5"] == "cancelled"
+
+
+def test_what_is_measured_in_the_midst_of_a_pass_is_not_missed(tmp_path: Path) -> None:
+    world = make_world(tmp_path)
+    world.record(matrix={"depth": [1]}, repeats=2, train={"steps": 3, "global_batch": 8, "micro_batch": 4})
+    reconciler = world.reconciler()
+    reconciler.run_pass()
+    first = world.attempts("depth-1")[0]
+    key = f"{first.memory_key}|?|?"
+    fitted = MemoryObservation(key, first.id, 2, oom=False, peak_reserved_gb=1.0, usable_gb=80.0)
+
+    def measured() -> None:
+        with world.store.write() as conn:
+            queries.observe_memory(conn, fitted)
+            queries.observe_memory(conn, replace(fitted, micro_batch=4, oom=True))
+
+    begin(world)
+    world.cluster.on_look = measured
+    reconciler.run_pass()
+    world.cluster.on_look = lambda: None
+    reconciler.run_pass()
+    assert world.attempts("depth-1-r1")[0].micro_batch == 2
+    reconciler.close()
+    world.store.close()

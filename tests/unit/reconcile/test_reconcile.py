@@ -927,3 +927,35 @@ def tell(world: World, saboteur: Saboteur, fatal: int) -> bool:
             break
         world.run_jobs()
     return died
+
+
+def test_a_watch_does_not_end_with_what_was_submitted_in_its_last_pass(world: World) -> None:
+    """Its submitter found the lease taken, and was told that the next pass takes care of it."""
+    world.record(matrix={"depth": [1]})
+    settle_all(world)
+
+    def submitted() -> None:
+        world.cluster.on_look = lambda: None
+        world.record(matrix={"depth": [1, 2]})
+        with pytest.raises(LeaseHeld):
+            world.run_pass()
+
+    world.cluster.on_look = submitted
+    for _ in world.reconciler().watch(sleep=lambda _: world.run_jobs()):
+        pass
+    assert world.states() == {"depth-1": "completed", "depth-2": "completed"}
+
+
+def test_a_run_whose_configuration_changed_since_the_decision_is_not_submitted(world: World) -> None:
+    world.record(matrix={"depth": [1]})
+
+    def changed() -> None:
+        world.record(matrix={"depth": [1]}, slurm={"gpus_per_node": 0, "mem": "1G", "time": "10"})
+
+    world.cluster.on_look = changed
+    world.run_pass()
+    assert world.cluster.submitted == []
+    world.cluster.on_look = lambda: None
+    world.run_pass()
+    [batch] = world.cluster.submitted
+    assert batch.resources["time"] == "10"

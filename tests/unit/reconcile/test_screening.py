@@ -8,9 +8,19 @@ from typing import Any
 import pytest
 
 from dscampaign.db.metrics import StepFigures
-from dscampaign.db.records import RunRow, RunState, Stage
+from dscampaign.db.records import AttemptState, RunRow, RunState, Stage
+from dscampaign.orchestrator.reconcile.actions import Submit
+from dscampaign.orchestrator.reconcile.decide import decide
 from dscampaign.orchestrator.reconcile.screening import Rule, Screening, gates
 from dscampaign.orchestrator.spec.objective import Objective
+from dscampaign.tests.support.policy_world import (
+    CAMPAIGN,
+    attempt_row,
+    ended_row,
+    of_kind,
+    run_view,
+    snapshot,
+)
 
 FAST_AND_BIG = Screening(step_s=0.100, tokens_per_s=100e3, mem_gb=40.0, loss=5.0)
 SLOW_AND_SMALL = Screening(step_s=0.200, tokens_per_s=50e3, mem_gb=10.0, loss=5.1)
@@ -146,3 +156,14 @@ def test_only_points_that_do_the_same_work_are_compared() -> None:
     assert gates(runs, {1: FAST_AND_BIG, 2: SLOW_AND_SMALL}, BEST) == {}
     runs[1] = replace(runs[1], state=RunState.RUNNING)
     assert gates(runs, {1: FAST_AND_BIG}, BEST).keys() == {4}  # the other model's runs do not wait for it
+
+
+@pytest.mark.parametrize("state", [RunState.QUEUED, RunState.CANCELLED])
+def test_a_point_whose_screening_run_is_cancelled_never_runs_in_full(state: RunState) -> None:
+    screened = run_view(ended_row(1, "completed", last_step=9), run=screen(1, "fast", generation=1, config_hash="hash"))
+    active = [attempt_row(state=AttemptState.QUEUED, run_id=2)] if state is RunState.QUEUED else []
+    cancelled = run_view(*active, run=screen(2, "small", state, desired="cancel", generation=len(active)))
+    views = [screened, cancelled, *(run_view(run=run(number, "small", repeat=number)) for number in (3, 4))]
+    campaign = replace(CAMPAIGN, provenance=BEST)
+    actions = decide(snapshot(*views, campaign=campaign, screenings={1: FAST_AND_BIG}))
+    assert of_kind(Submit, actions) == []

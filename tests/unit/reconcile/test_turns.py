@@ -13,6 +13,7 @@ import pytest
 from dscampaign.db import queries
 from dscampaign.db.records import CampaignRow, Lease
 from dscampaign.db.store import Store
+from dscampaign.orchestrator.campaign.removal import remove
 from dscampaign.orchestrator.errors import UserError
 from dscampaign.orchestrator.reconcile import turns as turns_module
 from dscampaign.orchestrator.reconcile.lease import LEASE_TTL_S, LeaseHolder, lease_name, take_lease
@@ -188,3 +189,23 @@ def test_a_campaign_without_a_lease_to_put_off_is_not_tried_at_once_again(world:
 
 def _interrupted(_: float) -> None:
     raise InterruptedError
+
+
+def test_a_campaign_that_has_the_number_of_one_that_was_removed_is_driven_as_itself(world: World) -> None:
+    turns, store = turns_of(world)
+    assert len(list(turns.one_round())) == len(NAMES)
+    others, second = turns_of(world)
+    run_jobs(world)
+    turns.close()
+    for _ in range(2):
+        assert len(list(others.one_round())) == len(NAMES)
+    others.close()
+    with world.store.read() as conn:
+        last = queries.list_campaigns(conn)[-1]
+    remove(world.store, last)
+    again = world.record(name=last.name, matrix={"depth": [1]})
+    assert again.id == last.id
+    seen = {found.campaign.name: found.seen for found in turns.one_round()}
+    assert isinstance(seen[last.name], Pass), seen[last.name]
+    store.close()
+    second.close()
