@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from contextvars import ContextVar
 from typing import Final, Protocol, TypeVar
@@ -15,7 +15,7 @@ _PIECE: Final = 1000
 class Shown(Protocol):
     """Shows how far some work is."""
 
-    def through(self, items: Collection[_Item], noun: str, size: Callable[[_Item], int] | None) -> Iterator[_Item]:
+    def through(self, items: Iterable[_Item], noun: str, size: Callable[[_Item], int] | None) -> Iterator[_Item]:
         """As `counted`."""
 
 
@@ -23,8 +23,8 @@ _SHOWN: ContextVar[Shown | None] = ContextVar("progress", default=None)
 
 
 @contextmanager
-def shown_by(shown: Shown) -> Iterator[None]:
-    """What is counted inside is shown there."""
+def shown_by(shown: Shown | None) -> Iterator[None]:
+    """What is counted inside is shown there, or nowhere."""
     before = _SHOWN.set(shown)
     try:
         yield
@@ -32,8 +32,8 @@ def shown_by(shown: Shown) -> Iterator[None]:
         _SHOWN.reset(before)
 
 
-def counted(noun: str, items: Collection[_Item], size: Callable[[_Item], int] | None = None) -> Iterator[_Item]:
-    """The items one by one; each counts as done when the next is asked for.
+def counted(noun: str, items: Iterable[_Item], size: Callable[[_Item], int] | None = None) -> Iterator[_Item]:
+    """The items one by one; each counts as done when the next is asked for. What has a length has a rest, too.
 
     Args:
         noun: what is counted, in the plural.

@@ -6,10 +6,11 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import Any, Final
 
-from ...db.prune import Pruned, Retention, Through, prune
+from ...db.prune import Pruned, Retention, prune
 from ...db.records import CampaignRow
 from ...db.store import Store
 from ..errors import UserError
+from ..progress import counted
 
 _DAY_S: Final = 86_400.0
 _DEFAULT_DAYS: Final = 30.0
@@ -57,11 +58,14 @@ def thinnings(
     return tuple(found)
 
 
-def thin(store: Store, wanted: Thinning, *, dry_run: bool, through: Through = iter) -> Thinning:
-    """Does it, or counts what would go; returns what did. See `prune` for `through`.
+def thin(store: Store, wanted: Thinning, *, dry_run: bool) -> Thinning:
+    """Does it, or counts what would go; returns what did.
 
     Raises:
         StoreReadOnly: this user may not.
     """
-    removed = prune(store, wanted.campaign.id, wanted.rule, dry_run=dry_run, through=through)
+    noun = "runs looked at" if dry_run else "runs thinned"
+    removed = prune(
+        store, wanted.campaign.id, wanted.rule, dry_run=dry_run, through=lambda runs: counted(noun, runs)
+    )
     return Thinning(wanted.campaign, wanted.rule, removed)

@@ -12,7 +12,7 @@ from ..errors import EXIT_FAILED, EXIT_OK
 from ..formatting import count
 from .common import Verb, Verbs, agreed, echo, echo_either, echo_err, echo_json, json_option, store_options, yes_option
 from .completion import campaign_names
-from .progress import Progress
+from .progress import progress_shown
 
 if TYPE_CHECKING:
     from ..campaign.retention import Thinning
@@ -86,8 +86,8 @@ def prune(
     where = locate(dir, store, [name])
     opened = where.open()
     wanted = thinnings(campaigns_of(opened, where.name), keep_every, after_days)
-    with Progress("runs looked at", quiet=as_json) as progress:
-        found = [thin(opened, one, dry_run=True, through=progress.through) for one in wanted]
+    with progress_shown(quiet=as_json):
+        found = [thin(opened, one, dry_run=True) for one in wanted]
     found = [one for one in found if one.removed.runs]
     if not as_json:
         echo("\n".join(map(_thinning, found)) or "nothing to thin")
@@ -96,8 +96,8 @@ def prune(
         if not agreed(f"removes {lines:,} rows of metrics", "Remove them?", yes):
             echo_err("nothing was removed")
             return EXIT_FAILED
-        with Progress("runs thinned", quiet=as_json) as progress:
-            found = [thin(opened, one, dry_run=False, through=progress.through) for one in found]
+        with progress_shown(quiet=as_json):
+            found = [thin(opened, one, dry_run=False) for one in found]
         if not as_json:
             echo_err(f"removed {lines:,} rows")
     if as_json:

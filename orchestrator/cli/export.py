@@ -13,9 +13,10 @@ import click
 from ..errors import EXIT_OK, UserError
 from ..formatting import count
 from ..output_files import whole_file
+from ..progress import counted
 from .common import check_folder_of, echo_err, json_option, store_options, verb
 from .completion import campaign_names
-from .progress import Progress
+from .progress import progress_shown
 from .terminal import printable_stream
 
 if TYPE_CHECKING:
@@ -61,8 +62,8 @@ def export(
     writers: dict[str, Callable[..., int]] = {"csv": write_csv, "json": write_json, "parquet": write_parquet}
     with _output(output, form) as stream, columns_and_rows(opened, campaign, what) as (columns, rows):
         beside_rows = output is None and sys.stdout.isatty()
-        with Progress("rows", quiet=as_json or beside_rows) as progress:
-            number = writers[form](stream, campaign.name, what, columns, progress.through(rows))
+        with progress_shown(quiet=as_json or beside_rows):
+            number = writers[form](stream, campaign.name, what, columns, counted("rows", rows))
     echo_err(f"{number:,} rows" + (f" in {output}" if output else ""))
     if what in ("steps", "gpus") and (thinned := _thinned(opened, campaign)):
         echo_err(thinned)

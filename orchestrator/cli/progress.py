@@ -7,7 +7,7 @@ import sys
 import time
 from collections.abc import Callable, Iterable, Iterator, Sized
 from contextlib import contextmanager
-from typing import IO, Final, Self, TypeVar
+from typing import IO, Final, TypeVar
 
 from ..formatting import duration, short_number, shorten
 from ..progress import shown_by
@@ -27,34 +27,18 @@ _CLEAR: Final = "\r\x1b[2K"
 
 
 class Progress:
-    """Tells on stderr how many things are done, how many a second, and how long the rest takes; leaves no bar behind.
+    """Tells how many things are done, how many a second, and how long the rest takes; leaves no bar behind.
 
     Args:
-        noun: what is counted, in the plural.
-        quiet: show nothing: the output is for a program, or stands on the same terminal.
-        stream: standard error unless given.
+        stream: where to tell it.
         clock: seconds that only grow.
     """
 
-    def __init__(
-        self,
-        noun: str,
-        *,
-        quiet: bool = False,
-        stream: IO[str] | None = None,
-        clock: Callable[[], float] = time.monotonic,
-    ) -> None:
-        self._noun, self._quiet, self._clock = noun, quiet, clock
-        self._stream = stream or sys.stderr
-        self._bar = self._stream.isatty() and os.environ.get("TERM") != "dumb"
+    def __init__(self, stream: IO[str], clock: Callable[[], float] = time.monotonic) -> None:
+        self._stream, self._clock = stream, clock
+        self._bar = stream.isatty() and os.environ.get("TERM") != "dumb"
         self._shown = False
         self._next_s: float | None = None
-
-    def __enter__(self) -> Self:
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        self.clear()
 
     def clear(self) -> None:
         """Removes the bar, so that something else can be said there."""
@@ -64,18 +48,9 @@ class Progress:
         self._shown = False
 
     def through(
-        self, items: Iterable[_Item], noun: str = "", size: Callable[[_Item], int] | None = None
+        self, items: Iterable[_Item], noun: str, size: Callable[[_Item], int] | None = None
     ) -> Iterator[_Item]:
-        """The items one by one; each counts as done when the next is asked for. What has a length has a rest, too.
-
-        Args:
-            items: what is done.
-            noun: what is counted here, where that is something else.
-            size: how many an item counts for, one unless given.
-        """
-        if self._quiet:
-            yield from items
-            return
+        """As `counted`."""
         total = None
         if isinstance(items, Sized):
             total = sum(map(size, items)) if size else len(items)
@@ -88,7 +63,7 @@ class Progress:
                 done += size(item) if size else 1
                 now_s = self._clock()
                 if now_s >= max(self._next_s, began_s + _EVERY_S) and done != total:
-                    self._show(noun or self._noun, done, total, now_s - began_s)
+                    self._show(noun, done, total, now_s - began_s)
                     self._next_s = now_s + (_EVERY_S if self._bar else _PLAIN_S)
         finally:
             self.clear()
@@ -106,10 +81,18 @@ class Progress:
 
 
 @contextmanager
-def progress_shown(*, quiet: bool) -> Iterator[Progress]:
-    """Shows how far all is that is counted inside, see `counted`."""
-    with Progress("", quiet=quiet) as progress, shown_by(progress):
-        yield progress
+def progress_shown(*, quiet: bool) -> Iterator[None]:
+    """Shows on stderr how far all is that is counted inside, see `counted`.
+
+    Args:
+        quiet: show nothing: the output is for a program, or stands on the same terminal.
+    """
+    progress = Progress(sys.stderr)
+    try:
+        with shown_by(None if quiet else progress):
+            yield
+    finally:
+        progress.clear()
 
 
 def progress_text(noun: str, done: int, total: int | None, took_s: float) -> str:

@@ -18,7 +18,7 @@ from ..formatting import some
 from ..spec.objective import Objective
 from .common import echo_either, echo_err, echo_json, echo_page, json_option, page_for, store_options, verb
 from .completion import campaign_names, conditions, operands
-from .progress import Progress
+from .progress import progress_shown
 from .rows import TABLE, echo_rows, format_options
 
 if TYPE_CHECKING:
@@ -248,8 +248,8 @@ def _results_of(
     from ..report.compare.results import results_of
     from ..report.measure.load import read_runs
 
-    with Progress("runs read", quiet=quiet) as progress:
-        runs = read_runs(opened, campaign, progress.through)
+    with progress_shown(quiet=quiet):
+        runs = read_runs(opened, campaign)
     results = results_of(campaign, runs, baseline, by)
     names = [condition.name for condition in results.conditions]
     if baseline is not None and baseline not in (*names, *(run.name for run in results.runs)):

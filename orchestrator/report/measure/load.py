@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections import defaultdict
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from itertools import groupby
 from typing import Any, Final
 
@@ -12,9 +12,10 @@ from sqlalchemy import Connection
 
 from ....db import queries
 from ....db.campaigns import METRICS_SOURCE
-from ....db.records import SUBMITTING, CampaignRow, EventRow, RunRow
+from ....db.records import SUBMITTING, CampaignRow, EventRow
 from ....db.series import extra_highest, run_series
 from ....db.store import Store
+from ...progress import counted
 from ...reconcile.lease import lease_name
 from .run import MeasuredRun, RunData, measured_run
 
@@ -25,12 +26,8 @@ _PRINTED_WITHIN_S: Final = 2.5
 """Of lines that an earlier version has read, which does not say."""
 
 
-def read_runs(
-    store: Store,
-    campaign: CampaignRow,
-    watched: Callable[[Sequence[RunRow]], Iterable[RunRow]] = lambda runs: runs,
-) -> list[MeasuredRun]:
-    """The figures of every run, in the order of the matrix; ``watched`` sees how far it is."""
+def read_runs(store: Store, campaign: CampaignRow) -> list[MeasuredRun]:
+    """The figures of every run, in the order of the matrix."""
     measured = []
     with store.read() as conn:
         until_s = _looked_s(conn, store, campaign)
@@ -44,7 +41,7 @@ def read_runs(
         searched_s = {event.attempt_id: _seconds(event.data) for event in events if event.kind == _SEARCHED}
         forwards = queries.forwards(conn, campaign.id)
         skipped = extra_highest(conn, campaign.id, _SKIPPED)
-        for run in watched(queries.runs(conn, campaign.id)):
+        for run in counted("runs read", queries.runs(conn, campaign.id)):
             own = attempts.get(run.id, [])
             mine = [attempt.id for attempt in own if attempt.config_hash == run.config_hash]
             data = RunData(

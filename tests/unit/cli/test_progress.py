@@ -7,7 +7,8 @@ from collections.abc import Generator, Iterable
 
 import pytest
 
-from dscampaign.orchestrator.cli.progress import Progress, progress_text
+from dscampaign.orchestrator.cli import progress
+from dscampaign.orchestrator.cli.progress import Progress, progress_shown, progress_text
 from dscampaign.orchestrator.progress import counted, in_pieces, shown_by
 
 
@@ -18,12 +19,11 @@ class Terminal(io.StringIO):
         return True
 
 
-def shown(stream: io.StringIO, items: Iterable[int], each_s: float, *, quiet: bool = False) -> str:
+def shown(stream: io.StringIO, items: Iterable[int], each_s: float) -> str:
     """What is written where each item takes so many seconds."""
     now_s = 0.0
-    with Progress("runs", quiet=quiet, stream=stream, clock=lambda: now_s) as progress:
-        for _ in progress.through(items):
-            now_s += each_s
+    for _ in Progress(stream, lambda: now_s).through(items, "runs"):
+        now_s += each_s
     return stream.getvalue()
 
 
@@ -35,8 +35,8 @@ def _terminal(monkeypatch: pytest.MonkeyPatch) -> None:
 
 def test_every_item_comes_through_once_and_in_order() -> None:
     for quiet in (False, True):
-        with Progress("runs", quiet=quiet, stream=io.StringIO()) as progress:
-            assert list(progress.through(range(5))) == [0, 1, 2, 3, 4]
+        with progress_shown(quiet=quiet):
+            assert list(counted("runs", range(5))) == [0, 1, 2, 3, 4]
 
 
 @pytest.mark.parametrize("stream", [Terminal(), io.StringIO()], ids=["terminal", "log"])
@@ -68,8 +68,15 @@ def test_a_dumb_terminal_is_a_log(monkeypatch: pytest.MonkeyPatch) -> None:
     assert "\x1b" not in shown(Terminal(), range(10), 2.0)
 
 
-def test_a_program_that_reads_the_output_gets_none() -> None:
-    assert not shown(Terminal(), range(10), 2.0, quiet=True)
+@pytest.mark.parametrize("quiet", [False, True])
+def test_a_program_that_reads_the_output_gets_none(monkeypatch: pytest.MonkeyPatch, quiet: bool) -> None:
+    stream, now_s = Terminal(), 0.0
+    monkeypatch.setattr("sys.stderr", stream)
+    monkeypatch.setattr(progress, "Progress", lambda stream: Progress(stream, lambda: now_s))
+    with progress_shown(quiet=quiet):
+        for _ in counted("runs", range(10)):
+            now_s += 2.0
+    assert bool(stream.getvalue()) is not quiet
 
 
 def test_a_bar_is_gone_when_the_work_breaks_off() -> None:
@@ -95,7 +102,7 @@ def test_without_anybody_who_shows_it_what_is_counted_comes_through() -> None:
 
 def test_what_is_counted_deep_below_is_shown_one_work_after_the_other() -> None:
     now_s, stream = 0.0, io.StringIO()
-    with Progress("", stream=stream, clock=lambda: now_s) as progress, shown_by(progress):
+    with shown_by(Progress(stream, lambda: now_s)):
         for _ in counted("runs read", range(4)):
             now_s += 1.0
         for _ in in_pieces("runs recorded", range(4000)):
@@ -107,15 +114,15 @@ def test_what_is_counted_deep_below_is_shown_one_work_after_the_other() -> None:
 
 def test_a_bar_is_gone_when_its_work_is_done_and_when_it_is_left() -> None:
     now_s, stream = 0.0, Terminal()
-    with Progress("runs", stream=stream, clock=lambda: now_s) as progress:
-        for _ in progress.through(range(5)):
-            now_s += 1.0
-        assert stream.getvalue().endswith("\r\x1b[2K")
-        work = progress.through(range(5))
-        for number in work:
-            now_s += 1.0
-            if number == 3:
-                break
-        assert isinstance(work, Generator)
-        work.close()
-        assert stream.getvalue().endswith("\r\x1b[2K")
+    bar = Progress(stream, lambda: now_s)
+    for _ in bar.through(range(5), "runs"):
+        now_s += 1.0
+    assert stream.getvalue().endswith("\r\x1b[2K")
+    work = bar.through(range(5), "runs")
+    for number in work:
+        now_s += 1.0
+        if number == 3:
+            break
+    assert isinstance(work, Generator)
+    work.close()
+    assert stream.getvalue().endswith("\r\x1b[2K")
