@@ -101,7 +101,7 @@ def count(number: int, noun: str) -> str:
     return f"{number:,} {plural}"
 
 
-def some(names: Sequence[str], most: int) -> str:
+def some(names: Sequence[str], most: int = 6) -> str:
     """The first names, and how many more there are: `a, b and 7 more`."""
     more = f" and {len(names) - most:,} more" if len(names) > most else ""
     return ", ".join(names[:most]) + more

@@ -47,7 +47,7 @@ def unfit_model(
         return
     places: tuple[FieldPath, ...] = (place, ("train", "model"))
     if kind not in known:
-        yield Finding(places, f"is not served for model type {kind}, {why}", f"known to fit: {listed(sorted(known))}")
+        yield Finding(places, f"is not served for model type {kind}, {why}", f"known to fit: {', '.join(sorted(known))}")
         return
     sizes = _sizes(shape, config.python, divided)
     for name, count in sizes.items():
@@ -65,15 +65,10 @@ def across_nodes(name: str, size: int, config: RunConfig, why: str) -> list[str]
     return [f"{name} {size} does not divide the {on_node} ranks of a node: {why}, here over the network between nodes"]
 
 
-def listed(values: Iterable[object]) -> str:
-    """Values in a sentence."""
-    return ", ".join(str(value) for value in values)
-
-
 def _one_of(number: int, why: str = "") -> str:
     """What to write for a size that has to divide a number."""
     sizes = divisors(number)
-    return f"use one of {listed(sizes)}{why}" if len(sizes) > 1 else "leave it out: only 1 divides what is shared"
+    return f"use one of {', '.join(map(str, sizes))}{why}" if len(sizes) > 1 else "leave it out: only 1 divides what is shared"
 
 
 def _sizes(shape: Shape, python: str | None, names: Iterable[str]) -> dict[str, int]:

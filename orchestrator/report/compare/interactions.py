@@ -11,12 +11,13 @@ from dataclasses import dataclass
 from itertools import combinations
 from typing import Final
 
+from ...formatting import some
 from ..measure.metrics import METRICS
 from .baseline import BaselineComparison
 from .conditions import key_of
 from .sensitivity import LEAST_GB, NAMES_POINTS, Sensitivity, change_in_words
 from .statistics import LOSS_MARGIN_NATS, TIE, Estimate, contrast
-from .wording import interval, listed, times
+from .wording import interval, times
 
 _Block = tuple[BaselineComparison, BaselineComparison, BaselineComparison, BaselineComparison]
 """Neither change, the first alone, the second alone, both."""
@@ -130,7 +131,7 @@ def confounded(comparisons: Sequence[BaselineComparison], changes: Sequence[Sens
         together = [other for other in values if _moves_with(values[name], values[other])]
         told.update(together)
         if len(together) > 1:
-            yield f"{listed(together)} always change together: their effects cannot be told apart."
+            yield f"{some(together)} always change together: their effects cannot be told apart."
         else:
             yield f"No two conditions differ in {name} alone, so its effect cannot be told."
 

@@ -6,9 +6,9 @@ import math
 import statistics
 from collections.abc import Sequence
 
+from ...formatting import some
 from .baseline import BaselineComparison
 from .statistics import Sameness, loss_test
-from .wording import listed
 
 
 def best_learner(workload: str, comparisons: Sequence[BaselineComparison]) -> str:
@@ -32,7 +32,7 @@ def best_learner(workload: str, comparisons: Sequence[BaselineComparison]) -> st
         return f"{said}; all others are established as worse."
     if len(near) == len(tests):
         return f"{said}; no other is established as worse."
-    return f"{said}; not established as worse: {listed(near)}."
+    return f"{said}; not established as worse: {some(near)}."
 
 
 def _mean(one: BaselineComparison) -> float:

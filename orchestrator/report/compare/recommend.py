@@ -10,6 +10,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Final
 
+from ...formatting import some
 from ...spec.objective import Objective
 from ..measure.metrics import METRICS
 from .advice import advice
@@ -19,7 +20,7 @@ from .effects import effect_sentences
 from .feasible import infeasible, is_screened_out, is_unfinished, unfit
 from .objectives import TIED, Answer, Yardstick, answer, figure_text, scored, yardstick
 from .statistics import LEAST_REPEATS, TIE, Order, Sameness, estimate, loss_test, order, ratio
-from .wording import listed, times
+from .wording import times
 
 _OF_THEIR_OWN: Final = (None, Objective.SPEED, Objective.LOSS)
 """Objectives by which conditions are chosen in a way of their own; all others have a figure and no more."""
@@ -229,7 +230,7 @@ def _choice(left: Sequence[BaselineComparison]) -> BaselineComparison:
 def _unfinished(comparisons: Sequence[BaselineComparison]) -> Iterator[str]:
     if waiting := [one.condition.name for one in comparisons if is_unfinished(one.condition)]:
         verb = "is" if len(waiting) == 1 else "are"
-        yield f"Provisional: {listed(waiting, 3)} {verb} not finished."
+        yield f"Provisional: {some(waiting, 3)} {verb} not finished."
 
 
 def _doubts(chosen: BaselineComparison, left: Sequence[BaselineComparison]) -> Iterator[str]:
@@ -240,7 +241,7 @@ def _doubts(chosen: BaselineComparison, left: Sequence[BaselineComparison]) -> I
     others = (one for one in left if one is not chosen)
     unclear = [one for one in others if order(one.speeds, chosen.speeds) == Order.INCONCLUSIVE]
     if unclear:
-        names = listed([one.condition.name for one in unclear], 3)
+        names = some([one.condition.name for one in unclear], 3)
         yield f"Inconclusive: repeats vary too much to separate it from {names}. Add repeats."
 
 
@@ -249,7 +250,7 @@ def _loss_doubts(chosen: BaselineComparison, unclear: Sequence[BaselineCompariso
     if unclear and any(len(one.losses) < LEAST_REPEATS for one in (chosen, *unclear)):
         yield f"Inconclusive: this takes {LEAST_REPEATS} repeats of each (`repeats:`)."
     elif unclear:
-        names = listed([one.condition.name for one in unclear], 3)
+        names = some([one.condition.name for one in unclear], 3)
         yield f"Inconclusive: losses vary too much to separate it from {names}. Add repeats."
 
 
@@ -327,7 +328,7 @@ def _learning(learner: BaselineComparison, left: Sequence[BaselineComparison]) -
         gaps = [found.value for one in worse if (found := loss_test(one.losses, learner.losses).difference)]
         low, high = f"{min(gaps):.3f}", f"{max(gaps):.3f}"
         gap = (low if low == high else f"{low} to {high}") + learner.loss_unit
-        names = listed([one.condition.name for one in worse], 3)
+        names = some([one.condition.name for one in worse], 3)
         yield f"{learner.condition.name} learns best: its {learner.loss_is} loss is {gap} below that of {names}."
 
 
@@ -350,7 +351,7 @@ def _sentence(
         why = why if excluded else "the only configuration"
     elif tied:
         least = ", and needs least" if _needs_least(chosen, tied) else ""
-        why = f"as fast as {listed([one.condition.name for one in tied], 3)}{least}"
+        why = f"as fast as {some([one.condition.name for one in tied], 3)}{least}"
     else:
         why = f"the fastest of {len(left)} configurations that are {good}"
     return f"Use {name}{_gain(chosen)}: {why}."
@@ -368,7 +369,7 @@ def _figure_sentence(
         return f"Use {name} ({said}): the only configuration{good}."
     tied = [one.condition.name for one in compared if one is not chosen and _ties(one, chosen)]
     if tied:
-        return f"Use {name} ({said}): as good as {listed(tied, 3)} by this measure, and the fastest of them."
+        return f"Use {name} ({said}): as good as {some(tied, 3)} by this measure, and the fastest of them."
     which = f"among {len(compared)} configurations that are feasible and learn no worse than the baseline"
     return f"Use {name} ({said}): it {stick.best} {which}."
 
@@ -389,7 +390,7 @@ def _faster_but_worse(comparisons: Sequence[BaselineComparison], told: BaselineC
         if told and one.speed and _faster(one, told) and (gain := ratio(one.speeds, told.speeds))
     ]
     if found:
-        yield f"Faster, but learns worse than the baseline: {listed(found, 3)}."
+        yield f"Faster, but learns worse than the baseline: {some(found, 3)}."
 
 
 def _nothing(
@@ -405,9 +406,9 @@ def _nothing(
     if not comparisons:
         said.append("There is nothing to recommend yet: no run has figures.")
     elif stick and len(fit) > 1:
-        said.append(f"Nothing can be recommended by {by}: {stick.missing} ({listed([*excluded], 3)}).")
+        said.append(f"Nothing can be recommended by {by}: {stick.missing} ({some([*excluded], 3)}).")
     elif len(fit) > 1:
-        said.append(f"Nothing can be recommended by speed: no step of {listed(list(excluded), 3)} was timed.")
+        said.append(f"Nothing can be recommended by speed: no step of {some(list(excluded), 3)} was timed.")
     else:
         out = {one.condition.name for one in comparisons if is_screened_out(one.condition)}
         name, why = next((pair for pair in excluded.items() if pair[0] not in out), next(iter(excluded.items())))

@@ -1,16 +1,11 @@
-"""Estimates, comparisons and lists as parts of a sentence or of a table. Pure."""
+"""Estimates and comparisons as parts of a sentence or of a table. Pure."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 
 from ...formatting import figure, short_number
 from .statistics import Estimate, LossTest
-
-
-def listed(names: Sequence[str], most: int = 6) -> str:
-    """The first names, and how many more."""
-    return ", ".join(names[:most]) + (f" and {len(names) - most} more" if len(names) > most else "")
 
 
 def times(found: Estimate) -> str:

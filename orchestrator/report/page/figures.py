@@ -14,7 +14,7 @@ from ..compare.baseline import BaselineComparison
 from ..compare.conditions import Condition
 from ..compare.results import Results, WorkloadResults
 from ..compare.sweeps import sweeps_of
-from ..compare.wording import listed
+from ...formatting import some
 from ..measure.run import MeasuredRun
 from .elements import Picture
 
@@ -156,7 +156,7 @@ def pictures(kind: str, results: Results) -> tuple[Picture, ...]:
         missing = [each.condition.name for each in one.comparisons if each.condition.name not in there]
         said = [_KINDS[kind].caption.format(axes=_joined(loss_axes(one)))]
         said += [f"Workload: {one.workload.name}."] if one.workload.name else []
-        said += [f"Not drawn: {listed(missing, _LISTED)}."] if missing else []
+        said += [f"Not drawn: {some(missing, _LISTED)}."] if missing else []
         found.append(Picture(name, " ".join(said)))
     if found and (more := len(results.workloads) - MOST_WORKLOADS) > 0:
         found[-1] = Picture(found[-1].name, f"{found[-1].caption} Workloads without a figure: {more}.")

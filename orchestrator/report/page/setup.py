@@ -15,11 +15,10 @@ from ....jobs.shared.layout import CampaignPaths
 from ....jobs.shared.rank_groups import ranks_per_sample
 from ...campaign.documents import flat_fields
 from ...failures.groups import alike, gist
-from ...formatting import short_number
+from ...formatting import short_number, some
 from ...spec.effects import COMPARES_ALIKE
 from ..compare.conditions import Condition
 from ..compare.results import Results
-from ..compare.wording import listed
 from ..measure.metrics import METRICS
 from ..measure.telemetry import GpuDetails
 from .elements import Section, Table
@@ -182,7 +181,7 @@ def failures(results: Results) -> Section:
     shown = [[one] for same in groups if len(same) <= _SINGLE for one in same]
     shown += [same for same in groups if len(same) > _SINGLE]
     rows = tuple(
-        (listed([one.run for one in same], 2), str(same[0].generation), same[0].kind, same[0].reason, same[0].then)
+        (some([one.run for one in same], 2), str(same[0].generation), same[0].kind, same[0].reason, same[0].then)
         for same in shown
     )
     header = ("run", "attempt", "failure class", "reason", "what was done")
@@ -198,7 +197,7 @@ def environment(results: Results, details: GpuDetails) -> Section:
     facts = {**results.campaign.provenance, "executor": results.campaign.executor, "folder": results.campaign.dir}
     campaign = tuple((name, str(value)) for name, value in facts.items() if value)
     tables = [Table(("campaign", "value"), campaign)]
-    tables += [Table((listed(names, 4), "value"), facts) for facts, names in groups.items()]
+    tables += [Table((some(names, 4), "value"), facts) for facts, names in groups.items()]
     if machines := tuple(_machines(results, details)):
         header = ("node", "GPUs", "GPU", "GPU memory", "power limit", "host memory limit", "runs")
         tables.append(Table(header, machines, "-r-rrr-"))
@@ -225,7 +224,7 @@ def _machines(results: Results, details: GpuDetails) -> Iterator[tuple[str, ...]
         # Jobs on one node may have had different limits.
         limit = ", ".join(dict.fromkeys(map(METRICS["mem_host_gb"].text, sorted(limits[node]))))
         for kind, found in (gpus.get(node) or {("", "", ""): set[str]()}).items():
-            yield node, str(len(found) or ""), *kind, limit, listed(names, 4)
+            yield node, str(len(found) or ""), *kind, limit, some(names, 4)
 
 
 def _processors(results: Results) -> Iterator[Table]:
@@ -240,7 +239,7 @@ def _processors(results: Results) -> Iterator[Table]:
             kind = (cpu, of, *system)
             nodes[kind].append(node)
             loads[kind] += [busy] if isinstance(busy := machine.get("busy_pct"), int) else []
-    rows = [(listed(list(dict.fromkeys(found)), 4), *kind, _range(loads[kind])) for kind, found in nodes.items()]
+    rows = [(some(list(dict.fromkeys(found)), 4), *kind, _range(loads[kind])) for kind, found in nodes.items()]
     if rows:
         yield Table(("nodes", "CPU", "cores used", "system", "kernel", "CPU load"), tuple(rows), "--r--r")
 

@@ -18,7 +18,7 @@ from ..compare.feasible import is_screened_out
 from ..compare.ignored_axes import ignored_axes
 from ..compare.results import Results, WorkloadResults
 from ..compare.statistics import Sameness
-from ..compare.wording import difference, listed
+from ..compare.wording import difference
 from ..measure.flags import flags_of
 from .answers import answer_table, next_best
 from .elements import Section
@@ -122,16 +122,16 @@ def _reservations(results: Results) -> Iterator[str]:
     chosen = [one.recommendation for one in results.workloads if one.recommendation.fastest]
     out = {one.name for one in results.conditions if is_screened_out(one)}
     if excluded := {name: why for one in chosen for name, why in one.excluded.items() if name not in out}:
-        yield f"Not considered: {listed(list(_causes(excluded)), 4)}."
+        yield f"Not considered: {some(list(_causes(excluded)), 4)}."
     worse = [one for one in results.comparisons if one.loss.verdict == Sameness.WORSE]
     if others := [one.condition.name for one in worse if not one.is_baseline]:
-        yield f"Learned worse than the baseline: {listed(others)}."
+        yield f"Learned worse than the baseline: {some(others)}."
     if diverged := [one.condition.name for one in worse if one.is_baseline]:
-        yield f"The loss of the baseline is not finite: {listed(diverged)}."
+        yield f"The loss of the baseline is not finite: {some(diverged)}."
     if early := [run.name for run in results.runs if run.early]:
-        yield f"Completed early, before the target step: {listed(early)}. Left out of comparisons."
+        yield f"Completed early, before the target step: {some(early)}. Left out of comparisons."
     if changed := [run.name for run in results.runs if run.changed]:
-        yield f"A retry changed {listed(changed)}: not what the spec asks for, so left out of comparisons."
+        yield f"A retry changed {some(changed)}: not what the spec asks for, so left out of comparisons."
     if mixed := mixed_code((run.name, run.code) for run in results.runs):
         yield mixed
     unlike = ((condition.name, unlike_machines(condition)) for condition in results.conditions)
