@@ -15,7 +15,14 @@ from ...formatting import some
 from ..measure.metrics import METRICS
 from .baseline import BaselineComparison
 from .conditions import key_of
-from .sensitivity import LEAST_GB, NAMES_POINTS, Sensitivity, change_in_words
+from .sensitivity import (
+    LEAST_GB,
+    NAMES_POINTS,
+    Sensitivity,
+    change_in_words,
+    sensitivities,
+    sensitivity_sentence,
+)
 from .statistics import LOSS_MARGIN_NATS, TIE, Estimate, contrast
 from .wording import interval, times
 
@@ -95,6 +102,19 @@ class Interaction:
         if self.quantity.additive:
             return low > margin or high < -margin
         return low > 1.0 + margin or high < 1.0 / (1.0 + margin)
+
+
+def effect_sentences(comparisons: Sequence[BaselineComparison]) -> Iterator[str]:
+    """What each change of an axis does, then what is to be known of several together."""
+    changes = sensitivities(comparisons)
+    yield from map(sensitivity_sentence, changes)
+    yield from joint_sentences(comparisons, changes)
+
+
+def joint_sentences(comparisons: Sequence[BaselineComparison], changes: Sequence[Sensitivity]) -> Iterator[str]:
+    """Which changes interact, and which axes cannot be told apart."""
+    yield from (interaction_sentence(one) for one in interactions(changes) if one.established)
+    yield from confounded(comparisons, changes)
 
 
 def interactions(changes: Sequence[Sensitivity]) -> list[Interaction]:

@@ -16,8 +16,8 @@ from ..measure.metrics import METRICS
 from .advice import advice
 from .baseline import BaselineComparison, speed_text
 from .conditions import Condition
-from .effects import effect_sentences
 from .feasible import infeasible, is_screened_out, is_unfinished, unfit
+from .interactions import effect_sentences
 from .objectives import TIED, Answer, Yardstick, answer, figure_text, scored, yardstick
 from .statistics import LEAST_REPEATS, TIE, Order, Sameness, estimate, loss_test, order, ratio
 from .wording import times

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from ..compare.effects import joint_sentences
+from ..compare.interactions import joint_sentences
 from ..compare.results import WorkloadResults
 from ..compare.sensitivity import (
     change_in_words,

@@ -10,8 +10,7 @@ import pytest
 
 from dscampaign.orchestrator.report.compare.baseline import BaselineComparison, compare_to_baseline
 from dscampaign.orchestrator.report.compare.conditions import conditions_of
-from dscampaign.orchestrator.report.compare.effects import effect_sentences
-from dscampaign.orchestrator.report.compare.interactions import confounded, interactions
+from dscampaign.orchestrator.report.compare.interactions import confounded, effect_sentences, interactions
 from dscampaign.orchestrator.report.compare.sensitivity import sensitivities
 from dscampaign.orchestrator.report.compare.statistics import contrast, ratio
 from dscampaign.orchestrator.report.measure.run import MeasuredRun
