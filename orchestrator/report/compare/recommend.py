@@ -5,28 +5,36 @@ Where these are two, neither is better: what counts is for the reader to say.
 
 from __future__ import annotations
 
-import math
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Final
 
 from ...formatting import some
 from ...spec.objective import Objective
-from ..measure.metrics import METRICS
 from .advice import advice
 from .baseline import BaselineComparison, speed_text
 from .conditions import Condition
 from .feasible import infeasible, is_screened_out, is_unfinished, unfit
 from .interactions import effect_sentences
 from .objectives import TIED, Answer, Yardstick, answer, figure_text, scored, yardstick
-from .statistics import LEAST_REPEATS, TIE, Order, Sameness, estimate, loss_test, order, ratio
+from .ranking import (
+    best_learners,
+    faster,
+    fastest_of,
+    is_unclear,
+    learns_as_well,
+    learns_worse,
+    median_loss,
+    needs_least,
+    pace,
+    pareto_front,
+    ties,
+)
+from .statistics import LEAST_REPEATS, Order, Sameness, estimate, loss_test, order, ratio
 from .wording import times
 
 _OF_THEIR_OWN: Final = (None, Objective.SPEED, Objective.LOSS)
 """Objectives by which conditions are chosen in a way of their own; all others have a figure and no more."""
-
-_BESIDE_SPEED: Final = ("mem_reserved_gb", "j_per_token")
-"""Metrics by which a configuration may be better than a faster one."""
 
 
 @dataclass(frozen=True)
@@ -81,7 +89,7 @@ class _Choice:
     def tied(self) -> list[BaselineComparison]:
         """What is as fast as the chosen one."""
         chosen = self.chosen
-        return [one for one in self.among if chosen and one is not chosen and _ties(one, chosen)]
+        return [one for one in self.among if chosen and one is not chosen and ties(one, chosen)]
 
 
 def recommend(comparisons: Sequence[BaselineComparison], by: Objective | None = None) -> Recommendation:
@@ -115,7 +123,7 @@ def recommend(comparisons: Sequence[BaselineComparison], by: Objective | None = 
         established=not doubts,
         tied=tuple(one.condition.name for one in made.tied),
         excluded=excluded,
-        front=_front(left),
+        front=pareto_front(left),
         answer=made.answer,
         sentence=" ".join([*_learning(made.learner, left), made.words, *slower, *doubts]),
         advice=tuple(advice(comparisons, made.chosen.condition if made.chosen else None)),
@@ -125,8 +133,8 @@ def recommend(comparisons: Sequence[BaselineComparison], by: Objective | None = 
 
 def _by_speed(left: Sequence[BaselineComparison], by: Objective | None, excluded: Mapping[str, str]) -> _Choice:
     """The fastest; nothing where another learns better and nobody has said that speed counts."""
-    fastest = _choice(left)
-    learner = _choice(_best_learners(left, fastest))
+    fastest = fastest_of(left)
+    learner = fastest_of(best_learners(left, fastest))
     doubts = tuple(_doubts(fastest, left))
     if learner is not fastest and by is None:
         words = f"{_pace_beside(fastest, learner)} Which to use depends on what counts, loss or speed."
@@ -138,15 +146,15 @@ def _by_speed(left: Sequence[BaselineComparison], by: Objective | None, excluded
 def _by_figure(left: Sequence[BaselineComparison], stick: Yardstick, excluded: Mapping[str, str]) -> _Choice:
     """The one that does best by the objective's figure; of several that do as well the fastest."""
     originals = {one.condition.name: one for one in left}
-    by_score = sorted(scored(stick, left), key=_pace, reverse=True)
-    able = [one for one in by_score if not any(_faster(other, one) for other in by_score)]
-    chosen = max(able, key=lambda one: _pace(originals[one.condition.name]))
+    by_score = sorted(scored(stick, left), key=pace, reverse=True)
+    able = [one for one in by_score if not any(faster(other, one) for other in by_score)]
+    chosen = max(able, key=lambda one: pace(originals[one.condition.name]))
     timed = [one for one in left if one.speed]
-    fastest = _choice(timed) if timed else None
+    fastest = fastest_of(timed) if timed else None
     made = _Choice(
         originals[chosen.condition.name],
         fastest,
-        _choice(_best_learners(left, fastest)) if fastest else min(left, key=_median_loss),
+        fastest_of(best_learners(left, fastest)) if fastest else min(left, key=median_loss),
         left,
         _figure_sentence(stick, chosen, by_score, excluded),
         tuple(_doubts(chosen, by_score)),
@@ -159,11 +167,11 @@ def _by_figure(left: Sequence[BaselineComparison], stick: Yardstick, excluded: M
 
 def _by_loss(left: Sequence[BaselineComparison]) -> _Choice:
     """The one with the lowest loss, or of those that learn as well as it the fastest."""
-    lowest = min(left, key=_median_loss)
-    able = [one for one in left if one is lowest or _learns_as_well(one, lowest)]
-    chosen, timed = _choice(able), [one for one in left if one.speed]
-    fastest = _choice(timed) if timed else None
-    unclear = [one for one in left if one is not chosen and _is_unclear(one, chosen)]
+    lowest = min(left, key=median_loss)
+    able = [one for one in left if one is lowest or learns_as_well(one, lowest)]
+    chosen, timed = fastest_of(able), [one for one in left if one.speed]
+    fastest = fastest_of(timed) if timed else None
+    unclear = [one for one in left if one is not chosen and is_unclear(one, chosen)]
     why = "no other learns as well" if len(able) == 1 else f"the fastest of {len(able)} that learn best"
     why = f"its {chosen.loss_is} loss is the lowest of {len(left)}" if unclear else why
     words = f"Use {chosen.condition.name}{_gain(chosen)}: {why if len(left) > 1 else 'the only configuration'}."
@@ -180,51 +188,11 @@ def _loss_answer(chosen: BaselineComparison, left: Sequence[BaselineComparison])
     others = [one for one in left if one is not chosen]
     if not others:
         return Answer(name, said)
-    following = min(others, key=_median_loss)
+    following = min(others, key=median_loss)
     test = loss_test(following.losses, chosen.losses)
     gain = f"{test.difference.value:.4f}{chosen.loss_unit}" if test.difference else ""
     shown = {Sameness.WORSE: "established", Sameness.EQUIVALENT: TIED, Sameness.BETTER: "worse"}
     return Answer(name, said, following.condition.name, gain, shown.get(test.verdict, "not established"))
-
-
-def _best_learners(left: Sequence[BaselineComparison], fastest: BaselineComparison) -> list[BaselineComparison]:
-    """Those that learn better than the fastest, without those that learn worse than the best of them; else all."""
-    better = [one for one in left if loss_test(one.losses, fastest.losses).verdict == Sameness.BETTER]
-    if not better:
-        return list(left)
-    best = min(better, key=_median_loss)
-    return [one for one in better if not _learns_worse(one, best)]
-
-
-def _learns_as_well(one: BaselineComparison, other: BaselineComparison) -> bool:
-    """Whether that is shown with the margin of either: that of repeats which vary much would make anything equal."""
-    tests = loss_test(one.losses, other.losses), loss_test(other.losses, one.losses)
-    return all(test.verdict == Sameness.EQUIVALENT for test in tests)
-
-
-def _is_unclear(one: BaselineComparison, other: BaselineComparison) -> bool:
-    return not _learns_worse(one, other) and not _learns_as_well(one, other)
-
-
-def _learns_worse(one: BaselineComparison, other: BaselineComparison) -> bool:
-    return loss_test(one.losses, other.losses).verdict == Sameness.WORSE
-
-
-def _median_loss(one: BaselineComparison) -> float:
-    found = estimate([loss for _, loss in one.losses])
-    return found.value if found else math.inf
-
-
-def _choice(left: Sequence[BaselineComparison]) -> BaselineComparison:
-    """The thriftiest condition that ties with the fastest and that no other is faster than: ties are not transitive.
-
-    Memory is rounded to a tenth of a GB here, so those that no other beats come first, as long as there is one.
-    """
-    by_pace = sorted(left, key=_pace, reverse=True)
-    front = _front(left)
-    thrifty = sorted((one for one in by_pace if _ties(one, by_pace[0])), key=_thrift)
-    able = [one for one in thrifty if not any(_faster(other, one) for other in by_pace)]
-    return next((one for one in able if one.condition.name in front), able[0])
 
 
 def _unfinished(comparisons: Sequence[BaselineComparison]) -> Iterator[str]:
@@ -259,71 +227,9 @@ def _sure(one: BaselineComparison) -> bool:
     return one.loss.difference is not None and one.loss.difference.repeats >= LEAST_REPEATS
 
 
-def _pace(one: BaselineComparison) -> float:
-    return one.speed.value if one.speed else 0.0
-
-
-def _faster(one: BaselineComparison, other: BaselineComparison) -> bool:
-    """Whether it is faster, or looks faster while nothing is established."""
-    if _pace(one) <= _pace(other):
-        return False
-    found = order(one.speeds, other.speeds)
-    if found != Order.INCONCLUSIVE:
-        return found == Order.FASTER
-    return _pace(one) * (1.0 - TIE) >= _pace(other)
-
-
-def _ties(one: BaselineComparison, other: BaselineComparison) -> bool:
-    return not _faster(one, other) and not _faster(other, one)
-
-
-def _thrift(one: BaselineComparison) -> tuple[float, int, float]:
-    memory, energy = (one.condition.value(metric) for metric in ("mem_reserved_gb", "j_per_token"))
-    stage = 3 if one.condition.field("engine") == "fsdp2" else one.condition.field("zero_stage")
-    rough = math.inf if memory is None else round(memory, 1)
-    return rough, stage if isinstance(stage, int) else 0, math.inf if energy is None else energy
-
-
-def _reserved(one: BaselineComparison) -> float | None:
-    return one.condition.value("mem_reserved_gb")
-
-
-def _needs_least(chosen: BaselineComparison, tied: Sequence[BaselineComparison]) -> bool:
-    """Whether it takes less memory than each of these; a tie is not transitive, so one of them may take less."""
-    own, others = _reserved(chosen), [_reserved(one) for one in tied]
-    return own is not None and all(other is not None and own < other for other in others)
-
-
-def _front(left: Sequence[BaselineComparison]) -> tuple[str, ...]:
-    points = {one.condition.name: _point(one) for one in left}
-    names = [name for name, point in points.items() if not any(_beats(other, point) for other in points.values())]
-    return tuple(sorted(names, key=lambda name: points[name][0] or 0.0))
-
-
-_Point = tuple[float | None, ...]
-
-
-def _point(one: BaselineComparison) -> _Point:
-    """What is to be minimised: time, memory, energy; None where it is not known."""
-    others = (METRICS[metric].penalty(one.condition.value(metric)) for metric in _BESIDE_SPEED)
-    return 1.0 / _pace(one) if one.speed else None, *others
-
-
-def _beats(one: _Point, other: _Point) -> bool:
-    """Whether one dominates the other: nowhere worse and somewhere better, in what is known of both."""
-    better = False
-    for a, b in zip(one, other, strict=True):  # a loop: thousands of conditions are compared with each other
-        if a is None or b is None:
-            continue
-        if a > b:
-            return False
-        better = better or a < b
-    return better
-
-
 def _learning(learner: BaselineComparison, left: Sequence[BaselineComparison]) -> Iterator[str]:
     """That it learns better than others, where it does."""
-    worse = [one for one in left if _learns_worse(one, learner)]
+    worse = [one for one in left if learns_worse(one, learner)]
     if worse:
         gaps = [found.value for one in worse if (found := loss_test(one.losses, learner.losses).difference)]
         low, high = f"{min(gaps):.3f}", f"{max(gaps):.3f}"
@@ -350,7 +256,7 @@ def _sentence(
         why = "the baseline; nothing else can be recommended beside it" if chosen.is_baseline else why
         why = why if excluded else "the only configuration"
     elif tied:
-        least = ", and needs least" if _needs_least(chosen, tied) else ""
+        least = ", and needs least" if needs_least(chosen, tied) else ""
         why = f"as fast as {some([one.condition.name for one in tied], 3)}{least}"
     else:
         why = f"the fastest of {len(left)} configurations that are {good}"
@@ -367,7 +273,7 @@ def _figure_sentence(
     if len(compared) == 1:
         good = " that can be recommended" if excluded else ""
         return f"Use {name} ({said}): the only configuration{good}."
-    tied = [one.condition.name for one in compared if one is not chosen and _ties(one, chosen)]
+    tied = [one.condition.name for one in compared if one is not chosen and ties(one, chosen)]
     if tied:
         return f"Use {name} ({said}): as good as {some(tied, 3)} by this measure, and the fastest of them."
     which = f"among {len(compared)} configurations that are feasible and learn no worse than the baseline"
@@ -387,7 +293,7 @@ def _faster_but_worse(comparisons: Sequence[BaselineComparison], told: BaselineC
     found = [
         f"{one.condition.name} ({times(gain)} × its speed)"
         for one in worse
-        if told and one.speed and _faster(one, told) and (gain := ratio(one.speeds, told.speeds))
+        if told and one.speed and faster(one, told) and (gain := ratio(one.speeds, told.speeds))
     ]
     if found:
         yield f"Faster, but learns worse than the baseline: {some(found, 3)}."
@@ -401,7 +307,7 @@ def _nothing(
     stick: Yardstick | None,
 ) -> Recommendation:
     """No condition may be chosen; one may be known to learn best all the same."""
-    lowest = min(fit, key=_median_loss, default=None)
+    lowest = min(fit, key=median_loss, default=None)
     said = [*(_learning(lowest, fit) if lowest else ())]
     if not comparisons:
         said.append("There is nothing to recommend yet: no run has figures.")

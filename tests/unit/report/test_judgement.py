@@ -9,7 +9,8 @@ import pytest
 from dscampaign.db.records import RunState
 from dscampaign.orchestrator.report.compare.baseline import BaselineComparison, compare_to_baseline
 from dscampaign.orchestrator.report.compare.conditions import conditions_of
-from dscampaign.orchestrator.report.compare.recommend import Recommendation, _beats, recommend
+from dscampaign.orchestrator.report.compare.ranking import _beats
+from dscampaign.orchestrator.report.compare.recommend import Recommendation, recommend
 from dscampaign.orchestrator.report.compare.scaling import scaling_of
 from dscampaign.orchestrator.report.compare.sensitivity import sensitivities, sensitivity_sentence
 from dscampaign.orchestrator.report.compare.statistics import Order, Sameness

@@ -1,0 +1,122 @@
+"""Which of several conditions is better: in speed, in loss, or in speed, memory and energy at once. Pure."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from typing import Final
+
+from ..measure.metrics import METRICS
+from .baseline import BaselineComparison
+from .statistics import TIE, Order, Sameness, estimate, loss_test, order
+
+_BESIDE_SPEED: Final = ("mem_reserved_gb", "j_per_token")
+"""Metrics by which a configuration may be better than a faster one."""
+
+
+def fastest_of(left: Sequence[BaselineComparison]) -> BaselineComparison:
+    """The thriftiest condition that ties with the fastest and that no other is faster than: ties are not transitive.
+
+    Memory is rounded to a tenth of a GB here, so those that no other beats come first, as long as there is one.
+    """
+    by_pace = sorted(left, key=pace, reverse=True)
+    front = pareto_front(left)
+    thrifty = sorted((one for one in by_pace if ties(one, by_pace[0])), key=_thrift)
+    able = [one for one in thrifty if not any(faster(other, one) for other in by_pace)]
+    return next((one for one in able if one.condition.name in front), able[0])
+
+
+def best_learners(left: Sequence[BaselineComparison], fastest: BaselineComparison) -> list[BaselineComparison]:
+    """Those that learn better than the fastest, without those that learn worse than the best of them; else all."""
+    better = [one for one in left if loss_test(one.losses, fastest.losses).verdict == Sameness.BETTER]
+    if not better:
+        return list(left)
+    best = min(better, key=median_loss)
+    return [one for one in better if not learns_worse(one, best)]
+
+
+def learns_as_well(one: BaselineComparison, other: BaselineComparison) -> bool:
+    """Whether that is shown with the margin of either: that of repeats which vary much would make anything equal."""
+    tests = loss_test(one.losses, other.losses), loss_test(other.losses, one.losses)
+    return all(test.verdict == Sameness.EQUIVALENT for test in tests)
+
+
+def learns_worse(one: BaselineComparison, other: BaselineComparison) -> bool:
+    """Whether that is established."""
+    return loss_test(one.losses, other.losses).verdict == Sameness.WORSE
+
+
+def is_unclear(one: BaselineComparison, other: BaselineComparison) -> bool:
+    """Whether it may learn better than the other, as well or worse, as far as is known."""
+    return not learns_worse(one, other) and not learns_as_well(one, other)
+
+
+def median_loss(one: BaselineComparison) -> float:
+    """In nats over its repeats; infinite where none is known."""
+    found = estimate([loss for _, loss in one.losses])
+    return found.value if found else math.inf
+
+
+def pace(one: BaselineComparison) -> float:
+    """Its speed, or its score by an objective; 0 where no step was timed."""
+    return one.speed.value if one.speed else 0.0
+
+
+def faster(one: BaselineComparison, other: BaselineComparison) -> bool:
+    """Whether it is faster, or looks faster while nothing is established."""
+    if pace(one) <= pace(other):
+        return False
+    found = order(one.speeds, other.speeds)
+    if found != Order.INCONCLUSIVE:
+        return found == Order.FASTER
+    return pace(one) * (1.0 - TIE) >= pace(other)
+
+
+def ties(one: BaselineComparison, other: BaselineComparison) -> bool:
+    """Whether neither is faster, nor looks faster."""
+    return not faster(one, other) and not faster(other, one)
+
+
+def needs_least(chosen: BaselineComparison, tied: Sequence[BaselineComparison]) -> bool:
+    """Whether it takes less memory than each of these; a tie is not transitive, so one of them may take less."""
+    own, others = _reserved(chosen), [_reserved(one) for one in tied]
+    return own is not None and all(other is not None and own < other for other in others)
+
+
+def _reserved(one: BaselineComparison) -> float | None:
+    return one.condition.value("mem_reserved_gb")
+
+
+def _thrift(one: BaselineComparison) -> tuple[float, int, float]:
+    memory, energy = (one.condition.value(metric) for metric in ("mem_reserved_gb", "j_per_token"))
+    stage = 3 if one.condition.field("engine") == "fsdp2" else one.condition.field("zero_stage")
+    rough = math.inf if memory is None else round(memory, 1)
+    return rough, stage if isinstance(stage, int) else 0, math.inf if energy is None else energy
+
+
+def pareto_front(left: Sequence[BaselineComparison]) -> tuple[str, ...]:
+    """Names of those that no other beats in speed, memory and energy at once, fastest first."""
+    points = {one.condition.name: _point(one) for one in left}
+    names = [name for name, point in points.items() if not any(_beats(other, point) for other in points.values())]
+    return tuple(sorted(names, key=lambda name: points[name][0] or 0.0))
+
+
+_Point = tuple[float | None, ...]
+
+
+def _point(one: BaselineComparison) -> _Point:
+    """What is to be minimised: time, memory, energy; None where it is not known."""
+    others = (METRICS[metric].penalty(one.condition.value(metric)) for metric in _BESIDE_SPEED)
+    return 1.0 / pace(one) if one.speed else None, *others
+
+
+def _beats(one: _Point, other: _Point) -> bool:
+    """Whether one dominates the other: nowhere worse and somewhere better, in what is known of both."""
+    better = False
+    for a, b in zip(one, other, strict=True):  # a loop: thousands of conditions are compared with each other
+        if a is None or b is None:
+            continue
+        if a > b:
+            return False
+        better = better or a < b
+    return better
