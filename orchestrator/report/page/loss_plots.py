@@ -13,7 +13,7 @@ from numpy.typing import NDArray
 
 from ..compare.conditions import Condition
 from ..compare.results import WorkloadResults
-from ..measure.run import Curve
+from ..measure.losses import Curve
 from .drawing import Look, Looks, entitle, name_beside, panels
 from .figures import coinciding, drawn, loss_axes, loss_beside, where_all_are
 

@@ -1,0 +1,106 @@
+"""How well a run learned: its losses, and their curve. Pure."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+from typing import Final
+
+import numpy as np
+
+from ....db.series import Series
+from .timing import Lines, smooth
+
+CURVE_POINTS: Final = 400
+FINAL_SHARE: Final = 0.05
+"""Part of the steps, at the end, whose mean loss is called final."""
+
+
+@dataclass(frozen=True)
+class Loss:
+    """Losses in nats.
+
+    Attributes:
+        first, last, best: of single steps, where they are finite.
+        final: mean over the last ``FINAL_SHARE`` of the lines; NaN if the newest of them was not finite.
+        held_out: the newest on held-out text; NaN if it was not finite, or the training loss no longer was after it.
+    """
+
+    first: float | None
+    last: float | None
+    best: float | None
+    final: float | None
+    held_out: float | None
+
+    @property
+    def reduction(self) -> float | None:
+        """By what part of the first loss the final one is lower."""
+        return 1 - self.final / self.first if self.first and self.final is not None else None
+
+
+@dataclass(frozen=True)
+class Curve:
+    """The loss of a run, thinned to at most ``CURVE_POINTS`` lines; NaN where it is not known.
+
+    Attributes:
+        step, seconds, tokens: optimizer steps, seconds of training and tokens so far. The seconds are of steps alone,
+            those of warm-ups, and of steps whose time is not known, counted as the run's median step.
+        raw, smoothed: single steps, and a trailing mean over a fiftieth of the run.
+        eval_step, held_out: where held-out text was evaluated.
+    """
+
+    step: list[float]
+    seconds: list[float]
+    tokens: list[float]
+    raw: list[float]
+    smoothed: list[float]
+    eval_step: list[float]
+    held_out: list[float]
+
+    @property
+    def drawable(self) -> bool:
+        """Whether any loss of it is known."""
+        return any(map(math.isfinite, self.raw))
+
+
+def loss_of(series: Series) -> Loss:
+    """The losses of a run's steps."""
+    loss = np.asarray(series.figures["loss"])
+    known = loss[np.isfinite(loss)]
+    ended_at = series.ended_at.get("loss")
+    held_out = _held_out(series, ended_at)
+    if not known.size:
+        return Loss(None, None, None, math.nan if ended_at is not None else None, held_out)
+    last = max(1, math.ceil(FINAL_SHARE * known.size))
+    final = math.nan if ended_at is not None else float(known[-last:].mean())
+    return Loss(float(known[0]), float(known[-1]), float(known.min()), final, held_out)
+
+
+def curve_of(series: Series, lines: Lines, tokens_per_step: int | None) -> Curve:
+    """The curve of a run's loss; its tokens are NaN where nobody knows how many a step has."""
+    loss, held_out = (np.asarray(series.figures[name]) for name in ("loss", "eval_loss"))
+    smoothed = smooth(np.asarray(loss, np.float64))
+    shown = np.unique(np.linspace(0, loss.size - 1, min(loss.size, CURVE_POINTS)).astype(int))
+    evaluated = np.flatnonzero(np.isfinite(held_out))
+    step = lines.step.astype(float)
+    return Curve(
+        step=step[shown].tolist(),
+        seconds=np.cumsum(lines.steady_s() if lines.known else np.full(loss.size, math.nan))[shown].tolist(),
+        tokens=(step[shown] * (tokens_per_step or math.nan)).tolist(),
+        raw=loss[shown].tolist(),
+        smoothed=smoothed[shown].tolist(),
+        eval_step=step[evaluated].tolist(),
+        held_out=held_out[evaluated].tolist(),
+    )
+
+
+def _held_out(series: Series, ended_at: int | None) -> float | None:
+    """The newest held-out loss; ``ended_at`` is the newest step whose training loss was not finite, if it ended so."""
+    if "eval_loss" in series.ended_at:
+        return math.nan
+    losses = series.figures["eval_loss"]
+    evaluated = np.flatnonzero(np.isfinite(losses))
+    if not evaluated.size:
+        return None
+    newest = int(evaluated[-1])
+    return math.nan if ended_at is not None and series.step[newest] < ended_at else losses[newest]
