@@ -22,7 +22,7 @@ from ..errors import Unreachable
 from ..executors import job_request
 from ..executors.base import ARRAY_LIMIT
 from ..executors.job_request import run_config
-from ..executors.slurm import LOOK_S, answering_within
+from ..executors.slurm_commands import LOOK_S, answering_within
 from ..formatting import count, words
 from ..memory.config_changes import changed
 from ..memory.feasibility import ModelNeeds, needs_of

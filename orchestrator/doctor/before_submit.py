@@ -13,7 +13,7 @@ from ..errors import Unreachable, UserError
 from ..executors import job_request
 from ..executors.base import SubmissionRefused
 from ..executors.sbatch_answer import REFUSED
-from ..executors.slurm import LOOK_S, answering_within
+from ..executors.slurm_commands import LOOK_S, answering_within
 from ..spec.expand import Run
 from .check import Check, Severity
 from .check_slurm import slurm_checks

@@ -1,4 +1,4 @@
-"""What a cluster has, as Slurm tells it: partitions, nodes, accounting. It only asks, and through `slurm.py`."""
+"""What a cluster has, as Slurm tells it: partitions, nodes, accounting. It only asks."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from typing import Final
 
 from ..errors import Unreachable
-from ..executors.slurm import NO_ACCOUNTING, ask
+from ..executors.slurm_commands import NO_ACCOUNTING, ask
 from ..spec.slurm_section import parse_time_min
 
 _SINFO: Final = "%P|%a|%l|%s|%M|%D|%T|%G|%m|%c|%b"

@@ -1,4 +1,4 @@
-"""The only place that runs Slurm's commands, or submitit; `campaign doctor` queries the cluster through it.
+"""Attempts as Slurm's jobs: submitted through submitit, which this module alone loads, listed by squeue and sacct.
 
 submitit writes the submission file and calls sbatch; nothing else of it is used. Its payload would be a pickle, and its
 view of a job's state is not ours (it takes PREEMPTED for running). Facts of Slurm that matter here:
@@ -10,14 +10,10 @@ view of a job's state is not ours (it takes PREEMPTED for running). Facts of Slu
 
 from __future__ import annotations
 
-import os
 import re
 import shlex
-import subprocess
 import time
 from collections.abc import Collection, Iterator, Mapping, Sequence
-from contextlib import contextmanager
-from contextvars import ContextVar
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -25,13 +21,10 @@ from typing import Any
 from ...jobs.shared.files import write_atomically
 from ..errors import Unreachable
 from .array_tasks import Jobs, Key, task_views
-from .base import JobArray, JobListing, JobView, SubmissionRefused, SubmissionUnclear, own_python, owner
+from .base import JobArray, JobListing, JobView, SubmissionRefused, own_python, owner
 from .sbatch_answer import first_line, nothing_sent, plain, submission_error, submitted_id
+from .slurm_commands import NO_ACCOUNTING, TimedOut, ask, run_sbatch
 from .waiting_tasks import WaitingTasks
-
-COMMAND_TIMEOUT_S = 60.0
-LOOK_S = 2.5
-"""How long a command of Slurm's may take where a user waits for a plan: without a configuration it takes a minute."""
 
 SINCE_SLACK_S = 86_400.0
 """How far before the first submission to query sacct: clocks differ, and a day costs nothing."""
@@ -43,8 +36,6 @@ CANCEL_LAG_S = 180.0
 """The same for a cancelled job. Only sacct tells who did it, and to mistake Slurm for the user ends a run for good."""
 
 SCRIPT = "submission.sh"
-SITE_DEFAULTS = ("ACCOUNT", "PARTITION", "QOS", "RESERVATION", "CONSTRAINT")
-"""What a user's or a site's SBATCH_* variables may decide where the spec does not. They would overrule a script."""
 
 NAMES_AT_ONCE = 2000
 """Batches in one question: Linux takes 128 KiB as one argument, and a token has up to 64 characters."""
@@ -54,28 +45,6 @@ IDS_AT_ONCE = 5000
 
 SQUEUE_FORMAT = "%i|%T|%r|%V|%S|%e|%N|%U|%j"
 SACCT_FORMAT = "JobID,State,ExitCode,Submit,Start,End,NodeList,UID,JobName"
-NO_ACCOUNTING = re.compile(r"accounting storage is disabled", re.IGNORECASE)
-
-
-_PATIENCE_S: ContextVar[float | None] = ContextVar("patience_s", default=None)
-
-
-@contextmanager
-def answering_within(seconds: float) -> Iterator[None]:
-    """Has every command of Slurm's that is run inside answer within that time, for looks that somebody waits for."""
-    before = _PATIENCE_S.set(seconds)
-    try:
-        yield
-    finally:
-        _PATIENCE_S.reset(before)
-
-
-def _patience_s() -> float:
-    return _PATIENCE_S.get() or COMMAND_TIMEOUT_S
-
-
-class _TimedOut(Unreachable):
-    """A command timed out."""
 
 
 class SlurmExecutor:
@@ -102,7 +71,7 @@ class SlurmExecutor:
         """Submits the batch as one array."""
         array = _job_array(batch)
         sbatch, *rest = array.command()
-        done = _sbatch([sbatch, "--parsable", *rest], set(array.parameters))
+        done = run_sbatch([sbatch, "--parsable", *rest], set(array.parameters))
         if done.returncode:
             raise submission_error(done.stdout, done.stderr)
         array_id = submitted_id(done.stdout)
@@ -117,7 +86,7 @@ class SlurmExecutor:
         """
         array = _job_array(batch)
         sbatch, *rest = array.command()
-        done = _sbatch([sbatch, "--test-only", *rest], set(array.parameters))
+        done = run_sbatch([sbatch, "--test-only", *rest], set(array.parameters))
         said = first_line(done.stderr).removeprefix("sbatch: ")
         if nothing_sent(done.stderr):
             raise Unreachable(said)
@@ -321,7 +290,7 @@ def _sacct(question: _Question, since_s: float, unseen: Collection[Key]) -> _His
     since = time.strftime("%Y-%m-%dT%H:%M:%S", time.localtime(max(0.0, since_s - SINCE_SLACK_S)))
     try:
         done = ask(["sacct", "-nP", *question.options, "-S", since, "-o", SACCT_FORMAT])
-    except _TimedOut:  # a slurmdbd that hangs must not hide what squeue shows
+    except TimedOut:  # a slurmdbd that hangs must not hide what squeue shows
         return None
     if NO_ACCOUNTING.search(done.stderr):
         return _History({}, kept=False)
@@ -350,52 +319,3 @@ def _parse_sacct(text: str, question: _Question, unseen: Collection[Key]) -> Job
 
 def _time(text: str) -> float | None:
     return float(text) if text.isdigit() else None
-
-
-def _sbatch(command: list[str], given: Collection[str]) -> subprocess.CompletedProcess[str]:
-    """Runs sbatch; `given` are the parameters that the spec decides.
-
-    Raises:
-        SubmissionUnclear: it timed out.
-        Unreachable: it is not there.
-    """
-    kept = {f"SBATCH_{name}" for name in SITE_DEFAULTS if name.lower() not in given}
-    # In a reconciler job, sbatch would take that job's variables for options.
-    hidden = ("SLURM_", "SBATCH_")
-    env = {k: v for k, v in os.environ.items() if k in kept or k == "SLURM_CONF" or not k.startswith(hidden)}
-    try:
-        return _run(command, env)
-    except subprocess.TimeoutExpired as exc:
-        raise SubmissionUnclear(f"sbatch did not respond within {_patience_s():.0f} s") from exc
-
-
-def ask(command: list[str]) -> subprocess.CompletedProcess[str]:
-    """Runs a command that may be repeated.
-
-    Raises:
-        Unreachable: it timed out, or is not installed.
-    """
-    # the user's own defaults, such as one partition alone, would hide jobs and nodes from us
-    own = {k: v for k, v in os.environ.items() if not k.startswith(("SQUEUE_", "SACCT_", "SINFO_"))}
-    try:
-        return _run(command, {**own, "SLURM_TIME_FORMAT": "%s", "SLURM_BITSTR_LEN": "0", "LC_ALL": "C"})
-    except subprocess.TimeoutExpired as exc:
-        raise _TimedOut(f"{command[0]} did not respond within {_patience_s():.0f} s") from exc
-
-
-def _run(command: list[str], env: Mapping[str, str]) -> subprocess.CompletedProcess[str]:
-    try:
-        return subprocess.run(
-            command,
-            capture_output=True,
-            text=True,
-            errors="replace",
-            env=env,
-            timeout=_patience_s(),
-            check=False,
-        )
-    except FileNotFoundError as exc:
-        hint = "is this a login node of a Slurm cluster? `executor: local` needs none"
-        raise Unreachable(f"{command[0]} is not on PATH", hint) from exc
-    except OSError as exc:
-        raise Unreachable(f"cannot run {command[0]}: {exc.strerror}", "the next pass tries again") from exc

@@ -12,7 +12,7 @@ import pytest
 
 from dscampaign.db.records import RunState
 from dscampaign.jobs.agent.agent import HEARTBEAT_S
-from dscampaign.orchestrator.executors import slurm as slurm_commands
+from dscampaign.orchestrator.executors import slurm_commands
 from dscampaign.orchestrator.executors.base import JobArray
 from dscampaign.orchestrator.executors.slurm import SlurmExecutor
 from dscampaign.tests.support.slurm_cluster import SlurmCluster

@@ -10,7 +10,7 @@ import pytest
 from dscampaign.orchestrator.doctor import before_submit
 from dscampaign.orchestrator.doctor.before_submit import Look
 from dscampaign.orchestrator.errors import UserError
-from dscampaign.orchestrator.executors import slurm as commands
+from dscampaign.orchestrator.executors import slurm_commands as commands
 from dscampaign.orchestrator.spec.expand import Run, expand
 from dscampaign.orchestrator.spec.model import Spec
 from dscampaign.tests.support.fake_slurm import FakeSlurm

@@ -14,6 +14,7 @@ import submitit
 
 from dscampaign.orchestrator.errors import Unreachable
 from dscampaign.orchestrator.executors import slurm as slurm_module
+from dscampaign.orchestrator.executors import slurm_commands
 from dscampaign.orchestrator.executors.base import (
     ArrayTooLarge,
     JobArray,
@@ -137,7 +138,7 @@ def test_what_the_spec_says_beats_the_environment_of_the_user(
 def test_an_sbatch_that_hangs_may_have_submitted(
     slurm: FakeSlurm, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("dscampaign.orchestrator.executors.slurm.COMMAND_TIMEOUT_S", 0.2)
+    monkeypatch.setattr("dscampaign.orchestrator.executors.slurm_commands.COMMAND_TIMEOUT_S", 0.2)
     (slurm.folder / "sbatch").write_text("#!/bin/sh\nexec sleep 5\n")
     with pytest.raises(SubmissionUnclear, match="did not respond within"):
         SlurmExecutor().submit(batch(tmp_path))
@@ -479,7 +480,7 @@ def test_without_accounting_a_task_that_was_cancelled_alone_is_missed_among_the_
     def away() -> Any:
         raise Unreachable("scontrol did not respond")
 
-    executor, ask = SlurmExecutor(), slurm_module.ask
+    executor, ask = SlurmExecutor(), slurm_commands.ask
     assert looks(*lines[:2]) == {0: "PENDING", 1: "PENDING", 2: "CANCELLED", 3: "CANCELLED"}
     assert looks(squeue_line("12_0", "RUNNING"), squeue_line("12_1", "FAILED"))[3] == "CANCELLED"
     assert looks(lines[0], later_s=301) == {0: "PENDING"}  # it may have begun, ended and be forgotten
@@ -580,7 +581,7 @@ def test_an_accounting_that_does_not_answer_leaves_the_look_incomplete(slurm: Fa
 def test_an_accounting_that_hangs_does_not_hide_what_the_queue_shows(
     slurm: FakeSlurm, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("dscampaign.orchestrator.executors.slurm.COMMAND_TIMEOUT_S", 1.0)
+    monkeypatch.setattr("dscampaign.orchestrator.executors.slurm_commands.COMMAND_TIMEOUT_S", 1.0)
     slurm.answers("squeue", squeue_line("12_0", "COMPLETED"))
     (slurm.folder / "sacct").write_text("#!/bin/sh\nexec sleep 9\n")
     jobs, complete = look({"abc": {0}})
@@ -597,7 +598,7 @@ def test_a_queue_that_does_not_answer_is_an_error_not_an_empty_queue(slurm: Fake
 
 def test_a_command_that_hangs_is_given_up(slurm: FakeSlurm, monkeypatch: pytest.MonkeyPatch) -> None:
     (slurm.folder / "squeue").write_text("#!/bin/sh\nexec sleep 60\n")
-    monkeypatch.setattr("dscampaign.orchestrator.executors.slurm.COMMAND_TIMEOUT_S", 0.2)
+    monkeypatch.setattr("dscampaign.orchestrator.executors.slurm_commands.COMMAND_TIMEOUT_S", 0.2)
     with pytest.raises(Unreachable, match="did not respond"):
         look({"abc": {0}})
 
