@@ -12,7 +12,7 @@ from typing import Final
 
 from ...db.regular_files import open_regular
 from ..shared.user_pattern import UserPattern
-from .names import metric_name
+from .metric_names import metric_name
 
 Line = dict[str, float]
 """Of the spool: `step`, and values by name."""

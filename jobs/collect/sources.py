@@ -12,7 +12,7 @@ from typing import Any, Final
 
 from ..shared.files import load_json
 from .event_files import EventFile
-from .names import is_held_out, metric_name
+from .metric_names import is_held_out, metric_name
 from .output import SEEN_WITHIN_S, Form, Line, Output
 from .places import Places
 

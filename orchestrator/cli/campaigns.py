@@ -27,7 +27,7 @@ from .common import (
 )
 from .completion import campaign_names
 from .pages.text import Cell, Page, table
-from .rows import TABLE, echo_rows, format_options
+from .output_format import TABLE, echo_rows, format_options
 
 if TYPE_CHECKING:
     from ..campaign.garbage import Garbage, Item

@@ -22,7 +22,7 @@ from ..campaign.location import Location
 from ..errors import UserError, did_you_mean
 from ..formatting import printable
 from ..settings import resolve
-from .located import located
+from .printed_commands import located
 from .pages.text import Page, Style, fold
 
 if TYPE_CHECKING:

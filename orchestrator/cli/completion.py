@@ -163,7 +163,7 @@ def field_values(_given: dict[str, Any], incomplete: str) -> Iterable[str]:
 
 def _runs(given: dict[str, Any], name: str | None = None, *, with_runs: bool = True) -> dict[str, list[str]]:
     """By campaign, of the named one or of all, the names of its runs."""
-    from ...db.names import read_names
+    from ...db.completion_names import read_names
 
     where = locate(given.get("dir"), given.get("store"), [name] if name else ())
     return read_names(where.settings.store, where.name, with_runs=with_runs)

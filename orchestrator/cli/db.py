@@ -15,7 +15,7 @@ from .completion import campaign_names
 from .progress import progress_shown
 
 if TYPE_CHECKING:
-    from ..campaign.retention import Thinning
+    from ..campaign.thinning import Thinning
 
 
 @click.group(cls=Verbs)
@@ -81,7 +81,7 @@ def prune(
       campaign db prune --yes
     """
     from ..campaign.lookup import campaigns_of
-    from ..campaign.retention import thin, thinnings
+    from ..campaign.thinning import thin, thinnings
 
     where = locate(dir, store, [name])
     opened = where.open()

@@ -19,7 +19,7 @@ from ..spec.objective import Objective
 from .common import echo_either, echo_err, echo_json, echo_page, json_option, page_for, store_options, verb
 from .completion import campaign_names, conditions, operands
 from .progress import progress_shown
-from .rows import TABLE, echo_rows, format_options
+from .output_format import TABLE, echo_rows, format_options
 
 if TYPE_CHECKING:
     from ...db.records import CampaignRow

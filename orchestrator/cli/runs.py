@@ -164,7 +164,7 @@ def reconcile(
     if interval is not None and not watch:
         raise UserError("--interval is for --watch")
     if everything:
-        from .fleet import reconcile_all
+        from .reconcile_all import reconcile_all
 
         if name is not None:
             raise UserError(f"--all or {name}, not both")

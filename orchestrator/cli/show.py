@@ -25,7 +25,7 @@ from .common import (
 )
 from .completion import campaign_names, campaign_then_runs
 from .pages.text import Page
-from .rows import TABLE, echo_rows, format_options, row_of_run
+from .output_format import TABLE, echo_rows, format_options, row_of_run
 
 if TYPE_CHECKING:
     from ...db.records import RunState

@@ -34,7 +34,7 @@ from .common import (
 from .completion import field_values, template_names
 from .pages.text import table
 from .progress import progress_shown
-from .rows import TABLE, echo_rows, format_options, row_of_run
+from .output_format import TABLE, echo_rows, format_options, row_of_run
 
 if TYPE_CHECKING:
     from ..campaign.plan import Plan, PlannedRun

@@ -23,7 +23,7 @@ from ...campaign.status import (
 from ...failures.groups import alike
 from ...formatting import clean, count, duration, figure, short_number, shorten, shorten_middle, some, words
 from ...reconcile.lease import LeaseHolder
-from ..located import located
+from ..printed_commands import located
 from .rates import rates_lines
 from .states import changed_line, changed_name, count_cell, counts_line, doing, state_cell
 from .text import Cell, Page, Style, fold, table

@@ -12,7 +12,7 @@ import pytest
 
 from dscampaign.jobs.collect import collector
 from dscampaign.jobs.collect.collector import Collector
-from dscampaign.jobs.collect.names import metric_name
+from dscampaign.jobs.collect.metric_names import metric_name
 from dscampaign.jobs.collect.output import CommonForms, Form, Line, Output, Patterns
 from dscampaign.tests.support.attempt import Attempt, make_payload
 from dscampaign.tests.unit.jobs.test_event_files import WRITTEN_BY_TENSORBOARD

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from dscampaign.db import queries
-from dscampaign.db.names import read_names
+from dscampaign.db.completion_names import read_names
 from dscampaign.db.records import NewRun
 from dscampaign.db.store import Store
 
