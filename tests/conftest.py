@@ -27,7 +27,7 @@ _ON_THE_CLUSTER = ("integration/slurm", "faults")
 
 _LONGEST = (
     *("test_main_job", "test_strategies", "test_attempt", "test_training", "test_machines", "test_local_campaign"),
-    *("test_soak", "test_nvme", "test_reconciler", "test_machine", "test_submission", "test_trained_documents"),
+    *("test_soak", "test_nvme", "test_reconciler", "test_state_machine", "test_submission", "test_trained_documents"),
     *("test_torture", "test_states", "test_store_away", "test_examples", "test_by_hand", "test_weights", "test_hang"),
     *("test_forward", "test_agent", "test_cli_runs", "test_doctor"),
 )
