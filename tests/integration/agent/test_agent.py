@@ -350,7 +350,7 @@ def test_a_payload_that_others_could_have_written_is_not_run(attempt: Attempt) -
 
 
 @pytest.mark.parametrize("above", [0, 1, 2])
-def test_nor_is_one_whose_runs_others_can_write(attempt: Attempt, above: int) -> None:
+def test_a_payload_whose_runs_others_can_write_is_not_run(attempt: Attempt, above: int) -> None:
     place = [attempt.paths.dir, *attempt.paths.dir.parents][above]
     place.chmod(0o707)
     process = attempt.start()

@@ -72,7 +72,7 @@ def test_a_norm_that_is_not_finite_is_marked_as_deepspeed_does() -> None:
 
 
 @pytest.mark.parametrize("changes", [{"dtype": torch.float16}, {"check_grad_overflow": True}, {"cpu_offload": True}])
-def test_others_stay_as_they_are(changes: dict[str, Any]) -> None:
+def test_optimizers_that_need_their_waits_keep_them(changes: dict[str, Any]) -> None:
     one = optimizer(**changes)
     remove_waits(one)
     assert "unscale_and_clip_grads" not in vars(one)

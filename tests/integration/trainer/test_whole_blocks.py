@@ -55,5 +55,5 @@ def test_each_block_is_gathered_at_once(kind: str) -> None:
     ],
     ids=["parameters are whole anyway", "the spec says otherwise", "each parameter needs a buffer"],
 )
-def test_nothing_is_marked(zero: dict[str, Any]) -> None:
+def test_where_gathering_whole_blocks_does_not_help_none_is_marked(zero: dict[str, Any]) -> None:
     assert gathered("gpt2", zero) == (0, [])

@@ -189,7 +189,7 @@ def test_what_lies_beside_the_runs_stays_closed(world: World) -> None:
     assert mode(by_hand) == 0o700
 
 
-def test_it_is_taken_back(world: World) -> None:
+def test_sharing_that_is_taken_back_leaves_modes_as_they_were(world: World) -> None:
     before = {path: mode(path) for path in [world.dir, *world.dir.rglob("*")] if "campaign.db-" not in path.name}
     shared(world)
     told = unshare(world.store, find(world.store, "sweep"))

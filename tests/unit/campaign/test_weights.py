@@ -69,7 +69,7 @@ def test_the_newest_is_chosen_unless_another_is_asked_for(wanted: WeightsChoice,
         ({}, WeightsChoice(best=True), [saved(9)], [9], "was evaluated", "train.eval_every"),
     ],
 )
-def test_it_says_why_there_is_none(
+def test_an_error_says_why_no_checkpoint_can_be_chosen(
     train: dict[str, Any], wanted: WeightsChoice, kept: list[Checkpoint], steps: list[int], message: str, hint: str
 ) -> None:
     with pytest.raises(UserError, match=message) as raised:

@@ -100,7 +100,7 @@ def test_a_document_has_every_gpu() -> None:
     assert energy_document([]) == {"energy_j": None, "j_per_token": None}
 
 
-def test_describe_shows_them(world: World, capsys: Output) -> None:
+def test_describe_shows_gpus_and_energy(world: World, capsys: Output) -> None:
     sampled(world)
     assert main(["describe", "sweep", "done"]) == 0
     page = capsys.readouterr().out

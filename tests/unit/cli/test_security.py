@@ -84,7 +84,7 @@ def test_no_value_of_a_spec_leaves_its_option(slurm: FakeSlurm, tmp_path: Path, 
 
 @settings(max_examples=40, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(st.text(st.characters(codec="utf-8"), min_size=1, max_size=20))
-def test_nor_does_any_other(slurm: FakeSlurm, tmp_path: Path, text: str) -> None:
+def test_no_text_at_all_leaves_its_option(slurm: FakeSlurm, tmp_path: Path, text: str) -> None:
     test_no_value_of_a_spec_leaves_its_option(slurm, tmp_path, "account", text)
 
 
@@ -105,7 +105,7 @@ def test_a_secret_does_not_belong_into_a_spec(tmp_path: Path, name: str) -> None
 @pytest.mark.parametrize(
     "value", ["hf_abcdefghijklmnop", "sk-proj-abcdefghijklmnop", "postgresql://me:pw@host/db", "AKIAABCDEFGHIJKLMNOP"]
 )
-def test_nor_does_what_looks_like_one(tmp_path: Path, value: str) -> None:
+def test_a_value_that_looks_like_a_secret_does_not_belong_into_a_spec(tmp_path: Path, value: str) -> None:
     path = tmp_path / "spec.yaml"
     path.write_text(f"name: c\nexecutor: local\ncommand: [a.py]\ntrain: {{steps: 3}}\nenv: {{MINE: '{value}'}}\n")
     (tmp_path / "a.py").touch()
@@ -131,7 +131,7 @@ def test_a_folder_that_others_can_write_is_refused_before_anything_is_recorded(t
 
 
 @pytest.mark.parametrize("name", ["data", "code", "c"])
-def test_nor_is_anything_recorded_beside_what_others_can_write(tmp_path: Path, name: str) -> None:
+def test_nothing_is_recorded_beside_what_others_can_write(tmp_path: Path, name: str) -> None:
     """`dir` may be public with the sticky bit: then anybody can make these folders first."""
     with queued_world(tmp_path) as world:
         (world.folder / name).mkdir(exist_ok=True)
@@ -140,7 +140,7 @@ def test_nor_is_anything_recorded_beside_what_others_can_write(tmp_path: Path, n
             campaigns.record(world.store, world.submission())
 
 
-def test_nor_does_a_pass_submit_from_one(tmp_path: Path) -> None:
+def test_a_pass_submits_nothing_from_a_folder_that_others_can_write(tmp_path: Path) -> None:
     with queued_world(tmp_path) as world:
         before = len(world.cluster.submitted)
         world.run_jobs("FAILED", exit_code=1)

@@ -70,7 +70,7 @@ def test_what_is_made_is_the_user_s_alone(above: Path, umask: int) -> None:
     assert not [path for path in made if lists(path)]
 
 
-def test_nor_is_what_others_make_in_it_open(tmp_path: Path, umask: int) -> None:
+def test_what_a_script_makes_in_a_private_folder_inherits_no_access_list(tmp_path: Path, umask: int) -> None:
     """A rank's script knows nothing of all this, and opens its files as everybody does."""
     hand_down(tmp_path)
     make_private(tmp_path / "c")

@@ -71,7 +71,7 @@ def test_a_report_is_not_written_through_a_link_of_another_s(tmp_path: Path, pla
 
 @as_root
 @pytest.mark.parametrize("form", ["csv", "parquet"])
-def test_nor_is_an_export(tmp_path: Path, form: str) -> None:
+def test_an_export_is_not_written_through_a_link_of_another_s(tmp_path: Path, form: str) -> None:
     link = link_of_another(tmp_path / "a.csv", tmp_path / "b.csv")
     with pytest.raises(UserError, match="is a link to"), _output(link, form):
         pass
@@ -104,7 +104,7 @@ def test_a_link_of_one_s_own_may_lead_to_the_folder(tmp_path: Path) -> None:
 
 
 @as_root
-def test_nor_is_a_rendered_script(tmp_path: Path) -> None:
+def test_a_rendered_script_is_not_written_through_a_link_of_another_s(tmp_path: Path) -> None:
     link = link_of_another(tmp_path / "run.sh", tmp_path / "profile")
     with pytest.raises(UserError, match="is a link to"):
         _hand_over("#!/bin/sh\n", link, False)

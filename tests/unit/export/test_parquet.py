@@ -126,7 +126,7 @@ def test_a_file_is_whole_or_stays_as_it_was(monkeypatch: pytest.MonkeyPatch) -> 
 
 
 @pytest.mark.usefixtures("world")
-def test_it_needs_a_file(capsys: pytest.CaptureFixture[str]) -> None:
+def test_parquet_needs_a_file(capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["export", "--format", "parquet"]) == 2
     assert "name a file: -o steps.parquet" in capsys.readouterr().err
 

@@ -31,7 +31,7 @@ def test_details_do_not_tell_texts_apart(one: str, other: str) -> None:
         ("exited with status 3", "killed by signal 9"),
     ],
 )
-def test_other_words_do(one: str, other: str) -> None:
+def test_other_words_tell_texts_apart(one: str, other: str) -> None:
     assert gist(one) != gist(other)
 
 

@@ -73,11 +73,11 @@ def test_training_that_goes_on_in_another_log_handles_nothing() -> None:
         f"x.py: cmd = python train.py --note '{ERROR}'",
     ],
 )
-def test_words_without_deeds(text: str) -> None:
+def test_a_line_that_only_quotes_or_warns_of_an_error_is_none(text: str) -> None:
     assert left(text) == []
 
 
-def test_what_nobody_ended_for() -> None:
+def test_an_exception_that_python_ignored_is_no_error() -> None:
     frames = ["Traceback (most recent call last):", '  File "/u/x.py", line 1, in __del__']
     for opening in (
         "Exception ignored in: <function f>",

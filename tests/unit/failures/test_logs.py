@@ -112,7 +112,7 @@ def test_a_refusal_of_the_agent_is_not_tried_again(
     assert judge(outcome(*KILLED, lines=log_lines("not run: 3 of 7 evaluations"))).kind == "crash"
 
 
-def test_nor_is_one_whose_prepared_data_are_a_stranger_s() -> None:
+def test_prepared_data_of_a_stranger_s_are_not_tried_again() -> None:
     verdict = judge(raised("dscampaign.db.ownership.Distrusted", "/scratch/data belongs to user mallory"))
     assert (verdict.kind, verdict.rule) == ("deterministic", "foreign-data")
 

@@ -44,7 +44,7 @@ def test_every_file_that_a_store_makes_there_is_reserved(tmp_path: Path) -> None
     store.close()
 
 
-def test_so_are_the_places_of_the_layout() -> None:
+def test_the_places_of_the_layout_are_reserved() -> None:
     paths = CampaignPaths(Path("/d"), "c")
     assert all(is_reserved(place.relative_to("/d").parts[0]) for place in (paths.data, paths.code("x")))
     assert str(Beside.SETTINGS) == FILE_NAME

@@ -76,7 +76,7 @@ def test_more_gpu_hours_let_held_runs_go_on() -> None:
     assert of_kind(Submit, decide(snapshot(view, campaign=limited(gpu_hours=20))))
 
 
-def test_so_many_attempts_at_once_on_slurm_too() -> None:
+def test_so_many_attempts_run_at_once_as_the_limit_or_the_capacity_says() -> None:
     runs = [run_view(run=run_row(id=i, name=f"r{i}")) for i in range(1, 6)]
     assert len(of_kind(Submit, decide(snapshot(*runs, campaign=limited(running=2))))) == 2
     assert len(of_kind(Submit, decide(snapshot(*runs, campaign=limited(running=3), capacity=1)))) == 1

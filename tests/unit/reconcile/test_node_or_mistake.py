@@ -51,7 +51,7 @@ def test_even_what_one_node_alone_shows_is_not_tried_for_ever() -> None:
         (TRAINED, ended(3, "deterministic", "n3", "no-mpi")),  # two nodes show it
     ],
 )
-def test_otherwise_it_is_the_user_s(others: tuple[RunView, ...]) -> None:
+def test_what_no_other_node_contradicts_is_the_user_s_mistake(others: tuple[RunView, ...]) -> None:
     actions = decide(snapshot(ended(1, "deterministic", "n1", "no-mpi"), *others))
     assert not of_kind(Submit, actions)
     assert RunState.FAILED in {change.state for change in of_kind(SetRun, actions)}

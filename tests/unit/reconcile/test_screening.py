@@ -124,7 +124,7 @@ def test_full_runs_wait_until_every_point_is_screened() -> None:
     assert gates(runs, {1: FAST_AND_BIG}, BEST) == {3: waits, 4: waits}
 
 
-def test_then_the_chosen_ones_start() -> None:
+def test_the_chosen_runs_start_once_every_point_is_screened() -> None:
     runs = [screen(1, "fast"), screen(2, "small"), run(3, "fast"), run(4, "small"), run(5, "small", name="small-r1")]
     measured = {1: FAST_AND_BIG, 2: SLOW_AND_SMALL}
     held = gates(runs, measured, BEST)

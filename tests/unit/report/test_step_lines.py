@@ -28,7 +28,7 @@ def test_lost_lines_are_not_steps_that_were_made_again(planted_url: PlantStore) 
     assert (run.quality.received, run.quality.gaps, run.quality.repeated) == (90, 10, 0)
 
 
-def test_both_are_told_apart(planted_url: PlantStore) -> None:
+def test_lost_lines_and_steps_that_were_made_again_are_told_apart(planted_url: PlantStore) -> None:
     tries = (Try(0, 60, "node"), Try(50, 100))
     run = first_run(planted_url(Planted("both", drop=frozenset(range(20, 30)), tries=tries)))
     assert (run.quality.received, run.quality.gaps, run.quality.repeated) == (90, 10, 10)
