@@ -1,4 +1,4 @@
-"""What this program asks the store: small functions on a connection. Metrics and leases have their own files.
+"""What this program asks the store: small functions on a connection; those of the modules beside it are imported here.
 
 Updates are conditional: they say which states they expect and return False when the row has moved on, which means
 that somebody else was faster and the caller should look again.
@@ -58,7 +58,7 @@ from .records import (
 from .rows import fetch
 from .store import insert_into, now_s
 
-__all__ = [  # what other modules here have
+__all__ = [  # of the modules beside this one
     "NewEvent",
     "RunMark",
     "acquire_lease",
