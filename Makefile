@@ -21,7 +21,7 @@ BIN := .venv/bin
 STAMP := .venv/installed
 SMALL := .venv/installed-small
 TOOLS := .tools/bin
-BENCHMARKS := $(filter-out %/facts.py,$(wildcard benchmarks/*.py)) benchmarks/oom benchmarks/train
+BENCHMARKS := $(wildcard benchmarks/*.py) benchmarks/oom benchmarks/train
 
 .PHONY: demo check test soak lint bench torture documents lock audit sbom clean
 .DELETE_ON_ERROR:

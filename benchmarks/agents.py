@@ -27,7 +27,7 @@ from typing import Any
 
 from sqlalchemy import make_url, text
 
-from dscampaign.benchmarks.facts import commit_id, write_json
+from dscampaign.benchmarks.shared.results import commit_id, write_json
 from dscampaign.benchmarks.store import insert_attempts, write_spool
 from dscampaign.db.store import Store
 from dscampaign.db.upgrade import upgrade

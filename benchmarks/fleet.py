@@ -23,7 +23,7 @@ from typing import Any
 
 from sqlalchemy import text
 
-from dscampaign.benchmarks.facts import commit_id, write_json
+from dscampaign.benchmarks.shared.results import commit_id, write_json
 from dscampaign.db.store import Store
 from dscampaign.db.upgrade import upgrade
 from dscampaign.orchestrator.campaign.desired import Submission, record

@@ -7,7 +7,7 @@ Each row is one command in a process of its own: seconds, seconds of CPU, the mo
 what it left on the disk. Slurm is a stub that queues what it is given, so that only this side is measured; submitit
 alone submits the same number of tasks to it. Medians over the repeats, each with a store and a folder of its own.
 With `--watch` there is one row instead: a campaign that `reconcile --watch` brings to its end, on a simulated
-cluster where a tenth of the runs runs at a time and each job lasts from one pass to the next (`watched.py`).
+cluster where a tenth of the runs runs at a time and each job lasts from one pass to the next (`shared/simulated_watch.py`).
 Of several numbers of runs a last table says what each further run takes, from one number to the next: what grows there
 grows faster than the campaign.
 """
@@ -29,8 +29,8 @@ from dataclasses import asdict, dataclass
 from itertools import pairwise
 from pathlib import Path
 
-from dscampaign.benchmarks.facts import commit_id, write_json
-from dscampaign.benchmarks.watched import leave_end, record_campaign, watch
+from dscampaign.benchmarks.shared.results import commit_id, write_json
+from dscampaign.benchmarks.shared.simulated_watch import leave_end, record_campaign, watch
 from dscampaign.db import queries
 from dscampaign.db.store import Store
 from dscampaign.jobs.shared.files import make_below

@@ -30,7 +30,7 @@ from importlib.metadata import version
 from pathlib import Path
 from typing import Any, Final
 
-from dscampaign.benchmarks.facts import commit_id, write_json
+from dscampaign.benchmarks.shared.results import commit_id, write_json
 
 ROWS: Final = ("zero2", "modules", "blocks", "scattered", "spared")
 SHAPE: Final[dict[str, int]] = {"n_layer": 12, "n_embd": 768, "n_head": 12, "n_positions": 1024, "vocab_size": 50304}

@@ -17,7 +17,7 @@ from dscampaign.db.store import Store
 from dscampaign.orchestrator.memory.observations import ledgers_of
 from dscampaign.orchestrator.memory.prediction import Ledger
 
-from ..facts import REPOSITORY
+from ..shared.results import REPOSITORY
 from .plan import Plan
 
 

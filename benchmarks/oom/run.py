@@ -26,7 +26,7 @@ from typing import Any
 from dscampaign.orchestrator.memory.prediction import Ledger
 from dscampaign.orchestrator.spec.batch_size import divisors
 
-from ..facts import commit_id, write_json
+from ..shared.results import commit_id, write_json
 from .campaigns import Campaign, run_campaign
 from .figures import figures, noise, report, run_document, size_document
 from .plan import Plan, gpu_plan, tiny_plan

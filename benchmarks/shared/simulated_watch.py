@@ -159,7 +159,7 @@ def record_campaign(folder: Path) -> str:
 def watch(folder: Path, name: str, env: Mapping[str, str]) -> Watched:
     """Watches a recorded campaign, of which nothing was submitted, to its end. Raises RuntimeError if that fails."""
     cluster, now_s, passes, took = SimulatedCluster(folder, name), time.time(), 1, 0.0
-    words = [sys.executable, "-m", "dscampaign.benchmarks.watched", str(folder), name]
+    words = [sys.executable, "-m", "dscampaign.benchmarks.shared.simulated_watch", str(folder), name]
     ours, theirs = socket.socketpair()
     with (folder / "log").open("w+b") as log, ours:
         began = time.perf_counter()

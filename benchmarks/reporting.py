@@ -1,6 +1,6 @@
 """What reporting costs a training step: microseconds a call, back to back. Medians of five rounds.
 
-python benchmarks/report.py
+python benchmarks/reporting.py
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""What benchmarks share: which version they measure, and how their results are kept. No benchmark itself."""
+"""Which version a benchmark measures, and how its results are kept."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ import json
 import subprocess
 from pathlib import Path
 
-REPOSITORY = Path(__file__).resolve().parents[1]
+REPOSITORY = Path(__file__).resolve().parents[2]
 
 
 def commit_id() -> str | None:

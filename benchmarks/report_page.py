@@ -1,6 +1,6 @@
 """What a report costs: seconds and memory for the page of a large campaign. SQLite.
 
-python benchmarks/results_page.py [--runs 1000] [--steps 1000]
+python benchmarks/report_page.py [--runs 1000] [--steps 1000]
 """
 
 from __future__ import annotations

@@ -1,0 +1,1 @@
+"""What benchmarks share, and none itself."""
