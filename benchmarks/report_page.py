@@ -70,7 +70,7 @@ def _fill(store: Store, folder: Path, runs: int, steps: int) -> None:
         ids = [run.id for run in queries.runs(conn, campaign)]
     for run_id, spool in zip(ids, itertools.cycle(spools), strict=False):
         with store.write() as conn:
-            attempt = queries.insert_attempt(conn, _attempt(run_id))
+            attempt = queries.insert_attempts(conn, [_attempt(run_id)])[0]
         while not ingest(store, MetricSpool(attempt, spool)).caught_up:
             pass
         with store.write() as conn:

@@ -50,7 +50,6 @@ from .records import (
     CampaignRow,
     CheckpointRow,
     MemoryObservation,
-    NewAttempt,
     RunRow,
     RunState,
     RunStatus,
@@ -192,11 +191,6 @@ def update_run(
         False when nothing was changed because the run has left those states.
     """
     return _update(conn, schema.run, run_id, expect_states, {"updated_s": now_s(conn), **values})
-
-
-def insert_attempt(conn: Connection, new: NewAttempt) -> int:
-    """Records an attempt; see `insert_attempts`."""
-    return insert_attempts(conn, [new])[0]
 
 
 def attempts(conn: Connection, campaign_id: int, run_id: int | None = None) -> list[AttemptRow]:

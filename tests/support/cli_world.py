@@ -57,7 +57,7 @@ class World:
             start_step=0,
         )
         with self.store.write() as conn:
-            attempt_id = queries.insert_attempt(conn, new)
+            attempt_id = queries.insert_attempts(conn, [new])[0]
         ingest(self.store, MetricSpool(attempt_id, paths.metrics))
         return attempt_id
 

@@ -27,7 +27,7 @@ class World:
 
     def attempt(self, generation: int, config_hash: str = "h1") -> int:
         with self.store.write() as conn:
-            return queries.insert_attempt(conn, new_attempt(self.run_id, generation, config_hash))
+            return queries.insert_attempts(conn, [new_attempt(self.run_id, generation, config_hash)])[0]
 
     def spool(self, generation: int = 1) -> Path:
         return self.dir / f"g{generation:04d}.jsonl"

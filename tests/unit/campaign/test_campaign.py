@@ -170,7 +170,7 @@ def test_a_run_that_completed_early_is_retried_by_name(world: World) -> None:
     world.record(matrix={"depth": [1]})
     run = world.runs()["depth-1"]
     with world.store.write() as conn:
-        attempt_id = queries.insert_attempt(conn, new_attempt(run.id, 1, run.config_hash))
+        attempt_id = queries.insert_attempts(conn, [new_attempt(run.id, 1, run.config_hash)])[0]
         ended = {"state": AttemptState.COMPLETED, "failure_class": FailureClass.COMPLETED_EARLY}
         queries.update_attempt(conn, attempt_id, **ended)
     set_run(world, "depth-1", state=RunState.COMPLETED)

@@ -53,7 +53,7 @@ def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
                 rule, reason = REASONS[kind]
                 state, evidence = RunState.FAILED, {"rule": rule, "reason": reason.format(point)}
                 attempt = NewAttempt(run.id, 1, "t", "h", 4, 1, 8, 1, "slurm", "spool")
-                row = queries.insert_attempt(conn, attempt)
+                row = queries.insert_attempts(conn, [attempt])[0]
                 queries.update_attempt(conn, row, state=AttemptState.FAILED, failure_class=kind, evidence=evidence)
                 queries.update_run(conn, run.id, state=state, reason=evidence["reason"])
             elif point % 5 == 0 and repeat == 1:
@@ -142,7 +142,7 @@ def test_the_limits_of_the_runs_that_run_longest_are_read(folder: Path) -> None:
         [campaign] = queries.list_campaigns(conn)
         running = [run for run in queries.runs(conn, campaign.id) if run.state is RunState.RUNNING]
         for started_s, (run, time) in enumerate(zip(running, times, strict=False), 1):
-            row = queries.insert_attempt(conn, NewAttempt(run.id, 1, "t", "h", 4, 1, 8, 1, "slurm", "spool"))
+            row = queries.insert_attempts(conn, [NewAttempt(run.id, 1, "t", "h", 4, 1, 8, 1, "slurm", "spool")])[0]
             queries.update_attempt(conn, row, state=AttemptState.RUNNING, started_s=float(started_s))
             queries.update_run(conn, run.id, config={"slurm": {"time": time} if time else {}})
     found = read_status(store, campaign)
@@ -164,9 +164,9 @@ def test_runs_that_ended_within_the_hour_are_counted_once(folder: Path) -> None:
         failed, running = ([run for run in queries.runs(conn, campaign.id) if run.state is state] for state in _BOTH)
         for generation, ago_s in ((2, 600), (3, 60)):
             again = NewAttempt(failed[0].id, generation, f"t{generation}", "h", 4, 1, 8, 1, "slurm", "spool")
-            queries.update_attempt(conn, queries.insert_attempt(conn, again), ended_s=now_s - ago_s)
+            queries.update_attempt(conn, queries.insert_attempts(conn, [again])[0], ended_s=now_s - ago_s)
         goes_on = NewAttempt(running[0].id, 1, "r", "h", 4, 1, 8, 1, "slurm", "spool")
-        queries.update_attempt(conn, queries.insert_attempt(conn, goes_on), ended_s=now_s - 60)
+        queries.update_attempt(conn, queries.insert_attempts(conn, [goes_on])[0], ended_s=now_s - 60)
     found = read_status(store, campaign).ended_last_hour
     store.close()
     assert found == 1

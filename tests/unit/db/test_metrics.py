@@ -71,7 +71,7 @@ def test_a_campaigns_metrics_come_run_by_run(world: World) -> None:
         queries.insert_runs(conn, world.campaign_id, [_second_run()])
         second = queries.run_by_name(conn, world.campaign_id, "second")
         assert second is not None
-        queries.insert_attempt(conn, new_attempt(second.id))
+        queries.insert_attempts(conn, [new_attempt(second.id)])
     world.write({"step": 1, "loss": 1.0}, {"step": 2, "loss": 2.0})
     world.ingest()
     with world.store.read() as conn:

@@ -44,7 +44,7 @@ def test_agents_push_through_a_pooler(pooled: str, tmp_path: Path) -> None:
         queries.insert_runs(conn, campaign, [NewRun(f"r{n}", {}, {}, "h", n) for n in range(AGENTS)])
         runs = queries.runs(conn, campaign)
         attempts = [
-            queries.insert_attempt(conn, NewAttempt(run.id, 1, "t", "h", 1, 1, 1, 1, "local", "metrics.jsonl"))
+            queries.insert_attempts(conn, [NewAttempt(run.id, 1, "t", "h", 1, 1, 1, 1, "local", "metrics.jsonl")])
             for run in runs
         ]
     failed: list[Exception] = []

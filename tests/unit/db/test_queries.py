@@ -189,9 +189,9 @@ def test_the_ledger_of_a_key_spans_campaigns(world: World) -> None:
         other = new_campaign(conn, "other")
         queries.insert_runs(conn, other, [NewRun("run", {}, {}, "h", 0)])
         [run] = queries.runs(conn, other)
-        ids = [1, queries.insert_attempt(conn, replace(new_attempt(run.id), memory_key="a_b"))]
+        ids = [1, queries.insert_attempts(conn, [replace(new_attempt(run.id), memory_key="a_b")])[0]]
         queries.update_attempt(conn, 1, memory_key="a_b")
-        ids.append(queries.insert_attempt(conn, replace(new_attempt(run.id, 2), memory_key="axb")))
+        ids.append(queries.insert_attempts(conn, [replace(new_attempt(run.id, 2), memory_key="axb")])[0])
         for attempt_id, key in zip(ids, ("a_b|GPU|2", "a_b|CPU|2", "axb|GPU|2"), strict=True):
             queries.observe_memory(conn, MemoryObservation(key, attempt_id, 4, oom=False, usable_gb=1.0))
     with world.store.read() as conn:
