@@ -21,8 +21,8 @@ from sqlalchemy import (
 
 from . import schema
 from .records import AttemptRow, AttemptState, NewAttempt, NewRun, RunRow, RunState
-from .rows import database_now, fetch
-from .store import now_s
+from .rows import fetch
+from .store import database_now, now_s
 from .stored_document import StoredDocument
 
 _Item = TypeVar("_Item")

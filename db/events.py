@@ -11,8 +11,8 @@ from sqlalchemy import Connection, and_, func, insert, select
 
 from . import schema
 from .records import OPENED_ELSEWHERE, EventRow
-from .rows import database_now, fetch
-from .store import now_s
+from .rows import fetch
+from .store import database_now, now_s
 
 
 @dataclass(frozen=True)

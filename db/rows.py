@@ -1,4 +1,4 @@
-"""Rows of the store as records, and the database's clock as a number."""
+"""Rows of the store as records."""
 
 from __future__ import annotations
 
@@ -7,8 +7,6 @@ from dataclasses import fields
 from typing import Any, Final, TypeVar
 
 from sqlalchemy import ColumnElement, Connection, Select, Table, select
-
-from .store import now_s
 
 _Row = TypeVar("_Row")
 
@@ -38,8 +36,3 @@ def fetch(
                 values[place] = texts.setdefault(text, text)
         found.append(kind(*values))
     return found
-
-
-def database_now(conn: Connection) -> float:
-    """The time by the database's clock, in seconds since 1970: for many rows at once, see `now_s`."""
-    return float(conn.execute(select(now_s(conn))).scalar_one())

@@ -125,7 +125,7 @@ class Store:
 
     def now(self, conn: Connection) -> float:
         """The database's clock in epoch seconds: the one clock that all hosts share."""
-        return float(conn.execute(select(now_s(conn))).scalar_one())
+        return database_now(conn)
 
     def version(self) -> str | None:
         """The schema revision that the database has, None when it has no schema."""
@@ -265,6 +265,11 @@ def refusal(conn: Connection, write: Callable[[], object]) -> BaseException | No
             raise
         return error
     return None
+
+
+def database_now(conn: Connection) -> float:
+    """The database's clock, epoch seconds: one time for many rows."""
+    return float(conn.execute(select(now_s(conn))).scalar_one())
 
 
 def now_s(conn: Connection) -> ColumnElement[float]:

@@ -5,11 +5,11 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping
 from dataclasses import replace
 
-from sqlalchemy import Connection, select
+from sqlalchemy import Connection
 
 from ...db import queries
 from ...db.records import AttemptRow, MemoryObservation, memory_observation_key
-from ...db.store import now_s
+from ...db.store import database_now
 from ..failures.policy import FailureClass
 from ..spec.model import RunConfig
 from .config_changes import EXPANDABLE_SEGMENTS
@@ -32,7 +32,7 @@ def read_ledgers(
 
 def ledgers_of(conn: Connection, keys: Iterable[str]) -> Mapping[str, Ledger]:
     """The ledgers by memory key; a key without observations has none."""
-    present_s = conn.execute(select(now_s(conn))).scalar_one()
+    present_s = database_now(conn)
     return {key: Ledger.of(believed(seen, present_s)) for key, seen in queries.memory_of(conn, set(keys)).items()}
 
 
