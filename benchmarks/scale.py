@@ -7,7 +7,7 @@ Each row is one command in a process of its own: seconds, seconds of CPU, the mo
 what it left on the disk. Slurm is a stub that queues what it is given, so that only this side is measured; submitit
 alone submits the same number of tasks to it. Medians over the repeats, each with a store and a folder of its own.
 With `--watch` there is one row instead: a campaign that `reconcile --watch` brings to its end, on a simulated
-cluster where a tenth of the runs runs at a time and each job lasts from one pass to the next (`shared/simulated_watch.py`).
+cluster where a tenth of the runs runs at a time and each job lasts from one pass to the next (`simulated_watch.py`).
 Of several numbers of runs a last table says what each further run takes, from one number to the next: what grows there
 grows faster than the campaign.
 """

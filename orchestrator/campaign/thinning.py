@@ -65,7 +65,5 @@ def thin(store: Store, wanted: Thinning, *, dry_run: bool) -> Thinning:
         StoreReadOnly: this user may not.
     """
     noun = "runs looked at" if dry_run else "runs thinned"
-    removed = prune(
-        store, wanted.campaign.id, wanted.rule, dry_run=dry_run, through=lambda runs: counted(noun, runs)
-    )
+    removed = prune(store, wanted.campaign.id, wanted.rule, dry_run=dry_run, through=lambda runs: counted(noun, runs))
     return Thinning(wanted.campaign, wanted.rule, removed)

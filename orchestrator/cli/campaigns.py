@@ -26,8 +26,8 @@ from .common import (
     yes_option,
 )
 from .completion import campaign_names
-from .pages.text import Cell, Page, table
 from .output_format import TABLE, echo_rows, format_options
+from .pages.text import Cell, Page, table
 
 if TYPE_CHECKING:
     from ..campaign.garbage import Garbage, Item

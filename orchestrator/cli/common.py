@@ -22,8 +22,8 @@ from ..campaign.location import Location
 from ..errors import UserError, did_you_mean
 from ..formatting import printable
 from ..settings import resolve
-from .printed_commands import located
 from .pages.text import Page, Style, fold
+from .printed_commands import located
 
 if TYPE_CHECKING:
     from ..campaign.desired import Submission

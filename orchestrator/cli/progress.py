@@ -47,9 +47,7 @@ class Progress:
             self._stream.flush()
         self._shown = False
 
-    def through(
-        self, items: Iterable[_Item], noun: str, size: Callable[[_Item], int] | None = None
-    ) -> Iterator[_Item]:
+    def through(self, items: Iterable[_Item], noun: str, size: Callable[[_Item], int] | None = None) -> Iterator[_Item]:
         """As `counted`."""
         total = None
         if isinstance(items, Sized):

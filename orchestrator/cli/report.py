@@ -18,8 +18,8 @@ from ..formatting import some
 from ..spec.objective import Objective
 from .common import echo_either, echo_err, echo_json, echo_page, json_option, page_for, store_options, verb
 from .completion import campaign_names, conditions, operands
-from .progress import progress_shown
 from .output_format import TABLE, echo_rows, format_options
+from .progress import progress_shown
 
 if TYPE_CHECKING:
     from ...db.records import CampaignRow

@@ -24,8 +24,8 @@ from .common import (
     verb,
 )
 from .completion import campaign_names, campaign_then_runs
-from .pages.text import Page
 from .output_format import TABLE, echo_rows, format_options, row_of_run
+from .pages.text import Page
 
 if TYPE_CHECKING:
     from ...db.records import RunState

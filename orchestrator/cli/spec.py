@@ -32,9 +32,9 @@ from .common import (
     warn_of_other_store,
 )
 from .completion import field_values, template_names
+from .output_format import TABLE, echo_rows, format_options, row_of_run
 from .pages.text import table
 from .progress import progress_shown
-from .output_format import TABLE, echo_rows, format_options, row_of_run
 
 if TYPE_CHECKING:
     from ..campaign.plan import Plan, PlannedRun

@@ -23,10 +23,10 @@ from ..reconcile.actions import CancelJob
 from ..reconcile.lease import LeaseHeld
 from ..reconcile.loop import SLURM_POLL_S, Pass, Reconciler
 from .common import echo_err, echo_json, echo_page, page_for, screen_height, terminal_size
-from .printed_commands import located
 from .pages.actions import action_lines, trouble_lines, waiting
 from .pages.status import headline, status_page, steps_line
 from .pages.text import fold
+from .printed_commands import located
 from .progress import progress_shown
 
 T = TypeVar("T")

@@ -47,7 +47,9 @@ def unfit_model(
         return
     places: tuple[FieldPath, ...] = (place, ("train", "model"))
     if kind not in known:
-        yield Finding(places, f"is not served for model type {kind}, {why}", f"known to fit: {', '.join(sorted(known))}")
+        yield Finding(
+            places, f"is not served for model type {kind}, {why}", f"known to fit: {', '.join(sorted(known))}"
+        )
         return
     sizes = _sizes(shape, config.python, divided)
     for name, count in sizes.items():
@@ -68,7 +70,11 @@ def across_nodes(name: str, size: int, config: RunConfig, why: str) -> list[str]
 def _one_of(number: int, why: str = "") -> str:
     """What to write for a size that has to divide a number."""
     sizes = divisors(number)
-    return f"use one of {', '.join(map(str, sizes))}{why}" if len(sizes) > 1 else "leave it out: only 1 divides what is shared"
+    return (
+        f"use one of {', '.join(map(str, sizes))}{why}"
+        if len(sizes) > 1
+        else "leave it out: only 1 divides what is shared"
+    )
 
 
 def _sizes(shape: Shape, python: str | None, names: Iterable[str]) -> dict[str, int]:

@@ -10,11 +10,11 @@ from typing import Any, Final
 import numpy as np
 from numpy.typing import NDArray
 
+from ...formatting import some
 from ..compare.baseline import BaselineComparison
 from ..compare.conditions import Condition
 from ..compare.results import Results, WorkloadResults
 from ..compare.sweeps import sweeps_of
-from ...formatting import some
 from ..measure.run import MeasuredRun
 from .elements import Picture
 

@@ -16,8 +16,8 @@ import pytest
 from click.shell_completion import ShellComplete
 
 from dscampaign.db import queries
-from dscampaign.db.errors import StoreError
 from dscampaign.db.completion_names import read_names
+from dscampaign.db.errors import StoreError
 from dscampaign.db.store import Store
 from dscampaign.orchestrator.cli.completion import SHELLS
 from dscampaign.orchestrator.cli.main import campaign, main

@@ -22,7 +22,8 @@ class Terminal(io.StringIO):
 def shown(stream: io.StringIO, items: Iterable[int], each_s: float) -> str:
     """What is written where each item takes so many seconds."""
     now_s = 0.0
-    for _ in Progress(stream, lambda: now_s).through(items, "runs"):
+    bar = Progress(stream, lambda: now_s)
+    for _ in bar.through(items, "runs"):
         now_s += each_s
     return stream.getvalue()
 

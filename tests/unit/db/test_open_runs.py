@@ -55,7 +55,9 @@ def test_a_first_attempt_that_waits_in_the_queue_is_read_as_few_columns(world: W
         ({}, {"node_list": "n1"}),
     ],
 )
-def test_an_attempt_in_the_queue_of_which_more_is_known_is_read_whole(world: World, run: dict[str, Any], attempt: dict[str, Any]) -> None:
+def test_an_attempt_in_the_queue_of_which_more_is_known_is_read_whole(
+    world: World, run: dict[str, Any], attempt: dict[str, Any]
+) -> None:
     become(world, {"state": RunState.QUEUED, **run}, {**QUEUED, **attempt})
     assert found(world) == (1, 0)
 

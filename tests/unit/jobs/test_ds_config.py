@@ -84,7 +84,9 @@ def test_merged_replaces_what_is_no_mapping_on_both_sides() -> None:
 @pytest.mark.training
 @pytest.mark.parametrize("precision", ["fp32", "bf16", "fp16"])
 @pytest.mark.parametrize("zero_stage", [0, 1, 2, 3])
-def test_deepspeed_accepts_the_rendered_configuration(monkeypatch: pytest.MonkeyPatch, precision: str, zero_stage: int) -> None:
+def test_deepspeed_accepts_the_rendered_configuration(
+    monkeypatch: pytest.MonkeyPatch, precision: str, zero_stage: int
+) -> None:
     monkeypatch.setenv("DS_ACCELERATOR", "cpu")
     from deepspeed.runtime.config import DeepSpeedConfig
 
