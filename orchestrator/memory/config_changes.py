@@ -11,7 +11,7 @@ from typing import Any, Final
 
 from ...jobs.shared import allocator
 from ..errors import Finding
-from ..spec import strategies, tensor_parallel
+from ..spec import rank_groups, strategies
 from ..spec.model import RunConfig
 from ..spec.retry_section import ConfigChange
 
@@ -73,7 +73,7 @@ def _works(config: RunConfig, change: str) -> bool:
 
 
 def _conflicts(config: RunConfig) -> list[Finding]:
-    return [*strategies.check(config, config.slurm.gpus), *tensor_parallel.check(config, config.world_size())]
+    return [*strategies.check(config, config.slurm.gpus), *rank_groups.check(config, config.world_size())]
 
 
 def _with_train(config: RunConfig, **values: Any) -> RunConfig:

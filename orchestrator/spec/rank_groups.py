@@ -1,70 +1,136 @@
-"""Groups of consecutive ranks that work on the same samples: what both kinds of them have to divide. Pure."""
+"""What does not go together with groups of ranks that work on the same samples. Pure.
+
+The ranks of a group share its samples (`train.sequence_parallel`) or the model's layers (`train.tensor_parallel`). What
+no test has shown to learn the same is refused, too.
+"""
 
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping
 from math import gcd
-from typing import Any, Final
+from typing import Any, Final, NamedTuple
 
-from ...jobs.shared.model_shapes import Shape, find_shape
+from ...jobs.shared.layer_parts import CUTTABLE_MODELS
+from ...jobs.shared.model_shapes import PLAIN_CAUSAL_MODELS, Shape, find_shape
 from ..errors import FieldPath, Finding
 from . import transformers_source
 from .batch_size import divisors
-from .model import RunConfig
+from .model import RunConfig, TrainConfig
+from .normalize import section
 
-HEADS: Final = ("num_attention_heads", "n_head", "num_key_value_heads")
+
+class _Kind(NamedTuple):
+    """A way in which the ranks of a group work on the same samples.
+
+    Attributes:
+        field: of `train`, which says how many ranks a group has.
+        shared: what they share.
+        models: types of models that are served.
+        doubt: of any other, what may be in the way.
+        divided: what a group's ranks divide equally, by the field of the model's configuration, with `{}` for it.
+        slow: why a group on several nodes is slow.
+    """
+
+    field: str
+    shared: str
+    models: frozenset[str]
+    doubt: str
+    divided: Mapping[str, str]
+    slow: str
+
+    @property
+    def place(self) -> FieldPath:
+        """The field in a spec."""
+        return ("train", self.field)
+
+    def size(self, config: RunConfig) -> int:
+        """How many ranks a group has."""
+        return int(getattr(config.train, self.field))
+
+
+_HEADS: Final = dict.fromkeys(("num_attention_heads", "n_head", "num_key_value_heads"), "{} heads")
 """Attention heads in the words of the models that are served, Transformers here or not."""
 
+_WIDTH: Final = dict.fromkeys(("intermediate_size", "ffn_dim", "n_inner"), "inner width {}")
 
-def undivided_ranks(place: FieldPath, size: int, world_size: int) -> Iterator[Finding]:
-    """A finding where groups of a size are not all of the run's ranks."""
+_SEQUENCE: Final = _Kind(
+    "sequence_parallel",
+    "samples",
+    PLAIN_CAUSAL_MODELS,
+    "whose attention may not be plain",
+    _HEADS,
+    "ranks that share samples exchange attention's inputs in every layer",
+)
+_TENSOR: Final = _Kind(
+    "tensor_parallel",
+    "layers",
+    CUTTABLE_MODELS,
+    "whose layers may not be cut so",
+    _HEADS | _WIDTH,
+    "ranks that share layers add up what they have computed four times in each block",
+)
+
+
+def check(config: RunConfig, world_size: int) -> Iterator[Finding]:
+    """Everything that keeps the ranks of a run from working in groups as its spec says."""
+    for kind in (_SEQUENCE, _TENSOR):
+        if kind.size(config) == 1:
+            continue
+        if config.command is not None:
+            hint = f"leave it out, and let the script share its {kind.shared}"
+            yield Finding((kind.place,), "is for the built-in training", hint)
+            continue
+        yield from _undivided_ranks(kind, kind.size(config), world_size)
+        if kind is _SEQUENCE:
+            yield from _undivided_samples(config.train)
+        yield from _unfit_model(kind, config, world_size)
+        yield from _beside_sequences(config.train) if kind is _SEQUENCE else _beside_tensors(config)
+
+
+def remarks(config: RunConfig) -> list[str]:
+    """What works, and is slow: a group on several nodes."""
+    on_node = config.ranks()
+    return [
+        f"train.{kind.field} {size} does not divide the {on_node} ranks of a node: {kind.slow}, here over the network "
+        "between nodes"
+        for kind in (_SEQUENCE, _TENSOR)
+        if config.nodes > 1 and on_node % (size := kind.size(config))
+    ]
+
+
+def _undivided_ranks(kind: _Kind, size: int, world_size: int) -> Iterator[Finding]:
     if world_size % size:
-        places = (place, ("ranks_per_node",), ("slurm", "gpus_per_node"), ("slurm", "nodes"), ("train",))
+        places = (kind.place, ("ranks_per_node",), ("slurm", "gpus_per_node"), ("slurm", "nodes"), ("train",))
         message = f"{size} does not divide the {world_size} ranks of the run"
         yield Finding(places, message, _one_of(world_size))
 
 
-def unfit_model(
-    place: FieldPath,
-    size: int,
-    config: RunConfig,
-    world_size: int,
-    known: frozenset[str],
-    why: str,
-    divided: Mapping[str, str],
-) -> Iterator[Finding]:
-    """A finding where a group cannot share the run's model, as far as that is known without loading it.
+def _undivided_samples(train: TrainConfig) -> Iterator[Finding]:
+    size = train.sequence_parallel
+    if train.seq_len % size:
+        less, more = train.seq_len // size * size, (train.seq_len // size + 1) * size
+        hint = f"use seq_len {f'{less} or ' if less else ''}{more}: each rank has as many tokens of a sample"
+        places = (_SEQUENCE.place, ("train", "seq_len"))
+        yield Finding(places, f"{size} does not divide seq_len {train.seq_len}", hint)
 
-    Args:
-        world_size: ranks of the run, which a size that is proposed divides, too.
-        known: types of models that are served.
-        why: of any other, what may be in the way.
-        divided: what a group's ranks divide equally, by the field of the model's configuration, with `{}` for it.
-    """
-    model = config.train.model
+
+def _unfit_model(kind: _Kind, config: RunConfig, world_size: int) -> Iterator[Finding]:
+    """A finding where a group cannot share the run's model, as far as that is known without loading it."""
+    size, model = kind.size(config), config.train.model
     shape = find_shape(model) if isinstance(model, str) else model
-    if shape is None or not isinstance(kind := shape.get("model_type"), str):
+    if shape is None or not isinstance(model_type := shape.get("model_type"), str):
         return
-    places: tuple[FieldPath, ...] = (place, ("train", "model"))
-    if kind not in known:
-        yield Finding(
-            places, f"is not served for model type {kind}, {why}", f"known to fit: {', '.join(sorted(known))}"
-        )
+    places: tuple[FieldPath, ...] = (kind.place, ("train", "model"))
+    if model_type not in kind.models:
+        hint = f"known to fit: {', '.join(sorted(kind.models))}"
+        yield Finding(places, f"is not served for model type {model_type}, {kind.doubt}", hint)
         return
-    sizes = _sizes(shape, config.python, divided)
+    sizes = _sizes(shape, config.python, kind.divided)
     for name, count in sizes.items():
         if count % size:
-            message = f"{size} does not divide the model's {divided[name].format(count)} ({name})"
+            message = f"{size} does not divide the model's {kind.divided[name].format(count)} ({name})"
             yield Finding(places, message, _one_of(gcd(world_size, *sizes.values()), ": each rank computes as many"))
             return
-
-
-def across_nodes(name: str, size: int, config: RunConfig, why: str) -> list[str]:
-    """A remark where a group is on several nodes, and why that is slow."""
-    on_node = config.ranks()
-    if config.nodes == 1 or on_node % size == 0:
-        return []
-    return [f"{name} {size} does not divide the {on_node} ranks of a node: {why}, here over the network between nodes"]
 
 
 def _one_of(number: int, why: str = "") -> str:
@@ -73,7 +139,7 @@ def _one_of(number: int, why: str = "") -> str:
     return (
         f"use one of {', '.join(map(str, sizes))}{why}"
         if len(sizes) > 1
-        else "leave it out: only 1 divides what is shared"
+        else ("leave it out: only 1 divides what is shared")
     )
 
 
@@ -82,3 +148,60 @@ def _sizes(shape: Shape, python: str | None, names: Iterable[str]) -> dict[str, 
     known = transformers_source.of_shape(shape, python)
     given: Mapping[str, Any] = {**known.defaults, **known.canonical(shape)} if known else shape
     return {name: size for name in names if isinstance(size := given.get(name), int) and size > 0}
+
+
+def _beside_sequences(train: TrainConfig) -> Iterator[Finding]:
+    if train.attention != "auto":
+        message = f"does not go with attention {train.attention}: ranks exchange heads around causal attention"
+        yield Finding((_SEQUENCE.place, ("train", "attention")), message, "write attention: auto")
+    if train.offload == "nvme":
+        message = "is not served with offload nvme: the two have not been tested together"
+        yield _conflict(_SEQUENCE, "offload", message, "use offload: full")
+    if train.deepcompile:
+        message = "does not go with deepcompile: attention's exchange between ranks is left out of compiled code"
+        yield Finding((_SEQUENCE.place, ("train", "deepcompile")), message, "write compile: true")
+
+
+def _beside_tensors(config: RunConfig) -> Iterator[Finding]:
+    yield from _strategy(config.train)
+    yield from _not_shown(config.train)
+    yield from _optimizer(config)
+
+
+def _strategy(train: TrainConfig) -> Iterator[Finding]:
+    if train.engine != "deepspeed":
+        message = f"is DeepSpeed's, and engine {train.engine} does not use DeepSpeed"
+        yield _conflict(_TENSOR, "engine", message, "remove one of them")
+    if train.zero_stage == 3:
+        message = "is not served with ZeRO 3, which shards the layers itself"
+        yield _conflict(_TENSOR, "zero_stage", message, "zero_stage 0, 1 or 2")
+    if train.sequence_parallel > 1:
+        message = "does not go with sequence_parallel: ranks share samples or layers, not both"
+        yield _conflict(_TENSOR, "sequence_parallel", message, "remove one of them")
+
+
+def _not_shown(train: TrainConfig) -> Iterator[Finding]:
+    if train.deepcompile:
+        message = "was not tested with deepcompile, whose passes are for whole layers"
+        yield _conflict(_TENSOR, "deepcompile", message, "write compile: true")
+    if train.dropout:
+        message = "does not go with dropout: the ranks would drop the same numbers in different heads"
+        yield _conflict(_TENSOR, "dropout", message, "write dropout: 0")
+    if train.attention == "flash_attention_2":
+        message = "was not tested with attention flash_attention_2"
+        yield _conflict(_TENSOR, "attention", message, "write attention: auto")
+
+
+def _optimizer(config: RunConfig) -> Iterator[Finding]:
+    kind = section(config.deepspeed, ("optimizer",)).get("type", "AdamW")
+    if str(kind).lower() not in ("adam", "adamw"):
+        places: tuple[FieldPath, ...] = (("deepspeed", "optimizer", "type"), _TENSOR.place)
+        message = f"{kind} does not go with train.tensor_parallel: each rank has a part of a matrix, and AdamW alone"
+        yield Finding(places, f"{message} is known to update parts as it does the whole", "leave it out")
+    if section(config.deepspeed, ("torch_autocast",)).get("enabled"):
+        places = (("deepspeed", "torch_autocast"), _TENSOR.place)
+        yield Finding(places, "was not tested with train.tensor_parallel", "use train.precision")
+
+
+def _conflict(kind: _Kind, name: str, message: str, hint: str) -> Finding:
+    return Finding((kind.place, ("train", name), ("train",)), message, hint)

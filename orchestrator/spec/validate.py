@@ -11,7 +11,7 @@ from pydantic import BaseModel, ValidationError
 
 from ...jobs.shared.user_pattern import takes_too_long
 from ..errors import FieldPath, Finding, did_you_mean
-from . import batch_size, deepspeed_sections, model_checks, sequence_parallel, strategies, tensor_parallel
+from . import batch_size, deepspeed_sections, model_checks, rank_groups, strategies
 from .command_line import quoting_hint
 from .matrix import field_path
 from .model import RunConfig, Spec
@@ -40,8 +40,7 @@ def check(config: RunConfig, world_size: int, local_gpus: int = 0) -> list[Findi
     found = [*_train(config), *_batch(config, world_size), *_slurm(config), *local]
     found += _deepspeed(config) if config.deepspeed else ()  # what is made from `train` alone is right
     gpus = local_gpus if config.executor == "local" else config.slurm.gpus
-    shared = [*sequence_parallel.check(config, world_size), *tensor_parallel.check(config, world_size)]
-    found += [*strategies.check(config, gpus), *shared, *_rules(config)]
+    found += [*strategies.check(config, gpus), *rank_groups.check(config, world_size), *_rules(config)]
     if config.retry.allow and config.command is not None:
         hint = "leave it out: a command's own configuration cannot be changed from here"
         found.append(Finding((("retry", "allow"),), "is for the built-in training", hint))
@@ -53,7 +52,7 @@ def remarks(spec: Spec) -> list[str]:
     unused = "slurm" if spec.executor == "local" else "local"
     absent = unused not in spec.model_fields_set or not getattr(spec, unused).model_fields_set
     found = [] if absent else [f"`{unused}:` is not used with `executor: {spec.executor}`"]
-    return found + sequence_parallel.remarks(spec) + tensor_parallel.remarks(spec)
+    return found + rank_groups.remarks(spec)
 
 
 def validation_findings(error: ValidationError, data: Mapping[str, Any]) -> list[Finding]:

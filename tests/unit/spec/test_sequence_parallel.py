@@ -20,7 +20,7 @@ from dscampaign.orchestrator.spec.batch_size import sharers
 from dscampaign.orchestrator.spec.expand import Run, expand
 from dscampaign.orchestrator.spec.load import load_spec
 from dscampaign.orchestrator.spec.model import RunConfig, Spec
-from dscampaign.orchestrator.spec.sequence_parallel import remarks
+from dscampaign.orchestrator.spec.rank_groups import remarks
 
 EIGHT = {"nodes": 2, "gpus_per_node": "h100:4"}
 

@@ -24,7 +24,7 @@ from dscampaign.orchestrator.memory.zero_memory import Sizes, alternatives
 from dscampaign.orchestrator.spec.expand import Run, expand
 from dscampaign.orchestrator.spec.load import load_spec
 from dscampaign.orchestrator.spec.model import RunConfig, Spec
-from dscampaign.orchestrator.spec.tensor_parallel import remarks
+from dscampaign.orchestrator.spec.rank_groups import remarks
 
 EIGHT = {"nodes": 2, "gpus_per_node": "h100:4"}
 LLAMA = {"model_type": "llama", "num_attention_heads": 16, "num_key_value_heads": 8, "hidden_size": 256}
