@@ -125,8 +125,14 @@ class RunMark(NamedTuple):
         return cls._make(value.text if isinstance(value, StoredDocument) else value for value in values)
 
 
-def run_marks(conn: Connection, run_ids: Sequence[int]) -> dict[int, RunMark]:
-    """What decisions about runs depend on, by id."""
+def run_marks(conn: Connection, campaign_id: int, run_ids: Sequence[int]) -> dict[int, RunMark]:
+    """What decisions about runs of a campaign depend on, by id.
+
+    No spec that is submitted changes it before this transaction ends: whoever records one changes the campaign first.
+    """
+    conn.execute(
+        select(schema.campaign.c.id).where(schema.campaign.c.id == campaign_id).with_for_update(key_share=True)
+    )
     columns = schema.run.c.id, *(schema.run.c[name] for name in RunMark._fields)
     found = (conn.execute(select(*columns).where(schema.run.c.id.in_(some))) for some in pieces(run_ids))
     return {row[0]: RunMark.made(row[1:]) for rows in found for row in rows}

@@ -106,7 +106,7 @@ def record(store: Store, submission: Submission) -> CampaignRow:
             campaign_id = queries.insert_campaign(conn, **values)
         else:
             campaign_id = campaign.id
-            queries.update_campaign(conn, campaign_id, **{**values, "desired": "active"})
+            queries.update_campaign(conn, campaign_id, **{**values, "desired": "active"})  # before its runs are read
         saved = queries.saved_steps(conn, campaign_id).keys()
         change = merge(submission.runs, queries.runs(conn, campaign_id), saved)
         _apply(conn, campaign_id, change, submission.runs, codes)

@@ -295,7 +295,7 @@ def _write_intent(
     Leaves out runs that the user has changed since the decision: the next pass decides again.
     """
     with writer.write() as conn:
-        now = queries.run_marks(conn, [action.run.id for action in group])
+        now = queries.run_marks(conn, writer.campaign_id, [action.run.id for action in group])
         group = [action for action in group if now.get(action.run.id) == queries.RunMark.of(action.run)]
         ids = queries.insert_attempts(conn, [_new_attempt(a, i, token, paths) for i, a in enumerate(group)])
         queries.update_runs(conn, [action.run.id for action in group], state=RunState.QUEUED, not_before_s=None)
