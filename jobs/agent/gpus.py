@@ -125,7 +125,7 @@ class _Look:
     def _look(self, visible: Sequence[str], asked: int) -> None:
         try:
             with session() as nvml:
-                self._found = read_gpus(nvml, visible, asked)
+                self._found = _read_gpus(nvml, visible, asked)
         except (Unavailable, NotKnown) as exc:
             self._trouble = str(exc)
 
@@ -134,7 +134,7 @@ class NotKnown(Exception):
     """Fewer GPUs were found than asked for, but nothing proves that one is missing."""
 
 
-def read_gpus(nvml: Any, visible: Sequence[str], asked: int) -> tuple[Gpu, ...]:
+def _read_gpus(nvml: Any, visible: Sequence[str], asked: int) -> tuple[Gpu, ...]:
     """The GPUs that answer, out of ``visible`` or of all.
 
     Fewer than ``asked`` only where one is lost, or where the node has fewer altogether: a name may be one that CUDA

@@ -63,7 +63,7 @@ class KernelLog:
             self._file = None
 
 
-def parse_kmsg(record: str) -> KernelLine | None:
+def _parse_kmsg(record: str) -> KernelLine | None:
     """A record of /dev/kmsg, ``priority,sequence,microseconds,flags;text``, if it is of interest."""
     head, separator, body = record.partition(";")
     text = body.split("\n", 1)[0]
@@ -75,7 +75,7 @@ def parse_kmsg(record: str) -> KernelLine | None:
         return None
 
 
-def parse_dmesg(lines: Iterable[str]) -> Iterator[KernelLine]:
+def _parse_dmesg(lines: Iterable[str]) -> Iterator[KernelLine]:
     """The interesting ones of the lines ``[ seconds] text`` that dmesg prints."""
     for line in lines:
         found = re.match(r"\[ *(\d+\.\d+)\] (.*)", line)
@@ -93,7 +93,7 @@ def _records(file: int) -> Iterator[KernelLine]:
             return  # nothing more
         if not record:
             return
-        if line := parse_kmsg(record.decode(errors="replace")):
+        if line := _parse_kmsg(record.decode(errors="replace")):
             yield line
 
 
@@ -104,7 +104,7 @@ def _dmesg() -> list[KernelLine]:
         )
     except (OSError, subprocess.TimeoutExpired):
         return []
-    return list(parse_dmesg(done.stdout.splitlines()))
+    return list(_parse_dmesg(done.stdout.splitlines()))
 
 
 def _boot_s() -> float:

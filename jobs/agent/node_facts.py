@@ -32,7 +32,7 @@ class NodeFacts:
         self._kernel = KernelLog()
         self._gpus = GpuWatch(gpus, visible_devices)
         self._oom_kills = oom_kill_count()
-        self._group = own_group(os.environ.get("SLURM_JOB_ID", ""))
+        self._group = _own_group(os.environ.get("SLURM_JOB_ID", ""))
         self._processes = ProcessMemory(os.getpid())
         self._machine = MachineWatch()
 
@@ -60,7 +60,7 @@ class NodeFacts:
         }
 
 
-def own_group(job: str) -> Path | None:
+def _own_group(job: str) -> Path | None:
     """This process's control group of memory, where it keeps a peak and was made for a step of this Slurm job alone.
 
     A peak is of all that ever ran in a group. So one of a container or a machine says nothing about an attempt, nor

@@ -146,7 +146,7 @@ def fingerprint(root: Path, path: str) -> str:
     return f"{digest}{'x' if executable else ''}"
 
 
-def counterpart(path: str, copy: CodeCopy, folder: Path) -> Path | None:
+def _counterpart(path: str, copy: CodeCopy, folder: Path) -> Path | None:
     """The place in the copy at `folder` of what lies at `path` below the copied root; None of what lies elsewhere."""
     for name, root in ((path, copy.root), (os.path.realpath(path), os.path.realpath(copy.root))):
         below = os.path.relpath(name, root)
@@ -165,9 +165,9 @@ def in_copy(command: Sequence[str], workdir: str, copy: CodeCopy, folder: Path) 
     def copied(word: str, before: str, *, script: bool) -> str:
         option, equals, value = word.rpartition("=") if word.startswith("-") else ("", "", word)
         named = option or (before if before.startswith("-") and "=" not in before else "")
-        if not (script or (value.endswith(_CONFIGURATION) and not is_written(named))):
+        if not (script or (value.endswith(_CONFIGURATION) and not _is_written(named))):
             return word
-        found = counterpart(str(Path(workdir, value)), copy, folder)
+        found = _counterpart(str(Path(workdir, value)), copy, folder)
         there = found is not None and str(found.relative_to(folder)) in copy.files
         return f"{option}{equals}{found}" if there else word
 
@@ -175,7 +175,7 @@ def in_copy(command: Sequence[str], workdir: str, copy: CodeCopy, folder: Path) 
     return tuple(copied(word, before, script=position == 0) for position, (before, word) in enumerate(pairs))
 
 
-def is_written(option: str) -> bool:
+def _is_written(option: str) -> bool:
     """Whether an option of a command names a file that the script writes, as far as its name tells."""
     return _WRITTEN.match(option) is not None
 
@@ -184,7 +184,7 @@ def in_copy_paths(value: str, workdir: str, copy: CodeCopy | None, folder: Path)
     """A PYTHONPATH made absolute from `workdir`, with the copy's folders in place of those that were copied."""
 
     def copied(entry: str) -> str:
-        found = counterpart(str(Path(workdir, entry)), copy, folder) if copy else None
+        found = _counterpart(str(Path(workdir, entry)), copy, folder) if copy else None
         own = found is not None and found.is_dir() and found.resolve().is_relative_to(folder.resolve())  # not a link
         return str(found) if own else str(Path(workdir, entry))
 

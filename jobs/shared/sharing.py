@@ -60,13 +60,13 @@ def open_to_readers(paths: AttemptPaths) -> None:
         return
     for folder in (paths.dir, paths.logs, paths.ranks):
         if folder.is_dir():
-            for file in closed_files(folder):
+            for file in _closed_files(folder):
                 if file != paths.forward_payload:
                     with suppress(FileNotFoundError):
                         open_file(file)
 
 
-def closed_files(folder: Path) -> list[Path]:
+def _closed_files(folder: Path) -> list[Path]:
     """Files of this user's that nobody else may read."""
     found = []
     with os.scandir(folder) as entries:

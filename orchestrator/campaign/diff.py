@@ -109,7 +109,7 @@ def accepted_again(row: RunRow, run: Run) -> RunRow:
     return replace(row, state=RunState.PENDING, reason="", retry_epoch=row.retry_epoch + 1)
 
 
-def longer_now(row: RunRow, run: Run) -> RunRow:
+def _longer_now(row: RunRow, run: Run) -> RunRow:
     """The row with the steps that the spec now gives its run; pending, with fresh budgets, where it had ended before.
 
     Fewer steps than a completed run has made are those that it has.
@@ -130,7 +130,7 @@ def as_kept(row: RunRow, run: Run) -> RunRow:
     Its configuration is what the spec says, unless it has completed. Then it is what its results were measured with;
     only how many checkpoints stay is still to be decided.
     """
-    row = longer_now(accepted_again(desired_again(row), run), run)
+    row = _longer_now(accepted_again(desired_again(row), run), run)
     if unchanged(row, run):
         return row
     asks = run.stored_config

@@ -91,7 +91,7 @@ def status_document(store: Store, campaign: CampaignRow, chosen: Selection | Non
     def of_run(row: RunStatus) -> dict[str, Any]:
         return {
             **_run_of_status(row, runs[row.run_id], attempts[row.run_id], forwards.get(row.run_id, {})),
-            **activity_document(row, status),
+            **_activity_document(row, status),
             "metrics_source": source._asdict() if (source := status.sources.get(row.run_id)) else None,
         }
 
@@ -107,7 +107,7 @@ def status_document(store: Store, campaign: CampaignRow, chosen: Selection | Non
     }
 
 
-def activity_document(row: RunStatus, status: CampaignStatus) -> dict[str, Any]:
+def _activity_document(row: RunStatus, status: CampaignStatus) -> dict[str, Any]:
     """Where a run is, what it was last seen doing since when, when it last reported, how long it will still take."""
     return {
         "job_id": row.job_id,
@@ -145,7 +145,7 @@ def run_document(facts: RunDetails) -> dict[str, Any]:
         **{key: value for key, value in asdict(facts.run).items() if key not in ("id", "campaign_id")},
         "completed_early": facts.early,
         "batch": batch_of(facts.run),
-        **activity_document(facts.now, facts.status),
+        **_activity_document(facts.now, facts.status),
         "latest": {key: finite(value) for key, value in asdict(facts.latest).items()} if facts.latest else None,
         "forwarded": forwards_document(facts.events),
         "gpus": energy_document(facts.gpus.get(row.id) for row in present if _used_gpus(row, facts)),

@@ -130,7 +130,7 @@ def unshare(store: Store, campaign: CampaignRow) -> SharedCampaign:
     return SharedCampaign(campaign.name, paths.root, None, shared_with=others)
 
 
-def groups_of_user() -> list[str]:
+def _groups_of_user() -> list[str]:
     """Names of the groups that the user may share with: his own, but not one that only he is in."""
     own = pwd.getpwuid(os.geteuid()).pw_name if _known(pwd.getpwuid, os.geteuid()) else ""
     names = {_name(gid) for gid in (os.getegid(), *os.getgroups())}
@@ -150,7 +150,7 @@ def _own_folder(campaign: CampaignRow) -> CampaignPaths:
 
 def _group(name: str | None) -> tuple[str, int]:
     """The group's name and number."""
-    mine = groups_of_user()
+    mine = _groups_of_user()
     hint = f"your groups: {some(mine, 8)}" if mine else "you are in no group with others: ask for one"
     if name is None:
         own = _name(os.getegid())

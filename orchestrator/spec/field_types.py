@@ -15,12 +15,12 @@ class Hint(ValueError):
         self.hint = hint
 
 
-def as_whole(value: Any) -> Any:
+def _as_whole(value: Any) -> Any:
     """Numbers that are whole however they are written, such as `1e3`."""
     return int(value) if isinstance(value, float) and value.is_integer() else value
 
 
-Whole = Annotated[int, Strict(), BeforeValidator(as_whole)]
+Whole = Annotated[int, Strict(), BeforeValidator(_as_whole)]
 """A whole number: neither text nor true/false, which pydantic would convert."""
 
 MAX_WHOLE: Final = 2**31 - 1

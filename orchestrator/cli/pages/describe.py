@@ -65,12 +65,12 @@ def run_page(facts: RunDetails, page: Page) -> str:
     lines = _pairs(_run_pairs(facts, page), page)
     lines += _section("Attempts", _attempts(facts, page), page)
     lines += _section("Events", _events(facts.events, page), page)
-    if advice := next_command(facts):
+    if advice := _next_command(facts):
         lines += ["", page.paint(f"next: {advice}", Style.CYAN)]
     return "\n".join(lines)
 
 
-def next_command(facts: RunDetails) -> str:
+def _next_command(facts: RunDetails) -> str:
     """What to type next: the one command that fits the state of the run."""
     run, campaign = facts.run, facts.campaign.name
     name, watch = f"{campaign} {run.name}", f"campaign status {campaign} --watch"
@@ -190,7 +190,7 @@ def _attempts(facts: RunDetails, page: Page) -> Iterator[str]:
         before = next((prior.code for prior in facts.attempts if prior.generation == row.generation - 1), row.code)
         said += f" · code {row.code}" if row.code != before else ""
         yield f"{row.generation}  {page.paint(look.text, look.style)}  {said}"
-        if memory := memory_line(row, facts.memory.get(row.id)):
+        if memory := _memory_line(row, facts.memory.get(row.id)):
             yield f"   memory: {memory}"
         if speed := speed_line(facts.events, row.id):
             yield f"   speed: {speed}"
@@ -198,7 +198,7 @@ def _attempts(facts: RunDetails, page: Page) -> Iterator[str]:
         yield from (f"   {line}" for line in _verdict(row, facts, page))
 
 
-def memory_line(row: AttemptRow, seen: MemoryObservation | None) -> str:
+def _memory_line(row: AttemptRow, seen: MemoryObservation | None) -> str:
     """`65.9 of 84.0 GB at the peak, 65.2 predicted (-1.1 %); 74.1 GB held`; before a peak, what it will need."""
     measured_gb, predicted_gb = seen.peak_gb if seen else None, row.predicted_gb
     usable = f" of {seen.usable_gb:.1f}" if seen and seen.usable_gb else ""

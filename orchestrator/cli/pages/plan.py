@@ -177,7 +177,7 @@ def plan_document(plan: Plan) -> dict[str, Any]:
     }
 
 
-def ds_config_of(item: PlannedRun) -> dict[str, Any]:
+def _ds_config_of(item: PlannedRun) -> dict[str, Any]:
     """The DeepSpeed configuration that the planned attempt would get."""
     assert item.run is not None
     run, sizes = item.run, {"micro_batch": item.micro_batch, "accumulation": item.accumulation}
@@ -188,7 +188,7 @@ def ds_config_of(item: PlannedRun) -> dict[str, Any]:
 
 def config_page(item: PlannedRun, page: Page) -> str:
     """One run with its DeepSpeed configuration."""
-    config = json.dumps(ds_config_of(item), indent=2)
+    config = json.dumps(_ds_config_of(item), indent=2)
     return f"{page.paint(item.name, Style.BOLD)} · ds_config.json\n{config}"
 
 
@@ -282,5 +282,5 @@ def _document(item: PlannedRun) -> Mapping[str, Any]:
         "parameters": item.needs.parameters,
         "states": {"gpu_gb": states.gpu_gb, **asdict(states)} if (states := item.needs.states) else None,
         "warnings": [asdict(item.needs.shortage)] if item.needs.shortage else [],
-        "ds_config": ds_config_of(item),
+        "ds_config": _ds_config_of(item),
     }

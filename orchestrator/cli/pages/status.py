@@ -81,7 +81,7 @@ def _page(
     brief: bool = False,
     rates: Sequence[str] = (),
 ) -> list[str]:
-    left = left_text(whole or status)
+    left = _left_text(whole or status)
     lines = [f"{headline(whole or status, page)}{f' · {left}' if left else ''}"]
     lines += [f"shown: {counts_line(page, status.shown_counts, status.early) or 'no run matches'}"] if whole else []
     lines += [*rates, "", *rows]
@@ -175,7 +175,7 @@ def headline(status: CampaignStatus, page: Page) -> str:
     return f"{name} · {count(len(status.runs), 'run')}: {counts_line(page, status.shown_counts, status.early)}"
 
 
-def left_text(status: CampaignStatus) -> str:
+def _left_text(status: CampaignStatus) -> str:
     """`about 3 h 20 min left with 4 at once`; "" if nobody knows."""
     if status.all_left_s is None:
         return ""
@@ -185,7 +185,7 @@ def left_text(status: CampaignStatus) -> str:
 def steps_line(status: CampaignStatus) -> str:
     """How far all runs together are, and how long they will take; "" where one does not know its last step."""
     done, target = _steps(status.runs)
-    return ", ".join(filter(None, (f"{done:,} of {target:,} steps", left_text(status)))) if target else ""
+    return ", ".join(filter(None, (f"{done:,} of {target:,} steps", _left_text(status)))) if target else ""
 
 
 def _steps(runs: Sequence[RunStatus]) -> tuple[int, int]:

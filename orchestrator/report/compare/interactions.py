@@ -113,7 +113,7 @@ def effect_sentences(comparisons: Sequence[BaselineComparison]) -> Iterator[str]
 
 def joint_sentences(comparisons: Sequence[BaselineComparison], changes: Sequence[Sensitivity]) -> Iterator[str]:
     """Which changes interact, and which axes cannot be told apart."""
-    yield from (interaction_sentence(one) for one in interactions(changes) if one.established)
+    yield from (_interaction_sentence(one) for one in interactions(changes) if one.established)
     yield from confounded(comparisons, changes)
 
 
@@ -131,7 +131,7 @@ def interactions(changes: Sequence[Sensitivity]) -> list[Interaction]:
     return found
 
 
-def interaction_sentence(one: Interaction) -> str:
+def _interaction_sentence(one: Interaction) -> str:
     """An established interaction in words."""
     both = f"{change_in_words(one.first)} and {change_in_words(one.second)}"
     more = f" (over {one.blocks} sets of four conditions)" if one.blocks > 1 else ""

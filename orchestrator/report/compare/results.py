@@ -70,7 +70,7 @@ def results_of(
 
     What counts is `by`, or else what the spec says.
     """
-    by = by or objective_of(campaign)
+    by = by or _objective_of(campaign)
     full = tuple(run for run in runs if run.stage is Stage.FULL)
     screening = tuple(run for run in runs if run.stage is Stage.SCREENING)
     workloads = workloads_of(conditions_of(full), baseline)
@@ -78,7 +78,7 @@ def results_of(
     return Results(campaign, full, compared, tuple(_times(workloads)), _sum(full, screening), by, screening)
 
 
-def objective_of(campaign: CampaignRow) -> Objective | None:
+def _objective_of(campaign: CampaignRow) -> Objective | None:
     """What the campaign's spec says counts; None where it says nothing."""
     said = campaign.provenance.get("objective")
     return Objective(said) if said in tuple(Objective) else None
