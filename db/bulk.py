@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
-from typing import Any, NamedTuple, TypeVar
+from collections.abc import Collection, Iterable, Mapping, Sequence
+from typing import Any, NamedTuple
 
 from sqlalchemy import (
     BigInteger,
@@ -21,18 +21,9 @@ from sqlalchemy import (
 
 from . import schema
 from .records import AttemptRow, AttemptState, NewAttempt, NewRun, RunRow, RunState
-from .rows import fetch
+from .rows import fetch, pieces
 from .store import database_now, now_s
 from .stored_document import StoredDocument
-
-_Item = TypeVar("_Item")
-
-_AT_ONCE = 1000  # both databases limit the number of parameters
-
-
-def pieces(items: Sequence[_Item]) -> Iterator[Sequence[_Item]]:
-    """As many of them at a time as one statement takes."""
-    return (items[start : start + _AT_ONCE] for start in range(0, len(items), _AT_ONCE))
 
 
 def insert_runs(conn: Connection, campaign_id: int, new_runs: Sequence[NewRun]) -> None:

@@ -29,13 +29,13 @@ from sqlalchemy import (
 
 from .gpu_records import POWER_CAPPED, SLOWED, AttemptGpus, GpuDevice, GpuSample, GpuUse, TokenEnergy
 from .records import PRUNED
+from .rows import pieces
 from .schema import attempt, gpu, gpu_sample, node_spool, run, step_metric
 from .warm_up import untimed_steps, warm_up_steps
 
 MIN_WINDOW_S: Final = 10.0
 """A shorter time says little: power is sampled once a second."""
 
-_BATCH = 1000  # ids a question; both databases limit the number of parameters
 
 _BY_BLOCK = {"yield_per": 5000}
 
@@ -95,9 +95,9 @@ def gpu_devices(conn: Connection, attempt_id: int) -> list[GpuDevice]:
     return [GpuDevice(*row) for row in conn.execute(query)]
 
 
-def gpu_samples(conn: Connection, attempt_id: int) -> list[GpuSample]:
-    """An attempt's samples, GPU by GPU in the order of time."""
-    return [GpuSample(*row) for row in conn.execute(_samples(attempt_id))]
+def gpu_samples(conn: Connection, attempt_id: int) -> Iterator[GpuSample]:
+    """An attempt's samples, GPU by GPU in the order of time; reads block by block."""
+    return (GpuSample(*row) for row in conn.execute(_samples(attempt_id), execution_options=_BY_BLOCK))
 
 
 def gpu_trace(conn: Connection, attempt_id: int, node_rank: int, gpu: int, points: int) -> list[GpuSample]:
@@ -117,8 +117,7 @@ def iter_gpu_samples(conn: Connection, campaign_id: int) -> Iterator[tuple[int, 
         query.where(run.c.campaign_id == campaign_id).order_by(*order)
     ).all():
         found = {(device.node_rank, device.gpu): device for device in gpu_devices(conn, attempt_id)}
-        for row in conn.execute(_samples(attempt_id), execution_options=_BY_BLOCK):
-            sample = GpuSample(*row)
+        for sample in gpu_samples(conn, attempt_id):
             yield run_id, generation, found.get((sample.node_rank, sample.gpu)), sample
 
 
@@ -126,11 +125,9 @@ def node_offsets(conn: Connection, attempt_ids: Sequence[int]) -> dict[int, dict
     """How many bytes of each node's telemetry the store holds, by attempt id and node."""
     row = node_spool.c
     held: dict[int, dict[int, int]] = defaultdict(dict)
-    for start in range(0, len(attempt_ids), _BATCH):
-        some = row.attempt_id.in_(attempt_ids[start : start + _BATCH])
-        for attempt_id, node_rank, offset in conn.execute(
-            select(row.attempt_id, row.node_rank, row.spool_offset).where(some)
-        ):
+    query = select(row.attempt_id, row.node_rank, row.spool_offset)
+    for some in pieces(attempt_ids):
+        for attempt_id, node_rank, offset in conn.execute(query.where(row.attempt_id.in_(some))):
             held[attempt_id][node_rank] = offset
     return dict(held)
 

@@ -26,20 +26,31 @@ _METRIC_FIELDS = tuple(field.name for field in fields(MetricRow) if field.name !
 _LATEST_FIELDS = tuple(field.name for field in fields(RunLatest))
 
 
-def metrics(conn: Connection, run_id: int) -> list[MetricRow]:
-    """A run's steps in order.
+def metrics(conn: Connection, run_id: int) -> Iterator[MetricRow]:
+    """A run's steps in order; reads block by block.
 
     Where attempts overlap after a rollback the highest one counts; attempts with another configuration than the run
     has now do not count at all.
     """
-    return list(_stream(conn, run_id))
+    # both cursors go on together, this one over what the script named itself
+    extras = groupby(_extras(conn, run_id), key=lambda extra: extra[0])
+    step_extras = next(extras, None)
+    columns = [run_metric.c[name] for name in _METRIC_FIELDS]
+    query = select(run_metric.c.nonfinite, *columns).where(run_metric.c.run_id == run_id).order_by(run_metric.c.step)
+    for mask, *values in conn.execute(query, execution_options=_BY_BLOCK):
+        attempt_id, _generation, step = values[:3]
+        while step_extras and step_extras[0] < step:
+            step_extras = next(extras, None)
+        own = step_extras[1] if step_extras and step_extras[0] == step else ()
+        extra = {name: math.nan if value is None else value for _, owner, name, value in own if owner == attempt_id}
+        yield MetricRow(*[*_restore(_METRIC_FIELDS, values, mask), extra])
 
 
 def iter_metrics(conn: Connection, campaign_id: int) -> Iterator[tuple[int, MetricRow]]:
     """All steps of a campaign as (run id, step), run by run in the order of the matrix; reads block by block."""
     query = select(run.c.id).where(run.c.campaign_id == campaign_id).order_by(run.c.ordinal, run.c.id)
     for run_id in conn.execute(query).scalars().all():
-        for row in _stream(conn, run_id):
+        for row in metrics(conn, run_id):
             yield run_id, row
 
 
@@ -130,21 +141,6 @@ def newest_lines(conn: Connection, attempt_id: int, limit: int) -> list[NewestLi
 def _p99(times_s: Iterable[float]) -> float | None:
     ordered = sorted(times_s)
     return ordered[math.ceil(0.99 * len(ordered)) - 1] if ordered else None
-
-
-def _stream(conn: Connection, run_id: int) -> Iterator[MetricRow]:
-    """A run's steps in order, merged with what its script named itself as both cursors go on."""
-    extras = groupby(_extras(conn, run_id), key=lambda extra: extra[0])
-    step_extras = next(extras, None)
-    columns = [run_metric.c[name] for name in _METRIC_FIELDS]
-    query = select(run_metric.c.nonfinite, *columns).where(run_metric.c.run_id == run_id).order_by(run_metric.c.step)
-    for mask, *values in conn.execute(query, execution_options=_BY_BLOCK):
-        attempt_id, _generation, step = values[:3]
-        while step_extras and step_extras[0] < step:
-            step_extras = next(extras, None)
-        own = step_extras[1] if step_extras and step_extras[0] == step else ()
-        extra = {name: math.nan if value is None else value for _, owner, name, value in own if owner == attempt_id}
-        yield MetricRow(*[*_restore(_METRIC_FIELDS, values, mask), extra])
 
 
 def _restore(names: tuple[str, ...], values: list[Any], mask: int) -> list[Any]:

@@ -12,9 +12,8 @@ from typing import Any, Final, NamedTuple
 from sqlalchemy import ColumnElement, Connection, Select, Text, and_, case, cast, func, or_, select
 
 from . import schema
-from .bulk import pieces
 from .records import COMPLETED_EARLY, SETTLED_RUN, TERMINAL_ATTEMPT, AttemptRow, AttemptState, RunRow, RunState, Stage
-from .rows import fetch
+from .rows import fetch, pieces
 
 COMPLETED: Final = "completed"
 SUCCESSES: Final = (COMPLETED, COMPLETED_EARLY)

@@ -19,10 +19,10 @@ from typing import Any, Final
 
 from sqlalchemy import ColumnElement, Connection, Table, and_, delete, exists, func, not_, or_, select, update
 
-from .bulk import pieces
 from .events import add_event
 from .gpu_queries import attempt_gpus
 from .records import ENDED_RUN, PRUNED, TERMINAL_ATTEMPT, Stage
+from .rows import pieces
 from .schema import attempt, gpu_sample, metric_extra, run, step_metric
 from .store import Store
 

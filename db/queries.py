@@ -33,7 +33,6 @@ from .bulk import (
     insert_runs,
     lock_attempts,
     mark_queued,
-    pieces,
     run_marks,
     update_runs,
     withdraw_attempts,
@@ -54,7 +53,7 @@ from .records import (
     RunState,
     RunStatus,
 )
-from .rows import fetch
+from .rows import fetch, pieces
 from .store import insert_into, now_s
 
 __all__ = [  # of the modules beside this one

@@ -1,14 +1,17 @@
-"""Rows of the store as records."""
+"""Rows of the store as records, and as many at a time as a statement takes."""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import fields
 from typing import Any, Final, TypeVar
 
 from sqlalchemy import ColumnElement, Connection, Select, Table, select
 
 _Row = TypeVar("_Row")
+_Item = TypeVar("_Item")
+
+_AT_ONCE: Final = 1000  # both databases limit the number of parameters
 
 _SAME: Final = frozenset({"token", "executor", "desired", "code", "changes", "memory_key", "phase", "reason"})
 """Columns of text in which thousands of rows say the same: it is kept once."""
@@ -36,3 +39,8 @@ def fetch(
                 values[place] = texts.setdefault(text, text)
         found.append(kind(*values))
     return found
+
+
+def pieces(items: Sequence[_Item]) -> Iterator[Sequence[_Item]]:
+    """As many of them at a time as one statement takes."""
+    return (items[start : start + _AT_ONCE] for start in range(0, len(items), _AT_ONCE))

@@ -116,7 +116,7 @@ def read(path: Path) -> tuple[RunRow, list[MetricRow]]:
             runs = queries.runs(conn, campaign.id) if campaign else []
             if not runs:
                 raise RuntimeError("the campaign was not submitted")
-            return runs[0], queries.metrics(conn, runs[0].id)
+            return runs[0], list(queries.metrics(conn, runs[0].id))
     finally:
         store.close()
 

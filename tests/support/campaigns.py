@@ -36,7 +36,7 @@ class Observed:
     def metrics(self, name: str) -> list[MetricRow]:
         """The run's steps, each from its highest attempt."""
         with self.store.read() as conn:
-            return queries.metrics(conn, self.runs[name].id)
+            return list(queries.metrics(conn, self.runs[name].id))
 
     def steps(self, name: str) -> list[int]:
         return [row.step for row in self.metrics(name)]

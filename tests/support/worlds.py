@@ -45,7 +45,7 @@ class World:
 
     def metrics(self) -> list[MetricRow]:
         with self.store.read() as conn:
-            return queries.metrics(conn, self.run_id)
+            return list(queries.metrics(conn, self.run_id))
 
     def latest(self) -> RunLatest:
         with self.store.read() as conn:

@@ -50,7 +50,7 @@ def _campaign(folder: Path, *arguments: str) -> None:
 
 def _steps(store: Store, campaign: CampaignRow) -> dict[str, list[MetricRow]]:
     with store.read() as conn:
-        return {run.name: queries.metrics(conn, run.id) for run in queries.runs(conn, campaign.id)}
+        return {run.name: list(queries.metrics(conn, run.id)) for run in queries.runs(conn, campaign.id)}
 
 
 @pytest.fixture(scope="module", params=NAMES)

@@ -46,7 +46,7 @@ def take(world: World, node: int = 0, **options: int) -> IngestResult:
 
 def samples(world: World) -> list[GpuSample]:
     with world.store.read() as conn:
-        return queries.gpu_samples(conn, 1)
+        return list(queries.gpu_samples(conn, 1))
 
 
 def test_every_figure_finds_its_column(world: World) -> None:

@@ -221,7 +221,7 @@ def test_one_that_is_killed_is_finished_by_the_next(
     assert steps(world) == [1, 10, 20, 30, 40, 50, 60]
     with world.store.read() as conn:
         assert queries.run_gpus(conn, world.run_id) == before
-        assert len(queries.gpu_samples(conn, 1)) == 7
+        assert len(list(queries.gpu_samples(conn, 1))) == 7
 
 
 def killed_after(transactions: int, write: Any) -> Any:

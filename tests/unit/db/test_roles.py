@@ -105,7 +105,7 @@ def test_the_ingest_role_takes_telemetry_and_memory(world: World, job: Store) ->
     )
     assert ingest(job, MetricSpool(1, world.spool())).rejected == 0
     with world.store.read() as conn:
-        assert len(queries.gpu_samples(conn, 1)) == 300
+        assert len(list(queries.gpu_samples(conn, 1))) == 300
         [seen] = queries.memory_of_run(conn, world.run_id)
     assert (seen.after_init_gb, seen.peak_reserved_gb) == (3.0, 9.0)
 
@@ -255,7 +255,7 @@ def test_who_may_read_sees_everything_and_writes_nothing(world: World) -> None:
     fill(world)
     page = login(world, "a_page")
     with page.read() as conn:
-        assert len(queries.metrics(conn, world.run_id)) == 2
+        assert len(list(queries.metrics(conn, world.run_id))) == 2
         assert queries.events(conn, world.campaign_id) is not None
     with pytest.raises(StoreError, match="permission denied"):
         run_sql(page, "UPDATE step_metric SET loss = 0")

@@ -51,7 +51,7 @@ def test_an_upgrade_makes_the_tables_that_the_program_knows(empty_url: str, *, f
     with store.read() as conn:
         assert compare_metadata(MigrationContext.configure(conn), schema.metadata) == []
         assert inspect(conn).get_view_names() == ["run_metric"]
-        assert queries.metrics(conn, 1) == []
+        assert list(queries.metrics(conn, 1)) == []
     Store.open(empty_url).close()
     assert upgrade(store) == (HEAD, HEAD)
 

@@ -432,7 +432,7 @@ def test_telemetry_of_every_node_is_taken_once_and_late_lines_too(world: World) 
         late.write(sample % 3)
     world.run_pass()
     with world.store.read() as conn:
-        found = queries.gpu_samples(conn, world.attempts("depth-1")[0].id)
+        found = list(queries.gpu_samples(conn, world.attempts("depth-1")[0].id))
     assert [(row.node_rank, row.ts_s) for row in found] == [(0, 1.0), (0, 2.0), (1, 1.0), (1, 2.0), (1, 3.0)]
 
 
