@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 import re
 import subprocess
-from collections.abc import Collection, Iterator, Mapping
+from collections.abc import Callable, Collection, Iterator, Mapping
 from contextlib import contextmanager
 from contextvars import ContextVar
 
@@ -22,6 +22,7 @@ SITE_DEFAULTS = ("ACCOUNT", "PARTITION", "QOS", "RESERVATION", "CONSTRAINT")
 NO_ACCOUNTING = re.compile(r"accounting storage is disabled", re.IGNORECASE)
 
 _PATIENCE_S: ContextVar[float | None] = ContextVar("patience_s", default=None)
+_BEFORE_EACH: ContextVar[Callable[[], object] | None] = ContextVar("before_each", default=None)
 
 
 @contextmanager
@@ -32,6 +33,16 @@ def answering_within(seconds: float) -> Iterator[None]:
         yield
     finally:
         _PATIENCE_S.reset(before)
+
+
+@contextmanager
+def before_each_command(happens: Callable[[], object]) -> Iterator[None]:
+    """Has something done before every command of Slurm's that is run inside: together they may outlast a lease."""
+    outside = _BEFORE_EACH.set(happens)
+    try:
+        yield
+    finally:
+        _BEFORE_EACH.reset(outside)
 
 
 def _patience_s() -> float:
@@ -74,6 +85,8 @@ def run_sbatch(command: list[str], given: Collection[str]) -> subprocess.Complet
 
 
 def _run(command: list[str], env: Mapping[str, str]) -> subprocess.CompletedProcess[str]:
+    if happens := _BEFORE_EACH.get():
+        happens()
     try:
         return subprocess.run(
             command,

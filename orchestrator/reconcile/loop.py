@@ -21,6 +21,7 @@ from ...jobs.shared.layout import CampaignPaths
 from ..errors import Unreachable
 from ..executors.base import Executor
 from ..executors.job_request import attempt_paths
+from ..executors.slurm_commands import before_each_command
 from ..memory.prediction import Ledger
 from ..progress import in_pieces
 from .act import act
@@ -103,7 +104,8 @@ class Reconciler:
         """
         writer = take_lease(self._store, self._campaign, self._holder)
         try:
-            done = self._pass(writer)
+            with before_each_command(writer.renew):
+                done = self._pass(writer)
         except (OSError, ImportError) as exc:  # a module that is loaded late belongs to an environment that may be away
             broken = f"the pass failed: {exc}"
             writer.report(asked=False, heard=False, trouble=broken)

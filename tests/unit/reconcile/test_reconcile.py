@@ -30,6 +30,7 @@ from dscampaign.orchestrator.campaign import desired as campaigns
 from dscampaign.orchestrator.campaign.status import read_status
 from dscampaign.orchestrator.errors import Unreachable
 from dscampaign.orchestrator.executors.base import ArrayTooLarge, JobArray, SubmissionRefused, SubmissionUnclear
+from dscampaign.orchestrator.executors.slurm import SlurmExecutor
 from dscampaign.orchestrator.reconcile import claims, lease, loop, observe, stored
 from dscampaign.orchestrator.reconcile import submit as submission
 from dscampaign.orchestrator.reconcile.actions import Revoke, Submit
@@ -668,6 +669,28 @@ def test_a_pass_that_takes_long_keeps_its_lease_and_what_it_submits(
     assert [batch.size for batch in world.cluster.submitted] == [8]
     assert set(world.states().values()) == {"queued"}
     assert all(len(world.attempts(name)) == 1 for name in world.states())
+
+
+def test_the_lease_is_renewed_between_slow_commands_of_slurm(
+    world: World, clock: Clock, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Else two reconcilers would take it from each other in every pass, and none would come to its end."""
+    world.record(matrix={"depth": [1]})
+    world.run_pass()
+    other, asked = world.reconciler(), []
+
+    def slow(command: list[str], **_: Any) -> subprocess.CompletedProcess[str]:
+        asked.append(command[0])
+        clock.now_s += 0.55 * lease.LEASE_TTL_S
+        with pytest.raises(LeaseHeld):
+            other.run_pass()
+        return subprocess.CompletedProcess(command, int(command[0] == "sacct"), "", "slurmdbd is down")
+
+    monkeypatch.setattr(subprocess, "run", slow)
+    for _ in range(2):
+        loop.Reconciler(world.store, world.campaign, SlurmExecutor()).run_pass()
+        clock.now_s += lease.LEASE_TTL_S + 1
+    assert asked == ["squeue", "sacct"] * 2
 
 
 def test_the_lease_is_renewed_while_a_long_spool_is_taken(
