@@ -17,19 +17,19 @@ EXIT_INTERRUPTED: Final = 130
 
 
 class UserError(Exception):
-    """An error that the user can fix: what is wrong, what to do about it, and the exit code.
+    """An error that the user can fix: what is wrong, what to do about it, and the exit code of the command.
 
     Args:
         message: What is wrong, without a trailing period.
         hint: What to change or type next.
-        exit_code: The exit code of the command.
     """
 
-    def __init__(self, message: str, hint: str | None = None, exit_code: int = EXIT_USAGE) -> None:
+    exit_code = EXIT_USAGE
+
+    def __init__(self, message: str, hint: str | None = None) -> None:
         super().__init__(message)
         self.message = message
         self.hint = hint
-        self.exit_code = exit_code
         if hint:
             self.add_note(f"hint: {hint}")  # shown in tracebacks, as of `dscampaign.load`
 
@@ -37,8 +37,7 @@ class UserError(Exception):
 class Unreachable(UserError):
     """Slurm or the store did not respond; nothing changed, and it is safe to retry."""
 
-    def __init__(self, message: str, hint: str | None = None) -> None:
-        super().__init__(message, hint, EXIT_UNREACHABLE)
+    exit_code = EXIT_UNREACHABLE
 
 
 FieldPath = tuple[str | int, ...]

@@ -15,6 +15,7 @@ from ..formatting import clean, count, some
 from ..output_files import whole_file
 from .common import check_folder_of, echo_either, echo_next, json_option, store_options, verb
 from .completion import campaign_names, conditions
+from .progress import progress_shown
 from .report import needs_the_extra, results_of_campaign
 
 if TYPE_CHECKING:
@@ -56,11 +57,11 @@ def promote(
       campaign promote sweep --steps 20000
       campaign promote sweep --steps 20000 --condition zero_stage-3 -o long.yaml
     """
-    with needs_the_extra():
+    with needs_the_extra(), progress_shown(quiet=as_json):
         from ...db import queries
         from ..campaign.promotion import promote as make
 
-        opened, results = results_of_campaign(name, None, dir, store, quiet=as_json)
+        opened, results = results_of_campaign(name, None, dir, store)
         chosen = _named(results, condition) if condition else _recommended(results)
         with opened.read() as conn:
             row = queries.run_by_name(conn, results.campaign.id, chosen.runs[0].name)

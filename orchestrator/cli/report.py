@@ -79,7 +79,7 @@ def report(
     """
     if interval is not None and not watch:
         raise UserError("--interval is for --watch")
-    with needs_the_extra():
+    with needs_the_extra(), progress_shown(quiet=as_json or watch):
         from ..campaign.lookup import open_campaign
         from ..report.measure.telemetry import read_gpu_details
         from ..report.page.data import document_of
@@ -91,7 +91,7 @@ def report(
         folder = output or Path(f"{campaign.name}-report")
 
         def read() -> tuple[Results, GpuDetails]:
-            results = _results_of(opened, campaign, baseline, quiet=as_json or watch)
+            results = _results_of(opened, campaign, baseline)
             return results, read_gpu_details(opened, results.runs, sampled_runs(results))
 
         def write(results: Results, details: GpuDetails) -> list[Path]:
@@ -170,12 +170,12 @@ def recommend(
       campaign recommend sweep --config
       campaign recommend sweep --json
     """
-    with needs_the_extra():
+    with needs_the_extra(), progress_shown(quiet=as_json):
         from ..report.page.data import recommendation_document
         from ..report.page.write import rendered_configs
         from .pages.report import recommendation_page
 
-        _, results = results_of_campaign(name, baseline, dir, store, Objective(by) if by else None, quiet=as_json)
+        _, results = results_of_campaign(name, baseline, dir, store, Objective(by) if by else None)
         configs = rendered_configs(results) if config else None
         echo_either(
             as_json,
@@ -227,30 +227,20 @@ def _compared_figures(document: Mapping[str, Any]) -> Iterator[dict[str, Any]]:
 
 
 def results_of_campaign(
-    name: str | None,
-    baseline: str | None,
-    dir: str | None,
-    store: str | None,
-    by: Objective | None = None,
-    *,
-    quiet: bool = True,
+    name: str | None, baseline: str | None, dir: str | None, store: str | None, by: Objective | None = None
 ) -> tuple[Store, Results]:
     """Opens a campaign and compares its runs; raises UserError if there is no such baseline."""
     from ..campaign.lookup import open_campaign
 
     opened, campaign = open_campaign(dir, store, name)
-    return opened, _results_of(opened, campaign, baseline, by, quiet=quiet)
+    return opened, _results_of(opened, campaign, baseline, by)
 
 
-def _results_of(
-    opened: Store, campaign: CampaignRow, baseline: str | None, by: Objective | None = None, *, quiet: bool = True
-) -> Results:
+def _results_of(opened: Store, campaign: CampaignRow, baseline: str | None, by: Objective | None = None) -> Results:
     from ..report.compare.results import results_of
     from ..report.measure.load import read_runs
 
-    with progress_shown(quiet=quiet):
-        runs = read_runs(opened, campaign)
-    results = results_of(campaign, runs, baseline, by)
+    results = results_of(campaign, read_runs(opened, campaign), baseline, by)
     names = [condition.name for condition in results.conditions]
     if baseline is not None and baseline not in (*names, *(run.name for run in results.runs)):
         raise UserError(f"no condition named {baseline} in {campaign.name}", f"one of: {some(names, 8)}")

@@ -215,14 +215,12 @@ def _gist(message: str) -> str:
     return re.sub(r"[0-9a-f]{8,}|\d+", "#", message)
 
 
-def watch_status(
-    store: Store, campaign: CampaignRow, chosen: Selection, *, sleep: Callable[[float], None] = time.sleep
-) -> None:
+def watch_status(store: Store, campaign: CampaignRow, chosen: Selection) -> None:
     """Refreshes the status until every run is settled; only reads."""
     with display(sys.stderr) as shown:
         while not (status := read_status(store, campaign)).settled:
             shown.update(chosen.of(status))
-            sleep(STATUS_POLL_S)
+            time.sleep(STATUS_POLL_S)
 
 
 def write_until_settled(
