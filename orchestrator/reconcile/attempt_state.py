@@ -145,20 +145,20 @@ def _resize(view: RunView, row: AttemptRow, snapshot: Snapshot) -> Iterator[Resi
 
 def _observe_absent(view: RunView, attempt: AttemptView, snapshot: Snapshot) -> Iterator[Action]:
     """The executor does not list the job. That alone proves nothing."""
+    row, begun, wanted = attempt.row, attempt.claimed or attempt.complete, snapshot.is_desired(view)
     if attempt.complete and not attempt.interrupted:
         yield _finish(view, attempt, snapshot)  # Slurm has forgotten the job, but every node recorded its end
-    elif attempt.complete or (snapshot.complete and attempt.claimed):
+    elif not begun and row.job_id is None:
+        if snapshot.complete and snapshot.now_s > _deadline_s(attempt, snapshot):
+            yield Revoke(row, wanted=wanted)
+    elif not begun and not wanted:
+        yield Revoke(row, wanted=False)  # not cancelled: its number may be another job's by now
+    elif snapshot.complete or attempt.complete:
         absence = _absence(attempt, snapshot)
         if snapshot.now_s >= _deadline_s(attempt, snapshot):
-            yield _finish(view, attempt, snapshot)
-        elif absence != Absence.of(attempt.row):
-            yield NoteAbsence(attempt.row, absence)
-    elif attempt.claimed:
-        return
-    elif not snapshot.is_desired(view) and attempt.row.job_id is not None:
-        yield Revoke(attempt.row, wanted=False)  # not cancelled: its number may be another job's by now
-    elif snapshot.complete and snapshot.now_s > _deadline_s(attempt, snapshot):
-        yield Revoke(attempt.row, wanted=snapshot.is_desired(view))
+            yield _finish(view, attempt, snapshot) if begun else Revoke(row)
+        elif absence != Absence.of(row):
+            yield NoteAbsence(row, absence)
 
 
 def _absence(attempt: AttemptView, snapshot: Snapshot) -> Absence:
@@ -170,9 +170,8 @@ def _absence(attempt: AttemptView, snapshot: Snapshot) -> Absence:
 def _deadline_s(attempt: AttemptView, snapshot: Snapshot) -> float:
     """Until when the job of an attempt may be absent, by the store's clock."""
     row, beat_s = attempt.row, attempt.row.heartbeat_s  # of its submitter, then of its agent
-    if not attempt.claimed:
-        waits_s = snapshot.intent_grace_s if row.job_id is None else snapshot.lost_grace_s
-        return (beat_s or row.submit_time_s or row.created_s) + waits_s
+    if row.job_id is None and not attempt.claimed:
+        return (beat_s or row.created_s) + snapshot.intent_grace_s
     # who interrupted an attempt the accounting may still say; where it responds, that takes it moments
     soon = attempt.complete and snapshot.complete
     waits_s = snapshot.outcome_grace_s if soon else snapshot.lost_grace_s

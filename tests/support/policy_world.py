@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable
-from dataclasses import dataclass, field, replace
+from dataclasses import asdict, dataclass, field, replace
 from typing import Any, TypeVar
 
 from dscampaign.db.records import AttemptRow, AttemptState, CampaignRow, RunRow, RunState
@@ -16,12 +16,13 @@ from dscampaign.orchestrator.reconcile.actions import (
     CancelJob,
     Finish,
     MarkAttempt,
+    NoteAbsence,
     Revoke,
     SetRun,
     Submit,
 )
 from dscampaign.orchestrator.reconcile.decide import decide
-from dscampaign.orchestrator.reconcile.snapshot import AttemptView, RunView, Snapshot
+from dscampaign.orchestrator.reconcile.snapshot import ABSENCE, AttemptView, RunView, Snapshot
 from dscampaign.orchestrator.spec.model import RunConfig, TrainConfig
 
 _A = TypeVar("_A")
@@ -206,7 +207,9 @@ class Simulation:
                 else:
                     self.jobs[token] = job(state, token)
                     self.endings[token] = outcome(**values)
-        self.now_s += 0 if state else 601
+        if state is None:
+            self.settle_down()  # a pass sees that it is absent
+            self.now_s += 601
 
     def settle_down(self, most: int = 4) -> list[Action]:
         """Passes until one has nothing to do, after the end was seen, the next one submitted and seen to wait."""
@@ -232,6 +235,9 @@ class Simulation:
                     self._set_attempt(action.attempt, **_finished(action))
                 case MarkAttempt():
                     self._set_attempt(action.attempt, state=action.state, started_s=action.started_s)
+                case NoteAbsence():
+                    known = {ABSENCE: asdict(action.absence)} if action.absence else {}
+                    self._set_attempt(action.attempt, evidence=known)
                 case Adopt():
                     self._set_attempt(action.attempt, state=AttemptState.QUEUED, job_id=action.job_id)
                 case Revoke():

@@ -432,11 +432,16 @@ def test_an_intent_that_no_job_answers_for_is_revoked_after_its_time() -> None:
     assert isinstance(revoke, Revoke)
 
 
-def test_a_job_that_slurm_forgot_before_it_began_is_revoked_much_later() -> None:
-    row = attempt_row(state=AttemptState.QUEUED, submit_time_s=NOW_S - 599)
-    assert about(AttemptView(row)) == []
-    [revoke] = about(AttemptView(replace(row, submit_time_s=NOW_S - 601)))
+@pytest.mark.parametrize("queued_s", [5, 86_400])
+def test_a_job_that_slurm_forgot_before_it_began_is_revoked_much_later(queued_s: float) -> None:
+    """Ten minutes after it was first not shown: one look that shows nothing takes no place in the queue away."""
+    row = attempt_row(state=AttemptState.QUEUED, submit_time_s=NOW_S - queued_s, heartbeat_s=NOW_S - queued_s)
+    [absent] = about(AttemptView(row))
+    row = noted(row, absent)
+    assert about(AttemptView(row), now_s=NOW_S + 599) == []
+    [revoke] = about(AttemptView(row), now_s=NOW_S + 601)
     assert isinstance(revoke, Revoke)
+    assert NoteAbsence(row, None) in about(AttemptView(row, job("PENDING")), now_s=NOW_S + 601)
 
 
 @pytest.mark.parametrize("complete", [True, False])
