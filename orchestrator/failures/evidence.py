@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import signal
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
@@ -9,11 +10,11 @@ from functools import cached_property
 from typing import Any
 
 from ...jobs.agent.evidence import LogLine, NodeOutcome, RankEnd
+from ...jobs.shared.user_pattern import UserPattern
 from ..executors.base import JobView
 from .log_lines import bare, evidence, is_cascade
 from .places import Place, places, telling
 from .raised import MESSAGE_LIMIT, Frame, Raised, causes_of_trace, nested, of_trace, recorded, said
-from .user_rule import UserRule
 
 SIGNAL_SLACK_S = 1.0
 """Slurm's SIGTERM reaches agent and ranks at once: an error may be a moment older than the agent's note of it."""
@@ -31,6 +32,19 @@ _FATAL = (
 DEADLY = {256 - number: int(number) for number in _FATAL}
 """The `deepspeed` launcher's exit code -> the signal that killed the rank that it saw first. A launcher that is ended
 itself leaves with 1, or with the code of a rank that had failed before."""
+
+
+@dataclass(frozen=True)
+class UserRule:
+    """A rule of the user's own, tried before those of the table.
+
+    Attributes:
+        action: "stop", "retry", "exclude_node" or "smaller".
+    """
+
+    pattern: UserPattern | re.Pattern[str]
+    action: str
+    hint: str = ""
 
 
 @dataclass(frozen=True)

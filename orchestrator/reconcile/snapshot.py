@@ -12,8 +12,7 @@ from ...jobs.agent.progress import Heartbeat
 from ...jobs.shared.user_pattern import UserPattern
 from ..executors.base import JobView
 from ..executors.job_request import trains_on_cpu
-from ..failures.evidence import Ended
-from ..failures.user_rule import UserRule
+from ..failures.evidence import Ended, UserRule
 from ..memory.prediction import Ledger
 from ..spec.model import RunConfig
 from ..spec.retry_section import RetryConfig

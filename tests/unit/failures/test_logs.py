@@ -11,8 +11,8 @@ import pytest
 
 from dscampaign.jobs.agent import agent
 from dscampaign.jobs.shared.layout import payloads_file
+from dscampaign.orchestrator.failures.evidence import UserRule
 from dscampaign.orchestrator.failures.rules import USER_ACTIONS
-from dscampaign.orchestrator.failures.user_rule import UserRule
 from dscampaign.tests.support.policy_world import job, log_lines, outcome
 from dscampaign.tests.support.verdicts import KILLED, judge, raised
 
