@@ -9,8 +9,8 @@ from ...formatting import clean
 from ...report.compare.advice import unread_config
 from ...report.compare.difference import ComparedOperands, Comparison, verdict
 from ...report.compare.results import Results, WorkloadResults
-from ...report.page.answers import answer_table, next_best
 from ...report.page.elements import Table
+from ...report.page.summary import answer_table, next_best
 from ...report.page.tables import comparison_tables
 from .text import Page, Style, table
 

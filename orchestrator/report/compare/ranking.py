@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import math
+import statistics
 from collections.abc import Sequence
 from typing import Final
 
+from ...formatting import some
 from ..measure.metrics import METRICS
 from .baseline import BaselineComparison
 from .statistics import TIE, Order, Sameness, estimate, loss_test, order
@@ -35,6 +37,30 @@ def best_learners(left: Sequence[BaselineComparison], fastest: BaselineCompariso
     return [one for one in better if not learns_worse(one, best)]
 
 
+def lowest_loss_sentence(workload: str, comparisons: Sequence[BaselineComparison]) -> str:
+    """Which condition came to the lowest loss, and which cannot be told apart from it; "" where there is no choice.
+
+    Args:
+        workload: its name, "" for the only one.
+        comparisons: of its conditions.
+    """
+    where = f"{workload}: " if workload else ""
+    known = [each for each in comparisons if each.losses and math.isfinite(_mean_loss(each))]
+    if len(known) < 2:
+        return ""
+    best = min(known, key=_mean_loss)
+    if len({f"{_mean_loss(each):.4f}" for each in known}) == 1:
+        return f"{where}all conditions came to the same {best.loss_is} loss, {_mean_loss(best):.4f}."
+    tests = {each.condition.name: loss_test(each.losses, best.losses) for each in known if each is not best}
+    near = [name for name, test in tests.items() if test.verdict != Sameness.WORSE]
+    said = f"{where}{best.condition.name} came to the lowest {best.loss_is} loss, {_mean_loss(best):.4f}"
+    if not near:
+        return f"{said}; all others are established as worse."
+    if len(near) == len(tests):
+        return f"{said}; no other is established as worse."
+    return f"{said}; not established as worse: {some(near)}."
+
+
 def learns_as_well(one: BaselineComparison, other: BaselineComparison) -> bool:
     """Whether that is shown with the margin of either: that of repeats which vary much would make anything equal."""
     tests = loss_test(one.losses, other.losses), loss_test(other.losses, one.losses)
@@ -55,6 +81,10 @@ def median_loss(one: BaselineComparison) -> float:
     """In nats over its repeats; infinite where none is known."""
     found = estimate([loss for _, loss in one.losses])
     return found.value if found else math.inf
+
+
+def _mean_loss(one: BaselineComparison) -> float:
+    return statistics.fmean(loss for _, loss in one.losses)
 
 
 def pace(one: BaselineComparison) -> float:

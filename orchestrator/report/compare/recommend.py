@@ -55,17 +55,17 @@ class Recommendation:
         effects: sentences on what each axis does.
     """
 
-    chosen: Condition | None
-    fastest: Condition | None
-    learner: Condition | None
-    established: bool
-    tied: tuple[str, ...]
     excluded: dict[str, str]
-    front: tuple[str, ...]
-    answer: Answer | None
     sentence: str
     advice: tuple[str, ...]
     effects: tuple[str, ...]
+    learner: Condition | None
+    chosen: Condition | None = None
+    fastest: Condition | None = None
+    established: bool = False
+    tied: tuple[str, ...] = ()
+    front: tuple[str, ...] = ()
+    answer: Answer | None = None
 
     @property
     def undecided(self) -> bool:
@@ -321,14 +321,8 @@ def _nothing(
         more = f" (and {len(excluded) - 1} more)" if len(excluded) > 1 else ""
         said.append(f"Nothing can be recommended: {name}: {why}{more}.")
     return Recommendation(
-        chosen=None,
-        fastest=None,
         learner=lowest.condition if lowest and len(said) > 1 else None,
-        established=False,
-        tied=(),
         excluded=excluded,
-        front=(),
-        answer=None,
         sentence=" ".join(said),
         advice=tuple(advice(comparisons, None)),
         effects=tuple(effect_sentences(comparisons)),

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from typing import Final
 
 from ....db.records import RunState
@@ -16,12 +16,12 @@ from ..compare.baseline import BaselineComparison, speed_text
 from ..compare.conditions import unlike_machines
 from ..compare.feasible import is_screened_out
 from ..compare.ignored_axes import ignored_axes
+from ..compare.objectives import TIED, Answer
 from ..compare.results import Results, WorkloadResults
 from ..compare.statistics import Sameness
 from ..compare.wording import difference
 from ..measure.flags import flags_of
-from .answers import answer_table, next_best
-from .elements import Section
+from .elements import Section, Table
 from .figures import first_of_losses, pictures
 from .tables import HOUR_S
 
@@ -32,6 +32,9 @@ _MOST_SAID: Final = 3
 """So many workloads have their sentences on the first screen; more have the table."""
 
 _SEVERAL: Final = "What a speed or a loss of one workload is beside that of another says nothing."
+
+
+_ANSWERS: Final = ("for", "use", "figure", "ahead of", "by", "which is")
 
 
 def summary(results: Results) -> Section:
@@ -52,6 +55,29 @@ def summary(results: Results) -> Section:
 def summary_lines(results: Results) -> list[str]:
     """The same as sentences alone."""
     return [*(sentence for one in results.workloads for sentence in _answer(one)), *what_happened(results)]
+
+
+def next_best(found: Answer) -> str:
+    """What comes next after what is recommended, and whether the repeats show it."""
+    if found.shown == TIED:
+        return f"{found.runner_up} is on a par{f' ({found.gain})' if found.gain else ''}."
+    behind = f", behind by {found.gain}" if found.gain else ""
+    return f"Next comes {found.runner_up}{behind} ({found.shown})."
+
+
+def answer_table(workloads: Sequence[WorkloadResults]) -> Table:
+    """A row a workload: what was chosen, its figure, and what comes next."""
+    return Table(_ANSWERS, tuple(map(_answer_row, workloads)))
+
+
+def _answer_row(one: WorkloadResults) -> tuple[str, ...]:
+    found = one.recommendation.answer
+    if found is None:
+        undecided = one.recommendation.undecided
+        return one.workload.name, "", "", "", "", "loss or speed must decide" if undecided else "nothing can be said"
+    if len(one.comparisons) == 1:
+        return one.workload.name, found.condition, found.figure, "–", "–", "the only one"
+    return one.workload.name, found.condition, found.figure, found.runner_up, found.gain, found.shown
 
 
 def _answer(one: WorkloadResults) -> tuple[str, ...]:

@@ -9,7 +9,7 @@ from ....db.gpu_records import GpuUse
 from ...formatting import duration, short_number, words
 from ..compare.baseline import BaselineComparison
 from ..compare.difference import Comparison, figures
-from ..compare.learners import best_learner
+from ..compare.ranking import lowest_loss_sentence
 from ..compare.results import Results
 from ..compare.scaling import scaling_of
 from ..compare.wording import deviation
@@ -153,7 +153,7 @@ def _table(columns: Columns, conditions: Iterable[BaselineComparison]) -> Table:
 def losses(results: Results) -> Section:
     """Losses of each condition."""
     table = _table(_LOSS, (one for one in results.comparisons if one.condition.counted))
-    best = [best_learner(one.workload.name, one.comparisons) for one in results.workloads]
+    best = [lowest_loss_sentence(one.workload.name, one.comparisons) for one in results.workloads]
     text = (*filter(None, best), f"{_loss_unit(results)} {_LOSS_TEXT}")
     seen = first_of_losses(results) == "loss"
     return _section("Loss", text, table, () if seen else pictures("loss", results))

@@ -15,8 +15,8 @@ from dscampaign.orchestrator.report.compare.objectives import Answer
 from dscampaign.orchestrator.report.compare.recommend import Recommendation, recommend
 from dscampaign.orchestrator.report.measure.cost import Cost
 from dscampaign.orchestrator.report.measure.run import MeasuredRun
-from dscampaign.orchestrator.report.page.answers import answer_table
 from dscampaign.orchestrator.report.page.data import recommendation_document
+from dscampaign.orchestrator.report.page.summary import answer_table
 from dscampaign.orchestrator.spec.objective import Objective
 from dscampaign.tests.support.planted import Plant, Planted, PlantStore, results_at
 

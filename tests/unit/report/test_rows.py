@@ -8,7 +8,7 @@ import pytest
 
 from dscampaign.orchestrator.report.compare.baseline import compare_to_baseline
 from dscampaign.orchestrator.report.compare.conditions import conditions_of
-from dscampaign.orchestrator.report.compare.learners import best_learner
+from dscampaign.orchestrator.report.compare.ranking import lowest_loss_sentence
 from dscampaign.orchestrator.report.measure.flags import flags_of
 from dscampaign.orchestrator.report.measure.metrics import METRICS
 from dscampaign.orchestrator.report.measure.run import MeasuredRun
@@ -71,7 +71,7 @@ def test_more_than_the_peak_is_impossible(planted: Plant) -> None:
 
 def said(runs: list[MeasuredRun]) -> str:
     conditions = conditions_of(runs)
-    return best_learner("", compare_to_baseline(conditions, conditions[0]))
+    return lowest_loss_sentence("", compare_to_baseline(conditions, conditions[0]))
 
 
 @pytest.mark.parametrize(
