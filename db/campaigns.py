@@ -65,8 +65,7 @@ def with_gpus(conn: Connection) -> set[int]:
 def _completed_early(conn: Connection) -> dict[int, int]:
     """By campaign id, the runs that `RunStatus.early` says completed early."""
     run, attempt = schema.run.c, schema.attempt.c
-    newest = and_(attempt.run_id == run.id, attempt.generation == run.generation)
-    query = select(run.campaign_id, func.count()).join(schema.attempt, newest)
+    query = select(run.campaign_id, func.count()).join(schema.attempt, schema.NEWEST)
     found = query.where(run.state == RunState.COMPLETED, attempt.failure_class == COMPLETED_EARLY)
     return {row[0]: row[1] for row in conn.execute(found.group_by(run.campaign_id))}
 
@@ -74,8 +73,7 @@ def _completed_early(conn: Connection) -> dict[int, int]:
 def failure_rules(conn: Connection, campaign_id: int) -> dict[int, str]:
     """The rule that found why the newest attempt ended, by run id, of runs that failed or are held."""
     run, attempt = schema.run.c, schema.attempt.c
-    newest = and_(attempt.run_id == run.id, attempt.generation == run.generation)
-    query = select(run.id, attempt.evidence["rule"].as_string()).join(schema.attempt, newest)
+    query = select(run.id, attempt.evidence["rule"].as_string()).join(schema.attempt, schema.NEWEST)
     troubled = query.where(run.campaign_id == campaign_id, run.state.in_((RunState.FAILED, RunState.HELD)))
     return {run_id: rule or "" for run_id, rule in conn.execute(troubled)}
 
@@ -150,8 +148,7 @@ def paces(conn: Connection, campaign_id: int) -> dict[int, tuple[int, float]]:
     earlier = schema.step_metric.alias().c
     half = (func.coalesce(attempt.start_step, 0) + last.step) / 2
     first = select(func.min(earlier.step)).where(earlier.attempt_id == attempt.id, earlier.step >= half)
-    newest = and_(attempt.run_id == run.id, attempt.generation == run.generation)
-    joined = schema.run.join(schema.attempt, newest).join(schema.run_latest, last.attempt_id == attempt.id)
+    joined = schema.run.join(schema.attempt, schema.NEWEST).join(schema.run_latest, last.attempt_id == attempt.id)
     joined = joined.join(schema.step_metric, and_(step.attempt_id == attempt.id, step.step == first.scalar_subquery()))
     query = select(run.id, step.step, step.ts_s).select_from(joined)
     running = and_(run.campaign_id == campaign_id, run.state == RunState.RUNNING, step.ts_s.is_not(None))
@@ -161,8 +158,7 @@ def paces(conn: Connection, campaign_id: int) -> dict[int, tuple[int, float]]:
 def spent(conn: Connection, campaign_id: int) -> dict[int, float]:
     """By run id, the seconds of its ended attempts with its present configuration."""
     run, attempt = schema.run.c, schema.attempt.c
-    present = and_(attempt.run_id == run.id, attempt.config_hash == run.config_hash)
-    query = select(run.id, func.sum(attempt.ended_s - attempt.started_s)).join(schema.attempt, present)
+    query = select(run.id, func.sum(attempt.ended_s - attempt.started_s)).join(schema.attempt, schema.PRESENT)
     found = conn.execute(query.where(run.campaign_id == campaign_id).group_by(run.id))
     return {row[0]: row[1] for row in found if row[1] is not None}
 

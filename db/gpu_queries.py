@@ -30,7 +30,7 @@ from sqlalchemy import (
 from .gpu_records import POWER_CAPPED, SLOWED, AttemptGpus, GpuDevice, GpuSample, GpuUse, TokenEnergy
 from .records import PRUNED
 from .rows import pieces
-from .schema import attempt, gpu, gpu_sample, node_spool, run, step_metric
+from .schema import PRESENT, attempt, gpu, gpu_sample, node_spool, run, step_metric
 from .warm_up import untimed_steps, warm_up_steps
 
 MIN_WINDOW_S: Final = 10.0
@@ -82,8 +82,7 @@ def run_gpus(conn: Connection, run_id: int) -> list[AttemptGpus]:
     ``gpu_records.j_per_token`` of these is what a token of the run costs; ``timed`` of each is what its GPUs did after
     the warm-up.
     """
-    of_run = and_(attempt.c.run_id == run.c.id, attempt.c.config_hash == run.c.config_hash)
-    query = select(attempt.c.id).join(run, of_run).where(run.c.id == run_id).order_by(attempt.c.generation)
+    query = select(attempt.c.id).join(run, PRESENT).where(run.c.id == run_id).order_by(attempt.c.generation)
     found = (attempt_gpus(conn, attempt_id, timed=True) for attempt_id in conn.execute(query).scalars().all())
     return [used for used in found if used is not None]
 

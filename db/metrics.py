@@ -12,7 +12,7 @@ from typing import Any, NamedTuple
 from sqlalchemy import Connection, and_, select
 
 from .records import METRIC_COLUMNS, MetricRow, RunLatest, StepTimes
-from .schema import attempt, metric_extra, run, run_latest, run_metric, step_metric
+from .schema import PRESENT, attempt, metric_extra, run, run_latest, run_metric, step_metric
 
 TIMED_STEPS = 1000
 TIMED_ATTEMPTS = 8
@@ -96,10 +96,8 @@ def step_times(conn: Connection, run_id: int) -> StepTimes:
     else it does there: checkpoints and evaluations. Bounded, however long the run: only the ends of its
     newest attempts are read.
     """
-    newest = select(attempt.c.id).join(
-        run, and_(run.c.id == attempt.c.run_id, run.c.config_hash == attempt.c.config_hash)
-    )
-    newest = newest.where(run.c.id == run_id).order_by(attempt.c.generation.desc()).limit(TIMED_ATTEMPTS)
+    mine = select(attempt.c.id).join(run, PRESENT).where(run.c.id == run_id)
+    newest = mine.order_by(attempt.c.generation.desc()).limit(TIMED_ATTEMPTS)
     timed: list[tuple[float, int]] = []
     for attempt_id in conn.execute(newest).scalars().all():
         lines = newest_lines(conn, attempt_id, TIMED_STEPS - len(timed))

@@ -20,9 +20,7 @@ SUCCESSES: Final = (COMPLETED, COMPLETED_EARLY)
 """The failure classes of attempts that complete their run."""
 
 _RUN, _ATTEMPT = schema.run.c, schema.attempt.c
-_NEWEST: Final = schema.run.outerjoin(
-    schema.attempt, and_(_ATTEMPT.run_id == _RUN.id, _ATTEMPT.generation == _RUN.generation)
-)
+_NEWEST: Final = schema.run.outerjoin(schema.attempt, schema.NEWEST)
 _FRESH: Final = and_(_RUN.state == RunState.PENDING, _RUN.generation == 0)
 
 

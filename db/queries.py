@@ -247,9 +247,7 @@ def status(conn: Connection, campaign_id: int) -> list[RunStatus]:
     run, last, attempt = schema.run.c, schema.run_latest.c, schema.attempt.c
     homes: Mapping[str, ColumnElement[Any]] = {**schema.run_latest.c, **schema.attempt.c, **schema.run.c}
     homes = {**homes, "run_id": run.id, "step": last.step, "ts_s": last.ts_s, "code": attempt.code}
-    joined = schema.run.outerjoin(schema.run_latest, last.run_id == run.id).outerjoin(
-        schema.attempt, and_(attempt.run_id == run.id, attempt.generation == run.generation)
-    )
+    joined = schema.run.outerjoin(schema.run_latest, last.run_id == run.id).outerjoin(schema.attempt, schema.NEWEST)
     query = select(*(homes[name] for name in RunStatus._fields)).select_from(joined)
     rows = conn.execute(query.where(run.campaign_id == campaign_id).order_by(run.ordinal, run.id))
     return [RunStatus._make(row) for row in rows.all()]

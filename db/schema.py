@@ -23,6 +23,7 @@ from sqlalchemy import (
     Text,
     TypeDecorator,
     UniqueConstraint,
+    and_,
     event,
 )
 from sqlalchemy.types import TypeEngine
@@ -315,6 +316,12 @@ lease = Table(
     Column("heard_s", Real),
     Column("trouble", StorableText(), nullable=False, server_default=""),
 )
+
+NEWEST: Final = and_(attempt.c.run_id == run.c.id, attempt.c.generation == run.c.generation)
+"""Of an attempt and a run: it is the run's newest."""
+
+PRESENT: Final = and_(attempt.c.run_id == run.c.id, attempt.c.config_hash == run.c.config_hash)
+"""Of an attempt and a run: it has the run's present configuration."""
 
 RUN_METRIC_VIEW = """
 CREATE VIEW run_metric AS

@@ -11,10 +11,10 @@ from functools import cache
 from itertools import repeat
 from typing import Any, Final
 
-from sqlalchemy import Connection, CursorResult, Integer, Select, and_, bindparam, func, select
+from sqlalchemy import Connection, CursorResult, Integer, Select, bindparam, func, select
 
 from .records import METRIC_COLUMNS
-from .schema import attempt, metric_extra, run, run_metric, step_metric
+from .schema import PRESENT, attempt, metric_extra, run, run_metric, step_metric
 
 _COLUMNS: Final = tuple(METRIC_COLUMNS.values())
 _FIGURES: Final = (
@@ -80,8 +80,7 @@ def _rows(conn: Connection, run_id: int) -> CursorResult[Any]:
 @cache
 def _present() -> Select[Any]:
     """The attempts of the run `run_id` with its present configuration. These statements are built once for all runs."""
-    of_run = and_(run.c.id == attempt.c.run_id, run.c.config_hash == attempt.c.config_hash)
-    return select(attempt.c.id, attempt.c.generation).join(run, of_run).where(run.c.id == bindparam("run_id")).limit(2)
+    return select(attempt.c.id, attempt.c.generation).join(run, PRESENT).where(run.c.id == bindparam("run_id")).limit(2)
 
 
 @cache
@@ -112,7 +111,7 @@ def extra_highest(conn: Connection, campaign_id: int, name: str) -> dict[int, fl
     Meant for counts that an attempt goes on with where the one before it ended. Runs without a value are left out.
     """
     query = select(run.c.id, func.max(metric_extra.c.value)).join(attempt, attempt.c.id == metric_extra.c.attempt_id)
-    query = query.join(run, and_(run.c.id == attempt.c.run_id, run.c.config_hash == attempt.c.config_hash))
+    query = query.join(run, PRESENT)
     found = conn.execute(query.where(run.c.campaign_id == campaign_id, metric_extra.c.name == name).group_by(run.c.id))
     return {run_id: value for run_id, value in found if value is not None and math.isfinite(value)}
 
