@@ -69,9 +69,8 @@ class SlurmExecutor:
 
     def submit(self, batch: JobArray) -> list[str]:
         """Submits the batch as one array."""
-        array = _job_array(batch)
-        sbatch, *rest = array.command()
-        done = run_sbatch([sbatch, "--parsable", *rest], set(array.parameters))
+        (sbatch, *rest), given = _command(batch)
+        done = run_sbatch([sbatch, "--parsable", *rest], given)
         if done.returncode:
             raise submission_error(done.stdout, done.stderr)
         array_id = submitted_id(done.stdout)
@@ -84,9 +83,8 @@ class SlurmExecutor:
             SubmissionRefused: it would never be accepted.
             SubmissionUnclear, Unreachable: nobody knows.
         """
-        array = _job_array(batch)
-        sbatch, *rest = array.command()
-        done = run_sbatch([sbatch, "--test-only", *rest], set(array.parameters))
+        (sbatch, *rest), given = _command(batch)
+        done = run_sbatch([sbatch, "--test-only", *rest], given)
         said = first_line(done.stderr).removeprefix("sbatch: ")
         if nothing_sent(done.stderr):
             raise Unreachable(said)
@@ -131,6 +129,22 @@ class SlurmExecutor:
 def job_name(token: str) -> str:
     """The name of a batch's jobs, by which squeue and sacct find them; an earlier version's tokens said nothing."""
     return token if "." in token else f"dscampaign-{token}"
+
+
+def _command(batch: JobArray) -> tuple[list[str], set[str]]:
+    """The command that submits a batch, whose script it writes; and the parameters that the spec decides.
+
+    Raises:
+        SubmissionRefused: submitit makes no job of what the spec asks for.
+        Unreachable: there is no Slurm here.
+    """
+    try:
+        array = _job_array(batch)
+        return array.command(), set(array.parameters)
+    except (Unreachable, OSError):
+        raise
+    except Exception as exc:
+        raise SubmissionRefused(f"submitit: {exc}") from exc
 
 
 def _job_array(batch: JobArray) -> Any:

@@ -17,18 +17,17 @@ import shutil
 from collections import defaultdict
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
-from typing import Any, NamedTuple
+from typing import Any
 
 from sqlalchemy import Connection
 
 from ...db import queries
-from ...db.errors import StaleLease, StaleWrite, StoreUnreachable
+from ...db.errors import StaleLease, StaleWrite, StoreError, StoreUnreachable
 from ...db.ownership import distrust
-from ...db.records import SUBMITTING, AttemptRow, NewAttempt, RunState
+from ...db.records import RunState
 from ...jobs.shared.closed_tasks import make_closed
 from ...jobs.shared.files import make_below, write_atomically
 from ...jobs.shared.layout import CampaignPaths, payloads_file
-from ...jobs.shared.payload import Payload
 from ...jobs.shared.payload_array import write_payloads
 from ...sbatch import prologue
 from ..errors import Unreachable
@@ -36,12 +35,11 @@ from ..executors import job_request, storage
 from ..executors.base import ARRAY_LIMIT, ArrayTooLarge, Executor, JobArray, SubmissionRefused, SubmissionUnclear
 from ..executors.slurm import job_name
 from ..failures.policy import FailureClass
-from ..memory import config_changes
-from ..memory.prediction import memory_key
 from ..progress import counted
 from .actions import SetAside, Submit
 from .campaign_folder import run_folders
 from .claims import take_claim
+from .intent import Element, write_intent
 from .lease import FencedWriter
 from .origin import Origin
 from .set_aside import in_words, may_pass
@@ -62,14 +60,6 @@ class RunUnwritable(Unreachable):
 
 class QueueFull(Unreachable):
     """The user may have no more jobs in the queue for now."""
-
-
-class _Element(NamedTuple):
-    """One element of a batch that is being submitted."""
-
-    row: AttemptRow
-    action: Submit
-    payload: Payload
 
 
 @dataclass(frozen=True)
@@ -190,14 +180,13 @@ def _submit_batch(group: Sequence[Submit], resources: dict[str, Any], target: _T
     _require_trust(paths)
     token = job_request.new_token(paths.campaign, [action.run.name for action in group])
     origin = _origin(writer)
-    rows = _write_intent(group, token, writer, paths, origin)
+    rows = write_intent(group, token, writer, paths, origin)
     if not rows:
         return
     batch = JobArray(token, job_name(token), paths.batch(token), len(rows), resources, workdir=origin.workdir or None)
     try:
-        _write_files(rows, batch, target)
-        _say_alive(batch, writer)
-        job_ids = target.executor.submit(batch)
+        _prepare(rows, batch, target)
+        job_ids = _hand_over(batch, target.executor)
     except SubmissionRefused as exc:
         if any(action.exclude for action in group):
             _withdraw(rows, writer, exc)
@@ -227,6 +216,29 @@ def _submit_batch(group: Sequence[Submit], resources: dict[str, Any], target: _T
         _record_job_ids(rows, job_ids, writer)
 
 
+def _prepare(rows: Sequence[Element], batch: JobArray, target: _Target) -> None:
+    """All that comes before sbatch. After an error that nobody foresaw there were no attempts."""
+    try:
+        _write_files(rows, batch, target)
+        _say_alive(batch, target.writer)
+    except (StoreError, Unreachable, OSError):
+        raise
+    except Exception as exc:
+        _withdraw(rows, target.writer, exc)
+        shutil.rmtree(batch.folder, ignore_errors=True)
+        raise
+
+
+def _hand_over(batch: JobArray, executor: Executor) -> list[str]:
+    """The ids of its jobs. After an error that nobody foresaw, too, there may be some: raises SubmissionUnclear."""
+    try:
+        return executor.submit(batch)
+    except (SubmissionRefused, SubmissionUnclear, ArrayTooLarge, StoreError, Unreachable, OSError):
+        raise
+    except Exception as exc:
+        raise SubmissionUnclear(in_words(exc)) from exc
+
+
 def _origin(writer: FencedWriter) -> Origin:
     with writer.store.read() as conn:
         campaign = queries.campaign_by_id(conn, writer.campaign_id)
@@ -250,7 +262,7 @@ def _submit_without_exclusions(group: Sequence[Submit], target: _Target) -> None
         _submit_batch(part, resources, target)
 
 
-def _refuse(rows: Sequence[_Element], writer: FencedWriter, reason: str) -> None:
+def _refuse(rows: Sequence[Element], writer: FencedWriter, reason: str) -> None:
     """Ends the attempts. Should sbatch be wrong, and there is a job, it finds the claim taken.
 
     A job that has been faster keeps its claim, and the next pass finds it. So it does an attempt whose claim cannot be
@@ -270,14 +282,14 @@ def _refuse(rows: Sequence[_Element], writer: FencedWriter, reason: str) -> None
         raise storage.unwritable(failed) from failed
 
 
-def _leave_open(rows: Sequence[_Element], writer: FencedWriter, unclear: SubmissionUnclear) -> None:
+def _leave_open(rows: Sequence[Element], writer: FencedWriter, unclear: SubmissionUnclear) -> None:
     """Keeps the intent: only the next listing tells whether there is a job."""
     with writer.write() as conn:
         for row, *_ in rows:
             writer.event(conn, "submission.unclear", str(unclear), row)
 
 
-def _withdraw(rows: Sequence[_Element], writer: FencedWriter, exc: Exception) -> None:
+def _withdraw(rows: Sequence[Element], writer: FencedWriter, exc: Exception) -> None:
     """Nothing was submitted, so there was no attempt."""
     with writer.write() as conn:
         queries.withdraw_attempts(conn, [row.id for row, *_ in rows])
@@ -287,94 +299,13 @@ def _withdraw(rows: Sequence[_Element], writer: FencedWriter, exc: Exception) ->
             queries.add_event(conn, writer.campaign_id, WITHDRAWN, f"{which} not submitted: {exc}", run_id=run_id)
 
 
-def _write_intent(
-    group: Sequence[Submit], token: str, writer: FencedWriter, paths: CampaignPaths, origin: Origin
-) -> list[_Element]:
-    """Records in the store what is about to be submitted, so that the next pass knows what to look for.
-
-    Leaves out runs that the user has changed since the decision: the next pass decides again.
-    """
-    with writer.write() as conn:
-        now = queries.run_marks(conn, writer.campaign_id, [action.run.id for action in group])
-        group = [action for action in group if now.get(action.run.id) == queries.RunMark.of(action.run)]
-        ids = queries.insert_attempts(conn, [_new_attempt(a, i, token, paths) for i, a in enumerate(group)])
-        queries.update_runs(conn, [action.run.id for action in group], state=RunState.QUEUED, not_before_s=None)
-        rows = queries.attempts_of(conn, ids)
-        saved = queries.saved_steps(
-            conn, writer.campaign_id, [action.run.id for action in group if action.generation > 1]
-        )
-        told = [_submitting(row, action) for row, action in zip(rows, group, strict=True)]
-        queries.add_events(conn, writer.campaign_id, told)
-        store = None if writer.store.is_sqlite else writer.store.url_without_password
-        return [
-            _Element(row, action, _payload(row, action, paths, store, saved.get(row.run_id, 0), origin))
-            for row, action in zip(rows, group, strict=True)
-        ]
-
-
-def _submitting(row: AttemptRow, action: Submit) -> queries.NewEvent:
-    message = f"attempt {row.generation}{_unusual(action)}: {action.why}"
-    return queries.NewEvent(
-        SUBMITTING, message, row.run_id, row.id, {"exclude": action.exclude} if action.exclude else None
-    )
-
-
-def _unusual(action: Submit) -> str:
-    """What the spec alone does not tell about the attempt."""
-    micro = f" micro-batch {action.micro_batch}" if action.micro_batch else ""
-    changes = f" with {config_changes.text(action.changes)}" if action.changes else ""
-    exclude = f" without {', '.join(action.exclude)}" if action.exclude else ""
-    return micro + changes + exclude
-
-
-def _new_attempt(action: Submit, index: int, token: str, paths: CampaignPaths) -> NewAttempt:
-    config, world_size = action.config, action.config.world_size()
-    return NewAttempt(
-        run_id=action.run.id,
-        generation=action.generation,
-        token=token,
-        config_hash=action.run.config_hash,
-        micro_batch=action.micro_batch,
-        accumulation=job_request.accumulation_of(config, action.micro_batch, world_size),
-        world_size=world_size,
-        nodes=config.nodes,
-        executor=config.executor,
-        spool_path=str(paths.run(action.run.name).attempt(action.generation).metrics),
-        retry_epoch=action.run.retry_epoch,
-        array_index=index,
-        changes=config_changes.text(action.changes),
-        memory_key=memory_key(config_changes.changed(config, action.changes)),
-        predicted_gb=action.predicted_gb,
-        code=job_request.code_of(action.run, config),
-    )
-
-
-def _payload(
-    row: AttemptRow, action: Submit, paths: CampaignPaths, store: str | None, saved_step: int, origin: Origin
-) -> Payload:
-    return job_request.payload(
-        action.run,
-        config_changes.changed(action.config, action.changes),
-        paths,
-        generation=row.generation,
-        micro_batch=action.micro_batch,
-        token=row.token,
-        attempt_id=row.id,
-        store=store,
-        min_resume_step=saved_step,
-        workdir=origin.workdir,
-        python=origin.interpreter,
-        code=row.code,
-    )
-
-
 def _say_alive(batch: JobArray, writer: FencedWriter) -> None:
     """The last moment before sbatch: the grace for its job to show up begins now, however long the files took."""
     with writer.write() as conn:
         queries.beat_batch(conn, batch.token)
 
 
-def _write_files(rows: Sequence[_Element], batch: JobArray, target: _Target) -> None:
+def _write_files(rows: Sequence[Element], batch: JobArray, target: _Target) -> None:
     writer, paths = target.writer, target.paths
     make_below(paths.batches, batch.folder)
     made = run_folders(paths)
@@ -394,7 +325,7 @@ def _write_files(rows: Sequence[_Element], batch: JobArray, target: _Target) -> 
     write_payloads(payloads_file(batch.folder), [one.payload for one in rows])
 
 
-def _record_job_ids(rows: Sequence[_Element], job_ids: Sequence[str], writer: FencedWriter) -> None:
+def _record_job_ids(rows: Sequence[Element], job_ids: Sequence[str], writer: FencedWriter) -> None:
     with writer.write() as conn:
         queued = set(queries.mark_queued(conn, {one.row.id: job for one, job in zip(rows, job_ids, strict=True)}))
         told = [

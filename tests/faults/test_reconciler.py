@@ -37,8 +37,8 @@ def _ends(actions: object, *_: object) -> bool:
 
 EFFECTS = [
     Boundary(reconcile, "take_lease", after=True),
-    Boundary(submission, "_write_intent", after=False),
-    Boundary(submission, "_write_intent", after=True),
+    Boundary(submission, "write_intent", after=False),
+    Boundary(submission, "write_intent", after=True),
     Boundary(act, "_revoke", after=False),
     Boundary(claims, "create_exclusively", after=True),
     Boundary(act, "_revoke", after=True),

@@ -661,3 +661,9 @@ def test_a_job_starts_in_the_folder_that_was_recorded_with_no_module_of_it_first
     script = (array.folder / "submission.sh").read_text()
     assert "#SBATCH --chdir='/my project'\n" in script
     assert " -P -u -m dscampaign.jobs.agent" in script
+
+
+@pytest.mark.usefixtures("slurm")
+def test_what_submitit_makes_no_job_of_is_refused(tmp_path: Path) -> None:
+    with pytest.raises(SubmissionRefused, match=r"submitit: .*no_such_parameter"):
+        SlurmExecutor().submit(batch(tmp_path, no_such_parameter=1))

@@ -16,6 +16,7 @@ from dscampaign.db.errors import StaleLease, StoreUnreachable
 from dscampaign.db.records import AttemptState, RunState
 from dscampaign.jobs.shared import retention
 from dscampaign.jobs.shared.files import make_below
+from dscampaign.jobs.shared.payload_array import write_payloads
 from dscampaign.orchestrator.campaign import desired as campaigns
 from dscampaign.orchestrator.executors import job_request
 from dscampaign.orchestrator.executors.base import SubmissionRefused
@@ -378,3 +379,28 @@ def test_a_configuration_that_cannot_be_read_keeps_no_other_off_a_bad_node(world
     assert [action.exclude for action in done.actions if isinstance(action, Submit)] == [("n7",)]
     settle(world)
     assert world.states() == {BAD: "failed", GOOD: "completed"}
+
+
+def test_a_run_whose_files_cannot_be_written_keeps_no_other(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
+    """They are written for all of an array together."""
+    error = TypeError("not JSON serializable")
+    monkeypatch.setattr(submit, "write_payloads", raising_for(f"run='{BAD}'", error, write_payloads, 1))
+    settle(world)
+    assert world.states() == {BAD: "held", GOOD: "completed"}
+    assert "TypeError: not JSON serializable" in world.runs()[BAD].reason
+    assert world.attempts(BAD) == []
+
+
+def test_an_error_that_no_executor_should_have_is_told(world: World) -> None:
+    """Nobody knows whether there is a job then."""
+
+    def odd(_: object) -> None:
+        raise ValueError("embedded null byte")
+
+    world.cluster.on_submit = odd
+    [trouble] = world.run_pass().troubles
+    assert "embedded null byte" in str(trouble)
+    assert len(world.events("submission.unclear")) == 2
+    world.cluster.on_submit = lambda _: None
+    settle(world)
+    assert world.states() == {BAD: "completed", GOOD: "completed"}

@@ -1,0 +1,106 @@
+"""What is about to be submitted: attempts in the store, in state ``intent``, and what their agents will read."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import NamedTuple
+
+from ...db import queries
+from ...db.records import SUBMITTING, AttemptRow, NewAttempt, RunState
+from ...jobs.shared.layout import CampaignPaths
+from ...jobs.shared.payload import Payload
+from ..executors import job_request
+from ..memory import config_changes
+from ..memory.prediction import memory_key
+from .actions import Submit
+from .lease import FencedWriter
+from .origin import Origin
+
+
+class Element(NamedTuple):
+    """One element of a batch that is being submitted."""
+
+    row: AttemptRow
+    action: Submit
+    payload: Payload
+
+
+def write_intent(
+    group: Sequence[Submit], token: str, writer: FencedWriter, paths: CampaignPaths, origin: Origin
+) -> list[Element]:
+    """Records in the store what is about to be submitted, so that the next pass knows what to look for.
+
+    Leaves out runs that the user has changed since the decision: the next pass decides again.
+    """
+    with writer.write() as conn:
+        now = queries.run_marks(conn, writer.campaign_id, [action.run.id for action in group])
+        group = [action for action in group if now.get(action.run.id) == queries.RunMark.of(action.run)]
+        ids = queries.insert_attempts(conn, [_new_attempt(a, i, token, paths) for i, a in enumerate(group)])
+        queries.update_runs(conn, [action.run.id for action in group], state=RunState.QUEUED, not_before_s=None)
+        rows = queries.attempts_of(conn, ids)
+        saved = queries.saved_steps(
+            conn, writer.campaign_id, [action.run.id for action in group if action.generation > 1]
+        )
+        told = [_submitting(row, action) for row, action in zip(rows, group, strict=True)]
+        queries.add_events(conn, writer.campaign_id, told)
+        store = None if writer.store.is_sqlite else writer.store.url_without_password
+        return [
+            Element(row, action, _payload(row, action, paths, store, saved.get(row.run_id, 0), origin))
+            for row, action in zip(rows, group, strict=True)
+        ]
+
+
+def _submitting(row: AttemptRow, action: Submit) -> queries.NewEvent:
+    message = f"attempt {row.generation}{_unusual(action)}: {action.why}"
+    return queries.NewEvent(
+        SUBMITTING, message, row.run_id, row.id, {"exclude": action.exclude} if action.exclude else None
+    )
+
+
+def _unusual(action: Submit) -> str:
+    """What the spec alone does not tell about the attempt."""
+    micro = f" micro-batch {action.micro_batch}" if action.micro_batch else ""
+    changes = f" with {config_changes.text(action.changes)}" if action.changes else ""
+    exclude = f" without {', '.join(action.exclude)}" if action.exclude else ""
+    return micro + changes + exclude
+
+
+def _new_attempt(action: Submit, index: int, token: str, paths: CampaignPaths) -> NewAttempt:
+    config, world_size = action.config, action.config.world_size()
+    return NewAttempt(
+        run_id=action.run.id,
+        generation=action.generation,
+        token=token,
+        config_hash=action.run.config_hash,
+        micro_batch=action.micro_batch,
+        accumulation=job_request.accumulation_of(config, action.micro_batch, world_size),
+        world_size=world_size,
+        nodes=config.nodes,
+        executor=config.executor,
+        spool_path=str(paths.run(action.run.name).attempt(action.generation).metrics),
+        retry_epoch=action.run.retry_epoch,
+        array_index=index,
+        changes=config_changes.text(action.changes),
+        memory_key=memory_key(config_changes.changed(config, action.changes)),
+        predicted_gb=action.predicted_gb,
+        code=job_request.code_of(action.run, config),
+    )
+
+
+def _payload(
+    row: AttemptRow, action: Submit, paths: CampaignPaths, store: str | None, saved_step: int, origin: Origin
+) -> Payload:
+    return job_request.payload(
+        action.run,
+        config_changes.changed(action.config, action.changes),
+        paths,
+        generation=row.generation,
+        micro_batch=action.micro_batch,
+        token=row.token,
+        attempt_id=row.id,
+        store=store,
+        min_resume_step=saved_step,
+        workdir=origin.workdir,
+        python=origin.interpreter,
+        code=row.code,
+    )
