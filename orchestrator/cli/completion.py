@@ -108,6 +108,10 @@ def campaign_names(given: dict[str, Any], incomplete: str) -> Iterable[str]:
     return [*_runs(given, with_runs=False), *_specs(incomplete)]
 
 
+campaign_argument: Final = click.argument("name", metavar="[NAME]", required=False, shell_complete=campaign_names)
+"""The campaign that a command is about, where several may be."""
+
+
 @_silent
 def campaign_then_runs(given: dict[str, Any], incomplete: str) -> Iterable[str]:
     """First a campaign, or a run where there is one campaign; then its runs."""

@@ -11,7 +11,7 @@ from ..campaign.location import locate
 from ..errors import EXIT_FAILED, EXIT_OK
 from ..formatting import count
 from .common import Verb, Verbs, agreed, echo, echo_either, echo_err, echo_json, json_option, store_options, yes_option
-from .completion import campaign_names
+from .completion import campaign_argument
 from .progress import progress_shown
 
 if TYPE_CHECKING:
@@ -48,7 +48,7 @@ def upgrade(dir: str | None, store: str | None, as_json: bool) -> int:
 
 
 @db.command(cls=Verb)
-@click.argument("name", metavar="[NAME]", required=False, shell_complete=campaign_names)
+@campaign_argument
 @click.option("--keep-every", type=click.IntRange(2), metavar="N", help="Keep one step in N.  [default: the spec's]")
 @click.option(
     "--after-days", type=click.FloatRange(0), metavar="D", help="Days since it ended.  [default: the spec's, or 30]"

@@ -15,7 +15,7 @@ from ..formatting import count
 from ..output_files import whole_file
 from ..progress import counted
 from .common import check_folder_of, echo_err, json_option, store_options, verb
-from .completion import campaign_names
+from .completion import campaign_argument
 from .progress import progress_shown
 from .terminal import printable_stream
 
@@ -28,7 +28,7 @@ TABLES: Final = ("steps", "runs", "attempts", "gpus", "events")
 
 
 @verb
-@click.argument("name", metavar="[NAME]", required=False, shell_complete=campaign_names)
+@campaign_argument
 @click.option("--format", "form", type=click.Choice(FORMATS), default="csv", show_default=True, help="File format.")
 @click.option("--what", type=click.Choice(TABLES), default="steps", show_default=True, help="Rows to export.")
 @click.option("-o", "--output", type=click.Path(path_type=Path), help="File to write.  [default: standard output]")

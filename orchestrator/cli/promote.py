@@ -14,7 +14,7 @@ from ..errors import EXIT_OK, UserError, did_you_mean
 from ..formatting import clean, count, some
 from ..output_files import whole_file
 from .common import check_folder_of, echo_either, echo_next, json_option, store_options, verb
-from .completion import campaign_names, conditions
+from .completion import campaign_argument, conditions
 from .progress import progress_shown
 from .report import needs_the_extra, results_of_campaign
 
@@ -28,7 +28,7 @@ _SHOWN: Final = 8
 
 
 @verb
-@click.argument("name", metavar="[NAME]", required=False, shell_complete=campaign_names)
+@campaign_argument
 @click.option("--steps", type=click.IntRange(min=1), required=True, help="Optimizer steps of the longer run.")
 @click.option(
     "--condition", metavar="CONDITION", shell_complete=conditions, help="Condition to run.  [default: the recommended]"

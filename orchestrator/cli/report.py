@@ -17,7 +17,7 @@ from ..errors import EXIT_OK, UserError
 from ..formatting import some
 from ..spec.objective import Objective
 from .common import echo_either, echo_err, echo_json, echo_page, json_option, page_for, store_options, verb
-from .completion import campaign_names, conditions, operands
+from .completion import campaign_argument, conditions, operands
 from .output_format import TABLE, echo_rows, format_options
 from .progress import progress_shown
 
@@ -39,7 +39,7 @@ _baseline: Final = click.option(
 
 
 @verb
-@click.argument("name", metavar="[NAME]", required=False, shell_complete=campaign_names)
+@campaign_argument
 @click.option(
     "-o", "--output", type=click.Path(path_type=Path), metavar="FOLDER", help="Folder to write.  [default: NAME-report]"
 )
@@ -137,7 +137,7 @@ def _follow(
 
 
 @verb
-@click.argument("name", metavar="[NAME]", required=False, shell_complete=campaign_names)
+@campaign_argument
 @_baseline
 @click.option(
     "--by",

@@ -26,7 +26,7 @@ from .common import (
     verb,
     warn_of_other_store,
 )
-from .completion import campaign_names, campaign_then_runs
+from .completion import campaign_argument, campaign_then_runs
 from .progress import progress_shown
 from .spec import set_option, spec_argument
 
@@ -133,7 +133,7 @@ def _record(
 
 
 @verb
-@click.argument("name", metavar="[NAME]", required=False, shell_complete=campaign_names)
+@campaign_argument
 @click.option("--watch", "-w", is_flag=True, help="Repeat until every run is settled.")
 @click.option("--all", "everything", is_flag=True, help="Drive every campaign of the store that is not settled.")
 @click.option("--interval", type=float, metavar="SECONDS", help="Time between two passes of --watch.  [default: 10]")

@@ -9,7 +9,7 @@ import click
 
 from ..errors import EXIT_OK, UserError
 from .common import echo_either, json_option, store_options, verb
-from .completion import campaign_names, groups
+from .completion import campaign_argument, groups
 from .pages.text import Page, Style
 
 if TYPE_CHECKING:
@@ -17,7 +17,7 @@ if TYPE_CHECKING:
 
 
 @verb
-@click.argument("name", metavar="[NAME]", required=False, shell_complete=campaign_names)
+@campaign_argument
 @click.option(
     "--group",
     metavar="GROUP",

@@ -23,7 +23,7 @@ from .common import (
     store_options,
     verb,
 )
-from .completion import campaign_names, campaign_then_runs
+from .completion import campaign_argument, campaign_then_runs
 from .output_format import TABLE, echo_rows, format_options, row_of_run
 from .pages.text import Page
 
@@ -35,7 +35,7 @@ _words: Final = click.argument("words", metavar="[NAME] [RUN]", nargs=-1, shell_
 
 
 @verb
-@click.argument("name", metavar="[NAME]", required=False, shell_complete=campaign_names)
+@campaign_argument
 @click.option("--watch", "-w", is_flag=True, help="Refresh every two seconds until every run is settled.")
 @click.option("--state", "states", metavar="STATE,...", help="Show only runs in these states.")
 @click.option("--failed", is_flag=True, help="Show only runs that failed or are held.")
