@@ -18,7 +18,7 @@ from functools import partial
 from pathlib import Path
 from types import FrameType
 
-from ...db.ownership import Distrusted, distrust, open_trusted, planted
+from ...db.ownership import Distrusted, planted
 from ..collect.collector import Collector
 from ..forward.processes import Forwarders
 from ..guard import start_time
@@ -28,7 +28,7 @@ from ..shared.code_copy import CodeCopy, DamagedCopy
 from ..shared.files import make_below, open_private, read_json, write_atomically
 from ..shared.layout import AttemptPaths, RunPaths, payloads_file
 from ..shared.payload import Payload
-from ..shared.payload_array import read_payload
+from ..shared.process_groups import signal_group, terminate_group
 from ..shared.sharing import checkpoints_shared, open_to_readers
 from . import cleanup, evidence, launch, node_cache
 from .evidence import NodeOutcome, RankRecord
@@ -38,7 +38,7 @@ from .progress import RankWatch
 from .push import Pusher
 from .search import Search
 from .shared_folder import SharedFolder, keep_room, leave
-from .start import Starter, superseded
+from .start import Starter, superseded, trusted_payload
 from .telemetry import Telemetry
 
 EXIT_FAILED = 1
@@ -65,7 +65,7 @@ def main(argv: list[str]) -> int:
     index = int(argv[1] if len(argv) > 1 else os.environ["SLURM_ARRAY_TASK_ID"])
     batch = Path(argv[0])
     try:
-        payload = _trusted_payload(payloads_file(batch), index, batch.parents[2])
+        payload = trusted_payload(payloads_file(batch), index, batch.parents[2])
     except Distrusted as doubt:
         print(f"not run: {doubt}", file=sys.stderr)
         return EXIT_NOT_MINE
@@ -221,7 +221,7 @@ class Agent:
                 umask=self._umask,
             )
         ended_by = self._watch(launcher)
-        _kill_group(launcher.pid, signal.SIGKILL)  # ranks and loader workers that outlived their launcher
+        signal_group(launcher.pid)  # ranks and loader workers that outlived their launcher
         cleanup.clear_shared_memory(start.address, start.port)
         self.progress.look()
         return launcher.wait(), ended_by
@@ -237,7 +237,7 @@ class Agent:
                 self._pass_on_stop(launcher)
             if reason := self._reason_to_end():
                 self._ending_s = self._ending_s or time.time()
-                _terminate_group(launcher)
+                terminate_group(launcher, TERM_GRACE_S)
                 return reason
         return "signal" if self._term_asked else "stop" if self._stop_asked else ""
 
@@ -295,7 +295,7 @@ class Agent:
             with contextlib.suppress(OSError):  # the shared folder may be away; the signal comes in any case
                 if planted(self._running.stop) or not self._running.stop.exists():
                     write_atomically(self._running.stop, json.dumps({"ts": time.time()}))
-            _kill_group(launcher.pid, signal.SIGUSR2)
+            signal_group(launcher.pid, signal.SIGUSR2)
 
     def _beat(self) -> None:
         if time.monotonic() - self._last_beat_s >= HEARTBEAT_S:
@@ -354,31 +354,6 @@ class Agent:
         self._ending_s = self._ending_s or time.time()
 
 
-def _trusted_payload(path: Path, index: int, root: Path) -> Payload:
-    """What is to be run, where nobody else can have written it, nor can change what is run while it goes on.
-
-    Makes the attempt's folder: of a campaign's thousands of runs, many may wait for long, or never begin.
-
-    Args:
-        path: the payloads of the array.
-        index: the task's.
-        root: the campaign's `dir`.
-
-    Raises:
-        Distrusted: somebody else can.
-        OSError: it is not there.
-        ValueError: it is no payload of this version.
-    """
-    payload = read_payload(open_trusted(path, root), path, index)
-    run, folder = RunPaths(Path(payload.run_dir)), Path(payload.attempt_dir)
-    if doubt := distrust(run.dir.parent, run.root):
-        raise doubt
-    make_below(run.dir.parent, folder)
-    if doubt := distrust(folder, run.root):
-        raise doubt
-    return payload
-
-
 def _nobody(_event: str, **_data: object) -> None:
     """Whom an event is told before the attempt has begun."""
 
@@ -386,16 +361,3 @@ def _nobody(_event: str, **_data: object) -> None:
 def _vanished(record: RankRecord) -> bool:
     """Whether a rank's process is gone without a record of its end; one that nobody has collected yet is."""
     return record.state == "running" and (record.pid is None or not start_time(record.pid))
-
-
-def _kill_group(group: int, signum: int) -> None:
-    with contextlib.suppress(ProcessLookupError, PermissionError):
-        os.killpg(group, signum)
-
-
-def _terminate_group(launcher: subprocess.Popen[bytes]) -> None:
-    _kill_group(launcher.pid, signal.SIGTERM)
-    try:
-        launcher.wait(TERM_GRACE_S)
-    except subprocess.TimeoutExpired:
-        _kill_group(launcher.pid, signal.SIGKILL)

@@ -11,13 +11,14 @@ from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
-from ...db.ownership import planted
+from ...db.ownership import distrust, open_trusted, planted
 from ..shared import checkpoint
 from ..shared.checkpoint import Checkpoint
 from ..shared.code_copy import CodeCopy, CopyPaths, DamagedCopy, drifted
-from ..shared.files import create_exclusively, open_private, read_json, write_atomically
+from ..shared.files import create_exclusively, make_below, open_private, read_json, write_atomically
 from ..shared.layout import AttemptPaths, RunPaths
 from ..shared.payload import Payload
+from ..shared.payload_array import read_payload
 from .node import POLL_S, Node, Start, announce, free_port, join
 from .search import found_before, prepare
 
@@ -205,6 +206,31 @@ class Starter:
         line = json.dumps({"event": event, "ts": time.time(), **data}) + "\n"
         with contextlib.suppress(OSError), open(self._paths.metrics, "a", opener=open_private) as spool:
             spool.write(line)
+
+
+def trusted_payload(path: Path, index: int, root: Path) -> Payload:
+    """What is to be run, where nobody else can have written it, nor can change what is run while it goes on.
+
+    Makes the attempt's folder: of a campaign's thousands of runs, many may wait for long, or never begin.
+
+    Args:
+        path: the payloads of the array.
+        index: the task's.
+        root: the campaign's `dir`.
+
+    Raises:
+        Distrusted: somebody else can.
+        OSError: it is not there.
+        ValueError: it is no payload of this version.
+    """
+    payload = read_payload(open_trusted(path, root), path, index)
+    run, folder = RunPaths(Path(payload.run_dir)), Path(payload.attempt_dir)
+    if doubt := distrust(run.dir.parent, run.root):
+        raise doubt
+    make_below(run.dir.parent, folder)
+    if doubt := distrust(folder, run.root):
+        raise doubt
+    return payload
 
 
 def superseded(run: RunPaths, generation: int) -> bool:

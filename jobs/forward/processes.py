@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import contextlib
 import os
-import signal
 import subprocess
 import sys
 import time
@@ -12,6 +11,7 @@ import time
 from ..shared.files import open_private
 from ..shared.layout import AttemptPaths
 from ..shared.payload import Payload
+from ..shared.process_groups import signal_group
 from .spool import tell, tell_unfinished
 
 FINISH_S = 15.0
@@ -69,7 +69,7 @@ class Forwarders:
             except subprocess.TimeoutExpired:
                 tell_unfinished(self._paths, tool, f"did not take everything within {FINISH_S:g} s of the end")
                 code = 0
-            _kill_group(process.pid)  # and helpers that a tool left behind
+            signal_group(process.pid)  # and helpers that a tool left behind
             with contextlib.suppress(subprocess.TimeoutExpired):  # one that hangs in a file system outlives SIGKILL
                 process.wait(REAP_S)
             if code:
@@ -92,8 +92,3 @@ class Forwarders:
 def how_it_ended(exit_code: int | None, ended_by: str) -> str:
     """An attempt's end in a word: ``FINISHED``, what its agent ended it for, or "failed"."""
     return ended_by or (FINISHED if exit_code == 0 else "failed")
-
-
-def _kill_group(group: int) -> None:
-    with contextlib.suppress(ProcessLookupError, PermissionError):
-        os.killpg(group, signal.SIGKILL)

@@ -2,16 +2,14 @@
 
 from __future__ import annotations
 
-import contextlib
-import os
 import re
-import signal
 import subprocess
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Final
 
 from ..shared.files import open_private
+from ..shared.process_groups import signal_group
 
 _ERROR: Final = re.compile(r"^\s*(?:\[[^\]]*\]: ?)?([A-Za-z_][\w.]*(?:Error|Exception)\b.*)$")
 _TAIL: Final = 64 * 1024
@@ -53,7 +51,7 @@ def run(command: Sequence[str], env: Mapping[str, str], timeout_s: float, log: P
         except subprocess.TimeoutExpired as exc:
             raise ChildFailed(f"did not end within {timeout_s:.0f} s{_said(log)}") from exc
         finally:
-            _kill(child.pid)
+            signal_group(child.pid)
             _running.discard(child.pid)
     if code:
         raise ChildFailed(f"ended with code {code}{_said(log)}")
@@ -62,12 +60,7 @@ def run(command: Sequence[str], env: Mapping[str, str], timeout_s: float, log: P
 def kill_all() -> None:
     """Ends all that runs, with all that it has started."""
     for group in tuple(_running):
-        _kill(group)
-
-
-def _kill(group: int) -> None:
-    with contextlib.suppress(ProcessLookupError):
-        os.killpg(group, signal.SIGKILL)
+        signal_group(group)
 
 
 def _said(log: Path) -> str:

@@ -174,12 +174,12 @@ import sys, time
 from collections import Counter
 from pathlib import Path
 from dscampaign.db.ownership import Distrusted
-from dscampaign.jobs.agent.agent import _trusted_payload
+from dscampaign.jobs.agent.start import trusted_payload
 from dscampaign.jobs.shared.layout import payloads_file
 batch, ends_s, found = Path(sys.argv[1]), time.monotonic() + 3, Counter()
 while time.monotonic() < ends_s:
     try:
-        found[_trusted_payload(payloads_file(batch), 0, batch.parents[2]).run] += 1
+        found[trusted_payload(payloads_file(batch), 0, batch.parents[2]).run] += 1
     except Distrusted:
         found["refused"] += 1
     except (OSError, ValueError):
