@@ -17,9 +17,9 @@ from ..reconcile.lease import LEASE_TTL_S, LeaseHeld
 from ..reconcile.loop import Pass
 from ..reconcile.turns import Outcome, Turns
 from .common import echo, echo_err, echo_json, page_for
+from .display import Lines
 from .pages.status import headline
 from .watch import (
-    Lines,
     Obstacles,
     done_lines,
     in_the_way,

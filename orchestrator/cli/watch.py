@@ -1,8 +1,7 @@
-"""Passes of the reconciler as the user sees them: lines in a log, on a terminal a table that redraws itself."""
+"""Passes of the reconciler as the user sees them, and looks at a campaign that goes on."""
 
 from __future__ import annotations
 
-import os
 import re
 import signal
 import sys
@@ -10,7 +9,7 @@ import time
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from types import FrameType
-from typing import IO, NamedTuple, Protocol, TypeVar
+from typing import NamedTuple, TypeVar
 
 from ...db.errors import StaleLease, StoreMissing, StoreUnreachable
 from ...db.records import UNSETTLED_RUN, CampaignRow, RunState
@@ -18,15 +17,14 @@ from ...db.store import Store
 from ..campaign.documents import status_document
 from ..campaign.status import CampaignStatus, Selection, read_status
 from ..errors import UserError
-from ..formatting import count, duration, printable
+from ..formatting import count, duration
 from ..reconcile.actions import CancelJob
 from ..reconcile.lease import LeaseHeld
 from ..reconcile.loop import SLURM_POLL_S, Pass, Reconciler
-from .common import echo_err, echo_json, echo_page, page_for, screen_height, terminal_size
+from .common import echo_err, echo_json, echo_page, page_for, screen_height
+from .display import display, stamped
 from .pages.actions import action_lines, trouble_lines, waiting
-from .pages.status import headline, status_page, steps_line
-from .pages.text import fold
-from .printed_commands import located
+from .pages.status import headline, status_page
 from .progress import progress_shown
 
 T = TypeVar("T")
@@ -35,21 +33,8 @@ AWAY = (StoreUnreachable, StoreMissing)
 """A store that may come back."""
 
 STATUS_POLL_S = 2.0
-STEPS_EVERY_S = 60.0
-"""How often a log shows the progress of training while nothing else happens."""
-
 CANCELLED_S = 1.0
 """After so long Slurm has ended most jobs that ran."""
-
-
-class Display(Protocol):
-    """Where a watch shows its progress."""
-
-    def say(self, lines: Sequence[str]) -> None:
-        """Lines that stay."""
-
-    def update(self, status: CampaignStatus) -> None:
-        """Where the campaign stands now."""
 
 
 class Told(NamedTuple):
@@ -248,7 +233,7 @@ def write_until_settled(
         except AWAY as error:
             news = obstacles.news([str(error)])
         if news:
-            echo_err(_stamped(news).rstrip())
+            echo_err(stamped(news).rstrip())
         if status and status.settled and result is not None:
             return result
         sleep(max(interval_s, time.monotonic() - began_s))
@@ -281,73 +266,6 @@ def terminated_as_interrupted() -> Iterator[None]:
         yield
     finally:
         signal.signal(signal.SIGTERM, previous)
-
-
-@contextmanager
-def display(stream: IO[str]) -> Iterator[Display]:
-    """A live table where the stream is a terminal, else lines."""
-    page = page_for(stream)
-    if page.width is None or os.environ.get("TERM") == "dumb":
-        yield Lines(stream)
-        return
-    table = _LiveTable(stream)
-    yield table
-    table.clear()  # not where an exception ended the watch: then the last table stays
-
-
-class Lines:
-    """For a file, a pipe or a dumb terminal: lines with their time, the counts when they change, steps now and then."""
-
-    def __init__(self, stream: IO[str], clock: Callable[[], float] = time.monotonic) -> None:
-        self._stream, self._page, self._clock = stream, page_for(stream), clock
-        self._counts, self._steps, self._said_s = "", "", clock()
-
-    def say(self, lines: Sequence[str]) -> None:
-        """Writes each line with its time."""
-        self._stream.write(_stamped(lines))
-        self._stream.flush()
-
-    def update(self, status: CampaignStatus) -> None:
-        """Writes the counts if they have changed, or after a while the steps."""
-        counts, steps = headline(status, self._page), steps_line(status)
-        late = steps != self._steps and self._clock() - self._said_s >= STEPS_EVERY_S
-        if counts != self._counts or late:
-            self._counts, self._steps, self._said_s = counts, steps, self._clock()
-            self.say([f"{counts} · {steps}" if steps else counts])
-
-
-class _LiveTable:
-    """For a terminal: lines scroll by above a table that is redrawn in place."""
-
-    def __init__(self, stream: IO[str]) -> None:
-        self._stream = stream
-        self._shown: list[str] = []
-
-    def say(self, lines: Sequence[str]) -> None:
-        self._draw(fold(_stamped(lines), page_for(self._stream).width), self._shown)
-
-    def update(self, status: CampaignStatus) -> None:
-        height = terminal_size(self._stream).lines  # read anew: the window may have been resized
-        page = page_for(self._stream)
-        lines = fold(located(status_page(status, page, height - 1)), page.width).splitlines()
-        self._draw("", lines[: height - 1])
-
-    def clear(self) -> None:
-        """Removes the table."""
-        self._draw("", [])
-
-    def _draw(self, above: str, table: list[str]) -> None:
-        """Replaces the table. The terminal cuts its lines, so that each takes one line of the screen."""
-        up = f"\x1b[{len(self._shown)}F" if self._shown else ""
-        rows = "".join(f"{printable(line, colours=True)}\n" for line in table)
-        self._stream.write(f"{up}\x1b[J{above}\x1b[?7l{rows}\x1b[?7h")
-        self._stream.flush()
-        self._shown = table
-
-
-def _stamped(lines: Sequence[str]) -> str:
-    said = [located(printable(line, colours=True)) for line in lines]
-    return "".join(f"{time.strftime('%H:%M:%S')} {line}\n" if line else "\n" for line in said)
 
 
 def in_the_way(seen: Pass | Exception) -> Sequence[str]:

@@ -1,9 +1,9 @@
 """What tests share: builders, fake and private servers, conditions to wait for.
 
-Campaigns to test with, from the smallest: `policy_world` has rows and views without a store, `worlds` one run in a store
-with its spools, `cli_world` a run in each state, `planted` results that are known beforehand, `world_on_disk` a campaign
-whose cluster the test plays. `attempt` is one attempt with real processes, `campaigns` runs a real campaign to its end,
-`slurm_cluster` is a real Slurm.
+Campaigns to test with, from the smallest: `policy_world` has rows and views without a store, `worlds` one run in a
+store with its spools, `cli_world` a run in each state, `planted` results that are known beforehand, `world_on_disk` a
+campaign whose cluster the test plays. `attempt` is one attempt with real processes, `campaigns` runs a real campaign to
+its end, `slurm_cluster` is a real Slurm.
 """
 
 from pathlib import Path
