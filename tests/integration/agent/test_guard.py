@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import ast
 import json
 import os
 import re
@@ -206,14 +205,6 @@ def test_an_agent_that_hangs_stops_saying_that_it_lives(monkeypatch: pytest.Monk
     wait_until(lambda: not beats(), "silence")
     watch.close()
     assert not alive.exists()
-
-
-def test_it_is_python_3_8_and_the_standard_library() -> None:
-    tree = ast.parse(SCRIPT.read_text(), feature_version=(3, 8))
-    imports = [node for node in ast.walk(tree) if isinstance(node, ast.Import | ast.ImportFrom)]
-    names = {alias.name for node in imports if isinstance(node, ast.Import) for alias in node.names}
-    names |= {node.module or "." for node in imports if isinstance(node, ast.ImportFrom)}
-    assert names <= sys.stdlib_module_names
 
 
 def _ignores(pid: int, number: int) -> bool:

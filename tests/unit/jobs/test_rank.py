@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import ast
 import json
 import os
 import signal
@@ -328,14 +327,6 @@ def test_a_rank_whose_agent_is_gone_ends_itself(place: Place) -> None:
     assert place.run(path, CAMPAIGN_AGENT_PID=str(agent.pid)).returncode == -signal.SIGKILL
     agent.wait()
     assert place.run(path, CAMPAIGN_AGENT_PID=str(agent.pid)).returncode == -signal.SIGKILL  # dead before it began
-
-
-def test_it_is_python_3_8_and_the_standard_library() -> None:
-    tree = ast.parse(SCRIPT.read_text(), feature_version=(3, 8))
-    imports = [node for node in ast.walk(tree) if isinstance(node, ast.Import | ast.ImportFrom)]
-    names = {alias.name for node in imports if isinstance(node, ast.Import) for alias in node.names}
-    names |= {node.module or "." for node in imports if isinstance(node, ast.ImportFrom)}
-    assert names <= sys.stdlib_module_names
 
 
 def test_a_message_of_any_length_leaves_a_small_record(place: Place) -> None:
