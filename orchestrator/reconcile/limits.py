@@ -36,7 +36,9 @@ def gpu_hours(snapshot: Snapshot) -> float:
 
 
 def _gpu_seconds(row: AttemptRow, now_s: float) -> float:
-    running_s = max(0.0, now_s - row.started_s) if row.started_s and row.state not in TERMINAL_ATTEMPT else 0.0
+    running = row.started_s and row.state not in TERMINAL_ATTEMPT
+    # its node's clock may be days behind the store's: it never ran before it was submitted
+    running_s = max(0.0, now_s - max(row.started_s or 0.0, row.created_s)) if running else 0.0
     return row.gpu_seconds or row.world_size * running_s
 
 

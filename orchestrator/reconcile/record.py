@@ -168,7 +168,7 @@ class _Changes:
             "node_list": _node_list(row, ended),
             "micro_batch": row.micro_batch,
             "accumulation": row.accumulation,
-            "gpu_seconds": row.world_size * max(0.0, ended_s - started_s) if started_s else 0.0,
+            "gpu_seconds": row.world_size * _lasted_s(action) if started_s else 0.0,
         }
         if self._change(row, ACTIVE_ATTEMPT, **values):
             reason = f": {verdict.reason}" if verdict.reason else ""
@@ -185,6 +185,17 @@ def _unrecorded(run_id: int, actions: Iterable[Action], why: str) -> SetAside:
     ended = replace(finish.ended, job=None, outcomes=())
     bare = replace(finish, state=AttemptState.FAILED, verdict=unreadable(why), ended=ended)
     return SetAside(run_id, why, RunState.HELD, bare)
+
+
+def _lasted_s(action: Finish) -> float:
+    """How long it had its nodes: by one clock, as those of nodes, Slurm and the store may be days apart."""
+    row, job, outcomes = action.attempt, action.ended.job, action.ended.outcomes
+    if outcomes:
+        return max(0.0, *(outcome.ended_s - outcome.started_s for outcome in outcomes))
+    if job and job.started_s and job.ended_s:
+        return max(0.0, job.ended_s - job.started_s)
+    started_s, ended_s = row.started_s or (job and job.started_s) or 0.0, (job and job.ended_s) or action.seen_s
+    return max(0.0, min(ended_s - started_s, action.seen_s - row.created_s))
 
 
 def _node_list(row: AttemptRow, ended: Ended) -> str:

@@ -119,7 +119,26 @@ def test_time_that_nobody_accounted_for_counts_until_it_was_seen(world: World) -
     assert (latest(world).started_s, latest(world).ended_s, latest(world).gpu_seconds) == (None, 500.0, 0.0)
 
 
+def test_an_attempt_cost_what_a_clock_says_not_what_two_differ_by(world: World) -> None:
+    """Those of its nodes are two days apart."""
+    first, second = (
+        outcome(started_s=start_s, ended_s=start_s + 60, node_rank=rank) for rank, start_s in enumerate((100.0, 2e5))
+    )
+    take(world, finish(world, outcomes=(first, second)))
+    assert latest(world).gpu_seconds == 60.0
+
+
+def test_an_attempt_that_vanished_from_a_node_whose_clock_was_never_set_cost_what_the_store_saw(world: World) -> None:
+    with world.store.write() as conn:
+        queries.update_attempt(conn, latest(world).id, created_s=400.0)
+    take(world, MarkAttempt(latest(world), AttemptState.RUNNING, 1.0))
+    take(world, finish(world))
+    assert latest(world).gpu_seconds == 100.0
+
+
 def test_a_running_attempt_that_vanished_has_cost_what_it_ran(world: World) -> None:
+    with world.store.write() as conn:
+        queries.update_attempt(conn, latest(world).id, created_s=50.0)
     take(world, MarkAttempt(latest(world), AttemptState.RUNNING, 100.0, 7))
     assert (latest(world).state, latest(world).start_step) == ("running", 7)
     take(world, finish(world))

@@ -47,6 +47,11 @@ def test_a_run_that_cannot_be_judged_has_used_what_it_used() -> None:
     assert gpu_hours(replace(snapshot(spent(2)), broken=(broken,))) == pytest.approx(2 + 1 + 4)
 
 
+def test_a_node_whose_clock_is_days_behind_uses_up_no_gpu_hours() -> None:
+    running = attempt_row(1, created_s=NOW_S - 1800, started_s=NOW_S - 2 * 86_400, world_size=8)
+    assert gpu_hours(snapshot(run_view(running))) == pytest.approx(4)
+
+
 def test_nothing_starts_beyond_the_gpu_hours_and_the_run_says_why() -> None:
     world = snapshot(spent(10.5), run_view(), campaign=limited(gpu_hours=10))
     changes = of_kind(SetRun, decide(world))
