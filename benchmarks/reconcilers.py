@@ -1,6 +1,6 @@
 """Several `campaign reconcile --all --watch` on one PostgreSQL, one of them killed: does every campaign settle, once?
 
-    python -m dscampaign.benchmarks.fleet [--campaigns 30] [--processes 3] [--json FILE]
+    python -m dscampaign.benchmarks.reconcilers [--campaigns 30] [--processes 3] [--json FILE]
 
 Each campaign has one run of a script, on this machine. The first process is killed with SIGKILL in the midst of a pass,
 as soon as attempts of a third of the campaigns exist; it never comes back. Exits with 1 if a campaign did not complete
@@ -46,7 +46,7 @@ def main() -> int:
     options.add_argument("--processes", type=int, default=3)
     options.add_argument("--json", type=Path, help="file to write")
     given = options.parse_args()
-    with tempfile.TemporaryDirectory(prefix="fleet-") as name, PostgresServer() as server:
+    with tempfile.TemporaryDirectory(prefix="reconcilers-") as name, PostgresServer() as server:
         store = Store.open(server.new_database(), check_schema=False)
         upgrade(store)
         found = _measure(store, Path(name), given.campaigns, given.processes)
