@@ -1,44 +1,23 @@
-"""Slurm's commands: how they are called and how their answers are read. The commands are scripts on PATH."""
+"""Jobs as squeue and sacct show them, whatever either leaves out, and as scancel ends them."""
 
 from __future__ import annotations
 
 import os
 import time
-from dataclasses import replace
-from inspect import getattr_static, signature
 from pathlib import Path
 from typing import Any
 
 import pytest
-import submitit
 
 from dscampaign.orchestrator.errors import Unreachable
 from dscampaign.orchestrator.executors import slurm as slurm_module
 from dscampaign.orchestrator.executors import slurm_commands
 from dscampaign.orchestrator.executors.base import (
-    ArrayTooLarge,
-    JobArray,
     JobView,
-    SubmissionRefused,
-    SubmissionUnclear,
 )
 from dscampaign.orchestrator.executors.job_request import new_token
-from dscampaign.orchestrator.executors.sbatch_answer import REFUSED
-from dscampaign.orchestrator.executors.slurm import SlurmExecutor, job_name
+from dscampaign.orchestrator.executors.slurm import SlurmExecutor
 from dscampaign.tests.support.fake_slurm import FakeSlurm
-
-
-@pytest.fixture
-def slurm(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> FakeSlurm:
-    fake = FakeSlurm(tmp_path / "bin")
-    monkeypatch.setenv("PATH", f"{fake.folder}:{os.environ['PATH']}")
-    return fake
-
-
-def batch(tmp_path: Path, size: int = 2, **resources: Any) -> JobArray:
-    folder = tmp_path / "batches" / "abc"
-    folder.mkdir(parents=True)
-    return JobArray("abc", job_name("abc"), folder, size, resources)
 
 
 def look(expected: dict[str, set[int]], since_s: float = 1e9) -> tuple[dict[tuple[str, int], JobView], bool]:
@@ -66,207 +45,6 @@ def sacct_line(
     job_id: str, state: str, code: str = "0:0", *, name: str = "dscampaign-abc", end: str = "1100", user: int = ME
 ) -> str:
     return f"{job_id}|{state}|{code}|1000|1010|{end}|n1|{user}|{name}\n"
-
-
-# -- submission --------------------------------------------------------------------------------------------------
-
-
-def test_a_batch_is_one_array_with_its_token_in_name_and_comment(slurm: FakeSlurm, tmp_path: Path) -> None:
-    resources = {"partition": "h100", "nodes": 2, "mem": "64G", "array_parallelism": 64, "signal_delay_s": 60}
-    extra = {"additional_parameters": {"mail-type": "END"}, "setup": ["module load cuda"]}
-    ids = SlurmExecutor().submit(batch(tmp_path, 3, **resources, **extra))
-    assert ids == ["12_0", "12_1", "12_2"]
-    [call] = slurm.calls
-    assert call.options >= {
-        "--array=0-2%3",
-        "--job-name=dscampaign-abc",
-        "--comment=dscampaign:abc",
-        "--ntasks-per-node=1",
-        "--nodes=2",
-        "--no-requeue",
-        "--signal=USR2@60",
-        "--mail-type=END",
-    }
-    srun = next(line for line in call.script.splitlines() if line.startswith("srun "))
-    assert "--kill-on-bad-exit=0" in srun
-    assert srun.endswith(f"-u -m dscampaign.jobs.agent {tmp_path}/batches/abc")
-    assert call.script.index("module load cuda") < call.script.index("srun ")
-
-
-PRIVATE = {
-    "_submitit_command_str": ["self"],
-    "_make_submission_file_text": ["self", "command", "uid"],
-    "_make_submission_command": ["self", "submission_file_path"],
-}
-"""What the executor uses of submitit's that is private, with the parameters that it gives."""
-
-
-@pytest.mark.parametrize("name", PRIVATE)
-def test_submitit_still_has_what_is_used_of_it(name: str) -> None:
-    """A release without it shall fail here, by name, before it fails at the first `submit` (docs/adr/0011)."""
-    member = getattr_static(submitit.SlurmExecutor, name)
-    function: Any = member.fget if isinstance(member, property) else getattr(member, "__func__", member)
-    assert list(signature(function).parameters) == PRIVATE[name]
-
-
-def test_one_attempt_is_an_array_too(slurm: FakeSlurm, tmp_path: Path) -> None:
-    assert SlurmExecutor().submit(batch(tmp_path, 1)) == ["12_0"]
-    assert "--array=0-0%1" in slurm.calls[0].options
-
-
-def test_the_job_that_a_reconciler_runs_in_leaves_no_mark(
-    slurm: FakeSlurm, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setenv("SLURM_JOB_ID", "7")
-    monkeypatch.setenv("SLURM_MEM_PER_NODE", "512")
-    monkeypatch.setenv("SLURM_CONF", "/etc/slurm.conf")
-    SlurmExecutor().submit(batch(tmp_path))
-    assert {k for k in slurm.calls[0].env if k.startswith("SLURM_")} == {"SLURM_CONF"}
-    assert os.environ["SLURM_JOB_ID"] == "7"
-
-
-def test_what_the_spec_says_beats_the_environment_of_the_user(
-    slurm: FakeSlurm, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """Variables of sbatch overrule a script: another name, and no look would ever find the job."""
-    for name in ("JOB_NAME", "ARRAY_INX", "REQUEUE", "PARTITION", "ACCOUNT"):
-        monkeypatch.setenv(f"SBATCH_{name}", "mine")
-    SlurmExecutor().submit(batch(tmp_path, partition="h100"))
-    assert {k for k in slurm.calls[0].env if k.startswith("SBATCH_")} == {"SBATCH_ACCOUNT"}
-
-
-def test_an_sbatch_that_hangs_may_have_submitted(
-    slurm: FakeSlurm, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr("dscampaign.orchestrator.executors.slurm_commands.COMMAND_TIMEOUT_S", 0.2)
-    (slurm.folder / "sbatch").write_text("#!/bin/sh\nexec sleep 5\n")
-    with pytest.raises(SubmissionUnclear, match="did not respond within"):
-        SlurmExecutor().submit(batch(tmp_path))
-
-
-@pytest.mark.parametrize(
-    ("err", "kind"),
-    [
-        ("sbatch: error: invalid partition specified: nope", SubmissionRefused),
-        ("sbatch: error: Batch job submission failed: Socket timed out on send/recv operation", SubmissionUnclear),
-        ("sbatch: error: something nobody has seen before", SubmissionUnclear),
-        ("sbatch: error: Unable to contact slurm controller (connect failure)", Unreachable),
-        (
-            "sbatch: error: Batch job submission failed: Resource temporarily unavailable: temporarily unable",
-            Unreachable,
-        ),
-        ("sbatch: error: QOSMaxCpuPerJobLimit\nsbatch: error: violates policy (job submit limit)", SubmissionRefused),
-    ],
-)
-def test_what_a_failed_sbatch_means(slurm: FakeSlurm, tmp_path: Path, err: str, kind: type[Exception]) -> None:
-    slurm.answers("sbatch", err=err, code=1)
-    with pytest.raises(kind) as caught:
-        SlurmExecutor().submit(batch(tmp_path))
-    said = err.split("\n", maxsplit=1)[0]
-    assert (said.removeprefix("sbatch: error: ") if kind is SubmissionRefused else said) in str(caught.value)
-
-
-@pytest.mark.parametrize(
-    ("err", "for_now"),
-    [
-        ("sbatch: error: Batch job submission failed: Invalid job array specification", False),
-        ("sbatch: error: AssocMaxSubmitJobLimit\nsbatch: error: violates policy (job submit limit)", True),
-        ("sbatch: error: QOSMaxSubmitJobPerUserLimit\nsbatch: error: violates policy (job submit limit)", True),
-    ],
-)
-def test_a_batch_may_be_too_large(slurm: FakeSlurm, tmp_path: Path, err: str, for_now: bool) -> None:
-    slurm.answers("sbatch", err=err, code=1)
-    with pytest.raises(ArrayTooLarge) as caught:
-        SlurmExecutor().submit(batch(tmp_path))
-    assert caught.value.for_now is for_now
-
-
-FAILED = "sbatch: error: Batch job submission failed: "
-TIMED_OUT = f"{FAILED}Socket timed out on send/recv operation\n"
-MUNGE = 'sbatch: error: Munge encode failed: Failed to access "/run/munge/munge.socket.2": Connection refused\n'
-NOTES = (
-    MUNGE.replace("refused", "refused (retrying)"),
-    "Note: jobs in an Invalid partition are rejected. See QOSMaxSubmitJobPerUserLimit.\n",
-    "sbatch: error: Requested time limit is invalid here; we set it to one day\n",
-    "sbatch: error: Slurm temporarily unable to accept job, sleeping and retrying.\n",
-    "Welcome! Your last job 4242 ended well.\n",
-)
-
-
-@pytest.mark.parametrize("note", NOTES)
-@pytest.mark.parametrize(
-    ("last", "kind"),
-    [
-        (TIMED_OUT, SubmissionUnclear),
-        (f"{FAILED}Unable to contact slurm controller (receive failure)\n", SubmissionUnclear),
-        (f"{FAILED}Unexpected message received\n", SubmissionUnclear),
-        (f"{FAILED}Invalid qos specification\n", SubmissionRefused),
-        (f"{FAILED}Unable to contact slurm controller (connect failure)\n", Unreachable),
-        (f"{FAILED}Invalid job array specification\n", ArrayTooLarge),
-    ],
-)
-def test_no_note_before_the_decisive_line_changes_what_it_means(
-    slurm: FakeSlurm, tmp_path: Path, note: str, last: str, kind: type[Exception]
-) -> None:
-    slurm.answers("sbatch", err=note + last, code=1)
-    with pytest.raises(kind):
-        SlurmExecutor().submit(batch(tmp_path))
-
-
-@pytest.mark.parametrize(
-    ("out", "err"),
-    [
-        ("12\n", f"{FAILED}Invalid qos specification\n"),  # the wrapper failed, not sbatch
-        ("", f"{TIMED_OUT}{FAILED}Invalid qos specification\n"),  # the wrapper tried twice
-        ("", f"sbatch: error: something new\n{FAILED}something newer\n"),
-    ],
-)
-def test_where_a_job_may_exist_all_the_same_the_answer_is_unclear(
-    slurm: FakeSlurm, tmp_path: Path, out: str, err: str
-) -> None:
-    slurm.answers("sbatch", out, err, 1)
-    with pytest.raises(SubmissionUnclear):
-        SlurmExecutor().submit(batch(tmp_path))
-
-
-def test_without_a_credential_nothing_was_sent(slurm: FakeSlurm, tmp_path: Path) -> None:
-    slurm.answers("sbatch", err=f"{MUNGE}{FAILED}Protocol authentication error\n", code=1)
-    with pytest.raises(Unreachable):
-        SlurmExecutor().submit(batch(tmp_path))
-
-
-@pytest.mark.parametrize(
-    "answer", ["12", "12;main", "Submitted batch job 12", "Submitted batch job 12 on cluster main"]
-)
-@pytest.mark.parametrize("banner", ["", "Your last job 4242 ended well.\n", "job 4242\n", "512 hours are left\n"])
-def test_a_job_id_is_read_from_sbatchs_own_answer(slurm: FakeSlurm, tmp_path: Path, banner: str, answer: str) -> None:
-    slurm.answers("sbatch", f"{banner}{answer}\n{banner}")
-    assert SlurmExecutor().submit(batch(tmp_path, 1)) == ["12_0"]
-    assert "--parsable" in slurm.calls[0].args
-
-
-def test_two_lines_that_could_be_the_answer_are_unclear(slurm: FakeSlurm, tmp_path: Path) -> None:
-    slurm.answers("sbatch", "512\n12\n")
-    with pytest.raises(SubmissionUnclear, match="2 jobs"):
-        SlurmExecutor().submit(batch(tmp_path))
-
-
-def test_an_answer_without_a_job_id_is_unclear(slurm: FakeSlurm, tmp_path: Path) -> None:
-    slurm.answers("sbatch", "Thank you for using this cluster\n")
-    with pytest.raises(SubmissionUnclear):
-        SlurmExecutor().submit(batch(tmp_path))
-
-
-def test_without_slurm_the_error_says_what_to_do(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv("PATH", str(tmp_path))
-    with pytest.raises(Unreachable, match="cannot submit"):
-        SlurmExecutor().submit(batch(tmp_path))
-    with pytest.raises(Unreachable, match="squeue is not on PATH") as caught:
-        look({"abc": {0}})
-    assert "executor: local" in (caught.value.hint or "")
-
-
-# -- look --------------------------------------------------------------------------------------------------------
 
 
 def test_nothing_expected_asks_nobody(slurm: FakeSlurm) -> None:
@@ -603,9 +381,6 @@ def test_a_command_that_hangs_is_given_up(slurm: FakeSlurm, monkeypatch: pytest.
         look({"abc": {0}})
 
 
-# -- cancel ------------------------------------------------------------------------------------------------------
-
-
 def test_many_jobs_are_one_scancel(slurm: FakeSlurm) -> None:
     SlurmExecutor().cancel([])
     SlurmExecutor().cancel(["12_0", "12_1"])
@@ -618,52 +393,3 @@ def test_a_job_that_has_ended_by_itself_is_cancelled_too(slurm: FakeSlurm) -> No
     slurm.answers("scancel", err="scancel: error: Unable to contact slurm controller\n", code=1)
     with pytest.raises(Unreachable):
         SlurmExecutor().cancel(["12_0"])
-
-
-POLICY = "sbatch: error: Job violates accounting/QOS policy (job submit limit, user's size and/or time limits)"
-
-NEVER_TAKEN = [
-    "sbatch: error: invalid partition specified: nope",
-    "sbatch: error: Batch job submission failed: Invalid account or account/partition combination specified",
-    "sbatch: error: Batch job submission failed: Requested node configuration is not available",
-    "sbatch: error: Batch job submission failed: Requested time limit is invalid (missing or exceeds some limit)",
-    "sbatch: error: Batch job submission failed: Invalid feature specification",
-    "sbatch: error: Batch job submission failed: Invalid qos specification",
-    "sbatch: error: Memory specification can not be satisfied",
-    "sbatch: unrecognized option '--frob'",
-    f"sbatch: error: QOSMaxWallDurationPerJobLimit\n{POLICY}",
-]
-
-
-@pytest.mark.parametrize("text", NEVER_TAKEN)
-def test_what_sbatch_will_never_take(text: str) -> None:
-    assert REFUSED.search(text)
-
-
-@pytest.mark.parametrize(
-    "text",
-    [
-        "sbatch: error: Batch job submission failed: Socket timed out on send/recv operation",
-        "sbatch: error: Batch job submission failed: Unable to contact slurm controller (connect failure)",
-        f"sbatch: error: QOSMaxSubmitJobPerUserLimit\n{POLICY}",
-        "slurm_load_jobs error: Unexpected message received",
-    ],
-)
-def test_what_sbatch_may_take_another_time(text: str) -> None:
-    assert not REFUSED.search(text)
-
-
-def test_a_job_starts_in_the_folder_that_was_recorded_with_no_module_of_it_first(
-    slurm: FakeSlurm, tmp_path: Path
-) -> None:
-    array = replace(batch(tmp_path), workdir="/my project")
-    SlurmExecutor().submit(array)
-    script = (array.folder / "submission.sh").read_text()
-    assert "#SBATCH --chdir='/my project'\n" in script
-    assert " -P -u -m dscampaign.jobs.agent" in script
-
-
-@pytest.mark.usefixtures("slurm")
-def test_what_submitit_makes_no_job_of_is_refused(tmp_path: Path) -> None:
-    with pytest.raises(SubmissionRefused, match=r"submitit: .*no_such_parameter"):
-        SlurmExecutor().submit(batch(tmp_path, no_such_parameter=1))
