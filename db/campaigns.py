@@ -9,7 +9,7 @@ from typing import Final, NamedTuple
 from sqlalchemy import Connection, and_, case, delete, func, select
 
 from . import schema
-from .records import ACTIVE_ATTEMPT, COMPLETED_EARLY, PRUNED, UNSETTLED_RUN, RunState
+from .records import ACTIVE_ATTEMPT, COMPLETED_EARLY, THINNED, UNSETTLED_RUN, RunState
 
 METRICS_SOURCE: Final = "script.metrics_source"
 """Of an event that says where the metrics of a script come from that does not report them."""
@@ -118,7 +118,7 @@ def time_limits(conn: Connection, run_ids: Collection[int]) -> dict[int, str]:
 def thinned_runs(conn: Connection, campaign_id: int) -> dict[int, int]:
     """By run id, one step in how many is left, of the runs that were thinned."""
     run, attempt = schema.run.c, schema.attempt.c
-    every = attempt.evidence[PRUNED]["keep_every"].as_integer()
+    every = attempt.evidence[THINNED]["keep_every"].as_integer()
     query = select(run.id, func.max(every)).join(schema.attempt, attempt.run_id == run.id)
     found = query.where(run.campaign_id == campaign_id, every.is_not(None)).group_by(run.id)
     return {row[0]: row[1] for row in conn.execute(found)}

@@ -28,7 +28,7 @@ from sqlalchemy import (
 )
 
 from .gpu_records import POWER_CAPPED, SLOWED, AttemptGpus, GpuDevice, GpuSample, GpuUse, TokenEnergy
-from .records import PRUNED
+from .records import thinning_of
 from .rows import pieces
 from .schema import PRESENT, attempt, gpu, gpu_sample, node_spool, run, step_metric
 from .warm_up import untimed_steps, warm_up_steps
@@ -64,7 +64,7 @@ def attempt_gpus(conn: Connection, attempt_id: int, *, timed: bool = False) -> A
         timed: also what they did after the warm-up.
     """
     evidence = conn.execute(_evidence(), {"attempt_id": attempt_id}).scalar()
-    if recorded := (evidence or {}).get(PRUNED, {}).get("gpus"):
+    if recorded := thinning_of(evidence or {}).get("gpus"):
         return _read(recorded)
     found = _attempt_gpus(conn, attempt_id)
     return replace(found, timed=_timed(conn, attempt_id)) if found and timed else found

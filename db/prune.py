@@ -21,7 +21,7 @@ from sqlalchemy import ColumnElement, Connection, Table, and_, delete, exists, f
 
 from .events import add_event
 from .gpu_queries import attempt_gpus
-from .records import ENDED_RUN, PRUNED, TERMINAL_ATTEMPT, Stage
+from .records import ENDED_RUN, TERMINAL_ATTEMPT, THINNED, Stage, thinning_of
 from .rows import pieces
 from .schema import attempt, gpu_sample, metric_extra, run, step_metric
 from .store import Store
@@ -108,8 +108,8 @@ def _old_runs(store: Store, campaign_id: int, rule: Retention) -> Iterator[list[
             found[one.run_id].append(one)
     for attempts in found.values():
         over = all(one.state in TERMINAL_ATTEMPT and (one.ended_s or 0.0) <= until_s for one in attempts)
-        pruned = [one.evidence.get(PRUNED) or {} for one in attempts]
-        if over and not all(one.get("done") and one["keep_every"] >= rule.keep_every for one in pruned):
+        thinned = [thinning_of(one.evidence) for one in attempts]
+        if over and not all(one.get("done") and one["keep_every"] >= rule.keep_every for one in thinned):
             yield [one.id for one in attempts]
 
 
@@ -169,7 +169,7 @@ class _Kept:
 def _steps_apart(conn: Connection, attempt_ids: Sequence[int]) -> int:
     """Steps between two lines of a run: as the first prune found it, else the median of each attempt's first lines."""
     known = conn.execute(select(attempt.c.evidence).where(attempt.c.id.in_(attempt_ids))).scalars()
-    if recorded := [one[PRUNED]["steps_apart"] for one in known if "steps_apart" in one.get(PRUNED, {})]:
+    if recorded := [apart for one in known if (apart := thinning_of(one).get("steps_apart"))]:
         return int(recorded[0])
     row, apart = step_metric.c, list[int]()
     for attempt_id in attempt_ids:
@@ -216,11 +216,11 @@ def _mark(store: Store, attempt_id: int, every: int, apart: int, *, done: bool =
     row = attempt.c
     with store.write() as conn:
         evidence = conn.execute(select(row.evidence).where(row.id == attempt_id).with_for_update()).scalar_one()
-        before = evidence.get(PRUNED) or {"gpus": None, "sample_s": _sample_s(conn, attempt_id)}
+        before = thinning_of(evidence) or {"gpus": None, "sample_s": _sample_s(conn, attempt_id)}
         if before["gpus"] is None and (used := attempt_gpus(conn, attempt_id, timed=True)):
             before = {**before, "gpus": asdict(used)}
         least = max(every, before.get("keep_every", 0))
-        marked = {**evidence, PRUNED: {**before, "keep_every": least, "steps_apart": apart, "done": done}}
+        marked = {**evidence, THINNED: {**before, "keep_every": least, "steps_apart": apart, "done": done}}
         conn.execute(update(attempt).where(row.id == attempt_id).values(evidence=marked))
 
 
@@ -235,7 +235,7 @@ def _thin_samples(store: Store, attempt_id: int, every: int, *, dry_run: bool) -
     row = gpu_sample.c
     with store.read() as conn:
         evidence = conn.execute(select(attempt.c.evidence).where(attempt.c.id == attempt_id)).scalar_one()
-        span_s = (evidence.get(PRUNED) or {}).get("sample_s") or _sample_s(conn, attempt_id)
+        span_s = thinning_of(evidence).get("sample_s") or _sample_s(conn, attempt_id)
         query = select(row.node_rank, row.gpu, row.ts_s).where(row.attempt_id == attempt_id)
         times: dict[tuple[int, int], list[float]] = defaultdict(list)
         for node_rank, number, ts_s in conn.execute(query.order_by(row.node_rank, row.gpu, row.ts_s)):

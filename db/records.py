@@ -68,13 +68,20 @@ TERMINAL_ATTEMPT: Final = frozenset({AttemptState.COMPLETED, AttemptState.FAILED
 ACTIVE_ATTEMPT: Final = frozenset(AttemptState) - TERMINAL_ATTEMPT
 """It may have a job."""
 
-PRUNED: Final = "pruned"
-"""In the evidence of an attempt whose metrics were thinned, see ``prune``: one step in how many stayed, and figures."""
+THINNED: Final = "pruned"
+"""In the evidence of an attempt whose metrics were thinned, see ``prune``. While an attempt that cannot win is being
+ended, the reconciler has a note under the same name: why."""
+
+
+def thinning_of(evidence: Mapping[str, Any]) -> Mapping[str, Any]:
+    """Of an attempt that was thinned: one step in how many stayed, and figures from before; empty of all others."""
+    found = evidence.get(THINNED)
+    return found if isinstance(found, Mapping) else {}
 
 
 def kept_every(evidences: Iterable[Mapping[str, Any]]) -> int:
     """Of a run's steps, one in how many is left, by the evidence of its attempts; 1 where it was not thinned."""
-    return max((int(one[PRUNED]["keep_every"]) for one in evidences if one.get(PRUNED)), default=1)
+    return max((int(thinning_of(one).get("keep_every", 1)) for one in evidences), default=1)
 
 
 _MAX_KEY_PART: Final = 48  # characters
