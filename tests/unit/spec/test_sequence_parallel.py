@@ -3,41 +3,24 @@
 from __future__ import annotations
 
 import json
+from functools import partial
 from pathlib import Path
 from typing import Any
 
 import pytest
-import yaml
 
 from dscampaign.jobs.trainer.config import TrainerConfig
-from dscampaign.orchestrator.errors import SpecError
 from dscampaign.orchestrator.executors import job_request
 from dscampaign.orchestrator.memory.feasibility import needs_of
 from dscampaign.orchestrator.memory.loss_memory import loss_gb
 from dscampaign.orchestrator.memory.prediction import memory_key
 from dscampaign.orchestrator.memory.zero_memory import Sizes
 from dscampaign.orchestrator.spec.batch_size import sharers
-from dscampaign.orchestrator.spec.expand import Run, expand
-from dscampaign.orchestrator.spec.load import load_spec
 from dscampaign.orchestrator.spec.model import RunConfig, Spec
 from dscampaign.orchestrator.spec.rank_groups import remarks
+from dscampaign.tests.unit.spec.rank_groups import problems_of, runs_of
 
-EIGHT = {"nodes": 2, "gpus_per_node": "h100:4"}
-
-
-def runs(tmp_path: Path, *, slurm: dict[str, Any] = EIGHT, **changes: Any) -> tuple[Run, ...]:
-    given = {"model": "gpt2", "dataset": "d", "global_batch": 64, "steps": 10, "sequence_parallel": 4}
-    train = {**given, **changes.pop("train", {})}
-    spec = tmp_path / "spec.yaml"
-    spec.write_text(yaml.safe_dump({"name": "s", "slurm": slurm, "train": train, **changes}))
-    return expand(load_spec(spec))
-
-
-def problems(tmp_path: Path, **changes: Any) -> dict[str, str]:
-    """Each with its hint, by field."""
-    with pytest.raises(SpecError) as caught:
-        runs(tmp_path, **changes)
-    return {problem.field: f"{problem.message} | {problem.hint}" for problem in caught.value.problems}
+runs, problems = partial(runs_of, "sequence_parallel"), partial(problems_of, "sequence_parallel")
 
 
 def test_the_batch_is_divided_among_groups(tmp_path: Path) -> None:

@@ -4,16 +4,15 @@ from __future__ import annotations
 
 import json
 import re
+from functools import partial
 from pathlib import Path
 from typing import Any
 
 import pytest
-import yaml
 
 from dscampaign.jobs.shared import layer_parts
 from dscampaign.jobs.shared.layer_parts import Cut, cut_of
 from dscampaign.jobs.trainer.config import TrainerConfig
-from dscampaign.orchestrator.errors import SpecError
 from dscampaign.orchestrator.executors import job_request
 from dscampaign.orchestrator.memory import config_changes
 from dscampaign.orchestrator.memory.feasibility import needs_of
@@ -21,28 +20,14 @@ from dscampaign.orchestrator.memory.loss_memory import loss_gb
 from dscampaign.orchestrator.memory.parameter_count import count_parameters
 from dscampaign.orchestrator.memory.prediction import memory_key
 from dscampaign.orchestrator.memory.zero_memory import Sizes, alternatives
-from dscampaign.orchestrator.spec.expand import Run, expand
-from dscampaign.orchestrator.spec.load import load_spec
 from dscampaign.orchestrator.spec.model import RunConfig, Spec
 from dscampaign.orchestrator.spec.rank_groups import remarks
+from dscampaign.tests.unit.spec.rank_groups import problems_of, runs_of
 
-EIGHT = {"nodes": 2, "gpus_per_node": "h100:4"}
 LLAMA = {"model_type": "llama", "num_attention_heads": 16, "num_key_value_heads": 8, "hidden_size": 256}
 
 
-def runs(tmp_path: Path, *, slurm: dict[str, Any] = EIGHT, **changes: Any) -> tuple[Run, ...]:
-    given = {"model": "gpt2", "dataset": "d", "global_batch": 64, "steps": 10, "tensor_parallel": 4}
-    train = {**given, **changes.pop("train", {})}
-    spec = tmp_path / "spec.yaml"
-    spec.write_text(yaml.safe_dump({"name": "s", "slurm": slurm, "train": train, **changes}))
-    return expand(load_spec(spec))
-
-
-def problems(tmp_path: Path, **changes: Any) -> dict[str, str]:
-    """Each with its hint, by field."""
-    with pytest.raises(SpecError) as caught:
-        runs(tmp_path, **changes)
-    return {problem.field: f"{problem.message} | {problem.hint}" for problem in caught.value.problems}
+runs, problems = partial(runs_of, "tensor_parallel"), partial(problems_of, "tensor_parallel")
 
 
 def test_the_batch_is_divided_among_groups(tmp_path: Path) -> None:
