@@ -106,6 +106,9 @@ bit order of the `nonfinite` mask: append, never reorder."""
 COMPLETED_EARLY: Final = "completed_early"
 """The failure class of an attempt whose script ended well before its target step; its run is completed, and marked."""
 
+REMOVED: Final = "removed"
+"""What a campaign's `desired` is once `campaign rm` has begun."""
+
 ABSENT: Final = "absent"
 """What a run's `desired` is when the spec no longer names it."""
 

@@ -17,7 +17,7 @@ from sqlalchemy import Connection
 from ... import __version__
 from ...db import queries
 from ...db.ownership import distrust
-from ...db.records import ABSENT, ENDED_RUN, RETRYABLE_RUN, CampaignRow, NewRun, RunRow, RunState
+from ...db.records import ABSENT, ENDED_RUN, REMOVED, RETRYABLE_RUN, CampaignRow, NewRun, RunRow, RunState
 from ...db.store import Store
 from ...jobs.shared.files import make_private
 from ...jobs.shared.layout import Beside, CampaignPaths
@@ -34,9 +34,6 @@ from .diff import SpecDiff, as_kept, merge
 
 _KEPT = ("desired", "state", "reason", "retry_epoch", "not_before_s", "target_step", "config")
 """Of a stored run that the spec still names, what submitting it may change."""
-
-REMOVED = "removed"
-"""What a campaign's `desired` is once `campaign rm` has begun."""
 
 
 @dataclass(frozen=True)

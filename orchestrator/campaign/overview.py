@@ -8,10 +8,9 @@ from typing import Any
 
 from ...db import queries
 from ...db.campaigns import CampaignTotals, campaign_totals, with_gpus
-from ...db.records import CampaignRow
+from ...db.records import REMOVED, CampaignRow
 from ...db.store import Store
 from .counts import RunCounts
-from .desired import REMOVED
 
 
 @dataclass(frozen=True)

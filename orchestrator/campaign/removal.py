@@ -10,14 +10,13 @@ from pathlib import Path
 
 from ...db import queries
 from ...db.campaigns import delete_campaign, delete_measurements
-from ...db.records import ACTIVE_ATTEMPT, UNSETTLED_RUN, CampaignRow
+from ...db.records import ACTIVE_ATTEMPT, REMOVED, UNSETTLED_RUN, CampaignRow
 from ...db.store import Store
 from ...jobs.shared.layout import CampaignPaths
 from ..errors import UserError
 from ..formatting import count
 from ..reconcile.campaign_folder import CampaignFolder
 from ..reconcile.lease import FencedWriter, LeaseHolder, release_lease, take_lease
-from .desired import REMOVED
 
 
 @dataclass(frozen=True)

@@ -283,3 +283,27 @@ def test_gc_says_what_goes_and_asks(world: World, capsys: Output) -> None:
     assert not spool.exists()
     assert cli(world, "gc") == 0
     assert "nothing to delete" in capsys.readouterr().out
+
+
+def test_nothing_starts_in_a_campaign_whose_removal_was_interrupted(
+    world: World, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("HF_TOKEN", "x")
+    world.record(matrix={"depth": [1, 2, 3]})
+    monkeypatch.delenv("HF_TOKEN")
+    world.run_pass()
+    assert world.states()["depth-3"] == "held"
+
+    def killed(*_: object) -> None:
+        raise KeyboardInterrupt
+
+    with monkeypatch.context() as patch:
+        patch.setattr(removal, "_remove_folder", killed)
+        with pytest.raises(KeyboardInterrupt):
+            removal.remove(world.store, world.campaign)
+    monkeypatch.setenv("HF_TOKEN", "x")
+    for _ in range(2):
+        world.run_pass()
+    assert [batch.size for batch in world.cluster.submitted] == [2]
+    removal.remove(world.store, world.campaign)
+    assert rows(world) == {}
