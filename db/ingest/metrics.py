@@ -62,11 +62,14 @@ class MetricSpool(Spool[MetricBatch]):
 
 
 def _know_target(conn: Connection, source: Source, data: Mapping[str, Any]) -> None:
-    """A run of so many epochs learns from its script how many steps that is."""
+    """A run of so many epochs learns from its script how many steps that is, not from that of an earlier experiment."""
     steps = data.get("steps")
     if is_whole(steps, 1):
-        run = schema.run.c
-        unknown = update(schema.run).where(run.id == source.run_id, run.target_step.is_(None))
+        run, attempt = schema.run.c, schema.attempt.c
+        told_by = select(attempt.config_hash).where(attempt.id == source.attempt_id).scalar_subquery()
+        unknown = update(schema.run).where(
+            run.id == source.run_id, run.target_step.is_(None), run.config_hash == told_by
+        )
         conn.execute(unknown.values(target_step=steps))
 
 

@@ -331,3 +331,15 @@ def test_a_target_that_the_script_counted_is_the_run_s(world: World, steps: obje
     with world.store.read() as conn:
         [run] = queries.runs(conn, world.campaign_id)
     assert run.target_step == target
+
+
+def test_a_target_that_an_earlier_experiment_counted_is_not_the_run_s(world: World) -> None:
+    """Its line comes late, after the spec has made another one of the run."""
+    world.write({"event": "target", "ts": 1.0, "steps": 37})
+    with world.store.write() as conn:
+        [run] = queries.runs(conn, world.campaign_id)
+        queries.update_run(conn, run.id, config_hash="another")
+    world.ingest()
+    with world.store.read() as conn:
+        [run] = queries.runs(conn, world.campaign_id)
+    assert run.target_step is None
