@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import signal
+import subprocess
 import time
 from functools import partial
 from pathlib import Path
@@ -33,6 +34,10 @@ SOON_S = 2.0
 def _ends(actions: object, *_: object) -> bool:
     assert isinstance(actions, list)
     return any(isinstance(action, Finish) for action in actions)
+
+
+def _submits(command: list[str], **_: object) -> bool:
+    return command[0] == "sbatch"
 
 
 EFFECTS = [
@@ -109,7 +114,7 @@ def test_a_leader_stopped_past_its_lease(
     monkeypatch.setattr(lease, "LEASE_TTL_S", SOON_S)
     url = postgres.new_database()
     trial = begin(tmp_path, [case("contested", "12", "--step-s=0.5")], url)
-    stop = Boundary(SlurmExecutor, "submit", after=False)
+    stop = Boundary(subprocess, "run", after=False, when=_submits)
     leader = processes.start(processes.reconcile, url, trial.campaign, partial(stop.install, signal.SIGSTOP))
     wait_until(lambda: processes.is_stopped(leader), "the leader's stop")
     [late] = trial.observe().attempts["case-contested"]
