@@ -39,7 +39,7 @@ GRANT DELETE ON campaign, run, checkpoint, gpu, gpu_sample, memory_observation, 
 -- campaign_ingest: the columns that an agent reads and writes, all others are out of its reach.
 GRANT SELECT ON alembic_version, attempt, checkpoint, event, gpu, gpu_sample, memory_observation, metric_extra,
     node_spool, run_latest, step_metric TO campaign_ingest;
-GRANT SELECT (id, campaign_id, target_step) ON run TO campaign_ingest;
+GRANT SELECT (id, campaign_id, config_hash, target_step) ON run TO campaign_ingest;
 GRANT INSERT ON checkpoint, gpu, gpu_sample, memory_observation, metric_extra, node_spool, run_latest, step_metric
     TO campaign_ingest;
 GRANT INSERT (campaign_id, run_id, attempt_id, ts_s, kind, message, data) ON event TO campaign_ingest;

@@ -31,6 +31,7 @@ read-only, as a standby is, it ended a transaction for its age, is short of conn
 starts, has trouble with its files."""
 _TRY_AGAIN: Final = "nothing is lost: try again"
 _READ_ONLY: Final = "ask its owner to run this, or use a store of your own: `--store`"
+_GRANT_AGAIN: Final = "this version may need a grant that an earlier one did not: run roles.sql again (docs/cluster.md)"
 _HINTS: Final = {
     r"translate host name|resolve host|[Nn]ame or service not known|nodename nor servname": (
         "no host has this name: check the store's address"
@@ -218,7 +219,7 @@ class Store:
         if self.is_sqlite and "readonly database" in message:
             return StoreError(f"{self.url_without_password}: you may read this store, not write to it", hint=_READ_ONLY)
         if not (broken or _refused_for_now(error, driver)):
-            return StoreError(message)
+            return StoreError(message, hint=_GRANT_AGAIN if _lacks_grant(error) else "")
         if "locked" in message if self.is_sqlite else _sqlstate(error) in _BUSY_SQLSTATES:
             return StoreBusy(message, hint=_TRY_AGAIN)
         self._engine.dispose()  # a server that is back, or another in its place, is met anew and with its own settings
@@ -240,6 +241,15 @@ def _refused_for_now(error: BaseException | None, driver: Any) -> bool:
     return trouble or _sqlstate(error).startswith(_AWAY_SQLSTATES)
 
 
+def _lacks_grant(error: BaseException | None) -> bool:
+    """Whether PostgreSQL keeps the login from a table or a column, whatever the row.
+
+    A policy of a row, and a trigger of roles.sql, have the same SQLSTATE; texts are in the server's language.
+    """
+    said_by = getattr(getattr(error, "diag", None), "source_function", None) or ""
+    return _sqlstate(error) == "42501" and said_by.startswith("aclcheck_error")
+
+
 def refusal(conn: Connection, write: Callable[[], object]) -> BaseException | None:
     """Writes a part of a transaction that may fail alone.
 
@@ -248,7 +258,8 @@ def refusal(conn: Connection, write: Callable[[], object]) -> BaseException | No
         it is written.
 
     Raises:
-        Exception: What is not the part's fault: the database broke off, the lease is lost, a file cannot be read.
+        Exception: What is not the part's fault: the database broke off, the login lacks a grant, the lease is lost, a
+            file cannot be read.
     """
     driver = conn.dialect.loaded_dbapi
     try:
@@ -257,11 +268,11 @@ def refusal(conn: Connection, write: Callable[[], object]) -> BaseException | No
     except (StoreError, OSError):
         raise
     except DBAPIError as error:
-        if error.connection_invalidated or _refused_for_now(error.orig, driver):
+        if error.connection_invalidated or _refused_for_now(error.orig, driver) or _lacks_grant(error.orig):
             raise
         return error.orig
     except Exception as error:
-        if _refused_for_now(error, driver):  # COPY talks to the driver itself
+        if _refused_for_now(error, driver) or _lacks_grant(error):  # COPY talks to the driver itself
             raise
         return error
     return None

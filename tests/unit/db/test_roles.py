@@ -90,6 +90,21 @@ def test_the_ingest_role_ingests_and_decides_nothing(world: World, job: Store) -
         assert (queries.run_by_id(conn, world.run_id).target_step, queries.saved_steps(conn, 1)) == (300, {1: 9})
 
 
+@pytest.mark.parametrize("lacking", ["SELECT (config_hash) ON run", "INSERT ON step_metric", "INSERT ON metric_extra"])
+def test_lines_wait_for_a_grant_that_is_missing(world: World, job: Store, lacking: str) -> None:
+    """It is not their fault: as after an upgrade, when nobody has run the file again yet."""
+    world.write(*({"step": step, "loss": 1.0, "mine": 2.0} for step in range(1, 301)), {"event": "target", "steps": 300})
+    run_sql(world.store, f"REVOKE {lacking} FROM campaign_ingest")
+    with pytest.raises(StoreError, match="permission denied") as refused:
+        ingest(job, MetricSpool(1, world.spool()))
+    assert "roles.sql" in (refused.value.hint or "")
+    assert not world.metrics()
+    assert not world.events("spool.corrupt")
+    run_sql(world.store, ROLES.read_text())
+    result = ingest(job, MetricSpool(1, world.spool()))
+    assert (result.lines, result.rejected, len(world.metrics())) == (301, 0, 300)
+
+
 def test_the_ingest_role_takes_telemetry_and_memory(world: World, job: Store) -> None:
     spool = world.dir / "gpus-0.jsonl"
     device = '{"devices":[{"gpu":0,"name":"H200"}],"node":"n1"}\n'
