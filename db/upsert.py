@@ -107,8 +107,7 @@ def _upsert(conn: Connection, table: Table, rows: Sequence[tuple[Any, ...]]) -> 
 
 def _copy(conn: Connection, table: Table, rows: Iterable[tuple[Any, ...]]) -> None:
     """Postgres' fastest way: a binary COPY into a private table, from there one INSERT."""
-    stage, names = f"stage_{table.name}", list(table.columns.keys())
-    columns = ", ".join(names)  # by name: a migrated table has them in another order
+    stage, columns = f"stage_{table.name}", ", ".join(table.columns.keys())  # by name: a migrated table has another order
     # Gone after it: behind a pooler the connection is soon another's, perhaps after an upgrade of the table.
     conn.exec_driver_sql(f"CREATE TEMP TABLE {stage} (LIKE {table.name}) ON COMMIT DROP")
     cursor: Any = conn.connection.cursor()
@@ -116,9 +115,16 @@ def _copy(conn: Connection, table: Table, rows: Iterable[tuple[Any, ...]]) -> No
         copy.set_types([_POSTGRES_TYPES[type(column.type)] for column in table.columns])
         for row in rows:
             copy.write_row(row)
-    staged: Any = select(literal_column(columns)).select_from(text(stage))
-    conn.execute(_on_conflict(dialect_of(conn.dialect.name).insert(table).from_select(names, staged), table))
+    conn.exec_driver_sql(_from_stage_sql(table, stage))
     conn.exec_driver_sql(f"DROP TABLE {stage}")
+
+
+@lru_cache
+def _from_stage_sql(table: Table, stage: str) -> str:
+    """The INSERT in the driver's own words: to compile it takes longer than an agent's usual rows."""
+    kind, names = dialect_of("postgresql"), list(table.columns.keys())
+    staged: Any = select(literal_column(", ".join(names))).select_from(text(stage))
+    return str(_on_conflict(kind.insert(table).from_select(names, staged), table).compile(dialect=kind.dialect()))
 
 
 @lru_cache(maxsize=4 * _ROWS)
