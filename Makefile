@@ -1,7 +1,7 @@
 # make demo    a small campaign on this machine, from spec to report, under demo/
 # make check   format, lint, types, import rules and the pure tests: two minutes, without torch, Slurm or a database
 # make test    all tests, in four processes, for many of them wait most of their time; installs the servers that they need
-#              (Debian, root). SKIP="cluster postgres nvme" leaves groups out
+#              (Debian, root). SKIP="cluster postgres nvme browser" leaves groups out
 # make lint    format, lint, types, import rules
 # make soak    a campaign under random faults for SOAK_SECONDS (1200), from a printed SEED; needs what the tests need
 # make bench   benchmarks

@@ -1,13 +1,14 @@
 #!/usr/bin/env bash
 # Sees to it that what the tests need is installed: Slurm, munge and MariaDB (tests/support/slurm_cluster.py), PostgreSQL
-# and pgbouncer (tests/support/postgres.py, tests/support/pgbouncer.py), a compiler (torch.compile, operators of DeepSpeed) and libaio's headers
-# (tests/integration/trainer/test_nvme.py).
+# and pgbouncer (tests/support/postgres.py, tests/support/pgbouncer.py), a browser (tests/support/browser.py), a compiler
+# (torch.compile, operators of DeepSpeed) and libaio's headers (tests/integration/trainer/test_nvme.py).
 #
 # As root on Debian or Ubuntu it installs what is missing. Elsewhere it says what to install and fails, unless every
-# missing group is named: SKIP="cluster postgres nvme training". Tests are never left out silently.
+# missing group is named: SKIP="browser cluster postgres nvme training". Tests are never left out silently.
 set -euo pipefail
 
 declare -A packages=(
+  [browser]="chromium"
   [cluster]="slurm-wlm slurmdbd munge mariadb-server"
   [postgres]="postgresql pgbouncer"
   [nvme]="libaio-dev"
@@ -18,6 +19,7 @@ has() { command -v "$1" >/dev/null || [ -x "/usr/sbin/$1" ]; }
 
 installed() {
   case $1 in
+    browser) has chromium || has chromium-browser || has google-chrome || has chrome ;;
     cluster) has slurmctld && has slurmd && has slurmdbd && has munged && has mariadbd && [ "$(id -u)" = 0 ] ;;
     nvme) [ -e /usr/include/libaio.h ] ;;
     training) has c++ ;;
@@ -33,7 +35,7 @@ install() {
 }
 
 missing=()
-for group in cluster nvme postgres training; do
+for group in browser cluster nvme postgres training; do
   [[ " ${SKIP:-} " == *" $group "* ]] || installed "$group" || missing+=("$group")
 done
 [ "${#missing[@]}" -gt 0 ] || exit 0

@@ -12,8 +12,9 @@ from dscampaign.tests.support.postgres import PostgresServer
 from dscampaign.tests.support.slurm_cluster import SlurmCluster
 from dscampaign.tests.support.slurm_fixtures import running_cluster
 
-GROUPS = ("cluster", "nvme", "postgres", "training")
+GROUPS = ("browser", "cluster", "nvme", "postgres", "training")
 _GROUP_OF_FIXTURE = {
+    "opened": "browser",
     "slurm": "cluster",
     "own_slurm": "cluster",
     "postgres": "postgres",

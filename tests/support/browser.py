@@ -17,7 +17,7 @@ BROWSERS: Final = ("chromium", "chromium-browser", "google-chrome", "chrome")
 _TIMEOUT_S: Final = 60
 
 
-def found_browser() -> str | None:
+def _found_browser() -> str | None:
     """The path of a browser of the Chromium family, or None."""
     return next(filter(None, map(shutil.which, BROWSERS)), None)
 
@@ -118,8 +118,8 @@ class Browser:
 @contextmanager
 def browser(folder: Path) -> Iterator[Browser]:
     """A browser whose profile is in this folder; it ends with the block."""
-    path = found_browser()
-    assert path
+    path = _found_browser()
+    assert path, f"none of {', '.join(BROWSERS)} is installed: see scripts/test_dependencies.sh"
     to_it, from_us = os.pipe()
     to_us, from_it = os.pipe()
     words = [

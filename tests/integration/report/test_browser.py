@@ -9,10 +9,8 @@ import pytest
 
 from dscampaign.db.store import Store
 from dscampaign.orchestrator.cli.main import main
-from dscampaign.tests.support.browser import Browser, browser, found_browser
+from dscampaign.tests.support.browser import Browser, browser
 from dscampaign.tests.support.planted import Planted, PlantStore, plant, results_at
-
-pytestmark = pytest.mark.skipif(found_browser() is None, reason="LEFT OUT: needs a browser of the Chromium family")
 
 CONDITIONS = (
     Planted("base", (0.100, 0.101, 0.102), (3.000, 3.002, 2.998)),
