@@ -43,8 +43,9 @@ def render(
         # The timer synchronises the device twice a step; the trainer measures without that.
         "timers": {"throughput": {"enabled": False}},
     }
-    config["zero_optimization"] = {**_gradients(train["zero_stage"]), **config.get("zero_optimization", {})}
     others = {key: value for key, value in overrides.items() if key != "optimizer"}
+    gradients = _gradients(train["zero_stage"], others.get("zero_optimization") or {})
+    config["zero_optimization"] = {**gradients, **config.get("zero_optimization", {})}
     return merged(config | {"optimizer": _optimizer(train, overrides)}, others)
 
 
@@ -78,13 +79,14 @@ def _precision(precision: str) -> dict[str, Any]:
     }
 
 
-def _gradients(stage: int) -> dict[str, Any]:
+def _gradients(stage: int, overrides: Mapping[str, Any]) -> dict[str, Any]:
     """The ZeRO stage, and how it reduces gradients.
 
     Stage 3 scatters them out of their own tensors. DeepSpeed's default copies each into a buffer of a gigabyte before,
-    which is then not read (benchmarks/results/zero3-host-h200.json).
+    which is then not read (benchmarks/results/zero3-host-h200.json), unless the spec has them reduced instead.
     """
-    return {"stage": stage, **({"contiguous_gradients": False} if stage == 3 else {})}
+    scattered = stage == 3 and overrides.get("reduce_scatter", True)
+    return {"stage": stage, **({"contiguous_gradients": False} if scattered else {})}
 
 
 def _offload(offload: str, nvme_path: str | None) -> dict[str, Any]:

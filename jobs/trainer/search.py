@@ -50,7 +50,7 @@ def search(engine: Engine, model: NextTokenLoss, config: TrainerConfig, job: Job
                 write_atomically(paths.did_not_fit(job.rank), json.dumps({"micro_batch": size}))
             raise
         trials.append(trial)
-        tokens = plan.share * config.world_size * config.part_len
+        tokens = plan.share * (config.world_size // config.ranks_per_sample) * config.seq_len
         report.event("trial", **vars(trial), tokens=tokens, **memory.place(engine.device))
         following = next_size(plan.share, trials, plan.too_big)
         over = time.monotonic() - began_s > plan.seconds or report.should_stop()

@@ -6,9 +6,11 @@ Nothing here imports pydantic, SQLAlchemy or submitit before a subcommand needs 
 from __future__ import annotations
 
 import gc
+import os
 import sys
 import traceback
 from collections.abc import Sequence
+from pathlib import Path
 
 import click
 
@@ -75,7 +77,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     words = list(sys.argv[1:] if argv is None else argv)
     if debug := "--debug" in words:
         words.remove("--debug")
-    _never_fail_on_encoding()
+    _write_whatever_happens()
     gc.set_threshold(50_000)  # imports make many objects that stay: looking for garbage among them costs a sixth
     try:
         return int(campaign.main(words, prog_name="campaign", standalone_mode=False) or EXIT_OK)
@@ -124,7 +126,10 @@ def _complain_of_usage(error: click.ClickException) -> None:
     echo_error(message[:1].lower() + message[1:].removesuffix("."), f"`{verb} --help`")
 
 
-def _never_fail_on_encoding() -> None:
-    for stream in (sys.stdout, sys.stderr):
-        if reconfigure := getattr(stream, "reconfigure", None):
+def _write_whatever_happens() -> None:
+    """Neither a stream that the caller closed, as in `2>&-`, nor a character that one lacks ends a command."""
+    for name in ("stdout", "stderr"):
+        if getattr(sys, name) is None:
+            setattr(sys, name, Path(os.devnull).open("w", encoding="utf-8"))
+        elif reconfigure := getattr(getattr(sys, name), "reconfigure", None):
             reconfigure(errors="replace")

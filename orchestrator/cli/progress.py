@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import os
 import sys
 import time
@@ -29,6 +30,8 @@ _CLEAR: Final = "\r\x1b[2K"
 class Progress:
     """Tells how many things are done, how many a second, and how long the rest takes; leaves no bar behind.
 
+    A stream that nobody reads any more gets nothing further: the work goes on.
+
     Args:
         stream: where to tell it.
         clock: seconds that only grow.
@@ -43,8 +46,7 @@ class Progress:
     def clear(self) -> None:
         """Removes the bar, so that something else can be said there."""
         if self._shown and self._bar:
-            self._stream.write(_CLEAR)
-            self._stream.flush()
+            self._write(_CLEAR)
         self._shown = False
 
     def through(self, items: Iterable[_Item], noun: str, size: Callable[[_Item], int] | None = None) -> Iterator[_Item]:
@@ -61,21 +63,26 @@ class Progress:
                 done += size(item) if size else 1
                 now_s = self._clock()
                 if now_s >= max(self._next_s, began_s + _EVERY_S) and done != total:
-                    self._show(noun, done, total, now_s - began_s)
                     self._next_s = now_s + (_EVERY_S if self._bar else _PLAIN_S)
+                    self._shown = True
+                    self._write(self._text(noun, done, total, now_s - began_s))
         finally:
             self.clear()
 
-    def _show(self, noun: str, done: int, total: int | None, took_s: float) -> None:
+    def _text(self, noun: str, done: int, total: int | None, took_s: float) -> str:
         text = progress_text(noun, done, total, took_s)
         if not self._bar:
-            self._stream.write(f"{text}\n")
-        else:
-            filled = _BAR * done // total if total else 0
-            bar = f"[{'#' * filled}{' ' * (_BAR - filled)}] " if total else ""
-            self._stream.write(f"{_CLEAR}{shorten(bar + text, (page_for(self._stream).width or 80) - 1)}")
-        self._stream.flush()
-        self._shown = True
+            return f"{text}\n"
+        filled = _BAR * done // total if total else 0
+        bar = f"[{'#' * filled}{' ' * (_BAR - filled)}] " if total else ""
+        return f"{_CLEAR}{shorten(bar + text, (page_for(self._stream).width or 80) - 1)}"
+
+    def _write(self, text: str) -> None:
+        try:
+            self._stream.write(text)
+            self._stream.flush()
+        except (OSError, ValueError):  # closed at the other end, or at this one
+            self._next_s, self._shown = math.inf, False
 
 
 @contextmanager

@@ -218,7 +218,9 @@ def _choices(config: RunConfig) -> dict[str, Any]:
     rendered = config.rendered_deepspeed()
     zero, optimizer = rendered["zero_optimization"], rendered["optimizer"]
     devices = [(zero.get(name) or {}).get("device", "none") for name in ("offload_optimizer", "offload_param")]
-    buffers = (1 + bool(zero.get("overlap_comm"))) * bool(zero.get("contiguous_gradients", True))
+    # As the spec has it: what is rendered for stage 3, which has no such buffer, says nothing of the other stages.
+    asked = config.deepspeed.get("zero_optimization") or {}
+    buffers = (1 + bool(zero.get("overlap_comm"))) * bool(asked.get("contiguous_gradients", True))
     kind = str(optimizer.get("type", "")).lower()
     return {
         "precision": config.train.precision,

@@ -50,7 +50,8 @@ def lowest_loss_sentence(workload: str, comparisons: Sequence[BaselineComparison
         return ""
     best = min(known, key=_mean_loss)
     if len({f"{_mean_loss(each):.4f}" for each in known}) == 1:
-        return f"{where}all conditions came to the same {best.loss_is} loss, {_mean_loss(best):.4f}."
+        those = "all conditions" if len(known) == len(comparisons) else f"all {len(known)} conditions that have one"
+        return f"{where}{those} came to the same {best.loss_is} loss, {_mean_loss(best):.4f}."
     tests = {each.condition.name: loss_test(each.losses, best.losses) for each in known if each is not best}
     near = [name for name, test in tests.items() if test.verdict != Sameness.WORSE]
     said = f"{where}{best.condition.name} came to the lowest {best.loss_is} loss, {_mean_loss(best):.4f}"

@@ -13,7 +13,7 @@ from transformers import AutoConfig, AutoModelForCausalLM
 
 from dscampaign.jobs.shared import checkpoint
 from dscampaign.jobs.trainer.transformers_folder import WeightsRequest, write
-from dscampaign.tests.integration.trainer.attempts import LLAMA, Attempt
+from dscampaign.tests.integration.trainer.attempts import LLAMA, TINY, Attempt
 from dscampaign.tests.integration.trainer.test_transformers_folder import held_out_loss
 
 pytestmark = pytest.mark.training
@@ -153,4 +153,5 @@ def test_the_weights_of_a_run_are_whole(four: dict[str, Attempt], name: str, dat
 
 def test_a_search_for_the_micro_batch_gives_a_group_the_same_tokens(two: dict[str, tuple[Attempt, Attempt]]) -> None:
     """DeepSpeed would stop at others."""
-    assert [line["micro_batch"] for line in two["searched"][0].lines() if line.get("event") == "trial"]
+    trials = [line for line in two["searched"][0].lines() if line.get("event") == "trial"]
+    assert {trial["tokens"] for trial in trials} == {4 * TINY["seq_len"]}  # of a step of the whole batch

@@ -92,6 +92,29 @@ def test_a_bar_is_gone_when_the_work_breaks_off() -> None:
     assert stream.getvalue().endswith("\r\x1b[2K")
 
 
+class Unread(Terminal):
+    """A pipe whose reader has left, or a terminal that is gone."""
+
+    def __init__(self, error: Exception, bar: bool) -> None:
+        super().__init__()
+        self.error, self.bar, self.tries = error, bar, 0
+
+    def isatty(self) -> bool:
+        return self.bar
+
+    def write(self, _text: str, /) -> int:
+        self.tries += 1
+        raise self.error
+
+
+@pytest.mark.parametrize("bar", [True, False])
+@pytest.mark.parametrize("error", [BrokenPipeError(32, "Broken pipe"), OSError(5, "Input/output error"), ValueError()])
+def test_work_goes_on_where_nobody_reads_how_far_it_is(error: Exception, bar: bool) -> None:
+    stream = Unread(error, bar)
+    shown(stream, range(10), 3.0)
+    assert stream.tries == 1
+
+
 def test_what_has_no_length_has_a_rate_alone() -> None:
     assert progress_text("rows", 1_200_000, None, 5.0) == "1,200,000 rows, 240k/s"
 

@@ -54,6 +54,8 @@ def test_zero_3_reduces_gradients_where_they_lie() -> None:
     asked = rendered({"zero_optimization": {"contiguous_gradients": True}}, zero_stage=3)
     assert asked["zero_optimization"]["contiguous_gradients"] is True
     assert "contiguous_gradients" not in rendered(zero_stage=2)["zero_optimization"]
+    reduced = rendered({"zero_optimization": {"reduce_scatter": False}}, zero_stage=3)  # DeepSpeed does both or neither
+    assert reduced["zero_optimization"] == {"stage": 3, "reduce_scatter": False}
 
 
 def test_adamw_is_fused_unless_deepspeeds_own_is_asked_for() -> None:

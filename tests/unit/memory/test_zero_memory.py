@@ -140,6 +140,13 @@ def test_buffers_follow_the_configuration() -> None:
     assert (buffers(), buffers(overlap_comm=True), buffers(contiguous_gradients=False)) == (1.0, 2.0, 0.0)
 
 
+def test_alternatives_have_their_own_buffers() -> None:
+    """What ZeRO 3 spares, ZeRO 2 needs: advice that left it out would name what does not fit."""
+    found = dict(alternatives(config(zero_stage=3), LLAMA_7B, Sizes(2, 2)))
+    assert found["ZeRO stage 2 with the optimizer on the host"].buffers_gb == 1.0
+    assert found["ZeRO stage 3 with the optimizer on the host"].buffers_gb == 0.0
+
+
 def test_alternatives_come_in_the_order_of_what_they_cost() -> None:
     words = [words for words, _ in alternatives(config(zero_stage=1), LLAMA_7B, Sizes(8, 8))]
     assert words == [

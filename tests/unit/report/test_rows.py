@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from dataclasses import replace
 
 import pytest
@@ -89,3 +90,9 @@ def said(runs: list[MeasuredRun]) -> str:
 def test_who_learned_best(planted: Plant, losses: dict[str, float], sentence: str) -> None:
     found = said(planted(*(Planted(name, held_out=(loss, loss, loss)) for name, loss in losses.items())))
     assert found == sentence
+
+
+def test_who_learned_nothing_did_not_come_to_the_same_loss(planted: Plant) -> None:
+    losses = {"a": 2.5, "b": 2.5, "c": math.nan}
+    found = said(planted(*(Planted(name, held_out=(loss, loss, loss)) for name, loss in losses.items())))
+    assert found == "all 2 conditions that have one came to the same held-out loss, 2.5000."
