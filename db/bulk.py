@@ -130,10 +130,10 @@ def run_marks(conn: Connection, campaign_id: int, run_ids: Sequence[int]) -> dic
 
 
 def attempts_of(conn: Connection, attempt_ids: Sequence[int]) -> list[AttemptRow]:
-    """Attempts by id, in the order of the ids."""
+    """Attempts by id, in the order of the ids, but for those that are gone."""
     found = (fetch(conn, AttemptRow, schema.attempt, schema.attempt.c.id.in_(some)) for some in pieces(attempt_ids))
     rows = {row.id: row for some in found for row in some}
-    return [rows[attempt_id] for attempt_id in attempt_ids]
+    return [rows[attempt_id] for attempt_id in attempt_ids if attempt_id in rows]
 
 
 def lock_attempts(conn: Connection, attempt_ids: Sequence[int]) -> dict[int, AttemptState]:

@@ -106,17 +106,23 @@ def open_runs(conn: Connection, campaign_id: int, *, cancelled: bool) -> tuple[l
     return ids, waiting
 
 
-def fresh_runs(conn: Connection, campaign_id: int, most: int | None) -> tuple[list[int], bool]:
+def fresh_runs(conn: Connection, campaign_id: int, most: int | None, skipped: int = 0) -> tuple[list[int], bool]:
     """Ids of so many runs without an attempt, or of all, in the order in which they start; whether there are more.
 
     First come those that are not wanted any more: they need no room to be over.
+
+    Args:
+        conn: A transaction.
+        campaign_id: The campaign.
+        most: How many; None for all.
+        skipped: How many to leave out at the beginning.
     """
     query = select(_RUN.id).where(_RUN.campaign_id == campaign_id, _FRESH)
-    first = query.order_by(_RUN.desired == "run", _RUN.stage == Stage.FULL, _RUN.repeat, _RUN.ordinal, _RUN.id).limit(
-        None if most is None else most + 1
-    )
-    found = list(conn.execute(first).scalars())
-    return found[:most], most is not None and len(found) > most
+    ordered = query.order_by(_RUN.desired == "run", _RUN.stage == Stage.FULL, _RUN.repeat, _RUN.ordinal, _RUN.id)
+    if most is None:
+        return list(conn.execute(ordered).scalars()), False
+    found = list(conn.execute(ordered.offset(skipped).limit(most + 1)).scalars())
+    return found[:most], skipped > 0 or len(found) > most
 
 
 def runs_of(conn: Connection, run_ids: Sequence[int]) -> list[RunRow]:

@@ -177,8 +177,10 @@ def drain(store: Store, spool: Spool[Any], seen: Source | None, renew_lease: Cal
     left = found is not None and (seen is None or found.size != seen.offset)
     while left:
         renew_lease()
-        result, seen = ingest(store, spool, seen), None
-        left = not (result.caught_up or result.stale)
+        result = ingest(store, spool, seen)
+        # Stale by what was seen long ago: another caller may have ended since, and left the rest.
+        left = not result.caught_up and (seen is not None or not result.stale)
+        seen = None
 
 
 def _insert(conn: Connection, spool: Spool[B], source: Source, batch: B, lines: bytes, offset: int) -> list[BadLine]:

@@ -25,7 +25,7 @@ from ..executors.slurm_commands import before_each_command
 from ..memory.prediction import Ledger
 from ..progress import in_pieces
 from .act import act
-from .actions import Action, Finish, SetRun, Submit
+from .actions import Action, Finish, SetAside, SetRun, Submit
 from .activity import record_activities
 from .campaign_folder import CampaignFolder, Identity, run_folder, run_folders
 from .decide import decide, settled
@@ -55,12 +55,12 @@ class _Before:
 
     Attributes:
         epoch: of the lease.
-        drained: whether all spools were read.
+        drained_s: when all spools were read, by the store's clock; None where they were not.
         ledgers: the measured memory by which it looked at what waits in the queue.
     """
 
     epoch: int = 0
-    drained: bool = False
+    drained_s: float | None = None
     ledgers: Mapping[str, Ledger] = field(default_factory=dict)
 
 
@@ -76,8 +76,7 @@ class Pass:
     @property
     def goes_on(self) -> bool:
         """Whether another pass can begin further runs at once, since this one has found no more than it could begin."""
-        pending = (view.run for view in self.snapshot.runs if view.run.state is RunState.PENDING)
-        fresh = {run.id for run in pending if not run.generation}
+        fresh = _fresh(self.snapshot)
         taken_up = {one.run.id for one in self.actions if isinstance(one, Submit | SetRun)}
         return self.snapshot.more and not self.troubles and bool(fresh) and fresh <= taken_up
 
@@ -92,6 +91,7 @@ class Reconciler:
         self._executor = executor or make_executor(campaign, self.paths)
         self._holder, self._environments = LeaseHolder.me(), Environments()
         self._before = _Before()
+        self._skipped = 0  # runs that come first and cannot begin, so that those behind them have their turn
 
     def run_pass(self) -> Pass:
         """One pass.
@@ -121,21 +121,23 @@ class Reconciler:
         before = self._before if self._before.epoch == writer.epoch else _Before(writer.epoch)
         self._before = _Before(writer.epoch)
         seen, troubles = self._drain(writer, before)
-        stored = read_open(self._store, self._campaign)
+        stored = read_open(self._store, self._campaign, self._skipped)
         writer.renew()
         snapshot, trouble = observe(
             stored, self._executor, self.paths, RunMetrics(self._store), writer.renewing, before.ledgers
         )
         writer.renew()  # where no run needs a look, nothing in between has
         record_activities(snapshot, writer)
-        actions, away = self._environments.ready(decide(snapshot), stored.configs.read)
+        decided = decide(snapshot)
+        actions, away = self._environments.ready(decided, stored.configs.read)
+        self._skipped = self._skipped + _stuck(snapshot, decided, actions) if snapshot.more and _fresh(snapshot) else 0
         troubles += [*([trouble] if trouble else []), *away]
         self._require_unchanged(seen, actions)
         troubles += act(actions, writer, self._executor, self.paths)
         ended = [action.attempt for action in actions if isinstance(action, Finish)]
         troubles += drain(writer, self._with_folder(ended), self._executor.outcome_grace_s)
         if not troubles:
-            self._before = _Before(writer.epoch, drained=True, ledgers=stored.ledgers)
+            self._before = _Before(writer.epoch, drained_s=stored.now_s, ledgers=stored.ledgers)
         return Pass(snapshot, tuple(actions), not actions and not troubles and settled(snapshot), tuple(troubles))
 
     def watch(
@@ -151,7 +153,7 @@ class Reconciler:
             try:
                 done = self.run_pass()
                 yield done
-                if done.settled and self._is_over():
+                if self.is_over(done):
                     return
                 begun = True
                 if done.goes_on:
@@ -187,8 +189,10 @@ class Reconciler:
         Returns which folder that was, and what cannot be read for now.
         """
         with self._store.read() as conn:
-            late_s = self._store.now(conn) - LATE_S
-            spools = open_runs.unread_spools(conn, self._campaign.id, late_s, ended=not before.drained)
+            now_s = self._store.now(conn)
+            # Since the last pass, hours may have gone by without one, or the clock may have been set back.
+            late_s = min(now_s, before.drained_s or now_s) - LATE_S
+            spools = open_runs.unread_spools(conn, self._campaign.id, late_s, ended=before.drained_s is None)
         seen = self._folder.require(self._attempts())
         made = run_folders(self.paths) if spools else set()  # the first agent of a run makes its folder
         rows = self._rows(attempt_id for attempt_id, name in spools if name in made)
@@ -207,16 +211,42 @@ class Reconciler:
                 rows = queries.attempts_of(conn, some)
             yield from rows
 
-    def _is_over(self) -> bool:
-        """Whether nothing has come since the last pass looked. Who submits after this finds the lease free."""
+    def is_over(self, done: Pass) -> bool:
+        """Whether a pass was the last one: all is settled, and nothing has come since it looked.
+
+        Then the lease is free: who submits after this makes a pass of his own.
+        """
+        if not done.settled:
+            return False
         self.close()
         with self._store.read() as conn:
-            return self._campaign.id not in queries.unsettled_campaigns(conn)
+            now = queries.campaign_by_name(conn, self._campaign.name)
+            unsettled = self._campaign.id in queries.unsettled_campaigns(conn)
+        return not unsettled and (now is None or _asks(now) == _asks(done.snapshot.campaign))
 
     def close(self, after_s: float = 0.0) -> None:
         """Releases the lease, at once or in so many seconds; in a store that is away it expires."""
         with suppress(StoreUnreachable, StoreMissing):
             release_lease(self._store, self._campaign, self._holder, after_s)
+
+
+def _asks(campaign: CampaignRow) -> tuple[object, ...]:
+    """What its user wants of a campaign as a whole: a limit that is raised lets runs go on that are settled."""
+    return campaign.id, campaign.spec_hash, campaign.desired, campaign.limits
+
+
+def _fresh(snapshot: Snapshot) -> set[int]:
+    """Runs that were never begun, of those that a pass has looked at."""
+    everyone = (one.run for one in (*snapshot.runs, *snapshot.broken))
+    return {run.id for run in everyone if run.state is RunState.PENDING and not run.generation}
+
+
+def _stuck(snapshot: Snapshot, decided: Sequence[Action], ready: Sequence[Action]) -> int:
+    """How many of those do not begin although there is room: their environment is away, or a file of theirs."""
+    begin = {action.run.id for action in ready if isinstance(action, Submit)}
+    held = {action.run.id for action in decided if isinstance(action, Submit)} - begin
+    passing = {action.run_id for action in decided if isinstance(action, SetAside) and action.passing}
+    return len((held | passing) & _fresh(snapshot))
 
 
 def _has_appeared(finish: Finish) -> bool:

@@ -328,5 +328,6 @@ def _capacity(stored: Stored) -> int | None:
     """How many attempts may be active at once: on this machine, what the spec says; Slurm has its own queue."""
     if stored.campaign.executor != "local":
         return None
-    configs = (stored.configs.if_readable(run) for run in stored.runs if run.state not in SETTLED_RUN)
+    startable = (run for run in stored.runs if run.state not in (RunState.COMPLETED, RunState.CANCELLED))
+    configs = map(stored.configs.if_readable, startable)
     return max((config.local.parallel for config in configs if config), default=None)

@@ -136,13 +136,20 @@ def read_store(store: Store, campaign: CampaignRow) -> Stored:
         return _stored(conn, store, fresh, runs, attempts)
 
 
-def read_open(store: Store, campaign: CampaignRow) -> Stored:
-    """Reads in one transaction what of a campaign a pass has to look at."""
+def read_open(store: Store, campaign: CampaignRow, skipped: int = 0) -> Stored:
+    """Reads in one transaction what of a campaign a pass has to look at.
+
+    Args:
+        store: the store.
+        campaign: the campaign.
+        skipped: how many runs to leave out of those that were never begun, from the first on.
+    """
     with store.read() as conn:
         fresh = queries.campaign_by_name(conn, campaign.name) or campaign
         cancelled = fresh.desired == "cancelled"
         ids, waiting = open_runs.open_runs(conn, campaign.id, cancelled=cancelled)
-        begin, more = open_runs.fresh_runs(conn, campaign.id, _most(conn, store, fresh, len(ids) + len(waiting)))
+        most = _most(conn, store, fresh, len(ids) + len(waiting))
+        begin, more = open_runs.fresh_runs(conn, campaign.id, most, skipped)
         runs, attempts = _read(conn, [*ids, *begin])
         limited = "gpu_hours" in fresh.limits
         stored = _stored(conn, store, fresh, runs, attempts, [one.memory_key for one in waiting])

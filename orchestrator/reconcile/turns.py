@@ -152,23 +152,24 @@ class Turns:
 
     def _pass(self, campaign: CampaignRow, then_s: float) -> Pass | Exception:
         """A pass, after which nobody has to look at the campaign for so long."""
-        self._unfinished.discard(campaign.id)
         try:
             reconciler = self._reconcilers.get(_Key.of(campaign)) or self._driver(self._store, campaign)
             self._reconcilers[_Key.of(campaign)] = reconciler
             done = reconciler.run_pass()
         except (LeaseHeld, StaleLease) as held:
+            self._unfinished.discard(campaign.id)  # it is another's to finish
             return held
         except (UserError, StoreUnreachable, StoreMissing) as exc:
             failed: Exception = exc
         except Exception as exc:  # noqa: BLE001 - whatever it is, it is this campaign's alone
             failed = Unreachable(f"the pass failed: {type(exc).__name__}: {exc}")
         else:
-            reconciler.close(0.0 if done.settled else then_s)
-            if done.settled:
+            if reconciler.is_over(done):
+                self._unfinished.discard(campaign.id)
                 del self._reconcilers[_Key.of(campaign)]
             else:
                 self._unfinished.add(campaign.id)
+                reconciler.close(then_s)
             return done
         if _Key.of(campaign) in self._reconcilers:
             self._reconcilers[_Key.of(campaign)].close(then_s)

@@ -9,7 +9,7 @@ import pytest
 
 from dscampaign.db import queries
 from dscampaign.db.ingest.metrics import MetricSpool
-from dscampaign.db.ingest.spool import ingest
+from dscampaign.db.ingest.spool import drain, ingest
 from dscampaign.db.records import MemoryObservation, MetricRow, RunLatest
 from dscampaign.tests.support.worlds import World
 
@@ -316,6 +316,17 @@ def test_two_drainers_at_once_take_every_line_once(world: World) -> None:
         assert sum(pool.map(drain, range(2))) == count + 20
     assert [row.step for row in world.metrics()] == list(range(1, count + 1))
     assert [event.data["n"] for event in world.events("script.tick")] == list(range(20))
+
+
+def test_what_another_drainer_left_is_taken_by_one_that_had_looked_before_it(world: World) -> None:
+    """As an agent pushes while a pass goes on, and then ends: no other pass may come."""
+    world.write(*_lines(1, 3))
+    spool = MetricSpool(1, world.spool())
+    seen = spool.source(world.store)
+    ingest(world.store, spool)
+    world.write(*_lines(4, 6))
+    drain(world.store, spool, seen, lambda: None)
+    assert [row.step for row in world.metrics()] == [1, 2, 3, 4, 5, 6]
 
 
 def test_an_unknown_attempt_is_an_error(world: World) -> None:

@@ -1,0 +1,168 @@
+"""What one pass does not look at, a later one does, whatever happens in between."""
+
+from __future__ import annotations
+
+import errno
+from collections.abc import Iterator, Sequence
+from itertools import islice
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from dscampaign.db import open_runs, queries
+from dscampaign.db.errors import StaleLease, StoreUnreachable
+from dscampaign.db.store import Store
+from dscampaign.orchestrator.errors import Unreachable
+from dscampaign.orchestrator.reconcile import loop, stored
+from dscampaign.orchestrator.reconcile import turns as turns_module
+from dscampaign.orchestrator.reconcile.actions import Submit
+from dscampaign.orchestrator.reconcile.lease import LeaseHeld, LeaseHolder, take_lease
+from dscampaign.orchestrator.reconcile.loop import Pass, Reconciler
+from dscampaign.orchestrator.reconcile.turns import Turns
+from dscampaign.tests.support.world_on_disk import World, make_world
+
+SHORT = {"gpus_per_node": 1, "mem": "1G", "time": "5"}
+LOCAL = {"executor": "local", "local": {"parallel": 1}, "slurm": {}}
+
+
+@pytest.fixture
+def world(tmp_path: Path) -> Iterator[World]:
+    made = make_world(tmp_path)
+    yield made
+    made.store.close()
+
+
+@pytest.mark.parametrize("hours", [2, -2], ids=["no pass for hours", "clock set back"])
+def test_lines_that_show_late_are_read_after_hours_without_a_pass(
+    world: World, monkeypatch: pytest.MonkeyPatch, hours: int
+) -> None:
+    world.record(matrix={"depth": [1, 2]}, limits={"running": 1})
+    reconciler, now = world.reconciler(), Store.now
+    reconciler.run_pass()
+    world.run_jobs()
+    spool = world.paths.run("depth-1").attempt(1).metrics
+    whole = spool.read_text()
+    spool.write_text(whole.splitlines(keepends=True)[0])
+    for _ in range(2):
+        reconciler.run_pass()
+    assert world.steps("depth-1") == [1]
+    spool.write_text(whole)
+    with monkeypatch.context() as away, pytest.raises(StoreUnreachable):
+        away.setattr(Store, "write", _raise(StoreUnreachable("it is away")))
+        reconciler.run_pass()
+    monkeypatch.setattr(Store, "now", lambda store, conn: now(store, conn) + 3600.0 * hours)
+    reconciler.run_pass()
+    reconciler.close()
+    assert world.steps("depth-1") == [1, 2, 3]
+
+
+def test_a_campaign_whose_metrics_wait_is_kept_although_the_next_pass_fails(
+    world: World, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(turns_module, "SLURM_POLL_S", 0.0)
+    world.record(matrix={"depth": [1]})
+    world.run_pass()
+    world.run_jobs()
+    watch = Turns(world.store, 0.1, lambda store, row: Reconciler(store, row, world.cluster)).watch()
+    with monkeypatch.context() as broken:
+        broken.setattr(loop, "drain_attempt", _raise(OSError(errno.EIO, "Input/output error")))
+        assert isinstance(next(watch).seen, Pass)  # type: ignore[union-attr]
+    assert world.states() == {"depth-1": "completed"}
+    folder = world.paths.dir.rename(world.paths.dir.with_name("away"))
+    assert isinstance(next(watch).seen, Unreachable)  # type: ignore[union-attr]
+    folder.rename(world.paths.dir)
+    assert list(watch)
+    assert world.steps("depth-1") == [1, 2, 3]
+
+
+@pytest.mark.parametrize("at_once", [3, 2, 1])
+def test_runs_that_cannot_begin_keep_none_behind_them(
+    world: World, monkeypatch: pytest.MonkeyPatch, at_once: int
+) -> None:
+    monkeypatch.setattr(stored, "AT_ONCE", at_once)
+    python = world.folder / "python"
+    python.touch(0o755)
+    world.record(matrix={"python": [str(python), "/usr/bin/python3"], "depth": [1, 2, 3]})
+    reconciler = world.reconciler()
+    reconciler._environments._seen.add(str(python))  # noqa: SLF001 - it was here in an earlier pass
+    python.unlink()
+    for _ in range(10):
+        assert not reconciler.run_pass().settled
+        world.run_jobs()
+    assert [state for name, state in world.states().items() if "python3" in name] == ["completed"] * 3
+    python.touch(0o755)
+    for _ in range(10):
+        reconciler.run_pass()
+        world.run_jobs()
+    reconciler.close()
+    assert set(world.states().values()) == {"completed"}
+
+
+def _use_up_gpu_hours(world: World, **changes: Any) -> None:
+    """Runs two of three runs one after the other, which uses up what the campaign may use."""
+    world.record(matrix={"depth": [1, 2, 3]}, limits={"gpu_hours": 0.01, "running": 1}, slurm=SHORT, **changes)
+    for _ in range(2):
+        world.run_pass()
+        world.run_jobs()
+    world.run_pass()
+    assert sorted(world.states().values()) == ["completed", "completed", "held"]
+
+
+def test_a_limit_that_is_raised_during_the_last_pass_is_applied(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
+    _use_up_gpu_hours(world)
+    observe, looks = loop.observe, list[int]()
+
+    def raised_meanwhile(*args: Any) -> Any:
+        seen = observe(*args)
+        looks.append(1)
+        if len(looks) == 2:
+            world.record(matrix={"depth": [1, 2, 3]}, limits={"gpu_hours": 100}, slurm=SHORT)
+            with pytest.raises(LeaseHeld):
+                world.run_pass()
+        return seen
+
+    monkeypatch.setattr(loop, "observe", raised_meanwhile)
+    watch = world.reconciler().watch(sleep=lambda _: world.run_jobs())
+    assert isinstance(list(islice(watch, 10))[-1], Pass)
+    assert set(world.states().values()) == {"completed"}
+
+
+def test_this_machine_runs_no_more_at_once_when_a_limit_is_raised(world: World) -> None:
+    world.record(**LOCAL, matrix={"depth": [1, 2, 3, 4]}, limits={"gpu_hours": 0.01})
+    while set(world.states().values()) != {"completed", "held"}:
+        world.run_pass()
+        world.run_jobs()
+    world.record(**LOCAL, matrix={"depth": [1, 2, 3, 4]}, limits={"gpu_hours": 100})
+    assert sum(isinstance(action, Submit) for action in world.run_pass().actions) == 1
+
+
+def test_a_watch_that_lost_its_lease_goes_on_although_an_attempt_is_gone(
+    world: World, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    world.record(matrix={"depth": [1]})
+    world.run_pass()
+    world.run_jobs("PREEMPTED", exit_code=None)
+    world.run_pass()
+    watch = world.reconciler().watch(sleep=lambda _: None)
+    next(watch)
+    unread = open_runs.unread_spools
+
+    def stopped_meanwhile(*args: Any, **named: Any) -> Sequence[tuple[int, str]]:
+        found = unread(*args, **named)
+        monkeypatch.undo()
+        world.expire_lease()
+        take_lease(world.store, world.campaign, LeaseHolder("elsewhere", "1", "x"))
+        with world.store.write() as conn:
+            queries.withdraw_attempts(conn, [world.attempts("depth-1")[-1].id])
+        return found
+
+    monkeypatch.setattr(open_runs, "unread_spools", stopped_meanwhile)
+    assert isinstance(next(watch), StaleLease)
+
+
+def _raise(error: Exception) -> Any:
+    def raising(*_: object, **__: object) -> None:
+        raise error
+
+    return raising
