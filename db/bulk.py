@@ -23,7 +23,7 @@ from . import schema
 from .records import AttemptRow, AttemptState, NewAttempt, NewRun, RunRow, RunState
 from .rows import fetch, pieces
 from .store import database_now, now_s
-from .stored_document import StoredDocument
+from .stored_document import EMPTY, StoredDocument
 
 
 def insert_runs(conn: Connection, campaign_id: int, new_runs: Sequence[NewRun]) -> None:
@@ -52,7 +52,7 @@ def insert_attempts(conn: Connection, new: Sequence[NewAttempt]) -> list[int]:
     """
     if not new:
         return []
-    zero = {"evidence": {}, "gpu_seconds": 0.0, "spool_offset": 0, "created_s": database_now(conn)}
+    zero = {"evidence": EMPTY, "gpu_seconds": 0.0, "spool_offset": 0, "created_s": database_now(conn)}
     returning = insert(schema.attempt).returning(schema.attempt.c.id, sort_by_parameter_order=True)
     ids = conn.execute(returning, [{**vars(one), **zero} for one in new]).scalars().all()
     to = bindparam("to_generation", type_=Integer)

@@ -13,6 +13,7 @@ from . import schema
 from .records import OPENED_ELSEWHERE, EventRow
 from .rows import fetch
 from .store import database_now, now_s
+from .stored_document import EMPTY
 
 
 @dataclass(frozen=True)
@@ -53,7 +54,7 @@ def add_events(conn: Connection, campaign_id: int, new: Sequence[NewEvent]) -> N
 
 def _row(campaign_id: int, new: NewEvent, now: Any) -> dict[str, Any]:
     ts_s = now if new.ts_s is None else new.ts_s
-    return {**vars(new), "campaign_id": campaign_id, "ts_s": ts_s, "data": {} if new.data is None else new.data}
+    return {**vars(new), "campaign_id": campaign_id, "ts_s": ts_s, "data": EMPTY if new.data is None else new.data}
 
 
 def events(conn: Connection, campaign_id: int, run_id: int | None = None, limit: int | None = None) -> list[EventRow]:

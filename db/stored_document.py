@@ -48,7 +48,7 @@ class StoredDocument(Mapping[str, Any]):
         return self._found
 
 
-_EMPTY: Final = StoredDocument("{}")
+EMPTY: Final = StoredDocument("{}")
 """One for all rows that hold nothing: nobody can change it."""
 
 
@@ -76,4 +76,4 @@ class DocumentType(TypeDecorator[Mapping[str, Any]]):
 
     def result_processor(self, dialect: Dialect, coltype: object) -> Callable[[Any], Mapping[str, Any] | None]:  # noqa: ARG002
         """Wraps the text."""
-        return lambda text: _EMPTY if text == "{}" else None if text is None else StoredDocument(text)
+        return lambda text: EMPTY if text == "{}" else None if text is None else StoredDocument(text)

@@ -62,7 +62,7 @@ def act(actions: Sequence[Action], writer: FencedWriter, executor: Executor, pat
 def _without(actions: Sequence[Action], aside: Sequence[SetAside]) -> list[Action]:
     """What is not about a run that was set aside."""
     left = {one.run_id for one in aside}
-    return [action for action in actions if run_of(action) not in left]
+    return [action for action in actions if run_of(action) not in left] if left else list(actions)
 
 
 # -- what has effects outside of the store -------------------------------------------------------------------
