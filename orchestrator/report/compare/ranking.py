@@ -128,8 +128,8 @@ def _thrift(one: BaselineComparison) -> tuple[float, int, float]:
 def pareto_front(left: Sequence[BaselineComparison]) -> tuple[str, ...]:
     """Names of those that no other beats in speed, memory and energy at once, fastest first."""
     points = {one.condition.name: _point(one) for one in left}
-    names = [name for name, point in points.items() if not any(_beats(other, point) for other in points.values())]
-    return tuple(sorted(names, key=lambda name: points[name][0] or 0.0))
+    ordered = dict(sorted(points.items(), key=lambda item: item[1][0] or 0.0))  # most are beaten by one of the fastest
+    return tuple(name for name, point in ordered.items() if not any(_beats(other, point) for other in ordered.values()))
 
 
 _Point = tuple[float | None, ...]
