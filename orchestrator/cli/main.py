@@ -10,7 +10,6 @@ import os
 import sys
 import traceback
 from collections.abc import Sequence
-from pathlib import Path
 
 import click
 
@@ -130,6 +129,6 @@ def _write_whatever_happens() -> None:
     """Neither a stream that the caller closed, as in `2>&-`, nor a character that one lacks ends a command."""
     for name in ("stdout", "stderr"):
         if getattr(sys, name) is None:
-            setattr(sys, name, Path(os.devnull).open("w", encoding="utf-8"))
+            setattr(sys, name, os.fdopen(os.open(os.devnull, os.O_WRONLY), "w"))
         elif reconfigure := getattr(getattr(sys, name), "reconfigure", None):
             reconfigure(errors="replace")

@@ -237,7 +237,7 @@ def _asks(campaign: CampaignRow) -> tuple[object, ...]:
 
 def _fresh(snapshot: Snapshot) -> set[int]:
     """Runs that were never begun, of those that a pass has looked at."""
-    everyone = (one.run for one in (*snapshot.runs, *snapshot.broken))
+    everyone = [*(view.run for view in snapshot.runs), *(broken.run for broken in snapshot.broken)]
     return {run.id for run in everyone if run.state is RunState.PENDING and not run.generation}
 
 

@@ -93,7 +93,9 @@ def test_the_ingest_role_ingests_and_decides_nothing(world: World, job: Store) -
 @pytest.mark.parametrize("lacking", ["SELECT (config_hash) ON run", "INSERT ON step_metric", "INSERT ON metric_extra"])
 def test_lines_wait_for_a_grant_that_is_missing(world: World, job: Store, lacking: str) -> None:
     """It is not their fault: as after an upgrade, when nobody has run the file again yet."""
-    world.write(*({"step": step, "loss": 1.0, "mine": 2.0} for step in range(1, 301)), {"event": "target", "steps": 300})
+    world.write(
+        *({"step": step, "loss": 1.0, "mine": 2.0} for step in range(1, 301)), {"event": "target", "steps": 300}
+    )
     run_sql(world.store, f"REVOKE {lacking} FROM campaign_ingest")
     with pytest.raises(StoreError, match="permission denied") as refused:
         ingest(job, MetricSpool(1, world.spool()))

@@ -19,6 +19,7 @@ from dscampaign.orchestrator.reconcile import turns as turns_module
 from dscampaign.orchestrator.reconcile.actions import Submit
 from dscampaign.orchestrator.reconcile.lease import LeaseHeld, LeaseHolder, take_lease
 from dscampaign.orchestrator.reconcile.loop import Pass, Reconciler
+from dscampaign.orchestrator.reconcile.observe import observe
 from dscampaign.orchestrator.reconcile.turns import Turns
 from dscampaign.tests.support.world_on_disk import World, make_world
 
@@ -48,9 +49,10 @@ def test_lines_that_show_late_are_read_after_hours_without_a_pass(
         reconciler.run_pass()
     assert world.steps("depth-1") == [1]
     spool.write_text(whole)
-    with monkeypatch.context() as away, pytest.raises(StoreUnreachable):
+    with monkeypatch.context() as away:
         away.setattr(Store, "write", _raise(StoreUnreachable("it is away")))
-        reconciler.run_pass()
+        with pytest.raises(StoreUnreachable):
+            reconciler.run_pass()
     monkeypatch.setattr(Store, "now", lambda store, conn: now(store, conn) + 3600.0 * hours)
     reconciler.run_pass()
     reconciler.close()
@@ -85,7 +87,7 @@ def test_runs_that_cannot_begin_keep_none_behind_them(
     python.touch(0o755)
     world.record(matrix={"python": [str(python), "/usr/bin/python3"], "depth": [1, 2, 3]})
     reconciler = world.reconciler()
-    reconciler._environments._seen.add(str(python))  # noqa: SLF001 - it was here in an earlier pass
+    reconciler._environments._seen.add(str(python))  # it was here in an earlier pass
     python.unlink()
     for _ in range(10):
         assert not reconciler.run_pass().settled
@@ -111,7 +113,7 @@ def _use_up_gpu_hours(world: World, **changes: Any) -> None:
 
 def test_a_limit_that_is_raised_during_the_last_pass_is_applied(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
     _use_up_gpu_hours(world)
-    observe, looks = loop.observe, list[int]()
+    looks = list[int]()
 
     def raised_meanwhile(*args: Any) -> Any:
         seen = observe(*args)
